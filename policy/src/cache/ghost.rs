@@ -1,0 +1,80 @@
+//! What left the small queue lately: fingerprints only, at most 8 bytes for each slot of the cache.
+
+use super::lists::HASH_BITS;
+
+/// Entries in a bucket: 64 bytes.
+const WAYS: usize = 8;
+const STAMP_MASK: u64 = u64::MAX >> HASH_BITS;
+
+/// A table of buckets. An entry holds a fingerprint (28 bits) and when it came (36 bits, counted in insertions); 0 is
+/// an empty entry. A full bucket loses its oldest entry, so the table forgets a little early instead of growing.
+pub(super) struct Ghost {
+    entries: Vec<u64>,
+    /// Entries older than so many insertions are forgotten.
+    window: u64,
+    stamp: u64,
+}
+
+impl Ghost {
+    pub(super) const fn new() -> Self {
+        Ghost { entries: Vec::new(), window: 0, stamp: 1 }
+    }
+
+    /// Fits the table to a cache of `capacity` slots. When that takes another table, the old one is dropped instead of
+    /// rehashed: rehashing would cost as much as there are buffers, and while a cache grows it evicts little.
+    pub(super) fn fit(&mut self, capacity: usize) {
+        self.window = (capacity - capacity / 10) as u64;
+        let held = self.entries.len();
+        let wanted = (capacity - capacity / 8) / WAYS * WAYS;
+        let too_large = held > capacity;
+        let too_small = held + held / 8 < wanted;
+        if too_large || too_small {
+            // Zeroed memory straight from the allocator: pages that are never used are never touched.
+            self.entries = vec![0; wanted];
+        }
+    }
+
+    pub(super) fn remember(&mut self, hash: u32) {
+        let stamp = self.stamp;
+        self.stamp = ((self.stamp + 1) & STAMP_MASK).max(1);
+        let Some(bucket) = self.bucket(hash) else {
+            return;
+        };
+        let age = |entry: u64| {
+            if entry == 0 { u64::MAX } else { stamp.wrapping_sub(entry >> HASH_BITS) & STAMP_MASK }
+        };
+        let place = match bucket.iter().position(|e| names(*e, hash)) {
+            Some(place) => place,
+            None => (0..WAYS).max_by_key(|i| age(bucket[*i])).unwrap_or(0),
+        };
+        bucket[place] = stamp << HASH_BITS | u64::from(hash);
+    }
+
+    /// Was it evicted lately? It is forgotten at once: its block is in the cache again.
+    pub(super) fn recall(&mut self, hash: u32) -> bool {
+        let (stamp, window) = (self.stamp, self.window);
+        let Some(bucket) = self.bucket(hash) else {
+            return false;
+        };
+        let Some(entry) = bucket.iter_mut().find(|e| names(**e, hash)) else {
+            return false;
+        };
+        let age = stamp.wrapping_sub(*entry >> HASH_BITS) & STAMP_MASK;
+        *entry = 0;
+        age <= window
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<u64>()
+    }
+
+    fn bucket(&mut self, hash: u32) -> Option<&mut [u64]> {
+        let buckets = (self.entries.len() / WAYS) as u64;
+        let bucket = ((u64::from(hash) * buckets) >> HASH_BITS) as usize;
+        self.entries.get_mut(bucket * WAYS..(bucket + 1) * WAYS)
+    }
+}
+
+fn names(entry: u64, hash: u32) -> bool {
+    entry != 0 && entry & ((1 << HASH_BITS) - 1) == u64::from(hash)
+}

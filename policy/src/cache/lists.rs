@@ -1,0 +1,167 @@
+//! Two queues of slots, linked through one array: 12 bytes a slot.
+
+/// Which queue a slot is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Not in the cache.
+    None = 0,
+    /// The small queue, where a block proves itself.
+    Small = 1,
+    /// The main queue.
+    Main = 2,
+}
+
+/// Bits of a key's hash that a slot remembers.
+pub(super) const HASH_BITS: u32 = 28;
+
+const NIL: u32 = u32::MAX;
+const COUNTER_SHIFT: u32 = 2;
+const HASH_SHIFT: u32 = 4;
+
+/// One slot. `word` holds the hash (28 bits), the counter (2 bits) and the place (2 bits).
+#[derive(Clone, Copy)]
+struct Node {
+    newer: u32,
+    older: u32,
+    word: u32,
+}
+
+const UNLINKED: Node = Node { newer: NIL, older: NIL, word: 0 };
+
+#[derive(Clone, Copy)]
+struct Queue {
+    newest: u32,
+    oldest: u32,
+    len: u32,
+}
+
+const EMPTY: Queue = Queue { newest: NIL, oldest: NIL, len: 0 };
+
+/// The queues of one cache shard. Every operation is O(1).
+pub(super) struct Lists {
+    nodes: Vec<Node>,
+    small: Queue,
+    main: Queue,
+}
+
+impl Lists {
+    pub(super) const fn new() -> Self {
+        Lists { nodes: Vec::new(), small: EMPTY, main: EMPTY }
+    }
+
+    pub(super) fn len(&self, place: Place) -> usize {
+        match place {
+            Place::None => 0,
+            Place::Small => self.small.len as usize,
+            Place::Main => self.main.len as usize,
+        }
+    }
+
+    pub(super) fn oldest(&self, place: Place) -> Option<u32> {
+        let slot = match place {
+            Place::None => NIL,
+            Place::Small => self.small.oldest,
+            Place::Main => self.main.oldest,
+        };
+        (slot != NIL).then_some(slot)
+    }
+
+    pub(super) fn place(&self, slot: u32) -> Place {
+        match self.nodes.get(slot as usize).map_or(0, |n| n.word & 3) {
+            1 => Place::Small,
+            2 => Place::Main,
+            _ => Place::None,
+        }
+    }
+
+    pub(super) fn hash(&self, slot: u32) -> u32 {
+        self.nodes[slot as usize].word >> HASH_SHIFT
+    }
+
+    pub(super) fn counter(&self, slot: u32) -> u8 {
+        self.nodes.get(slot as usize).map_or(0, |n| (n.word >> COUNTER_SHIFT & 3) as u8)
+    }
+
+    pub(super) fn set_counter(&mut self, slot: u32, counter: u8) {
+        if let Some(node) = self.nodes.get_mut(slot as usize) {
+            node.word = node.word & !(3 << COUNTER_SHIFT) | u32::from(counter.min(3)) << COUNTER_SHIFT;
+        }
+    }
+
+    /// Puts a slot that is in no queue at the new end of one, with the counter at 0.
+    pub(super) fn insert(&mut self, slot: u32, place: Place, hash: u32) {
+        self.make_room(slot as usize);
+        self.nodes[slot as usize].word = hash << HASH_SHIFT;
+        self.link(slot, place);
+    }
+
+    /// Moves a queued slot to the new end of a queue; its counter stays.
+    pub(super) fn requeue(&mut self, slot: u32, place: Place) {
+        self.unlink(slot);
+        self.link(slot, place);
+    }
+
+    /// Takes a slot out of its queue, if it is in one.
+    pub(super) fn unlink(&mut self, slot: u32) {
+        let place = self.place(slot);
+        if place == Place::None {
+            return;
+        }
+        let Node { newer, older, .. } = self.nodes[slot as usize];
+        if newer != NIL {
+            self.nodes[newer as usize].older = older;
+        }
+        if older != NIL {
+            self.nodes[older as usize].newer = newer;
+        }
+        let queue = self.queue(place);
+        if newer == NIL {
+            queue.newest = older;
+        }
+        if older == NIL {
+            queue.oldest = newer;
+        }
+        queue.len -= 1;
+        let node = &mut self.nodes[slot as usize];
+        node.newer = NIL;
+        node.older = NIL;
+        node.word &= !3;
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.nodes.capacity() * size_of::<Node>()
+    }
+
+    fn link(&mut self, slot: u32, place: Place) {
+        let queue = self.queue(place);
+        let older = queue.newest;
+        queue.newest = slot;
+        if queue.oldest == NIL {
+            queue.oldest = slot;
+        }
+        queue.len += 1;
+        if older != NIL {
+            self.nodes[older as usize].newer = slot;
+        }
+        let node = &mut self.nodes[slot as usize];
+        node.older = older;
+        node.newer = NIL;
+        node.word = node.word & !3 | place as u32;
+    }
+
+    fn queue(&mut self, place: Place) -> &mut Queue {
+        if place == Place::Small { &mut self.small } else { &mut self.main }
+    }
+
+    /// Grows the array by an eighth at a time: doubling would waste up to half of it.
+    fn make_room(&mut self, slot: usize) {
+        if slot < self.nodes.len() {
+            return;
+        }
+        if slot >= self.nodes.capacity() {
+            let wanted = (slot + 1).max(self.nodes.len() + self.nodes.len() / 8);
+            self.nodes.reserve_exact(wanted - self.nodes.len());
+        }
+        self.nodes.resize(slot + 1, UNLINKED);
+    }
+}

@@ -1,0 +1,10 @@
+//! The decisions of Awase: facts and time in, actions out.
+//!
+//! No I/O, no clock, no thread, no lock, no randomness. One decision, one file.
+
+pub mod cache;
+pub mod queue;
+pub mod readahead;
+pub mod sizing;
+pub mod unit;
+pub mod writeback;

@@ -1,0 +1,176 @@
+//! The requests that wait, found by arrival, by position and by where they end: each in O(log n).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Arrival, Kind, RequestId, StreamId};
+use crate::unit::{Class, Instant};
+
+/// A request that waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    pub(super) arrival: Arrival,
+    pub(super) since: Instant,
+    /// Order of arrival.
+    pub(super) sequence: u64,
+}
+
+/// Where on the disk: a stream and a byte in it.
+pub(super) type Position = (StreamId, u64);
+
+/// Sorted by position; kind and sequence tell requests at the same position apart.
+type Key = (StreamId, u64, Kind, u64);
+
+/// All that wait, one lane for each class.
+#[derive(Default)]
+pub(super) struct Waiting {
+    /// A request that waits alone is not indexed: on a disk that keeps up, most are.
+    lone: Option<Request>,
+    requests: BTreeMap<RequestId, Request>,
+    synchronous: Lane,
+    asynchronous: Lane,
+    ends: BTreeMap<Key, RequestId>,
+}
+
+#[derive(Default)]
+struct Lane {
+    by_arrival: BTreeMap<u64, RequestId>,
+    by_start: BTreeMap<Key, RequestId>,
+    flushes: BTreeSet<u64>,
+}
+
+impl Waiting {
+    pub(super) fn len(&self) -> usize {
+        self.requests.len() + usize::from(self.lone.is_some())
+    }
+
+    pub(super) fn has(&self, class: Class) -> bool {
+        self.oldest(class).is_some()
+    }
+
+    pub(super) fn get(&self, id: RequestId) -> Option<&Request> {
+        self.lone.as_ref().filter(|r| r.arrival.id == id).or_else(|| self.requests.get(&id))
+    }
+
+    pub(super) fn insert(&mut self, request: Request) {
+        debug_assert!(self.get(request.arrival.id).is_none(), "request queued twice");
+        if self.len() == 0 {
+            self.lone = Some(request);
+            return;
+        }
+        if let Some(lone) = self.lone.take() {
+            self.index(lone);
+        }
+        self.index(request);
+    }
+
+    pub(super) fn remove(&mut self, id: RequestId) -> Option<Request> {
+        if self.lone.is_some_and(|r| r.arrival.id == id) {
+            return self.lone.take();
+        }
+        let request = self.requests.remove(&id)?;
+        let lane = self.lane_mut(request.arrival.class);
+        lane.by_arrival.remove(&request.sequence);
+        if request.arrival.kind == Kind::Flush {
+            lane.flushes.remove(&request.sequence);
+        } else {
+            lane.by_start.remove(&start_key(&request));
+        }
+        if request.may_merge() {
+            self.ends.remove(&end_key(&request));
+        }
+        Some(request)
+    }
+
+    /// The one of this class that has waited longest.
+    pub(super) fn oldest(&self, class: Class) -> Option<&Request> {
+        if let Some(lone) = &self.lone {
+            return Some(lone).filter(|r| r.arrival.class == class);
+        }
+        let (_, id) = self.lane(class).by_arrival.first_key_value()?;
+        self.requests.get(id)
+    }
+
+    /// The flush of this class that has waited longest.
+    pub(super) fn flush(&self, class: Class) -> Option<&Request> {
+        if let Some(lone) = &self.lone {
+            return Some(lone).filter(|r| r.arrival.class == class && r.arrival.kind == Kind::Flush);
+        }
+        let lane = self.lane(class);
+        self.requests.get(lane.by_arrival.get(lane.flushes.first()?)?)
+    }
+
+    /// The first of this class at or behind a position. Flushes have none.
+    pub(super) fn first_from(&self, class: Class, (stream, at): Position) -> Option<&Request> {
+        if let Some(lone) = &self.lone {
+            return Some(lone)
+                .filter(|r| r.arrival.class == class && r.arrival.kind != Kind::Flush && r.position() >= (stream, at));
+        }
+        let from = (stream, at, Kind::Read, 0);
+        let (_, id) = self.lane(class).by_start.range(from..).next()?;
+        self.requests.get(id)
+    }
+
+    /// One that starts where a run of this kind ends; one that somebody waits for, if there is one.
+    pub(super) fn following(&self, stream: StreamId, kind: Kind, end: u64) -> Option<&Request> {
+        let at_end = (stream, end, kind, 0)..=(stream, end, kind, u64::MAX);
+        let find = |lane: &Lane| lane.by_start.range(at_end.clone()).next().map(|(_, id)| *id);
+        let id = find(&self.synchronous).or_else(|| find(&self.asynchronous))?;
+        self.requests.get(&id)
+    }
+
+    /// One that ends where a run of this kind starts.
+    pub(super) fn preceding(&self, stream: StreamId, kind: Kind, start: u64) -> Option<&Request> {
+        let at_start = (stream, start, kind, 0)..=(stream, start, kind, u64::MAX);
+        let (_, id) = self.ends.range(at_start).next()?;
+        self.requests.get(id)
+    }
+
+    fn index(&mut self, request: Request) {
+        let id = request.arrival.id;
+        let lane = self.lane_mut(request.arrival.class);
+        lane.by_arrival.insert(request.sequence, id);
+        if request.arrival.kind == Kind::Flush {
+            lane.flushes.insert(request.sequence);
+        } else {
+            lane.by_start.insert(start_key(&request), id);
+        }
+        if request.may_merge() {
+            self.ends.insert(end_key(&request), id);
+        }
+        self.requests.insert(id, request);
+    }
+
+    fn lane(&self, class: Class) -> &Lane {
+        match class {
+            Class::Synchronous => &self.synchronous,
+            Class::Asynchronous => &self.asynchronous,
+        }
+    }
+
+    fn lane_mut(&mut self, class: Class) -> &mut Lane {
+        match class {
+            Class::Synchronous => &mut self.synchronous,
+            Class::Asynchronous => &mut self.asynchronous,
+        }
+    }
+}
+
+impl Request {
+    pub(super) fn position(&self) -> Position {
+        (self.arrival.stream, self.arrival.range.at.0)
+    }
+
+    pub(super) fn may_merge(&self) -> bool {
+        matches!(self.arrival.kind, Kind::Read | Kind::Write) && self.arrival.range.len > 0
+    }
+}
+
+fn start_key(request: &Request) -> Key {
+    let Arrival { stream, kind, range, .. } = request.arrival;
+    (stream, range.at.0, kind, request.sequence)
+}
+
+fn end_key(request: &Request) -> Key {
+    let Arrival { stream, kind, range, .. } = request.arrival;
+    (stream, range.end().0, kind, request.sequence)
+}

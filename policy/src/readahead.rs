@@ -1,0 +1,251 @@
+//! How many blocks to fetch ahead of a reader (WS-3, WS-5), for each stream of one file or device.
+//!
+//! Nothing is fetched at the first touch, not even at block 0: on a disk, every probe reads that. Reads that lie side by
+//! side make a stream; several streams may interleave. The window doubles as the reader reaches what was fetched, and
+//! the next fetch starts when half of the last one is consumed, so that a steady reader never waits.
+
+use std::ops::Range;
+
+/// How far ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Nothing is fetched ahead.
+    Off,
+    /// Always this far ahead of the reader (WS-5, Table 5: 1 and 4 blocks).
+    Fixed {
+        /// Blocks.
+        blocks: u64,
+    },
+    /// As far as proves useful.
+    Adaptive {
+        /// The most in one fetch. In blocks.
+        blocks_max: u64,
+    },
+}
+
+/// How read-ahead is done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// How far ahead.
+    pub mode: Mode,
+    /// Streams that are known at a time.
+    pub streams_max: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config { mode: Mode::Adaptive { blocks_max: 512 }, streams_max: 16 }
+    }
+}
+
+/// The smallest window, in blocks.
+const WINDOW_MIN: u64 = 4;
+/// So many reads may be under way and arrive in any order.
+const READS_SWAPPED: u64 = 32;
+/// Reads further apart than this, in blocks, never belong together.
+const REACH_MAX: u64 = 1024;
+/// With so many reads a run may have holes.
+const READS_TO_TRUST: u64 = 4;
+/// A stream's density is taken over about so many blocks, or four times the reach of a read.
+const SPAN: u64 = 256;
+
+/// Finds the sequential readers of one file or device.
+pub struct ReadAhead {
+    config: Config,
+    streams: Vec<Stream>,
+    candidates: Vec<Run>,
+    reads: u64,
+    /// The largest window at present: less than configured after waste.
+    window_max: u64,
+    wasted: u64,
+}
+
+/// Reads that lie close together.
+#[derive(Clone, Debug)]
+struct Run {
+    span: Range<u64>,
+    /// Blocks read in the span.
+    seen: u64,
+    reads: u64,
+    /// Reads that went beyond all before.
+    forward: u64,
+    used: u64,
+}
+
+/// A run that proved to be sequential.
+#[derive(Clone, Debug)]
+struct Stream {
+    run: Run,
+    fetched: u64,
+    window: u64,
+    /// When the reader gets here, the next fetch starts.
+    marker: u64,
+}
+
+impl ReadAhead {
+    /// A policy that has seen no read.
+    pub fn new(config: Config) -> Self {
+        let mut new =
+            ReadAhead { config, streams: Vec::new(), candidates: Vec::new(), reads: 0, window_max: 0, wasted: 0 };
+        new.window_max = new.blocks_max();
+        new
+    }
+
+    /// Decides by other rules from now on, and forgets all streams.
+    pub fn set_config(&mut self, config: Config) {
+        *self = ReadAhead::new(config);
+    }
+
+    /// These blocks are read, cached or not. Returns what to fetch in advance; the caller cuts off what is beyond the
+    /// end or already in the cache.
+    pub fn on_read(&mut self, blocks: Range<u64>) -> Option<Range<u64>> {
+        if self.blocks_max() == 0 || self.config.streams_max == 0 || blocks.is_empty() {
+            return None;
+        }
+        self.reads += 1;
+        let len = blocks.end - blocks.start;
+        if let Some(index) = self.stream_near(&blocks) {
+            let used = self.reads;
+            let stream = &mut self.streams[index];
+            stream.run.extend(&blocks, used);
+            stream.run.forget_old(SPAN.max(4 * reach(len)));
+            if stream.run.is_sparse(len) {
+                self.streams.swap_remove(index);
+                return None;
+            }
+            return self.fetch(index, len);
+        }
+        let index = self.candidate_near(&blocks);
+        let run = &mut self.candidates[index];
+        run.extend(&blocks, self.reads);
+        if !run.is_sequential() {
+            return None;
+        }
+        let run = self.candidates.swap_remove(index);
+        let index = self.add_stream(run);
+        self.fetch(index, len)
+    }
+
+    /// So many blocks were fetched in advance and left the cache unread: windows become smaller for a while.
+    pub fn on_wasted(&mut self, blocks: u64) {
+        self.wasted = self.wasted.saturating_add(blocks);
+        while self.window_max > WINDOW_MIN && self.wasted >= self.window_max / 2 {
+            self.wasted -= self.window_max / 2;
+            self.window_max = (self.window_max / 2).max(WINDOW_MIN);
+        }
+        self.wasted = self.wasted.min(self.window_max);
+    }
+
+    fn fetch(&mut self, index: usize, len: u64) -> Option<Range<u64>> {
+        let fixed = matches!(self.config.mode, Mode::Fixed { .. });
+        let blocks_max = self.blocks_max();
+        let stream = &mut self.streams[index];
+        let reader = stream.run.span.end;
+        let start = stream.fetched.max(reader);
+        if fixed {
+            stream.fetched = start.max(reader.saturating_add(blocks_max));
+            return (start < stream.fetched).then_some(start..stream.fetched);
+        }
+        if reader < stream.marker {
+            return None;
+        }
+        // The reader got to the marker, so the fetch before was useful.
+        if stream.fetched > 0 {
+            self.wasted = self.wasted.saturating_sub(stream.window);
+            self.window_max = (self.window_max + self.window_max / 8 + 1).min(blocks_max);
+        }
+        let wanted = (2 * stream.window).max(len.saturating_mul(2)).max(WINDOW_MIN);
+        stream.window = wanted.min(self.window_max).min(blocks_max);
+        stream.fetched = start.saturating_add(stream.window);
+        stream.marker = stream.fetched - stream.window / 2;
+        (start < stream.fetched).then_some(start..stream.fetched)
+    }
+
+    fn blocks_max(&self) -> u64 {
+        match self.config.mode {
+            Mode::Off => 0,
+            Mode::Fixed { blocks } => blocks,
+            Mode::Adaptive { blocks_max } => blocks_max,
+        }
+    }
+
+    fn stream_near(&self, blocks: &Range<u64>) -> Option<usize> {
+        let reach = reach(blocks.end - blocks.start);
+        let near = self.streams.iter().enumerate().map(|(index, s)| (s.run.span.end.abs_diff(blocks.start), index));
+        near.filter(|(distance, _)| *distance <= reach).min().map(|(_, index)| index)
+    }
+
+    /// The candidate that the read belongs to, or a new one. Candidates have a table of their own, so that random
+    /// reads do not displace streams.
+    fn candidate_near(&mut self, blocks: &Range<u64>) -> usize {
+        let reach = reach(blocks.end - blocks.start);
+        let near = self.candidates.iter().position(|c| c.span.end == blocks.start);
+        let near = near.or_else(|| self.candidates.iter().position(|c| c.reaches(blocks, reach)));
+        if let Some(index) = near {
+            return index;
+        }
+        let run = Run { span: blocks.clone(), seen: 0, reads: 0, forward: 1, used: self.reads };
+        if self.candidates.len() < self.config.streams_max {
+            self.candidates.push(run);
+            return self.candidates.len() - 1;
+        }
+        let oldest = (0..self.candidates.len()).min_by_key(|i| self.candidates[*i].used).unwrap_or(0);
+        self.candidates[oldest] = run;
+        oldest
+    }
+
+    fn add_stream(&mut self, run: Run) -> usize {
+        let stream = Stream { run, fetched: 0, window: 0, marker: 0 };
+        if self.streams.len() < self.config.streams_max {
+            self.streams.push(stream);
+            return self.streams.len() - 1;
+        }
+        let oldest = (0..self.streams.len()).min_by_key(|i| self.streams[*i].run.used).unwrap_or(0);
+        self.streams[oldest] = stream;
+        oldest
+    }
+}
+
+impl Run {
+    fn extend(&mut self, blocks: &Range<u64>, used: u64) {
+        if blocks.end > self.span.end {
+            self.forward += 1;
+        }
+        self.span = self.span.start.min(blocks.start)..self.span.end.max(blocks.end);
+        self.seen = (self.seen + (blocks.end - blocks.start)).min(self.span.end - self.span.start);
+        self.reads += 1;
+        self.used = used;
+    }
+
+    /// Would the run, with this read in it, still be no longer than reads that were swapped on the way make it?
+    fn reaches(&self, blocks: &Range<u64>, reach: u64) -> bool {
+        self.span.end.max(blocks.end) - self.span.start.min(blocks.start) <= reach
+    }
+
+    /// The second read right behind the first is enough; with more reads, half of the blocks are. A run that only
+    /// goes backwards is not sequential.
+    fn is_sequential(&self) -> bool {
+        let len = self.span.end - self.span.start;
+        let dense = if self.reads < READS_TO_TRUST { self.seen == len } else { 2 * self.seen >= len };
+        dense && self.forward >= 2
+    }
+
+    /// Less than a quarter read, over more than what swapped reads may leave open for a while.
+    fn is_sparse(&self, len: u64) -> bool {
+        let span = self.span.end - self.span.start;
+        span > 2 * reach(len) && 4 * self.seen < span
+    }
+
+    fn forget_old(&mut self, span: u64) {
+        if self.span.end - self.span.start > span {
+            let half = (self.span.end - self.span.start) / 2;
+            self.span.start = self.span.end - half;
+            self.seen = (self.seen / 2).min(half);
+        }
+    }
+}
+
+/// How far apart, in blocks, two reads of one stream may lie when reads of `len` blocks overtake each other.
+fn reach(len: u64) -> u64 {
+    len.saturating_mul(READS_SWAPPED).min(REACH_MAX.max(len))
+}

@@ -1,0 +1,186 @@
+//! How large the cache may be now (WS-2): it takes free memory and gives it back before others suffer.
+//!
+//! Giving back is immediate and enough; taking is gradual. Between the two lies a band in which nothing changes, so the
+//! size does not swing. Memory pressure is seen before the host swaps or kills: what is kept available is large enough
+//! for what a busy program takes between two samples.
+
+use std::time::Duration;
+
+use crate::unit::Instant;
+
+/// What the machine knows of memory. All in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryFacts {
+    /// Memory of the host.
+    pub total: u64,
+    /// What programs could still get without swapping (`MemAvailable`), not counting what Awase could give back.
+    pub available: u64,
+    /// The tightest control group limit above this process, and what is used of it, page cache that can be
+    /// reclaimed not counted.
+    pub group: Option<GroupMemory>,
+}
+
+/// A control group's memory. In bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupMemory {
+    /// The limit.
+    pub limit: u64,
+    /// What is used and cannot be reclaimed.
+    pub used: u64,
+}
+
+/// Who decides the size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// The memory that nobody else needs.
+    #[default]
+    Dynamic,
+    /// Always the same, as before WS-2 (there about 10 % of memory), yet never into what is kept for others.
+    Fixed {
+        /// The size.
+        bytes: u64,
+    },
+}
+
+/// How the size follows memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Who decides the size.
+    pub mode: Mode,
+    /// At least so many bytes of the host are kept available...
+    pub reserve_bytes_min: u64,
+    /// ...or so many thousandths of its memory, whichever is more...
+    pub reserve_permille: u64,
+    /// ...but no more than so many thousandths, so that a small host has a cache too.
+    pub reserve_permille_max: u64,
+    /// At most so many thousandths of a control group's limit are kept free.
+    pub group_reserve_permille: u64,
+    /// The cache never shrinks below so many bytes.
+    pub floor_bytes: u64,
+    /// The cache grows by at least so many bytes at a time, and leaves as much above the reserve. On small hosts a
+    /// 64th of memory, when that is less.
+    pub step_bytes: u64,
+    /// The cache does not grow again for so long after it had to shrink.
+    pub hold: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            mode: Mode::Dynamic,
+            reserve_bytes_min: 512 << 20,
+            reserve_permille: 60,
+            reserve_permille_max: 250,
+            group_reserve_permille: 125,
+            floor_bytes: 16 << 20,
+            step_bytes: 64 << 20,
+            hold: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Beyond this long, a fall of free memory says little about the next sample.
+const FORESIGHT: Duration = Duration::from_millis(200);
+
+/// Decides the size of the cache. Sampled every 50 ms or so.
+pub struct Sizing {
+    config: Config,
+    /// The sample before: when, and the room for the cache that there was then.
+    before: Option<(Instant, i128)>,
+    shrunk: Option<Instant>,
+}
+
+impl Sizing {
+    /// A policy that has seen nothing yet.
+    pub const fn new(config: Config) -> Self {
+        Sizing { config, before: None, shrunk: None }
+    }
+
+    /// Decides by other rules from now on.
+    pub fn set_config(&mut self, config: Config) {
+        self.config = config;
+    }
+
+    /// How many bytes the cache, which holds `cache_bytes` now, may hold. Less than it holds: give the rest back at
+    /// once. `facts` count the cache's memory as used.
+    pub fn on_sample(&mut self, now: Instant, facts: MemoryFacts, cache_bytes: u64) -> u64 {
+        let ceiling = self.ceiling(facts);
+        let floor = self.config.floor_bytes.min(ceiling);
+        if let Mode::Fixed { bytes } = self.config.mode {
+            return bytes.min(ceiling);
+        }
+        let headroom = self.headroom(facts);
+        let expected = self.expected(now, headroom + i128::from(cache_bytes));
+        let step = i128::from(self.step(facts));
+        let change = if headroom < 0 {
+            self.shrunk = Some(now);
+            headroom - step - expected
+        } else if headroom >= 2 * step && !self.holds(now) {
+            step.max(headroom / 8).min(headroom - step)
+        } else {
+            0
+        };
+        clamp(i128::from(cache_bytes) + change, floor, ceiling)
+    }
+
+    /// What is left of memory above the reserve: below 0 is a shortage. The tighter one of host and group.
+    fn headroom(&self, facts: MemoryFacts) -> i128 {
+        let host = i128::from(facts.available) - i128::from(self.reserve(facts.total));
+        match facts.group {
+            None => host,
+            Some(group) => {
+                let free = i128::from(group.limit) - i128::from(group.used);
+                host.min(free - i128::from(self.group_reserve(facts.total, group.limit)))
+            }
+        }
+    }
+
+    /// What others are likely to take until memory that is given back now is there for them: twice what they took
+    /// since the sample before. `room` is what they leave, whatever the cache does.
+    fn expected(&mut self, now: Instant, room: i128) -> i128 {
+        let before = self.before.replace((now, room));
+        let Some((then, room_before)) = before else {
+            return 0;
+        };
+        let elapsed = now.since(then);
+        let taken = (room_before - room).max(0);
+        if elapsed <= FORESIGHT {
+            return 2 * taken;
+        }
+        2 * taken * FORESIGHT.as_nanos() as i128 / elapsed.as_nanos() as i128
+    }
+
+    fn holds(&self, now: Instant) -> bool {
+        self.shrunk.is_some_and(|then| now.since(then) < self.config.hold)
+    }
+
+    fn ceiling(&self, facts: MemoryFacts) -> u64 {
+        let host = facts.total - self.reserve(facts.total);
+        match facts.group {
+            None => host,
+            Some(group) => host.min(group.limit - self.group_reserve(facts.total, group.limit)),
+        }
+    }
+
+    fn reserve(&self, total: u64) -> u64 {
+        let wanted = permille(total, self.config.reserve_permille).max(self.config.reserve_bytes_min);
+        wanted.min(permille(total, self.config.reserve_permille_max)).min(total)
+    }
+
+    fn group_reserve(&self, total: u64, limit: u64) -> u64 {
+        permille(limit, self.config.group_reserve_permille).min(self.reserve(total)).min(limit)
+    }
+
+    fn step(&self, facts: MemoryFacts) -> u64 {
+        let memory = facts.group.map_or(facts.total, |g| g.limit.min(facts.total));
+        self.config.step_bytes.min(memory / 64).max(1)
+    }
+}
+
+fn permille(of: u64, permille: u64) -> u64 {
+    u64::try_from(u128::from(of) * u128::from(permille) / 1000).unwrap_or(u64::MAX)
+}
+
+fn clamp(bytes: i128, floor: u64, ceiling: u64) -> u64 {
+    u64::try_from(bytes.clamp(i128::from(floor), i128::from(ceiling))).unwrap_or(floor)
+}

@@ -1,0 +1,213 @@
+//! Which share of the dirty blocks to write now, so that there is never a sync storm (WS-2).
+//!
+//! A kernel that writes everything every 30 s makes the disk stand still for others when many buffers are dirty. Here
+//! blocks trickle out, oldest first, just fast enough that each is written by the age at which it should be. More dirty
+//! blocks than a share of the cache raise the rate smoothly, without bound towards the limit at which writers wait.
+
+use std::time::Duration;
+
+use crate::unit::Instant;
+
+/// When dirty blocks are written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Steadily; off: everything at once every `interval`, as the classic update process did.
+    pub smooth: bool,
+    /// Time between two storms when not smooth.
+    pub interval: Duration,
+    /// Every block is written about so long after it became dirty.
+    pub age: Duration,
+    /// Above so many thousandths of the cache, blocks are written faster than their age demands.
+    pub background_permille: u32,
+    /// Above so many thousandths of the cache, writers wait.
+    pub limit_permille: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            smooth: true,
+            interval: Duration::from_secs(30),
+            age: Duration::from_secs(30),
+            background_permille: 100,
+            limit_permille: 400,
+        }
+    }
+}
+
+/// How much of the cache is dirty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DirtyFacts {
+    /// Blocks that are not yet written, those under way included.
+    pub dirty_blocks: u64,
+    /// Blocks that the cache may hold.
+    pub cache_blocks: u64,
+}
+
+/// May a writer go on?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Yes.
+    Go,
+    /// Not before blocks were written.
+    Wait,
+}
+
+/// Fewer blocks than this are not worth a write of their own as long as they are young.
+const BATCH_BLOCKS: u64 = 64;
+/// The age is divided into so many parts; in each the most dirty blocks are noted.
+const PARTS: usize = 16;
+
+/// Decides how many blocks are written.
+pub struct WriteBack {
+    config: Config,
+    ticked: Option<Instant>,
+    /// Blocks that the age demands and that were not yet asked for.
+    owed: f64,
+    peaks: Peaks,
+    storm: Storm,
+}
+
+impl WriteBack {
+    /// A policy that has seen nothing yet.
+    pub const fn new(config: Config) -> Self {
+        WriteBack { config, ticked: None, owed: 0.0, peaks: Peaks::new(), storm: Storm::Over(None) }
+    }
+
+    /// Decides by other rules from now on.
+    pub fn set_config(&mut self, config: Config) {
+        self.config = config;
+        // They were counted in parts of the old age.
+        self.peaks = Peaks::new();
+    }
+
+    /// How many blocks to write, oldest first, before the next tick. The answer replaces the one before: what of that
+    /// could not be started is forgotten. Ticks come every 100 ms or so; any spacing will do.
+    pub fn on_tick(&mut self, now: Instant, facts: DirtyFacts) -> u64 {
+        let elapsed_s = self.ticked.map_or(0.0, |then| now.since(then).as_secs_f64());
+        self.ticked = Some(now);
+        if self.config.smooth { self.trickle(now, elapsed_s, facts) } else { self.storm(now, facts) }
+    }
+
+    /// May a writer make another block dirty? Above the limit, not.
+    pub fn admit(&self, facts: DirtyFacts) -> Admission {
+        if facts.dirty_blocks > self.limit(facts) { Admission::Wait } else { Admission::Go }
+    }
+
+    /// A block that becomes dirty when `d` are is behind those `d`, if the oldest go first. So at a rate of the most
+    /// that was dirty within the age, divided by the age, each is written in time, and the rate is as even as it can
+    /// be. (The present number divided by the age was tried: after a burst the rate dies away and the last blocks are
+    /// never written.)
+    fn trickle(&mut self, now: Instant, elapsed_s: f64, facts: DirtyFacts) -> u64 {
+        let dirty = facts.dirty_blocks;
+        if dirty == 0 {
+            self.peaks = Peaks::new();
+            self.owed = 0.0;
+            return 0;
+        }
+        let peak = self.peaks.note(now, self.config.age, dirty);
+        self.owed += elapsed_s * peak as f64 / self.age_s();
+        let due = self.owed as u64;
+        let steady = if due >= dirty.min(BATCH_BLOCKS) { due } else { 0 };
+        let blocks = steady.max(self.pressed(elapsed_s, facts)).min(dirty);
+        self.owed = if blocks == dirty { 0.0 } else { (self.owed - blocks as f64).max(0.0) };
+        blocks
+    }
+
+    /// What the number of dirty blocks above the background demands: the smallest `w` that is what the rate *after*
+    /// writing `w` amounts to. Taking the rate from before would swing near the limit, where it is steep: everything
+    /// in one tick, nothing in the next.
+    fn pressed(&self, elapsed_s: f64, facts: DirtyFacts) -> u64 {
+        let dirty = facts.dirty_blocks;
+        if dirty <= share(facts.cache_blocks, self.config.background_permille) {
+            return 0;
+        }
+        let (mut low, mut high) = (0, dirty);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if middle as f64 >= elapsed_s * self.rate(facts, dirty - middle) {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        low
+    }
+
+    /// Blocks a second when `dirty` are dirty: as the age demands up to the background, rising from there, without
+    /// bound at the limit.
+    fn rate(&self, facts: DirtyFacts, dirty: u64) -> f64 {
+        let background = share(facts.cache_blocks, self.config.background_permille);
+        let limit = self.limit(facts).max(background + 1);
+        if dirty >= limit {
+            return f64::INFINITY;
+        }
+        let left = (limit - dirty) as f64 / (limit - background) as f64;
+        let part = left.min(1.0);
+        dirty as f64 / (self.age_s() * part * part)
+    }
+
+    fn storm(&mut self, now: Instant, facts: DirtyFacts) -> u64 {
+        let dirty = facts.dirty_blocks;
+        match self.storm {
+            Storm::Over(None) => self.storm = Storm::Over(Some(now)),
+            Storm::Over(Some(then)) => {
+                if now.since(then) >= self.config.interval || self.admit(facts) == Admission::Wait {
+                    self.storm = Storm::Raging { since: now, blocks: dirty };
+                    return dirty;
+                }
+            }
+            // Until nearly all is written: one tick may be too short for it.
+            Storm::Raging { since, blocks } => {
+                if dirty > blocks / 16 {
+                    return dirty;
+                }
+                self.storm = Storm::Over(Some(since));
+            }
+        }
+        0
+    }
+
+    fn limit(&self, facts: DirtyFacts) -> u64 {
+        share(facts.cache_blocks, self.config.limit_permille)
+    }
+
+    fn age_s(&self) -> f64 {
+        self.config.age.as_secs_f64().max(1e-3)
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Storm {
+    Over(Option<Instant>),
+    Raging { since: Instant, blocks: u64 },
+}
+
+/// The most dirty blocks at any tick within the age.
+struct Peaks {
+    part: u64,
+    blocks: [u64; PARTS + 1],
+}
+
+impl Peaks {
+    const fn new() -> Self {
+        Peaks { part: 0, blocks: [0; PARTS + 1] }
+    }
+
+    fn note(&mut self, now: Instant, age: Duration, dirty: u64) -> u64 {
+        let part_ns = (age.as_nanos() / PARTS as u128).clamp(1, u128::from(u64::MAX)) as u64;
+        let part = now.ns() / part_ns;
+        let ring = self.blocks.len() as u64;
+        for passed in 1..=part.saturating_sub(self.part).min(ring) {
+            self.blocks[((self.part + passed) % ring) as usize] = 0;
+        }
+        self.part = self.part.max(part);
+        let here = &mut self.blocks[(self.part % ring) as usize];
+        *here = dirty.max(*here);
+        self.blocks.iter().copied().max().unwrap_or(dirty)
+    }
+}
+
+fn share(of: u64, permille: u32) -> u64 {
+    u64::try_from(u128::from(of) * u128::from(permille) / 1000).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,370 @@
+//! What the replacement policy promises.
+
+use std::collections::{HashMap, VecDeque};
+
+use policy::cache::{Kind, Replacement, Slot};
+use proptest::prelude::*;
+
+/// The algorithm as the paper writes it, with whole lists: O(n), without a ghost (keys never come back here).
+#[derive(Default)]
+struct Naive {
+    small: VecDeque<u32>,
+    main: VecDeque<u32>,
+    hits: HashMap<u32, u8>,
+}
+
+impl Naive {
+    fn evict(&mut self, capacity: usize) -> Option<u32> {
+        loop {
+            let resident = self.small.len() + self.main.len();
+            if self.small.len() > capacity.min(resident) / 10 {
+                let slot = self.small.pop_back()?;
+                if self.hits[&slot] > 1 {
+                    self.hits.insert(slot, 0);
+                    self.main.push_front(slot);
+                } else {
+                    return Some(slot);
+                }
+            } else {
+                let slot = self.main.pop_back()?;
+                let hits = self.hits[&slot];
+                if hits == 0 {
+                    return Some(slot);
+                }
+                self.hits.insert(slot, hits - 1);
+                self.main.push_front(slot);
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Insert,
+    Hit(usize),
+    Remove(usize),
+    Evict,
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let act = prop_oneof![
+        4 => Just(Act::Insert),
+        6 => any::<usize>().prop_map(Act::Hit),
+        1 => any::<usize>().prop_map(Act::Remove),
+        2 => Just(Act::Evict),
+    ];
+    prop::collection::vec(act, 1..600)
+}
+
+/// Plays the acts and returns each victim; at most `capacity` slots hold a block.
+fn play(
+    acts: &[Act],
+    capacity: usize,
+    mut insert: impl FnMut(u32, u64),
+    mut hit: impl FnMut(u32),
+    mut remove: impl FnMut(u32),
+    mut evict: impl FnMut() -> Option<u32>,
+) -> Vec<Option<u32>> {
+    let mut free: Vec<u32> = (0..capacity as u32).collect();
+    let mut resident: Vec<u32> = Vec::new();
+    let mut victims = Vec::new();
+    for (key, act) in acts.iter().enumerate() {
+        if matches!(act, Act::Evict) || matches!(act, Act::Insert) && free.is_empty() {
+            let victim = evict();
+            resident.retain(|s| Some(*s) != victim);
+            free.extend(victim);
+            victims.push(victim);
+        }
+        match act {
+            Act::Insert => {
+                let slot = free.pop().expect("a slot was evicted");
+                resident.push(slot);
+                insert(slot, key as u64);
+            }
+            Act::Hit(n) if !resident.is_empty() => hit(resident[n % resident.len()]),
+            Act::Remove(n) if !resident.is_empty() => {
+                let slot = resident.swap_remove(n % resident.len());
+                free.push(slot);
+                remove(slot);
+            }
+            _ => {}
+        }
+    }
+    victims
+}
+
+proptest! {
+    #[test]
+    fn s3_fifo_evicts_what_the_paper_s_lists_evict(acts in acts(), capacity in 1usize..60) {
+        let policy = std::cell::RefCell::new(Replacement::new(Kind::S3Fifo));
+        let victims = play(
+            &acts,
+            capacity,
+            |slot, key| policy.borrow_mut().on_insert(Slot(slot), key, capacity),
+            |slot| policy.borrow_mut().on_hit(Slot(slot)),
+            |slot| policy.borrow_mut().on_remove(Slot(slot)),
+            || policy.borrow_mut().evict(|_| true).map(|s| s.0),
+        );
+        let naive = std::cell::RefCell::new(Naive::default());
+        let known = std::cell::Cell::new(0);
+        let expected = play(
+            &acts,
+            capacity,
+            |slot, _| {
+                naive.borrow_mut().small.push_front(slot);
+                naive.borrow_mut().hits.insert(slot, 0);
+                known.set(capacity);
+            },
+            |slot| {
+                let mut naive = naive.borrow_mut();
+                let hits = naive.hits[&slot];
+                naive.hits.insert(slot, (hits + 1).min(3));
+            },
+            |slot| {
+                naive.borrow_mut().small.retain(|s| *s != slot);
+                naive.borrow_mut().main.retain(|s| *s != slot);
+            },
+            || naive.borrow_mut().evict(known.get()),
+        );
+        prop_assert_eq!(victims, expected);
+    }
+
+    #[test]
+    fn lru_evicts_what_was_used_longest_ago(acts in acts(), capacity in 1usize..60) {
+        let policy = std::cell::RefCell::new(Replacement::new(Kind::Lru));
+        let victims = play(
+            &acts,
+            capacity,
+            |slot, key| policy.borrow_mut().on_insert(Slot(slot), key, capacity),
+            |slot| policy.borrow_mut().on_hit(Slot(slot)),
+            |slot| policy.borrow_mut().on_remove(Slot(slot)),
+            || policy.borrow_mut().evict(|_| true).map(|s| s.0),
+        );
+        let order = std::cell::RefCell::new(VecDeque::new());
+        let touch = |slot| {
+            order.borrow_mut().retain(|s| *s != slot);
+            order.borrow_mut().push_front(slot);
+        };
+        let expected = play(
+            &acts,
+            capacity,
+            |slot, _| touch(slot),
+            touch,
+            |slot| order.borrow_mut().retain(|s| *s != slot),
+            || order.borrow_mut().pop_back(),
+        );
+        prop_assert_eq!(victims, expected);
+    }
+
+    #[test]
+    fn every_slot_is_evicted_once_and_a_refused_one_stays(
+        slots in 1u32..300,
+        hits in prop::collection::vec(any::<u32>(), 0..600),
+        pinned_one_in in 2u32..9,
+        kind in prop_oneof![Just(Kind::S3Fifo), Just(Kind::Lru)],
+    ) {
+        let mut policy = Replacement::new(kind);
+        for slot in 0..slots {
+            policy.on_insert(Slot(slot), slot.into(), slots as usize);
+        }
+        for hit in hits {
+            policy.on_hit(Slot(hit % slots));
+        }
+        let pinned = |slot: Slot| slot.0.is_multiple_of(pinned_one_in);
+        let mut gone = std::collections::BTreeSet::new();
+        // Refusals may end a call early; the next one goes on from there.
+        for _ in 0..20 {
+            while let Some(slot) = policy.evict(|s| !pinned(s)) {
+                prop_assert!(!pinned(slot));
+                prop_assert!(gone.insert(slot), "evicted twice");
+            }
+        }
+        let pinned_count = (0..slots).filter(|s| pinned(Slot(*s))).count();
+        prop_assert_eq!(policy.len(), slots as usize - gone.len());
+        prop_assert_eq!(policy.len(), pinned_count);
+        while policy.evict(|_| true).is_some() {}
+        prop_assert!(policy.is_empty());
+    }
+
+    #[test]
+    fn changing_the_kind_loses_no_slot(slots in 1u32..200, changes in prop::collection::vec(any::<bool>(), 1..40)) {
+        let mut policy = Replacement::new(Kind::S3Fifo);
+        for (n, lru) in changes.iter().enumerate() {
+            policy.set_kind(if *lru { Kind::Lru } else { Kind::S3Fifo });
+            for slot in (0..slots).filter(|s| *s as usize % changes.len() == n) {
+                policy.on_insert(Slot(slot), slot.into(), slots as usize);
+                policy.on_hit(Slot(slot / 2));
+            }
+        }
+        let evicted = std::iter::from_fn(|| policy.evict(|_| true)).count();
+        prop_assert_eq!(evicted, slots as usize);
+    }
+}
+
+/// Share of a hot set of `hot` blocks that is left after a scan of twice the cache, in thousandths.
+fn left_after_scan(kind: Kind, capacity: u32, hot: u32) -> u32 {
+    let mut policy = Replacement::new(kind);
+    let mut free: Vec<u32> = (0..capacity).collect();
+    let mut slot_of = HashMap::new();
+    let mut insert = |policy: &mut Replacement, slot_of: &mut HashMap<u32, u64>, key: u64| {
+        let slot = free.pop().unwrap_or_else(|| policy.evict(|_| true).expect("nothing is pinned").0);
+        slot_of.insert(slot, key);
+        policy.on_insert(Slot(slot), key, capacity as usize);
+        slot
+    };
+    let hot_slots: Vec<u32> = (0..hot).map(|key| insert(&mut policy, &mut slot_of, key.into())).collect();
+    for _ in 0..3 {
+        hot_slots.iter().for_each(|slot| policy.on_hit(Slot(*slot)));
+    }
+    for key in 0..2 * u64::from(capacity) {
+        insert(&mut policy, &mut slot_of, 1_000_000_000 + key);
+    }
+    slot_of.values().filter(|key| **key < hot.into()).count() as u32 * 1000 / hot
+}
+
+#[test]
+fn a_scan_of_twice_the_cache_leaves_the_hot_set() {
+    for capacity in [200, 1_000, 50_000] {
+        for hot in [capacity / 10, capacity / 2, capacity * 8 / 10] {
+            let left = left_after_scan(Kind::S3Fifo, capacity, hot);
+            assert!(left >= 950, "{left} per mille left of {hot} hot blocks in {capacity}");
+        }
+        assert_eq!(left_after_scan(Kind::Lru, capacity, capacity / 2), 0, "what the switch turns off");
+    }
+}
+
+#[test]
+fn a_block_that_comes_back_soon_enters_the_main_queue() {
+    let capacity = 1000;
+    let mut policy = Replacement::new(Kind::S3Fifo);
+    for key in 0..1000u32 {
+        policy.on_insert(Slot(key), key.into(), capacity);
+    }
+    let mut slot = Slot(0);
+    for key in 1000..1400u64 {
+        slot = policy.evict(|_| true).expect("nothing is pinned");
+        policy.on_insert(slot, key, capacity);
+    }
+    assert!(!policy.is_hot(slot), "a new block has to prove itself");
+    // Blocks 0 to 399 have left; a full bucket may have forgotten a few.
+    let known = (0..400u64)
+        .filter(|key| {
+            let slot = policy.evict(|_| true).expect("nothing is pinned");
+            policy.on_insert(slot, *key, capacity);
+            policy.is_hot(slot)
+        })
+        .count();
+    assert!(known >= 380, "only {known} of 400 were known");
+    let strange = (0..400u64)
+        .filter(|key| {
+            let slot = policy.evict(|_| true).expect("nothing is pinned");
+            policy.on_insert(slot, 1_000_000 + key, capacity);
+            policy.is_hot(slot)
+        })
+        .count();
+    assert!(strange <= 2, "{strange} of 400 new blocks were taken for old ones");
+}
+
+fn split_mix(key: u64) -> u64 {
+    let z = key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+#[test]
+fn a_block_that_left_long_ago_has_to_prove_itself_again() {
+    let capacity = 1000;
+    let mut policy = Replacement::new(Kind::S3Fifo);
+    let mut insert = |key: u64| {
+        let slot = if key < 1000 { Slot(key as u32) } else { policy.evict(|_| true).expect("nothing is pinned") };
+        // Keys in sequence would spread over the ghost more evenly than keys do (SplitMix64).
+        policy.on_insert(slot, split_mix(key % 2200), capacity);
+        policy.is_hot(slot)
+    };
+    (0..2200).for_each(|key| assert!(!insert(key)));
+    // The first of them left 1200 evictions ago.
+    let known = (2200..2400).filter(|key| insert(*key)).count();
+    assert_eq!(known, 0);
+}
+
+#[test]
+fn clean_blocks_are_found_behind_a_small_queue_of_dirty_ones() {
+    let mut policy = Replacement::new(Kind::S3Fifo);
+    for slot in 0..1000 {
+        policy.on_insert(Slot(slot), slot.into(), 1000);
+        policy.on_hit(Slot(slot));
+        policy.on_hit(Slot(slot));
+    }
+    for slot in 1000..1400 {
+        policy.on_insert(Slot(slot), slot.into(), 1400);
+    }
+    let dirty = |slot: Slot| slot.0 >= 1000;
+    for _ in 0..500 {
+        let victim = policy.evict(|slot| !dirty(slot)).expect("a thousand are clean");
+        assert!(!dirty(victim));
+    }
+}
+
+/// The most steps and refusals of one call, and steps for each operation, in a cache of `slots`.
+fn cost(slots: u32) -> (u64, f64) {
+    let mut policy = Replacement::new(Kind::S3Fifo);
+    for slot in 0..slots {
+        policy.on_insert(Slot(slot), slot.into(), slots as usize);
+        (0..3).for_each(|_| policy.on_hit(Slot(slot)));
+    }
+    let (mut worst, mut operations, begin) = (0, 0, policy.steps());
+    for key in 0..20_000u64 {
+        let before = policy.steps();
+        let slot = policy.evict(|slot| slot.0 % 7 != 0);
+        worst = worst.max(policy.steps() - before);
+        let before = policy.steps();
+        if let Some(slot) = slot {
+            policy.on_insert(slot, u64::from(slots) + key, slots as usize);
+        }
+        policy.on_hit(Slot((key * 7919 % u64::from(slots)) as u32));
+        policy.on_remove(Slot(u32::MAX - 1));
+        assert!(policy.steps() - before <= 3);
+        operations += 4;
+    }
+    (worst, (policy.steps() - begin) as f64 / f64::from(operations))
+}
+
+#[test]
+fn steps_do_not_grow_with_the_number_of_slots() {
+    let (worst_small, mean_small) = cost(1_000);
+    let (worst_large, mean_large) = cost(1_000_000);
+    assert!(worst_small <= 200 && worst_large <= 200, "worst call: {worst_small}, {worst_large}");
+    // In the large cache the hits of a million slots are not paid back within the test: at most the bound of a call.
+    assert!(mean_small <= 60.0 && mean_large <= 60.0, "mean: {mean_small}, {mean_large}");
+}
+
+#[test]
+fn a_cache_of_nothing_but_pinned_slots_gives_up_after_few() {
+    for kind in [Kind::S3Fifo, Kind::Lru] {
+        let mut policy = Replacement::new(kind);
+        for slot in 0..100_000 {
+            policy.on_insert(Slot(slot), slot.into(), 100_000);
+        }
+        let mut asked = 0;
+        let victim = policy.evict(|_| {
+            asked += 1;
+            false
+        });
+        assert_eq!(victim, None);
+        assert!(asked <= 64, "asked {asked} times");
+        assert_eq!(policy.len(), 100_000);
+    }
+}
+
+#[test]
+fn bookkeeping_is_at_most_twenty_bytes_a_slot_and_an_eighth() {
+    let mut policy = Replacement::new(Kind::S3Fifo);
+    for slot in 0..300_000u32 {
+        policy.on_insert(Slot(slot), slot.into(), slot as usize + 1);
+        if slot % 997 == 0 && slot > 1000 {
+            let most = (slot as usize + 1) * (12 * 9 / 8 + 1 + 8) + 512;
+            assert!(policy.bookkeeping_bytes() <= most, "{} at {slot}", policy.bookkeeping_bytes());
+        }
+    }
+}

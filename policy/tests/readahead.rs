@@ -1,0 +1,186 @@
+//! What read-ahead promises.
+
+use std::collections::HashSet;
+
+use policy::readahead::{Config, Mode, ReadAhead};
+use proptest::prelude::*;
+
+fn adaptive(blocks_max: u64) -> ReadAhead {
+    ReadAhead::new(Config { mode: Mode::Adaptive { blocks_max }, ..Config::default() })
+}
+
+proptest! {
+    #[test]
+    fn random_reads_fetch_almost_nothing(
+        places in prop::collection::vec(0u64..4_000_000, 2000),
+        len in 1u64..5,
+    ) {
+        let mut policy = adaptive(512);
+        let fetched: u64 = places.iter().filter_map(|p| policy.on_read(*p..*p + len)).map(|f| f.end - f.start).sum();
+        prop_assert!(fetched <= 2000 * len / 50, "{fetched} blocks for {} reads", places.len());
+    }
+
+    #[test]
+    fn a_sequential_stream_is_fetched_once_and_ahead_of_its_reader(
+        start in 0u64..1 << 40,
+        len in 1u64..64,
+        blocks_max in 1u64..1024,
+        reads in 20u64..400,
+    ) {
+        let mut policy = adaptive(blocks_max);
+        let mut fetched_to = start;
+        let mut misses = 0;
+        for n in 0..reads {
+            let read = start + n * len..start + (n + 1) * len;
+            misses += u64::from(read.end > fetched_to);
+            if let Some(fetch) = policy.on_read(read.clone()) {
+                prop_assert!(fetch.start >= fetched_to && fetch.start >= read.end, "{fetch:?} again");
+                prop_assert!(fetch.end - fetch.start <= blocks_max, "{fetch:?} is too much");
+                prop_assert!(fetch.end <= read.end + 2 * blocks_max, "{fetch:?} is too far ahead of {read:?}");
+                fetched_to = fetch.end;
+            }
+        }
+        if blocks_max >= 2 * len {
+            prop_assert_eq!(misses, 2, "all but the first two reads find their blocks fetched");
+        }
+    }
+
+    #[test]
+    fn reads_that_overtake_each_other_are_still_one_stream(
+        keys in prop::collection::vec(0u64..32, 500),
+        len in 1u64..33,
+    ) {
+        // Each read may be passed by those up to 31 behind it.
+        let mut order: Vec<u64> = (0..500).collect();
+        order.sort_by_key(|n| n + keys[*n as usize]);
+        let mut policy = adaptive(512);
+        let mut fetched = HashSet::new();
+        for n in order {
+            if let Some(fetch) = policy.on_read(n * len..(n + 1) * len) {
+                for block in fetch {
+                    prop_assert!(fetched.insert(block), "block {block} again");
+                }
+            }
+        }
+        let useful = fetched.iter().filter(|b| **b < 500 * len).count() as u64;
+        prop_assert!(useful >= 500 * len * 8 / 10, "only {useful} of {}", 500 * len);
+    }
+
+    #[test]
+    fn as_many_streams_as_are_configured_are_found(
+        streams in 1usize..=16,
+        order in prop::collection::vec(any::<u16>(), 0..2000),
+        random in prop::collection::vec(0u64..1 << 20, 2000),
+    ) {
+        let mut policy = adaptive(128);
+        let mut at = vec![0u64; streams];
+        let mut fetched_to = vec![0u64; streams];
+        let base = |s: usize| (s as u64 + 1) << 32;
+        // A round to begin with, then any order, with one random read beside each.
+        let rounds = (0..3 * streams).map(|n| n % streams);
+        for (n, s) in rounds.chain(order.iter().map(|o| *o as usize % streams)).enumerate() {
+            let read = base(s) + at[s]..base(s) + at[s] + 1;
+            at[s] += 1;
+            if let Some(fetch) = policy.on_read(read) {
+                fetched_to[s] = fetch.end - base(s);
+            }
+            if n >= 3 * streams {
+                policy.on_read(random[n % random.len()] << 11..(random[n % random.len()] << 11) + 1);
+            }
+        }
+        for s in 0..streams {
+            prop_assert!(fetched_to[s] > at[s], "stream {s} read to {}, fetched to {}", at[s], fetched_to[s]);
+        }
+    }
+
+    #[test]
+    fn fixed_read_ahead_stays_so_many_blocks_ahead(blocks in 1u64..64, len in 1u64..16) {
+        let config = Config { mode: Mode::Fixed { blocks }, ..Config::default() };
+        let mut policy = ReadAhead::new(config);
+        let mut fetched_to = 0;
+        for n in 0..200 {
+            let read = n * len..(n + 1) * len;
+            if let Some(fetch) = policy.on_read(read.clone()) {
+                prop_assert!(fetch.start >= fetched_to);
+                fetched_to = fetch.end;
+            }
+            prop_assert!(n == 0 || fetched_to == read.end + blocks);
+        }
+    }
+
+    #[test]
+    fn any_reads_keep_the_window_bounded(
+        reads in prop::collection::vec((0u64..2000, 0u64..300, 0u64..100), 1..500),
+        blocks_max in 0u64..256,
+    ) {
+        let mut policy = adaptive(blocks_max);
+        for (start, len, wasted) in reads {
+            if let Some(fetch) = policy.on_read(start..start + len) {
+                prop_assert!(fetch.start < fetch.end && fetch.end - fetch.start <= blocks_max);
+            }
+            policy.on_wasted(wasted);
+        }
+    }
+}
+
+#[test]
+fn the_first_touch_and_backward_reads_fetch_nothing() {
+    let mut policy = adaptive(512);
+    assert_eq!(policy.on_read(0..8), None);
+    for n in (0..1000u64).rev() {
+        assert_eq!(policy.on_read(100_000 + n..100_001 + n), None, "at {n}");
+    }
+}
+
+#[test]
+fn strided_reads_fetch_almost_nothing() {
+    let mut policy = adaptive(512);
+    let fetches = (0..2000u64).filter(|n| policy.on_read(n * 16..n * 16 + 1).is_some()).count();
+    assert!(fetches <= 20, "{fetches}");
+}
+
+#[test]
+fn a_stream_that_turns_into_strides_is_no_longer_fetched() {
+    let mut policy = adaptive(64);
+    assert!((0..1000u64).filter(|n| policy.on_read(*n..n + 1).is_some()).count() >= 10);
+    let strides = (0..500u64).map(|n| 1000 + 16 * n);
+    let fetches: Vec<u64> = strides.filter(|n| policy.on_read(*n..n + 1).is_some()).collect();
+    assert!(fetches.iter().all(|n| *n < 2500), "still after 1500 blocks: {fetches:?}");
+}
+
+#[test]
+fn short_streams_do_not_displace_the_ones_in_use() {
+    let mut policy = adaptive(64);
+    let mut fetched = 0;
+    for n in 0..1000u64 {
+        let long = [0, 1, 2].map(|s| policy.on_read((s << 40) + n..(s << 40) + n + 1));
+        fetched += long.into_iter().flatten().map(|f| f.end - f.start).sum::<u64>();
+        // The long ones come first in the table.
+        for m in 0..if n < 5 { 0 } else { 3 } {
+            policy.on_read((n << 20) + (1 << 50) + m..(n << 20) + (1 << 50) + m + 1);
+        }
+    }
+    // A stream that is forgotten starts again with a small window, and blocks are fetched twice.
+    assert!((3 * 998..3 * 1130).contains(&fetched), "{fetched}");
+}
+
+#[test]
+fn off_fetches_nothing() {
+    let mut policy = ReadAhead::new(Config { mode: Mode::Off, ..Config::default() });
+    assert!((0..100u64).all(|n| policy.on_read(n..n + 1).is_none()));
+}
+
+/// The largest fetch while a fresh stream of `reads` blocks is read.
+fn largest_fetch(policy: &mut ReadAhead, from: u64, reads: u64) -> u64 {
+    let fetches = (from..from + reads).filter_map(|n| policy.on_read(n..n + 1));
+    fetches.map(|f| f.end - f.start).max().unwrap_or(0)
+}
+
+#[test]
+fn waste_makes_the_window_smaller_and_useful_fetches_make_it_grow_again() {
+    let mut policy = adaptive(512);
+    assert_eq!(largest_fetch(&mut policy, 0, 5000), 512);
+    policy.on_wasted(100_000);
+    assert!(largest_fetch(&mut policy, 1 << 30, 64) <= 16);
+    assert_eq!(largest_fetch(&mut policy, 1 << 40, 30_000), 512);
+}
