@@ -1,0 +1,76 @@
+//! What wakes a parked processor: an eventfd that is written only when somebody is asleep behind it.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::syscall;
+use crate::{Doorbell, Errno};
+
+/// Somebody rang: `enter` must return.
+const RUNG: u32 = 1;
+/// There is something to collect: `enter` must look again, and may go back to sleep when it finds nothing.
+const WOKEN: u32 = 2;
+/// The processor sleeps, or is about to: only now does waking it need a system call.
+const PARKED: u32 = 4;
+
+/// A doorbell. All its moves are sequentially consistent read-modify-write operations on one word, so that whatever was
+/// stored before a ring is seen by the processor that takes it.
+pub(super) struct Bell {
+    state: AtomicU32,
+    /// In blocking mode, for io_uring does not wait for files in non-blocking mode on all kernels. Nobody ever blocks
+    /// on it: its only reader is its processor, after it became readable or within the ring.
+    event: OwnedFd,
+}
+
+impl Bell {
+    pub(super) fn new() -> Result<Self, Errno> {
+        // SAFETY: no pointer is passed.
+        let fd = syscall::check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })?;
+        Ok(Bell {
+            state: AtomicU32::new(0),
+            // SAFETY: the descriptor was just created and belongs to nobody else.
+            event: unsafe { OwnedFd::from_raw_fd(fd) },
+        })
+    }
+
+    /// What becomes readable when a parked processor is to wake.
+    pub(super) fn event(&self) -> RawFd {
+        self.event.as_raw_fd()
+    }
+
+    /// Ends a park, if there was one, and takes what was rung. Did somebody ring?
+    pub(super) fn take(&self) -> bool {
+        self.state.load(Ordering::SeqCst) != 0 && self.state.swap(0, Ordering::SeqCst) & RUNG != 0
+    }
+
+    /// May the processor sleep now? If not, something came in since [`take`](Self::take).
+    pub(super) fn park(&self) -> bool {
+        self.state.compare_exchange(0, PARKED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// Tells the processor to collect, without making `enter` return for it.
+    pub(super) fn wake(&self) {
+        self.raise(WOKEN);
+    }
+
+    /// Empties the eventfd once it is readable.
+    pub(super) fn drain(&self) {
+        let mut count = 0u64;
+        // SAFETY: eight bytes are read into a variable of eight bytes.
+        unsafe { libc::read(self.event(), (&raw mut count).cast(), 8) };
+    }
+
+    fn raise(&self, what: u32) {
+        if self.state.fetch_or(what, Ordering::SeqCst) == PARKED {
+            let one = 1u64;
+            // SAFETY: eight bytes are written from a variable of eight bytes. It fails only at 2^64 - 1 unread rings.
+            unsafe { libc::write(self.event(), (&raw const one).cast(), 8) };
+        }
+    }
+}
+
+impl Doorbell for Bell {
+    fn ring(&self) {
+        self.raise(RUNG);
+    }
+}

@@ -1,0 +1,75 @@
+//! Which cores this process may use, and pinning threads to them.
+
+use super::syscall;
+use crate::Errno;
+
+/// The cores that this process may use (its affinity when it started), by number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cores(Vec<usize>);
+
+impl Cores {
+    /// The cores that the calling thread may use now: call it before any thread is pinned.
+    pub fn allowed() -> Self {
+        let mut set = empty_set();
+        // SAFETY: the kernel writes at most the size given into `set`.
+        let got = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
+        let mut cores: Vec<usize> = Vec::new();
+        if got == 0 {
+            let all = 0..8 * size_of_val(&set);
+            // SAFETY: every number is below the number of bits in the set.
+            cores.extend(all.filter(|&core| unsafe { libc::CPU_ISSET(core, &set) }));
+        }
+        if cores.is_empty() {
+            // More than 1024 cores, or no such call: at least their number is known.
+            let count = std::thread::available_parallelism().map_or(1, usize::from);
+            cores.extend(0..count);
+        }
+        Cores(cores)
+    }
+
+    /// How many there are, at least 1.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Pins the calling thread to the `k`th core, counted modulo their number. Returns the core's number.
+    pub fn pin(&self, k: usize) -> Result<usize, Errno> {
+        let core = self.0[k % self.0.len()];
+        set_affinity(&[core])?;
+        Ok(core)
+    }
+
+    /// Lets the calling thread run on all of them again. It is only a hint: where it is refused the thread stays where
+    /// it is.
+    pub(super) fn use_all(&self) {
+        // Refused only when the cores were taken away meanwhile; then the kernel has chosen others already.
+        let _ = set_affinity(&self.0);
+    }
+
+    /// As the kernel writes it.
+    pub(super) fn set(&self) -> libc::cpu_set_t {
+        set_of(&self.0)
+    }
+}
+
+fn empty_set() -> libc::cpu_set_t {
+    // SAFETY: a set of cores is an array of integers, for which all zeroes is valid.
+    unsafe { std::mem::zeroed() }
+}
+
+fn set_of(cores: &[usize]) -> libc::cpu_set_t {
+    let mut set = empty_set();
+    let bits = 8 * size_of_val(&set);
+    for &core in cores.iter().filter(|&&core| core < bits) {
+        // SAFETY: the number is below the number of bits in the set.
+        unsafe { libc::CPU_SET(core, &mut set) };
+    }
+    set
+}
+
+fn set_affinity(cores: &[usize]) -> Result<(), Errno> {
+    let set = set_of(cores);
+    // SAFETY: the kernel reads the size given from `set`.
+    syscall::check(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) })?;
+    Ok(())
+}

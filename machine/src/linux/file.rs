@@ -1,0 +1,263 @@
+//! Opens image files and block devices, locks them, and finds out what is to be known of them.
+
+mod disk;
+mod lock;
+
+use std::fs::{self, File as StdFile};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::syscall;
+use crate::{Errno, File, FileFacts, OpenFile};
+use disk::Disk;
+
+/// Is the host's page cache bypassed (`O_DIRECT`)?
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DirectIo {
+    /// Where the file system can.
+    #[default]
+    Auto,
+    /// Yes, or the file is not opened.
+    Always,
+    /// No.
+    Never,
+}
+
+/// How to open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// May it be written?
+    pub writable: bool,
+    /// Creates a file that is missing, sparse, with this size in bytes. A file that has a size keeps it.
+    pub create_size: Option<u64>,
+    /// Is the host's page cache bypassed?
+    pub direct: DirectIo,
+}
+
+/// Why a file can't be opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// There is none.
+    #[error("{0} does not exist")]
+    Missing(PathBuf),
+    /// We may not.
+    #[error("no permission to open {path} for {purpose}", path = path.display())]
+    Permission {
+        /// Which file.
+        path: PathBuf,
+        /// Reading, or reading and writing.
+        purpose: &'static str,
+    },
+    /// It is a directory.
+    #[error("{0} is a directory, not an image file or block device")]
+    Directory(PathBuf),
+    /// It is something else without blocks.
+    #[error("{0} is neither a regular file nor a block device")]
+    NotRegular(PathBuf),
+    /// Its medium can't be written.
+    #[error("{0} can't be written: it is read-only; export it read-only")]
+    ReadOnly(PathBuf),
+    /// It holds no bytes.
+    #[error("{0} is empty: a disk of size 0 can't be served")]
+    Empty(PathBuf),
+    /// Somebody else uses it.
+    #[error("{0} is locked: another server or program uses it, or it is mounted")]
+    Locked(PathBuf),
+    /// Bypassing the page cache was demanded and is impossible.
+    #[error("{0} can't be opened for direct I/O: its file system refuses; allow buffered I/O")]
+    NoDirectIo(PathBuf),
+    /// Anything else.
+    #[error("can't {what} {path}: {errno}", path = path.display())]
+    Host {
+        /// What was tried.
+        what: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// The host's answer.
+        errno: Errno,
+    },
+}
+
+/// Alignment where none is known: no file system or disk in use wants more.
+const ALIGN_MAX: u32 = 4096;
+/// Marks the number of a [`File`] that is a block device which the host zeroes by writing. Descriptors never reach it.
+const ZEROES_ARE_WRITTEN: u32 = 1 << 31;
+
+/// The descriptor that `file` stands for.
+pub(super) fn descriptor(file: File) -> RawFd {
+    (file.0 & !ZEROES_ARE_WRITTEN) as RawFd
+}
+
+/// Would the host write zeroes itself when told to zero a range that stays allocated?
+pub(super) fn zeroes_are_written(file: File) -> bool {
+    file.0 & ZEROES_ARE_WRITTEN != 0
+}
+
+/// Opens a regular file or block device, and locks it until the last clone of the result is dropped: against
+/// everybody else when it may be written, else against writers.
+pub fn open(path: &Path, options: OpenOptions) -> Result<OpenFile, OpenError> {
+    let at = Place { path, options };
+    let before = fs::metadata(path).ok();
+    let file = at.open(before.as_ref())?;
+    let metadata = file.metadata().map_err(|e| at.host("examine", &e))?;
+    let kind = metadata.file_type();
+    if kind.is_dir() {
+        return Err(OpenError::Directory(path.to_owned()));
+    }
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(OpenError::NotRegular(path.to_owned()));
+    }
+    match lock::lock(&file, options.writable) {
+        Ok(()) => {}
+        Err(Errno(libc::EAGAIN | libc::EACCES)) => {
+            return Err(OpenError::Locked(path.to_owned()));
+        }
+        Err(errno) => return Err(at.errno("lock", errno)),
+    }
+    let size = at.size(&file, before.is_none())?;
+    let disk = Disk::under(&metadata);
+    let align = at.choose_direct(&file, &disk)?;
+    let facts = FileFacts {
+        size,
+        align: align.unwrap_or(1),
+        direct: align.is_some(),
+        writable: options.writable,
+        rotational: disk.rotational,
+        transfer_bytes_max: disk.transfer_bytes_max,
+        disk: disk.number,
+    };
+    let mut number = file.as_raw_fd() as u32;
+    if kind.is_block_device() && !disk.zeroes {
+        number |= ZEROES_ARE_WRITTEN;
+    }
+    Ok(OpenFile { file: File(number), facts, owner: Arc::new(OwnedFd::from(file)) })
+}
+
+/// What is being opened and how; makes the errors.
+struct Place<'a> {
+    path: &'a Path,
+    options: OpenOptions,
+}
+
+impl Place<'_> {
+    /// Opens without direct I/O, which is switched on later where it works: so there is one descriptor and one lock.
+    fn open(&self, before: Option<&fs::Metadata>) -> Result<StdFile, OpenError> {
+        let writable = self.options.writable;
+        let block_device = before.is_some_and(|found| found.file_type().is_block_device());
+        let create =
+            self.options.create_size.is_some() && before.is_none_or(|found| found.is_file() && found.len() == 0);
+        // Non-blocking, for else opening a pipe would wait for its other end.
+        let mut flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+        if block_device && writable {
+            // Nobody may have mounted it or use it in the same way.
+            flags |= libc::O_EXCL;
+        }
+        if create {
+            flags |= libc::O_CREAT;
+        }
+        let opened =
+            fs::OpenOptions::new().read(true).write(writable || create).custom_flags(flags).mode(0o600).open(self.path);
+        opened.map_err(|error| self.not_opened(&error))
+    }
+
+    fn not_opened(&self, error: &io::Error) -> OpenError {
+        let path = self.path.to_owned();
+        match syscall::errno(error).0 {
+            libc::ENOENT if self.options.create_size.is_some() => {
+                OpenError::Missing(directory_of(self.path).to_owned())
+            }
+            libc::ENOENT => OpenError::Missing(path),
+            libc::EACCES | libc::EPERM => OpenError::Permission {
+                path,
+                purpose: if self.options.writable { "reading and writing" } else { "reading" },
+            },
+            libc::EISDIR => OpenError::Directory(path),
+            libc::EROFS => OpenError::ReadOnly(path),
+            libc::EBUSY => OpenError::Locked(path),
+            // Sockets, and pipes without a reader.
+            libc::ENXIO if !is_block_device(self.path) => OpenError::NotRegular(path),
+            _ => self.host("open", error),
+        }
+    }
+
+    fn host(&self, what: &'static str, error: &io::Error) -> OpenError {
+        self.errno(what, syscall::errno(error))
+    }
+
+    fn errno(&self, what: &'static str, errno: Errno) -> OpenError {
+        let path = self.path.to_owned();
+        OpenError::Host { what, path, errno }
+    }
+
+    /// The size in bytes, after a new file was given one.
+    fn size(&self, file: &StdFile, new: bool) -> Result<u64, OpenError> {
+        let metadata = file.metadata().map_err(|e| self.host("examine", &e))?;
+        let mut size = if metadata.is_file() {
+            metadata.len()
+        } else {
+            disk::size(file).map_err(|errno| self.errno("find the size of", errno))?
+        };
+        if let (0, true, Some(wanted)) = (size, metadata.is_file(), self.options.create_size) {
+            file.set_len(wanted).map_err(|e| self.host("size", &e))?;
+            size = wanted;
+            self.make_stable(file, new)?;
+        }
+        if size == 0 {
+            return Err(OpenError::Empty(self.path.to_owned()));
+        }
+        Ok(size)
+    }
+
+    /// What will be acknowledged as stable is so only if the file itself, and its name, survive a crash.
+    fn make_stable(&self, file: &StdFile, new: bool) -> Result<(), OpenError> {
+        file.sync_all().map_err(|e| self.host("flush", &e))?;
+        if !new {
+            return Ok(());
+        }
+        StdFile::open(directory_of(self.path))
+            .and_then(|directory| directory.sync_all())
+            .map_err(|e| self.host("flush the directory of", &e))
+    }
+
+    /// Switches direct I/O on where it is wanted and works. Returns the alignment it needs, nothing when it is off.
+    fn choose_direct(&self, file: &StdFile, disk: &Disk) -> Result<Option<u32>, OpenError> {
+        let direct = match self.options.direct {
+            DirectIo::Never => None,
+            DirectIo::Auto | DirectIo::Always => disk::direct_align(file, disk),
+        };
+        let align =
+            direct.filter(|&align| set_status(file, libc::O_DIRECT).is_ok() && disk::direct_reads_work(file, align));
+        if align.is_none() {
+            if self.options.direct == DirectIo::Always {
+                return Err(OpenError::NoDirectIo(self.path.to_owned()));
+            }
+            set_status(file, 0).map_err(|errno| self.errno("set up", errno))?;
+        }
+        Ok(align)
+    }
+}
+
+/// Sets the status flags of the open file; those not given, non-blocking mode among them, are cleared.
+fn set_status(file: &StdFile, flags: libc::c_int) -> Result<(), Errno> {
+    // SAFETY: no pointer is passed.
+    syscall::check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags) }).map(drop)
+}
+
+fn is_block_device(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
+}
+
+fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// The number of the device on which the file lies, or which it is.
+fn device_of(metadata: &fs::Metadata) -> u64 {
+    if metadata.file_type().is_block_device() { metadata.rdev() } else { metadata.dev() }
+}

@@ -1,0 +1,235 @@
+//! The disk under a file, as the kernel describes it in `/sys/dev/block` and by system calls.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::fs::{self, File, Metadata};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use super::super::syscall;
+use super::{ALIGN_MAX, device_of};
+use crate::Errno;
+
+/// `BLKGETSIZE64` of linux/fs.h, `_IOR(0x12, 114, size_t)`: not in the C library's headers.
+#[cfg(not(any(target_arch = "mips64", target_arch = "powerpc64", target_arch = "sparc64")))]
+const BLKGETSIZE64: libc::Ioctl = 0x8008_1272u32 as libc::Ioctl;
+/// The same where the direction bits of ioctl numbers differ.
+#[cfg(any(target_arch = "mips64", target_arch = "powerpc64", target_arch = "sparc64"))]
+const BLKGETSIZE64: libc::Ioctl = 0x4008_1272u32 as libc::Ioctl;
+
+/// Largest transfer where the disk tells none, in bytes.
+const TRANSFER_BYTES_UNKNOWN: u32 = 512 * 1024;
+
+/// What is known of a disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Disk {
+    /// The number of the whole disk's device.
+    pub(super) number: u64,
+    pub(super) rotational: bool,
+    pub(super) transfer_bytes_max: u32,
+    /// Its block size, if it tells.
+    logical_block: Option<u32>,
+    /// Can it be told to zero a range?
+    pub(super) zeroes: bool,
+}
+
+impl Disk {
+    /// The disk on which the file lies, or which it is. File systems without one disk (tmpfs, btrfs, network) give one
+    /// of which nothing is known.
+    pub(super) fn under(metadata: &Metadata) -> Self {
+        let number = device_of(metadata);
+        Disk::in_sysfs(Path::new("/sys/dev/block"), number)
+    }
+
+    fn in_sysfs(root: &Path, device: u64) -> Self {
+        let (major, minor) = (libc::major(device), libc::minor(device));
+        let Ok(mut place) = fs::canonicalize(root.join(format!("{major}:{minor}"))) else {
+            return Disk::unknown(device);
+        };
+        let mut number = device;
+        if place.join("partition").exists() {
+            place.pop();
+            number = whole_disk_number(&place).unwrap_or(device);
+        }
+        let queue = Queue(place.join("queue"));
+        Disk {
+            number,
+            rotational: queue.number("rotational") == Some(1),
+            transfer_bytes_max: transfer_bytes_max(queue.number("max_sectors_kb"), queue.number("optimal_io_size")),
+            logical_block: queue.number("logical_block_size").and_then(|bytes| u32::try_from(bytes).ok()),
+            zeroes: queue.number("write_zeroes_max_bytes").unwrap_or(0) > 0,
+        }
+    }
+
+    fn unknown(number: u64) -> Self {
+        Disk {
+            number,
+            rotational: false,
+            transfer_bytes_max: TRANSFER_BYTES_UNKNOWN,
+            logical_block: None,
+            zeroes: false,
+        }
+    }
+}
+
+/// The directory `queue` of a disk.
+struct Queue(PathBuf);
+
+impl Queue {
+    fn number(&self, name: &str) -> Option<u64> {
+        let text = fs::read_to_string(self.0.join(name)).ok()?;
+        text.trim().parse().ok()
+    }
+}
+
+fn whole_disk_number(place: &Path) -> Option<u64> {
+    let text = fs::read_to_string(place.join("dev")).ok()?;
+    let (major, minor) = text.trim().split_once(':')?;
+    Some(libc::makedev(major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// The largest transfer that is not split; whole stripes where the disk prefers some size (RAID).
+fn transfer_bytes_max(max_sectors_kb: Option<u64>, optimal: Option<u64>) -> u32 {
+    let max = match max_sectors_kb {
+        None | Some(0) => return TRANSFER_BYTES_UNKNOWN,
+        Some(kb) => kb.saturating_mul(1024),
+    };
+    let max = match optimal {
+        Some(optimal) if optimal > 0 && optimal <= max => max / optimal * optimal,
+        _ => max,
+    };
+    // A disk without a limit of its own takes all that one system call can carry.
+    u32::try_from(max).unwrap_or(1 << 30).min(1 << 30)
+}
+
+/// Size of a block device in bytes.
+pub(super) fn size(device: &File) -> Result<u64, Errno> {
+    let mut bytes = 0u64;
+    // SAFETY: the call writes eight bytes to `bytes`.
+    syscall::check(unsafe { libc::ioctl(device.as_raw_fd(), BLKGETSIZE64, &raw mut bytes) })?;
+    Ok(bytes)
+}
+
+/// To what direct I/O on the file must be aligned; nothing when its file system is known to have none.
+pub(super) fn direct_align(file: &File, disk: &Disk) -> Option<u32> {
+    if !is_block_device(file) && lives_in_memory(file) {
+        return None;
+    }
+    let align = match told_by_statx(file) {
+        Some(0) => return None,
+        Some(align) => align,
+        None => sector_size(file).or(disk.logical_block).unwrap_or(ALIGN_MAX),
+    };
+    (align.is_power_of_two() && align <= ALIGN_MAX).then_some(align)
+}
+
+fn is_block_device(file: &File) -> bool {
+    let metadata = file.metadata();
+    metadata.is_ok_and(|found| found.file_type().is_block_device())
+}
+
+/// File systems in memory accept `O_DIRECT` (since Linux 6.6) and then do the same as without. The nodes of block
+/// devices lie in one, which says nothing of the devices.
+fn lives_in_memory(file: &File) -> bool {
+    const TMPFS_MAGIC: i64 = 0x0102_1994;
+    const RAMFS_MAGIC: i64 = 0x8584_58f6;
+    // SAFETY: all zeroes is a valid value of the structure, which has integers only.
+    let mut found: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the call fills `found`.
+    if unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut found) } != 0 {
+        return false;
+    }
+    // Its type differs between the C libraries.
+    let kind = found.f_type as i64;
+    kind == TMPFS_MAGIC || kind == RAMFS_MAGIC
+}
+
+/// `STATX_DIOALIGN` (Linux 6.1): 0 where direct I/O is impossible on this file, nothing where the kernel does not say.
+fn told_by_statx(file: &File) -> Option<u32> {
+    // SAFETY: all zeroes is a valid value of the structure, which has integers only.
+    let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    let (fd, mask) = (file.as_raw_fd(), libc::STATX_DIOALIGN);
+    // SAFETY: the path is a C string, empty to mean the descriptor itself; the call fills `found`.
+    let status = unsafe { libc::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, mask, &raw mut found) };
+    (status == 0 && found.stx_mask & libc::STATX_DIOALIGN != 0).then_some(found.stx_dio_offset_align)
+}
+
+/// `BLKSSZGET`: the logical block size of a block device.
+fn sector_size(file: &File) -> Option<u32> {
+    if !is_block_device(file) {
+        return None;
+    }
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the call writes an integer to `bytes`.
+    let status = unsafe { libc::ioctl(file.as_raw_fd(), libc::BLKSSZGET, &raw mut bytes) };
+    u32::try_from(bytes).ok().filter(|&b| status == 0 && b > 0)
+}
+
+/// Reads the first block the direct way. Some file systems (of FUSE, of networks) accept the flag and refuse the I/O.
+pub(super) fn direct_reads_work(file: &File, align: u32) -> bool {
+    let Ok(layout) = Layout::from_size_align(align as usize, ALIGN_MAX as usize) else {
+        return false;
+    };
+    // SAFETY: the layout has a size, for an alignment is at least 1.
+    let buffer = unsafe { alloc_zeroed(layout) };
+    if buffer.is_null() {
+        return false;
+    }
+    // SAFETY: the buffer has as many bytes as are asked for.
+    let count = unsafe { libc::pread(file.as_raw_fd(), buffer.cast(), align as usize, 0) };
+    // SAFETY: it was allocated with this layout just now and nobody else has it.
+    unsafe { dealloc(buffer, layout) };
+    count >= 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_partition_shares_the_number_and_the_facts_of_its_disk() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let disk = root.path().join("devices/sda");
+        let partition = disk.join("sda1");
+        fs::create_dir_all(disk.join("queue")).expect("created");
+        fs::create_dir_all(&partition).expect("created");
+        for (name, value) in [
+            ("queue/rotational", "1\n"),
+            ("queue/max_sectors_kb", "1280\n"),
+            ("queue/optimal_io_size", "0\n"),
+            ("queue/logical_block_size", "512\n"),
+            ("queue/write_zeroes_max_bytes", "0\n"),
+            ("dev", "8:0\n"),
+            ("sda1/partition", "1\n"),
+        ] {
+            fs::write(disk.join(name), value).expect("written");
+        }
+        symlink(&partition, root.path().join("8:1")).expect("linked");
+        let found = Disk::in_sysfs(root.path(), libc::makedev(8, 1));
+        let expected = Disk {
+            number: libc::makedev(8, 0),
+            rotational: true,
+            transfer_bytes_max: 1280 * 1024,
+            logical_block: Some(512),
+            zeroes: false,
+        };
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_device_that_the_kernel_does_not_describe_gets_cautious_values() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let device = libc::makedev(0, 42);
+        assert_eq!(Disk::in_sysfs(root.path(), device), Disk::unknown(device));
+    }
+
+    #[test]
+    fn transfers_are_whole_stripes_and_never_more_than_a_gibibyte() {
+        assert_eq!(transfer_bytes_max(Some(1280), Some(0)), 1280 << 10);
+        assert_eq!(transfer_bytes_max(Some(1280), Some(512 << 10)), 1024 << 10);
+        assert_eq!(transfer_bytes_max(Some(128), Some(512 << 10)), 128 << 10);
+        assert_eq!(transfer_bytes_max(Some(u64::MAX), None), 1 << 30);
+        assert_eq!(transfer_bytes_max(None, None), TRANSFER_BYTES_UNKNOWN);
+    }
+}

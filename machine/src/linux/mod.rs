@@ -1,0 +1,227 @@
+//! Machines on Linux: [`uring`] on io_uring, [`threads`] on epoll and a pool of threads where io_uring is forbidden.
+//!
+//! [`machines`] chooses, and returns one builder a processor: a ring belongs to the thread that makes it, so each
+//! processor's thread calls its own. Beside them the control plane: [`file`](mod@file) opens files and devices, [`net`]
+//! makes sockets.
+
+mod bell;
+mod cores;
+mod epoll;
+pub mod file;
+mod memory;
+pub mod net;
+mod pool;
+mod syscall;
+mod task;
+pub mod threads;
+pub mod uring;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use cores::Cores;
+use memory::MemoryWatch;
+use policy::unit::{Instant, ProcessorId};
+use pool::Pool;
+use threads::Threads;
+use uring::Uring;
+
+use crate::{Errno, Machine, Park};
+
+/// Most processors.
+pub const PROCESSORS_MAX: usize = 1024;
+
+/// How many processors to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Processors {
+    /// One for each core that this process may use.
+    #[default]
+    Auto,
+    /// So many, from 1 to [`PROCESSORS_MAX`].
+    Count(usize),
+}
+
+/// How to do input and output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    /// With io_uring, or with threads where it does not work.
+    #[default]
+    Auto,
+    /// With io_uring or not at all.
+    IoUring,
+    /// With threads.
+    Threads,
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Engine::Auto => "auto",
+            Engine::IoUring => "io_uring",
+            Engine::Threads => "threads",
+        })
+    }
+}
+
+/// What to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// How many processors.
+    pub processors: Processors,
+    /// Which engine.
+    pub engine: Engine,
+    /// Is each processor's thread pinned to a core?
+    pub pin: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config { processors: Processors::Auto, engine: Engine::Auto, pin: true }
+    }
+}
+
+/// What was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// The engine: never [`Engine::Auto`].
+    pub engine: Engine,
+    /// Why it is not io_uring, where [`Engine::Auto`] would have preferred that.
+    pub reason: Option<String>,
+    /// How many processors.
+    pub processors: usize,
+}
+
+impl fmt::Display for Chosen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.processors == 1 { "" } else { "s" };
+        write!(f, "{} processor{plural}, {}", self.processors, self.engine)?;
+        match &self.reason {
+            Some(reason) => write!(f, " (io_uring: {reason})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Why there is no machine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// io_uring was demanded and does not work.
+    #[error("io_uring does not work: {0}; choose the engine `threads` or `auto`")]
+    NoIoUring(String),
+    /// So many processors can't be.
+    #[error("{0} processors are not possible: 1 to {PROCESSORS_MAX} are")]
+    Processors(usize),
+    /// The host refused something.
+    #[error("can't {what}: {errno}")]
+    Host {
+        /// What was tried.
+        what: &'static str,
+        /// Its answer.
+        errno: Errno,
+    },
+}
+
+/// Makes the machine of one processor. To be called on the thread that will use it; pins that thread if so configured.
+pub type Builder = Box<dyn FnOnce() -> Result<Box<dyn Machine>, Error> + Send>;
+
+/// What all processors of one machine share.
+struct Shared {
+    clock: Clock,
+    pool: Arc<Pool>,
+    memory: MemoryWatch,
+    cores: Cores,
+}
+
+/// Chooses the engine (by trying io_uring out) and returns a builder for each processor, in the order of their numbers.
+pub fn machines(config: &Config) -> Result<(Vec<Builder>, Chosen), Error> {
+    let cores = Cores::allowed();
+    let count = match config.processors {
+        Processors::Auto => cores.count().min(PROCESSORS_MAX),
+        Processors::Count(count) if (1..=PROCESSORS_MAX).contains(&count) => count,
+        Processors::Count(count) => return Err(Error::Processors(count)),
+    };
+    let (engine, reason) = choose(config.engine)?;
+    let shared =
+        Arc::new(Shared { clock: Clock::new(), pool: Pool::new(cores.clone()), memory: MemoryWatch::new(), cores });
+    let chosen = Chosen { engine, reason: reason.clone(), processors: count };
+    let may_fall_back = config.engine == Engine::Auto;
+    let builders = (0..count).map(|k| {
+        let processor = Plan {
+            processor: ProcessorId(k as u16),
+            shared: Arc::clone(&shared),
+            engine,
+            may_fall_back,
+            reason: reason.clone(),
+            pin: config.pin,
+        };
+        Box::new(move || processor.build()) as Builder
+    });
+    Ok((builders.collect(), chosen))
+}
+
+fn choose(wanted: Engine) -> Result<(Engine, Option<String>), Error> {
+    if wanted == Engine::Threads {
+        return Ok((Engine::Threads, None));
+    }
+    match (uring::try_out(), wanted) {
+        (Ok(()), _) => Ok((Engine::IoUring, None)),
+        (Err(error), Engine::IoUring) => Err(Error::NoIoUring(error.to_string())),
+        (Err(error), _) => Ok((Engine::Threads, Some(error.to_string()))),
+    }
+}
+
+/// How one processor is to be made.
+struct Plan {
+    processor: ProcessorId,
+    shared: Arc<Shared>,
+    engine: Engine,
+    /// May it be made with threads if its ring can't be had, after the first could?
+    may_fall_back: bool,
+    reason: Option<String>,
+    pin: bool,
+}
+
+impl Plan {
+    fn build(self) -> Result<Box<dyn Machine>, Error> {
+        if self.pin {
+            let pinned = self.shared.cores.pin(self.processor.0.into());
+            pinned.map_err(|errno| Error::Host { what: "pin a processor to its core", errno })?;
+        }
+        let reason = match self.engine {
+            Engine::Threads => self.reason.clone(),
+            _ => match Uring::new(self.processor, Arc::clone(&self.shared)) {
+                Ok(machine) => return Ok(Box::new(machine)),
+                Err(error) if self.may_fall_back => Some(error.to_string()),
+                Err(error) => return Err(Error::NoIoUring(error.to_string())),
+            },
+        };
+        let machine = Threads::new(self.processor, self.shared, reason);
+        let machine = machine.map_err(|errno| Error::Host { what: "make an event descriptor", errno })?;
+        Ok(Box::new(machine))
+    }
+}
+
+/// The time since the machine was made.
+#[derive(Clone, Copy)]
+struct Clock(std::time::Instant);
+
+impl Clock {
+    fn new() -> Self {
+        Clock(std::time::Instant::now())
+    }
+
+    fn now(self) -> Instant {
+        Instant::from_ns(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+/// For how long a processor may sleep: not at all (`None`), or until it is woken (`Some(None)`), at most for a while.
+fn park_time(park: Park, now: Instant) -> Option<Option<Duration>> {
+    match park {
+        Park::No => None,
+        Park::Until(None) => Some(None),
+        Park::Until(Some(deadline)) if deadline <= now => None,
+        Park::Until(Some(deadline)) => Some(Some(deadline.since(now))),
+    }
+}

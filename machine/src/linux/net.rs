@@ -1,0 +1,278 @@
+//! Sockets: listening ones, and connections made on the control plane.
+//!
+//! A [`Listener`] and a [`Connection`] are descriptors in non-blocking mode. A connection is closed by
+//! [`Machine::close`](crate::Machine::close), a listener by dropping its [`ListeningSocket`].
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use super::syscall;
+use crate::{Connection, Errno, Listener};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: libc::c_int = 1024;
+
+/// Where a socket listens or connects to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// TCP over IPv4 or IPv6.
+    Tcp(SocketAddr),
+    /// A socket in the file system.
+    Unix(PathBuf),
+    /// Some other, made by whoever started us.
+    Unnamed,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(addr) => addr.fmt(f),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Unnamed => f.write_str("an unnamed socket"),
+        }
+    }
+}
+
+/// Why a socket can't be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NetError {
+    /// Somebody listens there already.
+    #[error("{0} is in use by another server; stop it or choose another address")]
+    AddrInUse(Address),
+    /// Something that is not a socket is in the way.
+    #[error("{0} exists and is not a socket; remove it or choose another path")]
+    NotASocket(Address),
+    /// What was handed over can't accept connections.
+    #[error("descriptor {0} that was handed over is not a listening stream socket")]
+    NotListening(RawFd),
+    /// We may not.
+    #[error("no permission for {0}")]
+    Permission(Address),
+    /// Nobody answers.
+    #[error("nobody listens on {0}")]
+    Refused(Address),
+    /// Anything else.
+    #[error("{address}: {errno}")]
+    Host {
+        /// Where.
+        address: Address,
+        /// The host's answer.
+        errno: Errno,
+    },
+}
+
+/// Owns a listening socket. Dropping it closes the socket and removes its file, if it made one.
+#[derive(Debug)]
+pub struct ListeningSocket {
+    socket: OwnedFd,
+    address: Address,
+    /// The file made for it: device and inode number.
+    file: Option<(u64, u64)>,
+}
+
+impl ListeningSocket {
+    /// Its name in operations; good until this is dropped.
+    pub fn listener(&self) -> Listener {
+        Listener(self.socket.as_raw_fd() as u32)
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Ends listening: an accept under way completes soon, with `EINVAL`. Before the socket is dropped all of them must
+    /// be complete.
+    pub fn stop(&self) {
+        shutdown_fd(self.socket.as_fd());
+    }
+}
+
+impl Drop for ListeningSocket {
+    fn drop(&mut self) {
+        self.stop();
+        let (Address::Unix(path), Some(ours)) = (&self.address, self.file) else {
+            return;
+        };
+        // Somebody may have put another file in its place: that is not ours to remove.
+        if file_id(path).is_ok_and(|found| found == ours) {
+            // If it can't be removed it is stale, which the next server will notice.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Listens on TCP; port 0 chooses a free one. Returns the socket and where it really listens.
+pub fn listen_tcp(addr: SocketAddr) -> Result<(ListeningSocket, SocketAddr), NetError> {
+    let at = |error| failure(Address::Tcp(addr), &error);
+    // The standard library sets SO_REUSEADDR and close-on-exec.
+    let listener = TcpListener::bind(addr).map_err(at)?;
+    let bound = listener.local_addr().map_err(at)?;
+    let socket = prepare(listener.into()).map_err(at)?;
+    let socket = ListeningSocket { socket, address: Address::Tcp(bound), file: None };
+    Ok((socket, bound))
+}
+
+/// Listens on a socket in the file system. A file left behind by a server that is gone is replaced.
+pub fn listen_unix(path: &Path) -> Result<ListeningSocket, NetError> {
+    let address = Address::Unix(path.to_owned());
+    let at = |error| failure(address.clone(), &error);
+    let listener = match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            remove_if_stale(path)?;
+            UnixListener::bind(path)
+        }
+        other => other,
+    };
+    let listener = listener.map_err(at)?;
+    let file = file_id(path).map_err(at)?;
+    let socket = prepare(listener.into()).map_err(at)?;
+    Ok(ListeningSocket { socket, address, file: Some(file) })
+}
+
+/// Takes over a listening socket that whoever started us has made (socket activation).
+pub fn adopt_listener(socket: OwnedFd) -> Result<ListeningSocket, NetError> {
+    let fd = socket.as_raw_fd();
+    let listening = option(socket.as_fd(), libc::SO_ACCEPTCONN) == Ok(1)
+        && option(socket.as_fd(), libc::SO_TYPE) == Ok(libc::SOCK_STREAM);
+    if !listening {
+        return Err(NetError::NotListening(fd));
+    }
+    let tcp = TcpListener::from(socket);
+    let address = match tcp.local_addr() {
+        Ok(addr) => Address::Tcp(addr),
+        Err(_) => Address::Unnamed,
+    };
+    let unix = UnixListener::from(OwnedFd::from(tcp));
+    let address = match unix.local_addr().ok().as_ref().map(|a| a.as_pathname()) {
+        Some(Some(path)) if address == Address::Unnamed => Address::Unix(path.to_owned()),
+        _ => address,
+    };
+    let socket = prepare(unix.into()).map_err(|error| failure(address.clone(), &error))?;
+    Ok(ListeningSocket { socket, address, file: None })
+}
+
+/// Connects by TCP; waits until connected.
+pub fn connect_tcp(addr: SocketAddr) -> Result<Connection, NetError> {
+    let at = |error| failure(Address::Tcp(addr), &error);
+    let stream = TcpStream::connect(addr).map_err(at)?;
+    adopt_connection(stream.into()).map_err(at)
+}
+
+/// Connects to a socket in the file system.
+pub fn connect_unix(path: &Path) -> Result<Connection, NetError> {
+    let at = |error| failure(Address::Unix(path.to_owned()), &error);
+    let stream = UnixStream::connect(path).map_err(at)?;
+    adopt_connection(stream.into()).map_err(at)
+}
+
+/// Takes over a connected stream socket.
+pub fn adopt_connection(socket: OwnedFd) -> io::Result<Connection> {
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(true)?;
+    let fd = stream.into_raw_fd();
+    send_at_once(fd);
+    Ok(Connection(fd as u32))
+}
+
+/// Has small messages sent at once instead of being collected.
+pub(super) fn send_at_once(fd: RawFd) {
+    let on: libc::c_int = 1;
+    let len = size_of_val(&on) as libc::socklen_t;
+    // It fails for other sockets than TCP ones, which send at once anyway.
+    // SAFETY: `len` bytes are read from `on`.
+    unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, (&raw const on).cast(), len) };
+}
+
+/// Ends a connection in both directions.
+pub(super) fn shutdown(connection: Connection) {
+    // SAFETY: no pointer is passed. It fails when the peer was faster, which comes to the same.
+    unsafe { libc::shutdown(connection.0 as RawFd, libc::SHUT_RDWR) };
+}
+
+/// Was the socket ended in both directions?
+pub(super) fn is_shut_down(fd: RawFd) -> bool {
+    let mut polled = libc::pollfd { fd, events: 0, revents: 0 };
+    // SAFETY: one descriptor is passed.
+    unsafe { libc::poll(&raw mut polled, 1, 0) == 1 && polled.revents & libc::POLLHUP != 0 }
+}
+
+/// Closes a connection.
+pub(super) fn close(connection: Connection) {
+    // SAFETY: a connection owns its descriptor, and who closes it does not use it afterwards.
+    unsafe { libc::close(connection.0 as RawFd) };
+}
+
+fn shutdown_fd(socket: BorrowedFd<'_>) {
+    // SAFETY: no pointer is passed.
+    unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
+}
+
+/// Sets the backlog, non-blocking mode and close-on-exec.
+fn prepare(socket: OwnedFd) -> io::Result<OwnedFd> {
+    let fd = socket.as_raw_fd();
+    let error = |errno: Errno| io::Error::from_raw_os_error(errno.0);
+    // SAFETY: no pointer is passed. Listening again only changes the backlog.
+    syscall::check(unsafe { libc::listen(fd, BACKLOG) }).map_err(error)?;
+    // SAFETY: no pointer is passed.
+    syscall::check(unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) }).map_err(error)?;
+    let listener = UnixListener::from(socket);
+    listener.set_nonblocking(true)?;
+    Ok(listener.into())
+}
+
+fn option(socket: BorrowedFd<'_>, name: libc::c_int) -> Result<libc::c_int, Errno> {
+    let mut value: libc::c_int = 0;
+    let mut len = size_of_val(&value) as libc::socklen_t;
+    let (fd, level) = (socket.as_raw_fd(), libc::SOL_SOCKET);
+    let into = (&raw mut value).cast();
+    // SAFETY: at most `len` bytes are written to `value`.
+    syscall::check(unsafe { libc::getsockopt(fd, level, name, into, &raw mut len) })?;
+    Ok(value)
+}
+
+fn file_id(path: &Path) -> io::Result<(u64, u64)> {
+    let found = std::fs::symlink_metadata(path)?;
+    Ok((found.dev(), found.ino()))
+}
+
+/// Removes a socket's file on which nobody answers.
+fn remove_if_stale(path: &Path) -> Result<(), NetError> {
+    let address = || Address::Unix(path.to_owned());
+    let at = |error| failure(address(), &error);
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(NetError::NotASocket(address()));
+        }
+        Ok(_) => {}
+        // It went away meanwhile.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(at(error)),
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path).map_err(at),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(at(error)),
+        // It answers, or it is too busy to.
+        _ => Err(NetError::AddrInUse(address())),
+    }
+}
+
+fn failure(address: Address, error: &io::Error) -> NetError {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => NetError::AddrInUse(address),
+        io::ErrorKind::PermissionDenied => NetError::Permission(address),
+        io::ErrorKind::ConnectionRefused => NetError::Refused(address),
+        io::ErrorKind::NotFound if matches!(address, Address::Unix(_)) => {
+            NetError::Host { address, errno: Errno(libc::ENOENT) }
+        }
+        // A path that is too long for a socket comes without an error number.
+        io::ErrorKind::InvalidInput => NetError::Host { address, errno: Errno(libc::ENAMETOOLONG) },
+        _ => NetError::Host { address, errno: syscall::errno(error) },
+    }
+}

@@ -1,0 +1,121 @@
+//! The system calls of [`Task`]s made by a thread itself, and the error number they leave.
+
+use std::io;
+
+use super::task::{Call, Task};
+use crate::{Errno, SeekTarget};
+use policy::unit::Stability;
+
+/// The error number of `error`; `EIO` when it has none.
+pub(super) fn errno(error: &io::Error) -> Errno {
+    Errno(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// The error number that the last failed call left.
+fn last_errno() -> Errno {
+    errno(&io::Error::last_os_error())
+}
+
+/// The value of a system call that returns -1 and sets `errno` when it fails.
+pub(super) fn check(value: libc::c_int) -> Result<libc::c_int, Errno> {
+    if value < 0 { Err(last_errno()) } else { Ok(value) }
+}
+
+fn check_long(value: i64) -> Result<u64, Errno> {
+    u64::try_from(value).map_err(|_| last_errno())
+}
+
+fn offset(at: u64) -> Result<libc::off_t, Errno> {
+    libc::off_t::try_from(at).map_err(|_| Errno::INVALID)
+}
+
+/// Makes the call that `task` is at. Calls on files block; those on sockets, which are in non-blocking mode, do not.
+///
+/// # Safety
+/// The memory of the task's vectors must be valid, and for reads and receives touched by nobody else.
+pub(super) unsafe fn perform(task: &Task) -> Result<u64, Errno> {
+    let vectors = task.vectors();
+    let (iov, count) = (vectors.as_ptr(), vectors.len() as libc::c_int);
+    match task.call {
+        Call::Read { fd, at } => {
+            let at = offset(at)?;
+            // SAFETY: `iov` points to `count` vectors; the caller answers for the memory behind them.
+            check_long(unsafe { libc::preadv(fd, iov, count, at) } as i64)
+        }
+        Call::Write { fd, at, stability } => {
+            let at = offset(at)?;
+            let flags = write_flags(stability);
+            // SAFETY: as above.
+            check_long(unsafe { libc::pwritev2(fd, iov, count, at, flags) } as i64)
+        }
+        Call::Flush { fd } => {
+            // SAFETY: no pointer is passed.
+            check(unsafe { libc::fdatasync(fd) }).map(|_| 0)
+        }
+        Call::Empty { fd, at, len, how, .. } => {
+            let (at, len) = (offset(at)?, offset(len)?);
+            // SAFETY: no pointer is passed.
+            check(unsafe { libc::fallocate(fd, how.mode(), at, len) }).map(|_| 0)
+        }
+        Call::Seek { fd, at, target } => seek(fd, offset(at)?, target),
+        Call::Accept { fd } => {
+            let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+            let none = std::ptr::null_mut();
+            // SAFETY: the address of the peer is not asked for, so null is allowed.
+            check(unsafe { libc::accept4(fd, none, none.cast(), flags) }).map(|fd| fd as u64)
+        }
+        Call::Receive { fd } => {
+            let mut message = message(vectors);
+            // SAFETY: the message holds `count` vectors; the caller answers for the memory behind them.
+            check_long(unsafe { libc::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT) } as i64)
+        }
+        Call::Send { fd } => {
+            let message = message(vectors);
+            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+            // SAFETY: as above.
+            check_long(unsafe { libc::sendmsg(fd, &raw const message, flags) } as i64)
+        }
+    }
+}
+
+/// The flags of `pwritev2(2)` that keep the promise.
+pub(super) fn write_flags(stability: Stability) -> libc::c_int {
+    match stability {
+        Stability::Unstable => 0,
+        Stability::Stable => libc::RWF_DSYNC,
+    }
+}
+
+/// A message of these vectors, without address or control data.
+pub(super) fn message(vectors: &[libc::iovec]) -> libc::msghdr {
+    // SAFETY: all zeroes is a valid message header (no name, no vectors, no control data).
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = vectors.as_ptr().cast_mut();
+    // The type differs between the C libraries.
+    message.msg_iovlen = vectors.len() as _;
+    message
+}
+
+fn seek(fd: libc::c_int, at: libc::off_t, target: SeekTarget) -> Result<u64, Errno> {
+    let whence = match target {
+        SeekTarget::Data => libc::SEEK_DATA,
+        SeekTarget::Hole => libc::SEEK_HOLE,
+    };
+    // SAFETY: no pointer is passed. The file position that changes is used by nobody.
+    match check_long(unsafe { libc::lseek(fd, at, whence) }) {
+        Err(Errno::INVALID) => seek_without_holes(fd, at, target),
+        other => other,
+    }
+}
+
+/// Block devices don't know holes: all is data, as on file systems that don't track them.
+fn seek_without_holes(fd: libc::c_int, at: libc::off_t, target: SeekTarget) -> Result<u64, Errno> {
+    // SAFETY: no pointer is passed.
+    let size = check_long(unsafe { libc::lseek(fd, 0, libc::SEEK_END) })?;
+    let at = at as u64;
+    match target {
+        _ if at >= size => Err(Errno::NO_SUCH_ADDRESS),
+        SeekTarget::Data => Ok(at),
+        SeekTarget::Hole => Ok(size),
+    }
+}

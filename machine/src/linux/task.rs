@@ -1,0 +1,349 @@
+//! An operation as the host knows it: descriptors, vectors, and what a result of the system call means.
+//!
+//! Both engines share it, so that they cannot differ in what they retry, continue or translate.
+
+use libc::iovec;
+
+use super::file;
+use super::net;
+use crate::{Errno, Op, RegionId, SeekTarget, Segment, Token};
+use policy::unit::Stability;
+use std::os::fd::RawFd;
+
+/// Most bytes that one system call transfers (`MAX_RW_COUNT` of Linux).
+const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
+
+/// How a range is emptied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Emptying {
+    /// A hole.
+    Hole,
+    /// A hole, or where there are none, allocated zeroes.
+    HoleOrZeroes,
+    /// Allocated zeroes.
+    Zeroes,
+}
+
+impl Emptying {
+    /// The mode of `fallocate(2)`.
+    pub(super) fn mode(self) -> libc::c_int {
+        let how = match self {
+            Emptying::Hole | Emptying::HoleOrZeroes => libc::FALLOC_FL_PUNCH_HOLE,
+            Emptying::Zeroes => libc::FALLOC_FL_ZERO_RANGE,
+        };
+        how | libc::FALLOC_FL_KEEP_SIZE
+    }
+}
+
+/// Which system call.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Call {
+    Read {
+        fd: RawFd,
+        at: u64,
+    },
+    Write {
+        fd: RawFd,
+        at: u64,
+        stability: Stability,
+    },
+    Flush {
+        fd: RawFd,
+    },
+    Empty {
+        fd: RawFd,
+        at: u64,
+        len: u64,
+        how: Emptying,
+        /// Would allocated zeroes be written by the host, as slowly as by anybody else?
+        zeroes_are_written: bool,
+    },
+    Seek {
+        fd: RawFd,
+        at: u64,
+        target: SeekTarget,
+    },
+    Accept {
+        fd: RawFd,
+    },
+    Receive {
+        fd: RawFd,
+    },
+    Send {
+        fd: RawFd,
+    },
+}
+
+/// What to do after a system call came back.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// The operation is complete.
+    Done(Result<u64, Errno>),
+    /// Make the (possibly changed) call again.
+    Again,
+    /// Make the call again when the descriptor is ready for these events (`POLLIN`, `POLLOUT`).
+    Wait(RawFd, libc::c_short),
+}
+
+/// An operation under way.
+pub(super) struct Task {
+    pub(super) token: Token,
+    pub(super) call: Call,
+    vectors: Vec<iovec>,
+    /// Vectors before this one are already transferred.
+    first: usize,
+    /// Bytes that earlier calls of the same operation transferred.
+    before: u64,
+    /// The region in which all vectors lie.
+    pub(super) region: Option<RegionId>,
+}
+
+// SAFETY: the vectors are only addresses; who starts an operation promises that the memory behind them is valid, and
+// left alone, until its completion is returned, whichever thread makes the call.
+unsafe impl Send for Task {}
+
+impl Task {
+    pub(super) fn idle() -> Self {
+        Task { token: Token(0), call: Call::Flush { fd: -1 }, vectors: Vec::new(), first: 0, before: 0, region: None }
+    }
+
+    pub(super) fn new(token: Token, op: &Op) -> Result<Self, Errno> {
+        let mut task = Task::idle();
+        task.begin(token, op)?;
+        Ok(task)
+    }
+
+    /// Becomes another operation, in the memory of this one. Fails when it is known beforehand that the host has no
+    /// way to do it.
+    pub(super) fn begin(&mut self, token: Token, op: &Op) -> Result<(), Errno> {
+        self.token = token;
+        self.first = 0;
+        self.before = 0;
+        self.region = None;
+        self.vectors.clear();
+        self.call = match op {
+            Op::Read { file, at, into } => {
+                self.gather(into);
+                Call::Read { fd: file::descriptor(*file), at: at.0 }
+            }
+            Op::Write { file, at, from, stability } => {
+                self.gather(from);
+                Call::Write { fd: file::descriptor(*file), at: at.0, stability: *stability }
+            }
+            Op::Flush { file } => Call::Flush { fd: file::descriptor(*file) },
+            Op::Zero { file, at, len, may_release } => {
+                let how = if *may_release { Emptying::HoleOrZeroes } else { Emptying::Zeroes };
+                let zeroes_are_written = file::zeroes_are_written(*file);
+                if how == Emptying::Zeroes && zeroes_are_written {
+                    return Err(Errno::NOT_SUPPORTED);
+                }
+                Call::Empty { fd: file::descriptor(*file), at: at.0, len: *len, how, zeroes_are_written }
+            }
+            Op::Discard { file, at, len } => Call::Empty {
+                fd: file::descriptor(*file),
+                at: at.0,
+                len: *len,
+                how: Emptying::Hole,
+                zeroes_are_written: false,
+            },
+            Op::Seek { file, at, target } => Call::Seek { fd: file::descriptor(*file), at: at.0, target: *target },
+            Op::Accept { listener } => Call::Accept { fd: listener.0 as RawFd },
+            Op::Receive { connection, into } => {
+                self.gather(into);
+                Call::Receive { fd: connection.0 as RawFd }
+            }
+            Op::Send { connection, from } => {
+                self.gather(from);
+                Call::Send { fd: connection.0 as RawFd }
+            }
+        };
+        Ok(())
+    }
+
+    /// What is still to be transferred.
+    pub(super) fn vectors(&self) -> &[iovec] {
+        &self.vectors[self.first..]
+    }
+
+    /// Gives back memory that only unusually long operations need.
+    pub(super) fn trim(&mut self) {
+        const VECTORS_KEPT: usize = 64;
+        self.vectors.clear();
+        self.first = 0;
+        self.vectors.shrink_to(VECTORS_KEPT);
+    }
+
+    /// Takes the segments over; neighbours in memory become one vector.
+    fn gather(&mut self, segments: &[Segment]) {
+        self.region = segments.first().and_then(|segment| segment.region);
+        let mut last_region = None;
+        for segment in segments {
+            if segment.region != self.region {
+                self.region = None;
+            }
+            let len = segment.len as usize;
+            match self.vectors.last_mut() {
+                Some(last)
+                    if last.iov_base.addr() + last.iov_len == segment.ptr.addr()
+                        && last_region == Some(segment.region)
+                        && last.iov_len + len <= TRANSFER_BYTES_MAX =>
+                {
+                    last.iov_len += len;
+                }
+                _ => self.vectors.push(iovec { iov_base: segment.ptr.cast(), iov_len: len }),
+            }
+            last_region = Some(segment.region);
+        }
+    }
+
+    /// What the result of the system call means for the operation.
+    pub(super) fn on_result(&mut self, result: Result<u64, Errno>) -> Step {
+        match result {
+            Ok(count) => self.on_success(count),
+            Err(Errno(libc::EINTR)) => Step::Again,
+            Err(Errno(libc::EAGAIN)) => self.on_not_ready(),
+            Err(errno) => self.on_error(errno),
+        }
+    }
+
+    fn on_success(&mut self, count: u64) -> Step {
+        match &mut self.call {
+            Call::Read { at, .. } => {
+                *at += count;
+                self.before += count;
+                self.advance(count);
+                // The host may stop short anywhere; only when it then finds nothing is it the end of the file.
+                if count == 0 || self.vectors().is_empty() { Step::Done(Ok(self.before)) } else { Step::Again }
+            }
+            Call::Accept { .. } => {
+                net::send_at_once(count as RawFd);
+                Step::Done(Ok(count))
+            }
+            _ => Step::Done(Ok(count)),
+        }
+    }
+
+    fn on_not_ready(&self) -> Step {
+        match (self.call, self.socket()) {
+            // A Unix socket that was shut down is for ever readable and never has a client. TCP says so by itself.
+            (Call::Accept { fd }, _) if net::is_shut_down(fd) => Step::Done(Err(Errno::INVALID)),
+            (_, Some((fd, events))) => Step::Wait(fd, events),
+            (_, None) => Step::Again,
+        }
+    }
+
+    /// The socket that it is about, if it is about one, and the event (`POLLIN`, `POLLOUT`) after which it can go on.
+    pub(super) fn socket(&self) -> Option<(RawFd, libc::c_short)> {
+        match self.call {
+            Call::Accept { fd } | Call::Receive { fd } => Some((fd, libc::POLLIN)),
+            Call::Send { fd } => Some((fd, libc::POLLOUT)),
+            _ => None,
+        }
+    }
+
+    fn on_error(&mut self, errno: Errno) -> Step {
+        match (&mut self.call, errno.0) {
+            // After a short direct read the next offset is not aligned: there the file ends.
+            (Call::Read { .. }, libc::EINVAL) if self.before > 0 => Step::Done(Ok(self.before)),
+            // That client is gone already: the next one, please.
+            (Call::Accept { .. }, libc::ECONNABORTED | libc::EPROTO) => Step::Again,
+            (Call::Empty { how, zeroes_are_written, .. }, libc::EOPNOTSUPP | libc::ENOSYS | libc::ENODEV) => {
+                if *how == Emptying::HoleOrZeroes && !*zeroes_are_written {
+                    *how = Emptying::Zeroes;
+                    Step::Again
+                } else {
+                    Step::Done(Err(Errno::NOT_SUPPORTED))
+                }
+            }
+            _ => Step::Done(Err(errno)),
+        }
+    }
+
+    fn advance(&mut self, count: u64) {
+        let mut left = count as usize;
+        while left > 0 {
+            let Some(vector) = self.vectors.get_mut(self.first) else {
+                return;
+            };
+            if left < vector.iov_len {
+                vector.iov_base = vector.iov_base.wrapping_byte_add(left);
+                vector.iov_len -= left;
+                return;
+            }
+            left -= vector.iov_len;
+            self.first += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Connection, File, Segments};
+    use policy::unit::ByteOffset;
+
+    fn segment(addr: usize, len: u32, region: Option<u16>) -> Segment {
+        Segment { ptr: std::ptr::without_provenance_mut(addr), len, region: region.map(RegionId) }
+    }
+
+    fn read(segments: &[Segment]) -> Task {
+        let op = Op::Read { file: File(9), at: ByteOffset(4096), into: Segments::from_slice(segments) };
+        Task::new(Token(1), &op).expect("reads are always possible")
+    }
+
+    fn shape(task: &Task) -> Vec<(usize, usize)> {
+        let vectors = task.vectors().iter();
+        vectors.map(|v| (v.iov_base.addr(), v.iov_len)).collect()
+    }
+
+    #[test]
+    fn neighbours_in_memory_become_one_vector() {
+        let task = read(&[
+            segment(0x1000, 0x1000, Some(3)),
+            segment(0x2000, 0x1000, Some(3)),
+            segment(0x5000, 0x1000, Some(3)),
+        ]);
+        assert_eq!(shape(&task), [(0x1000, 0x2000), (0x5000, 0x1000)]);
+        assert_eq!(task.region, Some(RegionId(3)));
+    }
+
+    #[test]
+    fn neighbours_of_different_regions_stay_apart_and_have_no_common_region() {
+        let task = read(&[segment(0x1000, 0x1000, Some(3)), segment(0x2000, 0x1000, None)]);
+        assert_eq!(shape(&task), [(0x1000, 0x1000), (0x2000, 0x1000)]);
+        assert_eq!(task.region, None);
+    }
+
+    #[test]
+    fn a_short_read_goes_on_behind_what_was_read_until_the_file_ends() {
+        let mut task = read(&[segment(0x1000, 10, None), segment(0x9000, 10, None)]);
+        assert!(matches!(task.on_result(Ok(13)), Step::Again));
+        assert_eq!(shape(&task), [(0x9003, 7)]);
+        assert!(matches!(task.call, Call::Read { fd: 9, at: 4109, .. }));
+        assert!(matches!(task.on_result(Ok(0)), Step::Done(Ok(13))));
+    }
+
+    #[test]
+    fn an_error_in_the_middle_of_a_read_is_not_taken_for_the_end_of_the_file() {
+        let mut task = read(&[segment(0x1000, 8192, None)]);
+        assert!(matches!(task.on_result(Ok(4096)), Step::Again));
+        assert!(matches!(task.on_result(Err(Errno::IO)), Step::Done(Err(Errno::IO))));
+    }
+
+    #[test]
+    fn interruptions_and_sockets_that_are_not_ready_are_not_told() {
+        let op = Op::Send { connection: Connection(7), from: Segments::from_slice(&[segment(0x1000, 10, None)]) };
+        let mut task = Task::new(Token(1), &op).expect("sends are always possible");
+        assert!(matches!(task.on_result(Err(Errno(libc::EINTR))), Step::Again));
+        assert!(matches!(task.on_result(Err(Errno(libc::EAGAIN))), Step::Wait(7, libc::POLLOUT)));
+    }
+
+    #[test]
+    fn zeroing_falls_back_from_a_hole_to_zeroes_once() {
+        let op = Op::Zero { file: File(9), at: ByteOffset(0), len: 4096, may_release: true };
+        let mut task = Task::new(Token(1), &op).expect("possible");
+        let refused = Err(Errno::NOT_SUPPORTED);
+        assert!(matches!(task.on_result(refused), Step::Again));
+        assert!(matches!(task.on_result(refused), Step::Done(Err(Errno::NOT_SUPPORTED))));
+    }
+}

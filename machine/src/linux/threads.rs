@@ -1,0 +1,296 @@
+//! The machine without io_uring: sockets by epoll, files by a pool of threads.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use super::bell::Bell;
+use super::epoll::Epoll;
+use super::net;
+use super::pool::Inbox;
+use super::syscall;
+use super::task::{Step, Task};
+use super::{Shared, park_time};
+use crate::{Completion, Connection, Doorbell, Errno, Machine, Op, Park, Region, RegionId, Token};
+use policy::sizing::MemoryFacts;
+use policy::unit::{Instant, ProcessorId};
+
+/// One processor of the thread engine.
+pub struct Threads {
+    processor: ProcessorId,
+    shared: Arc<Shared>,
+    bell: Arc<Bell>,
+    inbox: Arc<Inbox>,
+    /// Calls handed to the pool and not collected yet.
+    offloaded: usize,
+    sockets: Sockets,
+    /// Operations that ended before they began.
+    refused: Vec<Completion>,
+    /// Why not io_uring.
+    reason: Option<String>,
+}
+
+impl Threads {
+    pub(super) fn new(processor: ProcessorId, shared: Arc<Shared>, reason: Option<String>) -> Result<Self, Errno> {
+        let bell = Arc::new(Bell::new()?);
+        let epoll = Epoll::new()?;
+        epoll.watch(bell.event())?;
+        Ok(Threads {
+            processor,
+            shared,
+            inbox: Inbox::new(Arc::clone(&bell)),
+            offloaded: 0,
+            sockets: Sockets::new(epoll, Arc::clone(&bell)),
+            bell,
+            refused: Vec::new(),
+            reason,
+        })
+    }
+
+    fn collect(&mut self, slept: bool, done: &mut Vec<Completion>) {
+        done.append(&mut self.refused);
+        if self.offloaded > 0 {
+            self.offloaded -= self.inbox.collect(done);
+        }
+        self.sockets.try_fresh(done);
+        if slept || self.sockets.armed > 0 {
+            self.sockets.try_ready(done);
+        }
+    }
+}
+
+impl Machine for Threads {
+    fn processor(&self) -> ProcessorId {
+        self.processor
+    }
+
+    fn now(&self) -> Instant {
+        self.shared.clock.now()
+    }
+
+    unsafe fn start(&mut self, token: Token, op: Op) {
+        let task = match Task::new(token, &op) {
+            Ok(task) => task,
+            Err(errno) => {
+                let result = Err(errno);
+                self.refused.push(Completion { token, result });
+                return;
+            }
+        };
+        match task.socket() {
+            Some((fd, events)) => self.sockets.begin(fd, events, task),
+            None => {
+                self.offloaded += 1;
+                // SAFETY: the caller promises the memory until the completion is returned or this machine is dropped,
+                // and dropping it abandons what it has in the pool.
+                unsafe { self.shared.pool.submit(task, &self.inbox) };
+            }
+        }
+    }
+
+    fn enter(&mut self, park: Park, done: &mut Vec<Completion>) {
+        let before = done.len();
+        let mut slept = false;
+        loop {
+            let rung = self.bell.take();
+            self.collect(slept, done);
+            if rung || done.len() > before {
+                return;
+            }
+            let Some(time) = park_time(park, self.now()) else {
+                return;
+            };
+            if self.bell.park() {
+                self.sockets.epoll.sleep(time);
+                slept = true;
+            }
+        }
+    }
+
+    fn shutdown(&mut self, connection: Connection) {
+        net::shutdown(connection);
+    }
+
+    fn close(&mut self, connection: Connection) {
+        self.sockets.forget(connection.0 as RawFd);
+        net::close(connection);
+    }
+
+    fn offer_region(&mut self, _region: Region) {}
+
+    fn withdraw_region(&mut self, _region: RegionId) {}
+
+    fn doorbell(&self) -> Arc<dyn Doorbell> {
+        self.bell.clone()
+    }
+
+    fn memory(&self) -> MemoryFacts {
+        self.shared.memory.read()
+    }
+
+    fn describe(&self) -> String {
+        let engine = "thread pool for files, epoll for sockets; no registered buffers";
+        match &self.reason {
+            Some(reason) => format!("{engine} (io_uring: {reason})"),
+            None => engine.to_string(),
+        }
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.shared.pool.abandon(&self.inbox);
+    }
+}
+
+/// Which way bytes flow.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Accepting and receiving.
+    In,
+    /// Sending.
+    Out,
+}
+
+/// The operations on one socket, in each way in the order in which they were started.
+#[derive(Default)]
+struct Socket {
+    incoming: VecDeque<Task>,
+    outgoing: VecDeque<Task>,
+    /// Events that epoll will tell of.
+    armed: u32,
+    /// Has epoll ever heard of it?
+    known: bool,
+}
+
+struct Sockets {
+    epoll: Epoll,
+    bell: Arc<Bell>,
+    by_fd: HashMap<RawFd, Socket>,
+    /// Sockets with operations never tried.
+    fresh: Vec<(RawFd, Way)>,
+    /// How many are armed.
+    armed: usize,
+    ready: Vec<(RawFd, u32)>,
+}
+
+impl Sockets {
+    fn new(epoll: Epoll, bell: Arc<Bell>) -> Self {
+        Sockets { epoll, bell, by_fd: HashMap::new(), fresh: Vec::new(), armed: 0, ready: Vec::new() }
+    }
+
+    /// Takes an operation; it is tried at the next `enter`.
+    fn begin(&mut self, fd: RawFd, events: libc::c_short, task: Task) {
+        let socket = self.by_fd.entry(fd).or_default();
+        let (queue, way) = match events {
+            libc::POLLOUT => (&mut socket.outgoing, Way::Out),
+            _ => (&mut socket.incoming, Way::In),
+        };
+        queue.push_back(task);
+        // Behind others it has its turn when those are complete.
+        if queue.len() == 1 {
+            self.fresh.push((fd, way));
+        }
+    }
+
+    /// Tries what is new.
+    fn try_fresh(&mut self, done: &mut Vec<Completion>) {
+        let mut fresh = std::mem::take(&mut self.fresh);
+        for (fd, way) in fresh.drain(..) {
+            self.attempt(fd, way, done);
+            self.arm(fd, done);
+        }
+        self.fresh = fresh;
+    }
+
+    /// Tries what has become ready.
+    fn try_ready(&mut self, done: &mut Vec<Completion>) {
+        let mut ready = std::mem::take(&mut self.ready);
+        self.epoll.ready(&mut ready);
+        for (fd, events) in ready.drain(..) {
+            self.on_ready(fd, events, done);
+        }
+        self.ready = ready;
+    }
+
+    fn on_ready(&mut self, fd: RawFd, events: u32, done: &mut Vec<Completion>) {
+        if fd == self.bell.event() {
+            self.bell.drain();
+            return;
+        }
+        let Some(socket) = self.by_fd.get_mut(&fd) else {
+            return;
+        };
+        self.armed -= usize::from(std::mem::take(&mut socket.armed) != 0);
+        let failed = events & (libc::EPOLLERR | libc::EPOLLHUP) as u32 != 0;
+        if failed || events & libc::EPOLLIN as u32 != 0 {
+            self.attempt(fd, Way::In, done);
+        }
+        if failed || events & libc::EPOLLOUT as u32 != 0 {
+            self.attempt(fd, Way::Out, done);
+        }
+        self.arm(fd, done);
+    }
+
+    /// Completes as many operations as the socket is ready for.
+    fn attempt(&mut self, fd: RawFd, way: Way, done: &mut Vec<Completion>) {
+        let Some(socket) = self.by_fd.get_mut(&fd) else {
+            return;
+        };
+        let queue = match way {
+            Way::In => &mut socket.incoming,
+            Way::Out => &mut socket.outgoing,
+        };
+        while let Some(task) = queue.front_mut() {
+            // SAFETY: who started the operation promises its memory until the completion is returned.
+            let result = unsafe { syscall::perform(task) };
+            match task.on_result(result) {
+                Step::Done(result) => {
+                    let token = task.token;
+                    done.push(Completion { token, result });
+                    queue.pop_front();
+                }
+                Step::Again => {}
+                Step::Wait(..) => return,
+            }
+        }
+    }
+
+    /// Has epoll tell when the socket is ready for what waits.
+    fn arm(&mut self, fd: RawFd, done: &mut Vec<Completion>) {
+        let Some(socket) = self.by_fd.get_mut(&fd) else {
+            return;
+        };
+        let mut wanted = 0;
+        if !socket.incoming.is_empty() {
+            wanted |= libc::EPOLLIN as u32;
+        }
+        if !socket.outgoing.is_empty() {
+            wanted |= libc::EPOLLOUT as u32;
+        }
+        if wanted & !socket.armed == 0 {
+            return;
+        }
+        match self.epoll.arm(fd, wanted, socket.known) {
+            Ok(()) => {
+                self.armed += usize::from(socket.armed == 0);
+                socket.armed = wanted;
+                socket.known = true;
+            }
+            Err(errno) => {
+                let tasks = socket.incoming.drain(..).chain(socket.outgoing.drain(..));
+                done.extend(tasks.map(|task| Completion { token: task.token, result: Err(errno) }));
+            }
+        }
+    }
+
+    /// The socket is about to be closed.
+    fn forget(&mut self, fd: RawFd) {
+        if let Some(socket) = self.by_fd.remove(&fd) {
+            self.armed -= usize::from(socket.armed != 0);
+            if socket.known {
+                self.epoll.forget(fd);
+            }
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Opening files and making sockets.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+
+use machine::OpenFile;
+use machine::linux::file::{DirectIo, OpenError, OpenOptions, open};
+use machine::linux::net::{self, Address, NetError};
+use tempfile::{TempDir, tempdir};
+
+fn directory() -> TempDir {
+    tempdir().expect("a temporary directory")
+}
+
+fn writable() -> OpenOptions {
+    OpenOptions { writable: true, ..OpenOptions::default() }
+}
+
+fn creating(size: u64) -> OpenOptions {
+    OpenOptions { create_size: Some(size), ..writable() }
+}
+
+/// The error of opening; `OpenFile` itself can't be printed.
+fn refused(result: Result<OpenFile, OpenError>) -> OpenError {
+    match result {
+        Ok(_) => panic!("it was opened"),
+        Err(error) => error,
+    }
+}
+
+#[test]
+fn a_missing_file_is_created_sparse_with_its_size_and_keeps_it() {
+    let directory = directory();
+    let path = directory.path().join("disk.img");
+    assert_eq!(refused(open(&path, writable())), OpenError::Missing(path.clone()));
+    let created = open(&path, creating(1 << 30)).expect("created");
+    assert_eq!(created.facts.size, 1 << 30);
+    assert!(created.facts.writable);
+    let allocated = std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&path).expect("there"));
+    assert!(allocated < 1000, "{allocated} sectors are allocated");
+    drop(created);
+    let again = open(&path, creating(1 << 20)).expect("opened");
+    assert_eq!(again.facts.size, 1 << 30);
+}
+
+#[test]
+fn facts_are_plausible() {
+    let directory = directory();
+    let path = directory.path().join("disk.img");
+    let direct = open(&path, creating(1 << 20)).expect("created").facts;
+    assert!(direct.align.is_power_of_two() && direct.align <= 4096);
+    assert!(direct.transfer_bytes_max >= 4096);
+    let never = OpenOptions { direct: DirectIo::Never, ..OpenOptions::default() };
+    let buffered = open(&path, never).expect("opened").facts;
+    assert!(!buffered.direct && !buffered.writable);
+    assert_eq!((buffered.align, buffered.disk), (1, direct.disk));
+}
+
+#[test]
+fn a_writer_excludes_everybody_and_readers_only_writers() {
+    let directory = directory();
+    let path = directory.path().join("disk.img");
+    let writer = open(&path, creating(4096)).expect("created");
+    let locked = OpenError::Locked(path.clone());
+    assert_eq!(refused(open(&path, writable())), locked);
+    assert_eq!(refused(open(&path, OpenOptions::default())), locked);
+    let clone = writer.clone();
+    drop(writer);
+    assert_eq!(refused(open(&path, writable())), locked);
+    drop(clone);
+    let readers = [0, 1].map(|_| open(&path, OpenOptions::default()).expect("shared"));
+    assert_eq!(refused(open(&path, writable())), locked);
+    drop(readers);
+    assert!(open(&path, writable()).is_ok());
+}
+
+#[test]
+fn what_is_no_disk_is_refused_by_name() {
+    let directory = directory();
+    let at = |name: &str| directory.path().join(name);
+    let path = directory.path().to_owned();
+    for options in [OpenOptions::default(), writable(), creating(4096)] {
+        assert_eq!(refused(open(&path, options)), OpenError::Directory(path.clone()));
+    }
+    let _socket = UnixListener::bind(at("socket")).expect("bound");
+    for name in ["socket", "/dev/null"] {
+        let path = at(name);
+        assert_eq!(refused(open(&path, writable())), OpenError::NotRegular(path));
+    }
+    fs::write(at("empty"), "").expect("written");
+    assert_eq!(refused(open(&at("empty"), writable())), OpenError::Empty(at("empty")));
+    let nowhere = at("missing/disk.img");
+    assert_eq!(refused(open(&nowhere, creating(4096))), OpenError::Missing(at("missing")));
+}
+
+#[test]
+fn a_named_pipe_is_refused_without_waiting_for_its_other_end() {
+    let directory = directory();
+    let path = directory.path().join("pipe");
+    let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).expect("no zero");
+    // SAFETY: the name is a C string.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    for options in [OpenOptions::default(), writable()] {
+        assert_eq!(refused(open(&path, options)), OpenError::NotRegular(path.clone()));
+    }
+}
+
+#[test]
+fn files_in_memory_are_buffered_and_direct_io_on_them_is_refused() {
+    let Ok(directory) = TempDir::new_in("/dev/shm") else {
+        eprintln!("not tested: no /dev/shm");
+        return;
+    };
+    let path = directory.path().join("disk.img");
+    let facts = open(&path, creating(1 << 20)).expect("created").facts;
+    assert_eq!((facts.direct, facts.align), (false, 1));
+    let always = OpenOptions { direct: DirectIo::Always, ..writable() };
+    assert_eq!(refused(open(&path, always)), OpenError::NoDirectIo(path.clone()));
+}
+
+#[test]
+fn a_stale_socket_file_is_replaced_and_a_live_one_is_not() {
+    let directory = directory();
+    let path = directory.path().join("socket");
+    drop(UnixListener::bind(&path).expect("bound"));
+    assert!(path.exists(), "left behind");
+    let listening = net::listen_unix(&path).expect("replaced");
+    let in_use = NetError::AddrInUse(Address::Unix(path.clone()));
+    assert_eq!(net::listen_unix(&path).expect_err("live"), in_use);
+    assert!(UnixStream::connect(&path).is_ok());
+    drop(listening);
+    assert!(!path.exists(), "removed");
+}
+
+#[test]
+fn a_file_that_is_no_socket_is_left_alone() {
+    let directory = directory();
+    let path = directory.path().join("precious");
+    fs::write(&path, "text").expect("written");
+    let expected = NetError::NotASocket(Address::Unix(path.clone()));
+    assert_eq!(net::listen_unix(&path).expect_err("no socket"), expected);
+    assert_eq!(fs::read(&path).expect("still there"), b"text");
+}
+
+#[test]
+fn only_the_own_socket_file_is_removed() {
+    let directory = directory();
+    let path = directory.path().join("socket");
+    let listening = net::listen_unix(&path).expect("listening");
+    fs::remove_file(&path).expect("removed");
+    fs::write(&path, "somebody else's").expect("written");
+    drop(listening);
+    assert!(path.exists());
+}
+
+#[test]
+fn a_port_in_use_is_said_to_be() {
+    let any = "127.0.0.1:0".parse().expect("an address");
+    let (listening, addr) = net::listen_tcp(any).expect("listening");
+    let expected = NetError::AddrInUse(Address::Tcp(addr));
+    assert_eq!(net::listen_tcp(addr).expect_err("in use"), expected);
+    drop(listening);
+    let again = net::listen_tcp(addr);
+    assert!(again.is_ok(), "{again:?}");
+}
+
+#[test]
+fn nobody_listening_is_said_to_be() {
+    let directory = directory();
+    let path = directory.path().join("socket");
+    drop(UnixListener::bind(&path).expect("bound"));
+    let expected = NetError::Refused(Address::Unix(path.clone()));
+    assert_eq!(net::connect_unix(&path).expect_err("stale"), expected);
+}
+
+#[test]
+fn a_listening_socket_can_be_handed_over_and_others_not() {
+    let directory = directory();
+    let path = directory.path().join("socket");
+    let unix = UnixListener::bind(&path).expect("bound");
+    let adopted = net::adopt_listener(OwnedFd::from(unix)).expect("adopted");
+    assert_eq!(*adopted.address(), Address::Unix(path.clone()));
+    drop(adopted);
+    assert!(path.exists(), "the file belongs to whoever made it");
+    let tcp = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+    let addr = tcp.local_addr().expect("bound");
+    let adopted = net::adopt_listener(OwnedFd::from(tcp)).expect("adopted");
+    assert_eq!(*adopted.address(), Address::Tcp(addr));
+    let (stream, _other) = UnixStream::pair().expect("a pair of sockets");
+    let error = net::adopt_listener(OwnedFd::from(stream)).expect_err("not listening");
+    assert!(matches!(error, NetError::NotListening(_)));
+}
+
+#[test]
+fn a_path_too_long_for_a_socket_is_an_error_that_names_it() {
+    let path = "/tmp/".to_string() + &"x".repeat(200);
+    let error = net::listen_unix(Path::new(&path)).expect_err("too long");
+    assert!(error.to_string().contains(&path), "{error}");
+}

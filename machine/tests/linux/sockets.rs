@@ -1,0 +1,210 @@
+//! Sockets on both engines.
+
+use std::os::unix::net::UnixStream;
+use std::thread;
+
+use crate::rig::{Memory, Rig, build, on_both_engines, pattern};
+use machine::linux::Engine;
+use machine::linux::net::{self, ListeningSocket};
+use machine::{Connection, Errno, Op, Segments};
+
+on_both_engines!(
+    sixty_four_mebibytes_arrive_in_order_through_a_unix_socket,
+    sixty_four_mebibytes_arrive_in_order_through_tcp,
+    both_ends_on_one_processor_exchange_vectors,
+    two_accepts_under_way_get_one_client_each,
+    stopping_a_listener_completes_its_accepts,
+    a_peer_that_closes_ends_receiving_with_nothing,
+    shutdown_completes_a_receive_and_a_send_under_way,
+    sending_to_a_closed_peer_is_an_error_and_no_signal,
+    a_dropped_machine_no_longer_receives_into_memory,
+);
+
+fn receive(connection: Connection, into: Segments) -> Op {
+    Op::Receive { connection, into }
+}
+
+fn send(connection: Connection, from: Segments) -> Op {
+    Op::Send { connection, from }
+}
+
+fn pair() -> (Connection, Connection) {
+    let (a, b) = UnixStream::pair().expect("a pair of sockets");
+    let adopt = |stream: UnixStream| net::adopt_connection(stream.into()).expect("adopted");
+    (adopt(a), adopt(b))
+}
+
+fn accept(rig: &mut Rig, listening: &ListeningSocket) -> Connection {
+    let listener = listening.listener();
+    let connection = rig.run(Op::Accept { listener }).expect("accepted");
+    Connection(connection as u32)
+}
+
+fn sixty_four_mebibytes_arrive_in_order_through_a_unix_socket(rig: Rig) {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("socket");
+    let listening = net::listen_unix(&path).expect("listening");
+    let connect = move || net::connect_unix(&path).expect("connected");
+    carry_sixty_four_mebibytes(rig, &listening, connect);
+}
+
+fn sixty_four_mebibytes_arrive_in_order_through_tcp(rig: Rig) {
+    let any = "127.0.0.1:0".parse().expect("an address");
+    let (listening, addr) = net::listen_tcp(any).expect("listening");
+    let connect = move || net::connect_tcp(addr).expect("connected");
+    carry_sixty_four_mebibytes(rig, &listening, connect);
+}
+
+/// The other end sends with the thread engine, so each engine meets one that it did not make.
+fn carry_sixty_four_mebibytes(
+    mut rig: Rig,
+    listening: &ListeningSocket,
+    connect: impl FnOnce() -> Connection + Send + 'static,
+) {
+    const TOTAL: usize = 64 << 20;
+    const CHUNK: usize = 1 << 20;
+    let mut builders = build(Engine::Threads, 1).expect("threads");
+    let builder = builders.remove(0);
+    let sender = thread::spawn(move || {
+        let mut rig = Rig::new(builder().expect("a machine"));
+        let connection = connect();
+        let mut sent = 0;
+        while sent < TOTAL {
+            let from = Memory::filled(CHUNK, sent as u64);
+            let halves = from.segments(&[(0, CHUNK / 2), (CHUNK / 2, CHUNK / 2)]);
+            let count = rig.run(send(connection, halves)).expect("sent") as usize;
+            assert!((1..=CHUNK).contains(&count));
+            sent += count;
+            // A chunk may overshoot; the receiver stops at the total.
+        }
+        rig.machine.shutdown(connection);
+        rig.machine.close(connection);
+    });
+    let connection = accept(&mut rig, listening);
+    let into = Memory::new(CHUNK);
+    let mut received = 0;
+    loop {
+        // Out of order in memory, in order on the wire; and now and then a single piece.
+        let pieces = [(CHUNK / 2, 1000), (0, CHUNK / 2)];
+        let pieces = if received % 2 == 0 { &pieces[..] } else { &pieces[..1] };
+        let count = rig.run(receive(connection, into.segments(pieces)));
+        let count = count.expect("received") as usize;
+        if count == 0 {
+            break;
+        }
+        let mut left = count;
+        for &(at, len) in pieces {
+            let len = len.min(left);
+            for byte in &into.bytes()[at..at + len] {
+                assert_eq!(*byte, pattern(received as u64), "at {received}");
+                received += 1;
+            }
+            left -= len;
+        }
+    }
+    assert!(received >= TOTAL);
+    rig.machine.close(connection);
+    sender.join().expect("the sender is content");
+}
+
+fn both_ends_on_one_processor_exchange_vectors(mut rig: Rig) {
+    let (a, b) = pair();
+    let from = Memory::filled(8192, 5);
+    let into = Memory::new(8192);
+    let token = rig.start(receive(b, into.segments(&[(4096, 100), (0, 200)])));
+    let sent = rig.run(send(a, from.segments(&[(0, 10), (100, 20), (200, 30)])));
+    assert_eq!(sent, Ok(60));
+    assert_eq!(rig.wait(token), Ok(60));
+    let expected = [&from.bytes()[..10], &from.bytes()[100..120], &from.bytes()[200..230]];
+    assert_eq!(into.bytes()[4096..4156], expected.concat());
+    rig.machine.close(a);
+    rig.machine.close(b);
+}
+
+fn two_accepts_under_way_get_one_client_each(mut rig: Rig) {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("socket");
+    let listening = net::listen_unix(&path).expect("listening");
+    let listener = listening.listener();
+    let tokens = [0, 1].map(|_| rig.start(Op::Accept { listener }));
+    rig.machine.enter(machine::Park::No, &mut rig.done);
+    let clients = [0, 1].map(|_| net::connect_unix(&path).expect("connected"));
+    let accepted = tokens.map(|token| Connection(rig.wait(token).expect("accepted") as u32));
+    assert_ne!(accepted[0], accepted[1]);
+    for connection in accepted.into_iter().chain(clients) {
+        rig.machine.close(connection);
+    }
+}
+
+fn stopping_a_listener_completes_its_accepts(mut rig: Rig) {
+    let any = "127.0.0.1:0".parse().expect("an address");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let unix = net::listen_unix(&directory.path().join("socket")).expect("listening");
+    let (tcp, _) = net::listen_tcp(any).expect("listening");
+    for listening in [unix, tcp] {
+        let listener = listening.listener();
+        let token = rig.start(Op::Accept { listener });
+        rig.machine.enter(machine::Park::No, &mut rig.done);
+        listening.stop();
+        assert_eq!(rig.wait(token), Err(Errno::INVALID));
+    }
+}
+
+fn a_peer_that_closes_ends_receiving_with_nothing(mut rig: Rig) {
+    let (a, b) = pair();
+    let into = Memory::new(4096);
+    let token = rig.start(receive(a, into.all()));
+    rig.machine.enter(machine::Park::No, &mut rig.done);
+    rig.machine.close(b);
+    assert_eq!(rig.wait(token), Ok(0));
+    rig.machine.close(a);
+}
+
+fn shutdown_completes_a_receive_and_a_send_under_way(mut rig: Rig) {
+    let (a, b) = pair();
+    let into = Memory::new(4096);
+    let from = Memory::new(1 << 20);
+    let receiving = rig.start(receive(a, into.all()));
+    // Fill the socket until one send has to wait.
+    let sending = loop {
+        let token = rig.start(send(a, from.all()));
+        rig.machine.enter(machine::Park::No, &mut rig.done);
+        if rig.done.iter().all(|c| c.token != token) {
+            break token;
+        }
+    };
+    rig.machine.shutdown(a);
+    assert_eq!(rig.wait(receiving), Ok(0));
+    assert!(rig.wait(sending).is_err());
+    rig.machine.close(a);
+    rig.machine.close(b);
+}
+
+fn sending_to_a_closed_peer_is_an_error_and_no_signal(mut rig: Rig) {
+    let (a, b) = pair();
+    rig.machine.close(b);
+    let from = Memory::new(4096);
+    let gone = [Errno(libc::EPIPE), Errno::CONNECTION_RESET];
+    let whole = rig.run(send(a, from.all())).expect_err("nobody is there");
+    assert!(gone.contains(&whole), "{whole}");
+    let pieces = from.segments(&[(2048, 100), (0, 100)]);
+    let pieces = rig.run(send(a, pieces)).expect_err("nobody is there");
+    assert!(gone.contains(&pieces), "{pieces}");
+    rig.machine.close(a);
+}
+
+fn a_dropped_machine_no_longer_receives_into_memory(mut rig: Rig) {
+    let (a, b) = pair();
+    let into = Memory::new(4096);
+    let both = into.segments(&[(2048, 100), (0, 100)]);
+    rig.start(receive(a, both));
+    rig.machine.enter(machine::Park::No, &mut rig.done);
+    drop(rig);
+    let mut builders = build(Engine::Threads, 1).expect("threads");
+    let mut rig = Rig::new(builders.remove(0)().expect("a machine"));
+    let from = Memory::filled(100, 1);
+    assert_eq!(rig.run(send(b, from.all())), Ok(100));
+    assert!(into.bytes().iter().all(|&byte| byte == 0));
+    rig.machine.close(a);
+    rig.machine.close(b);
+}

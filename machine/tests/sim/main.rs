@@ -1,0 +1,8 @@
+//! Promises of the simulated machine.
+
+mod disk;
+mod durability;
+mod faults;
+mod network;
+mod processor;
+mod rig;
