@@ -1,0 +1,231 @@
+//! A part of the buffer cache under one lock: which block is in which frame, and in what state.
+
+use std::collections::HashSet;
+use std::task::Waker;
+
+use policy::cache::{Kind, Replacement, Slot};
+use policy::unit::DeviceId;
+
+use super::index::{Index, Key, mix};
+use super::unpack;
+use crate::frame::{FrameNo, FramePool, FrameRef};
+
+/// What is going on with a buffer: a set of flags.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct State(u8);
+
+impl State {
+    /// Content is there and is what the device has, for good.
+    pub(crate) const CLEAN: State = State(0);
+    /// Content is on its way from the device.
+    pub(crate) const LOADING: State = State(1);
+    /// Content is newer than the device's.
+    pub(crate) const DIRTY: State = State(2);
+    /// Content (or what it was before) is on its way to the device.
+    pub(crate) const WRITING: State = State(4);
+    /// Content is what the device has, but its last successful flush was before. It may not go: if the flush fails, it
+    /// must be written again.
+    pub(crate) const UNFLUSHED: State = State(8);
+    /// Somebody waits for a change of state.
+    const AWAITED: State = State(16);
+
+    /// Has it any of these flags?
+    pub(crate) fn any(self, flags: State) -> bool {
+        self.0 & flags.0 != 0
+    }
+
+    /// With these flags.
+    pub(crate) fn with(self, flags: State) -> State {
+        State(self.0 | flags.0)
+    }
+
+    /// Without these flags.
+    pub(crate) fn without(self, flags: State) -> State {
+        State(self.0 & !flags.0)
+    }
+}
+
+/// A buffer: a block and the frame that holds it.
+struct Buffer {
+    key: Key,
+    frame: FrameNo,
+    state: State,
+}
+
+pub(crate) struct Shard {
+    index: Index,
+    buffers: Vec<Buffer>,
+    spare: Vec<u32>,
+    replacement: Replacement,
+    waiting: Vec<(u32, Waker)>,
+}
+
+impl Shard {
+    pub(super) fn new(kind: Kind) -> Self {
+        Shard {
+            index: Index::default(),
+            buffers: Vec::new(),
+            spare: Vec::new(),
+            replacement: Replacement::new(kind),
+            waiting: Vec::new(),
+        }
+    }
+
+    pub(crate) fn find(&self, key: u64) -> Option<u32> {
+        self.index.find(Key(key), |slot| self.buffers[slot as usize].key)
+    }
+
+    pub(crate) fn state(&self, slot: u32) -> State {
+        self.buffers[slot as usize].state
+    }
+
+    /// Changes the state, and wakes who waits for that.
+    pub(crate) fn set_state(&mut self, slot: u32, state: State) {
+        self.buffers[slot as usize].state = state.without(State::AWAITED);
+        self.wake(slot);
+    }
+
+    /// Notes that the block was used.
+    pub(crate) fn touch(&mut self, slot: u32) {
+        self.replacement.on_hit(Slot(slot));
+    }
+
+    /// A share in the frame.
+    pub(crate) fn share(&self, slot: u32, pool: &FramePool) -> FrameRef {
+        // SAFETY: the buffer keeps a share while it exists, and the shard is locked.
+        unsafe { pool.share(self.buffers[slot as usize].frame) }
+    }
+
+    /// Is the cache the only one that has the frame? Then nobody can get it while the shard is locked.
+    pub(crate) fn is_sole_owner(&self, slot: u32, pool: &FramePool) -> bool {
+        pool.references(self.buffers[slot as usize].frame) == 1
+    }
+
+    /// Changes a part of the content in place, if nobody else has the frame. Tells whether it did.
+    pub(crate) fn patch_if_sole(&mut self, slot: u32, offset: usize, bytes: &[u8], pool: &FramePool) -> bool {
+        assert!(offset + bytes.len() <= crate::frame::FRAME_BYTES, "a patch outside its frame");
+        if !self.is_sole_owner(slot, pool) {
+            return false;
+        }
+        let frame = self.share(slot, pool);
+        // SAFETY: inside the frame; nobody else has a share, and nobody gets one while the shard is borrowed.
+        unsafe { frame.as_ptr().add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        true
+    }
+
+    pub(crate) fn frame_no(&self, slot: u32) -> FrameNo {
+        self.buffers[slot as usize].frame
+    }
+
+    /// Adds a block that is not there. `capacity`: buffers that the shard should hold.
+    pub(crate) fn insert(&mut self, key: u64, frame: FrameRef, state: State, capacity: usize, pool: &FramePool) -> u32 {
+        pool.set_owner(frame.no(), key);
+        let buffer = Buffer { key: Key(key), frame: frame.into_no(), state };
+        let slot = match self.spare.pop() {
+            Some(slot) => {
+                self.buffers[slot as usize] = buffer;
+                slot
+            }
+            None => {
+                if self.buffers.len() == self.buffers.capacity() {
+                    self.buffers.reserve_exact(self.buffers.len() / 8 + 64);
+                }
+                self.buffers.push(buffer);
+                self.buffers.len() as u32 - 1
+            }
+        };
+        let buffers = &self.buffers;
+        self.index.insert(Key(key), slot, |s| buffers[s as usize].key);
+        self.replacement.on_insert(Slot(slot), mix(key), capacity);
+        slot
+    }
+
+    /// Puts another frame in the place of a block's, which is returned.
+    pub(crate) fn replace(&mut self, slot: u32, frame: FrameRef, pool: &FramePool) -> FrameRef {
+        let buffer = &mut self.buffers[slot as usize];
+        pool.set_owner(frame.no(), buffer.key.0);
+        let old = std::mem::replace(&mut buffer.frame, frame.into_no());
+        // SAFETY: the number came from `into_no` when the buffer was filled, and is taken back here once.
+        unsafe { pool.adopt(old) }
+    }
+
+    /// Forgets a block; wakes who waits for it.
+    pub(crate) fn remove(&mut self, slot: u32, pool: &FramePool) -> FrameRef {
+        self.replacement.on_remove(Slot(slot));
+        self.unlink(slot, pool)
+    }
+
+    /// Forgets the block that is needed least, of those that are clean and nobody is using.
+    pub(super) fn evict(&mut self, pool: &FramePool) -> Option<FrameRef> {
+        let buffers = &self.buffers;
+        let slot = self.replacement.evict(|slot| {
+            let buffer = &buffers[slot.0 as usize];
+            buffer.state == State::CLEAN && pool.references(buffer.frame) == 1
+        })?;
+        Some(self.unlink(slot.0, pool))
+    }
+
+    /// Is the block one that is used often?
+    pub(super) fn is_hot(&self, slot: u32) -> bool {
+        self.replacement.is_hot(Slot(slot))
+    }
+
+    /// The buffers of one device.
+    pub(super) fn slots_of(&self, device: DeviceId) -> Vec<u32> {
+        let spare: HashSet<u32> = self.spare.iter().copied().collect();
+        (0..self.buffers.len() as u32)
+            .filter(|slot| !spare.contains(slot) && unpack(self.buffers[*slot as usize].key.0).0 == device)
+            .collect()
+    }
+
+    /// Registers somebody who waits for a change of the block's state.
+    pub(super) fn wait(&mut self, slot: u32, waker: &Waker) {
+        let state = &mut self.buffers[slot as usize].state;
+        *state = state.with(State::AWAITED);
+        self.waiting.push((slot, waker.clone()));
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.buffers.len() - self.spare.len()
+    }
+
+    pub(super) fn bookkeeping_bytes(&self) -> usize {
+        self.buffers.capacity() * size_of::<Buffer>()
+            + self.spare.capacity() * size_of::<u32>()
+            + self.index.bookkeeping_bytes()
+            + self.replacement.bookkeeping_bytes()
+    }
+
+    /// Gives all frames back to the pool. The kernel is going down.
+    pub(super) fn clear(&mut self, pool: &FramePool) {
+        self.spare.sort_unstable();
+        for (slot, buffer) in self.buffers.drain(..).enumerate() {
+            if self.spare.binary_search(&(slot as u32)).is_err() {
+                // SAFETY: as in `replace`.
+                drop(unsafe { pool.adopt(buffer.frame) });
+            }
+        }
+        self.spare.clear();
+    }
+
+    fn unlink(&mut self, slot: u32, pool: &FramePool) -> FrameRef {
+        self.wake(slot);
+        let buffers = &self.buffers;
+        self.index.remove(buffers[slot as usize].key, |s| buffers[s as usize].key);
+        self.spare.push(slot);
+        // SAFETY: as in `replace`; the slot is spare now.
+        unsafe { pool.adopt(self.buffers[slot as usize].frame) }
+    }
+
+    fn wake(&mut self, slot: u32) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        self.waiting.retain(|(of, waker)| {
+            if *of == slot {
+                waker.wake_by_ref();
+            }
+            *of != slot
+        });
+    }
+}

@@ -1,0 +1,43 @@
+//! Adds latency to a device, for tests and experiments.
+
+use std::time::Duration;
+
+use policy::unit::{ByteOffset, ByteRange};
+
+use super::{Device, DeviceFacts, DeviceRef, SeekTarget, Work};
+use crate::processor::Processor;
+use crate::request::Request;
+
+/// A device on which everything takes longer by a fixed time; requests wait side by side.
+pub struct Delay {
+    below: DeviceRef,
+    by: Duration,
+}
+
+impl Delay {
+    /// `below`, slower.
+    pub fn new(below: DeviceRef, by: Duration) -> Self {
+        Delay { below, by }
+    }
+}
+
+impl Device for Delay {
+    fn facts(&self) -> DeviceFacts {
+        self.below.facts()
+    }
+
+    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, ()> {
+        Box::pin(async move {
+            cpu.sleep(self.by).await;
+            self.below.perform(cpu, request).await
+        })
+    }
+
+    fn expedite(&self, cpu: &Processor, range: ByteRange) {
+        self.below.expedite(cpu, range);
+    }
+
+    fn seek<'a>(&'a self, cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
+        self.below.seek(cpu, at, target)
+    }
+}

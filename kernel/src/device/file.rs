@@ -1,0 +1,143 @@
+//! A device in a file or block device of the host.
+
+use machine::{Errno, Op, OpenFile, Segments};
+use policy::unit::{ByteOffset, ByteRange, Stability};
+
+use super::mapped::{read_mapped, write_mapped};
+use super::{Device, DeviceFacts, SeekTarget, Work, contains};
+use crate::frame::{FrameRef, Frames, segments};
+use crate::operation::Hold;
+use crate::processor::Processor;
+use crate::request::{Action, Request};
+
+/// A file or block device, read and written by the machine.
+pub struct FileDevice {
+    open: OpenFile,
+    unmapped_io: bool,
+}
+
+impl FileDevice {
+    /// The device in an open file. Without `unmapped_io` each transfer goes through a buffer mapped for it (UIO).
+    pub fn new(open: OpenFile, unmapped_io: bool) -> Self {
+        FileDevice { open, unmapped_io }
+    }
+
+    /// What the host knows of the file.
+    pub fn file(&self) -> &OpenFile {
+        &self.open
+    }
+
+    /// The length that the transfer of `len` bytes must have: with direct I/O, a multiple of the alignment.
+    fn aligned(&self, len: u64) -> u64 {
+        if self.open.facts.direct { len.next_multiple_of(u64::from(self.open.facts.align)) } else { len }
+    }
+
+    async fn read(&self, cpu: &Processor, range: ByteRange, mut frames: Frames) -> Result<(), Errno> {
+        let mut done = 0;
+        while done < range.len {
+            let into = segments(&frames, done as usize, self.aligned(range.len - done) as usize);
+            let op = |into| Op::Read { file: self.open.file, at: range.at + done, into };
+            let (result, frames_back) = match self.unmapped_io {
+                true => transfer(cpu, frames, op(into)).await,
+                false => read_mapped(cpu, frames, into, op).await,
+            };
+            frames = frames_back;
+            let read = result?;
+            if read == 0 {
+                // The file was cut short beneath us: what is not there reads as zeroes, as from a hole.
+                zero_tail(&frames, done as usize, (range.len - done) as usize);
+                return Ok(());
+            }
+            done += read;
+        }
+        Ok(())
+    }
+
+    async fn write(
+        &self,
+        cpu: &Processor,
+        range: ByteRange,
+        mut frames: Frames,
+        stability: Stability,
+    ) -> Result<(), Errno> {
+        let mut done = 0;
+        while done < range.len {
+            let from = segments(&frames, done as usize, (range.len - done) as usize);
+            let op = |from| Op::Write { file: self.open.file, at: range.at + done, from, stability };
+            let (result, frames_back) = match self.unmapped_io {
+                true => transfer(cpu, frames, op(from)).await,
+                false => write_mapped(cpu, frames, from, op).await,
+            };
+            frames = frames_back;
+            match result? {
+                0 => return Err(Errno::IO),
+                written => done += written,
+            }
+        }
+        Ok(())
+    }
+
+    async fn command(&self, cpu: &Processor, op: Op) -> Result<(), Errno> {
+        // SAFETY: the operation has no segments.
+        unsafe { cpu.perform(Hold::default(), op) }.await.0.map(drop)
+    }
+}
+
+/// Does a transfer whose segments lie in `frames`.
+async fn transfer(cpu: &Processor, frames: Frames, op: Op) -> (Result<u64, Errno>, Frames) {
+    // SAFETY: the callers made the segments from these frames, which the hold keeps.
+    let (result, hold) = unsafe { cpu.perform(Hold::new(Vec::new(), frames), op) }.await;
+    (result, hold.frames)
+}
+
+fn zero_tail(frames: &[FrameRef], from: usize, len: usize) {
+    let tail: Segments = segments(frames, from, len);
+    for segment in tail {
+        // SAFETY: the frames are being filled by this transfer; nobody else touches them.
+        unsafe { segment.ptr.write_bytes(0, segment.len as usize) };
+    }
+}
+
+impl Device for FileDevice {
+    fn facts(&self) -> DeviceFacts {
+        let facts = &self.open.facts;
+        DeviceFacts {
+            size: facts.size,
+            writable: facts.writable,
+            rotational: facts.rotational,
+            transfer_bytes_max: facts.transfer_bytes_max,
+            fast_zero: true,
+            disk: facts.disk,
+        }
+    }
+
+    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, ()> {
+        Box::pin(async move {
+            if request.action.range().is_some_and(|range| !contains(self.open.facts.size, range)) {
+                return Err(Errno::INVALID);
+            }
+            let file = self.open.file;
+            match request.action {
+                Action::Read(range, frames) => self.read(cpu, range, frames).await,
+                Action::Write(range, frames) => self.write(cpu, range, frames, request.context.stability).await,
+                Action::Flush => self.command(cpu, Op::Flush { file }).await,
+                Action::Zero { range, may_release } => {
+                    self.command(cpu, Op::Zero { file, at: range.at, len: range.len, may_release }).await
+                }
+                Action::Discard(range) => self.command(cpu, Op::Discard { file, at: range.at, len: range.len }).await,
+            }
+        })
+    }
+
+    fn seek<'a>(&'a self, cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
+        Box::pin(async move {
+            let op = Op::Seek { file: self.open.file, at, target };
+            // SAFETY: the operation has no segments.
+            match unsafe { cpu.perform(Hold::default(), op) }.await.0 {
+                Ok(found) => Ok(Some(ByteOffset(found))),
+                Err(Errno::NO_SUCH_ADDRESS) => Ok(None),
+                Err(error) => Err(error),
+            }
+        })
+    }
+}

@@ -1,0 +1,452 @@
+//! The pool of frames: one reservation of address space, filled and emptied chunk by chunk.
+//!
+//! A chunk is the unit that is taken from the host, registered with the machines and given back. It is a huge page or
+//! several. Memory locks: at most one free list, or the chunk table and then free lists; never two free lists.
+
+use std::cell::Cell;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use machine::{Machine, RegionId};
+use policy::unit::ProcessorId;
+
+use super::region::RegionLog;
+use super::{FRAME_BYTES, FrameRef, Frames};
+
+/// Names a frame of the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FrameNo(pub u32);
+
+/// How a pool is laid out. Bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolConfig {
+    /// Address space to reserve; the pool never holds more. A multiple of the chunk.
+    pub bytes_max: u64,
+    /// Bytes in a chunk: a power of two of at least one frame.
+    pub chunk_bytes: u64,
+    /// Ask for huge pages?
+    pub huge_pages: bool,
+    /// Offer chunks to the machines for registration?
+    pub register: bool,
+    /// How many processors there will be.
+    pub processors: u16,
+}
+
+/// Most chunks: io_uring registers at most 2^14 buffers a ring.
+pub const CHUNKS_MAX: u64 = 1 << 14;
+
+/// Smallest chunk that is worth a huge page.
+pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
+
+/// The owner of a frame that the cache does not have.
+const NO_OWNER: u64 = u64::MAX;
+
+/// Frames for the whole kernel.
+pub struct FramePool {
+    shared: Box<Shared>,
+}
+
+/// What a frame knows: 16 bytes.
+struct Meta {
+    references: AtomicU32,
+    _spare: AtomicU32,
+    /// Cache key of the block in this frame, for giving chunks back.
+    owner: AtomicU64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ChunkState {
+    /// No memory behind it.
+    Empty,
+    Active,
+    /// Its frames are being freed, none is handed out; counts the free ones.
+    Retiring {
+        free: u32,
+    },
+    /// All its frames are free; the processors are withdrawing their registration.
+    Withdrawing,
+}
+
+pub(super) struct Shared {
+    base: *mut u8,
+    metas: *mut Meta,
+    config: PoolConfig,
+    frames_a_chunk: u32,
+    chunks: Mutex<Vec<ChunkState>>,
+    /// One list a processor, so that they do not meet.
+    free: Box<[FreeList]>,
+    frames_free: AtomicU32,
+    chunks_active: AtomicU32,
+    chunks_retiring: AtomicU32,
+    regions: RegionLog,
+}
+
+#[repr(align(128))]
+#[derive(Default)]
+struct FreeList(Mutex<Vec<u32>>);
+
+// SAFETY: the raw pointers are to mappings owned by this value; all access to them is synchronised by the counts.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+thread_local! {
+    static LIST: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Tells the pool on which processor this thread works now.
+pub(crate) fn set_thread_processor(id: ProcessorId) {
+    LIST.set(usize::from(id.0));
+}
+
+impl FramePool {
+    /// Reserves address space. No memory is used yet.
+    ///
+    /// # Errors
+    /// What the host says when it refuses the reservation.
+    pub fn new(config: PoolConfig) -> std::io::Result<Self> {
+        assert!(config.chunk_bytes.is_power_of_two() && config.chunk_bytes >= FRAME_BYTES as u64);
+        assert!(config.bytes_max.is_multiple_of(config.chunk_bytes) && config.bytes_max > 0);
+        assert!(config.bytes_max / config.chunk_bytes <= CHUNKS_MAX);
+        let frames = config.bytes_max / FRAME_BYTES as u64;
+        let base = reserve(config.bytes_max as usize, config.chunk_bytes.min(HUGE_PAGE_BYTES) as usize)?;
+        let metas = reserve(frames as usize * size_of::<Meta>(), 4096)?.cast();
+        if config.huge_pages {
+            // SAFETY: our own fresh mapping. Failure only means small pages.
+            unsafe { libc::madvise(base.cast(), config.bytes_max as usize, libc::MADV_HUGEPAGE) };
+        }
+        let chunks = (config.bytes_max / config.chunk_bytes) as usize;
+        Ok(FramePool {
+            shared: Box::new(Shared {
+                base,
+                metas,
+                config,
+                frames_a_chunk: (config.chunk_bytes / FRAME_BYTES as u64) as u32,
+                chunks: Mutex::new(vec![ChunkState::Empty; chunks]),
+                free: (0..config.processors.max(1)).map(|_| FreeList::default()).collect(),
+                frames_free: AtomicU32::new(0),
+                chunks_active: AtomicU32::new(0),
+                chunks_retiring: AtomicU32::new(0),
+                regions: RegionLog::new(config.processors),
+            }),
+        })
+    }
+
+    /// Takes up to `count` free frames; fewer when there are not so many. Their content is whatever it was.
+    pub fn take(&self, count: usize, into: &mut Frames) {
+        self.shared.take(count, into);
+    }
+
+    /// Takes another chunk from the host, if the pool holds fewer than `chunks_max`. Tells whether it did.
+    pub fn grow(&self, chunks_max: u32) -> bool {
+        self.shared.grow(chunks_max)
+    }
+
+    /// The largest number of chunks that it may ever hold.
+    pub fn chunks_max(&self) -> u32 {
+        (self.shared.config.bytes_max / self.shared.config.chunk_bytes) as u32
+    }
+
+    /// Chunks that it holds and will keep.
+    pub fn chunks_active(&self) -> u32 {
+        self.shared.chunks_active.load(Ordering::Relaxed)
+    }
+
+    /// Chunks that it is about to give back.
+    pub fn chunks_retiring(&self) -> u32 {
+        self.shared.chunks_retiring.load(Ordering::Relaxed)
+    }
+
+    /// Bytes in a chunk.
+    pub fn chunk_bytes(&self) -> u64 {
+        self.shared.config.chunk_bytes
+    }
+
+    /// Bytes that it holds of the host's memory, without its book-keeping.
+    pub fn bytes_held(&self) -> u64 {
+        u64::from(self.chunks_active() + self.chunks_retiring()) * self.chunk_bytes()
+    }
+
+    /// Frames that nobody has.
+    pub fn frames_free(&self) -> u32 {
+        self.shared.frames_free.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of book-keeping for each frame.
+    pub const fn bookkeeping_bytes_a_frame() -> usize {
+        size_of::<Meta>()
+    }
+
+    /// Stops handing out the frames of a chunk, and names those that are in use. `None` when there is no chunk to
+    /// retire. The chunk furthest from the start goes first.
+    pub(crate) fn retire(&self) -> Option<Vec<FrameNo>> {
+        self.shared.retire()
+    }
+
+    /// Turns a number that [`FrameRef::into_no`] gave back into the share it stood for.
+    ///
+    /// # Safety
+    /// The number must come from `into_no` of a frame of this pool, and be turned back once.
+    pub(crate) unsafe fn adopt(&self, no: FrameNo) -> FrameRef {
+        FrameRef { pool: &*self.shared, no }
+    }
+
+    /// Another share in a frame of which the caller (the cache, under its lock) keeps the number.
+    ///
+    /// # Safety
+    /// The frame must have a share that is not given up meanwhile.
+    pub(crate) unsafe fn share(&self, no: FrameNo) -> FrameRef {
+        self.shared.retain(no);
+        FrameRef { pool: &*self.shared, no }
+    }
+
+    /// How many shares a frame has.
+    pub(crate) fn references(&self, no: FrameNo) -> u32 {
+        self.shared.references(no)
+    }
+
+    /// Which block of the cache a frame holds, if it does.
+    pub(crate) fn owner(&self, no: FrameNo) -> Option<u64> {
+        let key = self.shared.meta(no).owner.load(Ordering::Relaxed);
+        (key != NO_OWNER).then_some(key)
+    }
+
+    /// Notes which block a frame holds.
+    pub(crate) fn set_owner(&self, no: FrameNo, key: u64) {
+        self.shared.meta(no).owner.store(key, Ordering::Relaxed);
+    }
+
+    /// Changes whenever a processor has regions to offer or withdraw.
+    pub(crate) fn region_changes(&self) -> u64 {
+        self.shared.regions.version()
+    }
+
+    /// Lets a processor's machine know the changes after `seen`; returns what it has seen now.
+    pub(crate) fn follow_regions(&self, seen: u64, id: ProcessorId, machine: &mut dyn Machine) -> u64 {
+        let shared = &*self.shared;
+        shared.regions.follow(seen, id, machine, |chunk| shared.region(chunk), |chunk| shared.give_back(chunk))
+    }
+}
+
+impl Drop for FramePool {
+    fn drop(&mut self) {
+        let held =
+            self.shared.chunks_active.load(Ordering::Acquire) + self.shared.chunks_retiring.load(Ordering::Acquire);
+        let frames = u64::from(held) * u64::from(self.shared.frames_a_chunk);
+        if u64::from(self.shared.frames_free.load(Ordering::Acquire)) < frames {
+            // Somebody still has a share: its memory must stay. Only a caller that outlives the kernel does that.
+            let empty = Box::new(Shared::unmapped(self.shared.config));
+            std::mem::forget(std::mem::replace(&mut self.shared, empty));
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn address(&self, no: FrameNo) -> *mut u8 {
+        self.base.wrapping_add(no.0 as usize * FRAME_BYTES)
+    }
+
+    pub(super) fn region_of(&self, no: FrameNo) -> RegionId {
+        RegionId((no.0 / self.frames_a_chunk) as u16)
+    }
+
+    pub(super) fn references(&self, no: FrameNo) -> u32 {
+        self.meta(no).references.load(Ordering::Acquire)
+    }
+
+    pub(super) fn retain(&self, no: FrameNo) {
+        self.meta(no).references.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn release(&self, no: FrameNo) {
+        if self.meta(no).references.fetch_sub(1, Ordering::Release) == 1 {
+            fence(Ordering::Acquire);
+            self.put_back(no);
+        }
+    }
+
+    fn unmapped(config: PoolConfig) -> Self {
+        Shared {
+            base: ptr::null_mut(),
+            metas: ptr::null_mut(),
+            config,
+            frames_a_chunk: 1,
+            chunks: Mutex::default(),
+            free: Box::default(),
+            frames_free: AtomicU32::new(0),
+            chunks_active: AtomicU32::new(0),
+            chunks_retiring: AtomicU32::new(0),
+            regions: RegionLog::new(0),
+        }
+    }
+
+    fn meta(&self, no: FrameNo) -> &Meta {
+        debug_assert!(u64::from(no.0) < self.config.bytes_max / FRAME_BYTES as u64);
+        // SAFETY: every frame number handed out lies in the reservation; zeroed memory is a valid `Meta`.
+        unsafe { &*self.metas.add(no.0 as usize) }
+    }
+
+    fn list(&self, index: usize) -> MutexGuard<'_, Vec<u32>> {
+        self.free[index % self.free.len()].0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, count: usize, into: &mut Frames) {
+        let own = LIST.get();
+        let mut left = count;
+        for step in 0..self.free.len() {
+            if left == 0 {
+                return;
+            }
+            let mut list = self.list(own + step);
+            let taken = left.min(list.len());
+            let from = list.len() - taken;
+            for no in list.drain(from..).rev() {
+                let no = FrameNo(no);
+                let meta = self.meta(no);
+                meta.references.store(1, Ordering::Relaxed);
+                meta.owner.store(NO_OWNER, Ordering::Relaxed);
+                into.push(FrameRef { pool: self, no });
+            }
+            self.frames_free.fetch_sub(taken as u32, Ordering::Relaxed);
+            left -= taken;
+        }
+    }
+
+    fn put_back(&self, no: FrameNo) {
+        // While nothing retires (nearly always), the chunk table is not touched.
+        if self.chunks_retiring.load(Ordering::SeqCst) > 0 && self.count_in_if_retiring(no) {
+            return;
+        }
+        let mut list = self.list(LIST.get());
+        list.push(no.0);
+        self.frames_free.fetch_add(1, Ordering::Relaxed);
+        drop(list);
+        if self.chunks_retiring.load(Ordering::SeqCst) > 0 {
+            self.sweep_retired();
+        }
+    }
+
+    fn count_in_if_retiring(&self, no: FrameNo) -> bool {
+        let chunk = (no.0 / self.frames_a_chunk) as usize;
+        let mut chunks = self.chunks();
+        let ChunkState::Retiring { free } = &mut chunks[chunk] else { return false };
+        *free += 1;
+        self.frames_free.fetch_add(1, Ordering::Relaxed);
+        let empty = *free == self.frames_a_chunk;
+        if empty {
+            chunks[chunk] = ChunkState::Withdrawing;
+            self.regions.withdraw(chunk as u32);
+        }
+        true
+    }
+
+    /// Takes frames of retiring chunks out of the free lists.
+    fn sweep_retired(&self) {
+        let mut chunks = self.chunks();
+        for index in 0..self.free.len() {
+            self.list(index).retain(|&no| match &mut chunks[(no / self.frames_a_chunk) as usize] {
+                ChunkState::Retiring { free } => {
+                    *free += 1;
+                    false
+                }
+                _ => true,
+            });
+        }
+        for (chunk, state) in chunks.iter_mut().enumerate() {
+            if *state == (ChunkState::Retiring { free: self.frames_a_chunk }) {
+                *state = ChunkState::Withdrawing;
+                self.regions.withdraw(chunk as u32);
+            }
+        }
+    }
+
+    fn grow(&self, chunks_max: u32) -> bool {
+        let mut chunks = self.chunks();
+        if self.chunks_active.load(Ordering::Relaxed) >= chunks_max {
+            return false;
+        }
+        let Some(chunk) = chunks.iter().position(|c| *c == ChunkState::Empty) else { return false };
+        chunks[chunk] = ChunkState::Active;
+        self.chunks_active.fetch_add(1, Ordering::Relaxed);
+        if self.config.register {
+            self.regions.offer(chunk as u32);
+        }
+        let first = chunk as u32 * self.frames_a_chunk;
+        // In reverse: the list is taken from its end, and neighbours in memory make short vectors.
+        self.list(LIST.get()).extend((first..first + self.frames_a_chunk).rev());
+        self.frames_free.fetch_add(self.frames_a_chunk, Ordering::Relaxed);
+        true
+    }
+
+    fn retire(&self) -> Option<Vec<FrameNo>> {
+        let mut chunks = self.chunks();
+        let chunk = chunks.iter().rposition(|c| *c == ChunkState::Active)?;
+        chunks[chunk] = ChunkState::Retiring { free: 0 };
+        self.chunks_active.fetch_sub(1, Ordering::SeqCst);
+        self.chunks_retiring.fetch_add(1, Ordering::SeqCst);
+        drop(chunks);
+        self.sweep_retired();
+        let first = chunk as u32 * self.frames_a_chunk;
+        Some((first..first + self.frames_a_chunk).map(FrameNo).filter(|&no| self.references(no) > 0).collect())
+    }
+
+    /// All processors have withdrawn the chunk: its memory goes back to the host.
+    fn give_back(&self, chunk: u32) {
+        let mut chunks = self.chunks();
+        debug_assert_eq!(chunks[chunk as usize], ChunkState::Withdrawing);
+        let bytes = self.config.chunk_bytes as usize;
+        // SAFETY: the chunk lies in our mapping, and none of its frames has a share: nobody looks at it.
+        unsafe { libc::madvise(self.base.add(chunk as usize * bytes).cast(), bytes, libc::MADV_DONTNEED) };
+        chunks[chunk as usize] = ChunkState::Empty;
+        self.chunks_retiring.fetch_sub(1, Ordering::SeqCst);
+        self.frames_free.fetch_sub(self.frames_a_chunk, Ordering::Relaxed);
+    }
+
+    fn region(&self, chunk: u32) -> machine::Region {
+        let len = self.config.chunk_bytes as usize;
+        machine::Region { id: RegionId(chunk as u16), base: self.base.wrapping_add(chunk as usize * len), len }
+    }
+
+    fn chunks(&self) -> MutexGuard<'_, Vec<ChunkState>> {
+        self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if self.base.is_null() {
+            return;
+        }
+        let frames = self.config.bytes_max as usize / FRAME_BYTES;
+        // SAFETY: both mappings are ours, and the pool's drop made sure that no share is left.
+        unsafe {
+            libc::munmap(self.base.cast(), self.config.bytes_max as usize);
+            libc::munmap(self.metas.cast(), frames * size_of::<Meta>());
+        }
+    }
+}
+
+/// Reserves `len` bytes of zeroed, unused memory whose address is a multiple of `align`.
+fn reserve(len: usize, align: usize) -> std::io::Result<*mut u8> {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a fresh anonymous mapping touches nobody's memory.
+    let raw = unsafe { libc::mmap(ptr::null_mut(), len + align, prot, flags, -1, 0) };
+    if raw == libc::MAP_FAILED {
+        return Err(std::io::Error::last_os_error());
+    }
+    let start = raw as usize;
+    let aligned = start.next_multiple_of(align);
+    let end = (aligned + len).next_multiple_of(4096);
+    // SAFETY: head and tail of the mapping just made, which nobody has seen.
+    unsafe {
+        if aligned > start {
+            libc::munmap(raw, aligned - start);
+        }
+        if start + len + align > end {
+            libc::munmap(end as *mut libc::c_void, start + len + align - end);
+        }
+    }
+    Ok(aligned as *mut u8)
+}

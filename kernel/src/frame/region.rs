@@ -1,0 +1,100 @@
+//! Which chunks every processor's machine has to know of: an ordered log that each processor follows.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use machine::{Machine, Region, RegionId};
+use policy::unit::ProcessorId;
+
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Offer(u32),
+    /// With the number of processors that have yet to withdraw.
+    Withdraw {
+        chunk: u32,
+        left: u16,
+    },
+}
+
+#[derive(Default)]
+struct Log {
+    /// Changes after number `first`.
+    changes: VecDeque<Change>,
+    first: u64,
+    /// What each processor has seen.
+    seen: Vec<u64>,
+}
+
+pub(super) struct RegionLog {
+    log: Mutex<Log>,
+    version: AtomicU64,
+}
+
+impl RegionLog {
+    pub(super) fn new(processors: u16) -> Self {
+        let log = Log { seen: vec![0; usize::from(processors)], ..Log::default() };
+        RegionLog { log: Mutex::new(log), version: AtomicU64::new(0) }
+    }
+
+    pub(super) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    pub(super) fn offer(&self, chunk: u32) {
+        self.append(|_| Change::Offer(chunk));
+    }
+
+    pub(super) fn withdraw(&self, chunk: u32) {
+        self.append(|log| Change::Withdraw { chunk, left: log.seen.len() as u16 });
+    }
+
+    fn append(&self, change: impl FnOnce(&Log) -> Change) {
+        let mut log = self.lock();
+        let change = change(&log);
+        log.changes.push_back(change);
+        self.version.store(log.first + log.changes.len() as u64, Ordering::Release);
+    }
+
+    /// Passes the changes after `seen` to one processor's machine. `all_withdrawn` is told of each chunk that this
+    /// processor was the last to withdraw.
+    pub(super) fn follow(
+        &self,
+        seen: u64,
+        id: ProcessorId,
+        machine: &mut dyn Machine,
+        region: impl Fn(u32) -> Region,
+        all_withdrawn: impl Fn(u32),
+    ) -> u64 {
+        let mut log = self.lock();
+        let mut free = Vec::new();
+        let from = (seen - log.first) as usize;
+        for change in log.changes.iter_mut().skip(from) {
+            match change {
+                Change::Offer(chunk) => machine.offer_region(region(*chunk)),
+                Change::Withdraw { chunk, left } => {
+                    machine.withdraw_region(RegionId(*chunk as u16));
+                    *left -= 1;
+                    if *left == 0 {
+                        free.push(*chunk);
+                    }
+                }
+            }
+        }
+        let now = log.first + log.changes.len() as u64;
+        log.seen[usize::from(id.0)] = now;
+        let all = log.seen.iter().copied().min().unwrap_or(now);
+        while log.first < all {
+            log.changes.pop_front();
+            log.first += 1;
+        }
+        drop(log);
+        // Outside the log's lock: the chunk table's comes before it.
+        free.into_iter().for_each(all_withdrawn);
+        now
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,64 @@
+//! The cache's size follows the host's memory (WS-2): memory is borrowed, and given back before others suffer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use policy::sizing::Sizing;
+
+use crate::frame::{FrameNo, Frames};
+use crate::kernel::Kernel;
+use crate::processor::Processor;
+
+/// Between two looks at the host's memory. Twenty looks fit into the second within which memory is given back.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Blocks vacated between two looks at the other tasks.
+const VACATE_AT_ONCE: usize = 512;
+
+/// Follows the host's memory for as long as the processor runs.
+pub(crate) async fn follow_memory(cpu: Processor) {
+    let kernel = Arc::clone(cpu.kernel());
+    let Some(config) = kernel.config().sizing.clone() else { return };
+    let mut sizing = Sizing::new(config);
+    let mut leaving = Vec::new();
+    loop {
+        let facts = cpu.machine(|machine| machine.memory());
+        let held = kernel.frames().bytes_held();
+        let target = sizing.on_sample(cpu.now(), facts, held);
+        kernel.set_chunks_target(u32::try_from(target / kernel.frames().chunk_bytes()).unwrap_or(u32::MAX));
+        shrink(&cpu, &kernel, &mut leaving).await;
+        cpu.sleep(SAMPLE_INTERVAL).await;
+    }
+}
+
+/// Retires chunks until the pool will hold no more than its target. `leaving` are the frames of retired chunks that
+/// could not be freed yet: somebody was transferring from or into them.
+async fn shrink(cpu: &Processor, kernel: &Kernel, leaving: &mut Vec<FrameNo>) {
+    vacate(cpu, kernel, leaving).await;
+    while kernel.frames().chunks_active() > kernel.chunks_target() {
+        let Some(mut in_use) = kernel.frames().retire() else { break };
+        vacate(cpu, kernel, &mut in_use).await;
+        leaving.append(&mut in_use);
+    }
+    if kernel.frames().chunks_retiring() > 0 {
+        kernel.wake_processors();
+    }
+}
+
+/// Frees what can be freed of `frames`, which all lie in retired chunks, and leaves the others in it.
+async fn vacate(cpu: &Processor, kernel: &Kernel, frames: &mut Vec<FrameNo>) {
+    let pool = kernel.frames();
+    let mut stuck = Vec::new();
+    for some in frames.chunks(VACATE_AT_ONCE) {
+        stuck.extend(some.iter().copied().filter(|&frame| {
+            let Some(owner) = pool.owner(frame) else { return pool.references(frame) > 0 };
+            let spare = || {
+                let mut one = Frames::new();
+                kernel.try_allocate(1, &mut one).then(|| one.pop()).flatten()
+            };
+            !kernel.cache().vacate(owner, frame, pool, spare) && pool.references(frame) > 0
+        }));
+        cpu.yield_now().await;
+    }
+    *frames = stuck;
+}

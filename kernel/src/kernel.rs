@@ -1,0 +1,297 @@
+//! What all processors share: frames, cache, queues, switches.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use policy::cache::Kind;
+use policy::unit::{BLOCK_BYTES, DeviceId, ProcessorId};
+
+use crate::cache::Cache;
+use crate::frame::{FramePool, FrameRef, Frames, PoolConfig};
+use crate::processor::{Mailbox, Processor};
+use crate::queue::DiskQueue;
+use crate::switches::Switches;
+use crate::wait::WaitList;
+
+/// Frames evicted at least, when any must be: the lock and the policy's work are shared by so many.
+const EVICTIONS_MIN: usize = 32;
+
+/// How often somebody who waits for memory looks again, apart from being woken.
+const MEMORY_RETRY: Duration = Duration::from_millis(1);
+
+/// Shards of the cache for each processor: few enough to be cheap, many enough that two processors seldom meet.
+const SHARDS_A_PROCESSOR: usize = 16;
+
+/// How a kernel is made.
+#[derive(Clone, Debug)]
+pub struct KernelConfig {
+    /// Processors that will be made for it.
+    pub processors: u16,
+    /// The cache holds at most this much. Bytes.
+    pub memory_max: u64,
+    /// The unit in which memory is taken and given back. Bytes, a power of two; `None` chooses by `memory_max`.
+    pub chunk_bytes: Option<u64>,
+    /// Follow the memory pressure of the host (WS-2)? Otherwise the cache may always be as large as `memory_max`.
+    pub sizing: Option<policy::sizing::Config>,
+    /// How dirty blocks are written.
+    pub write_back: policy::writeback::Config,
+    /// The techniques that are on.
+    pub switches: Switches,
+}
+
+/// What all processors share.
+pub struct Kernel {
+    frames: FramePool,
+    cache: Cache,
+    config: KernelConfig,
+    mailboxes: Box<[OnceLock<Arc<Mailbox>>]>,
+    /// Chunks that the pool may hold now.
+    chunks_target: AtomicU32,
+    /// Blocks that are newer than on their devices, over all volumes.
+    dirty_blocks: AtomicU64,
+    /// Who waits for memory or for fewer dirty blocks.
+    memory_wait: WaitList,
+    /// Who writes back, and would do it at once when memory is short.
+    write_back_wait: WaitList,
+    /// Somebody waits for memory that only write-back can free.
+    memory_short: AtomicU32,
+    devices: Mutex<DeviceNumbers>,
+    queues: Mutex<BTreeMap<u64, Arc<DiskQueue>>>,
+    zero_frame: OnceLock<FrameRef>,
+}
+
+#[derive(Default)]
+struct DeviceNumbers {
+    next: u16,
+    returned: Vec<u16>,
+}
+
+/// Why a kernel could not be made, or a device not be added.
+#[derive(Debug, thiserror::Error)]
+pub enum KernelError {
+    /// The address space for the cache.
+    #[error("cannot reserve {bytes} bytes of address space for the cache: {source}")]
+    Reserve {
+        /// How much was asked for.
+        bytes: u64,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// 65,536 devices are open.
+    #[error("too many devices are open (65536)")]
+    TooManyDevices,
+}
+
+impl Kernel {
+    /// A kernel without processors yet: make [`KernelConfig::processors`] of them.
+    ///
+    /// # Errors
+    /// [`KernelError::Reserve`] when the host refuses the address space.
+    pub fn new(config: KernelConfig) -> Result<Arc<Self>, KernelError> {
+        let chunk = config.chunk_bytes.unwrap_or_else(|| chunk_bytes_for(config.memory_max));
+        let bytes_max = config.memory_max.max(chunk).next_multiple_of(chunk);
+        let frames = FramePool::new(PoolConfig {
+            bytes_max,
+            chunk_bytes: chunk,
+            huge_pages: config.switches.huge_pages,
+            register: config.switches.registered_buffers,
+            processors: config.processors,
+        })
+        .map_err(|source| KernelError::Reserve { bytes: bytes_max, source })?;
+        let kind = if config.switches.scan_resistant { Kind::S3Fifo } else { Kind::Lru };
+        let kernel = Kernel {
+            cache: Cache::new(usize::from(config.processors) * SHARDS_A_PROCESSOR, kind),
+            mailboxes: (0..config.processors).map(|_| OnceLock::new()).collect(),
+            chunks_target: AtomicU32::new(frames.chunks_max()),
+            frames,
+            config,
+            dirty_blocks: AtomicU64::new(0),
+            memory_wait: WaitList::default(),
+            write_back_wait: WaitList::default(),
+            memory_short: AtomicU32::new(0),
+            devices: Mutex::default(),
+            queues: Mutex::default(),
+            zero_frame: OnceLock::new(),
+        };
+        kernel.set_chunks_target(kernel.frames.chunks_max());
+        Ok(Arc::new(kernel))
+    }
+
+    /// Its frames.
+    pub fn frames(&self) -> &FramePool {
+        &self.frames
+    }
+
+    /// Its buffer cache.
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// The techniques that are on.
+    pub fn switches(&self) -> &Switches {
+        &self.config.switches
+    }
+
+    /// How it was made.
+    pub fn config(&self) -> &KernelConfig {
+        &self.config
+    }
+
+    /// How many processors it has.
+    pub fn processors(&self) -> u16 {
+        self.config.processors
+    }
+
+    /// The mailbox of a processor.
+    ///
+    /// # Panics
+    /// When that processor was not made yet.
+    pub fn mailbox(&self, id: ProcessorId) -> &Arc<Mailbox> {
+        self.mailboxes[usize::from(id.0)].get().expect("every processor enrolls before tasks run")
+    }
+
+    /// All processors that were made.
+    pub fn mailboxes(&self) -> impl Iterator<Item = &Arc<Mailbox>> {
+        self.mailboxes.iter().filter_map(OnceLock::get)
+    }
+
+    pub(crate) fn enroll(&self, mailbox: Arc<Mailbox>) {
+        let slot = &self.mailboxes[usize::from(mailbox.id().0)];
+        assert!(slot.set(mailbox).is_ok(), "a processor was made twice");
+    }
+
+    /// Frames for `count` blocks, with arbitrary content. Waits until there is memory.
+    pub async fn allocate(&self, cpu: &Processor, count: usize) -> Frames {
+        let mut frames = Frames::new();
+        loop {
+            if self.try_allocate(count, &mut frames) {
+                return frames;
+            }
+            // Nobody may sit on half of what it needs while another sits on the other half.
+            frames.clear();
+            self.memory_short.fetch_add(1, Ordering::SeqCst);
+            self.write_back_wait.wake_all();
+            cpu.sleep(MEMORY_RETRY).await;
+            self.memory_short.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Fills `into` up to `count` frames if they can be had without waiting; tells whether it has so many now.
+    pub fn try_allocate(&self, count: usize, into: &mut Frames) -> bool {
+        loop {
+            self.frames.take(count.saturating_sub(into.len()), into);
+            let missing = count.saturating_sub(into.len());
+            if missing == 0 {
+                return true;
+            }
+            if self.frames.grow(self.chunks_target.load(Ordering::Relaxed)) {
+                continue;
+            }
+            if self.cache.evict(missing.max(EVICTIONS_MIN), &self.frames) == 0 {
+                return false;
+            }
+        }
+    }
+
+    /// A frame full of zeroes, shared by all who need one.
+    pub(crate) async fn zero_frame(&self, cpu: &Processor) -> FrameRef {
+        if let Some(frame) = self.zero_frame.get() {
+            return frame.clone();
+        }
+        let mut frame = self.allocate(cpu, 1).await.remove(0);
+        if let Some(bytes) = frame.bytes_mut() {
+            bytes.fill(0);
+        }
+        self.zero_frame.get_or_init(|| frame).clone()
+    }
+
+    /// Blocks that the cache may hold now.
+    pub fn cache_blocks(&self) -> u64 {
+        u64::from(self.chunks_target.load(Ordering::Relaxed)) * self.frames.chunk_bytes() / BLOCK_BYTES
+    }
+
+    /// Blocks newer than on their devices.
+    pub fn dirty_blocks(&self) -> u64 {
+        self.dirty_blocks.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn dirty_facts(&self) -> policy::writeback::DirtyFacts {
+        policy::writeback::DirtyFacts { dirty_blocks: self.dirty_blocks(), cache_blocks: self.cache_blocks() }
+    }
+
+    pub(crate) fn add_dirty(&self, blocks: u64) {
+        self.dirty_blocks.fetch_add(blocks, Ordering::Relaxed);
+    }
+
+    pub(crate) fn subtract_dirty(&self, blocks: u64) {
+        self.dirty_blocks.fetch_sub(blocks, Ordering::Relaxed);
+        self.memory_wait.wake_all();
+    }
+
+    pub(crate) fn memory_wait(&self) -> &WaitList {
+        &self.memory_wait
+    }
+
+    pub(crate) fn write_back_wait(&self) -> &WaitList {
+        &self.write_back_wait
+    }
+
+    /// Does somebody wait for memory that only write-back can free?
+    pub(crate) fn is_memory_short(&self) -> bool {
+        self.memory_short.load(Ordering::SeqCst) > 0
+    }
+
+    pub(crate) fn chunks_target(&self) -> u32 {
+        self.chunks_target.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_chunks_target(&self, chunks: u32) {
+        let chunks = chunks.clamp(1, self.frames.chunks_max());
+        self.chunks_target.store(chunks, Ordering::Relaxed);
+        self.cache.set_capacity(self.cache_blocks());
+    }
+
+    pub(crate) fn number_device(&self) -> Result<DeviceId, KernelError> {
+        let mut devices = lock(&self.devices);
+        if let Some(number) = devices.returned.pop() {
+            return Ok(DeviceId(number));
+        }
+        let number = devices.next;
+        devices.next = number.checked_add(1).ok_or(KernelError::TooManyDevices)?;
+        Ok(DeviceId(number))
+    }
+
+    pub(crate) fn return_device(&self, device: DeviceId) {
+        self.cache.forget_device(device, &self.frames);
+        lock(&self.devices).returned.push(device.0);
+    }
+
+    /// Makes every processor look at what the frame pool offers and withdraws, parked or not.
+    pub(crate) fn wake_processors(&self) {
+        self.mailboxes().for_each(|mailbox| mailbox.start(drop));
+    }
+
+    /// The request queue of a physical disk, made when first asked for.
+    pub fn queue_of_disk(&self, disk: u64, make: impl FnOnce() -> DiskQueue) -> Arc<DiskQueue> {
+        Arc::clone(lock(&self.queues).entry(disk).or_insert_with(|| Arc::new(make())))
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        self.zero_frame.take();
+        self.cache.clear(&self.frames);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A huge page, or as many as keep the number of chunks within what can be registered.
+fn chunk_bytes_for(memory_max: u64) -> u64 {
+    let least = memory_max.div_ceil(crate::frame::CHUNKS_MAX).next_power_of_two();
+    least.max(crate::frame::HUGE_PAGE_BYTES)
+}

@@ -1,0 +1,24 @@
+//! The I/O path: processors and tasks, frames, buffer cache, request queues, devices, volumes.
+//!
+//! Services (crate `nbd`) see a [`Volume`] and a [`Processor`]; they never see a device or the machine's operations
+//! on disks. Runs unchanged on every [`machine::Machine`].
+
+pub mod cache;
+pub mod device;
+pub mod frame;
+mod housekeeping;
+mod kernel;
+pub mod operation;
+pub mod processor;
+pub mod queue;
+pub mod request;
+pub mod switches;
+pub mod volume;
+pub mod wait;
+
+pub use frame::{FRAME_BYTES, FrameRef, Frames};
+pub use kernel::{Kernel, KernelConfig};
+pub use operation::Hold;
+pub use processor::Processor;
+pub use switches::Switches;
+pub use volume::Volume;

@@ -1,0 +1,447 @@
+//! A processor: one machine, its tasks, its timers, its operations.
+//!
+//! A task stays on the processor that started it. Another processor reaches it by its waker, or starts a new one
+//! here with [`Processor::spawn_on`].
+
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use machine::{Completion, Connection, Doorbell, Errno, Listener, Machine, Op, Park, Segments};
+use policy::unit::{Instant, ProcessorId};
+use slab::Slab;
+
+use crate::Kernel;
+use crate::frame::set_thread_processor;
+use crate::housekeeping;
+use crate::operation::{Hold, Operations};
+
+/// Rounds of ready tasks between two looks at the machine.
+const TASKS_A_TURN_MAX: usize = 256;
+
+thread_local! {
+    static CURRENT: RefCell<Option<Processor>> = const { RefCell::new(None) };
+}
+
+type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
+type Start = Box<dyn FnOnce(Processor) + Send>;
+
+/// One processor. Cheap to clone; not `Send`: it never leaves its thread.
+#[derive(Clone)]
+pub struct Processor(Rc<Inner>);
+
+struct Inner {
+    machine: RefCell<Box<dyn Machine>>,
+    kernel: Arc<Kernel>,
+    mailbox: Arc<Mailbox>,
+    tasks: RefCell<Slab<Task>>,
+    ready: RefCell<VecDeque<Arc<TaskWaker>>>,
+    timers: RefCell<BinaryHeap<Reverse<Timer>>>,
+    operations: Rc<Operations>,
+    completions: RefCell<Vec<Completion>>,
+    regions_seen: Cell<u64>,
+    serial: Cell<u64>,
+}
+
+struct Task {
+    future: Option<LocalFuture>,
+    waker: Arc<TaskWaker>,
+}
+
+/// A timer: ordered by time, then by the order in which they were set.
+struct Timer {
+    at: Instant,
+    serial: u64,
+    waker: Waker,
+}
+
+impl PartialEq for Timer {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.serial) == (other.at, other.serial)
+    }
+}
+impl Eq for Timer {}
+impl PartialOrd for Timer {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Timer {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.serial).cmp(&(other.at, other.serial))
+    }
+}
+
+/// What other processors put in for one processor, and how they wake it.
+pub struct Mailbox {
+    id: ProcessorId,
+    post: Mutex<Post>,
+    has_post: AtomicBool,
+    parked: AtomicBool,
+    stopping: AtomicBool,
+    doorbell: Arc<dyn Doorbell>,
+}
+
+#[derive(Default)]
+struct Post {
+    woken: Vec<Arc<TaskWaker>>,
+    starts: Vec<Start>,
+}
+
+impl Mailbox {
+    /// Whose mailbox it is.
+    pub fn id(&self) -> ProcessorId {
+        self.id
+    }
+
+    /// Starts a task on that processor: `start` runs there.
+    pub fn start(&self, start: impl FnOnce(Processor) + Send + 'static) {
+        self.post(|post| post.starts.push(Box::new(start)));
+    }
+
+    /// Makes its [`Processor::run`] return.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.doorbell.ring();
+    }
+
+    fn post(&self, put: impl FnOnce(&mut Post)) {
+        put(&mut self.post.lock().unwrap_or_else(PoisonError::into_inner));
+        self.has_post.store(true, Ordering::SeqCst);
+        // Only a parked processor needs the doorbell (a system call); it looks again after it said that it parks.
+        if self.parked.swap(false, Ordering::SeqCst) {
+            self.doorbell.ring();
+        }
+    }
+}
+
+struct TaskWaker {
+    mailbox: Arc<Mailbox>,
+    key: usize,
+    serial: u64,
+    queued: AtomicBool,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        if self.queued.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let here = CURRENT.with_borrow(|current| match current {
+            Some(processor) if Arc::ptr_eq(&processor.0.mailbox, &self.mailbox) => {
+                processor.0.ready.borrow_mut().push_back(Arc::clone(&self));
+                true
+            }
+            _ => false,
+        });
+        if !here {
+            let mailbox = Arc::clone(&self.mailbox);
+            mailbox.post(|post| post.woken.push(self));
+        }
+    }
+}
+
+impl Processor {
+    /// A processor on `machine`, one of those of `kernel`.
+    pub fn new(machine: Box<dyn Machine>, kernel: &Arc<Kernel>) -> Self {
+        let mailbox = Arc::new(Mailbox {
+            id: machine.processor(),
+            post: Mutex::default(),
+            has_post: AtomicBool::new(false),
+            parked: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            doorbell: machine.doorbell(),
+        });
+        kernel.enroll(Arc::clone(&mailbox));
+        let processor = Processor(Rc::new(Inner {
+            machine: RefCell::new(machine),
+            kernel: Arc::clone(kernel),
+            mailbox,
+            tasks: RefCell::default(),
+            ready: RefCell::default(),
+            timers: RefCell::default(),
+            operations: Rc::default(),
+            completions: RefCell::default(),
+            regions_seen: Cell::new(0),
+            serial: Cell::new(0),
+        }));
+        if processor.id() == ProcessorId(0) {
+            processor.spawn(housekeeping::follow_memory(processor.clone()));
+        }
+        processor
+    }
+
+    /// Which one it is.
+    pub fn id(&self) -> ProcessorId {
+        self.0.mailbox.id
+    }
+
+    /// The kernel that it belongs to.
+    pub fn kernel(&self) -> &Arc<Kernel> {
+        &self.0.kernel
+    }
+
+    /// The time.
+    pub fn now(&self) -> Instant {
+        self.0.machine.borrow().now()
+    }
+
+    /// Its machine, for what is not an operation.
+    pub(crate) fn machine<T>(&self, ask: impl FnOnce(&mut dyn Machine) -> T) -> T {
+        ask(self.0.machine.borrow_mut().as_mut())
+    }
+
+    /// What its machine is, in one line.
+    pub fn describe(&self) -> String {
+        self.0.machine.borrow().describe()
+    }
+
+    /// Starts a task here.
+    pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
+        let serial = self.next_serial();
+        let mut tasks = self.0.tasks.borrow_mut();
+        let entry = tasks.vacant_entry();
+        let waker = Arc::new(TaskWaker {
+            mailbox: Arc::clone(&self.0.mailbox),
+            key: entry.key(),
+            serial,
+            queued: AtomicBool::new(true),
+        });
+        entry.insert(Task { future: Some(Box::pin(future)), waker: Arc::clone(&waker) });
+        self.0.ready.borrow_mut().push_back(waker);
+    }
+
+    /// Starts a task on processor `id`; `start` runs there and spawns what it wants.
+    pub fn spawn_on(&self, id: ProcessorId, start: impl FnOnce(Processor) + Send + 'static) {
+        if id == self.id() {
+            start(self.clone());
+        } else {
+            self.0.kernel.mailbox(id).start(start);
+        }
+    }
+
+    /// Waits until `at`.
+    pub async fn sleep_until(&self, at: Instant) {
+        let mut set = false;
+        poll_fn(|cx| {
+            if self.now() >= at {
+                return Poll::Ready(());
+            }
+            if !set {
+                set = true;
+                self.wake_at(at, cx.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Waits for `duration`.
+    pub async fn sleep(&self, duration: Duration) {
+        self.sleep_until(self.now() + duration).await;
+    }
+
+    /// Lets the other ready tasks run, and the machine deliver, before this one goes on.
+    pub async fn yield_now(&self) {
+        let mut yielded = false;
+        poll_fn(|cx| {
+            if std::mem::replace(&mut yielded, true) {
+                return Poll::Ready(());
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+
+    pub(crate) fn wake_at(&self, at: Instant, waker: Waker) {
+        let serial = self.next_serial();
+        self.0.timers.borrow_mut().push(Reverse(Timer { at, serial, waker }));
+    }
+
+    /// Starts an operation whose memory is `hold`, and waits for it.
+    ///
+    /// # Safety
+    /// Every segment of the operation must lie in the memory of `hold`, in something that lives as long as the
+    /// kernel, or be kept valid by the caller until the future completes *and* the future must then not be dropped
+    /// before.
+    pub(crate) async unsafe fn perform(&self, hold: Hold, op: Op) -> (Result<u64, Errno>, Hold) {
+        let operation = self.0.operations.begin(hold);
+        // SAFETY: the hold stays in `operations` until the completion, whether or not this future is dropped.
+        unsafe { self.0.machine.borrow_mut().start(operation.token(), op) };
+        operation.await
+    }
+
+    /// Accepts one connection.
+    ///
+    /// # Errors
+    /// The host's error number.
+    pub async fn accept(&self, listener: Listener) -> Result<Connection, Errno> {
+        // SAFETY: no memory is involved.
+        let (result, _) = unsafe { self.perform(Hold::default(), Op::Accept { listener }) }.await;
+        result.map(|connection| Connection(connection as u32))
+    }
+
+    /// Receives what has arrived into `into`, which must lie in `hold` (see [`Hold::bytes`] and
+    /// [`crate::frame::segments`]). Returns bytes received, 0 at the end of the stream, and the memory.
+    ///
+    /// # Panics
+    /// When a segment lies outside `hold`: that is a bug of the caller, not of the wire.
+    pub async fn receive(&self, connection: Connection, hold: Hold, into: Segments) -> (Result<u64, Errno>, Hold) {
+        hold.assert_holds(&into);
+        // SAFETY: just asserted.
+        unsafe { self.perform(hold, Op::Receive { connection, into }) }.await
+    }
+
+    /// Sends `from`, which must lie in `hold`. Returns bytes sent, which may be fewer than asked, and the memory.
+    ///
+    /// # Panics
+    /// When a segment lies outside `hold`: that is a bug of the caller.
+    pub async fn send(&self, connection: Connection, hold: Hold, from: Segments) -> (Result<u64, Errno>, Hold) {
+        hold.assert_holds(&from);
+        // SAFETY: just asserted.
+        unsafe { self.perform(hold, Op::Send { connection, from }) }.await
+    }
+
+    /// Ends a connection in both directions; what is under way on it completes soon.
+    pub fn shutdown(&self, connection: Connection) {
+        self.machine(|m| m.shutdown(connection));
+    }
+
+    /// Frees a connection on which nothing is under way.
+    pub fn close(&self, connection: Connection) {
+        self.machine(|m| m.close(connection));
+    }
+
+    /// Runs until [`Mailbox::stop`].
+    pub fn run(&self) {
+        while !self.0.mailbox.stopping.load(Ordering::SeqCst) {
+            self.turn();
+        }
+    }
+
+    /// One round: takes post and completions, wakes due timers, runs the ready tasks. Parks first when there is
+    /// nothing to do.
+    pub fn turn(&self) {
+        let before = CURRENT.replace(Some(self.clone()));
+        set_thread_processor(self.id());
+        self.0.mailbox.parked.store(false, Ordering::SeqCst);
+        self.follow_regions();
+        self.take_post();
+        self.enter();
+        self.fire_timers();
+        self.run_ready();
+        CURRENT.set(before);
+    }
+
+    /// Drops all tasks, as at a crash. Operations under way keep their memory until they end.
+    pub fn abandon(&self) {
+        let tasks = self.0.tasks.take();
+        self.0.ready.borrow_mut().clear();
+        drop(tasks);
+        self.0.timers.borrow_mut().clear();
+    }
+
+    /// Operations under way, for shutting down in order.
+    pub fn operations_under_way(&self) -> usize {
+        self.0.operations.under_way()
+    }
+
+    fn next_serial(&self) -> u64 {
+        self.0.serial.set(self.0.serial.get() + 1);
+        self.0.serial.get()
+    }
+
+    fn enter(&self) {
+        let mut park = Park::No;
+        if self.0.ready.borrow().is_empty() {
+            self.0.mailbox.parked.store(true, Ordering::SeqCst);
+            if !self.0.mailbox.has_post.load(Ordering::SeqCst) {
+                park = Park::Until(self.0.timers.borrow().peek().map(|Reverse(timer)| timer.at));
+            }
+        }
+        let mut done = self.0.completions.take();
+        self.0.machine.borrow_mut().enter(park, &mut done);
+        if !done.is_empty() {
+            // Otherwise it stays parked until its next turn: a machine may return before the wait is over.
+            self.0.mailbox.parked.store(false, Ordering::SeqCst);
+        }
+        self.take_post();
+        for completion in done.drain(..) {
+            self.0.operations.complete(completion);
+        }
+        self.0.completions.replace(done);
+    }
+
+    fn take_post(&self) {
+        if !self.0.mailbox.has_post.load(Ordering::SeqCst) {
+            return;
+        }
+        self.0.mailbox.has_post.store(false, Ordering::SeqCst);
+        let post = std::mem::take(&mut *self.0.mailbox.post.lock().unwrap_or_else(PoisonError::into_inner));
+        self.0.ready.borrow_mut().extend(post.woken);
+        for start in post.starts {
+            start(self.clone());
+        }
+    }
+
+    fn fire_timers(&self) {
+        if self.0.timers.borrow().is_empty() {
+            return;
+        }
+        let now = self.now();
+        loop {
+            let due = {
+                let mut timers = self.0.timers.borrow_mut();
+                match timers.peek() {
+                    Some(Reverse(timer)) if timer.at <= now => timers.pop(),
+                    _ => None,
+                }
+            };
+            let Some(Reverse(timer)) = due else { return };
+            timer.waker.wake();
+        }
+    }
+
+    fn run_ready(&self) {
+        for _ in 0..TASKS_A_TURN_MAX {
+            let Some(waker) = self.0.ready.borrow_mut().pop_front() else { return };
+            self.run_task(waker);
+        }
+    }
+
+    fn run_task(&self, waker: Arc<TaskWaker>) {
+        let (key, serial) = (waker.key, waker.serial);
+        let future = match self.0.tasks.borrow_mut().get_mut(key) {
+            Some(task) if task.waker.serial == serial => task.future.take(),
+            _ => None,
+        };
+        let Some(mut future) = future else { return };
+        waker.queued.store(false, Ordering::Release);
+        let waker = Waker::from(waker);
+        if future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
+            drop(future);
+            self.0.tasks.borrow_mut().remove(key);
+        } else if let Some(task) = self.0.tasks.borrow_mut().get_mut(key) {
+            task.future = Some(future);
+        }
+    }
+
+    /// Offers and withdraws regions as the frame pool grew and shrank.
+    fn follow_regions(&self) {
+        let pool = self.0.kernel.frames();
+        if self.0.regions_seen.get() == pool.region_changes() {
+            return;
+        }
+        let mut machine = self.0.machine.borrow_mut();
+        let seen = pool.follow_regions(self.0.regions_seen.get(), self.id(), machine.as_mut());
+        self.0.regions_seen.set(seen);
+    }
+}

@@ -1,0 +1,304 @@
+//! The request queue of one physical disk: every file and volume on it goes through here (WS-3, WS-4).
+//!
+//! Whoever brings a request, or completes one, takes from the queue what the disk may have next and gives it to the
+//! disk. Lock order: the queue's lock is taken alone.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use machine::{Errno, SeekTarget};
+use policy::queue::{Arrival, Batch, BatchId, Config, Kind, Queue, RequestId, StreamId};
+use policy::unit::{ByteOffset, ByteRange, Class, Stability};
+use slab::Slab;
+
+use crate::device::{Device, DeviceFacts, DeviceRef, Work};
+use crate::frame::Frames;
+use crate::processor::Processor;
+use crate::request::{Action, Request};
+
+/// The queue of one disk.
+pub struct DiskQueue {
+    state: Mutex<State>,
+    streams: AtomicU32,
+}
+
+struct State {
+    policy: Queue,
+    waiting: Slab<Waiting>,
+    counters: QueueCounters,
+}
+
+/// What a queue has done since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueCounters {
+    /// Requests that came.
+    pub requests: u64,
+    /// Transfers given to the disk for them.
+    pub batches: u64,
+}
+
+struct Waiting {
+    request: Option<Request>,
+    stream: StreamId,
+    below: DeviceRef,
+    end: Arc<End>,
+}
+
+/// Where the one who brought a request learns how it ended.
+#[derive(Default)]
+struct End {
+    state: Mutex<EndState>,
+}
+
+#[derive(Default)]
+struct EndState {
+    result: Option<Result<(), Errno>>,
+    waker: Option<Waker>,
+}
+
+/// Requests that go to the disk as one.
+struct Issue {
+    batch: BatchId,
+    below: DeviceRef,
+    members: Vec<(Request, Arc<End>)>,
+}
+
+impl DiskQueue {
+    /// An empty queue.
+    pub fn new(config: Config) -> Self {
+        let state = State { policy: Queue::new(config), waiting: Slab::new(), counters: QueueCounters::default() };
+        DiskQueue { state: Mutex::new(state), streams: AtomicU32::new(0) }
+    }
+
+    /// What it has done.
+    pub fn counters(&self) -> QueueCounters {
+        self.lock().counters
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what the disk may have next.
+    fn take_next(&self, cpu: &Processor) -> Option<Issue> {
+        let mut state = self.lock();
+        let now = cpu.now();
+        let batch = state.policy.next(now)?;
+        state.counters.batches += 1;
+        Some(state.take(&batch, now))
+    }
+
+    /// Gives the disk what it may have, each transfer as a task of this processor.
+    fn pump(self: &Arc<Self>, cpu: &Processor) {
+        while let Some(issue) = self.take_next(cpu) {
+            let disk = Arc::clone(self);
+            let here = cpu.clone();
+            cpu.spawn(async move { disk.issue(&here, issue).await });
+        }
+    }
+
+    async fn issue(self: &Arc<Self>, cpu: &Processor, issue: Issue) {
+        let in_flight = InFlight { disk: self, cpu, batch: issue.batch };
+        let mut members = issue.members;
+        let result = match members.as_slice() {
+            [(only, _)] => issue.below.perform(cpu, only.clone()).await,
+            several => issue.below.perform(cpu, merge(several)).await,
+        };
+        drop(in_flight);
+        self.pump(cpu);
+        if result.is_err() && members.len() > 1 {
+            // One bad sector must not fail its neighbours.
+            for (request, end) in members.drain(..) {
+                let result = issue.below.perform(cpu, request).await;
+                end.set(result);
+            }
+        }
+        for (_, end) in members {
+            end.set(result);
+        }
+    }
+}
+
+impl State {
+    fn take(&mut self, batch: &Batch, now: policy::unit::Instant) -> Issue {
+        let mut below = None;
+        let mut members = Vec::with_capacity(batch.members.len());
+        for id in &batch.members {
+            let waiting = self.waiting.remove(id.0 as usize);
+            let mut request = waiting.request.unwrap_or_else(|| unreachable!("a waiting request is issued once"));
+            request.context.stamps.issued = Some(now);
+            below.get_or_insert(waiting.below);
+            members.push((request, waiting.end));
+        }
+        let below = below.unwrap_or_else(|| unreachable!("a batch has members"));
+        Issue { batch: batch.id, below, members }
+    }
+}
+
+/// One request for the bytes of all, which lie end to end.
+fn merge(members: &[(Request, Arc<End>)]) -> Request {
+    let mut frames = Frames::new();
+    let mut range: Option<ByteRange> = None;
+    let mut context = members[0].0.context;
+    let mut is_write = false;
+    for (request, _) in members {
+        if let Action::Read(at, some) | Action::Write(at, some) = &request.action {
+            frames.extend(some.iter().cloned());
+            range = Some(range.map_or(*at, |before| ByteRange { at: before.at, len: before.len + at.len }));
+            is_write = matches!(request.action, Action::Write(..));
+        }
+        if request.context.class == Class::Synchronous {
+            context.class = Class::Synchronous;
+        }
+        if request.context.stability == Stability::Stable {
+            context.stability = Stability::Stable;
+        }
+    }
+    let range = range.unwrap_or_else(|| unreachable!("only transfers are merged"));
+    let action = if is_write { Action::Write(range, frames) } else { Action::Read(range, frames) };
+    Request { action, context }
+}
+
+/// Tells the policy that the disk is done with a batch, also when its task was dropped.
+struct InFlight<'a> {
+    disk: &'a DiskQueue,
+    cpu: &'a Processor,
+    batch: BatchId,
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        let now = self.cpu.now();
+        self.disk.lock().policy.on_completion(now, self.batch);
+    }
+}
+
+impl End {
+    fn set(&self, result: Result<(), Errno>) {
+        let waker = {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.result = Some(result);
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn poll(&self, cx: &Context<'_>) -> Poll<Result<(), Errno>> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match state.result {
+            Some(result) => Poll::Ready(result),
+            None => {
+                state.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+/// A device whose requests go through its disk's queue.
+pub struct Queued {
+    disk: Arc<DiskQueue>,
+    stream: StreamId,
+    below: DeviceRef,
+    /// Asynchronous requests that are not done, for [`Device::expedite`].
+    asynchronous: Mutex<BTreeMap<RequestId, ByteRange>>,
+}
+
+impl Queued {
+    /// `below`, behind the queue of its disk.
+    pub fn new(disk: Arc<DiskQueue>, below: DeviceRef) -> Self {
+        let stream = StreamId(disk.streams.fetch_add(1, Ordering::Relaxed));
+        Queued { disk, stream, below, asynchronous: Mutex::default() }
+    }
+
+    fn arrive(&self, cpu: &Processor, mut request: Request, end: &Arc<End>) -> RequestId {
+        let now = cpu.now();
+        request.context.stamps.queued = Some(now);
+        let (kind, range) = match &request.action {
+            Action::Read(range, _) => (Kind::Read, *range),
+            Action::Write(range, _) => (Kind::Write, *range),
+            Action::Zero { range, .. } | Action::Discard(range) => (Kind::Other, *range),
+            Action::Flush => (Kind::Flush, ByteRange::new(0, 0)),
+        };
+        let class = request.context.class;
+        let mut state = self.disk.lock();
+        state.counters.requests += 1;
+        let id = RequestId(state.waiting.insert(Waiting {
+            request: Some(request),
+            stream: self.stream,
+            below: Arc::clone(&self.below),
+            end: Arc::clone(end),
+        }) as u32);
+        state.policy.on_arrival(now, Arrival { id, stream: self.stream, kind, range, class });
+        drop(state);
+        if class == Class::Asynchronous {
+            self.asynchronous().insert(id, range);
+        }
+        id
+    }
+
+    fn asynchronous(&self) -> MutexGuard<'_, BTreeMap<RequestId, ByteRange>> {
+        self.asynchronous.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Device for Queued {
+    fn facts(&self) -> DeviceFacts {
+        self.below.facts()
+    }
+
+    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, ()> {
+        Box::pin(async move {
+            let class = request.context.class;
+            let end = Arc::new(End::default());
+            let id = self.arrive(cpu, request, &end);
+            // Usually the disk has room, and the request at hand is what it may have: no task is needed for that.
+            let mut own = None;
+            while let Some(issue) = self.disk.take_next(cpu) {
+                let is_own = issue.members.len() == 1 && Arc::ptr_eq(&issue.members[0].1, &end);
+                if is_own {
+                    own = Some(issue);
+                } else {
+                    let (disk, here) = (Arc::clone(&self.disk), cpu.clone());
+                    cpu.spawn(async move { disk.issue(&here, issue).await });
+                }
+            }
+            if let Some(issue) = own {
+                self.disk.issue(cpu, issue).await;
+            }
+            let result = poll_fn(|cx| end.poll(cx)).await;
+            if class == Class::Asynchronous {
+                self.asynchronous().remove(&id);
+            }
+            result
+        })
+    }
+
+    fn expedite(&self, cpu: &Processor, range: ByteRange) {
+        let overlaps = |at: &ByteRange| at.at < range.end() && range.at < at.end();
+        let ids: Vec<_> = self.asynchronous().iter().filter(|(_, at)| overlaps(at)).map(|(id, _)| *id).collect();
+        if ids.is_empty() {
+            return;
+        }
+        let now = cpu.now();
+        let mut state = self.disk.lock();
+        for id in ids {
+            // The number may stand for a later request by now; only one that still waits here is meant.
+            let waits = state.waiting.get(id.0 as usize).is_some_and(|waiting| waiting.stream == self.stream);
+            if waits {
+                state.policy.promote(now, id);
+            }
+        }
+        drop(state);
+        self.disk.pump(cpu);
+    }
+
+    fn seek<'a>(&'a self, cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
+        self.below.seek(cpu, at, target)
+    }
+}

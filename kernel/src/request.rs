@@ -1,0 +1,93 @@
+//! What travels from the wire to the device queue.
+
+use policy::unit::{ByteRange, Class, Instant, Stability};
+
+use crate::frame::Frames;
+
+/// To whom work is charged: a connection or client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobId(pub u32);
+
+/// When a request passed each point of its path. What a request does not pass stays empty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamps {
+    /// Its first byte was taken from the wire.
+    pub received: Option<Instant>,
+    /// It was put into a device's queue.
+    pub queued: Option<Instant>,
+    /// It was given to the device.
+    pub issued: Option<Instant>,
+    /// The device was done.
+    pub completed: Option<Instant>,
+}
+
+/// What a request carries on its whole way, whatever it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Context {
+    /// Does somebody wait?
+    pub class: Class,
+    /// Must it be durable before the reply?
+    pub stability: Stability,
+    /// To whom it is charged.
+    pub job: JobId,
+    /// When it passed where.
+    pub stamps: Stamps,
+}
+
+impl Context {
+    /// A client waits for it.
+    pub fn synchronous(job: JobId) -> Self {
+        Context { class: Class::Synchronous, stability: Stability::Unstable, job, stamps: Stamps::default() }
+    }
+
+    /// Nobody waits for it: write-back, read-ahead.
+    pub fn asynchronous(job: JobId) -> Self {
+        Context { class: Class::Asynchronous, ..Context::synchronous(job) }
+    }
+
+    /// The same, with another promise.
+    pub fn with_stability(self, stability: Stability) -> Self {
+        Context { stability, ..self }
+    }
+}
+
+/// What a device is asked to do. Ranges of reads and writes are whole blocks, but for the end of a device whose size
+/// is no multiple of the block.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// Fill the frames from the range.
+    Read(ByteRange, Frames),
+    /// Write the frames to the range.
+    Write(ByteRange, Frames),
+    /// Make all completed writes durable.
+    Flush,
+    /// Make the range read as zeroes.
+    Zero {
+        /// Which bytes.
+        range: ByteRange,
+        /// May the space be given back?
+        may_release: bool,
+    },
+    /// The range is no longer needed and reads as zeroes.
+    Discard(ByteRange),
+}
+
+impl Action {
+    /// The bytes that it is about, if any.
+    pub fn range(&self) -> Option<ByteRange> {
+        match self {
+            Action::Read(range, _) | Action::Write(range, _) | Action::Discard(range) => Some(*range),
+            Action::Zero { range, .. } => Some(*range),
+            Action::Flush => None,
+        }
+    }
+}
+
+/// One request to a device.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// What to do.
+    pub action: Action,
+    /// For whom, how urgently, and with what promise.
+    pub context: Context,
+}

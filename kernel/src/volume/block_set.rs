@@ -1,0 +1,198 @@
+//! A set of blocks of one volume: one bit a block where there are any, ordered, with runs found quickly.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Blocks whose bits lie in one leaf: 128 MiB of a volume in 4 KiB.
+const LEAF_BLOCKS: u64 = 64 * LEAF_WORDS as u64;
+const LEAF_WORDS: usize = 512;
+
+#[derive(Clone)]
+struct Leaf {
+    words: Box<[u64; LEAF_WORDS]>,
+    /// Bits that are set.
+    count: u32,
+}
+
+/// A set of block numbers.
+#[derive(Clone, Default)]
+pub(super) struct BlockSet {
+    leaves: BTreeMap<u64, Leaf>,
+    len: u64,
+}
+
+impl BlockSet {
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds blocks; returns how many were not there.
+    pub(super) fn insert(&mut self, blocks: Range<u64>) -> u64 {
+        let mut added = 0;
+        for (leaf_no, within) in leaves_of(blocks) {
+            let leaf =
+                self.leaves.entry(leaf_no).or_insert_with(|| Leaf { words: Box::new([0; LEAF_WORDS]), count: 0 });
+            let mut here = 0;
+            for (word, mask) in words_of(within) {
+                here += (mask & !leaf.words[word]).count_ones();
+                leaf.words[word] |= mask;
+            }
+            leaf.count += here;
+            added += u64::from(here);
+        }
+        self.len += added;
+        added
+    }
+
+    /// Takes blocks out; returns how many were there.
+    pub(super) fn remove(&mut self, blocks: Range<u64>) -> u64 {
+        let mut removed = 0;
+        let touched = blocks.start / LEAF_BLOCKS..blocks.end.div_ceil(LEAF_BLOCKS).max(blocks.start / LEAF_BLOCKS);
+        let present: Vec<u64> = self.leaves.range(touched).map(|(&no, _)| no).collect();
+        for leaf_no in present {
+            let start = leaf_no * LEAF_BLOCKS;
+            let within = blocks.start.max(start) - start..blocks.end.min(start + LEAF_BLOCKS) - start;
+            let Some(leaf) = self.leaves.get_mut(&leaf_no) else { continue };
+            let mut here = 0;
+            for (word, mask) in words_of(within) {
+                here += (mask & leaf.words[word]).count_ones();
+                leaf.words[word] &= !mask;
+            }
+            leaf.count -= here;
+            removed += u64::from(here);
+            if leaf.count == 0 {
+                self.leaves.remove(&leaf_no);
+            }
+        }
+        self.len -= removed;
+        removed
+    }
+
+    pub(super) fn contains(&self, block: u64) -> bool {
+        let within = block % LEAF_BLOCKS;
+        self.leaves
+            .get(&(block / LEAF_BLOCKS))
+            .is_some_and(|leaf| leaf.words[(within / 64) as usize] >> (within % 64) & 1 == 1)
+    }
+
+    /// The first run of members within `within`, at most `len_max` blocks of it.
+    pub(super) fn first_run(&self, within: Range<u64>, len_max: u64) -> Option<Range<u64>> {
+        let start = self.first_member(within.clone())?;
+        let mut end = start + 1;
+        while end < within.end && end - start < len_max && self.contains(end) {
+            end += 1;
+        }
+        Some(start..end)
+    }
+
+    /// All runs.
+    pub(super) fn runs(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        let mut from = 0;
+        std::iter::from_fn(move || {
+            let run = self.first_run(from..u64::MAX, u64::MAX)?;
+            from = run.end;
+            Some(run)
+        })
+    }
+
+    fn first_member(&self, within: Range<u64>) -> Option<u64> {
+        if within.is_empty() {
+            return None;
+        }
+        for (&leaf_no, leaf) in self.leaves.range(within.start / LEAF_BLOCKS..) {
+            let base = leaf_no * LEAF_BLOCKS;
+            if base >= within.end {
+                return None;
+            }
+            let from = within.start.max(base) - base;
+            for word in (from / 64) as usize..LEAF_WORDS {
+                let mut bits = leaf.words[word];
+                if word == (from / 64) as usize {
+                    bits &= u64::MAX << (from % 64);
+                }
+                if bits != 0 {
+                    let block = base + word as u64 * 64 + u64::from(bits.trailing_zeros());
+                    return (block < within.end).then_some(block);
+                }
+            }
+        }
+        None
+    }
+}
+
+/// The leaves that a run touches, each with its part of the run, counted from the leaf's start.
+fn leaves_of(blocks: Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
+    let mut at = blocks.start;
+    std::iter::from_fn(move || {
+        if at >= blocks.end {
+            return None;
+        }
+        let leaf = at / LEAF_BLOCKS;
+        let start = at - leaf * LEAF_BLOCKS;
+        let end = blocks.end.min((leaf + 1) * LEAF_BLOCKS) - leaf * LEAF_BLOCKS;
+        at = (leaf + 1) * LEAF_BLOCKS;
+        Some((leaf, start..end))
+    })
+}
+
+/// The words that a run within one leaf touches, each with the mask of its bits.
+fn words_of(within: Range<u64>) -> impl Iterator<Item = (usize, u64)> {
+    let (first, last) = ((within.start / 64) as usize, within.end.div_ceil(64) as usize);
+    let (head, tail) = (within.start % 64, within.end % 64);
+    (first..last).map(move |word| {
+        let mut mask = u64::MAX;
+        if word == first {
+            mask &= u64::MAX << head;
+        }
+        if word + 1 == last && tail != 0 {
+            mask &= u64::MAX >> (64 - tail);
+        }
+        (word, mask)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::{BlockSet, LEAF_BLOCKS};
+
+    proptest! {
+        #[test]
+        fn block_set_is_a_set_with_runs(
+            steps in prop::collection::vec((0..3 * LEAF_BLOCKS, 1u64..200, any::<bool>()), 1..60)
+        ) {
+            let mut set = BlockSet::default();
+            let mut model = BTreeSet::new();
+            for (start, len, insert) in steps {
+                // Around the borders of leaves and words, where mistakes are made.
+                let start = start / 150 * 150 + LEAF_BLOCKS - 100;
+                let blocks = start..start + len;
+                if insert {
+                    let added = blocks.clone().filter(|&b| model.insert(b)).count() as u64;
+                    prop_assert_eq!(set.insert(blocks), added);
+                } else {
+                    let removed = blocks.clone().filter(|b| model.remove(b)).count() as u64;
+                    prop_assert_eq!(set.remove(blocks), removed);
+                }
+                prop_assert_eq!(set.len(), model.len() as u64);
+            }
+            let members: Vec<u64> = set.runs().flatten().collect();
+            prop_assert_eq!(&members, &model.iter().copied().collect::<Vec<_>>());
+            let runs: Vec<_> = set.runs().collect();
+            for pair in runs.windows(2) {
+                prop_assert!(pair[0].end < pair[1].start, "runs are maximal");
+            }
+            if let Some(&first) = members.first() {
+                prop_assert_eq!(set.first_run(0..first, 10), None);
+                prop_assert_eq!(set.first_run(first..first + 1, 10), Some(first..first + 1));
+            }
+        }
+    }
+}

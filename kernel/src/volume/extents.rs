@@ -1,0 +1,129 @@
+//! Which parts of a volume are stored (NBD `base:allocation`).
+
+use machine::{Errno, SeekTarget};
+use policy::unit::{BLOCK_BYTES, ByteOffset, ByteRange};
+
+use super::Volume;
+use super::block_set::BlockSet;
+use crate::processor::Processor;
+
+/// A run of a volume that is stored, or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Which bytes.
+    pub range: ByteRange,
+    /// Does it take space on the medium?
+    pub allocated: bool,
+    /// Does it surely read as zeroes?
+    pub zero: bool,
+}
+
+impl Volume {
+    /// The extents of `range` from its start, at most `extents_max` of them; neighbours differ. They end with the range
+    /// or before it.
+    ///
+    /// # Errors
+    /// [`Errno::INVALID`] for a range outside the volume, otherwise what the device says.
+    pub async fn extents(&self, cpu: &Processor, range: ByteRange, extents_max: usize) -> Result<Vec<Extent>, Errno> {
+        self.check(range)?;
+        // Taken before the device is asked: what is in neither set was on the device then.
+        let newer = self.newer_blocks(range);
+        let mut extents = Extents { found: Vec::new(), max: extents_max.max(1) };
+        let mut at = range.at;
+        while at < range.end() && !extents.is_full() {
+            let data = match self.device.seek(cpu, at, SeekTarget::Data).await? {
+                Some(data) => block_start(data).max(at).min(range.end()),
+                None => range.end(),
+            };
+            extents.push_hole(at, data, &newer);
+            if data < range.end() {
+                let hole = self.device.seek(cpu, data, SeekTarget::Hole).await?.map_or(range.end(), block_end);
+                at = hole.max(data + 1).min(range.end());
+                extents.push(data, at, true);
+            } else {
+                at = data;
+            }
+        }
+        extents.found.truncate(extents_max.max(1));
+        Ok(extents.found)
+    }
+
+    /// Blocks of `range` that the device does not have yet.
+    fn newer_blocks(&self, range: ByteRange) -> BlockSet {
+        let blocks = range.blocks();
+        let mut newer = BlockSet::default();
+        let state = self.state();
+        for set in [&state.dirty, &state.writing] {
+            let mut from = blocks.start;
+            while let Some(run) = set.first_run(from..blocks.end, u64::MAX) {
+                from = run.end;
+                newer.insert(run);
+            }
+        }
+        newer
+    }
+}
+
+fn block_start(at: ByteOffset) -> ByteOffset {
+    ByteOffset(at.0 / BLOCK_BYTES * BLOCK_BYTES)
+}
+
+fn block_end(at: ByteOffset) -> ByteOffset {
+    ByteOffset(at.0.next_multiple_of(BLOCK_BYTES))
+}
+
+struct Extents {
+    found: Vec<Extent>,
+    max: usize,
+}
+
+impl Extents {
+    fn is_full(&self) -> bool {
+        // One more than asked for, so that the last one is known to be complete.
+        self.found.len() > self.max
+    }
+
+    /// A hole of the device, in which blocks of the cache may lie.
+    fn push_hole(&mut self, from: ByteOffset, to: ByteOffset, newer: &BlockSet) {
+        let mut at = from;
+        while at < to && !self.is_full() {
+            let blocks = ByteRange { at, len: to.0 - at.0 }.blocks();
+            let Some(run) = newer.first_run(blocks, u64::MAX) else { break };
+            let start = ByteOffset(run.start * BLOCK_BYTES).max(at);
+            self.push(at, start, false);
+            at = ByteOffset(run.end * BLOCK_BYTES).min(to);
+            self.push(start, at, true);
+        }
+        if !self.is_full() {
+            self.push(at, to, false);
+        }
+    }
+
+    fn push(&mut self, from: ByteOffset, to: ByteOffset, stored: bool) {
+        if from >= to {
+            return;
+        }
+        let len = to.0 - from.0;
+        match self.found.last_mut() {
+            Some(last) if last.allocated == stored => last.range.len += len,
+            _ => self.found.push(Extent { range: ByteRange { at: from, len }, allocated: stored, zero: !stored }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_cache_has_in_a_hole_of_the_device_is_data() {
+        let mut newer = BlockSet::default();
+        newer.insert(2..4);
+        newer.insert(9..10);
+        let mut extents = Extents { found: Vec::new(), max: 100 };
+        extents.push_hole(ByteOffset(0), ByteOffset(10 * BLOCK_BYTES), &newer);
+        extents.push(ByteOffset(10 * BLOCK_BYTES), ByteOffset(11 * BLOCK_BYTES), true);
+        let found: Vec<_> = extents.found.iter().map(|e| (e.range.len / BLOCK_BYTES, e.allocated)).collect();
+        assert_eq!(found, [(2, false), (2, true), (5, false), (2, true)]);
+    }
+}

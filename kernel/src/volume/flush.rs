@@ -1,0 +1,306 @@
+//! Flushing: everything that was acknowledged before becomes durable, and those who wait share a device's flush.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use machine::Errno;
+use policy::unit::Stability;
+
+use super::Volume;
+use super::block_set::BlockSet;
+use super::write_out::Claimed;
+use crate::cache::{Cache, State as BufferState, key};
+use crate::processor::Processor;
+use crate::request::{Action, Context, Request};
+use crate::wait::WaitList;
+
+/// Writes of one flush under way, at most.
+const UNDER_WAY_MAX: usize = 512;
+
+/// The rendezvous of flushes: while one is under way, the next group forms.
+#[derive(Default)]
+pub(super) struct Gather {
+    running: bool,
+    forming: Arc<Round>,
+}
+
+/// Those who share one flush of the device.
+#[derive(Default)]
+struct Round {
+    result: Mutex<Option<Result<(), Errno>>>,
+    wait: WaitList,
+}
+
+impl Round {
+    fn result(&self) -> MutexGuard<'_, Option<Result<(), Errno>>> {
+        self.result.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Volume {
+    /// Makes durable all that was acknowledged before.
+    ///
+    /// # Errors
+    /// What the device says. Nothing is forgotten then: the cache still has what the failed flush covered, it is dirty
+    /// again, and the next flush writes it. Only zeroing and discarding cannot be repeated: after a failed flush that
+    /// covered one, every later flush fails too.
+    pub async fn flush(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
+        if self.config.read_only {
+            return Ok(());
+        }
+        let failures = self.failures();
+        self.write_out_all(cpu, context).await;
+        self.flush_device(cpu, context, failures).await
+    }
+
+    /// Makes `blocks`, which the caller has just made dirty, durable.
+    pub(super) async fn write_through(
+        &self,
+        cpu: &Processor,
+        blocks: Range<u64>,
+        context: Context,
+    ) -> Result<(), Errno> {
+        let failures = self.failures();
+        let forced = self.config.forced_unit_access;
+        let stability = if forced { Stability::Stable } else { Stability::Unstable };
+        let written = self.write_out_within(cpu, blocks.clone(), context.with_stability(stability)).await;
+        self.until_settled_within(&blocks).await;
+        if forced && written == blocks.end - blocks.start && self.failures() == failures {
+            return self.lost();
+        }
+        self.flush_device(cpu, context, failures).await
+    }
+
+    /// Flushes what is dirty, and ends the volume's write-back. Nothing may be written any more.
+    ///
+    /// # Errors
+    /// As [`Volume::flush`].
+    pub async fn close(&self, cpu: &Processor) -> Result<(), Errno> {
+        let result = self.flush(cpu, Context::synchronous(crate::request::JobId::default())).await;
+        self.closing.store(true, Ordering::SeqCst);
+        self.dirtied.wake_all();
+        self.kernel.write_back_wait().wake_all();
+        result
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::SeqCst)
+    }
+
+    async fn write_out_all(&self, cpu: &Processor, context: Context) {
+        let end = self.facts.size.div_ceil(policy::unit::BLOCK_BYTES);
+        self.write_out_within(cpu, 0..end, context.with_stability(Stability::Unstable)).await;
+        // What write-back had begun may wait in the queue behind others; now somebody waits for it.
+        self.device.expedite(cpu, self.bytes_of(0..end));
+        self.until_settled().await;
+    }
+
+    /// Starts writing every dirty block within `within`, in one pass; returns how many blocks. A block that is still
+    /// being written has its turn when that has ended.
+    async fn write_out_within(&self, cpu: &Processor, within: Range<u64>, context: Context) -> u64 {
+        let mut later = Vec::new();
+        let mut at = within.start;
+        let mut count = 0;
+        loop {
+            match self.claim(at..within.end) {
+                Claimed::Run(claim) => {
+                    at = claim.blocks.end;
+                    count += claim.blocks.end - claim.blocks.start;
+                    self.start_write_out(cpu, claim, context);
+                    self.until_under_way(UNDER_WAY_MAX).await;
+                }
+                Claimed::Busy(block) => {
+                    later.push(block);
+                    at = block + 1;
+                }
+                Claimed::Nothing => break,
+            }
+        }
+        for block in later {
+            self.until_free(block).await;
+            if let Claimed::Run(claim) = self.claim(block..block + 1) {
+                count += 1;
+                self.start_write_out(cpu, claim, context);
+            }
+        }
+        count
+    }
+
+    /// Waits until no write of `blocks` is under way.
+    async fn until_settled_within(&self, blocks: &Range<u64>) {
+        let is_over = || self.state().writing.first_run(blocks.clone(), 1).is_none();
+        self.settled.until(|| is_over().then_some(())).await;
+    }
+
+    /// Flushes the device, together with others who want that. `failures` is what was counted before the caller's data
+    /// went to the device: if that changed, its data may be among what failed.
+    pub(super) async fn flush_device(
+        &self,
+        cpu: &Processor,
+        context: Context,
+        failures: Failures,
+    ) -> Result<(), Errno> {
+        self.check_failures(failures)?;
+        if self.is_flushed() {
+            return Ok(());
+        }
+        if self.kernel.switches().flush_gathering {
+            self.join_flush(cpu, context).await?;
+        } else {
+            self.flush_alone(cpu, context).await?;
+        }
+        self.check_failures(failures)
+    }
+
+    async fn join_flush(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
+        let (round, lead) = {
+            let mut gather = self.gather();
+            let round = Arc::clone(&gather.forming);
+            let lead = !std::mem::replace(&mut gather.running, true);
+            if lead {
+                gather.forming = Arc::default();
+            }
+            (round, lead)
+        };
+        if lead && let Some(volume) = self.this.upgrade() {
+            let (here, round) = (cpu.clone(), Arc::clone(&round));
+            cpu.spawn(async move { volume.lead_flushes(&here, context, round).await });
+        }
+        round.wait.until(|| *round.result()).await
+    }
+
+    /// Flushes for nobody else, when those before have ended: of two flushes side by side one may fail, and nobody would
+    /// know what the other one was worth.
+    async fn flush_alone(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
+        let take_turn = || (!std::mem::replace(&mut self.gather().running, true)).then_some(());
+        self.settled.until(take_turn).await;
+        let _turn = Turn(self);
+        self.flush_once(cpu, context).await
+    }
+
+    /// Flushes for `round`, then for the group that formed meanwhile, until nobody came.
+    async fn lead_flushes(&self, cpu: &Processor, context: Context, mut round: Arc<Round>) {
+        loop {
+            let result = self.flush_once(cpu, context).await;
+            *round.result() = Some(result);
+            round.wait.wake_all();
+            let mut gather = self.gather();
+            if Arc::strong_count(&gather.forming) == 1 {
+                gather.running = false;
+                return;
+            }
+            round = std::mem::take(&mut gather.forming);
+        }
+    }
+
+    async fn flush_once(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
+        self.lost()?;
+        let (covered, changes, zeroed) = {
+            let mut state = self.state();
+            (std::mem::take(&mut state.unflushed), state.changes, std::mem::take(&mut state.zeroed))
+        };
+        let result = self.device.perform(cpu, Request { action: Action::Flush, context }).await;
+        match result {
+            Ok(()) => {
+                self.on_flushed(&covered);
+                let mut state = self.state();
+                state.changes_flushed = state.changes_flushed.max(Some(changes));
+                state.failing = None;
+            }
+            Err(errno) => self.on_failed_flush(&covered, zeroed, errno),
+        }
+        result
+    }
+
+    /// What a flush covered may leave the cache, unless it was written anew meanwhile.
+    fn on_flushed(&self, covered: &BlockSet) {
+        for piece in covered.runs().flat_map(Cache::runs) {
+            let mut shard = self.kernel.cache().lock(self.id, piece.start);
+            for block in piece {
+                let Some(slot) = shard.find(key(self.id, block)) else { continue };
+                if !self.state().unflushed.contains(block) {
+                    let state = shard.state(slot).without(BufferState::UNFLUSHED);
+                    shard.set_state(slot, state);
+                }
+            }
+        }
+    }
+
+    /// What a failed flush covered may or may not be on the medium: it is dirty again. What was zeroed or discarded is
+    /// not in the cache and cannot be done again.
+    ///
+    /// That goes for what was written while the flush was under way, too: the device may have lost it with the rest.
+    fn on_failed_flush(&self, covered: &BlockSet, zeroed: bool, errno: Errno) {
+        let meanwhile = {
+            let mut state = self.state();
+            state.suspect = state.sequence;
+            std::mem::take(&mut state.unflushed)
+        };
+        for piece in covered.runs().chain(meanwhile.runs()).flat_map(Cache::runs) {
+            let mut again = BlockSet::default();
+            let mut shard = self.kernel.cache().lock(self.id, piece.start);
+            for block in piece {
+                let Some(slot) = shard.find(key(self.id, block)) else { continue };
+                let state = shard.state(slot);
+                if state.any(BufferState::UNFLUSHED) {
+                    shard.set_state(slot, state.without(BufferState::UNFLUSHED).with(BufferState::DIRTY));
+                    again.insert(block..block + 1);
+                }
+            }
+            drop(shard);
+            again.runs().for_each(|run| self.mark_dirty(run));
+        }
+        let mut state = self.state();
+        state.flush_failures += 1;
+        state.last_failure = Some(errno);
+        state.failing = Some(errno);
+        if zeroed {
+            state.lost = Some(errno);
+        }
+    }
+
+    pub(super) fn failures(&self) -> Failures {
+        let state = self.state();
+        Failures { writes: state.failures, flushes: state.flush_failures }
+    }
+
+    fn check_failures(&self, before: Failures) -> Result<(), Errno> {
+        self.lost()?;
+        if self.failures() == before {
+            return Ok(());
+        }
+        Err(self.state().last_failure.unwrap_or(Errno::IO))
+    }
+
+    fn lost(&self) -> Result<(), Errno> {
+        self.state().lost.map_or(Ok(()), Err)
+    }
+
+    /// Has nothing changed on the device since its last successful flush?
+    fn is_flushed(&self) -> bool {
+        let state = self.state();
+        state.changes_flushed == Some(state.changes)
+    }
+
+    fn gather(&self) -> MutexGuard<'_, Gather> {
+        self.gather.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The right to flush the device, while it lasts.
+struct Turn<'a>(&'a Volume);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.gather().running = false;
+        self.0.settled.wake_all();
+    }
+}
+
+/// How many writes and flushes of a volume have failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Failures {
+    writes: u64,
+    flushes: u64,
+}

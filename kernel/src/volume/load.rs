@@ -1,0 +1,270 @@
+//! Reading: from the cache, or into it.
+
+use std::cell::Cell;
+use std::ops::Range;
+
+use machine::Errno;
+use policy::unit::{ByteRange, Class};
+use smallvec::SmallVec;
+
+use super::Volume;
+use crate::cache::{Cache, State as BufferState, key};
+use crate::frame::{FrameRef, Frames};
+use crate::processor::Processor;
+use crate::request::{Action, Context, JobId, Request};
+use crate::wait::join_all;
+
+/// What a look into the cache found for a run of blocks.
+#[derive(Default)]
+struct Found {
+    /// Nobody has asked the device for these.
+    missing: SmallVec<[Range<u64>; 4]>,
+    /// Somebody else is loading this one.
+    loading: Option<u64>,
+}
+
+impl Volume {
+    /// The blocks of `range`, if the cache has all of them. Never waits. The first byte of the range lies
+    /// `range.at % 4096` bytes into the first frame.
+    pub fn try_read(&self, cpu: &Processor, range: ByteRange) -> Option<Frames> {
+        let mut frames = Frames::new();
+        let blocks = range.blocks();
+        if self.check(range).is_err()
+            || !self.kernel.cache().try_share(self.id, blocks.clone(), self.kernel.frames(), &mut frames)
+        {
+            return None;
+        }
+        self.note_read(cpu, blocks);
+        Some(frames)
+    }
+
+    /// Reads `range`; see [`Volume::try_read`] for what the frames hold.
+    ///
+    /// # Errors
+    /// [`Errno::INVALID`] for a range outside the volume, otherwise what the device says.
+    pub async fn read(&self, cpu: &Processor, range: ByteRange, context: Context) -> Result<Frames, Errno> {
+        self.check(range)?;
+        let blocks = range.blocks();
+        self.note_read(cpu, blocks.clone());
+        self.load(cpu, blocks, context).await
+    }
+
+    /// Brings `range` into the cache (NBD `CACHE`).
+    ///
+    /// # Errors
+    /// As [`Volume::read`].
+    pub async fn prefetch(&self, cpu: &Processor, range: ByteRange, context: Context) -> Result<(), Errno> {
+        self.check(range)?;
+        let blocks = range.blocks();
+        let step = self.transfer_blocks_max();
+        for start in blocks.clone().step_by(step as usize) {
+            self.load(cpu, start..blocks.end.min(start + step), context).await?;
+        }
+        Ok(())
+    }
+
+    /// Tells the read-ahead policy of a read, and fetches what it asks for.
+    fn note_read(&self, cpu: &Processor, blocks: Range<u64>) {
+        let Some(ahead) = self.read_ahead().on_read(blocks) else { return };
+        let last = self.facts.size.div_ceil(policy::unit::BLOCK_BYTES);
+        let ahead = ahead.start.min(last)..ahead.end.min(last);
+        if ahead.is_empty() || self.kernel.is_memory_short() {
+            return;
+        }
+        // What is fetched in advance must not push out what it was fetched beside.
+        let end = ahead.end.min(ahead.start + (self.kernel.cache_blocks() / 8).max(1));
+        let step = self.transfer_blocks_max();
+        for start in (ahead.start..end).step_by(step as usize) {
+            let Some(volume) = self.this.upgrade() else { return };
+            let here = cpu.clone();
+            cpu.spawn(async move {
+                let context = Context::asynchronous(JobId::default());
+                // A read in advance may fail; who needs the block will ask and be told.
+                let _ = volume.load(&here, start..end.min(start + step), context).await;
+            });
+        }
+    }
+
+    /// The frames of `blocks`, read from the device where the cache does not have them.
+    pub(super) async fn load(&self, cpu: &Processor, blocks: Range<u64>, context: Context) -> Result<Frames, Errno> {
+        let mut frames: SmallVec<[Option<FrameRef>; 4]> = blocks.clone().map(|_| None).collect();
+        let mut spare = Frames::new();
+        loop {
+            let found = self.look(blocks.clone(), &mut frames);
+            let missing: u64 = found.missing.iter().map(|run| run.end - run.start).sum();
+            if missing > 0 {
+                if !self.kernel.try_allocate(missing as usize, &mut spare) {
+                    // Who waits for memory holds none: others may need just that.
+                    spare.clear();
+                    frames.fill_with(|| None);
+                    spare = self.kernel.allocate(cpu, missing as usize).await;
+                    continue;
+                }
+                self.fetch(cpu, &found.missing, &mut spare, context, blocks.start, &mut frames).await?;
+            } else if let Some(block) = found.loading {
+                if context.class == Class::Synchronous {
+                    self.device.expedite(cpu, self.bytes_of(block..block + 1));
+                }
+                self.kernel.cache().until_not(self.id, block, BufferState::LOADING).await;
+            } else {
+                return Ok(frames.into_iter().flatten().collect());
+            }
+        }
+    }
+
+    /// Takes shares in what the cache has of `blocks` and `frames` lacks.
+    fn look(&self, blocks: Range<u64>, frames: &mut [Option<FrameRef>]) -> Found {
+        let cache = self.kernel.cache();
+        let mut found = Found::default();
+        for run in Cache::runs(blocks.clone()) {
+            let mut shard = cache.lock(self.id, run.start);
+            for block in run {
+                let frame = &mut frames[(block - blocks.start) as usize];
+                if frame.is_some() {
+                    continue;
+                }
+                match shard.find(key(self.id, block)) {
+                    Some(slot) if shard.state(slot).any(BufferState::LOADING) => found.loading = Some(block),
+                    Some(slot) => {
+                        shard.touch(slot);
+                        *frame = Some(shard.share(slot, self.kernel.frames()));
+                    }
+                    None => match found.missing.last_mut() {
+                        Some(last) if last.end == block => last.end += 1,
+                        _ => found.missing.push(block..block + 1),
+                    },
+                }
+            }
+        }
+        found
+    }
+
+    /// Reads `missing` runs from the device into new buffers, whose frames are taken from `spare`. Blocks that somebody
+    /// else began to load meanwhile are left to them.
+    async fn fetch(
+        &self,
+        cpu: &Processor,
+        missing: &[Range<u64>],
+        spare: &mut Frames,
+        context: Context,
+        first: u64,
+        frames: &mut [Option<FrameRef>],
+    ) -> Result<(), Errno> {
+        let step = self.transfer_blocks_max();
+        let mut loads = Vec::new();
+        for run in missing {
+            for start in run.clone().step_by(step as usize) {
+                let piece = start..run.end.min(start + step);
+                self.settled.until(|| (!self.is_barred(&piece)).then_some(())).await;
+                self.begin_loads(piece, spare, &mut loads);
+            }
+        }
+        let results = join_all(loads.iter().map(|load| self.finish_load(cpu, load, context))).await;
+        for (load, result) in loads.iter().zip(results) {
+            result?;
+            for (block, frame) in load.blocks.clone().zip(&load.frames) {
+                frames[(block - first) as usize] = Some(frame.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// Registers buffers for those of `blocks` that are still missing, and appends the loads to be done.
+    fn begin_loads<'a>(&'a self, blocks: Range<u64>, spare: &mut Frames, loads: &mut Vec<Load<'a>>) {
+        let cache = self.kernel.cache();
+        let pool = self.kernel.frames();
+        let mut open = false;
+        for run in Cache::runs(blocks) {
+            let mut shard = cache.lock(self.id, run.start);
+            // A barrier set before the shard was locked must be seen: whoever set it looks for loads under the lock.
+            if self.is_barred(&run) {
+                open = false;
+                continue;
+            }
+            for block in run {
+                let key = key(self.id, block);
+                let frame = if shard.find(key).is_none() { spare.pop() } else { None };
+                let Some(frame) = frame else {
+                    open = false;
+                    continue;
+                };
+                shard.insert(key, frame.clone(), BufferState::LOADING, cache.shard_capacity(), pool);
+                if !open {
+                    loads.push(Load {
+                        volume: self,
+                        blocks: block..block,
+                        frames: Frames::new(),
+                        settled: Cell::new(false),
+                    });
+                    open = true;
+                }
+                if let Some(load) = loads.last_mut() {
+                    load.blocks.end = block + 1;
+                    load.frames.push(frame);
+                }
+            }
+        }
+    }
+
+    async fn finish_load(&self, cpu: &Processor, load: &Load<'_>, context: Context) -> Result<(), Errno> {
+        let range = self.bytes_of(load.blocks.clone());
+        let action = Action::Read(range, load.frames.clone());
+        let result = self.device.perform(cpu, Request { action, context }).await;
+        if result.is_ok() && !range.len.is_multiple_of(policy::unit::BLOCK_BYTES) {
+            load.zero_beyond_end(range.len);
+        }
+        load.settle(result.is_ok());
+        result
+    }
+}
+
+/// Blocks on their way from the device. If it is dropped before they came, the buffers go.
+struct Load<'a> {
+    volume: &'a Volume,
+    blocks: Range<u64>,
+    frames: Frames,
+    settled: Cell<bool>,
+}
+
+impl Load<'_> {
+    /// Makes the buffers valid, or forgets them.
+    fn settle(&self, ok: bool) {
+        self.settled.set(true);
+        let kernel = &self.volume.kernel;
+        let id = self.volume.id;
+        for run in Cache::runs(self.blocks.clone()) {
+            let mut shard = kernel.cache().lock(id, run.start);
+            for block in run {
+                let Some(slot) = shard.find(key(id, block)) else { continue };
+                let own = &self.frames[(block - self.blocks.start) as usize];
+                // A write may have put its own frame here meanwhile.
+                if shard.frame_no(slot) != own.no() || !shard.state(slot).any(BufferState::LOADING) {
+                    continue;
+                }
+                if ok {
+                    let state = shard.state(slot).without(BufferState::LOADING);
+                    shard.set_state(slot, state);
+                } else {
+                    drop(shard.remove(slot, kernel.frames()));
+                }
+            }
+        }
+    }
+
+    /// What lies beyond the end of the device in its last block reads as zeroes.
+    fn zero_beyond_end(&self, len: u64) {
+        if let Some(last) = self.frames.last() {
+            let from = (len % policy::unit::BLOCK_BYTES) as usize;
+            // SAFETY: the frame is being loaded: nobody reads it before `settle`.
+            unsafe { last.as_ptr().add(from).write_bytes(0, crate::frame::FRAME_BYTES - from) };
+        }
+    }
+}
+
+impl Drop for Load<'_> {
+    fn drop(&mut self) {
+        if !self.settled.get() {
+            self.settle(false);
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! A volume: a device seen through the buffer cache. What services read and write.
+//!
+//! Ranges are bytes, of any alignment. Whole blocks are never copied: a read hands out shares in the cache's frames, a
+//! write puts the frames that it is given into the cache.
+//!
+//! A block is absent, loading or there; if it is there, it may be dirty, writing, unflushed, or several of these. The
+//! shard has the flags and the volume the sets. Only `write_out` makes dirty blocks writing, only `flush` makes unflushed
+//! blocks clean. Lock order: a shard, then a volume's state.
+
+mod block_set;
+mod extents;
+mod flush;
+mod load;
+mod write;
+mod write_back;
+mod write_out;
+mod zero;
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use machine::Errno;
+use policy::readahead::{self, ReadAhead};
+use policy::unit::{BLOCK_BYTES, ByteRange, DeviceId, ProcessorId};
+
+use crate::Kernel;
+use crate::device::{DeviceFacts, DeviceRef, contains};
+use crate::kernel::KernelError;
+use crate::wait::WaitList;
+use block_set::BlockSet;
+pub use extents::Extent;
+use flush::Gather;
+
+/// How a volume is opened.
+#[derive(Clone, Debug)]
+pub struct VolumeConfig {
+    /// Name in messages.
+    pub name: String,
+    /// Refuse all changes?
+    pub read_only: bool,
+    /// Forced unit access for stable writes, instead of write and flush? (Whichever was measured to be cheaper.)
+    pub forced_unit_access: bool,
+}
+
+/// A device seen through the buffer cache.
+pub struct Volume {
+    /// Itself, for the tasks that it starts.
+    this: Weak<Volume>,
+    config: VolumeConfig,
+    kernel: Arc<Kernel>,
+    device: DeviceRef,
+    facts: DeviceFacts,
+    id: DeviceId,
+    state: Mutex<State>,
+    /// A write to the device ended, or a barrier was lifted.
+    settled: WaitList,
+    /// There is something dirty.
+    dirtied: WaitList,
+    read_ahead: Mutex<ReadAhead>,
+    /// Ranges being zeroed or discarded; loading is refused while there are any that overlap.
+    barriers: AtomicU32,
+    gather: Mutex<Gather>,
+    closing: AtomicBool,
+}
+
+/// What a volume knows of its blocks.
+#[derive(Default)]
+struct State {
+    /// Newer in the cache than on the device, and not yet on their way.
+    dirty: BlockSet,
+    /// On their way to the device.
+    writing: BlockSet,
+    /// Written to the device since its last successful flush.
+    unflushed: BlockSet,
+    /// Being zeroed or discarded.
+    barriers: Vec<Range<u64>>,
+    /// Numbers writes to the device in the order in which they start.
+    sequence: u64,
+    /// A flush failed after this number was given: writes up to it may be among what the device lost.
+    suspect: u64,
+    /// The numbers of those under way.
+    under_way: BTreeSet<u64>,
+    /// Writes that failed, with the last error. Their blocks are dirty again.
+    failures: u64,
+    last_failure: Option<Errno>,
+    /// The last write or flush failed with this.
+    failing: Option<Errno>,
+    /// Flushes of the device that failed.
+    flush_failures: u64,
+    /// Something was zeroed or discarded since the last successful flush.
+    zeroed: bool,
+    /// Counts the changes of the device that ended: writes, zeroing, discarding.
+    changes: u64,
+    /// How many of them are covered by a successful flush; `None` before the first flush, which is never left out.
+    changes_flushed: Option<u64>,
+    /// A flush failed and what it covered cannot be repeated: nothing can be promised any more.
+    lost: Option<Errno>,
+    /// Where write-back goes on.
+    cursor: u64,
+}
+
+impl Volume {
+    /// Opens a volume on `device`, and starts its write-back on processor `home`.
+    ///
+    /// # Errors
+    /// [`KernelError::TooManyDevices`].
+    pub fn open(
+        kernel: &Arc<Kernel>,
+        device: DeviceRef,
+        config: VolumeConfig,
+        home: ProcessorId,
+    ) -> Result<Arc<Self>, KernelError> {
+        let id = kernel.number_device()?;
+        let facts = device.facts();
+        let read_ahead = readahead::Config { mode: kernel.switches().read_ahead, ..readahead::Config::default() };
+        let volume = Arc::new_cyclic(|this| Volume {
+            this: Weak::clone(this),
+            config: VolumeConfig { read_only: config.read_only || !facts.writable, ..config },
+            kernel: Arc::clone(kernel),
+            device,
+            facts,
+            id,
+            state: Mutex::default(),
+            settled: WaitList::default(),
+            dirtied: WaitList::default(),
+            read_ahead: Mutex::new(ReadAhead::new(read_ahead)),
+            barriers: AtomicU32::new(0),
+            gather: Mutex::default(),
+            closing: AtomicBool::new(false),
+        });
+        if !volume.config.read_only {
+            let this = Arc::downgrade(&volume);
+            kernel.mailbox(home).start(move |cpu| cpu.clone().spawn(write_back::run(cpu, this)));
+        }
+        Ok(volume)
+    }
+
+    /// Its name in messages.
+    pub fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// Its size in bytes.
+    pub fn size(&self) -> u64 {
+        self.facts.size
+    }
+
+    /// Are changes refused?
+    pub fn read_only(&self) -> bool {
+        self.config.read_only
+    }
+
+    /// What is known of its device.
+    pub fn facts(&self) -> DeviceFacts {
+        self.facts
+    }
+
+    /// The device itself, without the cache.
+    pub fn device(&self) -> &DeviceRef {
+        &self.device
+    }
+
+    /// Blocks that are newer than on the device or on their way there.
+    pub fn dirty_blocks(&self) -> u64 {
+        let state = self.state();
+        state.dirty.len() + state.writing.len()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check(&self, range: ByteRange) -> Result<(), Errno> {
+        if contains(self.facts.size, range) { Ok(()) } else { Err(Errno::INVALID) }
+    }
+
+    fn check_writable(&self, range: ByteRange) -> Result<(), Errno> {
+        self.check(range)?;
+        if self.config.read_only { Err(Errno::READ_ONLY) } else { Ok(()) }
+    }
+
+    /// The bytes of a run of blocks, cut at the end of the device.
+    fn bytes_of(&self, blocks: Range<u64>) -> ByteRange {
+        let at = blocks.start * BLOCK_BYTES;
+        ByteRange::new(at, (blocks.end * BLOCK_BYTES).min(self.facts.size) - at)
+    }
+
+    /// Blocks of the largest transfer worth asking for.
+    fn transfer_blocks_max(&self) -> u64 {
+        (u64::from(self.facts.transfer_bytes_max) / BLOCK_BYTES).clamp(1, 256)
+    }
+
+    /// Does a barrier lie on any of `blocks`?
+    fn is_barred(&self, blocks: &Range<u64>) -> bool {
+        self.barriers.load(Ordering::SeqCst) > 0 && self.state().is_barred(blocks)
+    }
+
+    fn read_ahead(&self) -> MutexGuard<'_, ReadAhead> {
+        self.read_ahead.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn is_barred(&self, blocks: &Range<u64>) -> bool {
+        self.barriers.iter().any(|barrier| barrier.start < blocks.end && blocks.start < barrier.end)
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        self.kernel.subtract_dirty(self.state().dirty.len());
+        self.kernel.return_device(self.id);
+    }
+}

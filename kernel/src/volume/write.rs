@@ -1,0 +1,182 @@
+//! Writing: frames are put into the cache.
+
+use std::ops::Range;
+
+use machine::Errno;
+use policy::unit::{BLOCK_BYTES, ByteRange, Stability};
+use policy::writeback::{Admission, WriteBack};
+
+use super::Volume;
+use crate::cache::{State as BufferState, key};
+use crate::frame::{FRAME_BYTES, FrameRef, Frames};
+use crate::processor::Processor;
+use crate::request::Context;
+
+/// The part of the cache that a failing device may fill with what it does not take.
+const FAILING_SHARE: u64 = 20;
+
+impl Volume {
+    /// Writes `range`. `frames` has one frame for each block that the range touches; the payload's first byte lies
+    /// `range.at % 4096` bytes into the first. Ends when the cache has it or, with `Stability::Stable`, when it is
+    /// durable.
+    ///
+    /// # Errors
+    /// [`Errno::INVALID`] for a range outside the volume or frames that do not fit it, [`Errno::READ_ONLY`], otherwise
+    /// what the device says.
+    pub async fn write(
+        &self,
+        cpu: &Processor,
+        range: ByteRange,
+        frames: Frames,
+        context: Context,
+    ) -> Result<(), Errno> {
+        self.check_writable(range)?;
+        let blocks = range.blocks();
+        if frames.len() as u64 != blocks.end - blocks.start {
+            return Err(Errno::INVALID);
+        }
+        if range.len == 0 {
+            return Ok(());
+        }
+        self.admit().await?;
+        let edges = self.part_of(blocks.start, range)..=self.part_of(blocks.end - 1, range);
+        let whole = blocks.start + u64::from(!self.is_whole(blocks.start, edges.start()))
+            ..blocks.end - u64::from(!self.is_whole(blocks.end - 1, edges.end()));
+        for (block, frame) in blocks.clone().zip(frames) {
+            if whole.contains(&block) {
+                self.install(block, frame);
+            } else {
+                let part = self.part_of(block, range);
+                self.patch(cpu, block, part.clone(), &frame.bytes()[part], context).await?;
+            }
+        }
+        self.mark_dirty(whole);
+        match context.stability {
+            Stability::Unstable => Ok(()),
+            Stability::Stable => self.write_through(cpu, blocks, context).await,
+        }
+    }
+
+    /// Waits while too much is dirty.
+    ///
+    /// # Errors
+    /// What the device says, when it fails and cannot take what is dirty already.
+    pub(super) async fn admit(&self) -> Result<(), Errno> {
+        let policy = WriteBack::new(self.kernel.config().write_back.clone());
+        let go = || match self.failing_with_much_dirty() {
+            Some(errno) => Some(Err(errno)),
+            None => (policy.admit(self.kernel.dirty_facts()) == Admission::Go).then_some(Ok(())),
+        };
+        if let Some(verdict) = go() {
+            return verdict;
+        }
+        self.kernel.write_back_wait().wake_all();
+        self.kernel.memory_wait().until(go).await
+    }
+
+    /// A device that fails must not fill the cache with what it does not take: others need it too.
+    fn failing_with_much_dirty(&self) -> Option<Errno> {
+        let state = self.state();
+        state.failing.filter(|_| state.dirty.len() > self.kernel.cache_blocks() / FAILING_SHARE)
+    }
+
+    /// Which bytes of a block lie in `range`.
+    fn part_of(&self, block: u64, range: ByteRange) -> Range<usize> {
+        let start = block * BLOCK_BYTES;
+        let from = range.at.0.max(start) - start;
+        let to = range.end().0.min(start + BLOCK_BYTES) - start;
+        from as usize..to as usize
+    }
+
+    /// Is that all that the device has of the block?
+    fn is_whole(&self, block: u64, part: &Range<usize>) -> bool {
+        part.start == 0 && (part.end == FRAME_BYTES || block * BLOCK_BYTES + part.end as u64 == self.facts.size)
+    }
+
+    /// Makes `frame` the content of a block.
+    pub(super) fn install(&self, block: u64, frame: FrameRef) {
+        let (cache, pool) = (self.kernel.cache(), self.kernel.frames());
+        let key = key(self.id, block);
+        let mut shard = cache.lock(self.id, block);
+        match shard.find(key) {
+            Some(slot) => {
+                let old = shard.replace(slot, frame, pool);
+                // A load under way finds another frame here and leaves it alone.
+                let state = shard.state(slot).without(BufferState::LOADING).with(BufferState::DIRTY);
+                shard.set_state(slot, state);
+                shard.touch(slot);
+                drop(shard);
+                drop(old);
+            }
+            None => {
+                shard.insert(key, frame, BufferState::DIRTY, cache.shard_capacity(), pool);
+            }
+        }
+    }
+
+    /// Changes a part of a block, which is brought into the cache first.
+    pub(super) async fn patch(
+        &self,
+        cpu: &Processor,
+        block: u64,
+        part: Range<usize>,
+        bytes: &[u8],
+        context: Context,
+    ) -> Result<(), Errno> {
+        let mut spare = None;
+        loop {
+            match self.try_patch(block, part.clone(), bytes, &mut spare) {
+                Patched::Done => return Ok(()),
+                Patched::Absent => drop(self.load(cpu, block..block + 1, context).await?),
+                Patched::Shared => spare = self.kernel.allocate(cpu, 1).await.pop(),
+            }
+        }
+    }
+
+    fn try_patch(&self, block: u64, part: Range<usize>, bytes: &[u8], spare: &mut Option<FrameRef>) -> Patched {
+        let pool = self.kernel.frames();
+        let mut shard = self.kernel.cache().lock(self.id, block);
+        let Some(slot) = shard.find(key(self.id, block)) else { return Patched::Absent };
+        let state = shard.state(slot);
+        if state.any(BufferState::LOADING) {
+            return Patched::Absent;
+        }
+        if !shard.patch_if_sole(slot, part.start, bytes, pool) {
+            // Somebody sends or writes this frame: it stays as it is, and another takes its place.
+            let Some(mut copy) = spare.take() else { return Patched::Shared };
+            if let Some(content) = copy.bytes_mut() {
+                content.copy_from_slice(shard.share(slot, pool).bytes());
+                content[part].copy_from_slice(bytes);
+            }
+            drop(shard.replace(slot, copy, pool));
+        }
+        shard.touch(slot);
+        shard.set_state(slot, state.with(BufferState::DIRTY));
+        drop(shard);
+        self.mark_dirty(block..block + 1);
+        Patched::Done
+    }
+
+    pub(super) fn mark_dirty(&self, blocks: Range<u64>) {
+        if blocks.is_empty() {
+            return;
+        }
+        let mut state = self.state();
+        let was_clean = state.dirty.is_empty();
+        let added = state.dirty.insert(blocks);
+        drop(state);
+        self.kernel.add_dirty(added);
+        if was_clean {
+            self.dirtied.wake_all();
+        }
+    }
+}
+
+/// How an attempt to change a part of a block ended.
+enum Patched {
+    Done,
+    /// The block must be loaded first.
+    Absent,
+    /// The frame is shared: a spare one is needed.
+    Shared,
+}

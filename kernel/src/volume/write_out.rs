@@ -1,0 +1,161 @@
+//! Dirty blocks on their way to the device: the one place where that happens.
+
+use std::ops::Range;
+
+use machine::Errno;
+use policy::unit::Stability;
+
+use super::{State, Volume};
+use crate::cache::{Cache, State as BufferState, key};
+use crate::frame::Frames;
+use crate::processor::Processor;
+use crate::request::{Action, Context, Request};
+
+/// A run of dirty blocks that is now the claimant's to write.
+#[derive(Debug)]
+pub(super) struct Claim {
+    pub(super) blocks: Range<u64>,
+    sequence: u64,
+}
+
+/// What there was to claim.
+pub(super) enum Claimed {
+    Run(Claim),
+    /// The first dirty block is still being written, or barred.
+    Busy(u64),
+    Nothing,
+}
+
+impl Volume {
+    /// Claims the first dirty run within `within`, at most one transfer long.
+    pub(super) fn claim(&self, within: Range<u64>) -> Claimed {
+        let mut state = self.state();
+        let Some(run) = state.dirty.first_run(within, self.transfer_blocks_max()) else { return Claimed::Nothing };
+        if state.is_busy(run.start) {
+            return Claimed::Busy(run.start);
+        }
+        let end = run.clone().find(|&block| state.is_busy(block)).unwrap_or(run.end);
+        let blocks = run.start..end;
+        state.dirty.remove(blocks.clone());
+        state.writing.insert(blocks.clone());
+        state.sequence += 1;
+        let sequence = state.sequence;
+        state.under_way.insert(sequence);
+        Claimed::Run(Claim { blocks, sequence })
+    }
+
+    /// Writes what was claimed, in a task of its own: it goes to its end whatever happens to the caller.
+    pub(super) fn start_write_out(&self, cpu: &Processor, claim: Claim, context: Context) {
+        let Some(volume) = self.this.upgrade() else { return };
+        let here = cpu.clone();
+        cpu.spawn(async move { volume.write_out(&here, claim, context).await });
+    }
+
+    /// Waits until at most `count` writes to the device are under way.
+    pub(super) async fn until_under_way(&self, count: usize) {
+        self.settled.until(|| (self.state().under_way.len() <= count).then_some(())).await;
+    }
+
+    /// Waits until every write that was under way at this moment has ended.
+    pub(super) async fn until_settled(&self) {
+        let newest = self.state().sequence;
+        let is_over = |state: &State| state.under_way.first().is_none_or(|&oldest| oldest > newest);
+        self.settled.until(|| is_over(&self.state()).then_some(())).await;
+    }
+
+    /// Waits until a block is neither being written nor barred.
+    pub(super) async fn until_free(&self, block: u64) {
+        self.settled.until(|| (!self.state().is_busy(block)).then_some(())).await;
+    }
+
+    async fn write_out(&self, cpu: &Processor, claim: Claim, context: Context) {
+        let mut result = Ok(());
+        for (blocks, frames) in self.begin(&claim.blocks) {
+            let action = Action::Write(self.bytes_of(blocks.clone()), frames);
+            let written = self.device.perform(cpu, Request { action, context }).await;
+            self.end(&blocks, written, context.stability, claim.sequence);
+            result = result.and(written);
+        }
+        self.settle(&claim, result);
+    }
+
+    /// Marks the buffers, and takes shares in their frames. A block that somebody else wrote between its change and
+    /// the note of it is not dirty any more and left out.
+    fn begin(&self, blocks: &Range<u64>) -> Vec<(Range<u64>, Frames)> {
+        let mut runs: Vec<(Range<u64>, Frames)> = Vec::with_capacity(1);
+        for run in Cache::runs(blocks.clone()) {
+            let mut shard = self.kernel.cache().lock(self.id, run.start);
+            for block in run {
+                let Some(slot) = shard.find(key(self.id, block)) else { continue };
+                let state = shard.state(slot);
+                if !state.any(BufferState::DIRTY) {
+                    continue;
+                }
+                shard.set_state(slot, state.without(BufferState::DIRTY).with(BufferState::WRITING));
+                let frame = shard.share(slot, self.kernel.frames());
+                match runs.last_mut() {
+                    Some((range, frames)) if range.end == block => {
+                        range.end += 1;
+                        frames.push(frame);
+                    }
+                    _ => runs.push((block..block + 1, Frames::from_iter([frame]))),
+                }
+            }
+        }
+        runs
+    }
+
+    fn end(&self, blocks: &Range<u64>, written: Result<(), Errno>, stability: Stability, sequence: u64) {
+        let next = match (written, stability) {
+            (Ok(()), Stability::Stable) => BufferState::CLEAN,
+            (Ok(()), Stability::Unstable) => {
+                let mut state = self.state();
+                if sequence <= state.suspect {
+                    self.kernel.add_dirty(state.dirty.insert(blocks.clone()));
+                    BufferState::DIRTY
+                } else {
+                    // Before the buffers are marked: who clears the mark looks here.
+                    state.unflushed.insert(blocks.clone());
+                    BufferState::UNFLUSHED
+                }
+            }
+            (Err(_), _) => BufferState::DIRTY,
+        };
+        for run in Cache::runs(blocks.clone()) {
+            let mut shard = self.kernel.cache().lock(self.id, run.start);
+            for block in run {
+                let Some(slot) = shard.find(key(self.id, block)) else { continue };
+                let state = shard.state(slot).without(BufferState::WRITING).with(next);
+                shard.set_state(slot, state);
+            }
+        }
+    }
+
+    fn settle(&self, claim: &Claim, result: Result<(), Errno>) {
+        let mut state = self.state();
+        let written = state.writing.remove(claim.blocks.clone());
+        state.under_way.remove(&claim.sequence);
+        let mut dirty_again = 0;
+        match result {
+            Ok(()) => {
+                state.changes += 1;
+                state.failing = None;
+            }
+            Err(errno) => {
+                dirty_again = state.dirty.insert(claim.blocks.clone());
+                state.failures += 1;
+                state.last_failure = Some(errno);
+                state.failing = Some(errno);
+            }
+        }
+        drop(state);
+        self.kernel.subtract_dirty(written - dirty_again);
+        self.settled.wake_all();
+    }
+}
+
+impl State {
+    pub(super) fn is_busy(&self, block: u64) -> bool {
+        self.writing.contains(block) || self.is_barred(&(block..block + 1))
+    }
+}

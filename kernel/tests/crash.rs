@@ -1,0 +1,236 @@
+//! A volume on a simulated disk: what was acknowledged as durable survives every crash.
+
+mod harness;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use harness::model::{Model, SECTOR, Stamp, fill, stamp_of};
+use harness::{Host, Random, drive, for_seeds, run, small_kernel, spawn};
+use kernel::device::{Checked, FileDevice};
+use kernel::frame::segments;
+use kernel::queue::{DiskQueue, Queued};
+use kernel::request::{Context, JobId};
+use kernel::volume::VolumeConfig;
+use kernel::{Frames, Processor, Switches, Volume};
+use machine::sim::{DiskConfig, DiskId, World};
+use policy::unit::{ByteRange, ProcessorId, Stability};
+
+const DISK_BYTES: u64 = 4 << 20;
+const CLIENTS: u64 = 3;
+const CACHE_BYTES: u64 = 1 << 20;
+
+fn open(world: &World, host: &Host, disk: DiskId, seed: u64) -> Arc<Volume> {
+    let file = Arc::new(FileDevice::new(world.open(disk, true), host.kernel.switches().unmapped_io));
+    let queue = host.kernel.queue_of_disk(0, || {
+        DiskQueue::new(policy::queue::Config { merge: host.kernel.switches().block_merge, ..Default::default() })
+    });
+    let device = Arc::new(Queued::new(queue, Arc::new(Checked::new(file))));
+    let config = VolumeConfig { name: "disk".into(), read_only: false, forced_unit_access: seed.is_multiple_of(2) };
+    Volume::open(&host.kernel, device, config, ProcessorId(0)).expect("a number")
+}
+
+fn switches(seed: u64) -> Switches {
+    let mut random = Random(seed ^ 0x5717);
+    Switches {
+        scan_resistant: random.chance(700),
+        smooth_write_back: random.chance(700),
+        block_merge: random.chance(700),
+        priority: random.chance(700),
+        flush_gathering: random.chance(700),
+        unmapped_io: random.chance(700),
+        ..Switches::default()
+    }
+}
+
+/// Frames with `stamp` in every sector of the range.
+async fn stamped(cpu: &Processor, range: ByteRange, stamp: Stamp) -> Frames {
+    let blocks = range.blocks();
+    let mut frames = cpu.kernel().allocate(cpu, (blocks.end - blocks.start) as usize).await;
+    let mut at = (range.at.0 % 4096) as usize;
+    let mut left = range.len as usize;
+    for frame in &mut frames {
+        let here = left.min(4096 - at);
+        fill(&mut frame.bytes_mut().expect("fresh frames are unshared")[at..at + here], stamp);
+        left -= here;
+        at = 0;
+    }
+    frames
+}
+
+fn stamps(range: ByteRange, frames: &Frames) -> Vec<Result<Stamp, String>> {
+    let mut bytes = Vec::new();
+    for segment in segments(frames, (range.at.0 % 4096) as usize, range.len as usize) {
+        // SAFETY: the segments lie in the frames, which we hold and nobody writes.
+        bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(segment.ptr, segment.len as usize) });
+    }
+    bytes.chunks_exact(SECTOR as usize).map(stamp_of).collect()
+}
+
+/// One random operation; `model` follows it.
+async fn operate(
+    cpu: &Processor,
+    volume: &Volume,
+    model: &RefCell<Model>,
+    random: &mut Random,
+    stamp: Stamp,
+    faulty: bool,
+) {
+    let context = Context::synchronous(JobId(1));
+    let (start, len) = (model.borrow().start(), model.borrow().len());
+    let count = 1 + if random.chance(300) { random.below(len / 2) } else { random.below(24) };
+    let sector = start + random.below(len - count);
+    let range = ByteRange::new(sector * SECTOR, count * SECTOR);
+    let stability = if random.chance(250) { Stability::Stable } else { Stability::Unstable };
+    let context = context.with_stability(stability);
+    let result = match random.below(10) {
+        0..4 => {
+            let frames = stamped(cpu, range, stamp).await;
+            model.borrow_mut().begin(sector, count, stamp);
+            volume.write(cpu, range, frames, context).await
+        }
+        4 => {
+            model.borrow_mut().begin(sector, count, 0);
+            let result = volume.zero(cpu, range, random.chance(500), false, context).await;
+            // Zeroing cannot be repeated when a flush fails: then the old content may be back, and flushes go on failing.
+            if faulty && stability == Stability::Unstable {
+                return;
+            }
+            result
+        }
+        5 => {
+            // What is not whole blocks keeps its content: discard whole blocks only.
+            if !sector.is_multiple_of(8) || !count.is_multiple_of(8) {
+                return;
+            }
+            model.borrow_mut().begin(sector, count, 0);
+            let result = volume.discard(cpu, range, context).await;
+            // A discard may be ignored: either content is right.
+            if result.is_ok() {
+                return;
+            }
+            result
+        }
+        6..8 => {
+            let result = volume.read(cpu, range, context).await;
+            if let Ok(frames) = result {
+                for (at, found) in stamps(range, &frames).into_iter().enumerate() {
+                    if let Some(expected) = model.borrow().expected(sector + at as u64) {
+                        assert_eq!(found, Ok(expected), "read of sector {}", sector + at as u64);
+                    }
+                }
+            }
+            return;
+        }
+        _ => {
+            if volume.flush(cpu, context).await.is_ok() {
+                model.borrow_mut().flushed();
+            }
+            return;
+        }
+    };
+    match (result, stability) {
+        (Ok(()), Stability::Unstable) => model.borrow_mut().acknowledge(sector, count),
+        (Ok(()), Stability::Stable) => model.borrow_mut().acknowledge_durable(sector, count),
+        (Err(_), _) => {}
+    }
+}
+
+fn crash_test(seed: u64, faulty: bool) {
+    let mut random = Random(seed);
+    let world = World::new(seed);
+    let id = world.add_host("server");
+    let mut config = DiskConfig::drawn(DISK_BYTES, seed);
+    if faulty {
+        config.faults.write_error_permille = 20;
+        config.faults.flush_error_permille = 100;
+        config.faults.read_error_permille = 10;
+        config.faults.short_write_permille = 50;
+        config.faults.failed_flush_drops = random.chance(500);
+    }
+    let disk = world.add_disk(id, config);
+    let each = DISK_BYTES / SECTOR / CLIENTS;
+    let models: Vec<_> = (0..CLIENTS).map(|client| Rc::new(RefCell::new(Model::new(client * each, each)))).collect();
+    let mut stamp: Stamp = 1;
+    for life in 0..3 {
+        let host = Host::boot(&world, id, small_kernel(2, CACHE_BYTES, switches(seed + life)));
+        let volume = open(&world, &host, disk, seed);
+        verify(&world, &host, &volume, &models);
+        let tasks: Vec<_> = models
+            .iter()
+            .enumerate()
+            .map(|(client, model)| {
+                let (volume, model) = (Arc::clone(&volume), Rc::clone(model));
+                let mut own = Random(random.next());
+                let base = stamp + (client as u64) * 1_000_000;
+                spawn(&host.processors[client % 2], async move |cpu| {
+                    for step in 0..60 {
+                        operate(&cpu, &volume, &model, &mut own, base + step, faulty).await;
+                    }
+                })
+            })
+            .collect();
+        stamp += CLIENTS * 1_000_000;
+        for cpu in &host.processors {
+            world.kick(id, cpu.id());
+        }
+        let mut steps = 100 + random.below(1500);
+        drive(&world, &[&host], || {
+            steps -= 1;
+            steps == 0 || tasks.iter().all(|task| task.borrow().is_some())
+        });
+        drop(volume);
+        if random.chance(700) {
+            world.power_cut(id);
+        } else {
+            world.kill(id);
+        }
+        host.die();
+    }
+    // The disk works again: what is there is what counts.
+    world.set_faults(disk, Default::default());
+    let host = Host::boot(&world, id, small_kernel(1, CACHE_BYTES, Switches::default()));
+    let volume = open(&world, &host, disk, seed);
+    verify(&world, &host, &volume, &models);
+    drop(volume);
+    host.die();
+}
+
+/// Reads everything and compares it with what the models allow.
+fn verify(world: &World, host: &Host, volume: &Arc<Volume>, models: &[Rc<RefCell<Model>>]) {
+    let models = models.to_vec();
+    let volume = Arc::clone(volume);
+    run(world, host, async move |cpu| {
+        for model in models {
+            let (start, len) = (model.borrow().start(), model.borrow().len());
+            let mut sector = start;
+            while sector < start + len {
+                let count = 256.min(start + len - sector);
+                let range = ByteRange::new(sector * SECTOR, count * SECTOR);
+                let frames = loop {
+                    // Reads may fail by chance; the next one may not.
+                    if let Ok(frames) = volume.read(&cpu, range, Context::synchronous(JobId(0))).await {
+                        break frames;
+                    }
+                };
+                for (at, found) in stamps(range, &frames).into_iter().enumerate() {
+                    let at = sector + at as u64;
+                    let checked = found.and_then(|found| model.borrow_mut().check_after_crash(at, found));
+                    assert_eq!(checked, Ok(()));
+                }
+                sector += count;
+            }
+        }
+    });
+}
+
+#[test]
+fn what_was_flushed_or_forced_survives_every_crash() {
+    for_seeds("what_was_flushed_or_forced_survives_every_crash", 150, |seed| crash_test(seed, false));
+}
+
+#[test]
+fn what_was_flushed_or_forced_survives_crashes_of_a_failing_disk() {
+    for_seeds("what_was_flushed_or_forced_survives_crashes_of_a_failing_disk", 150, |seed| crash_test(seed, true));
+}

@@ -1,0 +1,134 @@
+//! A host of the simulated machine that runs the kernel, and the loop that drives it.
+
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+pub mod model;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use kernel::{Kernel, KernelConfig, Processor, Switches};
+use machine::sim::{HostId, Step, World};
+use policy::unit::ProcessorId;
+
+/// Steps after which a run counts as hanging.
+const STEPS_MAX: u64 = 20_000_000;
+
+/// A configuration for small simulated hosts: `memory` bytes of cache in chunks of 64 KiB.
+pub fn small_kernel(processors: u16, memory: u64, switches: Switches) -> KernelConfig {
+    KernelConfig {
+        processors,
+        memory_max: memory,
+        chunk_bytes: Some(64 << 10),
+        sizing: None,
+        write_back: policy::writeback::Config { smooth: switches.smooth_write_back, ..Default::default() },
+        switches,
+    }
+}
+
+/// A host that runs the kernel.
+pub struct Host {
+    pub id: HostId,
+    pub kernel: Arc<Kernel>,
+    pub processors: Vec<Processor>,
+}
+
+impl Host {
+    pub fn boot(world: &World, id: HostId, config: KernelConfig) -> Host {
+        let kernel = Kernel::new(config).expect("address space");
+        let processors =
+            (0..kernel.processors()).map(|no| Processor::new(world.machine(id, ProcessorId(no)), &kernel)).collect();
+        Host { id, kernel, processors }
+    }
+
+    /// Ends all its tasks, as when the process dies.
+    pub fn die(self) {
+        for processor in &self.processors {
+            processor.abandon();
+        }
+    }
+}
+
+/// Gives the processors of `hosts` their turns until `done` says so. Returns false when nothing happens any more.
+pub fn drive(world: &World, hosts: &[&Host], mut done: impl FnMut() -> bool) -> bool {
+    let processors: BTreeMap<_, _> =
+        hosts.iter().flat_map(|host| host.processors.iter().map(|cpu| ((host.id, cpu.id()), cpu.clone()))).collect();
+    for _ in 0..STEPS_MAX {
+        if done() {
+            return true;
+        }
+        match world.step() {
+            Step::Processor(host, id) => {
+                if let Some(cpu) = processors.get(&(host, id)) {
+                    cpu.turn();
+                }
+            }
+            Step::Nothing => return done(),
+        }
+    }
+    panic!("still running after {STEPS_MAX} steps: {}", world.describe());
+}
+
+/// Runs one task on the first processor of `host` to its end.
+pub fn run<T: 'static>(world: &World, host: &Host, task: impl AsyncFnOnce(Processor) -> T + 'static) -> T {
+    let cpu = host.processors[0].clone();
+    let result = spawn(&cpu, task);
+    world.kick(host.id, cpu.id());
+    let ended = drive(world, &[host], || result.borrow().is_some());
+    assert!(ended, "the task never ended: {}", world.describe());
+    result.take().expect("just looked")
+}
+
+/// Starts a task whose result can be looked at.
+pub fn spawn<T: 'static>(cpu: &Processor, task: impl AsyncFnOnce(Processor) -> T + 'static) -> Rc<RefCell<Option<T>>> {
+    let result = Rc::new(RefCell::new(None));
+    let (slot, here) = (Rc::clone(&result), cpu.clone());
+    cpu.spawn(async move {
+        let value = task(here).await;
+        slot.replace(Some(value));
+    });
+    result
+}
+
+/// The seeds to run: `AWASE_SEED` alone if set, else `AWASE_SEEDS` of them or `few`.
+pub fn seeds(few: u64) -> impl Iterator<Item = u64> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    let range = match number("AWASE_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("AWASE_SEEDS").unwrap_or(few),
+    };
+    range.into_iter()
+}
+
+/// Runs `test` with each seed; a failure prints the seed and how to see it again.
+pub fn for_seeds(name: &str, few: u64, test: impl Fn(u64) + std::panic::RefUnwindSafe) {
+    for seed in seeds(few) {
+        if let Err(panic) = std::panic::catch_unwind(|| test(seed)) {
+            eprintln!("failed with seed {seed}; again: AWASE_SEED={seed} cargo test {name}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+/// Pseudo-random numbers from a seed (`SplitMix64`).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    pub fn chance(&mut self, permille: u64) -> bool {
+        self.below(1000) < permille
+    }
+}
