@@ -1,0 +1,356 @@
+//! The transmission phase: what each request does, and its reply.
+
+use std::future::{Future, poll_fn};
+use std::rc::Rc;
+use std::task::Poll;
+
+use kernel::request::{Context, JobId};
+use kernel::{FRAME_BYTES, Frames, Processor};
+use machine::Errno;
+use policy::unit::{ByteRange, Stability};
+
+use crate::export::REQUEST_BYTES_MAX;
+use crate::negotiate::{BASE_ALLOCATION_ID, Session};
+use crate::outbound::{Outbound, Release, Reply};
+use crate::proto::{NbdError, Request, chunk, cmd, simple_reply, state, structured_chunk};
+use crate::transmission::PIECE_FRAMES;
+
+/// Extents in one reply, at most.
+const EXTENTS_MAX: usize = 1024;
+
+/// Largest piece of a reply, in bytes.
+const PIECE_BYTES: u64 = (PIECE_FRAMES * FRAME_BYTES) as u64;
+
+/// What is to become of a request.
+pub(crate) enum Verdict {
+    Do,
+    Refuse(NbdError),
+    /// Its payload is too long to be read over.
+    Disconnect,
+}
+
+/// The commands of one connection.
+pub(crate) struct Commands {
+    cpu: Processor,
+    session: Session,
+    outbound: Rc<Outbound>,
+}
+
+impl Commands {
+    pub(crate) fn new(cpu: Processor, session: Session, outbound: Rc<Outbound>) -> Self {
+        Commands { cpu, session, outbound }
+    }
+
+    /// Looks at a request before anything is done or allocated for it.
+    pub(crate) fn check(&self, request: &Request) -> Verdict {
+        let volume = &self.session.export.volume;
+        let is_write = request.kind == cmd::WRITE;
+        if is_write && request.len > REQUEST_BYTES_MAX {
+            return Verdict::Disconnect;
+        }
+        let Some(flags) = self.flags_allowed(request.kind) else { return Verdict::Refuse(NbdError::EINVAL) };
+        if request.flags & !(flags | cmd::FLAG_FUA) != 0 {
+            return Verdict::Refuse(NbdError::EINVAL);
+        }
+        let changes = matches!(request.kind, cmd::WRITE | cmd::TRIM | cmd::WRITE_ZEROES);
+        if changes && volume.read_only() {
+            return Verdict::Refuse(NbdError::EPERM);
+        }
+        if request.kind == cmd::FLUSH {
+            return Verdict::Do;
+        }
+        let end = request.offset.checked_add(u64::from(request.len));
+        if end.is_none_or(|end| end > volume.size()) {
+            let grows = matches!(request.kind, cmd::WRITE | cmd::WRITE_ZEROES);
+            return Verdict::Refuse(if grows { NbdError::ENOSPC } else { NbdError::EINVAL });
+        }
+        let unit = u64::from(self.session.export.block_size);
+        let unaligned = !request.offset.is_multiple_of(unit) || !u64::from(request.len).is_multiple_of(unit);
+        let too_long = request.kind == cmd::READ && request.len > REQUEST_BYTES_MAX;
+        if too_long || (unaligned && end != Some(volume.size())) {
+            return Verdict::Refuse(NbdError::EINVAL);
+        }
+        // "Don't fragment" holds for what fits into one piece; a server may limit it (`NBD_CMD_FLAG_DF`).
+        if request.flags & cmd::FLAG_DF != 0 && self.pieces(request).nth(1).is_some() {
+            return Verdict::Refuse(NbdError::EOVERFLOW);
+        }
+        if request.kind == cmd::BLOCK_STATUS && (request.len == 0 || !self.session.allocation) {
+            return Verdict::Refuse(NbdError::EINVAL);
+        }
+        Verdict::Do
+    }
+
+    fn flags_allowed(&self, kind: u16) -> Option<u16> {
+        match kind {
+            cmd::READ if self.session.structured => Some(cmd::FLAG_DF),
+            cmd::READ | cmd::WRITE | cmd::FLUSH | cmd::TRIM | cmd::CACHE => Some(0),
+            cmd::WRITE_ZEROES => Some(cmd::FLAG_NO_HOLE | cmd::FLAG_FAST_ZERO),
+            cmd::BLOCK_STATUS => Some(cmd::FLAG_REQ_ONE),
+            _ => None,
+        }
+    }
+
+    /// Answers a request that is not done.
+    pub(crate) fn refuse(&self, request: &Request, error: NbdError, payload: u64) {
+        self.reply_error(request, error, Release { requests: 1, bytes: payload });
+    }
+
+    /// Does a request that has no payload. `payload`: bytes to be released with the reply.
+    pub(crate) fn start(self: &Rc<Self>, request: &Request, payload: u64) {
+        let release = Release { requests: 1, bytes: payload };
+        if request.kind == cmd::READ && self.read_cached(request, release) {
+            return;
+        }
+        let (commands, request) = (Rc::clone(self), *request);
+        self.cpu.spawn(async move {
+            match request.kind {
+                cmd::READ => commands.read(&request, release).await,
+                cmd::BLOCK_STATUS => commands.block_status(&request, release).await,
+                _ => {
+                    let result = commands.perform(&request).await;
+                    commands.reply(&request, result, release);
+                }
+            }
+        });
+    }
+
+    async fn perform(&self, request: &Request) -> Result<(), Errno> {
+        let (cpu, volume) = (&self.cpu, &self.session.export.volume);
+        let range = ByteRange::new(request.offset, u64::from(request.len));
+        let context = self.context(request);
+        match request.kind {
+            cmd::FLUSH => volume.flush(cpu, context).await,
+            _ if request.len == 0 => Ok(()),
+            cmd::TRIM => volume.discard(cpu, range, context).await,
+            cmd::CACHE => volume.prefetch(cpu, range, context).await,
+            cmd::WRITE_ZEROES => {
+                let may_release = request.flags & cmd::FLAG_NO_HOLE == 0;
+                let fast_only = request.flags & cmd::FLAG_FAST_ZERO != 0;
+                volume.zero(cpu, range, may_release, fast_only, context).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn context(&self, request: &Request) -> Context {
+        let stable = request.flags & cmd::FLAG_FUA != 0;
+        let stability = if stable { Stability::Stable } else { Stability::Unstable };
+        Context::synchronous(JobId::default()).with_stability(stability)
+    }
+
+    /// A write whose payload is about to be received.
+    pub(crate) fn begin_write(self: &Rc<Self>, request: &Request, payload: u64) -> Write {
+        let release = Release { requests: 1, bytes: payload };
+        Write { commands: Rc::clone(self), request: *request, release, result: Ok(()) }
+    }
+
+    /// Answers a read at once if the cache has it.
+    fn read_cached(&self, request: &Request, release: Release) -> bool {
+        let range = ByteRange::new(request.offset, u64::from(request.len));
+        if range.len == 0 || self.pieces(request).nth(1).is_some() {
+            return false;
+        }
+        let Some(frames) = self.session.export.volume.try_read(&self.cpu, range) else { return false };
+        self.outbound.push(self.data(request, range, frames, true, release));
+        true
+    }
+
+    async fn read(&self, request: &Request, release: Release) {
+        if request.len == 0 {
+            return self.reply_nothing(request, release);
+        }
+        if self.session.structured {
+            self.read_structured(request, release).await;
+        } else {
+            self.read_simple(request, release).await;
+        }
+    }
+
+    async fn read_structured(&self, request: &Request, release: Release) {
+        let end = request.offset + u64::from(request.len);
+        for piece in self.pieces(request) {
+            self.outbound.until_sent().await;
+            let read = self.session.export.volume.read(&self.cpu, piece, self.context(request)).await;
+            let last = piece.end().0 == end;
+            match read {
+                Ok(frames) => {
+                    let release = if last { release } else { Release::default() };
+                    self.outbound.push(self.data(request, piece, frames, last, release));
+                }
+                Err(error) => return self.reply_error(request, error.into(), release),
+            }
+        }
+    }
+
+    /// A simple reply has its header first and then all its data, with nothing else between.
+    async fn read_simple(&self, request: &Request, release: Release) {
+        let end = request.offset + u64::from(request.len);
+        let single = self.pieces(request).nth(1).is_none();
+        if !single {
+            self.outbound.begin_exclusive().await;
+        }
+        for piece in self.pieces(request) {
+            if !single {
+                self.outbound.until_sent().await;
+            }
+            let (first, last) = (piece.at.0 == request.offset, piece.end().0 == end);
+            let part = match self.session.export.volume.read(&self.cpu, piece, self.context(request)).await {
+                Ok(frames) => {
+                    let release = if last { release } else { Release::default() };
+                    let mut part = self.data(request, piece, frames, last, release);
+                    if !first {
+                        part.header.clear();
+                    }
+                    part
+                }
+                Err(error) if first => self.error(request, error.into(), release),
+                // The header has promised data: "the server MUST disconnect" ("Simple reply message").
+                Err(_) => {
+                    self.outbound.set_broken();
+                    Reply { header: Vec::new(), frames: Frames::new(), offset: 0, len: 0, release }
+                }
+            };
+            let ends = part.release.requests > 0;
+            if single {
+                self.outbound.push(part)
+            } else {
+                self.outbound.push_first(part)
+            }
+            if ends {
+                break;
+            }
+        }
+        if !single {
+            self.outbound.end_exclusive();
+        }
+    }
+
+    async fn block_status(&self, request: &Request, release: Release) {
+        let range = ByteRange::new(request.offset, u64::from(request.len));
+        let max = if request.flags & cmd::FLAG_REQ_ONE != 0 { 1 } else { EXTENTS_MAX };
+        let extents = match self.session.export.volume.extents(&self.cpu, range, max).await {
+            Ok(extents) => extents,
+            Err(error) => return self.reply_error(request, error.into(), release),
+        };
+        let mut header = Vec::with_capacity(24 + extents.len() * 8);
+        structured_chunk(&mut header, true, chunk::BLOCK_STATUS, request.cookie, 4 + extents.len() as u32 * 8);
+        header.extend_from_slice(&BASE_ALLOCATION_ID.to_be_bytes());
+        for extent in extents {
+            let hole = if extent.allocated { 0 } else { state::HOLE };
+            let zero = if extent.zero { state::ZERO } else { 0 };
+            header.extend_from_slice(&(extent.range.len as u32).to_be_bytes());
+            header.extend_from_slice(&(hole | zero).to_be_bytes());
+        }
+        self.outbound.push(Reply { header, frames: Frames::new(), offset: 0, len: 0, release });
+    }
+
+    /// Cuts a request into pieces of at most [`PIECE_FRAMES`] blocks.
+    fn pieces(&self, request: &Request) -> impl Iterator<Item = ByteRange> + use<> {
+        let mut at = request.offset;
+        let end = request.offset + u64::from(request.len);
+        std::iter::from_fn(move || {
+            let start = at;
+            at = end.min(start - start % FRAME_BYTES as u64 + PIECE_BYTES);
+            (start < end).then(|| ByteRange::new(start, at - start))
+        })
+    }
+
+    /// Data of a read, with its header.
+    fn data(&self, request: &Request, piece: ByteRange, frames: Frames, done: bool, release: Release) -> Reply {
+        let mut header = Vec::with_capacity(28);
+        if self.session.structured {
+            structured_chunk(&mut header, done, chunk::OFFSET_DATA, request.cookie, piece.len as u32 + 8);
+            header.extend_from_slice(&piece.at.0.to_be_bytes());
+        } else {
+            simple_reply(&mut header, 0, request.cookie);
+        }
+        let offset = (piece.at.0 % FRAME_BYTES as u64) as usize;
+        Reply { header, frames, offset, len: piece.len as usize, release }
+    }
+
+    fn reply(&self, request: &Request, result: Result<(), Errno>, release: Release) {
+        match result {
+            Ok(()) => self.reply_nothing(request, release),
+            Err(error) => self.reply_error(request, error.into(), release),
+        }
+    }
+
+    fn reply_nothing(&self, request: &Request, release: Release) {
+        let mut header = Vec::with_capacity(20);
+        if self.needs_structure(request) {
+            structured_chunk(&mut header, true, chunk::NONE, request.cookie, 0);
+        } else {
+            simple_reply(&mut header, 0, request.cookie);
+        }
+        self.outbound.push(Reply { header, frames: Frames::new(), offset: 0, len: 0, release });
+    }
+
+    fn reply_error(&self, request: &Request, error: NbdError, release: Release) {
+        self.outbound.push(self.error(request, error, release));
+    }
+
+    fn error(&self, request: &Request, error: NbdError, release: Release) -> Reply {
+        let mut header = Vec::with_capacity(26);
+        if self.needs_structure(request) {
+            structured_chunk(&mut header, true, chunk::ERROR, request.cookie, 6);
+            header.extend_from_slice(&error.0.to_be_bytes());
+            header.extend_from_slice(&0_u16.to_be_bytes());
+        } else {
+            simple_reply(&mut header, error.0, request.cookie);
+        }
+        Reply { header, frames: Frames::new(), offset: 0, len: 0, release }
+    }
+
+    /// Reads and block status must be answered with structured replies once those were agreed on; the others may have
+    /// the shorter simple ones.
+    fn needs_structure(&self, request: &Request) -> bool {
+        self.session.structured && matches!(request.kind, cmd::READ | cmd::BLOCK_STATUS)
+    }
+}
+
+/// A write whose payload comes in, piece by piece.
+pub(crate) struct Write {
+    commands: Rc<Commands>,
+    request: Request,
+    release: Release,
+    result: Result<(), Errno>,
+}
+
+impl Write {
+    /// Writes a piece. After the last one the reply is on its way, or a task that will send it.
+    pub(crate) async fn piece(mut self, range: ByteRange, frames: Frames, last: bool) -> Write {
+        if self.result.is_err() {
+            return self.end_if(last);
+        }
+        let mut context = self.commands.context(&self.request);
+        if !last {
+            // What must be durable is made so with the last piece.
+            context = context.with_stability(Stability::Unstable);
+            self.result = self.commands.session.export.volume.write(&self.commands.cpu, range, frames, context).await;
+            return self;
+        }
+        let (commands, request, release) = (Rc::clone(&self.commands), self.request, self.release);
+        let whole = range.len == u64::from(request.len);
+        let mut work = Box::pin(async move {
+            let (cpu, volume) = (&commands.cpu, &commands.session.export.volume);
+            let mut result = volume.write(cpu, range, frames, context).await;
+            if result.is_ok() && !whole && context.stability == Stability::Stable {
+                result = volume.flush(cpu, context).await;
+            }
+            commands.reply(&request, result, release);
+        });
+        // Usually the cache takes it at once: a task is made only when it does not.
+        let done = poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx).is_ready())).await;
+        if !done {
+            self.commands.cpu.spawn(work);
+        }
+        self
+    }
+
+    fn end_if(self, last: bool) -> Write {
+        if last {
+            self.commands.reply(&self.request, self.result, self.release);
+        }
+        self
+    }
+}

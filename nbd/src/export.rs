@@ -1,0 +1,142 @@
+//! What is served, to whom at most, and how much at a time.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use kernel::Volume;
+use kernel::wait::WaitList;
+
+use crate::proto::flag;
+
+/// Longest name of an export, in bytes ("Values", string length).
+pub const NAME_BYTES_MAX: usize = 4096;
+
+/// Largest request, in bytes: what is advertised as the maximum block size.
+pub const REQUEST_BYTES_MAX: u32 = 32 << 20;
+
+/// A volume with a name. A connection holds it for its whole life.
+pub struct Export {
+    /// The name that clients ask for.
+    pub name: String,
+    /// A line for people.
+    pub description: String,
+    /// Smallest unit of a request, in bytes: a power of two up to 4096.
+    pub block_size: u32,
+    /// What is served.
+    pub volume: Arc<Volume>,
+}
+
+impl Export {
+    /// The transmission flags.
+    pub(crate) fn flags(&self, structured: bool) -> u16 {
+        let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::CAN_MULTI_CONN | flag::SEND_CACHE;
+        if self.volume.read_only() {
+            flags |= flag::READ_ONLY;
+        } else {
+            flags |= flag::SEND_TRIM | flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO;
+        }
+        if self.volume.facts().rotational {
+            flags |= flag::ROTATIONAL;
+        }
+        if structured {
+            flags |= flag::SEND_DF;
+        }
+        flags
+    }
+}
+
+/// How much a client may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Requests under way on one connection.
+    pub requests_a_connection: usize,
+    /// Payload of the requests under way on one connection, in bytes. One request always passes.
+    pub bytes_a_connection: u64,
+    /// A client that stops in the middle of a message for so long is disconnected.
+    pub stall_timeout: Duration,
+    /// A client that has not chosen an export after so long is disconnected.
+    pub negotiation_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            requests_a_connection: 128,
+            bytes_a_connection: 8 << 20,
+            stall_timeout: Duration::from_secs(60),
+            negotiation_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// What all connections share.
+pub struct Server {
+    limits: Limits,
+    exports: Mutex<Arc<[Arc<Export>]>>,
+    stopping: AtomicBool,
+    overdue: AtomicBool,
+    changed: WaitList,
+}
+
+impl Server {
+    /// A server without exports.
+    pub fn new(limits: Limits) -> Arc<Self> {
+        Arc::new(Server {
+            limits,
+            exports: Mutex::new(Arc::from([])),
+            stopping: AtomicBool::new(false),
+            overdue: AtomicBool::new(false),
+            changed: WaitList::default(),
+        })
+    }
+
+    /// How much a client may have.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// What clients that come now may have. The first also answers to the empty name.
+    pub fn exports(&self) -> Arc<[Arc<Export>]> {
+        Arc::clone(&self.exports.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Goes over to other exports; clients keep what they have.
+    pub fn set_exports(&self, exports: Vec<Arc<Export>>) {
+        *self.exports.lock().unwrap_or_else(PoisonError::into_inner) = exports.into();
+    }
+
+    /// The export of that name.
+    pub fn find(&self, name: &str) -> Option<Arc<Export>> {
+        let all = self.exports();
+        let named = all.iter().find(|export| export.name == name);
+        named.or(all.first().filter(|_| name.is_empty())).cloned()
+    }
+
+    /// Takes no more requests: those under way are answered, then the connections end.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.changed.wake_all();
+    }
+
+    /// Ends the connections that are left, whatever is under way.
+    pub fn give_up(&self) {
+        self.overdue.store(true, Ordering::SeqCst);
+        self.changed.wake_all();
+    }
+
+    /// Has it been told to end?
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
+    /// Has it waited long enough for requests under way?
+    pub fn is_overdue(&self) -> bool {
+        self.overdue.load(Ordering::SeqCst)
+    }
+
+    /// Woken when [`Server::is_stopping`] or [`Server::is_overdue`] changes; whoever serves wakes it when a client is gone.
+    pub fn changed(&self) -> &WaitList {
+        &self.changed
+    }
+}

@@ -1,0 +1,278 @@
+//! The handshake: fixed newstyle ("Handshake phase").
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use kernel::Processor;
+use machine::Connection;
+
+use crate::export::{Export, NAME_BYTES_MAX, REQUEST_BYTES_MAX, Server};
+use crate::proto::{
+    self, BASE_ALLOCATION, NBD_MAGIC, NBD_OPTS_MAGIC, Reader, handshake, info, option, option_reply, rep,
+};
+use crate::wire::{Gone, Watchdog, receive_exact, send_all};
+
+/// Longest payload of an option that is looked at, in bytes; the largest that makes sense is a list of contexts.
+const OPTION_BYTES_MAX: u32 = 64 << 10;
+/// Up to so many bytes, a longer option is skipped and refused; beyond, the client is disconnected.
+const OPTION_BYTES_SKIPPED_MAX: u32 = 1 << 20;
+/// Options before a client must have chosen an export.
+const OPTIONS_MAX: usize = 256;
+/// The number under which block status speaks of [`BASE_ALLOCATION`].
+pub(crate) const BASE_ALLOCATION_ID: u32 = 1;
+
+/// What was agreed on.
+pub(crate) struct Session {
+    pub(crate) export: Arc<Export>,
+    pub(crate) structured: bool,
+    /// Was `base:allocation` asked for?
+    pub(crate) allocation: bool,
+}
+
+struct Negotiation<'a> {
+    cpu: &'a Processor,
+    connection: Connection,
+    server: &'a Server,
+    no_zeroes: bool,
+    structured: bool,
+    /// The export for which `base:allocation` was selected.
+    allocation: Option<String>,
+}
+
+/// What to do after an option.
+enum Next {
+    Option,
+    Transmission(Session),
+    End,
+}
+
+/// Negotiates; `None` when the client went or was refused.
+pub(crate) async fn negotiate(
+    cpu: &Processor,
+    connection: Connection,
+    server: &Server,
+    watchdog: &Rc<Watchdog>,
+) -> Option<Session> {
+    watchdog.arm(cpu, server.limits().negotiation_timeout);
+    let mut negotiation =
+        Negotiation { cpu, connection, server, no_zeroes: false, structured: false, allocation: None };
+    let session = negotiation.run().await.ok().flatten();
+    watchdog.disarm();
+    session
+}
+
+impl Negotiation<'_> {
+    async fn run(&mut self) -> Result<Option<Session>, Gone> {
+        let mut hello = Vec::with_capacity(18);
+        hello.extend_from_slice(&NBD_MAGIC.to_be_bytes());
+        hello.extend_from_slice(&NBD_OPTS_MAGIC.to_be_bytes());
+        let offered = handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES;
+        hello.extend_from_slice(&offered.to_be_bytes());
+        self.send(hello).await?;
+        let flags = self.receive(4).await?;
+        let flags = Reader::new(&flags).u32().ok_or(Gone)?;
+        if flags & !u32::from(offered) != 0 || flags & u32::from(handshake::FIXED_NEWSTYLE) == 0 {
+            return Ok(None);
+        }
+        self.no_zeroes = flags & u32::from(handshake::NO_ZEROES) != 0;
+        for _ in 0..OPTIONS_MAX {
+            match self.option().await? {
+                Next::Option => {}
+                Next::Transmission(session) => return Ok(Some(session)),
+                Next::End => return Ok(None),
+            }
+        }
+        Ok(None)
+    }
+
+    async fn option(&mut self) -> Result<Next, Gone> {
+        let header = self.receive(16).await?;
+        let mut header = Reader::new(&header);
+        let magic = header.u64().ok_or(Gone)?;
+        let option = header.u32().ok_or(Gone)?;
+        let len = header.u32().ok_or(Gone)?;
+        if magic != NBD_OPTS_MAGIC || len > OPTION_BYTES_SKIPPED_MAX {
+            return Ok(Next::End);
+        }
+        if len > OPTION_BYTES_MAX {
+            self.skip(len).await?;
+            if option == option::EXPORT_NAME {
+                return Ok(Next::End);
+            }
+            return self.refuse(option, rep::ERR_TOO_BIG, "the option is too long").await;
+        }
+        let payload = self.receive(len as usize).await?;
+        match option {
+            option::EXPORT_NAME => self.export_name(&payload).await,
+            option::ABORT => {
+                // The client may be gone without waiting for the answer.
+                let _ = self.reply(option, rep::ACK, &[]).await;
+                Ok(Next::End)
+            }
+            option::LIST => self.list(&payload).await,
+            option::INFO | option::GO => self.info(option, &payload).await,
+            option::STRUCTURED_REPLY if payload.is_empty() => {
+                self.structured = true;
+                self.reply(option, rep::ACK, &[]).await?;
+                Ok(Next::Option)
+            }
+            option::STRUCTURED_REPLY => {
+                self.refuse(option, rep::ERR_INVALID, "NBD_OPT_STRUCTURED_REPLY takes no data").await
+            }
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(option, &payload).await,
+            option::STARTTLS => self.refuse(option, rep::ERR_POLICY, "TLS is not offered here").await,
+            _ => self.refuse(option, rep::ERR_UNSUP, "the option is not known here").await,
+        }
+    }
+
+    async fn export_name(&mut self, payload: &[u8]) -> Result<Next, Gone> {
+        // There is no way to refuse: "the server MUST disconnect".
+        let name = std::str::from_utf8(payload).ok().filter(|name| name.len() <= NAME_BYTES_MAX);
+        let Some(export) = name.and_then(|name| self.server.find(name)) else { return Ok(Next::End) };
+        let mut reply = Vec::with_capacity(134);
+        reply.extend_from_slice(&export.volume.size().to_be_bytes());
+        reply.extend_from_slice(&export.flags(self.structured).to_be_bytes());
+        if !self.no_zeroes {
+            reply.resize(reply.len() + 124, 0);
+        }
+        self.send(reply).await?;
+        Ok(Next::Transmission(self.session(export)))
+    }
+
+    async fn list(&mut self, payload: &[u8]) -> Result<Next, Gone> {
+        if !payload.is_empty() {
+            return self.refuse(option::LIST, rep::ERR_INVALID, "NBD_OPT_LIST takes no data").await;
+        }
+        let mut replies = Vec::new();
+        for export in self.server.exports().iter() {
+            let mut entry = Vec::new();
+            entry.extend_from_slice(&(export.name.len() as u32).to_be_bytes());
+            entry.extend_from_slice(export.name.as_bytes());
+            entry.extend_from_slice(export.description.as_bytes());
+            option_reply(&mut replies, option::LIST, rep::SERVER, &entry);
+        }
+        option_reply(&mut replies, option::LIST, rep::ACK, &[]);
+        self.send(replies).await?;
+        Ok(Next::Option)
+    }
+
+    async fn info(&mut self, option: u32, payload: &[u8]) -> Result<Next, Gone> {
+        let Some((name, wanted)) = read_info(payload) else {
+            return self.refuse(option, rep::ERR_INVALID, "the request for information is malformed").await;
+        };
+        let Some(export) = self.server.find(name) else {
+            return self.refuse(option, rep::ERR_UNKNOWN, "there is no export of that name").await;
+        };
+        let mut replies = Vec::new();
+        let mut reply = |kind: u16, data: &[u8]| {
+            let payload = [&kind.to_be_bytes(), data].concat();
+            option_reply(&mut replies, option, rep::INFO, &payload);
+        };
+        let size = export.volume.size().to_be_bytes();
+        reply(info::EXPORT, &[&size[..], &export.flags(self.structured).to_be_bytes()].concat());
+        for kind in wanted {
+            match kind {
+                info::NAME => reply(kind, export.name.as_bytes()),
+                info::DESCRIPTION => reply(kind, export.description.as_bytes()),
+                _ => {}
+            }
+        }
+        // Sent whether or not it was asked for: a client that knows it does better with it.
+        let preferred = 4096_u32.max(export.block_size);
+        reply(info::BLOCK_SIZE, &[export.block_size, preferred, REQUEST_BYTES_MAX].map(u32::to_be_bytes).concat());
+        option_reply(&mut replies, option, rep::ACK, &[]);
+        self.send(replies).await?;
+        if option == option::GO { Ok(Next::Transmission(self.session(export))) } else { Ok(Next::Option) }
+    }
+
+    async fn meta_context(&mut self, option: u32, payload: &[u8]) -> Result<Next, Gone> {
+        let setting = option == option::SET_META_CONTEXT;
+        if setting {
+            self.allocation = None;
+        }
+        let Some((name, queries)) = read_meta_context(payload) else {
+            return self.refuse(option, rep::ERR_INVALID, "the request for contexts is malformed").await;
+        };
+        if !self.structured {
+            return self.refuse(option, rep::ERR_INVALID, "contexts need structured replies").await;
+        }
+        let Some(export) = self.server.find(name) else {
+            return self.refuse(option, rep::ERR_UNKNOWN, "there is no export of that name").await;
+        };
+        let matches = |query: &&str| *query == BASE_ALLOCATION || (!setting && *query == "base:");
+        let found = queries.iter().any(matches) || (!setting && queries.is_empty());
+        let mut replies = Vec::new();
+        if found {
+            let id = if setting { BASE_ALLOCATION_ID } else { 0 };
+            option_reply(
+                &mut replies,
+                option,
+                rep::META_CONTEXT,
+                &[&id.to_be_bytes(), BASE_ALLOCATION.as_bytes()].concat(),
+            );
+            if setting {
+                self.allocation = Some(export.name.clone());
+            }
+        }
+        option_reply(&mut replies, option, rep::ACK, &[]);
+        self.send(replies).await?;
+        Ok(Next::Option)
+    }
+
+    /// Contexts hold for the export for which they were selected.
+    fn session(&self, export: Arc<Export>) -> Session {
+        let allocation = self.allocation.as_ref() == Some(&export.name);
+        Session { export, structured: self.structured, allocation }
+    }
+
+    async fn refuse(&self, option: u32, error: u32, why: &str) -> Result<Next, Gone> {
+        self.reply(option, error, why.as_bytes()).await?;
+        Ok(Next::Option)
+    }
+
+    async fn reply(&self, option: u32, kind: u32, payload: &[u8]) -> Result<(), Gone> {
+        let mut bytes = Vec::new();
+        option_reply(&mut bytes, option, kind, payload);
+        self.send(bytes).await
+    }
+
+    async fn skip(&self, len: u32) -> Result<(), Gone> {
+        let mut left = len as usize;
+        while left > 0 {
+            let some = left.min(16 << 10);
+            self.receive(some).await?;
+            left -= some;
+        }
+        Ok(())
+    }
+
+    async fn receive(&self, len: usize) -> Result<Vec<u8>, Gone> {
+        receive_exact(self.cpu, self.connection, len).await
+    }
+
+    async fn send(&self, bytes: Vec<u8>) -> Result<(), Gone> {
+        send_all(self.cpu, self.connection, bytes).await
+    }
+}
+
+/// The name and the kinds of information that are asked for.
+fn read_info(payload: &[u8]) -> Option<(&str, Vec<u16>)> {
+    let mut at = proto::Reader::new(payload);
+    let name = at.string()?;
+    let count = at.u16()?;
+    let kinds = (0..count).map(|_| at.u16()).collect::<Option<Vec<_>>>()?;
+    (at.is_empty() && name.len() <= NAME_BYTES_MAX).then_some((name, kinds))
+}
+
+/// The export's name and the queries.
+fn read_meta_context(payload: &[u8]) -> Option<(&str, Vec<&str>)> {
+    let mut at = proto::Reader::new(payload);
+    let name = at.string()?;
+    let count = at.u32()?;
+    let mut queries = Vec::new();
+    for _ in 0..count {
+        // Each takes four bytes at least: a wrong count runs out of payload, not of memory.
+        queries.push(at.string()?);
+    }
+    (at.is_empty() && name.len() <= NAME_BYTES_MAX).then_some((name, queries))
+}

@@ -1,0 +1,348 @@
+//! Where received bytes go: headers into a buffer, payload straight into the frames that the cache will keep.
+//!
+//! What comes next is not known before it is there, so it is predicted. After reads, many small headers come in one
+//! receive. After writes of one length, a receive is laid out as payload, header, payload, header, … so that a pipeline of
+//! writes needs one receive and no copy. Where a prediction was wrong the bytes are copied to where they belong: that
+//! costs time at a change of the pattern, never correctness.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use kernel::frame::append_segments;
+use kernel::{FRAME_BYTES, Frames, Hold};
+use machine::{Segment, Segments};
+
+use crate::proto::REQUEST_BYTES;
+
+/// Bytes of the header buffer: a receive after reads takes up to so many.
+const BUFFER_BYTES: usize = 4096;
+/// Predicted payload of one receive, at most. Bytes.
+const PREDICTED_BYTES_MAX: usize = 256 << 10;
+/// Predicted requests of one receive, at most.
+const PREDICTED_MAX: usize = 16;
+
+/// Received bytes that nobody has taken yet, in the order of the stream.
+enum Piece {
+    /// In the buffer.
+    Buffer(Range<usize>),
+    /// In frames, which were laid out for a payload.
+    Frames(Filling),
+}
+
+/// A payload on its way into frames. Positions are bytes from the start of the first frame.
+struct Filling {
+    frames: Frames,
+    /// Where the payload starts.
+    start: usize,
+    /// Up to where it is there, and nobody has taken it.
+    filled: usize,
+    /// Where it ends.
+    end: usize,
+}
+
+/// The shape of a payload: offset into the first block, and length.
+type Shape = (usize, usize);
+
+/// The receiving side of a connection's memory.
+pub struct Scatter {
+    buffer: Vec<u8>,
+    landed: VecDeque<Piece>,
+    filling: Option<Filling>,
+    /// Laid out for the receive that is under way: what will land where, in order.
+    planned: Vec<Planned>,
+    /// Frames that were predicted in vain, for the next time.
+    spare: Frames,
+    /// The last write's shape, if the last request was a write.
+    last: Option<Shape>,
+    /// How many requests of that shape to expect. 0 after anything else.
+    depth: usize,
+}
+
+enum Planned {
+    Buffer(Range<usize>),
+    Frames { count: usize, shape: Shape },
+}
+
+fn frames_for((offset, len): Shape) -> usize {
+    (offset + len).div_ceil(FRAME_BYTES)
+}
+
+impl Scatter {
+    /// Nothing received, nothing predicted.
+    pub fn new() -> Self {
+        Scatter {
+            buffer: vec![0; BUFFER_BYTES],
+            landed: VecDeque::new(),
+            filling: None,
+            planned: Vec::new(),
+            spare: Frames::new(),
+            last: None,
+            depth: 0,
+        }
+    }
+
+    /// Lays out the next receive. `take` gives up to so many frames without waiting. Whatever [`Scatter::header`] or
+    /// [`Scatter::payload`] could give must have been taken.
+    pub fn plan(&mut self, mut take: impl FnMut(usize, &mut Frames)) -> (Hold, Segments) {
+        self.planned.clear();
+        let partial = self.collect_partial_header();
+        let mut segments = Segments::new();
+        let mut frames = Frames::new();
+        let mut headers = partial;
+        if let Some(filling) = &mut self.filling {
+            append_segments(&mut segments, &filling.frames, filling.filled, filling.end - filling.filled);
+            frames.append(&mut filling.frames);
+        }
+        for _ in 0..self.depth {
+            let Some(shape) = self.last else { break };
+            let count = frames_for(shape);
+            let missing = count.saturating_sub(self.spare.len());
+            take(missing, &mut self.spare);
+            let Some(from) = self.spare.len().checked_sub(count) else { break };
+            self.plan_header(&mut segments, &mut headers, partial);
+            let mut own: Frames = self.spare.drain(from..).collect();
+            append_segments(&mut segments, &own, shape.0, shape.1);
+            frames.append(&mut own);
+            self.planned.push(Planned::Frames { count, shape });
+        }
+        if self.last.is_some() {
+            self.plan_header(&mut segments, &mut headers, partial);
+        } else {
+            self.plan_buffer(&mut segments, headers..BUFFER_BYTES);
+        }
+        (Hold::new(std::mem::take(&mut self.buffer), frames), segments)
+    }
+
+    /// `received` bytes have come into what was laid out; 0 when none have.
+    pub fn land(&mut self, hold: Hold, received: usize) {
+        self.buffer = hold.bytes;
+        let mut frames = hold.frames.into_iter();
+        let mut left = received;
+        if let Some(filling) = &mut self.filling {
+            let count = filling.end.div_ceil(FRAME_BYTES);
+            filling.frames = frames.by_ref().take(count).collect();
+            let here = left.min(filling.end - filling.filled);
+            filling.filled += here;
+            left -= here;
+        }
+        let mut used = 0;
+        for planned in self.planned.drain(..) {
+            match planned {
+                Planned::Buffer(range) => {
+                    let here = left.min(range.len());
+                    left -= here;
+                    if here > 0 {
+                        self.landed.push_back(Piece::Buffer(range.start..range.start + here));
+                    }
+                }
+                Planned::Frames { count, shape: (start, len) } => {
+                    let own: Frames = frames.by_ref().take(count).collect();
+                    let here = left.min(len);
+                    left -= here;
+                    if here > 0 {
+                        used += 1;
+                        let filling = Filling { frames: own, start, filled: start + here, end: start + len };
+                        self.landed.push_back(Piece::Frames(filling));
+                    } else {
+                        self.spare.extend(own);
+                    }
+                }
+            }
+        }
+        self.learn(used);
+    }
+
+    /// The next header, if it is there as a whole.
+    pub fn header(&mut self) -> Option<[u8; REQUEST_BYTES]> {
+        if let Some(Piece::Buffer(range)) = self.landed.front_mut()
+            && range.len() >= REQUEST_BYTES
+        {
+            let mut header = [0; REQUEST_BYTES];
+            header.copy_from_slice(&self.buffer[range.start..range.start + REQUEST_BYTES]);
+            range.start += REQUEST_BYTES;
+            self.drop_empty();
+            return Some(header);
+        }
+        let there: usize = self.landed.iter().map(Piece::len).sum();
+        let mut header = [0; REQUEST_BYTES];
+        (there >= REQUEST_BYTES).then(|| {
+            self.copy_out(&mut header);
+            header
+        })
+    }
+
+    /// Is a message begun and not complete?
+    pub fn is_within_message(&self) -> bool {
+        self.filling.is_some() || !self.landed.is_empty()
+    }
+
+    /// The request was not a write.
+    pub fn on_other(&mut self) {
+        self.last = None;
+        self.depth = 0;
+    }
+
+    /// Did the payload that comes next land in frames that were laid out for just that?
+    pub fn is_predicted(&self, offset: usize, len: usize) -> bool {
+        matches!(self.landed.front(), Some(Piece::Frames(piece))
+            if piece.start == offset && piece.end == offset + len && piece.frames.len() == frames_for((offset, len)))
+    }
+
+    /// A write's payload of `len` bytes comes next; its first byte goes `offset` bytes into the first frame. `fresh`: enough
+    /// frames for it, unless it [is predicted](Self::is_predicted).
+    pub fn begin_payload(&mut self, offset: usize, len: usize, fresh: Frames) {
+        let same = self.last == Some((offset, len));
+        self.last = Some((offset, len));
+        if same && self.depth == 0 && len <= PREDICTED_BYTES_MAX / 2 {
+            self.depth = 1;
+        } else if !same {
+            self.depth = 0;
+        }
+        if self.is_predicted(offset, len) {
+            if let Some(Piece::Frames(filling)) = self.landed.pop_front() {
+                self.filling = Some(filling);
+            }
+            return;
+        }
+        let mut filling = Filling { frames: fresh, start: offset, filled: offset, end: offset + len };
+        self.copy_into(&mut filling);
+        self.filling = Some(filling);
+    }
+
+    /// The payload, when it is complete.
+    pub fn payload(&mut self) -> Option<Frames> {
+        let complete = self.filling.as_ref().is_some_and(|filling| filling.filled == filling.end);
+        if complete { self.filling.take().map(|filling| filling.frames) } else { None }
+    }
+
+    /// Takes up to `len` received bytes off and forgets them; returns how many there were.
+    pub fn skip(&mut self, len: usize) -> usize {
+        let mut left = len;
+        while left > 0 {
+            let Some(piece) = self.landed.front_mut() else { break };
+            left -= piece.skip(left);
+            self.drop_empty();
+        }
+        len - left
+    }
+
+    fn plan_header(&mut self, segments: &mut Segments, headers: &mut usize, partial: usize) {
+        // The first header may have begun to arrive.
+        let missing = if *headers == partial { REQUEST_BYTES - partial } else { REQUEST_BYTES };
+        let range = *headers..*headers + missing;
+        *headers = range.end;
+        self.plan_buffer(segments, range);
+    }
+
+    fn plan_buffer(&mut self, segments: &mut Segments, range: Range<usize>) {
+        let bytes = &mut self.buffer[range.clone()];
+        segments.push(Segment { ptr: bytes.as_mut_ptr(), len: bytes.len() as u32, region: None });
+        self.planned.push(Planned::Buffer(range));
+    }
+
+    /// Brings the beginning of a header to the start of the buffer; returns its length.
+    fn collect_partial_header(&mut self) -> usize {
+        let mut begun = [0; REQUEST_BYTES];
+        let len: usize = self.landed.iter().map(Piece::len).sum();
+        debug_assert!(len < REQUEST_BYTES, "a whole header was not taken");
+        self.copy_out(&mut begun[..len]);
+        self.buffer[..len].copy_from_slice(&begun[..len]);
+        if len > 0 {
+            self.landed.push_back(Piece::Buffer(0..len));
+        }
+        len
+    }
+
+    /// Expects more requests while all that were expected come, and fewer when not.
+    fn learn(&mut self, used: usize) {
+        let Some((_, len)) = self.last else { return };
+        if self.depth > 0 && used == self.depth {
+            let most = (PREDICTED_BYTES_MAX / len.max(1)).clamp(1, PREDICTED_MAX);
+            self.depth = (self.depth * 2).min(most);
+        } else if used * 2 < self.depth {
+            self.depth = (self.depth / 2).max(1);
+        }
+    }
+
+    fn copy_out(&mut self, mut to: &mut [u8]) {
+        while !to.is_empty() {
+            let Some(piece) = self.landed.front_mut() else { return };
+            let len = to.len().min(piece.len());
+            let (here, rest) = to.split_at_mut(len);
+            piece.copy(&self.buffer, here);
+            piece.skip(len);
+            to = rest;
+            self.drop_empty();
+        }
+    }
+
+    fn copy_into(&mut self, filling: &mut Filling) {
+        while filling.filled < filling.end {
+            let Some(piece) = self.landed.front_mut() else { return };
+            let within = filling.filled % FRAME_BYTES;
+            let len = piece.len().min(filling.end - filling.filled).min(FRAME_BYTES - within);
+            let frame = &mut filling.frames[filling.filled / FRAME_BYTES];
+            let Some(bytes) = frame.bytes_mut() else { return };
+            piece.copy(&self.buffer, &mut bytes[within..within + len]);
+            piece.skip(len);
+            filling.filled += len;
+            self.drop_empty();
+        }
+    }
+
+    fn drop_empty(&mut self) {
+        if self.landed.front().is_some_and(|piece| piece.len() == 0)
+            && let Some(Piece::Frames(filling)) = self.landed.pop_front()
+            && self.spare.len() < PREDICTED_MAX
+        {
+            self.spare.extend(filling.frames);
+        }
+    }
+}
+
+impl Default for Scatter {
+    fn default() -> Self {
+        Scatter::new()
+    }
+}
+
+impl Piece {
+    fn len(&self) -> usize {
+        match self {
+            Piece::Buffer(range) => range.len(),
+            Piece::Frames(filling) => filling.filled - filling.start,
+        }
+    }
+
+    fn skip(&mut self, len: usize) -> usize {
+        let len = len.min(self.len());
+        match self {
+            Piece::Buffer(range) => range.start += len,
+            Piece::Frames(filling) => filling.start += len,
+        }
+        len
+    }
+
+    /// Copies its first bytes.
+    fn copy(&self, buffer: &[u8], to: &mut [u8]) {
+        match self {
+            Piece::Buffer(range) => to.copy_from_slice(&buffer[range.start..range.start + to.len()]),
+            Piece::Frames(filling) => {
+                let mut at = filling.start;
+                let mut to = to;
+                while !to.is_empty() {
+                    let within = at % FRAME_BYTES;
+                    let len = to.len().min(FRAME_BYTES - within);
+                    let (here, rest) = to.split_at_mut(len);
+                    here.copy_from_slice(&filling.frames[at / FRAME_BYTES].bytes()[within..within + len]);
+                    at += len;
+                    to = rest;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "scatter_tests.rs"]
+mod tests;
