@@ -1,0 +1,76 @@
+# `make run` builds Awase and serves a disk. `make test` proves it. Both install what they need when run as root on
+# Debian or a relative, and name the packages otherwise.
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+ARGS ?=
+CARGO ?= cargo
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+
+# program=package; python3:module=package
+BUILD_NEEDS := cc=gcc
+TEST_NEEDS := nbdinfo=libnbd-bin nbdcopy=libnbd-bin python3:nbd=python3-libnbd qemu-img=qemu-utils mke2fs=e2fsprogs \
+    qemu-system-x86_64=qemu-system-x86 busybox=busybox-static nbd-client=nbd-client
+BENCH_NEEDS := fio=fio nbdkit=nbdkit nbdcopy=libnbd-bin qemu-nbd=qemu-utils qemu-img=qemu-utils
+SEEDS ?= 10000
+
+.PHONY: run build test check clients test-long bench docs install clean
+
+run: build
+	exec $(TARGET)/release/awase serve $(ARGS)
+
+build:
+	@scripts/need-rust
+	@scripts/need $(BUILD_NEEDS)
+	$(CARGO) build --release --package awase
+
+test: check
+	$(CARGO) test --workspace
+
+# What needs no running program: format, lints, licences.
+check:
+	@scripts/need-rust
+	@scripts/need $(BUILD_NEEDS) $(TEST_NEEDS)
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	scripts/check-dependencies
+
+# Only the tests with real clients (they are part of `make test` too).
+clients:
+	@scripts/need $(BUILD_NEEDS) $(TEST_NEEDS)
+	$(CARGO) test --package awase --test clients --test durability --test front --test guest
+
+# The simulated machine under many more seeds. SEEDS=100000 make test-long
+test-long:
+	@scripts/need-rust
+	@scripts/need $(BUILD_NEEDS) $(TEST_NEEDS)
+	AWASE_SEEDS=$(SEEDS) $(CARGO) test --release --workspace
+
+bench:
+	@scripts/need-rust
+	@scripts/need $(BUILD_NEEDS) $(BENCH_NEEDS)
+	$(CARGO) build --release --workspace
+	$(TARGET)/release/awase-bench $(ARGS)
+
+docs: build
+	$(TARGET)/release/awase config --reference > docs/configuration.md
+	$(TARGET)/release/awase man --directory $(TARGET)/man
+	mkdir -p $(TARGET)/completions
+	$(TARGET)/release/awase completions bash > $(TARGET)/completions/awase.bash
+	$(TARGET)/release/awase completions zsh > $(TARGET)/completions/_awase
+	$(TARGET)/release/awase completions fish > $(TARGET)/completions/awase.fish
+
+install: docs
+	install -D -m 755 $(TARGET)/release/awase $(DESTDIR)$(PREFIX)/bin/awase
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 644 $(TARGET)/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
+	install -D -m 644 $(TARGET)/completions/awase.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/awase
+	install -D -m 644 $(TARGET)/completions/_awase $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_awase
+	install -D -m 644 $(TARGET)/completions/awase.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/awase.fish
+	install -D -m 644 packaging/awase.toml $(DESTDIR)$(PREFIX)/share/doc/awase/awase.toml
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	sed 's|@PREFIX@|$(PREFIX)|' packaging/awase.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/awase.service
+	install -m 644 packaging/awase.socket $(DESTDIR)$(PREFIX)/lib/systemd/system/awase.socket
+
+clean:
+	$(CARGO) clean

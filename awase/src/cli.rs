@@ -1,0 +1,259 @@
+//! The command line. Flags that set what a file can set carry the key's name of the file, so that both go through the
+//! same tables and give the same messages.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+
+use crate::config::{Entry, Given, Overrides, Place, parse_bytes, parse_duration, switches_help};
+
+/// Serves disks over the network through an I/O path of its own: safe as a flush, fast as memory.
+#[derive(Debug, Parser)]
+#[command(name = "awase", version, max_term_width = 110, after_long_help = EXAMPLES)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  awase serve                                  a new 1 GiB disk at nbd://127.0.0.1:10809/disk
+  awase serve --export name=vm,kind=file,path=vm.img
+  awase check --config /etc/awase/awase.toml   is the configuration right?
+  awase iotest --device testdev --processes 4  the papers' device test
+
+Exit codes: 0 all is well, 1 something failed while running, 2 the command line or configuration is wrong.";
+
+const SERVE_EXAMPLES: &str = "\
+Examples:
+  awase serve
+  awase serve --config /etc/awase/awase.toml
+  awase serve --export name=vm,kind=file,path=vm.img,size=20GiB,create=true
+  awase serve --export name=scratch,kind=ram,size=4GiB --nbd none --nbd-unix /run/scratch.sock
+  awase serve --engine threads --switch read_ahead=off --switch priority=off
+
+Signals: SIGTERM and SIGINT finish what is under way, write everything to the disks and end (a second one ends at
+once); SIGHUP reads the configuration again and adds, removes and changes exports.";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve disks over NBD.
+    #[command(after_long_help = format!("{}\n{SERVE_EXAMPLES}", switches_help()))]
+    Serve(ServeArguments),
+    /// Tell what is wrong with a configuration, or what it would serve.
+    Check(ServeArguments),
+    /// Print the configuration in effect, as a file.
+    Config(ConfigArguments),
+    /// Read 4096 bytes at a time from raw devices with many processes, as the papers did (MP, figure 3).
+    #[command(after_long_help = IOTEST_EXAMPLES)]
+    Iotest(IotestArguments),
+    /// Print shell completions.
+    Completions {
+        /// For which shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write all of them into a directory.
+    Man {
+        /// Where to write one page for each command.
+        #[arg(long, value_name = "DIR")]
+        directory: Option<PathBuf>,
+    },
+}
+
+/// Arguments of `serve` and `check`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ServeArguments {
+    /// Configuration file (TOML); flags win over it.
+    #[arg(short, long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Processors that serve: a number, or auto for one a core.
+    #[arg(long, value_name = "N")]
+    pub processors: Option<String>,
+    /// The most memory for the cache: a size such as 512MiB, or auto.
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<String>,
+    /// How the host is asked for I/O: auto, io_uring or threads.
+    #[arg(long, value_name = "ENGINE")]
+    pub engine: Option<String>,
+    /// Serve NBD at this address (may be repeated); none for no address.
+    #[arg(long, value_name = "ADDR")]
+    pub nbd: Vec<String>,
+    /// Serve NBD at this Unix socket (may be repeated); none for no socket.
+    #[arg(long, value_name = "PATH")]
+    pub nbd_unix: Vec<String>,
+    /// Add an export, or change one of the file: name=NAME,kind=KIND,path=PATH,size=SIZE,... (may be repeated).
+    #[arg(long, value_name = "KEY=VALUE,...", value_parser = export_entries)]
+    pub export: Vec<ExportFlag>,
+    /// Refuse changes to all exports.
+    #[arg(long)]
+    pub read_only: bool,
+    /// Set a switch (may be repeated); see the list below.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
+    pub switch: Vec<(String, String)>,
+    /// Where to keep what the server makes by itself.
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<String>,
+}
+
+/// Arguments of `config`.
+#[derive(Args, Debug)]
+pub struct ConfigArguments {
+    /// What to print the configuration of.
+    #[command(flatten)]
+    pub serve: ServeArguments,
+    /// Print the reference of all keys (Markdown) instead.
+    #[arg(long)]
+    pub reference: bool,
+}
+
+/// The keys of one `--export`.
+#[derive(Clone, Debug)]
+pub struct ExportFlag(Vec<Entry>);
+
+impl ServeArguments {
+    /// What the flags change.
+    pub fn overrides(&self) -> Overrides {
+        let mut entries = Vec::new();
+        let single = [
+            ("--processors", "processors", &self.processors),
+            ("--memory", "memory", &self.memory),
+            ("--engine", "engine", &self.engine),
+            ("--data", "data", &self.data),
+        ];
+        for (flag, key, value) in single {
+            entries.extend(value.as_ref().map(|value| entry(flag, key, Given::Text(value.clone()))));
+        }
+        for (flag, key, values) in
+            [("--nbd", "listen.nbd", &self.nbd), ("--nbd-unix", "listen.nbd_unix", &self.nbd_unix)]
+        {
+            if !values.is_empty() {
+                let values = values.iter().filter(|value| *value != "none").cloned().map(Given::Text);
+                entries.push(entry(flag, key, Given::List(values.collect())));
+            }
+        }
+        for (name, value) in &self.switch {
+            entries.push(entry("--switch", &format!("switches.{name}"), Given::Text(value.clone())));
+        }
+        Overrides {
+            file: self.config.clone(),
+            entries,
+            exports: self.export.iter().map(|export| export.0.clone()).collect(),
+            read_only: self.read_only,
+        }
+    }
+}
+
+fn entry(flag: &str, key: &str, given: Given) -> Entry {
+    Entry { key: key.to_owned(), given, place: Place::Flag(flag.to_owned()) }
+}
+
+fn assignment(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or_else(|| format!("{text:?} is not of the form KEY=VALUE"))?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+fn export_entries(text: &str) -> Result<ExportFlag, String> {
+    let mut entries: Vec<Entry> = Vec::new();
+    for part in text.split(',') {
+        let (name, value) = assignment(part)?;
+        if entries.iter().any(|entry| entry.key == name) {
+            return Err(format!("{name} is given twice"));
+        }
+        entries.push(entry("--export", &name, Given::Text(value)));
+    }
+    Ok(ExportFlag(entries))
+}
+
+const IOTEST_EXAMPLES: &str = "\
+Examples:
+  awase iotest --device ramdisk --processes 8 --count 100000
+  awase iotest --device testdev --processes 1,2,4,9 --wait 100
+  awase iotest --device /dev/nvme0n1 --processes 32 --random --json";
+
+/// Which device `iotest` reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum IotestDevice {
+    /// Memory.
+    Ramdisk,
+    /// Fixed latency over memory.
+    Testdev,
+    /// A modelled disk over memory, by its name.
+    Mechanical(&'static str),
+    /// A file or block device.
+    File(PathBuf),
+}
+
+/// Arguments of `iotest`.
+#[derive(Args, Clone, Debug)]
+pub struct IotestArguments {
+    /// ramdisk, testdev, mechanical (or the name of a model), or the path of a file or block device.
+    #[arg(long, value_name = "DEVICE", default_value = "ramdisk", value_parser = device)]
+    pub device: IotestDevice,
+    /// Processes (tasks) that read at the same time; several numbers make several runs.
+    #[arg(short = 'n', long, value_name = "N,...", default_value = "1", value_delimiter = ',',
+          value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub processes: Vec<u32>,
+    /// Reads of each process.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: u64,
+    /// Units that a process spins after each read; 10 were about 20 ms on the papers' machine.
+    #[arg(short, long, value_name = "UNITS", default_value_t = 0)]
+    pub wait: u32,
+    /// How long one unit of --wait is.
+    #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = duration)]
+    pub wait_unit: Duration,
+    /// Read in random order rather than sequentially.
+    #[arg(long)]
+    pub random: bool,
+    /// Seed of the random order.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Latency of the testdev.
+    #[arg(long, value_name = "TIME", default_value = "17ms", value_parser = duration)]
+    pub latency: Duration,
+    /// Size of devices in memory.
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size)]
+    pub size: u64,
+    /// Processors that run the processes: a number, or auto for one a core.
+    #[arg(long, value_name = "N", default_value = "auto")]
+    pub processors: String,
+    /// How the host is asked for I/O: auto, io_uring or threads.
+    #[arg(long, value_name = "ENGINE", default_value = "auto")]
+    pub engine: String,
+    /// Print JSON, one object a run.
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn device(text: &str) -> Result<IotestDevice, String> {
+    let model = |name: &str| kernel::device::MechanicalModel::named(name).map(|model| model.name);
+    Ok(match text {
+        "ramdisk" | "ram" => IotestDevice::Ramdisk,
+        "testdev" => IotestDevice::Testdev,
+        "mechanical" => IotestDevice::Mechanical(kernel::device::MechanicalModel::ALL[0].name),
+        _ => match model(text) {
+            Some(name) => IotestDevice::Mechanical(name),
+            None => IotestDevice::File(text.into()),
+        },
+    })
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).ok_or_else(|| "a time such as 17ms, 500us or 2s is needed".to_owned())
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text).ok_or_else(|| "a size such as 64MiB is needed".to_owned())?;
+    if bytes == 0 || !bytes.is_multiple_of(policy::unit::BLOCK_BYTES) {
+        return Err("a multiple of 4KiB is needed".to_owned());
+    }
+    Ok(bytes)
+}
+
+/// The whole command line, for completions and manual pages.
+pub fn command() -> clap::Command {
+    Cli::command()
+}

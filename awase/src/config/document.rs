@@ -1,0 +1,105 @@
+//! Reads a TOML file into entries with their lines, flat: `[listen] nbd` becomes `listen.nbd`.
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::given::Given;
+use super::key::Entry;
+use super::problem::{Place, Problem};
+
+/// What a file says.
+#[derive(Debug, Default)]
+pub struct Document {
+    /// The keys outside of exports, in the order of the file.
+    pub entries: Vec<Entry>,
+    /// One for each `[[export]]`.
+    pub exports: Vec<ExportEntries>,
+}
+
+/// The keys of one `[[export]]`.
+#[derive(Debug)]
+pub struct ExportEntries {
+    /// Where it begins.
+    pub place: Place,
+    /// Its keys, in the order of the file.
+    pub entries: Vec<Entry>,
+}
+
+/// The name of the array of exports.
+const EXPORT: &str = "export";
+
+/// Reads `text`, which is called `file` in messages.
+///
+/// # Errors
+/// When it is no TOML, or `export` is not an array of tables.
+pub fn parse(file: &str, text: &str) -> Result<Document, Problem> {
+    let reader = Reader { file, text };
+    let table = DeTable::parse(text).map_err(|error| {
+        let place = reader.place(error.span().map_or(0, |span| span.start));
+        Problem::new(&place, "", format!("is not valid TOML: {}", error.message()))
+    })?;
+    let mut document = Document::default();
+    for (key, value) in table.get_ref() {
+        if key.get_ref() == EXPORT {
+            document.exports = reader.exports(value)?;
+        } else {
+            reader.flatten(key.get_ref(), key.span().start, value, &mut document.entries);
+        }
+    }
+    document.entries.sort_by(|a, b| a.place.cmp(&b.place));
+    Ok(document)
+}
+
+struct Reader<'a> {
+    file: &'a str,
+    text: &'a str,
+}
+
+impl Reader<'_> {
+    fn exports(&self, value: &Spanned<DeValue<'_>>) -> Result<Vec<ExportEntries>, Problem> {
+        let place = self.place(value.span().start);
+        let wrong = || Problem::new(&place, EXPORT, "is not a list of tables").allowed("[[export]] for each export");
+        let DeValue::Array(items) = value.get_ref() else { return Err(wrong()) };
+        let mut exports = Vec::new();
+        for item in items.iter() {
+            let DeValue::Table(table) = item.get_ref() else { return Err(wrong()) };
+            let mut entries = Vec::new();
+            for (key, value) in table {
+                self.flatten(key.get_ref(), key.span().start, value, &mut entries);
+            }
+            entries.sort_by(|a, b| a.place.cmp(&b.place));
+            exports.push(ExportEntries { place: self.place(item.span().start), entries });
+        }
+        Ok(exports)
+    }
+
+    fn flatten(&self, key: &str, at: usize, value: &Spanned<DeValue<'_>>, into: &mut Vec<Entry>) {
+        if let DeValue::Table(table) = value.get_ref() {
+            for (inner, value) in table {
+                self.flatten(&format!("{key}.{}", inner.get_ref()), inner.span().start, value, into);
+            }
+            return;
+        }
+        into.push(Entry { key: key.to_owned(), given: given(value.get_ref()), place: self.place(at) });
+    }
+
+    fn place(&self, at: usize) -> Place {
+        let line = self.text.as_bytes().iter().take(at).filter(|&&byte| byte == b'\n').count() + 1;
+        Place::Line { file: self.file.to_owned(), line }
+    }
+}
+
+fn given(value: &DeValue<'_>) -> Given {
+    match value {
+        DeValue::String(text) => Given::Text(text.to_string()),
+        DeValue::Integer(number) => match i128::from_str_radix(number.as_str(), number.radix()) {
+            Ok(number) => Given::Integer(number),
+            Err(_) => Given::Other("a number out of all bounds"),
+        },
+        DeValue::Boolean(value) => Given::Boolean(*value),
+        DeValue::Array(values) => Given::List(values.iter().map(|value| given(value.get_ref())).collect()),
+        DeValue::Float(_) => Given::Other("a fraction"),
+        DeValue::Datetime(_) => Given::Other("a date"),
+        DeValue::Table(_) => Given::Other("a table"),
+    }
+}

@@ -1,0 +1,224 @@
+//! Exports: what is served under a name, and on which medium it lies.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use kernel::device::{Faults, MechanicalModel, TESTDEV_LATENCY};
+
+use super::draft::Draft;
+use super::given::show_bytes;
+use super::problem::{Place, Problem};
+
+/// Sizes are multiples of this. Bytes; the sector of the oldest clients.
+pub const SECTOR_BYTES: u64 = 512;
+
+/// The size of the disk that is served when nothing is configured.
+const DEFAULT_DISK_BYTES: u64 = 1 << 30;
+
+/// What an export can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// An image file.
+    File,
+    /// A block device.
+    Block,
+    /// Memory; gone when the server ends.
+    Ram,
+    /// Answers after a fixed time (MP, section 4).
+    TestDevice,
+    /// A modelled disk with moving parts, in real time.
+    Mechanical,
+}
+
+impl Kind {
+    /// Names, as written.
+    const NAMES: [(&'static str, Kind); 5] = [
+        ("file", Kind::File),
+        ("block", Kind::Block),
+        ("ram", Kind::Ram),
+        ("testdev", Kind::TestDevice),
+        ("mechanical", Kind::Mechanical),
+    ];
+
+    /// The kind of that name.
+    pub fn named(name: &str) -> Option<Kind> {
+        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind)
+    }
+
+    /// Its name, as written.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, kind)| *kind == self).map_or("file", |(name, _)| name)
+    }
+}
+
+/// Where the bytes of an export are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Store {
+    /// In a file.
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Its size in bytes: what it must be, or is made with.
+        size: Option<u64>,
+        /// May it be made, sparse, if it is missing?
+        create: bool,
+    },
+    /// On a block device.
+    Block {
+        /// Which.
+        path: PathBuf,
+    },
+    /// In memory.
+    Ram {
+        /// How much. Bytes.
+        size: u64,
+    },
+}
+
+/// What is put over the store to make it behave like an old device.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Behaviour {
+    /// Nothing: as fast as it is.
+    Plain,
+    /// Every operation takes so long (MP: about 17 ms).
+    FixedLatency(Duration),
+    /// Arm, rotation and bus of a disk of its time.
+    Mechanical(MechanicalModel),
+}
+
+/// One export, complete.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Export {
+    /// The name that clients ask for.
+    pub name: String,
+    /// A line for people.
+    pub description: String,
+    /// What it is called in the configuration.
+    pub kind: Kind,
+    /// Where the bytes are.
+    pub store: Store,
+    /// How the medium behaves.
+    pub behaviour: Behaviour,
+    /// Refuse changes?
+    pub read_only: bool,
+    /// Smallest unit that clients may transfer. Bytes.
+    pub block_size: u32,
+    /// Injected: added to every operation.
+    pub delay: Duration,
+    /// Injected: how often operations fail.
+    pub faults: Faults,
+    /// Where it was configured.
+    pub place: Place,
+}
+
+impl Export {
+    /// The disk that is served when no export is configured.
+    pub fn default_disk(data: &Path) -> Export {
+        Export {
+            name: "disk".into(),
+            description: "Awase's default disk".into(),
+            kind: Kind::File,
+            store: Store::File { path: data.join("disk.img"), size: Some(DEFAULT_DISK_BYTES), create: true },
+            behaviour: Behaviour::Plain,
+            read_only: false,
+            block_size: 1,
+            delay: Duration::ZERO,
+            faults: Faults::default(),
+            place: Place::Default,
+        }
+    }
+
+    /// Makes an export of what was written about it.
+    ///
+    /// # Errors
+    /// The first thing that is missing, impossible or at odds with the rest.
+    pub fn from_draft(draft: Draft) -> Result<Export, Problem> {
+        let missing = |key, allowed: &str| Problem::new(&draft.place, draft.key(key), "is missing").allowed(allowed);
+        let name = draft.name.clone().ok_or_else(|| missing("name", "the name that clients will ask for"))?;
+        let kind =
+            draft.kind.ok_or_else(|| missing("kind", "\"file\", \"block\", \"ram\", \"testdev\", \"mechanical\""))?;
+        draft.refuse_what_does_not_belong(kind)?;
+        let behaviour = match kind {
+            Kind::TestDevice => Behaviour::FixedLatency(draft.latency.unwrap_or(TESTDEV_LATENCY)),
+            Kind::Mechanical => Behaviour::Mechanical(draft.model.unwrap_or(MechanicalModel::ALL[0])),
+            Kind::File | Kind::Block | Kind::Ram => Behaviour::Plain,
+        };
+        let read_only = draft.read_only.unwrap_or(false);
+        let store = store(&draft, kind)?;
+        if let (Store::File { create: true, .. }, true) = (&store, read_only) {
+            return Err(draft.problem("create", "= true does not go with read_only = true"));
+        }
+        let block_size = draft.block_size.unwrap_or(1);
+        if let Some(size) = draft.size.filter(|size| !size.is_multiple_of(u64::from(block_size))) {
+            let what = format!("= {:?} is no multiple of block_size = {block_size}", show_bytes(size));
+            return Err(draft.problem("size", what));
+        }
+        Ok(Export {
+            description: draft.description.clone().unwrap_or_default(),
+            kind,
+            store,
+            behaviour,
+            read_only,
+            block_size,
+            delay: draft.delay.unwrap_or_default(),
+            faults: draft.faults,
+            name,
+            place: draft.place,
+        })
+    }
+
+    /// Is all that clients cannot see changed without a new connection the same? Then the disk stays open.
+    pub fn has_same_medium(&self, other: &Export) -> bool {
+        self.store == other.store
+            && self.behaviour == other.behaviour
+            && self.read_only == other.read_only
+            && self.delay == other.delay
+            && self.faults == other.faults
+    }
+
+    /// The file or device that holds its bytes, if one does.
+    pub fn path(&self) -> Option<&Path> {
+        match &self.store {
+            Store::File { path, .. } | Store::Block { path } => Some(path),
+            Store::Ram { .. } => None,
+        }
+    }
+
+    /// Its key in messages.
+    pub fn key(&self, key: &str) -> String {
+        format!("export {:?} {key}", self.name)
+    }
+
+    /// The medium, for people.
+    pub fn medium(&self) -> String {
+        let store = match &self.store {
+            Store::File { path, .. } => format!("file {}", path.display()),
+            Store::Block { path } => format!("block device {}", path.display()),
+            Store::Ram { .. } => "memory".to_owned(),
+        };
+        match &self.behaviour {
+            Behaviour::Plain => store,
+            Behaviour::FixedLatency(latency) => format!("testdev of {latency:?} over {store}"),
+            Behaviour::Mechanical(model) => format!("modelled {} over {store}", model.name),
+        }
+    }
+}
+
+fn store(draft: &Draft, kind: Kind) -> Result<Store, Problem> {
+    match (kind, draft.path.clone()) {
+        (Kind::File, None) => Err(draft.missing("path").allowed("the path of an image file")),
+        (Kind::Block, None) => Err(draft.missing("path").allowed("the path of a block device")),
+        (Kind::Block, Some(path)) => Ok(Store::Block { path }),
+        (_, Some(path)) => {
+            let create = draft.create.unwrap_or(false);
+            if create && draft.size.is_none() {
+                return Err(draft.missing("size").allowed("with create = true, the size of the file to make"));
+            }
+            Ok(Store::File { path, size: draft.size, create })
+        }
+        (Kind::Ram | Kind::TestDevice | Kind::Mechanical, None) => {
+            let size = draft.size.ok_or_else(|| draft.missing("size").allowed("a size such as \"1GiB\""))?;
+            Ok(Store::Ram { size })
+        }
+    }
+}

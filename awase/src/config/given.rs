@@ -1,0 +1,233 @@
+//! A value as the person wrote it, in a file or behind a flag, and how each kind of value is read from it.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// A value before anybody has said what it should be.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Given {
+    /// A string of the file, or whatever stood behind a flag.
+    Text(String),
+    /// A whole number.
+    Integer(i128),
+    /// `true` or `false`.
+    Boolean(bool),
+    /// An array.
+    List(Vec<Given>),
+    /// What no key takes: a date, a fraction. Holds its name in messages.
+    Other(&'static str),
+}
+
+/// Why a value was refused.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Refusal {
+    /// It is not of the kind that the key takes; what is allowed says the rest.
+    NotAllowed,
+    /// It is of the kind, and still impossible.
+    Because(String),
+}
+
+impl fmt::Display for Given {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Given::Text(text) => write!(f, "{text:?}"),
+            Given::Integer(number) => number.fmt(f),
+            Given::Boolean(value) => value.fmt(f),
+            Given::List(values) => {
+                let values: Vec<_> = values.iter().map(Given::to_string).collect();
+                write!(f, "[{}]", values.join(", "))
+            }
+            Given::Other(what) => f.write_str(what),
+        }
+    }
+}
+
+impl Given {
+    /// A string.
+    pub fn text(&self) -> Result<&str, Refusal> {
+        match self {
+            Given::Text(text) => Ok(text),
+            _ => Err(Refusal::NotAllowed),
+        }
+    }
+
+    /// A string that is not empty.
+    pub fn filled_text(&self) -> Result<&str, Refusal> {
+        match self.text()? {
+            "" => Err(Refusal::Because("is empty".into())),
+            text => Ok(text),
+        }
+    }
+
+    /// Strings: an array, one string, or several with commas between them. `"none"` and `""` are no string at all.
+    pub fn texts(&self) -> Result<Vec<String>, Refusal> {
+        match self {
+            Given::List(values) => values.iter().map(|value| Ok(value.filled_text()?.to_owned())).collect(),
+            Given::Text(text) if text.is_empty() || text == "none" => Ok(Vec::new()),
+            Given::Text(text) => Ok(text.split(',').map(|part| part.trim().to_owned()).collect()),
+            _ => Err(Refusal::NotAllowed),
+        }
+    }
+
+    /// `true` or `false`, also written `on` or `off`.
+    pub fn boolean(&self) -> Result<bool, Refusal> {
+        match self {
+            Given::Boolean(value) => Ok(*value),
+            Given::Text(text) => match text.as_str() {
+                "true" | "on" => Ok(true),
+                "false" | "off" => Ok(false),
+                _ => Err(Refusal::NotAllowed),
+            },
+            _ => Err(Refusal::NotAllowed),
+        }
+    }
+
+    /// A whole number in `range`.
+    pub fn number(&self, range: RangeInclusive<u64>) -> Result<u64, Refusal> {
+        let number = match self {
+            Given::Integer(number) => *number,
+            Given::Text(text) => text.parse().map_err(|_| Refusal::NotAllowed)?,
+            _ => return Err(Refusal::NotAllowed),
+        };
+        match u64::try_from(number) {
+            Ok(number) if range.contains(&number) => Ok(number),
+            _ => {
+                let (low, high) = (range.start(), range.end());
+                Err(Refusal::Because(format!("is not between {low} and {high}")))
+            }
+        }
+    }
+
+    /// A number of bytes in `range`: a whole number, or one with a unit.
+    pub fn bytes(&self, range: RangeInclusive<u64>) -> Result<u64, Refusal> {
+        let bytes = match self {
+            Given::Integer(number) => u64::try_from(*number).ok(),
+            Given::Text(text) => Some(parse_bytes(text).ok_or(Refusal::NotAllowed)?),
+            _ => return Err(Refusal::NotAllowed),
+        };
+        match bytes {
+            Some(bytes) if range.contains(&bytes) => Ok(bytes),
+            _ => {
+                let (low, high) = (show_bytes(*range.start()), show_bytes(*range.end()));
+                Err(Refusal::Because(format!("is not between {low} and {high}")))
+            }
+        }
+    }
+
+    /// A length of time in `range`, with its unit.
+    pub fn duration(&self, range: RangeInclusive<Duration>) -> Result<Duration, Refusal> {
+        let duration = match self {
+            Given::Integer(0) => Duration::ZERO,
+            Given::Text(text) => parse_duration(text).ok_or(Refusal::NotAllowed)?,
+            _ => return Err(Refusal::NotAllowed),
+        };
+        if range.contains(&duration) {
+            return Ok(duration);
+        }
+        let (low, high) = (show_duration(*range.start()), show_duration(*range.end()));
+        Err(Refusal::Because(format!("is not between {low} and {high}")))
+    }
+}
+
+/// Units of size, the largest first; at each factor, what is shown comes first.
+const BYTE_UNITS: [(&str, u64); 13] = [
+    ("TiB", 1 << 40),
+    ("T", 1 << 40),
+    ("t", 1 << 40),
+    ("GiB", 1 << 30),
+    ("G", 1 << 30),
+    ("g", 1 << 30),
+    ("MiB", 1 << 20),
+    ("M", 1 << 20),
+    ("m", 1 << 20),
+    ("KiB", 1 << 10),
+    ("K", 1 << 10),
+    ("k", 1 << 10),
+    ("B", 1),
+];
+
+/// Units of time, the largest first.
+const TIME_UNITS: [(&str, u64); 5] =
+    [("min", 60_000_000_000), ("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
+
+/// Bytes of a size such as `1GiB`, `512M` or `4096`. All units are powers of 1024, as in qemu-img and nbdkit.
+pub fn parse_bytes(text: &str) -> Option<u64> {
+    let (number, unit) = split_unit(text)?;
+    let factor = if unit.is_empty() { 1 } else { factor_of(unit, &BYTE_UNITS)? };
+    number.checked_mul(factor)
+}
+
+/// A length of time such as `17ms`, `500us` or `2s`. A bare `0` is allowed, other numbers need their unit.
+pub fn parse_duration(text: &str) -> Option<Duration> {
+    let (number, unit) = split_unit(text)?;
+    let factor = if unit.is_empty() && number == 0 { 1 } else { factor_of(unit, &TIME_UNITS)? };
+    Some(Duration::from_nanos(number.checked_mul(factor)?))
+}
+
+/// A size in the largest unit that needs no fraction.
+pub fn show_bytes(bytes: u64) -> String {
+    show_exact(bytes, &BYTE_UNITS).unwrap_or_else(|| bytes.to_string())
+}
+
+/// A length of time in the largest unit that needs no fraction.
+pub fn show_duration(duration: Duration) -> String {
+    let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    show_exact(ns, &TIME_UNITS).unwrap_or_else(|| "0s".into())
+}
+
+fn show_exact(value: u64, units: &[(&str, u64)]) -> Option<String> {
+    let (unit, factor) = units.iter().find(|(_, factor)| value > 0 && value.is_multiple_of(*factor))?;
+    Some(format!("{}{unit}", value / factor))
+}
+
+fn split_unit(text: &str) -> Option<(u64, &str)> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    Some((number.parse().ok()?, unit.trim_start()))
+}
+
+fn factor_of(unit: &str, units: &[(&str, u64)]) -> Option<u64> {
+    units.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_with_the_units_people_use() {
+        for (text, bytes) in
+            [("4096", 4096), ("1k", 1024), ("1KiB", 1024), ("3 MiB", 3 << 20), ("1G", 1 << 30), ("2TiB", 2 << 40)]
+        {
+            assert_eq!(parse_bytes(text), Some(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_size_is_refused() {
+        for text in ["", "GiB", "1.5GiB", "-1", "1Gb", "1 G B", "20000000TiB", "99999999999999999999"] {
+            assert_eq!(parse_bytes(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_time_needs_its_unit() {
+        assert_eq!(parse_duration("17ms"), Some(Duration::from_millis(17)));
+        assert_eq!(parse_duration("0"), Some(Duration::ZERO));
+        assert_eq!(parse_duration("17"), None);
+        assert_eq!(parse_duration("17 parsecs"), None);
+    }
+
+    #[test]
+    fn what_is_shown_is_read_back_as_the_same() {
+        for bytes in [1, 511, 512, 4096, 1 << 20, (1 << 30) + 1024, 3 << 40, u64::MAX] {
+            assert_eq!(parse_bytes(&show_bytes(bytes)), Some(bytes));
+        }
+        for ns in [0, 1, 17_000_000, 1_000_000_001, 60_000_000_000] {
+            let duration = Duration::from_nanos(ns);
+            assert_eq!(parse_duration(&show_duration(duration)), Some(duration));
+        }
+    }
+}

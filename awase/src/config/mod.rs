@@ -1,0 +1,172 @@
+//! The configuration: defaults, then the file, then the flags; and everything that is wrong with them.
+
+mod document;
+mod draft;
+mod export;
+mod given;
+mod key;
+mod print;
+mod problem;
+mod settings;
+mod switches;
+
+use std::path::PathBuf;
+
+use kernel::Switches;
+
+pub use draft::{Draft, EXPORT_KEYS};
+pub use export::{Behaviour, Export, Kind, SECTOR_BYTES, Store};
+pub use given::{Given, parse_bytes, parse_duration, show_bytes, show_duration};
+pub use key::{Entry, Key};
+pub use print::{reference, switch_table, switches_help, toml};
+pub use problem::{Place, Problem, Problems};
+pub use settings::{Engine, Limits, SETTINGS, Settings};
+pub use switches::SWITCHES;
+
+/// Everything that can be configured.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// What concerns the whole server.
+    pub settings: Settings,
+    /// The techniques that are on.
+    pub switches: Switches,
+    /// What is served: at least one, with names of their own.
+    pub exports: Vec<Export>,
+}
+
+/// What flags say; they win over the file.
+#[derive(Clone, Debug, Default)]
+pub struct Overrides {
+    /// The file.
+    pub file: Option<PathBuf>,
+    /// Settings and switches, under their names in the file.
+    pub entries: Vec<Entry>,
+    /// One for each `--export`.
+    pub exports: Vec<Vec<Entry>>,
+    /// Refuse changes to all exports?
+    pub read_only: bool,
+}
+
+/// The section of the switches.
+const SWITCHES_SECTION: &str = "switches.";
+
+impl Config {
+    /// Reads the file, if there is one, and puts the flags over it.
+    ///
+    /// # Errors
+    /// Everything that is wrong, as far as it can be seen without looking at disks and addresses.
+    pub fn load(overrides: &Overrides) -> Result<Config, Problems> {
+        let document = match &overrides.file {
+            Some(path) => read(path)?,
+            None => document::Document::default(),
+        };
+        Config::build(document, overrides)
+    }
+
+    /// The configuration that `text` describes; `file` is its name in messages.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn parse(file: &str, text: &str) -> Result<Config, Problems> {
+        Config::build(document::parse(file, text)?, &Overrides::default())
+    }
+
+    fn build(document: document::Document, overrides: &Overrides) -> Result<Config, Problems> {
+        let mut problems = Problems::default();
+        let (mut settings, mut switches) = (Settings::default(), Switches::default());
+        for entry in document.entries.iter().chain(&overrides.entries) {
+            problems.note(apply(&mut settings, &mut switches, entry));
+        }
+        let drafts = drafts(document, overrides, &mut problems);
+        let mut exports: Vec<Export> =
+            drafts.into_iter().filter_map(|draft| problems.note(Export::from_draft(draft))).collect();
+        refuse_same_names(&exports, &mut problems);
+        if exports.is_empty() {
+            let default = Export::default_disk(&settings.data);
+            exports.push(Export { read_only: overrides.read_only, ..default });
+        }
+        problems.or(Config { settings, switches, exports })
+    }
+}
+
+fn read(path: &PathBuf) -> Result<document::Document, Problem> {
+    let file = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        let place = Place::Line { file: file.clone(), line: 0 };
+        Problem::new(&place, "", format!("cannot be read: {error}"))
+    })?;
+    document::parse(&file, &text)
+}
+
+fn apply(settings: &mut Settings, switches: &mut Switches, entry: &Entry) -> Result<(), Problem> {
+    if let Some(name) = entry.key.strip_prefix(SWITCHES_SECTION) {
+        let entry_of_section = Entry { key: name.to_owned(), ..entry.clone() };
+        return key::apply(SWITCHES, switches, &entry_of_section, &entry.key);
+    }
+    if SETTINGS.iter().any(|key| key.name == entry.key) {
+        return key::apply(SETTINGS, settings, entry, &entry.key);
+    }
+    // A switch or an export's key outside of its section is the commonest slip.
+    if SWITCHES.iter().any(|key| key.name == entry.key) {
+        let what = format!("belongs into the section [switches], not {}", section_of(&entry.key));
+        return Err(Problem::new(&entry.place, &entry.key, what));
+    }
+    let known = SETTINGS.iter().map(|key| key.name).chain(["export", "switches"]);
+    Err(key::unknown(&entry.place, &entry.key, &entry.key, known))
+}
+
+fn section_of(key: &str) -> String {
+    key.rsplit_once('.').map_or("the top".to_owned(), |(section, _)| format!("[{section}]"))
+}
+
+/// Drafts of the file, changed by the flags that name the same export, then the exports that only flags name.
+fn drafts(document: document::Document, overrides: &Overrides, problems: &mut Problems) -> Vec<Draft> {
+    let mut drafts = Vec::new();
+    for export in document.exports {
+        let mut draft = Draft::at(export.place);
+        take(&mut draft, &export.entries, problems);
+        drafts.push(draft);
+    }
+    for entries in &overrides.exports {
+        let name = entries.iter().find(|entry| entry.key == "name").map(|entry| &entry.given);
+        let named = drafts
+            .iter_mut()
+            .find(|draft| name.is_some() && draft.name.as_ref().map(|name| Given::Text(name.clone())).as_ref() == name);
+        match named {
+            Some(draft) => take(draft, entries, problems),
+            None => {
+                let place = entries.first().map_or(Place::Flag("--export".into()), |entry| entry.place.clone());
+                let mut draft = Draft::at(place);
+                take(&mut draft, entries, problems);
+                drafts.push(draft);
+            }
+        }
+    }
+    if overrides.read_only {
+        drafts.iter_mut().for_each(|draft| {
+            draft.read_only = Some(true);
+            draft.create = None;
+        });
+    }
+    drafts
+}
+
+fn take(draft: &mut Draft, entries: &[Entry], problems: &mut Problems) {
+    // The name first: it is part of every message.
+    let (names, rest): (Vec<_>, Vec<_>) = entries.iter().partition(|entry| entry.key == "name");
+    for entry in names.into_iter().chain(rest) {
+        problems.note(draft.take(entry));
+    }
+}
+
+fn refuse_same_names(exports: &[Export], problems: &mut Problems) {
+    for (index, export) in exports.iter().enumerate() {
+        if let Some(first) = exports[..index].iter().find(|first| first.name == export.name) {
+            let what = format!("is taken already by the export of {}", first.place);
+            problems.0.push(Problem::new(&export.place, export.key("name"), what).allowed("a name of its own"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

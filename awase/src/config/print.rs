@@ -1,0 +1,96 @@
+//! The configuration printed: as a file, as help, as reference.
+
+use std::fmt::Write as _;
+
+use kernel::Switches;
+
+use super::Config;
+use super::draft::{Draft, EXPORT_KEYS};
+use super::key::Key;
+use super::settings::{SETTINGS, Settings};
+use super::switches::SWITCHES;
+
+/// The configuration as a file that means the same, each key with its explanation.
+pub fn toml(config: &Config) -> String {
+    let mut text = String::from("# Awase's configuration, complete. What is left out has its default.\n");
+    let mut section = "";
+    for key in SETTINGS {
+        let (of, name) = key.name.split_once('.').unwrap_or(("", key.name));
+        if of != section {
+            section = of;
+            text += &format!("\n[{section}]\n");
+        }
+        line(&mut text, key, name, &config.settings);
+    }
+    text += "\n# One switch for each technique, to see what it is worth.\n[switches]\n";
+    for key in SWITCHES {
+        line(&mut text, key, key.name, &config.switches);
+    }
+    for export in &config.exports {
+        let draft = Draft::from(export);
+        text += "\n[[export]]\n";
+        for key in EXPORT_KEYS {
+            if let Some(value) = (key.show)(&draft) {
+                text += &format!("{} = {value}\n", key.name);
+            }
+        }
+    }
+    text
+}
+
+fn line<T>(text: &mut String, key: &Key<T>, name: &str, target: &T) {
+    if let Some(value) = (key.show)(target) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "# {}. Allowed: {}.\n{name} = {value}", key.about, key.allowed);
+    }
+}
+
+/// The switches for `--help`.
+pub fn switches_help() -> String {
+    let defaults = Switches::default();
+    let mut text = String::from("Switches (--switch NAME=VALUE), one for each technique:\n");
+    for key in SWITCHES {
+        let default = (key.show)(&defaults).unwrap_or_default();
+        text += &format!("  {} [{}; default {default}]\n          {}\n", key.name, key.paper, key.about);
+    }
+    text
+}
+
+/// The switches as a Markdown table.
+pub fn switch_table() -> String {
+    let defaults = Switches::default();
+    let mut text = String::from("| switch | default | what it does | technique |\n|---|---|---|---|\n");
+    for key in SWITCHES {
+        let default = (key.show)(&defaults).unwrap_or_default();
+        text += &format!("| `{}` | `{default}` | {} | {} |\n", key.name, key.about, key.paper);
+    }
+    text
+}
+
+/// All keys as a Markdown page.
+pub fn reference() -> String {
+    let mut text = String::from(
+        "# Configuration reference\n\n\
+         `awase serve --config FILE` reads a TOML file; flags win over it; `awase check --config FILE` tells what is\n\
+         wrong with it; `awase config` prints what is in effect. Sizes take the units KiB, MiB, GiB and TiB (also k, M, \
+         G, T;\nall powers of 1024), times ns, us, ms, s and min. This page is printed by `awase config --reference`.\n",
+    );
+    text += "\n## The server\n\n| key | default | allowed | meaning |\n|---|---|---|---|\n";
+    rows(&mut text, SETTINGS, "", &Settings::default());
+    text += "\n## Switches\n\nOne for each technique, so that anyone can see what it is worth.\n\n\
+             | key | default | allowed | meaning |\n|---|---|---|---|\n";
+    rows(&mut text, SWITCHES, "switches.", &Switches::default());
+    text += "\n## Exports\n\nA table `[[export]]` for each. Without any, a sparse disk image of 1 GiB is made in `data` \
+             and served as `disk`.\n\n| key | allowed | meaning |\n|---|---|---|\n";
+    for key in EXPORT_KEYS {
+        text += &format!("| `{}` | {} | {} |\n", key.name, key.allowed, key.about);
+    }
+    text
+}
+
+fn rows<T>(text: &mut String, keys: &[Key<T>], prefix: &str, defaults: &T) {
+    for key in keys {
+        let default = (key.show)(defaults).unwrap_or_default();
+        *text += &format!("| `{prefix}{}` | `{default}` | {} | {} |\n", key.name, key.allowed, key.about);
+    }
+}

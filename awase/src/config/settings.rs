@@ -1,0 +1,250 @@
+//! What concerns the whole server: processors, memory, listeners, bounds.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::given::{Given, Refusal, show_bytes, show_duration};
+use super::key::Key;
+
+/// The port that is registered for NBD.
+pub const NBD_PORT: u16 = 10809;
+
+/// More processors than this no host of ours has, and each costs memory.
+const PROCESSORS_MAX: u64 = 1024;
+
+/// Least memory for the cache: a few frames for each request that may be under way.
+const MEMORY_MIN: u64 = 8 << 20;
+
+/// How processors reach the world.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    /// `io_uring` where the host allows it, else threads.
+    #[default]
+    Auto,
+    /// `io_uring`, or an error.
+    IoUring,
+    /// A pool of threads.
+    Threads,
+}
+
+impl Engine {
+    /// Names, as written.
+    const NAMES: [(&'static str, Engine); 3] =
+        [("auto", Engine::Auto), ("io_uring", Engine::IoUring), ("threads", Engine::Threads)];
+
+    /// Its name, as written.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, engine)| *engine == self).map_or("auto", |(name, _)| name)
+    }
+}
+
+/// Bounds, so that no client can make the server grow without end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at a time.
+    pub connections: u32,
+    /// Requests under way on one connection.
+    pub requests_a_connection: u32,
+    /// Payload of the requests under way on one connection. Bytes.
+    pub bytes_a_connection: u64,
+    /// A client that neither sends nor takes what it is in the middle of for so long is disconnected.
+    pub stall_timeout: Duration,
+    /// How long a server that was told to end waits for its clients' requests.
+    pub drain_timeout: Duration,
+}
+
+/// The settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Processors; `None`: one for each core that the process may use.
+    pub processors: Option<u16>,
+    /// The most memory for the cache, in bytes; `None`: whatever nobody else needs.
+    pub memory: Option<u64>,
+    /// How processors reach the world.
+    pub engine: Engine,
+    /// Where the server keeps what it makes by itself.
+    pub data: PathBuf,
+    /// Addresses on which NBD is served.
+    pub nbd: Vec<SocketAddr>,
+    /// Unix sockets on which NBD is served; `None`: one in `data`.
+    pub nbd_unix: Option<Vec<PathBuf>>,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            processors: None,
+            memory: None,
+            engine: Engine::Auto,
+            data: "awase-data".into(),
+            nbd: vec![SocketAddr::new(IpAddr::from([127, 0, 0, 1]), NBD_PORT)],
+            nbd_unix: None,
+            limits: Limits {
+                connections: 256,
+                requests_a_connection: 128,
+                bytes_a_connection: 64 << 20,
+                stall_timeout: Duration::from_secs(60),
+                drain_timeout: Duration::from_secs(30),
+            },
+        }
+    }
+}
+
+impl Settings {
+    /// The Unix sockets on which NBD is served.
+    pub fn unix_sockets(&self) -> Vec<PathBuf> {
+        self.nbd_unix.clone().unwrap_or_else(|| vec![self.data.join("nbd.sock")])
+    }
+}
+
+/// All settings outside of switches and exports.
+pub static SETTINGS: &[Key<Settings>] = &[
+    Key {
+        name: "processors",
+        allowed: "\"auto\" (one a core) or a number from 1 to 1024",
+        about: "How many processors (threads pinned to a core, each with its own ring) serve",
+        paper: "",
+        set: |settings, given| {
+            settings.processors = unless_auto(given, |given| given.number(1..=PROCESSORS_MAX))?.map(|n| n as u16);
+            Ok(())
+        },
+        show: |settings| Some(settings.processors.map_or("\"auto\"".into(), |n| n.to_string())),
+    },
+    Key {
+        name: "memory",
+        allowed: "\"auto\" (what nobody else needs) or a size of at least 8MiB such as \"512MiB\"",
+        about: "The most memory that the buffer cache may take",
+        paper: "WS-2",
+        set: |settings, given| {
+            settings.memory = unless_auto(given, |given| given.bytes(MEMORY_MIN..=1 << 50))?;
+            Ok(())
+        },
+        show: |settings| Some(format!("{:?}", settings.memory.map_or("auto".into(), show_bytes))),
+    },
+    Key {
+        name: "engine",
+        allowed: "\"auto\", \"io_uring\", \"threads\"",
+        about: "How the host is asked for I/O; auto takes io_uring where it is permitted",
+        paper: "",
+        set: |settings, given| {
+            let text = given.text()?;
+            let found = Engine::NAMES.iter().find(|(name, _)| *name == text);
+            settings.engine = found.ok_or(Refusal::NotAllowed)?.1;
+            Ok(())
+        },
+        show: |settings| Some(format!("{:?}", settings.engine.name())),
+    },
+    Key {
+        name: "data",
+        allowed: "a directory",
+        about: "Where the server keeps what it makes by itself: the default disk image and Unix socket",
+        paper: "",
+        set: |settings, given| {
+            settings.data = given.filled_text()?.into();
+            Ok(())
+        },
+        show: |settings| Some(format!("{:?}", settings.data)),
+    },
+    Key {
+        name: "listen.nbd",
+        allowed: "a list of addresses such as \"127.0.0.1:10809\" or \"[::]:10809\"; [] for none",
+        about: "Addresses on which NBD is served",
+        paper: "",
+        set: |settings, given| {
+            settings.nbd = given.texts()?.iter().map(|text| address(text)).collect::<Result<_, _>>()?;
+            Ok(())
+        },
+        show: |settings| Some(list(settings.nbd.iter().map(|address| format!("\"{address}\"")))),
+    },
+    Key {
+        name: "listen.nbd_unix",
+        allowed: "a path (at most 107 bytes), a list of paths, or [] for none",
+        about: "Unix sockets on which NBD is served",
+        paper: "",
+        set: |settings, given| {
+            settings.nbd_unix = Some(given.texts()?.into_iter().map(socket_path).collect::<Result<_, _>>()?);
+            Ok(())
+        },
+        show: |settings| Some(list(settings.unix_sockets().iter().map(|path| format!("{path:?}")))),
+    },
+    Key {
+        name: "limits.connections",
+        allowed: "a number from 1 to 65536",
+        about: "Connections at a time; further clients are turned away",
+        paper: "",
+        set: |settings, given| {
+            settings.limits.connections = given.number(1..=65536)? as u32;
+            Ok(())
+        },
+        show: |settings| Some(settings.limits.connections.to_string()),
+    },
+    Key {
+        name: "limits.requests_a_connection",
+        allowed: "a number from 1 to 4096",
+        about: "Requests under way on one connection; the client is slowed beyond that",
+        paper: "",
+        set: |settings, given| {
+            settings.limits.requests_a_connection = given.number(1..=4096)? as u32;
+            Ok(())
+        },
+        show: |settings| Some(settings.limits.requests_a_connection.to_string()),
+    },
+    Key {
+        name: "limits.bytes_a_connection",
+        allowed: "a size from 32MiB (the largest request) to 4GiB",
+        about: "Payload of the requests under way on one connection; the client is slowed beyond that",
+        paper: "",
+        set: |settings, given| {
+            settings.limits.bytes_a_connection = given.bytes(32 << 20..=4 << 30)?;
+            Ok(())
+        },
+        show: |settings| Some(format!("{:?}", show_bytes(settings.limits.bytes_a_connection))),
+    },
+    Key {
+        name: "limits.stall_timeout",
+        allowed: "a time from 1s to 60min such as \"60s\"",
+        about: "A client that stops in the middle of a message for so long is disconnected",
+        paper: "",
+        set: |settings, given| {
+            settings.limits.stall_timeout = given.duration(Duration::from_secs(1)..=Duration::from_secs(3600))?;
+            Ok(())
+        },
+        show: |settings| Some(format!("{:?}", show_duration(settings.limits.stall_timeout))),
+    },
+    Key {
+        name: "limits.drain_timeout",
+        allowed: "a time from 0s to 60min such as \"30s\"",
+        about: "How long a server that was told to end waits for requests under way",
+        paper: "",
+        set: |settings, given| {
+            settings.limits.drain_timeout = given.duration(Duration::ZERO..=Duration::from_secs(3600))?;
+            Ok(())
+        },
+        show: |settings| Some(format!("{:?}", show_duration(settings.limits.drain_timeout))),
+    },
+];
+
+fn unless_auto<T>(given: &Given, read: impl FnOnce(&Given) -> Result<T, Refusal>) -> Result<Option<T>, Refusal> {
+    if *given == Given::Text("auto".into()) { Ok(None) } else { read(given).map(Some) }
+}
+
+/// An address with its port, or without: then the registered one.
+fn address(text: &str) -> Result<SocketAddr, Refusal> {
+    let bare = || text.parse().map(|ip: IpAddr| SocketAddr::new(ip, NBD_PORT));
+    text.parse().or_else(|_| bare()).map_err(|_| Refusal::Because(format!("holds {text:?}, which is no IP address")))
+}
+
+/// `sun_path` holds 108 bytes with the final zero (unix(7)).
+fn socket_path(text: String) -> Result<PathBuf, Refusal> {
+    if text.len() > 107 {
+        return Err(Refusal::Because(format!("is {} bytes long, too long for a Unix socket", text.len())));
+    }
+    Ok(text.into())
+}
+
+fn list(items: impl Iterator<Item = String>) -> String {
+    format!("[{}]", items.collect::<Vec<_>>().join(", "))
+}

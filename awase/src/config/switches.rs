@@ -1,0 +1,81 @@
+//! The switches: one for each technique of the papers. The only table of them; README, help and reference follow it.
+
+use kernel::Switches;
+use policy::readahead;
+
+use super::given::{Given, Refusal};
+use super::key::Key;
+
+/// The most blocks that may be read ahead: 16 MiB.
+const READ_AHEAD_BLOCKS_MAX: u64 = 4096;
+
+macro_rules! on_off {
+    ($name:ident, $paper:literal, $about:literal) => {
+        Key {
+            name: stringify!($name),
+            allowed: "true, false",
+            about: $about,
+            paper: $paper,
+            set: |switches, given| {
+                switches.$name = given.boolean()?;
+                Ok(())
+            },
+            show: |switches| Some(switches.$name.to_string()),
+        }
+    };
+}
+
+/// All switches.
+pub static SWITCHES: &[Key<Switches>] = &[
+    on_off!(
+        dynamic_cache,
+        "WS-2",
+        "The buffer cache grows into free memory and gives it back; off: always a tenth of memory"
+    ),
+    on_off!(
+        scan_resistant,
+        "WS-2",
+        "A long sequential read does not evict what is used often (S3-FIFO); off: least recently used"
+    ),
+    on_off!(
+        smooth_write_back,
+        "WS-2",
+        "Changed blocks are written steadily; off: all of them every 30 s, the sync storm"
+    ),
+    on_off!(block_merge, "WS-3", "Neighbouring requests go to the disk as one"),
+    on_off!(priority, "WS-4", "Requests that a client waits for go to the disk first"),
+    Key {
+        name: "read_ahead",
+        allowed: "\"adaptive\", \"off\", or a number of blocks of 4 KiB from 1 to 4096",
+        about: "What a sequential reader will ask for is read in advance",
+        paper: "WS-3, WS-5",
+        set: |switches, given| {
+            switches.read_ahead = read_ahead(given)?;
+            Ok(())
+        },
+        show: |switches| {
+            Some(match switches.read_ahead {
+                readahead::Mode::Adaptive { .. } => "\"adaptive\"".into(),
+                readahead::Mode::Off => "\"off\"".into(),
+                readahead::Mode::Fixed { blocks } => blocks.to_string(),
+            })
+        },
+    },
+    on_off!(flush_gathering, "WS-5", "Flushes that arrive while one is under way share the next one"),
+    on_off!(
+        unmapped_io,
+        "UIO",
+        "Devices transfer cache frames themselves; off: through a buffer mapped before and unmapped after each I/O"
+    ),
+    on_off!(huge_pages, "UIO", "Frames lie in huge pages where the host has them"),
+    on_off!(registered_buffers, "UIO", "Frames are registered with io_uring once, not pinned for each I/O"),
+];
+
+fn read_ahead(given: &Given) -> Result<readahead::Mode, Refusal> {
+    match given {
+        Given::Text(text) if text == "adaptive" => Ok(readahead::Config::default().mode),
+        Given::Text(text) if text == "off" => Ok(readahead::Mode::Off),
+        Given::Boolean(false) => Ok(readahead::Mode::Off),
+        _ => Ok(readahead::Mode::Fixed { blocks: given.number(1..=READ_AHEAD_BLOCKS_MAX)? }),
+    }
+}

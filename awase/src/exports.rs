@@ -1,0 +1,94 @@
+//! What is served now: exports with their open volumes, and how they follow a new configuration.
+
+use std::sync::Arc;
+
+use kernel::volume::VolumeConfig;
+use kernel::{Kernel, Volume};
+use policy::unit::ProcessorId;
+
+use crate::config::{Export, Problem, Problems};
+use crate::media::{self, Medium};
+use crate::stack::{Bottom, Layers, stack};
+
+/// An export with its open volume.
+#[derive(Clone)]
+pub struct Served {
+    /// As it is configured.
+    pub export: Export,
+    /// Its disk.
+    pub volume: Arc<Volume>,
+}
+
+/// What a new configuration changes.
+pub struct Change {
+    /// What is served from now on, in the order of the configuration.
+    pub served: Vec<Served>,
+    /// What is not served to new clients any more; to be closed when the last client is gone.
+    pub retired: Vec<Served>,
+    /// What happened, for people.
+    pub report: Vec<String>,
+}
+
+/// Goes over from what is `served` to what is `wanted`. A disk that stays the same stays open, with its cache.
+///
+/// # Errors
+/// Everything that stands in the way; then nothing has changed.
+pub fn change(kernel: &Arc<Kernel>, served: &[Served], wanted: &[Export]) -> Result<Change, Problems> {
+    let mut problems = Problems::default();
+    let mut plan = Vec::new();
+    for export in wanted {
+        let old = served.iter().find(|old| old.export.name == export.name);
+        let kept = old.filter(|old| old.export.has_same_medium(export));
+        match (kept, old) {
+            (Some(kept), _) => plan.push((export, Err(kept.clone()))),
+            (None, old) => plan.extend(problems.note(open(export, old)).map(|medium| (export, Ok(medium)))),
+        }
+    }
+    let plan = problems.or(plan)?;
+    let mut change = Change { served: Vec::new(), retired: Vec::new(), report: Vec::new() };
+    for (export, how) in plan {
+        match how {
+            Err(kept) => change.served.push(Served { export: export.clone(), ..kept }),
+            Ok(medium) => {
+                change.report.push(format!("export {:?} is served: {}", export.name, export.medium()));
+                change.served.push(serve(kernel, export, medium)?);
+            }
+        }
+    }
+    for old in served {
+        if !change.served.iter().any(|new| Arc::ptr_eq(&new.volume, &old.volume)) {
+            change.report.push(format!("export {:?} is not served to new clients any more", old.export.name));
+            change.retired.push(old.clone());
+        }
+    }
+    Ok(change)
+}
+
+fn open(export: &Export, old: Option<&Served>) -> Result<Medium, Problem> {
+    if old.is_some_and(|old| old.export.path().is_some() && old.export.path() == export.path()) {
+        // Two caches over one file would not know of each other's changes.
+        let what = "stays the same while other keys change how it is served, and clients may be using it";
+        let problem = Problem::new(&export.place, export.key("path"), what);
+        return Err(problem.allowed("a restart of the server, or another file"));
+    }
+    media::prepare(export)
+}
+
+fn serve(kernel: &Arc<Kernel>, export: &Export, medium: Medium) -> Result<Served, Problem> {
+    let bottom = match medium.open {
+        Some(open) => Bottom::File(open),
+        None => Bottom::Ram { size: medium.size },
+    };
+    let layers = Layers { behaviour: export.behaviour.clone(), delay: export.delay, faults: export.faults };
+    let device = stack(kernel, bottom, &layers);
+    let config = VolumeConfig { name: export.name.clone(), read_only: export.read_only, forced_unit_access: false };
+    let volume = Volume::open(kernel, device, config, home(kernel, export))
+        .map_err(|error| Problem::new(&export.place, export.key("name"), format!("cannot be served: {error}")))?;
+    Ok(Served { export: export.clone(), volume })
+}
+
+/// The processor that writes back for the export: always the same one for a name, spread over all.
+fn home(kernel: &Kernel, export: &Export) -> ProcessorId {
+    let sum = export.name.bytes().fold(0u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+    ProcessorId((sum % u32::from(kernel.processors())) as u16)
+}

@@ -1,0 +1,53 @@
+//! What is generated from the tables: completions, manual pages, configurations.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use anyhow::Context;
+
+use crate::cli::{ConfigArguments, command};
+use crate::config::{Config, reference, toml};
+
+/// Prints the configuration in effect, or the reference of all keys.
+///
+/// # Errors
+/// When the configuration is wrong.
+pub fn config(arguments: &ConfigArguments) -> anyhow::Result<()> {
+    let text = match arguments.reference {
+        true => reference(),
+        false => toml(&Config::load(&arguments.serve.overrides())?),
+    };
+    print(text.as_bytes())
+}
+
+/// Prints completions.
+///
+/// # Errors
+/// When standard output cannot be written.
+pub fn completions(shell: clap_complete::Shell) -> anyhow::Result<()> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut command(), "awase", &mut text);
+    print(&text)
+}
+
+/// Prints the page of `command`, or writes it and those of its subcommands into `directory`.
+///
+/// # Errors
+/// When they cannot be written.
+pub fn man(command: clap::Command, directory: Option<&Path>) -> anyhow::Result<()> {
+    let Some(directory) = directory else {
+        let mut page = Vec::new();
+        clap_mangen::Man::new(command).render(&mut page)?;
+        return print(&page);
+    };
+    std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    clap_mangen::generate_to(command, directory).with_context(|| format!("cannot write to {}", directory.display()))
+}
+
+/// A reader that has seen enough (`| head`) is no error.
+fn print(text: &[u8]) -> anyhow::Result<()> {
+    match io::stdout().write_all(text) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("cannot write to standard output"),
+    }
+}

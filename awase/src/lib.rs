@@ -1,0 +1,17 @@
+//! Awase's command line: configuration, the server's front end, and the tools around it. The I/O path is in the crates
+//! below; here it is decided which machine they run on.
+
+pub mod banner;
+pub mod check;
+pub mod cli;
+pub mod config;
+pub mod exports;
+pub mod generate;
+pub mod iotest;
+pub mod listeners;
+pub mod media;
+pub mod processors;
+pub mod serve;
+pub mod server;
+pub mod service;
+pub mod stack;

@@ -1,0 +1,33 @@
+//! The program `awase`.
+
+use std::process::ExitCode;
+
+use awase::cli::{self, Cli, Command};
+use awase::config::Problems;
+use awase::{check, generate, iotest, serve};
+use clap::Parser;
+
+/// The configuration or the command line is wrong.
+const EXIT_USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("awase: {error:#}");
+            // What a person can put right in the configuration is told apart from what went wrong while running.
+            if error.is::<Problems>() { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Serve(arguments) => serve::serve(&arguments.overrides()),
+        Command::Check(arguments) => Ok(check::check(&arguments.overrides())),
+        Command::Config(arguments) => generate::config(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Iotest(arguments) => iotest::iotest(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Completions { shell } => generate::completions(shell).map(|()| ExitCode::SUCCESS),
+        Command::Man { directory } => generate::man(cli::command(), directory.as_deref()).map(|()| ExitCode::SUCCESS),
+    }
+}

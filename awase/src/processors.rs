@@ -1,0 +1,177 @@
+//! The processors on this host: threads that run until they are told to stop. Here, and where files and sockets are
+//! handed over, it is known that the machine is Linux.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+
+use anyhow::Context;
+use kernel::{Kernel, KernelConfig, Processor, Switches};
+use machine::linux::{self, Builder};
+use policy::unit::ProcessorId;
+use policy::{sizing, writeback};
+
+use crate::config::{Config, Engine, Place, Problem, Problems, Settings};
+
+/// Of memory, where it is neither dynamic nor configured: the tenth that caches had before they were dynamic (WS-2).
+const FIXED_SHARE: u64 = 10;
+
+/// Processors that run.
+pub struct Processors {
+    kernel: Arc<Kernel>,
+    threads: Vec<JoinHandle<()>>,
+    description: String,
+}
+
+impl Processors {
+    /// Starts as many as configured, with the kernel that they share.
+    ///
+    /// # Errors
+    /// When the host refuses what the configuration demands.
+    pub fn start(config: &Config) -> anyhow::Result<Self> {
+        let (builders, chosen) = linux::machines(&machine_config(&config.settings)).map_err(engine_problem)?;
+        let kernel = Kernel::new(kernel_config(&config.settings, &config.switches, chosen.processors as u16))?;
+        let mut starting = Vec::new();
+        for (number, builder) in builders.into_iter().enumerate() {
+            starting.push(start(number, builder, &kernel)?);
+        }
+        let (mut threads, mut failure) = (Vec::new(), None);
+        for (thread, ready) in starting {
+            // A sender that is gone without a word is a thread that panicked, which aborts.
+            failure = failure.or(ready.recv().context("a processor ended while it started")?.err());
+            threads.push(thread);
+        }
+        let processors = Processors { kernel, threads, description: chosen.to_string() };
+        match failure {
+            None => Ok(processors),
+            Some(error) => {
+                processors.stop();
+                Err(engine_problem(error))
+            }
+        }
+    }
+
+    /// What they share.
+    pub fn kernel(&self) -> &Arc<Kernel> {
+        &self.kernel
+    }
+
+    /// All of them.
+    pub fn ids(&self) -> impl Iterator<Item = ProcessorId> + use<> {
+        (0..self.kernel.processors()).map(ProcessorId)
+    }
+
+    /// How many, and which engine, for people.
+    pub fn description(&self) -> &str {
+        &self.description
+    }
+
+    /// Starts a task on processor `id`; its result arrives at what is returned.
+    pub fn start_task<T, F>(&self, id: ProcessorId, task: impl FnOnce(Processor) -> F + Send + 'static) -> Receiver<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        let (sender, receiver) = channel();
+        self.kernel.mailbox(id).start(move |cpu| {
+            let future = task(cpu.clone());
+            cpu.spawn(async move {
+                // Nobody may wait for it any more.
+                let _ = sender.send(future.await);
+            });
+        });
+        receiver
+    }
+
+    /// Ends them. What is under way is abandoned.
+    pub fn stop(self) {
+        self.kernel.mailboxes().for_each(|mailbox| mailbox.stop());
+        for thread in self.threads {
+            // A panic has aborted before.
+            let _ = thread.join();
+        }
+    }
+}
+
+type Starting = (JoinHandle<()>, Receiver<Result<(), linux::Error>>);
+
+fn start(number: usize, builder: Builder, kernel: &Arc<Kernel>) -> anyhow::Result<Starting> {
+    let (sender, receiver) = channel();
+    let kernel = Arc::clone(kernel);
+    let run = move || {
+        let _abort = AbortOnPanic;
+        match builder() {
+            Ok(machine) => {
+                let cpu = Processor::new(machine, &kernel);
+                let _ = sender.send(Ok(()));
+                cpu.run();
+            }
+            Err(error) => {
+                let _ = sender.send(Err(error));
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name(format!("processor-{number}")).spawn(run);
+    Ok((thread.context("cannot start a thread for a processor")?, receiver))
+}
+
+/// A processor that panicked leaves requests that nobody answers and locks that nobody opens. Everything is made to
+/// survive a crash, so that is what becomes of it.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+fn machine_config(settings: &Settings) -> linux::Config {
+    linux::Config {
+        processors: match settings.processors {
+            None => linux::Processors::Auto,
+            Some(count) => linux::Processors::Count(count.into()),
+        },
+        engine: match settings.engine {
+            Engine::Auto => linux::Engine::Auto,
+            Engine::IoUring => linux::Engine::IoUring,
+            Engine::Threads => linux::Engine::Threads,
+        },
+        pin: true,
+    }
+}
+
+/// What was demanded and is not there is the configuration's fault; everything else is the host's.
+fn engine_problem(error: linux::Error) -> anyhow::Error {
+    match error {
+        linux::Error::NoIoUring(why) => {
+            let what = format!("= \"io_uring\" does not work here: {why}");
+            Problems::from(Problem::new(&Place::Default, "engine", what).allowed("\"auto\", \"threads\"")).into()
+        }
+        other => other.into(),
+    }
+}
+
+fn kernel_config(settings: &Settings, switches: &Switches, processors: u16) -> KernelConfig {
+    let host = host_memory_bytes();
+    let wanted = settings.memory.unwrap_or(if switches.dynamic_cache { host } else { host / FIXED_SHARE });
+    let memory_max = wanted.min(host);
+    let mode = if switches.dynamic_cache { sizing::Mode::Dynamic } else { sizing::Mode::Fixed { bytes: memory_max } };
+    KernelConfig {
+        processors,
+        memory_max,
+        chunk_bytes: None,
+        sizing: Some(sizing::Config { mode, ..sizing::Config::default() }),
+        write_back: writeback::Config { smooth: switches.smooth_write_back, ..writeback::Config::default() },
+        switches: switches.clone(),
+    }
+}
+
+/// Memory of the host. Limits of control groups are followed while running (`policy::sizing`).
+fn host_memory_bytes() -> u64 {
+    // SAFETY: sysconf takes a number and no memory.
+    let (pages, page) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    u64::try_from(pages).unwrap_or(0).saturating_mul(u64::try_from(page).unwrap_or(0)).max(64 << 20)
+}

@@ -1,0 +1,178 @@
+//! `awase serve`: the front of the server. The main thread waits for signals; the processors do the work.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use anyhow::Context;
+use machine::Errno;
+use sd_notify::NotifyState;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::banner;
+use crate::config::{Config, Overrides, SETTINGS, SWITCHES};
+use crate::listeners;
+use crate::server::Server;
+
+/// How often exports that are not served any more are looked at, while there are any.
+const RETIRED_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What the main thread waits for.
+enum Event {
+    /// A signal's number.
+    Signal(i32),
+    /// Everything is finished and written, but for what is named.
+    Drained(Vec<(String, Errno)>),
+}
+
+/// Serves until a signal ends it.
+///
+/// # Errors
+/// When the configuration is wrong or the host refuses something.
+pub fn serve(overrides: &Overrides) -> anyhow::Result<ExitCode> {
+    let config = Config::load(overrides)?;
+    let (sender, events) = channel();
+    forward_signals(sender.clone())?;
+    raise_descriptor_limit();
+    // Sockets first: a server that cannot be reached must not make disks.
+    let sockets = listeners::open(&config.settings)?;
+    let mut front = Front { server: Server::start(&config, sockets)?, config, overrides };
+    say(&banner::banner(&front.config, &front.server));
+    notify(&[NotifyState::Ready]);
+    front.run(&events)?;
+    notify(&[NotifyState::Stopping]);
+    front.drain(&events, sender)
+}
+
+struct Front<'a> {
+    server: Server,
+    config: Config,
+    overrides: &'a Overrides,
+}
+
+impl Front<'_> {
+    /// Until a signal ends the server.
+    fn run(&mut self, events: &Receiver<Event>) -> anyhow::Result<()> {
+        loop {
+            match self.next(events)? {
+                Some(Event::Signal(SIGHUP)) => self.reload(),
+                Some(_) => return Ok(()),
+                None => self.server.close_retired(),
+            }
+        }
+    }
+
+    fn next(&self, events: &Receiver<Event>) -> anyhow::Result<Option<Event>> {
+        if !self.server.has_retired() {
+            return Ok(Some(events.recv()?));
+        }
+        match events.recv_timeout(RETIRED_INTERVAL) {
+            Ok(event) => Ok(Some(event)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Reads the configuration again. What is wrong with it is reported, and everything stays as it is.
+    fn reload(&mut self) {
+        let now = NotifyState::monotonic_usec_now().unwrap_or(NotifyState::MonotonicUsec(0));
+        notify(&[NotifyState::Reloading, now]);
+        let changed = Config::load(self.overrides).and_then(|config| {
+            let report = self.server.change(&config.exports)?;
+            Ok((config, report))
+        });
+        match changed {
+            Ok((config, report)) => {
+                for line in report.iter().chain(&needs_restart(&self.config, &config)) {
+                    say(&format!("{line}\n"));
+                }
+                self.config.exports = config.exports;
+            }
+            Err(problems) => {
+                for problem in &problems.0 {
+                    eprintln!("awase: {problem}");
+                }
+                eprintln!("awase: the configuration was not changed");
+            }
+        }
+        notify(&[NotifyState::Ready]);
+    }
+
+    /// Finishes what is under way and writes everything to the disks. A second signal ends that.
+    fn drain(self, events: &Receiver<Event>, sender: Sender<Event>) -> anyhow::Result<ExitCode> {
+        say("finishing what is under way and writing everything to the disks; a second signal ends at once\n");
+        let drained = self.server.drain(self.config.settings.limits.drain_timeout);
+        let wait = move || {
+            // A task that is gone without a word was abandoned with its processor, which aborts.
+            let _ = sender.send(Event::Drained(drained.recv().unwrap_or_default()));
+        };
+        std::thread::Builder::new().name("drain".into()).spawn(wait).context("cannot start a thread")?;
+        loop {
+            match events.recv()? {
+                Event::Signal(SIGHUP) => {}
+                Event::Signal(_) => {
+                    eprintln!("awase: ended at once by a second signal; what was not flushed may be lost");
+                    self.server.abandon();
+                    // Processors may be anywhere; nothing is waited for.
+                    std::process::exit(1);
+                }
+                Event::Drained(failures) => {
+                    for (name, error) in &failures {
+                        eprintln!("awase: export {name:?} could not be written to its disk: {error}");
+                    }
+                    self.server.stop();
+                    return Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+                }
+            }
+        }
+    }
+}
+
+/// Has signals arrive as events: a handler itself may do next to nothing.
+fn forward_signals(sender: Sender<Event>) -> anyhow::Result<()> {
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot handle signals")?;
+    let forward = move || {
+        for signal in signals.forever() {
+            if sender.send(Event::Signal(signal)).is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(forward).context("cannot start a thread")?;
+    Ok(())
+}
+
+/// Settings that differ and do not follow a reload.
+fn needs_restart(old: &Config, new: &Config) -> Vec<String> {
+    let settings = SETTINGS.iter().filter(|key| (key.show)(&old.settings) != (key.show)(&new.settings));
+    let switches = SWITCHES.iter().filter(|key| (key.show)(&old.switches) != (key.show)(&new.switches));
+    let names = settings.map(|key| key.name.to_owned()).chain(switches.map(|key| format!("switches.{}", key.name)));
+    names.map(|name| format!("{name} has changed: that takes a restart")).collect()
+}
+
+/// Tells systemd, if it asked for it. That it cannot be told is no reason to end.
+fn notify(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        eprintln!("awase: systemd cannot be notified: {error}");
+    }
+}
+
+/// Prints for people, of whom nobody may listen.
+fn say(text: &str) {
+    let mut output = std::io::stdout().lock();
+    let _ = output.write_all(text.as_bytes()).and_then(|()| output.flush());
+}
+
+/// Every connection is a descriptor: takes as many as the host allows without asking.
+fn raise_descriptor_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both calls get a structure that outlives them. That they fail changes nothing.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The layers of an export's device. From the top: queue, contract, injected faults and delay, behaviour, store.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kernel::Kernel;
+use kernel::device::RamDisk;
+use kernel::device::{Checked, Delay, DeviceFacts, DeviceRef, Fault, Faults, FileDevice, FixedLatency, Mechanical};
+use kernel::queue::{DiskQueue, Queued};
+use machine::OpenFile;
+use policy::queue;
+
+use crate::config::Behaviour;
+
+/// What an export's bytes lie in.
+pub enum Bottom {
+    /// An open file or block device.
+    File(OpenFile),
+    /// Memory.
+    Ram {
+        /// How much. Bytes.
+        size: u64,
+    },
+}
+
+/// What is put over it.
+#[derive(Clone, Debug)]
+pub struct Layers {
+    /// How the device behaves.
+    pub behaviour: Behaviour,
+    /// Added to every operation.
+    pub delay: std::time::Duration,
+    /// How often operations fail.
+    pub faults: Faults,
+}
+
+/// Numbers of disks that exist in memory or as a model only; the host's own are device numbers, far below.
+static NEXT_DISK: AtomicU64 = AtomicU64::new(1 << 63);
+
+/// Puts the layers on each other.
+pub fn stack(kernel: &Arc<Kernel>, bottom: Bottom, layers: &Layers) -> DeviceRef {
+    let own_disk = NEXT_DISK.fetch_add(1, Ordering::Relaxed);
+    let mut device: DeviceRef = match bottom {
+        Bottom::File(open) => Arc::new(FileDevice::new(open, kernel.switches().unmapped_io)),
+        Bottom::Ram { size } => Arc::new(RamDisk::new(size, own_disk)),
+    };
+    let mut disk = device.facts().disk;
+    match &layers.behaviour {
+        Behaviour::Plain => {}
+        Behaviour::FixedLatency(latency) => device = Arc::new(FixedLatency::new(device, *latency)),
+        Behaviour::Mechanical(model) => {
+            // A modelled disk has its own arm, whatever disk its bytes lie on.
+            disk = own_disk;
+            device = Arc::new(Mechanical::new(device, *model));
+        }
+    }
+    if !layers.delay.is_zero() {
+        device = Arc::new(Delay::new(device, layers.delay));
+    }
+    if layers.faults != Faults::default() {
+        device = Arc::new(Fault::new(device, layers.faults));
+    }
+    let device: DeviceRef = Arc::new(Checked::new(device));
+    let facts = device.facts();
+    let is_model = matches!(layers.behaviour, Behaviour::Mechanical(_));
+    let queue = kernel.queue_of_disk(disk, || DiskQueue::new(queue_config(kernel, facts, is_model)));
+    Arc::new(Queued::new(queue, device))
+}
+
+fn queue_config(kernel: &Kernel, facts: DeviceFacts, is_model: bool) -> queue::Config {
+    let switches = kernel.switches();
+    let defaults = queue::Config::default();
+    queue::Config {
+        merge: switches.block_merge,
+        priority: switches.priority,
+        elevator: facts.rotational,
+        transfer_bytes_max: facts.transfer_bytes_max.min(defaults.transfer_bytes_max),
+        // The disks that are modelled took one command at a time.
+        depth: if is_model { 1 } else { defaults.depth },
+        ..defaults
+    }
+}

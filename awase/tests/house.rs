@@ -1,0 +1,279 @@
+//! The rules of the house that a compiler does not check (ARCHITECTURE.md tells them).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Which crate may use which: the arrows of the drawing.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("policy", &[]),
+    ("machine", &["policy"]),
+    ("kernel", &["machine", "policy"]),
+    ("nbd", &["kernel", "machine", "policy"]),
+    ("awase", &["nbd", "kernel", "machine", "policy"]),
+    ("bench", &["awase", "nbd", "kernel", "machine", "policy"]),
+];
+
+/// Most lines of a source file.
+const LINES_MAX: usize = 500;
+
+/// Files that are longer, and why.
+const LONGER: &[(&str, &str)] = &[];
+
+/// What no policy may name: clocks, threads, locks, I/O, chance, waiting.
+const FORBIDDEN_IN_POLICY: &[&str] = &[
+    "SystemTime",
+    "std::thread",
+    "std::sync",
+    "std::fs",
+    "std::net",
+    "std::io",
+    "std::os",
+    "std::process",
+    "std::env",
+    "std::{",
+    "core::{",
+    "rand::",
+    "use rand",
+    "async fn",
+    "async move",
+    "async {",
+    ".await",
+    "println!",
+    "unsafe",
+    "libc",
+];
+
+#[test]
+fn arrows_between_crates_point_only_as_drawn() {
+    let crates: BTreeSet<&str> = ARROWS.iter().map(|(name, _)| *name).collect();
+    let drawn: BTreeMap<&str, &[&str]> = ARROWS.iter().copied().collect();
+    let mut wrong = Vec::new();
+    for member in members() {
+        let Some(allowed) = drawn.get(member.as_str()) else {
+            wrong.push(format!("crate {member} is not drawn"));
+            continue;
+        };
+        for used in dependencies(&member, &["dependencies", "build-dependencies"]) {
+            if crates.contains(used.as_str()) && !allowed.contains(&used.as_str()) {
+                wrong.push(format!("{member} -> {used} is not drawn"));
+            }
+        }
+    }
+    none(&wrong);
+}
+
+#[test]
+fn policies_have_no_clock_thread_lock_io_or_chance() {
+    let mut wrong = Vec::new();
+    for (path, text) in sources("policy/src") {
+        for word in forbidden_in_policy(&text) {
+            wrong.push(format!("{path} names {word}"));
+        }
+    }
+    none(&wrong);
+}
+
+#[test]
+fn the_check_of_policies_finds_what_it_looks_for() {
+    for (text, found) in [
+        ("use std::time::Instant;", vec!["std::time other than Duration"]),
+        ("use std::time::{Duration, Instant};", vec!["std::time other than Duration"]),
+        ("use std::sync::Mutex;", vec!["std::sync"]),
+        ("use std::{fs, io};", vec!["std::{"]),
+        ("use std::time::Duration; // std::time::Instant is what a machine has", vec![]),
+    ] {
+        assert_eq!(forbidden_in_policy(text), found, "{text}");
+    }
+}
+
+#[test]
+fn production_code_does_not_know_the_simulator() {
+    let mut wrong = Vec::new();
+    for member in members() {
+        for (path, text) in sources(&format!("{member}/src")) {
+            let exempt =
+                path.starts_with("machine/src/sim/") || path.ends_with("/tests.rs") || path.contains("/tests/");
+            // The seam declares its three sides.
+            let text = text.replace("pub mod sim;", "");
+            if !exempt && names_the_simulator(&text) {
+                wrong.push(format!("{path} names the simulated machine"));
+            }
+        }
+    }
+    none(&wrong);
+}
+
+#[test]
+fn the_check_for_the_simulator_finds_what_it_looks_for() {
+    assert!(names_the_simulator("use machine::sim::World;"));
+    assert!(names_the_simulator("use machine::{linux, sim};"));
+    assert!(!names_the_simulator("strsim::levenshtein(a, b) // as machine::sim does"));
+    assert!(!names_the_simulator("fn f() {}\n#[cfg(test)]\nmod tests { use machine::sim::World; }"));
+}
+
+#[test]
+fn no_source_file_is_longer_than_fits_in_a_head() {
+    let mut wrong = Vec::new();
+    let mut long = BTreeSet::new();
+    for member in members() {
+        for (path, text) in sources(&member) {
+            let lines = text.lines().count();
+            if lines > LINES_MAX {
+                long.insert(path.clone());
+                if !LONGER.iter().any(|(listed, _)| *listed == path) {
+                    wrong.push(format!("{path} has {lines} lines, more than {LINES_MAX}"));
+                }
+            }
+        }
+    }
+    let stale = LONGER.iter().filter(|(path, _)| !long.contains(*path));
+    wrong.extend(stale.map(|(path, _)| format!("{path} is listed as long and is not")));
+    none(&wrong);
+}
+
+#[test]
+fn every_crate_obeys_the_lints_of_the_workspace() {
+    let obeys = |member: &String| {
+        let manifest = manifest(member);
+        manifest.get("lints").and_then(|lints| lints.get("workspace")).and_then(toml::Value::as_bool) == Some(true)
+    };
+    none(&members().into_iter().filter(|member| !obeys(member)).collect::<Vec<_>>());
+}
+
+#[test]
+fn every_dependency_has_its_reason_in_architecture_md() {
+    let text = read("ARCHITECTURE.md");
+    let rows = table_rows(&text, "| dependency | reason |");
+    // A row may tell of several that come together.
+    let names = |cell: &str| cell.split(',').map(|name| name.trim().trim_matches('`').to_owned()).collect::<Vec<_>>();
+    let told: BTreeMap<String, &str> =
+        rows.iter().flat_map(|cells| names(cells[0]).into_iter().map(|name| (name, cells[1]))).collect();
+    let crates: BTreeSet<String> = members().into_iter().collect();
+    let all = ["dependencies", "dev-dependencies", "build-dependencies"];
+    let used: BTreeSet<String> =
+        crates.iter().flat_map(|member| dependencies(member, &all)).filter(|name| !crates.contains(name)).collect();
+    let mut wrong = Vec::new();
+    for name in &used {
+        if told.get(name).is_none_or(|reason| reason.trim().is_empty()) {
+            wrong.push(format!("ARCHITECTURE.md does not say why {name} is needed"));
+        }
+    }
+    wrong.extend(
+        told.keys()
+            .filter(|name| !used.contains(*name))
+            .map(|name| format!("ARCHITECTURE.md says why {name} is needed, but nobody uses it")),
+    );
+    none(&wrong);
+}
+
+#[test]
+fn the_switches_in_the_readme_are_those_of_the_program() {
+    let table = awase::config::switch_table();
+    assert!(read("README.md").contains(&table), "README.md should hold this table:\n\n{table}");
+}
+
+#[test]
+fn the_configuration_reference_is_that_of_the_program() {
+    let reference = awase::config::reference();
+    assert!(
+        read("docs/configuration.md") == reference,
+        "docs/configuration.md is out of date; `make docs` (awase config --reference) writes it"
+    );
+}
+
+#[test]
+fn the_example_configuration_is_valid() {
+    let text = read("packaging/awase.toml");
+    let name = "packaging/awase.toml";
+    awase::config::Config::parse(name, &text).unwrap_or_else(|problems| panic!("{problems}"));
+}
+
+fn none(wrong: &[String]) {
+    assert!(wrong.is_empty(), "\n  {}\n", wrong.join("\n  "));
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the workspace").to_owned()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn manifest(member: &str) -> toml::Table {
+    read(&format!("{member}/Cargo.toml")).parse().unwrap_or_else(|error| panic!("{member}/Cargo.toml: {error}"))
+}
+
+fn members() -> Vec<String> {
+    let workspace: toml::Table = read("Cargo.toml").parse().expect("the workspace's manifest");
+    let members = workspace["workspace"]["members"].as_array().expect("members");
+    members.iter().map(|member| member.as_str().expect("a name").to_owned()).collect()
+}
+
+/// Names of what a crate depends on, as its manifest writes them.
+fn dependencies(member: &str, sections: &[&str]) -> Vec<String> {
+    let manifest = manifest(member);
+    let tables = sections.iter().filter_map(|section| manifest.get(*section).and_then(toml::Value::as_table));
+    tables.flat_map(|table| table.keys().cloned()).collect()
+}
+
+/// All Rust files below `directory`, by their path in the workspace.
+fn sources(directory: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut ahead = vec![root().join(directory)];
+    while let Some(directory) = ahead.pop() {
+        let entries = fs::read_dir(&directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+        for entry in entries {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                ahead.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).expect("source text");
+                let name = path.strip_prefix(root()).expect("below the root").display().to_string();
+                found.push((name, text));
+            }
+        }
+    }
+    assert!(!found.is_empty(), "no sources below {directory}");
+    found
+}
+
+/// The text without comments.
+fn code(text: &str) -> String {
+    text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
+}
+
+/// The code before the file's tests, which come last.
+fn code_outside_tests(text: &str) -> String {
+    let code = code(text);
+    code.split("#[cfg(test)]").next().unwrap_or_default().to_owned()
+}
+
+fn forbidden_in_policy(text: &str) -> Vec<&'static str> {
+    let code = code(text);
+    let mut found: Vec<_> = FORBIDDEN_IN_POLICY.iter().copied().filter(|word| code.contains(word)).collect();
+    let of_time = code.split("std::time").skip(1);
+    if of_time.into_iter().any(|rest| !rest.starts_with("::Duration")) {
+        found.push("std::time other than Duration");
+    }
+    found
+}
+
+/// Does code outside of tests use the module or a type of the simulated machine?
+fn names_the_simulator(text: &str) -> bool {
+    let code = code_outside_tests(text);
+    let mut words = code.split(|c: char| !c.is_alphanumeric() && c != '_');
+    words.any(|word| word == "sim" || word.starts_with("Simulat"))
+}
+
+/// The cells of the rows below the table head `head`.
+fn table_rows<'a>(text: &'a str, head: &str) -> Vec<Vec<&'a str>> {
+    let rows = text.lines().skip_while(|line| *line != head).skip(2);
+    let rows: Vec<Vec<&str>> = rows
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect();
+    assert!(!rows.is_empty(), "no table {head:?}");
+    rows
+}

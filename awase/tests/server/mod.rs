@@ -1,0 +1,188 @@
+//! A server of our own for a test: in a directory of its own, on a Unix socket, told apart from all others.
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+/// So long may anything take that the tests wait for; only a hanging server ever takes it.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The program.
+pub const AWASE: &str = env!("CARGO_BIN_EXE_awase");
+
+/// A directory for one test, which several servers may use one after another.
+#[derive(Clone)]
+pub struct Place(Arc<TempDir>);
+
+impl Place {
+    /// An empty one.
+    pub fn new() -> Place {
+        Place(Arc::new(tempfile::Builder::new().prefix("awase-").tempdir().expect("temporary directory")))
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// A file in it.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.path().join(name)
+    }
+
+    /// Writes a file into it.
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        std::fs::write(self.file(name), text).expect("write a file of the test");
+        self.file(name)
+    }
+
+    /// Runs the program to its end.
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        Command::new(AWASE)
+            .args(arguments)
+            .current_dir(self.path())
+            .env_remove("NOTIFY_SOCKET")
+            .output()
+            .expect("run awase")
+    }
+
+    /// Starts a server here that listens on the default Unix socket, and waits until it is ready.
+    pub fn serve(&self, arguments: &[&str]) -> Server {
+        let mut command = Command::new(AWASE);
+        command.args(["serve", "--nbd", "none"]).args(arguments);
+        self.start(command)
+    }
+
+    /// Starts a server by a command of the test's own.
+    pub fn start(&self, mut command: Command) -> Server {
+        let notify_path = self.file("notify.sock");
+        let _ = std::fs::remove_file(&notify_path);
+        let notify = UnixDatagram::bind(&notify_path).expect("notify socket");
+        notify.set_read_timeout(Some(PATIENCE)).expect("timeout");
+        let child = command
+            .current_dir(self.path())
+            .env("NOTIFY_SOCKET", &notify_path)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("start awase");
+        let mut server = Server { child, notify, place: self.clone() };
+        server.await_notice("READY=1");
+        server
+    }
+}
+
+/// A server under test. Killed when dropped.
+pub struct Server {
+    child: Child,
+    notify: UnixDatagram,
+    place: Place,
+}
+
+impl Server {
+    /// Its Unix socket.
+    pub fn socket(&self) -> PathBuf {
+        self.place.file("awase-data/nbd.sock")
+    }
+
+    /// How clients name an export.
+    pub fn uri(&self, export: &str) -> String {
+        format!("nbd+unix:///{export}?socket={}", self.socket().display())
+    }
+
+    /// Waits until it says so to systemd.
+    pub fn await_notice(&mut self, notice: &str) {
+        let mut bytes = [0; 4096];
+        loop {
+            match self.notify.recv(&mut bytes) {
+                Ok(len) if String::from_utf8_lossy(&bytes[..len]).lines().any(|line| line == notice) => return,
+                Ok(_) => {}
+                Err(error) => {
+                    let _ = self.child.kill();
+                    panic!("the server did not say {notice} ({error}); it wrote: {}", self.read_output().1);
+                }
+            }
+        }
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: kill takes numbers; the child was not waited for yet, so its id is still its own.
+        let result = unsafe { libc::kill(self.child.id() as i32, signal) };
+        assert_eq!(result, 0, "kill: {}", io::Error::last_os_error());
+    }
+
+    /// Waits for its end. Gives the status, standard output and standard error.
+    pub fn wait(mut self) -> (ExitStatus, String, String) {
+        self.await_end();
+        let status = self.child.wait().expect("wait");
+        let (output, errors) = self.read_output();
+        (status, output, errors)
+    }
+
+    /// Ends it without warning, as a crash would.
+    pub fn crash(mut self) {
+        self.child.kill().expect("kill -9");
+        self.child.wait().expect("wait");
+    }
+
+    fn await_end(&self) {
+        // SAFETY: pidfd_open takes numbers and gives a new descriptor, which nobody else owns.
+        let process = unsafe {
+            let fd = libc::syscall(libc::SYS_pidfd_open, self.child.id() as i32, 0);
+            assert!(fd >= 0, "pidfd_open: {}", io::Error::last_os_error());
+            OwnedFd::from_raw_fd(fd as i32)
+        };
+        let mut poll = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd, which lives until poll returns.
+        let ready = unsafe { libc::poll(&raw mut poll, 1, PATIENCE.as_millis() as i32) };
+        assert_eq!(ready, 1, "the server did not end");
+    }
+
+    fn read_output(&mut self) -> (String, String) {
+        let read = |stream: Option<&mut dyn Read>| {
+            let mut text = String::new();
+            if let Some(stream) = stream {
+                let _ = stream.read_to_string(&mut text);
+            }
+            text
+        };
+        let output = read(self.child.stdout.as_mut().map(|stream| stream as &mut dyn Read));
+        let errors = read(self.child.stderr.as_mut().map(|stream| stream as &mut dyn Read));
+        (output, errors)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a client program and gives what it printed.
+pub fn client(program: &str, arguments: &[&str]) -> String {
+    let output = attempt(program, arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?} failed: {errors}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// Runs a client program that may fail.
+pub fn attempt(program: &str, arguments: &[&str]) -> Output {
+    // A client that hangs is ended by `timeout`, so that the test fails instead.
+    Command::new("timeout")
+        .arg(PATIENCE.as_secs().to_string())
+        .arg(program)
+        .args(arguments)
+        .env("PATH", format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default()))
+        .output()
+        .unwrap_or_else(|error| panic!("{program}: {error} (`make test` installs it)"))
+}

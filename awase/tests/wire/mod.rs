@@ -1,0 +1,158 @@
+//! An NBD client of few lines, written from the protocol's text: one request at a time, so that a test knows exactly
+//! what was acknowledged.
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+const IHAVEOPT: u64 = 0x4948_4156_454F_5054;
+const OPTION_REPLY: u64 = 0x0003_e889_0455_65a9;
+const REQUEST: u32 = 0x2560_9513;
+const SIMPLE_REPLY: u32 = 0x6744_6698;
+
+const OPT_GO: u32 = 7;
+const REP_ACK: u32 = 1;
+const REP_INFO: u32 = 3;
+const INFO_EXPORT: u16 = 0;
+
+const CMD_READ: u16 = 0;
+const CMD_WRITE: u16 = 1;
+const CMD_DISC: u16 = 2;
+const CMD_FLUSH: u16 = 3;
+const FLAG_FUA: u16 = 1;
+
+/// A connection in transmission.
+pub struct Client {
+    stream: UnixStream,
+    /// Size of the export.
+    pub size: u64,
+    cookie: u64,
+}
+
+impl Client {
+    /// Connects and asks for an export.
+    pub fn connect(socket: &Path, export: &str) -> io::Result<Client> {
+        let stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(Duration::from_secs(120)))?;
+        let mut client = Client { stream, size: 0, cookie: 0 };
+        client.negotiate(export)?;
+        Ok(client)
+    }
+
+    fn negotiate(&mut self, export: &str) -> io::Result<()> {
+        let mut greeting = [0; 18];
+        self.stream.read_exact(&mut greeting)?;
+        assert_eq!(&greeting[..8], b"NBDMAGIC");
+        assert_eq!(greeting[8..16], IHAVEOPT.to_be_bytes());
+        // Fixed newstyle, no zeroes.
+        let mut message = 3u32.to_be_bytes().to_vec();
+        message.extend(IHAVEOPT.to_be_bytes());
+        message.extend(OPT_GO.to_be_bytes());
+        message.extend((export.len() as u32 + 6).to_be_bytes());
+        message.extend((export.len() as u32).to_be_bytes());
+        message.extend(export.as_bytes());
+        message.extend(0u16.to_be_bytes());
+        self.stream.write_all(&message)?;
+        loop {
+            let mut head = [0; 20];
+            self.stream.read_exact(&mut head)?;
+            assert_eq!(head[..8], OPTION_REPLY.to_be_bytes());
+            let kind = be_u32(&head[12..16]);
+            let mut payload = vec![0; be_u32(&head[16..20]) as usize];
+            self.stream.read_exact(&mut payload)?;
+            match kind {
+                REP_ACK => return Ok(()),
+                REP_INFO if payload[..2] == INFO_EXPORT.to_be_bytes() => {
+                    self.size = u64::from_be_bytes(payload[2..10].try_into().expect("8 bytes"));
+                }
+                REP_INFO => {}
+                _ => {
+                    let text = String::from_utf8_lossy(&payload).into_owned();
+                    return Err(io::Error::other(format!("refused with {kind:#x}: {text}")));
+                }
+            }
+        }
+    }
+
+    /// Reads.
+    pub fn read(&mut self, at: u64, len: u32) -> io::Result<Vec<u8>> {
+        self.request(0, CMD_READ, at, len, &[])?;
+        self.reply()?;
+        let mut bytes = vec![0; len as usize];
+        self.stream.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Sends the request to read and does not wait for the answer. Gives its cookie.
+    pub fn ask_to_read(&mut self, at: u64, len: u32) -> io::Result<u64> {
+        self.request(0, CMD_READ, at, len, &[])?;
+        Ok(self.cookie)
+    }
+
+    /// Takes the answer to any request to read `len` bytes. Gives its cookie.
+    pub fn take_read(&mut self, len: u32) -> io::Result<u64> {
+        let cookie = self.any_reply()?;
+        let mut bytes = vec![0; len as usize];
+        self.stream.read_exact(&mut bytes)?;
+        Ok(cookie)
+    }
+
+    /// Writes; not durable yet when it returns.
+    pub fn write(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.request(0, CMD_WRITE, at, bytes.len() as u32, bytes)?;
+        self.reply()
+    }
+
+    /// Writes with forced unit access: durable when it returns.
+    pub fn write_stable(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.request(FLAG_FUA, CMD_WRITE, at, bytes.len() as u32, bytes)?;
+        self.reply()
+    }
+
+    /// Makes everything durable that was written before.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.request(0, CMD_FLUSH, 0, 0, &[])?;
+        self.reply()
+    }
+
+    /// Says good-bye.
+    pub fn disconnect(mut self) -> io::Result<()> {
+        self.request(0, CMD_DISC, 0, 0, &[])?;
+        let mut rest = Vec::new();
+        self.stream.read_to_end(&mut rest).map(|_| ())
+    }
+
+    fn request(&mut self, flags: u16, command: u16, at: u64, len: u32, payload: &[u8]) -> io::Result<()> {
+        self.cookie += 1;
+        let mut message = REQUEST.to_be_bytes().to_vec();
+        message.extend(flags.to_be_bytes());
+        message.extend(command.to_be_bytes());
+        message.extend(self.cookie.to_be_bytes());
+        message.extend(at.to_be_bytes());
+        message.extend(len.to_be_bytes());
+        message.extend(payload);
+        self.stream.write_all(&message)
+    }
+
+    fn reply(&mut self) -> io::Result<()> {
+        let cookie = self.any_reply()?;
+        assert_eq!(cookie, self.cookie, "a reply to another request");
+        Ok(())
+    }
+
+    fn any_reply(&mut self) -> io::Result<u64> {
+        let mut head = [0; 16];
+        self.stream.read_exact(&mut head)?;
+        assert_eq!(head[..4], SIMPLE_REPLY.to_be_bytes());
+        match be_u32(&head[4..8]) {
+            0 => Ok(u64::from_be_bytes(head[8..].try_into().expect("8 bytes"))),
+            error => Err(io::Error::from_raw_os_error(error as i32)),
+        }
+    }
+}
+
+fn be_u32(bytes: &[u8]) -> u32 {
+    u32::from_be_bytes(bytes.try_into().expect("4 bytes"))
+}
