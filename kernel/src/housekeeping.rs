@@ -49,15 +49,24 @@ async fn shrink(cpu: &Processor, kernel: &Kernel, leaving: &mut Vec<FrameNo>) {
 async fn vacate(cpu: &Processor, kernel: &Kernel, frames: &mut Vec<FrameNo>) {
     let pool = kernel.frames();
     let mut stuck = Vec::new();
+    let mut spare = Frames::new();
     for some in frames.chunks(VACATE_AT_ONCE) {
-        stuck.extend(some.iter().copied().filter(|&frame| {
-            let Some(owner) = pool.owner(frame) else { return pool.references(frame) > 0 };
-            let spare = || {
-                let mut one = Frames::new();
-                kernel.try_allocate(1, &mut one).then(|| one.pop()).flatten()
+        for &frame in some {
+            let vacated = match pool.owner(frame) {
+                Some(owner) => {
+                    // Before the shard is locked: allocating may evict from any shard.
+                    kernel.try_allocate(1, &mut spare);
+                    let mut one = spare.pop();
+                    let vacated = kernel.cache().vacate(owner, frame, pool, &mut one);
+                    spare.extend(one);
+                    vacated
+                }
+                None => false,
             };
-            !kernel.cache().vacate(owner, frame, pool, spare) && pool.references(frame) > 0
-        }));
+            if !vacated && pool.references(frame) > 0 {
+                stuck.push(frame);
+            }
+        }
         cpu.yield_now().await;
     }
     *frames = stuck;

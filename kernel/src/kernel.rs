@@ -22,7 +22,10 @@ const EVICTIONS_MIN: usize = 32;
 const MEMORY_RETRY: Duration = Duration::from_millis(1);
 
 /// Shards of the cache for each processor: few enough to be cheap, many enough that two processors seldom meet.
-const SHARDS_A_PROCESSOR: usize = 16;
+const SHARDS_A_PROCESSOR: u64 = 16;
+
+/// Blocks in a shard, at least: each decides by itself what goes, and needs enough to choose from.
+const SHARD_BLOCKS_MIN: u64 = 2048;
 
 /// How a kernel is made.
 #[derive(Clone, Debug)]
@@ -101,8 +104,9 @@ impl Kernel {
         })
         .map_err(|source| KernelError::Reserve { bytes: bytes_max, source })?;
         let kind = if config.switches.scan_resistant { Kind::S3Fifo } else { Kind::Lru };
+        let shards = (u64::from(config.processors) * SHARDS_A_PROCESSOR).min(bytes_max / BLOCK_BYTES / SHARD_BLOCKS_MIN);
         let kernel = Kernel {
-            cache: Cache::new(usize::from(config.processors) * SHARDS_A_PROCESSOR, kind),
+            cache: Cache::new(shards as usize, kind),
             mailboxes: (0..config.processors).map(|_| OnceLock::new()).collect(),
             chunks_target: AtomicU32::new(frames.chunks_max()),
             frames,

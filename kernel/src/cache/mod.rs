@@ -141,14 +141,8 @@ impl Cache {
     }
 
     /// Frees the frame `no` of the block `owner`, whose chunk is to be given back: a cold clean block is forgotten,
-    /// another one moves to the frame that `spare` gives. Returns false when the block must stay for now.
-    pub(crate) fn vacate(
-        &self,
-        owner: u64,
-        no: FrameNo,
-        pool: &FramePool,
-        spare: impl FnOnce() -> Option<FrameRef>,
-    ) -> bool {
+    /// another one moves to the frame `spare`. Returns false when the block must stay for now.
+    pub(crate) fn vacate(&self, owner: u64, no: FrameNo, pool: &FramePool, spare: &mut Option<FrameRef>) -> bool {
         let (device, block) = unpack(owner);
         let mut shard = self.lock(device, block);
         let Some(slot) = shard.find(owner).filter(|&slot| shard.frame_no(slot) == no) else { return false };
@@ -160,7 +154,7 @@ impl Cache {
             drop(shard.remove(slot, pool));
             return true;
         }
-        let Some(mut frame) = spare() else { return false };
+        let Some(mut frame) = spare.take() else { return false };
         if let Some(bytes) = frame.bytes_mut() {
             bytes.copy_from_slice(shard.share(slot, pool).bytes());
         }
