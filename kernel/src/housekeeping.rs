@@ -9,8 +9,15 @@ use crate::frame::{FrameNo, Frames};
 use crate::kernel::Kernel;
 use crate::processor::Processor;
 
-/// Between two looks at the host's memory. Twenty looks fit into the second within which memory is given back.
-const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
+/// Between two looks at the host's memory while the cache holds no more than its floor, and nothing can be given back.
+const SAMPLE_INTERVAL_SMALL: Duration = Duration::from_millis(50);
+
+/// Between two looks while it holds more. A program takes a gibibyte a second, and a control group may have no more
+/// than some ten megabytes in reserve: what is seen later than this is seen when the kernel has killed.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Given back between two looks at the host's memory: others may take faster, or less, than it seemed. Bytes.
+const SHRINK_AT_ONCE: u64 = 32 << 20;
 
 /// Blocks vacated between two looks at the other tasks.
 const VACATE_AT_ONCE: usize = 512;
@@ -19,6 +26,7 @@ const VACATE_AT_ONCE: usize = 512;
 pub(crate) async fn follow_memory(cpu: Processor) {
     let kernel = Arc::clone(cpu.kernel());
     let Some(config) = kernel.config().sizing.clone() else { return };
+    let floor = config.floor_bytes;
     let mut sizing = Sizing::new(config);
     let mut leaving = Vec::new();
     loop {
@@ -27,18 +35,24 @@ pub(crate) async fn follow_memory(cpu: Processor) {
         let target = sizing.on_sample(cpu.now(), facts, held);
         kernel.set_chunks_target(u32::try_from(target / kernel.frames().chunk_bytes()).unwrap_or(u32::MAX));
         shrink(&cpu, &kernel, &mut leaving).await;
-        cpu.sleep(SAMPLE_INTERVAL).await;
+        if kernel.frames().chunks_active() <= kernel.chunks_target() {
+            cpu.sleep(if held > floor { SAMPLE_INTERVAL } else { SAMPLE_INTERVAL_SMALL }).await;
+        }
     }
 }
 
-/// Retires chunks until the pool will hold no more than its target. `leaving` are the frames of retired chunks that
-/// could not be freed yet: somebody was transferring from or into them.
+/// Retires chunks until the pool will hold no more than its target, or as many as are given back at once. `leaving` are
+/// the frames of retired chunks that could not be freed yet: somebody was transferring from or into them.
 async fn shrink(cpu: &Processor, kernel: &Kernel, leaving: &mut Vec<FrameNo>) {
     vacate(cpu, kernel, leaving).await;
-    while kernel.frames().chunks_active() > kernel.chunks_target() {
+    let mut left = (SHRINK_AT_ONCE / kernel.frames().chunk_bytes()).max(1);
+    while left > 0 && kernel.frames().chunks_active() > kernel.chunks_target() {
         let Some(mut in_use) = kernel.frames().retire() else { break };
         vacate(cpu, kernel, &mut in_use).await;
         leaving.append(&mut in_use);
+        // At once: a chunk goes back to the host when all have withdrawn it, and a parked processor does not look.
+        kernel.wake_processors();
+        left -= 1;
     }
     if kernel.frames().chunks_retiring() > 0 {
         kernel.wake_processors();

@@ -104,7 +104,8 @@ impl Kernel {
         })
         .map_err(|source| KernelError::Reserve { bytes: bytes_max, source })?;
         let kind = if config.switches.scan_resistant { Kind::S3Fifo } else { Kind::Lru };
-        let shards = (u64::from(config.processors) * SHARDS_A_PROCESSOR).min(bytes_max / BLOCK_BYTES / SHARD_BLOCKS_MIN);
+        let shards =
+            (u64::from(config.processors) * SHARDS_A_PROCESSOR).min(bytes_max / BLOCK_BYTES / SHARD_BLOCKS_MIN);
         let kernel = Kernel {
             cache: Cache::new(shards as usize, kind),
             mailboxes: (0..config.processors).map(|_| OnceLock::new()).collect(),

@@ -229,13 +229,14 @@ impl Processor {
 
     /// Waits until `at`.
     pub async fn sleep_until(&self, at: Instant) {
-        let mut set = false;
+        let mut set: Option<Waker> = None;
         poll_fn(|cx| {
             if self.now() >= at {
                 return Poll::Ready(());
             }
-            if !set {
-                set = true;
+            // Anew for another task: a future may be begun by one and finished by another.
+            if !set.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                set = Some(cx.waker().clone());
                 self.wake_at(at, cx.waker().clone());
             }
             Poll::Pending

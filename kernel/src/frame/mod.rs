@@ -152,17 +152,18 @@ impl Hold {
     /// every caller makes its segments from the frames that it holds.
     pub(crate) fn assert_holds(&self, segments: &[Segment]) {
         if cfg!(debug_assertions) {
+            let mut bases: Vec<usize> = self.frames.iter().map(|frame| frame.as_ptr() as usize).collect();
+            bases.sort_unstable();
+            let in_frame = |at: usize| {
+                let base = bases[..bases.partition_point(|&base| base <= at)].last();
+                base.is_some_and(|base| at < base + FRAME_BYTES)
+            };
             for segment in segments {
                 let start = segment.ptr as usize;
                 let end = start + segment.len as usize;
                 let bytes = self.bytes.as_ptr() as usize..self.bytes.as_ptr() as usize + self.bytes.capacity();
                 let inside = (bytes.start <= start && end <= bytes.end)
-                    || (start..end).step_by(FRAME_BYTES).all(|at| {
-                        self.frames.iter().any(|f| {
-                            let base = f.as_ptr() as usize;
-                            base <= at && at < base + FRAME_BYTES
-                        })
-                    });
+                    || (in_frame(end - 1) && (start..end).step_by(FRAME_BYTES).all(in_frame));
                 assert!(inside, "a segment lies outside the memory that the operation holds");
             }
         }

@@ -322,9 +322,14 @@ impl Shared {
         list.push(no.0);
         self.frames_free.fetch_add(1, Ordering::Relaxed);
         drop(list);
-        if self.chunks_retiring.load(Ordering::SeqCst) > 0 {
+        // Its chunk may have retired just before the list had it. Nothing else is worth looking through all lists.
+        if self.chunks_retiring.load(Ordering::SeqCst) > 0 && self.is_retiring(no) {
             self.sweep_retired();
         }
+    }
+
+    fn is_retiring(&self, no: FrameNo) -> bool {
+        matches!(self.chunks()[(no.0 / self.frames_a_chunk) as usize], ChunkState::Retiring { .. })
     }
 
     fn count_in_if_retiring(&self, no: FrameNo) -> bool {

@@ -48,12 +48,12 @@ impl Volume {
         Ok(extents.found)
     }
 
-    /// Blocks of `range` that the device does not have yet.
+    /// Blocks of `range` that the device does not have yet, or may lose again when a flush fails.
     fn newer_blocks(&self, range: ByteRange) -> BlockSet {
         let blocks = range.blocks();
         let mut newer = BlockSet::default();
         let state = self.state();
-        for set in [&state.dirty, &state.writing] {
+        for set in [&state.dirty, &state.writing, &state.unflushed, &state.flushing] {
             let mut from = blocks.start;
             while let Some(run) = set.first_run(from..blocks.end, u64::MAX) {
                 from = run.end;

@@ -198,6 +198,7 @@ impl Volume {
         self.lost()?;
         let (covered, changes, zeroed) = {
             let mut state = self.state();
+            state.flushing = state.unflushed.clone();
             (std::mem::take(&mut state.unflushed), state.changes, std::mem::take(&mut state.zeroed))
         };
         let result = self.device.perform(cpu, Request { action: Action::Flush, context }).await;
@@ -210,6 +211,7 @@ impl Volume {
             }
             Err(errno) => self.on_failed_flush(&covered, zeroed, errno),
         }
+        self.state().flushing = BlockSet::default();
         result
     }
 
@@ -235,6 +237,9 @@ impl Volume {
         let meanwhile = {
             let mut state = self.state();
             state.suspect = state.sequence;
+            if zeroed {
+                state.lost = Some(errno);
+            }
             std::mem::take(&mut state.unflushed)
         };
         for piece in covered.runs().chain(meanwhile.runs()).flat_map(Cache::runs) {
@@ -255,9 +260,6 @@ impl Volume {
         state.flush_failures += 1;
         state.last_failure = Some(errno);
         state.failing = Some(errno);
-        if zeroed {
-            state.lost = Some(errno);
-        }
     }
 
     pub(super) fn failures(&self) -> Failures {

@@ -74,6 +74,8 @@ struct State {
     writing: BlockSet,
     /// Written to the device since its last successful flush.
     unflushed: BlockSet,
+    /// What the flush that is under way covers; nothing otherwise.
+    flushing: BlockSet,
     /// Being zeroed or discarded.
     barriers: Vec<Range<u64>>,
     /// Numbers writes to the device in the order in which they start.

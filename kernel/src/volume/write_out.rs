@@ -113,6 +113,9 @@ impl Volume {
                 if sequence <= state.suspect {
                     self.kernel.add_dirty(state.dirty.insert(blocks.clone()));
                     BufferState::DIRTY
+                } else if state.lost.is_some() {
+                    // No flush will ever succeed again: what waited for one would stay in the cache for ever.
+                    BufferState::CLEAN
                 } else {
                     // Before the buffers are marked: who clears the mark looks here.
                     state.unflushed.insert(blocks.clone());
