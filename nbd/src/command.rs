@@ -10,16 +10,22 @@ use machine::Errno;
 use policy::unit::{ByteRange, Stability};
 
 use crate::export::REQUEST_BYTES_MAX;
+use crate::kept::EdgePermit;
 use crate::negotiate::{BASE_ALLOCATION_ID, Session};
 use crate::outbound::{Outbound, Release, Reply};
 use crate::proto::{NbdError, Request, chunk, cmd, simple_reply, state, structured_chunk};
-use crate::transmission::PIECE_FRAMES;
 
 /// Extents in one reply, at most.
 const EXTENTS_MAX: usize = 1024;
 
-/// Largest piece of a reply, in bytes.
-const PIECE_BYTES: u64 = (PIECE_FRAMES * FRAME_BYTES) as u64;
+/// Frames of one piece of a request, at most: 1 MiB. A longer one passes in pieces.
+const PIECE_FRAMES_MAX: u64 = 256;
+
+/// And at least, however small the cache: 128 KiB. What must not be cut (`NBD_CMD_FLAG_DF`) may be 64 KiB long.
+const PIECE_FRAMES_MIN: u64 = 32;
+
+/// A piece is the cache's size divided by this, within these bounds: many must fit in.
+const PIECE_SHARE: u64 = 64;
 
 /// What is to become of a request.
 pub(crate) enum Verdict {
@@ -34,11 +40,23 @@ pub(crate) struct Commands {
     cpu: Processor,
     session: Session,
     outbound: Rc<Outbound>,
+    piece_frames: u64,
 }
 
 impl Commands {
     pub(crate) fn new(cpu: Processor, session: Session, outbound: Rc<Outbound>) -> Self {
-        Commands { cpu, session, outbound }
+        let piece_frames = (cpu.kernel().cache_blocks() / PIECE_SHARE).clamp(PIECE_FRAMES_MIN, PIECE_FRAMES_MAX);
+        Commands { cpu, session, outbound, piece_frames }
+    }
+
+    /// Frames of one piece of a request: a longer one passes in pieces.
+    pub(crate) fn piece_frames(&self) -> usize {
+        self.piece_frames as usize
+    }
+
+    /// The export's size in bytes.
+    pub(crate) fn size(&self) -> u64 {
+        self.session.export.volume.size()
     }
 
     /// Looks at a request before anything is done or allocated for it.
@@ -65,9 +83,10 @@ impl Commands {
             return Verdict::Refuse(if grows { NbdError::ENOSPC } else { NbdError::EINVAL });
         }
         let unit = u64::from(self.session.export.block_size);
-        let unaligned = !request.offset.is_multiple_of(unit) || !u64::from(request.len).is_multiple_of(unit);
+        let to_the_end = end == Some(volume.size());
+        let ends_unaligned = !u64::from(request.len).is_multiple_of(unit) && !to_the_end;
         let too_long = request.kind == cmd::READ && request.len > REQUEST_BYTES_MAX;
-        if too_long || (unaligned && end != Some(volume.size())) {
+        if too_long || ends_unaligned || !request.offset.is_multiple_of(unit) {
             return Verdict::Refuse(NbdError::EINVAL);
         }
         // "Don't fragment" holds for what fits into one piece; a server may limit it (`NBD_CMD_FLAG_DF`).
@@ -147,7 +166,7 @@ impl Commands {
     /// Answers a read at once if the cache has it.
     fn read_cached(&self, request: &Request, release: Release) -> bool {
         let range = ByteRange::new(request.offset, u64::from(request.len));
-        if range.len == 0 || self.pieces(request).nth(1).is_some() {
+        if range.len == 0 || self.pieces(request).nth(1).is_some() || self.outbound.is_exclusive() {
             return false;
         }
         let Some(frames) = self.session.export.volume.try_read(&self.cpu, range) else { return false };
@@ -186,7 +205,9 @@ impl Commands {
     async fn read_simple(&self, request: &Request, release: Release) {
         let end = request.offset + u64::from(request.len);
         let single = self.pieces(request).nth(1).is_none();
-        if !single {
+        if single {
+            self.outbound.begin_with_frames().await;
+        } else {
             self.outbound.begin_exclusive().await;
         }
         for piece in self.pieces(request) {
@@ -212,7 +233,7 @@ impl Commands {
             };
             let ends = part.release.requests > 0;
             if single {
-                self.outbound.push(part)
+                self.outbound.push_with_frames(part)
             } else {
                 self.outbound.push_first(part)
             }
@@ -244,13 +265,14 @@ impl Commands {
         self.outbound.push(Reply { header, frames: Frames::new(), offset: 0, len: 0, release });
     }
 
-    /// Cuts a request into pieces of at most [`PIECE_FRAMES`] blocks.
+    /// Cuts a request into pieces of at most [`Commands::piece_frames`] blocks.
     fn pieces(&self, request: &Request) -> impl Iterator<Item = ByteRange> + use<> {
+        let piece_bytes = self.piece_frames * FRAME_BYTES as u64;
         let mut at = request.offset;
         let end = request.offset + u64::from(request.len);
         std::iter::from_fn(move || {
             let start = at;
-            at = end.min(start - start % FRAME_BYTES as u64 + PIECE_BYTES);
+            at = end.min(start - start % FRAME_BYTES as u64 + piece_bytes);
             (start < end).then(|| ByteRange::new(start, at - start))
         })
     }
@@ -318,7 +340,13 @@ pub(crate) struct Write {
 
 impl Write {
     /// Writes a piece. After the last one the reply is on its way, or a task that will send it.
-    pub(crate) async fn piece(mut self, range: ByteRange, frames: Frames, last: bool) -> Write {
+    pub(crate) async fn piece(
+        mut self,
+        range: ByteRange,
+        frames: Frames,
+        permit: Option<EdgePermit>,
+        last: bool,
+    ) -> Write {
         if self.result.is_err() {
             return self.end_if(last);
         }
@@ -334,6 +362,7 @@ impl Write {
         let mut work = Box::pin(async move {
             let (cpu, volume) = (&commands.cpu, &commands.session.export.volume);
             let mut result = volume.write(cpu, range, frames, context).await;
+            drop(permit);
             if result.is_ok() && !whole && context.stability == Stability::Stable {
                 result = volume.flush(cpu, context).await;
             }

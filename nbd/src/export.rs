@@ -7,6 +7,7 @@ use std::time::Duration;
 use kernel::Volume;
 use kernel::wait::WaitList;
 
+use crate::kept::Kept;
 use crate::proto::flag;
 
 /// Longest name of an export, in bytes ("Values", string length).
@@ -76,6 +77,7 @@ pub struct Server {
     exports: Mutex<Arc<[Arc<Export>]>>,
     stopping: AtomicBool,
     overdue: AtomicBool,
+    kept: Kept,
     changed: WaitList,
 }
 
@@ -87,8 +89,13 @@ impl Server {
             exports: Mutex::new(Arc::from([])),
             stopping: AtomicBool::new(false),
             overdue: AtomicBool::new(false),
+            kept: Kept::default(),
             changed: WaitList::default(),
         })
+    }
+
+    pub(crate) fn kept(&self) -> &Kept {
+        &self.kept
     }
 
     /// How much a client may have.

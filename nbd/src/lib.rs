@@ -5,6 +5,7 @@
 pub mod client;
 mod command;
 mod export;
+mod kept;
 mod negotiate;
 mod outbound;
 pub mod proto;

@@ -10,7 +10,7 @@ use crate::export::{Export, NAME_BYTES_MAX, REQUEST_BYTES_MAX, Server};
 use crate::proto::{
     self, BASE_ALLOCATION, NBD_MAGIC, NBD_OPTS_MAGIC, Reader, handshake, info, option, option_reply, rep,
 };
-use crate::wire::{Gone, Watchdog, receive_exact, send_all};
+use crate::wire::{Gone, Keeps, Watchdog, receive_exact, send_all};
 
 /// Longest payload of an option that is looked at, in bytes; the largest that makes sense is a list of contexts.
 const OPTION_BYTES_MAX: u32 = 64 << 10;
@@ -53,7 +53,7 @@ pub(crate) async fn negotiate(
     server: &Server,
     watchdog: &Rc<Watchdog>,
 ) -> Option<Session> {
-    watchdog.arm(cpu, server.limits().negotiation_timeout);
+    watchdog.arm(cpu, server.limits().negotiation_timeout, Keeps::Nothing);
     let mut negotiation =
         Negotiation { cpu, connection, server, no_zeroes: false, structured: false, allocation: None };
     let session = negotiation.run().await.ok().flatten();
@@ -170,11 +170,10 @@ impl Negotiation<'_> {
         };
         let size = export.volume.size().to_be_bytes();
         reply(info::EXPORT, &[&size[..], &export.flags(self.structured).to_be_bytes()].concat());
-        for kind in wanted {
-            match kind {
-                info::NAME => reply(kind, export.name.as_bytes()),
-                info::DESCRIPTION => reply(kind, export.description.as_bytes()),
-                _ => {}
+        // Once each, however often it is asked for: an option is no lever for memory.
+        for (kind, text) in [(info::NAME, &export.name), (info::DESCRIPTION, &export.description)] {
+            if wanted.contains(&kind) {
+                reply(kind, text.as_bytes());
             }
         }
         // Sent whether or not it was asked for: a client that knows it does better with it.

@@ -4,6 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use kernel::frame::append_segments;
 use kernel::{FRAME_BYTES, Frames, Hold, Processor};
 use machine::{Connection, SEGMENTS_MAX, Segment, Segments};
 
-use crate::wire::{Watchdog, segment};
+use crate::export::Server;
+use crate::wire::{Keeps, Watchdog, segment};
 
 /// Payload of one send, at most: more only makes the first reply wait for the last. Bytes.
 const SEND_BYTES_MAX: usize = 1 << 20;
@@ -39,10 +41,14 @@ pub(crate) struct Release {
 
 /// What a connection has under way, and what it has to say.
 pub(crate) struct Outbound {
+    server: Arc<Server>,
     queue: RefCell<VecDeque<Reply>>,
-    /// Replies of others, while one reply that may not be interrupted goes out in parts.
+    /// Replies of others, while one reply that may not be interrupted goes out in parts. They have no frames: whoever
+    /// reads the next part may wait for just those.
     held_back: RefCell<VecDeque<Reply>>,
     exclusive: Cell<bool>,
+    /// Replies with frames that are being made; none is begun during an exclusive one.
+    with_frames: Cell<usize>,
     requests: Cell<usize>,
     bytes: Cell<u64>,
     broken: Cell<bool>,
@@ -53,11 +59,13 @@ pub(crate) struct Outbound {
 
 impl Outbound {
     /// Nothing under way; starts the sender.
-    pub(crate) fn start(cpu: &Processor, connection: Connection, stall: Duration) -> Rc<Outbound> {
+    pub(crate) fn start(cpu: &Processor, connection: Connection, server: &Arc<Server>) -> Rc<Outbound> {
         let outbound = Rc::new(Outbound {
+            server: Arc::clone(server),
             queue: RefCell::default(),
             held_back: RefCell::default(),
             exclusive: Cell::new(false),
+            with_frames: Cell::new(0),
             requests: Cell::new(0),
             bytes: Cell::new(0),
             broken: Cell::new(false),
@@ -65,7 +73,7 @@ impl Outbound {
             sender: RefCell::default(),
             waiters: RefCell::default(),
         });
-        cpu.spawn(run(cpu.clone(), connection, stall, Rc::clone(&outbound)));
+        cpu.spawn(run(cpu.clone(), connection, Rc::clone(&outbound)));
         outbound
     }
 
@@ -87,6 +95,25 @@ impl Outbound {
     /// From now on, only one reply goes out.
     pub(crate) async fn begin_exclusive(&self) {
         self.until(|| !self.exclusive.replace(true)).await;
+        self.until(|| self.with_frames.get() == 0).await;
+    }
+
+    /// Does a reply go out that may not be interrupted?
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.exclusive.get()
+    }
+
+    /// A reply with frames is going to be made; [`Outbound::push_with_frames`] must follow.
+    pub(crate) async fn begin_with_frames(&self) {
+        self.until(|| !self.exclusive.get()).await;
+        self.with_frames.set(self.with_frames.get() + 1);
+    }
+
+    /// Queues the reply for which [`Outbound::begin_with_frames`] was awaited.
+    pub(crate) fn push_with_frames(&self, reply: Reply) {
+        self.with_frames.set(self.with_frames.get() - 1);
+        self.push_first(reply);
+        self.wake_waiters();
     }
 
     /// The others may go on.
@@ -98,13 +125,18 @@ impl Outbound {
     }
 
     /// Waits until one more request with so much payload may be under way.
-    pub(crate) async fn admit(&self, bytes: u64, requests_max: usize, bytes_max: u64) {
+    pub(crate) async fn admit(&self, bytes: u64, cache_blocks: u64) {
+        let (limits, kept) = (self.server.limits(), self.server.kept());
         let fits = || {
-            self.requests.get() == 0 || (self.requests.get() < requests_max && self.bytes.get() + bytes <= bytes_max)
+            self.requests.get() == 0
+                || (self.requests.get() < limits.requests_a_connection
+                    && self.bytes.get() + bytes <= limits.bytes_a_connection
+                    && kept.has_room(bytes, cache_blocks))
         };
         self.until(|| fits() || self.broken.get()).await;
         self.requests.set(self.requests.get() + 1);
         self.bytes.set(self.bytes.get() + bytes);
+        kept.add_in_flight(bytes);
     }
 
     /// Waits until nothing is under way and everything is sent.
@@ -137,11 +169,11 @@ impl Outbound {
 
     /// Counts a request, or a part of one, as no longer under way.
     pub(crate) fn release(&self, release: Release) {
-        if release.requests > 0 || release.bytes > 0 {
-            self.requests.set(self.requests.get() - release.requests);
-            self.bytes.set(self.bytes.get() - release.bytes);
-            self.wake_waiters();
-        }
+        self.requests.set(self.requests.get() - release.requests);
+        self.bytes.set(self.bytes.get() - release.bytes);
+        self.server.kept().subtract_in_flight(release.bytes);
+        // Even if nothing is released: whoever sends a long reply in parts waits for each part to leave.
+        self.wake_waiters();
     }
 
     async fn until(&self, mut ready: impl FnMut() -> bool) {
@@ -228,13 +260,17 @@ impl Batch {
     }
 }
 
-async fn run(cpu: Processor, connection: Connection, stall: Duration, outbound: Rc<Outbound>) {
-    let watchdog = Watchdog::watch(&cpu, connection, stall);
+async fn run(cpu: Processor, connection: Connection, outbound: Rc<Outbound>) {
+    let watchdog = Watchdog::watch(&cpu, connection, &outbound.server);
+    let stall = outbound.server.limits().stall_timeout;
     while let Some(mut batch) = outbound.next_batch().await {
         let segments = batch.segments();
         let release = batch.release;
         if !outbound.is_broken() && !send(&cpu, connection, batch.hold, segments, &watchdog, stall).await {
             outbound.set_broken();
+        }
+        if outbound.is_broken() {
+            // The side that receives must not wait for a client that will get no answer.
             cpu.shutdown(connection);
         }
         outbound.release(release);
@@ -252,7 +288,7 @@ async fn send(
     stall: Duration,
 ) -> bool {
     while !segments.is_empty() {
-        watchdog.arm(cpu, stall);
+        watchdog.arm(cpu, stall, Keeps::Frames);
         let (result, back) = cpu.send(connection, hold, segments.clone()).await;
         watchdog.disarm();
         hold = back;

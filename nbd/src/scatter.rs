@@ -81,14 +81,18 @@ impl Scatter {
         }
     }
 
-    /// Lays out the next receive. `take` gives up to so many frames without waiting. Whatever [`Scatter::header`] or
+    /// Lays out the next receive, with up to `room` frames for payload that is only predicted. `take` gives up to so many
+    /// frames without waiting. Whatever [`Scatter::header`] or
     /// [`Scatter::payload`] could give must have been taken.
-    pub fn plan(&mut self, mut take: impl FnMut(usize, &mut Frames)) -> (Hold, Segments) {
+    pub fn plan(&mut self, room: usize, mut take: impl FnMut(usize, &mut Frames)) -> (Hold, Segments) {
         self.planned.clear();
         let partial = self.collect_partial_header();
         let mut segments = Segments::new();
         let mut frames = Frames::new();
         let mut headers = partial;
+        // More than were of use before would only lie idle.
+        self.spare.truncate(if self.depth == 0 { 0 } else { room });
+        let mut left = room;
         if let Some(filling) = &mut self.filling {
             append_segments(&mut segments, &filling.frames, filling.filled, filling.end - filling.filled);
             frames.append(&mut filling.frames);
@@ -96,6 +100,8 @@ impl Scatter {
         for _ in 0..self.depth {
             let Some(shape) = self.last else { break };
             let count = frames_for(shape);
+            let Some(rest) = left.checked_sub(count) else { break };
+            left = rest;
             let missing = count.saturating_sub(self.spare.len());
             take(missing, &mut self.spare);
             let Some(from) = self.spare.len().checked_sub(count) else { break };
@@ -111,6 +117,15 @@ impl Scatter {
             self.plan_buffer(&mut segments, headers..BUFFER_BYTES);
         }
         (Hold::new(std::mem::take(&mut self.buffer), frames), segments)
+    }
+
+    /// Frames kept ready for predicted payload, after [`Scatter::plan`].
+    pub fn predicted(&self) -> usize {
+        let planned = self.planned.iter().map(|planned| match planned {
+            Planned::Frames { count, .. } => *count,
+            Planned::Buffer(_) => 0,
+        });
+        self.spare.len() + planned.sum::<usize>()
     }
 
     /// `received` bytes have come into what was laid out; 0 when none have.

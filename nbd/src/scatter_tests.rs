@@ -69,7 +69,9 @@ fn take_all(pool: &FramePool, bytes: &[u8], cuts: &[usize]) -> (Vec<(Request, Ve
             assert!(!scatter.is_within_message(), "nothing is left over");
             return (taken, receives);
         }
-        let (hold, segments) = scatter.plan(|count, into| pool.take(count, into));
+        // How much may be predicted changes with what others do.
+        let room = if receives % 7 == 6 { receives % 5 } else { usize::MAX };
+        let (hold, segments) = scatter.plan(room, |count, into| pool.take(count, into));
         let cut = cuts[receives % cuts.len()].max(1);
         let mut left = cut.min(bytes.len() - at);
         let mut received = 0;

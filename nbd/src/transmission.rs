@@ -13,25 +13,34 @@ use policy::unit::ByteRange;
 
 use crate::command::{Commands, Verdict};
 use crate::export::Server;
+use crate::kept::{EdgePermit, Predicted};
 use crate::negotiate::negotiate;
 use crate::outbound::{Outbound, Release};
 use crate::proto::{Request, cmd};
 use crate::scatter::Scatter;
-use crate::wire::{Gone, Watchdog};
-
-/// Frames that a write takes in at once; a larger one passes in pieces of so many. 1 MiB.
-pub(crate) const PIECE_FRAMES: usize = 256;
+use crate::wire::{Gone, Keeps, Watchdog};
 
 /// Serves one client on this processor until it goes or the server ends, then closes the connection.
 pub async fn serve(cpu: &Processor, connection: Connection, server: &Arc<Server>) {
-    let watchdog = Watchdog::watch(cpu, connection, server.limits().stall_timeout);
+    let watchdog = Watchdog::watch(cpu, connection, server);
     let stop = Rc::new(Stop::default());
     follow_end(cpu, connection, server, &watchdog, &stop);
-    if let Some(session) = negotiate(cpu, connection, server, &watchdog).await {
-        let outbound = Outbound::start(cpu, connection, server.limits().stall_timeout);
+    stop.negotiating.set(true);
+    let session = negotiate(cpu, connection, server, &watchdog).await;
+    stop.negotiating.set(false);
+    if let Some(session) = session {
+        let outbound = Outbound::start(cpu, connection, server);
         let commands = Rc::new(Commands::new(cpu.clone(), session, Rc::clone(&outbound)));
-        let inbound =
-            Inbound { cpu, connection, server, watchdog: &watchdog, stop: &stop, scatter: Scatter::new(), outbound };
+        let inbound = Inbound {
+            cpu,
+            connection,
+            server,
+            watchdog: &watchdog,
+            stop: &stop,
+            scatter: Scatter::new(),
+            predicted: Predicted::new(server.kept()),
+            outbound,
+        };
         inbound.run(&commands).await;
     }
     watchdog.end();
@@ -42,6 +51,8 @@ pub async fn serve(cpu: &Processor, connection: Connection, server: &Arc<Server>
 #[derive(Default)]
 struct Stop {
     stopped: Cell<bool>,
+    /// Nothing can be under way yet.
+    negotiating: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -51,6 +62,9 @@ fn follow_end(cpu: &Processor, connection: Connection, server: &Arc<Server>, wat
     cpu.spawn(async move {
         server.changed().until(|| (server.is_stopping() || watchdog.is_over()).then_some(())).await;
         stop.stopped.set(true);
+        if stop.negotiating.get() && !watchdog.is_over() {
+            here.shutdown(connection);
+        }
         if let Some(waker) = stop.waker.take() {
             waker.wake();
         }
@@ -65,10 +79,11 @@ fn follow_end(cpu: &Processor, connection: Connection, server: &Arc<Server>, wat
 struct Inbound<'a> {
     cpu: &'a Processor,
     connection: Connection,
-    server: &'a Server,
+    server: &'a Arc<Server>,
     watchdog: &'a Watchdog,
     stop: &'a Stop,
     scatter: Scatter,
+    predicted: Predicted<'a>,
     outbound: Rc<Outbound>,
 }
 
@@ -81,7 +96,7 @@ impl Inbound<'_> {
     }
 
     async fn requests(&mut self, commands: &Rc<Commands>) -> Result<(), Gone> {
-        let limits = self.server.limits();
+        let piece_bytes = (commands.piece_frames() * FRAME_BYTES) as u64;
         while let Some(request) = self.next_request().await? {
             if request.kind == cmd::DISC {
                 return Ok(());
@@ -89,8 +104,8 @@ impl Inbound<'_> {
             let verdict = commands.check(&request);
             let payload =
                 u64::from(if request.kind == cmd::READ || request.kind == cmd::WRITE { request.len } else { 0 });
-            let payload = payload.min((PIECE_FRAMES * FRAME_BYTES) as u64);
-            self.outbound.admit(payload, limits.requests_a_connection, limits.bytes_a_connection).await;
+            let payload = payload.min(piece_bytes);
+            self.outbound.admit(payload, self.cpu.kernel().cache_blocks()).await;
             match verdict {
                 Verdict::Refuse(error) if request.kind == cmd::WRITE => {
                     let skipped = self.skip(request.len as usize).await;
@@ -127,7 +142,7 @@ impl Inbound<'_> {
                 }
                 return Ok(request);
             }
-            if !self.receive().await? {
+            if !self.receive(Keeps::Frames).await? {
                 return Ok(None);
             }
         }
@@ -140,7 +155,8 @@ impl Inbound<'_> {
         let mut write = commands.begin_write(request, payload);
         while at < end {
             let offset = (at % FRAME_BYTES as u64) as usize;
-            let len = (end - at).min((PIECE_FRAMES * FRAME_BYTES - offset) as u64) as usize;
+            let len = (end - at).min((commands.piece_frames() * FRAME_BYTES - offset) as u64) as usize;
+            let permit = self.permit(commands, at, len).await;
             let Ok(frames) = self.payload(offset, len).await else {
                 // The client went in the middle of it: nobody waits for a reply.
                 self.outbound.release(Release { requests: 1, bytes: payload });
@@ -148,9 +164,20 @@ impl Inbound<'_> {
             };
             let range = ByteRange::new(at, len as u64);
             at += len as u64;
-            write = write.piece(range, frames, at == end).await;
+            write = write.piece(range, frames, permit, at == end).await;
         }
         Ok(())
+    }
+
+    /// What is needed to write a piece that is no whole blocks; its missing parts may have to be read.
+    async fn permit(&self, commands: &Commands, at: u64, len: usize) -> Option<EdgePermit> {
+        let end = at + len as u64;
+        let is_whole = |at: u64| at.is_multiple_of(FRAME_BYTES as u64) || at == commands.size();
+        if is_whole(at) && is_whole(end) {
+            return None;
+        }
+        let frames = (end.div_ceil(FRAME_BYTES as u64) - at / FRAME_BYTES as u64) as usize;
+        Some(EdgePermit::take(self.server, frames, self.cpu.kernel().cache_blocks()).await)
     }
 
     async fn payload(&mut self, offset: usize, len: usize) -> Result<Frames, Gone> {
@@ -163,7 +190,7 @@ impl Inbound<'_> {
             if let Some(frames) = self.scatter.payload() {
                 return Ok(frames);
             }
-            if !self.receive().await? {
+            if !self.receive(Keeps::Frames).await? {
                 return Err(Gone);
             }
         }
@@ -178,22 +205,25 @@ impl Inbound<'_> {
             if left == 0 {
                 return Ok(());
             }
-            if !self.receive().await? {
+            if !self.receive(Keeps::Nothing).await? {
                 return Err(Gone);
             }
         }
     }
 
     /// Receives what has arrived; false at the end of the stream, and when the server ends between two messages.
-    async fn receive(&mut self) -> Result<bool, Gone> {
-        let within = self.scatter.is_within_message();
+    /// `keeps`: what the message that has begun keeps from others; nothing if it is only read over.
+    async fn receive(&mut self, keeps: Keeps) -> Result<bool, Gone> {
+        let within = keeps == Keeps::Nothing || self.scatter.is_within_message();
         if within {
-            self.watchdog.arm(self.cpu, self.server.limits().stall_timeout);
+            self.watchdog.arm(self.cpu, self.server.limits().stall_timeout, keeps);
         }
         let kernel = self.cpu.kernel();
-        let (hold, segments) = self.scatter.plan(|missing, into| {
+        let room = self.predicted.room(kernel.cache_blocks());
+        let (hold, segments) = self.scatter.plan(room, |missing, into| {
             kernel.try_allocate(into.len() + missing, into);
         });
+        self.predicted.set(self.scatter.predicted());
         let mut received = pin!(self.cpu.receive(self.connection, hold, segments));
         let outcome = poll_fn(|cx| match received.as_mut().poll(cx) {
             Poll::Ready(done) => Poll::Ready(Some(done)),

@@ -2,13 +2,18 @@
 //! payload does not pass.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use kernel::{Hold, Processor};
+use kernel::{Frames, Hold, Processor};
 use machine::{Connection, Errno, Segment};
 use policy::unit::Instant;
 use smallvec::smallvec;
+
+use crate::export::Server;
 
 /// The peer has closed, or the connection broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,47 +52,86 @@ pub(crate) async fn send_all(cpu: &Processor, connection: Connection, mut bytes:
     Ok(())
 }
 
-/// How often a watchdog looks, at least. So long it may outlive its connection.
-const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+/// How often a watchdog looks while somebody is late. So long it may outlive its connection.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Ends a connection whose peer takes too long.
+/// A client that keeps frames and does not move is given up after so long when others wait for memory: of those who hold
+/// it, the ones that do nothing with it go first.
+const PATIENCE_WHEN_SHORT: Duration = Duration::from_secs(5);
+
+/// What a connection keeps from others while its peer is late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keeps {
+    Nothing,
+    Frames,
+}
+
+/// By when something must have happened.
+#[derive(Clone, Copy)]
+struct Deadline {
+    since: Instant,
+    timeout: Duration,
+    keeps: Keeps,
+}
+
+impl Deadline {
+    fn is_over(&self, cpu: &Processor, server: &Server) -> bool {
+        let waited = cpu.now().since(self.since);
+        let is_short = || server.kept().is_waited_for() || !cpu.kernel().try_allocate(1, &mut Frames::new());
+        let hinders = || self.keeps == Keeps::Frames && is_short();
+        waited >= self.timeout || (waited >= PATIENCE_WHEN_SHORT && hinders())
+    }
+}
+
+/// Ends a connection whose peer takes too long. Costs nothing while nothing is expected of it.
 #[derive(Default)]
 pub(crate) struct Watchdog {
-    /// By when something must have happened, if something must.
-    due: Cell<Option<Instant>>,
+    deadline: Cell<Option<Deadline>>,
     over: Cell<bool>,
+    /// Waits for a deadline to watch, or for the end.
+    sleeper: Cell<Option<Waker>>,
 }
 
 impl Watchdog {
-    /// Watches `connection`, for delays of about `timeout`.
-    pub(crate) fn watch(cpu: &Processor, connection: Connection, timeout: Duration) -> Rc<Watchdog> {
-        let interval = timeout.min(LOOK_INTERVAL);
+    /// Watches `connection`.
+    pub(crate) fn watch(cpu: &Processor, connection: Connection, server: &Arc<Server>) -> Rc<Watchdog> {
         let watchdog = Rc::new(Watchdog::default());
-        let (here, own) = (cpu.clone(), Rc::clone(&watchdog));
+        let (here, own, server) = (cpu.clone(), Rc::clone(&watchdog), Arc::clone(server));
         cpu.spawn(async move {
-            while !own.over.get() {
-                let late = own.due.get().is_some_and(|due| due <= here.now());
-                if late {
+            while let Some(deadline) = own.next_deadline().await {
+                if deadline.is_over(&here, &server) {
                     here.shutdown(connection);
                     return;
                 }
-                let next = own.due.get().unwrap_or(here.now() + interval).min(here.now() + interval);
-                here.sleep_until(next).await;
+                here.sleep_until((deadline.since + deadline.timeout).min(here.now() + LOOK_INTERVAL)).await;
             }
         });
         watchdog
     }
 
-    /// Something must happen within `duration`.
-    pub(crate) fn arm(&self, cpu: &Processor, duration: Duration) {
-        if self.due.get().is_none() {
-            self.due.set(Some(cpu.now() + duration));
+    async fn next_deadline(&self) -> Option<Deadline> {
+        poll_fn(|cx| match self.deadline.get() {
+            _ if self.over.get() => Poll::Ready(None),
+            Some(deadline) => Poll::Ready(Some(deadline)),
+            None => {
+                self.sleeper.set(Some(cx.waker().clone()));
+                Poll::Pending
+            }
+        })
+        .await
+    }
+
+    /// Something must happen within `timeout`.
+    pub(crate) fn arm(&self, cpu: &Processor, timeout: Duration, keeps: Keeps) {
+        if self.deadline.get().is_none() {
+            self.deadline.set(Some(Deadline { since: cpu.now(), timeout, keeps }));
+            self.wake();
         }
     }
 
     /// It did.
     pub(crate) fn disarm(&self) {
-        self.due.set(None);
+        self.deadline.set(None);
     }
 
     /// Is the connection over?
@@ -98,5 +142,12 @@ impl Watchdog {
     /// The connection is over: do not touch it any more.
     pub(crate) fn end(&self) {
         self.over.set(true);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = self.sleeper.take() {
+            waker.wake();
+        }
     }
 }
