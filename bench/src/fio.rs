@@ -1,0 +1,267 @@
+//! fio: what it is told to do, and what it reports.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::process::{Interrupted, Process};
+
+/// Which blocks, and whether they are read or written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// Reads, each block once in random order.
+    RandomRead,
+    /// Reads in order.
+    Read,
+    /// Writes, each block once in random order.
+    RandomWrite,
+    /// Writes in order.
+    Write,
+}
+
+impl Pattern {
+    fn name(self) -> &'static str {
+        match self {
+            Pattern::RandomRead => "randread",
+            Pattern::Read => "read",
+            Pattern::RandomWrite => "randwrite",
+            Pattern::Write => "write",
+        }
+    }
+}
+
+/// How long a job goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    /// Until every block of its region was used once.
+    OnePass,
+    /// As long as the person who measures said.
+    AsAsked,
+    /// The same, but ends before when every block of its region was used once.
+    AsAskedOnce,
+    /// So long, whatever was said, since it would show nothing in less.
+    Seconds(u32),
+}
+
+/// One job.
+#[derive(Clone, Copy, Debug)]
+pub struct Job {
+    /// What it does.
+    pub pattern: Pattern,
+    /// Bytes a request, in KiB.
+    pub block_kib: u32,
+    /// Requests in flight on each connection.
+    pub depth: u32,
+    /// Connections.
+    pub connections: u32,
+    /// A flush follows after so many writes; 0 for none.
+    pub writes_a_flush: u32,
+    /// The part of the image that it uses, as percentages of it: first and end.
+    pub region: (u64, u64),
+    /// At most so many MiB a second; 0 for no limit.
+    pub rate_mib: u32,
+    /// How long.
+    pub length: Length,
+}
+
+impl Job {
+    /// A job on the whole image over one connection.
+    pub const fn new(pattern: Pattern, block_kib: u32, depth: u32) -> Job {
+        let region = (0, 100);
+        Job {
+            pattern,
+            block_kib,
+            depth,
+            connections: 1,
+            writes_a_flush: 0,
+            region,
+            rate_mib: 0,
+            length: Length::AsAsked,
+        }
+    }
+
+    fn arguments(&self, name: &str, bytes: u64, seconds: u32) -> Vec<String> {
+        let (first, end) = self.region;
+        // Regions begin at whole MiB, so that no block straddles two.
+        let at = |percent: u64| (bytes / 100 * percent) >> 20 << 20;
+        let end = if end == 100 { bytes } else { at(end) };
+        let mut arguments = vec![
+            format!("--name={name}"),
+            format!("--rw={}", self.pattern.name()),
+            format!("--bs={}k", self.block_kib),
+            format!("--iodepth={}", self.depth),
+            format!("--numjobs={}", self.connections),
+            format!("--offset={}", at(first)),
+            format!("--size={}", end - at(first)),
+        ];
+        if self.writes_a_flush > 0 {
+            arguments.push(format!("--fsync={}", self.writes_a_flush));
+        }
+        if self.rate_mib > 0 {
+            arguments.push(format!("--rate={}m", self.rate_mib));
+        }
+        let seconds = match self.length {
+            Length::OnePass => return arguments,
+            Length::AsAsked | Length::AsAskedOnce => seconds,
+            Length::Seconds(seconds) => seconds,
+        };
+        arguments.push(format!("--runtime={seconds}"));
+        if self.length != Length::AsAskedOnce {
+            arguments.push("--time_based".into());
+        }
+        arguments
+    }
+
+    fn seconds_max(&self, seconds: u32) -> u64 {
+        match self.length {
+            Length::OnePass => 600,
+            Length::AsAsked | Length::AsAskedOnce => u64::from(seconds) + 120,
+            Length::Seconds(seconds) => u64::from(seconds) + 120,
+        }
+    }
+}
+
+/// What fio is to use.
+#[derive(Clone, Copy, Debug)]
+pub enum Target<'a> {
+    /// The file itself, without the host's cache.
+    File(&'a Path),
+    /// An export.
+    Uri(&'a str),
+}
+
+/// Jobs that run at the same time; the first is the one that is reported.
+pub struct Run<'a> {
+    /// The jobs.
+    pub jobs: &'a [Job],
+    /// On what.
+    pub target: Target<'a>,
+    /// Size of the image in bytes.
+    pub bytes: u64,
+    /// How long jobs go on that last as long as asked.
+    pub seconds: u32,
+    /// Where it may keep its log.
+    pub log: &'a Path,
+}
+
+/// What the first job reported, and how much all did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// Its requests a second.
+    pub rate: f64,
+    /// Its bytes a second.
+    pub bytes_a_second: f64,
+    /// Its mean time from submission to completion. Microseconds.
+    pub mean_us: f64,
+    /// Half of its requests took no longer. Microseconds.
+    pub p50_us: f64,
+    /// 99 % of its requests took no longer. Microseconds.
+    pub p99_us: f64,
+    /// 99.9 % of its requests took no longer. Microseconds.
+    pub p999_us: f64,
+    /// Requests of all jobs, flushes not counted.
+    pub requests: u64,
+}
+
+impl Run<'_> {
+    /// Starts it.
+    pub fn start(&self, interrupted: &Interrupted) -> Result<Process> {
+        let mut command = Command::new("fio");
+        command.args(["--output-format=json", "--group_reporting", "--thread"]);
+        match self.target {
+            Target::File(path) => {
+                command.args(["--ioengine=io_uring", "--direct=1"]).arg(format!("--filename={}", path.display()))
+            }
+            Target::Uri(uri) => command.arg("--ioengine=nbd").arg(format!("--uri={uri}")),
+        };
+        for (index, job) in self.jobs.iter().enumerate() {
+            if index > 0 {
+                command.arg("--new_group");
+            }
+            command.args(job.arguments(&format!("job{index}"), self.bytes, self.seconds));
+        }
+        Process::start(command, self.log, interrupted)
+    }
+
+    /// Waits for its end and reads the report.
+    pub fn finish(&self, process: Process) -> Result<Report> {
+        let patience = self.jobs.iter().map(|job| job.seconds_max(self.seconds)).max().unwrap_or(0);
+        parse(&process.finish(Duration::from_secs(patience))?)
+    }
+}
+
+/// Reads the report, before which the nbd engine prints lines of its own.
+fn parse(output: &str) -> Result<Report> {
+    let start = if output.starts_with('{') { Some(0) } else { output.find("\n{").map(|at| at + 1) };
+    let json = &output[start.with_context(|| format!("fio printed no report: {output}"))?..];
+    // Some versions print after it as well.
+    let report = serde_json::Deserializer::from_str(json).into_iter::<Value>().next().context("an empty report")?;
+    let report = report.context("fio's report")?;
+    let jobs = report["jobs"].as_array().filter(|jobs| !jobs.is_empty()).context("fio reports no job")?;
+    if let Some(failed) = jobs.iter().find(|job| job["error"].as_i64() != Some(0)) {
+        bail!("fio's {} ended with error {}", failed["jobname"], failed["error"]);
+    }
+    let number = |value: &Value| value.as_f64().with_context(|| format!("fio's report has {value} for a number"));
+    let requests = |job: &Value| {
+        Ok::<f64, anyhow::Error>(number(&job["read"]["total_ios"])? + number(&job["write"]["total_ios"])?)
+    };
+    let all = jobs.iter().map(requests).sum::<Result<f64>>()?;
+    let job = &jobs[0];
+    let direction = if number(&job["read"]["total_ios"])? > 0.0 { &job["read"] } else { &job["write"] };
+    let micros = |nanos: &Value| Ok::<f64, anyhow::Error>(number(nanos)? / 1000.0);
+    Ok(Report {
+        rate: number(&direction["iops"])?,
+        bytes_a_second: number(&direction["bw_bytes"])?,
+        mean_us: micros(&direction["lat_ns"]["mean"])?,
+        p50_us: micros(&direction["clat_ns"]["percentile"]["50.000000"])?,
+        p99_us: micros(&direction["clat_ns"]["percentile"]["99.000000"])?,
+        p999_us: micros(&direction["clat_ns"]["percentile"]["99.900000"])?,
+        requests: all as u64,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn direction(total: u64, iops: f64) -> String {
+        format!(
+            r#"{{"total_ios":{total},"iops":{iops},"bw_bytes":4096,"lat_ns":{{"mean":2500.0}},
+            "clat_ns":{{"percentile":{{"50.000000":2000,"99.000000":9000,"99.900000":9500}}}}}}"#
+        )
+    }
+
+    fn report(jobs: &[String]) -> String {
+        format!("fio: connected to NBD server\n{{\n\"jobs\": [{}]\n}}\nand more\n", jobs.join(","))
+    }
+
+    #[test]
+    fn the_first_job_is_reported_and_all_requests_are_counted() {
+        let none = r#"{"total_ios":0,"iops":0.0}"#;
+        let reader = format!(r#"{{"jobname":"a","error":0,"read":{},"write":{none}}}"#, direction(10, 5.0));
+        let writer = format!(r#"{{"jobname":"b","error":0,"read":{none},"write":{}}}"#, direction(7, 3.0));
+        let read = parse(&report(&[reader.clone(), writer.clone()])).unwrap();
+        assert_eq!((read.rate, read.requests, read.mean_us), (5.0, 17, 2.5));
+        assert_eq!((read.p50_us, read.p99_us, read.p999_us), (2.0, 9.0, 9.5));
+        assert_eq!(parse(&report(&[writer, reader])).unwrap().rate, 3.0);
+    }
+
+    #[test]
+    fn a_failed_job_is_an_error() {
+        let job = format!(r#"{{"jobname":"a","error":5,"read":{0},"write":{0}}}"#, direction(1, 1.0));
+        assert!(parse(&report(&[job])).unwrap_err().to_string().contains("error 5"));
+        assert!(parse("fio: nbd_connect_uri: Connection refused\n").is_err());
+    }
+
+    #[test]
+    fn regions_of_jobs_do_not_overlap_and_end_with_the_image() {
+        let bytes = 1000 << 20;
+        let lower = Job { region: (0, 25), ..Job::new(Pattern::Write, 4, 1) }.arguments("a", bytes, 1);
+        let upper = Job { region: (25, 100), ..Job::new(Pattern::Write, 4, 1) }.arguments("a", bytes, 1);
+        assert!(lower.contains(&format!("--size={}", 250 << 20)));
+        assert!(upper.contains(&format!("--offset={}", 250 << 20)) && upper.contains(&format!("--size={}", 750 << 20)));
+    }
+}

@@ -1,0 +1,151 @@
+//! Programs that are run here: bounded in time, ended by their id, and gone when this one is.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// So long may a server take to write out what it holds when it is told to end.
+const STOP_PATIENCE: Duration = Duration::from_secs(120);
+
+/// Set when the person at the terminal has had enough.
+pub type Interrupted = Arc<AtomicBool>;
+
+/// A program under way. Killed when dropped.
+pub struct Process {
+    child: Child,
+    name: String,
+    log: PathBuf,
+    interrupted: Interrupted,
+}
+
+impl Process {
+    /// Starts a program; what it prints goes to `log` and `log` with `.out` instead of its ending.
+    pub fn start(mut command: Command, log: &Path, interrupted: &Interrupted) -> Result<Process> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let errors = File::create(log).with_context(|| log.display().to_string())?;
+        let output = File::create(output_path(log)).with_context(|| log.display().to_string())?;
+        command.stdin(Stdio::null()).stdout(output).stderr(errors);
+        // SAFETY: between fork and exec only prctl is called, which is a system call and touches no memory of ours.
+        unsafe {
+            command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            });
+        }
+        let child = command.spawn().with_context(|| format!("cannot start {name}"))?;
+        Ok(Process { child, name, log: log.to_owned(), interrupted: interrupted.clone() })
+    }
+
+    /// Processor time that all its threads took so far, in user and system mode.
+    pub fn cpu(&self) -> Result<Duration> {
+        let text = self.proc_file("stat")?;
+        // The name, in parentheses, may hold spaces. After it, utime and stime are the 12th and 13th (proc(5)).
+        let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok());
+        let (Some(user), Some(system)) = (ticks(11), ticks(12)) else {
+            bail!("/proc/{}/stat: {text}", self.child.id())
+        };
+        // SAFETY: sysconf takes and gives numbers.
+        let ticks_a_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+        Ok(Duration::from_secs_f64((user + system) as f64 / ticks_a_second as f64))
+    }
+
+    /// Memory that it has in use, in bytes, huge pages included.
+    pub fn resident_bytes(&self) -> Result<u64> {
+        Ok(self.status_bytes("VmRSS:")? + self.status_bytes("HugetlbPages:")?)
+    }
+
+    /// The most memory that it had in use, in bytes.
+    pub fn peak_resident_bytes(&self) -> Result<u64> {
+        Ok(self.status_bytes("VmHWM:")? + self.status_bytes("HugetlbPages:")?)
+    }
+
+    fn status_bytes(&self, key: &str) -> Result<u64> {
+        let text = self.proc_file("status")?;
+        let line = text.lines().find_map(|line| line.strip_prefix(key));
+        let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+        Ok(kilobytes.with_context(|| format!("/proc/{}/status has no {key}", self.child.id()))? * 1024)
+    }
+
+    fn proc_file(&self, name: &str) -> Result<String> {
+        let path = format!("/proc/{}/{name}", self.child.id());
+        fs::read_to_string(&path).with_context(|| format!("{} has ended: {}", self.name, self.messages()))
+    }
+
+    /// What it wrote to standard error.
+    pub fn messages(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default().trim().to_owned()
+    }
+
+    /// Has it ended already?
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
+    /// Waits for its end. Gives what it printed; an error if it failed or took longer than `patience`.
+    pub fn finish(mut self, patience: Duration) -> Result<String> {
+        self.await_end(patience)?;
+        let status = self.child.wait()?;
+        if !status.success() {
+            bail!("{} failed ({status}): {}", self.name, self.messages());
+        }
+        Ok(fs::read_to_string(output_path(&self.log))?)
+    }
+
+    /// Tells it to end and waits until it has.
+    pub fn stop(mut self) -> Result<()> {
+        // SAFETY: kill takes numbers; the child was not waited for, so its id is still its own.
+        unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
+        self.await_end(STOP_PATIENCE)?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    fn await_end(&self, patience: Duration) -> Result<()> {
+        // SAFETY: pidfd_open takes numbers and gives a new descriptor, which nobody else owns.
+        let end = unsafe {
+            let fd = libc::syscall(libc::SYS_pidfd_open, self.child.id() as i32, 0);
+            if fd < 0 {
+                return Err(io::Error::last_os_error()).context("pidfd_open");
+            }
+            OwnedFd::from_raw_fd(fd as i32)
+        };
+        let deadline = Instant::now() + patience;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            // Looks up now and then, since a signal may come just before poll.
+            let timeout_ms = left.min(Duration::from_millis(200)).as_millis() as i32;
+            let mut poll = libc::pollfd { fd: end.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one pollfd, which lives until poll returns.
+            let ready = unsafe { libc::poll(&raw mut poll, 1, timeout_ms) };
+            if ready == 1 {
+                return Ok(());
+            }
+            if self.interrupted.load(Ordering::Relaxed) {
+                bail!("interrupted");
+            }
+            if left.is_zero() {
+                bail!("{} did not end within {} s: {}", self.name, patience.as_secs(), self.messages());
+            }
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn output_path(log: &Path) -> PathBuf {
+    log.with_extension("out")
+}

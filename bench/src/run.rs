@@ -1,0 +1,312 @@
+//! One run of one contender: images, a fresh server, the client, the numbers.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+
+use crate::fio::{Job, Run, Target};
+use crate::process::{Interrupted, Process};
+use crate::sample::{Sample, Unit};
+use crate::server::{Order, Peer, Server};
+use crate::workload::{Cache, Client, Contender, Image, Workload};
+
+/// So long may nbdcopy and qemu-img take.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(600);
+
+/// Bytes of a request of `qemu-img bench`.
+const QEMU_IMG_BYTES: u64 = 4096;
+
+const MIB: f64 = 1048576.0;
+
+/// `f_type` of file systems that are not on a disk (statfs(2)).
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+
+/// How large and how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    /// Size of [`Image::Large`] in bytes.
+    pub large_bytes: u64,
+    /// Size of [`Image::Small`] and of what is copied in, in bytes.
+    pub small_bytes: u64,
+    /// How long a job of fio goes on.
+    pub seconds: u32,
+    /// Requests of `qemu-img bench`.
+    pub requests: u64,
+}
+
+/// The place where all is measured; it is removed with what is in it at the end.
+pub struct Stand {
+    directory: TempDir,
+    awase: PathBuf,
+    scale: Scale,
+    interrupted: Interrupted,
+}
+
+impl Stand {
+    /// Makes the images below `directory`, which must lie on a disk.
+    pub fn new(directory: &Path, awase: &Path, scale: Scale, interrupted: &Interrupted) -> Result<Stand> {
+        fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+        if file_system(directory)? == TMPFS_MAGIC {
+            bail!("{} lies in memory (tmpfs): give a directory on a disk with --directory", directory.display());
+        }
+        let directory = tempfile::Builder::new().prefix("bench-").tempdir_in(fs::canonicalize(directory)?)?;
+        let stand = Stand { directory, awase: awase.to_owned(), scale, interrupted: interrupted.clone() };
+        for (path, bytes) in [
+            (stand.image(Image::Large), scale.large_bytes),
+            (stand.image(Image::Small), scale.small_bytes),
+            (stand.source(), scale.small_bytes),
+        ] {
+            stand.fill(&path, bytes)?;
+        }
+        Ok(stand)
+    }
+
+    /// Its directory.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    fn image(&self, image: Image) -> PathBuf {
+        self.directory().join(if image == Image::Large { "large.img" } else { "small.img" })
+    }
+
+    fn source(&self) -> PathBuf {
+        self.directory().join("source.img")
+    }
+
+    fn bytes(&self, image: Image) -> u64 {
+        if image == Image::Large { self.scale.large_bytes } else { self.scale.small_bytes }
+    }
+
+    /// Writes an image in which no block is like another, so that nothing can be left out or compressed.
+    fn fill(&self, path: &Path, bytes: u64) -> Result<()> {
+        let file = || format!("cannot make {} of {} MiB", path.display(), bytes >> 20);
+        let mut image = File::create_new(path).with_context(file)?;
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ bytes;
+        let mut block = vec![0; 1 << 20];
+        for _ in 0..bytes >> 20 {
+            if self.interrupted.load(Ordering::Relaxed) {
+                bail!("interrupted");
+            }
+            for word in block.chunks_exact_mut(8) {
+                // xorshift64 (Marsaglia 2003).
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                word.copy_from_slice(&state.to_le_bytes());
+            }
+            image.write_all(&block).with_context(file)?;
+        }
+        image.sync_all().with_context(file)
+    }
+
+    /// Reads the image of a workload once. Disks have caches of their own (that of a virtual machine may be its host's
+    /// memory), which would answer everyone but the first.
+    pub fn warm_disk(&self, workload: &Workload) -> Result<()> {
+        let image = self.image(workload.image);
+        forget(&image)?;
+        std::io::copy(&mut File::open(&image)?, &mut std::io::sink())?;
+        Ok(())
+    }
+
+    /// Measures one contender once.
+    pub fn measure(&self, workload: &Workload, contender: &Contender) -> Result<Sample> {
+        for image in [Image::Large, Image::Small] {
+            forget(&self.image(image))?;
+        }
+        let place = tempfile::Builder::new().prefix("server-").tempdir_in(self.directory())?;
+        let image = self.image(workload.image);
+        let connections = match &workload.client {
+            Client::Fio { jobs, .. } => jobs.iter().map(|job| job.connections).sum(),
+            Client::PeakMemory(job) => job.connections,
+            _ => 1,
+        };
+        let bytes = self.bytes(workload.image);
+        let order = Order {
+            awase: &self.awase,
+            image: &image,
+            bytes,
+            memory: workload.memory,
+            connections,
+            place: place.path(),
+        };
+        let server = Server::start(&contender.peer, &order, &self.interrupted)?;
+        let turn = Turn { stand: self, workload, image: &image, bytes, place: place.path(), server: server.as_ref() };
+        let sample = turn.take(&contender.peer);
+        let sample = sample.with_context(|| match &server {
+            Some(server) => format!("{} says: {:?}", contender.label, server.process.messages()),
+            None => contender.label.clone(),
+        })?;
+        if let Some(server) = server {
+            server.process.stop()?;
+        }
+        Ok(sample)
+    }
+}
+
+/// One run with a server that is up.
+struct Turn<'a> {
+    stand: &'a Stand,
+    workload: &'a Workload,
+    image: &'a Path,
+    bytes: u64,
+    place: &'a Path,
+    server: Option<&'a Server>,
+}
+
+impl Turn<'_> {
+    fn take(&self, peer: &Peer) -> Result<Sample> {
+        if self.workload.cache == Cache::Filled {
+            match peer {
+                Peer::NbdkitMemory => self.nbdcopy(&[&self.image.to_string_lossy(), &self.uri()?])?,
+                _ => self.nbdcopy(&[&self.uri()?, "null:"])?,
+            };
+        }
+        match &self.workload.client {
+            Client::Fio { before, jobs } => self.fio(before, jobs),
+            Client::CopyIn => {
+                let source = self.stand.source();
+                // Read once, so that it comes from memory for all.
+                std::io::copy(&mut File::open(&source)?, &mut std::io::sink())?;
+                self.copy(&["--flush", &source.to_string_lossy(), &self.uri()?])
+            }
+            Client::CopyOut => self.copy(&[&self.uri()?, "null:"]),
+            Client::QemuImg { write } => self.qemu_img(*write),
+            Client::IdleMemory => Ok(Sample::bare(self.process()?.resident_bytes()? as f64 / MIB)),
+            Client::PeakMemory(job) => {
+                self.fio(&[], std::slice::from_ref(job))?;
+                Ok(Sample::bare(self.process()?.peak_resident_bytes()? as f64 / MIB))
+            }
+            Client::Bookkeeping => {
+                let idle = self.process()?.resident_bytes()?;
+                self.nbdcopy(&[&self.uri()?, "null:"])?;
+                let more = self.process()?.resident_bytes()?.saturating_sub(idle) as f64;
+                if more < self.bytes as f64 / 2.0 {
+                    bail!("the image was not cached: {} MiB more than idle", more / MIB);
+                }
+                Ok(Sample::bare((more / self.bytes as f64 - 1.0) * 100.0))
+            }
+        }
+    }
+
+    fn uri(&self) -> Result<String> {
+        Ok(self.server.context("this needs a server")?.uri())
+    }
+
+    fn process(&self) -> Result<&Process> {
+        Ok(&self.server.context("this needs a server")?.process)
+    }
+
+    fn cpu(&self) -> Result<Option<Duration>> {
+        self.server.map(|server| server.process.cpu()).transpose()
+    }
+
+    /// Processor time of the server since `before`, for each of `count` units of work.
+    fn cpu_us(&self, before: Option<Duration>, count: f64) -> Result<Option<f64>> {
+        let after = self.cpu()?;
+        Ok(before.zip(after).map(|(before, after)| (after - before).as_secs_f64() * 1e6 / count))
+    }
+
+    fn fio(&self, before: &[Job], jobs: &[Job]) -> Result<Sample> {
+        let uri = self.server.map(Server::uri);
+        let target = uri.as_deref().map_or(Target::File(self.image), Target::Uri);
+        let log = self.place.join("fio.log");
+        let (bytes, seconds, interrupted) = (self.bytes, self.stand.scale.seconds, &self.stand.interrupted);
+        for job in before {
+            let run = Run { jobs: std::slice::from_ref(job), target, bytes, seconds, log: &log };
+            run.finish(run.start(interrupted)?)?;
+        }
+        let run = Run { jobs, target, bytes, seconds, log: &log };
+        let cpu_before = self.cpu()?;
+        let report = run.finish(run.start(interrupted)?)?;
+        let value = match self.workload.unit {
+            Unit::MibASecond => report.bytes_a_second / MIB,
+            Unit::MeanMicros => report.mean_us,
+            Unit::P99Micros => report.p99_us,
+            Unit::P999Micros => report.p999_us,
+            _ => report.rate,
+        };
+        let cpu_us = self.cpu_us(cpu_before, report.requests.max(1) as f64)?;
+        Ok(Sample { value, cpu_us, latency_us: Some((report.p50_us, report.p99_us)) })
+    }
+
+    /// Runs nbdcopy and tells how long it took.
+    fn nbdcopy(&self, arguments: &[&str]) -> Result<Duration> {
+        let mut command = Command::new("nbdcopy");
+        command.args(arguments);
+        let start = Instant::now();
+        Process::start(command, &self.place.join("nbdcopy.log"), &self.stand.interrupted)?.finish(CLIENT_PATIENCE)?;
+        Ok(start.elapsed())
+    }
+
+    fn copy(&self, arguments: &[&str]) -> Result<Sample> {
+        let before = self.cpu()?;
+        let took = self.nbdcopy(arguments)?;
+        let mib = self.bytes as f64 / MIB;
+        Ok(Sample { value: mib / took.as_secs_f64(), cpu_us: self.cpu_us(before, mib)?, latency_us: None })
+    }
+
+    fn qemu_img(&self, write: bool) -> Result<Sample> {
+        let requests = self.stand.scale.requests.min(self.bytes / QEMU_IMG_BYTES);
+        let mut command = Command::new("qemu-img");
+        command.args(["bench", "-f", "raw", "-d", "32", "-t", "none", "-c", &requests.to_string()]);
+        command.args(["-s", &QEMU_IMG_BYTES.to_string()]);
+        if write {
+            command.args(["-w", "--flush-interval=64"]);
+        }
+        command.arg(self.uri()?);
+        let before = self.cpu()?;
+        let log = self.place.join("qemu-img.log");
+        let output = Process::start(command, &log, &self.stand.interrupted)?.finish(CLIENT_PATIENCE)?;
+        let seconds = qemu_img_seconds(&output).with_context(|| format!("qemu-img bench printed {output:?}"))?;
+        let cpu_us = self.cpu_us(before, requests as f64)?;
+        Ok(Sample { value: requests as f64 / seconds, cpu_us, latency_us: None })
+    }
+}
+
+fn qemu_img_seconds(output: &str) -> Option<f64> {
+    output.split("Run completed in ").nth(1)?.split_whitespace().next()?.parse().ok().filter(|seconds| *seconds > 0.0)
+}
+
+/// Writes what the host keeps of a file to the disk and drops it from memory.
+fn forget(path: &Path) -> Result<()> {
+    let file = File::open(path)?;
+    file.sync_all()?;
+    // SAFETY: posix_fadvise takes a descriptor that is open and numbers.
+    let result = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    if result != 0 {
+        bail!("posix_fadvise {}: {}", path.display(), std::io::Error::from_raw_os_error(result));
+    }
+    Ok(())
+}
+
+fn file_system(path: &Path) -> Result<i64> {
+    use std::os::unix::ffi::OsStrExt;
+    let name = std::ffi::CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: a structure of numbers, for which zeroes are values.
+    let mut facts: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: a string that ends with zero and a structure of the kind that statfs fills; both live until it returns.
+    if unsafe { libc::statfs(name.as_ptr(), &raw mut facts) } != 0 {
+        return Err(std::io::Error::last_os_error()).with_context(|| path.display().to_string());
+    }
+    Ok(facts.f_type as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_qemu_img_is_read() {
+        let output = "Sending 100 read requests, 4096 bytes each, 32 in parallel\nRun completed in 0.979 seconds.\n";
+        assert_eq!(qemu_img_seconds(output), Some(0.979));
+        assert_eq!(qemu_img_seconds("Failed"), None);
+    }
+}

@@ -1,0 +1,119 @@
+//! Numbers: what one run gave, and what several runs say together.
+
+/// What a number counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Requests a second.
+    RequestsASecond,
+    /// MiB a second.
+    MibASecond,
+    /// The mean latency in microseconds.
+    MeanMicros,
+    /// The 99th percentile of the latency in microseconds.
+    P99Micros,
+    /// The 99.9th percentile of the latency in microseconds.
+    P999Micros,
+    /// Memory in MiB.
+    Mib,
+    /// A share in percent.
+    Percent,
+}
+
+impl Unit {
+    /// How it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Unit::RequestsASecond => "requests/s",
+            Unit::MibASecond => "MiB/s",
+            Unit::MeanMicros => "µs, mean",
+            Unit::P99Micros => "µs, 99th percentile",
+            Unit::P999Micros => "µs, 99.9th percentile",
+            Unit::Mib => "MiB",
+            Unit::Percent => "%",
+        }
+    }
+
+    /// Is more of it better?
+    pub fn more_is_better(self) -> bool {
+        matches!(self, Unit::RequestsASecond | Unit::MibASecond)
+    }
+}
+
+/// What one run gave.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    /// The number that is compared.
+    pub value: f64,
+    /// Processor time of the server for each unit of work. Microseconds.
+    pub cpu_us: Option<f64>,
+    /// Median and 99th percentile of the latency. Microseconds.
+    pub latency_us: Option<(f64, f64)>,
+}
+
+impl Sample {
+    /// A number alone.
+    pub fn bare(value: f64) -> Sample {
+        Sample { value, cpu_us: None, latency_us: None }
+    }
+}
+
+/// Several numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Summary {
+    /// Half of them are not larger; of an even count the mean of the two in the middle.
+    pub median: f64,
+    /// The smallest.
+    pub min: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+impl Summary {
+    /// Of some numbers; `None` of none.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Summary> {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_by(f64::total_cmp);
+        let (min, max) = (*values.first()?, *values.last()?);
+        let middle = values.len() / 2;
+        let median = if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 };
+        Some(Summary { median, min, max })
+    }
+}
+
+/// A number as people read it: three digits that count, thousands apart.
+pub fn show(value: f64) -> String {
+    let decimals = match value.abs() {
+        size if size >= 100.0 => 0,
+        size if size >= 10.0 => 1,
+        _ => 2,
+    };
+    let text = format!("{value:.decimals$}");
+    let (whole, fraction) =
+        text.split_once('.').map_or((text.as_str(), None), |(whole, fraction)| (whole, Some(fraction)));
+    let mut grouped = String::new();
+    for (index, digit) in whole.chars().enumerate() {
+        if index > 0 && (whole.len() - index).is_multiple_of(3) && !grouped.ends_with('-') {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    fraction.map_or(grouped.clone(), |fraction| format!("{grouped}.{fraction}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_does_not_depend_on_the_order() {
+        assert_eq!(Summary::of([3.0, 1.0, 2.0]), Some(Summary { median: 2.0, min: 1.0, max: 3.0 }));
+        assert_eq!(Summary::of([4.0, 1.0, 2.0, 3.0]).map(|summary| summary.median), Some(2.5));
+        assert_eq!(Summary::of([]), None);
+    }
+
+    #[test]
+    fn numbers_are_shown_with_three_digits_that_count() {
+        let shown = [0.123, 9.0, 12.34, 123.4, 1234.5, 1_234_567.0, -1234.0].map(show);
+        assert_eq!(shown, ["0.12", "9.00", "12.3", "123", "1,234", "1,234,567", "-1,234"]);
+    }
+}

@@ -1,0 +1,147 @@
+//! The servers that are compared.
+
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::process::{Interrupted, Process};
+use crate::workload::Memory;
+
+/// How long a server may take to start: reading back a large image is not part of that for any of them.
+const START_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Every NBD server greets with this (NBD protocol, fixed newstyle negotiation).
+const GREETING: &[u8; 8] = b"NBDMAGIC";
+
+/// The name of the export, everywhere.
+const EXPORT: &str = "disk";
+
+/// Who serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// Nobody: fio uses the file itself, which is the limit for all that serve it.
+    Raw,
+    /// Awase, with flags.
+    Awase(&'static [&'static str]),
+    /// nbdkit with its file plugin.
+    NbdkitFile,
+    /// nbdkit with its memory plugin.
+    NbdkitMemory,
+    /// qemu-nbd without a cache of the host, with `io_uring`.
+    QemuNbd,
+}
+
+impl Peer {
+    /// How reports name it.
+    pub fn label(&self) -> String {
+        match self {
+            Peer::Raw => "raw file (io_uring)".into(),
+            Peer::Awase(_) => "Awase".into(),
+            Peer::NbdkitFile => "nbdkit file".into(),
+            Peer::NbdkitMemory => "nbdkit memory".into(),
+            Peer::QemuNbd => "qemu-nbd".into(),
+        }
+    }
+}
+
+/// What a server is to serve, and where.
+pub struct Order<'a> {
+    /// The program of Awase.
+    pub awase: &'a Path,
+    /// The image.
+    pub image: &'a Path,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// How much Awase's cache may take.
+    pub memory: Memory,
+    /// Connections that clients will make.
+    pub connections: u32,
+    /// A directory for this server alone.
+    pub place: &'a Path,
+}
+
+/// A server that is ready.
+pub struct Server {
+    /// Its process.
+    pub process: Process,
+    socket: PathBuf,
+}
+
+impl Server {
+    /// Starts one and waits until it greets; `None` if nobody is to serve.
+    pub fn start(peer: &Peer, order: &Order<'_>, interrupted: &Interrupted) -> Result<Option<Server>> {
+        let socket = order.place.join("nbd.sock");
+        let Some(command) = command(peer, order, &socket) else { return Ok(None) };
+        let process = Process::start(command, &order.place.join("server.log"), interrupted)?;
+        let mut server = Server { process, socket };
+        server.await_greeting().with_context(|| format!("{} did not start", peer.label()))?;
+        Ok(Some(server))
+    }
+
+    /// How clients name the export.
+    pub fn uri(&self) -> String {
+        format!("nbd+unix:///{EXPORT}?socket={}", self.socket.display())
+    }
+
+    fn await_greeting(&mut self) -> Result<()> {
+        let deadline = Instant::now() + START_PATIENCE;
+        loop {
+            if let Ok(mut stream) = UnixStream::connect(&self.socket) {
+                stream.set_read_timeout(Some(START_PATIENCE))?;
+                let mut greeting = [0; GREETING.len()];
+                stream.read_exact(&mut greeting).context("no greeting")?;
+                if greeting == *GREETING {
+                    return Ok(());
+                }
+                bail!("it speaks no NBD: {greeting:?}");
+            }
+            if let Some(status) = self.process.ended()? {
+                bail!("it ended ({status}): {}", self.process.messages());
+            }
+            if Instant::now() > deadline {
+                bail!("no socket within {} s: {}", START_PATIENCE.as_secs(), self.process.messages());
+            }
+            // Only readiness of Awase could be waited for; the others do not tell.
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn command(peer: &Peer, order: &Order<'_>, socket: &Path) -> Option<Command> {
+    Some(match peer {
+        Peer::Raw => return None,
+        Peer::Awase(flags) => {
+            let mut command = Command::new(order.awase);
+            command.arg("serve").arg("--data").arg(order.place).args(["--nbd", "none", "--nbd-unix"]).arg(socket);
+            command.arg("--export").arg(format!("name={EXPORT},kind=file,path={}", order.image.display()));
+            let memory = match order.memory {
+                Memory::Auto => "auto".into(),
+                Memory::Mib(mib) => format!("{mib}MiB"),
+                Memory::TenthOfImage => format!("{}MiB", (order.bytes / 10) >> 20),
+            };
+            command.args(["--memory", &memory]).args(*flags);
+            command
+        }
+        Peer::NbdkitFile => {
+            let mut command = Command::new("nbdkit");
+            command.args(["--foreground", "--unix"]).arg(socket).arg("file").arg(order.image);
+            command
+        }
+        Peer::NbdkitMemory => {
+            let mut command = Command::new("nbdkit");
+            command.args(["--foreground", "--unix"]).arg(socket).arg("memory").arg(order.bytes.to_string());
+            command
+        }
+        Peer::QemuNbd => {
+            let mut command = Command::new("qemu-nbd");
+            command.args(["--format=raw", "--cache=none", "--aio=io_uring", "--persistent"]);
+            command.arg(format!("--shared={}", order.connections.max(8)));
+            command.args(["--export-name", EXPORT, "--socket"]).arg(socket).arg(order.image);
+            command
+        }
+    })
+}
