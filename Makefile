@@ -26,6 +26,7 @@ build:
 
 test: check
 	$(CARGO) test --workspace
+	AWASE_ENGINE=threads $(CARGO) test --package awase --test clients
 
 # What needs no running program: format, lints, licences.
 check:

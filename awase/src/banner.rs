@@ -19,7 +19,13 @@ pub fn banner(config: &Config, server: &Server) -> String {
     let mut text = format!("Awase {}: {}, memory: {memory}\n\n", env!("CARGO_PKG_VERSION"), server.description());
     for served in server.served() {
         let export = &served.export;
-        let mode = if served.volume.read_only() { ", read-only" } else { "" };
+        let on_disk = export.path().is_some();
+        let mode = match (served.volume.read_only(), on_disk, served.forced_unit_access) {
+            (true, ..) => ", read-only",
+            (false, true, true) => ", stable by forced unit access",
+            (false, true, false) => ", stable by flush",
+            (false, false, _) => "",
+        };
         let size = show_bytes(served.volume.size());
         // Writing to a string cannot fail.
         let _ = writeln!(text, "  {:<16} {size:>9}  {}{mode}", export.name, export.medium());

@@ -31,7 +31,7 @@ pub fn examine(overrides: &Overrides) -> Result<String, Problems> {
     let mut summary = String::from("The configuration is right. It serves:\n");
     let mut media = Vec::new();
     for export in &config.exports {
-        if let Some(medium) = problems.note(media::inspect(export, false)) {
+        if let Some(medium) = problems.note(media::inspect(export)) {
             let mode = if export.read_only { ", read-only" } else { "" };
             summary += &format!("  {:<16} {:>9}  {}{mode}\n", export.name, show_bytes(medium.size), export.medium());
             // Kept, so that two exports of one file find each other's lock.

@@ -8,6 +8,8 @@ use policy::unit::ProcessorId;
 
 use crate::config::{Export, Problem, Problems};
 use crate::media::{self, Medium};
+use crate::predecessor::Patience;
+use crate::stable_writes::Measured;
 use crate::stack::{Bottom, Layers, stack};
 
 /// An export with its open volume.
@@ -17,6 +19,8 @@ pub struct Served {
     pub export: Export,
     /// Its disk.
     pub volume: Arc<Volume>,
+    /// Do stable writes use forced unit access?
+    pub forced_unit_access: bool,
 }
 
 /// What a new configuration changes.
@@ -33,15 +37,21 @@ pub struct Change {
 ///
 /// # Errors
 /// Everything that stands in the way; then nothing has changed.
-pub fn change(kernel: &Arc<Kernel>, served: &[Served], wanted: &[Export]) -> Result<Change, Problems> {
+pub fn change(
+    kernel: &Arc<Kernel>,
+    measured: &mut Measured,
+    served: &[Served],
+    wanted: &[Export],
+) -> Result<Change, Problems> {
     let mut problems = Problems::default();
     let mut plan = Vec::new();
+    let patience = Patience::new();
     for export in wanted {
         let old = served.iter().find(|old| old.export.name == export.name);
         let kept = old.filter(|old| old.export.has_same_medium(export));
         match (kept, old) {
             (Some(kept), _) => plan.push((export, Err(kept.clone()))),
-            (None, old) => plan.extend(problems.note(open(export, old)).map(|medium| (export, Ok(medium)))),
+            (None, old) => plan.extend(problems.note(open(export, old, patience)).map(|medium| (export, Ok(medium)))),
         }
     }
     let plan = problems.or(plan)?;
@@ -51,7 +61,7 @@ pub fn change(kernel: &Arc<Kernel>, served: &[Served], wanted: &[Export]) -> Res
             Err(kept) => change.served.push(Served { export: export.clone(), ..kept }),
             Ok(medium) => {
                 change.report.push(format!("export {:?} is served: {}", export.name, export.medium()));
-                change.served.push(serve(kernel, export, medium)?);
+                change.served.push(serve(kernel, measured, export, medium)?);
             }
         }
     }
@@ -64,27 +74,28 @@ pub fn change(kernel: &Arc<Kernel>, served: &[Served], wanted: &[Export]) -> Res
     Ok(change)
 }
 
-fn open(export: &Export, old: Option<&Served>) -> Result<Medium, Problem> {
+fn open(export: &Export, old: Option<&Served>, patience: Patience) -> Result<Medium, Problem> {
     if old.is_some_and(|old| old.export.path().is_some() && old.export.path() == export.path()) {
         // Two caches over one file would not know of each other's changes.
         let what = "stays the same while other keys change how it is served, and clients may be using it";
         let problem = Problem::new(&export.place, export.key("path"), what);
         return Err(problem.allowed("a restart of the server, or another file"));
     }
-    media::prepare(export)
+    media::prepare(export, patience)
 }
 
-fn serve(kernel: &Arc<Kernel>, export: &Export, medium: Medium) -> Result<Served, Problem> {
+fn serve(kernel: &Arc<Kernel>, measured: &mut Measured, export: &Export, medium: Medium) -> Result<Served, Problem> {
+    let forced_unit_access = measured.forced_unit_access(export, &medium);
     let bottom = match medium.open {
         Some(open) => Bottom::File(open),
         None => Bottom::Ram { size: medium.size },
     };
     let layers = Layers { behaviour: export.behaviour.clone(), delay: export.delay, faults: export.faults };
     let device = stack(kernel, bottom, &layers);
-    let config = VolumeConfig { name: export.name.clone(), read_only: export.read_only, forced_unit_access: false };
+    let config = VolumeConfig { name: export.name.clone(), read_only: export.read_only, forced_unit_access };
     let volume = Volume::open(kernel, device, config, home(kernel, export))
         .map_err(|error| Problem::new(&export.place, export.key("name"), format!("cannot be served: {error}")))?;
-    Ok(Served { export: export.clone(), volume })
+    Ok(Served { export: export.clone(), volume, forced_unit_access })
 }
 
 /// The processor that writes back for the export: always the same one for a name, spread over all.

@@ -8,6 +8,10 @@ use listenfd::ListenFd;
 use machine::linux::net::{Address, ListeningSocket, NetError, adopt_listener, listen_tcp, listen_unix};
 
 use crate::config::{Place, Problem, Problems, Settings};
+use crate::predecessor::Patience;
+
+const TCP_KEY: &str = "listen.nbd";
+const UNIX_KEY: &str = "listen.nbd_unix";
 
 /// The export `name` at `address`, as clients write it (NBD URI specification).
 pub fn uri(address: &Address, name: &str) -> String {
@@ -25,23 +29,25 @@ fn percent_encoded(name: &str) -> String {
 }
 
 /// Takes over the sockets that systemd passed (`LISTEN_FDS`); if it passed none, makes those of the configuration.
+/// Waits with `patience` for a server before this one.
 ///
 /// # Errors
 /// When a socket is in use, not permitted or not of a kind that can be served.
-pub fn open(settings: &Settings) -> Result<Vec<ListeningSocket>, Problems> {
+pub fn open(settings: &Settings, patience: Patience) -> Result<Vec<ListeningSocket>, Problems> {
     let activated = activated()?;
     if !activated.is_empty() {
         return Ok(activated);
     }
     let (mut sockets, mut problems) = (Vec::new(), Problems::default());
+    let at = |key: &'static str| move |problem: Problem| Problem { place: settings.place(key), ..problem };
     for address in &settings.nbd {
-        sockets.extend(problems.note(tcp(*address)));
+        sockets.extend(problems.note(tcp(*address, patience).map_err(at(TCP_KEY))));
     }
     for path in settings.unix_sockets() {
-        sockets.extend(problems.note(unix(&path, &settings.data)));
+        sockets.extend(problems.note(unix(&path, &settings.data, patience).map_err(at(UNIX_KEY))));
     }
     if sockets.is_empty() && problems.0.is_empty() {
-        let problem = Problem::new(&Place::Default, "listen", "has neither nbd nor nbd_unix");
+        let problem = Problem::new(&settings.place(TCP_KEY), "listen", "has neither nbd nor nbd_unix");
         return Err(problem.allowed("at least one address or Unix socket").into());
     }
     problems.or(sockets)
@@ -52,8 +58,12 @@ fn activated() -> Result<Vec<ListeningSocket>, Problem> {
     let mut sockets = Vec::new();
     for index in 0..passed.len() {
         let refused = |error: String| {
-            Problem::new(&Place::Default, "LISTEN_FDS", format!("socket {index} cannot be served: {error}"))
-                .allowed("listening stream sockets: TCP or Unix")
+            Problem::new(
+                &Place::Flag("environment".into()),
+                "LISTEN_FDS",
+                format!("socket {index} cannot be served: {error}"),
+            )
+            .allowed("listening stream sockets: TCP or Unix")
         };
         if let Some(fd) = passed.take_raw_fd(index).map_err(|error| refused(error.to_string()))? {
             // SAFETY: systemd passed the descriptor to this process alone, and it is taken only once.
@@ -64,21 +74,29 @@ fn activated() -> Result<Vec<ListeningSocket>, Problem> {
     Ok(sockets)
 }
 
-fn tcp(address: SocketAddr) -> Result<ListeningSocket, Problem> {
-    match listen_tcp(address) {
+fn tcp(address: SocketAddr, patience: Patience) -> Result<ListeningSocket, Problem> {
+    match patience.retry(|| listen_tcp(address), is_in_use) {
         Ok((socket, _)) => Ok(socket),
-        Err(error) => Err(refused("listen.nbd", &error, "an address of this host whose port nobody uses, or \"none\"")),
+        Err(error) => Err(refused(TCP_KEY, &error, "an address of this host whose port nobody uses, or \"none\"")),
     }
 }
 
-fn unix(path: &Path, data: &Path) -> Result<ListeningSocket, Problem> {
-    const KEY: &str = "listen.nbd_unix";
+fn unix(path: &Path, data: &Path, patience: Patience) -> Result<ListeningSocket, Problem> {
     if path.starts_with(data) {
         std::fs::create_dir_all(data).map_err(|error| {
-            Problem::new(&Place::Default, KEY, format!("= {path:?} lies in a directory that cannot be made: {error}"))
+            Problem::new(
+                &Place::Default,
+                UNIX_KEY,
+                format!("= {path:?} lies in a directory that cannot be made: {error}"),
+            )
         })?;
     }
-    listen_unix(path).map_err(|error| refused(KEY, &error, "a path of its own in an existing directory, or \"none\""))
+    let socket = patience.retry(|| listen_unix(path), is_in_use);
+    socket.map_err(|error| refused(UNIX_KEY, &error, "a path of its own in an existing directory, or \"none\""))
+}
+
+fn is_in_use(error: &NetError) -> bool {
+    matches!(error, NetError::AddrInUse(_))
 }
 
 fn refused(key: &str, error: &NetError, allowed: &str) -> Problem {
@@ -97,15 +115,15 @@ mod tests {
     fn a_socket_in_use_is_refused_and_an_abandoned_one_is_taken_over() {
         let directory = tempfile::tempdir().expect("temporary directory");
         let settings = settings(directory.path());
-        let held = open(&settings).expect("free");
-        let message = open(&settings).expect_err("in use").to_string();
+        let held = open(&settings, Patience::none()).expect("free");
+        let message = open(&settings, Patience::none()).expect_err("in use").to_string();
         assert!(message.contains("is in use by another server"), "{message}");
         drop(held);
         let path = directory.path().join("nbd.sock");
         assert!(!path.exists());
         // As after kill -9: the file is there, the server is not.
         drop(std::os::unix::net::UnixListener::bind(&path).expect("bind"));
-        open(&settings).expect("abandoned");
+        open(&settings, Patience::none()).expect("abandoned");
     }
 
     #[test]
@@ -113,7 +131,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("temporary directory");
         let path = directory.path().join("nbd.sock");
         std::fs::write(&path, "precious").expect("write");
-        let message = open(&settings(directory.path())).expect_err("a file").to_string();
+        let message = open(&settings(directory.path()), Patience::none()).expect_err("a file").to_string();
         assert!(message.contains("exists and is not a socket"), "{message}");
         assert_eq!(std::fs::read_to_string(&path).expect("still there"), "precious");
     }
@@ -121,7 +139,7 @@ mod tests {
     #[test]
     fn a_server_that_nobody_can_reach_is_refused() {
         let settings = Settings { nbd: Vec::new(), nbd_unix: Some(Vec::new()), ..Settings::default() };
-        let message = open(&settings).expect_err("nowhere").to_string();
+        let message = open(&settings, Patience::none()).expect_err("nowhere").to_string();
         assert!(message.contains("listen has neither nbd nor nbd_unix"), "{message}");
     }
 

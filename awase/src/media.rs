@@ -8,6 +8,7 @@ use machine::OpenFile;
 use machine::linux::file::{self, OpenError, OpenOptions};
 
 use crate::config::{Export, Problem, SECTOR_BYTES, Store, show_bytes};
+use crate::predecessor::Patience;
 
 /// A medium that is there and ours.
 pub struct Medium {
@@ -17,25 +18,29 @@ pub struct Medium {
     pub open: Option<OpenFile>,
 }
 
-/// Makes the medium if it should be made, opens, locks and checks it.
+/// Makes the medium if it should be made, opens, locks and checks it. Waits with `patience` for a server before this one.
 ///
 /// # Errors
 /// When it is missing, of another kind or size than configured, not permitted or locked by another server.
-pub fn prepare(export: &Export) -> Result<Medium, Problem> {
+pub fn prepare(export: &Export, patience: Patience) -> Result<Medium, Problem> {
     if let Store::File { path, create: true, .. } = &export.store
         && let Some(parent) = path.parent()
     {
         std::fs::create_dir_all(parent)
             .map_err(|error| problem(export, format!("lies in a directory that cannot be made: {error}")))?;
     }
-    inspect(export, true)
+    examine(export, true, patience)
 }
 
-/// Like [`prepare`], but makes nothing unless it `may_create`: a file that would be made counts as there.
+/// Like [`prepare`], but makes nothing and waits for nobody: a file that would be made counts as there.
 ///
 /// # Errors
 /// As [`prepare`].
-pub fn inspect(export: &Export, may_create: bool) -> Result<Medium, Problem> {
+pub fn inspect(export: &Export) -> Result<Medium, Problem> {
+    examine(export, false, Patience::none())
+}
+
+fn examine(export: &Export, may_create: bool, patience: Patience) -> Result<Medium, Problem> {
     match &export.store {
         Store::Ram { size } => Ok(Medium { size: *size, open: None }),
         Store::File { path, size: Some(size), create: true } if !may_create && !path.exists() => {
@@ -43,7 +48,7 @@ pub fn inspect(export: &Export, may_create: bool) -> Result<Medium, Problem> {
         }
         Store::File { path, size, create } => {
             refuse_block_device(export, path)?;
-            let medium = open(export, path, size.filter(|_| *create && may_create))?;
+            let medium = open(export, path, size.filter(|_| *create && may_create), patience)?;
             match size.filter(|size| *size != medium.size) {
                 None => Ok(medium),
                 Some(size) => {
@@ -56,14 +61,15 @@ pub fn inspect(export: &Export, may_create: bool) -> Result<Medium, Problem> {
         }
         Store::Block { path } => {
             refuse_other_than_block_device(export, path)?;
-            open(export, path, None)
+            open(export, path, None, patience)
         }
     }
 }
 
-fn open(export: &Export, path: &Path, create_size: Option<u64>) -> Result<Medium, Problem> {
+fn open(export: &Export, path: &Path, create_size: Option<u64>, patience: Patience) -> Result<Medium, Problem> {
     let options = OpenOptions { writable: !export.read_only, create_size, ..OpenOptions::default() };
-    let open = file::open(path, options).map_err(|error| refused(export, &error))?;
+    let is_locked = |error: &OpenError| matches!(error, OpenError::Locked(_));
+    let open = patience.retry(|| file::open(path, options), is_locked).map_err(|error| refused(export, &error))?;
     let size = open.facts.size;
     let unit = SECTOR_BYTES.max(u64::from(export.block_size));
     if !size.is_multiple_of(unit) {
@@ -124,7 +130,7 @@ mod tests {
     }
 
     fn refusal(export: &Export) -> String {
-        match prepare(export) {
+        match prepare(export, Patience::none()) {
             Ok(medium) => panic!("was accepted with {} bytes", medium.size),
             Err(problem) => problem.to_string(),
         }
@@ -134,14 +140,14 @@ mod tests {
     fn a_file_is_made_sparse_once_and_then_left_alone() {
         let directory = tempfile::tempdir().expect("temporary directory");
         let export = export(directory.path(), "size = \"64MiB\"\ncreate = true");
-        assert_eq!(inspect(&export, false).expect("would be made").size, 64 << 20);
+        assert_eq!(inspect(&export).expect("would be made").size, 64 << 20);
         assert!(!directory.path().join("disk.img").exists());
-        assert_eq!(prepare(&export).expect("made").size, 64 << 20);
+        assert_eq!(prepare(&export, Patience::none()).expect("made").size, 64 << 20);
         let path = directory.path().join("disk.img");
         let file = std::fs::OpenOptions::new().write(true).open(&path).expect("open");
         std::os::unix::fs::FileExt::write_all_at(&file, b"data", 0).expect("write");
         drop(file);
-        prepare(&export).expect("still there");
+        prepare(&export, Patience::none()).expect("still there");
         assert_eq!(&std::fs::read(&path).expect("read")[..4], b"data");
     }
 
@@ -157,20 +163,20 @@ mod tests {
         let directory = tempfile::tempdir().expect("temporary directory");
         let writer = export(directory.path(), "size = \"1MiB\"\ncreate = true");
         let reader = export(directory.path(), "read_only = true");
-        let held = prepare(&writer).expect("alone");
+        let held = prepare(&writer, Patience::none()).expect("alone");
         let message = refusal(&writer);
         assert!(message.contains("disk.img is locked"), "{message}");
         refusal(&reader);
         drop(held);
-        let _first = prepare(&reader).expect("reads");
-        let _second = prepare(&reader).expect("reads too");
+        let _first = prepare(&reader, Patience::none()).expect("reads");
+        let _second = prepare(&reader, Patience::none()).expect("reads too");
         refusal(&writer);
     }
 
     #[test]
     fn a_file_of_another_size_is_never_resized() {
         let directory = tempfile::tempdir().expect("temporary directory");
-        drop(prepare(&export(directory.path(), "size = \"1MiB\"\ncreate = true")).expect("made"));
+        drop(prepare(&export(directory.path(), "size = \"1MiB\"\ncreate = true"), Patience::none()).expect("made"));
         let message = refusal(&export(directory.path(), "size = \"2MiB\"\ncreate = true"));
         assert!(message.contains("size = \"2MiB\", but "), "{message}");
         assert_eq!(std::fs::metadata(directory.path().join("disk.img")).expect("there").len(), 1 << 20);

@@ -12,7 +12,7 @@ use machine::linux::{self, Builder};
 use policy::unit::ProcessorId;
 use policy::{sizing, writeback};
 
-use crate::config::{Config, Engine, Place, Problem, Problems, Settings};
+use crate::config::{Config, Engine, Problem, Problems, Settings};
 
 /// Of memory, where it is neither dynamic nor configured: the tenth that caches had before they were dynamic (WS-2).
 const FIXED_SHARE: u64 = 10;
@@ -30,7 +30,8 @@ impl Processors {
     /// # Errors
     /// When the host refuses what the configuration demands.
     pub fn start(config: &Config) -> anyhow::Result<Self> {
-        let (builders, chosen) = linux::machines(&machine_config(&config.settings)).map_err(engine_problem)?;
+        let (builders, chosen) = linux::machines(&machine_config(&config.settings))
+            .map_err(|error| engine_problem(error, &config.settings))?;
         let kernel = Kernel::new(kernel_config(&config.settings, &config.switches, chosen.processors as u16))?;
         let mut starting = Vec::new();
         for (number, builder) in builders.into_iter().enumerate() {
@@ -47,7 +48,7 @@ impl Processors {
             None => Ok(processors),
             Some(error) => {
                 processors.stop();
-                Err(engine_problem(error))
+                Err(engine_problem(error, &config.settings))
             }
         }
     }
@@ -144,11 +145,12 @@ fn machine_config(settings: &Settings) -> linux::Config {
 }
 
 /// What was demanded and is not there is the configuration's fault; everything else is the host's.
-fn engine_problem(error: linux::Error) -> anyhow::Error {
+fn engine_problem(error: linux::Error, settings: &Settings) -> anyhow::Error {
     match error {
         linux::Error::NoIoUring(why) => {
             let what = format!("= \"io_uring\" does not work here: {why}");
-            Problems::from(Problem::new(&Place::Default, "engine", what).allowed("\"auto\", \"threads\"")).into()
+            Problems::from(Problem::new(&settings.place("engine"), "engine", what).allowed("\"auto\", \"threads\""))
+                .into()
         }
         other => other.into(),
     }

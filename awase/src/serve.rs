@@ -14,6 +14,7 @@ use signal_hook::iterator::Signals;
 use crate::banner;
 use crate::config::{Config, Overrides, SETTINGS, SWITCHES};
 use crate::listeners;
+use crate::predecessor::Patience;
 use crate::server::Server;
 
 /// How often exports that are not served any more are looked at, while there are any.
@@ -37,7 +38,7 @@ pub fn serve(overrides: &Overrides) -> anyhow::Result<ExitCode> {
     forward_signals(sender.clone())?;
     raise_descriptor_limit();
     // Sockets first: a server that cannot be reached must not make disks.
-    let sockets = listeners::open(&config.settings)?;
+    let sockets = listeners::open(&config.settings, Patience::new())?;
     let mut front = Front { server: Server::start(&config, sockets)?, config, overrides };
     say(&banner::banner(&front.config, &front.server));
     notify(&[NotifyState::Ready]);

@@ -14,6 +14,7 @@ use crate::config::{Config, Export, Problems};
 use crate::exports::{self, Served};
 use crate::processors::Processors;
 use crate::service::Service;
+use crate::stable_writes::Measured;
 
 /// A server.
 pub struct Server {
@@ -22,6 +23,8 @@ pub struct Server {
     service: Arc<Service>,
     served: Vec<Current>,
     retired: Vec<Retired>,
+    /// What was found out of disks.
+    measured: Measured,
 }
 
 /// An export that new clients get.
@@ -69,7 +72,8 @@ impl Server {
     pub fn start(config: &Config, sockets: Vec<ListeningSocket>) -> anyhow::Result<Server> {
         let processors = Processors::start(config)?;
         let service = Service::new(&processors, &config.settings.limits);
-        let mut server = Server { processors, sockets, service, served: Vec::new(), retired: Vec::new() };
+        let (served, retired, measured) = (Vec::new(), Vec::new(), Measured::default());
+        let mut server = Server { processors, sockets, service, served, retired, measured };
         server.change(&config.exports)?;
         server.service.accept(&server.processors, &server.sockets);
         Ok(server)
@@ -81,7 +85,7 @@ impl Server {
     /// Everything that stands in the way; then nothing has changed.
     pub fn change(&mut self, wanted: &[Export]) -> Result<Vec<String>, Problems> {
         let served: Vec<Served> = self.served().cloned().collect();
-        let change = exports::change(self.processors.kernel(), &served, wanted)?;
+        let change = exports::change(self.processors.kernel(), &mut self.measured, &served, wanted)?;
         let mut now: Vec<Current> = Vec::new();
         for served in change.served {
             let old = self.served.iter().find(|old| Arc::ptr_eq(&old.served.volume, &served.volume));

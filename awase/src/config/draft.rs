@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kernel::device::{Faults, MechanicalModel};
 
-use super::export::{Kind, SECTOR_BYTES};
+use super::export::{Kind, SECTOR_BYTES, StableWrites};
 use super::given::{Refusal, show_bytes, show_duration};
 use super::key::{Entry, Key, apply};
 use super::problem::{Place, Problem};
@@ -36,6 +36,8 @@ pub struct Draft {
     pub block_size: Option<u32>,
     /// `create`.
     pub create: Option<bool>,
+    /// `stable_writes`.
+    pub stable_writes: Option<StableWrites>,
     /// `latency`.
     pub latency: Option<Duration>,
     /// `model`.
@@ -46,6 +48,8 @@ pub struct Draft {
     pub faults: Faults,
     /// Where the export begins.
     pub place: Place,
+    /// Was one of its keys not allowed?
+    pub was_refused: bool,
     /// Where each key was written.
     places: BTreeMap<String, Place>,
 }
@@ -232,6 +236,18 @@ pub static EXPORT_KEYS: &[Key<Draft>] = &[
         show: |draft| draft.create.map(|value| value.to_string()),
     },
     Key {
+        name: "stable_writes",
+        allowed: "\"auto\", \"flush\", \"fua\"",
+        about: "How writes that must be durable become so: by a write and a flush, by forced unit access, or whichever \
+                was found to be cheaper at the start (default auto)",
+        paper: "",
+        set: |draft, given| {
+            draft.stable_writes = Some(StableWrites::named(given.text()?).ok_or(Refusal::NotAllowed)?);
+            Ok(())
+        },
+        show: |draft| draft.stable_writes.map(|way| quoted(way.name())),
+    },
+    Key {
         name: "latency",
         allowed: "a time from 0s to 60s such as \"17ms\"",
         about: "How long each operation of a testdev takes (default 17ms, as in the paper)",
@@ -295,6 +311,7 @@ impl From<&super::export::Export> for Draft {
             kind: Some(export.kind),
             read_only: Some(export.read_only),
             block_size: Some(export.block_size),
+            stable_writes: Some(export.stable_writes),
             delay: Some(export.delay).filter(|delay| !delay.is_zero()),
             faults: export.faults,
             place: export.place.clone(),

@@ -86,6 +86,34 @@ pub enum Behaviour {
     Mechanical(MechanicalModel),
 }
 
+/// How stable writes (forced unit access of NBD) become durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StableWrites {
+    /// Whichever is cheaper.
+    #[default]
+    Auto,
+    /// A write, then a flush.
+    Flush,
+    /// A write with forced unit access.
+    ForcedUnitAccess,
+}
+
+impl StableWrites {
+    /// Names, as written.
+    const NAMES: [(&'static str, StableWrites); 3] =
+        [("auto", StableWrites::Auto), ("flush", StableWrites::Flush), ("fua", StableWrites::ForcedUnitAccess)];
+
+    /// The way of that name.
+    pub fn named(name: &str) -> Option<StableWrites> {
+        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, way)| *way)
+    }
+
+    /// Its name, as written.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, way)| *way == self).map_or("auto", |(name, _)| name)
+    }
+}
+
 /// One export, complete.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Export {
@@ -103,6 +131,8 @@ pub struct Export {
     pub read_only: bool,
     /// Smallest unit that clients may transfer. Bytes.
     pub block_size: u32,
+    /// How stable writes become durable.
+    pub stable_writes: StableWrites,
     /// Injected: added to every operation.
     pub delay: Duration,
     /// Injected: how often operations fail.
@@ -112,8 +142,8 @@ pub struct Export {
 }
 
 impl Export {
-    /// The disk that is served when no export is configured.
-    pub fn default_disk(data: &Path) -> Export {
+    /// The disk that is served when no export is configured; `place` is where `data` was given.
+    pub fn default_disk(data: &Path, place: Place) -> Export {
         Export {
             name: "disk".into(),
             description: "Awase's default disk".into(),
@@ -122,9 +152,10 @@ impl Export {
             behaviour: Behaviour::Plain,
             read_only: false,
             block_size: 1,
+            stable_writes: StableWrites::Auto,
             delay: Duration::ZERO,
             faults: Faults::default(),
-            place: Place::Default,
+            place,
         }
     }
 
@@ -160,6 +191,7 @@ impl Export {
             behaviour,
             read_only,
             block_size,
+            stable_writes: draft.stable_writes.unwrap_or_default(),
             delay: draft.delay.unwrap_or_default(),
             faults: draft.faults,
             name,
@@ -172,6 +204,7 @@ impl Export {
         self.store == other.store
             && self.behaviour == other.behaviour
             && self.read_only == other.read_only
+            && self.stable_writes == other.stable_writes
             && self.delay == other.delay
             && self.faults == other.faults
     }

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use kernel::Switches;
 
 pub use draft::{Draft, EXPORT_KEYS};
-pub use export::{Behaviour, Export, Kind, SECTOR_BYTES, Store};
+pub use export::{Behaviour, Export, Kind, SECTOR_BYTES, StableWrites, Store};
 pub use given::{Given, parse_bytes, parse_duration, show_bytes, show_duration};
 pub use key::{Entry, Key};
 pub use print::{reference, switch_table, switches_help, toml};
@@ -78,11 +78,13 @@ impl Config {
             problems.note(apply(&mut settings, &mut switches, entry));
         }
         let drafts = drafts(document, overrides, &mut problems);
-        let mut exports: Vec<Export> =
-            drafts.into_iter().filter_map(|draft| problems.note(Export::from_draft(draft))).collect();
+        // What is left of a draft with a refused key would be blamed for missing it.
+        let whole = drafts.into_iter().filter(|draft| !draft.was_refused);
+        let mut exports: Vec<Export> = whole.filter_map(|draft| problems.note(Export::from_draft(draft))).collect();
         refuse_same_names(&exports, &mut problems);
+        refuse_same_files(&exports, &mut problems);
         if exports.is_empty() {
-            let default = Export::default_disk(&settings.data);
+            let default = Export::default_disk(&settings.data, settings.place("data"));
             exports.push(Export { read_only: overrides.read_only, ..default });
         }
         problems.or(Config { settings, switches, exports })
@@ -104,6 +106,7 @@ fn apply(settings: &mut Settings, switches: &mut Switches, entry: &Entry) -> Res
         return key::apply(SWITCHES, switches, &entry_of_section, &entry.key);
     }
     if SETTINGS.iter().any(|key| key.name == entry.key) {
+        settings.places.insert(entry.key.clone(), entry.place.clone());
         return key::apply(SETTINGS, settings, entry, &entry.key);
     }
     // A switch or an export's key outside of its section is the commonest slip.
@@ -155,7 +158,9 @@ fn take(draft: &mut Draft, entries: &[Entry], problems: &mut Problems) {
     // The name first: it is part of every message.
     let (names, rest): (Vec<_>, Vec<_>) = entries.iter().partition(|entry| entry.key == "name");
     for entry in names.into_iter().chain(rest) {
-        problems.note(draft.take(entry));
+        let taken = draft.take(entry);
+        draft.was_refused |= taken.is_err();
+        problems.note(taken);
     }
 }
 
@@ -164,6 +169,19 @@ fn refuse_same_names(exports: &[Export], problems: &mut Problems) {
         if let Some(first) = exports[..index].iter().find(|first| first.name == export.name) {
             let what = format!("is taken already by the export of {}", first.place);
             problems.0.push(Problem::new(&export.place, export.key("name"), what).allowed("a name of its own"));
+        }
+    }
+}
+
+fn refuse_same_files(exports: &[Export], problems: &mut Problems) {
+    for (index, export) in exports.iter().enumerate() {
+        let is_shared = |first: &&Export| {
+            export.path().is_some() && first.path() == export.path() && !(first.read_only && export.read_only)
+        };
+        if let Some(first) = exports[..index].iter().find(is_shared) {
+            let what = format!("is served by the export of {} already", first.place);
+            let problem = Problem::new(&export.place, export.key("path"), what);
+            problems.0.push(problem.allowed("a file of its own, or read_only = true in both"));
         }
     }
 }

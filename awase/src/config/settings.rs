@@ -1,11 +1,13 @@
 //! What concerns the whole server: processors, memory, listeners, bounds.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::given::{Given, Refusal, show_bytes, show_duration};
 use super::key::Key;
+use super::problem::Place;
 
 /// The port that is registered for NBD.
 pub const NBD_PORT: u16 = 10809;
@@ -71,6 +73,8 @@ pub struct Settings {
     pub nbd_unix: Option<Vec<PathBuf>>,
     /// Bounds.
     pub limits: Limits,
+    /// Where each key was given that was given at all.
+    pub places: BTreeMap<String, Place>,
 }
 
 impl Default for Settings {
@@ -89,11 +93,17 @@ impl Default for Settings {
                 stall_timeout: Duration::from_secs(60),
                 drain_timeout: Duration::from_secs(30),
             },
+            places: BTreeMap::new(),
         }
     }
 }
 
 impl Settings {
+    /// Where a key was given, for messages about what the host says of its value.
+    pub fn place(&self, key: &str) -> Place {
+        self.places.get(key).cloned().unwrap_or_default()
+    }
+
     /// The Unix sockets on which NBD is served.
     pub fn unix_sockets(&self) -> Vec<PathBuf> {
         self.nbd_unix.clone().unwrap_or_else(|| vec![self.data.join("nbd.sock")])

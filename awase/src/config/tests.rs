@@ -167,3 +167,27 @@ fn every_model_of_the_kernel_can_be_configured() {
         assert!(key.allowed.contains(model.name), "{} is missing in {:?}", model.name, key.allowed);
     }
 }
+
+#[test]
+fn a_refused_key_is_the_only_problem_of_its_export() {
+    let problems = Config::parse("f", "[[export]]\nname = \"a\"\nkind = \"ram\"\nsize = -5\n").expect_err("refused");
+    assert_eq!(problems.0.len(), 1, "{problems:?}");
+}
+
+#[test]
+fn one_file_is_not_exported_twice_unless_nobody_writes_it() {
+    let export =
+        |name: &str, more: &str| format!("[[export]]\nname = {name:?}\nkind = \"file\"\npath = \"x\"\n{more}\n");
+    let read_only = "read_only = true";
+    let message = Config::parse("f", &(export("a", "") + &export("b", read_only))).expect_err("twice").to_string();
+    assert!(message.contains("f:6: export \"b\" path is served by the export of f:1 already"), "{message}");
+    Config::parse("f", &(export("a", read_only) + &export("b", read_only))).expect("nobody writes");
+}
+
+#[test]
+fn what_the_host_refuses_is_told_where_it_was_given() {
+    let config = Config::parse("f", "data = \"d\"\n[listen]\nnbd = []\n").expect("good");
+    assert_eq!(config.settings.place("listen.nbd").to_string(), "f:3");
+    assert_eq!(config.settings.place("listen.nbd_unix"), Place::Default);
+    assert_eq!(config.exports[0].place.to_string(), "f:1");
+}

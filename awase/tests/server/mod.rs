@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -53,10 +53,14 @@ impl Place {
             .expect("run awase")
     }
 
-    /// Starts a server here that listens on the default Unix socket, and waits until it is ready.
+    /// Starts a server here that listens on the default Unix socket, and waits until it is ready. Where the test does
+    /// not choose the engine, `AWASE_ENGINE` does.
     pub fn serve(&self, arguments: &[&str]) -> Server {
         let mut command = Command::new(AWASE);
         command.args(["serve", "--nbd", "none"]).args(arguments);
+        if let (Ok(engine), false) = (std::env::var("AWASE_ENGINE"), arguments.contains(&"--engine")) {
+            command.args(["--engine", &engine]);
+        }
         self.start(command)
     }
 
@@ -65,7 +69,6 @@ impl Place {
         let notify_path = self.file("notify.sock");
         let _ = std::fs::remove_file(&notify_path);
         let notify = UnixDatagram::bind(&notify_path).expect("notify socket");
-        notify.set_read_timeout(Some(PATIENCE)).expect("timeout");
         let child = command
             .current_dir(self.path())
             .env("NOTIFY_SOCKET", &notify_path)
@@ -92,6 +95,11 @@ impl Server {
         self.place.file("awase-data/nbd.sock")
     }
 
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// How clients name an export.
     pub fn uri(&self, export: &str) -> String {
         format!("nbd+unix:///{export}?socket={}", self.socket().display())
@@ -100,14 +108,17 @@ impl Server {
     /// Waits until it says so to systemd.
     pub fn await_notice(&mut self, notice: &str) {
         let mut bytes = [0; 4096];
+        let process = self.process();
         loop {
-            match self.notify.recv(&mut bytes) {
-                Ok(len) if String::from_utf8_lossy(&bytes[..len]).lines().any(|line| line == notice) => return,
-                Ok(_) => {}
-                Err(error) => {
-                    let _ = self.child.kill();
-                    panic!("the server did not say {notice} ({error}); it wrote: {}", self.read_output().1);
-                }
+            // What it said before it ended is still there.
+            let [said, _] = poll([self.notify.as_fd(), process.as_fd()]);
+            if !said {
+                let _ = self.child.kill();
+                panic!("the server did not say {notice}; it wrote: {}", self.read_output().1);
+            }
+            let len = self.notify.recv(&mut bytes).expect("a notice");
+            if String::from_utf8_lossy(&bytes[..len]).lines().any(|line| line == notice) {
+                return;
             }
         }
     }
@@ -134,16 +145,17 @@ impl Server {
     }
 
     fn await_end(&self) {
+        assert_eq!(poll([self.process().as_fd()]), [true], "the server did not end");
+    }
+
+    /// A descriptor that becomes readable when the process ends (pidfd_open(2)).
+    fn process(&self) -> OwnedFd {
         // SAFETY: pidfd_open takes numbers and gives a new descriptor, which nobody else owns.
-        let process = unsafe {
+        unsafe {
             let fd = libc::syscall(libc::SYS_pidfd_open, self.child.id() as i32, 0);
             assert!(fd >= 0, "pidfd_open: {}", io::Error::last_os_error());
             OwnedFd::from_raw_fd(fd as i32)
-        };
-        let mut poll = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one pollfd, which lives until poll returns.
-        let ready = unsafe { libc::poll(&raw mut poll, 1, PATIENCE.as_millis() as i32) };
-        assert_eq!(ready, 1, "the server did not end");
+        }
     }
 
     fn read_output(&mut self) -> (String, String) {
@@ -165,6 +177,15 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Waits until one is readable; tells which are. None: the patience is over.
+fn poll<const N: usize>(fds: [BorrowedFd<'_>; N]) -> [bool; N] {
+    let mut polled = fds.map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 });
+    // SAFETY: as many structures as said, which live until poll returns.
+    let ready = unsafe { libc::poll(polled.as_mut_ptr(), N as libc::nfds_t, PATIENCE.as_millis() as i32) };
+    assert!(ready >= 0, "poll: {}", io::Error::last_os_error());
+    polled.map(|polled| polled.revents & libc::POLLIN != 0)
 }
 
 /// Runs a client program and gives what it printed.

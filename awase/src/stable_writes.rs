@@ -1,0 +1,188 @@
+//! How stable writes are made durable: by forced unit access, or by a write and a flush. Drives differ fourfold either
+//! way, so both are measured, on a file of our own beside the image, never on what is served.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use machine::FileFacts;
+
+use crate::config::{Behaviour, Export, StableWrites, Store};
+use crate::media::Medium;
+
+/// After so long no further pair is measured.
+const TIME_MAX: Duration = Duration::from_millis(50);
+
+/// Pairs of one write of each kind: at most, and at least (on a slow disk).
+const PAIRS: std::ops::RangeInclusive<usize> = 3..=16;
+
+/// Blocks that are written in turn.
+const BLOCKS: u64 = 16;
+
+const BLOCK_BYTES: usize = 4096;
+
+/// Forced unit access must be cheaper than so many hundredths of write and flush: flushes can be shared by writers, so
+/// where both cost the same they win.
+const ADVANTAGE_PERCENT: u128 = 90;
+
+/// What was found out of each disk: is forced unit access cheaper?
+#[derive(Default)]
+pub struct Measured(BTreeMap<u64, bool>);
+
+impl Measured {
+    /// Should stable writes to `medium` use forced unit access?
+    pub fn forced_unit_access(&mut self, export: &Export, medium: &Medium) -> bool {
+        match export.stable_writes {
+            StableWrites::Flush => false,
+            StableWrites::ForcedUnitAccess => true,
+            StableWrites::Auto => self.is_cheaper(export, medium),
+        }
+    }
+
+    fn is_cheaper(&mut self, export: &Export, medium: &Medium) -> bool {
+        if export.read_only {
+            return false;
+        }
+        let Some(open) = medium.open.as_ref().filter(|_| export.behaviour == Behaviour::Plain) else {
+            // Memory and models take their time for each operation, and a write with a flush is two.
+            return true;
+        };
+        match &export.store {
+            // What lies on a device is somebody's data: its kernel is believed.
+            Store::Block { .. } => told_by_sysfs(open.facts.disk),
+            Store::File { path, .. } => {
+                *self.0.entry(open.facts.disk).or_insert_with(|| measure_beside(path, open.facts))
+            }
+            Store::Ram { .. } => true,
+        }
+    }
+}
+
+/// `queue/fua`: does the disk have forced unit access? (Otherwise the host makes it a write and a flush.)
+fn told_by_sysfs(disk: u64) -> bool {
+    let place = PathBuf::from(format!("/sys/dev/block/{}:{}/queue/fua", libc::major(disk), libc::minor(disk)));
+    fs::read_to_string(place).is_ok_and(|text| text.trim() == "1")
+}
+
+/// Where nothing can be measured (no space, no unnamed files there), a flush is what every disk has.
+fn measure_beside(path: &Path, facts: FileFacts) -> bool {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    measure(directory, facts.direct).unwrap_or(false)
+}
+
+#[repr(align(4096))]
+struct Block([u8; BLOCK_BYTES]);
+
+/// Overwrites blocks of an unnamed file in both ways in turn, and compares the medians.
+fn measure(directory: &Path, direct: bool) -> io::Result<bool> {
+    let flags = libc::O_TMPFILE | if direct { libc::O_DIRECT } else { 0 };
+    let file = OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(flags).open(directory)?;
+    let block = Box::new(Block([0x5a; BLOCK_BYTES]));
+    // Space first: allocating it costs the file system's journal, which is not what is measured.
+    (0..BLOCKS).try_for_each(|number| file.write_all_at(&block.0, number * BLOCK_BYTES as u64))?;
+    file.sync_all()?;
+    let (mut flushed, mut forced) = (Vec::new(), Vec::new());
+    let start = Instant::now();
+    while flushed.len() < *PAIRS.end() && (flushed.len() < *PAIRS.start() || start.elapsed() < TIME_MAX) {
+        let at = (2 * flushed.len() as u64 % BLOCKS) * BLOCK_BYTES as u64;
+        flushed.push(time(|| file.write_all_at(&block.0, at).and_then(|()| file.sync_data()))?);
+        forced.push(time(|| write_forced(&file, &block, at + BLOCK_BYTES as u64))?);
+    }
+    Ok(median(forced).as_nanos() * 100 < median(flushed).as_nanos() * ADVANTAGE_PERCENT)
+}
+
+fn time(write: impl FnOnce() -> io::Result<()>) -> io::Result<Duration> {
+    let start = Instant::now();
+    write()?;
+    Ok(start.elapsed())
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+fn write_forced(file: &File, block: &Block, at: u64) -> io::Result<()> {
+    let vector = libc::iovec { iov_base: block.0.as_ptr().cast_mut().cast(), iov_len: BLOCK_BYTES };
+    // SAFETY: one vector, over a block that outlives the call, which only reads it.
+    let written = unsafe { libc::pwritev2(file.as_raw_fd(), &raw const vector, 1, at as libc::off_t, libc::RWF_DSYNC) };
+    match usize::try_from(written) {
+        Ok(BLOCK_BYTES) => Ok(()),
+        Ok(_) => Err(io::ErrorKind::WriteZero.into()),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::media;
+    use crate::predecessor::Patience;
+
+    fn export(directory: &Path, rest: &str) -> Export {
+        let path = directory.join("disk.img");
+        let text = format!("[[export]]\nname = \"a\"\npath = {path:?}\nsize = \"1MiB\"\ncreate = true\n{rest}");
+        Config::parse("awase.toml", &text).expect("a good configuration").exports.remove(0)
+    }
+
+    fn choose(measured: &mut Measured, export: &Export) -> bool {
+        let medium = media::prepare(export, Patience::none()).expect("made");
+        measured.forced_unit_access(export, &medium)
+    }
+
+    #[test]
+    fn measuring_leaves_nothing_behind_and_the_image_alone() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let export = export(directory.path(), "kind = \"file\"");
+        let mut measured = Measured::default();
+        choose(&mut measured, &export);
+        assert_eq!(measured.0.len(), 1, "one disk was measured");
+        let names: Vec<_> =
+            fs::read_dir(directory.path()).expect("read").map(|e| e.expect("entry").file_name()).collect();
+        assert_eq!(names, ["disk.img"]);
+        assert!(fs::read(directory.path().join("disk.img")).expect("read").iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn a_disk_is_measured_once_and_then_remembered() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let export = export(directory.path(), "kind = \"file\"");
+        let disk = media::prepare(&export, Patience::none()).expect("made").open.expect("a file").facts.disk;
+        for known in [true, false] {
+            let mut measured = Measured(BTreeMap::from([(disk, known)]));
+            assert_eq!(choose(&mut measured, &export), known);
+        }
+    }
+
+    #[test]
+    fn what_is_configured_is_not_measured() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        for (value, forced) in [("flush", false), ("fua", true)] {
+            let export = export(directory.path(), &format!("kind = \"file\"\nstable_writes = {value:?}"));
+            let mut measured = Measured::default();
+            assert_eq!(choose(&mut measured, &export), forced);
+            assert!(measured.0.is_empty());
+        }
+    }
+
+    #[test]
+    fn where_nothing_can_be_measured_a_flush_is_taken() {
+        let facts = FileFacts {
+            size: 4096,
+            align: 512,
+            direct: false,
+            writable: true,
+            rotational: false,
+            transfer_bytes_max: 4096,
+            disk: 0,
+        };
+        assert!(!measure_beside(Path::new("/nowhere/at/all/disk.img"), facts));
+        assert!(!measure_beside(Path::new("/proc/disk.img"), facts));
+        assert!(!told_by_sysfs(u64::MAX));
+    }
+}

@@ -1,0 +1,253 @@
+//! Memory is borrowed: the cache grows into what is free and is given back when another process needs it, measured in a
+//! control group of its own with a real neighbour. Where no group can be made (no root, no memory controller), the
+//! configured size is tested alone.
+
+mod server;
+mod wire;
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use server::{AWASE, Place, Server};
+use wire::Client;
+
+const MIB: u64 = 1 << 20;
+
+/// The disk: more than the cache may ever hold.
+const DISK: u64 = 512 * MIB;
+
+/// What server and neighbour may use together.
+const LIMIT: u64 = 400 * MIB;
+
+/// What the neighbour takes.
+const NEIGHBOUR: u64 = 200 * MIB;
+
+/// Besides the cache: code, stacks, book-keeping, rings.
+const SERVER_WITHOUT_CACHE: u64 = 32 * MIB;
+
+/// Within a second, says the promise; a machine that is busy with other tests gets more.
+const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(10);
+
+const READ_BYTES: u32 = 1 << 20;
+
+/// A sparse image in which each MiB begins with its number.
+fn image(place: &Place) {
+    let file = fs::File::create(place.file("disk.img")).expect("create");
+    file.set_len(DISK).expect("size");
+    for at in (0..DISK).step_by(MIB as usize) {
+        file.write_all_at(&at.to_le_bytes(), at).expect("write");
+    }
+    file.sync_all().expect("sync");
+}
+
+/// Reads a MiB and says whether it is what was written.
+fn check(client: &mut Client, at: u64) {
+    let bytes = client.read(at, READ_BYTES).expect("read");
+    assert_eq!(bytes[..8], at.to_le_bytes(), "the number at {at}");
+    assert!(bytes[8..].iter().all(|byte| *byte == 0), "what follows the number at {at}");
+}
+
+fn check_all(client: &mut Client) {
+    (0..DISK).step_by(MIB as usize).for_each(|at| check(client, at));
+}
+
+/// Memory of a process, in bytes (proc(5), `VmRSS`).
+fn resident(process: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{process}/status")).expect("the process lives");
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+}
+
+/// A control group made for one test, of either generation. Removed when dropped, after what ran in it.
+struct Group {
+    path: PathBuf,
+    usage: &'static str,
+    /// Where kills for lack of memory are counted.
+    events: &'static str,
+}
+
+impl Group {
+    fn new(name: &str, limit: u64) -> Option<Group> {
+        let name = format!("awase-test-{}-{name}", std::process::id());
+        let (parent, files) = Group::parent()?;
+        let [limit_file, usage, events] = files;
+        let path = parent.join(name);
+        fs::create_dir(&path).ok()?;
+        let group = Group { path, usage, events };
+        // On failure the group is dropped and with it removed.
+        fs::write(group.path.join(limit_file), limit.to_string()).ok()?;
+        Some(group)
+    }
+
+    /// The memory controller's group of this process in generation 1, else the root of generation 2.
+    fn parent() -> Option<(PathBuf, [&'static str; 3])> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+        let point = |is_wanted: &dyn Fn(&str) -> bool| {
+            let line = mounts.lines().find(|line| line.split_once(" - ").is_some_and(|(_, kind)| is_wanted(kind)))?;
+            line.split(' ').nth(4).map(PathBuf::from)
+        };
+        let is_v1 = |kind: &str| kind.starts_with("cgroup ") && kind.split([' ', ',']).any(|word| word == "memory");
+        if let Some(point) = point(&is_v1) {
+            let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+            let own = groups.lines().find_map(|line| line.split_once(":memory:"))?.1;
+            let parent = [point.join(own.trim_start_matches('/')), point].into_iter().find(|path| path.exists())?;
+            return Some((parent, ["memory.limit_in_bytes", "memory.usage_in_bytes", "memory.oom_control"]));
+        }
+        let point = point(&|kind| kind.starts_with("cgroup2 "))?;
+        let controllers = fs::read_to_string(point.join("cgroup.subtree_control")).ok()?;
+        let has_memory = controllers.split_whitespace().any(|name| name == "memory");
+        has_memory.then_some((point, ["memory.max", "memory.current", "memory.events"]))
+    }
+
+    /// A command that runs `program` in the group.
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(self.path.join("cgroup.procs")).arg(program);
+        command
+    }
+
+    fn used(&self) -> u64 {
+        fs::read_to_string(self.path.join(self.usage)).expect("usage").trim().parse().expect("a number")
+    }
+
+    /// Processes killed for lack of memory.
+    fn killed(&self) -> u64 {
+        let text = fs::read_to_string(self.path.join(self.events)).expect("events");
+        let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        line.map_or(0, |count| count.trim().parse().expect("a number"))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // What was killed leaves a moment later.
+        let end = Instant::now() + Duration::from_secs(10);
+        while fs::remove_dir(&self.path).is_err() && self.path.exists() && Instant::now() < end {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// A process that holds all that it is given: `tail` keeps the end of its input until it ends. Killed when dropped.
+struct Neighbour {
+    process: Child,
+    input: ChildStdin,
+}
+
+impl Neighbour {
+    fn new(group: &Group, bytes: u64) -> Neighbour {
+        let mut command = group.command("tail");
+        command.args(["-c", &bytes.to_string()]).stdin(Stdio::piped()).stdout(Stdio::null());
+        let mut process = command.spawn().expect("tail");
+        let input = process.stdin.take().expect("a pipe");
+        Neighbour { process, input }
+    }
+
+    fn take(&mut self, bytes: u64) {
+        let some = vec![1; MIB as usize];
+        for _ in 0..bytes / MIB {
+            self.input.write_all(&some).expect("the neighbour lives");
+        }
+    }
+}
+
+impl Drop for Neighbour {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn serve_in(group: &Group, place: &Place, engine: &str) -> Server {
+    let mut command = group.command(AWASE);
+    command.args(["serve", "--nbd", "none", "--engine", engine, "--export", "name=d,kind=file,path=disk.img"]);
+    place.start(command)
+}
+
+fn gives_back(engine: &str) {
+    let Some(group) = Group::new(engine, LIMIT) else {
+        println!("no control group can be made here: not tested");
+        return;
+    };
+    let place = Place::new();
+    image(&place);
+    let server = serve_in(&group, &place, engine);
+    let mut client = Client::connect(&server.socket(), "d").expect("connect");
+
+    // More than it may hold is read; it grows, and stays within the group.
+    check_all(&mut client);
+    check_all(&mut client);
+    let full = resident(server.id());
+    assert!(full > LIMIT / 2, "the cache did not grow into free memory: {} MiB", full / MIB);
+    assert!(full < LIMIT, "{} MiB", full / MIB);
+    assert_eq!(group.killed(), 0, "the cache grew until the kernel killed");
+
+    let start = Instant::now();
+    let mut neighbour = Neighbour::new(&group, NEIGHBOUR);
+    neighbour.take(NEIGHBOUR);
+    let taken = start.elapsed();
+    let left = LIMIT - NEIGHBOUR;
+    let mut at = 0;
+    while resident(server.id()) > left {
+        check(&mut client, at);
+        at = (at + MIB) % DISK;
+        assert!(start.elapsed() < GIVEN_BACK_WITHIN, "{} MiB are not given back", resident(server.id()) / MIB);
+    }
+    println!(
+        "{engine}: {} MiB cached; a neighbour took {} MiB in {taken:.0?}, the server was down to {} MiB after {:.0?}",
+        full / MIB,
+        NEIGHBOUR / MIB,
+        resident(server.id()) / MIB,
+        start.elapsed()
+    );
+    assert_eq!(group.killed(), 0, "memory was given back too late");
+    check_all(&mut client);
+    assert!(neighbour.process.try_wait().expect("wait").is_none(), "the neighbour is gone");
+    assert!(group.used() <= LIMIT);
+
+    // What the neighbour leaves is taken again.
+    drop(neighbour);
+    while resident(server.id()) < LIMIT / 2 {
+        check_all(&mut client);
+        assert!(start.elapsed() < 10 * GIVEN_BACK_WITHIN, "the cache did not grow again");
+    }
+    assert_eq!(group.killed(), 0);
+}
+
+#[test]
+fn memory_is_given_back_before_a_neighbour_is_killed_with_io_uring() {
+    gives_back("auto");
+}
+
+#[test]
+fn memory_is_given_back_before_a_neighbour_is_killed_with_threads() {
+    gives_back("threads");
+}
+
+#[test]
+fn the_cache_never_exceeds_its_configured_size() {
+    let place = Place::new();
+    image(&place);
+    let size = 64 * MIB;
+    let server = place.serve(&["--memory", "64MiB", "--export", "name=d,kind=file,path=disk.img"]);
+    let mut client = Client::connect(&server.socket(), "d").expect("connect");
+    for at in (0..DISK).step_by(MIB as usize) {
+        check(&mut client, at);
+        let found = resident(server.id());
+        assert!(found < size + SERVER_WITHOUT_CACHE, "{} MiB after {} MiB were read", found / MIB, at / MIB);
+    }
+    assert!(resident(server.id()) > size / 2, "the cache is not used");
+}
+
+#[test]
+fn an_idle_server_is_small() {
+    let place = Place::new();
+    let server = place.serve(&["--export", "name=d,kind=ram,size=1GiB"]);
+    Client::connect(&server.socket(), "d").expect("connect").read(0, 4096).expect("read");
+    let found = resident(server.id());
+    assert!(found <= SERVER_WITHOUT_CACHE, "{} KiB", found >> 10);
+}
