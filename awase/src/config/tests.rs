@@ -149,12 +149,15 @@ fn what_is_printed_means_the_same() {
         model = "mo-1990"
         path = "/tmp/y"
         read_only = true
+        stable_writes = "flush"
     "#;
     let config = Config::parse("first", text).expect("a good configuration");
     let printed = toml(&config);
     let again = Config::parse("second", &printed).unwrap_or_else(|problems| panic!("{problems}\n{printed}"));
     assert_eq!(toml(&again), printed);
-    assert_eq!(again.settings, config.settings);
+    // Where a key was written is not what it means.
+    let meaning = |config: &Config| Settings { places: Default::default(), ..config.settings.clone() };
+    assert_eq!(meaning(&again), meaning(&config));
     assert_eq!(format!("{:?}", again.switches), format!("{:?}", config.switches));
     let media = |config: &Config| -> Vec<_> { config.exports.iter().map(Export::medium).collect() };
     assert_eq!(media(&again), media(&config));
