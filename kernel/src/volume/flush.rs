@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use machine::Errno;
-use policy::unit::Stability;
+use policy::unit::{Class, Stability};
 
 use super::Volume;
 use super::block_set::BlockSet;
@@ -201,6 +201,8 @@ impl Volume {
             state.flushing = state.unflushed.clone();
             (std::mem::take(&mut state.unflushed), state.changes, std::mem::take(&mut state.zeroed))
         };
+        // Write-back may lead the round, but others join it: somebody waits.
+        let context = Context { class: Class::Synchronous, ..context };
         let result = self.device.perform(cpu, Request { action: Action::Flush, context }).await;
         match result {
             Ok(()) => {
