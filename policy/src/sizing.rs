@@ -47,14 +47,13 @@ pub enum Mode {
 pub struct Config {
     /// Who decides the size.
     pub mode: Mode,
-    /// At least so many bytes of the host are kept available...
+    /// At least so many bytes of the host, and of a control group's limit, are kept available...
     pub reserve_bytes_min: u64,
-    /// ...or so many thousandths of its memory, whichever is more...
+    /// ...or so many thousandths of it, whichever is more...
     pub reserve_permille: u64,
-    /// ...but no more than so many thousandths, so that a small host has a cache too.
+    /// ...but no more than so many thousandths, so that a small host or group has a cache too. A program takes a
+    /// gibibyte a second, and a processor of a shared host may stand still for some ten milliseconds.
     pub reserve_permille_max: u64,
-    /// At most so many thousandths of a control group's limit are kept free.
-    pub group_reserve_permille: u64,
     /// The cache never shrinks below so many bytes.
     pub floor_bytes: u64,
     /// The cache grows by at least so many bytes at a time, and leaves as much above the reserve. On small hosts a
@@ -71,7 +70,6 @@ impl Default for Config {
             reserve_bytes_min: 512 << 20,
             reserve_permille: 60,
             reserve_permille_max: 250,
-            group_reserve_permille: 125,
             floor_bytes: 16 << 20,
             step_bytes: 64 << 20,
             hold: Duration::from_secs(1),
@@ -130,7 +128,7 @@ impl Sizing {
             None => host,
             Some(group) => {
                 let free = i128::from(group.limit) - i128::from(group.used);
-                host.min(free - i128::from(self.group_reserve(facts.total, group.limit)))
+                host.min(free - i128::from(self.reserve(group.limit)))
             }
         }
     }
@@ -158,17 +156,13 @@ impl Sizing {
         let host = facts.total - self.reserve(facts.total);
         match facts.group {
             None => host,
-            Some(group) => host.min(group.limit - self.group_reserve(facts.total, group.limit)),
+            Some(group) => host.min(group.limit - self.reserve(group.limit)),
         }
     }
 
     fn reserve(&self, total: u64) -> u64 {
         let wanted = permille(total, self.config.reserve_permille).max(self.config.reserve_bytes_min);
         wanted.min(permille(total, self.config.reserve_permille_max)).min(total)
-    }
-
-    fn group_reserve(&self, total: u64, limit: u64) -> u64 {
-        permille(limit, self.config.group_reserve_permille).min(self.reserve(total)).min(limit)
     }
 
     fn step(&self, facts: MemoryFacts) -> u64 {

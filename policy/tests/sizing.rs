@@ -10,13 +10,9 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const SAMPLE: Duration = Duration::from_millis(50);
 
-/// As the documentation of [`Config`] states it, for the defaults.
+/// As the documentation of [`Config`] states it, for the defaults: of a host, or of a group.
 fn reserve(total: u64) -> u64 {
     (total * 60 / 1000).max(512 * MIB).min(total / 4)
-}
-
-fn group_reserve(total: u64, limit: u64) -> u64 {
-    (limit / 8).min(reserve(total))
 }
 
 prop_compose! {
@@ -34,13 +30,13 @@ prop_compose! {
 
 fn shortage(facts: MemoryFacts) -> u64 {
     let host = reserve(facts.total).saturating_sub(facts.available);
-    let group = facts.group.map_or(0, |g| (g.used + group_reserve(facts.total, g.limit)).saturating_sub(g.limit));
+    let group = facts.group.map_or(0, |g| (g.used + reserve(g.limit)).saturating_sub(g.limit));
     host.max(group)
 }
 
 fn ceiling(facts: MemoryFacts) -> u64 {
     let host = facts.total - reserve(facts.total);
-    facts.group.map_or(host, |g| host.min(g.limit - group_reserve(facts.total, g.limit)))
+    facts.group.map_or(host, |g| host.min(g.limit - reserve(g.limit)))
 }
 
 proptest! {
@@ -87,7 +83,7 @@ proptest! {
         let room = (total - others).saturating_sub(reserve(total));
         let room = limit_permille.map_or(room, |p| {
             let limit = total / 1000 * p;
-            room.min(limit - group_reserve(total, limit))
+            room.min(limit - reserve(limit))
         });
         prop_assert!(cache + 128 * MIB + MIB >= room, "only {cache} of {room}");
     }
