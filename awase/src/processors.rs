@@ -10,7 +10,7 @@ use anyhow::Context;
 use kernel::{Kernel, KernelConfig, Processor, Switches};
 use machine::linux::{self, Builder};
 use policy::unit::ProcessorId;
-use policy::{sizing, writeback};
+use policy::{idle, sizing, writeback};
 
 use crate::config::{Config, Engine, Problem, Problems, Settings};
 
@@ -21,7 +21,7 @@ const FIXED_SHARE: u64 = 10;
 pub struct Processors {
     kernel: Arc<Kernel>,
     threads: Vec<JoinHandle<()>>,
-    description: String,
+    chosen: linux::Chosen,
 }
 
 impl Processors {
@@ -32,7 +32,7 @@ impl Processors {
     pub fn start(config: &Config) -> anyhow::Result<Self> {
         let (builders, chosen) = linux::machines(&machine_config(&config.settings))
             .map_err(|error| engine_problem(error, &config.settings))?;
-        let kernel = Kernel::new(kernel_config(&config.settings, &config.switches, chosen.processors as u16))?;
+        let kernel = Kernel::new(kernel_config(&config.settings, &config.switches, chosen.cores.len() as u16))?;
         let mut starting = Vec::new();
         for (number, builder) in builders.into_iter().enumerate() {
             starting.push(start(number, builder, &kernel)?);
@@ -43,7 +43,7 @@ impl Processors {
             failure = failure.or(ready.recv().context("a processor ended while it started")?.err());
             threads.push(thread);
         }
-        let processors = Processors { kernel, threads, description: chosen.to_string() };
+        let processors = Processors { kernel, threads, chosen };
         match failure {
             None => Ok(processors),
             Some(error) => {
@@ -64,8 +64,13 @@ impl Processors {
     }
 
     /// How many, and which engine, for people.
-    pub fn description(&self) -> &str {
-        &self.description
+    pub fn description(&self) -> String {
+        self.chosen.to_string()
+    }
+
+    /// The core of each.
+    pub fn cores(&self) -> &[usize] {
+        &self.chosen.cores
     }
 
     /// Starts a task on processor `id`; its result arrives at what is returned.
@@ -141,6 +146,7 @@ fn machine_config(settings: &Settings) -> linux::Config {
             Engine::Threads => linux::Engine::Threads,
         },
         pin: true,
+        idle: idle::Config { longest: settings.idle_poll },
     }
 }
 

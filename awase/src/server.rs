@@ -113,7 +113,7 @@ impl Server {
     }
 
     /// How many processors on which engine.
-    pub fn description(&self) -> &str {
+    pub fn description(&self) -> String {
         self.processors.description()
     }
 

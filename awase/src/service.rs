@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use kernel::Processor;
-use machine::linux::net::ListeningSocket;
+use machine::linux::net::{self, ListeningSocket};
 use machine::{Connection, Errno, Listener};
 use policy::unit::ProcessorId;
 
@@ -21,6 +21,8 @@ pub struct Service {
     connections_max: u32,
     /// Connections of each processor.
     connections: Box<[AtomicU32]>,
+    /// The core of each processor.
+    cores: Box<[usize]>,
     /// Sockets on which an accept is under way.
     accepting: AtomicU32,
 }
@@ -38,6 +40,7 @@ impl Service {
             nbd,
             connections_max: limits.connections,
             connections: processors.ids().map(|_| AtomicU32::new(0)).collect(),
+            cores: processors.cores().into(),
             accepting: AtomicU32::new(0),
         })
     }
@@ -73,10 +76,13 @@ impl Service {
         self.nbd.changed().wake_all();
     }
 
-    /// Hands a new connection to the processor that has the fewest, or turns it away when there are too many.
+    /// Hands a new connection to the processor that has the fewest, of several preferably to one whose core is not the
+    /// client's. Turns it away when there are too many.
     fn place(self: &Arc<Self>, cpu: &Processor, connection: Connection) {
         let counts = || self.connections.iter().map(|count| count.load(Ordering::SeqCst));
-        let least = counts().zip(0u16..).min().map_or(0, |(_, number)| number);
+        let peer = net::peer_core(connection);
+        let shares_core = self.cores.iter().map(|&core| peer == Some(core));
+        let least = counts().zip(shares_core).zip(0u16..).min().map_or(0, |(_, number)| number);
         if counts().sum::<u32>() >= self.connections_max || self.is_stopping() {
             cpu.shutdown(connection);
             cpu.close(connection);

@@ -17,7 +17,7 @@ fn pinned_kib() -> u64 {
 
 #[test]
 fn registered_memory_is_pinned_and_withdrawn_memory_is_not() {
-    let config = Config { processors: Processors::Count(1), engine: Engine::IoUring, pin: false };
+    let config = Config { processors: Processors::Count(1), engine: Engine::IoUring, pin: false, ..Config::default() };
     let mut builders = match machines(&config) {
         Ok((builders, _)) => builders,
         Err(Error::NoIoUring(reason)) => return eprintln!("not tested, no io_uring: {reason}"),

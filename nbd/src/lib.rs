@@ -9,6 +9,7 @@ mod kept;
 mod negotiate;
 mod outbound;
 pub mod proto;
+mod rhythm;
 mod scatter;
 mod transmission;
 mod wire;

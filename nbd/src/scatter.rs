@@ -1,8 +1,8 @@
 //! Where received bytes go: headers into a buffer, payload straight into the frames that the cache will keep.
 //!
-//! What comes next is not known before it is there, so it is predicted. After reads, many small headers come in one
-//! receive. After writes of one length, a receive is laid out as payload, header, payload, header, … so that a pipeline of
-//! writes needs one receive and no copy. Where a prediction was wrong the bytes are copied to where they belong: that
+//! What comes next is not known before it is there, so it is predicted (`rhythm.rs`). Among reads, many small headers
+//! come in one receive. Where writes are expected, a receive is laid out as header, payload, header, payload, … so that a
+//! pipeline of writes needs one receive and no copy. Where a prediction was wrong the bytes are copied to where they belong: that
 //! costs time at a change of the pattern, never correctness.
 
 use std::collections::VecDeque;
@@ -13,6 +13,7 @@ use kernel::{FRAME_BYTES, Frames, Hold};
 use machine::{Segment, Segments};
 
 use crate::proto::REQUEST_BYTES;
+use crate::rhythm::{Rhythm, Shape};
 
 /// Bytes of the header buffer: a receive after reads takes up to so many.
 const BUFFER_BYTES: usize = 4096;
@@ -40,9 +41,6 @@ struct Filling {
     end: usize,
 }
 
-/// The shape of a payload: offset into the first block, and length.
-type Shape = (usize, usize);
-
 /// The receiving side of a connection's memory.
 pub struct Scatter {
     buffer: Vec<u8>,
@@ -52,15 +50,17 @@ pub struct Scatter {
     planned: Vec<Planned>,
     /// Frames that were predicted in vain, for the next time.
     spare: Frames,
-    /// The last write's shape, if the last request was a write.
-    last: Option<Shape>,
-    /// How many requests of that shape to expect. 0 after anything else.
-    depth: usize,
+    rhythm: Rhythm,
 }
 
 enum Planned {
     Buffer(Range<usize>),
     Frames { count: usize, shape: Shape },
+}
+
+/// For how many payloads of `len` bytes memory is laid out in one receive.
+fn most_expected(len: usize) -> usize {
+    if len > PREDICTED_BYTES_MAX / 2 { 0 } else { (PREDICTED_BYTES_MAX / len.max(1)).clamp(1, PREDICTED_MAX) }
 }
 
 fn frames_for((offset, len): Shape) -> usize {
@@ -76,8 +76,7 @@ impl Scatter {
             filling: None,
             planned: Vec::new(),
             spare: Frames::new(),
-            last: None,
-            depth: 0,
+            rhythm: Rhythm::default(),
         }
     }
 
@@ -90,15 +89,15 @@ impl Scatter {
         let mut segments = Segments::new();
         let mut frames = Frames::new();
         let mut headers = partial;
-        // More than were of use before would only lie idle.
-        self.spare.truncate(if self.depth == 0 { 0 } else { room });
+        let expected = self.expected();
+        // More than are of use would only lie idle.
+        self.spare.truncate(if expected.is_none_or(|(_, count)| count == 0) { 0 } else { room });
         let mut left = room;
         if let Some(filling) = &mut self.filling {
             append_segments(&mut segments, &filling.frames, filling.filled, filling.end - filling.filled);
             frames.append(&mut filling.frames);
         }
-        for _ in 0..self.depth {
-            let Some(shape) = self.last else { break };
+        for shape in expected.into_iter().flat_map(|(shape, count)| std::iter::repeat_n(shape, count)) {
             let count = frames_for(shape);
             let Some(rest) = left.checked_sub(count) else { break };
             left = rest;
@@ -111,7 +110,7 @@ impl Scatter {
             frames.append(&mut own);
             self.planned.push(Planned::Frames { count, shape });
         }
-        if self.last.is_some() {
+        if expected.is_some() {
             self.plan_header(&mut segments, &mut headers, partial);
         } else {
             self.plan_buffer(&mut segments, headers..BUFFER_BYTES);
@@ -140,7 +139,7 @@ impl Scatter {
             filling.filled += here;
             left -= here;
         }
-        let mut used = 0;
+        let (mut used, mut expected, mut most) = (0, 0, 1);
         for planned in self.planned.drain(..) {
             match planned {
                 Planned::Buffer(range) => {
@@ -154,6 +153,8 @@ impl Scatter {
                     let own: Frames = frames.by_ref().take(count).collect();
                     let here = left.min(len);
                     left -= here;
+                    expected += 1;
+                    most = most_expected(len);
                     if here > 0 {
                         used += 1;
                         let filling = Filling { frames: own, start, filled: start + here, end: start + len };
@@ -164,7 +165,7 @@ impl Scatter {
                 }
             }
         }
-        self.learn(used);
+        self.rhythm.on_landed(used, expected, most);
     }
 
     /// The next header, if it is there as a whole.
@@ -193,8 +194,7 @@ impl Scatter {
 
     /// The request was not a write.
     pub fn on_other(&mut self) {
-        self.last = None;
-        self.depth = 0;
+        self.rhythm.on_other();
     }
 
     /// Did the payload that comes next land in frames that were laid out for just that?
@@ -206,13 +206,7 @@ impl Scatter {
     /// A write's payload of `len` bytes comes next; its first byte goes `offset` bytes into the first frame. `fresh`: enough
     /// frames for it, unless it [is predicted](Self::is_predicted).
     pub fn begin_payload(&mut self, offset: usize, len: usize, fresh: Frames) {
-        let same = self.last == Some((offset, len));
-        self.last = Some((offset, len));
-        if same && self.depth == 0 && len <= PREDICTED_BYTES_MAX / 2 {
-            self.depth = 1;
-        } else if !same {
-            self.depth = 0;
-        }
+        self.rhythm.on_write((offset, len));
         if self.is_predicted(offset, len) {
             if let Some(Piece::Frames(filling)) = self.landed.pop_front() {
                 self.filling = Some(filling);
@@ -268,15 +262,9 @@ impl Scatter {
         len
     }
 
-    /// Expects more requests while all that were expected come, and fewer when not.
-    fn learn(&mut self, used: usize) {
-        let Some((_, len)) = self.last else { return };
-        if self.depth > 0 && used == self.depth {
-            let most = (PREDICTED_BYTES_MAX / len.max(1)).clamp(1, PREDICTED_MAX);
-            self.depth = (self.depth * 2).min(most);
-        } else if used * 2 < self.depth {
-            self.depth = (self.depth / 2).max(1);
-        }
+    /// The shape of the writes that are expected next, and for how many to lay out memory.
+    fn expected(&self) -> Option<(Shape, usize)> {
+        self.rhythm.expected().map(|(shape, count)| (shape, count.min(most_expected(shape.1))))
     }
 
     fn copy_out(&mut self, mut to: &mut [u8]) {

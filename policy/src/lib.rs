@@ -3,6 +3,8 @@
 //! No I/O, no clock, no thread, no lock, no randomness. One decision, one file.
 
 pub mod cache;
+pub mod early;
+pub mod idle;
 pub mod queue;
 pub mod readahead;
 pub mod sizing;

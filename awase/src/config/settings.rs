@@ -65,6 +65,8 @@ pub struct Settings {
     pub memory: Option<u64>,
     /// How processors reach the world.
     pub engine: Engine,
+    /// For how long an idle processor looks out for work before it sleeps, at most.
+    pub idle_poll: Duration,
     /// Where the server keeps what it makes by itself.
     pub data: PathBuf,
     /// Addresses on which NBD is served.
@@ -83,6 +85,7 @@ impl Default for Settings {
             processors: None,
             memory: None,
             engine: Engine::Auto,
+            idle_poll: policy::idle::Config::default().longest,
             data: "awase-data".into(),
             nbd: vec![SocketAddr::new(IpAddr::from([127, 0, 0, 1]), NBD_PORT)],
             nbd_unix: None,
@@ -146,6 +149,17 @@ pub static SETTINGS: &[Key<Settings>] = &[
             Ok(())
         },
         show: |settings| Some(format!("{:?}", settings.engine.name())),
+    },
+    Key {
+        name: "idle_poll",
+        allowed: "a time up to 10ms such as \"100us\"; \"0\" for never",
+        about: "How long an idle processor looks out for work before it sleeps, at most; less where none comes (io_uring)",
+        paper: "",
+        set: |settings, given| {
+            settings.idle_poll = given.duration(Duration::ZERO..=Duration::from_millis(10))?;
+            Ok(())
+        },
+        show: |settings| Some(format!("{:?}", show_duration(settings.idle_poll))),
     },
     Key {
         name: "data",

@@ -49,6 +49,7 @@ impl Volume {
         if self.config.read_only {
             return Ok(());
         }
+        self.on_flush_asked();
         let failures = self.failures();
         self.write_out_all(cpu, context).await;
         self.flush_device(cpu, context, failures).await
@@ -156,16 +157,12 @@ impl Volume {
     async fn join_flush(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
         let (round, lead) = {
             let mut gather = self.gather();
-            let round = Arc::clone(&gather.forming);
-            let lead = !std::mem::replace(&mut gather.running, true);
-            if lead {
-                gather.forming = Arc::default();
-            }
-            (round, lead)
+            (Arc::clone(&gather.forming), !std::mem::replace(&mut gather.running, true))
         };
         if lead && let Some(volume) = self.this.upgrade() {
-            let (here, round) = (cpu.clone(), Arc::clone(&round));
-            cpu.spawn(async move { volume.lead_flushes(&here, context, round).await });
+            let here = cpu.clone();
+            // The task has its turn after those that are ready now: who wants a flush, too, is in the first round.
+            cpu.spawn(async move { volume.lead_flushes(&here, context).await });
         }
         round.wait.until(|| *round.result()).await
     }
@@ -179,18 +176,22 @@ impl Volume {
         self.flush_once(cpu, context).await
     }
 
-    /// Flushes for `round`, then for the group that formed meanwhile, until nobody came.
-    async fn lead_flushes(&self, cpu: &Processor, context: Context, mut round: Arc<Round>) {
+    /// Flushes for those who have come, then for the group that formed meanwhile, until nobody came.
+    async fn lead_flushes(&self, cpu: &Processor, context: Context) {
         loop {
+            let round = {
+                let mut gather = self.gather();
+                if Arc::strong_count(&gather.forming) == 1 {
+                    gather.running = false;
+                    return;
+                }
+                std::mem::take(&mut gather.forming)
+            };
             let result = self.flush_once(cpu, context).await;
             *round.result() = Some(result);
             round.wait.wake_all();
-            let mut gather = self.gather();
-            if Arc::strong_count(&gather.forming) == 1 {
-                gather.running = false;
-                return;
-            }
-            round = std::mem::take(&mut gather.forming);
+            // Who wrote while the flush was under way and now wants one is in the next group, too.
+            cpu.yield_now().await;
         }
     }
 

@@ -32,6 +32,7 @@ use crate::wait::WaitList;
 use block_set::BlockSet;
 pub use extents::Extent;
 use flush::Gather;
+use write_back::Early;
 
 /// How a volume is opened.
 #[derive(Clone, Debug)]
@@ -62,6 +63,7 @@ pub struct Volume {
     /// Ranges being zeroed or discarded; loading is refused while there are any that overlap.
     barriers: AtomicU32,
     gather: Mutex<Gather>,
+    early: Mutex<Early>,
     closing: AtomicBool,
 }
 
@@ -130,6 +132,7 @@ impl Volume {
             read_ahead: Mutex::new(ReadAhead::new(read_ahead)),
             barriers: AtomicU32::new(0),
             gather: Mutex::default(),
+            early: Mutex::default(),
             closing: AtomicBool::new(false),
         });
         if !volume.config.read_only {

@@ -52,7 +52,10 @@ impl Volume {
         }
         self.mark_dirty(whole);
         match context.stability {
-            Stability::Unstable => Ok(()),
+            Stability::Unstable => {
+                self.write_early(cpu, blocks, context);
+                Ok(())
+            }
             Stability::Stable => self.write_through(cpu, blocks, context).await,
         }
     }

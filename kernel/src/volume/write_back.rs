@@ -1,8 +1,10 @@
 //! Write-back: dirty blocks trickle out, as the policy says.
 
-use std::sync::Weak;
+use std::ops::Range;
+use std::sync::{MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use policy::early::EarlyWrite;
 use policy::writeback::WriteBack;
 
 use super::Volume;
@@ -39,7 +41,57 @@ pub(super) async fn run(cpu: Processor, volume: Weak<Volume>) {
     }
 }
 
+/// What goes to the device at once because a flush will follow soon.
+#[derive(Default)]
+pub(super) struct Early {
+    policy: EarlyWrite,
+    /// Written, and not on its way yet. A task takes it when it is not empty.
+    blocks: Vec<Range<u64>>,
+}
+
 impl Volume {
+    /// Blocks have become dirty: has them written at once if a flush will follow soon, together with what else is
+    /// written before this processor turns to its other tasks.
+    pub(super) fn write_early(&self, cpu: &Processor, blocks: Range<u64>, context: Context) {
+        if !self.kernel.config().write_back.smooth {
+            return;
+        }
+        let is_first = {
+            let mut early = self.early();
+            if !early.policy.on_write() {
+                return;
+            }
+            early.blocks.push(blocks);
+            early.blocks.len() == 1
+        };
+        if is_first && let Some(volume) = self.this.upgrade() {
+            let here = cpu.clone();
+            cpu.spawn(async move { volume.start_early_writes(&here, context) });
+        }
+    }
+
+    fn start_early_writes(&self, cpu: &Processor, context: Context) {
+        let mut written = std::mem::take(&mut self.early().blocks);
+        written.sort_unstable_by_key(|blocks| blocks.start);
+        let neighbours = written.chunk_by(|before, after| before.end >= after.start);
+        for run in neighbours.filter_map(|run| Some(run.first()?.start..run.iter().map(|blocks| blocks.end).max()?)) {
+            let mut at = run.start;
+            // What is being written at present, or is no longer dirty, is left to the flush.
+            while let Claimed::Run(claim) = self.claim(at..run.end) {
+                at = claim.blocks.end;
+                self.start_write_out(cpu, claim, context);
+            }
+        }
+    }
+
+    pub(super) fn on_flush_asked(&self) {
+        self.early().policy.on_flush();
+    }
+
+    fn early(&self) -> MutexGuard<'_, Early> {
+        self.early.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Writes as many blocks as the policy asks for now, in the order of the disk, going round.
     async fn write_some(&self, cpu: &Processor, policy: &mut WriteBack) {
         let facts = self.kernel.dirty_facts();

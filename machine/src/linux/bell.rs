@@ -43,6 +43,11 @@ impl Bell {
         self.state.load(Ordering::SeqCst) != 0 && self.state.swap(0, Ordering::SeqCst) & RUNG != 0
     }
 
+    /// Did anybody ring or wake since [`take`](Self::take)?
+    pub(super) fn is_raised(&self) -> bool {
+        self.state.load(Ordering::SeqCst) != 0
+    }
+
     /// May the processor sleep now? If not, something came in since [`take`](Self::take).
     pub(super) fn park(&self) -> bool {
         self.state.compare_exchange(0, PARKED, Ordering::SeqCst, Ordering::SeqCst).is_ok()

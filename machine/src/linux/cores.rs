@@ -32,9 +32,14 @@ impl Cores {
         self.0.len()
     }
 
-    /// Pins the calling thread to the `k`th core, counted modulo their number. Returns the core's number.
+    /// The number of the `k`th core, counted modulo how many there are.
+    pub fn number(&self, k: usize) -> usize {
+        self.0[k % self.0.len()]
+    }
+
+    /// Pins the calling thread to the `k`th core. Returns the core's number.
     pub fn pin(&self, k: usize) -> Result<usize, Errno> {
-        let core = self.0[k % self.0.len()];
+        let core = self.number(k);
         set_affinity(&[core])?;
         Ok(core)
     }

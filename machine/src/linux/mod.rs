@@ -22,6 +22,7 @@ use std::time::Duration;
 
 pub use cores::Cores;
 use memory::MemoryWatch;
+use policy::idle;
 use policy::unit::{Instant, ProcessorId};
 use pool::Pool;
 use threads::Threads;
@@ -73,11 +74,13 @@ pub struct Config {
     pub engine: Engine,
     /// Is each processor's thread pinned to a core?
     pub pin: bool,
+    /// For how long a processor looks out for work before it sleeps. With io_uring.
+    pub idle: idle::Config,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Config { processors: Processors::Auto, engine: Engine::Auto, pin: true }
+        Config { processors: Processors::Auto, engine: Engine::Auto, pin: true, idle: idle::Config::default() }
     }
 }
 
@@ -88,14 +91,15 @@ pub struct Chosen {
     pub engine: Engine,
     /// Why it is not io_uring, where [`Engine::Auto`] would have preferred that.
     pub reason: Option<String>,
-    /// How many processors.
-    pub processors: usize,
+    /// The core of each processor.
+    pub cores: Vec<usize>,
 }
 
 impl fmt::Display for Chosen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plural = if self.processors == 1 { "" } else { "s" };
-        write!(f, "{} processor{plural}, {}", self.processors, self.engine)?;
+        let count = self.cores.len();
+        let plural = if count == 1 { "" } else { "s" };
+        write!(f, "{count} processor{plural}, {}", self.engine)?;
         match &self.reason {
             Some(reason) => write!(f, " (io_uring: {reason})"),
             None => Ok(()),
@@ -131,6 +135,7 @@ struct Shared {
     pool: Arc<Pool>,
     memory: MemoryWatch,
     cores: Cores,
+    idle: idle::Config,
 }
 
 /// Chooses the engine (by trying io_uring out) and returns a builder for each processor, in the order of their numbers.
@@ -142,9 +147,14 @@ pub fn machines(config: &Config) -> Result<(Vec<Builder>, Chosen), Error> {
         Processors::Count(count) => return Err(Error::Processors(count)),
     };
     let (engine, reason) = choose(config.engine)?;
-    let shared =
-        Arc::new(Shared { clock: Clock::new(), pool: Pool::new(cores.clone()), memory: MemoryWatch::new(), cores });
-    let chosen = Chosen { engine, reason: reason.clone(), processors: count };
+    let chosen = Chosen { engine, reason: reason.clone(), cores: (0..count).map(|k| cores.number(k)).collect() };
+    let shared = Arc::new(Shared {
+        clock: Clock::new(),
+        pool: Pool::new(cores.clone()),
+        memory: MemoryWatch::new(),
+        cores,
+        idle: config.idle,
+    });
     let may_fall_back = config.engine == Engine::Auto;
     let builders = (0..count).map(|k| {
         let processor = Plan {

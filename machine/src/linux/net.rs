@@ -189,6 +189,26 @@ pub(super) fn send_at_once(fd: RawFd) {
     unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, (&raw const on).cast(), len) };
 }
 
+/// On which core the peer ran last, if it is a process of this host: known for Unix sockets and for loopback. A server
+/// that shares its core takes turns with it instead of working beside it.
+pub fn peer_core(connection: Connection) -> Option<usize> {
+    // SAFETY: whoever names a connection has it open.
+    let socket = unsafe { BorrowedFd::borrow_raw(connection.0 as RawFd) };
+    if let Ok(credentials) = getsockopt::<libc::ucred>(socket, libc::SO_PEERCRED)
+        && credentials.pid > 0
+    {
+        return core_of(&std::fs::read_to_string(format!("/proc/{}/stat", credentials.pid)).ok()?);
+    }
+    let peer = TcpStream::from(socket.try_clone_to_owned().ok()?).peer_addr().ok()?;
+    let core = getsockopt::<libc::c_int>(socket, libc::SO_INCOMING_CPU).ok().filter(|_| peer.ip().is_loopback())?;
+    usize::try_from(core).ok()
+}
+
+/// The core in a `/proc/PID/stat` (proc(5)): field 39, where 2 is a name in brackets that may hold anything.
+fn core_of(stat: &str) -> Option<usize> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(39 - 3)?.parse().ok()
+}
+
 /// Ends a connection in both directions.
 pub(super) fn shutdown(connection: Connection) {
     // SAFETY: no pointer is passed. It fails when the peer was faster, which comes to the same.
@@ -227,13 +247,18 @@ fn prepare(socket: OwnedFd) -> io::Result<OwnedFd> {
 }
 
 fn option(socket: BorrowedFd<'_>, name: libc::c_int) -> Result<libc::c_int, Errno> {
-    let mut value: libc::c_int = 0;
-    let mut len = size_of_val(&value) as libc::socklen_t;
+    getsockopt(socket, name)
+}
+
+/// A socket's option of level `SOL_SOCKET`. `T` is plain integers.
+fn getsockopt<T>(socket: BorrowedFd<'_>, name: libc::c_int) -> Result<T, Errno> {
+    let mut value = std::mem::MaybeUninit::<T>::zeroed();
+    let mut len = size_of::<T>() as libc::socklen_t;
     let (fd, level) = (socket.as_raw_fd(), libc::SOL_SOCKET);
-    let into = (&raw mut value).cast();
     // SAFETY: at most `len` bytes are written to `value`.
-    syscall::check(unsafe { libc::getsockopt(fd, level, name, into, &raw mut len) })?;
-    Ok(value)
+    syscall::check(unsafe { libc::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &raw mut len) })?;
+    // SAFETY: all zeroes, and whatever was written over them, is a value of integers.
+    Ok(unsafe { value.assume_init() })
 }
 
 fn file_id(path: &Path) -> io::Result<(u64, u64)> {
@@ -274,5 +299,18 @@ fn failure(address: Address, error: &io::Error) -> NetError {
         // A path that is too long for a socket comes without an error number.
         io::ErrorKind::InvalidInput => NetError::Host { address, errno: Errno(libc::ENAMETOOLONG) },
         _ => NetError::Host { address, errno: syscall::errno(error) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::core_of;
+
+    #[test]
+    fn the_core_is_found_behind_any_name() {
+        let rest = (3..39).map(|field| field.to_string()).collect::<Vec<_>>().join(" ");
+        assert_eq!(core_of(&format!("17 (a) b) (c) {rest} 5 0 0\n")), Some(5));
+        assert_eq!(core_of("17 (cut) S 1 2"), None);
+        assert_eq!(core_of(""), None);
     }
 }

@@ -20,6 +20,7 @@ use super::syscall;
 use super::task::{Call, Step, Task};
 use super::{Shared, net, park_time};
 use crate::{Completion, Connection, Doorbell, Errno, Machine, Op, Park, Region, RegionId, Token};
+use policy::idle::LookOut;
 use policy::sizing::MemoryFacts;
 use policy::unit::{Instant, ProcessorId};
 use regions::Regions;
@@ -30,6 +31,10 @@ use slots::{SlotNo, Slots};
 const BELL: u64 = u64::MAX;
 /// `user_data` of cancellations, whose own results nobody needs.
 const CANCEL: u64 = u64::MAX - 1;
+/// Looks into the queues between two looks at the clock.
+const LOOKS_A_TIME: u32 = 16;
+/// Between two looks at the clock passes less than a microsecond, unless the host took the core away.
+const AWAY: Duration = Duration::from_micros(100);
 
 /// One processor of the io_uring engine.
 pub struct Uring {
@@ -54,6 +59,7 @@ pub struct Uring {
     refused: Vec<Completion>,
     /// Completions just taken from the ring: `user_data` and result.
     taken: Vec<(u64, i32)>,
+    look_out: LookOut,
     /// This machine is being dropped: nothing is submitted again.
     closing: bool,
 }
@@ -68,7 +74,6 @@ impl Uring {
         let _ = setup.ring.submitter().register_iowq_aff(&set);
         Ok(Uring {
             processor,
-            shared,
             ring: setup.ring,
             vectored_fixed: setup.vectored_fixed,
             missing: setup.missing,
@@ -82,6 +87,8 @@ impl Uring {
             offloaded: 0,
             refused: Vec::new(),
             taken: Vec::new(),
+            look_out: LookOut::new(shared.idle),
+            shared,
             closing: false,
         })
     }
@@ -139,6 +146,40 @@ impl Uring {
             // An error means that the kernel wants completions taken first or is short of memory: the entries stay in
             // the queue for the next time.
             let _ = self.submit();
+        }
+    }
+
+    /// Submits, and looks out for completions for as long as the policy says. Did something come?
+    fn look_out(&mut self, since: Instant, time: Option<Duration>) -> bool {
+        let span = self.look_out.span().min(time.unwrap_or(Duration::MAX));
+        // The kernel's workers are woken on this core, and would wait for us.
+        if span.is_zero() || self.slots.with_workers() > 0 {
+            return false;
+        }
+        self.submit_if_needed();
+        let mut before = self.now();
+        loop {
+            for _ in 0..LOOKS_A_TIME {
+                let queue = self.ring.submission();
+                let held_back = queue.taskrun() || queue.cq_overflow();
+                drop(queue);
+                if held_back || !self.ring.completion().is_empty() || self.bell.is_raised() {
+                    if held_back {
+                        let _ = self.submit();
+                    }
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            let now = self.now();
+            if now.since(before) >= AWAY {
+                self.look_out.on_preempted();
+                return false;
+            }
+            if now.since(since) >= span {
+                return false;
+            }
+            before = now;
         }
     }
 
@@ -246,26 +287,26 @@ impl Machine for Uring {
 
     fn enter(&mut self, park: Park, done: &mut Vec<Completion>) {
         let before = done.len();
-        let mut slept = false;
+        let mut dry = None;
         loop {
             let rung = self.bell.take();
             self.collect(done);
-            let time = if rung || done.len() > before { None } else { park_time(park, self.now()) };
-            match time {
-                Some(time) => {
-                    if self.bell.park() {
-                        self.sleep(time);
-                        slept = true;
-                    }
-                }
-                None => {
-                    // Sleeping has submitted everything.
-                    if !slept {
+            let now = self.now();
+            let time = if rung || done.len() > before { None } else { park_time(park, now) };
+            let Some(time) = time else {
+                match dry {
+                    // Waiting has submitted everything.
+                    Some(since) => self.look_out.on_work(now.since(since)),
+                    None => {
                         self.submit_if_needed();
                         self.collect(done);
                     }
-                    return;
                 }
+                return;
+            };
+            let since = *dry.get_or_insert(now);
+            if !self.look_out(since, time) && self.bell.park() {
+                self.sleep(time);
             }
         }
     }

@@ -28,7 +28,8 @@ fn forbid_io_uring() {
 fn the_thread_pool_takes_over_and_says_why() {
     let forbidden = thread::spawn(|| {
         forbid_io_uring();
-        let mut config = Config { processors: Processors::Count(1), engine: Engine::Auto, pin: false };
+        let mut config =
+            Config { processors: Processors::Count(1), engine: Engine::Auto, pin: false, ..Config::default() };
         let (mut builders, chosen) = machines(&config).expect("threads always work");
         assert_eq!(chosen.engine, Engine::Threads);
         let reason = chosen.reason.expect("a reason");
@@ -43,7 +44,7 @@ fn the_thread_pool_takes_over_and_says_why() {
 
 #[test]
 fn a_processor_whose_ring_is_refused_later_gets_threads() {
-    let config = Config { processors: Processors::Count(1), engine: Engine::Auto, pin: false };
+    let config = Config { processors: Processors::Count(1), engine: Engine::Auto, pin: false, ..Config::default() };
     let (mut builders, chosen) = machines(&config).expect("a machine");
     let builder = builders.remove(0);
     let described = thread::spawn(move || {

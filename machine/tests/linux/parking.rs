@@ -119,9 +119,9 @@ fn impossible_numbers_of_processors_are_refused() {
 
 #[test]
 fn the_engine_that_is_demanded_is_the_one_that_runs() {
-    let config = Config { processors: Processors::Count(2), engine: Engine::Threads, pin: false };
+    let config = Config { processors: Processors::Count(2), engine: Engine::Threads, pin: false, ..Config::default() };
     let (builders, chosen) = machines(&config).expect("threads always work");
-    assert_eq!((chosen.engine, chosen.processors), (Engine::Threads, 2));
+    assert_eq!((chosen.engine, chosen.cores.len()), (Engine::Threads, 2));
     for (k, builder) in builders.into_iter().enumerate() {
         let machine = builder().expect("a machine");
         assert_eq!(usize::from(machine.processor().0), k);
@@ -131,9 +131,9 @@ fn the_engine_that_is_demanded_is_the_one_that_runs() {
 
 #[test]
 fn pinned_processors_run_on_one_core_each() {
-    let config = Config { processors: Processors::Auto, engine: Engine::Auto, pin: true };
+    let config = Config { processors: Processors::Auto, engine: Engine::Auto, pin: true, ..Config::default() };
     let (builders, chosen) = machines(&config).expect("a machine");
-    assert_eq!(builders.len(), chosen.processors);
+    assert_eq!(builders.len(), chosen.cores.len());
     let threads = builders.into_iter().map(|builder| {
         thread::spawn(move || {
             let _machine = builder().expect("a machine");

@@ -31,7 +31,7 @@ pub fn with(engine: Engine, test: fn(Rig)) {
 }
 
 pub fn build(engine: Engine, count: usize) -> Result<Vec<linux::Builder>, Error> {
-    let config = Config { processors: Processors::Count(count), engine, pin: false };
+    let config = Config { processors: Processors::Count(count), engine, pin: false, ..Config::default() };
     linux::machines(&config).map(|(builders, _)| builders)
 }
 

@@ -208,3 +208,15 @@ fn a_dropped_machine_no_longer_receives_into_memory(mut rig: Rig) {
     rig.machine.close(a);
     rig.machine.close(b);
 }
+
+#[test]
+fn the_core_of_a_peer_on_this_host_is_known() {
+    let (a, _b) = pair();
+    assert!(net::peer_core(a).is_some_and(|core| core < 1024), "a Unix socket");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listening");
+    let client = std::net::TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
+    let (server, _) = listener.accept().expect("accepted");
+    std::io::Write::write_all(&mut &client, b"x").expect("sent");
+    let connection = net::adopt_connection(server.into()).expect("adopted");
+    assert!(net::peer_core(connection).is_some_and(|core| core < 1024), "loopback");
+}

@@ -18,6 +18,8 @@ pub(super) struct Slot {
     /// Is the kernel waiting for the socket to become ready, before the call is made again?
     pub(super) waiting: bool,
     under_way: bool,
+    /// Does the kernel hand the call to a worker of its own, because it may block?
+    with_worker: bool,
 }
 
 /// Where a slot is; `user_data` of its entries.
@@ -31,6 +33,7 @@ pub(super) struct Slots {
     #[expect(clippy::vec_box)]
     slots: Vec<Box<Slot>>,
     free: Vec<SlotNo>,
+    with_workers: usize,
 }
 
 impl Slots {
@@ -42,6 +45,7 @@ impl Slots {
                 message: syscall::message(&[]),
                 waiting: false,
                 under_way: false,
+                with_worker: false,
             }));
             SlotNo(self.slots.len() as u32 - 1)
         });
@@ -51,6 +55,8 @@ impl Slots {
             self.end(no);
             return Err(errno);
         }
+        slot.with_worker = matches!(slot.task.call, Call::Flush { .. } | Call::Empty { .. });
+        self.with_workers += usize::from(slot.with_worker);
         Ok(no)
     }
 
@@ -61,15 +67,22 @@ impl Slots {
     /// The operation is complete.
     pub(super) fn end(&mut self, no: SlotNo) {
         let slot = self.get(no);
+        let with_worker = std::mem::take(&mut slot.with_worker);
         slot.task.trim();
         slot.waiting = false;
         slot.under_way = false;
+        self.with_workers -= usize::from(with_worker);
         self.free.push(no);
     }
 
     /// How many operations are under way.
     pub(super) fn under_way(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+
+    /// How many of them the kernel hands to workers of its own.
+    pub(super) fn with_workers(&self) -> usize {
+        self.with_workers
     }
 
     /// Which ones.

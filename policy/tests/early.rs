@@ -1,0 +1,38 @@
+//! What writing early promises.
+
+use policy::early::EarlyWrite;
+use proptest::prelude::*;
+
+proptest! {
+    #[test]
+    fn who_flushes_after_few_writes_is_served_early_after_the_first_flush(
+        writes in 1usize..=32,
+        flushes in 1usize..20,
+        rounds in 2usize..10,
+    ) {
+        let mut early = EarlyWrite::new();
+        for round in 0..rounds {
+            let at_once = (0..writes).filter(|_| early.on_write()).count();
+            prop_assert_eq!(at_once, if round == 0 { 0 } else { writes });
+            (0..flushes).for_each(|_| early.on_flush());
+        }
+    }
+
+    #[test]
+    fn of_a_long_run_of_writes_only_the_beginning_goes_early(
+        before in prop::collection::vec(any::<bool>(), 0..100),
+        run in 33usize..1000,
+    ) {
+        let mut early = EarlyWrite::new();
+        for flush in before {
+            if flush {
+                early.on_flush();
+            } else {
+                early.on_write();
+            }
+        }
+        prop_assert!((0..run).filter(|_| early.on_write()).count() <= 32);
+        early.on_flush();
+        prop_assert!(!early.on_write(), "nor does the next run");
+    }
+}
