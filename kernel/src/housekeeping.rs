@@ -41,6 +41,22 @@ pub(crate) async fn follow_memory(cpu: Processor) {
     }
 }
 
+/// Keeps some free frames in stock, so that nobody waits for the host to provide memory (zeroed, and on a virtual machine
+/// perhaps taken from another one first: that may take a thousand times as long as to take a free frame).
+pub(crate) async fn keep_stock(cpu: Processor) {
+    let kernel = Arc::clone(cpu.kernel());
+    loop {
+        kernel.until_stock_low().await;
+        let Some(growing) = kernel.frames().begin_grow(kernel.chunks_target()) else {
+            // Its memory is still being given back.
+            cpu.sleep(SAMPLE_INTERVAL).await;
+            continue;
+        };
+        cpu.populate(growing.region()).await;
+        growing.finish();
+    }
+}
+
 /// Retires chunks until the pool will hold no more than its target, or as many as are given back at once. `leaving` are
 /// the frames of retired chunks that could not be freed yet: somebody was transferring from or into them.
 async fn shrink(cpu: &Processor, kernel: &Kernel, leaving: &mut Vec<FrameNo>) {

@@ -1,7 +1,7 @@
 //! What all processors share: frames, cache, queues, switches.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +17,12 @@ use crate::wait::WaitList;
 
 /// Frames evicted at least, when any must be: the lock and the policy's work are shared by so many.
 const EVICTIONS_MIN: usize = 32;
+
+/// Free frames in stock, as a part of the cache...
+const STOCK_SHARE: u64 = 32;
+
+/// ...and at most. Bytes.
+const STOCK_BYTES_MAX: u64 = 8 << 20;
 
 /// How often somebody who waits for memory looks again, apart from being woken.
 const MEMORY_RETRY: Duration = Duration::from_millis(1);
@@ -56,6 +62,9 @@ pub struct Kernel {
     dirty_blocks: AtomicU64,
     /// Who waits for memory or for fewer dirty blocks.
     memory_wait: WaitList,
+    /// Who takes memory from the host before it is needed.
+    stock_wait: WaitList,
+    stock_awaited: AtomicBool,
     /// Who writes back, and would do it at once when memory is short.
     write_back_wait: WaitList,
     /// Somebody waits for memory that only write-back can free.
@@ -114,6 +123,8 @@ impl Kernel {
             config,
             dirty_blocks: AtomicU64::new(0),
             memory_wait: WaitList::default(),
+            stock_wait: WaitList::default(),
+            stock_awaited: AtomicBool::new(false),
             write_back_wait: WaitList::default(),
             memory_short: AtomicU32::new(0),
             devices: Mutex::default(),
@@ -187,17 +198,37 @@ impl Kernel {
     pub fn try_allocate(&self, count: usize, into: &mut Frames) -> bool {
         loop {
             self.frames.take(count.saturating_sub(into.len()), into);
+            if self.stock_awaited.load(Ordering::Relaxed) && self.is_stock_low() {
+                self.stock_awaited.store(false, Ordering::Relaxed);
+                self.stock_wait.wake_all();
+            }
             let missing = count.saturating_sub(into.len());
             if missing == 0 {
                 return true;
             }
-            if self.frames.grow(self.chunks_target.load(Ordering::Relaxed)) {
+            if self.frames.grow(self.chunks_target()) {
                 continue;
             }
             if self.cache.evict(missing.max(EVICTIONS_MIN), &self.frames) == 0 {
                 return false;
             }
         }
+    }
+
+    /// Are fewer frames free than should be in stock, and more to be had? Not before the first are needed.
+    pub(crate) fn is_stock_low(&self) -> bool {
+        let stock = (self.cache_blocks() / STOCK_SHARE).min(STOCK_BYTES_MAX / BLOCK_BYTES);
+        let active = self.frames.chunks_active();
+        u64::from(self.frames.frames_free()) < stock && active > 0 && active < self.chunks_target()
+    }
+
+    /// Waits until there should be more in stock.
+    pub(crate) async fn until_stock_low(&self) {
+        let is_low = || {
+            self.stock_awaited.store(true, Ordering::Relaxed);
+            self.is_stock_low().then_some(())
+        };
+        self.stock_wait.until(is_low).await;
     }
 
     /// A frame full of zeroes, shared by all who need one.

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use machine::{Completion, Connection, Doorbell, Errno, Listener, Machine, Op, Park, Segments};
+use machine::{Completion, Connection, Doorbell, Errno, Listener, Machine, Op, Park, Region, Segments};
 use policy::unit::{Instant, ProcessorId};
 use slab::Slab;
 
@@ -174,6 +174,7 @@ impl Processor {
         }));
         if processor.id() == ProcessorId(0) {
             processor.spawn(housekeeping::follow_memory(processor.clone()));
+            processor.spawn(housekeeping::keep_stock(processor.clone()));
         }
         processor
     }
@@ -278,6 +279,12 @@ impl Processor {
         // SAFETY: the hold stays in `operations` until the completion, whether or not this future is dropped.
         unsafe { self.0.machine.borrow_mut().start(operation.token(), op) };
         operation.await
+    }
+
+    /// Has the host provide the memory of a region of which no page is used yet.
+    pub(crate) async fn populate(&self, region: Region) {
+        // SAFETY: nothing is transferred. It is only a hint: how it ends does not matter.
+        let _ = unsafe { self.perform(Hold::default(), Op::Populate { region }) }.await;
     }
 
     /// Accepts one connection.

@@ -75,6 +75,26 @@ fn the_cache_grows_into_free_memory_and_gives_it_back_within_a_second() {
 }
 
 #[test]
+fn memory_is_in_stock_before_it_is_needed_and_not_before_the_first_is() {
+    let world = World::new(7);
+    let (host, _volume) = boot(&world, 64 * MIB, Switches::default());
+    let kernel = Arc::clone(&host.kernel);
+    run(&world, &host, async move |cpu| {
+        cpu.sleep(Duration::from_millis(10)).await;
+        assert_eq!(kernel.frames().bytes_held(), 0, "nobody has asked for any");
+        let mut taken = Vec::new();
+        for _ in 0..300 {
+            taken.push(kernel.allocate(&cpu, 16).await);
+            cpu.sleep(Duration::from_millis(1)).await;
+            assert!(kernel.frames().frames_free() >= 16, "the next one would wait");
+        }
+        let held = kernel.frames().bytes_held();
+        let used = (300 * 16 * FRAME_BYTES) as u64;
+        assert!(held <= used + 64 * MIB / 32 + (64 << 10), "{held} held for {used}");
+    });
+}
+
+#[test]
 fn shrinking_keeps_what_is_used_often() {
     let world = World::new(2);
     let (host, volume) =

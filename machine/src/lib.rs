@@ -136,6 +136,12 @@ pub enum Op {
         /// What to look for.
         target: SeekTarget,
     },
+    /// Has the host provide the memory of a region of which no page is used yet, so that nobody who uses it later waits
+    /// for that. Only a hint. Result: 0.
+    Populate {
+        /// Which memory.
+        region: Region,
+    },
     /// Accepts one connection. Result: the [`Connection`].
     Accept {
         /// On which socket.

@@ -1,12 +1,13 @@
 //! Which share of the dirty blocks to write now, so that there is never a sync storm (WS-2).
 //!
 //! A kernel that writes everything every 30 s makes the disk stand still for others when many buffers are dirty. Here
-//! blocks trickle out, oldest first, just fast enough that each is written by the age at which it should be. More dirty
-//! blocks than a share of the cache raise the rate smoothly, without bound towards the limit at which writers wait.
+//! blocks trickle out, oldest first, just fast enough that each is written by the age at which it should be. Dirty blocks
+//! beyond a share of the cache, or beyond what a disk writes in some tenths of a second, are caught up with; the rate rises
+//! smoothly with them, without bound towards the limit at which writers wait.
 
 use std::time::Duration;
 
-use crate::unit::Instant;
+use crate::unit::{BLOCK_BYTES, Instant};
 
 /// When dirty blocks are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +20,10 @@ pub struct Config {
     pub age: Duration,
     /// Above so many thousandths of the cache, blocks are written faster than their age demands.
     pub background_permille: u32,
+    /// ...or above so many blocks, whichever is less: who flushes then does not wait for all that a large cache holds.
+    pub background_blocks_max: u64,
+    /// What is above the background is written within about so long.
+    pub catch_up: Duration,
     /// Above so many thousandths of the cache, writers wait.
     pub limit_permille: u32,
 }
@@ -30,6 +35,8 @@ impl Default for Config {
             interval: Duration::from_secs(30),
             age: Duration::from_secs(30),
             background_permille: 100,
+            background_blocks_max: (128 << 20) / BLOCK_BYTES,
+            catch_up: Duration::from_millis(250),
             limit_permille: 400,
         }
     }
@@ -119,7 +126,7 @@ impl WriteBack {
     /// in one tick, nothing in the next.
     fn pressed(&self, elapsed_s: f64, facts: DirtyFacts) -> u64 {
         let dirty = facts.dirty_blocks;
-        if dirty <= share(facts.cache_blocks, self.config.background_permille) {
+        if dirty <= self.background(facts) {
             return 0;
         }
         let (mut low, mut high) = (0, dirty);
@@ -134,17 +141,18 @@ impl WriteBack {
         low
     }
 
-    /// Blocks a second when `dirty` are dirty: as the age demands up to the background, rising from there, without
-    /// bound at the limit.
+    /// Blocks a second when `dirty` are dirty: as the age demands up to the background, with what is above it from there,
+    /// without bound at the limit.
     fn rate(&self, facts: DirtyFacts, dirty: u64) -> f64 {
-        let background = share(facts.cache_blocks, self.config.background_permille);
+        let background = self.background(facts);
         let limit = self.limit(facts).max(background + 1);
         if dirty >= limit {
             return f64::INFINITY;
         }
         let left = (limit - dirty) as f64 / (limit - background) as f64;
         let part = left.min(1.0);
-        dirty as f64 / (self.age_s() * part * part)
+        let excess = dirty.saturating_sub(background) as f64;
+        (dirty as f64 / self.age_s() + excess / self.config.catch_up.as_secs_f64().max(1e-3)) / (part * part)
     }
 
     fn storm(&mut self, now: Instant, facts: DirtyFacts) -> u64 {
@@ -166,6 +174,10 @@ impl WriteBack {
             }
         }
         0
+    }
+
+    fn background(&self, facts: DirtyFacts) -> u64 {
+        share(facts.cache_blocks, self.config.background_permille).min(self.config.background_blocks_max)
     }
 
     fn limit(&self, facts: DirtyFacts) -> u64 {

@@ -6,6 +6,7 @@
 
 mod pool;
 mod region;
+mod reserve;
 
 use std::fmt;
 

@@ -12,6 +12,7 @@ use machine::{Machine, RegionId};
 use policy::unit::ProcessorId;
 
 use super::region::RegionLog;
+use super::reserve::reserve;
 use super::{FRAME_BYTES, FrameRef, Frames};
 
 /// Names a frame of the pool.
@@ -59,6 +60,8 @@ struct Meta {
 enum ChunkState {
     /// No memory behind it.
     Empty,
+    /// The host is providing its memory.
+    Growing,
     Active,
     /// Its frames are being freed, none is handed out; counts the free ones.
     Retiring {
@@ -141,6 +144,11 @@ impl FramePool {
     /// Takes another chunk from the host, if the pool holds fewer than `chunks_max`. Tells whether it did.
     pub fn grow(&self, chunks_max: u32) -> bool {
         self.shared.grow(chunks_max)
+    }
+
+    /// As [`FramePool::grow`], in two steps: between them, the host provides the memory.
+    pub(crate) fn begin_grow(&self, chunks_max: u32) -> Option<Growing<'_>> {
+        self.shared.begin_grow(chunks_max).map(|chunk| Growing { pool: &self.shared, chunk })
     }
 
     /// The largest number of chunks that it may ever hold.
@@ -226,6 +234,31 @@ impl FramePool {
     pub(crate) fn follow_regions(&self, seen: u64, id: ProcessorId, machine: &mut dyn Machine) -> u64 {
         let shared = &*self.shared;
         shared.regions.follow(seen, id, machine, |chunk| shared.region(chunk), |chunk| shared.give_back(chunk))
+    }
+}
+
+/// A chunk that the pool is about to have. Dropped, it is not.
+pub(crate) struct Growing<'a> {
+    pool: &'a Shared,
+    chunk: u32,
+}
+
+impl Growing<'_> {
+    /// Its memory.
+    pub(crate) fn region(&self) -> machine::Region {
+        self.pool.region(self.chunk)
+    }
+
+    /// Its frames may be taken.
+    pub(crate) fn finish(self) {
+        self.pool.end_grow(self.chunk);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Growing<'_> {
+    fn drop(&mut self) {
+        self.pool.abandon_grow(self.chunk);
     }
 }
 
@@ -367,21 +400,35 @@ impl Shared {
     }
 
     fn grow(&self, chunks_max: u32) -> bool {
+        self.begin_grow(chunks_max).map(|chunk| self.end_grow(chunk)).is_some()
+    }
+
+    fn begin_grow(&self, chunks_max: u32) -> Option<u32> {
         let mut chunks = self.chunks();
         if self.chunks_active.load(Ordering::Relaxed) >= chunks_max {
-            return false;
+            return None;
         }
-        let Some(chunk) = chunks.iter().position(|c| *c == ChunkState::Empty) else { return false };
-        chunks[chunk] = ChunkState::Active;
+        let chunk = chunks.iter().position(|c| *c == ChunkState::Empty)?;
+        chunks[chunk] = ChunkState::Growing;
         self.chunks_active.fetch_add(1, Ordering::Relaxed);
+        Some(chunk as u32)
+    }
+
+    fn end_grow(&self, chunk: u32) {
+        let mut chunks = self.chunks();
+        chunks[chunk as usize] = ChunkState::Active;
         if self.config.register {
-            self.regions.offer(chunk as u32);
+            self.regions.offer(chunk);
         }
-        let first = chunk as u32 * self.frames_a_chunk;
+        let first = chunk * self.frames_a_chunk;
         // In reverse: the list is taken from its end, and neighbours in memory make short vectors.
         self.list(LIST.get()).extend((first..first + self.frames_a_chunk).rev());
         self.frames_free.fetch_add(self.frames_a_chunk, Ordering::Relaxed);
-        true
+    }
+
+    fn abandon_grow(&self, chunk: u32) {
+        self.chunks()[chunk as usize] = ChunkState::Empty;
+        self.chunks_active.fetch_sub(1, Ordering::SeqCst);
     }
 
     fn retire(&self) -> Option<Vec<FrameNo>> {
@@ -430,28 +477,4 @@ impl Drop for Shared {
             libc::munmap(self.metas.cast(), frames * size_of::<Meta>());
         }
     }
-}
-
-/// Reserves `len` bytes of zeroed, unused memory whose address is a multiple of `align`.
-fn reserve(len: usize, align: usize) -> std::io::Result<*mut u8> {
-    let prot = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a fresh anonymous mapping touches nobody's memory.
-    let raw = unsafe { libc::mmap(ptr::null_mut(), len + align, prot, flags, -1, 0) };
-    if raw == libc::MAP_FAILED {
-        return Err(std::io::Error::last_os_error());
-    }
-    let start = raw as usize;
-    let aligned = start.next_multiple_of(align);
-    let end = (aligned + len).next_multiple_of(4096);
-    // SAFETY: head and tail of the mapping just made, which nobody has seen.
-    unsafe {
-        if aligned > start {
-            libc::munmap(raw, aligned - start);
-        }
-        if start + len + align > end {
-            libc::munmap(end as *mut libc::c_void, start + len + align - end);
-        }
-    }
-    Ok(aligned as *mut u8)
 }

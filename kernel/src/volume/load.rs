@@ -2,9 +2,10 @@
 
 use std::cell::Cell;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use machine::Errno;
-use policy::unit::{ByteRange, Class};
+use policy::unit::{BLOCK_BYTES, ByteRange, Class};
 use smallvec::SmallVec;
 
 use super::Volume;
@@ -13,6 +14,9 @@ use crate::frame::{FrameRef, Frames};
 use crate::processor::Processor;
 use crate::request::{Action, Context, JobId, Request};
 use crate::wait::join_all;
+
+/// Nothing is read ahead while readers wait for so many blocks.
+const READ_AHEAD_BESIDE_MAX: u64 = (2 << 20) / BLOCK_BYTES;
 
 /// What a look into the cache found for a run of blocks.
 #[derive(Default)]
@@ -46,6 +50,7 @@ impl Volume {
         self.check(range)?;
         let blocks = range.blocks();
         self.note_read(cpu, blocks.clone());
+        let _waits = Waits::new(self, blocks.end - blocks.start);
         self.load(cpu, blocks, context).await
     }
 
@@ -66,9 +71,11 @@ impl Volume {
     /// Tells the read-ahead policy of a read, and fetches what it asks for.
     fn note_read(&self, cpu: &Processor, blocks: Range<u64>) {
         let Some(ahead) = self.read_ahead().on_read(blocks) else { return };
-        let last = self.facts.size.div_ceil(policy::unit::BLOCK_BYTES);
+        let last = self.facts.size.div_ceil(BLOCK_BYTES);
         let ahead = ahead.start.min(last)..ahead.end.min(last);
-        if ahead.is_empty() || self.kernel.is_memory_short() {
+        // Readers who ask for so much at a time keep the disk busy by themselves.
+        let is_busy = self.blocks_awaited.load(Ordering::Relaxed) >= READ_AHEAD_BESIDE_MAX;
+        if ahead.is_empty() || is_busy || self.kernel.is_memory_short() {
             return;
         }
         // What is fetched in advance must not push out what it was fetched beside.
@@ -210,11 +217,30 @@ impl Volume {
         let range = self.bytes_of(load.blocks.clone());
         let action = Action::Read(range, load.frames.clone());
         let result = self.device.perform(cpu, Request { action, context }).await;
-        if result.is_ok() && !range.len.is_multiple_of(policy::unit::BLOCK_BYTES) {
+        if result.is_ok() && !range.len.is_multiple_of(BLOCK_BYTES) {
             load.zero_beyond_end(range.len);
         }
         load.settle(result.is_ok());
         result
+    }
+}
+
+/// A reader who waits for blocks.
+struct Waits<'a> {
+    volume: &'a Volume,
+    blocks: u64,
+}
+
+impl<'a> Waits<'a> {
+    fn new(volume: &'a Volume, blocks: u64) -> Self {
+        volume.blocks_awaited.fetch_add(blocks, Ordering::Relaxed);
+        Waits { volume, blocks }
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.volume.blocks_awaited.fetch_sub(self.blocks, Ordering::Relaxed);
     }
 }
 
@@ -254,7 +280,7 @@ impl Load<'_> {
     /// What lies beyond the end of the device in its last block reads as zeroes.
     fn zero_beyond_end(&self, len: u64) {
         if let Some(last) = self.frames.last() {
-            let from = (len % policy::unit::BLOCK_BYTES) as usize;
+            let from = (len % BLOCK_BYTES) as usize;
             // SAFETY: the frame is being loaded: nobody reads it before `settle`.
             unsafe { last.as_ptr().add(from).write_bytes(0, crate::frame::FRAME_BYTES - from) };
         }

@@ -18,7 +18,7 @@ mod zero;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use machine::Errno;
@@ -60,6 +60,8 @@ pub struct Volume {
     /// There is something dirty.
     dirtied: WaitList,
     read_ahead: Mutex<ReadAhead>,
+    /// Blocks for which readers wait.
+    blocks_awaited: AtomicU64,
     /// Ranges being zeroed or discarded; loading is refused while there are any that overlap.
     barriers: AtomicU32,
     gather: Mutex<Gather>,
@@ -130,6 +132,7 @@ impl Volume {
             settled: WaitList::default(),
             dirtied: WaitList::default(),
             read_ahead: Mutex::new(ReadAhead::new(read_ahead)),
+            blocks_awaited: AtomicU64::new(0),
             barriers: AtomicU32::new(0),
             gather: Mutex::default(),
             early: Mutex::default(),

@@ -5,6 +5,7 @@ use std::sync::{MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use policy::early::EarlyWrite;
+use policy::unit::BLOCK_BYTES;
 use policy::writeback::WriteBack;
 
 use super::Volume;
@@ -18,7 +19,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// After a write failed, write-back waits so long before it tries again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Beyond this part of the cache, what is unflushed is flushed though more is to be written.
+/// Beyond this part of the cache as it is, what is unflushed is flushed though more is to be written.
 const UNFLUSHED_SHARE: u64 = 8;
 
 /// Writes of one volume under way for write-back, at most. The queue decides which of them the disk gets.
@@ -134,7 +135,7 @@ impl Volume {
             let state = self.state();
             (state.unflushed.len(), state.dirty.is_empty() && state.under_way.is_empty())
         };
-        let much = unflushed > self.kernel.cache_blocks() / UNFLUSHED_SHARE;
+        let much = unflushed > self.kernel.frames().bytes_held() / BLOCK_BYTES / UNFLUSHED_SHARE;
         if unflushed == 0 || !(idle || much || self.kernel.is_memory_short()) {
             return;
         }

@@ -63,6 +63,10 @@ pub(super) enum Call {
         at: u64,
         target: SeekTarget,
     },
+    Populate {
+        base: usize,
+        len: usize,
+    },
     Accept {
         fd: RawFd,
     },
@@ -147,6 +151,7 @@ impl Task {
                 zeroes_are_written: false,
             },
             Op::Seek { file, at, target } => Call::Seek { fd: file::descriptor(*file), at: at.0, target: *target },
+            Op::Populate { region } => Call::Populate { base: region.base.expose_provenance(), len: region.len },
             Op::Accept { listener } => Call::Accept { fd: listener.0 as RawFd },
             Op::Receive { connection, into } => {
                 self.gather(into);

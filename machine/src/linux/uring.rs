@@ -102,7 +102,7 @@ impl Uring {
                 let task = std::mem::replace(&mut slot.task, Task::idle());
                 self.slots.end(no);
                 self.offloaded += 1;
-                // SAFETY: what io_uring lacks (seeks) has no memory.
+                // SAFETY: what is not for io_uring (seeks, providing memory) transfers nothing.
                 unsafe { self.shared.pool.submit(task, &self.inbox) };
             }
         }

@@ -210,6 +210,7 @@ impl Inner {
         };
         operation.state = OpState::UnderWay;
         match operation.op {
+            Op::Populate { .. } => self.complete(of, Ok(0)),
             Op::Accept { listener } => self.submit_accept(of, listener),
             Op::Receive { connection, .. } => self.submit_receive(of, connection),
             Op::Send { connection, .. } => self.submit_send(of, connection),

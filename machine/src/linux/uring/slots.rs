@@ -121,7 +121,7 @@ impl Slot {
                 self.message = syscall::message(vectors);
                 send(fd, vectors, &self.message)
             }
-            Call::Seek { .. } => return None,
+            Call::Seek { .. } | Call::Populate { .. } => return None,
         })
     }
 }

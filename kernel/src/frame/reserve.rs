@@ -1,0 +1,27 @@
+//! Address space of the host.
+
+use std::ptr;
+
+/// Reserves `len` bytes of zeroed, unused memory whose address is a multiple of `align`.
+pub(super) fn reserve(len: usize, align: usize) -> std::io::Result<*mut u8> {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a fresh anonymous mapping touches nobody's memory.
+    let raw = unsafe { libc::mmap(ptr::null_mut(), len + align, prot, flags, -1, 0) };
+    if raw == libc::MAP_FAILED {
+        return Err(std::io::Error::last_os_error());
+    }
+    let start = raw as usize;
+    let aligned = start.next_multiple_of(align);
+    let end = (aligned + len).next_multiple_of(4096);
+    // SAFETY: head and tail of the mapping just made, which nobody has seen.
+    unsafe {
+        if aligned > start {
+            libc::munmap(raw, aligned - start);
+        }
+        if start + len + align > end {
+            libc::munmap(end as *mut libc::c_void, start + len + align - end);
+        }
+    }
+    Ok(aligned as *mut u8)
+}
