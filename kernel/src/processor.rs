@@ -15,6 +15,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use machine::{Completion, Connection, Doorbell, Errno, Listener, Machine, Op, Park, Region, Segments};
+use policy::quantum::Quantum;
 use policy::unit::{Instant, ProcessorId};
 use slab::Slab;
 
@@ -48,6 +49,9 @@ struct Inner {
     completions: RefCell<Vec<Completion>>,
     regions_seen: Cell<u64>,
     serial: Cell<u64>,
+    quantum: RefCell<Quantum>,
+    /// Requests of clients since the quantum was asked last.
+    requests: Cell<u64>,
 }
 
 struct Task {
@@ -171,6 +175,8 @@ impl Processor {
             completions: RefCell::default(),
             regions_seen: Cell::new(0),
             serial: Cell::new(0),
+            quantum: RefCell::new(Quantum::new(kernel.switches().quantum)),
+            requests: Cell::new(0),
         }));
         if processor.id() == ProcessorId(0) {
             processor.spawn(housekeeping::follow_memory(processor.clone()));
@@ -328,6 +334,11 @@ impl Processor {
         self.machine(|m| m.close(connection));
     }
 
+    /// A request of a client has come in.
+    pub fn count_request(&self) {
+        self.0.requests.set(self.0.requests.get() + 1);
+    }
+
     /// Runs until [`Mailbox::stop`].
     pub fn run(&self) {
         while !self.0.mailbox.stopping.load(Ordering::SeqCst) {
@@ -370,6 +381,7 @@ impl Processor {
     fn enter(&self) {
         let mut park = Park::No;
         if self.0.ready.borrow().is_empty() {
+            self.wait_for_quantum();
             self.0.mailbox.parked.store(true, Ordering::SeqCst);
             if !self.0.mailbox.has_post.load(Ordering::SeqCst) {
                 park = Park::Until(self.0.timers.borrow().peek().map(|Reverse(timer)| timer.at));
@@ -386,6 +398,14 @@ impl Processor {
             self.0.operations.complete(completion);
         }
         self.0.completions.replace(done);
+    }
+
+    /// Lets completions gather, if that serves more (OLTP-1).
+    fn wait_for_quantum(&self) {
+        let quantum = self.0.quantum.borrow_mut().on_turn(self.now(), self.0.requests.take());
+        if !quantum.is_zero() {
+            self.machine(|machine| machine.pause(quantum));
+        }
     }
 
     fn take_post(&self) {

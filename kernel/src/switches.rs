@@ -1,6 +1,6 @@
 //! One switch for each technique of the papers, on by default, to see what it is worth.
 
-use policy::readahead;
+use policy::{quantum, readahead};
 
 /// The switches.
 #[derive(Clone, Debug)]
@@ -19,6 +19,8 @@ pub struct Switches {
     pub read_ahead: readahead::Mode,
     /// Flushes that come while one is under way share the next one (WS-5).
     pub flush_gathering: bool,
+    /// Completions are taken together (OLTP-1).
+    pub quantum: quantum::Mode,
     /// Devices read and write frames themselves; off: through a buffer mapped for each I/O (UIO).
     pub unmapped_io: bool,
     /// Frames lie in huge pages.
@@ -37,6 +39,7 @@ impl Default for Switches {
             priority: true,
             read_ahead: readahead::Config::default().mode,
             flush_gathering: true,
+            quantum: quantum::Mode::Adaptive,
             unmapped_io: true,
             huge_pages: true,
             registered_buffers: true,

@@ -7,6 +7,7 @@
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use policy::sizing::MemoryFacts;
 use policy::unit::{ByteOffset, Instant, ProcessorId, Stability};
@@ -246,6 +247,9 @@ pub trait Machine {
     /// Submits what was started, and appends to `done` what is complete; parks first if told to and nothing is.
     /// A simulated machine never parks: it notes until when it would have and returns.
     fn enter(&mut self, park: Park, done: &mut Vec<Completion>);
+
+    /// Lets a short time pass without taking completions. Less where it does not matter: a simulated machine goes on.
+    fn pause(&mut self, time: Duration);
 
     /// Ends a connection in both directions. Operations under way on it complete soon, the peer sees the end.
     fn shutdown(&mut self, connection: Connection);

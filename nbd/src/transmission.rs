@@ -101,6 +101,7 @@ impl Inbound<'_> {
             if request.kind == cmd::DISC {
                 return Ok(());
             }
+            self.cpu.count_request();
             let verdict = commands.check(&request);
             let payload =
                 u64::from(if request.kind == cmd::READ || request.kind == cmd::WRITE { request.len } else { 0 });

@@ -1,9 +1,11 @@
 //! The switches: one for each technique of the papers. The only table of them; README, help and reference follow it.
 
 use kernel::Switches;
-use policy::readahead;
+use std::time::Duration;
 
-use super::given::{Given, Refusal};
+use policy::{quantum, readahead};
+
+use super::given::{Given, Refusal, show_duration};
 use super::key::Key;
 
 /// The most blocks that may be read ahead: 16 MiB.
@@ -62,6 +64,31 @@ pub static SWITCHES: &[Key<Switches>] = &[
         },
     },
     on_off!(flush_gathering, "WS-5", "Flushes that arrive while one is under way share the next one"),
+    Key {
+        name: "quantum",
+        allowed: "\"adaptive\", \"off\", or a time up to 100ms such as \"24ms\"",
+        about: "Completions are taken together after a while; adaptive: where that serves more requests",
+        paper: "OLTP-1",
+        set: |switches, given| {
+            switches.quantum = match given {
+                Given::Text(text) if text == "adaptive" => quantum::Mode::Adaptive,
+                Given::Text(text) if text == "off" => quantum::Mode::Off,
+                Given::Boolean(false) => quantum::Mode::Off,
+                _ => {
+                    let range = Duration::from_micros(1)..=Duration::from_millis(100);
+                    quantum::Mode::Fixed { quantum: given.duration(range)? }
+                }
+            };
+            Ok(())
+        },
+        show: |switches| {
+            Some(match switches.quantum {
+                quantum::Mode::Adaptive => "\"adaptive\"".into(),
+                quantum::Mode::Off => "\"off\"".into(),
+                quantum::Mode::Fixed { quantum } => format!("{:?}", show_duration(quantum)),
+            })
+        },
+    },
     on_off!(
         unmapped_io,
         "UIO",

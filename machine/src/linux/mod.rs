@@ -226,6 +226,14 @@ impl Clock {
     }
 }
 
+/// Lets time pass. Sleeping for so short a time would take longer.
+fn pause(clock: &Clock, time: Duration) {
+    let end = clock.now() + time;
+    while clock.now() < end {
+        std::hint::spin_loop();
+    }
+}
+
 /// For how long a processor may sleep: not at all (`None`), or until it is woken (`Some(None)`), at most for a while.
 fn park_time(park: Park, now: Instant) -> Option<Option<Duration>> {
     match park {

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::bell::Bell;
 use super::epoll::Epoll;
@@ -10,7 +11,7 @@ use super::net;
 use super::pool::Inbox;
 use super::syscall;
 use super::task::{Step, Task};
-use super::{Shared, park_time};
+use super::{Shared, park_time, pause};
 use crate::{Completion, Connection, Doorbell, Errno, Machine, Op, Park, Region, RegionId, Token};
 use policy::sizing::MemoryFacts;
 use policy::unit::{Instant, ProcessorId};
@@ -105,6 +106,10 @@ impl Machine for Threads {
                 slept = true;
             }
         }
+    }
+
+    fn pause(&mut self, time: Duration) {
+        pause(&self.shared.clock, time);
     }
 
     fn shutdown(&mut self, connection: Connection) {

@@ -18,7 +18,7 @@ use super::bell::Bell;
 use super::pool::Inbox;
 use super::syscall;
 use super::task::{Call, Step, Task};
-use super::{Shared, net, park_time};
+use super::{Shared, net, park_time, pause};
 use crate::{Completion, Connection, Doorbell, Errno, Machine, Op, Park, Region, RegionId, Token};
 use policy::idle::LookOut;
 use policy::sizing::MemoryFacts;
@@ -309,6 +309,10 @@ impl Machine for Uring {
                 self.sleep(time);
             }
         }
+    }
+
+    fn pause(&mut self, time: Duration) {
+        pause(&self.shared.clock, time);
     }
 
     fn shutdown(&mut self, connection: Connection) {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use policy::sizing::MemoryFacts;
 use policy::unit::{Instant, ProcessorId};
@@ -133,6 +134,8 @@ impl Machine for SimMachine {
     fn enter(&mut self, park: Park, done: &mut Vec<Completion>) {
         self.if_alive(|inner| inner.enter(self.index, park, done));
     }
+
+    fn pause(&mut self, _time: Duration) {}
 
     fn shutdown(&mut self, connection: Connection) {
         self.if_alive(|inner| {
