@@ -114,7 +114,7 @@ pub fn comparison() -> Vec<Workload> {
         unit,
         contenders: peers.iter().map(|peer| Contender { label: peer.label(), peer: peer.clone() }).collect(),
         image: Image::Small,
-        memory: Memory::Mib(2048),
+        memory: Memory::Auto,
         cache,
         client,
     };
@@ -365,6 +365,18 @@ static TECHNIQUES: &[Technique] = &[
         memory: Memory::Mib(2048),
         cache: Cache::Cold,
         client: Client::Fio { before: &[], jobs: &[Job { connections: 4, ..SYNCHRONOUS }] },
+    },
+    Technique {
+        name: "quantum",
+        title: "4 KiB random read, 32 in flight, cached",
+        about: "",
+        unit: Unit::RequestsASecond,
+        on: &["--switch", "quantum=adaptive"],
+        off: &["--switch", "quantum=off"],
+        image: Image::Small,
+        memory: Memory::Mib(2048),
+        cache: Cache::Filled,
+        client: READS,
     },
     Technique {
         name: "unmapped_io",

@@ -9,10 +9,10 @@ use policy::cache::Kind;
 use policy::unit::{BLOCK_BYTES, DeviceId, ProcessorId};
 
 use crate::cache::Cache;
-use crate::frame::{FramePool, FrameRef, Frames, PoolConfig};
+use crate::frame::{FramePool, FrameRef, Frames, HUGE_PAGE_BYTES, PoolConfig, huge_pages_are_cheap};
 use crate::processor::{Mailbox, Processor};
 use crate::queue::DiskQueue;
-use crate::switches::Switches;
+use crate::switches::{HugePages, Switches};
 use crate::wait::WaitList;
 
 /// Frames evicted at least, when any must be: the lock and the policy's work are shared by so many.
@@ -22,7 +22,7 @@ const EVICTIONS_MIN: usize = 32;
 const STOCK_SHARE: u64 = 32;
 
 /// ...and at most. Bytes.
-const STOCK_BYTES_MAX: u64 = 8 << 20;
+const STOCK_BYTES_MAX: u64 = 4 << 20;
 
 /// How often somebody who waits for memory looks again, apart from being woken.
 const MEMORY_RETRY: Duration = Duration::from_millis(1);
@@ -107,7 +107,11 @@ impl Kernel {
         let frames = FramePool::new(PoolConfig {
             bytes_max,
             chunk_bytes: chunk,
-            huge_pages: config.switches.huge_pages,
+            huge_pages: match config.switches.huge_pages {
+                HugePages::Auto => chunk >= HUGE_PAGE_BYTES && huge_pages_are_cheap(),
+                HugePages::On => true,
+                HugePages::Off => false,
+            },
             register: config.switches.registered_buffers,
             processors: config.processors,
         })
@@ -329,5 +333,5 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A huge page, or as many as keep the number of chunks within what can be registered.
 fn chunk_bytes_for(memory_max: u64) -> u64 {
     let least = memory_max.div_ceil(crate::frame::CHUNKS_MAX).next_power_of_two();
-    least.max(crate::frame::HUGE_PAGE_BYTES)
+    least.max(HUGE_PAGE_BYTES)
 }

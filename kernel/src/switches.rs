@@ -2,6 +2,18 @@
 
 use policy::{quantum, readahead};
 
+/// Do frames lie in huge pages?
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HugePages {
+    /// Where the host provides them as cheaply as small ones.
+    #[default]
+    Auto,
+    /// Where the host has them.
+    On,
+    /// No.
+    Off,
+}
+
 /// The switches.
 #[derive(Clone, Debug)]
 pub struct Switches {
@@ -24,7 +36,7 @@ pub struct Switches {
     /// Devices read and write frames themselves; off: through a buffer mapped for each I/O (UIO).
     pub unmapped_io: bool,
     /// Frames lie in huge pages.
-    pub huge_pages: bool,
+    pub huge_pages: HugePages,
     /// Frames are registered with the host.
     pub registered_buffers: bool,
 }
@@ -41,7 +53,7 @@ impl Default for Switches {
             flush_gathering: true,
             quantum: quantum::Mode::Adaptive,
             unmapped_io: true,
-            huge_pages: true,
+            huge_pages: HugePages::Auto,
             registered_buffers: true,
         }
     }

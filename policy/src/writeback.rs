@@ -2,7 +2,7 @@
 //!
 //! A kernel that writes everything every 30 s makes the disk stand still for others when many buffers are dirty. Here
 //! blocks trickle out, oldest first, just fast enough that each is written by the age at which it should be. Dirty blocks
-//! beyond a share of the cache, or beyond what a disk writes in some tenths of a second, are caught up with; the rate rises
+//! beyond a share of the cache, or beyond what a disk writes in a second or so, are caught up with; the rate rises
 //! smoothly with them, without bound towards the limit at which writers wait.
 
 use std::time::Duration;
@@ -35,8 +35,8 @@ impl Default for Config {
             interval: Duration::from_secs(30),
             age: Duration::from_secs(30),
             background_permille: 100,
-            background_blocks_max: (128 << 20) / BLOCK_BYTES,
-            catch_up: Duration::from_millis(250),
+            background_blocks_max: (1 << 30) / BLOCK_BYTES,
+            catch_up: Duration::from_secs(1),
             limit_permille: 400,
         }
     }

@@ -1,6 +1,6 @@
 //! The switches: one for each technique of the papers. The only table of them; README, help and reference follow it.
 
-use kernel::Switches;
+use kernel::{HugePages, Switches};
 use std::time::Duration;
 
 use policy::{quantum, readahead};
@@ -94,7 +94,32 @@ pub static SWITCHES: &[Key<Switches>] = &[
         "UIO",
         "Devices transfer cache frames themselves; off: through a buffer mapped before and unmapped after each I/O"
     ),
-    on_off!(huge_pages, "UIO", "Frames lie in huge pages where the host has them"),
+    Key {
+        name: "huge_pages",
+        allowed: "\"auto\", true, false",
+        about: "Frames lie in huge pages where the host has them; auto: where it provides them as cheaply as small ones",
+        paper: "UIO",
+        set: |switches, given| {
+            switches.huge_pages = match given {
+                Given::Text(text) if text == "auto" => HugePages::Auto,
+                _ => {
+                    if given.boolean()? {
+                        HugePages::On
+                    } else {
+                        HugePages::Off
+                    }
+                }
+            };
+            Ok(())
+        },
+        show: |switches| {
+            Some(match switches.huge_pages {
+                HugePages::Auto => "\"auto\"".into(),
+                HugePages::On => "true".into(),
+                HugePages::Off => "false".into(),
+            })
+        },
+    },
     on_off!(registered_buffers, "UIO", "Frames are registered with io_uring once, not pinned for each I/O"),
 ];
 

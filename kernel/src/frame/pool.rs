@@ -115,10 +115,9 @@ impl FramePool {
         let frames = config.bytes_max / FRAME_BYTES as u64;
         let base = reserve(config.bytes_max as usize, config.chunk_bytes.min(HUGE_PAGE_BYTES) as usize)?;
         let metas = reserve(frames as usize * size_of::<Meta>(), 4096)?.cast();
-        if config.huge_pages {
-            // SAFETY: our own fresh mapping. Failure only means small pages.
-            unsafe { libc::madvise(base.cast(), config.bytes_max as usize, libc::MADV_HUGEPAGE) };
-        }
+        let advice = if config.huge_pages { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
+        // SAFETY: our own fresh mapping. Failure only means the host's default.
+        unsafe { libc::madvise(base.cast(), config.bytes_max as usize, advice) };
         let chunks = (config.bytes_max / config.chunk_bytes) as usize;
         Ok(FramePool {
             shared: Box::new(Shared {
