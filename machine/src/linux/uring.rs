@@ -288,25 +288,27 @@ impl Machine for Uring {
     fn enter(&mut self, park: Park, done: &mut Vec<Completion>) {
         let before = done.len();
         let mut dry = None;
+        let mut slept = false;
         loop {
             let rung = self.bell.take();
             self.collect(done);
             let now = self.now();
             let time = if rung || done.len() > before { None } else { park_time(park, now) };
             let Some(time) = time else {
-                match dry {
-                    // Waiting has submitted everything.
-                    Some(since) => self.look_out.on_work(now.since(since)),
-                    None => {
-                        self.submit_if_needed();
-                        self.collect(done);
-                    }
+                if let Some(since) = dry {
+                    self.look_out.on_work(now.since(since));
+                }
+                // Sleeping has submitted everything.
+                if !slept {
+                    self.submit_if_needed();
+                    self.collect(done);
                 }
                 return;
             };
             let since = *dry.get_or_insert(now);
             if !self.look_out(since, time) && self.bell.park() {
                 self.sleep(time);
+                slept = true;
             }
         }
     }
