@@ -67,7 +67,9 @@ impl Volume {
         let stability = if forced { Stability::Stable } else { Stability::Unstable };
         let written = self.write_out_within(cpu, blocks.clone(), context.with_stability(stability)).await;
         self.until_settled_within(&blocks).await;
-        if forced && written == blocks.end - blocks.start && self.failures() == failures {
+        // Another write may have begun just before and taken the new content with it, unforced.
+        let all_forced = forced && written == blocks.end - blocks.start && !self.awaits_flush(&blocks);
+        if all_forced && self.failures() == failures {
             return self.lost();
         }
         self.flush_device(cpu, context, failures).await
@@ -280,6 +282,12 @@ impl Volume {
 
     fn lost(&self) -> Result<(), Errno> {
         self.state().lost.map_or(Ok(()), Err)
+    }
+
+    /// Was any of `blocks` written without being forced, and not flushed since?
+    fn awaits_flush(&self, blocks: &Range<u64>) -> bool {
+        let state = self.state();
+        [&state.unflushed, &state.flushing].iter().any(|set| set.first_run(blocks.clone(), 1).is_some())
     }
 
     /// Has nothing changed on the device since its last successful flush?
