@@ -42,7 +42,7 @@ pub(crate) async fn follow_memory(cpu: Processor) {
 }
 
 /// Keeps some free frames in stock, so that nobody waits for the host to provide memory (zeroed, and on a virtual machine
-/// perhaps taken from another one first: that may take a thousand times as long as to take a free frame).
+/// perhaps taken from another one first: that takes microseconds a page).
 pub(crate) async fn keep_stock(cpu: Processor) {
     let kernel = Arc::clone(cpu.kernel());
     loop {

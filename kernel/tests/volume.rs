@@ -71,6 +71,41 @@ fn a_failing_flush_is_an_error_and_the_next_one_writes_again() {
 }
 
 #[test]
+fn a_forced_write_whose_content_an_unforced_one_took_along_is_durable() {
+    for seed in 0..40 {
+        let world = World::new(seed);
+        let host = host(&world, 4 * MIB, Switches::default());
+        let disk = world.add_disk(host.id, DiskConfig::drawn(8 * MIB, seed));
+        let device = || Arc::new(FileDevice::new(world.open(disk, true), true));
+        let forced = VolumeConfig { forced_unit_access: true, ..config("disk") };
+        let volume = Volume::open(&host.kernel, device(), forced, ProcessorId(0)).expect("a number");
+        run(&world, &host, {
+            let volume = Arc::clone(&volume);
+            async move |cpu| {
+                let block = ByteRange::new(0, 4096);
+                write(&cpu, &volume, block, 1).await.expect("cached");
+                volume.flush(&cpu, context()).await.expect("flushed");
+                // A flush is expected: this one is claimed at once, and begun when the tasks before it had their turn.
+                write(&cpu, &volume, block, 2).await.expect("cached");
+                cpu.yield_now().await;
+                let mut frames = cpu.kernel().allocate(&cpu, 1).await;
+                frames[0].bytes_mut().expect("unshared").fill(3);
+                let stable = context().with_stability(Stability::Stable);
+                volume.write(&cpu, ByteRange::new(0, 512), frames, stable).await.expect("durable");
+            }
+        });
+        drop(volume);
+        let id = host.id;
+        world.power_cut(id);
+        host.die();
+        let host = Host::boot(&world, id, small_kernel(2, 4 * MIB, Switches::default()));
+        let volume = open(&host.kernel, device(), "disk");
+        let found = run(&world, &host, async move |cpu| first_byte(&cpu, &volume, 0).await);
+        assert_eq!(found, Ok(3), "seed {seed}");
+    }
+}
+
+#[test]
 fn a_failing_write_stays_dirty_and_readable_until_it_succeeds() {
     let world = World::new(2);
     let host = host(&world, 4 * MIB, Switches::default());

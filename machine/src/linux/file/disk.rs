@@ -21,7 +21,7 @@ const BLKGETSIZE64: libc::Ioctl = 0x4008_1272u32 as libc::Ioctl;
 const TRANSFER_BYTES_MAX: u64 = 512 << 10;
 
 /// The same where the disk names no size that it prefers. In pages that lie apart, 512 KiB have more than a hundred
-/// segments, and some disks (a virtual one was measured) take those half as fast as 256 KiB.
+/// segments, and some disks (a virtual one was measured) take those more slowly.
 const TRANSFER_BYTES_USUAL: u64 = 256 << 10;
 
 /// What is known of a disk.
