@@ -19,6 +19,9 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 /// Given back between two looks at the host's memory: others may take faster, or less, than it seemed. Bytes.
 const SHRINK_AT_ONCE: u64 = 32 << 20;
 
+/// After the host took some time to provide memory, none is taken for so many times as long.
+const PAUSE_FACTOR: u32 = 3;
+
 /// Blocks vacated between two looks at the other tasks.
 const VACATE_AT_ONCE: usize = 512;
 
@@ -47,13 +50,21 @@ pub(crate) async fn keep_stock(cpu: Processor) {
     let kernel = Arc::clone(cpu.kernel());
     loop {
         kernel.until_stock_low().await;
-        let Some(growing) = kernel.frames().begin_grow(kernel.chunks_target()) else {
+        let pages = kernel.page_choice().next();
+        let Some(growing) = kernel.frames().begin_grow(kernel.chunks_target(), pages) else {
             // Its memory is still being given back.
             cpu.sleep(SAMPLE_INTERVAL).await;
             continue;
         };
+        let start = cpu.now();
         cpu.populate(growing.region()).await;
         growing.finish();
+        kernel.fit_cache();
+        let took = cpu.now().since(start);
+        kernel.page_choice().on_taken(pages, took);
+        if kernel.grows_gently() {
+            cpu.sleep(took * PAUSE_FACTOR).await;
+        }
     }
 }
 

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use policy::cache::Kind;
+use policy::pages::PageChoice;
 use policy::unit::{BLOCK_BYTES, DeviceId, ProcessorId};
 
 use crate::cache::Cache;
-use crate::frame::{FramePool, FrameRef, Frames, HUGE_PAGE_BYTES, PoolConfig, huge_pages_are_cheap};
+use crate::frame::{FramePool, FrameRef, Frames, HUGE_PAGE_BYTES, PoolConfig};
 use crate::processor::{Mailbox, Processor};
 use crate::queue::DiskQueue;
-use crate::switches::{HugePages, Switches};
+use crate::switches::Switches;
 use crate::wait::WaitList;
 
 /// Frames evicted at least, when any must be: the lock and the policy's work are shared by so many.
@@ -23,6 +24,11 @@ const STOCK_SHARE: u64 = 32;
 
 /// ...and at most. Bytes.
 const STOCK_BYTES_MAX: u64 = 4 << 20;
+
+/// A cache that follows the host's memory takes so much of it as fast as it is needed. Above that it takes it in the
+/// background, and who needs a frame meanwhile gets that of the coldest clean block: fresh memory may cost more than
+/// reading a block again. Bytes.
+const GROWS_FREELY_TO: u64 = 64 << 20;
 
 /// How often somebody who waits for memory looks again, apart from being woken.
 const MEMORY_RETRY: Duration = Duration::from_millis(1);
@@ -72,6 +78,7 @@ pub struct Kernel {
     devices: Mutex<DeviceNumbers>,
     queues: Mutex<BTreeMap<u64, Arc<DiskQueue>>>,
     zero_frame: OnceLock<FrameRef>,
+    pages: Mutex<PageChoice>,
 }
 
 #[derive(Default)]
@@ -107,11 +114,6 @@ impl Kernel {
         let frames = FramePool::new(PoolConfig {
             bytes_max,
             chunk_bytes: chunk,
-            huge_pages: match config.switches.huge_pages {
-                HugePages::Auto => chunk >= HUGE_PAGE_BYTES && huge_pages_are_cheap(),
-                HugePages::On => true,
-                HugePages::Off => false,
-            },
             register: config.switches.registered_buffers,
             processors: config.processors,
         })
@@ -124,6 +126,7 @@ impl Kernel {
             mailboxes: (0..config.processors).map(|_| OnceLock::new()).collect(),
             chunks_target: AtomicU32::new(frames.chunks_max()),
             frames,
+            pages: Mutex::new(PageChoice::new(config.switches.huge_pages)),
             config,
             dirty_blocks: AtomicU64::new(0),
             memory_wait: WaitList::default(),
@@ -210,13 +213,32 @@ impl Kernel {
             if missing == 0 {
                 return true;
             }
-            if self.frames.grow(self.chunks_target()) {
+            let evict = || self.cache.evict(missing.max(EVICTIONS_MIN), &self.frames) > 0;
+            let is_gentle = self.grows_gently() && self.frames.bytes_held() >= GROWS_FREELY_TO;
+            if is_gentle && evict() {
                 continue;
             }
-            if self.cache.evict(missing.max(EVICTIONS_MIN), &self.frames) == 0 {
+            if self.frames.grow(self.chunks_target(), self.page_choice().next()) {
+                self.fit_cache();
+            } else if is_gentle || !evict() {
                 return false;
             }
         }
+    }
+
+    /// Does the cache take memory in the background only, as long as something can be evicted?
+    pub(crate) fn grows_gently(&self) -> bool {
+        self.config.sizing.as_ref().is_some_and(|sizing| sizing.mode == policy::sizing::Mode::Dynamic)
+    }
+
+    /// In which pages memory is taken.
+    pub(crate) fn page_choice(&self) -> MutexGuard<'_, PageChoice> {
+        lock(&self.pages)
+    }
+
+    /// Tells the cache how many blocks there are frames for.
+    pub(crate) fn fit_cache(&self) {
+        self.cache.set_capacity(self.cache_blocks().min(self.frames.bytes_held() / BLOCK_BYTES));
     }
 
     /// Are fewer frames free than should be in stock, and more to be had? Not before the first are needed.
@@ -290,7 +312,7 @@ impl Kernel {
     pub(crate) fn set_chunks_target(&self, chunks: u32) {
         let chunks = chunks.clamp(1, self.frames.chunks_max());
         self.chunks_target.store(chunks, Ordering::Relaxed);
-        self.cache.set_capacity(self.cache_blocks());
+        self.fit_cache();
     }
 
     pub(crate) fn number_device(&self) -> Result<DeviceId, KernelError> {

@@ -20,5 +20,5 @@ pub use frame::{FRAME_BYTES, FrameRef, Frames};
 pub use kernel::{Kernel, KernelConfig};
 pub use operation::Hold;
 pub use processor::Processor;
-pub use switches::{HugePages, Switches};
+pub use switches::Switches;
 pub use volume::Volume;

@@ -1,18 +1,6 @@
 //! One switch for each technique of the papers, on by default, to see what it is worth.
 
-use policy::{quantum, readahead};
-
-/// Do frames lie in huge pages?
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum HugePages {
-    /// Where the host provides them as cheaply as small ones.
-    #[default]
-    Auto,
-    /// Where the host has them.
-    On,
-    /// No.
-    Off,
-}
+use policy::{pages, quantum, readahead};
 
 /// The switches.
 #[derive(Clone, Debug)]
@@ -36,7 +24,7 @@ pub struct Switches {
     /// Devices read and write frames themselves; off: through a buffer mapped for each I/O (UIO).
     pub unmapped_io: bool,
     /// Frames lie in huge pages.
-    pub huge_pages: HugePages,
+    pub huge_pages: pages::Mode,
     /// Frames are registered with the host.
     pub registered_buffers: bool,
 }
@@ -53,7 +41,7 @@ impl Default for Switches {
             flush_gathering: true,
             quantum: quantum::Mode::Adaptive,
             unmapped_io: true,
-            huge_pages: HugePages::Auto,
+            huge_pages: pages::Mode::Auto,
             registered_buffers: true,
         }
     }

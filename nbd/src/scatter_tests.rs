@@ -1,19 +1,14 @@
 use kernel::frame::{FramePool, PoolConfig};
+use policy::pages::PageSize;
 use proptest::prelude::*;
 
 use super::*;
 use crate::proto::{Request, cmd};
 
 fn pool() -> FramePool {
-    let pool = FramePool::new(PoolConfig {
-        bytes_max: 4 << 20,
-        chunk_bytes: 4 << 20,
-        huge_pages: false,
-        register: false,
-        processors: 1,
-    })
-    .expect("address space");
-    assert!(pool.grow(1));
+    let pool = FramePool::new(PoolConfig { bytes_max: 4 << 20, chunk_bytes: 4 << 20, register: false, processors: 1 })
+        .expect("address space");
+    assert!(pool.grow(1, PageSize::Small));
     pool
 }
 

@@ -44,7 +44,7 @@ fn switches(seed: u64) -> Switches {
         priority: random.chance(700),
         flush_gathering: random.chance(700),
         unmapped_io: random.chance(700),
-        huge_pages: kernel::HugePages::Off,
+        huge_pages: policy::pages::Mode::Small,
         ..Switches::default()
     }
 }

@@ -5,6 +5,7 @@
 pub mod cache;
 pub mod early;
 pub mod idle;
+pub mod pages;
 pub mod quantum;
 pub mod queue;
 pub mod readahead;

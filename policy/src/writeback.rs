@@ -89,7 +89,8 @@ impl WriteBack {
     }
 
     /// How many blocks to write, oldest first, before the next tick. The answer replaces the one before: what of that
-    /// could not be started is forgotten. Ticks come every 100 ms or so; any spacing will do.
+    /// could not be started is forgotten. Ticks come every 100 ms or so, more often
+    /// when there is a hurry; any spacing will do.
     pub fn on_tick(&mut self, now: Instant, facts: DirtyFacts) -> u64 {
         let elapsed_s = self.ticked.map_or(0.0, |then| now.since(then).as_secs_f64());
         self.ticked = Some(now);
@@ -99,6 +100,11 @@ impl WriteBack {
     /// May a writer make another block dirty? Above the limit, not.
     pub fn admit(&self, facts: DirtyFacts) -> Admission {
         if facts.dirty_blocks > self.limit(facts) { Admission::Wait } else { Admission::Go }
+    }
+
+    /// Is more dirty than should be? Ticks may come more often then.
+    pub fn is_behind(&self, facts: DirtyFacts) -> bool {
+        facts.dirty_blocks > self.background(facts)
     }
 
     /// A block that becomes dirty when `d` are is behind those `d`, if the oldest go first. So at a rate of the most

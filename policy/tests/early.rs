@@ -1,6 +1,7 @@
 //! What writing early promises.
 
 use policy::early::EarlyWrite;
+use policy::unit::Class;
 use proptest::prelude::*;
 
 proptest! {
@@ -12,7 +13,7 @@ proptest! {
     ) {
         let mut early = EarlyWrite::new();
         for round in 0..rounds {
-            let at_once = (0..writes).filter(|_| early.on_write()).count();
+            let at_once = (0..writes).filter(|_| early.on_write(1, false) == Some(Class::Synchronous)).count();
             prop_assert_eq!(at_once, if round == 0 { 0 } else { writes });
             (0..flushes).for_each(|_| early.on_flush());
         }
@@ -28,11 +29,21 @@ proptest! {
             if flush {
                 early.on_flush();
             } else {
-                early.on_write();
+                early.on_write(1, false);
             }
         }
-        prop_assert!((0..run).filter(|_| early.on_write()).count() <= 32);
+        prop_assert!((0..run).filter(|_| early.on_write(1, false).is_some()).count() <= 32);
         early.on_flush();
-        prop_assert!(!early.on_write(), "nor does the next run");
+        prop_assert_eq!(early.on_write(1, false), None, "nor does the next run");
+    }
+
+    #[test]
+    fn large_writes_to_where_nothing_was_go_early_and_nobody_waits(blocks in 16u64..1024, writes in 33usize..100) {
+        let mut early = EarlyWrite::new();
+        for _ in 0..writes {
+            prop_assert_eq!(early.on_write(blocks, false), Some(Class::Asynchronous));
+            prop_assert_eq!(early.on_write(blocks, true), None);
+            prop_assert_eq!(early.on_write(15, false), None);
+        }
     }
 }

@@ -1,9 +1,9 @@
 //! The switches: one for each technique of the papers. The only table of them; README, help and reference follow it.
 
-use kernel::{HugePages, Switches};
+use kernel::Switches;
 use std::time::Duration;
 
-use policy::{quantum, readahead};
+use policy::{pages, quantum, readahead};
 
 use super::given::{Given, Refusal, show_duration};
 use super::key::Key;
@@ -101,12 +101,12 @@ pub static SWITCHES: &[Key<Switches>] = &[
         paper: "UIO",
         set: |switches, given| {
             switches.huge_pages = match given {
-                Given::Text(text) if text == "auto" => HugePages::Auto,
+                Given::Text(text) if text == "auto" => pages::Mode::Auto,
                 _ => {
                     if given.boolean()? {
-                        HugePages::On
+                        pages::Mode::Huge
                     } else {
-                        HugePages::Off
+                        pages::Mode::Small
                     }
                 }
             };
@@ -114,9 +114,9 @@ pub static SWITCHES: &[Key<Switches>] = &[
         },
         show: |switches| {
             Some(match switches.huge_pages {
-                HugePages::Auto => "\"auto\"".into(),
-                HugePages::On => "true".into(),
-                HugePages::Off => "false".into(),
+                pages::Mode::Auto => "\"auto\"".into(),
+                pages::Mode::Huge => "true".into(),
+                pages::Mode::Small => "false".into(),
             })
         },
     },

@@ -18,7 +18,6 @@ use crate::operation::Hold;
 use pool::Shared;
 pub(crate) use pool::set_thread_processor;
 pub use pool::{CHUNKS_MAX, FrameNo, FramePool, HUGE_PAGE_BYTES, PoolConfig};
-pub(crate) use reserve::huge_pages_are_cheap;
 
 /// Bytes in one frame.
 pub const FRAME_BYTES: usize = BLOCK_BYTES as usize;

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use machine::{Machine, RegionId};
+use policy::pages::PageSize;
 use policy::unit::ProcessorId;
 
 use super::region::RegionLog;
@@ -26,8 +27,6 @@ pub struct PoolConfig {
     pub bytes_max: u64,
     /// Bytes in a chunk: a power of two of at least one frame.
     pub chunk_bytes: u64,
-    /// Ask for huge pages?
-    pub huge_pages: bool,
     /// Offer chunks to the machines for registration?
     pub register: bool,
     /// How many processors there will be.
@@ -115,9 +114,6 @@ impl FramePool {
         let frames = config.bytes_max / FRAME_BYTES as u64;
         let base = reserve(config.bytes_max as usize, config.chunk_bytes.min(HUGE_PAGE_BYTES) as usize)?;
         let metas = reserve(frames as usize * size_of::<Meta>(), 4096)?.cast();
-        let advice = if config.huge_pages { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
-        // SAFETY: our own fresh mapping. Failure only means the host's default.
-        unsafe { libc::madvise(base.cast(), config.bytes_max as usize, advice) };
         let chunks = (config.bytes_max / config.chunk_bytes) as usize;
         Ok(FramePool {
             shared: Box::new(Shared {
@@ -141,13 +137,13 @@ impl FramePool {
     }
 
     /// Takes another chunk from the host, if the pool holds fewer than `chunks_max`. Tells whether it did.
-    pub fn grow(&self, chunks_max: u32) -> bool {
-        self.shared.grow(chunks_max)
+    pub fn grow(&self, chunks_max: u32, pages: PageSize) -> bool {
+        self.begin_grow(chunks_max, pages).map(Growing::finish).is_some()
     }
 
     /// As [`FramePool::grow`], in two steps: between them, the host provides the memory.
-    pub(crate) fn begin_grow(&self, chunks_max: u32) -> Option<Growing<'_>> {
-        self.shared.begin_grow(chunks_max).map(|chunk| Growing { pool: &self.shared, chunk })
+    pub(crate) fn begin_grow(&self, chunks_max: u32, pages: PageSize) -> Option<Growing<'_>> {
+        self.shared.begin_grow(chunks_max, pages).map(|chunk| Growing { pool: &self.shared, chunk })
     }
 
     /// The largest number of chunks that it may ever hold.
@@ -398,11 +394,7 @@ impl Shared {
         }
     }
 
-    fn grow(&self, chunks_max: u32) -> bool {
-        self.begin_grow(chunks_max).map(|chunk| self.end_grow(chunk)).is_some()
-    }
-
-    fn begin_grow(&self, chunks_max: u32) -> Option<u32> {
+    fn begin_grow(&self, chunks_max: u32, pages: PageSize) -> Option<u32> {
         let mut chunks = self.chunks();
         if self.chunks_active.load(Ordering::Relaxed) >= chunks_max {
             return None;
@@ -410,6 +402,14 @@ impl Shared {
         let chunk = chunks.iter().position(|c| *c == ChunkState::Empty)?;
         chunks[chunk] = ChunkState::Growing;
         self.chunks_active.fetch_add(1, Ordering::Relaxed);
+        drop(chunks);
+        let advice = match pages {
+            PageSize::Huge => libc::MADV_HUGEPAGE,
+            PageSize::Small => libc::MADV_NOHUGEPAGE,
+        };
+        let region = self.region(chunk as u32);
+        // SAFETY: the chunk lies in our mapping. Failure only means the host's default.
+        unsafe { libc::madvise(region.base.cast(), region.len, advice) };
         Some(chunk as u32)
     }
 

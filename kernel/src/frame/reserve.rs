@@ -1,38 +1,6 @@
-//! Address space of the host, and in which pages it is filled.
+//! Address space of the host.
 
 use std::ptr;
-use std::sync::OnceLock;
-use std::time::{Duration, Instant};
-
-use super::HUGE_PAGE_BYTES;
-
-/// Memory taken in pages of each size to compare what they cost. Bytes.
-const PROBE_BYTES: usize = 4 * HUGE_PAGE_BYTES as usize;
-
-/// Does the host provide huge pages about as cheaply as small ones? Measured once a process, within some milliseconds. A
-/// guest that reports free memory to its host gets huge pages that the host must first find memory for.
-pub(crate) fn huge_pages_are_cheap() -> bool {
-    static CHEAP: OnceLock<bool> = OnceLock::new();
-    *CHEAP.get_or_init(|| match (cost(libc::MADV_HUGEPAGE), cost(libc::MADV_NOHUGEPAGE)) {
-        (Some(huge), Some(small)) => huge <= small + small / 4,
-        // A kernel that cannot be asked to provide memory: as it was before anybody measured.
-        _ => true,
-    })
-}
-
-/// How long the host takes to provide fresh memory in pages as advised.
-fn cost(advice: libc::c_int) -> Option<Duration> {
-    let base: *mut libc::c_void = reserve(PROBE_BYTES, HUGE_PAGE_BYTES as usize).ok()?.cast();
-    // SAFETY: our own fresh mapping.
-    unsafe { libc::madvise(base, PROBE_BYTES, advice) };
-    let start = Instant::now();
-    // SAFETY: as above.
-    let done = unsafe { libc::madvise(base, PROBE_BYTES, libc::MADV_POPULATE_WRITE) };
-    let took = start.elapsed();
-    // SAFETY: nobody else knows of the mapping.
-    unsafe { libc::munmap(base, PROBE_BYTES) };
-    (done == 0).then_some(took)
-}
 
 /// Reserves `len` bytes of zeroed, unused memory whose address is a multiple of `align`.
 pub(super) fn reserve(len: usize, align: usize) -> std::io::Result<*mut u8> {

@@ -296,6 +296,11 @@ impl Volume {
         state.changes_flushed == Some(state.changes)
     }
 
+    /// Is a flush of the device under way?
+    pub(super) fn is_flushing(&self) -> bool {
+        self.gather().running
+    }
+
     fn gather(&self) -> MutexGuard<'_, Gather> {
         self.gather.lock().unwrap_or_else(PoisonError::into_inner)
     }

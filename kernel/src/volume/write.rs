@@ -42,9 +42,10 @@ impl Volume {
         let edges = self.part_of(blocks.start, range)..=self.part_of(blocks.end - 1, range);
         let whole = blocks.start + u64::from(!self.is_whole(blocks.start, edges.start()))
             ..blocks.end - u64::from(!self.is_whole(blocks.end - 1, edges.end()));
+        let mut were_cached = false;
         for (block, frame) in blocks.clone().zip(frames) {
             if whole.contains(&block) {
-                self.install(block, frame);
+                were_cached |= self.install(block, frame);
             } else {
                 let part = self.part_of(block, range);
                 self.patch(cpu, block, part.clone(), &frame.bytes()[part], context).await?;
@@ -53,7 +54,7 @@ impl Volume {
         self.mark_dirty(whole);
         match context.stability {
             Stability::Unstable => {
-                self.write_early(cpu, blocks, context);
+                self.write_early(cpu, blocks, were_cached, context);
                 Ok(())
             }
             Stability::Stable => self.write_through(cpu, blocks, context).await,
@@ -96,8 +97,8 @@ impl Volume {
         part.start == 0 && (part.end == FRAME_BYTES || block * BLOCK_BYTES + part.end as u64 == self.facts.size)
     }
 
-    /// Makes `frame` the content of a block.
-    pub(super) fn install(&self, block: u64, frame: FrameRef) {
+    /// Makes `frame` the content of a block. Was it cached before?
+    pub(super) fn install(&self, block: u64, frame: FrameRef) -> bool {
         let (cache, pool) = (self.kernel.cache(), self.kernel.frames());
         let key = key(self.id, block);
         let mut shard = cache.lock(self.id, block);
@@ -110,9 +111,11 @@ impl Volume {
                 shard.touch(slot);
                 drop(shard);
                 drop(old);
+                true
             }
             None => {
                 shard.insert(key, frame, BufferState::DIRTY, cache.shard_capacity(), pool);
+                false
             }
         }
     }

@@ -5,8 +5,8 @@ use std::sync::{MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use policy::early::EarlyWrite;
-use policy::unit::BLOCK_BYTES;
-use policy::writeback::WriteBack;
+use policy::unit::{BLOCK_BYTES, Class};
+use policy::writeback::{Admission, WriteBack};
 
 use super::Volume;
 use super::write_out::Claimed;
@@ -15,6 +15,12 @@ use crate::request::{Context, JobId};
 
 /// How often the policy is asked.
 const TICK: Duration = Duration::from_millis(100);
+
+/// How often while it hurries: the disk has something to do all the time, and others find a place in between.
+const TICK_HURRIED: Duration = Duration::from_millis(10);
+
+/// How often while writers wait for it.
+const TICK_AWAITED: Duration = Duration::from_millis(1);
 
 /// After a write failed, write-back waits so long before it tries again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -36,9 +42,9 @@ pub(super) async fn run(cpu: Processor, volume: Weak<Volume>) {
         }
         let failures = volume.state().failures;
         volume.write_some(&cpu, &mut policy).await;
-        volume.flush_some(&cpu).await;
+        volume.flush_some(&cpu);
         let failed = volume.state().failures > failures;
-        volume.pause(&cpu, if failed { RETRY } else { TICK }).await;
+        volume.pause(&cpu, &policy, failed).await;
     }
 }
 
@@ -51,23 +57,39 @@ pub(super) struct Early {
 }
 
 impl Volume {
-    /// Blocks have become dirty: has them written at once if a flush will follow soon, together with what else is
-    /// written before this processor turns to its other tasks.
-    pub(super) fn write_early(&self, cpu: &Processor, blocks: Range<u64>, context: Context) {
+    /// Blocks have become dirty, of which some were cached before or none: has them written at once if that is
+    /// better than later.
+    pub(super) fn write_early(&self, cpu: &Processor, blocks: Range<u64>, were_cached: bool, context: Context) {
         if !self.kernel.config().write_back.smooth {
             return;
         }
         let is_first = {
             let mut early = self.early();
-            if !early.policy.on_write() {
-                return;
+            match early.policy.on_write(blocks.end - blocks.start, were_cached) {
+                None => return,
+                Some(Class::Asynchronous) => {
+                    drop(early);
+                    return self.start_streaming(cpu, blocks, Context { class: Class::Asynchronous, ..context });
+                }
+                Some(Class::Synchronous) => early.blocks.push(blocks),
             }
-            early.blocks.push(blocks);
             early.blocks.len() == 1
         };
+        // A flush will follow: with what else is written before this processor turns to its other tasks.
         if is_first && let Some(volume) = self.this.upgrade() {
             let here = cpu.clone();
             cpu.spawn(async move { volume.start_early_writes(&here, context) });
+        }
+    }
+
+    /// Starts writing a part of a stream, unless the disk has enough to do: then it is left to write-back.
+    fn start_streaming(&self, cpu: &Processor, blocks: Range<u64>, context: Context) {
+        let mut at = blocks.start;
+        while self.state().under_way.len() < UNDER_WAY_MAX
+            && let Claimed::Run(claim) = self.claim(at..blocks.end)
+        {
+            at = claim.blocks.end;
+            self.start_write_out(cpu, claim, context);
         }
     }
 
@@ -125,39 +147,49 @@ impl Volume {
     /// Is there anything dirty, on its way, or unflushed?
     fn has_work(&self) -> bool {
         let state = self.state();
-        !state.dirty.is_empty() || !state.unflushed.is_empty()
+        !state.dirty.is_empty() || !state.under_way.is_empty() || !state.unflushed.is_empty()
     }
 
-    /// Flushes the device when nothing more is to be written, when what is unflushed takes too much of the cache, or when
-    /// memory is short: what is unflushed cannot leave the cache.
-    async fn flush_some(&self, cpu: &Processor) {
-        let (unflushed, idle) = {
+    /// Has the device flushed when nothing more is to be written, when what is unflushed takes too much of the cache, or
+    /// when memory is short: what is unflushed cannot leave the cache. Writing goes on meanwhile.
+    fn flush_some(&self, cpu: &Processor) {
+        let (is_flushed, is_idle) = {
             let state = self.state();
-            (state.unflushed.len(), state.dirty.is_empty() && state.under_way.is_empty())
+            (state.unflushed.is_empty(), state.dirty.is_empty() && state.under_way.is_empty())
         };
-        let much = unflushed > self.kernel.frames().bytes_held() / BLOCK_BYTES / UNFLUSHED_SHARE;
-        if unflushed == 0 || !(idle || much || self.kernel.is_memory_short()) {
+        let is_time = is_idle || self.is_much_unflushed() || self.kernel.is_memory_short();
+        if is_flushed || self.is_flushing() || !is_time {
             return;
         }
-        self.until_settled().await;
-        // An error is counted, and told to the next who asks for a flush.
-        let _ = self.flush_device(cpu, Context::asynchronous(JobId::default()), self.failures()).await;
+        let Some(volume) = self.this.upgrade() else { return };
+        let here = cpu.clone();
+        cpu.spawn(async move {
+            // An error is counted, and told to the next who asks for a flush.
+            let _ = volume.flush_device(&here, Context::asynchronous(JobId::default()), volume.failures()).await;
+        });
     }
 
-    /// Waits for `duration`, or until memory is short.
-    async fn pause(&self, cpu: &Processor, duration: Duration) {
-        let end = cpu.now() + duration;
-        let mut set = false;
-        let wait = self.kernel.write_back_wait();
-        std::future::poll_fn(|cx| {
-            if !std::mem::replace(&mut set, true) {
-                cpu.wake_at(end, cx.waker().clone());
-            }
+    fn is_much_unflushed(&self) -> bool {
+        self.state().unflushed.len() > self.kernel.frames().bytes_held() / BLOCK_BYTES / UNFLUSHED_SHARE
+    }
+
+    /// Waits for the next tick. It comes early when somebody waits for it, unless the device just `failed`.
+    async fn pause(&self, cpu: &Processor, policy: &WriteBack, failed: bool) {
+        let facts = self.kernel.dirty_facts();
+        let tick = match failed {
+            true => RETRY,
+            false if policy.is_behind(facts) || self.is_much_unflushed() => TICK_HURRIED,
+            false => TICK,
+        };
+        let (end, early) = (cpu.now() + tick, cpu.now() + if failed { RETRY } else { TICK_AWAITED });
+        let is_awaited = || self.kernel.is_memory_short() || policy.admit(self.kernel.dirty_facts()) == Admission::Wait;
+        let mut timers = Some([early, end]);
+        let set_timers = std::future::poll_fn(|cx| {
+            timers.take().into_iter().flatten().for_each(|at| cpu.wake_at(at, cx.waker().clone()));
             std::task::Poll::Ready(())
-        })
-        .await;
-        let began = cpu.now();
-        let is_short = || self.kernel.is_memory_short() && cpu.now() > began;
-        wait.until(|| (cpu.now() >= end || is_short() || self.is_closing()).then_some(())).await;
+        });
+        set_timers.await;
+        let is_over = || cpu.now() >= end || cpu.now() >= early && is_awaited();
+        self.kernel.write_back_wait().until(|| (is_over() || self.is_closing()).then_some(())).await;
     }
 }

@@ -76,7 +76,7 @@ impl Scene {
     pub fn new(setup: Setup) -> Scene {
         let world = World::new(setup.seed);
         world.set_network(setup.network);
-        let switches = Switches { huge_pages: kernel::HugePages::Off, ..Switches::default() };
+        let switches = Switches { huge_pages: policy::pages::Mode::Small, ..Switches::default() };
         let config = small_kernel(setup.processors, setup.memory, switches);
         let disk = Host::boot(&world, world.add_host("disk"), config.clone());
         let config = kernel::KernelConfig { processors: 1, memory_max: 1 << 20, ..config };
