@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 
 pub mod linux;
 pub mod sim;
+pub mod tree;
 
 /// Names an operation under way: chosen by the caller of [`Machine::start`], returned in its [`Completion`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,0 +1,416 @@
+//! What may be asked of a directory tree of the host: names and attributes. The content of files is read and written
+//! with the operations on an open [`File`](crate::File).
+//!
+//! Nodes are named by what the host calls a file handle: the name stays the same when the node is renamed and when the
+//! host restarts, and is never used again for another one.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use crate::OpenFile;
+
+/// A directory tree that is given out. Shared by all processors of one machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tree(pub u32);
+
+/// Longest name of a node. Bytes; the file systems in use need 8 (ext4) to 40 (btrfs).
+pub const NODE_BYTES_MAX: usize = 40;
+
+/// Longest name of an entry of a directory, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+
+/// Longest target of a symbolic link, in bytes.
+pub const LINK_BYTES_MAX: usize = 4095;
+
+/// Names a file, directory or other node of a tree.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Node {
+    len: u8,
+    bytes: [u8; NODE_BYTES_MAX],
+}
+
+impl Node {
+    /// The node with this name; `None` when no node has a name so long.
+    pub fn new(name: &[u8]) -> Option<Self> {
+        let mut bytes = [0; NODE_BYTES_MAX];
+        bytes.get_mut(..name.len())?.copy_from_slice(name);
+        Some(Node { len: name.len() as u8, bytes })
+    }
+
+    /// Its name.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Node(")?;
+        self.as_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        write!(f, ")")
+    }
+}
+
+/// For whom something is done: the host decides by this what is allowed, and who owns what is made.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Caller {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// All supplementary groups.
+    pub groups: Arc<[u32]>,
+}
+
+/// What a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    SymbolicLink,
+    /// A block device.
+    BlockDevice(DeviceNumber),
+    /// A character device.
+    CharacterDevice(DeviceNumber),
+    /// A socket.
+    Socket,
+    /// A named pipe.
+    Fifo,
+}
+
+/// The number of a block or character device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct DeviceNumber {
+    /// The driver.
+    pub major: u32,
+    /// Which of its devices.
+    pub minor: u32,
+}
+
+/// A moment, counted from 1970.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time {
+    /// Seconds.
+    pub seconds: i64,
+    /// Nanoseconds beyond them, below 10^9.
+    pub nanoseconds: u32,
+}
+
+/// What is known of a node. Sizes in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// What it is.
+    pub kind: Kind,
+    /// Permissions: the low 12 bits of `st_mode`.
+    pub mode: u32,
+    /// Names that it has.
+    pub links: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Size.
+    pub size: u64,
+    /// Space that it takes.
+    pub used: u64,
+    /// The file system that it lies on.
+    pub file_system: u64,
+    /// Its number there.
+    pub number: u64,
+    /// Last read.
+    pub accessed: Time,
+    /// Last change of its content.
+    pub modified: Time,
+    /// Last change of its content or attributes.
+    pub changed: Time,
+}
+
+/// What to set a time to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// The host's time.
+    Now,
+    /// This.
+    To(Time),
+}
+
+/// Attributes to set; `None` leaves one as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttributes {
+    /// Permissions, the low 12 bits of `st_mode`. What is made without it gets none.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size in bytes; of regular files only.
+    pub size: Option<u64>,
+    /// Last read.
+    pub accessed: Option<SetTime>,
+    /// Last change of the content.
+    pub modified: Option<SetTime>,
+}
+
+/// How to make a regular file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Creation {
+    /// One that is there already is taken, and only its size is set if that was asked for.
+    Unchecked,
+    /// `EEXIST` when the name is there already.
+    Guarded,
+    /// As `Guarded`, except that a file is taken that was made with the same verifier: a request that was repeated
+    /// succeeds. The verifier is kept on the medium, in the times of the file; no attributes are set. RFC 1813, 3.3.8.
+    Exclusive {
+        /// Chosen by the caller, unique.
+        verifier: [u8; 8],
+    },
+}
+
+/// What is asked. A name is one entry of a directory: not empty, without `/` and zero bytes, at most
+/// [`NAME_BYTES_MAX`] long; `.` and `..` may only be looked up.
+#[derive(Clone, Debug)]
+pub enum TreeCall {
+    /// The root directory: [`TreeReply::Node`].
+    Root,
+    /// A node's attributes: [`TreeReply::Attributes`].
+    Attributes {
+        /// Whose.
+        node: Node,
+    },
+    /// The node of a name: [`TreeReply::Node`]. `..` of the root is the root. Nodes of other file systems mounted in the
+    /// tree are refused (`EXDEV`).
+    Lookup {
+        /// Where.
+        dir: Node,
+        /// Which.
+        name: Vec<u8>,
+    },
+    /// What the caller may do: [`TreeReply::Access`], at most `wanted`.
+    Access {
+        /// With what.
+        node: Node,
+        /// Bits of `R_OK`, `W_OK`, `X_OK`.
+        wanted: u32,
+    },
+    /// The target of a symbolic link: [`TreeReply::Bytes`].
+    ReadLink {
+        /// Which.
+        node: Node,
+    },
+    /// Makes a regular file, or takes one: [`TreeReply::Node`].
+    Create {
+        /// Where.
+        dir: Node,
+        /// Its name.
+        name: Vec<u8>,
+        /// What if the name is there.
+        how: Creation,
+        /// Attributes of a new one.
+        attributes: SetAttributes,
+    },
+    /// Makes a directory: [`TreeReply::Node`].
+    MakeDirectory {
+        /// Where.
+        dir: Node,
+        /// Its name.
+        name: Vec<u8>,
+        /// Its attributes.
+        attributes: SetAttributes,
+    },
+    /// Makes a symbolic link: [`TreeReply::Node`].
+    MakeSymbolicLink {
+        /// Where.
+        dir: Node,
+        /// Its name.
+        name: Vec<u8>,
+        /// What it points to.
+        target: Vec<u8>,
+        /// Its attributes; hosts without permissions of links ignore the mode.
+        attributes: SetAttributes,
+    },
+    /// Makes a device, socket or pipe: [`TreeReply::Node`].
+    MakeSpecial {
+        /// Where.
+        dir: Node,
+        /// Its name.
+        name: Vec<u8>,
+        /// What.
+        kind: Kind,
+        /// Its attributes.
+        attributes: SetAttributes,
+    },
+    /// Removes a name of anything but a directory: [`TreeReply::Node`], the node that had the name (its `links` tell
+    /// whether it has others).
+    Remove {
+        /// Where.
+        dir: Node,
+        /// Which.
+        name: Vec<u8>,
+    },
+    /// Removes an empty directory: [`TreeReply::Done`].
+    RemoveDirectory {
+        /// Where.
+        dir: Node,
+        /// Which.
+        name: Vec<u8>,
+    },
+    /// Gives a node another name; what had that name loses it: [`TreeReply::Renamed`].
+    Rename {
+        /// Where it is.
+        from_dir: Node,
+        /// Its name there.
+        from_name: Vec<u8>,
+        /// Where it goes.
+        to_dir: Node,
+        /// Its name there.
+        to_name: Vec<u8>,
+    },
+    /// Gives a node one more name: [`TreeReply::Attributes`], those of the node.
+    Link {
+        /// What.
+        node: Node,
+        /// Where.
+        dir: Node,
+        /// The name.
+        name: Vec<u8>,
+    },
+    /// Sets attributes: [`TreeReply::Attributes`], those after.
+    SetAttributes {
+        /// Whose.
+        node: Node,
+        /// Which.
+        attributes: SetAttributes,
+        /// Only if its `changed` time is this one; otherwise `EAGAIN`.
+        guard: Option<Time>,
+    },
+    /// Lists a directory: [`TreeReply::Entries`].
+    ReadDirectory {
+        /// Which.
+        dir: Node,
+        /// Behind which entry to begin: the cookie that came with it, 0 at the beginning. Cookies outlive changes of
+        /// other entries.
+        cookie: u64,
+        /// Entries at most, at least 1.
+        entries_max: usize,
+        /// With node and attributes of each?
+        with_nodes: bool,
+    },
+    /// How full the file system is: [`TreeReply::Space`].
+    Space,
+    /// What the file system can: [`TreeReply::Limits`].
+    Limits {
+        /// Of which node.
+        node: Node,
+    },
+    /// Makes names and attributes of these nodes durable (`fsync` of each): [`TreeReply::Done`].
+    Sync {
+        /// Directories whose entries changed, and nodes whose attributes did.
+        nodes: Vec<Node>,
+    },
+    /// Opens a regular file for reading and, unless the file system is read-only, writing, whoever asks:
+    /// [`TreeReply::Opened`].
+    Open {
+        /// Which.
+        node: Node,
+    },
+}
+
+/// What was asked for.
+#[derive(Clone)]
+pub enum TreeReply {
+    /// It is done.
+    Done,
+    /// A node and its attributes.
+    Node(Node, Attributes),
+    /// Attributes.
+    Attributes(Attributes),
+    /// Bits of `R_OK`, `W_OK`, `X_OK`.
+    Access(u32),
+    /// Bytes.
+    Bytes(Vec<u8>),
+    /// Entries of a directory, and whether these are the last.
+    Entries(Vec<Entry>, bool),
+    /// The node that moved, and the one that lost its name to it.
+    Renamed(Node, Option<Node>),
+    /// How full the file system is.
+    Space(Space),
+    /// What the file system can.
+    Limits(Limits),
+    /// An open file.
+    Opened(OpenNode),
+}
+
+/// An entry of a directory. `.` and `..` are among them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name.
+    pub name: Vec<u8>,
+    /// The number of its node on the file system.
+    pub number: u64,
+    /// To go on behind it.
+    pub cookie: u64,
+    /// The node and its attributes, when asked for and it is still there.
+    pub node: Option<(Node, Attributes)>,
+}
+
+/// How full a file system is. Bytes and nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes in all.
+    pub bytes: u64,
+    /// Free ones.
+    pub bytes_free: u64,
+    /// Free ones for users who are not root.
+    pub bytes_available: u64,
+    /// Nodes in all.
+    pub nodes: u64,
+    /// Free ones.
+    pub nodes_free: u64,
+}
+
+/// What a file system can.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Names that a node may have.
+    pub links_max: u32,
+    /// Bytes in a name.
+    pub name_bytes_max: u32,
+    /// Largest file, in bytes.
+    pub file_bytes_max: u64,
+    /// The unit of its times.
+    pub time_granularity_ns: u32,
+    /// Is a name found in another case, too?
+    pub case_insensitive: bool,
+}
+
+/// A regular file of a tree that is open.
+#[derive(Clone)]
+pub struct OpenNode {
+    /// For whole blocks, past the host's page cache where its file system can. Its facts hold the size at this moment.
+    pub direct: OpenFile,
+    /// The same file through the host's page cache, for a last block that is not whole. Not there when `direct` goes
+    /// through the page cache itself.
+    pub buffered: Option<OpenFile>,
+}
+
+/// A question to a tree, and the place for its answer.
+#[derive(Clone)]
+pub struct TreeOp {
+    /// Which tree.
+    pub tree: Tree,
+    /// For whom; `None`: for the server itself, who may do everything.
+    pub caller: Option<Caller>,
+    /// What.
+    pub call: TreeCall,
+    /// Filled before the operation completes well.
+    pub reply: Arc<Mutex<Option<TreeReply>>>,
+}
+
+impl fmt::Debug for TreeOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TreeOp").field("tree", &self.tree).field("call", &self.call).finish_non_exhaustive()
+    }
+}
