@@ -188,6 +188,8 @@ impl Errno {
     pub const CONNECTION_RESET: Errno = Errno(libc::ECONNRESET);
     /// The operation was cancelled.
     pub const CANCELLED: Errno = Errno(libc::ECANCELED);
+    /// The file would be larger than is possible.
+    pub const FILE_TOO_LARGE: Errno = Errno(libc::EFBIG);
     /// Timed out.
     pub const TIMED_OUT: Errno = Errno(libc::ETIMEDOUT);
 }
@@ -266,6 +268,9 @@ pub trait Machine {
 
     /// What rings this processor.
     fn doorbell(&self) -> Arc<dyn Doorbell>;
+
+    /// The time of day, as the host's files have it. It may be set, and jump.
+    fn time_of_day(&self) -> tree::Time;
 
     /// How much memory there is and who uses it.
     fn memory(&self) -> MemoryFacts;

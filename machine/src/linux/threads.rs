@@ -129,6 +129,10 @@ impl Machine for Threads {
         self.bell.clone()
     }
 
+    fn time_of_day(&self) -> crate::tree::Time {
+        super::time_of_day()
+    }
+
     fn memory(&self) -> MemoryFacts {
         self.shared.memory.read()
     }
