@@ -13,6 +13,7 @@ pub mod processor;
 pub mod queue;
 pub mod request;
 pub mod switches;
+mod tree_call;
 pub mod volume;
 pub mod wait;
 
