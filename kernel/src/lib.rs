@@ -14,7 +14,7 @@ pub mod queue;
 mod rendezvous;
 pub mod request;
 pub mod switches;
-
+pub mod tree;
 pub mod volume;
 pub mod wait;
 

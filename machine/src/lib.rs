@@ -12,6 +12,7 @@ use std::time::Duration;
 use policy::sizing::MemoryFacts;
 use policy::unit::{ByteOffset, Instant, ProcessorId, Stability};
 use smallvec::SmallVec;
+use tree::TreeOp;
 
 pub mod linux;
 pub mod sim;
@@ -163,6 +164,8 @@ pub enum Op {
         /// What to send.
         from: Segments,
     },
+    /// Asks a directory tree. Result: 0, and the answer is in [`TreeOp::reply`](tree::TreeOp::reply).
+    Tree(Box<TreeOp>),
 }
 
 /// A host's error number (`errno`).

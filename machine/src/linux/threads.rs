@@ -70,7 +70,7 @@ impl Machine for Threads {
     }
 
     unsafe fn start(&mut self, token: Token, op: Op) {
-        let task = match Task::new(token, &op) {
+        let task = match Task::new(token, op) {
             Ok(task) => task,
             Err(errno) => {
                 let result = Err(errno);
