@@ -106,6 +106,11 @@ impl Vnode {
         }
         let Some(tree) = self.tree.upgrade() else { return Err(Errno::IO) };
         match tree.ask(cpu, None, TreeCall::Attributes { node: self.node }).await? {
+            // We alone keep it alive.
+            TreeReply::Attributes(host) if host.links == 0 => {
+                tree.forget(self.node);
+                Err(Errno::STALE)
+            }
             TreeReply::Attributes(host) => {
                 if self.note(cpu, host) {
                     self.volume.follow_host(cpu, host.size).await;
