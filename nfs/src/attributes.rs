@@ -1,0 +1,1 @@
+//! Attributes on the wire.

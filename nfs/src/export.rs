@@ -1,0 +1,1 @@
+//! A tree with a name, and who may have it.

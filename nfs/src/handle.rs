@@ -1,0 +1,1 @@
+//! File handles that clients cannot forge.

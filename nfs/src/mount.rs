@@ -1,0 +1,1 @@
+//! The MOUNT protocol.
