@@ -1,0 +1,1 @@
+//! Records of the stream (RFC 5531, section 11).

@@ -1,0 +1,1 @@
+//! Calls and replies (RFC 5531).

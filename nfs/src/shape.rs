@@ -1,0 +1,1 @@
+//! Where in the arguments the variable parts are.
