@@ -72,7 +72,9 @@ pub(crate) fn from_wire(time: nfstime3) -> Result<Time, nfsstat3> {
 }
 
 /// The value that may be there.
-pub(crate) fn option<T: nfs3_types::xdr_codec::Pack + nfs3_types::xdr_codec::Unpack>(value: Nfs3Option<T>) -> Option<T> {
+pub(crate) fn option<T: nfs3_types::xdr_codec::Pack + nfs3_types::xdr_codec::Unpack>(
+    value: Nfs3Option<T>,
+) -> Option<T> {
     match value {
         Nfs3Option::Some(value) => Some(value),
         Nfs3Option::None => None,

@@ -9,7 +9,7 @@ use machine::tree::{Caller, Node};
 use crate::call::Credentials;
 use crate::handle::{ExportId, Handle, HandleKey};
 use crate::procedure::Grants;
-use kernel::FileTree;
+use crate::stand_in::FileTree;
 
 /// Who nobody is, when nothing else was said.
 pub const NOBODY: u32 = 65534;
@@ -54,11 +54,7 @@ impl Squash {
                 let root = self.squashed == Squashed::Root;
                 let user = |id: u32| if root && id == 0 { self.uid } else { id };
                 let group = |id: u32| if root && id == 0 { self.gid } else { id };
-                Some(Caller {
-                    uid: user(*uid),
-                    gid: group(*gid),
-                    groups: groups.iter().map(|&id| group(id)).collect(),
-                })
+                Some(Caller { uid: user(*uid), gid: group(*gid), groups: groups.iter().map(|&id| group(id)).collect() })
             }
         }
     }

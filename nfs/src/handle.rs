@@ -129,7 +129,7 @@ mod tests {
     }
 
     /// Clients keep handles over an upgrade of the server.
-    const SEALED: &str = "";
+    const SEALED: &str = "01ad585828b21468cc1bbc1e4f7cc716ca2c0b4c664b11a7";
 
     #[test]
     fn the_longest_node_fits() {

@@ -14,8 +14,13 @@ mod rpc;
 pub mod rpcbind;
 mod server;
 mod shape;
+mod stand_in;
 mod transmission;
 
 pub use call::{ClientAddress, TRANSFER_BYTES_MAX};
+pub use export::{Export, ExportConfig, NOBODY, Squash, Squashed};
+pub use handle::ExportId;
+pub use ipnet::IpNet;
+pub use replay::ReplayLimits;
 pub use server::{Limits, Server};
 pub use transmission::serve;

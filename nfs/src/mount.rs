@@ -93,8 +93,8 @@ fn find<'e, 'p>(exports: &'e [Arc<Export>], path: &'p [u8]) -> Option<(&'e Arc<E
 /// How many of `names` lead to the export, if they do.
 fn below<'a>(export: impl Iterator<Item = &'a [u8]>, names: &[&[u8]]) -> Option<usize> {
     let mut depth = 0;
-    for name in export {
-        if names.get(depth) != Some(&name) {
+    for component in export {
+        if names.get(depth) != Some(&component) {
             return None;
         }
         depth += 1;
@@ -106,17 +106,17 @@ fn below<'a>(export: impl Iterator<Item = &'a [u8]>, names: &[&[u8]]) -> Option<
 /// Symbolic links are not followed.
 async fn descend(call: &Call, export: &Export, caller: &Caller, names: Vec<&[u8]>) -> Result<Node, mountstat3> {
     let (mut node, mut kind) = ask(call, export, None, TreeCall::Root).await?;
-    for name in names {
-        if name.len() > NAME_BYTES_MAX {
+    for component in names {
+        if component.len() > NAME_BYTES_MAX {
             return Err(mountstat3::MNT3ERR_NAMETOOLONG);
         }
-        if name == b".." || name.contains(&0) {
+        if component == b".." || component.contains(&0) {
             return Err(mountstat3::MNT3ERR_INVAL);
         }
         if kind != Kind::Directory {
             return Err(mountstat3::MNT3ERR_NOTDIR);
         }
-        let lookup = TreeCall::Lookup { dir: node, name: name.to_vec() };
+        let lookup = TreeCall::Lookup { dir: node, name: component.to_vec() };
         (node, kind) = ask(call, export, Some(caller), lookup).await?;
     }
     if kind == Kind::Directory { Ok(node) } else { Err(mountstat3::MNT3ERR_NOTDIR) }

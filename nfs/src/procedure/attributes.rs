@@ -4,7 +4,8 @@ use machine::Errno;
 use machine::tree::{Kind, SetAttributes, Time, TreeCall, TreeReply};
 use nfs3_types::nfs3::{
     ACCESS3_DELETE, ACCESS3_EXECUTE, ACCESS3_EXTEND, ACCESS3_LOOKUP, ACCESS3_MODIFY, ACCESS3_READ, ACCESS3args,
-    ACCESS3resok, GETATTR3args, GETATTR3resok, Nfs3Option, SETATTR3args, nfsstat3,
+    ACCESS3resok, GETATTR3args, GETATTR3resok, Nfs3Option, SETATTR3args, SETATTR3resok, nfsstat3, post_op_attr,
+    wcc_data,
 };
 
 use super::object::Object;
@@ -32,15 +33,10 @@ pub(super) async fn setattr(call: &Call) -> Answer {
         object.export.grants().forget();
     }
     object.make_durable(&[object.node]).await?;
-    let obj_wcc = nfs3_types::nfs3::wcc_data { before: Nfs3Option::None, after };
-    success(&nfs3_types::nfs3::SETATTR3resok { obj_wcc })
+    success(&SETATTR3resok { obj_wcc: wcc_data { before: Nfs3Option::None, after } })
 }
 
-async fn set(
-    object: &Object<'_>,
-    attributes: SetAttributes,
-    guard: Option<Time>,
-) -> Result<nfs3_types::nfs3::post_op_attr, nfsstat3> {
+async fn set(object: &Object<'_>, attributes: SetAttributes, guard: Option<Time>) -> Result<post_op_attr, nfsstat3> {
     let change = TreeCall::SetAttributes { node: object.node, attributes, guard };
     let mut reply = object.ask(change.clone()).await;
     if reply.as_ref().is_err_and(|&error| error == Errno(libc::EACCES)) && owner_may(object, &attributes).await? {

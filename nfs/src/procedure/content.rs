@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use kernel::request::Context;
-use kernel::tree::Vnode;
 use kernel::{FRAME_BYTES, Frames};
 use machine::Errno;
 use machine::tree::{Attributes, SetAttributes, TreeCall};
@@ -18,39 +17,31 @@ use super::object::Object;
 use super::permission::{self, Use};
 use super::{Answer, Refusal, arguments, success};
 use crate::call::{Call, Payload, Results, TRANSFER_BYTES_MAX, transfer_bytes_max};
+use crate::stand_in::Vnode;
 
 /// Largest offset in a file, in bytes: the host's are signed.
 const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
-/// So often a read is tried again because the file became shorter meanwhile.
-const SHRINKS_MAX: usize = 8;
-
-/// A read is done again so often with a smaller file; then it is for the client to try.
 pub(super) async fn read(call: &Call) -> Answer {
     let args: READ3args = arguments(&call.arguments)?;
     let object = Object::find(call, &args.file)?;
     let file = object.export.tree().file(&call.cpu, object.node).await?;
-    let mut attributes = file.refresh(&call.cpu).await?;
+    let attributes = file.refresh(&call.cpu).await?;
     permission::check(&call.cpu, &object.export, object.node, &attributes, &object.caller, Use::Read).await?;
     let count = u64::from(args.count.min(transfer_bytes_max(call.cpu.kernel())));
-    for _ in 0..SHRINKS_MAX {
-        let len = available(attributes.size, args.offset, count);
-        if len == 0 {
-            return data(&object, &file, args.offset, 0, Frames::new());
-        }
-        match content(call, &file, ByteRange::new(args.offset, len)).await {
-            Ok(frames) => return data(&object, &file, args.offset, len, frames),
-            // The range lies within the size; otherwise the file was cut after it was asked for.
-            Err(error) => {
-                let now = file.attributes();
-                if error != Errno::INVALID || now.size >= args.offset + len {
-                    return Err(error.into());
-                }
-                attributes = now;
-            }
-        }
+    let wanted = ByteRange::new(args.offset, available(attributes.size, args.offset, count));
+    let (range, frames) = content(call, &file, wanted).await?;
+    // What is said of the end of the file goes with the attributes in the same reply: a client takes what lies behind an
+    // end for zeroes. Other clients may have moved the end since.
+    let attributes = file.attributes();
+    let len = available(attributes.size, args.offset, range.len);
+    let eof = args.offset.saturating_add(len) >= attributes.size;
+    let head = read_head(Nfs3Option::Some(object.fattr(&attributes)), len as u32, eof)?;
+    if len == 0 {
+        return Ok(Results::Bytes(head));
     }
-    Err(nfsstat3::NFS3ERR_JUKEBOX.into())
+    let skip = (args.offset % FRAME_BYTES as u64) as usize;
+    Ok(Results::Data { head, frames, skip, len: len as usize })
 }
 
 /// How many of `count` bytes from `offset` a file of this size has.
@@ -58,25 +49,14 @@ fn available(size: u64, offset: u64, count: u64) -> u64 {
     size.saturating_sub(offset).min(count)
 }
 
-async fn content(call: &Call, file: &Arc<Vnode>, range: ByteRange) -> Result<Frames, Errno> {
-    match file.try_read(&call.cpu, range) {
-        Some(frames) => Ok(frames),
-        None => file.read(&call.cpu, range, Context::synchronous(call.job)).await,
+async fn content(call: &Call, file: &Arc<Vnode>, wanted: ByteRange) -> Result<(ByteRange, Frames), Errno> {
+    if wanted.len == 0 {
+        return Ok((wanted, Frames::new()));
     }
-}
-
-/// Answers with `len` bytes that were read. What is said of the end of the file goes with the attributes in the same
-/// reply: a client takes what lies behind an end for zeroes.
-fn data(object: &Object<'_>, file: &Arc<Vnode>, offset: u64, len: u64, frames: Frames) -> Answer {
-    let attributes = file.attributes();
-    let len = available(attributes.size, offset, len);
-    let eof = offset.saturating_add(len) >= attributes.size;
-    let head = read_head(Nfs3Option::Some(object.fattr(&attributes)), len as u32, eof)?;
-    if len == 0 {
-        return Ok(Results::Bytes(head));
+    match file.try_read(&call.cpu, wanted) {
+        Some(frames) => Ok((wanted, frames)),
+        None => file.read(&call.cpu, wanted, Context::synchronous(call.job)).await,
     }
-    let skip = (offset % FRAME_BYTES as u64) as usize;
-    Ok(Results::Data { head, frames, skip, len: len as usize })
 }
 
 /// A `READ3res` up to the length of its data.

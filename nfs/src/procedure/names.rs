@@ -32,10 +32,9 @@ pub(super) async fn readlink(call: &Call) -> Answer {
     let args: READLINK3args = arguments(&call.arguments)?;
     let link = Object::find(call, &args.symlink)?;
     match link.ask(TreeCall::ReadLink { node: link.node }).await? {
-        TreeReply::Bytes(target) => success(&READLINK3resok {
-            symlink_attributes: link.post_op().await,
-            data: nfspath3(Opaque::owned(target)),
-        }),
+        TreeReply::Bytes(target) => {
+            success(&READLINK3resok { symlink_attributes: link.post_op().await, data: nfspath3(Opaque::owned(target)) })
+        }
         _ => Err(nfsstat3::NFS3ERR_SERVERFAULT.into()),
     }
 }
@@ -101,8 +100,5 @@ pub(super) async fn link(call: &Call) -> Answer {
         return Err(nfsstat3::NFS3ERR_SERVERFAULT.into());
     };
     dir.make_durable(&[dir.node, file.node]).await?;
-    success(&LINK3resok {
-        file_attributes: Nfs3Option::Some(file.fattr(&attributes)),
-        linkdir_wcc: dir.wcc().await,
-    })
+    success(&LINK3resok { file_attributes: Nfs3Option::Some(file.fattr(&attributes)), linkdir_wcc: dir.wcc().await })
 }
