@@ -92,7 +92,8 @@ fn serve(kernel: &Arc<Kernel>, measured: &mut Measured, export: &Export, medium:
     };
     let layers = Layers { behaviour: export.behaviour.clone(), delay: export.delay, faults: export.faults };
     let device = stack(kernel, bottom, &layers);
-    let config = VolumeConfig { name: export.name.clone(), read_only: export.read_only, forced_unit_access };
+    let config =
+        VolumeConfig { name: export.name.clone(), read_only: export.read_only, forced_unit_access, grows: false };
     let volume = Volume::open(kernel, device, config, home(kernel, export))
         .map_err(|error| Problem::new(&export.place, export.key("name"), format!("cannot be served: {error}")))?;
     Ok(Served { export: export.clone(), volume, forced_unit_access })

@@ -19,7 +19,8 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 /// Given back between two looks at the host's memory: others may take faster, or less, than it seemed. Bytes.
 const SHRINK_AT_ONCE: u64 = 32 << 20;
 
-/// After the host took some time to provide memory, none is taken for so many times as long.
+/// After the host took some time to provide memory, none is taken for so many times as long, unless somebody reads what
+/// is not cached: what is only written, as a copy, is seldom wanted again.
 const PAUSE_FACTOR: u32 = 3;
 
 /// Blocks vacated between two looks at the other tasks.
@@ -62,7 +63,7 @@ pub(crate) async fn keep_stock(cpu: Processor) {
         kernel.fit_cache();
         let took = cpu.now().since(start);
         kernel.page_choice().on_taken(pages, took);
-        if kernel.grows_gently() {
+        if kernel.grows_gently() && !kernel.take_read_misses() {
             cpu.sleep(took * PAUSE_FACTOR).await;
         }
     }

@@ -71,6 +71,8 @@ pub struct Kernel {
     /// Who takes memory from the host before it is needed.
     stock_wait: WaitList,
     stock_awaited: AtomicBool,
+    /// Somebody read what was not cached.
+    read_misses: AtomicBool,
     /// Who writes back, and would do it at once when memory is short.
     write_back_wait: WaitList,
     /// Somebody waits for memory that only write-back can free.
@@ -132,6 +134,7 @@ impl Kernel {
             memory_wait: WaitList::default(),
             stock_wait: WaitList::default(),
             stock_awaited: AtomicBool::new(false),
+            read_misses: AtomicBool::new(false),
             write_back_wait: WaitList::default(),
             memory_short: AtomicU32::new(0),
             devices: Mutex::default(),
@@ -234,6 +237,18 @@ impl Kernel {
     /// In which pages memory is taken.
     pub(crate) fn page_choice(&self) -> MutexGuard<'_, PageChoice> {
         lock(&self.pages)
+    }
+
+    /// Somebody reads what is not cached.
+    pub(crate) fn note_read_miss(&self) {
+        if !self.read_misses.load(Ordering::Relaxed) {
+            self.read_misses.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Did somebody since this was asked last?
+    pub(crate) fn take_read_misses(&self) -> bool {
+        self.read_misses.swap(false, Ordering::Relaxed)
     }
 
     /// Tells the cache how many blocks there are frames for.

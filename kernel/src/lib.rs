@@ -12,8 +12,10 @@ mod kernel;
 pub mod operation;
 pub mod processor;
 pub mod queue;
+mod rendezvous;
 pub mod request;
 pub mod switches;
+pub mod tree;
 pub mod volume;
 pub mod wait;
 

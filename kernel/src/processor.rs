@@ -200,6 +200,11 @@ impl Processor {
         self.0.machine.borrow().now()
     }
 
+    /// The time of day, as the host's files have it.
+    pub fn time_of_day(&self) -> machine::tree::Time {
+        self.0.machine.borrow().time_of_day()
+    }
+
     /// Its machine, for what is not an operation.
     pub(crate) fn machine<T>(&self, ask: impl FnOnce(&mut dyn Machine) -> T) -> T {
         ask(self.0.machine.borrow_mut().as_mut())

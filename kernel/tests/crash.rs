@@ -27,7 +27,12 @@ fn open(world: &World, host: &Host, disk: DiskId, seed: u64) -> Arc<Volume> {
         DiskQueue::new(policy::queue::Config { merge: host.kernel.switches().block_merge, ..Default::default() })
     });
     let device = Arc::new(Queued::new(queue, Arc::new(Checked::new(file))));
-    let config = VolumeConfig { name: "disk".into(), read_only: false, forced_unit_access: seed.is_multiple_of(2) };
+    let config = VolumeConfig {
+        name: "disk".into(),
+        read_only: false,
+        forced_unit_access: seed.is_multiple_of(2),
+        grows: false,
+    };
     Volume::open(&host.kernel, device, config, ProcessorId(0)).expect("a number")
 }
 

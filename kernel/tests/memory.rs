@@ -29,7 +29,7 @@ fn boot(world: &World, memory: u64, switches: Switches) -> (Host, Arc<Volume>) {
     let host = Host::boot(world, id, config);
     let disk = world.add_disk(id, DiskConfig::new(128 * MIB));
     let device = Arc::new(Checked::new(Arc::new(FileDevice::new(world.open(disk, true), true))));
-    let config = VolumeConfig { name: "disk".into(), read_only: false, forced_unit_access: false };
+    let config = VolumeConfig { name: "disk".into(), read_only: false, forced_unit_access: false, grows: false };
     let volume = Volume::open(&host.kernel, device, config, ProcessorId(0)).expect("a number");
     (host, volume)
 }

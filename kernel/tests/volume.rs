@@ -22,7 +22,7 @@ fn context() -> Context {
 }
 
 fn config(name: &str) -> VolumeConfig {
-    VolumeConfig { name: name.into(), read_only: false, forced_unit_access: false }
+    VolumeConfig { name: name.into(), read_only: false, forced_unit_access: false, grows: false }
 }
 
 fn host(world: &World, memory: u64, switches: Switches) -> Host {

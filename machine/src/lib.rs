@@ -12,6 +12,7 @@ use std::time::Duration;
 use policy::sizing::MemoryFacts;
 use policy::unit::{ByteOffset, Instant, ProcessorId, Stability};
 use smallvec::SmallVec;
+use tree::TreeOp;
 
 pub mod linux;
 pub mod sim;
@@ -163,6 +164,8 @@ pub enum Op {
         /// What to send.
         from: Segments,
     },
+    /// Asks a directory tree. Result: 0, and the answer is in [`TreeOp::reply`](tree::TreeOp::reply).
+    Tree(Box<TreeOp>),
 }
 
 /// A host's error number (`errno`).
@@ -188,6 +191,8 @@ impl Errno {
     pub const CONNECTION_RESET: Errno = Errno(libc::ECONNRESET);
     /// The operation was cancelled.
     pub const CANCELLED: Errno = Errno(libc::ECANCELED);
+    /// The file would be larger than is possible.
+    pub const FILE_TOO_LARGE: Errno = Errno(libc::EFBIG);
     /// Timed out.
     pub const TIMED_OUT: Errno = Errno(libc::ETIMEDOUT);
 }
@@ -266,6 +271,9 @@ pub trait Machine {
 
     /// What rings this processor.
     fn doorbell(&self) -> Arc<dyn Doorbell>;
+
+    /// The time of day, as the host's files have it. It may be set, and jump.
+    fn time_of_day(&self) -> tree::Time;
 
     /// How much memory there is and who uses it.
     fn memory(&self) -> MemoryFacts;

@@ -4,6 +4,7 @@
 //! Nodes are named by what the host calls a file handle: the name stays the same when the node is renamed and when the
 //! host restarts, and is never used again for another one.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
@@ -12,6 +13,17 @@ use crate::OpenFile;
 /// A directory tree that is given out. Shared by all processors of one machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tree(pub u32);
+
+/// An open directory tree, closed when the last clone is dropped.
+#[derive(Clone)]
+pub struct OpenTree {
+    /// Its name in operations.
+    pub tree: Tree,
+    /// Which physical disk it lies on: as [`FileFacts::disk`](crate::FileFacts::disk).
+    pub disk: u64,
+    /// What keeps it open.
+    pub owner: Arc<dyn Any + Send + Sync>,
+}
 
 /// Longest name of a node. Bytes; the file systems in use need 8 (ext4) to 40 (btrfs).
 pub const NODE_BYTES_MAX: usize = 40;

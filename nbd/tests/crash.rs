@@ -65,7 +65,12 @@ impl Life {
             DiskQueue::new(policy::queue::Config { merge: host.kernel.switches().block_merge, ..Default::default() })
         });
         let device = Arc::new(Queued::new(queue, Arc::new(Checked::new(file))));
-        let config = VolumeConfig { name: "disk".into(), read_only: false, forced_unit_access: seed.is_multiple_of(2) };
+        let config = VolumeConfig {
+            name: "disk".into(),
+            read_only: false,
+            forced_unit_access: seed.is_multiple_of(2),
+            grows: false,
+        };
         let volume = Volume::open(&host.kernel, device, config, ProcessorId(0)).expect("a number");
         let server = Server::new(Limits::default());
         let export =

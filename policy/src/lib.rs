@@ -4,6 +4,7 @@
 
 pub mod cache;
 pub mod early;
+pub mod gather;
 pub mod idle;
 pub mod pages;
 pub mod quantum;

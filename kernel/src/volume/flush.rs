@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use machine::Errno;
 use policy::unit::{Class, Stability};
@@ -13,30 +12,9 @@ use super::write_out::Claimed;
 use crate::cache::{Cache, State as BufferState, key};
 use crate::processor::Processor;
 use crate::request::{Action, Context, Request};
-use crate::wait::WaitList;
 
 /// Writes of one flush under way, at most.
 const UNDER_WAY_MAX: usize = 512;
-
-/// The rendezvous of flushes: while one is under way, the next group forms.
-#[derive(Default)]
-pub(super) struct Gather {
-    running: bool,
-    forming: Arc<Round>,
-}
-
-/// Those who share one flush of the device.
-#[derive(Default)]
-struct Round {
-    result: Mutex<Option<Result<(), Errno>>>,
-    wait: WaitList,
-}
-
-impl Round {
-    fn result(&self) -> MutexGuard<'_, Option<Result<(), Errno>>> {
-        self.result.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 impl Volume {
     /// Makes durable all that was acknowledged before.
@@ -81,10 +59,15 @@ impl Volume {
     /// As [`Volume::flush`].
     pub async fn close(&self, cpu: &Processor) -> Result<(), Errno> {
         let result = self.flush(cpu, Context::synchronous(crate::request::JobId::default())).await;
+        self.stop();
+        result
+    }
+
+    /// Ends the volume's write-back. What is dirty is given up.
+    pub fn stop(&self) {
         self.closing.store(true, Ordering::SeqCst);
         self.dirtied.wake_all();
         self.kernel.write_back_wait().wake_all();
-        result
     }
 
     pub(super) fn is_closing(&self) -> bool {
@@ -92,7 +75,7 @@ impl Volume {
     }
 
     async fn write_out_all(&self, cpu: &Processor, context: Context) {
-        let end = self.facts.size.div_ceil(policy::unit::BLOCK_BYTES);
+        let end = self.size().div_ceil(policy::unit::BLOCK_BYTES);
         self.write_out_within(cpu, 0..end, context.with_stability(Stability::Unstable)).await;
         // What write-back had begun may wait in the queue behind others; now somebody waits for it.
         self.device.expedite(cpu, self.bytes_of(0..end));
@@ -131,7 +114,7 @@ impl Volume {
     }
 
     /// Waits until no write of `blocks` is under way.
-    async fn until_settled_within(&self, blocks: &Range<u64>) {
+    pub(super) async fn until_settled_within(&self, blocks: &Range<u64>) {
         let is_over = || self.state().writing.first_run(blocks.clone(), 1).is_none();
         self.settled.until(|| is_over().then_some(())).await;
     }
@@ -157,44 +140,22 @@ impl Volume {
     }
 
     async fn join_flush(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
-        let (round, lead) = {
-            let mut gather = self.gather();
-            (Arc::clone(&gather.forming), !std::mem::replace(&mut gather.running, true))
-        };
-        if lead && let Some(volume) = self.this.upgrade() {
+        let (round, is_first) = self.flushes.join(cpu, |()| ());
+        if is_first && let Some(volume) = self.this.upgrade() {
             let here = cpu.clone();
             // The task has its turn after those that are ready now: who wants a flush, too, is in the first round.
-            cpu.spawn(async move { volume.lead_flushes(&here, context).await });
+            cpu.spawn(
+                async move { volume.flushes.lead(&here, async |()| volume.flush_once(&here, context).await).await },
+            );
         }
-        round.wait.until(|| *round.result()).await
+        round.result().await
     }
 
     /// Flushes for nobody else, when those before have ended: of two flushes side by side one may fail, and nobody would
     /// know what the other one was worth.
     async fn flush_alone(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
-        let take_turn = || (!std::mem::replace(&mut self.gather().running, true)).then_some(());
-        self.settled.until(take_turn).await;
-        let _turn = Turn(self);
+        let _turn = self.flushes.turn().await;
         self.flush_once(cpu, context).await
-    }
-
-    /// Flushes for those who have come, then for the group that formed meanwhile, until nobody came.
-    async fn lead_flushes(&self, cpu: &Processor, context: Context) {
-        loop {
-            let round = {
-                let mut gather = self.gather();
-                if Arc::strong_count(&gather.forming) == 1 {
-                    gather.running = false;
-                    return;
-                }
-                std::mem::take(&mut gather.forming)
-            };
-            let result = self.flush_once(cpu, context).await;
-            *round.result() = Some(result);
-            round.wait.wake_all();
-            // Who wrote while the flush was under way and now wants one is in the next group, too.
-            cpu.yield_now().await;
-        }
     }
 
     async fn flush_once(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
@@ -294,25 +255,6 @@ impl Volume {
     fn is_flushed(&self) -> bool {
         let state = self.state();
         state.changes_flushed == Some(state.changes)
-    }
-
-    /// Is a flush of the device under way?
-    pub(super) fn is_flushing(&self) -> bool {
-        self.gather().running
-    }
-
-    fn gather(&self) -> MutexGuard<'_, Gather> {
-        self.gather.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The right to flush the device, while it lasts.
-struct Turn<'a>(&'a Volume);
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.0.gather().running = false;
-        self.0.settled.wake_all();
     }
 }
 

@@ -71,7 +71,7 @@ impl Volume {
     /// Tells the read-ahead policy of a read, and fetches what it asks for.
     fn note_read(&self, cpu: &Processor, blocks: Range<u64>) {
         let Some(ahead) = self.read_ahead().on_read(blocks) else { return };
-        let last = self.facts.size.div_ceil(BLOCK_BYTES);
+        let last = self.size().div_ceil(BLOCK_BYTES);
         let ahead = ahead.start.min(last)..ahead.end.min(last);
         // Readers who ask for so much at a time keep the disk busy by themselves.
         let is_busy = self.blocks_awaited.load(Ordering::Relaxed) >= READ_AHEAD_BESIDE_MAX;
@@ -100,6 +100,7 @@ impl Volume {
             let found = self.look(blocks.clone(), &mut frames);
             let missing: u64 = found.missing.iter().map(|run| run.end - run.start).sum();
             if missing > 0 {
+                self.kernel.note_read_miss();
                 if !self.kernel.try_allocate(missing as usize, &mut spare) {
                     // Who waits for memory holds none: others may need just that.
                     spare.clear();

@@ -11,6 +11,7 @@ mod block_set;
 mod extents;
 mod flush;
 mod load;
+mod size;
 mod write;
 mod write_back;
 mod write_out;
@@ -28,10 +29,11 @@ use policy::unit::{BLOCK_BYTES, ByteRange, DeviceId, ProcessorId};
 use crate::Kernel;
 use crate::device::{DeviceFacts, DeviceRef, contains};
 use crate::kernel::KernelError;
+use crate::rendezvous::Rendezvous;
 use crate::wait::WaitList;
 use block_set::BlockSet;
 pub use extents::Extent;
-use flush::Gather;
+use size::Gate;
 use write_back::Early;
 
 /// How a volume is opened.
@@ -43,7 +45,12 @@ pub struct VolumeConfig {
     pub read_only: bool,
     /// Forced unit access for stable writes, instead of write and flush? (Whichever was measured to be cheaper.)
     pub forced_unit_access: bool,
+    /// Does a write beyond the end make it longer, as that of a file?
+    pub grows: bool,
 }
+
+/// Largest size of a volume that grows. Bytes: what the blocks' numbers in the cache allow, and Linux' offsets.
+const GROWING_BYTES_MAX: u64 = 1 << 59;
 
 /// A device seen through the buffer cache.
 pub struct Volume {
@@ -53,6 +60,8 @@ pub struct Volume {
     kernel: Arc<Kernel>,
     device: DeviceRef,
     facts: DeviceFacts,
+    /// Bytes; the device has fewer as long as it was not written what the volume grew by.
+    size: AtomicU64,
     id: DeviceId,
     state: Mutex<State>,
     /// A write to the device ended, or a barrier was lifted.
@@ -64,9 +73,10 @@ pub struct Volume {
     blocks_awaited: AtomicU64,
     /// Ranges being zeroed or discarded; loading is refused while there are any that overlap.
     barriers: AtomicU32,
-    gather: Mutex<Gather>,
+    flushes: Rendezvous<()>,
     early: Mutex<Early>,
     closing: AtomicBool,
+    gate: Gate,
 }
 
 /// What a volume knows of its blocks.
@@ -127,6 +137,7 @@ impl Volume {
             kernel: Arc::clone(kernel),
             device,
             facts,
+            size: AtomicU64::new(facts.size),
             id,
             state: Mutex::default(),
             settled: WaitList::default(),
@@ -134,9 +145,10 @@ impl Volume {
             read_ahead: Mutex::new(ReadAhead::new(read_ahead)),
             blocks_awaited: AtomicU64::new(0),
             barriers: AtomicU32::new(0),
-            gather: Mutex::default(),
+            flushes: Rendezvous::default(),
             early: Mutex::default(),
             closing: AtomicBool::new(false),
+            gate: Gate::default(),
         });
         if !volume.config.read_only {
             let this = Arc::downgrade(&volume);
@@ -152,7 +164,7 @@ impl Volume {
 
     /// Its size in bytes.
     pub fn size(&self) -> u64 {
-        self.facts.size
+        self.size.load(Ordering::Acquire)
     }
 
     /// Are changes refused?
@@ -162,7 +174,7 @@ impl Volume {
 
     /// What is known of its device.
     pub fn facts(&self) -> DeviceFacts {
-        self.facts
+        DeviceFacts { size: self.size(), ..self.facts }
     }
 
     /// The device itself, without the cache.
@@ -176,23 +188,43 @@ impl Volume {
         state.dirty.len() + state.writing.len()
     }
 
+    /// Is the device as new as the cache, and flushed?
+    pub fn is_clean(&self) -> bool {
+        let state = self.state();
+        state.dirty.is_empty() && state.under_way.is_empty() && state.unflushed.is_empty()
+    }
+
+    /// Counts the changes of the device.
+    pub fn changes(&self) -> u64 {
+        self.state().changes
+    }
+
+    /// Counts writes and flushes of the device that failed.
+    pub fn failures_so_far(&self) -> u64 {
+        let state = self.state();
+        state.failures + state.flush_failures
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn check(&self, range: ByteRange) -> Result<(), Errno> {
-        if contains(self.facts.size, range) { Ok(()) } else { Err(Errno::INVALID) }
+        if contains(self.size(), range) { Ok(()) } else { Err(Errno::INVALID) }
     }
 
     fn check_writable(&self, range: ByteRange) -> Result<(), Errno> {
-        self.check(range)?;
+        let size_max = if self.config.grows { GROWING_BYTES_MAX } else { self.size() };
+        if !contains(size_max, range) {
+            return Err(if self.config.grows { Errno::FILE_TOO_LARGE } else { Errno::INVALID });
+        }
         if self.config.read_only { Err(Errno::READ_ONLY) } else { Ok(()) }
     }
 
     /// The bytes of a run of blocks, cut at the end of the device.
     fn bytes_of(&self, blocks: Range<u64>) -> ByteRange {
         let at = blocks.start * BLOCK_BYTES;
-        ByteRange::new(at, (blocks.end * BLOCK_BYTES).min(self.facts.size) - at)
+        ByteRange::new(at, (blocks.end * BLOCK_BYTES).min(self.size()) - at)
     }
 
     /// Blocks of the largest transfer worth asking for.

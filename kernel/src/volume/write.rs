@@ -7,7 +7,7 @@ use policy::unit::{BLOCK_BYTES, ByteRange, Stability};
 use policy::writeback::{Admission, WriteBack};
 
 use super::Volume;
-use crate::cache::{State as BufferState, key};
+use crate::cache::{Shard, State as BufferState, key};
 use crate::frame::{FRAME_BYTES, FrameRef, Frames};
 use crate::processor::Processor;
 use crate::request::Context;
@@ -39,19 +39,25 @@ impl Volume {
             return Ok(());
         }
         self.admit().await?;
-        let edges = self.part_of(blocks.start, range)..=self.part_of(blocks.end - 1, range);
-        let whole = blocks.start + u64::from(!self.is_whole(blocks.start, edges.start()))
-            ..blocks.end - u64::from(!self.is_whole(blocks.end - 1, edges.end()));
+        let _writer = self.gate.enter().await;
         let mut were_cached = false;
+        let mut installed = blocks.start..blocks.start;
         for (block, frame) in blocks.clone().zip(frames) {
-            if whole.contains(&block) {
-                were_cached |= self.install(block, frame);
-            } else {
-                let part = self.part_of(block, range);
-                self.patch(cpu, block, part.clone(), &frame.bytes()[part], context).await?;
+            let part = self.part_of(block, range);
+            match self.install_if_whole(block, frame, &part) {
+                Ok(was_cached) => {
+                    were_cached |= was_cached;
+                    installed.start = if installed.is_empty() { block } else { installed.start };
+                    installed.end = block + 1;
+                }
+                // Only the first and the last can be such.
+                Err(frame) => self.patch(cpu, block, part.clone(), &frame.bytes()[part], context).await?,
             }
         }
-        self.mark_dirty(whole);
+        if !installed.is_empty() {
+            self.grow(range.end().0.min(installed.end * BLOCK_BYTES));
+            self.mark_dirty(installed);
+        }
         match context.stability {
             Stability::Unstable => {
                 self.write_early(cpu, blocks, were_cached, context);
@@ -92,16 +98,35 @@ impl Volume {
         from as usize..to as usize
     }
 
-    /// Is that all that the device has of the block?
-    fn is_whole(&self, block: u64, part: &Range<usize>) -> bool {
-        part.start == 0 && (part.end == FRAME_BYTES || block * BLOCK_BYTES + part.end as u64 == self.facts.size)
+    /// Makes `frame` the content of a block, if `part` of it is all that there is of the block. Was it cached before?
+    fn install_if_whole(&self, block: u64, mut frame: FrameRef, part: &Range<usize>) -> Result<bool, FrameRef> {
+        if *part == (0..FRAME_BYTES) {
+            return Ok(self.install(block, frame));
+        }
+        if part.start > 0 {
+            return Err(frame);
+        }
+        let Some(bytes) = frame.bytes_mut() else { return Err(frame) };
+        // What lies beyond the end reads as zeroes when the volume grows.
+        bytes[part.end..].fill(0);
+        let mut shard = self.kernel.cache().lock(self.id, block);
+        // Under the lock: who grows the volume within this block changes the block first, then the size, and the block
+        // stays here until then.
+        if self.size() > block * BLOCK_BYTES + part.end as u64 || shard.find(key(self.id, block)).is_some() {
+            return Err(frame);
+        }
+        self.install_in(&mut shard, block, frame);
+        Ok(false)
     }
 
     /// Makes `frame` the content of a block. Was it cached before?
     pub(super) fn install(&self, block: u64, frame: FrameRef) -> bool {
+        self.install_in(&mut self.kernel.cache().lock(self.id, block), block, frame)
+    }
+
+    fn install_in(&self, shard: &mut Shard, block: u64, frame: FrameRef) -> bool {
         let (cache, pool) = (self.kernel.cache(), self.kernel.frames());
         let key = key(self.id, block);
-        let mut shard = cache.lock(self.id, block);
         match shard.find(key) {
             Some(slot) => {
                 let old = shard.replace(slot, frame, pool);
@@ -109,7 +134,6 @@ impl Volume {
                 let state = shard.state(slot).without(BufferState::LOADING).with(BufferState::DIRTY);
                 shard.set_state(slot, state);
                 shard.touch(slot);
-                drop(shard);
                 drop(old);
                 true
             }
@@ -133,6 +157,7 @@ impl Volume {
         loop {
             match self.try_patch(block, part.clone(), bytes, &mut spare) {
                 Patched::Done => return Ok(()),
+                Patched::Absent if block * BLOCK_BYTES >= self.size() => self.put_zeroes(cpu, block).await,
                 Patched::Absent => drop(self.load(cpu, block..block + 1, context).await?),
                 Patched::Shared => spare = self.kernel.allocate(cpu, 1).await.pop(),
             }
@@ -152,13 +177,14 @@ impl Volume {
             let Some(mut copy) = spare.take() else { return Patched::Shared };
             if let Some(content) = copy.bytes_mut() {
                 content.copy_from_slice(shard.share(slot, pool).bytes());
-                content[part].copy_from_slice(bytes);
+                content[part.clone()].copy_from_slice(bytes);
             }
             drop(shard.replace(slot, copy, pool));
         }
         shard.touch(slot);
         shard.set_state(slot, state.with(BufferState::DIRTY));
         drop(shard);
+        self.grow(block * BLOCK_BYTES + part.end as u64);
         self.mark_dirty(block..block + 1);
         Patched::Done
     }

@@ -158,7 +158,7 @@ impl Volume {
             (state.unflushed.is_empty(), state.dirty.is_empty() && state.under_way.is_empty())
         };
         let is_time = is_idle || self.is_much_unflushed() || self.kernel.is_memory_short();
-        if is_flushed || self.is_flushing() || !is_time {
+        if is_flushed || self.flushes.is_running() || !is_time {
             return;
         }
         let Some(volume) = self.this.upgrade() else { return };

@@ -83,7 +83,7 @@ impl Volume {
     /// The blocks that lie in `range` as a whole, as far as the device has them.
     fn whole_blocks(&self, range: ByteRange) -> Range<u64> {
         let start = range.at.0.div_ceil(BLOCK_BYTES);
-        let to_the_end = range.end().0 == self.facts.size;
+        let to_the_end = range.end().0 == self.size();
         let end = if to_the_end { range.end().0.div_ceil(BLOCK_BYTES) } else { range.end().0 / BLOCK_BYTES };
         start..end.max(start)
     }
@@ -142,9 +142,7 @@ impl Volume {
         context: Context,
     ) -> Result<(), Errno> {
         let barrier = self.raise_barrier(blocks.clone()).await;
-        let is_written = || self.state().writing.first_run(blocks.clone(), 1).is_some();
-        self.settled.until(|| (!is_written()).then_some(())).await;
-        self.until_not_loading(cpu, blocks.clone()).await;
+        self.until_quiet(cpu, blocks.clone()).await;
         let result = self.device.perform(cpu, Request { action, context }).await;
         if result.is_ok() {
             self.forget(cpu, blocks.clone()).await;
@@ -157,7 +155,7 @@ impl Volume {
     }
 
     /// Lays a barrier on `blocks`, after those that overlap are gone.
-    async fn raise_barrier(&self, blocks: Range<u64>) -> Barrier<'_> {
+    pub(super) async fn raise_barrier(&self, blocks: Range<u64>) -> Barrier<'_> {
         let raise = || {
             let mut state = self.state();
             if state.is_barred(&blocks) {
@@ -169,6 +167,12 @@ impl Volume {
         };
         self.settled.until(raise).await;
         Barrier { volume: self, blocks }
+    }
+
+    /// Waits until nothing of `blocks`, on which there is a barrier, is under way.
+    pub(super) async fn until_quiet(&self, cpu: &Processor, blocks: Range<u64>) {
+        self.until_settled_within(&blocks).await;
+        self.until_not_loading(cpu, blocks).await;
     }
 
     async fn until_not_loading(&self, cpu: &Processor, blocks: Range<u64>) {
@@ -192,7 +196,7 @@ impl Volume {
     }
 
     /// Forgets what the cache has of `blocks`, dirty or not.
-    async fn forget(&self, cpu: &Processor, blocks: Range<u64>) {
+    pub(super) async fn forget(&self, cpu: &Processor, blocks: Range<u64>) {
         let (cache, pool) = (self.kernel.cache(), self.kernel.frames());
         for some in blocks.clone().step_by(BLOCKS_AT_ONCE as usize) {
             let some = some..blocks.end.min(some + BLOCKS_AT_ONCE);
@@ -216,7 +220,7 @@ impl Volume {
 }
 
 /// Keeps loads and write-outs off a range while it exists.
-struct Barrier<'a> {
+pub(super) struct Barrier<'a> {
     volume: &'a Volume,
     blocks: Range<u64>,
 }

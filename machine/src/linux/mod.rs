@@ -243,3 +243,9 @@ fn park_time(park: Park, now: Instant) -> Option<Option<Duration>> {
         Park::Until(Some(deadline)) => Some(Some(deadline.since(now))),
     }
 }
+
+/// The time of day.
+fn time_of_day() -> crate::tree::Time {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    crate::tree::Time { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
+}

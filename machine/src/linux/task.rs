@@ -6,6 +6,7 @@ use libc::iovec;
 
 use super::file;
 use super::net;
+use crate::tree::TreeOp;
 use crate::{Errno, Op, RegionId, SeekTarget, Segment, Token};
 use policy::unit::Stability;
 use std::os::fd::RawFd;
@@ -76,6 +77,8 @@ pub(super) enum Call {
     Send {
         fd: RawFd,
     },
+    /// What [`Task::tree_op`] asks.
+    Tree,
 }
 
 /// What to do after a system call came back.
@@ -100,6 +103,7 @@ pub(super) struct Task {
     before: u64,
     /// The region in which all vectors lie.
     pub(super) region: Option<RegionId>,
+    tree_op: Option<Box<TreeOp>>,
 }
 
 // SAFETY: the vectors are only addresses; who starts an operation promises that the memory behind them is valid, and
@@ -108,10 +112,18 @@ unsafe impl Send for Task {}
 
 impl Task {
     pub(super) fn idle() -> Self {
-        Task { token: Token(0), call: Call::Flush { fd: -1 }, vectors: Vec::new(), first: 0, before: 0, region: None }
+        Task {
+            token: Token(0),
+            call: Call::Flush { fd: -1 },
+            vectors: Vec::new(),
+            first: 0,
+            before: 0,
+            region: None,
+            tree_op: None,
+        }
     }
 
-    pub(super) fn new(token: Token, op: &Op) -> Result<Self, Errno> {
+    pub(super) fn new(token: Token, op: Op) -> Result<Self, Errno> {
         let mut task = Task::idle();
         task.begin(token, op)?;
         Ok(task)
@@ -119,47 +131,52 @@ impl Task {
 
     /// Becomes another operation, in the memory of this one. Fails when it is known beforehand that the host has no
     /// way to do it.
-    pub(super) fn begin(&mut self, token: Token, op: &Op) -> Result<(), Errno> {
+    pub(super) fn begin(&mut self, token: Token, op: Op) -> Result<(), Errno> {
         self.token = token;
         self.first = 0;
         self.before = 0;
         self.region = None;
         self.vectors.clear();
+        self.tree_op = None;
         self.call = match op {
             Op::Read { file, at, into } => {
-                self.gather(into);
-                Call::Read { fd: file::descriptor(*file), at: at.0 }
+                self.gather(&into);
+                Call::Read { fd: file::descriptor(file), at: at.0 }
             }
             Op::Write { file, at, from, stability } => {
-                self.gather(from);
-                Call::Write { fd: file::descriptor(*file), at: at.0, stability: *stability }
+                self.gather(&from);
+                Call::Write { fd: file::descriptor(file), at: at.0, stability }
             }
-            Op::Flush { file } => Call::Flush { fd: file::descriptor(*file) },
+            Op::Flush { file } => Call::Flush { fd: file::descriptor(file) },
             Op::Zero { file, at, len, may_release } => {
-                let how = if *may_release { Emptying::HoleOrZeroes } else { Emptying::Zeroes };
-                let zeroes_are_written = file::zeroes_are_written(*file);
+                let how = if may_release { Emptying::HoleOrZeroes } else { Emptying::Zeroes };
+                let zeroes_are_written = file::zeroes_are_written(file);
                 if how == Emptying::Zeroes && zeroes_are_written {
                     return Err(Errno::NOT_SUPPORTED);
                 }
-                Call::Empty { fd: file::descriptor(*file), at: at.0, len: *len, how, zeroes_are_written }
+                Call::Empty { fd: file::descriptor(file), at: at.0, len, how, zeroes_are_written }
             }
             Op::Discard { file, at, len } => Call::Empty {
-                fd: file::descriptor(*file),
+                fd: file::descriptor(file),
                 at: at.0,
-                len: *len,
+                len,
                 how: Emptying::Hole,
                 zeroes_are_written: false,
             },
-            Op::Seek { file, at, target } => Call::Seek { fd: file::descriptor(*file), at: at.0, target: *target },
+            Op::Seek { file, at, target } => Call::Seek { fd: file::descriptor(file), at: at.0, target },
             Op::Populate { region } => Call::Populate { base: region.base.expose_provenance(), len: region.len },
             Op::Accept { listener } => Call::Accept { fd: listener.0 as RawFd },
             Op::Receive { connection, into } => {
-                self.gather(into);
+                self.gather(&into);
                 Call::Receive { fd: connection.0 as RawFd }
             }
             Op::Send { connection, from } => {
-                self.gather(from);
+                self.gather(&from);
                 Call::Send { fd: connection.0 as RawFd }
+            }
+            Op::Tree(op) => {
+                self.tree_op = Some(op);
+                Call::Tree
             }
         };
         Ok(())
@@ -170,11 +187,17 @@ impl Task {
         &self.vectors[self.first..]
     }
 
+    /// What a tree is asked, when the call is [`Call::Tree`].
+    pub(super) fn tree_op(&self) -> Option<&TreeOp> {
+        self.tree_op.as_deref()
+    }
+
     /// Gives back memory that only unusually long operations need.
     pub(super) fn trim(&mut self) {
         const VECTORS_KEPT: usize = 64;
         self.vectors.clear();
         self.first = 0;
+        self.tree_op = None;
         self.vectors.shrink_to(VECTORS_KEPT);
     }
 
@@ -204,6 +227,8 @@ impl Task {
     /// What the result of the system call means for the operation.
     pub(super) fn on_result(&mut self, result: Result<u64, Errno>) -> Step {
         match result {
+            // Done once and for all, whatever came of it.
+            result if matches!(self.call, Call::Tree) => Step::Done(result),
             Ok(count) => self.on_success(count),
             Err(Errno(libc::EINTR)) => Step::Again,
             Err(Errno(libc::EAGAIN)) => self.on_not_ready(),
@@ -293,7 +318,7 @@ mod tests {
 
     fn read(segments: &[Segment]) -> Task {
         let op = Op::Read { file: File(9), at: ByteOffset(4096), into: Segments::from_slice(segments) };
-        Task::new(Token(1), &op).expect("reads are always possible")
+        Task::new(Token(1), op).expect("reads are always possible")
     }
 
     fn shape(task: &Task) -> Vec<(usize, usize)> {
@@ -338,7 +363,7 @@ mod tests {
     #[test]
     fn interruptions_and_sockets_that_are_not_ready_are_not_told() {
         let op = Op::Send { connection: Connection(7), from: Segments::from_slice(&[segment(0x1000, 10, None)]) };
-        let mut task = Task::new(Token(1), &op).expect("sends are always possible");
+        let mut task = Task::new(Token(1), op).expect("sends are always possible");
         assert!(matches!(task.on_result(Err(Errno(libc::EINTR))), Step::Again));
         assert!(matches!(task.on_result(Err(Errno(libc::EAGAIN))), Step::Wait(7, libc::POLLOUT)));
     }
@@ -346,7 +371,7 @@ mod tests {
     #[test]
     fn zeroing_falls_back_from_a_hole_to_zeroes_once() {
         let op = Op::Zero { file: File(9), at: ByteOffset(0), len: 4096, may_release: true };
-        let mut task = Task::new(Token(1), &op).expect("possible");
+        let mut task = Task::new(Token(1), op).expect("possible");
         let refused = Err(Errno::NOT_SUPPORTED);
         assert!(matches!(task.on_result(refused), Step::Again));
         assert!(matches!(task.on_result(refused), Step::Done(Err(Errno::NOT_SUPPORTED))));

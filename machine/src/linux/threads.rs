@@ -70,7 +70,7 @@ impl Machine for Threads {
     }
 
     unsafe fn start(&mut self, token: Token, op: Op) {
-        let task = match Task::new(token, &op) {
+        let task = match Task::new(token, op) {
             Ok(task) => task,
             Err(errno) => {
                 let result = Err(errno);
@@ -127,6 +127,10 @@ impl Machine for Threads {
 
     fn doorbell(&self) -> Arc<dyn Doorbell> {
         self.bell.clone()
+    }
+
+    fn time_of_day(&self) -> crate::tree::Time {
+        super::time_of_day()
     }
 
     fn memory(&self) -> MemoryFacts {

@@ -102,7 +102,7 @@ impl Uring {
                 let task = std::mem::replace(&mut slot.task, Task::idle());
                 self.slots.end(no);
                 self.offloaded += 1;
-                // SAFETY: what is not for io_uring (seeks, providing memory) transfers nothing.
+                // SAFETY: what is not for io_uring (seeks, providing memory, trees) transfers nothing.
                 unsafe { self.shared.pool.submit(task, &self.inbox) };
             }
         }
@@ -279,7 +279,7 @@ impl Machine for Uring {
     }
 
     unsafe fn start(&mut self, token: Token, op: Op) {
-        match self.slots.begin(token, &op) {
+        match self.slots.begin(token, op) {
             Ok(no) => self.issue(no),
             Err(errno) => self.refused.push(Completion { token, result: Err(errno) }),
         }
@@ -335,6 +335,10 @@ impl Machine for Uring {
 
     fn doorbell(&self) -> Arc<dyn Doorbell> {
         self.bell.clone()
+    }
+
+    fn time_of_day(&self) -> crate::tree::Time {
+        super::time_of_day()
     }
 
     fn memory(&self) -> MemoryFacts {

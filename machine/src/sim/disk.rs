@@ -196,7 +196,9 @@ impl Disk {
                 Some(errno) => Err(errno),
                 None => self.content.seek(at.0, *target, self.config.size).ok_or(Errno::NO_SUCH_ADDRESS),
             },
-            Op::Populate { .. } | Op::Accept { .. } | Op::Receive { .. } | Op::Send { .. } => Err(Errno::INVALID),
+            Op::Populate { .. } | Op::Accept { .. } | Op::Receive { .. } | Op::Send { .. } | Op::Tree(_) => {
+                Err(Errno::INVALID)
+            }
         }
     }
 

@@ -10,7 +10,10 @@ use policy::unit::{Instant, ProcessorId};
 
 use super::operation::{OpRef, OpState};
 use super::world::{HostId, Inner, World};
-use crate::{Completion, Connection, Doorbell, Machine, Op, Park, Region, RegionId, SEGMENTS_MAX, Segment, Token};
+use crate::tree::Time;
+use crate::{
+    Completion, Connection, Doorbell, Errno, Machine, Op, Park, Region, RegionId, SEGMENTS_MAX, Segment, Token,
+};
 
 /// What the world knows of one processor.
 pub(super) struct Proc {
@@ -171,6 +174,10 @@ impl Machine for SimMachine {
         Arc::clone(&self.bell) as Arc<dyn Doorbell>
     }
 
+    fn time_of_day(&self) -> Time {
+        time_of_day(self.now())
+    }
+
     fn memory(&self) -> MemoryFacts {
         let inner = self.world.0.borrow();
         let host = inner.processors[self.index].host;
@@ -214,6 +221,7 @@ impl Inner {
         operation.state = OpState::UnderWay;
         match operation.op {
             Op::Populate { .. } => self.complete(of, Ok(0)),
+            Op::Tree(_) => self.complete(of, Err(Errno(libc::ENOSYS))),
             Op::Accept { listener } => self.submit_accept(of, listener),
             Op::Receive { connection, .. } => self.submit_receive(of, connection),
             Op::Send { connection, .. } => self.submit_send(of, connection),
@@ -243,4 +251,10 @@ impl Inner {
             Park::Until(None) | Park::No => None,
         };
     }
+}
+
+/// The time of day at a moment of a world. Every world begins in September 2020.
+pub(super) fn time_of_day(now: Instant) -> Time {
+    let since = Duration::from_nanos(now.ns());
+    Time { seconds: 1_600_000_000 + since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
 }

@@ -136,7 +136,7 @@ fn file_of(op: &Op) -> Option<File> {
         | Op::Zero { file, .. }
         | Op::Discard { file, .. }
         | Op::Seek { file, .. } => Some(file),
-        Op::Populate { .. } | Op::Accept { .. } | Op::Receive { .. } | Op::Send { .. } => None,
+        Op::Populate { .. } | Op::Accept { .. } | Op::Receive { .. } | Op::Send { .. } | Op::Tree(_) => None,
     }
 }
 

@@ -83,7 +83,7 @@ impl Scene {
         let clients = Host::boot(&world, world.add_host("clients"), config);
         let device: DeviceRef = Arc::new(Checked::new(setup.device));
         let open = |read_only| {
-            let config = VolumeConfig { name: "disk".to_owned(), read_only, forced_unit_access: true };
+            let config = VolumeConfig { name: "disk".to_owned(), read_only, forced_unit_access: true, grows: false };
             Volume::open(&disk.kernel, Arc::clone(&device), config, ProcessorId(0)).expect("a number")
         };
         let volume = open(false);

@@ -38,7 +38,7 @@ pub(super) struct Slots {
 
 impl Slots {
     /// Takes a slot for an operation. Fails when it is known beforehand that the host has no way to do it.
-    pub(super) fn begin(&mut self, token: Token, op: &Op) -> Result<SlotNo, Errno> {
+    pub(super) fn begin(&mut self, token: Token, op: Op) -> Result<SlotNo, Errno> {
         let no = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Box::new(Slot {
                 task: Task::idle(),
@@ -121,7 +121,7 @@ impl Slot {
                 self.message = syscall::message(vectors);
                 send(fd, vectors, &self.message)
             }
-            Call::Seek { .. } | Call::Populate { .. } => return None,
+            Call::Seek { .. } | Call::Populate { .. } | Call::Tree => return None,
         })
     }
 }

@@ -1,0 +1,139 @@
+//! The rendezvous (WS-5): those who want something flushed share one flush. `policy/gather` decides when it starts.
+
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+
+use machine::Errno;
+use policy::gather::{Gather, Start};
+use policy::unit::Instant;
+
+use crate::processor::Processor;
+use crate::wait::WaitList;
+
+/// Where groups form that want a flush. `W` is what is to be flushed, all together.
+#[derive(Default)]
+pub(crate) struct Rendezvous<W> {
+    state: Mutex<State<W>>,
+    /// Somebody came, or the flush under way ended.
+    changed: WaitList,
+}
+
+#[derive(Default)]
+struct State<W> {
+    policy: Gather,
+    /// Somebody flushes, or is about to.
+    running: bool,
+    forming: Arc<Round>,
+    wanted: W,
+}
+
+/// Those who share one flush.
+#[derive(Default)]
+pub(crate) struct Round {
+    result: Mutex<Option<Result<(), Errno>>>,
+    wait: WaitList,
+}
+
+impl Round {
+    /// Waits for the end of the flush.
+    pub(crate) async fn result(&self) -> Result<(), Errno> {
+        self.wait.until(|| *lock(&self.result)).await
+    }
+
+    fn end(&self, result: Result<(), Errno>) {
+        *lock(&self.result) = Some(result);
+        self.wait.wake_all();
+    }
+}
+
+impl<W: Default> Rendezvous<W> {
+    /// Joins the group that forms; `want` adds to what is to be flushed. When the second value is true nobody leads: the
+    /// caller must spawn a task that does ([`Rendezvous::lead`]).
+    pub(crate) fn join(&self, cpu: &Processor, want: impl FnOnce(&mut W)) -> (Arc<Round>, bool) {
+        let mut state = lock(&self.state);
+        want(&mut state.wanted);
+        state.policy.on_arrival(cpu.now());
+        let round = Arc::clone(&state.forming);
+        let is_first = !std::mem::replace(&mut state.running, true);
+        drop(state);
+        self.changed.wake_all();
+        (round, is_first)
+    }
+
+    /// Is a flush under way, or about to be?
+    pub(crate) fn is_running(&self) -> bool {
+        lock(&self.state).running
+    }
+
+    /// Flushes for those who have come, then for the group that formed meanwhile, until nobody came.
+    pub(crate) async fn lead(&self, cpu: &Processor, flush: impl AsyncFn(W) -> Result<(), Errno>) {
+        while let Some((round, wanted)) = self.next_round(cpu).await {
+            let result = flush(wanted).await;
+            lock(&self.state).policy.on_end(cpu.now());
+            round.end(result);
+            // Who wrote while the flush was under way and now wants one is in the next group, too.
+            cpu.yield_now().await;
+        }
+    }
+
+    /// Waits for the right to flush for nobody else, when those before have ended.
+    pub(crate) async fn turn(&self) -> Turn<'_, W> {
+        self.changed.until(|| (!std::mem::replace(&mut lock(&self.state).running, true)).then_some(())).await;
+        Turn(self)
+    }
+
+    async fn next_round(&self, cpu: &Processor) -> Option<(Arc<Round>, W)> {
+        loop {
+            let (at, formed) = {
+                let mut state = lock(&self.state);
+                let formed = state.policy.forming();
+                if formed == 0 {
+                    state.running = false;
+                    drop(state);
+                    self.changed.wake_all();
+                    return None;
+                }
+                match state.policy.start(cpu.now()) {
+                    Start::Now => {
+                        state.policy.on_start(cpu.now());
+                        return Some((std::mem::take(&mut state.forming), std::mem::take(&mut state.wanted)));
+                    }
+                    Start::At(at) => (at, formed),
+                }
+            };
+            self.until_more(cpu, formed, at).await;
+        }
+    }
+
+    /// Waits until more than `formed` have come, at the latest until `end`.
+    async fn until_more(&self, cpu: &Processor, formed: u32, end: Instant) {
+        let mut timer = Some(end);
+        let is_over = || {
+            let is_time = cpu.now() >= end || lock(&self.state).policy.forming() > formed;
+            is_time.then_some(())
+        };
+        poll_fn(|cx| {
+            if let Some(end) = timer.take() {
+                cpu.wake_at(end, cx.waker().clone());
+            }
+            Poll::Ready(())
+        })
+        .await;
+        self.changed.until(is_over).await;
+    }
+}
+
+/// The right to flush alone, while it lasts.
+pub(crate) struct Turn<'a, W: Default>(&'a Rendezvous<W>);
+
+impl<W: Default> Drop for Turn<'_, W> {
+    fn drop(&mut self) {
+        lock(&self.0.state).running = false;
+        self.0.changed.wake_all();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,24 @@
+//! Asks directory trees of the host.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use machine::tree::{Caller, Tree, TreeCall, TreeOp, TreeReply};
+use machine::{Errno, Op};
+
+use crate::operation::Hold;
+use crate::processor::Processor;
+
+impl Processor {
+    /// Asks `tree` for `caller`; for the server itself, who may do everything, when there is none.
+    ///
+    /// # Errors
+    /// The host's error number.
+    pub async fn tree(&self, tree: Tree, caller: Option<Caller>, call: TreeCall) -> Result<TreeReply, Errno> {
+        let reply = Arc::new(Mutex::new(None));
+        let op = Box::new(TreeOp { tree, caller, call, reply: Arc::clone(&reply) });
+        // SAFETY: nothing is transferred; the operation owns what it asks, and shares the place for the answer.
+        let (result, _) = unsafe { self.perform(Hold::default(), Op::Tree(op)) }.await;
+        result?;
+        reply.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or(Errno::IO)
+    }
+}

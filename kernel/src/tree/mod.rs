@@ -1,0 +1,249 @@
+//! A directory tree that is given out: names and attributes from the host, the content of files from the buffer cache.
+//!
+//! What the cache has newer than the host shows in the attributes: size and times of a file are those that its writers
+//! were told. A change made on the host beside us is seen when the host is asked again, at most [`FRESH`] later.
+//!
+//! Lock order: the table of files, then a vnode's times; neither is held across a wait.
+
+mod call;
+mod files;
+mod vnode;
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use machine::Errno;
+use machine::tree::{Attributes, Caller, Node, OpenTree, SetAttributes, TreeCall, TreeReply};
+
+use crate::Kernel;
+use crate::processor::Processor;
+use crate::queue::DiskQueue;
+use crate::rendezvous::Rendezvous;
+use files::Files;
+pub use vnode::Vnode;
+
+/// What the host said of a file is believed for so long.
+pub const FRESH: Duration = Duration::from_millis(500);
+
+/// How a tree is given out.
+#[derive(Clone)]
+pub struct FileTreeConfig {
+    /// Name in messages.
+    pub name: String,
+    /// Refuse all changes?
+    pub read_only: bool,
+    /// Files open at a time, at most, apart from those in use at this moment.
+    pub files_max: usize,
+    /// The queue of the disk that the tree lies on.
+    pub queue: Arc<DiskQueue>,
+}
+
+/// A directory tree that is given out.
+pub struct FileTree {
+    this: Weak<FileTree>,
+    kernel: Arc<Kernel>,
+    open: OpenTree,
+    config: FileTreeConfig,
+    files: Mutex<Files>,
+    syncs: Rendezvous<BTreeSet<Node>>,
+    verifier: AtomicU64,
+}
+
+impl FileTree {
+    /// Gives out an open tree.
+    pub fn new(cpu: &Processor, open: OpenTree, config: FileTreeConfig) -> Arc<Self> {
+        let start = cpu.time_of_day();
+        let verifier = (start.seconds as u64) << 32 ^ u64::from(start.nanoseconds) << 2;
+        Arc::new_cyclic(|this| FileTree {
+            this: Weak::clone(this),
+            kernel: Arc::clone(cpu.kernel()),
+            files: Mutex::new(Files::new(config.files_max)),
+            open,
+            config,
+            syncs: Rendezvous::default(),
+            verifier: AtomicU64::new(verifier),
+        })
+    }
+
+    /// Its name in messages.
+    pub fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// Are changes refused?
+    pub fn read_only(&self) -> bool {
+        self.config.read_only
+    }
+
+    /// Changes at every start, and whenever something written may have been lost (RFC 1813, 3.3.7: `writeverf3`).
+    pub fn verifier(&self) -> u64 {
+        self.verifier.load(Ordering::SeqCst)
+    }
+
+    fn change_verifier(&self) {
+        self.verifier.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Asks the tree. Attributes in the reply are as clients must see them.
+    ///
+    /// # Errors
+    /// The host's; [`Errno::READ_ONLY`].
+    pub async fn call(&self, cpu: &Processor, caller: Option<&Caller>, call: TreeCall) -> Result<TreeReply, Errno> {
+        if self.config.read_only && changes(&call) {
+            return Err(Errno::READ_ONLY);
+        }
+        match call {
+            TreeCall::Attributes { node } => self.attributes(cpu, caller, node).await.map(TreeReply::Attributes),
+            TreeCall::SetAttributes { node, attributes, guard } => {
+                self.set_attributes(cpu, caller, node, attributes, guard).await.map(TreeReply::Attributes)
+            }
+            call => {
+                let reply = self.ask(cpu, caller, call).await?;
+                Ok(self.present(cpu, reply))
+            }
+        }
+    }
+
+    /// Makes the names in these directories and the attributes of these nodes durable, together with others who want that.
+    ///
+    /// # Errors
+    /// The host's: then nothing that this call or those with it wanted is sure to be durable.
+    pub async fn make_durable(&self, cpu: &Processor, nodes: &[Node]) -> Result<(), Errno> {
+        let (round, is_first) = self.syncs.join(cpu, |wanted| wanted.extend(nodes.iter().copied()));
+        if is_first && let Some(tree) = self.this.upgrade() {
+            let here = cpu.clone();
+            cpu.spawn(async move {
+                let sync = async |nodes: BTreeSet<Node>| {
+                    let nodes = nodes.into_iter().collect();
+                    tree.ask(&here, None, TreeCall::Sync { nodes }).await.map(drop)
+                };
+                tree.syncs.lead(&here, sync).await;
+            });
+        }
+        round.result().await
+    }
+
+    /// Makes durable all that was written to its files, and closes them.
+    ///
+    /// # Errors
+    /// The first of the host's.
+    pub async fn close(&self, cpu: &Processor) -> Result<(), Errno> {
+        let mut result = Ok(());
+        let open = self.files().take_all();
+        for file in open {
+            result = result.and(file.close(cpu).await);
+        }
+        result
+    }
+
+    async fn attributes(&self, cpu: &Processor, caller: Option<&Caller>, node: Node) -> Result<Attributes, Errno> {
+        let file = self.files().get(node);
+        match file {
+            Some(file) => file.refresh(cpu).await,
+            None => match self.ask(cpu, caller, TreeCall::Attributes { node }).await? {
+                TreeReply::Attributes(attributes) => Ok(self.present_one(cpu, node, attributes)),
+                _ => Err(Errno::IO),
+            },
+        }
+    }
+
+    async fn set_attributes(
+        &self,
+        cpu: &Processor,
+        caller: Option<&Caller>,
+        node: Node,
+        attributes: SetAttributes,
+        guard: Option<machine::tree::Time>,
+    ) -> Result<Attributes, Errno> {
+        let call = TreeCall::SetAttributes { node, attributes, guard };
+        let file = match attributes.size {
+            Some(_) => Some(self.file(cpu, node).await?),
+            None => self.files().get(node),
+        };
+        let Some(file) = file else {
+            return attributes_of(self.ask(cpu, caller, call).await?);
+        };
+        // Clients compare with the time that they were told.
+        if guard.is_some_and(|guard| guard != file.attributes().changed) {
+            return Err(Errno(libc::EAGAIN));
+        }
+        let call = TreeCall::SetAttributes { node, attributes, guard: None };
+        let change = async { attributes_of(self.ask(cpu, caller, call).await?) };
+        let after = match attributes.size {
+            Some(size) => file.resize(cpu, size, change).await?,
+            None => change.await?,
+        };
+        Ok(file.adopt(cpu, after))
+    }
+
+    async fn ask(&self, cpu: &Processor, caller: Option<&Caller>, call: TreeCall) -> Result<TreeReply, Errno> {
+        cpu.tree(self.open.tree, caller.cloned(), call).await
+    }
+
+    /// Puts what the cache knows better into a reply of the host, and lets go of files that are gone.
+    fn present(&self, cpu: &Processor, reply: TreeReply) -> TreeReply {
+        match reply {
+            TreeReply::Node(node, attributes) => {
+                if attributes.links == 0 {
+                    self.forget(node);
+                }
+                TreeReply::Node(node, self.present_one(cpu, node, attributes))
+            }
+            TreeReply::Entries(mut entries, last) => {
+                for (node, attributes) in entries.iter_mut().filter_map(|entry| entry.node.as_mut()) {
+                    *attributes = self.present_one(cpu, *node, *attributes);
+                }
+                TreeReply::Entries(entries, last)
+            }
+            other => other,
+        }
+    }
+
+    fn present_one(&self, cpu: &Processor, node: Node, attributes: Attributes) -> Attributes {
+        match self.files().get(node) {
+            Some(file) => file.observe(cpu, attributes),
+            None => attributes,
+        }
+    }
+
+    /// A file has lost its last name: nobody will ask for what was written to it.
+    fn forget(&self, node: Node) {
+        if let Some(file) = self.files().remove(node) {
+            file.abandon();
+        }
+    }
+}
+
+fn attributes_of(reply: TreeReply) -> Result<Attributes, Errno> {
+    match reply {
+        TreeReply::Attributes(attributes) => Ok(attributes),
+        _ => Err(Errno::IO),
+    }
+}
+
+/// Does it change something?
+fn changes(call: &TreeCall) -> bool {
+    match call {
+        TreeCall::Root
+        | TreeCall::Attributes { .. }
+        | TreeCall::Lookup { .. }
+        | TreeCall::Access { .. }
+        | TreeCall::ReadLink { .. }
+        | TreeCall::ReadDirectory { .. }
+        | TreeCall::Space
+        | TreeCall::Limits { .. }
+        | TreeCall::Sync { .. }
+        | TreeCall::Open { .. } => false,
+        TreeCall::Create { .. }
+        | TreeCall::MakeDirectory { .. }
+        | TreeCall::MakeSymbolicLink { .. }
+        | TreeCall::MakeSpecial { .. }
+        | TreeCall::Remove { .. }
+        | TreeCall::RemoveDirectory { .. }
+        | TreeCall::Rename { .. }
+        | TreeCall::Link { .. }
+        | TreeCall::SetAttributes { .. } => true,
+    }
+}

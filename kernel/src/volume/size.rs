@@ -1,0 +1,164 @@
+//! The size of a volume that grows: that of a file.
+//!
+//! In the cache, what lies beyond the end in the last block is zero. A write changes its blocks, then the size, and only
+//! then marks the blocks dirty: so no write-out reaches beyond what was written.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use machine::Errno;
+use policy::unit::{BLOCK_BYTES, ByteRange};
+
+use super::Volume;
+use crate::cache::{State as BufferState, key};
+use crate::frame::{FRAME_BYTES, FrameRef};
+use crate::processor::Processor;
+use crate::wait::WaitList;
+
+/// Writers pass side by side, who changes the size passes alone.
+#[derive(Default)]
+pub(super) struct Gate {
+    /// Writers inside; the highest bit: somebody changes the size, or waits for that.
+    inside: AtomicU64,
+    changed: WaitList,
+}
+
+const CLOSED: u64 = 1 << 63;
+
+impl Gate {
+    /// Enters as a writer.
+    pub(super) async fn enter(&self) -> Inside<'_> {
+        let enter = |inside: u64| (inside & CLOSED == 0).then_some(inside + 1);
+        let try_enter = || self.inside.fetch_update(Ordering::SeqCst, Ordering::SeqCst, enter).ok().map(drop);
+        if try_enter().is_none() {
+            self.changed.until(try_enter).await;
+        }
+        Inside { gate: self, weight: 1 }
+    }
+
+    /// Keeps writers out, and waits until those inside have left.
+    async fn close(&self) -> Inside<'_> {
+        let close = |inside: u64| (inside & CLOSED == 0).then_some(inside | CLOSED);
+        self.changed.until(|| self.inside.fetch_update(Ordering::SeqCst, Ordering::SeqCst, close).ok().map(drop)).await;
+        let closed = Inside { gate: self, weight: CLOSED };
+        self.changed.until(|| (self.inside.load(Ordering::SeqCst) == CLOSED).then_some(())).await;
+        closed
+    }
+}
+
+/// The right to be inside, while it lasts.
+pub(super) struct Inside<'a> {
+    gate: &'a Gate,
+    weight: u64,
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        let before = self.gate.inside.fetch_sub(self.weight, Ordering::SeqCst);
+        // The last writer, for whom somebody may wait who has closed; or who had closed.
+        if before & CLOSED != 0 {
+            self.gate.changed.wake_all();
+        }
+    }
+}
+
+impl Volume {
+    /// The volume is at least so long now. Bytes. Nothing happens unless it grows.
+    pub(super) fn grow(&self, size: u64) {
+        if self.config.grows {
+            self.size.fetch_max(size, Ordering::AcqRel);
+        }
+    }
+
+    /// Gives a volume that grows another size in bytes. `change` does it on the host, with nothing of what is cut off
+    /// under way and no write going on; if it fails, nothing happens.
+    ///
+    /// # Errors
+    /// What `change` says.
+    pub async fn resize<T>(
+        &self,
+        cpu: &Processor,
+        size: u64,
+        change: impl Future<Output = Result<T, Errno>>,
+    ) -> Result<T, Errno> {
+        let _closed = self.gate.close().await;
+        let before = self.size();
+        let cut = size / BLOCK_BYTES..before.div_ceil(BLOCK_BYTES).max(size / BLOCK_BYTES);
+        let barrier = self.raise_barrier(cut.clone()).await;
+        self.until_quiet(cpu, cut.clone()).await;
+        let result = change.await;
+        if result.is_ok() {
+            self.forget(cpu, size.div_ceil(BLOCK_BYTES)..cut.end).await;
+            self.zero_end(cpu, size).await;
+            self.size.store(size, Ordering::Release);
+            self.state().changes += 1;
+        }
+        drop(barrier);
+        result
+    }
+
+    /// The host changed the file beside us: forgets what the cache has of it, unless it is newer than on the host.
+    pub async fn follow_host(&self, cpu: &Processor, size: u64) {
+        let _closed = self.gate.close().await;
+        let end = self.size().max(size).div_ceil(BLOCK_BYTES);
+        let barrier = self.raise_barrier(0..end).await;
+        self.until_quiet(cpu, 0..end).await;
+        if self.dirty_blocks() == 0 {
+            self.forget(cpu, 0..end).await;
+            self.size.store(size, Ordering::Release);
+        } else {
+            self.size.fetch_max(size, Ordering::AcqRel);
+        }
+        drop(barrier);
+    }
+
+    /// Has the cache hold a block that lies beyond the end.
+    pub(super) async fn put_zeroes(&self, cpu: &Processor, block: u64) {
+        let mut frames = self.kernel.allocate(cpu, 1).await;
+        let Some(mut frame) = frames.pop() else { return };
+        if let Some(bytes) = frame.bytes_mut() {
+            bytes.fill(0);
+        }
+        let cache = self.kernel.cache();
+        let mut shard = cache.lock(self.id, block);
+        if shard.find(key(self.id, block)).is_none() {
+            let (key, capacity) = (key(self.id, block), cache.shard_capacity());
+            shard.insert(key, frame, BufferState::CLEAN, capacity, self.kernel.frames());
+        }
+    }
+
+    /// Zeroes what the cache has of the last block beyond `size`.
+    async fn zero_end(&self, cpu: &Processor, size: u64) {
+        let (block, from) = (size / BLOCK_BYTES, (size % BLOCK_BYTES) as usize);
+        if from == 0 {
+            return;
+        }
+        let mut spare = None;
+        while !self.try_zero_end(block, from, &mut spare) {
+            spare = self.kernel.allocate(cpu, 1).await.pop();
+        }
+    }
+
+    fn try_zero_end(&self, block: u64, from: usize, spare: &mut Option<FrameRef>) -> bool {
+        static ZEROES: [u8; FRAME_BYTES] = [0; FRAME_BYTES];
+        let pool = self.kernel.frames();
+        let mut shard = self.kernel.cache().lock(self.id, block);
+        let Some(slot) = shard.find(key(self.id, block)) else { return true };
+        if shard.patch_if_sole(slot, from, &ZEROES[from..], pool) {
+            return true;
+        }
+        // Somebody sends this frame: it stays as it is, and another takes its place.
+        let Some(mut copy) = spare.take() else { return false };
+        if let Some(content) = copy.bytes_mut() {
+            content.copy_from_slice(shard.share(slot, pool).bytes());
+            content[from..].fill(0);
+        }
+        drop(shard.replace(slot, copy, pool));
+        true
+    }
+
+    /// The bytes of `range` that the volume has.
+    pub fn clip(&self, range: ByteRange) -> ByteRange {
+        let end = range.end().0.min(self.size());
+        ByteRange::new(range.at.0, end.saturating_sub(range.at.0))
+    }
+}

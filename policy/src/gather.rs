@@ -1,0 +1,115 @@
+//! Which stable writes and metadata changes share one flush (WS-5).
+//!
+//! While one flush is under way, the next group forms: that is the rendezvous, and no timer is in it. But those whom a
+//! flush releases come back at about the same time: a new flush that starts for the first of them leaves the others to
+//! the one after, and each waits for two. So when a flush ends, the next one waits a little for as many as are known,
+//! never longer than a quarter of what a flush takes, and only while they keep coming. A lone writer waits for nobody.
+
+use std::time::Duration;
+
+use crate::unit::Instant;
+
+/// Waits for those who were released last no longer than a flush takes, divided by this...
+const PATIENCE: u32 = 4;
+/// ...nor longer than this part of it after the last one came.
+const GAP: u32 = 8;
+/// Trust in that they come back: at most so many times in vain, and then nobody is waited for...
+const TRUST_MAX: u32 = 3;
+/// ...in all but one of so many rounds.
+const TRY_AGAIN: u32 = 32;
+
+/// When the next flush starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// Now.
+    Now,
+    /// At this moment, if nothing changes.
+    At(Instant),
+}
+
+/// Those who want a flush of one disk, file or directory tree.
+#[derive(Clone, Debug)]
+pub struct Gather {
+    /// What a flush takes, smoothed.
+    flush: Duration,
+    /// When the last one started and ended, and when somebody came last.
+    started: Instant,
+    ended: Option<Instant>,
+    arrived: Option<Instant>,
+    /// Who wait for the next flush, and for the one under way.
+    forming: u32,
+    running: u32,
+    /// Who might want the next one.
+    expected: u32,
+    /// The next one was put off for them.
+    waited: bool,
+    trust: u32,
+    rounds: u32,
+}
+
+impl Default for Gather {
+    fn default() -> Self {
+        Gather::new()
+    }
+}
+
+impl Gather {
+    /// A policy that has seen nothing yet.
+    pub const fn new() -> Self {
+        Gather {
+            flush: Duration::ZERO,
+            started: Instant::ZERO,
+            ended: None,
+            arrived: None,
+            forming: 0,
+            running: 0,
+            expected: 0,
+            waited: false,
+            trust: TRUST_MAX,
+            rounds: 0,
+        }
+    }
+
+    /// Somebody wants a flush.
+    pub fn on_arrival(&mut self, now: Instant) {
+        self.forming += 1;
+        self.arrived = Some(now);
+    }
+
+    /// How many wait for the next flush.
+    pub fn forming(&self) -> u32 {
+        self.forming
+    }
+
+    /// When to start the flush for those who came, while none is under way.
+    pub fn start(&mut self, now: Instant) -> Start {
+        let (Some(ended), Some(arrived)) = (self.ended, self.arrived) else { return Start::Now };
+        let may_wait = self.trust > 0 || self.rounds.is_multiple_of(TRY_AGAIN);
+        let deadline = (ended + self.flush / PATIENCE).min(ended.max(arrived) + self.flush / GAP);
+        if self.forming >= self.expected || !may_wait || now >= deadline {
+            return Start::Now;
+        }
+        self.waited = true;
+        Start::At(deadline)
+    }
+
+    /// The flush starts; how many it is for.
+    pub fn on_start(&mut self, now: Instant) -> u32 {
+        if std::mem::take(&mut self.waited) {
+            let came = self.forming >= self.expected;
+            self.trust = if came { TRUST_MAX } else { self.trust.saturating_sub(1) };
+        }
+        self.rounds = self.rounds.wrapping_add(1);
+        self.started = now;
+        self.running = std::mem::take(&mut self.forming);
+        self.running
+    }
+
+    /// It has ended.
+    pub fn on_end(&mut self, now: Instant) {
+        let took = now.since(self.started);
+        self.flush = if self.flush.is_zero() { took } else { (self.flush * 7 + took) / 8 };
+        self.ended = Some(now);
+        self.expected = self.running + self.forming;
+    }
+}

@@ -1,0 +1,102 @@
+//! What gathering promises.
+
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use policy::gather::{Gather, Start};
+use policy::unit::Instant;
+use proptest::prelude::*;
+
+/// Writers who want a flush, and so long after it the next one. Returns how many writes were flushed, and the longest that
+/// any waited though no flush was under way, within `time`.
+fn run(returns: &[Duration], flush: Duration, time: Duration) -> (u64, Duration) {
+    let mut gather = Gather::new();
+    // Who comes when; the earliest first.
+    let mut coming: BinaryHeap<std::cmp::Reverse<(Instant, usize)>> =
+        returns.iter().enumerate().map(|(writer, after)| std::cmp::Reverse((Instant::ZERO + *after, writer))).collect();
+    let (mut now, mut waiting, mut done, mut idle_most) = (Instant::ZERO, Vec::new(), 0, Duration::ZERO);
+    let mut first = None;
+    while now < Instant::ZERO + time {
+        let next = coming.peek().map(|next| next.0.0);
+        let start = if waiting.is_empty() { None } else { Some(gather.start(now)) };
+        let at = match (start, next) {
+            (Some(Start::Now), _) => now,
+            (Some(Start::At(at)), Some(next)) if next < at => next,
+            (Some(Start::At(at)), _) => at,
+            (None, next) => next.expect("somebody comes"),
+        };
+        now = now.max(at);
+        if start == Some(Start::Now) {
+            idle_most = idle_most.max(now.since(first.take().expect("somebody waits")));
+            assert_eq!(gather.on_start(now) as usize, waiting.len());
+            let end = now + flush;
+            let members = std::mem::take(&mut waiting);
+            while coming.peek().is_some_and(|next| next.0.0 < end) {
+                let std::cmp::Reverse((at, writer)) = coming.pop().expect("just seen");
+                gather.on_arrival(at);
+                waiting.push(writer);
+            }
+            now = end;
+            gather.on_end(now);
+            first = (!waiting.is_empty()).then_some(now);
+            done += members.len() as u64;
+            for writer in members {
+                coming.push(std::cmp::Reverse((now + returns[writer], writer)));
+            }
+            continue;
+        }
+        while coming.peek().is_some_and(|next| next.0.0 <= now) {
+            let std::cmp::Reverse((_, writer)) = coming.pop().expect("just seen");
+            gather.on_arrival(now);
+            waiting.push(writer);
+            first = first.or(Some(now));
+        }
+    }
+    (done, idle_most)
+}
+
+proptest! {
+    #[test]
+    fn a_lone_writer_waits_for_nobody(after_us in 0u64..20_000, flush_us in 1u64..10_000) {
+        let (_, idle) = run(&[Duration::from_micros(after_us)], Duration::from_micros(flush_us), Duration::from_secs(1));
+        prop_assert_eq!(idle, Duration::ZERO);
+    }
+
+    #[test]
+    fn nobody_waits_longer_than_a_quarter_of_a_flush_beside_an_idle_disk(
+        after_us in prop::collection::vec(0u64..20_000, 1..40),
+        flush_us in 1u64..10_000,
+    ) {
+        let flush = Duration::from_micros(flush_us);
+        let returns: Vec<_> = after_us.into_iter().map(Duration::from_micros).collect();
+        let (_, idle) = run(&returns, flush, Duration::from_secs(1));
+        prop_assert!(idle <= flush / 4);
+    }
+
+    #[test]
+    fn writers_who_come_back_at_once_nearly_all_share_each_flush(
+        writers in 2usize..64,
+        after_us in 1u64..200,
+        spread_us in 0u64..300,
+    ) {
+        let flush = Duration::from_millis(5);
+        let returns: Vec<_> = (0..writers as u64)
+            .map(|writer| Duration::from_micros(after_us + writer * spread_us / writers as u64))
+            .collect();
+        let time = Duration::from_secs(5);
+        let (done, _) = run(&returns, flush, time);
+        let limit = writers as f64 * time.as_secs_f64() / flush.as_secs_f64();
+        prop_assert!(done as f64 >= 0.85 * limit, "{done} of {limit}");
+    }
+
+    #[test]
+    fn who_comes_back_late_does_not_slow_the_others_much(writers in 1usize..16, late in 1usize..16) {
+        let flush = Duration::from_millis(5);
+        let mut returns = vec![Duration::from_micros(50); writers];
+        let time = Duration::from_secs(5);
+        let (alone, _) = run(&returns, flush, time);
+        returns.extend(vec![Duration::from_millis(7); late]);
+        let (together, _) = run(&returns, flush, time);
+        prop_assert!(together * 10 >= alone * 8, "{together} after {alone}");
+    }
+}
