@@ -8,7 +8,7 @@ mod export;
 mod handle;
 mod mount;
 mod procedure;
-mod record;
+pub mod record;
 mod replay;
 mod rpc;
 pub mod rpcbind;

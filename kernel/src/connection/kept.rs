@@ -32,52 +32,52 @@ pub struct Kept {
 
 impl Kept {
     /// May payload of `bytes` more be under way beside other requests?
-    pub fn has_room(&self, bytes: u64, cache_blocks: u64) -> bool {
+    pub(super) fn has_room(&self, bytes: u64, cache_blocks: u64) -> bool {
         self.in_flight.load(Ordering::Relaxed) + bytes <= cache_blocks * BLOCK_BYTES / IN_FLIGHT_SHARE
     }
 
     /// Payload of so many bytes is under way.
-    pub fn add_in_flight(&self, bytes: u64) {
+    pub(super) fn add_in_flight(&self, bytes: u64) {
         self.in_flight.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// It is no more.
-    pub fn subtract_in_flight(&self, bytes: u64) {
+    pub(super) fn subtract_in_flight(&self, bytes: u64) {
         self.in_flight.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Does somebody wait for what others keep?
-    pub fn is_waited_for(&self) -> bool {
+    pub(super) fn is_waited_for(&self) -> bool {
         !self.edges_wait.is_empty()
     }
 }
 
 /// Frames that one connection has ready for payload which may never come.
-pub struct Predicted<'a> {
-    kept: &'a Kept,
+pub(super) struct Predicted {
+    service: Arc<Service>,
     frames: usize,
 }
 
-impl<'a> Predicted<'a> {
-    /// None yet.
-    pub fn new(kept: &'a Kept) -> Self {
-        Predicted { kept, frames: 0 }
+impl Predicted {
+    pub(super) fn new(service: &Arc<Service>) -> Self {
+        Predicted { service: Arc::clone(service), frames: 0 }
     }
 
     /// How many this connection may have.
-    pub fn room(&self, cache_blocks: u64) -> usize {
-        let others = self.kept.predicted.load(Ordering::Relaxed).saturating_sub(self.frames);
+    pub(super) fn room(&self, cache_blocks: u64) -> usize {
+        let others = self.service.kept().predicted.load(Ordering::Relaxed).saturating_sub(self.frames);
         ((cache_blocks / PREDICTED_SHARE) as usize).saturating_sub(others)
     }
 
     /// Takes note of how many it has.
-    pub fn set(&mut self, frames: usize) {
-        self.kept.predicted.fetch_add(frames, Ordering::Relaxed);
-        self.kept.predicted.fetch_sub(std::mem::replace(&mut self.frames, frames), Ordering::Relaxed);
+    pub(super) fn set(&mut self, frames: usize) {
+        let predicted = &self.service.kept().predicted;
+        predicted.fetch_add(frames, Ordering::Relaxed);
+        predicted.fetch_sub(std::mem::replace(&mut self.frames, frames), Ordering::Relaxed);
     }
 }
 
-impl Drop for Predicted<'_> {
+impl Drop for Predicted {
     fn drop(&mut self) {
         self.set(0);
     }

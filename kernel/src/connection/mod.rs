@@ -5,9 +5,20 @@ use std::time::Duration;
 
 use crate::wait::WaitList;
 
+mod exact;
+mod inbound;
 mod kept;
+mod outbound;
+mod rhythm;
+mod scatter;
+mod watchdog;
 
-pub use kept::{EdgePermit, Kept, Predicted};
+pub use exact::{Gone, receive_exact, segment, send_all};
+pub use inbound::{Inbound, Served, Wait};
+pub use kept::{EdgePermit, Kept};
+pub use outbound::{Outbound, Release, Reply};
+pub use scatter::{Headers, Scatter};
+pub use watchdog::{Keeps, Watchdog};
 
 /// How much one connection may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
