@@ -9,7 +9,7 @@ use machine::tree::{Caller, Node};
 use crate::call::Credentials;
 use crate::handle::{ExportId, Handle, HandleKey};
 use crate::procedure::Grants;
-use crate::stand_in::FileTree;
+use kernel::tree::FileTree;
 
 /// Who nobody is, when nothing else was said.
 pub const NOBODY: u32 = 65534;

@@ -14,7 +14,6 @@ mod rpc;
 pub mod rpcbind;
 mod server;
 mod shape;
-mod stand_in;
 mod transmission;
 
 pub use call::{ClientAddress, TRANSFER_BYTES_MAX};

@@ -17,7 +17,7 @@ use super::object::Object;
 use super::permission::{self, Use};
 use super::{Answer, Refusal, arguments, success};
 use crate::call::{Call, Payload, Results, TRANSFER_BYTES_MAX, transfer_bytes_max};
-use crate::stand_in::Vnode;
+use kernel::tree::Vnode;
 
 /// Largest offset in a file, in bytes: the host's are signed.
 const FILE_BYTES_MAX: u64 = i64::MAX as u64;
