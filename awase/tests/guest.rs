@@ -1,5 +1,5 @@
 //! A Linux guest's own NBD client with ext4 on an Awase export. The guest is emulated; `scripts/guest` boots it and
-//! `scripts/guest-init` is what it does.
+//! `scripts/guest-init-nbd` and `-nfs` are what it does.
 #![cfg(target_arch = "x86_64")]
 
 mod server;
@@ -34,7 +34,7 @@ fn a_guest_kernel_keeps_ext4_on_an_export() {
     let server = place.start(command);
 
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/guest");
-    let output = attempt(&script.to_string_lossy(), &[&port.to_string(), "disk", CACHE]);
+    let output = attempt(&script.to_string_lossy(), &["nbd", &port.to_string(), "disk", CACHE]);
     let console = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && console.contains(ALL_IS_WELL), "the guest said:\n{console}\n{errors}");

@@ -10,8 +10,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("machine", &["policy"]),
     ("kernel", &["machine", "policy"]),
     ("nbd", &["kernel", "machine", "policy"]),
-    ("awase", &["nbd", "kernel", "machine", "policy"]),
-    ("bench", &["awase", "nbd", "kernel", "machine", "policy"]),
+    ("nfs", &["kernel", "machine", "policy"]),
+    ("awase", &["nbd", "nfs", "kernel", "machine", "policy"]),
+    ("bench", &["awase", "nbd", "nfs", "kernel", "machine", "policy"]),
 ];
 
 /// Most lines of a source file.

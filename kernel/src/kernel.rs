@@ -340,8 +340,9 @@ impl Kernel {
         Ok(DeviceId(number))
     }
 
-    pub(crate) fn return_device(&self, device: DeviceId) {
-        self.cache.forget_device(device, &self.frames);
+    /// A device is closed; all of its blocks in the cache are below `end`.
+    pub(crate) fn return_device(&self, device: DeviceId, end: u64) {
+        self.cache.forget_device(device, end, &self.frames);
         lock(&self.devices).returned.push(device.0);
     }
 

@@ -4,6 +4,7 @@
 //! on disks. Runs unchanged on every [`machine::Machine`].
 
 pub mod cache;
+pub mod connection;
 pub mod device;
 pub mod frame;
 mod housekeeping;

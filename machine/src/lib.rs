@@ -191,6 +191,8 @@ impl Errno {
     pub const CONNECTION_RESET: Errno = Errno(libc::ECONNRESET);
     /// The operation was cancelled.
     pub const CANCELLED: Errno = Errno(libc::ECANCELED);
+    /// The file that the handle names is gone.
+    pub const STALE: Errno = Errno(libc::ESTALE);
     /// The file would be larger than is possible.
     pub const FILE_TOO_LARGE: Errno = Errno(libc::EFBIG);
     /// Timed out.

@@ -169,7 +169,8 @@ pub struct SetAttributes {
 /// How to make a regular file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Creation {
-    /// One that is there already is taken, and only its size is set if that was asked for.
+    /// One that is there already is taken, and only its size is set if that was asked for. `EISDIR` when a directory has
+    /// the name, `EEXIST` when anything else that is no regular file has it.
     Unchecked,
     /// `EEXIST` when the name is there already.
     Guarded,
@@ -181,8 +182,9 @@ pub enum Creation {
     },
 }
 
-/// What is asked. A name is one entry of a directory: not empty, without `/` and zero bytes, at most
-/// [`NAME_BYTES_MAX`] long; `.` and `..` may only be looked up.
+/// What is asked. A name is one entry of a directory: not empty, without `/` and zero bytes, and `.` and `..` may only be
+/// looked up (otherwise `EINVAL`); at most [`NAME_BYTES_MAX`] long (otherwise `ENAMETOOLONG`). A node that has no name any
+/// more, or that lies outside the tree, is `ESTALE`.
 #[derive(Clone, Debug)]
 pub enum TreeCall {
     /// The root directory: [`TreeReply::Node`].
@@ -305,7 +307,7 @@ pub enum TreeCall {
         /// Behind which entry to begin: the cookie that came with it, 0 at the beginning. Cookies outlive changes of
         /// other entries.
         cookie: u64,
-        /// Entries at most, at least 1.
+        /// Entries at most, at least 1. Fewer may come; none only when those were all.
         entries_max: usize,
         /// With node and attributes of each?
         with_nodes: bool,
@@ -317,7 +319,8 @@ pub enum TreeCall {
         /// Of which node.
         node: Node,
     },
-    /// Makes names and attributes of these nodes durable (`fsync` of each): [`TreeReply::Done`].
+    /// Makes names and attributes of these nodes durable (`fsync` of each): [`TreeReply::Done`]. Nodes that are gone are
+    /// passed over: nothing of them can be lost.
     Sync {
         /// Directories whose entries changed, and nodes whose attributes did.
         nodes: Vec<Node>,

@@ -7,13 +7,13 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 use kernel::Processor;
+use kernel::connection::{Gone, receive_exact, send_all};
 use machine::Connection;
 
 use crate::proto::{
     BASE_ALLOCATION, NBD_MAGIC, NBD_OPTS_MAGIC, NBD_REP_MAGIC, NBD_REQUEST_MAGIC, NBD_SIMPLE_REPLY_MAGIC,
     NBD_STRUCTURED_REPLY_MAGIC, NbdError, Reader, Request, chunk, cmd, handshake, info, option, rep,
 };
-use crate::wire::{Gone, receive_exact, send_all};
 
 /// Why a request was not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -4,15 +4,14 @@ use std::future::{Future, poll_fn};
 use std::rc::Rc;
 use std::task::Poll;
 
+use kernel::connection::{EdgePermit, Outbound, Release, Reply};
 use kernel::request::{Context, JobId};
 use kernel::{FRAME_BYTES, Frames, Processor};
 use machine::Errno;
 use policy::unit::{ByteRange, Stability};
 
 use crate::export::REQUEST_BYTES_MAX;
-use crate::kept::EdgePermit;
 use crate::negotiate::{BASE_ALLOCATION_ID, Session};
-use crate::outbound::{Outbound, Release, Reply};
 use crate::proto::{NbdError, Request, chunk, cmd, simple_reply, state, structured_chunk};
 
 /// Extents in one reply, at most.
@@ -228,7 +227,7 @@ impl Commands {
                 // The header has promised data: "the server MUST disconnect" ("Simple reply message").
                 Err(_) => {
                     self.outbound.set_broken();
-                    Reply { header: Vec::new(), frames: Frames::new(), offset: 0, len: 0, release }
+                    Reply { release, ..Reply::default() }
                 }
             };
             let ends = part.release.requests > 0;
@@ -262,7 +261,7 @@ impl Commands {
             header.extend_from_slice(&(extent.range.len as u32).to_be_bytes());
             header.extend_from_slice(&(hole | zero).to_be_bytes());
         }
-        self.outbound.push(Reply { header, frames: Frames::new(), offset: 0, len: 0, release });
+        self.outbound.push(Reply { header, release, ..Reply::default() });
     }
 
     /// Cuts a request into pieces of at most [`Commands::piece_frames`] blocks.
@@ -287,7 +286,7 @@ impl Commands {
             simple_reply(&mut header, 0, request.cookie);
         }
         let offset = (piece.at.0 % FRAME_BYTES as u64) as usize;
-        Reply { header, frames, offset, len: piece.len as usize, release }
+        Reply { header, frames, offset, len: piece.len as usize, padding: 0, release }
     }
 
     fn reply(&self, request: &Request, result: Result<(), Errno>, release: Release) {
@@ -304,7 +303,7 @@ impl Commands {
         } else {
             simple_reply(&mut header, 0, request.cookie);
         }
-        self.outbound.push(Reply { header, frames: Frames::new(), offset: 0, len: 0, release });
+        self.outbound.push(Reply { header, release, ..Reply::default() });
     }
 
     fn reply_error(&self, request: &Request, error: NbdError, release: Release) {
@@ -320,7 +319,7 @@ impl Commands {
         } else {
             simple_reply(&mut header, error.0, request.cookie);
         }
-        Reply { header, frames: Frames::new(), offset: 0, len: 0, release }
+        Reply { header, release, ..Reply::default() }
     }
 
     /// Reads and block status must be answered with structured replies once those were agreed on; the others may have

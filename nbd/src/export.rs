@@ -1,13 +1,12 @@
 //! What is served, to whom at most, and how much at a time.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kernel::Volume;
+use kernel::connection::{Bounds, Service};
 use kernel::wait::WaitList;
 
-use crate::kept::Kept;
 use crate::proto::flag;
 
 /// Longest name of an export, in bytes ("Values", string length).
@@ -75,27 +74,22 @@ impl Default for Limits {
 pub struct Server {
     limits: Limits,
     exports: Mutex<Arc<[Arc<Export>]>>,
-    stopping: AtomicBool,
-    overdue: AtomicBool,
-    kept: Kept,
-    changed: WaitList,
+    service: Arc<Service>,
 }
 
 impl Server {
     /// A server without exports.
     pub fn new(limits: Limits) -> Arc<Self> {
-        Arc::new(Server {
-            limits,
-            exports: Mutex::new(Arc::from([])),
-            stopping: AtomicBool::new(false),
-            overdue: AtomicBool::new(false),
-            kept: Kept::default(),
-            changed: WaitList::default(),
-        })
+        let bounds = Bounds {
+            requests: limits.requests_a_connection,
+            bytes: limits.bytes_a_connection,
+            stall_timeout: limits.stall_timeout,
+        };
+        Arc::new(Server { limits, exports: Mutex::new(Arc::from([])), service: Arc::new(Service::new(bounds)) })
     }
 
-    pub(crate) fn kept(&self) -> &Kept {
-        &self.kept
+    pub(crate) fn service(&self) -> &Arc<Service> {
+        &self.service
     }
 
     /// How much a client may have.
@@ -122,28 +116,26 @@ impl Server {
 
     /// Takes no more requests: those under way are answered, then the connections end.
     pub fn stop(&self) {
-        self.stopping.store(true, Ordering::SeqCst);
-        self.changed.wake_all();
+        self.service.stop();
     }
 
     /// Ends the connections that are left, whatever is under way.
     pub fn give_up(&self) {
-        self.overdue.store(true, Ordering::SeqCst);
-        self.changed.wake_all();
+        self.service.give_up();
     }
 
     /// Has it been told to end?
     pub fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::SeqCst)
+        self.service.is_stopping()
     }
 
     /// Has it waited long enough for requests under way?
     pub fn is_overdue(&self) -> bool {
-        self.overdue.load(Ordering::SeqCst)
+        self.service.is_overdue()
     }
 
     /// Woken when [`Server::is_stopping`] or [`Server::is_overdue`] changes; whoever serves wakes it when a client is gone.
     pub fn changed(&self) -> &WaitList {
-        &self.changed
+        self.service.changed()
     }
 }

@@ -5,14 +5,9 @@
 pub mod client;
 mod command;
 mod export;
-mod kept;
 mod negotiate;
-mod outbound;
 pub mod proto;
-mod rhythm;
-mod scatter;
 mod transmission;
-mod wire;
 
 pub use export::{Export, Limits, NAME_BYTES_MAX, REQUEST_BYTES_MAX, Server};
 pub use transmission::serve;

@@ -4,13 +4,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use kernel::Processor;
+use kernel::connection::{Gone, Keeps, Watchdog, receive_exact, send_all};
 use machine::Connection;
 
 use crate::export::{Export, NAME_BYTES_MAX, REQUEST_BYTES_MAX, Server};
 use crate::proto::{
     self, BASE_ALLOCATION, NBD_MAGIC, NBD_OPTS_MAGIC, Reader, handshake, info, option, option_reply, rep,
 };
-use crate::wire::{Gone, Keeps, Watchdog, receive_exact, send_all};
 
 /// Longest payload of an option that is looked at, in bytes; the largest that makes sense is a list of contexts.
 const OPTION_BYTES_MAX: u32 = 64 << 10;

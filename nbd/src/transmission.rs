@@ -1,98 +1,51 @@
 //! The transmission phase: requests in.
 
-use std::cell::{Cell, RefCell};
-use std::future::{Future, poll_fn};
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
 
+use kernel::connection::{EdgePermit, Gone, Headers, Inbound, Keeps, Outbound, Release, Served, Wait};
 use kernel::{FRAME_BYTES, Frames, Processor};
 use machine::Connection;
 use policy::unit::ByteRange;
 
 use crate::command::{Commands, Verdict};
 use crate::export::Server;
-use crate::kept::{EdgePermit, Predicted};
 use crate::negotiate::negotiate;
-use crate::outbound::{Outbound, Release};
-use crate::proto::{Request, cmd};
-use crate::scatter::Scatter;
-use crate::wire::{Gone, Keeps, Watchdog};
+use crate::proto::{REQUEST_BYTES, Request, cmd};
 
 /// Serves one client on this processor until it goes or the server ends, then closes the connection.
 pub async fn serve(cpu: &Processor, connection: Connection, server: &Arc<Server>) {
-    let watchdog = Watchdog::watch(cpu, connection, server);
-    let stop = Rc::new(Stop::default());
-    follow_end(cpu, connection, server, &watchdog, &stop);
-    stop.negotiating.set(true);
-    let session = negotiate(cpu, connection, server, &watchdog).await;
-    stop.negotiating.set(false);
+    let served = Served::begin(cpu, connection, server.service());
+    served.set_quiet(true);
+    let session = negotiate(cpu, connection, server, served.watchdog()).await;
+    served.set_quiet(false);
     if let Some(session) = session {
-        let outbound = Outbound::start(cpu, connection, server);
+        let outbound = Outbound::start(cpu, connection, server.service());
         let commands = Rc::new(Commands::new(cpu.clone(), session, Rc::clone(&outbound)));
-        let inbound = Inbound {
-            cpu,
-            connection,
-            server,
-            watchdog: &watchdog,
-            stop: &stop,
-            scatter: Scatter::new(),
-            predicted: Predicted::new(server.kept()),
-            outbound,
-        };
-        inbound.run(&commands).await;
+        let inbound = Inbound::new(&served, outbound);
+        let transmission = Transmission { cpu, server, inbound, header: [0; REQUEST_BYTES], begun: 0 };
+        transmission.run(&commands).await;
     }
-    watchdog.end();
-    cpu.close(connection);
-}
-
-/// Tells a connection that waits for a request that none will be taken any more.
-#[derive(Default)]
-struct Stop {
-    stopped: Cell<bool>,
-    /// Nothing can be under way yet.
-    negotiating: Cell<bool>,
-    waker: RefCell<Option<Waker>>,
-}
-
-/// Follows the server's end for as long as the connection lasts.
-fn follow_end(cpu: &Processor, connection: Connection, server: &Arc<Server>, watchdog: &Rc<Watchdog>, stop: &Rc<Stop>) {
-    let (here, server, watchdog, stop) = (cpu.clone(), Arc::clone(server), Rc::clone(watchdog), Rc::clone(stop));
-    cpu.spawn(async move {
-        server.changed().until(|| (server.is_stopping() || watchdog.is_over()).then_some(())).await;
-        stop.stopped.set(true);
-        if stop.negotiating.get() && !watchdog.is_over() {
-            here.shutdown(connection);
-        }
-        if let Some(waker) = stop.waker.take() {
-            waker.wake();
-        }
-        server.changed().until(|| (server.is_overdue() || watchdog.is_over()).then_some(())).await;
-        if !watchdog.is_over() {
-            here.shutdown(connection);
-        }
-    });
+    served.end();
 }
 
 /// The receiving side of a connection.
-struct Inbound<'a> {
+struct Transmission<'a> {
     cpu: &'a Processor,
-    connection: Connection,
     server: &'a Arc<Server>,
-    watchdog: &'a Watchdog,
-    stop: &'a Stop,
-    scatter: Scatter,
-    predicted: Predicted<'a>,
-    outbound: Rc<Outbound>,
+    inbound: Inbound<'a>,
+    /// The header that comes next, and how many bytes of it are there.
+    header: [u8; REQUEST_BYTES],
+    begun: usize,
 }
 
-impl Inbound<'_> {
+impl Transmission<'_> {
     async fn run(mut self, commands: &Rc<Commands>) {
         // However it ends: what is under way is finished first.
         let _ = self.requests(commands).await;
-        self.outbound.until_idle().await;
-        self.outbound.end();
+        let outbound = Rc::clone(self.inbound.outbound());
+        outbound.until_idle().await;
+        outbound.end();
     }
 
     async fn requests(&mut self, commands: &Rc<Commands>) -> Result<(), Gone> {
@@ -106,7 +59,7 @@ impl Inbound<'_> {
             let payload =
                 u64::from(if request.kind == cmd::READ || request.kind == cmd::WRITE { request.len } else { 0 });
             let payload = payload.min(piece_bytes);
-            self.outbound.admit(payload, self.cpu.kernel().cache_blocks()).await;
+            self.inbound.outbound().admit(payload, self.cpu.kernel().cache_blocks()).await;
             match verdict {
                 Verdict::Refuse(error) if request.kind == cmd::WRITE => {
                     let skipped = self.skip(request.len as usize).await;
@@ -123,7 +76,7 @@ impl Inbound<'_> {
                 }
                 Verdict::Do => commands.start(&request, payload),
             }
-            if self.outbound.is_broken() {
+            if self.inbound.outbound().is_broken() {
                 return Err(Gone);
             }
         }
@@ -136,10 +89,12 @@ impl Inbound<'_> {
             if self.server.is_stopping() {
                 return Ok(None);
             }
-            if let Some(header) = self.scatter.header() {
-                let request = Request::decode(&header);
+            self.begun += self.inbound.scatter.take(&mut self.header[self.begun..]);
+            if self.begun == REQUEST_BYTES {
+                self.begun = 0;
+                let request = Request::decode(&self.header);
                 if request.is_some_and(|request| request.kind != cmd::WRITE) {
-                    self.scatter.on_other();
+                    self.inbound.scatter.on_other();
                 }
                 return Ok(request);
             }
@@ -160,7 +115,7 @@ impl Inbound<'_> {
             let permit = self.permit(commands, at, len).await;
             let Ok(frames) = self.payload(offset, len).await else {
                 // The client went in the middle of it: nobody waits for a reply.
-                self.outbound.release(Release { requests: 1, bytes: payload });
+                self.inbound.outbound().release(Release { requests: 1, bytes: payload });
                 return Err(Gone);
             };
             let range = ByteRange::new(at, len as u64);
@@ -178,17 +133,17 @@ impl Inbound<'_> {
             return None;
         }
         let frames = (end.div_ceil(FRAME_BYTES as u64) - at / FRAME_BYTES as u64) as usize;
-        Some(EdgePermit::take(self.server, frames, self.cpu.kernel().cache_blocks()).await)
+        Some(EdgePermit::take(self.server.service(), frames, self.cpu.kernel().cache_blocks()).await)
     }
 
     async fn payload(&mut self, offset: usize, len: usize) -> Result<Frames, Gone> {
         let mut fresh = Frames::new();
-        if !self.scatter.is_predicted(offset, len) {
+        if !self.inbound.scatter.is_predicted(offset, len) {
             fresh = self.cpu.kernel().allocate(self.cpu, (offset + len).div_ceil(FRAME_BYTES)).await;
         }
-        self.scatter.begin_payload(offset, len, fresh);
+        self.inbound.scatter.begin_payload(offset, len, fresh);
         loop {
-            if let Some(frames) = self.scatter.payload() {
+            if let Some(frames) = self.inbound.scatter.payload() {
                 return Ok(frames);
             }
             if !self.receive(Keeps::Frames).await? {
@@ -200,9 +155,9 @@ impl Inbound<'_> {
     /// Reads over the payload of a write that is refused.
     async fn skip(&mut self, len: usize) -> Result<(), Gone> {
         let mut left = len;
-        self.scatter.on_other();
+        self.inbound.scatter.on_other();
         loop {
-            left -= self.scatter.skip(left);
+            left -= self.inbound.scatter.skip(left);
             if left == 0 {
                 return Ok(());
             }
@@ -215,36 +170,9 @@ impl Inbound<'_> {
     /// Receives what has arrived; false at the end of the stream, and when the server ends between two messages.
     /// `keeps`: what the message that has begun keeps from others; nothing if it is only read over.
     async fn receive(&mut self, keeps: Keeps) -> Result<bool, Gone> {
-        let within = keeps == Keeps::Nothing || self.scatter.is_within_message();
-        if within {
-            self.watchdog.arm(self.cpu, self.server.limits().stall_timeout, keeps);
-        }
-        let kernel = self.cpu.kernel();
-        let room = self.predicted.room(kernel.cache_blocks());
-        let (hold, segments) = self.scatter.plan(room, |missing, into| {
-            kernel.try_allocate(into.len() + missing, into);
-        });
-        self.predicted.set(self.scatter.predicted());
-        let mut received = pin!(self.cpu.receive(self.connection, hold, segments));
-        let outcome = poll_fn(|cx| match received.as_mut().poll(cx) {
-            Poll::Ready(done) => Poll::Ready(Some(done)),
-            Poll::Pending if self.stop.stopped.get() && !within => Poll::Ready(None),
-            Poll::Pending => {
-                self.stop.waker.replace(Some(cx.waker().clone()));
-                Poll::Pending
-            }
-        })
-        .await;
-        self.watchdog.disarm();
-        let Some((result, hold)) = outcome else {
-            // The receive must end before the connection is closed; the replies leave first.
-            self.outbound.until_idle().await;
-            self.cpu.shutdown(self.connection);
-            let _ = received.await;
-            return Err(Gone);
-        };
-        let count = result.unwrap_or(0) as usize;
-        self.scatter.land(hold, count);
-        Ok(count > 0)
+        let within = keeps == Keeps::Nothing || self.begun > 0 || self.inbound.scatter.is_within_payload();
+        let wait = if within { Wait::Rest(self.server.limits().stall_timeout, keeps) } else { Wait::Next(None) };
+        let headers = Headers { first: REQUEST_BYTES - self.begun, each: REQUEST_BYTES };
+        self.inbound.receive(wait, headers).await
     }
 }

@@ -162,8 +162,20 @@ impl Cache {
         true
     }
 
-    /// Forgets every block of a device that is being closed. Nothing of it may be under way.
-    pub(crate) fn forget_device(&self, device: DeviceId, pool: &FramePool) {
+    /// Forgets every block of a device that is being closed, all of which are below `end`. Nothing of it may be under way.
+    pub(crate) fn forget_device(&self, device: DeviceId, end: u64, pool: &FramePool) {
+        // Small files come and go: to look through the whole cache for their few blocks would cost too much.
+        if end < self.len() as u64 {
+            for run in Cache::runs(0..end) {
+                let mut shard = self.lock(device, run.start);
+                for block in run {
+                    if let Some(slot) = shard.find(key(device, block)) {
+                        drop(shard.remove(slot, pool));
+                    }
+                }
+            }
+            return;
+        }
         for shard in &self.shards {
             let mut shard = shard.0.lock().unwrap_or_else(PoisonError::into_inner);
             for slot in shard.slots_of(device) {

@@ -6,6 +6,7 @@
 //! Lock order: the table of files, then a vnode's times; neither is held across a wait.
 
 mod call;
+mod device;
 mod files;
 mod vnode;
 
@@ -101,6 +102,9 @@ impl FileTree {
             }
             call => {
                 let reply = self.ask(cpu, caller, call).await?;
+                if let TreeReply::Renamed(_, Some(lost)) = reply {
+                    self.check_links(cpu, lost).await;
+                }
                 Ok(self.present(cpu, reply))
             }
         }
@@ -205,6 +209,17 @@ impl FileTree {
         match self.files().get(node) {
             Some(file) => file.observe(cpu, attributes),
             None => attributes,
+        }
+    }
+
+    /// A node lost a name: if it was the last, it goes.
+    async fn check_links(&self, cpu: &Processor, node: Node) {
+        if self.files().get(node).is_none() {
+            return;
+        }
+        match self.ask(cpu, None, TreeCall::Attributes { node }).await {
+            Ok(TreeReply::Attributes(attributes)) if attributes.links > 0 => {}
+            _ => self.forget(node),
         }
     }
 

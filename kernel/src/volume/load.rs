@@ -196,6 +196,7 @@ impl Volume {
                     open = false;
                     continue;
                 };
+                self.note_block(block);
                 shard.insert(key, frame.clone(), BufferState::LOADING, cache.shard_capacity(), pool);
                 if !open {
                     loads.push(Load {

@@ -62,6 +62,8 @@ pub struct Volume {
     facts: DeviceFacts,
     /// Bytes; the device has fewer as long as it was not written what the volume grew by.
     size: AtomicU64,
+    /// All of its blocks that are or were in the cache are below this one.
+    blocks_end: AtomicU64,
     id: DeviceId,
     state: Mutex<State>,
     /// A write to the device ended, or a barrier was lifted.
@@ -138,6 +140,7 @@ impl Volume {
             device,
             facts,
             size: AtomicU64::new(facts.size),
+            blocks_end: AtomicU64::new(facts.size.div_ceil(BLOCK_BYTES)),
             id,
             state: Mutex::default(),
             settled: WaitList::default(),
@@ -232,6 +235,13 @@ impl Volume {
         (u64::from(self.facts.transfer_bytes_max) / BLOCK_BYTES).clamp(1, 256)
     }
 
+    /// A block is about to enter the cache.
+    fn note_block(&self, block: u64) {
+        if block >= self.blocks_end.load(Ordering::Relaxed) {
+            self.blocks_end.fetch_max(block + 1, Ordering::Relaxed);
+        }
+    }
+
     /// Does a barrier lie on any of `blocks`?
     fn is_barred(&self, blocks: &Range<u64>) -> bool {
         self.barriers.load(Ordering::SeqCst) > 0 && self.state().is_barred(blocks)
@@ -251,6 +261,6 @@ impl State {
 impl Drop for Volume {
     fn drop(&mut self) {
         self.kernel.subtract_dirty(self.state().dirty.len());
-        self.kernel.return_device(self.id);
+        self.kernel.return_device(self.id, self.blocks_end.load(Ordering::Relaxed));
     }
 }

@@ -122,6 +122,7 @@ impl Volume {
         let mut shard = cache.lock(self.id, block);
         if shard.find(key(self.id, block)).is_none() {
             let (key, capacity) = (key(self.id, block), cache.shard_capacity());
+            self.note_block(block);
             shard.insert(key, frame, BufferState::CLEAN, capacity, self.kernel.frames());
         }
     }

@@ -138,6 +138,7 @@ impl Volume {
                 true
             }
             None => {
+                self.note_block(block);
                 shard.insert(key, frame, BufferState::DIRTY, cache.shard_capacity(), pool);
                 false
             }

@@ -2,6 +2,7 @@
 
 mod disk;
 mod lock;
+mod tree_disk;
 
 use std::fs::{self, File as StdFile};
 use std::io;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use super::syscall;
 use crate::{Errno, File, FileFacts, OpenFile};
 use disk::Disk;
+pub(super) use tree_disk::TreeDisk;
 
 /// Is the host's page cache bypassed (`O_DIRECT`)?
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

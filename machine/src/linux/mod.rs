@@ -1,8 +1,8 @@
 //! Machines on Linux: [`uring`] on io_uring, [`threads`] on epoll and a pool of threads where io_uring is forbidden.
 //!
 //! [`machines`] chooses, and returns one builder a processor: a ring belongs to the thread that makes it, so each
-//! processor's thread calls its own. Beside them the control plane: [`file`](mod@file) opens files and devices, [`net`]
-//! makes sockets.
+//! processor's thread calls its own. Beside them the control plane: [`file`](mod@file) opens files and devices, [`tree`]
+//! directory trees, [`net`] makes sockets.
 
 mod bell;
 mod cores;
@@ -14,6 +14,7 @@ mod pool;
 mod syscall;
 mod task;
 pub mod threads;
+pub mod tree;
 pub mod uring;
 
 use std::fmt;

@@ -3,6 +3,7 @@
 use std::io;
 
 use super::task::{Call, Task};
+use super::tree;
 use crate::{Errno, SeekTarget};
 use policy::unit::Stability;
 
@@ -82,7 +83,7 @@ pub(super) unsafe fn perform(task: &Task) -> Result<u64, Errno> {
             // SAFETY: as above.
             check_long(unsafe { libc::sendmsg(fd, &raw const message, flags) } as i64)
         }
-        Call::Tree => task.tree_op().map_or(Err(Errno::INVALID), |_| Err(Errno(libc::ENOSYS))),
+        Call::Tree => task.tree_op().map_or(Err(Errno::INVALID), tree::perform),
     }
 }
 

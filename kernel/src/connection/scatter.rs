@@ -8,12 +8,12 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use kernel::frame::append_segments;
-use kernel::{FRAME_BYTES, Frames, Hold};
-use machine::{Segment, Segments};
+use machine::Segments;
 
-use crate::proto::REQUEST_BYTES;
-use crate::rhythm::{Rhythm, Shape};
+use super::rhythm::{Rhythm, Shape};
+use crate::connection::segment;
+use crate::frame::append_segments;
+use crate::{FRAME_BYTES, Frames, Hold};
 
 /// Bytes of the header buffer: a receive after reads takes up to so many.
 const BUFFER_BYTES: usize = 4096;
@@ -33,12 +33,23 @@ enum Piece {
 /// A payload on its way into frames. Positions are bytes from the start of the first frame.
 struct Filling {
     frames: Frames,
+    /// How many frames these are, also while a receive has them.
+    count: usize,
     /// Where the payload starts.
     start: usize,
     /// Up to where it is there, and nobody has taken it.
     filled: usize,
     /// Where it ends.
     end: usize,
+}
+
+/// Bytes that are expected before a payload.
+#[derive(Clone, Copy, Debug)]
+pub struct Headers {
+    /// Before the next one: what of it was [taken](Scatter::take) already does not count.
+    pub first: usize,
+    /// Before each that follows.
+    pub each: usize,
 }
 
 /// The receiving side of a connection's memory.
@@ -81,14 +92,19 @@ impl Scatter {
     }
 
     /// Lays out the next receive, with up to `room` frames for payload that is only predicted. `take` gives up to so many
-    /// frames without waiting. Whatever [`Scatter::header`] or
-    /// [`Scatter::payload`] could give must have been taken.
-    pub fn plan(&mut self, room: usize, mut take: impl FnMut(usize, &mut Frames)) -> (Hold, Segments) {
+    /// frames without waiting. Whatever [`Scatter::take`] or [`Scatter::payload`] could give must have been taken.
+    pub fn plan(
+        &mut self,
+        headers: Headers,
+        room: usize,
+        mut take: impl FnMut(usize, &mut Frames),
+    ) -> (Hold, Segments) {
+        debug_assert!(self.landed.is_empty(), "received bytes were not taken");
         self.planned.clear();
-        let partial = self.collect_partial_header();
         let mut segments = Segments::new();
         let mut frames = Frames::new();
-        let mut headers = partial;
+        let mut at = 0;
+        let mut next = headers.first;
         let expected = self.expected();
         // More than are of use would only lie idle.
         self.spare.truncate(if expected.is_none_or(|(_, count)| count == 0) { 0 } else { room });
@@ -100,21 +116,23 @@ impl Scatter {
         for shape in expected.into_iter().flat_map(|(shape, count)| std::iter::repeat_n(shape, count)) {
             let count = frames_for(shape);
             let Some(rest) = left.checked_sub(count) else { break };
+            if at + next + headers.each > BUFFER_BYTES {
+                break;
+            }
             left = rest;
             let missing = count.saturating_sub(self.spare.len());
             take(missing, &mut self.spare);
             let Some(from) = self.spare.len().checked_sub(count) else { break };
-            self.plan_header(&mut segments, &mut headers, partial);
+            self.plan_buffer(&mut segments, at..at + next);
+            at += next;
+            next = headers.each;
             let mut own: Frames = self.spare.drain(from..).collect();
             append_segments(&mut segments, &own, shape.0, shape.1);
             frames.append(&mut own);
             self.planned.push(Planned::Frames { count, shape });
         }
-        if expected.is_some() {
-            self.plan_header(&mut segments, &mut headers, partial);
-        } else {
-            self.plan_buffer(&mut segments, headers..BUFFER_BYTES);
-        }
+        let end = if expected.is_some() { (at + next).min(BUFFER_BYTES) } else { BUFFER_BYTES };
+        self.plan_buffer(&mut segments, at..end);
         (Hold::new(std::mem::take(&mut self.buffer), frames), segments)
     }
 
@@ -133,8 +151,7 @@ impl Scatter {
         let mut frames = hold.frames.into_iter();
         let mut left = received;
         if let Some(filling) = &mut self.filling {
-            let count = filling.end.div_ceil(FRAME_BYTES);
-            filling.frames = frames.by_ref().take(count).collect();
+            filling.frames = frames.by_ref().take(filling.count).collect();
             let here = left.min(filling.end - filling.filled);
             filling.filled += here;
             left -= here;
@@ -157,7 +174,7 @@ impl Scatter {
                     most = most_expected(len);
                     if here > 0 {
                         used += 1;
-                        let filling = Filling { frames: own, start, filled: start + here, end: start + len };
+                        let filling = Filling { frames: own, count, start, filled: start + here, end: start + len };
                         self.landed.push_back(Piece::Frames(filling));
                     } else {
                         self.spare.extend(own);
@@ -168,28 +185,24 @@ impl Scatter {
         self.rhythm.on_landed(used, expected, most);
     }
 
-    /// The next header, if it is there as a whole.
-    pub fn header(&mut self) -> Option<[u8; REQUEST_BYTES]> {
-        if let Some(Piece::Buffer(range)) = self.landed.front_mut()
-            && range.len() >= REQUEST_BYTES
-        {
-            let mut header = [0; REQUEST_BYTES];
-            header.copy_from_slice(&self.buffer[range.start..range.start + REQUEST_BYTES]);
-            range.start += REQUEST_BYTES;
+    /// Takes received bytes off, up to `to` is full; returns how many there were.
+    pub fn take(&mut self, mut to: &mut [u8]) -> usize {
+        let most = to.len();
+        while !to.is_empty() {
+            let Some(piece) = self.landed.front_mut() else { break };
+            let len = to.len().min(piece.len());
+            let (here, rest) = to.split_at_mut(len);
+            piece.copy(&self.buffer, here);
+            piece.skip(len);
+            to = rest;
             self.drop_empty();
-            return Some(header);
         }
-        let there: usize = self.landed.iter().map(Piece::len).sum();
-        let mut header = [0; REQUEST_BYTES];
-        (there >= REQUEST_BYTES).then(|| {
-            self.copy_out(&mut header);
-            header
-        })
+        most - to.len()
     }
 
-    /// Is a message begun and not complete?
-    pub fn is_within_message(&self) -> bool {
-        self.filling.is_some() || !self.landed.is_empty()
+    /// Is a payload begun and not complete?
+    pub fn is_within_payload(&self) -> bool {
+        self.filling.is_some()
     }
 
     /// The request was not a write.
@@ -213,7 +226,13 @@ impl Scatter {
             }
             return;
         }
-        let mut filling = Filling { frames: fresh, start: offset, filled: offset, end: offset + len };
+        self.fill(offset, len, fresh);
+    }
+
+    /// A part of a payload comes next: `len` bytes, which go `offset` bytes behind the start of `frames`.
+    pub fn fill(&mut self, offset: usize, len: usize, frames: Frames) {
+        let count = frames.len();
+        let mut filling = Filling { frames, count, start: offset, filled: offset, end: offset + len };
         self.copy_into(&mut filling);
         self.filling = Some(filling);
     }
@@ -235,48 +254,17 @@ impl Scatter {
         len - left
     }
 
-    fn plan_header(&mut self, segments: &mut Segments, headers: &mut usize, partial: usize) {
-        // The first header may have begun to arrive.
-        let missing = if *headers == partial { REQUEST_BYTES - partial } else { REQUEST_BYTES };
-        let range = *headers..*headers + missing;
-        *headers = range.end;
-        self.plan_buffer(segments, range);
-    }
-
     fn plan_buffer(&mut self, segments: &mut Segments, range: Range<usize>) {
-        let bytes = &mut self.buffer[range.clone()];
-        segments.push(Segment { ptr: bytes.as_mut_ptr(), len: bytes.len() as u32, region: None });
-        self.planned.push(Planned::Buffer(range));
-    }
-
-    /// Brings the beginning of a header to the start of the buffer; returns its length.
-    fn collect_partial_header(&mut self) -> usize {
-        let mut begun = [0; REQUEST_BYTES];
-        let len: usize = self.landed.iter().map(Piece::len).sum();
-        debug_assert!(len < REQUEST_BYTES, "a whole header was not taken");
-        self.copy_out(&mut begun[..len]);
-        self.buffer[..len].copy_from_slice(&begun[..len]);
-        if len > 0 {
-            self.landed.push_back(Piece::Buffer(0..len));
+        if range.is_empty() {
+            return;
         }
-        len
+        segments.push(segment(&mut self.buffer[range.clone()]));
+        self.planned.push(Planned::Buffer(range));
     }
 
     /// The shape of the writes that are expected next, and for how many to lay out memory.
     fn expected(&self) -> Option<(Shape, usize)> {
         self.rhythm.expected().map(|(shape, count)| (shape, count.min(most_expected(shape.1))))
-    }
-
-    fn copy_out(&mut self, mut to: &mut [u8]) {
-        while !to.is_empty() {
-            let Some(piece) = self.landed.front_mut() else { return };
-            let len = to.len().min(piece.len());
-            let (here, rest) = to.split_at_mut(len);
-            piece.copy(&self.buffer, here);
-            piece.skip(len);
-            to = rest;
-            self.drop_empty();
-        }
     }
 
     fn copy_into(&mut self, filling: &mut Filling) {

@@ -8,40 +8,44 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use kernel::frame::append_segments;
-use kernel::{FRAME_BYTES, Frames, Hold, Processor};
 use machine::{Connection, SEGMENTS_MAX, Segment, Segments};
 
-use crate::export::Server;
-use crate::wire::{Keeps, Watchdog, segment};
+use crate::connection::{Keeps, Service, Watchdog, segment};
+use crate::frame::append_segments;
+use crate::{FRAME_BYTES, Frames, Hold, Processor};
 
 /// Payload of one send, at most: more only makes the first reply wait for the last. Bytes.
 const SEND_BYTES_MAX: usize = 1 << 20;
 
 /// A reply, or a part of one.
-pub(crate) struct Reply {
+#[derive(Debug, Default)]
+pub struct Reply {
     /// Header bytes.
-    pub(crate) header: Vec<u8>,
+    pub header: Vec<u8>,
     /// Payload, if any.
-    pub(crate) frames: Frames,
+    pub frames: Frames,
     /// Where the payload begins in the first frame.
-    pub(crate) offset: usize,
+    pub offset: usize,
     /// Bytes of payload.
-    pub(crate) len: usize,
+    pub len: usize,
+    /// Bytes of zeroes after it.
+    pub padding: usize,
     /// What the connection may take in again when this has left.
-    pub(crate) release: Release,
+    pub release: Release,
 }
 
 /// A part of what one connection may have under way.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Release {
-    pub(crate) requests: usize,
-    pub(crate) bytes: u64,
+pub struct Release {
+    /// Requests.
+    pub requests: usize,
+    /// Bytes of payload.
+    pub bytes: u64,
 }
 
 /// What a connection has under way, and what it has to say.
-pub(crate) struct Outbound {
-    server: Arc<Server>,
+pub struct Outbound {
+    service: Arc<Service>,
     queue: RefCell<VecDeque<Reply>>,
     /// Replies of others, while one reply that may not be interrupted goes out in parts. They have no frames: whoever
     /// reads the next part may wait for just those.
@@ -59,9 +63,9 @@ pub(crate) struct Outbound {
 
 impl Outbound {
     /// Nothing under way; starts the sender.
-    pub(crate) fn start(cpu: &Processor, connection: Connection, server: &Arc<Server>) -> Rc<Outbound> {
+    pub fn start(cpu: &Processor, connection: Connection, service: &Arc<Service>) -> Rc<Outbound> {
         let outbound = Rc::new(Outbound {
-            server: Arc::clone(server),
+            service: Arc::clone(service),
             queue: RefCell::default(),
             held_back: RefCell::default(),
             exclusive: Cell::new(false),
@@ -78,7 +82,7 @@ impl Outbound {
     }
 
     /// Queues a reply.
-    pub(crate) fn push(&self, reply: Reply) {
+    pub fn push(&self, reply: Reply) {
         if self.exclusive.get() {
             self.held_back.borrow_mut().push_back(reply);
         } else {
@@ -87,37 +91,37 @@ impl Outbound {
     }
 
     /// Queues a part of the reply for which [`Outbound::begin_exclusive`] was awaited.
-    pub(crate) fn push_first(&self, reply: Reply) {
+    pub fn push_first(&self, reply: Reply) {
         self.queue.borrow_mut().push_back(reply);
         self.wake_sender();
     }
 
     /// From now on, only one reply goes out.
-    pub(crate) async fn begin_exclusive(&self) {
+    pub async fn begin_exclusive(&self) {
         self.until(|| !self.exclusive.replace(true)).await;
         self.until(|| self.with_frames.get() == 0).await;
     }
 
     /// Does a reply go out that may not be interrupted?
-    pub(crate) fn is_exclusive(&self) -> bool {
+    pub fn is_exclusive(&self) -> bool {
         self.exclusive.get()
     }
 
     /// A reply with frames is going to be made; [`Outbound::push_with_frames`] must follow.
-    pub(crate) async fn begin_with_frames(&self) {
+    pub async fn begin_with_frames(&self) {
         self.until(|| !self.exclusive.get()).await;
         self.with_frames.set(self.with_frames.get() + 1);
     }
 
     /// Queues the reply for which [`Outbound::begin_with_frames`] was awaited.
-    pub(crate) fn push_with_frames(&self, reply: Reply) {
+    pub fn push_with_frames(&self, reply: Reply) {
         self.with_frames.set(self.with_frames.get() - 1);
         self.push_first(reply);
         self.wake_waiters();
     }
 
     /// The others may go on.
-    pub(crate) fn end_exclusive(&self) {
+    pub fn end_exclusive(&self) {
         self.exclusive.set(false);
         self.queue.borrow_mut().append(&mut self.held_back.borrow_mut());
         self.wake_sender();
@@ -125,12 +129,12 @@ impl Outbound {
     }
 
     /// Waits until one more request with so much payload may be under way.
-    pub(crate) async fn admit(&self, bytes: u64, cache_blocks: u64) {
-        let (limits, kept) = (self.server.limits(), self.server.kept());
+    pub async fn admit(&self, bytes: u64, cache_blocks: u64) {
+        let (bounds, kept) = (self.service.bounds(), self.service.kept());
         let fits = || {
             self.requests.get() == 0
-                || (self.requests.get() < limits.requests_a_connection
-                    && self.bytes.get() + bytes <= limits.bytes_a_connection
+                || (self.requests.get() < bounds.requests
+                    && self.bytes.get() + bytes <= bounds.bytes
                     && kept.has_room(bytes, cache_blocks))
         };
         self.until(|| fits() || self.broken.get()).await;
@@ -140,38 +144,38 @@ impl Outbound {
     }
 
     /// Waits until nothing is under way and everything is sent.
-    pub(crate) async fn until_idle(&self) {
+    pub async fn until_idle(&self) {
         self.until(|| self.requests.get() == 0).await;
     }
 
     /// Waits until a reply's parts that are queued are few.
-    pub(crate) async fn until_sent(&self) {
+    pub async fn until_sent(&self) {
         self.until(|| self.queue.borrow().len() <= 1 || self.broken.get()).await;
     }
 
     /// Is there no use in sending any more?
-    pub(crate) fn is_broken(&self) -> bool {
+    pub fn is_broken(&self) -> bool {
         self.broken.get()
     }
 
     /// Sends nothing any more; what is queued is dropped.
-    pub(crate) fn set_broken(&self) {
+    pub fn set_broken(&self) {
         self.broken.set(true);
         self.wake_sender();
         self.wake_waiters();
     }
 
     /// Ends the sender.
-    pub(crate) fn end(&self) {
+    pub fn end(&self) {
         self.ended.set(true);
         self.wake_sender();
     }
 
     /// Counts a request, or a part of one, as no longer under way.
-    pub(crate) fn release(&self, release: Release) {
+    pub fn release(&self, release: Release) {
         self.requests.set(self.requests.get() - release.requests);
         self.bytes.set(self.bytes.get() - release.bytes);
-        self.server.kept().subtract_in_flight(release.bytes);
+        self.service.kept().subtract_in_flight(release.bytes);
         // Even if nothing is released: whoever sends a long reply in parts waits for each part to leave.
         self.wake_waiters();
     }
@@ -218,9 +222,17 @@ impl Outbound {
 /// Replies that leave together.
 struct Batch {
     hold: Hold,
-    /// For each reply: header bytes, frames, payload offset, payload length.
-    parts: Vec<(usize, usize, usize, usize)>,
+    parts: Vec<Part>,
     release: Release,
+}
+
+/// Where the bytes of one reply are: as many of header, frames, payload and padding, in a batch's memory.
+struct Part {
+    header: usize,
+    frames: usize,
+    offset: usize,
+    len: usize,
+    padding: usize,
 }
 
 impl Batch {
@@ -228,41 +240,50 @@ impl Batch {
         let mut batch = Batch { hold: Hold::default(), parts: Vec::new(), release: Release::default() };
         let (mut segments, mut bytes) = (0, 0);
         while let Some(reply) = queue.front() {
-            segments += 1 + reply.frames.len();
+            segments += 1 + reply.frames.len() + reply.padding.min(1);
             bytes += reply.len;
             if !batch.parts.is_empty() && (segments > SEGMENTS_MAX || bytes > SEND_BYTES_MAX) {
                 break;
             }
             let Some(reply) = queue.pop_front() else { break };
-            batch.parts.push((reply.header.len(), reply.frames.len(), reply.offset, reply.len));
-            batch.hold.bytes.extend_from_slice(&reply.header);
-            batch.hold.frames.extend(reply.frames);
-            batch.release.requests += reply.release.requests;
-            batch.release.bytes += reply.release.bytes;
+            let Reply { header, frames, offset, len, padding, release } = reply;
+            batch.parts.push(Part { header: header.len(), frames: frames.len(), offset, len, padding });
+            batch.hold.bytes.extend_from_slice(&header);
+            batch.hold.bytes.resize(batch.hold.bytes.len() + padding, 0);
+            batch.hold.frames.extend(frames);
+            batch.release.requests += release.requests;
+            batch.release.bytes += release.bytes;
         }
         batch
     }
 
+    /// Bytes that lie side by side make one segment.
     fn segments(&mut self) -> Segments {
         let mut segments = Segments::new();
-        let (mut byte, mut frame) = (0, 0);
-        for &(header, frames, offset, len) in &self.parts {
-            if header > 0 {
-                segments.push(segment(&mut self.hold.bytes[byte..byte + header]));
+        let (mut run, mut frame) = (0..0, 0);
+        for part in &self.parts {
+            run.end += part.header;
+            if part.len > 0 {
+                let next = run.end;
+                if !run.is_empty() {
+                    segments.push(segment(&mut self.hold.bytes[std::mem::replace(&mut run, next..next)]));
+                }
+                let frames = &self.hold.frames[frame..frame + part.frames];
+                append_segments(&mut segments, frames, part.offset % FRAME_BYTES, part.len);
             }
-            if len > 0 {
-                append_segments(&mut segments, &self.hold.frames[frame..frame + frames], offset % FRAME_BYTES, len);
-            }
-            byte += header;
-            frame += frames;
+            run.end += part.padding;
+            frame += part.frames;
+        }
+        if !run.is_empty() {
+            segments.push(segment(&mut self.hold.bytes[run]));
         }
         segments
     }
 }
 
 async fn run(cpu: Processor, connection: Connection, outbound: Rc<Outbound>) {
-    let watchdog = Watchdog::watch(&cpu, connection, &outbound.server);
-    let stall = outbound.server.limits().stall_timeout;
+    let watchdog = Watchdog::watch(&cpu, connection, &outbound.service);
+    let stall = outbound.service.bounds().stall_timeout;
     while let Some(mut batch) = outbound.next_batch().await {
         let segments = batch.segments();
         let release = batch.release;

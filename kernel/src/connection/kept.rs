@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use kernel::wait::WaitList;
 use policy::unit::BLOCK_BYTES;
 
-use crate::export::Server;
+use crate::connection::Service;
+use crate::wait::WaitList;
 
 /// One frame of so many may be kept ready for payload that is only predicted: connections that are idle have them too.
 const PREDICTED_SHARE: u64 = 16;
@@ -20,7 +20,7 @@ const EDGE_SHARE: u64 = 4;
 
 /// The sums over all connections.
 #[derive(Default)]
-pub(crate) struct Kept {
+pub struct Kept {
     /// Frames ready for predicted payload.
     predicted: AtomicUsize,
     /// Payload of requests under way. Bytes.
@@ -32,75 +32,78 @@ pub(crate) struct Kept {
 
 impl Kept {
     /// May payload of `bytes` more be under way beside other requests?
-    pub(crate) fn has_room(&self, bytes: u64, cache_blocks: u64) -> bool {
+    pub(super) fn has_room(&self, bytes: u64, cache_blocks: u64) -> bool {
         self.in_flight.load(Ordering::Relaxed) + bytes <= cache_blocks * BLOCK_BYTES / IN_FLIGHT_SHARE
     }
 
-    pub(crate) fn add_in_flight(&self, bytes: u64) {
+    /// Payload of so many bytes is under way.
+    pub(super) fn add_in_flight(&self, bytes: u64) {
         self.in_flight.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(crate) fn subtract_in_flight(&self, bytes: u64) {
+    /// It is no more.
+    pub(super) fn subtract_in_flight(&self, bytes: u64) {
         self.in_flight.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Does somebody wait for what others keep?
-    pub(crate) fn is_waited_for(&self) -> bool {
+    pub(super) fn is_waited_for(&self) -> bool {
         !self.edges_wait.is_empty()
     }
 }
 
 /// Frames that one connection has ready for payload which may never come.
-pub(crate) struct Predicted<'a> {
-    kept: &'a Kept,
+pub(super) struct Predicted {
+    service: Arc<Service>,
     frames: usize,
 }
 
-impl<'a> Predicted<'a> {
-    pub(crate) fn new(kept: &'a Kept) -> Self {
-        Predicted { kept, frames: 0 }
+impl Predicted {
+    pub(super) fn new(service: &Arc<Service>) -> Self {
+        Predicted { service: Arc::clone(service), frames: 0 }
     }
 
     /// How many this connection may have.
-    pub(crate) fn room(&self, cache_blocks: u64) -> usize {
-        let others = self.kept.predicted.load(Ordering::Relaxed).saturating_sub(self.frames);
+    pub(super) fn room(&self, cache_blocks: u64) -> usize {
+        let others = self.service.kept().predicted.load(Ordering::Relaxed).saturating_sub(self.frames);
         ((cache_blocks / PREDICTED_SHARE) as usize).saturating_sub(others)
     }
 
     /// Takes note of how many it has.
-    pub(crate) fn set(&mut self, frames: usize) {
-        self.kept.predicted.fetch_add(frames, Ordering::Relaxed);
-        self.kept.predicted.fetch_sub(std::mem::replace(&mut self.frames, frames), Ordering::Relaxed);
+    pub(super) fn set(&mut self, frames: usize) {
+        let predicted = &self.service.kept().predicted;
+        predicted.fetch_add(frames, Ordering::Relaxed);
+        predicted.fetch_sub(std::mem::replace(&mut self.frames, frames), Ordering::Relaxed);
     }
 }
 
-impl Drop for Predicted<'_> {
+impl Drop for Predicted {
     fn drop(&mut self) {
         self.set(0);
     }
 }
 
 /// The right to hold frames of a write that is no whole blocks.
-pub(crate) struct EdgePermit {
-    server: Arc<Server>,
+pub struct EdgePermit {
+    service: Arc<Service>,
     frames: usize,
 }
 
 impl EdgePermit {
     /// Waits until `frames` may be held. One always may.
-    pub(crate) async fn take(server: &Arc<Server>, frames: usize, cache_blocks: u64) -> EdgePermit {
-        let kept = server.kept();
+    pub async fn take(service: &Arc<Service>, frames: usize, cache_blocks: u64) -> EdgePermit {
+        let kept = service.kept();
         let most = (cache_blocks / EDGE_SHARE) as usize;
         let add = |used: usize| (used == 0 || used + frames <= most).then_some(used + frames);
         let take = || kept.edges.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).ok();
         kept.edges_wait.until(take).await;
-        EdgePermit { server: Arc::clone(server), frames }
+        EdgePermit { service: Arc::clone(service), frames }
     }
 }
 
 impl Drop for EdgePermit {
     fn drop(&mut self) {
-        let kept = self.server.kept();
+        let kept = self.service.kept();
         kept.edges.fetch_sub(self.frames, Ordering::SeqCst);
         kept.edges_wait.wake_all();
     }

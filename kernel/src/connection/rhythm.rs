@@ -2,7 +2,7 @@
 //! (a database: writes, then a flush). Where there is none yet, a run of writes is expected to go on.
 
 /// The shape of a payload: offset into the first block, and length.
-pub(crate) type Shape = (usize, usize);
+pub(super) type Shape = (usize, usize);
 
 /// Requests of one kind in a row.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,7 +22,7 @@ impl Run {
 
 /// The rhythm of one connection.
 #[derive(Debug, Default)]
-pub(crate) struct Rhythm {
+pub(super) struct Rhythm {
     shape: Option<Shape>,
     writes: Run,
     others: Run,
@@ -32,7 +32,7 @@ pub(crate) struct Rhythm {
 
 impl Rhythm {
     /// A write's header came.
-    pub(crate) fn on_write(&mut self, shape: Shape) {
+    pub(super) fn on_write(&mut self, shape: Shape) {
         self.others.end();
         if self.shape != Some(shape) {
             *self = Rhythm { shape: Some(shape), others: self.others, ..Rhythm::default() };
@@ -43,14 +43,14 @@ impl Rhythm {
     }
 
     /// The header of another request came.
-    pub(crate) fn on_other(&mut self) {
+    pub(super) fn on_other(&mut self) {
         self.writes.end();
         self.others.now += 1;
         self.onward = 0;
     }
 
     /// `used` writes came of `expected`: expects more while all come, and fewer when not.
-    pub(crate) fn on_landed(&mut self, used: usize, expected: usize, most: usize) {
+    pub(super) fn on_landed(&mut self, used: usize, expected: usize, most: usize) {
         if self.onward == 0 || expected == 0 {
             return;
         }
@@ -62,7 +62,7 @@ impl Rhythm {
     }
 
     /// The shape of the writes to expect next, and how many; `None` where other requests are more likely.
-    pub(crate) fn expected(&self) -> Option<(Shape, usize)> {
+    pub(super) fn expected(&self) -> Option<(Shape, usize)> {
         let shape = self.shape?;
         if self.others.now > 0 {
             // Since the last write.

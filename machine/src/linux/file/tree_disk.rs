@@ -1,0 +1,72 @@
+//! The disk under a directory tree. It is looked at once for all files of the tree, which are opened by the thousand.
+
+use std::fs::File as StdFile;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
+
+use super::disk::{self, Disk};
+use super::set_status;
+use crate::linux::syscall;
+use crate::{Errno, File, FileFacts, OpenFile};
+
+/// What files of one tree have in common.
+pub(in crate::linux) struct TreeDisk {
+    disk: Disk,
+    /// Do reads past the page cache work on this file system? Not known before the first file that holds something.
+    direct_reads_work: OnceLock<bool>,
+}
+
+impl TreeDisk {
+    /// The disk under the tree with this root.
+    pub(in crate::linux) fn under(root: &StdFile) -> io::Result<Self> {
+        Ok(TreeDisk { disk: Disk::under(&root.metadata()?), direct_reads_work: OnceLock::new() })
+    }
+
+    /// As [`FileFacts::disk`].
+    pub(in crate::linux) fn number(&self) -> u64 {
+        self.disk.number
+    }
+
+    /// The open regular file, past the page cache where its file system can.
+    pub(in crate::linux) fn open_direct(&self, file: StdFile, writable: bool) -> Result<OpenFile, Errno> {
+        let size = size_of(&file)?;
+        let align = disk::direct_align(&file, &self.disk)
+            .filter(|&align| set_status(&file, libc::O_DIRECT).is_ok() && self.reads_work(&file, align, size));
+        if align.is_none() {
+            set_status(&file, 0)?;
+        }
+        Ok(self.open(file, size, align, writable))
+    }
+
+    /// The open regular file, through the page cache.
+    pub(in crate::linux) fn open_buffered(&self, file: StdFile, writable: bool) -> Result<OpenFile, Errno> {
+        let size = size_of(&file)?;
+        Ok(self.open(file, size, None, writable))
+    }
+
+    fn reads_work(&self, file: &StdFile, align: u32, size: u64) -> bool {
+        match self.direct_reads_work.get() {
+            Some(&known) => known,
+            None if size == 0 => disk::direct_reads_work(file, align),
+            None => *self.direct_reads_work.get_or_init(|| disk::direct_reads_work(file, align)),
+        }
+    }
+
+    fn open(&self, file: StdFile, size: u64, direct: Option<u32>, writable: bool) -> OpenFile {
+        let facts = FileFacts {
+            size,
+            align: direct.unwrap_or(1),
+            direct: direct.is_some(),
+            writable,
+            rotational: self.disk.rotational,
+            transfer_bytes_max: self.disk.transfer_bytes_max,
+            disk: self.disk.number,
+        };
+        OpenFile { file: File(file.as_raw_fd() as u32), facts, owner: Arc::new(OwnedFd::from(file)) }
+    }
+}
+
+fn size_of(file: &StdFile) -> Result<u64, Errno> {
+    Ok(file.metadata().map_err(|error| syscall::errno(&error))?.len())
+}

@@ -1,0 +1,205 @@
+//! What is known of nodes and of their file system, and setting it.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::PoisonError;
+
+use super::HostTree;
+use super::call;
+use super::node::Found;
+use crate::Errno;
+use crate::tree::{
+    Attributes, Caller, DeviceNumber, Kind, Limits, NAME_BYTES_MAX, Node, SetAttributes, SetTime, Space, Time,
+    TreeReply,
+};
+
+/// The bits of a mode that may be set.
+const MODE: u32 = 0o7777;
+/// Those of them that are lost when the owner changes, or, in directories, when they are made.
+const SET_ID: u32 = 0o6000;
+/// File systems as linux/magic.h numbers them.
+const EXT4_MAGIC: i64 = 0xef53;
+const MSDOS_MAGIC: i64 = 0x4d44;
+const EXFAT_MAGIC: i64 = 0x2011_bab0;
+
+/// The attributes in a host's answer.
+pub(super) fn of(status: &libc::statx) -> Attributes {
+    let time = |at: libc::statx_timestamp| Time { seconds: at.tv_sec, nanoseconds: at.tv_nsec };
+    Attributes {
+        kind: kind_of(status),
+        mode: u32::from(status.stx_mode) & MODE,
+        links: status.stx_nlink,
+        uid: status.stx_uid,
+        gid: status.stx_gid,
+        size: status.stx_size,
+        used: status.stx_blocks * 512,
+        file_system: libc::makedev(status.stx_dev_major, status.stx_dev_minor),
+        number: status.stx_ino,
+        accessed: time(status.stx_atime),
+        modified: time(status.stx_mtime),
+        changed: time(status.stx_ctime),
+    }
+}
+
+fn kind_of(status: &libc::statx) -> Kind {
+    let device = DeviceNumber { major: status.stx_rdev_major, minor: status.stx_rdev_minor };
+    match u32::from(status.stx_mode) & libc::S_IFMT {
+        libc::S_IFDIR => Kind::Directory,
+        libc::S_IFLNK => Kind::SymbolicLink,
+        libc::S_IFBLK => Kind::BlockDevice(device),
+        libc::S_IFCHR => Kind::CharacterDevice(device),
+        libc::S_IFSOCK => Kind::Socket,
+        libc::S_IFIFO => Kind::Fifo,
+        _ => Kind::File,
+    }
+}
+
+/// The bits of a mode that something new gets.
+pub(super) fn new_mode(attributes: &SetAttributes) -> u32 {
+    attributes.mode.unwrap_or(0) & MODE
+}
+
+impl HostTree {
+    pub(super) fn attributes(&self, node: &Node) -> Result<TreeReply, Errno> {
+        Ok(TreeReply::Attributes(self.find(node)?.attributes()))
+    }
+
+    pub(super) fn access(&self, caller: Option<&Caller>, node: &Node, wanted: u32) -> Result<TreeReply, Errno> {
+        let found = self.find(node)?;
+        let _acting = self.identity.act_as(caller)?;
+        let mut granted = 0;
+        for bit in [libc::R_OK, libc::W_OK, libc::X_OK].map(|bit| bit as u32) {
+            let asked = wanted & bit != 0 && !(self.read_only && bit == libc::W_OK as u32);
+            if asked && call::may(found.fd(), bit)? {
+                granted |= bit;
+            }
+        }
+        Ok(TreeReply::Access(granted))
+    }
+
+    pub(super) fn set_attributes(
+        &self,
+        caller: Option<&Caller>,
+        node: &Node,
+        attributes: &SetAttributes,
+        guard: Option<Time>,
+    ) -> Result<TreeReply, Errno> {
+        // Two who saw the same time must not both succeed.
+        let _one_at_a_time = guard.map(|_| self.guarded.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut found = self.find(node)?;
+        if guard.is_some_and(|guard| guard != found.attributes().changed) {
+            return Err(Errno(libc::EAGAIN));
+        }
+        if let Some(size) = attributes.size {
+            self.set_size(caller, &found, size)?;
+        }
+        let acting = self.identity.act_as(caller)?;
+        if attributes.uid.is_some() || attributes.gid.is_some() {
+            call::chown(found.fd(), attributes.uid, attributes.gid)?;
+        }
+        // After the owner, whose change takes bits away. Links have no permissions of their own.
+        if let Some(mode) = attributes.mode.filter(|_| found.kind() != libc::S_IFLNK) {
+            call::chmod(found.fd(), mode & MODE)?;
+        }
+        set_times(found.fd(), attributes)?;
+        drop(acting);
+        found.refresh()?;
+        Ok(TreeReply::Attributes(found.attributes()))
+    }
+
+    /// Sets the size of what is there. The owner may, whatever the mode says: who made a file without permission to write
+    /// and still has it open expects that (and it could give itself that permission).
+    pub(super) fn set_size(&self, caller: Option<&Caller>, found: &Found, size: u64) -> Result<(), Errno> {
+        match found.kind() {
+            libc::S_IFREG => {}
+            libc::S_IFDIR => return Err(Errno(libc::EISDIR)),
+            _ => return Err(Errno::INVALID),
+        }
+        let as_caller = {
+            let _acting = self.identity.act_as(caller)?;
+            call::truncate(found.fd(), size)
+        };
+        match as_caller {
+            Err(Errno(libc::EACCES)) if caller.is_some_and(|caller| caller.uid == found.status.stx_uid) => {
+                call::truncate(found.fd(), size)
+            }
+            other => other,
+        }
+    }
+
+    pub(super) fn space(&self) -> Result<TreeReply, Errno> {
+        let found = call::file_system(self.root.as_fd())?;
+        let bytes = |blocks: u64| blocks.saturating_mul(found.block);
+        Ok(TreeReply::Space(Space {
+            bytes: bytes(found.blocks),
+            bytes_free: bytes(found.blocks_free),
+            bytes_available: bytes(found.blocks_available),
+            nodes: found.nodes,
+            nodes_free: found.nodes_free,
+        }))
+    }
+
+    pub(super) fn limits(&self, node: &Node) -> Result<TreeReply, Errno> {
+        let found = self.find(node)?;
+        let host = call::file_system(found.fd())?;
+        let in_directory = || self.reopen(node, libc::O_RDONLY).is_ok_and(|fd| call::folds_case(fd.as_fd()));
+        let ignores_case = matches!(host.magic, MSDOS_MAGIC | EXFAT_MAGIC);
+        Ok(TreeReply::Limits(Limits {
+            links_max: call::links_max(found.fd()),
+            name_bytes_max: host.name_bytes_max.min(NAME_BYTES_MAX as u64) as u32,
+            file_bytes_max: file_bytes_max(&host),
+            time_granularity_ns: 1,
+            case_insensitive: ignores_case || (found.is_directory() && in_directory()),
+        }))
+    }
+}
+
+/// The largest file. The host has no call that tells; others than ext4 go to the end of what an offset can say, or tell
+/// (`EFBIG`) when it is reached.
+fn file_bytes_max(host: &call::FileSystem) -> u64 {
+    let end = i64::MAX as u64;
+    // ext4 counts the blocks of a file in 32 bits.
+    if host.magic == EXT4_MAGIC { u64::from(u32::MAX).saturating_mul(host.block).min(end) } else { end }
+}
+
+/// Gives something new, opened, what it could not be made with. `mode` is what it was made with.
+///
+/// A caller who is not root is not refused when it may not have the owner or group that it asked for: clients send along what
+/// they believe will be, and knfsd passes over it, too.
+pub(super) fn complete(new: BorrowedFd, caller: Option<&Caller>, attributes: &SetAttributes) -> Result<(), Errno> {
+    let mut changed = false;
+    if attributes.uid.is_some() || attributes.gid.is_some() {
+        match call::chown(new, attributes.uid, attributes.gid) {
+            Err(Errno(libc::EPERM)) if caller.is_some_and(|caller| caller.uid != 0) => {}
+            other => {
+                other?;
+                changed = true;
+            }
+        }
+    }
+    let mode = new_mode(attributes);
+    let directory = || call::status(new).is_ok_and(|status| kind_of(&status) == Kind::Directory);
+    if mode & SET_ID != 0 && (changed || directory()) {
+        call::chmod(new, mode)?;
+    }
+    set_times(new, attributes)
+}
+
+fn set_times(fd: BorrowedFd, attributes: &SetAttributes) -> Result<(), Errno> {
+    if attributes.accessed.is_none() && attributes.modified.is_none() {
+        return Ok(());
+    }
+    call::set_times(fd, &[time_to_set(attributes.accessed)?, time_to_set(attributes.modified)?])
+}
+
+fn time_to_set(time: Option<SetTime>) -> Result<libc::timespec, Errno> {
+    let special = |tv_nsec| Ok(libc::timespec { tv_sec: 0, tv_nsec });
+    match time {
+        None => special(libc::UTIME_OMIT),
+        Some(SetTime::Now) => special(libc::UTIME_NOW),
+        Some(SetTime::To(Time { seconds, nanoseconds })) if nanoseconds < 1_000_000_000 => {
+            let tv_sec = libc::time_t::try_from(seconds).map_err(|_| Errno::INVALID)?;
+            Ok(libc::timespec { tv_sec, tv_nsec: nanoseconds as _ })
+        }
+        Some(SetTime::To(_)) => Err(Errno::INVALID),
+    }
+}

@@ -1,0 +1,306 @@
+//! The system calls that trees are made of, on open descriptors. All are made again when a signal interrupts them.
+
+use std::ffi::CStr;
+use std::io::Write;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use crate::Errno;
+use crate::linux::syscall::check;
+use crate::tree::{LINK_BYTES_MAX, Node};
+
+/// `FS_CASEFOLD_FL` of linux/fs.h.
+const CASEFOLD: libc::c_int = 0x4000_0000;
+
+/// The number of a mount, as long as it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct MountId(libc::c_int);
+
+/// `struct file_handle` of linux/fs.h, with room for the longest (`MAX_HANDLE_SZ`).
+#[repr(C)]
+struct FileHandle {
+    bytes: libc::c_uint,
+    kind: libc::c_int,
+    handle: [u8; 128],
+}
+
+fn again(mut call: impl FnMut() -> libc::c_int) -> Result<libc::c_int, Errno> {
+    loop {
+        match check(call()) {
+            Err(Errno(libc::EINTR)) => {}
+            other => return other,
+        }
+    }
+}
+
+fn descriptor(call: impl FnMut() -> libc::c_int) -> Result<OwnedFd, Errno> {
+    let fd = again(call)?;
+    // SAFETY: the kernel has just made it, and nobody else knows of it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Opens a name in a directory.
+pub(super) fn open_at(dir: BorrowedFd, name: &CStr, flags: libc::c_int, mode: u32) -> Result<OwnedFd, Errno> {
+    let flags = flags | libc::O_CLOEXEC | libc::O_NOCTTY;
+    // SAFETY: the name is a C string.
+    descriptor(|| unsafe { libc::openat(dir.as_raw_fd(), name.as_ptr(), flags, mode as libc::mode_t) })
+}
+
+/// The node that is open, and the mount through which it is. A node: the type of the handle (one byte), then the handle.
+///
+/// # Errors
+/// `EOVERFLOW`: the file system has longer names for nodes than [`Node`] holds; `EOPNOTSUPP`: it has none.
+pub(super) fn node_of(fd: BorrowedFd) -> Result<(Node, MountId), Errno> {
+    let mut handle = FileHandle { bytes: 128, kind: 0, handle: [0; 128] };
+    let mut mount: libc::c_int = 0;
+    let (number, fd) = (libc::SYS_name_to_handle_at, fd.as_raw_fd());
+    // SAFETY: the path is a C string, empty to mean the descriptor itself; the call fills the handle, which has as much
+    // room as it says, and the number of the mount.
+    again(|| unsafe {
+        let (handle, mount) = (&raw mut handle, &raw mut mount);
+        libc::syscall(number, fd, c"".as_ptr(), handle, mount, libc::AT_EMPTY_PATH) as libc::c_int
+    })?;
+    let too_long = Errno(libc::EOVERFLOW);
+    let mut name = [0; 129];
+    name[0] = u8::try_from(handle.kind).map_err(|_| too_long)?;
+    name[1..].copy_from_slice(&handle.handle);
+    let name = name.get(..1 + handle.bytes as usize).ok_or(too_long)?;
+    Ok((Node::new(name).ok_or(too_long)?, MountId(mount)))
+}
+
+/// Opens a node of the file system that `mount`, opened for reading, lies on.
+///
+/// # Errors
+/// `ESTALE`: it is gone, or never was; `EPERM`: that takes the capability `CAP_DAC_READ_SEARCH`.
+pub(super) fn open_node(mount: BorrowedFd, node: &Node, flags: libc::c_int) -> Result<OwnedFd, Errno> {
+    let stale = Errno(libc::ESTALE);
+    let (&kind, bytes) = node.as_bytes().split_first().ok_or(stale)?;
+    let mut handle = FileHandle { bytes: bytes.len() as libc::c_uint, kind: kind.into(), handle: [0; 128] };
+    handle.handle.get_mut(..bytes.len()).ok_or(stale)?.copy_from_slice(bytes);
+    let flags = flags | libc::O_CLOEXEC | libc::O_NOCTTY;
+    let (number, mount) = (libc::SYS_open_by_handle_at, mount.as_raw_fd());
+    // SAFETY: the call reads the handle, which is as long as it says.
+    let opened = descriptor(|| unsafe { libc::syscall(number, mount, &raw mut handle, flags) as libc::c_int });
+    opened.map_err(|errno| match errno.0 {
+        // What is no name of a node on this file system, and what its directory does not know any more.
+        libc::EINVAL | libc::EOVERFLOW | libc::ENOENT => stale,
+        _ => errno,
+    })
+}
+
+/// What is known of an open node.
+pub(super) fn status(fd: BorrowedFd) -> Result<libc::statx, Errno> {
+    let mut found = MaybeUninit::<libc::statx>::zeroed();
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_SYNC_AS_STAT;
+    let mask = libc::STATX_BASIC_STATS;
+    // SAFETY: the path is a C string, empty to mean the descriptor itself; the call fills `found`.
+    again(|| unsafe { libc::statx(fd.as_raw_fd(), c"".as_ptr(), flags, mask, found.as_mut_ptr()) })?;
+    // SAFETY: the structure has integers only, for which zeroes are valid, too.
+    Ok(unsafe { found.assume_init() })
+}
+
+/// The path under which the kernel leads to what is open, whatever its names: for calls that take no descriptor, or none
+/// opened only as a place (`O_PATH`).
+struct DescriptorPath([u8; 40]);
+
+impl DescriptorPath {
+    fn new(fd: BorrowedFd) -> Self {
+        let mut bytes = [0; 40];
+        // A descriptor has ten digits at most, and the last byte stays zero. By thread, for the first thread of the
+        // process may have ended.
+        let _ = write!(&mut bytes[..39], "/proc/thread-self/fd/{}", fd.as_raw_fd());
+        DescriptorPath(bytes)
+    }
+
+    fn as_ptr(&self) -> *const libc::c_char {
+        self.0.as_ptr().cast()
+    }
+}
+
+/// Can a node be reached by its descriptor at all? Not without `/proc`.
+pub(super) fn reach_by_descriptor(fd: BorrowedFd) -> Result<(), Errno> {
+    let path = DescriptorPath::new(fd);
+    // SAFETY: the path is a C string.
+    again(|| unsafe { libc::access(path.as_ptr(), libc::F_OK) }).map(drop)
+}
+
+/// May the thread, as who it acts, do `bit` (`R_OK`, `W_OK` or `X_OK`) with the node?
+pub(super) fn may(fd: BorrowedFd, bit: u32) -> Result<bool, Errno> {
+    let flags = libc::AT_EMPTY_PATH | libc::AT_EACCESS;
+    let (number, fd) = (libc::SYS_faccessat2, fd.as_raw_fd());
+    // SAFETY: the path is a C string, empty to mean the descriptor itself. The C library's function is no use: it would
+    // ask about the process's user.
+    let answer = again(|| unsafe { libc::syscall(number, fd, c"".as_ptr(), bit, flags) as libc::c_int });
+    match answer {
+        Ok(_) => Ok(true),
+        Err(Errno(libc::EACCES | libc::EPERM | libc::EROFS | libc::ETXTBSY)) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Sets the size of a file, which the thread, as who it acts, may write.
+pub(super) fn truncate(fd: BorrowedFd, size: u64) -> Result<(), Errno> {
+    let size = libc::off_t::try_from(size).map_err(|_| Errno(libc::EFBIG))?;
+    let path = DescriptorPath::new(fd);
+    // SAFETY: the path is a C string.
+    again(|| unsafe { libc::truncate(path.as_ptr(), size) }).map(drop)
+}
+
+/// Sets the size of a file that is open for writing.
+pub(super) fn truncate_open(fd: BorrowedFd, size: u64) -> Result<(), Errno> {
+    let size = libc::off_t::try_from(size).map_err(|_| Errno(libc::EFBIG))?;
+    // SAFETY: no pointer is passed.
+    again(|| unsafe { libc::ftruncate(fd.as_raw_fd(), size) }).map(drop)
+}
+
+/// Sets owner and group; `None` leaves one.
+pub(super) fn chown(fd: BorrowedFd, uid: Option<u32>, gid: Option<u32>) -> Result<(), Errno> {
+    // All ones would mean: leave it.
+    if uid == Some(u32::MAX) || gid == Some(u32::MAX) {
+        return Err(Errno::INVALID);
+    }
+    let (uid, gid) = (uid.unwrap_or(u32::MAX), gid.unwrap_or(u32::MAX));
+    // SAFETY: the path is a C string, empty to mean the descriptor itself.
+    again(|| unsafe { libc::fchownat(fd.as_raw_fd(), c"".as_ptr(), uid, gid, libc::AT_EMPTY_PATH) }).map(drop)
+}
+
+/// Sets the permissions.
+pub(super) fn chmod(fd: BorrowedFd, mode: u32) -> Result<(), Errno> {
+    let path = DescriptorPath::new(fd);
+    // SAFETY: the path is a C string.
+    again(|| unsafe { libc::chmod(path.as_ptr(), mode as libc::mode_t) }).map(drop)
+}
+
+/// Sets the times of the last read and the last change.
+pub(super) fn set_times(fd: BorrowedFd, times: &[libc::timespec; 2]) -> Result<(), Errno> {
+    let path = DescriptorPath::new(fd);
+    // SAFETY: the path is a C string, and there are two times.
+    again(|| unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), times.as_ptr(), 0) }).map(drop)
+}
+
+/// Makes a directory.
+pub(super) fn make_directory(dir: BorrowedFd, name: &CStr, mode: u32) -> Result<(), Errno> {
+    // SAFETY: the name is a C string.
+    again(|| unsafe { libc::mkdirat(dir.as_raw_fd(), name.as_ptr(), mode as libc::mode_t) }).map(drop)
+}
+
+/// Makes a symbolic link.
+pub(super) fn make_symbolic_link(dir: BorrowedFd, name: &CStr, target: &CStr) -> Result<(), Errno> {
+    // SAFETY: both are C strings.
+    again(|| unsafe { libc::symlinkat(target.as_ptr(), dir.as_raw_fd(), name.as_ptr()) }).map(drop)
+}
+
+/// Makes a device, socket or pipe. `mode` has its kind in it.
+pub(super) fn make_special(dir: BorrowedFd, name: &CStr, mode: u32, device: libc::dev_t) -> Result<(), Errno> {
+    // SAFETY: the name is a C string.
+    again(|| unsafe { libc::mknodat(dir.as_raw_fd(), name.as_ptr(), mode as libc::mode_t, device) }).map(drop)
+}
+
+/// Removes a name: of an empty directory, or of anything else.
+pub(super) fn unlink(dir: BorrowedFd, name: &CStr, directory: bool) -> Result<(), Errno> {
+    let flags = if directory { libc::AT_REMOVEDIR } else { 0 };
+    // SAFETY: the name is a C string.
+    again(|| unsafe { libc::unlinkat(dir.as_raw_fd(), name.as_ptr(), flags) }).map(drop)
+}
+
+/// Gives what has the first name the second.
+pub(super) fn rename(from: (BorrowedFd, &CStr), to: (BorrowedFd, &CStr)) -> Result<(), Errno> {
+    let (from_dir, to_dir) = (from.0.as_raw_fd(), to.0.as_raw_fd());
+    // SAFETY: both names are C strings.
+    again(|| unsafe { libc::renameat(from_dir, from.1.as_ptr(), to_dir, to.1.as_ptr()) }).map(drop)
+}
+
+/// Gives an open node one more name.
+pub(super) fn link(node: BorrowedFd, dir: BorrowedFd, name: &CStr) -> Result<(), Errno> {
+    let path = DescriptorPath::new(node);
+    let (to, flags) = (dir.as_raw_fd(), libc::AT_SYMLINK_FOLLOW);
+    // SAFETY: path and name are C strings. What is followed is the path to the descriptor, not a link that is open.
+    again(|| unsafe { libc::linkat(libc::AT_FDCWD, path.as_ptr(), to, name.as_ptr(), flags) }).map(drop)
+}
+
+/// The target of a symbolic link that is open.
+pub(super) fn read_link(fd: BorrowedFd) -> Result<Vec<u8>, Errno> {
+    let mut target = vec![0; LINK_BYTES_MAX + 1];
+    let (fd, room) = (fd.as_raw_fd(), target.len());
+    // SAFETY: the path is a C string, empty to mean the descriptor itself; the call writes what the vector has room for.
+    let len = again(|| unsafe { libc::readlinkat(fd, c"".as_ptr(), target.as_mut_ptr().cast(), room) as libc::c_int })?;
+    target.truncate(len as usize);
+    Ok(target)
+}
+
+/// Makes an open node durable.
+pub(super) fn sync(fd: BorrowedFd) -> Result<(), Errno> {
+    // SAFETY: no pointer is passed.
+    again(|| unsafe { libc::fsync(fd.as_raw_fd()) }).map(drop)
+}
+
+/// Makes everything on the file system of the descriptor durable.
+pub(super) fn sync_file_system(fd: BorrowedFd) -> Result<(), Errno> {
+    // SAFETY: no pointer is passed.
+    again(|| unsafe { libc::syncfs(fd.as_raw_fd()) }).map(drop)
+}
+
+/// Goes on in a directory at the position that an entry came with.
+pub(super) fn seek(fd: BorrowedFd, position: u64) -> Result<(), Errno> {
+    let position = libc::off_t::try_from(position).map_err(|_| Errno::INVALID)?;
+    // SAFETY: no pointer is passed.
+    let found = unsafe { libc::lseek(fd.as_raw_fd(), position, libc::SEEK_SET) };
+    if found < 0 { check(-1).map(drop) } else { Ok(()) }
+}
+
+/// Fills the buffer with the next entries of a directory (`struct linux_dirent64`). Returns their bytes, 0 at the end.
+pub(super) fn entries(fd: BorrowedFd, buffer: &mut [u64]) -> Result<usize, Errno> {
+    let (number, fd, room) = (libc::SYS_getdents64, fd.as_raw_fd(), size_of_val(buffer));
+    // SAFETY: the call writes what the buffer has room for.
+    let bytes = again(|| unsafe { libc::syscall(number, fd, buffer.as_mut_ptr(), room) as libc::c_int })?;
+    Ok(bytes as usize)
+}
+
+/// What a file system tells of itself.
+pub(super) struct FileSystem {
+    /// Which one it is, as linux/magic.h has it.
+    pub(super) magic: i64,
+    /// Its unit of allocation, in bytes.
+    pub(super) block: u64,
+    pub(super) blocks: u64,
+    pub(super) blocks_free: u64,
+    pub(super) blocks_available: u64,
+    pub(super) nodes: u64,
+    pub(super) nodes_free: u64,
+    pub(super) name_bytes_max: u64,
+}
+
+// The types differ between the C libraries and architectures.
+#[allow(clippy::unnecessary_cast)]
+pub(super) fn file_system(fd: BorrowedFd) -> Result<FileSystem, Errno> {
+    let mut found = MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: the call fills `found`.
+    again(|| unsafe { libc::fstatfs(fd.as_raw_fd(), found.as_mut_ptr()) })?;
+    // SAFETY: the structure has integers only, for which zeroes are valid, too.
+    let found = unsafe { found.assume_init() };
+    Ok(FileSystem {
+        magic: found.f_type as i64,
+        block: if found.f_frsize > 0 { found.f_frsize as u64 } else { found.f_bsize as u64 },
+        blocks: found.f_blocks as u64,
+        blocks_free: found.f_bfree as u64,
+        blocks_available: found.f_bavail as u64,
+        nodes: found.f_files as u64,
+        nodes_free: found.f_ffree as u64,
+        name_bytes_max: found.f_namelen as u64,
+    })
+}
+
+/// Names that a node may have.
+pub(super) fn links_max(fd: BorrowedFd) -> u32 {
+    // SAFETY: no pointer is passed.
+    let found = unsafe { libc::fpathconf(fd.as_raw_fd(), libc::_PC_LINK_MAX) };
+    u32::try_from(found).unwrap_or(u32::MAX)
+}
+
+/// Is the directory, open for reading, one in which a name is found in another case, too?
+pub(super) fn folds_case(fd: BorrowedFd) -> bool {
+    let mut flags: libc::c_int = 0;
+    // SAFETY: the call writes an integer to `flags`, whatever its number says.
+    let done = unsafe { libc::ioctl(fd.as_raw_fd(), libc::FS_IOC_GETFLAGS, &raw mut flags) };
+    done == 0 && flags & CASEFOLD != 0
+}

@@ -1,0 +1,138 @@
+//! As whom a thread acts on files.
+//!
+//! Linux decides about files by the file system user, group and supplementary groups of the *thread*. With a file system
+//! user other than root a thread also loses root's privileges over files (capabilities(7)). So what a caller may do is
+//! decided by the host itself, at the moment when it is done, by whatever rules it has (modes, lists, security modules).
+
+use std::cell::Cell;
+
+use crate::Errno;
+use crate::linux::syscall::check;
+use crate::tree::Caller;
+
+/// Attempts at becoming oneself again: only a host out of memory refuses one.
+const RETURNS_MAX: u32 = 1000;
+
+/// As whom the server runs.
+#[derive(Debug)]
+pub(super) struct Identity {
+    uid: u32,
+    gid: u32,
+    groups: Box<[u32]>,
+}
+
+impl Identity {
+    /// The identity of the process; tries out whether its threads can act for others, if it is root.
+    ///
+    /// # Errors
+    /// `EPERM` when it is root and they can't, as in containers that take that away.
+    pub(super) fn of_process() -> Result<Self, Errno> {
+        // SAFETY: no pointer is passed.
+        let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+        let identity = Identity { uid, gid, groups: groups_of_process()? };
+        const NOBODY: u32 = 65534;
+        let nobody = Caller { uid: NOBODY, gid: NOBODY, groups: [NOBODY].into() };
+        identity.act_as(Some(&nobody)).map(drop)?;
+        Ok(identity)
+    }
+
+    /// Acts for the caller until the result is dropped; for the server itself when there is none. A server that is not
+    /// root does everything as its own user, whoever calls: it can do no other.
+    ///
+    /// # Errors
+    /// `EPERM` when the host has no such user or group.
+    pub(super) fn act_as(&self, caller: Option<&Caller>) -> Result<Acting<'_>, Errno> {
+        let Some(caller) = caller.filter(|_| self.uid == 0) else {
+            return Ok(Acting { back_to: None });
+        };
+        // Dropped on the way out of a failure, too: half changed is changed.
+        let acting = Acting { back_to: Some(self) };
+        set_groups(&caller.groups)?;
+        set_group(caller.gid)?;
+        set_user(caller.uid)?;
+        Ok(acting)
+    }
+
+    fn become_again(&self) -> Result<(), Errno> {
+        set_user(self.uid)?;
+        set_group(self.gid)?;
+        set_groups(&self.groups)
+    }
+}
+
+/// While this lives the thread acts for somebody.
+#[must_use = "the thread acts for the caller only as long as this lives"]
+pub(super) struct Acting<'a> {
+    back_to: Option<&'a Identity>,
+}
+
+impl Drop for Acting<'_> {
+    fn drop(&mut self) {
+        let Some(identity) = self.back_to else { return };
+        for _ in 0..RETURNS_MAX {
+            if identity.become_again().is_ok() {
+                return;
+            }
+            std::thread::yield_now();
+        }
+        // The thread would do the next caller's work as this one.
+        std::process::abort();
+    }
+}
+
+fn groups_of_process() -> Result<Box<[u32]>, Errno> {
+    // SAFETY: nothing is written when there is room for nothing.
+    let count = check(unsafe { libc::getgroups(0, std::ptr::null_mut()) })?;
+    let mut groups = vec![0; count as usize];
+    // SAFETY: there is room for as many as are said to be there; for more the call fails.
+    let count = check(unsafe { libc::getgroups(count, groups.as_mut_ptr()) })?;
+    groups.truncate(count as usize);
+    Ok(groups.into())
+}
+
+/// Sets this thread's user for files. The call tells no errors; the user that is then in force does.
+fn set_user(uid: u32) -> Result<(), Errno> {
+    // SAFETY: no pointer is passed; -1 changes nothing. The C libraries leave both to the calling thread.
+    let now = unsafe {
+        libc::setfsuid(uid);
+        libc::setfsuid(u32::MAX) as u32
+    };
+    if now == uid { Ok(()) } else { Err(Errno(libc::EPERM)) }
+}
+
+/// The same for the group.
+fn set_group(gid: u32) -> Result<(), Errno> {
+    // SAFETY: as above.
+    let now = unsafe {
+        libc::setfsgid(gid);
+        libc::setfsgid(u32::MAX) as u32
+    };
+    if now == gid { Ok(()) } else { Err(Errno(libc::EPERM)) }
+}
+
+/// Sets this thread's supplementary groups. Past the C library, whose function changes all threads.
+fn set_groups(groups: &[u32]) -> Result<(), Errno> {
+    #[cfg(any(target_arch = "x86", target_arch = "arm", target_arch = "m68k", target_arch = "sparc"))]
+    const NUMBER: libc::c_long = libc::SYS_setgroups32;
+    #[cfg(not(any(target_arch = "x86", target_arch = "arm", target_arch = "m68k", target_arch = "sparc")))]
+    const NUMBER: libc::c_long = libc::SYS_setgroups;
+    // SAFETY: the call reads as many groups as there are.
+    let set = check(unsafe { libc::syscall(NUMBER, groups.len(), groups.as_ptr()) as libc::c_int });
+    set.map(drop).map_err(|errno| if errno == Errno::INVALID { Errno(libc::EPERM) } else { errno })
+}
+
+/// Lets what is made get just the permissions that were asked for. The mask is part of what all threads of a process
+/// usually share: first this thread gets a copy of its own, for the server makes files of its own, too. Where that is
+/// forbidden the mask of the whole process is cleared.
+pub(super) fn clear_creation_mask() {
+    thread_local! {
+        static CLEARED: Cell<bool> = const { Cell::new(false) };
+    }
+    if !CLEARED.replace(true) {
+        // SAFETY: no pointers are passed.
+        unsafe {
+            libc::unshare(libc::CLONE_FS);
+            libc::umask(0);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Reading directories, in pieces.
+//!
+//! The cookie of an entry is its position as the file system tells it (`d_off`). With ext4, XFS, Btrfs and (since Linux 6.6)
+//! tmpfs it stays good when other entries come and go, and when the host restarts.
+
+use std::collections::VecDeque;
+use std::ffi::CString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+
+use super::HostTree;
+use super::call;
+use crate::Errno;
+use crate::tree::{Attributes, Caller, Entry, Node, TreeReply};
+
+/// Directories that are kept open between the pieces of their listings.
+const OPEN_MAX: usize = 64;
+
+/// Entries in one piece at most.
+const PIECE_MAX: usize = 4096;
+
+/// Memory for entries that are asked for at a time, in bytes: at least one with the longest name.
+const BUFFER_BYTES_MAX: usize = 32 << 10;
+const BUFFER_BYTES_MIN: usize = 512;
+
+/// Where in `struct linux_dirent64` the length of the record is, and the name.
+const LEN_AT: usize = 16;
+const NAME_AT: usize = 19;
+
+/// Directories that are open where a piece of their listing ended. To go on in the same descriptor saves the file system
+/// from finding the place again, which in ext4 means to sort a block of entries anew.
+#[derive(Default)]
+pub(super) struct Listings(Mutex<VecDeque<Listing>>);
+
+struct Listing {
+    dir: Node,
+    /// Behind which entry it stands.
+    cookie: u64,
+    fd: OwnedFd,
+}
+
+impl Listings {
+    fn take(&self, dir: &Node, cookie: u64) -> Option<OwnedFd> {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = open.iter().position(|listing| listing.cookie == cookie && listing.dir == *dir)?;
+        open.remove(at).map(|listing| listing.fd)
+    }
+
+    fn keep(&self, listing: Listing) {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.len() >= OPEN_MAX {
+            open.pop_front();
+        }
+        open.push_back(listing);
+    }
+
+    /// The directory is removed.
+    pub(super) fn forget(&self, dir: &Node) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|listing| listing.dir != *dir);
+    }
+}
+
+impl HostTree {
+    pub(super) fn read_directory(
+        &self,
+        caller: Option<&Caller>,
+        dir: &Node,
+        cookie: u64,
+        entries_max: usize,
+        with_nodes: bool,
+    ) -> Result<TreeReply, Errno> {
+        let place = self.directory(dir)?;
+        let may_search = {
+            let _acting = self.identity.act_as(caller)?;
+            if !call::may(place.as_fd(), libc::R_OK as u32)? {
+                return Err(Errno(libc::EACCES));
+            }
+            with_nodes && call::may(place.as_fd(), libc::X_OK as u32)?
+        };
+        let fd = match self.listings.take(dir, cookie) {
+            Some(fd) => fd,
+            None => {
+                let fd = self.reopen(dir, libc::O_RDONLY | libc::O_DIRECTORY)?;
+                if cookie != 0 {
+                    call::seek(fd.as_fd(), cookie)?;
+                }
+                fd
+            }
+        };
+        let (mut entries, last) = read(fd.as_fd(), entries_max.clamp(1, PIECE_MAX))?;
+        if let Some(entry) = entries.last().filter(|_| !last) {
+            self.listings.keep(Listing { dir: *dir, cookie: entry.cookie, fd });
+        }
+        for entry in &mut entries {
+            if may_search {
+                entry.node = self.node_of_entry(place.as_fd(), dir, &entry.name);
+            }
+            if entry.name == b".." && *dir == self.root_node {
+                entry.number = self.root_number;
+            }
+        }
+        Ok(TreeReply::Entries(entries, last))
+    }
+
+    /// What the entry belongs to; nothing when it is gone by now, or on another file system.
+    fn node_of_entry(&self, place: BorrowedFd, dir: &Node, name: &[u8]) -> Option<(Node, Attributes)> {
+        let found = match name {
+            b"." => self.find(dir),
+            b".." => self.parent(place, dir),
+            name => self.child(place, &CString::new(name).ok()?),
+        };
+        found.ok().map(|found| (found.node, found.attributes()))
+    }
+}
+
+/// The next entries from where the directory stands, which is then behind the last of them; and whether they are the last.
+fn read(fd: BorrowedFd, max: usize) -> Result<(Vec<Entry>, bool), Errno> {
+    let mut entries: Vec<Entry> = Vec::new();
+    let mut buffer = Vec::new();
+    while entries.len() < max {
+        // As many as are wanted have names of some ten bytes.
+        let room = ((max - entries.len()) * 32).clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX);
+        buffer.resize(room / size_of::<u64>(), 0u64);
+        let bytes = match call::entries(fd, &mut buffer) {
+            // Removed while it was listed.
+            Ok(0) | Err(Errno(libc::ENOENT)) => return Ok((entries, true)),
+            bytes => bytes?,
+        };
+        let mut rest = &bytes_of(&buffer)[..bytes];
+        while let Some((entry, behind)) = parse(rest) {
+            if entries.len() == max {
+                // One more came along.
+                call::seek(fd, entries.last().map_or(0, |last| last.cookie))?;
+                return Ok((entries, false));
+            }
+            entries.push(entry);
+            rest = behind;
+        }
+    }
+    Ok((entries, false))
+}
+
+fn bytes_of(buffer: &[u64]) -> &[u8] {
+    // SAFETY: eight bytes a word, all of them initialized.
+    unsafe { std::slice::from_raw_parts(buffer.as_ptr().cast(), size_of_val(buffer)) }
+}
+
+/// The first record, and what comes after it.
+fn parse(records: &[u8]) -> Option<(Entry, &[u8])> {
+    let number = u64::from_ne_bytes(*records.first_chunk()?);
+    let cookie = u64::from_ne_bytes(*records.get(8..)?.first_chunk()?);
+    let len = u16::from_ne_bytes(*records.get(LEN_AT..)?.first_chunk()?);
+    let (record, behind) = records.split_at_checked(len.into())?;
+    let name = record.get(NAME_AT..)?.split(|&byte| byte == 0).next()?;
+    Some((Entry { name: name.to_vec(), number, cookie, node: None }, behind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(name: &[u8], number: u64, cookie: u64) -> Vec<u8> {
+        let len = (NAME_AT + name.len() + 1).next_multiple_of(8);
+        let mut bytes = [number.to_ne_bytes(), cookie.to_ne_bytes()].concat();
+        bytes.extend((len as u16).to_ne_bytes());
+        bytes.push(libc::DT_REG);
+        bytes.extend(name);
+        bytes.resize(len, 0);
+        bytes
+    }
+
+    #[test]
+    fn records_are_taken_apart_whatever_their_names() {
+        let records = [record(b"a", 3, 5), record(&[0xff; 255], 4, u64::MAX >> 1)].concat();
+        let (first, rest) = parse(&records).expect("a record");
+        assert_eq!((&first.name[..], first.number, first.cookie), (&b"a"[..], 3, 5));
+        let (second, rest) = parse(rest).expect("a record");
+        assert_eq!((&second.name[..], second.number, second.cookie), (&[0xff; 255][..], 4, u64::MAX >> 1));
+        assert_eq!(parse(rest), None);
+    }
+}

@@ -1,0 +1,189 @@
+//! Names in directories: looked up, removed, changed, added.
+
+use std::ffi::{CStr, CString};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::HostTree;
+use super::call;
+use super::node::{Found, in_directory};
+use crate::Errno;
+use crate::tree::{Caller, NAME_BYTES_MAX, Node, TreeReply};
+
+/// Locks for names, of which each directory has one: so that what is said to have had a name is what had it. Between
+/// removing or replacing a name and looking what it belongs to the host leaves a gap. Only programs on the host itself
+/// get into it now.
+pub(super) struct NameLocks([Mutex<()>; NAME_LOCKS]);
+
+/// More than there are threads that could wait for one.
+const NAME_LOCKS: usize = 64;
+
+impl NameLocks {
+    pub(super) fn new() -> Self {
+        NameLocks([const { Mutex::new(()) }; NAME_LOCKS])
+    }
+
+    /// The names of one directory.
+    pub(super) fn of(&self, dir: &Node) -> MutexGuard<'_, ()> {
+        self.lock(place(dir))
+    }
+
+    /// Those of two, which may be the same.
+    fn of_both(&self, one: &Node, other: &Node) -> (MutexGuard<'_, ()>, Option<MutexGuard<'_, ()>>) {
+        let (one, other) = (place(one), place(other));
+        // Always in the same order.
+        let first = self.lock(one.min(other));
+        (first, (one != other).then(|| self.lock(one.max(other))))
+    }
+
+    fn lock(&self, place: usize) -> MutexGuard<'_, ()> {
+        self.0[place].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn place(dir: &Node) -> usize {
+    let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(dir);
+    hash as usize % NAME_LOCKS
+}
+
+/// A name that an entry may have.
+///
+/// # Errors
+/// `EINVAL` when none may have it, `.` and `..` among them; `ENAMETOOLONG`.
+pub(super) fn entry_name(name: &[u8]) -> Result<CString, Errno> {
+    if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') {
+        return Err(Errno::INVALID);
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Errno(libc::ENAMETOOLONG));
+    }
+    CString::new(name).map_err(|_| Errno::INVALID)
+}
+
+impl HostTree {
+    pub(super) fn lookup(&self, caller: Option<&Caller>, dir: &Node, name: &[u8]) -> Result<TreeReply, Errno> {
+        let fd = self.directory(dir)?;
+        let found = if matches!(name, b"." | b"..") {
+            {
+                let _acting = self.identity.act_as(caller)?;
+                if !call::may(fd.as_fd(), libc::X_OK as u32)? {
+                    return Err(Errno(libc::EACCES));
+                }
+            }
+            if name == b"." { self.find(dir)? } else { self.parent(fd.as_fd(), dir)? }
+        } else {
+            let name = entry_name(name)?;
+            let _acting = self.identity.act_as(caller)?;
+            self.child(fd.as_fd(), &name)?
+        };
+        Ok(TreeReply::Node(found.node, found.attributes()))
+    }
+
+    pub(super) fn read_link(&self, node: &Node) -> Result<TreeReply, Errno> {
+        let found = self.find(node)?;
+        if found.kind() != libc::S_IFLNK {
+            return Err(Errno::INVALID);
+        }
+        call::read_link(found.fd()).map(TreeReply::Bytes)
+    }
+
+    pub(super) fn remove(&self, caller: Option<&Caller>, dir: &Node, name: &[u8]) -> Result<TreeReply, Errno> {
+        let mut found = self.unlink(caller, dir, name, false)?;
+        found.refresh()?;
+        Ok(TreeReply::Node(found.node, found.attributes()))
+    }
+
+    pub(super) fn remove_directory(
+        &self,
+        caller: Option<&Caller>,
+        dir: &Node,
+        name: &[u8],
+    ) -> Result<TreeReply, Errno> {
+        let found = self.unlink(caller, dir, name, true)?;
+        self.forget(&found);
+        Ok(TreeReply::Done)
+    }
+
+    fn unlink(&self, caller: Option<&Caller>, dir: &Node, name: &[u8], directory: bool) -> Result<Found, Errno> {
+        let name = entry_name(name)?;
+        let fd = self.directory(dir)?;
+        let _names = self.name_locks.of(dir);
+        let _acting = self.identity.act_as(caller)?;
+        let found = self.child(fd.as_fd(), &name)?;
+        call::unlink(fd.as_fd(), &name, directory).map_err(|errno| in_directory(fd.as_fd(), errno))?;
+        Ok(found)
+    }
+
+    pub(super) fn rename(
+        &self,
+        caller: Option<&Caller>,
+        from: (&Node, &[u8]),
+        to: (&Node, &[u8]),
+    ) -> Result<TreeReply, Errno> {
+        let (from_name, to_name) = (entry_name(from.1)?, entry_name(to.1)?);
+        let (from_dir, to_dir) = (self.directory(from.0)?, self.directory(to.0)?);
+        let _names = self.name_locks.of_both(from.0, to.0);
+        let _acting = self.identity.act_as(caller)?;
+        let moved = self.child(from_dir.as_fd(), &from_name)?;
+        let replaced = self.child_if_there(to_dir.as_fd(), &to_name)?;
+        call::rename((from_dir.as_fd(), &from_name), (to_dir.as_fd(), &to_name))
+            .map_err(|errno| in_directory(to_dir.as_fd(), errno))?;
+        // Two names of one node: the host leaves both.
+        let replaced = replaced.filter(|replaced| replaced.node != moved.node);
+        if let Some(replaced) = &replaced {
+            self.forget(replaced);
+        }
+        Ok(TreeReply::Renamed(moved.node, replaced.map(|replaced| replaced.node)))
+    }
+
+    fn child_if_there(&self, dir: BorrowedFd, name: &CStr) -> Result<Option<Found>, Errno> {
+        match self.child(dir, name) {
+            Err(Errno(libc::ENOENT)) => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
+    pub(super) fn link(
+        &self,
+        caller: Option<&Caller>,
+        node: &Node,
+        dir: &Node,
+        name: &[u8],
+    ) -> Result<TreeReply, Errno> {
+        let name = entry_name(name)?;
+        let mut found = self.find(node)?;
+        let fd = self.directory(dir)?;
+        {
+            let _names = self.name_locks.of(dir);
+            let _acting = self.identity.act_as(caller)?;
+            call::link(found.fd(), fd.as_fd(), &name).map_err(|errno| in_directory(fd.as_fd(), errno))?;
+        }
+        found.refresh()?;
+        Ok(TreeReply::Attributes(found.attributes()))
+    }
+
+    /// What was kept of a node that has lost its name, if it is a directory: it would keep the node itself.
+    fn forget(&self, found: &Found) {
+        if found.is_directory() {
+            self.verified.remove(&found.node);
+            self.listings.forget(&found.node);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_can_name_one_entry_is_a_name() {
+        for bad in [&b""[..], b".", b"..", b"a/b", b"/", b"a\0b"] {
+            assert_eq!(entry_name(bad), Err(Errno::INVALID), "{bad:?}");
+        }
+        assert_eq!(entry_name(&[b'a'; 256]), Err(Errno(libc::ENAMETOOLONG)));
+        for good in [&b"..."[..], b" ", b"\xff", &[b'a'; 255]] {
+            assert_eq!(entry_name(good).as_deref().map(CStr::to_bytes), Ok(good));
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Opening files of trees of the host, and making them durable.
+
+use std::os::unix::fs::FileTypeExt;
+
+use crate::rig::{Memory, Rig, on_both_engines};
+use crate::tree_rig::*;
+use machine::linux::file::{self, OpenOptions};
+use machine::tree::{Kind, Node, OpenNode, SetAttributes, TreeCall, TreeReply};
+use machine::{Errno, Op, OpenFile, Segments};
+use policy::unit::{ByteOffset, Stability};
+
+on_both_engines!(
+    an_open_file_is_written_and_read_in_both_ways,
+    a_file_is_opened_whatever_its_mode,
+    an_open_file_stays_open_when_its_name_goes,
+    what_is_no_regular_file_is_not_opened,
+    a_file_in_execution_is_opened_for_reading,
+    nodes_of_every_kind_are_made_durable_and_those_that_are_gone_passed_over,
+    a_tree_lies_on_the_disk_that_its_files_lie_on,
+);
+
+fn opened(served: &mut Served, node: Node) -> OpenNode {
+    match served.ask(None, TreeCall::Open { node }) {
+        Ok(TreeReply::Opened(open)) => open,
+        other => panic!("not opened: {:?}", other.err()),
+    }
+}
+
+fn write(open: &OpenFile, at: u64, from: Segments) -> Op {
+    Op::Write { file: open.file, at: ByteOffset(at), from, stability: Stability::Unstable }
+}
+
+fn read(open: &OpenFile, at: u64, into: Segments) -> Op {
+    Op::Read { file: open.file, at: ByteOffset(at), into }
+}
+
+fn an_open_file_is_written_and_read_in_both_ways(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let node = served.file("file");
+    let open = opened(&mut served, node);
+    assert_eq!(open.direct.facts.size, 0);
+    assert!(open.direct.facts.writable);
+    assert_eq!(open.buffered.is_some(), open.direct.facts.direct);
+    let whole = Memory::filled(64 << 10, 3);
+    assert_eq!(served.rig.run(write(&open.direct, 0, whole.all())), Ok(64 << 10));
+    let last = Memory::filled(1000, 9);
+    let page_cache = open.buffered.as_ref().unwrap_or(&open.direct);
+    assert!(!page_cache.facts.direct);
+    assert_eq!(served.rig.run(write(page_cache, 64 << 10, last.all())), Ok(1000));
+    assert_eq!(served.attributes(node).expect("attributes").size, (64 << 10) + 1000);
+    let content = std::fs::read(served.path("file")).expect("read");
+    assert_eq!(content, [whole.bytes(), last.bytes()].concat());
+    let into = Memory::new(64 << 10);
+    assert_eq!(served.rig.run(read(&open.direct, 0, into.all())), Ok(64 << 10));
+    assert_eq!(into.bytes(), whole.bytes());
+    assert_eq!(served.rig.run(Op::Flush { file: open.direct.file }), Ok(0));
+    // Again, now that it holds something.
+    let again = opened(&mut served, node);
+    assert_eq!(again.direct.facts.size, (64 << 10) + 1000);
+    assert_eq!(again.direct.facts.direct, open.direct.facts.direct);
+}
+
+fn a_file_is_opened_whatever_its_mode(rig: Rig) {
+    let Some(mut served) = Served::as_root(rig) else { return };
+    let node = served.file("file");
+    let closed = SetAttributes { uid: Some(5001), ..mode(0) };
+    assert!(served.ask(None, set(node, closed)).is_ok());
+    let anybody = caller(5002, 6002, &[]);
+    let Ok(TreeReply::Opened(open)) = served.ask(Some(&anybody), TreeCall::Open { node }) else {
+        panic!("not opened");
+    };
+    assert!(open.direct.facts.writable);
+}
+
+fn an_open_file_stays_open_when_its_name_goes(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let root = served.root;
+    let node = served.file("file");
+    let open = opened(&mut served, node);
+    let from = Memory::filled(4096, 1);
+    assert!(served.ask(None, rename(root, "file", root, "other")).is_ok());
+    assert_eq!(served.rig.run(write(&open.direct, 0, from.all())), Ok(4096));
+    assert_eq!(std::fs::read(served.path("other")).expect("read"), from.bytes());
+    assert!(served.remove(root, "other").is_ok());
+    let into = Memory::new(4096);
+    assert_eq!(served.rig.run(read(&open.direct, 0, into.all())), Ok(4096));
+    assert_eq!(into.bytes(), from.bytes());
+}
+
+fn fifo(served: &mut Served, name: &str) -> Node {
+    let call = TreeCall::MakeSpecial { dir: served.root, name: name.into(), kind: Kind::Fifo, attributes: mode(0o600) };
+    served.node(None, call).expect("made").0
+}
+
+fn what_is_no_regular_file_is_not_opened(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let root = served.root;
+    assert_eq!(served.ask(None, TreeCall::Open { node: root }).err(), Some(EISDIR));
+    // To open it would wait for a writer.
+    let node = fifo(&mut served, "fifo");
+    assert!(served.path("fifo").metadata().expect("there").file_type().is_fifo());
+    assert_eq!(served.ask(None, TreeCall::Open { node }).err(), Some(Errno::INVALID));
+}
+
+fn a_file_in_execution_is_opened_for_reading(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let root = served.root;
+    std::fs::copy("/bin/sleep", served.path("program")).expect("copied");
+    let mut running = std::process::Command::new(served.path("program")).arg("60").spawn().expect("started");
+    let node = served.lookup(root, "program").expect("found").0;
+    let open = opened(&mut served, node);
+    running.kill().expect("killed");
+    running.wait().expect("ended");
+    assert!(!open.direct.facts.writable);
+    let into = Memory::new(4096);
+    assert_eq!(served.rig.run(read(&open.direct, 0, into.all())), Ok(4096));
+    assert_eq!(&into.bytes()[..4], b"\x7fELF");
+}
+
+fn nodes_of_every_kind_are_made_durable_and_those_that_are_gone_passed_over(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let root = served.root;
+    let (file, gone) = (served.file("file"), served.file("gone"));
+    let directory = served.make_directory("directory", 0);
+    let link = served.node(None, make_symbolic_link(root, "link", "file")).expect("made").0;
+    let fifo = fifo(&mut served, "fifo");
+    assert!(served.remove(root, "gone").is_ok());
+    for nodes in [vec![], vec![root], vec![gone], vec![root, file, gone, directory, link, fifo, root]] {
+        assert_eq!(done_in(served.ask(None, TreeCall::Sync { nodes })), Ok(()));
+    }
+}
+
+fn a_tree_lies_on_the_disk_that_its_files_lie_on(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let node = served.file("file");
+    let open = opened(&mut served, node);
+    assert_eq!(open.direct.facts.disk, served.open.disk);
+    let options = OpenOptions { writable: true, create_size: Some(4096), ..OpenOptions::default() };
+    let image = file::open(&served.path("image"), options).expect("opened");
+    assert_eq!(image.facts.disk, served.open.disk);
+    assert_eq!((image.facts.align, image.facts.direct), (open.direct.facts.align, open.direct.facts.direct));
+}

@@ -1,0 +1,172 @@
+//! How long the names of nodes are good, and for what.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::rig::{Rig, on_both_engines};
+use crate::tree_rig::*;
+use machine::Errno;
+use machine::linux::tree::{self, OpenTreeError};
+use machine::tree::{NODE_BYTES_MAX, Node, TreeCall};
+
+on_both_engines!(
+    nodes_stay_the_same_when_the_tree_is_opened_anew,
+    the_node_of_a_removed_file_is_stale_and_not_given_to_the_next,
+    what_nobody_was_given_is_stale,
+    directories_outside_the_tree_are_stale,
+    a_directory_that_was_moved_out_of_the_tree_leads_nowhere_outside,
+    what_is_mounted_in_the_tree_is_not_part_of_it,
+    a_tree_that_was_closed_answers_no_more,
+);
+
+fn nodes_stay_the_same_when_the_tree_is_opened_anew(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let root = served.root;
+    let file = served.file("file");
+    let outer = served.make_directory("outer", 0o755);
+    let inner = served.node(None, make_directory(outer, "inner", 0o755)).expect("made").0;
+    let mut served = served.again();
+    assert_eq!(served.root, root);
+    // The deepest first: nothing is known of what is above it.
+    assert_eq!(served.lookup(inner, "..").expect("found").0, outer);
+    assert_eq!(served.lookup(root, "file").expect("found").0, file);
+    assert!(served.attributes(file).is_ok());
+}
+
+fn the_node_of_a_removed_file_is_stale_and_not_given_to_the_next(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let root = served.root;
+    let first = served.file("file");
+    let number = served.attributes(first).expect("attributes").number;
+    assert!(served.remove(root, "file").is_ok());
+    let second = served.file("file");
+    // Mostly the file system uses the number again at once; the name of the node it does not.
+    let again = served.attributes(second).expect("attributes").number;
+    assert_ne!(first, second, "both have numbers {number} and {again}");
+    assert_eq!(served.attributes(first), Err(ESTALE));
+    // Even while somebody on the host still has it open.
+    let held = std::fs::File::open(served.path("file")).expect("opened");
+    assert!(served.remove(root, "file").is_ok());
+    assert_eq!(served.attributes(second), Err(ESTALE));
+    drop(held);
+}
+
+fn what_nobody_was_given_is_stale(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let root = served.root;
+    let file = served.file("file");
+    let mut other_generation = file.as_bytes().to_vec();
+    *other_generation.last_mut().expect("not empty") ^= 1;
+    let mut other_kind = file.as_bytes().to_vec();
+    other_kind[0] ^= 0xff;
+    let shorter = &file.as_bytes()[..file.as_bytes().len() - 1];
+    for bytes in
+        [&[][..], &[0], &[1], &[0xff; NODE_BYTES_MAX], &[0; NODE_BYTES_MAX], &other_generation, &other_kind, shorter]
+    {
+        let node = Node::new(bytes).expect("not too long");
+        assert_eq!(served.attributes(node), Err(ESTALE), "{node:?}");
+        assert_eq!(served.lookup(node, "name"), Err(ESTALE), "{node:?}");
+        assert_eq!(served.ask(None, TreeCall::Open { node }).err(), Some(ESTALE), "{node:?}");
+        assert_eq!(served.ask(None, rename(root, "file", node, "name")).err(), Some(ESTALE), "{node:?}");
+    }
+}
+
+fn directories_outside_the_tree_are_stale(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let inside = served.make_directory("inside", 0o755);
+    let outside = served.make_directory("outside", 0o755);
+    let below = served.node(None, make_directory(outside, "below", 0o755)).expect("made").0;
+    let whole = served.root;
+    let open = tree::open(&served.path("inside"), false).expect("opened");
+    let mut served = Served { open, root: inside, ..served };
+    for node in [outside, below, whole] {
+        assert_eq!(served.attributes(node), Err(ESTALE));
+        assert_eq!(served.lookup(node, "."), Err(ESTALE));
+        assert_eq!(served.list(None, node, 0, 10, true).err(), Some(ESTALE));
+        assert_eq!(served.node(None, make_directory(node, "new", 0o755)), Err(ESTALE));
+        assert_eq!(served.ask(None, rename(node, "below", inside, "stolen")).err(), Some(ESTALE));
+    }
+    assert_eq!(served.lookup(inside, "..").expect("found").0, inside);
+}
+
+fn a_directory_that_was_moved_out_of_the_tree_leads_nowhere_outside(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let inside = served.make_directory("inside", 0o755);
+    let moved = served.node(None, make_directory(inside, "moved", 0o755)).expect("made").0;
+    let open = tree::open(&served.path("inside"), false).expect("opened");
+    let whole = std::mem::replace(&mut served.open, open);
+    assert_eq!(served.lookup(inside, "moved").expect("found").0, moved);
+    std::fs::rename(served.path("inside/moved"), served.path("moved")).expect("moved");
+    assert_eq!(served.lookup(moved, ".."), Err(ESTALE));
+    let (entries, _) = served.list(None, moved, 0, 10, true).expect("still remembered");
+    let above = entries.iter().find(|entry| entry.name == b"..").expect("there");
+    assert_eq!(above.node, None);
+    // When it is not remembered, it is not found at all.
+    served.open = tree::open(&served.path("inside"), false).expect("opened");
+    assert_eq!(served.attributes(moved), Err(ESTALE));
+    drop(whole);
+}
+
+/// A file system in memory, mounted until this is dropped.
+struct Mounted(CString);
+
+impl Mounted {
+    fn at(path: &Path) -> Option<Self> {
+        let path = CString::new(path.as_os_str().as_bytes()).expect("no zero in it");
+        let none = std::ptr::null();
+        // SAFETY: the strings are C strings; data may be null.
+        let done = unsafe { libc::mount(c"none".as_ptr(), path.as_ptr(), c"tmpfs".as_ptr(), 0, none) };
+        (done == 0).then_some(Mounted(path))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // SAFETY: the path is a C string.
+        assert_eq!(unsafe { libc::umount(self.0.as_ptr()) }, 0);
+    }
+}
+
+fn what_is_mounted_in_the_tree_is_not_part_of_it(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let root = served.root;
+    let below = served.make_directory("below", 0o755);
+    let Some(mounted) = Mounted::at(&served.path("below")) else {
+        return eprintln!("not tested: nothing can be mounted here");
+    };
+    let other_file_system = Some(Errno(libc::EXDEV));
+    assert_eq!(served.lookup(root, "below").err(), other_file_system);
+    assert_eq!(served.ask(None, remove_directory(root, "below")).err(), other_file_system);
+    assert_eq!(served.ask(None, rename(root, "below", root, "other")).err(), other_file_system);
+    let (entries, _) = served.list(None, root, 0, 100, true).expect("listed");
+    let entry = entries.iter().find(|entry| entry.name == b"below").expect("its name is there");
+    assert_eq!(entry.node, None);
+    drop(mounted);
+    assert_eq!(served.lookup(root, "below").expect("found").0, below);
+}
+
+fn a_tree_that_was_closed_answers_no_more(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let root = served.root;
+    let closed = served.open.tree;
+    let mut served = {
+        assert!(served.attributes(root).is_ok());
+        served.again()
+    };
+    let still_open = std::mem::replace(&mut served.open.tree, closed);
+    assert_eq!(served.attributes(root), Err(Errno(libc::EBADF)));
+    served.open.tree = still_open;
+    assert!(served.attributes(root).is_ok());
+}
+
+#[test]
+fn what_can_not_be_a_tree_says_why() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path();
+    std::fs::write(path.join("file"), "").expect("written");
+    let error = |path: &Path| tree::open(path, false).map(drop).expect_err("not possible");
+    assert_eq!(error(&path.join("nothing")), OpenTreeError::Missing(path.join("nothing")));
+    assert_eq!(error(&path.join("file")), OpenTreeError::NotDirectory(path.join("file")));
+    assert_eq!(error(Path::new("/proc/self")), OpenTreeError::NoHandles("/proc/self".into()));
+}

@@ -1,0 +1,388 @@
+//! Names and attributes in trees of the host.
+
+use crate::rig::{Rig, on_both_engines};
+use crate::tree_rig::*;
+use machine::Errno;
+use machine::tree::{Creation, DeviceNumber, Kind, Limits, SetAttributes, SetTime, Space, Time, TreeCall, TreeReply};
+
+on_both_engines!(
+    the_root_is_a_directory_above_which_there_is_only_itself,
+    what_is_created_is_found_by_its_name_with_the_mode_that_was_asked_for,
+    every_kind_of_node_is_made_and_told_as_what_it_is,
+    names_that_no_entry_may_have_are_refused_by_every_call,
+    what_is_not_there_or_no_directory_is_told,
+    symbolic_links_are_never_followed,
+    a_renamed_node_stays_itself_and_what_it_replaces_is_told,
+    renaming_between_two_names_of_one_node_changes_nothing,
+    renames_that_make_no_sense_are_refused,
+    a_node_with_two_names_outlives_the_first,
+    a_directory_is_removed_only_empty_and_only_as_one,
+    an_unchecked_creation_takes_the_file_that_is_there,
+    a_repeated_exclusive_creation_takes_its_own_file_and_nobody_elses,
+    attributes_are_set_as_asked_and_told_after,
+    a_guard_lets_only_those_set_who_saw_the_last_change,
+    setting_a_size_is_for_regular_files,
+    the_file_system_tells_its_space_and_limits,
+    a_read_only_tree_is_not_changed,
+);
+
+fn the_root_is_a_directory_above_which_there_is_only_itself(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let root = served.root;
+    let attributes = served.attributes(root).expect("attributes");
+    assert_eq!((attributes.kind, attributes.mode), (Kind::Directory, 0o777));
+    assert_eq!(served.lookup(root, "..").expect("found").0, root);
+    assert_eq!(served.lookup(root, ".").expect("found").0, root);
+    let below = served.make_directory("below", 0o755);
+    assert_eq!(served.lookup(below, "..").expect("found").0, root);
+    assert_eq!(served.lookup(below, ".").expect("found").0, below);
+}
+
+fn what_is_created_is_found_by_its_name_with_the_mode_that_was_asked_for(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let root = served.root;
+    // The process has a mask that would take bits from these.
+    for (name, permissions) in [("a", 0o666), ("b", 0o777), ("c", 0), ("d", 0o4755)] {
+        let made = served.node(None, create(root, name, Creation::Guarded, mode(permissions))).expect("created");
+        assert_eq!((made.1.kind, made.1.mode, made.1.size, made.1.links), (Kind::File, permissions, 0, 1));
+        assert_eq!(served.lookup(root, name), Ok(made));
+        assert!(served.path(name).is_file());
+    }
+    let without = create(root, "e", Creation::Guarded, SetAttributes::default());
+    assert_eq!(served.node(None, without).expect("created").1.mode, 0);
+    for (name, permissions) in [("f", 0o777), ("g", 0o2775)] {
+        let made = served.node(None, make_directory(root, name, permissions)).expect("made");
+        assert_eq!((made.1.kind, made.1.mode), (Kind::Directory, permissions));
+    }
+    let size = SetAttributes { size: Some(12345), ..mode(0o400) };
+    let made = served.node(None, create(root, "h", Creation::Unchecked, size)).expect("created");
+    assert_eq!((made.1.size, made.1.mode), (12345, 0o400));
+}
+
+fn every_kind_of_node_is_made_and_told_as_what_it_is(rig: Rig) {
+    let Some(mut served) = Served::as_root(rig) else { return };
+    let root = served.root;
+    let device = DeviceNumber { major: 300, minor: 70_000 };
+    for kind in [Kind::Fifo, Kind::Socket, Kind::BlockDevice(device), Kind::CharacterDevice(device)] {
+        let name = format!("{kind:?}").into_bytes();
+        let call = TreeCall::MakeSpecial { dir: root, name, kind, attributes: mode(0o622) };
+        let made = served.node(None, call).expect("made");
+        assert_eq!((made.1.kind, made.1.mode), (kind, 0o622));
+        assert_eq!(served.attributes(made.0), Ok(made.1));
+    }
+    for kind in [Kind::File, Kind::Directory, Kind::SymbolicLink] {
+        let call = TreeCall::MakeSpecial { dir: root, name: "no".into(), kind, attributes: mode(0o622) };
+        assert_eq!(served.node(None, call), Err(Errno::INVALID));
+    }
+    let target = "x".repeat(3000);
+    let made = served.node(None, make_symbolic_link(root, "link", &target)).expect("made");
+    assert_eq!((made.1.kind, made.1.size), (Kind::SymbolicLink, 3000));
+    let Ok(TreeReply::Bytes(told)) = served.ask(None, TreeCall::ReadLink { node: made.0 }) else {
+        panic!("no target");
+    };
+    assert_eq!(told, target.as_bytes());
+    assert_eq!(served.ask(None, TreeCall::ReadLink { node: root }).err(), Some(Errno::INVALID));
+    let long = make_symbolic_link(root, "long", &"x".repeat(4096));
+    assert_eq!(served.node(None, long), Err(Errno(libc::ENAMETOOLONG)));
+}
+
+fn names_that_no_entry_may_have_are_refused_by_every_call(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let root = served.root;
+    let file = served.file("file");
+    let long = "n".repeat(256);
+    let expected =
+        [("", Errno::INVALID), (".", Errno::INVALID), ("..", Errno::INVALID), ("a/b", Errno::INVALID)].into_iter();
+    for (name, errno) in expected.chain([("a\0b", Errno::INVALID), (long.as_str(), Errno(libc::ENAMETOOLONG))]) {
+        let special = TreeCall::MakeSpecial { dir: root, name: name.into(), kind: Kind::Fifo, attributes: mode(0o600) };
+        let calls = [
+            create(root, name, Creation::Unchecked, mode(0o600)),
+            make_directory(root, name, 0o700),
+            make_symbolic_link(root, name, "file"),
+            special,
+            remove(root, name),
+            remove_directory(root, name),
+            rename(root, name, root, "other"),
+            rename(root, "file", root, name),
+            link(file, root, name),
+        ];
+        for call in calls {
+            assert_eq!(served.ask(None, call.clone()).err(), Some(errno), "{call:?}");
+        }
+        if name != "." && name != ".." {
+            assert_eq!(served.lookup(root, name), Err(errno));
+        }
+    }
+    let longest = "n".repeat(255);
+    served.file(&longest);
+    assert!(served.lookup(root, &longest).is_ok());
+}
+
+fn what_is_not_there_or_no_directory_is_told(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let root = served.root;
+    let file = served.file("file");
+    assert_eq!(served.lookup(root, "nothing"), Err(ENOENT));
+    assert_eq!(served.lookup(file, "name"), Err(ENOTDIR));
+    assert_eq!(served.lookup(file, ".."), Err(ENOTDIR));
+    assert_eq!(served.remove(root, "nothing"), Err(ENOENT));
+    assert_eq!(served.ask(None, remove_directory(root, "nothing")).err(), Some(ENOENT));
+    assert_eq!(served.ask(None, rename(root, "nothing", root, "name")).err(), Some(ENOENT));
+    assert_eq!(served.node(None, create(file, "name", Creation::Guarded, mode(0o600))), Err(ENOTDIR));
+    assert_eq!(served.list(None, file, 0, 10, false).err(), Some(ENOTDIR));
+    assert_eq!(served.node(None, make_directory(root, "file", 0o700)), Err(EEXIST));
+    assert_eq!(served.node(None, make_symbolic_link(root, "file", "x")), Err(EEXIST));
+    assert_eq!(served.ask(None, link(file, root, "file")).err(), Some(EEXIST));
+}
+
+fn symbolic_links_are_never_followed(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let root = served.root;
+    let directory = served.make_directory("directory", 0o755);
+    let target = served.file("target");
+    let to_directory = served.node(None, make_symbolic_link(root, "to-directory", "directory")).expect("made").0;
+    let to_target = served.node(None, make_symbolic_link(root, "to-target", "target")).expect("made").0;
+    assert_eq!(served.lookup(to_directory, "name"), Err(ENOTDIR));
+    assert_eq!(served.lookup(root, "to-target").expect("found").0, to_target);
+    // What is there already is the link, not what it points to.
+    for how in [Creation::Unchecked, Creation::Guarded, Creation::Exclusive { verifier: [1; 8] }] {
+        assert_eq!(served.node(None, create(root, "to-target", how, mode(0o600))), Err(EEXIST));
+    }
+    let before = served.attributes(target).expect("attributes");
+    let times = SetTime::To(Time { seconds: 77, nanoseconds: 0 });
+    let attributes = SetAttributes { modified: Some(times), accessed: Some(times), ..mode(0o600) };
+    let after = attributes_in(served.ask(None, set(to_target, attributes))).expect("set");
+    assert_eq!((after.kind, after.modified.seconds), (Kind::SymbolicLink, 77));
+    // A second name for the link is one for the link.
+    assert_eq!(attributes_in(served.ask(None, link(to_target, root, "again"))).expect("linked").links, 2);
+    assert_eq!(served.attributes(target), Ok(before));
+    assert_eq!(served.ask(None, TreeCall::Open { node: to_target }).err(), Some(Errno::INVALID));
+    let removed = served.remove(root, "to-directory").expect("removed");
+    assert_eq!(removed.0, to_directory);
+    assert!(served.attributes(directory).is_ok());
+}
+
+fn renamed(reply: Result<TreeReply, Errno>) -> Result<(machine::tree::Node, Option<machine::tree::Node>), Errno> {
+    match reply? {
+        TreeReply::Renamed(moved, replaced) => Ok((moved, replaced)),
+        _ => panic!("not renamed"),
+    }
+}
+
+fn a_renamed_node_stays_itself_and_what_it_replaces_is_told(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let root = served.root;
+    let directory = served.make_directory("directory", 0o755);
+    let (one, other) = (served.file("one"), served.file("other"));
+    assert_eq!(renamed(served.ask(None, rename(root, "one", directory, "new"))), Ok((one, None)));
+    assert_eq!(served.lookup(directory, "new").expect("found").0, one);
+    assert_eq!(served.lookup(root, "one"), Err(ENOENT));
+    assert_eq!(renamed(served.ask(None, rename(directory, "new", root, "other"))), Ok((one, Some(other))));
+    assert_eq!(served.lookup(root, "other").expect("found").0, one);
+    assert_eq!(served.attributes(other), Err(ESTALE));
+    // A directory, onto an empty one that was listed half.
+    let empty = served.make_directory("empty", 0o755);
+    assert!(served.list(None, empty, 0, 1, false).is_ok());
+    assert_eq!(renamed(served.ask(None, rename(root, "directory", root, "empty"))), Ok((directory, Some(empty))));
+    assert_eq!(served.lookup(directory, "..").expect("found").0, root);
+    assert_eq!(served.lookup(empty, "x"), Err(ESTALE));
+}
+
+fn renaming_between_two_names_of_one_node_changes_nothing(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let root = served.root;
+    let node = served.file("one");
+    assert!(served.ask(None, link(node, root, "two")).is_ok());
+    assert_eq!(renamed(served.ask(None, rename(root, "one", root, "two"))), Ok((node, None)));
+    assert_eq!(served.lookup(root, "one").expect("found").1.links, 2);
+}
+
+fn renames_that_make_no_sense_are_refused(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let root = served.root;
+    let (outer, inner) = (served.make_directory("outer", 0o755), served.make_directory("inner", 0o755));
+    served.file("file");
+    assert!(served.ask(None, rename(root, "inner", outer, "inner")).is_ok());
+    let mut refused = |from, to_dir, to| renamed(served.ask(None, rename(root, from, to_dir, to))).err();
+    assert_eq!(refused("outer", inner, "x"), Some(Errno::INVALID));
+    assert_eq!(refused("outer", root, "file"), Some(ENOTDIR));
+    assert_eq!(refused("file", root, "outer"), Some(EISDIR));
+    assert!(served.ask(None, make_directory(root, "third", 0o755)).is_ok());
+    let not_empty = renamed(served.ask(None, rename(root, "third", root, "outer"))).err();
+    assert_eq!(not_empty, Some(Errno(libc::ENOTEMPTY)));
+}
+
+fn a_node_with_two_names_outlives_the_first(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let root = served.root;
+    let node = served.file("one");
+    assert_eq!(attributes_in(served.ask(None, link(node, root, "two"))).expect("linked").links, 2);
+    let removed = served.remove(root, "one").expect("removed");
+    assert_eq!((removed.0, removed.1.links), (node, 1));
+    assert_eq!(served.lookup(root, "two").expect("found").0, node);
+    let removed = served.remove(root, "two").expect("removed");
+    assert_eq!((removed.0, removed.1.links), (node, 0));
+    assert_eq!(served.attributes(node), Err(ESTALE));
+    assert_eq!(served.ask(None, link(node, root, "three")).err(), Some(ESTALE));
+    assert_eq!(served.ask(None, TreeCall::Open { node }).err(), Some(ESTALE));
+}
+
+fn a_directory_is_removed_only_empty_and_only_as_one(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let root = served.root;
+    let directory = served.make_directory("directory", 0o755);
+    served.file("file");
+    let inside = create(directory, "inside", Creation::Guarded, mode(0o600));
+    assert!(served.node(None, inside.clone()).is_ok());
+    assert_eq!(served.remove(root, "directory"), Err(EISDIR));
+    assert_eq!(served.ask(None, remove_directory(root, "file")).err(), Some(ENOTDIR));
+    assert_eq!(served.ask(None, remove_directory(root, "directory")).err(), Some(Errno(libc::ENOTEMPTY)));
+    assert!(served.remove(directory, "inside").is_ok());
+    // Half listed: what is kept for the other half must not keep it.
+    assert!(served.list(None, directory, 0, 1, false).is_ok());
+    assert_eq!(done_in(served.ask(None, remove_directory(root, "directory"))), Ok(()));
+    assert_eq!(served.attributes(directory), Err(ESTALE));
+    assert_eq!(served.lookup(directory, "inside"), Err(ESTALE));
+    assert_eq!(served.node(None, inside), Err(ESTALE));
+    assert_eq!(served.list(None, directory, 0, 1, false).err(), Some(ESTALE));
+}
+
+fn an_unchecked_creation_takes_the_file_that_is_there(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let root = served.root;
+    let node = served.file("file");
+    std::fs::write(served.path("file"), [1; 1000]).expect("written");
+    let taken = served.node(None, create(root, "file", Creation::Unchecked, mode(0o777))).expect("taken");
+    assert_eq!((taken.0, taken.1.size, taken.1.mode), (node, 1000, 0o644));
+    let cut = SetAttributes { size: Some(0), ..mode(0o777) };
+    let taken = served.node(None, create(root, "file", Creation::Unchecked, cut)).expect("taken");
+    assert_eq!((taken.0, taken.1.size, taken.1.mode), (node, 0, 0o644));
+    assert_eq!(served.node(None, create(root, "file", Creation::Guarded, mode(0o777))), Err(EEXIST));
+    served.make_directory("directory", 0o755);
+    assert_eq!(served.node(None, create(root, "directory", Creation::Unchecked, mode(0o777))), Err(EISDIR));
+    assert_eq!(served.node(None, create(root, "directory", Creation::Guarded, mode(0o777))), Err(EEXIST));
+}
+
+fn a_repeated_exclusive_creation_takes_its_own_file_and_nobody_elses(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let root = served.root;
+    let exclusive = |name: &str, verifier| create(root, name, Creation::Exclusive { verifier }, mode(0o777));
+    let verifier = [0xfe, 2, 3, 4, 0xff, 6, 7, 8];
+    let made = served.node(None, exclusive("file", verifier)).expect("created");
+    // No attributes are set: their time is when the verifier has done its service.
+    assert_eq!((made.1.mode, made.1.size), (0, 0));
+    assert_eq!(served.node(None, exclusive("file", verifier)), Ok(made));
+    let mut served = served.again();
+    assert_eq!(served.node(None, exclusive("file", verifier)), Ok(made));
+    for place in 0..8 {
+        let mut other = verifier;
+        other[place] ^= 1;
+        assert_eq!(served.node(None, exclusive("file", other)), Err(EEXIST));
+    }
+    served.file("ordinary");
+    assert_eq!(served.node(None, exclusive("ordinary", verifier)), Err(EEXIST));
+    // Setting the times, as a client does next, ends it.
+    let now = SetAttributes { accessed: Some(SetTime::Now), modified: Some(SetTime::Now), ..mode(0o644) };
+    assert!(served.ask(None, set(made.0, now)).is_ok());
+    assert_eq!(served.node(None, exclusive("file", verifier)), Err(EEXIST));
+}
+
+fn attributes_are_set_as_asked_and_told_after(rig: Rig) {
+    let Some(mut served) = Served::as_root(rig) else { return };
+    let node = served.file("file");
+    let at = |seconds, nanoseconds| Time { seconds, nanoseconds };
+    let all = SetAttributes {
+        mode: Some(0o6751),
+        uid: Some(12345),
+        gid: Some(70_000),
+        size: Some(5_000_000_000),
+        accessed: Some(SetTime::To(at(1_000_000_000, 1))),
+        modified: Some(SetTime::To(at(2_000_000_000, 999_999_999))),
+    };
+    let told = attributes_in(served.ask(None, set(node, all))).expect("set");
+    assert_eq!((told.mode, told.uid, told.gid, told.size), (0o6751, 12345, 70_000, 5_000_000_000));
+    assert_eq!((told.accessed, told.modified), (at(1_000_000_000, 1), at(2_000_000_000, 999_999_999)));
+    assert_eq!(served.attributes(node), Ok(told));
+    // What is not named stays.
+    let now = SetAttributes { modified: Some(SetTime::Now), ..SetAttributes::default() };
+    let told = attributes_in(served.ask(None, set(node, now))).expect("set");
+    assert_eq!((told.mode, told.uid, told.size, told.accessed), (0o6751, 12345, 5_000_000_000, at(1_000_000_000, 1)));
+    assert_eq!(told.modified.seconds, told.changed.seconds);
+    let wrong = [
+        SetAttributes { uid: Some(u32::MAX), ..SetAttributes::default() },
+        SetAttributes { modified: Some(SetTime::To(at(0, 1_000_000_000))), ..SetAttributes::default() },
+    ];
+    for wrong in wrong {
+        assert_eq!(served.ask(None, set(node, wrong)).err(), Some(Errno::INVALID));
+    }
+    let huge = SetAttributes { size: Some(u64::MAX), ..SetAttributes::default() };
+    assert_eq!(served.ask(None, set(node, huge)).err(), Some(Errno(libc::EFBIG)));
+}
+
+fn a_guard_lets_only_those_set_who_saw_the_last_change(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let node = served.file("file");
+    let seen = served.attributes(node).expect("attributes").changed;
+    let wrong = Time { seconds: seen.seconds - 1, ..seen };
+    let guarded = |guard| TreeCall::SetAttributes { node, attributes: mode(0o600), guard: Some(guard) };
+    assert_eq!(served.ask(None, guarded(wrong)).err(), Some(Errno(libc::EAGAIN)));
+    assert_eq!(served.attributes(node).expect("attributes").mode, 0o644);
+    assert_eq!(attributes_in(served.ask(None, guarded(seen))).expect("set").mode, 0o600);
+}
+
+fn setting_a_size_is_for_regular_files(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let root = served.root;
+    let size = SetAttributes { size: Some(0), ..SetAttributes::default() };
+    assert_eq!(served.ask(None, set(root, size)).err(), Some(EISDIR));
+    let fifo = TreeCall::MakeSpecial { dir: root, name: "fifo".into(), kind: Kind::Fifo, attributes: mode(0o600) };
+    let fifo = served.node(None, fifo).expect("made").0;
+    assert_eq!(served.ask(None, set(fifo, size)).err(), Some(Errno::INVALID));
+}
+
+fn the_file_system_tells_its_space_and_limits(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let root = served.root;
+    let Ok(TreeReply::Space(Space { bytes, bytes_free, bytes_available, nodes, nodes_free })) =
+        served.ask(None, TreeCall::Space)
+    else {
+        panic!("no space");
+    };
+    assert!(0 < bytes_available && bytes_available <= bytes_free && bytes_free < bytes, "{bytes_free} of {bytes}");
+    assert!(nodes_free <= nodes);
+    let Ok(TreeReply::Limits(Limits { links_max, name_bytes_max, file_bytes_max, case_insensitive, .. })) =
+        served.ask(None, TreeCall::Limits { node: root })
+    else {
+        panic!("no limits");
+    };
+    assert!(links_max >= 127 && name_bytes_max == 255 && file_bytes_max > 1 << 40 && !case_insensitive);
+}
+
+fn a_read_only_tree_is_not_changed(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let file = served.file("file");
+    let mut served = served.again_read_only();
+    let root = served.root;
+    let calls = [
+        create(root, "new", Creation::Unchecked, mode(0o600)),
+        create(root, "file", Creation::Unchecked, mode(0o600)),
+        make_directory(root, "new", 0o700),
+        make_symbolic_link(root, "new", "file"),
+        TreeCall::MakeSpecial { dir: root, name: "new".into(), kind: Kind::Fifo, attributes: mode(0o600) },
+        remove(root, "file"),
+        remove_directory(root, "file"),
+        rename(root, "file", root, "new"),
+        link(file, root, "new"),
+        set(file, mode(0o600)),
+    ];
+    for call in calls {
+        assert_eq!(served.ask(None, call.clone()).err(), Some(Errno::READ_ONLY), "{call:?}");
+    }
+    assert_eq!(served.lookup(root, "file").expect("found").0, file);
+    let wanted = (libc::R_OK | libc::W_OK) as u32;
+    assert_eq!(access(served.ask(None, TreeCall::Access { node: file, wanted })), Ok(libc::R_OK as u32));
+    let Ok(TreeReply::Opened(open)) = served.ask(None, TreeCall::Open { node: file }) else {
+        panic!("not opened");
+    };
+    assert!(!open.direct.facts.writable);
+}

@@ -1,0 +1,121 @@
+//! A call between the wire and the procedures: what was asked, by whom, and what is answered.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use kernel::request::JobId;
+use kernel::{FRAME_BYTES, Frames, Kernel, Processor};
+use nfs3_types::rpc::auth_stat;
+use smallvec::SmallVec;
+
+use crate::server::Server;
+
+/// Most bytes of one READ or WRITE.
+pub const TRANSFER_BYTES_MAX: u32 = 1 << 20;
+
+/// And at least, however small the cache.
+const TRANSFER_BYTES_MIN: u64 = 128 << 10;
+
+/// A transfer is at most the cache's size divided by this, within these bounds: many must fit in.
+const TRANSFER_SHARE: u64 = 64;
+
+/// Most groups of a caller besides its first (RFC 5531, appendix A).
+pub(crate) const GROUPS_MAX: usize = 16;
+
+/// What FSINFO says of `rtmax` and `wtmax`, and what a READ gives at most. Bytes. A WRITE may be longer, up to
+/// [`TRANSFER_BYTES_MAX`]: the cache may have shrunk since the client asked.
+pub(crate) fn transfer_bytes_max(kernel: &Kernel) -> u32 {
+    let share = kernel.cache_blocks() * FRAME_BYTES as u64 / TRANSFER_SHARE;
+    share.clamp(TRANSFER_BYTES_MIN, u64::from(TRANSFER_BYTES_MAX)).next_power_of_two().min(TRANSFER_BYTES_MAX.into())
+        as u32
+}
+
+/// From where a client speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ClientAddress {
+    /// Over the network.
+    Ip(SocketAddr),
+    /// Through a socket of this host.
+    Unix,
+}
+
+/// The programs that are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Program {
+    /// NFS version 3.
+    Nfs,
+    /// MOUNT version 3.
+    Mount,
+}
+
+/// Who a caller says it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Credentials {
+    /// `AUTH_NONE`.
+    None,
+    /// `AUTH_SYS`.
+    Unix {
+        /// User.
+        uid: u32,
+        /// Group.
+        gid: u32,
+        /// Other groups.
+        groups: SmallVec<[u32; GROUPS_MAX]>,
+    },
+}
+
+/// The data of a WRITE.
+#[derive(Debug)]
+pub(crate) struct Payload {
+    /// Where the data is: its first byte lies `offset % 4096` into the first frame, `offset` being the WRITE's.
+    pub(crate) frames: Frames,
+    /// Bytes of data: what the wire says, which may differ from the argument `count`.
+    pub(crate) len: u32,
+}
+
+/// A call.
+pub(crate) struct Call {
+    pub(crate) cpu: Processor,
+    pub(crate) server: Arc<Server>,
+    pub(crate) client: ClientAddress,
+    pub(crate) credentials: Credentials,
+    pub(crate) program: Program,
+    /// Its number in the program; may be one that there is not.
+    pub(crate) procedure: u32,
+    pub(crate) xid: u32,
+    /// XDR of the arguments. No opaque in them is longer than they are. Of a WRITE up to `stable`: neither the data nor
+    /// its length.
+    pub(crate) arguments: Vec<u8>,
+    /// The data of a WRITE; of no other.
+    pub(crate) payload: Option<Payload>,
+    /// To whom the work is charged.
+    pub(crate) job: JobId,
+}
+
+/// What came of a call.
+#[derive(Debug)]
+pub(crate) enum Results {
+    /// The results' XDR.
+    Bytes(Vec<u8>),
+    /// Results that end with an opaque: the data of a READ.
+    Data {
+        /// Everything before the opaque's bytes, its length included.
+        head: Vec<u8>,
+        /// Where the bytes are.
+        frames: Frames,
+        /// Where they begin in the first frame.
+        skip: usize,
+        /// How many. The padding comes by itself.
+        len: usize,
+    },
+    /// The arguments could not be decoded.
+    GarbageArguments,
+    /// There is no such procedure.
+    ProcedureUnavailable,
+    /// The caller must show other credentials.
+    AuthError(auth_stat),
+    /// The server cannot.
+    SystemError,
+    /// No reply: the same call is under way already.
+    Silence,
+}

@@ -1,0 +1,215 @@
+//! A directory tree with a name, who may mount it, and as whom its clients act.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use machine::tree::{Caller, Node};
+
+use crate::call::Credentials;
+use crate::handle::{ExportId, Handle, HandleKey};
+use crate::procedure::Grants;
+use kernel::tree::FileTree;
+
+/// Who nobody is, when nothing else was said.
+pub const NOBODY: u32 = 65534;
+
+/// Whose requests are done as the anonymous user.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Squashed {
+    /// Nobody's (`no_root_squash`).
+    Nobody,
+    /// Those of user 0 and group 0 (`root_squash`).
+    #[default]
+    Root,
+    /// Everybody's (`all_squash`).
+    All,
+}
+
+/// As whom clients act.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Squash {
+    /// Whose requests are done as the anonymous user.
+    pub squashed: Squashed,
+    /// The anonymous user.
+    pub uid: u32,
+    /// The anonymous group.
+    pub gid: u32,
+}
+
+impl Default for Squash {
+    fn default() -> Self {
+        Squash { squashed: Squashed::default(), uid: NOBODY, gid: NOBODY }
+    }
+}
+
+impl Squash {
+    /// The user as whom the host does what these credentials ask for. `None`: who says nothing about himself is not
+    /// served (`AUTH_TOOWEAK`), unless all are anonymous anyway.
+    pub(crate) fn caller(&self, credentials: &Credentials) -> Option<Caller> {
+        match credentials {
+            _ if self.squashed == Squashed::All => Some(self.anonymous()),
+            Credentials::None => None,
+            Credentials::Unix { uid, gid, groups } => {
+                let root = self.squashed == Squashed::Root;
+                let user = |id: u32| if root && id == 0 { self.uid } else { id };
+                let group = |id: u32| if root && id == 0 { self.gid } else { id };
+                Some(Caller { uid: user(*uid), gid: group(*gid), groups: groups.iter().map(|&id| group(id)).collect() })
+            }
+        }
+    }
+
+    /// The anonymous user.
+    pub(crate) fn anonymous(&self) -> Caller {
+        Caller { uid: self.uid, gid: self.gid, groups: Arc::from([]) }
+    }
+}
+
+/// How a tree is given out.
+#[derive(Clone, Debug, Default)]
+pub struct ExportConfig {
+    /// The path by which clients mount it, such as `/files`. Handles carry its hash: under another name it is another
+    /// export.
+    pub name: String,
+    /// Refuse all changes?
+    pub read_only: bool,
+    /// Networks whose clients are served; empty: all. Clients of a Unix socket always are: its permissions decide.
+    pub clients: Vec<IpNet>,
+    /// As whom clients act.
+    pub squash: Squash,
+}
+
+/// A directory tree that is given out.
+pub struct Export {
+    id: ExportId,
+    config: ExportConfig,
+    tree: Arc<FileTree>,
+    grants: Grants,
+}
+
+impl Export {
+    /// Gives out `tree`.
+    pub fn new(config: ExportConfig, tree: Arc<FileTree>) -> Arc<Self> {
+        Arc::new(Export { id: ExportId::of(&config.name), config, tree, grants: Grants::default() })
+    }
+
+    /// Its name in handles.
+    pub fn id(&self) -> ExportId {
+        self.id
+    }
+
+    /// How it is given out.
+    pub fn config(&self) -> &ExportConfig {
+        &self.config
+    }
+
+    /// What is given out.
+    pub fn tree(&self) -> &Arc<FileTree> {
+        &self.tree
+    }
+
+    /// Are changes refused?
+    pub fn read_only(&self) -> bool {
+        self.config.read_only || self.tree.read_only()
+    }
+
+    /// Is a client at this address served? `None`: a client of a Unix socket.
+    pub fn admits(&self, address: Option<IpAddr>) -> bool {
+        admits(&self.config.clients, address)
+    }
+
+    /// Rights that the host granted lately.
+    pub(crate) fn grants(&self) -> &Grants {
+        &self.grants
+    }
+
+    /// The handle of a node.
+    pub(crate) fn handle(&self, key: &HandleKey, node: Node) -> Vec<u8> {
+        Handle { export: self.id, node }.seal(key)
+    }
+
+    /// The components of the path by which it is mounted.
+    pub(crate) fn path(&self) -> impl Iterator<Item = &[u8]> {
+        components(self.config.name.as_bytes())
+    }
+}
+
+fn admits(networks: &[IpNet], address: Option<IpAddr>) -> bool {
+    // A socket for both families shows IPv4 clients as `::ffff:a.b.c.d`.
+    let Some(address) = address.map(|address| address.to_canonical()) else { return true };
+    networks.is_empty() || networks.iter().any(|network| network.contains(&address))
+}
+
+/// The names in a path; empty ones and `.` mean nothing.
+pub(crate) fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unix(uid: u32, gid: u32, groups: &[u32]) -> Credentials {
+        Credentials::Unix { uid, gid, groups: groups.iter().copied().collect() }
+    }
+
+    fn caller(uid: u32, gid: u32, groups: &[u32]) -> Option<Caller> {
+        Some(Caller { uid, gid, groups: groups.into() })
+    }
+
+    fn squash(squashed: Squashed) -> Squash {
+        Squash { squashed, uid: 7, gid: 8 }
+    }
+
+    #[test]
+    fn root_becomes_the_anonymous_user_in_every_group() {
+        let squash = squash(Squashed::Root);
+        assert_eq!(squash.caller(&unix(0, 0, &[0, 5])), caller(7, 8, &[8, 5]));
+        assert_eq!(squash.caller(&unix(1000, 0, &[4, 0])), caller(1000, 8, &[4, 8]));
+        assert_eq!(squash.caller(&unix(1000, 1000, &[4])), caller(1000, 1000, &[4]));
+    }
+
+    #[test]
+    fn without_squashing_everybody_stays_who_he_is() {
+        assert_eq!(squash(Squashed::Nobody).caller(&unix(0, 0, &[0])), caller(0, 0, &[0]));
+    }
+
+    #[test]
+    fn when_all_are_squashed_nobody_keeps_a_group() {
+        assert_eq!(squash(Squashed::All).caller(&unix(1000, 1000, &[0, 4])), caller(7, 8, &[]));
+        assert_eq!(squash(Squashed::All).caller(&Credentials::None), caller(7, 8, &[]));
+    }
+
+    #[test]
+    fn who_does_not_say_who_he_is_is_served_only_where_all_are_anonymous() {
+        assert_eq!(squash(Squashed::Root).caller(&Credentials::None), None);
+        assert_eq!(squash(Squashed::Nobody).caller(&Credentials::None), None);
+    }
+
+    #[test]
+    fn only_clients_of_the_named_networks_are_admitted() {
+        let networks: Vec<IpNet> =
+            ["10.1.0.0/16", "fd00::/8"].iter().map(|network| network.parse().expect("a network")).collect();
+        let admitted = |address: &str| admits(&networks, Some(address.parse().expect("an address")));
+        assert!(admitted("10.1.255.3"));
+        assert!(admitted("::ffff:10.1.2.3"));
+        assert!(admitted("fd12::1"));
+        assert!(!admitted("10.2.0.1"));
+        assert!(!admitted("::ffff:10.2.0.1"));
+        assert!(!admitted("fe80::1"));
+        assert!(admits(&networks, None));
+    }
+
+    #[test]
+    fn without_networks_everybody_is_admitted() {
+        assert!(admits(&[], Some(IpAddr::from([192, 0, 2, 1]))));
+    }
+
+    #[test]
+    fn a_path_means_the_same_however_it_is_written() {
+        let names = |path: &str| components(path.as_bytes()).map(<[u8]>::to_vec).collect::<Vec<_>>();
+        assert_eq!(names("//a/./b/"), [b"a", b"b"]);
+        assert_eq!(names("a/b"), names("/a/b"));
+        assert_eq!(names("/"), Vec::<Vec<u8>>::new());
+    }
+}

@@ -1,0 +1,256 @@
+//! The MOUNT protocol (RFC 1813, appendix I): the handle of a directory for its path.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use machine::tree::{Caller, Kind, NAME_BYTES_MAX, Node, TreeCall, TreeReply};
+use nfs3_types::mount::{
+    MNTPATHLEN, MOUNT_PROGRAM, dirpath, export_node, exports, fhandle3, mountbody, mountlist, mountres3, mountres3_ok,
+    mountstat3, name,
+};
+use nfs3_types::rpc::auth_flavor;
+use nfs3_types::xdr_codec::{List, Opaque, Pack};
+
+use crate::call::{Call, ClientAddress, Results};
+use crate::export::{Export, Squashed, components};
+use crate::procedure::{Refusal, arguments, mount_status, status};
+
+/// Mounts kept in mind for DUMP. The list is only for people ("not reliable", RFC 1813, 5.2.2); the oldest are
+/// forgotten first.
+const MOUNTS_MAX: usize = 1024;
+
+/// Does what a call to MOUNT asks for.
+pub(crate) async fn perform(call: &Call) -> Results {
+    let Ok(procedure) = MOUNT_PROGRAM::try_from(call.procedure) else { return Results::ProcedureUnavailable };
+    let answer = match procedure {
+        MOUNT_PROGRAM::MOUNTPROC3_NULL => Ok(Results::Bytes(Vec::new())),
+        MOUNT_PROGRAM::MOUNTPROC3_MNT => mnt(call).await,
+        MOUNT_PROGRAM::MOUNTPROC3_DUMP => Ok(packed(&call.server.mounts().dump())),
+        MOUNT_PROGRAM::MOUNTPROC3_UMNT => umnt(call),
+        MOUNT_PROGRAM::MOUNTPROC3_UMNTALL => {
+            call.server.mounts().remove_all(&client_name(call));
+            Ok(Results::Bytes(Vec::new()))
+        }
+        MOUNT_PROGRAM::MOUNTPROC3_EXPORT => Ok(packed(&export_list(&call.server.exports()))),
+    };
+    answer.unwrap_or(Results::GarbageArguments)
+}
+
+fn packed(results: &impl Pack) -> Results {
+    let mut bytes = Vec::with_capacity(results.packed_size());
+    match results.pack(&mut bytes) {
+        Ok(_) => Results::Bytes(bytes),
+        Err(_) => Results::SystemError,
+    }
+}
+
+async fn mnt(call: &Call) -> Result<Results, Refusal> {
+    let path: dirpath<'_> = arguments(&call.arguments)?;
+    let mounted = mount(call, &path.0).await;
+    if mounted.is_ok() {
+        call.server.mounts().add(client_name(call), path.0.to_vec());
+    }
+    Ok(packed(&match mounted {
+        Ok(mounted) => mountres3::Ok(mounted),
+        Err(status) => mountres3::Err(status),
+    }))
+}
+
+async fn mount(call: &Call, path: &[u8]) -> Result<mountres3_ok<'static>, mountstat3> {
+    if path.len() > MNTPATHLEN {
+        return Err(mountstat3::MNT3ERR_NAMETOOLONG);
+    }
+    let exports = call.server.exports();
+    let (export, below) = find(&exports, path).ok_or(mountstat3::MNT3ERR_NOENT)?;
+    let address = match call.client {
+        ClientAddress::Ip(address) => Some(address.ip()),
+        ClientAddress::Unix => None,
+    };
+    if !export.admits(address) {
+        return Err(mountstat3::MNT3ERR_ACCES);
+    }
+    let squash = &export.config().squash;
+    // Who mounts need not say who he is; then he gets what is there for all.
+    let caller = squash.caller(&call.credentials).unwrap_or_else(|| squash.anonymous());
+    let node = descend(call, export, &caller, below).await?;
+    let mut auth_flavors = vec![auth_flavor::AUTH_UNIX as u32];
+    if squash.squashed == Squashed::All {
+        auth_flavors.push(auth_flavor::AUTH_NULL as u32);
+    }
+    let fhandle = fhandle3(Opaque::owned(export.handle(call.server.key(), node)));
+    Ok(mountres3_ok { fhandle, auth_flavors })
+}
+
+/// The export that holds `path`, and the names below it. Of exports within each other the innermost.
+fn find<'e, 'p>(exports: &'e [Arc<Export>], path: &'p [u8]) -> Option<(&'e Arc<Export>, Vec<&'p [u8]>)> {
+    let names: Vec<&[u8]> = components(path).collect();
+    let holding = exports.iter().filter_map(|export| Some((below(export.path(), &names)?, export)));
+    // The first of those with the same name, as everywhere.
+    let (depth, export) = holding.reduce(|best, other| if other.0 > best.0 { other } else { best })?;
+    Some((export, names[depth..].to_vec()))
+}
+
+/// How many of `names` lead to the export, if they do.
+fn below<'a>(export: impl Iterator<Item = &'a [u8]>, names: &[&[u8]]) -> Option<usize> {
+    let mut depth = 0;
+    for component in export {
+        if names.get(depth) != Some(&component) {
+            return None;
+        }
+        depth += 1;
+    }
+    Some(depth)
+}
+
+/// Goes down from the root of an export, as the caller: a path that he may not walk is not to be mounted either.
+/// Symbolic links are not followed.
+async fn descend(call: &Call, export: &Export, caller: &Caller, names: Vec<&[u8]>) -> Result<Node, mountstat3> {
+    let (mut node, mut kind) = ask(call, export, None, TreeCall::Root).await?;
+    for component in names {
+        if component.len() > NAME_BYTES_MAX {
+            return Err(mountstat3::MNT3ERR_NAMETOOLONG);
+        }
+        if component == b".." || component.contains(&0) {
+            return Err(mountstat3::MNT3ERR_INVAL);
+        }
+        if kind != Kind::Directory {
+            return Err(mountstat3::MNT3ERR_NOTDIR);
+        }
+        let lookup = TreeCall::Lookup { dir: node, name: component.to_vec() };
+        (node, kind) = ask(call, export, Some(caller), lookup).await?;
+    }
+    if kind == Kind::Directory { Ok(node) } else { Err(mountstat3::MNT3ERR_NOTDIR) }
+}
+
+async fn ask(
+    call: &Call,
+    export: &Export,
+    caller: Option<&Caller>,
+    question: TreeCall,
+) -> Result<(Node, Kind), mountstat3> {
+    match export.tree().call(&call.cpu, caller, question).await {
+        Ok(TreeReply::Node(node, attributes)) => Ok((node, attributes.kind)),
+        Ok(_) => Err(mountstat3::MNT3ERR_SERVERFAULT),
+        Err(error) => Err(mount_status(status(error))),
+    }
+}
+
+fn umnt(call: &Call) -> Result<Results, Refusal> {
+    let path: dirpath<'_> = arguments(&call.arguments)?;
+    call.server.mounts().remove(&client_name(call), &path.0);
+    Ok(Results::Bytes(Vec::new()))
+}
+
+fn export_list(served: &[Arc<Export>]) -> exports<'static, 'static> {
+    let nodes = served.iter().map(|export| export_node {
+        ex_dir: dirpath(Opaque::owned(export.config().name.clone().into_bytes())),
+        ex_groups: List(
+            export.config().clients.iter().map(|net| name(Opaque::owned(net.to_string().into_bytes()))).collect(),
+        ),
+    });
+    List(nodes.collect())
+}
+
+/// The client as DUMP shows it.
+fn client_name(call: &Call) -> String {
+    match call.client {
+        ClientAddress::Ip(address) => address.ip().to_canonical().to_string(),
+        ClientAddress::Unix => "localhost".to_owned(),
+    }
+}
+
+/// Who has mounted what.
+#[derive(Default)]
+pub(crate) struct MountList(Mutex<VecDeque<Mount>>);
+
+#[derive(PartialEq, Eq)]
+struct Mount {
+    client: String,
+    path: Vec<u8>,
+}
+
+impl MountList {
+    fn add(&self, client: String, path: Vec<u8>) {
+        let mount = Mount { client, path };
+        let mut mounts = self.lock();
+        mounts.retain(|other| *other != mount);
+        if mounts.len() >= MOUNTS_MAX {
+            mounts.pop_front();
+        }
+        mounts.push_back(mount);
+    }
+
+    fn remove(&self, client: &str, path: &[u8]) {
+        self.lock().retain(|mount| mount.client != client || mount.path != path);
+    }
+
+    fn remove_all(&self, client: &str) {
+        self.lock().retain(|mount| mount.client != client);
+    }
+
+    fn dump(&self) -> mountlist<'static, 'static> {
+        let mounts = self.lock();
+        let bodies = mounts.iter().map(|mount| mountbody {
+            ml_hostname: name(Opaque::owned(mount.client.clone().into_bytes())),
+            ml_directory: dirpath(Opaque::owned(mount.path.clone())),
+        });
+        List(bodies.collect())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Mount>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn depth(export: &str, path: &str) -> Option<usize> {
+        let names: Vec<&[u8]> = components(path.as_bytes()).collect();
+        below(components(export.as_bytes()), &names)
+    }
+
+    #[test]
+    fn a_path_leads_to_an_export_by_whole_names() {
+        assert_eq!(depth("/files", "/files"), Some(1));
+        assert_eq!(depth("/files", "//files/a/b/"), Some(1));
+        assert_eq!(depth("/files/a", "/files/a/b"), Some(2));
+        assert_eq!(depth("/", "/anything"), Some(0));
+        assert_eq!(depth("/files", "/filesystem"), None);
+        assert_eq!(depth("/files/a", "/files"), None);
+        assert_eq!(depth("/files", "/"), None);
+    }
+
+    fn shown(list: &MountList) -> Vec<(String, String)> {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        list.dump().0.iter().map(|body| (text(&body.ml_hostname.0), text(&body.ml_directory.0))).collect()
+    }
+
+    #[test]
+    fn a_mount_is_listed_once_until_it_is_undone() {
+        let list = MountList::default();
+        list.add("a".to_owned(), b"/x".to_vec());
+        list.add("a".to_owned(), b"/y".to_vec());
+        list.add("b".to_owned(), b"/x".to_vec());
+        list.add("a".to_owned(), b"/x".to_vec());
+        let pair = |client: &str, path: &str| (client.to_owned(), path.to_owned());
+        assert_eq!(shown(&list), [pair("a", "/y"), pair("b", "/x"), pair("a", "/x")]);
+        list.remove("a", b"/y");
+        list.remove("b", b"/y");
+        assert_eq!(shown(&list), [pair("b", "/x"), pair("a", "/x")]);
+        list.remove_all("a");
+        assert_eq!(shown(&list), [pair("b", "/x")]);
+    }
+
+    #[test]
+    fn the_list_of_mounts_has_a_bound() {
+        let list = MountList::default();
+        for number in 0..2 * MOUNTS_MAX {
+            list.add("a".to_owned(), number.to_string().into_bytes());
+        }
+        let shown = shown(&list);
+        assert_eq!(shown.len(), MOUNTS_MAX);
+        assert_eq!(shown[0].1, MOUNTS_MAX.to_string());
+    }
+}

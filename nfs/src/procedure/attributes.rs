@@ -1,0 +1,131 @@
+//! GETATTR, SETATTR, ACCESS.
+
+use machine::Errno;
+use machine::tree::{Kind, SetAttributes, Time, TreeCall, TreeReply};
+use nfs3_types::nfs3::{
+    ACCESS3_DELETE, ACCESS3_EXECUTE, ACCESS3_EXTEND, ACCESS3_LOOKUP, ACCESS3_MODIFY, ACCESS3_READ, ACCESS3args,
+    ACCESS3resok, GETATTR3args, GETATTR3resok, Nfs3Option, SETATTR3args, SETATTR3resok, nfsstat3, post_op_attr,
+    wcc_data,
+};
+
+use super::object::Object;
+use super::permission::{R_OK, W_OK, X_OK};
+use super::status::status;
+use super::{Answer, arguments, success};
+use crate::attributes::{from_wire, option, to_set};
+use crate::call::Call;
+
+pub(super) async fn getattr(call: &Call) -> Answer {
+    let args: GETATTR3args = arguments(&call.arguments)?;
+    let object = Object::find(call, &args.object)?;
+    let attributes = object.attributes().await?;
+    success(&GETATTR3resok { obj_attributes: object.fattr(&attributes) })
+}
+
+pub(super) async fn setattr(call: &Call) -> Answer {
+    let args: SETATTR3args = arguments(&call.arguments)?;
+    let object = Object::find(call, &args.object)?;
+    object.check_writable()?;
+    let attributes = to_set(args.new_attributes)?;
+    let guard = option(args.guard).map(from_wire).transpose()?;
+    let after = set(&object, attributes, guard).await?;
+    if attributes.mode.is_some() || attributes.uid.is_some() || attributes.gid.is_some() {
+        object.export.grants().forget();
+    }
+    object.make_durable(&[object.node]).await?;
+    success(&SETATTR3resok { obj_wcc: wcc_data { before: Nfs3Option::None, after } })
+}
+
+async fn set(object: &Object<'_>, attributes: SetAttributes, guard: Option<Time>) -> Result<post_op_attr, nfsstat3> {
+    let change = TreeCall::SetAttributes { node: object.node, attributes, guard };
+    let mut reply = object.ask(change.clone()).await;
+    if reply.as_ref().is_err_and(|&error| error == Errno(libc::EACCES)) && owner_may(object, &attributes).await? {
+        reply = object.ask_as_server(change).await;
+    }
+    match reply {
+        Ok(TreeReply::Attributes(after)) => Ok(Nfs3Option::Some(object.fattr(&after))),
+        Ok(_) => Err(nfsstat3::NFS3ERR_SERVERFAULT),
+        Err(Errno(libc::EAGAIN)) if guard.is_some() => Err(nfsstat3::NFS3ERR_NOT_SYNC),
+        Err(error) => Err(status(error)),
+    }
+}
+
+/// May the owner, whom the host refused, do it all the same? A program that holds its file open cuts it whatever its mode
+/// is by now; here nobody knows that it is open.
+async fn owner_may(object: &Object<'_>, attributes: &SetAttributes) -> Result<bool, nfsstat3> {
+    let content_only = SetAttributes { mode: None, uid: None, gid: None, ..*attributes } == *attributes;
+    if attributes.size.is_none() || !content_only {
+        return Ok(false);
+    }
+    let current = object.attributes().await?;
+    Ok(current.kind == Kind::File && current.uid == object.caller.uid)
+}
+
+pub(super) async fn access(call: &Call) -> Answer {
+    let args: ACCESS3args = arguments(&call.arguments)?;
+    let object = Object::find(call, &args.object)?;
+    let attributes = object.attributes().await?;
+    let questions = questions(attributes.kind);
+    let asked = questions.iter().filter(|(bit, _)| args.access & bit != 0);
+    let wanted = asked.fold(0, |wanted, (_, rights)| wanted | rights);
+    let granted = match object.ask(TreeCall::Access { node: object.node, wanted }).await {
+        Ok(TreeReply::Access(rights)) => rights,
+        Ok(_) => return Err(nfsstat3::NFS3ERR_SERVERFAULT.into()),
+        Err(Errno(libc::EACCES)) => 0,
+        Err(error) => return Err(error.into()),
+    };
+    let granted = if object.export.read_only() { granted & !W_OK } else { granted };
+    let access = answers(questions, granted) & args.access;
+    success(&ACCESS3resok { obj_attributes: Nfs3Option::Some(object.fattr(&attributes)), access })
+}
+
+/// The rights that each bit of ACCESS needs; a bit that means nothing for this kind is never granted (RFC 1813, 3.3.4).
+fn questions(kind: Kind) -> &'static [(u32, u32)] {
+    match kind {
+        Kind::Directory => &[
+            (ACCESS3_READ, R_OK),
+            (ACCESS3_LOOKUP, X_OK),
+            (ACCESS3_MODIFY, W_OK | X_OK),
+            (ACCESS3_EXTEND, W_OK | X_OK),
+            (ACCESS3_DELETE, W_OK | X_OK),
+        ],
+        _ => &[(ACCESS3_READ, R_OK), (ACCESS3_MODIFY, W_OK), (ACCESS3_EXTEND, W_OK), (ACCESS3_EXECUTE, X_OK)],
+    }
+}
+
+fn answers(questions: &[(u32, u32)], granted: u32) -> u32 {
+    let yes = questions.iter().filter(|(_, rights)| granted & rights == *rights);
+    yes.fold(0, |access, (bit, _)| access | bit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: u32 = R_OK | W_OK | X_OK;
+
+    #[test]
+    fn a_directory_has_no_execute_and_a_file_no_lookup_or_delete() {
+        let everything = answers(questions(Kind::Directory), ALL);
+        assert_eq!(everything, ACCESS3_READ | ACCESS3_LOOKUP | ACCESS3_MODIFY | ACCESS3_EXTEND | ACCESS3_DELETE);
+        let everything = answers(questions(Kind::File), ALL);
+        assert_eq!(everything, ACCESS3_READ | ACCESS3_MODIFY | ACCESS3_EXTEND | ACCESS3_EXECUTE);
+    }
+
+    #[test]
+    fn entries_change_only_for_who_may_also_reach_them() {
+        assert_eq!(answers(questions(Kind::Directory), W_OK), 0);
+        assert_eq!(answers(questions(Kind::Directory), X_OK), ACCESS3_LOOKUP);
+        assert_eq!(answers(questions(Kind::Directory), R_OK), ACCESS3_READ);
+        assert_eq!(answers(questions(Kind::Directory), R_OK | X_OK), ACCESS3_READ | ACCESS3_LOOKUP);
+    }
+
+    #[test]
+    fn each_right_to_a_file_answers_its_own_questions() {
+        assert_eq!(answers(questions(Kind::File), 0), 0);
+        assert_eq!(answers(questions(Kind::File), R_OK), ACCESS3_READ);
+        assert_eq!(answers(questions(Kind::File), W_OK), ACCESS3_MODIFY | ACCESS3_EXTEND);
+        assert_eq!(answers(questions(Kind::File), X_OK), ACCESS3_EXECUTE);
+        assert_eq!(answers(questions(Kind::Fifo), W_OK), ACCESS3_MODIFY | ACCESS3_EXTEND);
+    }
+}

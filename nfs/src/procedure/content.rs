@@ -1,0 +1,262 @@
+//! READ, WRITE, COMMIT.
+
+use std::sync::Arc;
+
+use kernel::request::Context;
+use kernel::{FRAME_BYTES, Frames};
+use machine::Errno;
+use machine::tree::{Attributes, SetAttributes, TreeCall};
+use nfs3_types::nfs3::{
+    COMMIT3args, COMMIT3resok, Nfs3Option, READ3args, WRITE3resok, nfs_fh3, nfsstat3, offset3, post_op_attr,
+    stable_how, wcc_data, writeverf3,
+};
+use nfs3_types::xdr_codec::{Pack, Unpack};
+use policy::unit::{ByteRange, Stability};
+
+use super::object::Object;
+use super::permission::{self, Use};
+use super::{Answer, Refusal, arguments, success};
+use crate::call::{Call, Payload, Results, TRANSFER_BYTES_MAX, transfer_bytes_max};
+use kernel::tree::Vnode;
+
+/// Largest offset in a file, in bytes: the host's are signed.
+const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+
+pub(super) async fn read(call: &Call) -> Answer {
+    let args: READ3args = arguments(&call.arguments)?;
+    let object = Object::find(call, &args.file)?;
+    let file = object.export.tree().file(&call.cpu, object.node).await?;
+    let attributes = file.refresh(&call.cpu).await?;
+    permission::check(&call.cpu, &object.export, object.node, &attributes, &object.caller, Use::Read).await?;
+    let count = u64::from(args.count.min(transfer_bytes_max(call.cpu.kernel())));
+    let wanted = ByteRange::new(args.offset, available(attributes.size, args.offset, count));
+    let (range, frames) = content(call, &file, wanted).await?;
+    // What is said of the end of the file goes with the attributes in the same reply: a client takes what lies behind an
+    // end for zeroes. Other clients may have moved the end since.
+    let attributes = file.attributes();
+    let len = available(attributes.size, args.offset, range.len);
+    let eof = args.offset.saturating_add(len) >= attributes.size;
+    let head = read_head(Nfs3Option::Some(object.fattr(&attributes)), len as u32, eof)?;
+    if len == 0 {
+        return Ok(Results::Bytes(head));
+    }
+    let skip = (args.offset % FRAME_BYTES as u64) as usize;
+    Ok(Results::Data { head, frames, skip, len: len as usize })
+}
+
+/// How many of `count` bytes from `offset` a file of this size has.
+fn available(size: u64, offset: u64, count: u64) -> u64 {
+    size.saturating_sub(offset).min(count)
+}
+
+async fn content(call: &Call, file: &Arc<Vnode>, wanted: ByteRange) -> Result<(ByteRange, Frames), Errno> {
+    if wanted.len == 0 {
+        return Ok((wanted, Frames::new()));
+    }
+    match file.try_read(&call.cpu, wanted) {
+        Some(frames) => Ok((wanted, frames)),
+        None => file.read(&call.cpu, wanted, Context::synchronous(call.job)).await,
+    }
+}
+
+/// A `READ3res` up to the length of its data.
+fn read_head(attributes: post_op_attr, count: u32, eof: bool) -> Result<Vec<u8>, Refusal> {
+    let mut head = Vec::with_capacity(104);
+    let fits = (nfsstat3::NFS3_OK.pack(&mut head))
+        .and_then(|_| attributes.pack(&mut head))
+        .and_then(|_| count.pack(&mut head))
+        .and_then(|_| eof.pack(&mut head))
+        .and_then(|_| count.pack(&mut head));
+    fits.map(|_| head).map_err(|_| nfsstat3::NFS3ERR_SERVERFAULT.into())
+}
+
+/// The arguments of a WRITE before its data.
+struct WriteArguments {
+    file: nfs_fh3,
+    offset: offset3,
+    count: u32,
+    stable: stable_how,
+}
+
+impl WriteArguments {
+    fn unpack(mut bytes: &[u8]) -> Result<Self, Refusal> {
+        let input = &mut bytes;
+        let all = (|| -> nfs3_types::xdr_codec::Result<Self> {
+            Ok(WriteArguments {
+                file: nfs_fh3::unpack(input)?.0,
+                offset: u64::unpack(input)?.0,
+                count: u32::unpack(input)?.0,
+                stable: stable_how::unpack(input)?.0,
+            })
+        })();
+        all.map_err(|_| Refusal::Garbage)
+    }
+}
+
+pub(super) async fn write(call: &Call, payload: Option<Payload>) -> Answer {
+    let args = WriteArguments::unpack(&call.arguments)?;
+    let Payload { frames, len } = payload.ok_or(Refusal::Garbage)?;
+    let object = Object::find(call, &args.file)?;
+    object.check_writable()?;
+    let range = written(args.offset, args.count, len)?;
+    let file = object.export.tree().file(&call.cpu, object.node).await?;
+    let attributes = file.refresh(&call.cpu).await?;
+    permission::check(&call.cpu, &object.export, object.node, &attributes, &object.caller, Use::Write).await?;
+    // Taken before the data is: if it is lost meanwhile, the client learns from a COMMIT that the verifier is another.
+    let verf = verifier(&object);
+    let committed = if args.stable == stable_how::UNSTABLE { stable_how::UNSTABLE } else { stable_how::FILE_SYNC };
+    if range.len > 0 {
+        drop_set_id(&object, &attributes).await?;
+        let stability = if args.stable == stable_how::UNSTABLE { Stability::Unstable } else { Stability::Stable };
+        let context = Context::synchronous(call.job).with_stability(stability);
+        file.write(&call.cpu, range, holding(frames, range), context).await?;
+    }
+    let file_wcc = after(&object, &file);
+    success(&WRITE3resok { file_wcc, count: range.len as u32, committed, verf })
+}
+
+/// The bytes that a WRITE is about.
+///
+/// # Errors
+/// `NFS3ERR_INVAL`: the data is not as long as the client says. `NFS3ERR_FBIG`: beyond what a file can hold.
+fn written(offset: u64, count: u32, len: u32) -> Result<ByteRange, nfsstat3> {
+    if count != len || count > TRANSFER_BYTES_MAX {
+        return Err(nfsstat3::NFS3ERR_INVAL);
+    }
+    match offset.checked_add(u64::from(count)) {
+        Some(end) if end <= FILE_BYTES_MAX => Ok(ByteRange::new(offset, u64::from(count))),
+        _ => Err(nfsstat3::NFS3ERR_FBIG),
+    }
+}
+
+/// No more frames than hold the range.
+fn holding(mut frames: Frames, range: ByteRange) -> Frames {
+    let blocks = range.blocks();
+    frames.truncate((blocks.end - blocks.start) as usize);
+    frames
+}
+
+/// A program must not keep the rights of its owner with content from somebody else (`S_ISUID`, and `S_ISGID` where it
+/// doesn't mean mandatory locks). The host would see to it, if the write reached it as the caller's.
+async fn drop_set_id(object: &Object<'_>, attributes: &Attributes) -> Result<(), Errno> {
+    let Some(mode) = without_set_id(attributes.mode).filter(|_| object.caller.uid != 0) else { return Ok(()) };
+    let attributes = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
+    object.ask_as_server(TreeCall::SetAttributes { node: object.node, attributes, guard: None }).await?;
+    Ok(())
+}
+
+/// The mode after a write; `None` when it stays.
+fn without_set_id(mode: u32) -> Option<u32> {
+    let group = if mode & libc::S_IXGRP != 0 { libc::S_ISGID } else { 0 };
+    let cleared = mode & !(libc::S_ISUID | group);
+    (cleared != mode).then_some(cleared)
+}
+
+pub(super) async fn commit(call: &Call) -> Answer {
+    let args: COMMIT3args = arguments(&call.arguments)?;
+    let object = Object::find(call, &args.file)?;
+    let file = object.export.tree().file(&call.cpu, object.node).await?;
+    // Of the whole file, whatever range was asked for: what was written must be flushed together anyway. Who may write
+    // was asked at each write.
+    let context = Context::synchronous(call.job).with_stability(Stability::Stable);
+    file.commit(&call.cpu, context).await?;
+    // Taken after it: had anything been lost before, it would be another one than that of the writes.
+    success(&COMMIT3resok { file_wcc: after(&object, &file), verf: verifier(&object) })
+}
+
+fn verifier(object: &Object<'_>) -> writeverf3 {
+    writeverf3(object.export.tree().verifier().to_be_bytes())
+}
+
+fn after(object: &Object<'_>, file: &Arc<Vnode>) -> wcc_data {
+    wcc_data { before: Nfs3Option::None, after: Nfs3Option::Some(object.fattr(&file.attributes())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use machine::tree::{Kind, Time};
+    use nfs3_types::nfs3::{READ3res, fattr3};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::attributes::fattr;
+    use crate::handle::ExportId;
+
+    #[test]
+    fn a_read_ends_with_the_file() {
+        assert_eq!(available(100, 0, 1000), 100);
+        assert_eq!(available(100, 90, 5), 5);
+        assert_eq!(available(100, 90, 50), 10);
+        assert_eq!(available(100, 100, 50), 0);
+        assert_eq!(available(100, u64::MAX, 50), 0);
+        assert_eq!(available(0, 0, 0), 0);
+    }
+
+    #[test]
+    fn a_write_is_as_long_as_it_says_and_fits_into_a_file() {
+        assert_eq!(written(5, 10, 10), Ok(ByteRange::new(5, 10)));
+        assert_eq!(written(5, 0, 0), Ok(ByteRange::new(5, 0)));
+        assert_eq!(written(5, 10, 9), Err(nfsstat3::NFS3ERR_INVAL));
+        assert_eq!(written(5, 9, 10), Err(nfsstat3::NFS3ERR_INVAL));
+        let too_long = TRANSFER_BYTES_MAX + 1;
+        assert_eq!(written(5, too_long, too_long), Err(nfsstat3::NFS3ERR_INVAL));
+        assert_eq!(written(u64::MAX, 1, 1), Err(nfsstat3::NFS3ERR_FBIG));
+        assert_eq!(written(FILE_BYTES_MAX, 1, 1), Err(nfsstat3::NFS3ERR_FBIG));
+        assert_eq!(written(FILE_BYTES_MAX - 1, 1, 1), Ok(ByteRange::new(FILE_BYTES_MAX - 1, 1)));
+    }
+
+    #[test]
+    fn a_written_program_loses_the_rights_of_its_owner() {
+        assert_eq!(without_set_id(0o4755), Some(0o755));
+        assert_eq!(without_set_id(0o2755), Some(0o755));
+        assert_eq!(without_set_id(0o6711), Some(0o711));
+        assert_eq!(without_set_id(0o2744), None);
+        assert_eq!(without_set_id(0o1777), None);
+    }
+
+    fn attributes() -> fattr3 {
+        let attributes = Attributes {
+            kind: Kind::File,
+            mode: 0o644,
+            links: 1,
+            uid: 1,
+            gid: 2,
+            size: 3,
+            used: 4096,
+            file_system: 5,
+            number: 6,
+            accessed: Time::default(),
+            modified: Time::default(),
+            changed: Time::default(),
+        };
+        fattr(&attributes, ExportId::of("/files"))
+    }
+
+    proptest! {
+        /// The data follow the head as the opaque of a `READ3resok`.
+        #[test]
+        fn head_and_data_are_a_read_result(content in prop::collection::vec(any::<u8>(), 0..100), eof in any::<bool>()) {
+            let mut bytes = read_head(Nfs3Option::Some(attributes()), content.len() as u32, eof).expect("a head");
+            bytes.extend_from_slice(&content);
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+            let (result, len) = READ3res::unpack(&mut &bytes[..]).expect("decodes");
+            prop_assert_eq!(len, bytes.len());
+            let result = result.unwrap();
+            prop_assert_eq!(&result.data[..], &content[..]);
+            prop_assert_eq!(result.count as usize, content.len());
+            prop_assert_eq!(result.eof, eof);
+            prop_assert!(result.file_attributes.is_some());
+        }
+
+        #[test]
+        fn arguments_of_a_write_that_are_cut_are_garbage(handle in prop::collection::vec(any::<u8>(), 0..=64), cut in any::<usize>()) {
+            let mut bytes = Vec::new();
+            let file = nfs_fh3 { data: handle.clone().into() };
+            file.pack(&mut bytes).and_then(|_| 7_u64.pack(&mut bytes)).and_then(|_| 8_u32.pack(&mut bytes)).expect("fits");
+            stable_how::DATA_SYNC.pack(&mut bytes).expect("fits");
+            let args = WriteArguments::unpack(&bytes).expect("whole");
+            prop_assert_eq!((args.file, args.offset, args.count, args.stable), (file, 7, 8, stable_how::DATA_SYNC));
+            prop_assert!(matches!(WriteArguments::unpack(&bytes[..cut % bytes.len()]), Err(Refusal::Garbage)));
+        }
+    }
+}

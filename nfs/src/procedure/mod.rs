@@ -1,0 +1,237 @@
+//! The procedures of NFS (RFC 1813, chapter 3) and MOUNT (appendix I).
+
+mod attributes;
+mod content;
+mod create;
+mod directory;
+mod file_system;
+mod names;
+mod object;
+mod permission;
+mod status;
+
+use nfs3_types::nfs3::{NFS_PROGRAM, nfsstat3};
+use nfs3_types::rpc::auth_stat;
+use nfs3_types::xdr_codec::{Pack, Unpack};
+
+use crate::call::{Call, ClientAddress, Program, Results};
+use crate::mount;
+use crate::replay::{Known, RequestKey};
+use machine::Errno;
+
+pub(crate) use permission::Grants;
+pub(crate) use status::{mount_status, status};
+
+/// Why a call has no results.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Its arguments are not what the procedure takes.
+    Garbage,
+    /// Its caller must say who it is.
+    TooWeak,
+    /// It failed.
+    Status(nfsstat3),
+}
+
+impl From<nfsstat3> for Refusal {
+    fn from(status: nfsstat3) -> Self {
+        Refusal::Status(status)
+    }
+}
+
+impl From<Errno> for Refusal {
+    fn from(error: Errno) -> Self {
+        Refusal::Status(status(error))
+    }
+}
+
+/// What comes of a procedure.
+type Answer = Result<Results, Refusal>;
+
+/// Does what a call asks for.
+pub(crate) async fn perform(call: Call) -> Results {
+    match call.program {
+        Program::Mount => mount::perform(&call).await,
+        Program::Nfs => match NFS_PROGRAM::try_from(call.procedure) {
+            Ok(procedure) if must_not_repeat(procedure) => perform_once(call, procedure).await,
+            Ok(procedure) => dispatch(call, procedure).await,
+            Err(_) => Results::ProcedureUnavailable,
+        },
+    }
+}
+
+/// Would it do harm, or say something else, when done twice?
+fn must_not_repeat(procedure: NFS_PROGRAM) -> bool {
+    match procedure {
+        NFS_PROGRAM::NFSPROC3_SETATTR
+        | NFS_PROGRAM::NFSPROC3_CREATE
+        | NFS_PROGRAM::NFSPROC3_MKDIR
+        | NFS_PROGRAM::NFSPROC3_SYMLINK
+        | NFS_PROGRAM::NFSPROC3_MKNOD
+        | NFS_PROGRAM::NFSPROC3_REMOVE
+        | NFS_PROGRAM::NFSPROC3_RMDIR
+        | NFS_PROGRAM::NFSPROC3_RENAME
+        | NFS_PROGRAM::NFSPROC3_LINK => true,
+        NFS_PROGRAM::NFSPROC3_NULL
+        | NFS_PROGRAM::NFSPROC3_GETATTR
+        | NFS_PROGRAM::NFSPROC3_LOOKUP
+        | NFS_PROGRAM::NFSPROC3_ACCESS
+        | NFS_PROGRAM::NFSPROC3_READLINK
+        | NFS_PROGRAM::NFSPROC3_READ
+        | NFS_PROGRAM::NFSPROC3_WRITE
+        | NFS_PROGRAM::NFSPROC3_READDIR
+        | NFS_PROGRAM::NFSPROC3_READDIRPLUS
+        | NFS_PROGRAM::NFSPROC3_FSSTAT
+        | NFS_PROGRAM::NFSPROC3_FSINFO
+        | NFS_PROGRAM::NFSPROC3_PATHCONF
+        | NFS_PROGRAM::NFSPROC3_COMMIT => false,
+    }
+}
+
+/// Does a call that may be the repetition of one that was done, or is being done.
+async fn perform_once(call: Call, procedure: NFS_PROGRAM) -> Results {
+    let (server, cpu) = (call.server.clone(), call.cpu.clone());
+    let client = match call.client {
+        ClientAddress::Ip(address) => Some(address.ip().to_canonical()),
+        ClientAddress::Unix => None,
+    };
+    let key = RequestKey::new(client, call.xid, call.procedure, &call.arguments);
+    let request = match server.replay().begin(key, cpu.now()) {
+        Known::New(request) => request,
+        Known::InProgress => return Results::Silence,
+        Known::Done(reply) => return Results::Bytes(reply.to_vec()),
+    };
+    let results = dispatch(call, procedure).await;
+    if let Results::Bytes(reply) = &results {
+        request.finish(reply, cpu.now());
+    }
+    results
+}
+
+async fn dispatch(mut call: Call, procedure: NFS_PROGRAM) -> Results {
+    let payload = call.payload.take();
+    let call = &call;
+    let answer = match procedure {
+        NFS_PROGRAM::NFSPROC3_NULL => Ok(Results::Bytes(Vec::new())),
+        NFS_PROGRAM::NFSPROC3_GETATTR => attributes::getattr(call).await,
+        NFS_PROGRAM::NFSPROC3_SETATTR => attributes::setattr(call).await,
+        NFS_PROGRAM::NFSPROC3_LOOKUP => names::lookup(call).await,
+        NFS_PROGRAM::NFSPROC3_ACCESS => attributes::access(call).await,
+        NFS_PROGRAM::NFSPROC3_READLINK => names::readlink(call).await,
+        NFS_PROGRAM::NFSPROC3_READ => content::read(call).await,
+        NFS_PROGRAM::NFSPROC3_WRITE => content::write(call, payload).await,
+        NFS_PROGRAM::NFSPROC3_CREATE => create::create(call).await,
+        NFS_PROGRAM::NFSPROC3_MKDIR => create::mkdir(call).await,
+        NFS_PROGRAM::NFSPROC3_SYMLINK => create::symlink(call).await,
+        NFS_PROGRAM::NFSPROC3_MKNOD => create::mknod(call).await,
+        NFS_PROGRAM::NFSPROC3_REMOVE => names::remove(call).await,
+        NFS_PROGRAM::NFSPROC3_RMDIR => names::rmdir(call).await,
+        NFS_PROGRAM::NFSPROC3_RENAME => names::rename(call).await,
+        NFS_PROGRAM::NFSPROC3_LINK => names::link(call).await,
+        NFS_PROGRAM::NFSPROC3_READDIR => directory::readdir(call).await,
+        NFS_PROGRAM::NFSPROC3_READDIRPLUS => directory::readdirplus(call).await,
+        NFS_PROGRAM::NFSPROC3_FSSTAT => file_system::fsstat(call).await,
+        NFS_PROGRAM::NFSPROC3_FSINFO => file_system::fsinfo(call).await,
+        NFS_PROGRAM::NFSPROC3_PATHCONF => file_system::pathconf(call).await,
+        NFS_PROGRAM::NFSPROC3_COMMIT => content::commit(call).await,
+    };
+    answer.unwrap_or_else(|refusal| match refusal {
+        Refusal::Garbage => Results::GarbageArguments,
+        Refusal::TooWeak => Results::AuthError(auth_stat::AUTH_TOOWEAK),
+        Refusal::Status(status) => Results::Bytes(failure(procedure, status)),
+    })
+}
+
+/// A call's arguments. What follows them is not looked at.
+pub(crate) fn arguments<T: Unpack>(mut bytes: &[u8]) -> Result<T, Refusal> {
+    T::unpack(&mut bytes).map(|(arguments, _)| arguments).map_err(|_| Refusal::Garbage)
+}
+
+/// The results of a call that succeeded.
+fn success(results: &impl Pack) -> Answer {
+    packed(nfsstat3::NFS3_OK, results)
+}
+
+/// A status and what goes with it.
+fn packed(status: nfsstat3, results: &impl Pack) -> Answer {
+    let mut bytes = Vec::with_capacity(status.packed_size() + results.packed_size());
+    let fits = status.pack(&mut bytes).and_then(|_| results.pack(&mut bytes));
+    fits.map(|_| Results::Bytes(bytes)).map_err(|_| nfsstat3::NFS3ERR_SERVERFAULT.into())
+}
+
+/// The results of a call that failed, without any attributes: `FALSE` for each that there might have been.
+fn failure(procedure: NFS_PROGRAM, status: nfsstat3) -> Vec<u8> {
+    let absent = match procedure {
+        NFS_PROGRAM::NFSPROC3_NULL | NFS_PROGRAM::NFSPROC3_GETATTR => 0,
+        // `post_op_attr`
+        NFS_PROGRAM::NFSPROC3_LOOKUP
+        | NFS_PROGRAM::NFSPROC3_ACCESS
+        | NFS_PROGRAM::NFSPROC3_READLINK
+        | NFS_PROGRAM::NFSPROC3_READ
+        | NFS_PROGRAM::NFSPROC3_READDIR
+        | NFS_PROGRAM::NFSPROC3_READDIRPLUS
+        | NFS_PROGRAM::NFSPROC3_FSSTAT
+        | NFS_PROGRAM::NFSPROC3_FSINFO
+        | NFS_PROGRAM::NFSPROC3_PATHCONF => 1,
+        // `wcc_data`
+        NFS_PROGRAM::NFSPROC3_SETATTR
+        | NFS_PROGRAM::NFSPROC3_WRITE
+        | NFS_PROGRAM::NFSPROC3_CREATE
+        | NFS_PROGRAM::NFSPROC3_MKDIR
+        | NFS_PROGRAM::NFSPROC3_SYMLINK
+        | NFS_PROGRAM::NFSPROC3_MKNOD
+        | NFS_PROGRAM::NFSPROC3_REMOVE
+        | NFS_PROGRAM::NFSPROC3_RMDIR
+        | NFS_PROGRAM::NFSPROC3_COMMIT => 2,
+        // Both.
+        NFS_PROGRAM::NFSPROC3_LINK => 3,
+        // Two `wcc_data`.
+        NFS_PROGRAM::NFSPROC3_RENAME => 4,
+    };
+    let mut bytes = (status as u32).to_be_bytes().to_vec();
+    bytes.resize(4 + 4 * absent, 0);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use nfs3_types::nfs3::*;
+
+    use super::*;
+
+    /// A client of this procedure understands the failure, and nothing of it is left over.
+    fn is_understood<T, E>(procedure: NFS_PROGRAM)
+    where
+        Nfs3Result<T, E>: Unpack,
+    {
+        let bytes = failure(procedure, nfsstat3::NFS3ERR_STALE);
+        let (result, len) = Nfs3Result::<T, E>::unpack(&mut &bytes[..]).expect("decodes");
+        assert!(matches!(result, Nfs3Result::Err((nfsstat3::NFS3ERR_STALE, _))), "{procedure}");
+        assert_eq!(len, bytes.len(), "{procedure}");
+    }
+
+    #[test]
+    fn every_failure_has_the_shape_of_its_procedure() {
+        is_understood::<GETATTR3resok, nfs3_types::xdr_codec::Void>(NFS_PROGRAM::NFSPROC3_GETATTR);
+        is_understood::<SETATTR3resok, SETATTR3resfail>(NFS_PROGRAM::NFSPROC3_SETATTR);
+        is_understood::<LOOKUP3resok, LOOKUP3resfail>(NFS_PROGRAM::NFSPROC3_LOOKUP);
+        is_understood::<ACCESS3resok, ACCESS3resfail>(NFS_PROGRAM::NFSPROC3_ACCESS);
+        is_understood::<READLINK3resok<'_>, READLINK3resfail>(NFS_PROGRAM::NFSPROC3_READLINK);
+        is_understood::<READ3resok<'_>, READ3resfail>(NFS_PROGRAM::NFSPROC3_READ);
+        is_understood::<WRITE3resok, WRITE3resfail>(NFS_PROGRAM::NFSPROC3_WRITE);
+        is_understood::<CREATE3resok, CREATE3resfail>(NFS_PROGRAM::NFSPROC3_CREATE);
+        is_understood::<MKDIR3resok, MKDIR3resfail>(NFS_PROGRAM::NFSPROC3_MKDIR);
+        is_understood::<SYMLINK3resok, SYMLINK3resfail>(NFS_PROGRAM::NFSPROC3_SYMLINK);
+        is_understood::<MKNOD3resok, MKNOD3resfail>(NFS_PROGRAM::NFSPROC3_MKNOD);
+        is_understood::<REMOVE3resok, REMOVE3resfail>(NFS_PROGRAM::NFSPROC3_REMOVE);
+        is_understood::<RMDIR3resok, RMDIR3resfail>(NFS_PROGRAM::NFSPROC3_RMDIR);
+        is_understood::<RENAME3resok, RENAME3resfail>(NFS_PROGRAM::NFSPROC3_RENAME);
+        is_understood::<LINK3resok, LINK3resfail>(NFS_PROGRAM::NFSPROC3_LINK);
+        is_understood::<READDIR3resok<'_>, READDIR3resfail>(NFS_PROGRAM::NFSPROC3_READDIR);
+        is_understood::<READDIRPLUS3resok<'_>, READDIRPLUS3resfail>(NFS_PROGRAM::NFSPROC3_READDIRPLUS);
+        is_understood::<FSSTAT3resok, FSSTAT3resfail>(NFS_PROGRAM::NFSPROC3_FSSTAT);
+        is_understood::<FSINFO3resok, FSINFO3resfail>(NFS_PROGRAM::NFSPROC3_FSINFO);
+        is_understood::<PATHCONF3resok, PATHCONF3resfail>(NFS_PROGRAM::NFSPROC3_PATHCONF);
+        is_understood::<COMMIT3resok, COMMIT3resfail>(NFS_PROGRAM::NFSPROC3_COMMIT);
+    }
+}

@@ -1,0 +1,104 @@
+//! LOOKUP, READLINK, REMOVE, RMDIR, RENAME, LINK.
+
+use machine::tree::{TreeCall, TreeReply};
+use nfs3_types::nfs3::{
+    LINK3args, LINK3resok, LOOKUP3args, LOOKUP3resfail, LOOKUP3resok, Nfs3Option, READLINK3args, READLINK3resok,
+    REMOVE3args, RENAME3args, RENAME3resok, RMDIR3args, nfspath3, nfsstat3,
+};
+use nfs3_types::xdr_codec::Opaque;
+
+use super::object::{Object, name, new_name, old_name};
+use super::{Answer, arguments, packed, success};
+use crate::call::Call;
+
+pub(super) async fn lookup(call: &Call) -> Answer {
+    let args: LOOKUP3args<'_> = arguments(&call.arguments)?;
+    let dir = Object::find(call, &args.what.dir)?;
+    let name = name(args.what.name)?;
+    let found = dir.ask_node(TreeCall::Lookup { dir: dir.node, name }).await;
+    // With a name that is not there, too: a client remembers that for as long as the directory is unchanged.
+    let dir_attributes = dir.post_op().await;
+    match found {
+        Ok((node, attributes)) => success(&LOOKUP3resok {
+            object: dir.handle_of(node),
+            obj_attributes: Nfs3Option::Some(dir.fattr(&attributes)),
+            dir_attributes,
+        }),
+        Err(status) => packed(status, &LOOKUP3resfail { dir_attributes }),
+    }
+}
+
+pub(super) async fn readlink(call: &Call) -> Answer {
+    let args: READLINK3args = arguments(&call.arguments)?;
+    let link = Object::find(call, &args.symlink)?;
+    match link.ask(TreeCall::ReadLink { node: link.node }).await? {
+        TreeReply::Bytes(target) => {
+            success(&READLINK3resok { symlink_attributes: link.post_op().await, data: nfspath3(Opaque::owned(target)) })
+        }
+        _ => Err(nfsstat3::NFS3ERR_SERVERFAULT.into()),
+    }
+}
+
+pub(super) async fn remove(call: &Call) -> Answer {
+    let args: REMOVE3args<'_> = arguments(&call.arguments)?;
+    let dir = Object::find(call, &args.object.dir)?;
+    let name = old_name(args.object.name)?;
+    dir.check_writable()?;
+    let (node, attributes) = dir.ask_node(TreeCall::Remove { dir: dir.node, name }).await?;
+    if attributes.links > 0 {
+        dir.make_durable(&[dir.node, node]).await?;
+    } else {
+        dir.make_durable(&[dir.node]).await?;
+    }
+    dir.answer_wcc().await
+}
+
+pub(super) async fn rmdir(call: &Call) -> Answer {
+    let args: RMDIR3args<'_> = arguments(&call.arguments)?;
+    let dir = Object::find(call, &args.object.dir)?;
+    let name = old_name(args.object.name)?;
+    dir.check_writable()?;
+    dir.ask(TreeCall::RemoveDirectory { dir: dir.node, name }).await?;
+    dir.make_durable(&[dir.node]).await?;
+    dir.answer_wcc().await
+}
+
+pub(super) async fn rename(call: &Call) -> Answer {
+    let args: RENAME3args<'_, '_> = arguments(&call.arguments)?;
+    let from = Object::find(call, &args.from.dir)?;
+    let to = Object::find(call, &args.to.dir)?;
+    let from_name = old_name(args.from.name)?;
+    let to_name = old_name(args.to.name)?;
+    if from.export.id() != to.export.id() {
+        return Err(nfsstat3::NFS3ERR_XDEV.into());
+    }
+    from.check_writable()?;
+    let change = TreeCall::Rename { from_dir: from.node, from_name, to_dir: to.node, to_name };
+    let TreeReply::Renamed(moved, _) = from.ask(change).await? else {
+        return Err(nfsstat3::NFS3ERR_SERVERFAULT.into());
+    };
+    if from.node == to.node {
+        from.make_durable(&[from.node, moved]).await?;
+    } else {
+        // The new name first: a crash between the two must not leave it with neither.
+        from.make_durable(&[to.node, from.node, moved]).await?;
+    }
+    success(&RENAME3resok { fromdir_wcc: from.wcc().await, todir_wcc: to.wcc().await })
+}
+
+pub(super) async fn link(call: &Call) -> Answer {
+    let args: LINK3args<'_> = arguments(&call.arguments)?;
+    let file = Object::find(call, &args.file)?;
+    let dir = Object::find(call, &args.link.dir)?;
+    let name = new_name(args.link.name)?;
+    if file.export.id() != dir.export.id() {
+        return Err(nfsstat3::NFS3ERR_XDEV.into());
+    }
+    dir.check_writable()?;
+    let TreeReply::Attributes(attributes) = dir.ask(TreeCall::Link { node: file.node, dir: dir.node, name }).await?
+    else {
+        return Err(nfsstat3::NFS3ERR_SERVERFAULT.into());
+    };
+    dir.make_durable(&[dir.node, file.node]).await?;
+    success(&LINK3resok { file_attributes: Nfs3Option::Some(file.fattr(&attributes)), linkdir_wcc: dir.wcc().await })
+}

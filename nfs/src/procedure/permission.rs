@@ -1,0 +1,178 @@
+//! What a caller may do with the content of a file.
+//!
+//! Names and attributes are the host's to guard, who is asked as the caller. Reads and writes of cached content never
+//! reach it, so the right to them is checked here: at every request, since NFS has no open files.
+//!
+//! The owner may always read and write: who creates a file with mode 0444 goes on writing to it, and to the server each
+//! write is a request of its own. For others only the host knows: the bits of the mode don't say what an access control
+//! list allows (its group bits are a mask) or denies. So it is asked, and its yes is remembered for as long as attributes
+//! are.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use kernel::Processor;
+use machine::Errno;
+use machine::tree::{Attributes, Caller, Node, TreeCall, TreeReply};
+use nfs3_types::nfs3::nfsstat3;
+use policy::unit::Instant;
+
+use super::status::status;
+use crate::export::Export;
+
+pub(crate) const R_OK: u32 = libc::R_OK as u32;
+pub(crate) const W_OK: u32 = libc::W_OK as u32;
+pub(crate) const X_OK: u32 = libc::X_OK as u32;
+
+/// What the host granted counts for so long.
+const GRANT_AGE: Duration = Duration::from_secs(1);
+
+/// Grants in mind, at most. When there are more, all are asked for anew.
+const GRANTS_MAX: usize = 4096;
+
+/// What is to be done with the content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    Read,
+    Write,
+}
+
+impl Use {
+    /// Any of these rights is enough. To run a program its pages must be read, and the client doesn't say what for.
+    fn rights(self) -> u32 {
+        match self {
+            Use::Read => R_OK | X_OK,
+            Use::Write => W_OK,
+        }
+    }
+}
+
+/// Rights that the host granted lately.
+#[derive(Default)]
+pub(crate) struct Grants(Mutex<HashMap<(Node, Caller), Grant>>);
+
+#[derive(Clone, Copy)]
+struct Grant {
+    rights: u32,
+    at: Instant,
+}
+
+impl Grants {
+    fn find(&self, node: Node, caller: &Caller, now: Instant) -> u32 {
+        let grants = self.lock();
+        let grant = grants.get(&(node, caller.clone())).copied();
+        grant.filter(|grant| now.since(grant.at) < GRANT_AGE).map_or(0, |grant| grant.rights)
+    }
+
+    fn remember(&self, node: Node, caller: &Caller, rights: u32, now: Instant) {
+        let mut grants = self.lock();
+        if grants.len() >= GRANTS_MAX {
+            grants.clear();
+        }
+        grants.insert((node, caller.clone()), Grant { rights, at: now });
+    }
+
+    /// Attributes of some node were changed.
+    pub(crate) fn forget(&self) {
+        self.lock().clear();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<(Node, Caller), Grant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// May the caller, by what is known here?
+fn is_clear(attributes: &Attributes, caller: &Caller) -> bool {
+    caller.uid == 0 || caller.uid == attributes.uid
+}
+
+/// Checks that the caller may use the content of a regular file.
+///
+/// # Errors
+/// `NFS3ERR_ACCES`, and what the host says to the question.
+pub(crate) async fn check(
+    cpu: &Processor,
+    export: &Export,
+    node: Node,
+    attributes: &Attributes,
+    caller: &Caller,
+    wanted: Use,
+) -> Result<(), nfsstat3> {
+    let enough = |rights: u32| rights & wanted.rights() != 0;
+    if is_clear(attributes, caller) || enough(export.grants().find(node, caller, cpu.now())) {
+        return Ok(());
+    }
+    // The moment of the question, not of the answer: what changes between them must count soon.
+    let asked = cpu.now();
+    let call = TreeCall::Access { node, wanted: R_OK | W_OK | X_OK };
+    let rights = match export.tree().call(cpu, Some(caller), call).await {
+        Ok(TreeReply::Access(rights)) => rights,
+        Ok(_) => return Err(nfsstat3::NFS3ERR_SERVERFAULT),
+        Err(Errno(libc::EACCES)) => 0,
+        Err(error) => return Err(status(error)),
+    };
+    if !enough(rights) {
+        return Err(nfsstat3::NFS3ERR_ACCES);
+    }
+    export.grants().remember(node, caller, rights, asked);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn caller(uid: u32) -> Caller {
+        Caller { uid, gid: uid, groups: Arc::from([]) }
+    }
+
+    fn node(number: u8) -> Node {
+        Node::new(&[number]).expect("a node")
+    }
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_ns(ms * 1_000_000)
+    }
+
+    #[test]
+    fn a_grant_counts_for_its_caller_and_node_alone() {
+        let grants = Grants::default();
+        grants.remember(node(1), &caller(5), R_OK, at(0));
+        assert_eq!(grants.find(node(1), &caller(5), at(10)), R_OK);
+        assert_eq!(grants.find(node(2), &caller(5), at(10)), 0);
+        assert_eq!(grants.find(node(1), &caller(6), at(10)), 0);
+        let in_group = Caller { groups: Arc::from([7]), ..caller(5) };
+        assert_eq!(grants.find(node(1), &in_group, at(10)), 0);
+    }
+
+    #[test]
+    fn a_grant_ends_after_a_second_and_with_a_change() {
+        let grants = Grants::default();
+        grants.remember(node(1), &caller(5), R_OK, at(0));
+        assert_eq!(grants.find(node(1), &caller(5), at(999)), R_OK);
+        assert_eq!(grants.find(node(1), &caller(5), at(1000)), 0);
+        grants.remember(node(1), &caller(5), R_OK, at(1000));
+        grants.forget();
+        assert_eq!(grants.find(node(1), &caller(5), at(1000)), 0);
+    }
+
+    #[test]
+    fn grants_have_a_bound() {
+        let grants = Grants::default();
+        for uid in 0..3 * GRANTS_MAX as u32 {
+            grants.remember(node(1), &caller(uid), R_OK, at(0));
+            assert!(grants.lock().len() <= GRANTS_MAX);
+            assert_eq!(grants.find(node(1), &caller(uid), at(0)), R_OK);
+        }
+    }
+
+    #[test]
+    fn execute_permission_lets_reads_through_and_nothing_else() {
+        assert_ne!(Use::Read.rights() & X_OK, 0);
+        assert_eq!(Use::Write.rights(), W_OK);
+    }
+}

@@ -1,0 +1,189 @@
+//! Telling the host's rpcbind where the service is (RFC 1833).
+//!
+//! Plain blocking calls, bounded in time: for the program's start and end, not for a processor. Without rpcbind clients have
+//! to name the port, which is all that a failure means.
+//!
+//! rpcbind takes registrations only through its Unix socket (over loopback just from privileged ports, and only when
+//! started with `-L` or `-i`), so that is asked first, in version 4; where there is none, port 111 in version 2, as the
+//! older portmap knows it.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nfs3_types::portmap::{self, PMAP_PROG, mapping};
+use nfs3_types::rpc::{RPC_VERSION_2, fragment_header, msg_type};
+use nfs3_types::xdr_codec::{Opaque, Pack};
+use nfs3_types::{mount, nfs3};
+
+/// How long rpcbind may take for one step.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Longest answer that is looked at, in bytes: those that are expected have 28.
+const ANSWER_BYTES_MAX: u32 = 1024;
+
+/// `RPCBPROC_SET` and `RPCBPROC_UNSET` (section 2.1); they have the same numbers in version 2.
+const SET: u32 = PMAP_PROG::PMAPPROC_SET as u32;
+const UNSET: u32 = PMAP_PROG::PMAPPROC_UNSET as u32;
+
+/// The version of rpcbind that is asked through its socket.
+const RPCBIND_VERSION: u32 = 4;
+
+/// The programs and their versions.
+const PROGRAMS: [(u32, u32); 2] = [(nfs3::PROGRAM, nfs3::VERSION), (mount::PROGRAM, mount::VERSION)];
+
+/// Why rpcbind does not know the service.
+#[derive(Debug, thiserror::Error)]
+pub enum RpcbindError {
+    /// It cannot be reached, or went away.
+    #[error("rpcbind does not answer: {0}; clients must be told the port")]
+    Unreachable(#[from] io::Error),
+    /// It said something else than an answer.
+    #[error("rpcbind did not understand; clients must be told the port")]
+    NoAnswer,
+    /// Another server is registered, or rpcbind takes no registrations from this user.
+    #[error("rpcbind did not accept program {program}: is another server registered? (`rpcinfo -p` tells)")]
+    Refused {
+        /// Which one.
+        program: u32,
+    },
+}
+
+/// Where rpcbind listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rpcbind {
+    /// Its Unix socket.
+    pub socket: PathBuf,
+    /// Where it is asked when there is no such socket.
+    pub address: SocketAddr,
+}
+
+impl Default for Rpcbind {
+    /// That of this host.
+    fn default() -> Self {
+        let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), portmap::PMAP_PORT);
+        Rpcbind { socket: PathBuf::from("/run/rpcbind.sock"), address }
+    }
+}
+
+impl Rpcbind {
+    /// Registers NFS and MOUNT as listening on `listening` over TCP, in place of what this user registered before.
+    ///
+    /// # Errors
+    /// None of them keeps the service from working for clients that name the port.
+    pub fn register(&self, listening: SocketAddr) -> Result<(), RpcbindError> {
+        let mut session = Session::connect(self)?;
+        for (program, version) in PROGRAMS {
+            // A server that was killed may have left its own; there need not be one.
+            session.ask(UNSET, program, version, listening)?;
+            if !session.ask(SET, program, version, listening)? {
+                return Err(RpcbindError::Refused { program });
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the registration back.
+    ///
+    /// # Errors
+    /// What was registered may still be.
+    pub fn unregister(&self, listening: SocketAddr) -> Result<(), RpcbindError> {
+        let mut session = Session::connect(self)?;
+        for (program, version) in PROGRAMS {
+            if !session.ask(UNSET, program, version, listening)? {
+                return Err(RpcbindError::Refused { program });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The universal address of a socket (RFC 5665, section 5.2.3.3), and the name of its kind of network.
+fn universal(listening: SocketAddr) -> (&'static str, String) {
+    let [high, low] = listening.port().to_be_bytes();
+    let netid = if listening.is_ipv4() { "tcp" } else { "tcp6" };
+    (netid, format!("{}.{high}.{low}", listening.ip()))
+}
+
+trait Stream: Read + Write {}
+impl<T: Read + Write> Stream for T {}
+
+struct Session {
+    stream: Box<dyn Stream>,
+    version: u32,
+    xid: u32,
+}
+
+impl Session {
+    fn connect(rpcbind: &Rpcbind) -> io::Result<Self> {
+        let (stream, version): (Box<dyn Stream>, _) = match connect_local(&rpcbind.socket) {
+            Ok(stream) => (Box::new(stream), RPCBIND_VERSION),
+            Err(_) => (Box::new(connect_tcp(rpcbind.address)?), portmap::VERSION),
+        };
+        Ok(Session { stream, version, xid: std::process::id() })
+    }
+
+    /// One call whose result is a boolean.
+    fn ask(&mut self, procedure: u32, prog: u32, vers: u32, listening: SocketAddr) -> Result<bool, RpcbindError> {
+        let mut arguments = Vec::new();
+        if self.version == portmap::VERSION {
+            let port = if procedure == SET { listening.port().into() } else { 0 };
+            let mapping = mapping { prog, vers, prot: portmap::IPPROTO_TCP, port };
+            mapping.pack(&mut arguments).map_err(|_| RpcbindError::NoAnswer)?;
+        } else {
+            let (netid, address) = universal(listening);
+            arguments.extend([prog, vers].iter().flat_map(|word| word.to_be_bytes()));
+            // The owner is for rpcbind to find out.
+            for text in [netid, &address, ""] {
+                Opaque::borrowed(text.as_bytes()).pack(&mut arguments).map_err(|_| RpcbindError::NoAnswer)?;
+            }
+        }
+        let answer = self.exchange(procedure, &arguments)?;
+        let words: Vec<u32> = answer.as_chunks().0.iter().map(|word| u32::from_be_bytes(*word)).collect();
+        // xid, REPLY, MSG_ACCEPTED, verifier of AUTH_NONE, SUCCESS; then the boolean.
+        match words[..] {
+            [xid, kind, 0, 0, 0, 0, done] if xid == self.xid && kind == msg_type::REPLY as u32 => Ok(done != 0),
+            _ => Err(RpcbindError::NoAnswer),
+        }
+    }
+
+    fn exchange(&mut self, procedure: u32, arguments: &[u8]) -> io::Result<Vec<u8>> {
+        self.xid = self.xid.wrapping_add(1);
+        let none = [0, 0]; // AUTH_NONE, empty
+        let head = [
+            &[self.xid, msg_type::CALL as u32, RPC_VERSION_2, portmap::PROGRAM, self.version, procedure],
+            &none[..],
+            &none,
+        ]
+        .concat();
+        let mut call: Vec<u8> = head.iter().flat_map(|word| word.to_be_bytes()).collect();
+        call.extend_from_slice(arguments);
+        let mark = fragment_header::new(call.len() as u32, true).into_xdr_buf();
+        self.stream.write_all(&[&mark[..], &call].concat())?;
+        let mut mark = [0; 4];
+        self.stream.read_exact(&mut mark)?;
+        let mark = fragment_header::from(mark);
+        if !mark.eof() || mark.fragment_length() > ANSWER_BYTES_MAX {
+            return Ok(Vec::new());
+        }
+        let mut answer = vec![0; mark.fragment_length() as usize];
+        self.stream.read_exact(&mut answer)?;
+        Ok(answer)
+    }
+}
+
+fn connect_local(socket: &Path) -> io::Result<UnixStream> {
+    let stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    Ok(stream)
+}
+
+fn connect_tcp(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    Ok(stream)
+}

@@ -1,0 +1,104 @@
+//! What is served, and what all connections share.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use kernel::connection::{Bounds, Service};
+
+use crate::export::Export;
+use crate::handle::{ExportId, HandleKey};
+use crate::mount::MountList;
+use crate::replay::{Replay, ReplayLimits};
+
+/// How much a client may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Calls under way on one connection.
+    pub requests_a_connection: usize,
+    /// Payload of the calls under way on one connection, in bytes. One call always passes.
+    pub bytes_a_connection: u64,
+    /// A client that takes so long over one record, or to take its replies, is disconnected.
+    pub stall_timeout: Duration,
+    /// A client that has said nothing for so long is disconnected; clients connect again when they have something to say.
+    pub idle_timeout: Duration,
+    /// Replies kept for calls that are sent again.
+    pub replay: ReplayLimits,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            requests_a_connection: 128,
+            bytes_a_connection: 8 << 20,
+            stall_timeout: Duration::from_secs(60),
+            idle_timeout: Duration::from_secs(600),
+            replay: ReplayLimits::default(),
+        }
+    }
+}
+
+/// What all connections share.
+pub struct Server {
+    key: HandleKey,
+    limits: Limits,
+    service: Arc<Service>,
+    exports: Mutex<Arc<[Arc<Export>]>>,
+    replay: Replay,
+    mounts: MountList,
+}
+
+impl Server {
+    /// A server of these exports. `key`: the secret with which handles are made; clients can go on after a restart only
+    /// if it is still the same.
+    pub fn new(key: [u8; 32], limits: Limits, exports: Vec<Arc<Export>>) -> Arc<Self> {
+        let bounds = Bounds {
+            requests: limits.requests_a_connection,
+            bytes: limits.bytes_a_connection,
+            stall_timeout: limits.stall_timeout,
+        };
+        Arc::new(Server {
+            key: HandleKey::new(key),
+            service: Arc::new(Service::new(bounds)),
+            replay: Replay::new(limits.replay),
+            limits,
+            exports: Mutex::new(exports.into()),
+            mounts: MountList::default(),
+        })
+    }
+
+    /// How much a client may have.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Its connections, and how they end: [`Service::stop`], [`Service::give_up`], [`Service::changed`].
+    pub fn service(&self) -> &Arc<Service> {
+        &self.service
+    }
+
+    /// What is served.
+    pub fn exports(&self) -> Arc<[Arc<Export>]> {
+        Arc::clone(&self.exports.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Goes over to other exports. Handles of those that are gone are stale from now on.
+    pub fn set_exports(&self, exports: Vec<Arc<Export>>) {
+        *self.exports.lock().unwrap_or_else(PoisonError::into_inner) = exports.into();
+    }
+
+    pub(crate) fn find(&self, id: ExportId) -> Option<Arc<Export>> {
+        self.exports().iter().find(|export| export.id() == id).cloned()
+    }
+
+    pub(crate) fn key(&self) -> &HandleKey {
+        &self.key
+    }
+
+    pub(crate) fn replay(&self) -> &Replay {
+        &self.replay
+    }
+
+    pub(crate) fn mounts(&self) -> &MountList {
+        &self.mounts
+    }
+}

@@ -1,0 +1,286 @@
+//! One connection: calls in, replies out.
+
+use std::future::{Future, poll_fn};
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use kernel::connection::{EdgePermit, Gone, Headers, Inbound, Keeps, Outbound, Release, Reply, Served, Wait};
+use kernel::request::JobId;
+use kernel::{FRAME_BYTES, Frames, Processor};
+use machine::Connection;
+
+use crate::call::{Call, ClientAddress, Payload, Results};
+use crate::procedure;
+use crate::record::{Incoming, Next};
+use crate::rpc::{self, CallHead};
+use crate::server::Server;
+use crate::shape::{self, WriteShape};
+
+/// Shortest head that is worth a receive of its own. Bytes.
+const HEAD_BYTES_MIN: usize = 4;
+
+/// Serves one client on this processor until it goes or the server ends, then closes the connection.
+pub async fn serve(cpu: Processor, connection: Connection, client: ClientAddress, server: Arc<Server>) {
+    serve_with(cpu, connection, client, server, procedure::perform).await;
+}
+
+/// The same, with whatever does the calls.
+pub(crate) async fn serve_with<P>(
+    cpu: Processor,
+    connection: Connection,
+    client: ClientAddress,
+    server: Arc<Server>,
+    perform: P,
+) where
+    P: AsyncFn(Call) -> Results + Clone + 'static,
+{
+    let served = Served::begin(&cpu, connection, server.service());
+    let outbound = Outbound::start(&cpu, connection, server.service());
+    let inbound = Inbound::new(&served, Rc::clone(&outbound));
+    let patience = server.limits().stall_timeout;
+    let calls = Calls { cpu, server, client, outbound, perform };
+    let incoming = Incoming::new();
+    Transmission { calls, inbound, incoming, open: None, head_bytes: 0, padding: 0, patience }.run().await;
+    served.end();
+}
+
+/// To whom a client's work is charged: all connections of one host together.
+fn job_of(client: ClientAddress) -> JobId {
+    match client {
+        ClientAddress::Ip(SocketAddr::V4(address)) => JobId(address.ip().to_bits()),
+        ClientAddress::Ip(SocketAddr::V6(address)) => match IpAddr::from(*address.ip()).to_canonical() {
+            IpAddr::V4(ip) => JobId(ip.to_bits()),
+            IpAddr::V6(ip) => {
+                let bits = ip.to_bits();
+                JobId((bits ^ bits >> 32 ^ bits >> 64 ^ bits >> 96) as u32)
+            }
+        },
+        ClientAddress::Unix => JobId::default(),
+    }
+}
+
+/// The calls of one connection.
+struct Calls<P> {
+    cpu: Processor,
+    server: Arc<Server>,
+    client: ClientAddress,
+    outbound: Rc<Outbound>,
+    perform: P,
+}
+
+impl<P: AsyncFn(Call) -> Results + Clone + 'static> Calls<P> {
+    fn call(&self, head: CallHead, arguments: Vec<u8>, payload: Option<Payload>) -> Call {
+        let CallHead { xid, program, procedure, credentials, len: _ } = head;
+        let (cpu, server, client) = (self.cpu.clone(), Arc::clone(&self.server), self.client);
+        Call { cpu, server, client, credentials, program, procedure, xid, arguments, payload, job: job_of(client) }
+    }
+
+    /// Does a call; its reply goes out when it is done.
+    async fn start(&self, call: Call, permit: Option<EdgePermit>, release: Release) {
+        let (outbound, perform, xid) = (Rc::clone(&self.outbound), self.perform.clone(), call.xid);
+        let mut work = Box::pin(async move {
+            let results = perform(call).await;
+            drop(permit);
+            match rpc::reply(xid, results) {
+                Some(reply) => outbound.push(Reply { release, ..reply }),
+                None => outbound.release(release),
+            }
+        });
+        // Often the caches have it all: a task is made only when they do not.
+        let done = poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx).is_ready())).await;
+        if !done {
+            self.cpu.spawn(work);
+        }
+    }
+}
+
+/// A WRITE whose data comes in.
+struct OpenWrite {
+    call: Call,
+    /// Where the data begins in the first frame.
+    start: usize,
+    /// Bytes of data that are there.
+    filled: usize,
+    len: u32,
+    /// Does it come in one fragment?
+    whole: bool,
+    frames: Frames,
+    permit: Option<EdgePermit>,
+    release: Release,
+}
+
+/// The receiving side of a connection.
+struct Transmission<'a, P> {
+    calls: Calls<P>,
+    inbound: Inbound<'a>,
+    incoming: Incoming,
+    open: Option<OpenWrite>,
+    /// How long the last WRITE was up to its data, mark counted, and its padding: the next will be much the same. Bytes.
+    head_bytes: usize,
+    padding: usize,
+    /// How long the record that has begun may still take.
+    patience: Duration,
+}
+
+impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
+    async fn run(mut self) {
+        // However it ends: what is under way is finished first.
+        let _ = self.calls().await;
+        let outbound = &self.calls.outbound;
+        if let Some(open) = self.open.take() {
+            // The client went in the middle of it: nobody waits for a reply.
+            outbound.release(open.release);
+        }
+        outbound.until_idle().await;
+        outbound.end();
+    }
+
+    /// Takes calls until the end of the stream, garbage, or the server's end.
+    async fn calls(&mut self) -> Result<(), Gone> {
+        loop {
+            if self.incoming.taken() == 0 {
+                self.patience = self.calls.server.limits().stall_timeout;
+                if self.calls.server.service().is_stopping() {
+                    return Ok(());
+                }
+            }
+            match self.incoming.next() {
+                Next::Bytes(most) => {
+                    let scatter = &mut self.inbound.scatter;
+                    if self.incoming.give(most, |to| scatter.take(to)) == 0 && !self.receive().await? {
+                        return Ok(());
+                    }
+                }
+                Next::Call(head, arguments) => self.begin_call(head, arguments).await,
+                Next::Write { head, arguments, shape, whole } => {
+                    self.begin_write(head, arguments, shape, whole).await;
+                }
+                Next::Data(len) => self.data(len).await?,
+                Next::DataEnd => self.end_write().await,
+                Next::Refuse(reply) => self.refuse(reply).await,
+                Next::Skip(len) => {
+                    let passed = self.inbound.scatter.skip(len);
+                    self.incoming.pass(passed);
+                    if passed == 0 && !self.receive().await? {
+                        return Ok(());
+                    }
+                }
+                Next::Broken => return Ok(()),
+            }
+            if self.calls.outbound.is_broken() {
+                return Err(Gone);
+            }
+        }
+    }
+
+    /// Waits until a request more may be under way, with so much payload.
+    async fn admit(&self, bytes: u64) -> Release {
+        let cpu = &self.calls.cpu;
+        cpu.count_request();
+        self.calls.outbound.admit(bytes, cpu.kernel().cache_blocks()).await;
+        Release { requests: 1, bytes }
+    }
+
+    async fn begin_call(&mut self, head: CallHead, arguments: Vec<u8>) {
+        self.inbound.scatter.on_other();
+        let release = self.admit(shape::results_bytes(head.program, head.procedure, &arguments)).await;
+        self.calls.start(self.calls.call(head, arguments, None), None, release).await;
+    }
+
+    async fn refuse(&mut self, header: Vec<u8>) {
+        let release = match self.open.take() {
+            Some(open) => open.release,
+            None => self.admit(0).await,
+        };
+        self.inbound.scatter.on_other();
+        self.calls.outbound.push(Reply { header, release, ..Reply::default() });
+    }
+
+    /// Gets ready for the data of a WRITE.
+    async fn begin_write(&mut self, head: CallHead, arguments: Vec<u8>, shape: WriteShape, whole: bool) {
+        let (start, len) = ((shape.offset % FRAME_BYTES as u64) as usize, shape.data_len as usize);
+        let release = self.admit(len as u64).await;
+        let count = if len > 0 { (start + len).div_ceil(FRAME_BYTES) } else { 0 };
+        let cpu = &self.calls.cpu;
+        let mut permit = None;
+        if start % FRAME_BYTES != 0 || (start + len) % FRAME_BYTES != 0 {
+            // The missing parts of its first and last block may have to be read.
+            let service = self.calls.server.service();
+            permit = Some(EdgePermit::take(service, count, cpu.kernel().cache_blocks()).await);
+        }
+        let mut frames = Frames::new();
+        if whole {
+            (self.head_bytes, self.padding) = (self.incoming.taken(), len.next_multiple_of(4) - len);
+        } else {
+            self.inbound.scatter.on_other();
+        }
+        if len > 0 && !(whole && self.inbound.scatter.is_predicted(start, len)) {
+            frames = cpu.kernel().allocate(cpu, count).await;
+        }
+        let payload = Payload { frames: Frames::new(), len: shape.data_len };
+        let call = self.calls.call(head, arguments, Some(payload));
+        self.open = Some(OpenWrite { call, start, filled: 0, len: shape.data_len, whole, frames, permit, release });
+    }
+
+    /// Takes in `len` bytes of data that lie in one fragment.
+    async fn data(&mut self, len: usize) -> Result<(), Gone> {
+        let open = self.open.as_mut().ok_or(Gone)?;
+        let frames = std::mem::take(&mut open.frames);
+        if open.whole {
+            self.inbound.scatter.begin_payload(open.start, len, frames);
+        } else {
+            self.inbound.scatter.fill(open.start + open.filled, len, frames);
+        }
+        loop {
+            if let Some(frames) = self.inbound.scatter.payload() {
+                let open = self.open.as_mut().ok_or(Gone)?;
+                open.frames = frames;
+                open.filled += len;
+                self.incoming.pass(len);
+                return Ok(());
+            }
+            if !self.receive().await? {
+                return Err(Gone);
+            }
+        }
+    }
+
+    async fn end_write(&mut self) {
+        let Some(OpenWrite { mut call, len, frames, permit, release, .. }) = self.open.take() else { return };
+        call.payload = Some(Payload { frames, len });
+        self.calls.start(call, permit, release).await;
+    }
+
+    /// Receives what has arrived; false at the end of the stream, and when the server ends between two records.
+    async fn receive(&mut self) -> Result<bool, Gone> {
+        let is_within = self.incoming.taken() > 0;
+        let wait = if is_within {
+            // A record has its time as a whole, or a byte now and then would keep it for ever.
+            let keeps = if self.incoming.is_at_rest() { Keeps::Nothing } else { Keeps::Frames };
+            Wait::Rest(self.patience, keeps)
+        } else {
+            Wait::Next(Some(self.calls.server.limits().idle_timeout))
+        };
+        let since = self.calls.cpu.now();
+        let more = self.inbound.receive(wait, self.headers()).await?;
+        if is_within {
+            self.patience = self.patience.saturating_sub(self.calls.cpu.now().since(since));
+        }
+        Ok(more)
+    }
+
+    /// What lies before the data of the WRITEs that may come next.
+    fn headers(&self) -> Headers {
+        let first = if self.open.is_some() {
+            self.padding + self.head_bytes
+        } else if self.incoming.is_at_rest() {
+            self.incoming.left() + self.head_bytes
+        } else {
+            self.head_bytes.saturating_sub(self.incoming.taken())
+        };
+        Headers { first: first.max(HEAD_BYTES_MIN), each: self.padding + self.head_bytes }
+    }
+}
