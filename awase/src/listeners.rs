@@ -7,11 +7,24 @@ use std::path::Path;
 use listenfd::ListenFd;
 use machine::linux::net::{Address, ListeningSocket, NetError, adopt_listener, listen_tcp, listen_unix};
 
-use crate::config::{Place, Problem, Problems, Settings};
+use crate::config::{Config, Directory, Place, Problem, Problems, Settings};
 use crate::predecessor::Patience;
 
 const TCP_KEY: &str = "listen.nbd";
 const UNIX_KEY: &str = "listen.nbd_unix";
+const NFS_KEY: &str = "listen.nfs";
+
+/// What systemd calls sockets of NFS (`FileDescriptorName=`); all others are of NBD.
+const NFS_NAME: &str = "nfs";
+
+/// Those on which clients are awaited.
+#[derive(Debug, Default)]
+pub struct Sockets {
+    /// For disks.
+    pub nbd: Vec<ListeningSocket>,
+    /// For directories.
+    pub nfs: Vec<ListeningSocket>,
+}
 
 /// The export `name` at `address`, as clients write it (NBD URI specification).
 pub fn uri(address: &Address, name: &str) -> String {
@@ -28,23 +41,65 @@ fn percent_encoded(name: &str) -> String {
     name.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
-/// Takes over the sockets that systemd passed (`LISTEN_FDS`); if it passed none, makes those of the configuration.
-/// Waits with `patience` for a server before this one.
-///
-/// # Errors
-/// When a socket is in use, not permitted or not of a kind that can be served.
-pub fn open(settings: &Settings, patience: Patience) -> Result<Vec<ListeningSocket>, Problems> {
-    let activated = activated()?;
-    if !activated.is_empty() {
-        return Ok(activated);
+impl Sockets {
+    /// Takes over the sockets that systemd passed (`LISTEN_FDS`); for what it passed none, makes those of the
+    /// configuration. Waits with `patience` for a server before this one.
+    ///
+    /// # Errors
+    /// When a socket is in use, not permitted or not of a kind that can be served.
+    pub fn open(config: &Config, patience: Patience) -> Result<Sockets, Problems> {
+        let mut sockets = activated()?;
+        let made = sockets.make_missing(&config.settings, !config.exports.is_empty(), &config.directories, patience)?;
+        sockets.take(made);
+        Ok(sockets)
     }
+
+    /// Makes those of the configuration that are needed for disks, if there are any, and for `directories`, and are not
+    /// there yet.
+    ///
+    /// # Errors
+    /// As [`Sockets::open`]. That directories which nobody asked for cannot be reached is only told.
+    pub fn make_missing(
+        &self,
+        settings: &Settings,
+        any_disks: bool,
+        directories: &[Directory],
+        patience: Patience,
+    ) -> Result<Sockets, Problems> {
+        let (mut made, mut problems) = (Sockets::default(), Problems::default());
+        if any_disks && self.nbd.is_empty() {
+            made.nbd.extend(problems.note_all(for_disks(settings, patience)).into_iter().flatten());
+        }
+        if !directories.is_empty() && self.nfs.is_empty() {
+            match for_directories(settings, patience) {
+                Err(refused) if directories.iter().all(|directory| directory.optional) => {
+                    eprintln!("awase: no directory is served: {refused}");
+                }
+                result => made.nfs.extend(problems.note_all(result).into_iter().flatten()),
+            }
+        }
+        problems.or(made)
+    }
+
+    /// Adds others.
+    pub fn take(&mut self, others: Sockets) {
+        self.nbd.extend(others.nbd);
+        self.nfs.extend(others.nfs);
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &ListeningSocket> {
+        self.nbd.iter().chain(&self.nfs)
+    }
+}
+
+fn for_disks(settings: &Settings, patience: Patience) -> Result<Vec<ListeningSocket>, Problems> {
     let (mut sockets, mut problems) = (Vec::new(), Problems::default());
-    let at = |key: &'static str| move |problem: Problem| Problem { place: settings.place(key), ..problem };
     for address in &settings.nbd {
-        sockets.extend(problems.note(tcp(*address, patience).map_err(at(TCP_KEY))));
+        sockets.extend(problems.note(tcp(TCP_KEY, *address, patience).map_err(at(settings, TCP_KEY))));
     }
     for path in settings.unix_sockets() {
-        sockets.extend(problems.note(unix(&path, &settings.data, patience).map_err(at(UNIX_KEY))));
+        sockets.extend(problems.note(unix(&path, &settings.data, patience).map_err(at(settings, UNIX_KEY))));
     }
     if sockets.is_empty() && problems.0.is_empty() {
         let problem = Problem::new(&settings.place(TCP_KEY), "listen", "has neither nbd nor nbd_unix");
@@ -53,9 +108,29 @@ pub fn open(settings: &Settings, patience: Patience) -> Result<Vec<ListeningSock
     problems.or(sockets)
 }
 
-fn activated() -> Result<Vec<ListeningSocket>, Problem> {
+fn for_directories(settings: &Settings, patience: Patience) -> Result<Vec<ListeningSocket>, Problems> {
+    let (mut sockets, mut problems) = (Vec::new(), Problems::default());
+    for address in settings.nfs_addresses() {
+        sockets.extend(problems.note(tcp(NFS_KEY, address, patience).map_err(at(settings, NFS_KEY))));
+    }
+    if sockets.is_empty() && problems.0.is_empty() {
+        let problem = Problem::new(&settings.place(NFS_KEY), NFS_KEY, "is empty, and directories are to be served");
+        return Err(problem.allowed("at least one address").into());
+    }
+    problems.or(sockets)
+}
+
+fn at(settings: &Settings, key: &'static str) -> impl Fn(Problem) -> Problem {
+    let place = settings.place(key);
+    move |problem| Problem { place: place.clone(), ..problem }
+}
+
+fn activated() -> Result<Sockets, Problem> {
+    // Whoever takes the descriptors takes their names too (sd_listen_fds_with_names(3)).
+    let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+    let names: Vec<&str> = names.split(':').collect();
     let mut passed = ListenFd::from_env();
-    let mut sockets = Vec::new();
+    let mut sockets = Sockets::default();
     for index in 0..passed.len() {
         let refused = |error: String| {
             Problem::new(
@@ -68,16 +143,18 @@ fn activated() -> Result<Vec<ListeningSocket>, Problem> {
         if let Some(fd) = passed.take_raw_fd(index).map_err(|error| refused(error.to_string()))? {
             // SAFETY: systemd passed the descriptor to this process alone, and it is taken only once.
             let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-            sockets.push(adopt_listener(socket).map_err(|error| refused(error.to_string()))?);
+            let socket = adopt_listener(socket).map_err(|error| refused(error.to_string()))?;
+            let of_nfs = names.get(index) == Some(&NFS_NAME);
+            if of_nfs { &mut sockets.nfs } else { &mut sockets.nbd }.push(socket);
         }
     }
     Ok(sockets)
 }
 
-fn tcp(address: SocketAddr, patience: Patience) -> Result<ListeningSocket, Problem> {
+fn tcp(key: &str, address: SocketAddr, patience: Patience) -> Result<ListeningSocket, Problem> {
     match patience.retry(|| listen_tcp(address), is_in_use) {
         Ok((socket, _)) => Ok(socket),
-        Err(error) => Err(refused(TCP_KEY, &error, "an address of this host whose port nobody uses, or \"none\"")),
+        Err(error) => Err(refused(key, &error, "an address of this host whose port nobody uses, or \"none\"")),
     }
 }
 
@@ -106,6 +183,10 @@ fn refused(key: &str, error: &NetError, allowed: &str) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn open(settings: &Settings, patience: Patience) -> Result<Sockets, Problems> {
+        Sockets::default().make_missing(settings, true, &[], patience)
+    }
 
     fn settings(directory: &Path) -> Settings {
         Settings { data: directory.to_owned(), nbd: Vec::new(), ..Settings::default() }
@@ -148,5 +229,32 @@ mod tests {
         let address = Address::Unix("/run/a.sock".into());
         assert_eq!(uri(&address, "a b/ü"), "nbd+unix:///a%20b/%C3%BC?socket=/run/a.sock");
         assert_eq!(uri(&Address::Tcp(([127, 0, 0, 1], 10809).into()), "disk"), "nbd://127.0.0.1:10809/disk");
+    }
+
+    #[test]
+    fn sockets_are_made_only_for_what_is_served() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let loopback = Some(vec![([127, 0, 0, 1], 0).into()]);
+        let settings = Settings { nfs: loopback, ..settings(directory.path()) };
+        let disks = open(&settings, Patience::none()).expect("free");
+        assert_eq!((disks.nbd.len(), disks.nfs.len()), (1, 0));
+        let files = [Directory::default_files(directory.path(), Place::Default)];
+        let more = disks.make_missing(&settings, true, &files, Patience::none()).expect("free");
+        assert_eq!((more.nbd.len(), more.nfs.len()), (0, 1), "NBD has its socket");
+        let only = Sockets::default().make_missing(&settings, false, &files, Patience::none()).expect("free");
+        assert_eq!((only.nbd.len(), only.nfs.len()), (0, 1));
+    }
+
+    #[test]
+    fn only_directories_that_somebody_asked_for_must_be_reachable() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let settings = Settings { nfs: Some(Vec::new()), ..settings(directory.path()) };
+        let files = Directory::default_files(directory.path(), Place::Default);
+        let made = Sockets::default().make_missing(&settings, false, &[files.clone()], Patience::none());
+        assert!(made.expect("only told").nfs.is_empty());
+        let wanted = [Directory { optional: false, ..files }];
+        let refused = Sockets::default().make_missing(&settings, false, &wanted, Patience::none());
+        let message = refused.expect_err("nowhere").to_string();
+        assert!(message.contains("listen.nfs is empty, and directories are to be served"), "{message}");
     }
 }

@@ -12,8 +12,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::banner;
-use crate::config::{Config, Overrides, SETTINGS, SWITCHES};
-use crate::listeners;
+use crate::config::{Config, Overrides, Problems, SETTINGS, SWITCHES};
+use crate::listeners::Sockets;
+use crate::open_files;
 use crate::predecessor::Patience;
 use crate::server::Server;
 
@@ -36,9 +37,10 @@ pub fn serve(overrides: &Overrides) -> anyhow::Result<ExitCode> {
     let config = Config::load(overrides)?;
     let (sender, events) = channel();
     forward_signals(sender.clone())?;
-    raise_descriptor_limit();
+    // Every connection is a descriptor, and every open file.
+    open_files::raise_limit();
     // Sockets first: a server that cannot be reached must not make disks.
-    let sockets = listeners::open(&config.settings, Patience::new())?;
+    let sockets = Sockets::open(&config, Patience::new())?;
     let mut front = Front { server: Server::start(&config, sockets)?, config, overrides };
     say(&banner::banner(&front.config, &front.server));
     notify(&[NotifyState::Ready]);
@@ -80,8 +82,9 @@ impl Front<'_> {
     fn reload(&mut self) {
         let now = NotifyState::monotonic_usec_now().unwrap_or(NotifyState::MonotonicUsec(0));
         notify(&[NotifyState::Reloading, now]);
-        let changed = Config::load(self.overrides).and_then(|config| {
-            let report = self.server.change(&config.exports)?;
+        let load = || anyhow::Ok(Config::load(self.overrides)?);
+        let changed = load().and_then(|config| {
+            let report = self.server.change(&config.exports, &config.directories)?;
             Ok((config, report))
         });
         match changed {
@@ -90,10 +93,12 @@ impl Front<'_> {
                     say(&format!("{line}\n"));
                 }
                 self.config.exports = config.exports;
+                self.config.directories = config.directories;
             }
-            Err(problems) => {
-                for problem in &problems.0 {
-                    eprintln!("awase: {problem}");
+            Err(error) => {
+                match error.downcast_ref::<Problems>() {
+                    Some(problems) => problems.0.iter().for_each(|problem| eprintln!("awase: {problem}")),
+                    None => eprintln!("awase: {error:#}"),
                 }
                 eprintln!("awase: the configuration was not changed");
             }
@@ -102,7 +107,7 @@ impl Front<'_> {
     }
 
     /// Finishes what is under way and writes everything to the disks. A second signal ends that.
-    fn drain(self, events: &Receiver<Event>, sender: Sender<Event>) -> anyhow::Result<ExitCode> {
+    fn drain(mut self, events: &Receiver<Event>, sender: Sender<Event>) -> anyhow::Result<ExitCode> {
         say("finishing what is under way and writing everything to the disks; a second signal ends at once\n");
         let drained = self.server.drain(self.config.settings.limits.drain_timeout);
         let wait = move || {
@@ -164,16 +169,4 @@ fn notify(state: &[NotifyState<'_>]) {
 fn say(text: &str) {
     let mut output = std::io::stdout().lock();
     let _ = output.write_all(text.as_bytes()).and_then(|()| output.flush());
-}
-
-/// Every connection is a descriptor: takes as many as the host allows without asking.
-fn raise_descriptor_limit() {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: both calls get a structure that outlives them. That they fail changes nothing.
-    unsafe {
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
-            limit.rlim_cur = limit.rlim_max;
-            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
-        }
-    }
 }

@@ -1,4 +1,4 @@
-//! A server that runs: processors, exports, sockets, and the NBD service that joins them.
+//! A server that runs: processors, exports, sockets, and the services that join them.
 
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Weak};
@@ -10,19 +10,32 @@ use machine::linux::net::{Address, ListeningSocket};
 use nbd::Export as Shared;
 use policy::unit::ProcessorId;
 
-use crate::config::{Config, Export, Problems};
+use crate::config::{Config, Directory, Export, Problems, Settings};
+use crate::directories::{self, Directories};
 use crate::exports::{self, Served};
+use crate::listeners::Sockets;
+use crate::open_files;
+use crate::predecessor::Patience;
 use crate::processors::Processors;
-use crate::service::Service;
+use crate::registration::Registration;
+use crate::secret;
+use crate::service::{Protocol, Service};
 use crate::stable_writes::Measured;
 
 /// A server.
 pub struct Server {
     processors: Processors,
-    sockets: Vec<ListeningSocket>,
+    /// As they were at the start.
+    settings: Settings,
+    sockets: Sockets,
     service: Arc<Service>,
+    nbd: Arc<nbd::Server>,
     served: Vec<Current>,
     retired: Vec<Retired>,
+    /// There since directories are.
+    nfs: Option<Arc<nfs::Server>>,
+    registration: Option<Registration>,
+    directories: Directories,
     /// What was found out of disks.
     measured: Measured,
 }
@@ -69,21 +82,97 @@ impl Server {
     ///
     /// # Errors
     /// When something stands in the way.
-    pub fn start(config: &Config, sockets: Vec<ListeningSocket>) -> anyhow::Result<Server> {
+    pub fn start(config: &Config, sockets: Sockets) -> anyhow::Result<Server> {
         let processors = Processors::start(config)?;
-        let service = Service::new(&processors, &config.settings.limits);
-        let (served, retired, measured) = (Vec::new(), Vec::new(), Measured::default());
-        let mut server = Server { processors, sockets, service, served, retired, measured };
-        server.change(&config.exports)?;
-        server.service.accept(&server.processors, &server.sockets);
+        let limits = &config.settings.limits;
+        let nbd = nbd::Server::new(nbd::Limits {
+            requests_a_connection: limits.requests_a_connection as usize,
+            bytes_a_connection: limits.bytes_a_connection,
+            stall_timeout: limits.stall_timeout,
+            ..nbd::Limits::default()
+        });
+        let mut server = Server {
+            service: Service::new(&processors, limits),
+            processors,
+            settings: config.settings.clone(),
+            sockets: Sockets::default(),
+            nbd,
+            served: Vec::new(),
+            retired: Vec::new(),
+            nfs: None,
+            registration: None,
+            directories: Directories::default(),
+            measured: Measured::default(),
+        };
+        server.change_on(sockets, &config.exports, &config.directories)?;
         Ok(server)
     }
 
-    /// Goes over to other exports. Clients keep what they have. Returns what happened.
+    /// Goes over to other exports. Clients keep the disks that they have. Returns what happened.
     ///
     /// # Errors
     /// Everything that stands in the way; then nothing has changed.
-    pub fn change(&mut self, wanted: &[Export]) -> Result<Vec<String>, Problems> {
+    pub fn change(&mut self, disks: &[Export], directories: &[Directory]) -> anyhow::Result<Vec<String>> {
+        let any_disks = !disks.is_empty();
+        let sockets = self.sockets.make_missing(&self.settings, any_disks, directories, Patience::none())?;
+        self.change_on(sockets, disks, directories)
+    }
+
+    /// The same, with these sockets more.
+    fn change_on(
+        &mut self,
+        mut sockets: Sockets,
+        disks: &[Export],
+        directories: &[Directory],
+    ) -> anyhow::Result<Vec<String>> {
+        let is_reached = !(self.sockets.nfs.is_empty() && sockets.nfs.is_empty());
+        let directories = if is_reached { directories } else { &[] };
+        let plan = self.directories.plan(directories, disks)?;
+        let secret = match self.nfs {
+            None if plan.serves_any() => Some(secret::load(&self.settings).map_err(Problems::from)?),
+            _ => None,
+        };
+        let mut report = self.change_disks(disks)?;
+        let files_max = open_files::files_max(&self.settings.limits);
+        report.extend(self.directories.apply(&self.processors, plan, files_max)?);
+        if let Some(secret) = secret {
+            self.nfs = Some(nfs::Server::new(secret, self.nfs_limits(), Vec::new()));
+        }
+        match &self.nfs {
+            Some(nfs) => nfs.set_exports(self.directories.exports()),
+            // Nobody asked for directories, or this host cannot serve them.
+            None => sockets.nfs.clear(),
+        }
+        self.accept(sockets);
+        self.close_retired();
+        Ok(report)
+    }
+
+    /// Accepts clients on these sockets, too.
+    fn accept(&mut self, sockets: Sockets) {
+        if !sockets.nbd.is_empty() {
+            self.service.accept(&self.processors, &Protocol::Nbd(Arc::clone(&self.nbd)), &sockets.nbd);
+        }
+        if let Some(nfs) = self.nfs.as_ref().filter(|_| !sockets.nfs.is_empty()) {
+            self.service.accept(&self.processors, &Protocol::Nfs(Arc::clone(nfs)), &sockets.nfs);
+            if self.settings.rpcbind {
+                self.registration = Registration::make(sockets.nfs.iter().map(ListeningSocket::address));
+            }
+        }
+        self.sockets.take(sockets);
+    }
+
+    fn nfs_limits(&self) -> nfs::Limits {
+        let limits = &self.settings.limits;
+        nfs::Limits {
+            requests_a_connection: limits.requests_a_connection as usize,
+            bytes_a_connection: limits.bytes_a_connection,
+            stall_timeout: limits.stall_timeout,
+            ..nfs::Limits::default()
+        }
+    }
+
+    fn change_disks(&mut self, wanted: &[Export]) -> Result<Vec<String>, Problems> {
         let served: Vec<Served> = self.served().cloned().collect();
         let change = exports::change(self.processors.kernel(), &mut self.measured, &served, wanted)?;
         let mut now: Vec<Current> = Vec::new();
@@ -92,24 +181,33 @@ impl Server {
             let shared = Arc::new(share(&served));
             now.push(Current { served, shared, earlier: old.map_or_else(Vec::new, Current::clients) });
         }
-        self.service.set_exports(now.iter().map(|current| Arc::clone(&current.shared)).collect());
+        self.nbd.set_exports(now.iter().map(|current| Arc::clone(&current.shared)).collect());
         for old in std::mem::replace(&mut self.served, now) {
             if change.retired.iter().any(|retired| Arc::ptr_eq(&retired.volume, &old.served.volume)) {
                 self.retired.push(Retired { clients: old.clients(), served: old.served });
             }
         }
-        self.close_retired();
         Ok(change.report)
     }
 
-    /// What new clients get.
+    /// The disks that new clients get.
     pub fn served(&self) -> impl Iterator<Item = &Served> {
         self.served.iter().map(|current| &current.served)
     }
 
-    /// Where clients find it.
-    pub fn addresses(&self) -> impl Iterator<Item = &Address> {
-        self.sockets.iter().map(ListeningSocket::address)
+    /// The directories that clients get.
+    pub fn directories(&self) -> &[directories::Served] {
+        self.directories.served()
+    }
+
+    /// Where clients find disks.
+    pub fn nbd_addresses(&self) -> impl Iterator<Item = &Address> {
+        self.sockets.nbd.iter().map(ListeningSocket::address)
+    }
+
+    /// Where clients find directories.
+    pub fn nfs_addresses(&self) -> impl Iterator<Item = &Address> {
+        self.sockets.nfs.iter().map(ListeningSocket::address)
     }
 
     /// How many processors on which engine.
@@ -119,7 +217,7 @@ impl Server {
 
     /// Do old clients still have exports that new ones do not get?
     pub fn has_retired(&self) -> bool {
-        !self.retired.is_empty()
+        !self.retired.is_empty() || self.directories.has_retired()
     }
 
     /// Closes exports that nobody has any more.
@@ -135,14 +233,17 @@ impl Server {
                 }
             }));
         }
+        self.directories.close_retired(&self.processors);
     }
 
     /// Stops accepting, lets requests under way end for at most `bound`, then writes everything to the disks. What
     /// could not be written arrives at what is returned.
-    pub fn drain(&self, bound: Duration) -> Receiver<Failures> {
+    pub fn drain(&mut self, bound: Duration) -> Receiver<Failures> {
+        drop(self.registration.take());
         self.service.stop();
         self.sockets.iter().for_each(ListeningSocket::stop);
         let service = Arc::clone(&self.service);
+        let directories = self.directories.to_close();
         let retired = self.retired.iter().map(|retired| &retired.served);
         let volumes: Vec<(String, Arc<Volume>)> = self
             .served()
@@ -159,6 +260,7 @@ impl Server {
                     failures.push((name, error));
                 }
             }
+            failures.extend(directories.close(&cpu).await);
             failures
         })
     }

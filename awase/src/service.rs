@@ -1,12 +1,14 @@
-//! The NBD service of a server: accepts clients, gives each to the processor with the fewest, and lets them end in order.
+//! The clients of a server: accepts them, gives each to the processor with the fewest, and lets them end in order.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kernel::Processor;
-use machine::linux::net::{self, ListeningSocket};
+use kernel::wait::WaitList;
+use machine::linux::net::{self, Address, ListeningSocket};
 use machine::{Connection, Errno, Listener};
+use nfs::ClientAddress;
 use policy::unit::ProcessorId;
 
 use crate::config::Limits;
@@ -15,9 +17,51 @@ use crate::processors::Processors;
 /// After the host could not accept (no descriptors, no memory), it is asked again so much later.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// The service.
+/// What is spoken with clients.
+#[derive(Clone)]
+pub enum Protocol {
+    /// Disks.
+    Nbd(Arc<nbd::Server>),
+    /// Directories.
+    Nfs(Arc<nfs::Server>),
+}
+
+impl Protocol {
+    /// The whole life of a connection.
+    async fn serve(&self, cpu: &Processor, connection: Connection) {
+        match self {
+            Protocol::Nbd(server) => nbd::serve(cpu, connection, server).await,
+            Protocol::Nfs(server) => match net::peer_address(connection) {
+                Ok(Address::Tcp(address)) => {
+                    nfs::serve(cpu.clone(), connection, ClientAddress::Ip(address), Arc::clone(server)).await;
+                }
+                Ok(Address::Unix(_) | Address::Unnamed) => {
+                    nfs::serve(cpu.clone(), connection, ClientAddress::Unix, Arc::clone(server)).await;
+                }
+                // It has gone. Whose it was decides what it may have, so nothing is guessed.
+                Err(_) => cpu.close(connection),
+            },
+        }
+    }
+
+    fn stop(&self) {
+        match self {
+            Protocol::Nbd(server) => server.stop(),
+            Protocol::Nfs(server) => server.service().stop(),
+        }
+    }
+
+    fn give_up(&self) {
+        match self {
+            Protocol::Nbd(server) => server.give_up(),
+            Protocol::Nfs(server) => server.service().give_up(),
+        }
+    }
+}
+
+/// All clients.
 pub struct Service {
-    nbd: Arc<nbd::Server>,
+    protocols: Mutex<Vec<Protocol>>,
     connections_max: u32,
     /// Connections of each processor.
     connections: Box<[AtomicU32]>,
@@ -25,45 +69,43 @@ pub struct Service {
     cores: Box<[usize]>,
     /// Sockets on which an accept is under way.
     accepting: AtomicU32,
+    stopping: AtomicBool,
+    overdue: AtomicBool,
+    /// Woken when one of these changes.
+    changed: WaitList,
 }
 
 impl Service {
-    /// A service without exports and clients.
+    /// Nobody yet.
     pub fn new(processors: &Processors, limits: &Limits) -> Arc<Service> {
-        let nbd = nbd::Server::new(nbd::Limits {
-            requests_a_connection: limits.requests_a_connection as usize,
-            bytes_a_connection: limits.bytes_a_connection,
-            stall_timeout: limits.stall_timeout,
-            ..nbd::Limits::default()
-        });
         Arc::new(Service {
-            nbd,
+            protocols: Mutex::default(),
             connections_max: limits.connections,
             connections: processors.ids().map(|_| AtomicU32::new(0)).collect(),
             cores: processors.cores().into(),
             accepting: AtomicU32::new(0),
+            stopping: AtomicBool::new(false),
+            overdue: AtomicBool::new(false),
+            changed: WaitList::default(),
         })
     }
 
-    /// Goes over to other exports; clients keep what they have.
-    pub fn set_exports(&self, exports: Vec<Arc<nbd::Export>>) {
-        self.nbd.set_exports(exports);
-    }
-
-    /// Accepts clients on `sockets` until they are stopped.
-    pub fn accept(self: &Arc<Self>, processors: &Processors, sockets: &[ListeningSocket]) {
+    /// Accepts clients of `protocol` on `sockets` until they are stopped.
+    pub fn accept(self: &Arc<Self>, processors: &Processors, protocol: &Protocol, sockets: &[ListeningSocket]) {
+        self.protocols().push(protocol.clone());
         let ids: Vec<ProcessorId> = processors.ids().collect();
         for (socket, id) in sockets.iter().zip(ids.into_iter().cycle()) {
             self.accepting.fetch_add(1, Ordering::SeqCst);
-            let (service, listener) = (Arc::clone(self), socket.listener());
-            drop(processors.start_task(id, move |cpu| async move { service.accept_on(&cpu, listener).await }));
+            let (service, protocol, listener) = (Arc::clone(self), protocol.clone(), socket.listener());
+            let accept = move |cpu| async move { service.accept_on(&cpu, &protocol, listener).await };
+            drop(processors.start_task(id, accept));
         }
     }
 
-    async fn accept_on(self: Arc<Self>, cpu: &Processor, listener: Listener) {
+    async fn accept_on(self: Arc<Self>, cpu: &Processor, protocol: &Protocol, listener: Listener) {
         while !self.is_stopping() {
             match cpu.accept(listener).await {
-                Ok(connection) => self.place(cpu, connection),
+                Ok(connection) => self.place(cpu, protocol, connection),
                 Err(Errno(libc::ECONNABORTED)) => {}
                 Err(_) if self.is_stopping() => break,
                 Err(error) => {
@@ -73,12 +115,12 @@ impl Service {
             }
         }
         self.accepting.fetch_sub(1, Ordering::SeqCst);
-        self.nbd.changed().wake_all();
+        self.changed.wake_all();
     }
 
     /// Hands a new connection to the processor that has the fewest, of several preferably to one whose core is not the
     /// client's. Turns it away when there are too many.
-    fn place(self: &Arc<Self>, cpu: &Processor, connection: Connection) {
+    fn place(self: &Arc<Self>, cpu: &Processor, protocol: &Protocol, connection: Connection) {
         let counts = || self.connections.iter().map(|count| count.load(Ordering::SeqCst));
         let peer = net::peer_core(connection);
         let shares_core = self.cores.iter().map(|&core| peer == Some(core));
@@ -89,24 +131,29 @@ impl Service {
             return;
         }
         self.connections[usize::from(least)].fetch_add(1, Ordering::SeqCst);
-        let service = Arc::clone(self);
+        let (service, protocol) = (Arc::clone(self), protocol.clone());
         cpu.spawn_on(ProcessorId(least), move |cpu| {
             let here = cpu.clone();
             cpu.spawn(async move {
-                nbd::serve(&here, connection, &service.nbd).await;
+                protocol.serve(&here, connection).await;
                 service.connections[usize::from(least)].fetch_sub(1, Ordering::SeqCst);
-                service.nbd.changed().wake_all();
+                service.changed.wake_all();
             });
         });
     }
 
     fn is_stopping(&self) -> bool {
-        self.nbd.is_stopping()
+        self.stopping.load(Ordering::SeqCst)
+    }
+
+    fn protocols(&self) -> MutexGuard<'_, Vec<Protocol>> {
+        self.protocols.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Told before its sockets are stopped: no more clients, no more requests.
     pub fn stop(&self) {
-        self.nbd.stop();
+        self.stopping.store(true, Ordering::SeqCst);
+        self.protocols().iter().for_each(Protocol::stop);
     }
 
     /// After [`Service::stop`]: waits until all clients are gone, for at most `bound`. Says whether they are.
@@ -114,10 +161,12 @@ impl Service {
         let (service, here) = (Arc::clone(self), cpu.clone());
         cpu.spawn(async move {
             here.sleep(bound).await;
-            service.nbd.give_up();
+            service.overdue.store(true, Ordering::SeqCst);
+            service.protocols().iter().for_each(Protocol::give_up);
+            service.changed.wake_all();
         });
-        let ended = || self.is_empty() || self.nbd.is_overdue();
-        self.nbd.changed().until(|| ended().then_some(())).await;
+        let ended = || self.is_empty() || self.overdue.load(Ordering::SeqCst);
+        self.changed.until(|| ended().then_some(())).await;
         self.is_empty()
     }
 

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use kernel::Kernel;
 use kernel::device::RamDisk;
-use kernel::device::{Checked, Delay, DeviceFacts, DeviceRef, Fault, Faults, FileDevice, FixedLatency, Mechanical};
+use kernel::device::{Checked, Delay, DeviceRef, Fault, Faults, FileDevice, FixedLatency, Mechanical};
 use kernel::queue::{DiskQueue, Queued};
 use machine::OpenFile;
+use machine::tree::OpenTree;
 use policy::queue;
 
 use crate::config::Behaviour;
@@ -63,20 +64,36 @@ pub fn stack(kernel: &Arc<Kernel>, bottom: Bottom, layers: &Layers) -> DeviceRef
     let device: DeviceRef = Arc::new(Checked::new(device));
     let facts = device.facts();
     let is_model = matches!(layers.behaviour, Behaviour::Mechanical(_));
-    let queue = kernel.queue_of_disk(disk, || DiskQueue::new(queue_config(kernel, facts, is_model)));
+    let queue = queue_of(kernel, disk, Arm { rotational: facts.rotational, is_model }, facts.transfer_bytes_max);
     Arc::new(Queued::new(queue, device))
 }
 
-fn queue_config(kernel: &Kernel, facts: DeviceFacts, is_model: bool) -> queue::Config {
+/// The queue of the disk that a directory lies on, which is that of the image files there.
+pub fn queue_of_directory(kernel: &Kernel, open: &OpenTree) -> Arc<DiskQueue> {
+    queue_of(kernel, open.disk, Arm { rotational: open.rotational, is_model: false }, open.transfer_bytes_max)
+}
+
+/// How a disk moves.
+#[derive(Clone, Copy)]
+struct Arm {
+    rotational: bool,
+    is_model: bool,
+}
+
+fn queue_of(kernel: &Kernel, disk: u64, arm: Arm, transfer_bytes_max: u32) -> Arc<DiskQueue> {
+    kernel.queue_of_disk(disk, || DiskQueue::new(queue_config(kernel, arm, transfer_bytes_max)))
+}
+
+fn queue_config(kernel: &Kernel, arm: Arm, transfer_bytes_max: u32) -> queue::Config {
     let switches = kernel.switches();
     let defaults = queue::Config::default();
     queue::Config {
         merge: switches.block_merge,
         priority: switches.priority,
-        elevator: facts.rotational,
-        transfer_bytes_max: facts.transfer_bytes_max.min(defaults.transfer_bytes_max),
+        elevator: arm.rotational,
+        transfer_bytes_max: transfer_bytes_max.min(defaults.transfer_bytes_max),
         // The disks that are modelled took one command at a time.
-        depth: if is_model { 1 } else { defaults.depth },
+        depth: if arm.is_model { 1 } else { defaults.depth },
         ..defaults
     }
 }

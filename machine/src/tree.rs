@@ -21,6 +21,10 @@ pub struct OpenTree {
     pub tree: Tree,
     /// Which physical disk it lies on: as [`FileFacts::disk`](crate::FileFacts::disk).
     pub disk: u64,
+    /// Does that disk have moving parts (or say so)?
+    pub rotational: bool,
+    /// Largest transfer that the disk takes in one piece, in bytes.
+    pub transfer_bytes_max: u32,
     /// What keeps it open.
     pub owner: Arc<dyn Any + Send + Sync>,
 }

@@ -66,7 +66,7 @@ impl Squash {
 }
 
 /// How a tree is given out.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExportConfig {
     /// The path by which clients mount it, such as `/files`. Handles carry its hash: under another name it is another
     /// export.

@@ -82,6 +82,11 @@ impl Problems {
         if self.0.is_empty() { Ok(value) } else { Err(self) }
     }
 
+    /// Takes note of several problems and goes on.
+    pub fn note_all<T>(&mut self, result: Result<T, Problems>) -> Option<T> {
+        result.map_err(|problems| self.0.extend(problems.0)).ok()
+    }
+
     /// Takes note of a problem and goes on.
     pub fn note<T>(&mut self, result: Result<T, Problem>) -> Option<T> {
         result.map_err(|problem| self.0.push(problem)).ok()

@@ -209,6 +209,20 @@ fn core_of(stat: &str) -> Option<usize> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(39 - 3)?.parse().ok()
 }
 
+/// Who is at the other end. A peer that has gone already is an error, never somebody else.
+///
+/// # Errors
+/// The host's.
+pub fn peer_address(connection: Connection) -> Result<Address, Errno> {
+    // SAFETY: whoever names a connection has it open.
+    let socket = unsafe { BorrowedFd::borrow_raw(connection.0 as RawFd) };
+    if option(socket, libc::SO_DOMAIN)? == libc::AF_UNIX {
+        return Ok(Address::Unnamed);
+    }
+    let address = socket.try_clone_to_owned().and_then(|socket| TcpStream::from(socket).peer_addr());
+    address.map(Address::Tcp).map_err(|error| syscall::errno(&error))
+}
+
 /// Ends a connection in both directions.
 pub(super) fn shutdown(connection: Connection) {
     // SAFETY: no pointer is passed. It fails when the peer was faster, which comes to the same.

@@ -138,7 +138,13 @@ pub fn open(path: &Path, read_only: bool) -> Result<OpenTree, OpenTreeError> {
         guarded: Mutex::default(),
     });
     TREES.write().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::downgrade(&tree));
-    Ok(OpenTree { tree: Tree(number), disk: tree.disk.number(), owner: tree })
+    Ok(OpenTree {
+        tree: Tree(number),
+        disk: tree.disk.number(),
+        rotational: tree.disk.rotational(),
+        transfer_bytes_max: tree.disk.transfer_bytes_max(),
+        owner: tree,
+    })
 }
 
 fn not_opened(path: &Path, error: &io::Error) -> OpenTreeError {

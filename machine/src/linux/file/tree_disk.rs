@@ -28,6 +28,16 @@ impl TreeDisk {
         self.disk.number
     }
 
+    /// As [`FileFacts::rotational`].
+    pub(in crate::linux) fn rotational(&self) -> bool {
+        self.disk.rotational
+    }
+
+    /// As [`FileFacts::transfer_bytes_max`].
+    pub(in crate::linux) fn transfer_bytes_max(&self) -> u32 {
+        self.disk.transfer_bytes_max
+    }
+
     /// The open regular file, past the page cache where its file system can.
     pub(in crate::linux) fn open_direct(&self, file: StdFile, writable: bool) -> Result<OpenFile, Errno> {
         let size = size_of(&file)?;

@@ -33,7 +33,10 @@ impl World {
 
     /// Opens a tree. It stays open when its host dies, for whoever is restarted there; its open files do not.
     pub fn open_tree(&self, id: TreeId) -> OpenTree {
-        OpenTree { tree: Tree(u32::from(id.0)), disk: files::DISKS + u64::from(id.0), owner: Arc::new(()) }
+        let (rotational, transfer_bytes_max) =
+            self.tree(id, |tree| (tree.config.disk.rotational, tree.config.disk.transfer_bytes_max));
+        let (tree, disk) = (Tree(u32::from(id.0)), files::DISKS + u64::from(id.0));
+        OpenTree { tree, disk, rotational, transfer_bytes_max, owner: Arc::new(()) }
     }
 
     /// Makes the next `count` operations of `class` that start in the tree fail with `errno`: calls, syncs, and those

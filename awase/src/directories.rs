@@ -1,0 +1,352 @@
+//! The directories that are served: their open trees, and how they follow a new configuration.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Context;
+use kernel::tree::{FileTree, FileTreeConfig};
+use kernel::wait::WaitList;
+use machine::Errno;
+use machine::linux::tree::{self, OpenTreeError};
+use machine::tree::OpenTree;
+use policy::unit::ProcessorId;
+
+use crate::config::{Directory, Export, Problem, Problems};
+use crate::processors::Processors;
+use crate::stack::queue_of_directory;
+
+/// A directory that is served.
+pub struct Served {
+    /// As it is configured.
+    pub directory: Directory,
+    /// As clients get it.
+    pub export: Arc<nfs::Export>,
+}
+
+/// An open tree. All exports of one directory share it: two caches over one file would not know of each other's changes.
+#[derive(Clone)]
+struct Root {
+    /// Without symbolic links.
+    path: PathBuf,
+    tree: Arc<FileTree>,
+}
+
+/// A tree that nobody gets any more; requests under way may still have it.
+struct Retired {
+    root: Root,
+    closing: Option<Arc<Closing>>,
+}
+
+/// A tree that is written to its disk and closed.
+#[derive(Default)]
+struct Closing {
+    done: AtomicBool,
+    changed: WaitList,
+}
+
+/// The directories that are served, and those that were.
+#[derive(Default)]
+pub struct Directories {
+    served: Vec<Served>,
+    roots: Vec<Root>,
+    retired: Vec<Retired>,
+}
+
+/// What a new configuration needs; nothing has changed yet.
+pub struct Plan {
+    /// Each with the index of its root.
+    wanted: Vec<(Directory, usize)>,
+    roots: Vec<Planned>,
+    report: Vec<String>,
+}
+
+impl Plan {
+    /// Is there a directory to serve?
+    pub fn serves_any(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+}
+
+enum Planned {
+    Kept(Root),
+    Opened(PathBuf, OpenTree, Directory),
+}
+
+impl Planned {
+    fn path(&self) -> &Path {
+        match self {
+            Planned::Kept(root) => &root.path,
+            Planned::Opened(path, ..) => path,
+        }
+    }
+}
+
+impl Directories {
+    /// What is served.
+    pub fn served(&self) -> &[Served] {
+        &self.served
+    }
+
+    /// What clients get.
+    pub fn exports(&self) -> Vec<Arc<nfs::Export>> {
+        self.served.iter().map(|served| Arc::clone(&served.export)).collect()
+    }
+
+    /// Opens what is `wanted` and not open yet. A directory that stays the same stays open, with its cache.
+    ///
+    /// # Errors
+    /// Everything that stands in the way.
+    pub fn plan(&self, wanted: &[Directory], disks: &[Export]) -> Result<Plan, Problems> {
+        let mut problems = Problems::default();
+        let mut plan = Plan { wanted: Vec::new(), roots: Vec::new(), report: Vec::new() };
+        let located = locate(wanted, disks, true, &mut problems);
+        for (directory, path) in &located {
+            let index = plan.roots.iter().position(|root| root.path() == path);
+            let read_only = located.iter().all(|(other, at)| at != path || other.read_only);
+            let index = match index {
+                Some(index) => index,
+                None => match problems.note(self.root(directory, path, read_only)) {
+                    Some(root) => {
+                        plan.roots.push(root);
+                        plan.roots.len() - 1
+                    }
+                    None if directory.optional => {
+                        plan.report.extend(problems.0.pop().map(|why| format!("no directory is served: {why}")));
+                        continue;
+                    }
+                    None => continue,
+                },
+            };
+            plan.wanted.push(((*directory).clone(), index));
+        }
+        problems.or(plan)
+    }
+
+    fn root(&self, directory: &Directory, path: &Path, read_only: bool) -> Result<Planned, Problem> {
+        // What was opened for changes can be given out without: the export refuses them.
+        let serves = |root: &&Root| root.path == path && (read_only || !root.tree.read_only());
+        if let Some(root) = self.roots.iter().find(serves) {
+            return Ok(Planned::Kept(root.clone()));
+        }
+        if self.retired.iter().any(|retired| retired.root.path == path) {
+            let what = "was served until a moment ago and is still being written to its disk";
+            let problem = Problem::new(&directory.place, directory.key("path"), what);
+            return Err(problem.allowed("to read the configuration again in a moment"));
+        }
+        let open = tree::open(path, read_only).map_err(|error| refused(directory, &error))?;
+        Ok(Planned::Opened(path.to_owned(), open, directory.clone()))
+    }
+
+    /// Goes over to what was planned. Of all directories together, at most `files_max` files are kept open. Returns what
+    /// happened.
+    ///
+    /// # Errors
+    /// When a processor is gone.
+    pub fn apply(&mut self, processors: &Processors, plan: Plan, files_max: usize) -> anyhow::Result<Vec<String>> {
+        let (mut report, mut roots) = (plan.report, Vec::new());
+        let files_of_each = files_max / plan.roots.len().max(1);
+        for planned in plan.roots {
+            roots.push(match planned {
+                Planned::Kept(root) => root,
+                Planned::Opened(path, open, directory) => {
+                    Root { path, tree: open_tree(processors, open, &directory, files_of_each)? }
+                }
+            });
+        }
+        let served: Vec<Served> =
+            plan.wanted.into_iter().map(|(directory, index)| self.serve(directory, &roots[index].tree)).collect();
+        for new in &served {
+            if !self.served.iter().any(|old| Arc::ptr_eq(&old.export, &new.export)) {
+                let Directory { name, path, mount, .. } = &new.directory;
+                report.push(format!("export {name:?} is served: directory {} as {mount}", path.display()));
+            }
+        }
+        for old in &self.served {
+            if !served.iter().any(|new| new.directory.name == old.directory.name) {
+                report.push(format!("export {:?} is not served any more", old.directory.name));
+            }
+        }
+        self.served = served;
+        for root in std::mem::replace(&mut self.roots, roots) {
+            if !self.roots.iter().any(|new| Arc::ptr_eq(&new.tree, &root.tree)) {
+                self.retired.push(Retired { root, closing: None });
+            }
+        }
+        Ok(report)
+    }
+
+    /// The export as clients get it: the old one if nothing about it has changed.
+    fn serve(&self, directory: Directory, tree: &Arc<FileTree>) -> Served {
+        let config = nfs::ExportConfig {
+            name: directory.mount.clone(),
+            read_only: directory.read_only,
+            clients: directory.clients.clone(),
+            squash: directory.squash,
+        };
+        let is_same = |old: &&Served| Arc::ptr_eq(old.export.tree(), tree) && *old.export.config() == config;
+        let export = match self.served.iter().find(is_same) {
+            Some(old) => Arc::clone(&old.export),
+            None => nfs::Export::new(config, Arc::clone(tree)),
+        };
+        Served { directory, export }
+    }
+
+    /// Are there directories that are not served any more and not closed yet?
+    pub fn has_retired(&self) -> bool {
+        !self.retired.is_empty()
+    }
+
+    /// Closes trees that nobody has any more.
+    pub fn close_retired(&mut self, processors: &Processors) {
+        for retired in &mut self.retired {
+            // Exports have it, and requests under way have exports.
+            if retired.closing.is_none() && Arc::strong_count(&retired.root.tree) == 1 {
+                retired.closing = Some(Closing::start(processors, Arc::clone(&retired.root.tree)));
+            }
+        }
+        self.retired.retain(|retired| !retired.closing.as_ref().is_some_and(|closing| closing.is_done()));
+    }
+
+    /// What is to be closed at the end.
+    pub fn to_close(&self) -> ToClose {
+        let left = self.retired.iter().filter(|retired| retired.closing.is_none()).map(|retired| &retired.root);
+        ToClose {
+            trees: self.roots.iter().chain(left).map(|root| Arc::clone(&root.tree)).collect(),
+            closing: self.retired.iter().filter_map(|retired| retired.closing.clone()).collect(),
+        }
+    }
+}
+
+/// Trees that are to be written to their disks, and those that are being written.
+pub struct ToClose {
+    trees: Vec<Arc<FileTree>>,
+    closing: Vec<Arc<Closing>>,
+}
+
+impl ToClose {
+    /// Closes them. Gives those that could not be written.
+    pub async fn close(self, cpu: &kernel::Processor) -> Vec<(String, Errno)> {
+        let mut failures = Vec::new();
+        for tree in self.trees {
+            if let Err(error) = tree.close(cpu).await {
+                failures.push((tree.name().to_owned(), error));
+            }
+        }
+        for closing in self.closing {
+            closing.changed.until(|| closing.is_done().then_some(())).await;
+        }
+        failures
+    }
+}
+
+impl Closing {
+    fn start(processors: &Processors, tree: Arc<FileTree>) -> Arc<Closing> {
+        let closing = Arc::new(Closing::default());
+        let told = Arc::clone(&closing);
+        // The result is not waited for here; a failure is told when it is known.
+        drop(processors.start_task(ProcessorId(0), move |cpu| async move {
+            if let Err(error) = tree.close(&cpu).await {
+                eprintln!("awase: export {:?} could not be written to its disk: {error}", tree.name());
+            }
+            told.done.store(true, Ordering::SeqCst);
+            told.changed.wake_all();
+        }));
+        closing
+    }
+
+    fn is_done(&self) -> bool {
+        self.done.load(Ordering::SeqCst)
+    }
+}
+
+fn open_tree(
+    processors: &Processors,
+    open: OpenTree,
+    directory: &Directory,
+    files_max: usize,
+) -> anyhow::Result<Arc<FileTree>> {
+    let queue = queue_of_directory(processors.kernel(), &open);
+    let config = FileTreeConfig { name: directory.name.clone(), read_only: directory.read_only, files_max, queue };
+    let opened = processors.start_task(ProcessorId(0), move |cpu| async move { FileTree::new(&cpu, open, config) });
+    opened.recv().context("a processor ended")
+}
+
+/// What stands in the way of serving them, as far as it can be seen without opening anything for long.
+///
+/// # Errors
+/// Everything that is wrong; of a directory that nobody asked for, that is only told.
+pub fn inspect(wanted: &[Directory], disks: &[Export]) -> Result<Vec<String>, Problems> {
+    let (mut problems, mut report) = (Problems::default(), Vec::new());
+    for (directory, path) in locate(wanted, disks, false, &mut problems) {
+        // One that would be made lies where its parent does.
+        let there = path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+        match tree::open(there, true) {
+            Err(error) if directory.optional => {
+                report.push(format!("no directory is served: {}", refused(directory, &error)));
+            }
+            opened => drop(problems.note(opened.map_err(|error| refused(directory, &error)))),
+        }
+    }
+    problems.or(report)
+}
+
+/// Finds out where directories really are, makes those that are missing if it `may_create` and they should be made, and
+/// refuses those that overlap.
+fn locate<'a>(
+    wanted: &'a [Directory],
+    disks: &[Export],
+    may_create: bool,
+    problems: &mut Problems,
+) -> Vec<(&'a Directory, PathBuf)> {
+    let mut located: Vec<(&Directory, PathBuf)> = Vec::new();
+    for directory in wanted {
+        let Some(path) = problems.note(find(directory, may_create)) else { continue };
+        let overlapping = located.iter().find(|(other, at)| {
+            let nested = *at != path && (at.starts_with(&path) || path.starts_with(at));
+            nested && !(other.read_only && directory.read_only)
+        });
+        if let Some((other, _)) = overlapping {
+            let what = format!("lies in the directory of export {:?}, or the other way round", other.name);
+            let problem = Problem::new(&directory.place, directory.key("path"), what);
+            problems.0.push(problem.allowed("directories beside each other, or read_only = true in both"));
+        }
+        let image = disks.iter().find(|disk| {
+            let image = disk.path().and_then(|image| fs::canonicalize(image).ok());
+            image.is_some_and(|image| image.starts_with(&path)) && !(disk.read_only && directory.read_only)
+        });
+        if let Some(disk) = image {
+            let what = format!("holds the medium of export {:?}", disk.name);
+            let problem = Problem::new(&directory.place, directory.key("path"), what);
+            problems.0.push(problem.allowed("a directory without it, or read_only = true in both"));
+        }
+        located.push((directory, path));
+    }
+    located
+}
+
+fn find(directory: &Directory, may_create: bool) -> Result<PathBuf, Problem> {
+    let problem = |what: String| Problem::new(&directory.place, directory.key("path"), what);
+    if directory.create && may_create {
+        let made = fs::create_dir_all(&directory.path);
+        made.map_err(|error| problem(format!("= {:?} cannot be made: {error}", directory.path)))?;
+    }
+    match fs::canonicalize(&directory.path) {
+        Ok(path) => Ok(path),
+        Err(_) if directory.create => Ok(std::path::absolute(&directory.path).unwrap_or(directory.path.clone())),
+        Err(error) => {
+            let problem = problem(format!("= {:?} cannot be served: {error}", directory.path));
+            Err(problem.allowed("an existing directory, or create = true"))
+        }
+    }
+}
+
+fn refused(directory: &Directory, error: &OpenTreeError) -> Problem {
+    let problem = Problem::new(&directory.place, directory.key("path"), format!("cannot be served: {error}"));
+    match error {
+        OpenTreeError::NotDirectory(_) => problem.allowed("a directory, or another kind"),
+        OpenTreeError::NoHandles(_) => problem.allowed("a directory on a file system such as ext4, XFS or btrfs"),
+        _ => problem,
+    }
+}

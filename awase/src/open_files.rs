@@ -1,0 +1,58 @@
+//! How many files of directories are kept open: every one costs descriptors, which connections need too.
+
+use crate::config::Limits;
+
+/// Unless the configuration says otherwise.
+const FILES: u64 = 65536;
+
+/// A file is open twice: past the host's page cache, and through it for the end.
+const DESCRIPTORS_A_FILE: u64 = 2;
+
+/// For rings, media, sockets, and what the host's calls open for a moment.
+const OTHERS: u64 = 512;
+
+/// Fewer would be opened and closed all the time.
+const FILES_MIN: u64 = 64;
+
+/// Takes as many descriptors as the host allows without asking.
+pub fn raise_limit() {
+    let mut limit = limit();
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: the structure outlives the call. That it fails changes nothing.
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+}
+
+/// How many files may be open: what is configured, as far as descriptors go.
+pub fn files_max(limits: &Limits) -> usize {
+    fitted(limits, limit().rlim_cur) as usize
+}
+
+fn fitted(limits: &Limits, descriptors: u64) -> u64 {
+    let wanted = limits.open_files.map_or(FILES, u64::from);
+    let left = descriptors.saturating_sub(u64::from(limits.connections) + OTHERS);
+    wanted.min(left / DESCRIPTORS_A_FILE).max(FILES_MIN)
+}
+
+fn limit() -> libc::rlimit {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure outlives the call; when it fails, no descriptors are counted on.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    limit
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Settings;
+
+    #[test]
+    fn files_leave_descriptors_for_connections() {
+        let limits = |open_files| Limits { connections: 1000, open_files, ..Settings::default().limits };
+        assert_eq!(fitted(&limits(None), 1 << 20), FILES);
+        assert_eq!(fitted(&limits(Some(100)), 1 << 20), 100);
+        assert_eq!(fitted(&limits(None), 20_000), (20_000 - 1000 - OTHERS) / 2);
+        assert_eq!(fitted(&limits(Some(5000)), 4096), (4096 - 1000 - OTHERS) / 2);
+        assert_eq!(fitted(&limits(None), 1024), FILES_MIN);
+        assert_eq!(fitted(&limits(None), libc::RLIM_INFINITY), FILES);
+    }
+}
