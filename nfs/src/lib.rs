@@ -19,3 +19,6 @@ mod transmission;
 pub use call::{ClientAddress, TRANSFER_BYTES_MAX};
 pub use server::{Limits, Server};
 pub use transmission::serve;
+
+#[cfg(test)]
+mod tests;
