@@ -9,6 +9,8 @@ mod names;
 mod object;
 mod permission;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use nfs3_types::nfs3::{NFS_PROGRAM, nfsstat3};
 use nfs3_types::rpc::auth_stat;
@@ -194,7 +196,7 @@ fn failure(procedure: NFS_PROGRAM, status: nfsstat3) -> Vec<u8> {
 }
 
 #[cfg(test)]
-mod tests {
+mod failures {
     use nfs3_types::nfs3::*;
 
     use super::*;
