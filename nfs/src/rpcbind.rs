@@ -152,9 +152,12 @@ impl Session {
     fn exchange(&mut self, procedure: u32, arguments: &[u8]) -> io::Result<Vec<u8>> {
         self.xid = self.xid.wrapping_add(1);
         let none = [0, 0]; // AUTH_NONE, empty
-        let head =
-            [&[self.xid, msg_type::CALL as u32, RPC_VERSION_2, portmap::PROGRAM, self.version, procedure], &none[..], &none]
-                .concat();
+        let head = [
+            &[self.xid, msg_type::CALL as u32, RPC_VERSION_2, portmap::PROGRAM, self.version, procedure],
+            &none[..],
+            &none,
+        ]
+        .concat();
         let mut call: Vec<u8> = head.iter().flat_map(|word| word.to_be_bytes()).collect();
         call.extend_from_slice(arguments);
         let mark = fragment_header::new(call.len() as u32, true).into_xdr_buf();

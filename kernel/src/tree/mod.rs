@@ -6,6 +6,7 @@
 //! Lock order: the table of files, then a vnode's times; neither is held across a wait.
 
 mod call;
+mod device;
 mod files;
 mod vnode;
 

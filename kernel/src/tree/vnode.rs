@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use machine::Errno;
 use machine::tree::{Attributes, Node, OpenNode, Time, TreeCall, TreeReply};
-use policy::unit::{ByteRange, Instant, ProcessorId};
+use policy::unit::{BLOCK_BYTES, ByteRange, Instant, ProcessorId};
 
+use super::device::{CHANGED, GrowingFile};
 use super::{FRESH, FileTree};
-use crate::device::{DeviceRef, GrowingFile};
+use crate::device::DeviceRef;
 use crate::frame::Frames;
 use crate::kernel::KernelError;
 use crate::processor::Processor;
@@ -18,13 +19,14 @@ use crate::volume::{Volume, VolumeConfig};
 
 /// A regular file that is open.
 pub struct Vnode {
-    this: Weak<Vnode>,
     tree: Weak<FileTree>,
     node: Node,
     device: Arc<GrowingFile>,
     volume: Arc<Volume>,
     known: Mutex<Known>,
     used: AtomicBool,
+    /// Somebody else changed the content; the cache is still as it was before.
+    is_stale: AtomicBool,
 }
 
 /// What is known of the file's attributes.
@@ -71,15 +73,17 @@ impl Vnode {
             modified: host.modified,
             changed: host.changed,
         };
-        Ok(Arc::new_cyclic(|this| Vnode {
-            this: Weak::clone(this),
+        let file = Arc::new(Vnode {
             tree: tree.this.clone(),
             node,
             device,
             volume,
             known: Mutex::new(known),
             used: AtomicBool::new(true),
-        }))
+            is_stale: AtomicBool::new(false),
+        });
+        file.device.belongs_to(Arc::downgrade(&file));
+        Ok(file)
     }
 
     /// Its attributes as clients must see them, as far as they are known.
@@ -101,9 +105,23 @@ impl Vnode {
     /// # Errors
     /// The host's.
     pub async fn refresh(&self, cpu: &Processor) -> Result<Attributes, Errno> {
-        if self.is_fresh(cpu) {
-            return Ok(self.attributes());
+        if !self.is_fresh(cpu) {
+            self.ask_host(cpu).await?;
+            self.follow_host(cpu).await;
         }
+        Ok(self.attributes())
+    }
+
+    /// Asks the host: did somebody else change the content?
+    ///
+    /// # Errors
+    /// The host's.
+    pub(super) async fn was_changed(&self, cpu: &Processor) -> Result<bool, Errno> {
+        self.ask_host(cpu).await?;
+        Ok(self.is_stale.load(Ordering::Acquire))
+    }
+
+    async fn ask_host(&self, cpu: &Processor) -> Result<(), Errno> {
         let Some(tree) = self.tree.upgrade() else { return Err(Errno::IO) };
         match tree.ask(cpu, None, TreeCall::Attributes { node: self.node }).await? {
             // We alone keep it alive.
@@ -112,13 +130,19 @@ impl Vnode {
                 Err(Errno::STALE)
             }
             TreeReply::Attributes(host) => {
-                if self.note(cpu, host) {
-                    self.volume.follow_host(cpu, host.size).await;
-                    self.device.set_size(host.size);
-                }
-                Ok(self.attributes())
+                self.note(cpu, host);
+                Ok(())
             }
             _ => Err(Errno::IO),
+        }
+    }
+
+    /// Forgets what the cache has, if somebody else changed the content.
+    async fn follow_host(&self, cpu: &Processor) {
+        while self.is_stale.swap(false, Ordering::AcqRel) {
+            let size = self.known().host.size;
+            self.volume.follow_host(cpu, size).await;
+            self.device.set_size(size);
         }
     }
 
@@ -138,13 +162,19 @@ impl Vnode {
         range: ByteRange,
         context: Context,
     ) -> Result<(ByteRange, Frames), Errno> {
-        self.refresh(cpu).await?;
-        let range = self.volume.clip(range);
-        if range.len == 0 {
-            return Ok((range, Frames::new()));
+        loop {
+            self.refresh(cpu).await?;
+            let range = self.volume.clip(range);
+            if range.len == 0 {
+                return Ok((range, Frames::new()));
+            }
+            match self.volume.read(cpu, range, context).await {
+                Err(CHANGED) => {}
+                // Cut short meanwhile.
+                Err(Errno::INVALID) if self.volume.clip(range) != range => {}
+                result => return result.map(|frames| (range, frames)),
+            }
         }
-        let frames = self.volume.read(cpu, range, context).await?;
-        Ok((range, frames))
     }
 
     /// Writes, as [`Volume::write`] does. The file grows when it is written beyond its end.
@@ -158,8 +188,15 @@ impl Vnode {
         frames: Frames,
         context: Context,
     ) -> Result<(), Errno> {
+        // What is no whole block is put into the present content, which may have to be read.
+        let is_whole = range.at.0.is_multiple_of(BLOCK_BYTES) && range.len.is_multiple_of(BLOCK_BYTES);
+        let kept = if is_whole { Frames::new() } else { frames.clone() };
         self.refresh(cpu).await?;
-        let result = self.volume.write(cpu, range, frames, context).await;
+        let mut result = self.volume.write(cpu, range, frames, context).await;
+        while result == Err(CHANGED) && !is_whole {
+            self.refresh(cpu).await?;
+            result = self.volume.write(cpu, range, kept.clone(), context).await;
+        }
         self.note_write(cpu.time_of_day());
         self.look_for_failures();
         result
@@ -205,21 +242,12 @@ impl Vnode {
 
     /// The host told these attributes: what clients are told.
     pub(super) fn observe(&self, cpu: &Processor, host: Attributes) -> Attributes {
-        if self.note(cpu, host)
-            && let Some(file) = self.this.upgrade()
-        {
-            let here = cpu.clone();
-            cpu.spawn(async move {
-                file.volume.follow_host(&here, host.size).await;
-                file.device.set_size(host.size);
-            });
-            return host;
-        }
-        self.attributes()
+        self.note(cpu, host);
+        if self.is_stale.load(Ordering::Acquire) { host } else { self.attributes() }
     }
 
-    /// Takes note of what the host told. Did somebody else change the content?
-    fn note(&self, cpu: &Processor, host: Attributes) -> bool {
+    /// Takes note of what the host told.
+    fn note(&self, cpu: &Processor, host: Attributes) {
         let is_clean = self.is_clean();
         let changes = self.volume.changes();
         let mut known = self.known();
@@ -235,7 +263,9 @@ impl Vnode {
         known.host = host;
         known.changes = changes;
         known.asked = cpu.now();
-        differs && !is_own
+        if differs && !is_own {
+            self.is_stale.store(true, Ordering::Release);
+        }
     }
 
     fn note_write(&self, now: Time) {
@@ -281,7 +311,7 @@ impl Vnode {
     }
 
     fn is_fresh(&self, cpu: &Processor) -> bool {
-        cpu.now().since(self.known().asked) < FRESH
+        !self.is_stale.load(Ordering::Acquire) && cpu.now().since(self.known().asked) < FRESH
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {

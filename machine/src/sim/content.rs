@@ -3,6 +3,8 @@
 //! Pages of 4 KiB that were never written do not exist (they are holes). A page with changes that are not durable also
 //! has an entry in `cached`: its durable image and the changes since, oldest first. Nothing else needs two images.
 
+mod cut;
+
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -31,11 +33,14 @@ pub(super) struct Content {
     live: BTreeMap<u64, Box<Page>>,
     cached: BTreeMap<u64, Cached>,
     changes: u64,
+    /// The latest change that counts as written to the medium because there were too many after it.
+    spilled: u64,
 }
 
 impl Content {
     pub(super) fn new(sector_bytes: u32) -> Self {
-        Content { sector_bytes: u64::from(sector_bytes), live: BTreeMap::new(), cached: BTreeMap::new(), changes: 0 }
+        let sector_bytes = u64::from(sector_bytes);
+        Content { sector_bytes, live: BTreeMap::new(), cached: BTreeMap::new(), changes: 0, spilled: 0 }
     }
 
     /// The number of the latest change: a flush that starts now covers everything up to it.
@@ -159,6 +164,7 @@ impl Content {
         cached.dropped &= !version.sectors;
         if cached.versions.len() == VERSIONS_MAX {
             let oldest = cached.versions.remove(0);
+            self.spilled = self.spilled.max(oldest.change);
             put(&mut cached.durable, page, &oldest, oldest.sectors, self.sector_bytes);
         }
         cached.versions.push(Version { payload: version.payload.clone(), ..*version });

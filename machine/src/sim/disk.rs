@@ -35,16 +35,34 @@ pub struct DiskCounters {
 /// What the disk keeps of an operation that is under way.
 #[derive(Debug, Default)]
 pub(super) struct DiskJob {
-    fault: Option<Errno>,
+    pub(super) fault: Option<Errno>,
     /// A flush covers all changes up to this one.
-    covers: u64,
+    pub(super) covers: u64,
     /// What a write transfers, as it was when it started.
     data: Option<Rc<Vec<u8>>>,
 }
 
 impl DiskJob {
-    fn payload(&self) -> Payload {
+    pub(super) fn payload(&self) -> Payload {
         Payload::Bytes(self.data.clone().unwrap_or_default())
+    }
+
+    /// Bytes that a write transfers.
+    pub(super) fn data_len(&self) -> u64 {
+        self.data.as_ref().map_or(0, |data| data.len() as u64)
+    }
+
+    /// A device may fetch the data of a write early or late: code that changes them under way must live with either.
+    ///
+    /// # Safety
+    /// The memory of the segments is valid.
+    pub(super) unsafe fn fetch_late(&mut self, from: &Segments, len: u64, random: &mut Random) {
+        if random.permille(500) {
+            let mut late = Vec::with_capacity(len as usize);
+            // SAFETY: the caller's promise.
+            unsafe { gather(from, len, &mut late) };
+            self.data = Some(Rc::new(late));
+        }
     }
 }
 
@@ -83,11 +101,20 @@ impl Disk {
     /// The memory of its segments is valid.
     pub(super) unsafe fn start(&mut self, now: u64, op: &Op, job: &mut DiskJob) -> Result<u64, Errno> {
         self.check(op)?;
+        job.covers = self.content.latest_change();
+        // SAFETY: the caller's promise.
+        unsafe { self.begin(now, op, job) }
+    }
+
+    /// As [`start`](Self::start), for a request that was checked: whether it fails, its data and its end.
+    ///
+    /// # Safety
+    /// The memory of its segments is valid.
+    pub(super) unsafe fn begin(&mut self, now: u64, op: &Op, job: &mut DiskJob) -> Result<u64, Errno> {
         let Some(class) = OpClass::of(op) else {
             return Err(Errno::INVALID);
         };
         job.fault = self.injections.on_start(class, &self.config.faults, &mut self.random);
-        job.covers = self.content.latest_change();
         let bytes = match op {
             Op::Read { into, .. } => total_len(into),
             Op::Write { from, .. } => total_len(from),
@@ -210,18 +237,28 @@ impl Disk {
         let content = &self.content;
         // SAFETY: the caller's promise.
         unsafe { scatter_into(into, len, |passed, bytes| content.read(at + passed, bytes)) };
-        if len > 0 && self.random.permille(self.config.faults.read_flip_permille) {
-            let wrong = self.random.below(len);
-            let flip = 1 << self.random.below(8);
-            let flip_it = |passed: u64, bytes: &mut [u8]| {
-                if let Some(byte) = wrong.checked_sub(passed).and_then(|i| bytes.get_mut(i as usize)) {
-                    *byte ^= flip;
-                }
-            };
-            // SAFETY: as above.
-            unsafe { scatter_into(into, len, flip_it) };
-        }
+        // SAFETY: as above.
+        unsafe { self.flip_by_chance(into, len) };
         Ok(len)
+    }
+
+    /// Makes one of the first `len` bytes read wrong, as often as it was told to.
+    ///
+    /// # Safety
+    /// The memory of the segments is valid, and nobody else uses it.
+    pub(super) unsafe fn flip_by_chance(&mut self, into: &Segments, len: u64) {
+        if len == 0 || !self.random.permille(self.config.faults.read_flip_permille) {
+            return;
+        }
+        let wrong = self.random.below(len);
+        let flip = 1 << self.random.below(8);
+        let flip_it = |passed: u64, bytes: &mut [u8]| {
+            if let Some(byte) = wrong.checked_sub(passed).and_then(|i| bytes.get_mut(i as usize)) {
+                *byte ^= flip;
+            }
+        };
+        // SAFETY: the caller's promise.
+        unsafe { scatter_into(into, len, flip_it) };
     }
 
     unsafe fn finish_write(
@@ -248,13 +285,8 @@ impl Disk {
         if len == 0 && asked > 0 {
             return Err(Errno::NO_SPACE);
         }
-        // The disk may fetch the data early or late: code that changes them under way must live with either.
-        if self.random.permille(500) {
-            let mut late = Vec::with_capacity(len as usize);
-            // SAFETY: the caller's promise.
-            unsafe { gather(from, len, &mut late) };
-            job.data = Some(Rc::new(late));
-        }
+        // SAFETY: the caller's promise.
+        unsafe { job.fetch_late(from, len, &mut self.random) };
         let change = Change { at, len, payload: job.payload() };
         let lies = self.random.permille(self.config.faults.stable_lie_permille);
         self.content.apply(&change, stability == Stability::Stable && !lies);
@@ -302,7 +334,7 @@ impl Disk {
         let within = |at: u64, len: u64| len.min(self.config.size.saturating_sub(at));
         let change = match op {
             Op::Write { at, .. } => {
-                let len = within(at.0, job.data.as_ref().map_or(0, |data| data.len() as u64));
+                let len = within(at.0, job.data_len());
                 Change { at: at.0, len, payload: job.payload() }
             }
             Op::Zero { at, len, may_release: false, .. } => Change { at: at.0, len: *len, payload: Payload::Zeroes },

@@ -6,7 +6,7 @@ use policy::unit::ByteRange;
 use super::random::Random;
 use crate::{Errno, Op};
 
-/// Kinds of disk operations, as faults know them.
+/// Kinds of operations on disks and in trees, as faults know them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpClass {
     /// [`Op::Read`].
@@ -21,10 +21,14 @@ pub enum OpClass {
     Discard,
     /// [`Op::Seek`].
     Seek,
+    /// [`Op::Tree`], syncs apart.
+    Call,
+    /// [`Op::Tree`] with a sync.
+    Sync,
 }
 
 impl OpClass {
-    /// The class of `op`; none for those on connections.
+    /// The class of `op`; none for those that are not on files.
     pub(super) fn of(op: &Op) -> Option<Self> {
         match op {
             Op::Read { .. } => Some(OpClass::Read),
@@ -88,8 +92,8 @@ impl DiskFaults {
         match class {
             OpClass::Read => self.read_error_permille,
             OpClass::Write | OpClass::Zero | OpClass::Discard => self.write_error_permille,
-            OpClass::Flush => self.flush_error_permille,
-            OpClass::Seek => 0,
+            OpClass::Flush | OpClass::Sync => self.flush_error_permille,
+            OpClass::Seek | OpClass::Call => 0,
         }
     }
 }

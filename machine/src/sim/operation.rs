@@ -3,6 +3,7 @@
 use slab::Slab;
 
 use super::disk::DiskJob;
+use super::tree::TreeJob;
 use crate::{Errno, Op, Token};
 
 /// Names an operation. The serial number tells it from a later one in the same place.
@@ -21,6 +22,7 @@ pub(super) struct Operation {
     pub(super) op: Op,
     pub(super) state: OpState,
     pub(super) job: DiskJob,
+    pub(super) tree_job: TreeJob,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +45,8 @@ impl Operations {
     pub(super) fn insert(&mut self, processor: usize, token: Token, op: Op) -> OpRef {
         self.serial += 1;
         let serial = self.serial;
-        let (state, job) = (OpState::Started, DiskJob::default());
-        let key = self.slab.insert(Operation { serial, processor, token, op, state, job });
+        let (state, job, tree_job) = (OpState::Started, DiskJob::default(), TreeJob::default());
+        let key = self.slab.insert(Operation { serial, processor, token, op, state, job, tree_job });
         OpRef { key, serial }
     }
 

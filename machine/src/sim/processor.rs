@@ -11,9 +11,7 @@ use policy::unit::{Instant, ProcessorId};
 use super::operation::{OpRef, OpState};
 use super::world::{HostId, Inner, World};
 use crate::tree::Time;
-use crate::{
-    Completion, Connection, Doorbell, Errno, Machine, Op, Park, Region, RegionId, SEGMENTS_MAX, Segment, Token,
-};
+use crate::{Completion, Connection, Doorbell, Machine, Op, Park, Region, RegionId, SEGMENTS_MAX, Segment, Token};
 
 /// What the world knows of one processor.
 pub(super) struct Proc {
@@ -221,11 +219,11 @@ impl Inner {
         operation.state = OpState::UnderWay;
         match operation.op {
             Op::Populate { .. } => self.complete(of, Ok(0)),
-            Op::Tree(_) => self.complete(of, Err(Errno(libc::ENOSYS))),
+            Op::Tree(_) => self.submit_tree_call(of),
             Op::Accept { listener } => self.submit_accept(of, listener),
             Op::Receive { connection, .. } => self.submit_receive(of, connection),
             Op::Send { connection, .. } => self.submit_send(of, connection),
-            _ => self.submit_disk_op(of),
+            _ => self.submit_file_op(of),
         }
     }
 

@@ -11,16 +11,18 @@ use super::disk::{Disk, DiskCounters};
 use super::faults::{DiskFaults, OpClass};
 use super::operation::{OpRef, OpState, Operation};
 use super::random::Random;
+use super::tree::OpenInode;
 use super::world::{DiskId, Happening, HostId, Inner, World};
 use crate::{Errno, File, FileFacts, Op, OpenFile};
 
 /// Stream numbers of the random numbers of disks start here.
 const DISK_STREAMS: u64 = 1 << 32;
 
-#[derive(Clone, Copy, Debug)]
-pub(super) struct FileEntry {
-    disk: DiskId,
-    writable: bool,
+/// What an open file is.
+#[derive(Debug)]
+pub(super) enum FileEntry {
+    Disk { disk: DiskId, writable: bool },
+    Node(OpenInode),
 }
 
 impl World {
@@ -40,7 +42,7 @@ impl World {
     pub fn open(&self, disk: DiskId, writable: bool) -> OpenFile {
         let mut inner = self.0.borrow_mut();
         let file = File(inner.files.len() as u32);
-        inner.files.push(FileEntry { disk, writable });
+        inner.files.push(FileEntry::Disk { disk, writable });
         let config = &inner.disks[usize::from(disk.0)].config;
         let facts = FileFacts {
             size: config.size,
@@ -128,7 +130,7 @@ impl World {
 }
 
 /// The file that an operation is on.
-fn file_of(op: &Op) -> Option<File> {
+pub(super) fn file_of(op: &Op) -> Option<File> {
     match *op {
         Op::Read { file, .. }
         | Op::Write { file, .. }
@@ -142,17 +144,34 @@ fn file_of(op: &Op) -> Option<File> {
 
 /// Which of `disks` an operation of a processor of `host` goes to, if it may.
 fn disk_of(files: &[FileEntry], disks: &[Disk], host: HostId, op: &Op) -> Result<usize, Errno> {
-    let entry = file_of(op).and_then(|file| files.get(file.0 as usize)).ok_or(Errno(libc::EBADF))?;
-    let disk = usize::from(entry.disk.0);
+    let entry = file_of(op).and_then(|file| files.get(file.0 as usize));
+    let Some(FileEntry::Disk { disk, writable }) = entry else {
+        return Err(Errno(libc::EBADF));
+    };
+    let disk = usize::from(disk.0);
     let changes = matches!(op, Op::Write { .. } | Op::Zero { .. } | Op::Discard { .. });
-    if disks[disk].host != host || (changes && !entry.writable) {
+    if disks[disk].host != host || (changes && !writable) {
         return Err(Errno(libc::EBADF));
     }
     Ok(disk)
 }
 
 impl Inner {
-    pub(super) fn submit_disk_op(&mut self, of: OpRef) {
+    pub(super) fn submit_file_op(&mut self, of: OpRef) {
+        match self.is_in_tree(of) {
+            true => self.submit_tree_file_op(of),
+            false => self.submit_disk_op(of),
+        }
+    }
+
+    pub(super) fn finish_file_op(&mut self, of: OpRef) {
+        match self.is_in_tree(of) {
+            true => self.finish_tree_file_op(of),
+            false => self.finish_disk_op(of),
+        }
+    }
+
+    fn submit_disk_op(&mut self, of: OpRef) {
         let Inner { operations, processors, disks, files, now, .. } = self;
         let Some(operation) = operations.get_mut(of) else {
             return;
@@ -164,12 +183,12 @@ impl Inner {
             unsafe { disks[disk].start(*now, &operation.op, &mut operation.job) }
         });
         match ends {
-            Ok(at) => self.schedule(at, Happening::DiskDone(of)),
+            Ok(at) => self.schedule(at, Happening::FileOpDone(of)),
             Err(errno) => self.complete(of, Err(errno)),
         }
     }
 
-    pub(super) fn finish_disk_op(&mut self, of: OpRef) {
+    fn finish_disk_op(&mut self, of: OpRef) {
         let Inner { operations, processors, disks, files, .. } = self;
         let Some(operation) = operations.get_mut(of) else {
             return;

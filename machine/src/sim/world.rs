@@ -16,6 +16,7 @@ use super::operation::{OpRef, OpState, Operations};
 use super::processor::{Proc, SimMachine};
 use super::random::{Random, scatter};
 use super::storage::FileEntry;
+use super::tree::SimTree;
 use crate::{Errno, Machine};
 
 /// Turns that processors may take without any time passing. A kernel that needs more spins for something that only
@@ -29,6 +30,10 @@ pub struct HostId(pub u16);
 /// A simulated disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DiskId(pub u16);
+
+/// A simulated directory tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TreeId(pub u16);
 
 /// What [`World::step`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +58,7 @@ pub(super) struct Inner {
     pub(super) alive: Vec<usize>,
     pub(super) hosts: Vec<Host>,
     pub(super) disks: Vec<Disk>,
+    pub(super) trees: Vec<SimTree>,
     pub(super) files: Vec<FileEntry>,
     pub(super) network: Network,
     events: BinaryHeap<Reverse<Event>>,
@@ -79,7 +85,8 @@ struct Event {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Happening {
-    DiskDone(OpRef),
+    FileOpDone(OpRef),
+    TreeCallDone(OpRef),
     Arrive { endpoint: u32, bytes: u32 },
     End { endpoint: u32, reset: bool },
 }
@@ -95,6 +102,7 @@ impl World {
             alive: Vec::new(),
             hosts: Vec::new(),
             disks: Vec::new(),
+            trees: Vec::new(),
             files: Vec::new(),
             network: Network::new(Random::new(seed, 1)),
             events: BinaryHeap::new(),
@@ -230,7 +238,8 @@ impl Inner {
             self.mix(event.serial);
             self.note(|| format!("{:?}", event.happening));
             match event.happening {
-                Happening::DiskDone(of) => self.finish_disk_op(of),
+                Happening::FileOpDone(of) => self.finish_file_op(of),
+                Happening::TreeCallDone(of) => self.finish_tree_call(of),
                 Happening::Arrive { endpoint, bytes } => self.arrive(endpoint, bytes),
                 Happening::End { endpoint, reset } => self.end(endpoint, reset),
             }
@@ -316,6 +325,9 @@ impl Inner {
         }
         for (i, disk) in self.disks.iter().enumerate() {
             text += &format!("\ndisk {i} of host {}: {:?}", disk.host.0, disk.config);
+        }
+        for (i, tree) in self.trees.iter().enumerate() {
+            text += &format!("\ntree {i} of host {}: {:?}", tree.host.0, tree.config);
         }
         text + &format!("\nnetwork: {:?}", self.network.config)
     }

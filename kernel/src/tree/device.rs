@@ -4,21 +4,28 @@
 //! never longer than what was written: after a crash there is no tail of zeroes. The host keeps both views the same.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{OnceLock, Weak};
 
 use machine::tree::OpenNode;
 use machine::{Errno, File, Op};
 use policy::unit::{BLOCK_BYTES, ByteRange, Stability};
 
-use super::{Device, DeviceFacts, Work};
+use super::vnode::Vnode;
+use crate::device::{Device, DeviceFacts, Work};
 use crate::frame::{FRAME_BYTES, Frames, segments};
 use crate::operation::Hold;
 use crate::processor::Processor;
 use crate::request::{Action, Request};
 use crate::wait::WaitList;
 
+/// What a read is told when somebody else changed the file meanwhile: what the cache has is old.
+pub(super) const CHANGED: Errno = Errno(libc::EAGAIN);
+
 /// A file that grows.
-pub struct GrowingFile {
+pub(super) struct GrowingFile {
     open: OpenNode,
+    /// Who knows whether somebody else changed the file.
+    file: OnceLock<Weak<Vnode>>,
     /// Its size on the host, as far as we changed it.
     size: AtomicU64,
     /// Somebody makes it longer. The host does that one after the other anyway, and in the order of their offsets no
@@ -29,9 +36,20 @@ pub struct GrowingFile {
 
 impl GrowingFile {
     /// The device in an open file.
-    pub fn new(open: OpenNode) -> Self {
+    pub(super) fn new(open: OpenNode) -> Self {
         let size = AtomicU64::new(open.direct.facts.size);
-        GrowingFile { open, size, is_growing: AtomicBool::new(false), grown: WaitList::default() }
+        GrowingFile {
+            open,
+            file: OnceLock::new(),
+            size,
+            is_growing: AtomicBool::new(false),
+            grown: WaitList::default(),
+        }
+    }
+
+    /// The file whose content this is.
+    pub(super) fn belongs_to(&self, file: Weak<Vnode>) {
+        let _ = self.file.set(file);
     }
 
     async fn read(&self, cpu: &Processor, range: ByteRange, frames: Frames) -> Result<(), Errno> {
@@ -47,7 +65,11 @@ impl GrowingFile {
             // SAFETY: the frames are being filled by this transfer; nobody else touches them.
             unsafe { segment.ptr.write_bytes(0, segment.len as usize) };
         }
-        Ok(())
+        // Beside older blocks in the cache, content that somebody else wrote since would be a file that never was.
+        match self.file.get().and_then(Weak::upgrade) {
+            Some(file) if file.was_changed(cpu).await? => Err(CHANGED),
+            _ => Ok(()),
+        }
     }
 
     async fn write(
@@ -102,7 +124,7 @@ impl GrowingFile {
     }
 
     /// The host gave the file another size.
-    pub(crate) fn set_size(&self, size: u64) {
+    pub(super) fn set_size(&self, size: u64) {
         self.size.store(size, Ordering::Release);
     }
 }
