@@ -97,7 +97,7 @@ async fn perform_once(call: Call, procedure: NFS_PROGRAM) -> Results {
         ClientAddress::Ip(address) => Some(address.ip().to_canonical()),
         ClientAddress::Unix => None,
     };
-    let key = RequestKey::new(client, call.xid, call.procedure, &call.arguments);
+    let key = RequestKey::new(client, &call.credentials, call.xid, call.procedure, &call.arguments);
     let request = match server.replay().begin(key, cpu.now()) {
         Known::New(request) => request,
         Known::InProgress => return Results::Silence,

@@ -28,7 +28,8 @@ fn what_was_made_is_found_as_what_it_is() {
     }
     let link = user.lookup(&root, "link").expect("there");
     let args = READLINK3args { symlink: link };
-    let read: READLINK3resok<'static> = user.call::<_, READLINK3resfail>(NFS_PROGRAM::NFSPROC3_READLINK, &args).expect("a link");
+    let read: READLINK3resok<'static> =
+        user.call::<_, READLINK3resfail>(NFS_PROGRAM::NFSPROC3_READLINK, &args).expect("a link");
     assert_eq!(&read.data.0[..], b"dir/file");
     let args = READLINK3args { symlink: user.lookup(&root, "file").expect("there") };
     let file = user.call::<READLINK3resok<'static>, READLINK3resfail>(NFS_PROGRAM::NFSPROC3_READLINK, &args);
@@ -38,10 +39,12 @@ fn what_was_made_is_found_as_what_it_is() {
 #[test]
 fn only_root_makes_devices() {
     let scene = Scene::new(0);
-    let device = || mknoddata3::NF3CHR(devicedata3 {
-        dev_attributes: with_mode(0o600),
-        spec: specdata3 { specdata1: 1, specdata2: 3 },
-    });
+    let device = || {
+        mknoddata3::NF3CHR(devicedata3 {
+            dev_attributes: with_mode(0o600),
+            spec: specdata3 { specdata1: 1, specdata2: 3 },
+        })
+    };
     let user = scene.user(1000);
     assert_eq!(user.mknod(&user.root(), "null", device()).map(drop), Err(nfsstat3::NFS3ERR_PERM));
     let squash = crate::export::Squash { squashed: crate::export::Squashed::Nobody, ..Default::default() };
@@ -233,7 +236,7 @@ fn every_change_of_names_survives_a_power_cut() {
 fn a_change_that_did_not_become_durable_is_no_success() {
     let scene = Scene::new(0);
     let user = scene.user(1000);
-    scene.world.fail_next_in_tree(scene.trees[0], OpClass::Flush, 1, machine::Errno::IO);
+    scene.world.fail_next_in_tree(scene.trees[0], OpClass::Sync, 1, machine::Errno::IO);
     assert_eq!(user.create(&user.root(), "file", 0o600).map(drop), Err(nfsstat3::NFS3ERR_IO));
 }
 

@@ -8,8 +8,9 @@ use crate::call::Program;
 
 const REMOVE: u32 = NFS_PROGRAM::NFSPROC3_REMOVE as u32;
 
-fn again(user: &Client<'_>) {
-    user.xid.set(user.xid.get() - 1);
+/// The next call has the number of the one before the last `since` calls.
+fn again(user: &Client<'_>, since: u32) {
+    user.scene.xid.set(user.scene.xid.get() - 1 - since);
 }
 
 fn ok(came: &Came) -> bool {
@@ -27,11 +28,10 @@ fn a_request_that_is_sent_again_is_answered_again() {
     assert!(ok(&first));
     // Somebody made it again meanwhile: it is another file.
     let other = user.create(&root, "file", 0o600).expect("made");
-    user.xid.set(user.xid.get() - 1);
-    again(&user);
+    again(&user, 1);
     assert_eq!(user.call_raw(Program::Nfs, REMOVE, arguments.clone()), first);
     assert_eq!(user.lookup(&root, "file"), Ok(other));
-    user.xid.set(1000);
+    user.scene.xid.set(1000);
     assert!(ok(&user.call_raw(Program::Nfs, REMOVE, arguments)));
     assert_eq!(user.lookup(&root, "file").map(drop), Err(nfsstat3::NFS3ERR_NOENT));
 }
@@ -46,7 +46,7 @@ fn a_request_that_comes_twice_at_the_same_time_is_done_once() {
         let arguments = bytes(&RENAME3args { from: place(&root, "from"), to: place(&root, "to") });
         let rename = || {
             let call = user.prepare(Program::Nfs, NFS_PROGRAM::NFSPROC3_RENAME as u32, arguments.clone());
-            again(&user);
+            again(&user, 0);
             call
         };
         let came = together(&scene, vec![rename(), rename(), rename()]);
@@ -65,6 +65,6 @@ fn what_does_no_harm_twice_is_done_twice() {
     let getattr = || user.call_raw(Program::Nfs, NFS_PROGRAM::NFSPROC3_GETATTR as u32, arguments.clone());
     let first = getattr();
     user.create(&user.root(), "file", 0o600).expect("made");
-    user.xid.set(1);
+    again(&user, 1);
     assert_ne!(getattr(), first);
 }

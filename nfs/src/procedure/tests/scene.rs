@@ -27,6 +27,8 @@ pub(super) struct Scene {
     pub(super) server: Arc<Server>,
     /// The simulated trees of the exports.
     pub(super) trees: [TreeId; 2],
+    /// The number of the next call.
+    pub(super) xid: Cell<u32>,
 }
 
 impl Scene {
@@ -42,7 +44,7 @@ impl Scene {
         let host = boot(&world, id);
         let server = serve(&world, &host, trees, config);
         // Everybody may make something in the root directories.
-        let scene = Scene { world, host, server, trees };
+        let scene = Scene { world, host, server, trees, xid: Cell::new(1) };
         for tree in trees {
             scene.chmod_root(tree);
         }
@@ -67,13 +69,13 @@ impl Scene {
 
     /// The power fails and comes back. What was not durable may be gone.
     pub(super) fn power_cut(self) -> Scene {
-        let Scene { world, host, trees, .. } = self;
+        let Scene { world, host, trees, xid, .. } = self;
         let id = host.id;
         world.power_cut(id);
         host.die();
         let host = boot(&world, id);
         let server = serve(&world, &host, trees, ExportConfig::default());
-        Scene { world, host, server, trees }
+        Scene { world, host, server, trees, xid }
     }
 
     /// A client that acts as this user.
@@ -84,7 +86,7 @@ impl Scene {
 
     pub(super) fn client(&self, address: &str, credentials: Credentials) -> Client<'_> {
         let address = ClientAddress::Ip((address.parse::<std::net::IpAddr>().expect("an address"), 1000).into());
-        Client { scene: self, address, credentials, xid: Cell::new(1) }
+        Client { scene: self, address, credentials }
     }
 }
 
@@ -125,14 +127,18 @@ pub(super) struct Client<'s> {
     pub(super) scene: &'s Scene,
     address: ClientAddress,
     credentials: Credentials,
-    pub(super) xid: Cell<u32>,
 }
 
 impl Client<'_> {
     /// A call to make, numbered anew.
-    pub(super) fn prepare(&self, program: Program, procedure: u32, arguments: Vec<u8>) -> impl Fn(Processor) -> Call + use<> {
+    pub(super) fn prepare(
+        &self,
+        program: Program,
+        procedure: u32,
+        arguments: Vec<u8>,
+    ) -> impl Fn(Processor) -> Call + use<> {
         let (server, client, credentials) = (Arc::clone(&self.scene.server), self.address, self.credentials.clone());
-        let xid = self.xid.replace(self.xid.get() + 1);
+        let xid = self.scene.xid.replace(self.scene.xid.get() + 1);
         move |cpu| Call {
             cpu,
             server: Arc::clone(&server),
@@ -162,7 +168,13 @@ impl Client<'_> {
     }
 
     /// Writes `data` with any other arguments.
-    pub(super) fn write_with(&self, file: &nfs_fh3, count: u32, stable: stable_how, data: &Data<'_>) -> Result<WRITE3resok, nfsstat3> {
+    pub(super) fn write_with(
+        &self,
+        file: &nfs_fh3,
+        count: u32,
+        stable: stable_how,
+        data: &Data<'_>,
+    ) -> Result<WRITE3resok, nfsstat3> {
         let mut arguments = bytes(file);
         arguments.extend(bytes(&data.offset).into_iter().chain(bytes(&count)).chain(bytes(&stable)));
         let call = self.prepare(Program::Nfs, NFS_PROGRAM::NFSPROC3_WRITE as u32, arguments);
@@ -175,7 +187,13 @@ impl Client<'_> {
         decode::<WRITE3resok, WRITE3resfail>(came)
     }
 
-    pub(super) fn write(&self, file: &nfs_fh3, offset: u64, bytes: &[u8], stable: stable_how) -> Result<WRITE3resok, nfsstat3> {
+    pub(super) fn write(
+        &self,
+        file: &nfs_fh3,
+        offset: u64,
+        bytes: &[u8],
+        stable: stable_how,
+    ) -> Result<WRITE3resok, nfsstat3> {
         self.write_with(file, bytes.len() as u32, stable, &Data { offset, bytes })
     }
 
@@ -194,11 +212,17 @@ impl Client<'_> {
 
     pub(super) fn getattr(&self, object: &nfs_fh3) -> Result<fattr3, nfsstat3> {
         let args = GETATTR3args { object: object.clone() };
-        let attributes = self.call::<GETATTR3resok, nfs3_types::xdr_codec::Void>(NFS_PROGRAM::NFSPROC3_GETATTR, &args)?;
+        let attributes =
+            self.call::<GETATTR3resok, nfs3_types::xdr_codec::Void>(NFS_PROGRAM::NFSPROC3_GETATTR, &args)?;
         Ok(attributes.obj_attributes)
     }
 
-    pub(super) fn setattr(&self, object: &nfs_fh3, new_attributes: sattr3, guard: Option<nfstime3>) -> Result<(), nfsstat3> {
+    pub(super) fn setattr(
+        &self,
+        object: &nfs_fh3,
+        new_attributes: sattr3,
+        guard: Option<nfstime3>,
+    ) -> Result<(), nfsstat3> {
         let guard = guard.map_or(Nfs3Option::None, Nfs3Option::Some);
         let args = SETATTR3args { object: object.clone(), new_attributes, guard };
         self.call::<SETATTR3resok, SETATTR3resfail>(NFS_PROGRAM::NFSPROC3_SETATTR, &args).map(drop)
