@@ -5,17 +5,31 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use kernel::device::{Faults, MechanicalModel};
+use nfs::{IpNet, Squashed};
 
-use super::export::{Kind, SECTOR_BYTES, StableWrites};
-use super::given::{Refusal, show_bytes, show_duration};
-use super::key::{Entry, Key, apply};
+use super::directory::Directory;
+use super::export::{Disk, Export, Kind, StableWrites};
+use super::export_keys::EXPORT_KEYS;
+use super::key::{Entry, apply};
 use super::problem::{Place, Problem};
 
-/// NBD protocol, "Values": strings are at most 4096 bytes.
-const TEXT_BYTES_MAX: usize = 4096;
+/// Keys that only disks have.
+const OF_DISKS: &[&str] = &[
+    "description",
+    "size",
+    "block_size",
+    "stable_writes",
+    "latency",
+    "model",
+    "delay",
+    "faults.read_permille",
+    "faults.write_permille",
+    "faults.flush_permille",
+    "faults.seed",
+];
 
-/// Far below the end of `off_t`, so that no sum of offset and length wraps. 4 EiB.
-const SIZE_MAX: u64 = 1 << 62;
+/// Keys that only directories have.
+const OF_DIRECTORIES: &[&str] = &["mount", "clients", "squash", "anonymous_uid", "anonymous_gid"];
 
 /// What was written of one export.
 #[derive(Clone, Debug, Default)]
@@ -46,6 +60,16 @@ pub struct Draft {
     pub delay: Option<Duration>,
     /// `faults.*`.
     pub faults: Faults,
+    /// `mount`.
+    pub mount: Option<String>,
+    /// `clients`.
+    pub clients: Option<Vec<IpNet>>,
+    /// `squash`.
+    pub squash: Option<Squashed>,
+    /// `anonymous_uid`.
+    pub anonymous_uid: Option<u32>,
+    /// `anonymous_gid`.
+    pub anonymous_gid: Option<u32>,
     /// Where the export begins.
     pub place: Place,
     /// Was one of its keys not allowed?
@@ -91,224 +115,50 @@ impl Draft {
 
     /// Finds keys that mean nothing for `kind`.
     pub fn refuse_what_does_not_belong(&self, kind: Kind) -> Result<(), Problem> {
-        let in_memory_only = kind == Kind::Ram;
+        let others = match kind {
+            Kind::Disk(_) => OF_DIRECTORIES,
+            Kind::Directory => OF_DISKS,
+        };
+        if let Some(key) = others.iter().find(|key| self.places.contains_key(**key)) {
+            return Err(self.stray(key, kind));
+        }
+        match kind {
+            Kind::Disk(disk) => self.refuse_what_no_such_disk_has(disk),
+            Kind::Directory => Ok(()),
+        }
+    }
+
+    fn refuse_what_no_such_disk_has(&self, disk: Disk) -> Result<(), Problem> {
+        let in_memory_only = disk == Disk::Ram;
         let stray = [
             ("path", self.path.is_some() && in_memory_only),
-            ("create", self.create.is_some() && (self.path.is_none() || matches!(kind, Kind::Ram | Kind::Block))),
-            ("size", self.size.is_some() && kind == Kind::Block),
-            ("latency", self.latency.is_some() && kind != Kind::TestDevice),
-            ("model", self.model.is_some() && kind != Kind::Mechanical),
+            ("create", self.create.is_some() && (self.path.is_none() || matches!(disk, Disk::Ram | Disk::Block))),
+            ("size", self.size.is_some() && disk == Disk::Block),
+            ("latency", self.latency.is_some() && disk != Disk::TestDevice),
+            ("model", self.model.is_some() && disk != Disk::Mechanical),
         ];
         match stray.into_iter().find(|(_, is_stray)| *is_stray) {
-            Some(("create", _)) if self.path.is_none() && kind != Kind::Ram => {
+            Some(("create", _)) if self.path.is_none() && disk != Disk::Ram => {
                 Err(self.missing("path").allowed("with create, the path of the file to make"))
             }
-            Some((key, _)) => Err(self.problem(key, format!("does not go with kind = {:?}", kind.name()))),
+            Some((key, _)) => Err(self.stray(key, Kind::Disk(disk))),
             None => Ok(()),
         }
     }
-}
 
-fn short(text: &str) -> Result<String, Refusal> {
-    if text.len() > TEXT_BYTES_MAX {
-        return Err(Refusal::Because(format!("is {} bytes long, more than {TEXT_BYTES_MAX}", text.len())));
+    fn stray(&self, key: &str, kind: Kind) -> Problem {
+        self.problem(key, format!("does not go with kind = {:?}", kind.name()))
     }
-    if text.contains('\0') {
-        return Err(Refusal::Because("holds a zero byte".into()));
-    }
-    Ok(text.to_owned())
-}
-
-macro_rules! permille {
-    ($name:literal, $field:ident, $about:literal) => {
-        Key {
-            name: $name,
-            allowed: "a number from 0 to 1000",
-            about: $about,
-            paper: "",
-            set: |draft, given| {
-                draft.faults.$field = given.number(0..=1000)? as u16;
-                Ok(())
-            },
-            show: |draft| Some(draft.faults.$field).filter(|n| *n > 0).map(|n| n.to_string()),
-        }
-    };
-}
-
-/// The keys of an export.
-pub static EXPORT_KEYS: &[Key<Draft>] = &[
-    Key {
-        name: "name",
-        allowed: "a text of 1 to 4096 bytes",
-        about: "The name that clients ask for; required. The first export also answers to the empty name",
-        paper: "",
-        set: |draft, given| {
-            draft.name = Some(short(given.filled_text()?)?);
-            Ok(())
-        },
-        show: |draft| draft.name.as_ref().map(|name| quoted(name)),
-    },
-    Key {
-        name: "description",
-        allowed: "a text of at most 4096 bytes",
-        about: "A line for people, shown by nbdinfo",
-        paper: "",
-        set: |draft, given| {
-            draft.description = Some(short(given.text()?)?);
-            Ok(())
-        },
-        show: |draft| draft.description.as_ref().map(|text| quoted(text)),
-    },
-    Key {
-        name: "kind",
-        allowed: "\"file\", \"block\", \"ram\", \"testdev\", \"mechanical\"",
-        about: "What it is: an image file, a block device, memory, the papers' device of fixed latency, \
-                or a modelled disk in real time; required",
-        paper: "",
-        set: |draft, given| {
-            draft.kind = Some(Kind::named(given.text()?).ok_or(Refusal::NotAllowed)?);
-            Ok(())
-        },
-        show: |draft| draft.kind.map(|kind| quoted(kind.name())),
-    },
-    Key {
-        name: "path",
-        allowed: "a path",
-        about: "The file or device; testdev and mechanical keep their bytes in memory without it",
-        paper: "",
-        set: |draft, given| {
-            draft.path = Some(given.filled_text()?.into());
-            Ok(())
-        },
-        show: |draft| draft.path.as_ref().map(|path| quoted(&path.to_string_lossy())),
-    },
-    Key {
-        name: "size",
-        allowed: "a size such as \"1GiB\" that is a multiple of 512",
-        about: "The size; for a file that exists it must be its size, and may be left out",
-        paper: "",
-        set: |draft, given| {
-            let size = given.bytes(SECTOR_BYTES..=SIZE_MAX)?;
-            if !size.is_multiple_of(SECTOR_BYTES) {
-                return Err(Refusal::Because("is no multiple of 512".into()));
-            }
-            draft.size = Some(size);
-            Ok(())
-        },
-        show: |draft| draft.size.map(|size| quoted(&show_bytes(size))),
-    },
-    Key {
-        name: "read_only",
-        allowed: "true, false",
-        about: "Refuse changes (default false)",
-        paper: "",
-        set: |draft, given| {
-            draft.read_only = Some(given.boolean()?);
-            Ok(())
-        },
-        show: |draft| draft.read_only.map(|value| value.to_string()),
-    },
-    Key {
-        name: "block_size",
-        allowed: "1, 512, 4096",
-        about: "The smallest unit that clients may transfer, in bytes (default 1: any)",
-        paper: "",
-        set: |draft, given| {
-            draft.block_size = Some(match given.bytes(0..=u64::MAX)? {
-                1 => 1,
-                512 => 512,
-                4096 => 4096,
-                _ => return Err(Refusal::NotAllowed),
-            });
-            Ok(())
-        },
-        show: |draft| draft.block_size.map(|bytes| bytes.to_string()),
-    },
-    Key {
-        name: "create",
-        allowed: "true, false",
-        about: "Make the file, sparse and of `size`, when it does not exist (default false)",
-        paper: "",
-        set: |draft, given| {
-            draft.create = Some(given.boolean()?);
-            Ok(())
-        },
-        show: |draft| draft.create.map(|value| value.to_string()),
-    },
-    Key {
-        name: "stable_writes",
-        allowed: "\"auto\", \"flush\", \"fua\"",
-        about: "How writes that must be durable become so: by a write and a flush, by forced unit access, or whichever \
-                was found to be cheaper at the start (default auto)",
-        paper: "",
-        set: |draft, given| {
-            draft.stable_writes = Some(StableWrites::named(given.text()?).ok_or(Refusal::NotAllowed)?);
-            Ok(())
-        },
-        show: |draft| draft.stable_writes.map(|way| quoted(way.name())),
-    },
-    Key {
-        name: "latency",
-        allowed: "a time from 0s to 60s such as \"17ms\"",
-        about: "How long each operation of a testdev takes (default 17ms, as in the paper)",
-        paper: "",
-        set: |draft, given| {
-            draft.latency = Some(given.duration(Duration::ZERO..=Duration::from_secs(60))?);
-            Ok(())
-        },
-        show: |draft| draft.latency.map(|latency| quoted(&show_duration(latency))),
-    },
-    Key {
-        name: "model",
-        allowed: "\"scsi-1990\", \"mo-1990\"",
-        about: "Which disk a mechanical export models (default scsi-1990)",
-        paper: "",
-        set: |draft, given| {
-            draft.model = Some(MechanicalModel::named(given.text()?).ok_or(Refusal::NotAllowed)?);
-            Ok(())
-        },
-        show: |draft| draft.model.as_ref().map(|model| quoted(model.name)),
-    },
-    Key {
-        name: "delay",
-        allowed: "a time from 0s to 60s such as \"5ms\"",
-        about: "For tests: added to every operation of the medium",
-        paper: "",
-        set: |draft, given| {
-            draft.delay = Some(given.duration(Duration::ZERO..=Duration::from_secs(60))?);
-            Ok(())
-        },
-        show: |draft| draft.delay.map(|delay| quoted(&show_duration(delay))),
-    },
-    permille!("faults.read_permille", read_permille, "For tests: so many of 1000 reads of the medium fail"),
-    permille!("faults.write_permille", write_permille, "For tests: so many of 1000 writes of the medium fail"),
-    permille!("faults.flush_permille", flush_permille, "For tests: so many of 1000 flushes of the medium fail"),
-    Key {
-        name: "faults.seed",
-        allowed: "a number",
-        about: "For tests: which operations fail is decided by this",
-        paper: "",
-        set: |draft, given| {
-            draft.faults.seed = given.number(0..=i64::MAX as u64)?;
-            Ok(())
-        },
-        show: |draft| Some(draft.faults.seed).filter(|seed| *seed > 0).map(|seed| seed.to_string()),
-    },
-];
-
-/// A TOML string.
-fn quoted(text: &str) -> String {
-    toml::Value::String(text.to_owned()).to_string()
 }
 
 /// The draft that would make `export`, to be printed.
-impl From<&super::export::Export> for Draft {
-    fn from(export: &super::export::Export) -> Draft {
+impl From<&Export> for Draft {
+    fn from(export: &Export) -> Draft {
         use super::export::{Behaviour, Store};
         let mut draft = Draft {
             name: Some(export.name.clone()),
             description: Some(export.description.clone()).filter(|text| !text.is_empty()),
-            kind: Some(export.kind),
+            kind: Some(Kind::Disk(export.kind)),
             read_only: Some(export.read_only),
             block_size: Some(export.block_size),
             stable_writes: Some(export.stable_writes),
@@ -332,5 +182,24 @@ impl From<&super::export::Export> for Draft {
             Store::Ram { size } => draft.size = Some(*size),
         }
         draft
+    }
+}
+
+impl From<&Directory> for Draft {
+    fn from(directory: &Directory) -> Draft {
+        Draft {
+            name: Some(directory.name.clone()),
+            kind: Some(Kind::Directory),
+            path: Some(directory.path.clone()),
+            create: directory.create.then_some(true),
+            read_only: Some(directory.read_only),
+            mount: Some(directory.mount.clone()),
+            clients: Some(directory.clients.clone()).filter(|clients| !clients.is_empty()),
+            squash: Some(directory.squash.squashed),
+            anonymous_uid: Some(directory.squash.uid),
+            anonymous_gid: Some(directory.squash.gid),
+            place: directory.place.clone(),
+            ..Draft::default()
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Exports: what is served under a name, and on which medium it lies.
+//! Disks: what is served under a name over NBD, and on which medium it lies.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,6 +18,15 @@ const DEFAULT_DISK_BYTES: u64 = 1 << 30;
 /// What an export can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
+    /// A disk, served over NBD.
+    Disk(Disk),
+    /// A directory, served over NFS.
+    Directory,
+}
+
+/// What a disk can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disk {
     /// An image file.
     File,
     /// A block device.
@@ -32,12 +41,13 @@ pub enum Kind {
 
 impl Kind {
     /// Names, as written.
-    const NAMES: [(&'static str, Kind); 5] = [
-        ("file", Kind::File),
-        ("block", Kind::Block),
-        ("ram", Kind::Ram),
-        ("testdev", Kind::TestDevice),
-        ("mechanical", Kind::Mechanical),
+    const NAMES: [(&'static str, Kind); 6] = [
+        ("file", Kind::Disk(Disk::File)),
+        ("block", Kind::Disk(Disk::Block)),
+        ("ram", Kind::Disk(Disk::Ram)),
+        ("testdev", Kind::Disk(Disk::TestDevice)),
+        ("mechanical", Kind::Disk(Disk::Mechanical)),
+        ("directory", Kind::Directory),
     ];
 
     /// The kind of that name.
@@ -114,7 +124,7 @@ impl StableWrites {
     }
 }
 
-/// One export, complete.
+/// One disk, complete.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Export {
     /// The name that clients ask for.
@@ -122,7 +132,7 @@ pub struct Export {
     /// A line for people.
     pub description: String,
     /// What it is called in the configuration.
-    pub kind: Kind,
+    pub kind: Disk,
     /// Where the bytes are.
     pub store: Store,
     /// How the medium behaves.
@@ -147,7 +157,7 @@ impl Export {
         Export {
             name: "disk".into(),
             description: "Awase's default disk".into(),
-            kind: Kind::File,
+            kind: Disk::File,
             store: Store::File { path: data.join("disk.img"), size: Some(DEFAULT_DISK_BYTES), create: true },
             behaviour: Behaviour::Plain,
             read_only: false,
@@ -159,20 +169,15 @@ impl Export {
         }
     }
 
-    /// Makes an export of what was written about it.
+    /// Makes a disk of what was written about it.
     ///
     /// # Errors
     /// The first thing that is missing, impossible or at odds with the rest.
-    pub fn from_draft(draft: Draft) -> Result<Export, Problem> {
-        let missing = |key, allowed: &str| Problem::new(&draft.place, draft.key(key), "is missing").allowed(allowed);
-        let name = draft.name.clone().ok_or_else(|| missing("name", "the name that clients will ask for"))?;
-        let kind =
-            draft.kind.ok_or_else(|| missing("kind", "\"file\", \"block\", \"ram\", \"testdev\", \"mechanical\""))?;
-        draft.refuse_what_does_not_belong(kind)?;
+    pub fn from_draft(name: String, kind: Disk, draft: Draft) -> Result<Export, Problem> {
         let behaviour = match kind {
-            Kind::TestDevice => Behaviour::FixedLatency(draft.latency.unwrap_or(TESTDEV_LATENCY)),
-            Kind::Mechanical => Behaviour::Mechanical(draft.model.unwrap_or(MechanicalModel::ALL[0])),
-            Kind::File | Kind::Block | Kind::Ram => Behaviour::Plain,
+            Disk::TestDevice => Behaviour::FixedLatency(draft.latency.unwrap_or(TESTDEV_LATENCY)),
+            Disk::Mechanical => Behaviour::Mechanical(draft.model.unwrap_or(MechanicalModel::ALL[0])),
+            Disk::File | Disk::Block | Disk::Ram => Behaviour::Plain,
         };
         let read_only = draft.read_only.unwrap_or(false);
         let store = store(&draft, kind)?;
@@ -237,11 +242,11 @@ impl Export {
     }
 }
 
-fn store(draft: &Draft, kind: Kind) -> Result<Store, Problem> {
+fn store(draft: &Draft, kind: Disk) -> Result<Store, Problem> {
     match (kind, draft.path.clone()) {
-        (Kind::File, None) => Err(draft.missing("path").allowed("the path of an image file")),
-        (Kind::Block, None) => Err(draft.missing("path").allowed("the path of a block device")),
-        (Kind::Block, Some(path)) => Ok(Store::Block { path }),
+        (Disk::File, None) => Err(draft.missing("path").allowed("the path of an image file")),
+        (Disk::Block, None) => Err(draft.missing("path").allowed("the path of a block device")),
+        (Disk::Block, Some(path)) => Ok(Store::Block { path }),
         (_, Some(path)) => {
             let create = draft.create.unwrap_or(false);
             if create && draft.size.is_none() {
@@ -249,7 +254,7 @@ fn store(draft: &Draft, kind: Kind) -> Result<Store, Problem> {
             }
             Ok(Store::File { path, size: draft.size, create })
         }
-        (Kind::Ram | Kind::TestDevice | Kind::Mechanical, None) => {
+        (Disk::Ram | Disk::TestDevice | Disk::Mechanical, None) => {
             let size = draft.size.ok_or_else(|| draft.missing("size").allowed("a size such as \"1GiB\""))?;
             Ok(Store::Ram { size })
         }

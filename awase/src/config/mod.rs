@@ -1,8 +1,10 @@
 //! The configuration: defaults, then the file, then the flags; and everything that is wrong with them.
 
+mod directory;
 mod document;
 mod draft;
 mod export;
+mod export_keys;
 mod given;
 mod key;
 mod print;
@@ -14,8 +16,10 @@ use std::path::PathBuf;
 
 use kernel::Switches;
 
-pub use draft::{Draft, EXPORT_KEYS};
-pub use export::{Behaviour, Export, Kind, SECTOR_BYTES, StableWrites, Store};
+pub use directory::Directory;
+pub use draft::Draft;
+pub use export::{Behaviour, Disk, Export, Kind, SECTOR_BYTES, StableWrites, Store};
+pub use export_keys::EXPORT_KEYS;
 pub use given::{Given, parse_bytes, parse_duration, show_bytes, show_duration};
 pub use key::{Entry, Key};
 pub use print::{reference, switch_table, switches_help, toml};
@@ -30,8 +34,10 @@ pub struct Config {
     pub settings: Settings,
     /// The techniques that are on.
     pub switches: Switches,
-    /// What is served: at least one, with names of their own.
+    /// The disks that are served.
     pub exports: Vec<Export>,
+    /// The directories that are served. There is at least one of both, and all have names of their own.
+    pub directories: Vec<Directory>,
 }
 
 /// What flags say; they win over the file.
@@ -80,14 +86,26 @@ impl Config {
         let drafts = drafts(document, overrides, &mut problems);
         // What is left of a draft with a refused key would be blamed for missing it.
         let whole = drafts.into_iter().filter(|draft| !draft.was_refused);
-        let mut exports: Vec<Export> = whole.filter_map(|draft| problems.note(Export::from_draft(draft))).collect();
-        refuse_same_names(&exports, &mut problems);
-        refuse_same_files(&exports, &mut problems);
-        if exports.is_empty() {
-            let default = Export::default_disk(&settings.data, settings.place("data"));
-            exports.push(Export { read_only: overrides.read_only, ..default });
+        let described: Vec<Described> = whole.filter_map(|draft| problems.note(describe(draft))).collect();
+        refuse_same_names(&described, &mut problems);
+        let (mut exports, mut directories) = (Vec::new(), Vec::new());
+        for one in described {
+            match one {
+                Described::Disk(export) => exports.push(export),
+                Described::Directory(directory) => directories.push(directory),
+            }
         }
-        problems.or(Config { settings, switches, exports })
+        refuse_same_files(&exports, &mut problems);
+        refuse_same_mounts(&directories, &mut problems);
+        let read_only = overrides.read_only;
+        if exports.is_empty() && directories.is_empty() {
+            let place = settings.place("data");
+            exports.push(Export { read_only, ..Export::default_disk(&settings.data, place.clone()) });
+            if !settings.nfs_addresses().is_empty() {
+                directories.push(Directory { read_only, ..Directory::default_files(&settings.data, place) });
+            }
+        }
+        problems.or(Config { settings, switches, exports, directories })
     }
 }
 
@@ -164,11 +182,53 @@ fn take(draft: &mut Draft, entries: &[Entry], problems: &mut Problems) {
     }
 }
 
-fn refuse_same_names(exports: &[Export], problems: &mut Problems) {
+/// An export, complete.
+enum Described {
+    Disk(Export),
+    Directory(Directory),
+}
+
+impl Described {
+    fn name(&self) -> (&str, &Place) {
+        match self {
+            Described::Disk(export) => (&export.name, &export.place),
+            Described::Directory(directory) => (&directory.name, &directory.place),
+        }
+    }
+}
+
+/// Makes an export of what was written about it.
+fn describe(draft: Draft) -> Result<Described, Problem> {
+    let missing = |key, allowed: &str| Problem::new(&draft.place, draft.key(key), "is missing").allowed(allowed);
+    let name = draft.name.clone().ok_or_else(|| missing("name", "the name that clients will ask for"))?;
+    let kind = draft.kind.ok_or_else(|| {
+        missing("kind", "\"file\", \"block\", \"ram\", \"testdev\", \"mechanical\", \"directory\"")
+    })?;
+    draft.refuse_what_does_not_belong(kind)?;
+    match kind {
+        Kind::Disk(disk) => Export::from_draft(name, disk, draft).map(Described::Disk),
+        Kind::Directory => Directory::from_draft(name, draft).map(Described::Directory),
+    }
+}
+
+fn refuse_same_names(exports: &[Described], problems: &mut Problems) {
     for (index, export) in exports.iter().enumerate() {
-        if let Some(first) = exports[..index].iter().find(|first| first.name == export.name) {
-            let what = format!("is taken already by the export of {}", first.place);
-            problems.0.push(Problem::new(&export.place, export.key("name"), what).allowed("a name of its own"));
+        let (name, place) = export.name();
+        if let Some(first) = exports[..index].iter().find(|first| first.name().0 == name) {
+            let what = format!("is taken already by the export of {}", first.name().1);
+            let problem = Problem::new(place, format!("export {name:?} name"), what);
+            problems.0.push(problem.allowed("a name of its own"));
+        }
+    }
+}
+
+fn refuse_same_mounts(directories: &[Directory], problems: &mut Problems) {
+    for (index, directory) in directories.iter().enumerate() {
+        let is_same = |first: &&Directory| first.mount_names().eq(directory.mount_names());
+        if let Some(first) = directories[..index].iter().find(is_same) {
+            let what = format!("= {:?} leads to the export of {} already", directory.mount, first.place);
+            let problem = Problem::new(&directory.place, directory.key("mount"), what);
+            problems.0.push(problem.allowed("a path of its own"));
         }
     }
 }

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use kernel::Switches;
 
 use super::Config;
-use super::draft::{Draft, EXPORT_KEYS};
+use super::draft::Draft;
+use super::export_keys::EXPORT_KEYS;
 use super::key::Key;
 use super::settings::{SETTINGS, Settings};
 use super::switches::SWITCHES;
@@ -26,8 +27,8 @@ pub fn toml(config: &Config) -> String {
     for key in SWITCHES {
         line(&mut text, key, key.name, &config.switches);
     }
-    for export in &config.exports {
-        let draft = Draft::from(export);
+    let drafts = config.exports.iter().map(Draft::from).chain(config.directories.iter().map(Draft::from));
+    for draft in drafts {
         text += "\n[[export]]\n";
         for key in EXPORT_KEYS {
             if let Some(value) = (key.show)(&draft) {
@@ -81,7 +82,7 @@ pub fn reference() -> String {
              | key | default | allowed | meaning |\n|---|---|---|---|\n";
     rows(&mut text, SWITCHES, "switches.", &Switches::default());
     text += "\n## Exports\n\nA table `[[export]]` for each. Without any, a sparse disk image of 1 GiB is made in `data` \
-             and served as `disk`.\n\n| key | allowed | meaning |\n|---|---|---|\n";
+             and served as `disk`, and a directory `files` in `data` as `/files`.\n\n| key | allowed | meaning |\n|---|---|---|\n";
     for key in EXPORT_KEYS {
         text += &format!("| `{}` | {} | {} |\n", key.name, key.allowed, key.about);
     }

@@ -12,6 +12,12 @@ use super::problem::Place;
 /// The port that is registered for NBD.
 pub const NBD_PORT: u16 = 10809;
 
+/// The port that is registered for NFS: only root may take it.
+pub const NFS_PORT: u16 = 2049;
+
+/// The port on which NFS is served otherwise.
+pub const NFS_PORT_OF_USERS: u16 = 20490;
+
 /// More processors than this no host of ours has, and each costs memory.
 const PROCESSORS_MAX: u64 = 1024;
 
@@ -50,6 +56,8 @@ pub struct Limits {
     pub requests_a_connection: u32,
     /// Payload of the requests under way on one connection. Bytes.
     pub bytes_a_connection: u64,
+    /// Files of directories that are open at a time; `None`: as many as descriptors allow, within reason.
+    pub open_files: Option<u32>,
     /// A client that neither sends nor takes what it is in the middle of for so long is disconnected.
     pub stall_timeout: Duration,
     /// How long a server that was told to end waits for its clients' requests.
@@ -73,6 +81,10 @@ pub struct Settings {
     pub nbd: Vec<SocketAddr>,
     /// Unix sockets on which NBD is served; `None`: one in `data`.
     pub nbd_unix: Option<Vec<PathBuf>>,
+    /// Addresses on which NFS and MOUNT are served; `None`: one on loopback.
+    pub nfs: Option<Vec<SocketAddr>>,
+    /// Is rpcbind told where NFS is served?
+    pub rpcbind: bool,
     /// Bounds.
     pub limits: Limits,
     /// Where each key was given that was given at all.
@@ -89,10 +101,13 @@ impl Default for Settings {
             data: "awase-data".into(),
             nbd: vec![SocketAddr::new(IpAddr::from([127, 0, 0, 1]), NBD_PORT)],
             nbd_unix: None,
+            nfs: None,
+            rpcbind: false,
             limits: Limits {
                 connections: 256,
                 requests_a_connection: 128,
                 bytes_a_connection: 64 << 20,
+                open_files: None,
                 stall_timeout: Duration::from_secs(60),
                 drain_timeout: Duration::from_secs(30),
             },
@@ -110,6 +125,11 @@ impl Settings {
     /// The Unix sockets on which NBD is served.
     pub fn unix_sockets(&self) -> Vec<PathBuf> {
         self.nbd_unix.clone().unwrap_or_else(|| vec![self.data.join("nbd.sock")])
+    }
+
+    /// The addresses on which NFS is served.
+    pub fn nfs_addresses(&self) -> Vec<SocketAddr> {
+        self.nfs.clone().unwrap_or_else(|| vec![SocketAddr::new(IpAddr::from([127, 0, 0, 1]), nfs_port())])
     }
 }
 
@@ -164,7 +184,8 @@ pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "data",
         allowed: "a directory",
-        about: "Where the server keeps what it makes by itself: the default disk image and Unix socket",
+        about: "Where the server keeps what it makes by itself: the default disk image, directory and Unix socket, \
+                and the secret of NFS file handles",
         paper: "",
         set: |settings, given| {
             settings.data = given.filled_text()?.into();
@@ -178,7 +199,7 @@ pub static SETTINGS: &[Key<Settings>] = &[
         about: "Addresses on which NBD is served",
         paper: "",
         set: |settings, given| {
-            settings.nbd = given.texts()?.iter().map(|text| address(text)).collect::<Result<_, _>>()?;
+            settings.nbd = given.texts()?.iter().map(|text| address(text, NBD_PORT)).collect::<Result<_, _>>()?;
             Ok(())
         },
         show: |settings| Some(list(settings.nbd.iter().map(|address| format!("\"{address}\"")))),
@@ -193,6 +214,34 @@ pub static SETTINGS: &[Key<Settings>] = &[
             Ok(())
         },
         show: |settings| Some(list(settings.unix_sockets().iter().map(|path| format!("{path:?}")))),
+    },
+    Key {
+        name: "listen.nfs",
+        allowed: "\"auto\" (127.0.0.1:2049 for root, otherwise 127.0.0.1:20490), a list of addresses such as \
+                  \"[::]:2049\", or [] for none",
+        about: "Addresses on which NFS and MOUNT are served, when there are directories",
+        paper: "",
+        set: |settings, given| {
+            settings.nfs = unless_auto(given, |given| {
+                given.texts()?.iter().map(|text| address(text, nfs_port())).collect::<Result<_, _>>()
+            })?;
+            Ok(())
+        },
+        show: |settings| {
+            let addresses = |all: &Vec<SocketAddr>| list(all.iter().map(|address| format!("\"{address}\"")));
+            Some(settings.nfs.as_ref().map_or("\"auto\"".into(), addresses))
+        },
+    },
+    Key {
+        name: "listen.rpcbind",
+        allowed: "true, false",
+        about: "Tell this host's rpcbind the port of NFS, so that clients need not name it",
+        paper: "",
+        set: |settings, given| {
+            settings.rpcbind = given.boolean()?;
+            Ok(())
+        },
+        show: |settings| Some(settings.rpcbind.to_string()),
     },
     Key {
         name: "limits.connections",
@@ -228,6 +277,17 @@ pub static SETTINGS: &[Key<Settings>] = &[
         show: |settings| Some(format!("{:?}", show_bytes(settings.limits.bytes_a_connection))),
     },
     Key {
+        name: "limits.open_files",
+        allowed: "\"auto\" (65536, or what the host allows) or a number from 64 to 1048576",
+        about: "Files of directories that are kept open; the ones least used are closed beyond that",
+        paper: "",
+        set: |settings, given| {
+            settings.limits.open_files = unless_auto(given, |given| given.number(64..=1 << 20))?.map(|n| n as u32);
+            Ok(())
+        },
+        show: |settings| Some(settings.limits.open_files.map_or("\"auto\"".into(), |n| n.to_string())),
+    },
+    Key {
         name: "limits.stall_timeout",
         allowed: "a time from 1s to 60min such as \"60s\"",
         about: "A client that stops in the middle of a message for so long is disconnected",
@@ -255,9 +315,15 @@ fn unless_auto<T>(given: &Given, read: impl FnOnce(&Given) -> Result<T, Refusal>
     if *given == Given::Text("auto".into()) { Ok(None) } else { read(given).map(Some) }
 }
 
-/// An address with its port, or without: then the registered one.
-fn address(text: &str) -> Result<SocketAddr, Refusal> {
-    let bare = || text.parse().map(|ip: IpAddr| SocketAddr::new(ip, NBD_PORT));
+/// Where NFS is served when no port was given.
+fn nfs_port() -> u16 {
+    // SAFETY: geteuid takes nothing and cannot fail.
+    if unsafe { libc::geteuid() } == 0 { NFS_PORT } else { NFS_PORT_OF_USERS }
+}
+
+/// An address with its port, or without: then `port`.
+fn address(text: &str, port: u16) -> Result<SocketAddr, Refusal> {
+    let bare = || text.parse().map(|ip: IpAddr| SocketAddr::new(ip, port));
     text.parse().or_else(|_| bare()).map_err(|_| Refusal::Because(format!("holds {text:?}, which is no IP address")))
 }
 

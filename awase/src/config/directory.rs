@@ -1,0 +1,115 @@
+//! Directories: what is served over NFS, to whom, and as whom its clients act.
+
+use std::path::{Path, PathBuf};
+
+use nfs::{IpNet, NOBODY, Squash, Squashed};
+
+use super::draft::Draft;
+use super::problem::{Place, Problem};
+
+/// Longest path of the MOUNT protocol, in bytes (RFC 1813, 5.1.4: `MNTPATHLEN`).
+const MOUNT_BYTES_MAX: usize = 1024;
+
+/// Names of the rules, as written; those of exports(5).
+const SQUASH_NAMES: [(&str, Squashed); 3] =
+    [("root_squash", Squashed::Root), ("all_squash", Squashed::All), ("no_root_squash", Squashed::Nobody)];
+
+/// The rule of that name.
+pub fn squash_named(name: &str) -> Option<Squashed> {
+    SQUASH_NAMES.iter().find(|(known, _)| *known == name).map(|(_, squash)| *squash)
+}
+
+/// The name of a rule, as written.
+pub fn squash_name(squash: Squashed) -> &'static str {
+    SQUASH_NAMES.iter().find(|(_, known)| *known == squash).map_or("root_squash", |(name, _)| name)
+}
+
+/// Can clients mount by this path?
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_mount_path(path: &str) -> Result<(), &'static str> {
+    let has_dots = path.split('/').any(|part| part == "." || part == "..");
+    match path {
+        _ if !path.starts_with('/') => Err("does not begin with \"/\""),
+        _ if path.len() > MOUNT_BYTES_MAX => Err("is longer than 1024 bytes"),
+        _ if path.contains(char::is_control) => Err("holds a control character"),
+        _ if has_dots => Err("holds \".\" or \"..\""),
+        _ => Ok(()),
+    }
+}
+
+/// One directory, complete.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Directory {
+    /// Its name in messages and flags.
+    pub name: String,
+    /// Where it is.
+    pub path: PathBuf,
+    /// May it be made if it is missing?
+    pub create: bool,
+    /// The path by which clients mount it.
+    pub mount: String,
+    /// Refuse changes?
+    pub read_only: bool,
+    /// From where clients are served; empty: from everywhere.
+    pub clients: Vec<IpNet>,
+    /// As whom clients act.
+    pub squash: Squash,
+    /// Nobody asked for it: that this host cannot serve it is no reason not to start.
+    pub optional: bool,
+    /// Where it was configured.
+    pub place: Place,
+}
+
+impl Directory {
+    /// The directory that is served when no export is configured; `place` is where `data` was given.
+    pub fn default_files(data: &Path, place: Place) -> Directory {
+        Directory {
+            name: "files".into(),
+            path: data.join("files"),
+            create: true,
+            mount: "/files".into(),
+            read_only: false,
+            clients: Vec::new(),
+            squash: Squash::default(),
+            optional: true,
+            place,
+        }
+    }
+
+    /// Makes a directory of what was written about it.
+    ///
+    /// # Errors
+    /// The first thing that is missing, impossible or at odds with the rest.
+    pub fn from_draft(name: String, draft: Draft) -> Result<Directory, Problem> {
+        let path = draft.path.clone().ok_or_else(|| draft.missing("path").allowed("the path of a directory"))?;
+        let read_only = draft.read_only.unwrap_or(false);
+        let create = draft.create.unwrap_or(false);
+        if create && read_only {
+            return Err(draft.problem("create", "= true does not go with read_only = true"));
+        }
+        let mount = draft.mount.clone().unwrap_or_else(|| format!("/{}", name.trim_start_matches('/')));
+        check_mount_path(&mount).map_err(|why| {
+            let allowed = "another name, or mount = \"/...\"";
+            draft.problem("name", format!("makes the path {mount:?} for clients, which {why}")).allowed(allowed)
+        })?;
+        let squash = Squash {
+            squashed: draft.squash.unwrap_or_default(),
+            uid: draft.anonymous_uid.unwrap_or(NOBODY),
+            gid: draft.anonymous_gid.unwrap_or(NOBODY),
+        };
+        let clients = draft.clients.unwrap_or_default();
+        Ok(Directory { name, path, create, mount, read_only, clients, squash, optional: false, place: draft.place })
+    }
+
+    /// The names in the path by which clients mount it: two paths with the same are one.
+    pub fn mount_names(&self) -> impl Iterator<Item = &str> {
+        self.mount.split('/').filter(|name| !name.is_empty())
+    }
+
+    /// Its key in messages.
+    pub fn key(&self, key: &str) -> String {
+        format!("export {:?} {key}", self.name)
+    }
+}

@@ -1,0 +1,290 @@
+//! The keys of an export.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use kernel::device::MechanicalModel;
+use nfs::IpNet;
+
+use super::directory;
+use super::draft::Draft;
+use super::export::{Kind, SECTOR_BYTES, StableWrites};
+use super::given::{Refusal, show_bytes, show_duration};
+use super::key::Key;
+
+/// NBD protocol, "Values": strings are at most 4096 bytes.
+const TEXT_BYTES_MAX: usize = 4096;
+
+/// Far below the end of `off_t`, so that no sum of offset and length wraps. 4 EiB.
+const SIZE_MAX: u64 = 1 << 62;
+
+/// The user and group "-1" mean "do not change" to the host (chown(2)).
+const ID_MAX: u64 = u32::MAX as u64 - 1;
+
+fn short(text: &str) -> Result<String, Refusal> {
+    if text.len() > TEXT_BYTES_MAX {
+        return Err(Refusal::Because(format!("is {} bytes long, more than {TEXT_BYTES_MAX}", text.len())));
+    }
+    if text.contains('\0') {
+        return Err(Refusal::Because("holds a zero byte".into()));
+    }
+    Ok(text.to_owned())
+}
+
+macro_rules! permille {
+    ($name:literal, $field:ident, $about:literal) => {
+        Key {
+            name: $name,
+            allowed: "a number from 0 to 1000",
+            about: $about,
+            paper: "",
+            set: |draft, given| {
+                draft.faults.$field = given.number(0..=1000)? as u16;
+                Ok(())
+            },
+            show: |draft| Some(draft.faults.$field).filter(|n| *n > 0).map(|n| n.to_string()),
+        }
+    };
+}
+
+/// A network such as `10.0.0.0/8`, or one address.
+fn network(text: &str) -> Result<IpNet, Refusal> {
+    let one = || text.parse().map(|address: IpAddr| IpNet::from(address));
+    text.parse().or_else(|_| one()).map_err(|_| Refusal::Because(format!("holds {text:?}, which is no network")))
+}
+
+/// The keys of an export.
+pub static EXPORT_KEYS: &[Key<Draft>] = &[
+    Key {
+        name: "name",
+        allowed: "a text of 1 to 4096 bytes",
+        about: "The name that clients ask for; required. The first disk also answers to the empty name",
+        paper: "",
+        set: |draft, given| {
+            draft.name = Some(short(given.filled_text()?)?);
+            Ok(())
+        },
+        show: |draft| draft.name.as_ref().map(|name| quoted(name)),
+    },
+    Key {
+        name: "description",
+        allowed: "a text of at most 4096 bytes",
+        about: "Disks: a line for people, shown by nbdinfo",
+        paper: "",
+        set: |draft, given| {
+            draft.description = Some(short(given.text()?)?);
+            Ok(())
+        },
+        show: |draft| draft.description.as_ref().map(|text| quoted(text)),
+    },
+    Key {
+        name: "kind",
+        allowed: "\"file\", \"block\", \"ram\", \"testdev\", \"mechanical\", \"directory\"",
+        about: "What it is: a disk (NBD) in an image file, on a block device, in memory, the papers' device of fixed \
+                latency, or a modelled disk in real time; or a directory (NFS); required",
+        paper: "",
+        set: |draft, given| {
+            draft.kind = Some(Kind::named(given.text()?).ok_or(Refusal::NotAllowed)?);
+            Ok(())
+        },
+        show: |draft| draft.kind.map(|kind| quoted(kind.name())),
+    },
+    Key {
+        name: "path",
+        allowed: "a path",
+        about: "The file, device or directory; testdev and mechanical keep their bytes in memory without it",
+        paper: "",
+        set: |draft, given| {
+            draft.path = Some(given.filled_text()?.into());
+            Ok(())
+        },
+        show: |draft| draft.path.as_ref().map(|path| quoted(&path.to_string_lossy())),
+    },
+    Key {
+        name: "size",
+        allowed: "a size such as \"1GiB\" that is a multiple of 512",
+        about: "Disks: the size; for a file that exists it must be its size, and may be left out",
+        paper: "",
+        set: |draft, given| {
+            let size = given.bytes(SECTOR_BYTES..=SIZE_MAX)?;
+            if !size.is_multiple_of(SECTOR_BYTES) {
+                return Err(Refusal::Because("is no multiple of 512".into()));
+            }
+            draft.size = Some(size);
+            Ok(())
+        },
+        show: |draft| draft.size.map(|size| quoted(&show_bytes(size))),
+    },
+    Key {
+        name: "read_only",
+        allowed: "true, false",
+        about: "Refuse changes (default false)",
+        paper: "",
+        set: |draft, given| {
+            draft.read_only = Some(given.boolean()?);
+            Ok(())
+        },
+        show: |draft| draft.read_only.map(|value| value.to_string()),
+    },
+    Key {
+        name: "block_size",
+        allowed: "1, 512, 4096",
+        about: "Disks: the smallest unit that clients may transfer, in bytes (default 1: any)",
+        paper: "",
+        set: |draft, given| {
+            draft.block_size = Some(match given.bytes(0..=u64::MAX)? {
+                1 => 1,
+                512 => 512,
+                4096 => 4096,
+                _ => return Err(Refusal::NotAllowed),
+            });
+            Ok(())
+        },
+        show: |draft| draft.block_size.map(|bytes| bytes.to_string()),
+    },
+    Key {
+        name: "create",
+        allowed: "true, false",
+        about: "Make the file, sparse and of `size`, or the directory when it does not exist (default false)",
+        paper: "",
+        set: |draft, given| {
+            draft.create = Some(given.boolean()?);
+            Ok(())
+        },
+        show: |draft| draft.create.map(|value| value.to_string()),
+    },
+    Key {
+        name: "stable_writes",
+        allowed: "\"auto\", \"flush\", \"fua\"",
+        about: "Disks: how writes that must be durable become so: by a write and a flush, by forced unit access, or whichever \
+                was found to be cheaper at the start (default auto)",
+        paper: "",
+        set: |draft, given| {
+            draft.stable_writes = Some(StableWrites::named(given.text()?).ok_or(Refusal::NotAllowed)?);
+            Ok(())
+        },
+        show: |draft| draft.stable_writes.map(|way| quoted(way.name())),
+    },
+    Key {
+        name: "mount",
+        allowed: "a path of at most 1024 bytes that begins with \"/\"",
+        about: "Directories: the path by which clients mount it (default \"/\" and the name)",
+        paper: "",
+        set: |draft, given| {
+            let path = given.filled_text()?;
+            directory::check_mount_path(path).map_err(|why| Refusal::Because(why.into()))?;
+            draft.mount = Some(path.to_owned());
+            Ok(())
+        },
+        show: |draft| draft.mount.as_ref().map(|path| quoted(path)),
+    },
+    Key {
+        name: "clients",
+        allowed: "a list of networks and addresses such as \"10.0.0.0/8\" or \"fd00::1\"; behind a flag with spaces \
+                  between them",
+        about: "Directories: from where clients are served (default: from everywhere that reaches `listen.nfs`)",
+        paper: "",
+        set: |draft, given| {
+            let texts = given.texts()?;
+            let words = texts.iter().flat_map(|text| text.split_whitespace());
+            let networks = words.map(network).collect::<Result<Vec<_>, _>>()?;
+            // An empty list would let in everybody, which hardly anybody means who writes it.
+            if networks.is_empty() {
+                return Err(Refusal::Because("names nobody; leave it out to serve everybody".into()));
+            }
+            draft.clients = Some(networks);
+            Ok(())
+        },
+        show: |draft| {
+            let clients = draft.clients.as_ref()?;
+            let networks: Vec<_> = clients.iter().map(|network| format!("\"{network}\"")).collect();
+            Some(format!("[{}]", networks.join(", ")))
+        },
+    },
+    Key {
+        name: "squash",
+        allowed: "\"root_squash\", \"all_squash\", \"no_root_squash\"",
+        about: "Directories: whose requests are done as the anonymous user: root's, everybody's, nobody's \
+                (default root_squash)",
+        paper: "",
+        set: |draft, given| {
+            draft.squash = Some(directory::squash_named(given.text()?).ok_or(Refusal::NotAllowed)?);
+            Ok(())
+        },
+        show: |draft| draft.squash.map(|squash| quoted(directory::squash_name(squash))),
+    },
+    Key {
+        name: "anonymous_uid",
+        allowed: "a number from 0 to 4294967294",
+        about: "Directories: the anonymous user (default 65534)",
+        paper: "",
+        set: |draft, given| {
+            draft.anonymous_uid = Some(given.number(0..=ID_MAX)? as u32);
+            Ok(())
+        },
+        show: |draft| draft.anonymous_uid.map(|uid| uid.to_string()),
+    },
+    Key {
+        name: "anonymous_gid",
+        allowed: "a number from 0 to 4294967294",
+        about: "Directories: the anonymous user's group (default 65534)",
+        paper: "",
+        set: |draft, given| {
+            draft.anonymous_gid = Some(given.number(0..=ID_MAX)? as u32);
+            Ok(())
+        },
+        show: |draft| draft.anonymous_gid.map(|gid| gid.to_string()),
+    },
+    Key {
+        name: "latency",
+        allowed: "a time from 0s to 60s such as \"17ms\"",
+        about: "How long each operation of a testdev takes (default 17ms, as in the paper)",
+        paper: "",
+        set: |draft, given| {
+            draft.latency = Some(given.duration(Duration::ZERO..=Duration::from_secs(60))?);
+            Ok(())
+        },
+        show: |draft| draft.latency.map(|latency| quoted(&show_duration(latency))),
+    },
+    Key {
+        name: "model",
+        allowed: "\"scsi-1990\", \"mo-1990\"",
+        about: "Which disk a mechanical export models (default scsi-1990)",
+        paper: "",
+        set: |draft, given| {
+            draft.model = Some(MechanicalModel::named(given.text()?).ok_or(Refusal::NotAllowed)?);
+            Ok(())
+        },
+        show: |draft| draft.model.as_ref().map(|model| quoted(model.name)),
+    },
+    Key {
+        name: "delay",
+        allowed: "a time from 0s to 60s such as \"5ms\"",
+        about: "For tests: added to every operation of the medium",
+        paper: "",
+        set: |draft, given| {
+            draft.delay = Some(given.duration(Duration::ZERO..=Duration::from_secs(60))?);
+            Ok(())
+        },
+        show: |draft| draft.delay.map(|delay| quoted(&show_duration(delay))),
+    },
+    permille!("faults.read_permille", read_permille, "For tests: so many of 1000 reads of the medium fail"),
+    permille!("faults.write_permille", write_permille, "For tests: so many of 1000 writes of the medium fail"),
+    permille!("faults.flush_permille", flush_permille, "For tests: so many of 1000 flushes of the medium fail"),
+    Key {
+        name: "faults.seed",
+        allowed: "a number",
+        about: "For tests: which operations fail is decided by this",
+        paper: "",
+        set: |draft, given| {
+            draft.faults.seed = given.number(0..=i64::MAX as u64)?;
+            Ok(())
+        },
+        show: |draft| Some(draft.faults.seed).filter(|seed| *seed > 0).map(|seed| seed.to_string()),
+    },
+];
+
+/// A TOML string.
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}
