@@ -2,6 +2,7 @@
 
 mod fio;
 mod host;
+mod nfs;
 mod plot;
 mod process;
 mod programs;
@@ -30,8 +31,10 @@ use crate::workload::Workload;
 
 /// Measures Awase beside nbdkit and qemu-nbd on this machine and writes a report with a plot.
 #[derive(Debug, Parser)]
-#[command(name = "awase-bench", version, max_term_width = 110)]
+#[command(name = "awase-bench", version, max_term_width = 110, args_conflicts_with_subcommands = true)]
 struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Small images, short runs, three repetitions: a few minutes, to see that all works.
     #[arg(long)]
     quick: bool,
@@ -58,6 +61,11 @@ struct Arguments {
     output: Option<PathBuf>,
 }
 
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Nfs(nfs::command::Nfs),
+}
+
 const FULL: Scale = Scale { large_bytes: 4 << 30, small_bytes: 1 << 30, seconds: 5, requests: 200_000 };
 const QUICK: Scale = Scale { large_bytes: 1 << 30, small_bytes: 256 << 20, seconds: 2, requests: 50_000 };
 
@@ -72,6 +80,13 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
+    let interrupted = Interrupted::default();
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
+    }
+    if let Some(Command::Nfs(nfs)) = &arguments.command {
+        return nfs.run(&interrupted);
+    }
     let (comparison, switches) = selected(arguments)?;
     if arguments.list {
         for workload in comparison.iter().chain(&switches) {
@@ -81,10 +96,6 @@ fn run(arguments: &Arguments) -> Result<()> {
     }
     programs::check()?;
     let awase = awase(arguments)?;
-    let interrupted = Interrupted::default();
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
-    }
     let scale = if arguments.quick { QUICK } else { FULL };
     let repetitions = arguments.reps.unwrap_or(if arguments.quick { 3 } else { 5 });
     println!("making images in {}", arguments.directory.display());

@@ -276,7 +276,7 @@ fn qemu_img_seconds(output: &str) -> Option<f64> {
 }
 
 /// Writes what the host keeps of a file to the disk and drops it from memory.
-fn forget(path: &Path) -> Result<()> {
+pub fn forget(path: &Path) -> Result<()> {
     let file = File::open(path)?;
     file.sync_all()?;
     // SAFETY: posix_fadvise takes a descriptor that is open and numbers.

@@ -49,7 +49,7 @@ pub(crate) enum Program {
 }
 
 /// Who a caller says it is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Credentials {
     /// `AUTH_NONE`.
     None,

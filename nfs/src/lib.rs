@@ -23,3 +23,6 @@ pub use ipnet::IpNet;
 pub use replay::ReplayLimits;
 pub use server::{Limits, Server};
 pub use transmission::serve;
+
+#[cfg(test)]
+mod tests;

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use policy::unit::Instant;
 
+use crate::call::Credentials;
+
 /// So many bytes of the arguments count in their checksum. Beside the transaction id it tells apart what a client that
 /// was restarted asks under a number that it used before. Handle and name of most procedures lie in them.
 const CHECKSUM_BYTES: usize = 512;
@@ -34,7 +36,8 @@ impl Default for ReplayLimits {
     }
 }
 
-/// Names a request. Not the connection: a client repeats it on another one. Nor the port, which few clients keep.
+/// Names a request. Not the connection: a client repeats it on another one. Nor the port, which few clients keep. But the
+/// user: programs that are clients themselves choose their numbers without knowing of each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RequestKey {
     client: Option<IpAddr>,
@@ -45,8 +48,15 @@ pub(crate) struct RequestKey {
 
 impl RequestKey {
     /// `client`: `None` for those of a Unix socket.
-    pub(crate) fn new(client: Option<IpAddr>, xid: u32, procedure: u32, arguments: &[u8]) -> Self {
+    pub(crate) fn new(
+        client: Option<IpAddr>,
+        credentials: &Credentials,
+        xid: u32,
+        procedure: u32,
+        arguments: &[u8],
+    ) -> Self {
         let mut hasher = DefaultHasher::new();
+        credentials.hash(&mut hasher);
         arguments.len().hash(&mut hasher);
         arguments[..arguments.len().min(CHECKSUM_BYTES)].hash(&mut hasher);
         RequestKey { client, xid, procedure, checksum: hasher.finish() }
@@ -169,7 +179,7 @@ mod tests {
     const LIMITS: ReplayLimits = ReplayLimits { entries: 8, bytes: 100, age: Duration::from_secs(120) };
 
     fn key(xid: u32) -> RequestKey {
-        RequestKey::new(Some(IpAddr::from([192, 0, 2, 1])), xid, 12, b"arguments")
+        RequestKey::new(Some(IpAddr::from([192, 0, 2, 1])), &Credentials::None, xid, 12, b"arguments")
     }
 
     fn at(seconds: u64) -> Instant {
@@ -185,17 +195,20 @@ mod tests {
     }
 
     #[test]
-    fn requests_differ_in_client_number_procedure_and_arguments() {
+    fn requests_differ_in_client_user_number_procedure_and_arguments() {
         let client = Some(IpAddr::from([192, 0, 2, 1]));
+        let nobody = Credentials::None;
+        let user = Credentials::Unix { uid: 1, gid: 1, groups: [].into_iter().collect() };
         let keys = [
-            RequestKey::new(client, 1, 12, b"a"),
-            RequestKey::new(Some(IpAddr::from([192, 0, 2, 2])), 1, 12, b"a"),
-            RequestKey::new(None, 1, 12, b"a"),
-            RequestKey::new(client, 2, 12, b"a"),
-            RequestKey::new(client, 1, 13, b"a"),
-            RequestKey::new(client, 1, 12, b"b"),
-            RequestKey::new(client, 1, 12, &[0; CHECKSUM_BYTES]),
-            RequestKey::new(client, 1, 12, &[0; CHECKSUM_BYTES + 1]),
+            RequestKey::new(client, &nobody, 1, 12, b"a"),
+            RequestKey::new(Some(IpAddr::from([192, 0, 2, 2])), &nobody, 1, 12, b"a"),
+            RequestKey::new(None, &nobody, 1, 12, b"a"),
+            RequestKey::new(client, &nobody, 2, 12, b"a"),
+            RequestKey::new(client, &nobody, 1, 13, b"a"),
+            RequestKey::new(client, &nobody, 1, 12, b"b"),
+            RequestKey::new(client, &nobody, 1, 12, &[0; CHECKSUM_BYTES]),
+            RequestKey::new(client, &nobody, 1, 12, &[0; CHECKSUM_BYTES + 1]),
+            RequestKey::new(client, &user, 1, 12, b"a"),
         ];
         for (at, one) in keys.iter().enumerate() {
             assert!(keys[at + 1..].iter().all(|other| other != one), "{one:?}");

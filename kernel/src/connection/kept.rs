@@ -36,6 +36,11 @@ impl Kept {
         self.in_flight.load(Ordering::Relaxed) + bytes <= cache_blocks * BLOCK_BYTES / IN_FLIGHT_SHARE
     }
 
+    /// Payload of requests under way, in bytes.
+    pub fn in_flight(&self) -> u64 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
     /// Payload of so many bytes is under way.
     pub(super) fn add_in_flight(&self, bytes: u64) {
         self.in_flight.fetch_add(bytes, Ordering::Relaxed);

@@ -100,6 +100,10 @@ impl FileTree {
             TreeCall::SetAttributes { node, attributes, guard } => {
                 self.set_attributes(cpu, caller, node, attributes, guard).await.map(TreeReply::Attributes)
             }
+            TreeCall::Link { node, .. } => {
+                let attributes = attributes_of(self.ask(cpu, caller, call).await?)?;
+                Ok(TreeReply::Attributes(self.present_one(cpu, node, attributes)))
+            }
             call => {
                 let reply = self.ask(cpu, caller, call).await?;
                 if let TreeReply::Renamed(_, Some(lost)) = reply {

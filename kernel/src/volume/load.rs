@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::Volume;
 use crate::cache::{Cache, State as BufferState, key};
-use crate::frame::{FrameRef, Frames};
+use crate::frame::{FrameRef, Frames, segments};
 use crate::processor::Processor;
 use crate::request::{Action, Context, JobId, Request};
 use crate::wait::join_all;
@@ -217,9 +217,15 @@ impl Volume {
 
     async fn finish_load(&self, cpu: &Processor, load: &Load<'_>, context: Context) -> Result<(), Errno> {
         let range = self.bytes_of(load.blocks.clone());
-        let action = Action::Read(range, load.frames.clone());
-        let result = self.device.perform(cpu, Request { action, context }).await;
-        if result.is_ok() && !range.len.is_multiple_of(BLOCK_BYTES) {
+        let mut result = Ok(());
+        // A file may have been cut short since somebody asked.
+        let mut frames = load.frames.clone();
+        frames.truncate(range.len.div_ceil(BLOCK_BYTES) as usize);
+        if !frames.is_empty() {
+            let action = Action::Read(range, frames);
+            result = self.device.perform(cpu, Request { action, context }).await;
+        }
+        if result.is_ok() {
             load.zero_beyond_end(range.len);
         }
         load.settle(result.is_ok());
@@ -279,12 +285,12 @@ impl Load<'_> {
         }
     }
 
-    /// What lies beyond the end of the device in its last block reads as zeroes.
+    /// What lies beyond the first `len` bytes, where the device ends, reads as zeroes.
     fn zero_beyond_end(&self, len: u64) {
-        if let Some(last) = self.frames.last() {
-            let from = (len % BLOCK_BYTES) as usize;
-            // SAFETY: the frame is being loaded: nobody reads it before `settle`.
-            unsafe { last.as_ptr().add(from).write_bytes(0, crate::frame::FRAME_BYTES - from) };
+        let held = self.frames.len() as u64 * BLOCK_BYTES;
+        for segment in segments(&self.frames, len as usize, held.saturating_sub(len) as usize) {
+            // SAFETY: the frames are being loaded: nobody reads them before `settle`.
+            unsafe { segment.ptr.write_bytes(0, segment.len as usize) };
         }
     }
 }

@@ -227,7 +227,7 @@ impl Volume {
     /// The bytes of a run of blocks, cut at the end of the device.
     fn bytes_of(&self, blocks: Range<u64>) -> ByteRange {
         let at = blocks.start * BLOCK_BYTES;
-        ByteRange::new(at, (blocks.end * BLOCK_BYTES).min(self.size()) - at)
+        ByteRange::new(at, (blocks.end * BLOCK_BYTES).min(self.size()).saturating_sub(at))
     }
 
     /// Blocks of the largest transfer worth asking for.

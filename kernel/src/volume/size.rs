@@ -81,8 +81,8 @@ impl Volume {
         change: impl Future<Output = Result<T, Errno>>,
     ) -> Result<T, Errno> {
         let _closed = self.gate.close().await;
-        let before = self.size();
-        let cut = size / BLOCK_BYTES..before.div_ceil(BLOCK_BYTES).max(size / BLOCK_BYTES);
+        let first = size / BLOCK_BYTES;
+        let cut = first..self.blocks_end.load(Ordering::Relaxed).max(first);
         let barrier = self.raise_barrier(cut.clone()).await;
         self.until_quiet(cpu, cut.clone()).await;
         let result = change.await;
@@ -99,7 +99,7 @@ impl Volume {
     /// The host changed the file beside us: forgets what the cache has of it, unless it is newer than on the host.
     pub async fn follow_host(&self, cpu: &Processor, size: u64) {
         let _closed = self.gate.close().await;
-        let end = self.size().max(size).div_ceil(BLOCK_BYTES);
+        let end = self.blocks_end.load(Ordering::Relaxed);
         let barrier = self.raise_barrier(0..end).await;
         self.until_quiet(cpu, 0..end).await;
         if self.dirty_blocks() == 0 {

@@ -9,6 +9,7 @@ use policy::sizing::MemoryFacts;
 use policy::unit::{Instant, ProcessorId};
 
 use super::operation::{OpRef, OpState};
+use super::tree::EPOCH_SECONDS;
 use super::world::{HostId, Inner, World};
 use crate::tree::Time;
 use crate::{Completion, Connection, Doorbell, Machine, Op, Park, Region, RegionId, SEGMENTS_MAX, Segment, Token};
@@ -251,8 +252,8 @@ impl Inner {
     }
 }
 
-/// The time of day at a moment of a world. Every world begins in September 2020.
+/// The time of day at a moment of a world.
 pub(super) fn time_of_day(now: Instant) -> Time {
     let since = Duration::from_nanos(now.ns());
-    Time { seconds: 1_600_000_000 + since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
+    Time { seconds: EPOCH_SECONDS + since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
 }

@@ -1,11 +1,10 @@
 //! GETATTR, SETATTR, ACCESS.
 
 use machine::Errno;
-use machine::tree::{Kind, SetAttributes, Time, TreeCall, TreeReply};
+use machine::tree::{Attributes, Kind, SetAttributes, Time, TreeCall, TreeReply};
 use nfs3_types::nfs3::{
     ACCESS3_DELETE, ACCESS3_EXECUTE, ACCESS3_EXTEND, ACCESS3_LOOKUP, ACCESS3_MODIFY, ACCESS3_READ, ACCESS3args,
-    ACCESS3resok, GETATTR3args, GETATTR3resok, Nfs3Option, SETATTR3args, SETATTR3resok, nfsstat3, post_op_attr,
-    wcc_data,
+    ACCESS3resok, GETATTR3args, GETATTR3resok, Nfs3Option, SETATTR3args, SETATTR3resok, nfsstat3, wcc_data,
 };
 
 use super::object::Object;
@@ -33,17 +32,23 @@ pub(super) async fn setattr(call: &Call) -> Answer {
         object.export.grants().forget();
     }
     object.make_durable(&[object.node]).await?;
+    let after = Nfs3Option::Some(object.fattr(&after));
     success(&SETATTR3resok { obj_wcc: wcc_data { before: Nfs3Option::None, after } })
 }
 
-async fn set(object: &Object<'_>, attributes: SetAttributes, guard: Option<Time>) -> Result<post_op_attr, nfsstat3> {
+/// Sets attributes as the caller; those after.
+pub(super) async fn set(
+    object: &Object<'_>,
+    attributes: SetAttributes,
+    guard: Option<Time>,
+) -> Result<Attributes, nfsstat3> {
     let change = TreeCall::SetAttributes { node: object.node, attributes, guard };
     let mut reply = object.ask(change.clone()).await;
     if reply.as_ref().is_err_and(|&error| error == Errno(libc::EACCES)) && owner_may(object, &attributes).await? {
         reply = object.ask_as_server(change).await;
     }
     match reply {
-        Ok(TreeReply::Attributes(after)) => Ok(Nfs3Option::Some(object.fattr(&after))),
+        Ok(TreeReply::Attributes(after)) => Ok(after),
         Ok(_) => Err(nfsstat3::NFS3ERR_SERVERFAULT),
         Err(Errno(libc::EAGAIN)) if guard.is_some() => Err(nfsstat3::NFS3ERR_NOT_SYNC),
         Err(error) => Err(status(error)),

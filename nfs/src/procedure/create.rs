@@ -1,11 +1,12 @@
 //! CREATE, MKDIR, SYMLINK, MKNOD.
 
-use machine::tree::{Creation, DeviceNumber, Kind, LINK_BYTES_MAX, SetAttributes, TreeCall};
+use machine::tree::{Attributes, Creation, DeviceNumber, Kind, LINK_BYTES_MAX, Node, SetAttributes, TreeCall};
 use nfs3_types::nfs3::{
     CREATE3args, CREATE3resok, MKDIR3args, MKNOD3args, Nfs3Option, SYMLINK3args, createhow3, devicedata3, mknoddata3,
     nfsstat3,
 };
 
+use super::attributes::set;
 use super::object::{Object, new_name};
 use super::{Answer, arguments, success};
 use crate::attributes::to_set;
@@ -20,7 +21,14 @@ pub(super) async fn create(call: &Call) -> Answer {
         createhow3::GUARDED(attributes) => (Creation::Guarded, to_set(attributes)?),
         createhow3::EXCLUSIVE(verifier) => (Creation::Exclusive { verifier: verifier.0 }, SetAttributes::default()),
     };
-    make(&dir, TreeCall::Create { dir: dir.node, name, how, attributes }).await
+    // A file that is there already may have content in the cache: it is cut as by SETATTR.
+    let (size, attributes) = (attributes.size, SetAttributes { size: None, ..attributes });
+    dir.check_writable()?;
+    let (node, mut made) = dir.ask_node(TreeCall::Create { dir: dir.node, name, how, attributes }).await?;
+    if size.is_some_and(|size| size != made.size) {
+        made = set(&dir.sibling(node), SetAttributes { size, ..SetAttributes::default() }, None).await?;
+    }
+    answer(&dir, node, &made).await
 }
 
 pub(super) async fn mkdir(call: &Call) -> Answer {
@@ -69,14 +77,19 @@ fn number(device: &devicedata3) -> DeviceNumber {
     DeviceNumber { major: device.spec.specdata1, minor: device.spec.specdata2 }
 }
 
-/// Makes something in `dir`. The four procedures answer alike.
+/// Makes something in `dir`.
 async fn make(dir: &Object<'_>, call: TreeCall) -> Answer {
     dir.check_writable()?;
     let (node, attributes) = dir.ask_node(call).await?;
+    answer(dir, node, &attributes).await
+}
+
+/// Answers when what was made is durable. The four procedures answer alike.
+async fn answer(dir: &Object<'_>, node: Node, attributes: &Attributes) -> Answer {
     dir.make_durable(&[dir.node, node]).await?;
     success(&CREATE3resok {
         obj: dir.some_handle_of(node),
-        obj_attributes: Nfs3Option::Some(dir.fattr(&attributes)),
+        obj_attributes: Nfs3Option::Some(dir.fattr(attributes)),
         dir_wcc: dir.wcc().await,
     })
 }

@@ -9,6 +9,8 @@ mod names;
 mod object;
 mod permission;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use nfs3_types::nfs3::{NFS_PROGRAM, nfsstat3};
 use nfs3_types::rpc::auth_stat;
@@ -95,7 +97,7 @@ async fn perform_once(call: Call, procedure: NFS_PROGRAM) -> Results {
         ClientAddress::Ip(address) => Some(address.ip().to_canonical()),
         ClientAddress::Unix => None,
     };
-    let key = RequestKey::new(client, call.xid, call.procedure, &call.arguments);
+    let key = RequestKey::new(client, &call.credentials, call.xid, call.procedure, &call.arguments);
     let request = match server.replay().begin(key, cpu.now()) {
         Known::New(request) => request,
         Known::InProgress => return Results::Silence,
@@ -194,7 +196,7 @@ fn failure(procedure: NFS_PROGRAM, status: nfsstat3) -> Vec<u8> {
 }
 
 #[cfg(test)]
-mod tests {
+mod failures {
     use nfs3_types::nfs3::*;
 
     use super::*;

@@ -50,6 +50,11 @@ impl<'a> Object<'a> {
         Ok(Object { call, export, node: handle.node, caller })
     }
 
+    /// Another node of the same export.
+    pub(super) fn sibling(&self, node: Node) -> Self {
+        Object { call: self.call, export: Arc::clone(&self.export), node, caller: self.caller.clone() }
+    }
+
     /// # Errors
     /// `NFS3ERR_ROFS`.
     pub(super) fn check_writable(&self) -> Result<(), nfsstat3> {

@@ -47,10 +47,10 @@ impl Inner {
     /// Nobody on `host` has a file open any more.
     pub(in crate::sim) fn close_files(&mut self, host: HostId) {
         for entry in &mut self.files {
-            if let FileEntry::Node(open) = entry {
-                if self.trees[open.tree].host == host {
-                    open.close();
-                }
+            if let FileEntry::Node(open) = entry
+                && self.trees[open.tree].host == host
+            {
+                open.close();
             }
         }
         for tree in self.trees.iter_mut().filter(|tree| tree.host == host) {

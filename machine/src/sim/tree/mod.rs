@@ -33,8 +33,8 @@ pub(super) use files::OpenInode;
 /// The number of the root directory.
 const ROOT: u64 = 2;
 
-/// What a simulated clock counts from, in seconds since 1970.
-const EPOCH_SECONDS: i64 = 1_700_000_000;
+/// When every world begins, in seconds since 1970.
+pub(super) const EPOCH_SECONDS: i64 = 1_700_000_000;
 
 pub(super) struct SimTree {
     pub(super) host: HostId,

@@ -1,0 +1,176 @@
+//! `awase-bench nfs`: workloads on one server of files.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use super::files::prepare;
+use super::load::{Load, Operation, Outcome};
+use super::run::{Reached, Stand, measure};
+use super::server::Peer;
+use super::session::Endpoint;
+use super::workload::{self, Bound, Disk, Measure, WORKLOADS, Workload};
+use crate::process::Interrupted;
+use crate::sample::{Sample, show};
+
+/// Drive workloads on one NFSv3 server, with many requests in flight, and print what it reaches.
+///
+/// The server is one that answers already (--server), or NFS-Ganesha, started here (--ganesha). Files named load-* are made
+/// in the export; those of a server that is not started here stay there. The first number of each line is that of the
+/// workload's unit.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  awase-bench nfs --server 127.0.0.1:20490 --export /srv/files --workload write_sync
+  awase-bench nfs --server 127.0.0.1:20490 --export /srv/files --workload write_sync --in-flight 64 --seconds 10
+  awase-bench nfs --ganesha --workload slow_write_sync --workload slow_write_sync_extend")]
+pub struct Nfs {
+    /// Where NFS answers.
+    #[arg(long, value_name = "HOST:PORT", requires = "export", required_unless_present_any = ["ganesha", "list"])]
+    server: Option<String>,
+    /// Where MOUNT answers, if not on the same port.
+    #[arg(long, value_name = "PORT", requires = "server")]
+    mount_port: Option<u16>,
+    /// Path of the export.
+    #[arg(long, value_name = "PATH", requires = "server")]
+    export: Option<String>,
+    /// The user who calls.
+    #[arg(long, default_value_t = 0)]
+    uid: u32,
+    /// Its group.
+    #[arg(long, default_value_t = 0)]
+    gid: u32,
+    /// Start NFS-Ganesha (as root) and measure that, also on the disk whose flush takes 5 ms.
+    #[arg(long, conflicts_with = "server")]
+    ganesha: bool,
+    /// Where the files are made for --ganesha: on a disk, with 3 GiB free.
+    #[arg(long, value_name = "DIR", default_value = "target")]
+    directory: PathBuf,
+    /// The workload (may be repeated); all that fit the server if none is named. --list shows them.
+    #[arg(long, value_name = "NAME")]
+    workload: Vec<String>,
+    /// How long each goes on, in seconds; those on files that are not cached go through them once.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+    /// Repetitions.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    reps: u32,
+    /// Requests in flight on each connection, instead of the workload's.
+    #[arg(long, value_name = "N")]
+    in_flight: Option<u32>,
+    /// Clients, each on a connection and files of its own, instead of the workload's.
+    #[arg(long, value_name = "N")]
+    connections: Option<u32>,
+    /// KiB of a request, instead of the workload's.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    request_kib: Option<u32>,
+    /// MiB of a file, instead of the workload's.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1048576))]
+    file_mib: Option<u64>,
+    /// Print the names of the workloads and end.
+    #[arg(long)]
+    list: bool,
+}
+
+impl Nfs {
+    /// Does it.
+    pub fn run(&self, interrupted: &Interrupted) -> Result<()> {
+        if self.list {
+            for workload in WORKLOADS {
+                let bounds: Vec<String> = workload.bounds.iter().map(Bound::to_string).collect();
+                let bounds = if bounds.is_empty() { String::new() } else { format!(" ({})", bounds.join(", ")) };
+                println!("{:24} {}{bounds}", workload.name, workload.title);
+            }
+            return Ok(());
+        }
+        let workloads = self.workloads()?;
+        match &self.server {
+            Some(server) => self.on_server(&self.endpoint(server)?, &workloads, interrupted),
+            None => self.on_ganesha(&workloads, interrupted),
+        }
+    }
+
+    fn workloads(&self) -> Result<Vec<Workload>> {
+        let of_server = |workload: &Workload| {
+            // What lies on the disk of a server that was started elsewhere, nobody knows here.
+            self.ganesha || workload.disk == Disk::Here && workload.measure == Measure::Load
+        };
+        let mut workloads = Vec::new();
+        for name in &self.workload {
+            workloads.push(*workload::named(name).with_context(|| format!("no workload {name}; --list shows them"))?);
+        }
+        if self.workload.is_empty() {
+            workloads.extend(WORKLOADS.iter().filter(|workload| of_server(workload)));
+        }
+        workloads.iter_mut().for_each(|workload| workload.load = self.changed(workload.load));
+        Ok(workloads)
+    }
+
+    fn changed(&self, load: Load) -> Load {
+        Load {
+            request_bytes: self.request_kib.map_or(load.request_bytes, |kib| kib << 10),
+            file_bytes: self.file_mib.map_or(load.file_bytes, |mib| mib << 20),
+            connections: self.connections.unwrap_or(load.connections),
+            in_flight: self.in_flight.unwrap_or(load.in_flight),
+            ..load
+        }
+    }
+
+    fn endpoint(&self, server: &str) -> Result<Endpoint> {
+        let nfs = server.to_socket_addrs().ok().and_then(|mut all| all.next());
+        let nfs = nfs.with_context(|| format!("--server {server}: not HOST:PORT of a host that is known"))?;
+        let mount = SocketAddr::new(nfs.ip(), self.mount_port.unwrap_or(nfs.port()));
+        let export = self.export.clone().context("--export is needed")?;
+        Ok(Endpoint { nfs, mount, export, uid: self.uid, gid: self.gid })
+    }
+
+    fn on_server(&self, endpoint: &Endpoint, workloads: &[Workload], interrupted: &Interrupted) -> Result<()> {
+        for workload in workloads {
+            prepare(endpoint, &workload.load, interrupted)?;
+            let reached = Reached::new(endpoint, workload.link)?;
+            for _ in 0..self.reps {
+                let duration = Duration::from_secs(self.seconds);
+                let (sample, outcome) = measure(&reached.endpoint, None, workload, duration, interrupted)?;
+                print(workload, &sample, &outcome);
+            }
+        }
+        Ok(())
+    }
+
+    fn on_ganesha(&self, workloads: &[Workload], interrupted: &Interrupted) -> Result<()> {
+        let mut stand = Stand::new(&self.directory, interrupted)?;
+        for workload in workloads {
+            for _ in 0..self.reps {
+                let duration = Duration::from_secs(self.seconds);
+                let (sample, outcome) = stand.measure(workload, Peer::Ganesha, duration)?;
+                print(workload, &sample, &outcome);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn print(workload: &Workload, sample: &Sample, outcome: &Outcome) {
+    let cpu = sample.cpu_us.map_or(String::new(), |cpu| format!(", {} µs CPU of the server", show(cpu)));
+    let limit = match workload.disk {
+        Disk::Here => String::new(),
+        Disk::SlowFlush => format!(", {:.2} of the flush limit", outcome.rate() / workload.flush_limit()),
+    };
+    println!(
+        "{:24} {} {}; {} requests/s, {} MiB/s{limit}{cpu}",
+        workload.name,
+        show(sample.value),
+        workload.unit.name(),
+        show(outcome.rate()),
+        show(outcome.bytes_a_second() / 1048576.0),
+    );
+    let percentiles = [50.0, 90.0, 99.0, 99.9, 100.0];
+    let latency: Vec<String> =
+        percentiles.iter().map(|percent| format!("{percent} % {}", show(outcome.percentile_us(*percent)))).collect();
+    let commits = if outcome.commits > 0 { format!("; {} COMMITs", outcome.commits) } else { String::new() };
+    let asked = if workload.load.operation == Operation::CreateRemove { "CREATEs and REMOVEs" } else { "requests" };
+    println!("{:24} {} {asked}, latency in µs: {}{commits}", "", outcome.requests, latency.join(", "));
+}

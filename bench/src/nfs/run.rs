@@ -1,0 +1,153 @@
+//! One run of one workload on one server.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+
+use super::delay::DelayedLink;
+use super::drive::drive;
+use super::files::{prepare, warm};
+use super::load::{Length, Outcome};
+use super::server::{Order, Peer, Server};
+use super::session::Endpoint;
+use super::slow_flush::SlowDisk;
+use super::workload::{Cache, Disk, LINK_DELAY, Link, Measure, SLOW_FLUSH, Workload};
+use crate::process::{Interrupted, Process};
+use crate::run::forget;
+use crate::sample::{Sample, Unit};
+
+/// Size of the slow disk: a file that is overwritten, and one that grows for a while.
+const SLOW_BYTES: u64 = 2 << 30;
+
+const MIB: f64 = 1048576.0;
+
+/// The place where all is measured; it is removed with what is in it at the end.
+pub struct Stand {
+    // Unmounted before the directory that it lies in is removed: fields are dropped in this order.
+    slow: Option<SlowDisk>,
+    directory: TempDir,
+    here: PathBuf,
+    interrupted: Interrupted,
+}
+
+impl Stand {
+    /// Makes it below `directory`, which must lie on a disk.
+    pub fn new(directory: &Path, interrupted: &Interrupted) -> Result<Stand> {
+        fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+        let directory = tempfile::Builder::new().prefix("bench-nfs-").tempdir_in(fs::canonicalize(directory)?)?;
+        let here = directory.path().join("files");
+        fs::create_dir(&here)?;
+        Ok(Stand { slow: None, directory, here, interrupted: interrupted.clone() })
+    }
+
+    /// The directory that a workload uses; the slow disk is made when it is asked for first.
+    fn files(&mut self, disk: Disk) -> Result<&Path> {
+        match (disk, &mut self.slow) {
+            (Disk::Here, _) => Ok(&self.here),
+            (Disk::SlowFlush, Some(slow)) => Ok(slow.directory()),
+            (Disk::SlowFlush, none) => {
+                let place = self.directory.path().join("slow-disk");
+                fs::create_dir(&place)?;
+                Ok(none.insert(SlowDisk::new(&place, SLOW_BYTES, SLOW_FLUSH)?).directory())
+            }
+        }
+    }
+
+    /// Measures one server once. Each run has a server of its own and files that are made through it.
+    pub fn measure(&mut self, workload: &Workload, peer: Peer, duration: Duration) -> Result<(Sample, Outcome)> {
+        let place = tempfile::Builder::new().prefix("server-").tempdir_in(self.directory.path())?;
+        let interrupted = self.interrupted.clone();
+        let directory = self.files(workload.disk)?;
+        clear(directory)?;
+        let order = Order { directory, place: place.path() };
+        let mut server = Server::start(peer, &order, &interrupted)?;
+        prepare(server.endpoint(), &workload.load, &interrupted)?;
+        if workload.cache == Cache::Cold {
+            server.stop()?;
+            forget_all(directory)?;
+            server = Server::start(peer, &order, &interrupted)?;
+        }
+        let link = Reached::new(server.endpoint(), workload.link)?;
+        let measured = measure(&link.endpoint, Some(server.process()), workload, duration, &interrupted);
+        let measured = measured.with_context(|| format!("{} says: {:?}", peer.label(), server.process().messages()))?;
+        drop(link);
+        server.stop()?;
+        clear(directory)?;
+        Ok(measured)
+    }
+}
+
+/// A server as clients reach it.
+pub struct Reached {
+    /// Where they connect.
+    pub endpoint: Endpoint,
+    _link: Option<DelayedLink>,
+}
+
+impl Reached {
+    /// Puts a link in front of a server. Mounting goes around it.
+    pub fn new(endpoint: &Endpoint, link: Link) -> Result<Reached> {
+        let link = match link {
+            Link::Loopback => None,
+            Link::Delayed => Some(DelayedLink::new(endpoint.nfs, LINK_DELAY)?),
+        };
+        let nfs = link.as_ref().map_or(endpoint.nfs, DelayedLink::address);
+        Ok(Reached { endpoint: Endpoint { nfs, ..endpoint.clone() }, _link: link })
+    }
+}
+
+/// Measures a workload on a server that answers and whose files are made. Without its process nothing is said of its
+/// processor time or memory.
+pub fn measure(
+    endpoint: &Endpoint,
+    process: Option<&Process>,
+    workload: &Workload,
+    duration: Duration,
+    interrupted: &Interrupted,
+) -> Result<(Sample, Outcome)> {
+    let load = &workload.load;
+    if workload.cache == Cache::Warm {
+        warm(endpoint, load, interrupted)?;
+    }
+    let length = if workload.cache == Cache::Cold { Length::OnePass } else { Length::For(duration) };
+    let before = process.map(Process::cpu).transpose()?;
+    let outcome = drive(endpoint, load, length, interrupted)?;
+    let after = process.map(Process::cpu).transpose()?;
+    let cpu_us =
+        before.zip(after).map(|(before, after)| (after - before).as_secs_f64() * 1e6 / outcome.requests.max(1) as f64);
+    let value = match (workload.measure, workload.unit) {
+        (Measure::Memory, _) => {
+            process.context("memory is measured of servers that are started here")?.peak_resident_bytes()? as f64 / MIB
+        }
+        (Measure::Load, Unit::MibASecond) => outcome.bytes_a_second() / MIB,
+        (Measure::Load, _) => outcome.rate(),
+    };
+    let latency_us = Some((outcome.percentile_us(50.0), outcome.percentile_us(99.0)));
+    Ok((Sample { value, cpu_us, latency_us }, outcome))
+}
+
+/// Removes all files of a directory. Left alone: directories (ext4's `lost+found`).
+fn clear(directory: &Path) -> Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    File::open(directory)?.sync_all()?;
+    Ok(())
+}
+
+/// Drops the files of a directory from the host's memory.
+fn forget_all(directory: &Path) -> Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            forget(&entry.path())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,222 @@
+//! A disk whose flush takes a given time, for servers of files: whoever flushes it waits as long, whoever that is.
+//!
+//! It is a loop device with an ext4 of its own, on the one file of a small FUSE file system, whose data the kernel passes
+//! straight through to an image (FUSE passthrough) and whose fsync takes as long as was asked for. So the journal of the
+//! file system costs what it costs on a real disk: `fdatasync` of what was overwritten is one flush; what changes metadata
+//! is a commit of the journal, which is a flush before its last block and one after (the loop device has no forced unit
+//! access, and the kernel makes one out of a flush behind the write). Flushes come one at a time; those that ask during one
+//! share the next (the block layer's flush machinery). The loop device starts no write during a flush, as a SATA disk, on
+//! which FLUSH CACHE is not queued.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+use fuser::{
+    BackgroundSession, BackingId, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyOpen,
+    Request,
+};
+
+/// The name of the one file.
+const DISK: &str = "disk";
+
+/// Its number.
+const DISK_INODE: INodeNo = INodeNo(2);
+
+/// The kernel need not ask again within this: nothing changes.
+const TTL: Duration = Duration::from_secs(3600);
+
+/// Threads that answer the kernel: a flush holds one.
+const THREADS: usize = 2;
+
+/// The disk with its file system, mounted. Unmounted and removed when dropped.
+pub struct SlowDisk {
+    directory: PathBuf,
+    image: PathBuf,
+    is_mounted: bool,
+    device: Option<String>,
+    session: Option<BackgroundSession>,
+}
+
+impl SlowDisk {
+    /// Makes a disk of `bytes` bytes below `place`, a directory of its own, whose flush takes `flush`. Needs root.
+    pub fn new(place: &Path, bytes: u64, flush: Duration) -> Result<SlowDisk> {
+        let (image, front, directory) = (place.join("slow.img"), place.join("front"), place.join("slow"));
+        write_zeroes(&image, bytes).with_context(|| format!("cannot make {}", image.display()))?;
+        fs::create_dir(&front)?;
+        fs::create_dir(&directory)?;
+        let session = serve(&image, &front, flush).context("cannot mount a FUSE file system (are you root?)")?;
+        let mut disk = SlowDisk { directory, image, is_mounted: false, device: None, session: Some(session) };
+        let device = run("losetup", &["--find", "--show", "--direct-io=on", &text(&front.join(DISK))?])?;
+        let device = disk.device.insert(device).clone();
+        run("mkfs.ext4", &["-q", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard", &device])?;
+        run("mount", &["-t", "ext4", &device, &text(&disk.directory)?])?;
+        disk.is_mounted = true;
+        Ok(disk)
+    }
+
+    /// The root of its file system.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    fn remove(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.is_mounted) {
+            run("umount", &[&text(&self.directory)?])?;
+        }
+        if let Some(device) = self.device.take() {
+            run("losetup", &["--detach", &device])?;
+        }
+        if let Some(session) = self.session.take() {
+            session.umount_and_join().context("cannot unmount the FUSE file system")?;
+        }
+        fs::remove_file(&self.image)?;
+        Ok(())
+    }
+}
+
+impl Drop for SlowDisk {
+    fn drop(&mut self) {
+        if let Err(error) = self.remove() {
+            eprintln!("awase-bench: the slow disk at {} is left behind: {error:#}", self.directory.display());
+        }
+    }
+}
+
+/// Writes all of it, so that the file system below has nothing to do later but to overwrite.
+fn write_zeroes(path: &Path, bytes: u64) -> io::Result<()> {
+    let mut file = File::create_new(path)?;
+    let zeroes = vec![0; 1 << 20];
+    for _ in 0..bytes >> 20 {
+        file.write_all(&zeroes)?;
+    }
+    file.sync_all()
+}
+
+fn text(path: &Path) -> Result<String> {
+    Ok(path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))?.to_owned())
+}
+
+fn run(program: &str, arguments: &[&str]) -> Result<String> {
+    let output = Command::new(program).args(arguments).output().with_context(|| format!("cannot start {program}"))?;
+    if !output.status.success() {
+        let arguments = arguments.join(" ");
+        bail!("{program} {arguments}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+fn serve(image: &Path, mount_point: &Path, flush: Duration) -> Result<BackgroundSession> {
+    let file = OpenOptions::new().read(true).write(true).open(image)?;
+    let disk =
+        OneFile { attributes: attributes(&file)?, file, flush, flushing: Mutex::new(()), backing: OnceLock::new() };
+    let mut config = Config::default();
+    config.mount_options = vec![MountOption::FSName("awase-slow-flush".into())];
+    config.n_threads = Some(THREADS);
+    Ok(fuser::spawn_mount(disk, mount_point, &config)?)
+}
+
+fn attributes(file: &File) -> io::Result<FileAttr> {
+    let metadata = file.metadata()?;
+    Ok(FileAttr {
+        ino: DISK_INODE,
+        size: metadata.len(),
+        blocks: metadata.blocks(),
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind: FileType::RegularFile,
+        perm: 0o600,
+        nlink: 1,
+        uid: metadata.uid(),
+        gid: metadata.gid(),
+        rdev: 0,
+        blksize: 4096,
+        flags: 0,
+    })
+}
+
+/// A file system of one file, whose data the kernel takes from an image by itself.
+struct OneFile {
+    file: File,
+    attributes: FileAttr,
+    flush: Duration,
+    flushing: Mutex<()>,
+    /// The kernel's name for the image. One for all who open the file, as it demands.
+    backing: OnceLock<BackingId>,
+}
+
+impl OneFile {
+    fn root(&self) -> FileAttr {
+        FileAttr { ino: INodeNo::ROOT, size: 0, blocks: 0, kind: FileType::Directory, perm: 0o700, ..self.attributes }
+    }
+}
+
+impl Filesystem for OneFile {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let unsupported = |_| io::Error::other("this kernel has no FUSE passthrough (Linux 6.9 has)");
+        config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).map_err(unsupported)?;
+        // The image may lie on a file system that lies on another, as overlayfs.
+        config.set_max_stack_depth(2).map_err(|_| io::Error::other("stack depth"))?;
+        Ok(())
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        if parent == INodeNo::ROOT && name == DISK {
+            reply.entry(&TTL, &self.attributes, Generation(0));
+        } else {
+            reply.error(Errno::ENOENT);
+        }
+    }
+
+    fn getattr(&self, _request: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        match inode {
+            INodeNo::ROOT => reply.attr(&TTL, &self.root()),
+            DISK_INODE => reply.attr(&TTL, &self.attributes),
+            _ => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn open(&self, _request: &Request, inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        if inode != DISK_INODE {
+            return reply.error(Errno::ENOENT);
+        }
+        let _alone = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.backing.get().is_none() {
+            match reply.open_backing(&self.file) {
+                // Nobody else can have set it: the lock is held.
+                Ok(backing) => drop(self.backing.set(backing)),
+                Err(error) => return reply.error(error.into()),
+            }
+        }
+        match self.backing.get() {
+            Some(backing) => reply.opened_passthrough(FileHandle(0), FopenFlags::empty(), backing),
+            None => reply.error(Errno::EIO),
+        }
+    }
+
+    fn flush(&self, _request: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn fsync(&self, _request: &Request, _: INodeNo, _: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        let _alone = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = Instant::now();
+        // The image is made durable as well; the rest of the time is waited.
+        let result = self.file.sync_data();
+        thread::sleep(self.flush.saturating_sub(start.elapsed()));
+        match result {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(error.into()),
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Clients that keep to the protocol, in every way that it allows.
+
+use kernel::wait::join_all;
+use nfs3_types::rpc::accept_stat;
+
+use super::*;
+
+/// A conversation of all kinds of calls, as records; and how many they are.
+fn conversation() -> (Vec<u8>, u32) {
+    let records = [
+        record(&null(0)),
+        fragments(&write_call(1, 4090, &[0x11; 20]), &[3, 0, 50, 40]),
+        record(&lookup(2, b"a name")),
+        record(&write_call(3, 8192, &[0x22; 33])),
+        fragments(&lookup(4, b"another"), &[20, 20, 20, 20]),
+        record(&read_call(5, 4095, 3)),
+        record(&write_call(6, 8225, &[0x33; 31])),
+        record(&write_call(7, u64::from(u32::MAX) + 5, &[])),
+    ];
+    (records.concat(), records.len() as u32)
+}
+
+/// The data of the WRITEs that arrived, in the order of the conversation.
+fn written(log: &Log) -> Vec<Vec<u8>> {
+    log.take().into_iter().filter_map(|seen| seen.data).collect()
+}
+
+/// Sends a stream while it takes the answers, until `count` of those that `counts` have come.
+async fn exchange(peer: &mut Peer, stream: Vec<u8>, counts: impl Fn(&Answer) -> bool, count: usize) -> Vec<Answer> {
+    let mut sender = Peer { cpu: peer.cpu.clone(), connection: peer.connection };
+    let answers = RefCell::new(Vec::new());
+    let sending = async { sender.send(&stream).await.expect("sent") };
+    let taking = async {
+        while answers.borrow().len() < count {
+            let answer = peer.answer().await.expect("an answer");
+            if counts(&answer) {
+                answers.borrow_mut().push(answer);
+            }
+        }
+    };
+    let both: [std::pin::Pin<Box<dyn Future<Output = ()>>>; 2] = [Box::pin(sending), Box::pin(taking)];
+    join_all(both).await;
+    answers.into_inner()
+}
+
+#[test]
+fn a_stream_may_arrive_cut_at_any_byte() {
+    let scene = Scene::new(Setup::new(1));
+    let log = Arc::clone(&scene.log);
+    scene.run(async move |cpu, route| {
+        let (stream, calls) = conversation();
+        for cut in 1..stream.len() {
+            let mut peer = route.peer(&cpu);
+            peer.send(&stream[..cut]).await.expect("sent");
+            cpu.sleep(Duration::from_millis(1)).await;
+            peer.send(&stream[cut..]).await.expect("sent");
+            let mut answers = Vec::new();
+            for _ in 0..calls {
+                answers.push(peer.answer().await.expect("an answer"));
+            }
+            answers.sort_by_key(|answer| answer.xid);
+            let results: Vec<_> = answers.iter().map(Answer::results).collect();
+            assert_eq!(results[2], lookup(2, b"a name")[40..], "cut at {cut}");
+            assert_eq!(results[4], lookup(4, b"another")[40..], "cut at {cut}");
+            assert_eq!(results[5], xdr(&[3], &[content(4095), content(4096), content(4097)]), "cut at {cut}");
+            let data = vec![vec![0x11; 20], vec![0x22; 33], vec![0x33; 31], vec![]];
+            assert_eq!(written(&log), data, "cut at {cut}");
+            peer.hang_up();
+        }
+    });
+    scene.assert_all_ends();
+}
+
+#[test]
+fn data_arrives_unchanged_at_any_offset_in_any_length_and_fragments() {
+    for_seeds("data_arrives_unchanged", 30, |seed| {
+        let network = NetworkConfig { backlog_max: 64, ..NetworkConfig::drawn(seed) };
+        let scene = Scene::new(Setup { network, ..Setup::new(seed) });
+        let log = Arc::clone(&scene.log);
+        scene.run(async move |cpu, route| {
+            let mut random = Random(seed);
+            let mut peer = route.peer(&cpu);
+            let (mut stream, mut expected) = (Vec::new(), Vec::new());
+            for xid in 0..60 {
+                // Runs of one shape, and others between.
+                let len = [4096, 8192, random.below(20_000), 65_536][(random.below(10) / 3) as usize] as usize;
+                let offset = [random.below(1 << 40) & !4095, random.below(1 << 40)][usize::from(random.chance(200))];
+                let data: Vec<u8> = (0..len).map(|at| (at as u64 * 13 + offset) as u8).collect();
+                let message = write_call(xid, offset, &data);
+                let cuts = if random.chance(300) { random.below(12) } else { 0 };
+                let bound = [10, 200, message.len() as u64][random.below(3) as usize];
+                let lengths: Vec<_> = (0..cuts).map(|_| random.below(bound) as usize).collect();
+                stream.extend(fragments(&message, &lengths));
+                expected.push(data);
+                if random.chance(100) {
+                    stream.extend(record(&null(1000)));
+                }
+            }
+            let answers = exchange(&mut peer, stream, |answer| answer.xid < 1000, 60).await;
+            assert!(answers.iter().all(|answer| answer.results().len() == 4));
+            // The stand-in is done with each at once, so they are in their order.
+            assert!(written(&log) == expected);
+            peer.hang_up();
+        });
+        scene.assert_all_ends();
+    });
+}
+
+#[test]
+fn answers_come_as_they_are_ready_and_not_in_the_order_of_the_calls() {
+    let scene = Scene::new(Setup::new(2));
+    scene.run(async |cpu, route| {
+        let mut peer = route.peer(&cpu);
+        let stream = [wait(1, 300), wait(2, 100), wait(3, 0), wait(4, 200)].map(|message| record(&message)).concat();
+        peer.send(&stream).await.expect("sent");
+        let mut order = Vec::new();
+        for _ in 0..4 {
+            order.push(peer.answer().await.expect("an answer").xid);
+        }
+        assert_eq!(order, [3, 2, 4, 1]);
+        peer.hang_up();
+    });
+    scene.assert_all_ends();
+}
+
+#[test]
+fn data_of_reads_is_followed_by_padding_and_the_next_reply() {
+    let scene = Scene::new(Setup::new(3));
+    scene.run(async |cpu, route| {
+        let mut peer = route.peer(&cpu);
+        let (mut stream, mut expected) = (Vec::new(), Vec::new());
+        for (no, offset) in [0, 1, 4095, 4097, 1 << 33].into_iter().enumerate() {
+            for len in [0, 1, 2, 3, 4, 5, 4095, 4096, 4097, 100_001] {
+                let xid = (no * 10 + expected.len()) as u32 * 1000;
+                stream.extend(record(&read_call(xid, offset, len)));
+                stream.extend(record(&lookup(xid + 1, b"beside it")));
+                let data: Vec<u8> = (offset..offset + u64::from(len)).map(content).collect();
+                expected.push((xid, opaque(&data)));
+            }
+        }
+        let answers = exchange(&mut peer, stream, |_| true, 2 * expected.len()).await;
+        for (xid, data) in expected {
+            let answer = answers.iter().find(|answer| answer.xid == xid).expect("an answer");
+            assert!(answer.results() == data, "{} bytes", data.len());
+        }
+        peer.hang_up();
+    });
+    scene.assert_all_ends();
+}
+
+#[test]
+fn probes_for_other_versions_learn_which_there_are_and_the_connection_goes_on() {
+    let scene = Scene::new(Setup::new(4));
+    let log = Arc::clone(&scene.log);
+    scene.run(async move |cpu, route| {
+        let mut peer = route.peer(&cpu);
+        let probe = |rpc: u32, program: u32, version: u32, procedure: u32| {
+            xdr(&[7, 0, rpc, program, version, procedure, 0, 0, 0, 0], &[])
+        };
+        for (program, version) in [(NFS, 4), (NFS, 2), (NFS, 0), (NFS, u32::MAX), (MOUNT, 1), (MOUNT, 2), (MOUNT, 4)] {
+            let answer = peer.ask(&probe(2, program, version, 0)).await.expect("an answer");
+            assert_eq!(answer.accepted(), (accept_stat::PROG_MISMATCH as u32, &[3, 3][..]), "{program} {version}");
+        }
+        // NFSACL, the port mapper, NLM.
+        for program in [100_227, 100_000, 100_021, 0] {
+            let answer = peer.ask(&probe(2, program, 3, 0)).await.expect("an answer");
+            assert_eq!(answer.accepted(), (accept_stat::PROG_UNAVAIL as u32, &[][..]));
+        }
+        for rpc in [0, 1, 3, u32::MAX] {
+            let answer = peer.ask(&probe(rpc, NFS, 3, 0)).await.expect("an answer");
+            assert_eq!(answer.words, [1, 0, 2, 2], "denied: RPC_MISMATCH, from 2 to 2");
+        }
+        assert_eq!(log.take(), []);
+        for (program, procedure) in [(NFS, 22), (NFS, u32::MAX), (MOUNT, 6), (MOUNT, u32::MAX)] {
+            let answer = peer.ask(&probe(2, program, 3, procedure)).await.expect("an answer");
+            assert_eq!(answer.accepted(), (accept_stat::PROC_UNAVAIL as u32, &[][..]));
+        }
+        for program in [NFS, MOUNT] {
+            assert_eq!(peer.ask(&probe(2, program, 3, 0)).await.expect("an answer").accepted(), (0, &[][..]));
+        }
+        peer.hang_up();
+    });
+    scene.assert_all_ends();
+}
+
+#[test]
+fn every_kind_of_results_has_its_reply() {
+    let scene = Scene::new(Setup::new(5));
+    scene.run(async |cpu, route| {
+        let mut peer = route.peer(&cpu);
+        let ask = |procedure| call(9, procedure, &opaque(b"h"));
+        let answer = peer.ask(&ask(Nfs::NFSPROC3_ACCESS)).await.expect("an answer");
+        assert_eq!((answer.xid, &answer.words[..]), (9, &[1, 1, auth_stat::AUTH_TOOWEAK as u32][..]));
+        let answer = peer.ask(&ask(Nfs::NFSPROC3_READLINK)).await.expect("an answer");
+        assert_eq!(answer.accepted(), (accept_stat::SYSTEM_ERR as u32, &[][..]));
+        let answer = peer.ask(&ask(Nfs::NFSPROC3_COMMIT)).await.expect("an answer");
+        assert_eq!(answer.accepted(), (accept_stat::GARBAGE_ARGS as u32, &[][..]));
+        // No reply: the next is that of the next call.
+        peer.send(&record(&ask(Nfs::NFSPROC3_FSSTAT))).await.expect("sent");
+        assert_eq!(peer.ask(&null(10)).await.map(|answer| answer.xid), Ok(10));
+        peer.hang_up();
+    });
+    scene.assert_all_ends();
+}
+
+/// A NULL with credentials and a verifier of these flavors and bodies.
+fn authenticated(credentials: (u32, &[u8]), verifier: (u32, &[u8])) -> Vec<u8> {
+    let auth = |(flavor, body): (u32, &[u8])| [xdr(&[flavor], &[]), opaque(body)].concat();
+    [xdr(&[5, 0, 2, NFS, 3, 0], &[]), auth(credentials), auth(verifier)].concat()
+}
+
+fn unix(name: &[u8], groups: &[u32]) -> Vec<u8> {
+    [xdr(&[1], &[]), opaque(name), xdr(&[1000, 100, groups.len() as u32], &[]), xdr(groups, &[])].concat()
+}
+
+#[test]
+fn credentials_are_taken_with_up_to_16_groups() {
+    let scene = Scene::new(Setup::new(6));
+    let log = Arc::clone(&scene.log);
+    scene.run(async move |cpu, route| {
+        let mut peer = route.peer(&cpu);
+        let all: Vec<u32> = (0..16).collect();
+        for count in [0, 1, 16] {
+            let body = unix(b"client", &all[..count]);
+            let answer = peer.ask(&authenticated((1, &body), (0, &[]))).await.expect("an answer");
+            assert_eq!(answer.accepted().0, 0);
+            let expected = Credentials::Unix { uid: 1000, gid: 100, groups: all[..count].into() };
+            assert_eq!(log.take()[0].credentials, expected);
+        }
+        peer.ask(&authenticated((0, &[]), (0, &[]))).await.expect("an answer");
+        assert_eq!(log.take()[0].credentials, Credentials::None);
+        peer.hang_up();
+    });
+}
+
+#[test]
+fn credentials_that_are_none_are_denied_for_their_reason_and_the_connection_goes_on() {
+    use auth_stat::{AUTH_BADCRED, AUTH_BADVERF, AUTH_REJECTEDCRED};
+    let scene = Scene::new(Setup::new(7));
+    let log = Arc::clone(&scene.log);
+    scene.run(async move |cpu, route| {
+        let mut peer = route.peer(&cpu);
+        let good = unix(b"client", &[1]);
+        let many = xdr(&[1, 0, 1000, 100, u32::MAX, 1, 2], &[]);
+        let cases: [(u32, Vec<u8>, u32, &[u8], auth_stat); 14] = [
+            (1, unix(b"client", &[1; 17]), 0, &[], AUTH_BADCRED),
+            (1, unix(&[b'x'; 256], &[]), 0, &[], AUTH_BADCRED),
+            (1, [good.clone(), vec![0; 4]].concat(), 0, &[], AUTH_BADCRED),
+            (1, good[..good.len() - 1].to_vec(), 0, &[], AUTH_BADCRED),
+            (1, xdr(&[1, u32::MAX], b"name"), 0, &[], AUTH_BADCRED),
+            (1, many, 0, &[], AUTH_BADCRED),
+            (1, vec![], 0, &[], AUTH_BADCRED),
+            (1, vec![0; 401], 0, &[], AUTH_BADCRED),
+            (2, vec![1, 2, 3, 4], 0, &[], AUTH_REJECTEDCRED),
+            (6, vec![0; 20], 0, &[], AUTH_REJECTEDCRED),
+            (u32::MAX, vec![], 0, &[], AUTH_REJECTEDCRED),
+            (1, good.clone(), 0, &[0; 4], AUTH_BADVERF),
+            (1, good.clone(), 6, &[], AUTH_BADVERF),
+            (0, vec![], 0, &[0; 404], AUTH_BADVERF),
+        ];
+        for (no, (flavor, body, verifier, verifier_body, reason)) in cases.into_iter().enumerate() {
+            let message = authenticated((flavor, &body), (verifier, verifier_body));
+            let answer = peer.ask(&message).await.expect("an answer");
+            assert_eq!((answer.xid, &answer.words[..]), (5, &[1, 1, reason as u32][..]), "case {no}");
+        }
+        assert_eq!(log.take(), []);
+        assert_eq!(peer.ask(&null(8)).await.map(|answer| answer.xid), Ok(8));
+        peer.hang_up();
+    });
+    scene.assert_all_ends();
+}
+
+#[test]
+fn a_server_that_ends_answers_what_is_under_way_and_takes_no_more() {
+    let scene = Scene::new(Setup::new(8));
+    let server = Arc::clone(&scene.server);
+    scene.run(async move |cpu, route| {
+        let (mut busy, mut idle, mut within) = (route.peer(&cpu), route.peer(&cpu), route.peer(&cpu));
+        busy.send(&[record(&wait(1, 2000)), record(&wait(2, 1000))].concat()).await.expect("sent");
+        assert_eq!(idle.ask(&null(1)).await.map(|answer| answer.xid), Ok(1));
+        within.send(&record(&write_call(1, 0, &[1; 5000]))[..3000]).await.expect("sent");
+        cpu.sleep(Duration::from_millis(100)).await;
+        let start = cpu.now();
+        server.service().stop();
+        assert!(idle.until_end().await.since(start) < Duration::from_millis(100));
+        busy.send(&record(&null(3))).await.expect("sent");
+        assert_eq!(busy.answer().await.map(|answer| answer.xid), Ok(2));
+        assert_eq!(busy.answer().await.map(|answer| answer.xid), Ok(1));
+        assert_eq!(busy.answer().await, Err(Ended));
+        server.service().give_up();
+        assert!(within.until_end().await.since(start) < Duration::from_secs(3));
+        [busy, idle, within].into_iter().for_each(Peer::hang_up);
+    });
+    scene.assert_all_ends();
+}
