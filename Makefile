@@ -1,4 +1,4 @@
-# `make run` builds Awase and serves a disk. `make test` proves it. Both install what they need when run as root on
+# `make run` builds Awase and serves a disk and a directory. `make test` proves it. Both install what they need when run as root on
 # Debian or a relative, and name the packages otherwise.
 
 PREFIX ?= /usr/local
@@ -10,7 +10,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # program=package; python3:module=package
 BUILD_NEEDS := cc=gcc
 TEST_NEEDS := nbdinfo=libnbd-bin nbdcopy=libnbd-bin python3:nbd=python3-libnbd qemu-img=qemu-utils mke2fs=e2fsprogs \
-    qemu-system-x86_64=qemu-system-x86 busybox=busybox-static nbd-client=nbd-client
+    qemu-system-x86_64=qemu-system-x86 busybox=busybox-static nbd-client=nbd-client nfs-ls=libnfs-utils
 BENCH_NEEDS := fio=fio nbdkit=nbdkit nbdcopy=libnbd-bin qemu-nbd=qemu-utils qemu-img=qemu-utils
 SEEDS ?= 10000
 
@@ -39,7 +39,7 @@ check:
 # Only the tests with real clients (they are part of `make test` too).
 clients:
 	@scripts/need $(BUILD_NEEDS) $(TEST_NEEDS)
-	$(CARGO) test --package awase --test clients --test durability --test front --test guest
+	$(CARGO) test --package awase --test clients --test directories --test durability --test front --test guest
 
 # The simulated machine under many more seeds. SEEDS=100000 make test-long
 test-long:

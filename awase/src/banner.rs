@@ -1,11 +1,12 @@
 //! What a server prints when it is ready: what it serves, and how to connect.
 
 use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
 
 use machine::linux::net::Address;
 
 use crate::config::{Config, show_bytes};
-use crate::listeners::uri;
+use crate::listeners::{nfs_uri, uri};
 use crate::server::Server;
 
 /// The text.
@@ -30,18 +31,31 @@ pub fn banner(config: &Config, server: &Server) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "  {:<16} {size:>9}  {}{mode}", export.name, export.medium());
     }
-    let first = server.served().next().map_or("", |served| served.export.name.as_str());
+    for served in server.directories() {
+        let (directory, mode) = (&served.directory, if served.export.read_only() { ", read-only" } else { "" });
+        let _ = writeln!(text, "  {:<26}  directory {}{mode}", directory.mount, directory.path.display());
+    }
+    let first_disk = server.served().next().map(|served| served.export.name.as_str());
+    let first_directory = server.directories().first().map(|served| served.directory.mount.as_str());
+    let disks_at = first_disk.into_iter().flat_map(|name| server.nbd_addresses().map(move |at| uri(at, name)));
+    let directories_at =
+        first_directory.into_iter().flat_map(|mount| server.nfs_addresses().filter_map(move |at| nfs_uri(at, mount)));
     text.push_str("\nat\n");
-    for address in server.addresses() {
-        let _ = writeln!(text, "  {}", uri(address, first));
+    for uri in disks_at.chain(directories_at) {
+        let _ = writeln!(text, "  {uri}");
     }
-    if let Some(address) = server.addresses().next() {
-        text += &commands(address, first);
+    text.push_str("\nTry\n");
+    if let (Some(address), Some(name)) = (server.nbd_addresses().next(), first_disk) {
+        text += &disk_commands(address, name);
     }
+    if let (Some(Address::Tcp(address)), Some(mount)) = (server.nfs_addresses().next(), first_directory) {
+        text += &directory_commands(*address, mount);
+    }
+    text.push_str("\nCtrl-C finishes what is under way, writes everything to the disks and ends.\n");
     text
 }
 
-fn commands(address: &Address, name: &str) -> String {
+fn disk_commands(address: &Address, name: &str) -> String {
     let uri = uri(address, name);
     let kernel_client = match address {
         Address::Tcp(address) => format!("{} {}", address.ip(), address.port()),
@@ -49,12 +63,47 @@ fn commands(address: &Address, name: &str) -> String {
         Address::Unnamed => return String::new(),
     };
     format!(
-        "\nTry\n  \
-         nbdinfo '{uri}'\n  \
+        "  nbdinfo '{uri}'\n  \
          nbdcopy --flush IMAGE '{uri}'\n  \
          qemu-img info '{uri}'\n  \
          fio --name=t --ioengine=nbd --uri='{uri}' --rw=randread --bs=4k --iodepth=32 --runtime=5 --time_based\n  \
-         nbd-client {kernel_client} -N '{name}' /dev/nbd0\n\n\
-         Ctrl-C finishes what is under way, writes everything to the disks and ends.\n"
+         nbd-client {kernel_client} -N '{name}' /dev/nbd0\n"
     )
+}
+
+fn directory_commands(address: SocketAddr, mount: &str) -> String {
+    let (host, port) = (host(address.ip()), address.port());
+    let uri = nfs_uri(&Address::Tcp(address), mount).unwrap_or_default();
+    format!(
+        "  mount -t nfs -o vers=3,proto=tcp,port={port},mountport={port},mountproto=tcp,nolock '{host}:{mount}' /mnt\n  \
+         mount -t nfs -o vers=3,tcp,port={port},mountport={port},nolocks '{host}:{mount}' /mnt    # macOS\n  \
+         nfs-ls '{uri}'\n"
+    )
+}
+
+/// The host as clients write it before a path.
+fn host(ip: IpAddr) -> String {
+    match ip {
+        _ if ip.is_unspecified() => "HOST".to_owned(),
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("[{ip}]"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_name_port_and_host_as_clients_write_them() {
+        let text = directory_commands(([127, 0, 0, 1], 20490).into(), "/files");
+        let linux = "mount -t nfs -o vers=3,proto=tcp,port=20490,mountport=20490,mountproto=tcp,nolock \
+                     '127.0.0.1:/files' /mnt\n";
+        assert!(text.contains(linux), "{text}");
+        assert!(text.contains("nfs-ls 'nfs://127.0.0.1/files?nfsport=20490&mountport=20490'"), "{text}");
+        let text = directory_commands("[::1]:2049".parse().expect("an address"), "/a");
+        assert!(text.contains("'[::1]:/a' /mnt"), "{text}");
+        let text = directory_commands(([0, 0, 0, 0], 2049).into(), "/a");
+        assert!(text.contains("'HOST:/a' /mnt"), "nobody mounts from 0.0.0.0: {text}");
+    }
 }

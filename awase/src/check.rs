@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use crate::config::{Config, Overrides, Problems, show_bytes};
-use crate::media;
+use crate::{directories, media};
 
 /// Prints what would be served, or everything that is wrong.
 pub fn check(overrides: &Overrides) -> ExitCode {
@@ -38,11 +38,26 @@ pub fn examine(overrides: &Overrides) -> Result<String, Problems> {
             media.push(medium);
         }
     }
-    let settings = &config.settings;
-    let addresses = settings.nbd.iter().map(ToString::to_string);
-    let sockets = settings.unix_sockets();
-    let sockets = sockets.iter().map(|path| path.display().to_string());
-    let all: Vec<_> = addresses.chain(sockets).collect();
-    summary += &format!("at: {}\n", if all.is_empty() { "sockets passed by systemd".into() } else { all.join(", ") });
+    let told = problems.note_all(directories::inspect(&config.directories, &config.exports)).unwrap_or_default();
+    for directory in config.directories.iter().filter(|_| told.is_empty()) {
+        let (path, mode) = (directory.path.display(), if directory.read_only { ", read-only" } else { "" });
+        summary += &format!("  {:<26}  directory {path}{mode}\n", directory.mount);
+    }
+    summary.extend(told.iter().map(|line| format!("  {line}\n")));
+    summary += &format!("at: {}\n", places(&config));
     problems.or(summary)
+}
+
+/// Where clients will find it.
+fn places(config: &Config) -> String {
+    let settings = &config.settings;
+    let mut all = Vec::new();
+    if !config.exports.is_empty() {
+        all.extend(settings.nbd.iter().map(|address| format!("nbd {address}")));
+        all.extend(settings.unix_sockets().iter().map(|path| format!("nbd {}", path.display())));
+    }
+    if !config.directories.is_empty() {
+        all.extend(settings.nfs_addresses().iter().map(|address| format!("nfs {address}")));
+    }
+    if all.is_empty() { "sockets passed by systemd".into() } else { all.join(", ") }
 }

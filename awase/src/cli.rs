@@ -8,7 +8,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::config::{Entry, Given, Overrides, Place, parse_bytes, parse_duration, switches_help};
 
-/// Serves disks over the network through an I/O path of its own: safe as a flush, fast as memory.
+/// Serves disks and directories over the network through an I/O path of its own: safe as a flush, fast as memory.
 #[derive(Debug, Parser)]
 #[command(name = "awase", version, max_term_width = 110, after_long_help = EXAMPLES)]
 pub struct Cli {
@@ -19,7 +19,7 @@ pub struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  awase serve                                  a new 1 GiB disk at nbd://127.0.0.1:10809/disk
+  awase serve                                  a new 1 GiB disk at nbd://127.0.0.1:10809/disk, a directory over NFS
   awase serve --export name=vm,kind=file,path=vm.img
   awase check --config /etc/awase/awase.toml   is the configuration right?
   awase iotest --device testdev --processes 4  the papers' device test
@@ -32,6 +32,7 @@ Examples:
   awase serve --config /etc/awase/awase.toml
   awase serve --export name=vm,kind=file,path=vm.img,size=20GiB,create=true
   awase serve --export name=scratch,kind=ram,size=4GiB --nbd none --nbd-unix /run/scratch.sock
+  awase serve --export name=home,kind=directory,path=/srv/home,clients=10.0.0.0/8 --nfs 0.0.0.0
   awase serve --engine threads --switch read_ahead=off --switch priority=off
 
 Signals: SIGTERM and SIGINT finish what is under way, write everything to the disks and end (a second one ends at
@@ -40,7 +41,7 @@ once); SIGHUP reads the configuration again and adds, removes and changes export
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Serve disks over NBD.
+    /// Serve disks over NBD and directories over NFS.
     #[command(after_long_help = format!("{}\n{SERVE_EXAMPLES}", switches_help()))]
     Serve(ServeArguments),
     /// Tell what is wrong with a configuration, or what it would serve.
@@ -84,6 +85,12 @@ pub struct ServeArguments {
     /// Serve NBD at this Unix socket (may be repeated); none for no socket.
     #[arg(long, value_name = "PATH")]
     pub nbd_unix: Vec<String>,
+    /// Serve NFS at this address (may be repeated); none for no address.
+    #[arg(long, value_name = "ADDR")]
+    pub nfs: Vec<String>,
+    /// Tell this host's rpcbind where NFS is served.
+    #[arg(long)]
+    pub rpcbind: bool,
     /// Add an export, or change one of the file: name=NAME,kind=KIND,path=PATH,size=SIZE,... (may be repeated).
     #[arg(long, value_name = "KEY=VALUE,...", value_parser = export_entries)]
     pub export: Vec<ExportFlag>,
@@ -126,13 +133,19 @@ impl ServeArguments {
         for (flag, key, value) in single {
             entries.extend(value.as_ref().map(|value| entry(flag, key, Given::Text(value.clone()))));
         }
-        for (flag, key, values) in
-            [("--nbd", "listen.nbd", &self.nbd), ("--nbd-unix", "listen.nbd_unix", &self.nbd_unix)]
-        {
+        let lists = [
+            ("--nbd", "listen.nbd", &self.nbd),
+            ("--nbd-unix", "listen.nbd_unix", &self.nbd_unix),
+            ("--nfs", "listen.nfs", &self.nfs),
+        ];
+        for (flag, key, values) in lists {
             if !values.is_empty() {
                 let values = values.iter().filter(|value| *value != "none").cloned().map(Given::Text);
                 entries.push(entry(flag, key, Given::List(values.collect())));
             }
+        }
+        if self.rpcbind {
+            entries.push(entry("--rpcbind", "listen.rpcbind", Given::Boolean(true)));
         }
         for (name, value) in &self.switch {
             entries.push(entry("--switch", &format!("switches.{name}"), Given::Text(value.clone())));

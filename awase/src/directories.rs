@@ -71,14 +71,14 @@ impl Plan {
 
 enum Planned {
     Kept(Root),
-    Opened(PathBuf, OpenTree, Directory),
+    Opened { path: PathBuf, open: OpenTree, name: String, read_only: bool },
 }
 
 impl Planned {
     fn path(&self) -> &Path {
         match self {
             Planned::Kept(root) => &root.path,
-            Planned::Opened(path, ..) => path,
+            Planned::Opened { path, .. } => path,
         }
     }
 }
@@ -136,7 +136,7 @@ impl Directories {
             return Err(problem.allowed("to read the configuration again in a moment"));
         }
         let open = tree::open(path, read_only).map_err(|error| refused(directory, &error))?;
-        Ok(Planned::Opened(path.to_owned(), open, directory.clone()))
+        Ok(Planned::Opened { path: path.to_owned(), open, name: directory.name.clone(), read_only })
     }
 
     /// Goes over to what was planned. Of all directories together, at most `files_max` files are kept open. Returns what
@@ -150,8 +150,10 @@ impl Directories {
         for planned in plan.roots {
             roots.push(match planned {
                 Planned::Kept(root) => root,
-                Planned::Opened(path, open, directory) => {
-                    Root { path, tree: open_tree(processors, open, &directory, files_of_each)? }
+                Planned::Opened { path, open, name, read_only } => {
+                    let queue = queue_of_directory(processors.kernel(), &open);
+                    let config = FileTreeConfig { name, read_only, files_max: files_of_each, queue };
+                    Root { path, tree: open_tree(processors, open, config)? }
                 }
             });
         }
@@ -261,14 +263,7 @@ impl Closing {
     }
 }
 
-fn open_tree(
-    processors: &Processors,
-    open: OpenTree,
-    directory: &Directory,
-    files_max: usize,
-) -> anyhow::Result<Arc<FileTree>> {
-    let queue = queue_of_directory(processors.kernel(), &open);
-    let config = FileTreeConfig { name: directory.name.clone(), read_only: directory.read_only, files_max, queue };
+fn open_tree(processors: &Processors, open: OpenTree, config: FileTreeConfig) -> anyhow::Result<Arc<FileTree>> {
     let opened = processors.start_task(ProcessorId(0), move |cpu| async move { FileTree::new(&cpu, open, config) });
     opened.recv().context("a processor ended")
 }

@@ -36,6 +36,14 @@ pub fn uri(address: &Address, name: &str) -> String {
     }
 }
 
+/// The directory that is mounted by `mount` at `address`, as libnfs writes it. `None` where it cannot go.
+pub fn nfs_uri(address: &Address, mount: &str) -> Option<String> {
+    let Address::Tcp(address) = address else { return None };
+    let (host, port) = (address.ip(), address.port());
+    let host = if host.is_ipv6() { format!("[{host}]") } else { host.to_string() };
+    Some(format!("nfs://{host}{}?nfsport={port}&mountport={port}", percent_encoded(mount)))
+}
+
 fn percent_encoded(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     name.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()

@@ -1,20 +1,26 @@
-//! That the host's rpcbind knows the port of NFS. Taken back when dropped.
+//! That the host's rpcbind knows where NFS is served. Taken back when dropped.
+
+use std::net::SocketAddr;
 
 use machine::linux::net::Address;
-use nfs::rpcbind::{self, RPCBIND};
+use nfs::rpcbind::Rpcbind;
 
 /// What rpcbind was told.
-pub struct Registration(());
+pub struct Registration {
+    rpcbind: Rpcbind,
+    listening: SocketAddr,
+}
 
 impl Registration {
-    /// Tells rpcbind the first TCP port. That it cannot be told is no reason to end: clients can name the port.
+    /// Tells rpcbind the first TCP address. That it cannot be told is no reason to end: clients can name the port.
     pub fn make<'a>(mut addresses: impl Iterator<Item = &'a Address>) -> Option<Registration> {
-        let port = addresses.find_map(|address| match address {
-            Address::Tcp(address) => Some(address.port()),
+        let listening = addresses.find_map(|address| match address {
+            Address::Tcp(address) => Some(*address),
             Address::Unix(_) | Address::Unnamed => None,
         })?;
-        match rpcbind::register(RPCBIND, port) {
-            Ok(()) => Some(Registration(())),
+        let rpcbind = Rpcbind::default();
+        match rpcbind.register(listening) {
+            Ok(()) => Some(Registration { rpcbind, listening }),
             Err(error) => {
                 eprintln!("awase: {error}");
                 None
@@ -25,7 +31,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        if let Err(error) = rpcbind::unregister(RPCBIND) {
+        if let Err(error) = self.rpcbind.unregister(self.listening) {
             eprintln!("awase: {error}");
         }
     }

@@ -16,7 +16,7 @@ const RAM: &str = "name=r,kind=ram,size=1MiB";
 
 /// Runs a server that must not start; gives its message.
 fn refusal(place: &Place, arguments: &[&str]) -> String {
-    let output = place.run(&[&["serve", "--nbd", "none"], arguments].concat());
+    let output = place.run(&[&["serve", "--nbd", "none", "--nfs", "none"], arguments].concat());
     let message = String::from_utf8(output.stderr).expect("text");
     assert_eq!(output.status.code(), Some(2), "{message}");
     assert_eq!(message.lines().count(), 1, "one message is enough: {message}");

@@ -201,9 +201,9 @@ impl Described {
 fn describe(draft: Draft) -> Result<Described, Problem> {
     let missing = |key, allowed: &str| Problem::new(&draft.place, draft.key(key), "is missing").allowed(allowed);
     let name = draft.name.clone().ok_or_else(|| missing("name", "the name that clients will ask for"))?;
-    let kind = draft.kind.ok_or_else(|| {
-        missing("kind", "\"file\", \"block\", \"ram\", \"testdev\", \"mechanical\", \"directory\"")
-    })?;
+    let kind = draft
+        .kind
+        .ok_or_else(|| missing("kind", "\"file\", \"block\", \"ram\", \"testdev\", \"mechanical\", \"directory\""))?;
     draft.refuse_what_does_not_belong(kind)?;
     match kind {
         Kind::Disk(disk) => Export::from_draft(name, disk, draft).map(Described::Disk),

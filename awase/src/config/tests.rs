@@ -1,3 +1,5 @@
+use std::path::Path;
+
 use super::*;
 
 fn problem(text: &str) -> String {
@@ -17,6 +19,9 @@ fn without_a_file_one_sparse_disk_is_served_on_loopback() {
         config.exports[0].store,
         Store::File { path: "awase-data/disk.img".into(), size: Some(1 << 30), create: true }
     );
+    assert_eq!(config.directories, [Directory::default_files(Path::new("awase-data"), Place::Default)]);
+    let addresses = config.settings.nfs_addresses();
+    assert!(addresses.len() == 1 && addresses[0].ip().is_loopback(), "{addresses:?}");
 }
 
 #[test]
@@ -46,7 +51,7 @@ fn a_message_names_line_key_and_what_is_allowed() {
         ),
         (
             "[[export]]\nname = \"a\"\npath = \"x\"",
-            "awase.toml:1: export \"a\" kind is missing; allowed: \"file\", \"block\", \"ram\", \"testdev\", \"mechanical\"",
+            "awase.toml:1: export \"a\" kind is missing; allowed: \"file\", \"block\", \"ram\", \"testdev\", \"mechanical\", \"directory\"",
         ),
         (
             "[[export]]\nname = \"a\"\nkind = \"ram\"\nsize = \"1M\"\nlatency = \"1ms\"",
@@ -122,8 +127,11 @@ fn what_is_printed_means_the_same() {
         [listen]
         nbd = ["[::1]:10810", "127.0.0.1"]
         nbd_unix = ["/run/a.sock", "/run/b.sock"]
+        nfs = ["0.0.0.0:2050"]
+        rpcbind = true
         [limits]
         connections = 3
+        open_files = 1000
         stall_timeout = "5s"
         [switches]
         read_ahead = 4
@@ -150,6 +158,19 @@ fn what_is_printed_means_the_same() {
         path = "/tmp/y"
         read_only = true
         stable_writes = "flush"
+        [[export]]
+        name = "home"
+        kind = "directory"
+        path = "/srv/home"
+        mount = "/export/home"
+        clients = ["10.0.0.0/8", "fd00::1"]
+        squash = "all_squash"
+        anonymous_uid = 1000
+        [[export]]
+        name = "scratch"
+        kind = "directory"
+        path = "/srv/scratch"
+        create = true
     "#;
     let config = Config::parse("first", text).expect("a good configuration");
     let printed = toml(&config);
@@ -161,6 +182,12 @@ fn what_is_printed_means_the_same() {
     assert_eq!(format!("{:?}", again.switches), format!("{:?}", config.switches));
     let media = |config: &Config| -> Vec<_> { config.exports.iter().map(Export::medium).collect() };
     assert_eq!(media(&again), media(&config));
+    let directories = |config: &Config| -> Vec<_> {
+        let nowhere = |directory: &Directory| Directory { place: Place::Default, ..directory.clone() };
+        config.directories.iter().map(nowhere).collect()
+    };
+    assert_eq!(directories(&again).len(), 2);
+    assert_eq!(directories(&again), directories(&config));
 }
 
 #[test]
@@ -193,4 +220,109 @@ fn what_the_host_refuses_is_told_where_it_was_given() {
     assert_eq!(config.settings.place("listen.nbd").to_string(), "f:3");
     assert_eq!(config.settings.place("listen.nbd_unix"), Place::Default);
     assert_eq!(config.exports[0].place.to_string(), "f:1");
+}
+
+const DIRECTORY: &str = "[[export]]\nname = \"home\"\nkind = \"directory\"\npath = \"/srv/home\"\n";
+
+fn directory(more: &str) -> Directory {
+    Config::parse("f", &format!("{DIRECTORY}{more}\n")).expect("a good configuration").directories.remove(0)
+}
+
+#[test]
+fn a_directory_is_mounted_by_its_name_and_root_is_squashed_unless_told_otherwise() {
+    let plain = directory("");
+    assert_eq!((plain.mount.as_str(), plain.read_only, plain.create), ("/home", false, false));
+    assert_eq!(plain.squash, nfs::Squash { squashed: nfs::Squashed::Root, uid: 65534, gid: 65534 });
+    assert!(plain.clients.is_empty());
+    let other = directory("mount = \"/a/b\"\nsquash = \"no_root_squash\"\nclients = \"10.0.0.0/8, fd00::1 192.0.2.7\"");
+    assert_eq!(other.mount, "/a/b");
+    assert_eq!(other.squash.squashed, nfs::Squashed::Nobody);
+    let clients: Vec<String> = other.clients.iter().map(ToString::to_string).collect();
+    assert_eq!(clients, ["10.0.0.0/8", "fd00::1/128", "192.0.2.7/32"]);
+}
+
+#[test]
+fn keys_of_disks_and_directories_are_told_apart() {
+    for (key, value) in [
+        ("size", "\"1GiB\""),
+        ("description", "\"x\""),
+        ("block_size", "512"),
+        ("stable_writes", "\"fua\""),
+        ("latency", "\"1ms\""),
+        ("model", "\"mo-1990\""),
+        ("delay", "\"1ms\""),
+        ("faults.seed", "0"),
+    ] {
+        let message = problem(&format!("{DIRECTORY}{key} = {value}\n"));
+        assert_eq!(message, format!("awase.toml:5: export \"home\" {key} does not go with kind = \"directory\""));
+    }
+    for (key, value) in [
+        ("mount", "\"/a\""),
+        ("clients", "[\"10.0.0.0/8\"]"),
+        ("squash", "\"root_squash\""),
+        ("anonymous_uid", "1"),
+        ("anonymous_gid", "1"),
+    ] {
+        let message = problem(&format!("[[export]]\nname = \"a\"\nkind = \"ram\"\nsize = \"1M\"\n{key} = {value}\n"));
+        assert_eq!(message, format!("awase.toml:5: export \"a\" {key} does not go with kind = \"ram\""));
+    }
+}
+
+#[test]
+fn what_no_directory_can_have_is_refused() {
+    for (more, message) in [
+        ("clients = []", "awase.toml:5: export \"home\" clients = [] names nobody; leave it out to serve everybody; "),
+        (
+            "clients = [\"home.lan\"]",
+            "awase.toml:5: export \"home\" clients = [\"home.lan\"] holds \"home.lan\", which is no network; ",
+        ),
+        ("clients = [\"10.0.0.0/33\"]", "holds \"10.0.0.0/33\", which is no network; allowed: a list of networks"),
+        (
+            "squash = \"root\"",
+            "awase.toml:5: export \"home\" squash = \"root\" is not allowed; allowed: \"root_squash\", ",
+        ),
+        ("anonymous_uid = 4294967295", "anonymous_uid = 4294967295 is not between 0 and 4294967294"),
+        ("mount = \"home\"", "mount = \"home\" does not begin with \"/\"; allowed: a path of at most 1024 bytes"),
+        ("mount = \"/a/../b\"", "mount = \"/a/../b\" holds \".\" or \"..\""),
+        (
+            "create = true\nread_only = true",
+            "awase.toml:5: export \"home\" create = true does not go with read_only = true",
+        ),
+    ] {
+        let found = problem(&format!("{DIRECTORY}{more}\n"));
+        assert!(found.contains(message), "{found}");
+    }
+    let nowhere = problem("[[export]]\nname = \"home\"\nkind = \"directory\"\n");
+    assert_eq!(nowhere, "awase.toml:1: export \"home\" path is missing; allowed: the path of a directory");
+    let long = problem(&DIRECTORY.replace("home", &"x".repeat(1024)));
+    assert!(long.contains("which is longer than 1024 bytes; allowed: another name, or mount"), "{long}");
+}
+
+#[test]
+fn two_directories_have_names_and_mount_paths_of_their_own() {
+    let second = |more: &str| format!("{DIRECTORY}[[export]]\nkind = \"directory\"\npath = \"/b\"\n{more}\n");
+    let message = problem(&second("name = \"other\"\nmount = \"//home/\""));
+    assert_eq!(
+        message,
+        "awase.toml:5: export \"other\" mount = \"//home/\" leads to the export of awase.toml:1 already; \
+         allowed: a path of its own"
+    );
+    let message = problem(&second("name = \"home\""));
+    assert!(message.contains("export \"home\" name is taken already by the export of awase.toml:1"), "{message}");
+    let disk = format!("{DIRECTORY}[[export]]\nname = \"home\"\nkind = \"ram\"\nsize = \"1M\"\n");
+    assert!(problem(&disk).contains("name is taken already"));
+}
+
+#[test]
+fn a_port_that_is_left_out_is_the_one_that_this_user_may_take() {
+    let config = Config::parse("f", "[listen]\nnfs = [\"0.0.0.0\", \"[::1]:111\"]\n").expect("good");
+    let default = Settings::default().nfs_addresses()[0].port();
+    assert!([2049, 20490].contains(&default));
+    assert_eq!(
+        config.settings.nfs_addresses(),
+        [([0, 0, 0, 0], default).into(), "[::1]:111".parse().expect("an address")]
+    );
+    let none = Config::parse("f", "[listen]\nnfs = []\n").expect("good");
+    assert!(none.settings.nfs_addresses().is_empty());
+    assert!(none.directories.is_empty(), "what cannot be reached is not made");
 }

@@ -57,7 +57,8 @@ impl Place {
     /// not choose the engine, `AWASE_ENGINE` does.
     pub fn serve(&self, arguments: &[&str]) -> Server {
         let mut command = Command::new(AWASE);
-        command.args(["serve", "--nbd", "none"]).args(arguments);
+        // Ports are shared by all tests.
+        command.args(["serve", "--nbd", "none", "--nfs", "none"]).args(arguments);
         if let (Ok(engine), false) = (std::env::var("AWASE_ENGINE"), arguments.contains(&"--engine")) {
             command.args(["--engine", &engine]);
         }
@@ -93,6 +94,14 @@ impl Server {
     /// Its Unix socket.
     pub fn socket(&self) -> PathBuf {
         self.place.file("awase-data/nbd.sock")
+    }
+
+    /// What it has printed, now that it is ready.
+    pub fn banner(&mut self) -> String {
+        let mut bytes = vec![0; 65536];
+        // All of it is in the pipe, written at once, before it said that it is ready.
+        let len = self.child.stdout.as_mut().expect("piped").read(&mut bytes).expect("a banner");
+        String::from_utf8_lossy(&bytes[..len]).into_owned()
     }
 
     /// Its process.
