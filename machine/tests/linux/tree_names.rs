@@ -20,6 +20,7 @@ on_both_engines!(
     an_unchecked_creation_takes_the_file_that_is_there,
     a_repeated_exclusive_creation_takes_its_own_file_and_nobody_elses,
     attributes_are_set_as_asked_and_told_after,
+    what_can_not_be_made_as_asked_is_not_made,
     a_guard_lets_only_those_set_who_saw_the_last_change,
     setting_a_size_is_for_regular_files,
     the_file_system_tells_its_space_and_limits,
@@ -317,6 +318,27 @@ fn attributes_are_set_as_asked_and_told_after(rig: Rig) {
     }
     let huge = SetAttributes { size: Some(u64::MAX), ..SetAttributes::default() };
     assert_eq!(served.ask(None, set(node, huge)).err(), Some(Errno(libc::EFBIG)));
+}
+
+fn what_can_not_be_made_as_asked_is_not_made(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let dir = served.make_directory("dir", 0o755);
+    let wrong = SetTime::To(Time { seconds: 0, nanoseconds: 1_000_000_000 });
+    let attributes = SetAttributes { modified: Some(wrong), ..mode(0o600) };
+    let huge = SetAttributes { size: Some(u64::MAX >> 1), ..mode(0o600) };
+    let calls = [
+        create(dir, "a", Creation::Guarded, attributes),
+        create(dir, "b", Creation::Unchecked, huge),
+        TreeCall::MakeDirectory { dir, name: "c".into(), attributes },
+        TreeCall::MakeSpecial { dir, name: "d".into(), kind: Kind::Fifo, attributes },
+        TreeCall::MakeSymbolicLink { dir, name: "e".into(), target: "x".into(), attributes },
+        TreeCall::MakeDirectory { dir, name: "f".into(), attributes: SetAttributes { size: Some(0), ..mode(0o700) } },
+    ];
+    for call in calls {
+        assert!(served.ask(None, call.clone()).is_err(), "{call:?}");
+    }
+    let (entries, _) = served.list(None, dir, 0, 10, false).expect("listed");
+    assert_eq!(entries.len(), 2, "{entries:?}");
 }
 
 fn a_guard_lets_only_those_set_who_saw_the_last_change(rig: Rig) {

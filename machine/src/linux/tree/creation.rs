@@ -63,10 +63,10 @@ impl HostTree {
             let made = call::open_at(dir, name, flags, new_mode(attributes));
             let made = made.map_err(|errno| in_directory(dir, errno))?;
             // Before the times, which it changes.
-            if let Some(size) = attributes.size.filter(|&size| size > 0) {
-                call::truncate_open(made.as_fd(), size)?;
-            }
-            complete(made.as_fd(), caller, attributes)?;
+            let size = attributes.size.filter(|&size| size > 0);
+            size.map_or(Ok(()), |size| call::truncate_open(made.as_fd(), size))
+                .and_then(|()| complete(made.as_fd(), caller, attributes))
+                .inspect_err(|_| self.take_back(dir, name, made.as_fd()))?;
             made
         };
         self.reply(made)
@@ -169,7 +169,7 @@ impl HostTree {
             let _acting = self.make_as(caller)?;
             make(fd.as_fd(), &name).map_err(|errno| in_directory(fd.as_fd(), errno))?;
             let made = self.child(fd.as_fd(), &name)?;
-            complete(made.fd(), caller, attributes)?;
+            complete(made.fd(), caller, attributes).inspect_err(|_| self.take_back(fd.as_fd(), &name, made.fd()))?;
             made
         };
         self.reply(made.fd)
@@ -183,6 +183,16 @@ impl HostTree {
     fn make_as(&self, caller: Option<&Caller>) -> Result<Acting<'_>, Errno> {
         clear_creation_mask();
         self.identity.act_as(caller)
+    }
+
+    /// Removes what was made and did not get all that it should have: half a success would let a second attempt fail. As
+    /// far as it can be removed, and is still what was made.
+    fn take_back(&self, dir: BorrowedFd, name: &CStr, made: BorrowedFd) {
+        let made = call::node_of(made);
+        let Ok(found) = self.child(dir, name) else { return };
+        if made.is_ok_and(|(node, _)| node == found.node) {
+            let _ = call::unlink(dir, name, found.is_directory());
+        }
     }
 
     fn reply(&self, made: OwnedFd) -> Result<TreeReply, Errno> {

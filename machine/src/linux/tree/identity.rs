@@ -45,9 +45,9 @@ impl Identity {
         let Some(caller) = caller.filter(|_| self.uid == 0) else {
             return Ok(Acting { back_to: None });
         };
-        // Dropped on the way out of a failure, too: half changed is changed.
-        let acting = Acting { back_to: Some(self) };
         set_groups(&caller.groups)?;
+        // From here on there is something to take back, on the way out of a failure, too; and groups can be set.
+        let acting = Acting { back_to: Some(self) };
         set_group(caller.gid)?;
         set_user(caller.uid)?;
         Ok(acting)
