@@ -23,7 +23,7 @@ use nfs3_types::nfs3::NFS_PROGRAM as Nfs;
 use nfs3_types::rpc::auth_stat;
 use policy::unit::{Instant, ProcessorId};
 
-use crate::call::{Call, ClientAddress, Credentials, Program, Results};
+use crate::call::{Call, ClientAddress, Credentials, Program, Results, TRANSFER_BYTES_MAX};
 use crate::server::{Limits, Server};
 use crate::shape::Cursor;
 use crate::transmission::serve_with;
@@ -65,7 +65,7 @@ impl Log {
 
 /// Content of the simulated file.
 fn content(at: u64) -> u8 {
-    (at * 31 + at / 4096 * 7) as u8
+    at.wrapping_mul(31).wrapping_add((at / 4096).wrapping_mul(7)) as u8
 }
 
 /// GETATTR answers after as many milliseconds as its handle says, READ gives [`content`], WRITE tells how much it got, LOOKUP
@@ -101,7 +101,7 @@ async fn results(cpu: &Processor, program: Program, procedure: u32, arguments: &
     let Some(handle) = at.opaque(64) else { return Results::GarbageArguments };
     match procedure {
         Nfs::NFSPROC3_GETATTR => {
-            let wait = Cursor(handle).u32().unwrap_or(0);
+            let wait = Cursor(handle).u32().unwrap_or(0).min(5000);
             cpu.sleep(Duration::from_millis(wait.into())).await;
             Results::Bytes(handle.to_vec())
         }
@@ -115,7 +115,7 @@ async fn results(cpu: &Processor, program: Program, procedure: u32, arguments: &
             let (Some(high), Some(low), Some(count)) = (at.u32(), at.u32(), at.u32()) else {
                 return Results::GarbageArguments;
             };
-            read(cpu, u64::from(high) << 32 | u64::from(low), count as usize).await
+            read(cpu, u64::from(high) << 32 | u64::from(low), count.min(TRANSFER_BYTES_MAX) as usize).await
         }
         _ => Results::ProcedureUnavailable,
     }
@@ -126,9 +126,9 @@ async fn read(cpu: &Processor, offset: u64, len: usize) -> Results {
     let count = if len == 0 { 0 } else { (skip + len).div_ceil(FRAME_BYTES) };
     let mut frames: Frames = cpu.kernel().allocate(cpu, count).await;
     for (no, frame) in frames.iter_mut().enumerate() {
-        let base = offset - skip as u64 + (no * FRAME_BYTES) as u64;
+        let base = (offset - skip as u64).wrapping_add((no * FRAME_BYTES) as u64);
         let bytes = frame.bytes_mut().expect("its only share");
-        bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = content(base + at as u64));
+        bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = content(base.wrapping_add(at as u64)));
     }
     Results::Data { head: (len as u32).to_be_bytes().to_vec(), frames, skip, len }
 }
