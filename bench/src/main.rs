@@ -1,4 +1,5 @@
-//! `awase-bench`: Awase, nbdkit and qemu-nbd side by side in one run, and each technique of Awase on and off.
+//! `awase-bench`: Awase, nbdkit and qemu-nbd side by side in one run, and each technique of Awase on and off. And a load
+//! driver for servers of files, with NFS-Ganesha as a peer.
 
 mod fio;
 mod host;
@@ -64,6 +65,7 @@ struct Arguments {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Nfs(nfs::command::Nfs),
+    SlowDisk(nfs::command::SlowDiskCommand),
 }
 
 const FULL: Scale = Scale { large_bytes: 4 << 30, small_bytes: 1 << 30, seconds: 5, requests: 200_000 };
@@ -84,8 +86,10 @@ fn run(arguments: &Arguments) -> Result<()> {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
     }
-    if let Some(Command::Nfs(nfs)) = &arguments.command {
-        return nfs.run(&interrupted);
+    match &arguments.command {
+        Some(Command::Nfs(command)) => return command.run(&interrupted),
+        Some(Command::SlowDisk(command)) => return command.run(&interrupted),
+        None => {}
     }
     let (comparison, switches) = selected(arguments)?;
     if arguments.list {

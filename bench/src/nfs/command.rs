@@ -1,7 +1,10 @@
 //! `awase-bench nfs`: workloads on one server of files.
 
+use std::fs;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -9,10 +12,11 @@ use clap::Args;
 
 use super::files::prepare;
 use super::load::{Load, Operation, Outcome};
-use super::run::{Reached, Stand, measure};
+use super::run::{Reached, SLOW_BYTES, Stand, measure};
 use super::server::Peer;
 use super::session::Endpoint;
-use super::workload::{self, Bound, Disk, Measure, WORKLOADS, Workload};
+use super::slow_flush::SlowDisk;
+use super::workload::{self, Bound, Disk, Measure, SLOW_FLUSH, WORKLOADS, Workload};
 use crate::process::Interrupted;
 use crate::sample::{Sample, show};
 
@@ -73,6 +77,34 @@ pub struct Nfs {
     /// Print the names of the workloads and end.
     #[arg(long)]
     list: bool,
+}
+
+/// Mount a disk whose flush takes 5 ms, say where, and unmount it when interrupted (as root).
+///
+/// For trying out what flushes cost: whatever lies in its directory pays for them alike.
+#[derive(Debug, Args)]
+pub struct SlowDiskCommand {
+    /// Where it is made: on a disk, with 3 GiB free.
+    #[arg(long, value_name = "DIR", default_value = "target")]
+    directory: PathBuf,
+    /// How long a flush takes, in milliseconds.
+    #[arg(long, value_name = "N", default_value_t = SLOW_FLUSH.as_millis() as u64)]
+    flush_ms: u64,
+}
+
+impl SlowDiskCommand {
+    /// Does it.
+    pub fn run(&self, interrupted: &Interrupted) -> Result<()> {
+        fs::create_dir_all(&self.directory)?;
+        let directory = fs::canonicalize(&self.directory)?;
+        let place = tempfile::Builder::new().prefix("slow-disk-").tempdir_in(directory)?;
+        let disk = SlowDisk::new(place.path(), SLOW_BYTES, Duration::from_millis(self.flush_ms))?;
+        println!("{}", disk.directory().display());
+        while !interrupted.load(Ordering::Relaxed) {
+            thread::park_timeout(Duration::from_millis(100));
+        }
+        Ok(())
+    }
 }
 
 impl Nfs {

@@ -315,3 +315,65 @@ fn random_bytes(count: usize) -> Vec<u8> {
     };
     (0..count.div_ceil(8)).flat_map(|_| word()).take(count).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use nfs3_types::nfs3::{READ3resok, WRITE3resok, wcc_data};
+    use nfs3_types::xdr_codec::Opaque;
+
+    use super::*;
+
+    const BYTES: u32 = 8192;
+
+    fn packed(what: &impl Pack) -> Vec<u8> {
+        let mut out = Vec::new();
+        what.pack(&mut out).unwrap();
+        out
+    }
+
+    fn written(count: u32, committed: stable_how, verifier: u8) -> Vec<u8> {
+        let verf = writeverf3([verifier; 8]);
+        packed(&WRITE3res::Ok(WRITE3resok { file_wcc: wcc_data::default(), count, committed, verf }))
+    }
+
+    #[test]
+    fn a_write_counts_only_if_all_of_it_is_as_durable_as_was_asked() {
+        let of = |stable, results: &[u8]| {
+            examine(Step::Write { file: 0, offset: 0, stable }, results, 0, BYTES, &mut None).is_ok()
+        };
+        use stable_how::{DATA_SYNC, FILE_SYNC, UNSTABLE};
+        assert!(of(FILE_SYNC, &written(BYTES, FILE_SYNC, 1)));
+        assert!(of(UNSTABLE, &written(BYTES, UNSTABLE, 1)));
+        assert!(!of(FILE_SYNC, &written(BYTES, UNSTABLE, 1)));
+        assert!(!of(FILE_SYNC, &written(BYTES, DATA_SYNC, 1)));
+        assert!(!of(FILE_SYNC, &written(BYTES - 1, FILE_SYNC, 1)));
+        assert!(!of(FILE_SYNC, &written(BYTES, FILE_SYNC, 1)[..20]));
+    }
+
+    #[test]
+    fn a_verifier_that_changes_ends_the_load() {
+        let mut verifier = None;
+        let mut of = |verf| {
+            let step = Step::Write { file: 0, offset: 0, stable: stable_how::UNSTABLE };
+            examine(step, &written(BYTES, stable_how::UNSTABLE, verf), 0, BYTES, &mut verifier).is_ok()
+        };
+        assert_eq!([of(1), of(1), of(2)], [true, true, false]);
+    }
+
+    #[test]
+    fn a_read_counts_only_if_all_its_data_came() {
+        let read = |count, data: &[u8]| {
+            let ok = READ3resok { file_attributes: Nfs3Option::None, count, eof: true, data: Opaque::borrowed(data) };
+            packed(&nfs3_types::nfs3::READ3res::Ok(ok))
+        };
+        let of = |results: &[u8], behind_head| {
+            examine(Step::Read { file: 0, offset: 0 }, results, behind_head, BYTES, &mut None).is_ok()
+        };
+        let whole = read(BYTES, &[7; BYTES as usize]);
+        assert!(of(&whole, 0));
+        assert!(of(&whole[..1000], whole.len() - 1000));
+        assert!(!of(&whole[..1000], whole.len() - 1004));
+        assert!(!of(&read(4096, &[7; 4096]), 0));
+        assert!(!of(&packed(&nfsstat3::NFS3ERR_STALE), 0));
+    }
+}

@@ -15,6 +15,9 @@ use crate::process::{Interrupted, Process};
 /// How long it may take to start.
 const START_PATIENCE: Duration = Duration::from_secs(30);
 
+/// What to do where a program is missing.
+const PACKAGES: &str = "NFS-Ganesha needs: sudo apt-get install nfs-ganesha nfs-ganesha-vfs rpcbind";
+
 /// Ganesha, serving a directory, and the port mapper without which it does not start.
 pub struct Ganesha {
     /// Its process.
@@ -28,7 +31,7 @@ impl Ganesha {
     /// Starts it for a directory and waits until NFS and MOUNT answer. Its configuration and its log go to `place`, a
     /// directory of its own.
     pub fn start(directory: &Path, place: &Path, interrupted: &Interrupted) -> Result<Ganesha> {
-        let port_mapper = start_port_mapper(place, interrupted)?;
+        let port_mapper = start_port_mapper(place, interrupted).context(PACKAGES)?;
         let (nfs, mount) = free_ports()?;
         let configuration = place.join("ganesha.conf");
         fs::write(&configuration, configure(directory, nfs.port(), mount.port())?)
@@ -37,7 +40,7 @@ impl Ganesha {
         // In the foreground; errors alone are logged, so that nothing is written while it is measured.
         command.arg("-F").arg("-f").arg(&configuration).arg("-L").arg(place.join("ganesha.messages"));
         command.arg("-p").arg(place.join("ganesha.pid")).args(["-N", "NIV_CRIT"]);
-        let process = Process::start(command, &place.join("ganesha.log"), interrupted)?;
+        let process = Process::start(command, &place.join("ganesha.log"), interrupted).context(PACKAGES)?;
         let endpoint = Endpoint { nfs, mount, export: directory.display().to_string(), uid: 0, gid: 0 };
         let mut ganesha = Ganesha { process, endpoint, port_mapper };
         ganesha.await_answer().with_context(|| {

@@ -20,7 +20,7 @@ use crate::run::forget;
 use crate::sample::{Sample, Unit};
 
 /// Size of the slow disk: a file that is overwritten, and one that grows for a while.
-const SLOW_BYTES: u64 = 2 << 30;
+pub const SLOW_BYTES: u64 = 2 << 30;
 
 const MIB: f64 = 1048576.0;
 
