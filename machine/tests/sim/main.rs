@@ -6,3 +6,4 @@ mod faults;
 mod network;
 mod processor;
 mod rig;
+mod tree;

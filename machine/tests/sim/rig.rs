@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use machine::sim::{DiskConfig, DiskId, HostId, Step, World};
+use machine::tree::TreeOp;
 use machine::{
     Completion, Connection, Errno, File, Listener, Machine, Op, OpenFile, Park, SeekTarget, Segment, Segments, Token,
 };
@@ -88,6 +89,10 @@ impl Side {
 
     pub fn send(&mut self, connection: Connection, bytes: Vec<u8>) -> u64 {
         self.start(bytes, |from| Op::Send { connection, from })
+    }
+
+    pub fn ask(&mut self, op: TreeOp) -> u64 {
+        self.start(vec![0], |_| Op::Tree(Box::new(op)))
     }
 
     /// Enters the machine, parking until something happens, and notes what is complete.

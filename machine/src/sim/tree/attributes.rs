@@ -55,31 +55,27 @@ impl SimTree {
         attributes: SetAttributes,
         time: Time,
     ) -> Result<(), Errno> {
-        let stat = self.planned_stat(who, &self.inodes[&number], &attributes, false, time)?;
+        let stat = self.planned_stat(who, &self.inodes[&number], &attributes, time)?;
         self.apply_attributes(number, stat, attributes.size);
         Ok(())
     }
 
-    /// What the attributes of `inode` will be when `who` has set them. Its maker may cut or extend a new one whatever
-    /// its mode.
+    /// What the attributes of `inode` will be when `who` has set them.
     pub(super) fn planned_stat(
         &self,
         who: Who<'_>,
         inode: &Inode,
         attributes: &SetAttributes,
-        is_new: bool,
         time: Time,
     ) -> Result<Stat, Errno> {
         let mut stat = inode.stat;
         if *attributes == SetAttributes::default() {
             return Ok(stat);
         }
-        self.check_size(who, inode, attributes, is_new)?;
+        self.check_size(who, inode, attributes)?;
         plan_owner(who, inode, attributes, &mut stat)?;
-        if let Some(mode) = attributes.mode {
-            if inode.kind == Kind::SymbolicLink {
-                return Err(Errno::NOT_SUPPORTED);
-            }
+        // Links have no permissions of their own.
+        if let Some(mode) = attributes.mode.filter(|_| inode.kind != Kind::SymbolicLink) {
             if !who.owns(&inode.stat) {
                 return Err(Errno(EPERM));
             }
@@ -96,7 +92,7 @@ impl SimTree {
         Ok(stat)
     }
 
-    fn check_size(&self, who: Who<'_>, inode: &Inode, attributes: &SetAttributes, is_new: bool) -> Result<(), Errno> {
+    fn check_size(&self, who: Who<'_>, inode: &Inode, attributes: &SetAttributes) -> Result<(), Errno> {
         let Some(size) = attributes.size else {
             return Ok(());
         };
@@ -105,7 +101,7 @@ impl SimTree {
             Kind::Directory => return Err(Errno(EISDIR)),
             _ => return Err(Errno::INVALID),
         }
-        if !is_new {
+        if !who.owns(&inode.stat) {
             who.check(inode, WRITE)?;
         }
         if size > self.config.file_bytes_max { Err(Errno(EFBIG)) } else { Ok(()) }
@@ -135,9 +131,6 @@ impl SimTree {
         let number = self.find_directory(dir)?;
         let inode = &self.inodes[&number];
         who.check(inode, READ)?;
-        if entries_max == 0 {
-            return Err(Errno::INVALID);
-        }
         // Whoever may not search sees names only.
         let with_nodes = with_nodes && who.allowed(inode, SEARCH) == SEARCH;
         let directory = self.directory(number);
@@ -149,7 +142,7 @@ impl SimTree {
             let node = with_nodes.then(|| (self.inodes[&number].node(), self.attributes(number)));
             Entry { name: name.to_vec(), number, cookie, node }
         };
-        let entries: Vec<Entry> = rest.by_ref().take(entries_max).map(entry).collect();
+        let entries: Vec<Entry> = rest.by_ref().take(entries_max.max(1)).map(entry).collect();
         Ok(TreeReply::Entries(entries, rest.next().is_none()))
     }
 
@@ -180,7 +173,12 @@ impl SimTree {
     }
 }
 
-fn plan_owner(who: Who<'_>, inode: &Inode, attributes: &SetAttributes, stat: &mut Stat) -> Result<(), Errno> {
+pub(super) fn plan_owner(
+    who: Who<'_>,
+    inode: &Inode,
+    attributes: &SetAttributes,
+    stat: &mut Stat,
+) -> Result<(), Errno> {
     if attributes.uid.is_none() && attributes.gid.is_none() {
         return Ok(());
     }
@@ -221,6 +219,10 @@ fn plan_times(
     let may_touch = who.owns(&inode.stat) || who.allowed(inode, WRITE) == WRITE;
     if wanted.iter().any(Option::is_some) && !may_touch {
         return Err(Errno(EACCES));
+    }
+    let valid = |time: &Option<SetTime>| !matches!(time, Some(SetTime::To(time)) if time.nanoseconds >= 1_000_000_000);
+    if !wanted.iter().all(valid) {
+        return Err(Errno::INVALID);
     }
     let moment = |time: SetTime| match time {
         SetTime::Now => now,

@@ -13,14 +13,8 @@ use crate::{Errno, Op};
 #[derive(Debug, Default)]
 pub(in crate::sim) struct TreeJob {
     fault: Option<Errno>,
-    sync: Option<SyncJob>,
-}
-
-#[derive(Debug)]
-struct SyncJob {
-    coverage: Coverage,
-    /// Was one of the nodes gone?
-    stale: bool,
+    /// What a sync covers.
+    sync: Option<Coverage>,
 }
 
 impl SimTree {
@@ -46,25 +40,29 @@ impl SimTree {
         (TreeJob { fault, sync }, ns)
     }
 
-    fn begin_sync(&mut self, nodes: &[Node]) -> SyncJob {
+    /// A node that is gone has nothing left that could be lost.
+    fn begin_sync(&mut self, nodes: &[Node]) -> Coverage {
         let found: Vec<u64> = nodes.iter().filter_map(|node| self.find(*node).ok()).collect();
-        SyncJob { coverage: self.capture(&found), stale: found.len() < nodes.len() }
+        self.capture(&found)
     }
 
-    fn finish_sync(&mut self, job: &SyncJob, fault: Option<Errno>) -> Result<TreeReply, Errno> {
+    fn finish_sync(&mut self, coverage: &Coverage, fault: Option<Errno>) -> Result<TreeReply, Errno> {
         if let Some(errno) = fault {
-            self.drop_covered(&job.coverage);
+            self.drop_covered(coverage);
             return Err(errno);
         }
         if !self.disk.random.permille(self.disk.config.faults.flush_lie_permille) {
-            self.make_durable(&job.coverage);
+            self.make_durable(coverage);
         }
-        if job.stale { Err(Errno(libc::ESTALE)) } else { Ok(TreeReply::Done) }
+        Ok(TreeReply::Done)
     }
 
     /// Does what `call` asks, at once. Not for syncs and opening.
     pub(super) fn perform(&mut self, caller: Option<&Caller>, call: &TreeCall, now: u64) -> Result<TreeReply, Errno> {
         let (who, time) = (Who(caller), self.time(now));
+        if self.config.read_only && is_change(call) {
+            return Err(Errno::READ_ONLY);
+        }
         match call {
             TreeCall::Root => Ok(self.root()),
             TreeCall::Attributes { node } => Ok(TreeReply::Attributes(self.attributes(self.find(*node)?))),
@@ -94,7 +92,6 @@ impl SimTree {
             TreeCall::Link { node, dir, name } => self.link(who, *node, (*dir, name), time),
             TreeCall::SetAttributes { node, attributes, guard } => {
                 let number = self.find(*node)?;
-                self.check_writable()?;
                 if guard.is_some_and(|guard| guard != self.inodes[&number].stat.changed) {
                     return Err(Errno(libc::EAGAIN));
                 }

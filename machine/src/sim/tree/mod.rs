@@ -176,10 +176,6 @@ impl SimTree {
         let valid = !name.is_empty() && !name.contains(&b'/') && !name.contains(&0);
         if valid { Ok(()) } else { Err(Errno::INVALID) }
     }
-
-    fn check_writable(&self) -> Result<(), Errno> {
-        if self.config.read_only { Err(Errno::READ_ONLY) } else { Ok(()) }
-    }
 }
 
 /// Does `call` change anything?

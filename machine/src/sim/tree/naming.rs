@@ -3,6 +3,7 @@
 use libc::{EEXIST, EINVAL, EISDIR, EMLINK, ENOENT, ENOTDIR, ENOTEMPTY, EPERM};
 
 use super::SimTree;
+use super::attributes::plan_owner;
 use super::inode::{Body, Directory};
 use super::permission::{SEARCH, WRITE, Who};
 use crate::Errno;
@@ -68,6 +69,9 @@ impl SimTree {
         time: Time,
     ) -> Result<TreeReply, Errno> {
         let inode = &self.inodes[&number];
+        if inode.kind == Kind::Directory && how == Creation::Unchecked {
+            return Err(Errno(EISDIR));
+        }
         let taken = inode.kind == Kind::File
             && match how {
                 Creation::Unchecked => true,
@@ -78,7 +82,6 @@ impl SimTree {
             return Err(Errno(EEXIST));
         }
         if let (Creation::Unchecked, Some(_)) = (how, attributes.size) {
-            self.check_writable()?;
             let size_alone = SetAttributes { size: attributes.size, ..SetAttributes::default() };
             self.set_attributes(who, number, size_alone, time)?;
         }
@@ -113,6 +116,9 @@ impl SimTree {
         let place = self.free_place(who, dir, name)?;
         if target.is_empty() {
             return Err(Errno(ENOENT));
+        }
+        if target.contains(&0) {
+            return Err(Errno(EINVAL));
         }
         if target.len() > LINK_BYTES_MAX {
             return Err(Errno(libc::ENAMETOOLONG));
@@ -157,15 +163,21 @@ impl SimTree {
         attributes: SetAttributes,
         time: Time,
     ) -> Result<TreeReply, Errno> {
-        self.check_writable()?;
+        if attributes.size.is_some() && kind != Kind::File {
+            return Err(Errno(EINVAL));
+        }
         who.check(&self.inodes[&dir], WRITE | SEARCH)?;
         if self.inodes.len() as u64 >= self.config.nodes_max {
             return Err(Errno::NO_SPACE);
         }
         let inode = self.add_inode(who, dir, kind, attributes.mode.unwrap_or(0), body, time);
         let number = inode.number;
-        let later = SetAttributes { mode: None, ..attributes };
-        match self.planned_stat(who, &inode, &later, true, time) {
+        let mut later = SetAttributes { mode: None, ..attributes };
+        if plan_owner(who, &inode, &later, &mut inode.stat.clone()).is_err() {
+            // Who may not have the owner or group that it asked for gets its own, as from a Linux host.
+            (later.uid, later.gid) = (None, None);
+        }
+        match self.planned_stat(who, &inode, &later, time) {
             Err(errno) => {
                 self.free.insert(number);
                 return Err(errno);
@@ -212,7 +224,6 @@ impl SimTree {
     fn occupied_place(&self, who: Who<'_>, dir: Node, name: &[u8]) -> Result<(u64, u64), Errno> {
         let (dir, number) = self.place(who, dir, name)?;
         let number = number.ok_or(Errno(ENOENT))?;
-        self.check_writable()?;
         who.check_removal(&self.inodes[&dir], &self.inodes[&number])?;
         Ok((dir, number))
     }
@@ -235,7 +246,6 @@ impl SimTree {
     ) -> Result<TreeReply, Errno> {
         let number = self.find(node)?;
         let place = self.free_place(who, dir, name)?;
-        self.check_writable()?;
         who.check(&self.inodes[&place], WRITE | SEARCH)?;
         let inode = &self.inodes[&number];
         if inode.kind == Kind::Directory {
@@ -262,7 +272,6 @@ impl SimTree {
         let (from, moved) = self.place(who, from_dir, from_name)?;
         let (to, replaced) = self.place(who, to_dir, to_name)?;
         let moved = moved.ok_or(Errno(ENOENT))?;
-        self.check_writable()?;
         if self.is_within(to, moved) {
             return Err(Errno(EINVAL));
         }
