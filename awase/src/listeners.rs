@@ -258,7 +258,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("temporary directory");
         let settings = Settings { nfs: Some(Vec::new()), ..settings(directory.path()) };
         let files = Directory::default_files(directory.path(), Place::Default);
-        let made = Sockets::default().make_missing(&settings, false, &[files.clone()], Patience::none());
+        let made = Sockets::default().make_missing(&settings, false, std::slice::from_ref(&files), Patience::none());
         assert!(made.expect("only told").nfs.is_empty());
         let wanted = [Directory { optional: false, ..files }];
         let refused = Sockets::default().make_missing(&settings, false, &wanted, Patience::none());

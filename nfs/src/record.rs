@@ -3,6 +3,8 @@
 //! A record is looked at as it arrives, so that the data of a WRITE can go to its place before all of it is there. The
 //! state here knows what comes next and how much of it; whoever has the bytes gives them.
 
+use std::ops::ControlFlow;
+
 use nfs3_types::rpc::{accept_stat, fragment_header};
 
 use crate::call::{Program, TRANSFER_BYTES_MAX};
@@ -117,8 +119,8 @@ impl Incoming {
                 return Next::Broken;
             }
             let wanted = match self.advance() {
-                Ok(wanted) => wanted,
-                Err(next) => return next,
+                ControlFlow::Continue(wanted) => wanted,
+                ControlFlow::Break(next) => return next,
             };
             if self.left > 0 {
                 let here = wanted.min(self.left);
@@ -178,59 +180,61 @@ impl Incoming {
     }
 
     /// Goes on as far as it can with what is there. How many bytes are wanted then, or what there is to do.
-    fn advance(&mut self) -> Result<usize, Next> {
+    fn advance(&mut self) -> ControlFlow<Next, usize> {
         if matches!(self.stage, Stage::Head) && self.taken > 0 {
             let needed = self.look_at_head()?;
             if let Some(needed) = needed {
-                return Ok(needed - self.message.len());
+                return ControlFlow::Continue(needed - self.message.len());
             }
         }
         match self.stage {
             Stage::Arguments(ref head) if self.announced > MESSAGE_BYTES_MAX => {
                 let xid = head.xid;
-                Err(self.refuse(xid))
+                ControlFlow::Break(self.refuse(xid))
             }
             Stage::Data { left: 0, .. } => {
                 self.stage = Stage::Rest;
-                Err(Next::DataEnd)
+                ControlFlow::Break(Next::DataEnd)
             }
-            Stage::Data { left, .. } => Ok(left),
-            Stage::Head | Stage::Arguments(_) | Stage::Rest => Ok(usize::MAX),
+            Stage::Data { left, .. } => ControlFlow::Continue(left),
+            Stage::Head | Stage::Arguments(_) | Stage::Rest => ControlFlow::Continue(usize::MAX),
         }
     }
 
     /// How long the head must be at least to say more; `None` when it is known what the record holds.
-    fn look_at_head(&mut self) -> Result<Option<usize>, Next> {
+    fn look_at_head(&mut self) -> ControlFlow<Next, Option<usize>> {
         let head = match parse(&self.message) {
-            Parsed::More(needed) => return Ok(Some(needed)),
+            Parsed::More(needed) => return ControlFlow::Continue(Some(needed)),
             Parsed::NoCall => {
                 self.broken = true;
-                return Err(Next::Broken);
+                return ControlFlow::Break(Next::Broken);
             }
             Parsed::Refused(reply) => {
                 self.stage = Stage::Rest;
-                return Err(Next::Refuse(reply));
+                return ControlFlow::Break(Next::Refuse(reply));
             }
             Parsed::Call(head) => head,
         };
         if (head.program, head.procedure) != (Program::Nfs, WRITE) {
             self.stage = Stage::Arguments(head);
-            return Ok(None);
+            return ControlFlow::Continue(None);
         }
-        let Some(shape) = shape::write(&self.message[head.len..]) else { return Err(self.refuse(head.xid)) };
+        let Some(shape) = shape::write(&self.message[head.len..]) else {
+            return ControlFlow::Break(self.refuse(head.xid));
+        };
         let shape = match shape {
             Ok(shape) => shape,
-            Err(needed) => return Ok(Some(head.len + needed)),
+            Err(needed) => return ControlFlow::Continue(Some(head.len + needed)),
         };
         let padded = (shape.data_len as usize).next_multiple_of(4);
         if shape.data_len > TRANSFER_BYTES_MAX || (self.last && padded > self.left) {
-            return Err(self.refuse(head.xid));
+            return ControlFlow::Break(self.refuse(head.xid));
         }
         self.stage = Stage::Data { xid: head.xid, left: shape.data_len as usize };
         self.message.truncate(head.len + shape.arguments);
         let arguments = self.message.split_off(head.len);
         let whole = shape.data_len as usize <= self.left;
-        Err(Next::Write { head, arguments, shape, whole })
+        ControlFlow::Break(Next::Write { head, arguments, shape, whole })
     }
 
     /// All fragments are there.

@@ -151,7 +151,7 @@ impl Setup {
 }
 
 fn server(limits: Limits) -> Arc<Server> {
-    Server::new(limits)
+    Server::new([7; 32], limits, Vec::new())
 }
 
 /// A server, and a host for its clients.
