@@ -25,4 +25,7 @@ pub use server::{Limits, Server};
 pub use transmission::serve;
 
 #[cfg(test)]
+#[path = "../../kernel/tests/harness/mod.rs"]
+mod kernel_harness;
+#[cfg(test)]
 mod tests;

@@ -77,7 +77,7 @@ fn what_cannot_be_a_call_ends_the_connection_after_what_came_before_it() {
         let cases = [
             // A record that is too long, at once and bit by bit.
             xdr(&[u32::MAX], &[]),
-            xdr(&[1 << 31 | RECORD_BYTES_MAX as u32 + 1], &[]),
+            xdr(&[(1 << 31) | (RECORD_BYTES_MAX as u32 + 1)], &[]),
             [record(&null(1))[..4].to_vec(), null(1), xdr(&[RECORD_BYTES_MAX as u32 + 1], &[])].concat(),
             fragments(&write_call(1, 0, &vec![0; RECORD_BYTES_MAX])[..RECORD_BYTES_MAX + 1], &[RECORD_BYTES_MAX, 0, 0]),
             // A reply; a kind of message that there is not; less than a call.

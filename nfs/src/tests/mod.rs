@@ -1,9 +1,6 @@
 //! A simulated world with a server on one host and its clients on another, a client that may say anything, and procedures that
 //! do nothing but tell what arrived.
 
-#[path = "../../../kernel/tests/harness/mod.rs"]
-mod kernel_harness;
-
 mod decoder;
 mod hostile;
 mod registration;
@@ -24,10 +21,10 @@ use nfs3_types::rpc::auth_stat;
 use policy::unit::{Instant, ProcessorId};
 
 use crate::call::{Call, ClientAddress, Credentials, Program, Results, TRANSFER_BYTES_MAX};
+use crate::kernel_harness::{Host, Random, drive, for_seeds, small_kernel};
 use crate::server::{Limits, Server};
 use crate::shape::Cursor;
 use crate::transmission::serve_with;
-use kernel_harness::{Host, Random, drive, for_seeds, small_kernel};
 
 const MIB: u64 = 1 << 20;
 const PORT: u16 = 2049;

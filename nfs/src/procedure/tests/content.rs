@@ -2,8 +2,8 @@
 
 use nfs3_types::nfs3::*;
 
-use super::kernel_harness::{Random, for_seeds};
 use super::scene::{Data, Scene, with_mode};
+use crate::kernel_harness::{Random, for_seeds};
 
 #[test]
 fn what_was_written_is_read() {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use nfs3_types::nfs3::*;
 use nfs3_types::xdr_codec::Pack;
 
-use super::kernel_harness::{Random, for_seeds};
 use super::scene::{Client, Scene};
+use crate::kernel_harness::{Random, for_seeds};
 
 fn readdir(user: &Client<'_>, dir: &nfs_fh3, cookie: u64, count: u32) -> Result<READDIR3resok<'static>, nfsstat3> {
     let args = READDIR3args { dir: dir.clone(), cookie, cookieverf: cookieverf3::default(), count };

@@ -4,9 +4,9 @@ use machine::sim::OpClass;
 use nfs3_types::nfs3::*;
 use nfs3_types::xdr_codec::Void;
 
-use super::kernel_harness::for_seeds;
 use super::scene::{Came, Scene, bytes, place, with_mode};
 use crate::call::Program;
+use crate::kernel_harness::for_seeds;
 
 #[test]
 fn what_was_made_is_found_as_what_it_is() {

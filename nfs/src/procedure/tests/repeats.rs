@@ -2,9 +2,9 @@
 
 use nfs3_types::nfs3::*;
 
-use super::kernel_harness::for_seeds;
 use super::scene::{Came, Client, Scene, bytes, place, together};
 use crate::call::Program;
+use crate::kernel_harness::for_seeds;
 
 const REMOVE: u32 = NFS_PROGRAM::NFSPROC3_REMOVE as u32;
 

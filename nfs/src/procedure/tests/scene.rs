@@ -12,9 +12,9 @@ use machine::sim::{TreeConfig, TreeId, World};
 use nfs3_types::nfs3::*;
 use nfs3_types::xdr_codec::{Opaque, Pack, Unpack};
 
-use super::kernel_harness::{Host, run, small_kernel};
 use crate::call::{Call, ClientAddress, Credentials, Payload, Program, Results};
 use crate::export::{Export, ExportConfig};
+use crate::kernel_harness::{Host, run, small_kernel};
 use crate::procedure::perform;
 use crate::server::{Limits, Server};
 
