@@ -113,7 +113,12 @@ fn rename_between(rig: &mut TreeRig) -> (Node, Node) {
 #[test]
 fn a_rename_between_directories_survives_in_both_or_in_none() {
     let show = |rig: &mut TreeRig| (rig.names("/from").concat(), rig.names("/to").concat());
-    let found = after_power_cut(|rig| drop(rename_between(rig)), show);
+    let found = after_power_cut(
+        |rig| {
+            rename_between(rig);
+        },
+        show,
+    );
     let (none, both) = (("a".to_owned(), String::new()), (String::new(), "b".to_owned()));
     assert!(count(&found, none.clone()) > 20 && count(&found, both.clone()) > 20);
     assert_eq!(count(&found, none) + count(&found, both), found.len());
@@ -142,7 +147,7 @@ fn no_file_is_lost_while_it_always_had_a_name() {
         rig.remove(root, "a").unwrap();
         rig.rename((below, "b"), (dir, "c")).unwrap();
         rig.remove_directory(dir, "below").unwrap();
-        if rig.world.seed() % 2 == 0 {
+        if rig.world.seed().is_multiple_of(2) {
             rig.sync(&[root]).unwrap();
         }
     };

@@ -154,7 +154,9 @@ fn listings_go_on_behind_a_cookie_while_other_entries_change() {
         if seen.len() == 8 {
             // One that was seen, one that was not, and a new one.
             let names = [seen[5].clone(), "f29".into()];
-            names.iter().for_each(|name| drop(rig.remove(root, name).unwrap()));
+            for name in &names {
+                rig.remove(root, name).unwrap();
+            }
             rig.create(root, "new").unwrap();
         }
     }
