@@ -135,7 +135,7 @@ impl Directories {
             let problem = Problem::new(&directory.place, directory.key("path"), what);
             return Err(problem.allowed("to read the configuration again in a moment"));
         }
-        let open = tree::open(path, read_only).map_err(|error| refused(directory, &error))?;
+        let open = tree::open(path, read_only, Some(keep_in)).map_err(|error| refused(directory, &error))?;
         Ok(Planned::Opened { path: path.to_owned(), open, name: directory.name.clone(), read_only })
     }
 
@@ -277,7 +277,7 @@ pub fn inspect(wanted: &[Directory], disks: &[Export]) -> Result<Vec<String>, Pr
     for (directory, path) in locate(wanted, disks, false, &mut problems) {
         // One that would be made lies where its parent does.
         let there = path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
-        match tree::open(there, true) {
+        match tree::open(there, true, None) {
             Err(error) if directory.optional => {
                 report.push(format!("no directory is served: {}", refused(directory, &error)));
             }

@@ -1,8 +1,12 @@
 //! Directory trees of the host, as [`crate::tree`] describes them.
 //!
-//! A tree lies on one mounted file system. Its nodes have the file system's own names for them (file handles), which takes
-//! the capability `CAP_DAC_READ_SEARCH`, and Linux 5.8. What callers may do is decided by the host: the thread that makes
-//! a call acts as the caller. A server that is not root acts as its own user for everybody.
+//! A tree lies on one mounted file system. Its nodes have the file system's own names for them (file handles). To find them
+//! by those takes the capability `CAP_DAC_READ_SEARCH`; without it, and on file systems without handles, they are found by
+//! the places where they were seen, and by searching. Linux 5.8 is needed. What callers may do is decided by the host: the
+//! thread that makes a call acts as the caller. A server that is not root acts as its own user for everybody, and checks
+//! itself what callers may, as far as modes tell.
+//!
+//! A server that changes from one way of finding nodes to the other gives them other names: its clients must mount again.
 
 mod attributes;
 mod call;
@@ -12,11 +16,14 @@ mod identity;
 mod listing;
 mod names;
 mod node;
+mod permission;
+mod places;
+mod search;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -31,6 +38,7 @@ use identity::Identity;
 use listing::Listings;
 use names::NameLocks;
 use node::Verified;
+use search::Search;
 
 /// Why a tree can't be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,14 +52,9 @@ pub enum OpenTreeError {
     /// We may not.
     #[error("no permission to open {0}")]
     Permission(PathBuf),
-    /// Its file system has no names for nodes that last.
-    #[error("{0} can't be exported: its file system has no file handles (or too long ones)")]
+    /// Its file system has nothing by which a node could be told from a later one.
+    #[error("{0} can't be exported: its file system has neither file handles nor times of birth")]
     NoHandles(PathBuf),
-    /// We may not find nodes by such names.
-    #[error(
-        "{0} can't be exported without the capability CAP_DAC_READ_SEARCH: run the server as root, or give it that capability"
-    )]
-    HandlesForbidden(PathBuf),
     /// We are root, but may not act as anybody else, so all would be done as root.
     #[error(
         "{0} can't be exported: the server is root, but may not act for its clients' users; give it the capabilities CAP_SETUID and CAP_SETGID"
@@ -76,6 +79,8 @@ struct HostTree {
     root_node: Node,
     root_number: u64,
     mount_id: MountId,
+    /// How nodes are found; nothing when it is by handle.
+    search: Option<Search>,
     read_only: bool,
     identity: Identity,
     disk: TreeDisk,
@@ -84,6 +89,8 @@ struct HostTree {
     name_locks: NameLocks,
     /// Held while attributes are compared and set.
     guarded: Mutex<()>,
+    /// Held while permissions are set.
+    modes: Mutex<()>,
 }
 
 /// The trees that are open, by number. A process has few.
@@ -98,7 +105,10 @@ impl Drop for HostTree {
 }
 
 /// Opens the tree whose root is the directory `path`. With `read_only` nothing in it can be changed.
-pub fn open(path: &Path, read_only: bool) -> Result<OpenTree, OpenTreeError> {
+///
+/// Where nodes can't be found by handle, where they are is kept in a file in the directory `keep_in`; without it, or when the
+/// file can't be used, the tree is searched again after each restart. That directory must lie outside of the tree.
+pub fn open(path: &Path, read_only: bool, keep_in: Option<&Path>) -> Result<OpenTree, OpenTreeError> {
     let host = |what, errno| OpenTreeError::Host { what, path: path.to_owned(), errno };
     let flags = libc::O_DIRECTORY | libc::O_NONBLOCK;
     let root = fs::OpenOptions::new().read(true).custom_flags(flags).open(path);
@@ -106,18 +116,26 @@ pub fn open(path: &Path, read_only: bool) -> Result<OpenTree, OpenTreeError> {
     let examined = |error: io::Error| host("examine", syscall::errno(&error));
     let root_number = root.metadata().map_err(examined)?.ino();
     let disk = TreeDisk::under(&root).map_err(examined)?;
-    let (root_node, mount_id) = call::node_of(root.as_fd()).map_err(|errno| match errno.0 {
-        libc::EOPNOTSUPP | libc::EOVERFLOW => OpenTreeError::NoHandles(path.to_owned()),
-        _ => host("name the nodes of", errno),
-    })?;
-    let by_node = call::open_node(root.as_fd(), &root_node, libc::O_PATH).map_err(|errno| match errno.0 {
-        libc::EPERM => OpenTreeError::HandlesForbidden(path.to_owned()),
-        libc::EOPNOTSUPP | libc::ESTALE => OpenTreeError::NoHandles(path.to_owned()),
-        _ => host("find the nodes of", errno),
-    })?;
+    let status = call::status(root.as_fd()).map_err(|errno| host("examine", errno))?;
+    let search = match by_handle(root.as_fd()) {
+        Ok(()) => None,
+        Err(Errno(libc::EPERM | libc::EOPNOTSUPP | libc::EOVERFLOW | libc::ENOSYS | libc::ESTALE)) => {
+            let search = Search::new(root.as_fd(), path, keep_in).map_err(|errno| match errno.0 {
+                libc::EOPNOTSUPP => OpenTreeError::NoHandles(path.to_owned()),
+                _ => host("name the nodes of", errno),
+            })?;
+            Some(search)
+        }
+        Err(errno) => return Err(host("find the nodes of", errno)),
+    };
+    let root_node = match &search {
+        Some(search) => search.root_node(),
+        None => call::node_of(root.as_fd()),
+    };
+    let root_node = root_node.map_err(|errno| host("name the nodes of", errno))?;
     // Both are not there on an old kernel or without `/proc`; better to hear that now.
-    call::may(by_node.as_fd(), libc::R_OK as u32).map_err(|errno| host("ask for permissions in", errno))?;
-    call::reach_by_descriptor(by_node.as_fd()).map_err(|errno| host("use /proc to reach", errno))?;
+    call::may(root.as_fd(), libc::R_OK as u32).map_err(|errno| host("ask for permissions in", errno))?;
+    call::reach_by_descriptor(root.as_fd()).map_err(|errno| host("use /proc to reach", errno))?;
     let identity = Identity::of_process().map_err(|errno| match errno.0 {
         libc::EPERM => OpenTreeError::NoOtherUsers(path.to_owned()),
         _ => host("act for other users in", errno),
@@ -128,7 +146,8 @@ pub fn open(path: &Path, read_only: bool) -> Result<OpenTree, OpenTreeError> {
         root: OwnedFd::from(root),
         root_node,
         root_number,
-        mount_id,
+        mount_id: call::mount_of(&status),
+        search,
         read_only,
         identity,
         disk,
@@ -136,6 +155,7 @@ pub fn open(path: &Path, read_only: bool) -> Result<OpenTree, OpenTreeError> {
         listings: Listings::default(),
         name_locks: NameLocks::new(),
         guarded: Mutex::default(),
+        modes: Mutex::default(),
     });
     TREES.write().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::downgrade(&tree));
     Ok(OpenTree {
@@ -145,6 +165,11 @@ pub fn open(path: &Path, read_only: bool) -> Result<OpenTree, OpenTreeError> {
         transfer_bytes_max: tree.disk.transfer_bytes_max(),
         owner: tree,
     })
+}
+
+/// Can nodes be found by handle?
+fn by_handle(root: BorrowedFd) -> Result<(), Errno> {
+    call::open_node(root, &call::node_of(root)?, libc::O_PATH).map(drop)
 }
 
 fn not_opened(path: &Path, error: &io::Error) -> OpenTreeError {

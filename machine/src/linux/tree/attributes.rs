@@ -5,7 +5,9 @@ use std::sync::PoisonError;
 
 use super::HostTree;
 use super::call;
+use super::identity::Identity;
 use super::node::Found;
+use super::permission::WRITE;
 use crate::Errno;
 use crate::tree::{
     Attributes, Caller, DeviceNumber, Kind, Limits, NAME_BYTES_MAX, Node, SetAttributes, SetTime, Space, Time,
@@ -13,7 +15,7 @@ use crate::tree::{
 };
 
 /// The bits of a mode that may be set.
-const MODE: u32 = 0o7777;
+pub(super) const MODE: u32 = 0o7777;
 /// Those of them that are lost when the owner changes, or, in directories, when they are made.
 const SET_ID: u32 = 0o6000;
 /// File systems as linux/magic.h numbers them.
@@ -65,6 +67,7 @@ impl HostTree {
 
     pub(super) fn access(&self, caller: Option<&Caller>, node: &Node, wanted: u32) -> Result<TreeReply, Errno> {
         let found = self.find(node)?;
+        let wanted = self.rights(caller, &found.status, wanted);
         let _acting = self.identity.act_as(caller)?;
         let mut granted = 0;
         for bit in [libc::R_OK, libc::W_OK, libc::X_OK].map(|bit| bit as u32) {
@@ -89,9 +92,11 @@ impl HostTree {
         if guard.is_some_and(|guard| guard != found.attributes().changed) {
             return Err(Errno(libc::EAGAIN));
         }
+        self.require_setting(caller, &found, attributes)?;
         if let Some(size) = attributes.size {
             self.set_size(caller, &found, size)?;
         }
+        let _modes = self.modes.lock().unwrap_or_else(PoisonError::into_inner);
         let acting = self.identity.act_as(caller)?;
         if attributes.uid.is_some() || attributes.gid.is_some() {
             call::chown(found.fd(), attributes.uid, attributes.gid)?;
@@ -116,11 +121,11 @@ impl HostTree {
         }
         let as_caller = {
             let _acting = self.identity.act_as(caller)?;
-            call::truncate(found.fd(), size)
+            self.require(caller, found.fd(), WRITE).and_then(|()| call::truncate(found.fd(), size))
         };
         match as_caller {
-            Err(Errno(libc::EACCES)) if caller.is_some_and(|caller| caller.uid == found.status.stx_uid) => {
-                call::truncate(found.fd(), size)
+            Err(Errno(libc::EACCES)) if caller.is_none_or(|caller| caller.uid == found.status.stx_uid) => {
+                self.as_owner(found, || call::truncate(found.fd(), size))
             }
             other => other,
         }
@@ -141,7 +146,7 @@ impl HostTree {
     pub(super) fn limits(&self, node: &Node) -> Result<TreeReply, Errno> {
         let found = self.find(node)?;
         let host = call::file_system(found.fd())?;
-        let in_directory = || self.reopen(node, libc::O_RDONLY).is_ok_and(|fd| call::folds_case(fd.as_fd()));
+        let in_directory = || self.reopen(&found, libc::O_RDONLY).is_ok_and(|fd| call::folds_case(fd.as_fd()));
         let ignores_case = matches!(host.magic, MSDOS_MAGIC | EXFAT_MAGIC);
         Ok(TreeReply::Limits(Limits {
             links_max: call::links_max(found.fd()),
@@ -163,13 +168,19 @@ fn file_bytes_max(host: &call::FileSystem) -> u64 {
 
 /// Gives something new, opened, what it could not be made with. `mode` is what it was made with.
 ///
-/// A caller who is not root is not refused when it may not have the owner or group that it asked for: clients send along what
+/// A caller who is not root, or whose server is not, is not refused when it may not have the owner or group that it asked for: clients send along what
 /// they believe will be, and knfsd passes over it, too.
-pub(super) fn complete(new: BorrowedFd, caller: Option<&Caller>, attributes: &SetAttributes) -> Result<(), Errno> {
+pub(super) fn complete(
+    new: BorrowedFd,
+    identity: &Identity,
+    caller: Option<&Caller>,
+    attributes: &SetAttributes,
+) -> Result<(), Errno> {
+    let may_give_away = identity.acts_for_others() && caller.is_none_or(|caller| caller.uid == 0);
     let mut changed = false;
     if attributes.uid.is_some() || attributes.gid.is_some() {
         match call::chown(new, attributes.uid, attributes.gid) {
-            Err(Errno(libc::EPERM)) if caller.is_some_and(|caller| caller.uid != 0) => {}
+            Err(Errno(libc::EPERM)) if !may_give_away => {}
             other => {
                 other?;
                 changed = true;

@@ -14,7 +14,12 @@ const CASEFOLD: libc::c_int = 0x4000_0000;
 
 /// The number of a mount, as long as it is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct MountId(libc::c_int);
+pub(super) struct MountId(u64);
+
+/// The mount through which a node is open whose status this is.
+pub(super) fn mount_of(status: &libc::statx) -> MountId {
+    MountId(status.stx_mnt_id)
+}
 
 /// `struct file_handle` of linux/fs.h, with room for the longest (`MAX_HANDLE_SZ`).
 #[repr(C)]
@@ -46,11 +51,11 @@ pub(super) fn open_at(dir: BorrowedFd, name: &CStr, flags: libc::c_int, mode: u3
     descriptor(|| unsafe { libc::openat(dir.as_raw_fd(), name.as_ptr(), flags, mode as libc::mode_t) })
 }
 
-/// The node that is open, and the mount through which it is. A node: the type of the handle (one byte), then the handle.
+/// The file handle of the node that is open, as a name: the type of the handle (one byte), then the handle.
 ///
 /// # Errors
 /// `EOVERFLOW`: the file system has longer names for nodes than [`Node`] holds; `EOPNOTSUPP`: it has none.
-pub(super) fn node_of(fd: BorrowedFd) -> Result<(Node, MountId), Errno> {
+pub(super) fn node_of(fd: BorrowedFd) -> Result<Node, Errno> {
     let mut handle = FileHandle { bytes: 128, kind: 0, handle: [0; 128] };
     let mut mount: libc::c_int = 0;
     let (number, fd) = (libc::SYS_name_to_handle_at, fd.as_raw_fd());
@@ -65,7 +70,7 @@ pub(super) fn node_of(fd: BorrowedFd) -> Result<(Node, MountId), Errno> {
     name[0] = u8::try_from(handle.kind).map_err(|_| too_long)?;
     name[1..].copy_from_slice(&handle.handle);
     let name = name.get(..1 + handle.bytes as usize).ok_or(too_long)?;
-    Ok((Node::new(name).ok_or(too_long)?, MountId(mount)))
+    Node::new(name).ok_or(too_long)
 }
 
 /// Opens a node of the file system that `mount`, opened for reading, lies on.
@@ -88,11 +93,11 @@ pub(super) fn open_node(mount: BorrowedFd, node: &Node, flags: libc::c_int) -> R
     })
 }
 
-/// What is known of an open node.
+/// What is known of an open node: the usual, its mount, and the time of its birth where there is one.
 pub(super) fn status(fd: BorrowedFd) -> Result<libc::statx, Errno> {
     let mut found = MaybeUninit::<libc::statx>::zeroed();
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_SYNC_AS_STAT;
-    let mask = libc::STATX_BASIC_STATS;
+    let mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME | libc::STATX_MNT_ID;
     // SAFETY: the path is a C string, empty to mean the descriptor itself; the call fills `found`.
     again(|| unsafe { libc::statx(fd.as_raw_fd(), c"".as_ptr(), flags, mask, found.as_mut_ptr()) })?;
     // SAFETY: the structure has integers only, for which zeroes are valid, too.
@@ -136,6 +141,16 @@ pub(super) fn may(fd: BorrowedFd, bit: u32) -> Result<bool, Errno> {
         Err(Errno(libc::EACCES | libc::EPERM | libc::EROFS | libc::ETXTBSY)) => Ok(false),
         Err(errno) => Err(errno),
     }
+}
+
+/// Opens once more what is open.
+///
+/// # Errors
+/// `EACCES` and others, as if it were opened by name.
+pub(super) fn open_again(fd: BorrowedFd, flags: libc::c_int) -> Result<OwnedFd, Errno> {
+    let (path, flags) = (DescriptorPath::new(fd), flags | libc::O_CLOEXEC | libc::O_NOCTTY);
+    // SAFETY: the path is a C string.
+    descriptor(|| unsafe { libc::open(path.as_ptr(), flags) })
 }
 
 /// Sets the size of a file, which the thread, as who it acts, may write.

@@ -5,59 +5,52 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use super::HostTree;
 use super::call;
+use super::node::Found;
 use crate::Errno;
 use crate::tree::{Node, OpenNode, TreeReply};
 
 impl HostTree {
     /// Opens a node itself whose kind is known: a pipe or device does things when it is opened.
-    pub(super) fn reopen(&self, node: &Node, flags: libc::c_int) -> Result<OwnedFd, Errno> {
-        call::open_node(self.root.as_fd(), node, flags)
+    pub(super) fn reopen(&self, found: &Found, flags: libc::c_int) -> Result<OwnedFd, Errno> {
+        match &self.search {
+            Some(_) => self.as_owner(found, || call::open_again(found.fd(), flags)),
+            None => call::open_node(self.root.as_fd(), &found.node, flags),
+        }
     }
 
     pub(super) fn open_file(&self, node: &Node) -> Result<TreeReply, Errno> {
-        match self.find(node)?.kind() {
+        let found = self.find(node)?;
+        match found.kind() {
             libc::S_IFREG => {}
             libc::S_IFDIR => return Err(Errno(libc::EISDIR)),
             _ => return Err(Errno::INVALID),
         }
-        let (file, writable) = self.open_to_write(node)?;
+        let (file, writable) = self.open_to_write(&found)?;
         let direct = self.disk.open_direct(StdFile::from(file), writable)?;
         let mut buffered = None;
         if direct.facts.direct {
             let flags = if writable { libc::O_RDWR } else { libc::O_RDONLY };
-            buffered = Some(self.disk.open_buffered(StdFile::from(self.reopen(node, flags)?), writable)?);
+            buffered = Some(self.disk.open_buffered(StdFile::from(self.reopen(&found, flags)?), writable)?);
         }
         Ok(TreeReply::Opened(OpenNode { direct, buffered }))
     }
 
-    fn open_to_write(&self, node: &Node) -> Result<(OwnedFd, bool), Errno> {
+    fn open_to_write(&self, found: &Found) -> Result<(OwnedFd, bool), Errno> {
         if !self.read_only {
-            match self.reopen(node, libc::O_RDWR) {
+            match self.reopen(found, libc::O_RDWR) {
                 Ok(file) => return Ok((file, true)),
                 // Its medium, its attributes (immutable), or whoever executes it lets nobody write; to read it may be fine.
                 Err(Errno(libc::EROFS | libc::EPERM | libc::EACCES | libc::ETXTBSY)) => {}
                 Err(errno) => return Err(errno),
             }
         }
-        Ok((self.reopen(node, libc::O_RDONLY)?, false))
+        Ok((self.reopen(found, libc::O_RDONLY)?, false))
     }
 
     pub(super) fn sync(&self, nodes: &[Node]) -> Result<TreeReply, Errno> {
         let mut everything = false;
         for node in nodes {
-            match self.find(node).map(|found| found.kind()) {
-                Ok(libc::S_IFREG | libc::S_IFDIR) => match self.sync_node(node) {
-                    // Nothing of it is left that could be lost. That its name is gone is in its directory.
-                    Ok(()) | Err(Errno(libc::ESTALE)) => {}
-                    // A file system that can't for single directories.
-                    Err(Errno::INVALID) => everything = true,
-                    Err(errno) => return Err(errno),
-                },
-                // What can't be opened without consequences has no descriptor to say it on.
-                Ok(_) => everything = true,
-                Err(Errno(libc::ESTALE)) => {}
-                Err(errno) => return Err(errno),
-            }
+            everything |= !self.sync_node(node)?;
         }
         if everything {
             call::sync_file_system(self.root.as_fd())?;
@@ -65,7 +58,26 @@ impl HostTree {
         Ok(TreeReply::Done)
     }
 
-    fn sync_node(&self, node: &Node) -> Result<(), Errno> {
-        call::sync(self.reopen(node, libc::O_RDONLY)?.as_fd())
+    /// Makes a node durable. False: this one alone can't be.
+    fn sync_node(&self, node: &Node) -> Result<bool, Errno> {
+        // Nothing of one that is gone could be lost. That its name is gone is in its directory. But one that is not where it
+        // was noted to be may still be somewhere.
+        let is_gone = || self.search.as_ref().is_none_or(|search| search.is_gone(node));
+        let found = match self.find(node) {
+            Err(Errno(libc::ESTALE)) if is_gone() => return Ok(true),
+            Err(Errno(libc::ESTALE | libc::EBUSY)) => return Ok(false),
+            found => found?,
+        };
+        // What can't be opened without consequences has no descriptor to say it on.
+        if !matches!(found.kind(), libc::S_IFREG | libc::S_IFDIR) {
+            return Ok(false);
+        }
+        match self.reopen(&found, libc::O_RDONLY).and_then(|fd| call::sync(fd.as_fd())) {
+            Ok(()) => Ok(true),
+            Err(Errno(libc::ESTALE)) => Ok(true),
+            // A file system that can't for single directories, and what the server's user may not read.
+            Err(Errno::INVALID | Errno(libc::EACCES | libc::EPERM)) => Ok(false),
+            Err(errno) => Err(errno),
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Making nodes.
 
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use super::HostTree;
 use super::attributes::{complete, new_mode};
@@ -9,6 +9,7 @@ use super::call;
 use super::identity::{Acting, clear_creation_mask};
 use super::names::entry_name;
 use super::node::{Found, in_directory};
+use super::permission::{CHANGE, SEARCH};
 use crate::Errno;
 use crate::tree::{
     Caller, Creation, DeviceNumber, Kind, LINK_BYTES_MAX, Node, SetAttributes, SetTime, Time, TreeReply,
@@ -58,6 +59,10 @@ impl HostTree {
         attributes: &SetAttributes,
     ) -> Result<TreeReply, Errno> {
         let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR | libc::O_NOFOLLOW;
+        if let Err(errno) = self.require(caller, dir, CHANGE) {
+            let is_there = self.look(caller, dir, name).is_ok();
+            return Err(if is_there { Errno(libc::EEXIST) } else { errno });
+        }
         let made = {
             let _acting = self.make_as(caller)?;
             let made = call::open_at(dir, name, flags, new_mode(attributes));
@@ -65,11 +70,13 @@ impl HostTree {
             // Before the times, which it changes.
             let size = attributes.size.filter(|&size| size > 0);
             size.map_or(Ok(()), |size| call::truncate_open(made.as_fd(), size))
-                .and_then(|()| complete(made.as_fd(), caller, attributes))
+                .and_then(|()| complete(made.as_fd(), &self.identity, caller, attributes))
                 .inspect_err(|_| self.take_back(dir, name, made.as_fd()))?;
             made
         };
-        self.reply(made)
+        let made = self.opened(made)?;
+        self.note(dir, name, &made);
+        Ok(TreeReply::Node(made.node, made.attributes()))
     }
 
     /// Takes a file that is there.
@@ -166,16 +173,21 @@ impl HostTree {
         let fd = self.directory(dir)?;
         let _names = self.name_locks.of(dir);
         let made = {
+            self.require(caller, fd.as_fd(), CHANGE)?;
             let _acting = self.make_as(caller)?;
             make(fd.as_fd(), &name).map_err(|errno| in_directory(fd.as_fd(), errno))?;
             let made = self.child(fd.as_fd(), &name)?;
-            complete(made.fd(), caller, attributes).inspect_err(|_| self.take_back(fd.as_fd(), &name, made.fd()))?;
+            complete(made.fd(), &self.identity, caller, attributes)
+                .inspect_err(|_| self.take_back(fd.as_fd(), &name, made.fd()))?;
             made
         };
-        self.reply(made.fd)
+        let mut made = made;
+        made.refresh()?;
+        Ok(TreeReply::Node(made.node, made.attributes()))
     }
 
     fn look(&self, caller: Option<&Caller>, dir: BorrowedFd, name: &CStr) -> Result<Found, Errno> {
+        self.require(caller, dir, SEARCH)?;
         let _acting = self.identity.act_as(caller)?;
         self.child(dir, name)
     }
@@ -188,16 +200,11 @@ impl HostTree {
     /// Removes what was made and did not get all that it should have: half a success would let a second attempt fail. As
     /// far as it can be removed, and is still what was made.
     fn take_back(&self, dir: BorrowedFd, name: &CStr, made: BorrowedFd) {
-        let made = call::node_of(made);
-        let Ok(found) = self.child(dir, name) else { return };
-        if made.is_ok_and(|(node, _)| node == found.node) {
+        let (Ok(made), Ok(found)) = (call::status(made), self.child(dir, name)) else { return };
+        // As long as it is open its number is its own.
+        if made.stx_ino == found.status.stx_ino {
             let _ = call::unlink(dir, name, found.is_directory());
         }
-    }
-
-    fn reply(&self, made: OwnedFd) -> Result<TreeReply, Errno> {
-        let made = self.opened(made)?;
-        Ok(TreeReply::Node(made.node, made.attributes()))
     }
 }
 

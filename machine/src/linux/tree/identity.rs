@@ -37,12 +37,12 @@ impl Identity {
     }
 
     /// Acts for the caller until the result is dropped; for the server itself when there is none. A server that is not
-    /// root does everything as its own user, whoever calls: it can do no other.
+    /// root does everything as its own user, whoever calls; [`super::permission`] says what callers may.
     ///
     /// # Errors
     /// `EPERM` when the host has no such user or group.
     pub(super) fn act_as(&self, caller: Option<&Caller>) -> Result<Acting<'_>, Errno> {
-        let Some(caller) = caller.filter(|_| self.uid == 0) else {
+        let Some(caller) = caller.filter(|_| self.acts_for_others()) else {
             return Ok(Acting { back_to: None });
         };
         set_groups(&caller.groups)?;
@@ -51,6 +51,16 @@ impl Identity {
         set_group(caller.gid)?;
         set_user(caller.uid)?;
         Ok(acting)
+    }
+
+    /// Does the host see for whom something is done?
+    pub(super) fn acts_for_others(&self) -> bool {
+        self.uid == 0
+    }
+
+    /// Is this the server's own user?
+    pub(super) fn is(&self, uid: u32) -> bool {
+        self.uid == uid
     }
 
     fn become_again(&self) -> Result<(), Errno> {

@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::HostTree;
 use super::call;
+use super::permission::{READ, SEARCH};
 use crate::Errno;
 use crate::tree::{Attributes, Caller, Entry, Node, TreeReply};
 
@@ -23,9 +24,9 @@ const PIECE_MAX: usize = 4096;
 const BUFFER_BYTES_MAX: usize = 32 << 10;
 const BUFFER_BYTES_MIN: usize = 512;
 
-/// Where in `struct linux_dirent64` the length of the record is, and the name.
+/// Where in `struct linux_dirent64` the length of the record is, and the kind, behind which the name is.
 const LEN_AT: usize = 16;
-const NAME_AT: usize = 19;
+const KIND_AT: usize = 18;
 
 /// Directories that are open where a piece of their listing ended. To go on in the same descriptor saves the file system
 /// from finding the place again, which in ext4 means to sort a block of entries anew.
@@ -69,18 +70,19 @@ impl HostTree {
         entries_max: usize,
         with_nodes: bool,
     ) -> Result<TreeReply, Errno> {
-        let place = self.directory(dir)?;
+        let place = self.find_directory(dir)?;
         let may_search = {
+            self.require(caller, place.fd(), READ)?;
             let _acting = self.identity.act_as(caller)?;
-            if !call::may(place.as_fd(), libc::R_OK as u32)? {
+            if !call::may(place.fd(), READ)? {
                 return Err(Errno(libc::EACCES));
             }
-            with_nodes && call::may(place.as_fd(), libc::X_OK as u32)?
+            with_nodes && self.require(caller, place.fd(), SEARCH).is_ok() && call::may(place.fd(), SEARCH)?
         };
         let fd = match self.listings.take(dir, cookie) {
             Some(fd) => fd,
             None => {
-                let fd = self.reopen(dir, libc::O_RDONLY | libc::O_DIRECTORY)?;
+                let fd = self.reopen(&place, libc::O_RDONLY | libc::O_DIRECTORY)?;
                 if cookie != 0 {
                     call::seek(fd.as_fd(), cookie)?;
                 }
@@ -93,7 +95,7 @@ impl HostTree {
         }
         for entry in &mut entries {
             if may_search {
-                entry.node = self.node_of_entry(place.as_fd(), dir, &entry.name);
+                entry.node = self.node_of_entry(place.fd(), dir, &entry.name);
             }
             if entry.name == b".." && *dir == self.root_node {
                 entry.number = self.root_number;
@@ -126,15 +128,13 @@ fn read(fd: BorrowedFd, max: usize) -> Result<(Vec<Entry>, bool), Errno> {
             Ok(0) | Err(Errno(libc::ENOENT)) => return Ok((entries, true)),
             bytes => bytes?,
         };
-        let mut rest = &bytes_of(&buffer)[..bytes];
-        while let Some((entry, behind)) = parse(rest) {
+        for Record { name, number, cookie, .. } in Records::new(&buffer, bytes) {
             if entries.len() == max {
                 // One more came along.
                 call::seek(fd, entries.last().map_or(0, |last| last.cookie))?;
                 return Ok((entries, false));
             }
-            entries.push(entry);
-            rest = behind;
+            entries.push(Entry { name: name.to_vec(), number, cookie, node: None });
         }
     }
     Ok((entries, false))
@@ -145,14 +145,40 @@ fn bytes_of(buffer: &[u64]) -> &[u8] {
     unsafe { std::slice::from_raw_parts(buffer.as_ptr().cast(), size_of_val(buffer)) }
 }
 
-/// The first record, and what comes after it.
-fn parse(records: &[u8]) -> Option<(Entry, &[u8])> {
-    let number = u64::from_ne_bytes(*records.first_chunk()?);
-    let cookie = u64::from_ne_bytes(*records.get(8..)?.first_chunk()?);
-    let len = u16::from_ne_bytes(*records.get(LEN_AT..)?.first_chunk()?);
-    let (record, behind) = records.split_at_checked(len.into())?;
-    let name = record.get(NAME_AT..)?.split(|&byte| byte == 0).next()?;
-    Some((Entry { name: name.to_vec(), number, cookie, node: None }, behind))
+/// An entry as the host tells it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Record<'a> {
+    pub(super) name: &'a [u8],
+    pub(super) number: u64,
+    pub(super) cookie: u64,
+    /// `DT_DIR` and so on; `DT_UNKNOWN` when the file system does not say.
+    pub(super) kind: u8,
+}
+
+/// The records in a buffer that the host filled.
+pub(super) struct Records<'a>(&'a [u8]);
+
+impl<'a> Records<'a> {
+    /// Those in its first `bytes`.
+    pub(super) fn new(buffer: &'a [u64], bytes: usize) -> Self {
+        let all = bytes_of(buffer);
+        Records(all.get(..bytes).unwrap_or(all))
+    }
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Record<'a>;
+
+    fn next(&mut self) -> Option<Record<'a>> {
+        let number = u64::from_ne_bytes(*self.0.first_chunk()?);
+        let cookie = u64::from_ne_bytes(*self.0.get(8..)?.first_chunk()?);
+        let len = u16::from_ne_bytes(*self.0.get(LEN_AT..)?.first_chunk()?);
+        let (record, behind) = self.0.split_at_checked(len.into())?;
+        let (&kind, name) = record.get(KIND_AT..)?.split_first()?;
+        let name = name.split(|&byte| byte == 0).next()?;
+        self.0 = behind;
+        Some(Record { name, number, cookie, kind })
+    }
 }
 
 #[cfg(test)]
@@ -160,7 +186,7 @@ mod tests {
     use super::*;
 
     fn record(name: &[u8], number: u64, cookie: u64) -> Vec<u8> {
-        let len = (NAME_AT + name.len() + 1).next_multiple_of(8);
+        let len = (KIND_AT + 1 + name.len() + 1).next_multiple_of(8);
         let mut bytes = [number.to_ne_bytes(), cookie.to_ne_bytes()].concat();
         bytes.extend((len as u16).to_ne_bytes());
         bytes.push(libc::DT_REG);
@@ -172,10 +198,11 @@ mod tests {
     #[test]
     fn records_are_taken_apart_whatever_their_names() {
         let records = [record(b"a", 3, 5), record(&[0xff; 255], 4, u64::MAX >> 1)].concat();
-        let (first, rest) = parse(&records).expect("a record");
-        assert_eq!((&first.name[..], first.number, first.cookie), (&b"a"[..], 3, 5));
-        let (second, rest) = parse(rest).expect("a record");
-        assert_eq!((&second.name[..], second.number, second.cookie), (&[0xff; 255][..], 4, u64::MAX >> 1));
-        assert_eq!(parse(rest), None);
+        let mut records = Records(&records);
+        let first = records.next().expect("a record");
+        assert_eq!(first, Record { name: b"a", number: 3, cookie: 5, kind: libc::DT_REG });
+        let second = records.next().expect("a record");
+        assert_eq!(second, Record { name: &[0xff; 255], number: 4, cookie: u64::MAX >> 1, kind: libc::DT_REG });
+        assert_eq!(records.next(), None);
     }
 }

@@ -8,6 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::HostTree;
 use super::call;
 use super::node::{Found, in_directory};
+use super::permission::{CHANGE, SEARCH};
+use super::search::Search;
 use crate::Errno;
 use crate::tree::{Caller, NAME_BYTES_MAX, Node, TreeReply};
 
@@ -66,14 +68,16 @@ impl HostTree {
         let fd = self.directory(dir)?;
         let found = if matches!(name, b"." | b"..") {
             {
+                self.require(caller, fd.as_fd(), SEARCH)?;
                 let _acting = self.identity.act_as(caller)?;
-                if !call::may(fd.as_fd(), libc::X_OK as u32)? {
+                if !call::may(fd.as_fd(), SEARCH)? {
                     return Err(Errno(libc::EACCES));
                 }
             }
             if name == b"." { self.find(dir)? } else { self.parent(fd.as_fd(), dir)? }
         } else {
             let name = entry_name(name)?;
+            self.require(caller, fd.as_fd(), SEARCH)?;
             let _acting = self.identity.act_as(caller)?;
             self.child(fd.as_fd(), &name)?
         };
@@ -100,8 +104,7 @@ impl HostTree {
         dir: &Node,
         name: &[u8],
     ) -> Result<TreeReply, Errno> {
-        let found = self.unlink(caller, dir, name, true)?;
-        self.forget(&found);
+        self.unlink(caller, dir, name, true)?;
         Ok(TreeReply::Done)
     }
 
@@ -110,8 +113,11 @@ impl HostTree {
         let fd = self.directory(dir)?;
         let _names = self.name_locks.of(dir);
         let _acting = self.identity.act_as(caller)?;
+        self.require(caller, fd.as_fd(), SEARCH)?;
         let found = self.child(fd.as_fd(), &name)?;
+        self.require_removal(caller, fd.as_fd(), &found)?;
         call::unlink(fd.as_fd(), &name, directory).map_err(|errno| in_directory(fd.as_fd(), errno))?;
+        self.lost_name(fd.as_fd(), &name, &found);
         Ok(found)
     }
 
@@ -124,16 +130,24 @@ impl HostTree {
         let (from_name, to_name) = (entry_name(from.1)?, entry_name(to.1)?);
         let (from_dir, to_dir) = (self.directory(from.0)?, self.directory(to.0)?);
         let _names = self.name_locks.of_both(from.0, to.0);
+        self.require(caller, from_dir.as_fd(), SEARCH)?;
+        self.require(caller, to_dir.as_fd(), CHANGE)?;
+        let _moving = self.search.as_ref().map(Search::moving);
         let _acting = self.identity.act_as(caller)?;
         let moved = self.child(from_dir.as_fd(), &from_name)?;
+        self.require_removal(caller, from_dir.as_fd(), &moved)?;
         let replaced = self.child_if_there(to_dir.as_fd(), &to_name)?;
+        if let Some(replaced) = &replaced {
+            self.require_removal(caller, to_dir.as_fd(), replaced)?;
+        }
         call::rename((from_dir.as_fd(), &from_name), (to_dir.as_fd(), &to_name))
             .map_err(|errno| in_directory(to_dir.as_fd(), errno))?;
         // Two names of one node: the host leaves both.
         let replaced = replaced.filter(|replaced| replaced.node != moved.node);
         if let Some(replaced) = &replaced {
-            self.forget(replaced);
+            self.lost_name(to_dir.as_fd(), &to_name, replaced);
         }
+        self.note(to_dir.as_fd(), &to_name, &moved);
         Ok(TreeReply::Renamed(moved.node, replaced.map(|replaced| replaced.node)))
     }
 
@@ -155,6 +169,7 @@ impl HostTree {
         let mut found = self.find(node)?;
         let fd = self.directory(dir)?;
         {
+            self.require(caller, fd.as_fd(), CHANGE)?;
             let _names = self.name_locks.of(dir);
             let _acting = self.identity.act_as(caller)?;
             call::link(found.fd(), fd.as_fd(), &name).map_err(|errno| in_directory(fd.as_fd(), errno))?;
@@ -163,8 +178,12 @@ impl HostTree {
         Ok(TreeReply::Attributes(found.attributes()))
     }
 
-    /// What was kept of a node that has lost its name, if it is a directory: it would keep the node itself.
-    fn forget(&self, found: &Found) {
+    /// Forgets what was kept of a node that has lost this name. A directory that is kept open would itself be kept.
+    fn lost_name(&self, dir: BorrowedFd, name: &CStr, found: &Found) {
+        if let Some(search) = &self.search {
+            let gone = call::status(found.fd()).is_ok_and(|status| status.stx_nlink == 0);
+            search.forget(dir, name, &found.node, gone || found.is_directory());
+        }
         if found.is_directory() {
             self.verified.remove(&found.node);
             self.listings.forget(&found.node);

@@ -1,7 +1,8 @@
 //! From the name of a node to the node, and back.
 //!
-//! Nodes are found by file handles (open_by_handle_at(2)) on the file system of the tree, which may hold more than the
-//! tree. Of a directory it is found out, by going up, whether it lies in the tree. Of anything else that can't be found out
+//! Nodes are found by file handles (open_by_handle_at(2)), or, where the host does not let us or has none, as
+//! [`super::search`] does it. By handle they are found on the file system of the tree, which may hold more than the tree. Of a
+//! directory it is found out, by going up, whether it lies in the tree. Of anything else that can't be found out
 //! at any bearable cost (it may have any number of names, anywhere): a name of a file elsewhere on the same file
 //! system is not refused. Knfsd does the same unless told to (`no_subtree_check`). Who gives names to strangers must make
 //! them impossible to forge.
@@ -86,13 +87,18 @@ impl HostTree {
     /// # Errors
     /// `ESTALE` when it is gone, or lies outside the tree.
     pub(super) fn find(&self, node: &Node) -> Result<Found, Errno> {
-        let fd = call::open_node(self.mount(), node, libc::O_PATH | libc::O_NOFOLLOW)?;
-        let status = call::status(fd.as_fd())?;
+        let found = match &self.search {
+            Some(search) => self.find_by_place(search, node)?,
+            None => {
+                let fd = call::open_node(self.mount(), node, libc::O_PATH | libc::O_NOFOLLOW)?;
+                let status = call::status(fd.as_fd())?;
+                Found { fd, node: *node, status }
+            }
+        };
         // One without a name is still found as long as anybody on the host has it open. It is not in the tree any more.
-        if status.stx_nlink == 0 {
+        if found.status.stx_nlink == 0 {
             return Err(Errno(libc::ESTALE));
         }
-        let found = Found { fd, node: *node, status };
         if found.is_directory() {
             self.verify(found.fd(), node)?;
         }
@@ -104,9 +110,18 @@ impl HostTree {
     /// # Errors
     /// `ENOTDIR` when it is none, `ESTALE` when it is gone, or lies outside the tree.
     pub(super) fn directory(&self, node: &Node) -> Result<OwnedFd, Errno> {
+        if self.search.is_some() {
+            return Ok(self.find_directory(node)?.fd);
+        }
         let fd = call::open_node(self.mount(), node, libc::O_PATH | libc::O_DIRECTORY)?;
         self.verify(fd.as_fd(), node)?;
         Ok(fd)
+    }
+
+    /// The same, with what is known of it.
+    pub(super) fn find_directory(&self, node: &Node) -> Result<Found, Errno> {
+        let found = self.find(node)?;
+        if found.is_directory() { Ok(found) } else { Err(Errno(libc::ENOTDIR)) }
     }
 
     /// What has the name in the directory, which must be verified.
@@ -116,10 +131,17 @@ impl HostTree {
     pub(super) fn child(&self, dir: BorrowedFd, name: &CStr) -> Result<Found, Errno> {
         let opened = call::open_at(dir, name, libc::O_PATH | libc::O_NOFOLLOW, 0);
         let found = self.opened(opened.map_err(|errno| in_directory(dir, errno))?)?;
-        if found.is_directory() {
-            self.verified.insert(&[found.node]);
-        }
+        self.note(dir, name, &found);
         Ok(found)
+    }
+
+    /// Keeps in mind what was found in the directory.
+    pub(super) fn note(&self, dir: BorrowedFd, name: &CStr, found: &Found) {
+        match &self.search {
+            Some(search) => search.note(dir, name, &found.node),
+            None if found.is_directory() => self.verified.insert(&[found.node]),
+            None => {}
+        }
     }
 
     /// The directory above one that is verified.
@@ -130,29 +152,36 @@ impl HostTree {
         let opened = call::open_at(dir, c"..", libc::O_PATH | libc::O_DIRECTORY, 0);
         let found = self.opened(opened.map_err(|errno| in_directory(dir, errno))?)?;
         // Somebody may have moved the directory out of the tree since it was verified: no way leads further.
-        self.verify(found.fd(), &found.node)?;
-        Ok(found)
+        match &self.search {
+            Some(search) => self.find_by_place(search, &found.node),
+            None => self.verify(found.fd(), &found.node).map(|()| found),
+        }
     }
 
     /// What was opened or made in a directory of the tree.
     pub(super) fn opened(&self, fd: OwnedFd) -> Result<Found, Errno> {
-        let (node, mount) = call::node_of(fd.as_fd())?;
-        if mount != self.mount_id {
+        let status = call::status(fd.as_fd())?;
+        if call::mount_of(&status) != self.mount_id {
             return Err(Errno(libc::EXDEV));
         }
-        let status = call::status(fd.as_fd())?;
+        let node = match &self.search {
+            Some(search) => search.name(fd.as_fd(), &status)?,
+            None => call::node_of(fd.as_fd())?,
+        };
         Ok(Found { fd, node, status })
     }
 
     fn verify(&self, dir: BorrowedFd, node: &Node) -> Result<(), Errno> {
-        if self.is_known(node) {
+        // A search finds what is in the tree only.
+        if self.search.is_some() || self.is_known(node) {
             return Ok(());
         }
         let stale = Errno(libc::ESTALE);
         let mut way = vec![*node];
         let mut above = go_up(dir)?;
         while way.len() < DEPTH_MAX {
-            let (node, mount) = call::node_of(above.as_fd())?;
+            let node = call::node_of(above.as_fd())?;
+            let mount = call::mount_of(&call::status(above.as_fd())?);
             // Through the tree's root the way leads before it leaves the mount; at the top it leads nowhere.
             if mount != self.mount_id || way.last() == Some(&node) {
                 return Err(stale);

@@ -1,0 +1,135 @@
+//! What callers may do where the server can't act for them, because it is not root.
+//!
+//! Everything is then done as the server's own user, by the permissions that this user has. Before, it is looked whether the
+//! caller would have the permission, too, as far as owner, group, mode and the sticky bit of a directory tell: access control
+//! lists and security modules are seen by the server's user alone. What a caller makes belongs to the server's user. That
+//! user itself, and root where it is not squashed, may do all that the server may.
+
+use std::os::fd::BorrowedFd;
+use std::sync::PoisonError;
+
+use super::HostTree;
+use super::attributes::MODE;
+use super::call;
+use super::node::Found;
+use crate::Errno;
+use crate::tree::{Caller, SetAttributes, SetTime};
+
+/// To find names in a directory.
+pub(super) const SEARCH: u32 = libc::X_OK as u32;
+/// To change a file.
+pub(super) const WRITE: u32 = libc::W_OK as u32;
+/// To list a directory.
+pub(super) const READ: u32 = libc::R_OK as u32;
+/// To change the names in a directory.
+pub(super) const CHANGE: u32 = WRITE | SEARCH;
+
+/// The owner's permissions to read and write.
+const OWN_READ_WRITE: u32 = 0o600;
+
+/// What the mode grants to the caller: bits of `R_OK`, `W_OK`, `X_OK`.
+fn granted(caller: &Caller, status: &libc::statx) -> u32 {
+    let mode = u32::from(status.stx_mode);
+    let bits = if caller.uid == status.stx_uid {
+        mode >> 6
+    } else if caller.gid == status.stx_gid || caller.groups.contains(&status.stx_gid) {
+        mode >> 3
+    } else {
+        mode
+    };
+    bits & 0o7
+}
+
+impl HostTree {
+    /// The caller, if the host does not see that it is the caller who asks.
+    fn to_check<'a>(&self, caller: Option<&'a Caller>) -> Option<&'a Caller> {
+        caller.filter(|caller| !self.identity.acts_for_others() && caller.uid != 0 && !self.identity.is(caller.uid))
+    }
+
+    /// Those of the wanted rights that the caller has, as far as this server must know.
+    pub(super) fn rights(&self, caller: Option<&Caller>, status: &libc::statx, wanted: u32) -> u32 {
+        self.to_check(caller).map_or(wanted, |caller| wanted & granted(caller, status))
+    }
+
+    /// Checks that the caller has all these rights.
+    ///
+    /// # Errors
+    /// `EACCES` when not.
+    pub(super) fn require(&self, caller: Option<&Caller>, fd: BorrowedFd, wanted: u32) -> Result<(), Errno> {
+        if self.to_check(caller).is_none() || self.rights(caller, &call::status(fd)?, wanted) == wanted {
+            return Ok(());
+        }
+        Err(Errno(libc::EACCES))
+    }
+
+    /// Checks that the caller may take its name from what was found in the directory.
+    ///
+    /// # Errors
+    /// `EACCES` when it may not change names there, `EPERM` when only owners may.
+    pub(super) fn require_removal(&self, caller: Option<&Caller>, dir: BorrowedFd, found: &Found) -> Result<(), Errno> {
+        let Some(caller) = self.to_check(caller) else { return Ok(()) };
+        self.require(Some(caller), dir, CHANGE)?;
+        let dir = call::status(dir)?;
+        let is_sticky = u32::from(dir.stx_mode) & libc::S_ISVTX != 0;
+        if is_sticky && caller.uid != dir.stx_uid && caller.uid != found.status.stx_uid {
+            return Err(Errno(libc::EPERM));
+        }
+        Ok(())
+    }
+
+    /// Checks that the caller may set these attributes; the size is another matter.
+    ///
+    /// # Errors
+    /// `EPERM` when only the owner may, `EACCES` when it takes the permission to write.
+    pub(super) fn require_setting(
+        &self,
+        caller: Option<&Caller>,
+        found: &Found,
+        attributes: &SetAttributes,
+    ) -> Result<(), Errno> {
+        let Some(checked) = self.to_check(caller).filter(|caller| caller.uid != found.status.stx_uid) else {
+            return Ok(());
+        };
+        let to_now = |time: Option<SetTime>| time.is_none_or(|time| time == SetTime::Now);
+        let SetAttributes { mode, uid, gid, size: _, accessed, modified } = *attributes;
+        if mode.is_some() || uid.is_some() || gid.is_some() || !to_now(accessed) || !to_now(modified) {
+            return Err(Errno(libc::EPERM));
+        }
+        let times = accessed.is_some() || modified.is_some();
+        if times { self.require(Some(checked), found.fd(), WRITE) } else { Ok(()) }
+    }
+
+    /// Does something with a regular file that takes permissions which its mode denies even to its owner. When the server is
+    /// the owner, it gives itself those for the moment: whoever has made a file read-only and still writes to it has it open,
+    /// and what was made with such a mode is to be written.
+    pub(super) fn as_owner<T>(&self, found: &Found, mut what: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+        let result = what();
+        let is_own = found.kind() == libc::S_IFREG && self.identity.is(found.status.stx_uid);
+        if !is_own || !matches!(result, Err(Errno(libc::EACCES))) {
+            return result;
+        }
+        let _modes = self.modes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mode = u32::from(call::status(found.fd())?.stx_mode) & MODE;
+        call::chmod(found.fd(), mode | OWN_READ_WRITE)?;
+        let result = what();
+        call::chmod(found.fd(), mode)?;
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_first_class_that_fits_counts() {
+        // SAFETY: the structure has integers only, for which zeroes are valid.
+        let mut status: libc::statx = unsafe { std::mem::zeroed() };
+        (status.stx_uid, status.stx_gid, status.stx_mode) = (10, 20, 0o100_425);
+        let who = |uid, gid, groups: &[u32]| granted(&Caller { uid, gid, groups: groups.into() }, &status);
+        assert_eq!(who(10, 20, &[20]), 4);
+        assert_eq!(who(11, 20, &[]), 2);
+        assert_eq!(who(11, 21, &[22, 20]), 2);
+        assert_eq!(who(11, 21, &[22]), 5);
+    }
+}
