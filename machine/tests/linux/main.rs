@@ -13,3 +13,5 @@ mod tree_listing;
 mod tree_names;
 mod tree_permissions;
 mod tree_rig;
+mod tree_search;
+mod tree_unprivileged;

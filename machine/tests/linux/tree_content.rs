@@ -2,14 +2,14 @@
 
 use std::os::unix::fs::FileTypeExt;
 
-use crate::rig::{Memory, Rig, on_both_engines};
+use crate::rig::{Memory, Rig};
 use crate::tree_rig::*;
 use machine::linux::file::{self, OpenOptions};
 use machine::tree::{Kind, Node, OpenNode, SetAttributes, TreeCall, TreeReply};
 use machine::{Errno, Op, OpenFile, Segments};
 use policy::unit::{ByteOffset, Stability};
 
-on_both_engines!(
+on_all_trees!(
     an_open_file_is_written_and_read_in_both_ways,
     a_file_is_opened_whatever_its_mode,
     an_open_file_stays_open_when_its_name_goes,

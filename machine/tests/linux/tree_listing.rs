@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::rig::{Rig, on_both_engines};
+use crate::rig::Rig;
 use crate::tree_rig::*;
 use machine::tree::Kind;
 
-on_both_engines!(
+on_all_trees!(
     a_directory_is_listed_whole_in_pieces_of_any_size,
     entries_come_with_their_nodes_when_asked_for,
     nothing_above_the_root_is_told,

@@ -1,11 +1,11 @@
 //! Names and attributes in trees of the host.
 
-use crate::rig::{Rig, on_both_engines};
+use crate::rig::Rig;
 use crate::tree_rig::*;
 use machine::Errno;
 use machine::tree::{Creation, DeviceNumber, Kind, Limits, SetAttributes, SetTime, Space, Time, TreeCall, TreeReply};
 
-on_both_engines!(
+on_all_trees!(
     the_root_is_a_directory_above_which_there_is_only_itself,
     what_is_created_is_found_by_its_name_with_the_mode_that_was_asked_for,
     every_kind_of_node_is_made_and_told_as_what_it_is,

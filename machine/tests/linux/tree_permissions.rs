@@ -1,12 +1,12 @@
 //! What callers may do in trees of the host is what the host lets them do.
 
-use crate::rig::{Rig, on_both_engines};
+use crate::rig::Rig;
 use crate::tree_rig::*;
 use machine::linux::tree::{self, OpenTreeError};
 use machine::tree::{Caller, Creation, DeviceNumber, Kind, Node, SetAttributes, SetTime, Time, TreeCall};
 use machine::{Completion, Errno};
 
-on_both_engines!(
+on_all_trees!(
     what_a_caller_makes_belongs_to_it,
     who_may_not_change_a_directory_changes_nothing_in_it,
     who_may_not_read_or_search_a_directory_does_not,
@@ -266,22 +266,6 @@ fn callers_at_the_same_time_are_not_mistaken_for_each_other(rig: Rig) {
     assert!(left.is_empty());
 }
 
-/// Takes a capability from the calling thread. False when it has none to take.
-fn give_up(capability: u32) -> bool {
-    // The header and data of capset(2), version 3: effective, permitted and inheritable ones, the low 32 of each first.
-    let mut header = [0x2008_0522u32, 0];
-    let mut sets = [0u32; 6];
-    // SAFETY: the calls read the header, and read or fill two sets of three words.
-    unsafe {
-        if libc::syscall(libc::SYS_capget, header.as_mut_ptr(), sets.as_mut_ptr()) != 0 {
-            return false;
-        }
-        let had = sets[0] & 1 << capability != 0;
-        sets[..3].iter_mut().for_each(|set| *set &= !(1 << capability));
-        had && libc::syscall(libc::SYS_capset, header.as_mut_ptr(), sets.as_ptr()) == 0
-    }
-}
-
 #[test]
 fn a_root_that_may_not_act_for_others_opens_no_tree() {
     const SETGID: u32 = 6;
@@ -289,9 +273,9 @@ fn a_root_that_may_not_act_for_others_opens_no_tree() {
     for capability in [SETGID, SETUID] {
         let opened = std::thread::spawn(move || {
             let directory = tempfile::tempdir().expect("a temporary directory");
-            let before = tree::open(directory.path(), true).is_ok();
+            let before = tree::open(directory.path(), true, None).is_ok();
             let tried = before && give_up(capability);
-            tried.then(|| tree::open(directory.path(), true).map(drop))
+            tried.then(|| tree::open(directory.path(), true, None).map(drop))
         });
         match opened.join().expect("no panic") {
             None => eprintln!("not tested: takes root"),

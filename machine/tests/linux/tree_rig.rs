@@ -1,9 +1,12 @@
 //! A directory of the host to ask as a tree.
 
+use std::cell::Cell;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
+use machine::linux::Engine;
 use machine::linux::tree::{self, OpenTreeError};
 use machine::tree::{Attributes, Caller, Creation, Entry, Node, OpenTree, SetAttributes, TreeCall, TreeOp, TreeReply};
 use machine::{Errno, Op, Token};
@@ -23,7 +26,73 @@ pub struct Served {
     pub rig: Rig,
     pub open: OpenTree,
     pub root: Node,
-    pub directory: TempDir,
+    /// What is served.
+    pub directory: PathBuf,
+    /// Where places are kept.
+    pub kept: Rc<TempDir>,
+    pub temporary: Option<TempDir>,
+}
+
+thread_local! {
+    /// Are trees opened so that nodes are searched, not found by handle?
+    static SEARCHED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs each test on both engines, and once more so that nodes are found by their places.
+macro_rules! on_all_trees {
+    ($($name:ident),+ $(,)?) => {
+        crate::rig::on_both_engines!($($name),+);
+        mod searched {
+            $(#[test] fn $name() { crate::tree_rig::searched(super::$name); })+
+        }
+    };
+}
+pub(crate) use on_all_trees;
+
+/// Runs the test so that nodes are found by their places, as if the server could not find them by handle.
+pub fn searched(test: fn(Rig)) {
+    SEARCHED.set(true);
+    crate::rig::with(Engine::Threads, test);
+    SEARCHED.set(false);
+}
+
+/// Are nodes found by their places? Without root always.
+pub fn is_searched() -> bool {
+    SEARCHED.get() || !is_root()
+}
+
+pub fn is_root() -> bool {
+    // SAFETY: no pointer is passed.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Opens a tree in the way of this test.
+pub fn open_tree(path: &Path, read_only: bool, keep_in: Option<&Path>) -> Result<OpenTree, OpenTreeError> {
+    if !SEARCHED.get() {
+        return tree::open(path, read_only, keep_in);
+    }
+    let open = || {
+        const DAC_READ_SEARCH: u32 = 2;
+        give_up(DAC_READ_SEARCH);
+        tree::open(path, read_only, keep_in)
+    };
+    std::thread::scope(|scope| scope.spawn(open).join().expect("no panic"))
+}
+
+/// Takes a capability from the calling thread. False when it has none to take.
+pub fn give_up(capability: u32) -> bool {
+    // The header and data of capset(2), version 3: effective, permitted and inheritable ones, the low 32 of each first.
+    let mut header = [0x2008_0522u32, 0];
+    let mut sets = [0u32; 6];
+    // SAFETY: the calls read the header, and read or fill two sets of three words.
+    unsafe {
+        if libc::syscall(libc::SYS_capget, header.as_mut_ptr(), sets.as_mut_ptr()) != 0 {
+            return false;
+        }
+        let had = sets[0] & 1 << capability != 0;
+        sets[..3].iter_mut().for_each(|set| *set &= !(1 << capability));
+        had && libc::syscall(libc::SYS_capset, header.as_mut_ptr(), sets.as_ptr()) == 0
+    }
 }
 
 /// Where the answer to something asked will be.
@@ -36,9 +105,17 @@ impl Served {
     pub fn new(rig: Rig) -> Option<Self> {
         let directory = tempfile::tempdir().expect("a temporary directory");
         std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o777)).expect("allowed");
-        match tree::open(directory.path(), false) {
-            Ok(open) => Some(Served::of(rig, open, directory)),
-            Err(error @ (OpenTreeError::HandlesForbidden(_) | OpenTreeError::NoHandles(_))) => {
+        let mut served = Served::at(rig, directory.path())?;
+        served.temporary = Some(directory);
+        Some(served)
+    }
+
+    /// A directory that is there. Nothing where it can't be opened.
+    pub fn at(rig: Rig, directory: &Path) -> Option<Self> {
+        let kept = tempfile::tempdir().expect("a temporary directory");
+        match open_tree(directory, false, Some(kept.path())) {
+            Ok(open) => Some(Served::of(rig, open, directory.to_owned(), Rc::new(kept))),
+            Err(error @ OpenTreeError::NoHandles(_)) => {
                 eprintln!("not tested: {error}");
                 None
             }
@@ -48,36 +125,41 @@ impl Served {
 
     /// The same where callers can be others than the server: only root can act for them.
     pub fn as_root(rig: Rig) -> Option<Self> {
-        // SAFETY: no pointer is passed.
-        if unsafe { libc::geteuid() } != 0 {
+        if !is_root() {
             eprintln!("not tested: takes root");
             return None;
         }
         Served::new(rig)
     }
 
-    fn of(mut rig: Rig, open: OpenTree, directory: TempDir) -> Self {
+    fn of(mut rig: Rig, open: OpenTree, directory: PathBuf, kept: Rc<TempDir>) -> Self {
         let (root, _) = node_in(ask(&mut rig, &open, None, TreeCall::Root)).expect("a root");
-        Served { rig, open, root, directory }
+        Served { rig, open, root, directory, kept, temporary: None }
     }
 
     /// The path of a name in the root directory.
     pub fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
+        self.directory.join(name)
     }
 
     /// Opens the tree anew, as a server that starts again.
     pub fn again(self) -> Self {
-        let Served { rig, open, directory, .. } = self;
+        self.again_after(|_| {})
+    }
+
+    /// The same, after something happened to the directory or to what is kept.
+    pub fn again_after(self, what: impl FnOnce(&Path)) -> Self {
+        let Served { rig, open, directory, kept, temporary, .. } = self;
         drop(open);
-        let open = tree::open(directory.path(), false).expect("opened");
-        Served::of(rig, open, directory)
+        what(kept.path());
+        let open = open_tree(&directory, false, Some(kept.path())).expect("opened");
+        Served { temporary, ..Served::of(rig, open, directory, kept) }
     }
 
     /// Opens the tree anew, so that nothing in it can be changed.
     pub fn again_read_only(self) -> Self {
-        let open = tree::open(self.directory.path(), true).expect("opened");
-        Served::of(self.rig, open, self.directory)
+        let open = open_tree(&self.directory, true, Some(self.kept.path())).expect("opened");
+        Served { temporary: self.temporary, ..Served::of(self.rig, open, self.directory, self.kept) }
     }
 
     pub fn ask(&mut self, caller: Option<&Caller>, call: TreeCall) -> Result<TreeReply, Errno> {

@@ -1,0 +1,217 @@
+//! Nodes that are found by their places: after restarts, and when somebody moves or removes them on the host.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::rig::Rig;
+use crate::tree_rig::*;
+use machine::Errno;
+use machine::tree::{Creation, Node, TreeCall};
+
+/// Runs each test so that nodes are found by their places.
+macro_rules! searched {
+    ($($name:ident),+ $(,)?) => {
+        mod searched {
+            $(#[test] fn $name() { crate::tree_rig::searched(super::$name); })+
+        }
+    };
+}
+
+searched!(
+    nodes_are_found_after_a_restart_with_the_places_and_with_less,
+    nodes_that_are_moved_on_the_host_are_followed,
+    nodes_that_were_moved_while_nobody_served_them_are_found,
+    two_files_that_exchange_their_names_are_not_mistaken_for_each_other,
+    a_number_that_another_file_has_by_now_is_stale,
+    a_file_that_lost_its_first_name_on_the_host_is_found_by_the_second,
+    what_we_move_ourselves_is_found_at_every_moment,
+    what_somebody_moved_is_made_durable,
+    what_was_moved_out_of_the_tree_is_stale_until_it_is_back,
+);
+
+/// Files in directories in directories, with their paths.
+fn grove(served: &mut Served) -> Vec<(PathBuf, Node)> {
+    let mut nodes = Vec::new();
+    for outer in ["a", "b"] {
+        let dir = served.make_directory(outer, 0o755);
+        nodes.push((PathBuf::from(outer), dir));
+        for inner in ["c", "d"] {
+            let path = Path::new(outer).join(inner);
+            let inner = served.node(None, make_directory(dir, inner, 0o755)).expect("made").0;
+            nodes.push((path.clone(), inner));
+            for file in ["e", "f"] {
+                let made = served.node(None, create(inner, file, Creation::Guarded, mode(0o644))).expect("made").0;
+                nodes.push((path.join(file), made));
+            }
+        }
+    }
+    nodes
+}
+
+/// Asks for the node as often as it takes until its absence can be known.
+fn number(served: &mut Served, node: Node) -> Result<u64, Errno> {
+    loop {
+        match served.attributes(node) {
+            Err(Errno(libc::EBUSY)) => {}
+            attributes => return attributes.map(|attributes| attributes.number),
+        }
+    }
+}
+
+fn assert_all_found(served: &mut Served, nodes: &[(PathBuf, Node)]) {
+    // The deepest first.
+    for (path, node) in nodes.iter().rev() {
+        let expected = fs::symlink_metadata(served.directory.join(path)).expect("there").ino();
+        assert_eq!(number(served, *node), Ok(expected), "{}", path.display());
+    }
+}
+
+fn places_in(kept: &Path) -> PathBuf {
+    fs::read_dir(kept).expect("listed").next().expect("the places").expect("read").path()
+}
+
+fn nodes_are_found_after_a_restart_with_the_places_and_with_less(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let nodes = grove(&mut served);
+    served = served.again();
+    assert_all_found(&mut served, &nodes);
+    let size = fs::metadata(places_in(served.kept.path())).expect("kept").len();
+    for keep in [size - 1, size / 2, 9, 3, 0] {
+        served = served.again_after(|kept| {
+            let file = fs::OpenOptions::new().write(true).open(places_in(kept)).expect("opened");
+            file.set_len(keep).expect("torn");
+        });
+        assert_all_found(&mut served, &nodes);
+        // Those that were searched for are kept as before.
+        assert!(fs::metadata(places_in(served.kept.path())).expect("kept").len() >= size / 2, "{keep}");
+    }
+    served = served.again_after(|kept| fs::remove_file(places_in(kept)).expect("removed"));
+    assert_all_found(&mut served, &nodes);
+}
+
+fn nodes_that_are_moved_on_the_host_are_followed(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let nodes = grove(&mut served);
+    for (from, to) in [("a/c/e", "a/c/other"), ("a/c/other", "b/d/e2"), ("a/c", "b/d/c"), ("b", "elsewhere")] {
+        fs::rename(served.path(from), served.path(to)).expect("moved");
+    }
+    for (path, now) in [
+        ("a/c/e", "elsewhere/d/e2"),
+        ("a/c/f", "elsewhere/d/c/f"),
+        ("a/c", "elsewhere/d/c"),
+        ("b/d/f", "elsewhere/d/f"),
+        ("b", "elsewhere"),
+    ] {
+        let node = nodes.iter().find(|(at, _)| at == Path::new(path)).expect("made").1;
+        assert_eq!(number(&mut served, node), Ok(served.path(now).metadata().expect("there").ino()), "{path}");
+        assert_eq!(served.lookup(node, "..").is_ok(), served.path(now).is_dir());
+    }
+}
+
+fn nodes_that_were_moved_while_nobody_served_them_are_found(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let nodes = grove(&mut served);
+    let directory = served.directory.clone();
+    let mut served = served.again_after(|_| {
+        fs::rename(directory.join("a/c"), directory.join("b/moved")).expect("moved");
+        fs::remove_dir_all(directory.join("b/d")).expect("removed");
+    });
+    for (path, node) in nodes {
+        let now = match path.strip_prefix("a/c") {
+            Ok(below) => directory.join("b/moved").join(below),
+            Err(_) => directory.join(&path),
+        };
+        let expected = fs::metadata(&now).map(|found| found.ino()).map_err(|_| ESTALE);
+        assert_eq!(number(&mut served, node), expected, "{}", path.display());
+    }
+}
+
+fn two_files_that_exchange_their_names_are_not_mistaken_for_each_other(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let (one, other) = (served.file("one"), served.file("other"));
+    let numbers = [one, other].map(|node| served.attributes(node).expect("attributes").number);
+    for _ in 0..10 {
+        for (from, to) in [("one", "between"), ("other", "one"), ("between", "other")] {
+            fs::rename(served.path(from), served.path(to)).expect("moved");
+        }
+        assert_eq!([one, other].map(|node| number(&mut served, node)), numbers.map(Ok));
+    }
+}
+
+fn a_number_that_another_file_has_by_now_is_stale(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let old = served.file("old");
+    let wanted = number(&mut served, old).expect("there");
+    fs::remove_file(served.path("old")).expect("removed");
+    // The file system mostly gives the number to the next.
+    for k in 0..200 {
+        let path = served.path(&format!("new-{k}"));
+        fs::write(&path, "not yours").expect("written");
+        if path.metadata().expect("there").ino() != wanted {
+            continue;
+        }
+        assert_eq!(number(&mut served, old), Err(ESTALE));
+        let new = served.lookup(served.root, &format!("new-{k}")).expect("found").0;
+        assert_ne!(new, old);
+        served = served.again();
+        assert_eq!((number(&mut served, old), number(&mut served, new)), (Err(ESTALE), Ok(wanted)));
+        assert_eq!(served.ask(None, TreeCall::Open { node: old }).err(), Some(ESTALE));
+        return;
+    }
+    eprintln!("not tested: the file system does not use numbers again");
+}
+
+fn a_file_that_lost_its_first_name_on_the_host_is_found_by_the_second(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let file = served.file("first");
+    let expected = number(&mut served, file);
+    fs::hard_link(served.path("first"), served.path("second")).expect("linked");
+    fs::remove_file(served.path("first")).expect("removed");
+    assert_eq!(number(&mut served, file), expected);
+    fs::remove_file(served.path("second")).expect("removed");
+    assert_eq!(number(&mut served, file), Err(ESTALE));
+    assert_eq!(served.lookup(served.root, "second"), Err(ENOENT));
+}
+
+fn what_we_move_ourselves_is_found_at_every_moment(rig: Rig) {
+    const ROUNDS: usize = 400;
+    let Some(mut served) = Served::new(rig) else { return };
+    let (one, other) = (served.make_directory("one", 0o755), served.make_directory("other", 0o755));
+    let dir = served.node(None, make_directory(one, "dir", 0o755)).expect("made").0;
+    let file = served.node(None, create(dir, "file", Creation::Guarded, mode(0o644))).expect("made").0;
+    let (mut asked, mut at) = (Vec::new(), (one, other));
+    for _ in 0..ROUNDS {
+        let moved = served.start(None, rename(at.0, "dir", at.1, "dir"));
+        for node in [dir, file, dir, file] {
+            asked.push(served.start(None, TreeCall::Attributes { node }).0);
+        }
+        assert_eq!(served.rig.wait(moved.0), Ok(0));
+        at = (at.1, at.0);
+    }
+    for token in asked {
+        assert_eq!(served.rig.wait(token), Ok(0));
+    }
+}
+
+fn what_somebody_moved_is_made_durable(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let nodes = grove(&mut served);
+    fs::rename(served.path("a"), served.path("moved")).expect("moved");
+    let nodes = nodes.into_iter().map(|(_, node)| node).collect();
+    assert_eq!(done_in(served.ask(None, TreeCall::Sync { nodes })), Ok(()));
+    fs::remove_dir_all(served.path("moved")).expect("removed");
+    let again = vec![served.root];
+    assert_eq!(done_in(served.ask(None, TreeCall::Sync { nodes: again })), Ok(()));
+}
+
+fn what_was_moved_out_of_the_tree_is_stale_until_it_is_back(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let outside = tempfile::tempdir_in(served.directory.parent().expect("a parent")).expect("a temporary directory");
+    let file = served.file("file");
+    fs::rename(served.path("file"), outside.path().join("file")).expect("moved");
+    assert_eq!(number(&mut served, file), Err(ESTALE));
+    // Back in the tree it is itself again.
+    fs::rename(outside.path().join("file"), served.path("back")).expect("moved");
+    assert!(number(&mut served, file).is_ok());
+}
