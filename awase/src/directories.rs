@@ -17,6 +17,9 @@ use crate::config::{Directory, Export, Problem, Problems};
 use crate::processors::Processors;
 use crate::stack::queue_of_directory;
 
+/// What is said of a directory that is served in the slower way.
+const BY_PLACE: &str = "files are found by their names and by searching, for want of CAP_DAC_READ_SEARCH or file handles";
+
 /// A directory that is served.
 pub struct Served {
     /// As it is configured.
@@ -94,11 +97,12 @@ impl Directories {
         self.served.iter().map(|served| Arc::clone(&served.export)).collect()
     }
 
-    /// Opens what is `wanted` and not open yet. A directory that stays the same stays open, with its cache.
+    /// Opens what is `wanted` and not open yet. A directory that stays the same stays open, with its cache. In the data
+    /// directory is kept where files are that can't be found by handle.
     ///
     /// # Errors
     /// Everything that stands in the way.
-    pub fn plan(&self, wanted: &[Directory], disks: &[Export]) -> Result<Plan, Problems> {
+    pub fn plan(&self, wanted: &[Directory], disks: &[Export], data: &Path) -> Result<Plan, Problems> {
         let mut problems = Problems::default();
         let mut plan = Plan { wanted: Vec::new(), roots: Vec::new(), report: Vec::new() };
         let located = locate(wanted, disks, true, &mut problems);
@@ -107,7 +111,7 @@ impl Directories {
             let read_only = located.iter().all(|(other, at)| at != path || other.read_only);
             let index = match index {
                 Some(index) => index,
-                None => match problems.note(self.root(directory, path, read_only)) {
+                None => match problems.note(self.root(directory, path, read_only, data)) {
                     Some(root) => {
                         plan.roots.push(root);
                         plan.roots.len() - 1
@@ -124,7 +128,7 @@ impl Directories {
         problems.or(plan)
     }
 
-    fn root(&self, directory: &Directory, path: &Path, read_only: bool) -> Result<Planned, Problem> {
+    fn root(&self, directory: &Directory, path: &Path, read_only: bool, data: &Path) -> Result<Planned, Problem> {
         // What was opened for changes can be given out without: the export refuses them.
         let serves = |root: &&Root| root.path == path && (read_only || !root.tree.read_only());
         if let Some(root) = self.roots.iter().find(serves) {
@@ -135,7 +139,7 @@ impl Directories {
             let problem = Problem::new(&directory.place, directory.key("path"), what);
             return Err(problem.allowed("to read the configuration again in a moment"));
         }
-        let open = tree::open(path, read_only, Some(keep_in)).map_err(|error| refused(directory, &error))?;
+        let open = tree::open(path, read_only, Some(data)).map_err(|error| refused(directory, &error))?;
         Ok(Planned::Opened { path: path.to_owned(), open, name: directory.name.clone(), read_only })
     }
 
@@ -151,6 +155,9 @@ impl Directories {
             roots.push(match planned {
                 Planned::Kept(root) => root,
                 Planned::Opened { path, open, name, read_only } => {
+                    if !tree::finds_by_handle(&open) {
+                        report.push(format!("export {name:?}: {BY_PLACE}"));
+                    }
                     let queue = queue_of_directory(processors.kernel(), &open);
                     let config = FileTreeConfig { name, read_only, files_max: files_of_each, queue };
                     Root { path, tree: open_tree(processors, open, config)? }

@@ -127,7 +127,7 @@ impl Server {
     ) -> anyhow::Result<Vec<String>> {
         let is_reached = !(self.sockets.nfs.is_empty() && sockets.nfs.is_empty());
         let directories = if is_reached { directories } else { &[] };
-        let plan = self.directories.plan(directories, disks)?;
+        let plan = self.directories.plan(directories, disks, &self.settings.data)?;
         let secret = match self.nfs {
             None if plan.serves_any() => Some(secret::load(&self.settings).map_err(Problems::from)?),
             _ => None,

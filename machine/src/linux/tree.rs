@@ -167,6 +167,12 @@ pub fn open(path: &Path, read_only: bool, keep_in: Option<&Path>) -> Result<Open
     })
 }
 
+/// Are the nodes of this tree found by their handles? Otherwise by their places, which takes longer the deeper they lie, and
+/// a search of the whole tree when somebody moves them on the host.
+pub fn finds_by_handle(open: &OpenTree) -> bool {
+    open.owner.downcast_ref::<HostTree>().is_some_and(|tree| tree.search.is_none())
+}
+
 /// Can nodes be found by handle?
 fn by_handle(root: BorrowedFd) -> Result<(), Errno> {
     call::open_node(root, &call::node_of(root)?, libc::O_PATH).map(drop)
