@@ -18,7 +18,8 @@ use crate::processors::Processors;
 use crate::stack::queue_of_directory;
 
 /// What is said of a directory that is served in the slower way.
-const BY_PLACE: &str = "files are found by their names and by searching, for want of CAP_DAC_READ_SEARCH or file handles";
+const BY_PLACE: &str =
+    "files are found by their names and by searching, for want of CAP_DAC_READ_SEARCH or file handles";
 
 /// A directory that is served.
 pub struct Served {

@@ -27,7 +27,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
 use super::file::TreeDisk;
 use super::syscall;
@@ -89,6 +89,8 @@ struct HostTree {
     name_locks: NameLocks,
     /// Held while attributes are compared and set.
     guarded: Mutex<()>,
+    /// Size of the largest file; nothing when that can't be found out.
+    file_bytes_max: OnceLock<Option<u64>>,
     /// Held while permissions are set.
     modes: Mutex<()>,
 }
@@ -155,6 +157,7 @@ pub fn open(path: &Path, read_only: bool, keep_in: Option<&Path>) -> Result<Open
         listings: Listings::default(),
         name_locks: NameLocks::new(),
         guarded: Mutex::default(),
+        file_bytes_max: OnceLock::new(),
         modes: Mutex::default(),
     });
     TREES.write().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::downgrade(&tree));

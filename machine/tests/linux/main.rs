@@ -8,6 +8,7 @@ mod parking;
 mod rig;
 mod sockets;
 mod tree_content;
+mod tree_file_systems;
 mod tree_handles;
 mod tree_listing;
 mod tree_names;

@@ -125,7 +125,7 @@ impl Mounted {
         let none = std::ptr::null();
         // SAFETY: the strings are C strings; data may be null.
         let done = unsafe { libc::mount(c"none".as_ptr(), path.as_ptr(), c"tmpfs".as_ptr(), 0, none) };
-        (done == 0).then_some(Mounted(path))
+        (done == 0).then(|| Mounted(path))
     }
 }
 

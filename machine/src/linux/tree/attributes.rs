@@ -151,16 +151,32 @@ impl HostTree {
         Ok(TreeReply::Limits(Limits {
             links_max: call::links_max(found.fd()),
             name_bytes_max: host.name_bytes_max.min(NAME_BYTES_MAX as u64) as u32,
-            file_bytes_max: file_bytes_max(&host),
+            file_bytes_max: self.file_bytes_max(&found, &host),
             time_granularity_ns: 1,
             case_insensitive: ignores_case || (found.is_directory() && in_directory()),
         }))
     }
 }
 
-/// The largest file. The host has no call that tells; others than ext4 go to the end of what an offset can say, or tell
+impl HostTree {
+    /// The largest file. The host has no call that tells, but lets nobody go beyond it in an open one: in the file asked
+    /// about, or in one without a name.
+    fn file_bytes_max(&self, found: &Found, host: &call::FileSystem) -> u64 {
+        if found.kind() == libc::S_IFREG {
+            return self.reopen(found, libc::O_RDONLY).map_or_else(|_| guess(host), |file| call::end_max(file.as_fd()));
+        }
+        let told = self.file_bytes_max.get_or_init(|| {
+            let nameless = libc::O_TMPFILE | libc::O_WRONLY;
+            let file = (!self.read_only).then(|| call::open_at(self.root.as_fd(), c".", nameless, 0));
+            file.and_then(Result::ok).map(|file| call::end_max(file.as_fd()))
+        });
+        told.unwrap_or_else(|| guess(host))
+    }
+}
+
+/// The largest file, where none can be tried: others than ext4 go to the end of what an offset can say, mostly, or tell
 /// (`EFBIG`) when it is reached.
-fn file_bytes_max(host: &call::FileSystem) -> u64 {
+fn guess(host: &call::FileSystem) -> u64 {
     let end = i64::MAX as u64;
     // ext4 counts the blocks of a file in 32 bits.
     if host.magic == EXT4_MAGIC { u64::from(u32::MAX).saturating_mul(host.block).min(end) } else { end }

@@ -255,12 +255,26 @@ pub(super) fn sync_file_system(fd: BorrowedFd) -> Result<(), Errno> {
     again(|| unsafe { libc::syncfs(fd.as_raw_fd()) }).map(drop)
 }
 
-/// Goes on in a directory at the position that an entry came with.
+/// Sets the position in an open file, or in a directory to where an entry came with it.
 pub(super) fn seek(fd: BorrowedFd, position: u64) -> Result<(), Errno> {
     let position = libc::off_t::try_from(position).map_err(|_| Errno::INVALID)?;
     // SAFETY: no pointer is passed.
     let found = unsafe { libc::lseek(fd.as_raw_fd(), position, libc::SEEK_SET) };
     if found < 0 { check(-1).map(drop) } else { Ok(()) }
+}
+
+/// The furthest that the position in an open file can be: the size of the largest. Found by halving.
+pub(super) fn end_max(fd: BorrowedFd) -> u64 {
+    let (mut may, mut may_not) = (0, 1u64 << 63);
+    while may_not - may > 1 {
+        let at = may + (may_not - may) / 2;
+        if seek(fd, at).is_ok() {
+            may = at;
+        } else {
+            may_not = at;
+        }
+    }
+    may
 }
 
 /// Fills the buffer with the next entries of a directory (`struct linux_dirent64`). Returns their bytes, 0 at the end.

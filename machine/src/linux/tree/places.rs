@@ -67,8 +67,7 @@ impl Places {
         if !lock(&file) {
             return Ok(None);
         }
-        let mut places =
-            Places { file, path: Some(path.to_owned()), last: HashMap::new(), end: 0, counting: 0 };
+        let mut places = Places { file, path: Some(path.to_owned()), last: HashMap::new(), end: 0, counting: 0 };
         places.load()?;
         Ok(Some(places))
     }
@@ -177,13 +176,9 @@ impl Places {
         }
         let draft = self.path.as_ref().map(|path| path.with_extension("new"));
         let file = match &draft {
-            Some(draft) => OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(draft)?,
+            Some(draft) => {
+                OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(draft)?
+            }
             None => in_memory()?,
         };
         let mut to = BufWriter::new(&file);

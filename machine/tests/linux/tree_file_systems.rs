@@ -1,0 +1,296 @@
+//! Trees on the file systems that people have: each is made for the test, in an image of its own.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+use std::process::Command;
+
+use machine::tree::{Creation, Limits, Node, OpenNode, SetAttributes, TreeCall, TreeReply};
+use machine::{Errno, Op, SeekTarget};
+use policy::unit::{ByteOffset, Stability};
+use tempfile::TempDir;
+
+use crate::rig::{Memory, Rig};
+use crate::tree_rig::*;
+
+/// Runs a test on each file system, so that nodes are found by handle and by place.
+macro_rules! on_file_systems {
+    ($($name:ident: $kind:expr),+ $(,)?) => {
+        mod by_handle {
+            $(#[test] fn $name() {
+                crate::rig::with(machine::linux::Engine::Auto, |rig| super::all_promises(rig, $kind));
+            })+
+        }
+        mod searched {
+            $(#[test] fn $name() { crate::tree_rig::searched(|rig| super::all_promises(rig, $kind)); })+
+        }
+    };
+}
+
+on_file_systems!(
+    ext4: super::Kind::Image("mkfs.ext4", &["-q", "-F"]),
+    ext4_without_extents: super::Kind::Image("mkfs.ext4", &["-q", "-F", "-O", "^extent,^64bit"]),
+    ext4_with_large_sectors: super::Kind::LargeSectors("mkfs.ext4", &["-q", "-F", "-b", "4096"]),
+    xfs: super::Kind::Image("mkfs.xfs", &["-q", "-f"]),
+    btrfs: super::Kind::Image("mkfs.btrfs", &["-q", "-f"]),
+    tmpfs: super::Kind::Tmpfs,
+    overlay: super::Kind::Overlay,
+);
+
+/// What to mount.
+#[derive(Clone, Copy)]
+enum Kind {
+    Image(&'static str, &'static [&'static str]),
+    /// The same, on a disk with sectors of 4096 bytes.
+    LargeSectors(&'static str, &'static [&'static str]),
+    Tmpfs,
+    Overlay,
+}
+
+/// Sparse, and as small as XFS lets it be.
+const IMAGE_BYTES: u64 = 320 << 20;
+
+/// A mounted file system; unmounted when dropped.
+struct Mounted {
+    place: TempDir,
+    kind: Kind,
+    is_mounted: bool,
+    /// The loop device, when it does not go by itself.
+    device: Option<String>,
+}
+
+impl Mounted {
+    fn new(kind: Kind) -> Option<Self> {
+        if !is_root() {
+            eprintln!("not tested: only root mounts");
+            return None;
+        }
+        let place = tempfile::tempdir().expect("a temporary directory");
+        for name in ["tree", "lower", "upper", "work"] {
+            fs::create_dir(place.path().join(name)).expect("made");
+        }
+        fs::write(place.path().join("lower/below"), "below").expect("written");
+        if let Kind::Image(make, arguments) | Kind::LargeSectors(make, arguments) = kind {
+            let image = place.path().join("image");
+            File::create(&image).and_then(|file| file.set_len(IMAGE_BYTES)).expect("made");
+            run(Command::new(make).args(arguments).arg(&image))?;
+        }
+        let mut mounted = Mounted { place, kind, is_mounted: false, device: None };
+        mounted.mount()?;
+        fs::set_permissions(mounted.path(), PermissionsExt::from_mode(0o777)).expect("allowed");
+        Some(mounted)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.place.path().join("tree")
+    }
+
+    fn mount(&mut self) -> Option<()> {
+        let mut command = Command::new("mount");
+        let at = |name| self.place.path().join(name).display().to_string();
+        match self.kind {
+            Kind::Image(..) => command.args(["-o", "loop", &at("image")]),
+            Kind::LargeSectors(..) => {
+                let attach = ["--find", "--show", "--sector-size", "4096", &at("image")];
+                self.device = Some(run(Command::new("losetup").args(attach))?);
+                command.args(self.device.as_ref())
+            }
+            Kind::Tmpfs => command.args(["-t", "tmpfs", "-o", "size=64m", "none"]),
+            Kind::Overlay => {
+                let layers = format!("lowerdir={},upperdir={},workdir={}", at("lower"), at("upper"), at("work"));
+                command.args(["-t", "overlay", "-o", &layers, "none"])
+            }
+        };
+        run(command.arg(self.path()))?;
+        self.is_mounted = true;
+        Some(())
+    }
+
+    fn unmount(&mut self) {
+        if std::mem::take(&mut self.is_mounted) {
+            assert!(run(Command::new("umount").arg(self.path())).is_some(), "still in use");
+        }
+        if let Some(device) = self.device.take() {
+            let _ = run(Command::new("losetup").args(["--detach", &device]));
+        }
+    }
+
+    /// Does it outlast being unmounted?
+    fn lasts(&self) -> bool {
+        !matches!(self.kind, Kind::Tmpfs)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        self.unmount();
+    }
+}
+
+/// Runs a program to its end. Nothing, and a word, when it is not there or does not work here.
+fn run(command: &mut Command) -> Option<String> {
+    match command.output() {
+        Ok(output) if output.status.success() => Some(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
+        Ok(output) => {
+            eprintln!("not tested: {command:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
+            None
+        }
+        Err(error) => {
+            eprintln!("not tested: {command:?}: {error}");
+            None
+        }
+    }
+}
+
+fn all_promises(rig: Rig, kind: Kind) {
+    let Some(mut mounted) = Mounted::new(kind) else { return };
+    let Some(mut served) = Served::at(rig, &mounted.path()) else { return };
+    names_are_as_long_as_told(&mut served);
+    numbers_that_are_used_again_are_other_nodes(&mut served);
+    files_are_as_large_as_told(&mut served);
+    holes_are_found(&mut served);
+    content_is_written_with_the_alignment_told(&mut served);
+    let nodes = a_tree_made_durable(&mut served);
+    let mut served = served.again_after(|_| {
+        if mounted.lasts() {
+            mounted.unmount();
+            mounted.mount().expect("mounted again");
+        }
+    });
+    for (name, node) in &nodes {
+        let number = fs::symlink_metadata(served.path(name)).expect("there").ino();
+        assert_eq!(served.attributes(*node).expect(name).number, number, "{name}");
+    }
+    // Lets go of the file system.
+    drop(served);
+    mounted.unmount();
+}
+
+fn opened(served: &mut Served, node: Node) -> OpenNode {
+    match served.ask(None, TreeCall::Open { node }) {
+        Ok(TreeReply::Opened(open)) => open,
+        other => panic!("not opened: {:?}", other.err()),
+    }
+}
+
+fn limits(served: &mut Served, node: Node) -> Limits {
+    match served.ask(None, TreeCall::Limits { node }) {
+        Ok(TreeReply::Limits(limits)) => limits,
+        other => panic!("no limits: {:?}", other.err()),
+    }
+}
+
+fn names_are_as_long_as_told(served: &mut Served) {
+    let root = served.root;
+    let longest = limits(served, root).name_bytes_max as usize;
+    let name = "\u{e9}".repeat(longest / 2) + &"x".repeat(longest % 2);
+    let made = served.node(None, create(root, &name, Creation::Guarded, mode(0o600))).expect("made").0;
+    assert_eq!(served.lookup(root, &name).expect("found").0, made);
+    let (entries, _) = served.list(None, root, 0, 100, true).expect("listed");
+    let entry = entries.iter().find(|entry| entry.name == name.as_bytes()).expect("listed");
+    assert_eq!(entry.node.as_ref().map(|(node, _)| *node), Some(made));
+    assert_eq!(served.lookup(root, &(name + "x")), Err(Errno(libc::ENAMETOOLONG)));
+}
+
+fn numbers_that_are_used_again_are_other_nodes(served: &mut Served) {
+    let mut removed: Vec<Node> = Vec::new();
+    for _ in 0..50 {
+        let node = served.file("again");
+        assert!(!removed.contains(&node), "the file system names two nodes alike");
+        assert!(served.remove(served.root, "again").is_ok());
+        removed.push(node);
+    }
+    let last = served.file("again");
+    for node in removed {
+        assert_eq!(served.attributes(node), Err(ESTALE));
+    }
+    assert!(served.attributes(last).is_ok());
+}
+
+fn files_are_as_large_as_told(served: &mut Served) {
+    let node = served.file("large");
+    let max = limits(served, node).file_bytes_max;
+    let size = |size| SetAttributes { size: Some(size), ..SetAttributes::default() };
+    assert!(max > 1 << 30, "{max}");
+    assert_eq!(attributes_in(served.ask(None, set(node, size(max)))).expect("set").size, max);
+    let beyond = served.ask(None, set(node, size(max + 1))).err();
+    assert!(matches!(beyond, Some(Errno(libc::EFBIG | libc::EINVAL))), "{beyond:?} beyond {max}");
+    assert_eq!(opened(served, node).direct.facts.size, max);
+    assert!(served.remove(served.root, "large").is_ok());
+}
+
+fn holes_are_found(served: &mut Served) {
+    let node = served.file("holes");
+    let at = 8 << 20;
+    let file = File::options().write(true).open(served.path("holes")).expect("opened");
+    // On its disk: ext4 without extents takes for a hole what has no place there yet (seen with Linux 6.18).
+    file.write_all_at(&[7; 4096], at).and_then(|()| file.sync_all()).expect("written");
+    let open = opened(served, node).direct;
+    let seek = |target, from| Op::Seek { file: open.file, at: ByteOffset(from), target };
+    let data = served.rig.run(seek(SeekTarget::Data, 0)).expect("data");
+    assert!(data > 0 && data <= at, "{data}");
+    assert_eq!(served.rig.run(seek(SeekTarget::Hole, 0)), Ok(0));
+    assert_eq!(served.rig.run(seek(SeekTarget::Hole, at)), Ok(at + 4096));
+    let used = served.attributes(node).expect("attributes").used;
+    assert!(used < at, "{used}");
+}
+
+fn content_is_written_with_the_alignment_told(served: &mut Served) {
+    let node = served.file("content");
+    let open = opened(served, node);
+    let align = u64::from(open.direct.facts.align);
+    assert_eq!(open.buffered.is_some(), open.direct.facts.direct);
+    assert!(align.is_power_of_two() && align <= 4096, "{align}");
+    let from = Memory::filled(64 << 10, 5);
+    for stability in [Stability::Unstable, Stability::Stable] {
+        let at = ByteOffset(if stability == Stability::Stable { 64 << 10 } else { 0 });
+        let op = Op::Write { file: open.direct.file, at, from: from.all(), stability };
+        assert_eq!(served.rig.run(op), Ok(64 << 10));
+    }
+    assert_eq!(served.rig.run(Op::Flush { file: open.direct.file }), Ok(0));
+    let page = Memory::new(4096);
+    let op = Op::Read { file: open.direct.file, at: ByteOffset((64 << 10) - align.max(512)), into: page.all() };
+    assert_eq!(served.rig.run(op), Ok(4096));
+    let content = fs::read(served.path("content")).expect("read");
+    assert_eq!(content, [from.bytes(), from.bytes()].concat());
+    let begin = (64 << 10) - align.max(512) as usize;
+    assert_eq!(page.bytes(), &content[begin..begin + 4096]);
+    // As long as no block is whole the page cache has to do.
+    let tail = Memory::filled(100, 8);
+    let through = open.buffered.as_ref().unwrap_or(&open.direct);
+    let op =
+        Op::Write { file: through.file, at: ByteOffset(128 << 10), from: tail.all(), stability: Stability::Stable };
+    assert_eq!(served.rig.run(op), Ok(100));
+    assert_eq!(served.attributes(node).expect("attributes").size, (128 << 10) + 100);
+}
+
+fn a_tree_made_durable(served: &mut Served) -> Vec<(String, Node)> {
+    let root = served.root;
+    let dir = served.make_directory("dir", 0o755);
+    let file = served.node(None, create(dir, "file", Creation::Guarded, mode(0o644))).expect("made").0;
+    let link = served.node(None, make_symbolic_link(dir, "link", "file")).expect("made").0;
+    let moved = served.make_directory("moved", 0o755);
+    assert!(served.ask(None, rename(root, "moved", dir, "here")).is_ok());
+    let nodes = [("", root), ("dir", dir), ("dir/file", file), ("dir/link", link), ("dir/here", moved)];
+    let sync = TreeCall::Sync { nodes: nodes.map(|(_, node)| node).to_vec() };
+    assert_eq!(done_in(served.ask(None, sync)), Ok(()));
+    nodes.map(|(name, node)| (name.to_owned(), node)).to_vec()
+}
+
+/// Overlays give a file of a lower layer another time of birth when it is first changed: then its node is another one.
+#[test]
+fn a_file_of_a_lower_layer_is_never_mistaken_for_another() {
+    crate::rig::with(machine::linux::Engine::Threads, |rig| {
+        let Some(mounted) = Mounted::new(Kind::Overlay) else { return };
+        let Some(mut served) = Served::at(rig, &mounted.path()) else { return };
+        let root = served.root;
+        let below = served.lookup(root, "below").expect("found").0;
+        fs::write(served.path("below"), "changed").expect("written");
+        assert!(matches!(served.attributes(below), Ok(_) | Err(ESTALE)));
+        let now = served.lookup(root, "below").expect("found").0;
+        assert_eq!(served.attributes(now).expect("attributes").size, 7);
+        // The root itself stays the same, though what was made in it has copied it up.
+        assert_eq!(served.node(None, TreeCall::Root).expect("a root").0, root);
+        drop(served);
+    });
+}
