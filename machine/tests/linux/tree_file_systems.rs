@@ -69,7 +69,8 @@ impl Mounted {
         for name in ["tree", "lower", "upper", "work"] {
             fs::create_dir(place.path().join(name)).expect("made");
         }
-        fs::write(place.path().join("lower/below"), "below").expect("written");
+        fs::create_dir(place.path().join("lower/dir")).expect("made");
+        fs::write(place.path().join("lower/dir/below"), "below").expect("written");
         if let Kind::Image(make, arguments) | Kind::LargeSectors(make, arguments) = kind {
             let image = place.path().join("image");
             File::create(&image).and_then(|file| file.set_len(IMAGE_BYTES)).expect("made");
@@ -282,15 +283,18 @@ fn a_tree_made_durable(served: &mut Served) -> Vec<(String, Node)> {
 fn a_file_of_a_lower_layer_is_never_mistaken_for_another() {
     crate::rig::with(machine::linux::Engine::Threads, |rig| {
         let Some(mounted) = Mounted::new(Kind::Overlay) else { return };
-        let Some(mut served) = Served::at(rig, &mounted.path()) else { return };
+        let Some(mut served) = Served::at(rig, &mounted.path().join("dir")) else { return };
         let root = served.root;
         let below = served.lookup(root, "below").expect("found").0;
         fs::write(served.path("below"), "changed").expect("written");
         assert!(matches!(served.attributes(below), Ok(_) | Err(ESTALE)));
         let now = served.lookup(root, "below").expect("found").0;
         assert_eq!(served.attributes(now).expect("attributes").size, 7);
-        // The root itself stays the same, though what was made in it has copied it up.
+        // The root stays itself, though it was copied up with it, and after a restart.
         assert_eq!(served.node(None, TreeCall::Root).expect("a root").0, root);
+        let made = served.file("made");
+        let mut served = served.again();
+        assert_eq!((served.root, served.lookup(root, "made").expect("found").0), (root, made));
         drop(served);
     });
 }
