@@ -41,6 +41,10 @@ impl Volume {
         context: Context,
     ) -> Result<(), Errno> {
         let failures = self.failures();
+        if self.kernel.switches().flush_gathering && self.lies_beyond_device(&blocks) {
+            self.write_growth(cpu, blocks, context).await?;
+            return self.flush_device(cpu, context, failures).await;
+        }
         let forced = self.config.forced_unit_access;
         let stability = if forced { Stability::Stable } else { Stability::Unstable };
         let written = self.write_out_within(cpu, blocks.clone(), context.with_stability(stability)).await;
@@ -84,7 +88,7 @@ impl Volume {
 
     /// Starts writing every dirty block within `within`, in one pass; returns how many blocks. A block that is still
     /// being written has its turn when that has ended.
-    async fn write_out_within(&self, cpu: &Processor, within: Range<u64>, context: Context) -> u64 {
+    pub(super) async fn write_out_within(&self, cpu: &Processor, within: Range<u64>, context: Context) -> u64 {
         let mut later = Vec::new();
         let mut at = within.start;
         let mut count = 0;

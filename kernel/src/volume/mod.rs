@@ -33,7 +33,7 @@ use crate::rendezvous::Rendezvous;
 use crate::wait::WaitList;
 use block_set::BlockSet;
 pub use extents::Extent;
-use size::Gate;
+use size::{Gate, Growth};
 use write_back::Early;
 
 /// How a volume is opened.
@@ -76,6 +76,7 @@ pub struct Volume {
     /// Ranges being zeroed or discarded; loading is refused while there are any that overlap.
     barriers: AtomicU32,
     flushes: Rendezvous<()>,
+    growths: Rendezvous<Growth>,
     early: Mutex<Early>,
     closing: AtomicBool,
     gate: Gate,
@@ -149,6 +150,7 @@ impl Volume {
             blocks_awaited: AtomicU64::new(0),
             barriers: AtomicU32::new(0),
             flushes: Rendezvous::default(),
+            growths: Rendezvous::default(),
             early: Mutex::default(),
             closing: AtomicBool::new(false),
             gate: Gate::default(),
