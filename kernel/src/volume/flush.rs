@@ -41,8 +41,10 @@ impl Volume {
         context: Context,
     ) -> Result<(), Errno> {
         let failures = self.failures();
+        let announced = self.flushes.announce();
         if self.kernel.switches().flush_gathering && self.lies_beyond_device(&blocks) {
             self.write_growth(cpu, blocks, context).await?;
+            drop(announced);
             return self.flush_device(cpu, context, failures).await;
         }
         let forced = self.config.forced_unit_access;
@@ -54,6 +56,7 @@ impl Volume {
         if all_forced && self.failures() == failures {
             return self.lost();
         }
+        drop(announced);
         self.flush_device(cpu, context, failures).await
     }
 
