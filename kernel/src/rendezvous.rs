@@ -67,6 +67,12 @@ impl<W: Default> Rendezvous<W> {
         Announced(self)
     }
 
+    /// Is whoever asks, and has announced it, the only one who will want a flush, as far as is known?
+    pub(crate) fn is_alone(&self) -> bool {
+        let state = lock(&self.state);
+        !state.running && state.policy.present() == Present { forming: 0, coming: 1 }
+    }
+
     /// Is a flush under way, or about to be?
     pub(crate) fn is_running(&self) -> bool {
         lock(&self.state).running

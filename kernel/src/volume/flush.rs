@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use machine::Errno;
 use policy::unit::{Class, Stability};
 
-use super::Volume;
 use super::block_set::BlockSet;
 use super::write_out::Claimed;
+use super::{ForcedUnitAccess, Volume};
 use crate::cache::{Cache, State as BufferState, key};
 use crate::processor::Processor;
 use crate::request::{Action, Context, Request};
@@ -47,7 +47,11 @@ impl Volume {
             drop(announced);
             return self.flush_device(cpu, context, failures).await;
         }
-        let forced = self.config.forced_unit_access;
+        let forced = match self.config.forced_unit_access {
+            ForcedUnitAccess::Never => false,
+            ForcedUnitAccess::Alone => self.flushes.is_alone(),
+            ForcedUnitAccess::Always => true,
+        };
         let stability = if forced { Stability::Stable } else { Stability::Unstable };
         let written = self.write_out_within(cpu, blocks.clone(), context.with_stability(stability)).await;
         self.until_settled_within(&blocks).await;

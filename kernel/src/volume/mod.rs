@@ -36,6 +36,18 @@ pub use extents::Extent;
 use size::{Gate, Growth};
 use write_back::Early;
 
+/// Which stable writes use forced unit access; the others are a write and a flush, which several can share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ForcedUnitAccess {
+    /// None.
+    #[default]
+    Never,
+    /// Those beside which nobody else wants a flush.
+    Alone,
+    /// All.
+    Always,
+}
+
 /// How a volume is opened.
 #[derive(Clone, Debug)]
 pub struct VolumeConfig {
@@ -43,8 +55,8 @@ pub struct VolumeConfig {
     pub name: String,
     /// Refuse all changes?
     pub read_only: bool,
-    /// Forced unit access for stable writes, instead of write and flush? (Whichever was measured to be cheaper.)
-    pub forced_unit_access: bool,
+    /// Forced unit access for stable writes, instead of write and flush, by what was measured to be cheaper.
+    pub forced_unit_access: ForcedUnitAccess,
     /// Does a write beyond the end make it longer, as that of a file?
     pub grows: bool,
 }

@@ -9,6 +9,7 @@ mod call;
 mod content;
 mod creation;
 mod identity;
+mod journal;
 mod listing;
 mod names;
 mod node;
@@ -79,6 +80,8 @@ struct HostTree {
     read_only: bool,
     identity: Identity,
     disk: TreeDisk,
+    /// As [`journal::is_committed_as_a_whole`].
+    commits_as_a_whole: bool,
     verified: Verified,
     listings: Listings,
     name_locks: NameLocks,
@@ -122,6 +125,7 @@ pub fn open(path: &Path, read_only: bool) -> Result<OpenTree, OpenTreeError> {
         libc::EPERM => OpenTreeError::NoOtherUsers(path.to_owned()),
         _ => host("act for other users in", errno),
     })?;
+    let commits_as_a_whole = journal::is_committed_as_a_whole(&root);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let tree = Arc::new(HostTree {
         number,
@@ -132,6 +136,7 @@ pub fn open(path: &Path, read_only: bool) -> Result<OpenTree, OpenTreeError> {
         read_only,
         identity,
         disk,
+        commits_as_a_whole,
         verified: Verified::default(),
         listings: Listings::default(),
         name_locks: NameLocks::new(),
