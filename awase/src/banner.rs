@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
+use kernel::ForcedUnitAccess;
 use machine::linux::net::Address;
 
 use crate::config::{Config, show_bytes};
@@ -23,8 +24,8 @@ pub fn banner(config: &Config, server: &Server) -> String {
         let on_disk = export.path().is_some();
         let mode = match (served.volume.read_only(), on_disk, served.forced_unit_access) {
             (true, ..) => ", read-only",
-            (false, true, true) => ", stable by forced unit access",
-            (false, true, false) => ", stable by flush",
+            (false, true, ForcedUnitAccess::Always) => ", stable by forced unit access",
+            (false, true, _) => ", stable by flush",
             (false, false, _) => "",
         };
         let size = show_bytes(served.volume.size());

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
+use kernel::ForcedUnitAccess;
 use kernel::tree::{FileTree, FileTreeConfig};
 use kernel::wait::WaitList;
 use machine::Errno;
@@ -15,6 +16,7 @@ use policy::unit::ProcessorId;
 
 use crate::config::{Directory, Export, Problem, Problems};
 use crate::processors::Processors;
+use crate::stable_writes::Measured;
 use crate::stack::queue_of_directory;
 
 /// What is said of a directory that is served in the slower way.
@@ -149,7 +151,13 @@ impl Directories {
     ///
     /// # Errors
     /// When a processor is gone.
-    pub fn apply(&mut self, processors: &Processors, plan: Plan, files_max: usize) -> anyhow::Result<Vec<String>> {
+    pub fn apply(
+        &mut self,
+        processors: &Processors,
+        measured: &mut Measured,
+        plan: Plan,
+        files_max: usize,
+    ) -> anyhow::Result<Vec<String>> {
         let (mut report, mut roots) = (plan.report, Vec::new());
         let files_of_each = files_max / plan.roots.len().max(1);
         for planned in plan.roots {
@@ -160,7 +168,12 @@ impl Directories {
                         report.push(format!("export {name:?}: {BY_PLACE}"));
                     }
                     let queue = queue_of_directory(processors.kernel(), &open);
-                    let config = FileTreeConfig { name, read_only, files_max: files_of_each, queue };
+                    let forced_unit_access = match read_only {
+                        true => ForcedUnitAccess::Never,
+                        false => measured.of_directory(&path, open.disk),
+                    };
+                    let config =
+                        FileTreeConfig { name, read_only, files_max: files_of_each, forced_unit_access, queue };
                     Root { path, tree: open_tree(processors, open, config)? }
                 }
             });

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kernel::volume::VolumeConfig;
-use kernel::{Kernel, Volume};
+use kernel::{ForcedUnitAccess, Kernel, Volume};
 use policy::unit::ProcessorId;
 
 use crate::config::{Export, Problem, Problems};
@@ -19,8 +19,8 @@ pub struct Served {
     pub export: Export,
     /// Its disk.
     pub volume: Arc<Volume>,
-    /// Do stable writes use forced unit access?
-    pub forced_unit_access: bool,
+    /// Which stable writes use forced unit access.
+    pub forced_unit_access: ForcedUnitAccess,
 }
 
 /// What a new configuration changes.
@@ -85,7 +85,7 @@ fn open(export: &Export, old: Option<&Served>, patience: Patience) -> Result<Med
 }
 
 fn serve(kernel: &Arc<Kernel>, measured: &mut Measured, export: &Export, medium: Medium) -> Result<Served, Problem> {
-    let forced_unit_access = measured.forced_unit_access(export, &medium);
+    let forced_unit_access = measured.of_medium(export, &medium);
     let bottom = match medium.open {
         Some(open) => Bottom::File(open),
         None => Bottom::Ram { size: medium.size },

@@ -134,7 +134,7 @@ impl Server {
         };
         let mut report = self.change_disks(disks)?;
         let files_max = open_files::files_max(&self.settings.limits);
-        report.extend(self.directories.apply(&self.processors, plan, files_max)?);
+        report.extend(self.directories.apply(&self.processors, &mut self.measured, plan, files_max)?);
         if let Some(secret) = secret {
             self.nfs = Some(nfs::Server::new(secret, self.nfs_limits(), Vec::new()));
         }

@@ -9,6 +9,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use kernel::ForcedUnitAccess;
 use machine::FileFacts;
 
 use crate::config::{Behaviour, Export, StableWrites, Store};
@@ -25,39 +26,48 @@ const BLOCKS: u64 = 16;
 
 const BLOCK_BYTES: usize = 4096;
 
-/// Forced unit access must be cheaper than so many hundredths of write and flush: flushes can be shared by writers, so
-/// where both cost the same they win.
-const ADVANTAGE_PERCENT: u128 = 90;
+/// Forced unit access that costs at most so many hundredths of a write and a flush is always taken: flushes can be shared
+/// by writers, so where both cost the same they win.
+const ALWAYS_PERCENT: u128 = 90;
 
-/// What was found out of each disk: is forced unit access cheaper?
+/// Up to so many hundredths, by a writer who has nobody to share a flush with: it is one request instead of two.
+const ALONE_PERCENT: u128 = 125;
+
+/// What was found out of each disk.
 #[derive(Default)]
-pub struct Measured(BTreeMap<u64, bool>);
+pub struct Measured(BTreeMap<u64, ForcedUnitAccess>);
 
 impl Measured {
-    /// Should stable writes to `medium` use forced unit access?
-    pub fn forced_unit_access(&mut self, export: &Export, medium: &Medium) -> bool {
+    /// Which stable writes to `medium` should use forced unit access?
+    pub fn of_medium(&mut self, export: &Export, medium: &Medium) -> ForcedUnitAccess {
         match export.stable_writes {
-            StableWrites::Flush => false,
-            StableWrites::ForcedUnitAccess => true,
-            StableWrites::Auto => self.is_cheaper(export, medium),
+            StableWrites::Flush => ForcedUnitAccess::Never,
+            StableWrites::ForcedUnitAccess => ForcedUnitAccess::Always,
+            StableWrites::Auto => self.cheapest(export, medium),
         }
     }
 
-    fn is_cheaper(&mut self, export: &Export, medium: &Medium) -> bool {
+    /// Which stable writes to files of a directory on this disk should?
+    pub fn of_directory(&mut self, path: &Path, disk: u64) -> ForcedUnitAccess {
+        *self.0.entry(disk).or_insert_with(|| measure_in(path, true))
+    }
+
+    fn cheapest(&mut self, export: &Export, medium: &Medium) -> ForcedUnitAccess {
         if export.read_only {
-            return false;
+            return ForcedUnitAccess::Never;
         }
         let Some(open) = medium.open.as_ref().filter(|_| export.behaviour == Behaviour::Plain) else {
             // Memory and models take their time for each operation, and a write with a flush is two.
-            return true;
+            return ForcedUnitAccess::Always;
         };
         match &export.store {
             // What lies on a device is somebody's data: its kernel is believed.
-            Store::Block { .. } => told_by_sysfs(open.facts.disk),
+            Store::Block { .. } if told_by_sysfs(open.facts.disk) => ForcedUnitAccess::Always,
+            Store::Block { .. } => ForcedUnitAccess::Alone,
             Store::File { path, .. } => {
                 *self.0.entry(open.facts.disk).or_insert_with(|| measure_beside(path, open.facts))
             }
-            Store::Ram { .. } => true,
+            Store::Ram { .. } => ForcedUnitAccess::Always,
         }
     }
 }
@@ -69,16 +79,20 @@ fn told_by_sysfs(disk: u64) -> bool {
 }
 
 /// Where nothing can be measured (no space, no unnamed files there), a flush is what every disk has.
-fn measure_beside(path: &Path, facts: FileFacts) -> bool {
+fn measure_beside(path: &Path, facts: FileFacts) -> ForcedUnitAccess {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    measure(directory, facts.direct).unwrap_or(false)
+    measure_in(directory, facts.direct)
+}
+
+fn measure_in(directory: &Path, direct: bool) -> ForcedUnitAccess {
+    measure(directory, direct).unwrap_or_default()
 }
 
 #[repr(align(4096))]
 struct Block([u8; BLOCK_BYTES]);
 
 /// Overwrites blocks of an unnamed file in both ways in turn, and compares the medians.
-fn measure(directory: &Path, direct: bool) -> io::Result<bool> {
+fn measure(directory: &Path, direct: bool) -> io::Result<ForcedUnitAccess> {
     let flags = libc::O_TMPFILE | if direct { libc::O_DIRECT } else { 0 };
     let file = OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(flags).open(directory)?;
     let block = Box::new(Block([0x5a; BLOCK_BYTES]));
@@ -92,7 +106,12 @@ fn measure(directory: &Path, direct: bool) -> io::Result<bool> {
         flushed.push(time(|| file.write_all_at(&block.0, at).and_then(|()| file.sync_data()))?);
         forced.push(time(|| write_forced(&file, &block, at + BLOCK_BYTES as u64))?);
     }
-    Ok(median(forced).as_nanos() * 100 < median(flushed).as_nanos() * ADVANTAGE_PERCENT)
+    let percent = median(forced).as_nanos() * 100 / median(flushed).as_nanos().max(1);
+    Ok(match percent {
+        ..ALWAYS_PERCENT => ForcedUnitAccess::Always,
+        ALWAYS_PERCENT..=ALONE_PERCENT => ForcedUnitAccess::Alone,
+        _ => ForcedUnitAccess::Never,
+    })
 }
 
 fn time(write: impl FnOnce() -> io::Result<()>) -> io::Result<Duration> {
@@ -130,9 +149,9 @@ mod tests {
         Config::parse("awase.toml", &text).expect("a good configuration").exports.remove(0)
     }
 
-    fn choose(measured: &mut Measured, export: &Export) -> bool {
+    fn choose(measured: &mut Measured, export: &Export) -> ForcedUnitAccess {
         let medium = media::prepare(export, Patience::none()).expect("made");
-        measured.forced_unit_access(export, &medium)
+        measured.of_medium(export, &medium)
     }
 
     #[test]
@@ -153,7 +172,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("temporary directory");
         let export = export(directory.path(), "kind = \"file\"");
         let disk = media::prepare(&export, Patience::none()).expect("made").open.expect("a file").facts.disk;
-        for known in [true, false] {
+        for known in [ForcedUnitAccess::Never, ForcedUnitAccess::Alone, ForcedUnitAccess::Always] {
             let mut measured = Measured(BTreeMap::from([(disk, known)]));
             assert_eq!(choose(&mut measured, &export), known);
         }
@@ -162,7 +181,7 @@ mod tests {
     #[test]
     fn what_is_configured_is_not_measured() {
         let directory = tempfile::tempdir().expect("temporary directory");
-        for (value, forced) in [("flush", false), ("fua", true)] {
+        for (value, forced) in [("flush", ForcedUnitAccess::Never), ("fua", ForcedUnitAccess::Always)] {
             let export = export(directory.path(), &format!("kind = \"file\"\nstable_writes = {value:?}"));
             let mut measured = Measured::default();
             assert_eq!(choose(&mut measured, &export), forced);
@@ -181,8 +200,8 @@ mod tests {
             transfer_bytes_max: 4096,
             disk: 0,
         };
-        assert!(!measure_beside(Path::new("/nowhere/at/all/disk.img"), facts));
-        assert!(!measure_beside(Path::new("/proc/disk.img"), facts));
+        assert_eq!(measure_beside(Path::new("/nowhere/at/all/disk.img"), facts), ForcedUnitAccess::Never);
+        assert_eq!(measure_beside(Path::new("/proc/disk.img"), facts), ForcedUnitAccess::Never);
         assert!(!told_by_sysfs(u64::MAX));
     }
 }

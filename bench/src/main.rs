@@ -99,7 +99,10 @@ fn run(arguments: &Arguments) -> Result<()> {
         return Ok(());
     }
     programs::check()?;
-    let awase = awase(arguments)?;
+    let awase = match arguments.peers_only {
+        true => PathBuf::new(),
+        false => programs::awase(arguments.awase.as_deref())?,
+    };
     let scale = if arguments.quick { QUICK } else { FULL };
     let repetitions = arguments.reps.unwrap_or(if arguments.quick { 3 } else { 5 });
     println!("making images in {}", arguments.directory.display());
@@ -155,20 +158,6 @@ fn selected(arguments: &Arguments) -> Result<(Vec<Workload>, Vec<Workload>)> {
     comparison.retain(asked);
     switches.retain(asked);
     Ok((comparison, switches))
-}
-
-fn awase(arguments: &Arguments) -> Result<PathBuf> {
-    let path = match &arguments.awase {
-        Some(path) => path.clone(),
-        None => std::env::current_exe()?.with_file_name("awase"),
-    };
-    if !path.is_file() && !arguments.peers_only {
-        bail!(
-            "{} is not there: build it (cargo build --release), name it (--awase) or leave it out (--peers-only)",
-            path.display()
-        );
-    }
-    Ok(path)
 }
 
 fn output(arguments: &Arguments) -> PathBuf {

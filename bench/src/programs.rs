@@ -32,6 +32,18 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
+/// The program of Awase: the one given, or that beside this program.
+pub fn awase(given: Option<&Path>) -> Result<PathBuf> {
+    let path = match given {
+        Some(path) => path.to_owned(),
+        None => std::env::current_exe()?.with_file_name("awase"),
+    };
+    if !path.is_file() {
+        bail!("{} is not there: build it (cargo build --release) or name it (--awase)", path.display());
+    }
+    Ok(path)
+}
+
 /// The versions of all programs, and of Awase if it is measured.
 pub fn versions(awase: Option<&Path>) -> Vec<String> {
     let mut versions: Vec<String> = awase.map(|path| first_line(&path.to_string_lossy())).into_iter().collect();

@@ -24,4 +24,4 @@ pub use kernel::{Kernel, KernelConfig};
 pub use operation::Hold;
 pub use processor::Processor;
 pub use switches::Switches;
-pub use volume::Volume;
+pub use volume::{ForcedUnitAccess, Volume};

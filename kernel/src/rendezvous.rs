@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use machine::Errno;
-use policy::gather::{Gather, Start};
+use policy::gather::{Gather, Present, Start};
 use policy::unit::Instant;
 
 use crate::processor::Processor;
@@ -61,6 +61,18 @@ impl<W: Default> Rendezvous<W> {
         (round, is_first)
     }
 
+    /// Says that the caller will want a flush when its data is on the disk: as soon as what is returned is dropped.
+    pub(crate) fn announce(&self) -> Announced<'_, W> {
+        lock(&self.state).policy.on_announced();
+        Announced(self)
+    }
+
+    /// Is whoever asks, and has announced it, the only one who will want a flush, as far as is known?
+    pub(crate) fn is_alone(&self) -> bool {
+        let state = lock(&self.state);
+        !state.running && state.policy.present() == Present { forming: 0, coming: 1 }
+    }
+
     /// Is a flush under way, or about to be?
     pub(crate) fn is_running(&self) -> bool {
         lock(&self.state).running
@@ -85,7 +97,7 @@ impl<W: Default> Rendezvous<W> {
 
     async fn next_round(&self, cpu: &Processor) -> Option<(Arc<Round>, W)> {
         loop {
-            let (at, formed) = {
+            let (at, seen) = {
                 let mut state = lock(&self.state);
                 let formed = state.policy.forming();
                 if formed == 0 {
@@ -99,20 +111,17 @@ impl<W: Default> Rendezvous<W> {
                         state.policy.on_start(cpu.now());
                         return Some((std::mem::take(&mut state.forming), std::mem::take(&mut state.wanted)));
                     }
-                    Start::At(at) => (at, formed),
+                    Start::At(at) => (at, state.policy.present()),
                 }
             };
-            self.until_more(cpu, formed, at).await;
+            self.until_changed(cpu, seen, at).await;
         }
     }
 
-    /// Waits until more than `formed` have come, at the latest until `end`.
-    async fn until_more(&self, cpu: &Processor, formed: u32, end: Instant) {
+    /// Waits until others are there or on their way than were `seen`, at the latest until `end`.
+    async fn until_changed(&self, cpu: &Processor, seen: Present, end: Instant) {
         let mut timer = Some(end);
-        let is_over = || {
-            let is_time = cpu.now() >= end || lock(&self.state).policy.forming() > formed;
-            is_time.then_some(())
-        };
+        let is_over = || (cpu.now() >= end || lock(&self.state).policy.present() != seen).then_some(());
         poll_fn(|cx| {
             if let Some(end) = timer.take() {
                 cpu.wake_at(end, cx.waker().clone());
@@ -121,6 +130,16 @@ impl<W: Default> Rendezvous<W> {
         })
         .await;
         self.changed.until(is_over).await;
+    }
+}
+
+/// Somebody whose data is on its way.
+pub(crate) struct Announced<'a, W: Default>(&'a Rendezvous<W>);
+
+impl<W: Default> Drop for Announced<'_, W> {
+    fn drop(&mut self) {
+        lock(&self.0.state).policy.on_there();
+        self.0.changed.wake_all();
     }
 }
 

@@ -13,7 +13,7 @@ use kernel::frame::segments;
 use kernel::queue::{DiskQueue, Queued};
 use kernel::request::{Context, JobId};
 use kernel::volume::VolumeConfig;
-use kernel::{Frames, Processor, Switches, Volume};
+use kernel::{ForcedUnitAccess, Frames, Processor, Switches, Volume};
 use machine::sim::{DiskConfig, DiskId, World};
 use policy::unit::{ByteRange, ProcessorId, Stability};
 
@@ -30,7 +30,8 @@ fn open(world: &World, host: &Host, disk: DiskId, seed: u64) -> Arc<Volume> {
     let config = VolumeConfig {
         name: "disk".into(),
         read_only: false,
-        forced_unit_access: seed.is_multiple_of(2),
+        forced_unit_access: [ForcedUnitAccess::Never, ForcedUnitAccess::Alone, ForcedUnitAccess::Always]
+            [(seed % 3) as usize],
         grows: false,
     };
     Volume::open(&host.kernel, device, config, ProcessorId(0)).expect("a number")

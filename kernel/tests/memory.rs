@@ -9,7 +9,7 @@ use harness::{Host, Random, run, small_kernel};
 use kernel::device::{Checked, FileDevice};
 use kernel::request::{Context, JobId};
 use kernel::volume::VolumeConfig;
-use kernel::{FRAME_BYTES, KernelConfig, Processor, Switches, Volume};
+use kernel::{FRAME_BYTES, ForcedUnitAccess, KernelConfig, Processor, Switches, Volume};
 use machine::sim::{DiskConfig, World};
 use policy::sizing::{self, MemoryFacts};
 use policy::unit::{ByteRange, ProcessorId};
@@ -29,7 +29,12 @@ fn boot(world: &World, memory: u64, switches: Switches) -> (Host, Arc<Volume>) {
     let host = Host::boot(world, id, config);
     let disk = world.add_disk(id, DiskConfig::new(128 * MIB));
     let device = Arc::new(Checked::new(Arc::new(FileDevice::new(world.open(disk, true), true))));
-    let config = VolumeConfig { name: "disk".into(), read_only: false, forced_unit_access: false, grows: false };
+    let config = VolumeConfig {
+        name: "disk".into(),
+        read_only: false,
+        forced_unit_access: ForcedUnitAccess::Never,
+        grows: false,
+    };
     let volume = Volume::open(&host.kernel, device, config, ProcessorId(0)).expect("a number");
     (host, volume)
 }

@@ -11,7 +11,7 @@ use harness::{Host, Random, drive, for_seeds, run, small_kernel, spawn};
 use kernel::queue::DiskQueue;
 use kernel::request::{Context, JobId};
 use kernel::tree::{FileTree, FileTreeConfig, Vnode};
-use kernel::{Frames, Processor, Switches};
+use kernel::{ForcedUnitAccess, Frames, Processor, Switches};
 use machine::Errno;
 use machine::sim::{OpClass, TreeConfig, TreeId, World};
 use machine::tree::{Attributes, Creation, Node, SetAttributes, TreeCall, TreeReply};
@@ -29,7 +29,13 @@ fn stable() -> Context {
 
 fn open(world: &World, cpu: &Processor, tree: TreeId, files_max: usize) -> Arc<FileTree> {
     let queue = cpu.kernel().queue_of_disk(0, || DiskQueue::new(Default::default()));
-    let config = FileTreeConfig { name: "/files".into(), read_only: false, files_max, queue };
+    let config = FileTreeConfig {
+        name: "/files".into(),
+        read_only: false,
+        files_max,
+        forced_unit_access: ForcedUnitAccess::Alone,
+        queue,
+    };
     FileTree::new(cpu, world.open_tree(tree), config)
 }
 

@@ -10,7 +10,7 @@ use kernel::device::{Checked, Delay, Device, Fault, Faults, FileDevice, Operatio
 use kernel::queue::{DiskQueue, Queued};
 use kernel::request::{Context, JobId};
 use kernel::volume::VolumeConfig;
-use kernel::{FRAME_BYTES, Kernel, Processor, Switches, Volume};
+use kernel::{FRAME_BYTES, ForcedUnitAccess, Kernel, Processor, Switches, Volume};
 use machine::Errno;
 use machine::sim::{DiskConfig, World};
 use policy::unit::{ByteRange, ProcessorId, Stability};
@@ -22,7 +22,7 @@ fn context() -> Context {
 }
 
 fn config(name: &str) -> VolumeConfig {
-    VolumeConfig { name: name.into(), read_only: false, forced_unit_access: false, grows: false }
+    VolumeConfig { name: name.into(), read_only: false, forced_unit_access: ForcedUnitAccess::Never, grows: false }
 }
 
 fn host(world: &World, memory: u64, switches: Switches) -> Host {
@@ -77,7 +77,7 @@ fn a_forced_write_whose_content_an_unforced_one_took_along_is_durable() {
         let host = host(&world, 4 * MIB, Switches::default());
         let disk = world.add_disk(host.id, DiskConfig::drawn(8 * MIB, seed));
         let device = || Arc::new(FileDevice::new(world.open(disk, true), true));
-        let forced = VolumeConfig { forced_unit_access: true, ..config("disk") };
+        let forced = VolumeConfig { forced_unit_access: ForcedUnitAccess::Always, ..config("disk") };
         let volume = Volume::open(&host.kernel, device(), forced, ProcessorId(0)).expect("a number");
         run(&world, &host, {
             let volume = Arc::clone(&volume);

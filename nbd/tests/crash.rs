@@ -13,7 +13,7 @@ use harness::{Host, Random, drive, for_seeds, small_kernel, spawn};
 use kernel::device::{Checked, FileDevice};
 use kernel::queue::{DiskQueue, Queued};
 use kernel::volume::VolumeConfig;
-use kernel::{Processor, Switches, Volume};
+use kernel::{ForcedUnitAccess, Processor, Switches, Volume};
 use machine::Connection;
 use machine::sim::{DiskConfig, DiskId, HostId, NetworkConfig, World};
 use nbd::client::{Client, ClientError};
@@ -68,7 +68,8 @@ impl Life {
         let config = VolumeConfig {
             name: "disk".into(),
             read_only: false,
-            forced_unit_access: seed.is_multiple_of(2),
+            forced_unit_access: [ForcedUnitAccess::Never, ForcedUnitAccess::Alone, ForcedUnitAccess::Always]
+                [(seed % 3) as usize],
             grows: false,
         };
         let volume = Volume::open(&host.kernel, device, config, ProcessorId(0)).expect("a number");

@@ -3,7 +3,8 @@
 //! While one flush is under way, the next group forms: that is the rendezvous, and no timer is in it. But those whom a
 //! flush releases come back at about the same time: a new flush that starts for the first of them leaves the others to
 //! the one after, and each waits for two. So when a flush ends, the next one waits a little for as many as are known,
-//! never longer than a quarter of what a flush takes, and only while they keep coming. A lone writer waits for nobody.
+//! never longer than a quarter of what a flush takes, and only while they keep coming; for those whose data is on its way
+//! to the disk, half of it. A lone writer waits for nobody.
 
 use std::time::Duration;
 
@@ -11,6 +12,8 @@ use crate::unit::Instant;
 
 /// Waits for those who were released last no longer than a flush takes, divided by this...
 const PATIENCE: u32 = 4;
+/// ...divided by this while data of some of them is on its way...
+const PATIENCE_COMING: u32 = 2;
 /// ...nor longer than this part of it after the last one came.
 const GAP: u32 = 8;
 /// Trust in that they come back: at most so many times in vain, and then nobody is waited for...
@@ -27,6 +30,15 @@ pub enum Start {
     At(Instant),
 }
 
+/// How many are there, and how many on their way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Present {
+    /// Who wait for the next flush.
+    pub forming: u32,
+    /// Whose data is on its way.
+    pub coming: u32,
+}
+
 /// Those who want a flush of one disk, file or directory tree.
 #[derive(Clone, Debug)]
 pub struct Gather {
@@ -39,6 +51,8 @@ pub struct Gather {
     /// Who wait for the next flush, and for the one under way.
     forming: u32,
     running: u32,
+    /// Whose data is on its way.
+    coming: u32,
     /// Who might want the next one.
     expected: u32,
     /// The next one was put off for them.
@@ -63,11 +77,22 @@ impl Gather {
             arrived: None,
             forming: 0,
             running: 0,
+            coming: 0,
             expected: 0,
             waited: false,
             trust: TRUST_MAX,
             rounds: 0,
         }
+    }
+
+    /// Somebody's data is on its way to the disk; a flush will be wanted when it is there.
+    pub fn on_announced(&mut self) {
+        self.coming += 1;
+    }
+
+    /// It is there, or failed.
+    pub fn on_there(&mut self) {
+        self.coming = self.coming.saturating_sub(1);
     }
 
     /// Somebody wants a flush.
@@ -81,11 +106,19 @@ impl Gather {
         self.forming
     }
 
+    /// Who are there for the next flush, and who will be.
+    pub fn present(&self) -> Present {
+        Present { forming: self.forming, coming: self.coming }
+    }
+
     /// When to start the flush for those who came, while none is under way.
     pub fn start(&mut self, now: Instant) -> Start {
         let (Some(ended), Some(arrived)) = (self.ended, self.arrived) else { return Start::Now };
         let may_wait = self.trust > 0 || self.rounds.is_multiple_of(TRY_AGAIN);
-        let deadline = (ended + self.flush / PATIENCE).min(ended.max(arrived) + self.flush / GAP);
+        let deadline = match self.coming {
+            0 => (ended + self.flush / PATIENCE).min(ended.max(arrived) + self.flush / GAP),
+            _ => ended + self.flush / PATIENCE_COMING,
+        };
         if self.forming >= self.expected || !may_wait || now >= deadline {
             return Start::Now;
         }

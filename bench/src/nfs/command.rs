@@ -13,27 +13,27 @@ use clap::Args;
 use super::files::prepare;
 use super::load::{Load, Operation, Outcome};
 use super::run::{Reached, SLOW_BYTES, Stand, measure};
-use super::server::Peer;
 use super::session::Endpoint;
 use super::slow_flush::SlowDisk;
-use super::workload::{self, Bound, Disk, Measure, SLOW_FLUSH, WORKLOADS, Workload};
+use super::workload::{self, Bound, Contender, Disk, Measure, SLOW_FLUSH, WORKLOADS, Workload};
 use crate::process::Interrupted;
 use crate::sample::{Sample, show};
 
 /// Drive workloads on one NFSv3 server, with many requests in flight, and print what it reaches.
 ///
-/// The server is one that answers already (--server), or NFS-Ganesha, started here (--ganesha). Files named load-* are made
-/// in the export; those of a server that is not started here stay there. The first number of each line is that of the
-/// workload's unit.
+/// The servers are Awase and NFS-Ganesha, started here in turn (as root), or one that answers already (--server). Files
+/// named load-* are made in the export; those of a server that is not started here stay there. The first number of each
+/// line is that of the workload's unit.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   awase-bench nfs --server 127.0.0.1:20490 --export /srv/files --workload write_sync
   awase-bench nfs --server 127.0.0.1:20490 --export /srv/files --workload write_sync --in-flight 64 --seconds 10
-  awase-bench nfs --ganesha --workload slow_write_sync --workload slow_write_sync_extend")]
+  awase-bench nfs --workload slow_write_sync --workload slow_write_sync_extend --reps 3
+  awase-bench nfs --contender Awase")]
 pub struct Nfs {
     /// Where NFS answers.
-    #[arg(long, value_name = "HOST:PORT", requires = "export", required_unless_present_any = ["ganesha", "list"])]
+    #[arg(long, value_name = "HOST:PORT", requires = "export")]
     server: Option<String>,
     /// Where MOUNT answers, if not on the same port.
     #[arg(long, value_name = "PORT", requires = "server")]
@@ -47,10 +47,13 @@ pub struct Nfs {
     /// Its group.
     #[arg(long, default_value_t = 0)]
     gid: u32,
-    /// Start NFS-Ganesha (as root) and measure that, also on the disk whose flush takes 5 ms.
-    #[arg(long, conflicts_with = "server")]
-    ganesha: bool,
-    /// Where the files are made for --ganesha: on a disk, with 3 GiB free.
+    /// Only those whose names begin so (may be repeated).
+    #[arg(long, value_name = "NAME", conflicts_with = "server")]
+    contender: Vec<String>,
+    /// The Awase to measure; otherwise the one beside this program.
+    #[arg(long, value_name = "PATH")]
+    awase: Option<PathBuf>,
+    /// Where the files are made: on a disk, with 3 GiB free.
     #[arg(long, value_name = "DIR", default_value = "target")]
     directory: PathBuf,
     /// The workload (may be repeated); all that fit the server if none is named. --list shows them.
@@ -121,14 +124,14 @@ impl Nfs {
         let workloads = self.workloads()?;
         match &self.server {
             Some(server) => self.on_server(&self.endpoint(server)?, &workloads, interrupted),
-            None => self.on_ganesha(&workloads, interrupted),
+            None => self.side_by_side(&workloads, interrupted),
         }
     }
 
     fn workloads(&self) -> Result<Vec<Workload>> {
         let of_server = |workload: &Workload| {
             // What lies on the disk of a server that was started elsewhere, nobody knows here.
-            self.ganesha || workload.disk == Disk::Here && workload.measure == Measure::Load
+            self.server.is_none() || workload.disk == Disk::Here && workload.measure == Measure::Load
         };
         let mut workloads = Vec::new();
         for name in &self.workload {
@@ -172,13 +175,20 @@ impl Nfs {
         Ok(())
     }
 
-    fn on_ganesha(&self, workloads: &[Workload], interrupted: &Interrupted) -> Result<()> {
-        let mut stand = Stand::new(&self.directory, interrupted)?;
+    fn side_by_side(&self, workloads: &[Workload], interrupted: &Interrupted) -> Result<()> {
+        let awase = crate::programs::awase(self.awase.as_deref())?;
+        let mut stand = Stand::new(&self.directory, &awase, interrupted)?;
+        let wanted = |contender: &&Contender| {
+            self.contender.is_empty() || self.contender.iter().any(|name| contender.label.starts_with(name))
+        };
         for workload in workloads {
             for _ in 0..self.reps {
-                let duration = Duration::from_secs(self.seconds);
-                let (sample, outcome) = stand.measure(workload, Peer::Ganesha, duration)?;
-                print(workload, &sample, &outcome);
+                for contender in workload.contenders.iter().filter(wanted) {
+                    let duration = Duration::from_secs(self.seconds);
+                    let (sample, outcome) = stand.measure(workload, contender.peer, duration)?;
+                    println!("{}", contender.label);
+                    print(workload, &sample, &outcome);
+                }
             }
         }
         Ok(())

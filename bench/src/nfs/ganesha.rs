@@ -1,19 +1,17 @@
 //! NFS-Ganesha with its file system abstraction for local directories (VFS), as it is installed.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use nfs3_types::{mount, nfs3, portmap};
+use nfs3_types::portmap;
 
-use super::session::{Endpoint, Session};
+use super::server::{START_PATIENCE, await_answer, free_ports};
+use super::session::Endpoint;
 use crate::process::{Interrupted, Process};
-
-/// How long it may take to start.
-const START_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What to do where a program is missing.
 const PACKAGES: &str = "NFS-Ganesha needs: sudo apt-get install nfs-ganesha nfs-ganesha-vfs rpcbind";
@@ -32,7 +30,7 @@ impl Ganesha {
     /// directory of its own.
     pub fn start(directory: &Path, place: &Path, interrupted: &Interrupted) -> Result<Ganesha> {
         let port_mapper = start_port_mapper(place, interrupted).context(PACKAGES)?;
-        let (nfs, mount) = free_ports()?;
+        let [nfs, mount] = free_ports()?;
         let configuration = place.join("ganesha.conf");
         fs::write(&configuration, configure(directory, nfs.port(), mount.port())?)
             .with_context(|| configuration.display().to_string())?;
@@ -43,7 +41,8 @@ impl Ganesha {
         let process = Process::start(command, &place.join("ganesha.log"), interrupted).context(PACKAGES)?;
         let endpoint = Endpoint { nfs, mount, export: directory.display().to_string(), uid: 0, gid: 0 };
         let mut ganesha = Ganesha { process, endpoint, port_mapper };
-        ganesha.await_answer().with_context(|| {
+        let answer = await_answer(&mut ganesha.process, &ganesha.endpoint);
+        answer.with_context(|| {
             let messages = fs::read_to_string(place.join("ganesha.messages")).unwrap_or_default();
             format!("NFS-Ganesha did not start; it says: {:?}", messages.trim())
         })?;
@@ -54,33 +53,6 @@ impl Ganesha {
     pub fn stop(self) -> Result<()> {
         self.process.stop()?;
         self.port_mapper.map_or(Ok(()), Process::stop)
-    }
-
-    fn await_answer(&mut self) -> Result<()> {
-        let deadline = Instant::now() + START_PATIENCE;
-        let Endpoint { nfs, mount, .. } = self.endpoint;
-        for (address, program, version) in
-            [(nfs, nfs3::PROGRAM, nfs3::VERSION), (mount, mount::PROGRAM, mount::VERSION)]
-        {
-            while let Err(error) = Session::new(address, 0, 0).and_then(|mut session| session.null(program, version)) {
-                if let Some(status) = self.process.ended()? {
-                    bail!("it ended ({status}): {}", self.process.messages());
-                }
-                if Instant::now() > deadline {
-                    return Err(error).context(format!("no answer within {} s", START_PATIENCE.as_secs()));
-                }
-                // It does not tell when it is ready.
-                std::thread::sleep(Duration::from_millis(10));
-            }
-        }
-        // The export comes after the ports.
-        while let Err(error) = Session::mount(&self.endpoint) {
-            if Instant::now() > deadline {
-                return Err(error);
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(())
     }
 }
 
@@ -111,12 +83,6 @@ EXPORT {{
 }}
 "
     ))
-}
-
-/// Two ports of loopback that were free just now.
-fn free_ports() -> Result<(SocketAddr, SocketAddr)> {
-    let sockets = [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
-    Ok((sockets[0].local_addr()?, sockets[1].local_addr()?))
 }
 
 /// Starts rpcbind if none answers.

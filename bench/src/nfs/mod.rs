@@ -1,6 +1,7 @@
 //! Load on servers of `NFSv3`: a client that keeps many requests in flight, and the servers, disks and links it is used
 //! with.
 
+mod awase;
 pub mod command;
 mod connection;
 mod delay;

@@ -28,19 +28,20 @@ const MIB: f64 = 1048576.0;
 pub struct Stand {
     // Unmounted before the directory that it lies in is removed: fields are dropped in this order.
     slow: Option<SlowDisk>,
+    awase: PathBuf,
     directory: TempDir,
     here: PathBuf,
     interrupted: Interrupted,
 }
 
 impl Stand {
-    /// Makes it below `directory`, which must lie on a disk.
-    pub fn new(directory: &Path, interrupted: &Interrupted) -> Result<Stand> {
+    /// Makes it below `directory`, which must lie on a disk. `awase`: the program.
+    pub fn new(directory: &Path, awase: &Path, interrupted: &Interrupted) -> Result<Stand> {
         fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
         let directory = tempfile::Builder::new().prefix("bench-nfs-").tempdir_in(fs::canonicalize(directory)?)?;
         let here = directory.path().join("files");
         fs::create_dir(&here)?;
-        Ok(Stand { slow: None, directory, here, interrupted: interrupted.clone() })
+        Ok(Stand { slow: None, awase: awase.to_owned(), directory, here, interrupted: interrupted.clone() })
     }
 
     /// The directory that a workload uses; the slow disk is made when it is asked for first.
@@ -60,9 +61,10 @@ impl Stand {
     pub fn measure(&mut self, workload: &Workload, peer: Peer, duration: Duration) -> Result<(Sample, Outcome)> {
         let place = tempfile::Builder::new().prefix("server-").tempdir_in(self.directory.path())?;
         let interrupted = self.interrupted.clone();
+        let awase = self.awase.clone();
         let directory = self.files(workload.disk)?;
         clear(directory)?;
-        let order = Order { directory, place: place.path() };
+        let order = Order { awase: &awase, directory, place: place.path() };
         let mut server = Server::start(peer, &order, &interrupted)?;
         prepare(server.endpoint(), &workload.load, &interrupted)?;
         if workload.cache == Cache::Cold {

@@ -1,16 +1,26 @@
 //! The servers that are compared.
 
+use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
+use nfs3_types::{mount, nfs3};
 
+use super::awase::Awase;
 use super::ganesha::Ganesha;
-use super::session::Endpoint;
+use super::session::{Endpoint, Session};
 use crate::process::{Interrupted, Process};
+
+/// How long a server may take to start.
+pub const START_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Who serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
+    /// Awase, with flags.
+    Awase(&'static [&'static str]),
     /// NFS-Ganesha with VFS.
     Ganesha,
 }
@@ -19,6 +29,7 @@ impl Peer {
     /// How reports name it.
     pub fn label(self) -> &'static str {
         match self {
+            Peer::Awase(_) => "Awase",
             Peer::Ganesha => "NFS-Ganesha",
         }
     }
@@ -26,6 +37,8 @@ impl Peer {
 
 /// What a server is to serve.
 pub struct Order<'a> {
+    /// The program of Awase.
+    pub awase: &'a Path,
     /// The directory.
     pub directory: &'a Path,
     /// A directory for the server alone.
@@ -34,6 +47,8 @@ pub struct Order<'a> {
 
 /// A server that is ready.
 pub enum Server {
+    /// Awase.
+    Awase(Awase),
     /// NFS-Ganesha.
     Ganesha(Ganesha),
 }
@@ -41,14 +56,17 @@ pub enum Server {
 impl Server {
     /// Starts one and waits until it answers.
     pub fn start(peer: Peer, order: &Order<'_>, interrupted: &Interrupted) -> Result<Server> {
+        let Order { awase, directory, place } = *order;
         match peer {
-            Peer::Ganesha => Ok(Server::Ganesha(Ganesha::start(order.directory, order.place, interrupted)?)),
+            Peer::Awase(flags) => Awase::start(awase, flags, directory, place, interrupted).map(Server::Awase),
+            Peer::Ganesha => Ganesha::start(directory, place, interrupted).map(Server::Ganesha),
         }
     }
 
     /// Where it answers.
     pub fn endpoint(&self) -> &Endpoint {
         match self {
+            Server::Awase(awase) => &awase.endpoint,
             Server::Ganesha(ganesha) => &ganesha.endpoint,
         }
     }
@@ -56,6 +74,7 @@ impl Server {
     /// Its process.
     pub fn process(&self) -> &Process {
         match self {
+            Server::Awase(awase) => &awase.process,
             Server::Ganesha(ganesha) => &ganesha.process,
         }
     }
@@ -63,7 +82,41 @@ impl Server {
     /// Ends it.
     pub fn stop(self) -> Result<()> {
         match self {
+            Server::Awase(awase) => awase.process.stop(),
             Server::Ganesha(ganesha) => ganesha.stop(),
         }
     }
+}
+
+/// Waits until a server that was started answers, with its export.
+pub fn await_answer(process: &mut Process, endpoint: &Endpoint) -> Result<()> {
+    let deadline = Instant::now() + START_PATIENCE;
+    // Not all servers tell when they are ready.
+    while let Err(error) = answers(endpoint) {
+        if let Some(status) = process.ended()? {
+            bail!("it ended ({status}): {}", process.messages());
+        }
+        if Instant::now() > deadline {
+            return Err(error).context(format!("no answer within {} s", START_PATIENCE.as_secs()));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+fn answers(endpoint: &Endpoint) -> Result<()> {
+    Session::new(endpoint.nfs, 0, 0)?.null(nfs3::PROGRAM, nfs3::VERSION)?;
+    Session::new(endpoint.mount, 0, 0)?.null(mount::PROGRAM, mount::VERSION)?;
+    // The export may come after the ports.
+    Session::mount(endpoint).map(drop)
+}
+
+/// Ports of loopback that were free just now.
+pub fn free_ports<const COUNT: usize>() -> Result<[SocketAddr; COUNT]> {
+    let sockets: Vec<TcpListener> = (0..COUNT).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<io::Result<_>>()?;
+    let mut ports = [SocketAddr::from(([127, 0, 0, 1], 0)); COUNT];
+    for (port, socket) in ports.iter_mut().zip(&sockets) {
+        *port = socket.local_addr()?;
+    }
+    Ok(ports)
 }

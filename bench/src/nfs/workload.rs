@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::load::{Load, Operation, Order, Stability};
+use super::server::Peer;
 use crate::sample::Unit;
 
 /// How long a flush of the slow disk takes.
@@ -71,6 +72,20 @@ impl fmt::Display for Bound {
     }
 }
 
+/// Somebody who takes part.
+#[derive(Clone, Copy, Debug)]
+pub struct Contender {
+    /// How it is named in the report.
+    pub label: &'static str,
+    /// Who.
+    pub peer: Peer,
+}
+
+const AWASE: Contender = Contender { label: "Awase", peer: Peer::Awase(&[]) };
+const GANESHA: Contender = Contender { label: "NFS-Ganesha", peer: Peer::Ganesha };
+const ALONE: Contender =
+    Contender { label: "Awase, gathering off", peer: Peer::Awase(&["--switch", "flush_gathering=off"]) };
+
 /// One workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
@@ -90,6 +105,8 @@ pub struct Workload {
     pub cache: Cache,
     /// What is measured.
     pub measure: Measure,
+    /// Who takes part.
+    pub contenders: &'static [Contender],
     /// What Awase is to reach.
     pub bounds: &'static [Bound],
 }
@@ -119,12 +136,13 @@ const fn here(name: &'static str, title: &'static str, load: Load, bounds: &'sta
         link: Link::Loopback,
         cache: Cache::AsMade,
         measure: Measure::Load,
+        contenders: &[AWASE, GANESHA],
         bounds,
     }
 }
 
 const fn slow(name: &'static str, title: &'static str, load: Load, bounds: &'static [Bound]) -> Workload {
-    Workload { disk: Disk::SlowFlush, ..here(name, title, load, bounds) }
+    Workload { disk: Disk::SlowFlush, contenders: &[AWASE, ALONE, GANESHA], ..here(name, title, load, bounds) }
 }
 
 /// In order, over the delayed link: a client that reads `ahead` blocks ahead has one more than that in flight.

@@ -22,6 +22,7 @@ use crate::Kernel;
 use crate::processor::Processor;
 use crate::queue::DiskQueue;
 use crate::rendezvous::Rendezvous;
+use crate::volume::ForcedUnitAccess;
 use files::Files;
 pub use vnode::Vnode;
 
@@ -37,6 +38,8 @@ pub struct FileTreeConfig {
     pub read_only: bool,
     /// Files open at a time, at most, apart from those in use at this moment.
     pub files_max: usize,
+    /// How stable writes to files become durable.
+    pub forced_unit_access: ForcedUnitAccess,
     /// The queue of the disk that the tree lies on.
     pub queue: Arc<DiskQueue>,
 }

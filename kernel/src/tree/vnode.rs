@@ -57,7 +57,7 @@ impl Vnode {
         let config = VolumeConfig {
             name: tree.config.name.clone(),
             read_only: tree.config.read_only,
-            forced_unit_access: false,
+            forced_unit_access: tree.config.forced_unit_access,
             grows: true,
         };
         let home = ProcessorId((host.number % u64::from(tree.kernel.processors())) as u16);

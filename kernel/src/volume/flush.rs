@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use machine::Errno;
 use policy::unit::{Class, Stability};
 
-use super::Volume;
 use super::block_set::BlockSet;
 use super::write_out::Claimed;
+use super::{ForcedUnitAccess, Volume};
 use crate::cache::{Cache, State as BufferState, key};
 use crate::processor::Processor;
 use crate::request::{Action, Context, Request};
@@ -41,7 +41,17 @@ impl Volume {
         context: Context,
     ) -> Result<(), Errno> {
         let failures = self.failures();
-        let forced = self.config.forced_unit_access;
+        let announced = self.flushes.announce();
+        if self.kernel.switches().flush_gathering && self.lies_beyond_device(&blocks) {
+            self.write_growth(cpu, blocks, context).await?;
+            drop(announced);
+            return self.flush_device(cpu, context, failures).await;
+        }
+        let forced = match self.config.forced_unit_access {
+            ForcedUnitAccess::Never => false,
+            ForcedUnitAccess::Alone => self.flushes.is_alone(),
+            ForcedUnitAccess::Always => true,
+        };
         let stability = if forced { Stability::Stable } else { Stability::Unstable };
         let written = self.write_out_within(cpu, blocks.clone(), context.with_stability(stability)).await;
         self.until_settled_within(&blocks).await;
@@ -50,6 +60,7 @@ impl Volume {
         if all_forced && self.failures() == failures {
             return self.lost();
         }
+        drop(announced);
         self.flush_device(cpu, context, failures).await
     }
 
@@ -84,7 +95,7 @@ impl Volume {
 
     /// Starts writing every dirty block within `within`, in one pass; returns how many blocks. A block that is still
     /// being written has its turn when that has ended.
-    async fn write_out_within(&self, cpu: &Processor, within: Range<u64>, context: Context) -> u64 {
+    pub(super) async fn write_out_within(&self, cpu: &Processor, within: Range<u64>, context: Context) -> u64 {
         let mut later = Vec::new();
         let mut at = within.start;
         let mut count = 0;

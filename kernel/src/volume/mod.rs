@@ -33,8 +33,20 @@ use crate::rendezvous::Rendezvous;
 use crate::wait::WaitList;
 use block_set::BlockSet;
 pub use extents::Extent;
-use size::Gate;
+use size::{Gate, Growth};
 use write_back::Early;
+
+/// Which stable writes use forced unit access; the others are a write and a flush, which several can share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ForcedUnitAccess {
+    /// None.
+    #[default]
+    Never,
+    /// Those beside which nobody else wants a flush.
+    Alone,
+    /// All.
+    Always,
+}
 
 /// How a volume is opened.
 #[derive(Clone, Debug)]
@@ -43,8 +55,8 @@ pub struct VolumeConfig {
     pub name: String,
     /// Refuse all changes?
     pub read_only: bool,
-    /// Forced unit access for stable writes, instead of write and flush? (Whichever was measured to be cheaper.)
-    pub forced_unit_access: bool,
+    /// Forced unit access for stable writes, instead of write and flush, by what was measured to be cheaper.
+    pub forced_unit_access: ForcedUnitAccess,
     /// Does a write beyond the end make it longer, as that of a file?
     pub grows: bool,
 }
@@ -76,6 +88,7 @@ pub struct Volume {
     /// Ranges being zeroed or discarded; loading is refused while there are any that overlap.
     barriers: AtomicU32,
     flushes: Rendezvous<()>,
+    growths: Rendezvous<Growth>,
     early: Mutex<Early>,
     closing: AtomicBool,
     gate: Gate,
@@ -149,6 +162,7 @@ impl Volume {
             blocks_awaited: AtomicU64::new(0),
             barriers: AtomicU32::new(0),
             flushes: Rendezvous::default(),
+            growths: Rendezvous::default(),
             early: Mutex::default(),
             closing: AtomicBool::new(false),
             gate: Gate::default(),

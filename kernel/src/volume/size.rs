@@ -3,15 +3,17 @@
 //! In the cache, what lies beyond the end in the last block is zero. A write changes its blocks, then the size, and only
 //! then marks the blocks dirty: so no write-out reaches beyond what was written.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use machine::Errno;
-use policy::unit::{BLOCK_BYTES, ByteRange};
+use policy::unit::{BLOCK_BYTES, ByteRange, Stability};
 
 use super::Volume;
 use crate::cache::{State as BufferState, key};
 use crate::frame::{FRAME_BYTES, FrameRef};
 use crate::processor::Processor;
+use crate::request::Context;
 use crate::wait::WaitList;
 
 /// Writers pass side by side, who changes the size passes alone.
@@ -45,6 +47,17 @@ impl Gate {
     }
 }
 
+/// The blocks that those want written who meet to make a file longer.
+#[derive(Default)]
+pub(super) struct Growth(Option<Range<u64>>);
+
+impl Growth {
+    fn add(&mut self, blocks: Range<u64>) {
+        let all = self.0.take().unwrap_or_else(|| blocks.clone());
+        self.0 = Some(all.start.min(blocks.start)..all.end.max(blocks.end));
+    }
+}
+
 /// The right to be inside, while it lasts.
 pub(super) struct Inside<'a> {
     gate: &'a Gate,
@@ -67,6 +80,39 @@ impl Volume {
         if self.config.grows {
             self.size.fetch_max(size, Ordering::AcqRel);
         }
+    }
+
+    /// Will writing these blocks make the file on the host longer?
+    pub(super) fn lies_beyond_device(&self, blocks: &Range<u64>) -> bool {
+        self.config.grows && self.bytes_of(blocks.clone()).end().0 > self.device.facts().size
+    }
+
+    /// Writes dirty blocks beyond the end of the device, together with others who want that: the host makes a file longer
+    /// for one after the other, and each time costs it a place in its journal.
+    ///
+    /// # Errors
+    /// None of the device's: those are counted ([`Volume::failures`]).
+    pub(super) async fn write_growth(
+        &self,
+        cpu: &Processor,
+        blocks: Range<u64>,
+        context: Context,
+    ) -> Result<(), Errno> {
+        let (round, is_first) = self.growths.join(cpu, |growth| growth.add(blocks));
+        if is_first && let Some(volume) = self.this.upgrade() {
+            let here = cpu.clone();
+            let context = context.with_stability(Stability::Unstable);
+            cpu.spawn(async move {
+                let write = async |Growth(blocks)| {
+                    let Some(blocks) = blocks else { return Ok(()) };
+                    volume.write_out_within(&here, blocks.clone(), context).await;
+                    volume.until_settled_within(&blocks).await;
+                    Ok(())
+                };
+                volume.growths.lead(&here, write).await;
+            });
+        }
+        round.result().await
     }
 
     /// Gives a volume that grows another size in bytes. `change` does it on the host, with nothing of what is cut off

@@ -13,6 +13,7 @@ mod call;
 mod content;
 mod creation;
 mod identity;
+mod journal;
 mod listing;
 mod names;
 mod node;
@@ -84,6 +85,8 @@ struct HostTree {
     read_only: bool,
     identity: Identity,
     disk: TreeDisk,
+    /// As [`journal::is_committed_as_a_whole`].
+    commits_as_a_whole: bool,
     verified: Verified,
     listings: Listings,
     name_locks: NameLocks,
@@ -142,6 +145,7 @@ pub fn open(path: &Path, read_only: bool, keep_in: Option<&Path>) -> Result<Open
         libc::EPERM => OpenTreeError::NoOtherUsers(path.to_owned()),
         _ => host("act for other users in", errno),
     })?;
+    let commits_as_a_whole = journal::is_committed_as_a_whole(&root);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let tree = Arc::new(HostTree {
         number,
@@ -153,6 +157,7 @@ pub fn open(path: &Path, read_only: bool, keep_in: Option<&Path>) -> Result<Open
         read_only,
         identity,
         disk,
+        commits_as_a_whole,
         verified: Verified::default(),
         listings: Listings::default(),
         name_locks: NameLocks::new(),

@@ -14,7 +14,7 @@ use std::time::Duration;
 use kernel::device::{Checked, DeviceRef, RamDisk};
 use kernel::volume::VolumeConfig;
 use kernel::wait::WaitList;
-use kernel::{Hold, Processor, Switches, Volume};
+use kernel::{ForcedUnitAccess, Hold, Processor, Switches, Volume};
 use machine::sim::{HostId, NetworkConfig, World};
 use machine::{Connection, Errno, Segment};
 use nbd::client::Client;
@@ -83,7 +83,12 @@ impl Scene {
         let clients = Host::boot(&world, world.add_host("clients"), config);
         let device: DeviceRef = Arc::new(Checked::new(setup.device));
         let open = |read_only| {
-            let config = VolumeConfig { name: "disk".to_owned(), read_only, forced_unit_access: true, grows: false };
+            let config = VolumeConfig {
+                name: "disk".to_owned(),
+                read_only,
+                forced_unit_access: ForcedUnitAccess::Always,
+                grows: false,
+            };
             Volume::open(&disk.kernel, Arc::clone(&device), config, ProcessorId(0)).expect("a number")
         };
         let volume = open(false);

@@ -48,6 +48,10 @@ impl HostTree {
     }
 
     pub(super) fn sync(&self, nodes: &[Node]) -> Result<TreeReply, Errno> {
+        if self.commits_as_a_whole {
+            call::sync(self.root.as_fd())?;
+            return Ok(TreeReply::Done);
+        }
         let mut everything = false;
         for node in nodes {
             everything |= !self.sync_node(node)?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use kernel::queue::DiskQueue;
 use kernel::request::JobId;
 use kernel::tree::{FileTree, FileTreeConfig};
-use kernel::{FRAME_BYTES, Frames, Processor, Switches};
+use kernel::{FRAME_BYTES, ForcedUnitAccess, Frames, Processor, Switches};
 use machine::sim::{TreeConfig, TreeId, World};
 use nfs3_types::nfs3::*;
 use nfs3_types::xdr_codec::{Opaque, Pack, Unpack};
@@ -98,7 +98,13 @@ fn boot(world: &World, id: machine::sim::HostId) -> Host {
 fn serve(world: &World, host: &Host, trees: [TreeId; 2], config: ExportConfig) -> Arc<Server> {
     let give_out = |name: &str, tree: TreeId, config: ExportConfig| {
         let queue = Arc::new(DiskQueue::new(policy::queue::Config::default()));
-        let tree_config = FileTreeConfig { name: name.to_owned(), read_only: false, files_max: 16, queue };
+        let tree_config = FileTreeConfig {
+            name: name.to_owned(),
+            read_only: false,
+            files_max: 16,
+            forced_unit_access: ForcedUnitAccess::Alone,
+            queue,
+        };
         let tree = FileTree::new(&host.processors[0], world.open_tree(tree), tree_config);
         Export::new(ExportConfig { name: name.to_owned(), ..config }, tree)
     };
