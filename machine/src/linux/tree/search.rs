@@ -103,6 +103,7 @@ struct Last {
 }
 
 /// What is at a place.
+#[allow(clippy::large_enum_variant, reason = "it is taken apart where it is made")]
 enum AtPlace {
     Found(Found),
     /// Its number is another node's by now.
