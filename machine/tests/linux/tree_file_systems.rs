@@ -69,8 +69,8 @@ impl Mounted {
         for name in ["tree", "lower", "upper", "work"] {
             fs::create_dir(place.path().join(name)).expect("made");
         }
-        fs::create_dir(place.path().join("lower/dir")).expect("made");
-        fs::write(place.path().join("lower/dir/below"), "below").expect("written");
+        fs::create_dir(place.path().join("lower/layer")).expect("made");
+        fs::write(place.path().join("lower/layer/below"), "below").expect("written");
         if let Kind::Image(make, arguments) | Kind::LargeSectors(make, arguments) = kind {
             let image = place.path().join("image");
             File::create(&image).and_then(|file| file.set_len(IMAGE_BYTES)).expect("made");
@@ -283,7 +283,7 @@ fn a_tree_made_durable(served: &mut Served) -> Vec<(String, Node)> {
 fn a_file_of_a_lower_layer_is_never_mistaken_for_another() {
     crate::rig::with(machine::linux::Engine::Threads, |rig| {
         let Some(mounted) = Mounted::new(Kind::Overlay) else { return };
-        let Some(mut served) = Served::at(rig, &mounted.path().join("dir")) else { return };
+        let Some(mut served) = Served::at(rig, &mounted.path().join("layer")) else { return };
         let root = served.root;
         let below = served.lookup(root, "below").expect("found").0;
         fs::write(served.path("below"), "changed").expect("written");
