@@ -27,6 +27,7 @@ searched!(
     a_file_that_lost_its_first_name_on_the_host_is_found_by_the_second,
     what_we_move_ourselves_is_found_at_every_moment,
     what_somebody_moved_is_made_durable,
+    one_search_finds_all_that_was_moved_in_a_large_tree,
     what_was_moved_out_of_the_tree_is_stale_until_it_is_back,
 );
 
@@ -214,4 +215,34 @@ fn what_was_moved_out_of_the_tree_is_stale_until_it_is_back(rig: Rig) {
     // Back in the tree it is itself again.
     fs::rename(outside.path().join("file"), served.path("back")).expect("moved");
     assert!(number(&mut served, file).is_ok());
+}
+
+fn one_search_finds_all_that_was_moved_in_a_large_tree(rig: Rig) {
+    const DIRECTORIES: usize = 40;
+    const FILES: usize = 100;
+    let Some(mut served) = Served::new(rig) else { return };
+    let (from, to) = (served.make_directory("from", 0o777), served.path("to"));
+    fs::create_dir(&to).expect("made");
+    for dir in 0..DIRECTORIES {
+        let path = served.path(&format!("from/{dir}"));
+        fs::create_dir(&path).expect("made");
+        (0..FILES).for_each(|k| fs::write(path.join(k.to_string()), "").expect("written"));
+    }
+    let mut nodes = Vec::new();
+    for dir in 0..DIRECTORIES {
+        let node = served.lookup(from, &dir.to_string()).expect("found").0;
+        let (entries, _) = served.list(None, node, 0, FILES + 2, true).expect("listed");
+        nodes.extend(entries.into_iter().filter(|entry| !entry.name.starts_with(b".")).filter_map(|entry| entry.node));
+        fs::rename(served.path(&format!("from/{dir}")), to.join(dir.to_string())).expect("moved");
+    }
+    assert_eq!(nodes.len(), DIRECTORIES * FILES);
+    // The first is searched for. Were the next one, too, it would be refused when the search was a long one.
+    for (node, attributes) in nodes {
+        assert_eq!(served.attributes(node).map(|now| now.number), Ok(attributes.number));
+    }
+    // Of one that is removed it can't be known now that it is not elsewhere, if the search was a long one; but soon.
+    let gone = served.lookup(served.root, "to").and_then(|(to, _)| served.lookup(to, "0")).expect("found").0;
+    let gone = served.lookup(gone, "7").expect("found").0;
+    fs::remove_file(to.join("0/7")).expect("removed");
+    assert_eq!(number(&mut served, gone), Err(ESTALE));
 }
