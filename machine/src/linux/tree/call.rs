@@ -73,6 +73,10 @@ pub(super) fn node_of(fd: BorrowedFd) -> Result<Node, Errno> {
     Node::new(name).ok_or(too_long)
 }
 
+/// Attempts more when the host says that it has no memory: it says so, too, of a handle whose number is just then given to a
+/// new node (`iget_locked` finds it in creation), as long as that takes.
+const CREATIONS_MAX: u32 = 100;
+
 /// Opens a node of the file system that `mount`, opened for reading, lies on.
 ///
 /// # Errors
@@ -85,7 +89,15 @@ pub(super) fn open_node(mount: BorrowedFd, node: &Node, flags: libc::c_int) -> R
     let flags = flags | libc::O_CLOEXEC | libc::O_NOCTTY;
     let (number, mount) = (libc::SYS_open_by_handle_at, mount.as_raw_fd());
     // SAFETY: the call reads the handle, which is as long as it says.
-    let opened = descriptor(|| unsafe { libc::syscall(number, mount, &raw mut handle, flags) as libc::c_int });
+    let mut open = || descriptor(|| unsafe { libc::syscall(number, mount, &raw mut handle, flags) as libc::c_int });
+    let mut opened = open();
+    for _ in 0..CREATIONS_MAX {
+        if !matches!(opened, Err(Errno::NO_MEMORY)) {
+            break;
+        }
+        std::thread::yield_now();
+        opened = open();
+    }
     opened.map_err(|errno| match errno.0 {
         // What is no name of a node on this file system, and what its directory does not know any more.
         libc::EINVAL | libc::EOVERFLOW | libc::ENOENT => stale,
