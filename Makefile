@@ -12,9 +12,10 @@ BUILD_NEEDS := cc=gcc
 TEST_NEEDS := nbdinfo=libnbd-bin nbdcopy=libnbd-bin python3:nbd=python3-libnbd qemu-img=qemu-utils mke2fs=e2fsprogs \
     qemu-system-x86_64=qemu-system-x86 busybox=busybox-static nbd-client=nbd-client nfs-ls=libnfs-utils
 BENCH_NEEDS := fio=fio nbdkit=nbdkit nbdcopy=libnbd-bin qemu-nbd=qemu-utils qemu-img=qemu-utils
+BENCH_FILES_NEEDS := ganesha.nfsd=nfs-ganesha rpcbind=rpcbind mkfs.ext4=e2fsprogs losetup=mount
 SEEDS ?= 10000
 
-.PHONY: run build test check clients test-long bench docs install clean
+.PHONY: run build test check clients test-long bench bench-disks bench-files docs install clean
 
 run: build
 	exec $(TARGET)/release/awase serve $(ARGS)
@@ -47,11 +48,21 @@ test-long:
 	@scripts/need $(BUILD_NEEDS) $(TEST_NEEDS)
 	AWASE_SEEDS=$(SEEDS) $(CARGO) test --release --workspace
 
-bench:
+# About half an hour each; nothing else should run meanwhile.
+bench: bench-disks bench-files
+
+bench-disks:
 	@scripts/need-rust
 	@scripts/need $(BUILD_NEEDS) $(BENCH_NEEDS)
 	$(CARGO) build --release --workspace
 	$(TARGET)/release/awase-bench $(ARGS)
+
+# Beside NFS-Ganesha; as root.
+bench-files:
+	@scripts/need-rust
+	@scripts/need $(BUILD_NEEDS) $(BENCH_FILES_NEEDS)
+	$(CARGO) build --release --workspace
+	$(TARGET)/release/awase-bench nfs $(ARGS)
 
 docs: build
 	$(TARGET)/release/awase config --reference > docs/configuration.md
