@@ -413,7 +413,9 @@ fn rpcbind_tells_clients_where_directories_are() {
     let place = Place::new();
     make_directory(&place, "files");
     place.write("files/note", "found");
-    let script = "mount -t tmpfs none /run && ip link set lo up && rpcbind && exec \"$0\" \"$@\"";
+    // The shell stays, as the first process: when it is killed all others are. The server could not take its place, for
+    // a process that acts for other users is not killed with its parent any more (prctl(2), PR_SET_PDEATHSIG).
+    let script = "mount -t tmpfs none /run && ip link set lo up && rpcbind && \"$0\" \"$@\"; exit $?";
     let mut command = Command::new("unshare");
     command.args(own).args([
         "sh",
