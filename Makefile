@@ -10,7 +10,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # program=package; python3:module=package
 BUILD_NEEDS := cc=gcc
 TEST_NEEDS := nbdinfo=libnbd-bin nbdcopy=libnbd-bin python3:nbd=python3-libnbd qemu-img=qemu-utils mke2fs=e2fsprogs \
-    qemu-system-x86_64=qemu-system-x86 busybox=busybox-static nbd-client=nbd-client nfs-ls=libnfs-utils
+    qemu-system-x86_64=qemu-system-x86 busybox=busybox-static nbd-client=nbd-client nfs-ls=libnfs-utils \
+    git=git tcc=tcc make=make
 BENCH_NEEDS := fio=fio nbdkit=nbdkit nbdcopy=libnbd-bin qemu-nbd=qemu-utils qemu-img=qemu-utils
 BENCH_FILES_NEEDS := ganesha.nfsd=nfs-ganesha rpcbind=rpcbind mkfs.ext4=e2fsprogs losetup=mount
 SEEDS ?= 10000
@@ -27,7 +28,7 @@ build:
 
 test: check
 	$(CARGO) test --workspace
-	AWASE_ENGINE=threads $(CARGO) test --package awase --test clients
+	AWASE_ENGINE=threads $(CARGO) test --package awase --test clients --test directories
 
 # What needs no running program: format, lints, licences.
 check:
@@ -40,7 +41,8 @@ check:
 # Only the tests with real clients (they are part of `make test` too).
 clients:
 	@scripts/need $(BUILD_NEEDS) $(TEST_NEEDS)
-	$(CARGO) test --package awase --test clients --test directories --test durability --test front --test guest
+	$(CARGO) test --package awase --test clients --test directories --test durability --test directory_durability \
+	    --test front --test guest
 
 # The simulated machine under many more seeds. SEEDS=100000 make test-long
 test-long:
