@@ -10,11 +10,13 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # program=package; python3:module=package
 BUILD_NEEDS := cc=gcc
 TEST_NEEDS := nbdinfo=libnbd-bin nbdcopy=libnbd-bin python3:nbd=python3-libnbd qemu-img=qemu-utils mke2fs=e2fsprogs \
-    qemu-system-x86_64=qemu-system-x86 busybox=busybox-static nbd-client=nbd-client nfs-ls=libnfs-utils
+    qemu-system-x86_64=qemu-system-x86 busybox=busybox-static nbd-client=nbd-client nfs-ls=libnfs-utils \
+    git=git tcc=tcc make=make
 BENCH_NEEDS := fio=fio nbdkit=nbdkit nbdcopy=libnbd-bin qemu-nbd=qemu-utils qemu-img=qemu-utils
+BENCH_FILES_NEEDS := ganesha.nfsd=nfs-ganesha rpcbind=rpcbind mkfs.ext4=e2fsprogs losetup=mount
 SEEDS ?= 10000
 
-.PHONY: run build test check clients test-long bench docs install clean
+.PHONY: run build test check clients test-long bench bench-disks bench-files docs install clean
 
 run: build
 	exec $(TARGET)/release/awase serve $(ARGS)
@@ -26,7 +28,7 @@ build:
 
 test: check
 	$(CARGO) test --workspace
-	AWASE_ENGINE=threads $(CARGO) test --package awase --test clients
+	AWASE_ENGINE=threads $(CARGO) test --package awase --test clients --test directories
 
 # What needs no running program: format, lints, licences.
 check:
@@ -39,7 +41,8 @@ check:
 # Only the tests with real clients (they are part of `make test` too).
 clients:
 	@scripts/need $(BUILD_NEEDS) $(TEST_NEEDS)
-	$(CARGO) test --package awase --test clients --test directories --test durability --test front --test guest
+	$(CARGO) test --package awase --test clients --test directories --test durability --test directory_durability \
+	    --test front --test guest
 
 # The simulated machine under many more seeds. SEEDS=100000 make test-long
 test-long:
@@ -47,11 +50,21 @@ test-long:
 	@scripts/need $(BUILD_NEEDS) $(TEST_NEEDS)
 	AWASE_SEEDS=$(SEEDS) $(CARGO) test --release --workspace
 
-bench:
+# About half an hour each; nothing else should run meanwhile.
+bench: bench-disks bench-files
+
+bench-disks:
 	@scripts/need-rust
 	@scripts/need $(BUILD_NEEDS) $(BENCH_NEEDS)
 	$(CARGO) build --release --workspace
 	$(TARGET)/release/awase-bench $(ARGS)
+
+# Beside NFS-Ganesha; as root.
+bench-files:
+	@scripts/need-rust
+	@scripts/need $(BUILD_NEEDS) $(BENCH_FILES_NEEDS)
+	$(CARGO) build --release --workspace
+	$(TARGET)/release/awase-bench nfs $(ARGS)
 
 docs: build
 	$(TARGET)/release/awase config --reference > docs/configuration.md

@@ -74,11 +74,13 @@ fn disk_commands(address: &Address, name: &str) -> String {
 
 fn directory_commands(address: SocketAddr, mount: &str) -> String {
     let (host, port) = (host(address.ip()), address.port());
-    let uri = nfs_uri(&Address::Tcp(address), mount).unwrap_or_default();
+    let uri = |path: &str| nfs_uri(&Address::Tcp(address), path).unwrap_or_default();
+    let (directory, file) = (uri(mount), uri(&format!("{}/FILE", mount.trim_end_matches('/'))));
     format!(
         "  mount -t nfs -o vers=3,proto=tcp,port={port},mountport={port},mountproto=tcp,nolock '{host}:{mount}' /mnt\n  \
          mount -t nfs -o vers=3,tcp,port={port},mountport={port},nolocks '{host}:{mount}' /mnt    # macOS\n  \
-         nfs-ls '{uri}'\n"
+         nfs-ls '{directory}'\n  \
+         nfs-cp FILE '{file}'\n"
     )
 }
 
@@ -102,6 +104,7 @@ mod tests {
                      '127.0.0.1:/files' /mnt\n";
         assert!(text.contains(linux), "{text}");
         assert!(text.contains("nfs-ls 'nfs://127.0.0.1/files?nfsport=20490&mountport=20490'"), "{text}");
+        assert!(text.contains("nfs-cp FILE 'nfs://127.0.0.1/files/FILE?nfsport=20490&mountport=20490'"), "{text}");
         let text = directory_commands("[::1]:2049".parse().expect("an address"), "/a");
         assert!(text.contains("'[::1]:/a' /mnt"), "{text}");
         let text = directory_commands(([0, 0, 0, 0], 2049).into(), "/a");

@@ -19,7 +19,7 @@ pub struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  awase serve                                  a new 1 GiB disk at nbd://127.0.0.1:10809/disk, a directory over NFS
+  awase serve                                  a new 1 GiB disk over NBD, a directory over NFS
   awase serve --export name=vm,kind=file,path=vm.img
   awase check --config /etc/awase/awase.toml   is the configuration right?
   awase iotest --device testdev --processes 4  the papers' device test

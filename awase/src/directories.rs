@@ -1,6 +1,8 @@
 //! The directories that are served: their open trees, and how they follow a new configuration.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -345,7 +347,7 @@ fn locate<'a>(
 fn find(directory: &Directory, may_create: bool) -> Result<PathBuf, Problem> {
     let problem = |what: String| Problem::new(&directory.place, directory.key("path"), what);
     if directory.create && may_create {
-        let made = fs::create_dir_all(&directory.path);
+        let made = if directory.optional { make_for_all(&directory.path) } else { fs::create_dir_all(&directory.path) };
         made.map_err(|error| problem(format!("= {:?} cannot be made: {error}", directory.path)))?;
     }
     match fs::canonicalize(&directory.path) {
@@ -355,6 +357,20 @@ fn find(directory: &Directory, may_create: bool) -> Result<PathBuf, Problem> {
             let problem = problem(format!("= {:?} cannot be served: {error}", directory.path));
             Err(problem.allowed("an existing directory, or create = true"))
         }
+    }
+}
+
+/// Makes a directory to which everybody may write, as to `/tmp`: clients come as anybody, and their root as nobody. One
+/// that is there stays as it is.
+fn make_for_all(path: &Path) -> io::Result<()> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    match fs::create_dir(path) {
+        // Not at once: of what is made, the mask of the process takes something away.
+        Ok(()) => fs::set_permissions(path, Permissions::from_mode(0o1777)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
     }
 }
 

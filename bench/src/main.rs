@@ -9,24 +9,22 @@ mod process;
 mod programs;
 mod report;
 mod results;
+mod rounds;
 mod run;
 mod sample;
 mod server;
 mod workload;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Parser;
 
 use crate::process::Interrupted;
 use crate::run::{Scale, Stand};
-use crate::sample::show;
+use crate::sample::Sample;
 use crate::server::Peer;
 use crate::workload::Workload;
 
@@ -64,7 +62,7 @@ struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    Nfs(nfs::command::Nfs),
+    Nfs(Box<nfs::command::Nfs>),
     SlowDisk(nfs::command::SlowDiskCommand),
 }
 
@@ -107,10 +105,15 @@ fn run(arguments: &Arguments) -> Result<()> {
     let repetitions = arguments.reps.unwrap_or(if arguments.quick { 3 } else { 5 });
     println!("making images in {}", arguments.directory.display());
     let stand = Stand::new(&arguments.directory, &awase, scale, &interrupted)?;
-    let comparison = measure(&stand, comparison, repetitions, &interrupted)?;
-    let switches = measure(&stand, switches, repetitions, &interrupted)?;
+    let run = |workloads: Vec<Workload>| {
+        let subjects = workloads.iter().map(Workload::subject).collect();
+        rounds::run(&mut Disks { stand: &stand, workloads }, subjects, repetitions, &interrupted)
+    };
+    let (comparison, switches) = (run(comparison)?, run(switches)?);
 
     let setting = report::Setting {
+        title: "Benchmarks: disks",
+        reached: "over Unix sockets",
         command: command_line(arguments),
         host: host::facts(stand.directory()),
         versions: programs::versions((!arguments.peers_only).then_some(awase.as_path())),
@@ -120,22 +123,26 @@ fn run(arguments: &Arguments) -> Result<()> {
             scale.small_bytes >> 20,
             scale.seconds
         ),
+        notes: include_str!("disks.md"),
     };
-    let output = output(arguments);
-    fs::create_dir_all(&output).with_context(|| output.display().to_string())?;
-    let write = |name: &str, text: String| {
-        let path = output.join(name);
-        fs::write(&path, text).with_context(|| path.display().to_string())?;
-        println!("written: {}", path.display());
-        anyhow::Ok(())
-    };
-    write("benchmarks.svg", plot::svg(&comparison, &switches)?)?;
-    write("benchmarks.md", report::markdown(&setting, &comparison, &switches, "benchmarks.svg"))?;
-    let failed: usize = comparison.iter().chain(&switches).map(|result| result.failures.iter().flatten().count()).sum();
-    if failed > 0 {
-        bail!("{failed} could not be measured; the report says why");
+    report::write(&output(arguments), "benchmarks", &setting, &comparison, &switches)
+}
+
+/// Disks, each in its place.
+struct Disks<'a> {
+    stand: &'a Stand,
+    workloads: Vec<Workload>,
+}
+
+impl rounds::Measure for Disks<'_> {
+    fn prepare(&mut self, subject: usize) -> Result<()> {
+        self.stand.warm_disk(&self.workloads[subject])
     }
-    Ok(())
+
+    fn measure(&mut self, subject: usize, contender: usize) -> Result<Sample> {
+        let workload = &self.workloads[subject];
+        self.stand.measure(workload, &workload.contenders[contender])
+    }
 }
 
 /// The workloads that were asked for: the comparison and the switches.
@@ -172,60 +179,5 @@ fn command_line(arguments: &Arguments) -> String {
     flags.extend(arguments.peers_only.then(|| "--peers-only".to_owned()));
     flags.extend(arguments.reps.map(|reps| format!("--reps {reps}")));
     flags.extend(arguments.only.iter().map(|only| format!("--only {only}")));
-    if flags.is_empty() { "make bench".into() } else { format!("make bench ARGS=\"{}\"", flags.join(" ")) }
-}
-
-/// Measures all contenders of all workloads, those of one workload in turn. Who fails is left out from there on, so that
-/// an hour of numbers is not lost.
-fn measure(
-    stand: &Stand,
-    workloads: Vec<Workload>,
-    repetitions: u32,
-    interrupted: &Interrupted,
-) -> Result<Vec<results::Result>> {
-    let start = Instant::now();
-    let mut measured = Vec::new();
-    let count = workloads.len();
-    for (number, workload) in workloads.into_iter().enumerate() {
-        println!("[{}/{count}, {} s] {}: {}", number + 1, start.elapsed().as_secs(), workload.name, workload.title);
-        stand.warm_disk(&workload)?;
-        let mut result = results::Result::new(workload);
-        for repetition in 1..=repetitions {
-            let contenders = result.workload.contenders.len();
-            for turn in 0..contenders {
-                // Each repetition begins with another, since who comes first may find the disk in another state.
-                let index = (turn + repetition as usize - 1) % contenders;
-                if result.failures[index].is_none() {
-                    take(stand, &mut result, index, repetition, interrupted)?;
-                }
-            }
-        }
-        measured.push(result);
-    }
-    Ok(measured)
-}
-
-/// Measures one contender once and says what came of it.
-fn take(
-    stand: &Stand,
-    result: &mut results::Result,
-    index: usize,
-    repetition: u32,
-    interrupted: &Interrupted,
-) -> Result<()> {
-    let contender = &result.workload.contenders[index];
-    match stand.measure(&result.workload, contender) {
-        Ok(sample) => {
-            let cpu = sample.cpu_us.map_or(String::new(), |cpu| format!(", {} µs CPU", show(cpu)));
-            let unit = result.workload.unit.name();
-            println!("  {repetition}: {:20} {} {unit}{cpu}", contender.label, show(sample.value));
-            result.samples[index].push(sample);
-        }
-        Err(_) if interrupted.load(Ordering::Relaxed) => bail!("interrupted"),
-        Err(error) => {
-            println!("  {repetition}: {:20} failed: {error:#}", contender.label);
-            result.failures[index] = Some(format!("{error:#}"));
-        }
-    }
-    Ok(())
+    if flags.is_empty() { "make bench-disks".into() } else { format!("make bench-disks ARGS=\"{}\"", flags.join(" ")) }
 }

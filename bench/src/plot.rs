@@ -80,24 +80,24 @@ pub fn svg(comparison: &[Measured], switches: &[Measured]) -> Result<String> {
 
 fn panel(result: &Measured) -> Option<Panel> {
     let bars: Vec<Bar> = result
-        .workload
+        .subject
         .contenders
         .iter()
         .enumerate()
         .filter_map(|(index, contender)| {
             let value = result.value(index)?;
             Some(Bar {
-                label: contender.label.clone(),
+                label: contender.to_string(),
                 value: value.median,
                 spread: Some((value.min, value.max)),
                 note: show(value.median),
-                color: if contender.label == "Awase" { AWASE } else { OTHER },
+                color: if *contender == "Awase" { AWASE } else { OTHER },
             })
         })
         .collect();
-    let direction = if result.workload.unit.more_is_better() { "more is better" } else { "less is better" };
-    let unit = format!("{} ({direction})", result.workload.unit.name());
-    (!bars.is_empty()).then(|| Panel { title: result.workload.title.into(), unit, bars, mark: None })
+    let direction = if result.subject.unit.more_is_better() { "more is better" } else { "less is better" };
+    let unit = format!("{} ({direction})", result.subject.unit.name());
+    (!bars.is_empty()).then(|| Panel { title: result.subject.title.into(), unit, bars, mark: None })
 }
 
 fn technique_panel(switches: &[Measured]) -> Option<Panel> {
@@ -106,7 +106,7 @@ fn technique_panel(switches: &[Measured]) -> Option<Panel> {
         .filter_map(|result| {
             let gain = gain(result)?;
             Some(Bar {
-                label: result.workload.name.trim_start_matches("switch_").into(),
+                label: result.subject.name.trim_start_matches("switch_").into(),
                 value: gain,
                 spread: None,
                 note: format!("{gain:.2} ×"),

@@ -54,6 +54,12 @@ pub fn versions(awase: Option<&Path>) -> Vec<String> {
     versions
 }
 
+/// The versions of the servers of files.
+pub fn versions_of_files(awase: &Path) -> Vec<String> {
+    let ganesha = first_lines("ganesha.nfsd", &["-v"]);
+    vec![first_line(&awase.to_string_lossy()), ganesha.lines().next().unwrap_or("NFS-Ganesha").trim().to_owned()]
+}
+
 fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| file.is_file())

@@ -1,13 +1,22 @@
 //! The report, in Markdown.
 
 use std::fmt::Write;
+use std::fs;
+use std::path::Path;
 
-use crate::results::{Bound, FIGURES, Result};
+use anyhow::{Context, bail};
+
+use crate::plot;
+use crate::results::{Bound, Result};
 use crate::sample::{Summary, Unit, show};
 use crate::workload::ON_OFF;
 
 /// What the report says besides the numbers.
 pub struct Setting {
+    /// Its title.
+    pub title: &'static str,
+    /// How clients reach the servers.
+    pub reached: &'static str,
     /// How to do it again.
     pub command: String,
     /// The machine.
@@ -16,26 +25,56 @@ pub struct Setting {
     pub versions: Vec<String>,
     /// Repetitions, sizes and times, in a line.
     pub scale: String,
+    /// What else belongs to it: how it is kept fair, what others found.
+    pub notes: &'static str,
 }
 
-/// Writes the report. `switches` are those results whose contenders are on and off.
-pub fn markdown(setting: &Setting, comparison: &[Result], switches: &[Result], plot: &str) -> String {
+/// Writes the report and its plot as `name` with endings into a directory.
+///
+/// # Errors
+/// Also when somebody could not be measured; then after everything is written.
+pub fn write(
+    directory: &Path,
+    name: &str,
+    setting: &Setting,
+    comparison: &[Result],
+    switches: &[Result],
+) -> anyhow::Result<()> {
+    fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+    let put = |name: &str, text: String| {
+        let path = directory.join(name);
+        fs::write(&path, text).with_context(|| path.display().to_string())?;
+        println!("written: {}", path.display());
+        anyhow::Ok(())
+    };
+    let plot = format!("{name}.svg");
+    put(&plot, plot::svg(comparison, switches)?)?;
+    put(&format!("{name}.md"), markdown(setting, comparison, switches, &plot))?;
+    let failed: usize = comparison.iter().chain(switches).map(|result| result.failures.iter().flatten().count()).sum();
+    if failed > 0 {
+        bail!("{failed} could not be measured; the report says why");
+    }
+    Ok(())
+}
+
+/// The report. `switches` are those results whose contenders are on and off.
+fn markdown(setting: &Setting, comparison: &[Result], switches: &[Result], plot: &str) -> String {
     let mut text = String::new();
     // Writing into a string does not fail.
-    let _ = write(&mut text, setting, comparison, switches, plot);
+    let _ = compose(&mut text, setting, comparison, switches, plot);
     text
 }
 
-fn write(
+fn compose(
     text: &mut String,
     setting: &Setting,
     comparison: &[Result],
     switches: &[Result],
     plot: &str,
 ) -> std::fmt::Result {
-    writeln!(text, "# Benchmarks\n")?;
+    writeln!(text, "# {}\n", setting.title)?;
     writeln!(text, "Written by `{}`; do not edit. All servers were measured in the same run,", setting.command)?;
-    writeln!(text, "on the same files and over Unix sockets.\n")?;
+    writeln!(text, "on the same files and {}.\n", setting.reached)?;
     for line in setting.host.iter().chain(&setting.versions).chain([&setting.scale]) {
         writeln!(text, "- {line}")?;
     }
@@ -53,20 +92,21 @@ fn write(
     if !switches.is_empty() {
         switch_table(text, switches)?;
     }
-    how(text)
+    text.write_str(setting.notes)
 }
 
 fn figures(text: &mut String, comparison: &[Result]) -> std::fmt::Result {
     let mut rows = String::new();
-    for figure in FIGURES {
-        let Some(result) = comparison.iter().find(|result| result.workload.name == figure.workload) else { continue };
+    for result in comparison {
         let Some(awase) = result.contender("Awase") else { continue };
-        if result.failures[awase].is_some() {
-            writeln!(rows, "| {} | | failed | **no** |", result.workload.title)?;
+        for bound in &result.subject.bounds {
+            if result.failures[awase].is_some() {
+                writeln!(rows, "| {} | {bound} | failed | **no** |", result.subject.title)?;
+            }
+            let Some((measured, met)) = judge(bound, result) else { continue };
+            let met = if met { "yes" } else { "**no**" };
+            writeln!(rows, "| {} | {bound} | {measured} | {met} |", result.subject.title)?;
         }
-        let Some((target, measured, met)) = judge(&figure.bound, result) else { continue };
-        let met = if met { "yes" } else { "**no**" };
-        writeln!(rows, "| {} | {target} | {measured} | {met} |", result.workload.title)?;
     }
     if rows.is_empty() {
         return Ok(());
@@ -78,40 +118,42 @@ fn figures(text: &mut String, comparison: &[Result]) -> std::fmt::Result {
     )
 }
 
-fn judge(bound: &Bound, result: &Result) -> Option<(String, String, bool)> {
-    match bound {
+/// What was reached of what a bound asks, and whether that is enough.
+fn judge(bound: &Bound, result: &Result) -> Option<(String, bool)> {
+    match *bound {
         Bound::Times(least, others) => {
             let ratio = result.ratio("Awase", others)?;
-            let whom =
-                if others.len() > 1 { format!("the better of {}", others.join(" and ")) } else { others.join("") };
-            let measured = format!("{:.2} ({:.2} … {:.2})", ratio.median, ratio.min, ratio.max);
-            Some((format!("at least {least} × {whom}"), measured, ratio.median >= *least))
+            Some((format!("{:.2} ({:.2} … {:.2})", ratio.median, ratio.min, ratio.max), ratio.median >= least))
         }
         Bound::AtMost(most) => {
             let value = result.value(result.contender("Awase")?)?;
-            let unit = result.workload.unit.name();
-            Some((format!("at most {most} {unit}"), format!("{} {unit}", spread(value)), value.median <= *most))
+            Some((format!("{} {}", spread(value), result.subject.unit.name()), value.median <= most))
+        }
+        Bound::OfLimit(least, limit) => {
+            let value = result.value(result.contender("Awase")?)?;
+            let [median, min, max] = [value.median, value.min, value.max].map(|value| value / limit);
+            Some((format!("{median:.2} ({min:.2} … {max:.2})"), median >= least))
         }
     }
 }
 
 fn workload(text: &mut String, result: &Result) -> std::fmt::Result {
-    writeln!(text, "\n### {}\n", result.workload.title)?;
-    if !result.workload.about.is_empty() {
-        writeln!(text, "{}\n", result.workload.about)?;
+    writeln!(text, "\n### {}\n", result.subject.title)?;
+    if !result.subject.about.is_empty() {
+        writeln!(text, "{}\n", result.subject.about)?;
     }
-    let memory = matches!(result.workload.unit, Unit::Mib | Unit::Percent);
+    let memory = matches!(result.subject.unit, Unit::Mib | Unit::Percent);
     let more = if memory { "" } else { " CPU µs | latency µs: median, 99 % |" };
-    writeln!(text, "| | {} |{more}", result.workload.unit.name())?;
+    writeln!(text, "| | {} |{more}", result.subject.unit.name())?;
     writeln!(text, "|---|---|{}", if memory { "" } else { "---|---|" })?;
-    for (index, contender) in result.workload.contenders.iter().enumerate() {
+    for (index, contender) in result.subject.contenders.iter().enumerate() {
         let Some(value) = result.value(index) else {
             if let Some(reason) = &result.failures[index] {
-                writeln!(text, "| {} | failed: {} |", contender.label, one_line(reason))?;
+                writeln!(text, "| {} | failed: {} |", contender, one_line(reason))?;
             }
             continue;
         };
-        write!(text, "| {} | {} |", contender.label, spread(value))?;
+        write!(text, "| {} | {} |", contender, spread(value))?;
         if !memory {
             let cpu = result.cpu_us(index).map_or("".into(), |cpu| show(cpu.median));
             let latency = result.latency_us(index);
@@ -133,15 +175,15 @@ fn switch_table(text: &mut String, switches: &[Result]) -> std::fmt::Result {
     writeln!(text, "| switch | workload | unit | on | off | on is better by | CPU µs on | CPU µs off |")?;
     writeln!(text, "|---|---|---|---|---|---|---|---|")?;
     for result in switches {
-        let name = result.workload.name.trim_start_matches("switch_");
+        let name = result.subject.name.trim_start_matches("switch_");
         if let Some(reason) = result.failures.iter().flatten().next() {
-            writeln!(text, "| `{name}` | {} | | failed: {} |", result.workload.title, one_line(reason))?;
+            writeln!(text, "| `{name}` | {} | | failed: {} |", result.subject.title, one_line(reason))?;
         }
         let (Some(on), Some(off)) = (result.value(0), result.value(1)) else { continue };
         let cpu = |side| result.cpu_us(side).map_or("".into(), |cpu| show(cpu.median));
-        let (title, about) = (result.workload.title, result.workload.about);
+        let (title, about) = (result.subject.title, result.subject.about);
         let about = if about.is_empty() { String::new() } else { format!(" ({})", about.trim_end_matches('.')) };
-        let unit = result.workload.unit.name();
+        let unit = result.subject.unit.name();
         let overlap = on.min <= off.max && off.min <= on.max;
         let doubt = if overlap { " (not certain)" } else { "" };
         let better = gain(result).map_or("".into(), |gain| format!("{gain:.2} ×{doubt}"));
@@ -154,7 +196,7 @@ fn switch_table(text: &mut String, switches: &[Result]) -> std::fmt::Result {
 /// How many times better a technique makes it: over 1 if it helps.
 pub fn gain(result: &Result) -> Option<f64> {
     let ratio = result.ratio(ON_OFF[0], &ON_OFF[1..])?.median;
-    Some(if result.workload.unit.more_is_better() { ratio } else { 1.0 / ratio })
+    Some(if result.subject.unit.more_is_better() { ratio } else { 1.0 / ratio })
 }
 
 /// A message as it fits into a cell.
@@ -164,28 +206,4 @@ fn one_line(message: &str) -> String {
 
 fn spread(value: Summary) -> String {
     format!("{} ({} … {})", show(value.median), show(value.min), show(value.max))
-}
-
-fn how(text: &mut String) -> std::fmt::Result {
-    text.write_str(
-        "
-## How it is kept fair
-
-- Repetitions are interleaved: every contender of a workload has its first before any has its second, and each repetition
-  begins with another contender.
-- Each run has a server of its own, started just before. The images are flushed and dropped from the host's page cache
-  (`posix_fadvise`) first; where a cache is to be full, the whole image is read through the server again. Before the
-  first repetition the image is read from the disk once, so that a cache of the disk's own serves all alike.
-- nbdkit runs as installed: `nbdkit file IMAGE` and `nbdkit memory SIZE`, 16 threads. The file plugin reads and writes
-  through the host's page cache.
-- qemu-nbd runs as `qemu-nbd --format=raw --cache=none --aio=io_uring --persistent --shared=8 IMAGE`.
-- The limit is `fio --ioengine=io_uring --direct=1` on the same file.
-- Clients: `fio --ioengine=nbd`, one connection unless said otherwise, `nbdcopy` and `qemu-img bench -t none`. They run on
-  the same cores as the servers.
-- What is written to the disk after the client has ended (by Awase, or by the kernel for nbdkit) is not in the numbers,
-  unless the client flushes.
-- All files lie below one directory on one disk (`--directory`), not in memory. Images hold data that does not compress
-  and have no holes.
-",
-    )
 }

@@ -1,12 +1,29 @@
 //! All samples, by workload and contender, and what is asked of them.
 
-use crate::sample::{Sample, Summary};
-use crate::workload::Workload;
+use std::fmt;
+
+use crate::sample::{Sample, Summary, Unit};
+
+/// What was measured, as reports name it.
+pub struct Subject {
+    /// Its name, for `--only`.
+    pub name: String,
+    /// Its title.
+    pub title: &'static str,
+    /// What exactly is done.
+    pub about: &'static str,
+    /// What the number is.
+    pub unit: Unit,
+    /// Labels of those who take part.
+    pub contenders: Vec<&'static str>,
+    /// What Awase is to reach.
+    pub bounds: Vec<Bound>,
+}
 
 /// The samples of one workload: for each contender, in its order, one a repetition.
 pub struct Result {
     /// What was measured.
-    pub workload: Workload,
+    pub subject: Subject,
     /// The samples.
     pub samples: Vec<Vec<Sample>>,
     /// Why a contender could not be measured.
@@ -15,10 +32,10 @@ pub struct Result {
 
 impl Result {
     /// Without samples yet.
-    pub fn new(workload: Workload) -> Result {
-        let samples = vec![Vec::new(); workload.contenders.len()];
-        let failures = vec![None; workload.contenders.len()];
-        Result { workload, samples, failures }
+    pub fn new(subject: Subject) -> Result {
+        let samples = vec![Vec::new(); subject.contenders.len()];
+        let failures = vec![None; subject.contenders.len()];
+        Result { subject, samples, failures }
     }
 
     /// What a contender reached; nothing if it failed once.
@@ -44,7 +61,7 @@ impl Result {
 
     /// The place of a contender.
     pub fn contender(&self, label: &str) -> Option<usize> {
-        self.workload.contenders.iter().position(|contender| contender.label == label)
+        self.subject.contenders.iter().position(|contender| *contender == label)
     }
 
     /// Median of `label` over the largest median of `others`, and the spread of that over the repetitions.
@@ -64,49 +81,37 @@ impl Result {
     }
 }
 
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Bound::Times(least, [other]) => write!(f, "at least {least} × {other}"),
+            Bound::Times(least, others) => write!(f, "at least {least} × the better of {}", others.join(" and ")),
+            Bound::AtMost(most) => write!(f, "at most {most}"),
+            Bound::OfLimit(least, limit) => write!(f, "at least {least} of the limit, {limit}"),
+        }
+    }
+}
+
 /// What Awase's number is held against.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
     /// At least so many times the best of these.
     Times(f64, &'static [&'static str]),
-    /// At most this, in the workload's unit.
+    /// At most this, in the unit.
     AtMost(f64),
+    /// At least such a part of a limit, in the unit.
+    OfLimit(f64, f64),
 }
-
-/// A figure that Awase is to reach.
-pub struct Figure {
-    /// The workload that shows it.
-    pub workload: &'static str,
-    /// The bound.
-    pub bound: Bound,
-}
-
-const PEERS: &[&str] = &["nbdkit file", "qemu-nbd"];
-
-/// 64 MiB of cache, the payload of 256 · 128 requests of 4 KiB, and an idle server. MiB.
-const CROWD_MIB_MAX: f64 = 64.0 + 128.0 + 32.0;
-
-/// The figures.
-pub const FIGURES: &[Figure] = &[
-    Figure { workload: "random_read_uncached", bound: Bound::Times(0.9, &["raw file (io_uring)"]) },
-    Figure { workload: "random_read_cached", bound: Bound::Times(1.8, &["nbdkit memory"]) },
-    Figure { workload: "sequential_read_cached", bound: Bound::Times(1.3, &["nbdkit memory"]) },
-    Figure { workload: "random_write", bound: Bound::Times(1.0, PEERS) },
-    Figure { workload: "synchronous_write", bound: Bound::Times(1.5, PEERS) },
-    Figure { workload: "copy_in", bound: Bound::Times(1.0, PEERS) },
-    Figure { workload: "copy_out", bound: Bound::Times(1.0, PEERS) },
-    Figure { workload: "memory_idle", bound: Bound::AtMost(32.0) },
-    Figure { workload: "memory_crowd", bound: Bound::AtMost(CROWD_MIB_MAX) },
-    Figure { workload: "memory_bookkeeping", bound: Bound::AtMost(2.0) },
-];
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::{comparison, switches};
+    use crate::nfs;
+    use crate::workload::{PEERS, comparison, switches};
 
     fn measured(name: &str, values: &[(&str, &[f64])]) -> Result {
         let workload = comparison().into_iter().find(|workload| workload.name == name).unwrap();
-        let mut result = Result::new(workload);
+        let mut result = Result::new(workload.subject());
         for (label, values) in values {
             let contender = result.contender(label).unwrap();
             result.samples[contender].extend(values.iter().map(|value| Sample::bare(*value)));
@@ -128,13 +133,13 @@ mod tests {
     }
 
     #[test]
-    fn every_figure_names_a_workload_and_its_contenders() {
-        for figure in FIGURES {
-            let workload = comparison().into_iter().find(|workload| workload.name == figure.workload);
-            let result = Result::new(workload.unwrap_or_else(|| panic!("{}", figure.workload)));
-            assert!(result.contender("Awase").is_some(), "{}", figure.workload);
-            if let Bound::Times(_, others) = figure.bound {
-                assert!(others.iter().all(|other| result.contender(other).is_some()), "{}", figure.workload);
+    fn every_bound_is_on_those_who_take_part() {
+        let disks = comparison().into_iter().map(|workload| workload.subject());
+        for subject in disks.chain(nfs::workload::WORKLOADS.iter().map(nfs::workload::Workload::subject)) {
+            for bound in &subject.bounds {
+                let others = if let Bound::Times(_, others) = bound { others } else { &[][..] };
+                let all = others.iter().chain(&["Awase"]);
+                assert!(all.clone().all(|label| subject.contenders.contains(label)), "{}: {bound:?}", subject.name);
             }
         }
     }

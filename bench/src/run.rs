@@ -142,7 +142,7 @@ impl Stand {
         let sample = turn.take(&contender.peer);
         let sample = sample.with_context(|| match &server {
             Some(server) => format!("{} says: {:?}", contender.label, server.process.messages()),
-            None => contender.label.clone(),
+            None => contender.label.to_owned(),
         })?;
         if let Some(server) = server {
             server.process.stop()?;

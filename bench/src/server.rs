@@ -37,13 +37,13 @@ pub enum Peer {
 
 impl Peer {
     /// How reports name it.
-    pub fn label(&self) -> String {
+    pub fn label(&self) -> &'static str {
         match self {
-            Peer::Raw => "raw file (io_uring)".into(),
-            Peer::Awase(_) => "Awase".into(),
-            Peer::NbdkitFile => "nbdkit file".into(),
-            Peer::NbdkitMemory => "nbdkit memory".into(),
-            Peer::QemuNbd => "qemu-nbd".into(),
+            Peer::Raw => "raw file (io_uring)",
+            Peer::Awase(_) => "Awase",
+            Peer::NbdkitFile => "nbdkit file",
+            Peer::NbdkitMemory => "nbdkit memory",
+            Peer::QemuNbd => "qemu-nbd",
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What is measured: the workloads of the comparison and one for each switch.
 
 use crate::fio::{Job, Length, Pattern};
+use crate::results::{Bound, Subject};
 use crate::sample::Unit;
 use crate::server::Peer;
 
@@ -64,7 +65,7 @@ pub enum Client {
 #[derive(Clone, Debug)]
 pub struct Contender {
     /// How it is named in the report.
-    pub label: String,
+    pub label: &'static str,
     /// Who.
     pub peer: Peer,
 }
@@ -91,6 +92,35 @@ pub struct Workload {
     /// What is done.
     pub client: Client,
 }
+
+impl Workload {
+    /// As reports name it.
+    pub fn subject(&self) -> Subject {
+        let contenders = self.contenders.iter().map(|contender| contender.label).collect();
+        let bounds = FIGURES.iter().filter(|(name, _)| *name == self.name).map(|(_, bound)| *bound).collect();
+        Subject { name: self.name.clone(), title: self.title, about: self.about, unit: self.unit, contenders, bounds }
+    }
+}
+
+/// The other servers of disks in files.
+pub const PEERS: &[&str] = &["nbdkit file", "qemu-nbd"];
+
+/// 64 MiB of cache, the payload of 256 · 128 requests of 4 KiB, and an idle server. MiB.
+const CROWD_MIB_MAX: f64 = 64.0 + 128.0 + 32.0;
+
+/// What Awase is to reach.
+const FIGURES: &[(&str, Bound)] = &[
+    ("random_read_uncached", Bound::Times(0.9, &["raw file (io_uring)"])),
+    ("random_read_cached", Bound::Times(1.8, &["nbdkit memory"])),
+    ("sequential_read_cached", Bound::Times(1.3, &["nbdkit memory"])),
+    ("random_write", Bound::Times(1.0, PEERS)),
+    ("synchronous_write", Bound::Times(1.5, PEERS)),
+    ("copy_in", Bound::Times(1.0, PEERS)),
+    ("copy_out", Bound::Times(1.0, PEERS)),
+    ("memory_idle", Bound::AtMost(32.0)),
+    ("memory_crowd", Bound::AtMost(CROWD_MIB_MAX)),
+    ("memory_bookkeeping", Bound::AtMost(2.0)),
+];
 
 const READ: Job = Job::new(Pattern::RandomRead, 4, 32);
 /// Where no cache may answer, no block is read twice.
@@ -433,7 +463,7 @@ pub const ON_OFF: [&str; 2] = ["on", "off"];
 
 /// Each switch of Awase on and off, where it should matter.
 pub fn switches() -> Vec<Workload> {
-    let side = |label: &str, flags| Contender { label: label.into(), peer: Peer::Awase(flags) };
+    let side = |label, flags| Contender { label, peer: Peer::Awase(flags) };
     TECHNIQUES
         .iter()
         .map(|technique| Workload {

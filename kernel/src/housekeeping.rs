@@ -12,9 +12,8 @@ use crate::processor::Processor;
 /// Between two looks at the host's memory while the cache holds no more than its floor, and nothing can be given back.
 const SAMPLE_INTERVAL_SMALL: Duration = Duration::from_millis(50);
 
-/// Between two looks while it holds more. A program takes a gibibyte a second, and a control group may have no more
-/// than some ten megabytes in reserve: what is seen later than this is seen when the kernel has killed.
-const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
+/// Between two looks at chunks whose memory is being given back.
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Given back between two looks at the host's memory: others may take faster, or less, than it seemed. Bytes.
 const SHRINK_AT_ONCE: u64 = 32 << 20;
@@ -40,7 +39,7 @@ pub(crate) async fn follow_memory(cpu: Processor) {
         kernel.set_chunks_target(u32::try_from(target / kernel.frames().chunk_bytes()).unwrap_or(u32::MAX));
         shrink(&cpu, &kernel, &mut leaving).await;
         if kernel.frames().chunks_active() <= kernel.chunks_target() {
-            cpu.sleep(if held > floor { SAMPLE_INTERVAL } else { SAMPLE_INTERVAL_SMALL }).await;
+            cpu.sleep(if held > floor { sizing.next_sample(facts) } else { SAMPLE_INTERVAL_SMALL }).await;
         }
     }
 }
@@ -54,7 +53,7 @@ pub(crate) async fn keep_stock(cpu: Processor) {
         let pages = kernel.page_choice().next();
         let Some(growing) = kernel.frames().begin_grow(kernel.chunks_target(), pages) else {
             // Its memory is still being given back.
-            cpu.sleep(SAMPLE_INTERVAL).await;
+            cpu.sleep(RETRY_INTERVAL).await;
             continue;
         };
         let start = cpu.now();

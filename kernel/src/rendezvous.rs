@@ -1,5 +1,6 @@
 //! The rendezvous (WS-5): those who want something flushed share one flush. `policy/gather` decides when it starts.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
@@ -26,6 +27,9 @@ struct State<W> {
     running: bool,
     forming: Arc<Round>,
     wanted: W,
+    /// Those who wait for their turn alone, by number; how many there have been.
+    line: VecDeque<u64>,
+    places: u64,
 }
 
 /// Those who share one flush.
@@ -91,7 +95,8 @@ impl<W: Default> Rendezvous<W> {
 
     /// Waits for the right to flush for nobody else, when those before have ended.
     pub(crate) async fn turn(&self) -> Turn<'_, W> {
-        self.changed.until(|| (!std::mem::replace(&mut lock(&self.state).running, true)).then_some(())).await;
+        let place = Place::new(self);
+        self.changed.until(|| place.try_leave().then_some(())).await;
         Turn(self)
     }
 
@@ -140,6 +145,40 @@ impl<W: Default> Drop for Announced<'_, W> {
     fn drop(&mut self) {
         lock(&self.0.state).policy.on_there();
         self.0.changed.wake_all();
+    }
+}
+
+/// A place in the line of those who flush for nobody else.
+struct Place<'a, W: Default> {
+    rendezvous: &'a Rendezvous<W>,
+    number: u64,
+}
+
+impl<'a, W: Default> Place<'a, W> {
+    fn new(rendezvous: &'a Rendezvous<W>) -> Self {
+        let mut state = lock(&rendezvous.state);
+        state.places += 1;
+        let number = state.places;
+        state.line.push_back(number);
+        Place { rendezvous, number }
+    }
+
+    /// Is it one's turn? Then it is taken.
+    fn try_leave(&self) -> bool {
+        let mut state = lock(&self.rendezvous.state);
+        if state.running || state.line.front() != Some(&self.number) {
+            return false;
+        }
+        state.line.pop_front();
+        state.running = true;
+        true
+    }
+}
+
+impl<W: Default> Drop for Place<'_, W> {
+    fn drop(&mut self) {
+        // Who does not wait any more must not keep the others waiting.
+        lock(&self.rendezvous.state).line.retain(|number| *number != self.number);
     }
 }
 

@@ -143,6 +143,6 @@ impl Gather {
         let took = now.since(self.started);
         self.flush = if self.flush.is_zero() { took } else { (self.flush * 7 + took) / 8 };
         self.ended = Some(now);
-        self.expected = self.running + self.forming;
+        self.expected = self.running + self.forming + self.coming;
     }
 }

@@ -29,6 +29,14 @@ pub struct GroupMemory {
     pub used: u64,
 }
 
+/// As fast as several programs take memory that is there.
+const TAKEN_BYTES_A_NANOSECOND: u64 = 4;
+/// Between two samples, at least: a control group may have no more than some ten megabytes in reserve, and what is seen
+/// later than this is seen when the kernel has killed.
+const SAMPLE_INTERVAL_MIN: Duration = Duration::from_millis(10);
+/// Between two samples, at most.
+const SAMPLE_INTERVAL_MAX: Duration = Duration::from_millis(50);
+
 /// Who decides the size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
@@ -119,6 +127,12 @@ impl Sizing {
             0
         };
         clamp(i128::from(cache_bytes) + change, floor, ceiling)
+    }
+
+    /// When to look again, so that nobody can have taken what is left meanwhile.
+    pub fn next_sample(&self, facts: MemoryFacts) -> Duration {
+        let headroom = u64::try_from(self.headroom(facts)).unwrap_or(0);
+        Duration::from_nanos(headroom / TAKEN_BYTES_A_NANOSECOND).clamp(SAMPLE_INTERVAL_MIN, SAMPLE_INTERVAL_MAX)
     }
 
     /// What is left of memory above the reserve: below 0 is a shortage. The tighter one of host and group.

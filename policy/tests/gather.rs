@@ -100,3 +100,59 @@ proptest! {
         prop_assert!(together * 10 >= alone * 8, "{together} after {alone}");
     }
 }
+
+/// Writers who come back at once and whose data then goes to the disk one after the other, each for `data`; those who come
+/// back during a flush write behind it. Returns how many rounds it took until all have been flushed `times` times.
+fn rounds_of_queued_writers(writers: u64, data: Duration, flush: Duration, times: u64) -> u64 {
+    let mut gather = Gather::new();
+    let (mut now, mut rounds, mut flushed) = (Instant::ZERO, 0, 0);
+    // When the data of each who is on the way is there.
+    let mut there: Vec<Instant> = Vec::new();
+    let queue = |there: &mut Vec<Instant>, gather: &mut Gather, from: Instant, count: u64| {
+        let mut at = there.iter().copied().max().unwrap_or(from).max(from);
+        for _ in 0..count {
+            at = at + data;
+            there.push(at);
+            gather.on_announced();
+        }
+    };
+    queue(&mut there, &mut gather, now, writers);
+    while flushed < writers * times {
+        there.retain(|at| {
+            let is_there = *at <= now;
+            if is_there {
+                gather.on_there();
+                gather.on_arrival(*at);
+            }
+            !is_there
+        });
+        let next = there.iter().copied().min();
+        if gather.forming() == 0 {
+            now = next.expect("somebody comes");
+            continue;
+        }
+        match (gather.start(now), next) {
+            (Start::Now, _) => {
+                let group = u64::from(gather.on_start(now));
+                now = now + flush;
+                // The disk writes nothing during a flush.
+                there.iter_mut().for_each(|at| *at = *at + flush);
+                gather.on_end(now);
+                (rounds, flushed) = (rounds + 1, flushed + group);
+                queue(&mut there, &mut gather, now, group);
+            }
+            (Start::At(at), Some(next)) => now = at.min(next).max(now),
+            (Start::At(at), None) => now = at,
+        }
+    }
+    rounds
+}
+
+proptest! {
+    #[test]
+    fn who_is_on_the_way_is_waited_for(writers in 2u64..64, data_us in 1u64..30) {
+        let (data, flush) = (Duration::from_micros(data_us), Duration::from_millis(5));
+        let rounds = rounds_of_queued_writers(writers, data, flush, 100);
+        prop_assert!(rounds <= 100 + 10, "{rounds} rounds for 100");
+    }
+}

@@ -82,7 +82,7 @@ pub fn reference() -> String {
              | key | default | allowed | meaning |\n|---|---|---|---|\n";
     rows(&mut text, SWITCHES, "switches.", &Switches::default());
     text += "\n## Exports\n\nA table `[[export]]` for each. Without any, a sparse disk image of 1 GiB is made in `data` \
-             and served as `disk`, and a directory `files` in `data` as `/files`.\n\n| key | allowed | meaning |\n|---|---|---|\n";
+             and served as `disk`, and a directory `files` in `data`, to which everyone may write as to `/tmp`, as `/files`.\n\n| key | allowed | meaning |\n|---|---|---|\n";
     for key in EXPORT_KEYS {
         text += &format!("| `{}` | {} | {} |\n", key.name, key.allowed, key.about);
     }

@@ -104,7 +104,7 @@ impl Default for Settings {
             nfs: None,
             rpcbind: false,
             limits: Limits {
-                connections: 256,
+                connections: 2048,
                 requests_a_connection: 128,
                 bytes_a_connection: 64 << 20,
                 open_files: None,

@@ -53,16 +53,26 @@ impl Place {
             .expect("run awase")
     }
 
-    /// Starts a server here that listens on the default Unix socket, and waits until it is ready. Where the test does
-    /// not choose the engine, `AWASE_ENGINE` does.
+    /// Starts a server here that listens on the default Unix socket, and waits until it is ready.
     pub fn serve(&self, arguments: &[&str]) -> Server {
         let mut command = Command::new(AWASE);
         // Ports are shared by all tests.
         command.args(["serve", "--nbd", "none", "--nfs", "none"]).args(arguments);
-        if let (Ok(engine), false) = (std::env::var("AWASE_ENGINE"), arguments.contains(&"--engine")) {
-            command.args(["--engine", &engine]);
-        }
+        choose_engine(&mut command, arguments);
         self.start(command)
+    }
+
+    /// Starts a server here whose directories are at `port` of loopback, 0 for any that is free, and waits until it is
+    /// ready. Gives the port, too.
+    pub fn serve_directories(&self, port: u16, arguments: &[&str]) -> (Server, u16) {
+        let mut command = Command::new(AWASE);
+        command.args(["serve", "--nbd", "none", "--nfs", &format!("127.0.0.1:{port}")]).args(arguments);
+        choose_engine(&mut command, arguments);
+        let mut server = self.start(command);
+        let banner = server.banner();
+        let said = banner.split_once("?nfsport=").and_then(|(_, rest)| rest.split_once('&'));
+        let port = said.and_then(|(port, _)| port.parse().ok());
+        (server, port.unwrap_or_else(|| panic!("no port of NFS in:\n{banner}")))
     }
 
     /// Starts a server by a command of the test's own.
@@ -80,6 +90,13 @@ impl Place {
         let mut server = Server { child, notify, place: self.clone() };
         server.await_notice("READY=1");
         server
+    }
+}
+
+/// Where the test does not choose the engine, `AWASE_ENGINE` does.
+fn choose_engine(command: &mut Command, arguments: &[&str]) {
+    if let (Ok(engine), false) = (std::env::var("AWASE_ENGINE"), arguments.contains(&"--engine")) {
+        command.args(["--engine", &engine]);
     }
 }
 

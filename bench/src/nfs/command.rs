@@ -15,9 +15,11 @@ use super::load::{Load, Operation, Outcome};
 use super::run::{Reached, SLOW_BYTES, Stand, measure};
 use super::session::Endpoint;
 use super::slow_flush::SlowDisk;
-use super::workload::{self, Bound, Contender, Disk, Measure, SLOW_FLUSH, WORKLOADS, Workload};
+use super::workload::{self, Contender, Disk, Measure, SLOW_FLUSH, WORKLOADS, Workload};
 use crate::process::Interrupted;
+use crate::results::{Bound, Subject};
 use crate::sample::{Sample, show};
+use crate::{host, programs, report, rounds};
 
 /// Drive workloads on one NFSv3 server, with many requests in flight, and print what it reaches.
 ///
@@ -62,9 +64,12 @@ pub struct Nfs {
     /// How long each goes on, in seconds; those on files that are not cached go through them once.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// Repetitions.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    reps: u32,
+    /// Repetitions; otherwise 5, with --server 1.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    reps: Option<u32>,
+    /// Where benchmarks-files.md and .svg go; docs, or target where only a part is measured.
+    #[arg(long, value_name = "DIR", conflicts_with = "server")]
+    output: Option<PathBuf>,
     /// Requests in flight on each connection, instead of the workload's.
     #[arg(long, value_name = "N")]
     in_flight: Option<u32>,
@@ -124,7 +129,7 @@ impl Nfs {
         let workloads = self.workloads()?;
         match &self.server {
             Some(server) => self.on_server(&self.endpoint(server)?, &workloads, interrupted),
-            None => self.side_by_side(&workloads, interrupted),
+            None => self.side_by_side(workloads, interrupted),
         }
     }
 
@@ -166,7 +171,7 @@ impl Nfs {
         for workload in workloads {
             prepare(endpoint, &workload.load, interrupted)?;
             let reached = Reached::new(endpoint, workload.link)?;
-            for _ in 0..self.reps {
+            for _ in 0..self.reps.unwrap_or(1) {
                 let duration = Duration::from_secs(self.seconds);
                 let (sample, outcome) = measure(&reached.endpoint, None, workload, duration, interrupted)?;
                 print(workload, &sample, &outcome);
@@ -175,23 +180,80 @@ impl Nfs {
         Ok(())
     }
 
-    fn side_by_side(&self, workloads: &[Workload], interrupted: &Interrupted) -> Result<()> {
-        let awase = crate::programs::awase(self.awase.as_deref())?;
-        let mut stand = Stand::new(&self.directory, &awase, interrupted)?;
-        let wanted = |contender: &&Contender| {
-            self.contender.is_empty() || self.contender.iter().any(|name| contender.label.starts_with(name))
+    fn side_by_side(&self, mut workloads: Vec<Workload>, interrupted: &Interrupted) -> Result<()> {
+        let awase = programs::awase(self.awase.as_deref())?;
+        let mut contenders: Vec<Vec<Contender>> = Vec::new();
+        workloads.retain(|workload| {
+            let wanted = |contender: &&Contender| {
+                self.contender.is_empty() || self.contender.iter().any(|name| contender.label.starts_with(name))
+            };
+            let of_this: Vec<Contender> = workload.contenders.iter().filter(wanted).copied().collect();
+            let any = !of_this.is_empty();
+            contenders.extend(any.then_some(of_this));
+            any
+        });
+        let subjects = workloads.iter().zip(&contenders).map(|(workload, contenders)| {
+            let labels = contenders.iter().map(|contender| contender.label).collect();
+            Subject { contenders: labels, ..workload.subject() }
+        });
+        let subjects = subjects.collect();
+        let stand = Stand::new(&self.directory, &awase, interrupted)?;
+        let host = host::facts(stand.directory());
+        let duration = Duration::from_secs(self.seconds);
+        let mut files = Files { stand, workloads, contenders, duration };
+        let repetitions = self.reps.unwrap_or(5);
+        let results = rounds::run(&mut files, subjects, repetitions, interrupted)?;
+        let setting = report::Setting {
+            title: "Benchmarks: directories",
+            reached: "over TCP on loopback",
+            command: self.command_line(),
+            host,
+            versions: programs::versions_of_files(&awase),
+            scale: format!("Repetitions: {repetitions}; each of {} s where nothing else is said", self.seconds),
+            notes: include_str!("files.md"),
         };
-        for workload in workloads {
-            for _ in 0..self.reps {
-                for contender in workload.contenders.iter().filter(wanted) {
-                    let duration = Duration::from_secs(self.seconds);
-                    let (sample, outcome) = stand.measure(workload, contender.peer, duration)?;
-                    println!("{}", contender.label);
-                    print(workload, &sample, &outcome);
-                }
-            }
+        report::write(&self.output(), "benchmarks-files", &setting, &results, &[])
+    }
+
+    fn is_part(&self) -> bool {
+        let changed = [self.in_flight, self.connections, self.request_kib].iter().any(Option::is_some);
+        changed || self.file_mib.is_some() || !self.workload.is_empty() || !self.contender.is_empty()
+    }
+
+    fn output(&self) -> PathBuf {
+        self.output.clone().unwrap_or_else(|| if self.is_part() { "target" } else { "docs" }.into())
+    }
+
+    /// How to do it again.
+    fn command_line(&self) -> String {
+        let mut line = "make bench-files".to_owned();
+        let mut flags: Vec<String> = self.reps.map(|reps| format!("--reps {reps}")).into_iter().collect();
+        flags.extend(self.workload.iter().map(|name| format!("--workload {name}")));
+        flags.extend(self.contender.iter().map(|name| format!("--contender {name:?}")));
+        if !flags.is_empty() {
+            line += &format!(" ARGS={:?}", flags.join(" "));
         }
+        line
+    }
+}
+
+/// Directories, served by each in turn.
+struct Files {
+    stand: Stand,
+    workloads: Vec<Workload>,
+    /// Of each workload.
+    contenders: Vec<Vec<Contender>>,
+    duration: Duration,
+}
+
+impl rounds::Measure for Files {
+    fn prepare(&mut self, _subject: usize) -> Result<()> {
         Ok(())
+    }
+
+    fn measure(&mut self, subject: usize, contender: usize) -> Result<Sample> {
+        let contender = &self.contenders[subject][contender];
+        Ok(self.stand.measure(&self.workloads[subject], contender, self.duration)?.0)
     }
 }
 

@@ -16,4 +16,4 @@ mod run;
 mod server;
 mod session;
 mod slow_flush;
-mod workload;
+pub mod workload;

@@ -11,10 +11,10 @@ use super::delay::DelayedLink;
 use super::drive::drive;
 use super::files::{prepare, warm};
 use super::load::{Length, Outcome};
-use super::server::{Order, Peer, Server};
+use super::server::{Order, Server};
 use super::session::Endpoint;
 use super::slow_flush::SlowDisk;
-use super::workload::{Cache, Disk, LINK_DELAY, Link, Measure, SLOW_FLUSH, Workload};
+use super::workload::{Cache, Contender, Disk, LINK_DELAY, Link, Measure, SLOW_FLUSH, Workload};
 use crate::process::{Interrupted, Process};
 use crate::run::forget;
 use crate::sample::{Sample, Unit};
@@ -44,6 +44,11 @@ impl Stand {
         Ok(Stand { slow: None, awase: awase.to_owned(), directory, here, interrupted: interrupted.clone() })
     }
 
+    /// Where it is.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
     /// The directory that a workload uses; the slow disk is made when it is asked for first.
     fn files(&mut self, disk: Disk) -> Result<&Path> {
         match (disk, &mut self.slow) {
@@ -58,7 +63,14 @@ impl Stand {
     }
 
     /// Measures one server once. Each run has a server of its own and files that are made through it.
-    pub fn measure(&mut self, workload: &Workload, peer: Peer, duration: Duration) -> Result<(Sample, Outcome)> {
+    pub fn measure(
+        &mut self,
+        workload: &Workload,
+        contender: &Contender,
+        duration: Duration,
+    ) -> Result<(Sample, Outcome)> {
+        let peer = contender.peer;
+        let workload = &Workload { load: workload.load_for(contender), ..*workload };
         let place = tempfile::Builder::new().prefix("server-").tempdir_in(self.directory.path())?;
         let interrupted = self.interrupted.clone();
         let awase = self.awase.clone();
@@ -74,7 +86,8 @@ impl Stand {
         }
         let link = Reached::new(server.endpoint(), workload.link)?;
         let measured = measure(&link.endpoint, Some(server.process()), workload, duration, &interrupted);
-        let measured = measured.with_context(|| format!("{} says: {:?}", peer.label(), server.process().messages()))?;
+        let measured =
+            measured.with_context(|| format!("{} says: {:?}", contender.label, server.process().messages()))?;
         drop(link);
         server.stop()?;
         clear(directory)?;

@@ -25,16 +25,6 @@ pub enum Peer {
     Ganesha,
 }
 
-impl Peer {
-    /// How reports name it.
-    pub fn label(self) -> &'static str {
-        match self {
-            Peer::Awase(_) => "Awase",
-            Peer::Ganesha => "NFS-Ganesha",
-        }
-    }
-}
-
 /// What a server is to serve.
 pub struct Order<'a> {
     /// The program of Awase.

@@ -1,0 +1,444 @@
+//! Directories with the real clients of libnfs, and what their users and the host's see of each other.
+
+mod nfs_wire;
+mod server;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nfs3_types::nfs3::{nfsstat3, stable_how};
+
+use nfs_wire::Client;
+use server::{AWASE, Place, Server, attempt, client};
+
+/// Of a copy: not whole in any unit of transfer.
+const COPY_BYTES: u32 = 50_000_001;
+
+/// How libnfs's clients name a path at a port of loopback.
+fn url(port: u16, path: &str) -> String {
+    format!("nfs://127.0.0.1{path}?nfsport={port}&mountport={port}")
+}
+
+/// The same, for this user.
+fn url_as(port: u16, path: &str, uid: u32) -> String {
+    format!("{}&uid={uid}&gid={uid}", url(port, path))
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a path of the test")
+}
+
+/// Makes a directory to which everybody may write.
+fn make_directory(place: &Place, name: &str) -> PathBuf {
+    let path = place.file(name);
+    fs::create_dir_all(&path).expect("directory");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("chmod");
+    path
+}
+
+fn make_content(place: &Place, name: &str, bytes: u32) -> PathBuf {
+    let content: Vec<u8> = (0..bytes).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    fs::write(place.file(name), content).expect("file");
+    place.file(name)
+}
+
+fn assert_same(a: &Path, b: &Path) {
+    let (a_bytes, b_bytes) = (fs::read(a).expect("read"), fs::read(b).expect("read"));
+    let differs = a_bytes.iter().zip(&b_bytes).position(|(a, b)| a != b);
+    assert_eq!((a_bytes.len(), differs), (b_bytes.len(), None), "{a:?} and {b:?} differ (length, first difference)");
+}
+
+/// The names that `nfs-ls` shows.
+fn names(url: &str) -> BTreeSet<String> {
+    let list = client("nfs-ls", &[url]);
+    list.lines().filter_map(|line| line.split_whitespace().last()).map(str::to_owned).collect()
+}
+
+/// Runs a client that must fail; gives what it said.
+fn refused(program: &str, arguments: &[&str]) -> String {
+    let output = attempt(program, arguments);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{program} {arguments:?} was not refused: {said}");
+    said
+}
+
+fn is_root() -> bool {
+    // SAFETY: geteuid takes nothing and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+fn end(server: Server) {
+    server.signal(libc::SIGTERM);
+    let (status, _, errors) = server.wait();
+    assert_eq!(status.code(), Some(0), "{errors}");
+}
+
+#[test]
+fn without_configuration_a_directory_for_everyone_is_made_and_served() {
+    let place = Place::new();
+    let (_server, port) = place.serve_directories(0, &[]);
+    let files = place.file("awase-data/files");
+    assert_eq!(fs::metadata(&files).expect("made").mode() & 0o7777, 0o1777, "as /tmp");
+    let note = place.write("note", "hello\n");
+    client("nfs-cp", &[text(&note), &url(port, "/files/of-root")]);
+    client("nfs-cp", &[text(&note), &url_as(port, "/files/of-a-user", 1234)]);
+    assert_eq!(names(&url(port, "/files")), ["of-a-user", "of-root"].map(String::from).into());
+    assert_eq!(client("nfs-cat", &[&url(port, "/files/of-root")]), "hello\n");
+    assert_eq!(fs::read_to_string(files.join("of-root")).expect("on the host"), "hello\n");
+}
+
+#[test]
+fn a_directory_that_was_there_keeps_its_permissions() {
+    let place = Place::new();
+    let files = place.file("awase-data/files");
+    fs::create_dir_all(&files).expect("directory");
+    fs::set_permissions(&files, fs::Permissions::from_mode(0o750)).expect("chmod");
+    let _server = place.serve_directories(0, &[]);
+    assert_eq!(fs::metadata(&files).expect("there").mode() & 0o7777, 0o750);
+}
+
+#[test]
+fn fifty_megabytes_come_in_and_out_unchanged() {
+    for more in [&["--engine", "auto"][..], &["--engine", "threads"], &["--switch", "unmapped_io=off"]] {
+        let place = Place::new();
+        let (server, port) = place.serve_directories(0, more);
+        let (big, back) = (make_content(&place, "big", COPY_BYTES), place.file("back"));
+        let there = url(port, "/files/big");
+        client("nfs-cp", &[text(&big), &there]);
+        assert!(client("nfs-ls", &[&url(port, "/files")]).contains(" 50000001 big"));
+        client("nfs-cp", &[&there, text(&back)]);
+        assert_same(&big, &back);
+        // A server without anything in its cache reads it from the disk.
+        end(server);
+        assert_same(&big, &place.file("awase-data/files/big"));
+        let (_server, port) = place.serve_directories(0, more);
+        let read = attempt("nfs-cat", &[&url(port, "/files/big")]);
+        assert!(read.status.success() && read.stdout == fs::read(&big).expect("read"), "{more:?}: read again");
+    }
+}
+
+#[test]
+fn three_thousand_names_and_what_lies_below_are_listed() {
+    let place = Place::new();
+    let files = make_directory(&place, "files");
+    let many: BTreeSet<String> =
+        (0..3000).map(|n| format!("a-name-that-is-long-enough-to-need-some-room-{n}")).collect();
+    for name in &many {
+        fs::write(files.join(name), name).expect("file");
+    }
+    fs::create_dir_all(files.join("down/below")).expect("directories");
+    fs::write(files.join("down/below/at-the-end"), "").expect("file");
+    let (_server, port) = place.serve_directories(0, &["--export", "name=files,kind=directory,path=files"]);
+    let mut all = names(&url(port, "/files"));
+    assert!(all.remove("down"));
+    assert_eq!(all, many);
+    let below = client("nfs-ls", &["-R", &url(port, "/files/down")]);
+    assert!(below.contains("below") && below.contains("at-the-end"), "{below}");
+}
+
+#[test]
+fn each_of_several_exports_gives_out_its_own() {
+    let place = Place::new();
+    for name in ["one", "two"] {
+        fs::write(make_directory(&place, name).join(format!("in-{name}")), name).expect("file");
+    }
+    let exports =
+        ["--export", "name=one,kind=directory,path=one", "--export", "name=two,kind=directory,path=two,mount=/srv/2"];
+    let (_server, port) = place.serve_directories(0, &exports);
+    assert_eq!(names(&url(port, "/one")), ["in-one".to_owned()].into());
+    assert_eq!(names(&url(port, "/srv/2")), ["in-two".to_owned()].into());
+    assert!(refused("nfs-ls", &[&url(port, "/two")]).contains("MNT3ERR_NOENT"));
+}
+
+#[test]
+fn a_read_only_export_refuses_changes_and_serves_reads() {
+    let place = Place::new();
+    let files = make_directory(&place, "files");
+    let note = place.write("files/note", "as it was");
+    for arguments in [
+        &["name=files,kind=directory,path=files,read_only=true"][..],
+        &["name=files,kind=directory,path=files", "--read-only"],
+    ] {
+        let (_server, port) = place.serve_directories(0, &[&["--export"], arguments].concat());
+        for name in ["note", "other"] {
+            let said = refused("nfs-cp", &[text(&note), &url(port, &format!("/files/{name}"))]);
+            assert!(said.contains("NFS3ERR_ROFS"), "{said}");
+        }
+        assert_eq!(client("nfs-cat", &[&url(port, "/files/note")]), "as it was");
+        assert_eq!(fs::read_dir(&files).expect("directory").count(), 1, "nothing was made");
+    }
+}
+
+#[test]
+fn clients_of_other_networks_are_refused() {
+    let place = Place::new();
+    make_directory(&place, "files");
+    place.write("files/note", "for some");
+    let exports = [
+        "--export",
+        "name=theirs,kind=directory,path=files,clients=192.0.2.0/24",
+        "--export",
+        "name=ours,kind=directory,path=files,clients=127.0.0.0/8",
+    ];
+    let (_server, port) = place.serve_directories(0, &exports);
+    assert!(refused("nfs-cat", &[&url(port, "/theirs/note")]).contains("MNT3ERR_ACCES"));
+    assert_eq!(client("nfs-cat", &[&url(port, "/ours/note")]), "for some");
+}
+
+#[test]
+fn what_clients_make_belongs_to_whom_the_rules_say() {
+    if !is_root() {
+        println!("skipped: only a server of root acts for others");
+        return;
+    }
+    let place = Place::new();
+    let files = make_directory(&place, "files");
+    let note = place.write("note", "mine");
+    for (rules, uid, owner) in [
+        ("squash=root_squash", 0, 65534),
+        ("squash=root_squash", 1234, 1234),
+        ("squash=root_squash,anonymous_uid=99,anonymous_gid=98", 0, 99),
+        ("squash=no_root_squash", 0, 0),
+        ("squash=no_root_squash", 1234, 1234),
+        ("squash=all_squash", 1234, 65534),
+        ("squash=all_squash,anonymous_uid=99,anonymous_gid=98", 1234, 99),
+    ] {
+        let export = format!("name=files,kind=directory,path=files,{rules}");
+        let (_server, port) = place.serve_directories(0, &["--export", &export]);
+        client("nfs-cp", &[text(&note), &url_as(port, "/files/made", uid)]);
+        let made = fs::metadata(files.join("made")).expect("made");
+        let group = if owner == 99 { 98 } else { owner };
+        assert_eq!((made.uid(), made.gid()), (owner, group), "{uid} under {rules}");
+        fs::remove_file(files.join("made")).expect("remove");
+    }
+}
+
+#[test]
+fn the_hosts_permissions_hold_for_clients() {
+    if !is_root() {
+        println!("skipped: only a server of root acts for others");
+        return;
+    }
+    let place = Place::new();
+    make_directory(&place, "files");
+    let secret = place.write("files/secret", "of root");
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).expect("chmod");
+    let exports = [
+        "--export",
+        "name=squashed,kind=directory,path=files",
+        "--export",
+        "name=trusted,kind=directory,path=files,squash=no_root_squash",
+    ];
+    let (_server, port) = place.serve_directories(0, &exports);
+    assert_eq!(client("nfs-cat", &[&url_as(port, "/trusted/secret", 0)]), "of root");
+    for there in [url_as(port, "/trusted/secret", 1234), url_as(port, "/squashed/secret", 0)] {
+        let said = refused("nfs-cat", &[&there]);
+        assert!(said.contains("ACCESS denied"), "{there}: {said}");
+    }
+    // One that reads without asking first. The content is in the cache by now, which gives nobody a right to it.
+    let mut squashed = Client::connect(port).expect("connect");
+    let root = squashed.mount("/squashed").expect("mount");
+    let secret = squashed.lookup(&root, "secret").expect("answer").expect("there");
+    let said = squashed.read(&secret, 0, 100).expect_err("root is nobody here").to_string();
+    assert!(said.contains("NFS3ERR_ACCES"), "{said}");
+}
+
+/// Polls until `is_new`; a request sent more than a second after the change may not find what was there before.
+fn until_new(mut is_new: impl FnMut() -> bool) {
+    let changed = Instant::now();
+    loop {
+        let sent = Instant::now();
+        if is_new() {
+            return;
+        }
+        assert!(sent - changed <= Duration::from_secs(1), "a change on the host is not visible after a second");
+    }
+}
+
+#[test]
+fn changes_on_the_host_become_visible_within_a_second_and_never_mixed() {
+    const BYTES: usize = 256 << 10;
+    let place = Place::new();
+    let files = make_directory(&place, "files");
+    let export = "name=files,kind=directory,path=files,squash=no_root_squash";
+    let (_server, port) = place.serve_directories(0, &["--export", export]);
+    fs::write(files.join("file"), vec![0; BYTES]).expect("file");
+    let mut client = Client::connect(port).expect("connect");
+    let root = client.mount("/files").expect("mount");
+    let file = client.lookup(&root, "file").expect("answer").expect("there");
+    let on_host = fs::File::options().write(true).open(files.join("file")).expect("open");
+    for round in 1..=2 {
+        assert_eq!(client.read(&file, 0, BYTES as u32).expect("read"), vec![round - 1; BYTES]);
+        on_host.write_all_at(&vec![round; BYTES], 0).expect("write");
+        until_new(|| {
+            let bytes = client.read(&file, 0, BYTES as u32).expect("read");
+            assert_eq!(bytes.len(), BYTES);
+            assert!(bytes.iter().all(|byte| *byte == bytes[0]), "old and new are mixed");
+            bytes[0] == round
+        });
+    }
+    on_host.set_len(100).expect("cut");
+    until_new(|| client.attributes(&file).expect("answer").expect("there").size == 100);
+    assert_eq!(client.read(&file, 0, BYTES as u32).expect("read"), [2; 100]);
+    fs::rename(files.join("file"), files.join("renamed")).expect("rename");
+    until_new(|| client.lookup(&root, "renamed").expect("answer").is_ok());
+    until_new(|| matches!(client.lookup(&root, "file").expect("answer"), Err(nfsstat3::NFS3ERR_NOENT)));
+    assert_eq!(client.read(&file, 0, 100).expect("the handle stays"), [2; 100]);
+    drop(on_host);
+    fs::remove_file(files.join("renamed")).expect("remove");
+    until_new(|| matches!(client.attributes(&file).expect("answer"), Err(nfsstat3::NFS3ERR_STALE)));
+}
+
+#[test]
+fn sighup_adds_and_removes_directories_and_handles_of_removed_ones_are_stale() {
+    let place = Place::new();
+    let export = |name: &str| {
+        fs::write(make_directory(&place, name).join("note"), name).expect("file");
+        format!("[[export]]\nname = \"{name}\"\nkind = \"directory\"\npath = \"{name}\"\nsquash = \"no_root_squash\"\n")
+    };
+    place.write("awase.toml", &(export("stays") + &export("goes")));
+    let (mut server, port) = place.serve_directories(0, &["--config", "awase.toml"]);
+    let mut client = Client::connect(port).expect("connect");
+    let handle_in = |client: &mut Client, name: &str| {
+        let root = client.mount(name).expect("mount");
+        client.lookup(&root, "note").expect("answer").expect("there")
+    };
+    let (stays, goes) = (handle_in(&mut client, "/stays"), handle_in(&mut client, "/goes"));
+    assert_eq!(client.read(&goes, 0, 100).expect("read"), b"goes");
+
+    place.write("awase.toml", &(export("stays") + &export("comes")));
+    server.signal(libc::SIGHUP);
+    server.await_notice("RELOADING=1");
+    server.await_notice("READY=1");
+
+    assert_eq!(client.read(&stays, 0, 100).expect("read"), b"stays");
+    assert!(matches!(client.attributes(&goes).expect("answer"), Err(nfsstat3::NFS3ERR_STALE)));
+    assert!(client.mount("/goes").expect_err("gone").to_string().contains("MNT3ERR_NOENT"));
+    let comes = handle_in(&mut client, "/comes");
+    assert_eq!(client.read(&comes, 0, 100).expect("read"), b"comes");
+}
+
+#[test]
+fn what_cannot_be_served_is_refused_with_one_message_and_2() {
+    let place = Place::new();
+    for name in ["a/b", "c"] {
+        make_directory(&place, name);
+    }
+    place.write("file", "");
+    let taken = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let taken = taken.local_addr().expect("address").to_string();
+    for (address, exports, message) in [
+        (&*taken, &["path=c"][..], format!("listen.nfs cannot be served: {taken} is in use by another server")),
+        ("none", &["path=c"], "listen.nfs is empty, and directories are to be served".to_owned()),
+        ("127.0.0.1:0", &["path=none"], "export \"n0\" path = \"none\" cannot be served: No such file".to_owned()),
+        ("127.0.0.1:0", &["path=file"], "export \"n0\" path cannot be served:".to_owned()),
+        ("127.0.0.1:0", &["path=a", "path=a/b"], "lies in the directory of export \"n0\", or the other way".to_owned()),
+        ("127.0.0.1:0", &["path=c,mount=c"], "mount = \"c\" does not begin with \"/\"".to_owned()),
+    ] {
+        let exports = exports.iter().enumerate().map(|(n, more)| format!("name=n{n},kind=directory,{more}"));
+        let exports: Vec<String> = exports.flat_map(|export| ["--export".to_owned(), export]).collect();
+        let exports: Vec<&str> = exports.iter().map(String::as_str).collect();
+        let output = place.run(&[&["serve", "--nbd", "none", "--nfs", address], &exports[..]].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{exports:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "one message is enough: {said}");
+        assert!(said.contains(&message), "{message:?} is not in: {said}");
+    }
+}
+
+#[test]
+fn sigterm_under_load_ends_with_0_and_everything_on_the_disk() {
+    const BLOCK: usize = 5000;
+    let place = Place::new();
+    let files = make_directory(&place, "files");
+    let names = ["a", "b", "c", "d"];
+    names.iter().for_each(|name| fs::write(files.join(name), "").expect("file"));
+    let export = "name=files,kind=directory,path=files,squash=no_root_squash";
+    let (mut server, port) = place.serve_directories(0, &["--export", export]);
+    let (sender, acknowledged) = channel();
+    let writers = names.map(|name| {
+        let sender = sender.clone();
+        thread::spawn(move || {
+            let mut client = Client::connect(port).expect("connect");
+            let root = client.mount("/files").expect("mount");
+            let file = client.lookup(&root, name).expect("answer").expect("there");
+            for number in 0.. {
+                let stable = if number % 16 == 0 { stable_how::FILE_SYNC } else { stable_how::UNSTABLE };
+                let bytes = vec![number as u8 | 1; BLOCK];
+                if client.write(&file, (number * BLOCK) as u64, &bytes, stable).is_err() {
+                    return number;
+                }
+                let _ = sender.send(());
+            }
+            unreachable!("it writes until the server is gone")
+        })
+    });
+    drop(sender);
+    assert_eq!(acknowledged.iter().take(1000).count(), 1000, "a writer stopped early");
+    server.signal(libc::SIGTERM);
+    server.await_notice("STOPPING=1");
+    let counts = writers.map(|writer| writer.join().expect("no panic"));
+    let (status, _, errors) = server.wait();
+    assert_eq!(status.code(), Some(0), "{errors}");
+    for (name, count) in names.iter().zip(counts) {
+        let bytes = fs::read(files.join(name)).expect("read");
+        assert!(bytes.len() >= count * BLOCK, "{} bytes after {count} acknowledged writes", bytes.len());
+        let lost = (0..count).find(|&number| bytes[number * BLOCK..][..BLOCK] != vec![number as u8 | 1; BLOCK]);
+        assert_eq!(lost, None, "an acknowledged write to {name} is not on the disk");
+    }
+}
+
+/// Runs a program in the network and file systems of another process.
+fn beside(process: u32, program: &[&str]) -> String {
+    client("nsenter", &[&["--target", &process.to_string(), "--net", "--mount"], program].concat())
+}
+
+#[test]
+fn rpcbind_tells_clients_where_directories_are() {
+    // A network and a /run of its own: rpcbind has one port and one socket.
+    let own = ["--net", "--mount", "--pid", "--fork", "--kill-child"];
+    let has = |command: &str| attempt("sh", &["-c", &format!("command -v {command}")]).status.success();
+    let missing = ["rpcbind", "rpcinfo", "showmount", "nsenter", "ip"].into_iter().find(|command| !has(command));
+    if missing.is_some() || !attempt("unshare", &[&own[..], &["true"]].concat()).status.success() {
+        println!("skipped: {} here", missing.map_or("no namespaces".into(), |command| format!("no {command}")));
+        return;
+    }
+    let place = Place::new();
+    make_directory(&place, "files");
+    place.write("files/note", "found");
+    // The shell stays, as the first process: when it is killed all others are. The server could not take its place, for
+    // a process that acts for other users is not killed with its parent any more (prctl(2), PR_SET_PDEATHSIG).
+    let script = "mount -t tmpfs none /run && ip link set lo up && rpcbind && \"$0\" \"$@\"; exit $?";
+    let mut command = Command::new("unshare");
+    command.args(own).args([
+        "sh",
+        "-c",
+        script,
+        AWASE,
+        "serve",
+        "--nbd",
+        "none",
+        "--nfs",
+        "127.0.0.1:2049",
+        "--rpcbind",
+    ]);
+    command.args(["--export", "name=files,kind=directory,path=files,clients=127.0.0.0/8"]);
+    command.env("PATH", format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default()));
+    let server = place.start(command);
+    let known = beside(server.id(), &["rpcinfo", "-p", "127.0.0.1"]);
+    for program in ["100003", "100005"] {
+        let line = known.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let found = line.filter(|words| words.starts_with(&[program, "3", "tcp", "2049"])).count();
+        assert_eq!(found, 1, "{program} is missing in:\n{known}");
+    }
+    let exports = beside(server.id(), &["showmount", "--no-headers", "-e", "127.0.0.1"]);
+    assert_eq!(exports.split_whitespace().collect::<Vec<_>>(), ["/files", "127.0.0.0/8"]);
+    assert_eq!(beside(server.id(), &["nfs-cat", "nfs://127.0.0.1/files/note"]), "found");
+}

@@ -1,0 +1,160 @@
+//! An NFS client of few lines: it sends what it is told, several calls before their answers, so that a test knows
+//! exactly what was acknowledged. It never sends anything twice.
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::time::Duration;
+
+use nfs3_types::mount::{self, dirpath, mountres3};
+use nfs3_types::nfs3::{
+    GETATTR3args, GETATTR3res, LOOKUP3args, LOOKUP3res, NFS_PROGRAM as Nfs, Nfs3Result, PROGRAM, READ3args, READ3res,
+    VERSION, WRITE3args, WRITE3res, diropargs3, fattr3, filename3, nfs_fh3, nfsstat3, stable_how,
+};
+use nfs3_types::rpc::{
+    RPC_VERSION_2, accept_stat_data, auth_unix, call_body, msg_body, opaque_auth, reply_body, rpc_msg,
+};
+use nfs3_types::xdr_codec::{Opaque, Pack, Unpack};
+
+/// The end of a record (RFC 5531, 11).
+const LAST_FRAGMENT: u32 = 1 << 31;
+
+/// The procedure MNT of the MOUNT protocol (RFC 1813, 5.2.1).
+const MNT: u32 = 1;
+
+/// A connection, on which calls are made as root.
+pub struct Client {
+    stream: TcpStream,
+    xid: u32,
+}
+
+/// What came back for a call: its number, and the results.
+pub struct Answer {
+    /// The number of the call.
+    pub xid: u32,
+    results: Vec<u8>,
+}
+
+impl Answer {
+    /// The results, of which nothing may be left over.
+    pub fn results<T: Unpack>(&self) -> T {
+        let mut rest = &self.results[..];
+        let (results, _) = T::unpack(&mut rest).expect("results of the procedure that was called");
+        assert!(rest.is_empty(), "{} bytes behind the results", rest.len());
+        results
+    }
+}
+
+impl Client {
+    /// Connects to a port of loopback.
+    pub fn connect(port: u16) -> io::Result<Client> {
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(120)))?;
+        stream.set_nodelay(true)?;
+        Ok(Client { stream, xid: 0 })
+    }
+
+    /// The root of an export.
+    pub fn mount(&mut self, path: &str) -> io::Result<nfs_fh3> {
+        self.send_to(mount::PROGRAM, mount::VERSION, MNT, &dirpath(Opaque::borrowed(path.as_bytes())))?;
+        match self.answer()?.results() {
+            mountres3::Ok(ok) => Ok(nfs_fh3 { data: ok.fhandle.0 }),
+            mountres3::Err(status) => Err(io::Error::other(status.to_string())),
+        }
+    }
+
+    /// Sends a call and does not wait for the answer. Gives its number.
+    pub fn send(&mut self, procedure: Nfs, arguments: &impl Pack) -> io::Result<u32> {
+        self.send_to(PROGRAM, VERSION, procedure as u32, arguments)
+    }
+
+    /// Takes the answer to any call.
+    pub fn answer(&mut self) -> io::Result<Answer> {
+        let mut mark = [0; 4];
+        self.stream.read_exact(&mut mark)?;
+        let mark = u32::from_be_bytes(mark);
+        assert_ne!(mark & LAST_FRAGMENT, 0, "answers have one fragment");
+        let mut record = vec![0; (mark & !LAST_FRAGMENT) as usize];
+        self.stream.read_exact(&mut record)?;
+        let mut rest = &record[..];
+        let (message, _) = rpc_msg::unpack(&mut rest).expect("a message of RPC");
+        match message.body {
+            msg_body::REPLY(reply_body::MSG_ACCEPTED(reply))
+                if matches!(reply.reply_data, accept_stat_data::SUCCESS) =>
+            {
+                Ok(Answer { xid: message.xid, results: rest.to_vec() })
+            }
+            body => Err(io::Error::other(format!("not accepted: {body:?}"))),
+        }
+    }
+
+    /// Calls and waits for the answer. Nothing else may be under way.
+    pub fn call<T: Unpack>(&mut self, procedure: Nfs, arguments: &impl Pack) -> io::Result<T> {
+        let xid = self.send(procedure, arguments)?;
+        let answer = self.answer()?;
+        assert_eq!(answer.xid, xid, "an answer to another call");
+        Ok(answer.results())
+    }
+
+    /// What a handle stands for now.
+    pub fn attributes(&mut self, handle: &nfs_fh3) -> io::Result<Result<fattr3, nfsstat3>> {
+        let arguments = GETATTR3args { object: handle.clone() };
+        let results: GETATTR3res = self.call(Nfs::NFSPROC3_GETATTR, &arguments)?;
+        Ok(match results {
+            Nfs3Result::Ok(ok) => Ok(ok.obj_attributes),
+            Nfs3Result::Err((status, _)) => Err(status),
+        })
+    }
+
+    /// The handle behind a name.
+    pub fn lookup(&mut self, directory: &nfs_fh3, name: &str) -> io::Result<Result<nfs_fh3, nfsstat3>> {
+        let arguments = LOOKUP3args { what: entry(directory, name) };
+        let results: LOOKUP3res = self.call(Nfs::NFSPROC3_LOOKUP, &arguments)?;
+        Ok(match results {
+            Nfs3Result::Ok(ok) => Ok(ok.object),
+            Nfs3Result::Err((status, _)) => Err(status),
+        })
+    }
+
+    /// Content of a file: as many bytes as were asked for, unless it ends before.
+    pub fn read(&mut self, file: &nfs_fh3, offset: u64, count: u32) -> io::Result<Vec<u8>> {
+        let arguments = READ3args { file: file.clone(), offset, count };
+        let results: READ3res<'static> = self.call(Nfs::NFSPROC3_READ, &arguments)?;
+        match results {
+            Nfs3Result::Ok(ok) => Ok(ok.data.to_vec()),
+            Nfs3Result::Err((status, _)) => Err(io::Error::other(status.to_string())),
+        }
+    }
+
+    /// Writes all of `bytes`.
+    pub fn write(&mut self, file: &nfs_fh3, offset: u64, bytes: &[u8], stable: stable_how) -> io::Result<()> {
+        let (file, count) = (file.clone(), bytes.len() as u32);
+        let arguments = WRITE3args { file, offset, count, stable, data: Opaque::borrowed(bytes) };
+        match self.call::<WRITE3res>(Nfs::NFSPROC3_WRITE, &arguments)? {
+            Nfs3Result::Ok(ok) => {
+                assert_eq!(ok.count, count, "a short write");
+                Ok(())
+            }
+            Nfs3Result::Err((status, _)) => Err(io::Error::other(status.to_string())),
+        }
+    }
+
+    fn send_to(&mut self, prog: u32, vers: u32, proc: u32, arguments: &impl Pack) -> io::Result<u32> {
+        self.xid += 1;
+        let cred = opaque_auth::auth_unix(&auth_unix::default());
+        let call = call_body { rpcvers: RPC_VERSION_2, prog, vers, proc, cred, verf: opaque_auth::default() };
+        let message = rpc_msg { xid: self.xid, body: msg_body::CALL(call) };
+        let mut record = vec![0; 4];
+        message.pack(&mut record).expect("into memory");
+        arguments.pack(&mut record).expect("into memory");
+        let mark = (record.len() - 4) as u32 | LAST_FRAGMENT;
+        record[..4].copy_from_slice(&mark.to_be_bytes());
+        self.stream.write_all(&record)?;
+        Ok(self.xid)
+    }
+}
+
+/// A name in a directory, as arguments have it.
+pub fn entry<'a>(directory: &nfs_fh3, name: &'a str) -> diropargs3<'a> {
+    diropargs3 { dir: directory.clone(), name: filename3(Opaque::borrowed(name.as_bytes())) }
+}
