@@ -111,7 +111,7 @@ fn rounds_of_queued_writers(writers: u64, data: Duration, flush: Duration, times
     let queue = |there: &mut Vec<Instant>, gather: &mut Gather, from: Instant, count: u64| {
         let mut at = there.iter().copied().max().unwrap_or(from).max(from);
         for _ in 0..count {
-            at = at + data;
+            at += data;
             there.push(at);
             gather.on_announced();
         }
@@ -134,9 +134,9 @@ fn rounds_of_queued_writers(writers: u64, data: Duration, flush: Duration, times
         match (gather.start(now), next) {
             (Start::Now, _) => {
                 let group = u64::from(gather.on_start(now));
-                now = now + flush;
+                now += flush;
                 // The disk writes nothing during a flush.
-                there.iter_mut().for_each(|at| *at = *at + flush);
+                there.iter_mut().for_each(|at| *at += flush);
                 gather.on_end(now);
                 (rounds, flushed) = (rounds + 1, flushed + group);
                 queue(&mut there, &mut gather, now, group);
