@@ -25,6 +25,9 @@ pub struct OpenTree {
     pub rotational: bool,
     /// Largest transfer that the disk takes in one piece, in bytes.
     pub transfer_bytes_max: u32,
+    /// Does making many nodes durable cost no more than one? Otherwise those who have many do better to ask for some of
+    /// them in each of several calls.
+    pub syncs_as_a_whole: bool,
     /// What keeps it open.
     pub owner: Arc<dyn Any + Send + Sync>,
 }
@@ -426,6 +429,17 @@ pub struct TreeOp {
     pub call: TreeCall,
     /// Filled before the operation completes well.
     pub reply: Arc<Mutex<Option<TreeReply>>>,
+    /// What else is asked for.
+    pub after: Option<After>,
+}
+
+/// Attributes after a call that went well, asked for together with it: as of the directory in which a name was changed.
+#[derive(Clone)]
+pub struct After {
+    /// Whose.
+    pub nodes: Vec<Node>,
+    /// As many, in the same order; `None` for a node that has none any more. Filled before the reply.
+    pub attributes: Arc<Mutex<Vec<Option<Attributes>>>>,
 }
 
 impl fmt::Debug for TreeOp {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use machine::tree::{Caller, Tree, TreeCall, TreeOp, TreeReply};
+use machine::tree::{After, Attributes, Caller, Node, Tree, TreeCall, TreeOp, TreeReply};
 use machine::{Errno, Op};
 
 use crate::operation::Hold;
@@ -14,8 +14,34 @@ impl Processor {
     /// # Errors
     /// The host's error number.
     pub async fn tree(&self, tree: Tree, caller: Option<Caller>, call: TreeCall) -> Result<TreeReply, Errno> {
+        self.tree_op(tree, caller, call, None).await
+    }
+
+    /// The same, and the attributes that `nodes` have after it.
+    ///
+    /// # Errors
+    /// As [`Processor::tree`].
+    pub async fn tree_and_after(
+        &self,
+        tree: Tree,
+        caller: Option<Caller>,
+        call: TreeCall,
+        nodes: Vec<Node>,
+    ) -> Result<(TreeReply, Vec<Option<Attributes>>), Errno> {
+        let after = After { nodes, attributes: Arc::default() };
+        let reply = self.tree_op(tree, caller, call, Some(after.clone())).await?;
+        Ok((reply, std::mem::take(&mut *after.attributes.lock().unwrap_or_else(PoisonError::into_inner))))
+    }
+
+    async fn tree_op(
+        &self,
+        tree: Tree,
+        caller: Option<Caller>,
+        call: TreeCall,
+        after: Option<After>,
+    ) -> Result<TreeReply, Errno> {
         let reply = Arc::new(Mutex::new(None));
-        let op = Box::new(TreeOp { tree, caller, call, reply: Arc::clone(&reply) });
+        let op = Box::new(TreeOp { tree, caller, call, reply: Arc::clone(&reply), after });
         // SAFETY: nothing is transferred; the operation owns what it asks, and shares the place for the answer.
         let (result, _) = unsafe { self.perform(Hold::default(), Op::Tree(op)) }.await;
         result?;

@@ -8,6 +8,7 @@
 mod call;
 mod device;
 mod files;
+mod sync;
 mod vnode;
 
 use std::collections::BTreeSet;
@@ -103,37 +104,36 @@ impl FileTree {
             TreeCall::SetAttributes { node, attributes, guard } => {
                 self.set_attributes(cpu, caller, node, attributes, guard).await.map(TreeReply::Attributes)
             }
-            TreeCall::Link { node, .. } => {
-                let attributes = attributes_of(self.ask(cpu, caller, call).await?)?;
-                Ok(TreeReply::Attributes(self.present_one(cpu, node, attributes)))
-            }
-            call => {
-                let reply = self.ask(cpu, caller, call).await?;
-                if let TreeReply::Renamed(_, Some(lost)) = reply {
-                    self.check_links(cpu, lost).await;
-                }
-                Ok(self.present(cpu, reply))
-            }
+            call => Ok(self.call_and_after(cpu, caller, call, Vec::new()).await?.0),
         }
     }
 
-    /// Makes the names in these directories and the attributes of these nodes durable, together with others who want that.
+    /// The same for what is about a name, and the attributes that these directories have after it.
     ///
     /// # Errors
-    /// The host's: then nothing that this call or those with it wanted is sure to be durable.
-    pub async fn make_durable(&self, cpu: &Processor, nodes: &[Node]) -> Result<(), Errno> {
-        let (round, is_first) = self.syncs.join(cpu, |wanted| wanted.extend(nodes.iter().copied()));
-        if is_first && let Some(tree) = self.this.upgrade() {
-            let here = cpu.clone();
-            cpu.spawn(async move {
-                let sync = async |nodes: BTreeSet<Node>| {
-                    let nodes = nodes.into_iter().collect();
-                    tree.ask(&here, None, TreeCall::Sync { nodes }).await.map(drop)
-                };
-                tree.syncs.lead(&here, sync).await;
-            });
+    /// As [`FileTree::call`].
+    pub async fn call_and_after(
+        &self,
+        cpu: &Processor,
+        caller: Option<&Caller>,
+        call: TreeCall,
+        dirs: Vec<Node>,
+    ) -> Result<(TreeReply, Vec<Option<Attributes>>), Errno> {
+        if self.config.read_only && changes(&call) {
+            return Err(Errno::READ_ONLY);
         }
-        round.result().await
+        let linked = if let TreeCall::Link { node, .. } = call { Some(node) } else { None };
+        let (reply, after) = cpu.tree_and_after(self.open.tree, caller.cloned(), call, dirs).await?;
+        if let TreeReply::Renamed(_, Some(lost)) = reply {
+            self.check_links(cpu, lost).await;
+        }
+        let reply = match (reply, linked) {
+            (TreeReply::Attributes(attributes), Some(node)) => {
+                TreeReply::Attributes(self.present_one(cpu, node, attributes))
+            }
+            (reply, _) => self.present(cpu, reply),
+        };
+        Ok((reply, after))
     }
 
     /// Makes durable all that was written to its files, and closes them.

@@ -33,7 +33,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use super::file::TreeDisk;
 use super::syscall;
 use crate::Errno;
-use crate::tree::{Caller, Node, OpenTree, Tree, TreeCall, TreeOp, TreeReply};
+use crate::tree::{After, Caller, Node, OpenTree, Tree, TreeCall, TreeOp, TreeReply};
 use call::MountId;
 use identity::Identity;
 use listing::Listings;
@@ -171,6 +171,7 @@ pub fn open(path: &Path, read_only: bool, keep_in: Option<&Path>) -> Result<Open
         disk: tree.disk.number(),
         rotational: tree.disk.rotational(),
         transfer_bytes_max: tree.disk.transfer_bytes_max(),
+        syncs_as_a_whole: tree.commits_as_a_whole,
         owner: tree,
     })
 }
@@ -200,7 +201,12 @@ fn not_opened(path: &Path, error: &io::Error) -> OpenTreeError {
 /// Does what is asked, and waits for it.
 pub(super) fn perform(op: &TreeOp) -> Result<u64, Errno> {
     let tree = TREES.read().unwrap_or_else(PoisonError::into_inner).get(&op.tree.0).and_then(Weak::upgrade);
-    let reply = tree.ok_or(Errno(libc::EBADF))?.answer(op.caller.as_ref(), &op.call)?;
+    let tree = tree.ok_or(Errno(libc::EBADF))?;
+    let reply = tree.answer(op.caller.as_ref(), &op.call)?;
+    if let Some(After { nodes, attributes }) = &op.after {
+        let found = nodes.iter().map(|node| tree.find(node).ok().map(|found| found.attributes())).collect();
+        *attributes.lock().unwrap_or_else(PoisonError::into_inner) = found;
+    }
     *op.reply.lock().unwrap_or_else(PoisonError::into_inner) = Some(reply);
     Ok(0)
 }

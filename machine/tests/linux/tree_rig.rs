@@ -216,7 +216,7 @@ impl Served {
 
 fn start(rig: &mut Rig, open: &OpenTree, caller: Option<&Caller>, call: TreeCall) -> (Token, Reply) {
     let reply = Reply::default();
-    let op = TreeOp { tree: open.tree, caller: caller.cloned(), call, reply: Arc::clone(&reply) };
+    let op = TreeOp { tree: open.tree, caller: caller.cloned(), call, reply: Arc::clone(&reply), after: None };
     (rig.start(Op::Tree(Box::new(op))), reply)
 }
 

@@ -3,11 +3,11 @@
 use machine::tree::{Attributes, Creation, DeviceNumber, Kind, LINK_BYTES_MAX, Node, SetAttributes, TreeCall};
 use nfs3_types::nfs3::{
     CREATE3args, CREATE3resok, MKDIR3args, MKNOD3args, Nfs3Option, SYMLINK3args, createhow3, devicedata3, mknoddata3,
-    nfsstat3,
+    nfsstat3, post_op_attr,
 };
 
 use super::attributes::set;
-use super::object::{Object, new_name};
+use super::object::{Object, new_name, wcc};
 use super::{Answer, arguments, success};
 use crate::attributes::to_set;
 use crate::call::Call;
@@ -24,11 +24,11 @@ pub(super) async fn create(call: &Call) -> Answer {
     // A file that is there already may have content in the cache: it is cut as by SETATTR.
     let (size, attributes) = (attributes.size, SetAttributes { size: None, ..attributes });
     dir.check_writable()?;
-    let (node, mut made) = dir.ask_node(TreeCall::Create { dir: dir.node, name, how, attributes }).await?;
+    let (node, mut made, after) = dir.ask_node_in(TreeCall::Create { dir: dir.node, name, how, attributes }).await?;
     if size.is_some_and(|size| size != made.size) {
         made = set(&dir.sibling(node), SetAttributes { size, ..SetAttributes::default() }, None).await?;
     }
-    answer(&dir, node, &made).await
+    answer(&dir, node, &made, after).await
 }
 
 pub(super) async fn mkdir(call: &Call) -> Answer {
@@ -80,17 +80,17 @@ fn number(device: &devicedata3) -> DeviceNumber {
 /// Makes something in `dir`.
 async fn make(dir: &Object<'_>, call: TreeCall) -> Answer {
     dir.check_writable()?;
-    let (node, attributes) = dir.ask_node(call).await?;
-    answer(dir, node, &attributes).await
+    let (node, attributes, after) = dir.ask_node_in(call).await?;
+    answer(dir, node, &attributes, after).await
 }
 
 /// Answers when what was made is durable. The four procedures answer alike.
-async fn answer(dir: &Object<'_>, node: Node, attributes: &Attributes) -> Answer {
+async fn answer(dir: &Object<'_>, node: Node, attributes: &Attributes, dir_after: post_op_attr) -> Answer {
     dir.make_durable(&[dir.node, node]).await?;
     success(&CREATE3resok {
         obj: dir.some_handle_of(node),
         obj_attributes: Nfs3Option::Some(dir.fattr(attributes)),
-        dir_wcc: dir.wcc().await,
+        dir_wcc: wcc(dir_after),
     })
 }
 

@@ -7,7 +7,7 @@ use nfs3_types::nfs3::{
 };
 use nfs3_types::xdr_codec::Opaque;
 
-use super::object::{Object, name, new_name, old_name};
+use super::object::{Object, name, new_name, old_name, wcc};
 use super::{Answer, arguments, packed, success};
 use crate::call::Call;
 
@@ -15,16 +15,14 @@ pub(super) async fn lookup(call: &Call) -> Answer {
     let args: LOOKUP3args<'_> = arguments(&call.arguments)?;
     let dir = Object::find(call, &args.what.dir)?;
     let name = name(args.what.name)?;
-    let found = dir.ask_node(TreeCall::Lookup { dir: dir.node, name }).await;
-    // With a name that is not there, too: a client remembers that for as long as the directory is unchanged.
-    let dir_attributes = dir.post_op().await;
-    match found {
-        Ok((node, attributes)) => success(&LOOKUP3resok {
+    match dir.ask_node_in(TreeCall::Lookup { dir: dir.node, name }).await {
+        Ok((node, attributes, dir_attributes)) => success(&LOOKUP3resok {
             object: dir.handle_of(node),
             obj_attributes: Nfs3Option::Some(dir.fattr(&attributes)),
             dir_attributes,
         }),
-        Err(status) => packed(status, &LOOKUP3resfail { dir_attributes }),
+        // With a name that is not there, too: a client remembers that for as long as the directory is unchanged.
+        Err(status) => packed(status, &LOOKUP3resfail { dir_attributes: dir.post_op().await }),
     }
 }
 
@@ -44,13 +42,13 @@ pub(super) async fn remove(call: &Call) -> Answer {
     let dir = Object::find(call, &args.object.dir)?;
     let name = old_name(args.object.name)?;
     dir.check_writable()?;
-    let (node, attributes) = dir.ask_node(TreeCall::Remove { dir: dir.node, name }).await?;
+    let (node, attributes, after) = dir.ask_node_in(TreeCall::Remove { dir: dir.node, name }).await?;
     if attributes.links > 0 {
         dir.make_durable(&[dir.node, node]).await?;
     } else {
         dir.make_durable(&[dir.node]).await?;
     }
-    dir.answer_wcc().await
+    success(&wcc(after))
 }
 
 pub(super) async fn rmdir(call: &Call) -> Answer {
@@ -58,9 +56,9 @@ pub(super) async fn rmdir(call: &Call) -> Answer {
     let dir = Object::find(call, &args.object.dir)?;
     let name = old_name(args.object.name)?;
     dir.check_writable()?;
-    dir.ask(TreeCall::RemoveDirectory { dir: dir.node, name }).await?;
+    let (_, after) = dir.ask_in(TreeCall::RemoveDirectory { dir: dir.node, name }).await?;
     dir.make_durable(&[dir.node]).await?;
-    dir.answer_wcc().await
+    success(&wcc(after))
 }
 
 pub(super) async fn rename(call: &Call) -> Answer {
@@ -74,7 +72,7 @@ pub(super) async fn rename(call: &Call) -> Answer {
     }
     from.check_writable()?;
     let change = TreeCall::Rename { from_dir: from.node, from_name, to_dir: to.node, to_name };
-    let TreeReply::Renamed(moved, _) = from.ask(change).await? else {
+    let (TreeReply::Renamed(moved, _), after) = from.ask_and_after(change, vec![from.node, to.node]).await? else {
         return Err(nfsstat3::NFS3ERR_SERVERFAULT.into());
     };
     if from.node == to.node {
@@ -83,7 +81,9 @@ pub(super) async fn rename(call: &Call) -> Answer {
         // The new name first: a crash between the two must not leave it with neither.
         from.make_durable(&[to.node, from.node, moved]).await?;
     }
-    success(&RENAME3resok { fromdir_wcc: from.wcc().await, todir_wcc: to.wcc().await })
+    let mut after = after.into_iter().map(wcc);
+    let mut next = || after.next().unwrap_or_else(|| wcc(Nfs3Option::None));
+    success(&RENAME3resok { fromdir_wcc: next(), todir_wcc: next() })
 }
 
 pub(super) async fn link(call: &Call) -> Answer {
@@ -95,10 +95,10 @@ pub(super) async fn link(call: &Call) -> Answer {
         return Err(nfsstat3::NFS3ERR_XDEV.into());
     }
     dir.check_writable()?;
-    let TreeReply::Attributes(attributes) = dir.ask(TreeCall::Link { node: file.node, dir: dir.node, name }).await?
-    else {
+    let link = TreeCall::Link { node: file.node, dir: dir.node, name };
+    let (TreeReply::Attributes(attributes), after) = dir.ask_in(link).await? else {
         return Err(nfsstat3::NFS3ERR_SERVERFAULT.into());
     };
     dir.make_durable(&[dir.node, file.node]).await?;
-    success(&LINK3resok { file_attributes: Nfs3Option::Some(file.fattr(&attributes)), linkdir_wcc: dir.wcc().await })
+    success(&LINK3resok { file_attributes: Nfs3Option::Some(file.fattr(&attributes)), linkdir_wcc: wcc(after) })
 }

@@ -9,8 +9,8 @@ use nfs3_types::nfs3::{
 };
 use nfs3_types::xdr_codec::Opaque;
 
+use super::Refusal;
 use super::status::status;
-use super::{Answer, Refusal, success};
 use crate::attributes::fattr;
 use crate::call::{Call, ClientAddress};
 use crate::export::Export;
@@ -66,15 +66,36 @@ impl<'a> Object<'a> {
         self.export.tree().call(&self.call.cpu, Some(&self.caller), call).await
     }
 
+    /// Asks the host as the caller for something in this directory: also says the directory's attributes after it.
+    pub(super) async fn ask_in(&self, call: TreeCall) -> Result<(TreeReply, post_op_attr), Errno> {
+        let (reply, after) = self.ask_and_after(call, vec![self.node]).await?;
+        Ok((reply, after.into_iter().next().unwrap_or(Nfs3Option::None)))
+    }
+
+    /// Asks the host as the caller, and for the attributes that these directories have after it.
+    pub(super) async fn ask_and_after(
+        &self,
+        call: TreeCall,
+        dirs: Vec<Node>,
+    ) -> Result<(TreeReply, Vec<post_op_attr>), Errno> {
+        let (tree, cpu) = (self.export.tree(), &self.call.cpu);
+        let (reply, after) = tree.call_and_after(cpu, Some(&self.caller), call, dirs).await?;
+        let post_op = |attributes| match attributes {
+            Some(attributes) => Nfs3Option::Some(self.fattr(&attributes)),
+            None => Nfs3Option::None,
+        };
+        Ok((reply, after.into_iter().map(post_op).collect()))
+    }
+
     /// Asks the host as the server, who may do everything.
     pub(super) async fn ask_as_server(&self, call: TreeCall) -> Result<TreeReply, Errno> {
         self.export.tree().call(&self.call.cpu, None, call).await
     }
 
-    /// Asks the host as the caller for something that has a node as its answer.
-    pub(super) async fn ask_node(&self, call: TreeCall) -> Result<(Node, Attributes), nfsstat3> {
-        match self.ask(call).await {
-            Ok(TreeReply::Node(node, attributes)) => Ok((node, attributes)),
+    /// Asks the host as the caller for a node in this directory: also says the directory's attributes after it.
+    pub(super) async fn ask_node_in(&self, call: TreeCall) -> Result<(Node, Attributes, post_op_attr), nfsstat3> {
+        match self.ask_in(call).await {
+            Ok((TreeReply::Node(node, attributes), dir)) => Ok((node, attributes, dir)),
             Ok(_) => Err(nfsstat3::NFS3ERR_SERVERFAULT),
             Err(error) => Err(status(error)),
         }
@@ -95,11 +116,6 @@ impl<'a> Object<'a> {
             Ok(attributes) => Nfs3Option::Some(self.fattr(&attributes)),
             Err(_) => Nfs3Option::None,
         }
-    }
-
-    /// Its attributes after a change. Those before it are left out: nothing makes them and the change one step.
-    pub(super) async fn wcc(&self) -> wcc_data {
-        wcc_data { before: Nfs3Option::None, after: self.post_op().await }
     }
 
     /// Attributes of a node of the same export.
@@ -135,11 +151,11 @@ impl<'a> Object<'a> {
             done => done.map_err(status),
         }
     }
+}
 
-    /// Answers with the attributes after a change, as REMOVE, RMDIR and SETATTR do.
-    pub(super) async fn answer_wcc(&self) -> Answer {
-        success(&self.wcc().await)
-    }
+/// Attributes after a change. Those before it are left out: nothing makes them and the change one step.
+pub(super) fn wcc(after: post_op_attr) -> wcc_data {
+    wcc_data { before: Nfs3Option::None, after }
 }
 
 fn is_for_mounting(procedure: u32) -> bool {

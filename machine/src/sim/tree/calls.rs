@@ -6,7 +6,7 @@ use super::{SimTree, is_change};
 use crate::sim::faults::OpClass;
 use crate::sim::operation::OpRef;
 use crate::sim::world::{Happening, Inner};
-use crate::tree::{Caller, Node, OpenNode, Tree, TreeCall, TreeOp, TreeReply};
+use crate::tree::{After, Caller, Node, OpenNode, Tree, TreeCall, TreeOp, TreeReply};
 use crate::{Errno, Op};
 
 /// What a tree keeps of a call that is under way.
@@ -137,9 +137,14 @@ impl Inner {
         let Op::Tree(op) = &operation.op else {
             return;
         };
-        let TreeOp { tree, caller, call, reply } = TreeOp::clone(op);
+        let TreeOp { tree, caller, call, reply, after } = TreeOp::clone(op);
         let job = std::mem::take(&mut operation.tree_job);
         let result = self.answer(tree, caller.as_ref(), &call, &job).map(|answer| {
+            if let Some(After { nodes, attributes }) = after {
+                let tree = &self.trees[tree.0 as usize];
+                let found = nodes.iter().map(|node| tree.find(*node).ok().map(|number| tree.attributes(number)));
+                *attributes.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = found.collect();
+            }
             // Whoever panicked with the lock held did not fill it.
             *reply.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(answer);
             0

@@ -36,7 +36,7 @@ impl World {
         let (rotational, transfer_bytes_max) =
             self.tree(id, |tree| (tree.config.disk.rotational, tree.config.disk.transfer_bytes_max));
         let (tree, disk) = (Tree(u32::from(id.0)), files::DISKS + u64::from(id.0));
-        OpenTree { tree, disk, rotational, transfer_bytes_max, owner: Arc::new(()) }
+        OpenTree { tree, disk, rotational, transfer_bytes_max, syncs_as_a_whole: false, owner: Arc::new(()) }
     }
 
     /// Makes the next `count` operations of `class` that start in the tree fail with `errno`: calls, syncs, and those

@@ -51,7 +51,8 @@ impl TreeRig {
     /// Starts a call, for whoever is the caller at the moment.
     pub fn start(&mut self, call: TreeCall) -> (u64, Reply) {
         let reply = Reply::default();
-        let op = TreeOp { tree: self.open.tree, caller: self.caller.clone(), call, reply: Arc::clone(&reply) };
+        let op =
+            TreeOp { tree: self.open.tree, caller: self.caller.clone(), call, reply: Arc::clone(&reply), after: None };
         (self.side.ask(op), reply)
     }
 

@@ -1,0 +1,64 @@
+//! Names and attributes become durable, for those who meet (WS-5), together.
+
+use std::collections::BTreeSet;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+
+use machine::Errno;
+use machine::tree::{Node, TreeCall};
+
+use super::FileTree;
+use crate::processor::Processor;
+
+/// Calls side by side where each node costs a flush of its own: flushes at the same time share the disk's.
+const CALLS_MAX: usize = 8;
+
+impl FileTree {
+    /// Makes the names in these directories and the attributes of these nodes durable, together with others who want that.
+    ///
+    /// # Errors
+    /// The host's: then nothing that this call or those with it wanted is sure to be durable.
+    pub async fn make_durable(&self, cpu: &Processor, nodes: &[Node]) -> Result<(), Errno> {
+        if !self.kernel.switches().flush_gathering {
+            return self.sync(cpu, nodes.to_vec()).await;
+        }
+        let (round, is_first) = self.syncs.join(cpu, |wanted| wanted.extend(nodes.iter().copied()));
+        if is_first && let Some(tree) = self.this.upgrade() {
+            let here = cpu.clone();
+            cpu.spawn(async move {
+                let sync = async |nodes: BTreeSet<Node>| tree.sync_all(&here, nodes.into_iter().collect()).await;
+                tree.syncs.lead(&here, sync).await;
+            });
+        }
+        round.result().await
+    }
+
+    async fn sync_all(&self, cpu: &Processor, nodes: Vec<Node>) -> Result<(), Errno> {
+        if self.open.syncs_as_a_whole {
+            return self.sync(cpu, nodes).await;
+        }
+        let each = nodes.len().div_ceil(CALLS_MAX).max(1);
+        let calls = nodes.chunks(each).map(|nodes| Box::pin(self.sync(cpu, nodes.to_vec()))).collect();
+        all(calls).await.into_iter().collect()
+    }
+
+    async fn sync(&self, cpu: &Processor, nodes: Vec<Node>) -> Result<(), Errno> {
+        self.ask(cpu, None, TreeCall::Sync { nodes }).await.map(drop)
+    }
+}
+
+/// What all of them say.
+async fn all<T, F: Future<Output = T>>(mut futures: Vec<Pin<Box<F>>>) -> Vec<T> {
+    let mut results: Vec<Option<T>> = futures.iter().map(|_| None).collect();
+    poll_fn(|cx| {
+        for (future, result) in futures.iter_mut().zip(&mut results).filter(|(_, result)| result.is_none()) {
+            if let Poll::Ready(value) = future.as_mut().poll(cx) {
+                *result = Some(value);
+            }
+        }
+        if results.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    results.into_iter().flatten().collect()
+}
