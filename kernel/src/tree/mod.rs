@@ -22,6 +22,7 @@ use crate::Kernel;
 use crate::processor::Processor;
 use crate::queue::DiskQueue;
 use crate::rendezvous::Rendezvous;
+use crate::request::{Context, JobId};
 use files::Files;
 pub use vnode::Vnode;
 
@@ -106,8 +107,10 @@ impl FileTree {
             }
             call => {
                 let reply = self.ask(cpu, caller, call).await?;
-                if let TreeReply::Renamed(_, Some(lost)) = reply {
-                    self.check_links(cpu, lost).await;
+                if let TreeReply::Renamed(moved, lost) = reply {
+                    for node in [Some(moved), lost].into_iter().flatten() {
+                        self.check_links(cpu, node).await;
+                    }
                 }
                 Ok(self.present(cpu, reply))
             }
@@ -124,8 +127,14 @@ impl FileTree {
             let here = cpu.clone();
             cpu.spawn(async move {
                 let sync = async |nodes: BTreeSet<Node>| {
-                    let nodes = nodes.into_iter().collect();
-                    tree.ask(&here, None, TreeCall::Sync { nodes }).await.map(drop)
+                    let call = TreeCall::Sync { nodes: nodes.iter().copied().collect() };
+                    let result = tree.ask(&here, None, call).await.map(drop);
+                    if let Err(errno) = result
+                        && errno != Errno::STALE
+                    {
+                        tree.on_failed_sync(&nodes, errno);
+                    }
+                    result
                 };
                 tree.syncs.lead(&here, sync).await;
             });
@@ -177,6 +186,10 @@ impl FileTree {
         if guard.is_some_and(|guard| guard != file.attributes().changed) {
             return Err(Errno(libc::EAGAIN));
         }
+        if attributes.modified.is_some() && !file.is_clean() {
+            // What the cache writes to the host later would change the time once more.
+            file.commit(cpu, Context::synchronous(JobId::default())).await?;
+        }
         let call = TreeCall::SetAttributes { node, attributes, guard: None };
         let change = async { attributes_of(self.ask(cpu, caller, call).await?) };
         let after = match attributes.size {
@@ -216,14 +229,23 @@ impl FileTree {
         }
     }
 
-    /// A node lost a name: if it was the last, it goes.
+    /// A node lost a name or has another: what is known of it is old. If it has none, it goes.
     async fn check_links(&self, cpu: &Processor, node: Node) {
-        if self.files().get(node).is_none() {
-            return;
-        }
+        let Some(file) = self.files().get(node) else { return };
         match self.ask(cpu, None, TreeCall::Attributes { node }).await {
-            Ok(TreeReply::Attributes(attributes)) if attributes.links > 0 => {}
+            Ok(TreeReply::Attributes(attributes)) if attributes.links > 0 => drop(file.observe(cpu, attributes)),
             _ => self.forget(node),
+        }
+    }
+
+    /// A sync failed. A host may forget what of the nodes' content it covered, and say so once: to whoever asked, not to
+    /// those who wrote.
+    fn on_failed_sync(&self, nodes: &BTreeSet<Node>, errno: Errno) {
+        for node in nodes {
+            let file = self.files().get(*node);
+            if let Some(file) = file {
+                file.on_failed_sync(errno);
+            }
         }
     }
 

@@ -285,6 +285,12 @@ impl Vnode {
         }
     }
 
+    /// A sync of the node failed: what was written to the host before may be lost.
+    pub(super) fn on_failed_sync(&self, errno: Errno) {
+        self.volume.on_foreign_flush_failed(errno);
+        self.look_for_failures();
+    }
+
     /// Does it hold nothing that is newer than on the host?
     pub(super) fn is_clean(&self) -> bool {
         self.volume.is_clean()

@@ -228,6 +228,16 @@ impl Volume {
         state.failing = Some(errno);
     }
 
+    /// A flush of the device failed that the volume did not ask for: a sync of the file by its name, say. What was
+    /// written before it, flushed or not as far as the volume knows, may be lost.
+    pub fn on_foreign_flush_failed(&self, errno: Errno) {
+        let (covered, zeroed) = {
+            let mut state = self.state();
+            (state.flushing.clone(), std::mem::take(&mut state.zeroed))
+        };
+        self.on_failed_flush(&covered, zeroed, errno);
+    }
+
     pub(super) fn failures(&self) -> Failures {
         let state = self.state();
         Failures { writes: state.failures, flushes: state.flush_failures }

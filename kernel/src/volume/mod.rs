@@ -194,7 +194,7 @@ impl Volume {
     /// Is the device as new as the cache, and flushed?
     pub fn is_clean(&self) -> bool {
         let state = self.state();
-        state.dirty.is_empty() && state.under_way.is_empty() && state.unflushed.is_empty()
+        [&state.dirty, &state.unflushed, &state.flushing].iter().all(|set| set.is_empty()) && state.under_way.is_empty()
     }
 
     /// Counts the changes of the device.
