@@ -55,26 +55,26 @@ fn begin(stage: &Stage, life: &Life, random: &mut Random, terms: Terms) -> Lanes
 }
 
 /// The clients connect again, with the handles that they have, and look.
-fn verify(stage: &Stage, life: &Life, lanes: &Lanes) {
+fn verify(stage: &Stage, life: &Life, lanes: &Lanes, is_settled: bool) {
     for (no, slot) in lanes.iter().enumerate() {
         let mut lane = slot.take().expect("nobody uses it");
         lane.client = stage.client(life, no as u8);
         let lane = stage.run(life, async move |_| {
-            lane.verify().await;
+            lane.verify(is_settled).await;
             let root = lane.client.mount().await.expect("the root");
             let shared = lane.client.lookup(&root, "shared").await.expect("it is there");
             let content = lane.client.read_all(&shared.handle, 1 << 20).await.expect("it can be read");
-            lane.stripe.verify(&content);
+            lane.stripe.verify(&content, is_settled);
             lane
         });
         slot.replace(Some(lane));
     }
-    // What is there is what counts.
+    // Names and attributes that are there are what counts.
     stage.world.sync_tree(stage.tree);
 }
 
-/// Random requests up to a random moment, and the crash.
-fn live(stage: &Stage, life: Life, lanes: &Lanes, random: &mut Random) {
+/// Random requests up to a random moment, and the crash: true if the power went.
+fn live(stage: &Stage, life: Life, lanes: &Lanes, random: &mut Random) -> bool {
     let cpu = &stage.clients.processors[0];
     let mut tasks = Vec::new();
     for slot in lanes {
@@ -95,7 +95,9 @@ fn live(stage: &Stage, life: Life, lanes: &Lanes, random: &mut Random) {
         steps -= 1;
         steps == 0 || all_done()
     });
-    life.crash(stage, random.chance(700), all_done);
+    let power = random.chance(700);
+    life.crash(stage, power, all_done);
+    power
 }
 
 /// A whole run: several lives of the server, random requests in each, checks after each crash.
@@ -108,10 +110,10 @@ fn crash_test(seed: u64, faulty: bool) {
         if faulty {
             stage.world.set_tree_faults(stage.tree, faults(&mut random));
         }
-        live(&stage, life, &lanes, &mut random);
+        let power = live(&stage, life, &lanes, &mut random);
         stage.world.heal_tree(stage.tree);
         life = stage.begin();
-        verify(&stage, &life, &lanes);
+        verify(&stage, &life, &lanes, power || !faulty);
     }
     life.crash(&stage, false, || true);
     stage.clients.die();

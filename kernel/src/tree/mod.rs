@@ -126,16 +126,7 @@ impl FileTree {
         if is_first && let Some(tree) = self.this.upgrade() {
             let here = cpu.clone();
             cpu.spawn(async move {
-                let sync = async |nodes: BTreeSet<Node>| {
-                    let call = TreeCall::Sync { nodes: nodes.iter().copied().collect() };
-                    let result = tree.ask(&here, None, call).await.map(drop);
-                    if let Err(errno) = result
-                        && errno != Errno::STALE
-                    {
-                        tree.on_failed_sync(&nodes, errno);
-                    }
-                    result
-                };
+                let sync = async |nodes| tree.sync(&here, nodes).await;
                 tree.syncs.lead(&here, sync).await;
             });
         }
@@ -238,15 +229,19 @@ impl FileTree {
         }
     }
 
-    /// A sync failed. A host may forget what of the nodes' content it covered, and say so once: to whoever asked, not to
-    /// those who wrote.
-    fn on_failed_sync(&self, nodes: &BTreeSet<Node>, errno: Errno) {
-        for node in nodes {
-            let file = self.files().get(*node);
-            if let Some(file) = file {
-                file.on_failed_sync(errno);
-            }
+    /// Syncs nodes on the host, one such call at a time. When that fails, the host may forget what it covered of the
+    /// content of files, too: those who wrote that learn of it as from a flush that failed.
+    async fn sync(&self, cpu: &Processor, nodes: BTreeSet<Node>) -> Result<(), Errno> {
+        let files: Vec<_> = nodes.iter().filter_map(|node| self.files().get(*node)).collect();
+        let syncs: Vec<_> = files.iter().map(|file| file.begin_sync()).collect();
+        let call = TreeCall::Sync { nodes: nodes.into_iter().collect() };
+        let result = self.ask(cpu, None, call).await.map(drop);
+        if let Err(errno) = result
+            && errno != Errno::STALE
+        {
+            files.iter().zip(syncs).for_each(|(file, sync)| file.on_failed_sync(sync, errno));
         }
+        result
     }
 
     /// A file has lost its last name: nobody will ask for what was written to it.

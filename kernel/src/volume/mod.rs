@@ -10,6 +10,7 @@
 mod block_set;
 mod extents;
 mod flush;
+mod foreign;
 mod load;
 mod size;
 mod write;
@@ -33,6 +34,8 @@ use crate::rendezvous::Rendezvous;
 use crate::wait::WaitList;
 use block_set::BlockSet;
 pub use extents::Extent;
+pub use foreign::ForeignFlush;
+use foreign::ForeignFlushes;
 use size::Gate;
 use write_back::Early;
 
@@ -76,6 +79,7 @@ pub struct Volume {
     /// Ranges being zeroed or discarded; loading is refused while there are any that overlap.
     barriers: AtomicU32,
     flushes: Rendezvous<()>,
+    foreign: ForeignFlushes,
     early: Mutex<Early>,
     closing: AtomicBool,
     gate: Gate,
@@ -149,6 +153,7 @@ impl Volume {
             blocks_awaited: AtomicU64::new(0),
             barriers: AtomicU32::new(0),
             flushes: Rendezvous::default(),
+            foreign: ForeignFlushes::default(),
             early: Mutex::default(),
             closing: AtomicBool::new(false),
             gate: Gate::default(),

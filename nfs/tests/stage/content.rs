@@ -104,9 +104,13 @@ impl Content {
         self.sizes.push(self.size());
     }
 
-    /// The size begins to change.
+    /// The size begins to change: from now on what is cut off may be zero when the file grows again.
     pub fn begin_resize(&mut self, size: u64) {
         self.sizes.push(size);
+        let end = self.current.len().max(self.durable.len()) as u64;
+        if size < end {
+            self.since.push(Write { at: size, bytes: vec![0; (end - size) as usize], verifier: None });
+        }
     }
 
     /// The size has changed, durably.

@@ -27,7 +27,11 @@ impl Lane {
         }
         if let Some(allowed) = self.why_not(id, &from, &to, replaced) {
             let done = self.client.rename(places.0, places.1).await;
-            return if allowed.is_empty() { done.map(drop) } else { self.refused(done, allowed) };
+            return match done {
+                Err(failed) if self.is_fault(failed) => Ok(()),
+                done if allowed.is_empty() => done.map(drop),
+                done => self.refused(done, allowed),
+            };
         }
         if replaced.is_some_and(|replaced| self.names.entries(replaced).is_none()) {
             return Ok(());

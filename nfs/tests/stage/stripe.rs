@@ -85,7 +85,7 @@ impl Stripe {
     }
 
     /// Compares what is there after a crash with what must be.
-    pub fn verify(&mut self, found: &[u8]) {
+    pub fn verify(&mut self, found: &[u8], is_settled: bool) {
         for slot in 0..SLOTS {
             let at = self.at(slot) as usize;
             let mut bytes = found.get(at..).unwrap_or_default().to_vec();
@@ -94,9 +94,10 @@ impl Stripe {
             if let Err(wrong) = self.model.check_after_crash(slot, stamp) {
                 panic!("slot {slot} of client {}: {wrong}", self.first);
             }
-            // It is durable now, whatever it is.
-            self.model.begin(slot, 1, stamp);
-            self.model.acknowledge_durable(slot, 1);
+            if is_settled {
+                self.model.begin(slot, 1, stamp);
+                self.model.acknowledge_durable(slot, 1);
+            }
         }
         self.unstable.clear();
     }
