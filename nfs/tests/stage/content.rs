@@ -100,7 +100,7 @@ impl Content {
                 older.bytes[(from - older.at) as usize..(to - older.at) as usize].copy_from_slice(part);
             }
         }
-        self.sizes.retain(|size| *size >= end);
+        self.sizes.iter_mut().for_each(|size| *size = end.max(*size));
         self.sizes.push(self.size());
     }
 

@@ -187,6 +187,8 @@ impl Names {
             for (key, id) in side {
                 if let (Some(id), Some(handle)) = (id, found.get(key)) {
                     self.objects[*id].handle = Some(handle.clone());
+                    // A verifier that nobody was told of need not be there.
+                    self.objects[*id].verifier = None;
                 }
             }
             self.put(&side.clone());
