@@ -1,7 +1,7 @@
 //! The procedures, as a client calls them.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use nfs3_types::mount::{self, MOUNT_PROGRAM, dirpath, mountres3};
@@ -201,8 +201,8 @@ impl Client {
     }
 
     /// The names of a directory without the dots, in replies of `count` bytes.
-    pub async fn readdir(&self, dir: &nfs_fh3, count: u32) -> Result<BTreeSet<String>, Failed> {
-        let (mut names, mut cookie) = (BTreeSet::new(), 0);
+    pub async fn readdir(&self, dir: &nfs_fh3, count: u32) -> Result<Vec<String>, Failed> {
+        let (mut names, mut cookie) = (Vec::new(), 0);
         loop {
             let args = READDIR3args { dir: dir.clone(), cookie, cookieverf: cookieverf3([0; 8]), count };
             let answer: READDIR3resok<'static> =
@@ -211,7 +211,7 @@ impl Client {
                 cookie = entry.cookie;
                 let name = text(&entry.name);
                 if name != "." && name != ".." {
-                    assert!(names.insert(name), "{names:?} come twice");
+                    names.push(name);
                 }
             }
             if answer.reply.eof {
@@ -221,8 +221,8 @@ impl Client {
     }
 
     /// The entries of a directory without the dots, in replies of `maxcount` bytes.
-    pub async fn readdirplus(&self, dir: &nfs_fh3, maxcount: u32) -> Result<BTreeMap<String, Found>, Failed> {
-        let (mut all, mut cookie) = (BTreeMap::new(), 0);
+    pub async fn readdirplus(&self, dir: &nfs_fh3, maxcount: u32) -> Result<Vec<(String, Found)>, Failed> {
+        let (mut all, mut cookie) = (Vec::new(), 0);
         loop {
             let cookieverf = cookieverf3([0; 8]);
             let args = READDIRPLUS3args { dir: dir.clone(), cookie, cookieverf, dircount: maxcount, maxcount };
@@ -239,7 +239,7 @@ impl Client {
                 };
                 assert_eq!(attributes.fileid, entry.fileid);
                 if name != "." && name != ".." {
-                    assert!(all.insert(name, Found { handle, attributes }).is_none(), "an entry comes twice");
+                    all.push((name, Found { handle, attributes }));
                 }
             }
             if answer.reply.eof {

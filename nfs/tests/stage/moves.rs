@@ -1,6 +1,6 @@
 //! RENAME, and what names lead to.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nfs3_types::nfs3::nfsstat3;
 
@@ -105,23 +105,30 @@ impl Lane {
         let expected: BTreeSet<String> = expected.into_iter().map(str::to_owned).collect();
         if self.random.chance(500) {
             let found = self.client.readdir(&handle, count).await?;
-            assert_eq!(self.own(dir, found.into_iter()), expected, "client {}, directory {dir}", self.no);
+            let found = self.own(dir, found.into_iter().map(|name| (name, ())));
+            assert!(found.keys().eq(&expected), "client {}, directory {dir}: {found:?}, not {expected:?}", self.no);
             return Ok(());
         }
         let found = self.client.readdirplus(&handle, count).await?;
-        assert_eq!(self.own(dir, found.keys().cloned()), expected, "client {}, directory {dir}", self.no);
-        for (name, found) in &found {
-            if let Some(id) = self.names.get(&(dir, name.clone())) {
-                self.see_found(id, found);
+        let found = self.own(dir, found.into_iter());
+        assert!(found.keys().eq(&expected), "client {}, directory {dir}: not {expected:?}", self.no);
+        for (name, found) in found {
+            if let Some(id) = self.names.get(&(dir, name)) {
+                self.see_found(id, &found);
             }
         }
         Ok(())
     }
 
-    /// The entries that are this client's.
-    pub fn own(&self, dir: Id, names: impl Iterator<Item = String>) -> BTreeSet<String> {
+    /// The entries that are this client's, each of which comes once. Those that others make and remove meanwhile may come
+    /// several times.
+    pub fn own<T>(&self, dir: Id, entries: impl Iterator<Item = (String, T)>) -> BTreeMap<String, T> {
         let end = self.no.to_string();
-        names.filter(|name| dir != COMMON || name.ends_with(&end)).collect()
+        let mut own = BTreeMap::new();
+        for (name, entry) in entries.filter(|(name, _)| dir != COMMON || name.ends_with(&end)) {
+            assert!(own.insert(name, entry).is_none(), "client {}: an entry comes twice", self.no);
+        }
+        own
     }
 
     /// Directories that are there whatever happens.

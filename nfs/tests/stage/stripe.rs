@@ -88,17 +88,27 @@ impl Stripe {
     pub fn verify(&mut self, found: &[u8], is_settled: bool) {
         for slot in 0..SLOTS {
             let at = self.at(slot) as usize;
-            let mut bytes = found.get(at..).unwrap_or_default().to_vec();
+            let end = found.len().min(at + SLOT_BYTES as usize);
+            let mut bytes = found.get(at..end).unwrap_or_default().to_vec();
+            // Where the file ends within the slot it was being made longer: neither the new content was promised nor none.
+            if let Some(&word) = bytes.first_chunk::<8>().filter(|_| bytes.len() < SLOT_BYTES as usize) {
+                bytes = word.repeat(SLOT_BYTES as usize / 8);
+                self.check(slot, 0);
+            }
             bytes.resize(SLOT_BYTES as usize, 0);
             let stamp = stamp_of(&bytes).unwrap_or_else(|torn| panic!("slot {slot} of {}: {torn}", self.first));
-            if let Err(wrong) = self.model.check_after_crash(slot, stamp) {
-                panic!("slot {slot} of client {}: {wrong}", self.first);
-            }
+            self.check(slot, stamp);
             if is_settled {
                 self.model.begin(slot, 1, stamp);
                 self.model.acknowledge_durable(slot, 1);
             }
         }
         self.unstable.clear();
+    }
+
+    fn check(&mut self, slot: u64, stamp: Stamp) {
+        if let Err(wrong) = self.model.check_after_crash(slot, stamp) {
+            panic!("slot {slot} of client {}: {wrong}", self.first);
+        }
     }
 }

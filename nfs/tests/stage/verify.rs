@@ -42,8 +42,7 @@ impl Lane {
         let mut unvisited: Vec<Id> = Lane::roots().to_vec();
         while let Some(dir) = unvisited.pop() {
             let entries = self.client.readdirplus(&self.handle(dir), 4096).await.expect("a directory");
-            for name in self.own(dir, entries.keys().cloned()) {
-                let entry = &entries[&name];
+            for (name, entry) in self.own(dir, entries.into_iter()) {
                 let key = (dir, name);
                 if entry.attributes.type_ == ftype3::NF3DIR {
                     match self.names.objects.iter().position(|object| object.handle.as_ref() == Some(&entry.handle)) {
