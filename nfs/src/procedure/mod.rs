@@ -3,6 +3,7 @@
 mod attributes;
 mod content;
 mod create;
+mod decode;
 mod directory;
 mod file_system;
 mod names;
@@ -21,6 +22,7 @@ use crate::mount;
 use crate::replay::{Known, RequestKey};
 use machine::Errno;
 
+pub(crate) use decode::decode_arguments;
 pub(crate) use permission::Grants;
 pub(crate) use status::{mount_status, status};
 

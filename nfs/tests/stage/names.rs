@@ -45,15 +45,7 @@ pub struct Object {
 
 impl Object {
     pub fn new(body: Body, mode: u32) -> Self {
-        Object {
-            handle: None,
-            body,
-            modes: vec![mode],
-            modified: None,
-            verifier: None,
-            told: None,
-            is_doubtful: false,
-        }
+        Object { handle: None, body, modes: vec![mode], modified: None, verifier: None, told: None, is_doubtful: false }
     }
 
     pub fn handle(&self) -> &nfs_fh3 {

@@ -216,7 +216,13 @@ impl Lane {
             }
             1 => {
                 let expected = if there.is_some() { Err(&[EXIST][..]) } else { Ok(()) };
-                self.make(key, Object::new(Body::File(Content::default()), mode), expected, createhow3::GUARDED(with_mode(mode))).await
+                self.make(
+                    key,
+                    Object::new(Body::File(Content::default()), mode),
+                    expected,
+                    createhow3::GUARDED(with_mode(mode)),
+                )
+                .await
             }
             _ => self.create_exclusive(key, there).await,
         }
@@ -285,13 +291,7 @@ impl Lane {
     }
 
     /// Makes something with a name that is not there.
-    async fn make(
-        &mut self,
-        key: Key,
-        object: Object,
-        expected: Result<(), &[nfsstat3]>,
-        how: createhow3,
-    ) -> Done {
+    async fn make(&mut self, key: Key, object: Object, expected: Result<(), &[nfsstat3]>, how: createhow3) -> Done {
         let dir = self.handle(key.0);
         if let Err(allowed) = expected {
             let made = self.client.create(&dir, &key.1, how).await;

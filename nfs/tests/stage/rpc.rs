@@ -37,8 +37,9 @@ pub struct Book {
     once: RefCell<BTreeMap<u32, Option<Vec<u8>>>>,
     changed: WaitList,
     next: Cell<u32>,
-    /// Calls under way.
+    /// Calls under way, and whether somebody looks at the watch for them.
     waiting: Cell<usize>,
+    ticking: Cell<bool>,
     random: RefCell<Random>,
     /// Calls of a thousand that are sent again before there was time for an answer, and connections that are given up then.
     pub repeats: Cell<u64>,
@@ -57,6 +58,7 @@ impl Book {
             changed: WaitList::default(),
             next: Cell::new(start),
             waiting: Cell::new(0),
+            ticking: Cell::new(false),
             random: RefCell::new(Random(seed.wrapping_mul(31) ^ no ^ route.world.now().ns())),
             repeats: Cell::new(0),
             route,
@@ -74,7 +76,7 @@ impl Book {
             self.once.borrow_mut().insert(xid, None);
         }
         self.waiting.set(self.waiting.get() + 1);
-        if self.waiting.get() == 1 {
+        if !self.ticking.replace(true) {
             self.tick();
         }
         let answer = self.until_answered(xid, &message, once).await;
@@ -151,6 +153,7 @@ impl Book {
                 book.cpu.sleep(TICK).await;
                 book.changed.wake_all();
             }
+            book.ticking.set(false);
         });
     }
 
