@@ -108,7 +108,7 @@ fn misbehave(cpu: &Processor, connection: Connection, mut random: Random, no: us
         1 => {
             let arguments = [&handle[..], &[0; 8], &LEN.to_be_bytes(), &[0, 0, 0, 0]].concat();
             let length = LEN.to_be_bytes();
-            let mark = ((head(7).len() + arguments.len() + 4) as u32 + LEN | 1 << 31).to_be_bytes();
+            let mark = (((head(7).len() + arguments.len() + 4) as u32 + LEN) | (1 << 31)).to_be_bytes();
             [&mark[..], &head(7), &arguments, &length, &[1; 3000]].concat()
         }
         // Says nothing more after the first bytes.

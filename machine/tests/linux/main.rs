@@ -10,6 +10,7 @@ mod sockets;
 mod tree_content;
 mod tree_handles;
 mod tree_listing;
+mod tree_million;
 mod tree_names;
 mod tree_permissions;
 mod tree_rig;

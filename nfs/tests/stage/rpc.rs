@@ -92,7 +92,8 @@ impl Book {
             if impatient {
                 // Not that much time could have passed for a client; but for its network.
                 impatient = false;
-                self.cpu.sleep(Duration::from_micros(self.random.borrow_mut().below(3000))).await;
+                let pause_us = self.random.borrow_mut().below(3000);
+                self.cpu.sleep(Duration::from_micros(pause_us)).await;
                 if !once || self.chance(400) {
                     link.hang_up();
                 } else if !self.answers.borrow().contains_key(&xid) {

@@ -67,9 +67,13 @@ impl Stripe {
 
     async fn commit(&mut self, client: &Client) -> Result<(), Failed> {
         let (_, now) = client.commit(&self.file, 0, 0).await?;
-        for slot in self.unstable.extract_if(.., |_, verifier| *verifier == now).map(|(slot, _)| slot) {
-            self.model.acknowledge_durable(slot, 1);
-        }
+        let model = &mut self.model;
+        self.unstable.retain(|slot, verifier| {
+            if *verifier == now {
+                model.acknowledge_durable(*slot, 1);
+            }
+            *verifier != now
+        });
         Ok(())
     }
 
