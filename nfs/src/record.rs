@@ -8,6 +8,7 @@ use std::ops::ControlFlow;
 use nfs3_types::rpc::{accept_stat, fragment_header};
 
 use crate::call::{Program, TRANSFER_BYTES_MAX};
+use crate::procedure::decode_arguments;
 use crate::rpc::{CALL_BYTES_MIN, CallHead, Parsed, parse, refusal};
 use crate::shape::{self, WRITE, WriteShape};
 
@@ -274,6 +275,8 @@ impl Incoming {
 pub struct Decoded {
     /// Calls that would be done.
     pub calls: usize,
+    /// Of these, whose arguments are such of their procedures.
+    pub understood: usize,
     /// Calls that are refused on sight.
     pub refused: usize,
     /// Bytes of WRITEs' data.
@@ -288,7 +291,7 @@ pub fn decode(stream: &[u8], cuts: &[usize]) -> Decoded {
     let mut incoming = Incoming::new();
     let mut decoded = Decoded::default();
     let mut cuts = cuts.iter().copied().cycle();
-    let (mut at, mut arrived) = (0, 0);
+    let (mut at, mut arrived, mut is_write) = (0, 0, false);
     loop {
         let there = arrived - at;
         let mut used = 0;
@@ -306,15 +309,24 @@ pub fn decode(stream: &[u8], cuts: &[usize]) -> Decoded {
                 incoming.pass(used);
             }
             Next::Data(_) | Next::Skip(_) => {}
-            Next::Call(..) | Next::DataEnd => {
+            Next::Call(head, arguments) => {
                 decoded.calls += 1;
+                decoded.understood += usize::from(decode_arguments(head.program, head.procedure, &arguments));
+                continue;
+            }
+            Next::Write { head, arguments, .. } => {
+                is_write = decode_arguments(head.program, head.procedure, &arguments);
+                continue;
+            }
+            Next::DataEnd => {
+                decoded.calls += 1;
+                decoded.understood += usize::from(is_write);
                 continue;
             }
             Next::Refuse(_) => {
                 decoded.refused += 1;
                 continue;
             }
-            Next::Write { .. } => continue,
             Next::Broken => return Decoded { broken: true, ..decoded },
         }
         at += used;

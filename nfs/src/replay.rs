@@ -5,12 +5,13 @@
 //! everything that must not be done twice is kept for a while. (C. Juszczak, "Improving the performance and correctness
 //! of an NFS server", USENIX Winter 1989.)
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use kernel::wait::WaitList;
 use policy::unit::Instant;
 
 use crate::call::Credentials;
@@ -77,6 +78,9 @@ pub(crate) enum Known<'a> {
 pub(crate) struct Replay {
     limits: ReplayLimits,
     state: Mutex<State>,
+    /// Requests whose copies wait for each other.
+    alone: Mutex<HashSet<RequestKey>>,
+    ended: WaitList,
 }
 
 #[derive(Default)]
@@ -96,7 +100,7 @@ enum Request {
 
 impl Replay {
     pub(crate) fn new(limits: ReplayLimits) -> Self {
-        Replay { limits, state: Mutex::default() }
+        Replay { limits, state: Mutex::default(), alone: Mutex::default(), ended: WaitList::default() }
     }
 
     /// A request came in.
@@ -111,6 +115,17 @@ impl Replay {
                 Known::New(InProgress { replay: self, key, finished: false })
             }
         }
+    }
+
+    /// Waits until no copy of a request is under way that came before it: then [`begin`](Self::begin) finds none in
+    /// progress, and the client gets its answer on whatever connection it asked last.
+    pub(crate) async fn alone(&self, key: RequestKey) -> Alone<'_> {
+        self.ended.until(|| self.under_way().insert(key).then_some(())).await;
+        Alone { replay: self, key }
+    }
+
+    fn under_way(&self) -> MutexGuard<'_, HashSet<RequestKey>> {
+        self.alone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn finish(&self, key: RequestKey, reply: &[u8], now: Instant) {
@@ -144,6 +159,19 @@ impl State {
             self.bytes -= reply.len();
         }
         true
+    }
+}
+
+/// A request under way no copy of which is, while this lasts.
+pub(crate) struct Alone<'a> {
+    replay: &'a Replay,
+    key: RequestKey,
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.replay.under_way().remove(&self.key);
+        self.replay.ended.wake_all();
     }
 }
 

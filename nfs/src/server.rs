@@ -44,6 +44,8 @@ pub struct Server {
     service: Arc<Service>,
     exports: Mutex<Arc<[Arc<Export>]>>,
     replay: Replay,
+    /// Of WRITEs alone: they are many, and would leave no room for the others.
+    writes: Replay,
     mounts: MountList,
 }
 
@@ -60,6 +62,7 @@ impl Server {
             key: HandleKey::new(key),
             service: Arc::new(Service::new(bounds)),
             replay: Replay::new(limits.replay),
+            writes: Replay::new(limits.replay),
             limits,
             exports: Mutex::new(exports.into()),
             mounts: MountList::default(),
@@ -96,6 +99,10 @@ impl Server {
 
     pub(crate) fn replay(&self) -> &Replay {
         &self.replay
+    }
+
+    pub(crate) fn writes(&self) -> &Replay {
+        &self.writes
     }
 
     pub(crate) fn mounts(&self) -> &MountList {

@@ -23,6 +23,7 @@ use crate::Kernel;
 use crate::processor::Processor;
 use crate::queue::DiskQueue;
 use crate::rendezvous::Rendezvous;
+use crate::request::{Context, JobId};
 use crate::volume::ForcedUnitAccess;
 use files::Files;
 pub use vnode::Vnode;
@@ -124,8 +125,10 @@ impl FileTree {
         }
         let linked = if let TreeCall::Link { node, .. } = call { Some(node) } else { None };
         let (reply, after) = cpu.tree_and_after(self.open.tree, caller.cloned(), call, dirs).await?;
-        if let TreeReply::Renamed(_, Some(lost)) = reply {
-            self.check_links(cpu, lost).await;
+        if let TreeReply::Renamed(moved, lost) = reply {
+            for node in [Some(moved), lost].into_iter().flatten() {
+                self.check_links(cpu, node).await;
+            }
         }
         let reply = match (reply, linked) {
             (TreeReply::Attributes(attributes), Some(node)) => {
@@ -180,6 +183,10 @@ impl FileTree {
         if guard.is_some_and(|guard| guard != file.attributes().changed) {
             return Err(Errno(libc::EAGAIN));
         }
+        if attributes.modified.is_some() && !file.is_clean() {
+            // What the cache writes to the host later would change the time once more.
+            file.commit(cpu, Context::synchronous(JobId::default())).await?;
+        }
         let call = TreeCall::SetAttributes { node, attributes, guard: None };
         let change = async { attributes_of(self.ask(cpu, caller, call).await?) };
         let after = match attributes.size {
@@ -219,13 +226,11 @@ impl FileTree {
         }
     }
 
-    /// A node lost a name: if it was the last, it goes.
+    /// A node lost a name or has another: what is known of it is old. If it has none, it goes.
     async fn check_links(&self, cpu: &Processor, node: Node) {
-        if self.files().get(node).is_none() {
-            return;
-        }
+        let Some(file) = self.files().get(node) else { return };
         match self.ask(cpu, None, TreeCall::Attributes { node }).await {
-            Ok(TreeReply::Attributes(attributes)) if attributes.links > 0 => {}
+            Ok(TreeReply::Attributes(attributes)) if attributes.links > 0 => drop(file.observe(cpu, attributes)),
             _ => self.forget(node),
         }
     }

@@ -21,6 +21,7 @@ impl FileTree {
     /// The host's: then nothing that this call or those with it wanted is sure to be durable.
     pub async fn make_durable(&self, cpu: &Processor, nodes: &[Node]) -> Result<(), Errno> {
         if !self.kernel.switches().flush_gathering {
+            let _turn = self.syncs.turn().await;
             return self.sync(cpu, nodes.to_vec()).await;
         }
         let (round, is_first) = self.syncs.join(cpu, |wanted| wanted.extend(nodes.iter().copied()));
@@ -43,8 +44,18 @@ impl FileTree {
         all(calls).await.into_iter().collect()
     }
 
+    /// Syncs nodes on the host, each by one call at a time. When that fails, the host may forget what it covered of the
+    /// content of files, too: those who wrote that learn of it as from a flush that failed.
     async fn sync(&self, cpu: &Processor, nodes: Vec<Node>) -> Result<(), Errno> {
-        self.ask(cpu, None, TreeCall::Sync { nodes }).await.map(drop)
+        let files: Vec<_> = nodes.iter().filter_map(|node| self.files().get(*node)).collect();
+        let syncs: Vec<_> = files.iter().map(|file| file.begin_sync()).collect();
+        let result = self.ask(cpu, None, TreeCall::Sync { nodes }).await.map(drop);
+        if let Err(errno) = result
+            && errno != Errno::STALE
+        {
+            files.iter().zip(syncs).for_each(|(file, sync)| file.on_failed_sync(sync, errno));
+        }
+        result
     }
 }
 

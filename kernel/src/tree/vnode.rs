@@ -15,7 +15,7 @@ use crate::kernel::KernelError;
 use crate::processor::Processor;
 use crate::queue::Queued;
 use crate::request::{Context, JobId};
-use crate::volume::{Volume, VolumeConfig};
+use crate::volume::{ForeignFlush, Volume, VolumeConfig};
 
 /// A regular file that is open.
 pub struct Vnode {
@@ -283,6 +283,17 @@ impl Vnode {
         {
             tree.change_verifier();
         }
+    }
+
+    /// The node is synced beside the volume's own flushes, while this lasts.
+    pub(super) fn begin_sync(&self) -> ForeignFlush<'_> {
+        self.volume.begin_foreign_flush()
+    }
+
+    /// The sync failed: what was written to the host before may be lost.
+    pub(super) fn on_failed_sync(&self, sync: ForeignFlush<'_>, errno: Errno) {
+        sync.failed(errno);
+        self.look_for_failures();
     }
 
     /// Does it hold nothing that is newer than on the host?

@@ -178,7 +178,12 @@ impl Volume {
         };
         // Write-back may lead the round, but others join it: somebody waits.
         let context = Context { class: Class::Synchronous, ..context };
-        let result = self.device.perform(cpu, Request { action: Action::Flush, context }).await;
+        let failures = self.failures().flushes;
+        let mut result = self.device.perform(cpu, Request { action: Action::Flush, context }).await;
+        self.foreign.until_ended().await;
+        if self.failures().flushes != failures {
+            result = Err(self.state().last_failure.unwrap_or(Errno::IO));
+        }
         match result {
             Ok(()) => {
                 self.on_flushed(&covered);
@@ -210,7 +215,7 @@ impl Volume {
     /// not in the cache and cannot be done again.
     ///
     /// That goes for what was written while the flush was under way, too: the device may have lost it with the rest.
-    fn on_failed_flush(&self, covered: &BlockSet, zeroed: bool, errno: Errno) {
+    pub(super) fn on_failed_flush(&self, covered: &BlockSet, zeroed: bool, errno: Errno) {
         let meanwhile = {
             let mut state = self.state();
             state.suspect = state.sequence;

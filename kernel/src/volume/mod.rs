@@ -10,6 +10,7 @@
 mod block_set;
 mod extents;
 mod flush;
+mod foreign;
 mod load;
 mod size;
 mod write;
@@ -33,6 +34,8 @@ use crate::rendezvous::Rendezvous;
 use crate::wait::WaitList;
 use block_set::BlockSet;
 pub use extents::Extent;
+pub use foreign::ForeignFlush;
+use foreign::ForeignFlushes;
 use size::{Gate, Growth};
 use write_back::Early;
 
@@ -89,6 +92,7 @@ pub struct Volume {
     barriers: AtomicU32,
     flushes: Rendezvous<()>,
     growths: Rendezvous<Growth>,
+    foreign: ForeignFlushes,
     early: Mutex<Early>,
     closing: AtomicBool,
     gate: Gate,
@@ -163,6 +167,7 @@ impl Volume {
             barriers: AtomicU32::new(0),
             flushes: Rendezvous::default(),
             growths: Rendezvous::default(),
+            foreign: ForeignFlushes::default(),
             early: Mutex::default(),
             closing: AtomicBool::new(false),
             gate: Gate::default(),
@@ -208,7 +213,7 @@ impl Volume {
     /// Is the device as new as the cache, and flushed?
     pub fn is_clean(&self) -> bool {
         let state = self.state();
-        state.dirty.is_empty() && state.under_way.is_empty() && state.unflushed.is_empty()
+        [&state.dirty, &state.unflushed, &state.flushing].iter().all(|set| set.is_empty()) && state.under_way.is_empty()
     }
 
     /// Counts the changes of the device.

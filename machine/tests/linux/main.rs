@@ -11,6 +11,7 @@ mod tree_content;
 mod tree_file_systems;
 mod tree_handles;
 mod tree_listing;
+mod tree_million;
 mod tree_names;
 mod tree_permissions;
 mod tree_rig;

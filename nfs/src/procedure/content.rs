@@ -93,6 +93,11 @@ impl WriteArguments {
     }
 }
 
+/// Are these the arguments of a WRITE before its data?
+pub(super) fn is_write(bytes: &[u8]) -> bool {
+    WriteArguments::unpack(bytes).is_ok()
+}
+
 pub(super) async fn write(call: &Call, payload: Option<Payload>) -> Answer {
     let args = WriteArguments::unpack(&call.arguments)?;
     let Payload { frames, len } = payload.ok_or(Refusal::Garbage)?;

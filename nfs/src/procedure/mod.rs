@@ -3,6 +3,7 @@
 mod attributes;
 mod content;
 mod create;
+mod decode;
 mod directory;
 mod file_system;
 mod names;
@@ -21,6 +22,7 @@ use crate::mount;
 use crate::replay::{Known, RequestKey};
 use machine::Errno;
 
+pub(crate) use decode::decode_arguments;
 pub(crate) use permission::Grants;
 pub(crate) use status::{mount_status, status};
 
@@ -56,6 +58,7 @@ pub(crate) async fn perform(call: Call) -> Results {
         Program::Mount => mount::perform(&call).await,
         Program::Nfs => match NFS_PROGRAM::try_from(call.procedure) {
             Ok(procedure) if must_not_repeat(procedure) => perform_once(call, procedure).await,
+            Ok(NFS_PROGRAM::NFSPROC3_WRITE) => write_once(call).await,
             Ok(procedure) => dispatch(call, procedure).await,
             Err(_) => Results::ProcedureUnavailable,
         },
@@ -93,12 +96,7 @@ fn must_not_repeat(procedure: NFS_PROGRAM) -> bool {
 /// Does a call that may be the repetition of one that was done, or is being done.
 async fn perform_once(call: Call, procedure: NFS_PROGRAM) -> Results {
     let (server, cpu) = (call.server.clone(), call.cpu.clone());
-    let client = match call.client {
-        ClientAddress::Ip(address) => Some(address.ip().to_canonical()),
-        ClientAddress::Unix => None,
-    };
-    let key = RequestKey::new(client, &call.credentials, call.xid, call.procedure, &call.arguments);
-    let request = match server.replay().begin(key, cpu.now()) {
+    let request = match server.replay().begin(key_of(&call), cpu.now()) {
         Known::New(request) => request,
         Known::InProgress => return Results::Silence,
         Known::Done(reply) => return Results::Bytes(reply.to_vec()),
@@ -108,6 +106,31 @@ async fn perform_once(call: Call, procedure: NFS_PROGRAM) -> Results {
         request.finish(reply, cpu.now());
     }
     results
+}
+
+/// Does a WRITE that may be the repetition of another. A copy that comes late, out of a connection that the client has
+/// given up, must not put old data over what the client has written there since.
+async fn write_once(call: Call) -> Results {
+    let (server, cpu, key) = (call.server.clone(), call.cpu.clone(), key_of(&call));
+    let _alone = server.writes().alone(key).await;
+    let request = match server.writes().begin(key, cpu.now()) {
+        Known::New(request) => request,
+        Known::InProgress => return Results::Silence,
+        Known::Done(reply) => return Results::Bytes(reply.to_vec()),
+    };
+    let results = dispatch(call, NFS_PROGRAM::NFSPROC3_WRITE).await;
+    if let Results::Bytes(reply) = &results {
+        request.finish(reply, cpu.now());
+    }
+    results
+}
+
+fn key_of(call: &Call) -> RequestKey {
+    let client = match call.client {
+        ClientAddress::Ip(address) => Some(address.ip().to_canonical()),
+        ClientAddress::Unix => None,
+    };
+    RequestKey::new(client, &call.credentials, call.xid, call.procedure, &call.arguments)
 }
 
 async fn dispatch(mut call: Call, procedure: NFS_PROGRAM) -> Results {

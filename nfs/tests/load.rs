@@ -1,0 +1,57 @@
+//! What clients are told while nothing goes wrong: each answer is that of a model, however many ask at the same time.
+
+mod stage;
+
+use std::rc::Rc;
+
+use nfs3_types::nfs3::createhow3;
+
+use stage::client::with_mode;
+use stage::kernel_harness::{Random, for_seeds, spawn};
+use stage::lane::{Lane, Terms};
+use stage::stripe::Stripe;
+use stage::{Setup, Stage};
+
+const LANES: usize = 6;
+const STEPS: u64 = 150;
+
+/// Several clients side by side, each with names, files and attributes that nobody else changes, in directories and blocks
+/// that others change all the time. Times stay as they were told, though the cache writes later.
+#[test]
+fn every_answer_is_that_of_the_model_and_attributes_change_with_content_only() {
+    let name = "every_answer_is_that_of_the_model_and_attributes_change_with_content_only";
+    for_seeds(name, 60, |seed| {
+        let mut random = Random(seed);
+        let stage = Stage::new(Setup { files_max: 1000, ..Setup::drawn(seed) });
+        let life = stage.begin();
+        let clients: Vec<_> = (0..LANES).map(|no| stage.client(&life, no as u8)).collect();
+        let randoms: Vec<_> = (0..LANES).map(|_| Random(random.next())).collect();
+        let terms = Terms { faulty: false, times_are_kept: true };
+        let done = stage.run(&life, async move |cpu| {
+            let root = clients[0].mount().await.expect("the root");
+            let common = clients[0].mkdir(&root, "common", 0o755).await.expect("a directory").obj.unwrap();
+            let how = createhow3::GUARDED(with_mode(0o644));
+            let shared = clients[0].create(&root, "shared", how).await.expect("a file").obj.unwrap();
+            let mut tasks = Vec::new();
+            for (no, (client, random)) in clients.into_iter().zip(randoms).enumerate() {
+                let stripe = Stripe::new(shared.clone(), no as u64, LANES as u64);
+                let mut lane = Lane::begin(no, Rc::clone(&client), random, terms, (&root, &common), stripe).await;
+                client.book.repeats.set(30);
+                tasks.push(spawn(&cpu, async move |_| {
+                    lane.run(STEPS).await;
+                    lane.verify(true).await;
+                    client.book.hang_up();
+                    lane.answered
+                }));
+            }
+            tasks
+        });
+        let ended = stage::kernel_harness::drive(&stage.world, &[&life.host, &stage.clients], || {
+            done.iter().all(|task| task.borrow().is_some())
+        });
+        assert!(ended, "clients wait for ever: {}", stage.world.describe());
+        assert!(done.iter().all(|task| *task.borrow() == Some(STEPS)), "every request is answered");
+        life.crash(&stage, false, || true);
+        stage.clients.die();
+    });
+}
