@@ -74,7 +74,7 @@ impl<W: Default> Rendezvous<W> {
     /// Is whoever asks, and has announced it, the only one who will want a flush, as far as is known?
     pub(crate) fn is_alone(&self) -> bool {
         let state = lock(&self.state);
-        !state.running && state.policy.present() == Present { forming: 0, coming: 1 }
+        !state.running && state.policy.is_alone()
     }
 
     /// Is a flush under way, or about to be?

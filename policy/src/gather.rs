@@ -111,6 +111,11 @@ impl Gather {
         Present { forming: self.forming, coming: self.coming }
     }
 
+    /// Is whoever has announced itself the only one, with nobody expected?
+    pub fn is_alone(&self) -> bool {
+        self.forming == 0 && self.coming == 1 && self.expected <= 1
+    }
+
     /// When to start the flush for those who came, while none is under way.
     pub fn start(&mut self, now: Instant) -> Start {
         let (Some(ended), Some(arrived)) = (self.ended, self.arrived) else { return Start::Now };

@@ -152,8 +152,8 @@ impl Uring {
     /// Submits, and looks out for completions for as long as the policy says. Did something come?
     fn look_out(&mut self, since: Instant, time: Option<Duration>) -> bool {
         let span = self.look_out.span().min(time.unwrap_or(Duration::MAX));
-        // The kernel's workers are woken on this core, and would wait for us.
-        if span.is_zero() || self.slots.with_workers() > 0 {
+        // Workers, the kernel's and ours, are woken on this core, and would wait for us.
+        if span.is_zero() || self.slots.with_workers() > 0 || self.offloaded > 0 {
             return false;
         }
         self.submit_if_needed();

@@ -4,6 +4,7 @@ use std::os::fd::RawFd;
 
 use io_uring::{opcode, squeue, types};
 use libc::iovec;
+use policy::unit::Stability;
 
 use super::super::syscall;
 use super::super::task::{Call, Task};
@@ -55,7 +56,12 @@ impl Slots {
             self.end(no);
             return Err(errno);
         }
-        slot.with_worker = matches!(slot.task.call, Call::Flush { .. } | Call::Empty { .. });
+        slot.with_worker = match slot.task.call {
+            Call::Flush { .. } | Call::Empty { .. } => true,
+            // The file system ends it in a worker, where it waits for the disk's flush.
+            Call::Write { stability, .. } => stability == Stability::Stable,
+            _ => false,
+        };
         self.with_workers += usize::from(slot.with_worker);
         Ok(no)
     }
