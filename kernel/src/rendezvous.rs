@@ -66,8 +66,8 @@ impl<W: Default> Rendezvous<W> {
     }
 
     /// Says that the caller will want a flush when its data is on the disk: as soon as what is returned is dropped.
-    pub(crate) fn announce(&self) -> Announced<'_, W> {
-        lock(&self.state).policy.on_announced();
+    pub(crate) fn announce(&self, cpu: &Processor) -> Announced<'_, W> {
+        lock(&self.state).policy.on_announced(cpu.now());
         Announced(self)
     }
 

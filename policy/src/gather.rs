@@ -4,7 +4,8 @@
 //! flush releases come back at about the same time: a new flush that starts for the first of them leaves the others to
 //! the one after, and each waits for two. So when a flush ends, the next one waits a little for as many as are known,
 //! never longer than a quarter of what a flush takes, and only while they keep coming; for those whose data is on its way
-//! to the disk, half of it. A lone writer waits for nobody.
+//! to the disk, three quarters: as long as less than a flush is waited for those who would else wait for a whole one, all
+//! win. A lone writer waits for nobody.
 
 use std::time::Duration;
 
@@ -12,10 +13,12 @@ use crate::unit::Instant;
 
 /// Waits for those who were released last no longer than a flush takes, divided by this...
 const PATIENCE: u32 = 4;
-/// ...divided by this while data of some of them is on its way...
-const PATIENCE_COMING: u32 = 2;
 /// ...nor longer than this part of it after the last one came.
 const GAP: u32 = 8;
+/// While data of some of them is on its way: so many quarters of a flush...
+const QUARTERS_COMING: u32 = 3;
+/// ...and this part of it after the last one came.
+const GAP_COMING: u32 = 4;
 /// Trust in that they come back: at most so many times in vain, and then nobody is waited for...
 const TRUST_MAX: u32 = 3;
 /// ...in all but one of so many rounds.
@@ -44,10 +47,10 @@ pub struct Present {
 pub struct Gather {
     /// What a flush takes, smoothed.
     flush: Duration,
-    /// When the last one started and ended, and when somebody came last.
+    /// When the last one started and ended, and when somebody came or announced himself last.
     started: Instant,
     ended: Option<Instant>,
-    arrived: Option<Instant>,
+    heard: Option<Instant>,
     /// Who wait for the next flush, and for the one under way.
     forming: u32,
     running: u32,
@@ -74,7 +77,7 @@ impl Gather {
             flush: Duration::ZERO,
             started: Instant::ZERO,
             ended: None,
-            arrived: None,
+            heard: None,
             forming: 0,
             running: 0,
             coming: 0,
@@ -86,7 +89,8 @@ impl Gather {
     }
 
     /// Somebody's data is on its way to the disk; a flush will be wanted when it is there.
-    pub fn on_announced(&mut self) {
+    pub fn on_announced(&mut self, now: Instant) {
+        self.heard = Some(now);
         self.coming += 1;
     }
 
@@ -98,7 +102,7 @@ impl Gather {
     /// Somebody wants a flush.
     pub fn on_arrival(&mut self, now: Instant) {
         self.forming += 1;
-        self.arrived = Some(now);
+        self.heard = Some(now);
     }
 
     /// How many wait for the next flush.
@@ -118,11 +122,11 @@ impl Gather {
 
     /// When to start the flush for those who came, while none is under way.
     pub fn start(&mut self, now: Instant) -> Start {
-        let (Some(ended), Some(arrived)) = (self.ended, self.arrived) else { return Start::Now };
+        let (Some(ended), Some(heard)) = (self.ended, self.heard) else { return Start::Now };
         let may_wait = self.trust > 0 || self.rounds.is_multiple_of(TRY_AGAIN);
         let deadline = match self.coming {
-            0 => (ended + self.flush / PATIENCE).min(ended.max(arrived) + self.flush / GAP),
-            _ => ended + self.flush / PATIENCE_COMING,
+            0 => (ended + self.flush / PATIENCE).min(ended.max(heard) + self.flush / GAP),
+            _ => (ended + self.flush * QUARTERS_COMING / 4).min(ended.max(heard) + self.flush / GAP_COMING),
         };
         if self.forming >= self.expected || !may_wait || now >= deadline {
             return Start::Now;
@@ -134,7 +138,7 @@ impl Gather {
     /// The flush starts; how many it is for.
     pub fn on_start(&mut self, now: Instant) -> u32 {
         if std::mem::take(&mut self.waited) {
-            let came = self.forming >= self.expected;
+            let came = u64::from(self.forming) * 4 >= u64::from(self.expected) * 3;
             self.trust = if came { TRUST_MAX } else { self.trust.saturating_sub(1) };
         }
         self.rounds = self.rounds.wrapping_add(1);

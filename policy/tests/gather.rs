@@ -113,7 +113,7 @@ fn rounds_of_queued_writers(writers: u64, data: Duration, flush: Duration, times
         for _ in 0..count {
             at += data;
             there.push(at);
-            gather.on_announced();
+            gather.on_announced(from);
         }
     };
     queue(&mut there, &mut gather, now, writers);

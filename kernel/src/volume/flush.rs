@@ -41,7 +41,7 @@ impl Volume {
         context: Context,
     ) -> Result<(), Errno> {
         let failures = self.failures();
-        let announced = self.flushes.announce();
+        let announced = self.flushes.announce(cpu);
         if self.kernel.switches().flush_gathering && self.lies_beyond_device(&blocks) {
             self.write_growth(cpu, blocks, context).await?;
             drop(announced);
