@@ -62,12 +62,21 @@ pub struct Directories {
     retired: Vec<Retired>,
 }
 
+/// What came of a new configuration, in lines for people.
+#[derive(Default)]
+pub struct Report {
+    /// How it is done, where that is not as usual.
+    pub notices: Vec<String>,
+    /// What has changed.
+    pub changes: Vec<String>,
+}
+
 /// What a new configuration needs; nothing has changed yet.
 pub struct Plan {
     /// Each with the index of its root.
     wanted: Vec<(Directory, usize)>,
     roots: Vec<Planned>,
-    report: Vec<String>,
+    notices: Vec<String>,
 }
 
 impl Plan {
@@ -109,7 +118,7 @@ impl Directories {
     /// Everything that stands in the way.
     pub fn plan(&self, wanted: &[Directory], disks: &[Export], data: &Path) -> Result<Plan, Problems> {
         let mut problems = Problems::default();
-        let mut plan = Plan { wanted: Vec::new(), roots: Vec::new(), report: Vec::new() };
+        let mut plan = Plan { wanted: Vec::new(), roots: Vec::new(), notices: Vec::new() };
         let located = locate(wanted, disks, true, &mut problems);
         for (directory, path) in &located {
             let index = plan.roots.iter().position(|root| root.path() == path);
@@ -122,7 +131,7 @@ impl Directories {
                         plan.roots.len() - 1
                     }
                     None if directory.optional => {
-                        plan.report.extend(problems.0.pop().map(|why| format!("no directory is served: {why}")));
+                        plan.notices.extend(problems.0.pop().map(|why| format!("no directory is served: {why}")));
                         continue;
                     }
                     None => continue,
@@ -159,15 +168,16 @@ impl Directories {
         measured: &mut Measured,
         plan: Plan,
         files_max: usize,
-    ) -> anyhow::Result<Vec<String>> {
-        let (mut report, mut roots) = (plan.report, Vec::new());
+    ) -> anyhow::Result<Report> {
+        let mut report = Report { notices: plan.notices, changes: Vec::new() };
+        let mut roots = Vec::new();
         let files_of_each = files_max / plan.roots.len().max(1);
         for planned in plan.roots {
             roots.push(match planned {
                 Planned::Kept(root) => root,
                 Planned::Opened { path, open, name, read_only } => {
                     if !tree::finds_by_handle(&open) {
-                        report.push(format!("export {name:?}: {BY_PLACE}"));
+                        report.notices.push(format!("export {name:?}: {BY_PLACE}"));
                     }
                     let queue = queue_of_directory(processors.kernel(), &open);
                     let forced_unit_access = match read_only {
@@ -185,12 +195,12 @@ impl Directories {
         for new in &served {
             if !self.served.iter().any(|old| Arc::ptr_eq(&old.export, &new.export)) {
                 let Directory { name, path, mount, .. } = &new.directory;
-                report.push(format!("export {name:?} is served: directory {} as {mount}", path.display()));
+                report.changes.push(format!("export {name:?} is served: directory {} as {mount}", path.display()));
             }
         }
         for old in &self.served {
             if !served.iter().any(|new| new.directory.name == old.directory.name) {
-                report.push(format!("export {:?} is not served any more", old.directory.name));
+                report.changes.push(format!("export {:?} is not served any more", old.directory.name));
             }
         }
         self.served = served;

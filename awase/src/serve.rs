@@ -41,7 +41,11 @@ pub fn serve(overrides: &Overrides) -> anyhow::Result<ExitCode> {
     open_files::raise_limit();
     // Sockets first: a server that cannot be reached must not make disks.
     let sockets = Sockets::open(&config, Patience::new())?;
-    let mut front = Front { server: Server::start(&config, sockets)?, config, overrides };
+    let (server, notices) = Server::start(&config, sockets)?;
+    for notice in notices {
+        eprintln!("awase: {notice}");
+    }
+    let mut front = Front { server, config, overrides };
     say(&banner::banner(&front.config, &front.server));
     notify(&[NotifyState::Ready]);
     front.run(&events)?;

@@ -11,7 +11,7 @@ use nbd::Export as Shared;
 use policy::unit::ProcessorId;
 
 use crate::config::{Config, Directory, Export, Problems, Settings};
-use crate::directories::{self, Directories};
+use crate::directories::{self, Directories, Report};
 use crate::exports::{self, Served};
 use crate::listeners::Sockets;
 use crate::open_files;
@@ -78,11 +78,11 @@ fn share(served: &Served) -> Shared {
 pub type Failures = Vec<(String, Errno)>;
 
 impl Server {
-    /// Starts to serve what is configured on `sockets`.
+    /// Starts to serve what is configured on `sockets`. Also returns what people should know of how it is done.
     ///
     /// # Errors
     /// When something stands in the way.
-    pub fn start(config: &Config, sockets: Sockets) -> anyhow::Result<Server> {
+    pub fn start(config: &Config, sockets: Sockets) -> anyhow::Result<(Server, Vec<String>)> {
         let processors = Processors::start(config)?;
         let limits = &config.settings.limits;
         let nbd = nbd::Server::new(nbd::Limits {
@@ -104,8 +104,8 @@ impl Server {
             directories: Directories::default(),
             measured: Measured::default(),
         };
-        server.change_on(sockets, &config.exports, &config.directories)?;
-        Ok(server)
+        let report = server.change_on(sockets, &config.exports, &config.directories)?;
+        Ok((server, report.notices))
     }
 
     /// Goes over to other exports. Clients keep the disks that they have. Returns what happened.
@@ -115,7 +115,8 @@ impl Server {
     pub fn change(&mut self, disks: &[Export], directories: &[Directory]) -> anyhow::Result<Vec<String>> {
         let any_disks = !disks.is_empty();
         let sockets = self.sockets.make_missing(&self.settings, any_disks, directories, Patience::none())?;
-        self.change_on(sockets, disks, directories)
+        let report = self.change_on(sockets, disks, directories)?;
+        Ok(report.notices.into_iter().chain(report.changes).collect())
     }
 
     /// The same, with these sockets more.
@@ -124,7 +125,7 @@ impl Server {
         mut sockets: Sockets,
         disks: &[Export],
         directories: &[Directory],
-    ) -> anyhow::Result<Vec<String>> {
+    ) -> anyhow::Result<Report> {
         let is_reached = !(self.sockets.nfs.is_empty() && sockets.nfs.is_empty());
         let directories = if is_reached { directories } else { &[] };
         let plan = self.directories.plan(directories, disks, &self.settings.data)?;
@@ -132,9 +133,10 @@ impl Server {
             None if plan.serves_any() => Some(secret::load(&self.settings).map_err(Problems::from)?),
             _ => None,
         };
-        let mut report = self.change_disks(disks)?;
+        let changes = self.change_disks(disks)?;
         let files_max = open_files::files_max(&self.settings.limits);
-        report.extend(self.directories.apply(&self.processors, &mut self.measured, plan, files_max)?);
+        let mut report = self.directories.apply(&self.processors, &mut self.measured, plan, files_max)?;
+        report.changes.splice(0..0, changes);
         if let Some(secret) = secret {
             self.nfs = Some(nfs::Server::new(secret, self.nfs_limits(), Vec::new()));
         }
