@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use machine::tree::{Creation, Limits, Node, OpenNode, SetAttributes, TreeCall, TreeReply};
@@ -301,5 +301,60 @@ fn a_file_of_a_lower_layer_is_never_mistaken_for_another() {
         let mut served = served.again();
         assert_eq!((served.root, served.lookup(root, "made").expect("found").0), (root, made));
         drop(served);
+    });
+}
+
+/// Looks at what the disk has been given so far, as it is found after a power cut: what only the host's memory has is lost.
+fn after_power_cut(mounted: &Mounted, options: &str, look: impl FnOnce(&Path)) -> Option<()> {
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let (copy, at) = (place.path().join("image"), place.path().join("tree"));
+    fs::create_dir(&at).expect("made");
+    run(Command::new("cp").arg("--sparse=always").arg(mounted.place.path().join("image")).arg(&copy))?;
+    run(Command::new("mount").args(["-o", options]).arg(&copy).arg(&at))?;
+    look(&at);
+    run(Command::new("umount").arg(&at)).map(drop)
+}
+
+/// `options`: with which a copy is mounted beside what it is a copy of.
+fn what_was_synced_has_reached_the_disk(rig: Rig, kind: Kind, options: &str, one_commit: bool) {
+    let Some(mut mounted) = Mounted::new(kind) else { return };
+    let Some(mut served) = Served::at(rig, &mounted.path()) else { return };
+    let (root, here, there) =
+        (served.root, served.make_directory("here", 0o755), served.make_directory("there", 0o755));
+    let (moved, changed) = (served.file("moved"), served.file("changed"));
+    assert_eq!(served.open.syncs_as_a_whole, one_commit);
+    let sync = |served: &mut Served, nodes: Vec<Node>| done_in(served.ask(None, TreeCall::Sync { nodes }));
+    sync(&mut served, vec![root, here, there, moved, changed]).expect("synced");
+
+    let made = served.node(None, create(here, "made", Creation::Guarded, mode(0o640))).expect("made").0;
+    served.ask(None, rename(root, "moved", there, "moved")).expect("moved");
+    served.ask(None, set(changed, mode(0o604))).expect("changed");
+    let exclusive = create(there, "exclusive", Creation::Exclusive { verifier: [7; 8] }, SetAttributes::default());
+    let exclusive = served.node(None, exclusive).expect("made").0;
+    sync(&mut served, vec![root, here, there, moved, changed, made, exclusive]).expect("synced");
+
+    let looked = after_power_cut(&mounted, options, |at| {
+        let permissions = |name: &str| fs::metadata(at.join(name)).map(|found| found.mode() & 0o777).ok();
+        assert_eq!(permissions("here/made"), Some(0o640));
+        assert_eq!((permissions("moved"), permissions("there/moved")), (None, Some(0o644)));
+        assert_eq!(permissions("changed"), Some(0o604));
+        assert!(permissions("there/exclusive").is_some());
+    });
+    assert!(looked.is_some(), "the copy could not be looked at");
+    drop(served);
+    mounted.unmount();
+}
+
+#[test]
+fn what_was_synced_has_reached_the_disk_under_ext4_with_one_commit() {
+    crate::rig::with(machine::linux::Engine::Auto, |rig| {
+        what_was_synced_has_reached_the_disk(rig, Kind::Image("mkfs.ext4", &["-q", "-F"]), "loop", true);
+    });
+}
+
+#[test]
+fn what_was_synced_has_reached_the_disk_under_xfs() {
+    crate::rig::with(machine::linux::Engine::Auto, |rig| {
+        what_was_synced_has_reached_the_disk(rig, Kind::Image("mkfs.xfs", &["-q", "-f"]), "loop,nouuid", false);
     });
 }
