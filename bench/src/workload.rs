@@ -270,16 +270,19 @@ pub fn comparison() -> Vec<Workload> {
                 Client::PeakMemory(Job { connections: 256, ..Job::new(Pattern::RandomRead, 4, 128) }),
             )
         },
-        small(
-            "memory_bookkeeping",
-            "Book-keeping of the cache",
-            "What the server takes with the whole image cached, less what it took idle and less the image, as a share of \
-             the image.",
-            Unit::Percent,
-            &[AWASE],
-            Cache::Cold,
-            Client::Bookkeeping,
-        ),
+        Workload {
+            memory: Memory::Mib(256),
+            ..small(
+                "memory_bookkeeping",
+                "Book-keeping of the cache",
+                "What the server takes with a full cache of 256 MiB, less what it took to serve a client and less the cache, as \
+             a share of the cache.",
+                Unit::Percent,
+                &[AWASE],
+                Cache::Cold,
+                Client::Bookkeeping,
+            )
+        },
     ]
 }
 
