@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use kernel::connection::{EdgePermit, Gone, Headers, Inbound, Keeps, Outbound, Release, Reply, Served, Wait};
+use kernel::connection::{
+    ArrivalPermit, EdgePermit, Gone, Headers, Inbound, Keeps, Outbound, Release, Reply, Served, Wait,
+};
 use kernel::request::JobId;
 use kernel::{FRAME_BYTES, Frames, Processor};
 use machine::Connection;
@@ -108,6 +110,8 @@ struct OpenWrite {
     /// Does it come in one fragment?
     whole: bool,
     frames: Frames,
+    /// Until all of the data is there.
+    arrival: Option<ArrivalPermit>,
     permit: Option<EdgePermit>,
     release: Release,
 }
@@ -217,12 +221,18 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
         } else {
             self.inbound.scatter.on_other();
         }
+        let mut arrival = None;
         if len > 0 && !(whole && self.inbound.scatter.is_predicted(start, len)) {
+            if !(whole && self.inbound.scatter.has(len)) {
+                let service = self.calls.server.service();
+                arrival = Some(ArrivalPermit::take(service, count, cpu.kernel().cache_blocks()).await);
+            }
             frames = cpu.kernel().allocate(cpu, count).await;
         }
         let payload = Payload { frames: Frames::new(), len: shape.data_len };
         let call = self.calls.call(head, arguments, Some(payload));
-        self.open = Some(OpenWrite { call, start, filled: 0, len: shape.data_len, whole, frames, permit, release });
+        let len = shape.data_len;
+        self.open = Some(OpenWrite { call, start, filled: 0, len, whole, frames, arrival, permit, release });
     }
 
     /// Takes in `len` bytes of data that lie in one fragment.
@@ -249,7 +259,8 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
     }
 
     async fn end_write(&mut self) {
-        let Some(OpenWrite { mut call, len, frames, permit, release, .. }) = self.open.take() else { return };
+        let Some(OpenWrite { mut call, len, frames, arrival, permit, release, .. }) = self.open.take() else { return };
+        drop(arrival);
         call.payload = Some(Payload { frames, len });
         self.calls.start(call, permit, release).await;
     }

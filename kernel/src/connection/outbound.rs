@@ -55,6 +55,9 @@ pub struct Outbound {
     with_frames: Cell<usize>,
     requests: Cell<usize>,
     bytes: Cell<u64>,
+    /// What of the bytes counts among those of all connections: nothing while one request is alone, which always passes,
+    /// or many who are stuck in one each would leave no room for the others.
+    shared: Cell<u64>,
     broken: Cell<bool>,
     ended: Cell<bool>,
     sender: RefCell<Option<Waker>>,
@@ -72,6 +75,7 @@ impl Outbound {
             with_frames: Cell::new(0),
             requests: Cell::new(0),
             bytes: Cell::new(0),
+            shared: Cell::new(0),
             broken: Cell::new(false),
             ended: Cell::new(false),
             sender: RefCell::default(),
@@ -135,12 +139,18 @@ impl Outbound {
             self.requests.get() == 0
                 || (self.requests.get() < bounds.requests
                     && self.bytes.get() + bytes <= bounds.bytes
-                    && kept.has_room(bytes, cache_blocks))
+                    && kept.has_room(self.shared.get(), self.bytes.get() + bytes, cache_blocks))
         };
         self.until(|| fits() || self.broken.get()).await;
         self.requests.set(self.requests.get() + 1);
         self.bytes.set(self.bytes.get() + bytes);
-        kept.add_in_flight(bytes);
+        self.account();
+    }
+
+    /// Says what is under way beside the request that always passes.
+    fn account(&self) {
+        let shared = if self.requests.get() > 1 { self.bytes.get() } else { 0 };
+        self.service.kept().change_in_flight(self.shared.replace(shared), shared);
     }
 
     /// Waits until nothing is under way and everything is sent.
@@ -175,7 +185,7 @@ impl Outbound {
     pub fn release(&self, release: Release) {
         self.requests.set(self.requests.get() - release.requests);
         self.bytes.set(self.bytes.get() - release.bytes);
-        self.service.kept().subtract_in_flight(release.bytes);
+        self.account();
         // Even if nothing is released: whoever sends a long reply in parts waits for each part to leave.
         self.wake_waiters();
     }
