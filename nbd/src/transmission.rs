@@ -59,7 +59,8 @@ impl Transmission<'_> {
             let payload =
                 u64::from(if request.kind == cmd::READ || request.kind == cmd::WRITE { request.len } else { 0 });
             let payload = payload.min(piece_bytes);
-            self.inbound.outbound().admit(payload, self.cpu.kernel().cache_blocks()).await;
+            let keeps = if request.kind == cmd::READ { Keeps::Frames } else { Keeps::Nothing };
+            self.inbound.outbound().admit(payload, keeps, self.cpu.kernel().cache_blocks()).await;
             match verdict {
                 Verdict::Refuse(error) if request.kind == cmd::WRITE => {
                     let skipped = self.skip(request.len as usize).await;

@@ -14,7 +14,7 @@ use kernel::request::JobId;
 use kernel::{FRAME_BYTES, Frames, Processor};
 use machine::Connection;
 
-use crate::call::{Call, ClientAddress, Payload, Results};
+use crate::call::{Call, ClientAddress, Payload, Results, transfer_bytes_max};
 use crate::procedure;
 use crate::record::{Incoming, Next};
 use crate::rpc::{self, CallHead};
@@ -180,24 +180,28 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
         }
     }
 
-    /// Waits until a request more may be under way, with so much payload.
-    async fn admit(&self, bytes: u64) -> Release {
+    /// Waits until a request more may be under way, with so much payload. `keeps`: as for [`Outbound::admit`].
+    async fn admit(&self, bytes: u64, keeps: Keeps) -> Release {
         let cpu = &self.calls.cpu;
         cpu.count_request();
-        self.calls.outbound.admit(bytes, cpu.kernel().cache_blocks()).await;
+        self.calls.outbound.admit(bytes, keeps, cpu.kernel().cache_blocks()).await;
         Release { requests: 1, bytes }
     }
 
     async fn begin_call(&mut self, head: CallHead, arguments: Vec<u8>) {
         self.inbound.scatter.on_other();
-        let release = self.admit(shape::results_bytes(head.program, head.procedure, &arguments)).await;
+        let most = u64::from(transfer_bytes_max(self.calls.cpu.kernel()));
+        let bytes = shape::results_bytes(head.program, head.procedure, &arguments).min(most);
+        // Of what has a length, only READ's results are in frames.
+        let reads = bytes > 0 && head.procedure == shape::READ;
+        let release = self.admit(bytes, if reads { Keeps::Frames } else { Keeps::Nothing }).await;
         self.calls.start(self.calls.call(head, arguments, None), None, release).await;
     }
 
     async fn refuse(&mut self, header: Vec<u8>) {
         let release = match self.open.take() {
             Some(open) => open.release,
-            None => self.admit(0).await,
+            None => self.admit(0, Keeps::Nothing).await,
         };
         self.inbound.scatter.on_other();
         self.calls.outbound.push(Reply { header, release, ..Reply::default() });
@@ -206,7 +210,7 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
     /// Gets ready for the data of a WRITE.
     async fn begin_write(&mut self, head: CallHead, arguments: Vec<u8>, shape: WriteShape, whole: bool) {
         let (start, len) = ((shape.offset % FRAME_BYTES as u64) as usize, shape.data_len as usize);
-        let release = self.admit(len as u64).await;
+        let release = self.admit(len as u64, Keeps::Nothing).await;
         let count = if len > 0 { (start + len).div_ceil(FRAME_BYTES) } else { 0 };
         let cpu = &self.calls.cpu;
         let mut permit = None;

@@ -36,6 +36,8 @@ pub struct Kept {
     predicted: AtomicUsize,
     /// Payload of requests under way beside others of their connection. Bytes.
     in_flight: AtomicU64,
+    in_flight_wait: WaitList,
+    in_flight_waiting: AtomicUsize,
     /// For payload that comes in.
     arriving: Share,
     /// For writes that are no whole blocks.
@@ -72,15 +74,28 @@ impl Kept {
 
     /// Payload under way on connections that have more than one request under way. Bytes.
     pub fn in_flight(&self) -> u64 {
-        self.in_flight.load(Ordering::Relaxed)
+        self.in_flight.load(Ordering::SeqCst)
+    }
+
+    /// Waits until there is room for payload, or nobody else has any.
+    pub(super) async fn until(&self, has_room: impl Fn() -> bool) {
+        if has_room() {
+            return;
+        }
+        self.in_flight_waiting.fetch_add(1, Ordering::SeqCst);
+        self.in_flight_wait.until(|| (self.in_flight() == 0 || has_room()).then_some(())).await;
+        self.in_flight_waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// A connection has so much of it now.
     pub(super) fn change_in_flight(&self, before: u64, now: u64) {
         if now > before {
-            self.in_flight.fetch_add(now - before, Ordering::Relaxed);
+            self.in_flight.fetch_add(now - before, Ordering::SeqCst);
         } else if now < before {
-            self.in_flight.fetch_sub(before - now, Ordering::Relaxed);
+            self.in_flight.fetch_sub(before - now, Ordering::SeqCst);
+            if self.in_flight_waiting.load(Ordering::SeqCst) > 0 {
+                self.in_flight_wait.wake_all();
+            }
         }
     }
 
@@ -91,7 +106,9 @@ impl Kept {
 
     /// Does somebody wait for what others keep?
     pub(super) fn is_waited_for(&self) -> bool {
-        !self.arriving.wait.is_empty() || !self.edges.wait.is_empty()
+        self.in_flight_waiting.load(Ordering::SeqCst) > 0
+            || !self.arriving.wait.is_empty()
+            || !self.edges.wait.is_empty()
     }
 }
 
