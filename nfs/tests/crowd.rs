@@ -149,7 +149,9 @@ fn misbehave(cpu: &Processor, connection: Connection, mut random: Random, no: us
 
 #[test]
 fn among_a_thousand_clients_the_stuck_and_the_hostile_harm_nobody() {
-    let alone = longest_round(1, 0);
-    let among = longest_round(1, CLIENTS - GOOD);
-    assert!(among <= alone * 2, "{alone:?} became {among:?}");
+    for seed in 1..=3 {
+        let alone = longest_round(seed, 0);
+        let among = longest_round(seed, CLIENTS - GOOD);
+        assert!(among <= alone * 2, "seed {seed}: {alone:?} became {among:?}");
+    }
 }

@@ -34,9 +34,10 @@ fn leaves_room(used: u64, own: u64, most: u64) -> bool {
 pub struct Kept {
     /// Frames ready for predicted payload.
     predicted: AtomicUsize,
-    /// Payload of requests under way beside others of their connection. Bytes.
+    /// Payload of requests under way, but for that of one without frames which is alone on its connection. Bytes.
     in_flight: AtomicU64,
     in_flight_wait: WaitList,
+    /// How many wait there: who only gives back need not look into the list.
     in_flight_waiting: AtomicUsize,
     /// For payload that comes in.
     arriving: Share,
@@ -72,7 +73,8 @@ impl Kept {
         leaves_room(others, own, cache_blocks * BLOCK_BYTES / IN_FLIGHT_SHARE)
     }
 
-    /// Payload under way on connections that have more than one request under way. Bytes.
+    /// Payload of requests under way, but for that of a request without frames which is alone on its connection: a WRITE
+    /// whose data comes in, a list. Bytes.
     pub fn in_flight(&self) -> u64 {
         self.in_flight.load(Ordering::SeqCst)
     }
