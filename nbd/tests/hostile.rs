@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use harness::{Ended, Peer, Random, Route, Scene, Setup, all, for_seeds, request};
-use kernel::Processor;
 use kernel::device::{FixedLatency, RamDisk, TESTDEV_LATENCY};
 use kernel::wait::join_all;
+use kernel::{Frames, Processor};
 use machine::sim::NetworkConfig;
 use nbd::Limits;
 use nbd::client::{Client, raw_request};
@@ -171,16 +171,18 @@ async fn assert_unnoticed(cpu: &Processor, good: &Rc<Client>, others: u64) {
 
 #[test]
 fn replies_that_many_do_not_take_leave_memory_for_others() {
-    let scene = Scene::new(Setup { memory: 16 * MIB, ..Setup::new(6, 256 * MIB) });
-    scene.run(async |cpu, route| {
+    let scene = Scene::new(Setup { memory: 16 * MIB, ..Setup::new(6, 4096 * MIB) });
+    let pool = Arc::clone(&scene.disk.kernel);
+    scene.run(async move |cpu, route| {
         let good = bystander(&cpu, &route).await;
         let mut greedy = Vec::new();
-        for no in 0..60 {
+        for no in 0..150 {
             let mut peer = route.peer_of(&cpu, "disk").await;
             for round in 0..[1, 16][no as usize % 2] {
-                peer.send(&request(cmd::READ, (no * 3 + round) * MIB, MIB as u32).encode()).await.expect("sent");
+                peer.send(&request(cmd::READ, (64 + no * 16 + round) * MIB, MIB as u32).encode()).await.expect("sent");
             }
             greedy.push(peer);
+            assert!(pool.try_allocate(1024, &mut Frames::new()), "{no} others hold three quarters of the memory");
             assert_unnoticed(&cpu, &good, no).await;
         }
         greedy.into_iter().for_each(Peer::hang_up);
