@@ -194,7 +194,8 @@ fn replies_that_many_do_not_take_leave_memory_for_others() {
 #[test]
 fn payloads_that_many_begin_and_do_not_send_leave_memory_for_others() {
     let scene = Scene::new(Setup { memory: 16 * MIB, ..Setup::new(7, 64 * MIB) });
-    scene.run(async |cpu, route| {
+    let pool = Arc::clone(&scene.disk.kernel);
+    scene.run(async move |cpu, route| {
         let good = bystander(&cpu, &route).await;
         let mut stalled = Vec::new();
         for no in 0..150 {
@@ -203,6 +204,7 @@ fn payloads_that_many_begin_and_do_not_send_leave_memory_for_others() {
             let write = request(cmd::WRITE, no % 60 * MIB + no % 2 * 17, MIB as u32);
             peer.send(&[&write.encode()[..], &[0xee; 100]].concat()).await.expect("sent");
             stalled.push(peer);
+            assert!(pool.try_allocate(1024, &mut Frames::new()), "{no} others hold three quarters of the memory");
             assert_unnoticed(&cpu, &good, no).await;
         }
         stalled.into_iter().for_each(Peer::hang_up);
