@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use kernel::connection::{EdgePermit, Gone, Headers, Inbound, Keeps, Outbound, Release, Served, Wait};
+use kernel::connection::{ArrivalPermit, EdgePermit, Gone, Headers, Inbound, Keeps, Outbound, Release, Served, Wait};
 use kernel::{FRAME_BYTES, Frames, Processor};
 use machine::Connection;
 use policy::unit::ByteRange;
@@ -59,7 +59,8 @@ impl Transmission<'_> {
             let payload =
                 u64::from(if request.kind == cmd::READ || request.kind == cmd::WRITE { request.len } else { 0 });
             let payload = payload.min(piece_bytes);
-            self.inbound.outbound().admit(payload, self.cpu.kernel().cache_blocks()).await;
+            let keeps = if request.kind == cmd::READ { Keeps::Frames } else { Keeps::Nothing };
+            self.inbound.outbound().admit(payload, keeps, self.cpu.kernel().cache_blocks()).await;
             match verdict {
                 Verdict::Refuse(error) if request.kind == cmd::WRITE => {
                     let skipped = self.skip(request.len as usize).await;
@@ -138,8 +139,14 @@ impl Transmission<'_> {
 
     async fn payload(&mut self, offset: usize, len: usize) -> Result<Frames, Gone> {
         let mut fresh = Frames::new();
+        // Until all of it is there.
+        let mut _arrival = None;
         if !self.inbound.scatter.is_predicted(offset, len) {
-            fresh = self.cpu.kernel().allocate(self.cpu, (offset + len).div_ceil(FRAME_BYTES)).await;
+            let (kernel, count) = (self.cpu.kernel(), (offset + len).div_ceil(FRAME_BYTES));
+            if !self.inbound.scatter.has(len) {
+                _arrival = Some(ArrivalPermit::take(self.server.service(), count, kernel.cache_blocks()).await);
+            }
+            fresh = kernel.allocate(self.cpu, count).await;
         }
         self.inbound.scatter.begin_payload(offset, len, fresh);
         loop {

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use harness::{Ended, Peer, Random, Route, Scene, Setup, all, for_seeds, request};
-use kernel::Processor;
 use kernel::device::{FixedLatency, RamDisk, TESTDEV_LATENCY};
 use kernel::wait::join_all;
+use kernel::{Frames, Processor};
 use machine::sim::NetworkConfig;
 use nbd::Limits;
 use nbd::client::{Client, raw_request};
@@ -157,25 +157,34 @@ fn who_does_not_take_its_replies_blocks_only_itself_and_is_disconnected() {
     scene.assert_all_ends();
 }
 
+/// Asserts that a client notices nothing of `others`, whose work needs much memory.
+async fn assert_unnoticed(cpu: &Processor, good: &Rc<Client>, others: u64) {
+    cpu.sleep(Duration::from_millis(10)).await;
+    let (start, at) = (cpu.now(), 62 * MIB + others * 5000);
+    assert_eq!(good.write(at, &[0x11; 5000], false).await, Ok(()));
+    assert_eq!(good.write(at, &[0x22; 20_000], false).await, Ok(()));
+    // Some of it is not in the cache.
+    assert_eq!(good.read(at + 16_384, 65_536).await.map(|data| data.len()), Ok(65_536));
+    let took = cpu.now().since(start);
+    assert!(took < Duration::from_millis(100), "with {others} others a client had to wait for {took:?}");
+}
+
 #[test]
 fn replies_that_many_do_not_take_leave_memory_for_others() {
-    let scene = Scene::new(Setup { memory: 16 * MIB, ..Setup::new(6, 64 * MIB) });
-    scene.run(async |cpu, route| {
+    let scene = Scene::new(Setup { memory: 16 * MIB, ..Setup::new(6, 4096 * MIB) });
+    let pool = Arc::clone(&scene.disk.kernel);
+    scene.run(async move |cpu, route| {
         let good = bystander(&cpu, &route).await;
         let mut greedy = Vec::new();
-        for no in 0..16 {
+        for no in 0..150 {
             let mut peer = route.peer_of(&cpu, "disk").await;
-            for round in 0..16 {
-                peer.send(&request(cmd::READ, (no * 16 + round) % 64 * MIB, MIB as u32).encode()).await.expect("sent");
+            for round in 0..[1, 16][no as usize % 2] {
+                peer.send(&request(cmd::READ, (64 + no * 16 + round) * MIB, MIB as u32).encode()).await.expect("sent");
             }
             greedy.push(peer);
+            assert!(pool.try_allocate(1024, &mut Frames::new()), "{no} others hold three quarters of the memory");
+            assert_unnoticed(&cpu, &good, no).await;
         }
-        cpu.sleep(Duration::from_secs(5)).await;
-        // It is not in the cache: memory is needed for it.
-        let start = cpu.now();
-        assert_eq!(good.read(63 * MIB + 4096, 65_536).await, Ok(vec![0; 65_536]));
-        let took = cpu.now().since(start);
-        assert!(took < Duration::from_secs(10), "another client had to wait for {took:?}");
         greedy.into_iter().for_each(Peer::hang_up);
         good.hang_up();
     });
@@ -185,20 +194,19 @@ fn replies_that_many_do_not_take_leave_memory_for_others() {
 #[test]
 fn payloads_that_many_begin_and_do_not_send_leave_memory_for_others() {
     let scene = Scene::new(Setup { memory: 16 * MIB, ..Setup::new(7, 64 * MIB) });
-    scene.run(async |cpu, route| {
+    let pool = Arc::clone(&scene.disk.kernel);
+    scene.run(async move |cpu, route| {
         let good = bystander(&cpu, &route).await;
         let mut stalled = Vec::new();
-        for no in 0..40 {
+        for no in 0..150 {
             let mut peer = route.peer_of(&cpu, "disk").await;
-            let write = request(cmd::WRITE, no * MIB, MIB as u32);
+            // Whole blocks and others.
+            let write = request(cmd::WRITE, no % 60 * MIB + no % 2 * 17, MIB as u32);
             peer.send(&[&write.encode()[..], &[0xee; 100]].concat()).await.expect("sent");
             stalled.push(peer);
+            assert!(pool.try_allocate(1024, &mut Frames::new()), "{no} others hold three quarters of the memory");
+            assert_unnoticed(&cpu, &good, no).await;
         }
-        cpu.sleep(Duration::from_secs(5)).await;
-        let start = cpu.now();
-        assert_eq!(good.read(63 * MIB, 65_536).await, Ok(vec![0; 65_536]));
-        let took = cpu.now().since(start);
-        assert!(took < Duration::from_secs(10), "another client had to wait for {took:?}");
         stalled.into_iter().for_each(Peer::hang_up);
         good.hang_up();
     });

@@ -11,6 +11,9 @@ use crate::call::{Program, TRANSFER_BYTES_MAX};
 /// Longest file handle, in bytes (RFC 1813, section 2.4: `NFS3_FHSIZE`).
 const HANDLE_BYTES_MAX: usize = 64;
 
+/// The number of READ.
+pub(crate) const READ: u32 = NFS_PROGRAM::NFSPROC3_READ as u32;
+
 /// The number of WRITE.
 pub(crate) const WRITE: u32 = NFS_PROGRAM::NFSPROC3_WRITE as u32;
 

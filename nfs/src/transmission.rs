@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use kernel::connection::{EdgePermit, Gone, Headers, Inbound, Keeps, Outbound, Release, Reply, Served, Wait};
+use kernel::connection::{
+    ArrivalPermit, EdgePermit, Gone, Headers, Inbound, Keeps, Outbound, Release, Reply, Served, Wait,
+};
 use kernel::request::JobId;
 use kernel::{FRAME_BYTES, Frames, Processor};
 use machine::Connection;
 
-use crate::call::{Call, ClientAddress, Payload, Results};
+use crate::call::{Call, ClientAddress, Payload, Results, transfer_bytes_max};
 use crate::procedure;
 use crate::record::{Incoming, Next};
 use crate::rpc::{self, CallHead};
@@ -108,6 +110,8 @@ struct OpenWrite {
     /// Does it come in one fragment?
     whole: bool,
     frames: Frames,
+    /// Until all of the data is there.
+    arrival: Option<ArrivalPermit>,
     permit: Option<EdgePermit>,
     release: Release,
 }
@@ -176,24 +180,28 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
         }
     }
 
-    /// Waits until a request more may be under way, with so much payload.
-    async fn admit(&self, bytes: u64) -> Release {
+    /// Waits until a request more may be under way, with so much payload. `keeps`: as for [`Outbound::admit`].
+    async fn admit(&self, bytes: u64, keeps: Keeps) -> Release {
         let cpu = &self.calls.cpu;
         cpu.count_request();
-        self.calls.outbound.admit(bytes, cpu.kernel().cache_blocks()).await;
+        self.calls.outbound.admit(bytes, keeps, cpu.kernel().cache_blocks()).await;
         Release { requests: 1, bytes }
     }
 
     async fn begin_call(&mut self, head: CallHead, arguments: Vec<u8>) {
         self.inbound.scatter.on_other();
-        let release = self.admit(shape::results_bytes(head.program, head.procedure, &arguments)).await;
+        let most = u64::from(transfer_bytes_max(self.calls.cpu.kernel()));
+        let bytes = shape::results_bytes(head.program, head.procedure, &arguments).min(most);
+        // Of what has a length, only READ's results are in frames.
+        let reads = bytes > 0 && head.procedure == shape::READ;
+        let release = self.admit(bytes, if reads { Keeps::Frames } else { Keeps::Nothing }).await;
         self.calls.start(self.calls.call(head, arguments, None), None, release).await;
     }
 
     async fn refuse(&mut self, header: Vec<u8>) {
         let release = match self.open.take() {
             Some(open) => open.release,
-            None => self.admit(0).await,
+            None => self.admit(0, Keeps::Nothing).await,
         };
         self.inbound.scatter.on_other();
         self.calls.outbound.push(Reply { header, release, ..Reply::default() });
@@ -202,7 +210,7 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
     /// Gets ready for the data of a WRITE.
     async fn begin_write(&mut self, head: CallHead, arguments: Vec<u8>, shape: WriteShape, whole: bool) {
         let (start, len) = ((shape.offset % FRAME_BYTES as u64) as usize, shape.data_len as usize);
-        let release = self.admit(len as u64).await;
+        let release = self.admit(len as u64, Keeps::Nothing).await;
         let count = if len > 0 { (start + len).div_ceil(FRAME_BYTES) } else { 0 };
         let cpu = &self.calls.cpu;
         let mut permit = None;
@@ -217,12 +225,18 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
         } else {
             self.inbound.scatter.on_other();
         }
+        let mut arrival = None;
         if len > 0 && !(whole && self.inbound.scatter.is_predicted(start, len)) {
+            if !(whole && self.inbound.scatter.has(len)) {
+                let service = self.calls.server.service();
+                arrival = Some(ArrivalPermit::take(service, count, cpu.kernel().cache_blocks()).await);
+            }
             frames = cpu.kernel().allocate(cpu, count).await;
         }
         let payload = Payload { frames: Frames::new(), len: shape.data_len };
         let call = self.calls.call(head, arguments, Some(payload));
-        self.open = Some(OpenWrite { call, start, filled: 0, len: shape.data_len, whole, frames, permit, release });
+        let len = shape.data_len;
+        self.open = Some(OpenWrite { call, start, filled: 0, len, whole, frames, arrival, permit, release });
     }
 
     /// Takes in `len` bytes of data that lie in one fragment.
@@ -249,7 +263,8 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
     }
 
     async fn end_write(&mut self) {
-        let Some(OpenWrite { mut call, len, frames, permit, release, .. }) = self.open.take() else { return };
+        let Some(OpenWrite { mut call, len, frames, arrival, permit, release, .. }) = self.open.take() else { return };
+        drop(arrival);
         call.payload = Some(Payload { frames, len });
         self.calls.start(call, permit, release).await;
     }

@@ -55,6 +55,11 @@ pub struct Outbound {
     with_frames: Cell<usize>,
     requests: Cell<usize>,
     bytes: Cell<u64>,
+    /// What of the bytes counts among those of all connections: nothing while a request without frames is alone, which
+    /// always passes, or many who are stuck in one each would leave no room for the others.
+    shared: Cell<u64>,
+    /// Since nothing was under way, was there a request that keeps frames?
+    keeps_frames: Cell<bool>,
     broken: Cell<bool>,
     ended: Cell<bool>,
     sender: RefCell<Option<Waker>>,
@@ -72,6 +77,8 @@ impl Outbound {
             with_frames: Cell::new(0),
             requests: Cell::new(0),
             bytes: Cell::new(0),
+            shared: Cell::new(0),
+            keeps_frames: Cell::new(false),
             broken: Cell::new(false),
             ended: Cell::new(false),
             sender: RefCell::default(),
@@ -128,19 +135,33 @@ impl Outbound {
         self.wake_waiters();
     }
 
-    /// Waits until one more request with so much payload may be under way.
-    pub async fn admit(&self, bytes: u64, cache_blocks: u64) {
+    /// Waits until one more request with so much payload may be under way. `keeps`: does it need frames from now on until
+    /// its reply has left?
+    pub async fn admit(&self, bytes: u64, keeps: Keeps, cache_blocks: u64) {
         let (bounds, kept) = (self.service.bounds(), self.service.kept());
+        let has_room = || kept.has_room(self.shared.get(), self.bytes.get() + bytes, cache_blocks);
         let fits = || {
             self.requests.get() == 0
-                || (self.requests.get() < bounds.requests
-                    && self.bytes.get() + bytes <= bounds.bytes
-                    && kept.has_room(bytes, cache_blocks))
+                || (self.requests.get() < bounds.requests && self.bytes.get() + bytes <= bounds.bytes && has_room())
         };
         self.until(|| fits() || self.broken.get()).await;
+        if keeps == Keeps::Frames && self.requests.get() == 0 {
+            kept.until(has_room).await;
+        }
+        self.keeps_frames.set(self.keeps_frames.get() || keeps == Keeps::Frames);
         self.requests.set(self.requests.get() + 1);
         self.bytes.set(self.bytes.get() + bytes);
-        kept.add_in_flight(bytes);
+        self.account();
+    }
+
+    /// Says what is under way beside the request that always passes.
+    fn account(&self) {
+        if self.requests.get() == 0 {
+            self.keeps_frames.set(false);
+        }
+        let counts = self.requests.get() > 1 || self.keeps_frames.get();
+        let shared = if counts { self.bytes.get() } else { 0 };
+        self.service.kept().change_in_flight(self.shared.replace(shared), shared);
     }
 
     /// Waits until nothing is under way and everything is sent.
@@ -175,7 +196,7 @@ impl Outbound {
     pub fn release(&self, release: Release) {
         self.requests.set(self.requests.get() - release.requests);
         self.bytes.set(self.bytes.get() - release.bytes);
-        self.service.kept().subtract_in_flight(release.bytes);
+        self.account();
         // Even if nothing is released: whoever sends a long reply in parts waits for each part to leave.
         self.wake_waiters();
     }

@@ -41,6 +41,8 @@ struct Filling {
     filled: usize,
     /// Where it ends.
     end: usize,
+    /// Were the frames laid out before the payload was known?
+    was_predicted: bool,
 }
 
 /// Bytes that are expected before a payload.
@@ -106,9 +108,9 @@ impl Scatter {
         let mut at = 0;
         let mut next = headers.first;
         let expected = self.expected();
+        let mut left = room.saturating_sub(self.predicted_and_begun());
         // More than are of use would only lie idle.
-        self.spare.truncate(if expected.is_none_or(|(_, count)| count == 0) { 0 } else { room });
-        let mut left = room;
+        self.spare.truncate(if expected.is_none_or(|(_, count)| count == 0) { 0 } else { left });
         if let Some(filling) = &mut self.filling {
             append_segments(&mut segments, &filling.frames, filling.filled, filling.end - filling.filled);
             frames.append(&mut filling.frames);
@@ -136,13 +138,18 @@ impl Scatter {
         (Hold::new(std::mem::take(&mut self.buffer), frames), segments)
     }
 
-    /// Frames kept ready for predicted payload, after [`Scatter::plan`].
+    /// Frames that were kept ready for the payload that is coming in now.
+    fn predicted_and_begun(&self) -> usize {
+        self.filling.as_ref().filter(|filling| filling.was_predicted).map_or(0, |filling| filling.count)
+    }
+
+    /// Frames kept ready for predicted payload, after [`Scatter::plan`]; until it is complete, which may be never.
     pub fn predicted(&self) -> usize {
         let planned = self.planned.iter().map(|planned| match planned {
             Planned::Frames { count, .. } => *count,
             Planned::Buffer(_) => 0,
         });
-        self.spare.len() + planned.sum::<usize>()
+        self.spare.len() + planned.sum::<usize>() + self.predicted_and_begun()
     }
 
     /// `received` bytes have come into what was laid out; 0 when none have.
@@ -174,7 +181,14 @@ impl Scatter {
                     most = most_expected(len);
                     if here > 0 {
                         used += 1;
-                        let filling = Filling { frames: own, count, start, filled: start + here, end: start + len };
+                        let filling = Filling {
+                            frames: own,
+                            count,
+                            start,
+                            filled: start + here,
+                            end: start + len,
+                            was_predicted: true,
+                        };
                         self.landed.push_back(Piece::Frames(filling));
                     } else {
                         self.spare.extend(own);
@@ -216,6 +230,11 @@ impl Scatter {
             if piece.start == offset && piece.end == offset + len && piece.frames.len() == frames_for((offset, len)))
     }
 
+    /// Are `len` bytes there that nobody has taken?
+    pub fn has(&self, len: usize) -> bool {
+        self.landed.iter().map(Piece::len).sum::<usize>() >= len
+    }
+
     /// A write's payload of `len` bytes comes next; its first byte goes `offset` bytes into the first frame. `fresh`: enough
     /// frames for it, unless it [is predicted](Self::is_predicted).
     pub fn begin_payload(&mut self, offset: usize, len: usize, fresh: Frames) {
@@ -232,7 +251,8 @@ impl Scatter {
     /// A part of a payload comes next: `len` bytes, which go `offset` bytes behind the start of `frames`.
     pub fn fill(&mut self, offset: usize, len: usize, frames: Frames) {
         let count = frames.len();
-        let mut filling = Filling { frames, count, start: offset, filled: offset, end: offset + len };
+        let mut filling =
+            Filling { frames, count, start: offset, filled: offset, end: offset + len, was_predicted: false };
         self.copy_into(&mut filling);
         self.filling = Some(filling);
     }
