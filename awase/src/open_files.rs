@@ -29,7 +29,9 @@ pub fn files_max(limits: &Limits) -> usize {
 
 fn fitted(limits: &Limits, descriptors: u64) -> u64 {
     let wanted = limits.open_files.map_or(FILES, u64::from);
-    let left = descriptors.saturating_sub(u64::from(limits.connections) + OTHERS);
+    // Beyond those kept open, each connection may have one in use.
+    let for_connections = u64::from(limits.connections) * (1 + DESCRIPTORS_A_FILE);
+    let left = descriptors.saturating_sub(for_connections + OTHERS);
     wanted.min(left / DESCRIPTORS_A_FILE).max(FILES_MIN)
 }
 
@@ -50,8 +52,8 @@ mod tests {
         let limits = |open_files| Limits { connections: 1000, open_files, ..Settings::default().limits };
         assert_eq!(fitted(&limits(None), 1 << 20), FILES);
         assert_eq!(fitted(&limits(Some(100)), 1 << 20), 100);
-        assert_eq!(fitted(&limits(None), 20_000), (20_000 - 1000 - OTHERS) / 2);
-        assert_eq!(fitted(&limits(Some(5000)), 4096), (4096 - 1000 - OTHERS) / 2);
+        assert_eq!(fitted(&limits(None), 20_000), (20_000 - 3000 - OTHERS) / 2);
+        assert_eq!(fitted(&limits(Some(5000)), 4096), (4096 - 3000 - OTHERS) / 2);
         assert_eq!(fitted(&limits(None), 1024), FILES_MIN);
         assert_eq!(fitted(&limits(None), libc::RLIM_INFINITY), FILES);
     }

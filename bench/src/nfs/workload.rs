@@ -277,7 +277,7 @@ pub static WORKLOADS: &[Workload] = &[
         ..here(
             "read_ahead_client",
             "8 KiB sequential read over a slow link, the client reads 4 blocks ahead",
-            Load::new(READ, 8, 1),
+            Load { file_bytes: 8 << 20, ..Load::new(READ, 8, 1) },
             &[Bound::Times(1.56, &["1 block ahead"])],
         )
     },

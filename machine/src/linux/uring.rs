@@ -152,10 +152,11 @@ impl Uring {
     /// Submits, and looks out for completions for as long as the policy says. Did something come?
     fn look_out(&mut self, since: Instant, time: Option<Duration>) -> bool {
         let span = self.look_out.span().min(time.unwrap_or(Duration::MAX));
-        // Workers, the kernel's and ours, are woken on this core, and would wait for us.
-        if span.is_zero() || self.slots.with_workers() > 0 || self.offloaded > 0 {
+        if span.is_zero() {
             return false;
         }
+        // Workers, the kernel's and ours, are woken on this core, and would wait for us.
+        let yields = self.slots.with_workers() > 0 || self.offloaded > 0;
         self.submit_if_needed();
         let mut before = self.now();
         loop {
@@ -171,8 +172,11 @@ impl Uring {
                 }
                 std::hint::spin_loop();
             }
+            if yields {
+                std::thread::yield_now();
+            }
             let now = self.now();
-            if now.since(before) >= AWAY {
+            if !yields && now.since(before) >= AWAY {
                 self.look_out.on_preempted();
                 return false;
             }
