@@ -340,6 +340,33 @@ pub enum TreeCall {
     },
 }
 
+impl TreeCall {
+    /// Does it change the tree?
+    pub fn changes(&self) -> bool {
+        match self {
+            TreeCall::Create { .. }
+            | TreeCall::MakeDirectory { .. }
+            | TreeCall::MakeSymbolicLink { .. }
+            | TreeCall::MakeSpecial { .. }
+            | TreeCall::Remove { .. }
+            | TreeCall::RemoveDirectory { .. }
+            | TreeCall::Rename { .. }
+            | TreeCall::Link { .. }
+            | TreeCall::SetAttributes { .. } => true,
+            TreeCall::Root
+            | TreeCall::Attributes { .. }
+            | TreeCall::Lookup { .. }
+            | TreeCall::Access { .. }
+            | TreeCall::ReadLink { .. }
+            | TreeCall::ReadDirectory { .. }
+            | TreeCall::Space
+            | TreeCall::Limits { .. }
+            | TreeCall::Sync { .. }
+            | TreeCall::Open { .. } => false,
+        }
+    }
+}
+
 /// What was asked for.
 #[derive(Clone)]
 pub enum TreeReply {

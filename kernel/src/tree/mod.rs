@@ -97,7 +97,7 @@ impl FileTree {
     /// # Errors
     /// The host's; [`Errno::READ_ONLY`].
     pub async fn call(&self, cpu: &Processor, caller: Option<&Caller>, call: TreeCall) -> Result<TreeReply, Errno> {
-        if self.config.read_only && changes(&call) {
+        if self.config.read_only && call.changes() {
             return Err(Errno::READ_ONLY);
         }
         match call {
@@ -120,7 +120,7 @@ impl FileTree {
         call: TreeCall,
         dirs: Vec<Node>,
     ) -> Result<(TreeReply, Vec<Option<Attributes>>), Errno> {
-        if self.config.read_only && changes(&call) {
+        if self.config.read_only && call.changes() {
             return Err(Errno::READ_ONLY);
         }
         let linked = if let TreeCall::Link { node, .. } = call { Some(node) } else { None };
@@ -247,30 +247,5 @@ fn attributes_of(reply: TreeReply) -> Result<Attributes, Errno> {
     match reply {
         TreeReply::Attributes(attributes) => Ok(attributes),
         _ => Err(Errno::IO),
-    }
-}
-
-/// Does it change something?
-fn changes(call: &TreeCall) -> bool {
-    match call {
-        TreeCall::Root
-        | TreeCall::Attributes { .. }
-        | TreeCall::Lookup { .. }
-        | TreeCall::Access { .. }
-        | TreeCall::ReadLink { .. }
-        | TreeCall::ReadDirectory { .. }
-        | TreeCall::Space
-        | TreeCall::Limits { .. }
-        | TreeCall::Sync { .. }
-        | TreeCall::Open { .. } => false,
-        TreeCall::Create { .. }
-        | TreeCall::MakeDirectory { .. }
-        | TreeCall::MakeSymbolicLink { .. }
-        | TreeCall::MakeSpecial { .. }
-        | TreeCall::Remove { .. }
-        | TreeCall::RemoveDirectory { .. }
-        | TreeCall::Rename { .. }
-        | TreeCall::Link { .. }
-        | TreeCall::SetAttributes { .. } => true,
     }
 }

@@ -213,7 +213,7 @@ pub(super) fn perform(op: &TreeOp) -> Result<u64, Errno> {
 
 impl HostTree {
     fn answer(&self, caller: Option<&Caller>, call: &TreeCall) -> Result<TreeReply, Errno> {
-        if self.read_only && changes(call) {
+        if self.read_only && call.changes() {
             return Err(Errno::READ_ONLY);
         }
         match call {
@@ -250,29 +250,5 @@ impl HostTree {
             TreeCall::Sync { nodes } => self.sync(nodes),
             TreeCall::Open { node } => self.open_file(node),
         }
-    }
-}
-
-fn changes(call: &TreeCall) -> bool {
-    match call {
-        TreeCall::Create { .. }
-        | TreeCall::MakeDirectory { .. }
-        | TreeCall::MakeSymbolicLink { .. }
-        | TreeCall::MakeSpecial { .. }
-        | TreeCall::Remove { .. }
-        | TreeCall::RemoveDirectory { .. }
-        | TreeCall::Rename { .. }
-        | TreeCall::Link { .. }
-        | TreeCall::SetAttributes { .. } => true,
-        TreeCall::Root
-        | TreeCall::Attributes { .. }
-        | TreeCall::Lookup { .. }
-        | TreeCall::Access { .. }
-        | TreeCall::ReadLink { .. }
-        | TreeCall::ReadDirectory { .. }
-        | TreeCall::Space
-        | TreeCall::Limits { .. }
-        | TreeCall::Sync { .. }
-        | TreeCall::Open { .. } => false,
     }
 }

@@ -1,8 +1,8 @@
 //! Calls of a tree, from their start to their answer.
 
+use super::SimTree;
 use super::journal::Coverage;
 use super::permission::Who;
-use super::{SimTree, is_change};
 use crate::sim::faults::OpClass;
 use crate::sim::operation::OpRef;
 use crate::sim::world::{Happening, Inner};
@@ -60,7 +60,7 @@ impl SimTree {
     /// Does what `call` asks, at once. Not for syncs and opening.
     pub(super) fn perform(&mut self, caller: Option<&Caller>, call: &TreeCall, now: u64) -> Result<TreeReply, Errno> {
         let (who, time) = (Who(caller), self.time(now));
-        if self.config.read_only && is_change(call) {
+        if self.config.read_only && call.changes() {
             return Err(Errno::READ_ONLY);
         }
         match call {
@@ -104,7 +104,7 @@ impl SimTree {
 
     /// The machine that made `call` died before its answer: it was done, or was not.
     pub(super) fn abandon_call(&mut self, caller: Option<&Caller>, call: &TreeCall, now: u64) {
-        if is_change(call) && self.disk.random.permille(500) {
+        if call.changes() && self.disk.random.permille(500) {
             // Nobody is told.
             let _ = self.perform(caller, call, now);
         }

@@ -20,7 +20,7 @@ use super::disk::Disk;
 use super::random::Random;
 use super::world::HostId;
 use crate::Errno;
-use crate::tree::{Kind, Node, Time, TreeCall};
+use crate::tree::{Kind, Node, Time};
 use bytes::FileBytes;
 use inode::{Body, Directory, Inode, Stat};
 use journal::NameChange;
@@ -176,21 +176,4 @@ impl SimTree {
         let valid = !name.is_empty() && !name.contains(&b'/') && !name.contains(&0);
         if valid { Ok(()) } else { Err(Errno::INVALID) }
     }
-}
-
-/// Does `call` change anything?
-pub(super) fn is_change(call: &TreeCall) -> bool {
-    !matches!(
-        call,
-        TreeCall::Root
-            | TreeCall::Attributes { .. }
-            | TreeCall::Lookup { .. }
-            | TreeCall::Access { .. }
-            | TreeCall::ReadLink { .. }
-            | TreeCall::ReadDirectory { .. }
-            | TreeCall::Space
-            | TreeCall::Limits { .. }
-            | TreeCall::Sync { .. }
-            | TreeCall::Open { .. }
-    )
 }
