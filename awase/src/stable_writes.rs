@@ -26,7 +26,7 @@ const BLOCKS: u64 = 16;
 
 const BLOCK_BYTES: usize = 4096;
 
-/// Forced unit access that costs at most so many hundredths of a write and a flush is always taken: flushes can be shared
+/// Forced unit access that costs less than so many hundredths of a write and a flush is always taken: flushes can be shared
 /// by writers, so where both cost the same they win.
 const ALWAYS_PERCENT: u128 = 90;
 

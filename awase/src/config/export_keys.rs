@@ -157,7 +157,8 @@ pub static EXPORT_KEYS: &[Key<Draft>] = &[
         name: "stable_writes",
         allowed: "\"auto\", \"flush\", \"fua\"",
         about: "Disks: how writes that must be durable become so: by a write and a flush, by forced unit access, or whichever \
-                was found to be cheaper at the start (default auto)",
+                was found to be cheaper at the start; a write beside which nobody else \
+                wants a flush is forced where that costs about the same (default auto)",
         paper: "",
         set: |draft, given| {
             draft.stable_writes = Some(StableWrites::named(given.text()?).ok_or(Refusal::NotAllowed)?);
