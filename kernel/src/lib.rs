@@ -15,6 +15,7 @@ pub mod queue;
 mod rendezvous;
 pub mod request;
 pub mod switches;
+pub mod trace;
 pub mod tree;
 pub mod volume;
 pub mod wait;

@@ -237,6 +237,16 @@ pub trait Doorbell: Send + Sync {
     fn ring(&self);
 }
 
+/// What events are stamped with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TickSource {
+    /// The clock: a tick is a nanosecond of [`Machine::now`].
+    #[default]
+    Clock,
+    /// The host's counter, [`linux::counter`]: cheaper, in a unit of its own.
+    Counter,
+}
+
 /// One processor's view of the world. Used by one thread (or one modelled processor) only.
 pub trait Machine {
     /// Which processor this is.
@@ -244,6 +254,11 @@ pub trait Machine {
 
     /// The time. Monotonic, the same on all processors of a machine.
     fn now(&self) -> Instant;
+
+    /// What its events are stamped with; the same on all processors of a machine.
+    fn tick_source(&self) -> TickSource {
+        TickSource::Clock
+    }
 
     /// Starts an operation; the world sees it at the latest at the next [`enter`](Machine::enter).
     ///

@@ -6,11 +6,13 @@
 
 mod bell;
 mod cores;
+mod counter;
 mod epoll;
 pub mod file;
 mod memory;
 pub mod net;
 mod pool;
+pub mod shared_memory;
 mod syscall;
 mod task;
 pub mod threads;
@@ -22,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use cores::Cores;
+pub use counter::counter;
 use memory::MemoryWatch;
 use policy::idle;
 use policy::unit::{Instant, ProcessorId};

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::bell::Bell;
+use super::counter;
 use super::epoll::Epoll;
 use super::net;
 use super::pool::Inbox;
 use super::syscall;
 use super::task::{Step, Task};
 use super::{Shared, park_time, pause};
-use crate::{Completion, Connection, Doorbell, Errno, Machine, Op, Park, Region, RegionId, Token};
+use crate::{Completion, Connection, Doorbell, Errno, Machine, Op, Park, Region, RegionId, TickSource, Token};
 use policy::sizing::MemoryFacts;
 use policy::unit::{Instant, ProcessorId};
 
@@ -63,6 +64,10 @@ impl Threads {
 impl Machine for Threads {
     fn processor(&self) -> ProcessorId {
         self.processor
+    }
+
+    fn tick_source(&self) -> TickSource {
+        counter::tick_source()
     }
 
     fn now(&self) -> Instant {

@@ -15,11 +15,12 @@ use std::time::Duration;
 use io_uring::{IoUring, opcode, squeue, types};
 
 use super::bell::Bell;
+use super::counter;
 use super::pool::Inbox;
 use super::syscall;
 use super::task::{Call, Step, Task};
 use super::{Shared, net, park_time, pause};
-use crate::{Completion, Connection, Doorbell, Errno, Machine, Op, Park, Region, RegionId, Token};
+use crate::{Completion, Connection, Doorbell, Errno, Machine, Op, Park, Region, RegionId, TickSource, Token};
 use policy::idle::LookOut;
 use policy::sizing::MemoryFacts;
 use policy::unit::{Instant, ProcessorId};
@@ -276,6 +277,10 @@ impl Uring {
 impl Machine for Uring {
     fn processor(&self) -> ProcessorId {
         self.processor
+    }
+
+    fn tick_source(&self) -> TickSource {
+        counter::tick_source()
     }
 
     fn now(&self) -> Instant {

@@ -1,0 +1,283 @@
+//! What is recorded: the types of events.
+
+/// How often an event comes, and so where it is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frequency {
+    /// With every request or so: in place, by the processor where it happens.
+    Frequent,
+    /// Now and then: by the central recorder.
+    Rare,
+}
+
+/// A moment, or something that begins and ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// A moment.
+    Moment,
+    /// A beginning and an end: one record at the end, with the time between (OLTP-2: pairs are merged).
+    Span,
+}
+
+/// What is known of a type of event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventType {
+    /// Category and name: `cache.miss`.
+    pub name: &'static str,
+    /// How often it comes.
+    pub frequency: Frequency,
+    /// A moment or a span.
+    pub shape: Shape,
+    /// What the long and the short argument of a record mean; empty for nothing.
+    pub arguments: [&'static str; 2],
+}
+
+macro_rules! events {
+    ($($(#[doc = $doc:literal])+ $event:ident: $frequency:ident $shape:ident $name:literal ($a:literal, $b:literal);)*) => {
+        /// A type of event. Its number is what a record holds.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u16)]
+        pub enum Event {
+            $($(#[doc = $doc])+ $event,)*
+        }
+
+        /// All types, by number.
+        const TYPES: &[(Event, EventType)] = &[
+            $((Event::$event, EventType {
+                name: $name,
+                frequency: Frequency::$frequency,
+                shape: Shape::$shape,
+                arguments: [$a, $b],
+            }),)*
+        ];
+    };
+}
+
+events! {
+    /// A processor had nothing to do.
+    ProcessorParked: Frequent Span "processor.parked" ("", "");
+    /// A task ran until it waited.
+    TaskRan: Frequent Span "task.ran" ("task", "");
+    /// A task was started.
+    TaskStarted: Frequent Moment "task.started" ("task", "");
+    /// A task came to its end.
+    TaskEnded: Frequent Moment "task.ended" ("task", "");
+    /// Another processor put something in the mailbox.
+    PostTaken: Frequent Moment "processor.post" ("woken", "starts");
+    /// Completions were taken from the machine.
+    CompletionsTaken: Frequent Moment "processor.completions" ("count", "");
+    /// Completions gathered for a while (OLTP-1).
+    QuantumWaited: Frequent Span "processor.quantum" ("", "");
+    /// A timer was due.
+    TimerFired: Frequent Moment "processor.timer" ("", "");
+    /// A processor began to serve.
+    ProcessorStarted: Rare Moment "processor.started" ("", "");
+    /// A processor ended.
+    ProcessorStopped: Rare Moment "processor.stopped" ("", "");
+
+    /// A client connected.
+    ConnectionBegun: Rare Moment "connection.begun" ("connection", "");
+    /// A client is gone.
+    ConnectionEnded: Rare Moment "connection.ended" ("connection", "");
+    /// A client and the server agreed on an export.
+    ConnectionNegotiated: Rare Moment "connection.negotiated" ("export", "");
+    /// A client was refused.
+    ConnectionRefused: Rare Moment "connection.refused" ("error", "");
+    /// A client that did not move was disconnected.
+    ConnectionStalled: Rare Moment "connection.stalled" ("connection", "");
+    /// Bytes came from a client.
+    Received: Frequent Span "connection.received" ("bytes", "");
+    /// Replies went to a client.
+    Sent: Frequent Span "connection.sent" ("bytes", "replies");
+    /// A client's request had to wait for its bounds.
+    AdmissionWaited: Frequent Span "connection.admission" ("bytes", "");
+    /// A payload had to wait for frames.
+    ArrivalWaited: Frequent Span "connection.arrival" ("frames", "");
+
+    /// NBD: read.
+    NbdRead: Frequent Span "nbd.read" ("offset", "bytes");
+    /// NBD: write.
+    NbdWrite: Frequent Span "nbd.write" ("offset", "bytes");
+    /// NBD: flush.
+    NbdFlush: Frequent Span "nbd.flush" ("", "");
+    /// NBD: trim.
+    NbdTrim: Frequent Span "nbd.trim" ("offset", "bytes");
+    /// NBD: write zeroes.
+    NbdWriteZeroes: Frequent Span "nbd.write_zeroes" ("offset", "bytes");
+    /// NBD: cache.
+    NbdCache: Frequent Span "nbd.cache" ("offset", "bytes");
+    /// NBD: block status.
+    NbdBlockStatus: Frequent Span "nbd.block_status" ("offset", "bytes");
+    /// NBD: a request that was refused.
+    NbdRefused: Rare Moment "nbd.refused" ("error", "");
+
+    /// NFS: NULL.
+    NfsNull: Rare Moment "nfs.null" ("", "");
+    /// NFS: GETATTR.
+    NfsGetattr: Frequent Span "nfs.getattr" ("node", "status");
+    /// NFS: SETATTR.
+    NfsSetattr: Frequent Span "nfs.setattr" ("node", "status");
+    /// NFS: LOOKUP.
+    NfsLookup: Frequent Span "nfs.lookup" ("node", "status");
+    /// NFS: ACCESS.
+    NfsAccess: Frequent Span "nfs.access" ("node", "status");
+    /// NFS: READLINK.
+    NfsReadlink: Frequent Span "nfs.readlink" ("node", "status");
+    /// NFS: READ.
+    NfsRead: Frequent Span "nfs.read" ("offset", "bytes");
+    /// NFS: WRITE.
+    NfsWrite: Frequent Span "nfs.write" ("offset", "bytes");
+    /// NFS: CREATE.
+    NfsCreate: Frequent Span "nfs.create" ("node", "status");
+    /// NFS: MKDIR.
+    NfsMkdir: Frequent Span "nfs.mkdir" ("node", "status");
+    /// NFS: SYMLINK.
+    NfsSymlink: Frequent Span "nfs.symlink" ("node", "status");
+    /// NFS: MKNOD.
+    NfsMknod: Frequent Span "nfs.mknod" ("node", "status");
+    /// NFS: REMOVE.
+    NfsRemove: Frequent Span "nfs.remove" ("node", "status");
+    /// NFS: RMDIR.
+    NfsRmdir: Frequent Span "nfs.rmdir" ("node", "status");
+    /// NFS: RENAME.
+    NfsRename: Frequent Span "nfs.rename" ("node", "status");
+    /// NFS: LINK.
+    NfsLink: Frequent Span "nfs.link" ("node", "status");
+    /// NFS: READDIR.
+    NfsReaddir: Frequent Span "nfs.readdir" ("node", "status");
+    /// NFS: READDIRPLUS.
+    NfsReaddirplus: Frequent Span "nfs.readdirplus" ("node", "status");
+    /// NFS: FSSTAT.
+    NfsFsstat: Frequent Span "nfs.fsstat" ("node", "status");
+    /// NFS: FSINFO.
+    NfsFsinfo: Frequent Span "nfs.fsinfo" ("node", "status");
+    /// NFS: PATHCONF.
+    NfsPathconf: Frequent Span "nfs.pathconf" ("node", "status");
+    /// NFS: COMMIT.
+    NfsCommit: Frequent Span "nfs.commit" ("offset", "bytes");
+    /// NFS: a request that was done before was answered from memory.
+    NfsReplayed: Frequent Moment "nfs.replayed" ("xid", "");
+    /// NFS: a request that cannot be answered.
+    NfsRefused: Rare Moment "nfs.refused" ("error", "");
+    /// MOUNT: a directory was mounted or given back, or what there is was asked.
+    Mount: Rare Moment "mount.call" ("procedure", "status");
+
+    /// All blocks were in the cache.
+    CacheHit: Frequent Moment "cache.hit" ("block", "blocks");
+    /// Blocks had to be read.
+    CacheMiss: Frequent Moment "cache.miss" ("block", "blocks");
+    /// Somebody waited for what another was reading.
+    CacheLoadAwaited: Frequent Span "cache.load_awaited" ("block", "");
+    /// Blocks were written into the cache.
+    CacheWrite: Frequent Moment "cache.write" ("block", "blocks");
+    /// Blocks left the cache.
+    CacheEvicted: Frequent Moment "cache.evicted" ("blocks", "");
+    /// Somebody waited for memory.
+    MemoryAwaited: Frequent Span "memory.awaited" ("frames", "");
+    /// The cache may hold so many bytes from now on.
+    CacheSized: Rare Moment "cache.sized" ("bytes", "");
+    /// Memory was taken from the host.
+    MemoryTaken: Rare Moment "memory.taken" ("bytes", "");
+    /// Memory was given back to the host.
+    MemoryReturned: Rare Moment "memory.returned" ("bytes", "");
+    /// Blocks are read in advance.
+    ReadAhead: Frequent Moment "read_ahead.fetch" ("block", "blocks");
+
+    /// Dirty blocks are written.
+    WriteOut: Frequent Span "write_back.write_out" ("block", "blocks");
+    /// Write-back looked what to write.
+    WriteBackTick: Frequent Moment "write_back.tick" ("dirty", "blocks");
+    /// A writer waited because too much is dirty.
+    WriterHeld: Frequent Span "write_back.writer_held" ("blocks", "");
+    /// A flush of a volume.
+    Flush: Frequent Span "flush.volume" ("covered", "");
+    /// Somebody waited for others who share the flush.
+    FlushGathered: Frequent Span "flush.gathered" ("members", "");
+    /// A flush failed.
+    FlushFailed: Rare Moment "flush.failed" ("error", "");
+    /// A stable write was forced instead of flushed.
+    WriteForced: Frequent Moment "flush.forced_write" ("block", "blocks");
+
+    /// A request came to a disk's queue.
+    QueueArrival: Frequent Moment "queue.arrival" ("offset", "bytes");
+    /// A request waited in a disk's queue.
+    QueueWaited: Frequent Span "queue.waited" ("offset", "bytes");
+    /// Neighbours went to the disk as one.
+    QueueMerged: Frequent Moment "queue.merged" ("members", "bytes");
+    /// Somebody began to wait for an asynchronous request.
+    QueuePromoted: Frequent Moment "queue.promoted" ("offset", "");
+    /// The device read.
+    DeviceRead: Frequent Span "device.read" ("offset", "bytes");
+    /// The device wrote.
+    DeviceWrite: Frequent Span "device.write" ("offset", "bytes");
+    /// The device flushed.
+    DeviceFlush: Frequent Span "device.flush" ("", "");
+    /// The device zeroed or discarded.
+    DeviceOther: Frequent Span "device.other" ("offset", "bytes");
+    /// A device failed.
+    DeviceFailed: Rare Moment "device.failed" ("error", "");
+
+    /// A call of a directory tree.
+    TreeCall: Frequent Span "tree.call" ("call", "");
+    /// Names and attributes were made durable.
+    TreeSync: Frequent Span "tree.sync" ("nodes", "");
+    /// A file came into use.
+    FileOpened: Rare Moment "tree.file_opened" ("node", "");
+    /// A file is no longer in use.
+    FileClosed: Rare Moment "tree.file_closed" ("node", "");
+    /// A file was changed beside Awase.
+    FileChangedOutside: Rare Moment "tree.changed_outside" ("node", "");
+
+    /// An export is given out.
+    ExportAdded: Rare Moment "server.export_added" ("export", "");
+    /// An export is gone.
+    ExportRemoved: Rare Moment "server.export_removed" ("export", "");
+    /// A switch was set.
+    SwitchSet: Rare Moment "server.switch_set" ("switch", "");
+    /// The server begins to end.
+    Draining: Rare Moment "server.draining" ("", "");
+    /// How recording is done was changed.
+    TraceModeSet: Rare Moment "trace.mode_set" ("mode", "");
+}
+
+impl Event {
+    /// How many types there are.
+    pub const COUNT: usize = TYPES.len();
+
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Event> {
+        TYPES.iter().map(|(event, _)| *event)
+    }
+
+    /// The type with this number, if there is one.
+    pub fn from_number(number: u16) -> Option<Event> {
+        TYPES.get(usize::from(number)).map(|(event, _)| *event)
+    }
+
+    /// What is known of it.
+    pub const fn facts(self) -> EventType {
+        TYPES[self as usize].1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn there_are_at_least_70_types_each_with_a_name_of_its_own() {
+        const { assert!(Event::COUNT >= 70) };
+        let names: BTreeSet<_> = Event::all().map(|event| event.facts().name).collect();
+        assert_eq!(names.len(), Event::COUNT);
+        assert!(names.iter().all(|name| name.split('.').count() == 2));
+    }
+
+    #[test]
+    fn a_type_is_found_by_its_number() {
+        for event in Event::all() {
+            assert_eq!(Event::from_number(event as u16), Some(event));
+        }
+        assert_eq!(Event::from_number(Event::COUNT as u16), None);
+    }
+}

@@ -1,0 +1,199 @@
+//! How a trace lies in memory: a head, a ring of records for each processor, and the central one.
+
+use std::sync::atomic::AtomicU64;
+
+use super::event::Event;
+
+/// Says that it is a trace, in this layout.
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"AWASETR1");
+
+/// Words of the head.
+pub(super) const HEAD_WORDS: usize = 64;
+/// Words before the records of a ring; the first one counts the records that were ever put.
+const RING_HEAD_WORDS: usize = 8;
+/// Words of a record: stamp, what, argument, argument and duration.
+pub(super) const RECORD_WORDS: usize = 4;
+
+/// Places of words in the head.
+pub(super) mod head {
+    pub const MAGIC: usize = 0;
+    /// How many types of events the writer knew.
+    pub const TYPES: usize = 1;
+    pub const PROCESSORS: usize = 2;
+    pub const RECORDS: usize = 3;
+    pub const MODE: usize = 4;
+    pub const PROCESS: usize = 5;
+    /// Nanoseconds since 1970 at the first pair.
+    pub const TIME_OF_DAY: usize = 6;
+    /// Ticks and nanoseconds of one moment, at the start...
+    pub const FIRST_PAIR: usize = 8;
+    /// ...and the last that was noted.
+    pub const LAST_PAIR: usize = 10;
+    /// Odd while the last pair is being noted.
+    pub const PAIR_VERSION: usize = 12;
+}
+
+/// How large the parts are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub processors: usize,
+    /// In each ring. A power of two.
+    pub records: usize,
+}
+
+impl Layout {
+    /// The largest that fits into so many words; `None` when not even a few records fit.
+    pub(super) fn fitting(processors: usize, words: usize) -> Option<Self> {
+        let rings = processors.checked_add(1)?;
+        let each = words.checked_sub(HEAD_WORDS)? / rings;
+        let records = each.checked_sub(RING_HEAD_WORDS)? / RECORD_WORDS;
+        // The power of two below.
+        let records = (records + 1).next_power_of_two() / 2;
+        (records >= 16).then_some(Layout { processors, records })
+    }
+
+    pub(super) fn words(&self) -> usize {
+        HEAD_WORDS + (self.processors + 1) * self.ring_words()
+    }
+
+    fn ring_words(&self) -> usize {
+        RING_HEAD_WORDS + self.records * RECORD_WORDS
+    }
+
+    /// The words of a ring; the central one is behind those of the processors.
+    pub(super) fn ring<'a>(&self, words: &'a [AtomicU64], ring: usize) -> RingWords<'a> {
+        let first = HEAD_WORDS + ring * self.ring_words();
+        let (records, _) = words[first + RING_HEAD_WORDS..first + self.ring_words()].as_chunks();
+        RingWords { counter: &words[first], records }
+    }
+}
+
+/// One ring in memory.
+#[derive(Clone, Copy)]
+pub(super) struct RingWords<'a> {
+    counter: &'a AtomicU64,
+    records: &'a [[AtomicU64; RECORD_WORDS]],
+}
+
+impl<'a> RingWords<'a> {
+    /// Counts the records that were ever put.
+    pub(super) fn counter(&self) -> &'a AtomicU64 {
+        self.counter
+    }
+
+    /// Places of records; a power of two.
+    pub(super) fn records(&self) -> &'a [[AtomicU64; RECORD_WORDS]] {
+        self.records
+    }
+}
+
+/// A record is of a moment or a whole span, or of one end of a span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// A moment or a whole span.
+    Whole,
+    /// The beginning of a span that was not merged.
+    Begin,
+    /// Its end.
+    End,
+}
+
+/// What one record holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// When, of a span its end. Ticks.
+    pub stamp: u64,
+    /// What.
+    pub event: Event,
+    /// All of it?
+    pub part: Part,
+    /// On which processor.
+    pub processor: u16,
+    /// On whose behalf: 0 is nobody in particular.
+    pub job: u32,
+    /// The long argument.
+    pub a: u64,
+    /// The short argument, at most [`SHORT_MAX`].
+    pub b: u32,
+    /// Of a whole span, how long. Ticks, at most [`DURATION_MAX`].
+    pub duration: u64,
+}
+
+const SHORT_BITS: u32 = 28;
+/// The short argument is no larger; what is, is recorded as this.
+pub const SHORT_MAX: u32 = (1 << SHORT_BITS) - 1;
+/// Durations are no longer: at 3 GHz some 20 seconds.
+pub const DURATION_MAX: u64 = (1 << (64 - SHORT_BITS)) - 1;
+const PART_SHIFT: u32 = 14;
+
+impl Record {
+    #[inline]
+    pub(super) fn encode(&self) -> [u64; RECORD_WORDS] {
+        let part = match self.part {
+            Part::Whole => 0,
+            Part::Begin => 1,
+            Part::End => 2,
+        };
+        let kind = u64::from(self.event as u16) | part << PART_SHIFT;
+        let what = kind | u64::from(self.processor) << 16 | u64::from(self.job) << 32;
+        let last = u64::from(self.b.min(SHORT_MAX)) | self.duration.min(DURATION_MAX) << SHORT_BITS;
+        [self.stamp, what, self.a, last]
+    }
+
+    /// `None` for words that no writer of this version put.
+    pub(super) fn decode(words: [u64; RECORD_WORDS]) -> Option<Self> {
+        let [stamp, what, a, last] = words;
+        let part = match what >> PART_SHIFT & 3 {
+            0 => Part::Whole,
+            1 => Part::Begin,
+            2 => Part::End,
+            _ => return None,
+        };
+        Some(Record {
+            stamp,
+            event: Event::from_number(what as u16 & ((1 << PART_SHIFT) - 1))?,
+            part,
+            processor: (what >> 16) as u16,
+            job: (what >> 32) as u32,
+            a,
+            b: last as u32 & SHORT_MAX,
+            duration: last >> SHORT_BITS,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_comes_back_as_it_was_put_and_what_is_too_large_as_the_most() {
+        let record = Record {
+            stamp: u64::MAX,
+            event: Event::NfsCommit,
+            part: Part::End,
+            processor: 65_535,
+            job: u32::MAX,
+            a: u64::MAX,
+            b: SHORT_MAX,
+            duration: DURATION_MAX,
+        };
+        assert_eq!(Record::decode(record.encode()), Some(record));
+        let large = Record { b: u32::MAX, duration: u64::MAX, ..record };
+        assert_eq!(Record::decode(large.encode()), Some(record));
+        assert_eq!(Record::decode([0, 0x3fff, 0, 0]), None);
+    }
+
+    #[test]
+    fn the_layout_fits_into_what_is_there() {
+        for words in [0, 100, 1000, 65_536, 1 << 20] {
+            let Some(layout) = Layout::fitting(3, words) else {
+                assert!(words < 600, "{words}");
+                continue;
+            };
+            assert!(layout.words() <= words && layout.records.is_power_of_two());
+            assert!(layout.words() * 2 + 500 > words - HEAD_WORDS, "half of it is used at least");
+        }
+        assert_eq!(Layout::fitting(usize::MAX, 1000), None);
+    }
+}

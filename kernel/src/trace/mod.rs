@@ -1,0 +1,259 @@
+//! What happens, recorded so cheaply that it always may be (OLTP-2).
+//!
+//! The frequent events are recorded in place, by the processor where they happen, into a ring of its own; the rare ones by
+//! a central recorder under a lock. What begins and ends is one record, put at the end. To see what that is worth there
+//! are two other modes: everything centrally, and everything centrally with beginnings and ends apart, as the paper's
+//! system did before.
+//!
+//! The rings lie in memory that the program gives, such as a file that is mapped: what was recorded up to a crash can be
+//! read after it ([`Trace::read`]), and while the server runs by another program.
+//!
+//! A record has one long and one short argument, a job, and a stamp in ticks of the processor's counter. Its stamp is its
+//! own where durations matter, else that of the batch: of the last look at the counter on this processor.
+
+mod event;
+mod layout;
+mod read;
+#[cfg(test)]
+mod tests;
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use policy::unit::{Instant, ProcessorId};
+
+use crate::request::JobId;
+use layout::{HEAD_WORDS, Layout, MAGIC, RingWords, head};
+
+pub use event::{Event, EventType, Frequency, Shape};
+pub use layout::{DURATION_MAX, Part, Record, SHORT_MAX};
+pub use read::{Moment, ReadError, Trace};
+
+/// How events are recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Mode {
+    /// Not at all.
+    Off,
+    /// The frequent ones in place, the rare ones centrally.
+    #[default]
+    Direct,
+    /// All of them centrally.
+    Central,
+    /// All of them centrally, beginnings and ends apart.
+    Unthinned,
+}
+
+impl Mode {
+    /// All modes.
+    pub const ALL: [Mode; 4] = [Mode::Off, Mode::Direct, Mode::Central, Mode::Unthinned];
+
+    fn from_number(number: u8) -> Mode {
+        Mode::ALL.get(usize::from(number)).copied().unwrap_or(Mode::Off)
+    }
+}
+
+/// Memory that a trace is recorded into: there as long as the program runs.
+pub type TraceMemory = &'static [AtomicU64];
+
+/// What all processors share of the trace.
+pub struct Tracer {
+    mode: AtomicU8,
+    area: Option<Area>,
+    central: Mutex<u64>,
+}
+
+#[derive(Clone, Copy)]
+struct Area {
+    words: TraceMemory,
+    layout: Layout,
+}
+
+/// One moment by the counter and by the clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockPair {
+    /// Of the counter.
+    pub ticks: u64,
+    /// Of the clock.
+    pub now: Instant,
+}
+
+impl Tracer {
+    /// One that records nothing, ever.
+    pub fn none() -> Self {
+        Tracer { mode: AtomicU8::new(Mode::Off as u8), area: None, central: Mutex::new(0) }
+    }
+
+    /// Records into `memory`, whose words are all zero. Nothing, when it is too small for so many processors.
+    /// `time_of_day_ns`: since 1970, at the moment of `pair`.
+    pub fn new(mode: Mode, processors: u16, words: TraceMemory, pair: ClockPair, time_of_day_ns: u64) -> Self {
+        let Some(layout) = Layout::fitting(usize::from(processors), words.len()) else {
+            return Tracer::none();
+        };
+        let put = |place: usize, value: u64| words[place].store(value, Ordering::Relaxed);
+        put(head::TYPES, Event::COUNT as u64);
+        put(head::PROCESSORS, layout.processors as u64);
+        put(head::RECORDS, layout.records as u64);
+        put(head::MODE, mode as u64);
+        put(head::PROCESS, u64::from(std::process::id()));
+        put(head::TIME_OF_DAY, time_of_day_ns);
+        for first in [head::FIRST_PAIR, head::LAST_PAIR] {
+            put(first, pair.ticks);
+            put(first + 1, pair.now.ns());
+        }
+        words[head::MAGIC].store(MAGIC, Ordering::Release);
+        Tracer { mode: AtomicU8::new(mode as u8), area: Some(Area { words, layout }), central: Mutex::new(0) }
+    }
+
+    /// How events are recorded now.
+    #[inline]
+    pub fn mode(&self) -> Mode {
+        Mode::from_number(self.mode.load(Ordering::Relaxed))
+    }
+
+    /// Records in another way from now on. Without memory it stays off.
+    pub fn set_mode(&self, mode: Mode) {
+        let Some(area) = &self.area else { return };
+        area.words[head::MODE].store(mode as u64, Ordering::Relaxed);
+        self.mode.store(mode as u8, Ordering::Relaxed);
+    }
+
+    /// Notes how counter and clock go together; from time to time, by one thread.
+    pub fn note_clock(&self, pair: ClockPair) {
+        let Some(area) = &self.area else { return };
+        let words = area.words;
+        words[head::PAIR_VERSION].fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        words[head::LAST_PAIR].store(pair.ticks, Ordering::Relaxed);
+        words[head::LAST_PAIR + 1].store(pair.now.ns(), Ordering::Relaxed);
+        words[head::PAIR_VERSION].fetch_add(1, Ordering::Release);
+    }
+
+    /// Records where processors record under a lock; for threads that are no processors, too.
+    pub fn record_centrally(&self, record: Record) {
+        let Some(area) = &self.area else { return };
+        let mut count = self.central.lock().unwrap_or_else(PoisonError::into_inner);
+        put(area.layout.ring(area.words, area.layout.processors), &mut count, record);
+    }
+}
+
+/// Puts a record into a ring of which this is the only writer.
+#[inline]
+fn put(ring: RingWords<'_>, count: &mut u64, record: Record) {
+    // Who sees a word of this record sees the count of those before: the reader leaves it out then.
+    fence(Ordering::Release);
+    let records = ring.records();
+    if let Some(place) = records.get(*count as usize & (records.len() - 1)) {
+        for (word, value) in place.iter().zip(record.encode()) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+    *count += 1;
+    ring.counter().store(*count, Ordering::Release);
+}
+
+/// What one processor records with. It belongs to its thread.
+pub struct Recorder {
+    tracer: Arc<Tracer>,
+    processor: u16,
+    ring: Option<RingWords<'static>>,
+    count: Cell<u64>,
+    /// Of the batch. Ticks.
+    stamp: Cell<u64>,
+}
+
+/// The beginning of a span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a span that is begun is recorded at its end"]
+pub struct Began {
+    /// `None` while nothing is recorded.
+    stamp: Option<u64>,
+}
+
+impl Recorder {
+    /// The recorder of that processor.
+    pub fn new(tracer: &Arc<Tracer>, processor: ProcessorId) -> Self {
+        let ring = tracer.area.map(|area| area.layout.ring(area.words, usize::from(processor.0)));
+        Recorder { tracer: Arc::clone(tracer), processor: processor.0, ring, count: Cell::new(0), stamp: Cell::new(0) }
+    }
+
+    /// What it shares with others.
+    pub fn tracer(&self) -> &Arc<Tracer> {
+        &self.tracer
+    }
+
+    /// Is anything recorded?
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.tracer.mode() != Mode::Off
+    }
+
+    /// Sets the stamp of what is recorded next.
+    #[inline]
+    pub fn set_stamp(&self, ticks: u64) {
+        self.stamp.set(ticks);
+    }
+
+    /// A moment, with the stamp of its batch.
+    #[inline]
+    pub fn moment(&self, event: Event, job: JobId, a: u64, b: u32) {
+        let mode = self.tracer.mode();
+        if mode != Mode::Off {
+            self.record(mode, event, Part::Whole, self.stamp.get(), job, a, b, 0);
+        }
+    }
+
+    /// Something begins. `ticks` is asked for the time if it matters.
+    #[inline]
+    pub fn begin(&self, event: Event, job: JobId, ticks: impl FnOnce() -> u64) -> Began {
+        let mode = self.tracer.mode();
+        if mode == Mode::Off {
+            return Began { stamp: None };
+        }
+        let stamp = ticks();
+        self.stamp.set(stamp);
+        if mode == Mode::Unthinned {
+            self.record(mode, event, Part::Begin, stamp, job, 0, 0, 0);
+        }
+        Began { stamp: Some(stamp) }
+    }
+
+    /// It ends.
+    #[inline]
+    pub fn end(&self, began: Began, event: Event, job: JobId, a: u64, b: u32, ticks: impl FnOnce() -> u64) {
+        let Some(begun) = began.stamp else { return };
+        let mode = self.tracer.mode();
+        if mode == Mode::Off {
+            return;
+        }
+        let stamp = ticks();
+        self.stamp.set(stamp);
+        let (part, duration) = match mode {
+            Mode::Unthinned => (Part::End, 0),
+            _ => (Part::Whole, stamp.saturating_sub(begun)),
+        };
+        self.record(mode, event, part, stamp, job, a, b, duration);
+    }
+
+    #[inline]
+    #[expect(clippy::too_many_arguments, reason = "the fields of a record, which is made where it is stored")]
+    fn record(&self, mode: Mode, event: Event, part: Part, stamp: u64, job: JobId, a: u64, b: u32, duration: u64) {
+        let record = Record { stamp, event, part, processor: self.processor, job: job.0, a, b, duration };
+        if mode != Mode::Direct || event.facts().frequency == Frequency::Rare {
+            self.tracer.record_centrally(record);
+            return;
+        }
+        if let Some(ring) = self.ring {
+            let mut count = self.count.get();
+            put(ring, &mut count, record);
+            self.count.set(count);
+        }
+    }
+}
+
+/// Memory of the program's own, for those who read it in the same program. It is never given back.
+pub fn private_memory(words: usize) -> TraceMemory {
+    let words: Box<[AtomicU64]> = (0..words.max(HEAD_WORDS)).map(|_| AtomicU64::new(0)).collect();
+    Box::leak(words)
+}

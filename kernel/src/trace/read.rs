@@ -1,0 +1,151 @@
+//! Reading a trace, of a server that runs or of one that is no more.
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::time::Duration;
+
+use policy::unit::Instant;
+use thiserror::Error;
+
+use super::layout::{HEAD_WORDS, Layout, MAGIC, RECORD_WORDS, Record, RingWords, head};
+use super::{Event, Mode};
+
+/// Why there is nothing to read.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ReadError {
+    /// Not the beginning of a trace.
+    #[error("this is no trace of Awase")]
+    NoTrace,
+    /// Another version's.
+    #[error("the trace was recorded by another version of Awase ({found} types of events, this one knows {known})")]
+    OtherVersion {
+        /// Types that the writer knew.
+        found: u64,
+        /// Types known here.
+        known: u64,
+    },
+    /// Shorter than its head says.
+    #[error("the trace is damaged: {0}")]
+    Damaged(&'static str),
+}
+
+/// What was recorded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trace {
+    /// How it is or was recorded.
+    pub mode: Mode,
+    /// Of the server.
+    pub process: u32,
+    /// Nanoseconds since 1970 when recording began.
+    pub began_ns: u64,
+    /// In order of time; of a span, of its end.
+    pub moments: Vec<Moment>,
+    /// Records that were overwritten by later ones.
+    pub overwritten: u64,
+}
+
+/// A record, with its time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Moment {
+    /// Since the server's machine started; of a span, its end.
+    pub at: Instant,
+    /// Of a whole span.
+    pub took: Duration,
+    /// The rest.
+    pub record: Record,
+}
+
+impl Trace {
+    /// Reads what is there. A server may go on recording meanwhile.
+    ///
+    /// # Errors
+    /// When it is no trace, or not one that this version can read.
+    pub fn read(words: &[AtomicU64]) -> Result<Trace, ReadError> {
+        let head = words.get(..HEAD_WORDS).ok_or(ReadError::NoTrace)?;
+        let get = |place: usize| head[place].load(Ordering::Relaxed);
+        if head[head::MAGIC].load(Ordering::Acquire) != MAGIC {
+            return Err(ReadError::NoTrace);
+        }
+        let (found, known) = (get(head::TYPES), Event::COUNT as u64);
+        if found != known {
+            return Err(ReadError::OtherVersion { found, known });
+        }
+        let layout = layout(words, get(head::PROCESSORS), get(head::RECORDS))?;
+        let clock = Clock::of(head);
+        let mut trace = Trace {
+            mode: Mode::from_number(get(head::MODE) as u8),
+            process: get(head::PROCESS) as u32,
+            began_ns: get(head::TIME_OF_DAY),
+            moments: Vec::new(),
+            overwritten: 0,
+        };
+        for ring in 0..=layout.processors {
+            let (records, overwritten) = records(layout.ring(words, ring));
+            trace.overwritten += overwritten;
+            trace.moments.extend(records.into_iter().map(|record| clock.moment(record)));
+        }
+        trace.moments.sort_by_key(|moment| moment.at);
+        Ok(trace)
+    }
+}
+
+fn layout(words: &[AtomicU64], processors: u64, records: u64) -> Result<Layout, ReadError> {
+    let damaged = ReadError::Damaged("its head has impossible numbers");
+    let processors = usize::try_from(processors).ok().filter(|n| *n <= 1 << 16).ok_or(damaged.clone())?;
+    let records = usize::try_from(records).ok().filter(|n| n.is_power_of_two() && *n <= 1 << 30).ok_or(damaged)?;
+    let layout = Layout { processors, records };
+    if layout.words() > words.len() {
+        return Err(ReadError::Damaged("it is shorter than its head says"));
+    }
+    Ok(layout)
+}
+
+/// What a ring holds, in the order in which it was put, and how many records it held before.
+fn records(ring: RingWords<'_>) -> (Vec<Record>, u64) {
+    let places = ring.records().len() as u64;
+    let before = ring.counter().load(Ordering::Acquire);
+    let load = |place: &[AtomicU64; RECORD_WORDS]| [0, 1, 2, 3].map(|word: usize| place[word].load(Ordering::Relaxed));
+    let copy: Vec<[u64; RECORD_WORDS]> = ring.records().iter().map(load).collect();
+    fence(Ordering::Acquire);
+    let after = ring.counter().load(Ordering::Relaxed).max(before);
+    // The one after the last may be half written, where the oldest was; and if the writer has counted on, more of them.
+    let oldest = if after >= places { after + 1 - places } else { 0 }.min(before);
+    let decode = |number: u64| Record::decode(*copy.get((number % places) as usize)?);
+    ((oldest..before).filter_map(decode).collect(), oldest)
+}
+
+/// From ticks to time.
+struct Clock {
+    first: (u64, u64),
+    ns_a_tick: f64,
+}
+
+impl Clock {
+    fn of(head: &[AtomicU64]) -> Self {
+        let pair = |first: usize| (head[first].load(Ordering::Relaxed), head[first + 1].load(Ordering::Relaxed));
+        let first = pair(head::FIRST_PAIR);
+        let last = loop {
+            let version = head[head::PAIR_VERSION].load(Ordering::Acquire);
+            let last = pair(head::LAST_PAIR);
+            fence(Ordering::Acquire);
+            // Odd for ever: the server ended while it noted the pair. Its words are good enough then.
+            if version % 2 == 1 || version == head[head::PAIR_VERSION].load(Ordering::Relaxed) {
+                break last;
+            }
+        };
+        let ticks = last.0.wrapping_sub(first.0) as i64;
+        let ns = last.1.wrapping_sub(first.1) as i64;
+        // Not noted yet, or nonsense: the counter of a common processor.
+        let ns_a_tick = if ticks > 0 && ns > 0 { ns as f64 / ticks as f64 } else { 1.0 };
+        Clock { first, ns_a_tick }
+    }
+
+    fn moment(&self, record: Record) -> Moment {
+        let since = record.stamp.wrapping_sub(self.first.0) as i64 as f64 * self.ns_a_tick;
+        let at_ns = (self.first.1 as f64 + since).max(0.0);
+        Moment {
+            at: Instant::from_ns(at_ns as u64),
+            took: Duration::from_nanos((record.duration as f64 * self.ns_a_tick) as u64),
+            record,
+        }
+    }
+}

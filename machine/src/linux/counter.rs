@@ -1,0 +1,30 @@
+//! The processor's own counter: the cheapest clock there is, for stamps.
+
+use std::sync::OnceLock;
+
+use crate::TickSource;
+
+/// Ticks of the processor's counter since some moment. On a processor without one, nanoseconds of the system's clock.
+#[inline]
+pub fn counter() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 processor has the instruction; where user programs may not use it, [`tick_source`] says so.
+    unsafe {
+        std::arch::x86_64::_rdtsc()
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    0
+}
+
+/// The counter, if it runs evenly on all cores and never stops (`constant_tsc` and `nonstop_tsc` of `/proc/cpuinfo`);
+/// else the clock.
+pub(super) fn tick_source() -> TickSource {
+    static SOURCE: OnceLock<TickSource> = OnceLock::new();
+    *SOURCE.get_or_init(|| {
+        let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let flags = text.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+        let has = |flag: &str| flags.split_whitespace().any(|word| word == flag);
+        let even = cfg!(target_arch = "x86_64") && has("constant_tsc") && has("nonstop_tsc");
+        if even { TickSource::Counter } else { TickSource::Clock }
+    })
+}
