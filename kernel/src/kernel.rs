@@ -13,7 +13,9 @@ use crate::cache::Cache;
 use crate::frame::{FramePool, FrameRef, Frames, HUGE_PAGE_BYTES, PoolConfig};
 use crate::processor::{Mailbox, Processor};
 use crate::queue::DiskQueue;
+use crate::request::JobId;
 use crate::switches::Switches;
+use crate::trace::{Event, Tracer};
 use crate::wait::WaitList;
 
 /// Frames evicted at least, when any must be: the lock and the policy's work are shared by so many.
@@ -81,6 +83,8 @@ pub struct Kernel {
     queues: Mutex<BTreeMap<u64, Arc<DiskQueue>>>,
     zero_frame: OnceLock<FrameRef>,
     pages: Mutex<PageChoice>,
+    tracer: Arc<Tracer>,
+    jobs: AtomicU32,
 }
 
 #[derive(Default)]
@@ -111,6 +115,14 @@ impl Kernel {
     /// # Errors
     /// [`KernelError::Reserve`] when the host refuses the address space.
     pub fn new(config: KernelConfig) -> Result<Arc<Self>, KernelError> {
+        Kernel::traced(config, Arc::new(Tracer::none()))
+    }
+
+    /// One whose events are recorded by `tracer`.
+    ///
+    /// # Errors
+    /// As [`Kernel::new`].
+    pub fn traced(config: KernelConfig, tracer: Arc<Tracer>) -> Result<Arc<Self>, KernelError> {
         let chunk = config.chunk_bytes.unwrap_or_else(|| chunk_bytes_for(config.memory_max));
         let bytes_max = config.memory_max.max(chunk).next_multiple_of(chunk);
         let frames = FramePool::new(PoolConfig {
@@ -140,6 +152,8 @@ impl Kernel {
             devices: Mutex::default(),
             queues: Mutex::default(),
             zero_frame: OnceLock::new(),
+            tracer,
+            jobs: AtomicU32::new(0),
         };
         kernel.set_chunks_target(kernel.frames.chunks_max());
         Ok(Arc::new(kernel))
@@ -158,6 +172,16 @@ impl Kernel {
     /// The techniques that are on.
     pub fn switches(&self) -> &Switches {
         &self.config.switches
+    }
+
+    /// A number for a new job: a connection, a client.
+    pub fn number_job(&self) -> JobId {
+        JobId(self.jobs.fetch_add(1, Ordering::Relaxed).wrapping_add(1))
+    }
+
+    /// What records its events.
+    pub fn tracer(&self) -> &Arc<Tracer> {
+        &self.tracer
     }
 
     /// How it was made.
@@ -197,10 +221,12 @@ impl Kernel {
             }
             // Nobody may sit on half of what it needs while another sits on the other half.
             frames.clear();
+            let began = cpu.begin(Event::MemoryAwaited, JobId::default());
             self.memory_short.fetch_add(1, Ordering::SeqCst);
             self.write_back_wait.wake_all();
             cpu.sleep(MEMORY_RETRY).await;
             self.memory_short.fetch_sub(1, Ordering::SeqCst);
+            cpu.end(began, Event::MemoryAwaited, JobId::default(), count as u64, 0);
         }
     }
 

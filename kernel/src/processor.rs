@@ -3,6 +3,9 @@
 //! A task stays on the processor that started it. Another processor reaches it by its waker, or starts a new one
 //! here with [`Processor::spawn_on`].
 
+mod mailbox;
+mod recording;
+
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -11,10 +14,10 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use machine::{Completion, Connection, Doorbell, Errno, Listener, Machine, Op, Park, Region, Segments};
+use machine::{Completion, Connection, Errno, Listener, Machine, Op, Park, Region, Segments, TickSource};
 use policy::quantum::Quantum;
 use policy::unit::{Instant, ProcessorId};
 use slab::Slab;
@@ -23,6 +26,10 @@ use crate::Kernel;
 use crate::frame::set_thread_processor;
 use crate::housekeeping;
 use crate::operation::{Hold, Operations};
+use crate::trace::{Event, Recorder};
+pub use mailbox::Mailbox;
+use mailbox::TaskWaker;
+use recording::NOBODY;
 
 /// Rounds of ready tasks between two looks at the machine.
 const TASKS_A_TURN_MAX: usize = 256;
@@ -52,6 +59,8 @@ struct Inner {
     quantum: RefCell<Quantum>,
     /// Requests of clients since the quantum was asked last.
     requests: Cell<u64>,
+    recorder: Recorder,
+    tick_source: TickSource,
 }
 
 struct Task {
@@ -83,75 +92,6 @@ impl Ord for Timer {
     }
 }
 
-/// What other processors put in for one processor, and how they wake it.
-pub struct Mailbox {
-    id: ProcessorId,
-    post: Mutex<Post>,
-    has_post: AtomicBool,
-    parked: AtomicBool,
-    stopping: AtomicBool,
-    doorbell: Arc<dyn Doorbell>,
-}
-
-#[derive(Default)]
-struct Post {
-    woken: Vec<Arc<TaskWaker>>,
-    starts: Vec<Start>,
-}
-
-impl Mailbox {
-    /// Whose mailbox it is.
-    pub fn id(&self) -> ProcessorId {
-        self.id
-    }
-
-    /// Starts a task on that processor: `start` runs there.
-    pub fn start(&self, start: impl FnOnce(Processor) + Send + 'static) {
-        self.post(|post| post.starts.push(Box::new(start)));
-    }
-
-    /// Makes its [`Processor::run`] return.
-    pub fn stop(&self) {
-        self.stopping.store(true, Ordering::SeqCst);
-        self.doorbell.ring();
-    }
-
-    fn post(&self, put: impl FnOnce(&mut Post)) {
-        put(&mut self.post.lock().unwrap_or_else(PoisonError::into_inner));
-        self.has_post.store(true, Ordering::SeqCst);
-        // Only a parked processor needs the doorbell (a system call); it looks again after it said that it parks.
-        if self.parked.swap(false, Ordering::SeqCst) {
-            self.doorbell.ring();
-        }
-    }
-}
-
-struct TaskWaker {
-    mailbox: Arc<Mailbox>,
-    key: usize,
-    serial: u64,
-    queued: AtomicBool,
-}
-
-impl Wake for TaskWaker {
-    fn wake(self: Arc<Self>) {
-        if self.queued.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let here = CURRENT.with_borrow(|current| match current {
-            Some(processor) if Arc::ptr_eq(&processor.0.mailbox, &self.mailbox) => {
-                processor.0.ready.borrow_mut().push_back(Arc::clone(&self));
-                true
-            }
-            _ => false,
-        });
-        if !here {
-            let mailbox = Arc::clone(&self.mailbox);
-            mailbox.post(|post| post.woken.push(self));
-        }
-    }
-}
-
 impl Processor {
     /// A processor on `machine`, one of those of `kernel`.
     pub fn new(machine: Box<dyn Machine>, kernel: &Arc<Kernel>) -> Self {
@@ -164,6 +104,8 @@ impl Processor {
             doorbell: machine.doorbell(),
         });
         kernel.enroll(Arc::clone(&mailbox));
+        let tick_source = machine.tick_source();
+        let recorder = Recorder::new(kernel.tracer(), mailbox.id);
         let processor = Processor(Rc::new(Inner {
             machine: RefCell::new(machine),
             kernel: Arc::clone(kernel),
@@ -177,7 +119,10 @@ impl Processor {
             serial: Cell::new(0),
             quantum: RefCell::new(Quantum::new(kernel.switches().quantum)),
             requests: Cell::new(0),
+            recorder,
+            tick_source,
         }));
+        processor.trace(Event::ProcessorStarted, NOBODY, 0, 0);
         if processor.id() == ProcessorId(0) {
             processor.spawn(housekeeping::follow_memory(processor.clone()));
             processor.spawn(housekeeping::keep_stock(processor.clone()));
@@ -218,6 +163,7 @@ impl Processor {
     /// Starts a task here.
     pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
         let serial = self.next_serial();
+        self.trace(Event::TaskStarted, NOBODY, serial, 0);
         let mut tasks = self.0.tasks.borrow_mut();
         let entry = tasks.vacant_entry();
         let waker = Arc::new(TaskWaker {
@@ -349,6 +295,7 @@ impl Processor {
         while !self.0.mailbox.stopping.load(Ordering::SeqCst) {
             self.turn();
         }
+        self.trace(Event::ProcessorStopped, NOBODY, 0, 0);
     }
 
     /// One round: takes post and completions, wakes due timers, runs the ready tasks. Parks first when there is
@@ -393,7 +340,17 @@ impl Processor {
             }
         }
         let mut done = self.0.completions.take();
-        self.0.machine.borrow_mut().enter(park, &mut done);
+        match park {
+            Park::No => self.0.machine.borrow_mut().enter(park, &mut done),
+            Park::Until(_) => {
+                let began = self.begin(Event::ProcessorParked, NOBODY);
+                self.0.machine.borrow_mut().enter(park, &mut done);
+                self.end(began, Event::ProcessorParked, NOBODY, 0, 0);
+            }
+        }
+        if !done.is_empty() {
+            self.trace(Event::CompletionsTaken, NOBODY, done.len() as u64, 0);
+        }
         if !done.is_empty() {
             // Otherwise it stays parked until its next turn: a machine may return before the wait is over.
             self.0.mailbox.parked.store(false, Ordering::SeqCst);
@@ -409,7 +366,9 @@ impl Processor {
     fn wait_for_quantum(&self) {
         let quantum = self.0.quantum.borrow_mut().on_turn(self.now(), self.0.requests.take());
         if !quantum.is_zero() {
+            let began = self.begin(Event::QuantumWaited, NOBODY);
             self.machine(|machine| machine.pause(quantum));
+            self.end(began, Event::QuantumWaited, NOBODY, 0, 0);
         }
     }
 
@@ -419,6 +378,7 @@ impl Processor {
         }
         self.0.mailbox.has_post.store(false, Ordering::SeqCst);
         let post = std::mem::take(&mut *self.0.mailbox.post.lock().unwrap_or_else(PoisonError::into_inner));
+        self.trace(Event::PostTaken, NOBODY, post.woken.len() as u64, post.starts.len() as u64);
         self.0.ready.borrow_mut().extend(post.woken);
         for start in post.starts {
             start(self.clone());
@@ -439,6 +399,7 @@ impl Processor {
                 }
             };
             let Some(Reverse(timer)) = due else { return };
+            self.trace(Event::TimerFired, NOBODY, 0, 0);
             timer.waker.wake();
         }
     }
@@ -459,7 +420,11 @@ impl Processor {
         let Some(mut future) = future else { return };
         waker.queued.store(false, Ordering::Release);
         let waker = Waker::from(waker);
-        if future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
+        let began = self.begin(Event::TaskRan, NOBODY);
+        let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
+        self.end(began, Event::TaskRan, NOBODY, serial, 0);
+        if polled.is_ready() {
+            self.trace(Event::TaskEnded, NOBODY, serial, 0);
             drop(future);
             self.0.tasks.borrow_mut().remove(key);
         } else if let Some(task) = self.0.tasks.borrow_mut().get_mut(key) {

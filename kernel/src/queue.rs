@@ -17,7 +17,8 @@ use slab::Slab;
 use crate::device::{Device, DeviceFacts, DeviceRef, Work};
 use crate::frame::Frames;
 use crate::processor::Processor;
-use crate::request::{Action, Request};
+use crate::request::{Action, JobId, Request};
+use crate::trace::{Began, Event};
 
 /// The queue of one disk.
 pub struct DiskQueue {
@@ -45,6 +46,7 @@ struct Waiting {
     stream: StreamId,
     below: DeviceRef,
     end: Arc<End>,
+    began: Began,
 }
 
 /// Where the one who brought a request learns how it ended.
@@ -88,7 +90,7 @@ impl DiskQueue {
         let now = cpu.now();
         let batch = state.policy.next(now)?;
         state.counters.batches += 1;
-        Some(state.take(&batch, now))
+        Some(state.take(cpu, &batch, now))
     }
 
     /// Gives the disk what it may have, each transfer as a task of this processor.
@@ -103,16 +105,17 @@ impl DiskQueue {
     async fn issue(self: &Arc<Self>, cpu: &Processor, issue: Issue) {
         let in_flight = InFlight { disk: self, cpu, batch: issue.batch };
         let mut members = issue.members;
-        let result = match members.as_slice() {
-            [(only, _)] => issue.below.perform(cpu, only.clone()).await,
-            several => issue.below.perform(cpu, merge(several)).await,
+        let request = match members.as_slice() {
+            [(only, _)] => only.clone(),
+            several => merge(several),
         };
+        let result = perform(cpu, &issue.below, request).await;
         drop(in_flight);
         self.pump(cpu);
         if result.is_err() && members.len() > 1 {
             // One bad sector must not fail its neighbours.
             for (request, end) in members.drain(..) {
-                let result = issue.below.perform(cpu, request).await;
+                let result = perform(cpu, &issue.below, request).await;
                 end.set(result);
             }
         }
@@ -123,19 +126,43 @@ impl DiskQueue {
 }
 
 impl State {
-    fn take(&mut self, batch: &Batch, now: policy::unit::Instant) -> Issue {
+    fn take(&mut self, cpu: &Processor, batch: &Batch, now: policy::unit::Instant) -> Issue {
         let mut below = None;
         let mut members = Vec::with_capacity(batch.members.len());
         for id in &batch.members {
             let waiting = self.waiting.remove(id.0 as usize);
             let mut request = waiting.request.unwrap_or_else(|| unreachable!("a waiting request is issued once"));
             request.context.stamps.issued = Some(now);
+            let (at, len) = request.action.range().map_or((0, 0), |range| (range.at.0, range.len));
+            cpu.end(waiting.began, Event::QueueWaited, request.context.job, at, len);
             below.get_or_insert(waiting.below);
             members.push((request, waiting.end));
         }
         let below = below.unwrap_or_else(|| unreachable!("a batch has members"));
+        if members.len() > 1 {
+            cpu.trace(Event::QueueMerged, JobId::default(), members.len() as u64, batch.range.len);
+        }
         Issue { batch: batch.id, below, members }
     }
+}
+
+/// Has the device do it, and records how long that took.
+async fn perform(cpu: &Processor, below: &DeviceRef, request: Request) -> Result<(), Errno> {
+    let event = match request.action {
+        Action::Read(..) => Event::DeviceRead,
+        Action::Write(..) => Event::DeviceWrite,
+        Action::Flush => Event::DeviceFlush,
+        Action::Zero { .. } | Action::Discard(_) => Event::DeviceOther,
+    };
+    let (job, range) = (request.context.job, request.action.range());
+    let began = cpu.begin(event, job);
+    let result = below.perform(cpu, request).await;
+    let (at, len) = range.map_or((0, 0), |range| (range.at.0, range.len));
+    cpu.end(began, event, job, at, len);
+    if let Err(error) = result {
+        cpu.trace(Event::DeviceFailed, job, error.0 as u64, 0);
+    }
+    result
 }
 
 /// One request for the bytes of all, which lie end to end.
@@ -226,6 +253,7 @@ impl Queued {
             Action::Flush => (Kind::Flush, ByteRange::new(0, 0)),
         };
         let class = request.context.class;
+        let began = cpu.begin(Event::QueueWaited, request.context.job);
         let mut state = self.disk.lock();
         state.counters.requests += 1;
         let id = RequestId(state.waiting.insert(Waiting {
@@ -233,6 +261,7 @@ impl Queued {
             stream: self.stream,
             below: Arc::clone(&self.below),
             end: Arc::clone(end),
+            began,
         }) as u32);
         state.policy.on_arrival(now, Arrival { id, stream: self.stream, kind, range, class });
         drop(state);
@@ -291,6 +320,7 @@ impl Device for Queued {
             // The number may stand for a later request by now; only one that still waits here is meant.
             let waits = state.waiting.get(id.0 as usize).is_some_and(|waiting| waiting.stream == self.stream);
             if waits {
+                cpu.trace(Event::QueuePromoted, JobId::default(), range.at.0, 0);
                 state.policy.promote(now, id);
             }
         }

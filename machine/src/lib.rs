@@ -14,9 +14,12 @@ use policy::unit::{ByteOffset, Instant, ProcessorId, Stability};
 use smallvec::SmallVec;
 use tree::TreeOp;
 
+mod counter;
 pub mod linux;
 pub mod sim;
 pub mod tree;
+
+pub use counter::counter;
 
 /// Names an operation under way: chosen by the caller of [`Machine::start`], returned in its [`Completion`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -243,7 +246,7 @@ pub enum TickSource {
     /// The clock: a tick is a nanosecond of [`Machine::now`].
     #[default]
     Clock,
-    /// The host's counter, [`linux::counter`]: cheaper, in a unit of its own.
+    /// The host's counter, [`counter`]: cheaper, in a unit of its own.
     Counter,
 }
 

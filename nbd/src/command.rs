@@ -6,6 +6,7 @@ use std::task::Poll;
 
 use kernel::connection::{EdgePermit, Outbound, Release, Reply};
 use kernel::request::{Context, JobId};
+use kernel::trace::{Began, Event};
 use kernel::{FRAME_BYTES, Frames, Processor};
 use machine::Errno;
 use policy::unit::{ByteRange, Stability};
@@ -40,12 +41,14 @@ pub(crate) struct Commands {
     session: Session,
     outbound: Rc<Outbound>,
     piece_frames: u64,
+    job: JobId,
 }
 
 impl Commands {
     pub(crate) fn new(cpu: Processor, session: Session, outbound: Rc<Outbound>) -> Self {
         let piece_frames = (cpu.kernel().cache_blocks() / PIECE_SHARE).clamp(PIECE_FRAMES_MIN, PIECE_FRAMES_MAX);
-        Commands { cpu, session, outbound, piece_frames }
+        let job = cpu.kernel().number_job();
+        Commands { cpu, session, outbound, piece_frames, job }
     }
 
     /// Frames of one piece of a request: a longer one passes in pieces.
@@ -110,13 +113,16 @@ impl Commands {
 
     /// Answers a request that is not done.
     pub(crate) fn refuse(&self, request: &Request, error: NbdError, payload: u64) {
+        self.cpu.trace(Event::NbdRefused, self.job, u64::from(error.0), 0);
         self.reply_error(request, error, Release { requests: 1, bytes: payload });
     }
 
     /// Does a request that has no payload. `payload`: bytes to be released with the reply.
     pub(crate) fn start(self: &Rc<Self>, request: &Request, payload: u64) {
         let release = Release { requests: 1, bytes: payload };
+        let began = self.begin(request);
         if request.kind == cmd::READ && self.read_cached(request, release) {
+            self.end(began, request);
             return;
         }
         let (commands, request) = (Rc::clone(self), *request);
@@ -129,7 +135,16 @@ impl Commands {
                     commands.reply(&request, result, release);
                 }
             }
+            commands.end(began, &request);
         });
+    }
+
+    fn begin(&self, request: &Request) -> Began {
+        self.cpu.begin(event(request.kind), self.job)
+    }
+
+    fn end(&self, began: Began, request: &Request) {
+        self.cpu.end(began, event(request.kind), self.job, request.offset, u64::from(request.len));
     }
 
     async fn perform(&self, request: &Request) -> Result<(), Errno> {
@@ -153,13 +168,13 @@ impl Commands {
     fn context(&self, request: &Request) -> Context {
         let stable = request.flags & cmd::FLAG_FUA != 0;
         let stability = if stable { Stability::Stable } else { Stability::Unstable };
-        Context::synchronous(JobId::default()).with_stability(stability)
+        Context::synchronous(self.job).with_stability(stability)
     }
 
     /// A write whose payload is about to be received.
     pub(crate) fn begin_write(self: &Rc<Self>, request: &Request, payload: u64) -> Write {
         let release = Release { requests: 1, bytes: payload };
-        Write { commands: Rc::clone(self), request: *request, release, result: Ok(()) }
+        Write { commands: Rc::clone(self), request: *request, release, began: self.begin(request), result: Ok(()) }
     }
 
     /// Answers a read at once if the cache has it.
@@ -329,11 +344,25 @@ impl Commands {
     }
 }
 
+/// What a request is recorded as.
+fn event(kind: u16) -> Event {
+    match kind {
+        cmd::WRITE => Event::NbdWrite,
+        cmd::FLUSH => Event::NbdFlush,
+        cmd::TRIM => Event::NbdTrim,
+        cmd::CACHE => Event::NbdCache,
+        cmd::WRITE_ZEROES => Event::NbdWriteZeroes,
+        cmd::BLOCK_STATUS => Event::NbdBlockStatus,
+        _ => Event::NbdRead,
+    }
+}
+
 /// A write whose payload comes in, piece by piece.
 pub(crate) struct Write {
     commands: Rc<Commands>,
     request: Request,
     release: Release,
+    began: Began,
     result: Result<(), Errno>,
 }
 
@@ -356,7 +385,7 @@ impl Write {
             self.result = self.commands.session.export.volume.write(&self.commands.cpu, range, frames, context).await;
             return self;
         }
-        let (commands, request, release) = (Rc::clone(&self.commands), self.request, self.release);
+        let (commands, request, release, began) = (Rc::clone(&self.commands), self.request, self.release, self.began);
         let whole = range.len == u64::from(request.len);
         let mut work = Box::pin(async move {
             let (cpu, volume) = (&commands.cpu, &commands.session.export.volume);
@@ -366,6 +395,7 @@ impl Write {
                 result = volume.flush(cpu, context).await;
             }
             commands.reply(&request, result, release);
+            commands.end(began, &request);
         });
         // Usually the cache takes it at once: a task is made only when it does not.
         let done = poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx).is_ready())).await;
@@ -378,6 +408,7 @@ impl Write {
     fn end_if(self, last: bool) -> Write {
         if last {
             self.commands.reply(&self.request, self.result, self.release);
+            self.commands.end(self.began, &self.request);
         }
         self
     }

@@ -11,10 +11,11 @@ use kernel::connection::{
     ArrivalPermit, EdgePermit, Gone, Headers, Inbound, Keeps, Outbound, Release, Reply, Served, Wait,
 };
 use kernel::request::JobId;
+use kernel::trace::Event;
 use kernel::{FRAME_BYTES, Frames, Processor};
 use machine::Connection;
 
-use crate::call::{Call, ClientAddress, Payload, Results, transfer_bytes_max};
+use crate::call::{Call, ClientAddress, Payload, Program, Results, transfer_bytes_max};
 use crate::procedure;
 use crate::record::{Incoming, Next};
 use crate::rpc::{self, CallHead};
@@ -83,8 +84,11 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Calls<P> {
     /// Does a call; its reply goes out when it is done.
     async fn start(&self, call: Call, permit: Option<EdgePermit>, release: Release) {
         let (outbound, perform, xid) = (Rc::clone(&self.outbound), self.perform.clone(), call.xid);
+        let (cpu, job, event) = (self.cpu.clone(), call.job, event(call.program, call.procedure));
+        let began = cpu.begin(event, job);
         let mut work = Box::pin(async move {
             let results = perform(call).await;
+            cpu.end(began, event, job, 0, 0);
             drop(permit);
             match rpc::reply(xid, results) {
                 Some(reply) => outbound.push(Reply { release, ..reply }),
@@ -97,6 +101,38 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Calls<P> {
             self.cpu.spawn(work);
         }
     }
+}
+
+/// What a call is recorded as.
+fn event(program: Program, procedure: u32) -> Event {
+    const PROCEDURES: [Event; 22] = [
+        Event::NfsNull,
+        Event::NfsGetattr,
+        Event::NfsSetattr,
+        Event::NfsLookup,
+        Event::NfsAccess,
+        Event::NfsReadlink,
+        Event::NfsRead,
+        Event::NfsWrite,
+        Event::NfsCreate,
+        Event::NfsMkdir,
+        Event::NfsSymlink,
+        Event::NfsMknod,
+        Event::NfsRemove,
+        Event::NfsRmdir,
+        Event::NfsRename,
+        Event::NfsLink,
+        Event::NfsReaddir,
+        Event::NfsReaddirplus,
+        Event::NfsFsstat,
+        Event::NfsFsinfo,
+        Event::NfsPathconf,
+        Event::NfsCommit,
+    ];
+    if program == Program::Mount {
+        return Event::Mount;
+    }
+    PROCEDURES.get(procedure as usize).copied().unwrap_or(Event::NfsNull)
 }
 
 /// A WRITE whose data comes in.

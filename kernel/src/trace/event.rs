@@ -85,7 +85,7 @@ events! {
     /// A client that did not move was disconnected.
     ConnectionStalled: Rare Moment "connection.stalled" ("connection", "");
     /// Bytes came from a client.
-    Received: Frequent Span "connection.received" ("bytes", "");
+    Received: Frequent Moment "connection.received" ("bytes", "");
     /// Replies went to a client.
     Sent: Frequent Span "connection.sent" ("bytes", "replies");
     /// A client's request had to wait for its bounds.

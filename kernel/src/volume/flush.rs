@@ -12,6 +12,7 @@ use super::{ForcedUnitAccess, Volume};
 use crate::cache::{Cache, State as BufferState, key};
 use crate::processor::Processor;
 use crate::request::{Action, Context, Request};
+use crate::trace::Event;
 
 /// Writes of one flush under way, at most.
 const UNDER_WAY_MAX: usize = 512;
@@ -151,6 +152,7 @@ impl Volume {
     }
 
     async fn join_flush(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
+        let began = cpu.begin(Event::FlushGathered, context.job);
         let (round, is_first) = self.flushes.join(cpu, |()| ());
         if is_first && let Some(volume) = self.this.upgrade() {
             let here = cpu.clone();
@@ -159,7 +161,9 @@ impl Volume {
                 async move { volume.flushes.lead(&here, async |()| volume.flush_once(&here, context).await).await },
             );
         }
-        round.result().await
+        let result = round.result().await;
+        cpu.end(began, Event::FlushGathered, context.job, 0, 0);
+        result
     }
 
     /// Flushes for nobody else, when those before have ended: of two flushes side by side one may fail, and nobody would
@@ -179,10 +183,15 @@ impl Volume {
         // Write-back may lead the round, but others join it: somebody waits.
         let context = Context { class: Class::Synchronous, ..context };
         let failures = self.failures().flushes;
+        let began = cpu.begin(Event::Flush, context.job);
         let mut result = self.device.perform(cpu, Request { action: Action::Flush, context }).await;
         self.foreign.until_ended().await;
         if self.failures().flushes != failures {
             result = Err(self.state().last_failure.unwrap_or(Errno::IO));
+        }
+        cpu.end(began, Event::Flush, context.job, covered.len(), 0);
+        if let Err(error) = result {
+            cpu.trace(Event::FlushFailed, context.job, error.0 as u64, 0);
         }
         match result {
             Ok(()) => {

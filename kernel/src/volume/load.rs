@@ -13,6 +13,7 @@ use crate::cache::{Cache, State as BufferState, key};
 use crate::frame::{FrameRef, Frames, segments};
 use crate::processor::Processor;
 use crate::request::{Action, Context, JobId, Request};
+use crate::trace::Event;
 use crate::wait::join_all;
 
 /// Nothing is read ahead while readers wait for so many blocks.
@@ -38,6 +39,7 @@ impl Volume {
         {
             return None;
         }
+        cpu.trace(Event::CacheHit, JobId::default(), blocks.start, blocks.end - blocks.start);
         self.note_read(cpu, blocks);
         Some(frames)
     }
@@ -80,6 +82,7 @@ impl Volume {
         }
         // What is fetched in advance must not push out what it was fetched beside.
         let end = ahead.end.min(ahead.start + (self.kernel.cache_blocks() / 8).max(1));
+        cpu.trace(Event::ReadAhead, JobId::default(), ahead.start, end - ahead.start);
         let step = self.transfer_blocks_max();
         for start in (ahead.start..end).step_by(step as usize) {
             let Some(volume) = self.this.upgrade() else { return };
@@ -100,6 +103,7 @@ impl Volume {
             let found = self.look(blocks.clone(), &mut frames);
             let missing: u64 = found.missing.iter().map(|run| run.end - run.start).sum();
             if missing > 0 {
+                cpu.trace(Event::CacheMiss, context.job, blocks.start, missing);
                 self.kernel.note_read_miss();
                 if !self.kernel.try_allocate(missing as usize, &mut spare) {
                     // Who waits for memory holds none: others may need just that.
@@ -113,7 +117,9 @@ impl Volume {
                 if context.class == Class::Synchronous {
                     self.device.expedite(cpu, self.bytes_of(block..block + 1));
                 }
+                let began = cpu.begin(Event::CacheLoadAwaited, context.job);
                 self.kernel.cache().until_not(self.id, block, BufferState::LOADING).await;
+                cpu.end(began, Event::CacheLoadAwaited, context.job, block, 0);
             } else {
                 return Ok(frames.into_iter().flatten().collect());
             }

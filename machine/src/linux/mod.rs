@@ -6,7 +6,6 @@
 
 mod bell;
 mod cores;
-mod counter;
 mod epoll;
 pub mod file;
 mod memory;
@@ -24,7 +23,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use cores::Cores;
-pub use counter::counter;
 use memory::MemoryWatch;
 use policy::idle;
 use policy::unit::{Instant, ProcessorId};

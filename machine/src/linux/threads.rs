@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::bell::Bell;
-use super::counter;
 use super::epoll::Epoll;
 use super::net;
 use super::pool::Inbox;
@@ -67,7 +66,7 @@ impl Machine for Threads {
     }
 
     fn tick_source(&self) -> TickSource {
-        counter::tick_source()
+        crate::counter::tick_source()
     }
 
     fn now(&self) -> Instant {

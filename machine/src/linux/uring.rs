@@ -15,7 +15,6 @@ use std::time::Duration;
 use io_uring::{IoUring, opcode, squeue, types};
 
 use super::bell::Bell;
-use super::counter;
 use super::pool::Inbox;
 use super::syscall;
 use super::task::{Call, Step, Task};
@@ -280,7 +279,7 @@ impl Machine for Uring {
     }
 
     fn tick_source(&self) -> TickSource {
-        counter::tick_source()
+        crate::counter::tick_source()
     }
 
     fn now(&self) -> Instant {

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use crate::TickSource;
+use super::TickSource;
 
 /// Ticks of the processor's counter since some moment. On a processor without one, nanoseconds of the system's clock.
 #[inline]
@@ -18,7 +18,7 @@ pub fn counter() -> u64 {
 
 /// The counter, if it runs evenly on all cores and never stops (`constant_tsc` and `nonstop_tsc` of `/proc/cpuinfo`);
 /// else the clock.
-pub(super) fn tick_source() -> TickSource {
+pub(crate) fn tick_source() -> TickSource {
     static SOURCE: OnceLock<TickSource> = OnceLock::new();
     *SOURCE.get_or_init(|| {
         let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

@@ -1,0 +1,79 @@
+//! How others reach a processor: what they put in for it, and the wakers of its tasks.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Wake;
+
+use machine::Doorbell;
+use policy::unit::ProcessorId;
+
+use super::{CURRENT, Processor, Start};
+
+/// What other processors put in for one processor, and how they wake it.
+pub struct Mailbox {
+    pub(super) id: ProcessorId,
+    pub(super) post: Mutex<Post>,
+    pub(super) has_post: AtomicBool,
+    pub(super) parked: AtomicBool,
+    pub(super) stopping: AtomicBool,
+    pub(super) doorbell: Arc<dyn Doorbell>,
+}
+
+#[derive(Default)]
+pub(super) struct Post {
+    pub(super) woken: Vec<Arc<TaskWaker>>,
+    pub(super) starts: Vec<Start>,
+}
+
+impl Mailbox {
+    /// Whose mailbox it is.
+    pub fn id(&self) -> ProcessorId {
+        self.id
+    }
+
+    /// Starts a task on that processor: `start` runs there.
+    pub fn start(&self, start: impl FnOnce(Processor) + Send + 'static) {
+        self.post(|post| post.starts.push(Box::new(start)));
+    }
+
+    /// Makes its [`Processor::run`] return.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.doorbell.ring();
+    }
+
+    fn post(&self, put: impl FnOnce(&mut Post)) {
+        put(&mut self.post.lock().unwrap_or_else(PoisonError::into_inner));
+        self.has_post.store(true, Ordering::SeqCst);
+        // Only a parked processor needs the doorbell (a system call); it looks again after it said that it parks.
+        if self.parked.swap(false, Ordering::SeqCst) {
+            self.doorbell.ring();
+        }
+    }
+}
+
+pub(super) struct TaskWaker {
+    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) key: usize,
+    pub(super) serial: u64,
+    pub(super) queued: AtomicBool,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        if self.queued.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let here = CURRENT.with_borrow(|current| match current {
+            Some(processor) if Arc::ptr_eq(&processor.0.mailbox, &self.mailbox) => {
+                processor.0.ready.borrow_mut().push_back(Arc::clone(&self));
+                true
+            }
+            _ => false,
+        });
+        if !here {
+            let mailbox = Arc::clone(&self.mailbox);
+            mailbox.post(|post| post.woken.push(self));
+        }
+    }
+}
