@@ -51,6 +51,9 @@ pub enum Command {
     /// Read 4096 bytes at a time from raw devices with many processes, as the papers did (MP, figure 3).
     #[command(after_long_help = IOTEST_EXAMPLES)]
     Iotest(IotestArguments),
+    /// Show what a server did, while it runs or after its end: events, a file for Perfetto, or where the time goes.
+    #[command(after_long_help = TRACE_EXAMPLES)]
+    Trace(TraceArguments),
     /// Print shell completions.
     Completions {
         /// For which shell.
@@ -103,6 +106,42 @@ pub struct ServeArguments {
     /// Where to keep what the server makes by itself.
     #[arg(long, value_name = "DIR")]
     pub data: Option<String>,
+}
+
+const TRACE_EXAMPLES: &str = "\
+Examples:
+  awase trace --last 10ms                      what happened in the last ten milliseconds
+  awase trace --event nbd. --slower 5ms        requests over NBD that took longer
+  awase trace --breakdown                      where the time of requests went
+  awase trace --perfetto trace.json            to look at in https://ui.perfetto.dev
+
+The trace lies in memory (/dev/shm); `trace` in the server's data directory leads to it. It stays when the server is
+killed, until the next one starts there.";
+
+/// Arguments of `trace`.
+#[derive(Args, Debug)]
+pub struct TraceArguments {
+    /// The trace: of a server that runs, or of one that was killed.
+    #[arg(default_value = "awase-data/trace", value_name = "FILE")]
+    pub file: PathBuf,
+    /// Only events whose name contains this, such as nbd. or device.read.
+    #[arg(long, value_name = "TEXT")]
+    pub event: Option<String>,
+    /// Only what was done for the client of that number.
+    #[arg(long, value_name = "N")]
+    pub client: Option<u32>,
+    /// Only what took at least so long, such as 1ms.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub slower: Option<Duration>,
+    /// Only the last part, such as 100ms.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub last: Option<Duration>,
+    /// Write a file that Perfetto opens (Trace Event Format).
+    #[arg(long, value_name = "FILE", conflicts_with = "breakdown")]
+    pub perfetto: Option<PathBuf>,
+    /// Tell where the time of requests went, by stage.
+    #[arg(long)]
+    pub breakdown: bool,
 }
 
 /// Arguments of `config`.

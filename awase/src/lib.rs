@@ -21,3 +21,4 @@ pub mod server;
 pub mod service;
 pub mod stable_writes;
 pub mod stack;
+pub mod trace;

@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 
 use anyhow::Context;
+use kernel::trace::Tracer;
 use kernel::{Kernel, KernelConfig, Processor, Switches};
 use machine::linux::{self, Builder};
 use policy::unit::ProcessorId;
@@ -30,9 +31,19 @@ impl Processors {
     /// # Errors
     /// When the host refuses what the configuration demands.
     pub fn start(config: &Config) -> anyhow::Result<Self> {
+        Processors::start_traced(config, |_| Tracer::none())
+    }
+
+    /// The same; `tracer` makes what records the events of so many.
+    ///
+    /// # Errors
+    /// As [`Processors::start`].
+    pub fn start_traced(config: &Config, tracer: impl FnOnce(u16) -> Tracer) -> anyhow::Result<Self> {
         let (builders, chosen) = linux::machines(&machine_config(&config.settings))
             .map_err(|error| engine_problem(error, &config.settings))?;
-        let kernel = Kernel::new(kernel_config(&config.settings, &config.switches, chosen.cores.len() as u16))?;
+        let count = chosen.cores.len() as u16;
+        let tracer = Arc::new(tracer(count));
+        let kernel = Kernel::traced(kernel_config(&config.settings, &config.switches, count), tracer)?;
         let mut starting = Vec::new();
         for (number, builder) in builders.into_iter().enumerate() {
             starting.push(start(number, builder, &kernel)?);

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use kernel::Volume;
+use kernel::trace::{Mode, Tracer};
 use machine::Errno;
 use machine::linux::net::{Address, ListeningSocket};
 use nbd::Export as Shared;
@@ -21,6 +22,7 @@ use crate::registration::Registration;
 use crate::secret;
 use crate::service::{Protocol, Service};
 use crate::stable_writes::Measured;
+use crate::trace::file::{self, TraceFile};
 
 /// A server.
 pub struct Server {
@@ -38,6 +40,8 @@ pub struct Server {
     directories: Directories,
     /// What was found out of disks.
     measured: Measured,
+    /// Goes with the server.
+    _trace: Option<TraceFile>,
 }
 
 /// An export that new clients get.
@@ -74,6 +78,28 @@ fn share(served: &Served) -> Shared {
     }
 }
 
+/// Processors that record what happens, where they can. Nobody is refused service for want of a trace.
+fn start_processors(config: &Config) -> anyhow::Result<(Processors, Option<TraceFile>, Vec<String>)> {
+    let (mut trace, mut notices) = (None, Vec::new());
+    let mode = config.switches.trace;
+    let processors = Processors::start_traced(config, |count| {
+        if mode == Mode::Off {
+            return Tracer::none();
+        }
+        match file::create(&config.settings.data, mode, count) {
+            Ok((tracer, file)) => {
+                trace = Some(file);
+                tracer
+            }
+            Err(error) => {
+                notices.push(format!("nothing is traced: {error:#}"));
+                Tracer::none()
+            }
+        }
+    })?;
+    Ok((processors, trace, notices))
+}
+
 /// Exports that could not be written to their disks.
 pub type Failures = Vec<(String, Errno)>;
 
@@ -83,7 +109,7 @@ impl Server {
     /// # Errors
     /// When something stands in the way.
     pub fn start(config: &Config, sockets: Sockets) -> anyhow::Result<(Server, Vec<String>)> {
-        let processors = Processors::start(config)?;
+        let (processors, trace, mut notices) = start_processors(config)?;
         let limits = &config.settings.limits;
         let nbd = nbd::Server::new(nbd::Limits {
             requests_a_connection: limits.requests_a_connection as usize,
@@ -103,9 +129,11 @@ impl Server {
             registration: None,
             directories: Directories::default(),
             measured: Measured::default(),
+            _trace: trace,
         };
         let report = server.change_on(sockets, &config.exports, &config.directories)?;
-        Ok((server, report.notices))
+        notices.extend(report.notices);
+        Ok((server, notices))
     }
 
     /// Goes over to other exports. Clients keep the disks that they have. Returns what happened.

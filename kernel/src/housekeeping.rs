@@ -8,6 +8,8 @@ use policy::sizing::Sizing;
 use crate::frame::{FrameNo, Frames};
 use crate::kernel::Kernel;
 use crate::processor::Processor;
+use crate::request::JobId;
+use crate::trace::{ClockPair, Event};
 
 /// Between two looks at the host's memory while the cache holds no more than its floor, and nothing can be given back.
 const SAMPLE_INTERVAL_SMALL: Duration = Duration::from_millis(50);
@@ -25,6 +27,18 @@ const PAUSE_FACTOR: u32 = 3;
 /// Blocks vacated between two looks at the other tasks.
 const VACATE_AT_ONCE: usize = 512;
 
+/// Between two notes of how stamps and time go together.
+const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Tells whoever reads the trace how its stamps and time go together.
+pub(crate) async fn note_clock(cpu: Processor) {
+    let kernel = Arc::clone(cpu.kernel());
+    while kernel.tracer().has_memory() {
+        kernel.tracer().note_clock(ClockPair { ticks: cpu.ticks(), now: cpu.now() });
+        cpu.sleep(CLOCK_INTERVAL).await;
+    }
+}
+
 /// Follows the host's memory for as long as the processor runs.
 pub(crate) async fn follow_memory(cpu: Processor) {
     let kernel = Arc::clone(cpu.kernel());
@@ -32,11 +46,16 @@ pub(crate) async fn follow_memory(cpu: Processor) {
     let floor = config.floor_bytes;
     let mut sizing = Sizing::new(config);
     let mut leaving = Vec::new();
+    let mut sized = 0;
     loop {
         let facts = cpu.machine(|machine| machine.memory());
         let held = kernel.frames().bytes_held();
         let target = sizing.on_sample(cpu.now(), facts, held);
         kernel.set_chunks_target(u32::try_from(target / kernel.frames().chunk_bytes()).unwrap_or(u32::MAX));
+        if kernel.chunks_target() != sized {
+            sized = kernel.chunks_target();
+            cpu.trace(Event::CacheSized, JobId::default(), u64::from(sized) * kernel.frames().chunk_bytes(), 0);
+        }
         shrink(&cpu, &kernel, &mut leaving).await;
         if kernel.frames().chunks_active() <= kernel.chunks_target() {
             cpu.sleep(if held > floor { sizing.next_sample(facts) } else { SAMPLE_INTERVAL_SMALL }).await;
@@ -61,6 +80,7 @@ pub(crate) async fn keep_stock(cpu: Processor) {
         growing.finish();
         kernel.fit_cache();
         let took = cpu.now().since(start);
+        cpu.trace(Event::MemoryTaken, JobId::default(), kernel.frames().chunk_bytes(), 0);
         kernel.page_choice().on_taken(pages, took);
         if kernel.grows_gently() && !kernel.take_read_misses() {
             cpu.sleep(took * PAUSE_FACTOR).await;
@@ -75,6 +95,7 @@ async fn shrink(cpu: &Processor, kernel: &Kernel, leaving: &mut Vec<FrameNo>) {
     let mut left = (SHRINK_AT_ONCE / kernel.frames().chunk_bytes()).max(1);
     while left > 0 && kernel.frames().chunks_active() > kernel.chunks_target() {
         let Some(mut in_use) = kernel.frames().retire() else { break };
+        cpu.trace(Event::MemoryReturned, JobId::default(), kernel.frames().chunk_bytes(), 0);
         vacate(cpu, kernel, &mut in_use).await;
         leaving.append(&mut in_use);
         // At once: a chunk goes back to the host when all have withdrawn it, and a parked processor does not look.

@@ -126,6 +126,7 @@ impl Processor {
         if processor.id() == ProcessorId(0) {
             processor.spawn(housekeeping::follow_memory(processor.clone()));
             processor.spawn(housekeeping::keep_stock(processor.clone()));
+            processor.spawn(housekeeping::note_clock(processor.clone()));
         }
         processor
     }

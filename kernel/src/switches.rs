@@ -2,6 +2,8 @@
 
 use policy::{pages, quantum, readahead};
 
+use crate::trace;
+
 /// The switches.
 #[derive(Clone, Debug)]
 pub struct Switches {
@@ -27,6 +29,8 @@ pub struct Switches {
     pub huge_pages: pages::Mode,
     /// Frames are registered with the host.
     pub registered_buffers: bool,
+    /// How events are recorded (OLTP-2).
+    pub trace: trace::Mode,
 }
 
 impl Default for Switches {
@@ -43,6 +47,7 @@ impl Default for Switches {
             unmapped_io: true,
             huge_pages: pages::Mode::Auto,
             registered_buffers: true,
+            trace: trace::Mode::Direct,
         }
     }
 }

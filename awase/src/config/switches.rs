@@ -1,6 +1,7 @@
 //! The switches: one for each technique of the papers. The only table of them; README, help and reference follow it.
 
 use kernel::Switches;
+use kernel::trace::Mode;
 use std::time::Duration;
 
 use policy::{pages, quantum, readahead};
@@ -10,6 +11,9 @@ use super::key::Key;
 
 /// The most blocks that may be read ahead: 16 MiB.
 const READ_AHEAD_BLOCKS_MAX: u64 = 4096;
+
+const TRACE_MODES: [(Mode, &str); 4] =
+    [(Mode::Direct, "direct"), (Mode::Off, "off"), (Mode::Central, "central"), (Mode::Unthinned, "unthinned")];
 
 macro_rules! on_off {
     ($name:ident, $paper:literal, $about:literal) => {
@@ -121,6 +125,27 @@ pub static SWITCHES: &[Key<Switches>] = &[
         },
     },
     on_off!(registered_buffers, "UIO", "Frames are registered with io_uring once, not pinned for each I/O"),
+    Key {
+        name: "trace",
+        allowed: "\"direct\", \"off\", \"central\", \"unthinned\"",
+        about: "Events are recorded in place; central: all by one recorder; unthinned: beginnings and ends apart, too",
+        paper: "OLTP-2",
+        set: |switches, given| {
+            switches.trace = match given {
+                Given::Boolean(false) => Mode::Off,
+                Given::Text(text) => {
+                    let named = TRACE_MODES.iter().find(|(_, name)| name == text);
+                    named.ok_or(Refusal::NotAllowed)?.0
+                }
+                _ => return Err(Refusal::NotAllowed),
+            };
+            Ok(())
+        },
+        show: |switches| {
+            let name = TRACE_MODES.iter().find(|(mode, _)| *mode == switches.trace);
+            Some(format!("{:?}", name.map_or("off", |(_, name)| name)))
+        },
+    },
 ];
 
 fn read_ahead(given: &Given) -> Result<readahead::Mode, Refusal> {

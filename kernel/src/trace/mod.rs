@@ -85,9 +85,9 @@ impl Tracer {
         Tracer { mode: AtomicU8::new(Mode::Off as u8), area: None, central: Mutex::new(0) }
     }
 
-    /// Records into `memory`, whose words are all zero. Nothing, when it is too small for so many processors.
-    /// `time_of_day_ns`: since 1970, at the moment of `pair`.
-    pub fn new(mode: Mode, processors: u16, words: TraceMemory, pair: ClockPair, time_of_day_ns: u64) -> Self {
+    /// Records into `words`, which are all zero. Nothing, when they are too few for so many processors.
+    /// `time_of_day_ns`: since 1970.
+    pub fn new(mode: Mode, processors: u16, words: TraceMemory, time_of_day_ns: u64) -> Self {
         let Some(layout) = Layout::fitting(usize::from(processors), words.len()) else {
             return Tracer::none();
         };
@@ -98,10 +98,6 @@ impl Tracer {
         put(head::MODE, mode as u64);
         put(head::PROCESS, u64::from(std::process::id()));
         put(head::TIME_OF_DAY, time_of_day_ns);
-        for first in [head::FIRST_PAIR, head::LAST_PAIR] {
-            put(first, pair.ticks);
-            put(first + 1, pair.now.ns());
-        }
         words[head::MAGIC].store(MAGIC, Ordering::Release);
         Tracer { mode: AtomicU8::new(mode as u8), area: Some(Area { words, layout }), central: Mutex::new(0) }
     }
@@ -110,6 +106,11 @@ impl Tracer {
     #[inline]
     pub fn mode(&self) -> Mode {
         Mode::from_number(self.mode.load(Ordering::Relaxed))
+    }
+
+    /// Is there memory to record into?
+    pub fn has_memory(&self) -> bool {
+        self.area.is_some()
     }
 
     /// Records in another way from now on. Without memory it stays off.
@@ -123,7 +124,10 @@ impl Tracer {
     pub fn note_clock(&self, pair: ClockPair) {
         let Some(area) = &self.area else { return };
         let words = area.words;
-        words[head::PAIR_VERSION].fetch_add(1, Ordering::Relaxed);
+        if words[head::PAIR_VERSION].fetch_add(1, Ordering::Relaxed) == 0 {
+            words[head::FIRST_PAIR].store(pair.ticks, Ordering::Relaxed);
+            words[head::FIRST_PAIR + 1].store(pair.now.ns(), Ordering::Relaxed);
+        }
         fence(Ordering::Release);
         words[head::LAST_PAIR].store(pair.ticks, Ordering::Relaxed);
         words[head::LAST_PAIR + 1].store(pair.now.ns(), Ordering::Relaxed);

@@ -9,7 +9,13 @@ fn pair(ticks: u64, ns: u64) -> ClockPair {
 
 fn tracer(mode: Mode, words: usize) -> (Arc<Tracer>, TraceMemory) {
     let memory = private_memory(words);
-    (Arc::new(Tracer::new(mode, 2, memory, pair(1000, 0), 5)), memory)
+    (Arc::new(traced(mode, memory)), memory)
+}
+
+fn traced(mode: Mode, memory: TraceMemory) -> Tracer {
+    let tracer = Tracer::new(mode, 2, memory, 5);
+    tracer.note_clock(pair(1000, 0));
+    tracer
 }
 
 fn read(memory: TraceMemory) -> Trace {
@@ -129,7 +135,7 @@ fn what_is_no_trace_or_damaged_is_refused() {
 
 #[test]
 fn too_little_memory_is_none() {
-    let tracer = Tracer::new(Mode::Direct, 2, private_memory(100), pair(0, 0), 0);
+    let tracer = Tracer::new(Mode::Direct, 2, private_memory(100), 0);
     assert_eq!(tracer.mode(), Mode::Off);
     tracer.set_mode(Mode::Direct);
     assert_eq!(tracer.mode(), Mode::Off);

@@ -1,0 +1,82 @@
+//! Where the server's trace is: a file in memory, to which `trace` in the data directory leads.
+//!
+//! It is not on a disk: the host would write it there all the time, and hold up whoever records meanwhile. So it outlives
+//! the server's end by any signal, but not the host's.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Context as _;
+use kernel::trace::{Mode, TraceMemory, Tracer};
+use machine::linux::shared_memory::SharedMemory;
+
+/// Of all processors together.
+const BYTES: usize = 8 << 20;
+
+/// A file system in memory.
+const MEMORY: &str = "/dev/shm";
+
+/// Its name in the data directory.
+const NAME: &str = "trace";
+
+/// The trace of a server that runs; its file goes when it is dropped.
+pub struct TraceFile {
+    link: PathBuf,
+    file: PathBuf,
+}
+
+impl Drop for TraceFile {
+    fn drop(&mut self) {
+        // Only what is still ours: a successor may have its own by now.
+        if fs::read_link(&self.link).is_ok_and(|to| to == self.file) {
+            let _ = fs::remove_file(&self.link);
+        }
+        let _ = fs::remove_file(&self.file);
+    }
+}
+
+/// A tracer that records into a new file, in place of that of a server that was killed.
+///
+/// # Errors
+/// When the host has no room for it.
+pub fn create(data: &Path, mode: Mode, processors: u16) -> anyhow::Result<(Tracer, TraceFile)> {
+    fs::create_dir_all(data).with_context(|| format!("cannot create {}", data.display()))?;
+    let link = data.join(NAME);
+    let file = Path::new(MEMORY).join(format!("awase-{}.trace", std::process::id()));
+    let words = map(&file).with_context(|| format!("cannot make {}", file.display()))?;
+    let trace = TraceFile { link, file };
+    replace_link(&trace).with_context(|| format!("cannot make {}", trace.link.display()))?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+    Ok((Tracer::new(mode, processors, words, now_ns), trace))
+}
+
+/// Processors record into it for as long as the program runs.
+fn map(file: &Path) -> io::Result<TraceMemory> {
+    let memory: &'static SharedMemory = Box::leak(Box::new(SharedMemory::create(file, BYTES / 8)?));
+    Ok(memory.words())
+}
+
+fn replace_link(trace: &TraceFile) -> io::Result<()> {
+    if let Ok(before) = fs::read_link(&trace.link)
+        && before.starts_with(MEMORY)
+        && before != trace.file
+        && !is_alive(&before)
+    {
+        let _ = fs::remove_file(before);
+    }
+    match fs::remove_file(&trace.link) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    symlink(&trace.file, &trace.link)
+}
+
+/// Does the server live that records there?
+fn is_alive(file: &Path) -> bool {
+    let name = file.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+    name.strip_prefix("awase-").is_some_and(|process| Path::new("/proc").join(process).exists())
+}

@@ -1,0 +1,79 @@
+//! A trace as Perfetto opens it: the Trace Event Format (JSON), one track for each processor and one for each client.
+
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+
+use kernel::trace::{Moment, Part, Shape, Trace};
+
+/// The server's processors are threads of this process; clients are threads of the next.
+const PROCESSORS: u32 = 1;
+const CLIENTS: u32 = 2;
+
+/// Writes it.
+///
+/// # Errors
+/// When `to` cannot be written.
+pub fn write(trace: &Trace, moments: &[Moment], to: &mut impl Write) -> io::Result<()> {
+    write!(to, "{{\"otherData\":{{\"server\":\"awase\",\"process\":\"{}\"}},\"traceEvents\":[", trace.process)?;
+    name(to, "process_name", PROCESSORS, 0, "processors")?;
+    write!(to, ",")?;
+    name(to, "process_name", CLIENTS, 0, "clients")?;
+    let processors: BTreeSet<u16> = moments.iter().map(|moment| moment.record.processor).collect();
+    for processor in processors {
+        write!(to, ",")?;
+        name(to, "thread_name", PROCESSORS, u32::from(processor), &format!("processor {processor}"))?;
+    }
+    let clients: BTreeSet<u32> = moments.iter().map(|moment| moment.record.job).filter(|job| *job > 0).collect();
+    for client in clients {
+        write!(to, ",")?;
+        name(to, "thread_name", CLIENTS, client, &format!("client {client}"))?;
+    }
+    for (number, moment) in moments.iter().enumerate() {
+        event(to, number, moment)?;
+    }
+    writeln!(to, "]}}")
+}
+
+fn name(to: &mut impl Write, what: &str, process: u32, thread: u32, name: &str) -> io::Result<()> {
+    write!(
+        to,
+        "\n{{\"ph\":\"M\",\"name\":\"{what}\",\"pid\":{process},\"tid\":{thread},\"args\":{{\"name\":\"{name}\"}}}}"
+    )
+}
+
+/// Names of events are ours and need no escape.
+fn event(to: &mut impl Write, number: usize, moment: &Moment) -> io::Result<()> {
+    let record = &moment.record;
+    let facts = record.event.facts();
+    let (process, thread) =
+        if record.job > 0 { (CLIENTS, record.job) } else { (PROCESSORS, u32::from(record.processor)) };
+    let category = facts.name.split('.').next().unwrap_or_default();
+    let head = format!(
+        "\"name\":\"{}\",\"cat\":\"{category}\",\"pid\":{process},\"tid\":{thread},\"args\":{{{}}}",
+        facts.name,
+        arguments(moment)
+    );
+    let end_us = moment.at.ns() as f64 / 1e3;
+    match (facts.shape, record.part) {
+        (Shape::Span, Part::Whole) if record.job > 0 => {
+            // Requests of a client overlap: asynchronous slices, one for each.
+            let begin_us = end_us - moment.took.as_nanos() as f64 / 1e3;
+            write!(to, ",\n{{\"ph\":\"b\",\"id\":{number},\"ts\":{begin_us:.3},{head}}}")?;
+            write!(to, ",\n{{\"ph\":\"e\",\"id\":{number},\"ts\":{end_us:.3},{head}}}")
+        }
+        (Shape::Span, Part::Whole) => {
+            let took_us = moment.took.as_nanos() as f64 / 1e3;
+            write!(to, ",\n{{\"ph\":\"X\",\"ts\":{:.3},\"dur\":{took_us:.3},{head}}}", end_us - took_us)
+        }
+        (_, Part::Begin) => write!(to, ",\n{{\"ph\":\"i\",\"s\":\"t\",\"ts\":{end_us:.3},{head}}}"),
+        _ => write!(to, ",\n{{\"ph\":\"i\",\"s\":\"t\",\"ts\":{end_us:.3},{head}}}"),
+    }
+}
+
+fn arguments(moment: &Moment) -> String {
+    let record = &moment.record;
+    let values = [record.a, u64::from(record.b)];
+    let facts = record.event.facts();
+    let named = facts.arguments.iter().zip(values).filter(|(name, _)| !name.is_empty());
+    named.map(|(name, value)| format!("\"{name}\":{value}")).collect::<Vec<_>>().join(",")
+}
