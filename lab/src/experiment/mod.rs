@@ -1,0 +1,65 @@
+//! The experiments: one published table or figure, one file.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::parameter::Parameters;
+use crate::result::Results;
+
+/// An experiment: a published table or figure, and what lies beyond it.
+pub trait Experiment: Sync {
+    /// Its name on the command line: `ws-table3`.
+    fn name(&self) -> &'static str;
+
+    /// One line: what is compared.
+    fn title(&self) -> &'static str;
+
+    /// A few sentences for somebody who does not know the paper: the problem, the technique, what to look at.
+    fn about(&self) -> &'static str;
+
+    /// Which table or figure of which paper.
+    fn paper(&self) -> &'static str;
+
+    /// What it can be told, all at their defaults.
+    fn parameters(&self) -> Parameters;
+
+    /// How many [`Run::step`]s it takes, about.
+    fn steps(&self, parameters: &Parameters) -> u64;
+
+    /// Runs it on simulated machines.
+    fn simulate(&self, run: &Run<'_>) -> Results;
+}
+
+/// One run of an experiment.
+pub struct Run<'a> {
+    /// What it is told.
+    pub parameters: &'a Parameters,
+    /// Whence all chance comes.
+    pub seed: u64,
+    /// Steps done, for whoever draws the progress.
+    pub done: &'a AtomicU64,
+}
+
+impl Run<'_> {
+    /// The value of a parameter.
+    ///
+    /// # Panics
+    /// See [`Parameters::get`].
+    pub fn get(&self, name: &str) -> f64 {
+        self.parameters.get(name)
+    }
+
+    /// One more step is done.
+    pub fn step(&self) {
+        self.done.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// All experiments, in the order in which they are listed.
+pub fn experiments() -> &'static [&'static dyn Experiment] {
+    &[]
+}
+
+/// The experiment of that name.
+pub fn named(name: &str) -> Option<&'static dyn Experiment> {
+    experiments().iter().copied().find(|experiment| experiment.name() == name)
+}
