@@ -6,7 +6,7 @@ mod tree_disk;
 
 use std::fs::{self, File as StdFile};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use std::sync::Arc;
 use super::syscall;
 use crate::{Errno, File, FileFacts, OpenFile};
 use disk::Disk;
+use lock::Locked;
 pub(super) use tree_disk::TreeDisk;
 
 /// Is the host's page cache bypassed (`O_DIRECT`)?
@@ -112,16 +113,15 @@ pub fn open(path: &Path, options: OpenOptions) -> Result<OpenFile, OpenError> {
     if !kind.is_file() && !kind.is_block_device() {
         return Err(OpenError::NotRegular(path.to_owned()));
     }
-    match lock::lock(&file, options.writable) {
-        Ok(()) => {}
-        Err(Errno(libc::EAGAIN | libc::EACCES)) => {
-            return Err(OpenError::Locked(path.to_owned()));
-        }
+    let locked = match Locked::new(file, options.writable) {
+        Ok(locked) => locked,
+        Err(Errno(libc::EAGAIN | libc::EACCES)) => return Err(OpenError::Locked(path.to_owned())),
         Err(errno) => return Err(at.errno("lock", errno)),
-    }
-    let size = at.size(&file, before.is_none())?;
+    };
+    let file = locked.file();
+    let size = at.size(file, before.is_none())?;
     let disk = Disk::under(&metadata);
-    let align = at.choose_direct(&file, &disk)?;
+    let align = at.choose_direct(file, &disk)?;
     let facts = FileFacts {
         size,
         align: align.unwrap_or(1),
@@ -135,7 +135,7 @@ pub fn open(path: &Path, options: OpenOptions) -> Result<OpenFile, OpenError> {
     if kind.is_block_device() && !disk.zeroes {
         number |= ZEROES_ARE_WRITTEN;
     }
-    Ok(OpenFile { file: File(number), facts, owner: Arc::new(OwnedFd::from(file)) })
+    Ok(OpenFile { file: File(number), facts, owner: Arc::new(locked) })
 }
 
 /// What is being opened and how; makes the errors.

@@ -4,6 +4,9 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use machine::OpenFile;
 use machine::linux::file::{DirectIo, OpenError, OpenOptions, open};
@@ -43,6 +46,23 @@ fn a_missing_file_is_created_sparse_with_its_size_and_keeps_it() {
     drop(created);
     let again = open(&path, creating(1 << 20)).expect("opened");
     assert_eq!(again.facts.size, 1 << 30);
+}
+
+#[test]
+fn a_file_that_was_closed_is_free_though_programs_were_started_meanwhile() {
+    let directory = directory();
+    let path = directory.path().join("disk.img");
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                Command::new("true").status().expect("started");
+            }
+        });
+        let opened: Result<Vec<_>, _> = (0..500).map(|_| open(&path, creating(1 << 20)).map(drop)).collect();
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(opened.map(drop), Ok(()));
+    });
 }
 
 #[test]

@@ -6,19 +6,42 @@ use std::os::fd::AsRawFd;
 use super::super::syscall;
 use crate::Errno;
 
-/// Locks the whole file, until it is closed: for ourselves, or against writers only. Fails with `EAGAIN` or `EACCES`
-/// when somebody else holds a lock that forbids it.
+/// A file that is locked until it is dropped.
 ///
-/// The lock belongs to the open file, not to the process (`F_OFD_SETLK`, fcntl(2)): it excludes a second export of the
-/// same file in this process too, and is not lost when something else here closes the file. It also meets the locks on
-/// single bytes that QEMU takes on its images.
-pub(super) fn lock(file: &File, exclusive: bool) -> Result<(), Errno> {
-    let kind = if exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
+/// It is unlocked before it is closed: a program that this process starts has a copy of the descriptor for a moment,
+/// until it begins to run, and would keep the lock.
+pub(super) struct Locked(File);
+
+impl Locked {
+    /// Locks the whole file: for ourselves, or against writers only. Fails with `EAGAIN` or `EACCES` when somebody else
+    /// holds a lock that forbids it.
+    ///
+    /// The lock belongs to the open file, not to the process (`F_OFD_SETLK`, fcntl(2)): it excludes a second export of
+    /// the same file in this process too, and is not lost when something else here closes the file. It also meets the
+    /// locks on single bytes that QEMU takes on its images.
+    pub(super) fn new(file: File, exclusive: bool) -> Result<Self, Errno> {
+        set(&file, if exclusive { libc::F_WRLCK } else { libc::F_RDLCK })?;
+        Ok(Locked(file))
+    }
+
+    /// The file.
+    pub(super) fn file(&self) -> &File {
+        &self.0
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // If it fails, closing unlocks.
+        let _ = set(&self.0, libc::F_UNLCK);
+    }
+}
+
+fn set(file: &File, kind: libc::c_int) -> Result<(), Errno> {
     // SAFETY: all zeroes is a valid request: from the start to the end of the file.
     let mut request: libc::flock = unsafe { std::mem::zeroed() };
     request.l_type = kind as libc::c_short;
     request.l_whence = libc::SEEK_SET as libc::c_short;
-    let fd = file.as_raw_fd();
     // SAFETY: the request outlives the call.
-    syscall::check(unsafe { libc::fcntl(fd, libc::F_OFD_SETLK, &raw const request) }).map(drop)
+    syscall::check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const request) }).map(drop)
 }
