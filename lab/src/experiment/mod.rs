@@ -22,6 +22,10 @@ pub trait Experiment: Sync {
     /// What it can be told, all at their defaults.
     fn parameters(&self) -> Parameters;
 
+    /// What to set so that the machine is one of 2026 (NVMe, 64 cores) in place of the paper's: names and values of
+    /// parameters. Run with these, nothing published is there to compare.
+    fn modern(&self) -> &'static [(&'static str, f64)];
+
     /// How many [`Run::step`]s it takes, about.
     fn steps(&self, parameters: &Parameters) -> u64;
 
