@@ -3,6 +3,7 @@
 //! None of them holds a time or anything else of the host: the same seed and version give the same bytes.
 
 pub mod csv;
+mod description;
 pub mod html;
 pub mod json;
 pub mod plot;

@@ -16,7 +16,7 @@ pub struct Terminal {
 
 /// How a piece of text is shown.
 #[derive(Clone, Copy)]
-enum Tone {
+pub(super) enum Tone {
     Plain,
     Bold,
     Faint,
@@ -29,8 +29,8 @@ const GAP: usize = 2;
 const SOURCES: [Source; 3] = [Source::Paper, Source::Simulated, Source::Here];
 
 /// A column of text, its cells padded to the widest.
-struct Column {
-    cells: Vec<(String, Tone)>,
+pub(super) struct Column {
+    pub(super) cells: Vec<(String, Tone)>,
     right: bool,
 }
 
@@ -80,7 +80,7 @@ impl Terminal {
     fn table(&self, table: &Table) -> String {
         let unit = if table.unit.is_empty() { String::new() } else { format!(" ({})", table.unit) };
         let mut text = self.wrapped(&format!("{}{unit}", table.title), "", Tone::Bold);
-        text += &if is_grid(table) { self.grid(table) } else { self.list(table) };
+        text += &if is_grid(table) { self.grid(table) } else { self.rows(table) };
         if table.cells.iter().flatten().any(|cell| cell.fitted) {
             text +=
                 &self.wrapped("* a parameter was fitted on this cell; all others are predictions", "  ", Tone::Faint);
@@ -92,7 +92,7 @@ impl Terminal {
     }
 
     /// A row for each cell.
-    fn list(&self, table: &Table) -> String {
+    fn rows(&self, table: &Table) -> String {
         let of_both = || table.rows.iter().enumerate().zip(&table.cells);
         let cells = || of_both().flat_map(|(_, cells)| cells.iter().take(table.columns.len()));
         let mut columns = vec![Column::head(&table.rows_are, false)];
@@ -174,7 +174,7 @@ impl Terminal {
         self.columns(&columns)
     }
 
-    fn columns(&self, columns: &[Column]) -> String {
+    pub(super) fn columns(&self, columns: &[Column]) -> String {
         let rows = columns.iter().map(|column| column.cells.len()).max().unwrap_or(0);
         let widths: Vec<usize> = columns.iter().map(Column::width).collect();
         let mut text = String::new();
@@ -193,12 +193,12 @@ impl Terminal {
     }
 
     /// Over as many lines as it needs.
-    fn wrapped(&self, text: &str, indent: &str, tone: Tone) -> String {
+    pub(super) fn wrapped(&self, text: &str, indent: &str, tone: Tone) -> String {
         let lines = wrap(text, self.width - letters(indent));
         lines.iter().map(|line| format!("{indent}{}\n", self.toned(line, tone))).collect()
     }
 
-    fn toned(&self, text: &str, tone: Tone) -> String {
+    pub(super) fn toned(&self, text: &str, tone: Tone) -> String {
         let code = match tone {
             _ if !self.colour || text.is_empty() => return text.to_owned(),
             Tone::Plain => return text.to_owned(),
@@ -213,7 +213,7 @@ impl Terminal {
 }
 
 impl Column {
-    fn head(name: &str, right: bool) -> Self {
+    pub(super) fn head(name: &str, right: bool) -> Self {
         Column { cells: vec![(name.to_owned(), Tone::Faint)], right }
     }
 
@@ -243,7 +243,7 @@ fn letters(text: &str) -> usize {
 }
 
 /// Lines of at most so many letters, broken between words.
-pub fn wrap(text: &str, width: usize) -> Vec<String> {
+pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
         match lines.last_mut() {

@@ -20,11 +20,15 @@ pub(super) fn draw(canvas: &Canvas<'_>, area: &Area, plot: &Plot) -> Result<(), 
         let points: Vec<At> = series.points.iter().filter_map(|point| area.point(*point)).collect();
         let path = if plot.drawing == Drawing::Steps { steps(&points) } else { points.clone() };
         canvas.line(&path, colour, LINE_WIDTH, dashes(series.source))?;
-        if points.len() <= MARKED_POINTS_MAX && plot.drawing == Drawing::Lines {
+        if has_marks(plot, series) {
             points.iter().try_for_each(|point| mark(canvas, *point, series.source, colour))?;
         }
     }
     Ok(())
+}
+
+pub(super) fn has_marks(plot: &Plot, series: &Series) -> bool {
+    plot.drawing == Drawing::Lines && series.points.len() <= MARKED_POINTS_MAX
 }
 
 /// Each value holds until the next.

@@ -80,8 +80,8 @@ pub fn svg(plot: &Plot) -> Result<Option<String>, Undrawn> {
     let mut text = String::new();
     let canvas = Canvas::new(&mut text, (WIDTH, height));
     legend.draw(&canvas)?;
-    let label_at = (area.left - 40.0, legend.height() + LABEL_SPACE / 2.0);
-    canvas.text(&label_of(&plot.y), (label_at.0.max(4.0), label_at.1), TEXT, INK, Side::Left)?;
+    let label_at = (4.0, legend.height() + LABEL_SPACE / 2.0);
+    canvas.text(&label_of(&plot.y), label_at, TEXT, INK, Side::Left)?;
     grid(&canvas, &area, groups.is_empty())?;
     if groups.is_empty() {
         curves::draw(&canvas, &area, plot)?;
@@ -168,6 +168,8 @@ fn colour_of(names: &[&str], series: &Series) -> Colour {
 struct Legend {
     entries: Vec<Entry>,
     bars: bool,
+    /// Have lines marks at their points?
+    marks: bool,
     rows: usize,
 }
 
@@ -203,7 +205,8 @@ impl Legend {
         });
         let entries: Vec<Entry> = entries.collect();
         let rows = entries.last().map_or(0, |entry| entry.at.1 + 1);
-        Legend { entries, bars: matches!(plot.drawing, Drawing::Bars(_)), rows }
+        let marks = plot.series.iter().any(|series| curves::has_marks(plot, series));
+        Legend { entries, bars: matches!(plot.drawing, Drawing::Bars(_)), marks, rows }
     }
 
     fn height(&self) -> f64 {
@@ -219,7 +222,9 @@ impl Legend {
                 Stroke::Of(source) if self.bars => bars::bar(canvas, from, to, source, FAINT)?,
                 Stroke::Of(source) => {
                     canvas.line(&[(from.0, middle), (to.0, middle)], FAINT, curves::LINE_WIDTH, dashes(source))?;
-                    curves::mark(canvas, ((from.0 + to.0) / 2.0, middle), source, FAINT)?;
+                    if self.marks {
+                        curves::mark(canvas, ((from.0 + to.0) / 2.0, middle), source, FAINT)?;
+                    }
                 }
             }
             canvas.text(text, (to.0 + 8.0, middle), TEXT, INK, Side::Left)?;
