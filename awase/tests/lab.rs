@@ -62,7 +62,9 @@ fn every_experiment_shows_its_parameters_with_unit_range_and_source() {
             assert!(widest <= Some(120), "{text}");
         }
         for kind in ["paper: ", "published: ", "derived: ", "chosen: ", "fitted: "] {
-            let has = parameters.iter().any(|(parameter, _)| format!("{:?}", parameter.origin).to_lowercase().starts_with(&kind[..4]));
+            let has = parameters
+                .iter()
+                .any(|(parameter, _)| format!("{:?}", parameter.origin).to_lowercase().starts_with(&kind[..4]));
             assert!(!has || text.contains(kind), "{kind} in\n{text}");
         }
     }
@@ -74,7 +76,10 @@ fn the_same_seed_gives_the_same_report_to_the_last_byte() {
     let name = smallest().name();
     let run = |out: &str| place.run(&["lab", "run", name, "--machine", "both", "--seed", "7", "--out", out]);
     let first = out(&run("first"));
-    assert!(first.contains(name) && first.contains("seed 7") && first.ends_with("Report: first/report.html\n"), "{first}");
+    assert!(
+        first.contains(name) && first.contains("seed 7") && first.ends_with("Report: first/report.html\n"),
+        "{first}"
+    );
     // Neither a progress bar nor colours where there is no terminal.
     assert!(!first.contains('\u{1b}') && run("second").stderr.is_empty());
     let (first, second) = (files(&place.file("first")), files(&place.file("second")));
