@@ -8,6 +8,7 @@ use std::time::Duration;
 use kernel::device::{DeviceRef, MechanicalModel};
 use kernel::{Kernel, Switches};
 use machine::Errno;
+use machine::drive::Drive;
 use policy::writeback;
 use thiserror::Error;
 
@@ -20,7 +21,7 @@ pub trait Host: Sync {
     ///
     /// # Errors
     /// When the host has not the memory, or refuses.
-    fn start(&self, setup: &Setup) -> Result<Box<dyn Stage>, HereError>;
+    fn start(&self, setup: &Setup) -> Result<Box<dyn Stage + '_>, HereError>;
 
     /// Processors that [`Host::start`] can give.
     fn processors(&self) -> u16;
@@ -145,15 +146,18 @@ pub enum HereError {
     /// A task that was to give a result.
     #[error("a task ended without a result")]
     Lost,
-    /// The kernel's models.
+    /// The models of drives.
     #[error("there is no model of a disk named {0:?}")]
     NoModel(&'static str),
 }
 
-/// The kernel's model of that name.
+/// The model of the disk of that name.
 ///
 /// # Errors
 /// [`HereError::NoModel`].
 pub fn model(name: &'static str) -> Result<MechanicalModel, HereError> {
-    MechanicalModel::named(name).ok_or(HereError::NoModel(name))
+    match Drive::named(name) {
+        Some(Drive::Mechanical(model)) => Ok(model),
+        _ => Err(HereError::NoModel(name)),
+    }
 }

@@ -13,6 +13,8 @@ use kernel::request::Context;
 use kernel::wait::WaitList;
 use kernel::{Kernel, Processor};
 use machine::Errno;
+use machine::drive::mechanical::SeekCurve;
+use policy::access::{Access, Mode};
 use policy::unit::{BLOCK_BYTES, ByteRange, Instant, ProcessorId};
 
 use super::rounds::{Rounds, Spread, interleaved};
@@ -113,27 +115,45 @@ fn medium(name: &str) -> Result<Medium, HereError> {
             let model = host::model("scsi-1990")?;
             MechanicalModel {
                 rpm: model.rpm * FASTER,
-                seek_min: model.seek_min / FASTER,
-                seek_max: model.seek_max / FASTER,
+                head_switch: model.head_switch / FASTER,
+                seek: SeekCurve {
+                    single: model.seek.single / FASTER,
+                    mean: model.seek.mean / FASTER,
+                    full: model.seek.full / FASTER,
+                },
                 overhead: model.overhead / FASTER,
+                bus_bytes_per_second: model.bus_bytes_per_second * u64::from(FASTER),
                 ..model
             }
         }
-        // One request after another, each in the same time: nothing moves.
-        "testdev" => MechanicalModel {
-            name: "testdev",
-            rpm: u32::MAX,
-            track_bytes: BLOCK_BYTES,
-            heads: 1,
-            cylinders: 1,
-            seek_min: Duration::ZERO,
-            seek_max: Duration::ZERO,
-            overhead: TESTDEV / FASTER,
-            transfer_bytes_max: BLOCK_BYTES as u32,
-        },
+        "testdev" => testdev(),
         _ => return Ok(Medium::Ram { bytes }),
     };
     Ok(Medium::Mechanical { bytes, model })
+}
+
+/// One request after another, each in the same time: nothing moves.
+fn testdev() -> MechanicalModel {
+    let none = Duration::ZERO;
+    MechanicalModel {
+        name: "testdev",
+        source: "MP section 3.3",
+        rpm: 600_000_000,
+        sector_bytes: 512,
+        sectors_per_track: 8,
+        heads: 1,
+        cylinders: 1,
+        head_switch: none,
+        track_skew: 0,
+        cylinder_skew: 0,
+        seek: SeekCurve { single: none, mean: none, full: none },
+        overhead: TESTDEV / FASTER,
+        bus_bytes_per_second: 1_000_000_000_000,
+        buffer_bytes: 64 << 10,
+        read_ahead: false,
+        write_passes: 1,
+        transfer_bytes_max: BLOCK_BYTES as u32,
+    }
 }
 
 /// The gain of symmetric over funnelled access in percent, wait by wait and in each process count by process count.
@@ -147,23 +167,14 @@ fn on(run: &HereRun<'_>, name: &str, processors: u16) -> Result<Vec<[Spread; 1]>
     interleaved(run, rounds, waits.len() * counts.len(), |arm| {
         let load = Load::new(name, waits[arm / counts.len()], counts[arm % counts.len()], processors, run.effort);
         flip = !flip;
-        let order = if flip { [Access::Funnelled, Access::Symmetric] } else { [Access::Symmetric, Access::Funnelled] };
+        let order = if flip { [Mode::Funnel, Mode::Symmetric] } else { [Mode::Symmetric, Mode::Funnel] };
         let mut took = [Duration::ZERO; 2];
-        for access in order {
-            took[usize::from(access == Access::Symmetric)] = load.run(stage.kernel(), &device, access)?;
+        for mode in order {
+            took[usize::from(mode == Mode::Symmetric)] = load.run(stage.kernel(), &device, Access::new(mode, MASTER))?;
         }
         let [funnelled, symmetric] = took.map(|took| took.as_secs_f64().max(1e-9));
         Ok([(funnelled / symmetric - 1.0) * 100.0])
     })
-}
-
-/// Who starts the device.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Access {
-    /// The master (MP 1a).
-    Funnelled,
-    /// Whoever reads (MP 1b).
-    Symmetric,
 }
 
 /// Processes that run together.
@@ -222,31 +233,32 @@ async fn process(cpu: Processor, device: DeviceRef, load: Load, access: Access) 
     let start = cpu.now();
     for number in 0..load.loops {
         let range = ByteRange::new(number * BLOCK_BYTES % DEVICE_BYTES, BLOCK_BYTES);
-        match access {
-            Access::Funnelled if cpu.id() != MASTER => read_on_master(&cpu, &device, range).await?,
-            _ => task::read(&cpu, &device, range, Context::synchronous(JOB)).await?,
+        match access.starts(cpu.id()) {
+            here if here == cpu.id() => task::read(&cpu, &device, range, Context::synchronous(JOB)).await?,
+            master => read_on(&cpu, master, &device, range).await?,
         }
         spin(&cpu, load.wait).await;
     }
     Ok((start, cpu.now()))
 }
 
-/// What the master found.
+/// What another processor found.
 #[derive(Default)]
 struct Answer {
     result: Mutex<Option<Result<(), Errno>>>,
     came: WaitList,
 }
 
-async fn read_on_master(cpu: &Processor, device: &DeviceRef, range: ByteRange) -> Result<(), Errno> {
+/// Has `master` do the read: the funnel.
+async fn read_on(cpu: &Processor, master: ProcessorId, device: &DeviceRef, range: ByteRange) -> Result<(), Errno> {
     let answer = Arc::new(Answer::default());
-    let (device, for_master) = (DeviceRef::clone(device), Arc::clone(&answer));
-    cpu.spawn_on(MASTER, move |master| {
-        let here = master.clone();
-        master.spawn(async move {
+    let (device, theirs) = (DeviceRef::clone(device), Arc::clone(&answer));
+    cpu.spawn_on(master, move |cpu| {
+        let here = cpu.clone();
+        cpu.spawn(async move {
             let result = task::read(&here, &device, range, Context::synchronous(JOB)).await;
-            *for_master.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-            for_master.came.wake_all();
+            *theirs.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+            theirs.came.wake_all();
         });
     });
     answer.came.until(|| *answer.result.lock().unwrap_or_else(PoisonError::into_inner)).await

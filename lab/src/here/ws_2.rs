@@ -19,11 +19,11 @@ use super::{Effort, Here, HereCell, HereError, HereRun, Measured, Medium, Setup,
 /// Memory of the machine that is played on the host's disk: the file is half of it, the burst a quarter. Bytes.
 const MEMORY: u64 = 256 << 20;
 
-/// Memory of a workstation of 1988 (WS table 1), whose SCSI disk is modelled in real time. Bytes.
-const MEMORY_1988: u64 = 16 << 20;
+/// Memory of an old workstation with a SCSI disk, which is modelled in real time (WS table 1: 1988). Bytes.
+const MEMORY_OLD: u64 = 16 << 20;
 
 /// A burst that a tenth of it can't hold. Bytes.
-const BURST_1988: u64 = 2 << 20;
+const BURST_OLD: u64 = 2 << 20;
 
 const READ: Rounds = Rounds { most: 5, time_max: Duration::from_millis(2500) };
 const BURST: Rounds = Rounds { most: 5, time_max: Duration::from_secs(1) };
@@ -51,9 +51,9 @@ impl Here for DynamicCache {
         let reads = read_twice(run, run.pick(READ, once), memory)?;
         let (bytes, medium) = (memory / 4, Medium::Disk { bytes: memory / 2 });
         let bursts = burst(run, run.pick(BURST, once), medium, memory, bytes)?;
-        let medium = Medium::Mechanical { bytes: 280 << 20, model: host::model("scsi-1990")? };
-        let bytes_1988 = run.pick(BURST_1988, 64 << 10);
-        let bursts_1988 = burst(run, run.pick(BURST_MODEL, once), medium, MEMORY_1988, bytes_1988)?;
+        let medium = Medium::Mechanical { bytes: 280 << 20, model: host::model("scsi-1991")? };
+        let bytes_old = run.pick(BURST_OLD, 64 << 10);
+        let bursts_old = burst(run, run.pick(BURST_MODEL, once), medium, MEMORY_OLD, bytes_old)?;
         let storms = storm(run, run.pick(STORM, once))?;
 
         let name_disk = run.host.disk();
@@ -67,7 +67,7 @@ impl Here for DynamicCache {
                 measured.cells.push(HereCell { table: None, row, column, value });
             }
         }
-        for (medium, bytes, bursts) in [(name_disk.as_str(), bytes, &bursts), ("scsi-1990 in real time", bytes_1988, &bursts_1988)] {
+        for (medium, bytes, bursts) in [(name_disk.as_str(), bytes, &bursts), ("scsi-1991 in real time", bytes_old, &bursts_old)] {
             let rows = CACHES.iter().zip(bursts);
             returning.extend(rows.map(|(cache, [ms])| (format!("{} KB to {medium}, {cache}", bytes >> 10), *ms)));
         }
@@ -85,7 +85,7 @@ impl Here for DynamicCache {
              that; the modelled disk's has {} MB. Beside the reader {} MB/s of scattered blocks are written, and synced \
              every {} ms in place of 30 s.",
             memory >> 20,
-            MEMORY_1988 >> 20,
+            MEMORY_OLD >> 20,
             (DIRTY_A_TICK * BLOCK_BYTES * 1000) >> 20,
             STORM_INTERVAL.as_millis()
         ));

@@ -73,7 +73,7 @@ impl Here for Priority {
         measured.tables.push(table("here-disk", &title, "ms", 2, rows(&disk, 1e3)));
         measured.notes.push(format!(
             "Here: Awase's queue in front of a magneto-optical disk of 1990 that is modelled in real time (nothing of it \
-             is in virtual time), which has no erasing pass; beside it {name_disk} with a larger file, whose write the \
+             is in virtual time); beside it {name_disk} with a larger file, whose write the \
              same four synchronous requests hold up."
         ));
         Ok(measured)
