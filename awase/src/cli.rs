@@ -255,7 +255,8 @@ Examples:
   awase lab show ws-table3
   awase lab run ws-table3
   awase lab run all --machine both --out report
-  awase lab run ws-table2 --set disk.rpm=7200";
+  awase lab run ws-table2 --set disk.rpm=7200
+  awase lab run ws-table3 --on both               beside this machine's disk, on which DIR lies";
 
 /// What `lab` does.
 #[derive(Clone, Debug, Subcommand)]
@@ -282,6 +283,9 @@ pub struct LabRunArguments {
     /// Where: in the simulated machine, on this one with Awase's own kernel, or both side by side.
     #[arg(long, value_enum, default_value_t = LabSide::Sim)]
     pub on: LabSide,
+    /// On this machine, measure as little as gives all numbers, whatever they are worth.
+    #[arg(long)]
+    pub quick: bool,
     /// Which machine is simulated: the paper's, one of 2026 (NVMe, 64 cores), or both.
     #[arg(long, value_enum, default_value_t = LabMachine::Paper)]
     pub machine: LabMachine,

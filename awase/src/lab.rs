@@ -5,20 +5,30 @@ use std::io::{self, IsTerminal};
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::process::ExitCode;
-use std::thread::available_parallelism;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread::{self, available_parallelism};
+use std::time::Duration;
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lab::report::terminal::Terminal;
 use lab::report::{Heading, files};
-use lab::{Experiment, Order, Outcome, Parameters, Progress, Setting, experiments, named, order};
+use lab::{
+    Effort, Experiment, Failed, HereRun, Order, Outcome, Parameters, Progress, Results, Setting, experiments, here,
+    named, order,
+};
 
 use crate::cli::{LabCommand, LabMachine, LabRunArguments, LabSide};
 use crate::config::{Place, Problem, Problems};
 use crate::generate::print;
+use crate::lab_host::LabHost;
 
 /// As wide as tables of thirteen columns need.
 const WIDTH: usize = 116;
+
+/// Between two looks at how far a measurement is.
+const BAR_PERIOD: Duration = Duration::from_millis(100);
 
 /// Stands for every experiment.
 const ALL: &str = "all";
@@ -42,20 +52,13 @@ fn terminal() -> Terminal {
 }
 
 fn run(arguments: &LabRunArguments) -> anyhow::Result<ExitCode> {
-    let chosen = chosen(&arguments.names)?;
-    refuse_here(arguments.on, &chosen)?;
+    let chosen = chosen(arguments)?;
     let orders = orders(arguments, &chosen)?;
     // Known before the work is done.
     fs::create_dir_all(&arguments.out).with_context(|| format!("--out: cannot make {}", arguments.out.display()))?;
-
-    let bar = bar();
-    let threads = available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    let results = order::run(orders, threads, |progress| show(&bar, progress));
-    bar.finish_and_clear();
-
+    let mut outcomes = Vec::new();
     let mut code = ExitCode::SUCCESS;
-    let mut outcomes: Vec<Outcome> = Vec::new();
-    for result in results {
+    for result in simulated(arguments.on, orders) {
         match result {
             Ok(outcome) => outcomes.push(outcome),
             Err(failed) => {
@@ -64,12 +67,65 @@ fn run(arguments: &LabRunArguments) -> anyhow::Result<ExitCode> {
             }
         }
     }
+    if arguments.on != LabSide::Sim {
+        measure(arguments, &mut outcomes)?;
+    }
     let text: Vec<String> = outcomes.iter().map(|outcome| terminal().outcome(outcome)).collect();
     print(text.join("\n\n").as_bytes())?;
     let heading = Heading { version: env!("CARGO_PKG_VERSION").to_owned(), command: command_line(arguments) };
     write(&arguments.out, &outcomes, &heading)?;
     print(format!("\nReport: {}\n", arguments.out.join("report.html").display()).as_bytes())?;
     Ok(code)
+}
+
+/// What comes of the orders in virtual time; nothing yet where only this machine is asked for.
+fn simulated(on: LabSide, orders: Vec<Order>) -> Vec<Result<Outcome, Failed>> {
+    if on == LabSide::Here {
+        return orders.into_iter().map(|order| Ok(Outcome { order, results: Results::default() })).collect();
+    }
+    let bar = bar();
+    let threads = available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let results = order::run(orders, threads, |progress| show(&bar, progress));
+    bar.finish_and_clear();
+    results
+}
+
+/// Adds what is measured on this machine: one experiment after another, with nothing of ours beside it.
+fn measure(arguments: &LabRunArguments, outcomes: &mut [Outcome]) -> anyhow::Result<()> {
+    let host = LabHost::new(&arguments.out);
+    let effort = if arguments.quick { Effort::Tiny } else { Effort::Usual };
+    let mut measured: Vec<&str> = Vec::new();
+    for outcome in outcomes {
+        let name = outcome.order.experiment.name();
+        // Of the two simulated machines, it stands beside the first.
+        let Some(here) = here::named(name).filter(|_| !measured.contains(&name)) else { continue };
+        measured.push(name);
+        let done = AtomicU64::new(0);
+        let drawn = Progress { done: 0, total: here.steps(effort), running: vec![format!("{name} on this machine")] };
+        let run = HereRun { host: &host, effort, done: &done };
+        let result = shown_meanwhile(drawn, &done, || here.measure(&run));
+        result.with_context(|| format!("{name} on this machine"))?.merge_into(&mut outcome.results);
+    }
+    Ok(())
+}
+
+/// Does `work`, with its progress on a bar.
+fn shown_meanwhile<T>(mut progress: Progress, done: &AtomicU64, work: impl FnOnce() -> T) -> T {
+    let bar = bar();
+    thread::scope(|scope| {
+        let (ended, end) = channel::<()>();
+        let bar = &bar;
+        scope.spawn(move || {
+            while end.recv_timeout(BAR_PERIOD) == Err(RecvTimeoutError::Timeout) {
+                progress.done = done.load(Ordering::Relaxed).min(progress.total);
+                show(bar, &progress);
+            }
+            bar.finish_and_clear();
+        });
+        let result = work();
+        drop(ended);
+        result
+    })
 }
 
 fn write(directory: &Path, outcomes: &[Outcome], heading: &Heading) -> anyhow::Result<()> {
@@ -80,14 +136,32 @@ fn write(directory: &Path, outcomes: &[Outcome], heading: &Heading) -> anyhow::R
     Ok(())
 }
 
-/// The experiments of these names, each once, in the order of the list.
-fn chosen(names: &[String]) -> Result<Vec<&'static dyn Experiment>, Problems> {
-    for name in names.iter().filter(|name| *name != ALL) {
-        experiment("lab run", name)?;
+/// The experiments of these names, each once, in the order of the list. Of all, those that have the side that is asked for.
+fn chosen(arguments: &LabRunArguments) -> Result<Vec<&'static dyn Experiment>, Problems> {
+    let needs_here = arguments.on != LabSide::Sim;
+    for name in arguments.names.iter().filter(|name| *name != ALL) {
+        let name = experiment("lab run", name)?.name();
+        if needs_here && here::named(name).is_none() {
+            let what = format!("{name} runs only in virtual time, not with the real kernel on this machine");
+            return Err(Problem::new(&flag("--on"), "", what).allowed(measurable()).into());
+        }
     }
-    let asked =
-        |experiment: &&'static dyn Experiment| names.iter().any(|name| name == ALL || name == experiment.name());
+    if arguments.on == LabSide::Here && !arguments.set.is_empty() {
+        let what = "changes the simulated machine, and --on leaves that out";
+        return Err(Problem::new(&flag("--set"), "", what).into());
+    }
+    let all = arguments.names.iter().any(|name| name == ALL);
+    let asked = |experiment: &&'static dyn Experiment| match all {
+        true => arguments.on != LabSide::Here || here::named(experiment.name()).is_some(),
+        false => arguments.names.iter().any(|name| name == experiment.name()),
+    };
     Ok(experiments().iter().copied().filter(asked).collect())
+}
+
+/// The experiments that run on this machine.
+fn measurable() -> String {
+    let names = here::measurements().iter().map(|here| here.experiment());
+    names.filter(|name| named(name).is_some()).collect::<Vec<_>>().join(", ")
 }
 
 fn experiment(place: &str, name: &str) -> Result<&'static dyn Experiment, Problems> {
@@ -104,6 +178,7 @@ fn experiment(place: &str, name: &str) -> Result<&'static dyn Experiment, Proble
 /// What is run, with its parameters: those of a machine, then those that are set.
 fn orders(arguments: &LabRunArguments, chosen: &[&'static dyn Experiment]) -> anyhow::Result<Vec<Order>> {
     let settings: &[Setting] = match arguments.machine {
+        _ if arguments.on == LabSide::Here => &[Setting::Paper],
         LabMachine::Paper => &[Setting::Paper],
         LabMachine::Modern => &[Setting::Modern],
         LabMachine::Both => &[Setting::Paper, Setting::Modern],
@@ -153,13 +228,6 @@ fn set(parameters: &mut Parameters, given: &[(String, f64)]) -> Result<(), Probl
     Ok(())
 }
 
-/// No experiment runs on this machine yet.
-fn refuse_here(on: LabSide, chosen: &[&'static dyn Experiment]) -> Result<(), Problems> {
-    let Some(first) = chosen.first().filter(|_| on != LabSide::Sim) else { return Ok(()) };
-    let what = format!("{} runs only in virtual time, not with the real kernel on this machine", first.name());
-    Err(Problem::new(&flag("--on"), "", what).into())
-}
-
 fn flag(name: &str) -> Place {
     Place::Flag(name.to_owned())
 }
@@ -197,6 +265,14 @@ fn command_line(arguments: &LabRunArguments) -> String {
         LabMachine::Paper => {}
         LabMachine::Modern => command += " --machine 2026",
         LabMachine::Both => command += " --machine both",
+    }
+    match arguments.on {
+        LabSide::Sim => {}
+        LabSide::Here => command += " --on here",
+        LabSide::Both => command += " --on both",
+    }
+    if arguments.quick {
+        command += " --quick";
     }
     if arguments.seed != lab::DEFAULT_SEED {
         command += &format!(" --seed {}", arguments.seed);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use lab::{Experiment, experiments};
+use lab::{Experiment, experiments, here};
 use server::Place;
 
 /// The one that takes the fewest steps.
@@ -87,6 +87,30 @@ fn the_same_seed_gives_the_same_report_to_the_last_byte() {
     assert!(first.contains_key(&format!("{name}-2026.json")));
     assert!(first.keys().any(|file| file.ends_with(".csv")), "{:?}", first.keys());
     assert_eq!(first, second);
+}
+
+/// One that can be measured here too, the smallest.
+fn measurable() -> &'static dyn Experiment {
+    let all = experiments().iter().copied().filter(|experiment| here::named(experiment.name()).is_some());
+    all.min_by_key(|experiment| experiment.steps(&experiment.parameters())).expect("an experiment that runs here")
+}
+
+#[test]
+fn numbers_of_this_machine_stand_beside_the_simulated_ones_and_alone() {
+    let place = Place::new();
+    let name = measurable().name();
+    let both = out(&place.run(&["lab", "run", name, "--on", "both", "--quick"]));
+    assert!(both.contains("simulated, and on this one") && both.contains("this machine"), "{both}");
+    let alone = out(&place.run(&["lab", "run", name, "--on", "here", "--quick"]));
+    assert!(alone.contains("measured on this machine") && !alone.contains("simulated"), "{alone}");
+    let page = std::fs::read_to_string(place.file("awase-lab/report.html")).expect("the report");
+    assert!(page.contains(&format!("awase lab run {name} --on here --quick")) && !page.contains("class=error"));
+    let message = refused(&place, &["lab", "run", name, "--on", "here", "--set", "disk.rpm=7200"]);
+    assert!(message.contains("--set: changes the simulated machine"), "{message}");
+    if let Some(without) = experiments().iter().find(|experiment| here::named(experiment.name()).is_none()) {
+        let message = refused(&place, &["lab", "run", without.name(), "--on", "both"]);
+        assert!(message.contains("--on: ") && message.contains(name), "{message}");
+    }
 }
 
 #[test]

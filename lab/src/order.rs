@@ -70,6 +70,22 @@ pub struct Progress {
     pub running: Vec<String>,
 }
 
+impl Outcome {
+    /// Where it ran: one phrase.
+    pub fn place(&self) -> &'static str {
+        let cells = || self.results.tables.iter().flat_map(|table| table.cells.iter().flatten());
+        let here = cells().any(|cell| cell.here.is_some());
+        let simulated = cells().any(|cell| cell.simulated.is_some()) || !here;
+        match (simulated, here, self.order.setting) {
+            (false, ..) => "measured on this machine",
+            (true, false, Setting::Paper) => "on the paper's machine, simulated",
+            (true, false, Setting::Modern) => "on a machine of 2026, simulated",
+            (true, true, Setting::Paper) => "on the paper's machine, simulated, and on this one",
+            (true, true, Setting::Modern) => "on a machine of 2026, simulated, and on this one",
+        }
+    }
+}
+
 impl Order {
     /// With the parameters of that machine.
     ///

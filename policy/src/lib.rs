@@ -2,7 +2,9 @@
 //!
 //! No I/O, no clock, no thread, no lock, no randomness. One decision, one file.
 
+pub mod access;
 pub mod cache;
+pub mod delivery;
 pub mod early;
 pub mod gather;
 pub mod idle;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::sums::Summary;
 use super::{origin, plot, style, tables, value};
-use crate::order::{Outcome, Setting};
+use crate::order::Outcome;
 use crate::result::Results;
 
 /// What the page says of itself.
@@ -81,11 +81,8 @@ fn section(outcome: &Outcome) -> String {
     let name = order.name();
     let mut html = format!("<section id=\"{0}\">\n<h2><span class=name>{0}</span> ", escaped(&name));
     let _ = writeln!(html, "{}</h2>", escaped(experiment.title()));
-    let setting = match order.setting {
-        Setting::Paper => "on the paper's machine, simulated",
-        Setting::Modern => "on a machine of 2026, simulated",
-    };
-    let _ = writeln!(html, "<p class=made>{} · {setting} · seed {}</p>", escaped(experiment.paper()), order.seed);
+    let (paper, place) = (escaped(experiment.paper()), outcome.place());
+    let _ = writeln!(html, "<p class=made>{paper} · {place} · seed {}</p>", order.seed);
     html += &changed(outcome);
     for paragraph in experiment.about().split("\n\n") {
         let _ = writeln!(html, "<p>{}</p>", escaped(paragraph));

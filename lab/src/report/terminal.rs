@@ -2,7 +2,7 @@
 
 use super::sums::variance_explained;
 use super::{Closeness, difference, difference_unit, has, is_grid, number, source_name, value};
-use crate::order::{Outcome, Setting};
+use crate::order::Outcome;
 use crate::result::{Cell, Results, Source, Table};
 
 /// A terminal.
@@ -40,11 +40,7 @@ impl Terminal {
         let (order, results) = (&outcome.order, &outcome.results);
         let experiment = order.experiment;
         let mut text = format!("{}  {}\n", self.toned(&order.name(), Tone::Bold), experiment.title());
-        let setting = match order.setting {
-            Setting::Paper => "simulated: the paper's machine",
-            Setting::Modern => "simulated: a machine of 2026",
-        };
-        let under = format!("{} · {setting} · seed {}", experiment.paper(), order.seed);
+        let under = format!("{} · {} · seed {}", experiment.paper(), outcome.place(), order.seed);
         text += &self.wrapped(&under, "", Tone::Faint);
         for (name, now, usual) in order.changed() {
             let unit = order.parameters.iter().find(|(of, _)| of.name == name).map_or("", |(of, _)| of.unit);
