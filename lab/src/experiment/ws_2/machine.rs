@@ -18,6 +18,9 @@ use policy::{queue, sizing, writeback};
 
 use crate::experiment::Run;
 
+/// The drive of the machine of 1991. Those of the other years have its shape.
+const LIKE: &str = "scsi-1991";
+
 const MB: f64 = (1 << 20) as f64;
 
 /// A workstation's numbers.
@@ -93,14 +96,17 @@ pub(super) struct Setup {
     pub(super) smooth: bool,
     /// Does the disk queue let those who wait go first (WS-4)?
     pub(super) priority: bool,
+    /// Does it merge neighbours (WS-3)?
+    pub(super) merge: bool,
 }
 
 impl Setup {
     /// As 4.3BSD.
-    pub(super) const BSD: Setup = Setup { dynamic: false, replacement: Kind::Lru, smooth: false, priority: false };
+    pub(super) const BSD: Setup =
+        Setup { dynamic: false, replacement: Kind::Lru, smooth: false, priority: false, merge: false };
     /// As the paper: the size follows memory.
     pub(super) const PAPER: Setup = Setup { dynamic: true, ..Setup::BSD };
-    /// As Awase.
+    /// As Awase, with the disk queue of 4.3BSD still: one technique at a time.
     pub(super) const AWASE: Setup = Setup { replacement: Kind::S3Fifo, smooth: true, ..Setup::PAPER };
 }
 
@@ -189,28 +195,20 @@ impl Hardware {
                 bus_bytes_per_second: (rate * 1e6) as u64,
             });
         }
+        let Some(Drive::Mechanical(like)) = Drive::named(LIKE) else { return Drive::all()[0] };
         let seek_ms = (access_ms - 30_000.0 / rpm).max(1.0);
-        let sectors = (rate * 1e6 * 60.0 / rpm / 512.0) as u32;
-        let heads = 15;
+        let sectors = ((rate * 1e6 * 60.0 / rpm / 512.0) as u32).max(1);
+        let cylinder = f64::from(sectors * like.heads) * 512.0;
+        let share = |time: Duration| time.mul_f64(seek_ms / 1e3 / like.seek.mean.as_secs_f64());
         let model = Mechanical {
             name: "table-1",
-            source: "the paper's table 1",
+            source: "the paper's table 1; what that leaves open as scsi-1991",
             rpm: rpm as u32,
-            sector_bytes: 512,
-            sectors_per_track: sectors.max(1),
-            heads,
-            cylinders: ((size * 1e6 / 512.0 / f64::from(sectors.max(1)) / f64::from(heads)) as u32).max(100),
-            head_switch: us(1000.0),
-            track_skew: 0,
-            cylinder_skew: 0,
-            // Their shape for disks of the time: Ruemmler and Wilkes (1994), table 1.
-            seek: SeekCurve { single: us(seek_ms * 250.0), mean: us(seek_ms * 1e3), full: us(seek_ms * 2000.0) },
+            sectors_per_track: sectors,
+            cylinders: ((size * 1e6 / cylinder) as u32).max(100),
+            seek: SeekCurve { single: share(like.seek.single), mean: us(seek_ms * 1e3), full: share(like.seek.full) },
             overhead: us(overhead_ms * 1e3),
-            bus_bytes_per_second: 5_000_000,
-            buffer_bytes: 64 << 10,
-            read_ahead: true,
-            write_passes: 1,
-            transfer_bytes_max: 128 << 10,
+            ..like
         };
         Drive::Mechanical(model.formatted())
     }
@@ -218,8 +216,9 @@ impl Hardware {
     fn queue(&self, setup: Setup) -> queue::Config {
         let has_arm = self.disk.units < 1.0;
         queue::Config {
-            // Merging is the next section of the paper.
-            merge: false,
+            merge: setup.merge,
+            // WS-3.
+            transfer_bytes_max: 128 << 10,
             priority: setup.priority,
             elevator: has_arm,
             depth: if has_arm { 1 } else { 64 },
@@ -293,7 +292,10 @@ impl Host {
     }
 
     /// Runs a process to its end and gives what it gives.
-    pub(super) fn complete<T: 'static, W: Future<Output = T> + 'static>(&self, work: impl FnOnce(Process) -> W) -> Option<T> {
+    pub(super) fn complete<T: 'static, W: Future<Output = T> + 'static>(
+        &self,
+        work: impl FnOnce(Process) -> W,
+    ) -> Option<T> {
         let result = Rc::new(Cell::new(None));
         let (told, is_done) = (Rc::clone(&result), Rc::new(Cell::new(false)));
         let (work, done) = (work(self.process()), Rc::clone(&is_done));

@@ -7,6 +7,10 @@ const BIO: Origin = Origin::Published(
     "4.3BSD, sys/buf.h 7.1 and ufs_bio.c 7.1 (1986); described in Leffler, McKusick, Karels, Quarterman (1989), section 7.4",
 );
 
+const DRIVE: Origin = Origin::Published(
+    "Hitachi DK516C-16, the only 1,280 MB disk in Sony's driver: 4.4BSD sys/news3400/iodev/sddefs.c; heads, switches and buffer are those of the drive scsi-1991",
+);
+
 /// Terse, so that the table of parameters can be read as one.
 fn p(
     name: &'static str,
@@ -44,16 +48,7 @@ fn machine() -> Vec<Parameter> {
         p("disk.access", "ms", 20.0, 0.001..=200.0, "mean seek and half a rotation", TABLE_1),
         p("disk.rate", "MB/s", 2.4, 0.1..=100_000.0, "what passes under the head", TABLE_1),
         p("disk.size", "MB", 1280.0, 100.0..=1e8, "what the disk holds", TABLE_1),
-        p(
-            "disk.rpm",
-            "rpm",
-            3600.0,
-            1000.0..=20_000.0,
-            "rotations a minute",
-            Origin::Published(
-                "the speed of 5.25-inch disks of the time: Ruemmler and Wilkes, \"An introduction to disk drive modeling\", IEEE Computer, March 1994",
-            ),
-        ),
+        p("disk.rpm", "rpm", 3600.0, 1000.0..=20_000.0, "rotations a minute", DRIVE),
         p(
             "disk.units",
             "",
@@ -65,11 +60,11 @@ fn machine() -> Vec<Parameter> {
         p(
             "disk.overhead",
             "ms",
-            1.0,
+            2.2,
             0.0..=10.0,
-            "of controller and driver for each command",
+            "of the controller for each command",
             Origin::Published(
-                "about 1 ms for SCSI controllers of the time: Ruemmler and Wilkes (1994), table 2 (1.1 ms read, 5.1 ms write with a full bus handshake for the HP C2200A)",
+                "Ruemmler and Wilkes, \"An introduction to disk drive modeling\", IEEE Computer, March 1994: 1.1 to 5.1 ms for SCSI disks; 2.2 ms as the drive scsi-1991",
             ),
         ),
     ]
@@ -87,7 +82,14 @@ fn cache() -> Vec<Parameter> {
             "of memory: what the dynamic cache leaves free",
             Origin::Chosen("what policy::sizing keeps on a large machine; its minimum of 512 MiB is left out"),
         ),
-        p("sync.interval", "s", 30.0, 1.0..=600.0, "between two runs of update", Origin::Paper("section 2: about 30 s")),
+        p(
+            "sync.interval",
+            "s",
+            30.0,
+            1.0..=600.0,
+            "between two runs of update",
+            Origin::Paper("section 2: about 30 s"),
+        ),
         p("hash.chains", "", 512.0, 1.0..=65_536.0, "hash chains of 4.3BSD's buffers (BUFHSZ)", BIO),
         p(
             "cost.call",
@@ -118,17 +120,40 @@ fn loads() -> Vec<Parameter> {
             "of the cache: the blocks that somebody works with while another scans",
             Origin::Chosen("so that the hot blocks fit, and a scan displaces them if it may"),
         ),
-        p("scan.pause", "ms", 50.0, 0.001..=10_000.0, "between two reads of hot blocks", Origin::Chosen("a person's work")),
+        p(
+            "scan.pause",
+            "ms",
+            50.0,
+            0.001..=10_000.0,
+            "between two reads of hot blocks",
+            Origin::Chosen("a person's work"),
+        ),
         p(
             "storm.rate",
             "blocks/s",
             40.0,
             0.1..=100_000.0,
             "parts of new blocks written, anywhere on the disk",
-            Origin::Chosen("half of what the disk can write in order of position; small files, such as compiling makes"),
+            Origin::Chosen(
+                "half of what the disk can write in order of position; small files, such as compiling makes",
+            ),
         ),
-        p("storm.pause", "ms", 100.0, 0.01..=10_000.0, "between two reads of the reader", Origin::Chosen("interactive")),
-        p("storm.time", "s", 150.0, 1.0..=3600.0, "how long; what happens before the first sync is left out", Origin::Chosen("four syncs")),
+        p(
+            "storm.pause",
+            "ms",
+            250.0,
+            0.01..=10_000.0,
+            "between the starts of two reads",
+            Origin::Chosen("a few people; a tenth of what the disk can do"),
+        ),
+        p(
+            "storm.time",
+            "s",
+            150.0,
+            1.0..=3600.0,
+            "how long; what happens before the first sync is left out",
+            Origin::Chosen("four syncs"),
+        ),
         p(
             "giving.demand",
             "%",
@@ -137,14 +162,7 @@ fn loads() -> Vec<Parameter> {
             "of memory: what programs need for a while",
             Origin::Chosen("most of what the cache has"),
         ),
-        p(
-            "giving.hold",
-            "s",
-            20.0,
-            1.0..=600.0,
-            "how long they need it",
-            Origin::Chosen("a link or a formatter"),
-        ),
+        p("giving.hold", "s", 20.0, 1.0..=600.0, "how long they need it", Origin::Chosen("a link or a formatter")),
     ]
 }
 
@@ -154,10 +172,10 @@ pub(super) const MODERN: &[(&str, f64)] = &[
     ("memory.size", 262_144.0),
     ("memory.access", 90.0),
     ("memory.rate", 100_000.0),
-    ("disk.access", 0.08),
-    ("disk.rate", 7000.0),
-    ("disk.size", 4_000_000.0),
-    ("disk.units", 64.0),
+    ("disk.access", 0.045),
+    ("disk.rate", 14_000.0),
+    ("disk.size", 1_000_000.0),
+    ("disk.units", 96.0),
     ("disk.overhead", 0.005),
     ("buffer.size", 16_384.0),
     ("scan.pause", 15.0),

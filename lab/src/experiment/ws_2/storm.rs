@@ -32,7 +32,7 @@ struct Seen {
     dirty: Vec<(f64, f64)>,
 }
 
-/// What the machine does: how often, how long.
+/// What the machine does: how often, for how long.
 #[derive(Clone, Copy)]
 struct Load {
     /// Between two writes.
@@ -55,19 +55,23 @@ async fn write(process: Process, load: Load) {
     }
 }
 
-/// Reads a block anywhere on the second half, again and again.
+/// Starts to read a block anywhere on the second half, again and again, whether the reads before are done or not: who
+/// waits does not keep others from coming.
 async fn read(process: Process, load: Load, seen: Rc<RefCell<Seen>>) {
     let blocks = process.hardware.disk_blocks() / 2;
     loop {
         process.time.sleep(load.pause).await;
         let block = DiskBlock(blocks + process.time.below(blocks));
-        let start = process.time.now();
-        let read = process.buffers.read(block).await;
-        if !read.cached {
-            let began_s = start.ns() as f64 / 1e9;
-            seen.borrow_mut().reads.push((began_s, process.since(start)));
-        }
-        process.time.sleep(process.hardware.call()).await;
+        process.time.spawn(read_one(process.clone(), block, Rc::clone(&seen)));
+    }
+}
+
+async fn read_one(process: Process, block: DiskBlock, seen: Rc<RefCell<Seen>>) {
+    let start = process.time.now();
+    let read = process.buffers.read(block).await;
+    process.time.sleep(process.hardware.call()).await;
+    if !read.cached {
+        seen.borrow_mut().reads.push((start.ns() as f64 / 1e9, process.since(start)));
     }
 }
 
@@ -90,10 +94,12 @@ fn simulate(hardware: &Hardware, setup: Setup, load: Load) -> Seen {
     seen.take()
 }
 
-/// The worst of each second, so that a plot can be read.
+/// The worst of those that began in each second, so that a plot can be read.
 fn worst_each_second(reads: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let mut in_order = reads.to_vec();
+    in_order.sort_unstable_by(|one, other| one.0.total_cmp(&other.0));
     let mut worst: Vec<(f64, f64)> = Vec::new();
-    for &(began_s, took_s) in reads {
+    for (began_s, took_s) in in_order {
         match worst.last_mut() {
             Some(last) if last.0 == began_s.floor() => last.1 = last.1.max(took_s * 1e3),
             _ => worst.push((began_s.floor(), took_s * 1e3)),
@@ -116,7 +122,8 @@ pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
         run.step();
     }
     let latencies: Vec<Vec<f64>> = all.iter().map(|seen| counted(seen, interval_s)).collect();
-    let row = |sorted: &Vec<f64>| [0.5, 0.9, 0.99, 1.0].map(|part| Cell::simulated(percentile(sorted, part) * 1e3)).to_vec();
+    let row =
+        |sorted: &Vec<f64>| [0.5, 0.9, 0.99, 1.0].map(|part| Cell::simulated(percentile(sorted, part) * 1e3)).to_vec();
     let names = || CACHES.map(|(name, _)| name.to_owned()).to_vec();
     results.tables.push(grid(
         ("storm-latency", "(c) What a synchronous reader waits for one block, after the first sync", "ms", 1),
@@ -129,7 +136,10 @@ pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
         ("storm-counts", "(c) What was done meanwhile", "", 0),
         ("cache", names()),
         ("count", ["reads completed", "most dirty buffers"].map(str::to_owned).to_vec()),
-        all.iter().zip(&latencies).map(|(seen, sorted)| [sorted.len() as f64, most(seen)].map(Cell::simulated).to_vec()).collect(),
+        all.iter()
+            .zip(&latencies)
+            .map(|(seen, sorted)| [sorted.len() as f64, most(seen)].map(Cell::simulated).to_vec())
+            .collect(),
     ));
     plot(&all, results);
     find(&latencies, results);
@@ -137,7 +147,8 @@ pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
 
 /// How long reads after the first sync took, shortest first.
 fn counted(seen: &Seen, interval_s: f64) -> Vec<f64> {
-    let mut sorted: Vec<f64> = seen.reads.iter().filter(|(began, _)| *began >= interval_s).map(|(_, took)| *took).collect();
+    let mut sorted: Vec<f64> =
+        seen.reads.iter().filter(|(began, _)| *began >= interval_s).map(|(_, took)| *took).collect();
     sorted.sort_unstable_by(f64::total_cmp);
     sorted
 }

@@ -51,7 +51,8 @@ pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
         all.push(write_files(hardware, setup, how, blocks.clone()));
         run.step();
     }
-    let megabytes: Vec<f64> = blocks.iter().map(|blocks| (blocks * hardware.buffer) as f64 / (1 << 20) as f64).collect();
+    let megabytes: Vec<f64> =
+        blocks.iter().map(|blocks| (blocks * hardware.buffer) as f64 / (1 << 20) as f64).collect();
     let names = || CACHES.map(|(name, ..)| name.to_owned()).to_vec();
     let sizes = || megabytes.iter().map(|size| format!("{size:.1} MB")).collect();
     for (name, title, on_disk) in [
