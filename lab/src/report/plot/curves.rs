@@ -11,7 +11,7 @@ pub(super) const LINE_WIDTH: f64 = 2.0;
 const SEEN: f64 = 1.0;
 
 /// So many lines above make a line broader.
-const COVERED_MAX: usize = 3;
+const COVERED_MAX: usize = 2;
 
 /// With more points than these, marks would hide the line.
 const MARKED_POINTS_MAX: usize = 40;
@@ -31,27 +31,24 @@ pub(super) fn draw(canvas: &Canvas<'_>, area: &Area, plot: &Plot) -> Result<(), 
         // What another line lies on shows on both sides of it.
         let more = above.min(COVERED_MAX) as f64;
         let path = if plot.drawing == Drawing::Steps { steps(points) } else { points.clone() };
-        canvas.line(&path, colour, LINE_WIDTH + 2.0 * more, dashes(series.source))?;
+        canvas.line(&path, colour, LINE_WIDTH + 1.5 * more, dashes(series.source))?;
         if has_marks(plot, series) {
-            points.iter().try_for_each(|point| mark(canvas, *point, series.source, colour, 1.5 * more))?;
+            points.iter().try_for_each(|point| mark(canvas, *point, series.source, colour, more))?;
         }
     }
     Ok(())
 }
 
-/// Does a line lie on a part of another? Two of its points next to each other are as high, as far as one sees.
+/// Does a line hide another? At a third of its points both are as high, as far as one sees.
 fn covers(above: &[At], below: &[At]) -> bool {
     let mut others = above.iter().peekable();
     let mut together = 0;
     for (x, y) in below {
         while others.next_if(|other| other.0 < x - SEEN).is_some() {}
-        let same = others.peek().is_some_and(|other| (other.0 - x).abs() <= SEEN && (other.1 - y).abs() <= SEEN);
-        together = if same { together + 1 } else { 0 };
-        if together == 2 {
-            return true;
-        }
+        let same = |other: &&At| (other.0 - x).abs() <= SEEN && (other.1 - y).abs() <= SEEN;
+        together += usize::from(others.peek().is_some_and(same));
     }
-    false
+    together > 1 && together * 3 >= below.len()
 }
 
 pub(super) fn has_marks(plot: &Plot, series: &Series) -> bool {
