@@ -1,5 +1,8 @@
 //! The experiments: one published table or figure, one file.
 
+mod workstation;
+pub mod ws_table2;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::parameter::Parameters;
@@ -60,7 +63,7 @@ impl Run<'_> {
 
 /// All experiments, in the order in which they are listed.
 pub fn experiments() -> &'static [&'static dyn Experiment] {
-    &[]
+    &[&ws_table2::WsTable2]
 }
 
 /// The experiment of that name.

@@ -10,6 +10,7 @@
 
 pub mod disk;
 mod engine;
+pub mod ffs;
 pub mod wait;
 
 pub use engine::{Handler, HandlerId, Signal, Simulation, Virtual, WaiterId};
