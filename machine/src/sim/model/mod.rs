@@ -12,6 +12,7 @@ pub mod buffers;
 pub mod disk;
 mod engine;
 pub mod memory;
+pub mod ffs;
 pub mod wait;
 
 pub use engine::{Handler, HandlerId, Signal, Simulation, Virtual, WaiterId};
