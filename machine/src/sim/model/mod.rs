@@ -9,6 +9,10 @@
 //! measured are other people's kernels with the policies of this one.
 
 mod engine;
+pub mod ethernet;
+pub mod host;
+pub mod nfs_client;
+pub mod nfs_server;
 pub mod wait;
 
 pub use engine::{Handler, HandlerId, Signal, Simulation, Virtual, WaiterId};
