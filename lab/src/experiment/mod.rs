@@ -1,5 +1,9 @@
 //! The experiments: one published table or figure, one file.
 
+mod nfs;
+mod ws_table4;
+mod ws_table5;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::parameter::Parameters;
@@ -60,7 +64,7 @@ impl Run<'_> {
 
 /// All experiments, in the order in which they are listed.
 pub fn experiments() -> &'static [&'static dyn Experiment] {
-    &[]
+    &[&ws_table4::WsTable4, &ws_table5::WsTable5]
 }
 
 /// The experiment of that name.

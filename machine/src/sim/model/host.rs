@@ -186,6 +186,10 @@ mod tests {
         let wire = ethernet.busy();
         let first_and_last = costs.frame(1500) + costs.frame(8192 + 8 - 5 * 1480 + 20);
         assert_eq!(word, "whole");
-        assert_eq!(at.ns(), (wire + first_and_last).as_nanos() as u64, "the rest was done while frames were on the wire");
+        assert_eq!(
+            at.ns(),
+            (wire + first_and_last).as_nanos() as u64,
+            "the rest was done while frames were on the wire"
+        );
     }
 }

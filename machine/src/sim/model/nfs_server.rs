@@ -6,26 +6,20 @@
 //! for all who have come, and all reply.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
-use std::future::Future;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use policy::gather::{Gather, Start};
+use policy::queue::RequestId;
 use policy::readahead::{self, ReadAhead};
 use policy::unit::{ByteOffset, ByteRange, Class, Instant};
 
 use super::Virtual;
+use super::disk::Disk;
 use super::host::Host;
 use super::nfs_client::{Call, Message, Procedure, TRANSFER_BYTES};
 use super::wait::{Answer, Gate, Resource};
-
-/// What the file lies on.
-pub trait Store: 'static {
-    /// Reads a range.
-    fn read(&self, range: ByteRange, class: Class) -> impl Future<Output = ()>;
-    /// Writes a range; done when it is on the medium.
-    fn write(&self, range: ByteRange, class: Class) -> impl Future<Output = ()>;
-}
+use crate::drive::Access;
 
 /// Where a file's blocks lie on the disk, each of [`TRANSFER_BYTES`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,71 +45,76 @@ pub struct Config {
     pub read_ahead: readahead::Mode,
 }
 
-/// What happened at the server, and when.
+/// The flush of a group ended, for those who draw what happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct Flushed {
     /// When.
     pub at: Instant,
-    /// What.
-    pub what: Happening,
-}
-
-/// Kinds of events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Happening {
-    /// A write was acknowledged.
-    Acknowledged,
-    /// Something was asked of the disk: one block written or read.
-    Asked,
-    /// The flush of a group of so many writes ended.
-    Flushed(u32),
+    /// For so many writes.
+    pub writes: u32,
 }
 
 /// The server's side of one file.
-pub struct Server<S> {
+pub struct Server {
     time: Virtual,
     host: Rc<Host<Message>>,
-    store: Rc<S>,
+    disk: Disk,
     place: Placement,
     config: Config,
     inode: Resource,
     rendezvous: Rendezvous,
     reader: RefCell<ReadAhead>,
-    /// Blocks being read, or read and not asked for yet.
-    buffers: RefCell<std::collections::BTreeMap<u64, Answer<()>>>,
-    events: RefCell<Vec<Event>>,
+    /// Blocks read, or being read.
+    buffers: RefCell<BTreeMap<u64, (RequestId, Answer<()>)>>,
+    acknowledged: RefCell<Vec<Instant>>,
+    flushed: RefCell<Vec<Flushed>>,
 }
 
 /// Where those meet who want what they changed to be on the disk.
 struct Rendezvous {
     policy: RefCell<Gather>,
+    /// Somebody flushes, or is about to.
     leading: Cell<bool>,
-    forming: RefCell<Answer<()>>,
-    changed: RefCell<BTreeSet<u64>>,
+    wanted: RefCell<Group>,
     somebody_came: Gate,
 }
 
-impl<S: Store> Server<S> {
+/// Those who share one flush.
+struct Group {
+    /// Blocks that were changed in memory.
+    changed: BTreeSet<u64>,
+    /// Data blocks that are on their way to the disk.
+    data: Vec<Answer<()>>,
+    done: Answer<()>,
+}
+
+impl Group {
+    fn new(time: &Virtual) -> Self {
+        Group { changed: BTreeSet::new(), data: Vec::new(), done: Answer::new(time) }
+    }
+}
+
+impl Server {
     /// A server of one file with its processes.
-    pub fn new(time: &Virtual, host: &Rc<Host<Message>>, store: Rc<S>, place: Placement, config: Config) -> Rc<Self> {
+    pub fn new(time: &Virtual, host: &Rc<Host<Message>>, disk: &Disk, place: Placement, config: Config) -> Rc<Self> {
         let rendezvous = Rendezvous {
             policy: RefCell::new(Gather::new()),
             leading: Cell::new(false),
-            forming: RefCell::new(Answer::new(time)),
-            changed: RefCell::default(),
+            wanted: RefCell::new(Group::new(time)),
             somebody_came: Gate::new(time),
         };
         let reads = readahead::Config { mode: config.read_ahead, ..readahead::Config::default() };
         let server = Rc::new(Server {
             time: time.clone(),
             host: Rc::clone(host),
-            store,
+            disk: disk.clone(),
             place,
             inode: Resource::new(time, 1),
             rendezvous,
             reader: RefCell::new(ReadAhead::new(reads)),
             buffers: RefCell::default(),
-            events: RefCell::default(),
+            acknowledged: RefCell::default(),
+            flushed: RefCell::default(),
             config,
         });
         for _ in 0..server.config.processes {
@@ -124,9 +123,14 @@ impl<S: Store> Server<S> {
         server
     }
 
-    /// What happened so far, in order.
-    pub fn events(&self) -> Vec<Event> {
-        self.events.borrow().clone()
+    /// When each write was acknowledged, in order of time.
+    pub fn acknowledged(&self) -> Vec<Instant> {
+        self.acknowledged.borrow().clone()
+    }
+
+    /// The flushes of groups so far, in order of time.
+    pub fn flushed(&self) -> Vec<Flushed> {
+        self.flushed.borrow().clone()
     }
 
     async fn process(self: Rc<Self>) {
@@ -140,7 +144,7 @@ impl<S: Store> Server<S> {
                 Procedure::Write => self.write_through(block).await,
             }
             if procedure == Procedure::Write {
-                self.note(Happening::Acknowledged);
+                self.acknowledged.borrow_mut().push(self.time.now());
             }
             self.host.compute(rpc / 2).await;
             self.host.send(Message::Reply(reply), procedure.reply_bytes());
@@ -159,71 +163,61 @@ impl<S: Store> Server<S> {
 
     /// The paper's listing after: (2) to (6) without waiting for the disk, (12) rendezvous, (13) flush.
     async fn write_gathered(self: &Rc<Self>, block: u64) {
-        self.rendezvous.policy.borrow_mut().on_announced(self.time.now());
+        let meeting = &self.rendezvous;
+        meeting.policy.borrow_mut().on_announced(self.time.now());
         let lock = self.inode.acquire().await;
         self.host.compute(self.host.costs().copy(TRANSFER_BYTES)).await;
-        let there = Answer::new(&self.time);
-        let (server, told, data) = (Rc::clone(self), there.clone(), self.place.data[block as usize]);
-        self.time.spawn(async move {
-            server.put(data, Class::Asynchronous).await;
-            told.give(());
-        });
+        let data = self.begin_put(self.place.data[block as usize], Class::Asynchronous);
         drop(lock);
-        there.wait().await;
-        let meeting = &self.rendezvous;
-        meeting.changed.borrow_mut().extend([self.place.allocation[block as usize].0, self.place.inode.0]);
-        let round = meeting.forming.borrow().clone();
+        let done = {
+            let mut wanted = meeting.wanted.borrow_mut();
+            wanted.changed.extend([self.place.allocation[block as usize].0, self.place.inode.0]);
+            wanted.data.push(data);
+            wanted.done.clone()
+        };
         meeting.policy.borrow_mut().on_there();
         meeting.policy.borrow_mut().on_arrival(self.time.now());
         meeting.somebody_came.open();
         if !meeting.leading.replace(true) {
             self.time.spawn(Rc::clone(self).lead());
         }
-        round.wait().await;
+        done.wait().await;
     }
 
     /// Flushes for those who have come, then for the group that formed meanwhile, until nobody came.
     async fn lead(self: Rc<Self>) {
         let meeting = &self.rendezvous;
-        loop {
+        while meeting.policy.borrow().forming() > 0 {
             let start = meeting.policy.borrow_mut().start(self.time.now());
             if let Start::At(at) = start {
-                let (time, gate) = (self.time.clone(), meeting.somebody_came.clone());
-                self.time.spawn(async move {
-                    time.sleep_until(at).await;
-                    gate.open();
-                });
-                meeting.somebody_came.wait().await;
+                self.until_somebody_comes_or(at).await;
                 continue;
             }
-            let group = meeting.policy.borrow_mut().on_start(self.time.now());
-            let round = meeting.forming.replace(Answer::new(&self.time));
-            self.flush(std::mem::take(&mut *meeting.changed.borrow_mut())).await;
-            meeting.policy.borrow_mut().on_end(self.time.now());
-            self.note(Happening::Flushed(group));
-            round.give(());
-            self.time.yield_now().await;
-            if meeting.policy.borrow().forming() == 0 {
-                meeting.leading.set(false);
-                return;
+            let writes = meeting.policy.borrow_mut().on_start(self.time.now());
+            let group = meeting.wanted.replace(Group::new(&self.time));
+            for data in group.data {
+                data.wait().await;
             }
+            let changed: Vec<_> =
+                group.changed.iter().map(|at| self.begin_put(ByteOffset(*at), Class::Synchronous)).collect();
+            for written in changed {
+                written.wait().await;
+            }
+            meeting.policy.borrow_mut().on_end(self.time.now());
+            self.flushed.borrow_mut().push(Flushed { at: self.time.now(), writes });
+            group.done.give(());
+            self.time.yield_now().await;
         }
+        meeting.leading.set(false);
     }
 
-    /// Writes these blocks, all asked for at once.
-    async fn flush(self: &Rc<Self>, changed: BTreeSet<u64>) {
-        let mut ends = Vec::new();
-        for at in changed {
-            let (server, end) = (Rc::clone(self), Answer::new(&self.time));
-            ends.push(end.clone());
-            self.time.spawn(async move {
-                server.put(ByteOffset(at), Class::Synchronous).await;
-                end.give(());
-            });
-        }
-        for end in ends {
-            end.wait().await;
-        }
+    async fn until_somebody_comes_or(&self, at: Instant) {
+        let (time, gate) = (self.time.clone(), self.rendezvous.somebody_came.clone());
+        self.time.spawn(async move {
+            time.sleep_until(at).await;
+            gate.open();
+        });
+        self.rendezvous.somebody_came.wait().await;
     }
 
     async fn read(self: &Rc<Self>, block: u64) {
@@ -241,28 +235,37 @@ impl<S: Store> Server<S> {
 
     /// The buffer of that block, read from the disk if it was not yet.
     fn fetch(self: &Rc<Self>, block: u64, class: Class) -> Answer<()> {
-        if let Some(known) = self.buffers.borrow().get(&block) {
+        if let Some((id, known)) = self.buffers.borrow().get(&block) {
+            if class == Class::Synchronous && !known.is_given() {
+                self.disk.promote(*id);
+            }
             return known.clone();
         }
+        let range = ByteRange { at: self.place.data[block as usize], len: TRANSFER_BYTES };
+        let (id, read) = self.disk.submit_named(Access::Read, range, class);
         let answer = Answer::new(&self.time);
-        self.buffers.borrow_mut().insert(block, answer.clone());
-        let (server, told, at) = (Rc::clone(self), answer.clone(), self.place.data[block as usize]);
+        self.buffers.borrow_mut().insert(block, (id, answer.clone()));
+        let (server, told) = (Rc::clone(self), answer.clone());
         self.time.spawn(async move {
-            server.note(Happening::Asked);
-            server.store.read(ByteRange::new(at.0, TRANSFER_BYTES), class).await;
+            read.wait().await;
             server.host.compute(server.host.costs().disk_access).await;
             told.give(());
         });
         answer
     }
 
-    async fn put(&self, at: ByteOffset, class: Class) {
-        self.note(Happening::Asked);
-        self.store.write(ByteRange::new(at.0, TRANSFER_BYTES), class).await;
-        self.host.compute(self.host.costs().disk_access).await;
+    fn begin_put(self: &Rc<Self>, at: ByteOffset, class: Class) -> Answer<()> {
+        let (server, answer) = (Rc::clone(self), Answer::new(&self.time));
+        let told = answer.clone();
+        self.time.spawn(async move {
+            server.put(at, class).await;
+            told.give(());
+        });
+        answer
     }
 
-    fn note(&self, what: Happening) {
-        self.events.borrow_mut().push(Event { at: self.time.now(), what });
+    async fn put(&self, at: ByteOffset, class: Class) {
+        self.disk.write(ByteRange { at, len: TRANSFER_BYTES }, class).await;
+        self.host.compute(self.host.costs().disk_access).await;
     }
 }
