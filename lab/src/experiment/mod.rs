@@ -3,6 +3,9 @@
 mod ws_2;
 mod workstation;
 pub mod ws_table2;
+mod nfs;
+mod ws_table4;
+mod ws_table5;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -64,7 +67,7 @@ impl Run<'_> {
 
 /// All experiments, in the order in which they are listed.
 pub fn experiments() -> &'static [&'static dyn Experiment] {
-    &[&ws_2::Ws2, &ws_table2::WsTable2]
+    &[&ws_2::Ws2, &ws_table2::WsTable2, &ws_table4::WsTable4, &ws_table5::WsTable5]
 }
 
 /// The experiment of that name.

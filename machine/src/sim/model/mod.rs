@@ -13,6 +13,10 @@ pub mod disk;
 mod engine;
 pub mod memory;
 pub mod ffs;
+pub mod ethernet;
+pub mod host;
+pub mod nfs_client;
+pub mod nfs_server;
 pub mod wait;
 
 pub use engine::{Handler, HandlerId, Signal, Simulation, Virtual, WaiterId};
