@@ -2,6 +2,7 @@
 
 mod ws_2;
 mod workstation;
+pub mod ws_2;
 pub mod ws_table2;
 mod nfs;
 mod ws_table4;

@@ -17,6 +17,7 @@ pub mod ethernet;
 pub mod host;
 pub mod nfs_client;
 pub mod nfs_server;
+pub mod memory;
 pub mod wait;
 
 pub use engine::{Handler, HandlerId, Signal, Simulation, Virtual, WaiterId};

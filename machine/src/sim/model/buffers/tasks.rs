@@ -56,6 +56,17 @@ impl Buffers {
             while self.bytes_held() + each <= bytes && shared.memory.lend(each) {
                 self.pool().add();
             }
+    /// Takes what is the cache's for good, as at boot: all of a fixed one, the floor of a dynamic one.
+    pub(super) fn take_first(&self) {
+        let sizing = &shared.config.sizing;
+        let bytes = match sizing.mode {
+            Mode::Fixed { bytes } => bytes,
+            Mode::Dynamic => sizing.floor_bytes,
+        };
+        shared.target.set(bytes);
+        let each = shared.config.buffer_bytes;
+        while self.bytes_held() + each <= bytes && shared.memory.lend(each) {
+            self.pool().add();
         }
     }
 
