@@ -159,9 +159,8 @@ impl Drop for LabStage<'_> {
 
 /// A file without a name, whose space is allocated, opened past the page cache.
 fn make_scratch(directory: &Path, bytes: u64) -> Result<OpenFile, HereError> {
-    let failed = |what: &'static str| {
-        move |source| HereError::Scratch { what, directory: directory.to_owned(), source }
-    };
+    let failed =
+        |what: &'static str| move |source| HereError::Scratch { what, directory: directory.to_owned(), source };
     let no_space = |needed: u64, free: u64| HereError::NoSpace { directory: directory.to_owned(), needed, free };
     if bytes > SCRATCH_BYTES_MAX {
         return Err(no_space(bytes, SCRATCH_BYTES_MAX));

@@ -31,21 +31,19 @@ impl Processors {
     /// When the host refuses what the configuration demands.
     pub fn start(config: &Config) -> anyhow::Result<Self> {
         let settings = &config.settings;
-        Self::start_kernel(&machine_config(settings), |count| kernel_config(settings, &config.switches, count))
-            .map_err(|error| match error.downcast() {
+        Self::start_kernel(&machine_config(settings), |count| kernel_config(settings, &config.switches, count)).map_err(
+            |error| match error.downcast() {
                 Ok(error) => engine_problem(error, settings),
                 Err(other) => other,
-            })
+            },
+        )
     }
 
     /// Starts processors with the kernel that `kernel` tells for their number.
     ///
     /// # Errors
     /// When the host refuses; a [`linux::Error`] where it refuses the machine.
-    pub fn start_kernel(
-        machine: &linux::Config,
-        kernel: impl FnOnce(u16) -> KernelConfig,
-    ) -> anyhow::Result<Self> {
+    pub fn start_kernel(machine: &linux::Config, kernel: impl FnOnce(u16) -> KernelConfig) -> anyhow::Result<Self> {
         let (builders, chosen) = linux::machines(machine)?;
         let kernel = Kernel::new(kernel(chosen.cores.len() as u16))?;
         let mut starting = Vec::new();

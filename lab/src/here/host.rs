@@ -58,7 +58,12 @@ pub struct Setup {
 impl Setup {
     /// As a server is by default, with so much memory for the cache.
     pub fn with_memory(memory: u64) -> Self {
-        Setup { processors_max: u16::MAX, memory, write_back: writeback::Config::default(), switches: Switches::default() }
+        Setup {
+            processors_max: u16::MAX,
+            memory,
+            write_back: writeback::Config::default(),
+            switches: Switches::default(),
+        }
     }
 
     /// The same with other switches.

@@ -29,7 +29,8 @@ impl Spread {
         values.sort_unstable_by(f64::total_cmp);
         let (Some(&least), Some(&most)) = (values.first(), values.last()) else { return Spread::default() };
         let middle = values.len() / 2;
-        let median = if values.len().is_multiple_of(2) { (values[middle - 1] + values[middle]) / 2.0 } else { values[middle] };
+        let median =
+            if values.len().is_multiple_of(2) { (values[middle - 1] + values[middle]) / 2.0 } else { values[middle] };
         Spread { median, least, most, count: values.len() }
     }
 }

@@ -64,7 +64,8 @@ impl Here for BlockMerge {
         let all = [(name_disk.as_str(), &disk), ("scsi-1991 in real time", &scsi)];
         let (mut rates, mut requests) = (Vec::new(), Vec::new());
         for (medium, arms) in all {
-            for (how, [write, read, write_requests, read_requests]) in ["without merge", "with merge"].iter().zip(arms) {
+            for (how, [write, read, write_requests, read_requests]) in ["without merge", "with merge"].iter().zip(arms)
+            {
                 rates.push((format!("{medium}: write {how}"), *write));
                 rates.push((format!("{medium}: read {how}"), *read));
                 requests.push((format!("{medium}: write {how}"), *write_requests));
