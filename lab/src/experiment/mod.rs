@@ -1,5 +1,7 @@
 //! The experiments: one published table or figure, one file.
 
+mod ws_2;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::here::{self, Here};
@@ -66,7 +68,7 @@ impl Run<'_> {
 
 /// All experiments, in the order in which they are listed.
 pub fn experiments() -> &'static [&'static dyn Experiment] {
-    &[]
+    &[&ws_2::Ws2]
 }
 
 /// The experiment of that name.
