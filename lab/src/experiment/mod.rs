@@ -1,6 +1,8 @@
 //! The experiments: one published table or figure, one file.
 
+mod workstation;
 mod ws_2;
+pub mod ws_table2;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -68,7 +70,7 @@ impl Run<'_> {
 
 /// All experiments, in the order in which they are listed.
 pub fn experiments() -> &'static [&'static dyn Experiment] {
-    &[&ws_2::Ws2]
+    &[&ws_2::Ws2, &ws_table2::WsTable2]
 }
 
 /// The experiment of that name.

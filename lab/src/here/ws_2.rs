@@ -14,7 +14,7 @@ use super::rounds::{Rounds, Spread, interleaved, table};
 use super::task::{self, JOB, REQUEST_BYTES, request_at};
 use super::ws_table4::{close, open_volume};
 use super::ws_table5::read_through;
-use super::{Effort, Here, HereCell, HereError, HereRun, Measured, Medium, Setup, host};
+use super::{Effort, Here, HereError, HereRun, Measured, Medium, Setup, host};
 
 /// Memory of the machine that is played on the host's disk: the file is half of it, the burst a quarter. Bytes.
 const MEMORY: u64 = 256 << 20;
@@ -64,10 +64,6 @@ impl Here for DynamicCache {
         for (cache, [first, second]) in CACHES.iter().zip(&reads) {
             reading.push((format!("{cache}: first reading"), *first));
             reading.push((format!("{cache}: second reading"), *second));
-            for (column, spread) in [("first", first), ("second", second)] {
-                let (row, column, value) = ((*cache).to_owned(), column.to_owned(), spread.median);
-                measured.cells.push(HereCell { table: None, row, column, value });
-            }
         }
         for (medium, bytes, bursts) in
             [(name_disk.as_str(), bytes, &bursts), ("scsi-1991 in real time", bytes_old, &bursts_old)]

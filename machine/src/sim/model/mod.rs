@@ -11,6 +11,7 @@
 pub mod buffers;
 pub mod disk;
 mod engine;
+pub mod ffs;
 pub mod memory;
 pub mod wait;
 
