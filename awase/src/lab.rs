@@ -67,8 +67,8 @@ fn run(arguments: &LabRunArguments) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    if arguments.on != LabSide::Sim {
-        measure(arguments, &mut outcomes)?;
+    if arguments.on != LabSide::Sim && !measure(arguments, &mut outcomes) {
+        code = ExitCode::FAILURE;
     }
     let text: Vec<String> = outcomes.iter().map(|outcome| terminal().outcome(outcome)).collect();
     print(text.join("\n\n").as_bytes())?;
@@ -90,11 +90,13 @@ fn simulated(on: LabSide, orders: Vec<Order>) -> Vec<Result<Outcome, Failed>> {
     results
 }
 
-/// Adds what is measured on this machine: one experiment after another, with nothing of ours beside it.
-fn measure(arguments: &LabRunArguments, outcomes: &mut [Outcome]) -> anyhow::Result<()> {
+/// Adds what is measured on this machine: one experiment after another, with nothing of ours beside it. One that can't be
+/// is told of, and the others go on; were there none?
+fn measure(arguments: &LabRunArguments, outcomes: &mut [Outcome]) -> bool {
     let host = LabHost::new(&arguments.out);
     let effort = if arguments.quick { Effort::Tiny } else { Effort::Usual };
     let mut measured: Vec<&str> = Vec::new();
+    let mut all_well = true;
     for outcome in outcomes {
         let name = outcome.order.experiment.name();
         // Of the two simulated machines, it stands beside the first.
@@ -103,10 +105,15 @@ fn measure(arguments: &LabRunArguments, outcomes: &mut [Outcome]) -> anyhow::Res
         let done = AtomicU64::new(0);
         let drawn = Progress { done: 0, total: here.steps(effort), running: vec![format!("{name} on this machine")] };
         let run = HereRun { host: &host, effort, done: &done };
-        let result = shown_meanwhile(drawn, &done, || here.measure(&run));
-        result.with_context(|| format!("{name} on this machine"))?.merge_into(&mut outcome.results);
+        match shown_meanwhile(drawn, &done, || here.measure(&run)) {
+            Ok(measured) => drop(measured.merge_into(&mut outcome.results)),
+            Err(error) => {
+                all_well = false;
+                eprintln!("awase: {name} on this machine: {error}");
+            }
+        }
     }
-    Ok(())
+    all_well
 }
 
 /// Does `work`, with its progress on a bar.

@@ -10,6 +10,7 @@ mod ws_table5;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::here::{self, Here};
 use crate::parameter::Parameters;
 use crate::result::Results;
 
@@ -39,6 +40,11 @@ pub trait Experiment: Sync {
 
     /// Runs it on simulated machines.
     fn simulate(&self, run: &Run<'_>) -> Results;
+
+    /// What of it can be measured on this host, with the real kernel of Awase.
+    fn here(&self) -> Option<&'static dyn Here> {
+        here::named(self.name())
+    }
 }
 
 /// One run of an experiment.

@@ -101,29 +101,38 @@ pub struct HereCell {
 }
 
 impl Measured {
-    /// Puts the numbers beside those of the same experiment. A cell that the experiment does not have is left out: the
-    /// tables of what was measured have all.
-    pub fn merge_into(self, results: &mut Results) {
-        for cell in &self.cells {
-            let table = match cell.table {
-                Some(name) => results.tables.iter_mut().find(|table| table.name == name),
-                None => results.tables.first_mut(),
-            };
-            let Some(table) = table else { continue };
-            let at = |names: &[String], wanted: &str| {
-                let exact = names.iter().position(|name| name == wanted);
-                exact.or_else(|| names.iter().position(|name| name.starts_with(wanted)))
-            };
-            if let (Some(row), Some(column)) = (at(&table.rows, &cell.row), at(&table.columns, &cell.column))
-                && let Some(found) = table.cells.get_mut(row).and_then(|cells| cells.get_mut(column))
-            {
-                found.here = Some(cell.value);
-            }
-        }
+    /// Puts the numbers beside those of the same experiment. Returns those for which it has no cell: the tables of what
+    /// was measured have all.
+    pub fn merge_into(self, results: &mut Results) -> Vec<HereCell> {
+        let unplaced = self.cells.into_iter().filter(|cell| !cell.place(results)).collect();
         results.tables.extend(self.tables);
         results.plots.extend(self.plots);
         results.notes.extend(self.notes);
+        unplaced
     }
+}
+
+impl HereCell {
+    /// Puts the number into its cell, if there is one.
+    fn place(&self, results: &mut Results) -> bool {
+        let table = match self.table {
+            Some(name) => results.tables.iter_mut().find(|table| table.name == name),
+            None => results.tables.first_mut(),
+        };
+        let Some(table) = table else { return false };
+        let (row, column) = (position(&table.rows, &self.row), position(&table.columns, &self.column));
+        let found = row.zip(column).and_then(|(row, column)| table.cells.get_mut(row)?.get_mut(column));
+        found.map(|cell| cell.here = Some(self.value)).is_some()
+    }
+}
+
+/// Where the name stands, or else the first that begins with it as a word (of any name, nothing is the beginning).
+fn position(names: &[String], wanted: &str) -> Option<usize> {
+    let begins = |name: &String| {
+        let rest = name.strip_prefix(wanted);
+        rest.is_some_and(|rest| wanted.is_empty() || !rest.starts_with(char::is_alphanumeric))
+    };
+    names.iter().position(|name| name == wanted).or_else(|| names.iter().position(begins))
 }
 
 /// All that can be measured.
@@ -152,7 +161,7 @@ mod tests {
     fn a_number_goes_beside_its_cell_and_changes_no_other() {
         let table = Table {
             name: "a".to_owned(),
-            rows: vec!["without".to_owned(), "with".to_owned()],
+            rows: vec!["without merge".to_owned(), "with merge".to_owned()],
             columns: vec!["write".to_owned()],
             cells: vec![vec![Cell::of(1.0, 2.0)], vec![Cell::of(3.0, 4.0)]],
             ..Table::default()
@@ -161,7 +170,8 @@ mod tests {
         let cell =
             |row: &str, value| HereCell { table: Some("a"), row: row.to_owned(), column: "write".to_owned(), value };
         let measured = Measured { cells: vec![cell("with", 5.0), cell("none", 6.0)], ..Measured::default() };
-        measured.merge_into(&mut results);
+        let unplaced = measured.merge_into(&mut results);
+        assert_eq!(unplaced, [cell("none", 6.0)], "what has no place is told");
         let cells = &results.tables[0].cells;
         assert_eq!(cells[0][0], Cell::of(1.0, 2.0));
         assert_eq!(cells[1][0], Cell { here: Some(5.0), ..Cell::of(3.0, 4.0) });

@@ -7,14 +7,14 @@ use std::time::Duration;
 use kernel::request::Context;
 use kernel::{Processor, Volume};
 use machine::Errno;
-use policy::unit::{BLOCK_BYTES, ByteRange};
+use policy::unit::{BLOCK_BYTES, ByteRange, ProcessorId};
 use policy::writeback;
 
 use super::rounds::{Rounds, Spread, interleaved, table};
 use super::task::{self, JOB, REQUEST_BYTES, request_at};
 use super::ws_table4::{close, open_volume};
 use super::ws_table5::read_through;
-use super::{Effort, Here, HereCell, HereError, HereRun, Measured, Medium, Setup, host};
+use super::{Effort, Here, HereError, HereRun, Measured, Medium, Setup, host};
 
 /// Memory of the machine that is played on the host's disk: the file is half of it, the burst a quarter. Bytes.
 const MEMORY: u64 = 256 << 20;
@@ -28,7 +28,9 @@ const BURST_OLD: u64 = 2 << 20;
 const READ: Rounds = Rounds { most: 5, time_max: Duration::from_millis(2500) };
 const BURST: Rounds = Rounds { most: 5, time_max: Duration::from_secs(1) };
 const BURST_MODEL: Rounds = Rounds { most: 1, time_max: Duration::ZERO };
-const STORM: Rounds = Rounds { most: 2, time_max: Duration::from_secs(3) };
+
+/// Where tasks run.
+const FIRST: ProcessorId = ProcessorId(0);
 
 /// A cache of a tenth of memory, and a dynamic one.
 const CACHES: [&str; 2] = ["fixed 10 %", "dynamic"];
@@ -42,7 +44,7 @@ impl Here for DynamicCache {
     }
 
     fn steps(&self, effort: Effort) -> u64 {
-        2 * u64::from(effort.pick(READ.most + BURST.most + BURST_MODEL.most + STORM.most, 4))
+        2 * u64::from(effort.pick(READ.most + BURST.most + BURST_MODEL.most + 1, 4))
     }
 
     fn measure(&self, run: &HereRun<'_>) -> Result<Measured, HereError> {
@@ -54,7 +56,7 @@ impl Here for DynamicCache {
         let medium = Medium::Mechanical { bytes: 280 << 20, model: host::model("scsi-1991")? };
         let bytes_old = run.pick(BURST_OLD, 64 << 10);
         let bursts_old = burst(run, run.pick(BURST_MODEL, once), medium, MEMORY_OLD, bytes_old)?;
-        let storms = storm(run, run.pick(STORM, once))?;
+        let storms = storm(run)?;
 
         let name_disk = run.host.disk();
         let mut measured = Measured::default();
@@ -62,10 +64,6 @@ impl Here for DynamicCache {
         for (cache, [first, second]) in CACHES.iter().zip(&reads) {
             reading.push((format!("{cache}: first reading"), *first));
             reading.push((format!("{cache}: second reading"), *second));
-            for (column, spread) in [("first", first), ("second", second)] {
-                let (row, column, value) = ((*cache).to_owned(), column.to_owned(), spread.median);
-                measured.cells.push(HereCell { table: None, row, column, value });
-            }
         }
         for (medium, bytes, bursts) in
             [(name_disk.as_str(), bytes, &bursts), ("scsi-1991 in real time", bytes_old, &bursts_old)]
@@ -81,15 +79,21 @@ impl Here for DynamicCache {
         measured.tables.push(table("here-reading", &title, "MB/s", 0, reading));
         let title = format!("until all `write`s of a burst have returned; a quarter of {} MB of memory", memory >> 20);
         measured.tables.push(table("here-writing", &title, "ms", 2, returning));
-        measured.tables.push(table("here-storm", "reads of 4 KB beside a writer", "ms", 3, beside));
+        measured.tables.push(table(
+            "here-storm",
+            "reads of 4 KB from scsi-1991 in real time, beside a writer",
+            "ms",
+            0,
+            beside,
+        ));
         measured.notes.push(format!(
             "Here: a volume on {name_disk} past the page cache, in a kernel whose cache may take {} MB or a tenth of \
-             that; the modelled disk's has {} MB. Beside the reader {} MB/s of scattered blocks are written, and synced \
-             every {} ms in place of 30 s.",
+             that; the modelled disk's has {} MB. Beside the reader a file grows by {} KB/s, synced every {} s in place of \
+             30 s, and neither arm has priorities.",
             memory >> 20,
             MEMORY_OLD >> 20,
-            (DIRTY_A_TICK * BLOCK_BYTES * 1000) >> 20,
-            STORM_INTERVAL.as_millis()
+            (REQUEST_BYTES >> 10) * 1000 / WRITER_PAUSE.as_millis() as u64,
+            STORM_INTERVAL.as_secs()
         ));
         Ok(measured)
     }
@@ -143,66 +147,80 @@ async fn write_burst(cpu: Processor, volume: Arc<Volume>, bytes: u64) -> Result<
     Ok(cpu.now().since(start))
 }
 
-/// Between two of the writer's turns, and blocks that he writes in one.
-const TICK: Duration = Duration::from_millis(1);
-const DIRTY_A_TICK: u64 = 8;
+/// The writer's rate: a file that grows, 8 KB at a time.
+const WRITER_PAUSE: Duration = Duration::from_millis(25);
 
-/// Between two syncs, and the age at which a block is written when there are none.
-const STORM_INTERVAL: Duration = Duration::from_millis(400);
+/// Between two syncs, in place of 30 s; and the age at which a block is written when there are none.
+const STORM_INTERVAL: Duration = Duration::from_secs(3);
 
-/// The writer's blocks, apart from each other; the reader's lie behind them. Bytes.
-const WRITTEN: u64 = 64 << 20;
-const READ_FROM: u64 = 64 << 20;
-const STRIDE_BLOCKS: u64 = 3;
+/// For how long it goes on: one storm, and what comes before and after.
+const STORM_TIME: Duration = Duration::from_secs(4);
+
+/// The reader's blocks lie behind the writer's, and are read in no order. 7919 is prime, so that each has its turn.
+const READ_FROM: u64 = 16 << 20;
+const READ_BLOCKS: u64 = 1 << 13;
+const READ_STEP: u64 = 7919;
+const READER_PAUSE: Duration = Duration::from_millis(10);
 
 /// Milliseconds that reads take beside a writer: median, 99th percentile, slowest. All at once every so often, and smooth.
-fn storm(run: &HereRun<'_>, rounds: Rounds) -> Result<Vec<[Spread; 3]>, HereError> {
-    let time = run.pick(3 * STORM_INTERVAL, Duration::from_millis(20));
-    let medium = Medium::Disk { bytes: WRITTEN + READ_FROM };
-    interleaved(run, rounds, 2, |arm| {
-        let mut setup = Setup::with_memory(128 << 20).switched(|switches| switches.smooth_write_back = arm == 1);
+/// Both at a time, each with a modelled disk of its own: the host only lets time pass.
+fn storm(run: &HereRun<'_>) -> Result<Vec<[Spread; 3]>, HereError> {
+    let time = run.pick(STORM_TIME, Duration::from_millis(50));
+    let medium = Medium::Mechanical { bytes: 64 << 20, model: host::model("scsi-1991")? };
+    let mut stages = Vec::new();
+    for smooth in [false, true] {
+        let mut setup = Setup::with_memory(MEMORY_OLD).switched(|switches| {
+            switches.smooth_write_back = smooth;
+            // The kernels that had storms had no priorities, which hide most of them.
+            switches.priority = false;
+        });
         setup.write_back = writeback::Config { interval: STORM_INTERVAL, age: STORM_INTERVAL, ..setup.write_back };
         let stage = run.host.start(&setup)?;
         let volume = open_volume(stage.kernel(), stage.device(&medium)?)?;
-        let writer = Arc::clone(&volume);
-        let writing = task::start(stage.kernel(), policy::unit::ProcessorId(0), move |cpu| dirty(cpu, writer, time));
-        let reader = Arc::clone(&volume);
-        let mut times = task::run(stage.kernel(), move |cpu| read_beside(cpu, reader, time))??;
+        let (writer, reader) = (Arc::clone(&volume), Arc::clone(&volume));
+        let writing = task::start(stage.kernel(), FIRST, move |cpu| grow(cpu, writer, time));
+        let reading = task::start(stage.kernel(), FIRST, move |cpu| read_beside(cpu, reader, time));
+        stages.push((volume, writing, reading, stage));
+    }
+    let mut all = Vec::new();
+    for (volume, writing, reading, _stage) in stages {
         writing.wait()??;
+        let mut times = reading.wait()??;
         volume.stop();
         times.sort_unstable();
         let at = |part: usize| times.get((times.len() * part / 100).min(times.len().saturating_sub(1)));
-        Ok([50, 99, 100].map(|part| at(part).map_or(0.0, |time| time.as_secs_f64() * 1e3)))
-    })
+        all.push(
+            [50, 99, 100].map(|part| Spread::of(at(part).map(|time| time.as_secs_f64() * 1e3).into_iter().collect())),
+        );
+        run.step(1);
+    }
+    Ok(all)
 }
 
-/// Writes scattered blocks at an even rate.
-async fn dirty(cpu: Processor, volume: Arc<Volume>, time: Duration) -> Result<(), Errno> {
-    let (start, places) = (cpu.now(), WRITTEN / BLOCK_BYTES / STRIDE_BLOCKS);
-    let mut number = 0;
-    while cpu.now().since(start) < time {
-        for _ in 0..DIRTY_A_TICK {
-            let at = number % places * STRIDE_BLOCKS * BLOCK_BYTES;
-            let frames = task::filled(&cpu, BLOCK_BYTES, number).await;
-            volume.write(&cpu, ByteRange::new(at, BLOCK_BYTES), frames, Context::synchronous(JOB)).await?;
-            number += 1;
+/// Writes one block after another, at an even rate.
+async fn grow(cpu: Processor, volume: Arc<Volume>, time: Duration) -> Result<(), Errno> {
+    let start = cpu.now();
+    for number in 0..READ_FROM / REQUEST_BYTES {
+        if cpu.now().since(start) >= time {
+            break;
         }
-        cpu.sleep(TICK).await;
+        let frames = task::filled(&cpu, REQUEST_BYTES, number).await;
+        volume.write(&cpu, request_at(0, number), frames, Context::synchronous(JOB)).await?;
+        cpu.sleep(WRITER_PAUSE).await;
     }
     Ok(())
 }
 
-/// Reads blocks that are not cached, one at a time, at moments that have nothing to do with the writer's.
+/// Reads blocks that are not cached, one at a time.
 async fn read_beside(cpu: Processor, volume: Arc<Volume>, time: Duration) -> Result<Vec<Duration>, Errno> {
-    let (start, places) = (cpu.now(), READ_FROM / BLOCK_BYTES);
+    let start = cpu.now();
     let mut times = Vec::new();
     while cpu.now().since(start) < time {
-        // Far apart: nothing is read ahead. 7919 is prime, so that every place has its turn.
-        let at = READ_FROM + times.len() as u64 * 7919 % places * BLOCK_BYTES;
+        let at = READ_FROM + times.len() as u64 * READ_STEP % READ_BLOCKS * BLOCK_BYTES;
         let asked = cpu.now();
         volume.read(&cpu, ByteRange::new(at, BLOCK_BYTES), Context::synchronous(JOB)).await?;
         times.push(cpu.now().since(asked));
-        cpu.sleep(TICK / 3).await;
+        cpu.sleep(READER_PAUSE).await;
     }
     Ok(times)
 }
