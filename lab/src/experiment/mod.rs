@@ -1,10 +1,9 @@
 //! The experiments: one published table or figure, one file.
 
-mod ws_2;
+mod nfs;
 mod workstation;
 pub mod ws_2;
 pub mod ws_table2;
-mod nfs;
 mod ws_table4;
 mod ws_table5;
 

@@ -66,13 +66,9 @@ impl Experiment for Ws2 {
 }
 
 fn notes(hardware: &Hardware) -> Vec<String> {
-    let mut notes =
-        vec!["The paper publishes no numbers for this section: all cells are predictions, none is fitted.".to_owned()];
+    let mut notes: Vec<String> = NOTES.iter().map(|note| (*note).to_owned()).collect();
     if hardware.buffer > 64 << 10 {
         notes.push(format!(
-            "A buffer stands for {} KB here, so that a large machine can be simulated in a moment: what one transfer takes \
-             is too long, and latencies are no finer than that.",
-    let mut notes: Vec<String> = NOTES.iter().map(|note| (*note).to_owned()).collect();
             "A buffer stands for {} KB here, so that a large machine can be simulated in a moment: a transfer takes \
              longer than in truth, and latencies are no finer than that.",
             hardware.buffer >> 10

@@ -142,7 +142,6 @@ impl Hardware {
                 units: run.get("disk.units"),
                 overhead_ms: run.get("disk.overhead"),
             },
-            buffer: (run.get("buffer.size") * 1024.0) as u64,
             buffer: buffer(run.get("buffer.size") * 1024.0, run.get("memory.size")),
             call_instructions: run.get("cost.call"),
             reserve_permille: (run.get("cache.reserve") * 10.0) as u64,
@@ -152,16 +151,14 @@ impl Hardware {
         }
     }
 
-    /// That machine of table 1; what the table leaves open stays.
     /// That machine of table 1, with 4.3BSD's blocks, a disk that is but for table 1 that of 1991, and the rest of this one.
     pub(super) fn at(self, then: &Generation) -> Self {
         Hardware {
             mips: then.mips,
             memory: (then.memory_mb * MB) as u64,
+            buffer: buffer(8192.0, then.memory_mb),
             memory_access_ns: then.memory_access_ns,
             memory_rate: then.memory_rate,
-            disk: DiskNumbers { access_ms: then.access_ms, rate: then.rate, size: then.size, units: 0.0, ..self.disk },
-            buffer: buffer(8192.0, then.memory_mb),
             disk: DiskNumbers {
                 access_ms: then.access_ms,
                 rate: then.rate,
@@ -255,14 +252,11 @@ impl Hardware {
     }
 
     fn cache(&self, setup: Setup) -> Config {
-        let fixed = (self.memory as f64 * self.fixed) as u64 / self.buffer * self.buffer;
         let fixed = ((self.memory as f64 * self.fixed) as u64 / self.buffer).max(BSD_BUFFERS_MIN) * self.buffer;
         let sizing = sizing::Config {
             mode: if setup.dynamic { sizing::Mode::Dynamic } else { sizing::Mode::Fixed { bytes: fixed } },
             reserve_bytes_min: 0,
             reserve_permille: self.reserve_permille,
-            // 4.3BSD's least number of buffers.
-            floor_bytes: 16 * self.buffer,
             floor_bytes: BSD_BUFFERS_MIN * self.buffer,
             ..sizing::Config::default()
         };
@@ -331,7 +325,6 @@ impl Host {
             told.set(Some(work.await));
             done.set(true);
         });
-        self.run.run_while(|| !is_done.get());
         let end = self.run.now() + PATIENCE;
         self.run.run_while(|| !is_done.get() && self.run.now() < end);
         result.take()

@@ -11,13 +11,12 @@
 pub mod buffers;
 pub mod disk;
 mod engine;
-pub mod memory;
-pub mod ffs;
 pub mod ethernet;
+pub mod ffs;
 pub mod host;
+pub mod memory;
 pub mod nfs_client;
 pub mod nfs_server;
-pub mod memory;
 pub mod wait;
 
 pub use engine::{Handler, HandlerId, Signal, Simulation, Virtual, WaiterId};
