@@ -2,6 +2,7 @@
 
 mod workstation;
 pub mod ws_table2;
+pub mod ws_table3;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -63,7 +64,7 @@ impl Run<'_> {
 
 /// All experiments, in the order in which they are listed.
 pub fn experiments() -> &'static [&'static dyn Experiment] {
-    &[&ws_table2::WsTable2]
+    &[&ws_table2::WsTable2, &ws_table3::WsTable3]
 }
 
 /// The experiment of that name.
