@@ -275,3 +275,6 @@ impl State {
         self.synchronous.set(Waits { count: count + 1, time: time + (self.time.now() - since) });
     }
 }
+
+#[cfg(test)]
+mod tests;
