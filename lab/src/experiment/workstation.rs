@@ -117,6 +117,21 @@ pub(super) fn drive(run: &Run<'_>) -> Drive {
     {
         return flash;
     }
+    Drive::Mechanical(mechanical(run))
+}
+
+/// Another drive of the time on the same bus.
+pub(super) fn drive_on_bus(run: &Run<'_>, name: &str) -> Option<Drive> {
+    let Some(Drive::Mechanical(model)) = Drive::named(name) else { return None };
+    let bus_bytes_per_second = model.bus_bytes_per_second.min(bus(run));
+    Some(Drive::Mechanical(Mechanical { bus_bytes_per_second, ..model }))
+}
+
+fn bus(run: &Run<'_>) -> u64 {
+    (run.get("disk.bus") * 1e6) as u64
+}
+
+fn mechanical(run: &Run<'_>) -> Mechanical {
     let ms = |name| Duration::from_nanos((run.get(name) * 1e6) as u64);
     let model = Mechanical {
         name: "as the parameters have it",
@@ -131,31 +146,33 @@ pub(super) fn drive(run: &Run<'_>) -> Drive {
         cylinder_skew: 0,
         seek: SeekCurve { single: ms("disk.seek_single"), mean: ms("disk.seek_mean"), full: ms("disk.seek_full") },
         overhead: ms("disk.overhead"),
-        bus_bytes_per_second: (run.get("disk.bus") * 1e6) as u64,
+        bus_bytes_per_second: bus(run),
         buffer_bytes: (run.get("disk.buffer") * 1024.0) as u32,
         read_ahead: run.get("disk.read_ahead") >= 0.5,
         write_passes: run.get("disk.write_passes") as u32,
         transfer_bytes_max: u32::MAX,
     };
-    Drive::Mechanical(model.formatted())
+    model.formatted()
 }
 
-/// The file system as the parameters have it, on that disk.
+/// The file system as the parameters have it, on that disk with that drive.
 pub(super) fn file_system(
     run: &Run<'_>,
     time: &Virtual,
-    disk: &Disk,
+    (disk, drive): (&Disk, &Drive),
     rotdelay_ms: f64,
     ahead: readahead::Mode,
 ) -> FileSystem {
+    // A device without mechanics tells the file system the geometry of the disk that it stands for.
+    let geometry = if let Drive::Mechanical(model) = drive { *model } else { mechanical(run) };
     let format = Format {
         block_bytes: (run.get("fs.block") * 1024.0) as u64,
         fragment_bytes: 1024,
-        sector_bytes: 512,
-        sectors_per_track: run.get("disk.sectors_per_track") as u64,
-        heads: run.get("disk.heads") as u64,
-        cylinders: run.get("disk.cylinders") as u64,
-        rotations_per_second: run.get("disk.rpm") / 60.0,
+        sector_bytes: u64::from(geometry.sector_bytes),
+        sectors_per_track: u64::from(geometry.sectors_per_track),
+        heads: u64::from(geometry.heads),
+        cylinders: u64::from(geometry.cylinders),
+        rotations_per_second: f64::from(geometry.rpm) / 60.0,
         cylinders_per_group: run.get("fs.cylinders_per_group") as u64,
         bytes_per_inode: 2048,
         rotdelay_ms,

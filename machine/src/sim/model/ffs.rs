@@ -83,6 +83,13 @@ pub struct File {
     readahead: ReadAhead,
 }
 
+impl File {
+    /// Its blocks.
+    pub fn blocks(&self) -> u64 {
+        self.blocks.len() as u64
+    }
+}
+
 impl FileSystem {
     /// An empty file system on that disk, with nothing of it in the cache but its root directory.
     pub fn new(
@@ -124,7 +131,7 @@ impl FileSystem {
     }
 
     /// Appends that many blocks with one system call each. Returns when the last call returns; the disk may have much
-    /// to do yet.
+    /// to do yet. On a full disk it ends early: [`File::blocks`] tells.
     pub async fn write(&self, file: &mut File, blocks: u64) {
         let state = &self.0;
         for _ in 0..blocks {
@@ -268,3 +275,6 @@ impl State {
         self.synchronous.set(Waits { count: count + 1, time: time + (self.time.now() - since) });
     }
 }
+
+#[cfg(test)]
+mod tests;
