@@ -10,7 +10,11 @@
 
 pub mod disk;
 mod engine;
+pub mod ethernet;
 pub mod ffs;
+pub mod host;
+pub mod nfs_client;
+pub mod nfs_server;
 pub mod wait;
 
 pub use engine::{Handler, HandlerId, Signal, Simulation, Virtual, WaiterId};
