@@ -1,8 +1,11 @@
 //! The experiments: one published table or figure, one file.
 
+mod nfs;
 mod workstation;
 pub mod ws_table2;
 pub mod ws_table3;
+pub mod ws_table4;
+pub mod ws_table5;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -64,7 +67,7 @@ impl Run<'_> {
 
 /// All experiments, in the order in which they are listed.
 pub fn experiments() -> &'static [&'static dyn Experiment] {
-    &[&ws_table2::WsTable2, &ws_table3::WsTable3]
+    &[&ws_table2::WsTable2, &ws_table3::WsTable3, &ws_table4::WsTable4, &ws_table5::WsTable5]
 }
 
 /// The experiment of that name.
