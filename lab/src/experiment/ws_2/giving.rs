@@ -4,9 +4,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use machine::sim::model::buffers::{Content, DiskBlock, Write};
+use machine::sim::model::buffers::Write;
 
-use super::machine::{Hardware, Process, Setup};
+use super::host::{Process, Setup};
+use super::machine::Hardware;
 use super::{grid, line};
 use crate::experiment::Run;
 use crate::result::{Axis, Cell, Drawing, Finding, Plot, Results};
@@ -36,7 +37,11 @@ const CASES: [(&str, Setup, Before); 5] = [
     ("dynamic (Awase)", Setup::AWASE, Before::Reading),
     ("dynamic, a fifth of memory just written", Setup::AWASE, Before::Writing(5)),
     ("dynamic, half of memory just written", Setup::AWASE, Before::Writing(2)),
-    ("the same, neighbours merged (WS-3)", Setup { priority: true, merge: true, ..Setup::AWASE }, Before::Writing(2)),
+    (
+        "the same, blocks end to end and merged (WS-3)",
+        Setup { priority: true, merge: true, ..Setup::AWASE },
+        Before::Writing(2),
+    ),
 ];
 
 #[derive(Clone, Default)]
@@ -72,13 +77,10 @@ async fn note(process: Process, given: Rc<RefCell<Given>>) {
 /// Fills the cache, takes memory, holds it, gives it back. Gives when it began to take.
 async fn demand(process: Process, before: Before, demand: u64, hold: Duration, given: Rc<RefCell<Given>>) {
     let total = process.memory.total();
-    process.read_file(0..process.hardware.buffers()).await;
+    process.read_file(0, process.hardware.buffers()).await;
     if let Before::Writing(part) = before {
-        let from = process.hardware.disk_blocks() / 2;
-        for block in from..from + process.hardware.buffers() / part {
-            process.time.sleep(process.hardware.call()).await;
-            process.buffers.write(DiskBlock(block), Content(1), Write::Delayed).await;
-        }
+        let start = process.hardware.disk_blocks() / 2;
+        process.write_file(start, process.hardware.buffers() / part, Write::Delayed).await;
     }
     {
         let mut given = given.borrow_mut();

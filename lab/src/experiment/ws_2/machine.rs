@@ -1,20 +1,12 @@
-//! The workstation: its numbers, and a run of it.
+//! The workstation: its numbers.
 
-use std::cell::Cell;
-use std::future::Future;
-use std::rc::Rc;
 use std::time::Duration;
 
 use machine::drive::Drive;
 use machine::drive::flash::Flash;
 use machine::drive::mechanical::{Mechanical, SeekCurve};
-use machine::sim::model::buffers::{Buffers, Config, DiskBlock};
-use machine::sim::model::disk::Disk;
-use machine::sim::model::memory::Memory;
-use machine::sim::model::{Simulation, Virtual};
-use policy::cache::Kind;
-use policy::unit::Instant;
-use policy::{queue, sizing, writeback};
+use machine::sim::model::buffers::DiskBlock;
+use machine::sim::model::ffs::layout::{Format, Layout};
 
 use crate::experiment::Run;
 
@@ -22,13 +14,10 @@ use crate::experiment::Run;
 const LIKE: &str = "hd1280";
 
 /// 4.3BSD's least number of buffers.
-const BSD_BUFFERS_MIN: u64 = 16;
+pub(super) const BSD_BUFFERS_MIN: u64 = 16;
 
 /// Buffers that a machine's memory has room for, at least: with less nothing can be told apart.
 const BUFFERS_MIN: f64 = 512.0;
-
-/// What does not come to an end within a day of virtual time never does.
-const PATIENCE: Duration = Duration::from_secs(86_400);
 
 const MB: f64 = (1 << 20) as f64;
 
@@ -47,10 +36,11 @@ pub(super) struct Hardware {
     /// Bytes.
     pub(super) buffer: u64,
     call_instructions: f64,
-    reserve_permille: u64,
-    fixed: f64,
-    interval: Duration,
-    seed: u64,
+    pub(super) rotdelay_ms: f64,
+    pub(super) reserve_permille: u64,
+    pub(super) fixed: f64,
+    pub(super) interval: Duration,
+    pub(super) seed: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -95,34 +85,15 @@ const fn generation(
     Generation { name, mips, memory_mb, memory_access_ns, memory_rate, access_ms, rate, size }
 }
 
-/// How the cache is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Setup {
-    /// A tenth of memory, or what nobody else needs?
-    pub(super) dynamic: bool,
-    pub(super) replacement: Kind,
-    /// Written steadily, or every 30 s?
-    pub(super) smooth: bool,
-    /// Does the disk queue let those who wait go first (WS-4)?
-    pub(super) priority: bool,
-    /// Does it merge neighbours (WS-3)?
-    pub(super) merge: bool,
-}
-
-impl Setup {
-    /// As 4.3BSD.
-    pub(super) const BSD: Setup =
-        Setup { dynamic: false, replacement: Kind::Lru, smooth: false, priority: false, merge: false };
-    /// As the paper: the size follows memory.
-    pub(super) const PAPER: Setup = Setup { dynamic: true, ..Setup::BSD };
-    /// As Awase, with the disk queue of 4.3BSD still: one technique at a time.
-    pub(super) const AWASE: Setup = Setup { replacement: Kind::S3Fifo, smooth: true, ..Setup::PAPER };
-}
-
 /// Bytes of a buffer: what is asked for, in pages, and no more than one in so many parts of memory.
 fn buffer(bytes: f64, memory_mb: f64) -> u64 {
     let most = memory_mb * MB / BUFFERS_MIN;
     (bytes.min(most) as u64 / 1024).max(1) * 1024
+}
+
+/// Sectors on a track, so that so many MB pass in a second.
+fn sectors(rate: f64, rpm: f64) -> u32 {
+    ((rate * 1e6 * 60.0 / rpm / 512.0) as u32).max(1)
 }
 
 impl Hardware {
@@ -144,6 +115,7 @@ impl Hardware {
             },
             buffer: buffer(run.get("buffer.size") * 1024.0, run.get("memory.size")),
             call_instructions: run.get("cost.call"),
+            rotdelay_ms: run.get("fs.rotdelay"),
             reserve_permille: (run.get("cache.reserve") * 10.0) as u64,
             fixed: run.get("cache.fixed") / 100.0,
             interval: Duration::from_secs_f64(run.get("sync.interval")),
@@ -181,6 +153,34 @@ impl Hardware {
         (self.disk.size * 1e6) as u64 / self.buffer
     }
 
+    /// From one block of a file to the next, in blocks: 4.3BSD leaves what passes under the head in `rotdelay`.
+    pub(super) fn stride(&self) -> u64 {
+        let DiskNumbers { rate, rpm, units, .. } = self.disk;
+        if units >= 1.0 {
+            return 1;
+        }
+        let format = Format {
+            block_bytes: self.buffer,
+            fragment_bytes: 1024,
+            sector_bytes: 512,
+            sectors_per_track: sectors(rate, rpm).into(),
+            heads: 1,
+            cylinders: 1,
+            rotations_per_second: rpm / 60.0,
+            cylinders_per_group: 16,
+            bytes_per_inode: 2048,
+            rotdelay_ms: self.rotdelay_ms,
+            maxcontig: 1,
+            maxbpg: 256,
+        };
+        1 + Layout::new(format).gap_blocks()
+    }
+
+    /// Where block `index` of a file lies that starts there.
+    pub(super) fn place(&self, start: u64, index: u64) -> DiskBlock {
+        DiskBlock(start + index * self.stride())
+    }
+
     /// Bytes that kernel and programs always have.
     pub(super) fn resident(&self) -> u64 {
         (self.memory as f64 * self.resident) as u64
@@ -197,12 +197,18 @@ impl Hardware {
         Duration::from_nanos((us * 1e3) as u64)
     }
 
+    /// Does its disk have an arm?
+    pub(super) fn has_arm(&self) -> bool {
+        self.disk.units < 1.0
+    }
+
     /// What clearing so much new memory takes.
     pub(super) fn clear(&self, bytes: u64) -> Duration {
         Duration::from_nanos((bytes as f64 / self.memory_rate * 1e3) as u64)
     }
 
-    fn drive(&self) -> Drive {
+    /// The disk.
+    pub(super) fn drive(&self) -> Drive {
         let DiskNumbers { access_ms, rate, size, rpm, units, overhead_ms } = self.disk;
         let us = |us: f64| Duration::from_nanos((us * 1e3) as u64);
         if units >= 1.0 {
@@ -220,7 +226,7 @@ impl Hardware {
         }
         let Some(Drive::Mechanical(like)) = Drive::named(LIKE) else { return Drive::all()[0] };
         let seek_ms = (access_ms - 30_000.0 / rpm).max(1.0);
-        let sectors = ((rate * 1e6 * 60.0 / rpm / 512.0) as u32).max(1);
+        let sectors = sectors(rate, rpm);
         let cylinder = f64::from(sectors * like.heads) * 512.0;
         let share = |time: Duration| time.mul_f64(seek_ms / 1e3 / like.seek.mean.as_secs_f64());
         let model = Mechanical {
@@ -235,116 +241,14 @@ impl Hardware {
         };
         Drive::Mechanical(model.formatted())
     }
-
-    fn queue(&self, setup: Setup) -> queue::Config {
-        let has_arm = self.disk.units < 1.0;
-        queue::Config {
-            merge: setup.merge,
-            // WS-3.
-            transfer_bytes_max: 128 << 10,
-            priority: setup.priority,
-            elevator: has_arm,
-            depth: if has_arm { 1 } else { 64 },
-            // 4.3BSD's disksort lets nobody go out of order, however long he waited.
-            synchronous_deadline: if setup.priority { Duration::from_millis(50) } else { Duration::from_secs(86_400) },
-            ..queue::Config::default()
-        }
-    }
-
-    fn cache(&self, setup: Setup) -> Config {
-        let fixed = ((self.memory as f64 * self.fixed) as u64 / self.buffer).max(BSD_BUFFERS_MIN) * self.buffer;
-        let sizing = sizing::Config {
-            mode: if setup.dynamic { sizing::Mode::Dynamic } else { sizing::Mode::Fixed { bytes: fixed } },
-            reserve_bytes_min: 0,
-            reserve_permille: self.reserve_permille,
-            floor_bytes: BSD_BUFFERS_MIN * self.buffer,
-            ..sizing::Config::default()
-        };
-        let write_back = writeback::Config {
-            smooth: setup.smooth,
-            interval: self.interval,
-            background_blocks_max: ((1 << 30) / self.buffer).max(1),
-            // 4.3BSD stops no writer.
-            limit_permille: if setup.smooth { writeback::Config::default().limit_permille } else { 1000 },
-            ..writeback::Config::default()
-        };
-        Config { buffer_bytes: self.buffer, replacement: setup.replacement, sizing, write_back }
-    }
-
-    /// Turns the machine on.
-    pub(super) fn start(&self, setup: Setup) -> Host {
-        let run = Simulation::new(self.seed);
-        let memory = Memory::new(self.memory, self.resident());
-        let disk = Disk::new(&run, self.drive(), self.queue(setup));
-        let buffers = Buffers::new(&run, &disk, &memory, self.cache(setup));
-        Host { run, hardware: *self, memory, buffers }
-    }
 }
 
-/// A machine that runs.
-pub(super) struct Host {
-    pub(super) run: Simulation,
-    pub(super) hardware: Hardware,
-    pub(super) memory: Memory,
-    pub(super) buffers: Buffers,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// What a process has of it.
-#[derive(Clone)]
-pub(super) struct Process {
-    pub(super) time: Virtual,
-    pub(super) hardware: Hardware,
-    pub(super) memory: Memory,
-    pub(super) buffers: Buffers,
-}
-
-impl Host {
-    /// Starts a process.
-    pub(super) fn spawn<W: Future<Output = ()> + 'static>(&self, work: impl FnOnce(Process) -> W) {
-        self.run.spawn(work(self.process()));
-    }
-
-    fn process(&self) -> Process {
-        Process {
-            time: self.run.clone(),
-            hardware: self.hardware,
-            memory: self.memory.clone(),
-            buffers: self.buffers.clone(),
-        }
-    }
-
-    /// Runs a process to its end and gives what it gives.
-    pub(super) fn complete<T: 'static, W: Future<Output = T> + 'static>(
-        &self,
-        work: impl FnOnce(Process) -> W,
-    ) -> Option<T> {
-        let result = Rc::new(Cell::new(None));
-        let (told, is_done) = (Rc::clone(&result), Rc::new(Cell::new(false)));
-        let (work, done) = (work(self.process()), Rc::clone(&is_done));
-        self.run.spawn(async move {
-            told.set(Some(work.await));
-            done.set(true);
-        });
-        let end = self.run.now() + PATIENCE;
-        self.run.run_while(|| !is_done.get() && self.run.now() < end);
-        result.take()
-    }
-}
-
-impl Process {
-    /// Reads blocks in order, each with the next one ahead, as 4.3BSD reads a file. Gives the seconds it took.
-    pub(super) async fn read_file(&self, blocks: std::ops::Range<u64>) -> f64 {
-        let start = self.time.now();
-        for block in blocks.clone() {
-            let next = Some(block + 1).filter(|next| *next < blocks.end);
-            self.buffers.read_ahead(DiskBlock(block), next.map(DiskBlock)).await;
-            self.time.sleep(self.hardware.call()).await;
-        }
-        self.since(start)
-    }
-
-    /// Seconds since then.
-    pub(super) fn since(&self, start: Instant) -> f64 {
-        (self.time.now() - start).as_secs_f64()
+    #[test]
+    fn the_drive_that_fills_in_what_table_1_leaves_open_is_known() {
+        assert!(matches!(Drive::named(LIKE), Some(Drive::Mechanical(_))));
     }
 }

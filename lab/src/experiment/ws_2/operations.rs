@@ -142,7 +142,8 @@ pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
     ));
     results.findings.push(Finding::new(
         format!(
-            "4.3BSD's sync takes {:.3} s of processor time with 820 buffers, the fixed cache of 64 MB, and {:.1} s with ten times as many",
+            "4.3BSD's sync takes {:.3} s of processor time with 820 buffers, the fixed \
+                 cache of 64 MB, and {:.1} s with ten times as many",
             old[1].sync * step_us / 1e6,
             old[3].sync * step_us / 1e6
         ),

@@ -4,11 +4,13 @@ use crate::parameter::{Origin, Parameter, Parameters};
 
 const TABLE_1: Origin = Origin::Paper("Table 1, the machine of 1991");
 const BIO: Origin = Origin::Published(
-    "4.3BSD, sys/buf.h 7.1 and ufs_bio.c 7.1 (1986); described in Leffler, McKusick, Karels, Quarterman (1989), section 7.4",
+    "4.3BSD, sys/buf.h 7.1 and ufs_bio.c 7.1 (1986); described in \
+     Leffler, McKusick, Karels, Quarterman (1989), section 7.4",
 );
 
 const DRIVE: Origin = Origin::Published(
-    "Hitachi DK516C-16, the only 1,280 MB disk in Sony's driver: 4.4BSD sys/news3400/iodev/sddefs.c; heads, switches and buffer are those of the drive hd1280",
+    "Hitachi DK516C-16, the only 1,280 MB disk in Sony's driver: 4.4BSD sys/news3400/iodev/sddefs.c; \
+     heads, switches and buffer are those of the drive hd1280",
 );
 
 /// Terse, so that the table of parameters can be read as one.
@@ -64,7 +66,8 @@ fn machine() -> Vec<Parameter> {
             0.0..=10.0,
             "of the controller for each command",
             Origin::Published(
-                "Ruemmler and Wilkes, \"An introduction to disk drive modeling\", IEEE Computer, March 1994: 1.1 to 5.1 ms for SCSI disks; 2.2 ms as the drive hd1280",
+                "Ruemmler and Wilkes, \"An introduction to disk drive modeling\", IEEE Computer, March 1994: \
+                 1.1 to 5.1 ms for SCSI disks; 2.2 ms as the drive hd1280",
             ),
         ),
     ]
@@ -92,12 +95,25 @@ fn cache() -> Vec<Parameter> {
         ),
         p("hash.chains", "", 512.0, 1.0..=65_536.0, "hash chains of 4.3BSD's buffers (BUFHSZ)", BIO),
         p(
+            "fs.rotdelay",
+            "ms",
+            4.0,
+            0.0..=50.0,
+            "gap between two blocks of a file",
+            Origin::Published(
+                "what newfs of 4.3BSD makes it; McKusick et al., A Fast File System for UNIX, ACM TOCS 2(3), 1984",
+            ),
+        ),
+        p(
             "cost.call",
             "instructions",
-            2000.0,
+            3300.0,
             0.0..=1e6,
-            "of one read or write call, the copying and the search for the buffer left out",
-            Origin::Chosen("80 us at 25 MIPS, a fourth of copying 8 KB; no table hangs on it"),
+            "of reading or writing a block, the copying left out",
+            Origin::Derived(
+                "McKusick et al. 1984, table 2a: 54 % of a VAX 11/750 (0.6 of a 780) for 466 \
+                 KB/s in blocks of 8 KB, about 40 % of it copying (section 5): 9.3 ms, 5,560 instructions, less 40 %",
+            ),
         ),
         p(
             "cost.step",
@@ -135,7 +151,7 @@ fn loads() -> Vec<Parameter> {
             0.1..=100_000.0,
             "parts of new blocks written, anywhere on the disk",
             Origin::Chosen(
-                "half of what the disk can write in order of position; small files, such as compiling makes",
+                "with the readers beside it four fifths of what the disk can do; small files, such as compiling makes",
             ),
         ),
         p(

@@ -1,6 +1,7 @@
 //! (a) Reading a set of files again: how large may it be to be read at the speed of memory?
 
-use super::machine::{GENERATIONS, Hardware, Setup};
+use super::host::Setup;
+use super::machine::{GENERATIONS, Hardware};
 use super::{grid, line};
 use crate::experiment::Run;
 use crate::result::{Axis, Cell, Drawing, Finding, Plot, Results};
@@ -30,9 +31,9 @@ fn read_again(hardware: &Hardware, setup: Setup, blocks: u64) -> Readings {
     let host = hardware.start(setup);
     let read = host.complete(move |process| async move {
         Readings {
-            first_s: process.read_file(0..blocks).await,
-            second_s: process.read_file(0..blocks).await,
-            third_s: process.read_file(0..blocks).await,
+            first_s: process.read_file(0, blocks).await,
+            second_s: process.read_file(0, blocks).await,
+            third_s: process.read_file(0, blocks).await,
         }
     });
     read.unwrap_or_default()
@@ -98,13 +99,19 @@ fn over_size(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
     };
     let (fixed, dynamic) = (knee(0), knee(1).min(knee(2)));
     results.findings.push(Finding::new(
-        format!("Read again at the speed of memory: sets of up to {fixed} % of memory with the fixed cache, up to {dynamic} % with the dynamic one"),
+        format!(
+            "Read again at the speed of memory: sets of up to {fixed} % of memory with the fixed \
+                 cache, up to {dynamic} % with the dynamic one"
+        ),
         fixed <= 10 && dynamic >= 80,
     ));
     let all_of_memory = SIZES.iter().zip(&all).find(|(percent, _)| **percent == 100);
     let beyond = all_of_memory.map_or(0.0, |(_, row)| row[1].third_s / row[2].third_s);
     results.findings.push(Finding::new(
-        format!("A set as large as all of memory: the third reading is {beyond:.1} times as fast with S3-FIFO as with LRU, which has always just lost what comes next"),
+        format!(
+            "A set as large as all of memory: the third reading is {beyond:.1} times as fast with \
+                 S3-FIFO as with LRU, which has always just lost what comes next"
+        ),
         beyond > 1.5,
     ));
 }

@@ -4,11 +4,11 @@ use std::cell::Cell as Shared;
 use std::rc::Rc;
 use std::time::Duration;
 
-use machine::sim::model::buffers::DiskBlock;
 use policy::cache::Kind;
 
 use super::grid;
-use super::machine::{Hardware, Process, Setup};
+use super::host::{Process, Setup};
+use super::machine::Hardware;
 use crate::experiment::Run;
 use crate::result::{Cell, Finding, Results};
 
@@ -35,7 +35,7 @@ struct Hot {
 async fn work(process: Process, hot_blocks: u64, pause: Duration, is_over: Rc<Shared<bool>>, hot: Rc<Shared<Hot>>) {
     while !is_over.get() {
         process.time.sleep(pause).await;
-        let block = DiskBlock(process.time.below(hot_blocks));
+        let block = process.hardware.place(0, process.time.below(hot_blocks));
         let start = process.time.now();
         let read = process.buffers.read(block).await;
         process.time.sleep(process.hardware.call()).await;
@@ -59,22 +59,20 @@ fn scan(hardware: &Hardware, setup: Setup, share: f64, pause: Duration) -> (Hot,
             if setup.dynamic { fill(&process).await } else { process.buffers.bytes_held() / process.hardware.buffer };
         let hot_blocks = ((cache as f64 * share) as u64).max(1);
         for _ in 0..WARMINGS {
-            process.read_file(0..hot_blocks).await;
+            process.read_file(0, hot_blocks).await;
         }
         let is_over = Rc::new(Shared::new(false));
         process.time.spawn(work(process.clone(), hot_blocks, pause, Rc::clone(&is_over), seen));
-        let from = process.hardware.disk_blocks() / 4;
-        process.read_file(from..from + 2 * cache).await;
+        process.read_file(process.hardware.disk_blocks() / 8, 2 * cache).await;
         is_over.set(true);
-        process.read_file(0..hot_blocks).await
+        process.read_file(0, hot_blocks).await
     });
     (hot.get(), after.unwrap_or(0.0))
 }
 
 /// Fills the cache with blocks that nobody wants again. Gives how many fit.
 async fn fill(process: &Process) -> u64 {
-    let from = process.hardware.disk_blocks() / 2;
-    process.read_file(from..from + process.hardware.buffers()).await;
+    process.read_file(process.hardware.disk_blocks() / 8 * 5, process.hardware.buffers()).await;
     process.buffers.bytes_held() / process.hardware.buffer
 }
 
@@ -103,7 +101,8 @@ pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
     ));
     results.findings.push(Finding::new(
         format!(
-            "A scan of twice the cache leaves {:.0} % of the reads of blocks in use in the cache with S3-FIFO, {:.0} % with LRU",
+            "A scan of twice the cache leaves {:.0} % of the reads of blocks in use in the cache with \
+                 S3-FIFO, {:.0} % with LRU",
             hits[3], hits[2]
         ),
         hits[3] > 95.0 && hits[2] < 75.0,

@@ -7,7 +7,8 @@ use std::time::Duration;
 use machine::sim::model::buffers::{Content, DiskBlock, Write};
 use policy::unit::Instant;
 
-use super::machine::{Hardware, Process, Setup};
+use super::host::{Process, Setup};
+use super::machine::Hardware;
 use super::{grid, line, percentile};
 use crate::experiment::Run;
 use crate::result::{Axis, Cell, Drawing, Finding, Plot, Results};
@@ -30,6 +31,7 @@ struct Seen {
     reads: Vec<(f64, f64)>,
     /// When, in seconds, and how many buffers were dirty.
     dirty: Vec<(f64, f64)>,
+    disk_busy_percent: f64,
 }
 
 /// What the machine does: how often, for how long.
@@ -90,8 +92,10 @@ fn simulate(hardware: &Hardware, setup: Setup, load: Load) -> Seen {
     host.spawn(|process| read(process, load, Rc::clone(&seen)));
     host.spawn(|process| note(process, Rc::clone(&seen)));
     host.run.run_until(load.end);
+    let busy_s = host.disk.counters().busy.as_secs_f64();
     drop(host);
-    seen.take()
+    let disk_busy_percent = 100.0 * busy_s / (load.end - Instant::ZERO).as_secs_f64();
+    Seen { disk_busy_percent, ..seen.take() }
 }
 
 /// The worst of those that began in each second, so that a plot can be read.
@@ -135,10 +139,12 @@ pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
     results.tables.push(grid(
         ("storm-counts", "(c) What was done meanwhile", "", 0),
         ("cache", names()),
-        ("count", ["reads completed", "most dirty buffers"].map(str::to_owned).to_vec()),
+        ("count", ["reads completed", "most dirty buffers", "disk busy, %"].map(str::to_owned).to_vec()),
         all.iter()
             .zip(&latencies)
-            .map(|(seen, sorted)| [sorted.len() as f64, most(seen)].map(Cell::simulated).to_vec())
+            .map(|(seen, sorted)| {
+                [sorted.len() as f64, most(seen), seen.disk_busy_percent].map(Cell::simulated).to_vec()
+            })
             .collect(),
     ));
     plot(&all, results);

@@ -1,8 +1,9 @@
 //! (b) When does `write` return?
 
-use machine::sim::model::buffers::{Content, DiskBlock, Write};
+use machine::sim::model::buffers::Write;
 
-use super::machine::{Hardware, Setup};
+use super::host::Setup;
+use super::machine::Hardware;
 use super::{grid, line};
 use crate::experiment::Run;
 use crate::result::{Axis, Cell, Drawing, Finding, Plot, Results};
@@ -23,20 +24,15 @@ type Written = (f64, f64);
 fn write_files(hardware: &Hardware, setup: Setup, how: Write, sizes: Vec<u64>) -> Vec<Written> {
     let host = hardware.start(setup);
     let written = host.complete(move |process| async move {
-        let warm = process.hardware.disk_blocks() / 2;
-        process.read_file(warm..warm + process.hardware.buffers()).await;
+        process.read_file(process.hardware.disk_blocks() / 2, process.hardware.buffers()).await;
         let mut all = Vec::new();
-        let mut at = 0;
+        let mut start = 0;
         for blocks in sizes {
-            let start = process.time.now();
-            for block in at..at + blocks {
-                process.time.sleep(process.hardware.call()).await;
-                process.buffers.write(DiskBlock(block), Content(1), how).await;
-            }
-            let returned = process.since(start);
+            let began = process.time.now();
+            let returned_s = process.write_file(start, blocks, how).await;
             process.buffers.until_clean().await;
-            all.push((returned, process.since(start)));
-            at += blocks;
+            all.push((returned_s, process.since(began)));
+            start += blocks * process.hardware.stride();
         }
         all
     });
@@ -78,7 +74,8 @@ pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
     let copying = hardware.call().as_secs_f64() * blocks[6] as f64;
     results.findings.push(Finding::new(
         format!(
-            "A file of half of memory: write returns after {:.1} s with the fixed cache, {:.1} s with the dynamic one (copying alone: {copying:.1} s)",
+            "A file of half of memory: write returns after {:.1} s with the fixed cache, {:.1} s with \
+                 the dynamic one (copying alone: {copying:.1} s)",
             returned(0, 6),
             returned(1, 6)
         ),
