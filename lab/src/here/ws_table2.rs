@@ -50,7 +50,7 @@ impl Here for BlockMerge {
         let bytes = run.pick(64 << 20, 1 << 20);
         let disk = on(run, run.pick(DISK, once), Medium::Disk { bytes }, bytes)?;
         let bytes = run.pick(512 << 10, 32 << 10);
-        let model = host::model("scsi-1991")?;
+        let model = host::model("hd639")?;
         let scsi = on(run, run.pick(MODEL, once), Medium::Mechanical { bytes: 600 << 20, model }, bytes)?;
 
         let mut measured = Measured::default();
@@ -61,7 +61,7 @@ impl Here for BlockMerge {
             }
         }
         let name_disk = run.host.disk();
-        let all = [(name_disk.as_str(), &disk), ("scsi-1991 in real time", &scsi)];
+        let all = [(name_disk.as_str(), &disk), ("hd639 in real time", &scsi)];
         let (mut rates, mut requests) = (Vec::new(), Vec::new());
         for (medium, arms) in all {
             for (how, [write, read, write_requests, read_requests]) in ["without merge", "with merge"].iter().zip(arms)
