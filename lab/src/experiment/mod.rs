@@ -1,8 +1,11 @@
 //! The experiments: one published table or figure, one file.
 
+mod nfs;
 mod workstation;
-mod ws_2;
+pub mod ws_2;
 pub mod ws_table2;
+mod ws_table4;
+mod ws_table5;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -70,7 +73,7 @@ impl Run<'_> {
 
 /// All experiments, in the order in which they are listed.
 pub fn experiments() -> &'static [&'static dyn Experiment] {
-    &[&ws_2::Ws2, &ws_table2::WsTable2]
+    &[&ws_2::Ws2, &ws_table2::WsTable2, &ws_table4::WsTable4, &ws_table5::WsTable5]
 }
 
 /// The experiment of that name.

@@ -66,17 +66,31 @@ impl Experiment for Ws2 {
 }
 
 fn notes(hardware: &Hardware) -> Vec<String> {
-    let mut notes =
-        vec!["The paper publishes no numbers for this section: all cells are predictions, none is fitted.".to_owned()];
+    let mut notes: Vec<String> = NOTES.iter().map(|note| (*note).to_owned()).collect();
     if hardware.buffer > 64 << 10 {
         notes.push(format!(
-            "A buffer stands for {} KB here, so that a large machine can be simulated in a moment: what one transfer takes \
-             is too long, and latencies are no finer than that.",
+            "A buffer stands for {} KB here, so that a large machine can be simulated in a moment: a transfer takes \
+             longer than in truth, and latencies are no finer than that.",
             hardware.buffer >> 10
         ));
     }
     notes
 }
+
+const NOTES: [&str; 7] = [
+    "The paper publishes no numbers for this section: all cells are predictions, none is fitted.",
+    "(a) Blocks lie end to end and the drive reads ahead, so a first reading is as fast as the disk turns. Through 4.3BSD's \
+     file system it was 630 KB/s (table 2): a second reading from memory is worth more than the table says.",
+    "(b) Unmerged, each block of a file misses a rotation: 0.4 MB/s on the machine of 1991; table 2 has 328 KB/s. With \
+     Awase's write-back, writers wait when 40 % of the cache are dirty, and what is written reaches the disk within about \
+     30 s, not as soon as it can. Both are policy: what a crash may take is bounded.",
+    "(c) Writing steadily without readers first (WS-4), batches of 64 blocks are each a small storm on a disk of 1991: see \
+     the median. Which writes the policy allows is not bounded by what the disk can do in a moment.",
+    "(d) Dirty memory can be given back as fast as it can be written. The policy lets 40 % of the cache be dirty, whatever \
+     the disk writes in a second: after half of memory was written, programs wait. Merging (WS-3) makes it better, not good.",
+    "(d) Paging is not simulated: what programs never got they would have had to page.",
+    "(e) Each buffer looked at counts as a miss of the processor's cache, with few buffers too: the first rows are too dear.",
+];
 
 /// A table of simulated cells. Of the table: name, title, unit, digits; of rows and columns: what they are, and their names.
 fn grid(

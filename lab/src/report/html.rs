@@ -120,7 +120,7 @@ fn findings(results: &Results) -> String {
     }
     let one = |finding: &crate::Finding| {
         let class = if finding.holds { "held" } else { "missed" };
-        format!("<li class={class}>{} {}</li>\n", mark(finding.holds), escaped(&finding.text))
+        format!("<li class={class}>{}{}</li>\n", mark(finding.holds), escaped(&finding.text))
     };
     format!("<ul class=findings>\n{}</ul>\n", results.findings.iter().map(one).collect::<String>())
 }

@@ -37,7 +37,10 @@ impl Scale {
     /// One to the right: as wide as the values, with a mark at each where they are few and `room` for so many.
     pub(super) fn rightward(values: &[f64], logarithmic: bool, room: usize) -> Option<Self> {
         let mut scale = if logarithmic {
-            Scale::logarithmic(values)?
+            let (min, max) = span(values.iter().copied().filter(|value| *value > 0.0))?;
+            let scale = Scale::logarithmic(values)?;
+            let marks = scale.marks.iter().filter(|(mark, _)| (min..=max).contains(mark)).cloned().collect();
+            if min < max { Scale { min, max, marks, logarithmic } } else { scale }
         } else {
             let (min, max) = span(values.iter().copied())?;
             let (min, max) = if min > 0.0 && min < 0.3 * max { (0.0, max) } else { (min, max) };
@@ -66,7 +69,7 @@ impl Scale {
         while decade * 10.0 <= least {
             decade *= 10.0;
         }
-        let few = most / decade <= 200.0;
+        let few = most / least <= 200.0;
         let mut marks = Vec::new();
         'all: loop {
             for factor in if few { &[1.0, 2.0, 5.0][..] } else { &[1.0] } {

@@ -46,7 +46,7 @@ fn list(table: &Table) -> String {
     for (row, cells) in table.rows.iter().zip(&table.cells) {
         let span = cells.len().min(table.columns.len());
         for (index, (column, cell)) in table.columns.iter().zip(cells).enumerate() {
-            html += "<tr>";
+            html += if index == 0 { "<tr class=first>" } else { "<tr>" };
             if index == 0 {
                 let _ = write!(html, "<th scope=rowgroup rowspan={span}>{}</th>", escaped(row));
             }
@@ -90,8 +90,11 @@ fn grid(table: &Table) -> String {
         }
         html += "</tr>\n";
     }
-    html + "</tbody></table><p class=key><span class=simulated>simulated</span> <span class=paper>paper</span>"
-        + if has(table, Source::Here) { " <span class=here>this machine</span></p>" } else { "</p>" }
+    html += "</tbody></table>";
+    let told = SOURCES.into_iter().filter(|source| has(table, *source));
+    let told: Vec<String> =
+        told.map(|source| format!("<span class={}>{}</span>", class(source), source_name(source))).collect();
+    if told.len() > 1 { html + "<p class=key>" + &told.join(" ") + "</p>" } else { html }
 }
 
 fn shown(table: &Table, cell: &Cell, source: Source) -> String {

@@ -21,6 +21,15 @@ use crate::experiment::Run;
 /// The drive of the machine of 1991. Those of the other years have its shape.
 const LIKE: &str = "scsi-1991";
 
+/// 4.3BSD's least number of buffers.
+const BSD_BUFFERS_MIN: u64 = 16;
+
+/// Buffers that a machine's memory has room for, at least: with less nothing can be told apart.
+const BUFFERS_MIN: f64 = 512.0;
+
+/// What does not come to an end within a day of virtual time never does.
+const PATIENCE: Duration = Duration::from_secs(86_400);
+
 const MB: f64 = (1 << 20) as f64;
 
 /// A workstation's numbers.
@@ -110,6 +119,12 @@ impl Setup {
     pub(super) const AWASE: Setup = Setup { replacement: Kind::S3Fifo, smooth: true, ..Setup::PAPER };
 }
 
+/// Bytes of a buffer: what is asked for, in pages, and no more than one in so many parts of memory.
+fn buffer(bytes: f64, memory_mb: f64) -> u64 {
+    let most = memory_mb * MB / BUFFERS_MIN;
+    (bytes.min(most) as u64 / 1024).max(1) * 1024
+}
+
 impl Hardware {
     /// As the parameters say.
     pub(super) fn of(run: &Run<'_>) -> Self {
@@ -127,7 +142,7 @@ impl Hardware {
                 units: run.get("disk.units"),
                 overhead_ms: run.get("disk.overhead"),
             },
-            buffer: (run.get("buffer.size") * 1024.0) as u64,
+            buffer: buffer(run.get("buffer.size") * 1024.0, run.get("memory.size")),
             call_instructions: run.get("cost.call"),
             reserve_permille: (run.get("cache.reserve") * 10.0) as u64,
             fixed: run.get("cache.fixed") / 100.0,
@@ -136,14 +151,22 @@ impl Hardware {
         }
     }
 
-    /// That machine of table 1; what the table leaves open stays.
+    /// That machine of table 1, with 4.3BSD's blocks, a disk that is but for table 1 that of 1991, and the rest of this one.
     pub(super) fn at(self, then: &Generation) -> Self {
         Hardware {
             mips: then.mips,
             memory: (then.memory_mb * MB) as u64,
+            buffer: buffer(8192.0, then.memory_mb),
             memory_access_ns: then.memory_access_ns,
             memory_rate: then.memory_rate,
-            disk: DiskNumbers { access_ms: then.access_ms, rate: then.rate, size: then.size, units: 0.0, ..self.disk },
+            disk: DiskNumbers {
+                access_ms: then.access_ms,
+                rate: then.rate,
+                size: then.size,
+                rpm: 3600.0,
+                units: 0.0,
+                overhead_ms: 2.2,
+            },
             ..self
         }
     }
@@ -229,13 +252,12 @@ impl Hardware {
     }
 
     fn cache(&self, setup: Setup) -> Config {
-        let fixed = (self.memory as f64 * self.fixed) as u64 / self.buffer * self.buffer;
+        let fixed = ((self.memory as f64 * self.fixed) as u64 / self.buffer).max(BSD_BUFFERS_MIN) * self.buffer;
         let sizing = sizing::Config {
             mode: if setup.dynamic { sizing::Mode::Dynamic } else { sizing::Mode::Fixed { bytes: fixed } },
             reserve_bytes_min: 0,
             reserve_permille: self.reserve_permille,
-            // 4.3BSD's least number of buffers.
-            floor_bytes: 16 * self.buffer,
+            floor_bytes: BSD_BUFFERS_MIN * self.buffer,
             ..sizing::Config::default()
         };
         let write_back = writeback::Config {
@@ -303,7 +325,8 @@ impl Host {
             told.set(Some(work.await));
             done.set(true);
         });
-        self.run.run_while(|| !is_done.get());
+        let end = self.run.now() + PATIENCE;
+        self.run.run_while(|| !is_done.get() && self.run.now() < end);
         result.take()
     }
 }

@@ -14,7 +14,7 @@ use super::{grid, line};
 use crate::experiment::Run;
 use crate::result::{Axis, Cell, Drawing, Finding, Plot, Results};
 
-/// Numbers of buffers: 820 and 8,200 are those of the fixed and of the largest dynamic cache of 64 MB.
+/// Numbers of buffers: 820 and 8,200 are a tenth and all of 64 MB.
 const BUFFERS: [u64; 7] = [100, 820, 1000, 8200, 10_000, 100_000, 1_000_000];
 
 /// One buffer of so many is dirty.
@@ -142,7 +142,7 @@ pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
     ));
     results.findings.push(Finding::new(
         format!(
-            "4.3BSD's sync takes {:.3} s of processor time with the fixed cache of 64 MB and {:.1} s with ten times the buffers",
+            "4.3BSD's sync takes {:.3} s of processor time with 820 buffers, the fixed cache of 64 MB, and {:.1} s with ten times as many",
             old[1].sync * step_us / 1e6,
             old[3].sync * step_us / 1e6
         ),

@@ -82,7 +82,7 @@ pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
             returned(0, 6),
             returned(1, 6)
         ),
-        returned(1, 6) < 1.1 * copying && returned(0, 6) > 3.0 * returned(1, 6),
+        returned(1, 6) < 1.1 * copying && returned(0, 6) > 2.0 * returned(1, 6),
     ));
     results.findings.push(Finding::new(
         "A file of a twentieth of memory or less fits even the fixed cache: the dynamic one does not return later",

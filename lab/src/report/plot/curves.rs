@@ -7,6 +7,12 @@ use crate::result::{Drawing, Plot, Series, Source};
 
 pub(super) const LINE_WIDTH: f64 = 2.0;
 
+/// Lines closer than this are one to the eye. Pixels.
+const SEEN: f64 = 1.0;
+
+/// So many lines above make a line broader.
+const COVERED_MAX: usize = 2;
+
 /// With more points than these, marks would hide the line.
 const MARKED_POINTS_MAX: usize = 40;
 
@@ -15,16 +21,34 @@ pub(super) fn draw(canvas: &Canvas<'_>, area: &Area, plot: &Plot) -> Result<(), 
     let names = names(plot);
     let mut all: Vec<&Series> = plot.series.iter().collect();
     all.sort_by_key(|series| series.source);
-    for series in all {
+    let drawn: Vec<(&Series, Vec<At>)> = all
+        .iter()
+        .map(|series| (*series, series.points.iter().filter_map(|point| area.point(*point)).collect()))
+        .collect();
+    for (index, (series, points)) in drawn.iter().enumerate() {
         let colour = colour_of(&names, series);
-        let points: Vec<At> = series.points.iter().filter_map(|point| area.point(*point)).collect();
-        let path = if plot.drawing == Drawing::Steps { steps(&points) } else { points.clone() };
-        canvas.line(&path, colour, LINE_WIDTH, dashes(series.source))?;
+        let above = drawn[index + 1..].iter().filter(|(_, other)| covers(other, points)).count();
+        // What another line lies on shows on both sides of it.
+        let more = above.min(COVERED_MAX) as f64;
+        let path = if plot.drawing == Drawing::Steps { steps(points) } else { points.clone() };
+        canvas.line(&path, colour, LINE_WIDTH + 1.5 * more, dashes(series.source))?;
         if has_marks(plot, series) {
-            points.iter().try_for_each(|point| mark(canvas, *point, series.source, colour))?;
+            points.iter().try_for_each(|point| mark(canvas, *point, series.source, colour, more))?;
         }
     }
     Ok(())
+}
+
+/// Does a line hide another? At a third of its points both are as high, as far as one sees.
+fn covers(above: &[At], below: &[At]) -> bool {
+    let mut others = above.iter().peekable();
+    let mut together = 0;
+    for (x, y) in below {
+        while others.next_if(|other| other.0 < x - SEEN).is_some() {}
+        let same = |other: &&At| (other.0 - x).abs() <= SEEN && (other.1 - y).abs() <= SEEN;
+        together += usize::from(others.peek().is_some_and(same));
+    }
+    together > 1 && together * 3 >= below.len()
 }
 
 pub(super) fn has_marks(plot: &Plot, series: &Series) -> bool {
@@ -41,20 +65,32 @@ fn steps(points: &[At]) -> Vec<At> {
 }
 
 /// A point: hollow for the paper, full for the simulation, a square for this machine.
-pub(super) fn mark(canvas: &Canvas<'_>, at: At, source: Source, colour: Colour) -> Result<(), Undrawn> {
+/// `more` pixels larger than usual.
+pub(super) fn mark(canvas: &Canvas<'_>, at: At, source: Source, colour: Colour, more: f64) -> Result<(), Undrawn> {
     match source {
         Source::Paper => {
-            canvas.circle(at, 4.25, colour)?;
-            canvas.circle(at, 2.5, GROUND)
+            canvas.circle(at, 4.25 + more, colour)?;
+            canvas.circle(at, 2.5 + more, GROUND)
         }
-        Source::Simulated => canvas.circle(at, 3.5, colour),
-        Source::Here => canvas.rectangle((at.0 - 3.5, at.1 - 3.5), (at.0 + 3.5, at.1 + 3.5), colour),
+        Source::Simulated => canvas.circle(at, 3.5 + more, colour),
+        Source::Here => {
+            let half = 3.5 + more;
+            canvas.rectangle((at.0 - half, at.1 - half), (at.0 + half, at.1 + half), colour)
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_covers_another_where_they_run_together() {
+        let below = [(0.0, 5.0), (10.0, 5.0), (20.0, 9.0)];
+        assert!(covers(&[(0.0, 5.4), (10.0, 5.0), (20.0, 0.0)], &below));
+        assert!(!covers(&[(0.0, 5.0), (10.0, 8.0), (20.0, 9.0)], &below));
+        assert!(!covers(&[], &below));
+    }
 
     #[test]
     fn a_step_goes_right_before_it_goes_up() {

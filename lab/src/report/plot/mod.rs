@@ -223,7 +223,7 @@ impl Legend {
                 Stroke::Of(source) => {
                     canvas.line(&[(from.0, middle), (to.0, middle)], FAINT, curves::LINE_WIDTH, dashes(source))?;
                     if self.marks {
-                        curves::mark(canvas, ((from.0 + to.0) / 2.0, middle), source, FAINT)?;
+                        curves::mark(canvas, ((from.0 + to.0) / 2.0, middle), source, FAINT, 0.0)?;
                     }
                 }
             }

@@ -11,8 +11,12 @@
 pub mod buffers;
 pub mod disk;
 mod engine;
+pub mod ethernet;
 pub mod ffs;
+pub mod host;
 pub mod memory;
+pub mod nfs_client;
+pub mod nfs_server;
 pub mod wait;
 
 pub use engine::{Handler, HandlerId, Signal, Simulation, Virtual, WaiterId};

@@ -12,6 +12,8 @@
 
 mod pool;
 mod tasks;
+#[cfg(test)]
+mod tests;
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::HashMap;
@@ -42,7 +44,8 @@ pub struct Config {
     pub buffer_bytes: u64,
     /// Which buffer goes.
     pub replacement: Kind,
-    /// How much memory it has. A fixed size is taken at the start, as a kernel does that allocates at boot.
+    /// How much memory it has. A fixed size, or the floor of a dynamic one, is taken at the start, as a kernel does at
+    /// boot: no program can take that.
     pub sizing: sizing::Config,
     /// When dirty buffers are written. In blocks of a buffer's size.
     pub write_back: writeback::Config,
@@ -126,7 +129,7 @@ impl Buffers {
             counts: Cell::default(),
             config,
         }));
-        buffers.take_fixed();
+        buffers.take_first();
         time.spawn(tasks::follow_memory(buffers.clone()));
         time.spawn(tasks::write_back(buffers.clone()));
         buffers
@@ -279,10 +282,13 @@ impl Buffers {
             self.count(|counts| counts.evicted += 1);
         }
         if !self.0.config.write_back.smooth {
-            self.count(|counts| counts.written_for_room += met.len() as u64);
             for slot in met {
-                self.pool().hold(slot);
-                self.start_write(slot);
+                // One look may meet the same buffer twice, when there are few.
+                if !self.pool().is_busy(slot) {
+                    self.count(|counts| counts.written_for_room += 1);
+                    self.pool().hold(slot);
+                    self.start_write(slot);
+                }
             }
         }
         found

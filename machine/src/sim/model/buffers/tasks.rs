@@ -47,15 +47,18 @@ pub(super) async fn write_back(buffers: Buffers) {
 }
 
 impl Buffers {
-    /// Has a fixed cache take its memory, as at boot.
-    pub(super) fn take_fixed(&self) {
+    /// Takes what is the cache's for good, as at boot: all of a fixed one, the floor of a dynamic one.
+    pub(super) fn take_first(&self) {
         let shared = &self.0;
-        if let Mode::Fixed { bytes } = shared.config.sizing.mode {
-            shared.target.set(bytes);
-            let each = shared.config.buffer_bytes;
-            while self.bytes_held() + each <= bytes && shared.memory.lend(each) {
-                self.pool().add();
-            }
+        let sizing = &shared.config.sizing;
+        let bytes = match sizing.mode {
+            Mode::Fixed { bytes } => bytes,
+            Mode::Dynamic => sizing.floor_bytes,
+        };
+        shared.target.set(bytes);
+        let each = shared.config.buffer_bytes;
+        while self.bytes_held() + each <= bytes && shared.memory.lend(each) {
+            self.pool().add();
         }
     }
 
