@@ -57,7 +57,7 @@ impl Here for BlockMerge {
         for (row, arm) in ["without", "with"].into_iter().zip(&disk) {
             for (column, spread) in ["write", "read"].into_iter().zip(arm) {
                 let (row, column, value) = (row.to_owned(), column.to_owned(), spread.median);
-                measured.cells.push(HereCell { table: None, row, column, value });
+                measured.cells.push(HereCell { table: Some("throughput"), row, column, value });
             }
         }
         let name_disk = run.host.disk();
