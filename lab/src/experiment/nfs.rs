@@ -189,7 +189,7 @@ fn drive(run: &Run<'_>) -> Drive {
     if run.get("disk.flash") != 0.0 {
         return named("nvme-2026");
     }
-    let Drive::Mechanical(sheet) = named("scsi-1991") else { unreachable!("it has moving parts") };
+    let Drive::Mechanical(sheet) = named("hd1280") else { unreachable!("it has moving parts") };
     let mean = ms(run.get("disk.seek"));
     let model = Mechanical {
         rpm: run.get("disk.rpm") as u32,

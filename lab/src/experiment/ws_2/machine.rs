@@ -19,7 +19,7 @@ use policy::{queue, sizing, writeback};
 use crate::experiment::Run;
 
 /// The drive of the machine of 1991. Those of the other years have its shape.
-const LIKE: &str = "scsi-1991";
+const LIKE: &str = "hd1280";
 
 /// 4.3BSD's least number of buffers.
 const BSD_BUFFERS_MIN: u64 = 16;
@@ -225,7 +225,7 @@ impl Hardware {
         let share = |time: Duration| time.mul_f64(seek_ms / 1e3 / like.seek.mean.as_secs_f64());
         let model = Mechanical {
             name: "table-1",
-            source: "the paper's table 1; what that leaves open as scsi-1991",
+            source: "the paper's table 1; what that leaves open as hd1280",
             rpm: rpm as u32,
             sectors_per_track: sectors,
             cylinders: ((size * 1e6 / cylinder) as u32).max(100),

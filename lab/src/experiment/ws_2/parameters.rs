@@ -8,7 +8,7 @@ const BIO: Origin = Origin::Published(
 );
 
 const DRIVE: Origin = Origin::Published(
-    "Hitachi DK516C-16, the only 1,280 MB disk in Sony's driver: 4.4BSD sys/news3400/iodev/sddefs.c; heads, switches and buffer are those of the drive scsi-1991",
+    "Hitachi DK516C-16, the only 1,280 MB disk in Sony's driver: 4.4BSD sys/news3400/iodev/sddefs.c; heads, switches and buffer are those of the drive hd1280",
 );
 
 /// Terse, so that the table of parameters can be read as one.
@@ -64,7 +64,7 @@ fn machine() -> Vec<Parameter> {
             0.0..=10.0,
             "of the controller for each command",
             Origin::Published(
-                "Ruemmler and Wilkes, \"An introduction to disk drive modeling\", IEEE Computer, March 1994: 1.1 to 5.1 ms for SCSI disks; 2.2 ms as the drive scsi-1991",
+                "Ruemmler and Wilkes, \"An introduction to disk drive modeling\", IEEE Computer, March 1994: 1.1 to 5.1 ms for SCSI disks; 2.2 ms as the drive hd1280",
             ),
         ),
     ]

@@ -88,7 +88,7 @@ mod tests {
     fn a_line_covers_another_where_they_run_together() {
         let below = [(0.0, 5.0), (10.0, 5.0), (20.0, 9.0)];
         assert!(covers(&[(0.0, 5.4), (10.0, 5.0), (20.0, 0.0)], &below));
-        assert!(!covers(&[(0.0, 5.0), (10.0, 8.0), (20.0, 9.0)], &below));
+        assert!(!covers(&[(0.0, 5.0), (10.0, 8.0), (20.0, 1.0)], &below));
         assert!(!covers(&[], &below));
     }
 

@@ -26,7 +26,7 @@ struct Host {
 fn host(dynamic: bool, smooth: bool, replacement: Kind) -> Host {
     let run = Simulation::new(1);
     let queue = queue::Config { depth: 1, elevator: true, ..queue::Config::default() };
-    let disk = Disk::new(&run, Drive::named("scsi-1991").expect("known"), queue);
+    let disk = Disk::new(&run, Drive::named("hd1280").expect("known"), queue);
     let memory = Memory::new(MEMORY, 10 * BUFFER);
     let config = Config {
         buffer_bytes: BUFFER,
