@@ -91,7 +91,7 @@ fn simulated(on: LabSide, orders: Vec<Order>) -> Vec<Result<Outcome, Failed>> {
 }
 
 /// Adds what is measured on this machine: one experiment after another, with nothing of ours beside it. One that can't be
-/// is told of, and the others go on; were there none?
+/// is told of, and the others go on; tells whether all could.
 fn measure(arguments: &LabRunArguments, outcomes: &mut [Outcome]) -> bool {
     let host = LabHost::new(&arguments.out);
     let effort = if arguments.quick { Effort::Tiny } else { Effort::Usual };

@@ -76,6 +76,7 @@ fn the_multiprocessor_s_table_has_all_cells_for_its_three_devices() {
 fn numbers_from_here_stand_beside_the_published_ones() {
     let Some(measured) = measure("ws-table4") else { return };
     let published = Table {
+        name: "throughput".to_owned(),
         rows: vec!["without rendezvous".to_owned(), "with rendezvous".to_owned()],
         columns: vec!["write".to_owned()],
         cells: vec![vec![Cell::of(98.5, 98.0)], vec![Cell::of(440.4, 440.0)]],

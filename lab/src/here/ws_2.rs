@@ -53,7 +53,7 @@ impl Here for DynamicCache {
         let reads = read_twice(run, run.pick(READ, once), memory)?;
         let (bytes, medium) = (memory / 4, Medium::Disk { bytes: memory / 2 });
         let bursts = burst(run, run.pick(BURST, once), medium, memory, bytes)?;
-        let medium = Medium::Mechanical { bytes: 280 << 20, model: host::model("hd1280")? };
+        let medium = Medium::Mechanical { bytes: 280 << 20, model: host::model("hd639")? };
         let bytes_old = run.pick(BURST_OLD, 64 << 10);
         let bursts_old = burst(run, run.pick(BURST_MODEL, once), medium, MEMORY_OLD, bytes_old)?;
         let storms = storm(run)?;
@@ -66,7 +66,7 @@ impl Here for DynamicCache {
             reading.push((format!("{cache}: second reading"), *second));
         }
         for (medium, bytes, bursts) in
-            [(name_disk.as_str(), bytes, &bursts), ("hd1280 in real time", bytes_old, &bursts_old)]
+            [(name_disk.as_str(), bytes, &bursts), ("hd639 in real time", bytes_old, &bursts_old)]
         {
             let rows = CACHES.iter().zip(bursts);
             returning.extend(rows.map(|(cache, [ms])| (format!("{} KB to {medium}, {cache}", bytes >> 10), *ms)));
@@ -81,7 +81,7 @@ impl Here for DynamicCache {
         measured.tables.push(table("here-writing", &title, "ms", 2, returning));
         measured.tables.push(table(
             "here-storm",
-            "reads of 4 KB from hd1280 in real time, beside a writer",
+            "reads of 4 KB from hd639 in real time, beside a writer",
             "ms",
             0,
             beside,
@@ -166,7 +166,7 @@ const READER_PAUSE: Duration = Duration::from_millis(10);
 /// Both at a time, each with a modelled disk of its own: the host only lets time pass.
 fn storm(run: &HereRun<'_>) -> Result<Vec<[Spread; 3]>, HereError> {
     let time = run.pick(STORM_TIME, Duration::from_millis(50));
-    let medium = Medium::Mechanical { bytes: 64 << 20, model: host::model("hd1280")? };
+    let medium = Medium::Mechanical { bytes: 64 << 20, model: host::model("hd639")? };
     let mut stages = Vec::new();
     for smooth in [false, true] {
         let mut setup = Setup::with_memory(MEMORY_OLD).switched(|switches| {

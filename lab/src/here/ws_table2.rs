@@ -50,18 +50,18 @@ impl Here for BlockMerge {
         let bytes = run.pick(64 << 20, 1 << 20);
         let disk = on(run, run.pick(DISK, once), Medium::Disk { bytes }, bytes)?;
         let bytes = run.pick(512 << 10, 32 << 10);
-        let model = host::model("hd1280")?;
+        let model = host::model("hd639")?;
         let scsi = on(run, run.pick(MODEL, once), Medium::Mechanical { bytes: 600 << 20, model }, bytes)?;
 
         let mut measured = Measured::default();
         for (row, arm) in ["without", "with"].into_iter().zip(&disk) {
             for (column, spread) in ["write", "read"].into_iter().zip(arm) {
                 let (row, column, value) = (row.to_owned(), column.to_owned(), spread.median);
-                measured.cells.push(HereCell { table: None, row, column, value });
+                measured.cells.push(HereCell { table: Some("throughput"), row, column, value });
             }
         }
         let name_disk = run.host.disk();
-        let all = [(name_disk.as_str(), &disk), ("hd1280 in real time", &scsi)];
+        let all = [(name_disk.as_str(), &disk), ("hd639 in real time", &scsi)];
         let (mut rates, mut requests) = (Vec::new(), Vec::new());
         for (medium, arms) in all {
             for (how, [write, read, write_requests, read_requests]) in ["without merge", "with merge"].iter().zip(arms)

@@ -69,7 +69,7 @@ impl Here for Rendezvous {
             rows.iter_mut().zip(numbers).for_each(|(rows, number)| rows.push((name.clone(), *number)));
             if !arm.slow && arm.writers == WRITERS[0] {
                 let (row, column, value) = (how.to_owned(), String::new(), numbers[0].median);
-                measured.cells.push(HereCell { table: None, row, column, value });
+                measured.cells.push(HereCell { table: Some("throughput"), row, column, value });
             }
         }
         let [rates, flushes, accesses] = rows;
