@@ -1,5 +1,7 @@
 //! The experiments: one published table or figure, one file.
 
+pub mod top1;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::parameter::Parameters;
