@@ -1,5 +1,7 @@
 //! The experiments: one published table or figure, one file.
 
+pub mod mp_table1;
+pub mod mp_table2;
 pub mod top1;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,7 +64,7 @@ impl Run<'_> {
 
 /// All experiments, in the order in which they are listed.
 pub fn experiments() -> &'static [&'static dyn Experiment] {
-    &[]
+    &[&mp_table1::MpTable1, &mp_table2::MpTable2]
 }
 
 /// The experiment of that name.

@@ -5,9 +5,9 @@ use std::time::Duration;
 use policy::delivery::{Method, Target};
 use policy::unit::ProcessorId;
 
+use super::Virtual;
 use super::lock::SpinLock;
 use super::processors::{Effect, Processors, ThreadId};
-use super::Virtual;
 
 /// What an interrupt costs the processor that takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -132,9 +132,12 @@ impl Processors {
 
     /// What each processor does.
     pub fn activities(&self) -> Vec<Activity> {
-        let scheduler = self.0.scheduler.borrow();
-        let activity = |thread| Activity::Running(scheduler.urgency(thread));
-        self.0.processors.borrow().iter().map(|one| one.running.map_or(Activity::Idle, activity)).collect()
+        let (now, scheduler) = (self.0.time.now(), self.0.scheduler.borrow());
+        let activity = |one: &Processor| match one.running {
+            Some(thread) => Activity::Running(scheduler.urgency(now, thread, now - one.since)),
+            None => Activity::Idle,
+        };
+        self.0.processors.borrow().iter().map(activity).collect()
     }
 
     /// How many there are.
@@ -191,14 +194,18 @@ impl Processors {
             Placement::Look(processor) => self.look(processor),
             Placement::Tick(processor) => self.look_at(processor, self.next_tick(now)),
             Placement::Queued => {
-                let tick = self.next_tick(now);
                 for number in 0..self.count() {
-                    let processor = ProcessorId(number);
-                    let end = self.with(processor, |one| one.slice_end);
-                    self.look_at(processor, if end > now { end } else { tick });
+                    self.look_after_slice(ProcessorId(number));
                 }
             }
         }
+    }
+
+    /// The processor looks at the end of its slice whether to go on, or, when that is over, at its next clock tick.
+    fn look_after_slice(&self, processor: ProcessorId) {
+        let now = self.0.time.now();
+        let end = self.with(processor, |one| one.slice_end);
+        self.look_at(processor, if end > now { end } else { self.next_tick(now) });
     }
 
     fn run(&self, processor: ProcessorId, thread: ThreadId) {
@@ -219,6 +226,9 @@ impl Processors {
             one.running = Some(thread);
             one.slice_end = self.tick_from(now + slice);
         });
+        if self.0.scheduler.borrow().waits() {
+            self.look_after_slice(processor);
+        }
         self.go_on(processor, thread);
     }
 
@@ -289,8 +299,16 @@ impl Processors {
             return;
         };
         let can_stop = self.entry(thread, |entry| entry.user && entry.state == State::Works);
-        if can_stop && self.stops(processor, thread) {
-            self.stop(processor, thread);
+        if can_stop {
+            self.pause(processor);
+            if self.stops(processor, thread) {
+                self.stop(processor, thread);
+                return;
+            }
+            self.go_on(processor, thread);
+        }
+        if self.0.scheduler.borrow().waits() {
+            self.look_after_slice(processor);
         }
     }
 

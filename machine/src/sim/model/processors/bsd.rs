@@ -140,14 +140,19 @@ impl Scheduler for Bsd {
         self.queue.iter().any(better)
     }
 
+    fn waits(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
     fn on_used(&mut self, now: Instant, thread: ThreadId, time: Duration) {
         self.decay(now);
         let used = &mut self.threads[thread.0 as usize].cpu_ns;
         *used = (*used + time.as_nanos() as u64).min(CPU_MAX_NS);
     }
 
-    fn urgency(&self, thread: ThreadId) -> Urgency {
-        Urgency(MAXPRI - self.priority(thread))
+    fn urgency(&self, _now: Instant, thread: ThreadId, running_for: Duration) -> Urgency {
+        let ticks = running_for.as_nanos() / TICK.as_nanos();
+        Urgency(MAXPRI - (self.priority(thread) + ticks as u32 / 4).min(MAXPRI))
     }
 
     fn slice(&self) -> Duration {

@@ -9,7 +9,9 @@
 //!   of the idle queue, but the master to the end ("so master gets used last").
 //! - A thread that is bound to another processor than the one where it becomes able to run waits in that processor's
 //!   queue. The processor is told by an interrupt to look, but not the master ("too expensive for all the unparallelized
-//!   U*x code"): it finds out at its next clock tick, interrupt or return to user mode.
+//!   U*x code"): it finds out at its next clock tick, interrupt or return to user mode. That it does so also when it is idle,
+//!   and does not look at its queue all the time, is what the paper's tables tell of TOP-1: one process alone loses as much
+//!   for a move as many do.
 //! - `csw_needed`: a processor stops what it runs when its own queue is not empty, or when the first quantum is over and
 //!   the common queue holds a thread of the same or a better priority.
 //! - A thread's usage lowers its priority; it decays to five eighths each second.
@@ -39,8 +41,8 @@ pub struct Config {
     pub master: ProcessorId,
     /// `min_quantum`: 100 ms.
     pub quantum: Duration,
-    /// Does an idle master see a thread that is bound to it only when it is interrupted, as a busy one does, or at once?
-    pub master_halts: bool,
+    /// Is the master told of a thread that is bound to it? Mach does not; a kernel of today would.
+    pub tells_master: bool,
 }
 
 /// The scheduler.
@@ -61,6 +63,23 @@ struct Thread {
     stamp: u64,
 }
 
+impl Thread {
+    /// `update_priority`: usage as it has decayed since.
+    fn at(self, now: Instant) -> Thread {
+        let second = now.ns() / 1_000_000_000;
+        // After a minute nothing is left of any usage.
+        let seconds = second.saturating_sub(self.stamp).min(64);
+        let usage_us = (0..seconds).fold(self.usage_us, |usage_us, _| usage_us * 5 / 8);
+        Thread { usage_us, stamp: second, ..self }
+    }
+
+    /// 0 is the best.
+    fn priority(self) -> u32 {
+        let levels = (self.usage_us >> USAGE_SHIFT).min(u64::from(PRIORITIES));
+        (BASE + levels as u32).min(PRIORITIES - 1)
+    }
+}
+
 impl Mach {
     /// All processors idle; `order` is the order in which those but the master will be used.
     pub fn new(config: Config, order: &[ProcessorId]) -> Self {
@@ -71,19 +90,13 @@ impl Mach {
     }
 
     fn thread(&mut self, now: Instant, thread: ThreadId) -> &mut Thread {
-        let second = now.ns() / 1_000_000_000;
         let entry = &mut self.threads[thread.0 as usize];
-        // After some 60 seconds nothing is left of any usage.
-        for _ in 0..second.saturating_sub(entry.stamp).min(64) {
-            entry.usage_us = entry.usage_us * 5 / 8;
-        }
-        entry.stamp = second;
+        *entry = entry.at(now);
         entry
     }
 
     fn priority(&self, thread: ThreadId) -> u32 {
-        let usage = self.threads[thread.0 as usize].usage_us >> USAGE_SHIFT;
-        (BASE + usage.min(u64::from(PRIORITIES)) as u32).min(PRIORITIES - 1)
+        self.threads[thread.0 as usize].priority()
     }
 
     fn take_idle(&mut self, processor: ProcessorId) -> bool {
@@ -116,8 +129,8 @@ impl Scheduler for Mach {
             self.common.push_back(thread);
             return Placement::Queued;
         };
-        let told = bound != self.config.master || on == Some(bound);
-        if (told || !self.config.master_halts) && self.take_idle(bound) {
+        let told = bound != self.config.master || on == Some(bound) || self.config.tells_master;
+        if told && self.take_idle(bound) {
             return Placement::Dispatch(bound);
         }
         self.own[usize::from(bound.0)].push_back(thread);
@@ -155,12 +168,18 @@ impl Scheduler for Mach {
             || slice_is_over && self.common.iter().any(|thread| self.priority(*thread) <= priority)
     }
 
+    fn waits(&self) -> bool {
+        !self.common.is_empty()
+    }
+
     fn on_used(&mut self, now: Instant, thread: ThreadId, time: Duration) {
         self.thread(now, thread).usage_us += time.as_micros() as u64;
     }
 
-    fn urgency(&self, thread: ThreadId) -> Urgency {
-        Urgency(PRIORITIES - 1 - self.priority(thread))
+    fn urgency(&self, now: Instant, thread: ThreadId, running_for: Duration) -> Urgency {
+        let mut thread = self.threads[thread.0 as usize].at(now);
+        thread.usage_us += running_for.as_micros() as u64;
+        Urgency(PRIORITIES - 1 - thread.priority())
     }
 
     fn slice(&self) -> Duration {

@@ -45,11 +45,14 @@ pub trait Scheduler {
     /// Should the processor stop what it runs for another thread?
     fn stops(&self, processor: ProcessorId, running: ThreadId, slice_is_over: bool) -> bool;
 
+    /// Do threads wait that a processor could run instead of what it runs?
+    fn waits(&self) -> bool;
+
     /// The thread used so much of a processor.
     fn on_used(&mut self, now: Instant, thread: ThreadId, time: Duration);
 
-    /// How urgent is it?
-    fn urgency(&self, thread: ThreadId) -> Urgency;
+    /// How urgent is it, when it has run so long beside what was accounted for?
+    fn urgency(&self, now: Instant, thread: ThreadId, running_for: Duration) -> Urgency;
 
     /// How long a thread runs when others of the same priority wait.
     fn slice(&self) -> Duration;
