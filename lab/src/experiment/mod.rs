@@ -1,6 +1,9 @@
 //! The experiments: one published table or figure, one file.
 
+pub mod mp_table1;
+pub mod mp_table2;
 mod nfs;
+mod top1;
 mod workstation;
 pub mod ws_2;
 pub mod ws_table2;
@@ -74,7 +77,15 @@ impl Run<'_> {
 
 /// All experiments, in the order in which they are listed.
 pub fn experiments() -> &'static [&'static dyn Experiment] {
-    &[&ws_2::Ws2, &ws_table2::WsTable2, &ws_table3::WsTable3, &ws_table4::WsTable4, &ws_table5::WsTable5]
+    &[
+        &ws_2::Ws2,
+        &ws_table2::WsTable2,
+        &ws_table3::WsTable3,
+        &ws_table4::WsTable4,
+        &ws_table5::WsTable5,
+        &mp_table1::MpTable1,
+        &mp_table2::MpTable2,
+    ]
 }
 
 /// The experiment of that name.

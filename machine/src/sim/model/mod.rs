@@ -17,6 +17,11 @@ pub mod host;
 pub mod memory;
 pub mod nfs_client;
 pub mod nfs_server;
+pub mod bus;
+pub mod completion;
+pub mod lock;
+pub mod processors;
+pub mod raw_device;
 pub mod wait;
 
 pub use engine::{Handler, HandlerId, Signal, Simulation, Virtual, WaiterId};
