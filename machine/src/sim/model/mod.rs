@@ -9,6 +9,7 @@
 //! measured are other people's kernels with the policies of this one.
 
 mod engine;
+pub mod memory_cache;
 pub mod wait;
 
 pub use engine::{Handler, HandlerId, Signal, Simulation, Virtual, WaiterId};
