@@ -13,4 +13,5 @@ pub mod queue;
 pub mod readahead;
 pub mod sizing;
 pub mod unit;
+pub mod usage;
 pub mod writeback;
