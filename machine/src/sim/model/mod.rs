@@ -8,6 +8,7 @@
 //! This is beside the machine that runs the kernel ([`super::World`]): that one proves, this one measures, and what is
 //! measured are other people's kernels with the policies of this one.
 
+pub mod disk;
 mod engine;
 pub mod memory_cache;
 pub mod wait;
