@@ -78,6 +78,11 @@ impl Usage {
         Duration::from_nanos(self.used_ns as u64)
     }
 
+    /// How much it had used when it was charged or asked for last.
+    pub fn last_estimate(&self) -> Duration {
+        Duration::from_nanos(self.used_ns as u64)
+    }
+
     /// What a child begins with.
     pub fn fork(&mut self, decay: Decay, now: Instant, load: f64, inheritance: Inheritance) -> Usage {
         self.catch_up(decay, now, load);

@@ -1,5 +1,6 @@
 //! The experiments: one published table or figure, one file.
 
+pub mod ws_7;
 pub mod ws_table6;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,7 +63,7 @@ impl Run<'_> {
 
 /// All experiments, in the order in which they are listed.
 pub fn experiments() -> &'static [&'static dyn Experiment] {
-    &[&ws_table6::WsTable6]
+    &[&ws_table6::WsTable6, &ws_7::Ws7]
 }
 
 /// The experiment of that name.

@@ -11,6 +11,7 @@
 pub mod disk;
 mod engine;
 pub mod memory_cache;
+pub mod processors;
 pub mod wait;
 
 pub use engine::{Handler, HandlerId, Signal, Simulation, Virtual, WaiterId};
