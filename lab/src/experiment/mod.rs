@@ -1,5 +1,6 @@
 //! The experiments: one published table or figure, one file.
 
+pub mod top1;
 pub mod ws_7;
 pub mod ws_table6;
 

@@ -38,7 +38,8 @@ impl Bus {
         // What is left of the work; the time of the last burst.
         let (mut left, mut waits) = (processor, Duration::ZERO);
         for turn in 1..=bursts {
-            let part = if turn == bursts { left } else { (processor / bursts).mul_f64(2.0 * time.fraction()).min(left) };
+            let part =
+                if turn == bursts { left } else { (processor / bursts).mul_f64(2.0 * time.fraction()).min(left) };
             left -= part;
             thread.run_in_kernel(waits + part).await;
             free_at.set(free_at.get().max(time.now()) + burst);

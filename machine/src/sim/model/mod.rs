@@ -8,10 +8,14 @@
 //! This is beside the machine that runs the kernel ([`super::World`]): that one proves, this one measures, and what is
 //! measured are other people's kernels with the policies of this one.
 
+pub mod bus;
+pub mod completion;
 pub mod disk;
 mod engine;
+pub mod lock;
 pub mod memory_cache;
 pub mod processors;
+pub mod raw_device;
 pub mod wait;
 
 pub use engine::{Handler, HandlerId, Signal, Simulation, Virtual, WaiterId};
