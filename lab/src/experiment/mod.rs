@@ -6,10 +6,12 @@ mod nfs;
 mod top1;
 mod workstation;
 pub mod ws_2;
+pub mod ws_7;
 pub mod ws_table2;
 pub mod ws_table3;
 pub mod ws_table4;
 pub mod ws_table5;
+pub mod ws_table6;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -83,6 +85,8 @@ pub fn experiments() -> &'static [&'static dyn Experiment] {
         &ws_table3::WsTable3,
         &ws_table4::WsTable4,
         &ws_table5::WsTable5,
+        &ws_table6::WsTable6,
+        &ws_7::Ws7,
         &mp_table1::MpTable1,
         &mp_table2::MpTable2,
     ]

@@ -9,17 +9,18 @@
 //! measured are other people's kernels with the policies of this one.
 
 pub mod buffers;
+pub mod bus;
+pub mod completion;
 pub mod disk;
 mod engine;
 pub mod ethernet;
 pub mod ffs;
 pub mod host;
+pub mod lock;
 pub mod memory;
+pub mod memory_cache;
 pub mod nfs_client;
 pub mod nfs_server;
-pub mod bus;
-pub mod completion;
-pub mod lock;
 pub mod processors;
 pub mod raw_device;
 pub mod wait;
