@@ -1,6 +1,7 @@
 //! The experiments: one published table or figure, one file.
 
 mod workstation;
+pub mod ws_2;
 pub mod ws_table2;
 pub mod ws_table3;
 
@@ -64,7 +65,7 @@ impl Run<'_> {
 
 /// All experiments, in the order in which they are listed.
 pub fn experiments() -> &'static [&'static dyn Experiment] {
-    &[&ws_table2::WsTable2, &ws_table3::WsTable3]
+    &[&ws_2::Ws2, &ws_table2::WsTable2, &ws_table3::WsTable3]
 }
 
 /// The experiment of that name.
