@@ -1,5 +1,7 @@
 //! The experiments: one published table or figure, one file.
 
+pub mod oltp;
+pub mod uio;
 pub mod ws_table6;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,7 +64,7 @@ impl Run<'_> {
 
 /// All experiments, in the order in which they are listed.
 pub fn experiments() -> &'static [&'static dyn Experiment] {
-    &[&ws_table6::WsTable6]
+    &[&oltp::Oltp, &uio::Uio, &ws_table6::WsTable6]
 }
 
 /// The experiment of that name.
