@@ -3,7 +3,9 @@
 pub mod mp_table1;
 pub mod mp_table2;
 mod nfs;
+pub mod oltp;
 mod top1;
+pub mod uio;
 mod workstation;
 pub mod ws_2;
 pub mod ws_7;
@@ -89,6 +91,8 @@ pub fn experiments() -> &'static [&'static dyn Experiment] {
         &ws_7::Ws7,
         &mp_table1::MpTable1,
         &mp_table2::MpTable2,
+        &oltp::Oltp,
+        &uio::Uio,
     ]
 }
 
