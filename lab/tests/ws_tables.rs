@@ -13,12 +13,6 @@ fn results(name: &str, changes: &[(&str, f64)]) -> Results {
     }
     let done = AtomicU64::new(0);
     let results = experiment.simulate(&Run { parameters: &parameters, seed: 1, done: &done });
-    for table in &results.tables {
-        println!("{} [{}] {:?}", table.title, table.unit, table.columns);
-        for (row, cells) in table.rows.iter().zip(&table.cells) {
-            println!("  {row}: {:?}", cells.iter().filter_map(|cell| cell.simulated).collect::<Vec<_>>());
-        }
-    }
     assert_eq!(done.into_inner(), experiment.steps(&parameters), "the progress bar ends where it should");
     results
 }
@@ -66,7 +60,7 @@ fn fitted(results: &Results) -> usize {
 #[test]
 fn table_2_is_reproduced_within_15_percent_with_one_cell_fitted() {
     let results = results("ws-table2", &[]);
-    assert_recorded(&results, [[316.04, 698.81], [730.53, 765.13]]);
+    assert_recorded(&results, [[316.04, 698.81], [820.81, 765.13]]);
     assert_near(&results, 15.0);
     assert_findings(&results);
     assert_eq!(fitted(&results), 1);

@@ -181,7 +181,7 @@ fn write(run: &Run<'_>, order: Order) -> Written {
     let simulation = Simulation::new(run.seed);
     let drive = drive(run);
     let disk = Disk::new(&simulation, drive, queue_of(run, order));
-    disk.keep_log(|served| served.access == Access::Write && served.class == Class::Asynchronous);
+    disk.keep_log_of(|served| served.access == Access::Write && served.class == Class::Asynchronous);
     let fs = file_system(run, &simulation, (&disk, &drive), run.get("fs.rotdelay"), Mode::Fixed { blocks: 1 });
     let count = blocks(run);
     let result = Rc::new(RefCell::new(Written::default()));
@@ -192,7 +192,7 @@ fn write(run: &Run<'_>, order: Order) -> Written {
         let returned = time.now() - Instant::ZERO;
         fs.settle().await;
         *told.borrow_mut() =
-            Written { returned, done: time.now() - Instant::ZERO, waits: fs.waits(), blocks: disk.take_log() };
+            Written { returned, done: time.now() - Instant::ZERO, waits: fs.waits(), blocks: disk.log() };
     });
     simulation.run();
     result.take()

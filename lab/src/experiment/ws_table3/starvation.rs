@@ -45,7 +45,7 @@ pub(super) fn watch(run: &Run<'_>, order: Order) -> Starved {
     // Within a small part of the disk: long seeks would only make all of it slower.
     let places = (drive.size() / block / 64).clamp(1, 4096);
     let disk = Disk::new(&simulation, drive, queue_of(run, order));
-    disk.keep_log(|served| served.access == Access::Write);
+    disk.keep_log_of(|served| served.access == Access::Write);
     let of = blocks(run);
     let reads = Rc::new(Cell::new((0, Duration::ZERO)));
     for _ in 0..run.get("starve.readers") as u64 {
@@ -69,5 +69,5 @@ pub(super) fn watch(run: &Run<'_>, order: Order) -> Starved {
     let time = Duration::from_nanos((run.get("starve.time") * 1e9) as u64);
     simulation.run_until(Instant::ZERO + time);
     let (count, sum) = reads.get();
-    Starved { time, written: disk.take_log(), of, reads: count, read_time: sum / (count.max(1) as u32) }
+    Starved { time, written: disk.log(), of, reads: count, read_time: sum / (count.max(1) as u32) }
 }

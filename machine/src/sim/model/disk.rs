@@ -164,14 +164,19 @@ impl Disk {
         counters
     }
 
-    /// Notes the requests from now on that `wanted` says, for [`take_log`](Self::take_log).
-    pub fn keep_log(&self, wanted: fn(&Served) -> bool) {
+    /// Notes every request from now on, for [`log`](Self::log).
+    pub fn keep_log(&self) {
+        self.keep_log_of(|_| true);
+    }
+
+    /// Notes the requests from now on that are `wanted`: a fast device serves too many to note them all.
+    pub fn keep_log_of(&self, wanted: fn(&Served) -> bool) {
         *self.0.log.borrow_mut() = Some(Log { wanted, noted: Vec::new() });
     }
 
-    /// The requests done since [`keep_log`](Self::keep_log) that were wanted, in the order in which they were done.
-    pub fn take_log(&self) -> Vec<Served> {
-        self.0.log.borrow_mut().as_mut().map(|log| std::mem::take(&mut log.noted)).unwrap_or_default()
+    /// The requests noted so far, in the order in which they were done.
+    pub fn log(&self) -> Vec<Served> {
+        self.0.log.borrow().as_ref().map(|log| log.noted.clone()).unwrap_or_default()
     }
 }
 
@@ -337,7 +342,7 @@ mod tests {
         let longest = |asynchronous_deadline| {
             let run = Simulation::new(1);
             let disk = disk(&run, Config { asynchronous_deadline, ..config() });
-            disk.keep_log(|served| served.access == Access::Write);
+            disk.keep_log_of(|served| served.access == Access::Write);
             let (time, load) = (run.clone(), disk.clone());
             for client in 0..2 {
                 let load = load.clone();
@@ -354,7 +359,7 @@ mod tests {
                 }
             });
             run.run_until(Instant::ZERO + Duration::from_secs(10));
-            let writes = disk.take_log();
+            let writes = disk.log();
             (writes.len(), writes.iter().map(|served| served.done - served.arrived).max().unwrap_or_default())
         };
         let (done, wait) = longest(Duration::from_millis(500));
