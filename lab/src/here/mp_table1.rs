@@ -48,8 +48,9 @@ const MASTER: ProcessorId = ProcessorId(0);
 /// Size of the devices, and what a process reads before it begins again. Bytes.
 const DEVICE_BYTES: u64 = 16 << 20;
 
-/// A run of one cell is to take so long, unless a few loops of each process take longer.
-const CELL_TIME: Duration = Duration::from_millis(4);
+/// A run of one cell is to take so long, unless a few loops of each process take longer: less than a time slice of the
+/// host, so that some runs are not interrupted by others' programs.
+const CELL_TIME: Duration = Duration::from_millis(2);
 const LOOPS_MIN: u64 = 2;
 const LOOPS_MAX: u64 = 2000;
 
@@ -90,12 +91,7 @@ impl Here for DeviceAccess {
             }
             measured.tables.push(gain_table(run.effort, name, processors, &gains));
             measured.plots.push(gain_plot(run.effort, name, processors, &gains));
-            measured.notes.push(format!(
-                "Here, {name}: the slowest of {} repetitions took {:.0} % longer than the fastest (median over the cells), \
-                 and differences below that say little; the tables compare the fastest.",
-                gains.iter().map(|[times, _]| times.count).max().unwrap_or(0),
-                disturbance_percent(&gains)
-            ));
+            measured.notes.push(disturbance(name, &gains));
         }
         measured.notes.push(format!(
             "Here: {processors} processors (the paper had nine), and every time of the paper {FASTER} times shorter: waits, \
@@ -171,10 +167,18 @@ fn gain([funnelled, symmetric]: &Times) -> f64 {
     (funnelled.least / symmetric.least.max(1e-9) - 1.0) * 100.0
 }
 
-/// By how many percent the slowest repetition of a cell exceeds the fastest, in the median over all.
-fn disturbance_percent(cells: &[Times]) -> f64 {
-    let all = cells.iter().flatten().map(|spread| (spread.most / spread.least.max(1e-9) - 1.0) * 100.0);
-    Spread::of(all.collect()).median
+/// What the numbers are worth: how far repetitions of the same thing lie apart.
+fn disturbance(name: &str, cells: &[Times]) -> String {
+    let repetitions = cells.iter().flatten().map(|spread| spread.count).max().unwrap_or(0);
+    if repetitions < 2 {
+        return format!("Here, {name}: this host was too busy for a second repetition, and the numbers say little.");
+    }
+    let apart = cells.iter().flatten().map(|spread| (spread.most / spread.least.max(1e-9) - 1.0) * 100.0);
+    let apart = Spread::of(apart.collect()).median;
+    format!(
+        "Here, {name}: the slowest of {repetitions} repetitions took {apart:.0} % longer than the fastest (median over the \
+         cells). The table compares the fastest; differences far below that say little."
+    )
 }
 
 /// Funnelled and symmetric access, wait by wait and in each process count by process count.
@@ -184,15 +188,15 @@ fn on(run: &HereRun<'_>, name: &str, processors: u16) -> Result<Vec<Times>, Here
     let device = stage.device(&medium(name)?)?;
     let (waits, counts) = (waits(run.effort), processes(run.effort));
     let rounds = run.pick(ROUNDS, Rounds { most: 1, time_max: Duration::ZERO });
-    let mut flip = false;
     interleaved(run, rounds, waits.len() * counts.len(), |arm| {
         let load = Load::new(name, waits[arm / counts.len()], counts[arm % counts.len()], processors, run.effort);
-        flip = !flip;
-        let order = if flip { [Mode::Funnel, Mode::Symmetric] } else { [Mode::Symmetric, Mode::Funnel] };
-        let mut took = [Duration::ZERO; 2];
-        for mode in order {
-            took[usize::from(mode == Mode::Symmetric)] =
-                load.run(stage.kernel(), &device, Access::new(mode, MASTER))?;
+        let mut took = [Duration::MAX; 2];
+        // There and back: neither is always the first. What takes long is not worth both.
+        let turn = [Mode::Funnel, Mode::Symmetric, Mode::Symmetric, Mode::Funnel];
+        let half = if arm % 2 == 0 { &turn[..2] } else { &turn[2..] };
+        for &mode in if load.is_long() { half } else { &turn[..] } {
+            let fastest = &mut took[usize::from(mode == Mode::Symmetric)];
+            *fastest = load.run(stage.kernel(), &device, Access::new(mode, MASTER))?.min(*fastest);
         }
         Ok(took.map(|took| took.as_secs_f64()))
     })
@@ -205,6 +209,8 @@ struct Load {
     /// Of each process.
     loops: u64,
     wait: Duration,
+    /// About, if nothing disturbs.
+    expected: Duration,
 }
 
 impl Load {
@@ -215,7 +221,12 @@ impl Load {
         let spinning = wait * processes.div_ceil(processors.into()) as u32;
         let loop_of_all = spinning.max(device * processes as u32).max(wait + device);
         let loops = (CELL_TIME.as_nanos() / loop_of_all.as_nanos().max(1)) as u64;
-        Load { processes, loops: effort.pick(loops.clamp(LOOPS_MIN, LOOPS_MAX), LOOPS_MIN), wait }
+        let loops = effort.pick(loops.clamp(LOOPS_MIN, LOOPS_MAX), LOOPS_MIN);
+        Load { processes, loops, wait, expected: loop_of_all * loops as u32 }
+    }
+
+    fn is_long(&self) -> bool {
+        self.expected > 2 * CELL_TIME
     }
 
     /// The time from the start of the first process to the end of the last.

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use kernel::Processor;
-use kernel::device::DeviceRef;
+use kernel::device::{DeviceRef, MechanicalModel};
 use kernel::request::Context;
 use machine::Errno;
 
@@ -22,6 +22,9 @@ const MEMORY: u64 = 128 << 20;
 
 /// Blocks whose numbers stand in the inode itself.
 const DIRECT_BLOCKS: u64 = 12;
+
+/// Largest transfer of the optical disk, as in the simulated table: whoever is waited for waits for the one in the drive.
+const TRANSFER: u32 = 64 << 10;
 
 /// A group of the optical disk: 16 cylinders (the default of newfs) of one track of 31 sectors, in whole requests. Bytes.
 const GROUP_OPTICAL: u64 = 248 << 10;
@@ -47,7 +50,7 @@ impl Here for Priority {
 
     fn measure(&self, run: &HereRun<'_>) -> Result<Measured, HereError> {
         let once = Rounds { most: 1, time_max: Duration::ZERO };
-        let model = host::model("mo-1990")?;
+        let model = MechanicalModel { transfer_bytes_max: TRANSFER, ..host::model("mo-1990")? };
         let file = run.pick(1 << 20, 32 << 10);
         let optical = on(
             run,
@@ -84,8 +87,9 @@ impl Here for Priority {
         measured.tables.push(table("here-disk", &title, "ms", 2, rows(&disk, 1e3)));
         measured.notes.push(format!(
             "Here: Awase's queue in front of a magneto-optical disk of 1990 that is modelled in real time (nothing of it \
-             is in virtual time), with the queue's own largest transfer of 128 KB; beside it {name_disk} with a larger \
-             file, for which the program waits once every {} MB.",
+             is in virtual time), with transfers of {} KB at most; beside it {name_disk} with a larger file, for which \
+             the program waits once every {} MB.",
+            TRANSFER >> 10,
             GROUP_DISK >> 20
         ));
         Ok(measured)
