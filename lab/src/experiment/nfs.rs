@@ -119,7 +119,7 @@ fn one_file(run: &Run<'_>, setting: Setting, seed: u64, outcome: &mut Outcome) {
     server_host.connect(&simulation, &client_host);
     let disk = Disk::new(&simulation, drive(run), queue(run, Some(TRANSFER_BYTES_MAX), true));
     if outcome.served.is_empty() {
-        disk.keep_log(|_| true);
+        disk.keep_log();
     }
     let blocks = (run.get("file.size") * 1024.0 * 1024.0) as u64 / TRANSFER_BYTES;
     let config = server_config(run, setting);
@@ -149,7 +149,7 @@ fn one_file(run: &Run<'_>, setting: Setting, seed: u64, outcome: &mut Outcome) {
     outcome.flushes += flushed.len() as f64;
     outcome.flushed += flushed.iter().map(|Flushed { writes, .. }| f64::from(*writes)).sum::<f64>();
     if outcome.served.is_empty() {
-        (outcome.acknowledged, outcome.served) = (server.acknowledged(), disk.take_log());
+        (outcome.acknowledged, outcome.served) = (server.acknowledged(), disk.log());
     }
 }
 
