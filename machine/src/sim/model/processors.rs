@@ -392,3 +392,6 @@ impl Handler for Processors {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
