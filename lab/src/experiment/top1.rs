@@ -18,7 +18,7 @@ use machine::sim::model::{Simulation, Virtual};
 use policy::access::{Access, Mode};
 use policy::delivery::Method;
 use policy::queue;
-use policy::unit::{ByteRange, ProcessorId};
+use policy::unit::{ByteRange, Instant, ProcessorId};
 
 use crate::parameter::Parameters;
 
@@ -145,27 +145,20 @@ pub fn run(setup: &Setup, seed: u64) -> Outcome {
     let access = Access::new(setup.access, MASTER);
     let device = RawDevice::new(&run, access, setup.read, completions, backing(&run, &setup.device));
     daemon(&processors, &run, setup);
-    let count = Rc::new(Count::default());
+    let reads = Rc::new(Cell::new(0));
     let mut start = Duration::ZERO;
     for _ in 0..setup.processes {
         start += setup.start_every.mul_f64(2.0 * run.fraction());
-        iotest(&processors, &device, setup, start, Rc::clone(&count));
+        iotest(&processors, &device, setup, start, Rc::clone(&reads));
     }
-    run.run_while(|| count.started.get() < setup.processes);
-    let warm = count.reads.get() + setup.reads / 10;
-    run.run_while(|| count.reads.get() < warm);
+    // Not until each has read: one whose processor does nothing but take interrupts never does.
+    run.run_until(Instant::ZERO + start);
+    let warm = reads.get() + setup.reads / 10;
+    run.run_while(|| reads.get() < warm);
     let began = run.now();
-    run.run_while(|| count.reads.get() < warm + setup.reads);
+    run.run_while(|| reads.get() < warm + setup.reads);
     let a_read = (run.now() - began) / setup.reads.max(1);
     Outcome { a_loop: a_read * setup.processes, counters: processors.counters(), events: run.events() }
-}
-
-#[derive(Default)]
-struct Count {
-    /// Processes.
-    started: Cell<u32>,
-    /// Of all processes.
-    reads: Cell<u32>,
 }
 
 /// The order in which processors happened to become idle before the test began.
@@ -205,15 +198,14 @@ fn daemon(processors: &Processors, time: &Virtual, setup: &Setup) {
 }
 
 /// Reads, computes, and again.
-fn iotest(processors: &Processors, device: &RawDevice, setup: &Setup, start: Duration, count: Rc<Count>) {
+fn iotest(processors: &Processors, device: &RawDevice, setup: &Setup, start: Duration, reads: Rc<Cell<u32>>) {
     let (device, wait) = (device.clone(), setup.wait);
     processors.start(move |thread| async move {
         // Programs are loaded one after another.
         thread.sleep_for(start, MASTER).await;
-        count.started.set(count.started.get() + 1);
         for number in 0.. {
             device.read(&thread, ByteRange::new(number * READ_BYTES, READ_BYTES)).await;
-            count.reads.set(count.reads.get() + 1);
+            reads.set(reads.get() + 1);
             thread.compute(wait).await;
         }
     });

@@ -55,3 +55,23 @@ impl SpinLock {
         spins
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Simulation;
+    use super::*;
+
+    #[test]
+    fn who_asks_later_spins_until_the_lock_is_free() {
+        let run = Simulation::new(1);
+        let lock = SpinLock::new(&run);
+        let ms = Duration::from_millis;
+        assert!(lock.try_hold(ms(5)));
+        assert!(!lock.try_hold(ms(5)), "it is held");
+        run.run_until(Instant::ZERO + ms(2));
+        assert_eq!(lock.reserve(ms(1)), ms(3));
+        assert_eq!(lock.spun(), ms(3));
+        run.run_until(Instant::ZERO + ms(6));
+        assert!(lock.try_hold(ms(1)));
+    }
+}

@@ -393,3 +393,6 @@ impl Handler for Processors {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
