@@ -1,5 +1,9 @@
 //! The experiments: one published table or figure, one file.
 
+pub mod dsm;
+mod nfs;
+mod ws_table4;
+mod ws_table5;
 pub mod ws_table6;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,7 +66,7 @@ impl Run<'_> {
 
 /// All experiments, in the order in which they are listed.
 pub fn experiments() -> &'static [&'static dyn Experiment] {
-    &[&ws_table6::WsTable6]
+    &[&ws_table4::WsTable4, &ws_table5::WsTable5, &ws_table6::WsTable6, &dsm::Dsm]
 }
 
 /// The experiment of that name.

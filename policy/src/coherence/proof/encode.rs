@@ -15,6 +15,12 @@ struct Numbers {
 }
 
 impl Numbers {
+    fn clear(&mut self) {
+        self.serials.clear();
+        self.versions.clear();
+        self.requests.clear();
+    }
+
     fn add_copy(&mut self, node: NodeId, copy: &Copy) {
         if let Some(held) = copy.held {
             self.serials.push(held.serial);
@@ -90,8 +96,9 @@ fn page_of(message: &Message) -> Option<PageNo> {
     }
 }
 
-fn numbers(world: &World) -> Vec<Numbers> {
-    let mut all: Vec<Numbers> = world.latest.iter().map(|_| Numbers::default()).collect();
+fn numbers(world: &World, all: &mut Vec<Numbers>) {
+    all.resize_with(world.latest.len(), Numbers::default);
+    all.iter_mut().for_each(Numbers::clear);
     for (numbers, latest) in all.iter_mut().zip(&world.latest) {
         numbers.versions.push(*latest);
     }
@@ -112,7 +119,6 @@ fn numbers(world: &World) -> Vec<Numbers> {
         }
     }
     all.iter_mut().for_each(Numbers::order);
-    all
 }
 
 fn put_node(world: &World, node: &Node, all: &[Numbers], out: &mut Vec<u8>) {
@@ -211,31 +217,44 @@ fn message_bytes(world: &World, index: usize, all: &[Numbers]) -> [u8; 12] {
     bytes
 }
 
-/// The state in bytes; the same for states that are the same.
-pub fn encode(world: &World, out: &mut Vec<u8>) {
-    out.clear();
-    let all = numbers(world);
-    out.extend(&world.truth);
-    for (index, node) in world.nodes.iter().enumerate() {
-        out.extend(&world.told[index]);
-        if let Some(node) = node {
-            put_node(world, node, &all, out);
-        } else {
-            out.push(254);
-            for (page, version) in &world.stored[index] {
-                out.extend([page.0 as u8, all[page.0 as usize].version(Some(*version))]);
+/// Writes states as bytes; the same for states that are the same.
+#[derive(Default)]
+pub struct Encoder {
+    numbers: Vec<Numbers>,
+    messages: Vec<[u8; 12]>,
+    bytes: Vec<u8>,
+}
+
+impl Encoder {
+    /// The hash of a state.
+    pub fn hash(&mut self, world: &World) -> u128 {
+        let Encoder { numbers: all, messages, bytes: out } = self;
+        out.clear();
+        numbers(world, all);
+        out.extend(world.truth.iter());
+        for (index, node) in world.nodes.iter().enumerate() {
+            out.extend(world.told_all(index));
+            if let Some(node) = node {
+                put_node(world, node, all, out);
+            } else {
+                out.push(254);
+                for (page, version) in &world.stored[index] {
+                    out.extend([page.0 as u8, all[page.0 as usize].version(Some(*version))]);
+                }
             }
         }
+        out.extend(all.iter().zip(&world.latest).map(|(numbers, latest)| numbers.version(Some(*latest))));
+        messages.clear();
+        messages.extend((0..world.network.len()).map(|index| message_bytes(world, index, all)));
+        messages.sort_unstable();
+        out.push(messages.len() as u8);
+        out.extend(messages.as_flattened());
+        hash(out)
     }
-    out.extend(all.iter().zip(&world.latest).map(|(numbers, latest)| numbers.version(Some(*latest))));
-    let mut messages: Vec<[u8; 12]> = (0..world.network.len()).map(|index| message_bytes(world, index, &all)).collect();
-    messages.sort_unstable();
-    out.push(messages.len() as u8);
-    out.extend(messages.as_flattened());
 }
 
 /// 128 bits of the state: among a hundred million states, two share them with a chance of 10^-22.
-pub fn hash(bytes: &[u8]) -> u128 {
+fn hash(bytes: &[u8]) -> u128 {
     let (mut low, mut high) = (0x9e37_79b9_7f4a_7c15_u64, 0xc2b2_ae3d_27d4_eb4f_u64);
     for chunk in bytes.chunks(8) {
         let mut word = [0; 8];

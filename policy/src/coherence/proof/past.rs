@@ -24,7 +24,7 @@ fn has(node: &Node, page: PageNo, serial: Serial) -> bool {
 pub fn is_past(world: &World, envelope: &Envelope) -> bool {
     let (from, to) = (usize::from(envelope.from.node.0), usize::from(envelope.to.node.0));
     let Some(receiver) = world.nodes[to].as_deref().filter(|node| node.me == envelope.to) else { return true };
-    if envelope.from.incarnation.0 * 2 - 2 < u32::from(world.told[to][from]) {
+    if envelope.from.incarnation.0 * 2 - 2 < u32::from(world.told(to, from)) {
         return true;
     }
     // The sender as it was when it sent it; a later life has nothing to do with it.

@@ -3,6 +3,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use smallvec::{SmallVec, smallvec};
+
 use super::super::{
     Action, Actions, Address, Config, Envelope, Incarnation, Local, Message, Mode, Node, NodeId, PageNo, Serial,
     Version,
@@ -39,17 +41,17 @@ pub struct World {
     pub in_flight_max: usize,
     pub flaw: Option<Flaw>,
     /// `None` while it is dead.
-    pub nodes: Vec<Option<Rc<Node>>>,
+    pub nodes: SmallVec<[Option<Rc<Node>>; 3]>,
     /// A set, in order: the network may deliver any of them, any number of times.
-    pub network: Vec<Envelope>,
+    pub network: SmallVec<[Envelope; 3]>,
     /// Of each page: what the last write that counts wrote.
-    pub latest: Vec<Version>,
+    pub latest: SmallVec<[Version; 2]>,
     /// Of each node: 0 lives, 1 is dead, 2 lives again, and so on.
-    pub truth: Vec<u8>,
-    /// `told[observer][node]`: what the observer was told of it.
-    pub told: Vec<Vec<u8>>,
+    pub truth: SmallVec<[u8; 16]>,
+    /// What each was told of each other.
+    told: SmallVec<[u8; 16]>,
     /// What dead nodes have in storage.
-    pub stored: Vec<Vec<(PageNo, Version)>>,
+    pub stored: SmallVec<[Vec<(PageNo, Version)>; 3]>,
     /// Local accesses that were done.
     pub accesses: u64,
 }
@@ -71,11 +73,11 @@ impl World {
             in_flight_max,
             flaw: None,
             nodes: (0..nodes).map(node).collect(),
-            network: Vec::new(),
-            latest: vec![Version::default(); pages],
-            truth: vec![0; nodes],
-            told: vec![vec![0; nodes]; nodes],
-            stored: vec![Vec::new(); nodes],
+            network: SmallVec::new(),
+            latest: smallvec![Version::default(); pages],
+            truth: smallvec![0; nodes],
+            told: smallvec![0; nodes * nodes],
+            stored: smallvec![Vec::new(); nodes],
             accesses: 0,
         }
     }
@@ -92,14 +94,12 @@ impl World {
     /// Delivers a message. It may stay in the network, to come once more.
     pub fn deliver(&mut self, index: usize, stays: bool) -> Result<(), Broken> {
         let mut envelope = if stays { self.network[index] } else { self.network.remove(index) };
-        let to = usize::from(envelope.to.node.0);
+        let (from, to) = (usize::from(envelope.from.node.0), usize::from(envelope.to.node.0));
+        let known = address(from, self.told(to, from));
         let Some(running) = self.nodes[to].as_mut() else { return Ok(()) };
         let before = Rc::clone(running);
         match self.flaw {
-            Some(Flaw::IncarnationsIgnored) => {
-                let from = usize::from(envelope.from.node.0);
-                envelope.from.incarnation = address(from, self.told[to][from]).incarnation;
-            }
+            Some(Flaw::IncarnationsIgnored) => envelope.from = known,
             Some(Flaw::SerialsIgnored) => name_present_grant(running, &mut envelope),
             _ => {}
         }
@@ -156,7 +156,8 @@ impl World {
         if self.flaw == Some(Flaw::NoSurvey) {
             back.directory.surveying.clear();
         }
-        self.told[node] = self.truth.clone();
+        let count = self.truth.len();
+        self.told[node * count..][..count].copy_from_slice(&self.truth);
         self.forget_what_was_lost(&back);
         self.nodes[node] = Some(Rc::new(back));
         self.check()
@@ -164,8 +165,8 @@ impl World {
 
     /// Tells a node of another the next thing that is true of it.
     pub fn tell(&mut self, observer: usize, of: usize) -> Result<(), Broken> {
-        self.told[observer][of] += 1;
-        let stage = self.told[observer][of];
+        let stage = self.told(observer, of) + 1;
+        self.told[observer * self.truth.len() + of] = stage;
         let Some(running) = self.nodes[observer].as_mut() else { return Ok(()) };
         let node = Rc::make_mut(running);
         if stage % 2 == 1 {
@@ -179,9 +180,26 @@ impl World {
         self.act(observer, actions)
     }
 
+    /// What the observer was told of the node.
+    pub fn told(&self, observer: usize, of: usize) -> u8 {
+        self.told[observer * self.truth.len() + of]
+    }
+
+    /// What the observer was told of all.
+    pub fn told_all(&self, observer: usize) -> &[u8] {
+        let count = self.truth.len();
+        &self.told[observer * count..][..count]
+    }
+
+    /// Local requests that wait.
+    pub fn waiting(&self) -> usize {
+        let copies = self.nodes.iter().flatten().flat_map(|node| &node.copies.pages);
+        copies.filter(|copy| copy.waiting.is_some()).count()
+    }
+
     /// May the observer be told more of the node?
     pub fn has_news(&self, observer: usize, of: usize) -> bool {
-        self.nodes[observer].is_some() && self.told[observer][of] < self.truth[of]
+        self.nodes[observer].is_some() && self.told(observer, of) < self.truth[of]
     }
 
     /// A home hears of a death: what the dead held to write does not count any more, unless it was given up before.
