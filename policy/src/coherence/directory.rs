@@ -60,14 +60,7 @@ pub(super) struct Asker {
 
 impl Entry {
     fn new(page: PageNo, stored: Version) -> Self {
-        Entry {
-            page,
-            stored,
-            is_exclusive: false,
-            holders: Vec::new(),
-            queue: VecDeque::new(),
-            sent: Instant::ZERO,
-        }
+        Entry { page, stored, is_exclusive: false, holders: Vec::new(), queue: VecDeque::new(), sent: Instant::ZERO }
     }
 
     fn holder(&self, node: NodeId) -> Result<usize, usize> {

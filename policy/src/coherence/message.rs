@@ -127,7 +127,9 @@ impl Message {
     /// The page whose bytes come with it, and their version.
     pub fn data(&self) -> Option<(PageNo, Version)> {
         match *self {
-            Message::Grant { page, data, .. } | Message::GaveUp { page, data, .. } => data.map(|version| (page, version)),
+            Message::Grant { page, data, .. } | Message::GaveUp { page, data, .. } => {
+                data.map(|version| (page, version))
+            }
             _ => None,
         }
     }

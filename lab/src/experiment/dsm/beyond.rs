@@ -179,11 +179,7 @@ fn plot(patterned: &[Vec<Traffic>], sizes: &[usize], index: usize, (short, long)
         series: patterns()
             .iter()
             .zip(patterned)
-            .map(|((name, _), of)| Series {
-                name: (*name).to_owned(),
-                source: Source::Simulated,
-                points: points(of),
-            })
+            .map(|((name, _), of)| Series { name: (*name).to_owned(), source: Source::Simulated, points: points(of) })
             .collect(),
     }
 }

@@ -177,7 +177,11 @@ impl Cluster {
                     is_done = true;
                 }
                 // The policy's user keeps the bytes; here there are none.
-                Action::Protect(_) | Action::Revoke(_) | Action::Discard(_) | Action::Saved(_) | Action::Store { .. } => {}
+                Action::Protect(_)
+                | Action::Revoke(_)
+                | Action::Discard(_)
+                | Action::Saved(_)
+                | Action::Store { .. } => {}
             }
         }
         if is_done {

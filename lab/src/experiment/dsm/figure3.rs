@@ -98,7 +98,8 @@ struct DiskFile {
 impl DiskFile {
     fn new(time: &Virtual, machine: &Machine) -> Rc<Self> {
         // SunOS 4.1 sorts requests and hands them over one at a time, block by block.
-        let config = queue::Config { merge: false, priority: false, elevator: true, depth: 1, ..queue::Config::default() };
+        let config =
+            queue::Config { merge: false, priority: false, elevator: true, depth: 1, ..queue::Config::default() };
         Rc::new(DiskFile {
             disk: Disk::new(time, machine.drive, config),
             block_bytes: machine.block_bytes,
@@ -111,7 +112,8 @@ impl DiskFile {
     }
 
     fn range(&self, block: u64) -> ByteRange {
-        let group = if block < DIRECT_BLOCKS { GROUP_BYTES } else { 3 * GROUP_BYTES - DIRECT_BLOCKS * self.block_bytes };
+        let group =
+            if block < DIRECT_BLOCKS { GROUP_BYTES } else { 3 * GROUP_BYTES - DIRECT_BLOCKS * self.block_bytes };
         // Behind the inode, or behind the block of pointers.
         ByteRange::new(group + (block + 1) * self.block_bytes, self.block_bytes)
     }

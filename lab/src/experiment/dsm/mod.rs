@@ -183,7 +183,8 @@ impl Measured {
     }
 
     fn plot(&self) -> Plot {
-        let points = self.ways().iter().enumerate().map(|(x, (_, time))| (x as f64, time.as_secs_f64() * 1e3)).collect();
+        let points =
+            self.ways().iter().enumerate().map(|(x, (_, time))| (x as f64, time.as_secs_f64() * 1e3)).collect();
         Plot {
             name: "times".to_owned(),
             title: "Figure 3: a file read from start to end".to_owned(),
@@ -202,11 +203,23 @@ impl Measured {
             saved > 1.0,
         )];
         if is_papers {
-            let worst = self.ratios().cells.iter().flatten().filter_map(Cell::difference_percent).fold(0.0, |worst: f64, off| worst.max(off.abs()));
-            let points = self.shares().cells[0].iter().filter_map(Cell::difference).fold(0.0, |worst: f64, off| worst.max(off.abs()));
+            let worst = self
+                .ratios()
+                .cells
+                .iter()
+                .flatten()
+                .filter_map(Cell::difference_percent)
+                .fold(0.0, |worst: f64, off| worst.max(off.abs()));
+            let points = self.shares().cells[0]
+                .iter()
+                .filter_map(Cell::difference)
+                .fold(0.0, |worst: f64, off| worst.max(off.abs()));
             findings.extend([
                 Finding::new(format!("The four ratios of figure 3 are met within {worst:.1} % (15 %)."), worst <= 15.0),
-                Finding::new(format!("The three shares of table 1 are met within {points:.1} points (5)."), points <= 5.0),
+                Finding::new(
+                    format!("The three shares of table 1 are met within {points:.1} points (5)."),
+                    points <= 5.0,
+                ),
                 Finding::new("The RAM disk in the kernel is the fastest disk: nothing crosses the VME bus.", {
                     self.ram_disk < self.local.total()
                 }),

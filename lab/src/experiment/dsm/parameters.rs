@@ -24,7 +24,13 @@ pub(super) fn parameters() -> Vec<Parameter> {
 
 fn board() -> Vec<Parameter> {
     vec![
-        parameter(("ring.rate", "Mb/s"), "rate of the network", 100.0, 1.0..=1e6, Paper("section 1: 100 Mb/s token ring")),
+        parameter(
+            ("ring.rate", "Mb/s"),
+            "rate of the network",
+            100.0,
+            1.0..=1e6,
+            Paper("section 1: 100 Mb/s token ring"),
+        ),
         parameter(
             ("ring.peak", "MB/s"),
             "rate of pages from memory to memory, at best",
@@ -99,7 +105,13 @@ fn board() -> Vec<Parameter> {
 
 fn workstation() -> Vec<Parameter> {
     vec![
-        parameter(("file.size", "KiB"), "file that is read from start to end", 1024.0, 128.0..=65_536.0, Paper("section 3: 1 MB")),
+        parameter(
+            ("file.size", "KiB"),
+            "file that is read from start to end",
+            1024.0,
+            128.0..=65_536.0,
+            Paper("section 3: 1 MB"),
+        ),
         parameter(
             ("fs.block", "bytes"),
             "block of the file system, one request to the driver",

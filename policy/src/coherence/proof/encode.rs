@@ -72,9 +72,7 @@ impl Numbers {
     }
 
     fn version(&self, version: Option<Version>) -> u8 {
-        version.map_or(0, |version| {
-            self.versions.iter().position(|other| *other == version).unwrap_or(254) as u8 + 1
-        })
+        version.map_or(0, |version| self.versions.iter().position(|other| *other == version).unwrap_or(254) as u8 + 1)
     }
 
     /// Among those of the same node: others are never compared with it.
@@ -124,8 +122,7 @@ fn numbers(world: &World, all: &mut Vec<Numbers>) {
 fn put_node(world: &World, node: &Node, all: &[Numbers], out: &mut Vec<u8>) {
     for (page, numbers) in all.iter().enumerate() {
         let copy = node.copies.pages.iter().find(|copy| copy.page.0 as usize == page);
-        let (held, waiting, saving) =
-            copy.map_or((None, None, None), |copy| (copy.held, copy.waiting, copy.saving));
+        let (held, waiting, saving) = copy.map_or((None, None, None), |copy| (copy.held, copy.waiting, copy.saving));
         let flags = held.map_or(0, |held| 1 + held.mode as u8 * 2 + u8::from(held.is_dirty) * 4)
             + waiting.map_or(0, |waiting| 16 + waiting.mode as u8 * 32)
             + saving.map_or(0, |_| 64);

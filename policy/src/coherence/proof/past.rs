@@ -29,9 +29,8 @@ pub fn is_past(world: &World, envelope: &Envelope) -> bool {
     }
     // The sender as it was when it sent it; a later life has nothing to do with it.
     let sender = world.nodes[from].as_deref().filter(|node| node.me == envelope.from);
-    let granted = |page, serial| {
-        sender.is_some_and(|home| holding(&home.directory, page, envelope.to.node, serial).is_some())
-    };
+    let granted =
+        |page, serial| sender.is_some_and(|home| holding(&home.directory, page, envelope.to.node, serial).is_some());
     match envelope.message {
         Message::Ask { .. } => false,
         Message::Grant { page, request, serial, .. } => {

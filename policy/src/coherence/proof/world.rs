@@ -65,8 +65,7 @@ fn address(node: usize, stage: u8) -> Address {
 
 impl World {
     pub fn new(nodes: usize, pages: usize, in_flight_max: usize) -> Self {
-        let config =
-            Config { nodes: nodes as u16, pages: pages as u64, pages_max: pages, patience: Duration::ZERO };
+        let config = Config { nodes: nodes as u16, pages: pages as u64, pages_max: pages, patience: Duration::ZERO };
         let node = |index| Some(Rc::new(Node::new(config, address(index, 0), [], [])));
         World {
             config,
@@ -150,8 +149,8 @@ impl World {
         self.truth[node] += 1;
         let stored = std::mem::take(&mut self.stored[node]);
         let others = self.truth.iter().enumerate().filter(|(other, stage)| *other != node && **stage > 0);
-        let others =
-            others.map(|(other, stage)| (NodeId(other as u16), (stage % 2 == 0).then(|| address(other, *stage).incarnation)));
+        let others = others
+            .map(|(other, stage)| (NodeId(other as u16), (stage % 2 == 0).then(|| address(other, *stage).incarnation)));
         let mut back = Node::new(self.config, address(node, self.truth[node]), stored.iter().copied(), others);
         if self.flaw == Some(Flaw::NoSurvey) {
             back.directory.surveying.clear();
@@ -175,8 +174,11 @@ impl World {
         }
         let Some(running) = self.nodes[observer].as_mut() else { return Ok(()) };
         let node = Rc::make_mut(running);
-        let actions =
-            if stage % 2 == 1 { node.on_dead(NOW, address(of, stage - 1)) } else { node.on_alive(NOW, address(of, stage)) };
+        let actions = if stage % 2 == 1 {
+            node.on_dead(NOW, address(of, stage - 1))
+        } else {
+            node.on_alive(NOW, address(of, stage))
+        };
         self.act(observer, actions)
     }
 
@@ -292,9 +294,11 @@ impl World {
         is_told
             && self.nodes.iter().flatten().all(|node| {
                 node.directory.is_quiet()
-                    && node.copies.pages.iter().all(|copy| {
-                        !lives(copy.page) || (copy.waiting.is_none() && copy.saving.is_none())
-                    })
+                    && node
+                        .copies
+                        .pages
+                        .iter()
+                        .all(|copy| !lives(copy.page) || (copy.waiting.is_none() && copy.saving.is_none()))
             })
     }
 }
