@@ -198,7 +198,8 @@ impl Node {
     /// A message came. One of or to another incarnation is ignored, as is one that makes no sense.
     pub fn on_message(&mut self, now: Instant, envelope: Envelope) -> Actions {
         let from = envelope.from;
-        if envelope.to != self.me || self.members.of(from.node) != Some(from.incarnation) {
+        let is_known = from.node.0 < self.config.nodes && self.members.of(from.node) == Some(from.incarnation);
+        if envelope.to != self.me || !is_known {
             return Actions::new();
         }
         let mut turn = Turn::new(now);

@@ -159,11 +159,11 @@ fn others() -> Vec<Parameter> {
         parameter(
             ("disk.sectors", ""),
             "sectors on a track of the SCSI disk",
-            45.0,
+            44.0,
             8.0..=512.0,
             Fitted(
-                "figure 3, remote over SCSI: the paper does not name its disk. Sun's 669 MB disk (CDC Wren VI), whose \
-                 data sheet is used for the rest, has 54; smaller ones had fewer",
+                "figure 3, remote over SCSI: the paper does not name its disk. The rest is the data sheet of a common one \
+                 of the time (CDC Wren VI), which has 54",
             ),
         ),
         parameter(

@@ -52,28 +52,3 @@ fn each_table_has_one_fitted_cell_at_most() {
         assert!(table.cells.iter().flatten().filter(|cell| cell.fitted).count() <= 1, "{}", table.name);
     }
 }
-
-/// Prints all, to look at: `cargo test -p awase-lab dsm::tests::shows -- --ignored --nocapture`.
-#[test]
-#[ignore = "to look at"]
-fn shows() {
-    let mut settings = if std::env::var_os("MODERN").is_some() { Dsm.modern().to_vec() } else { Vec::new() };
-    if let Ok(s) = std::env::var("SECT") {
-        settings.push(("disk.sectors", s.parse().unwrap()));
-        settings.push(("share.nodes", 2.0));
-    }
-    let began = std::time::Instant::now();
-    let results = simulate(&settings, 1);
-    println!("{:?}", began.elapsed());
-    for table in &results.tables {
-        println!("{} ({}): {:?}", table.title, table.unit, table.columns);
-        for (name, row) in table.rows.iter().zip(&table.cells) {
-            let cells: Vec<String> =
-                row.iter().map(|c| format!("{:?}/{:.3}", c.paper, c.simulated.unwrap_or_default())).collect();
-            println!("  {name}: {}", cells.join("  "));
-        }
-    }
-    for finding in &results.findings {
-        println!("{} {}", finding.holds, finding.text);
-    }
-}

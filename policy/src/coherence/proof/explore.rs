@@ -125,13 +125,34 @@ struct Seen {
     at_rest: Vec<u32>,
 }
 
+impl Seen {
+    /// Only the first state.
+    fn new(first: u128) -> Self {
+        let mut numbers = HashMap::default();
+        numbers.insert(first, 0);
+        Seen { numbers, came: vec![(0, 0)], course: Vec::new(), at_rest: Vec::new() }
+    }
+
+    /// The number of a state, and whether it is new.
+    fn number(&mut self, hash: u128, from: u32, choice: u16) -> (u32, bool) {
+        let fresh = self.came.len() as u32;
+        match self.numbers.entry(hash) {
+            Entry::Occupied(known) => (*known.get(), false),
+            Entry::Vacant(free) => {
+                free.insert(fresh);
+                self.came.push((from, choice));
+                (fresh, true)
+            }
+        }
+    }
+}
+
 /// Explores it all.
 pub fn explore(space: Space) -> Explored {
     let mut first = World::new(space.nodes, space.pages, space.in_flight);
     first.flaw = space.flaw;
     let mut encoder = Encoder::default();
-    let mut seen = Seen { numbers: HashMap::default(), came: vec![(0, 0)], course: Vec::new(), at_rest: Vec::new() };
-    seen.numbers.insert(encoder.hash(&first), 0);
+    let mut seen = Seen::new(encoder.hash(&first));
     let mut transitions = 0;
     let mut layer = vec![(0_u32, first)];
     while !layer.is_empty() {
@@ -152,31 +173,22 @@ pub fn explore(space: Space) -> Explored {
                         return;
                     }
                 };
-                if space.flaw.is_none() {
-                    past::lose(&mut next);
+                forget_past(&mut next, &space);
+                let (to, is_new) = seen.number(encoder.hash(&next), number, choice);
+                if is_new {
+                    next_layer.push((to, next));
                 }
-                let fresh = seen.came.len() as u32;
-                let to = match seen.numbers.entry(encoder.hash(&next)) {
-                    Entry::Occupied(known) => *known.get(),
-                    Entry::Vacant(free) => {
-                        free.insert(fresh);
-                        seen.came.push((number, choice));
-                        next_layer.push((fresh, next));
-                        fresh
-                    }
-                };
                 if kind == Kind::Course {
                     seen.course.push((number, to));
                 }
             });
             let states = seen.came.len();
-            if let Some((choice, what)) = broken {
-                let verdict = Err(format!("{what}\n{}", story(&seen, &space, number, Some(choice))));
-                return Explored { states, transitions, verdict };
-            }
-            if states > space.states_max {
-                return Explored { states, transitions, verdict: Err("more states than are looked at".to_owned()) };
-            }
+            let verdict = match broken {
+                Some((choice, what)) => format!("{what}\n{}", story(&seen, &space, number, Some(choice))),
+                None if states > space.states_max => "more states than are looked at".to_owned(),
+                None => continue,
+            };
+            return Explored { states, transitions, verdict: Err(verdict) };
         }
         layer = next_layer;
     }
@@ -185,6 +197,13 @@ pub fn explore(space: Space) -> Explored {
         None => Ok(()),
     };
     Explored { states: seen.came.len(), transitions, verdict }
+}
+
+/// What a broken protocol does with messages from the past is not known.
+fn forget_past(world: &mut World, space: &Space) {
+    if space.flaw.is_none() {
+        past::lose(world);
+    }
 }
 
 /// A state from which no course of things leads to rest.
@@ -233,8 +252,8 @@ fn story(seen: &Seen, space: &Space, number: u32, last: Option<u16>) -> String {
             if choice == chosen {
                 lines.push(label());
                 taken = next.ok();
-                if let Some(next) = taken.as_mut().filter(|_| space.flaw.is_none()) {
-                    past::lose(next);
+                if let Some(next) = &mut taken {
+                    forget_past(next, space);
                 }
             }
         });

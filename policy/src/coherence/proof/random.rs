@@ -1,7 +1,7 @@
 //! Up to 64 nodes at random: messages lost, doubled and late, nodes that die and return.
 
 use super::super::{Local, PageNo};
-use super::world::{Broken, World};
+use super::world::{Broken, Flaw, World};
 
 /// Pseudo-random numbers from a seed (`SplitMix64`).
 struct Random(u64);
@@ -137,11 +137,12 @@ fn heal(world: &mut World) -> Result<(), Broken> {
     Err("not all is answered though nothing fails any more".to_owned())
 }
 
-fn run(seed: u64) -> Result<u64, Broken> {
+fn run(seed: u64, flaw: Option<Flaw>) -> Result<u64, Broken> {
     let mut random = Random(seed);
     let plan = Plan::of(&mut random);
     let mut all = || {
         let mut world = World::new(plan.nodes, plan.pages, plan.in_flight);
+        world.flaw = flaw;
         for _ in 0..plan.steps {
             step(&mut world, &plan, &mut random)?;
         }
@@ -161,7 +162,24 @@ fn many_nodes_never_read_what_is_stale_nor_lose_a_page_nor_wait_for_ever() {
     println!("coherence at random: seeds {seeds:?}");
     let mut accesses = 0;
     for seed in seeds {
-        accesses += run(seed).unwrap_or_else(|what| panic!("{what}\nagain: AWASE_SEED={seed}"));
+        accesses += run(seed, None).unwrap_or_else(|what| panic!("{what}\nagain: AWASE_SEED={seed}"));
     }
     println!("{accesses} accesses were done");
+}
+
+#[test]
+fn each_flaw_is_found_at_random_too() {
+    let flaws = [
+        Flaw::InvalidationNotAwaited,
+        Flaw::CopyKept,
+        Flaw::DataNotKept,
+        Flaw::NeverSentAgain,
+        Flaw::SerialsIgnored,
+        Flaw::IncarnationsIgnored,
+        Flaw::NoSurvey,
+    ];
+    for flaw in flaws {
+        let found = (0..300).find(|seed| run(*seed, Some(flaw)).is_err());
+        assert!(found.is_some(), "{flaw:?} was not found");
+    }
 }
