@@ -335,7 +335,7 @@ impl Turn {
         self.steps.push(Step::Do(action));
     }
 
-    fn to_home(&mut self, page: PageNo, message: Message) {
+    fn send_home(&mut self, page: PageNo, message: Message) {
         self.steps.push(Step::ToHome(page, message));
     }
 

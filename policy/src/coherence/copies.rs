@@ -62,7 +62,7 @@ impl Copy {
         let Some(Waiting { request, mode }) = self.waiting.filter(|_| self.saving.is_none()) else { return };
         self.sent = turn.now;
         let have = self.held.map(|held| held.serial);
-        turn.to_home(self.page, Message::Ask { page: self.page, mode, request, have });
+        turn.send_home(self.page, Message::Ask { page: self.page, mode, request, have });
     }
 
     /// How the node stands to this grant.
@@ -70,7 +70,7 @@ impl Copy {
         self.sent = turn.now;
         let kept = self.held.is_some_and(|held| held.serial == serial);
         let data = self.saving.filter(|saving| saving.serial == serial).map(|saving| saving.version);
-        turn.to_home(self.page, Message::GaveUp { page: self.page, serial, kept, data });
+        turn.send_home(self.page, Message::GaveUp { page: self.page, serial, kept, data });
     }
 
     /// Gives up the right to write, keeping a copy to read.
@@ -114,11 +114,11 @@ impl Copy {
                     Mode::Read => turn.act(Action::Access { page, mode, version }),
                     Mode::Write => self.write(turn),
                 }
-                turn.to_home(page, Message::Got { page, serial });
+                turn.send_home(page, Message::Got { page, serial });
             }
             // It came before, and is held still.
             None if self.held.is_some_and(|held| held.serial == serial) && self.saving.is_none() => {
-                turn.to_home(page, Message::Got { page, serial });
+                turn.send_home(page, Message::Got { page, serial });
             }
             None => self.tell_given_up(serial, turn),
         }

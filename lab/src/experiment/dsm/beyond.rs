@@ -91,6 +91,19 @@ fn writers(machine: &Machine, run: &Run<'_>, results: &mut Results) {
             (0..WRITES.len()).all(|column| value(2, column) < value(0, column)),
         ),
     ]);
+    let series = |row: usize| Series {
+        name: WAYS[row].to_owned(),
+        source: Source::Simulated,
+        points: WRITES.iter().enumerate().map(|(column, writes)| (*writes as f64, value(row, column))).collect(),
+    };
+    results.plots.push(Plot {
+        name: "writers".to_owned(),
+        title: "Several writers: time of an access by how many of them write".to_owned(),
+        drawing: Drawing::Lines,
+        x: Axis::linear("writes", "%"),
+        y: Axis::linear("time of an access", "ms"),
+        series: (0..WAYS.len()).map(series).collect(),
+    });
     results.tables.push(Table {
         name: "writers".to_owned(),
         title: format!("{stations} workstations read and write 256 KB: time of an access to a page, all of it"),

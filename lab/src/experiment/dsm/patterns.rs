@@ -51,7 +51,7 @@ impl Pattern for ReadMostly {
 
 impl Pattern for Migratory {
     fn next(&self, node: usize, step: u32, nodes: usize, _: &dyn Fn(u64) -> u64) -> (PageNo, Local) {
-        let want = if step % 2 == 0 { Local::Read } else { Local::Write };
+        let want = if step % 2 == 1 { Local::Write } else { Local::Read };
         // After two accesses the node goes on to the page that its neighbour had. The first has its home far away.
         (PageNo((node as u64 + u64::from(step / 2) + nodes as u64 / 2) % self.pages(nodes)), want)
     }
@@ -63,7 +63,7 @@ impl Pattern for Migratory {
 
 impl Pattern for ProducerConsumer {
     fn next(&self, node: usize, _: u32, _: usize, _: &dyn Fn(u64) -> u64) -> (PageNo, Local) {
-        (PageNo(node as u64 / 2), if node % 2 == 0 { Local::Write } else { Local::Read })
+        (PageNo(node as u64 / 2), if node % 2 == 1 { Local::Read } else { Local::Write })
     }
 
     fn pages(&self, nodes: usize) -> u64 {
