@@ -4,6 +4,7 @@
 
 pub mod access;
 pub mod cache;
+pub mod coherence;
 pub mod color;
 pub mod delivery;
 pub mod early;

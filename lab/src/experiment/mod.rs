@@ -1,5 +1,6 @@
 //! The experiments: one published table or figure, one file.
 
+pub mod dsm;
 pub mod mp_table1;
 pub mod mp_table2;
 mod nfs;
@@ -92,6 +93,7 @@ pub fn experiments() -> &'static [&'static dyn Experiment] {
         &mp_table1::MpTable1,
         &mp_table2::MpTable2,
         &oltp::Oltp,
+        &dsm::Dsm,
         &uio::Uio,
     ]
 }

@@ -18,11 +18,13 @@ pub mod ffs;
 pub mod host;
 pub mod lock;
 pub mod memory;
+pub mod memory_board;
 pub mod memory_cache;
 pub mod nfs_client;
 pub mod nfs_server;
 pub mod processors;
 pub mod raw_device;
+pub mod token_ring;
 pub mod wait;
 
 pub use engine::{Handler, HandlerId, Signal, Simulation, Virtual, WaiterId};
