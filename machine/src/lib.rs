@@ -14,6 +14,7 @@ use policy::unit::{ByteOffset, Instant, ProcessorId, Stability};
 use smallvec::SmallVec;
 use tree::TreeOp;
 
+pub mod drive;
 pub mod linux;
 pub mod sim;
 pub mod tree;

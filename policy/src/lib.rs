@@ -2,8 +2,10 @@
 //!
 //! No I/O, no clock, no thread, no lock, no randomness. One decision, one file.
 
+pub mod access;
 pub mod cache;
 pub mod color;
+pub mod delivery;
 pub mod early;
 pub mod gather;
 pub mod idle;

@@ -1,11 +1,18 @@
 //! The experiments: one published table or figure, one file.
 
+mod nfs;
 pub mod oltp;
 pub mod uio;
+mod workstation;
+pub mod ws_2;
+pub mod ws_table2;
+mod ws_table4;
+mod ws_table5;
 pub mod ws_table6;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::here::{self, Here};
 use crate::parameter::Parameters;
 use crate::result::Results;
 
@@ -35,6 +42,11 @@ pub trait Experiment: Sync {
 
     /// Runs it on simulated machines.
     fn simulate(&self, run: &Run<'_>) -> Results;
+
+    /// What of it can be measured on this host, with the real kernel of Awase.
+    fn here(&self) -> Option<&'static dyn Here> {
+        here::named(self.name())
+    }
 }
 
 /// One run of an experiment.
@@ -64,7 +76,15 @@ impl Run<'_> {
 
 /// All experiments, in the order in which they are listed.
 pub fn experiments() -> &'static [&'static dyn Experiment] {
-    &[&oltp::Oltp, &uio::Uio, &ws_table6::WsTable6]
+    &[
+        &ws_2::Ws2,
+        &ws_table2::WsTable2,
+        &ws_table4::WsTable4,
+        &ws_table5::WsTable5,
+        &ws_table6::WsTable6,
+        &oltp::Oltp,
+        &uio::Uio,
+    ]
 }
 
 /// The experiment of that name.
