@@ -270,7 +270,7 @@ impl Measured {
         let row = |buffers: usize| vec![Cell::of(PUBLISHED[buffers], self.on_papers(buffers).rate / 1000.0)];
         Table {
             name: "rates".to_owned(),
-            title: "I/O served on 40 processors (the blog: 300 K, and over 1 M)".to_owned(),
+            title: format!("I/O served on {} processors (the blog, on 40: 300 K, and over 1 M)", self.papers),
             unit: "thousand/s".to_owned(),
             rows_are: "buffers".to_owned(),
             rows: ALL[..2].iter().map(|(_, name)| (*name).to_owned()).collect(),
