@@ -4,6 +4,8 @@
 
 pub mod access;
 pub mod cache;
+pub mod coherence;
+pub mod color;
 pub mod delivery;
 pub mod early;
 pub mod gather;
@@ -14,4 +16,5 @@ pub mod queue;
 pub mod readahead;
 pub mod sizing;
 pub mod unit;
+pub mod usage;
 pub mod writeback;

@@ -6,6 +6,7 @@
 //! the end of an interrupt. Clock ticks are on the agenda only when somebody waits for one.
 
 pub mod bsd;
+pub mod fair;
 pub mod mach;
 mod scheduler;
 mod thread;

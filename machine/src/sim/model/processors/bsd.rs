@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use policy::delivery::Urgency;
 use policy::unit::{Instant, ProcessorId};
+use policy::usage::{Decay, Inheritance, Usage};
 
 use super::scheduler::{Placement, Scheduler, ThreadId};
 
@@ -20,8 +21,8 @@ const MAXPRI: u32 = 127;
 const PRIORITIES_A_QUEUE: u32 = 4;
 /// A clock tick.
 const TICK: Duration = Duration::from_millis(10);
-/// `p_cpu` counts no further.
-const CPU_MAX_NS: u64 = 255 * TICK.as_nanos() as u64;
+/// `p_cpu` decays each second and counts to 255 ticks.
+const DECAY: Decay = Decay { period: Duration::from_secs(1), most: Duration::from_millis(2550) };
 
 /// The scheduler of the one processor.
 #[derive(Default)]
@@ -39,7 +40,9 @@ pub struct Bsd {
 #[derive(Clone, Copy, Default)]
 struct Thread {
     nice: u32,
-    cpu_ns: u64,
+    /// `p_cpu`.
+    usage: Usage,
+    ended: bool,
 }
 
 impl Bsd {
@@ -53,14 +56,31 @@ impl Bsd {
         self.threads[thread.0 as usize].nice = nice.min(20);
     }
 
-    /// What a thread used lately: `p_cpu` in time. It decays.
-    pub fn usage(&self, thread: ThreadId) -> Duration {
-        Duration::from_nanos(self.threads[thread.0 as usize].cpu_ns)
+    /// `child` has just been started by `parent` (WS-7).
+    pub fn fork(&mut self, now: Instant, parent: ThreadId, child: ThreadId, inheritance: Inheritance) {
+        self.decay(now);
+        let load = self.load();
+        self.threads[child.0 as usize].usage =
+            self.threads[parent.0 as usize].usage.fork(DECAY, now, load, inheritance);
     }
 
-    /// Sets it, as a fork or exit that hands it on does (WS-7).
-    pub fn set_usage(&mut self, thread: ThreadId, usage: Duration) {
-        self.threads[thread.0 as usize].cpu_ns = (usage.as_nanos() as u64).min(CPU_MAX_NS);
+    /// `child` ends (WS-7).
+    pub fn exit(&mut self, now: Instant, parent: ThreadId, child: ThreadId, inheritance: Inheritance) {
+        self.decay(now);
+        let load = self.load();
+        let ended = &mut self.threads[child.0 as usize];
+        ended.ended = true;
+        let usage = ended.usage;
+        self.threads[parent.0 as usize].usage.take_over(usage, DECAY, now, load, inheritance);
+    }
+
+    /// `p_usrpri`: less is better.
+    pub fn user_priority(&self, thread: ThreadId) -> u32 {
+        self.priority(thread)
+    }
+
+    fn load(&self) -> f64 {
+        self.load_permille as f64 / 1000.0
     }
 
     /// `schedcpu`, for all seconds that have passed since the last time.
@@ -70,16 +90,18 @@ impl Bsd {
         while self.seconds < second {
             self.seconds += 1;
             self.load_permille = (self.load_permille * 59 + able) / 60;
-            let twice = 2 * self.load_permille;
-            for thread in &mut self.threads {
-                thread.cpu_ns = thread.cpu_ns * twice / (twice + 1000);
+            let load = self.load();
+            let now = Instant::ZERO + DECAY.period * self.seconds as u32;
+            for thread in self.threads.iter_mut().filter(|thread| !thread.ended) {
+                thread.usage.estimate(DECAY, now, load);
             }
         }
     }
 
     fn priority(&self, thread: ThreadId) -> u32 {
-        let Thread { nice, cpu_ns } = self.threads[thread.0 as usize];
-        (PUSER + (cpu_ns / TICK.as_nanos() as u64) as u32 / 4 + 2 * nice).min(MAXPRI)
+        let Thread { nice, usage, .. } = self.threads[thread.0 as usize];
+        let ticks = usage.last_estimate().as_nanos() / TICK.as_nanos();
+        (PUSER + ticks as u32 / 4 + 2 * nice).min(MAXPRI)
     }
 
     fn run_queue(&self, thread: ThreadId) -> u32 {
@@ -146,8 +168,8 @@ impl Scheduler for Bsd {
 
     fn on_used(&mut self, now: Instant, thread: ThreadId, time: Duration) {
         self.decay(now);
-        let used = &mut self.threads[thread.0 as usize].cpu_ns;
-        *used = (*used + time.as_nanos() as u64).min(CPU_MAX_NS);
+        let load = self.load();
+        self.threads[thread.0 as usize].usage.charge(DECAY, now, load, time);
     }
 
     fn urgency(&self, _now: Instant, thread: ThreadId, running_for: Duration) -> Urgency {
