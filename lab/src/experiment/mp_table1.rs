@@ -44,11 +44,19 @@ const RAMDISK: Published = [
     [1.9, 1.8, 1.6, 1.9, 2.0, 2.2, 1.9, 1.6, 1.2, -0.6, 0.0, 0.0, 0.1],
 ];
 
-/// Name, letter in the paper, what was published, and the row and column of the cell that a parameter was fitted on.
-const DEVICES: [(&str, &str, &Published, Option<(usize, usize)>); 3] = [
-    ("scsihd", "a", &SCSIHD, Some((4, 3))),
-    ("testdev", "b", &TESTDEV, None),
-    ("ramdisk", "c", &RAMDISK, Some((0, 8))),
+/// A sub-table of the paper.
+struct Case {
+    name: &'static str,
+    letter: char,
+    published: &'static Published,
+    /// Row and column of the cell that a parameter was fitted on.
+    fitted: Option<(usize, usize)>,
+}
+
+const DEVICES: [Case; 3] = [
+    Case { name: "scsihd", letter: 'a', published: &SCSIHD, fitted: Some((4, 3)) },
+    Case { name: "testdev", letter: 'b', published: &TESTDEV, fitted: None },
+    Case { name: "ramdisk", letter: 'c', published: &RAMDISK, fitted: Some((0, 8)) },
 ];
 
 impl Experiment for MpTable1 {
@@ -88,7 +96,7 @@ impl Experiment for MpTable1 {
         let setups = top1::setup(run.parameters);
         let compares = top1::is_the_papers(run.parameters);
         let mut results = Results::default();
-        for ((name, letter, published, fitted), setup) in DEVICES.into_iter().zip(&setups) {
+        for (Case { name, letter, published, fitted }, setup) in DEVICES.into_iter().zip(&setups) {
             let mut table = table(run, name, setup);
             table.title = format!("Table 1 ({letter}): {name}, gain of symmetric over funnelled access");
             if compares {
@@ -129,14 +137,20 @@ fn table(run: &Run<'_>, name: &str, setup: &Setup) -> Table {
     }
 }
 
-/// By how many percent processes get through faster without the funnel.
+/// By how many percent processes get through faster without the funnel: the median of some runs.
 fn gain(run: &Run<'_>, setup: &Setup) -> f64 {
-    // What happens to one process happens seldom.
-    let runs = run.get("run.runs") as u32 * if setup.processes == 1 { 4 } else { 1 };
-    let [funnel, symmetric] =
-        [Mode::Funnel, Mode::Symmetric].map(|access| top1::loop_ms(&Setup { access, ..*setup }, run.seed, runs));
+    // What becomes of few processes depends on how they began: they keep in step with clock and disk.
+    let runs = run.get("run.runs") as u64 * if setup.processes <= 4 { 5 } else { 1 };
+    let gain = |number: u64| {
+        let seed = run.seed.wrapping_mul(1000) + number;
+        let [funnel, symmetric] =
+            [Mode::Funnel, Mode::Symmetric].map(|access| top1::loop_ms(&Setup { access, ..*setup }, seed, 1));
+        (funnel / symmetric - 1.0) * 100.0
+    };
+    let mut gains: Vec<f64> = (0..runs.max(1)).map(gain).collect();
     run.step();
-    (funnel / symmetric - 1.0) * 100.0
+    gains.sort_by(f64::total_cmp);
+    gains[gains.len() / 2]
 }
 
 fn compare(table: &mut Table, published: &Published, fitted: Option<(usize, usize)>) {
@@ -228,8 +242,8 @@ fn findings(tables: &[Table]) -> Vec<Finding> {
     vec![
         Finding::new("A process alone gains little: at most 10 %", all(&[0, 1, 2], 0..6, 0..1, 10.0)),
         Finding::new(
-            "With more processes than processors nearly nothing is gained on scsihd and testdev",
-            all(&[0, 1], 0..6, 9..13, 3.0),
+            "With more processes than processors little is gained on scsihd and testdev: at most 4 % with ten, 1 % with more",
+            all(&[0, 1], 0..6, 9..10, 4.0) && all(&[0, 1], 0..6, 10..13, 1.0),
         ),
         Finding::new("The same on ramdisk, where the funnel is not saturated", all(&[2], 3..6, 9..13, 3.0)),
         Finding::new(
@@ -262,9 +276,12 @@ fn notes(tables: &[Table]) -> Vec<String> {
              rotating disk hides or turns into a whole rotation, and which time slicing hides.",
             "Two numbers are fitted, on one cell each: the time of a wait count on scsihd (wait 100, 4 processes), used for \
              all three devices, and the bus time of a copy on ramdisk (wait 0, 9 processes). testdev has no number of its own.",
+            "The numbers that are judged (hd.command, interrupt.handler, daemon.runs, processor.*) were judged with the tables \
+             in view. Half as much again or a third less of any of them leaves at least 88 % of the variance explained on \
+             each device. read.start, which follows from the funnel's saturation on ramdisk, matters more: testdev needs it.",
             "Where a loop of a process ends just before or after a clock tick, 1 % more or less decides on 10 ms: ramdisk \
              with wait 50 (1 % simulated, 8 % in the paper) and, with wait 10, with two and with seven processes misses for \
-             that reason, and testdev with wait 20 and three processes. On scsihd wait 200 is just safe of a lost rotation \
+             that reason. On scsihd wait 200 is just safe of a lost rotation \
              here, and just not so in the paper.",
             "The simulated ramdisk gains up to 13 % too much with three to seven processes without wait: the model's bus is \
              nearly free until it is nearly full, that of TOP-1 slowed down earlier.",

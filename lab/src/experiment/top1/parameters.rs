@@ -241,7 +241,7 @@ fn of_devices(first: bool) -> Vec<Parameter> {
             1.3,
             ANY_MS,
             Chosen(
-                "to take a command, give it to the disk, and send the completion: of the order of a driver's interrupt and start",
+                "to take a command, give it to the disk, and send the completion: judged to be of the order of a driver's start and interrupt. Only its sum with spin.ten_counts decides when a read finds the disk, and that is what is fitted",
             ),
         ),
         parameter(
