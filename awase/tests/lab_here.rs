@@ -73,6 +73,17 @@ fn the_multiprocessor_s_table_has_all_cells_for_its_three_devices() {
 }
 
 #[test]
+fn blocks_are_read_through_mapped_buffers_and_without_and_shootdowns_are_told_where_they_are_counted() {
+    let Some(measured) = measure("uio") else { return };
+    // None or few shootdowns, or no clock tick of processor time, is a result.
+    check(&measured.tables, |number| number >= 0.0 && number.is_finite());
+    let are_counted = std::fs::read_to_string("/proc/interrupts").is_ok_and(|text| text.contains("TLB:"));
+    let are_told = measured.tables.iter().any(|table| table.name == "here-shootdowns");
+    assert_eq!(are_told, are_counted);
+    assert!(measured.cells.iter().all(|cell| cell.value > 0.0), "{:?}", measured.cells);
+}
+
+#[test]
 fn numbers_from_here_stand_beside_the_published_ones() {
     let Some(measured) = measure("ws-table4") else { return };
     let published = Table {

@@ -5,6 +5,7 @@ mod costs;
 mod devices;
 mod mainframe;
 mod parameters;
+mod plots;
 mod report;
 #[cfg(test)]
 mod tests;

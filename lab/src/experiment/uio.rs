@@ -376,7 +376,7 @@ fn notes() -> Vec<String> {
         "The blog's 1 M is not due to unmapped buffers alone: the benchmark (FreeBSD commit 40ea77a036) also has finer locks and \
          direct dispatch, which FreeBSD 10 brought together with them. Without mapping, what is served here ends at what \
          the four adapters can do.",
-        "The real switch (unmapped_io) and the host's own count of TLB shootdowns are measured with --on here, not here.",
+        "With --on here, the real switch (unmapped_io) is measured with the host's own count of TLB shootdowns.",
     ]
     .map(str::to_owned)
     .to_vec()

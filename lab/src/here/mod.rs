@@ -9,6 +9,7 @@ mod layer;
 mod mp_table1;
 mod rounds;
 mod task;
+mod uio;
 mod ws_2;
 mod ws_table2;
 mod ws_table3;
@@ -144,6 +145,7 @@ pub fn measurements() -> &'static [&'static dyn Here] {
         &ws_table4::Rendezvous,
         &ws_table5::ReadAhead,
         &mp_table1::DeviceAccess,
+        &uio::UnmappedIo,
     ]
 }
 

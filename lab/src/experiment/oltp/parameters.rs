@@ -182,9 +182,9 @@ fn supervisor() -> Vec<Parameter> {
             0.0..=1e5,
             Chosen("4 (3): few steps and simple; a hundred"),
         ),
-        parameter("call.ask", "an application asks the OLTP system", "us", 360.0, 0.0..=1e5, Derived(KEPT_IN_ORDER)),
-        parameter("call.subdispatch", "sub-dispatch", "us", 450.0, 0.0..=1e5, Derived(KEPT_IN_ORDER)),
-        parameter("call.mode", "change to supervisor mode", "us", 200.0, 0.0..=1e5, Derived(KEPT_IN_ORDER)),
+        parameter("call.ask", "an application asks the OLTP system", "us", 360.0, 0.0..=1e5, Chosen(KEPT_IN_ORDER)),
+        parameter("call.subdispatch", "sub-dispatch", "us", 450.0, 0.0..=1e5, Chosen(KEPT_IN_ORDER)),
+        parameter("call.mode", "change to supervisor mode", "us", 200.0, 0.0..=1e5, Chosen(KEPT_IN_ORDER)),
         parameter(
             "call.mode.first",
             "the same where it is looked for first",
@@ -202,7 +202,14 @@ fn supervisor() -> Vec<Parameter> {
             0.0..=1e5,
             Chosen("the instruction is fetched and compared"),
         ),
-        parameter("names.terminals", "terminals", "", 500.0, 1.0..=100_000.0, Paper("1.1: hundreds to thousands")),
+        parameter(
+            "names.terminals",
+            "terminals",
+            "",
+            500.0,
+            1.0..=100_000.0,
+            Chosen("1.1: hundreds to thousands; five hundred"),
+        ),
         parameter(
             "names.compare",
             "to compare a name; half of the table is gone through, two or three times for a message (4 (5))",
@@ -270,7 +277,7 @@ fn devices() -> Vec<Parameter> {
             "us",
             8000.0,
             0.0..=1e6,
-            Derived("4 KB at 6,250 bits an inch and 200 inches a second (IBM 3420-8), and the gap"),
+            Derived("4 KB at 6,250 bits an inch and 200 inches a second (IBM 3420-8), the gap, start and stop"),
         ),
     ]
 }

@@ -8,7 +8,8 @@ const ACCESSES: &[Local] = &[Local::Read, Local::Write];
 
 fn finds(flaw: Flaw, nodes: usize, in_flight: usize, mortal: &'static [usize], what: &str) {
     let flaw = Some(flaw);
-    let space = Space { nodes, pages: 1, in_flight, mortal, wants: ACCESSES, waiting: 2, flaw, states_max: 400_000 };
+    let space =
+        Space { nodes, pages: 1, in_flight, mortal, wants: [ACCESSES; 2], waiting: 2, flaw, states_max: 400_000 };
     let found = explore(space).verdict.expect_err("the protocol is broken");
     println!("{flaw:?}: {found}");
     assert!(found.starts_with(what), "{flaw:?}: {found}");

@@ -41,7 +41,7 @@ fn bench(daemons: u32, gather: bool, cached: bool) -> Bench {
     there.connect(&run, &here);
     let queue = queue::Config { elevator: true, depth: 1, transfer_bytes_max: 128 << 10, ..queue::Config::default() };
     let disk = Disk::new(&run, Drive::named("hd1280").expect("known"), queue);
-    disk.keep_log(|_| true);
+    disk.keep_log();
     let place = Placement {
         inode: ByteOffset(INODE),
         data: (0..BLOCKS).map(|block| ByteOffset(DATA + block * TRANSFER_BYTES)).collect(),
@@ -103,7 +103,7 @@ fn with_the_rendezvous_writes_share_a_flush_and_more_processes_share_more() {
 fn what_a_group_was_acknowledged_for_is_on_the_disk_with_pointers_and_inode_written_after_the_data() {
     let bench = bench(8, true, false);
     bench.write();
-    let log = bench.disk.take_log();
+    let log = bench.disk.log();
     let written = |at: u64| log.iter().filter(move |served| served.range.at.0 == at);
     let is_data = |served: &&Served| (DATA..DATA + BLOCKS * TRANSFER_BYTES).contains(&served.range.at.0);
     let mut promised = 0;

@@ -74,6 +74,11 @@ impl Bsd {
         self.threads[parent.0 as usize].usage.take_over(usage, DECAY, now, load, inheritance);
     }
 
+    /// What a thread used lately: `p_cpu` in time. It decays.
+    pub fn usage(&self, thread: ThreadId) -> Duration {
+        self.threads[thread.0 as usize].usage.last_estimate()
+    }
+
     /// `p_usrpri`: less is better.
     pub fn user_priority(&self, thread: ThreadId) -> u32 {
         self.priority(thread)
