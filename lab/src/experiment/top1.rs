@@ -11,7 +11,7 @@ use machine::sim::model::bus::Bus;
 use machine::sim::model::completion::{self, Completions};
 use machine::sim::model::disk::Disk;
 use machine::sim::model::processors::mach::{self, Mach};
-use machine::sim::model::processors::{self, ProcessorCounters, Processors};
+use machine::sim::model::processors::{self, Processors};
 use machine::sim::model::raw_device::{self, Backing, RawDevice};
 use machine::sim::model::wait::Resource;
 use machine::sim::model::{Simulation, Virtual};
@@ -102,17 +102,6 @@ pub struct Setup {
     pub wait: Duration,
 }
 
-/// What came of it.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Outcome {
-    /// From one read of a process to its next, on average.
-    pub a_loop: Duration,
-    /// What the processors did.
-    pub counters: ProcessorCounters,
-    /// Events of the simulation.
-    pub events: u64,
-}
-
 /// Is it the paper's machine, so that its numbers can stand beside?
 pub fn is_the_papers(told: &Parameters) -> bool {
     told.get("machine.processors") == f64::from(PROCESSORS) && told.get("disk.flash") < 0.5
@@ -130,12 +119,12 @@ pub fn process_counts(processors: u16) -> Vec<u32> {
 
 /// Time from read to read of a process, in milliseconds: the mean of some runs.
 pub fn loop_ms(setup: &Setup, seed: u64, runs: u32) -> f64 {
-    let loops = (0..u64::from(runs)).map(|number| run(setup, seed.wrapping_mul(1000) + number).a_loop.as_secs_f64());
+    let loops = (0..u64::from(runs)).map(|number| run(setup, seed.wrapping_mul(1000) + number).as_secs_f64());
     loops.sum::<f64>() * 1000.0 / f64::from(runs.max(1))
 }
 
-/// Runs it.
-pub fn run(setup: &Setup, seed: u64) -> Outcome {
+/// Runs it: the time from one read of a process to its next, on average.
+fn run(setup: &Setup, seed: u64) -> Duration {
     let run = Simulation::new(seed);
     let order = order(&run, setup.processors);
     let (quantum, tells_master) = (setup.quantum, setup.tells_master);
@@ -158,7 +147,7 @@ pub fn run(setup: &Setup, seed: u64) -> Outcome {
     let began = run.now();
     run.run_while(|| reads.get() < warm + setup.reads);
     let a_read = (run.now() - began) / setup.reads.max(1);
-    Outcome { a_loop: a_read * setup.processes, counters: processors.counters(), events: run.events() }
+    a_read * setup.processes
 }
 
 /// The order in which processors happened to become idle before the test began.
