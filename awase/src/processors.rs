@@ -15,7 +15,7 @@ use policy::{idle, sizing, writeback};
 use crate::config::{Config, Engine, Problem, Problems, Settings};
 
 /// Of memory, where it is neither dynamic nor configured: the tenth that caches had before they were dynamic (WS-2).
-const FIXED_SHARE: u64 = 10;
+pub(crate) const FIXED_SHARE: u64 = 10;
 
 /// Processors that run.
 pub struct Processors {
@@ -30,9 +30,22 @@ impl Processors {
     /// # Errors
     /// When the host refuses what the configuration demands.
     pub fn start(config: &Config) -> anyhow::Result<Self> {
-        let (builders, chosen) = linux::machines(&machine_config(&config.settings))
-            .map_err(|error| engine_problem(error, &config.settings))?;
-        let kernel = Kernel::new(kernel_config(&config.settings, &config.switches, chosen.cores.len() as u16))?;
+        let settings = &config.settings;
+        Self::start_kernel(&machine_config(settings), |count| kernel_config(settings, &config.switches, count)).map_err(
+            |error| match error.downcast() {
+                Ok(error) => engine_problem(error, settings),
+                Err(other) => other,
+            },
+        )
+    }
+
+    /// Starts processors with the kernel that `kernel` tells for their number.
+    ///
+    /// # Errors
+    /// When the host refuses; a [`linux::Error`] where it refuses the machine.
+    pub fn start_kernel(machine: &linux::Config, kernel: impl FnOnce(u16) -> KernelConfig) -> anyhow::Result<Self> {
+        let (builders, chosen) = linux::machines(machine)?;
+        let kernel = Kernel::new(kernel(chosen.cores.len() as u16))?;
         let mut starting = Vec::new();
         for (number, builder) in builders.into_iter().enumerate() {
             starting.push(start(number, builder, &kernel)?);
@@ -48,7 +61,7 @@ impl Processors {
             None => Ok(processors),
             Some(error) => {
                 processors.stop();
-                Err(engine_problem(error, &config.settings))
+                Err(error.into())
             }
         }
     }

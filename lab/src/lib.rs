@@ -6,9 +6,16 @@
 //! that hold or do not. The same parameters and seed give the same results, to the last bit.
 
 pub mod experiment;
+pub mod here;
+pub mod order;
 pub mod parameter;
+pub mod recorded;
+pub mod report;
 pub mod result;
+pub mod speed;
 
 pub use experiment::{Experiment, Run, experiments, named};
+pub use here::{Effort, Here, HereCell, HereError, HereRun, Host, Measured};
+pub use order::{DEFAULT_SEED, Failed, Order, Outcome, Progress, Setting};
 pub use parameter::{Origin, Parameter, ParameterError, Parameters};
 pub use result::{Axis, Cell, Drawing, Finding, Plot, Results, Series, Source, Table};

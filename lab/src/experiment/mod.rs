@@ -1,13 +1,24 @@
 //! The experiments: one published table or figure, one file.
 
 pub mod dsm;
+pub mod mp_table1;
+pub mod mp_table2;
 mod nfs;
-mod ws_table4;
-mod ws_table5;
+pub mod oltp;
+mod top1;
+pub mod uio;
+mod workstation;
+pub mod ws_2;
+pub mod ws_7;
+pub mod ws_table2;
+pub mod ws_table3;
+pub mod ws_table4;
+pub mod ws_table5;
 pub mod ws_table6;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::here::{self, Here};
 use crate::parameter::Parameters;
 use crate::result::Results;
 
@@ -37,6 +48,11 @@ pub trait Experiment: Sync {
 
     /// Runs it on simulated machines.
     fn simulate(&self, run: &Run<'_>) -> Results;
+
+    /// What of it can be measured on this host, with the real kernel of Awase.
+    fn here(&self) -> Option<&'static dyn Here> {
+        here::named(self.name())
+    }
 }
 
 /// One run of an experiment.
@@ -66,7 +82,20 @@ impl Run<'_> {
 
 /// All experiments, in the order in which they are listed.
 pub fn experiments() -> &'static [&'static dyn Experiment] {
-    &[&ws_table4::WsTable4, &ws_table5::WsTable5, &ws_table6::WsTable6, &dsm::Dsm]
+    &[
+        &ws_2::Ws2,
+        &ws_table2::WsTable2,
+        &ws_table3::WsTable3,
+        &ws_table4::WsTable4,
+        &ws_table5::WsTable5,
+        &ws_table6::WsTable6,
+        &ws_7::Ws7,
+        &mp_table1::MpTable1,
+        &mp_table2::MpTable2,
+        &oltp::Oltp,
+        &dsm::Dsm,
+        &uio::Uio,
+    ]
 }
 
 /// The experiment of that name.

@@ -11,9 +11,9 @@ use super::mechanical::{Mechanical, SeekCurve};
 
 pub(super) const ALL: [Drive; 5] = [
     Drive::Mechanical(WREN_VI),
+    Drive::Mechanical(DK515C),
     Drive::Mechanical(DK516C),
     Drive::Mechanical(SMO_S501),
-    Drive::Mechanical(SMO_S501_VERIFY),
     Drive::Flash(NVME_2026),
 ];
 
@@ -50,37 +50,55 @@ pub(super) const WREN_VI: Mechanical = Mechanical {
     transfer_bytes_max: 128 << 10,
 };
 
-/// The disk of the workstation paper's table 1, 1991: 1,280 MB, 2.4 MB/s. Only one drive that Sony's workstations knew
-/// is that: the Hitachi DK516C-16, `hd1280`.
-pub(super) const DK516C: Mechanical = Mechanical {
-    name: "scsi-1991",
-    source: "Hitachi DK516C-16 (hd1280) in Sony's driver table, 4.4BSD sys/news3400/iodev/sddefs.c: 81 sectors of 512 \
-             bytes, 15 heads, 2,165 cylinders, 60 rotations a second, synchronous SCSI with a period of 248 ns, cache on; \
-             20 ms mean access of the paper's table 1 less half a rotation is the mean seek; other switches and command \
-             as in Ruemmler and Wilkes 1994 for disks of that class",
+/// The largest disk of Sony's workstations in 1989 and 1990: Hitachi DK515C-78, `hd639`.
+pub(super) const DK515C: Mechanical = Mechanical {
+    name: "hd639",
+    source: "Hitachi DK515C-78 (hd639) in Sony's driver table, 4.4BSD sys/news3400/iodev/sddefs.c: 69 sectors of 512 \
+             bytes, 14 heads, 1,356 cylinders, 60 rotations a second, prefetch of up to 48 KB; asynchronous SCSI at no \
+             more than 1.5 MB/s (ANSI X3.131-1986); mean seek as of other disks of its year and class (Wren VI: 15.5 \
+             ms), switches and 2.2 ms a command as the HP 97560 in Ruemmler and Wilkes 1994",
     rpm: 3600,
     sector_bytes: 512,
-    sectors_per_track: 81,
-    heads: 15,
-    cylinders: 2165,
+    sectors_per_track: 69,
+    heads: 14,
+    cylinders: 1356,
     head_switch: us(1600),
-    track_skew: skew(1600, 3600, 81),
-    cylinder_skew: skew(3200, 3600, 81),
-    seek: SeekCurve { single: us(3200), mean: us(11_700), full: us(24_000) },
+    track_skew: skew(1600, 3600, 69),
+    cylinder_skew: skew(3200, 3600, 69),
+    seek: SeekCurve { single: us(3200), mean: us(15_500), full: us(31_000) },
     overhead: us(2200),
-    bus_bytes_per_second: 4_000_000,
+    bus_bytes_per_second: 1_500_000,
     buffer_bytes: 64 << 10,
     read_ahead: true,
     write_passes: 1,
     transfer_bytes_max: 128 << 10,
 };
 
+/// The disk of the workstation paper's table 1, 1991: 1,280 MB, 2.4 MB/s. Only one drive that Sony's workstations knew
+/// is that: the Hitachi DK516C-16, `hd1280`.
+pub(super) const DK516C: Mechanical = Mechanical {
+    name: "hd1280",
+    source: "Hitachi DK516C-16 (hd1280) in Sony's driver table, 4.4BSD sys/news3400/iodev/sddefs.c: 81 sectors of 512 \
+             bytes, 15 heads, 2,165 cylinders, 60 rotations a second, synchronous SCSI with a period of 248 ns, prefetch \
+             of up to 64 KB; 20 ms mean access of the paper's table 1 less half a rotation is the mean seek; switches and \
+             command as the HP 97560 in Ruemmler and Wilkes 1994",
+    sectors_per_track: 81,
+    heads: 15,
+    cylinders: 2165,
+    track_skew: skew(1600, 3600, 81),
+    cylinder_skew: skew(3200, 3600, 81),
+    seek: SeekCurve { single: us(3200), mean: us(11_700), full: us(24_000) },
+    bus_bytes_per_second: 4_000_000,
+    ..DK515C
+};
+
 /// A magneto-optical disk of 1989, 5.25 inches: Sony SMO-S501 (drive SMO-D501, controller SMO-C501), ISO format.
 pub(super) const SMO_S501: Mechanical = Mechanical {
     name: "mo-1990",
     source: "Sony SMO-S501 in Sony's driver table, 4.4BSD sys/news3400/iodev/sddefs.c: 31 sectors of 512 bytes, one head, \
-             18,646 cylinders, 40 rotations a second, asynchronous SCSI; its manual: mean seek 95 ms; erases and then \
-             writes",
+             18,646 cylinders, 40 rotations a second, asynchronous SCSI at no more than 1.5 MB/s (ANSI X3.131-1986); its \
+             manual: 2,400 rpm, mean seek 95 ms. Longest seek, buffer and command are those of its class. It erases and \
+             then writes; with verification (a flag of Sony's driver) there is a third pass",
     rpm: 2400,
     sector_bytes: 512,
     sectors_per_track: 31,
@@ -98,9 +116,6 @@ pub(super) const SMO_S501: Mechanical = Mechanical {
     write_passes: 2,
     transfer_bytes_max: 128 << 10,
 };
-
-/// The same with verification of what was written.
-pub(super) const SMO_S501_VERIFY: Mechanical = Mechanical { name: "mo-1990-verify", write_passes: 3, ..SMO_S501 };
 
 /// A fast NVMe device of a desk machine in 2026.
 pub(super) const NVME_2026: Flash = Flash {

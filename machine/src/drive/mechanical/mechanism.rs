@@ -178,27 +178,21 @@ impl Mechanism {
         self.arm = place;
     }
 
+    /// Each sector is written when it passes by, if its data have come; else a rotation later. So a bus slower than the
+    /// medium costs rotations, but never stands still for long.
     fn write(&mut self, now: u64, sectors: Range<u64>, parts: &mut Parts) -> u64 {
         // What is in the buffer gives way to what is written.
         let _ = self.take_stream(now);
         let mut ready = self.seek(now, sectors.start, parts);
-        let count = (sectors.end - sectors.start) as usize;
         let mut incoming = Incoming::new(now, self.sector_bus_ns, self.capacity);
-        let mut written: Vec<u64> = Vec::with_capacity(count);
-        while written.len() < count {
-            // It begins, or goes on after data came too late, when the buffer is full or holds the rest.
-            let enough = (written.len() + self.capacity).min(count);
-            ready = ready.max(incoming.arrival(enough - 1, &written));
-            while written.len() < count {
-                let place = self.go(sectors.start + written.len() as u64, &mut ready);
-                let slot = self.slot_start(ready, place.slot);
-                if incoming.arrival(written.len(), &written) > slot {
-                    break;
-                }
-                parts.rotation_ns += slot - ready;
-                ready = slot + self.slot_len(place.slot);
-                written.push(ready);
-            }
+        let mut written: Vec<u64> = Vec::with_capacity((sectors.end - sectors.start) as usize);
+        for sector in sectors {
+            let place = self.go(sector, &mut ready);
+            let arrived = incoming.arrival(written.len(), &written);
+            let slot = self.slot_start(ready.max(arrived), place.slot);
+            parts.rotation_ns += slot - ready;
+            ready = slot + self.slot_len(place.slot);
+            written.push(ready);
         }
         ready
     }

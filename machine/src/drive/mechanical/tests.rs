@@ -83,7 +83,7 @@ fn a_magneto_optical_disk_erases_writes_and_verifies_in_rotations_of_their_own()
 
 #[test]
 fn seeks_grow_with_distance_and_have_the_mean_of_the_data_sheet() {
-    for drive in [catalog::WREN_VI, catalog::DK516C, catalog::SMO_S501] {
+    for drive in [catalog::WREN_VI, catalog::DK515C, catalog::DK516C, catalog::SMO_S501] {
         let cylinders = u64::from(drive.cylinders);
         let times: Vec<_> = (0..cylinders).map(|distance| drive.seek.time(distance, cylinders)).collect();
         assert!(times.is_sorted(), "{}", drive.name);

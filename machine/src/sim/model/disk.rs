@@ -65,7 +65,7 @@ struct State {
     /// The earliest moment to come for which a look at the queue is on the agenda.
     look_at: Cell<Option<Instant>>,
     counters: Cell<DiskCounters>,
-    log: RefCell<Option<Vec<Served>>>,
+    log: RefCell<Option<Log>>,
 }
 
 struct Request {
@@ -74,6 +74,12 @@ struct Request {
     class: Class,
     arrived: Instant,
     told: Told,
+}
+
+/// Which requests are noted, and those that were.
+struct Log {
+    wanted: fn(&Served) -> bool,
+    noted: Vec<Served>,
 }
 
 /// Who is told that a request is done.
@@ -160,12 +166,17 @@ impl Disk {
 
     /// Notes every request from now on, for [`log`](Self::log).
     pub fn keep_log(&self) {
-        self.0.log.borrow_mut().get_or_insert_default();
+        self.keep_log_of(|_| true);
     }
 
-    /// The requests done since [`keep_log`](Self::keep_log), in the order in which they were done.
+    /// Notes the requests from now on that are `wanted`: a fast device serves too many to note them all.
+    pub fn keep_log_of(&self, wanted: fn(&Served) -> bool) {
+        *self.0.log.borrow_mut() = Some(Log { wanted, noted: Vec::new() });
+    }
+
+    /// The requests noted so far, in the order in which they were done.
     pub fn log(&self) -> Vec<Served> {
-        self.0.log.borrow().clone().unwrap_or_default()
+        self.0.log.borrow().as_ref().map(|log| log.noted.clone()).unwrap_or_default()
     }
 }
 
@@ -223,8 +234,9 @@ impl State {
         }
         for member in batch.members {
             let Request { access, range, class, arrived, told } = self.requests.borrow_mut().remove(member.0 as usize);
-            if let Some(log) = self.log.borrow_mut().as_mut() {
-                log.push(Served { access, range, class, arrived, issued, done: now });
+            let served = Served { access, range, class, arrived, issued, done: now };
+            if let Some(log) = self.log.borrow_mut().as_mut().filter(|log| (log.wanted)(&served)) {
+                log.noted.push(served);
             }
             match told {
                 Told::Answer(answer) => answer.give(now),
@@ -330,7 +342,7 @@ mod tests {
         let longest = |asynchronous_deadline| {
             let run = Simulation::new(1);
             let disk = disk(&run, Config { asynchronous_deadline, ..config() });
-            disk.keep_log();
+            disk.keep_log_of(|served| served.access == Access::Write);
             let (time, load) = (run.clone(), disk.clone());
             for client in 0..2 {
                 let load = load.clone();
@@ -347,7 +359,7 @@ mod tests {
                 }
             });
             run.run_until(Instant::ZERO + Duration::from_secs(10));
-            let writes: Vec<Served> = disk.log().into_iter().filter(|served| served.access == Access::Write).collect();
+            let writes = disk.log();
             (writes.len(), writes.iter().map(|served| served.done - served.arrived).max().unwrap_or_default())
         };
         let (done, wait) = longest(Duration::from_millis(500));

@@ -2,9 +2,8 @@
 //!
 //! A frame costs its preamble (8 bytes), header (14), data (at least 46), check sequence (4) and the gap of 96 bit times
 //! before the next. A UDP datagram that is larger than a frame travels as IP fragments (RFC 791). Stations that find the
-//! medium busy wait in line. Collisions are left out: between two stations, one of which mostly answers the other, they
-//! cost little (Boggs, Mogul, Kent, *Measured capacity of an Ethernet: myths and reality*, SIGCOMM 1988: two stations
-//! with frames of 1,536 bytes get 9.6 Mb/s and more out of 10).
+//! medium busy wait in line. Collisions are left out: with two stations and large frames they cost little (Boggs, Mogul
+//! and Kent, "Measured capacity of an Ethernet: myths and reality", SIGCOMM 1988).
 
 use std::time::Duration;
 

@@ -8,14 +8,22 @@
 //! This is beside the machine that runs the kernel ([`super::World`]): that one proves, this one measures, and what is
 //! measured are other people's kernels with the policies of this one.
 
+pub mod buffers;
+pub mod bus;
+pub mod completion;
 pub mod disk;
 mod engine;
 pub mod ethernet;
+pub mod ffs;
 pub mod host;
+pub mod lock;
+pub mod memory;
 pub mod memory_board;
 pub mod memory_cache;
 pub mod nfs_client;
 pub mod nfs_server;
+pub mod processors;
+pub mod raw_device;
 pub mod token_ring;
 pub mod wait;
 

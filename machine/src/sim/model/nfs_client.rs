@@ -2,8 +2,8 @@
 //! block I/O daemons (`biod`) that read ahead and write behind for it.
 //!
 //! As in the reference port of Sun: an asynchronous block goes to a daemon if one is idle; if none is, a write is done by
-//! the process itself, and a read-ahead is not done at all. Calls are never sent again: with one client and no loss
-//! nothing takes the 0.7 s of the first timeout.
+//! the process itself, and a read-ahead is not done at all. Calls are never sent again, however long they take: the
+//! experiments say where that matters.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -5,6 +5,9 @@
 //! memory, the lock is released, and the processes meet: when `policy::gather` says so, one of them writes what was changed
 //! for all who have come, and all reply.
 
+#[cfg(test)]
+mod tests;
+
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
