@@ -178,7 +178,7 @@ pub fn explore(space: Space) -> Explored {
                         return;
                     }
                 };
-                forget_past(&mut next, &space);
+                forget_past(&mut next, &space, &mut encoder);
                 let (to, is_new) = seen.number(encoder.hash(&next), number, choice);
                 if is_new {
                     next_layer.push((to, next));
@@ -205,9 +205,9 @@ pub fn explore(space: Space) -> Explored {
 }
 
 /// What a broken protocol does with messages from the past is not known.
-fn forget_past(world: &mut World, space: &Space) {
+fn forget_past(world: &mut World, space: &Space, encoder: &mut Encoder) {
     if space.flaw.is_none() {
-        past::lose(world);
+        past::lose(world, encoder);
     }
 }
 
@@ -258,7 +258,7 @@ fn story(seen: &Seen, space: &Space, number: u32, last: Option<u16>) -> String {
                 lines.push(label());
                 taken = next.ok();
                 if let Some(next) = &mut taken {
-                    forget_past(next, space);
+                    forget_past(next, space, &mut Encoder::default());
                 }
             }
         });
