@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 
-use lab::{Cell, Experiment, Parameters, Results, Run, Table, named};
+use lab::{Cell, Experiment, Parameters, Results, Run, named};
 
 fn experiment() -> &'static dyn Experiment {
     named("ws-2").expect("registered")
