@@ -9,7 +9,7 @@
 //! Hennessy, *The Directory-Based Cache Coherence Protocol for the DASH Multiprocessor*, ISCA 1990). What they had not to
 //! think of is a network that loses messages and a node that dies: serials, resending and the survey are this file's own.
 //!
-//! Tried and rejected: the owner hands the page straight to the asker (DASH's forwarding: one message less). Then a page
+//! Rejected: the owner hands the page straight to the asker (DASH's forwarding: one message less). Then a page
 //! is nowhere but on the wire when a node dies; here what was given up is at the home before anybody else sees it.
 //!
 //! # States
@@ -33,7 +33,8 @@
 //! Every grant has a new serial of its home; whoever answers a grant or recall names its serial, and what has another
 //! serial than the directory's is from the past. Every request has a new number of its node; a grant for another than
 //! the present request is declined. So no message does harm when it comes late or twice. A recall is sent only
-//! after `Got`: it never overtakes its grant, and every grant serves one access, which rules out livelock.
+//! after `Got`: it never overtakes its grant, and every grant that is not declined serves an access, which rules out
+//! livelock.
 //! A copy to read may be dropped without a word: a recall for it is then answered as if it had just been given up.
 //!
 //! # Death
