@@ -78,7 +78,7 @@ pub(super) fn ram_disk(machine: &Machine) -> Duration {
 }
 
 /// Blocks that a Berkeley file system lays beside the inode; the pointers to all others, and they themselves, lie in
-/// another cylinder group (Leffler et al. 1989, section 7.7).
+/// another cylinder group (Leffler et al. 1989).
 const DIRECT_BLOCKS: u64 = 12;
 /// Cylinders from one group to the next but one, in bytes, about: 16 cylinders each (newfs(8)).
 const GROUP_BYTES: u64 = 12 << 20;

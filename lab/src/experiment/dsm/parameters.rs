@@ -43,7 +43,7 @@ fn board() -> Vec<Parameter> {
             "delay of each station and its cable",
             1.0,
             0.0..=100.0,
-            Derived("FDDI (ANSI X3.139), also 100 Mb/s: 0.6 us a station; and 80 m of cable"),
+            Derived("FDDI (ANSI X3.139), also 100 Mb/s: 0.6 us a connection is its default; and 80 m of cable"),
         ),
         parameter(("ring.stations", ""), "workstations on the ring", 4.0, 2.0..=64.0, Chosen("a small laboratory")),
         parameter(
@@ -93,11 +93,11 @@ fn board() -> Vec<Parameter> {
             "the processor reads or writes 4 bytes on the board",
             0.8,
             0.0..=10.0,
-            Derived(
-                "IEEE 1014-1987: arbitration, address, data strobe and acknowledge, each handed over asynchronously, \
-                 0.3 to 0.5 us with dynamic memory behind; as much again for the way from the processor through its \
-                 own bus (SBus, 20 MHz, a dozen cycles) to a bus of another clock. 5 MB/s, of the 40 that the bus has \
-                 for blocks",
+            Chosen(
+                "our estimate; no measurement of such a board is known to us. On the bus (IEEE 1014-1987) arbitration, address, \
+                 strobe and acknowledge are each handed over asynchronously: 0.3 to 0.5 us with dynamic memory behind; as \
+                 much again for the way there from the processor through its own bus (SBus, 20 MHz, a dozen cycles). 5 \
+                 MB/s, of the 40 that the bus has for blocks",
             ),
         ),
     ]
@@ -146,9 +146,10 @@ fn workstation() -> Vec<Parameter> {
             "memory copied",
             16.0,
             0.1..=1e6,
-            Derived(
-                "SPARCstation 2, 40 MHz, 64 KB cache with lines of 32 bytes, writes go through: about 80 cycles a line \
-                 (25 to fill it, 16 to load and store by double words, 8 stores written through of 5)",
+            Chosen(
+                "our estimate for a SPARCstation 2: 40 MHz, a cache of 64 KB with lines of 32 bytes, writes go through: about 80 \
+                 cycles a line (25 to fill it, 16 to load and store by double words, 8 stores written through of 5). What \
+                 is wrong with it the fitted share takes up",
             ),
         ),
     ]
@@ -186,7 +187,7 @@ fn others() -> Vec<Parameter> {
             "one frame sent or received, copies to and from the interface included",
             0.4,
             0.0..=10.0,
-            Derived(
+            Chosen(
                 "Papadopoulos and Parulkar, Experimental Evaluation of SunOS IPC and TCP/IP Protocol Implementation, \
                  INFOCOM '93: up to 7.5 Mb/s on SPARCstations 1, limited by the driver: 1.56 ms for a TCP segment of 1,460 \
                  bytes, 0.68 ms on a SPARCstation 2 (28.5 to 12.5 MIPS). An NFS fragment has no TCP, no checksum and no \
@@ -209,7 +210,7 @@ fn others() -> Vec<Parameter> {
             "blocks that client and server read ahead",
             1.0,
             0.0..=15.0,
-            Published("SunOS 4.1, as 4.3BSD (Leffler et al. 1989, section 7.6): one block"),
+            Published("SunOS 4.1, as 4.3BSD (Leffler et al. 1989): one block"),
         ),
     ]
 }
