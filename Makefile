@@ -11,12 +11,12 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 BUILD_NEEDS := cc=gcc
 TEST_NEEDS := nbdinfo=libnbd-bin nbdcopy=libnbd-bin python3:nbd=python3-libnbd qemu-img=qemu-utils mke2fs=e2fsprogs \
     qemu-system-x86_64=qemu-system-x86 busybox=busybox-static nbd-client=nbd-client nfs-ls=libnfs-utils \
-    git=git tcc=tcc make=make
+    git=git tcc=tcc make=make chromium=chromium
 BENCH_NEEDS := fio=fio nbdkit=nbdkit nbdcopy=libnbd-bin qemu-nbd=qemu-utils qemu-img=qemu-utils
 BENCH_FILES_NEEDS := ganesha.nfsd=nfs-ganesha rpcbind=rpcbind mkfs.ext4=e2fsprogs losetup=mount
 SEEDS ?= 10000
 
-.PHONY: run build test check clients test-long bench bench-disks bench-files docs install clean
+.PHONY: run build test check clients test-long bench bench-disks bench-files bench-lab docs install clean
 
 run: build
 	exec $(TARGET)/release/awase serve $(ARGS)
@@ -65,6 +65,13 @@ bench-files:
 	@scripts/need $(BUILD_NEEDS) $(BENCH_FILES_NEEDS)
 	$(CARGO) build --release --workspace
 	$(TARGET)/release/awase-bench nfs $(ARGS)
+
+# The simulator's speed, and what all experiments take: a few minutes.
+bench-lab:
+	@scripts/need-rust
+	@scripts/need $(BUILD_NEEDS)
+	$(CARGO) build --release --workspace
+	$(TARGET)/release/awase-bench lab $(ARGS)
 
 docs: build
 	$(TARGET)/release/awase config --reference > docs/configuration.md

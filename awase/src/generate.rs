@@ -45,7 +45,7 @@ pub fn man(command: clap::Command, directory: Option<&Path>) -> anyhow::Result<(
 }
 
 /// A reader that has seen enough (`| head`) is no error.
-fn print(text: &[u8]) -> anyhow::Result<()> {
+pub(crate) fn print(text: &[u8]) -> anyhow::Result<()> {
     match io::stdout().write_all(text) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result.context("cannot write to standard output"),

@@ -9,6 +9,8 @@ pub mod directories;
 pub mod exports;
 pub mod generate;
 pub mod iotest;
+pub mod lab;
+pub mod lab_host;
 pub mod listeners;
 pub mod media;
 pub mod open_files;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use awase::cli::{self, Cli, Command};
 use awase::config::Problems;
-use awase::{check, generate, iotest, serve, trace};
+use awase::{check, generate, iotest, lab, serve, trace};
 use clap::Parser;
 
 /// The configuration or the command line is wrong.
@@ -28,6 +28,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Config(arguments) => generate::config(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Iotest(arguments) => iotest::iotest(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Trace(arguments) => trace::trace(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Lab { command } => lab::lab(&command),
         Command::Completions { shell } => generate::completions(shell).map(|()| ExitCode::SUCCESS),
         Command::Man { directory } => generate::man(cli::command(), directory.as_deref()).map(|()| ExitCode::SUCCESS),
     }

@@ -16,7 +16,7 @@ use policy::{idle, sizing, writeback};
 use crate::config::{Config, Engine, Problem, Problems, Settings};
 
 /// Of memory, where it is neither dynamic nor configured: the tenth that caches had before they were dynamic (WS-2).
-const FIXED_SHARE: u64 = 10;
+pub(crate) const FIXED_SHARE: u64 = 10;
 
 /// Processors that run.
 pub struct Processors {
@@ -39,11 +39,30 @@ impl Processors {
     /// # Errors
     /// As [`Processors::start`].
     pub fn start_traced(config: &Config, tracer: impl FnOnce(u16) -> Tracer) -> anyhow::Result<Self> {
-        let (builders, chosen) = linux::machines(&machine_config(&config.settings))
-            .map_err(|error| engine_problem(error, &config.settings))?;
+        let settings = &config.settings;
+        let kernel = |count| kernel_config(settings, &config.switches, count);
+        Self::start_with(&machine_config(settings), kernel, tracer).map_err(|error| match error.downcast() {
+            Ok(error) => engine_problem(error, settings),
+            Err(other) => other,
+        })
+    }
+
+    /// Starts processors with the kernel that `kernel` tells for their number.
+    ///
+    /// # Errors
+    /// When the host refuses; a [`linux::Error`] where it refuses the machine.
+    pub fn start_kernel(machine: &linux::Config, kernel: impl FnOnce(u16) -> KernelConfig) -> anyhow::Result<Self> {
+        Self::start_with(machine, kernel, |_| Tracer::none())
+    }
+
+    fn start_with(
+        machine: &linux::Config,
+        kernel: impl FnOnce(u16) -> KernelConfig,
+        tracer: impl FnOnce(u16) -> Tracer,
+    ) -> anyhow::Result<Self> {
+        let (builders, chosen) = linux::machines(machine)?;
         let count = chosen.cores.len() as u16;
-        let tracer = Arc::new(tracer(count));
-        let kernel = Kernel::traced(kernel_config(&config.settings, &config.switches, count), tracer)?;
+        let kernel = Kernel::traced(kernel(count), Arc::new(tracer(count)))?;
         let mut starting = Vec::new();
         for (number, builder) in builders.into_iter().enumerate() {
             starting.push(start(number, builder, &kernel)?);
@@ -59,7 +78,7 @@ impl Processors {
             None => Ok(processors),
             Some(error) => {
                 processors.stop();
-                Err(engine_problem(error, &config.settings))
+                Err(error.into())
             }
         }
     }

@@ -1,8 +1,9 @@
 //! `awase-bench`: Awase, nbdkit and qemu-nbd side by side in one run, and each technique of Awase on and off. And a load
-//! driver for servers of files, with NFS-Ganesha as a peer.
+//! driver for servers of files, with NFS-Ganesha as a peer. And the speed of the lab.
 
 mod fio;
 mod host;
+mod lab;
 mod nfs;
 mod plot;
 mod process;
@@ -64,6 +65,7 @@ struct Arguments {
 enum Command {
     Nfs(Box<nfs::command::Nfs>),
     SlowDisk(nfs::command::SlowDiskCommand),
+    Lab(self::lab::Lab),
 }
 
 const FULL: Scale = Scale { large_bytes: 4 << 30, small_bytes: 1 << 30, seconds: 5, requests: 200_000 };
@@ -87,6 +89,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.command {
         Some(Command::Nfs(command)) => return command.run(&interrupted),
         Some(Command::SlowDisk(command)) => return command.run(&interrupted),
+        Some(Command::Lab(command)) => return command.run(&interrupted),
         None => {}
     }
     let (comparison, switches) = selected(arguments)?;

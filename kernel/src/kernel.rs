@@ -386,6 +386,8 @@ impl Kernel {
 impl Drop for Kernel {
     fn drop(&mut self) {
         self.zero_frame.take();
+        // Requests that were abandoned there hold frames, too.
+        self.queues.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
         self.cache.clear(&self.frames);
     }
 }

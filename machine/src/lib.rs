@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 use tree::TreeOp;
 
 mod counter;
+pub mod drive;
 pub mod linux;
 pub mod sim;
 pub mod tree;

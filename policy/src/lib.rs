@@ -2,7 +2,11 @@
 //!
 //! No I/O, no clock, no thread, no lock, no randomness. One decision, one file.
 
+pub mod access;
 pub mod cache;
+pub mod coherence;
+pub mod color;
+pub mod delivery;
 pub mod early;
 pub mod gather;
 pub mod idle;
@@ -12,4 +16,5 @@ pub mod queue;
 pub mod readahead;
 pub mod sizing;
 pub mod unit;
+pub mod usage;
 pub mod writeback;

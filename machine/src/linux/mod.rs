@@ -25,6 +25,7 @@ use std::time::Duration;
 pub use cores::Cores;
 use memory::MemoryWatch;
 use policy::idle;
+use policy::sizing::MemoryFacts;
 use policy::unit::{Instant, ProcessorId};
 use pool::Pool;
 use threads::Threads;
@@ -170,6 +171,11 @@ pub fn machines(config: &Config) -> Result<(Vec<Builder>, Chosen), Error> {
         Box::new(move || processor.build()) as Builder
     });
     Ok((builders.collect(), chosen))
+}
+
+/// What there is of memory now, for this process.
+pub fn memory() -> MemoryFacts {
+    MemoryWatch::new().read()
 }
 
 fn choose(wanted: Engine) -> Result<(Engine, Option<String>), Error> {

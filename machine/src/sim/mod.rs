@@ -52,6 +52,7 @@ mod disk;
 mod endpoint;
 mod faults;
 mod lifecycle;
+pub mod model;
 mod network;
 mod operation;
 mod processor;

@@ -1,0 +1,305 @@
+//! `awase lab`: the papers' experiments, run, shown and written down.
+
+use std::fs;
+use std::io::{self, IsTerminal};
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread::{self, available_parallelism};
+use std::time::Duration;
+
+use anyhow::Context;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use lab::report::terminal::Terminal;
+use lab::report::{Heading, files};
+use lab::{
+    Effort, Experiment, Failed, HereRun, Order, Outcome, Parameters, Progress, Results, Setting, experiments, here,
+    named, order,
+};
+
+use crate::cli::{LabCommand, LabMachine, LabRunArguments, LabSide};
+use crate::config::{Place, Problem, Problems};
+use crate::generate::print;
+use crate::lab_host::LabHost;
+
+/// As wide as tables of thirteen columns need.
+const WIDTH: usize = 116;
+
+/// Between two looks at how far a measurement is.
+const BAR_PERIOD: Duration = Duration::from_millis(100);
+
+/// Stands for every experiment.
+const ALL: &str = "all";
+
+/// Does what `lab` was told to.
+///
+/// # Errors
+/// When a name or value is wrong ([`Problems`]), an experiment gives up, or the report cannot be written.
+pub fn lab(command: &LabCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        LabCommand::List => print(terminal().list(experiments()).as_bytes())?,
+        LabCommand::Show { name } => print(terminal().description(experiment("lab show", name)?).as_bytes())?,
+        LabCommand::Run(arguments) => return run(arguments),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn terminal() -> Terminal {
+    let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    Terminal { colour, width: WIDTH }
+}
+
+fn run(arguments: &LabRunArguments) -> anyhow::Result<ExitCode> {
+    let chosen = chosen(arguments)?;
+    let orders = orders(arguments, &chosen)?;
+    // Known before the work is done.
+    fs::create_dir_all(&arguments.out).with_context(|| format!("--out: cannot make {}", arguments.out.display()))?;
+    let mut outcomes = Vec::new();
+    let mut code = ExitCode::SUCCESS;
+    for result in simulated(arguments.on, orders) {
+        match result {
+            Ok(outcome) => outcomes.push(outcome),
+            Err(failed) => {
+                eprintln!("awase: {failed}");
+                code = ExitCode::FAILURE;
+            }
+        }
+    }
+    if arguments.on != LabSide::Sim && !measure(arguments, &mut outcomes) {
+        code = ExitCode::FAILURE;
+    }
+    let text: Vec<String> = outcomes.iter().map(|outcome| terminal().outcome(outcome)).collect();
+    print(text.join("\n\n").as_bytes())?;
+    let heading = Heading { version: env!("CARGO_PKG_VERSION").to_owned(), command: command_line(arguments) };
+    write(&arguments.out, &outcomes, &heading)?;
+    print(format!("\nReport: {}\n", arguments.out.join("report.html").display()).as_bytes())?;
+    Ok(code)
+}
+
+/// What comes of the orders in virtual time; nothing yet where only this machine is asked for.
+fn simulated(on: LabSide, orders: Vec<Order>) -> Vec<Result<Outcome, Failed>> {
+    if on == LabSide::Here {
+        return orders.into_iter().map(|order| Ok(Outcome { order, results: Results::default() })).collect();
+    }
+    let bar = bar();
+    let threads = available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let results = order::run(orders, threads, |progress| show(&bar, progress));
+    bar.finish_and_clear();
+    results
+}
+
+/// Adds what is measured on this machine: one experiment after another, with nothing of ours beside it. One that can't be
+/// is told of, and the others go on; tells whether all could.
+fn measure(arguments: &LabRunArguments, outcomes: &mut [Outcome]) -> bool {
+    let host = LabHost::new(&arguments.out);
+    let effort = if arguments.quick { Effort::Tiny } else { Effort::Usual };
+    let mut measured: Vec<&str> = Vec::new();
+    let mut all_well = true;
+    for outcome in outcomes {
+        let name = outcome.order.experiment.name();
+        // Of the two simulated machines, it stands beside the first.
+        let Some(here) = here::named(name).filter(|_| !measured.contains(&name)) else { continue };
+        measured.push(name);
+        let done = AtomicU64::new(0);
+        let drawn = Progress { done: 0, total: here.steps(effort), running: vec![format!("{name} on this machine")] };
+        let run = HereRun { host: &host, effort, done: &done };
+        match shown_meanwhile(drawn, &done, || here.measure(&run)) {
+            Ok(measured) => drop(measured.merge_into(&mut outcome.results)),
+            Err(error) => {
+                all_well = false;
+                eprintln!("awase: {name} on this machine: {error}");
+            }
+        }
+    }
+    all_well
+}
+
+/// Does `work`, with its progress on a bar.
+fn shown_meanwhile<T>(mut progress: Progress, done: &AtomicU64, work: impl FnOnce() -> T) -> T {
+    let bar = bar();
+    thread::scope(|scope| {
+        let (ended, end) = channel::<()>();
+        let bar = &bar;
+        scope.spawn(move || {
+            while end.recv_timeout(BAR_PERIOD) == Err(RecvTimeoutError::Timeout) {
+                progress.done = done.load(Ordering::Relaxed).min(progress.total);
+                show(bar, &progress);
+            }
+            bar.finish_and_clear();
+        });
+        let result = work();
+        drop(ended);
+        result
+    })
+}
+
+fn write(directory: &Path, outcomes: &[Outcome], heading: &Heading) -> anyhow::Result<()> {
+    for file in files(outcomes, heading) {
+        let path = directory.join(&file.name);
+        fs::write(&path, file.text).with_context(|| format!("--out: cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// The experiments of these names, each once, in the order of the list. Of all, those that have the side that is asked for.
+fn chosen(arguments: &LabRunArguments) -> Result<Vec<&'static dyn Experiment>, Problems> {
+    let needs_here = arguments.on != LabSide::Sim;
+    for name in arguments.names.iter().filter(|name| *name != ALL) {
+        let name = experiment("lab run", name)?.name();
+        if needs_here && here::named(name).is_none() {
+            let what = format!("{name} runs only in virtual time, not with the real kernel on this machine");
+            return Err(Problem::new(&flag("--on"), "", what).allowed(measurable()).into());
+        }
+    }
+    if arguments.on == LabSide::Here && !arguments.set.is_empty() {
+        let what = "changes the simulated machine, and --on leaves that out";
+        return Err(Problem::new(&flag("--set"), "", what).into());
+    }
+    let all = arguments.names.iter().any(|name| name == ALL);
+    let asked = |experiment: &&'static dyn Experiment| match all {
+        true => arguments.on != LabSide::Here || here::named(experiment.name()).is_some(),
+        false => arguments.names.iter().any(|name| name == experiment.name()),
+    };
+    Ok(experiments().iter().copied().filter(asked).collect())
+}
+
+/// The experiments that run on this machine.
+fn measurable() -> String {
+    let names = here::measurements().iter().map(|here| here.experiment());
+    names.filter(|name| named(name).is_some()).collect::<Vec<_>>().join(", ")
+}
+
+fn experiment(place: &str, name: &str) -> Result<&'static dyn Experiment, Problems> {
+    named(name).ok_or_else(|| {
+        let known = experiments().iter().map(|experiment| experiment.name());
+        let what = match nearest(name, known) {
+            Some(near) => format!("is not an experiment; did you mean {near:?}?"),
+            None => "is not an experiment; `awase lab list` tells which there are".to_owned(),
+        };
+        Problem::new(&Place::Flag(place.to_owned()), format!("{name:?}"), what).into()
+    })
+}
+
+/// What is run, with its parameters: those of a machine, then those that are set.
+fn orders(arguments: &LabRunArguments, chosen: &[&'static dyn Experiment]) -> anyhow::Result<Vec<Order>> {
+    let settings: &[Setting] = match arguments.machine {
+        _ if arguments.on == LabSide::Here => &[Setting::Paper],
+        LabMachine::Paper => &[Setting::Paper],
+        LabMachine::Modern => &[Setting::Modern],
+        LabMachine::Both => &[Setting::Paper, Setting::Modern],
+    };
+    known_somewhere(&arguments.set, chosen)?;
+    let mut orders = Vec::new();
+    for experiment in chosen {
+        for setting in settings {
+            let mut order = Order::new(*experiment, *setting, arguments.seed)?;
+            set(&mut order.parameters, &arguments.set)?;
+            orders.push(order);
+        }
+    }
+    Ok(orders)
+}
+
+/// What none of the experiments has is misspelt.
+fn known_somewhere(given: &[(String, f64)], chosen: &[&'static dyn Experiment]) -> Result<(), Problems> {
+    let mut known: Vec<&'static str> = Vec::new();
+    for experiment in chosen {
+        known.extend(experiment.parameters().iter().map(|(parameter, _)| parameter.name));
+    }
+    for (name, _) in given {
+        if known.contains(&name.as_str()) {
+            continue;
+        }
+        let (of, list) = match chosen {
+            [one] => (one.name().to_owned(), format!("`awase lab show {}` lists them", one.name())),
+            _ => ("any of these experiments".to_owned(), "`awase lab show NAME` lists those of one".to_owned()),
+        };
+        let what = match nearest(name, known.iter().copied()) {
+            Some(near) => format!("is not a parameter of {of}; did you mean {near:?}?"),
+            None => format!("is not a parameter of {of}; {list}"),
+        };
+        return Err(Problem::new(&flag("--set"), name.as_str(), what).into());
+    }
+    Ok(())
+}
+
+/// Sets those of `given` that these parameters have.
+fn set(parameters: &mut Parameters, given: &[(String, f64)]) -> Result<(), Problems> {
+    for (name, value) in given {
+        if parameters.iter().any(|(parameter, _)| parameter.name == name) {
+            parameters.set(name, *value).map_err(|error| Problem::new(&flag("--set"), "", error.to_string()))?;
+        }
+    }
+    Ok(())
+}
+
+fn flag(name: &str) -> Place {
+    Place::Flag(name.to_owned())
+}
+
+/// The word that was probably meant.
+fn nearest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let given = given.to_lowercase().replace('_', "-");
+    known
+        .map(|word| (word, strsim::damerau_levenshtein(&given, &word.replace('_', "-"))))
+        .min_by_key(|(_, distance)| *distance)
+        .filter(|(word, distance)| *distance <= (word.len() / 3).max(1))
+        .map(|(word, _)| word)
+}
+
+/// On standard error, and nowhere if that is no terminal.
+fn bar() -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+    let template = "{bar:32} {percent:>3} %  {elapsed}  {wide_msg}";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style.progress_chars("━╸ "));
+    }
+    bar
+}
+
+fn show(bar: &ProgressBar, progress: &Progress) {
+    bar.set_length(progress.total);
+    bar.set_position(progress.done);
+    bar.set_message(progress.running.join(", "));
+}
+
+/// How to make the same report again. Not where it lies, so that it is the same everywhere.
+fn command_line(arguments: &LabRunArguments) -> String {
+    let mut command = format!("awase lab run {}", arguments.names.join(" "));
+    match arguments.machine {
+        LabMachine::Paper => {}
+        LabMachine::Modern => command += " --machine 2026",
+        LabMachine::Both => command += " --machine both",
+    }
+    match arguments.on {
+        LabSide::Sim => {}
+        LabSide::Here => command += " --on here",
+        LabSide::Both => command += " --on both",
+    }
+    if arguments.quick {
+        command += " --quick";
+    }
+    if arguments.seed != lab::DEFAULT_SEED {
+        command += &format!(" --seed {}", arguments.seed);
+    }
+    for (name, value) in &arguments.set {
+        command += &format!(" --set {name}={value}");
+    }
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn misspelt_names_find_the_nearest_and_others_none() {
+        let known = || ["ws-table2", "ws-table3", "mp-table1"].into_iter();
+        assert_eq!(nearest("ws-tabel3", known()), Some("ws-table3"));
+        assert_eq!(nearest("WS_TABLE3", known()), Some("ws-table3"));
+        assert_eq!(nearest("nonsense", known()), None);
+        assert_eq!(nearest("disk.rmp", ["disk.rpm"].into_iter()), Some("disk.rpm"));
+    }
+}

@@ -1,0 +1,245 @@
+//! The host on which the lab measures: kernels on the processors of this machine, a scratch file on its disk.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use kernel::device::{DeviceRef, Faults};
+use kernel::{Kernel, KernelConfig};
+use lab::here::{HereError, Host, Medium, SCRATCH_BYTES_MAX, Setup, Stage};
+use machine::OpenFile;
+use machine::linux::file::{self, DirectIo, OpenError, OpenOptions};
+use machine::linux::{self, Cores};
+use policy::{sizing, writeback};
+
+use crate::config::Behaviour;
+use crate::processors::{FIXED_SHARE, Processors};
+use crate::stack::{Bottom, Layers, stack};
+
+/// The scratch file is filled in pieces of this size. Bytes.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// What is left free of a file system, for others. Bytes.
+const LEFT_FREE: u64 = 64 << 20;
+
+/// For the tasks of a kernel to be dropped, at most.
+const ABANDON_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// This machine.
+pub struct LabHost {
+    directory: PathBuf,
+    cores: usize,
+    /// The largest scratch file so far. It has no name: it is gone when the last who uses it is, whatever happens.
+    scratch: Mutex<Option<OpenFile>>,
+}
+
+impl LabHost {
+    /// This machine, with a scratch file in `directory` when one is needed.
+    pub fn new(directory: &Path) -> Self {
+        LabHost { directory: directory.to_owned(), cores: Cores::allowed().count(), scratch: Mutex::default() }
+    }
+
+    /// A scratch file of at least so many bytes.
+    fn scratch(&self, bytes: u64) -> Result<OpenFile, HereError> {
+        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(open) = scratch.as_ref().filter(|open| open.facts.size >= bytes) {
+            return Ok(open.clone());
+        }
+        // The smaller one makes room first.
+        *scratch = None;
+        let open = make_scratch(&self.directory, bytes)?;
+        *scratch = Some(open.clone());
+        Ok(open)
+    }
+}
+
+impl Host for LabHost {
+    fn start(&self, setup: &Setup) -> Result<Box<dyn Stage + '_>, HereError> {
+        let available = memory_for_cache();
+        if available < setup.memory {
+            return Err(HereError::NoMemory { needed: setup.memory, available });
+        }
+        let count = self.cores.min(setup.processors_max.into()).clamp(1, linux::PROCESSORS_MAX);
+        let machine = linux::Config { processors: linux::Processors::Count(count), ..linux::Config::default() };
+        let processors = Processors::start_kernel(&machine, |count| kernel_config(setup, count))
+            .map_err(|error| HereError::Start(format!("{error:#}")))?;
+        Ok(Box::new(LabStage { host: self, kernel: Arc::clone(processors.kernel()), processors: Some(processors) }))
+    }
+
+    fn processors(&self) -> u16 {
+        self.cores.min(linux::PROCESSORS_MAX) as u16
+    }
+
+    fn disk(&self) -> String {
+        let number = std::fs::metadata(&self.directory).map(|found| found.dev()).unwrap_or(0);
+        let link = format!("/sys/dev/block/{}:{}", libc::major(number), libc::minor(number));
+        match std::fs::canonicalize(link).ok().as_deref().and_then(Path::file_name) {
+            Some(name) => format!("this host's disk {}", name.display()),
+            None => "this host's disk".to_owned(),
+        }
+    }
+}
+
+fn kernel_config(setup: &Setup, processors: u16) -> KernelConfig {
+    let dynamic = setup.switches.dynamic_cache;
+    let memory_max = if dynamic { setup.memory } else { setup.memory / FIXED_SHARE };
+    let mode = if dynamic { sizing::Mode::Dynamic } else { sizing::Mode::Fixed { bytes: memory_max } };
+    KernelConfig {
+        processors,
+        memory_max,
+        chunk_bytes: None,
+        sizing: Some(sizing::Config { mode, ..sizing::Config::default() }),
+        write_back: writeback::Config { smooth: setup.switches.smooth_write_back, ..setup.write_back.clone() },
+        switches: setup.switches.clone(),
+    }
+}
+
+/// What a dynamic cache would be given here: what is available above what it keeps for others. Bytes.
+fn memory_for_cache() -> u64 {
+    let (facts, config) = (linux::memory(), sizing::Config::default());
+    let room = |total: u64, free: u64| {
+        let reserve = (total / 1000 * config.reserve_permille).max(config.reserve_bytes_min);
+        free.saturating_sub(reserve.min(total / 1000 * config.reserve_permille_max))
+    };
+    let host = room(facts.total, facts.available);
+    facts.group.map_or(host, |group| host.min(room(group.limit, group.limit.saturating_sub(group.used))))
+}
+
+/// A kernel that runs.
+struct LabStage<'a> {
+    host: &'a LabHost,
+    kernel: Arc<Kernel>,
+    /// There until the end.
+    processors: Option<Processors>,
+}
+
+impl Stage for LabStage<'_> {
+    fn kernel(&self) -> &Arc<Kernel> {
+        &self.kernel
+    }
+
+    fn device(&self, medium: &Medium) -> Result<DeviceRef, HereError> {
+        let (bottom, behaviour) = match *medium {
+            Medium::Disk { bytes } => (Bottom::File(self.host.scratch(bytes)?), Behaviour::Plain),
+            Medium::Ram { bytes } => (Bottom::Ram { size: bytes }, Behaviour::Plain),
+            Medium::FixedLatency { bytes, latency } => (Bottom::Ram { size: bytes }, Behaviour::FixedLatency(latency)),
+            Medium::Mechanical { bytes, model } => (Bottom::Ram { size: bytes }, Behaviour::Mechanical(model)),
+        };
+        let layers = Layers { behaviour, delay: Duration::ZERO, faults: Faults::default() };
+        Ok(stack(&self.kernel, bottom, &layers))
+    }
+}
+
+impl Drop for LabStage<'_> {
+    /// Tasks know their processor, which knows its tasks: without this, neither they nor the kernel's memory would go.
+    fn drop(&mut self) {
+        // Twice: a task that was dropped on one processor may have started another one elsewhere.
+        for _ in 0..2 {
+            let (sender, abandoned) = channel();
+            for mailbox in self.kernel.mailboxes() {
+                let sender = sender.clone();
+                mailbox.start(move |cpu| {
+                    cpu.abandon();
+                    // Nobody waits longer than a while.
+                    let _ = sender.send(());
+                });
+            }
+            drop(sender);
+            while abandoned.recv_timeout(ABANDON_TIME_MAX).is_ok() {}
+        }
+        if let Some(processors) = self.processors.take() {
+            processors.stop();
+        }
+    }
+}
+
+/// A file without a name, whose space is allocated, opened past the page cache.
+fn make_scratch(directory: &Path, bytes: u64) -> Result<OpenFile, HereError> {
+    let failed =
+        |what: &'static str| move |source| HereError::Scratch { what, directory: directory.to_owned(), source };
+    let no_space = |needed: u64, free: u64| HereError::NoSpace { directory: directory.to_owned(), needed, free };
+    if bytes > SCRATCH_BYTES_MAX {
+        return Err(no_space(bytes, SCRATCH_BYTES_MAX));
+    }
+    let free = free_bytes(directory).map_err(failed("find room for"))?;
+    if free < bytes + LEFT_FREE {
+        return Err(no_space(bytes + LEFT_FREE, free));
+    }
+    let file = tempfile::tempfile_in(directory).map_err(failed("make"))?;
+    fill(&file, bytes).map_err(|source| match source.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => no_space(bytes, free),
+        _ => failed("fill")(source),
+    })?;
+    // Opened by the kernel's own rules, under the only name that it has.
+    let place = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let options = OpenOptions { writable: true, direct: DirectIo::Always, ..OpenOptions::default() };
+    file::open(&place, options).map_err(|error| match error {
+        OpenError::NoDirectIo(_) => HereError::NoDirectIo(directory.to_owned()),
+        other => failed("open")(std::io::Error::other(other)),
+    })
+}
+
+/// Writes all of the file: allocating space while it is measured would cost the file system's journal, and reading where
+/// nothing was written no disk at all.
+fn fill(file: &File, bytes: u64) -> std::io::Result<()> {
+    let piece = vec![0xa5; PIECE_BYTES];
+    for at in (0..bytes).step_by(PIECE_BYTES) {
+        let len = (bytes - at).min(PIECE_BYTES as u64) as usize;
+        file.write_all_at(&piece[..len], at)?;
+    }
+    file.sync_all()
+}
+
+/// What this process may still write in the file system of `directory`.
+fn free_bytes(directory: &Path) -> std::io::Result<u64> {
+    let path = std::ffi::CString::new(directory.as_os_str().as_encoded_bytes())?;
+    let mut facts = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
+    // SAFETY: the path ends with a zero and outlives the call, which fills the structure; it has integers only.
+    let facts = unsafe {
+        if libc::statvfs(path.as_ptr(), facts.as_mut_ptr()) != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        facts.assume_init()
+    };
+    Ok(facts.f_bavail.saturating_mul(facts.f_frsize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scratch_file_has_no_name_and_all_its_bytes() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let host = LabHost::new(directory.path());
+        let Ok(open) = host.scratch(1 << 20) else {
+            // A file system without direct I/O: nothing can be measured there, and nothing is left.
+            assert_eq!(std::fs::read_dir(directory.path()).expect("read").count(), 0);
+            return;
+        };
+        assert_eq!(open.facts.size, 1 << 20);
+        assert!(open.facts.direct);
+        assert_eq!(host.scratch(4096).expect("the same").file, open.file, "one is large enough for less");
+        assert_eq!(std::fs::read_dir(directory.path()).expect("read").count(), 0);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_what_there_is() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let error = make_scratch(directory.path(), SCRATCH_BYTES_MAX + 1).err().expect("too much").to_string();
+        assert!(error.contains("bytes free") && error.contains("--out"), "{error}");
+        let error = make_scratch(Path::new("/nowhere/at/all"), 4096).err().expect("missing").to_string();
+        assert!(error.contains("/nowhere/at/all"), "{error}");
+    }
+
+    #[test]
+    fn more_memory_than_there_is_is_refused() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let error = LabHost::new(directory.path()).start(&Setup::with_memory(1 << 60)).err().expect("too much");
+        assert!(matches!(error, HereError::NoMemory { .. }), "{error}");
+    }
+}

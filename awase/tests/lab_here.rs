@@ -1,0 +1,102 @@
+//! What the lab measures on this host, as small as it can be: that all numbers come, not what they are.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use awase::lab_host::LabHost;
+use lab::here::{Effort, HereError, HereRun, Measured, named};
+use lab::{Cell, Results, Table};
+
+/// Measures in a directory of its own, and looks that nothing is left in it. `None` where the file system can't bypass
+/// the page cache: then that must have been said.
+fn measure(experiment: &str) -> Option<Measured> {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let here = named(experiment).expect("a measurement");
+    let host = LabHost::new(directory.path());
+    let done = AtomicU64::new(0);
+    let measured = here.measure(&HereRun { host: &host, effort: Effort::Tiny, done: &done });
+    assert_eq!(names_in(directory.path()), 0, "scratch has no name, even while it is there");
+    match measured {
+        Ok(measured) => {
+            assert_eq!(done.load(Ordering::Relaxed), here.steps(Effort::Tiny), "all steps are done");
+            Some(measured)
+        }
+        Err(HereError::NoDirectIo(where_)) => {
+            assert_eq!(where_, directory.path());
+            None
+        }
+        Err(error) => panic!("{experiment}: {error}"),
+    }
+}
+
+fn names_in(directory: &Path) -> usize {
+    std::fs::read_dir(directory).expect("read").count()
+}
+
+/// All cells are there, measured here and nowhere else, and `right`.
+fn check(tables: &[Table], right: impl Fn(f64) -> bool) {
+    assert!(!tables.is_empty());
+    for table in tables {
+        assert_eq!(table.cells.len(), table.rows.len(), "{}", table.name);
+        for (row, cells) in table.rows.iter().zip(&table.cells) {
+            assert_eq!(cells.len(), table.columns.len(), "{}: {row}", table.name);
+            for cell in cells {
+                let here = cell.here.unwrap_or_else(|| panic!("{}: {row} has an empty cell", table.name));
+                assert!(right(here), "{}: {row}: {here}", table.name);
+                assert_eq!(*cell, Cell { here: Some(here), ..Cell::default() }, "nothing but what was measured");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_table_of_the_workstation_is_measured_with_all_its_cells_and_leaves_no_file() {
+    for experiment in ["ws-2", "ws-table2", "ws-table3", "ws-table4", "ws-table5"] {
+        let Some(measured) = measure(experiment) else { continue };
+        check(&measured.tables, |number| number > 0.0 && number.is_finite());
+        assert!(measured.cells.iter().all(|cell| cell.value > 0.0), "{experiment}");
+        assert!(!measured.notes.is_empty(), "{experiment}: people are told what was measured");
+    }
+}
+
+#[test]
+fn the_multiprocessor_s_table_has_all_cells_for_its_three_devices() {
+    let Some(measured) = measure("mp-table1") else { panic!("it needs no file") };
+    let names: Vec<_> = measured.tables.iter().map(|table| table.name.as_str()).collect();
+    if names.is_empty() {
+        assert!(measured.notes[0].contains("one processor"), "{:?}", measured.notes);
+        return;
+    }
+    assert_eq!(names, ["here-scsihd", "here-testdev", "here-ramdisk"]);
+    // Percent by which one is faster than the other: less than all of its time.
+    check(&measured.tables, |percent| percent > -100.0 && percent.is_finite());
+}
+
+#[test]
+fn blocks_are_read_through_mapped_buffers_and_without_and_shootdowns_are_told_where_they_are_counted() {
+    let Some(measured) = measure("uio") else { return };
+    // None or few shootdowns, or no clock tick of processor time, is a result.
+    check(&measured.tables, |number| number >= 0.0 && number.is_finite());
+    let are_counted = std::fs::read_to_string("/proc/interrupts").is_ok_and(|text| text.contains("TLB:"));
+    let are_told = measured.tables.iter().any(|table| table.name == "here-shootdowns");
+    assert_eq!(are_told, are_counted);
+    assert!(measured.cells.iter().all(|cell| cell.value > 0.0), "{:?}", measured.cells);
+}
+
+#[test]
+fn numbers_from_here_stand_beside_the_published_ones() {
+    let Some(measured) = measure("ws-table4") else { return };
+    let published = Table {
+        name: "throughput".to_owned(),
+        rows: vec!["without rendezvous".to_owned(), "with rendezvous".to_owned()],
+        columns: vec!["write".to_owned()],
+        cells: vec![vec![Cell::of(98.5, 98.0)], vec![Cell::of(440.4, 440.0)]],
+        ..Table::default()
+    };
+    let mut results = Results { tables: vec![published], ..Results::default() };
+    assert!(measured.merge_into(&mut results).is_empty(), "all have their place");
+    for (row, (paper, simulated)) in results.tables[0].cells.iter().zip([(98.5, 98.0), (440.4, 440.0)]) {
+        assert!(row[0].here.is_some_and(|here| here > 0.0));
+        assert_eq!((row[0].paper, row[0].simulated), (Some(paper), Some(simulated)));
+    }
+}

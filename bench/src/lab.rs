@@ -1,0 +1,155 @@
+//! `awase-bench lab`: how fast virtual time passes, and what all experiments of the lab take.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::process::Interrupted;
+use crate::{host, programs};
+
+/// Of one measurement of the engine.
+const EVENTS: u64 = 20_000_000;
+
+/// What is aimed for.
+const EVENTS_A_SECOND_MIN: f64 = 5e6;
+const SECONDS_MAX: f64 = 60.0;
+const MEBIBYTES_MAX: f64 = 500.0;
+
+/// Measure events of the simulator a second on one core, and time and memory of `awase lab run all`.
+#[derive(Debug, Args)]
+pub struct Lab {
+    /// Repetitions.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    reps: u32,
+    /// The program to measure; otherwise the one beside this program.
+    #[arg(long, value_name = "PATH")]
+    awase: Option<PathBuf>,
+    /// Where benchmarks-lab.md goes.
+    #[arg(long, value_name = "DIR", default_value = "docs")]
+    output: PathBuf,
+}
+
+/// The median, smallest and largest of some numbers.
+struct Spread(f64, f64, f64);
+
+impl Spread {
+    fn of(mut values: Vec<f64>) -> Result<Self> {
+        values.sort_by(f64::total_cmp);
+        match (values.get(values.len() / 2), values.first(), values.last()) {
+            (Some(median), Some(min), Some(max)) => Ok(Spread(*median, *min, *max)),
+            _ => bail!("nothing was measured"),
+        }
+    }
+
+    fn show(&self, factor: f64, digits: usize) -> String {
+        let Spread(median, min, max) = self;
+        format!("{:.digits$} ({:.digits$} … {:.digits$})", median * factor, min * factor, max * factor)
+    }
+}
+
+impl Lab {
+    /// Measures and writes the report.
+    ///
+    /// # Errors
+    /// When the program is missing or fails, or the report cannot be written.
+    pub fn run(&self, interrupted: &Interrupted) -> Result<()> {
+        let awase = programs::awase(self.awase.as_deref())?;
+        let directory = tempfile::tempdir().context("a temporary directory")?;
+        let mut speeds = Vec::new();
+        let mut all = Vec::new();
+        for _ in 0..self.reps {
+            if interrupted.load(Ordering::Relaxed) {
+                bail!("interrupted");
+            }
+            let before = processor_time()?;
+            let events = lab::speed::mix(EVENTS, lab::DEFAULT_SEED);
+            speeds.push(events as f64 / (processor_time()? - before).as_secs_f64());
+            all.push(seconds_of(&awase, "all", directory.path())?);
+        }
+        let (speed, all) = (Spread::of(speeds)?, Spread::of(all)?);
+        // All children so far ran everything.
+        let mebibytes = children_peak_bytes()? as f64 / f64::from(1 << 20);
+        println!("events: {} million/s", speed.show(1e-6, 1));
+        println!("awase lab run all: {} s, {mebibytes:.0} MiB", all.show(1.0, 2));
+        let mut each = String::new();
+        for experiment in lab::experiments() {
+            let seconds = seconds_of(&awase, experiment.name(), directory.path())?;
+            each += &format!("| {} | {} | {seconds:.2} |\n", experiment.name(), experiment.title());
+        }
+        let path = self.output.join("benchmarks-lab.md");
+        fs::create_dir_all(&self.output).with_context(|| self.output.display().to_string())?;
+        fs::write(&path, self.report(&speed, &all, mebibytes, &each)).with_context(|| path.display().to_string())?;
+        println!("written: {}", path.display());
+        Ok(())
+    }
+
+    fn report(&self, speed: &Spread, all: &Spread, mebibytes: f64, each: &str) -> String {
+        let arguments = if self.reps == 5 { String::new() } else { format!(" ARGS=\"--reps {}\"", self.reps) };
+        // Of the disk, nothing is measured.
+        let host: Vec<String> =
+            host::facts(Path::new("/")).into_iter().filter(|line| !line.starts_with("Disk")).collect();
+        let met = |met| if met { "yes" } else { "**no**" };
+        format!(
+            "# Benchmarks: the lab\n\nWritten by `make bench-lab{arguments}`; do not edit.\n\n- {}\n- awase {}\n\
+             - Repetitions: {}\n\nNumbers are medians (smallest … largest of all repetitions).\n\n\
+             ## Figures to reach\n\n| figure | target | measured | met |\n|---|---|---|---|\n\
+             | Events of the simulator on one core | at least {:.0} million/s | {} million/s | {} |\n\
+             | `awase lab run all` on all cores | at most {SECONDS_MAX:.0} s | {} s | {} |\n\
+             | Its memory, at the most | at most {MEBIBYTES_MAX:.0} MiB | {mebibytes:.0} MiB | {} |\n\n\
+             Events are counted by the second of processor time. They are entries of the agenda and turns of tasks, of a mix (`lab/src/speed.rs`) of {} tasks that sleep, share a\n\
+             resource and send each other messages, and of a hundred timers of a model without tasks.\n\n\
+             ## Each experiment alone\n\n| experiment | | s |\n|---|---|---|\n{each}",
+            host.join("\n- "),
+            env!("CARGO_PKG_VERSION"),
+            self.reps,
+            EVENTS_A_SECOND_MIN / 1e6,
+            speed.show(1e-6, 1),
+            met(speed.0 >= EVENTS_A_SECOND_MIN),
+            all.show(1.0, 2),
+            met(all.0 <= SECONDS_MAX),
+            met(mebibytes <= MEBIBYTES_MAX),
+            lab::speed::TASKS,
+        )
+    }
+}
+
+/// How long experiments take, with their report.
+fn seconds_of(awase: &Path, name: &str, directory: &Path) -> Result<f64> {
+    let start = Instant::now();
+    let mut command = Command::new(awase);
+    command.args(["lab", "run", name, "--out"]).arg(directory.join("report"));
+    let output = command.stdin(Stdio::null()).output().with_context(|| awase.display().to_string())?;
+    if !output.status.success() {
+        bail!("awase lab run {name} failed: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(start.elapsed().as_secs_f64())
+}
+
+/// What this thread has had of a processor: whoever else runs on the host takes time, but not of this.
+fn processor_time() -> Result<Duration> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: clock_gettime fills the structure that it is given, which lives until it returns.
+    if unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) } != 0 {
+        return Err(std::io::Error::last_os_error()).context("clock_gettime");
+    }
+    Ok(Duration::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64))
+}
+
+/// The most memory that any child had in use, of those that have ended.
+fn children_peak_bytes() -> Result<u64> {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: getrusage fills the structure that it is given, which lives until it returns.
+    let usage = unsafe {
+        if libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr()) != 0 {
+            return Err(std::io::Error::last_os_error()).context("getrusage");
+        }
+        usage.assume_init()
+    };
+    // In KiB (getrusage(2)).
+    Ok(usage.ru_maxrss.max(0) as u64 * 1024)
+}

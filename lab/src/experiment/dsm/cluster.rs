@@ -1,0 +1,222 @@
+//! Nodes that share pages by the coherence policy, over a network in virtual time.
+
+use std::cell::{OnceCell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use machine::sim::model::token_ring::Network;
+use machine::sim::model::{Handler, HandlerId, Signal, Simulation, Virtual};
+use policy::coherence::{
+    Action, Actions, Address, Config, Envelope, Incarnation, Local, Message, Node, NodeId, PageNo,
+};
+use policy::unit::Instant;
+
+/// Who wants which page when.
+pub(super) trait Pattern {
+    /// The next access of a node: its `step`th one, of so many nodes. `chance` draws below a bound.
+    fn next(&self, node: usize, step: u32, nodes: usize, chance: &dyn Fn(u64) -> u64) -> (PageNo, Local);
+
+    /// Pages of the space, for so many nodes.
+    fn pages(&self, nodes: usize) -> u64;
+}
+
+/// What accesses cost at a node, beside waiting for others.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct AccessCosts {
+    /// One to a page that it holds.
+    pub(super) hit: Duration,
+    /// One to a page that it was just granted.
+    pub(super) miss: Duration,
+    /// Before what was written can go to its home: copied from the buffer cache to the board.
+    pub(super) give_up: Duration,
+    /// A message is answered after so long.
+    pub(super) turnaround: Duration,
+    /// Between accesses, on the mean.
+    pub(super) think: Duration,
+}
+
+/// Bytes of messages, and of the page that goes with some.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    pub(super) message: u64,
+    pub(super) page: u64,
+}
+
+/// What there was.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Traffic {
+    pub(super) accesses: u64,
+    pub(super) messages: u64,
+    pub(super) bytes: u64,
+    /// Of all accesses together, from asking to the end of it.
+    pub(super) latency: Duration,
+    /// From the first to the end of the last.
+    pub(super) elapsed: Duration,
+}
+
+impl Traffic {
+    pub(super) fn messages_an_access(&self) -> f64 {
+        self.messages as f64 / self.accesses as f64
+    }
+
+    pub(super) fn bytes_an_access(&self) -> f64 {
+        self.bytes as f64 / self.accesses as f64
+    }
+
+    pub(super) fn latency_us(&self) -> f64 {
+        self.latency.as_secs_f64() * 1e6 / self.accesses as f64
+    }
+}
+
+/// Runs nodes until each has done so many accesses.
+pub(super) fn share(
+    (nodes, steps): (usize, u32),
+    pattern: &Rc<dyn Pattern>,
+    network: Box<dyn Network>,
+    (costs, sizes): (AccessCosts, Sizes),
+    seed: u64,
+) -> Traffic {
+    let run = Simulation::new(seed);
+    let pages = pattern.pages(nodes);
+    let config = Config {
+        nodes: nodes as u16,
+        pages,
+        pages_max: pages as usize,
+        // The network loses nothing, so nothing is sent again.
+        patience: Duration::MAX,
+    };
+    let address = |node| Address { node: NodeId(node), incarnation: Incarnation::FIRST };
+    let all = (0..nodes as u16).map(|node| Node::new(config, address(node), [], [])).collect();
+    let state = State {
+        nodes: all,
+        asked: vec![(Instant::ZERO, 0); nodes],
+        steps,
+        pattern: Rc::clone(pattern),
+        network,
+        costs,
+        sizes,
+        on_way: slab::Slab::new(),
+        traffic: Traffic::default(),
+    };
+    let cluster = Rc::new(Cluster { time: run.clone(), handler: OnceCell::new(), state: RefCell::new(state) });
+    let handler = run.register(cluster.clone());
+    cluster.handler.get_or_init(|| handler);
+    for node in 0..nodes {
+        cluster.think(node);
+    }
+    run.run();
+    let mut traffic = cluster.state.borrow().traffic;
+    traffic.elapsed = run.now().since(Instant::ZERO);
+    traffic
+}
+
+struct Cluster {
+    time: Virtual,
+    handler: OnceCell<HandlerId>,
+    state: RefCell<State>,
+}
+
+struct State {
+    nodes: Vec<Node>,
+    /// When the present access was asked for, and how many there were.
+    asked: Vec<(Instant, u32)>,
+    steps: u32,
+    pattern: Rc<dyn Pattern>,
+    network: Box<dyn Network>,
+    costs: AccessCosts,
+    sizes: Sizes,
+    on_way: slab::Slab<Envelope>,
+    traffic: Traffic,
+}
+
+/// Tokens below are nodes that want something; from here on, messages that arrive.
+const ARRIVAL: u64 = 1 << 32;
+
+impl Cluster {
+    fn signal(&self, at: Instant, token: u64) {
+        if let Some(handler) = self.handler.get() {
+            self.time.signal_at(at, Signal { handler: *handler, token });
+        }
+    }
+
+    /// The next access, after half to one and a half of the mean time.
+    fn think(&self, node: usize) {
+        let mean = self.state.borrow().costs.think.as_nanos() as u64;
+        let pause = mean / 2 + self.time.below(mean.max(1));
+        self.signal(self.time.now() + Duration::from_nanos(pause), node as u64);
+    }
+
+    fn want(&self, node: usize) {
+        let now = self.time.now();
+        let (actions, hit) = {
+            let mut state = self.state.borrow_mut();
+            let step = state.asked[node].1;
+            if step >= state.steps {
+                return;
+            }
+            state.asked[node] = (now, step + 1);
+            let nodes = state.nodes.len();
+            let (page, want) = state.pattern.next(node, step, nodes, &|bound| self.time.below(bound));
+            let Ok(actions) = state.nodes[node].on_local(now, want, page) else { return };
+            (actions, state.costs.hit)
+        };
+        self.act(node, actions, hit);
+    }
+
+    fn act(&self, node: usize, actions: Actions, access: Duration) {
+        let now = self.time.now();
+        let mut is_done = false;
+        for action in actions {
+            match action {
+                Action::Send(envelope) => self.send(envelope),
+                Action::Access { .. } => {
+                    let mut state = self.state.borrow_mut();
+                    let since = state.asked[node].0;
+                    state.traffic.accesses += 1;
+                    state.traffic.latency += now.since(since) + access;
+                    is_done = true;
+                }
+                // The policy's user keeps the bytes; here there are none.
+                Action::Protect(_)
+                | Action::Revoke(_)
+                | Action::Discard(_)
+                | Action::Saved(_)
+                | Action::Store { .. } => {}
+            }
+        }
+        if is_done {
+            self.think(node);
+        }
+    }
+
+    fn send(&self, envelope: Envelope) {
+        let mut state = self.state.borrow_mut();
+        let page = envelope.message.data().map_or(0, |_| state.sizes.page);
+        let gives_up = page > 0 && matches!(envelope.message, Message::GaveUp { .. });
+        let delay = state.costs.turnaround + if gives_up { state.costs.give_up } else { Duration::ZERO };
+        let bytes = state.sizes.message + page;
+        state.traffic.messages += 1;
+        state.traffic.bytes += bytes;
+        let (from, to) = (usize::from(envelope.from.node.0), usize::from(envelope.to.node.0));
+        let arrives = state.network.send(self.time.now() + delay, from, to, bytes);
+        let token = ARRIVAL + state.on_way.insert(envelope) as u64;
+        drop(state);
+        self.signal(arrives, token);
+    }
+}
+
+impl Handler for Cluster {
+    fn on_signal(&self, token: u64) {
+        if token < ARRIVAL {
+            return self.want(token as usize);
+        }
+        let (node, actions, miss) = {
+            let mut state = self.state.borrow_mut();
+            let envelope = state.on_way.remove((token - ARRIVAL) as usize);
+            let node = usize::from(envelope.to.node.0);
+            let actions = state.nodes[node].on_message(self.time.now(), envelope);
+            (node, actions, state.costs.miss)
+        };
+        self.act(node, actions, miss);
+    }
+}

@@ -1,0 +1,104 @@
+//! The experiments: one published table or figure, one file.
+
+pub mod dsm;
+pub mod mp_table1;
+pub mod mp_table2;
+mod nfs;
+pub mod oltp;
+mod top1;
+pub mod uio;
+mod workstation;
+pub mod ws_2;
+pub mod ws_7;
+pub mod ws_table2;
+pub mod ws_table3;
+pub mod ws_table4;
+pub mod ws_table5;
+pub mod ws_table6;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::here::{self, Here};
+use crate::parameter::Parameters;
+use crate::result::Results;
+
+/// An experiment: a published table or figure, and what lies beyond it.
+pub trait Experiment: Sync {
+    /// Its name on the command line: `ws-table3`.
+    fn name(&self) -> &'static str;
+
+    /// One line: what is compared.
+    fn title(&self) -> &'static str;
+
+    /// A few sentences for somebody who does not know the paper: the problem, the technique, what to look at.
+    fn about(&self) -> &'static str;
+
+    /// Which table or figure of which paper.
+    fn paper(&self) -> &'static str;
+
+    /// What it can be told, all at their defaults.
+    fn parameters(&self) -> Parameters;
+
+    /// What to set so that the machine is one of 2026 (NVMe, 64 cores) in place of the paper's: names and values of
+    /// parameters. Run with these, nothing published is there to compare.
+    fn modern(&self) -> &'static [(&'static str, f64)];
+
+    /// How many [`Run::step`]s it takes, about.
+    fn steps(&self, parameters: &Parameters) -> u64;
+
+    /// Runs it on simulated machines.
+    fn simulate(&self, run: &Run<'_>) -> Results;
+
+    /// What of it can be measured on this host, with the real kernel of Awase.
+    fn here(&self) -> Option<&'static dyn Here> {
+        here::named(self.name())
+    }
+}
+
+/// One run of an experiment.
+pub struct Run<'a> {
+    /// What it is told.
+    pub parameters: &'a Parameters,
+    /// Whence all chance comes.
+    pub seed: u64,
+    /// Steps done, for whoever draws the progress.
+    pub done: &'a AtomicU64,
+}
+
+impl Run<'_> {
+    /// The value of a parameter.
+    ///
+    /// # Panics
+    /// See [`Parameters::get`].
+    pub fn get(&self, name: &str) -> f64 {
+        self.parameters.get(name)
+    }
+
+    /// One more step is done.
+    pub fn step(&self) {
+        self.done.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// All experiments, in the order in which they are listed.
+pub fn experiments() -> &'static [&'static dyn Experiment] {
+    &[
+        &ws_2::Ws2,
+        &ws_table2::WsTable2,
+        &ws_table3::WsTable3,
+        &ws_table4::WsTable4,
+        &ws_table5::WsTable5,
+        &ws_table6::WsTable6,
+        &ws_7::Ws7,
+        &mp_table1::MpTable1,
+        &mp_table2::MpTable2,
+        &oltp::Oltp,
+        &dsm::Dsm,
+        &uio::Uio,
+    ]
+}
+
+/// The experiment of that name.
+pub fn named(name: &str) -> Option<&'static dyn Experiment> {
+    experiments().iter().copied().find(|experiment| experiment.name() == name)
+}

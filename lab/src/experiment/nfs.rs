@@ -1,0 +1,283 @@
+//! The bench of section 5 of the workstation paper: a client and a server on an Ethernet, a file on the server's disk.
+
+mod sheet;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use machine::drive::Drive;
+use machine::sim::model::Simulation;
+use machine::sim::model::disk::{Disk, DiskCounters, Served};
+use machine::sim::model::ethernet::{self, Ethernet};
+use machine::sim::model::host::{Costs, Host};
+use machine::sim::model::nfs_client::{Client, Message, Process, TRANSFER_BYTES};
+use machine::sim::model::nfs_server::{self, Flushed, Placement, Server};
+use policy::readahead;
+use policy::unit::{ByteOffset, Instant};
+
+use crate::result::{Axis, Cell, Drawing, Plot, Series, Source, Table};
+
+use super::Run;
+use super::workstation::{drive, queue};
+
+pub(super) use sheet::{MODERN, parameters};
+
+/// As in the paper, a kilobyte has 1,024 bytes.
+const KILOBYTE: f64 = 1024.0;
+/// "The maximum of a merged block is limited to 128 KB" (section 3).
+const TRANSFER_BYTES_MAX: u32 = 128 << 10;
+
+/// What is varied, beside what the parameters say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Setting {
+    /// Client daemons.
+    pub(super) biods: u32,
+    /// Server processes.
+    pub(super) nfsds: u32,
+    /// What is done with the file.
+    pub(super) load: Load,
+    /// How many files, one after another, each elsewhere on the disk.
+    pub(super) files: u32,
+}
+
+/// What is done with the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Load {
+    /// It is written.
+    Write {
+        /// With the rendezvous?
+        gather: bool,
+    },
+    /// It is read.
+    Read {
+        /// Blocks that the client reads ahead.
+        ahead: u64,
+        /// From the server's memory?
+        cached: bool,
+    },
+}
+
+/// What came out, over all files.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outcome {
+    /// Bytes moved.
+    bytes: f64,
+    /// Time that it took.
+    time: f64,
+    ethernet: f64,
+    disk: f64,
+    server: f64,
+    client: f64,
+    accesses: f64,
+    flushes: f64,
+    flushed: f64,
+    /// Of the first file: when writes were acknowledged.
+    pub(super) acknowledged: Vec<Instant>,
+    /// Of the first file: what the disk did.
+    pub(super) served: Vec<Served>,
+}
+
+impl Outcome {
+    /// KB/s.
+    pub(super) fn throughput(&self) -> f64 {
+        self.bytes / KILOBYTE / self.time
+    }
+
+    /// Disk accesses for each transfer of 8 KB.
+    pub(super) fn accesses(&self) -> f64 {
+        self.accesses / (self.bytes / TRANSFER_BYTES as f64)
+    }
+
+    /// Writes in a group.
+    pub(super) fn group(&self) -> f64 {
+        if self.flushes > 0.0 { self.flushed / self.flushes } else { 1.0 }
+    }
+
+    /// Percent of the time: Ethernet, disk, server's and client's processors.
+    pub(super) fn utilisation(&self) -> [f64; 4] {
+        [self.ethernet, self.disk, self.server, self.client].map(|busy| 100.0 * busy / self.time)
+    }
+}
+
+/// Runs a setting.
+pub(super) fn measure(run: &Run<'_>, setting: Setting) -> Outcome {
+    let mut outcome = Outcome::default();
+    for file in 0..setting.files.max(1) {
+        one_file(run, setting, run.seed.wrapping_add(u64::from(file)), &mut outcome);
+        run.step();
+    }
+    outcome
+}
+
+fn one_file(run: &Run<'_>, setting: Setting, seed: u64, outcome: &mut Outcome) {
+    let simulation = Simulation::new(seed);
+    let ethernet = Ethernet::new(&simulation, wire(run));
+    let processors = run.get("cpu.processors") as u32;
+    let [client_host, server_host] =
+        [0, 1].map(|_| Host::<Message>::new(&simulation, &ethernet, processors, costs(run)));
+    client_host.connect(&simulation, &server_host);
+    server_host.connect(&simulation, &client_host);
+    let disk = Disk::new(&simulation, drive(run), queue(run, Some(TRANSFER_BYTES_MAX), true));
+    if outcome.served.is_empty() {
+        disk.keep_log();
+    }
+    let blocks = (run.get("file.size") * 1024.0 * 1024.0) as u64 / TRANSFER_BYTES;
+    let config = server_config(run, setting);
+    let place = placement(run, &simulation, blocks);
+    let server = Server::new(&simulation, &server_host, &disk, place, config);
+    let client = Client::new(&simulation, &client_host, setting.biods);
+    let process = Process { per_block: ms(run.get("cpu.syscall")) };
+    let done = Rc::new(std::cell::Cell::new(false));
+    let told = Rc::clone(&done);
+    simulation.spawn(async move {
+        match setting.load {
+            Load::Write { .. } => client.write_file(blocks, process).await,
+            Load::Read { ahead, .. } => client.read_file(blocks, fixed(ahead), process).await,
+        }
+        told.set(true);
+    });
+    simulation.run_while(|| !done.get());
+    let DiskCounters { batches, busy, .. } = disk.counters();
+    outcome.bytes += (blocks * TRANSFER_BYTES) as f64;
+    outcome.time += simulation.now().ns() as f64 / 1e9;
+    outcome.ethernet += ethernet.busy().as_secs_f64();
+    outcome.disk += busy.as_secs_f64();
+    outcome.server += server_host.busy().as_secs_f64() / f64::from(processors);
+    outcome.client += client_host.busy().as_secs_f64() / f64::from(processors);
+    outcome.accesses += batches as f64;
+    let flushed = server.flushed();
+    outcome.flushes += flushed.len() as f64;
+    outcome.flushed += flushed.iter().map(|Flushed { writes, .. }| f64::from(*writes)).sum::<f64>();
+    if outcome.served.is_empty() {
+        (outcome.acknowledged, outcome.served) = (server.acknowledged(), disk.log());
+    }
+}
+
+fn server_config(run: &Run<'_>, setting: Setting) -> nfs_server::Config {
+    nfs_server::Config {
+        processes: setting.nfsds,
+        gather: matches!(setting.load, Load::Write { gather: true }),
+        cached: matches!(setting.load, Load::Read { cached: true, .. }),
+        read_ahead: fixed(run.get("server.readahead") as u64).mode,
+    }
+}
+
+fn fixed(blocks: u64) -> readahead::Config {
+    let mode = if blocks == 0 { readahead::Mode::Off } else { readahead::Mode::Fixed { blocks } };
+    readahead::Config { mode, ..readahead::Config::default() }
+}
+
+fn wire(run: &Run<'_>) -> ethernet::Config {
+    ethernet::Config {
+        bits_per_second: (run.get("ethernet.rate") * 1e6) as u64,
+        mtu_bytes: run.get("ethernet.mtu") as u64,
+    }
+}
+
+fn costs(run: &Run<'_>) -> Costs {
+    let rate = |name| (run.get(name) * 1e6) as u64;
+    let checksum = rate("cpu.checksum");
+    Costs {
+        rpc: ms(run.get("cpu.rpc")),
+        frame: ms(run.get("cpu.frame")),
+        copy_bytes_per_second: rate("cpu.copy"),
+        interface_bytes_per_second: rate("cpu.interface"),
+        checksum_bytes_per_second: (checksum > 0).then_some(checksum),
+        disk_access: ms(run.get("cpu.disk")),
+    }
+}
+
+/// The inode, the block of pointers and the data, each at a random place of the disk.
+fn placement(run: &Run<'_>, simulation: &Simulation, blocks: u64) -> Placement {
+    // Two more, for what would else lie within the data.
+    let all = (drive(run).size() / TRANSFER_BYTES).saturating_sub(blocks + 2).max(1);
+    let spread = ((all as f64 * run.get("file.spread")) as u64).clamp(1, all);
+    let start = simulation.below(all - spread + 1);
+    let at = |block: u64| ByteOffset(block * TRANSFER_BYTES);
+    let [inode, pointers, data] = [0, 1, 2].map(|_| start + simulation.below(spread));
+    let aside = |block: u64, by: u64| if (data..data + blocks).contains(&block) { data + blocks + by } else { block };
+    Placement {
+        inode: at(aside(inode, 0)),
+        data: (data..data + blocks).map(at).collect(),
+        allocation: vec![at(aside(pointers, 1)); blocks as usize],
+    }
+}
+
+fn ms(ms: f64) -> Duration {
+    Duration::from_nanos((ms * 1e6) as u64)
+}
+
+/// The parts of [`Outcome::utilisation`].
+pub(super) const PARTS: [&str; 4] = ["Ethernet", "server's disk", "server's processor", "client's processor"];
+
+/// How many times as fast, beside the paper's.
+pub(super) fn gain(paper: (f64, f64), simulated: (&Outcome, &Outcome), old: bool) -> Table {
+    let (less, more) = simulated;
+    let gain = Cell::simulated(more.throughput() / less.throughput());
+    Table {
+        name: "gain".into(),
+        title: "The gain: second row of the table above over the first".into(),
+        unit: "times".into(),
+        rows_are: String::new(),
+        rows: vec!["gain".into()],
+        columns_are: String::new(),
+        columns: vec!["times".into()],
+        cells: vec![vec![Cell { paper: old.then_some(paper.1 / paper.0), ..gain }]],
+        digits: 2,
+        ..Table::default()
+    }
+}
+
+/// How busy each part is, one row for each outcome.
+pub(super) fn utilisation(names: &[&str], outcomes: &[&Outcome]) -> Table {
+    let row = |outcome: &&Outcome| outcome.utilisation().map(Cell::simulated).to_vec();
+    Table {
+        name: "busy".into(),
+        title: "How busy each part is".into(),
+        unit: "% of the time".into(),
+        rows_are: "with".into(),
+        rows: names.iter().map(ToString::to_string).collect(),
+        columns_are: "part".into(),
+        columns: PARTS.map(str::to_owned).to_vec(),
+        cells: outcomes.iter().map(row).collect(),
+        in_points: true,
+        digits: 0,
+    }
+}
+
+/// Bars: the paper's throughput, where there is one, beside the simulated one.
+pub(super) fn compared(name: &str, title: &str, groups: &[&str], pairs: &[(Option<f64>, f64)]) -> Plot {
+    let bars = |source, heights: Vec<Option<f64>>| Series {
+        name: "throughput".into(),
+        source,
+        points: heights.into_iter().enumerate().filter_map(|(group, height)| Some((group as f64, height?))).collect(),
+    };
+    let (paper, simulated) = pairs.iter().map(|(paper, simulated)| (*paper, Some(*simulated))).unzip();
+    let mut series = vec![bars(Source::Paper, paper), bars(Source::Simulated, simulated)];
+    series.retain(|bars| !bars.points.is_empty());
+    Plot {
+        name: name.into(),
+        title: title.into(),
+        drawing: Drawing::Bars(groups.iter().map(ToString::to_string).collect()),
+        x: Axis::default(),
+        y: Axis::linear("throughput", "KB/s"),
+        series,
+    }
+}
+
+/// Is the machine the paper's, so that its numbers may be compared?
+pub(super) fn is_of_1991(run: &Run<'_>) -> bool {
+    run.get("disk.nvme") < 0.5
+}
+
+/// What to know of the machine of 2026.
+pub(super) fn modern_notes() -> Vec<String> {
+    let flash = Drive::named("nvme-2026").map_or("", |drive| drive.source());
+    vec![
+        format!("The device: {flash}. It has no arm: a group saves commands, not seeks."),
+        "The protocol stays NFS version 2 with 8 KB a call: what is seen is what the technique is worth on other hardware, \
+         not what a server of 2026 reaches. Processor times of 2026 are the author's guesses, of the order of what kernels \
+         of that time take for a small call and an interrupt."
+            .to_owned(),
+    ]
+}

@@ -1,0 +1,146 @@
+//! OLTP: what the system costs a transaction, and six techniques that make it cost less.
+
+mod account;
+mod costs;
+mod devices;
+mod mainframe;
+mod parameters;
+mod plots;
+mod report;
+#[cfg(test)]
+mod tests;
+mod trace;
+mod workload;
+
+use std::time::Duration;
+
+use policy::quantum::Mode;
+
+use super::{Experiment, Run};
+use crate::parameter::Parameters;
+use crate::result::Results;
+use account::Account;
+use costs::{Costs, mix};
+use mainframe::{Load, Techniques};
+
+/// The techniques, in the paper's order.
+const TECHNIQUES: [&str; 6] = [
+    "completions after a quantum",
+    "trace thinned, recorded in place",
+    "exit routines at once",
+    "hottest call first",
+    "binary terminal names",
+    "look-ahead",
+];
+
+/// Quanta that are tried with all techniques, in those of the parameters.
+const QUANTA: [f64; 6] = [0.125, 0.25, 0.5, 1.0, 2.0, 4.0];
+
+/// The paper's system.
+pub struct Oltp;
+
+impl Experiment for Oltp {
+    fn name(&self) -> &'static str {
+        "oltp"
+    }
+
+    fn title(&self) -> &'static str {
+        "Six ways to make the system cost a transaction less, on a mainframe"
+    }
+
+    fn about(&self) -> &'static str {
+        "A mainframe serves transactions from terminals, and its processor is the bottleneck: eight tenths of it go to the \
+         system, three to its trace alone. The applications are not touched; the system takes I/O completions together \
+         after a quantum, thins its trace and records in place, runs exit routines at once, looks for the hottest \
+         supervisor call first, gives terminals numbers in place of names, and looks ahead for the next call. A front-end \
+         processor replays 3,000 transactions. Look at what each technique gives alone and with those before it, and \
+         where the processor's time goes before and after."
+    }
+
+    fn paper(&self) -> &'static str {
+        "OLTP sections 3 to 5"
+    }
+
+    fn parameters(&self) -> Parameters {
+        Parameters::new(self.name(), parameters::all())
+    }
+
+    fn modern(&self) -> &'static [(&'static str, f64)] {
+        parameters::MODERN
+    }
+
+    fn steps(&self, _: &Parameters) -> u64 {
+        // Before, each alone, and each with those before it but the first, which is alone; for two mixes.
+        (2 * (1 + 6 + 5) + QUANTA.len()) as u64
+    }
+
+    fn simulate(&self, run: &Run<'_>) -> Results {
+        let measured = Measured::of(run);
+        report::results(run, &measured)
+    }
+}
+
+/// What a mix gave.
+struct OfMix {
+    before: Account,
+    /// With each technique alone.
+    alone: [Account; 6],
+    /// With each technique and those before it.
+    together: [Account; 6],
+}
+
+impl OfMix {
+    fn after(&self) -> &Account {
+        &self.together[5]
+    }
+}
+
+struct Measured {
+    heavy: OfMix,
+    light: OfMix,
+    /// The heavy mix with all techniques and [`QUANTA`].
+    quanta: [Account; 6],
+}
+
+impl Measured {
+    fn of(run: &Run<'_>) -> Self {
+        let costs = Costs::of(run);
+        let transactions = run.get("transactions") as u64;
+        let [heavy, light] = [
+            mix(run, "tx.heavy.calls", "tx.heavy.ios", "tx.heavy.user"),
+            mix(run, "tx.light.calls", "tx.light.ios", "tx.light.user"),
+        ]
+        .map(|mix| Load { transactions, mix });
+        let with = |techniques: Techniques, load: Load| {
+            let account = mainframe::run(&costs, techniques, load, run.seed);
+            run.step();
+            account
+        };
+        let of_mix = |load: Load| {
+            let alone: [Account; 6] = std::array::from_fn(|one| with(techniques(run, 1.0, |other| other == one), load));
+            let together = std::array::from_fn(|last| match last {
+                0 => alone[0],
+                _ => with(techniques(run, 1.0, |other| other <= last), load),
+            });
+            OfMix { before: with(techniques(run, 1.0, |_| false), load), alone, together }
+        };
+        Measured {
+            heavy: of_mix(heavy),
+            light: of_mix(light),
+            quanta: std::array::from_fn(|number| with(techniques(run, QUANTA[number], |_| true), heavy)),
+        }
+    }
+}
+
+/// Those techniques that `has` says, with so many quanta as one.
+fn techniques(run: &Run<'_>, quanta: f64, has: impl Fn(usize) -> bool) -> Techniques {
+    let quantum = Duration::from_nanos((run.get("quantum") * quanta * 1000.0) as u64);
+    Techniques {
+        quantum: if has(0) { Mode::Fixed { quantum } } else { Mode::Off },
+        is_trace_thinned: has(1),
+        is_exit_immediate: has(2),
+        is_mode_call_first: has(3),
+        has_binary_names: has(4),
+        looks_ahead: has(5),
+    }
+}

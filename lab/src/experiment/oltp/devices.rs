@@ -1,0 +1,148 @@
+//! Channels and what hangs on them: disks, the front-end processor's two lines, a tape.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use machine::sim::model::{Handler, HandlerId, Signal, Virtual, WaiterId};
+use policy::unit::Instant;
+
+use super::costs::{Costs, DeviceTimes};
+
+/// What channels tell the processor.
+pub struct Channels {
+    time: Virtual,
+    /// Devices whose I/O has ended and was not taken yet.
+    ended: RefCell<VecDeque<usize>>,
+    /// The processor, while it takes interrupts.
+    enabled: Cell<Option<WaiterId>>,
+}
+
+impl Channels {
+    /// Nothing has ended.
+    pub fn new(time: &Virtual) -> Self {
+        Channels { time: time.clone(), ended: RefCell::default(), enabled: Cell::new(None) }
+    }
+
+    /// Takes one that has ended.
+    pub fn take(&self) -> Option<usize> {
+        self.ended.borrow_mut().pop_front()
+    }
+
+    /// Waits until `end` with interrupts enabled. Was it interrupted?
+    pub async fn interrupted_before(&self, end: Instant) -> bool {
+        self.enabled.set(Some(self.time.current()));
+        let mut sleep = pin!(self.time.sleep_until(end));
+        let interrupted = poll_fn(|context| {
+            if self.ended.borrow().is_empty() {
+                sleep.as_mut().poll(context).map(|()| false)
+            } else {
+                Poll::Ready(true)
+            }
+        })
+        .await;
+        self.enabled.set(None);
+        interrupted
+    }
+}
+
+impl Handler for Channels {
+    fn on_signal(&self, device: u64) {
+        self.ended.borrow_mut().push_back(device as usize);
+        if let Some(processor) = self.enabled.get() {
+            self.time.wake(processor);
+        }
+    }
+}
+
+/// What a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A disk of the data base.
+    Disk,
+    /// Messages from or to the front-end processor.
+    FrontEnd,
+    /// The journal.
+    Tape,
+}
+
+/// The device that gives messages.
+pub const MESSAGES: usize = 0;
+/// The device that takes answers.
+pub const ANSWERS: usize = 1;
+/// The device that takes the journal.
+pub const JOURNAL: usize = 2;
+/// The first of the disks.
+const DISKS: usize = 3;
+
+/// The devices as the I/O supervisor knows them: an I/O is for a region, and a device does one at a time.
+pub struct Devices {
+    time: Virtual,
+    handler: HandlerId,
+    times: DeviceTimes,
+    all: Vec<Device>,
+}
+
+#[derive(Clone, Default)]
+struct Device {
+    active: Option<usize>,
+    waiting: VecDeque<usize>,
+}
+
+impl Devices {
+    /// All idle; the ends of their I/O are signalled to `handler`.
+    pub fn new(costs: &Costs, time: &Virtual, handler: HandlerId) -> Self {
+        let all = vec![Device::default(); DISKS + costs.disks];
+        Devices { time: time.clone(), handler, times: costs.devices, all }
+    }
+
+    /// Any disk, all being used alike.
+    pub fn any_disk(&self) -> usize {
+        DISKS + self.time.below((self.all.len() - DISKS) as u64) as usize
+    }
+
+    /// What it is.
+    pub fn kind(&self, device: usize) -> Kind {
+        match device {
+            MESSAGES | ANSWERS => Kind::FrontEnd,
+            JOURNAL => Kind::Tape,
+            _ => Kind::Disk,
+        }
+    }
+
+    /// An I/O for a region, started at `at` or when those before it have been taken.
+    pub fn issue(&mut self, device: usize, region: usize, at: Instant) {
+        self.all[device].waiting.push_back(region);
+        if self.all[device].active.is_none() {
+            self.start(device, at);
+        }
+    }
+
+    /// The end of a device's I/O is taken: for which region it was. The next one starts at `at`.
+    pub fn end(&mut self, device: usize, at: Instant) -> Option<usize> {
+        let ended = self.all[device].active.take();
+        self.start(device, at);
+        ended
+    }
+
+    fn start(&mut self, device: usize, at: Instant) {
+        self.all[device].active = self.all[device].waiting.pop_front();
+        if self.all[device].active.is_some() {
+            let service = self.service(self.kind(device));
+            self.time.signal_at(at + service, Signal { handler: self.handler, token: device as u64 });
+        }
+    }
+
+    fn service(&self, kind: Kind) -> Duration {
+        let DeviceTimes { seek_ns, rotation_ns, transfer_ns, front_end_ns, tape_ns } = self.times;
+        let uniform = |mean_ns: u64| self.time.below(2 * mean_ns + 1);
+        Duration::from_nanos(match kind {
+            Kind::Disk => uniform(seek_ns) + uniform(rotation_ns / 2) + transfer_ns,
+            Kind::FrontEnd => front_end_ns,
+            Kind::Tape => tape_ns,
+        })
+    }
+}

@@ -1,0 +1,52 @@
+use std::sync::atomic::AtomicU64;
+
+use super::*;
+
+fn simulate(seed: u64, set: &[(&str, f64)]) -> Results {
+    let (mut parameters, done) = (Uio.parameters(), AtomicU64::new(0));
+    for (name, value) in set {
+        parameters.set(name, *value).expect("in range");
+    }
+    let results = Uio.simulate(&Run { parameters: &parameters, seed, done: &done });
+    assert_eq!(done.into_inner(), Uio.steps(&parameters));
+    results
+}
+
+fn rates(results: &Results) -> [f64; 2] {
+    [0, 1].map(|row| results.tables[0].cells[row][0].simulated.expect("simulated"))
+}
+
+#[test]
+fn both_rates_on_40_processors_are_within_20_percent_of_the_blogs() {
+    let results = simulate(1, &[]);
+    for row in &results.tables[0].cells {
+        let off = row[0].difference_percent().expect("published");
+        assert!(off.abs() <= 20.0, "{off:.2} %");
+    }
+    for finding in &results.findings {
+        assert!(finding.holds, "{}", finding.text);
+    }
+}
+
+#[test]
+fn what_nobody_published_decides_nothing_on_40_processors() {
+    for (name, value) in [("cpu.io", 5.0), ("cpu.io", 20.0), ("ipi.deliver", 200.0), ("ipi.deliver", 1000.0)] {
+        let [mapped, unmapped] = rates(&simulate(1, &[(name, value)]));
+        assert!((mapped / 300.0 - 1.0).abs() < 0.2, "{name} = {value}: {mapped}");
+        assert!((unmapped / 1000.0 - 1.0).abs() < 0.2, "{name} = {value}: {unmapped}");
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bits() {
+    let short = [("rounds", 2.0)];
+    assert_eq!(simulate(3, &short), simulate(3, &short));
+}
+
+#[test]
+fn unmapped_buffers_are_worth_more_on_a_machine_of_2026() {
+    let results = simulate(1, Uio.modern());
+    let [mapped, unmapped] = rates(&results);
+    assert!(unmapped > mapped * 10.0, "{mapped} {unmapped}");
+    assert!(results.findings.iter().all(|finding| finding.holds), "{:?}", results.findings);
+}

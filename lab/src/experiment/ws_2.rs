@@ -1,0 +1,127 @@
+//! WS-2: the dynamic buffer cache. The paper describes what it is good for and which side effects had to be cured, and
+//! publishes no numbers: the tables here are predictions, on the machines of its table 1.
+
+mod giving;
+mod host;
+mod machine;
+mod operations;
+mod parameters;
+mod reading;
+mod scanning;
+mod storm;
+mod writing;
+
+use super::{Experiment, Run};
+use crate::parameter::Parameters;
+use crate::result::{Cell, Results, Series, Source, Table};
+use machine::Hardware;
+
+/// The experiment.
+pub struct Ws2;
+
+impl Experiment for Ws2 {
+    fn name(&self) -> &'static str {
+        "ws-2"
+    }
+
+    fn title(&self) -> &'static str {
+        "The buffer cache: a tenth of memory against all that nobody else needs"
+    }
+
+    fn about(&self) -> &'static str {
+        "4.3BSD gave about a tenth of memory to its buffer cache, for good. Sony's kernel let the cache have nearly all of \
+         memory and give it back on demand: files are read again at the speed of memory, and write returns sooner. That \
+         had side effects: searches made for few buffers, a sync every 30 s that holds up everybody, and memory taken from \
+         programs. Look at where the throughput of a second reading falls (a), when write returns (b), what a reader waits \
+         for while dirty buffers are written (c), how fast memory is given back (d), and what operations cost (e)."
+    }
+
+    fn paper(&self) -> &'static str {
+        "Workstation paper, sections 1 (table 1: the machines) and 2; it publishes no measurement of this"
+    }
+
+    fn parameters(&self) -> Parameters {
+        parameters::all()
+    }
+
+    fn modern(&self) -> &'static [(&'static str, f64)] {
+        parameters::MODERN
+    }
+
+    fn steps(&self, _parameters: &Parameters) -> u64 {
+        37
+    }
+
+    fn simulate(&self, run: &Run<'_>) -> Results {
+        let hardware = Hardware::of(run);
+        let mut results = Results::default();
+        reading::run(run, &hardware, &mut results);
+        scanning::run(run, &hardware, &mut results);
+        writing::run(run, &hardware, &mut results);
+        storm::run(run, &hardware, &mut results);
+        giving::run(run, &hardware, &mut results);
+        operations::run(run, &hardware, &mut results);
+        results.notes = notes(&hardware);
+        results
+    }
+}
+
+fn notes(hardware: &Hardware) -> Vec<String> {
+    let mut notes: Vec<String> = NOTES.iter().map(|note| (*note).to_owned()).collect();
+    if hardware.buffer > 64 << 10 {
+        notes.push(format!(
+            "A buffer stands for {} KB here, so that a large machine can be simulated in a moment: a transfer takes \
+             longer than in truth, and latencies are no finer than that.",
+            hardware.buffer >> 10
+        ));
+    }
+    notes
+}
+
+const NOTES: [&str; 8] = [
+    "The paper publishes no numbers for this section: all cells are predictions, none is fitted.",
+    "(a) and (b) The first reading and writing are both at 703 KB/s on the machine of 1991; the paper's table 2 has 630 \
+     and 328 KB/s without merging, on a disk that it does not name.",
+    "(a) What a cached block costs hangs on the processor's part of a read: 0.46 ms here, from 4.2BSD's published share of a \
+     VAX and table 1's memory. McVoy and Kleiman (1991) report far more for SunOS 4.1, 64,000 instructions a block, disk \
+     driver and interrupt included: with cost.call=64000 the second reading is slower, and the knee is at the same place.",
+    "(b) With Awase's write-back, writers wait when 40 % of the cache are dirty, and what is written reaches the disk within \
+     about 30 s, not as soon as it can: blocks that change again are written once, and what a crash may take is bounded.",
+    "(c) The load keeps the disk busy most of the time, with either way of writing: somebody always waits for a write. The \
+     storm has all of it wait at once.",
+    "(d) Dirty memory can be given back as fast as it can be written. The policy lets 40 % of the cache be dirty, whatever \
+     the disk writes in a second: after half of memory was written, programs wait. Merging (WS-3) makes it shorter, not good.",
+    "(d) Paging is not simulated: what programs never got they would have had to page.",
+    "(e) Each buffer looked at counts as a miss of the processor's cache, with few buffers too: the first rows are too dear.",
+];
+
+/// A table of simulated cells. Of the table: name, title, unit, digits; of rows and columns: what they are, and their names.
+fn grid(
+    (name, title, unit, digits): (&str, &str, &str, usize),
+    (rows_are, rows): (&str, Vec<String>),
+    (columns_are, columns): (&str, Vec<String>),
+    cells: Vec<Vec<Cell>>,
+) -> Table {
+    Table {
+        name: name.to_owned(),
+        title: title.to_owned(),
+        unit: unit.to_owned(),
+        rows_are: rows_are.to_owned(),
+        rows,
+        columns_are: columns_are.to_owned(),
+        columns,
+        cells,
+        in_points: false,
+        digits,
+    }
+}
+
+fn line(name: &str, points: Vec<(f64, f64)>) -> Series {
+    Series { name: name.to_owned(), source: Source::Simulated, points }
+}
+
+/// What that part of the numbers, sorted, does not exceed; 0 of none.
+fn percentile(sorted: &[f64], part: f64) -> f64 {
+    let rank = (part * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
+}

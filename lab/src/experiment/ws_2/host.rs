@@ -1,0 +1,175 @@
+//! A run of the workstation: its disk, memory and cache, and the processes on it.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+
+use machine::sim::model::buffers::{Buffers, Config, Content, Write};
+use machine::sim::model::disk::Disk;
+use machine::sim::model::memory::Memory;
+use machine::sim::model::{Simulation, Virtual};
+use policy::cache::Kind;
+use policy::unit::Instant;
+use policy::{queue, sizing, writeback};
+
+use super::machine::{BSD_BUFFERS_MIN, Hardware};
+
+/// What does not come to an end within a day of virtual time never does.
+const PATIENCE: Duration = Duration::from_secs(86_400);
+
+/// How the cache is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Setup {
+    /// A tenth of memory, or what nobody else needs?
+    pub(super) dynamic: bool,
+    pub(super) replacement: Kind,
+    /// Written steadily, or every 30 s?
+    pub(super) smooth: bool,
+    /// Does the disk queue let those who wait go first (WS-4)?
+    pub(super) priority: bool,
+    /// Do a file's blocks lie end to end, and does it merge neighbours (WS-3)?
+    pub(super) merge: bool,
+}
+
+impl Setup {
+    /// As 4.3BSD.
+    pub(super) const BSD: Setup =
+        Setup { dynamic: false, replacement: Kind::Lru, smooth: false, priority: false, merge: false };
+    /// As the paper: the size follows memory.
+    pub(super) const PAPER: Setup = Setup { dynamic: true, ..Setup::BSD };
+    /// As Awase, with the disk queue of 4.3BSD still: one technique at a time.
+    pub(super) const AWASE: Setup = Setup { replacement: Kind::S3Fifo, smooth: true, ..Setup::PAPER };
+}
+
+impl Hardware {
+    fn queue(&self, setup: Setup) -> queue::Config {
+        let has_arm = self.has_arm();
+        queue::Config {
+            merge: setup.merge,
+            // WS-3.
+            transfer_bytes_max: 128 << 10,
+            priority: setup.priority,
+            elevator: has_arm,
+            depth: if has_arm { 1 } else { 64 },
+            // 4.3BSD's disksort lets nobody go out of order, however long he waited.
+            synchronous_deadline: if setup.priority { Duration::from_millis(50) } else { Duration::from_secs(86_400) },
+            ..queue::Config::default()
+        }
+    }
+
+    fn cache(&self, setup: Setup) -> Config {
+        let fixed = ((self.memory as f64 * self.fixed) as u64 / self.buffer).max(BSD_BUFFERS_MIN) * self.buffer;
+        let sizing = sizing::Config {
+            mode: if setup.dynamic { sizing::Mode::Dynamic } else { sizing::Mode::Fixed { bytes: fixed } },
+            reserve_bytes_min: 0,
+            reserve_permille: self.reserve_permille,
+            floor_bytes: BSD_BUFFERS_MIN * self.buffer,
+            ..sizing::Config::default()
+        };
+        let write_back = writeback::Config {
+            smooth: setup.smooth,
+            interval: self.interval,
+            background_blocks_max: ((1 << 30) / self.buffer).max(1),
+            // 4.3BSD stops no writer.
+            limit_permille: if setup.smooth { writeback::Config::default().limit_permille } else { 1000 },
+            ..writeback::Config::default()
+        };
+        Config { buffer_bytes: self.buffer, replacement: setup.replacement, sizing, write_back }
+    }
+
+    /// Turns the machine on.
+    pub(super) fn start(&self, setup: Setup) -> Host {
+        let run = Simulation::new(self.seed);
+        let memory = Memory::new(self.memory, self.resident());
+        let disk = Disk::new(&run, self.drive(), self.queue(setup));
+        let buffers = Buffers::new(&run, &disk, &memory, self.cache(setup));
+        let mut hardware = *self;
+        if setup.merge {
+            // Who merges leaves no gaps (WS-3).
+            hardware.rotdelay_ms = 0.0;
+        }
+        Host { run, hardware, disk, memory, buffers }
+    }
+}
+
+/// A machine that runs.
+pub(super) struct Host {
+    pub(super) run: Simulation,
+    pub(super) disk: Disk,
+    pub(super) hardware: Hardware,
+    pub(super) memory: Memory,
+    pub(super) buffers: Buffers,
+}
+
+/// What a process has of it.
+#[derive(Clone)]
+pub(super) struct Process {
+    pub(super) time: Virtual,
+    pub(super) hardware: Hardware,
+    pub(super) memory: Memory,
+    pub(super) buffers: Buffers,
+}
+
+impl Host {
+    /// Starts a process.
+    pub(super) fn spawn<W: Future<Output = ()> + 'static>(&self, work: impl FnOnce(Process) -> W) {
+        self.run.spawn(work(self.process()));
+    }
+
+    fn process(&self) -> Process {
+        Process {
+            time: self.run.clone(),
+            hardware: self.hardware,
+            memory: self.memory.clone(),
+            buffers: self.buffers.clone(),
+        }
+    }
+
+    /// Runs a process to its end and gives what it gives.
+    pub(super) fn complete<T: 'static, W: Future<Output = T> + 'static>(
+        &self,
+        work: impl FnOnce(Process) -> W,
+    ) -> Option<T> {
+        let result = Rc::new(Cell::new(None));
+        let (told, is_done) = (Rc::clone(&result), Rc::new(Cell::new(false)));
+        let (work, done) = (work(self.process()), Rc::clone(&is_done));
+        self.run.spawn(async move {
+            told.set(Some(work.await));
+            done.set(true);
+        });
+        let end = self.run.now() + PATIENCE;
+        self.run.run_while(|| !is_done.get() && self.run.now() < end);
+        result.take()
+    }
+}
+
+impl Process {
+    /// Reads a file that starts there in order, each block with the next one ahead, as 4.3BSD does. Gives the seconds it
+    /// took.
+    pub(super) async fn read_file(&self, start: u64, blocks: u64) -> f64 {
+        let began = self.time.now();
+        for index in 0..blocks {
+            let next = Some(index + 1).filter(|next| *next < blocks);
+            let place = |index| self.hardware.place(start, index);
+            self.buffers.read_ahead(place(index), next.map(place)).await;
+            self.time.sleep(self.hardware.call()).await;
+        }
+        self.since(began)
+    }
+
+    /// Writes a file that starts there in order. Gives the seconds until the last write returned.
+    pub(super) async fn write_file(&self, start: u64, blocks: u64, how: Write) -> f64 {
+        let began = self.time.now();
+        for index in 0..blocks {
+            self.time.sleep(self.hardware.call()).await;
+            self.buffers.write(self.hardware.place(start, index), Content(1), how).await;
+        }
+        self.since(began)
+    }
+
+    /// Seconds since then.
+    pub(super) fn since(&self, start: Instant) -> f64 {
+        (self.time.now() - start).as_secs_f64()
+    }
+}

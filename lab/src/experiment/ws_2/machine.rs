@@ -1,0 +1,254 @@
+//! The workstation: its numbers.
+
+use std::time::Duration;
+
+use machine::drive::Drive;
+use machine::drive::flash::Flash;
+use machine::drive::mechanical::{Mechanical, SeekCurve};
+use machine::sim::model::buffers::DiskBlock;
+use machine::sim::model::ffs::layout::{Format, Layout};
+
+use crate::experiment::Run;
+
+/// The drive of the machine of 1991. Those of the other years have its shape.
+const LIKE: &str = "hd1280";
+
+/// 4.3BSD's least number of buffers.
+pub(super) const BSD_BUFFERS_MIN: u64 = 16;
+
+/// Buffers that a machine's memory has room for, at least: with less nothing can be told apart.
+const BUFFERS_MIN: f64 = 512.0;
+
+const MB: f64 = (1 << 20) as f64;
+
+/// A workstation's numbers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hardware {
+    pub(super) mips: f64,
+    /// Bytes.
+    pub(super) memory: u64,
+    pub(super) memory_access_ns: f64,
+    /// MB (10^6 bytes) a second.
+    pub(super) memory_rate: f64,
+    /// Share of memory.
+    resident: f64,
+    disk: DiskNumbers,
+    /// Bytes.
+    pub(super) buffer: u64,
+    call_instructions: f64,
+    pub(super) rotdelay_ms: f64,
+    pub(super) reserve_permille: u64,
+    pub(super) fixed: f64,
+    pub(super) interval: Duration,
+    pub(super) seed: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct DiskNumbers {
+    access_ms: f64,
+    rate: f64,
+    /// MB (10^6 bytes).
+    size: f64,
+    rpm: f64,
+    units: f64,
+    overhead_ms: f64,
+}
+
+/// One column of the paper's table 1.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Generation {
+    pub(super) name: &'static str,
+    mips: f64,
+    memory_mb: f64,
+    memory_access_ns: f64,
+    memory_rate: f64,
+    access_ms: f64,
+    rate: f64,
+    size: f64,
+}
+
+/// Table 1 of the paper.
+pub(super) const GENERATIONS: [Generation; 4] = [
+    generation("1986, MC68020", 2.3, 8.0, [100.0, 16.7], [30.0, 1.0, 150.0]),
+    generation("1988, MC68030", 5.3, 16.0, [80.0, 50.0], [24.0, 2.0, 280.0]),
+    generation("1991, R3000", 25.0, 64.0, [80.0, 100.0], [20.0, 2.4, 1280.0]),
+    generation("1993, R4000", 80.0, 256.0, [60.0, 260.0], [18.0, 3.0, 3000.0]),
+];
+
+const fn generation(
+    name: &'static str,
+    mips: f64,
+    memory_mb: f64,
+    [memory_access_ns, memory_rate]: [f64; 2],
+    [access_ms, rate, size]: [f64; 3],
+) -> Generation {
+    Generation { name, mips, memory_mb, memory_access_ns, memory_rate, access_ms, rate, size }
+}
+
+/// Bytes of a buffer: what is asked for, in pages, and no more than one in so many parts of memory.
+fn buffer(bytes: f64, memory_mb: f64) -> u64 {
+    let most = memory_mb * MB / BUFFERS_MIN;
+    (bytes.min(most) as u64 / 1024).max(1) * 1024
+}
+
+/// Sectors on a track, so that so many MB pass in a second.
+fn sectors(rate: f64, rpm: f64) -> u32 {
+    ((rate * 1e6 * 60.0 / rpm / 512.0) as u32).max(1)
+}
+
+impl Hardware {
+    /// As the parameters say.
+    pub(super) fn of(run: &Run<'_>) -> Self {
+        Hardware {
+            mips: run.get("cpu.mips"),
+            memory: (run.get("memory.size") * MB) as u64,
+            memory_access_ns: run.get("memory.access"),
+            memory_rate: run.get("memory.rate"),
+            resident: run.get("memory.resident") / 100.0,
+            disk: DiskNumbers {
+                access_ms: run.get("disk.access"),
+                rate: run.get("disk.rate"),
+                size: run.get("disk.size"),
+                rpm: run.get("disk.rpm"),
+                units: run.get("disk.units"),
+                overhead_ms: run.get("disk.overhead"),
+            },
+            buffer: buffer(run.get("buffer.size") * 1024.0, run.get("memory.size")),
+            call_instructions: run.get("cost.call"),
+            rotdelay_ms: run.get("fs.rotdelay"),
+            reserve_permille: (run.get("cache.reserve") * 10.0) as u64,
+            fixed: run.get("cache.fixed") / 100.0,
+            interval: Duration::from_secs_f64(run.get("sync.interval")),
+            seed: run.seed,
+        }
+    }
+
+    /// That machine of table 1, with 4.3BSD's blocks, a disk that is but for table 1 that of 1991, and the rest of this one.
+    pub(super) fn at(self, then: &Generation) -> Self {
+        Hardware {
+            mips: then.mips,
+            memory: (then.memory_mb * MB) as u64,
+            buffer: buffer(8192.0, then.memory_mb),
+            memory_access_ns: then.memory_access_ns,
+            memory_rate: then.memory_rate,
+            disk: DiskNumbers {
+                access_ms: then.access_ms,
+                rate: then.rate,
+                size: then.size,
+                rpm: 3600.0,
+                units: 0.0,
+                overhead_ms: 2.2,
+            },
+            ..self
+        }
+    }
+
+    /// Buffers that memory has room for.
+    pub(super) fn buffers(&self) -> u64 {
+        self.memory / self.buffer
+    }
+
+    /// Blocks on the disk.
+    pub(super) fn disk_blocks(&self) -> u64 {
+        (self.disk.size * 1e6) as u64 / self.buffer
+    }
+
+    /// From one block of a file to the next, in blocks: 4.3BSD leaves what passes under the head in `rotdelay`.
+    pub(super) fn stride(&self) -> u64 {
+        let DiskNumbers { rate, rpm, units, .. } = self.disk;
+        if units >= 1.0 {
+            return 1;
+        }
+        let format = Format {
+            block_bytes: self.buffer,
+            fragment_bytes: 1024,
+            sector_bytes: 512,
+            sectors_per_track: sectors(rate, rpm).into(),
+            heads: 1,
+            cylinders: 1,
+            rotations_per_second: rpm / 60.0,
+            cylinders_per_group: 16,
+            bytes_per_inode: 2048,
+            rotdelay_ms: self.rotdelay_ms,
+            maxcontig: 1,
+            maxbpg: 256,
+        };
+        1 + Layout::new(format).gap_blocks()
+    }
+
+    /// Where block `index` of a file lies that starts there.
+    pub(super) fn place(&self, start: u64, index: u64) -> DiskBlock {
+        DiskBlock(start + index * self.stride())
+    }
+
+    /// Bytes that kernel and programs always have.
+    pub(super) fn resident(&self) -> u64 {
+        (self.memory as f64 * self.resident) as u64
+    }
+
+    /// What a read or write call takes when it needs no disk: the call, and copying a block. Each byte crosses the
+    /// memory's bus twice, and each word of four takes a load and a store.
+    pub(super) fn call(&self) -> Duration {
+        let bus_us = 2.0 / self.memory_rate;
+        let instructions_us = 2.0 / 4.0 / self.mips;
+        // A vector unit copies more than a word at a time; no machine here is slower than its memory for that.
+        let copy_us = if self.mips > 1000.0 { bus_us } else { bus_us + instructions_us };
+        let us = self.buffer as f64 * copy_us + self.call_instructions / self.mips;
+        Duration::from_nanos((us * 1e3) as u64)
+    }
+
+    /// Does its disk have an arm?
+    pub(super) fn has_arm(&self) -> bool {
+        self.disk.units < 1.0
+    }
+
+    /// What clearing so much new memory takes.
+    pub(super) fn clear(&self, bytes: u64) -> Duration {
+        Duration::from_nanos((bytes as f64 / self.memory_rate * 1e3) as u64)
+    }
+
+    /// The disk.
+    pub(super) fn drive(&self) -> Drive {
+        let DiskNumbers { access_ms, rate, size, rpm, units, overhead_ms } = self.disk;
+        let us = |us: f64| Duration::from_nanos((us * 1e3) as u64);
+        if units >= 1.0 {
+            return Drive::Flash(Flash {
+                name: "flash",
+                source: "parameters",
+                size: (size * 1e6) as u64,
+                units: units as u32,
+                stripe_bytes: (self.buffer / 16).max(4096) as u32,
+                read: us(access_ms * 1e3),
+                write: us(access_ms * 250.0),
+                overhead: us(overhead_ms * 1e3),
+                bus_bytes_per_second: (rate * 1e6) as u64,
+            });
+        }
+        let Some(Drive::Mechanical(like)) = Drive::named(LIKE) else { return Drive::all()[0] };
+        let seek_ms = (access_ms - 30_000.0 / rpm).max(1.0);
+        let sectors = sectors(rate, rpm);
+        let cylinder = f64::from(sectors * like.heads) * 512.0;
+        let share = |time: Duration| time.mul_f64(seek_ms / 1e3 / like.seek.mean.as_secs_f64());
+        let model = Mechanical {
+            name: "table-1",
+            source: "the paper's table 1; what that leaves open as hd1280",
+            rpm: rpm as u32,
+            sectors_per_track: sectors,
+            cylinders: ((size * 1e6 / cylinder) as u32).max(100),
+            seek: SeekCurve { single: share(like.seek.single), mean: us(seek_ms * 1e3), full: share(like.seek.full) },
+            overhead: us(overhead_ms * 1e3),
+            ..like
+        };
+        Drive::Mechanical(model.formatted())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_drive_that_fills_in_what_table_1_leaves_open_is_known() {
+        assert!(matches!(Drive::named(LIKE), Some(Drive::Mechanical(_))));
+    }
+}

@@ -1,0 +1,146 @@
+//! (a) Reading a set of files again: how large may it be to be read at the speed of memory?
+
+use super::host::Setup;
+use super::machine::{GENERATIONS, Hardware};
+use super::{grid, line};
+use crate::experiment::Run;
+use crate::result::{Axis, Cell, Drawing, Finding, Plot, Results};
+use policy::cache::Kind;
+
+/// Sizes of the set of files, in percent of memory.
+const SIZES: [u32; 14] = [5, 8, 10, 12, 20, 35, 50, 65, 80, 84, 86, 100, 120, 150];
+
+/// A second reading counts as one at the speed of memory when it takes no more than so many times as long.
+const AT_MEMORY_SPEED: f64 = 1.1;
+
+/// The caches that are compared.
+const CACHES: [(&str, Setup); 3] = [
+    ("fixed, LRU (4.3BSD)", Setup::BSD),
+    ("dynamic, LRU", Setup::PAPER),
+    ("dynamic, S3-FIFO (Awase)", Setup { replacement: Kind::S3Fifo, ..Setup::PAPER }),
+];
+
+#[derive(Default)]
+struct Readings {
+    first_s: f64,
+    second_s: f64,
+    third_s: f64,
+}
+
+fn read_again(hardware: &Hardware, setup: Setup, blocks: u64) -> Readings {
+    let host = hardware.start(setup);
+    let read = host.complete(move |process| async move {
+        Readings {
+            first_s: process.read_file(0, blocks).await,
+            second_s: process.read_file(0, blocks).await,
+            third_s: process.read_file(0, blocks).await,
+        }
+    });
+    read.unwrap_or_default()
+}
+
+fn blocks(hardware: &Hardware, percent: u32) -> u64 {
+    (hardware.buffers() * u64::from(percent) / 100).max(1)
+}
+
+/// Adds what belongs to (a).
+pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
+    over_size(run, hardware, results);
+    over_generations(run, hardware, results);
+}
+
+fn over_size(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
+    let memory_s = |percent| hardware.call().as_secs_f64() * blocks(hardware, percent) as f64;
+    let mut all: Vec<Vec<Readings>> = Vec::new();
+    for percent in SIZES {
+        all.push(CACHES.iter().map(|(_, setup)| read_again(hardware, *setup, blocks(hardware, percent))).collect());
+        run.step();
+    }
+    let cells = |of: &[Readings]| {
+        let mut row = vec![Cell::simulated(of[0].first_s)];
+        row.extend(of.iter().map(|read| Cell::simulated(read.second_s)));
+        row.push(Cell::simulated(of[2].third_s));
+        row
+    };
+    let columns = [
+        "first reading",
+        "second: fixed, LRU",
+        "second: dynamic, LRU",
+        "second: dynamic, S3-FIFO",
+        "third: dynamic, S3-FIFO",
+    ];
+    results.tables.push(grid(
+        ("reading", "(a) Time to read a set of files once and again", "s", 2),
+        ("size of the set, % of memory", SIZES.iter().map(u32::to_string).collect()),
+        ("reading", columns.map(str::to_owned).to_vec()),
+        all.iter().map(|row| cells(row)).collect(),
+    ));
+    let rate = |percent, seconds: f64| (blocks(hardware, percent) * hardware.buffer) as f64 / 1e6 / seconds.max(1e-9);
+    let points = |value: &dyn Fn(&[Readings]) -> f64| {
+        SIZES.iter().zip(&all).map(|(&percent, row)| (f64::from(percent), rate(percent, value(row)))).collect()
+    };
+    let mut series = vec![line("first reading", points(&|row| row[0].first_s))];
+    for (index, (name, _)) in CACHES.iter().enumerate() {
+        series.push(line(name, points(&|row| row[index].second_s)));
+    }
+    series.push(line("the same, third reading", points(&|row| row[2].third_s)));
+    results.plots.push(Plot {
+        name: "reading".to_owned(),
+        title: "(a) How fast files are read again".to_owned(),
+        drawing: Drawing::Lines,
+        x: Axis::linear("size of the set of files", "% of memory"),
+        y: Axis::logarithmic("throughput", "MB/s"),
+        series,
+    });
+    let knee = |cache: usize| {
+        let is_fast =
+            |(percent, row): &(&u32, &Vec<Readings>)| row[cache].second_s <= AT_MEMORY_SPEED * memory_s(**percent);
+        SIZES.iter().zip(&all).take_while(is_fast).map(|(percent, _)| *percent).last().unwrap_or(0)
+    };
+    let (fixed, dynamic) = (knee(0), knee(1).min(knee(2)));
+    results.findings.push(Finding::new(
+        format!(
+            "Read again at the speed of memory: sets of up to {fixed} % of memory with the fixed \
+                 cache, up to {dynamic} % with the dynamic one"
+        ),
+        fixed <= 10 && dynamic >= 80,
+    ));
+    let all_of_memory = SIZES.iter().zip(&all).find(|(percent, _)| **percent == 100);
+    let beyond = all_of_memory.map_or(0.0, |(_, row)| row[1].third_s / row[2].third_s);
+    results.findings.push(Finding::new(
+        format!(
+            "A set as large as all of memory: the third reading is {beyond:.1} times as fast with \
+                 S3-FIFO as with LRU, which has always just lost what comes next"
+        ),
+        beyond > 1.5,
+    ));
+}
+
+fn over_generations(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
+    let mut rows = Vec::new();
+    let mut gains = Vec::new();
+    for generation in &GENERATIONS {
+        let hardware = hardware.at(generation);
+        let half = blocks(&hardware, 50);
+        let fixed = read_again(&hardware, Setup::BSD, half);
+        let dynamic = read_again(&hardware, Setup::AWASE, half);
+        gains.push(fixed.second_s / dynamic.second_s);
+        rows.push(
+            [fixed.first_s, fixed.second_s, dynamic.second_s, fixed.second_s / dynamic.second_s]
+                .map(Cell::simulated)
+                .to_vec(),
+        );
+        run.step();
+    }
+    let columns = ["first reading, s", "again, fixed, s", "again, dynamic, s", "times as fast"];
+    results.tables.push(grid(
+        ("generations", "(a) Reading a set of files of half of memory on the machines of table 1", "", 2),
+        ("machine", GENERATIONS.iter().map(|g| g.name.to_owned()).collect()),
+        ("reading", columns.map(str::to_owned).to_vec()),
+        rows,
+    ));
+    results.findings.push(Finding::new(
+        "The dynamic cache is worth more with every generation of table 1, since disks fall behind",
+        gains.is_sorted() && gains.iter().all(|gain| *gain > 1.5),
+    ));
+}

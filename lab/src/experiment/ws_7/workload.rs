@@ -1,0 +1,281 @@
+//! A workstation with an interactive process, and with jobs that want all of its processor.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use machine::sim::model::processors::bsd::Bsd;
+use machine::sim::model::processors::fair::Fair;
+use machine::sim::model::processors::{Costs, Processors, Scheduler, Thread, ThreadId};
+use machine::sim::model::{Simulation, Virtual};
+use policy::unit::Instant;
+use policy::usage::Inheritance;
+
+use super::super::Run;
+
+/// Who decides who runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// 4.3BSD, with what is handed on from parents to children and back.
+    Bsd(Inheritance),
+    /// Fair between threads.
+    Threads,
+    /// Fair between sessions.
+    Sessions,
+}
+
+/// What is asked of the machine, from the experiment's parameters.
+#[derive(Clone, Copy)]
+pub(super) struct Load {
+    costs: Costs,
+    time: Duration,
+    think: (Duration, Duration),
+    burst: Duration,
+    /// Steps of compiling one source, as time of the processor.
+    steps: [Duration; 4],
+    shell: Duration,
+    reads: u32,
+    read: Duration,
+}
+
+impl Load {
+    pub(super) fn of(run: &Run<'_>) -> Self {
+        let ms = |name: &str| Duration::from_secs_f64(run.get(name) / 1000.0);
+        Load {
+            costs: Costs { dispatch: ms("cpu.dispatch"), migration: Duration::ZERO, tick: ms("cpu.tick") },
+            time: Duration::from_secs_f64(run.get("time")),
+            think: (ms("interactive.think_min"), ms("interactive.think_max")),
+            burst: ms("interactive.burst"),
+            steps: ["compile.cpp", "compile.ccom", "compile.c2", "compile.as"].map(ms),
+            shell: ms("compile.shell"),
+            reads: run.get("compile.reads") as u32,
+            read: ms("disk.access"),
+        }
+    }
+}
+
+/// What happened.
+#[derive(Default)]
+pub(super) struct Seen {
+    /// From a key to its echo. Milliseconds, in order of time.
+    pub responses_ms: Vec<f64>,
+    /// Processor time of the long process and of the job. Seconds.
+    pub long_s: f64,
+    pub job_s: f64,
+    /// Sources compiled.
+    pub sources: u64,
+    /// Priority of the compiler's pass that was begun last, as 4.3BSD sees it: seconds and priority.
+    pub priorities: Vec<(f64, f64)>,
+    /// How much it changed from the end of one pass to the beginning of the next.
+    pub jumps: Vec<f64>,
+}
+
+/// Which processes there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Who {
+    pub interactive: bool,
+    pub long: bool,
+    /// Sources that are compiled at a time.
+    pub compilers: u32,
+}
+
+/// Runs it.
+pub(super) fn simulate(load: Load, kind: Kind, who: Who, seed: u64) -> Seen {
+    let run = Simulation::new(seed);
+    let station = Station::new(&run, load, kind);
+    if who.interactive {
+        station.session(1);
+        let here = station.clone();
+        station.processors.start(move |thread| async move { here.interact(thread).await });
+    }
+    if who.long {
+        station.session(2);
+        let here = station.clone();
+        station.processors.start(move |thread| async move { here.compute_on(thread).await });
+    }
+    if who.compilers > 0 {
+        station.session(3);
+        let here = station.clone();
+        station.processors.start(move |thread| async move { here.make(thread, who.compilers).await });
+        let here = station.clone();
+        run.spawn(async move { here.watch().await });
+    }
+    run.run_until(Instant::ZERO + load.time);
+    drop(run);
+    station.seen.take()
+}
+
+/// A handle on the scheduler, whichever it is.
+#[derive(Clone)]
+enum Handle {
+    Bsd(Rc<RefCell<Bsd>>, Inheritance),
+    Fair(Rc<RefCell<Fair>>),
+}
+
+#[derive(Clone)]
+struct Station {
+    time: Virtual,
+    processors: Processors,
+    handle: Handle,
+    load: Load,
+    seen: Rc<RefCell<Seen>>,
+    /// The pass that was begun last.
+    pass: Rc<Cell<Option<ThreadId>>>,
+    /// Priority of the one that ended last.
+    ended: Rc<Cell<Option<f64>>>,
+}
+
+impl Station {
+    fn new(time: &Virtual, load: Load, kind: Kind) -> Self {
+        let (scheduler, handle): (Box<dyn Scheduler>, Handle) = match kind {
+            Kind::Bsd(inheritance) => {
+                let bsd = Rc::new(RefCell::new(Bsd::new()));
+                (Box::new(Rc::clone(&bsd)), Handle::Bsd(bsd, inheritance))
+            }
+            Kind::Threads | Kind::Sessions => {
+                let fair = Rc::new(RefCell::new(Fair::new(kind == Kind::Sessions)));
+                (Box::new(Rc::clone(&fair)), Handle::Fair(fair))
+            }
+        };
+        let processors = Processors::new(time, 1, load.costs, scheduler);
+        Station {
+            time: time.clone(),
+            processors,
+            handle,
+            load,
+            seen: Rc::default(),
+            pass: Rc::default(),
+            ended: Rc::default(),
+        }
+    }
+
+    /// What is started from now on belongs to this session.
+    fn session(&self, session: usize) {
+        if let Handle::Fair(fair) = &self.handle {
+            fair.borrow_mut().set_session(session);
+        }
+    }
+
+    /// Keys, each of which wants an answer on the screen.
+    async fn interact(self, thread: Thread) {
+        let (least, most) = self.load.think;
+        loop {
+            let think = least + (most - least).mul_f64(self.time.fraction());
+            // From the key on, not from when the process gets the processor for it.
+            let key = self.time.now() + think;
+            self.sleep(&thread, think).await;
+            thread.compute(self.load.burst).await;
+            let took = self.time.now() - key;
+            self.seen.borrow_mut().responses_ms.push(took.as_secs_f64() * 1000.0);
+        }
+    }
+
+    /// One process that computes and nothing else.
+    async fn compute_on(self, thread: Thread) {
+        let piece = Duration::from_millis(1);
+        loop {
+            thread.compute(piece).await;
+            self.seen.borrow_mut().long_s += piece.as_secs_f64();
+        }
+    }
+
+    /// Compiles source after source, so many at a time.
+    async fn make(self, thread: Thread, compilers: u32) {
+        let under_way = Rc::new(Cell::new(0));
+        loop {
+            while under_way.get() < compilers {
+                under_way.set(under_way.get() + 1);
+                thread.run_in_kernel(self.load.shell / 4).await;
+                let (here, count) = (self.clone(), Rc::clone(&under_way));
+                self.fork(&thread, move |child| async move {
+                    here.compile(&child).await;
+                    count.set(count.get() - 1);
+                    here.seen.borrow_mut().sources += 1;
+                });
+            }
+            thread.sleep().await;
+        }
+    }
+
+    /// `cc`: runs its passes one after the other, each as a process of its own.
+    async fn compile(&self, thread: &Thread) {
+        self.work(thread, self.load.shell).await;
+        for step in self.load.steps {
+            let ended = Rc::new(Cell::new(false));
+            let (here, end) = (self.clone(), Rc::clone(&ended));
+            self.fork(thread, move |child| async move {
+                here.pass(&child, step).await;
+                end.set(true);
+            });
+            while !ended.get() {
+                thread.sleep().await;
+            }
+        }
+    }
+
+    /// A pass: reads, computes, reads, computes.
+    async fn pass(&self, thread: &Thread, step: Duration) {
+        self.pass.set(Some(thread.id()));
+        if let (Some(before), Some(priority)) = (self.ended.get(), self.priority(thread.id())) {
+            self.seen.borrow_mut().jumps.push((priority - before).abs());
+        }
+        let pieces = self.load.reads.max(1);
+        for _ in 0..pieces {
+            if self.load.reads > 0 {
+                self.sleep(thread, self.load.read).await;
+            }
+            self.work(thread, step / pieces).await;
+        }
+        self.ended.set(self.priority(thread.id()));
+    }
+
+    fn priority(&self, thread: ThreadId) -> Option<f64> {
+        let Handle::Bsd(bsd, _) = &self.handle else { return None };
+        Some(f64::from(bsd.borrow().user_priority(thread)))
+    }
+
+    async fn work(&self, thread: &Thread, time: Duration) {
+        thread.compute(time).await;
+        self.seen.borrow_mut().job_s += time.as_secs_f64();
+    }
+
+    /// Starts a child, and wakes its parent at its end.
+    fn fork<F: Future<Output = ()> + 'static>(&self, parent: &Thread, script: impl FnOnce(Thread) -> F + 'static) {
+        let (here, parent) = (self.clone(), parent.id());
+        let child = self.processors.start(move |thread| async move {
+            let child = thread.id();
+            script(thread).await;
+            here.exit(parent, child);
+        });
+        if let Handle::Bsd(bsd, inheritance) = &self.handle {
+            bsd.borrow_mut().fork(self.time.now(), parent, child, *inheritance);
+        }
+    }
+
+    fn exit(&self, parent: ThreadId, child: ThreadId) {
+        if let Handle::Bsd(bsd, inheritance) = &self.handle {
+            bsd.borrow_mut().exit(self.time.now(), parent, child, *inheritance);
+        }
+        self.processors.wake(parent, None);
+    }
+
+    async fn sleep(&self, thread: &Thread, time: Duration) {
+        let (here, id) = (self.clone(), thread.id());
+        self.time.spawn(async move {
+            here.time.sleep(time).await;
+            here.processors.wake(id, None);
+        });
+        thread.sleep().await;
+    }
+
+    /// Notes the compiler's priority from time to time.
+    async fn watch(self) {
+        loop {
+            self.time.sleep(Duration::from_millis(100)).await;
+            if let Some(priority) = self.pass.get().and_then(|thread| self.priority(thread)) {
+                let now_s = self.time.now().ns() as f64 / 1e9;
+                self.seen.borrow_mut().priorities.push((now_s, priority));
+            }
+        }
+    }
+}

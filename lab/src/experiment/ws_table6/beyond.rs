@@ -1,0 +1,168 @@
+//! Further than table 6: caches with more ways, other programs, and colours that run out.
+
+use machine::sim::model::Simulation;
+use machine::sim::model::memory_cache::CacheShape;
+use policy::color::Mode;
+
+use super::super::Run;
+use super::kernels::{HashJoin, Stencil, Transpose};
+use super::program::{Linpack, Program};
+use super::{MODES, Machine, Mapped};
+use crate::result::{Axis, Cell, Drawing, Finding, Plot, Results, Series, Source, Table};
+
+/// Caches: name, KiB, ways. The last are a core's first and second level in 2026 (48 KiB are 12 ways: taken as 64 and 16).
+const SHAPES: [(&str, u64, u32); 6] = [
+    ("64 KiB direct", 64, 1),
+    ("64 KiB 2-way", 64, 2),
+    ("64 KiB 4-way", 64, 4),
+    ("256 KiB direct", 256, 1),
+    ("256 KiB 4-way", 256, 4),
+    ("2 MiB 16-way", 2048, 16),
+];
+
+/// Of the programs, in order.
+const PROGRAMS: usize = 4;
+/// Free lists for each number here.
+const LISTS: u64 = 4;
+/// Free frames in the table of colours that run out, for each page of the program.
+const FREE: [f64; 6] = [64.0, 16.0, 4.0, 2.0, 1.5, 1.0];
+
+/// What [`add`] takes.
+pub(super) const STEPS: u64 = SHAPES.len() as u64 * PROGRAMS as u64 + FREE.len() as u64;
+
+/// Programs that use about so many bytes.
+fn programs(bytes: u64) -> [Box<dyn Program>; PROGRAMS] {
+    let side = |bytes: u64| ((bytes / 8) as f64).sqrt() as u64;
+    [
+        // Half of each column is used; larger ones take long and show no more.
+        Box::new(square_linpack(side(bytes.min(160 << 10)))),
+        Box::new(Transpose { n: side(bytes / 2) }),
+        Box::new(HashJoin { buckets: bytes / 32, probes: bytes / 16 }),
+        Box::new(Stencil { n: side(bytes / 2) }),
+    ]
+}
+
+fn square_linpack(n: u64) -> Linpack {
+    Linpack { n: n as usize, lda: n as usize + 1, element: 8 }
+}
+
+/// Lines fetched for each thousand accesses, and pages that missed their colour.
+fn misses(
+    machine: &Machine,
+    shape: CacheShape,
+    mode: Mode,
+    program: &dyn Program,
+    free: usize,
+    seed: u64,
+) -> (f64, f64) {
+    let mut sums = (0.0, 0.0);
+    for list in 0..LISTS {
+        let chance = Simulation::new(seed.wrapping_mul(77) + list);
+        let pages = machine.map(mode, shape, program.bytes(), free, &chance);
+        let mut memory = Mapped::new(machine, shape, &pages.frames);
+        program.run(machine.cycles, &mut memory);
+        let (accesses, fetched) = (memory.cache.accesses(), memory.cache.misses());
+        program.run(machine.cycles, &mut memory);
+        let per_thousand = 1000.0 / (memory.cache.accesses() - accesses) as f64;
+        sums.0 += (memory.cache.misses() - fetched) as f64 * per_thousand;
+        sums.1 += pages.missed as f64 / pages.frames.len() as f64 * 100.0;
+    }
+    (sums.0 / LISTS as f64, sums.1 / LISTS as f64)
+}
+
+/// Adds the tables, a plot and findings.
+pub(super) fn add(machine: &Machine, run: &Run<'_>, results: &mut Results) {
+    let by_shape = shapes(machine, run);
+    results.findings.push(Finding::new(
+        "With more ways there is less to gain: of Linpack's misses without the hint, the hint saves less in 4 ways than in 1.",
+        saved(&by_shape, 2) < saved(&by_shape, 0),
+    ));
+    results.plots.push(plot(&by_shape));
+    results.tables.push(by_shape);
+    let scarce = scarce(machine, run);
+    results.findings.push(Finding::new(
+        "While frames are plenty no page misses its colour; when memory is nearly full, pages still get frames, of other colours.",
+        scarce.cells[0][0].simulated == Some(0.0) && scarce.cells[FREE.len() - 1][0].simulated > Some(0.0),
+    ));
+    results.tables.push(scarce);
+}
+
+/// Misses of a thousand accesses that the hint saves in Linpack with a cache.
+fn saved(table: &Table, shape: usize) -> f64 {
+    let cells = &table.cells[shape];
+    cells[0].simulated.unwrap_or_default() - cells[1].simulated.unwrap_or_default()
+}
+
+fn shapes(machine: &Machine, run: &Run<'_>) -> Table {
+    let mut cells = Vec::new();
+    let mut columns = Vec::new();
+    for (index, (_, kib, ways)) in SHAPES.iter().enumerate() {
+        let shape = CacheShape { bytes: kib << 10, line_bytes: 64, ways: *ways, write_allocates: true };
+        let mut row = Vec::new();
+        // Three quarters of the cache: without conflicts, all of it would stay.
+        for program in programs(shape.bytes / 4 * 3) {
+            for (mode, name) in MODES {
+                if index == 0 {
+                    columns.push(format!("{}, {name}", program.name()));
+                }
+                let free = machine.frames as usize / 2;
+                row.push(Cell::simulated(misses(machine, shape, mode, program.as_ref(), free, run.seed).0));
+            }
+            run.step();
+        }
+        cells.push(row);
+    }
+    Table {
+        name: "caches".to_owned(),
+        title: "Lines fetched for each thousand accesses by programs that use three quarters of the cache".to_owned(),
+        unit: "per 1,000".to_owned(),
+        rows_are: "cache".to_owned(),
+        rows: SHAPES.iter().map(|(name, ..)| (*name).to_owned()).collect(),
+        columns_are: "program".to_owned(),
+        columns,
+        cells,
+        in_points: false,
+        digits: 1,
+    }
+}
+
+fn plot(table: &Table) -> Plot {
+    let series = |column: usize| Series {
+        name: table.columns[column].clone(),
+        source: Source::Simulated,
+        points: (0..SHAPES.len()).map(|x| (x as f64, table.cells[x][column].simulated.unwrap_or_default())).collect(),
+    };
+    Plot {
+        name: "caches".to_owned(),
+        title: "What is left of the misses in larger caches with more ways".to_owned(),
+        drawing: Drawing::Bars(table.rows.clone()),
+        x: Axis::linear("cache", ""),
+        y: Axis::linear("lines fetched", "per 1,000 accesses"),
+        series: (0..table.columns.len()).map(series).collect(),
+    }
+}
+
+fn scarce(machine: &Machine, run: &Run<'_>) -> Table {
+    let pages = machine.linpack.bytes().div_ceil(machine.page_bytes) + 1;
+    let row = |free: f64| {
+        let free = (pages as f64 * free) as usize;
+        let of = |mode| misses(machine, machine.shape, mode, &machine.linpack, free, run.seed);
+        let (without, with) = (of(Mode::NoHint), of(Mode::Hint));
+        run.step();
+        vec![Cell::simulated(with.1), Cell::simulated(without.0), Cell::simulated(with.0)]
+    };
+    Table {
+        name: "scarce".to_owned(),
+        title: "When colours run out: Linpack by free frames for each of its pages".to_owned(),
+        unit: "% of pages; per 1,000".to_owned(),
+        rows_are: "free frames a page".to_owned(),
+        rows: FREE.iter().map(ToString::to_string).collect(),
+        columns_are: "measure".to_owned(),
+        columns: ["pages of another colour", "lines fetched, without hint", "lines fetched, with hint"]
+            .map(str::to_owned)
+            .to_vec(),
+        cells: FREE.iter().map(|free| row(*free)).collect(),
+        in_points: false,
+        digits: 1,
+    }
+}

@@ -1,0 +1,50 @@
+use std::sync::atomic::AtomicU64;
+
+use super::*;
+
+fn simulate(seed: u64) -> Results {
+    let (parameters, done) = (WsTable6.parameters(), AtomicU64::new(0));
+    let results = WsTable6.simulate(&Run { parameters: &parameters, seed, done: &done });
+    assert_eq!(done.into_inner(), WsTable6.steps(&parameters));
+    results
+}
+
+#[test]
+fn the_means_are_within_5_percent_of_the_papers_and_the_gain_within_3_points() {
+    let results = simulate(1);
+    for row in &results.tables[0].cells {
+        let off = row[0].difference_percent().expect("published");
+        assert!(off.abs() <= 5.0, "{off:.2} %");
+    }
+    for finding in &results.findings {
+        assert!(finding.holds, "{}", finding.text);
+    }
+}
+
+#[test]
+fn another_seed_gives_other_free_lists_and_the_same_findings() {
+    let (one, other) = (simulate(1), simulate(2));
+    assert_ne!(one.tables[1], other.tables[1]);
+    assert!(other.findings.iter().all(|finding| finding.holds), "{:?}", other.findings);
+}
+
+#[test]
+fn linpack_does_the_work_that_is_counted() {
+    #[derive(Default)]
+    struct Counts(u64, u64);
+    impl Memory for Counts {
+        fn read(&mut self, _: u64) {
+            self.0 += 1;
+        }
+        fn write(&mut self, _: u64) {
+            self.1 += 1;
+        }
+        fn compute(&mut self, _: f64) {}
+    }
+    let linpack = Linpack { n: 100, lda: 201, element: 4 };
+    let mut counts = Counts::default();
+    linpack.run(Cycles { multiply_add: 0.0, move_one: 0.0, start: 0.0 }, &mut counts);
+    // Each multiplication and addition writes one element; there is little beside.
+    let elements = linpack.work() / 2.0;
+    assert!((counts.1 as f64 / elements - 1.0).abs() < 0.05, "{} writes for {elements}", counts.1);
+}

@@ -1,0 +1,168 @@
+//! What a measurement may ask of the host: a kernel that runs with given switches, and devices for it. Which machine that
+//! is, and where its files lie, only the binary knows.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kernel::device::{DeviceRef, MechanicalModel};
+use kernel::{Kernel, Switches};
+use machine::Errno;
+use machine::drive::Drive;
+use policy::writeback;
+use thiserror::Error;
+
+/// The most that a measurement may want of the host's disk, bytes.
+pub const SCRATCH_BYTES_MAX: u64 = 1 << 30;
+
+/// Where measurements run.
+pub trait Host: Sync {
+    /// Starts processors, with a kernel of their own.
+    ///
+    /// # Errors
+    /// When the host has not the memory, or refuses.
+    fn start(&self, setup: &Setup) -> Result<Box<dyn Stage + '_>, HereError>;
+
+    /// Processors that [`Host::start`] can give.
+    fn processors(&self) -> u16;
+
+    /// What its disk is, for people.
+    fn disk(&self) -> String;
+}
+
+/// A kernel that runs until this is dropped; what is dirty then is given up.
+pub trait Stage {
+    /// The kernel.
+    fn kernel(&self) -> &Arc<Kernel>;
+
+    /// A device, behind the queue that every disk of Awase has. One at a time of each host's disk.
+    ///
+    /// # Errors
+    /// When there is no space for it, or the host can't bypass its page cache there.
+    fn device(&self, medium: &Medium) -> Result<DeviceRef, HereError>;
+}
+
+/// How a kernel is started.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Processors at most.
+    pub processors_max: u16,
+    /// Bytes that the cache may take; with `switches.dynamic_cache` off it takes a tenth of them.
+    pub memory: u64,
+    /// How dirty blocks are written, but for `smooth`: that is a switch.
+    pub write_back: writeback::Config,
+    /// The techniques that are on.
+    pub switches: Switches,
+}
+
+impl Setup {
+    /// As a server is by default, with so much memory for the cache.
+    pub fn with_memory(memory: u64) -> Self {
+        Setup {
+            processors_max: u16::MAX,
+            memory,
+            write_back: writeback::Config::default(),
+            switches: Switches::default(),
+        }
+    }
+
+    /// The same with other switches.
+    #[must_use]
+    pub fn switched(mut self, change: impl FnOnce(&mut Switches)) -> Self {
+        change(&mut self.switches);
+        self
+    }
+}
+
+/// What a device is made of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Medium {
+    /// The host's own disk: a file on it, with space allocated, read and written past the page cache.
+    Disk {
+        /// Size, at least.
+        bytes: u64,
+    },
+    /// Memory.
+    Ram {
+        /// Size.
+        bytes: u64,
+    },
+    /// Memory that answers a fixed time after it was asked, any number of requests side by side.
+    FixedLatency {
+        /// Size.
+        bytes: u64,
+        /// The time.
+        latency: Duration,
+    },
+    /// Memory that takes the time of a mechanical disk, one request after another.
+    Mechanical {
+        /// Size.
+        bytes: u64,
+        /// Which disk.
+        model: MechanicalModel,
+    },
+}
+
+/// Why nothing was measured.
+#[derive(Debug, Error)]
+pub enum HereError {
+    /// The disk is too full.
+    #[error(
+        "{directory} has {free} bytes free and {needed} are needed: choose another directory (--out, or TMPDIR), or make room"
+    )]
+    NoSpace {
+        /// Where.
+        directory: PathBuf,
+        /// What is needed.
+        needed: u64,
+        /// What there is.
+        free: u64,
+    },
+    /// The page cache can't be bypassed.
+    #[error(
+        "{0} lies on a file system that can't bypass the page cache (direct I/O), so its disk can't be measured: choose \
+         a directory on a disk (--out, or TMPDIR)"
+    )]
+    NoDirectIo(PathBuf),
+    /// The cache would not get what the measurement is about.
+    #[error("{needed} bytes of memory are needed for the cache and {available} can be had: end other programs")]
+    NoMemory {
+        /// What is needed.
+        needed: u64,
+        /// What there is.
+        available: u64,
+    },
+    /// A scratch file.
+    #[error("cannot {what} a scratch file in {directory}: {source}")]
+    Scratch {
+        /// Make, fill, ...
+        what: &'static str,
+        /// Where.
+        directory: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The processors or the kernel.
+    #[error("cannot start a kernel: {0}")]
+    Start(String),
+    /// A device while it was measured.
+    #[error("the device failed while it was measured: {0}")]
+    Device(#[from] Errno),
+    /// A task that was to give a result.
+    #[error("a task ended without a result")]
+    Lost,
+    /// The models of drives.
+    #[error("there is no model of a disk named {0:?}")]
+    NoModel(&'static str),
+}
+
+/// The model of the disk of that name.
+///
+/// # Errors
+/// [`HereError::NoModel`].
+pub fn model(name: &'static str) -> Result<MechanicalModel, HereError> {
+    match Drive::named(name) {
+        Some(Drive::Mechanical(model)) => Ok(model),
+        _ => Err(HereError::NoModel(name)),
+    }
+}

@@ -1,0 +1,79 @@
+//! Layers that measurements put on a device.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use kernel::Processor;
+use kernel::device::{Device, DeviceFacts, DeviceRef, Work};
+use kernel::request::{Action, Request};
+use policy::unit::ByteRange;
+
+/// A device whose flush takes a fixed time, as that of a disk whose cache has to be written to the platters.
+pub(super) struct SlowFlush {
+    pub(super) below: DeviceRef,
+    pub(super) flush: Duration,
+}
+
+impl Device for SlowFlush {
+    fn facts(&self) -> DeviceFacts {
+        self.below.facts()
+    }
+
+    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, ()> {
+        Box::pin(async move {
+            if matches!(request.action, Action::Flush) {
+                cpu.sleep(self.flush).await;
+            }
+            self.below.perform(cpu, request).await
+        })
+    }
+
+    fn expedite(&self, cpu: &Processor, range: ByteRange) {
+        self.below.expedite(cpu, range);
+    }
+}
+
+/// What a device was asked for.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    transfers: AtomicU64,
+    flushes: AtomicU64,
+}
+
+impl Asked {
+    /// Reads and writes.
+    pub(super) fn transfers(&self) -> u64 {
+        self.transfers.load(Ordering::Relaxed)
+    }
+
+    /// Flushes.
+    pub(super) fn flushes(&self) -> u64 {
+        self.flushes.load(Ordering::Relaxed)
+    }
+}
+
+/// A device that counts what it is asked for.
+pub(super) struct Counted {
+    pub(super) below: DeviceRef,
+    pub(super) asked: Arc<Asked>,
+}
+
+impl Device for Counted {
+    fn facts(&self) -> DeviceFacts {
+        self.below.facts()
+    }
+
+    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, ()> {
+        let counter = match request.action {
+            Action::Flush => &self.asked.flushes,
+            _ => &self.asked.transfers,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        self.below.perform(cpu, request)
+    }
+
+    fn expedite(&self, cpu: &Processor, range: ByteRange) {
+        self.below.expedite(cpu, range);
+    }
+}

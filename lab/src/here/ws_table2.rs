@@ -1,0 +1,194 @@
+//! WS table 2 on this host: a file of 8 KB blocks written and read one after another, with and without block merge.
+//!
+//! The blocks go to the disk's queue as a file system of the time asks for them: writes asynchronously, all that memory
+//! holds; reads one by one, with others read ahead as the policy says. Read-ahead is the same in both arms: only what the
+//! queue makes of the requests differs.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use kernel::device::DeviceRef;
+use kernel::request::Context;
+use kernel::wait::WaitList;
+use kernel::{Kernel, Processor};
+use machine::Errno;
+use policy::readahead::{self, ReadAhead};
+use policy::unit::{BLOCK_BYTES, Class};
+
+use super::rounds::{Rounds, Spread, interleaved, table};
+use super::task::{self, JOB, REQUEST_BYTES, UnderWay, request_at};
+use super::{Effort, Here, HereCell, HereError, HereRun, Measured, Medium, Setup, host};
+
+/// Memory of the kernel: what is under way at a time, and room. Bytes.
+const MEMORY: u64 = 64 << 20;
+
+/// Writes under way: what a cache of 16 MiB holds.
+const WRITES_UNDER_WAY: usize = 2048;
+
+/// Read ahead at most: two of the paper's largest transfers (WS-3: 128 KB).
+const READ_AHEAD_BLOCKS: u64 = 2 * (128 << 10) / BLOCK_BYTES;
+
+/// Rounds on the host's disk, and on the modelled one.
+const DISK: Rounds = Rounds { most: 7, time_max: Duration::from_secs(3) };
+const MODEL: Rounds = Rounds { most: 2, time_max: Duration::from_secs(5) };
+
+/// The measurement.
+pub(super) struct BlockMerge;
+
+impl Here for BlockMerge {
+    fn experiment(&self) -> &'static str {
+        "ws-table2"
+    }
+
+    fn steps(&self, effort: Effort) -> u64 {
+        2 * u64::from(effort.pick(DISK.most + MODEL.most, 2))
+    }
+
+    fn measure(&self, run: &HereRun<'_>) -> Result<Measured, HereError> {
+        let once = Rounds { most: 1, time_max: Duration::ZERO };
+        let bytes = run.pick(64 << 20, 1 << 20);
+        let disk = on(run, run.pick(DISK, once), Medium::Disk { bytes }, bytes)?;
+        let bytes = run.pick(512 << 10, 32 << 10);
+        let model = host::model("hd639")?;
+        let scsi = on(run, run.pick(MODEL, once), Medium::Mechanical { bytes: 600 << 20, model }, bytes)?;
+
+        let mut measured = Measured::default();
+        for (row, arm) in ["without", "with"].into_iter().zip(&disk) {
+            for (column, spread) in ["write", "read"].into_iter().zip(arm) {
+                let (row, column, value) = (row.to_owned(), column.to_owned(), spread.median);
+                measured.cells.push(HereCell { table: Some("throughput"), row, column, value });
+            }
+        }
+        let name_disk = run.host.disk();
+        let all = [(name_disk.as_str(), &disk), ("hd639 in real time", &scsi)];
+        let (mut rates, mut requests) = (Vec::new(), Vec::new());
+        for (medium, arms) in all {
+            for (how, [write, read, write_requests, read_requests]) in ["without merge", "with merge"].iter().zip(arms)
+            {
+                rates.push((format!("{medium}: write {how}"), *write));
+                rates.push((format!("{medium}: read {how}"), *read));
+                requests.push((format!("{medium}: write {how}"), *write_requests));
+                requests.push((format!("{medium}: read {how}"), *read_requests));
+            }
+        }
+        measured.tables.push(table("here-rate", "sequential 8 KB requests", "KB/s", 0, rates));
+        measured.tables.push(table("here-requests", "requests in one transfer", "", 1, requests));
+        measured.notes.push(format!(
+            "Here: 8 KB requests to the queue of {name_disk} past the page cache; writing ends with a flush. A fast disk \
+             with many requests under way takes small ones as fast as large ones."
+        ));
+        Ok(measured)
+    }
+}
+
+/// Without and with merge: KB/s written and read, requests in one transfer written and read.
+fn on(run: &HereRun<'_>, rounds: Rounds, medium: Medium, bytes: u64) -> Result<Vec<[Spread; 4]>, HereError> {
+    interleaved(run, rounds, 2, |arm| {
+        let setup = Setup::with_memory(MEMORY).switched(|switches| switches.block_merge = arm == 1);
+        let stage = run.host.start(&setup)?;
+        let device = stage.device(&medium)?;
+        let (count, kernel) = (bytes / REQUEST_BYTES, stage.kernel());
+        let (written, write_requests) = timed(kernel, &device, count, write_file)?;
+        let (read, read_requests) = timed(kernel, &device, count, read_file)?;
+        Ok([kb_a_second(bytes, written), kb_a_second(bytes, read), write_requests, read_requests])
+    })
+}
+
+pub(super) fn kb_a_second(bytes: u64, took: Duration) -> f64 {
+    bytes as f64 / 1024.0 / took.as_secs_f64().max(1e-9)
+}
+
+/// How long a task took, and how many requests the queue made one transfer of.
+fn timed<F>(
+    kernel: &Kernel,
+    device: &DeviceRef,
+    count: u64,
+    work: impl FnOnce(Processor, DeviceRef, u64) -> F + Send + 'static,
+) -> Result<(Duration, f64), HereError>
+where
+    F: Future<Output = Result<(), Errno>> + 'static,
+{
+    let before = task::queue_counters(kernel, device.as_ref());
+    let own = DeviceRef::clone(device);
+    let took = task::run(kernel, move |cpu| async move {
+        let start = cpu.now();
+        work(cpu.clone(), own, count).await?;
+        Ok::<_, Errno>(cpu.now().since(start))
+    })??;
+    let after = task::queue_counters(kernel, device.as_ref());
+    let (requests, transfers) = (after.requests - before.requests, after.batches - before.batches);
+    Ok((took, requests as f64 / transfers.max(1) as f64))
+}
+
+async fn write_file(cpu: Processor, device: DeviceRef, count: u64) -> Result<(), Errno> {
+    let under_way = Rc::new(UnderWay::default());
+    for number in 0..count {
+        under_way.until(WRITES_UNDER_WAY).await?;
+        under_way.begin();
+        let (here, device, ended) = (cpu.clone(), DeviceRef::clone(&device), Rc::clone(&under_way));
+        cpu.spawn(async move {
+            let context = Context::asynchronous(JOB);
+            ended.end(task::write(&here, &device, request_at(0, number), context).await);
+        });
+    }
+    under_way.until(0).await?;
+    task::flush(&cpu, &device).await
+}
+
+/// What a reader has asked for.
+struct Blocks {
+    /// By number: not asked for, asked for, there.
+    state: Vec<Cell<Asked>>,
+    came: WaitList,
+    under_way: UnderWay,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Asked {
+    Not,
+    Coming,
+    There,
+}
+
+async fn read_file(cpu: Processor, device: DeviceRef, count: u64) -> Result<(), Errno> {
+    let state = (0..count).map(|_| Cell::new(Asked::Not)).collect();
+    let blocks = Rc::new(Blocks { state, came: WaitList::default(), under_way: UnderWay::default() });
+    let mode = readahead::Mode::Adaptive { blocks_max: READ_AHEAD_BLOCKS };
+    let mut policy = ReadAhead::new(readahead::Config { mode, ..readahead::Config::default() });
+    for number in 0..count {
+        let range = request_at(0, number);
+        // The reader's own request goes first.
+        ask(&cpu, &device, &blocks, number, Class::Synchronous);
+        if let Some(ahead) = policy.on_read(range.blocks()) {
+            let block_requests = REQUEST_BYTES / BLOCK_BYTES;
+            for ahead in ahead.start / block_requests..(ahead.end.div_ceil(block_requests)).min(count) {
+                ask(&cpu, &device, &blocks, ahead, Class::Asynchronous);
+            }
+        }
+        let state = &blocks.state[number as usize];
+        if state.get() == Asked::Coming {
+            device.expedite(&cpu, range);
+            blocks.came.until(|| (state.get() == Asked::There).then_some(())).await;
+        }
+    }
+    blocks.under_way.until(0).await
+}
+
+/// Asks for a block that was not asked for.
+fn ask(cpu: &Processor, device: &DeviceRef, blocks: &Rc<Blocks>, number: u64, class: Class) {
+    if blocks.state[number as usize].get() != Asked::Not {
+        return;
+    }
+    blocks.state[number as usize].set(Asked::Coming);
+    blocks.under_way.begin();
+    let (here, device, blocks) = (cpu.clone(), DeviceRef::clone(device), Rc::clone(blocks));
+    cpu.spawn(async move {
+        let context = Context { class, ..Context::synchronous(JOB) };
+        let result = task::read(&here, &device, request_at(0, number), context).await;
+        // There, or never: whoever waits is told by what is under way.
+        blocks.state[number as usize].set(Asked::There);
+        blocks.came.wake_all();
+        blocks.under_way.end(result);
+    });
+}

@@ -1,0 +1,21 @@
+//! The lab: what each technique of the papers is worth, on the papers' machines and beyond.
+//!
+//! An [`Experiment`] is one published table or figure: one file in `experiment/`. It builds its machine from the models
+//! of `machine::sim::model` and from [`Parameters`], each with its source; lets the policies of crate `policy` decide what
+//! the table is about; and gives [`Results`]: tables with the published beside the simulated number, plots, and findings
+//! that hold or do not. The same parameters and seed give the same results, to the last bit.
+
+pub mod experiment;
+pub mod here;
+pub mod order;
+pub mod parameter;
+pub mod recorded;
+pub mod report;
+pub mod result;
+pub mod speed;
+
+pub use experiment::{Experiment, Run, experiments, named};
+pub use here::{Effort, Here, HereCell, HereError, HereRun, Host, Measured};
+pub use order::{DEFAULT_SEED, Failed, Order, Outcome, Progress, Setting};
+pub use parameter::{Origin, Parameter, ParameterError, Parameters};
+pub use result::{Axis, Cell, Drawing, Finding, Plot, Results, Series, Source, Table};

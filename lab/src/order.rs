@@ -1,0 +1,225 @@
+//! Running experiments: several side by side on the host's cores, each alone on one thread and the same every time.
+
+use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::experiment::{Experiment, Run};
+use crate::parameter::{ParameterError, Parameters};
+use crate::result::{Results, Source};
+
+/// So often whoever draws the progress is told of it.
+const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
+
+/// Which machine is simulated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Setting {
+    /// The paper's.
+    #[default]
+    Paper,
+    /// One of 2026 in its place.
+    Modern,
+}
+
+/// An experiment to be run.
+pub struct Order {
+    /// Which.
+    pub experiment: &'static dyn Experiment,
+    /// On which machine.
+    pub setting: Setting,
+    /// What it is told.
+    pub parameters: Parameters,
+    /// Whence all chance comes.
+    pub seed: u64,
+}
+
+/// An experiment that was run.
+pub struct Outcome {
+    /// As it was ordered.
+    pub order: Order,
+    /// What came of it.
+    pub results: Results,
+}
+
+/// An experiment gave up: a mistake of its own.
+#[derive(Debug, Error)]
+#[error("{experiment} failed with seed {seed} and these parameters: {message}")]
+pub struct Failed {
+    /// Which.
+    pub experiment: &'static str,
+    /// With which seed.
+    pub seed: u64,
+    /// What it said.
+    pub message: String,
+}
+
+/// How far a run is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Steps done.
+    pub done: u64,
+    /// Steps in all.
+    pub total: u64,
+    /// Who is under way.
+    pub running: Vec<String>,
+}
+
+impl Outcome {
+    /// Where it ran: one phrase.
+    pub fn place(&self) -> &'static str {
+        let cells = || self.results.tables.iter().flat_map(|table| table.cells.iter().flatten());
+        let here = cells().any(|cell| cell.here.is_some());
+        let simulated = cells().any(|cell| cell.simulated.is_some()) || !here;
+        match (simulated, here, self.order.setting) {
+            (false, ..) => "measured on this machine",
+            (true, false, Setting::Paper) => "on the paper's machine, simulated",
+            (true, false, Setting::Modern) => "on a machine of 2026, simulated",
+            (true, true, Setting::Paper) => "on the paper's machine, simulated, and on this one",
+            (true, true, Setting::Modern) => "on a machine of 2026, simulated, and on this one",
+        }
+    }
+}
+
+impl Order {
+    /// With the parameters of that machine.
+    ///
+    /// # Errors
+    /// When the experiment's own machine of 2026 is out of its ranges.
+    pub fn new(experiment: &'static dyn Experiment, setting: Setting, seed: u64) -> Result<Self, ParameterError> {
+        let mut parameters = experiment.parameters();
+        if setting == Setting::Modern {
+            experiment.modern().iter().try_for_each(|(name, value)| parameters.set(name, *value))?;
+        }
+        Ok(Order { experiment, setting, parameters, seed })
+    }
+
+    /// What files and headings call it: `ws-table3`, `ws-table3-2026`.
+    pub fn name(&self) -> String {
+        match self.setting {
+            Setting::Paper => self.experiment.name().to_owned(),
+            Setting::Modern => format!("{}-2026", self.experiment.name()),
+        }
+    }
+
+    /// What differs from the machine that was asked for: name, value, the value that it would have.
+    pub fn changed(&self) -> Vec<(&'static str, f64, f64)> {
+        let usual = |name: &str, default: f64| match self.setting {
+            Setting::Paper => default,
+            Setting::Modern => {
+                self.experiment.modern().iter().find(|(modern, _)| *modern == name).map_or(default, |(_, value)| *value)
+            }
+        };
+        let all = self.parameters.iter().map(|(of, value)| (of.name, value, usual(of.name, of.default)));
+        all.filter(|(_, value, usual)| value != usual).collect()
+    }
+
+    /// How to run it again.
+    pub fn command(&self) -> String {
+        let mut command = format!("awase lab run {}", self.experiment.name());
+        if self.setting == Setting::Modern {
+            command += " --machine 2026";
+        }
+        if self.seed != DEFAULT_SEED {
+            command += &format!(" --seed {}", self.seed);
+        }
+        for (name, value, _) in self.changed() {
+            command += &format!(" --set {name}={value}");
+        }
+        command
+    }
+
+    fn run(&self, done: &AtomicU64) -> Result<Results, Failed> {
+        let run = Run { parameters: &self.parameters, seed: self.seed, done };
+        // An experiment that is told nonsense within its ranges is not to take the others' results with it.
+        let results = catch_unwind(AssertUnwindSafe(|| self.experiment.simulate(&run)));
+        let mut results = results.map_err(|panic| Failed {
+            experiment: self.experiment.name(),
+            seed: self.seed,
+            message: said(panic.as_ref()),
+        })?;
+        if self.setting == Setting::Modern {
+            forget_the_paper(&mut results);
+        }
+        Ok(results)
+    }
+}
+
+/// The seed unless another is asked for, with which results are recorded.
+pub const DEFAULT_SEED: u64 = 1;
+
+/// What a panic said.
+fn said(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("it does not say why").to_owned()
+}
+
+/// The paper's numbers are those of another machine.
+fn forget_the_paper(results: &mut Results) {
+    for cell in results.tables.iter_mut().flat_map(|table| table.cells.iter_mut().flatten()) {
+        cell.paper = None;
+        cell.fitted = false;
+    }
+    for plot in &mut results.plots {
+        plot.series.retain(|series| series.source != Source::Paper);
+    }
+}
+
+/// Runs all on so many threads; what came of them is in the order of `orders`, whoever ends first. `progress` is told now
+/// and then, in the calling thread.
+pub fn run(
+    orders: Vec<Order>,
+    threads: NonZeroUsize,
+    mut progress: impl FnMut(&Progress),
+) -> Vec<Result<Outcome, Failed>> {
+    let steps: Vec<u64> = orders.iter().map(|order| order.experiment.steps(&order.parameters).max(1)).collect();
+    let done: Vec<AtomicU64> = orders.iter().map(|_| AtomicU64::new(0)).collect();
+    let next = AtomicUsize::new(0);
+    let mut results: Vec<Option<Result<Results, Failed>>> = orders.iter().map(|_| None).collect();
+    let mut running = BTreeSet::new();
+    thread::scope(|scope| {
+        let (tell, told) = channel();
+        for _ in 0..threads.get().min(orders.len()) {
+            let tell = tell.clone();
+            let (next, orders, done) = (&next, &orders, &done);
+            scope.spawn(move || {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(order) = orders.get(index) else { return };
+                    let told =
+                        tell.send((index, None)).and_then(|()| tell.send((index, Some(order.run(&done[index])))));
+                    // Nobody listens any more.
+                    if told.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(tell);
+        loop {
+            match told.recv_timeout(PROGRESS_PERIOD) {
+                Ok((index, None)) => {
+                    running.insert(index);
+                }
+                Ok((index, Some(result))) => {
+                    running.remove(&index);
+                    done[index].store(steps[index], Ordering::Relaxed);
+                    results[index] = Some(result);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            // Steps are told about, not exactly.
+            let so_far = done.iter().zip(&steps).map(|(done, steps)| done.load(Ordering::Relaxed).min(*steps)).sum();
+            let running = running.iter().map(|index| orders[*index].name()).collect();
+            progress(&Progress { done: so_far, total: steps.iter().sum(), running });
+        }
+    });
+    let both = orders.into_iter().zip(results);
+    both.filter_map(|(order, result)| Some(result?.map(|results| Outcome { order, results }))).collect()
+}

@@ -1,0 +1,156 @@
+//! What an experiment can be told: numbers, each with unit, range and source.
+
+use std::ops::RangeInclusive;
+
+use thiserror::Error;
+
+/// Where a number comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The paper that the experiment is about; where in it.
+    Paper(&'static str),
+    /// Another publication of the time: a data sheet, a manual, a paper.
+    Published(&'static str),
+    /// Follows from other published numbers; how.
+    Derived(&'static str),
+    /// How the experiment is set up (counts, sizes) where the paper leaves it open; why so.
+    Chosen(&'static str),
+    /// Fitted on one cell of the table; which. At most one a table.
+    Fitted(&'static str),
+}
+
+/// A number that an experiment is told.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameter {
+    /// `part.quantity`, such as `disk.rpm`.
+    pub name: &'static str,
+    /// What it is.
+    pub about: &'static str,
+    /// Such as `ms`, `KB/s`; empty for a count.
+    pub unit: &'static str,
+    /// Its value unless it is set.
+    pub default: f64,
+    /// What it may be set to.
+    pub range: RangeInclusive<f64>,
+    /// Where the default comes from.
+    pub origin: Origin,
+}
+
+/// Why a parameter was not set.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum ParameterError {
+    /// None has that name.
+    #[error("{experiment} has no parameter {name:?}; `awase lab show {experiment}` lists them")]
+    Unknown {
+        /// Of which experiment.
+        experiment: &'static str,
+        /// What was asked for.
+        name: String,
+    },
+    /// Not between the bounds.
+    #[error("{name} = {value} is out of range: {min} to {max} {unit}")]
+    OutOfRange {
+        /// Of which parameter.
+        name: &'static str,
+        /// What was asked for.
+        value: f64,
+        /// The least.
+        min: f64,
+        /// The most.
+        max: f64,
+        /// Of all three.
+        unit: &'static str,
+    },
+}
+
+/// The parameters of one experiment and their values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameters {
+    experiment: &'static str,
+    all: Vec<(Parameter, f64)>,
+}
+
+impl Parameters {
+    /// All at their defaults.
+    pub fn new(experiment: &'static str, all: Vec<Parameter>) -> Self {
+        let all = all.into_iter().map(|parameter| (parameter.default, parameter)).map(|(v, p)| (p, v)).collect();
+        Parameters { experiment, all }
+    }
+
+    /// Sets one.
+    ///
+    /// # Errors
+    /// When there is none of that name, or the value is out of its range.
+    pub fn set(&mut self, name: &str, value: f64) -> Result<(), ParameterError> {
+        let Some((parameter, set)) = self.all.iter_mut().find(|(parameter, _)| parameter.name == name) else {
+            return Err(ParameterError::Unknown { experiment: self.experiment, name: name.to_owned() });
+        };
+        if !parameter.range.contains(&value) {
+            return Err(ParameterError::OutOfRange {
+                name: parameter.name,
+                value,
+                min: *parameter.range.start(),
+                max: *parameter.range.end(),
+                unit: parameter.unit,
+            });
+        }
+        *set = value;
+        Ok(())
+    }
+
+    /// The value of one.
+    ///
+    /// # Panics
+    /// When the experiment has none of that name: its own mistake, which its first run shows.
+    pub fn get(&self, name: &str) -> f64 {
+        let found = self.all.iter().find(|(parameter, _)| parameter.name == name);
+        found.unwrap_or_else(|| panic!("{} has no parameter {name}", self.experiment)).1
+    }
+
+    /// All with their values, as declared.
+    pub fn iter(&self) -> impl Iterator<Item = (&Parameter, f64)> {
+        self.all.iter().map(|(parameter, value)| (parameter, *value))
+    }
+
+    /// Those that were set to something else than their defaults.
+    pub fn changed(&self) -> impl Iterator<Item = (&Parameter, f64)> {
+        self.iter().filter(|(parameter, value)| parameter.default != *value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parameters() -> Parameters {
+        let rpm = Parameter {
+            name: "disk.rpm",
+            about: "rotations a minute",
+            unit: "rpm",
+            default: 3600.0,
+            range: 60.0..=20_000.0,
+            origin: Origin::Chosen("for this test"),
+        };
+        Parameters::new("ws-table9", vec![rpm])
+    }
+
+    #[test]
+    fn what_is_set_is_got_and_told_as_changed() {
+        let mut parameters = parameters();
+        assert_eq!(parameters.get("disk.rpm"), 3600.0);
+        assert_eq!(parameters.changed().count(), 0);
+        parameters.set("disk.rpm", 7200.0).expect("in range");
+        assert_eq!(parameters.get("disk.rpm"), 7200.0);
+        assert_eq!(parameters.changed().count(), 1);
+    }
+
+    #[test]
+    fn what_is_unknown_or_out_of_range_is_told_with_what_is_allowed() {
+        let mut parameters = parameters();
+        let unknown = parameters.set("disk.rmp", 1.0).expect_err("unknown").to_string();
+        assert!(unknown.contains("disk.rmp") && unknown.contains("awase lab show ws-table9"), "{unknown}");
+        let out = parameters.set("disk.rpm", 5.0).expect_err("too slow").to_string();
+        assert!(out.contains("60 to 20000 rpm"), "{out}");
+        assert!(parameters.set("disk.rpm", f64::NAN).is_err());
+    }
+}

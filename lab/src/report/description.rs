@@ -1,0 +1,61 @@
+//! What experiments there are and what they can be told, as text for a terminal.
+
+use super::terminal::{Column, Terminal, Tone, wrap};
+use super::{origin, value};
+use crate::experiment::Experiment;
+
+impl Terminal {
+    /// All of these, a line each.
+    pub fn list(&self, experiments: &[&'static dyn Experiment]) -> String {
+        let column = |head: &str, of: &dyn Fn(&dyn Experiment) -> &'static str, tone| {
+            let mut column = Column::head(head, false);
+            column.cells.extend(experiments.iter().map(|experiment| (of(*experiment).to_owned(), tone)));
+            column
+        };
+        self.columns(&[
+            column("name", &|experiment| experiment.name(), Tone::Bold),
+            column("what is compared", &|experiment| experiment.title(), Tone::Plain),
+            column("paper", &|experiment| experiment.paper(), Tone::Faint),
+        ])
+    }
+
+    /// What it is about, and its parameters with their sources.
+    pub fn description(&self, experiment: &dyn Experiment) -> String {
+        let mut text = format!("{}  {}\n", self.toned(experiment.name(), Tone::Bold), experiment.title());
+        text += &self.wrapped(experiment.paper(), "", Tone::Faint);
+        for paragraph in experiment.about().split("\n\n") {
+            text.push('\n');
+            text += &self.wrapped(paragraph, "", Tone::Plain);
+        }
+        text + &self.parameters(experiment)
+    }
+
+    fn parameters(&self, experiment: &dyn Experiment) -> String {
+        let all = experiment.parameters();
+        let modern = |name: &str| experiment.modern().iter().find(|(of, _)| *of == name).map(|(_, value)| *value);
+        let heads = [("name", false), ("value", true), ("unit", false), ("may be", false), ("2026", true)];
+        let mut columns = heads.map(|(head, right)| Column::head(head, right));
+        let mut below = vec![Vec::new()];
+        for (parameter, now) in all.iter() {
+            let range = format!("{} to {}", value(*parameter.range.start()), value(*parameter.range.end()));
+            let in_2026 = modern(parameter.name).map(value).unwrap_or_default();
+            let cells = [parameter.name.to_owned(), value(now), parameter.unit.to_owned(), range, in_2026];
+            for ((column, cell), tone) in
+                columns.iter_mut().zip(cells).zip([Tone::Bold, Tone::Plain, Tone::Plain, Tone::Faint, Tone::Plain])
+            {
+                column.cells.push((cell, tone));
+            }
+            let (kind, source) = origin(&parameter.origin);
+            below.push(wrap(&format!("{}. {kind}: {source}", parameter.about), self.width.saturating_sub(6)));
+        }
+        if below.len() == 1 {
+            return "\nIt has no parameters.\n".to_owned();
+        }
+        let mut text = format!("\nParameters (awase lab run {} --set NAME=VALUE)\n", experiment.name());
+        for (line, below) in self.columns(&columns).lines().zip(below) {
+            text += &format!("{line}\n");
+            text.extend(below.iter().map(|line| format!("      {line}\n")));
+        }
+        text
+    }
+}

@@ -1,0 +1,191 @@
+//! Reports: what experiments found, for people and for programs. Texts only; whoever calls writes them.
+//!
+//! None of them holds a time or anything else of the host: the same seed and version give the same bytes.
+
+pub mod csv;
+mod description;
+pub mod html;
+pub mod json;
+pub mod plot;
+mod scale;
+mod style;
+mod sums;
+mod tables;
+pub mod terminal;
+
+pub use html::Heading;
+pub use sums::Summary;
+
+use crate::order::Outcome;
+use crate::parameter::Origin;
+use crate::result::{Cell, Source, Table};
+
+/// A file of a report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    /// In the report's directory.
+    pub name: String,
+    /// What is in it.
+    pub text: String,
+}
+
+/// All files of a report: `report.html`, and for each experiment one of JSON and, for each table, one of CSV.
+pub fn files(outcomes: &[Outcome], heading: &Heading) -> Vec<File> {
+    let mut files = vec![File { name: "report.html".to_owned(), text: html::page(outcomes, heading) }];
+    for outcome in outcomes {
+        let name = outcome.order.name();
+        files.push(File { name: format!("{name}.json"), text: json::outcome(outcome, &heading.version) });
+        for table in &outcome.results.tables {
+            files.push(File { name: format!("{name}-{}.csv", file_name(&table.name)), text: csv::table(table) });
+        }
+    }
+    files
+}
+
+/// A name without what file systems mind.
+fn file_name(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
+    name.chars().map(plain).collect()
+}
+
+/// How near a simulated number is to the published one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Closeness {
+    /// Within 5 % of it (of the span of all published cells, where cells differ in points).
+    Close,
+    /// Within 15 %, which is what we want.
+    Near,
+    /// Farther off.
+    Far,
+}
+
+/// The largest difference that is aimed for, in percent.
+const AIM_PERCENT: f64 = 15.0;
+
+impl Closeness {
+    fn of(table: &Table, cell: &Cell) -> Option<Self> {
+        let percent = match table.in_points {
+            true => {
+                let paper = || table.cells.iter().flatten().filter_map(|cell| cell.paper);
+                let span = paper().fold(f64::MIN, f64::max) - paper().fold(f64::MAX, f64::min);
+                let difference = cell.difference()?;
+                if span > 0.0 { difference / span * 100.0 } else { return None }
+            }
+            false => cell.difference_percent()?,
+        };
+        Some(match percent.abs() {
+            ..=5.0 => Closeness::Close,
+            ..=AIM_PERCENT => Closeness::Near,
+            _ => Closeness::Far,
+        })
+    }
+}
+
+/// `+3.4 %`, or `-1.2` for points.
+fn difference(table: &Table, cell: &Cell) -> Option<String> {
+    match table.in_points {
+        true => cell.difference().map(|points| signed(points, table.digits.max(1), "")),
+        false => cell.difference_percent().map(|percent| signed(percent, 1, " %")),
+    }
+}
+
+/// What differences are told in.
+fn difference_unit(table: &Table) -> &'static str {
+    if table.in_points { "difference, points" } else { "difference" }
+}
+
+fn signed(value: f64, digits: usize, unit: &str) -> String {
+    let text = number(value, digits);
+    let sign = if text.starts_with('-') || text.trim_start_matches(['0', '.']).is_empty() { "" } else { "+" };
+    format!("{sign}{text}{unit}")
+}
+
+/// With so many digits after the point, and commas between thousands from ten thousand on.
+pub fn number(value: f64, digits: usize) -> String {
+    if !value.is_finite() {
+        return "n/a".to_owned();
+    }
+    let text = format!("{:.digits$}", value.abs());
+    let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
+    let nothing = text.trim_matches(['0', '.']).is_empty();
+    let mut told = if value < 0.0 && !nothing { "-".to_owned() } else { String::new() };
+    for (index, digit) in whole.chars().enumerate() {
+        if index > 0 && whole.len() >= 5 && (whole.len() - index).is_multiple_of(3) {
+            told.push(',');
+        }
+        told.push(digit);
+    }
+    if digits > 0 {
+        told.push('.');
+        told.push_str(fraction);
+    }
+    told
+}
+
+/// A parameter's value: as short as it can be said.
+pub fn value(value: f64) -> String {
+    let text = format!("{value}");
+    match text.split_once('.') {
+        None if value.abs() < 1e15 => number(value, 0),
+        _ => text,
+    }
+}
+
+/// The kind of an origin, and what it says.
+pub fn origin(origin: &Origin) -> (&'static str, &'static str) {
+    match origin {
+        Origin::Paper(text) => ("paper", text),
+        Origin::Published(text) => ("published", text),
+        Origin::Derived(text) => ("derived", text),
+        Origin::Chosen(text) => ("chosen", text),
+        Origin::Fitted(text) => ("fitted", text),
+    }
+}
+
+/// What a source is called.
+fn source_name(source: Source) -> &'static str {
+    match source {
+        Source::Paper => "paper",
+        Source::Simulated => "simulated",
+        Source::Here => "this machine",
+    }
+}
+
+/// Is there a cell of that source?
+fn has(table: &Table, source: Source) -> bool {
+    table.cells.iter().flatten().any(|cell| cell.from(source).is_some())
+}
+
+/// A large table is shown as a grid, a small one with a row for each cell.
+fn is_grid(table: &Table) -> bool {
+    table.rows.len() * table.columns.len() > 16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_told_with_their_digits_and_never_as_minus_nothing() {
+        assert_eq!(number(-0.04, 1), "0.0");
+        assert_eq!(number(1234.0, 0), "1234");
+        assert_eq!(number(12345.678, 1), "12,345.7");
+        assert_eq!(number(-1_234_567.0, 0), "-1,234,567");
+        assert_eq!(number(f64::NAN, 1), "n/a");
+        assert_eq!((value(0.125), value(20000.0)), ("0.125".to_owned(), "20,000".to_owned()));
+    }
+
+    #[test]
+    fn differences_have_a_sign_unless_there_is_none() {
+        let table = |in_points| Table { in_points, digits: 1, ..Table::default() };
+        assert_eq!(difference(&table(false), &Cell::of(200.0, 230.0)), Some("+15.0 %".to_owned()));
+        assert_eq!(difference(&table(true), &Cell::of(7.7, 5.2)), Some("-2.5".to_owned()));
+        assert_eq!(difference(&table(true), &Cell::of(7.7, 7.7)), Some("0.0".to_owned()));
+        assert_eq!(difference(&table(false), &Cell::of(0.0, 1.0)), None);
+    }
+
+    #[test]
+    fn names_of_files_stay_in_their_directory() {
+        assert_eq!(file_name("../a b"), "..-a-b");
+    }
+}

@@ -1,0 +1,121 @@
+//! Tables of the HTML report.
+
+use std::fmt::Write as _;
+
+use super::html::escaped;
+use super::sums::variance_explained;
+use super::{Closeness, difference, difference_unit, file_name, has, is_grid, number, source_name};
+use crate::result::{Cell, Source, Table};
+
+const SOURCES: [Source; 3] = [Source::Paper, Source::Simulated, Source::Here];
+
+/// A table with its heading, differences shaded. `of` is the experiment's name for files.
+pub(super) fn table(table: &Table, of: &str) -> String {
+    let unit =
+        if table.unit.is_empty() { String::new() } else { format!(" <small>({})</small>", escaped(&table.unit)) };
+    let mut html = format!("<div class=table><h4>{}{unit}</h4>\n<div class=wide>", escaped(&table.title));
+    html += &if is_grid(table) { grid(table) } else { list(table) };
+    html += "</div>\n<p class=under>";
+    if table.cells.iter().flatten().any(|cell| cell.fitted) {
+        html += "<span>* a parameter was fitted on this cell; all others are predictions</span>";
+    }
+    if let Some(explained) = variance_explained(table) {
+        let _ = write!(html, "<span>variance explained: <b>{explained:.2}</b></span>");
+    }
+    let file = format!("{of}-{}.csv", file_name(&table.name));
+    let _ = writeln!(html, "<a href=\"{0}\">{0}</a></p></div>", escaped(&file));
+    html
+}
+
+/// A row for each cell.
+fn list(table: &Table) -> String {
+    let sources: Vec<Source> = SOURCES.into_iter().filter(|source| has(table, *source)).collect();
+    let compared = has(table, Source::Paper) && has(table, Source::Simulated);
+    let several = table.columns.len() > 1;
+    let mut html = format!("<table class=list><thead><tr><th scope=col>{}</th>", escaped(&table.rows_are));
+    if several {
+        let _ = write!(html, "<th scope=col>{}</th>", escaped(&table.columns_are));
+    }
+    for source in &sources {
+        let _ = write!(html, "<th scope=col class=n>{}</th>", source_name(*source));
+        if *source == Source::Simulated && compared {
+            let _ = write!(html, "<th scope=col class=n>{}</th>", difference_unit(table));
+        }
+    }
+    html += "</tr></thead>\n<tbody>";
+    for (row, cells) in table.rows.iter().zip(&table.cells) {
+        let span = cells.len().min(table.columns.len());
+        for (index, (column, cell)) in table.columns.iter().zip(cells).enumerate() {
+            html += if index == 0 { "<tr class=first>" } else { "<tr>" };
+            if index == 0 {
+                let _ = write!(html, "<th scope=rowgroup rowspan={span}>{}</th>", escaped(row));
+            }
+            if several {
+                let _ = write!(html, "<th scope=row>{}</th>", escaped(column));
+            }
+            for source in &sources {
+                let _ = write!(html, "<td class=\"n {}\">{}</td>", class(*source), shown(table, cell, *source));
+                if *source == Source::Simulated && compared {
+                    let text = difference(table, cell).unwrap_or_default();
+                    let _ = write!(html, "<td class=\"n {}\">{text}</td>", shade(table, cell));
+                }
+            }
+            html += "</tr>\n";
+        }
+    }
+    html + "</tbody></table>"
+}
+
+/// As in the paper: what was simulated, shaded, with what was published below.
+fn grid(table: &Table) -> String {
+    let mut html = String::from("<table class=grid><thead><tr>");
+    let corner = [table.rows_are.as_str(), table.columns_are.as_str()].map(escaped);
+    let _ = write!(html, "<th scope=col>{} \\ {}</th>", corner[0], corner[1]);
+    for column in &table.columns {
+        let _ = write!(html, "<th scope=col class=n>{}</th>", escaped(column));
+    }
+    html += "</tr></thead>\n<tbody>";
+    for (row, cells) in table.rows.iter().zip(&table.cells) {
+        let _ = write!(html, "<tr><th scope=row>{}</th>", escaped(row));
+        for cell in cells {
+            let told = difference(table, cell).map(|text| format!(" title=\"difference {text}\"")).unwrap_or_default();
+            let _ = write!(html, "<td class=\"n {}\"{told}>", shade(table, cell));
+            for source in [Source::Simulated, Source::Paper, Source::Here] {
+                let text = shown(table, cell, source);
+                if !text.is_empty() {
+                    let _ = write!(html, "<span class={}>{text}</span>", class(source));
+                }
+            }
+            html += "</td>";
+        }
+        html += "</tr>\n";
+    }
+    html += "</tbody></table>";
+    let told = SOURCES.into_iter().filter(|source| has(table, *source));
+    let told: Vec<String> =
+        told.map(|source| format!("<span class={}>{}</span>", class(source), source_name(source))).collect();
+    if told.len() > 1 { html + "<p class=key>" + &told.join(" ") + "</p>" } else { html }
+}
+
+fn shown(table: &Table, cell: &Cell, source: Source) -> String {
+    let mark = if cell.fitted && source == Source::Simulated { "*" } else { "" };
+    cell.from(source).map(|value| number(value, table.digits) + mark).unwrap_or_default()
+}
+
+fn class(source: Source) -> &'static str {
+    match source {
+        Source::Paper => "paper",
+        Source::Simulated => "simulated",
+        Source::Here => "here",
+    }
+}
+
+fn shade(table: &Table, cell: &Cell) -> &'static str {
+    match Closeness::of(table, cell) {
+        _ if cell.fitted => "fitted",
+        Some(Closeness::Close) => "close",
+        Some(Closeness::Near) => "near",
+        Some(Closeness::Far) => "far",
+        None => "",
+    }
+}

@@ -1,0 +1,255 @@
+//! What an experiment found, as text for a terminal.
+
+use super::sums::variance_explained;
+use super::{Closeness, difference, difference_unit, has, is_grid, number, source_name, value};
+use crate::order::Outcome;
+use crate::result::{Cell, Results, Source, Table};
+
+/// A terminal.
+#[derive(Clone, Copy, Debug)]
+pub struct Terminal {
+    /// Are there colours?
+    pub colour: bool,
+    /// Letters a line.
+    pub width: usize,
+}
+
+/// How a piece of text is shown.
+#[derive(Clone, Copy)]
+pub(super) enum Tone {
+    Plain,
+    Bold,
+    Faint,
+    Good,
+    Fair,
+    Bad,
+}
+
+const GAP: usize = 2;
+const SOURCES: [Source; 3] = [Source::Paper, Source::Simulated, Source::Here];
+
+/// A column of text, its cells padded to the widest.
+pub(super) struct Column {
+    pub(super) cells: Vec<(String, Tone)>,
+    right: bool,
+}
+
+impl Terminal {
+    /// All of an experiment.
+    pub fn outcome(&self, outcome: &Outcome) -> String {
+        let (order, results) = (&outcome.order, &outcome.results);
+        let experiment = order.experiment;
+        let mut text = format!("{}  {}\n", self.toned(&order.name(), Tone::Bold), experiment.title());
+        let under = format!("{} · {} · seed {}", experiment.paper(), outcome.place(), order.seed);
+        text += &self.wrapped(&under, "", Tone::Faint);
+        for (name, now, usual) in order.changed() {
+            let unit = order.parameters.iter().find(|(of, _)| of.name == name).map_or("", |(of, _)| of.unit);
+            let changed = format!("set: {name} = {} {unit} (otherwise {})", value(now), value(usual));
+            text += &self.wrapped(&changed, "", Tone::Fair);
+        }
+        for table in &results.tables {
+            text.push('\n');
+            text += &self.table(table);
+        }
+        text + &self.findings(results)
+    }
+
+    fn findings(&self, results: &Results) -> String {
+        let mut text = String::new();
+        if !results.findings.is_empty() {
+            text += "\nFindings\n";
+        }
+        for finding in &results.findings {
+            let (mark, tone) = if finding.holds { ("✓ yes", Tone::Good) } else { ("✗ no ", Tone::Bad) };
+            let lines = wrap(&finding.text, self.width - 9);
+            text += &format!("  {}  {}\n", self.toned(mark, tone), lines.join("\n         "));
+        }
+        if !results.notes.is_empty() {
+            text += "\nNotes\n";
+        }
+        for note in &results.notes {
+            text += &format!("  - {}\n", wrap(note, self.width - 4).join("\n    "));
+        }
+        text
+    }
+
+    fn table(&self, table: &Table) -> String {
+        let unit = if table.unit.is_empty() { String::new() } else { format!(" ({})", table.unit) };
+        let mut text = self.wrapped(&format!("{}{unit}", table.title), "", Tone::Bold);
+        text += &if is_grid(table) { self.grid(table) } else { self.rows(table) };
+        if table.cells.iter().flatten().any(|cell| cell.fitted) {
+            text +=
+                &self.wrapped("* a parameter was fitted on this cell; all others are predictions", "  ", Tone::Faint);
+        }
+        if let Some(explained) = variance_explained(table) {
+            text += &format!("  variance explained: {explained:.2}\n");
+        }
+        text
+    }
+
+    /// A row for each cell.
+    fn rows(&self, table: &Table) -> String {
+        let of_both = || table.rows.iter().enumerate().zip(&table.cells);
+        let cells = || of_both().flat_map(|(_, cells)| cells.iter().take(table.columns.len()));
+        let mut columns = vec![Column::head(&table.rows_are, false)];
+        let names = of_both().flat_map(|((_, row), cells)| {
+            let name = |index| if index == 0 { row.clone() } else { String::new() };
+            cells.iter().take(table.columns.len()).enumerate().map(move |(index, _)| (name(index), Tone::Plain))
+        });
+        columns[0].cells.extend(names);
+        if table.columns.len() > 1 {
+            let mut column = Column::head(&table.columns_are, false);
+            let names = table.cells.iter().flat_map(|cells| table.columns.iter().take(cells.len()));
+            column.cells.extend(names.map(|name| (name.clone(), Tone::Plain)));
+            columns.push(column);
+        }
+        for source in SOURCES.into_iter().filter(|source| has(table, *source)) {
+            let mut column = Column::head(source_name(source), true);
+            column.cells.extend(cells().map(|cell| (shown(table, cell, source), Tone::Plain)));
+            columns.push(column);
+            if source == Source::Simulated && has(table, Source::Paper) {
+                let mut column = Column::head(difference_unit(table), true);
+                column.cells.extend(cells().map(|cell| difference_shown(table, cell)));
+                columns.push(column);
+            }
+        }
+        self.columns(&columns)
+    }
+
+    /// As in the paper, with a block of rows for each row, and as many columns at a time as there is room for.
+    fn grid(&self, table: &Table) -> String {
+        let widest = |column: usize| {
+            let cells = table.cells.iter().filter_map(|row| row.get(column));
+            let texts = cells.flat_map(|cell| {
+                let numbers = SOURCES.map(|source| shown(table, cell, source));
+                numbers.into_iter().chain([difference_shown(table, cell).0])
+            });
+            texts.map(|text| letters(&text)).chain([letters(&table.columns[column])]).max().unwrap_or(0)
+        };
+        let names = table.rows.iter().chain([&table.rows_are]).map(|name| letters(name)).max().unwrap_or(0);
+        let room = self.width.saturating_sub(names + 2 * GAP + 12);
+        let (mut text, mut first) = (String::new(), 0);
+        while first < table.columns.len() {
+            let mut used = 0;
+            let fitting = (first..table.columns.len()).take_while(|column| {
+                used += widest(*column) + GAP;
+                used <= room
+            });
+            let end = first + fitting.count().max(1);
+            if !text.is_empty() {
+                text.push('\n');
+            }
+            text += &self.grid_part(table, first..end);
+            first = end;
+        }
+        text
+    }
+
+    fn grid_part(&self, table: &Table, part: std::ops::Range<usize>) -> String {
+        let compared = has(table, Source::Paper) && has(table, Source::Simulated);
+        let sources: Vec<Source> = SOURCES.into_iter().filter(|source| has(table, *source)).collect();
+        let alone = sources.len() == 1;
+        let mut columns = vec![Column::head(&table.rows_are, false), Column::head(&table.columns_are, false)];
+        columns.extend(part.clone().map(|column| Column::head(&table.columns[column], true)));
+        for (row, cells) in table.rows.iter().zip(&table.cells) {
+            let mut line = |kind: &str, named: bool, of: &dyn Fn(&Cell) -> (String, Tone)| {
+                columns[0].cells.push((if named { row.clone() } else { String::new() }, Tone::Bold));
+                columns[1].cells.push((kind.to_owned(), Tone::Faint));
+                for (index, column) in part.clone().enumerate() {
+                    columns[index + 2].cells.push(cells.get(column).map_or((String::new(), Tone::Plain), of));
+                }
+            };
+            for source in &sources {
+                let kind = if alone { "" } else { source_name(*source) };
+                line(kind, *source == sources[0], &|cell| (shown(table, cell, *source), Tone::Plain));
+                if *source == Source::Simulated && compared {
+                    line("difference", false, &|cell| difference_shown(table, cell));
+                }
+            }
+        }
+        self.columns(&columns)
+    }
+
+    pub(super) fn columns(&self, columns: &[Column]) -> String {
+        let rows = columns.iter().map(|column| column.cells.len()).max().unwrap_or(0);
+        let widths: Vec<usize> = columns.iter().map(Column::width).collect();
+        let mut text = String::new();
+        for row in 0..rows {
+            let mut line = String::from("  ");
+            for (column, width) in columns.iter().zip(&widths).filter(|(_, width)| **width > 0) {
+                let Some((cell, tone)) = column.cells.get(row) else { continue };
+                let space = " ".repeat(width.saturating_sub(letters(cell)));
+                let cell = self.toned(cell, *tone);
+                line += &if column.right { format!("{space}{cell}  ") } else { format!("{cell}{space}  ") };
+            }
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Over as many lines as it needs.
+    pub(super) fn wrapped(&self, text: &str, indent: &str, tone: Tone) -> String {
+        let lines = wrap(text, self.width - letters(indent));
+        lines.iter().map(|line| format!("{indent}{}\n", self.toned(line, tone))).collect()
+    }
+
+    pub(super) fn toned(&self, text: &str, tone: Tone) -> String {
+        let code = match tone {
+            _ if !self.colour || text.is_empty() => return text.to_owned(),
+            Tone::Plain => return text.to_owned(),
+            Tone::Bold => "1",
+            Tone::Faint => "2",
+            Tone::Good => "32",
+            Tone::Fair => "33",
+            Tone::Bad => "31",
+        };
+        format!("\u{1b}[{code}m{text}\u{1b}[0m")
+    }
+}
+
+impl Column {
+    pub(super) fn head(name: &str, right: bool) -> Self {
+        Column { cells: vec![(name.to_owned(), Tone::Faint)], right }
+    }
+
+    fn width(&self) -> usize {
+        self.cells.iter().map(|(cell, _)| letters(cell)).max().unwrap_or(0)
+    }
+}
+
+fn shown(table: &Table, cell: &Cell, source: Source) -> String {
+    let mark = if cell.fitted && source == Source::Simulated { "*" } else { "" };
+    cell.from(source).map(|value| number(value, table.digits) + mark).unwrap_or_default()
+}
+
+fn difference_shown(table: &Table, cell: &Cell) -> (String, Tone) {
+    let tone = match Closeness::of(table, cell) {
+        _ if cell.fitted => Tone::Faint,
+        Some(Closeness::Close) => Tone::Good,
+        Some(Closeness::Near) => Tone::Fair,
+        Some(Closeness::Far) => Tone::Bad,
+        None => Tone::Plain,
+    };
+    (difference(table, cell).unwrap_or_default(), tone)
+}
+
+fn letters(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// Lines of at most so many letters, broken between words.
+pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if letters(line) + 1 + letters(word) <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}

@@ -1,0 +1,94 @@
+//! How fast virtual time passes: a mix of what the models do, for a benchmark to take the time of.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use machine::sim::model::wait::{Mailbox, Resource};
+use machine::sim::model::{Handler, HandlerId, Signal, Simulation, Virtual};
+
+/// Tasks of the mix.
+pub const TASKS: u64 = 1000;
+
+/// A model without a task: a timer that goes off again and again.
+struct Timer {
+    time: Virtual,
+    itself: Cell<Option<HandlerId>>,
+}
+
+impl Handler for Timer {
+    fn on_signal(&self, token: u64) {
+        if let Some(handler) = self.itself.get() {
+            let then = self.time.now() + Duration::from_nanos(20_000 + token * 10);
+            self.time.signal_at(then, Signal { handler, token });
+        }
+    }
+}
+
+/// Runs the mix until at least so many events happened, and tells how many did: a quarter of the tasks sleep for random
+/// times, a quarter share a resource, half send each other messages in pairs; and a hundred timers signal a model.
+pub fn mix(events: u64, seed: u64) -> u64 {
+    let run = Simulation::new(seed);
+    for _ in 0..TASKS / 4 {
+        run.spawn(sleeper(run.clone()));
+    }
+    let bus = Resource::new(&run, 4);
+    for _ in 0..TASKS / 4 {
+        run.spawn(user(run.clone(), bus.clone()));
+    }
+    for _ in 0..TASKS / 4 {
+        let (there, back) = (Mailbox::new(&run), Mailbox::new(&run));
+        run.spawn(client(run.clone(), there.clone(), back.clone()));
+        run.spawn(server(there, back));
+    }
+    let timer = Rc::new(Timer { time: run.clone(), itself: Cell::new(None) });
+    let handler = run.register(timer.clone());
+    timer.itself.set(Some(handler));
+    for token in 0..100 {
+        run.signal_at(run.now() + Duration::from_nanos(token), Signal { handler, token });
+    }
+    run.run_while(|| run.events() < events);
+    run.events()
+}
+
+async fn sleeper(time: Virtual) {
+    loop {
+        let pause = time.below(100_000);
+        time.sleep(Duration::from_nanos(pause)).await;
+    }
+}
+
+async fn user(time: Virtual, bus: Resource) {
+    loop {
+        let (think, use_ns) = (time.below(50_000), time.below(1000));
+        time.sleep(Duration::from_nanos(think)).await;
+        bus.serve(Duration::from_nanos(use_ns)).await;
+    }
+}
+
+async fn client(time: Virtual, there: Mailbox<u64>, back: Mailbox<u64>) {
+    for number in 0.. {
+        there.send(number);
+        let answer = back.receive().await;
+        time.sleep(Duration::from_nanos(20_000 + (answer & 1023))).await;
+    }
+}
+
+async fn server(there: Mailbox<u64>, back: Mailbox<u64>) {
+    loop {
+        let number = there.receive().await;
+        back.send(number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mix_goes_on_as_long_as_it_is_told_and_is_the_same_again() {
+        let first = mix(50_000, 1);
+        assert!(first >= 50_000);
+        assert_eq!(first, mix(50_000, 1));
+    }
+}

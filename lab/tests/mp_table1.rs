@@ -1,0 +1,71 @@
+//! What the first table of the multiprocessor paper promises.
+
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
+
+use lab::{Experiment, Results, Run, named};
+
+fn experiment() -> &'static dyn Experiment {
+    named("mp-table1").expect("it is registered")
+}
+
+fn simulate(seed: u64) -> Results {
+    let (parameters, done) = (experiment().parameters(), AtomicU64::new(0));
+    let results = experiment().simulate(&Run { parameters: &parameters, seed, done: &done });
+    assert_eq!(done.into_inner(), experiment().steps(&parameters));
+    results
+}
+
+fn results() -> &'static Results {
+    static RESULTS: OnceLock<Results> = OnceLock::new();
+    RESULTS.get_or_init(|| simulate(1))
+}
+
+#[test]
+fn every_cell_of_ramdisk_without_wait_is_within_15_percent_of_the_paper() {
+    for (cell, processes) in results().tables[2].cells[0].iter().zip(&results().tables[2].columns) {
+        let difference = cell.difference_percent().expect("all are published");
+        assert!(difference.abs() < 15.0, "{processes} processes: {cell:?}");
+    }
+}
+
+#[test]
+fn most_of_the_variance_of_each_device_is_explained() {
+    for (table, least) in results().tables.iter().zip([0.92, 0.92, 0.99]) {
+        let explained = table.variance_explained().expect("published");
+        assert!(explained > least, "{}: {explained}", table.name);
+    }
+}
+
+#[test]
+fn what_the_paper_found_holds() {
+    for finding in &results().findings {
+        assert!(finding.holds, "{}", finding.text);
+    }
+}
+
+#[test]
+fn at_most_one_cell_of_a_table_is_fitted() {
+    for table in &results().tables {
+        assert!(table.cells.iter().flatten().filter(|cell| cell.fitted).count() <= 1, "{}", table.name);
+    }
+}
+
+#[test]
+fn more_processors_gain_more_until_the_bus_is_full() {
+    let scaled = results().tables.iter().find(|table| table.name == "scaled").expect("there");
+    let without_wait: Vec<f64> = scaled.cells.iter().filter_map(|row| row[0].simulated).collect();
+    assert_eq!(without_wait.len(), 10);
+    assert!(without_wait[..3].is_sorted(), "{without_wait:?}");
+    assert!(without_wait[4..].iter().all(|gain| (300.0..900.0).contains(gain)), "{without_wait:?}");
+}
+
+#[test]
+fn another_seed_finds_the_same_though_not_the_same_numbers() {
+    let other = simulate(2);
+    assert_ne!(other.tables, results().tables);
+    assert!(other.findings.iter().all(|finding| finding.holds), "{:?}", other.findings);
+    for table in &other.tables[..3] {
+        assert!(table.variance_explained().expect("published") > 0.9, "{}", table.name);
+    }
+}

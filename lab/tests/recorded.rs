@@ -1,0 +1,62 @@
+//! Every experiment gives what it gave when it was recorded.
+
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::thread::available_parallelism;
+
+use lab::{DEFAULT_SEED, Order, Outcome, Setting, experiments, order, recorded};
+
+/// Set to 1, it records anew instead.
+const RECORD: &str = "AWASE_RECORD";
+
+fn directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("recorded")
+}
+
+fn outcomes() -> Vec<Outcome> {
+    let order = |experiment: &&'static dyn lab::Experiment| {
+        Order::new(*experiment, Setting::Paper, DEFAULT_SEED).expect("defaults are in range")
+    };
+    let orders = experiments().iter().map(order).collect();
+    let threads = available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let all = order::run(orders, threads, |_| {});
+    all.into_iter().map(|outcome| outcome.unwrap_or_else(|failed| panic!("{failed}"))).collect()
+}
+
+#[test]
+fn no_table_drifts_from_its_recorded_result() {
+    let record = std::env::var_os(RECORD).is_some_and(|value| value == "1");
+    let mut wrong = Vec::new();
+    for outcome in outcomes() {
+        let name = outcome.order.name();
+        let path = directory().join(format!("{name}.csv"));
+        if record {
+            fs::write(&path, recorded::text(&outcome.results)).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+            continue;
+        }
+        match fs::read_to_string(&path) {
+            Ok(text) => {
+                let drifts = recorded::drifts(&text, &outcome.results);
+                wrong.extend(drifts.iter().map(|drift| format!("{name}, {drift}")));
+            }
+            Err(error) => wrong.push(format!("{name} is not recorded: {}: {error}", path.display())),
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "\n  {}\nIf that is meant: {RECORD}=1 cargo test -p awase-lab --test recorded, look at the differences \
+         (git diff lab/recorded) and commit them\n",
+        wrong.join("\n  ")
+    );
+}
+
+#[test]
+fn nothing_is_recorded_of_experiments_that_are_gone() {
+    let files = fs::read_dir(directory()).expect("lab/recorded");
+    for file in files {
+        let name = file.expect("an entry").file_name().into_string().expect("a plain name");
+        let known = name.strip_suffix(".csv").is_none_or(|name| lab::named(name).is_some());
+        assert!(known, "lab/recorded/{name} is of no experiment");
+    }
+}

@@ -1,0 +1,92 @@
+//! A memory bus that processors share: who moves data waits for those who came before.
+//!
+//! TOP-1's bus gives its turns nearly round robin (Shimizu et al., "Design choices for the TOP-1 multiprocessor
+//! workstation", IBM Journal of Research and Development 35(5/6), 1991), so a server in order of coming is near to it. A
+//! copy goes over it in bursts, between which the processor works by itself.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use policy::unit::Instant;
+
+use super::Virtual;
+use super::processors::Thread;
+
+/// A memory bus. Clones are the same bus.
+#[derive(Clone)]
+pub struct Bus(Rc<State>);
+
+struct State {
+    time: Virtual,
+    free_at: Cell<Instant>,
+    busy: Cell<Duration>,
+}
+
+impl Bus {
+    /// An idle bus.
+    pub fn new(time: &Virtual) -> Self {
+        Bus(Rc::new(State { time: time.clone(), free_at: Cell::default(), busy: Cell::default() }))
+    }
+
+    /// A processor works for `processor`, the bus for `bus`, in `bursts` turns; the thread runs in the kernel meanwhile.
+    /// How the work lies between the bursts is drawn at random, or all who began together would stay in step.
+    pub async fn copy(&self, thread: &Thread, processor: Duration, bus: Duration, bursts: u32) {
+        let State { time, free_at, busy } = &*self.0;
+        let bursts = bursts.max(1);
+        let burst = bus / bursts;
+        // What is left of the work; the time of the last burst.
+        let (mut left, mut waits) = (processor, Duration::ZERO);
+        for turn in 1..=bursts {
+            let part =
+                if turn == bursts { left } else { (processor / bursts).mul_f64(2.0 * time.fraction()).min(left) };
+            left -= part;
+            thread.run_in_kernel(waits + part).await;
+            free_at.set(free_at.get().max(time.now()) + burst);
+            busy.set(busy.get() + burst);
+            waits = free_at.get() - time.now();
+        }
+        thread.run_in_kernel(waits).await;
+    }
+
+    /// How long it was busy so far.
+    pub fn busy(&self) -> Duration {
+        self.0.busy.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::unit::ProcessorId;
+
+    use super::super::Simulation;
+    use super::super::processors::mach::{Config, Mach};
+    use super::super::processors::{Costs, Processors};
+    use super::*;
+
+    #[test]
+    fn copies_at_the_same_time_wait_for_each_other_only_on_the_bus() {
+        let took = |copies: u16| {
+            let run = Simulation::new(1);
+            let (quantum, tick) = (Duration::from_millis(100), Duration::from_millis(10));
+            let config = Config { processors: 8, master: ProcessorId(0), quantum, tells_master: false };
+            let costs = Costs { dispatch: Duration::ZERO, migration: Duration::ZERO, tick };
+            let order: Vec<_> = (0..8).map(ProcessorId).collect();
+            let processors = Processors::new(&run, 8, costs, Box::new(Mach::new(config, &order)));
+            let bus = Bus::new(&run);
+            for _ in 0..copies {
+                let bus = bus.clone();
+                let copy = |thread: Thread| async move {
+                    bus.copy(&thread, Duration::from_millis(3), Duration::from_millis(1), 10).await;
+                };
+                processors.start(copy);
+            }
+            run.run();
+            assert_eq!(bus.busy(), Duration::from_millis(u64::from(copies)));
+            run.now() - Instant::ZERO
+        };
+        assert_eq!(took(1), Duration::from_millis(4));
+        assert!(took(2) < Duration::from_millis(5), "{:?}", took(2));
+        assert!(took(8) > Duration::from_millis(8), "{:?}", took(8));
+    }
+}

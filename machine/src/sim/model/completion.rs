@@ -1,0 +1,126 @@
+//! How a device's completion gets to a processor: [`policy::delivery`] on interrupts that take time.
+
+use std::time::Duration;
+
+use policy::delivery::{Method, Target};
+use policy::unit::ProcessorId;
+
+use super::Virtual;
+use super::lock::SpinLock;
+use super::processors::{Effect, Processors, ThreadId};
+
+/// What an interrupt costs the processor that takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Costs {
+    /// To save what runs, find out what has happened, and go back.
+    pub entry: Duration,
+    /// To complete the request and wake who waits for it.
+    pub handler: Duration,
+    /// Between the first and the last of several processors that an interrupt goes to, at most.
+    pub spread: Duration,
+}
+
+/// Delivers completions. Clones are the same.
+#[derive(Clone)]
+pub struct Completions {
+    time: Virtual,
+    processors: Processors,
+    method: Method,
+    costs: Costs,
+    lock: SpinLock,
+}
+
+impl Completions {
+    /// Completions go to `processors` by `method`.
+    pub fn new(time: &Virtual, processors: &Processors, method: Method, costs: Costs) -> Self {
+        let (time, processors) = (time.clone(), processors.clone());
+        Completions { lock: SpinLock::new(&time), time, processors, method, costs }
+    }
+
+    /// What `thread` waits for, which `initiator` has started, is done.
+    pub fn deliver(&self, thread: ThreadId, initiator: ProcessorId) {
+        let Costs { entry, handler, .. } = self.costs;
+        match self.method.target(initiator, &self.processors.activities()) {
+            Target::One(processor) => self.processors.interrupt(processor, entry + handler, wakes(thread)),
+            Target::All => self.deliver_to_all(thread),
+        }
+    }
+
+    /// All go for the lock. Who gets it first does the work; the others find nothing left to do.
+    fn deliver_to_all(&self, thread: ThreadId) {
+        let Costs { entry, handler, spread } = self.costs;
+        let count = self.processors.count();
+        let spread_ns = spread.as_nanos() as u64;
+        let delays: Vec<u64> = (0..count).map(|_| self.time.below(spread_ns.max(1))).collect();
+        let first = (0..count).min_by_key(|processor| delays[usize::from(*processor)]).unwrap_or(0);
+        for (number, delay) in (0..count).zip(&delays) {
+            let begins = entry + Duration::from_nanos(*delay);
+            if number == first {
+                self.lock.try_hold(begins + handler);
+                self.processors.interrupt(ProcessorId(number), begins + handler, wakes(thread));
+            } else {
+                self.processors.interrupt(ProcessorId(number), begins, Box::new(|_, _| ()));
+            }
+        }
+    }
+}
+
+fn wakes(thread: ThreadId) -> Effect {
+    Box::new(move |processors, on| processors.wake(thread, Some(on)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use policy::unit::Instant;
+
+    use super::super::Simulation;
+    use super::super::processors::mach::{Config, Mach};
+    use super::super::processors::{self, ProcessorCounters};
+    use super::*;
+
+    /// Three processors, of which one runs a thread until it is through; another thread waits. When is each through, in
+    /// microseconds, and how many processors were interrupted?
+    fn delivered(method: Method) -> (u64, u64, u64) {
+        let run = Simulation::new(1);
+        let ms = Duration::from_millis;
+        let config = Config { processors: 3, master: ProcessorId(0), quantum: ms(100), tells_master: false };
+        let costs = processors::Costs { dispatch: Duration::ZERO, migration: Duration::ZERO, tick: ms(10) };
+        let scheduler = Box::new(Mach::new(config, &[ProcessorId(1), ProcessorId(2)]));
+        let processors = Processors::new(&run, 3, costs, scheduler);
+        let costs = Costs { entry: ms(1), handler: ms(2), spread: Duration::ZERO };
+        let completions = Completions::new(&run, &processors, method, costs);
+        let ends = [Rc::new(Cell::new(0)), Rc::new(Cell::new(0))];
+        let (time, end) = (run.clone(), Rc::clone(&ends[0]));
+        processors.start(move |thread| async move {
+            thread.compute(ms(50)).await;
+            end.set(time.now().ns() / 1_000_000);
+        });
+        let (time, end) = (run.clone(), Rc::clone(&ends[1]));
+        let waits = processors.start(move |thread| async move {
+            thread.sleep().await;
+            end.set(time.now().ns() / 1_000_000);
+        });
+        run.run_until(Instant::ZERO + ms(20));
+        completions.deliver(waits, ProcessorId(2));
+        run.run();
+        let ProcessorCounters { interrupts_busy, interrupts_idle, .. } = processors.counters();
+        (ends[0].get(), ends[1].get(), interrupts_busy + interrupts_idle)
+    }
+
+    #[test]
+    fn one_processor_takes_a_completion_and_whoever_runs_there_stands_still() {
+        assert_eq!(delivered(Method::Initiator), (50, 23, 1));
+        assert_eq!(delivered(Method::Idle), (50, 23, 1));
+        assert_eq!(delivered(Method::Busiest), (53, 23, 1));
+    }
+
+    #[test]
+    fn all_processors_are_interrupted_and_one_of_them_does_the_work() {
+        let (computed, woke, interrupts) = delivered(Method::All);
+        assert_eq!((woke, interrupts), (23, 3));
+        assert!(computed > 50 && computed <= 53, "{computed}");
+    }
+}

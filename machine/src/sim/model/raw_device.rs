@@ -1,0 +1,124 @@
+//! Reads of a raw device, and the devices of TOP-1: what a processor does for them, and what the disk subsystem does.
+//!
+//! As the paper describes them (Kawachiya, Shiratori, Yamasaki: "Comparison of device access methods in MP UNIX"): `scsihd`
+//! is a SCSI disk behind a processor of its own, which serves commands of the other nine; `testdev` is served by the same
+//! processor, which waits for about 17 ms; `ramdisk` is a part of the shared memory. With a funnel, the thread goes to
+//! `unix_master` before it enters the driver and stays bound to it until it leaves it (OSF/1, as [`policy::access`]).
+
+use std::time::Duration;
+
+use policy::access::Access;
+use policy::unit::{ByteRange, Class, ProcessorId};
+
+use super::Virtual;
+use super::bus::Bus;
+use super::completion::Completions;
+use super::disk::Disk;
+use super::lock::SpinLock;
+use super::processors::Thread;
+use super::wait::Resource;
+
+/// What the processor does for a read, on its way through the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Costs {
+    /// System call and return, before and after the driver.
+    pub call: Duration,
+    /// The driver's upper half and what is around it: wiring the buffer, starting the device.
+    pub start: Duration,
+    /// Of it, with the driver's lock held.
+    pub locked: Duration,
+}
+
+/// What serves the requests.
+#[derive(Clone)]
+pub enum Backing {
+    /// `ramdisk`: the processor copies.
+    Memory {
+        /// Over this bus.
+        bus: Bus,
+        /// Bus time of a read.
+        transfer: Duration,
+        /// In so many turns.
+        bursts: u32,
+        /// Processor time of the copy beside it.
+        copy: Duration,
+    },
+    /// `testdev`: answers after a fixed time, so many requests at a time.
+    Fixed {
+        /// Who serves.
+        servers: Resource,
+        /// How long.
+        time: Duration,
+    },
+    /// `scsihd`: a disk behind a processor that handles one command at a time.
+    Disk {
+        /// That processor.
+        controller: Resource,
+        /// Its work on a command, half before the disk and half after it.
+        command: Duration,
+        /// The disk.
+        disk: Disk,
+    },
+}
+
+/// A raw device. Clones are the same device.
+#[derive(Clone)]
+pub struct RawDevice {
+    time: Virtual,
+    access: Access,
+    costs: Costs,
+    lock: SpinLock,
+    completions: Completions,
+    backing: Backing,
+}
+
+impl RawDevice {
+    /// A device that `access` starts, whose completions go by `completions`.
+    pub fn new(time: &Virtual, access: Access, costs: Costs, completions: Completions, backing: Backing) -> Self {
+        RawDevice { time: time.clone(), access, costs, lock: SpinLock::new(time), completions, backing }
+    }
+
+    /// Reads, for the thread.
+    pub async fn read(&self, thread: &Thread, range: ByteRange) {
+        let Costs { call, start, locked } = self.costs;
+        if let Some(master) = self.access.only() {
+            thread.run_in_kernel(call).await;
+            thread.bind(master).await;
+            thread.run_in_kernel(start.saturating_sub(locked)).await;
+        } else {
+            thread.run_in_kernel(call + start.saturating_sub(locked)).await;
+        }
+        match &self.backing {
+            Backing::Memory { bus, transfer, bursts, copy } => bus.copy(thread, *copy, *transfer, *bursts).await,
+            Backing::Fixed { .. } | Backing::Disk { .. } => {
+                self.lock.hold(thread, locked).await;
+                self.submit(thread, range);
+                thread.sleep().await;
+            }
+        }
+        if self.access.only().is_some() {
+            thread.unbind();
+        }
+    }
+
+    fn submit(&self, thread: &Thread, range: ByteRange) {
+        let (device, id) = (self.clone(), thread.id());
+        let initiator = thread.processor().unwrap_or(ProcessorId(0));
+        self.time.spawn(async move {
+            device.serve(range).await;
+            device.completions.deliver(id, initiator);
+        });
+    }
+
+    async fn serve(&self, range: ByteRange) {
+        match &self.backing {
+            Backing::Memory { .. } => (),
+            Backing::Fixed { servers, time } => servers.serve(*time).await,
+            Backing::Disk { controller, command, disk } => {
+                controller.serve(*command / 2).await;
+                disk.read(range, Class::Synchronous).await;
+                controller.serve(*command / 2).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Two states are the same if they differ only in how far numbers were counted up: the protocol compares numbers of one
+//! page and does nothing else with them. So each number counts as its rank among those of its page.
+
+use super::super::copies::Copy;
+use super::super::directory::{Entry, Holding};
+use super::super::{Message, Node, NodeId, PageNo, Request, Serial, Version};
+use super::world::World;
+
+/// Numbers of one page, in order.
+#[derive(Default)]
+struct Numbers {
+    serials: Vec<Serial>,
+    versions: Vec<Version>,
+    requests: Vec<(NodeId, Request)>,
+}
+
+impl Numbers {
+    fn clear(&mut self) {
+        self.serials.clear();
+        self.versions.clear();
+        self.requests.clear();
+    }
+
+    fn add_copy(&mut self, node: NodeId, copy: &Copy) {
+        if let Some(held) = copy.held {
+            self.serials.push(held.serial);
+            self.versions.push(held.version);
+        }
+        if let Some(saving) = copy.saving {
+            self.serials.push(saving.serial);
+            self.versions.push(saving.version);
+        }
+        self.requests.extend(copy.waiting.map(|waiting| (node, waiting.request)));
+    }
+
+    fn add_entry(&mut self, entry: &Entry) {
+        self.versions.push(entry.stored);
+        for holder in &entry.holders {
+            self.serials.push(holder.serial);
+            self.requests.push((holder.node, holder.request));
+        }
+        self.requests.extend(entry.queue.iter().map(|asker| (asker.node, asker.request)));
+    }
+
+    fn add_message(&mut self, from: NodeId, message: &Message) {
+        match *message {
+            Message::Ask { request, .. } => self.requests.push((from, request)),
+            Message::Grant { serial, data, .. } | Message::GaveUp { serial, data, .. } => {
+                self.serials.push(serial);
+                self.versions.extend(data);
+            }
+            Message::Got { serial, .. } | Message::Recall { serial, .. } | Message::Taken { serial, .. } => {
+                self.serials.push(serial);
+            }
+            Message::Survey | Message::Surveyed => {}
+        }
+    }
+
+    fn order(&mut self) {
+        self.serials.sort_unstable();
+        self.serials.dedup();
+        self.versions.sort_unstable();
+        self.versions.dedup();
+        self.requests.sort_unstable();
+        self.requests.dedup();
+    }
+
+    /// The home's life counts too: what it granted in an earlier one is old.
+    fn serial(&self, serial: Serial) -> [u8; 2] {
+        let rank = self.serials.iter().position(|other| *other == serial).unwrap_or(254);
+        [serial.incarnation.0 as u8, rank as u8 + 1]
+    }
+
+    fn version(&self, version: Option<Version>) -> u8 {
+        version.map_or(0, |version| self.versions.iter().position(|other| *other == version).unwrap_or(254) as u8 + 1)
+    }
+
+    /// Among those of the same node: others are never compared with it.
+    fn request(&self, node: NodeId, request: Request) -> u8 {
+        self.requests.iter().filter(|(other, number)| *other == node && *number < request).count() as u8
+    }
+}
+
+/// The page of a message, if it is about one.
+fn page_of(message: &Message) -> Option<PageNo> {
+    match *message {
+        Message::Ask { page, .. }
+        | Message::Grant { page, .. }
+        | Message::Got { page, .. }
+        | Message::Recall { page, .. }
+        | Message::GaveUp { page, .. }
+        | Message::Taken { page, .. } => Some(page),
+        Message::Survey | Message::Surveyed => None,
+    }
+}
+
+fn numbers(world: &World, all: &mut Vec<Numbers>) {
+    all.resize_with(world.latest.len(), Numbers::default);
+    all.iter_mut().for_each(Numbers::clear);
+    for (numbers, latest) in all.iter_mut().zip(&world.latest) {
+        numbers.versions.push(*latest);
+    }
+    for (page, version) in world.stored.iter().flatten() {
+        all[page.0 as usize].versions.push(*version);
+    }
+    for node in world.nodes.iter().flatten() {
+        for copy in &node.copies.pages {
+            all[copy.page.0 as usize].add_copy(node.me.node, copy);
+        }
+        for entry in &node.directory.entries {
+            all[entry.page.0 as usize].add_entry(entry);
+        }
+    }
+    for envelope in &world.network {
+        if let Some(page) = page_of(&envelope.message) {
+            all[page.0 as usize].add_message(envelope.from.node, &envelope.message);
+        }
+    }
+    all.iter_mut().for_each(Numbers::order);
+}
+
+fn put_node(world: &World, node: &Node, all: &[Numbers], out: &mut Vec<u8>) {
+    for (page, numbers) in all.iter().enumerate() {
+        let copy = node.copies.pages.iter().find(|copy| copy.page.0 as usize == page);
+        let (held, waiting, saving) = copy.map_or((None, None, None), |copy| (copy.held, copy.waiting, copy.saving));
+        let flags = held.map_or(0, |held| 1 + held.mode as u8 * 2 + u8::from(held.is_dirty) * 4)
+            + waiting.map_or(0, |waiting| 16 + waiting.mode as u8 * 32)
+            + saving.map_or(0, |_| 64);
+        out.push(flags);
+        if let Some(held) = held {
+            out.extend(numbers.serial(held.serial));
+            out.push(numbers.version(Some(held.version)));
+        }
+        if let Some(waiting) = waiting {
+            out.push(numbers.request(node.me.node, waiting.request));
+        }
+        if let Some(saving) = saving {
+            out.extend(numbers.serial(saving.serial));
+            out.push(numbers.version(Some(saving.version)));
+        }
+    }
+    for (index, numbers) in all.iter().enumerate() {
+        if world.config.home(PageNo(index as u64)) != node.me.node {
+            continue;
+        }
+        let entry = node.directory.entries.iter().find(|entry| entry.page.0 as usize == index);
+        put_entry(entry, numbers, node.stored(PageNo(index as u64)), out);
+    }
+    let surveying = node.directory.surveying.iter().fold(0, |mask: u8, other| mask | 1 << other.0);
+    out.push(surveying);
+}
+
+fn put_entry(entry: Option<&Entry>, numbers: &Numbers, stored: Version, out: &mut Vec<u8>) {
+    out.push(numbers.version(Some(stored)));
+    let Some(entry) = entry else { return out.push(255) };
+    out.push(entry.holders.len() as u8 * 16 + entry.queue.len() as u8 * 2 + u8::from(entry.is_exclusive));
+    for holder in &entry.holders {
+        let step = match holder.step {
+            Holding::Granted { with_data } => u8::from(with_data),
+            Holding::Held => 2,
+            Holding::Recalled => 3,
+        };
+        out.push(holder.node.0 as u8 * 4 + step);
+        out.extend(numbers.serial(holder.serial));
+        out.push(numbers.request(holder.node, holder.request));
+    }
+    for asker in &entry.queue {
+        out.push(asker.node.0 as u8 * 2 + asker.mode as u8);
+        out.push(numbers.request(asker.node, asker.request) * 2 + u8::from(has(entry, asker.node, asker.have)));
+    }
+}
+
+/// Does the asker need no data? What it has counts only while the directory knows of it.
+fn has(entry: &Entry, node: NodeId, have: Option<Serial>) -> bool {
+    entry.holders.iter().any(|holder| holder.node == node && Some(holder.serial) == have)
+}
+
+/// Is this the request that the node has now? A grant for another is declined, whatever it grants.
+fn is_present(world: &World, node: NodeId, page: PageNo, request: Request) -> bool {
+    let copies = world.nodes[usize::from(node.0)].iter().flat_map(|node| &node.copies.pages);
+    let mut waiting = copies.filter(|copy| copy.page == page).filter_map(|copy| copy.waiting);
+    waiting.any(|waiting| waiting.request == request)
+}
+
+fn message_bytes(world: &World, index: usize, all: &[Numbers]) -> [u8; 12] {
+    let envelope = &world.network[index];
+    let (from, to) = (envelope.from, envelope.to);
+    let lives = from.incarnation.0 as u8 * 16 + to.incarnation.0 as u8;
+    let ends = from.node.0 as u8 * 16 + to.node.0 as u8;
+    let page = page_of(&envelope.message).map_or(255, |page| page.0 as u8);
+    let mut bytes = [0; 12];
+    bytes[..3].copy_from_slice(&[ends, lives, page]);
+    let numbers = if page == 255 { &all[0] } else { &all[usize::from(page)] };
+    let (kind, mode, request, serial, version) = match envelope.message {
+        Message::Ask { page, mode, request, have } => {
+            let mut entries = world.nodes[usize::from(to.node.0)].iter().flat_map(|home| &home.directory.entries);
+            let has = entries.any(|entry| entry.page == page && has(entry, from.node, have));
+            (0, mode as u8, numbers.request(from.node, request), [0, u8::from(has)], 0)
+        }
+        Message::Grant { page, mode, request, serial, data } if is_present(world, to.node, page, request) => {
+            (1, mode as u8, 1, numbers.serial(serial), numbers.version(data))
+        }
+        Message::Grant { serial, .. } => (1, 0, 0, numbers.serial(serial), 0),
+        Message::Got { serial, .. } => (2, 0, 0, numbers.serial(serial), 0),
+        Message::Recall { serial, keep, .. } => (3, u8::from(keep), 0, numbers.serial(serial), 0),
+        Message::GaveUp { serial, kept, data, .. } => {
+            (4, u8::from(kept), 0, numbers.serial(serial), numbers.version(data))
+        }
+        Message::Taken { serial, .. } => (5, 0, 0, numbers.serial(serial), 0),
+        Message::Survey => (6, 0, 0, [0; 2], 0),
+        Message::Surveyed => (7, 0, 0, [0; 2], 0),
+    };
+    bytes[3..9].copy_from_slice(&[kind, mode, request, serial[0], serial[1], version]);
+    bytes
+}
+
+/// Writes states as bytes; the same for states that are the same.
+#[derive(Default)]
+pub struct Encoder {
+    numbers: Vec<Numbers>,
+    messages: Vec<[u8; 12]>,
+    bytes: Vec<u8>,
+}
+
+impl Encoder {
+    /// The hash of a state.
+    pub fn hash(&mut self, world: &World) -> u128 {
+        let Encoder { numbers: all, messages, bytes: out } = self;
+        out.clear();
+        numbers(world, all);
+        out.extend(world.truth.iter());
+        for (index, node) in world.nodes.iter().enumerate() {
+            out.extend(world.told_all(index));
+            if let Some(node) = node {
+                put_node(world, node, all, out);
+            } else {
+                out.push(254);
+                for (page, version) in &world.stored[index] {
+                    out.extend([page.0 as u8, all[page.0 as usize].version(Some(*version))]);
+                }
+            }
+        }
+        out.extend(all.iter().zip(&world.latest).map(|(numbers, latest)| numbers.version(Some(*latest))));
+        messages.clear();
+        messages.extend((0..world.network.len()).map(|index| message_bytes(world, index, all)));
+        messages.sort_unstable();
+        out.push(messages.len() as u8);
+        out.extend(messages.as_flattened());
+        hash(out)
+    }
+}
+
+/// 128 bits of the state: among a hundred million states, two share them with a chance of 10^-22.
+fn hash(bytes: &[u8]) -> u128 {
+    let (mut low, mut high) = (0x9e37_79b9_7f4a_7c15_u64, 0xc2b2_ae3d_27d4_eb4f_u64);
+    for chunk in bytes.chunks(8) {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        let word = u64::from_le_bytes(word);
+        let product = u128::from(low ^ word) * 0xa076_1d64_78bd_642f;
+        low = (product as u64) ^ ((product >> 64) as u64).rotate_left(23) ^ high;
+        high = (high ^ word).wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(31).wrapping_add(low);
+    }
+    high ^= bytes.len() as u64;
+    u128::from(high) << 64 | u128::from(low)
+}

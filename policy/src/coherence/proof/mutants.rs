@@ -1,0 +1,51 @@
+//! The exploration finds what is broken: each flaw is shown by a history of a few steps.
+
+use super::super::Local;
+use super::explore::{Space, explore};
+use super::world::Flaw;
+
+const ACCESSES: &[Local] = &[Local::Read, Local::Write];
+
+fn finds(flaw: Flaw, nodes: usize, in_flight: usize, mortal: &'static [usize], what: &str) {
+    let flaw = Some(flaw);
+    let space =
+        Space { nodes, pages: 1, in_flight, mortal, wants: [ACCESSES; 2], waiting: 2, flaw, states_max: 400_000 };
+    let found = explore(space).verdict.expect_err("the protocol is broken");
+    println!("{flaw:?}: {found}");
+    assert!(found.starts_with(what), "{flaw:?}: {found}");
+}
+
+#[test]
+fn a_writer_that_does_not_wait_for_readers_is_found() {
+    finds(Flaw::InvalidationNotAwaited, 2, 2, &[], "a copy of");
+}
+
+#[test]
+fn a_reader_that_keeps_what_it_gave_up_is_found() {
+    finds(Flaw::CopyKept, 2, 2, &[], "a copy of");
+}
+
+#[test]
+fn data_that_are_forgotten_before_they_are_home_are_found_missing() {
+    finds(Flaw::DataNotKept, 2, 1, &[], "stale read");
+}
+
+#[test]
+fn a_protocol_that_sends_nothing_again_is_found_stuck() {
+    finds(Flaw::NeverSentAgain, 2, 1, &[], "nobody is ever answered");
+}
+
+#[test]
+fn an_answer_of_the_past_that_counts_is_found() {
+    finds(Flaw::SerialsIgnored, 2, 2, &[], "a copy of");
+}
+
+#[test]
+fn messages_of_the_dead_that_count_are_found() {
+    finds(Flaw::IncarnationsIgnored, 2, 2, &[0, 1], "");
+}
+
+#[test]
+fn a_home_that_returns_and_grants_at_once_is_found() {
+    finds(Flaw::NoSurvey, 2, 1, &[0, 1], "");
+}

@@ -1,0 +1,185 @@
+//! Up to 64 nodes at random: messages lost, doubled and late, nodes that die and return.
+
+use super::super::{Local, PageNo};
+use super::world::{Broken, Flaw, World};
+
+/// Pseudo-random numbers from a seed (`SplitMix64`).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % bound as u64) as usize
+    }
+
+    fn permille(&mut self, permille: usize) -> bool {
+        self.below(1000) < permille
+    }
+}
+
+/// What a seed expands to.
+#[derive(Debug)]
+struct Plan {
+    nodes: usize,
+    pages: usize,
+    steps: usize,
+    in_flight: usize,
+    /// Of a thousand deliveries: that are lost, that come again.
+    lost: usize,
+    doubled: usize,
+    /// Messages come in any order, or about in that of their names.
+    disordered: bool,
+    /// Of ten thousand steps: deaths and returns.
+    deaths: usize,
+    /// Of a hundred wants: to write.
+    writes: usize,
+}
+
+impl Plan {
+    fn of(random: &mut Random) -> Self {
+        let is_large = random.permille(300);
+        let nodes = 2 + random.below(if is_large { 63 } else { 8 });
+        Plan {
+            nodes,
+            pages: 1 + random.below(2 * nodes),
+            steps: 1500 + random.below(1500),
+            in_flight: 4 + random.below(4 * nodes),
+            lost: [0, 20, 200][random.below(3)],
+            doubled: [0, 50, 300][random.below(3)],
+            disordered: random.permille(700),
+            deaths: [0, 20, 100][random.below(3)],
+            writes: [5, 40, 90][random.below(3)],
+        }
+    }
+}
+
+fn tell_all(world: &mut World) -> Result<(), Broken> {
+    let count = world.nodes.len();
+    for observer in 0..count {
+        for of in 0..count {
+            while world.has_news(observer, of) {
+                world.tell(observer, of)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn step(world: &mut World, plan: &Plan, random: &mut Random) -> Result<(), Broken> {
+    let node = random.below(plan.nodes);
+    match random.below(100) {
+        0..55 if !world.network.is_empty() => {
+            let index = if plan.disordered { random.below(world.network.len()) } else { 0 };
+            if random.permille(plan.lost) {
+                world.network.remove(index);
+                return Ok(());
+            }
+            world.deliver(index, random.permille(plan.doubled))
+        }
+        0..85 => {
+            // A few pages are wanted by most.
+            let page = if random.permille(700) { random.below(plan.pages.min(3)) } else { random.below(plan.pages) };
+            let want = match random.below(100) {
+                0..6 => Local::WriteBack,
+                6..14 => Local::Drop,
+                other if other % 100 < 14 + plan.writes * 86 / 100 => Local::Write,
+                _ => Local::Read,
+            };
+            world.local(node, want, PageNo(page as u64))
+        }
+        85..95 => {
+            for envelope in world.sent_again(node) {
+                world.put(envelope);
+            }
+            Ok(())
+        }
+        95..97 => {
+            let of = random.below(plan.nodes);
+            if world.has_news(node, of) { world.tell(node, of) } else { Ok(()) }
+        }
+        _ if random.below(300) < plan.deaths => match world.nodes[node].is_some() {
+            true => {
+                world.crash(node);
+                Ok(())
+            }
+            false => world.reboot(node),
+        },
+        _ => Ok(()),
+    }
+}
+
+/// Nothing fails any more: all is answered within a few rounds.
+fn heal(world: &mut World) -> Result<(), Broken> {
+    for node in 0..world.nodes.len() {
+        if world.nodes[node].is_none() {
+            world.reboot(node)?;
+        }
+    }
+    tell_all(world)?;
+    world.in_flight_max = usize::MAX;
+    // Each node waits for at most all others, for each of them a recall, an answer, a grant and its receipt.
+    for _ in 0..8 * world.nodes.len() + 16 {
+        while !world.network.is_empty() {
+            world.deliver(0, false)?;
+        }
+        if world.is_at_rest() {
+            return Ok(());
+        }
+        for node in 0..world.nodes.len() {
+            for envelope in world.sent_again(node) {
+                world.put(envelope);
+            }
+        }
+    }
+    Err("not all is answered though nothing fails any more".to_owned())
+}
+
+fn run(seed: u64, flaw: Option<Flaw>) -> Result<u64, Broken> {
+    let mut random = Random(seed);
+    let plan = Plan::of(&mut random);
+    let mut all = || {
+        let mut world = World::new(plan.nodes, plan.pages, plan.in_flight);
+        world.flaw = flaw;
+        for _ in 0..plan.steps {
+            step(&mut world, &plan, &mut random)?;
+        }
+        heal(&mut world)?;
+        Ok(world.accesses)
+    };
+    all().map_err(|what: Broken| format!("seed {seed}, {plan:?}: {what}"))
+}
+
+#[test]
+fn many_nodes_never_read_what_is_stale_nor_lose_a_page_nor_wait_for_ever() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    let seeds = match number("AWASE_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("AWASE_SEEDS").unwrap_or(300),
+    };
+    println!("coherence at random: seeds {seeds:?}");
+    let mut accesses = 0;
+    for seed in seeds {
+        accesses += run(seed, None).unwrap_or_else(|what| panic!("{what}\nagain: AWASE_SEED={seed}"));
+    }
+    println!("{accesses} accesses were done");
+}
+
+#[test]
+fn each_flaw_is_found_at_random_too() {
+    let flaws = [
+        Flaw::InvalidationNotAwaited,
+        Flaw::CopyKept,
+        Flaw::DataNotKept,
+        Flaw::NeverSentAgain,
+        Flaw::SerialsIgnored,
+        Flaw::IncarnationsIgnored,
+        Flaw::NoSurvey,
+    ];
+    for flaw in flaws {
+        let found = (0..300).find(|seed| run(*seed, Some(flaw)).is_err());
+        assert!(found.is_some(), "{flaw:?} was not found");
+    }
+}

@@ -1,0 +1,331 @@
+//! Nodes, a network that may do anything to a message but change it, deaths; and what must always be true.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::super::{
+    Action, Actions, Address, Config, Envelope, Incarnation, Local, Message, Mode, Node, NodeId, PageNo, Serial,
+    Version,
+};
+use crate::unit::Instant;
+
+/// Nothing here depends on time: all is sent again at every tick.
+pub const NOW: Instant = Instant::ZERO;
+
+/// How the protocol is broken, to see that it is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flaw {
+    /// A page is granted to a writer while readers still hold it.
+    InvalidationNotAwaited,
+    /// A reader that is recalled says so and reads on.
+    CopyKept,
+    /// Data given up are forgotten before the home has them.
+    DataNotKept,
+    /// Nothing is sent again.
+    NeverSentAgain,
+    /// An answer counts for the present grant, whichever it names.
+    SerialsIgnored,
+    /// Messages of the dead count.
+    IncarnationsIgnored,
+    /// A home that returns grants at once.
+    NoSurvey,
+}
+
+/// All there is, at one moment.
+#[derive(Clone)]
+pub struct World {
+    pub config: Config,
+    /// At most so many messages are on their way; further ones are lost.
+    pub in_flight_max: usize,
+    pub flaw: Option<Flaw>,
+    /// `None` while it is dead.
+    pub nodes: SmallVec<[Option<Rc<Node>>; 3]>,
+    /// A set, in order: the network may deliver any of them, any number of times.
+    pub network: SmallVec<[Envelope; 3]>,
+    /// Of each page: what the last write that counts wrote.
+    pub latest: SmallVec<[Version; 2]>,
+    /// Of each node: 0 lives, 1 is dead, 2 lives again, and so on.
+    pub truth: SmallVec<[u8; 16]>,
+    /// What each was told of each other.
+    told: SmallVec<[u8; 16]>,
+    /// What dead nodes have in storage.
+    pub stored: SmallVec<[Vec<(PageNo, Version)>; 3]>,
+    /// Local accesses that were done.
+    pub accesses: u64,
+}
+
+/// What was promised and not kept.
+pub type Broken = String;
+
+fn address(node: usize, stage: u8) -> Address {
+    Address { node: NodeId(node as u16), incarnation: Incarnation(u32::from(stage / 2) + 1) }
+}
+
+impl World {
+    pub fn new(nodes: usize, pages: usize, in_flight_max: usize) -> Self {
+        let config = Config { nodes: nodes as u16, pages: pages as u64, pages_max: pages, patience: Duration::ZERO };
+        let node = |index| Some(Rc::new(Node::new(config, address(index, 0), [], [])));
+        World {
+            config,
+            in_flight_max,
+            flaw: None,
+            nodes: (0..nodes).map(node).collect(),
+            network: SmallVec::new(),
+            latest: smallvec![Version::default(); pages],
+            truth: smallvec![0; nodes],
+            told: smallvec![0; nodes * nodes],
+            stored: smallvec![Vec::new(); nodes],
+            accesses: 0,
+        }
+    }
+
+    /// A process wants something, unless it has to wait for another.
+    pub fn local(&mut self, node: usize, want: Local, page: PageNo) -> Result<(), Broken> {
+        let Some(running) = self.nodes[node].as_mut() else { return Ok(()) };
+        match Rc::make_mut(running).on_local(NOW, want, page) {
+            Ok(actions) => self.act(node, actions),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Delivers a message. It may stay in the network, to come once more.
+    pub fn deliver(&mut self, index: usize, stays: bool) -> Result<(), Broken> {
+        let mut envelope = if stays { self.network[index] } else { self.network.remove(index) };
+        let (from, to) = (usize::from(envelope.from.node.0), usize::from(envelope.to.node.0));
+        let known = address(from, self.told(to, from));
+        let Some(running) = self.nodes[to].as_mut() else { return Ok(()) };
+        let before = Rc::clone(running);
+        match self.flaw {
+            Some(Flaw::IncarnationsIgnored) => envelope.from = known,
+            Some(Flaw::SerialsIgnored) => name_present_grant(running, &mut envelope),
+            _ => {}
+        }
+        let actions = Rc::make_mut(running).on_message(NOW, envelope);
+        let is_reader = |page| matches!(before.holds(page), Some((Mode::Read, _)));
+        match envelope.message {
+            Message::Recall { page, .. } if self.flaw == Some(Flaw::CopyKept) && is_reader(page) => {
+                self.nodes[to] = Some(before);
+            }
+            _ => {}
+        }
+        self.act(to, actions)
+    }
+
+    /// What a node would send again.
+    pub fn sent_again(&self, node: usize) -> Vec<Envelope> {
+        if self.flaw == Some(Flaw::NeverSentAgain) {
+            return Vec::new();
+        }
+        let Some(running) = &self.nodes[node] else { return Vec::new() };
+        let actions = Node::clone(running).on_tick(NOW);
+        let sent = actions.iter().map(|action| match action {
+            Action::Send(envelope) => *envelope,
+            other => panic!("a tick only sends, not {other:?}"),
+        });
+        sent.collect()
+    }
+
+    /// Puts a message on its way. False if it is lost because there are too many, or there already.
+    pub fn put(&mut self, envelope: Envelope) -> bool {
+        match self.network.binary_search(&envelope) {
+            Err(index) if self.network.len() < self.in_flight_max => {
+                self.network.insert(index, envelope);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub fn crash(&mut self, node: usize) {
+        let Some(running) = self.nodes[node].take() else { return };
+        self.stored[node] = running.all_stored().collect();
+        self.truth[node] += 1;
+    }
+
+    /// It returns, knowing what is true of all others.
+    pub fn reboot(&mut self, node: usize) -> Result<(), Broken> {
+        self.truth[node] += 1;
+        let stored = std::mem::take(&mut self.stored[node]);
+        let others = self.truth.iter().enumerate().filter(|(other, stage)| *other != node && **stage > 0);
+        let others = others
+            .map(|(other, stage)| (NodeId(other as u16), (stage % 2 == 0).then(|| address(other, *stage).incarnation)));
+        let mut back = Node::new(self.config, address(node, self.truth[node]), stored.iter().copied(), others);
+        if self.flaw == Some(Flaw::NoSurvey) {
+            back.directory.surveying.clear();
+        }
+        let count = self.truth.len();
+        self.told[node * count..][..count].copy_from_slice(&self.truth);
+        self.forget_what_was_lost(&back);
+        self.nodes[node] = Some(Rc::new(back));
+        self.check()
+    }
+
+    /// Tells a node of another the next thing that is true of it.
+    pub fn tell(&mut self, observer: usize, of: usize) -> Result<(), Broken> {
+        let stage = self.told(observer, of) + 1;
+        self.told[observer * self.truth.len() + of] = stage;
+        let Some(running) = self.nodes[observer].as_mut() else { return Ok(()) };
+        let node = Rc::make_mut(running);
+        if stage % 2 == 1 {
+            let observer = Node::clone(node);
+            self.forget_what_died(&observer, NodeId(of as u16));
+        }
+        let Some(running) = self.nodes[observer].as_mut() else { return Ok(()) };
+        let node = Rc::make_mut(running);
+        let actions = if stage % 2 == 1 {
+            node.on_dead(NOW, address(of, stage - 1))
+        } else {
+            node.on_alive(NOW, address(of, stage))
+        };
+        self.act(observer, actions)
+    }
+
+    /// What the observer was told of the node.
+    pub fn told(&self, observer: usize, of: usize) -> u8 {
+        self.told[observer * self.truth.len() + of]
+    }
+
+    /// What the observer was told of all.
+    pub fn told_all(&self, observer: usize) -> &[u8] {
+        let count = self.truth.len();
+        &self.told[observer * count..][..count]
+    }
+
+    /// Local requests that wait.
+    pub fn waiting(&self) -> usize {
+        let copies = self.nodes.iter().flatten().flat_map(|node| &node.copies.pages);
+        copies.filter(|copy| copy.waiting.is_some()).count()
+    }
+
+    /// May the observer be told more of the node?
+    pub fn has_news(&self, observer: usize, of: usize) -> bool {
+        self.nodes[observer].is_some() && self.told(observer, of) < self.truth[of]
+    }
+
+    /// A home hears of a death: what the dead held to write does not count any more, unless it was given up before.
+    fn forget_what_died(&mut self, home: &Node, dead: NodeId) {
+        if home.directory.surveying.contains(&dead) {
+            return self.forget_what_was_lost(home);
+        }
+        for entry in home.directory.entries.iter().filter(|entry| entry.is_exclusive) {
+            if entry.holders.iter().any(|holder| holder.node == dead) {
+                self.latest[entry.page.0 as usize] = entry.stored;
+            }
+        }
+    }
+
+    /// A home returns: of its pages counts what it had in storage, or what somebody living wrote since.
+    fn forget_what_was_lost(&mut self, home: &Node) {
+        for page in (0..self.config.pages).map(PageNo).filter(|page| self.config.home(*page) == home.me.node) {
+            let copies = self.nodes.iter().flatten().flat_map(|node| &node.copies.pages);
+            let written = copies.filter(|copy| copy.page == page).flat_map(|copy| {
+                [copy.held.map(|held| held.version), copy.saving.map(|saving| saving.version)].into_iter().flatten()
+            });
+            self.latest[page.0 as usize] = written.max().unwrap_or_default().max(home.stored(page));
+        }
+    }
+
+    fn act(&mut self, node: usize, actions: Actions) -> Result<(), Broken> {
+        let mut forged = Vec::new();
+        for action in actions {
+            match action {
+                Action::Send(envelope) => {
+                    self.put(envelope);
+                    forged.extend(self.flaw.and_then(|flaw| forge(flaw, envelope, self.nodes[node].as_deref())));
+                }
+                Action::Access { page, mode, version } => self.access(page, mode, version)?,
+                _ => {}
+            }
+        }
+        for envelope in forged {
+            let Some(running) = self.nodes[node].as_mut() else { break };
+            let actions = Rc::make_mut(running).on_message(NOW, envelope);
+            self.act(node, actions)?;
+        }
+        self.check()
+    }
+
+    fn access(&mut self, page: PageNo, mode: Mode, version: Version) -> Result<(), Broken> {
+        let latest = &mut self.latest[page.0 as usize];
+        self.accesses += 1;
+        match mode {
+            Mode::Read if version != *latest => Err(format!("stale read of {page:?}: {version:?}, not {latest:?}")),
+            Mode::Write if version <= *latest => Err(format!("a write of {page:?} is no later than the last")),
+            Mode::Read => Ok(()),
+            Mode::Write => {
+                *latest = version;
+                Ok(())
+            }
+        }
+    }
+
+    /// One writer or many readers, all of them with the last write; no page is lost.
+    fn check(&self) -> Result<(), Broken> {
+        for (page, latest) in self.latest.iter().enumerate() {
+            let page = PageNo(page as u64);
+            let (mut holders, mut writers) = (0, 0);
+            for (mode, version) in self.nodes.iter().flatten().filter_map(|node| node.holds(page)) {
+                holders += 1;
+                writers += u32::from(mode == Mode::Write);
+                if version != *latest {
+                    return Err(format!("a copy of {page:?} is stale: {version:?}, not {latest:?}"));
+                }
+            }
+            if writers > 1 || (writers == 1 && holders > 1) {
+                return Err(format!("{page:?} has {writers} writers of {holders} holders"));
+            }
+            let Some(home) = &self.nodes[usize::from(self.config.home(page).0)] else { continue };
+            let entry = home.directory.entries.iter().find(|entry| entry.page == page);
+            let is_home = home.directory.surveying.is_empty() && !entry.is_some_and(|entry| entry.is_exclusive);
+            if is_home && home.stored(page) != *latest {
+                return Err(format!("{page:?} is lost: nobody may write it, and {latest:?} is not at its home"));
+            }
+        }
+        Ok(())
+    }
+
+    /// All that is asked for was answered, of pages whose home lives; and all know who lives.
+    pub fn is_at_rest(&self) -> bool {
+        let lives = |page| self.nodes[usize::from(self.config.home(page).0)].is_some();
+        let count = self.nodes.len();
+        let is_told = (0..count).all(|observer| (0..count).all(|of| !self.has_news(observer, of)));
+        is_told
+            && self.nodes.iter().flatten().all(|node| {
+                node.directory.is_quiet()
+                    && node
+                        .copies
+                        .pages
+                        .iter()
+                        .all(|copy| !lives(copy.page) || (copy.waiting.is_none() && copy.saving.is_none()))
+            })
+    }
+}
+
+/// What a broken node would have taken for granted.
+fn forge(flaw: Flaw, sent: Envelope, sender: Option<&Node>) -> Option<Envelope> {
+    let answer = |message| Some(Envelope { from: sent.to, to: sent.from, message });
+    match (flaw, sent.message) {
+        (Flaw::InvalidationNotAwaited, Message::Recall { page, serial, keep: false }) => {
+            let entry = sender?.directory.entries.iter().find(|entry| entry.page == page)?;
+            let gave_up = Message::GaveUp { page, serial, kept: false, data: None };
+            if entry.is_exclusive { None } else { answer(gave_up) }
+        }
+        (Flaw::DataNotKept, Message::GaveUp { page, serial, data: Some(_), .. }) => {
+            answer(Message::Taken { page, serial })
+        }
+        _ => None,
+    }
+}
+
+fn name_present_grant(home: &Node, envelope: &mut Envelope) {
+    let from = envelope.from.node;
+    let present = |page: PageNo| -> Option<Serial> {
+        let entry = home.directory.entries.iter().find(|entry| entry.page == page)?;
+        entry.holders.iter().find(|holder| holder.node == from).map(|holder| holder.serial)
+    };
+    if let Message::GaveUp { page, serial, .. } | Message::Got { page, serial } = &mut envelope.message {
+        *serial = present(*page).unwrap_or(*serial);
+    }
+}

@@ -1,0 +1,192 @@
+//! What coherence promises to who uses it. That it keeps it whatever the network does is proved beside the code.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use policy::coherence::{
+    Action, Actions, Address, Config, Envelope, Incarnation, Local, LocalError, Message, Mode, Node, NodeId, PageNo,
+    Version,
+};
+use policy::unit::Instant;
+
+const NOW: Instant = Instant::ZERO;
+const PAGE: PageNo = PageNo(0);
+
+fn config(nodes: u16) -> Config {
+    Config { nodes, pages: 8, pages_max: 2, patience: Duration::from_millis(5) }
+}
+
+fn address(node: u16, incarnation: u32) -> Address {
+    Address { node: NodeId(node), incarnation: Incarnation(incarnation) }
+}
+
+/// Nodes, and a network that delivers all in order.
+struct Orderly {
+    nodes: Vec<Node>,
+    network: VecDeque<Envelope>,
+    /// What was granted: node, what for, version.
+    granted: Vec<(u16, Mode, Version)>,
+    sent: Vec<Message>,
+}
+
+impl Orderly {
+    fn new(nodes: u16) -> Self {
+        let node = |index| Node::new(config(nodes), address(index, 1), [], []);
+        let nodes = (0..nodes).map(node).collect();
+        Orderly { nodes, network: VecDeque::new(), granted: Vec::new(), sent: Vec::new() }
+    }
+
+    fn act(&mut self, node: u16, actions: &Actions) {
+        for action in actions {
+            match *action {
+                Action::Send(envelope) => {
+                    self.sent.push(envelope.message);
+                    self.network.push_back(envelope);
+                }
+                Action::Access { mode, version, .. } => self.granted.push((node, mode, version)),
+                _ => {}
+            }
+        }
+    }
+
+    fn want(&mut self, node: u16, want: Local) -> Actions {
+        let actions = self.nodes[usize::from(node)].on_local(NOW, want, PAGE).expect("it is taken");
+        self.act(node, &actions);
+        actions
+    }
+
+    fn settle(&mut self) {
+        while let Some(envelope) = self.network.pop_front() {
+            let actions = self.nodes[usize::from(envelope.to.node.0)].on_message(NOW, envelope);
+            self.act(envelope.to.node.0, &actions);
+        }
+    }
+
+    fn done(&mut self, node: u16, want: Local) {
+        self.want(node, want);
+        self.settle();
+    }
+}
+
+#[test]
+fn what_one_node_wrote_the_others_read_and_it_keeps_a_copy() {
+    let mut all = Orderly::new(3);
+    all.done(1, Local::Write);
+    let written = all.granted[0].2;
+    all.done(2, Local::Read);
+    assert_eq!(all.granted[1], (2, Mode::Read, written));
+    assert_eq!(all.nodes[1].holds(PAGE), Some((Mode::Read, written)));
+    assert_eq!(all.nodes[0].stored(PAGE), written, "it is at its home too");
+}
+
+#[test]
+fn a_page_that_is_held_costs_no_message_and_a_right_to_write_that_is_added_no_data() {
+    let mut all = Orderly::new(3);
+    all.done(1, Local::Read);
+    assert_eq!(all.sent.len(), 3, "ask, grant, got");
+    all.done(1, Local::Read);
+    assert_eq!(all.sent.len(), 3);
+    all.done(1, Local::Write);
+    assert_eq!(all.sent.iter().filter(|message| message.data().is_some()).count(), 1, "{:?}", all.sent);
+    all.done(1, Local::Write);
+    assert_eq!(all.sent.len(), 6);
+}
+
+#[test]
+fn a_writer_waits_until_each_reader_has_given_up_its_copy() {
+    let mut all = Orderly::new(4);
+    all.done(1, Local::Read);
+    all.done(2, Local::Read);
+    all.want(3, Local::Write);
+    while let Some(envelope) = all.network.pop_front() {
+        let actions = all.nodes[usize::from(envelope.to.node.0)].on_message(NOW, envelope);
+        all.act(envelope.to.node.0, &actions);
+        let readers = [1, 2].iter().filter(|node| all.nodes[**node].holds(PAGE).is_some()).count();
+        assert!(readers == 0 || all.nodes[3].holds(PAGE).is_none_or(|(mode, _)| mode != Mode::Write));
+    }
+    assert_eq!(all.granted.last().map(|granted| granted.0), Some(3));
+}
+
+#[test]
+fn all_who_want_to_write_are_served_once_in_the_order_of_asking() {
+    let mut all = Orderly::new(64);
+    (0..64).for_each(|node| drop(all.want(node, Local::Write)));
+    all.settle();
+    let order: Vec<u16> = all.granted.iter().map(|granted| granted.0).collect();
+    assert_eq!(order, (0..64).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_is_lost_is_sent_again_when_patience_ends_and_not_before() {
+    let mut all = Orderly::new(2);
+    all.want(1, Local::Write);
+    let asked = all.network.pop_front();
+    assert!(all.nodes[1].on_tick(NOW + Duration::from_millis(4)).is_empty());
+    let again = all.nodes[1].on_tick(NOW + Duration::from_millis(5));
+    assert_eq!(again.first().copied(), asked.map(Action::Send));
+    assert!(all.nodes[1].on_tick(NOW + Duration::from_millis(6)).is_empty());
+}
+
+#[test]
+fn what_was_written_back_survives_its_node_and_what_was_not_does_not() {
+    let mut all = Orderly::new(3);
+    all.done(1, Local::Write);
+    let saved = all.granted[0].2;
+    all.done(1, Local::WriteBack);
+    all.done(1, Local::Write);
+    let actions = all.nodes[0].on_dead(NOW, address(1, 1));
+    all.act(0, &actions);
+    all.done(2, Local::Read);
+    assert_eq!(all.granted.last(), Some(&(2, Mode::Read, saved)));
+}
+
+#[test]
+fn a_home_that_returns_gets_what_others_wrote_meanwhile_before_it_grants_anything() {
+    let mut all = Orderly::new(3);
+    all.done(1, Local::Write);
+    let written = all.granted[0].2;
+    let stored: Vec<_> = all.nodes[0].all_stored().collect();
+    assert_eq!(stored, [], "nothing was written back");
+    all.nodes[0] = Node::new(config(3), address(0, 2), stored, []);
+    for node in [1, 2] {
+        let actions = all.nodes[usize::from(node)].on_alive(NOW, address(0, 2));
+        all.act(node, &actions);
+    }
+    all.want(2, Local::Read);
+    all.settle();
+    assert_eq!(all.granted.len(), 1, "not before all have answered");
+    let actions = all.nodes[0].on_tick(NOW + Duration::from_millis(5));
+    all.act(0, &actions);
+    all.settle();
+    assert_eq!(all.granted.last(), Some(&(2, Mode::Read, written)));
+}
+
+#[test]
+fn a_buffer_cache_is_told_to_drop_the_page_before_its_data_go_away() {
+    let mut all = Orderly::new(3);
+    all.done(1, Local::Write);
+    all.want(2, Local::Write);
+    let mut of_the_first = Actions::new();
+    while let Some(envelope) = all.network.pop_front() {
+        let actions = all.nodes[usize::from(envelope.to.node.0)].on_message(NOW, envelope);
+        if envelope.to.node == NodeId(1) {
+            of_the_first.extend(actions.iter().copied());
+        }
+        all.act(envelope.to.node.0, &actions);
+    }
+    let at = |found: &dyn Fn(&Action) -> bool| of_the_first.iter().position(found).expect("it is done");
+    let revoked = at(&|action| *action == Action::Revoke(PAGE));
+    let sent = at(&|action| matches!(action, Action::Send(envelope) if envelope.message.data().is_some()));
+    let discarded = at(&|action| *action == Action::Discard(PAGE));
+    assert!(revoked < sent && sent < discarded, "{of_the_first:?}");
+}
+
+#[test]
+fn what_cannot_be_done_is_told() {
+    let mut node = Node::new(config(2), address(1, 1), [], []);
+    assert_eq!(node.on_local(NOW, Local::Read, PageNo(8)), Err(LocalError::NoSuchPage(8)));
+    assert!(node.on_local(NOW, Local::Read, PageNo(0)).is_ok());
+    assert_eq!(node.on_local(NOW, Local::Write, PageNo(0)), Err(LocalError::Busy(0)));
+    assert!(node.on_local(NOW, Local::Read, PageNo(2)).is_ok());
+    assert_eq!(node.on_local(NOW, Local::Read, PageNo(4)), Err(LocalError::Full));
+}
