@@ -4,7 +4,7 @@ mod machine;
 #[cfg(test)]
 mod tests;
 
-use super::{Experiment, Run};
+use super::{Experiment, Run, in_the_paper};
 use crate::parameter::{Origin, Parameter, Parameters};
 use crate::result::{Axis, Cell, Drawing, Finding, Plot, Results, Series, Source, Table};
 use machine::{Buffers, Outcome, Server};
@@ -86,13 +86,14 @@ impl Experiment for Uio {
             });
             each.collect()
         });
-        let measured = Measured { papers: run.get("processors") as usize, counts, outcomes };
+        let measured =
+            Measured { compares: !run.is_modern(self), papers: run.get("processors") as usize, counts, outcomes };
         let is_papers = run.parameters.changed().next().is_none();
         Results {
             tables: vec![measured.rates(), measured.scaling(), measured.times()],
             plots: vec![measured.plot()],
             findings: measured.findings(is_papers),
-            notes: notes(),
+            notes: if measured.compares { notes() } else { Vec::new() },
         }
     }
 }
@@ -248,6 +249,8 @@ fn server(run: &Run<'_>, processors: usize) -> Server {
 }
 
 struct Measured {
+    /// With the blog.
+    compares: bool,
     /// Processors of the paper's machine.
     papers: usize,
     counts: Vec<usize>,
@@ -267,10 +270,14 @@ impl Measured {
     }
 
     fn rates(&self) -> Table {
-        let row = |buffers: usize| vec![Cell::of(PUBLISHED[buffers], self.on_papers(buffers).rate / 1000.0)];
+        let row = |buffers: usize| {
+            let simulated = Cell::simulated(self.on_papers(buffers).rate / 1000.0);
+            vec![Cell { paper: self.compares.then_some(PUBLISHED[buffers]), ..simulated }]
+        };
+        let blog = if self.compares { " (the blog, on 40: 300 K, and over 1 M)" } else { "" };
         Table {
             name: "rates".to_owned(),
-            title: format!("I/O served on {} processors (the blog, on 40: 300 K, and over 1 M)", self.papers),
+            title: format!("I/O served on {} processors{blog}", self.papers),
             unit: "thousand/s".to_owned(),
             rows_are: "buffers".to_owned(),
             rows: ALL[..2].iter().map(|(_, name)| (*name).to_owned()).collect(),
@@ -336,14 +343,32 @@ impl Measured {
             drawing: Drawing::Lines,
             x: Axis::linear("processors", ""),
             y: Axis::linear("served", "thousand I/O a second"),
-            series: [paper(0), paper(1)].into_iter().chain(ALL.iter().enumerate().map(simulated)).collect(),
+            series: [0, 1]
+                .into_iter()
+                .filter(|_| self.compares)
+                .map(paper)
+                .chain(ALL.iter().enumerate().map(simulated))
+                .collect(),
         }
     }
 
     fn findings(&self, is_papers: bool) -> Vec<Finding> {
         let [mapped, unmapped, twice, batched] = [0, 1, 2, 3].map(|buffers| self.on_papers(buffers).rate);
         let most = |buffers: usize| self.thousands(buffers).into_iter().fold(0.0, f64::max) * 1000.0;
+        let over = in_the_paper(self.compares, || format!("over {:.1}", PUBLISHED[1] / PUBLISHED[0]));
         let mut findings = vec![
+            Finding::new(
+                format!(
+                    "On {} processors, {:.0} thousand I/O a second are served with unmapped buffers, {:.0} with mapped ones: \
+                     {:.1} times as many{over}.",
+                    self.papers,
+                    unmapped / 1000.0,
+                    mapped / 1000.0,
+                    unmapped / mapped,
+                ),
+                // On one processor there is nobody to interrupt.
+                unmapped >= mapped,
+            ),
             Finding::new(
                 "With mapped buffers, many processors serve less than few.",
                 mapped < most(0) * 0.8 && self.outcomes[0].last().is_some_and(|last| last.rate < mapped * 1.05),
