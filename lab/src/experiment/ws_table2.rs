@@ -17,8 +17,8 @@ use crate::result::{Axis, Cell as TableCell, Drawing, Finding, Plot, Results, Se
 const NAME: &str = "ws-table2";
 const PAPER: [[f64; 2]; 2] = [[327.7, 630.2], [827.5, 765.6]];
 const BUS: &str = "data between drive and memory, with all that the handshake costs: on reading with merging (765.6 \
-                   KB/s), where hardly anything else takes time. The standard (ANSI X3.131-1986, asynchronous) allows \
-                   1.5 MB/s at most";
+                   KB/s), where hardly anything else takes time. Asynchronous SCSI shakes hands for every byte over \
+                   metres of cable: 1 to 2 MB/s were to be expected";
 const FILE: &str = "all throughputs of the paper's tables 2, 4 and 5 are 8,192 KB over a time in whole tenths of a second \
                     (here 25.0, 13.0, 9.9 and 10.7 s): an 8 MB file";
 /// Largest transfers of the sweep, in KB.
