@@ -107,6 +107,12 @@ impl Parameters {
         found.unwrap_or_else(|| panic!("{} has no parameter {name}", self.experiment)).1
     }
 
+    /// Are more than half of these set? Who changes a number or two of a machine still has that machine.
+    pub fn are_mostly(&self, machine: &[(&str, f64)]) -> bool {
+        let is_set = |(name, value): &&(&str, f64)| self.iter().any(|(of, now)| of.name == *name && now == *value);
+        machine.iter().filter(is_set).count() * 2 > machine.len()
+    }
+
     /// All with their values, as declared.
     pub fn iter(&self) -> impl Iterator<Item = (&Parameter, f64)> {
         self.all.iter().map(|(parameter, value)| (parameter, *value))

@@ -1,4 +1,4 @@
-//! The tables of the workstation paper: cells and ratios near the published ones, and findings that hold.
+//! The tables 2 and 3 of the workstation paper on other machines: findings that hold, parameters at their ends.
 
 use std::sync::atomic::AtomicU64;
 
@@ -17,60 +17,16 @@ fn results(name: &str, changes: &[(&str, f64)]) -> Results {
     results
 }
 
-/// Every published cell within `percent`, and every ratio of the second row to the first within `percent`.
-fn assert_near(results: &Results, percent: f64) {
-    let table = &results.tables[0];
-    for (row, cells) in table.cells.iter().enumerate() {
-        for (cell, column) in cells.iter().zip(&table.columns) {
-            let Some(difference) = cell.difference_percent() else { continue };
-            println!("{} {column}: {:?} {:?} {difference:+.1} %", table.rows[row], cell.paper, cell.simulated);
-            assert!(difference.abs() <= percent, "{} {column}: {difference} %", table.rows[row]);
-        }
-    }
-    for (column, (first, second)) in table.cells[0].iter().zip(&table.cells[1]).enumerate() {
-        let ratio = |paper: bool| {
-            let of = |cell: &lab::Cell| if paper { cell.paper } else { cell.simulated }.expect("both");
-            of(second) / of(first)
-        };
-        let difference = (ratio(false) / ratio(true) - 1.0) * 100.0;
-        println!("ratio of {}: {:.3} {:.3} {difference:+.1} %", table.columns[column], ratio(true), ratio(false));
-        assert!(difference.abs() <= percent, "ratio of {}: {difference} %", table.columns[column]);
-    }
-}
-
 fn assert_findings(results: &Results) {
     for finding in &results.findings {
         assert!(finding.holds, "{}", finding.text);
     }
 }
 
-fn fitted(results: &Results) -> usize {
-    results.tables.iter().flat_map(|table| table.cells.iter().flatten()).filter(|cell| cell.fitted).count()
-}
-
 #[test]
-fn table_2_is_reproduced_within_15_percent_with_one_cell_fitted() {
-    let results = results("ws-table2", &[]);
-    assert_near(&results, 15.0);
-    assert_findings(&results);
-    assert_eq!(fitted(&results), 1);
-}
-
-#[test]
-fn table_3_is_reproduced_within_15_percent_with_one_cell_fitted() {
-    let results = results("ws-table3", &[]);
-    assert_near(&results, 15.0);
-    assert_findings(&results);
-    assert_eq!(fitted(&results), 1);
-}
-
-#[test]
-fn on_a_device_of_2026_nothing_is_compared_with_the_paper() {
+fn on_a_device_of_2026_what_the_techniques_promise_holds() {
     for name in ["ws-table2", "ws-table3"] {
-        let results = results(name, named(name).expect("registered").modern());
-        assert!(results.tables.iter().flat_map(|table| table.cells.iter().flatten()).all(|cell| cell.paper.is_none()));
-        assert_eq!(fitted(&results), 0);
-        assert_findings(&results);
+        assert_findings(&results(name, named(name).expect("registered").modern()));
     }
 }
 

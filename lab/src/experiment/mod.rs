@@ -74,10 +74,20 @@ impl Run<'_> {
         self.parameters.get(name)
     }
 
+    /// Is it a machine of 2026, with nothing published to compare with?
+    pub fn is_modern(&self, experiment: &dyn Experiment) -> bool {
+        self.parameters.are_mostly(experiment.modern())
+    }
+
     /// One more step is done.
     pub fn step(&self) {
         self.done.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// What a headline says of the paper's number, where it is compared: ` (paper: 3.3)`.
+fn in_the_paper(compared: bool, number: impl FnOnce() -> String) -> String {
+    if compared { format!(" (paper: {})", number()) } else { String::new() }
 }
 
 /// All experiments, in the order in which they are listed.

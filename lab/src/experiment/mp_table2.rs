@@ -4,7 +4,7 @@ use policy::delivery::Method;
 use policy::unit::ProcessorId;
 
 use super::top1::{self, MASTER, Setup};
-use super::{Experiment, Run};
+use super::{Experiment, Run, in_the_paper};
 use crate::parameter::Parameters;
 use crate::result::{Axis, Cell, Drawing, Finding, Plot, Results, Series, Source, Table};
 
@@ -64,8 +64,9 @@ impl Experiment for MpTable2 {
         let compares = top1::is_the_papers(run.parameters);
         let table = table(run, compares);
         let mut results = Results { plots: vec![figure(&table)], ..Results::default() };
+        results.findings.push(headline(&table));
         if compares {
-            results.findings = findings(&table);
+            results.findings.extend(findings(&table));
             results.notes = notes(&table);
         }
         results.tables.push(table);
@@ -127,13 +128,35 @@ fn figure(table: &Table) -> Plot {
 }
 
 /// The mean of a method over 4 to 9 processes.
-fn mean(table: &Table, row: usize) -> f64 {
-    let gains = table.cells[row][COMPARED].iter().filter_map(|cell| cell.simulated);
+fn mean(table: &Table, row: usize, source: Source) -> f64 {
+    let gains = table.cells[row][COMPARED].iter().filter_map(|cell| cell.from(source));
     gains.sum::<f64>() / COMPARED.len() as f64
 }
 
+/// What it is worth who takes the interrupt.
+fn headline(table: &Table) -> Finding {
+    let compares = table.cells.iter().flatten().any(|cell| cell.paper.is_some());
+    let cost = |row: usize| {
+        let of = |source| format!("{:.1} %", 0.0 - mean(table, row, source));
+        of(Source::Simulated) + &in_the_paper(compares, || of(Source::Paper))
+    };
+    let [all, idle] = [5, 3].map(|row| mean(table, row, Source::Simulated));
+    Finding::new(
+        format!(
+            "Over {} to {} processes, interrupts of all processors cost {}, of the busiest one {}, of an idle one {} of the \
+             reads that interrupts of the master leave",
+            table.columns[COMPARED.start],
+            table.columns[COMPARED.end - 1],
+            cost(5),
+            cost(4),
+            cost(3),
+        ),
+        all < idle + 0.1,
+    )
+}
+
 fn findings(table: &Table) -> Vec<Finding> {
-    let [first, second, initiator, idle, busiest, all] = std::array::from_fn(|row| mean(table, row));
+    let [first, second, initiator, idle, busiest, all] = std::array::from_fn(|row| mean(table, row, Source::Simulated));
     let worst = table.cells.iter().flatten().filter_map(|cell| cell.simulated).fold(0.0, f64::min);
     let beyond =
         |row: usize| table.cells[row][9..].iter().all(|cell| cell.simulated.is_some_and(|gain| gain.abs() < 1.0));

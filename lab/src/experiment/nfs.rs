@@ -15,10 +15,10 @@ use machine::sim::model::nfs_server::{self, Flushed, Placement, Server};
 use policy::readahead;
 use policy::unit::{ByteOffset, Instant};
 
-use crate::result::{Axis, Cell, Drawing, Plot, Series, Source, Table};
+use crate::result::{Axis, Cell, Drawing, Finding, Plot, Series, Source, Table};
 
-use super::Run;
 use super::workstation::{drive, queue};
+use super::{Run, in_the_paper};
 
 pub(super) use sheet::{MODERN, parameters};
 
@@ -226,6 +226,16 @@ pub(super) fn gain(paper: (f64, f64), simulated: (&Outcome, &Outcome), old: bool
         digits: 2,
         ..Table::default()
     }
+}
+
+/// What the technique is worth: `with it, a file is written`.
+pub(super) fn headline(what: &str, paper: (f64, f64), (less, more): (&Outcome, &Outcome), old: bool) -> Finding {
+    let (less, more) = (less.throughput(), more.throughput());
+    let gain = in_the_paper(old, || format!("{:.1}", paper.1 / paper.0));
+    Finding::new(
+        format!("{what} at {more:.0} KB/s instead of {less:.0}: {:.1} times as fast{gain}", more / less),
+        more > less,
+    )
 }
 
 /// How busy each part is, one row for each outcome.

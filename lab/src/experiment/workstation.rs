@@ -17,6 +17,8 @@ use crate::parameter::{Origin, Parameter};
 const MKFS: &str = "what newfs of 4.3BSD makes it; McKusick et al., A Fast File System for UNIX, ACM TOCS 2(3), 1984";
 const INSTRUCTIONS: &str = "some 60,000 instructions, with their cache misses, to find or take a block, copy 8 KB and \
                             queue it, on the 25 MIPS of the paper's table 1: a judgement";
+const JUDGED: &str = "a judgement, where data sheet and driver table are silent: disks of 1989 to 1991 take 0.5 to 2 ms from \
+                      head to head and 1 to 5 ms for a command, and twice their mean seek for the longest one";
 /// As long as no deadline: the paper's system had none.
 const NEVER: Duration = Duration::from_secs(1_000_000);
 
@@ -36,6 +38,7 @@ pub(super) fn disk_parameters(drive: &'static str, bus: (f64, Origin)) -> Vec<Pa
     let Some(Drive::Mechanical(drive)) = Drive::named(drive) else { return Vec::new() };
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let sheet = Origin::Published(drive.source);
+    let judged = Origin::Chosen(JUDGED);
     let p = |named, about, default, range| parameter(named, about, default, range, sheet);
     let seek = drive.seek;
     vec![
@@ -50,9 +53,15 @@ pub(super) fn disk_parameters(drive: &'static str, bus: (f64, Origin)) -> Vec<Pa
         p(("disk.cylinders", ""), "cylinders", drive.cylinders.into(), 256.0..=1e6),
         p(("disk.seek_single", "ms"), "seek to the next cylinder", ms(seek.single), 0.0..=50.0),
         p(("disk.seek_mean", "ms"), "mean of random seeks", ms(seek.mean), 0.0..=500.0),
-        p(("disk.seek_full", "ms"), "seek across the whole disk", ms(seek.full), 0.0..=1000.0),
-        p(("disk.head_switch", "ms"), "from one track of a cylinder to the next", ms(drive.head_switch), 0.0..=10.0),
-        p(("disk.overhead", "ms"), "of each command, before data move", ms(drive.overhead), 0.0..=20.0),
+        parameter(("disk.seek_full", "ms"), "seek across the whole disk", ms(seek.full), 0.0..=1000.0, judged),
+        parameter(
+            ("disk.head_switch", "ms"),
+            "from one track of a cylinder to the next",
+            ms(drive.head_switch),
+            0.0..=10.0,
+            judged,
+        ),
+        parameter(("disk.overhead", "ms"), "of each command, before data move", ms(drive.overhead), 0.0..=20.0, judged),
         p(("disk.buffer", "KB"), "buffer in the drive", f64::from(drive.buffer_bytes) / 1024.0, 1.0..=65_536.0),
         p(
             ("disk.read_ahead", ""),
@@ -79,7 +88,9 @@ pub(super) fn disk_parameters(drive: &'static str, bus: (f64, Origin)) -> Vec<Pa
             "commands in the drive at a time",
             1.0,
             1.0..=1024.0,
-            Origin::Published("ANSI X3.131-1986 (SCSI-1): a drive takes one command from an initiator"),
+            Origin::Published(
+                "a SCSI-1 drive (ANSI X3.131-1986) takes one command; queues of commands came with SCSI-2",
+            ),
         ),
     ]
 }

@@ -61,13 +61,14 @@ impl Experiment for Ws2 {
         storm::run(run, &hardware, &mut results);
         giving::run(run, &hardware, &mut results);
         operations::run(run, &hardware, &mut results);
-        results.notes = notes(&hardware);
+        results.notes = notes(&hardware, run.is_modern(self));
         results
     }
 }
 
-fn notes(hardware: &Hardware) -> Vec<String> {
-    let mut notes: Vec<String> = NOTES.iter().map(|note| (*note).to_owned()).collect();
+fn notes(hardware: &Hardware, modern: bool) -> Vec<String> {
+    // The first three are of the machine of 1991.
+    let mut notes: Vec<String> = NOTES.iter().skip(if modern { 3 } else { 0 }).map(|note| (*note).to_owned()).collect();
     if hardware.buffer > 64 << 10 {
         notes.push(format!(
             "A buffer stands for {} KB here, so that a large machine can be simulated in a moment: a transfer takes \

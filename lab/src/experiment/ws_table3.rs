@@ -77,7 +77,10 @@ impl Experiment for WsTable3 {
     }
 
     fn parameters(&self) -> Parameters {
-        let bus = Origin::Published("ANSI X3.131-1986 (SCSI-1): asynchronous transfers of 1.5 MB/s at most");
+        let bus = Origin::Chosen(
+            "a judgement: the drive is asynchronous (Sony's driver table), a handshake of some 0.7 us for every byte; 1 to 2 \
+             MB/s were usual",
+        );
         let mut all = disk_parameters("mo-1990", (1.5, bus));
         all.extend(system_parameters());
         let merged = Origin::Derived("section 3: with merging, blocks lie in a row");

@@ -115,7 +115,7 @@ impl Experiment for WsTable4 {
                 daemons(&sweep),
             ],
             plots: plots(&without, &with, &sweep, old),
-            findings: if old { findings(&without, &with, &sweep) } else { Vec::new() },
+            findings: findings(&without, &with, &sweep, old),
             notes: if old { notes(&sweep) } else { nfs::modern_notes() },
         }
     }
@@ -235,11 +235,16 @@ fn plots(without: &Outcome, with: &Outcome, sweep: &[[Outcome; 2]], old: bool) -
     ]
 }
 
-fn findings(without: &Outcome, with: &Outcome, sweep: &[[Outcome; 2]]) -> Vec<Finding> {
+fn findings(without: &Outcome, with: &Outcome, sweep: &[[Outcome; 2]], old: bool) -> Vec<Finding> {
+    let headline = nfs::headline("With the rendezvous, a file is written", (WITHOUT, WITH), (without, with), old);
+    if !old {
+        return vec![headline];
+    }
     let alone: Vec<f64> = sweep.iter().map(|pair| pair[0].throughput()).collect();
     let (least, most) = alone.iter().fold((f64::MAX, 0.0f64), |(low, high), t| (low.min(*t), high.max(*t)));
     let gains: Vec<f64> = sweep.iter().map(|pair| pair[1].throughput() / pair[0].throughput()).collect();
     vec![
+        headline,
         Finding::new(
             "Without the rendezvous a write needs three disk accesses",
             (without.accesses() - ACCESSES_WITHOUT).abs() < 0.05,

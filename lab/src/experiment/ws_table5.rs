@@ -97,7 +97,7 @@ impl Experiment for WsTable5 {
                 nfs::utilisation(&names, &busy),
             ],
             plots: plots(&disk, &memory, old),
-            findings: if old { findings(&disk, &memory) } else { Vec::new() },
+            findings: findings(&disk, &memory, old),
             notes: if old { notes(&memory) } else { nfs::modern_notes() },
         }
     }
@@ -181,11 +181,16 @@ fn plots(disk: &[Outcome], memory: &[Outcome], old: bool) -> Vec<Plot> {
     ]
 }
 
-fn findings(disk: &[Outcome], memory: &[Outcome]) -> Vec<Finding> {
+fn findings(disk: &[Outcome], memory: &[Outcome], old: bool) -> Vec<Finding> {
     let at = |ahead: u64| AHEAD.iter().position(|a| *a == ahead).map_or(&disk[0], |at| &disk[at]);
+    let paper = (PAPER[0].1, PAPER[1].1);
+    let headline = nfs::headline("With four blocks ahead in place of one, a file is read", paper, (at(1), at(4)), old);
+    if !old {
+        return vec![headline];
+    }
     let ethernet = |outcome: &Outcome| outcome.utilisation()[0];
     vec![
-        Finding::new("Four blocks ahead are faster than one", at(4).throughput() > at(1).throughput()),
+        headline,
         Finding::new(
             "The gain goes with a better use of the Ethernet, as the paper says",
             ethernet(at(4)) > 1.2 * ethernet(at(1)),

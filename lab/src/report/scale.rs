@@ -45,7 +45,10 @@ impl Scale {
             let (min, max) = span(values.iter().copied())?;
             let (min, max) = if min > 0.0 && min < 0.3 * max { (0.0, max) } else { (min, max) };
             let (min, max) = if min == max { (min - 1.0, max + 1.0) } else { (min, max) };
-            Scale { marks: linear_marks(min, max, step((max - min) / 8.0)), min, max, logarithmic }
+            let step = step((max - min) / 8.0);
+            // Of what is counted there are no halves.
+            let step = if values.iter().all(|value| value.fract() == 0.0) { step.ceil() } else { step };
+            Scale { marks: linear_marks(min, max, step), min, max, logarithmic }
         };
         let mut each: Vec<f64> = values.iter().copied().filter(|value| scale.at(*value).is_some()).collect();
         each.sort_by(f64::total_cmp);

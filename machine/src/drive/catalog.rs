@@ -31,8 +31,7 @@ pub(super) const WREN_VI: Mechanical = Mechanical {
     name: "scsi-1990",
     source: "Seagate ST4766N (CDC 94191-766, Wren VI), product manual 77765353-L: 1,632 cylinders, 15 heads, 54 sectors \
              of 512 bytes, 3,597 rpm, seek 15.5 ms mean and 3.0 ms to the next track, 32 KB look-ahead buffer, \
-             synchronous SCSI at 4.7 MB/s; longest seek twice the mean, head switch and command 1 ms each as in \
-             Ruemmler and Wilkes 1994 for disks of that class",
+             synchronous SCSI at 4.7 MB/s; longest seek (twice the mean), head switch and command (1 ms each) are judged",
     rpm: 3597,
     sector_bytes: 512,
     sectors_per_track: 54,
@@ -54,9 +53,9 @@ pub(super) const WREN_VI: Mechanical = Mechanical {
 pub(super) const DK515C: Mechanical = Mechanical {
     name: "hd639",
     source: "Hitachi DK515C-78 (hd639) in Sony's driver table, 4.4BSD sys/news3400/iodev/sddefs.c: 69 sectors of 512 \
-             bytes, 14 heads, 1,356 cylinders, 60 rotations a second, prefetch of up to 48 KB; asynchronous SCSI at no \
-             more than 1.5 MB/s (ANSI X3.131-1986); mean seek as of other disks of its year and class (Wren VI: 15.5 \
-             ms), switches and 2.2 ms a command as the HP 97560 in Ruemmler and Wilkes 1994",
+             bytes, 14 heads, 1,356 cylinders, 60 rotations a second, prefetch of up to 48 KB; asynchronous SCSI, \
+             judged to give 1.5 MB/s at most; mean seek as of another disk of its year and class (Wren VI: 15.5 ms); longest \
+             seek, switches and command are judged",
     rpm: 3600,
     sector_bytes: 512,
     sectors_per_track: 69,
@@ -80,8 +79,8 @@ pub(super) const DK516C: Mechanical = Mechanical {
     name: "hd1280",
     source: "Hitachi DK516C-16 (hd1280) in Sony's driver table, 4.4BSD sys/news3400/iodev/sddefs.c: 81 sectors of 512 \
              bytes, 15 heads, 2,165 cylinders, 60 rotations a second, synchronous SCSI with a period of 248 ns, prefetch \
-             of up to 64 KB; 20 ms mean access of the paper's table 1 less half a rotation is the mean seek; switches and \
-             command as the HP 97560 in Ruemmler and Wilkes 1994",
+             of up to 64 KB; 20 ms mean access of the paper's table 1 less half a rotation is the mean seek; longest seek, \
+             switches and command are judged",
     sectors_per_track: 81,
     heads: 15,
     cylinders: 2165,
@@ -96,8 +95,8 @@ pub(super) const DK516C: Mechanical = Mechanical {
 pub(super) const SMO_S501: Mechanical = Mechanical {
     name: "mo-1990",
     source: "Sony SMO-S501 in Sony's driver table, 4.4BSD sys/news3400/iodev/sddefs.c: 31 sectors of 512 bytes, one head, \
-             18,646 cylinders, 40 rotations a second, asynchronous SCSI at no more than 1.5 MB/s (ANSI X3.131-1986); its \
-             manual: 2,400 rpm, mean seek 95 ms. Longest seek, buffer and command are those of its class. It erases and \
+             18,646 cylinders, 40 rotations a second, asynchronous SCSI, judged to give 1.5 MB/s at \
+             most; its manual: 2,400 rpm, mean seek 95 ms. Longest seek, buffer and command are judged. It erases and \
              then writes; with verification (a flag of Sony's driver) there is a third pass",
     rpm: 2400,
     sector_bytes: 512,

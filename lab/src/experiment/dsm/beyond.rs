@@ -21,9 +21,9 @@ const STEPS: u32 = 2000;
 const NODES: [usize; 7] = [2, 4, 16, 64, 256, 1024, 4096];
 /// What is told of each run.
 const MEASURES: [(&str, &str, &str); 3] = [
-    ("messages", "Messages an access", ""),
-    ("bytes", "Bytes on the network an access", "bytes"),
-    ("latency", "Time of an access", "us"),
+    ("messages", "messages an access", ""),
+    ("bytes", "bytes on the network an access", "bytes"),
+    ("latency", "time of an access", "us"),
 ];
 
 fn nodes(run: &Run<'_>) -> Vec<usize> {

@@ -43,7 +43,7 @@ fn board() -> Vec<Parameter> {
             "delay of each station and its cable",
             1.0,
             0.0..=100.0,
-            Derived("FDDI (ANSI X3.139), also 100 Mb/s: 0.6 us a connection is its default; and 80 m of cable"),
+            Chosen("a judgement: a repeater that holds ten bytes back at 100 Mb/s, and 40 m of cable; 0.5 to 2 us"),
         ),
         parameter(("ring.stations", ""), "workstations on the ring", 4.0, 2.0..=64.0, Chosen("a small laboratory")),
         parameter(
@@ -117,7 +117,7 @@ fn workstation() -> Vec<Parameter> {
             "block of the file system, one request to the driver",
             8192.0,
             4096.0..=65_536.0,
-            Published("SunOS 4.1, newfs(8): 8 KB"),
+            Published("newfs(8) of 4.3BSD and of Solaris: 8 KB unless another size is asked for"),
         ),
         parameter(
             ("kernel.page", "ms"),
@@ -132,14 +132,16 @@ fn workstation() -> Vec<Parameter> {
             "kernel for each page read or written that it has",
             0.2,
             0.0..=10.0,
-            Chosen("5,000 instructions at 28.5 MIPS (Sun's figure for the SPARCstation 2)"),
+            Chosen("5,000 instructions at 25 to 30 MIPS, of a SPARC of 40 MHz"),
         ),
         parameter(
             ("kernel.fault", "ms"),
             "a page fault of a process that has the board mapped",
             0.35,
             0.0..=10.0,
-            Chosen("10,000 instructions at 28.5 MIPS: trap, look-up, command, switch away and back, entry in the MMU"),
+            Chosen(
+                "10,000 instructions at 25 to 30 MIPS: trap, look-up, command, switch away and back, entry in the MMU",
+            ),
         ),
         parameter(
             ("cpu.copy", "MB/s"),
@@ -179,7 +181,7 @@ fn others() -> Vec<Parameter> {
             "one disk access: driver, interrupt",
             0.35,
             0.0..=10.0,
-            Chosen("10,000 instructions at 28.5 MIPS"),
+            Chosen("10,000 instructions at 25 to 30 MIPS"),
         ),
         parameter(("ethernet.rate", "Mb/s"), "rate of the Ethernet", 10.0, 1.0..=1e6, Published("IEEE 802.3-1985")),
         parameter(
@@ -190,7 +192,7 @@ fn others() -> Vec<Parameter> {
             Chosen(
                 "Papadopoulos and Parulkar, Experimental Evaluation of SunOS IPC and TCP/IP Protocol Implementation, \
                  INFOCOM '93: up to 7.5 Mb/s on SPARCstations 1, limited by the driver: 1.56 ms for a TCP segment of 1,460 \
-                 bytes, 0.68 ms on a SPARCstation 2 (28.5 to 12.5 MIPS). An NFS fragment has no TCP, no checksum and no \
+                 bytes; some 0.7 ms on a SPARCstation 2, judged twice as fast or a little more. An NFS fragment has no TCP, no checksum and no \
                  copy to the process (0.16 ms for these two at the speed of memory), and no acknowledgements (every other \
                  segment): 0.4 ms is our judgement of what is left",
             ),
@@ -210,7 +212,7 @@ fn others() -> Vec<Parameter> {
             "blocks that client and server read ahead",
             1.0,
             0.0..=15.0,
-            Published("SunOS 4.1, as 4.3BSD (Leffler et al. 1989): one block"),
+            Chosen("one block, as 4.3BSD reads ahead (WS, section 3)"),
         ),
     ]
 }

@@ -253,15 +253,29 @@ fn trace() -> Vec<Parameter> {
 fn devices() -> Vec<Parameter> {
     vec![
         parameter("disks", "disks", "", 30.0, 1.0..=10_000.0, Paper("1.2 (5): about 30")),
-        parameter("disk.seek", "mean seek", "us", 16_000.0, 0.0..=1e6, Published("IBM 3380 (1980): 16 ms")),
-        parameter("disk.rotation", "a rotation", "us", 16_600.0, 0.0..=1e6, Published("IBM 3380: 3,620 rpm")),
+        parameter(
+            "disk.seek",
+            "mean seek",
+            "us",
+            16_000.0,
+            0.0..=1e6,
+            Published("IBM archives, IBM 3380 (1980): 16 ms"),
+        ),
+        parameter(
+            "disk.rotation",
+            "a rotation",
+            "us",
+            16_600.0,
+            0.0..=1e6,
+            Chosen("a judgement: disks of the time turn some 60 times a second (IBM archives, IBM 3350: 59.5)"),
+        ),
         parameter(
             "disk.transfer",
             "transfer of a block",
             "us",
             1400.0,
             0.0..=1e6,
-            Derived("4 KB at the 3 MB/s of an IBM 3380"),
+            Derived("4 KB at the 3 MB/s of an IBM 3380 (IBM archives)"),
         ),
         parameter(
             "frontend.message",
@@ -277,7 +291,9 @@ fn devices() -> Vec<Parameter> {
             "us",
             8000.0,
             0.0..=1e6,
-            Derived("4 KB at 6,250 bits an inch and 200 inches a second (IBM 3420-8), the gap, start and stop"),
+            Chosen(
+                "a judgement: 3.3 ms for 4 KB at the 1.25 MB/s of a reel of the time (IBM archives), as much for gap, start, stop",
+            ),
         ),
     ]
 }

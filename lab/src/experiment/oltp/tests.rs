@@ -13,22 +13,6 @@ fn simulate(seed: u64, set: &[(&str, f64)]) -> Results {
 }
 
 #[test]
-fn the_four_rates_are_within_15_percent_and_the_shares_before_within_3_points() {
-    let results = simulate(1, &[]);
-    for cell in results.tables[0].cells.iter().flatten() {
-        let off = cell.difference_percent().expect("published");
-        assert!(off.abs() <= 15.0, "{off:.2} %");
-    }
-    for cell in results.tables[1].cells.iter().flatten() {
-        let off = cell.difference().expect("published");
-        assert!(off.abs() <= 3.0, "{off:.2} points");
-    }
-    for finding in &results.findings {
-        assert!(finding.holds, "{}", finding.text);
-    }
-}
-
-#[test]
 fn the_same_seed_gives_the_same_and_another_the_same_findings() {
     let few = [("transactions", 600.0)];
     let (one, same, other) = (simulate(1, &few), simulate(1, &few), simulate(2, &few));

@@ -65,10 +65,7 @@ fn machine() -> Vec<Parameter> {
             2.2,
             0.0..=10.0,
             "of the controller for each command",
-            Origin::Published(
-                "Ruemmler and Wilkes, \"An introduction to disk drive modeling\", IEEE Computer, March 1994: \
-                 1.1 to 5.1 ms for SCSI disks; 2.2 ms as the drive hd1280",
-            ),
+            Origin::Chosen("a judgement: SCSI disks of the time take 1 to 5 ms; 2.2 ms as the drive hd1280"),
         ),
     ]
 }

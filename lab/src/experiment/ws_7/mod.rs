@@ -102,7 +102,7 @@ impl Experiment for Ws7 {
 
 fn parameters() -> Vec<Parameter> {
     use Origin::{Chosen, Paper, Published};
-    const LEFFLER: Origin = Published("Leffler et al. 1989, section 4.4: hz = 100");
+    const LEFFLER: Origin = Published("4.3BSD: hz = 100 (Leffler, McKusick, Karels, Quarterman, 1989)");
     const PASSES: Origin =
         Chosen("a source of some hundred lines on a machine of 25 MIPS; the proportions are those of pcc's passes");
     let parameter = |name, about, unit, default, range, origin| Parameter { name, about, unit, default, range, origin };
@@ -114,7 +114,7 @@ fn parameters() -> Vec<Parameter> {
             "ms",
             0.1,
             0.0..=10.0,
-            Published("Ousterhout, Why Aren't Operating Systems Getting Faster, 1990: 0.1 to 0.2 ms on MIPS machines"),
+            Chosen("a judgement: some 2,500 instructions at 25 MIPS, misses of the cache included; 0.05 to 0.3 ms"),
         ),
         parameter("cpu.tick", "from one clock tick to the next", "ms", 10.0, 0.1..=100.0, LEFFLER),
         parameter("disk.access", "one read of the disk", "ms", 20.0, 0.0..=1000.0, Paper("table 1, 1991")),

@@ -10,18 +10,6 @@ fn simulate(seed: u64) -> Results {
 }
 
 #[test]
-fn the_means_are_within_5_percent_of_the_papers_and_the_gain_within_3_points() {
-    let results = simulate(1);
-    for row in &results.tables[0].cells {
-        let off = row[0].difference_percent().expect("published");
-        assert!(off.abs() <= 5.0, "{off:.2} %");
-    }
-    for finding in &results.findings {
-        assert!(finding.holds, "{}", finding.text);
-    }
-}
-
-#[test]
 fn another_seed_gives_other_free_lists_and_the_same_findings() {
     let (one, other) = (simulate(1), simulate(2));
     assert_ne!(one.tables[1], other.tables[1]);

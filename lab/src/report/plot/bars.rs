@@ -44,13 +44,18 @@ pub(super) fn draw(canvas: &Canvas<'_>, area: &Area, plot: &Plot, groups: &[Vec<
     all.sort_by_key(|series| (names.iter().position(|name| *name == series.name), series.source));
     let group_width = (area.right - area.left) / groups.len() as f64;
     let width = (group_width * 0.8 / all.len().max(1) as f64).min(BAR_WIDTH_MAX);
+    // All have their values written at them, or none.
+    let has_room =
+        |series: &Series| series.points.iter().all(|(_, y)| short(*y).chars().count() as f64 * 6.2 <= width + 3.0);
+    let with_values = plot.series.iter().all(has_room);
     for (number, lines) in groups.iter().enumerate() {
         let middle = area.left + (number as f64 + 0.5) * group_width;
         for (index, series) in all.iter().enumerate() {
             let Some((_, y)) = series.points.iter().find(|(x, _)| *x == number as f64) else { continue };
             let left = middle + (index as f64 - all.len() as f64 / 2.0) * width;
             let colour = colour_of(&names, series);
-            one(canvas, area, (left + 1.5, left + width - 1.5), *y, series.source, colour)?;
+            let sides = (left + 1.5, left + width - 1.5);
+            one(canvas, area, sides, *y, (series.source, colour), with_values)?;
         }
         for (index, line) in lines.iter().enumerate() {
             let at = (middle, area.bottom + 15.0 + index as f64 * LINE);
@@ -60,19 +65,19 @@ pub(super) fn draw(canvas: &Canvas<'_>, area: &Area, plot: &Plot, groups: &[Vec<
     Ok(())
 }
 
-/// A bar, with its value at its end where that has room.
+/// A bar, with its value at its end where that is wanted.
 fn one(
     canvas: &Canvas<'_>,
     area: &Area,
     (left, right): (f64, f64),
     y: f64,
-    source: Source,
-    colour: Colour,
+    (source, colour): (Source, Colour),
+    with_value: bool,
 ) -> Result<(), Undrawn> {
     let (Some(end), Some(ground)) = (area.up(y), area.up(area.y.ground())) else { return Ok(()) };
     bar(canvas, (left, end.min(ground)), (right, end.max(ground)), source, colour)?;
-    let text = short(y);
-    if text.chars().count() as f64 * 6.2 <= right - left + 6.0 {
+    if with_value {
+        let text = short(y);
         let at = ((left + right) / 2.0, if y < 0.0 { end + 8.0 } else { end - 8.0 });
         canvas.text(&text, at, 11.0, if source == Source::Paper { FAINT } else { INK }, Side::Centre)?;
     }

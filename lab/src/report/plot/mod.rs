@@ -19,7 +19,7 @@ const AREA_HEIGHT: f64 = 290.0;
 const LEGEND_ROW: f64 = 22.0;
 const MARK_SPACE: f64 = 24.0;
 const LABEL_SPACE: f64 = 24.0;
-const RIGHT: f64 = 26.0;
+const RIGHT: f64 = 36.0;
 const TEXT: f64 = 13.0;
 const SMALL_TEXT: f64 = 12.0;
 /// Of a letter of the larger text, on average and a little more.
