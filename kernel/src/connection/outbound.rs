@@ -409,3 +409,27 @@ fn advance(segments: &mut Segments, len: usize) {
     }
     segments.drain(..whole);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queued(count: usize) -> VecDeque<Reply> {
+        let reply = |no| Reply { header: Header::from_elem(no as u8, 28), ..Reply::default() };
+        (0..count).map(reply).collect()
+    }
+
+    #[test]
+    fn what_is_queued_leaves_together_with_look_ahead_and_each_by_itself_without() {
+        for (together, sends) in [(true, 1), (false, 5)] {
+            let (mut queue, mut memory, mut bytes, mut taken) = (queued(5), BatchMemory::default(), Vec::new(), 0);
+            while !queue.is_empty() {
+                let batch = Batch::take(&mut queue, together, &mut memory);
+                bytes.extend_from_slice(&batch.hold.bytes);
+                taken += 1;
+            }
+            assert_eq!(taken, sends);
+            assert_eq!(bytes, (0..5).flat_map(|no| [no; 28]).collect::<Vec<u8>>(), "all of them, in their order");
+        }
+    }
+}
