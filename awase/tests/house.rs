@@ -46,6 +46,33 @@ const FORBIDDEN_IN_POLICY: &[&str] = &[
     "libc",
 ];
 
+/// What a read or a write of a connection that is made goes through, from the wire to the disk.
+const PATH_OF_A_REQUEST: &[&str] = &[
+    "nbd/src/transmission.rs",
+    "nbd/src/command.rs",
+    "nfs/src/transmission.rs",
+    "nfs/src/record.rs",
+    "nfs/src/rpc.rs",
+    "nfs/src/hot.rs",
+    "nfs/src/procedure/content.rs",
+    "nfs/src/procedure/attributes.rs",
+    "nfs/src/procedure/permission.rs",
+    "kernel/src/connection/inbound.rs",
+    "kernel/src/connection/scatter.rs",
+    "kernel/src/connection/outbound.rs",
+    "kernel/src/tree/files.rs",
+    "kernel/src/volume/load.rs",
+    "kernel/src/volume/write.rs",
+    "kernel/src/volume/write_out.rs",
+    "kernel/src/volume/flush.rs",
+    "kernel/src/cache/mod.rs",
+    "kernel/src/cache/index.rs",
+    "kernel/src/cache/shard.rs",
+    "kernel/src/queue.rs",
+    "kernel/src/device/file.rs",
+    "kernel/src/operation.rs",
+];
+
 #[test]
 fn arrows_between_crates_point_only_as_drawn() {
     let crates: BTreeSet<&str> = ARROWS.iter().map(|(name, _)| *name).collect();
@@ -112,6 +139,27 @@ fn the_check_for_the_simulator_finds_what_it_looks_for() {
     assert!(names_the_simulator("use machine::{linux, sim};"));
     assert!(!names_the_simulator("strsim::levenshtein(a, b) // as machine::sim does"));
     assert!(!names_the_simulator("fn f() {}\n#[cfg(test)]\nmod tests { use machine::sim::World; }"));
+}
+
+/// OLTP-5: exports, files and clients are numbers and pointers once a connection is made. Names are looked up where a client
+/// asks for one: when it connects or mounts, and in LOOKUP.
+#[test]
+fn nothing_that_a_read_or_write_passes_through_handles_a_name() {
+    let mut wrong = Vec::new();
+    for path in PATH_OF_A_REQUEST {
+        if handles_names(&read(path)) {
+            wrong.push(format!("{path} handles names or strings"));
+        }
+    }
+    none(&wrong);
+}
+
+#[test]
+fn the_check_for_names_finds_what_it_looks_for() {
+    assert!(handles_names("fn find(exports: &[Export], name: &[u8]) {}"));
+    assert!(handles_names("let wanted: &str = export;"));
+    assert!(handles_names("struct Slot { of: String }"));
+    assert!(!handles_names("fn structured() {} // a name, a String"));
 }
 
 #[test]
@@ -265,6 +313,13 @@ fn forbidden_in_policy(text: &str) -> Vec<&'static str> {
         found.push("std::time other than Duration");
     }
     found
+}
+
+/// Does code outside of tests have to do with names or strings?
+fn handles_names(text: &str) -> bool {
+    let code = code_outside_tests(text);
+    let mut words = code.split(|c: char| !c.is_alphanumeric() && c != '_');
+    words.any(|word| ["str", "String", "name"].contains(&word))
 }
 
 /// Does code outside of tests use the module or a type of the simulated machine?

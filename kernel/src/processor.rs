@@ -34,6 +34,9 @@ use recording::NOBODY;
 /// Rounds of ready tasks between two looks at the machine.
 const TASKS_A_TURN_MAX: usize = 256;
 
+/// Wakers of ended tasks that are kept for new ones, at most.
+const USED_WAKERS_MAX: usize = 256;
+
 thread_local! {
     static CURRENT: RefCell<Option<Processor>> = const { RefCell::new(None) };
 }
@@ -51,6 +54,8 @@ struct Inner {
     mailbox: Arc<Mailbox>,
     tasks: RefCell<Slab<Task>>,
     ready: RefCell<VecDeque<Arc<TaskWaker>>>,
+    /// Of tasks that have ended, for new ones.
+    used_wakers: RefCell<Vec<Arc<TaskWaker>>>,
     timers: RefCell<BinaryHeap<Reverse<Timer>>>,
     operations: Rc<Operations>,
     completions: RefCell<Vec<Completion>>,
@@ -112,6 +117,7 @@ impl Processor {
             mailbox,
             tasks: RefCell::default(),
             ready: RefCell::default(),
+            used_wakers: RefCell::default(),
             timers: RefCell::default(),
             operations: Rc::default(),
             completions: RefCell::default(),
@@ -167,11 +173,18 @@ impl Processor {
         self.trace(Event::TaskStarted, NOBODY, serial, 0);
         let mut tasks = self.0.tasks.borrow_mut();
         let entry = tasks.vacant_entry();
-        let waker = Arc::new(TaskWaker {
-            mailbox: Arc::clone(&self.0.mailbox),
-            key: entry.key(),
-            serial,
-            queued: AtomicBool::new(true),
+        let mut used = self.0.used_wakers.borrow_mut().pop();
+        let waker = match used.as_mut().and_then(Arc::get_mut) {
+            Some(waker) => {
+                (waker.key, waker.serial) = (entry.key(), serial);
+                *waker.queued.get_mut() = true;
+                used
+            }
+            None => None,
+        };
+        let waker = waker.unwrap_or_else(|| {
+            let mailbox = Arc::clone(&self.0.mailbox);
+            Arc::new(TaskWaker { mailbox, key: entry.key(), serial, queued: AtomicBool::new(true) })
         });
         entry.insert(Task { future: Some(Box::pin(future)), waker: Arc::clone(&waker) });
         self.0.ready.borrow_mut().push_back(waker);
@@ -426,8 +439,13 @@ impl Processor {
         self.end(began, Event::TaskRan, NOBODY, serial, 0);
         if polled.is_ready() {
             self.trace(Event::TaskEnded, NOBODY, serial, 0);
-            drop(future);
-            self.0.tasks.borrow_mut().remove(key);
+            drop((future, waker));
+            let mut task = self.0.tasks.borrow_mut().remove(key);
+            let mut used = self.0.used_wakers.borrow_mut();
+            // If nobody else has it, the next task may.
+            if used.len() < USED_WAKERS_MAX && Arc::get_mut(&mut task.waker).is_some() {
+                used.push(task.waker);
+            }
         } else if let Some(task) = self.0.tasks.borrow_mut().get_mut(key) {
             task.future = Some(future);
         }

@@ -13,6 +13,7 @@ use machine::{Errno, SeekTarget};
 use policy::queue::{Arrival, Batch, BatchId, Config, Kind, Queue, RequestId, StreamId};
 use policy::unit::{ByteOffset, ByteRange, Class, Stability};
 use slab::Slab;
+use smallvec::SmallVec;
 
 use crate::device::{Device, DeviceFacts, DeviceRef, Work};
 use crate::frame::Frames;
@@ -61,11 +62,14 @@ struct EndState {
     waker: Option<Waker>,
 }
 
-/// Requests that go to the disk as one.
+/// Requests that go to the disk as one: usually one alone.
+type Members = SmallVec<[(Request, Arc<End>); 1]>;
+
+/// What goes to the disk as one.
 struct Issue {
     batch: BatchId,
     below: DeviceRef,
-    members: Vec<(Request, Arc<End>)>,
+    members: Members,
 }
 
 impl DiskQueue {
@@ -105,14 +109,19 @@ impl DiskQueue {
     async fn issue(self: &Arc<Self>, cpu: &Processor, issue: Issue) {
         let in_flight = InFlight { disk: self, cpu, batch: issue.batch };
         let mut members = issue.members;
-        let request = match members.as_slice() {
-            [(only, _)] => only.clone(),
-            several => merge(several),
-        };
+        if members.len() == 1
+            && let Some((request, end)) = members.pop()
+        {
+            let result = perform(cpu, &issue.below, request).await;
+            drop(in_flight);
+            self.pump(cpu);
+            return end.set(result);
+        }
+        let request = merge(&members);
         let result = perform(cpu, &issue.below, request).await;
         drop(in_flight);
         self.pump(cpu);
-        if result.is_err() && members.len() > 1 {
+        if result.is_err() {
             // One bad sector must not fail its neighbours.
             for (request, end) in members.drain(..) {
                 let result = perform(cpu, &issue.below, request).await;
@@ -128,7 +137,7 @@ impl DiskQueue {
 impl State {
     fn take(&mut self, cpu: &Processor, batch: &Batch, now: policy::unit::Instant) -> Issue {
         let mut below = None;
-        let mut members = Vec::with_capacity(batch.members.len());
+        let mut members = Members::with_capacity(batch.members.len());
         for id in &batch.members {
             let waiting = self.waiting.remove(id.0 as usize);
             let mut request = waiting.request.unwrap_or_else(|| unreachable!("a waiting request is issued once"));

@@ -23,6 +23,10 @@ pub struct Switches {
     pub flush_gathering: bool,
     /// Completions are taken together (OLTP-1).
     pub quantum: quantum::Mode,
+    /// What is asked for most is answered before anything else is looked at, if the cache has it (OLTP-4).
+    pub hottest_first: bool,
+    /// Requests that have come in together are served together and answered in one send (OLTP-6); off: each by itself.
+    pub look_ahead: bool,
     /// Devices read and write frames themselves; off: through a buffer mapped for each I/O (UIO).
     pub unmapped_io: bool,
     /// Frames lie in huge pages.
@@ -44,6 +48,8 @@ impl Default for Switches {
             read_ahead: readahead::Config::default().mode,
             flush_gathering: true,
             quantum: quantum::Mode::Adaptive,
+            hottest_first: true,
+            look_ahead: true,
             unmapped_io: true,
             huge_pages: pages::Mode::Auto,
             registered_buffers: true,

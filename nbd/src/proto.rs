@@ -190,20 +190,24 @@ impl Request {
     }
 }
 
-/// Appends a simple reply's header.
-pub fn simple_reply(to: &mut Vec<u8>, error: u32, cookie: u64) {
-    to.extend_from_slice(&NBD_SIMPLE_REPLY_MAGIC.to_be_bytes());
-    to.extend_from_slice(&error.to_be_bytes());
-    to.extend_from_slice(&cookie.to_be_bytes());
+/// A simple reply's header.
+pub fn simple_reply(error: u32, cookie: u64) -> [u8; 16] {
+    let mut header = [0; 16];
+    header[..4].copy_from_slice(&NBD_SIMPLE_REPLY_MAGIC.to_be_bytes());
+    header[4..8].copy_from_slice(&error.to_be_bytes());
+    header[8..].copy_from_slice(&cookie.to_be_bytes());
+    header
 }
 
-/// Appends a chunk's header; `len` bytes of payload follow it.
-pub fn structured_chunk(to: &mut Vec<u8>, done: bool, kind: u16, cookie: u64, len: u32) {
-    to.extend_from_slice(&NBD_STRUCTURED_REPLY_MAGIC.to_be_bytes());
-    to.extend_from_slice(&(if done { chunk::FLAG_DONE } else { 0 }).to_be_bytes());
-    to.extend_from_slice(&kind.to_be_bytes());
-    to.extend_from_slice(&cookie.to_be_bytes());
-    to.extend_from_slice(&len.to_be_bytes());
+/// A chunk's header; `len` bytes of payload follow it.
+pub fn structured_chunk(done: bool, kind: u16, cookie: u64, len: u32) -> [u8; 20] {
+    let mut header = [0; 20];
+    header[..4].copy_from_slice(&NBD_STRUCTURED_REPLY_MAGIC.to_be_bytes());
+    header[4..6].copy_from_slice(&(if done { chunk::FLAG_DONE } else { 0 }).to_be_bytes());
+    header[6..8].copy_from_slice(&kind.to_be_bytes());
+    header[8..16].copy_from_slice(&cookie.to_be_bytes());
+    header[16..].copy_from_slice(&len.to_be_bytes());
+    header
 }
 
 /// Appends the reply to an option.

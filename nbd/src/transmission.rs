@@ -13,6 +13,9 @@ use crate::export::Server;
 use crate::negotiate::negotiate;
 use crate::proto::{REQUEST_BYTES, Request, cmd};
 
+/// Requests that are served in one go, at most: others on this processor want their turn, and clients their replies.
+const LOOK_AHEAD_MAX: u32 = 32;
+
 /// Serves one client on this processor until it goes or the server ends, then closes the connection.
 pub async fn serve(cpu: &Processor, connection: Connection, server: &Arc<Server>) {
     let served = Served::begin(cpu, connection, server.service());
@@ -23,7 +26,7 @@ pub async fn serve(cpu: &Processor, connection: Connection, server: &Arc<Server>
         let outbound = Outbound::start(cpu, connection, server.service());
         let commands = Rc::new(Commands::new(cpu.clone(), session, Rc::clone(&outbound)));
         let inbound = Inbound::new(&served, outbound);
-        let transmission = Transmission { cpu, server, inbound, header: [0; REQUEST_BYTES], begun: 0 };
+        let transmission = Transmission { cpu, server, inbound, header: [0; REQUEST_BYTES], begun: 0, in_one_go: 0 };
         transmission.run(&commands).await;
     }
     served.end();
@@ -37,6 +40,8 @@ struct Transmission<'a> {
     /// The header that comes next, and how many bytes of it are there.
     header: [u8; REQUEST_BYTES],
     begun: usize,
+    /// Requests served since this task waited for something to come.
+    in_one_go: u32,
 }
 
 impl Transmission<'_> {
@@ -49,8 +54,14 @@ impl Transmission<'_> {
     }
 
     async fn requests(&mut self, commands: &Rc<Commands>) -> Result<(), Gone> {
+        let look_ahead = self.cpu.kernel().switches().look_ahead;
         let piece_bytes = (commands.piece_frames() * FRAME_BYTES) as u64;
         while let Some(request) = self.next_request().await? {
+            self.take_turns(look_ahead).await;
+            let began = match commands.answer_hot(&request) {
+                Ok(()) => continue,
+                Err(began) => began,
+            };
             if request.kind == cmd::DISC {
                 return Ok(());
             }
@@ -75,13 +86,22 @@ impl Transmission<'_> {
                 Verdict::Do if request.kind == cmd::WRITE && request.len > 0 => {
                     self.write(commands, &request, payload).await?
                 }
-                Verdict::Do => commands.start(&request, payload),
+                Verdict::Do => commands.start(&request, payload, began),
             }
             if self.inbound.outbound().is_broken() {
                 return Err(Gone);
             }
         }
         Ok(())
+    }
+
+    /// Without `look_ahead` the dispatcher has its turn before every request, else before one now and then (OLTP-6).
+    async fn take_turns(&mut self, look_ahead: bool) {
+        self.in_one_go += 1;
+        if !look_ahead || self.in_one_go > LOOK_AHEAD_MAX {
+            self.in_one_go = 1;
+            self.cpu.yield_now().await;
+        }
     }
 
     /// The next request; `None` at the end of the stream, for a wrong magic, and when the server ends.
@@ -177,6 +197,7 @@ impl Transmission<'_> {
     /// Receives what has arrived; false at the end of the stream, and when the server ends between two messages.
     /// `keeps`: what the message that has begun keeps from others; nothing if it is only read over.
     async fn receive(&mut self, keeps: Keeps) -> Result<bool, Gone> {
+        self.in_one_go = 0;
         let within = keeps == Keeps::Nothing || self.begun > 0 || self.inbound.scatter.is_within_payload();
         let wait = if within { Wait::Rest(self.server.limits().stall_timeout, keeps) } else { Wait::Next(None) };
         let headers = Headers { first: REQUEST_BYTES - self.begun, each: REQUEST_BYTES };

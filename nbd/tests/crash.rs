@@ -44,6 +44,8 @@ fn switches(seed: u64) -> Switches {
         priority: random.chance(700),
         flush_gathering: random.chance(700),
         unmapped_io: random.chance(700),
+        hottest_first: random.chance(700),
+        look_ahead: random.chance(700),
         huge_pages: policy::pages::Mode::Small,
         ..Switches::default()
     }

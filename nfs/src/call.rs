@@ -1,6 +1,6 @@
 //! A call between the wire and the procedures: what was asked, by whom, and what is answered.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use kernel::request::JobId;
@@ -37,6 +37,16 @@ pub enum ClientAddress {
     Ip(SocketAddr),
     /// Through a socket of this host.
     Unix,
+}
+
+impl ClientAddress {
+    /// The host's address; `None`: this one.
+    pub(crate) fn ip(self) -> Option<IpAddr> {
+        match self {
+            ClientAddress::Ip(address) => Some(address.ip()),
+            ClientAddress::Unix => None,
+        }
+    }
 }
 
 /// The programs that are served.

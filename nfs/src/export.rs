@@ -50,12 +50,22 @@ impl Squash {
         match credentials {
             _ if self.squashed == Squashed::All => Some(self.anonymous()),
             Credentials::None => None,
-            Credentials::Unix { uid, gid, groups } => {
+            Credentials::Unix { gid, groups, .. } => {
                 let root = self.squashed == Squashed::Root;
-                let user = |id: u32| if root && id == 0 { self.uid } else { id };
                 let group = |id: u32| if root && id == 0 { self.gid } else { id };
-                Some(Caller { uid: user(*uid), gid: group(*gid), groups: groups.iter().map(|&id| group(id)).collect() })
+                let groups = groups.iter().map(|&id| group(id)).collect();
+                Some(Caller { uid: self.user(credentials)?, gid: group(*gid), groups })
             }
+        }
+    }
+
+    /// The user alone of [`Squash::caller`].
+    pub(crate) fn user(&self, credentials: &Credentials) -> Option<u32> {
+        match credentials {
+            _ if self.squashed == Squashed::All => Some(self.uid),
+            Credentials::None => None,
+            Credentials::Unix { uid: 0, .. } if self.squashed == Squashed::Root => Some(self.uid),
+            Credentials::Unix { uid, .. } => Some(*uid),
         }
     }
 

@@ -6,6 +6,7 @@ mod attributes;
 mod call;
 mod export;
 mod handle;
+mod hot;
 mod mount;
 mod procedure;
 pub mod record;

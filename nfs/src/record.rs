@@ -5,11 +5,12 @@
 
 use std::ops::ControlFlow;
 
+use kernel::connection::Header;
 use nfs3_types::rpc::{accept_stat, fragment_header};
 
 use crate::call::{Program, TRANSFER_BYTES_MAX};
 use crate::procedure::decode_arguments;
-use crate::rpc::{CALL_BYTES_MIN, CallHead, Parsed, parse, refusal};
+use crate::rpc::{CALL_BYTES_MIN, CallHead, HEAD_BYTES_MIN, Parsed, parse, refusal};
 use crate::shape::{self, WRITE, WriteShape};
 
 /// Longest head of a WRITE: the call and all its arguments but the data. Bytes.
@@ -42,7 +43,7 @@ pub(crate) enum Next {
     /// The WRITE's data is complete.
     DataEnd,
     /// The call is answered with this reply, and done. If data was on its way, it does not count.
-    Refuse(Vec<u8>),
+    Refuse(Header),
     /// So many bytes come next that nobody needs; then [`Incoming::pass`].
     Skip(usize),
     /// What came is no call: there is no way to go on.
@@ -111,6 +112,14 @@ impl Incoming {
     /// Is only the end of the record missing, which nobody needs?
     pub(crate) fn is_at_rest(&self) -> bool {
         matches!(self.stage, Stage::Rest)
+    }
+
+    /// Memory of arguments that are done with, for the next record.
+    pub(crate) fn reuse(&mut self, mut arguments: Vec<u8>) {
+        if self.message.capacity() == 0 {
+            arguments.clear();
+            self.message = arguments;
+        }
     }
 
     /// What comes next.
@@ -205,7 +214,7 @@ impl Incoming {
     /// How long the head must be at least to say more; `None` when it is known what the record holds.
     fn look_at_head(&mut self) -> ControlFlow<Next, Option<usize>> {
         let head = match parse(&self.message) {
-            Parsed::More(needed) => return ControlFlow::Continue(Some(needed)),
+            Parsed::More(needed) => return ControlFlow::Continue(Some(needed.max(HEAD_BYTES_MIN))),
             Parsed::NoCall => {
                 self.broken = true;
                 return ControlFlow::Break(Next::Broken);

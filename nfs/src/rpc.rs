@@ -1,6 +1,6 @@
 //! Calls and replies (RFC 5531, sections 8 to 10).
 
-use kernel::connection::Reply;
+use kernel::connection::{Header, Reply};
 use nfs3_types::rpc::{RPC_VERSION_2, accept_stat, auth_stat, fragment_header, msg_type, reject_stat, reply_stat};
 use nfs3_types::{mount, nfs3};
 use smallvec::SmallVec;
@@ -8,8 +8,14 @@ use smallvec::SmallVec;
 use crate::call::{Credentials, GROUPS_MAX, Program, Results};
 use crate::shape::Cursor;
 
-/// Shortest call, in bytes.
+/// Shortest call, in bytes, as far as credentials and verifier.
 pub(crate) const CALL_BYTES_MIN: usize = 24;
+
+/// Shortest credentials, and shortest verifier, in bytes: a flavor and a length.
+const AUTH_BYTES_MIN: usize = 8;
+
+/// Shortest head of a call, in bytes: no arguments begin before it.
+pub(crate) const HEAD_BYTES_MIN: usize = CALL_BYTES_MIN + 2 * AUTH_BYTES_MIN;
 
 /// Longest body of credentials and of a verifier, in bytes (section 8.2).
 const AUTH_BYTES_MAX: usize = 400;
@@ -41,7 +47,7 @@ pub(crate) enum Parsed {
     /// It is no call, as far as can be seen.
     NoCall,
     /// A call that is answered with this reply.
-    Refused(Vec<u8>),
+    Refused(Header),
     /// A call that may be done.
     Call(CallHead),
 }
@@ -63,7 +69,8 @@ pub(crate) fn parse(message: &[u8]) -> Parsed {
     let verifier_at = match auth_end(message, CALL_BYTES_MIN) {
         Ok(at) => at,
         Err(None) => return Parsed::Refused(denied(xid, auth_stat::AUTH_BADCRED)),
-        Err(Some(needed)) => return Parsed::More(needed),
+        // After the credentials there must be a verifier.
+        Err(Some(needed)) => return Parsed::More(needed + AUTH_BYTES_MIN),
     };
     let end = match auth_end(message, verifier_at) {
         Ok(at) => at,
@@ -142,19 +149,19 @@ fn unix(mut at: Cursor<'_>) -> Option<Credentials> {
 }
 
 /// The reply to a call that is refused for what it is.
-pub(crate) fn refusal(xid: u32, stat: accept_stat) -> Vec<u8> {
+pub(crate) fn refusal(xid: u32, stat: accept_stat) -> Header {
     finish(accepted(xid, stat), 0)
 }
 
 /// The reply to a caller that must show other credentials.
-fn denied(xid: u32, error: auth_stat) -> Vec<u8> {
+fn denied(xid: u32, error: auth_stat) -> Header {
     let mut reply = begin(xid, reply_stat::MSG_DENIED);
     put(&mut reply, &[reject_stat::AUTH_ERROR as u32, error as u32]);
     finish(reply, 0)
 }
 
 /// The reply to a call of another version of RPC.
-fn mismatch(xid: u32) -> Vec<u8> {
+fn mismatch(xid: u32) -> Header {
     let mut reply = begin(xid, reply_stat::MSG_DENIED);
     put(&mut reply, &[reject_stat::RPC_MISMATCH as u32, RPC_VERSION_2, RPC_VERSION_2]);
     finish(reply, 0)
@@ -185,20 +192,21 @@ pub(crate) fn reply(xid: u32, results: Results) -> Option<Reply> {
 }
 
 /// Room for the mark, and the beginning of a reply.
-fn begin(xid: u32, stat: reply_stat) -> Vec<u8> {
-    let mut reply = Vec::with_capacity(128);
+fn begin(xid: u32, stat: reply_stat) -> Header {
+    let mut reply = Header::new();
     put(&mut reply, &[0, xid, msg_type::REPLY as u32, stat as u32]);
     reply
 }
 
-fn accepted(xid: u32, stat: accept_stat) -> Vec<u8> {
+/// Room for the mark, and a reply up to the results.
+pub(crate) fn accepted(xid: u32, stat: accept_stat) -> Header {
     let mut reply = begin(xid, reply_stat::MSG_ACCEPTED);
     put(&mut reply, &[AUTH_NONE, 0, stat as u32]);
     reply
 }
 
 /// Writes the mark of a reply that goes on with `more` bytes.
-fn finish(mut reply: Vec<u8>, more: usize) -> Vec<u8> {
+pub(crate) fn finish(mut reply: Header, more: usize) -> Header {
     let len = (reply.len() - 4 + more) as u32 & fragment_header::MASK;
     if let Some(mark) = reply.first_chunk_mut() {
         *mark = fragment_header::new(len, true).into_xdr_buf();
@@ -206,6 +214,6 @@ fn finish(mut reply: Vec<u8>, more: usize) -> Vec<u8> {
     reply
 }
 
-fn put(reply: &mut Vec<u8>, words: &[u32]) {
+fn put(reply: &mut Header, words: &[u32]) {
     words.iter().for_each(|word| reply.extend_from_slice(&word.to_be_bytes()));
 }

@@ -9,7 +9,10 @@ use nfs3_types::nfs3::NFS_PROGRAM;
 use crate::call::{Program, TRANSFER_BYTES_MAX};
 
 /// Longest file handle, in bytes (RFC 1813, section 2.4: `NFS3_FHSIZE`).
-const HANDLE_BYTES_MAX: usize = 64;
+pub(crate) const HANDLE_BYTES_MAX: usize = 64;
+
+/// The number of GETATTR.
+pub(crate) const GETATTR: u32 = NFS_PROGRAM::NFSPROC3_GETATTR as u32;
 
 /// The number of READ.
 pub(crate) const READ: u32 = NFS_PROGRAM::NFSPROC3_READ as u32;
@@ -96,7 +99,7 @@ pub(crate) fn write(arguments: &[u8]) -> Option<Result<WriteShape, usize>> {
         return Some(Err(arguments_len + 4));
     }
     at.skip((handle_len as usize).next_multiple_of(4))?;
-    let offset = u64::from(at.u32()?) << 32 | u64::from(at.u32()?);
+    let offset = at.u64()?;
     at.skip(8)?;
     Some(Ok(WriteShape { offset, data_len: at.u32()?, arguments: arguments_len }))
 }
@@ -110,6 +113,10 @@ impl<'a> Cursor<'a> {
         let (first, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(u32::from_be_bytes(*first))
+    }
+
+    pub(crate) fn u64(&mut self) -> Option<u64> {
+        Some(u64::from(self.u32()?) << 32 | u64::from(self.u32()?))
     }
 
     pub(crate) fn skip(&mut self, len: usize) -> Option<()> {

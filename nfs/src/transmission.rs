@@ -8,14 +8,15 @@ use std::task::Poll;
 use std::time::Duration;
 
 use kernel::connection::{
-    ArrivalPermit, EdgePermit, Gone, Headers, Inbound, Keeps, Outbound, Release, Reply, Served, Wait,
+    ArrivalPermit, EdgePermit, Gone, Header, Headers, Inbound, Keeps, Outbound, Release, Reply, Served, Wait,
 };
 use kernel::request::JobId;
-use kernel::trace::Event;
+use kernel::trace::{Began, Event};
 use kernel::{FRAME_BYTES, Frames, Processor};
 use machine::Connection;
 
 use crate::call::{Call, ClientAddress, Payload, Program, Results, transfer_bytes_max};
+use crate::hot;
 use crate::procedure;
 use crate::record::{Incoming, Next};
 use crate::rpc::{self, CallHead};
@@ -24,6 +25,9 @@ use crate::shape::{self, WriteShape};
 
 /// Shortest head that is worth a receive of its own. Bytes.
 const HEAD_BYTES_MIN: usize = 4;
+
+/// Calls that are begun in one go, at most: others on this processor want their turn, and clients their replies.
+const LOOK_AHEAD_MAX: u32 = 32;
 
 /// Serves one client on this processor until it goes or the server ends, then closes the connection.
 pub async fn serve(cpu: Processor, connection: Connection, client: ClientAddress, server: Arc<Server>) {
@@ -44,9 +48,14 @@ pub(crate) async fn serve_with<P>(
     let outbound = Outbound::start(&cpu, connection, server.service());
     let inbound = Inbound::new(&served, Rc::clone(&outbound));
     let patience = server.limits().stall_timeout;
-    let calls = Calls { cpu, server, client, outbound, perform };
+    let switches = cpu.kernel().switches();
+    let (hottest_first, look_ahead) = (switches.hottest_first, switches.look_ahead);
+    let calls = Calls { cpu, server, client, outbound, perform, hottest_first };
     let incoming = Incoming::new();
-    Transmission { calls, inbound, incoming, open: None, head_bytes: 0, padding: 0, patience }.run().await;
+    let open = None;
+    Transmission { calls, inbound, incoming, open, head_bytes: 0, padding: 0, patience, look_ahead, in_one_go: 0 }
+        .run()
+        .await;
     served.end();
 }
 
@@ -72,6 +81,7 @@ struct Calls<P> {
     client: ClientAddress,
     outbound: Rc<Outbound>,
     perform: P,
+    hottest_first: bool,
 }
 
 impl<P: AsyncFn(Call) -> Results + Clone + 'static> Calls<P> {
@@ -81,11 +91,28 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Calls<P> {
         Call { cpu, server, client, credentials, program, procedure, xid, arguments, payload, job: job_of(client) }
     }
 
-    /// Does a call; its reply goes out when it is done.
-    async fn start(&self, call: Call, permit: Option<EdgePermit>, release: Release) {
+    /// Answers one of the calls that come most often at once, if it can.
+    ///
+    /// # Errors
+    /// It is another, or must go the general way: nothing has been done but to note when it began, if so.
+    fn answer_hot(&self, head: &CallHead, arguments: &[u8]) -> Result<(), Option<Began>> {
+        if !self.hottest_first || !hot::is_hot(head) {
+            return Err(None);
+        }
+        let (cpu, job, event) = (&self.cpu, job_of(self.client), event(head.program, head.procedure));
+        let began = cpu.begin(event, job);
+        let asker = hot::Asker { cpu, server: &self.server, client: self.client, outbound: &self.outbound };
+        let Some(reply) = asker.answer(head, arguments) else { return Err(Some(began)) };
+        self.outbound.push(reply);
+        cpu.end(began, event, job, 0, 0);
+        Ok(())
+    }
+
+    /// Does a call; its reply goes out when it is done. `began`: when it did, if that was noted.
+    async fn start(&self, call: Call, permit: Option<EdgePermit>, release: Release, began: Option<Began>) {
         let (outbound, perform, xid) = (Rc::clone(&self.outbound), self.perform.clone(), call.xid);
         let (cpu, job, event) = (self.cpu.clone(), call.job, event(call.program, call.procedure));
-        let began = cpu.begin(event, job);
+        let began = began.unwrap_or_else(|| cpu.begin(event, job));
         let mut work = Box::pin(async move {
             let results = perform(call).await;
             cpu.end(began, event, job, 0, 0);
@@ -163,6 +190,9 @@ struct Transmission<'a, P> {
     padding: usize,
     /// How long the record that has begun may still take.
     patience: Duration,
+    look_ahead: bool,
+    /// Calls that were begun since this task waited for something to come.
+    in_one_go: u32,
 }
 
 impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
@@ -194,8 +224,12 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
                         return Ok(());
                     }
                 }
-                Next::Call(head, arguments) => self.begin_call(head, arguments).await,
+                Next::Call(head, arguments) => {
+                    self.take_turns().await;
+                    self.begin_call(head, arguments).await;
+                }
                 Next::Write { head, arguments, shape, whole } => {
+                    self.take_turns().await;
                     self.begin_write(head, arguments, shape, whole).await;
                 }
                 Next::Data(len) => self.data(len).await?,
@@ -224,17 +258,30 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
         Release { requests: 1, bytes }
     }
 
+    /// Without `look_ahead` the dispatcher has its turn before every call, else before one now and then (OLTP-6).
+    async fn take_turns(&mut self) {
+        self.in_one_go += 1;
+        if !self.look_ahead || self.in_one_go > LOOK_AHEAD_MAX {
+            self.in_one_go = 1;
+            self.calls.cpu.yield_now().await;
+        }
+    }
+
     async fn begin_call(&mut self, head: CallHead, arguments: Vec<u8>) {
         self.inbound.scatter.on_other();
+        let began = match self.calls.answer_hot(&head, &arguments) {
+            Ok(()) => return self.incoming.reuse(arguments),
+            Err(began) => began,
+        };
         let most = u64::from(transfer_bytes_max(self.calls.cpu.kernel()));
         let bytes = shape::results_bytes(head.program, head.procedure, &arguments).min(most);
         // Of what has a length, only READ's results are in frames.
         let reads = bytes > 0 && head.procedure == shape::READ;
         let release = self.admit(bytes, if reads { Keeps::Frames } else { Keeps::Nothing }).await;
-        self.calls.start(self.calls.call(head, arguments, None), None, release).await;
+        self.calls.start(self.calls.call(head, arguments, None), None, release, began).await;
     }
 
-    async fn refuse(&mut self, header: Vec<u8>) {
+    async fn refuse(&mut self, header: Header) {
         let release = match self.open.take() {
             Some(open) => open.release,
             None => self.admit(0, Keeps::Nothing).await,
@@ -302,11 +349,12 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
         let Some(OpenWrite { mut call, len, frames, arrival, permit, release, .. }) = self.open.take() else { return };
         drop(arrival);
         call.payload = Some(Payload { frames, len });
-        self.calls.start(call, permit, release).await;
+        self.calls.start(call, permit, release, None).await;
     }
 
     /// Receives what has arrived; false at the end of the stream, and when the server ends between two records.
     async fn receive(&mut self) -> Result<bool, Gone> {
+        self.in_one_go = 0;
         let is_within = self.incoming.taken() > 0;
         let wait = if is_within {
             // A record has its time as a whole, or a byte now and then would keep it for ever.

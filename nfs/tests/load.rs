@@ -4,7 +4,8 @@ mod stage;
 
 use std::rc::Rc;
 
-use nfs3_types::nfs3::createhow3;
+use kernel::Switches;
+use nfs3_types::nfs3::{Nfs3Option, createhow3, fattr3, nfstime3, stable_how};
 
 use stage::client::with_mode;
 use stage::kernel_harness::{Random, for_seeds, spawn};
@@ -54,4 +55,48 @@ fn every_answer_is_that_of_the_model_and_attributes_change_with_content_only() {
         life.crash(&stage, false, || true);
         stage.clients.die();
     });
+}
+
+/// READs and GETATTRs of a file that is open and cached, as they are told; but for the times, which are the world's.
+fn told(hottest_first: bool, look_ahead: bool) -> Vec<String> {
+    let timeless = |attributes: fattr3| {
+        let (atime, mtime, ctime) = Default::default();
+        let _: &nfstime3 = &mtime;
+        fattr3 { atime, mtime, ctime, ..attributes }
+    };
+    let drawn = Setup::drawn(7);
+    let switches = Switches { hottest_first, look_ahead, ..drawn.switches.clone() };
+    let stage = Stage::new(Setup { switches, files_max: 1000, cache: 2 << 20, ..drawn });
+    let life = stage.begin();
+    let client = stage.client(&life, 0);
+    let told = stage.run(&life, async move |_| {
+        let root = client.mount().await.expect("the root");
+        let how = createhow3::GUARDED(with_mode(0o644));
+        let file = client.create(&root, "file", how).await.expect("a file").obj.unwrap();
+        let content: Vec<u8> = (0..10_001_u32).map(|at| (at % 253) as u8).collect();
+        client.write(&file, 0, &content, stable_how::FILE_SYNC).await.expect("written");
+        let mut told = Vec::new();
+        for (offset, count) in [(0, 4096), (1, 4096), (4095, 2), (8192, 4096), (0, 65536), (10_000, 1), (10_001, 1)] {
+            let read = client.read(&file, offset, count).await.expect("read");
+            let Nfs3Option::Some(attributes) = read.file_attributes else { panic!("attributes come with data") };
+            told.push(format!("{offset}+{count}: {} {} {:?}", read.count, read.eof, timeless(attributes)));
+            told.push(format!("{:?}", read.data.0));
+            let attributes = client.getattr(&file).await.expect("attributes");
+            told.push(format!("{:?}", timeless(attributes)));
+        }
+        client.book.hang_up();
+        told
+    });
+    life.crash(&stage, false, || true);
+    stage.clients.die();
+    told
+}
+
+#[test]
+fn what_is_cached_is_told_alike_however_calls_are_served() {
+    let general = told(false, false);
+    for (hottest_first, look_ahead) in [(true, true), (true, false), (false, true)] {
+        let others = told(hottest_first, look_ahead);
+        assert_eq!(others, general, "hottest_first = {hottest_first}, look_ahead = {look_ahead}");
+    }
 }

@@ -94,6 +94,16 @@ pub static SWITCHES: &[Key<Switches>] = &[
         },
     },
     on_off!(
+        hottest_first,
+        "OLTP-4",
+        "Reads (and GETATTR) that the cache can answer are answered before the general path; off: on it"
+    ),
+    on_off!(
+        look_ahead,
+        "OLTP-6",
+        "Requests that have come in together are served in one go and answered in one send; off: each by itself"
+    ),
+    on_off!(
         unmapped_io,
         "UIO",
         "Devices transfer cache frames themselves; off: through a buffer mapped before and unmapped after each I/O"

@@ -16,7 +16,7 @@ mod watchdog;
 pub use exact::{Gone, receive_exact, segment, send_all};
 pub use inbound::{Inbound, Served, Wait};
 pub use kept::{ArrivalPermit, EdgePermit, Kept};
-pub use outbound::{Outbound, Release, Reply};
+pub use outbound::{Header, Outbound, Release, Reply};
 pub use scatter::{Headers, Scatter};
 pub use watchdog::{Keeps, Watchdog};
 

@@ -9,6 +9,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use machine::{Connection, SEGMENTS_MAX, Segment, Segments};
+use smallvec::SmallVec;
 
 use crate::connection::{Keeps, Service, Watchdog, segment};
 use crate::frame::append_segments;
@@ -19,11 +20,20 @@ use crate::{FRAME_BYTES, Frames, Hold, Processor};
 /// Payload of one send, at most: more only makes the first reply wait for the last. Bytes.
 const SEND_BYTES_MAX: usize = 1 << 20;
 
+/// Memory for header bytes that is kept from one send to the next, at most: that of a batch of ordinary replies.
+const BATCH_BYTES_KEPT: usize = 16 << 10;
+
+/// Header bytes of a reply. Those of the most frequent ones fit in without memory of their own.
+pub type Header = SmallVec<[u8; HEADER_BYTES_INLINE]>;
+
+/// The header of a READ's reply in NFS is the longest of these: mark 4, RPC 24, `READ3resok` 104.
+const HEADER_BYTES_INLINE: usize = 136;
+
 /// A reply, or a part of one.
 #[derive(Debug, Default)]
 pub struct Reply {
     /// Header bytes.
-    pub header: Vec<u8>,
+    pub header: Header,
     /// Payload, if any.
     pub frames: Frames,
     /// Where the payload begins in the first frame.
@@ -48,6 +58,8 @@ pub struct Release {
 /// What a connection has under way, and what it has to say.
 pub struct Outbound {
     service: Arc<Service>,
+    /// Do replies that are queued together leave together (OLTP-6)?
+    together: bool,
     queue: RefCell<VecDeque<Reply>>,
     /// Replies of others, while one reply that may not be interrupted goes out in parts. They have no frames: whoever
     /// reads the next part may wait for just those.
@@ -73,6 +85,7 @@ impl Outbound {
     pub fn start(cpu: &Processor, connection: Connection, service: &Arc<Service>) -> Rc<Outbound> {
         let outbound = Rc::new(Outbound {
             service: Arc::clone(service),
+            together: cpu.kernel().switches().look_ahead,
             queue: RefCell::default(),
             held_back: RefCell::default(),
             exclusive: Cell::new(false),
@@ -140,16 +153,32 @@ impl Outbound {
     /// Waits until one more request with so much payload may be under way. `keeps`: does it need frames from now on until
     /// its reply has left?
     pub async fn admit(&self, bytes: u64, keeps: Keeps, cache_blocks: u64) {
-        let (bounds, kept) = (self.service.bounds(), self.service.kept());
-        let has_room = || kept.has_room(self.shared.get(), self.bytes.get() + bytes, cache_blocks);
-        let fits = || {
-            self.requests.get() == 0
-                || (self.requests.get() < bounds.requests && self.bytes.get() + bytes <= bounds.bytes && has_room())
-        };
-        self.until(|| fits() || self.broken.get()).await;
+        self.until(|| self.fits(bytes, cache_blocks) || self.broken.get()).await;
         if keeps == Keeps::Frames && self.requests.get() == 0 {
-            kept.until(has_room).await;
+            self.service.kept().until(|| self.has_room(bytes, cache_blocks)).await;
         }
+        self.begin(bytes, keeps);
+    }
+
+    /// Would [`Outbound::admit`] let a request that keeps frames pass at once?
+    pub fn admits_at_once(&self, bytes: u64, cache_blocks: u64) -> bool {
+        self.fits(bytes, cache_blocks) && self.has_room(bytes, cache_blocks)
+    }
+
+    fn fits(&self, bytes: u64, cache_blocks: u64) -> bool {
+        let bounds = self.service.bounds();
+        self.requests.get() == 0
+            || (self.requests.get() < bounds.requests
+                && self.bytes.get() + bytes <= bounds.bytes
+                && self.has_room(bytes, cache_blocks))
+    }
+
+    fn has_room(&self, bytes: u64, cache_blocks: u64) -> bool {
+        self.service.kept().has_room(self.shared.get(), self.bytes.get() + bytes, cache_blocks)
+    }
+
+    /// One more request is under way. It has been admitted, or could have been [at once](Self::admits_at_once).
+    pub fn begin(&self, bytes: u64, keeps: Keeps) {
         self.keeps_frames.set(self.keeps_frames.get() || keeps == Keeps::Frames);
         self.requests.set(self.requests.get() + 1);
         self.bytes.set(self.bytes.get() + bytes);
@@ -227,10 +256,10 @@ impl Outbound {
     }
 
     /// Waits for something to send; `None` at the end.
-    async fn next_batch(&self) -> Option<Batch> {
+    async fn next_batch(&self, memory: &mut BatchMemory) -> Option<Batch> {
         std::future::poll_fn(|cx| {
             if !self.queue.borrow().is_empty() {
-                return Poll::Ready(Some(Batch::take(&mut self.queue.borrow_mut())));
+                return Poll::Ready(Some(Batch::take(&mut self.queue.borrow_mut(), self.together, memory)));
             }
             if self.ended.get() {
                 return Poll::Ready(None);
@@ -249,6 +278,13 @@ struct Batch {
     release: Release,
 }
 
+/// Memory of a batch that has left, for the next one.
+#[derive(Default)]
+struct BatchMemory {
+    hold: Hold,
+    parts: Vec<Part>,
+}
+
 /// Where the bytes of one reply are: as many of header, frames, payload and padding, in a batch's memory.
 struct Part {
     header: usize,
@@ -259,13 +295,15 @@ struct Part {
 }
 
 impl Batch {
-    fn take(queue: &mut VecDeque<Reply>) -> Batch {
-        let mut batch = Batch { hold: Hold::default(), parts: Vec::new(), release: Release::default() };
+    /// Takes what is to leave in one send: one reply, unless `together`.
+    fn take(queue: &mut VecDeque<Reply>, together: bool, memory: &mut BatchMemory) -> Batch {
+        let BatchMemory { hold, parts } = std::mem::take(memory);
+        let mut batch = Batch { hold, parts, release: Release::default() };
         let (mut segments, mut bytes) = (0, 0);
         while let Some(reply) = queue.front() {
             segments += 1 + reply.frames.len() + reply.padding.min(1);
             bytes += reply.len;
-            if !batch.parts.is_empty() && (segments > SEGMENTS_MAX || bytes > SEND_BYTES_MAX) {
+            if !batch.parts.is_empty() && (!together || segments > SEGMENTS_MAX || bytes > SEND_BYTES_MAX) {
                 break;
             }
             let Some(reply) = queue.pop_front() else { break };
@@ -307,12 +345,22 @@ impl Batch {
 async fn run(cpu: Processor, connection: Connection, outbound: Rc<Outbound>) {
     let watchdog = Watchdog::watch(&cpu, connection, &outbound.service);
     let stall = outbound.service.bounds().stall_timeout;
-    while let Some(mut batch) = outbound.next_batch().await {
+    let mut memory = BatchMemory::default();
+    while let Some(mut batch) = outbound.next_batch(&mut memory).await {
         let segments = batch.segments();
-        let release = batch.release;
-        if !outbound.is_broken() && !send(&cpu, connection, batch.hold, segments, &watchdog, stall).await {
-            outbound.set_broken();
+        let Batch { mut hold, mut parts, release } = batch;
+        if !outbound.is_broken() {
+            let sent;
+            (sent, hold) = send(&cpu, connection, hold, segments, &watchdog, stall).await;
+            if !sent {
+                outbound.set_broken();
+            }
         }
+        hold.bytes.clear();
+        hold.bytes.shrink_to(BATCH_BYTES_KEPT);
+        hold.frames.clear();
+        parts.clear();
+        memory = BatchMemory { hold, parts };
         if outbound.is_broken() {
             // The side that receives must not wait for a client that will get no answer.
             cpu.shutdown(connection);
@@ -322,7 +370,7 @@ async fn run(cpu: Processor, connection: Connection, outbound: Rc<Outbound>) {
     watchdog.end();
 }
 
-/// Sends all; tells whether the peer took it.
+/// Sends all; tells whether the peer took it, and gives the memory back.
 async fn send(
     cpu: &Processor,
     connection: Connection,
@@ -330,7 +378,7 @@ async fn send(
     mut segments: Segments,
     watchdog: &Watchdog,
     stall: Duration,
-) -> bool {
+) -> (bool, Hold) {
     while !segments.is_empty() {
         watchdog.arm(cpu, stall, Keeps::Frames);
         let began = cpu.begin(Event::Sent, JobId::default());
@@ -340,10 +388,10 @@ async fn send(
         hold = back;
         match result {
             Ok(sent) => advance(&mut segments, sent as usize),
-            Err(_) => return false,
+            Err(_) => return (false, hold),
         }
     }
-    true
+    (true, hold)
 }
 
 /// Takes `len` bytes off the front.
@@ -360,4 +408,28 @@ fn advance(segments: &mut Segments, len: usize) {
         whole += 1;
     }
     segments.drain(..whole);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queued(count: usize) -> VecDeque<Reply> {
+        let reply = |no| Reply { header: Header::from_elem(no as u8, 28), ..Reply::default() };
+        (0..count).map(reply).collect()
+    }
+
+    #[test]
+    fn what_is_queued_leaves_together_with_look_ahead_and_each_by_itself_without() {
+        for (together, sends) in [(true, 1), (false, 5)] {
+            let (mut queue, mut memory, mut bytes, mut taken) = (queued(5), BatchMemory::default(), Vec::new(), 0);
+            while !queue.is_empty() {
+                let batch = Batch::take(&mut queue, together, &mut memory);
+                bytes.extend_from_slice(&batch.hold.bytes);
+                taken += 1;
+            }
+            assert_eq!(taken, sends);
+            assert_eq!(bytes, (0..5).flat_map(|no| [no; 28]).collect::<Vec<u8>>(), "all of them, in their order");
+        }
+    }
 }

@@ -113,6 +113,11 @@ impl FileTree {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A regular file, if it is open.
+    pub fn open_file(&self, node: Node) -> Option<Arc<Vnode>> {
+        self.files().get(node)
+    }
+
     /// A regular file, opened if it is not.
     ///
     /// # Errors

@@ -100,6 +100,11 @@ impl Vnode {
         }
     }
 
+    /// Its attributes, if the host was asked lately.
+    pub fn fresh_attributes(&self, cpu: &Processor) -> Option<Attributes> {
+        self.is_fresh(cpu).then(|| self.attributes())
+    }
+
     /// Its attributes; the host is asked when that is [`FRESH`] ago.
     ///
     /// # Errors

@@ -165,7 +165,7 @@ impl Volume {
         frames: &mut [Option<FrameRef>],
     ) -> Result<(), Errno> {
         let step = self.transfer_blocks_max();
-        let mut loads = Vec::new();
+        let mut loads = Loads::new();
         for run in missing {
             for start in run.clone().step_by(step as usize) {
                 let piece = start..run.end.min(start + step);
@@ -173,9 +173,13 @@ impl Volume {
                 self.begin_loads(piece, spare, &mut loads);
             }
         }
-        let results = join_all(loads.iter().map(|load| self.finish_load(cpu, load, context))).await;
-        for (load, result) in loads.iter().zip(results) {
-            result?;
+        if let [only] = loads.as_slice() {
+            self.finish_load(cpu, only, context).await?;
+        } else {
+            let results = join_all(loads.iter().map(|load| self.finish_load(cpu, load, context))).await;
+            results.into_iter().collect::<Result<(), Errno>>()?;
+        }
+        for load in &loads {
             for (block, frame) in load.blocks.clone().zip(&load.frames) {
                 frames[(block - first) as usize] = Some(frame.clone());
             }
@@ -184,7 +188,7 @@ impl Volume {
     }
 
     /// Registers buffers for those of `blocks` that are still missing, and appends the loads to be done.
-    fn begin_loads<'a>(&'a self, blocks: Range<u64>, spare: &mut Frames, loads: &mut Vec<Load<'a>>) {
+    fn begin_loads<'a>(&'a self, blocks: Range<u64>, spare: &mut Frames, loads: &mut Loads<'a>) {
         let cache = self.kernel.cache();
         let pool = self.kernel.frames();
         let mut open = false;
@@ -257,6 +261,9 @@ impl Drop for Waits<'_> {
         self.volume.blocks_awaited.fetch_sub(self.blocks, Ordering::Relaxed);
     }
 }
+
+/// Loads of one request: usually one.
+type Loads<'a> = SmallVec<[Load<'a>; 1]>;
 
 /// Blocks on their way from the device. If it is dropped before they came, the buffers go.
 struct Load<'a> {

@@ -43,13 +43,21 @@ pub struct Setup {
     pub limits: Limits,
     pub block_size: u32,
     pub device: DeviceRef,
+    pub switches: Switches,
 }
 
 impl Setup {
-    /// A RAM disk of `size` bytes on a faultless network that cuts transfers short.
+    /// A RAM disk of `size` bytes on a faultless network that cuts transfers short. The seed says how requests are served.
     pub fn new(seed: u64, size: u64) -> Setup {
+        let switches = Switches {
+            huge_pages: policy::pages::Mode::Small,
+            hottest_first: seed & 1 == 0,
+            look_ahead: seed & 2 == 0,
+            ..Switches::default()
+        };
         Setup {
             seed,
+            switches,
             processors: 2,
             memory: 32 << 20,
             network: NetworkConfig { backlog_max: 1024, ..NetworkConfig::default() },
@@ -76,8 +84,7 @@ impl Scene {
     pub fn new(setup: Setup) -> Scene {
         let world = World::new(setup.seed);
         world.set_network(setup.network);
-        let switches = Switches { huge_pages: policy::pages::Mode::Small, ..Switches::default() };
-        let config = small_kernel(setup.processors, setup.memory, switches);
+        let config = small_kernel(setup.processors, setup.memory, setup.switches);
         let disk = Host::boot(&world, world.add_host("disk"), config.clone());
         let config = kernel::KernelConfig { processors: 1, memory_max: 1 << 20, ..config };
         let clients = Host::boot(&world, world.add_host("clients"), config);

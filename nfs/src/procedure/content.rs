@@ -1,5 +1,6 @@
 //! READ, WRITE, COMMIT.
 
+use std::io::Write;
 use std::sync::Arc;
 
 use kernel::request::Context;
@@ -45,7 +46,7 @@ pub(super) async fn read(call: &Call) -> Answer {
 }
 
 /// How many of `count` bytes from `offset` a file of this size has.
-fn available(size: u64, offset: u64, count: u64) -> u64 {
+pub(crate) fn available(size: u64, offset: u64, count: u64) -> u64 {
     size.saturating_sub(offset).min(count)
 }
 
@@ -62,12 +63,23 @@ async fn content(call: &Call, file: &Arc<Vnode>, wanted: ByteRange) -> Result<(B
 /// A `READ3res` up to the length of its data.
 fn read_head(attributes: post_op_attr, count: u32, eof: bool) -> Result<Vec<u8>, Refusal> {
     let mut head = Vec::with_capacity(104);
-    let fits = (nfsstat3::NFS3_OK.pack(&mut head))
-        .and_then(|_| attributes.pack(&mut head))
-        .and_then(|_| count.pack(&mut head))
-        .and_then(|_| eof.pack(&mut head))
-        .and_then(|_| count.pack(&mut head));
-    fits.map(|_| head).map_err(|_| nfsstat3::NFS3ERR_SERVERFAULT.into())
+    let fits = pack_read_head(&mut head, attributes, count, eof);
+    fits.map(|()| head).map_err(|_| nfsstat3::NFS3ERR_SERVERFAULT.into())
+}
+
+/// The same, appended.
+pub(crate) fn pack_read_head(
+    to: &mut impl Write,
+    attributes: post_op_attr,
+    count: u32,
+    eof: bool,
+) -> nfs3_types::xdr_codec::Result<()> {
+    nfsstat3::NFS3_OK.pack(to)?;
+    attributes.pack(to)?;
+    count.pack(to)?;
+    eof.pack(to)?;
+    count.pack(to)?;
+    Ok(())
 }
 
 /// The arguments of a WRITE before its data.

@@ -22,8 +22,9 @@ use crate::mount;
 use crate::replay::{Known, RequestKey};
 use machine::Errno;
 
+pub(crate) use content::{available, pack_read_head};
 pub(crate) use decode::decode_arguments;
-pub(crate) use permission::Grants;
+pub(crate) use permission::{Grants, may_surely_read};
 pub(crate) use status::{mount_status, status};
 
 /// Why a call has no results.

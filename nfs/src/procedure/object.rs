@@ -12,7 +12,7 @@ use nfs3_types::xdr_codec::Opaque;
 use super::Refusal;
 use super::status::status;
 use crate::attributes::fattr;
-use crate::call::{Call, ClientAddress};
+use crate::call::Call;
 use crate::export::Export;
 use crate::handle::Handle;
 
@@ -33,11 +33,7 @@ impl<'a> Object<'a> {
     pub(super) fn find(call: &'a Call, handle: &nfs_fh3) -> Result<Self, Refusal> {
         let handle = Handle::open(call.server.key(), &handle.data).ok_or(nfsstat3::NFS3ERR_BADHANDLE)?;
         let export = call.server.find(handle.export).ok_or(nfsstat3::NFS3ERR_STALE)?;
-        let address = match call.client {
-            ClientAddress::Ip(address) => Some(address.ip()),
-            ClientAddress::Unix => None,
-        };
-        if !export.admits(address) {
+        if !export.admits(call.client.ip()) {
             return Err(nfsstat3::NFS3ERR_ACCES.into());
         }
         let squash = &export.config().squash;

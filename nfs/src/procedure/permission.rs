@@ -19,6 +19,7 @@ use nfs3_types::nfs3::nfsstat3;
 use policy::unit::Instant;
 
 use super::status::status;
+use crate::call::Credentials;
 use crate::export::Export;
 
 pub(crate) const R_OK: u32 = libc::R_OK as u32;
@@ -84,8 +85,22 @@ impl Grants {
 }
 
 /// May the caller, by what is known here?
-fn is_clear(attributes: &Attributes, caller: &Caller) -> bool {
-    caller.uid == 0 || caller.uid == attributes.uid
+fn is_clear(attributes: &Attributes, uid: u32) -> bool {
+    uid == 0 || uid == attributes.uid
+}
+
+/// Is it known, without asking anybody, that a caller with these credentials may read the content of a regular file?
+pub(crate) fn may_surely_read(
+    cpu: &Processor,
+    export: &Export,
+    node: Node,
+    attributes: &Attributes,
+    credentials: &Credentials,
+) -> bool {
+    let squash = &export.config().squash;
+    let granted = |caller: Caller| export.grants().find(node, &caller, cpu.now()) & Use::Read.rights() != 0;
+    squash.user(credentials).is_some_and(|uid| is_clear(attributes, uid))
+        || squash.caller(credentials).is_some_and(granted)
 }
 
 /// Checks that the caller may use the content of a regular file.
@@ -101,7 +116,7 @@ pub(crate) async fn check(
     wanted: Use,
 ) -> Result<(), nfsstat3> {
     let enough = |rights: u32| rights & wanted.rights() != 0;
-    if is_clear(attributes, caller) || enough(export.grants().find(node, caller, cpu.now())) {
+    if is_clear(attributes, caller.uid) || enough(export.grants().find(node, caller, cpu.now())) {
         return Ok(());
     }
     // The moment of the question, not of the answer: what changes between them must count soon.

@@ -166,7 +166,8 @@ impl Scene {
     fn new(setup: Setup) -> Scene {
         let world = World::new(setup.seed);
         world.set_network(setup.network);
-        let switches = Switches { huge_pages: policy::pages::Mode::Small, ..Switches::default() };
+        let look_ahead = setup.seed & 1 == 0;
+        let switches = Switches { huge_pages: policy::pages::Mode::Small, look_ahead, ..Switches::default() };
         let config = small_kernel(2, setup.memory, switches);
         let disk = Host::boot(&world, world.add_host("disk"), config.clone());
         let config = kernel::KernelConfig { processors: 1, memory_max: 1 << 20, ..config };

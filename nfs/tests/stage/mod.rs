@@ -64,6 +64,8 @@ impl Setup {
             priority: random.chance(700),
             flush_gathering: random.chance(700),
             unmapped_io: random.chance(700),
+            hottest_first: random.chance(700),
+            look_ahead: random.chance(700),
             huge_pages: policy::pages::Mode::Small,
             ..Switches::default()
         };

@@ -1,0 +1,81 @@
+//! How much of the heap a read takes: a call of the allocator costs as much as a look into the cache.
+
+mod harness;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+use harness::{Host, run, small_kernel};
+use kernel::device::RamDisk;
+use kernel::queue::{DiskQueue, Queued};
+use kernel::request::{Context, JobId};
+use kernel::volume::VolumeConfig;
+use kernel::{ForcedUnitAccess, Switches, Volume};
+use machine::sim::World;
+use policy::unit::{BLOCK_BYTES, ByteRange, ProcessorId};
+
+thread_local! {
+    static TAKEN: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Counts what each thread asks for.
+struct Counting;
+
+// SAFETY: everything is left to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        TAKEN.set(TAKEN.get() + 1);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Of one block that is not cached, through the queue of a disk that answers at once: the boxed work of two devices and
+/// where the end is told. A few more for tables that grow now and then.
+const UNCACHED_MAX: u64 = 6;
+
+const READS: u64 = 200;
+
+fn block(no: u64) -> ByteRange {
+    ByteRange::new(no * BLOCK_BYTES, BLOCK_BYTES)
+}
+
+#[test]
+fn a_cached_read_takes_nothing_from_the_heap_and_an_uncached_one_little() {
+    let world = World::new(1);
+    let switches = Switches { read_ahead: policy::readahead::Mode::Off, ..Switches::default() };
+    let host = Host::boot(&world, world.add_host("server"), small_kernel(1, 16 << 20, switches));
+    let queue = Arc::new(DiskQueue::new(policy::queue::Config::default()));
+    let device = Arc::new(Queued::new(queue, Arc::new(RamDisk::new(8 << 20, 0))));
+    let config = VolumeConfig {
+        name: "disk".into(),
+        read_only: false,
+        forced_unit_access: ForcedUnitAccess::Never,
+        grows: false,
+    };
+    let volume = Volume::open(&host.kernel, device, config, ProcessorId(0)).expect("a number");
+    let (uncached, cached) = run(&world, &host, async move |cpu| {
+        let context = Context::synchronous(JobId(0));
+        let before = TAKEN.get();
+        for no in 0..READS {
+            let frames = volume.read(&cpu, block(no), context).await.expect("read");
+            assert_eq!(frames.len(), 1);
+        }
+        let between = TAKEN.get();
+        for no in 0..READS {
+            assert!(volume.try_read(&cpu, block(no)).is_some(), "it was just read");
+        }
+        (between - before, TAKEN.get() - between)
+    });
+    assert_eq!(cached, 0);
+    assert!(uncached > 0 && uncached <= READS * UNCACHED_MAX, "{READS} reads took {uncached} times from the heap");
+}
