@@ -1,6 +1,6 @@
 //! One switch for each technique of the papers, on by default, to see what it is worth.
 
-use policy::{pages, quantum, readahead};
+use policy::{access, delivery, pages, quantum, readahead};
 
 use crate::trace;
 
@@ -23,6 +23,12 @@ pub struct Switches {
     pub flush_gathering: bool,
     /// Completions are taken together (OLTP-1).
     pub quantum: quantum::Mode,
+    /// Which processors start devices (MP 1a, 1b).
+    pub access: access::Mode,
+    /// Which processor does the work after a device's completion (MP 2a-1 to 2b-4).
+    pub delivery: delivery::Method,
+    /// Short routines after completions run at once; off: as tasks behind those that are ready (OLTP-3).
+    pub immediate_dispatch: bool,
     /// Devices read and write frames themselves; off: through a buffer mapped for each I/O (UIO).
     pub unmapped_io: bool,
     /// Frames lie in huge pages.
@@ -44,6 +50,9 @@ impl Default for Switches {
             read_ahead: readahead::Config::default().mode,
             flush_gathering: true,
             quantum: quantum::Mode::Adaptive,
+            access: access::Mode::Symmetric,
+            delivery: delivery::Method::Initiator,
+            immediate_dispatch: true,
             unmapped_io: true,
             huge_pages: pages::Mode::Auto,
             registered_buffers: true,
