@@ -90,7 +90,8 @@ impl Processor {
         }
     }
 
-    /// What each processor does; of this one, what it would do but for the completion at hand.
+    /// What each processor does; of this one, what it would do but for the completion at hand. In the order of their
+    /// numbers: every processor enrolls before there are devices.
     fn activities(&self) -> SmallVec<[Activity; 16]> {
         let own = match self.0.ready.borrow().len() {
             0 => Activity::Idle,
