@@ -387,6 +387,7 @@ impl Drop for Kernel {
     fn drop(&mut self) {
         self.zero_frame.take();
         // Requests that were abandoned there hold frames, too.
+        self.mailboxes().for_each(|mailbox| mailbox.forget_post());
         self.queues.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
         self.cache.clear(&self.frames);
     }

@@ -36,6 +36,7 @@ enum Slot {
     Waiting {
         hold: Hold,
         waker: Option<Waker>,
+        is_short: bool,
     },
     /// The task is gone, the operation is not.
     Abandoned {
@@ -54,9 +55,9 @@ pub(crate) struct Operations {
 }
 
 impl Operations {
-    /// Registers an operation that is about to start, and names it.
-    pub(crate) fn begin(self: &Rc<Self>, hold: Hold) -> Operation {
-        let key = self.slots.borrow_mut().insert(Slot::Waiting { hold, waker: None });
+    /// Registers an operation that is about to start, and names it. Is what its task does at the end short?
+    pub(crate) fn begin(self: &Rc<Self>, hold: Hold, is_short: bool) -> Operation {
+        let key = self.slots.borrow_mut().insert(Slot::Waiting { hold, waker: None, is_short });
         Operation { operations: Rc::clone(self), key, finished: false }
     }
 
@@ -65,21 +66,22 @@ impl Operations {
         self.slots.borrow().len()
     }
 
-    /// Takes note of the end of an operation and wakes whoever waits for it.
-    pub(crate) fn complete(&self, completion: Completion) {
+    /// Takes note of the end of an operation and wakes whoever waits for it. Says whether what it does then is short.
+    pub(crate) fn complete(&self, completion: Completion) -> bool {
         let mut slots = self.slots.borrow_mut();
         let key = completion.token.0 as usize;
         let Some(slot) = slots.get_mut(key) else {
             debug_assert!(false, "completion of an unknown operation {key}");
-            return;
+            return false;
         };
         match std::mem::replace(slot, Slot::Abandoned { _hold: Hold::default() }) {
-            Slot::Waiting { hold, waker } => {
+            Slot::Waiting { hold, waker, is_short } => {
                 *slot = Slot::Done { hold, result: completion.result };
                 drop(slots);
                 if let Some(waker) = waker {
                     waker.wake();
                 }
+                return is_short;
             }
             Slot::Abandoned { _hold: hold } => {
                 slots.remove(key);
@@ -88,6 +90,7 @@ impl Operations {
             }
             Slot::Done { .. } => debug_assert!(false, "operation {key} completed twice"),
         }
+        false
     }
 }
 

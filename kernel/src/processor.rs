@@ -3,6 +3,7 @@
 //! A task stays on the processor that started it. Another processor reaches it by its waker, or starts a new one
 //! here with [`Processor::spawn_on`].
 
+mod delivery;
 mod mailbox;
 mod recording;
 
@@ -27,6 +28,8 @@ use crate::frame::set_thread_processor;
 use crate::housekeeping;
 use crate::operation::{Hold, Operations};
 use crate::trace::{Event, Recorder};
+pub use delivery::IMMEDIATE_TASKS_MAX;
+use delivery::Published;
 pub use mailbox::Mailbox;
 use mailbox::TaskWaker;
 use recording::NOBODY;
@@ -106,6 +109,7 @@ impl Processor {
             has_post: AtomicBool::new(false),
             parked: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
+            activity: Published::default(),
             doorbell: machine.doorbell(),
         });
         kernel.enroll(Arc::clone(&mailbox));
@@ -246,7 +250,9 @@ impl Processor {
     /// kernel, or be kept valid by the caller until the future completes *and* the future must then not be dropped
     /// before.
     pub(crate) async unsafe fn perform(&self, hold: Hold, op: Op) -> (Result<u64, Errno>, Hold) {
-        let operation = self.0.operations.begin(hold);
+        // After a receive come a client's next requests, as many as have arrived; after anything else, the rest of one.
+        let is_short = !matches!(op, Op::Receive { .. } | Op::Accept { .. });
+        let operation = self.0.operations.begin(hold, is_short);
         // SAFETY: the hold stays in `operations` until the completion, whether or not this future is dropped.
         unsafe { self.0.machine.borrow_mut().start(operation.token(), op) };
         operation.await
@@ -349,6 +355,7 @@ impl Processor {
         if self.0.ready.borrow().is_empty() {
             self.wait_for_quantum();
             self.0.mailbox.parked.store(true, Ordering::SeqCst);
+            self.publish_idle();
             if !self.0.mailbox.has_post.load(Ordering::SeqCst) {
                 park = Park::Until(self.0.timers.borrow().peek().map(|Reverse(timer)| timer.at));
             }
@@ -370,9 +377,7 @@ impl Processor {
             self.0.mailbox.parked.store(false, Ordering::SeqCst);
         }
         self.take_post();
-        for completion in done.drain(..) {
-            self.0.operations.complete(completion);
-        }
+        self.complete(&mut done);
         self.0.completions.replace(done);
     }
 
@@ -419,13 +424,18 @@ impl Processor {
     }
 
     fn run_ready(&self) {
-        for _ in 0..TASKS_A_TURN_MAX {
-            let Some(waker) = self.0.ready.borrow_mut().pop_front() else { return };
-            self.run_task(waker);
+        if self.0.ready.borrow().is_empty() {
+            return;
         }
+        self.publish_running();
+        for _ in 0..TASKS_A_TURN_MAX {
+            let Some(waker) = self.0.ready.borrow_mut().pop_front() else { break };
+            self.run_task(waker, false);
+        }
+        self.publish_running();
     }
 
-    fn run_task(&self, waker: Arc<TaskWaker>) {
+    fn run_task(&self, waker: Arc<TaskWaker>, immediate: bool) {
         let (key, serial) = (waker.key, waker.serial);
         let future = match self.0.tasks.borrow_mut().get_mut(key) {
             Some(task) if task.waker.serial == serial => task.future.take(),
@@ -436,7 +446,7 @@ impl Processor {
         let waker = Waker::from(waker);
         let began = self.begin(Event::TaskRan, NOBODY);
         let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
-        self.end(began, Event::TaskRan, NOBODY, serial, 0);
+        self.end(began, Event::TaskRan, NOBODY, serial, immediate.into());
         if polled.is_ready() {
             self.trace(Event::TaskEnded, NOBODY, serial, 0);
             drop((future, waker));

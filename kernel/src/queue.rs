@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use machine::{Errno, SeekTarget};
+use policy::access::Access;
 use policy::queue::{Arrival, Batch, BatchId, Config, Kind, Queue, RequestId, StreamId};
-use policy::unit::{ByteOffset, ByteRange, Class, Stability};
+use policy::unit::{ByteOffset, ByteRange, Class, ProcessorId, Stability};
 use slab::Slab;
 use smallvec::SmallVec;
 
@@ -20,6 +21,9 @@ use crate::frame::Frames;
 use crate::processor::Processor;
 use crate::request::{Action, JobId, Request};
 use crate::trace::{Began, Event};
+
+/// The processor that owns the devices: with funnelled access it alone starts them (MP 1a).
+const OWNER: ProcessorId = ProcessorId(0);
 
 /// The queue of one disk.
 pub struct DiskQueue {
@@ -52,24 +56,32 @@ struct Waiting {
 
 /// Where the one who brought a request learns how it ended.
 #[derive(Default)]
-struct End {
-    state: Mutex<EndState>,
+struct End<T = ()> {
+    state: Mutex<EndState<T>>,
 }
 
 #[derive(Default)]
-struct EndState {
-    result: Option<Result<(), Errno>>,
+struct EndState<T> {
+    result: Option<Result<T, Errno>>,
     waker: Option<Waker>,
 }
 
 /// Requests that go to the disk as one: usually one alone.
-type Members = SmallVec<[(Request, Arc<End>); 1]>;
+type Members = SmallVec<[Member; 1]>;
 
 /// What goes to the disk as one.
 struct Issue {
     batch: BatchId,
     below: DeviceRef,
     members: Members,
+}
+
+/// One of them, and how it ended.
+struct Member {
+    /// Until it is done alone.
+    request: Option<Request>,
+    end: Arc<End>,
+    result: Result<(), Errno>,
 }
 
 impl DiskQueue {
@@ -106,29 +118,45 @@ impl DiskQueue {
         }
     }
 
+    /// Like [`pump`](Self::pump), on the processor that starts the disk.
+    fn pump_where_started(self: &Arc<Self>, cpu: &Processor) {
+        let Some(owner) = owner_elsewhere(cpu) else { return self.pump(cpu) };
+        if self.lock().waiting.is_empty() {
+            return;
+        }
+        let disk = Arc::clone(self);
+        hand_over(cpu, owner, move |there| disk.pump(&there));
+    }
+
     async fn issue(self: &Arc<Self>, cpu: &Processor, issue: Issue) {
         let in_flight = InFlight { disk: self, cpu, batch: issue.batch };
         let mut members = issue.members;
-        if members.len() == 1
-            && let Some((request, end)) = members.pop()
-        {
-            let result = perform(cpu, &issue.below, request).await;
-            drop(in_flight);
-            self.pump(cpu);
-            return end.set(result);
+        let is_shared = members.len() > 1;
+        let request = if is_shared { merge(&members) } else { members[0].request.take() };
+        let mut result = Ok(());
+        if let Some(request) = request {
+            result = perform(cpu, &issue.below, request).await;
         }
-        let request = merge(&members);
-        let result = perform(cpu, &issue.below, request).await;
-        drop(in_flight);
-        self.pump(cpu);
-        if result.is_err() {
-            // One bad sector must not fail its neighbours.
-            for (request, end) in members.drain(..) {
-                let result = perform(cpu, &issue.below, request).await;
-                end.set(result);
-            }
+        for member in &mut members {
+            member.result = match (result, &member.request) {
+                // One bad sector must not fail its neighbours.
+                (Err(_), Some(request)) if is_shared => perform(cpu, &issue.below, request.clone()).await,
+                _ => result,
+            };
         }
-        for (_, end) in members {
+        // From here on it is over when the work after it is done, wherever that is.
+        std::mem::forget(in_flight);
+        let (disk, batch) = (Arc::clone(self), issue.batch);
+        cpu.deliver(move |there| disk.finish(there, batch, members));
+    }
+
+    /// The work after a completion: lets the disk have the next request, and wakes who waited for these.
+    fn finish(self: &Arc<Self>, cpu: &Processor, batch: BatchId, members: Members) {
+        let now = cpu.now();
+        self.lock().policy.on_completion(now, batch);
+        self.pump_where_started(cpu);
+        for Member { request, end, result } in members {
+            drop(request);
             end.set(result);
         }
     }
@@ -145,7 +173,7 @@ impl State {
             let (at, len) = request.action.range().map_or((0, 0), |range| (range.at.0, range.len));
             cpu.end(waiting.began, Event::QueueWaited, request.context.job, at, len);
             below.get_or_insert(waiting.below);
-            members.push((request, waiting.end));
+            members.push(Member { request: Some(request), end: waiting.end, result: Ok(()) });
         }
         let below = below.unwrap_or_else(|| unreachable!("a batch has members"));
         if members.len() > 1 {
@@ -174,13 +202,26 @@ async fn perform(cpu: &Processor, below: &DeviceRef, request: Request) -> Result
     result
 }
 
+/// The processor that starts the disks, if it is another one.
+fn owner_elsewhere(cpu: &Processor) -> Option<ProcessorId> {
+    let owner = Access::new(cpu.kernel().switches().access, OWNER).starts(cpu.id());
+    (owner != cpu.id()).then_some(owner)
+}
+
+/// Has the owner of the disks do something with them.
+fn hand_over(cpu: &Processor, owner: ProcessorId, work: impl FnOnce(Processor) + Send + 'static) {
+    cpu.trace(Event::QueueHandedOver, JobId::default(), u64::from(owner.0), 0);
+    cpu.spawn_on(owner, work);
+}
+
 /// One request for the bytes of all, which lie end to end.
-fn merge(members: &[(Request, Arc<End>)]) -> Request {
+fn merge(members: &[Member]) -> Option<Request> {
     let mut frames = Frames::new();
     let mut range: Option<ByteRange> = None;
-    let mut context = members[0].0.context;
+    let mut requests = members.iter().filter_map(|member| member.request.as_ref()).peekable();
+    let mut context = requests.peek()?.context;
     let mut is_write = false;
-    for (request, _) in members {
+    for request in requests {
         if let Action::Read(at, some) | Action::Write(at, some) = &request.action {
             frames.extend(some.iter().cloned());
             range = Some(range.map_or(*at, |before| ByteRange { at: before.at, len: before.len + at.len }));
@@ -195,7 +236,7 @@ fn merge(members: &[(Request, Arc<End>)]) -> Request {
     }
     let range = range.unwrap_or_else(|| unreachable!("only transfers are merged"));
     let action = if is_write { Action::Write(range, frames) } else { Action::Read(range, frames) };
-    Request { action, context }
+    Some(Request { action, context })
 }
 
 /// Tells the policy that the disk is done with a batch, also when its task was dropped.
@@ -212,8 +253,8 @@ impl Drop for InFlight<'_> {
     }
 }
 
-impl End {
-    fn set(&self, result: Result<(), Errno>) {
+impl<T: Copy> End<T> {
+    fn set(&self, result: Result<T, Errno>) {
         let waker = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             state.result = Some(result);
@@ -224,7 +265,7 @@ impl End {
         }
     }
 
-    fn poll(&self, cx: &Context<'_>) -> Poll<Result<(), Errno>> {
+    fn poll(&self, cx: &Context<'_>) -> Poll<Result<T, Errno>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match state.result {
             Some(result) => Poll::Ready(result),
@@ -280,6 +321,24 @@ impl Queued {
         id
     }
 
+    /// Gives the disk what it may have. Usually it has room, and the request at hand, which ends at `end`, is what it may
+    /// have: no task is needed for that.
+    async fn start(&self, cpu: &Processor, end: &Arc<End>) {
+        let mut own = None;
+        while let Some(issue) = self.disk.take_next(cpu) {
+            let is_own = issue.members.len() == 1 && Arc::ptr_eq(&issue.members[0].end, end);
+            if is_own {
+                own = Some(issue);
+            } else {
+                let (disk, here) = (Arc::clone(&self.disk), cpu.clone());
+                cpu.spawn(async move { disk.issue(&here, issue).await });
+            }
+        }
+        if let Some(issue) = own {
+            self.disk.issue(cpu, issue).await;
+        }
+    }
+
     fn asynchronous(&self) -> MutexGuard<'_, BTreeMap<RequestId, ByteRange>> {
         self.asynchronous.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -295,19 +354,10 @@ impl Device for Queued {
             let class = request.context.class;
             let end = Arc::new(End::default());
             let id = self.arrive(cpu, request, &end);
-            // Usually the disk has room, and the request at hand is what it may have: no task is needed for that.
-            let mut own = None;
-            while let Some(issue) = self.disk.take_next(cpu) {
-                let is_own = issue.members.len() == 1 && Arc::ptr_eq(&issue.members[0].1, &end);
-                if is_own {
-                    own = Some(issue);
-                } else {
-                    let (disk, here) = (Arc::clone(&self.disk), cpu.clone());
-                    cpu.spawn(async move { disk.issue(&here, issue).await });
-                }
-            }
-            if let Some(issue) = own {
-                self.disk.issue(cpu, issue).await;
+            if owner_elsewhere(cpu).is_some() {
+                self.disk.pump_where_started(cpu);
+            } else {
+                self.start(cpu, &end).await;
             }
             let result = poll_fn(|cx| end.poll(cx)).await;
             if class == Class::Asynchronous {
@@ -334,10 +384,19 @@ impl Device for Queued {
             }
         }
         drop(state);
-        self.disk.pump(cpu);
+        self.disk.pump_where_started(cpu);
     }
 
     fn seek<'a>(&'a self, cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
-        self.below.seek(cpu, at, target)
+        let Some(owner) = owner_elsewhere(cpu) else { return self.below.seek(cpu, at, target) };
+        Box::pin(async move {
+            let end = Arc::new(End::default());
+            let (below, theirs) = (Arc::clone(&self.below), Arc::clone(&end));
+            hand_over(cpu, owner, move |there| {
+                let here = there.clone();
+                there.spawn(async move { theirs.set(below.seek(&here, at, target).await) });
+            });
+            poll_fn(|cx| end.poll(cx)).await
+        })
     }
 }

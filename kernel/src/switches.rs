@@ -1,6 +1,6 @@
 //! One switch for each technique of the papers, on by default, to see what it is worth.
 
-use policy::{pages, quantum, readahead};
+use policy::{access, delivery, pages, quantum, readahead};
 
 use crate::trace;
 
@@ -27,6 +27,12 @@ pub struct Switches {
     pub hottest_first: bool,
     /// Requests that have come in together are served together and answered in one send (OLTP-6); off: each by itself.
     pub look_ahead: bool,
+    /// Which processors start devices (MP 1a, 1b).
+    pub access: access::Mode,
+    /// Which processor does the work after a device's completion (MP 2a-1 to 2b-4).
+    pub delivery: delivery::Method,
+    /// Short routines after completions run at once; off: as tasks behind those that are ready (OLTP-3).
+    pub immediate_dispatch: bool,
     /// Devices read and write frames themselves; off: through a buffer mapped for each I/O (UIO).
     pub unmapped_io: bool,
     /// Frames lie in huge pages.
@@ -50,6 +56,9 @@ impl Default for Switches {
             quantum: quantum::Mode::Adaptive,
             hottest_first: true,
             look_ahead: true,
+            access: access::Mode::Symmetric,
+            delivery: delivery::Method::Initiator,
+            immediate_dispatch: true,
             unmapped_io: true,
             huge_pages: pages::Mode::Auto,
             registered_buffers: true,

@@ -15,6 +15,8 @@ use kernel::request::{Context, JobId};
 use kernel::volume::VolumeConfig;
 use kernel::{ForcedUnitAccess, Frames, Processor, Switches, Volume};
 use machine::sim::{DiskConfig, DiskId, World};
+use policy::access;
+use policy::delivery::Method;
 use policy::unit::{ByteRange, ProcessorId, Stability};
 
 const DISK_BYTES: u64 = 4 << 20;
@@ -143,7 +145,7 @@ async fn operate(
     }
 }
 
-fn crash_test(seed: u64, faulty: bool) {
+fn crash_test(seed: u64, faulty: bool, processors: u16, switches: impl Fn(u64) -> Switches) {
     let mut random = Random(seed);
     let world = World::new(seed);
     let id = world.add_host("server");
@@ -160,7 +162,7 @@ fn crash_test(seed: u64, faulty: bool) {
     let models: Vec<_> = (0..CLIENTS).map(|client| Rc::new(RefCell::new(Model::new(client * each, each)))).collect();
     let mut stamp: Stamp = 1;
     for life in 0..3 {
-        let host = Host::boot(&world, id, small_kernel(2, CACHE_BYTES, switches(seed + life)));
+        let host = Host::boot(&world, id, small_kernel(processors, CACHE_BYTES, switches(seed + life)));
         let volume = open(&world, &host, disk, seed);
         verify(&world, &host, &volume, &models);
         let tasks: Vec<_> = models
@@ -170,7 +172,7 @@ fn crash_test(seed: u64, faulty: bool) {
                 let (volume, model) = (Arc::clone(&volume), Rc::clone(model));
                 let mut own = Random(random.next());
                 let base = stamp + (client as u64) * 1_000_000;
-                spawn(&host.processors[client % 2], async move |cpu| {
+                spawn(&host.processors[client % usize::from(processors)], async move |cpu| {
                     for step in 0..60 {
                         operate(&cpu, &volume, &model, &mut own, base + step, faulty).await;
                     }
@@ -233,10 +235,45 @@ fn verify(world: &World, host: &Host, volume: &Arc<Volume>, models: &[Rc<RefCell
 
 #[test]
 fn what_was_flushed_or_forced_survives_every_crash() {
-    for_seeds("what_was_flushed_or_forced_survives_every_crash", 150, |seed| crash_test(seed, false));
+    for_seeds("what_was_flushed_or_forced_survives_every_crash", 150, |seed| {
+        crash_test(seed, false, 2, switches);
+    });
 }
 
 #[test]
 fn what_was_flushed_or_forced_survives_crashes_of_a_failing_disk() {
-    for_seeds("what_was_flushed_or_forced_survives_crashes_of_a_failing_disk", 150, |seed| crash_test(seed, true));
+    for_seeds("what_was_flushed_or_forced_survives_crashes_of_a_failing_disk", 150, |seed| {
+        crash_test(seed, true, 2, switches);
+    });
+}
+
+/// Everything that processors can do to each other's requests.
+fn combinations() -> Vec<(u16, access::Mode, Method, bool)> {
+    let fixed = |number| Method::Fixed(ProcessorId(number));
+    let methods = [fixed(0), fixed(1), Method::Initiator, Method::Idle, Method::Busiest, Method::All];
+    let mut all = Vec::new();
+    for processors in [2, 3] {
+        for access in [access::Mode::Symmetric, access::Mode::Funnel] {
+            for delivery in methods {
+                all.extend([false, true].map(|immediate| (processors, access, delivery, immediate)));
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn whoever_starts_a_device_and_takes_its_completions_nothing_is_lost() {
+    let combinations = combinations();
+    let rounds = 4 * combinations.len() as u64;
+    for_seeds("whoever_starts_a_device_and_takes_its_completions_nothing_is_lost", rounds, |seed| {
+        let round = seed / combinations.len() as u64;
+        let (processors, access, delivery, immediate_dispatch) =
+            combinations[(seed % combinations.len() as u64) as usize];
+        println!(
+            "seed {seed}: {processors} processors, {access:?}, {delivery:?}, immediate dispatch {immediate_dispatch}"
+        );
+        let chosen = |seed| Switches { access, delivery, immediate_dispatch, ..switches(seed) };
+        crash_test(seed, round % 2 == 1, processors, chosen);
+    });
 }

@@ -45,6 +45,11 @@ pub enum Target {
 }
 
 impl Method {
+    /// Does the choice depend on what the processors do? Otherwise nobody need say it.
+    pub const fn looks_at_activity(self) -> bool {
+        matches!(self, Method::Idle | Method::Busiest)
+    }
+
     /// Who takes the completion of a request that `initiator` started, when `processors[n]` is what processor `n` does.
     /// Among equals the initiator is preferred, then the first: that way the same facts have the same answer. A fixed
     /// processor that is not there leaves it to the initiator. O(n).

@@ -4,7 +4,9 @@ use kernel::Switches;
 use kernel::trace::Mode;
 use std::time::Duration;
 
-use policy::{pages, quantum, readahead};
+use policy::delivery::Method;
+use policy::unit::ProcessorId;
+use policy::{access, pages, quantum, readahead};
 
 use super::given::{Given, Refusal, show_duration};
 use super::key::Key;
@@ -14,6 +16,18 @@ const READ_AHEAD_BLOCKS_MAX: u64 = 4096;
 
 const TRACE_MODES: [(Mode, &str); 4] =
     [(Mode::Direct, "direct"), (Mode::Off, "off"), (Mode::Central, "central"), (Mode::Unthinned, "unthinned")];
+
+const ACCESS_MODES: [(access::Mode, &str); 2] =
+    [(access::Mode::Symmetric, "symmetric"), (access::Mode::Funnel, "funnel")];
+
+const DELIVERY_METHODS: [(Method, &str); 6] = [
+    (Method::Initiator, "initiator"),
+    (Method::Fixed(ProcessorId(0)), "first"),
+    (Method::Fixed(ProcessorId(1)), "second"),
+    (Method::Idle, "idle"),
+    (Method::Busiest, "busiest"),
+    (Method::All, "all"),
+];
 
 macro_rules! on_off {
     ($name:ident, $paper:literal, $about:literal) => {
@@ -93,6 +107,33 @@ pub static SWITCHES: &[Key<Switches>] = &[
             })
         },
     },
+    Key {
+        name: "access",
+        allowed: "\"symmetric\", \"funnel\"",
+        about: "Each processor starts devices; funnel: only the first, to which the others hand over their requests",
+        paper: "MP 1a, 1b",
+        set: |switches, given| {
+            switches.access = named(given, &ACCESS_MODES)?;
+            Ok(())
+        },
+        show: |switches| name_of(switches.access, &ACCESS_MODES),
+    },
+    Key {
+        name: "delivery",
+        allowed: "\"initiator\", \"first\", \"second\", \"idle\", \"busiest\", \"all\"",
+        about: "Which processor does the work after a completion; idle: else what is least urgent; all: whoever comes first",
+        paper: "MP 2a, 2b",
+        set: |switches, given| {
+            switches.delivery = named(given, &DELIVERY_METHODS)?;
+            Ok(())
+        },
+        show: |switches| name_of(switches.delivery, &DELIVERY_METHODS),
+    },
+    on_off!(
+        immediate_dispatch,
+        "OLTP-3",
+        "What a completion wakes runs at once, as far as it is short; off: behind the tasks that are ready"
+    ),
     on_off!(
         hottest_first,
         "OLTP-4",
@@ -157,6 +198,17 @@ pub static SWITCHES: &[Key<Switches>] = &[
         },
     },
 ];
+
+/// The one of `all` whose name is given.
+fn named<T: Copy>(given: &Given, all: &[(T, &str)]) -> Result<T, Refusal> {
+    let Given::Text(text) = given else { return Err(Refusal::NotAllowed) };
+    all.iter().find(|(_, name)| name == text).map(|(value, _)| *value).ok_or(Refusal::NotAllowed)
+}
+
+/// Its name, as it is given.
+fn name_of<T: PartialEq>(value: T, all: &[(T, &str)]) -> Option<String> {
+    all.iter().find(|(other, _)| *other == value).map(|(_, name)| format!("{name:?}"))
+}
 
 fn read_ahead(given: &Given) -> Result<readahead::Mode, Refusal> {
     match given {

@@ -7,6 +7,7 @@ use std::task::Wake;
 use machine::Doorbell;
 use policy::unit::ProcessorId;
 
+use super::delivery::Published;
 use super::{CURRENT, Processor, Start};
 
 /// What other processors put in for one processor, and how they wake it.
@@ -16,6 +17,7 @@ pub struct Mailbox {
     pub(super) has_post: AtomicBool,
     pub(super) parked: AtomicBool,
     pub(super) stopping: AtomicBool,
+    pub(super) activity: Published,
     pub(super) doorbell: Arc<dyn Doorbell>,
 }
 
@@ -40,6 +42,12 @@ impl Mailbox {
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         self.doorbell.ring();
+    }
+
+    /// Drops what nobody will take any more.
+    pub(crate) fn forget_post(&self) {
+        let post = std::mem::take(&mut *self.post.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(post);
     }
 
     fn post(&self, put: impl FnOnce(&mut Post)) {

@@ -56,7 +56,7 @@ events! {
     /// A processor had nothing to do.
     ProcessorParked: Frequent Span "processor.parked" ("", "");
     /// A task ran until it waited.
-    TaskRan: Frequent Span "task.ran" ("task", "");
+    TaskRan: Frequent Span "task.ran" ("task", "immediate");
     /// A task was started.
     TaskStarted: Frequent Moment "task.started" ("task", "");
     /// A task came to its end.
@@ -65,6 +65,8 @@ events! {
     PostTaken: Frequent Moment "processor.post" ("woken", "starts");
     /// Completions were taken from the machine.
     CompletionsTaken: Frequent Moment "processor.completions" ("count", "");
+    /// The work after a completion was taken by the processor that `delivery` chose.
+    CompletionDelivered: Frequent Moment "processor.delivered" ("from", "");
     /// Completions gathered for a while (OLTP-1).
     QuantumWaited: Frequent Span "processor.quantum" ("", "");
     /// A timer was due.
@@ -203,6 +205,8 @@ events! {
     QueueWaited: Frequent Span "queue.waited" ("offset", "bytes");
     /// Neighbours went to the disk as one.
     QueueMerged: Frequent Moment "queue.merged" ("members", "bytes");
+    /// A request was handed over to the processor that starts the device.
+    QueueHandedOver: Frequent Moment "queue.handed_over" ("processor", "");
     /// Somebody began to wait for an asynchronous request.
     QueuePromoted: Frequent Moment "queue.promoted" ("offset", "");
     /// The device read.

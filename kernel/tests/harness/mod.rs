@@ -37,7 +37,10 @@ pub struct Host {
 
 impl Host {
     pub fn boot(world: &World, id: HostId, config: KernelConfig) -> Host {
-        let kernel = Kernel::new(config).expect("address space");
+        Host::with_kernel(world, id, Kernel::new(config).expect("address space"))
+    }
+
+    pub fn with_kernel(world: &World, id: HostId, kernel: Arc<Kernel>) -> Host {
         let processors =
             (0..kernel.processors()).map(|no| Processor::new(world.machine(id, ProcessorId(no)), &kernel)).collect();
         Host { id, kernel, processors }
