@@ -7,7 +7,8 @@ use std::time::Duration;
 use policy::{pages, quantum, readahead};
 
 use super::given::{Given, Refusal, show_duration};
-use super::key::Key;
+use super::key::{Entry, Key, apply};
+use super::problem::{Place, Problem};
 
 /// The most blocks that may be read ahead: 16 MiB.
 const READ_AHEAD_BLOCKS_MAX: u64 = 4096;
@@ -155,4 +156,20 @@ fn read_ahead(given: &Given) -> Result<readahead::Mode, Refusal> {
         Given::Boolean(false) => Ok(readahead::Mode::Off),
         _ => Ok(readahead::Mode::Fixed { blocks: given.number(1..=READ_AHEAD_BLOCKS_MAX)? }),
     }
+}
+
+/// Sets one switch by its name.
+///
+/// # Errors
+/// When there is no such switch or the value is not allowed.
+pub fn set_switch(switches: &mut Switches, name: &str, given: &Given, place: &Place) -> Result<(), Problem> {
+    let entry = Entry { key: name.to_owned(), given: given.clone(), place: place.clone() };
+    apply(SWITCHES, switches, &entry, &format!("{}{name}", super::SWITCHES_SECTION))
+}
+
+/// What differs between two: the names of switches and their new values, as flags would give them.
+pub fn change(old: &Switches, new: &Switches) -> Vec<(&'static str, Given)> {
+    let shown = |key: &Key<Switches>, switches| (key.show)(switches).unwrap_or_default();
+    let changed = SWITCHES.iter().filter(|key| shown(key, old) != shown(key, new));
+    changed.map(|key| (key.name, Given::Text(shown(key, new).trim_matches('"').to_owned()))).collect()
 }
