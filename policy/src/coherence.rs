@@ -53,7 +53,7 @@ mod copies;
 mod directory;
 mod message;
 #[cfg(test)]
-mod proof;
+mod tests;
 
 use std::time::Duration;
 

@@ -19,17 +19,29 @@ pub const AWASE: &str = env!("CARGO_BIN_EXE_awase");
 
 /// A directory for one test, which several servers may use one after another.
 #[derive(Clone)]
-pub struct Place(Arc<TempDir>);
+pub struct Place(Arc<Directory>);
+
+struct Directory(TempDir);
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // A server that was killed leaves its trace in memory.
+        if let Ok(trace) = std::fs::read_link(self.0.path().join("awase-data/trace")) {
+            let _ = std::fs::remove_file(trace);
+        }
+    }
+}
 
 impl Place {
     /// An empty one.
     pub fn new() -> Place {
-        Place(Arc::new(tempfile::Builder::new().prefix("awase-").tempdir().expect("temporary directory")))
+        let directory = tempfile::Builder::new().prefix("awase-").tempdir().expect("temporary directory");
+        Place(Arc::new(Directory(directory)))
     }
 
     /// Its path.
     pub fn path(&self) -> &Path {
-        self.0.path()
+        self.0.0.path()
     }
 
     /// A file in it.
