@@ -13,7 +13,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::banner;
-use crate::config::{self, Config, Overrides, Place, Problems, SETTINGS};
+use crate::config::{self, Config, Given, Overrides, Place, Problems, SETTINGS};
 use crate::listeners::Sockets;
 use crate::open_files;
 use crate::predecessor::Patience;
@@ -117,10 +117,12 @@ impl Front<'_> {
     /// stays, unless the configuration has something new to say of it. Tells what happened.
     fn change_switches(&self, new: &Switches) -> Vec<String> {
         let mut report = Vec::new();
-        for (name, given) in config::change(&self.config.switches, new) {
+        for (name, value) in config::change(&self.config.switches, new) {
+            // As a flag would give it: every key reads that.
+            let given = Given::Text(value.trim_matches('"').to_owned());
             match self.server.board().set_switch(name, &given, &Place::Default) {
                 Ok(unreached) => {
-                    report.push(format!("switches.{name} = {given}"));
+                    report.push(format!("switches.{name} = {value}"));
                     report.extend(unreached.iter().map(ToString::to_string));
                 }
                 Err(problem) => report.push(problem.to_string()),

@@ -192,7 +192,7 @@ fn reloading_sets_the_switches_that_the_file_changes_and_no_others() {
     place.write("awase.toml", "[switches]\nquantum = \"24ms\"\n");
     server.signal(libc::SIGHUP);
     server.await_notice("READY=1");
-    assert_eq!(server.banner(), "switches.priority = \"true\"\nswitches.quantum = \"24ms\"\n");
+    assert_eq!(server.banner(), "switches.priority = true\nswitches.quantum = \"24ms\"\n");
     let now = ["priority", "quantum", "read_ahead"].map(|name| value(&mut client, name));
     assert_eq!(now, ["true", "24ms", "8"], "what was set on the running server stays");
 }

@@ -167,9 +167,9 @@ pub fn set_switch(switches: &mut Switches, name: &str, given: &Given, place: &Pl
     apply(SWITCHES, switches, &entry, &format!("{}{name}", super::SWITCHES_SECTION))
 }
 
-/// What differs between two: the names of switches and their new values, as flags would give them.
-pub fn change(old: &Switches, new: &Switches) -> Vec<(&'static str, Given)> {
+/// The switches that differ between two, with their new values as a file would have them.
+pub fn change(old: &Switches, new: &Switches) -> Vec<(&'static str, String)> {
     let shown = |key: &Key<Switches>, switches| (key.show)(switches).unwrap_or_default();
     let changed = SWITCHES.iter().filter(|key| shown(key, old) != shown(key, new));
-    changed.map(|key| (key.name, Given::Text(shown(key, new).trim_matches('"').to_owned()))).collect()
+    changed.map(|key| (key.name, shown(key, new))).collect()
 }

@@ -1,11 +1,11 @@
 //! The control socket: its threads, and the bounds within which anybody is listened to.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use machine::linux::net::ListeningSocket;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::Board;
 
 /// The longest request. Bytes.
-const LINE_BYTES_MAX: u64 = 4096;
+const LINE_BYTES_MAX: usize = 4096;
 
 /// Clients at a time; more are turned away.
 const CLIENTS_MAX: u32 = 16;
@@ -90,21 +90,54 @@ fn start(stream: UnixStream, board: &Weak<Board>, clients: &Arc<AtomicU32>) {
 
 /// Answers one client's requests until it leaves or goes beyond a bound.
 fn serve(stream: &UnixStream, board: &Weak<Board>) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let mut reader = BufReader::new(stream);
+    let mut received = Vec::new();
     loop {
-        let mut line = Vec::new();
-        // One byte more, to see that it is too long.
-        reader.by_ref().take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut line)?;
-        if line.is_empty() {
-            return Ok(());
-        }
-        if line.len() as u64 > LINE_BYTES_MAX {
-            return say(stream, &json!({ "error": format!("the request is longer than {LINE_BYTES_MAX} bytes") }));
-        }
+        let line = match next_line(stream, &mut received)? {
+            Line::Complete(line) => line,
+            Line::None => return Ok(()),
+            Line::TooLong => {
+                return say(stream, &json!({ "error": format!("the request is longer than {LINE_BYTES_MAX} bytes") }));
+            }
+        };
         let Some(board) = board.upgrade() else { return Ok(()) };
         say(stream, &board.answer(&line))?;
+    }
+}
+
+enum Line {
+    Complete(Vec<u8>),
+    /// The client has left.
+    None,
+    TooLong,
+}
+
+/// The next line of what was `received` and what is to come; all of it must be there in time, however it trickles.
+fn next_line(mut stream: &UnixStream, received: &mut Vec<u8>) -> io::Result<Line> {
+    let end = Instant::now() + PATIENCE;
+    let mut looked = 0;
+    loop {
+        if let Some(at) = received[looked..].iter().position(|byte| *byte == b'\n') {
+            let rest = received.split_off(looked + at + 1);
+            return Ok(Line::Complete(std::mem::replace(received, rest)));
+        }
+        if received.len() >= LINE_BYTES_MAX {
+            return Ok(Line::TooLong);
+        }
+        looked = received.len();
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        let mut bytes = [0; 1024];
+        match stream.read(&mut bytes) {
+            Ok(0) => return Ok(Line::None),
+            Ok(len) => received.extend(&bytes[..len]),
+            // A signal of the server's, which happened to meet this thread.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
 }
 
