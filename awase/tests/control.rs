@@ -256,7 +256,8 @@ fn nothing_that_is_said_to_the_socket_harms_the_server() {
     assert_eq!(error(&answer(&mut last)), "16 clients are connected already; try again later");
     drop(crowd);
     // Their threads end when they see it: until then one may still be turned away.
-    while say(&place, b"{\"request\": \"status\"}\n").get("answer").is_none() {}
+    let status = || Client::connect(&control(&place)).and_then(|mut client| client.status());
+    while status().is_err() {}
 }
 
 #[test]
@@ -331,7 +332,7 @@ impl Terminal {
     }
 
     /// Waits for the program's end, taking what it draws meanwhile. Gives all that it drew.
-    fn await_end(mut self, mut program: Child) -> (String, bool) {
+    fn await_end(&mut self, mut program: Child) -> (String, bool) {
         let status = program.wait().expect("ended");
         while self.take(0) {}
         (String::from_utf8_lossy(&self.drawn).into_owned(), status.success())
@@ -407,10 +408,9 @@ fn top_runs_in_a_terminal_changes_a_switch_by_keys_and_leaves_the_terminal_as_it
     terminal.press("emaybe\r");
     terminal.await_text("set: switches.scan_resistant");
     terminal.press("q");
-    let theirs = terminal.theirs.try_clone().expect("a descriptor");
     let (drawn, is_well) = terminal.await_end(top);
     assert!(is_well);
-    assert_eq!(settings(&theirs), before);
+    assert_eq!(terminal.settings(), before);
     assert!(drawn.find(ENTER_SCREEN) < drawn.find(LEAVE_SCREEN), "the screen from before is back");
 }
 
@@ -425,10 +425,9 @@ fn a_signal_ends_top_and_the_terminal_is_as_it_was() {
         terminal.await_text("q ends");
         // SAFETY: kill takes numbers; the child was not waited for yet, so its id is still its own.
         assert_eq!(unsafe { libc::kill(top.id() as i32, signal) }, 0);
-        let theirs = terminal.theirs.try_clone().expect("a descriptor");
         let (drawn, is_well) = terminal.await_end(top);
         assert!(is_well);
-        assert_eq!(settings(&theirs), before);
+        assert_eq!(terminal.settings(), before);
         assert!(drawn.contains(LEAVE_SCREEN), "the screen from before is back");
     }
 }

@@ -43,7 +43,12 @@ pub(super) fn draw(frame: &mut Frame<'_>, sections: &[Section], desk: &Desk) {
 fn table(frame: &mut Frame<'_>, section: &Section, desk: &Desk, area: Rect) {
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let rows = section.rows.iter().map(|row| Row::new(row.iter().map(String::as_str)));
-    let table = Table::new(rows, widths(section).into_iter().map(Constraint::Length))
+    // Where there is too little room, the last column is cut off: it has the longest texts.
+    let mut columns: Vec<Constraint> = widths(section).into_iter().map(Constraint::Length).collect();
+    if let Some(last) = columns.last_mut() {
+        *last = Constraint::Fill(1);
+    }
+    let table = Table::new(rows, columns)
         .column_spacing(2)
         .header(Row::new(section.head.iter().copied()).style(Style::new().add_modifier(Modifier::DIM)))
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
