@@ -84,7 +84,7 @@ impl Load {
                         0 => client.write_stable(at, &bytes).expect("written"),
                         _ => client.write(at, &bytes).expect("written"),
                     }
-                    if round % 5 == 0 {
+                    if round.is_multiple_of(5) {
                         client.flush().expect("flushed");
                     }
                     assert!(client.read(at, BLOCK as u32).expect("read") == bytes, "what was written is read");
