@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
-use crate::config::{Entry, Given, Overrides, Place, parse_bytes, parse_duration, switches_help};
+use crate::config::{CONTROL_NAME, Entry, Given, Overrides, Place, parse_bytes, parse_duration, switches_help};
 
 /// Serves disks and directories over the network through an I/O path of its own: safe as a flush, fast as memory.
 #[derive(Debug, Parser)]
@@ -37,7 +37,7 @@ Examples:
   awase serve --engine threads --switch read_ahead=off --switch priority=off
 
 Signals: SIGTERM and SIGINT finish what is under way, write everything to the disks and end (a second one ends at
-once); SIGHUP reads the configuration again and adds, removes and changes exports.";
+once); SIGHUP reads the configuration again, adds, removes and changes exports, and sets the switches that changed.";
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -52,6 +52,12 @@ pub enum Command {
     /// Read 4096 bytes at a time from raw devices with many processes, as the papers did (MP, figure 3).
     #[command(after_long_help = IOTEST_EXAMPLES)]
     Iotest(IotestArguments),
+    /// Watch a running server, live, and change its switches by keys.
+    #[command(after_long_help = TOP_EXAMPLES)]
+    Top(TopArguments),
+    /// Change switches of a running server.
+    #[command(after_long_help = format!("{}\n{SET_EXAMPLES}", switches_help()))]
+    Set(SetArguments),
     /// Show what a server did, while it runs or after its end: events, a file for Perfetto, or where the time goes.
     #[command(after_long_help = TRACE_EXAMPLES)]
     Trace(TraceArguments),
@@ -114,6 +120,59 @@ pub struct ServeArguments {
     /// Where to keep what the server makes by itself.
     #[arg(long, value_name = "DIR")]
     pub data: Option<String>,
+}
+
+const TOP_EXAMPLES: &str = "\
+Keys: up and down choose a switch; left, right and space change it; e types a value; q ends.
+
+Examples:
+  awase top                                    the server whose data directory is awase-data
+  awase top --data /var/lib/awase
+  awase top --once                             one frame, as text";
+
+const SET_EXAMPLES: &str = "\
+Examples:
+  awase set priority=off
+  awase set --data /var/lib/awase read_ahead=64 quantum=adaptive";
+
+/// Which server is meant.
+#[derive(Args, Clone, Debug)]
+pub struct ServerArguments {
+    /// The server's data directory, where its control socket is.
+    #[arg(long, value_name = "DIR", default_value = "awase-data")]
+    pub data: PathBuf,
+    /// Its control socket, where that is elsewhere (listen.control).
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+}
+
+impl ServerArguments {
+    /// Where the server is reached.
+    pub fn control_socket(&self) -> PathBuf {
+        self.socket.clone().unwrap_or_else(|| self.data.join(CONTROL_NAME))
+    }
+}
+
+/// Arguments of `top`.
+#[derive(Args, Clone, Debug)]
+pub struct TopArguments {
+    /// Which server.
+    #[command(flatten)]
+    pub server: ServerArguments,
+    /// Print one frame as text and end.
+    #[arg(long)]
+    pub once: bool,
+}
+
+/// Arguments of `set`.
+#[derive(Args, Clone, Debug)]
+pub struct SetArguments {
+    /// Which server.
+    #[command(flatten)]
+    pub server: ServerArguments,
+    /// The switches and their new values.
+    #[arg(value_name = "NAME=VALUE", required = true, value_parser = assignment)]
+    pub switches: Vec<(String, String)>,
 }
 
 const TRACE_EXAMPLES: &str = "\

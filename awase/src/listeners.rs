@@ -5,13 +5,16 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
 
 use listenfd::ListenFd;
-use machine::linux::net::{Address, ListeningSocket, NetError, adopt_listener, listen_tcp, listen_unix};
+use machine::linux::net::{
+    Address, ListeningSocket, NetError, adopt_listener, listen_tcp, listen_unix, listen_unix_private,
+};
 
 use crate::config::{Config, Directory, Place, Problem, Problems, Settings};
 use crate::predecessor::Patience;
 
 const TCP_KEY: &str = "listen.nbd";
 const UNIX_KEY: &str = "listen.nbd_unix";
+const CONTROL_KEY: &str = "listen.control";
 const NFS_KEY: &str = "listen.nfs";
 
 /// What systemd calls sockets of NFS (`FileDescriptorName=`); all others are of NBD.
@@ -128,6 +131,21 @@ fn for_directories(settings: &Settings, patience: Patience) -> Result<Vec<Listen
     problems.or(sockets)
 }
 
+/// The control socket, in place of that of a server that was killed.
+///
+/// # Errors
+/// When it cannot be made.
+pub fn control(settings: &Settings, patience: Patience) -> Result<Option<ListeningSocket>, Problem> {
+    let Some(path) = settings.control_socket() else { return Ok(None) };
+    let listen = || patience.retry(|| listen_unix_private(&path), is_in_use);
+    let make = || {
+        make_directory(CONTROL_KEY, &path, &settings.data)?;
+        listen()
+            .map_err(|error| refused(CONTROL_KEY, &error, "a path of its own in an existing directory, or \"none\""))
+    };
+    make().map(Some).map_err(at(settings, CONTROL_KEY))
+}
+
 fn at(settings: &Settings, key: &'static str) -> impl Fn(Problem) -> Problem {
     let place = settings.place(key);
     move |problem| Problem { place: place.clone(), ..problem }
@@ -167,17 +185,18 @@ fn tcp(key: &str, address: SocketAddr, patience: Patience) -> Result<ListeningSo
 }
 
 fn unix(path: &Path, data: &Path, patience: Patience) -> Result<ListeningSocket, Problem> {
-    if path.starts_with(data) {
-        std::fs::create_dir_all(data).map_err(|error| {
-            Problem::new(
-                &Place::Default,
-                UNIX_KEY,
-                format!("= {path:?} lies in a directory that cannot be made: {error}"),
-            )
-        })?;
-    }
+    make_directory(UNIX_KEY, path, data)?;
     let socket = patience.retry(|| listen_unix(path), is_in_use);
     socket.map_err(|error| refused(UNIX_KEY, &error, "a path of its own in an existing directory, or \"none\""))
+}
+
+fn make_directory(key: &str, path: &Path, data: &Path) -> Result<(), Problem> {
+    if !path.starts_with(data) {
+        return Ok(());
+    }
+    std::fs::create_dir_all(data).map_err(|error| {
+        Problem::new(&Place::Default, key, format!("= {path:?} lies in a directory that cannot be made: {error}"))
+    })
 }
 
 fn is_in_use(error: &NetError) -> bool {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use awase::cli::{self, Cli, Command};
 use awase::config::Problems;
-use awase::{check, generate, iotest, lab, serve, trace};
+use awase::{check, control, generate, iotest, lab, serve, top, trace};
 use clap::Parser;
 
 /// The configuration or the command line is wrong.
@@ -27,6 +27,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Check(arguments) => Ok(check::check(&arguments.overrides())),
         Command::Config(arguments) => generate::config(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Iotest(arguments) => iotest::iotest(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Top(arguments) => top::top(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Set(arguments) => control::set(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Trace(arguments) => trace::trace(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Lab { command } => lab::lab(&command),
         Command::Completions { shell } => generate::completions(shell).map(|()| ExitCode::SUCCESS),

@@ -194,14 +194,15 @@ fn engine_problem(error: linux::Error, settings: &Settings) -> anyhow::Error {
 
 fn kernel_config(settings: &Settings, switches: &Switches, processors: u16) -> KernelConfig {
     let host = host_memory_bytes();
-    let wanted = settings.memory.unwrap_or(if switches.dynamic_cache { host } else { host / FIXED_SHARE });
-    let memory_max = wanted.min(host);
-    let mode = if switches.dynamic_cache { sizing::Mode::Dynamic } else { sizing::Mode::Fixed { bytes: memory_max } };
+    // Address space for either way: which one it is may change while running.
+    let memory_max = settings.memory.map_or(host, |wanted| wanted.min(host));
+    let fixed_bytes = settings.memory.map_or(host / FIXED_SHARE, |wanted| wanted.min(host));
+    let mode = if switches.dynamic_cache { sizing::Mode::Dynamic } else { sizing::Mode::Fixed { bytes: fixed_bytes } };
     KernelConfig {
         processors,
         memory_max,
         chunk_bytes: None,
-        sizing: Some(sizing::Config { mode, ..sizing::Config::default() }),
+        sizing: Some(sizing::Config { mode, fixed_bytes, ..sizing::Config::default() }),
         write_back: writeback::Config { smooth: switches.smooth_write_back, ..writeback::Config::default() },
         switches: switches.clone(),
     }

@@ -6,13 +6,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use anyhow::Context;
+use kernel::Switches;
 use machine::Errno;
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::banner;
-use crate::config::{Config, Overrides, Problems, SETTINGS, SWITCHES};
+use crate::config::{self, Config, Given, Overrides, Place, Problems, SETTINGS};
 use crate::listeners::Sockets;
 use crate::open_files;
 use crate::predecessor::Patience;
@@ -93,11 +94,13 @@ impl Front<'_> {
         });
         match changed {
             Ok((config, report)) => {
-                for line in report.iter().chain(&needs_restart(&self.config, &config)) {
+                let switches = self.change_switches(&config.switches);
+                for line in report.iter().chain(&switches).chain(&needs_restart(&self.config, &config)) {
                     say(&format!("{line}\n"));
                 }
                 self.config.exports = config.exports;
                 self.config.directories = config.directories;
+                self.config.switches = config.switches;
             }
             Err(error) => {
                 match error.downcast_ref::<Problems>() {
@@ -108,6 +111,24 @@ impl Front<'_> {
             }
         }
         notify(&[NotifyState::Ready]);
+    }
+
+    /// Sets the switches that differ from those of the configuration before. What was set since on the running server
+    /// stays, unless the configuration has something new to say of it. Tells what happened.
+    fn change_switches(&self, new: &Switches) -> Vec<String> {
+        let mut report = Vec::new();
+        for (name, value) in config::change(&self.config.switches, new) {
+            // As a flag would give it: every key reads that.
+            let given = Given::Text(value.trim_matches('"').to_owned());
+            match self.server.board().set_switch(name, &given, &Place::Default) {
+                Ok(unreached) => {
+                    report.push(format!("switches.{name} = {value}"));
+                    report.extend(unreached.iter().map(ToString::to_string));
+                }
+                Err(problem) => report.push(problem.to_string()),
+            }
+        }
+        report
     }
 
     /// Finishes what is under way and writes everything to the disks. A second signal ends that.
@@ -157,9 +178,7 @@ fn forward_signals(sender: Sender<Event>) -> anyhow::Result<()> {
 /// Settings that differ and do not follow a reload.
 fn needs_restart(old: &Config, new: &Config) -> Vec<String> {
     let settings = SETTINGS.iter().filter(|key| (key.show)(&old.settings) != (key.show)(&new.settings));
-    let switches = SWITCHES.iter().filter(|key| (key.show)(&old.switches) != (key.show)(&new.switches));
-    let names = settings.map(|key| key.name.to_owned()).chain(switches.map(|key| format!("switches.{}", key.name)));
-    names.map(|name| format!("{name} has changed: that takes a restart")).collect()
+    settings.map(|key| format!("{} has changed: that takes a restart", key.name)).collect()
 }
 
 /// Tells systemd, if it asked for it. That it cannot be told is no reason to end.

@@ -11,10 +11,11 @@ use machine::linux::net::{Address, ListeningSocket};
 use nbd::Export as Shared;
 use policy::unit::ProcessorId;
 
-use crate::config::{Config, Directory, Export, Problems, Settings};
+use crate::config::{Config, Control, Directory, Export, Problems, Settings};
+use crate::control::{Board, ControlSocket, Shown};
 use crate::directories::{self, Directories, Report};
 use crate::exports::{self, Served};
-use crate::listeners::Sockets;
+use crate::listeners::{self, Sockets};
 use crate::open_files;
 use crate::predecessor::Patience;
 use crate::processors::Processors;
@@ -31,6 +32,9 @@ pub struct Server {
     settings: Settings,
     sockets: Sockets,
     service: Arc<Service>,
+    /// What is shown of it.
+    board: Arc<Board>,
+    control: Option<ControlSocket>,
     nbd: Arc<nbd::Server>,
     served: Vec<Current>,
     retired: Vec<Retired>,
@@ -83,14 +87,13 @@ fn start_processors(config: &Config) -> anyhow::Result<(Processors, Option<Trace
     let (mut trace, mut notices) = (None, Vec::new());
     let mode = config.switches.trace;
     let processors = Processors::start_traced(config, |count| {
-        if mode == Mode::Off {
-            return Tracer::none();
-        }
+        // With memory for it though it is off: it may be turned on while the server runs.
         match file::create(&config.settings.data, mode, count) {
             Ok((tracer, file)) => {
                 trace = Some(file);
                 tracer
             }
+            Err(_) if mode == Mode::Off => Tracer::none(),
             Err(error) => {
                 notices.push(format!("nothing is traced: {error:#}"));
                 Tracer::none()
@@ -117,8 +120,11 @@ impl Server {
             stall_timeout: limits.stall_timeout,
             ..nbd::Limits::default()
         });
+        let service = Service::new(&processors, limits);
         let mut server = Server {
-            service: Service::new(&processors, limits),
+            board: Board::new(&processors, &service),
+            control: None,
+            service,
             processors,
             settings: config.settings.clone(),
             sockets: Sockets::default(),
@@ -133,7 +139,44 @@ impl Server {
         };
         let report = server.change_on(sockets, &config.exports, &config.directories)?;
         notices.extend(report.notices);
+        notices.extend(server.listen_for_control()?);
         Ok((server, notices))
+    }
+
+    /// Listens on the control socket. That one which nobody asked for cannot be made is only told.
+    fn listen_for_control(&mut self) -> anyhow::Result<Option<String>> {
+        match listeners::control(&self.settings, Patience::new()) {
+            Ok(socket) => {
+                let serve = |socket| ControlSocket::serve(socket, &self.board);
+                self.control = socket.map(serve).transpose()?;
+                Ok(None)
+            }
+            Err(problem) if self.settings.control == Control::InData => Ok(Some(problem.to_string())),
+            Err(problem) => Err(Problems::from(problem).into()),
+        }
+    }
+
+    /// What is shown of it, and where its switches are changed.
+    pub fn board(&self) -> &Arc<Board> {
+        &self.board
+    }
+
+    fn shown(&self) -> Vec<Shown> {
+        let disk = |served: &Served| Shown {
+            name: served.export.name.clone(),
+            kind: "disk",
+            medium: served.export.medium(),
+            read_only: served.volume.read_only(),
+            volume: Arc::downgrade(&served.volume),
+        };
+        let directory = |served: &directories::Served| Shown {
+            name: served.directory.mount.clone(),
+            kind: "directory",
+            medium: served.directory.path.display().to_string(),
+            read_only: served.export.read_only(),
+            volume: Weak::new(),
+        };
+        self.served().map(disk).chain(self.directories().iter().map(directory)).collect()
     }
 
     /// Goes over to other exports. Clients keep the disks that they have. Returns what happened.
@@ -174,6 +217,7 @@ impl Server {
             None => sockets.nfs.clear(),
         }
         self.accept(sockets);
+        self.board.set_exports(self.shown());
         self.close_retired();
         Ok(report)
     }

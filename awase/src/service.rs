@@ -142,6 +142,16 @@ impl Service {
         });
     }
 
+    /// Connections of each processor.
+    pub fn connections(&self) -> impl Iterator<Item = u32> {
+        self.connections.iter().map(|count| count.load(Ordering::Relaxed))
+    }
+
+    /// The core of each processor.
+    pub fn cores(&self) -> &[usize] {
+        &self.cores
+    }
+
     fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::SeqCst)
     }

@@ -42,7 +42,7 @@ static NEXT_DISK: AtomicU64 = AtomicU64::new(1 << 63);
 pub fn stack(kernel: &Arc<Kernel>, bottom: Bottom, layers: &Layers) -> DeviceRef {
     let own_disk = NEXT_DISK.fetch_add(1, Ordering::Relaxed);
     let mut device: DeviceRef = match bottom {
-        Bottom::File(open) => Arc::new(FileDevice::new(open, kernel.switches().unmapped_io)),
+        Bottom::File(open) => Arc::new(FileDevice::new(open)),
         Bottom::Ram { size } => Arc::new(RamDisk::new(size, own_disk)),
     };
     let mut disk = device.facts().disk;

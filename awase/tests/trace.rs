@@ -97,10 +97,8 @@ fn a_trace_goes_with_its_server_and_a_successor_clears_away_that_of_one_that_was
 }
 
 #[test]
-fn without_a_trace_nothing_is_made_and_what_is_no_trace_is_said() {
+fn what_is_no_trace_is_said() {
     let place = Place::new();
-    let _server = place.serve(&["--export", "name=d,kind=ram,size=8MiB", "--switch", "trace=off"]);
-    assert!(std::fs::read_link(place.file("awase-data/trace")).is_err());
     place.write("garbage", &"garbage ".repeat(1000));
     for (arguments, wanted) in [
         (&["trace"] as &[&str], "cannot read a trace"),
@@ -119,4 +117,15 @@ fn a_name_that_no_event_has_is_answered_with_those_there_are() {
     let output = place.run(&["trace", "--event", "nbd.raed"]);
     let text = said(&output);
     assert!(!output.status.success() && text.contains("nbd.raed") && text.contains("nbd.read"), "{text}");
+}
+
+#[test]
+fn a_server_that_traces_nothing_begins_when_it_is_told_to() {
+    let place = Place::new();
+    let server = place.serve(&["--export", "name=d,kind=ram,size=8MiB", "--switch", "trace=off"]);
+    read(&server);
+    assert_eq!(trace(&place, &[]), "");
+    assert!(place.run(&["set", "trace=direct"]).status.success());
+    read(&server);
+    assert!(reads(&trace(&place, &[])) > 0);
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use policy::sizing::Sizing;
+use policy::sizing::{self, Sizing};
 
 use crate::frame::{FrameNo, Frames};
 use crate::kernel::Kernel;
@@ -45,9 +45,14 @@ pub(crate) async fn follow_memory(cpu: Processor) {
     let Some(config) = kernel.config().sizing.clone() else { return };
     let floor = config.floor_bytes;
     let mut sizing = Sizing::new(config);
+    let mut dynamic = kernel.grows_gently();
     let mut leaving = Vec::new();
     let mut sized = 0;
     loop {
+        if kernel.grows_gently() != dynamic {
+            dynamic = !dynamic;
+            sizing.set_config(in_mode(sizing.config(), dynamic));
+        }
         let facts = cpu.machine(|machine| machine.memory());
         let held = kernel.frames().bytes_held();
         let target = sizing.on_sample(cpu.now(), facts, held);
@@ -61,6 +66,16 @@ pub(crate) async fn follow_memory(cpu: Processor) {
             cpu.sleep(if held > floor { sizing.next_sample(facts) } else { SAMPLE_INTERVAL_SMALL }).await;
         }
     }
+}
+
+/// The same rules, with the size that memory allows or a fixed one.
+fn in_mode(config: &sizing::Config, dynamic: bool) -> sizing::Config {
+    let (mode, fixed_bytes) = match (dynamic, config.mode) {
+        (true, sizing::Mode::Fixed { bytes }) => (sizing::Mode::Dynamic, bytes),
+        (true, sizing::Mode::Dynamic) => (sizing::Mode::Dynamic, config.fixed_bytes),
+        (false, _) => (sizing::Mode::Fixed { bytes: config.fixed_bytes }, config.fixed_bytes),
+    };
+    sizing::Config { mode, fixed_bytes, ..config.clone() }
 }
 
 /// Keeps some free frames in stock, so that nobody waits for the host to provide memory (zeroed, and on a virtual machine

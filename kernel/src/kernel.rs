@@ -14,7 +14,7 @@ use crate::frame::{FramePool, FrameRef, Frames, HUGE_PAGE_BYTES, PoolConfig};
 use crate::processor::{Mailbox, Processor};
 use crate::queue::DiskQueue;
 use crate::request::JobId;
-use crate::switches::Switches;
+use crate::switches::{LiveSwitches, Switches};
 use crate::trace::{Event, Tracer};
 use crate::wait::WaitList;
 
@@ -54,7 +54,7 @@ pub struct KernelConfig {
     pub sizing: Option<policy::sizing::Config>,
     /// How dirty blocks are written.
     pub write_back: policy::writeback::Config,
-    /// The techniques that are on.
+    /// The techniques that are on at first.
     pub switches: Switches,
 }
 
@@ -84,6 +84,7 @@ pub struct Kernel {
     zero_frame: OnceLock<FrameRef>,
     pages: Mutex<PageChoice>,
     tracer: Arc<Tracer>,
+    switches: LiveSwitches,
     jobs: AtomicU32,
 }
 
@@ -133,6 +134,8 @@ impl Kernel {
         })
         .map_err(|source| KernelError::Reserve { bytes: bytes_max, source })?;
         let kind = if config.switches.scan_resistant { Kind::S3Fifo } else { Kind::Lru };
+        let dynamic = config.sizing.as_ref().is_some_and(|sizing| sizing.mode == policy::sizing::Mode::Dynamic);
+        let switches = LiveSwitches::new(Switches { trace: tracer.mode(), ..config.switches.clone() }, dynamic);
         let shards =
             (u64::from(config.processors) * SHARDS_A_PROCESSOR).min(bytes_max / BLOCK_BYTES / SHARD_BLOCKS_MIN);
         let kernel = Kernel {
@@ -153,9 +156,13 @@ impl Kernel {
             queues: Mutex::default(),
             zero_frame: OnceLock::new(),
             tracer,
+            switches,
             jobs: AtomicU32::new(0),
         };
-        kernel.set_chunks_target(kernel.frames.chunks_max());
+        kernel.set_chunks_target(match kernel.config.sizing.as_ref().map(|sizing| sizing.mode) {
+            Some(policy::sizing::Mode::Fixed { bytes }) => u32::try_from(bytes / chunk).unwrap_or(u32::MAX),
+            _ => kernel.frames.chunks_max(),
+        });
         Ok(Arc::new(kernel))
     }
 
@@ -169,9 +176,13 @@ impl Kernel {
         &self.cache
     }
 
-    /// The techniques that are on.
-    pub fn switches(&self) -> &Switches {
-        &self.config.switches
+    /// The techniques that are on. Processors have a copy of their own ([`Processor::switches`]).
+    pub fn switches(&self) -> Arc<Switches> {
+        self.switches.current()
+    }
+
+    pub(crate) fn live_switches(&self) -> &LiveSwitches {
+        &self.switches
     }
 
     /// A number for a new job: a connection, a client.
@@ -257,7 +268,7 @@ impl Kernel {
 
     /// Does the cache take memory in the background only, as long as something can be evicted?
     pub(crate) fn grows_gently(&self) -> bool {
-        self.config.sizing.as_ref().is_some_and(|sizing| sizing.mode == policy::sizing::Mode::Dynamic)
+        self.switches.is_dynamic()
     }
 
     /// In which pages memory is taken.
@@ -380,6 +391,18 @@ impl Kernel {
     /// The request queue of a physical disk, made when first asked for.
     pub fn queue_of_disk(&self, disk: u64, make: impl FnOnce() -> DiskQueue) -> Arc<DiskQueue> {
         Arc::clone(lock(&self.queues).entry(disk).or_insert_with(|| Arc::new(make())))
+    }
+}
+
+impl Kernel {
+    /// The request queues of all physical disks, each with the disk's number.
+    pub fn disk_queues(&self) -> Vec<(u64, Arc<DiskQueue>)> {
+        lock(&self.queues).iter().map(|(disk, queue)| (*disk, Arc::clone(queue))).collect()
+    }
+
+    /// Clients' requests so far, by processor.
+    pub fn requests(&self) -> Vec<u64> {
+        self.mailboxes().map(|mailbox| mailbox.requests()).collect()
     }
 }
 

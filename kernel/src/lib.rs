@@ -24,5 +24,5 @@ pub use frame::{FRAME_BYTES, FrameRef, Frames};
 pub use kernel::{Kernel, KernelConfig};
 pub use operation::Hold;
 pub use processor::Processor;
-pub use switches::Switches;
+pub use switches::{Reach, Switches};
 pub use volume::{ForcedUnitAccess, Volume};

@@ -6,6 +6,7 @@
 mod delivery;
 mod mailbox;
 mod recording;
+mod switches;
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -13,7 +14,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -24,6 +25,7 @@ use policy::unit::{Instant, ProcessorId};
 use slab::Slab;
 
 use crate::Kernel;
+use crate::Switches;
 use crate::frame::set_thread_processor;
 use crate::housekeeping;
 use crate::operation::{Hold, Operations};
@@ -69,6 +71,9 @@ struct Inner {
     requests: Cell<u64>,
     recorder: Recorder,
     tick_source: TickSource,
+    switches: RefCell<Rc<Switches>>,
+    /// The change of the switches that this processor has seen last.
+    switches_seen: Cell<u64>,
 }
 
 struct Task {
@@ -110,11 +115,15 @@ impl Processor {
             parked: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             activity: Published::default(),
+            requests: AtomicU64::new(0),
             doorbell: machine.doorbell(),
         });
         kernel.enroll(Arc::clone(&mailbox));
         let tick_source = machine.tick_source();
         let recorder = Recorder::new(kernel.tracer(), mailbox.id);
+        // Before the switches themselves: what changes in between is seen at the first turn.
+        let switches_seen = Cell::new(kernel.live_switches().generation());
+        let switches = Rc::new(Switches::clone(&kernel.switches()));
         let processor = Processor(Rc::new(Inner {
             machine: RefCell::new(machine),
             kernel: Arc::clone(kernel),
@@ -127,10 +136,12 @@ impl Processor {
             completions: RefCell::default(),
             regions_seen: Cell::new(0),
             serial: Cell::new(0),
-            quantum: RefCell::new(Quantum::new(kernel.switches().quantum)),
+            quantum: RefCell::new(Quantum::new(switches.quantum)),
             requests: Cell::new(0),
             recorder,
             tick_source,
+            switches: RefCell::new(switches),
+            switches_seen,
         }));
         processor.trace(Event::ProcessorStarted, NOBODY, 0, 0);
         if processor.id() == ProcessorId(0) {
@@ -324,6 +335,7 @@ impl Processor {
         let before = CURRENT.replace(Some(self.clone()));
         set_thread_processor(self.id());
         self.0.mailbox.parked.store(false, Ordering::SeqCst);
+        self.follow_switches();
         self.follow_regions();
         self.take_post();
         self.enter();
@@ -383,7 +395,9 @@ impl Processor {
 
     /// Lets completions gather, if that serves more (OLTP-1).
     fn wait_for_quantum(&self) {
-        let quantum = self.0.quantum.borrow_mut().on_turn(self.now(), self.0.requests.take());
+        let requests = self.0.requests.take();
+        self.0.mailbox.note_requests(requests);
+        let quantum = self.0.quantum.borrow_mut().on_turn(self.now(), requests);
         if !quantum.is_zero() {
             let began = self.begin(Event::QuantumWaited, NOBODY);
             self.machine(|machine| machine.pause(quantum));

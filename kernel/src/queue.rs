@@ -96,6 +96,13 @@ impl DiskQueue {
         self.lock().counters
     }
 
+    /// Merges, and puts first who waits, or not, from now on; for those that wait here, too.
+    pub(crate) fn set_switches(&self, merge: bool, priority: bool) {
+        let mut state = self.lock();
+        let config = Config { merge, priority, ..state.policy.config().clone() };
+        state.policy.set_config(config);
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,8 @@
 //! The rendezvous (WS-5): those who want something flushed share one flush. `policy/gather` decides when it starts.
+//!
+//! Some may want to share and others to be alone at the same time, while the switch is being changed: a group that
+//! forms while somebody flushes alone finds its leader when that ends, and a leader lets those go first who wait for
+//! their turn, so that neither keeps the other waiting for ever.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -40,11 +44,6 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    /// Waits for the end of the flush.
-    pub(crate) async fn result(&self) -> Result<(), Errno> {
-        self.wait.until(|| *lock(&self.result)).await
-    }
-
     fn end(&self, result: Result<(), Errno>) {
         *lock(&self.result) = Some(result);
         self.wait.wake_all();
@@ -52,9 +51,32 @@ impl Round {
 }
 
 impl<W: Default> Rendezvous<W> {
-    /// Joins the group that forms; `want` adds to what is to be flushed. When the second value is true nobody leads: the
-    /// caller must spawn a task that does ([`Rendezvous::lead`]).
-    pub(crate) fn join(&self, cpu: &Processor, want: impl FnOnce(&mut W)) -> (Arc<Round>, bool) {
+    /// Joins the group that forms and waits for the end of its flush; `want` adds to what is to be flushed. `lead` is
+    /// called when nobody leads, and must spawn a task that does ([`Rendezvous::lead`]).
+    pub(crate) async fn share(&self, cpu: &Processor, want: impl FnOnce(&mut W), lead: impl Fn()) -> Result<(), Errno> {
+        let (round, mut leads) = self.join(cpu, want);
+        loop {
+            if leads {
+                lead();
+            }
+            let ended = || lock(&round.result).map(Some).or_else(|| self.try_lead(&round).then_some(None));
+            match round.wait.until(ended).await {
+                Some(result) => return result,
+                None => leads = true,
+            }
+        }
+    }
+
+    /// Has nobody led this group since whoever was alone has ended? Then the caller must.
+    fn try_lead(&self, round: &Arc<Round>) -> bool {
+        let mut state = lock(&self.state);
+        let is_left = !state.running && state.line.is_empty() && Arc::ptr_eq(&state.forming, round);
+        state.running |= is_left;
+        is_left
+    }
+
+    /// Joins the group that forms. When the second value is true nobody leads.
+    fn join(&self, cpu: &Processor, want: impl FnOnce(&mut W)) -> (Arc<Round>, bool) {
         let mut state = lock(&self.state);
         want(&mut state.wanted);
         state.policy.on_arrival(cpu.now());
@@ -84,7 +106,9 @@ impl<W: Default> Rendezvous<W> {
 
     /// Flushes for those who have come, then for the group that formed meanwhile, until nobody came.
     pub(crate) async fn lead(&self, cpu: &Processor, flush: impl AsyncFn(W) -> Result<(), Errno>) {
-        while let Some((round, wanted)) = self.next_round(cpu).await {
+        let mut has_led = false;
+        while let Some((round, wanted)) = self.next_round(cpu, has_led).await {
+            has_led = true;
             let result = flush(wanted).await;
             lock(&self.state).policy.on_end(cpu.now());
             round.end(result);
@@ -100,15 +124,15 @@ impl<W: Default> Rendezvous<W> {
         Turn(self)
     }
 
-    async fn next_round(&self, cpu: &Processor) -> Option<(Arc<Round>, W)> {
+    /// The group to flush for now; `None` when nobody came, or when it is others' turn.
+    async fn next_round(&self, cpu: &Processor, has_led: bool) -> Option<(Arc<Round>, W)> {
         loop {
             let (at, seen) = {
                 let mut state = lock(&self.state);
-                let formed = state.policy.forming();
-                if formed == 0 {
-                    state.running = false;
+                let is_over = state.policy.forming() == 0 || has_led && !state.line.is_empty();
+                if is_over {
                     drop(state);
-                    self.changed.wake_all();
+                    self.release();
                     return None;
                 }
                 match state.policy.start(cpu.now()) {
@@ -121,6 +145,17 @@ impl<W: Default> Rendezvous<W> {
             };
             self.until_changed(cpu, seen, at).await;
         }
+    }
+
+    /// Nobody flushes any more: who waits for a turn, or for a leader, is told.
+    fn release(&self) {
+        let forming = {
+            let mut state = lock(&self.state);
+            state.running = false;
+            Arc::clone(&state.forming)
+        };
+        self.changed.wake_all();
+        forming.wait.wake_all();
     }
 
     /// Waits until others are there or on their way than were `seen`, at the latest until `end`.
@@ -178,7 +213,16 @@ impl<'a, W: Default> Place<'a, W> {
 impl<W: Default> Drop for Place<'_, W> {
     fn drop(&mut self) {
         // Who does not wait any more must not keep the others waiting.
-        lock(&self.rendezvous.state).line.retain(|number| *number != self.number);
+        let (gave_up, forming) = {
+            let mut state = lock(&self.rendezvous.state);
+            let before = state.line.len();
+            state.line.retain(|number| *number != self.number);
+            (state.line.len() < before, Arc::clone(&state.forming))
+        };
+        if gave_up {
+            self.rendezvous.changed.wake_all();
+            forming.wait.wake_all();
+        }
     }
 }
 
@@ -187,8 +231,7 @@ pub(crate) struct Turn<'a, W: Default>(&'a Rendezvous<W>);
 
 impl<W: Default> Drop for Turn<'_, W> {
     fn drop(&mut self) {
-        lock(&self.0.state).running = false;
-        self.0.changed.wake_all();
+        self.0.release();
     }
 }
 

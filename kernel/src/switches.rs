@@ -1,11 +1,16 @@
 //! One switch for each technique of the papers, on by default, to see what it is worth.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use policy::cache::Kind;
 use policy::{access, delivery, pages, quantum, readahead};
 
+use crate::Kernel;
 use crate::trace;
 
 /// The switches.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Switches {
     /// The cache takes free memory and gives it back (WS-2); off: a fixed tenth of memory.
     pub dynamic_cache: bool,
@@ -65,4 +70,133 @@ impl Default for Switches {
             trace: trace::Mode::Direct,
         }
     }
+}
+
+/// What a change of the switches does not reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Reach {
+    /// `registered_buffers`.
+    #[error("registered_buffers applies to memory that the cache takes from now on; what it has stays as it is")]
+    RegisteredMemory,
+    /// `huge_pages`.
+    #[error("huge_pages applies to memory that the cache takes from now on; what it has stays as it is")]
+    Pages,
+    /// `trace`: the kernel was made without memory for it.
+    #[error("trace stays \"off\": there is no memory to record into; that takes a restart")]
+    NoTraceMemory,
+    /// `dynamic_cache`: the kernel was made not to look at the host's memory.
+    #[error("dynamic_cache stays as it is: this cache does not follow the host's memory; that takes a restart")]
+    NoSizing,
+}
+
+/// The switches of a kernel that runs.
+///
+/// They are asked for all the time and changed seldom: each processor has a copy and looks at a counter, once a turn,
+/// whether it is the newest.
+pub(crate) struct LiveSwitches {
+    current: Mutex<Arc<Switches>>,
+    /// Changes so far.
+    generation: AtomicU64,
+    /// Does the cache follow the host's memory? For those who allocate, whatever processor they are on.
+    is_dynamic: AtomicBool,
+    /// Held while one change is made, so that two are not mixed. Outermost of all locks.
+    changing: Mutex<()>,
+}
+
+impl LiveSwitches {
+    pub(crate) fn new(switches: Switches, is_dynamic: bool) -> Self {
+        LiveSwitches {
+            current: Mutex::new(Arc::new(switches)),
+            generation: AtomicU64::new(0),
+            is_dynamic: AtomicBool::new(is_dynamic),
+            changing: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn current(&self) -> Arc<Switches> {
+        Arc::clone(&lock(&self.current))
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_dynamic(&self) -> bool {
+        self.is_dynamic.load(Ordering::Relaxed)
+    }
+
+    fn publish(&self, switches: Switches) {
+        *lock(&self.current) = Arc::new(switches);
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Kernel {
+    /// Changes the switches while everything runs. `change` gets those that are on now. Each processor sees the new ones
+    /// at its next turn at the latest. What clients get never depends on them. Returns what the change does not reach.
+    ///
+    /// # Errors
+    /// What `change` says; then nothing has changed.
+    pub fn change_switches<E>(&self, change: impl FnOnce(&mut Switches) -> Result<(), E>) -> Result<Vec<Reach>, E> {
+        let live = self.live_switches();
+        let _changing = lock(&live.changing);
+        let old = live.current();
+        let mut new = Switches::clone(&old);
+        change(&mut new)?;
+        let unreached = self.follow(&old, &mut new);
+        live.publish(new.clone());
+        // After it was published: a queue that is made meanwhile is made by the new ones, or is here.
+        if (old.block_merge, old.priority) != (new.block_merge, new.priority) {
+            self.disk_queues().iter().for_each(|(_, queue)| queue.set_switches(new.block_merge, new.priority));
+        }
+        Ok(unreached)
+    }
+
+    /// The same for all of them at once.
+    pub fn set_switches(&self, new: Switches) -> Vec<Reach> {
+        let set = |switches: &mut Switches| {
+            *switches = new;
+            Ok::<_, std::convert::Infallible>(())
+        };
+        match self.change_switches(set) {
+            Ok(unreached) => unreached,
+        }
+    }
+
+    /// Tells those who hold a part of the switches; who asks a processor for them sees them by himself. `new` becomes
+    /// what is possible.
+    fn follow(&self, old: &Switches, new: &mut Switches) -> Vec<Reach> {
+        let mut unreached = Vec::new();
+        if old.scan_resistant != new.scan_resistant {
+            self.cache().set_kind(if new.scan_resistant { Kind::S3Fifo } else { Kind::Lru });
+        }
+        if old.huge_pages != new.huge_pages {
+            self.page_choice().set_mode(new.huge_pages);
+            unreached.push(Reach::Pages);
+        }
+        if old.registered_buffers != new.registered_buffers {
+            self.frames().set_register(new.registered_buffers);
+            unreached.push(Reach::RegisteredMemory);
+        }
+        if old.dynamic_cache != new.dynamic_cache {
+            if self.config().sizing.is_some() {
+                self.live_switches().is_dynamic.store(new.dynamic_cache, Ordering::Relaxed);
+            } else {
+                new.dynamic_cache = old.dynamic_cache;
+                unreached.push(Reach::NoSizing);
+            }
+        }
+        if old.trace != new.trace {
+            self.tracer().set_mode(new.trace);
+            if self.tracer().mode() != new.trace {
+                new.trace = self.tracer().mode();
+                unreached.push(Reach::NoTraceMemory);
+            }
+        }
+        unreached
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

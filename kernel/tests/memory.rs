@@ -28,7 +28,7 @@ fn boot(world: &World, memory: u64, switches: Switches) -> (Host, Arc<Volume>) {
     world.set_memory(id, MemoryFacts { total: GIB, available: GIB, group: None });
     let host = Host::boot(world, id, config);
     let disk = world.add_disk(id, DiskConfig::new(128 * MIB));
-    let device = Arc::new(Checked::new(Arc::new(FileDevice::new(world.open(disk, true), true))));
+    let device = Arc::new(Checked::new(Arc::new(FileDevice::new(world.open(disk, true)))));
     let config = VolumeConfig {
         name: "disk".into(),
         read_only: false,

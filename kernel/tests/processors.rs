@@ -60,7 +60,7 @@ fn host(world: &World, switches: Switches) -> (Host, TraceMemory) {
 }
 
 fn disk(world: &World, host: &Host, config: DiskConfig) -> DeviceRef {
-    Arc::new(FileDevice::new(world.open(world.add_disk(host.id, config), true), true))
+    Arc::new(FileDevice::new(world.open(world.add_disk(host.id, config), true)))
 }
 
 fn queued(below: DeviceRef) -> DeviceRef {

@@ -52,7 +52,7 @@ fn a_failing_flush_is_an_error_and_the_next_one_writes_again() {
     let world = World::new(1);
     let host = host(&world, 4 * MIB, Switches::default());
     let disk = world.add_disk(host.id, DiskConfig::new(8 * MIB));
-    let fault = Arc::new(Fault::new(Arc::new(FileDevice::new(world.open(disk, true), true)), Faults::default()));
+    let fault = Arc::new(Fault::new(Arc::new(FileDevice::new(world.open(disk, true))), Faults::default()));
     let volume = open(&host.kernel, fault.clone(), "disk");
     let (first, second) = run(&world, &host, {
         let volume = Arc::clone(&volume);
@@ -76,7 +76,7 @@ fn a_forced_write_whose_content_an_unforced_one_took_along_is_durable() {
         let world = World::new(seed);
         let host = host(&world, 4 * MIB, Switches::default());
         let disk = world.add_disk(host.id, DiskConfig::drawn(8 * MIB, seed));
-        let device = || Arc::new(FileDevice::new(world.open(disk, true), true));
+        let device = || Arc::new(FileDevice::new(world.open(disk, true)));
         let forced = VolumeConfig { forced_unit_access: ForcedUnitAccess::Always, ..config("disk") };
         let volume = Volume::open(&host.kernel, device(), forced, ProcessorId(0)).expect("a number");
         run(&world, &host, {
@@ -110,7 +110,7 @@ fn a_failing_write_stays_dirty_and_readable_until_it_succeeds() {
     let world = World::new(2);
     let host = host(&world, 4 * MIB, Switches::default());
     let disk = world.add_disk(host.id, DiskConfig::new(8 * MIB));
-    let fault = Arc::new(Fault::new(Arc::new(FileDevice::new(world.open(disk, true), true)), Faults::default()));
+    let fault = Arc::new(Fault::new(Arc::new(FileDevice::new(world.open(disk, true))), Faults::default()));
     let volume = open(&host.kernel, fault.clone(), "disk");
     run(&world, &host, async move |cpu| {
         fault.fail_next(Operation::Write, 3, Errno::NO_SPACE);
@@ -130,7 +130,7 @@ fn flushes_that_come_while_one_is_under_way_share_the_next() {
         let world = World::new(3);
         let host = host(&world, 4 * MIB, Switches { flush_gathering: gathering, ..Switches::default() });
         let disk = world.add_disk(host.id, DiskConfig::new(8 * MIB));
-        let volume = open(&host.kernel, Arc::new(FileDevice::new(world.open(disk, true), true)), "disk");
+        let volume = open(&host.kernel, Arc::new(FileDevice::new(world.open(disk, true))), "disk");
         let writers: Vec<_> = (0..16)
             .map(|writer: u64| {
                 let volume = Arc::clone(&volume);
@@ -157,7 +157,7 @@ fn flushing_one_volume_writes_nothing_of_another() {
     let host = host(&world, 16 * MIB, Switches::default());
     let (one, other) =
         (world.add_disk(host.id, DiskConfig::new(8 * MIB)), world.add_disk(host.id, DiskConfig::new(8 * MIB)));
-    let open = |disk, name| open(&host.kernel, Arc::new(FileDevice::new(world.open(disk, true), true)), name);
+    let open = |disk, name| open(&host.kernel, Arc::new(FileDevice::new(world.open(disk, true))), name);
     let (a, b) = (open(one, "a"), open(other, "b"));
     run(&world, &host, async move |cpu| {
         for at in 0..64 {
@@ -182,7 +182,7 @@ fn sequential_small_writes_reach_the_disk_merged_up_to_the_bound() {
             depth: 1,
             ..Default::default()
         }));
-        let file = Arc::new(FileDevice::new(world.open(disk, true), true));
+        let file = Arc::new(FileDevice::new(world.open(disk, true)));
         let device = Arc::new(Queued::new(queue, file));
         run(&world, &host, async move |cpu| {
             let requests = (0..64).map(|at: u64| {
@@ -263,7 +263,7 @@ fn a_cache_full_of_dirty_blocks_takes_more_as_they_are_written() {
     let world = World::new(8);
     let host = host(&world, 2 * MIB, Switches::default());
     let disk = world.add_disk(host.id, DiskConfig::new(32 * MIB));
-    let volume = open(&host.kernel, Arc::new(FileDevice::new(world.open(disk, true), true)), "disk");
+    let volume = open(&host.kernel, Arc::new(FileDevice::new(world.open(disk, true))), "disk");
     run(&world, &host, async move |cpu| {
         for at in 0..(24 * MIB / 65536) {
             write(&cpu, &volume, ByteRange::new(at * 65536, 65536), at as u8).await.expect("taken");
@@ -280,7 +280,7 @@ fn a_device_that_goes_on_failing_refuses_writes_and_leaves_the_cache_to_others()
     let host = host(&world, 4 * MIB, Switches::default());
     let disks = [world.add_disk(host.id, DiskConfig::new(8 * MIB)), world.add_disk(host.id, DiskConfig::new(8 * MIB))];
     let broken = Faults { write_permille: 1000, ..Faults::default() };
-    let file = |disk| Arc::new(FileDevice::new(world.open(disk, true), true));
+    let file = |disk| Arc::new(FileDevice::new(world.open(disk, true)));
     let bad = open(&host.kernel, Arc::new(Fault::new(file(disks[0]), broken)), "bad");
     let good = open(&host.kernel, file(disks[1]), "good");
     run(&world, &host, async move |cpu| {
@@ -305,7 +305,7 @@ fn what_is_dirty_is_written_and_flushed_without_being_asked() {
     let world = World::new(10);
     let host = host(&world, 8 * MIB, Switches::default());
     let disk = world.add_disk(host.id, DiskConfig::new(8 * MIB));
-    let volume = open(&host.kernel, Arc::new(FileDevice::new(world.open(disk, true), true)), "disk");
+    let volume = open(&host.kernel, Arc::new(FileDevice::new(world.open(disk, true))), "disk");
     run(&world, &host, async move |cpu| {
         write(&cpu, &volume, ByteRange::new(0, 256 << 10), 5).await.expect("cached");
         cpu.sleep(Duration::from_secs(90)).await;

@@ -62,7 +62,7 @@ struct Life {
 impl Life {
     fn begin(world: &World, id: HostId, disk: DiskId, cache_bytes: u64, seed: u64) -> Life {
         let host = Host::boot(world, id, small_kernel(2, cache_bytes, switches(seed)));
-        let file = Arc::new(FileDevice::new(world.open(disk, true), host.kernel.switches().unmapped_io));
+        let file = Arc::new(FileDevice::new(world.open(disk, true)));
         let queue = host.kernel.queue_of_disk(0, || {
             DiskQueue::new(policy::queue::Config { merge: host.kernel.switches().block_merge, ..Default::default() })
         });

@@ -52,6 +52,11 @@ impl PageChoice {
         PageChoice { mode, small: None, small_left: 0, small_next: SMALL_PIECES.0, huge_in_a_row: 0 }
     }
 
+    /// Allows other sizes from now on; what was measured is kept.
+    pub const fn set_mode(&mut self, mode: Mode) {
+        self.mode = mode;
+    }
+
     /// In which pages to take the next piece.
     pub fn next(&self) -> PageSize {
         match self.mode {

@@ -62,6 +62,11 @@ impl Quantum {
         Quantum { mode, began: Instant::ZERO, requests: 0, state }
     }
 
+    /// Waits in another way from now on, and forgets what was tried.
+    pub const fn set_mode(&mut self, mode: Mode) {
+        *self = Quantum::new(mode);
+    }
+
     /// The processor has done what there was to do, and `requests` came since it was asked last. How long should it wait
     /// before it takes completions?
     pub fn on_turn(&mut self, now: Instant, requests: u64) -> Duration {

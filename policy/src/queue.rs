@@ -154,6 +154,11 @@ impl Queue {
         }
     }
 
+    /// The rules by which it decides.
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// Decides by other rules from now on, for those that wait too.
     pub fn set_config(&mut self, config: Config) {
         self.window.set_bytes_max(u64::from(config.asynchronous_bytes_max));

@@ -91,6 +91,11 @@ impl ReadAhead {
         new
     }
 
+    /// The rules by which it decides.
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// Decides by other rules from now on, and forgets all streams.
     pub fn set_config(&mut self, config: Config) {
         *self = ReadAhead::new(config);

@@ -55,6 +55,8 @@ pub enum Mode {
 pub struct Config {
     /// Who decides the size.
     pub mode: Mode,
+    /// The size where the mode is changed to a fixed one while running.
+    pub fixed_bytes: u64,
     /// At least so many bytes of the host, and of a control group's limit, are kept available...
     pub reserve_bytes_min: u64,
     /// ...or so many thousandths of it, whichever is more...
@@ -75,6 +77,7 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             mode: Mode::Dynamic,
+            fixed_bytes: u64::MAX,
             reserve_bytes_min: 512 << 20,
             reserve_permille: 60,
             reserve_permille_max: 250,
@@ -100,6 +103,11 @@ impl Sizing {
     /// A policy that has seen nothing yet.
     pub const fn new(config: Config) -> Self {
         Sizing { config, before: None, shrunk: None }
+    }
+
+    /// The rules by which it decides.
+    pub const fn config(&self) -> &Config {
+        &self.config
     }
 
     /// Decides by other rules from now on.

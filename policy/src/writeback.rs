@@ -81,6 +81,11 @@ impl WriteBack {
         WriteBack { config, ticked: None, owed: 0.0, peaks: Peaks::new(), storm: Storm::Over(None) }
     }
 
+    /// The rules by which it decides.
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// Decides by other rules from now on.
     pub fn set_config(&mut self, config: Config) {
         self.config = config;

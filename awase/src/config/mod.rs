@@ -24,8 +24,8 @@ pub use given::{Given, parse_bytes, parse_duration, show_bytes, show_duration};
 pub use key::{Entry, Key};
 pub use print::{reference, switch_table, switches_help, toml};
 pub use problem::{Place, Problem, Problems};
-pub use settings::{Engine, Limits, SETTINGS, Settings};
-pub use switches::SWITCHES;
+pub use settings::{CONTROL_NAME, Control, Engine, Limits, SETTINGS, Settings};
+pub use switches::{SWITCHES, change, set_switch};
 
 /// Everything that can be configured.
 #[derive(Clone, Debug)]
@@ -120,8 +120,7 @@ fn read(path: &PathBuf) -> Result<document::Document, Problem> {
 
 fn apply(settings: &mut Settings, switches: &mut Switches, entry: &Entry) -> Result<(), Problem> {
     if let Some(name) = entry.key.strip_prefix(SWITCHES_SECTION) {
-        let entry_of_section = Entry { key: name.to_owned(), ..entry.clone() };
-        return key::apply(SWITCHES, switches, &entry_of_section, &entry.key);
+        return set_switch(switches, name, &entry.given, &entry.place);
     }
     if SETTINGS.iter().any(|key| key.name == entry.key) {
         settings.places.insert(entry.key.clone(), entry.place.clone());

@@ -64,6 +64,21 @@ pub struct Limits {
     pub drain_timeout: Duration,
 }
 
+/// Where a server is watched and told what to change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Control {
+    /// A Unix socket in the data directory.
+    #[default]
+    InData,
+    /// A Unix socket elsewhere.
+    At(PathBuf),
+    /// Nowhere.
+    Nowhere,
+}
+
+/// The name of the control socket in the data directory.
+pub const CONTROL_NAME: &str = "control";
+
 /// The settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -85,6 +100,8 @@ pub struct Settings {
     pub nfs: Option<Vec<SocketAddr>>,
     /// Is rpcbind told where NFS is served?
     pub rpcbind: bool,
+    /// Where `awase top` and `awase set` reach the server.
+    pub control: Control,
     /// Bounds.
     pub limits: Limits,
     /// Where each key was given that was given at all.
@@ -103,6 +120,7 @@ impl Default for Settings {
             nbd_unix: None,
             nfs: None,
             rpcbind: false,
+            control: Control::InData,
             limits: Limits {
                 connections: 2048,
                 requests_a_connection: 128,
@@ -125,6 +143,15 @@ impl Settings {
     /// The Unix sockets on which NBD is served.
     pub fn unix_sockets(&self) -> Vec<PathBuf> {
         self.nbd_unix.clone().unwrap_or_else(|| vec![self.data.join("nbd.sock")])
+    }
+
+    /// The control socket, if there is to be one.
+    pub fn control_socket(&self) -> Option<PathBuf> {
+        match &self.control {
+            Control::InData => Some(self.data.join(CONTROL_NAME)),
+            Control::At(path) => Some(path.clone()),
+            Control::Nowhere => None,
+        }
     }
 
     /// The addresses on which NFS is served.
@@ -242,6 +269,20 @@ pub static SETTINGS: &[Key<Settings>] = &[
             Ok(())
         },
         show: |settings| Some(settings.rpcbind.to_string()),
+    },
+    Key {
+        name: "listen.control",
+        allowed: "a path (at most 107 bytes), or \"none\"",
+        about: "Unix socket, for the server's user alone, at which `awase top` and `awase set` reach the server",
+        paper: "",
+        set: |settings, given| {
+            settings.control = match given.filled_text()? {
+                "none" => Control::Nowhere,
+                path => Control::At(socket_path(path.to_owned())?),
+            };
+            Ok(())
+        },
+        show: |settings| Some(settings.control_socket().map_or("\"none\"".into(), |path| format!("{path:?}"))),
     },
     Key {
         name: "limits.connections",

@@ -9,7 +9,8 @@ use policy::unit::ProcessorId;
 use policy::{access, pages, quantum, readahead};
 
 use super::given::{Given, Refusal, show_duration};
-use super::key::Key;
+use super::key::{Entry, Key, apply};
+use super::problem::{Place, Problem};
 
 /// The most blocks that may be read ahead: 16 MiB.
 const READ_AHEAD_BLOCKS_MAX: u64 = 4096;
@@ -217,4 +218,20 @@ fn read_ahead(given: &Given) -> Result<readahead::Mode, Refusal> {
         Given::Boolean(false) => Ok(readahead::Mode::Off),
         _ => Ok(readahead::Mode::Fixed { blocks: given.number(1..=READ_AHEAD_BLOCKS_MAX)? }),
     }
+}
+
+/// Sets one switch by its name.
+///
+/// # Errors
+/// When there is no such switch or the value is not allowed.
+pub fn set_switch(switches: &mut Switches, name: &str, given: &Given, place: &Place) -> Result<(), Problem> {
+    let entry = Entry { key: name.to_owned(), given: given.clone(), place: place.clone() };
+    apply(SWITCHES, switches, &entry, &format!("{}{name}", super::SWITCHES_SECTION))
+}
+
+/// The switches that differ between two, with their new values as a file would have them.
+pub fn change(old: &Switches, new: &Switches) -> Vec<(&'static str, String)> {
+    let shown = |key: &Key<Switches>, switches| (key.show)(switches).unwrap_or_default();
+    let changed = SWITCHES.iter().filter(|key| shown(key, old) != shown(key, new));
+    changed.map(|key| (key.name, shown(key, new))).collect()
 }

@@ -57,6 +57,13 @@ impl Cache {
         }
     }
 
+    /// Chooses what goes in another way from now on. What is here stays, in its order.
+    pub(crate) fn set_kind(&self, kind: Kind) {
+        for shard in &self.shards {
+            shard.0.lock().unwrap_or_else(PoisonError::into_inner).set_kind(kind);
+        }
+    }
+
     /// Tells how many blocks the cache may hold now.
     pub(crate) fn set_capacity(&self, blocks: u64) {
         let each = (blocks as usize / self.shards.len()).max(1);

@@ -71,6 +71,11 @@ impl Shard {
         }
     }
 
+    /// Chooses what goes in another way from now on.
+    pub(super) fn set_kind(&mut self, kind: Kind) {
+        self.replacement.set_kind(kind);
+    }
+
     pub(crate) fn find(&self, key: u64) -> Option<u32> {
         self.index.find(Key(key), |slot| self.buffers[slot as usize].key)
     }

@@ -13,13 +13,13 @@ use crate::request::{Action, Request};
 /// A file or block device, read and written by the machine.
 pub struct FileDevice {
     open: OpenFile,
-    unmapped_io: bool,
 }
 
 impl FileDevice {
-    /// The device in an open file. Without `unmapped_io` each transfer goes through a buffer mapped for it (UIO).
-    pub fn new(open: OpenFile, unmapped_io: bool) -> Self {
-        FileDevice { open, unmapped_io }
+    /// The device in an open file. Without the switch `unmapped_io` each transfer goes through a buffer mapped for it
+    /// (UIO).
+    pub fn new(open: OpenFile) -> Self {
+        FileDevice { open }
     }
 
     /// What the host knows of the file.
@@ -37,7 +37,7 @@ impl FileDevice {
         while done < range.len {
             let into = segments(&frames, done as usize, self.aligned(range.len - done) as usize);
             let op = |into| Op::Read { file: self.open.file, at: range.at + done, into };
-            let (result, frames_back) = match self.unmapped_io {
+            let (result, frames_back) = match cpu.switches().unmapped_io {
                 true => transfer(cpu, frames, op(into)).await,
                 false => read_mapped(cpu, frames, into, op).await,
             };
@@ -64,7 +64,7 @@ impl FileDevice {
         while done < range.len {
             let from = segments(&frames, done as usize, (range.len - done) as usize);
             let op = |from| Op::Write { file: self.open.file, at: range.at + done, from, stability };
-            let (result, frames_back) = match self.unmapped_io {
+            let (result, frames_back) = match cpu.switches().unmapped_io {
                 true => transfer(cpu, frames, op(from)).await,
                 false => write_mapped(cpu, frames, from, op).await,
             };

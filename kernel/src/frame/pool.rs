@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 use std::ptr;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use machine::{Machine, RegionId};
@@ -74,6 +74,7 @@ pub(super) struct Shared {
     base: *mut u8,
     metas: *mut Meta,
     config: PoolConfig,
+    registers: AtomicBool,
     frames_a_chunk: u32,
     chunks: Mutex<Vec<ChunkState>>,
     /// One list a processor, so that they do not meet.
@@ -120,6 +121,7 @@ impl FramePool {
                 base,
                 metas,
                 config,
+                registers: AtomicBool::new(config.register),
                 frames_a_chunk: (config.chunk_bytes / FRAME_BYTES as u64) as u32,
                 chunks: Mutex::new(vec![ChunkState::Empty; chunks]),
                 free: (0..config.processors.max(1)).map(|_| FreeList::default()).collect(),
@@ -129,6 +131,11 @@ impl FramePool {
                 regions: RegionLog::new(config.processors),
             }),
         })
+    }
+
+    /// Are chunks offered for registration that are taken from now on?
+    pub(crate) fn set_register(&self, register: bool) {
+        self.shared.registers.store(register, Ordering::Relaxed);
     }
 
     /// Takes up to `count` free frames; fewer when there are not so many. Their content is whatever it was.
@@ -299,6 +306,7 @@ impl Shared {
             base: ptr::null_mut(),
             metas: ptr::null_mut(),
             config,
+            registers: AtomicBool::new(false),
             frames_a_chunk: 1,
             chunks: Mutex::default(),
             free: Box::default(),
@@ -416,7 +424,7 @@ impl Shared {
     fn end_grow(&self, chunk: u32) {
         let mut chunks = self.chunks();
         chunks[chunk as usize] = ChunkState::Active;
-        if self.config.register {
+        if self.registers.load(Ordering::Relaxed) {
             self.regions.offer(chunk);
         }
         let first = chunk * self.frames_a_chunk;

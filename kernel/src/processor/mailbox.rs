@@ -1,6 +1,6 @@
 //! How others reach a processor: what they put in for it, and the wakers of its tasks.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Wake;
 
@@ -18,6 +18,8 @@ pub struct Mailbox {
     pub(super) parked: AtomicBool,
     pub(super) stopping: AtomicBool,
     pub(super) activity: Published,
+    /// Of clients, as far as the processor has told.
+    pub(super) requests: AtomicU64,
     pub(super) doorbell: Arc<dyn Doorbell>,
 }
 
@@ -48,6 +50,18 @@ impl Mailbox {
     pub(crate) fn forget_post(&self) {
         let post = std::mem::take(&mut *self.post.lock().unwrap_or_else(PoisonError::into_inner));
         drop(post);
+    }
+
+    /// Requests of clients so far, as of the last time that the processor had nothing to do.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Told by its processor alone.
+    pub(super) fn note_requests(&self, more: u64) {
+        if more > 0 {
+            self.requests.store(self.requests.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+        }
     }
 
     fn post(&self, put: impl FnOnce(&mut Post)) {

@@ -20,19 +20,19 @@ impl FileTree {
     /// # Errors
     /// The host's: then nothing that this call or those with it wanted is sure to be durable.
     pub async fn make_durable(&self, cpu: &Processor, nodes: &[Node]) -> Result<(), Errno> {
-        if !self.kernel.switches().flush_gathering {
+        if !cpu.switches().flush_gathering {
             let _turn = self.syncs.turn().await;
             return self.sync(cpu, nodes.to_vec()).await;
         }
-        let (round, is_first) = self.syncs.join(cpu, |wanted| wanted.extend(nodes.iter().copied()));
-        if is_first && let Some(tree) = self.this.upgrade() {
+        let lead = || {
+            let Some(tree) = self.this.upgrade() else { return };
             let here = cpu.clone();
             cpu.spawn(async move {
                 let sync = async |nodes: BTreeSet<Node>| tree.sync_all(&here, nodes.into_iter().collect()).await;
                 tree.syncs.lead(&here, sync).await;
             });
-        }
-        round.result().await
+        };
+        self.syncs.share(cpu, |wanted| wanted.extend(nodes.iter().copied()), lead).await
     }
 
     async fn sync_all(&self, cpu: &Processor, nodes: Vec<Node>) -> Result<(), Errno> {

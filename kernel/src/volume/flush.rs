@@ -43,7 +43,7 @@ impl Volume {
     ) -> Result<(), Errno> {
         let failures = self.failures();
         let announced = self.flushes.announce(cpu);
-        if self.kernel.switches().flush_gathering && self.lies_beyond_device(&blocks) {
+        if cpu.switches().flush_gathering && self.lies_beyond_device(&blocks) {
             self.write_growth(cpu, blocks, context).await?;
             drop(announced);
             return self.flush_device(cpu, context, failures).await;
@@ -143,7 +143,7 @@ impl Volume {
         if self.is_flushed() {
             return Ok(());
         }
-        if self.kernel.switches().flush_gathering {
+        if cpu.switches().flush_gathering {
             self.join_flush(cpu, context).await?;
         } else {
             self.flush_alone(cpu, context).await?;
@@ -153,15 +153,15 @@ impl Volume {
 
     async fn join_flush(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
         let began = cpu.begin(Event::FlushGathered, context.job);
-        let (round, is_first) = self.flushes.join(cpu, |()| ());
-        if is_first && let Some(volume) = self.this.upgrade() {
+        let lead = || {
+            let Some(volume) = self.this.upgrade() else { return };
             let here = cpu.clone();
             // The task has its turn after those that are ready now: who wants a flush, too, is in the first round.
             cpu.spawn(
                 async move { volume.flushes.lead(&here, async |()| volume.flush_once(&here, context).await).await },
             );
-        }
-        let result = round.result().await;
+        };
+        let result = self.flushes.share(cpu, |()| (), lead).await;
         cpu.end(began, Event::FlushGathered, context.job, 0, 0);
         result
     }

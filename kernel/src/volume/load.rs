@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use machine::Errno;
+use policy::readahead;
 use policy::unit::{BLOCK_BYTES, ByteRange, Class};
 use smallvec::SmallVec;
 
@@ -72,7 +73,16 @@ impl Volume {
 
     /// Tells the read-ahead policy of a read, and fetches what it asks for.
     fn note_read(&self, cpu: &Processor, blocks: Range<u64>) {
-        let Some(ahead) = self.read_ahead().on_read(blocks) else { return };
+        let ahead = {
+            let mut policy = self.read_ahead();
+            let mode = cpu.switches().read_ahead;
+            if policy.config().mode != mode {
+                let config = readahead::Config { mode, ..policy.config().clone() };
+                policy.set_config(config);
+            }
+            policy.on_read(blocks)
+        };
+        let Some(ahead) = ahead else { return };
         let last = self.size().div_ceil(BLOCK_BYTES);
         let ahead = ahead.start.min(last)..ahead.end.min(last);
         // Readers who ask for so much at a time keep the disk busy by themselves.

@@ -98,8 +98,8 @@ impl Volume {
         blocks: Range<u64>,
         context: Context,
     ) -> Result<(), Errno> {
-        let (round, is_first) = self.growths.join(cpu, |growth| growth.add(blocks));
-        if is_first && let Some(volume) = self.this.upgrade() {
+        let lead = || {
+            let Some(volume) = self.this.upgrade() else { return };
             let here = cpu.clone();
             let context = context.with_stability(Stability::Unstable);
             cpu.spawn(async move {
@@ -111,8 +111,8 @@ impl Volume {
                 };
                 volume.growths.lead(&here, write).await;
             });
-        }
-        round.result().await
+        };
+        self.growths.share(cpu, |growth| growth.add(blocks), lead).await
     }
 
     /// Gives a volume that grows another size in bytes. `change` does it on the host, with nothing of what is cut off

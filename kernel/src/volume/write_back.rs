@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use policy::early::EarlyWrite;
 use policy::unit::{BLOCK_BYTES, Class};
-use policy::writeback::{Admission, WriteBack};
+use policy::writeback::{self, Admission, WriteBack};
 
 use super::Volume;
 use super::write_out::Claimed;
@@ -40,11 +40,20 @@ pub(super) async fn run(cpu: Processor, volume: Weak<Volume>) {
         if volume.is_closing() {
             return;
         }
+        follow_switches(&cpu, &mut policy);
         let failures = volume.state().failures;
         volume.write_some(&cpu, &mut policy).await;
         volume.flush_some(&cpu);
         let failed = volume.state().failures > failures;
         volume.pause(&cpu, &policy, failed).await;
+    }
+}
+
+fn follow_switches(cpu: &Processor, policy: &mut WriteBack) {
+    let smooth = cpu.switches().smooth_write_back;
+    if policy.config().smooth != smooth {
+        let config = writeback::Config { smooth, ..policy.config().clone() };
+        policy.set_config(config);
     }
 }
 
@@ -60,7 +69,7 @@ impl Volume {
     /// Blocks have become dirty, of which some were cached before or none: has them written at once if that is
     /// better than later.
     pub(super) fn write_early(&self, cpu: &Processor, blocks: Range<u64>, were_cached: bool, context: Context) {
-        if !self.kernel.config().write_back.smooth {
+        if !cpu.switches().smooth_write_back {
             return;
         }
         let is_first = {

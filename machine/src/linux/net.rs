@@ -6,7 +6,8 @@
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -81,6 +82,16 @@ impl ListeningSocket {
         Listener(self.socket.as_raw_fd() as u32)
     }
 
+    /// For a thread that accepts and waits for it by itself, until [`ListeningSocket::stop`].
+    ///
+    /// # Errors
+    /// When the host has no descriptors left.
+    pub fn for_thread(&self) -> io::Result<UnixListener> {
+        let listener = UnixListener::from(self.socket.try_clone()?);
+        listener.set_nonblocking(false)?;
+        Ok(listener)
+    }
+
     /// Where it listens.
     pub fn address(&self) -> &Address {
         &self.address
@@ -120,12 +131,21 @@ pub fn listen_tcp(addr: SocketAddr) -> Result<(ListeningSocket, SocketAddr), Net
 
 /// Listens on a socket in the file system. A file left behind by a server that is gone is replaced.
 pub fn listen_unix(path: &Path) -> Result<ListeningSocket, NetError> {
+    listen_at(path, |path| UnixListener::bind(path))
+}
+
+/// The same, for this user (and root) alone.
+pub fn listen_unix_private(path: &Path) -> Result<ListeningSocket, NetError> {
+    listen_at(path, bind_private)
+}
+
+fn listen_at(path: &Path, bind: impl Fn(&Path) -> io::Result<UnixListener>) -> Result<ListeningSocket, NetError> {
     let address = Address::Unix(path.to_owned());
     let at = |error| failure(address.clone(), &error);
-    let listener = match UnixListener::bind(path) {
+    let listener = match bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             remove_if_stale(path)?;
-            UnixListener::bind(path)
+            bind(path)
         }
         other => other,
     };
@@ -133,6 +153,33 @@ pub fn listen_unix(path: &Path) -> Result<ListeningSocket, NetError> {
     let file = file_id(path).map_err(at)?;
     let socket = prepare(listener.into()).map_err(at)?;
     Ok(ListeningSocket { socket, address, file: Some(file) })
+}
+
+/// Binds a socket whose file nobody else may connect to, not even for a moment: on Linux the file gets the mode that the
+/// socket has when it is bound.
+fn bind_private(path: &Path) -> io::Result<UnixListener> {
+    let bytes = path.as_os_str().as_bytes();
+    // SAFETY: all zeroes is a valid address.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    if bytes.len() >= address.sun_path.len() || bytes.contains(&0) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
+        *to = *from as libc::c_char;
+    }
+    let check = |result: libc::c_int| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) };
+    // SAFETY: only numbers are passed.
+    let fd = check(unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: the descriptor is new, and nobody else has it.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: the descriptor is open, and the address as long as said.
+    unsafe {
+        check(libc::fchmod(fd, 0o600))?;
+        check(libc::bind(fd, (&raw const address).cast(), size_of_val(&address) as libc::socklen_t))?;
+        check(libc::listen(fd, 16))?;
+    }
+    Ok(UnixListener::from(socket))
 }
 
 /// Takes over a listening socket that whoever started us has made (socket activation).

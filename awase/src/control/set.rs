@@ -1,0 +1,18 @@
+//! `awase set`: changes switches of a running server.
+
+use super::client::Client;
+use crate::cli::SetArguments;
+
+/// Sets one switch after the other, and tells what each is now.
+///
+/// # Errors
+/// When no server is reached, or it refuses one; those before it are set.
+pub fn set(arguments: &SetArguments) -> anyhow::Result<()> {
+    let mut client = Client::connect(&arguments.server.control_socket())?;
+    for (name, value) in &arguments.switches {
+        let (value, notes) = client.set(name, value)?;
+        println!("{name} = {value}");
+        notes.iter().for_each(|note| println!("  {note}"));
+    }
+    Ok(())
+}

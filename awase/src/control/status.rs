@@ -1,0 +1,72 @@
+//! What a server is doing, from what its parts count anyway.
+
+use policy::unit::BLOCK_BYTES;
+use serde_json::{Value, json};
+
+use super::{Board, Shown};
+
+/// Numbers from here on are of disks that exist in memory or as a model only.
+const OWN_DISKS: u64 = 1 << 63;
+
+impl Board {
+    pub(super) fn status(&self) -> Value {
+        let connections: Vec<u32> = self.service.connections().collect();
+        let requests = self.kernel.requests();
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "process": std::process::id(),
+            "machine": self.machine,
+            "uptime_s": self.started.elapsed().as_secs_f64(),
+            "connections": connections.iter().sum::<u32>(),
+            "requests": requests.iter().sum::<u64>(),
+            "processors": self.processors(&connections, &requests),
+            "cache": self.cache(),
+            "disks": self.disks(),
+            "exports": self.exports().iter().map(export).collect::<Value>(),
+        })
+    }
+
+    fn processors(&self, connections: &[u32], requests: &[u64]) -> Value {
+        let each = self.service.cores().iter().zip(connections).zip(requests).enumerate();
+        each.map(|(id, ((core, connections), requests))| {
+            json!({ "id": id, "core": core, "connections": connections, "requests": requests })
+        })
+        .collect()
+    }
+
+    fn cache(&self) -> Value {
+        json!({
+            "bytes": self.kernel.frames().bytes_held(),
+            "target_bytes": self.kernel.cache_blocks() * BLOCK_BYTES,
+            "used_bytes": self.kernel.cache().len() as u64 * BLOCK_BYTES,
+            "dirty_bytes": self.kernel.dirty_blocks() * BLOCK_BYTES,
+        })
+    }
+
+    fn disks(&self) -> Value {
+        let disk = |(number, queue): (u64, std::sync::Arc<kernel::queue::DiskQueue>)| {
+            let counters = queue.counters();
+            json!({ "disk": disk_name(number), "requests": counters.requests, "transfers": counters.batches })
+        };
+        self.kernel.disk_queues().into_iter().map(disk).collect()
+    }
+}
+
+fn disk_name(number: u64) -> String {
+    match number.checked_sub(OWN_DISKS) {
+        Some(own) => format!("own {own}"),
+        None => format!("{}:{}", libc::major(number), libc::minor(number)),
+    }
+}
+
+fn export(shown: &Shown) -> Value {
+    let volume = shown.volume.upgrade();
+    json!({
+        "name": shown.name,
+        "kind": shown.kind,
+        "medium": shown.medium,
+        "read_only": shown.read_only,
+        "bytes": volume.as_ref().map(|volume| volume.size()),
+        "dirty_bytes": volume.as_ref().map(|volume| volume.dirty_blocks() * BLOCK_BYTES),
+    })
+}

@@ -1,0 +1,164 @@
+//! What is shown, as tables, whether in a terminal or as text.
+
+use serde_json::Value;
+
+use super::view::View;
+use crate::config::show_bytes;
+
+/// A table under a heading.
+pub(super) struct Section {
+    pub title: &'static str,
+    pub head: &'static [&'static str],
+    pub rows: Vec<Vec<String>>,
+}
+
+/// The title of the section that can be changed.
+pub(super) const SWITCHES: &str = "switches";
+
+/// Everything, the switches last.
+pub(super) fn sections(view: &View) -> Vec<Section> {
+    vec![server(view), cache(view), processors(view), disks(view), exports(view), switches(view)]
+}
+
+fn server(view: &View) -> Section {
+    let status = &view.status;
+    Section {
+        title: "server",
+        head: &["version", "process", "up", "machine", "connections", "requests", "requests/s"],
+        rows: vec![vec![
+            text(&status["version"]),
+            text(&status["process"]),
+            uptime(status["uptime_s"].as_f64().unwrap_or(0.0)),
+            text(&status["machine"]),
+            text(&status["connections"]),
+            text(&status["requests"]),
+            rate(view, "/requests"),
+        ]],
+    }
+}
+
+fn cache(view: &View) -> Section {
+    let cache = &view.status["cache"];
+    let row = ["bytes", "target_bytes", "used_bytes", "dirty_bytes"].map(|key| bytes(&cache[key]));
+    Section { title: "cache", head: &["size", "may be", "in use", "dirty"], rows: vec![row.into()] }
+}
+
+fn processors(view: &View) -> Section {
+    let row = |(index, processor): (usize, &Value)| {
+        let [id, core, connections, requests] =
+            ["id", "core", "connections", "requests"].map(|key| text(&processor[key]));
+        vec![id, core, connections, requests, rate(view, &format!("/processors/{index}/requests"))]
+    };
+    Section {
+        title: "processors",
+        head: &["processor", "core", "connections", "requests", "requests/s"],
+        rows: items(&view.status["processors"]).enumerate().map(row).collect(),
+    }
+}
+
+fn disks(view: &View) -> Section {
+    let row = |(index, disk): (usize, &Value)| {
+        let at = |key: &str| rate(view, &format!("/disks/{index}/{key}"));
+        let [name, requests, transfers] = ["disk", "requests", "transfers"].map(|key| text(&disk[key]));
+        vec![name, requests, at("requests"), transfers, at("transfers")]
+    };
+    Section {
+        title: "disks",
+        head: &["disk", "requests", "requests/s", "transfers", "transfers/s"],
+        rows: items(&view.status["disks"]).enumerate().map(row).collect(),
+    }
+}
+
+fn exports(view: &View) -> Section {
+    let row = |export: &Value| {
+        let mode = if export["read_only"].as_bool() == Some(true) { "read-only" } else { "" };
+        vec![
+            text(&export["name"]),
+            text(&export["kind"]),
+            bytes(&export["bytes"]),
+            bytes(&export["dirty_bytes"]),
+            text(&export["medium"]),
+            mode.to_owned(),
+        ]
+    };
+    Section {
+        title: "exports",
+        head: &["export", "kind", "size", "dirty", "on", ""],
+        rows: items(&view.status["exports"]).map(row).collect(),
+    }
+}
+
+fn switches(view: &View) -> Section {
+    let row = |switch: &super::view::Switch| {
+        vec![switch.name.clone(), switch.value.clone(), switch.technique.clone(), switch.about.clone()]
+    };
+    Section {
+        title: SWITCHES,
+        head: &["switch", "value", "technique", "what it does"],
+        rows: view.switches.iter().map(row).collect(),
+    }
+}
+
+fn text_of(section: &Section) -> String {
+    let widths = widths(section);
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let cells: Vec<String> =
+            cells.zip(&widths).map(|(cell, width)| format!("{cell:width$}", width = usize::from(*width))).collect();
+        format!("  {}", cells.join("  ")).trim_end().to_owned()
+    };
+    let mut lines = vec![section.title.to_owned(), line(&mut section.head.iter().copied())];
+    lines.extend(section.rows.iter().map(|row| line(&mut row.iter().map(String::as_str))));
+    lines.join("\n") + "\n"
+}
+
+/// All sections as text.
+pub(super) fn page(sections: &[Section]) -> String {
+    sections.iter().map(text_of).collect::<Vec<_>>().join("\n")
+}
+
+/// What each column needs. Characters.
+pub(super) fn widths(section: &Section) -> Vec<u16> {
+    let width = |column: usize| {
+        let cells = section.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        let head = section.head.get(column).map_or(0, |head| head.chars().count());
+        cells.chain([head]).max().unwrap_or(0).min(usize::from(u16::MAX)) as u16
+    };
+    (0..section.head.len()).map(width).collect()
+}
+
+fn items(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
+}
+
+/// Control characters would move a terminal's cursor: names may come from anywhere.
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+fn bytes(value: &Value) -> String {
+    let Some(bytes) = value.as_u64() else { return String::new() };
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        _ if bytes.is_multiple_of(1 << 30) => show_bytes(bytes),
+        0x400..0x10_0000 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        0x10_0000..0x4000_0000 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+        _ => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
+    }
+}
+
+fn rate(view: &View, pointer: &str) -> String {
+    view.rate(pointer).map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}"))
+}
+
+fn uptime(seconds: f64) -> String {
+    let seconds = seconds as u64;
+    let (days, hours, minutes) = (seconds / 86400, seconds / 3600 % 24, seconds / 60 % 60);
+    match days {
+        0 => format!("{hours}:{minutes:02}:{:02}", seconds % 60),
+        _ => format!("{days}d {hours}:{minutes:02}"),
+    }
+}

@@ -1,0 +1,160 @@
+//! The live view: draws, waits for keys and seconds, and leaves the terminal as it was, however it ends.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use super::INTERVAL;
+use super::draw::{Desk, draw};
+use super::sections::sections;
+use super::view::View;
+use crate::control::client::Client;
+
+/// How soon a signal is noticed.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Gives the terminal back. A panic does it before it prints (`ratatui::try_init` sets the hook).
+struct Restored;
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
+
+/// Shows the server until `q` or a signal.
+///
+/// # Errors
+/// When the terminal does not work.
+pub(super) fn run(path: &Path, client: Client, view: View) -> anyhow::Result<()> {
+    let ended = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&ended)).context("cannot handle signals")?;
+    }
+    // Before the first change of the terminal, so that half a change is taken back, too.
+    let restored = Restored;
+    let terminal = ratatui::try_init().context("this terminal cannot be drawn on")?;
+    let mut top = Top { path, client: Some(client), view, desk: Desk::default() };
+    let result = top.run(terminal, &ended);
+    drop(restored);
+    result
+}
+
+struct Top<'a> {
+    path: &'a Path,
+    /// `None` while the server is gone.
+    client: Option<Client>,
+    view: View,
+    desk: Desk,
+}
+
+/// Goes on or ends.
+#[derive(PartialEq, Eq)]
+enum Next {
+    On,
+    End,
+}
+
+impl Top<'_> {
+    fn run(&mut self, mut terminal: DefaultTerminal, ended: &AtomicBool) -> anyhow::Result<()> {
+        let mut look_at = Instant::now() + INTERVAL;
+        loop {
+            terminal.draw(|frame| draw(frame, &sections(&self.view), &self.desk))?;
+            let left = look_at.saturating_duration_since(Instant::now());
+            if event::poll(left.min(SIGNAL_INTERVAL))?
+                && let Event::Key(key) = event::read()?
+                && key.kind != KeyEventKind::Release
+                && self.on_key(key) == Next::End
+            {
+                return Ok(());
+            }
+            if ended.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            if Instant::now() >= look_at {
+                look_at = Instant::now() + INTERVAL;
+                self.look();
+            }
+        }
+    }
+
+    /// Asks the server, or looks whether there is one again.
+    fn look(&mut self) {
+        let was_gone = self.client.is_none();
+        let looked = match &mut self.client {
+            Some(client) => self.view.look(client),
+            None => Client::connect(self.path).and_then(|client| self.view.look(self.client.insert(client))),
+        };
+        match looked {
+            Ok(()) if was_gone => self.desk.message = "the server is back".to_owned(),
+            Ok(()) => {}
+            Err(error) => {
+                self.client = None;
+                self.desk.message = format!("the server is gone; what was last known is shown ({error:#})");
+            }
+        }
+        self.desk.selected = self.desk.selected.min(self.view.switches.len().saturating_sub(1));
+    }
+
+    fn on_key(&mut self, key: KeyEvent) -> Next {
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            return if matches!(key.code, KeyCode::Char('c' | 'd')) { Next::End } else { Next::On };
+        }
+        if self.desk.typed.is_some() {
+            self.on_key_while_typing(key.code);
+            return Next::On;
+        }
+        self.desk.message.clear();
+        let last = self.view.switches.len().saturating_sub(1);
+        match key.code {
+            KeyCode::Char('q') | KeyCode::Esc => return Next::End,
+            KeyCode::Up | KeyCode::Char('k') => self.desk.selected = self.desk.selected.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => self.desk.selected = (self.desk.selected + 1).min(last),
+            KeyCode::Home => self.desk.selected = 0,
+            KeyCode::End => self.desk.selected = last,
+            KeyCode::Right | KeyCode::Enter | KeyCode::Char(' ') => self.choose_beside(1),
+            KeyCode::Left => self.choose_beside(-1),
+            KeyCode::Char('e') => self.desk.typed = Some(String::new()),
+            _ => {}
+        }
+        Next::On
+    }
+
+    fn on_key_while_typing(&mut self, key: KeyCode) {
+        let Some(mut typed) = self.desk.typed.take() else { return };
+        match key {
+            KeyCode::Esc => return,
+            KeyCode::Enter => return self.set(typed.trim()),
+            KeyCode::Backspace => drop(typed.pop()),
+            KeyCode::Char(character) => typed.push(character),
+            _ => {}
+        }
+        self.desk.typed = Some(typed);
+    }
+
+    fn choose_beside(&mut self, by: isize) {
+        let chosen = self.view.switches.get(self.desk.selected).and_then(|switch| switch.choice_beside(by));
+        if let Some(value) = chosen {
+            self.set(&value);
+        }
+    }
+
+    fn set(&mut self, value: &str) {
+        let (Some(client), Some(switch)) = (&mut self.client, self.view.switches.get_mut(self.desk.selected)) else {
+            return;
+        };
+        self.desk.message = match client.set(&switch.name, value) {
+            Ok((now, notes)) => {
+                switch.value = now;
+                notes.join("; ")
+            }
+            Err(error) => format!("{error:#}"),
+        };
+    }
+}

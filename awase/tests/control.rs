@@ -1,0 +1,460 @@
+//! A running server is watched and told what to change: the control socket, `awase set`, `awase top`.
+
+mod server;
+mod wire;
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use awase::config::SWITCHES;
+use awase::control::client::Client;
+use serde_json::{Value, json};
+use server::{AWASE, Place, Server};
+
+/// A block as the load writes it.
+const BLOCK: usize = 4096;
+
+fn control(place: &Place) -> std::path::PathBuf {
+    place.file("awase-data/control")
+}
+
+fn connect(place: &Place) -> Client {
+    Client::connect(&control(place)).expect("a control socket")
+}
+
+fn switches(client: &mut Client) -> Vec<(String, String)> {
+    let text = |row: &Value, key: &str| row[key].as_str().expect("text").to_owned();
+    let rows = client.switches().expect("an answer");
+    rows.as_array().expect("a list").iter().map(|row| (text(row, "name"), text(row, "value"))).collect()
+}
+
+fn value(client: &mut Client, name: &str) -> String {
+    let found = switches(client).into_iter().find(|(found, _)| found == name);
+    found.unwrap_or_else(|| panic!("no switch {name}")).1
+}
+
+/// Sends one line and takes what comes back.
+fn say(place: &Place, line: &[u8]) -> Value {
+    let mut stream = UnixStream::connect(control(place)).expect("connected");
+    stream.set_read_timeout(Some(Duration::from_secs(120))).expect("a bound");
+    stream.write_all(line).expect("sent");
+    answer(&mut BufReader::new(stream))
+}
+
+fn answer(from: &mut impl BufRead) -> Value {
+    let mut line = String::new();
+    from.read_line(&mut line).expect("an answer");
+    serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
+}
+
+fn error(answer: &Value) -> &str {
+    answer["error"].as_str().unwrap_or_else(|| panic!("not refused: {answer}"))
+}
+
+/// Clients that write, flush and read back until they are told to end. Each sees what it wrote.
+struct Load {
+    stop: Arc<AtomicBool>,
+    rounds: Arc<AtomicU64>,
+    clients: Vec<thread::JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(server: &Server) -> Load {
+        let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let clients = (0..3u64).map(|number| {
+            let mut client = wire::Client::connect(&server.socket(), "disk").expect("connected");
+            let (stop, rounds) = (Arc::clone(&stop), Arc::clone(&rounds));
+            thread::spawn(move || {
+                let mut round = 0u64;
+                while !stop.load(Ordering::SeqCst) {
+                    round += 1;
+                    let at = (number * 4096 + round % 512) * BLOCK as u64;
+                    let bytes = vec![(round % 251) as u8; BLOCK];
+                    match round % 3 {
+                        0 => client.write_stable(at, &bytes).expect("written"),
+                        _ => client.write(at, &bytes).expect("written"),
+                    }
+                    if round.is_multiple_of(5) {
+                        client.flush().expect("flushed");
+                    }
+                    assert!(client.read(at, BLOCK as u32).expect("read") == bytes, "what was written is read");
+                    rounds.fetch_add(1, Ordering::SeqCst);
+                }
+                client.disconnect().expect("ended in order");
+            })
+        });
+        let clients = clients.collect();
+        Load { stop, rounds, clients }
+    }
+
+    /// Waits until each has done something more, so that what was just changed was under load.
+    fn go_on(&self) {
+        let aim = self.rounds.load(Ordering::SeqCst) + 20;
+        while self.rounds.load(Ordering::SeqCst) < aim {
+            assert!(!self.clients.iter().any(thread::JoinHandle::is_finished), "a client failed");
+            thread::yield_now();
+        }
+    }
+
+    fn end(self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.clients.into_iter().for_each(|client| client.join().expect("a client"));
+    }
+}
+
+/// The values that are named among those allowed, and one of those that are not, where there are any.
+fn values_of(allowed: &str) -> Vec<String> {
+    let words = allowed.split([' ', ',']).filter(|word| word.starts_with('"') || ["true", "false"].contains(word));
+    let mut values: Vec<String> = words.map(|word| word.trim_matches('"').to_owned()).collect();
+    if allowed.contains("a number of blocks") {
+        values.push("64".into());
+    }
+    values
+}
+
+#[test]
+fn every_switch_is_changed_on_a_running_server_under_load_and_seen() {
+    let place = Place::new();
+    let server = place.serve(&[]);
+    let mut client = connect(&place);
+    let names: BTreeSet<String> = switches(&mut client).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, SWITCHES.iter().map(|key| key.name.to_owned()).collect());
+    let load = Load::start(&server);
+    for key in SWITCHES {
+        let before = value(&mut client, key.name);
+        for wanted in values_of(key.allowed).into_iter().chain([before]) {
+            let (now, notes) = client.set(key.name, &wanted).expect("set");
+            assert_eq!((&now, &value(&mut client, key.name)), (&wanted, &wanted), "{}", key.name);
+            let is_told = notes.iter().any(|note| note.contains(key.name));
+            let takes_new_memory = ["huge_pages", "registered_buffers"].contains(&key.name);
+            assert!(is_told || !takes_new_memory || notes.is_empty(), "{}: {notes:?}", key.name);
+            load.go_on();
+        }
+    }
+    let (_, notes) = client.set("registered_buffers", "false").expect("set");
+    assert!(notes[0].contains("memory that the cache takes from now on"), "{notes:?}");
+    load.end();
+    let status = client.status().expect("an answer");
+    assert!(status["requests"].as_u64() > Some(100), "{status}");
+}
+
+#[test]
+fn what_is_not_allowed_is_refused_with_the_message_of_the_configuration() {
+    let place = Place::new();
+    let _server = place.serve(&[]);
+    for assignment in ["prioriti=off", "priority=maybe", "read_ahead=0", "quantum=2s", "nothing_like_it=1"] {
+        let on_start = place.run(&["serve", "--switch", assignment]);
+        let while_running = place.run(&["set", assignment]);
+        assert_eq!((on_start.status.code(), while_running.status.code()), (Some(2), Some(2)), "{assignment}");
+        let told = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (start, running) = (told(&on_start.stderr), told(&while_running.stderr));
+        assert_eq!(running, start.replace("awase: --switch: ", "awase: set: "), "{assignment}");
+    }
+    let fraction = say(&place, b"{\"request\": \"set\", \"name\": \"priority\", \"value\": 0.5}\n");
+    assert_eq!(error(&fraction), "set: switches.priority = a fraction is not allowed; allowed: true, false");
+    let off = say(&place, b"{\"request\": \"set\", \"name\": \"priority\", \"value\": false}\n");
+    assert_eq!(off["answer"], json!({ "name": "priority", "value": "false", "notes": [] }));
+}
+
+#[test]
+fn set_changes_several_and_tells_what_they_are() {
+    let place = Place::new();
+    let _server = place.serve(&[]);
+    let output = place.run(&["set", "read_ahead=64", "priority=off"]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "read_ahead = 64\npriority = false\n");
+    let mut client = connect(&place);
+    assert_eq!((value(&mut client, "read_ahead"), value(&mut client, "priority")), ("64".into(), "false".into()));
+    let nobody = place.run(&["set", "--data", "elsewhere", "priority=off"]);
+    let told = String::from_utf8_lossy(&nobody.stderr).into_owned();
+    assert!(told.contains("no server is reached at elsewhere/control; --data DIR names"), "{told}");
+    assert_eq!(nobody.status.code(), Some(1));
+}
+
+#[test]
+fn reloading_sets_the_switches_that_the_file_changes_and_no_others() {
+    let place = Place::new();
+    let file = place.write("awase.toml", "[switches]\npriority = false\n");
+    let mut server = place.serve(&["--config", file.to_str().expect("text")]);
+    server.banner();
+    let mut client = connect(&place);
+    assert_eq!(value(&mut client, "priority"), "false");
+    client.set("read_ahead", "8").expect("set");
+    place.write("awase.toml", "[switches]\nquantum = \"24ms\"\n");
+    server.signal(libc::SIGHUP);
+    server.await_notice("READY=1");
+    assert_eq!(server.banner(), "switches.priority = true\nswitches.quantum = \"24ms\"\n");
+    let now = ["priority", "quantum", "read_ahead"].map(|name| value(&mut client, name));
+    assert_eq!(now, ["true", "24ms", "8"], "what was set on the running server stays");
+}
+
+#[test]
+fn the_socket_is_for_its_user_alone_and_goes_with_the_server() {
+    let place = Place::new();
+    let server = place.serve(&[]);
+    let found = std::fs::metadata(control(&place)).expect("a socket");
+    assert!(found.file_type().is_socket());
+    assert_eq!(found.mode() & 0o777, 0o600);
+    server.crash();
+    assert!(control(&place).exists(), "a server that is killed leaves it");
+    let server = place.serve(&[]);
+    connect(&place).status().expect("the new server answers");
+    server.signal(libc::SIGTERM);
+    assert!(server.wait().0.success());
+    assert!(!control(&place).exists());
+}
+
+#[test]
+fn there_is_no_socket_where_none_is_wanted_and_another_one_where_it_is() {
+    let place = Place::new();
+    let file = place.write("awase.toml", "[listen]\ncontrol = \"none\"\n");
+    let file = file.to_str().expect("text");
+    drop(place.serve(&["--config", file]));
+    assert!(!control(&place).exists());
+    place.write("awase.toml", "[listen]\ncontrol = \"over-here\"\n");
+    let _server = place.serve(&["--config", file]);
+    let output = place.run(&["top", "--once", "--socket", "over-here"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn nothing_that_is_said_to_the_socket_harms_the_server() {
+    let place = Place::new();
+    let _server = place.serve(&[]);
+    for nonsense in [
+        &b"\n"[..],
+        b"status\n",
+        b"[]\n",
+        b"{\n",
+        b"\xff\xfe\x00\n",
+        b"{\"request\": 7}\n",
+        b"{\"request\": \"end\"}\n",
+        b"{\"request\": \"set\"}\n",
+        b"{\"request\": \"set\", \"name\": \"priority\"}\n",
+        b"{\"request\": \"set\", \"name\": \"priority\", \"value\": {\"a\": [1, 2]}}\n",
+    ] {
+        let answer = say(&place, nonsense);
+        assert!(error(&answer).contains("allowed: "), "{answer}");
+    }
+    // Deep nesting is a classic way to exhaust the stack of a parser.
+    assert!(error(&say(&place, &[&[b'['; 4000][..], b"\n"].concat())).contains("not an object"));
+    let long = [&b"{\"request\": \""[..], &[b'x'; 5000], b"\"}\n"].concat();
+    assert_eq!(error(&say(&place, &long)), "the request is longer than 4096 bytes");
+    // One that leaves in the middle, and more than may be there.
+    UnixStream::connect(control(&place)).expect("connected").write_all(b"{\"request\"").expect("sent");
+    let crowd: Vec<UnixStream> = (0..40).map(|_| UnixStream::connect(control(&place)).expect("connected")).collect();
+    let mut last = BufReader::new(crowd.last().expect("many").try_clone().expect("a descriptor"));
+    assert_eq!(error(&answer(&mut last)), "16 clients are connected already; try again later");
+    drop(crowd);
+    // Their threads end when they see it: until then one may still be turned away.
+    let status = || Client::connect(&control(&place)).and_then(|mut client| client.status());
+    while status().is_err() {}
+}
+
+#[test]
+fn top_shows_exports_processors_and_switches_once() {
+    let place = Place::new();
+    let _server =
+        place.serve(&["--export", "name=vm,kind=ram,size=32MiB", "--export", "name=other,kind=ram,size=1GiB"]);
+    let output = place.run(&["top", "--once"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("text");
+    for part in ["vm", "32.0 MiB", "other", "1GiB", "processors", "cache", "requests/s"] {
+        assert!(text.contains(part), "no {part} in\n{text}");
+    }
+    for key in SWITCHES {
+        assert!(text.contains(key.name), "no {} in\n{text}", key.name);
+    }
+}
+
+/// A terminal in which a program runs.
+struct Terminal {
+    ours: File,
+    theirs: OwnedFd,
+    /// All that was drawn.
+    drawn: Vec<u8>,
+}
+
+impl Terminal {
+    fn new() -> Terminal {
+        let size = libc::winsize { ws_row: ROWS as u16, ws_col: COLUMNS as u16, ws_xpixel: 0, ws_ypixel: 0 };
+        let (mut ours, mut theirs) = (0, 0);
+        // SAFETY: the places and the size live through the call; no name is asked for.
+        let result = unsafe { libc::openpty(&mut ours, &mut theirs, std::ptr::null_mut(), std::ptr::null(), &size) };
+        assert_eq!(result, 0, "openpty: {}", std::io::Error::last_os_error());
+        // SAFETY: both descriptors are new, and nobody else has them.
+        let (ours, theirs) = unsafe { (File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
+        Terminal { ours, theirs, drawn: Vec::new() }
+    }
+
+    fn run(&self, directory: &Path) -> Child {
+        let end = || Stdio::from(self.theirs.try_clone().expect("a descriptor"));
+        let mut command = Command::new(AWASE);
+        command.arg("top").current_dir(directory).env("TERM", "xterm");
+        command.stdin(end()).stdout(end()).stderr(end()).spawn().expect("start awase top")
+    }
+
+    fn settings(&self) -> Settings {
+        settings(&self.theirs)
+    }
+
+    /// Reads what is drawn until `text` is on the screen.
+    fn await_text(&mut self, text: &str) -> String {
+        loop {
+            let screen = screen(&String::from_utf8_lossy(&self.drawn));
+            if screen.contains(text) {
+                return screen;
+            }
+            assert!(self.take(120_000), "no {text:?} on\n{screen}");
+        }
+    }
+
+    /// Takes what is drawn within so many milliseconds; tells whether anything was.
+    fn take(&mut self, within_ms: i32) -> bool {
+        let mut polled = libc::pollfd { fd: self.ours.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one structure, which lives until poll returns.
+        if unsafe { libc::poll(&mut polled, 1, within_ms) } != 1 {
+            return false;
+        }
+        let mut bytes = [0; 4096];
+        let len = self.ours.read(&mut bytes).expect("drawn");
+        self.drawn.extend(&bytes[..len]);
+        true
+    }
+
+    /// Waits for the program's end, taking what it draws meanwhile. Gives all that it drew.
+    fn await_end(&mut self, mut program: Child) -> (String, bool) {
+        let status = program.wait().expect("ended");
+        while self.take(0) {}
+        (String::from_utf8_lossy(&self.drawn).into_owned(), status.success())
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.ours.write_all(keys.as_bytes()).expect("pressed");
+    }
+}
+
+/// Flags and control characters.
+type Settings = (u32, u32, u32, [u8; 32]);
+
+/// How a terminal is set.
+fn settings(terminal: &OwnedFd) -> Settings {
+    // SAFETY: all zeroes is a valid value, which the call fills.
+    let mut found: libc::termios = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open and the place lives.
+    assert_eq!(unsafe { libc::tcgetattr(terminal.as_raw_fd(), &mut found) }, 0);
+    (found.c_iflag, found.c_oflag, found.c_lflag, found.c_cc)
+}
+
+/// What a terminal shows after this was written to it: places the cursor, clears, and passes over colours and modes.
+fn screen(drawn: &str) -> String {
+    let mut cells = vec![[' '; COLUMNS]; ROWS];
+    let (mut row, mut column) = (0, 0);
+    let mut characters = drawn.chars();
+    while let Some(character) = characters.next() {
+        if character != '\u{1b}' {
+            if let Some(cell) = cells.get_mut(row).and_then(|cells| cells.get_mut(column)) {
+                *cell = character;
+            }
+            column += 1;
+            continue;
+        }
+        let mut parameters = String::new();
+        let command = characters.by_ref().skip(1).find(|character| {
+            let is_command = character.is_ascii_alphabetic();
+            parameters.extend((!is_command).then_some(*character));
+            is_command
+        });
+        match command {
+            Some('H') => {
+                let mut numbers = parameters.split(';').map(|number| number.parse::<usize>().unwrap_or(1) - 1);
+                (row, column) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+            }
+            Some('J') => cells = vec![[' '; COLUMNS]; ROWS],
+            _ => {}
+        }
+    }
+    cells.iter().map(|cells| cells.iter().collect::<String>() + "\n").collect()
+}
+
+const ROWS: usize = 50;
+const COLUMNS: usize = 140;
+const ENTER_SCREEN: &str = "\u{1b}[?1049h";
+const LEAVE_SCREEN: &str = "\u{1b}[?1049l";
+
+#[test]
+fn top_runs_in_a_terminal_changes_a_switch_by_keys_and_leaves_the_terminal_as_it_was() {
+    let place = Place::new();
+    let _server = place.serve(&["--export", "name=vm,kind=ram,size=32MiB"]);
+    let mut terminal = Terminal::new();
+    let before = terminal.settings();
+    let top = terminal.run(place.path());
+    let text = terminal.await_text("q ends");
+    assert!(text.contains("vm") && text.contains("dynamic_cache"), "{text}");
+    assert_ne!(terminal.settings(), before, "keys come one by one");
+    // The second switch, off; then a value that is refused, typed.
+    terminal.press("j ");
+    let mut client = connect(&place);
+    while value(&mut client, "scan_resistant") != "false" {}
+    terminal.press("emaybe\r");
+    terminal.await_text("set: switches.scan_resistant");
+    terminal.press("q");
+    let (drawn, is_well) = terminal.await_end(top);
+    assert!(is_well);
+    assert_eq!(terminal.settings(), before);
+    assert!(drawn.find(ENTER_SCREEN) < drawn.find(LEAVE_SCREEN), "the screen from before is back");
+}
+
+#[test]
+fn a_signal_ends_top_and_the_terminal_is_as_it_was() {
+    let place = Place::new();
+    let _server = place.serve(&[]);
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let mut terminal = Terminal::new();
+        let before = terminal.settings();
+        let top = terminal.run(place.path());
+        terminal.await_text("q ends");
+        // SAFETY: kill takes numbers; the child was not waited for yet, so its id is still its own.
+        assert_eq!(unsafe { libc::kill(top.id() as i32, signal) }, 0);
+        let (drawn, is_well) = terminal.await_end(top);
+        assert!(is_well);
+        assert_eq!(terminal.settings(), before);
+        assert!(drawn.contains(LEAVE_SCREEN), "the screen from before is back");
+    }
+}
+
+#[test]
+fn top_outlives_a_server_that_is_killed_and_finds_the_next_one() {
+    let place = Place::new();
+    let server = place.serve(&[]);
+    let mut terminal = Terminal::new();
+    let top = terminal.run(place.path());
+    terminal.await_text("q ends");
+    server.crash();
+    terminal.await_text("the server is gone");
+    let _server = place.serve(&[]);
+    terminal.await_text("the server is back");
+    terminal.press("q");
+    assert!(terminal.await_end(top).1);
+}
+
+#[test]
+fn top_without_a_terminal_says_so() {
+    let place = Place::new();
+    let _server = place.serve(&[]);
+    let output = place.run(&["top"]);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(
+        (output.status.code(), told.as_str()),
+        (Some(1), "awase: awase top needs a terminal; --once prints one frame\n")
+    );
+}
