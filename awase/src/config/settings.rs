@@ -272,17 +272,24 @@ pub static SETTINGS: &[Key<Settings>] = &[
     },
     Key {
         name: "listen.control",
-        allowed: "a path (at most 107 bytes), or \"none\"",
+        allowed: "\"auto\" (control in the data directory), a path (at most 107 bytes), or \"none\"",
         about: "Unix socket, for the server's user alone, at which `awase top` and `awase set` reach the server",
         paper: "",
         set: |settings, given| {
             settings.control = match given.filled_text()? {
+                "auto" => Control::InData,
                 "none" => Control::Nowhere,
                 path => Control::At(socket_path(path.to_owned())?),
             };
             Ok(())
         },
-        show: |settings| Some(settings.control_socket().map_or("\"none\"".into(), |path| format!("{path:?}"))),
+        show: |settings| {
+            Some(match &settings.control {
+                Control::InData => "\"auto\"".into(),
+                Control::At(path) => format!("{path:?}"),
+                Control::Nowhere => "\"none\"".into(),
+            })
+        },
     },
     Key {
         name: "limits.connections",
