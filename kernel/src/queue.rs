@@ -211,7 +211,7 @@ async fn perform(cpu: &Processor, below: &DeviceRef, request: Request) -> Result
 
 /// The processor that starts the disks, if it is another one.
 fn owner_elsewhere(cpu: &Processor) -> Option<ProcessorId> {
-    let owner = Access::new(cpu.kernel().switches().access, OWNER).starts(cpu.id());
+    let owner = Access::new(cpu.switches().access, OWNER).starts(cpu.id());
     (owner != cpu.id()).then_some(owner)
 }
 

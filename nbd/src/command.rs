@@ -42,15 +42,13 @@ pub(crate) struct Commands {
     outbound: Rc<Outbound>,
     piece_frames: u64,
     job: JobId,
-    hottest_first: bool,
 }
 
 impl Commands {
     pub(crate) fn new(cpu: Processor, session: Session, outbound: Rc<Outbound>) -> Self {
         let piece_frames = (cpu.kernel().cache_blocks() / PIECE_SHARE).clamp(PIECE_FRAMES_MIN, PIECE_FRAMES_MAX);
         let job = cpu.kernel().number_job();
-        let hottest_first = cpu.kernel().switches().hottest_first;
-        Commands { cpu, session, outbound, piece_frames, job, hottest_first }
+        Commands { cpu, session, outbound, piece_frames, job }
     }
 
     /// Frames of one piece of a request: a longer one passes in pieces.
@@ -70,7 +68,7 @@ impl Commands {
     /// general path does the rest.
     pub(crate) fn answer_hot(&self, request: &Request) -> Result<(), Option<Began>> {
         let len = u64::from(request.len);
-        if !self.hottest_first || request.kind != cmd::READ || request.flags != 0 || len == 0 {
+        if !self.cpu.switches().hottest_first || request.kind != cmd::READ || request.flags != 0 || len == 0 {
             return Err(None);
         }
         let volume = &self.session.export.volume;
@@ -155,7 +153,7 @@ impl Commands {
     pub(crate) fn start(self: &Rc<Self>, request: &Request, payload: u64, began: Option<Began>) {
         let release = Release { requests: 1, bytes: payload };
         let began = began.unwrap_or_else(|| self.begin(request));
-        if self.hottest_first && request.kind == cmd::READ && self.read_cached(request, release) {
+        if self.cpu.switches().hottest_first && request.kind == cmd::READ && self.read_cached(request, release) {
             self.end(began, request);
             return;
         }

@@ -54,10 +54,9 @@ impl Transmission<'_> {
     }
 
     async fn requests(&mut self, commands: &Rc<Commands>) -> Result<(), Gone> {
-        let look_ahead = self.cpu.kernel().switches().look_ahead;
         let piece_bytes = (commands.piece_frames() * FRAME_BYTES) as u64;
         while let Some(request) = self.next_request().await? {
-            self.take_turns(look_ahead).await;
+            self.take_turns(self.cpu.switches().look_ahead).await;
             let began = match commands.answer_hot(&request) {
                 Ok(()) => continue,
                 Err(began) => began,

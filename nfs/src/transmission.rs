@@ -48,14 +48,10 @@ pub(crate) async fn serve_with<P>(
     let outbound = Outbound::start(&cpu, connection, server.service());
     let inbound = Inbound::new(&served, Rc::clone(&outbound));
     let patience = server.limits().stall_timeout;
-    let switches = cpu.kernel().switches();
-    let (hottest_first, look_ahead) = (switches.hottest_first, switches.look_ahead);
-    let calls = Calls { cpu, server, client, outbound, perform, hottest_first };
+    let calls = Calls { cpu, server, client, outbound, perform };
     let incoming = Incoming::new();
     let open = None;
-    Transmission { calls, inbound, incoming, open, head_bytes: 0, padding: 0, patience, look_ahead, in_one_go: 0 }
-        .run()
-        .await;
+    Transmission { calls, inbound, incoming, open, head_bytes: 0, padding: 0, patience, in_one_go: 0 }.run().await;
     served.end();
 }
 
@@ -81,7 +77,6 @@ struct Calls<P> {
     client: ClientAddress,
     outbound: Rc<Outbound>,
     perform: P,
-    hottest_first: bool,
 }
 
 impl<P: AsyncFn(Call) -> Results + Clone + 'static> Calls<P> {
@@ -96,7 +91,7 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Calls<P> {
     /// # Errors
     /// It is another, or must go the general way: nothing has been done but to note when it began, if so.
     fn answer_hot(&self, head: &CallHead, arguments: &[u8]) -> Result<(), Option<Began>> {
-        if !self.hottest_first || !hot::is_hot(head) {
+        if !self.cpu.switches().hottest_first || !hot::is_hot(head) {
             return Err(None);
         }
         let (cpu, job, event) = (&self.cpu, job_of(self.client), event(head.program, head.procedure));
@@ -190,7 +185,6 @@ struct Transmission<'a, P> {
     padding: usize,
     /// How long the record that has begun may still take.
     patience: Duration,
-    look_ahead: bool,
     /// Calls that were begun since this task waited for something to come.
     in_one_go: u32,
 }
@@ -261,7 +255,7 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
     /// Without `look_ahead` the dispatcher has its turn before every call, else before one now and then (OLTP-6).
     async fn take_turns(&mut self) {
         self.in_one_go += 1;
-        if !self.look_ahead || self.in_one_go > LOOK_AHEAD_MAX {
+        if !self.calls.cpu.switches().look_ahead || self.in_one_go > LOOK_AHEAD_MAX {
             self.in_one_go = 1;
             self.calls.cpu.yield_now().await;
         }

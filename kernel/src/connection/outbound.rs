@@ -58,8 +58,6 @@ pub struct Release {
 /// What a connection has under way, and what it has to say.
 pub struct Outbound {
     service: Arc<Service>,
-    /// Do replies that are queued together leave together (OLTP-6)?
-    together: bool,
     queue: RefCell<VecDeque<Reply>>,
     /// Replies of others, while one reply that may not be interrupted goes out in parts. They have no frames: whoever
     /// reads the next part may wait for just those.
@@ -85,7 +83,6 @@ impl Outbound {
     pub fn start(cpu: &Processor, connection: Connection, service: &Arc<Service>) -> Rc<Outbound> {
         let outbound = Rc::new(Outbound {
             service: Arc::clone(service),
-            together: cpu.kernel().switches().look_ahead,
             queue: RefCell::default(),
             held_back: RefCell::default(),
             exclusive: Cell::new(false),
@@ -255,11 +252,13 @@ impl Outbound {
         }
     }
 
-    /// Waits for something to send; `None` at the end.
-    async fn next_batch(&self, memory: &mut BatchMemory) -> Option<Batch> {
+    /// Waits for something to send; `None` at the end. Replies that are queued together leave together, with look-ahead
+    /// (OLTP-6).
+    async fn next_batch(&self, cpu: &Processor, memory: &mut BatchMemory) -> Option<Batch> {
         std::future::poll_fn(|cx| {
             if !self.queue.borrow().is_empty() {
-                return Poll::Ready(Some(Batch::take(&mut self.queue.borrow_mut(), self.together, memory)));
+                let together = cpu.switches().look_ahead;
+                return Poll::Ready(Some(Batch::take(&mut self.queue.borrow_mut(), together, memory)));
             }
             if self.ended.get() {
                 return Poll::Ready(None);
@@ -346,7 +345,7 @@ async fn run(cpu: Processor, connection: Connection, outbound: Rc<Outbound>) {
     let watchdog = Watchdog::watch(&cpu, connection, &outbound.service);
     let stall = outbound.service.bounds().stall_timeout;
     let mut memory = BatchMemory::default();
-    while let Some(mut batch) = outbound.next_batch(&mut memory).await {
+    while let Some(mut batch) = outbound.next_batch(&cpu, &mut memory).await {
         let segments = batch.segments();
         let Batch { mut hold, mut parts, release } = batch;
         if !outbound.is_broken() {

@@ -46,7 +46,7 @@ impl Published {
 impl Processor {
     /// Has the work after a completion done by the processor that the switch `delivery` chooses.
     pub(crate) fn deliver(&self, work: impl FnOnce(&Processor) + Send + 'static) {
-        let method = self.0.kernel.switches().delivery;
+        let method = self.switches().delivery;
         if method == Method::Initiator {
             return work(self);
         }
@@ -82,7 +82,7 @@ impl Processor {
     /// Does what another processor delivered here: at once, or as a task behind those that are ready.
     fn take_delivery(&self, from: u16, work: impl FnOnce(&Processor) + 'static) {
         self.trace(Event::CompletionDelivered, NOBODY, u64::from(from), 0);
-        if self.0.kernel.switches().immediate_dispatch {
+        if self.switches().immediate_dispatch {
             work(self);
         } else {
             let here = self.clone();
@@ -103,7 +103,7 @@ impl Processor {
 
     /// Says what it does, if anybody wants to know.
     fn publish(&self, activity: Activity) {
-        if self.0.kernel.switches().delivery.looks_at_activity() {
+        if self.switches().delivery.looks_at_activity() {
             self.0.mailbox.activity.set(activity);
         }
     }
@@ -120,7 +120,7 @@ impl Processor {
 
     /// Takes note of what is complete. Short routines run at once; what else was woken is queued (OLTP-3).
     pub(super) fn complete(&self, done: &mut Vec<Completion>) {
-        let is_on = self.0.kernel.switches().immediate_dispatch;
+        let is_on = self.switches().immediate_dispatch;
         let mut left = if is_on { IMMEDIATE_TASKS_MAX } else { 0 };
         for completion in done.drain(..) {
             let ready = self.0.ready.borrow().len();
