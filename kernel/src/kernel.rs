@@ -10,6 +10,7 @@ use policy::pages::PageChoice;
 use policy::unit::{BLOCK_BYTES, DeviceId, ProcessorId};
 
 use crate::cache::Cache;
+use crate::counters::Counters;
 use crate::frame::{FramePool, FrameRef, Frames, HUGE_PAGE_BYTES, PoolConfig};
 use crate::processor::{Mailbox, Processor};
 use crate::queue::DiskQueue;
@@ -84,6 +85,7 @@ pub struct Kernel {
     zero_frame: OnceLock<FrameRef>,
     pages: Mutex<PageChoice>,
     tracer: Arc<Tracer>,
+    counters: Counters,
     jobs: AtomicU32,
 }
 
@@ -135,6 +137,7 @@ impl Kernel {
         let kind = if config.switches.scan_resistant { Kind::S3Fifo } else { Kind::Lru };
         let shards =
             (u64::from(config.processors) * SHARDS_A_PROCESSOR).min(bytes_max / BLOCK_BYTES / SHARD_BLOCKS_MIN);
+        let processors = config.processors;
         let kernel = Kernel {
             cache: Cache::new(shards as usize, kind),
             mailboxes: (0..config.processors).map(|_| OnceLock::new()).collect(),
@@ -153,6 +156,7 @@ impl Kernel {
             queues: Mutex::default(),
             zero_frame: OnceLock::new(),
             tracer,
+            counters: Counters::new(processors),
             jobs: AtomicU32::new(0),
         };
         kernel.set_chunks_target(kernel.frames.chunks_max());
@@ -182,6 +186,11 @@ impl Kernel {
     /// What records its events.
     pub fn tracer(&self) -> &Arc<Tracer> {
         &self.tracer
+    }
+
+    /// What its processors count.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     /// How it was made.
@@ -380,6 +389,11 @@ impl Kernel {
     /// The request queue of a physical disk, made when first asked for.
     pub fn queue_of_disk(&self, disk: u64, make: impl FnOnce() -> DiskQueue) -> Arc<DiskQueue> {
         Arc::clone(lock(&self.queues).entry(disk).or_insert_with(|| Arc::new(make())))
+    }
+
+    /// The physical disks that were ever asked for, by number, and their queues.
+    pub fn disks(&self) -> Vec<(u64, Arc<DiskQueue>)> {
+        lock(&self.queues).iter().map(|(disk, queue)| (*disk, Arc::clone(queue))).collect()
     }
 }
 

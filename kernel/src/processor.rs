@@ -3,6 +3,7 @@
 //! A task stays on the processor that started it. Another processor reaches it by its waker, or starts a new one
 //! here with [`Processor::spawn_on`].
 
+mod accounting;
 mod mailbox;
 mod recording;
 
@@ -23,10 +24,12 @@ use policy::unit::{Instant, ProcessorId};
 use slab::Slab;
 
 use crate::Kernel;
+use crate::counters::{Activity, Block, Count};
 use crate::frame::set_thread_processor;
 use crate::housekeeping;
 use crate::operation::{Hold, Operations};
 use crate::trace::{Event, Recorder};
+pub use accounting::Timed;
 pub use mailbox::Mailbox;
 use mailbox::TaskWaker;
 use recording::NOBODY;
@@ -61,11 +64,15 @@ struct Inner {
     requests: Cell<u64>,
     recorder: Recorder,
     tick_source: TickSource,
+    counters: Arc<Block>,
+    /// Up to when its time is accounted for. Ticks.
+    charged: Cell<u64>,
 }
 
 struct Task {
     future: Option<LocalFuture>,
     waker: Arc<TaskWaker>,
+    activity: Activity,
 }
 
 /// A timer: ordered by time, then by the order in which they were set.
@@ -106,6 +113,7 @@ impl Processor {
         kernel.enroll(Arc::clone(&mailbox));
         let tick_source = machine.tick_source();
         let recorder = Recorder::new(kernel.tracer(), mailbox.id);
+        let counters = kernel.counters().block(mailbox.id, tick_source);
         let processor = Processor(Rc::new(Inner {
             machine: RefCell::new(machine),
             kernel: Arc::clone(kernel),
@@ -121,12 +129,15 @@ impl Processor {
             requests: Cell::new(0),
             recorder,
             tick_source,
+            counters,
+            charged: Cell::new(0),
         }));
+        processor.0.charged.set(processor.ticks());
         processor.trace(Event::ProcessorStarted, NOBODY, 0, 0);
         if processor.id() == ProcessorId(0) {
-            processor.spawn(housekeeping::follow_memory(processor.clone()));
-            processor.spawn(housekeeping::keep_stock(processor.clone()));
-            processor.spawn(housekeeping::note_clock(processor.clone()));
+            processor.spawn_path(housekeeping::follow_memory(processor.clone()));
+            processor.spawn_path(housekeeping::keep_stock(processor.clone()));
+            processor.spawn_path(housekeeping::note_clock(processor.clone()));
         }
         processor
     }
@@ -163,8 +174,18 @@ impl Processor {
 
     /// Starts a task here.
     pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
+        self.spawn_as(Activity::Service, future);
+    }
+
+    /// Starts a task of the I/O path here.
+    pub(crate) fn spawn_path(&self, future: impl Future<Output = ()> + 'static) {
+        self.spawn_as(Activity::Path, future);
+    }
+
+    fn spawn_as(&self, activity: Activity, future: impl Future<Output = ()> + 'static) {
         let serial = self.next_serial();
         self.trace(Event::TaskStarted, NOBODY, serial, 0);
+        self.count(Count::TasksStarted, 1);
         let mut tasks = self.0.tasks.borrow_mut();
         let entry = tasks.vacant_entry();
         let waker = Arc::new(TaskWaker {
@@ -173,7 +194,7 @@ impl Processor {
             serial,
             queued: AtomicBool::new(true),
         });
-        entry.insert(Task { future: Some(Box::pin(future)), waker: Arc::clone(&waker) });
+        entry.insert(Task { future: Some(Box::pin(future)), waker: Arc::clone(&waker), activity });
         self.0.ready.borrow_mut().push_back(waker);
     }
 
@@ -304,11 +325,15 @@ impl Processor {
     pub fn turn(&self) {
         let before = CURRENT.replace(Some(self.clone()));
         set_thread_processor(self.id());
-        self.0.mailbox.parked.store(false, Ordering::SeqCst);
+        if self.0.mailbox.parked.swap(false, Ordering::SeqCst) {
+            // A machine may return from parking before the wait is over.
+            self.charge_now(Activity::Idle);
+        }
         self.follow_regions();
         self.take_post();
         self.enter();
         self.fire_timers();
+        self.charge_now(Activity::Overhead);
         self.run_ready();
         CURRENT.set(before);
     }
@@ -345,12 +370,16 @@ impl Processor {
             Park::No => self.0.machine.borrow_mut().enter(park, &mut done),
             Park::Until(_) => {
                 let began = self.begin(Event::ProcessorParked, NOBODY);
+                self.charge(Activity::Overhead);
+                self.count(Count::Parks, 1);
                 self.0.machine.borrow_mut().enter(park, &mut done);
                 self.end(began, Event::ProcessorParked, NOBODY, 0, 0);
+                self.charge(Activity::Idle);
             }
         }
         if !done.is_empty() {
             self.trace(Event::CompletionsTaken, NOBODY, done.len() as u64, 0);
+            self.count(Count::Completions, done.len() as u64);
         }
         if !done.is_empty() {
             // Otherwise it stays parked until its next turn: a machine may return before the wait is over.
@@ -368,8 +397,10 @@ impl Processor {
         let quantum = self.0.quantum.borrow_mut().on_turn(self.now(), self.0.requests.take());
         if !quantum.is_zero() {
             let began = self.begin(Event::QuantumWaited, NOBODY);
+            self.charge(Activity::Overhead);
             self.machine(|machine| machine.pause(quantum));
             self.end(began, Event::QuantumWaited, NOBODY, 0, 0);
+            self.charge(Activity::Idle);
         }
     }
 
@@ -414,16 +445,18 @@ impl Processor {
 
     fn run_task(&self, waker: Arc<TaskWaker>) {
         let (key, serial) = (waker.key, waker.serial);
-        let future = match self.0.tasks.borrow_mut().get_mut(key) {
-            Some(task) if task.waker.serial == serial => task.future.take(),
+        let taken = match self.0.tasks.borrow_mut().get_mut(key) {
+            Some(task) if task.waker.serial == serial => task.future.take().map(|future| (future, task.activity)),
             _ => None,
         };
-        let Some(mut future) = future else { return };
+        let Some((mut future, activity)) = taken else { return };
         waker.queued.store(false, Ordering::Release);
         let waker = Waker::from(waker);
         let began = self.begin(Event::TaskRan, NOBODY);
         let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
         self.end(began, Event::TaskRan, NOBODY, serial, 0);
+        self.charge(activity);
+        self.count(Count::Dispatches, 1);
         if polled.is_ready() {
             self.trace(Event::TaskEnded, NOBODY, serial, 0);
             drop(future);

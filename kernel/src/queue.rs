@@ -14,6 +14,7 @@ use policy::queue::{Arrival, Batch, BatchId, Config, Kind, Queue, RequestId, Str
 use policy::unit::{ByteOffset, ByteRange, Class, Stability};
 use slab::Slab;
 
+use crate::counters::{CountedGuard, CountedMutex, DiskBlock, DiskCounters, DiskReading};
 use crate::device::{Device, DeviceFacts, DeviceRef, Work};
 use crate::frame::Frames;
 use crate::processor::Processor;
@@ -22,8 +23,9 @@ use crate::trace::{Began, Event};
 
 /// The queue of one disk.
 pub struct DiskQueue {
-    state: Mutex<State>,
+    state: CountedMutex<State>,
     streams: AtomicU32,
+    counts: DiskCounters,
 }
 
 struct State {
@@ -72,7 +74,7 @@ impl DiskQueue {
     /// An empty queue.
     pub fn new(config: Config) -> Self {
         let state = State { policy: Queue::new(config), waiting: Slab::new(), counters: QueueCounters::default() };
-        DiskQueue { state: Mutex::new(state), streams: AtomicU32::new(0) }
+        DiskQueue { state: CountedMutex::new(state), streams: AtomicU32::new(0), counts: DiskCounters::default() }
     }
 
     /// What it has done.
@@ -80,8 +82,13 @@ impl DiskQueue {
         self.lock().counters
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What was done with the disk. Takes no lock.
+    pub fn reading(&self) -> DiskReading {
+        self.counts.read(self.state.read())
+    }
+
+    fn lock(&self) -> CountedGuard<'_, State> {
+        self.state.lock()
     }
 
     /// Takes what the disk may have next.
@@ -98,27 +105,29 @@ impl DiskQueue {
         while let Some(issue) = self.take_next(cpu) {
             let disk = Arc::clone(self);
             let here = cpu.clone();
-            cpu.spawn(async move { disk.issue(&here, issue).await });
+            cpu.spawn_path(async move { disk.issue(&here, issue).await });
         }
     }
 
     async fn issue(self: &Arc<Self>, cpu: &Processor, issue: Issue) {
         let in_flight = InFlight { disk: self, cpu, batch: issue.batch };
         let mut members = issue.members;
+        let (counts, member_count) = (self.counts.of(cpu), members.len());
         let request = match members.as_slice() {
             [(only, _)] => only.clone(),
             several => merge(several),
         };
-        let result = perform(cpu, &issue.below, request).await;
+        let result = perform(cpu, counts, &issue.below, request).await;
         drop(in_flight);
         self.pump(cpu);
         if result.is_err() && members.len() > 1 {
             // One bad sector must not fail its neighbours.
             for (request, end) in members.drain(..) {
-                let result = perform(cpu, &issue.below, request).await;
+                let result = perform(cpu, counts, &issue.below, request).await;
                 end.set(result);
             }
         }
+        counts.end(member_count);
         for (_, end) in members {
             end.set(result);
         }
@@ -147,7 +156,7 @@ impl State {
 }
 
 /// Has the device do it, and records how long that took.
-async fn perform(cpu: &Processor, below: &DeviceRef, request: Request) -> Result<(), Errno> {
+async fn perform(cpu: &Processor, counts: &DiskBlock, below: &DeviceRef, request: Request) -> Result<(), Errno> {
     let event = match request.action {
         Action::Read(..) => Event::DeviceRead,
         Action::Write(..) => Event::DeviceWrite,
@@ -155,10 +164,11 @@ async fn perform(cpu: &Processor, below: &DeviceRef, request: Request) -> Result
         Action::Zero { .. } | Action::Discard(_) => Event::DeviceOther,
     };
     let (job, range) = (request.context.job, request.action.range());
-    let began = cpu.begin(event, job);
+    counts.issue(&request.action);
+    let began = cpu.begin_timed(event, job);
     let result = below.perform(cpu, request).await;
     let (at, len) = range.map_or((0, 0), |range| (range.at.0, range.len));
-    cpu.end(began, event, job, at, len);
+    counts.complete(cpu.end_timed(began, event, job, at, len), result.is_ok());
     if let Err(error) = result {
         cpu.trace(Event::DeviceFailed, job, error.0 as u64, 0);
     }
@@ -254,6 +264,7 @@ impl Queued {
         };
         let class = request.context.class;
         let began = cpu.begin(Event::QueueWaited, request.context.job);
+        self.disk.counts.of(cpu).arrive();
         let mut state = self.disk.lock();
         state.counters.requests += 1;
         let id = RequestId(state.waiting.insert(Waiting {
@@ -294,7 +305,7 @@ impl Device for Queued {
                     own = Some(issue);
                 } else {
                     let (disk, here) = (Arc::clone(&self.disk), cpu.clone());
-                    cpu.spawn(async move { disk.issue(&here, issue).await });
+                    cpu.spawn_path(async move { disk.issue(&here, issue).await });
                 }
             }
             if let Some(issue) = own {

@@ -5,8 +5,9 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use kernel::connection::{EdgePermit, Outbound, Release, Reply};
+use kernel::processor::Timed;
 use kernel::request::{Context, JobId};
-use kernel::trace::{Began, Event};
+use kernel::trace::Event;
 use kernel::{FRAME_BYTES, Frames, Processor};
 use machine::Errno;
 use policy::unit::{ByteRange, Stability};
@@ -139,12 +140,12 @@ impl Commands {
         });
     }
 
-    fn begin(&self, request: &Request) -> Began {
-        self.cpu.begin(event(request.kind), self.job)
+    fn begin(&self, request: &Request) -> Timed {
+        self.cpu.begin_timed(event(request.kind), self.job)
     }
 
-    fn end(&self, began: Began, request: &Request) {
-        self.cpu.end(began, event(request.kind), self.job, request.offset, u64::from(request.len));
+    fn end(&self, began: Timed, request: &Request) {
+        self.cpu.end_request(began, event(request.kind), self.job, request.offset, u64::from(request.len));
     }
 
     async fn perform(&self, request: &Request) -> Result<(), Errno> {
@@ -362,7 +363,7 @@ pub(crate) struct Write {
     commands: Rc<Commands>,
     request: Request,
     release: Release,
-    began: Began,
+    began: Timed,
     result: Result<(), Errno>,
 }
 

@@ -85,10 +85,10 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Calls<P> {
     async fn start(&self, call: Call, permit: Option<EdgePermit>, release: Release) {
         let (outbound, perform, xid) = (Rc::clone(&self.outbound), self.perform.clone(), call.xid);
         let (cpu, job, event) = (self.cpu.clone(), call.job, event(call.program, call.procedure));
-        let began = cpu.begin(event, job);
+        let began = cpu.begin_timed(event, job);
         let mut work = Box::pin(async move {
             let results = perform(call).await;
-            cpu.end(began, event, job, 0, 0);
+            cpu.end_request(began, event, job, 0, 0);
             drop(permit);
             match rpc::reply(xid, results) {
                 Some(reply) => outbound.push(Reply { release, ..reply }),
