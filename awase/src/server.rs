@@ -15,6 +15,7 @@ use crate::config::{Config, Directory, Export, Problems, Settings};
 use crate::directories::{self, Directories, Report};
 use crate::exports::{self, Served};
 use crate::listeners::Sockets;
+use crate::metrics::View;
 use crate::open_files;
 use crate::predecessor::Patience;
 use crate::processors::Processors;
@@ -238,6 +239,11 @@ impl Server {
     /// Where clients find directories.
     pub fn nfs_addresses(&self) -> impl Iterator<Item = &Address> {
         self.sockets.nfs.iter().map(ListeningSocket::address)
+    }
+
+    /// Through which it is watched.
+    pub fn view(&self) -> View {
+        View::new(self.processors.kernel(), &self.service)
     }
 
     /// How many processors on which engine.

@@ -24,7 +24,7 @@ pub use given::{Given, parse_bytes, parse_duration, show_bytes, show_duration};
 pub use key::{Entry, Key};
 pub use print::{reference, switch_table, switches_help, toml};
 pub use problem::{Place, Problem, Problems};
-pub use settings::{Engine, Limits, SETTINGS, Settings};
+pub use settings::{Engine, Limits, METRICS_PORT, SETTINGS, Settings};
 pub use switches::SWITCHES;
 
 /// Everything that can be configured.
