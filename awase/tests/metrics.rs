@@ -269,7 +269,7 @@ fn a_browser_shows_live_data_of_a_server_at_work() {
     });
     let document = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(document.contains("class=\"\">live<"), "{document}");
-    assert_eq!(document.matches("<canvas").count(), 12, "{document}");
+    assert_eq!(document.matches("<canvas width=").count(), 12, "{document}");
     let legend = |name: &str| {
         let found = document.split_once(&format!("</i>{name} ")).and_then(|(_, rest)| rest.split_once('<'));
         found.map_or_else(|| panic!("no {name} in {document}"), |(value, _)| value.to_owned())
