@@ -11,7 +11,7 @@ use crate::listeners::{nfs_uri, uri};
 use crate::server::Server;
 
 /// The text.
-pub fn banner(config: &Config, server: &Server) -> String {
+pub fn banner(config: &Config, server: &Server, watched_at: &[SocketAddr]) -> String {
     let memory = match (config.settings.memory, config.switches.dynamic_cache) {
         (None, true) => "what nobody else needs".to_owned(),
         (None, false) => "a tenth".to_owned(),
@@ -44,6 +44,9 @@ pub fn banner(config: &Config, server: &Server) -> String {
     text.push_str("\nat\n");
     for uri in disks_at.chain(directories_at) {
         let _ = writeln!(text, "  {uri}");
+    }
+    for address in watched_at {
+        let _ = writeln!(text, "  http://{address}/ (live plots; /metrics for Prometheus)");
     }
     text.push_str("\nTry\n");
     if let (Some(address), Some(name)) = (server.nbd_addresses().next(), first_disk) {

@@ -105,6 +105,9 @@ pub struct ServeArguments {
     /// Serve NFS at this address (may be repeated); none for no address.
     #[arg(long, value_name = "ADDR")]
     pub nfs: Vec<String>,
+    /// Serve metrics and live plots over HTTP at this address (may be repeated); none for no address.
+    #[arg(long, value_name = "ADDR")]
+    pub metrics: Vec<String>,
     /// Tell this host's rpcbind where NFS is served.
     #[arg(long)]
     pub rpcbind: bool,
@@ -243,6 +246,7 @@ impl ServeArguments {
             ("--nbd", "listen.nbd", &self.nbd),
             ("--nbd-unix", "listen.nbd_unix", &self.nbd_unix),
             ("--nfs", "listen.nfs", &self.nfs),
+            ("--metrics", "listen.metrics", &self.metrics),
         ];
         for (flag, key, values) in lists {
             if !values.is_empty() {

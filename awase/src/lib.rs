@@ -14,6 +14,7 @@ pub mod lab;
 pub mod lab_host;
 pub mod listeners;
 pub mod media;
+pub mod metrics;
 pub mod open_files;
 pub mod predecessor;
 pub mod processors;

@@ -15,6 +15,7 @@ use signal_hook::iterator::Signals;
 use crate::banner;
 use crate::config::{self, Config, Given, Overrides, Place, Problems, SETTINGS};
 use crate::listeners::Sockets;
+use crate::metrics::{FrontEnd, Listeners};
 use crate::open_files;
 use crate::predecessor::Patience;
 use crate::server::Server;
@@ -42,12 +43,14 @@ pub fn serve(overrides: &Overrides) -> anyhow::Result<ExitCode> {
     open_files::raise_limit();
     // Sockets first: a server that cannot be reached must not make disks.
     let sockets = Sockets::open(&config, Patience::new())?;
+    let (watched, unwatched) = Listeners::open(&config.settings)?;
     let (server, notices) = Server::start(&config, sockets)?;
-    for notice in notices {
+    let metrics = watched.serve(server.view()).context("cannot start a thread")?;
+    for notice in notices.into_iter().chain(unwatched) {
         eprintln!("awase: {notice}");
     }
-    let mut front = Front { server, config, overrides };
-    say(&banner::banner(&front.config, &front.server));
+    let mut front = Front { server, config, overrides, metrics };
+    say(&banner::banner(&front.config, &front.server, front.metrics.addresses()));
     notify(&[NotifyState::Ready]);
     front.run(&events)?;
     notify(&[NotifyState::Stopping]);
@@ -58,6 +61,8 @@ struct Front<'a> {
     server: Server,
     config: Config,
     overrides: &'a Overrides,
+    /// Serves until the end.
+    metrics: FrontEnd,
 }
 
 impl Front<'_> {

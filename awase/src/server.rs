@@ -16,6 +16,7 @@ use crate::control::{Board, ControlSocket, Shown};
 use crate::directories::{self, Directories, Report};
 use crate::exports::{self, Served};
 use crate::listeners::{self, Sockets};
+use crate::metrics::View;
 use crate::open_files;
 use crate::predecessor::Patience;
 use crate::processors::Processors;
@@ -282,6 +283,11 @@ impl Server {
     /// Where clients find directories.
     pub fn nfs_addresses(&self) -> impl Iterator<Item = &Address> {
         self.sockets.nfs.iter().map(ListeningSocket::address)
+    }
+
+    /// Through which it is watched.
+    pub fn view(&self) -> View {
+        View::new(self.processors.kernel(), &self.service)
     }
 
     /// How many processors on which engine.

@@ -90,6 +90,11 @@ impl Service {
         })
     }
 
+    /// Clients that each processor has.
+    pub fn connections(&self) -> Vec<u32> {
+        self.connections.iter().map(|count| count.load(Ordering::Relaxed)).collect()
+    }
+
     /// Accepts clients of `protocol` on `sockets` until they are stopped.
     pub fn accept(self: &Arc<Self>, processors: &Processors, protocol: &Protocol, sockets: &[ListeningSocket]) {
         self.protocols().push(protocol.clone());
@@ -140,11 +145,6 @@ impl Service {
                 service.changed.wake_all();
             });
         });
-    }
-
-    /// Connections of each processor.
-    pub fn connections(&self) -> impl Iterator<Item = u32> {
-        self.connections.iter().map(|count| count.load(Ordering::Relaxed))
     }
 
     /// The core of each processor.

@@ -35,8 +35,15 @@ pub struct Layers {
     pub faults: Faults,
 }
 
-/// Numbers of disks that exist in memory or as a model only; the host's own are device numbers, far below.
-static NEXT_DISK: AtomicU64 = AtomicU64::new(1 << 63);
+/// From here on disks have numbers that exist in memory or as a model only; the host's own are device numbers, far below.
+const FIRST_IN_MEMORY: u64 = 1 << 63;
+
+static NEXT_DISK: AtomicU64 = AtomicU64::new(FIRST_IN_MEMORY);
+
+/// Which one of the disks that exist in memory or as a model only, if `disk` is one.
+pub fn is_in_memory(disk: u64) -> Option<u64> {
+    disk.checked_sub(FIRST_IN_MEMORY)
+}
 
 /// Puts the layers on each other.
 pub fn stack(kernel: &Arc<Kernel>, bottom: Bottom, layers: &Layers) -> DeviceRef {

@@ -10,6 +10,7 @@ use policy::pages::PageChoice;
 use policy::unit::{BLOCK_BYTES, DeviceId, ProcessorId};
 
 use crate::cache::Cache;
+use crate::counters::Counters;
 use crate::frame::{FramePool, FrameRef, Frames, HUGE_PAGE_BYTES, PoolConfig};
 use crate::processor::{Mailbox, Processor};
 use crate::queue::DiskQueue;
@@ -85,6 +86,7 @@ pub struct Kernel {
     pages: Mutex<PageChoice>,
     tracer: Arc<Tracer>,
     switches: LiveSwitches,
+    counters: Counters,
     jobs: AtomicU32,
 }
 
@@ -138,6 +140,7 @@ impl Kernel {
         let switches = LiveSwitches::new(Switches { trace: tracer.mode(), ..config.switches.clone() }, dynamic);
         let shards =
             (u64::from(config.processors) * SHARDS_A_PROCESSOR).min(bytes_max / BLOCK_BYTES / SHARD_BLOCKS_MIN);
+        let processors = config.processors;
         let kernel = Kernel {
             cache: Cache::new(shards as usize, kind),
             mailboxes: (0..config.processors).map(|_| OnceLock::new()).collect(),
@@ -157,6 +160,7 @@ impl Kernel {
             zero_frame: OnceLock::new(),
             tracer,
             switches,
+            counters: Counters::new(processors),
             jobs: AtomicU32::new(0),
         };
         kernel.set_chunks_target(match kernel.config.sizing.as_ref().map(|sizing| sizing.mode) {
@@ -193,6 +197,11 @@ impl Kernel {
     /// What records its events.
     pub fn tracer(&self) -> &Arc<Tracer> {
         &self.tracer
+    }
+
+    /// What its processors count.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     /// How it was made.

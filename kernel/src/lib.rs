@@ -5,6 +5,7 @@
 
 pub mod cache;
 pub mod connection;
+pub mod counters;
 pub mod device;
 pub mod frame;
 mod housekeeping;

@@ -3,6 +3,7 @@
 //! A task stays on the processor that started it. Another processor reaches it by its waker, or starts a new one
 //! here with [`Processor::spawn_on`].
 
+mod accounting;
 mod delivery;
 mod mailbox;
 mod recording;
@@ -26,10 +27,12 @@ use slab::Slab;
 
 use crate::Kernel;
 use crate::Switches;
+use crate::counters::{Activity, Block, Count};
 use crate::frame::set_thread_processor;
 use crate::housekeeping;
 use crate::operation::{Hold, Operations};
 use crate::trace::{Event, Recorder};
+pub use accounting::Timed;
 pub use delivery::IMMEDIATE_TASKS_MAX;
 use delivery::Published;
 pub use mailbox::Mailbox;
@@ -74,11 +77,15 @@ struct Inner {
     switches: RefCell<Rc<Switches>>,
     /// The change of the switches that this processor has seen last.
     switches_seen: Cell<u64>,
+    counters: Arc<Block>,
+    /// Up to when its time is accounted for. Ticks.
+    charged: Cell<u64>,
 }
 
 struct Task {
     future: Option<LocalFuture>,
     waker: Arc<TaskWaker>,
+    activity: Activity,
 }
 
 /// A timer: ordered by time, then by the order in which they were set.
@@ -124,6 +131,7 @@ impl Processor {
         // Before the switches themselves: what changes in between is seen at the first turn.
         let switches_seen = Cell::new(kernel.live_switches().generation());
         let switches = Rc::new(Switches::clone(&kernel.switches()));
+        let counters = kernel.counters().block(mailbox.id, tick_source);
         let processor = Processor(Rc::new(Inner {
             machine: RefCell::new(machine),
             kernel: Arc::clone(kernel),
@@ -142,12 +150,15 @@ impl Processor {
             tick_source,
             switches: RefCell::new(switches),
             switches_seen,
+            counters,
+            charged: Cell::new(0),
         }));
+        processor.0.charged.set(processor.ticks());
         processor.trace(Event::ProcessorStarted, NOBODY, 0, 0);
         if processor.id() == ProcessorId(0) {
-            processor.spawn(housekeeping::follow_memory(processor.clone()));
-            processor.spawn(housekeeping::keep_stock(processor.clone()));
-            processor.spawn(housekeeping::note_clock(processor.clone()));
+            processor.spawn_path(housekeeping::follow_memory(processor.clone()));
+            processor.spawn_path(housekeeping::keep_stock(processor.clone()));
+            processor.spawn_path(housekeeping::note_clock(processor.clone()));
         }
         processor
     }
@@ -184,8 +195,18 @@ impl Processor {
 
     /// Starts a task here.
     pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
+        self.spawn_as(Activity::Service, future);
+    }
+
+    /// Starts a task of the I/O path here.
+    pub(crate) fn spawn_path(&self, future: impl Future<Output = ()> + 'static) {
+        self.spawn_as(Activity::Path, future);
+    }
+
+    fn spawn_as(&self, activity: Activity, future: impl Future<Output = ()> + 'static) {
         let serial = self.next_serial();
         self.trace(Event::TaskStarted, NOBODY, serial, 0);
+        self.count(Count::TasksStarted, 1);
         let mut tasks = self.0.tasks.borrow_mut();
         let entry = tasks.vacant_entry();
         let mut used = self.0.used_wakers.borrow_mut().pop();
@@ -201,7 +222,7 @@ impl Processor {
             let mailbox = Arc::clone(&self.0.mailbox);
             Arc::new(TaskWaker { mailbox, key: entry.key(), serial, queued: AtomicBool::new(true) })
         });
-        entry.insert(Task { future: Some(Box::pin(future)), waker: Arc::clone(&waker) });
+        entry.insert(Task { future: Some(Box::pin(future)), waker: Arc::clone(&waker), activity });
         self.0.ready.borrow_mut().push_back(waker);
     }
 
@@ -334,12 +355,16 @@ impl Processor {
     pub fn turn(&self) {
         let before = CURRENT.replace(Some(self.clone()));
         set_thread_processor(self.id());
-        self.0.mailbox.parked.store(false, Ordering::SeqCst);
+        if self.0.mailbox.parked.swap(false, Ordering::SeqCst) {
+            // A machine may return from parking before the wait is over.
+            self.charge_now(Activity::Idle);
+        }
         self.follow_switches();
         self.follow_regions();
         self.take_post();
         self.enter();
         self.fire_timers();
+        self.charge_now(Activity::Overhead);
         self.run_ready();
         CURRENT.set(before);
     }
@@ -377,12 +402,16 @@ impl Processor {
             Park::No => self.0.machine.borrow_mut().enter(park, &mut done),
             Park::Until(_) => {
                 let began = self.begin(Event::ProcessorParked, NOBODY);
+                self.charge(Activity::Overhead);
+                self.count(Count::Parks, 1);
                 self.0.machine.borrow_mut().enter(park, &mut done);
                 self.end(began, Event::ProcessorParked, NOBODY, 0, 0);
+                self.charge(Activity::Idle);
             }
         }
         if !done.is_empty() {
             self.trace(Event::CompletionsTaken, NOBODY, done.len() as u64, 0);
+            self.count(Count::Completions, done.len() as u64);
         }
         if !done.is_empty() {
             // Otherwise it stays parked until its next turn: a machine may return before the wait is over.
@@ -400,8 +429,10 @@ impl Processor {
         let quantum = self.0.quantum.borrow_mut().on_turn(self.now(), requests);
         if !quantum.is_zero() {
             let began = self.begin(Event::QuantumWaited, NOBODY);
+            self.charge(Activity::Overhead);
             self.machine(|machine| machine.pause(quantum));
             self.end(began, Event::QuantumWaited, NOBODY, 0, 0);
+            self.charge(Activity::Idle);
         }
     }
 
@@ -451,16 +482,18 @@ impl Processor {
 
     fn run_task(&self, waker: Arc<TaskWaker>, immediate: bool) {
         let (key, serial) = (waker.key, waker.serial);
-        let future = match self.0.tasks.borrow_mut().get_mut(key) {
-            Some(task) if task.waker.serial == serial => task.future.take(),
+        let taken = match self.0.tasks.borrow_mut().get_mut(key) {
+            Some(task) if task.waker.serial == serial => task.future.take().map(|future| (future, task.activity)),
             _ => None,
         };
-        let Some(mut future) = future else { return };
+        let Some((mut future, activity)) = taken else { return };
         waker.queued.store(false, Ordering::Release);
         let waker = Waker::from(waker);
         let began = self.begin(Event::TaskRan, NOBODY);
         let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
         self.end(began, Event::TaskRan, NOBODY, serial, immediate.into());
+        self.charge(activity);
+        self.count(Count::Dispatches, 1);
         if polled.is_ready() {
             self.trace(Event::TaskEnded, NOBODY, serial, 0);
             drop((future, waker));

@@ -16,6 +16,7 @@ use policy::unit::{ByteOffset, ByteRange, Class, ProcessorId, Stability};
 use slab::Slab;
 use smallvec::SmallVec;
 
+use crate::counters::{CountedGuard, CountedMutex, DiskBlock, DiskCounters, DiskReading};
 use crate::device::{Device, DeviceFacts, DeviceRef, Work};
 use crate::frame::Frames;
 use crate::processor::Processor;
@@ -27,8 +28,9 @@ const OWNER: ProcessorId = ProcessorId(0);
 
 /// The queue of one disk.
 pub struct DiskQueue {
-    state: Mutex<State>,
+    state: CountedMutex<State>,
     streams: AtomicU32,
+    counts: DiskCounters,
 }
 
 struct State {
@@ -88,7 +90,7 @@ impl DiskQueue {
     /// An empty queue.
     pub fn new(config: Config) -> Self {
         let state = State { policy: Queue::new(config), waiting: Slab::new(), counters: QueueCounters::default() };
-        DiskQueue { state: Mutex::new(state), streams: AtomicU32::new(0) }
+        DiskQueue { state: CountedMutex::new(state), streams: AtomicU32::new(0), counts: DiskCounters::default() }
     }
 
     /// What it has done.
@@ -103,8 +105,13 @@ impl DiskQueue {
         state.policy.set_config(config);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What was done with the disk. Takes no lock.
+    pub fn reading(&self) -> DiskReading {
+        self.counts.read(self.state.read())
+    }
+
+    fn lock(&self) -> CountedGuard<'_, State> {
+        self.state.lock()
     }
 
     /// Takes what the disk may have next.
@@ -121,7 +128,7 @@ impl DiskQueue {
         while let Some(issue) = self.take_next(cpu) {
             let disk = Arc::clone(self);
             let here = cpu.clone();
-            cpu.spawn(async move { disk.issue(&here, issue).await });
+            cpu.spawn_path(async move { disk.issue(&here, issue).await });
         }
     }
 
@@ -138,19 +145,21 @@ impl DiskQueue {
     async fn issue(self: &Arc<Self>, cpu: &Processor, issue: Issue) {
         let in_flight = InFlight { disk: self, cpu, batch: issue.batch };
         let mut members = issue.members;
+        let counts = self.counts.of(cpu);
         let is_shared = members.len() > 1;
         let request = if is_shared { merge(&members) } else { members[0].request.take() };
         let mut result = Ok(());
         if let Some(request) = request {
-            result = perform(cpu, &issue.below, request).await;
+            result = perform(cpu, counts, &issue.below, request).await;
         }
         for member in &mut members {
             member.result = match (result, &member.request) {
                 // One bad sector must not fail its neighbours.
-                (Err(_), Some(request)) if is_shared => perform(cpu, &issue.below, request.clone()).await,
+                (Err(_), Some(request)) if is_shared => perform(cpu, counts, &issue.below, request.clone()).await,
                 _ => result,
             };
         }
+        counts.end(members.len());
         // From here on it is over when the work after it is done, wherever that is.
         std::mem::forget(in_flight);
         let (disk, batch) = (Arc::clone(self), issue.batch);
@@ -191,7 +200,7 @@ impl State {
 }
 
 /// Has the device do it, and records how long that took.
-async fn perform(cpu: &Processor, below: &DeviceRef, request: Request) -> Result<(), Errno> {
+async fn perform(cpu: &Processor, counts: &DiskBlock, below: &DeviceRef, request: Request) -> Result<(), Errno> {
     let event = match request.action {
         Action::Read(..) => Event::DeviceRead,
         Action::Write(..) => Event::DeviceWrite,
@@ -199,10 +208,11 @@ async fn perform(cpu: &Processor, below: &DeviceRef, request: Request) -> Result
         Action::Zero { .. } | Action::Discard(_) => Event::DeviceOther,
     };
     let (job, range) = (request.context.job, request.action.range());
-    let began = cpu.begin(event, job);
+    counts.issue(&request.action);
+    let began = cpu.begin_timed(event, job);
     let result = below.perform(cpu, request).await;
     let (at, len) = range.map_or((0, 0), |range| (range.at.0, range.len));
-    cpu.end(began, event, job, at, len);
+    counts.complete(cpu.end_timed(began, event, job, at, len), result.is_ok());
     if let Err(error) = result {
         cpu.trace(Event::DeviceFailed, job, error.0 as u64, 0);
     }
@@ -311,6 +321,7 @@ impl Queued {
         };
         let class = request.context.class;
         let began = cpu.begin(Event::QueueWaited, request.context.job);
+        self.disk.counts.of(cpu).arrive();
         let mut state = self.disk.lock();
         state.counters.requests += 1;
         let id = RequestId(state.waiting.insert(Waiting {
@@ -338,7 +349,7 @@ impl Queued {
                 own = Some(issue);
             } else {
                 let (disk, here) = (Arc::clone(&self.disk), cpu.clone());
-                cpu.spawn(async move { disk.issue(&here, issue).await });
+                cpu.spawn_path(async move { disk.issue(&here, issue).await });
             }
         }
         if let Some(issue) = own {

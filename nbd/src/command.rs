@@ -5,8 +5,9 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use kernel::connection::{EdgePermit, Header, Keeps, Outbound, Release, Reply};
+use kernel::processor::Timed;
 use kernel::request::{Context, JobId};
-use kernel::trace::{Began, Event};
+use kernel::trace::Event;
 use kernel::{FRAME_BYTES, Frames, Processor};
 use machine::Errno;
 use policy::unit::{ByteRange, Stability};
@@ -66,7 +67,7 @@ impl Commands {
     /// # Errors
     /// It is another, or something is to be said against it: nothing has been done but to note when it began, if so. The
     /// general path does the rest.
-    pub(crate) fn answer_hot(&self, request: &Request) -> Result<(), Option<Began>> {
+    pub(crate) fn answer_hot(&self, request: &Request) -> Result<(), Option<Timed>> {
         let len = u64::from(request.len);
         if !self.cpu.switches().hottest_first || request.kind != cmd::READ || request.flags != 0 || len == 0 {
             return Err(None);
@@ -150,7 +151,7 @@ impl Commands {
 
     /// Does a request that has no payload. `payload`: bytes to be released with the reply; `began`: when it did, if that
     /// was noted.
-    pub(crate) fn start(self: &Rc<Self>, request: &Request, payload: u64, began: Option<Began>) {
+    pub(crate) fn start(self: &Rc<Self>, request: &Request, payload: u64, began: Option<Timed>) {
         let release = Release { requests: 1, bytes: payload };
         let began = began.unwrap_or_else(|| self.begin(request));
         if self.cpu.switches().hottest_first && request.kind == cmd::READ && self.read_cached(request, release) {
@@ -171,12 +172,12 @@ impl Commands {
         });
     }
 
-    fn begin(&self, request: &Request) -> Began {
-        self.cpu.begin(event(request.kind), self.job)
+    fn begin(&self, request: &Request) -> Timed {
+        self.cpu.begin_timed(event(request.kind), self.job)
     }
 
-    fn end(&self, began: Began, request: &Request) {
-        self.cpu.end(began, event(request.kind), self.job, request.offset, u64::from(request.len));
+    fn end(&self, began: Timed, request: &Request) {
+        self.cpu.end_request(began, event(request.kind), self.job, request.offset, u64::from(request.len));
     }
 
     async fn perform(&self, request: &Request) -> Result<(), Errno> {
@@ -395,7 +396,7 @@ pub(crate) struct Write {
     commands: Rc<Commands>,
     request: Request,
     release: Release,
-    began: Began,
+    began: Timed,
     result: Result<(), Errno>,
 }
 

@@ -10,8 +10,9 @@ use std::time::Duration;
 use kernel::connection::{
     ArrivalPermit, EdgePermit, Gone, Header, Headers, Inbound, Keeps, Outbound, Release, Reply, Served, Wait,
 };
+use kernel::processor::Timed;
 use kernel::request::JobId;
-use kernel::trace::{Began, Event};
+use kernel::trace::Event;
 use kernel::{FRAME_BYTES, Frames, Processor};
 use machine::Connection;
 
@@ -90,27 +91,27 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Calls<P> {
     ///
     /// # Errors
     /// It is another, or must go the general way: nothing has been done but to note when it began, if so.
-    fn answer_hot(&self, head: &CallHead, arguments: &[u8]) -> Result<(), Option<Began>> {
+    fn answer_hot(&self, head: &CallHead, arguments: &[u8]) -> Result<(), Option<Timed>> {
         if !self.cpu.switches().hottest_first || !hot::is_hot(head) {
             return Err(None);
         }
         let (cpu, job, event) = (&self.cpu, job_of(self.client), event(head.program, head.procedure));
-        let began = cpu.begin(event, job);
+        let began = cpu.begin_timed(event, job);
         let asker = hot::Asker { cpu, server: &self.server, client: self.client, outbound: &self.outbound };
         let Some(reply) = asker.answer(head, arguments) else { return Err(Some(began)) };
         self.outbound.push(reply);
-        cpu.end(began, event, job, 0, 0);
+        cpu.end_request(began, event, job, 0, 0);
         Ok(())
     }
 
     /// Does a call; its reply goes out when it is done. `began`: when it did, if that was noted.
-    async fn start(&self, call: Call, permit: Option<EdgePermit>, release: Release, began: Option<Began>) {
+    async fn start(&self, call: Call, permit: Option<EdgePermit>, release: Release, began: Option<Timed>) {
         let (outbound, perform, xid) = (Rc::clone(&self.outbound), self.perform.clone(), call.xid);
         let (cpu, job, event) = (self.cpu.clone(), call.job, event(call.program, call.procedure));
-        let began = began.unwrap_or_else(|| cpu.begin(event, job));
+        let began = began.unwrap_or_else(|| cpu.begin_timed(event, job));
         let mut work = Box::pin(async move {
             let results = perform(call).await;
-            cpu.end(began, event, job, 0, 0);
+            cpu.end_request(began, event, job, 0, 0);
             drop(permit);
             match rpc::reply(xid, results) {
                 Some(reply) => outbound.push(Reply { release, ..reply }),

@@ -24,7 +24,7 @@ pub use given::{Given, parse_bytes, parse_duration, show_bytes, show_duration};
 pub use key::{Entry, Key};
 pub use print::{reference, switch_table, switches_help, toml};
 pub use problem::{Place, Problem, Problems};
-pub use settings::{CONTROL_NAME, Control, Engine, Limits, SETTINGS, Settings};
+pub use settings::{CONTROL_NAME, Control, Engine, Limits, METRICS_PORT, SETTINGS, Settings};
 pub use switches::{SWITCHES, change, set_switch};
 
 /// Everything that can be configured.

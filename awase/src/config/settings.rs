@@ -18,6 +18,9 @@ pub const NFS_PORT: u16 = 2049;
 /// The port on which NFS is served otherwise.
 pub const NFS_PORT_OF_USERS: u16 = 20490;
 
+/// The port at which the server can be watched: of those that exporters of Prometheus use.
+pub const METRICS_PORT: u16 = 9809;
+
 /// More processors than this no host of ours has, and each costs memory.
 const PROCESSORS_MAX: u64 = 1024;
 
@@ -98,6 +101,8 @@ pub struct Settings {
     pub nbd_unix: Option<Vec<PathBuf>>,
     /// Addresses on which NFS and MOUNT are served; `None`: one on loopback.
     pub nfs: Option<Vec<SocketAddr>>,
+    /// Addresses on which metrics are served; `None`: one on loopback, if nobody uses it.
+    pub metrics: Option<Vec<SocketAddr>>,
     /// Is rpcbind told where NFS is served?
     pub rpcbind: bool,
     /// Where `awase top` and `awase set` reach the server.
@@ -119,6 +124,7 @@ impl Default for Settings {
             nbd: vec![SocketAddr::new(IpAddr::from([127, 0, 0, 1]), NBD_PORT)],
             nbd_unix: None,
             nfs: None,
+            metrics: None,
             rpcbind: false,
             control: Control::InData,
             limits: Limits {
@@ -257,6 +263,24 @@ pub static SETTINGS: &[Key<Settings>] = &[
         show: |settings| {
             let addresses = |all: &Vec<SocketAddr>| list(all.iter().map(|address| format!("\"{address}\"")));
             Some(settings.nfs.as_ref().map_or("\"auto\"".into(), addresses))
+        },
+    },
+    Key {
+        name: "listen.metrics",
+        allowed: "\"auto\" (127.0.0.1:9809, if nobody uses it), a list of addresses such as \"127.0.0.1:9809\", \
+                  or [] for none",
+        about: "Addresses on which counters are served over HTTP, to whoever can reach them: `/metrics` for Prometheus, \
+                `/` a page with live plots",
+        paper: "OLTP",
+        set: |settings, given| {
+            settings.metrics = unless_auto(given, |given| {
+                given.texts()?.iter().map(|text| address(text, METRICS_PORT)).collect::<Result<_, _>>()
+            })?;
+            Ok(())
+        },
+        show: |settings| {
+            let addresses = |all: &Vec<SocketAddr>| list(all.iter().map(|address| format!("\"{address}\"")));
+            Some(settings.metrics.as_ref().map_or("\"auto\"".into(), addresses))
         },
     },
     Key {

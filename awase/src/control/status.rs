@@ -10,7 +10,7 @@ const OWN_DISKS: u64 = 1 << 63;
 
 impl Board {
     pub(super) fn status(&self) -> Value {
-        let connections: Vec<u32> = self.service.connections().collect();
+        let connections: Vec<u32> = self.service.connections();
         let requests = self.kernel.requests();
         json!({
             "version": env!("CARGO_PKG_VERSION"),

@@ -69,7 +69,7 @@ impl Place {
     pub fn serve(&self, arguments: &[&str]) -> Server {
         let mut command = Command::new(AWASE);
         // Ports are shared by all tests.
-        command.args(["serve", "--nbd", "none", "--nfs", "none"]).args(arguments);
+        command.args(["serve", "--nbd", "none", "--nfs", "none", "--metrics", "none"]).args(arguments);
         choose_engine(&mut command, arguments);
         self.start(command)
     }
@@ -78,7 +78,8 @@ impl Place {
     /// ready. Gives the port, too.
     pub fn serve_directories(&self, port: u16, arguments: &[&str]) -> (Server, u16) {
         let mut command = Command::new(AWASE);
-        command.args(["serve", "--nbd", "none", "--nfs", &format!("127.0.0.1:{port}")]).args(arguments);
+        command.args(["serve", "--nbd", "none", "--nfs", &format!("127.0.0.1:{port}"), "--metrics", "none"]);
+        command.args(arguments);
         choose_engine(&mut command, arguments);
         let mut server = self.start(command);
         let banner = server.banner();

@@ -9,12 +9,12 @@ mod shard;
 use std::future::poll_fn;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use policy::cache::Kind;
 use policy::unit::DeviceId;
 
+use crate::counters::{CountedGuard, CountedMutex, Counter, LockReading};
 use crate::frame::{FrameNo, FramePool, FrameRef, Frames};
 pub(crate) use shard::{Shard, State};
 
@@ -34,7 +34,17 @@ pub struct Cache {
 }
 
 #[repr(align(128))]
-struct Padded(Mutex<Shard>);
+struct Padded {
+    shard: CountedMutex<Shard>,
+    /// Changed under the lock.
+    evicted: Counter,
+}
+
+impl Padded {
+    fn new(kind: Kind) -> Self {
+        Padded { shard: CountedMutex::new(Shard::new(kind)), evicted: Counter::default() }
+    }
+}
 
 /// Packs a block's name. Panics when the device is larger than 2^60 bytes, which no open device is.
 pub(crate) fn key(device: DeviceId, block: u64) -> u64 {
@@ -51,7 +61,7 @@ impl Cache {
     /// An empty cache of `shards` parts.
     pub(crate) fn new(shards: usize, kind: Kind) -> Self {
         Cache {
-            shards: (0..shards.max(1)).map(|_| Padded(Mutex::new(Shard::new(kind)))).collect(),
+            shards: (0..shards.max(1)).map(|_| Padded::new(kind)).collect(),
             turn: AtomicUsize::new(0),
             shard_capacity: AtomicUsize::new(1),
         }
@@ -60,7 +70,7 @@ impl Cache {
     /// Chooses what goes in another way from now on. What is here stays, in its order.
     pub(crate) fn set_kind(&self, kind: Kind) {
         for shard in &self.shards {
-            shard.0.lock().unwrap_or_else(PoisonError::into_inner).set_kind(kind);
+            shard.shard.lock().set_kind(kind);
         }
     }
 
@@ -76,10 +86,10 @@ impl Cache {
     }
 
     /// Locks the shard of `block`. It also has the other blocks of [`Cache::runs`]' piece.
-    pub(crate) fn lock(&self, device: DeviceId, block: u64) -> MutexGuard<'_, Shard> {
+    pub(crate) fn lock(&self, device: DeviceId, block: u64) -> CountedGuard<'_, Shard> {
         let hash = index::mix(key(device, block) / NEIGHBOURS);
         let shard = (hash as u32 as u64 * self.shards.len() as u64) >> 32;
-        self.shards[shard as usize].0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[shard as usize].shard.lock()
     }
 
     /// Cuts a run of blocks into pieces that share a shard.
@@ -134,12 +144,14 @@ impl Cache {
         let mut evicted = 0;
         for _ in 0..self.shards.len() {
             let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-            let mut shard = self.shards[turn % self.shards.len()].0.lock().unwrap_or_else(PoisonError::into_inner);
+            let part = &self.shards[turn % self.shards.len()];
+            let mut shard = part.shard.lock();
             for _ in 0..EVICTIONS_A_SHARD {
                 if evicted >= count {
                     return evicted;
                 }
                 let Some(frame) = shard.evict(pool) else { break };
+                part.evicted.add(1);
                 drop(frame);
                 evicted += 1;
             }
@@ -184,7 +196,7 @@ impl Cache {
             return;
         }
         for shard in &self.shards {
-            let mut shard = shard.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut shard = shard.shard.lock();
             for slot in shard.slots_of(device) {
                 drop(shard.remove(slot, pool));
             }
@@ -193,7 +205,7 @@ impl Cache {
 
     /// Blocks in the cache.
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|s| s.0.lock().unwrap_or_else(PoisonError::into_inner).len()).sum()
+        self.shards.iter().map(|s| s.shard.lock().len()).sum()
     }
 
     /// Is it empty?
@@ -203,12 +215,22 @@ impl Cache {
 
     /// Bytes of book-keeping, without that of the frame pool.
     pub fn bookkeeping_bytes(&self) -> usize {
-        self.shards.iter().map(|s| s.0.lock().unwrap_or_else(PoisonError::into_inner).bookkeeping_bytes()).sum()
+        self.shards.iter().map(|s| s.shard.lock().bookkeeping_bytes()).sum()
+    }
+
+    /// How the locks of its parts were used. Takes none of them.
+    pub fn lock_use(&self) -> LockReading {
+        self.shards.iter().map(|part| part.shard.read()).sum()
+    }
+
+    /// Blocks that had to leave for others. Takes no lock.
+    pub fn evictions(&self) -> u64 {
+        self.shards.iter().map(|part| part.evicted.get()).sum()
     }
 
     pub(crate) fn clear(&self, pool: &FramePool) {
         for shard in &self.shards {
-            shard.0.lock().unwrap_or_else(PoisonError::into_inner).clear(pool);
+            shard.shard.lock().clear(pool);
         }
     }
 }

@@ -13,6 +13,7 @@ use machine::Connection;
 use super::kept::Predicted;
 use crate::Processor;
 use crate::connection::{Gone, Headers, Keeps, Outbound, Scatter, Service, Watchdog};
+use crate::counters::Count;
 use crate::request::JobId;
 use crate::trace::Event;
 
@@ -147,6 +148,7 @@ impl<'a> Inbound<'a> {
             return Err(Gone);
         };
         let count = result.unwrap_or(0) as usize;
+        cpu.count(Count::BytesReceived, count as u64);
         cpu.trace(Event::Received, JobId::default(), count as u64, 0);
         self.scatter.land(hold, count);
         Ok(count > 0)

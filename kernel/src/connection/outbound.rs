@@ -12,6 +12,7 @@ use machine::{Connection, SEGMENTS_MAX, Segment, Segments};
 use smallvec::SmallVec;
 
 use crate::connection::{Keeps, Service, Watchdog, segment};
+use crate::counters::Count;
 use crate::frame::append_segments;
 use crate::request::JobId;
 use crate::trace::Event;
@@ -383,6 +384,7 @@ async fn send(
         let began = cpu.begin(Event::Sent, JobId::default());
         let (result, back) = cpu.send(connection, hold, segments.clone()).await;
         cpu.end(began, Event::Sent, JobId::default(), result.unwrap_or(0), 0);
+        cpu.count(Count::BytesSent, result.unwrap_or(0));
         watchdog.disarm();
         hold = back;
         match result {

@@ -39,6 +39,6 @@ impl Processor {
 }
 
 /// As a record's short argument.
-fn short(value: u64) -> u32 {
+pub(super) fn short(value: u64) -> u32 {
     value.min(u64::from(SHORT_MAX)) as u32
 }

@@ -199,6 +199,12 @@ impl Recorder {
         self.stamp.set(ticks);
     }
 
+    /// The stamp of what was recorded last, or is recorded next.
+    #[inline]
+    pub fn stamp(&self) -> u64 {
+        self.stamp.get()
+    }
+
     /// A moment, with the stamp of its batch.
     #[inline]
     pub fn moment(&self, event: Event, job: JobId, a: u64, b: u32) {

@@ -27,7 +27,7 @@ impl FileTree {
         let lead = || {
             let Some(tree) = self.this.upgrade() else { return };
             let here = cpu.clone();
-            cpu.spawn(async move {
+            cpu.spawn_path(async move {
                 let sync = async |nodes: BTreeSet<Node>| tree.sync_all(&here, nodes.into_iter().collect()).await;
                 tree.syncs.lead(&here, sync).await;
             });

@@ -10,6 +10,7 @@ use super::block_set::BlockSet;
 use super::write_out::Claimed;
 use super::{ForcedUnitAccess, Volume};
 use crate::cache::{Cache, State as BufferState, key};
+use crate::counters::Count;
 use crate::processor::Processor;
 use crate::request::{Action, Context, Request};
 use crate::trace::Event;
@@ -153,13 +154,14 @@ impl Volume {
 
     async fn join_flush(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
         let began = cpu.begin(Event::FlushGathered, context.job);
+        cpu.count(Count::Gathers, 1);
         let lead = || {
             let Some(volume) = self.this.upgrade() else { return };
             let here = cpu.clone();
             // The task has its turn after those that are ready now: who wants a flush, too, is in the first round.
-            cpu.spawn(
-                async move { volume.flushes.lead(&here, async |()| volume.flush_once(&here, context).await).await },
-            );
+            cpu.spawn_path(async move {
+                volume.flushes.lead(&here, async |()| volume.flush_once(&here, context).await).await
+            });
         };
         let result = self.flushes.share(cpu, |()| (), lead).await;
         cpu.end(began, Event::FlushGathered, context.job, 0, 0);
@@ -184,6 +186,7 @@ impl Volume {
         let context = Context { class: Class::Synchronous, ..context };
         let failures = self.failures().flushes;
         let began = cpu.begin(Event::Flush, context.job);
+        cpu.count(Count::Flushes, 1);
         let mut result = self.device.perform(cpu, Request { action: Action::Flush, context }).await;
         self.foreign.until_ended().await;
         if self.failures().flushes != failures {

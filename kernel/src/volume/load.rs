@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 
 use super::Volume;
 use crate::cache::{Cache, State as BufferState, key};
+use crate::counters::Count;
 use crate::frame::{FrameRef, Frames, segments};
 use crate::processor::Processor;
 use crate::request::{Action, Context, JobId, Request};
@@ -41,6 +42,8 @@ impl Volume {
             return None;
         }
         cpu.trace(Event::CacheHit, JobId::default(), blocks.start, blocks.end - blocks.start);
+        cpu.count(Count::CacheReads, 1);
+        cpu.count(Count::CacheHits, blocks.end - blocks.start);
         self.note_read(cpu, blocks);
         Some(frames)
     }
@@ -93,11 +96,13 @@ impl Volume {
         // What is fetched in advance must not push out what it was fetched beside.
         let end = ahead.end.min(ahead.start + (self.kernel.cache_blocks() / 8).max(1));
         cpu.trace(Event::ReadAhead, JobId::default(), ahead.start, end - ahead.start);
+        cpu.count(Count::ReadAheads, 1);
+        cpu.count(Count::ReadAheadBlocks, end - ahead.start);
         let step = self.transfer_blocks_max();
         for start in (ahead.start..end).step_by(step as usize) {
             let Some(volume) = self.this.upgrade() else { return };
             let here = cpu.clone();
-            cpu.spawn(async move {
+            cpu.spawn_path(async move {
                 let context = Context::asynchronous(JobId::default());
                 // A read in advance may fail; who needs the block will ask and be told.
                 let _ = volume.load(&here, start..end.min(start + step), context).await;
@@ -109,8 +114,16 @@ impl Volume {
     pub(super) async fn load(&self, cpu: &Processor, blocks: Range<u64>, context: Context) -> Result<Frames, Errno> {
         let mut frames: SmallVec<[Option<FrameRef>; 4]> = blocks.clone().map(|_| None).collect();
         let mut spare = Frames::new();
+        // Only what somebody waits for tells what the cache is worth, and only at the first look.
+        let mut is_counted = context.class == Class::Asynchronous;
         loop {
             let found = self.look(blocks.clone(), &mut frames);
+            if !std::mem::replace(&mut is_counted, true) {
+                let hits = frames.iter().flatten().count() as u64;
+                cpu.count(Count::CacheReads, 1);
+                cpu.count(Count::CacheHits, hits);
+                cpu.count(Count::CacheMisses, frames.len() as u64 - hits);
+            }
             let missing: u64 = found.missing.iter().map(|run| run.end - run.start).sum();
             if missing > 0 {
                 cpu.trace(Event::CacheMiss, context.job, blocks.start, missing);

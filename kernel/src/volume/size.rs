@@ -102,7 +102,7 @@ impl Volume {
             let Some(volume) = self.this.upgrade() else { return };
             let here = cpu.clone();
             let context = context.with_stability(Stability::Unstable);
-            cpu.spawn(async move {
+            cpu.spawn_path(async move {
                 let write = async |Growth(blocks)| {
                     let Some(blocks) = blocks else { return Ok(()) };
                     volume.write_out_within(&here, blocks.clone(), context).await;

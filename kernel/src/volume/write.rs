@@ -8,6 +8,7 @@ use policy::writeback::{Admission, WriteBack};
 
 use super::Volume;
 use crate::cache::{Shard, State as BufferState, key};
+use crate::counters::Count;
 use crate::frame::{FRAME_BYTES, FrameRef, Frames};
 use crate::processor::Processor;
 use crate::request::Context;
@@ -38,6 +39,7 @@ impl Volume {
         if range.len == 0 {
             return Ok(());
         }
+        cpu.count(Count::CacheWrites, 1);
         self.admit().await?;
         let _writer = self.gate.enter().await;
         let mut were_cached = false;

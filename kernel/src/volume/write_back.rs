@@ -87,7 +87,7 @@ impl Volume {
         // A flush will follow: with what else is written before this processor turns to its other tasks.
         if is_first && let Some(volume) = self.this.upgrade() {
             let here = cpu.clone();
-            cpu.spawn(async move { volume.start_early_writes(&here, context) });
+            cpu.spawn_path(async move { volume.start_early_writes(&here, context) });
         }
     }
 
@@ -172,7 +172,7 @@ impl Volume {
         }
         let Some(volume) = self.this.upgrade() else { return };
         let here = cpu.clone();
-        cpu.spawn(async move {
+        cpu.spawn_path(async move {
             // An error is counted, and told to the next who asks for a flush.
             let _ = volume.flush_device(&here, Context::asynchronous(JobId::default()), volume.failures()).await;
         });

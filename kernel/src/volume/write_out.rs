@@ -7,6 +7,7 @@ use policy::unit::Stability;
 
 use super::{State, Volume};
 use crate::cache::{Cache, State as BufferState, key};
+use crate::counters::Count;
 use crate::frame::Frames;
 use crate::processor::Processor;
 use crate::request::{Action, Context, Request};
@@ -48,7 +49,9 @@ impl Volume {
     pub(super) fn start_write_out(&self, cpu: &Processor, claim: Claim, context: Context) {
         let Some(volume) = self.this.upgrade() else { return };
         let here = cpu.clone();
-        cpu.spawn(async move { volume.write_out(&here, claim, context).await });
+        cpu.count(Count::WriteOuts, 1);
+        cpu.count(Count::WriteOutBlocks, claim.blocks.end - claim.blocks.start);
+        cpu.spawn_path(async move { volume.write_out(&here, claim, context).await });
     }
 
     /// Waits until at most `count` writes to the device are under way.

@@ -1,0 +1,213 @@
+//! As much of HTTP/1.1 as it takes to be asked for a page: requests without a body, one a connection, each within its
+//! time and its bounds.
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Connections at a time. When one more comes, the oldest has had its time.
+const CONNECTIONS_MAX: usize = 32;
+
+/// A request's head, at most. Bytes.
+const HEAD_BYTES_MAX: usize = 8 << 10;
+
+/// Header lines of a request, at most.
+const HEADERS_MAX: usize = 64;
+
+/// So long may a client take to ask, and as long again to take the answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is answered.
+pub(super) struct Answer {
+    status: u16,
+    kind: &'static str,
+    body: String,
+}
+
+impl Answer {
+    /// What was asked for.
+    pub(super) fn ok(kind: &'static str, body: String) -> Self {
+        Answer { status: 200, kind, body }
+    }
+
+    /// A line for people.
+    pub(super) fn plain(status: u16, line: &str) -> Self {
+        Answer { status, kind: "text/plain; charset=utf-8", body: line.to_owned() }
+    }
+
+    fn head(&self) -> String {
+        let reason = match self.status {
+            200 => "OK",
+            400 => "Bad Request",
+            404 => "Not Found",
+            405 => "Method Not Allowed",
+            431 => "Request Header Fields Too Large",
+            _ => "Service Unavailable",
+        };
+        let (status, kind, len) = (self.status, self.kind, self.body.len());
+        let allow = if status == 405 { "Allow: GET, HEAD\r\n" } else { "" };
+        format!(
+            "HTTP/1.1 {status} {reason}\r\nContent-Type: {kind}\r\nContent-Length: {len}\r\n{allow}\
+             Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
+        )
+    }
+}
+
+/// The connections that are open, oldest first.
+#[derive(Default)]
+pub(super) struct Doors {
+    open: Mutex<Open>,
+    /// One answer is made at a time: whoever asks without end has one core at most.
+    making: Mutex<()>,
+}
+
+#[derive(Default)]
+struct Open {
+    streams: VecDeque<(u64, TcpStream)>,
+    count: u64,
+}
+
+impl Doors {
+    /// Serves a connection in a thread of its own; `answer` is given the path that is asked for.
+    pub(super) fn admit(self: &Arc<Self>, stream: TcpStream, answer: impl FnOnce(&str) -> Answer + Send + 'static) {
+        let Ok(second) = stream.try_clone() else { return };
+        let number = {
+            let mut open = self.open();
+            if open.streams.len() >= CONNECTIONS_MAX
+                && let Some((_, oldest)) = open.streams.pop_front()
+            {
+                // Its thread ends by itself; that it has gone already is as good.
+                let _ = oldest.shutdown(Shutdown::Both);
+            }
+            open.count += 1;
+            let number = open.count;
+            open.streams.push_back((number, second));
+            number
+        };
+        let doors = Arc::clone(self);
+        let serve = move || {
+            // A client that does not ask, or does not listen, gets nothing.
+            let _ = serve(&stream, |path| {
+                let _alone = doors.making.lock().unwrap_or_else(PoisonError::into_inner);
+                answer(path)
+            });
+            doors.leave(number);
+        };
+        if std::thread::Builder::new().name("metrics".into()).spawn(serve).is_err() {
+            self.leave(number);
+        }
+    }
+
+    fn leave(&self, number: u64) {
+        self.open().streams.retain(|(of, _)| *of != number);
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn serve(stream: &TcpStream, answer: impl FnOnce(&str) -> Answer) -> std::io::Result<()> {
+    let request = read_request(stream)?;
+    let (answer, has_body) = match request {
+        Ok(request) => (answer(&request.path), !request.head_only),
+        Err(refusal) => (refusal, true),
+    };
+    let mut bytes = answer.head().into_bytes();
+    if has_body {
+        bytes.extend_from_slice(answer.body.as_bytes());
+    }
+    send(stream, &bytes)?;
+    stream.shutdown(Shutdown::Write)?;
+    // A close while something unread is there would take the answer back.
+    let mut rest = [0; HEAD_BYTES_MAX];
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let _ = (&mut &*stream).read(&mut rest)?;
+    Ok(())
+}
+
+/// What is asked for.
+#[derive(Debug)]
+struct Request {
+    path: String,
+    head_only: bool,
+}
+
+/// Reads a request's head. Fails when the client goes or takes too long.
+fn read_request(mut stream: &TcpStream) -> std::io::Result<Result<Request, Answer>> {
+    let end = Instant::now() + PATIENCE;
+    let mut head = [0; HEAD_BYTES_MAX];
+    let mut len = 0;
+    loop {
+        stream.set_read_timeout(Some(left(end)?))?;
+        let count = stream.read(&mut head[len..])?;
+        len += count;
+        match parse(&head[..len]) {
+            Some(parsed) => return Ok(parsed),
+            None if count == 0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            None if len == HEAD_BYTES_MAX => return Ok(Err(Answer::plain(431, "the request is too long\n"))),
+            None => {}
+        }
+    }
+}
+
+/// A request, if all of its head is there, or why it is none.
+fn parse(head: &[u8]) -> Option<Result<Request, Answer>> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut request = httparse::Request::new(&mut headers);
+    match request.parse(head) {
+        Ok(httparse::Status::Partial) => None,
+        Ok(httparse::Status::Complete(_)) => Some(match (request.method, request.path) {
+            (Some(method @ ("GET" | "HEAD")), Some(target)) => {
+                let path = target.split('?').next().unwrap_or_default().to_owned();
+                Ok(Request { path, head_only: method == "HEAD" })
+            }
+            _ => Err(Answer::plain(405, "only GET and HEAD are answered\n")),
+        }),
+        Err(httparse::Error::TooManyHeaders) => Some(Err(Answer::plain(431, "the request has too many headers\n"))),
+        Err(_) => Some(Err(Answer::plain(400, "this is no request of HTTP\n"))),
+    }
+}
+
+fn send(mut stream: &TcpStream, mut bytes: &[u8]) -> std::io::Result<()> {
+    let end = Instant::now() + PATIENCE;
+    while !bytes.is_empty() {
+        stream.set_write_timeout(Some(left(end)?))?;
+        let count = stream.write(bytes)?;
+        bytes = &bytes[count..];
+    }
+    Ok(())
+}
+
+/// The time that is left, which is not zero.
+fn left(end: Instant) -> std::io::Result<Duration> {
+    let left = end.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(std::io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(head: &[u8]) -> Option<u16> {
+        parse(head).map(|parsed| parsed.map_or_else(|refusal| refusal.status, |_| 200))
+    }
+
+    #[test]
+    fn requests_are_told_from_garbage_at_any_length() {
+        let whole = b"GET /metrics?a=b HTTP/1.1\r\nHost: localhost:9809\r\nAccept: */*\r\n\r\n";
+        for len in 0..whole.len() {
+            assert!(parse(&whole[..len]).is_none(), "{len} bytes are no whole request");
+        }
+        let request = parse(whole).expect("whole").map_err(|refusal| refusal.status).expect("good");
+        assert_eq!((request.path.as_str(), request.head_only), ("/metrics", false));
+        assert_eq!(status(b"HEAD / HTTP/1.0\r\n\r\n"), Some(200));
+        assert_eq!(status(b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello"), Some(405));
+        assert_eq!(status(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"), Some(400));
+        assert_eq!(status(b"GET / HTTP/9\r\n\r\n"), Some(400));
+        let many = format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(HEADERS_MAX + 1));
+        assert_eq!(status(many.as_bytes()), Some(431));
+    }
+}

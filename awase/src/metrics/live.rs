@@ -1,0 +1,86 @@
+//! The counters for the page with live plots: as they stand, so that whoever asks takes differences as often as wanted.
+
+use kernel::counters::{Activity, Count, Group, Histogram, RequestType, Service, upper_bound};
+use serde_json::{Map, Value, json};
+
+use super::prometheus::activity_name;
+use super::sample::Sample;
+
+/// The JSON text.
+pub(super) fn json(sample: &Sample) -> String {
+    let count = |what| sample.sum.count(what);
+    let value = json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "uptime": sample.uptime.as_secs_f64(),
+        "received": count(Count::BytesReceived),
+        "sent": count(Count::BytesSent),
+        "connections": sample.connections.iter().sum::<u32>(),
+        "requests": requests(sample),
+        "latency": latencies(sample),
+        "processors": processors(sample),
+        "cache": {
+            "hits": count(Count::CacheHits),
+            "misses": count(Count::CacheMisses),
+            "evictions": sample.cache.evicted,
+            "limit": sample.cache.limit,
+            "memory": sample.cache.memory,
+            "used": sample.cache.used,
+            "dirty": sample.cache.dirty,
+            "locks": { "taken": sample.cache.locks.taken, "contended": sample.cache.locks.contended },
+        },
+        "disks": disks(sample),
+    });
+    value.to_string()
+}
+
+/// Of each type that was asked for at all.
+fn requests(sample: &Sample) -> Vec<Value> {
+    let counted = RequestType::all().map(|request| (request, sample.sum.requests(request)));
+    let some = counted.filter(|(_, (count, _))| *count > 0);
+    let row = |(request, (count, ticks)): (RequestType, (u64, u64))| {
+        let seconds = ticks as f64 * sample.seconds_a_tick;
+        json!({ "service": request.service().name(), "request": request.name(), "count": count, "seconds": seconds })
+    };
+    some.map(row).collect()
+}
+
+/// Of each group that was asked for at all: upper bounds in seconds and counts, of buckets that are not empty.
+fn latencies(sample: &Sample) -> Vec<Value> {
+    let groups = Service::ALL.into_iter().flat_map(|service| Group::ALL.map(|group| (service, group)));
+    let read = groups.map(|(service, group)| (service, group, sample.sum.latency(service, group)));
+    let row = |(service, group, histogram): (Service, Group, Histogram)| {
+        let filled = histogram.buckets().iter().enumerate().filter(|(_, count)| **count > 0);
+        let pair = |(at, count): (usize, &u64)| json!([upper_bound(at) as f64 * sample.seconds_a_tick, count]);
+        json!({ "service": service.name(), "class": group.name(), "buckets": filled.map(pair).collect::<Vec<_>>() })
+    };
+    read.filter(|(.., histogram)| histogram.total() > 0).map(row).collect()
+}
+
+fn processors(sample: &Sample) -> Vec<Value> {
+    let row = |(reading, connections): (&kernel::counters::Reading, &u32)| {
+        let seconds = |activity| json!(reading.time(activity) as f64 * sample.seconds_a_tick);
+        let mut row: Map<String, Value> =
+            Activity::ALL.into_iter().map(|activity| (activity_name(activity).to_owned(), seconds(activity))).collect();
+        row.insert("dispatches".into(), json!(reading.count(Count::Dispatches)));
+        row.insert("connections".into(), json!(connections));
+        Value::Object(row)
+    };
+    sample.processors.iter().zip(&sample.connections).map(row).collect()
+}
+
+fn disks(sample: &Sample) -> Vec<Value> {
+    let row = |disk: &super::sample::Disk| {
+        let of = &disk.reading;
+        json!({
+            "name": disk.name,
+            "reads": of.reads,
+            "writes": of.writes,
+            "flushes": of.flushes,
+            "read_bytes": of.bytes_read,
+            "written_bytes": of.bytes_written,
+            "errors": of.failed,
+            "depth": of.depth,
+        })
+    };
+    sample.disks.iter().map(row).collect()
+}

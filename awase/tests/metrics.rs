@@ -1,0 +1,284 @@
+//! A server that is watched: what `/metrics` says of a load that is known, what hostile clients do to it (nothing), and
+//! the page in a browser.
+
+mod nfs_wire;
+mod server;
+mod wire;
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::time::Duration;
+
+use nfs3_types::nfs3::stable_how;
+use server::{AWASE, Place, Server};
+use wire::Client;
+
+/// So long may an answer take; only a hanging server ever takes it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const RAM: &str = "name=r,kind=ram,size=16MiB";
+
+/// Starts a server that is watched at any free port. Gives where.
+fn serve(place: &Place, arguments: &[&str]) -> (Server, SocketAddr) {
+    let mut server = place.serve(&[&["--metrics", "127.0.0.1:0"], arguments].concat());
+    let banner = server.banner();
+    (server, watched_at(&banner))
+}
+
+fn watched_at(banner: &str) -> SocketAddr {
+    let said = banner.split_once("http://").and_then(|(_, rest)| rest.split_once('/'));
+    said.and_then(|(address, _)| address.parse().ok()).unwrap_or_else(|| panic!("no address in:\n{banner}"))
+}
+
+fn connect(at: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(at).expect("connect");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream
+}
+
+/// Sends bytes and gives all that comes back: status, head and body.
+fn ask(at: SocketAddr, request: &[u8]) -> (u16, String, String) {
+    let mut stream = connect(at);
+    stream.write_all(request).expect("sent");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("an answer");
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no head in {text:?}"));
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    (status.unwrap_or_else(|| panic!("no status in {head:?}")), head.to_owned(), body.to_owned())
+}
+
+fn get(at: SocketAddr, path: &str) -> String {
+    let (status, head, body) = ask(at, format!("GET {path} HTTP/1.1\r\nHost: {at}\r\n\r\n").as_bytes());
+    assert_eq!(status, 200, "{head}");
+    let length = format!("Content-Length: {}", body.len());
+    assert!(head.lines().any(|line| line == length), "{head}");
+    body
+}
+
+/// The lines of `/metrics` by name and labels. Each must belong to the family that was announced before it.
+fn metrics(at: SocketAddr) -> BTreeMap<String, f64> {
+    let (mut found, mut family, mut kind) = (BTreeMap::new(), String::new(), String::new());
+    for line in get(at, "/metrics").lines() {
+        if let Some(about) = line.strip_prefix("# TYPE ") {
+            let (name, of) = about.split_once(' ').expect("a name and a type");
+            (family, kind) = (name.to_owned(), of.to_owned());
+            assert!(["counter", "gauge", "histogram"].contains(&of), "{line}");
+            assert_eq!(of == "counter", name.ends_with("_total"), "{line}");
+        } else if !line.starts_with("# HELP ") {
+            let (series, value) = line.rsplit_once(' ').expect("a series and a value");
+            let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
+            let parts: &[&str] = if kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
+            assert!(parts.iter().any(|part| format!("{family}{part}") == name), "{line} in {family}");
+            assert!(labels.ends_with('}'), "{line}");
+            let value: f64 = value.parse().expect("a number");
+            assert!(value.is_finite() && value >= 0.0, "{line}");
+            assert!(found.insert(series.to_owned(), value).is_none(), "{series} is there twice");
+        }
+    }
+    found
+}
+
+/// All lines of a family together.
+fn total(metrics: &BTreeMap<String, f64>, family: &str) -> f64 {
+    metrics.iter().filter(|(series, _)| series.split('{').next() == Some(family)).map(|(_, value)| value).sum()
+}
+
+#[test]
+fn metrics_follow_a_load_of_nbd_to_the_last_request() {
+    for engine in ["auto", "threads"] {
+        let place = Place::new();
+        let arguments = ["--engine", engine, "--processors", "2", "--switch", "read_ahead=off", "--export", RAM];
+        let (server, at) = serve(&place, &arguments);
+        let before = metrics(at);
+        let mut client = Client::connect(&server.socket(), "r").expect("connect");
+        for block in 0..50 {
+            client.read(block * 4096, 4096).expect("read");
+        }
+        for block in 0..30 {
+            client.read(block * 4096, 4096).expect("read what is cached");
+        }
+        for block in 0..7 {
+            client.write((block + 100) * 4096, &[1; 4096]).expect("write");
+        }
+        client.flush().expect("flush");
+        let after = metrics(at);
+        let grown = |series: &str| after[series] - before[series];
+        assert_eq!(grown("awase_requests_total{service=\"nbd\",request=\"read\"}"), 80.0);
+        assert_eq!(grown("awase_requests_total{service=\"nbd\",request=\"write\"}"), 7.0);
+        assert_eq!(grown("awase_requests_total{service=\"nbd\",request=\"flush\"}"), 1.0);
+        assert_eq!(grown("awase_requests_total{service=\"nfs\",request=\"read\"}"), 0.0);
+        assert_eq!((grown("awase_cache_hits_total"), grown("awase_cache_misses_total")), (30.0, 50.0));
+        let class = "service=\"nbd\",class=\"read\"";
+        assert_eq!(grown(&format!("awase_request_duration_seconds_count{{{class}}}")), 80.0);
+        assert_eq!(grown(&format!("awase_request_duration_seconds_bucket{{{class},le=\"+Inf\"}}")), 80.0);
+        let sum = grown(&format!("awase_request_duration_seconds_sum{{{class}}}"));
+        assert!(sum > 0.0 && sum < 60.0, "80 reads took {sum} s");
+        assert!(grown("awase_sent_bytes_total") >= 80.0 * 4096.0);
+        assert!(grown("awase_received_bytes_total") >= 7.0 * 4096.0);
+        let disk = |operation| format!("awase_disk_operations_total{{disk=\"memory0\",operation=\"{operation}\"}}");
+        assert_eq!(after[&disk("read")], 50.0);
+        assert!(after[&disk("write")] >= 1.0 && after[&disk("flush")] >= 1.0);
+        assert_eq!(after["awase_disk_read_bytes_total{disk=\"memory0\"}"], 50.0 * 4096.0);
+        assert_eq!(total(&after, "awase_connections"), 1.0);
+        let seconds = total(&after, "awase_processor_seconds_total") - total(&before, "awase_processor_seconds_total");
+        assert!(seconds > 0.0 && total(&after, "awase_dispatches_total") > 50.0);
+    }
+}
+
+#[test]
+fn metrics_follow_a_load_of_nfs_to_the_last_call() {
+    let place = Place::new();
+    std::fs::create_dir(place.file("shared")).expect("a directory");
+    std::fs::write(place.file("shared/file"), [7; 8192]).expect("a file");
+    let export = "name=s,kind=directory,path=shared,mount=/s,squash=no_root_squash";
+    let mut server = place.serve(&["--nfs", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--export", export]);
+    let banner = server.banner();
+    let (at, said) = (watched_at(&banner), banner.split_once("?nfsport=").and_then(|(_, rest)| rest.split_once('&')));
+    let port = said.and_then(|(port, _)| port.parse().ok()).unwrap_or_else(|| panic!("no port in:\n{banner}"));
+    let mut client = nfs_wire::Client::connect(port).expect("connect");
+    let root = client.mount("/s").expect("mounted");
+    let file = client.lookup(&root, "file").expect("an answer").expect("there");
+    for _ in 0..20 {
+        client.read(&file, 0, 4096).expect("read");
+    }
+    client.write(&file, 4096, &[8; 4096], stable_how::FILE_SYNC).expect("write");
+    let after = metrics(at);
+    let calls = |name| after[&format!("awase_requests_total{{service=\"nfs\",request=\"{name}\"}}")];
+    assert_eq!([calls("mount"), calls("lookup"), calls("read"), calls("write")], [1.0, 1.0, 20.0, 1.0]);
+    assert_eq!(after["awase_request_duration_seconds_count{service=\"nfs\",class=\"read\"}"], 20.0);
+    assert_eq!(total(&after, "awase_requests_total"), 23.0);
+}
+
+#[test]
+fn requests_that_are_none_get_a_clear_answer() {
+    let place = Place::new();
+    let (_server, at) = serve(&place, &["--export", RAM]);
+    for (request, status) in [
+        ("GET /nothing HTTP/1.1\r\n\r\n".to_owned(), 404),
+        ("GET /../etc/passwd HTTP/1.1\r\n\r\n".to_owned(), 404),
+        ("POST /metrics HTTP/1.1\r\nContent-Length: 4\r\n\r\nbody".to_owned(), 405),
+        ("\u{16}\u{3}\u{1} this is TLS, or noise\r\n\r\n".to_owned(), 400),
+        (format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(9000)), 431),
+        (format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(100)), 431),
+    ] {
+        assert_eq!(ask(at, request.as_bytes()).0, status, "{request}");
+    }
+    let (status, head, body) = ask(at, b"HEAD /metrics HTTP/1.0\r\n\r\n");
+    assert_eq!((status, body.as_str()), (200, ""), "{head}");
+}
+
+#[test]
+fn clients_that_say_nothing_keep_neither_watchers_nor_disks_from_anybody() {
+    let place = Place::new();
+    let (server, at) = serve(&place, &["--export", RAM]);
+    let mut client = Client::connect(&server.socket(), "r").expect("connect");
+    let mut silent: Vec<TcpStream> = (0..200).map(|_| connect(at)).collect();
+    for (place, stream) in silent.iter_mut().enumerate() {
+        // Some of them have begun. Whom the server has left already it need not reach.
+        let begun: &[u8] = if place % 2 == 0 { b"GET /metrics HT" } else { b"" };
+        let _ = stream.write_all(begun);
+    }
+    assert_eq!(client.read(0, 4096).expect("served"), [0; 4096]);
+    let after = metrics(at);
+    assert_eq!(after["awase_requests_total{service=\"nbd\",request=\"read\"}"], 1.0);
+    let threads = std::fs::read_dir(format!("/proc/{}/task", server.id())).expect("threads");
+    let names = threads.map(|task| std::fs::read_to_string(task.expect("a thread").path().join("comm")));
+    // A thread may end between the two looks at it.
+    let watchers = names.filter(|name| name.as_ref().is_ok_and(|name| name.trim() == "metrics")).count();
+    assert!(watchers <= 40, "{watchers} threads wait for clients that say nothing");
+    // Those who came first had their time, and were let go.
+    let mut rest = Vec::new();
+    assert!(matches!(silent[0].read_to_end(&mut rest), Ok(0) | Err(_)) && rest.is_empty());
+}
+
+#[test]
+fn a_server_ends_in_order_while_it_is_watched() {
+    let place = Place::new();
+    let (server, at) = serve(&place, &["--export", RAM]);
+    let _silent = connect(at);
+    get(at, "/live.json");
+    server.signal(libc::SIGTERM);
+    let (status, _, errors) = server.wait();
+    assert_eq!((status.code(), errors.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn a_port_in_use_is_told_where_it_is_the_usual_one_and_refused_where_it_was_asked_for() {
+    let place = Place::new();
+    // If this fails, somebody else uses it: that is as good.
+    let _usual = TcpListener::bind("127.0.0.1:9809");
+    let mut command = Command::new(AWASE);
+    command.args(["serve", "--nbd", "none", "--nfs", "none", "--export", RAM]);
+    let server = place.start(command);
+    Client::connect(&server.socket(), "r").expect("served all the same");
+    server.signal(libc::SIGTERM);
+    let (status, output, errors) = server.wait();
+    assert_eq!(status.code(), Some(0));
+    assert!(errors.contains("no metrics are served at 127.0.0.1:9809: "), "{errors}");
+    assert!(!output.contains("http://"), "{output}");
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address").to_string();
+    let output = place.run(&["serve", "--nbd", "none", "--nfs", "none", "--metrics", &address, "--export", RAM]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains(&format!("listen.metrics cannot be served: {address}: ")), "{errors}");
+}
+
+#[test]
+fn every_metric_is_in_the_documentation_and_no_other() {
+    let place = Place::new();
+    let (_server, at) = serve(&place, &["--export", RAM]);
+    let text = get(at, "/metrics");
+    let served: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
+    let documented = std::fs::read_to_string(path).expect("docs/metrics.md");
+    let rows = documented.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let documented: Vec<&str> = rows.collect();
+    assert_eq!(documented, served);
+}
+
+#[test]
+fn a_browser_shows_live_data_of_a_server_at_work() {
+    let place = Place::new();
+    let (server, at) = serve(&place, &["--processors", "2", "--export", RAM]);
+    let mut client = Client::connect(&server.socket(), "r").expect("connect");
+    let page = format!("http://{at}/");
+    let mut browser = Command::new("chromium");
+    browser.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1200,1800"]);
+    browser.arg(format!("--user-data-dir={}", place.file("profile").display()));
+    // Time passes as fast as answers come, and stands still while one is awaited.
+    browser.args(["--virtual-time-budget=300000", "--dump-dom"]);
+    browser.arg(&page);
+    let running = std::sync::atomic::AtomicBool::new(true);
+    let output = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for block in 0.. {
+                if !running.load(std::sync::atomic::Ordering::Relaxed) {
+                    break;
+                }
+                client.read(block % 4096 * 4096, 4096).expect("read");
+                client.write(block % 64 * 4096, &[1; 4096]).expect("write");
+            }
+        });
+        let output = browser.output();
+        running.store(false, std::sync::atomic::Ordering::Relaxed);
+        output.expect("chromium (package chromium): `make test` installs it")
+    });
+    let document = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(document.contains("class=\"\">live<"), "{document}");
+    assert_eq!(document.matches("<canvas width=").count(), 12, "{document}");
+    let legend = |name: &str| {
+        let found = document.split_once(&format!("</i>{name} ")).and_then(|(_, rest)| rest.split_once('<'));
+        found.map_or_else(|| panic!("no {name} in {document}"), |(value, _)| value.to_owned())
+    };
+    for name in ["nbd", "to clients", "from clients", "99%", "memory", "processor 1", "service", "connections"] {
+        assert!(legend(name).starts_with(|first: char| first.is_ascii_digit()), "{name} {}", legend(name));
+    }
+    assert_eq!(legend("connections"), "1");
+    for name in ["nbd", "to clients", "from clients"] {
+        assert!(!legend(name).starts_with('0') || legend(name).starts_with("0."), "{name} {}", legend(name));
+    }
+    assert!(document.contains("<td>nbd read</td>") && document.contains("<td>memory0</td>"), "{document}");
+}

@@ -1,0 +1,120 @@
+//! What the queue of a disk counts, for each processor apart.
+
+use std::sync::OnceLock;
+
+use super::{Counter, LockReading};
+use crate::processor::Processor;
+use crate::request::Action;
+
+/// What one processor did with the disk.
+#[derive(Default)]
+#[repr(align(128))]
+pub(crate) struct DiskBlock {
+    arrived: Counter,
+    ended: Counter,
+    reads: Counter,
+    writes: Counter,
+    flushes: Counter,
+    others: Counter,
+    bytes_read: Counter,
+    bytes_written: Counter,
+    failed: Counter,
+    ticks: Counter,
+}
+
+impl DiskBlock {
+    /// A request came to the queue.
+    pub(crate) fn arrive(&self) {
+        self.arrived.add(1);
+    }
+
+    /// So many requests are over.
+    pub(crate) fn end(&self, requests: usize) {
+        self.ended.add(requests as u64);
+    }
+
+    /// A transfer begins.
+    pub(crate) fn issue(&self, action: &Action) {
+        let bytes = action.range().map_or(0, |range| range.len);
+        match action {
+            Action::Read(..) => {
+                self.reads.add(1);
+                self.bytes_read.add(bytes);
+            }
+            Action::Write(..) => {
+                self.writes.add(1);
+                self.bytes_written.add(bytes);
+            }
+            Action::Flush => self.flushes.add(1),
+            Action::Zero { .. } | Action::Discard(_) => self.others.add(1),
+        }
+    }
+
+    /// It took so long.
+    pub(crate) fn complete(&self, ticks: u64, is_ok: bool) {
+        self.ticks.add(ticks);
+        if !is_ok {
+            self.failed.add(1);
+        }
+    }
+}
+
+/// The blocks of all processors, made when the first of them comes.
+#[derive(Default)]
+pub(crate) struct DiskCounters(OnceLock<Box<[DiskBlock]>>);
+
+impl DiskCounters {
+    /// That of a processor.
+    pub(crate) fn of(&self, cpu: &Processor) -> &DiskBlock {
+        let make = || (0..cpu.kernel().processors()).map(|_| DiskBlock::default()).collect();
+        &self.0.get_or_init(make)[usize::from(cpu.id().0)]
+    }
+
+    pub(crate) fn read(&self, lock: LockReading) -> DiskReading {
+        let mut sum = DiskReading { lock, ..DiskReading::default() };
+        let (mut arrived, mut ended) = (0, 0);
+        for block in self.0.get().into_iter().flatten() {
+            // Ended first: what came and ended in between must not count as waiting for less than nothing.
+            ended += block.ended.get();
+            sum.reads += block.reads.get();
+            sum.writes += block.writes.get();
+            sum.flushes += block.flushes.get();
+            sum.others += block.others.get();
+            sum.bytes_read += block.bytes_read.get();
+            sum.bytes_written += block.bytes_written.get();
+            sum.failed += block.failed.get();
+            sum.ticks += block.ticks.get();
+            arrived += block.arrived.get();
+        }
+        sum.requests = arrived;
+        sum.depth = arrived.saturating_sub(ended);
+        sum
+    }
+}
+
+/// What was done with a disk since its queue was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskReading {
+    /// Requests that came to its queue.
+    pub requests: u64,
+    /// Of these, such as are not over: they wait, or are on the disk.
+    pub depth: u64,
+    /// Transfers from it.
+    pub reads: u64,
+    /// Transfers to it.
+    pub writes: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Zeroes and discards.
+    pub others: u64,
+    /// Bytes from it.
+    pub bytes_read: u64,
+    /// Bytes to it.
+    pub bytes_written: u64,
+    /// Transfers and flushes that failed.
+    pub failed: u64,
+    /// How long transfers and flushes took, together. Ticks.
+    pub ticks: u64,
+    /// How its queue's lock was used.
+    pub lock: LockReading,
+}

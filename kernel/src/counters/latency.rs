@@ -1,0 +1,144 @@
+//! How long requests take: buckets that double in width, each octave cut in eight, so that a percentile is known to an
+//! eighth at any scale and to record one is an increment.
+
+use super::Counter;
+
+/// Buckets of an octave, as a power of two.
+const CUT_BITS: u32 = 3;
+
+/// Buckets of an octave.
+const CUT: usize = 1 << CUT_BITS;
+
+/// What takes 2^41 ticks or longer (minutes) is in the last bucket.
+const OCTAVE_MAX: u32 = 40;
+
+/// How many buckets there are.
+pub const BUCKETS: usize = (OCTAVE_MAX - CUT_BITS + 2) as usize * CUT;
+
+/// The bucket of a duration in ticks.
+#[inline]
+fn bucket(ticks: u64) -> usize {
+    if ticks < CUT as u64 {
+        return ticks as usize;
+    }
+    let octave = ticks.ilog2();
+    if octave > OCTAVE_MAX {
+        return BUCKETS - 1;
+    }
+    let shift = octave - CUT_BITS;
+    (shift as usize + 1) * CUT + (ticks >> shift) as usize % CUT
+}
+
+/// The least duration in ticks that is too long for a bucket.
+pub fn upper_bound(bucket: usize) -> u64 {
+    if bucket < CUT {
+        return bucket as u64 + 1;
+    }
+    let shift = bucket / CUT - 1;
+    ((CUT + bucket % CUT + 1) as u64) << shift
+}
+
+/// A histogram that one processor writes.
+pub(super) struct Latency([Counter; BUCKETS]);
+
+impl Default for Latency {
+    fn default() -> Self {
+        Latency(std::array::from_fn(|_| Counter::default()))
+    }
+}
+
+impl Latency {
+    #[inline]
+    pub(super) fn record(&self, ticks: u64) {
+        self.0[bucket(ticks)].add(1);
+    }
+
+    pub(super) fn read(&self) -> Histogram {
+        Histogram { buckets: self.0.iter().map(Counter::get).collect() }
+    }
+}
+
+/// How many requests took how long.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Histogram {
+    buckets: Vec<u64>,
+}
+
+impl Histogram {
+    /// Requests in each bucket, shortest first.
+    pub fn buckets(&self) -> &[u64] {
+        &self.buckets
+    }
+
+    /// Requests in all of them.
+    pub fn total(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// Takes those of another one in.
+    pub fn add(&mut self, other: &Histogram) {
+        self.buckets.resize(BUCKETS, 0);
+        self.buckets.iter_mut().zip(&other.buckets).for_each(|(sum, more)| *sum += more);
+    }
+
+    /// How many took less than `ticks`, where those of one bucket are taken to be spread evenly over it.
+    pub fn below(&self, ticks: f64) -> u64 {
+        let (mut sum, mut lower) = (0, 0);
+        for (bucket, count) in self.buckets.iter().enumerate() {
+            let upper = upper_bound(bucket);
+            if upper as f64 > ticks {
+                let part = (ticks - lower as f64) / (upper - lower) as f64;
+                return sum + (*count as f64 * part.max(0.0)) as u64;
+            }
+            sum += count;
+            lower = upper;
+        }
+        sum
+    }
+
+    /// What that part of the requests took at most, in ticks: 0.99 for the 99th percentile. `None` without requests.
+    pub fn percentile(&self, part: f64) -> Option<u64> {
+        let wanted = (self.total() as f64 * part).ceil().max(1.0) as u64;
+        let mut sum = 0;
+        let last = self.buckets.iter().position(|count| {
+            sum += count;
+            sum >= wanted
+        });
+        last.map(upper_bound)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_duration_lies_in_its_bucket_and_buckets_are_an_eighth_wide_at_most() {
+        let mut ticks = 0;
+        while ticks < 1 << 41 {
+            let bucket = bucket(ticks);
+            let lower = if bucket == 0 { 0 } else { upper_bound(bucket - 1) };
+            let upper = upper_bound(bucket);
+            assert!((lower..upper).contains(&ticks), "{ticks} is not in {lower}..{upper}");
+            assert!(upper - lower <= (lower / CUT as u64).max(1), "{lower}..{upper}");
+            ticks += ticks / 97 + 1;
+        }
+        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+        assert_eq!(bucket((1 << 41) - 1), BUCKETS - 1);
+    }
+
+    #[test]
+    fn percentiles_are_those_of_what_was_recorded() {
+        let latency = Latency::default();
+        assert_eq!(latency.read().percentile(0.5), None);
+        (1..=1000).for_each(|ticks| latency.record(ticks));
+        let read = latency.read();
+        assert_eq!(read.total(), 1000);
+        for (part, ticks) in [(0.001, 1), (0.5, 500), (0.99, 990), (1.0, 1000)] {
+            let found = read.percentile(part).expect("there are some");
+            assert!(ticks < found && found <= ticks + ticks / 8 + 1, "{part}: {found} instead of {ticks}");
+        }
+        assert_eq!(read.below(1e9), 1000);
+        assert!((495..=505).contains(&read.below(501.0)), "{}", read.below(501.0));
+    }
+}

@@ -1,0 +1,84 @@
+//! A lock that counts how often it was taken and how often it was not free (MP, future work: lock efficiency).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use super::Counter;
+
+/// Who holds it counts, so the counter needs no protection of its own; it lies beside the lock, on a line that its holder
+/// has anyway. Who finds it taken waits anyway, and may count before.
+#[derive(Default)]
+pub(crate) struct CountedMutex<T> {
+    mutex: Mutex<T>,
+    taken: Counter,
+    contended: AtomicU64,
+}
+
+/// What holds it.
+pub(crate) type CountedGuard<'a, T> = MutexGuard<'a, T>;
+
+impl<T> CountedMutex<T> {
+    pub(crate) fn new(value: T) -> Self {
+        CountedMutex { mutex: Mutex::new(value), taken: Counter::default(), contended: AtomicU64::new(0) }
+    }
+
+    /// Takes it. What a thread left behind that panicked is taken as it is.
+    #[inline]
+    pub(crate) fn lock(&self) -> CountedGuard<'_, T> {
+        let guard = match self.mutex.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                self.contended.fetch_add(1, Ordering::Relaxed);
+                self.mutex.lock().unwrap_or_else(PoisonError::into_inner)
+            }
+        };
+        self.taken.add(1);
+        guard
+    }
+
+    /// How it was used.
+    pub(crate) fn read(&self) -> LockReading {
+        LockReading { taken: self.taken.get(), contended: self.contended.load(Ordering::Relaxed) }
+    }
+}
+
+/// How one lock, or several, were used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LockReading {
+    /// How often taken.
+    pub taken: u64,
+    /// How often it was not free at once.
+    pub contended: u64,
+}
+
+impl std::iter::Sum for LockReading {
+    fn sum<I: Iterator<Item = LockReading>>(readings: I) -> Self {
+        readings.fold(LockReading::default(), |sum, more| LockReading {
+            taken: sum.taken + more.taken,
+            contended: sum.contended + more.contended,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_was_not_free_is_counted_as_contended_and_a_free_one_is_not() {
+        let lock = CountedMutex::new(0);
+        drop(lock.lock());
+        assert_eq!(lock.read(), LockReading { taken: 1, contended: 0 });
+        std::thread::scope(|scope| {
+            let held = lock.lock();
+            scope.spawn(|| *lock.lock() += 1);
+            while lock.read().contended == 0 {
+                std::thread::yield_now();
+            }
+            drop(held);
+        });
+        assert_eq!(lock.read(), LockReading { taken: 3, contended: 1 });
+        assert_eq!(*lock.lock(), 1);
+    }
+}

@@ -1,0 +1,246 @@
+//! What was done, counted so cheaply that it always is (OLTP 1.2).
+//!
+//! Each processor has a block of counters that it alone writes, on cache lines of its own; any thread may read them, at
+//! any time, without a processor noticing (as the TOP-1 was watched through its shared memory). What belongs to a disk is
+//! counted in the same way with its queue, and what belongs to a lock by whoever holds it, beside it.
+//!
+//! A reader sees each counter as it was at some moment of its reading, not all of them at the same moment.
+
+mod disk;
+mod latency;
+mod lock;
+mod request;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use machine::TickSource;
+use policy::unit::ProcessorId;
+
+use crate::trace::Event;
+
+pub use disk::DiskReading;
+pub(crate) use disk::{DiskBlock, DiskCounters};
+pub use latency::{BUCKETS, Histogram, upper_bound};
+pub use lock::LockReading;
+pub(crate) use lock::{CountedGuard, CountedMutex};
+pub use request::{Group, RequestType, Service};
+
+use latency::Latency;
+
+/// A number that one thread at a time changes and any thread reads.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds. There must be no other writer at this time: that spares the bus a locked operation.
+    #[inline]
+    pub(crate) fn add(&self, number: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(number), Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+macro_rules! counts {
+    ($($(#[doc = $doc:literal])+ $count:ident;)*) => {
+        /// What a processor counts.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Count {
+            $($(#[doc = $doc])+ $count,)*
+        }
+
+        impl Count {
+            /// All of them.
+            pub const ALL: &[Count] = &[$(Count::$count,)*];
+        }
+    };
+}
+
+counts! {
+    /// Tasks taken from the queue of those that are ready, and run.
+    Dispatches;
+    /// Tasks begun.
+    TasksStarted;
+    /// Completions taken from the machine.
+    Completions;
+    /// Times that a processor had nothing to do.
+    Parks;
+    /// Bytes that came from clients.
+    BytesReceived;
+    /// Bytes that went to clients.
+    BytesSent;
+    /// Calls of the cache for a read that somebody waits for.
+    CacheReads;
+    /// Blocks of these that were there.
+    CacheHits;
+    /// Blocks of these that had to be waited for.
+    CacheMisses;
+    /// Calls of the cache for a write.
+    CacheWrites;
+    /// Calls of read-ahead that had something fetched.
+    ReadAheads;
+    /// Blocks that it had fetched.
+    ReadAheadBlocks;
+    /// Transfers of write-back and of flushes.
+    WriteOuts;
+    /// Blocks that they wrote.
+    WriteOutBlocks;
+    /// Calls of the rendezvous: somebody wanted a flush.
+    Gathers;
+    /// Flushes made for them.
+    Flushes;
+}
+
+impl Count {
+    const NUMBER: usize = Count::ALL.len();
+}
+
+/// What a processor does with its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activity {
+    /// Tasks of services: connections, requests, and what of the I/O path they do themselves.
+    Service,
+    /// Tasks of the I/O path alone: transfers, write-back, read-ahead, flushes.
+    Path,
+    /// Looking for work: the machine's operations, completions, timers, post.
+    Overhead,
+    /// Nothing, or looking out for something.
+    Idle,
+}
+
+impl Activity {
+    /// All of them.
+    pub const ALL: [Activity; 4] = [Activity::Service, Activity::Path, Activity::Overhead, Activity::Idle];
+}
+
+/// The counters of one processor. Two cache lines, as they are fetched in pairs.
+#[repr(align(128))]
+pub(crate) struct Block {
+    counts: [Counter; Count::NUMBER],
+    time: [Counter; Activity::ALL.len()],
+    requests: [RequestCounter; RequestType::NUMBER],
+    latency: [Latency; RequestType::GROUPS],
+}
+
+#[derive(Default)]
+struct RequestCounter {
+    count: Counter,
+    ticks: Counter,
+}
+
+impl Block {
+    fn new() -> Self {
+        Block {
+            counts: std::array::from_fn(|_| Counter::default()),
+            time: std::array::from_fn(|_| Counter::default()),
+            requests: std::array::from_fn(|_| RequestCounter::default()),
+            latency: std::array::from_fn(|_| Latency::default()),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn count(&self, what: Count, number: u64) {
+        self.counts[what as usize].add(number);
+    }
+
+    #[inline]
+    pub(crate) fn spend(&self, activity: Activity, ticks: u64) {
+        self.time[activity as usize].add(ticks);
+    }
+
+    /// A request was answered, so long after it came.
+    #[inline]
+    pub(crate) fn request(&self, event: Event, ticks: u64) {
+        let Some(request) = RequestType::of(event) else { return };
+        let counter = &self.requests[request.index()];
+        counter.count.add(1);
+        counter.ticks.add(ticks);
+        self.latency[request.group_index()].record(ticks);
+    }
+
+    fn read(&self) -> Reading {
+        let requests = self.requests.iter().map(|request| (request.count.get(), request.ticks.get()));
+        Reading {
+            counts: self.counts.iter().map(Counter::get).collect(),
+            time: self.time.iter().map(Counter::get).collect(),
+            requests: requests.collect(),
+            latency: self.latency.iter().map(Latency::read).collect(),
+        }
+    }
+}
+
+/// The counters of all processors.
+pub struct Counters {
+    blocks: Box<[Arc<Block>]>,
+    tick_source: OnceLock<TickSource>,
+}
+
+impl Counters {
+    pub(crate) fn new(processors: u16) -> Self {
+        Counters { blocks: (0..processors).map(|_| Arc::new(Block::new())).collect(), tick_source: OnceLock::new() }
+    }
+
+    /// The block of a processor, for it alone.
+    pub(crate) fn block(&self, id: ProcessorId, tick_source: TickSource) -> Arc<Block> {
+        self.tick_source.get_or_init(|| tick_source);
+        Arc::clone(&self.blocks[usize::from(id.0)])
+    }
+
+    /// In what times are counted; `None` before there is a processor.
+    pub fn tick_source(&self) -> Option<TickSource> {
+        self.tick_source.get().copied()
+    }
+
+    /// What each processor has counted.
+    pub fn read(&self) -> Vec<Reading> {
+        self.blocks.iter().map(|block| block.read()).collect()
+    }
+}
+
+/// What one processor, or several together, have counted. Times are in ticks ([`Counters::tick_source`]).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    counts: Vec<u64>,
+    time: Vec<u64>,
+    requests: Vec<(u64, u64)>,
+    latency: Vec<Histogram>,
+}
+
+impl Reading {
+    /// How often, or how many.
+    pub fn count(&self, what: Count) -> u64 {
+        self.counts.get(what as usize).copied().unwrap_or(0)
+    }
+
+    /// For how long. Ticks.
+    pub fn time(&self, activity: Activity) -> u64 {
+        self.time.get(activity as usize).copied().unwrap_or(0)
+    }
+
+    /// Requests of that type that were answered, and how long they took together. Ticks.
+    pub fn requests(&self, request: RequestType) -> (u64, u64) {
+        self.requests.get(request.index()).copied().unwrap_or((0, 0))
+    }
+
+    /// How long requests of a group took. Ticks.
+    pub fn latency(&self, service: Service, group: Group) -> Histogram {
+        self.latency.get(request::group_index(service, group)).cloned().unwrap_or_default()
+    }
+
+    /// All of them together.
+    pub fn sum(readings: &[Reading]) -> Reading {
+        let mut sum = Block::new().read();
+        for reading in readings {
+            sum.counts.iter_mut().zip(&reading.counts).for_each(|(sum, more)| *sum += more);
+            sum.time.iter_mut().zip(&reading.time).for_each(|(sum, more)| *sum += more);
+            for (sum, more) in sum.requests.iter_mut().zip(&reading.requests) {
+                *sum = (sum.0 + more.0, sum.1 + more.1);
+            }
+            sum.latency.iter_mut().zip(&reading.latency).for_each(|(sum, more)| sum.add(more));
+        }
+        sum
+    }
+}
