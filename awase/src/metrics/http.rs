@@ -4,11 +4,14 @@
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Connections at a time. When one more comes, the oldest has had its time.
 const CONNECTIONS_MAX: usize = 32;
+
+/// Threads at a time: those whose connection was ended for another one take a moment to end, too.
+const THREADS_MAX: usize = 2 * CONNECTIONS_MAX;
 
 /// A request's head, at most. Bytes.
 const HEAD_BYTES_MAX: usize = 8 << 10;
@@ -59,6 +62,8 @@ impl Answer {
 #[derive(Default)]
 pub(super) struct Doors {
     open: Mutex<Open>,
+    /// A thread has ended.
+    left: Condvar,
     /// One answer is made at a time: whoever asks without end has one core at most.
     making: Mutex<()>,
 }
@@ -67,6 +72,7 @@ pub(super) struct Doors {
 struct Open {
     streams: VecDeque<(u64, TcpStream)>,
     count: u64,
+    threads: usize,
 }
 
 impl Doors {
@@ -81,7 +87,10 @@ impl Doors {
                 // Its thread ends by itself; that it has gone already is as good.
                 let _ = oldest.shutdown(Shutdown::Both);
             }
+            open =
+                self.left.wait_while(open, |open| open.threads >= THREADS_MAX).unwrap_or_else(PoisonError::into_inner);
             open.count += 1;
+            open.threads += 1;
             let number = open.count;
             open.streams.push_back((number, second));
             number
@@ -101,7 +110,10 @@ impl Doors {
     }
 
     fn leave(&self, number: u64) {
-        self.open().streams.retain(|(of, _)| *of != number);
+        let mut open = self.open();
+        open.streams.retain(|(of, _)| *of != number);
+        open.threads -= 1;
+        self.left.notify_all();
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {
