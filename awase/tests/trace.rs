@@ -9,8 +9,13 @@ use server::{Place, Server, client};
 
 /// Serves a file of which every block holds something.
 fn serve(place: &Place) -> Server {
+    serve_with(place, "trace=direct")
+}
+
+/// The same, with a switch.
+fn serve_with(place: &Place, switch: &str) -> Server {
     place.write("image", &"contents".repeat((1 << 20) / 8));
-    place.serve(&["--export", "name=d,kind=file,path=image,size=1MiB"])
+    place.serve(&["--export", "name=d,kind=file,path=image,size=1MiB", "--switch", switch])
 }
 
 /// The file in memory to which the data directory leads.
@@ -122,7 +127,7 @@ fn a_name_that_no_event_has_is_answered_with_those_there_are() {
 #[test]
 fn a_server_that_traces_nothing_begins_when_it_is_told_to() {
     let place = Place::new();
-    let server = place.serve(&["--export", "name=d,kind=ram,size=8MiB", "--switch", "trace=off"]);
+    let server = serve_with(&place, "trace=off");
     read(&server);
     assert_eq!(trace(&place, &[]), "");
     assert!(place.run(&["set", "trace=direct"]).status.success());
