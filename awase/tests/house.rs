@@ -218,6 +218,20 @@ fn every_dependency_has_its_reason_in_architecture_md() {
 }
 
 #[test]
+fn every_type_of_event_is_recorded_somewhere() {
+    let crates = ["kernel", "nbd", "nfs"].iter().flat_map(|member| sources(&format!("{member}/src")));
+    let recording: String =
+        crates.filter(|(path, _)| !path.contains("/trace/") && !is_of_tests(path)).map(|(_, text)| text).collect();
+    let recorded: BTreeSet<&str> = recording
+        .split("Event::")
+        .skip(1)
+        .filter_map(|rest| rest.split(|c: char| !c.is_alphanumeric()).next())
+        .collect();
+    let all = kernel::trace::Event::all().map(|event| format!("{event:?}"));
+    none(&all.filter(|event| !recorded.contains(event.as_str())).collect::<Vec<_>>());
+}
+
+#[test]
 fn the_switches_in_the_readme_are_those_of_the_program() {
     let table = awase::config::switch_table();
     assert!(read("README.md").contains(&table), "README.md should hold this table:\n\n{table}");

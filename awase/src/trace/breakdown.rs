@@ -8,7 +8,7 @@ use kernel::trace::{Event, Moment, Part};
 
 /// Stages that requests wait for, and what they are for people. What none of them covers is the server's own work.
 const STAGES: &[(&str, &[Event])] = &[
-    ("waiting for memory", &[Event::MemoryAwaited, Event::AdmissionWaited, Event::ArrivalWaited]),
+    ("waiting for memory", &[Event::MemoryAwaited]),
     ("waiting for another's read", &[Event::CacheLoadAwaited]),
     ("in the disk's queue", &[Event::QueueWaited]),
     ("reading on the device", &[Event::DeviceRead]),

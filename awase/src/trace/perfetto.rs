@@ -65,7 +65,9 @@ fn event(to: &mut impl Write, number: usize, moment: &Moment) -> io::Result<()> 
             let took_us = moment.took.as_nanos() as f64 / 1e3;
             write!(to, ",\n{{\"ph\":\"X\",\"ts\":{:.3},\"dur\":{took_us:.3},{head}}}", end_us - took_us)
         }
-        (_, Part::Begin) => write!(to, ",\n{{\"ph\":\"i\",\"s\":\"t\",\"ts\":{end_us:.3},{head}}}"),
+        // Of a processor they are nested; of a client they overlap, and nothing tells which belong together.
+        (_, Part::Begin) if record.job == 0 => write!(to, ",\n{{\"ph\":\"B\",\"ts\":{end_us:.3},{head}}}"),
+        (_, Part::End) if record.job == 0 => write!(to, ",\n{{\"ph\":\"E\",\"ts\":{end_us:.3},{head}}}"),
         _ => write!(to, ",\n{{\"ph\":\"i\",\"s\":\"t\",\"ts\":{end_us:.3},{head}}}"),
     }
 }

@@ -41,6 +41,7 @@ impl Served {
         let watchdog = Watchdog::watch(cpu, connection, service);
         let served =
             Served { cpu: cpu.clone(), connection, service: Arc::clone(service), watchdog, stop: Rc::default() };
+        cpu.trace(Event::ConnectionBegun, JobId::default(), u64::from(connection.0), 0);
         served.follow_end();
         served
     }
@@ -58,6 +59,7 @@ impl Served {
     /// Closes it.
     pub fn end(self) {
         self.watchdog.end();
+        self.cpu.trace(Event::ConnectionEnded, JobId::default(), u64::from(self.connection.0), 0);
         self.cpu.close(self.connection);
     }
 

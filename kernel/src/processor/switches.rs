@@ -3,7 +3,9 @@
 use std::rc::Rc;
 
 use super::Processor;
+use super::recording::NOBODY;
 use crate::Switches;
+use crate::trace::Event;
 
 impl Processor {
     /// The techniques that are on, as of this turn.
@@ -19,6 +21,7 @@ impl Processor {
             return;
         }
         let new = live.current();
+        self.trace(Event::SwitchSet, NOBODY, generation, 0);
         if self.switches().quantum != new.quantum {
             self.0.quantum.borrow_mut().set_mode(new.quantum);
         }

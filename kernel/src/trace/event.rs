@@ -81,19 +81,11 @@ events! {
     /// A client is gone.
     ConnectionEnded: Rare Moment "connection.ended" ("connection", "");
     /// A client and the server agreed on an export.
-    ConnectionNegotiated: Rare Moment "connection.negotiated" ("export", "");
-    /// A client was refused.
-    ConnectionRefused: Rare Moment "connection.refused" ("error", "");
-    /// A client that did not move was disconnected.
-    ConnectionStalled: Rare Moment "connection.stalled" ("connection", "");
+    ConnectionNegotiated: Rare Moment "connection.negotiated" ("size", "");
     /// Bytes came from a client.
     Received: Frequent Moment "connection.received" ("bytes", "");
     /// Replies went to a client.
     Sent: Frequent Span "connection.sent" ("bytes", "replies");
-    /// A client's request had to wait for its bounds.
-    AdmissionWaited: Frequent Span "connection.admission" ("bytes", "");
-    /// A payload had to wait for frames.
-    ArrivalWaited: Frequent Span "connection.arrival" ("frames", "");
 
     /// NBD: read.
     NbdRead: Frequent Span "nbd.read" ("offset", "bytes");
@@ -156,10 +148,6 @@ events! {
     NfsPathconf: Frequent Span "nfs.pathconf" ("node", "status");
     /// NFS: COMMIT.
     NfsCommit: Frequent Span "nfs.commit" ("offset", "bytes");
-    /// NFS: a request that was done before was answered from memory.
-    NfsReplayed: Frequent Moment "nfs.replayed" ("xid", "");
-    /// NFS: a request that cannot be answered.
-    NfsRefused: Rare Moment "nfs.refused" ("error", "");
     /// MOUNT: a directory was mounted or given back, or what there is was asked.
     Mount: Rare Moment "mount.call" ("procedure", "status");
 
@@ -171,8 +159,6 @@ events! {
     CacheLoadAwaited: Frequent Span "cache.load_awaited" ("block", "");
     /// Blocks were written into the cache.
     CacheWrite: Frequent Moment "cache.write" ("block", "blocks");
-    /// Blocks left the cache.
-    CacheEvicted: Frequent Moment "cache.evicted" ("blocks", "");
     /// Somebody waited for memory.
     MemoryAwaited: Frequent Span "memory.awaited" ("frames", "");
     /// The cache may hold so many bytes from now on.
@@ -188,19 +174,13 @@ events! {
     WriteOut: Frequent Span "write_back.write_out" ("block", "blocks");
     /// Write-back looked what to write.
     WriteBackTick: Frequent Moment "write_back.tick" ("dirty", "blocks");
-    /// A writer waited because too much is dirty.
-    WriterHeld: Frequent Span "write_back.writer_held" ("blocks", "");
     /// A flush of a volume.
     Flush: Frequent Span "flush.volume" ("covered", "");
     /// Somebody waited for others who share the flush.
     FlushGathered: Frequent Span "flush.gathered" ("members", "");
     /// A flush failed.
     FlushFailed: Rare Moment "flush.failed" ("error", "");
-    /// A stable write was forced instead of flushed.
-    WriteForced: Frequent Moment "flush.forced_write" ("block", "blocks");
 
-    /// A request came to a disk's queue.
-    QueueArrival: Frequent Moment "queue.arrival" ("offset", "bytes");
     /// A request waited in a disk's queue.
     QueueWaited: Frequent Span "queue.waited" ("offset", "bytes");
     /// Neighbours went to the disk as one.
@@ -221,26 +201,10 @@ events! {
     DeviceFailed: Rare Moment "device.failed" ("error", "");
 
     /// A call of a directory tree.
-    TreeCall: Frequent Span "tree.call" ("call", "");
-    /// Names and attributes were made durable.
-    TreeSync: Frequent Span "tree.sync" ("nodes", "");
-    /// A file came into use.
-    FileOpened: Rare Moment "tree.file_opened" ("node", "");
-    /// A file is no longer in use.
-    FileClosed: Rare Moment "tree.file_closed" ("node", "");
-    /// A file was changed beside Awase.
-    FileChangedOutside: Rare Moment "tree.changed_outside" ("node", "");
+    TreeCall: Frequent Span "tree.call" ("tree", "");
 
-    /// An export is given out.
-    ExportAdded: Rare Moment "server.export_added" ("export", "");
-    /// An export is gone.
-    ExportRemoved: Rare Moment "server.export_removed" ("export", "");
-    /// A switch was set.
-    SwitchSet: Rare Moment "server.switch_set" ("switch", "");
-    /// The server begins to end.
-    Draining: Rare Moment "server.draining" ("", "");
-    /// How recording is done was changed.
-    TraceModeSet: Rare Moment "trace.mode_set" ("mode", "");
+    /// A processor has seen that switches were set.
+    SwitchSet: Rare Moment "processor.switches_set" ("change", "");
 }
 
 impl Event {

@@ -7,6 +7,8 @@ use machine::{Errno, Op};
 
 use crate::operation::Hold;
 use crate::processor::Processor;
+use crate::request::JobId;
+use crate::trace::Event;
 
 impl Processor {
     /// Asks `tree` for `caller`; for the server itself, who may do everything, when there is none.
@@ -40,10 +42,12 @@ impl Processor {
         call: TreeCall,
         after: Option<After>,
     ) -> Result<TreeReply, Errno> {
+        let began = self.begin(Event::TreeCall, JobId::default());
         let reply = Arc::new(Mutex::new(None));
         let op = Box::new(TreeOp { tree, caller, call, reply: Arc::clone(&reply), after });
         // SAFETY: nothing is transferred; the operation owns what it asks, and shares the place for the answer.
         let (result, _) = unsafe { self.perform(Hold::default(), Op::Tree(op)) }.await;
+        self.end(began, Event::TreeCall, JobId::default(), u64::from(tree.0), 0);
         result?;
         reply.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or(Errno::IO)
     }

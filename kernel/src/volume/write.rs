@@ -12,6 +12,7 @@ use crate::counters::Count;
 use crate::frame::{FRAME_BYTES, FrameRef, Frames};
 use crate::processor::Processor;
 use crate::request::Context;
+use crate::trace::Event;
 
 /// The part of the cache that a failing device may fill with what it does not take.
 const FAILING_SHARE: u64 = 20;
@@ -40,6 +41,7 @@ impl Volume {
             return Ok(());
         }
         cpu.count(Count::CacheWrites, 1);
+        cpu.trace(Event::CacheWrite, context.job, blocks.start, blocks.end - blocks.start);
         self.admit().await?;
         let _writer = self.gate.enter().await;
         let mut were_cached = false;

@@ -11,6 +11,7 @@ use crate::counters::Count;
 use crate::frame::Frames;
 use crate::processor::Processor;
 use crate::request::{Action, Context, Request};
+use crate::trace::Event;
 
 /// A run of dirty blocks that is now the claimant's to write.
 #[derive(Debug)]
@@ -72,6 +73,7 @@ impl Volume {
     }
 
     async fn write_out(&self, cpu: &Processor, claim: Claim, context: Context) {
+        let began = cpu.begin(Event::WriteOut, context.job);
         let mut result = Ok(());
         for (blocks, frames) in self.begin(&claim.blocks) {
             let action = Action::Write(self.bytes_of(blocks.clone()), frames);
@@ -79,6 +81,8 @@ impl Volume {
             self.end(&blocks, written, context.stability, claim.sequence);
             result = result.and(written);
         }
+        let Range { start, end } = claim.blocks;
+        cpu.end(began, Event::WriteOut, context.job, start, end - start);
         self.settle(&claim, result);
     }
 
