@@ -13,6 +13,7 @@ use crate::cache::Cache;
 use crate::frame::{FramePool, FrameRef, Frames, HUGE_PAGE_BYTES, PoolConfig};
 use crate::processor::{Mailbox, Processor};
 use crate::queue::DiskQueue;
+use crate::job::Jobs;
 use crate::request::JobId;
 use crate::switches::Switches;
 use crate::trace::{Event, Tracer};
@@ -84,7 +85,7 @@ pub struct Kernel {
     zero_frame: OnceLock<FrameRef>,
     pages: Mutex<PageChoice>,
     tracer: Arc<Tracer>,
-    jobs: AtomicU32,
+    jobs: Arc<Jobs>,
 }
 
 #[derive(Default)]
@@ -153,7 +154,7 @@ impl Kernel {
             queues: Mutex::default(),
             zero_frame: OnceLock::new(),
             tracer,
-            jobs: AtomicU32::new(0),
+            jobs: Arc::default(),
         };
         kernel.set_chunks_target(kernel.frames.chunks_max());
         Ok(Arc::new(kernel))
@@ -174,9 +175,9 @@ impl Kernel {
         &self.config.switches
     }
 
-    /// A number for a new job: a connection, a client.
-    pub fn number_job(&self) -> JobId {
-        JobId(self.jobs.fetch_add(1, Ordering::Relaxed).wrapping_add(1))
+    /// For whom work is done.
+    pub fn jobs(&self) -> &Arc<Jobs> {
+        &self.jobs
     }
 
     /// What records its events.

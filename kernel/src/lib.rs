@@ -8,6 +8,7 @@ pub mod connection;
 pub mod device;
 pub mod frame;
 mod housekeeping;
+pub mod job;
 mod kernel;
 pub mod operation;
 pub mod processor;

@@ -4,11 +4,12 @@
 //! here with [`Processor::spawn_on`].
 
 mod mailbox;
+mod ready;
 mod recording;
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -25,10 +26,12 @@ use slab::Slab;
 use crate::Kernel;
 use crate::frame::set_thread_processor;
 use crate::housekeeping;
+use crate::job::JobId;
 use crate::operation::{Hold, Operations};
 use crate::trace::{Event, Recorder};
 pub use mailbox::Mailbox;
 use mailbox::TaskWaker;
+use ready::Ready;
 use recording::NOBODY;
 
 /// Rounds of ready tasks between two looks at the machine.
@@ -50,7 +53,9 @@ struct Inner {
     kernel: Arc<Kernel>,
     mailbox: Arc<Mailbox>,
     tasks: RefCell<Slab<Task>>,
-    ready: RefCell<VecDeque<Arc<TaskWaker>>>,
+    ready: RefCell<Ready>,
+    /// For whom the task that runs now was started.
+    job: Cell<JobId>,
     timers: RefCell<BinaryHeap<Reverse<Timer>>>,
     operations: Rc<Operations>,
     completions: RefCell<Vec<Completion>>,
@@ -111,7 +116,8 @@ impl Processor {
             kernel: Arc::clone(kernel),
             mailbox,
             tasks: RefCell::default(),
-            ready: RefCell::default(),
+            ready: RefCell::new(Ready::new(kernel.switches().usage, kernel.jobs())),
+            job: Cell::new(NOBODY),
             timers: RefCell::default(),
             operations: Rc::default(),
             completions: RefCell::default(),
@@ -161,28 +167,40 @@ impl Processor {
         self.0.machine.borrow().describe()
     }
 
-    /// Starts a task here.
+    /// Starts a task here, for whom this one was started: it is charged for what it does.
     pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
+        self.spawn_for(self.job(), future);
+    }
+
+    /// Starts a task here that is done for `job`, as is what it starts.
+    pub fn spawn_for(&self, job: JobId, future: impl Future<Output = ()> + 'static) {
         let serial = self.next_serial();
-        self.trace(Event::TaskStarted, NOBODY, serial, 0);
+        self.trace(Event::TaskStarted, job, serial, 0);
         let mut tasks = self.0.tasks.borrow_mut();
         let entry = tasks.vacant_entry();
         let waker = Arc::new(TaskWaker {
             mailbox: Arc::clone(&self.0.mailbox),
             key: entry.key(),
             serial,
+            job,
             queued: AtomicBool::new(true),
         });
         entry.insert(Task { future: Some(Box::pin(future)), waker: Arc::clone(&waker) });
-        self.0.ready.borrow_mut().push_back(waker);
+        self.0.ready.borrow_mut().push(waker);
     }
 
-    /// Starts a task on processor `id`; `start` runs there and spawns what it wants.
+    /// Starts a task on processor `id`; `start` runs there and spawns what it wants. What it does there is charged to
+    /// the job of this task.
     pub fn spawn_on(&self, id: ProcessorId, start: impl FnOnce(Processor) + Send + 'static) {
         if id == self.id() {
             start(self.clone());
         } else {
-            self.0.kernel.mailbox(id).start(start);
+            let job = self.job();
+            self.0.kernel.mailbox(id).start(move |cpu| {
+                let before = cpu.0.job.replace(job);
+                start(cpu.clone());
+                cpu.0.job.set(before);
+            });
         }
     }
 
@@ -380,7 +398,7 @@ impl Processor {
         self.0.mailbox.has_post.store(false, Ordering::SeqCst);
         let post = std::mem::take(&mut *self.0.mailbox.post.lock().unwrap_or_else(PoisonError::into_inner));
         self.trace(Event::PostTaken, NOBODY, post.woken.len() as u64, post.starts.len() as u64);
-        self.0.ready.borrow_mut().extend(post.woken);
+        post.woken.into_iter().for_each(|waker| self.0.ready.borrow_mut().push(waker));
         for start in post.starts {
             start(self.clone());
         }
@@ -406,14 +424,22 @@ impl Processor {
     }
 
     fn run_ready(&self) {
+        if self.0.ready.borrow().is_empty() {
+            return;
+        }
+        self.begin_ready_turn();
         for _ in 0..TASKS_A_TURN_MAX {
-            let Some(waker) = self.0.ready.borrow_mut().pop_front() else { return };
+            let Some(waker) = self.0.ready.borrow_mut().next() else { return };
+            let job = waker.job;
             self.run_task(waker);
+            if self.charge_task(job) {
+                return;
+            }
         }
     }
 
     fn run_task(&self, waker: Arc<TaskWaker>) {
-        let (key, serial) = (waker.key, waker.serial);
+        let (key, serial, job) = (waker.key, waker.serial, waker.job);
         let future = match self.0.tasks.borrow_mut().get_mut(key) {
             Some(task) if task.waker.serial == serial => task.future.take(),
             _ => None,
@@ -421,16 +447,18 @@ impl Processor {
         let Some(mut future) = future else { return };
         waker.queued.store(false, Ordering::Release);
         let waker = Waker::from(waker);
-        let began = self.begin(Event::TaskRan, NOBODY);
+        self.0.job.set(job);
+        let began = self.begin(Event::TaskRan, job);
         let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
-        self.end(began, Event::TaskRan, NOBODY, serial, 0);
+        self.end(began, Event::TaskRan, job, serial, 0);
         if polled.is_ready() {
-            self.trace(Event::TaskEnded, NOBODY, serial, 0);
+            self.trace(Event::TaskEnded, job, serial, 0);
             drop(future);
             self.0.tasks.borrow_mut().remove(key);
         } else if let Some(task) = self.0.tasks.borrow_mut().get_mut(key) {
             task.future = Some(future);
         }
+        self.0.job.set(NOBODY);
     }
 
     /// Offers and withdraws regions as the frame pool grew and shrank.

@@ -96,10 +96,15 @@ impl DiskQueue {
     /// Gives the disk what it may have, each transfer as a task of this processor.
     fn pump(self: &Arc<Self>, cpu: &Processor) {
         while let Some(issue) = self.take_next(cpu) {
-            let disk = Arc::clone(self);
-            let here = cpu.clone();
-            cpu.spawn(async move { disk.issue(&here, issue).await });
+            self.start(cpu, issue);
         }
+    }
+
+    /// What is done for a job is charged to it, whoever starts it.
+    fn start(self: &Arc<Self>, cpu: &Processor, issue: Issue) {
+        let (disk, here) = (Arc::clone(self), cpu.clone());
+        let job = issue.members.first().map_or(JobId::default(), |(request, _)| request.context.job);
+        cpu.spawn_for(job, async move { disk.issue(&here, issue).await });
     }
 
     async fn issue(self: &Arc<Self>, cpu: &Processor, issue: Issue) {
@@ -252,7 +257,7 @@ impl Queued {
             Action::Zero { range, .. } | Action::Discard(range) => (Kind::Other, *range),
             Action::Flush => (Kind::Flush, ByteRange::new(0, 0)),
         };
-        let class = request.context.class;
+        let (class, job) = (request.context.class, request.context.job);
         let began = cpu.begin(Event::QueueWaited, request.context.job);
         let mut state = self.disk.lock();
         state.counters.requests += 1;
@@ -263,7 +268,7 @@ impl Queued {
             end: Arc::clone(end),
             began,
         }) as u32);
-        state.policy.on_arrival(now, Arrival { id, stream: self.stream, kind, range, class });
+        state.policy.on_arrival(now, Arrival { id, stream: self.stream, kind, range, class, job });
         drop(state);
         if class == Class::Asynchronous {
             self.asynchronous().insert(id, range);
@@ -293,8 +298,7 @@ impl Device for Queued {
                 if is_own {
                     own = Some(issue);
                 } else {
-                    let (disk, here) = (Arc::clone(&self.disk), cpu.clone());
-                    cpu.spawn(async move { disk.issue(&here, issue).await });
+                    self.disk.start(cpu, issue);
                 }
             }
             if let Some(issue) = own {

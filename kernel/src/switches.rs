@@ -21,6 +21,8 @@ pub struct Switches {
     pub read_ahead: readahead::Mode,
     /// Flushes that come while one is under way share the next one (WS-5).
     pub flush_gathering: bool,
+    /// Who has used least of late goes first: on processors and, within a class, on disks (WS-7).
+    pub usage: bool,
     /// Completions are taken together (OLTP-1).
     pub quantum: quantum::Mode,
     /// Devices read and write frames themselves; off: through a buffer mapped for each I/O (UIO).
@@ -43,6 +45,7 @@ impl Default for Switches {
             priority: true,
             read_ahead: readahead::Config::default().mode,
             flush_gathering: true,
+            usage: true,
             quantum: quantum::Mode::Adaptive,
             unmapped_io: true,
             huge_pages: pages::Mode::Auto,

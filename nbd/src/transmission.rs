@@ -13,7 +13,8 @@ use crate::export::Server;
 use crate::negotiate::negotiate;
 use crate::proto::{REQUEST_BYTES, Request, cmd};
 
-/// Serves one client on this processor until it goes or the server ends, then closes the connection.
+/// Serves one client on this processor until it goes or the server ends, then closes the connection. What is done is
+/// charged to the job of the task ([`Processor::spawn_for`]).
 pub async fn serve(cpu: &Processor, connection: Connection, server: &Arc<Server>) {
     let served = Served::begin(cpu, connection, server.service());
     served.set_quiet(true);

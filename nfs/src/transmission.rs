@@ -1,7 +1,6 @@
 //! One connection: calls in, replies out.
 
 use std::future::{Future, poll_fn};
-use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -10,7 +9,6 @@ use std::time::Duration;
 use kernel::connection::{
     ArrivalPermit, EdgePermit, Gone, Headers, Inbound, Keeps, Outbound, Release, Reply, Served, Wait,
 };
-use kernel::request::JobId;
 use kernel::trace::Event;
 use kernel::{FRAME_BYTES, Frames, Processor};
 use machine::Connection;
@@ -25,7 +23,8 @@ use crate::shape::{self, WriteShape};
 /// Shortest head that is worth a receive of its own. Bytes.
 const HEAD_BYTES_MIN: usize = 4;
 
-/// Serves one client on this processor until it goes or the server ends, then closes the connection.
+/// Serves one client on this processor until it goes or the server ends, then closes the connection. What is done is
+/// charged to the job of the task ([`Processor::spawn_for`]).
 pub async fn serve(cpu: Processor, connection: Connection, client: ClientAddress, server: Arc<Server>) {
     serve_with(cpu, connection, client, server, procedure::perform).await;
 }
@@ -50,21 +49,6 @@ pub(crate) async fn serve_with<P>(
     served.end();
 }
 
-/// To whom a client's work is charged: all connections of one host together.
-fn job_of(client: ClientAddress) -> JobId {
-    match client {
-        ClientAddress::Ip(SocketAddr::V4(address)) => JobId(address.ip().to_bits()),
-        ClientAddress::Ip(SocketAddr::V6(address)) => match IpAddr::from(*address.ip()).to_canonical() {
-            IpAddr::V4(ip) => JobId(ip.to_bits()),
-            IpAddr::V6(ip) => {
-                let bits = ip.to_bits();
-                JobId((bits ^ bits >> 32 ^ bits >> 64 ^ bits >> 96) as u32)
-            }
-        },
-        ClientAddress::Unix => JobId::default(),
-    }
-}
-
 /// The calls of one connection.
 struct Calls<P> {
     cpu: Processor,
@@ -78,7 +62,8 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Calls<P> {
     fn call(&self, head: CallHead, arguments: Vec<u8>, payload: Option<Payload>) -> Call {
         let CallHead { xid, program, procedure, credentials, len: _ } = head;
         let (cpu, server, client) = (self.cpu.clone(), Arc::clone(&self.server), self.client);
-        Call { cpu, server, client, credentials, program, procedure, xid, arguments, payload, job: job_of(client) }
+        let job = cpu.job();
+        Call { cpu, server, client, credentials, program, procedure, xid, arguments, payload, job }
     }
 
     /// Does a call; its reply goes out when it is done.

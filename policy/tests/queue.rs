@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use policy::queue::{Arrival, Batch, Config, Kind, Queue, RequestId, StreamId};
-use policy::unit::{ByteRange, Class, Instant};
+use policy::unit::{ByteRange, Class, Instant, JobId};
 use proptest::prelude::*;
 
 const US: Duration = Duration::from_micros(1);
 const MS: Duration = Duration::from_millis(1);
 
 fn arrival(id: u32, stream: u32, kind: Kind, at: u64, len: u64, class: Class) -> Arrival {
-    Arrival { id: RequestId(id), stream: StreamId(stream), kind, range: ByteRange::new(at, len), class }
+    Arrival { id: RequestId(id), stream: StreamId(stream), kind, range: ByteRange::new(at, len), class, job: JobId(1) }
 }
 
 fn read(id: u32, block: u64, class: Class) -> Arrival {

@@ -13,7 +13,6 @@ use machine::Connection;
 use super::kept::Predicted;
 use crate::Processor;
 use crate::connection::{Gone, Headers, Keeps, Outbound, Scatter, Service, Watchdog};
-use crate::request::JobId;
 use crate::trace::Event;
 
 /// A connection that is being served: watched, and ended when its service ends.
@@ -147,7 +146,7 @@ impl<'a> Inbound<'a> {
             return Err(Gone);
         };
         let count = result.unwrap_or(0) as usize;
-        cpu.trace(Event::Received, JobId::default(), count as u64, 0);
+        cpu.trace(Event::Received, cpu.job(), count as u64, 0);
         self.scatter.land(hold, count);
         Ok(count > 0)
     }

@@ -12,7 +12,6 @@ use machine::{Connection, SEGMENTS_MAX, Segment, Segments};
 
 use crate::connection::{Keeps, Service, Watchdog, segment};
 use crate::frame::append_segments;
-use crate::request::JobId;
 use crate::trace::Event;
 use crate::{FRAME_BYTES, Frames, Hold, Processor};
 
@@ -333,9 +332,9 @@ async fn send(
 ) -> bool {
     while !segments.is_empty() {
         watchdog.arm(cpu, stall, Keeps::Frames);
-        let began = cpu.begin(Event::Sent, JobId::default());
+        let began = cpu.begin(Event::Sent, cpu.job());
         let (result, back) = cpu.send(connection, hold, segments.clone()).await;
-        cpu.end(began, Event::Sent, JobId::default(), result.unwrap_or(0), 0);
+        cpu.end(began, Event::Sent, cpu.job(), result.unwrap_or(0), 0);
         watchdog.disarm();
         hold = back;
         match result {

@@ -8,6 +8,7 @@ use machine::Doorbell;
 use policy::unit::ProcessorId;
 
 use super::{CURRENT, Processor, Start};
+use crate::job::JobId;
 
 /// What other processors put in for one processor, and how they wake it.
 pub struct Mailbox {
@@ -56,6 +57,7 @@ pub(super) struct TaskWaker {
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) key: usize,
     pub(super) serial: u64,
+    pub(super) job: JobId,
     pub(super) queued: AtomicBool,
 }
 
@@ -66,7 +68,7 @@ impl Wake for TaskWaker {
         }
         let here = CURRENT.with_borrow(|current| match current {
             Some(processor) if Arc::ptr_eq(&processor.0.mailbox, &self.mailbox) => {
-                processor.0.ready.borrow_mut().push_back(Arc::clone(&self));
+                processor.0.ready.borrow_mut().push(Arc::clone(&self));
                 true
             }
             _ => false,

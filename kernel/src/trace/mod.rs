@@ -193,6 +193,12 @@ impl Recorder {
         self.tracer.mode() != Mode::Off
     }
 
+    /// Of what was recorded last with one of its own. Ticks.
+    #[inline]
+    pub fn stamp(&self) -> u64 {
+        self.stamp.get()
+    }
+
     /// Sets the stamp of what is recorded next.
     #[inline]
     pub fn set_stamp(&self, ticks: u64) {
