@@ -11,9 +11,9 @@ use policy::unit::{BLOCK_BYTES, DeviceId, ProcessorId};
 
 use crate::cache::Cache;
 use crate::frame::{FramePool, FrameRef, Frames, HUGE_PAGE_BYTES, PoolConfig};
+use crate::job::Jobs;
 use crate::processor::{Mailbox, Processor};
 use crate::queue::DiskQueue;
-use crate::job::Jobs;
 use crate::request::JobId;
 use crate::switches::Switches;
 use crate::trace::{Event, Tracer};

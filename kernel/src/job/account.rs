@@ -9,7 +9,7 @@ use std::time::Duration;
 use policy::unit::Instant;
 use policy::usage::{Decay, Usage};
 
-use super::{JobId, Jobs, NOBODY, PLACES, place};
+use super::{JobId, Jobs, NOBODY, place};
 
 /// Usage decays once in so long: in 4.3BSD a second, against the days of a process. A request takes from microseconds to
 /// milliseconds; with a second, who has copied a file would come last for many thousands of requests afterwards. With two
@@ -46,6 +46,8 @@ pub(crate) struct Accounts {
 struct Account {
     job: JobId,
     usage: Usage,
+    /// What that came to at the last merge.
+    decayed_ns: u64,
     /// Charged here, and the others do not know.
     untold_ns: u64,
     /// Of what all have used, how much this processor has taken note of.
@@ -100,7 +102,8 @@ impl Accounts {
             let inherited = Duration::from_nanos(merged.recent_ns.load(Ordering::Relaxed));
             usage.charge(DECAY, now, self.load, inherited);
             let (seen_ns, is_active) = (merged.used_ns.load(Ordering::Relaxed), account.is_active);
-            *account = Account { job, usage, untold_ns: 0, seen_ns, is_active };
+            let decayed_ns = nanoseconds(&usage);
+            *account = Account { job, usage, decayed_ns, untold_ns: 0, seen_ns, is_active };
         }
         account.untold_ns += ns;
         if !std::mem::replace(&mut account.is_active, true) {
@@ -132,7 +135,8 @@ impl Accounts {
             let fresh = all.wrapping_sub(account.seen_ns);
             account.seen_ns = all;
             account.usage.charge(DECAY, now, load, Duration::from_nanos(fresh));
-            let recent = account.used();
+            let recent = nanoseconds(&account.usage);
+            account.decayed_ns = recent;
             merged.recent_ns.store(recent, Ordering::Relaxed);
             account.is_active = recent > 0;
             account.is_active
@@ -147,8 +151,13 @@ impl Accounts {
 
 impl Account {
     fn used(&self) -> u64 {
-        self.usage.last_estimate().as_nanos() as u64 + self.untold_ns
+        self.decayed_ns + self.untold_ns
     }
+}
+
+fn nanoseconds(usage: &Usage) -> u64 {
+    // No estimate is larger than a few hundred milliseconds.
+    usage.last_estimate().as_nanos() as u64
 }
 
 impl Clock {

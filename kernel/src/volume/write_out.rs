@@ -48,7 +48,7 @@ impl Volume {
     pub(super) fn start_write_out(&self, cpu: &Processor, claim: Claim, context: Context) {
         let Some(volume) = self.this.upgrade() else { return };
         let here = cpu.clone();
-        cpu.spawn(async move { volume.write_out(&here, claim, context).await });
+        cpu.spawn_for(context.job, async move { volume.write_out(&here, claim, context).await });
     }
 
     /// Waits until at most `count` writes to the device are under way.

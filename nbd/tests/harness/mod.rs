@@ -43,6 +43,9 @@ pub struct Setup {
     pub limits: Limits,
     pub block_size: u32,
     pub device: DeviceRef,
+    pub switches: Switches,
+    /// Whose the connections are, by the order in which they come.
+    pub client_of: fn(u16) -> kernel::job::Client,
 }
 
 impl Setup {
@@ -56,6 +59,8 @@ impl Setup {
             limits: Limits::default(),
             block_size: 1,
             device: Arc::new(RamDisk::new(size, 0)),
+            switches: Switches { huge_pages: policy::pages::Mode::Small, ..Switches::default() },
+            client_of: |_| kernel::job::Client::Unknown,
         }
     }
 }
@@ -76,8 +81,7 @@ impl Scene {
     pub fn new(setup: Setup) -> Scene {
         let world = World::new(setup.seed);
         world.set_network(setup.network);
-        let switches = Switches { huge_pages: policy::pages::Mode::Small, ..Switches::default() };
-        let config = small_kernel(setup.processors, setup.memory, switches);
+        let config = small_kernel(setup.processors, setup.memory, setup.switches);
         let disk = Host::boot(&world, world.add_host("disk"), config.clone());
         let config = kernel::KernelConfig { processors: 1, memory_max: 1 << 20, ..config };
         let clients = Host::boot(&world, world.add_host("clients"), config);
@@ -99,7 +103,7 @@ impl Scene {
         let server = Server::new(setup.limits);
         server.set_exports(vec![export("disk", Arc::clone(&volume)), export("frozen", open(true))]);
         let serving = Arc::default();
-        accept(&world, &disk, &server, &serving);
+        accept(&world, &disk, &server, &serving, setup.client_of);
         Scene { world, disk, clients, server, volume, serving }
     }
 
@@ -141,7 +145,13 @@ impl Scene {
 }
 
 /// Accepts for ever and hands connections out in turn.
-fn accept(world: &World, disk: &Host, server: &Arc<Server>, serving: &Arc<AtomicUsize>) {
+fn accept(
+    world: &World,
+    disk: &Host,
+    server: &Arc<Server>,
+    serving: &Arc<AtomicUsize>,
+    client_of: fn(u16) -> kernel::job::Client,
+) {
     let listener = world.listen(disk.id, PORT);
     let (cpu, server, serving) = (disk.processors[0].clone(), Arc::clone(server), Arc::clone(serving));
     let processors = disk.kernel.processors();
@@ -153,8 +163,10 @@ fn accept(world: &World, disk: &Host, server: &Arc<Server>, serving: &Arc<Atomic
             serving.fetch_add(1, Ordering::SeqCst);
             here.spawn_on(ProcessorId(turn % processors), move |cpu| {
                 let there = cpu.clone();
-                cpu.spawn(async move {
+                let member = cpu.kernel().jobs().connect(client_of(turn));
+                cpu.spawn_for(member.job(), async move {
                     serve(&there, connection, &server).await;
+                    drop(member);
                     serving.fetch_sub(1, Ordering::SeqCst);
                     server.changed().wake_all();
                 });

@@ -187,7 +187,9 @@ impl State {
         // Fewer than that wait at a time.
         let id = RequestId(self.requests.borrow_mut().insert(request) as u32);
         let kind = if access == Access::Read { Kind::Read } else { Kind::Write };
-        self.queue.borrow_mut().on_arrival(now, Arrival { id, stream: StreamId(0), kind, range, class, job: JobId::default() });
+        self.queue
+            .borrow_mut()
+            .on_arrival(now, Arrival { id, stream: StreamId(0), kind, range, class, job: JobId::default() });
         self.issue();
         id
     }
