@@ -98,7 +98,7 @@ impl<T> Dispatch<T> {
     }
 
     /// Takes the task that runs next.
-    pub fn next(&mut self) -> Option<(JobId, T)> {
+    pub fn take_next(&mut self) -> Option<(JobId, T)> {
         if self.lanes.is_empty() {
             let next = self.line.pop_front()?;
             self.len -= 1;

@@ -24,7 +24,7 @@ proptest! {
             if let Some(job) = event {
                 ready.push((JobId(job), number));
                 dispatch.push(JobId(job), number, |job| used.get(&job).copied().unwrap_or(0));
-            } else if let Some((job, task)) = dispatch.next() {
+            } else if let Some((job, task)) = dispatch.take_next() {
                 let used = used.entry(job).or_default();
                 *used += 1;
                 dispatch.set_used(job, *used);
@@ -52,7 +52,7 @@ proptest! {
         }
         dispatch.push(JobId(1), 1, used);
         let mut others = 0;
-        while let Some((_, 0)) = dispatch.next() {
+        while let Some((_, 0)) = dispatch.take_next() {
             others += 1;
             prop_assert!(others <= OLDEST_EVERY * (before + 1), "{others} others went first");
             for number in 0..come_in_between {
@@ -72,7 +72,7 @@ proptest! {
         }
         dispatch.push(JobId(1), (), |job| used[&job]);
         for _ in 0..2000 {
-            let (job, ()) = dispatch.next().expect("they are ready again and again");
+            let (job, ()) = dispatch.take_next().expect("they are ready again and again");
             *used.get_mut(&job).expect("one of both") += cost;
             dispatch.set_used(job, used[&job]);
             dispatch.push(job, (), |job| used[&job]);
@@ -90,6 +90,6 @@ fn the_job_that_used_least_goes_first_and_nobodys_tasks_before_it() {
     for job in [3, 2, 0, 1] {
         dispatch.push(JobId(job), (), used);
     }
-    let order: Vec<u32> = std::iter::from_fn(|| dispatch.next()).map(|(job, ())| job.0).collect();
+    let order: Vec<u32> = std::iter::from_fn(|| dispatch.take_next()).map(|(job, ())| job.0).collect();
     assert_eq!(order, [0, 1, 2, 3]);
 }

@@ -44,7 +44,7 @@ impl Ready {
     }
 
     pub(super) fn next(&mut self) -> Option<Arc<TaskWaker>> {
-        self.dispatch.next().map(|(_, waker)| waker)
+        self.dispatch.take_next().map(|(_, waker)| waker)
     }
 
     pub(super) fn clear(&mut self) {
