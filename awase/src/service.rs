@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kernel::Processor;
+use kernel::job::Client;
 use kernel::wait::WaitList;
 use machine::linux::net::{self, Address, ListeningSocket};
 use machine::{Connection, Errno, Listener};
@@ -56,6 +57,17 @@ impl Protocol {
             Protocol::Nbd(server) => server.give_up(),
             Protocol::Nfs(server) => server.service().give_up(),
         }
+    }
+}
+
+/// To whom the work for a connection is charged.
+fn client_of(connection: Connection) -> Client {
+    if let Some(user) = net::peer_user(connection) {
+        return Client::User(user);
+    }
+    match net::peer_address(connection) {
+        Ok(Address::Tcp(address)) => Client::Address(address.ip()),
+        _ => Client::Unknown,
     }
 }
 
@@ -139,8 +151,10 @@ impl Service {
         let (service, protocol) = (Arc::clone(self), protocol.clone());
         cpu.spawn_on(ProcessorId(least), move |cpu| {
             let here = cpu.clone();
-            cpu.spawn(async move {
+            let member = cpu.kernel().jobs().connect(client_of(connection));
+            cpu.spawn_for(member.job(), async move {
                 protocol.serve(&here, connection).await;
+                drop(member);
                 service.connections[usize::from(least)].fetch_sub(1, Ordering::SeqCst);
                 service.changed.wake_all();
             });

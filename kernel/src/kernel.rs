@@ -12,6 +12,7 @@ use policy::unit::{BLOCK_BYTES, DeviceId, ProcessorId};
 use crate::cache::Cache;
 use crate::counters::Counters;
 use crate::frame::{FramePool, FrameRef, Frames, HUGE_PAGE_BYTES, PoolConfig};
+use crate::job::Jobs;
 use crate::processor::{Mailbox, Processor};
 use crate::queue::DiskQueue;
 use crate::request::JobId;
@@ -87,7 +88,7 @@ pub struct Kernel {
     tracer: Arc<Tracer>,
     switches: LiveSwitches,
     counters: Counters,
-    jobs: AtomicU32,
+    jobs: Arc<Jobs>,
 }
 
 #[derive(Default)]
@@ -161,7 +162,7 @@ impl Kernel {
             tracer,
             switches,
             counters: Counters::new(processors),
-            jobs: AtomicU32::new(0),
+            jobs: Arc::default(),
         };
         kernel.set_chunks_target(match kernel.config.sizing.as_ref().map(|sizing| sizing.mode) {
             Some(policy::sizing::Mode::Fixed { bytes }) => u32::try_from(bytes / chunk).unwrap_or(u32::MAX),
@@ -189,9 +190,9 @@ impl Kernel {
         &self.switches
     }
 
-    /// A number for a new job: a connection, a client.
-    pub fn number_job(&self) -> JobId {
-        JobId(self.jobs.fetch_add(1, Ordering::Relaxed).wrapping_add(1))
+    /// For whom work is done.
+    pub fn jobs(&self) -> &Arc<Jobs> {
+        &self.jobs
     }
 
     /// What records its events.

@@ -9,6 +9,7 @@ pub mod counters;
 pub mod device;
 pub mod frame;
 mod housekeeping;
+pub mod job;
 mod kernel;
 pub mod operation;
 pub mod processor;

@@ -48,7 +48,7 @@ pub(crate) struct Commands {
 impl Commands {
     pub(crate) fn new(cpu: Processor, session: Session, outbound: Rc<Outbound>) -> Self {
         let piece_frames = (cpu.kernel().cache_blocks() / PIECE_SHARE).clamp(PIECE_FRAMES_MIN, PIECE_FRAMES_MAX);
-        let job = cpu.kernel().number_job();
+        let job = cpu.job();
         cpu.trace(Event::ConnectionNegotiated, job, session.export.volume.size(), 0);
         Commands { cpu, session, outbound, piece_frames, job }
     }

@@ -1,7 +1,6 @@
 //! One connection: calls in, replies out.
 
 use std::future::{Future, poll_fn};
-use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -11,7 +10,6 @@ use kernel::connection::{
     ArrivalPermit, EdgePermit, Gone, Header, Headers, Inbound, Keeps, Outbound, Release, Reply, Served, Wait,
 };
 use kernel::processor::Timed;
-use kernel::request::JobId;
 use kernel::trace::Event;
 use kernel::{FRAME_BYTES, Frames, Processor};
 use machine::Connection;
@@ -27,10 +25,8 @@ use crate::shape::{self, WriteShape};
 /// Shortest head that is worth a receive of its own. Bytes.
 const HEAD_BYTES_MIN: usize = 4;
 
-/// Calls that are begun in one go, at most: others on this processor want their turn, and clients their replies.
-const LOOK_AHEAD_MAX: u32 = 32;
-
-/// Serves one client on this processor until it goes or the server ends, then closes the connection.
+/// Serves one client on this processor until it goes or the server ends, then closes the connection. What is done is
+/// charged to the job of the task ([`Processor::spawn_for`]).
 pub async fn serve(cpu: Processor, connection: Connection, client: ClientAddress, server: Arc<Server>) {
     serve_with(cpu, connection, client, server, procedure::perform).await;
 }
@@ -56,21 +52,6 @@ pub(crate) async fn serve_with<P>(
     served.end();
 }
 
-/// To whom a client's work is charged: all connections of one host together.
-fn job_of(client: ClientAddress) -> JobId {
-    match client {
-        ClientAddress::Ip(SocketAddr::V4(address)) => JobId(address.ip().to_bits()),
-        ClientAddress::Ip(SocketAddr::V6(address)) => match IpAddr::from(*address.ip()).to_canonical() {
-            IpAddr::V4(ip) => JobId(ip.to_bits()),
-            IpAddr::V6(ip) => {
-                let bits = ip.to_bits();
-                JobId((bits ^ bits >> 32 ^ bits >> 64 ^ bits >> 96) as u32)
-            }
-        },
-        ClientAddress::Unix => JobId::default(),
-    }
-}
-
 /// The calls of one connection.
 struct Calls<P> {
     cpu: Processor,
@@ -84,7 +65,8 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Calls<P> {
     fn call(&self, head: CallHead, arguments: Vec<u8>, payload: Option<Payload>) -> Call {
         let CallHead { xid, program, procedure, credentials, len: _ } = head;
         let (cpu, server, client) = (self.cpu.clone(), Arc::clone(&self.server), self.client);
-        Call { cpu, server, client, credentials, program, procedure, xid, arguments, payload, job: job_of(client) }
+        let job = cpu.job();
+        Call { cpu, server, client, credentials, program, procedure, xid, arguments, payload, job }
     }
 
     /// Answers one of the calls that come most often at once, if it can.
@@ -95,7 +77,7 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Calls<P> {
         if !self.cpu.switches().hottest_first || !hot::is_hot(head) {
             return Err(None);
         }
-        let (cpu, job, event) = (&self.cpu, job_of(self.client), event(head.program, head.procedure));
+        let (cpu, job, event) = (&self.cpu, self.cpu.job(), event(head.program, head.procedure));
         let began = cpu.begin_timed(event, job);
         let asker = hot::Asker { cpu, server: &self.server, client: self.client, outbound: &self.outbound };
         let Some(reply) = asker.answer(head, arguments) else { return Err(Some(began)) };
@@ -256,7 +238,7 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
     /// Without `look_ahead` the dispatcher has its turn before every call, else before one now and then (OLTP-6).
     async fn take_turns(&mut self) {
         self.in_one_go += 1;
-        if !self.calls.cpu.switches().look_ahead || self.in_one_go > LOOK_AHEAD_MAX {
+        if !self.calls.cpu.switches().look_ahead || self.in_one_go > self.calls.cpu.look_ahead_max() {
             self.in_one_go = 1;
             self.calls.cpu.yield_now().await;
         }

@@ -14,7 +14,6 @@ use super::kept::Predicted;
 use crate::Processor;
 use crate::connection::{Gone, Headers, Keeps, Outbound, Scatter, Service, Watchdog};
 use crate::counters::Count;
-use crate::request::JobId;
 use crate::trace::Event;
 
 /// A connection that is being served: watched, and ended when its service ends.
@@ -41,7 +40,7 @@ impl Served {
         let watchdog = Watchdog::watch(cpu, connection, service);
         let served =
             Served { cpu: cpu.clone(), connection, service: Arc::clone(service), watchdog, stop: Rc::default() };
-        cpu.trace(Event::ConnectionBegun, JobId::default(), u64::from(connection.0), 0);
+        cpu.trace(Event::ConnectionBegun, cpu.job(), u64::from(connection.0), 0);
         served.follow_end();
         served
     }
@@ -59,7 +58,7 @@ impl Served {
     /// Closes it.
     pub fn end(self) {
         self.watchdog.end();
-        self.cpu.trace(Event::ConnectionEnded, JobId::default(), u64::from(self.connection.0), 0);
+        self.cpu.trace(Event::ConnectionEnded, self.cpu.job(), u64::from(self.connection.0), 0);
         self.cpu.close(self.connection);
     }
 
@@ -151,7 +150,7 @@ impl<'a> Inbound<'a> {
         };
         let count = result.unwrap_or(0) as usize;
         cpu.count(Count::BytesReceived, count as u64);
-        cpu.trace(Event::Received, JobId::default(), count as u64, 0);
+        cpu.trace(Event::Received, cpu.job(), count as u64, 0);
         self.scatter.land(hold, count);
         Ok(count > 0)
     }

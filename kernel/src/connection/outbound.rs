@@ -14,7 +14,6 @@ use smallvec::SmallVec;
 use crate::connection::{Keeps, Service, Watchdog, segment};
 use crate::counters::Count;
 use crate::frame::append_segments;
-use crate::request::JobId;
 use crate::trace::Event;
 use crate::{FRAME_BYTES, Frames, Hold, Processor};
 
@@ -381,9 +380,9 @@ async fn send(
 ) -> (bool, Hold) {
     while !segments.is_empty() {
         watchdog.arm(cpu, stall, Keeps::Frames);
-        let began = cpu.begin(Event::Sent, JobId::default());
+        let began = cpu.begin(Event::Sent, cpu.job());
         let (result, back) = cpu.send(connection, hold, segments.clone()).await;
-        cpu.end(began, Event::Sent, JobId::default(), result.unwrap_or(0), 0);
+        cpu.end(began, Event::Sent, cpu.job(), result.unwrap_or(0), 0);
         cpu.count(Count::BytesSent, result.unwrap_or(0));
         watchdog.disarm();
         hold = back;

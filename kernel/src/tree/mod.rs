@@ -23,7 +23,7 @@ use crate::Kernel;
 use crate::processor::Processor;
 use crate::queue::DiskQueue;
 use crate::rendezvous::Rendezvous;
-use crate::request::{Context, JobId};
+use crate::request::Context;
 use crate::volume::ForcedUnitAccess;
 use files::Files;
 pub use vnode::Vnode;
@@ -185,7 +185,7 @@ impl FileTree {
         }
         if attributes.modified.is_some() && !file.is_clean() {
             // What the cache writes to the host later would change the time once more.
-            file.commit(cpu, Context::synchronous(JobId::default())).await?;
+            file.commit(cpu, Context::synchronous(cpu.job())).await?;
         }
         let call = TreeCall::SetAttributes { node, attributes, guard: None };
         let change = async { attributes_of(self.ask(cpu, caller, call).await?) };

@@ -14,7 +14,7 @@ use crate::frame::Frames;
 use crate::kernel::KernelError;
 use crate::processor::Processor;
 use crate::queue::Queued;
-use crate::request::{Context, JobId};
+use crate::request::Context;
 use crate::volume::{ForeignFlush, Volume, VolumeConfig};
 
 /// A regular file that is open.
@@ -308,7 +308,7 @@ impl Vnode {
 
     /// Makes durable what was written, and closes.
     pub(super) async fn close(&self, cpu: &Processor) -> Result<(), Errno> {
-        let result = self.volume.flush(cpu, Context::synchronous(JobId::default())).await;
+        let result = self.volume.flush(cpu, Context::synchronous(cpu.job())).await;
         self.abandon();
         result
     }

@@ -94,6 +94,8 @@ pub struct Volume {
     growths: Rendezvous<Growth>,
     foreign: ForeignFlushes,
     early: Mutex<Early>,
+    /// The job that wrote last: write-back is charged to it.
+    writer: AtomicU32,
     closing: AtomicBool,
     gate: Gate,
 }
@@ -169,6 +171,7 @@ impl Volume {
             growths: Rendezvous::default(),
             foreign: ForeignFlushes::default(),
             early: Mutex::default(),
+            writer: AtomicU32::new(0),
             closing: AtomicBool::new(false),
             gate: Gate::default(),
         });
