@@ -178,3 +178,24 @@ fn a_scan_of_twice_the_cache_leaves_the_hot_set() {
         });
     }
 }
+
+#[test]
+fn clean_blocks_behind_many_dirty_ones_leave_at_once_for_those_who_need_frames() {
+    let world = World::new(8);
+    let switches = Switches { dynamic_cache: false, read_ahead: policy::readahead::Mode::Off, ..Switches::default() };
+    let (host, volume) = boot(&world, 16 * MIB, switches);
+    let kernel = Arc::clone(&host.kernel);
+    run(&world, &host, async move |cpu| {
+        // A third of the cache: written in advance of everything else, and not flushed before a second has passed.
+        for at in 0..1300 {
+            write(&cpu, &volume, at, 1).await;
+        }
+        for at in 0..2700 {
+            read(&cpu, &volume, 8192 + at).await;
+        }
+        let before = cpu.now();
+        let mut taken = kernel::Frames::new();
+        assert!(kernel.try_allocate(2000, &mut taken), "only {} of 2000 without waiting", taken.len());
+        assert_eq!(cpu.now(), before);
+    });
+}

@@ -106,6 +106,28 @@ fn a_forced_write_whose_content_an_unforced_one_took_along_is_durable() {
 }
 
 #[test]
+fn a_write_whose_last_block_cannot_be_read_leaves_nothing_in_the_cache_that_never_goes() {
+    let world = World::new(9);
+    let host = host(&world, 4 * MIB, Switches { read_ahead: policy::readahead::Mode::Off, ..Switches::default() });
+    let disk = world.add_disk(host.id, DiskConfig::new(8 * MIB));
+    let fault = Arc::new(Fault::new(Arc::new(FileDevice::new(world.open(disk, true))), Faults::default()));
+    let volume = open(&host.kernel, fault.clone(), "disk");
+    let kernel = Arc::clone(&host.kernel);
+    run(&world, &host, async move |cpu| {
+        for at in 0..50 {
+            fault.fail_next(Operation::Read, 1, Errno::IO);
+            let range = ByteRange::new(at * 65536, 32768 + 512);
+            assert_eq!(write(&cpu, &volume, range, 5).await, Err(Errno::IO));
+        }
+        volume.flush(&cpu, context()).await.expect("flushed");
+        assert!(volume.is_clean());
+        let mut all = kernel::Frames::new();
+        let count = (4 * MIB) as usize / FRAME_BYTES;
+        assert!(kernel.try_allocate(count, &mut all), "only {} of {count} frames can be had", all.len());
+    });
+}
+
+#[test]
 fn a_failing_write_stays_dirty_and_readable_until_it_succeeds() {
     let world = World::new(2);
     let host = host(&world, 4 * MIB, Switches::default());

@@ -6,9 +6,13 @@
 //! more than once it goes on to the main queue, else it leaves, and its fingerprint is kept for a while. A block that
 //! comes back while its fingerprint is known enters the main queue at once. A hit only raises a counter.
 //!
-//! Two things differ from the paper. A frame may be pinned or dirty, so a victim may be refused. And one call gives a
-//! bounded number of second chances, so that even the worst eviction is short: the paper's cost is O(1) only on average,
-//! and its worst case, with a lock held, is three turns through the whole main queue.
+//! Two things differ from the paper. A block may not go while it is dirty or on its way, and a frame may be pinned. A
+//! block that may not go is held: it is in no queue until it may, and then enters its own at the new end. So however many
+//! are dirty, they are not looked at to find one that is not. (They were left in the queues and refused: 32 of them at the
+//! old ends hid all the clean ones behind them.) Who pins a frame says nothing when it is done, so a victim may still be
+//! refused; of these there are as many as there are transfers under way. And one call gives a bounded number of second
+//! chances, so that even the worst eviction is short: the paper's cost is O(1) only on average, and its worst case, with a
+//! lock held, is three turns through the whole main queue.
 //!
 //! Hits are counted by call. Reads of less than a block should count once for each pass over the block, or a scan in
 //! small pieces looks like reuse.
@@ -81,6 +85,18 @@ impl Replacement {
         self.lists.insert(slot.0, place, hash);
     }
 
+    /// The block in `slot` may not go until [`Replacement::on_release`]: it is dirty, or on its way.
+    pub fn on_hold(&mut self, slot: Slot) {
+        self.steps += 1;
+        self.lists.hold(slot.0);
+    }
+
+    /// The block in `slot` may go again.
+    pub fn on_release(&mut self, slot: Slot) {
+        self.steps += 1;
+        self.lists.release(slot.0);
+    }
+
     /// The block in `slot` was used. Moves nothing (S3-FIFO).
     pub fn on_hit(&mut self, slot: Slot) {
         let place = self.lists.place(slot.0);
@@ -92,7 +108,7 @@ impl Replacement {
         if counter < COUNTER_MAX {
             self.lists.set_counter(slot.0, counter + 1);
         }
-        if self.kind == Kind::Lru {
+        if self.kind == Kind::Lru && place != Place::Held {
             self.lists.requeue(slot.0, Place::Main);
         }
     }
@@ -103,8 +119,8 @@ impl Replacement {
         self.lists.unlink(slot.0);
     }
 
-    /// Chooses a slot, removes it and returns it. `may_evict` refuses slots that can't go now (pinned, dirty); they are
-    /// queued again. `None` when there is no slot, or when too many were refused: the caller should write something.
+    /// Chooses a slot that is not held, removes it and returns it. `may_evict` refuses slots that can't go now (pinned);
+    /// they are queued again. `None` when all are held, or when too many were refused: the next call goes on from there.
     ///
     /// One call looks at a bounded number of slots, however many there are.
     pub fn evict(&mut self, mut may_evict: impl FnMut(Slot) -> bool) -> Option<Slot> {
@@ -133,8 +149,8 @@ impl Replacement {
 
     /// Would the block in `slot` outlive a scan?
     pub fn is_hot(&self, slot: Slot) -> bool {
-        match self.lists.place(slot.0) {
-            Place::None => false,
+        match self.lists.home(slot.0) {
+            Place::None | Place::Held => false,
             Place::Small => self.lists.counter(slot.0) >= HITS_TO_PROMOTE,
             Place::Main => self.kind == Kind::S3Fifo,
         }
@@ -142,6 +158,11 @@ impl Replacement {
 
     /// Slots that hold a block.
     pub fn len(&self) -> usize {
+        self.queued() + self.lists.len(Place::Held)
+    }
+
+    /// Slots that may go.
+    fn queued(&self) -> usize {
         self.lists.len(Place::Small) + self.lists.len(Place::Main)
     }
 
@@ -161,7 +182,7 @@ impl Replacement {
     }
 
     /// From which queue the next victim comes: the small one while it is over its share, and the other one when too
-    /// many were refused. Without that, a small queue full of dirty blocks would hide all the clean ones.
+    /// many were refused. Without that, a small queue full of pinned blocks would hide all the others.
     fn next_place(&self, refused: Refused) -> Option<Place> {
         let small = self.lists.len(Place::Small);
         let small_first = match self.kind {
@@ -172,10 +193,10 @@ impl Replacement {
         order.into_iter().find(|place| self.lists.len(*place) > 0 && refused.of(*place) < REFUSALS_MAX)
     }
 
-    /// What the small queue may hold. Of what is in the cache, when that is less than the capacity: a cache that
-    /// shrinks, or is not yet full, keeps the same shares.
+    /// What the small queue may hold. Of what may go, when that is less than the capacity: a cache that shrinks, is not
+    /// yet full, or is half dirty, keeps the same shares.
     fn small_target(&self) -> usize {
-        self.capacity.min(self.len()) / SMALL_SHARE
+        self.capacity.min(self.queued()) / SMALL_SHARE
     }
 
     /// Moves a block that was hit on, instead of evicting it. Every chance is paid for by a hit.

@@ -29,6 +29,11 @@ impl State {
     /// Somebody waits for a change of state.
     const AWAITED: State = State(16);
 
+    /// May the buffer be evicted in this state?
+    fn may_go(self) -> bool {
+        self.without(State::AWAITED) == State::CLEAN
+    }
+
     /// Has it any of these flags?
     pub(crate) fn any(self, flags: State) -> bool {
         self.0 & flags.0 != 0
@@ -86,7 +91,13 @@ impl Shard {
 
     /// Changes the state, and wakes who waits for that.
     pub(crate) fn set_state(&mut self, slot: u32, state: State) {
-        self.buffers[slot as usize].state = state.without(State::AWAITED);
+        let state = state.without(State::AWAITED);
+        let before = std::mem::replace(&mut self.buffers[slot as usize].state, state);
+        match (before.may_go(), state.may_go()) {
+            (true, false) => self.replacement.on_hold(Slot(slot)),
+            (false, true) => self.replacement.on_release(Slot(slot)),
+            _ => {}
+        }
         self.wake(slot);
     }
 
@@ -142,6 +153,9 @@ impl Shard {
         let buffers = &self.buffers;
         self.index.insert(Key(key), slot, |s| buffers[s as usize].key);
         self.replacement.on_insert(Slot(slot), mix(key), capacity);
+        if !state.may_go() {
+            self.replacement.on_hold(Slot(slot));
+        }
         slot
     }
 
@@ -164,8 +178,8 @@ impl Shard {
     pub(super) fn evict(&mut self, pool: &FramePool) -> Option<FrameRef> {
         let buffers = &self.buffers;
         let slot = self.replacement.evict(|slot| {
-            let buffer = &buffers[slot.0 as usize];
-            buffer.state == State::CLEAN && pool.references(buffer.frame) == 1
+            // Those that are dirty or on their way are held, and not asked about.
+            pool.references(buffers[slot.0 as usize].frame) == 1
         })?;
         Some(self.unlink(slot.0, pool))
     }

@@ -47,6 +47,7 @@ impl Volume {
         let _writer = self.gate.enter().await;
         let mut were_cached = false;
         let mut installed = blocks.start..blocks.start;
+        let mut result = Ok(());
         for (block, frame) in blocks.clone().zip(frames) {
             let part = self.part_of(block, range);
             match self.install_if_whole(block, frame, &part) {
@@ -56,13 +57,18 @@ impl Volume {
                     installed.end = block + 1;
                 }
                 // Only the first and the last can be such.
-                Err(frame) => self.patch(cpu, block, part.clone(), &frame.bytes()[part], context).await?,
+                Err(frame) => result = self.patch(cpu, block, part.clone(), &frame.bytes()[part], context).await,
+            }
+            if result.is_err() {
+                break;
             }
         }
+        // Also when the last one failed: what is in the cache and nobody knows to be dirty would stay there for ever.
         if !installed.is_empty() {
             self.grow(range.end().0.min(installed.end * BLOCK_BYTES));
             self.mark_dirty(installed);
         }
+        result?;
         match context.stability {
             Stability::Unstable => {
                 self.write_early(cpu, blocks, were_cached, context);

@@ -9,6 +9,8 @@ pub(super) enum Place {
     Small = 1,
     /// The main queue.
     Main = 2,
+    /// In no queue for now: it may not go.
+    Held = 3,
 }
 
 /// Bits of a key's hash that a slot remembers.
@@ -18,7 +20,8 @@ const NIL: u32 = u32::MAX;
 const COUNTER_SHIFT: u32 = 2;
 const HASH_SHIFT: u32 = 4;
 
-/// One slot. `word` holds the hash (28 bits), the counter (2 bits) and the place (2 bits).
+/// One slot. `word` holds the hash (28 bits), the counter (2 bits) and the place (2 bits). A slot that is held is linked to
+/// no other: its `older` holds the queue to which it belongs.
 #[derive(Clone, Copy)]
 struct Node {
     newer: u32,
@@ -42,11 +45,12 @@ pub(super) struct Lists {
     nodes: Vec<Node>,
     small: Queue,
     main: Queue,
+    held: u32,
 }
 
 impl Lists {
     pub(super) const fn new() -> Self {
-        Lists { nodes: Vec::new(), small: EMPTY, main: EMPTY }
+        Lists { nodes: Vec::new(), small: EMPTY, main: EMPTY, held: 0 }
     }
 
     pub(super) fn len(&self, place: Place) -> usize {
@@ -54,12 +58,13 @@ impl Lists {
             Place::None => 0,
             Place::Small => self.small.len as usize,
             Place::Main => self.main.len as usize,
+            Place::Held => self.held as usize,
         }
     }
 
     pub(super) fn oldest(&self, place: Place) -> Option<u32> {
         let slot = match place {
-            Place::None => NIL,
+            Place::None | Place::Held => NIL,
             Place::Small => self.small.oldest,
             Place::Main => self.main.oldest,
         };
@@ -70,8 +75,43 @@ impl Lists {
         match self.nodes.get(slot as usize).map_or(0, |n| n.word & 3) {
             1 => Place::Small,
             2 => Place::Main,
+            3 => Place::Held,
             _ => Place::None,
         }
+    }
+
+    /// The queue that a slot is in, or belongs to while it is held.
+    pub(super) fn home(&self, slot: u32) -> Place {
+        match self.place(slot) {
+            Place::Held if self.nodes[slot as usize].older == Place::Small as u32 => Place::Small,
+            Place::Held => Place::Main,
+            place => place,
+        }
+    }
+
+    /// Takes a queued slot out of its queue until [`Lists::release`]; its counter stays.
+    pub(super) fn hold(&mut self, slot: u32) {
+        let home = self.place(slot);
+        if matches!(home, Place::Small | Place::Main) {
+            self.unlink(slot);
+            self.insert_held(slot, home);
+        }
+    }
+
+    /// Puts a held slot at the new end of its queue.
+    pub(super) fn release(&mut self, slot: u32) {
+        if self.place(slot) == Place::Held {
+            let home = self.home(slot);
+            self.unlink(slot);
+            self.link(slot, home);
+        }
+    }
+
+    fn insert_held(&mut self, slot: u32, home: Place) {
+        self.held += 1;
+        let node = &mut self.nodes[slot as usize];
+        node.older = home as u32;
+        node.word = node.word & !3 | Place::Held as u32;
     }
 
     pub(super) fn hash(&self, slot: u32) -> u32 {
@@ -105,6 +145,12 @@ impl Lists {
     pub(super) fn unlink(&mut self, slot: u32) {
         let place = self.place(slot);
         if place == Place::None {
+            return;
+        }
+        if place == Place::Held {
+            self.held -= 1;
+            let node = &mut self.nodes[slot as usize];
+            *node = Node { word: node.word & !3, ..UNLINKED };
             return;
         }
         let Node { newer, older, .. } = self.nodes[slot as usize];
