@@ -43,6 +43,9 @@ const SHARDS_A_PROCESSOR: u64 = 16;
 /// Blocks in a shard, at least: each decides by itself what goes, and needs enough to choose from.
 const SHARD_BLOCKS_MIN: u64 = 2048;
 
+/// And at most: half of what its index can name, for it may get more than its share.
+const SHARD_BLOCKS_MAX: u64 = 1 << 26;
+
 /// How a kernel is made.
 #[derive(Clone, Debug)]
 pub struct KernelConfig {
@@ -139,8 +142,7 @@ impl Kernel {
         let kind = if config.switches.scan_resistant { Kind::S3Fifo } else { Kind::Lru };
         let dynamic = config.sizing.as_ref().is_some_and(|sizing| sizing.mode == policy::sizing::Mode::Dynamic);
         let switches = LiveSwitches::new(Switches { trace: tracer.mode(), ..config.switches.clone() }, dynamic);
-        let shards =
-            (u64::from(config.processors) * SHARDS_A_PROCESSOR).min(bytes_max / BLOCK_BYTES / SHARD_BLOCKS_MIN);
+        let shards = shards_for(config.processors, bytes_max / BLOCK_BYTES);
         let processors = config.processors;
         let kernel = Kernel {
             cache: Cache::new(shards as usize, kind),
@@ -428,6 +430,11 @@ impl Drop for Kernel {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn shards_for(processors: u16, blocks: u64) -> u64 {
+    let wanted = (u64::from(processors) * SHARDS_A_PROCESSOR).min(blocks / SHARD_BLOCKS_MIN);
+    wanted.max(blocks.div_ceil(SHARD_BLOCKS_MAX))
 }
 
 /// A huge page, or as many as keep the number of chunks within what can be registered.

@@ -19,9 +19,11 @@
 
 mod ghost;
 mod lists;
+mod slots;
 
 use ghost::Ghost;
 use lists::{HASH_BITS, Lists, Place};
+pub use slots::Slots;
 
 /// A place for a block in one shard of the cache. Dense: memory is used up to the highest slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -77,10 +79,8 @@ impl Replacement {
         let hash = fingerprint(key_hash);
         let place = match self.kind {
             Kind::Lru => Place::Main,
-            Kind::S3Fifo => {
-                self.ghost.fit(capacity);
-                if self.ghost.recall(hash) { Place::Main } else { Place::Small }
-            }
+            Kind::S3Fifo if self.ghost.recall(hash) => Place::Main,
+            Kind::S3Fifo => Place::Small,
         };
         self.lists.insert(slot.0, place, hash);
     }
@@ -140,6 +140,7 @@ impl Replacement {
                 continue;
             }
             if place == Place::Small && self.kind == Kind::S3Fifo {
+                self.ghost.fit(self.capacity);
                 self.ghost.remember(self.lists.hash(slot));
             }
             self.lists.unlink(slot);
@@ -171,7 +172,7 @@ impl Replacement {
         self.len() == 0
     }
 
-    /// Memory used to decide, in bytes: at most 20 a slot, and an eighth of it in reserve while growing.
+    /// Memory used to decide, in bytes: at most 20 a slot, and a piece of slots in reserve.
     pub fn bookkeeping_bytes(&self) -> usize {
         size_of::<Self>() + self.lists.bytes() + self.ghost.bytes()
     }

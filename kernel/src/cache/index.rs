@@ -1,20 +1,37 @@
-//! From a block to its buffer: open addressing in which sixteen neighbouring blocks share two cache lines.
+//! From a block to its buffer: buckets, each the first of a chain of buffers. There is more room a group of buckets at a
+//! time (linear hashing: Litwin, *Linear hashing: a new tool for file and table addressing*, VLDB 1980), so that no insertion
+//! takes long however many buffers there are. Sixteen neighbouring blocks share a cache line of buckets.
+
+use policy::cache::Slots;
 
 /// A block of a device, packed: 16 bits of device, 48 bits of block number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key(pub u64);
 
 /// Neighbouring blocks that are kept together.
-const GROUP: usize = 16;
+const GROUP: u64 = 16;
 
-/// Buffers a hundred entries, at most. Linear probing stays short below.
-const LOAD_PERCENT_MAX: usize = 70;
+/// Chains are short: a look at a block that is there meets 1.25 buffers on average.
+const BUCKETS_A_BUFFER: usize = 2;
+
+/// The end of a chain. No slot has this number or a larger one.
+pub(super) const END: u32 = (1 << 27) - 1;
+
+/// The buffers, as links of chains.
+pub(super) trait Links {
+    /// The block of a slot.
+    fn key(&self, slot: u32) -> Key;
+    /// The slot after it in its chain.
+    fn next(&self, slot: u32) -> u32;
+    /// Puts another slot after it.
+    fn set_next(&mut self, slot: u32, next: u32);
+}
 
 /// Groups are spread, blocks within a group are not, so a run of blocks is one look into memory.
 #[derive(Default)]
 pub(super) struct Index {
-    /// Slot + 1 in the low half, a tag of the key in the high half; 0 is empty.
-    entries: Vec<u64>,
+    /// The first slot of each chain, or [`END`].
+    buckets: Slots<u32>,
     len: usize,
 }
 
@@ -26,102 +43,91 @@ pub(super) fn mix(value: u64) -> u64 {
     h ^ (h >> 33)
 }
 
-fn tag(key: Key) -> u64 {
-    (mix(key.0) & 0xffff_ffff) << 32
-}
-
 impl Index {
-    /// The slot of `key`; `key_of` tells which key a slot has.
-    pub(super) fn find(&self, key: Key, key_of: impl Fn(u32) -> Key) -> Option<u32> {
-        self.position(key, key_of).map(|at| slot_of(self.entries[at]))
+    /// The slot of `key`.
+    pub(super) fn find(&self, key: Key, links: &impl Links) -> Option<u32> {
+        if self.buckets.is_empty() {
+            return None;
+        }
+        let mut slot = self.buckets[self.bucket(key)];
+        while slot != END && links.key(slot) != key {
+            slot = links.next(slot);
+        }
+        (slot != END).then_some(slot)
     }
 
-    /// Adds a key that is not there.
-    pub(super) fn insert(&mut self, key: Key, slot: u32, key_of: impl Fn(u32) -> Key) {
-        if (self.len + 1) * 100 > self.entries.len() * LOAD_PERCENT_MAX {
-            self.grow(key_of);
-        }
-        self.place(key, slot);
+    /// Adds the slot of a key that is not there.
+    pub(super) fn insert(&mut self, slot: u32, links: &mut impl Links) {
+        debug_assert!(slot < END, "slot {slot} is beyond what a link can name");
         self.len += 1;
+        while self.buckets.len() < self.len * BUCKETS_A_BUFFER {
+            self.grow(links);
+        }
+        self.place(slot, links);
     }
 
-    /// Takes a key out. The entries after it move up, so that no tombstones slow later look-ups.
-    pub(super) fn remove(&mut self, key: Key, key_of: impl Fn(u32) -> Key) {
-        let Some(mut hole) = self.position(key, &key_of) else { return };
-        let mut at = hole;
-        loop {
-            at = self.next(at);
-            let entry = self.entries[at];
-            if entry == 0 {
-                break;
+    /// Takes a slot out.
+    pub(super) fn remove(&mut self, slot: u32, links: &mut impl Links) {
+        let bucket = self.bucket(links.key(slot));
+        let next = links.next(slot);
+        let mut at = self.buckets[bucket];
+        if at == slot {
+            self.buckets[bucket] = next;
+        } else {
+            while links.next(at) != slot {
+                at = links.next(at);
+                if at == END {
+                    debug_assert!(false, "slot {slot} is in no chain");
+                    return;
+                }
             }
-            let home = self.home(key_of(slot_of(entry)));
-            // The entry may move up unless its home lies after the hole.
-            if self.distance(home, at) >= self.distance(hole, at) {
-                self.entries[hole] = entry;
-                hole = at;
-            }
+            links.set_next(at, next);
         }
-        self.entries[hole] = 0;
         self.len -= 1;
     }
 
     pub(super) fn bookkeeping_bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<u64>()
+        self.buckets.bytes()
     }
 
-    fn position(&self, key: Key, key_of: impl Fn(u32) -> Key) -> Option<usize> {
-        if self.entries.is_empty() {
-            return None;
+    fn place(&mut self, slot: u32, links: &mut impl Links) {
+        let bucket = self.bucket(links.key(slot));
+        links.set_next(slot, self.buckets[bucket]);
+        self.buckets[bucket] = slot;
+    }
+
+    /// Adds a group, to which half of the blocks of another one go.
+    fn grow(&mut self, links: &mut impl Links) {
+        let new = self.groups();
+        for _ in 0..GROUP {
+            self.buckets.push(END);
         }
-        let tag = tag(key);
-        let mut at = self.home(key);
-        loop {
-            let entry = self.entries[at];
-            if entry == 0 {
-                return None;
+        if new == 0 {
+            return;
+        }
+        let old = new & ((new + 1).next_power_of_two() / 2 - 1);
+        for bucket in old * GROUP..(old + 1) * GROUP {
+            let mut slot = std::mem::replace(&mut self.buckets[bucket as u32], END);
+            while slot != END {
+                let next = links.next(slot);
+                self.place(slot, links);
+                slot = next;
             }
-            if entry & !0xffff_ffff == tag && key_of(slot_of(entry)) == key {
-                return Some(at);
-            }
-            at = self.next(at);
         }
     }
 
-    fn place(&mut self, key: Key, slot: u32) {
-        let mut at = self.home(key);
-        while self.entries[at] != 0 {
-            at = self.next(at);
-        }
-        self.entries[at] = tag(key) | (u64::from(slot) + 1);
+    fn groups(&self) -> u64 {
+        self.buckets.len() as u64 / GROUP
     }
 
-    fn grow(&mut self, key_of: impl Fn(u32) -> Key) {
-        let groups = (self.entries.len() / GROUP) * 5 / 4 + 2;
-        let old = std::mem::replace(&mut self.entries, vec![0; groups * GROUP]);
-        for entry in old.into_iter().filter(|&entry| entry != 0) {
-            let slot = slot_of(entry);
-            self.place(key_of(slot), slot);
-        }
+    fn bucket(&self, key: Key) -> u32 {
+        let groups = self.groups();
+        let round = groups.next_power_of_two();
+        let hash = mix(key.0 / GROUP) & (round - 1);
+        // Those of the round to which there is no group yet are still with the one that it will be split from.
+        let group = if hash < groups { hash } else { hash & (round / 2 - 1) };
+        (group * GROUP + key.0 % GROUP) as u32
     }
-
-    fn home(&self, key: Key) -> usize {
-        let groups = (self.entries.len() / GROUP) as u64;
-        let hash = mix(key.0 / GROUP as u64) >> 32;
-        ((hash * groups) >> 32) as usize * GROUP + (key.0 as usize % GROUP)
-    }
-
-    fn next(&self, at: usize) -> usize {
-        if at + 1 == self.entries.len() { 0 } else { at + 1 }
-    }
-
-    fn distance(&self, from: usize, to: usize) -> usize {
-        if to >= from { to - from } else { to + self.entries.len() - from }
-    }
-}
-
-fn slot_of(entry: u64) -> u32 {
-    (entry & 0xffff_ffff) as u32 - 1
 }
 
 #[cfg(test)]
@@ -130,7 +136,22 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::{Index, Key};
+    use super::{Index, Key, Links};
+
+    #[derive(Default)]
+    struct Buffers(Vec<(Key, u32)>);
+
+    impl Links for Buffers {
+        fn key(&self, slot: u32) -> Key {
+            self.0[slot as usize].0
+        }
+        fn next(&self, slot: u32) -> u32 {
+            self.0[slot as usize].1
+        }
+        fn set_next(&mut self, slot: u32, next: u32) {
+            self.0[slot as usize].1 = next;
+        }
+    }
 
     proptest! {
         #[test]
@@ -138,23 +159,49 @@ mod tests {
             steps in prop::collection::vec((0u64..400, any::<bool>()), 1..2000)
         ) {
             let mut index = Index::default();
-            let mut keys: Vec<Key> = Vec::new();
+            let mut buffers = Buffers::default();
             let mut model = BTreeMap::new();
             for (block, insert) in steps {
                 let key = Key(block * 7 / 3);
                 if insert && !model.contains_key(&key.0) {
-                    keys.push(key);
-                    let slot = keys.len() as u32 - 1;
-                    index.insert(key, slot, |s| keys[s as usize]);
+                    let slot = buffers.0.len() as u32;
+                    buffers.0.push((key, 0));
+                    index.insert(slot, &mut buffers);
                     model.insert(key.0, slot);
-                } else if !insert && model.remove(&key.0).is_some() {
-                    index.remove(key, |s| keys[s as usize]);
+                } else if !insert && let Some(slot) = model.remove(&key.0) {
+                    index.remove(slot, &mut buffers);
                 }
                 for probe in 0..900 {
-                    let found = index.find(Key(probe), |s| keys[s as usize]);
-                    prop_assert_eq!(found, model.get(&probe).copied());
+                    prop_assert_eq!(index.find(Key(probe), &buffers), model.get(&probe).copied());
                 }
             }
+        }
+    }
+
+    #[test]
+    fn chains_stay_short_however_many_buffers_there_are() {
+        let mut index = Index::default();
+        let mut buffers = Buffers::default();
+        for count in [1000, 10_000, 100_000] {
+            while buffers.0.len() < count {
+                // Runs of blocks with gaps, as files leave them.
+                let no = buffers.0.len() as u64;
+                buffers.0.push((Key(no / 40 * 1000 + no % 40), 0));
+                index.insert(no as u32, &mut buffers);
+            }
+            let length = |key| {
+                let mut slot = index.buckets[index.bucket(key)];
+                std::iter::from_fn(|| {
+                    let here = (slot != super::END).then_some(slot)?;
+                    slot = buffers.next(here);
+                    Some(here)
+                })
+                .count()
+            };
+            let lengths: Vec<usize> = buffers.0.iter().map(|(key, _)| length(*key)).collect();
+            let mean = lengths.iter().sum::<usize>() as f64 / count as f64;
+            let longest = lengths.iter().max().copied().unwrap_or(0);
+            assert!(mean < 2.0 && longest < 16, "{count} buffers: {mean} on average, {longest} at most");
         }
     }
 }

@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 use std::task::Waker;
 
-use policy::cache::{Kind, Replacement, Slot};
+use policy::cache::{Kind, Replacement, Slot, Slots};
 use policy::unit::DeviceId;
 
-use super::index::{Index, Key, mix};
+use super::index::{END, Index, Key, Links, mix};
 use super::unpack;
 use crate::frame::{FrameNo, FramePool, FrameRef};
 
@@ -50,16 +50,45 @@ impl State {
     }
 }
 
-/// A buffer: a block and the frame that holds it.
+/// A buffer: a block and the frame that holds it. 16 bytes.
+#[derive(Clone, Copy)]
 struct Buffer {
     key: Key,
     frame: FrameNo,
-    state: State,
+    /// The next slot in the chain of the index in the upper 27 bits, the state in the lower 5.
+    word: u32,
+}
+
+const STATE_BITS: u32 = 5;
+
+impl Buffer {
+    fn state(&self) -> State {
+        State((self.word & ((1 << STATE_BITS) - 1)) as u8)
+    }
+
+    fn set_state(&mut self, state: State) {
+        self.word = self.word >> STATE_BITS << STATE_BITS | u32::from(state.0);
+    }
+}
+
+impl Links for Slots<Buffer> {
+    fn key(&self, slot: u32) -> Key {
+        self[slot].key
+    }
+
+    fn next(&self, slot: u32) -> u32 {
+        self[slot].word >> STATE_BITS
+    }
+
+    fn set_next(&mut self, slot: u32, next: u32) {
+        let buffer = &mut self[slot];
+        buffer.word = next << STATE_BITS | u32::from(buffer.state().0);
+    }
 }
 
 pub(crate) struct Shard {
     index: Index,
-    buffers: Vec<Buffer>,
+    buffers: Slots<Buffer>,
     spare: Vec<u32>,
     replacement: Replacement,
     waiting: Vec<(u32, Waker)>,
@@ -69,7 +98,7 @@ impl Shard {
     pub(super) fn new(kind: Kind) -> Self {
         Shard {
             index: Index::default(),
-            buffers: Vec::new(),
+            buffers: Slots::new(),
             spare: Vec::new(),
             replacement: Replacement::new(kind),
             waiting: Vec::new(),
@@ -82,17 +111,19 @@ impl Shard {
     }
 
     pub(crate) fn find(&self, key: u64) -> Option<u32> {
-        self.index.find(Key(key), |slot| self.buffers[slot as usize].key)
+        self.index.find(Key(key), &self.buffers)
     }
 
     pub(crate) fn state(&self, slot: u32) -> State {
-        self.buffers[slot as usize].state
+        self.buffers[slot].state()
     }
 
     /// Changes the state, and wakes who waits for that.
     pub(crate) fn set_state(&mut self, slot: u32, state: State) {
         let state = state.without(State::AWAITED);
-        let before = std::mem::replace(&mut self.buffers[slot as usize].state, state);
+        let buffer = &mut self.buffers[slot];
+        let before = buffer.state();
+        buffer.set_state(state);
         match (before.may_go(), state.may_go()) {
             (true, false) => self.replacement.on_hold(Slot(slot)),
             (false, true) => self.replacement.on_release(Slot(slot)),
@@ -109,12 +140,12 @@ impl Shard {
     /// A share in the frame.
     pub(crate) fn share(&self, slot: u32, pool: &FramePool) -> FrameRef {
         // SAFETY: the buffer keeps a share while it exists, and the shard is locked.
-        unsafe { pool.share(self.buffers[slot as usize].frame) }
+        unsafe { pool.share(self.buffers[slot].frame) }
     }
 
     /// Is the cache the only one that has the frame? Then nobody can get it while the shard is locked.
     pub(crate) fn is_sole_owner(&self, slot: u32, pool: &FramePool) -> bool {
-        pool.references(self.buffers[slot as usize].frame) == 1
+        pool.references(self.buffers[slot].frame) == 1
     }
 
     /// Changes a part of the content in place, if nobody else has the frame. Tells whether it did.
@@ -130,28 +161,24 @@ impl Shard {
     }
 
     pub(crate) fn frame_no(&self, slot: u32) -> FrameNo {
-        self.buffers[slot as usize].frame
+        self.buffers[slot].frame
     }
 
     /// Adds a block that is not there. `capacity`: buffers that the shard should hold.
     pub(crate) fn insert(&mut self, key: u64, frame: FrameRef, state: State, capacity: usize, pool: &FramePool) -> u32 {
         pool.set_owner(frame.no(), key);
-        let buffer = Buffer { key: Key(key), frame: frame.into_no(), state };
+        let buffer = Buffer { key: Key(key), frame: frame.into_no(), word: END << STATE_BITS | u32::from(state.0) };
         let slot = match self.spare.pop() {
             Some(slot) => {
-                self.buffers[slot as usize] = buffer;
+                self.buffers[slot] = buffer;
                 slot
             }
             None => {
-                if self.buffers.len() == self.buffers.capacity() {
-                    self.buffers.reserve_exact(self.buffers.len() / 8 + 64);
-                }
                 self.buffers.push(buffer);
                 self.buffers.len() as u32 - 1
             }
         };
-        let buffers = &self.buffers;
-        self.index.insert(Key(key), slot, |s| buffers[s as usize].key);
+        self.index.insert(slot, &mut self.buffers);
         self.replacement.on_insert(Slot(slot), mix(key), capacity);
         if !state.may_go() {
             self.replacement.on_hold(Slot(slot));
@@ -161,7 +188,7 @@ impl Shard {
 
     /// Puts another frame in the place of a block's, which is returned.
     pub(crate) fn replace(&mut self, slot: u32, frame: FrameRef, pool: &FramePool) -> FrameRef {
-        let buffer = &mut self.buffers[slot as usize];
+        let buffer = &mut self.buffers[slot];
         pool.set_owner(frame.no(), buffer.key.0);
         let old = std::mem::replace(&mut buffer.frame, frame.into_no());
         // SAFETY: the number came from `into_no` when the buffer was filled, and is taken back here once.
@@ -179,7 +206,7 @@ impl Shard {
         let buffers = &self.buffers;
         let slot = self.replacement.evict(|slot| {
             // Those that are dirty or on their way are held, and not asked about.
-            pool.references(buffers[slot.0 as usize].frame) == 1
+            pool.references(buffers[slot.0].frame) == 1
         })?;
         Some(self.unlink(slot.0, pool))
     }
@@ -193,14 +220,14 @@ impl Shard {
     pub(super) fn slots_of(&self, device: DeviceId) -> Vec<u32> {
         let spare: HashSet<u32> = self.spare.iter().copied().collect();
         (0..self.buffers.len() as u32)
-            .filter(|slot| !spare.contains(slot) && unpack(self.buffers[*slot as usize].key.0).0 == device)
+            .filter(|slot| !spare.contains(slot) && unpack(self.buffers[*slot].key.0).0 == device)
             .collect()
     }
 
     /// Registers somebody who waits for a change of the block's state.
     pub(super) fn wait(&mut self, slot: u32, waker: &Waker) {
-        let state = &mut self.buffers[slot as usize].state;
-        *state = state.with(State::AWAITED);
+        let buffer = &mut self.buffers[slot];
+        buffer.set_state(buffer.state().with(State::AWAITED));
         self.waiting.push((slot, waker.clone()));
     }
 
@@ -209,7 +236,7 @@ impl Shard {
     }
 
     pub(super) fn bookkeeping_bytes(&self) -> usize {
-        self.buffers.capacity() * size_of::<Buffer>()
+        self.buffers.bytes()
             + self.spare.capacity() * size_of::<u32>()
             + self.index.bookkeeping_bytes()
             + self.replacement.bookkeeping_bytes()
@@ -218,22 +245,22 @@ impl Shard {
     /// Gives all frames back to the pool. The kernel is going down.
     pub(super) fn clear(&mut self, pool: &FramePool) {
         self.spare.sort_unstable();
-        for (slot, buffer) in self.buffers.drain(..).enumerate() {
-            if self.spare.binary_search(&(slot as u32)).is_err() {
+        for (slot, buffer) in (0..).zip(self.buffers.iter()) {
+            if self.spare.binary_search(&slot).is_err() {
                 // SAFETY: as in `replace`.
                 drop(unsafe { pool.adopt(buffer.frame) });
             }
         }
+        self.buffers.clear();
         self.spare.clear();
     }
 
     fn unlink(&mut self, slot: u32, pool: &FramePool) -> FrameRef {
         self.wake(slot);
-        let buffers = &self.buffers;
-        self.index.remove(buffers[slot as usize].key, |s| buffers[s as usize].key);
+        self.index.remove(slot, &mut self.buffers);
         self.spare.push(slot);
         // SAFETY: as in `replace`; the slot is spare now.
-        unsafe { pool.adopt(self.buffers[slot as usize].frame) }
+        unsafe { pool.adopt(self.buffers[slot].frame) }
     }
 
     fn wake(&mut self, slot: u32) {

@@ -1,4 +1,6 @@
-//! Two queues of slots, linked through one array: 12 bytes a slot.
+//! Two queues of slots, linked through one table: 12 bytes a slot.
+
+use super::slots::Slots;
 
 /// Which queue a slot is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +44,7 @@ const EMPTY: Queue = Queue { newest: NIL, oldest: NIL, len: 0 };
 
 /// The queues of one cache shard. Every operation is O(1).
 pub(super) struct Lists {
-    nodes: Vec<Node>,
+    nodes: Slots<Node>,
     small: Queue,
     main: Queue,
     held: u32,
@@ -50,7 +52,7 @@ pub(super) struct Lists {
 
 impl Lists {
     pub(super) const fn new() -> Self {
-        Lists { nodes: Vec::new(), small: EMPTY, main: EMPTY, held: 0 }
+        Lists { nodes: Slots::new(), small: EMPTY, main: EMPTY, held: 0 }
     }
 
     pub(super) fn len(&self, place: Place) -> usize {
@@ -72,7 +74,7 @@ impl Lists {
     }
 
     pub(super) fn place(&self, slot: u32) -> Place {
-        match self.nodes.get(slot as usize).map_or(0, |n| n.word & 3) {
+        match self.nodes.get(slot).map_or(0, |n| n.word & 3) {
             1 => Place::Small,
             2 => Place::Main,
             3 => Place::Held,
@@ -83,7 +85,7 @@ impl Lists {
     /// The queue that a slot is in, or belongs to while it is held.
     pub(super) fn home(&self, slot: u32) -> Place {
         match self.place(slot) {
-            Place::Held if self.nodes[slot as usize].older == Place::Small as u32 => Place::Small,
+            Place::Held if self.nodes[slot].older == Place::Small as u32 => Place::Small,
             Place::Held => Place::Main,
             place => place,
         }
@@ -109,29 +111,29 @@ impl Lists {
 
     fn insert_held(&mut self, slot: u32, home: Place) {
         self.held += 1;
-        let node = &mut self.nodes[slot as usize];
+        let node = &mut self.nodes[slot];
         node.older = home as u32;
         node.word = node.word & !3 | Place::Held as u32;
     }
 
     pub(super) fn hash(&self, slot: u32) -> u32 {
-        self.nodes[slot as usize].word >> HASH_SHIFT
+        self.nodes[slot].word >> HASH_SHIFT
     }
 
     pub(super) fn counter(&self, slot: u32) -> u8 {
-        self.nodes.get(slot as usize).map_or(0, |n| (n.word >> COUNTER_SHIFT & 3) as u8)
+        self.nodes.get(slot).map_or(0, |n| (n.word >> COUNTER_SHIFT & 3) as u8)
     }
 
     pub(super) fn set_counter(&mut self, slot: u32, counter: u8) {
-        if let Some(node) = self.nodes.get_mut(slot as usize) {
+        if let Some(node) = self.nodes.get_mut(slot) {
             node.word = node.word & !(3 << COUNTER_SHIFT) | u32::from(counter.min(3)) << COUNTER_SHIFT;
         }
     }
 
     /// Puts a slot that is in no queue at the new end of one, with the counter at 0.
     pub(super) fn insert(&mut self, slot: u32, place: Place, hash: u32) {
-        self.make_room(slot as usize);
-        self.nodes[slot as usize].word = hash << HASH_SHIFT;
+        self.make_room(slot);
+        self.nodes[slot].word = hash << HASH_SHIFT;
         self.link(slot, place);
     }
 
@@ -149,16 +151,16 @@ impl Lists {
         }
         if place == Place::Held {
             self.held -= 1;
-            let node = &mut self.nodes[slot as usize];
+            let node = &mut self.nodes[slot];
             *node = Node { word: node.word & !3, ..UNLINKED };
             return;
         }
-        let Node { newer, older, .. } = self.nodes[slot as usize];
+        let Node { newer, older, .. } = self.nodes[slot];
         if newer != NIL {
-            self.nodes[newer as usize].older = older;
+            self.nodes[newer].older = older;
         }
         if older != NIL {
-            self.nodes[older as usize].newer = newer;
+            self.nodes[older].newer = newer;
         }
         let queue = self.queue(place);
         if newer == NIL {
@@ -168,14 +170,14 @@ impl Lists {
             queue.oldest = newer;
         }
         queue.len -= 1;
-        let node = &mut self.nodes[slot as usize];
+        let node = &mut self.nodes[slot];
         node.newer = NIL;
         node.older = NIL;
         node.word &= !3;
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.nodes.capacity() * size_of::<Node>()
+        self.nodes.bytes()
     }
 
     fn link(&mut self, slot: u32, place: Place) {
@@ -187,9 +189,9 @@ impl Lists {
         }
         queue.len += 1;
         if older != NIL {
-            self.nodes[older as usize].newer = slot;
+            self.nodes[older].newer = slot;
         }
-        let node = &mut self.nodes[slot as usize];
+        let node = &mut self.nodes[slot];
         node.older = older;
         node.newer = NIL;
         node.word = node.word & !3 | place as u32;
@@ -199,15 +201,9 @@ impl Lists {
         if place == Place::Small { &mut self.small } else { &mut self.main }
     }
 
-    /// Grows the array by an eighth at a time: doubling would waste up to half of it.
-    fn make_room(&mut self, slot: usize) {
-        if slot < self.nodes.len() {
-            return;
+    fn make_room(&mut self, slot: u32) {
+        while self.nodes.len() <= slot as usize {
+            self.nodes.push(UNLINKED);
         }
-        if slot >= self.nodes.capacity() {
-            let wanted = (slot + 1).max(self.nodes.len() + self.nodes.len() / 8);
-            self.nodes.reserve_exact(wanted - self.nodes.len());
-        }
-        self.nodes.resize(slot + 1, UNLINKED);
     }
 }

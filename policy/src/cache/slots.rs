@@ -1,0 +1,119 @@
+//! A value for each slot, in pieces that stay where they are: a table that grows as one allocation copies itself each
+//! time, leaves a hole in the heap where it was, and holds room in reserve. Of many tables that was a hundredth of what
+//! is cached.
+
+use std::ops::{Index, IndexMut};
+
+/// Slots of one piece: a power of two.
+const PIECE: usize = 256;
+
+/// Values for the slots from 0 on.
+pub struct Slots<T> {
+    pieces: Vec<Box<[T; PIECE]>>,
+    len: usize,
+}
+
+impl<T: Copy> Slots<T> {
+    /// For no slot yet.
+    pub const fn new() -> Self {
+        Slots { pieces: Vec::new(), len: 0 }
+    }
+
+    /// How many slots have a value.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Has none a value?
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The value of a slot, if it has one.
+    pub fn get(&self, slot: u32) -> Option<&T> {
+        let slot = slot as usize;
+        if slot < self.len { Some(&self.pieces[slot / PIECE][slot % PIECE]) } else { None }
+    }
+
+    /// The value of a slot, if it has one, to change.
+    pub fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
+        let slot = slot as usize;
+        if slot < self.len { Some(&mut self.pieces[slot / PIECE][slot % PIECE]) } else { None }
+    }
+
+    /// Gives the next slot a value.
+    pub fn push(&mut self, value: T) {
+        if self.len == self.pieces.len() * PIECE {
+            self.pieces.push(Box::new([value; PIECE]));
+        } else {
+            self.pieces[self.len / PIECE][self.len % PIECE] = value;
+        }
+        self.len += 1;
+    }
+
+    /// The values, from slot 0 on.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.pieces.iter().flat_map(|piece| piece.iter()).take(self.len)
+    }
+
+    /// Takes all values away.
+    pub fn clear(&mut self) {
+        self.pieces = Vec::new();
+        self.len = 0;
+    }
+
+    /// Memory used, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.pieces.len() * size_of::<[T; PIECE]>() + self.pieces.capacity() * size_of::<Box<[T; PIECE]>>()
+    }
+}
+
+impl<T: Copy> Default for Slots<T> {
+    fn default() -> Self {
+        Slots::new()
+    }
+}
+
+/// Of the slots that have a value; another one is a mistake of the caller's.
+impl<T: Copy> Index<u32> for Slots<T> {
+    type Output = T;
+
+    fn index(&self, slot: u32) -> &T {
+        self.get(slot).expect("a slot that has a value")
+    }
+}
+
+impl<T: Copy> IndexMut<u32> for Slots<T> {
+    fn index_mut(&mut self, slot: u32) -> &mut T {
+        self.get_mut(slot).expect("a slot that has a value")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_slot_keeps_its_value_while_the_table_grows() {
+        let mut slots = Slots::new();
+        for slot in 0..1000u32 {
+            assert_eq!(slots.get(slot), None);
+            slots.push(slot * 7);
+            slots[slot] += 1;
+        }
+        assert_eq!(slots.len(), 1000);
+        assert!(slots.iter().copied().eq((0..1000).map(|slot| slot * 7 + 1)));
+        assert!((0..1000).all(|slot| slots[slot] == slot * 7 + 1));
+        slots.clear();
+        assert!(slots.is_empty() && slots.get(0).is_none() && slots.bytes() == 0);
+    }
+
+    #[test]
+    fn what_is_held_in_reserve_is_less_than_a_piece() {
+        let mut slots = Slots::new();
+        for slot in 0..100_000u32 {
+            slots.push(slot);
+            assert!(slots.bytes() <= (slots.len() + PIECE) * size_of::<u32>() + slots.len() / PIECE * 16 + 64);
+        }
+    }
+}
