@@ -10,6 +10,7 @@ pub mod delivery;
 pub mod early;
 pub mod gather;
 pub mod idle;
+pub mod pace;
 pub mod pages;
 pub mod quantum;
 pub mod queue;
