@@ -73,6 +73,8 @@ pub struct Kernel {
     chunks_target: AtomicU32,
     /// Blocks that are newer than on their devices, over all volumes.
     dirty_blocks: AtomicU64,
+    /// Blocks that volumes on failing disks hold.
+    stuck_blocks: AtomicU64,
     /// Who waits for memory or for fewer dirty blocks.
     memory_wait: WaitList,
     /// Who takes memory from the host before it is needed.
@@ -152,6 +154,7 @@ impl Kernel {
             pages: Mutex::new(PageChoice::new(config.switches.huge_pages)),
             config,
             dirty_blocks: AtomicU64::new(0),
+            stuck_blocks: AtomicU64::new(0),
             memory_wait: WaitList::default(),
             stock_wait: WaitList::default(),
             stock_awaited: AtomicBool::new(false),
@@ -343,8 +346,26 @@ impl Kernel {
         self.dirty_blocks.load(Ordering::Relaxed)
     }
 
+    /// What can be written, and the cache without what cannot.
     pub(crate) fn dirty_facts(&self) -> policy::writeback::DirtyFacts {
-        policy::writeback::DirtyFacts { dirty_blocks: self.dirty_blocks(), cache_blocks: self.cache_blocks() }
+        let stuck = self.stuck_blocks();
+        policy::writeback::DirtyFacts {
+            dirty_blocks: self.dirty_blocks().saturating_sub(stuck),
+            cache_blocks: self.cache_blocks().saturating_sub(stuck),
+        }
+    }
+
+    /// Blocks that volumes on failing disks hold.
+    pub(crate) fn stuck_blocks(&self) -> u64 {
+        self.stuck_blocks.load(Ordering::Relaxed)
+    }
+
+    /// A volume on a failing disk holds so many blocks now, and not as many as before.
+    pub(crate) fn change_stuck(&self, before: u64, now: u64) {
+        self.stuck_blocks.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+        if now != before {
+            self.memory_wait.wake_all();
+        }
     }
 
     pub(crate) fn add_dirty(&self, blocks: u64) {

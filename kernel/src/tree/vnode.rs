@@ -309,6 +309,7 @@ impl Vnode {
     /// Makes durable what was written, and closes.
     pub(super) async fn close(&self, cpu: &Processor) -> Result<(), Errno> {
         let result = self.volume.flush(cpu, Context::synchronous(cpu.job())).await;
+        self.look_for_failures();
         self.abandon();
         result
     }

@@ -100,6 +100,18 @@ impl BlockSet {
     }
 
     fn first_member(&self, within: Range<u64>) -> Option<u64> {
+        self.first_where(within, |_, _, bits| bits)
+    }
+
+    /// The first member within `within` that `other` does not have.
+    pub(super) fn first_not_in(&self, other: &BlockSet, within: Range<u64>) -> Option<u64> {
+        self.first_where(within, |leaf_no, word, bits| {
+            bits & !other.leaves.get(&leaf_no).map_or(0, |leaf| leaf.words[word])
+        })
+    }
+
+    /// The first member within `within` of those that `select` leaves of each word's bits.
+    fn first_where(&self, within: Range<u64>, select: impl Fn(u64, usize, u64) -> u64) -> Option<u64> {
         if within.is_empty() {
             return None;
         }
@@ -113,6 +125,9 @@ impl BlockSet {
                 let mut bits = leaf.words[word];
                 if word == (from / 64) as usize {
                     bits &= u64::MAX << (from % 64);
+                }
+                if bits != 0 {
+                    bits = select(leaf_no, word, bits);
                 }
                 if bits != 0 {
                     let block = base + word as u64 * 64 + u64::from(bits.trailing_zeros());
@@ -182,6 +197,12 @@ mod tests {
                     prop_assert_eq!(set.remove(blocks), removed);
                 }
                 prop_assert_eq!(set.len(), model.len() as u64);
+            }
+            let odd_ones = |start: u64| model.iter().copied().find(|&block| block >= start && block / 3 % 2 == 1);
+            let mut even_ones = BlockSet::default();
+            model.iter().filter(|&block| block / 3 % 2 == 0).for_each(|&block| { even_ones.insert(block..block + 1); });
+            for start in model.iter().copied().take(50) {
+                prop_assert_eq!(set.first_not_in(&even_ones, start..u64::MAX), odd_ones(start));
             }
             let members: Vec<u64> = set.runs().flatten().collect();
             prop_assert_eq!(&members, &model.iter().copied().collect::<Vec<_>>());

@@ -26,6 +26,9 @@ impl Volume {
     /// [`Errno::INVALID`] for a range outside the volume, otherwise what the device says.
     pub async fn extents(&self, cpu: &Processor, range: ByteRange, extents_max: usize) -> Result<Vec<Extent>, Errno> {
         self.check(range)?;
+        if let Some(errno) = self.is_given_up(&range.blocks()).then_some(Errno::IO) {
+            return Err(errno);
+        }
         // Taken before the device is asked: what is in neither set was on the device then.
         let newer = self.newer_blocks(range);
         let mut extents = Extents { found: Vec::new(), max: extents_max.max(1) };
@@ -53,7 +56,7 @@ impl Volume {
         let blocks = range.blocks();
         let mut newer = BlockSet::default();
         let state = self.state();
-        for set in [&state.dirty, &state.writing, &state.unflushed, &state.flushing] {
+        for set in [state.dirty.all(), &state.writing, &state.unflushed, &state.flushing] {
             let mut from = blocks.start;
             while let Some(run) = set.first_run(from..blocks.end, u64::MAX) {
                 from = run.end;

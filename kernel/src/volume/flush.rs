@@ -102,7 +102,7 @@ impl Volume {
         let mut at = within.start;
         let mut count = 0;
         loop {
-            match self.claim(at..within.end) {
+            match self.claim(cpu.now(), at..within.end) {
                 Claimed::Run(claim) => {
                     at = claim.blocks.end;
                     count += claim.blocks.end - claim.blocks.start;
@@ -118,7 +118,7 @@ impl Volume {
         }
         for block in later {
             self.until_free(block).await;
-            if let Claimed::Run(claim) = self.claim(block..block + 1) {
+            if let Claimed::Run(claim) = self.claim(cpu.now(), block..block + 1) {
                 count += 1;
                 self.start_write_out(cpu, claim, context);
             }
@@ -201,7 +201,7 @@ impl Volume {
                 self.on_flushed(&covered);
                 let mut state = self.state();
                 state.changes_flushed = state.changes_flushed.max(Some(changes));
-                state.failing = None;
+                state.trouble.on_flush(Ok(()));
             }
             Err(errno) => self.on_failed_flush(&covered, zeroed, errno),
         }
@@ -253,7 +253,8 @@ impl Volume {
         let mut state = self.state();
         state.flush_failures += 1;
         state.last_failure = Some(errno);
-        state.failing = Some(errno);
+        state.trouble.on_flush(Err(errno));
+        self.tell_stuck(&mut state);
     }
 
     pub(super) fn failures(&self) -> Failures {

@@ -117,6 +117,9 @@ impl Volume {
         // Only what somebody waits for tells what the cache is worth, and only at the first look.
         let mut is_counted = context.class == Class::Asynchronous;
         loop {
+            if self.is_given_up(&blocks) {
+                return Err(Errno::IO);
+            }
             let found = self.look(blocks.clone(), &mut frames);
             if !std::mem::replace(&mut is_counted, true) {
                 let hits = frames.iter().flatten().count() as u64;

@@ -8,11 +8,13 @@
 //! blocks clean. Lock order: a shard, then a volume's state.
 
 mod block_set;
+mod dirty;
 mod extents;
 mod flush;
 mod foreign;
 mod load;
 mod size;
+mod trouble;
 mod write;
 mod write_back;
 mod write_out;
@@ -33,11 +35,14 @@ use crate::kernel::KernelError;
 use crate::rendezvous::Rendezvous;
 use crate::wait::WaitList;
 use block_set::BlockSet;
+use dirty::Dirty;
 pub use extents::Extent;
 pub use foreign::ForeignFlush;
 use foreign::ForeignFlushes;
 use size::{Gate, Growth};
+use trouble::Trouble;
 use write_back::Early;
+use write_out::Busy;
 
 /// Which stable writes use forced unit access; the others are a write and a flush, which several can share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,7 +69,10 @@ pub struct VolumeConfig {
     pub grows: bool,
 }
 
-/// Largest size of a volume that grows. Bytes: what the blocks' numbers in the cache allow, and Linux' offsets.
+/// Largest size of a volume, in bytes: what the blocks' numbers in the cache allow.
+pub const VOLUME_BYTES_MAX: u64 = 1 << 60;
+
+/// Largest size of a volume that grows. Bytes: so that no sum with what is written at once exceeds that.
 const GROWING_BYTES_MAX: u64 = 1 << 59;
 
 /// A device seen through the buffer cache.
@@ -96,6 +104,10 @@ pub struct Volume {
     early: Mutex<Early>,
     /// The job that wrote last: write-back is charged to it.
     writer: AtomicU32,
+    /// Blocks that may be dirty, by what the disk takes.
+    dirty_limit: AtomicU64,
+    /// Was anything forgotten that the device does not have?
+    has_given_up: AtomicBool,
     closing: AtomicBool,
     gate: Gate,
 }
@@ -104,7 +116,7 @@ pub struct Volume {
 #[derive(Default)]
 struct State {
     /// Newer in the cache than on the device, and not yet on their way.
-    dirty: BlockSet,
+    dirty: Dirty,
     /// On their way to the device.
     writing: BlockSet,
     /// Written to the device since its last successful flush.
@@ -122,8 +134,9 @@ struct State {
     /// Writes that failed, with the last error. Their blocks are dirty again.
     failures: u64,
     last_failure: Option<Errno>,
-    /// The last write or flush failed with this.
-    failing: Option<Errno>,
+    trouble: Trouble,
+    /// What the disk has taken since write-back looked.
+    busy: Busy,
     /// Flushes of the device that failed.
     flush_failures: u64,
     /// Something was zeroed or discarded since the last successful flush.
@@ -134,8 +147,6 @@ struct State {
     changes_flushed: Option<u64>,
     /// A flush failed and what it covered cannot be repeated: nothing can be promised any more.
     lost: Option<Errno>,
-    /// Where write-back goes on.
-    cursor: u64,
 }
 
 impl Volume {
@@ -172,6 +183,8 @@ impl Volume {
             foreign: ForeignFlushes::default(),
             early: Mutex::default(),
             writer: AtomicU32::new(0),
+            dirty_limit: AtomicU64::new(write_back::dirty_limit_at_first(kernel.switches().smooth_write_back)),
+            has_given_up: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             gate: Gate::default(),
         });
@@ -216,7 +229,8 @@ impl Volume {
     /// Is the device as new as the cache, and flushed?
     pub fn is_clean(&self) -> bool {
         let state = self.state();
-        [&state.dirty, &state.unflushed, &state.flushing].iter().all(|set| set.is_empty()) && state.under_way.is_empty()
+        [state.dirty.all(), &state.unflushed, &state.flushing].iter().all(|set| set.is_empty())
+            && state.under_way.is_empty()
     }
 
     /// Counts the changes of the device.
@@ -235,11 +249,12 @@ impl Volume {
     }
 
     fn check(&self, range: ByteRange) -> Result<(), Errno> {
-        if contains(self.size(), range) { Ok(()) } else { Err(Errno::INVALID) }
+        // A file on the host may be larger than what can be served.
+        if contains(self.size().min(VOLUME_BYTES_MAX), range) { Ok(()) } else { Err(Errno::INVALID) }
     }
 
     fn check_writable(&self, range: ByteRange) -> Result<(), Errno> {
-        let size_max = if self.config.grows { GROWING_BYTES_MAX } else { self.size() };
+        let size_max = if self.config.grows { GROWING_BYTES_MAX } else { self.size().min(VOLUME_BYTES_MAX) };
         if !contains(size_max, range) {
             return Err(if self.config.grows { Errno::FILE_TOO_LARGE } else { Errno::INVALID });
         }
@@ -282,7 +297,12 @@ impl State {
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        self.kernel.subtract_dirty(self.state().dirty.len());
+        let (dirty, stuck) = {
+            let state = self.state();
+            (state.dirty.len(), state.trouble.told())
+        };
+        self.kernel.subtract_dirty(dirty);
+        self.kernel.change_stuck(stuck, 0);
         self.kernel.return_device(self.id, self.blocks_end.load(Ordering::Relaxed));
     }
 }

@@ -1,5 +1,8 @@
 //! Writing: frames are put into the cache.
 
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
 use machine::Errno;
 use policy::unit::{BLOCK_BYTES, ByteRange, Stability};
 use policy::writeback::{Admission, WriteBack};
@@ -13,9 +16,6 @@ use crate::frame::{FRAME_BYTES, FrameRef, Frames};
 use crate::processor::Processor;
 use crate::request::Context;
 use crate::trace::Event;
-
-/// The part of the cache that a failing device may fill with what it does not take.
-const FAILING_SHARE: u64 = 20;
 
 impl Volume {
     /// Writes `range`. `frames` has one frame for each block that the range touches; the payload's first byte lies
@@ -78,15 +78,18 @@ impl Volume {
         }
     }
 
-    /// Waits while too much is dirty.
+    /// Waits while too much is dirty: in the whole cache, or for what the volume's disk takes.
     ///
     /// # Errors
     /// What the device says, when it fails and cannot take what is dirty already.
     pub(super) async fn admit(&self) -> Result<(), Errno> {
         let policy = WriteBack::new(self.kernel.config().write_back.clone());
-        let go = || match self.failing_with_much_dirty() {
+        let go = || match self.refusal() {
             Some(errno) => Some(Err(errno)),
-            None => (policy.admit(self.kernel.dirty_facts()) == Admission::Go).then_some(Ok(())),
+            None => {
+                let may = policy.admit(self.kernel.dirty_facts()) == Admission::Go && !self.is_at_limit();
+                may.then_some(Ok(()))
+            }
         };
         if let Some(verdict) = go() {
             return verdict;
@@ -95,10 +98,9 @@ impl Volume {
         self.kernel.memory_wait().until(go).await
     }
 
-    /// A device that fails must not fill the cache with what it does not take: others need it too.
-    fn failing_with_much_dirty(&self) -> Option<Errno> {
-        let state = self.state();
-        state.failing.filter(|_| state.dirty.len() > self.kernel.cache_blocks() / FAILING_SHARE)
+    /// Is as much dirty as the volume's disk takes in due time?
+    pub(super) fn is_at_limit(&self) -> bool {
+        self.dirty_blocks() > self.dirty_limit.load(Ordering::Relaxed)
     }
 
     /// Which bytes of a block lie in `range`.

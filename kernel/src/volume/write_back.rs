@@ -6,6 +6,7 @@ use std::sync::{MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use policy::early::EarlyWrite;
+use policy::pace::{self, Pace};
 use policy::unit::{BLOCK_BYTES, Class};
 use policy::writeback::{self, Admission, WriteBack};
 
@@ -37,6 +38,7 @@ const UNDER_WAY_MAX: usize = 64;
 pub(super) async fn run(cpu: Processor, volume: Weak<Volume>) {
     let Some(volume) = volume.upgrade() else { return };
     let mut policy = WriteBack::new(volume.kernel.config().write_back.clone());
+    let mut pace = Pace::new(pace::Config { age: policy.config().age, ..pace::Config::default() });
     loop {
         volume.dirtied.until(|| (volume.is_closing() || volume.has_work()).then_some(())).await;
         if volume.is_closing() {
@@ -44,11 +46,24 @@ pub(super) async fn run(cpu: Processor, volume: Weak<Volume>) {
         }
         follow_switches(&cpu, &mut policy);
         let failures = volume.state().failures;
-        volume.write_some(&cpu, &mut policy).await;
+        volume.follow_disk(&cpu, &mut pace, policy.config().smooth);
+        // Before anything is tried again: what is on its way cannot be given up.
+        volume.look_for_trouble(&cpu).await;
+        volume.write_some(&cpu, &mut policy, &mut pace).await;
         volume.flush_some(&cpu);
         let failed = volume.state().failures > failures;
-        volume.pause(&cpu, &policy, failed).await;
+        volume.pause(&cpu, &policy, &pace, failed).await;
     }
+}
+
+/// What a volume may have dirty before anything is known of its disk.
+pub(super) fn dirty_limit_at_first(smooth: bool) -> u64 {
+    dirty_limit(&Pace::new(pace::Config::default()), smooth)
+}
+
+/// The classic update process knows no limit but that of the whole cache.
+fn dirty_limit(pace: &Pace, smooth: bool) -> u64 {
+    if smooth { pace.limit() } else { u64::MAX }
 }
 
 fn follow_switches(cpu: &Processor, policy: &mut WriteBack) {
@@ -97,7 +112,7 @@ impl Volume {
     fn start_streaming(&self, cpu: &Processor, blocks: Range<u64>, context: Context) {
         let mut at = blocks.start;
         while self.state().under_way.len() < UNDER_WAY_MAX
-            && let Claimed::Run(claim) = self.claim(at..blocks.end)
+            && let Claimed::Run(claim) = self.claim(cpu.now(), at..blocks.end)
         {
             at = claim.blocks.end;
             self.start_write_out(cpu, claim, context);
@@ -111,7 +126,7 @@ impl Volume {
         for run in neighbours.filter_map(|run| Some(run.first()?.start..run.iter().map(|blocks| blocks.end).max()?)) {
             let mut at = run.start;
             // What is being written at present, or is no longer dirty, is left to the flush.
-            while let Claimed::Run(claim) = self.claim(at..run.end) {
+            while let Claimed::Run(claim) = self.claim(cpu.now(), at..run.end) {
                 at = claim.blocks.end;
                 self.start_write_out(cpu, claim, context);
             }
@@ -126,32 +141,56 @@ impl Volume {
         self.early.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes as many blocks as the policy asks for now, in the order of the disk, going round.
-    async fn write_some(&self, cpu: &Processor, policy: &mut WriteBack) {
+    /// What the disk has taken tells what the volume may have dirty.
+    fn follow_disk(&self, cpu: &Processor, pace: &mut Pace, smooth: bool) {
+        let written = {
+            let mut state = self.state();
+            let is_behind = pace.is_behind(state.dirty.len());
+            state.busy.take(cpu.now(), is_behind)
+        };
+        pace.on_written(written);
+        let limit = dirty_limit(pace, smooth);
+        if self.dirty_limit.swap(limit, Ordering::Relaxed) < limit {
+            self.kernel.memory_wait().wake_all();
+        }
+    }
+
+    /// Writes as many blocks as the policies ask for now, in the order of the disk, going round in laps.
+    async fn write_some(&self, cpu: &Processor, policy: &mut WriteBack, pace: &mut Pace) {
         let facts = self.kernel.dirty_facts();
         let all = policy.on_tick(cpu.now(), facts);
         cpu.trace(Event::WriteBackTick, JobId::default(), facts.dirty_blocks, all);
-        let own = self.state().dirty.len();
-        // The policy looks at the whole cache; each volume writes its share.
+        let (own, lap) = {
+            let mut state = self.state();
+            (state.dirty.len(), state.dirty.on_tick(cpu.now()))
+        };
+        // One policy looks at the whole cache, of which each volume writes its share, the other at the volume.
         let share = (u128::from(all) * u128::from(own)).div_ceil(u128::from(facts.dirty_blocks.max(1))) as u64;
-        let mut left = if self.kernel.is_memory_short() { own } else { share.min(own) };
+        let due = if policy.config().smooth { pace.on_tick(cpu.now(), lap) } else { 0 };
+        let mut left = if self.kernel.is_memory_short() { own } else { share.max(due).min(own) };
         // Of several who write to one volume, one is charged for all: whose a block is, nobody remembers.
         let context = Context::asynchronous(JobId(self.writer.load(Ordering::Relaxed)));
-        let mut wrapped = false;
+        let mut wrapped = 0;
         while left > 0 && !self.is_closing() {
-            let cursor = self.state().cursor;
-            match self.claim(cursor..u64::MAX) {
+            let cursor = self.state().dirty.cursor;
+            match self.claim_old(cpu.now(), cursor..u64::MAX) {
                 Claimed::Run(claim) => {
-                    self.state().cursor = claim.blocks.end;
+                    self.state().dirty.cursor = claim.blocks.end;
                     left = left.saturating_sub(claim.blocks.end - claim.blocks.start);
                     self.start_write_out(cpu, claim, context);
                     self.until_under_way(UNDER_WAY_MAX).await;
                 }
-                Claimed::Busy(block) => self.state().cursor = block + 1,
-                Claimed::Nothing if wrapped => return,
+                Claimed::Busy(block) => self.state().dirty.cursor = block + 1,
                 Claimed::Nothing => {
-                    wrapped = true;
-                    self.state().cursor = 0;
+                    let mut state = self.state();
+                    state.dirty.cursor = 0;
+                    match wrapped {
+                        0 => {}
+                        // Nothing of this lap is left but what is busy.
+                        1 => state.dirty.turn(),
+                        _ => return,
+                    }
+                    wrapped += 1;
                 }
             }
         }
@@ -188,15 +227,17 @@ impl Volume {
     }
 
     /// Waits for the next tick. It comes early when somebody waits for it, unless the device just `failed`.
-    async fn pause(&self, cpu: &Processor, policy: &WriteBack, failed: bool) {
+    async fn pause(&self, cpu: &Processor, policy: &WriteBack, pace: &Pace, failed: bool) {
         let facts = self.kernel.dirty_facts();
         let tick = match failed {
             true => RETRY,
             false if policy.is_behind(facts) || self.is_much_unflushed() => TICK_HURRIED,
+            false if policy.config().smooth && pace.is_behind(self.dirty_blocks()) => TICK_HURRIED,
             false => TICK,
         };
         let (end, early) = (cpu.now() + tick, cpu.now() + if failed { RETRY } else { TICK_AWAITED });
-        let is_awaited = || self.kernel.is_memory_short() || policy.admit(self.kernel.dirty_facts()) == Admission::Wait;
+        let is_short = || policy.admit(self.kernel.dirty_facts()) == Admission::Wait || self.is_at_limit();
+        let is_awaited = || self.kernel.is_memory_short() || is_short();
         let mut timers = Some([early, end]);
         let set_timers = std::future::poll_fn(|cx| {
             timers.take().into_iter().flatten().for_each(|at| cpu.wake_at(at, cx.waker().clone()));

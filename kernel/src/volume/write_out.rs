@@ -1,9 +1,11 @@
 //! Dirty blocks on their way to the device: the one place where that happens.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use machine::Errno;
-use policy::unit::Stability;
+use policy::pace::Written;
+use policy::unit::{Instant, Stability};
 
 use super::{State, Volume};
 use crate::cache::{Cache, State as BufferState, key};
@@ -30,9 +32,21 @@ pub(super) enum Claimed {
 
 impl Volume {
     /// Claims the first dirty run within `within`, at most one transfer long.
-    pub(super) fn claim(&self, within: Range<u64>) -> Claimed {
+    pub(super) fn claim(&self, now: Instant, within: Range<u64>) -> Claimed {
         let mut state = self.state();
-        let Some(run) = state.dirty.first_run(within, self.transfer_blocks_max()) else { return Claimed::Nothing };
+        let run = state.dirty.first_run(within, self.transfer_blocks_max());
+        self.claim_run(&mut state, now, run)
+    }
+
+    /// The same, of what is to be written in this lap of write-back.
+    pub(super) fn claim_old(&self, now: Instant, within: Range<u64>) -> Claimed {
+        let mut state = self.state();
+        let run = state.dirty.first_old_run(within, self.transfer_blocks_max());
+        self.claim_run(&mut state, now, run)
+    }
+
+    fn claim_run(&self, state: &mut State, now: Instant, run: Option<Range<u64>>) -> Claimed {
+        let Some(run) = run else { return Claimed::Nothing };
         if state.is_busy(run.start) {
             return Claimed::Busy(run.start);
         }
@@ -43,6 +57,7 @@ impl Volume {
         state.sequence += 1;
         let sequence = state.sequence;
         state.under_way.insert(sequence);
+        state.busy.since.get_or_insert(now);
         Claimed::Run(Claim { blocks, sequence })
     }
 
@@ -83,7 +98,7 @@ impl Volume {
         }
         let Range { start, end } = claim.blocks;
         cpu.end(began, Event::WriteOut, context.job, start, end - start);
-        self.settle(&claim, result);
+        self.settle(cpu.now(), &claim, result);
     }
 
     /// Marks the buffers, and takes shares in their frames. A block that somebody else wrote between its change and
@@ -113,27 +128,16 @@ impl Volume {
     }
 
     fn end(&self, blocks: &Range<u64>, written: Result<(), Errno>, stability: Stability, sequence: u64) {
-        let next = match (written, stability) {
-            (Ok(()), Stability::Stable) => BufferState::CLEAN,
-            (Ok(()), Stability::Unstable) => {
-                let mut state = self.state();
-                if sequence <= state.suspect {
-                    self.kernel.add_dirty(state.dirty.insert(blocks.clone()));
-                    BufferState::DIRTY
-                } else if state.lost.is_some() {
-                    // No flush will ever succeed again: what waited for one would stay in the cache for ever.
-                    BufferState::CLEAN
-                } else {
-                    // Before the buffers are marked: who clears the mark looks here.
-                    state.unflushed.insert(blocks.clone());
-                    BufferState::UNFLUSHED
-                }
-            }
-            (Err(_), _) => BufferState::DIRTY,
-        };
-        for run in Cache::runs(blocks.clone()) {
-            let mut shard = self.kernel.cache().lock(self.id, run.start);
-            for block in run {
+        for piece in Cache::runs(blocks.clone()) {
+            let mut shard = self.kernel.cache().lock(self.id, piece.start);
+            // With the shard locked: a flush that fails at this moment finds the blocks in the set with their marks, or
+            // in neither and says so by `suspect`.
+            let next = match (written, stability) {
+                (Ok(()), Stability::Stable) => BufferState::CLEAN,
+                (Ok(()), Stability::Unstable) => self.note_unflushed(&piece, sequence),
+                (Err(_), _) => BufferState::DIRTY,
+            };
+            for block in piece {
                 let Some(slot) = shard.find(key(self.id, block)) else { continue };
                 let state = shard.state(slot).without(BufferState::WRITING).with(next);
                 shard.set_state(slot, state);
@@ -141,26 +145,69 @@ impl Volume {
         }
     }
 
-    fn settle(&self, claim: &Claim, result: Result<(), Errno>) {
+    /// Blocks were written and not flushed; what that makes of them.
+    fn note_unflushed(&self, blocks: &Range<u64>, sequence: u64) -> BufferState {
+        let mut state = self.state();
+        if sequence <= state.suspect {
+            self.kernel.add_dirty(state.dirty.insert_again(blocks.clone()));
+            BufferState::DIRTY
+        } else if state.lost.is_some() {
+            // No flush will ever succeed again: what waited for one would stay in the cache for ever.
+            BufferState::CLEAN
+        } else {
+            state.unflushed.insert(blocks.clone());
+            BufferState::UNFLUSHED
+        }
+    }
+
+    fn settle(&self, now: Instant, claim: &Claim, result: Result<(), Errno>) {
         let mut state = self.state();
         let written = state.writing.remove(claim.blocks.clone());
         state.under_way.remove(&claim.sequence);
+        if state.under_way.is_empty() {
+            state.busy.pause(now);
+        }
         let mut dirty_again = 0;
         match result {
             Ok(()) => {
                 state.changes += 1;
-                state.failing = None;
+                state.busy.blocks += written;
+                state.trouble.on_written(claim.blocks.clone());
             }
             Err(errno) => {
-                dirty_again = state.dirty.insert(claim.blocks.clone());
+                dirty_again = state.dirty.insert_again(claim.blocks.clone());
                 state.failures += 1;
                 state.last_failure = Some(errno);
-                state.failing = Some(errno);
+                state.trouble.on_write_failed(claim.blocks.clone(), errno);
             }
         }
+        self.tell_stuck(&mut state);
         drop(state);
         self.kernel.subtract_dirty(written - dirty_again);
         self.settled.wake_all();
+    }
+}
+
+/// What the device has taken of a volume's blocks, and for how long it had some to take.
+#[derive(Default)]
+pub(super) struct Busy {
+    blocks: u64,
+    spent: Duration,
+    since: Option<Instant>,
+}
+
+impl Busy {
+    fn pause(&mut self, now: Instant) {
+        self.spent += self.since.take().map_or(Duration::ZERO, |since| now.since(since));
+    }
+
+    /// What it was since this was asked before. `is_all`: was there more all the time?
+    pub(super) fn take(&mut self, now: Instant, is_all: bool) -> Written {
+        let is_under_way = self.since.is_some();
+        self.pause(now);
+        self.since = is_under_way.then_some(now);
+        let Busy { blocks, spent, .. } = std::mem::replace(self, Busy { since: self.since, ..Busy::default() });
+        Written { blocks, busy: spent, is_all }
     }
 }
 

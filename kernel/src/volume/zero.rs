@@ -63,6 +63,9 @@ impl Volume {
     /// As [`Volume::write`].
     pub async fn discard(&self, cpu: &Processor, range: ByteRange, context: Context) -> Result<(), Errno> {
         self.check_writable(range)?;
+        if let Some(errno) = self.refusal() {
+            return Err(errno);
+        }
         let whole = self.whole_blocks(range);
         if whole.is_empty() {
             return Ok(());
@@ -211,6 +214,7 @@ impl Volume {
             let removed = {
                 let mut state = self.state();
                 state.unflushed.remove(some.clone());
+                state.trouble.on_gone(some.clone());
                 state.dirty.remove(some)
             };
             self.kernel.subtract_dirty(removed);

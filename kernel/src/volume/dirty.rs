@@ -1,0 +1,155 @@
+//! What is newer in the cache than on the device and not yet on its way, in laps of write-back (`policy/pace`).
+
+use std::ops::Range;
+
+use policy::pace::VolumeFacts;
+use policy::unit::Instant;
+
+use super::block_set::BlockSet;
+
+/// The dirty blocks of a volume.
+#[derive(Default)]
+pub(super) struct Dirty {
+    all: BlockSet,
+    /// Those that became dirty during this lap; the others, the old ones, are to be written in it.
+    young: BlockSet,
+    /// When the oldest of either became dirty, or before.
+    old_since: Instant,
+    young_since: Option<Instant>,
+    /// What was dirty at the last tick was noted then.
+    ticked: Option<Instant>,
+    /// Where write-back goes on.
+    pub(super) cursor: u64,
+}
+
+impl Dirty {
+    pub(super) fn len(&self) -> u64 {
+        self.all.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// The blocks, in whatever lap.
+    pub(super) fn all(&self) -> &BlockSet {
+        &self.all
+    }
+
+    /// Blocks have become dirty; returns how many were not.
+    pub(super) fn insert(&mut self, blocks: Range<u64>) -> u64 {
+        let added = self.all.len();
+        let mut at = blocks.start;
+        while at < blocks.end {
+            // An old block that is written anew stays an old one.
+            let next = self.all.first_run(at..blocks.end, u64::MAX).unwrap_or(blocks.end..blocks.end);
+            if at < next.start {
+                self.young.insert(at..next.start);
+            }
+            at = next.end;
+        }
+        self.all.insert(blocks);
+        self.all.len() - added
+    }
+
+    /// Blocks are dirty again that were to be written before: they are old.
+    pub(super) fn insert_again(&mut self, blocks: Range<u64>) -> u64 {
+        self.young.remove(blocks.clone());
+        self.all.insert(blocks)
+    }
+
+    /// Blocks are not dirty any more; returns how many were.
+    pub(super) fn remove(&mut self, blocks: Range<u64>) -> u64 {
+        self.young.remove(blocks.clone());
+        self.all.remove(blocks)
+    }
+
+    /// The first dirty run within `within`, at most `len_max` blocks of it.
+    pub(super) fn first_run(&self, within: Range<u64>, len_max: u64) -> Option<Range<u64>> {
+        self.all.first_run(within, len_max)
+    }
+
+    /// The first dirty run that begins with a block of the lap; young ones behind it go along.
+    pub(super) fn first_old_run(&self, within: Range<u64>, len_max: u64) -> Option<Range<u64>> {
+        let start = self.all.first_not_in(&self.young, within.clone())?;
+        self.all.first_run(start..within.end, len_max)
+    }
+
+    /// A tick of write-back: what the pace needs to know. A lap that is over gives way to the next.
+    pub(super) fn on_tick(&mut self, now: Instant) -> VolumeFacts {
+        let before = self.ticked.unwrap_or(now);
+        self.ticked = (!self.is_empty()).then_some(now);
+        if self.young_since.is_none() && !self.young.is_empty() {
+            self.young_since = Some(before);
+        }
+        if self.old() == 0 {
+            self.turn();
+        }
+        VolumeFacts {
+            old_blocks: self.old(),
+            old_since: self.old_since,
+            young_blocks: self.young.len(),
+            young_since: self.young_since.unwrap_or(now),
+        }
+    }
+
+    /// The next lap begins.
+    pub(super) fn turn(&mut self) {
+        self.young = BlockSet::default();
+        // What became dirty since the last tick and was not noted yet is as old as that at most.
+        self.old_since = self.young_since.take().or(self.ticked).unwrap_or(self.old_since);
+    }
+
+    fn old(&self) -> u64 {
+        self.all.len() - self.young.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn at(seconds: u64) -> Instant {
+        Instant::ZERO + Duration::from_secs(seconds)
+    }
+
+    fn write(dirty: &mut Dirty) -> Option<Range<u64>> {
+        let run = dirty.first_old_run(dirty.cursor..u64::MAX, 64)?;
+        dirty.remove(run.clone());
+        dirty.cursor = run.end;
+        Some(run)
+    }
+
+    #[test]
+    fn who_writes_ahead_of_the_cursor_does_not_keep_it_from_what_is_behind() {
+        let mut dirty = Dirty { cursor: 100, ..Dirty::default() };
+        dirty.insert(5..6);
+        dirty.insert(200..210);
+        assert_eq!(dirty.on_tick(at(1)).old_blocks, 11);
+        for ahead in (1000..10_000).step_by(100) {
+            dirty.insert(ahead..ahead + 100);
+            if let Some(run) = write(&mut dirty) {
+                assert!(run.end <= 210, "{run:?}");
+                continue;
+            }
+            dirty.cursor = 0;
+        }
+        assert!(!dirty.all().contains(5), "the block behind the cursor waited for ever");
+    }
+
+    #[test]
+    fn a_lap_s_time_begins_with_its_oldest_block_and_old_ones_stay_old_when_written_anew() {
+        let mut dirty = Dirty::default();
+        dirty.insert(0..10);
+        let facts = dirty.on_tick(at(1));
+        assert_eq!((facts.old_blocks, facts.old_since), (10, at(1)));
+        dirty.insert(5..20);
+        let facts = dirty.on_tick(at(2));
+        assert_eq!((facts.old_blocks, facts.young_blocks, facts.young_since), (10, 10, at(1)));
+        dirty.remove(0..10);
+        let facts = dirty.on_tick(at(9));
+        assert_eq!((facts.old_blocks, facts.old_since, facts.young_blocks), (10, at(1), 0));
+    }
+}
