@@ -131,7 +131,7 @@ fn seconds_of(awase: &Path, name: &str, directory: &Path) -> Result<f64> {
 }
 
 /// What this thread has had of a processor: whoever else runs on the host takes time, but not of this.
-fn processor_time() -> Result<Duration> {
+pub(crate) fn processor_time() -> Result<Duration> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: clock_gettime fills the structure that it is given, which lives until it returns.
     if unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) } != 0 {

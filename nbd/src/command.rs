@@ -84,13 +84,13 @@ impl Commands {
         if !is_inside || !is_aligned || !is_piece || !is_free() || !may_pass() {
             return Err(None);
         }
-        let began = self.begin(request);
+        let began = self.cpu.begin_next(Event::NbdRead, self.job);
         let range = ByteRange::new(request.offset, len);
         let Some(frames) = volume.try_read(&self.cpu, range) else { return Err(Some(began)) };
         self.cpu.count_request();
         self.outbound.begin(len, Keeps::Frames);
         self.outbound.push(self.data(request, range, frames, true, Release { requests: 1, bytes: len }));
-        self.end(began, request);
+        self.cpu.end_request(began, Event::NbdRead, self.job, request.offset, len);
         Ok(())
     }
 

@@ -78,7 +78,7 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Calls<P> {
             return Err(None);
         }
         let (cpu, job, event) = (&self.cpu, self.cpu.job(), event(head.program, head.procedure));
-        let began = cpu.begin_timed(event, job);
+        let began = cpu.begin_next(event, job);
         let asker = hot::Asker { cpu, server: &self.server, client: self.client, outbound: &self.outbound };
         let Some(reply) = asker.answer(head, arguments) else { return Err(Some(began)) };
         self.outbound.push(reply);

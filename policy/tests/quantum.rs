@@ -6,46 +6,70 @@ use policy::quantum::{Mode, Quantum};
 use policy::unit::Instant;
 use proptest::prelude::*;
 
-/// Runs a processor that serves `rate(waits)` requests a second, in turns of 50 µs, for `time`. Returns for how many of
-/// a thousand turns it waited.
-fn waited_permille(quantum: &mut Quantum, now: &mut Instant, time: Duration, rate: impl Fn(bool) -> u64) -> u64 {
-    let (mut turns, mut waited, mut left) = (0, 0, 0);
+/// How a processor is asked: requests a second, and how many come in a turn.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    rate: u64,
+    a_turn: u64,
+}
+
+/// Runs a processor under `load(waits)` for `time`; between two turns that serve there is one that does not. Returns for
+/// how many of a thousand turns it waited, of those that served.
+fn waited_permille(quantum: &mut Quantum, now: &mut Instant, time: Duration, load: impl Fn(bool) -> Load) -> u64 {
+    let (mut turns, mut waited) = (0, 0);
     let (end, mut waits) = (*now + time, false);
     while *now < end {
-        *now += Duration::from_micros(50);
-        left += rate(waits) * 50;
-        waits = !quantum.on_turn(*now, left / 1_000_000).is_zero();
-        left %= 1_000_000;
+        let Load { rate, a_turn } = load(waits);
+        *now += Duration::from_nanos(a_turn * 1_000_000_000 / rate);
+        waits = !quantum.on_turn(*now, a_turn).is_zero();
         turns += 1;
         waited += u64::from(waits);
+        assert!(quantum.on_turn(*now, 0).is_zero(), "it waited after a turn that served nothing");
     }
     waited * 1000 / turns
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
     #[test]
-    fn it_waits_where_that_serves_more_and_hardly_ever_where_it_does_not(
-        without in 30_000u64..500_000,
-        gain_permille in prop_oneof![500u64..1000, 1100u64..2000],
+    fn it_waits_where_more_comes_together_and_as_many_are_served_and_hardly_ever_otherwise(
+        rate in 30_000u64..500_000,
+        a_turn in 1u64..4,
+        gain_permille in prop_oneof![500u64..990, 1010u64..2000],
+        gathers in prop::bool::ANY,
     ) {
         let mut quantum = Quantum::new(Mode::Adaptive);
         let mut now = Instant::ZERO;
-        let rate = |waits: bool| if waits { (without * gain_permille / 1000).max(21_000) } else { without };
-        let waited = waited_permille(&mut quantum, &mut now, Duration::from_secs(3), rate);
-        if gain_permille > 1000 {
-            prop_assert!(waited > 900, "{waited}");
+        let with = Load { rate: (rate * gain_permille / 1000).max(21_000), a_turn: if gathers { a_turn * 3 } else { a_turn } };
+        let load = |waits: bool| if waits { with } else { Load { rate, a_turn } };
+        let waited = waited_permille(&mut quantum, &mut now, Duration::from_secs(3), load);
+        if gathers && gain_permille > 1000 {
+            prop_assert!(waited > 700, "{waited}");
         } else {
             prop_assert!(waited < 60, "{waited}");
         }
     }
 
+    /// So that a lone request in flight is hardly ever late.
     #[test]
-    fn it_never_waits_under_little_load(rate in 0u64..19_000, before in 30_000u64..200_000) {
+    fn where_nothing_more_comes_together_it_waits_once_in_a_thousand_turns_at_most(rate in 30_000u64..500_000) {
         let mut quantum = Quantum::new(Mode::Adaptive);
         let mut now = Instant::ZERO;
-        waited_permille(&mut quantum, &mut now, Duration::from_secs(1), |waits| before + u64::from(waits) * before);
-        waited_permille(&mut quantum, &mut now, Duration::from_millis(10), |_| rate);
-        let waited = waited_permille(&mut quantum, &mut now, Duration::from_secs(1), |_| rate);
+        let load = |waits: bool| Load { rate: if waits { rate / 2 } else { rate }, a_turn: 1 };
+        let waited = waited_permille(&mut quantum, &mut now, Duration::from_secs(3), load);
+        prop_assert!(waited <= 1, "{waited}");
+    }
+
+    #[test]
+    fn it_never_waits_under_little_load(rate in 100u64..19_000, before in 30_000u64..200_000) {
+        let mut quantum = Quantum::new(Mode::Adaptive);
+        let mut now = Instant::ZERO;
+        let busy = |waits: bool| Load { rate: before + u64::from(waits) * before, a_turn: 1 + 3 * u64::from(waits) };
+        let little = |_: bool| Load { rate, a_turn: 1 };
+        waited_permille(&mut quantum, &mut now, Duration::from_secs(1), busy);
+        waited_permille(&mut quantum, &mut now, Duration::from_millis(30), little);
+        let waited = waited_permille(&mut quantum, &mut now, Duration::from_secs(1), little);
         prop_assert_eq!(waited, 0);
     }
 }

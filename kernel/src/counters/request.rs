@@ -99,6 +99,17 @@ const PLACES: [u8; Event::COUNT] = {
     places
 };
 
+/// The group of each type.
+const GROUP_INDICES: [u8; TYPES.len()] = {
+    let mut indices = [0; TYPES.len()];
+    let mut place = 0;
+    while place < TYPES.len() {
+        indices[place] = group_index(TYPES[place].1, TYPES[place].2) as u8;
+        place += 1;
+    }
+    indices
+};
+
 /// A type of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestType(u8);
@@ -126,7 +137,7 @@ impl RequestType {
 
     #[inline]
     pub(super) fn group_index(self) -> usize {
-        group_index(self.service(), self.group())
+        usize::from(GROUP_INDICES[self.index()])
     }
 
     /// Of which service it is.
@@ -153,7 +164,7 @@ impl RequestType {
 }
 
 #[inline]
-pub(super) fn group_index(service: Service, group: Group) -> usize {
+pub(super) const fn group_index(service: Service, group: Group) -> usize {
     service as usize * Group::ALL.len() + group as usize
 }
 

@@ -1,7 +1,7 @@
 //! A RAM disk.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 
 use machine::Errno;
 use policy::unit::{BLOCK_BYTES, ByteOffset, ByteRange};
@@ -20,17 +20,18 @@ const PIECE_BYTES: usize = PIECE_BLOCKS as usize * FRAME_BYTES;
 pub struct RamDisk {
     size: u64,
     disk: u64,
-    pieces: Mutex<BTreeMap<u64, Box<[u8]>>>,
+    /// Processors that read do so side by side.
+    pieces: RwLock<BTreeMap<u64, Box<[u8]>>>,
 }
 
 impl RamDisk {
     /// An empty disk of `size` bytes, with the queue of `disk`.
     pub fn new(size: u64, disk: u64) -> Self {
-        RamDisk { size, disk, pieces: Mutex::default() }
+        RamDisk { size, disk, pieces: RwLock::default() }
     }
 
     fn read(&self, range: ByteRange, frames: &mut [FrameRef]) {
-        let pieces = self.lock();
+        let pieces = self.pieces.read().unwrap_or_else(PoisonError::into_inner);
         for (frame, at) in frames.iter().zip(range.blocks()) {
             let piece = pieces.get(&(at / PIECE_BLOCKS));
             let bytes = piece.map(|piece| &piece[(at % PIECE_BLOCKS) as usize * FRAME_BYTES..][..FRAME_BYTES]);
@@ -76,7 +77,7 @@ impl RamDisk {
         if at.0 >= self.size {
             return None;
         }
-        let pieces = self.lock();
+        let pieces = self.pieces.read().unwrap_or_else(PoisonError::into_inner);
         let piece_bytes = PIECE_BYTES as u64;
         let first = at.0 / piece_bytes;
         match target {
@@ -92,8 +93,8 @@ impl RamDisk {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Box<[u8]>>> {
-        self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> RwLockWriteGuard<'_, BTreeMap<u64, Box<[u8]>>> {
+        self.pieces.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -27,10 +27,19 @@ impl Processor {
         Timed { began: self.0.recorder.begin(event, job, || ticks), ticks }
     }
 
+    /// As [`Processor::begin_timed`], where one thing follows the other: it begins when the last one ended on this
+    /// processor, or this task began to run, and the counter need not be read again.
+    #[inline]
+    pub fn begin_next(&self, event: Event, job: JobId) -> Timed {
+        let ticks = self.0.recorder.stamp();
+        Timed { began: self.0.recorder.begin(event, job, || ticks), ticks }
+    }
+
     /// It ends. How long it took, in ticks.
     #[inline]
     pub fn end_timed(&self, timed: Timed, event: Event, job: JobId, a: u64, b: u64) -> u64 {
         let ticks = self.ticks();
+        self.0.recorder.set_stamp(ticks);
         self.0.recorder.end(timed.began, event, job, a, super::recording::short(b), || ticks);
         ticks.saturating_sub(timed.ticks)
     }
@@ -56,7 +65,9 @@ impl Processor {
     /// What has passed since the last charge was spent so.
     #[inline]
     pub(super) fn charge_now(&self, activity: Activity) -> u64 {
-        self.charge_until(self.ticks(), activity)
+        let ticks = self.ticks();
+        self.0.recorder.set_stamp(ticks);
+        self.charge_until(ticks, activity)
     }
 
     #[inline]

@@ -19,10 +19,10 @@ impl Processor {
         }
     }
 
-    /// Records a moment, with the stamp of what this processor recorded before it.
+    /// Records a moment; in place, with the stamp of what this processor recorded before it.
     #[inline]
     pub fn trace(&self, event: Event, job: JobId, a: u64, b: u64) {
-        self.0.recorder.moment(event, job, a, short(b));
+        self.0.recorder.moment_by(event, job, a, short(b), || self.ticks());
     }
 
     /// Something begins that is recorded when it ends.

@@ -9,7 +9,8 @@
 //! read after it ([`Trace::read`]), and while the server runs by another program.
 //!
 //! A record has one long and one short argument, a job, and a stamp in ticks of the processor's counter. Its stamp is its
-//! own where durations matter, else that of the batch: of the last look at the counter on this processor.
+//! own where durations matter, else that of the batch: of the last look at the counter on this processor. A central
+//! recorder knows of no batches: each of its records has a stamp of its own.
 
 mod event;
 mod layout;
@@ -135,6 +136,7 @@ impl Tracer {
     }
 
     /// Records where processors record under a lock; for threads that are no processors, too.
+    #[cold]
     pub fn record_centrally(&self, record: Record) {
         let Some(area) = &self.area else { return };
         let mut count = self.central.lock().unwrap_or_else(PoisonError::into_inner);
@@ -208,9 +210,16 @@ impl Recorder {
     /// A moment, with the stamp of its batch.
     #[inline]
     pub fn moment(&self, event: Event, job: JobId, a: u64, b: u32) {
+        self.moment_by(event, job, a, b, || self.stamp.get());
+    }
+
+    /// A moment: in place with the stamp of its batch, centrally with its own, for which `ticks` is asked.
+    #[inline]
+    pub fn moment_by(&self, event: Event, job: JobId, a: u64, b: u32, ticks: impl FnOnce() -> u64) {
         let mode = self.tracer.mode();
         if mode != Mode::Off {
-            self.record(mode, event, Part::Whole, self.stamp.get(), job, a, b, 0);
+            let stamp = if mode == Mode::Direct { self.stamp.get() } else { ticks() };
+            self.record(mode, event, Part::Whole, stamp, job, a, b, 0);
         }
     }
 
@@ -251,8 +260,7 @@ impl Recorder {
     fn record(&self, mode: Mode, event: Event, part: Part, stamp: u64, job: JobId, a: u64, b: u32, duration: u64) {
         let record = Record { stamp, event, part, processor: self.processor, job: job.0, a, b, duration };
         if mode != Mode::Direct || event.facts().frequency == Frequency::Rare {
-            self.tracer.record_centrally(record);
-            return;
+            return self.tracer.record_centrally(record);
         }
         if let Some(ring) = self.ring {
             let mut count = self.count.get();

@@ -18,6 +18,10 @@ fn traced(mode: Mode, memory: TraceMemory) -> Tracer {
     tracer
 }
 
+fn nobody_asks() -> u64 {
+    panic!("nobody asks for the time")
+}
+
 fn read(memory: TraceMemory) -> Trace {
     Trace::read(memory).expect("a trace")
 }
@@ -71,8 +75,8 @@ fn off_records_nothing_and_unthinned_both_ends_and_the_mode_can_be_set() {
     let (tracer, memory) = tracer(Mode::Off, 10_000);
     let recorder = Recorder::new(&tracer, PROCESSOR);
     recorder.moment(Event::CacheHit, JOB, 0, 0);
-    let never = recorder.begin(Event::NbdRead, JOB, || panic!("nobody asks for the time"));
-    recorder.end(never, Event::NbdRead, JOB, 0, 0, || panic!("nobody asks for the time"));
+    let never = recorder.begin(Event::NbdRead, JOB, nobody_asks);
+    recorder.end(never, Event::NbdRead, JOB, 0, 0, nobody_asks);
     assert_eq!(read(memory).moments, []);
     tracer.set_mode(Mode::Unthinned);
     let began = recorder.begin(Event::NbdRead, JOB, || 1100);
@@ -80,6 +84,19 @@ fn off_records_nothing_and_unthinned_both_ends_and_the_mode_can_be_set() {
     let parts: Vec<_> = read(memory).moments.iter().map(|moment| moment.record.part).collect();
     assert_eq!(parts, [Part::Begin, Part::End]);
     assert_eq!(read(memory).mode, Mode::Unthinned);
+}
+
+#[test]
+fn in_place_a_moment_has_the_stamp_of_its_batch_and_centrally_its_own() {
+    for (mode, at_ns) in [(Mode::Direct, 100), (Mode::Central, 300), (Mode::Unthinned, 300)] {
+        let (tracer, memory) = tracer(mode, 10_000);
+        tracer.note_clock(pair(3000, 1000));
+        let recorder = Recorder::new(&tracer, PROCESSOR);
+        recorder.set_stamp(1200);
+        recorder.moment_by(Event::CacheHit, JOB, 0, 0, || 1600);
+        let stamps: Vec<u64> = read(memory).moments.iter().map(|moment| moment.at.ns()).collect();
+        assert_eq!(stamps, [at_ns], "{mode:?}");
+    }
 }
 
 #[test]

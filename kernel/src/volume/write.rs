@@ -6,8 +6,6 @@ use std::sync::atomic::Ordering;
 use machine::Errno;
 use policy::unit::{BLOCK_BYTES, ByteRange, Stability};
 use policy::writeback::{Admission, WriteBack};
-use std::ops::Range;
-use std::sync::atomic::Ordering;
 
 use super::Volume;
 use crate::cache::{Shard, State as BufferState, key};
