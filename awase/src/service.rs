@@ -1,10 +1,12 @@
 //! The clients of a server: accepts them, gives each to the processor with the fewest, and lets them end in order.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kernel::Processor;
+use kernel::connection::Introduction;
 use kernel::wait::WaitList;
 use machine::linux::net::{self, Address, ListeningSocket};
 use machine::{Connection, Errno, Listener};
@@ -39,7 +41,10 @@ impl Protocol {
                     nfs::serve(cpu.clone(), connection, ClientAddress::Unix, Arc::clone(server)).await;
                 }
                 // It has gone. Whose it was decides what it may have, so nothing is guessed.
-                Err(_) => cpu.close(connection),
+                Err(_) => {
+                    cpu.kernel().connections().forget(connection);
+                    cpu.close(connection);
+                }
             },
         }
     }
@@ -57,6 +62,20 @@ impl Protocol {
             Protocol::Nfs(server) => server.service().give_up(),
         }
     }
+}
+
+/// What is shown of a connection.
+fn introduction(protocol: &Protocol, connection: Connection) -> Introduction {
+    let protocol = match protocol {
+        Protocol::Nbd(_) => "nbd",
+        Protocol::Nfs(_) => "nfs",
+    };
+    let client = match net::peer_address(connection) {
+        Ok(Address::Tcp(address)) => SocketAddr::new(address.ip().to_canonical(), address.port()).to_string(),
+        Ok(Address::Unix(_) | Address::Unnamed) => "this host".to_owned(),
+        Err(_) => "gone".to_owned(),
+    };
+    Introduction { protocol, client, at: Instant::now() }
 }
 
 /// All clients.
@@ -130,7 +149,9 @@ impl Service {
         let peer = net::peer_core(connection);
         let shares_core = self.cores.iter().map(|&core| peer == Some(core));
         let least = counts().zip(shares_core).zip(0u16..).min().map_or(0, |(_, number)| number);
-        if counts().sum::<u32>() >= self.connections_max || self.is_stopping() {
+        let connected = counts().sum::<u32>();
+        if connected >= self.connections_max || self.is_stopping() {
+            cpu.kernel().connections().turn_away(cpu, connected);
             cpu.shutdown(connection);
             cpu.close(connection);
             return;
@@ -139,6 +160,7 @@ impl Service {
         let (service, protocol) = (Arc::clone(self), protocol.clone());
         cpu.spawn_on(ProcessorId(least), move |cpu| {
             let here = cpu.clone();
+            cpu.kernel().connections().introduce(connection, introduction(&protocol, connection));
             cpu.spawn(async move {
                 protocol.serve(&here, connection).await;
                 service.connections[usize::from(least)].fetch_sub(1, Ordering::SeqCst);

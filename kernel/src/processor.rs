@@ -39,6 +39,7 @@ use delivery::Published;
 pub use mailbox::Mailbox;
 use mailbox::TaskWaker;
 use recording::NOBODY;
+pub(crate) use recording::here;
 
 /// Rounds of ready tasks between two looks at the machine.
 const TASKS_A_TURN_MAX: usize = 256;

@@ -2,6 +2,7 @@
 
 use policy::unit::{ByteRange, Class, Instant, Stability};
 
+use crate::export::ExportNo;
 use crate::frame::Frames;
 
 /// To whom work is charged: a connection or client.
@@ -30,6 +31,8 @@ pub struct Context {
     pub stability: Stability,
     /// To whom it is charged.
     pub job: JobId,
+    /// What it is about; none where the volume knows.
+    pub export: ExportNo,
     /// When it passed where.
     pub stamps: Stamps,
 }
@@ -37,7 +40,13 @@ pub struct Context {
 impl Context {
     /// A client waits for it.
     pub fn synchronous(job: JobId) -> Self {
-        Context { class: Class::Synchronous, stability: Stability::Unstable, job, stamps: Stamps::default() }
+        Context {
+            class: Class::Synchronous,
+            stability: Stability::Unstable,
+            job,
+            export: ExportNo::NONE,
+            stamps: Stamps::default(),
+        }
     }
 
     /// Nobody waits for it: write-back, read-ahead.
@@ -48,6 +57,11 @@ impl Context {
     /// The same, with another promise.
     pub fn with_stability(self, stability: Stability) -> Self {
         Context { stability, ..self }
+    }
+
+    /// The same, for what is asked of this export.
+    pub fn of_export(self, export: ExportNo) -> Self {
+        Context { export, ..self }
     }
 }
 

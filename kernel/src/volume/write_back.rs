@@ -129,7 +129,7 @@ impl Volume {
     async fn write_some(&self, cpu: &Processor, policy: &mut WriteBack) {
         let facts = self.kernel.dirty_facts();
         let all = policy.on_tick(cpu.now(), facts);
-        cpu.trace(Event::WriteBackTick, JobId::default(), facts.dirty_blocks, all);
+        cpu.trace(Event::WriteBackTick, (JobId::default(), self.export()), facts.dirty_blocks, all);
         let own = self.state().dirty.len();
         // The policy looks at the whole cache; each volume writes its share.
         let share = (u128::from(all) * u128::from(own)).div_ceil(u128::from(facts.dirty_blocks.max(1))) as u64;
