@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use kernel::Processor;
 use kernel::connection::Introduction;
+use kernel::job::Client;
+use kernel::trace::Named;
 use kernel::wait::WaitList;
 use machine::linux::net::{self, Address, ListeningSocket};
 use machine::{Connection, Errno, Listener};
@@ -65,17 +67,27 @@ impl Protocol {
 }
 
 /// What is shown of a connection.
-fn introduction(protocol: &Protocol, connection: Connection) -> Introduction {
+fn introduction(protocol: &Protocol, connection: Connection, client: Client) -> Introduction {
     let protocol = match protocol {
         Protocol::Nbd(_) => "nbd",
         Protocol::Nfs(_) => "nfs",
     };
     let client = match net::peer_address(connection) {
         Ok(Address::Tcp(address)) => SocketAddr::new(address.ip().to_canonical(), address.port()).to_string(),
-        Ok(Address::Unix(_) | Address::Unnamed) => "this host".to_owned(),
-        Err(_) => "gone".to_owned(),
+        _ => client.to_string(),
     };
     Introduction { protocol, client, at: Instant::now() }
+}
+
+/// To whom the work for a connection is charged.
+fn client_of(connection: Connection) -> Client {
+    if let Some(user) = net::peer_user(connection) {
+        return Client::User(user);
+    }
+    match net::peer_address(connection) {
+        Ok(Address::Tcp(address)) => Client::Address(address.ip()),
+        _ => Client::Unknown,
+    }
 }
 
 /// All clients.
@@ -160,9 +172,13 @@ impl Service {
         let (service, protocol) = (Arc::clone(self), protocol.clone());
         cpu.spawn_on(ProcessorId(least), move |cpu| {
             let here = cpu.clone();
-            cpu.kernel().connections().introduce(connection, introduction(&protocol, connection));
-            cpu.spawn(async move {
+            let (kernel, client) = (cpu.kernel(), client_of(connection));
+            let member = kernel.jobs().connect(client);
+            kernel.tracer().name(Named::Client, member.job().0, &client.to_string());
+            kernel.connections().introduce(connection, introduction(&protocol, connection, client));
+            cpu.spawn_for(member.job(), async move {
                 protocol.serve(&here, connection).await;
+                drop(member);
                 service.connections[usize::from(least)].fetch_sub(1, Ordering::SeqCst);
                 service.changed.wake_all();
             });

@@ -98,6 +98,7 @@ fn queue_config(kernel: &Kernel, arm: Arm, transfer_bytes_max: u32) -> queue::Co
         merge: switches.block_merge,
         priority: switches.priority,
         elevator: arm.rotational,
+        fair: switches.usage,
         transfer_bytes_max: transfer_bytes_max.min(defaults.transfer_bytes_max),
         // The disks that are modelled took one command at a time.
         depth: if arm.is_model { 1 } else { defaults.depth },

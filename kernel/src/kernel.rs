@@ -14,6 +14,7 @@ use crate::connection::ConnectionTable;
 use crate::counters::Counters;
 use crate::export::ExportNumbers;
 use crate::frame::{FramePool, FrameRef, Frames, HUGE_PAGE_BYTES, PoolConfig};
+use crate::job::Jobs;
 use crate::processor::{self, Mailbox, Processor};
 use crate::queue::DiskQueue;
 use crate::request::JobId;
@@ -89,7 +90,7 @@ pub struct Kernel {
     tracer: Arc<Tracer>,
     switches: LiveSwitches,
     counters: Counters,
-    jobs: AtomicU32,
+    jobs: Arc<Jobs>,
     exports: ExportNumbers,
     connections: ConnectionTable,
 }
@@ -165,7 +166,7 @@ impl Kernel {
             tracer,
             switches,
             counters: Counters::new(processors),
-            jobs: AtomicU32::new(0),
+            jobs: Arc::default(),
             exports: ExportNumbers::default(),
             connections: ConnectionTable::default(),
         };
@@ -195,9 +196,9 @@ impl Kernel {
         &self.switches
     }
 
-    /// A number for a new job: a connection, a client.
-    pub fn number_job(&self) -> JobId {
-        JobId(self.jobs.fetch_add(1, Ordering::Relaxed).wrapping_add(1))
+    /// For whom work is done.
+    pub fn jobs(&self) -> &Arc<Jobs> {
+        &self.jobs
     }
 
     /// What records its events.
@@ -296,7 +297,7 @@ impl Kernel {
         if evicted > 0
             && let Some(cpu) = processor::here()
         {
-            cpu.trace(Event::CacheEvicted, JobId::default(), evicted as u64, 0);
+            cpu.trace(Event::CacheEvicted, cpu.job(), evicted as u64, 0);
         }
         evicted > 0
     }

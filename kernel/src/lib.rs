@@ -10,6 +10,7 @@ pub mod device;
 pub mod export;
 pub mod frame;
 mod housekeeping;
+pub mod job;
 mod kernel;
 pub mod operation;
 pub mod processor;

@@ -7,16 +7,17 @@ mod accounting;
 mod delivery;
 mod mailbox;
 mod operations;
+mod ready;
 mod recording;
 mod switches;
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -31,6 +32,7 @@ use crate::Switches;
 use crate::counters::{Activity, Block, Count};
 use crate::frame::set_thread_processor;
 use crate::housekeeping;
+use crate::job::JobId;
 use crate::operation::Operations;
 use crate::trace::{Event, Recorder};
 pub use accounting::Timed;
@@ -38,6 +40,7 @@ pub use delivery::IMMEDIATE_TASKS_MAX;
 use delivery::Published;
 pub use mailbox::Mailbox;
 use mailbox::TaskWaker;
+use ready::Ready;
 use recording::NOBODY;
 pub(crate) use recording::here;
 
@@ -63,9 +66,11 @@ struct Inner {
     kernel: Arc<Kernel>,
     mailbox: Arc<Mailbox>,
     tasks: RefCell<Slab<Task>>,
-    ready: RefCell<VecDeque<Arc<TaskWaker>>>,
+    ready: RefCell<Ready>,
     /// Of tasks that have ended, for new ones.
     used_wakers: RefCell<Vec<Arc<TaskWaker>>>,
+    /// For whom what runs now is done.
+    job: Cell<JobId>,
     timers: RefCell<BinaryHeap<Reverse<Timer>>>,
     operations: Rc<Operations>,
     completions: RefCell<Vec<Completion>>,
@@ -139,8 +144,9 @@ impl Processor {
             kernel: Arc::clone(kernel),
             mailbox,
             tasks: RefCell::default(),
-            ready: RefCell::default(),
+            ready: RefCell::new(Ready::new(switches.usage, kernel.jobs())),
             used_wakers: RefCell::default(),
+            job: Cell::new(NOBODY),
             timers: RefCell::default(),
             operations: Rc::default(),
             completions: RefCell::default(),
@@ -195,19 +201,29 @@ impl Processor {
         self.0.machine.borrow().describe()
     }
 
-    /// Starts a task here.
+    /// Starts a task here, for whom this one was started: it is charged for what it does.
     pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
-        self.spawn_as(Activity::Service, future);
+        self.spawn_for(self.job(), future);
     }
 
-    /// Starts a task of the I/O path here.
+    /// Starts a task here that is done for `job`, as is what it starts.
+    pub fn spawn_for(&self, job: JobId, future: impl Future<Output = ()> + 'static) {
+        self.spawn_as(Activity::Service, job, future);
+    }
+
+    /// Starts a task of the I/O path here, for whom this one was started.
     pub(crate) fn spawn_path(&self, future: impl Future<Output = ()> + 'static) {
-        self.spawn_as(Activity::Path, future);
+        self.spawn_path_for(self.job(), future);
     }
 
-    fn spawn_as(&self, activity: Activity, future: impl Future<Output = ()> + 'static) {
+    /// Starts a task of the I/O path here that is done for `job`.
+    pub(crate) fn spawn_path_for(&self, job: JobId, future: impl Future<Output = ()> + 'static) {
+        self.spawn_as(Activity::Path, job, future);
+    }
+
+    fn spawn_as(&self, activity: Activity, job: JobId, future: impl Future<Output = ()> + 'static) {
         let serial = self.next_serial();
-        self.trace(Event::TaskStarted, NOBODY, serial, 0);
+        self.trace(Event::TaskStarted, job, serial, 0);
         self.count(Count::TasksStarted, 1);
         let mut tasks = self.0.tasks.borrow_mut();
         let entry = tasks.vacant_entry();
@@ -215,25 +231,28 @@ impl Processor {
         let waker = match used.as_mut().and_then(Arc::get_mut) {
             Some(waker) => {
                 (waker.key, waker.serial) = (entry.key(), serial);
+                *waker.job.get_mut() = job.0;
                 *waker.queued.get_mut() = true;
                 used
             }
             None => None,
         };
         let waker = waker.unwrap_or_else(|| {
-            let mailbox = Arc::clone(&self.0.mailbox);
-            Arc::new(TaskWaker { mailbox, key: entry.key(), serial, queued: AtomicBool::new(true) })
+            let (mailbox, job) = (Arc::clone(&self.0.mailbox), AtomicU32::new(job.0));
+            Arc::new(TaskWaker { mailbox, key: entry.key(), serial, job, queued: AtomicBool::new(true) })
         });
         entry.insert(Task { future: Some(Box::pin(future)), waker: Arc::clone(&waker), activity });
-        self.0.ready.borrow_mut().push_back(waker);
+        self.0.ready.borrow_mut().push(waker);
     }
 
-    /// Starts a task on processor `id`; `start` runs there and spawns what it wants.
+    /// Starts a task on processor `id`; `start` runs there and spawns what it wants. What it does there is charged to
+    /// the job of this task.
     pub fn spawn_on(&self, id: ProcessorId, start: impl FnOnce(Processor) + Send + 'static) {
         if id == self.id() {
             start(self.clone());
         } else {
-            self.0.kernel.mailbox(id).start(start);
+            let job = self.job();
+            self.0.kernel.mailbox(id).start(move |cpu| cpu.clone().doing_for(job, || start(cpu)));
         }
     }
 
@@ -383,7 +402,7 @@ impl Processor {
         self.0.mailbox.has_post.store(false, Ordering::SeqCst);
         let post = std::mem::take(&mut *self.0.mailbox.post.lock().unwrap_or_else(PoisonError::into_inner));
         self.trace(Event::PostTaken, NOBODY, post.woken.len() as u64, post.starts.len() as u64);
-        self.0.ready.borrow_mut().extend(post.woken);
+        post.woken.into_iter().for_each(|waker| self.0.ready.borrow_mut().push(waker));
         for start in post.starts {
             start(self.clone());
         }
@@ -413,9 +432,13 @@ impl Processor {
             return;
         }
         self.publish_running();
+        self.begin_ready_turn();
         for _ in 0..TASKS_A_TURN_MAX {
-            let Some(waker) = self.0.ready.borrow_mut().pop_front() else { break };
+            let Some(waker) = self.0.ready.borrow_mut().next() else { break };
             self.run_task(waker, false);
+            if self.is_ready_turn_over() {
+                break;
+            }
         }
         self.publish_running();
     }
@@ -428,14 +451,17 @@ impl Processor {
         };
         let Some((mut future, activity)) = taken else { return };
         waker.queued.store(false, Ordering::Release);
+        let before = self.0.job.replace(waker.job());
         let waker = Waker::from(waker);
-        let began = self.begin(Event::TaskRan, NOBODY);
+        let began = self.begin(Event::TaskRan, self.job());
         let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
-        self.end(began, Event::TaskRan, NOBODY, serial, immediate.into());
-        self.charge(activity);
+        let job = self.0.job.replace(before);
+        self.end(began, Event::TaskRan, job, serial, immediate.into());
+        let ticks = self.charge(activity);
+        self.charge_job(job, ticks);
         self.count(Count::Dispatches, 1);
         if polled.is_ready() {
-            self.trace(Event::TaskEnded, NOBODY, serial, 0);
+            self.trace(Event::TaskEnded, job, serial, 0);
             drop((future, waker));
             let mut task = self.0.tasks.borrow_mut().remove(key);
             let mut used = self.0.used_wakers.borrow_mut();
@@ -445,6 +471,7 @@ impl Processor {
             }
         } else if let Some(task) = self.0.tasks.borrow_mut().get_mut(key) {
             task.future = Some(future);
+            task.waker.set_job(job);
         }
     }
 

@@ -98,10 +98,10 @@ impl DiskQueue {
         self.lock().counters
     }
 
-    /// Merges, and puts first who waits, or not, from now on; for those that wait here, too.
-    pub(crate) fn set_switches(&self, merge: bool, priority: bool) {
+    /// Merges, puts first who waits, and lets jobs take turns, or not, from now on; for those that wait here, too.
+    pub(crate) fn set_switches(&self, merge: bool, priority: bool, fair: bool) {
         let mut state = self.lock();
-        let config = Config { merge, priority, ..state.policy.config().clone() };
+        let config = Config { merge, priority, fair, ..state.policy.config().clone() };
         state.policy.set_config(config);
     }
 
@@ -126,10 +126,15 @@ impl DiskQueue {
     /// Gives the disk what it may have, each transfer as a task of this processor.
     fn pump(self: &Arc<Self>, cpu: &Processor) {
         while let Some(issue) = self.take_next(cpu) {
-            let disk = Arc::clone(self);
-            let here = cpu.clone();
-            cpu.spawn_path(async move { disk.issue(&here, issue).await });
+            self.start(cpu, issue);
         }
+    }
+
+    /// What is done for a job is charged to it, whoever starts it.
+    fn start(self: &Arc<Self>, cpu: &Processor, issue: Issue) {
+        let (disk, here) = (Arc::clone(self), cpu.clone());
+        let job = issue.members.first().map_or(JobId::default(), Member::job);
+        cpu.spawn_path_for(job, async move { disk.issue(&here, issue).await });
     }
 
     /// Like [`pump`](Self::pump), on the processor that starts the disk.
@@ -175,6 +180,12 @@ impl DiskQueue {
             drop(request);
             end.set(result);
         }
+    }
+}
+
+impl Member {
+    fn job(&self) -> JobId {
+        self.request.as_ref().map_or(JobId::default(), |request| request.context.job)
     }
 }
 
@@ -319,7 +330,7 @@ impl Queued {
             Action::Zero { range, .. } | Action::Discard(range) => (Kind::Other, *range),
             Action::Flush => (Kind::Flush, ByteRange::new(0, 0)),
         };
-        let class = request.context.class;
+        let (class, job) = (request.context.class, request.context.job);
         let began = cpu.begin(Event::QueueWaited, request.context);
         self.disk.counts.of(cpu).arrive();
         let mut state = self.disk.lock();
@@ -331,7 +342,7 @@ impl Queued {
             end: Arc::clone(end),
             began,
         }) as u32);
-        state.policy.on_arrival(now, Arrival { id, stream: self.stream, kind, range, class });
+        state.policy.on_arrival(now, Arrival { id, stream: self.stream, kind, range, class, job });
         drop(state);
         if class == Class::Asynchronous {
             self.asynchronous().insert(id, range);
@@ -348,8 +359,7 @@ impl Queued {
             if is_own {
                 own = Some(issue);
             } else {
-                let (disk, here) = (Arc::clone(&self.disk), cpu.clone());
-                cpu.spawn_path(async move { disk.issue(&here, issue).await });
+                self.disk.start(cpu, issue);
             }
         }
         if let Some(issue) = own {

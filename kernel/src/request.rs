@@ -1,13 +1,10 @@
 //! What travels from the wire to the device queue.
 
+pub use policy::unit::JobId;
 use policy::unit::{ByteRange, Class, Instant, Stability};
 
 use crate::export::ExportNo;
 use crate::frame::Frames;
-
-/// To whom work is charged: a connection or client.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct JobId(pub u32);
 
 /// When a request passed each point of its path. What a request does not pass stays empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use policy::cache::Kind;
 use policy::{access, delivery, pages, quantum, readahead};
 
 use crate::Kernel;
+use crate::queue::DiskQueue;
 use crate::trace;
 
 /// The switches.
@@ -26,6 +27,8 @@ pub struct Switches {
     pub read_ahead: readahead::Mode,
     /// Flushes that come while one is under way share the next one (WS-5).
     pub flush_gathering: bool,
+    /// Who has used least of late goes first: on processors and, within a class, on disks (WS-7).
+    pub usage: bool,
     /// Completions are taken together (OLTP-1).
     pub quantum: quantum::Mode,
     /// What is asked for most is answered before anything else is looked at, if the cache has it (OLTP-4).
@@ -58,6 +61,7 @@ impl Default for Switches {
             priority: true,
             read_ahead: readahead::Config::default().mode,
             flush_gathering: true,
+            usage: true,
             quantum: quantum::Mode::Adaptive,
             hottest_first: true,
             look_ahead: true,
@@ -146,8 +150,9 @@ impl Kernel {
         let unreached = self.follow(&old, &mut new);
         live.publish(new.clone());
         // After it was published: a queue that is made meanwhile is made by the new ones, or is here.
-        if (old.block_merge, old.priority) != (new.block_merge, new.priority) {
-            self.disk_queues().iter().for_each(|(_, queue)| queue.set_switches(new.block_merge, new.priority));
+        if (old.block_merge, old.priority, old.usage) != (new.block_merge, new.priority, new.usage) {
+            let set = |queue: &DiskQueue| queue.set_switches(new.block_merge, new.priority, new.usage);
+            self.disk_queues().iter().for_each(|(_, queue)| set(queue));
         }
         Ok(unreached)
     }

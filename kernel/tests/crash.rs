@@ -26,7 +26,9 @@ const CACHE_BYTES: u64 = 1 << 20;
 fn open(world: &World, host: &Host, disk: DiskId, seed: u64) -> Arc<Volume> {
     let file = Arc::new(FileDevice::new(world.open(disk, true)));
     let queue = host.kernel.queue_of_disk(0, || {
-        DiskQueue::new(policy::queue::Config { merge: host.kernel.switches().block_merge, ..Default::default() })
+        let switches = host.kernel.switches();
+        let (merge, fair) = (switches.block_merge, switches.usage);
+        DiskQueue::new(policy::queue::Config { merge, fair, ..Default::default() })
     });
     let device = Arc::new(Queued::new(queue, Arc::new(Checked::new(file))));
     let config = VolumeConfig {
@@ -48,6 +50,7 @@ fn switches(seed: u64) -> Switches {
         priority: random.chance(700),
         flush_gathering: random.chance(700),
         unmapped_io: random.chance(700),
+        usage: random.chance(700),
         ..Switches::default()
     }
 }

@@ -48,8 +48,7 @@ pub(crate) struct Commands {
 impl Commands {
     pub(crate) fn new(cpu: Processor, session: Session, outbound: Rc<Outbound>) -> Self {
         let piece_frames = (cpu.kernel().cache_blocks() / PIECE_SHARE).clamp(PIECE_FRAMES_MIN, PIECE_FRAMES_MAX);
-        let (job, export) = (cpu.kernel().number_job(), session.export.volume.export());
-        outbound.tally().set_job(job);
+        let (job, export) = (cpu.job(), session.export.volume.export());
         outbound.tally().use_export(export);
         cpu.trace(Event::ConnectionNegotiated, (job, export), session.export.volume.size(), outbound.tally().number());
         Commands { cpu, session, outbound, piece_frames, job }

@@ -13,10 +13,8 @@ use crate::export::Server;
 use crate::negotiate::negotiate;
 use crate::proto::{REQUEST_BYTES, Request, cmd};
 
-/// Requests that are served in one go, at most: others on this processor want their turn, and clients their replies.
-const LOOK_AHEAD_MAX: u32 = 32;
-
-/// Serves one client on this processor until it goes or the server ends, then closes the connection.
+/// Serves one client on this processor until it goes or the server ends, then closes the connection. What is done is
+/// charged to the job of the task ([`Processor::spawn_for`]).
 pub async fn serve(cpu: &Processor, connection: Connection, server: &Arc<Server>) {
     let served = Served::begin(cpu, connection, server.service());
     served.set_quiet(true);
@@ -98,7 +96,7 @@ impl Transmission<'_> {
     /// Without `look_ahead` the dispatcher has its turn before every request, else before one now and then (OLTP-6).
     async fn take_turns(&mut self, look_ahead: bool) {
         self.in_one_go += 1;
-        if !look_ahead || self.in_one_go > LOOK_AHEAD_MAX {
+        if !look_ahead || self.in_one_go > self.cpu.look_ahead_max() {
             self.in_one_go = 1;
             self.cpu.yield_now().await;
         }

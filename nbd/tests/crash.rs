@@ -47,6 +47,7 @@ fn switches(seed: u64) -> Switches {
         hottest_first: random.chance(700),
         look_ahead: random.chance(700),
         huge_pages: policy::pages::Mode::Small,
+        usage: random.chance(700),
         ..Switches::default()
     }
 }
@@ -64,7 +65,9 @@ impl Life {
         let host = Host::boot(world, id, small_kernel(2, cache_bytes, switches(seed)));
         let file = Arc::new(FileDevice::new(world.open(disk, true)));
         let queue = host.kernel.queue_of_disk(0, || {
-            DiskQueue::new(policy::queue::Config { merge: host.kernel.switches().block_merge, ..Default::default() })
+            let switches = host.kernel.switches();
+            let (merge, fair) = (switches.block_merge, switches.usage);
+            DiskQueue::new(policy::queue::Config { merge, fair, ..Default::default() })
         });
         let device = Arc::new(Queued::new(queue, Arc::new(Checked::new(file))));
         let config = VolumeConfig {

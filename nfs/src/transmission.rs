@@ -1,7 +1,6 @@
 //! One connection: calls in, replies out.
 
 use std::future::{Future, poll_fn};
-use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -11,7 +10,6 @@ use kernel::connection::{
     ArrivalPermit, EdgePermit, Gone, Header, Headers, Inbound, Keeps, Outbound, Release, Reply, Served, Wait,
 };
 use kernel::processor::Timed;
-use kernel::request::JobId;
 use kernel::{FRAME_BYTES, Frames, Processor};
 use machine::Connection;
 
@@ -27,10 +25,8 @@ use crate::shape::{self, WriteShape};
 /// Shortest head that is worth a receive of its own. Bytes.
 const HEAD_BYTES_MIN: usize = 4;
 
-/// Calls that are begun in one go, at most: others on this processor want their turn, and clients their replies.
-const LOOK_AHEAD_MAX: u32 = 32;
-
-/// Serves one client on this processor until it goes or the server ends, then closes the connection.
+/// Serves one client on this processor until it goes or the server ends, then closes the connection. What is done is
+/// charged to the job of the task ([`Processor::spawn_for`]).
 pub async fn serve(cpu: Processor, connection: Connection, client: ClientAddress, server: Arc<Server>) {
     serve_with(cpu, connection, client, server, procedure::perform).await;
 }
@@ -49,7 +45,6 @@ pub(crate) async fn serve_with<P>(
     let outbound = Outbound::start(&cpu, connection, server.service());
     let inbound = Inbound::new(&served, Rc::clone(&outbound));
     let patience = server.limits().stall_timeout;
-    served.tally().set_job(job_of(client));
     let calls = Calls { cpu, server, client, outbound, perform, last_export: LastExport::default() };
     let incoming = Incoming::new();
     let open = None;
@@ -59,21 +54,6 @@ pub(crate) async fn serve_with<P>(
         served.note_malformed();
     }
     served.end();
-}
-
-/// To whom a client's work is charged: all connections of one host together.
-fn job_of(client: ClientAddress) -> JobId {
-    match client {
-        ClientAddress::Ip(SocketAddr::V4(address)) => JobId(address.ip().to_bits()),
-        ClientAddress::Ip(SocketAddr::V6(address)) => match IpAddr::from(*address.ip()).to_canonical() {
-            IpAddr::V4(ip) => JobId(ip.to_bits()),
-            IpAddr::V6(ip) => {
-                let bits = ip.to_bits();
-                JobId((bits ^ bits >> 32 ^ bits >> 64 ^ bits >> 96) as u32)
-            }
-        },
-        ClientAddress::Unix => JobId::default(),
-    }
 }
 
 /// How a connection came to its end.
@@ -98,13 +78,14 @@ struct Calls<P> {
 impl<P: AsyncFn(Call) -> Results + Clone + 'static> Calls<P> {
     fn recorded(&self, program: Program, procedure: u32, arguments: &[u8]) -> Recorded {
         let with = (&self.last_export, &*self.server, &**self.outbound.tally());
-        Recorded::of(program, procedure, arguments, job_of(self.client), with)
+        Recorded::of(program, procedure, arguments, self.cpu.job(), with)
     }
 
     fn call(&self, head: CallHead, arguments: Vec<u8>, payload: Option<Payload>) -> Call {
         let CallHead { xid, program, procedure, credentials, len: _ } = head;
         let (cpu, server, client) = (self.cpu.clone(), Arc::clone(&self.server), self.client);
-        Call { cpu, server, client, credentials, program, procedure, xid, arguments, payload, job: job_of(client) }
+        let job = cpu.job();
+        Call { cpu, server, client, credentials, program, procedure, xid, arguments, payload, job }
     }
 
     /// Answers one of the calls that come most often at once, if it can.
@@ -245,7 +226,7 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
     /// Without `look_ahead` the dispatcher has its turn before every call, else before one now and then (OLTP-6).
     async fn take_turns(&mut self) {
         self.in_one_go += 1;
-        if !self.calls.cpu.switches().look_ahead || self.in_one_go > LOOK_AHEAD_MAX {
+        if !self.calls.cpu.switches().look_ahead || self.in_one_go > self.calls.cpu.look_ahead_max() {
             self.in_one_go = 1;
             self.calls.cpu.yield_now().await;
         }

@@ -7,6 +7,7 @@ pub mod cache;
 pub mod coherence;
 pub mod color;
 pub mod delivery;
+pub mod dispatch;
 pub mod early;
 pub mod gather;
 pub mod idle;

@@ -8,7 +8,10 @@
 //! - **Elevator.** On disks with moving parts, requests go in ascending order of position and then again from the
 //!   start (C-SCAN: unlike SCAN, it treats the middle no better than the edges). One that is overdue is next, at most
 //!   every [`RUN`] requests: a disk that only served overdue ones would seek for each.
+//! - **Fairness (WS-7).** Within a class, jobs take turns (`queue/turns.rs`): one that has much waiting lets the few
+//!   requests of others pass. One that is overdue is next as above.
 
+mod turns;
 mod waiting;
 mod window;
 
@@ -16,7 +19,8 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::unit::{ByteOffset, ByteRange, Class, Instant};
+use crate::unit::{ByteOffset, ByteRange, Class, Instant, JobId};
+use turns::Turns;
 use waiting::{Position, Request, Waiting};
 use window::{InFlight, Window};
 
@@ -54,6 +58,8 @@ pub struct Config {
     pub priority: bool,
     /// Do requests go in order of position, or of arrival?
     pub elevator: bool,
+    /// Do jobs take turns within a class?
+    pub fair: bool,
     /// Largest merged transfer, in bytes.
     pub transfer_bytes_max: u32,
     /// Batches in flight.
@@ -72,6 +78,7 @@ impl Default for Config {
             merge: true,
             priority: true,
             elevator: false,
+            fair: true,
             transfer_bytes_max: 512 << 10,
             depth: 64,
             asynchronous_bytes_max: 4 << 20,
@@ -94,6 +101,8 @@ pub struct Arrival {
     pub range: ByteRange,
     /// Does somebody wait for it?
     pub class: Class,
+    /// For whom.
+    pub job: JobId,
 }
 
 /// What to hand to the disk as one transfer.
@@ -134,6 +143,8 @@ pub struct Queue {
     /// Requests of each class issued since an overdue one was preferred.
     run: [u32; 2],
     asynchronous_went_last: bool,
+    /// Of each class; without priority the first is for both.
+    turns: [Turns; 2],
     forced: Option<Instant>,
 }
 
@@ -150,6 +161,7 @@ impl Queue {
             head: (StreamId(0), 0),
             run: [RUN; 2],
             asynchronous_went_last: false,
+            turns: Default::default(),
             forced: None,
         }
     }
@@ -187,7 +199,7 @@ impl Queue {
     }
 
     /// What to issue next; call it until `None` after arrivals, after a completion and at
-    /// [`next_deadline`](Self::next_deadline). O(log n) for each member.
+    /// [`next_deadline`](Self::next_deadline). O(log n) for each member, and O(jobs that have requests waiting).
     pub fn next(&mut self, now: Instant) -> Option<Batch> {
         if self.in_flight() >= usize::from(self.config.depth.max(1)) {
             return None;
@@ -280,22 +292,66 @@ impl Queue {
     fn seed(&self, now: Instant, classes: &[Class], deadline: Duration) -> Option<RequestId> {
         let oldest = classes.iter().filter_map(|c| self.waiting.oldest(*c)).min_by_key(|r| r.sequence)?;
         let overdue = now >= oldest.since + deadline;
-        if !self.config.elevator || overdue && self.run[oldest.arrival.class as usize] >= RUN {
+        let is_fair = self.config.fair && self.waiting.has_several_jobs(classes);
+        let prefers_oldest = !self.config.elevator && !is_fair;
+        if prefers_oldest || overdue && self.run[oldest.arrival.class as usize] >= RUN {
             return Some(oldest.arrival.id);
         }
+        let unfair = if self.config.elevator { self.in_order(classes, oldest) } else { oldest };
+        let seed = if is_fair { self.in_turn(classes, unfair) } else { unfair };
+        Some(seed.arrival.id)
+    }
+
+    /// What the elevator takes next.
+    fn in_order<'a>(&'a self, classes: &[Class], oldest: &'a Request) -> &'a Request {
         let first_from = |from: Position| {
             let first = classes.iter().filter_map(|c| self.waiting.first_from(*c, from));
             first.min_by_key(|r| (r.position(), r.sequence))
         };
         let flush = classes.iter().find_map(|c| self.waiting.flush(*c));
         let next = flush.or_else(|| first_from(self.head)).or_else(|| first_from((StreamId(0), 0)));
-        Some(next.unwrap_or(oldest).arrival.id)
+        next.unwrap_or(oldest)
+    }
+
+    /// `unfair`, unless it is the turn of another job: then one of that.
+    fn in_turn<'a>(&'a self, classes: &[Class], unfair: &'a Request) -> &'a Request {
+        if unfair.arrival.kind == Kind::Flush && self.config.elevator {
+            return unfair;
+        }
+        let turns = &self.turns[self.turns_of(classes[0])];
+        let jobs = classes.iter().flat_map(|class| self.waiting.jobs(*class));
+        let Some((least, _, job)) = jobs.map(|(job, since)| (turns.next_of(job), since, job)).min() else {
+            return unfair;
+        };
+        let slack = if self.config.elevator { turns::SLACK } else { 0 };
+        let own = turns.next_of(unfair.arrival.job);
+        if unfair.arrival.job == job || slack > 0 && own <= least + slack {
+            return unfair;
+        }
+        let of_job = classes.iter().filter_map(|class| {
+            let from_head = self.config.elevator.then(|| self.waiting.first_of(*class, job, self.head)).flatten();
+            from_head.or_else(|| self.waiting.oldest_of(*class, job))
+        });
+        of_job.min_by_key(|request| request.sequence).unwrap_or(unfair)
+    }
+
+    fn turns_of(&self, class: Class) -> usize {
+        if self.config.priority { class as usize } else { 0 }
+    }
+
+    /// Takes a request out to be issued, and charges its job.
+    fn take(&mut self, id: RequestId) -> Option<Request> {
+        let request = self.waiting.remove(id)?;
+        let turns = self.turns_of(request.arrival.class);
+        self.turns[turns].charge(request.arrival.job, request.arrival.range.len);
+        Some(request)
     }
 
     fn issue(&mut self, now: Instant, seed: RequestId) -> Option<Batch> {
         self.count_run(now, seed);
-        let seed = self.waiting.remove(seed)?;
-        let Arrival { id, stream, kind, range, class } = seed.arrival;
+        self.begin_turn(seed);
+        let seed = self.take(seed)?;
+        let Arrival { id, stream, kind, range, class, job: _ } = seed.arrival;
         let mut run = MergedRun { range, class, members: SmallVec::from_slice(&[id]) };
         if self.config.merge && seed.may_merge() {
             self.gather_behind(&mut run, stream, kind);
@@ -309,12 +365,22 @@ impl Queue {
         Some(Batch { id, stream, kind, range: run.range, class: run.class, members: run.members })
     }
 
+    /// Jobs that come from now on are not behind those that wait.
+    fn begin_turn(&mut self, seed: RequestId) {
+        let Some(class) = self.waiting.get(seed).map(|request| request.arrival.class) else { return };
+        let classes: &[Class] = if self.config.priority { &[class] } else { &BOTH };
+        let turns = self.turns_of(class);
+        let jobs = classes.iter().flat_map(|class| self.waiting.jobs(*class));
+        let least = jobs.map(|(job, _)| self.turns[turns].next_of(job)).min();
+        self.turns[turns].advance(least.unwrap_or(0));
+    }
+
     fn gather_behind(&mut self, run: &mut MergedRun, stream: StreamId, kind: Kind) {
         while let Some(next) = self.waiting.following(stream, kind, run.range.end().0).copied() {
             if !self.may_join(run, &next) {
                 return;
             }
-            self.waiting.remove(next.arrival.id);
+            self.take(next.arrival.id);
             run.members.push(next.arrival.id);
             run.add(&next, run.range.at);
         }
@@ -326,7 +392,7 @@ impl Queue {
             if run.members.len() + before.len() >= MEMBERS_MAX || !self.may_join(run, &next) {
                 break;
             }
-            self.waiting.remove(next.arrival.id);
+            self.take(next.arrival.id);
             before.push(next.arrival.id);
             run.add(&next, next.arrival.range.at);
         }

@@ -7,6 +7,10 @@ use std::time::Duration;
 /// Bytes in one cache block and in one frame.
 pub const BLOCK_BYTES: u64 = 4096;
 
+/// To whom work is charged: the job of a client. 0 is nobody in particular.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobId(pub u32);
+
 /// A moment, in nanoseconds since the machine started. A policy never reads a clock: it is told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use policy::queue::{Arrival, Batch, Config, Kind, Queue, RequestId, StreamId};
-use policy::unit::{ByteRange, Class, Instant};
+use policy::unit::{ByteRange, Class, Instant, JobId};
 use proptest::prelude::*;
 
 const US: Duration = Duration::from_micros(1);
 const MS: Duration = Duration::from_millis(1);
 
 fn arrival(id: u32, stream: u32, kind: Kind, at: u64, len: u64, class: Class) -> Arrival {
-    Arrival { id: RequestId(id), stream: StreamId(stream), kind, range: ByteRange::new(at, len), class }
+    Arrival { id: RequestId(id), stream: StreamId(stream), kind, range: ByteRange::new(at, len), class, job: JobId(1) }
 }
 
 fn read(id: u32, block: u64, class: Class) -> Arrival {
@@ -23,11 +23,12 @@ prop_compose! {
         merge in any::<bool>(),
         priority in any::<bool>(),
         elevator in any::<bool>(),
+        fair in any::<bool>(),
         transfer_bytes_max in 4096u32..1 << 20,
         depth in 1u16..80,
         asynchronous_bytes_max in 0u32..8 << 20,
     ) -> Config {
-        Config { merge, priority, elevator, transfer_bytes_max, depth, asynchronous_bytes_max, ..Config::default() }
+        Config { merge, priority, elevator, fair, transfer_bytes_max, depth, asynchronous_bytes_max, ..Config::default() }
     }
 }
 
@@ -123,6 +124,7 @@ impl Harness {
         match event {
             Event::Arrive { stream, kind, block, blocks, class } => {
                 let arrival = arrival(self.arrived, stream, kind, block * 4096, blocks * 4096, class);
+                let arrival = Arrival { job: JobId((block % 4) as u32), ..arrival };
                 self.arrived += 1;
                 self.waiting.insert(arrival.id, arrival);
                 self.queue.on_arrival(self.now, arrival);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use policy::queue::{Arrival, BatchId, Config, Kind, Queue, RequestId, StreamId};
-use policy::unit::{ByteRange, Class, Instant};
+use policy::unit::{ByteRange, Class, Instant, JobId};
 use proptest::prelude::*;
 
 const US: Duration = Duration::from_micros(1);
@@ -46,13 +46,16 @@ fn read_beside_writers(
             reading = Some(now);
             let range = ByteRange::new(took.len() as u64 * 8192, 4096);
             let class = Class::Synchronous;
-            queue.on_arrival(now, Arrival { id: RequestId(0), stream: StreamId(0), kind: Kind::Read, range, class });
+            queue.on_arrival(
+                now,
+                Arrival { id: RequestId(0), stream: StreamId(0), kind: Kind::Read, range, class, job: JobId(1) },
+            );
         }
         // The reader alone for a while, as in life: writers come and go.
         while took.len() >= 200 && writes < backlog {
             let range = ByteRange::new(u64::from(next_id) * 2 * write_bytes, write_bytes);
             let (id, class) = (RequestId(next_id), Class::Asynchronous);
-            queue.on_arrival(now, Arrival { id, stream: StreamId(1), kind: Kind::Write, range, class });
+            queue.on_arrival(now, Arrival { id, stream: StreamId(1), kind: Kind::Write, range, class, job: JobId(1) });
             next_id += 1;
             writes += 1;
         }
@@ -117,7 +120,10 @@ fn the_window_opens_by_steps_and_fast_when_nobody_waits() {
     let mut id = 0;
     let mut issue = |queue: &mut Queue, now, class| {
         let range = ByteRange::new(u64::from(id) << 20, 4096);
-        queue.on_arrival(now, Arrival { id: RequestId(id), stream: StreamId(0), kind: Kind::Read, range, class });
+        queue.on_arrival(
+            now,
+            Arrival { id: RequestId(id), stream: StreamId(0), kind: Kind::Read, range, class, job: JobId(1) },
+        );
         id += 1;
         std::iter::from_fn(|| queue.next(now)).map(|b| b.id).collect::<Vec<_>>()
     };

@@ -83,6 +83,11 @@ pub static SWITCHES: &[Key<Switches>] = &[
         },
     },
     on_off!(flush_gathering, "WS-5", "Flushes that arrive while one is under way share the next one"),
+    on_off!(
+        usage,
+        "WS-7",
+        "Clients that have used little of late go first, on processors and disks; off: first come, first served"
+    ),
     Key {
         name: "quantum",
         allowed: "\"adaptive\", \"off\", or a time up to 100ms such as \"24ms\"",

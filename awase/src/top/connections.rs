@@ -30,8 +30,7 @@ pub(super) enum Order {
 }
 
 impl Order {
-    const ALL: [Order; 6] =
-        [Order::Requests, Order::Bytes, Order::InFlight, Order::Age, Order::Client, Order::Export];
+    const ALL: [Order; 6] = [Order::Requests, Order::Bytes, Order::InFlight, Order::Age, Order::Client, Order::Export];
 
     /// The one after it, and round.
     pub(super) fn next(self) -> Order {
@@ -62,11 +61,23 @@ struct Rates {
 
 /// The table.
 pub(super) fn section(view: &View, order: Order) -> Section {
-    let before: BTreeMap<u64, &Value> =
-        view.before().into_iter().flat_map(|(before, _)| items(&before["connected"])).map(|row| (number(row), row)).collect();
+    let before: BTreeMap<u64, &Value> = view
+        .before()
+        .into_iter()
+        .flat_map(|(before, _)| items(&before["connected"]))
+        .map(|row| (number(row), row))
+        .collect();
     let passed = view.before().map(|(_, passed)| passed);
     let mut rows: Vec<(&Value, Rates)> = items(&view.status["connected"])
-        .map(|row| (row, before.get(&number(row)).zip(passed).map_or_else(Rates::default, |(old, passed)| rates(row, old, passed))))
+        .map(|row| {
+            (
+                row,
+                before
+                    .get(&number(row))
+                    .zip(passed)
+                    .map_or_else(Rates::default, |(old, passed)| rates(row, old, passed)),
+            )
+        })
         .collect();
     rows.sort_by_key(|(row, _)| number(row));
     rows.sort_by(|(one, of_one), (other, of_other)| {
@@ -84,7 +95,18 @@ pub(super) fn section(view: &View, order: Order) -> Section {
     });
     Section {
         title: CONNECTIONS,
-        head: &["no.", "protocol", "processor", "age", "requests/s", "in flight", "received/s", "sent/s", "client", "export"],
+        head: &[
+            "no.",
+            "protocol",
+            "processor",
+            "age",
+            "requests/s",
+            "in flight",
+            "received/s",
+            "sent/s",
+            "client",
+            "export",
+        ],
         rows: rows.into_iter().map(|(row, of)| cells(row, of)).collect(),
     }
 }
@@ -138,7 +160,8 @@ mod tests {
 
     #[test]
     fn each_connection_has_its_own_rates_though_others_came_and_went_and_any_order_can_be_had() {
-        let before = json!({ "process": 1, "connected": [row(1, 100, 0, "z", Some("a")), row(2, 7, 10, "gone", None)] });
+        let before =
+            json!({ "process": 1, "connected": [row(1, 100, 0, "z", Some("a")), row(2, 7, 10, "gone", None)] });
         let now = json!({ "process": 1, "connected": [
             row(1, 300, 0, "z", Some("a")), row(3, 900, 0, "new", Some("b")), row(2, 7, 2058, "y", None),
         ] });

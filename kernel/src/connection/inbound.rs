@@ -39,7 +39,7 @@ impl Served {
     /// Follows the service's end for as long as the connection lasts.
     pub fn begin(cpu: &Processor, connection: Connection, service: &Arc<Service>) -> Served {
         let watchdog = Watchdog::watch(cpu, connection, service);
-        let tally = cpu.kernel().connections().begin(connection, cpu.id());
+        let tally = cpu.kernel().connections().begin(connection, cpu);
         cpu.trace(Event::ConnectionBegun, &*tally, tally.number(), 0);
         let service = Arc::clone(service);
         let served = Served { cpu: cpu.clone(), connection, service, watchdog, stop: Rc::default(), tally };

@@ -7,7 +7,6 @@ use policy::unit::BLOCK_BYTES;
 
 use crate::connection::Service;
 use crate::processor::here;
-use crate::request::JobId;
 use crate::trace::Event;
 use crate::wait::WaitList;
 
@@ -63,10 +62,10 @@ impl Share {
         if take().is_some() {
             return;
         }
-        let began = here().map(|cpu| (cpu.begin(Event::PayloadAwaited, JobId::default()), cpu));
+        let began = here().map(|cpu| (cpu.job(), cpu.begin(Event::PayloadAwaited, cpu.job()), cpu));
         self.wait.until(take).await;
-        if let Some((began, cpu)) = began {
-            cpu.end(began, Event::PayloadAwaited, JobId::default(), frames, 0);
+        if let Some((job, began, cpu)) = began {
+            cpu.end(began, Event::PayloadAwaited, job, frames, 0);
         }
     }
 

@@ -85,11 +85,6 @@ impl Tally {
     }
 
     /// To whom its work is charged.
-    pub fn set_job(&self, job: JobId) {
-        self.job.store(job.0, Ordering::Relaxed);
-    }
-
-    /// To whom its work is charged.
     pub fn job(&self) -> JobId {
         JobId(self.job.load(Ordering::Relaxed))
     }
@@ -179,7 +174,13 @@ impl ConnectionTable {
     }
 
     /// It is served by this processor from now on.
-    pub(super) fn begin(&self, connection: Connection, processor: ProcessorId) -> Arc<Tally> {
+    pub(super) fn begin(&self, connection: Connection, cpu: &Processor) -> Arc<Tally> {
+        let tally = self.begin_on(connection, cpu.id());
+        tally.job.store(cpu.job().0, Ordering::Relaxed);
+        tally
+    }
+
+    fn begin_on(&self, connection: Connection, processor: ProcessorId) -> Arc<Tally> {
         let mut entries = self.entries();
         let entry = self.entry(&mut entries, connection);
         entry.processor = Some(processor);
@@ -231,7 +232,7 @@ mod tests {
     #[test]
     fn each_connection_is_told_apart_even_when_the_host_gives_its_number_again() {
         let table = ConnectionTable::default();
-        let first = table.begin(Connection(7), ProcessorId(1));
+        let first = table.begin_on(Connection(7), ProcessorId(1));
         first.begin_request(1);
         first.receive(10);
         first.send(20);
@@ -242,7 +243,7 @@ mod tests {
         assert_eq!(table.read(), []);
         let at = Instant::now();
         table.introduce(Connection(7), Introduction { protocol: "nbd", client: "uid 0".into(), at });
-        let second = table.begin(Connection(7), ProcessorId(0));
+        let second = table.begin_on(Connection(7), ProcessorId(0));
         assert!(Arc::ptr_eq(&second, &table.tally(Connection(7))));
         let [reading] = &table.read()[..] else { panic!("one connection") };
         assert_eq!((reading.number, reading.requests), (2, 0));

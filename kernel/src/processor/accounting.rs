@@ -42,29 +42,30 @@ impl Processor {
     }
 
     /// What has passed since the last charge was spent so. Called where something was just recorded with a stamp of its
-    /// own, which then is the time: the counter is read only while nothing is recorded.
+    /// own, which then is the time: the counter is read only while nothing is recorded. How much that is, in ticks.
     #[inline]
-    pub(super) fn charge(&self, activity: Activity) {
+    pub(super) fn charge(&self, activity: Activity) -> u64 {
         if self.0.recorder.is_on() {
-            self.charge_until(self.0.recorder.stamp(), activity);
+            self.charge_until(self.0.recorder.stamp(), activity)
         } else {
-            self.charge_now(activity);
+            self.charge_now(activity)
         }
     }
 
     /// What has passed since the last charge was spent so.
     #[inline]
-    pub(super) fn charge_now(&self, activity: Activity) {
-        self.charge_until(self.ticks(), activity);
+    pub(super) fn charge_now(&self, activity: Activity) -> u64 {
+        self.charge_until(self.ticks(), activity)
     }
 
     #[inline]
-    fn charge_until(&self, ticks: u64, activity: Activity) {
+    fn charge_until(&self, ticks: u64, activity: Activity) -> u64 {
         // A stamp may be older than the last charge, where recording was switched on in between.
-        let since = self.0.charged.get();
-        if ticks > since {
-            self.0.counters.spend(activity, ticks - since);
+        let passed = ticks.saturating_sub(self.0.charged.get());
+        if passed > 0 {
+            self.0.counters.spend(activity, passed);
             self.0.charged.set(ticks);
         }
+        passed
     }
 }

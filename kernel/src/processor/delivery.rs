@@ -56,9 +56,9 @@ impl Processor {
                 work(self);
             }
             Target::One(to) => {
-                let from = self.id();
+                let (from, job) = (self.id(), self.job());
                 self.0.kernel.mailbox(to).start(move |there| {
-                    there.take_delivery(from.0, work);
+                    there.doing_for(job, || there.take_delivery(from.0, work));
                 });
             }
             Target::All => self.deliver_to_all(work),
@@ -67,13 +67,13 @@ impl Processor {
 
     /// Each processor gets it, this one no sooner than the others; the first that takes it does it.
     fn deliver_to_all(&self, work: impl FnOnce(&Processor) + Send + 'static) {
-        let (from, work) = (self.id(), Arc::new(Mutex::new(Some(work))));
+        let (from, job, work) = (self.id(), self.job(), Arc::new(Mutex::new(Some(work))));
         for mailbox in self.0.kernel.mailboxes() {
             let work = Arc::clone(&work);
             mailbox.start(move |there| {
                 let taken = work.lock().unwrap_or_else(PoisonError::into_inner).take();
                 if let Some(work) = taken {
-                    there.take_delivery(from.0, work);
+                    there.doing_for(job, || there.take_delivery(from.0, work));
                 }
             });
         }
@@ -135,10 +135,10 @@ impl Processor {
         }
     }
 
-    /// The task that was queued since so many were ready.
+    /// The task that was queued since so many were ready, if it may go before the others.
     fn take_woken(&self, ready: usize) -> Option<Arc<TaskWaker>> {
         let mut queue = self.0.ready.borrow_mut();
-        if queue.len() > ready { queue.pop_back() } else { None }
+        if queue.len() > ready { queue.take_woken() } else { None }
     }
 }
 

@@ -1,6 +1,6 @@
 //! How others reach a processor: what they put in for it, and the wakers of its tasks.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Wake;
 
@@ -9,6 +9,7 @@ use policy::unit::ProcessorId;
 
 use super::delivery::Published;
 use super::{CURRENT, Processor, Start};
+use crate::job::JobId;
 
 /// What other processors put in for one processor, and how they wake it.
 pub struct Mailbox {
@@ -78,7 +79,19 @@ pub(super) struct TaskWaker {
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) key: usize,
     pub(super) serial: u64,
+    /// For whom it is done. Only its processor changes it.
+    pub(super) job: AtomicU32,
     pub(super) queued: AtomicBool,
+}
+
+impl TaskWaker {
+    pub(super) fn job(&self) -> JobId {
+        JobId(self.job.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_job(&self, job: JobId) {
+        self.job.store(job.0, Ordering::Relaxed);
+    }
 }
 
 impl Wake for TaskWaker {
@@ -88,7 +101,7 @@ impl Wake for TaskWaker {
         }
         let here = CURRENT.with_borrow(|current| match current {
             Some(processor) if Arc::ptr_eq(&processor.0.mailbox, &self.mailbox) => {
-                processor.0.ready.borrow_mut().push_back(Arc::clone(&self));
+                processor.0.ready.borrow_mut().push(Arc::clone(&self));
                 true
             }
             _ => false,

@@ -25,6 +25,9 @@ impl Processor {
         if self.switches().quantum != new.quantum {
             self.0.quantum.borrow_mut().set_mode(new.quantum);
         }
+        if self.switches().usage != new.usage {
+            self.0.ready.borrow_mut().set_by_usage(new.usage);
+        }
         self.0.switches.replace(Rc::new(Switches::clone(&new)));
     }
 }

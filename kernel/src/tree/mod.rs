@@ -24,7 +24,7 @@ use crate::export::ExportNo;
 use crate::processor::Processor;
 use crate::queue::DiskQueue;
 use crate::rendezvous::Rendezvous;
-use crate::request::{Context, JobId};
+use crate::request::Context;
 use crate::volume::ForcedUnitAccess;
 use files::Files;
 pub use vnode::Vnode;
@@ -140,7 +140,7 @@ impl FileTree {
             return Err(Errno::READ_ONLY);
         }
         let linked = if let TreeCall::Link { node, .. } = call { Some(node) } else { None };
-        let (reply, after) = cpu.tree_and_after(self.open.tree, caller.cloned(), call, dirs).await?;
+        let (reply, after) = cpu.tree_and_after((self.open.tree, self.export()), caller.cloned(), call, dirs).await?;
         if let TreeReply::Renamed(moved, lost) = reply {
             for node in [Some(moved), lost].into_iter().flatten() {
                 self.check_links(cpu, node).await;
@@ -201,7 +201,7 @@ impl FileTree {
         }
         if attributes.modified.is_some() && !file.is_clean() {
             // What the cache writes to the host later would change the time once more.
-            file.commit(cpu, Context::synchronous(JobId::default())).await?;
+            file.commit(cpu, Context::synchronous(cpu.job())).await?;
         }
         let call = TreeCall::SetAttributes { node, attributes, guard: None };
         let change = async { attributes_of(self.ask(cpu, caller, call).await?) };
@@ -213,7 +213,7 @@ impl FileTree {
     }
 
     async fn ask(&self, cpu: &Processor, caller: Option<&Caller>, call: TreeCall) -> Result<TreeReply, Errno> {
-        cpu.tree(self.open.tree, caller.cloned(), call).await
+        cpu.tree((self.open.tree, self.export()), caller.cloned(), call).await
     }
 
     /// Puts what the cache knows better into a reply of the host, and lets go of files that are gone.

@@ -14,7 +14,7 @@ use crate::frame::Frames;
 use crate::kernel::KernelError;
 use crate::processor::Processor;
 use crate::queue::Queued;
-use crate::request::{Context, JobId};
+use crate::request::Context;
 use crate::trace::Event;
 use crate::volume::{ForeignFlush, Volume, VolumeConfig};
 
@@ -67,7 +67,7 @@ impl Vnode {
             KernelError::Reserve { .. } => Errno::NO_MEMORY,
         })?;
         volume.set_export(tree.export());
-        cpu.trace(Event::FileOpened, (JobId::default(), tree.export()), node_for_records(node.as_bytes()), host.size);
+        cpu.trace(Event::FileOpened, (cpu.job(), tree.export()), node_for_records(node.as_bytes()), host.size);
         let known = Known {
             host,
             asked: cpu.now(),
@@ -311,7 +311,7 @@ impl Vnode {
 
     /// Makes durable what was written, and closes.
     pub(super) async fn close(&self, cpu: &Processor) -> Result<(), Errno> {
-        let result = self.volume.flush(cpu, Context::synchronous(JobId::default())).await;
+        let result = self.volume.flush(cpu, Context::synchronous(cpu.job())).await;
         self.abandon(cpu);
         result
     }
@@ -319,7 +319,7 @@ impl Vnode {
     /// Closes; what was not written is given up.
     pub(super) fn abandon(&self, cpu: &Processor) {
         let node = node_for_records(self.node.as_bytes());
-        cpu.trace(Event::FileClosed, (JobId::default(), self.volume.export()), node, 0);
+        cpu.trace(Event::FileClosed, (cpu.job(), self.volume.export()), node, 0);
         self.volume.stop();
     }
 

@@ -14,7 +14,7 @@ use crate::cache::{Cache, State as BufferState, key};
 use crate::counters::Count;
 use crate::frame::{FrameRef, Frames, segments};
 use crate::processor::Processor;
-use crate::request::{Action, Context, JobId, Request};
+use crate::request::{Action, Context, Request};
 use crate::trace::Event;
 use crate::wait::join_all;
 
@@ -41,7 +41,7 @@ impl Volume {
         {
             return None;
         }
-        cpu.trace(Event::CacheHit, (JobId::default(), self.export()), blocks.start, blocks.end - blocks.start);
+        cpu.trace(Event::CacheHit, (cpu.job(), self.export()), blocks.start, blocks.end - blocks.start);
         cpu.count(Count::CacheReads, 1);
         cpu.count(Count::CacheHits, blocks.end - blocks.start);
         self.note_read(cpu, blocks);
@@ -95,7 +95,7 @@ impl Volume {
         }
         // What is fetched in advance must not push out what it was fetched beside.
         let end = ahead.end.min(ahead.start + (self.kernel.cache_blocks() / 8).max(1));
-        cpu.trace(Event::ReadAhead, (JobId::default(), self.export()), ahead.start, end - ahead.start);
+        cpu.trace(Event::ReadAhead, (cpu.job(), self.export()), ahead.start, end - ahead.start);
         cpu.count(Count::ReadAheads, 1);
         cpu.count(Count::ReadAheadBlocks, end - ahead.start);
         let step = self.transfer_blocks_max();
@@ -103,7 +103,7 @@ impl Volume {
             let Some(volume) = self.this.upgrade() else { return };
             let here = cpu.clone();
             cpu.spawn_path(async move {
-                let context = Context::asynchronous(JobId::default());
+                let context = Context::asynchronous(here.job());
                 // A read in advance may fail; who needs the block will ask and be told.
                 let _ = volume.load(&here, start..end.min(start + step), context).await;
             });

@@ -96,6 +96,8 @@ pub struct Volume {
     growths: Rendezvous<Growth>,
     foreign: ForeignFlushes,
     early: Mutex<Early>,
+    /// The job that wrote last: write-back is charged to it.
+    writer: AtomicU32,
     closing: AtomicBool,
     gate: Gate,
     export: AtomicU16,
@@ -172,6 +174,7 @@ impl Volume {
             growths: Rendezvous::default(),
             foreign: ForeignFlushes::default(),
             early: Mutex::default(),
+            writer: AtomicU32::new(0),
             closing: AtomicBool::new(false),
             gate: Gate::default(),
             export: AtomicU16::new(ExportNo::NONE.0),

@@ -1,10 +1,10 @@
 //! Writing: frames are put into the cache.
 
-use std::ops::Range;
-
 use machine::Errno;
 use policy::unit::{BLOCK_BYTES, ByteRange, Stability};
 use policy::writeback::{Admission, WriteBack};
+use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use super::Volume;
 use crate::cache::{Shard, State as BufferState, key};
@@ -43,6 +43,7 @@ impl Volume {
         cpu.count(Count::CacheWrites, 1);
         let context = self.with_export(context);
         cpu.trace(Event::CacheWrite, context, blocks.start, blocks.end - blocks.start);
+        self.writer.store(context.job.0, Ordering::Relaxed);
         self.admit(cpu, context).await?;
         let _writer = self.gate.enter().await;
         let mut were_cached = false;

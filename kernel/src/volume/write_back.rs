@@ -1,6 +1,7 @@
 //! Write-back: dirty blocks trickle out, as the policy says.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -134,7 +135,8 @@ impl Volume {
         // The policy looks at the whole cache; each volume writes its share.
         let share = (u128::from(all) * u128::from(own)).div_ceil(u128::from(facts.dirty_blocks.max(1))) as u64;
         let mut left = if self.kernel.is_memory_short() { own } else { share.min(own) };
-        let context = Context::asynchronous(JobId::default());
+        // Of several who write to one volume, one is charged for all: whose a block is, nobody remembers.
+        let context = Context::asynchronous(JobId(self.writer.load(Ordering::Relaxed)));
         let mut wrapped = false;
         while left > 0 && !self.is_closing() {
             let cursor = self.state().cursor;
@@ -174,9 +176,10 @@ impl Volume {
         }
         let Some(volume) = self.this.upgrade() else { return };
         let here = cpu.clone();
-        cpu.spawn_path(async move {
+        cpu.spawn_path_for(JobId(self.writer.load(Ordering::Relaxed)), async move {
             // An error is counted, and told to the next who asks for a flush.
-            let _ = volume.flush_device(&here, Context::asynchronous(JobId::default()), volume.failures()).await;
+            let context = Context::asynchronous(here.job());
+            let _ = volume.flush_device(&here, context, volume.failures()).await;
         });
     }
 

@@ -52,7 +52,7 @@ impl Volume {
         let here = cpu.clone();
         cpu.count(Count::WriteOuts, 1);
         cpu.count(Count::WriteOutBlocks, claim.blocks.end - claim.blocks.start);
-        cpu.spawn_path(async move { volume.write_out(&here, claim, context).await });
+        cpu.spawn_path_for(context.job, async move { volume.write_out(&here, claim, context).await });
     }
 
     /// Waits until at most `count` writes to the device are under way.

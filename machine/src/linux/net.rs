@@ -251,6 +251,16 @@ pub fn peer_core(connection: Connection) -> Option<usize> {
     usize::try_from(core).ok()
 }
 
+/// As which user the peer connected, if through a Unix socket.
+pub fn peer_user(connection: Connection) -> Option<u32> {
+    // SAFETY: whoever names a connection has it open.
+    let socket = unsafe { BorrowedFd::borrow_raw(connection.0 as RawFd) };
+    if option(socket, libc::SO_DOMAIN).ok()? != libc::AF_UNIX {
+        return None;
+    }
+    getsockopt::<libc::ucred>(socket, libc::SO_PEERCRED).ok().map(|credentials| credentials.uid)
+}
+
 /// The core in a `/proc/PID/stat` (proc(5)): field 39, where 2 is a name in brackets that may hold anything.
 fn core_of(stat: &str) -> Option<usize> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(39 - 3)?.parse().ok()

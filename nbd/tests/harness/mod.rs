@@ -44,6 +44,8 @@ pub struct Setup {
     pub block_size: u32,
     pub device: DeviceRef,
     pub switches: Switches,
+    /// Whose the connections are, by the order in which they come.
+    pub client_of: fn(u16) -> kernel::job::Client,
 }
 
 impl Setup {
@@ -53,6 +55,7 @@ impl Setup {
             huge_pages: policy::pages::Mode::Small,
             hottest_first: seed & 1 == 0,
             look_ahead: seed & 2 == 0,
+            usage: seed & 4 == 0,
             ..Switches::default()
         };
         Setup {
@@ -64,6 +67,7 @@ impl Setup {
             limits: Limits::default(),
             block_size: 1,
             device: Arc::new(RamDisk::new(size, 0)),
+            client_of: |_| kernel::job::Client::Unknown,
         }
     }
 }
@@ -106,7 +110,7 @@ impl Scene {
         let server = Server::new(setup.limits);
         server.set_exports(vec![export("disk", Arc::clone(&volume)), export("frozen", open(true))]);
         let serving = Arc::default();
-        accept(&world, &disk, &server, &serving);
+        accept(&world, &disk, &server, &serving, setup.client_of);
         Scene { world, disk, clients, server, volume, serving }
     }
 
@@ -148,7 +152,13 @@ impl Scene {
 }
 
 /// Accepts for ever and hands connections out in turn.
-fn accept(world: &World, disk: &Host, server: &Arc<Server>, serving: &Arc<AtomicUsize>) {
+fn accept(
+    world: &World,
+    disk: &Host,
+    server: &Arc<Server>,
+    serving: &Arc<AtomicUsize>,
+    client_of: fn(u16) -> kernel::job::Client,
+) {
     let listener = world.listen(disk.id, PORT);
     let (cpu, server, serving) = (disk.processors[0].clone(), Arc::clone(server), Arc::clone(serving));
     let processors = disk.kernel.processors();
@@ -160,8 +170,10 @@ fn accept(world: &World, disk: &Host, server: &Arc<Server>, serving: &Arc<Atomic
             serving.fetch_add(1, Ordering::SeqCst);
             here.spawn_on(ProcessorId(turn % processors), move |cpu| {
                 let there = cpu.clone();
-                cpu.spawn(async move {
+                let member = cpu.kernel().jobs().connect(client_of(turn));
+                cpu.spawn_for(member.job(), async move {
                     serve(&there, connection, &server).await;
+                    drop(member);
                     serving.fetch_sub(1, Ordering::SeqCst);
                     server.changed().wake_all();
                 });

@@ -67,6 +67,7 @@ impl Setup {
             hottest_first: random.chance(700),
             look_ahead: random.chance(700),
             huge_pages: policy::pages::Mode::Small,
+            usage: random.chance(700),
             ..Switches::default()
         };
         let tree = TreeConfig { tick_ns: [1, 1, 4_000_000][random.below(3) as usize], ..TreeConfig::drawn(seed) };
@@ -113,7 +114,9 @@ impl Stage {
         let Setup { cache, files_max, switches, limits, .. } = self.setup.clone();
         let host = Host::boot(&self.world, self.server_host, small_kernel(2, cache, switches));
         let queue = host.kernel.queue_of_disk(0, || {
-            DiskQueue::new(policy::queue::Config { merge: host.kernel.switches().block_merge, ..Default::default() })
+            let switches = host.kernel.switches();
+            let (merge, fair) = (switches.block_merge, switches.usage);
+            DiskQueue::new(policy::queue::Config { merge, fair, ..Default::default() })
         });
         let config = FileTreeConfig {
             name: EXPORT.into(),

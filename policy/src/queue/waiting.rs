@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Arrival, Kind, RequestId, StreamId};
-use crate::unit::{Class, Instant};
+use crate::unit::{Class, Instant, JobId};
 
 /// A request that waits.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +36,14 @@ struct Lane {
     by_arrival: BTreeMap<u64, RequestId>,
     by_start: BTreeMap<Key, RequestId>,
     flushes: BTreeSet<u64>,
+    jobs: BTreeMap<JobId, JobLane>,
+}
+
+/// The same of one job.
+#[derive(Default)]
+struct JobLane {
+    by_arrival: BTreeMap<u64, RequestId>,
+    by_start: BTreeMap<Key, RequestId>,
 }
 
 impl Waiting {
@@ -69,6 +77,7 @@ impl Waiting {
         }
         let request = self.requests.remove(&id)?;
         let lane = self.lane_mut(request.arrival.class);
+        lane.remove_of_job(&request);
         lane.by_arrival.remove(&request.sequence);
         if request.arrival.kind == Kind::Flush {
             lane.flushes.remove(&request.sequence);
@@ -87,6 +96,33 @@ impl Waiting {
             return Some(lone).filter(|r| r.arrival.class == class);
         }
         let (_, id) = self.lane(class).by_arrival.first_key_value()?;
+        self.requests.get(id)
+    }
+
+    /// Do requests of more than one job wait?
+    pub(super) fn has_several_jobs(&self, classes: &[Class]) -> bool {
+        let mut jobs = classes.iter().flat_map(|class| self.lane(*class).jobs.keys());
+        jobs.next().is_some_and(|first| jobs.any(|job| job != first))
+    }
+
+    /// The jobs of which requests of this class wait, and when each one's oldest came.
+    pub(super) fn jobs(&self, class: Class) -> impl Iterator<Item = (JobId, u64)> {
+        let lone = self.lone.filter(|r| r.arrival.class == class).map(|r| (r.arrival.job, r.sequence));
+        let oldest = |jobs: &JobLane| jobs.by_arrival.first_key_value().map_or(u64::MAX, |(sequence, _)| *sequence);
+        lone.into_iter().chain(self.lane(class).jobs.iter().map(move |(job, lane)| (*job, oldest(lane))))
+    }
+
+    /// The one of this class and job that has waited longest.
+    pub(super) fn oldest_of(&self, class: Class, job: JobId) -> Option<&Request> {
+        let (_, id) = self.lane(class).jobs.get(&job)?.by_arrival.first_key_value()?;
+        self.requests.get(id)
+    }
+
+    /// The first of this class and job at or behind a position, else the first of all.
+    pub(super) fn first_of(&self, class: Class, job: JobId, (stream, at): Position) -> Option<&Request> {
+        let by_start = &self.lane(class).jobs.get(&job)?.by_start;
+        let behind = by_start.range((stream, at, Kind::Read, 0)..).next();
+        let (_, id) = behind.or_else(|| by_start.first_key_value())?;
         self.requests.get(id)
     }
 
@@ -129,6 +165,7 @@ impl Waiting {
         let id = request.arrival.id;
         let lane = self.lane_mut(request.arrival.class);
         lane.by_arrival.insert(request.sequence, id);
+        lane.insert_of_job(&request);
         if request.arrival.kind == Kind::Flush {
             lane.flushes.insert(request.sequence);
         } else {
@@ -151,6 +188,25 @@ impl Waiting {
         match class {
             Class::Synchronous => &mut self.synchronous,
             Class::Asynchronous => &mut self.asynchronous,
+        }
+    }
+}
+
+impl Lane {
+    fn insert_of_job(&mut self, request: &Request) {
+        let job = self.jobs.entry(request.arrival.job).or_default();
+        job.by_arrival.insert(request.sequence, request.arrival.id);
+        if request.arrival.kind != Kind::Flush {
+            job.by_start.insert(start_key(request), request.arrival.id);
+        }
+    }
+
+    fn remove_of_job(&mut self, request: &Request) {
+        let Some(job) = self.jobs.get_mut(&request.arrival.job) else { return };
+        job.by_arrival.remove(&request.sequence);
+        job.by_start.remove(&start_key(request));
+        if job.by_arrival.is_empty() {
+            self.jobs.remove(&request.arrival.job);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use policy::queue::{Arrival, Batch, BatchId, Config, Kind, Queue, RequestId, StreamId};
-use policy::unit::{ByteRange, Class, Instant};
+use policy::unit::{ByteRange, Class, Instant, JobId};
 use slab::Slab;
 
 use super::wait::Answer;
@@ -187,7 +187,9 @@ impl State {
         // Fewer than that wait at a time.
         let id = RequestId(self.requests.borrow_mut().insert(request) as u32);
         let kind = if access == Access::Read { Kind::Read } else { Kind::Write };
-        self.queue.borrow_mut().on_arrival(now, Arrival { id, stream: StreamId(0), kind, range, class });
+        self.queue
+            .borrow_mut()
+            .on_arrival(now, Arrival { id, stream: StreamId(0), kind, range, class, job: JobId::default() });
         self.issue();
         id
     }

@@ -1,0 +1,276 @@
+//! What one processor knows of what jobs have used, here and elsewhere.
+//!
+//! It charges without a lock, and tells the others once in [`MERGE`]: a job that several processors serve counts once.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use policy::unit::Instant;
+use policy::usage::{Decay, Usage};
+
+use super::{JobId, Jobs, NOBODY, place};
+
+/// Usage decays once in so long: in 4.3BSD a second, against the days of a process. A request takes from microseconds to
+/// milliseconds; with a second, who has copied a file would come last for many thousands of requests afterwards. With two
+/// jobs, 90 % are forgotten after ten periods: 0.1 s, as long as a person takes for immediate.
+const PERIOD: Duration = Duration::from_millis(10);
+
+/// More than this counts as this: what a job that has several processors to itself all the time comes to.
+const MOST: Duration = Duration::from_millis(400);
+
+/// How often processors tell each other what was used: a part of the period.
+const MERGE: Duration = Duration::from_millis(1);
+
+/// What the dispatcher needs for a task, beside the task's own time.
+const DISPATCH_NS: u64 = 200;
+
+/// Less than this is nothing: it makes no difference to anybody, and the account rests.
+const FORGOTTEN_NS: u64 = 1_000;
+
+/// The part of a new measurement in the average of how many jobs are busy.
+const LOAD_PART: f64 = 1.0 / 16.0;
+
+const DECAY: Decay = Decay { period: PERIOD, most: MOST };
+
+/// The accounts of one processor.
+pub(crate) struct Accounts {
+    jobs: Arc<Jobs>,
+    accounts: Vec<Account>,
+    /// Those that have used something of late.
+    active: Vec<usize>,
+    load: f64,
+    /// Of the last merge.
+    merged_at: Instant,
+    clock: Clock,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Account {
+    job: JobId,
+    usage: Usage,
+    /// What that came to at the last merge.
+    decayed_ns: u64,
+    /// Charged here, and the others do not know.
+    untold_ns: u64,
+    /// Of what all have used, how much this processor has taken note of.
+    seen_ns: u64,
+    is_active: bool,
+}
+
+/// How long a tick is.
+struct Clock {
+    began: Option<(u64, Instant)>,
+    ns_a_tick: f64,
+}
+
+impl Accounts {
+    pub(crate) fn new(jobs: &Arc<Jobs>) -> Self {
+        Accounts {
+            jobs: Arc::clone(jobs),
+            accounts: Vec::new(),
+            active: Vec::new(),
+            load: 1.0,
+            merged_at: Instant::ZERO,
+            clock: Clock { began: None, ns_a_tick: 1.0 },
+        }
+    }
+
+    /// How much the job has used of late, in nanoseconds.
+    pub(crate) fn used(&self, job: JobId) -> u64 {
+        match self.accounts.get(place(job)) {
+            Some(account) if account.job == job && account.is_active => account.used(),
+            // Not seen here of late: what the others say.
+            _ if job == NOBODY => 0,
+            _ => self.jobs.merged[place(job)].recent_ns.load(Ordering::Relaxed),
+        }
+    }
+
+    /// A task of the job ran for so many ticks. Returns what the job has used of late, and the time in nanoseconds.
+    pub(crate) fn charge(&mut self, job: JobId, ticks: u64) -> (u64, u64) {
+        let ns = (ticks as f64 * self.clock.ns_a_tick) as u64 + DISPATCH_NS;
+        if job == NOBODY {
+            return (0, ns);
+        }
+        let now = self.merged_at;
+        let at = place(job);
+        if self.accounts.len() <= at {
+            self.accounts.resize(at + 1, Account::default());
+        }
+        let account = &mut self.accounts[at];
+        if account.job != job || !account.is_active {
+            // It begins with what it has used elsewhere.
+            let merged = &self.jobs.merged[at];
+            let mut usage = Usage::new(DECAY, now);
+            let inherited = Duration::from_nanos(merged.recent_ns.load(Ordering::Relaxed));
+            usage.charge(DECAY, now, self.load, inherited);
+            let (seen_ns, is_active) = (merged.used_ns.load(Ordering::Relaxed), account.is_active);
+            let decayed_ns = nanoseconds(&usage);
+            *account = Account { job, usage, decayed_ns, untold_ns: 0, seen_ns, is_active };
+        }
+        account.untold_ns += ns;
+        if !std::mem::replace(&mut account.is_active, true) {
+            self.active.push(at);
+        }
+        (account.used(), ns)
+    }
+
+    /// Do several jobs share this processor of late?
+    pub(crate) fn is_shared(&self) -> bool {
+        self.active.len() > 1
+    }
+
+    /// Is it time for [`Accounts::merge`]?
+    pub(crate) fn is_merge_due(&self, ticks: u64) -> bool {
+        !self.active.is_empty() && self.clock.since_merge(ticks, self.merged_at) >= MERGE.as_nanos() as f64
+    }
+
+    /// Exchanges with the other processors what was used, and lets it decay.
+    pub(crate) fn merge(&mut self, now: Instant, ticks: u64) {
+        self.merged_at = now;
+        self.clock.note(ticks, now);
+        self.load += (self.active.len() as f64 - self.load) * LOAD_PART;
+        let (accounts, load, jobs) = (&mut self.accounts, self.load, &self.jobs);
+        self.active.retain(|&at| {
+            let (account, merged) = (&mut accounts[at], &jobs.merged[at]);
+            let own = std::mem::take(&mut account.untold_ns);
+            let all = merged.used_ns.fetch_add(own, Ordering::Relaxed).wrapping_add(own);
+            let fresh = all.wrapping_sub(account.seen_ns);
+            account.seen_ns = all;
+            account.usage.charge(DECAY, now, load, Duration::from_nanos(fresh));
+            account.is_active = fresh > 0 || nanoseconds(&account.usage) >= FORGOTTEN_NS;
+            let recent = if account.is_active { nanoseconds(&account.usage) } else { 0 };
+            account.decayed_ns = recent;
+            merged.recent_ns.store(recent, Ordering::Relaxed);
+            account.is_active
+        });
+    }
+
+    /// What jobs that are active here have used of late.
+    pub(crate) fn active(&self) -> impl Iterator<Item = (JobId, u64)> {
+        self.active.iter().map(|&at| (self.accounts[at].job, self.accounts[at].used()))
+    }
+}
+
+impl Account {
+    fn used(&self) -> u64 {
+        self.decayed_ns + self.untold_ns
+    }
+}
+
+fn nanoseconds(usage: &Usage) -> u64 {
+    // No estimate is larger than a few hundred milliseconds.
+    usage.last_estimate().as_nanos() as u64
+}
+
+impl Clock {
+    fn note(&mut self, ticks: u64, now: Instant) {
+        let &mut (first_ticks, first) = self.began.get_or_insert((ticks, now));
+        let (ticks, ns) = (ticks.saturating_sub(first_ticks), now.since(first).as_nanos());
+        if ticks > 0 && ns > 0 {
+            self.ns_a_tick = ns as f64 / ticks as f64;
+        }
+    }
+
+    /// Nanoseconds since the last merge, as far as the counter says.
+    fn since_merge(&self, ticks: u64, merged_at: Instant) -> f64 {
+        let Some((first_ticks, first)) = self.began else { return f64::INFINITY };
+        let merged = merged_at.since(first).as_nanos() as f64;
+        ticks.saturating_sub(first_ticks) as f64 * self.ns_a_tick - merged
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::super::{Client, JOBS_MAX, OTHERS};
+    use super::*;
+
+    fn client(number: u32) -> Client {
+        Client::Address(Ipv4Addr::from_bits(number).into())
+    }
+
+    fn at(ms: u64) -> (Instant, u64) {
+        (Instant::from_ns(ms * 1_000_000), ms * 1_000_000)
+    }
+
+    #[test]
+    fn what_several_processors_do_for_a_job_counts_once_and_on_each() {
+        let jobs = Arc::new(Jobs::default());
+        let member = jobs.connect(client(1));
+        let mut processors = [Accounts::new(&jobs), Accounts::new(&jobs)];
+        for accounts in &mut processors {
+            accounts.merge(Instant::ZERO, 0);
+            accounts.charge(member.job(), 1_000_000 - DISPATCH_NS);
+        }
+        let (now, ticks) = at(2);
+        processors[0].merge(now, ticks);
+        processors[1].merge(now, ticks);
+        processors[0].merge(now, ticks);
+        for accounts in &processors {
+            assert_eq!(accounts.used(member.job()), 2_000_000);
+        }
+        let facts = jobs.list();
+        assert_eq!((facts[0].used, facts[0].connections), (Duration::from_millis(2), 1));
+        // A third one that it comes to knows.
+        let mut third = Accounts::new(&jobs);
+        assert_eq!(third.used(member.job()), 2_000_000);
+        third.merge(now, ticks);
+        third.charge(member.job(), 0);
+        assert_eq!(third.used(member.job()), 2_000_000 + DISPATCH_NS);
+    }
+
+    #[test]
+    fn what_was_used_is_forgotten_after_a_while_and_the_account_rests() {
+        let jobs = Arc::new(Jobs::default());
+        let member = jobs.connect(client(1));
+        let mut accounts = Accounts::new(&jobs);
+        accounts.merge(Instant::ZERO, 0);
+        accounts.charge(member.job(), 50_000_000);
+        let mut before = u64::MAX;
+        for ms in 1..3000 {
+            let (now, ticks) = at(ms);
+            if accounts.is_merge_due(ticks) {
+                accounts.merge(now, ticks);
+            }
+            let used = accounts.used(member.job());
+            assert!(used <= before);
+            before = used;
+        }
+        assert_eq!(before, 0);
+        assert!(accounts.active.is_empty() && jobs.list()[0].recent.is_zero());
+    }
+
+    #[test]
+    fn the_table_has_a_bound_and_who_left_longest_ago_goes_first() {
+        let jobs = Arc::new(Jobs::default());
+        let mut members: Vec<_> = (0..JOBS_MAX as u32).map(|number| Some(jobs.connect(client(number)))).collect();
+        let late = jobs.connect(client(1 << 20));
+        assert_eq!(late.job(), OTHERS, "all are connected");
+        let (first, second) = (members[7].take(), members[3].take());
+        let [first, second] = [first, second].map(|member| member.map(|member| member.job()));
+        let again = jobs.connect(client(3));
+        assert_eq!(Some(again.job()), second, "it is remembered");
+        let new = jobs.connect(client(1 << 21));
+        assert_eq!(place(new.job()), first.map_or(0, place));
+        assert_ne!(Some(new.job()), first);
+        assert_eq!(jobs.list().len(), JOBS_MAX);
+        assert!(jobs.list().iter().all(|facts| facts.client != client(7)));
+    }
+
+    #[test]
+    fn a_client_that_comes_again_is_the_job_that_it_was() {
+        let jobs = Arc::new(Jobs::default());
+        let mut accounts = Accounts::new(&jobs);
+        accounts.merge(Instant::ZERO, 0);
+        let mut seen = Vec::new();
+        for _ in 0..5 {
+            let member = jobs.connect(client(9));
+            accounts.charge(member.job(), 1_000_000);
+            seen.push(member.job());
+        }
+        assert!(seen.iter().all(|job| *job == seen[0]));
+        assert_eq!(accounts.used(seen[0]), 5 * (1_000_000 + DISPATCH_NS));
+    }
+}

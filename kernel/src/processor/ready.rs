@@ -1,0 +1,132 @@
+//! The ready tasks of a processor, and what their jobs have used.
+
+use std::sync::Arc;
+
+use policy::dispatch::Dispatch;
+use policy::unit::Instant;
+
+use super::Processor;
+use super::mailbox::TaskWaker;
+use crate::job::{Accounts, JobId, Jobs};
+
+/// Tasks that run between two looks at the machine while several jobs share the processor: who has used little must
+/// not wait until all others had their turn before it is even noticed.
+const SHARED_TASKS_A_TURN_MAX: usize = 16;
+
+/// And how long they run.
+const SHARED_TURN_NS: u64 = 50_000;
+
+/// Requests of one connection that are served in one go, at most: others on this processor want their turn, and clients
+/// their replies.
+const LOOK_AHEAD_MAX: u32 = 32;
+
+/// The same while several jobs share the processor.
+const SHARED_LOOK_AHEAD_MAX: u32 = 8;
+
+pub(super) struct Ready {
+    dispatch: Dispatch<Arc<TaskWaker>>,
+    by_usage: bool,
+    accounts: Accounts,
+    /// In this turn.
+    tasks: usize,
+    turn_ns: u64,
+}
+
+impl Ready {
+    pub(super) fn new(by_usage: bool, jobs: &Arc<Jobs>) -> Self {
+        Ready { dispatch: Dispatch::new(by_usage), by_usage, accounts: Accounts::new(jobs), tasks: 0, turn_ns: 0 }
+    }
+
+    pub(super) fn set_by_usage(&mut self, by_usage: bool) {
+        self.by_usage = by_usage;
+        let accounts = &self.accounts;
+        self.dispatch.set_by_usage(by_usage, |job| accounts.used(job));
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.dispatch.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.dispatch.len()
+    }
+
+    pub(super) fn push(&mut self, waker: Arc<TaskWaker>) {
+        let accounts = &self.accounts;
+        self.dispatch.push(waker.job(), waker, |job| accounts.used(job));
+    }
+
+    pub(super) fn next(&mut self) -> Option<Arc<TaskWaker>> {
+        self.dispatch.take_next().map(|(_, waker)| waker)
+    }
+
+    /// The task that became ready last, if it may run before the others.
+    pub(super) fn take_woken(&mut self) -> Option<Arc<TaskWaker>> {
+        self.dispatch.take_newest().map(|(_, waker)| waker)
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.dispatch.clear();
+    }
+
+    /// Tasks are going to run.
+    fn begin_turn(&mut self, ticks: u64, now: impl FnOnce() -> Instant) {
+        (self.tasks, self.turn_ns) = (0, 0);
+        if self.accounts.is_merge_due(ticks) {
+            self.accounts.merge(now(), ticks);
+            for (job, used) in self.accounts.active() {
+                self.dispatch.set_used(job, used);
+            }
+        }
+    }
+
+    fn charge(&mut self, job: JobId, ticks: u64) {
+        let (used, ns) = self.accounts.charge(job, ticks);
+        self.tasks += 1;
+        self.turn_ns += ns;
+        self.dispatch.set_used(job, used);
+    }
+
+    /// Do several jobs share this processor, and is that looked at?
+    fn is_shared(&self) -> bool {
+        self.by_usage && self.accounts.is_shared()
+    }
+
+    fn is_turn_over(&self) -> bool {
+        (self.tasks >= SHARED_TASKS_A_TURN_MAX || self.turn_ns >= SHARED_TURN_NS) && self.is_shared()
+    }
+}
+
+impl Processor {
+    /// For whom the task that runs now was started.
+    pub fn job(&self) -> JobId {
+        self.0.job.get()
+    }
+
+    /// Requests of one connection that may be served in one go (OLTP-6).
+    pub fn look_ahead_max(&self) -> u32 {
+        if self.0.ready.borrow().is_shared() { SHARED_LOOK_AHEAD_MAX } else { LOOK_AHEAD_MAX }
+    }
+
+    /// What is started here is done for `job`.
+    pub(super) fn doing_for(&self, job: JobId, work: impl FnOnce()) {
+        let before = self.0.job.replace(job);
+        work();
+        self.0.job.set(before);
+    }
+
+    /// The time is accounted for up to now.
+    pub(super) fn begin_ready_turn(&self) {
+        self.0.ready.borrow_mut().begin_turn(self.0.charged.get(), || self.now());
+    }
+
+    /// Should the machine be looked at now?
+    pub(super) fn is_ready_turn_over(&self) -> bool {
+        self.0.ready.borrow().is_turn_over()
+    }
+
+    /// A task of the job has run for so many ticks.
+    pub(super) fn charge_job(&self, job: JobId, ticks: u64) {
+        self.0.ready.borrow_mut().charge(job, ticks);
+    }
+}
