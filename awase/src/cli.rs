@@ -182,11 +182,14 @@ const TRACE_EXAMPLES: &str = "\
 Examples:
   awase trace --last 10ms                      what happened in the last ten milliseconds
   awase trace --event nbd. --slower 5ms        requests over NBD that took longer
-  awase trace --breakdown                      where the time of requests went
+  awase trace --export vm1 --event device.     what vm1's disk was asked for
+  awase trace --client 10.0.0.7 --breakdown    where the time of that client's requests went
+  awase trace --breakdown --slower 5ms         where the time of the slow ones went
   awase trace --perfetto trace.json            to look at in https://ui.perfetto.dev
 
 The trace lies in memory (/dev/shm); `trace` in the server's data directory leads to it. It stays when the server is
-killed, until the next one starts there.";
+killed; when the next one starts there, `trace.previous` leads to it, until the one after that. The filters may be
+combined; what is shown passes all of them. Files, and what is in them, are not in it.";
 
 /// Arguments of `trace`.
 #[derive(Args, Debug)]
@@ -197,9 +200,12 @@ pub struct TraceArguments {
     /// Only events whose name contains this, such as nbd. or device.read.
     #[arg(long, value_name = "TEXT")]
     pub event: Option<String>,
-    /// Only what was done for the client of that number.
-    #[arg(long, value_name = "N")]
-    pub client: Option<u32>,
+    /// Only what was done for this client: its number as events show it (c17), or its address.
+    #[arg(long, value_name = "CLIENT")]
+    pub client: Option<String>,
+    /// Only what was done with this export: the name of a disk, or the path by which a directory is mounted.
+    #[arg(long, value_name = "NAME")]
+    pub export: Option<String>,
     /// Only what took at least so long, such as 1ms.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub slower: Option<Duration>,

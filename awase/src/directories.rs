@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use kernel::ForcedUnitAccess;
+use kernel::export::ExportChange;
 use kernel::tree::{FileTree, FileTreeConfig};
 use kernel::wait::WaitList;
 use machine::Errno;
@@ -196,11 +197,15 @@ impl Directories {
             if !self.served.iter().any(|old| Arc::ptr_eq(&old.export, &new.export)) {
                 let Directory { name, path, mount, .. } = &new.directory;
                 report.changes.push(format!("export {name:?} is served: directory {} as {mount}", path.display()));
+                processors.kernel().note_export(mount, ExportChange::Added);
             }
         }
         for old in &self.served {
             if !served.iter().any(|new| new.directory.name == old.directory.name) {
                 report.changes.push(format!("export {:?} is not served any more", old.directory.name));
+            }
+            if !served.iter().any(|new| new.directory.mount == old.directory.mount) {
+                processors.kernel().note_export(&old.directory.mount, ExportChange::Removed);
             }
         }
         self.served = served;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kernel::export::ExportChange;
 use kernel::volume::VolumeConfig;
 use kernel::{ForcedUnitAccess, Kernel, Volume};
 use policy::unit::ProcessorId;
@@ -61,6 +62,7 @@ pub fn change(
             Err(kept) => change.served.push(Served { export: export.clone(), ..kept }),
             Ok(medium) => {
                 change.report.push(format!("export {:?} is served: {}", export.name, export.medium()));
+                kernel.note_export(&export.name, ExportChange::Added);
                 change.served.push(serve(kernel, measured, export, medium)?);
             }
         }
@@ -68,6 +70,9 @@ pub fn change(
     for old in served {
         if !change.served.iter().any(|new| Arc::ptr_eq(&new.volume, &old.volume)) {
             change.report.push(format!("export {:?} is not served to new clients any more", old.export.name));
+            if !change.served.iter().any(|new| new.export.name == old.export.name) {
+                kernel.note_export(&old.export.name, ExportChange::Removed);
+            }
             change.retired.push(old.clone());
         }
     }
@@ -96,6 +101,7 @@ fn serve(kernel: &Arc<Kernel>, measured: &mut Measured, export: &Export, medium:
         VolumeConfig { name: export.name.clone(), read_only: export.read_only, forced_unit_access, grows: false };
     let volume = Volume::open(kernel, device, config, home(kernel, export))
         .map_err(|error| Problem::new(&export.place, export.key("name"), format!("cannot be served: {error}")))?;
+    volume.set_export(kernel.number_export(&export.name));
     Ok(Served { export: export.clone(), volume, forced_unit_access })
 }
 

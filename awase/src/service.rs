@@ -1,11 +1,14 @@
 //! The clients of a server: accepts them, gives each to the processor with the fewest, and lets them end in order.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kernel::Processor;
+use kernel::connection::Introduction;
 use kernel::job::Client;
+use kernel::trace::Named;
 use kernel::wait::WaitList;
 use machine::linux::net::{self, Address, ListeningSocket};
 use machine::{Connection, Errno, Listener};
@@ -40,7 +43,10 @@ impl Protocol {
                     nfs::serve(cpu.clone(), connection, ClientAddress::Unix, Arc::clone(server)).await;
                 }
                 // It has gone. Whose it was decides what it may have, so nothing is guessed.
-                Err(_) => cpu.close(connection),
+                Err(_) => {
+                    cpu.kernel().connections().forget(connection);
+                    cpu.close(connection);
+                }
             },
         }
     }
@@ -58,6 +64,19 @@ impl Protocol {
             Protocol::Nfs(server) => server.service().give_up(),
         }
     }
+}
+
+/// What is shown of a connection.
+fn introduction(protocol: &Protocol, connection: Connection, client: Client) -> Introduction {
+    let protocol = match protocol {
+        Protocol::Nbd(_) => "nbd",
+        Protocol::Nfs(_) => "nfs",
+    };
+    let client = match net::peer_address(connection) {
+        Ok(Address::Tcp(address)) => SocketAddr::new(address.ip().to_canonical(), address.port()).to_string(),
+        _ => client.to_string(),
+    };
+    Introduction { protocol, client, at: Instant::now() }
 }
 
 /// To whom the work for a connection is charged.
@@ -142,7 +161,9 @@ impl Service {
         let peer = net::peer_core(connection);
         let shares_core = self.cores.iter().map(|&core| peer == Some(core));
         let least = counts().zip(shares_core).zip(0u16..).min().map_or(0, |(_, number)| number);
-        if counts().sum::<u32>() >= self.connections_max || self.is_stopping() {
+        let connected = counts().sum::<u32>();
+        if connected >= self.connections_max || self.is_stopping() {
+            cpu.kernel().connections().turn_away(cpu, connected);
             cpu.shutdown(connection);
             cpu.close(connection);
             return;
@@ -151,7 +172,10 @@ impl Service {
         let (service, protocol) = (Arc::clone(self), protocol.clone());
         cpu.spawn_on(ProcessorId(least), move |cpu| {
             let here = cpu.clone();
-            let member = cpu.kernel().jobs().connect(client_of(connection));
+            let (kernel, client) = (cpu.kernel(), client_of(connection));
+            let member = kernel.jobs().connect(client);
+            kernel.tracer().name(Named::Client, member.job().0, &client.to_string());
+            kernel.connections().introduce(connection, introduction(&protocol, connection, client));
             cpu.spawn_for(member.job(), async move {
                 protocol.serve(&here, connection).await;
                 drop(member);

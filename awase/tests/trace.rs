@@ -1,11 +1,14 @@
 //! `awase trace` with a real server and a real client.
 
+mod nfs_wire;
 mod server;
+mod wire;
 
 use std::path::PathBuf;
 use std::process::Output;
 
 use server::{Place, Server, client};
+use wire::Client;
 
 /// Serves a file of which every block holds something.
 fn serve(place: &Place) -> Server {
@@ -87,18 +90,112 @@ fn where_the_time_went_is_told_and_perfetto_gets_what_it_reads() {
 }
 
 #[test]
-fn a_trace_goes_with_its_server_and_a_successor_clears_away_that_of_one_that_was_killed() {
+fn a_trace_goes_with_its_server_and_that_of_one_that_was_killed_with_the_start_after_the_next() {
     let place = Place::new();
+    let previous = || std::fs::read_link(place.file("awase-data/trace.previous"));
     let first = serve(&place);
+    read(&first);
     let left = file(&place);
+    let live = reads(&trace(&place, &["--event", "nbd.read"]));
     first.crash();
-    assert!(left.exists());
+    assert!(left.exists() && previous().is_err());
     let second = serve(&place);
     let present = file(&place);
-    assert!(present != left && present.exists() && !left.exists());
-    second.signal(libc::SIGTERM);
-    assert!(second.wait().0.success());
-    assert!(!present.exists() && std::fs::read_link(place.file("awase-data/trace")).is_err());
+    assert!(present != left && present.exists());
+    // Who starts a server again at once can still see what the one before did.
+    assert_eq!(previous().expect("kept"), left);
+    let before = trace(&place, &["awase-data/trace.previous", "--event", "nbd.read"]);
+    assert!(live > 0 && reads(&before) == live && reads(&trace(&place, &["--event", "nbd.read"])) == 0, "{before}");
+    second.crash();
+    let third = serve(&place);
+    assert!(!left.exists() && present.exists() && previous().expect("kept") == present);
+    let own = file(&place);
+    third.signal(libc::SIGTERM);
+    assert!(third.wait().0.success());
+    assert!(!own.exists() && std::fs::read_link(place.file("awase-data/trace")).is_err());
+    assert!(present.exists());
+    std::fs::remove_file(present).expect("nobody else clears it away");
+}
+
+#[test]
+fn a_trace_is_for_its_user_only_and_holds_neither_names_of_files_nor_what_is_in_them() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = Place::new();
+    std::fs::create_dir(place.file("shared")).expect("a directory");
+    std::fs::write(place.file("shared/classified.txt"), "a secret content ".repeat(1000)).expect("a file");
+    let export = "name=s,kind=directory,path=shared,mount=/s,squash=no_root_squash";
+    let mut server = place.serve(&["--nfs", "127.0.0.1:0", "--export", export, "--switch", "trace=direct"]);
+    let mut client = nfs_client(&server.banner());
+    let root = client.mount("/s").expect("mounted");
+    let file = client.lookup(&root, "classified.txt").expect("an answer").expect("there");
+    client.read(&file, 0, 4096).expect("read");
+    let path = self::file(&place);
+    let bytes = std::fs::read(&path).expect("the trace");
+    for secret in ["classified", "a secret content", "shared"] {
+        assert!(!bytes.windows(secret.len()).any(|at| at == secret.as_bytes()), "{secret}");
+    }
+    // The code in a handle that proves that we gave it out would open the file for others.
+    let code = &file.data[8..24];
+    for part in code.chunks(8).chain(code.windows(4)) {
+        assert!(!bytes.windows(part.len()).any(|at| at == part), "{part:x?}");
+    }
+    let mode = std::fs::metadata(&path).expect("the trace").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+/// A client of the directories of a server that said this.
+fn nfs_client(banner: &str) -> nfs_wire::Client {
+    let said = banner.split_once("?nfsport=").and_then(|(_, rest)| rest.split_once('&'));
+    let port = said.and_then(|(port, _)| port.parse().ok()).unwrap_or_else(|| panic!("no port in:\n{banner}"));
+    nfs_wire::Client::connect(port).expect("connect")
+}
+
+#[test]
+fn filters_choose_by_export_of_disks_and_directories_and_all_filters_together() {
+    let place = Place::new();
+    std::fs::create_dir(place.file("shared")).expect("a directory");
+    std::fs::write(place.file("shared/file"), [7; 8192]).expect("a file");
+    let export = "name=s,kind=directory,path=shared,mount=/s,squash=no_root_squash";
+    let disks = ["--export", "name=a,kind=ram,size=1MiB", "--export", "name=b,kind=ram,size=1MiB,delay=2ms"];
+    let rest = ["--nfs", "127.0.0.1:0", "--export", export, "--switch", "trace=direct", "--switch", "read_ahead=off"];
+    let mut server = place.serve(&[&disks[..], &rest].concat());
+    let mut nfs = nfs_client(&server.banner());
+    let root = nfs.mount("/s").expect("mounted");
+    let file = nfs.lookup(&root, "file").expect("an answer").expect("there");
+    nfs.read(&file, 4096, 4096).expect("read");
+    for (disk, blocks) in [("a", 5), ("b", 3)] {
+        let mut client = Client::connect(&server.socket(), disk).expect("connect");
+        for block in 0..blocks {
+            client.read(block * 4096, 4096).expect("read");
+        }
+    }
+    let count = |arguments: &[&str], name: &str| {
+        trace(&place, arguments).lines().filter(|line| line.split_whitespace().any(|word| word == name)).count()
+    };
+    for name in ["nbd.read", "cache.miss", "queue.waited", "device.read"] {
+        assert_eq!((count(&["--export", "a"], name), count(&["--export", "b"], name)), (5, 3), "{name}");
+        assert_eq!(count(&[], name) - count(&["--export", "/s"], name), 8, "{name}");
+    }
+    // A directory is found with and without its slash, with what is done for it below.
+    assert_eq!((count(&["--export", "s"], "nfs.read"), count(&["--export", "/s"], "nfs.read")), (1, 1));
+    assert!(count(&["--export", "s"], "device.read") > 0 && count(&["--export", "s"], "file.opened") == 1);
+    let line = trace(&place, &["--export", "s", "--event", "nfs.read"]);
+    assert!(line.contains("offset 4096  bytes 4096  export /s"), "{line}");
+    // Each of the filters takes some away.
+    let all = ["--export", "b", "--event", "nbd.read", "--slower", "1ms", "--last", "1h"];
+    let slow = trace(&place, &all);
+    assert_eq!(reads(&slow), 3, "{slow}");
+    let client = slow.split_whitespace().nth(2).expect("a client").to_owned();
+    assert_eq!(reads(&trace(&place, &[&all[..], &["--client", &client]].concat())), 3);
+    assert_eq!(reads(&trace(&place, &["--export", "a", "--event", "nbd.read", "--slower", "1h"])), 0);
+    assert_eq!(reads(&trace(&place, &[&all[..6], &["--last", "0s"]].concat())), 0);
+    let breakdown = trace(&place, &["--export", "b", "--breakdown"]);
+    assert!(breakdown.contains("nbd.read") && !breakdown.contains("nfs.read"), "{breakdown}");
+    // What there is not is said, with what there is.
+    for (arguments, named) in [(["--export", "c"], "\"a\", \"b\", \"/s\""), (["--client", "nobody"], "there are c")] {
+        let output = place.run(&[&["trace"], &arguments[..]].concat());
+        assert!(!output.status.success() && said(&output).contains(named), "{}", said(&output));
+    }
 }
 
 #[test]

@@ -10,10 +10,12 @@ use policy::pages::PageChoice;
 use policy::unit::{BLOCK_BYTES, DeviceId, ProcessorId};
 
 use crate::cache::Cache;
+use crate::connection::ConnectionTable;
 use crate::counters::Counters;
+use crate::export::ExportNumbers;
 use crate::frame::{FramePool, FrameRef, Frames, HUGE_PAGE_BYTES, PoolConfig};
 use crate::job::Jobs;
-use crate::processor::{Mailbox, Processor};
+use crate::processor::{self, Mailbox, Processor};
 use crate::queue::DiskQueue;
 use crate::request::JobId;
 use crate::switches::{LiveSwitches, Switches};
@@ -94,6 +96,8 @@ pub struct Kernel {
     switches: LiveSwitches,
     counters: Counters,
     jobs: Arc<Jobs>,
+    exports: ExportNumbers,
+    connections: ConnectionTable,
 }
 
 #[derive(Default)]
@@ -168,6 +172,8 @@ impl Kernel {
             switches,
             counters: Counters::new(processors),
             jobs: Arc::default(),
+            exports: ExportNumbers::default(),
+            connections: ConnectionTable::default(),
         };
         kernel.set_chunks_target(match kernel.config.sizing.as_ref().map(|sizing| sizing.mode) {
             Some(policy::sizing::Mode::Fixed { bytes }) => u32::try_from(bytes / chunk).unwrap_or(u32::MAX),
@@ -203,6 +209,15 @@ impl Kernel {
     /// What records its events.
     pub fn tracer(&self) -> &Arc<Tracer> {
         &self.tracer
+    }
+
+    /// The connections that there are.
+    pub fn connections(&self) -> &ConnectionTable {
+        &self.connections
+    }
+
+    pub(crate) fn exports(&self) -> &ExportNumbers {
+        &self.exports
     }
 
     /// What its processors count.
@@ -268,7 +283,7 @@ impl Kernel {
             if missing == 0 {
                 return true;
             }
-            let evict = || self.cache.evict(missing.max(EVICTIONS_MIN), &self.frames) > 0;
+            let evict = || self.evict(missing.max(EVICTIONS_MIN));
             let is_gentle = self.grows_gently() && self.frames.bytes_held() >= GROWS_FREELY_TO;
             if is_gentle && evict() {
                 continue;
@@ -279,6 +294,17 @@ impl Kernel {
                 return false;
             }
         }
+    }
+
+    /// Has cold blocks leave the cache; tells whether any did.
+    fn evict(&self, blocks: usize) -> bool {
+        let evicted = self.cache.evict(blocks, &self.frames);
+        if evicted > 0
+            && let Some(cpu) = processor::here()
+        {
+            cpu.trace(Event::CacheEvicted, cpu.job(), evicted as u64, 0);
+        }
+        evicted > 0
     }
 
     /// Does the cache take memory in the background only, as long as something can be evicted?

@@ -7,6 +7,7 @@ pub mod cache;
 pub mod connection;
 pub mod counters;
 pub mod device;
+pub mod export;
 pub mod frame;
 mod housekeeping;
 pub mod job;

@@ -42,6 +42,7 @@ pub use mailbox::Mailbox;
 use mailbox::TaskWaker;
 use ready::Ready;
 use recording::NOBODY;
+pub(crate) use recording::here;
 
 /// Rounds of ready tasks between two looks at the machine.
 const TASKS_A_TURN_MAX: usize = 256;

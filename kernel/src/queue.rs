@@ -198,7 +198,7 @@ impl State {
             let mut request = waiting.request.unwrap_or_else(|| unreachable!("a waiting request is issued once"));
             request.context.stamps.issued = Some(now);
             let (at, len) = request.action.range().map_or((0, 0), |range| (range.at.0, range.len));
-            cpu.end(waiting.began, Event::QueueWaited, request.context.job, at, len);
+            cpu.end(waiting.began, Event::QueueWaited, request.context, at, len);
             below.get_or_insert(waiting.below);
             members.push(Member { request: Some(request), end: waiting.end, result: Ok(()) });
         }
@@ -218,14 +218,14 @@ async fn perform(cpu: &Processor, counts: &DiskBlock, below: &DeviceRef, request
         Action::Flush => Event::DeviceFlush,
         Action::Zero { .. } | Action::Discard(_) => Event::DeviceOther,
     };
-    let (job, range) = (request.context.job, request.action.range());
+    let (context, range) = (request.context, request.action.range());
     counts.issue(&request.action);
-    let began = cpu.begin_timed(event, job);
+    let began = cpu.begin_timed(event, context);
     let result = below.perform(cpu, request).await;
     let (at, len) = range.map_or((0, 0), |range| (range.at.0, range.len));
-    counts.complete(cpu.end_timed(began, event, job, at, len), result.is_ok());
+    counts.complete(cpu.end_timed(began, event, context, at, len), result.is_ok());
     if let Err(error) = result {
-        cpu.trace(Event::DeviceFailed, job, error.0 as u64, 0);
+        cpu.trace(Event::DeviceFailed, context, error.0 as u64, 0);
     }
     result
 }
@@ -331,7 +331,7 @@ impl Queued {
             Action::Flush => (Kind::Flush, ByteRange::new(0, 0)),
         };
         let (class, job) = (request.context.class, request.context.job);
-        let began = cpu.begin(Event::QueueWaited, request.context.job);
+        let began = cpu.begin(Event::QueueWaited, request.context);
         self.disk.counts.of(cpu).arrive();
         let mut state = self.disk.lock();
         state.counters.requests += 1;

@@ -3,6 +3,7 @@
 pub use policy::unit::JobId;
 use policy::unit::{ByteRange, Class, Instant, Stability};
 
+use crate::export::ExportNo;
 use crate::frame::Frames;
 
 /// When a request passed each point of its path. What a request does not pass stays empty.
@@ -27,6 +28,8 @@ pub struct Context {
     pub stability: Stability,
     /// To whom it is charged.
     pub job: JobId,
+    /// What it is about; none where the volume knows.
+    pub export: ExportNo,
     /// When it passed where.
     pub stamps: Stamps,
 }
@@ -34,7 +37,13 @@ pub struct Context {
 impl Context {
     /// A client waits for it.
     pub fn synchronous(job: JobId) -> Self {
-        Context { class: Class::Synchronous, stability: Stability::Unstable, job, stamps: Stamps::default() }
+        Context {
+            class: Class::Synchronous,
+            stability: Stability::Unstable,
+            job,
+            export: ExportNo::NONE,
+            stamps: Stamps::default(),
+        }
     }
 
     /// Nobody waits for it: write-back, read-ahead.
@@ -45,6 +54,11 @@ impl Context {
     /// The same, with another promise.
     pub fn with_stability(self, stability: Stability) -> Self {
         Context { stability, ..self }
+    }
+
+    /// The same, for what is asked of this export.
+    pub fn of_export(self, export: ExportNo) -> Self {
+        Context { export, ..self }
     }
 }
 

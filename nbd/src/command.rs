@@ -7,7 +7,7 @@ use std::task::Poll;
 use kernel::connection::{EdgePermit, Header, Keeps, Outbound, Release, Reply};
 use kernel::processor::Timed;
 use kernel::request::{Context, JobId};
-use kernel::trace::Event;
+use kernel::trace::{Event, Whose};
 use kernel::{FRAME_BYTES, Frames, Processor};
 use machine::Errno;
 use policy::unit::{ByteRange, Stability};
@@ -48,8 +48,9 @@ pub(crate) struct Commands {
 impl Commands {
     pub(crate) fn new(cpu: Processor, session: Session, outbound: Rc<Outbound>) -> Self {
         let piece_frames = (cpu.kernel().cache_blocks() / PIECE_SHARE).clamp(PIECE_FRAMES_MIN, PIECE_FRAMES_MAX);
-        let job = cpu.job();
-        cpu.trace(Event::ConnectionNegotiated, job, session.export.volume.size(), 0);
+        let (job, export) = (cpu.job(), session.export.volume.export());
+        outbound.tally().use_export(export);
+        cpu.trace(Event::ConnectionNegotiated, (job, export), session.export.volume.size(), outbound.tally().number());
         Commands { cpu, session, outbound, piece_frames, job }
     }
 
@@ -146,7 +147,7 @@ impl Commands {
 
     /// Answers a request that is not done.
     pub(crate) fn refuse(&self, request: &Request, error: NbdError, payload: u64) {
-        self.cpu.trace(Event::NbdRefused, self.job, u64::from(error.0), 0);
+        self.cpu.trace(Event::NbdRefused, self.whose(), u64::from(error.0), 0);
         self.reply_error(request, error, Release { requests: 1, bytes: payload });
     }
 
@@ -174,11 +175,11 @@ impl Commands {
     }
 
     fn begin(&self, request: &Request) -> Timed {
-        self.cpu.begin_timed(event(request.kind), self.job)
+        self.cpu.begin_timed(event(request.kind), self.whose())
     }
 
     fn end(&self, began: Timed, request: &Request) {
-        self.cpu.end_request(began, event(request.kind), self.job, request.offset, u64::from(request.len));
+        self.cpu.end_request(began, event(request.kind), self.whose(), request.offset, u64::from(request.len));
     }
 
     async fn perform(&self, request: &Request) -> Result<(), Errno> {
@@ -199,10 +200,14 @@ impl Commands {
         }
     }
 
+    fn whose(&self) -> Whose {
+        (self.job, self.session.export.volume.export()).into()
+    }
+
     fn context(&self, request: &Request) -> Context {
         let stable = request.flags & cmd::FLAG_FUA != 0;
         let stability = if stable { Stability::Stable } else { Stability::Unstable };
-        Context::synchronous(self.job).with_stability(stability)
+        Context::synchronous(self.job).with_stability(stability).of_export(self.session.export.volume.export())
     }
 
     /// A write whose payload is about to be received.

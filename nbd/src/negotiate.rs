@@ -1,10 +1,9 @@
 //! The handshake: fixed newstyle ("Handshake phase").
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use kernel::Processor;
-use kernel::connection::{Gone, Keeps, Watchdog, receive_exact, send_all};
+use kernel::connection::{Gone, Keeps, Served, receive_exact, send_all};
 use machine::Connection;
 
 use crate::export::{Export, NAME_BYTES_MAX, REQUEST_BYTES_MAX, Server};
@@ -33,6 +32,7 @@ struct Negotiation<'a> {
     cpu: &'a Processor,
     connection: Connection,
     server: &'a Server,
+    served: &'a Served,
     no_zeroes: bool,
     structured: bool,
     /// The export for which `base:allocation` was selected.
@@ -51,13 +51,13 @@ pub(crate) async fn negotiate(
     cpu: &Processor,
     connection: Connection,
     server: &Server,
-    watchdog: &Rc<Watchdog>,
+    served: &Served,
 ) -> Option<Session> {
-    watchdog.arm(cpu, server.limits().negotiation_timeout, Keeps::Nothing);
+    served.watchdog().arm(cpu, server.limits().negotiation_timeout, Keeps::Nothing);
     let mut negotiation =
-        Negotiation { cpu, connection, server, no_zeroes: false, structured: false, allocation: None };
+        Negotiation { cpu, connection, server, served, no_zeroes: false, structured: false, allocation: None };
     let session = negotiation.run().await.ok().flatten();
-    watchdog.disarm();
+    served.watchdog().disarm();
     session
 }
 
@@ -72,6 +72,7 @@ impl Negotiation<'_> {
         let flags = self.receive(4).await?;
         let flags = Reader::new(&flags).u32().ok_or(Gone)?;
         if flags & !u32::from(offered) != 0 || flags & u32::from(handshake::FIXED_NEWSTYLE) == 0 {
+            self.served.note_malformed();
             return Ok(None);
         }
         self.no_zeroes = flags & u32::from(handshake::NO_ZEROES) != 0;
@@ -82,6 +83,7 @@ impl Negotiation<'_> {
                 Next::End => return Ok(None),
             }
         }
+        self.served.note_malformed();
         Ok(None)
     }
 
@@ -92,6 +94,7 @@ impl Negotiation<'_> {
         let option = header.u32().ok_or(Gone)?;
         let len = header.u32().ok_or(Gone)?;
         if magic != NBD_OPTS_MAGIC || len > OPTION_BYTES_SKIPPED_MAX {
+            self.served.note_malformed();
             return Ok(Next::End);
         }
         if len > OPTION_BYTES_MAX {

@@ -18,7 +18,7 @@ use crate::proto::{REQUEST_BYTES, Request, cmd};
 pub async fn serve(cpu: &Processor, connection: Connection, server: &Arc<Server>) {
     let served = Served::begin(cpu, connection, server.service());
     served.set_quiet(true);
-    let session = negotiate(cpu, connection, server, served.watchdog()).await;
+    let session = negotiate(cpu, connection, server, &served).await;
     served.set_quiet(false);
     if let Some(session) = session {
         let outbound = Outbound::start(cpu, connection, server.service());
@@ -77,6 +77,7 @@ impl Transmission<'_> {
                 }
                 Verdict::Refuse(error) => commands.refuse(&request, error, payload),
                 Verdict::Disconnect => {
+                    self.inbound.served().note_malformed();
                     commands.refuse(&request, crate::proto::NbdError::EINVAL, payload);
                     return Ok(());
                 }
@@ -111,8 +112,10 @@ impl Transmission<'_> {
             if self.begun == REQUEST_BYTES {
                 self.begun = 0;
                 let request = Request::decode(&self.header);
-                if request.is_some_and(|request| request.kind != cmd::WRITE) {
-                    self.inbound.scatter.on_other();
+                match &request {
+                    Some(request) if request.kind == cmd::WRITE => {}
+                    Some(_) => self.inbound.scatter.on_other(),
+                    None => self.inbound.served().note_malformed(),
                 }
                 return Ok(request);
             }

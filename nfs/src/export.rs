@@ -9,6 +9,7 @@ use machine::tree::{Caller, Node};
 use crate::call::Credentials;
 use crate::handle::{ExportId, Handle, HandleKey};
 use crate::procedure::Grants;
+use kernel::export::ExportNo;
 use kernel::tree::FileTree;
 
 /// Who nobody is, when nothing else was said.
@@ -92,6 +93,7 @@ pub struct ExportConfig {
 /// A directory tree that is given out.
 pub struct Export {
     id: ExportId,
+    number: ExportNo,
     config: ExportConfig,
     tree: Arc<FileTree>,
     grants: Grants,
@@ -100,12 +102,18 @@ pub struct Export {
 impl Export {
     /// Gives out `tree`.
     pub fn new(config: ExportConfig, tree: Arc<FileTree>) -> Arc<Self> {
-        Arc::new(Export { id: ExportId::of(&config.name), config, tree, grants: Grants::default() })
+        let number = tree.export_as(&config.name);
+        Arc::new(Export { id: ExportId::of(&config.name), number, config, tree, grants: Grants::default() })
     }
 
     /// Its name in handles.
     pub fn id(&self) -> ExportId {
         self.id
+    }
+
+    /// Its name in records.
+    pub fn number(&self) -> ExportNo {
+        self.number
     }
 
     /// How it is given out.

@@ -92,6 +92,17 @@ impl Handle {
     }
 }
 
+/// The export that a handle names, if it is one of ours, which is not asked.
+pub(crate) fn claimed_export(bytes: &[u8]) -> Option<ExportId> {
+    let head: [u8; 8] = *bytes.first_chunk()?;
+    Some(ExportId(u64::from_be_bytes(head) & (1 << (8 * EXPORT_BYTES)) - 1))
+}
+
+/// The node that a handle names, likewise, as records have it.
+pub(crate) fn claimed_node(bytes: &[u8]) -> u64 {
+    bytes.get(NODE_AT..).map_or(0, kernel::tree::node_for_records)
+}
+
 /// The head has a fixed length, so no two handles have the same bytes under the MAC.
 fn mac(key: &HandleKey, head: &[u8], node: &[u8]) -> [u8; MAC_BYTES] {
     let mut hasher = blake3::Hasher::new_keyed(&key.0);
@@ -130,6 +141,15 @@ mod tests {
 
     /// Clients keep handles over an upgrade of the server.
     const SEALED: &str = "01ad585828b21468cc1bbc1e4f7cc716ca2c0b4c664b11a7";
+
+    #[test]
+    fn what_a_handle_claims_is_what_it_names() {
+        let handle = handle(&[1, 2, 0, 0, 0, 0, 0, 0, 0, 9]);
+        let sealed = handle.seal(&key());
+        assert_eq!(claimed_export(&sealed), Some(handle.export));
+        assert_eq!(claimed_node(&sealed), kernel::tree::node_for_records(handle.node.as_bytes()));
+        assert_eq!((claimed_export(&sealed[..7]), claimed_node(&sealed[..7])), (None, 0));
+    }
 
     #[test]
     fn the_longest_node_fits() {

@@ -10,6 +10,7 @@ mod hot;
 mod mount;
 mod procedure;
 pub mod record;
+mod recording;
 mod replay;
 mod rpc;
 pub mod rpcbind;

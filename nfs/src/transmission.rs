@@ -10,7 +10,6 @@ use kernel::connection::{
     ArrivalPermit, EdgePermit, Gone, Header, Headers, Inbound, Keeps, Outbound, Release, Reply, Served, Wait,
 };
 use kernel::processor::Timed;
-use kernel::trace::Event;
 use kernel::{FRAME_BYTES, Frames, Processor};
 use machine::Connection;
 
@@ -18,6 +17,7 @@ use crate::call::{Call, ClientAddress, Payload, Program, Results, transfer_bytes
 use crate::hot;
 use crate::procedure;
 use crate::record::{Incoming, Next};
+use crate::recording::{LastExport, Recorded, status_of};
 use crate::rpc::{self, CallHead};
 use crate::server::Server;
 use crate::shape::{self, WriteShape};
@@ -45,11 +45,24 @@ pub(crate) async fn serve_with<P>(
     let outbound = Outbound::start(&cpu, connection, server.service());
     let inbound = Inbound::new(&served, Rc::clone(&outbound));
     let patience = server.limits().stall_timeout;
-    let calls = Calls { cpu, server, client, outbound, perform };
+    let calls = Calls { cpu, server, client, outbound, perform, last_export: LastExport::default() };
     let incoming = Incoming::new();
     let open = None;
-    Transmission { calls, inbound, incoming, open, head_bytes: 0, padding: 0, patience, in_one_go: 0 }.run().await;
+    let transmission =
+        Transmission { calls, inbound, incoming, open, head_bytes: 0, padding: 0, patience, in_one_go: 0 };
+    if transmission.run().await == End::Malformed {
+        served.note_malformed();
+    }
     served.end();
+}
+
+/// How a connection came to its end.
+#[derive(PartialEq, Eq)]
+enum End {
+    /// The client went, or the server ends.
+    Gone,
+    /// What came was no message of RPC.
+    Malformed,
 }
 
 /// The calls of one connection.
@@ -59,9 +72,15 @@ struct Calls<P> {
     client: ClientAddress,
     outbound: Rc<Outbound>,
     perform: P,
+    last_export: LastExport,
 }
 
 impl<P: AsyncFn(Call) -> Results + Clone + 'static> Calls<P> {
+    fn recorded(&self, program: Program, procedure: u32, arguments: &[u8]) -> Recorded {
+        let with = (&self.last_export, &*self.server, &**self.outbound.tally());
+        Recorded::of(program, procedure, arguments, self.cpu.job(), with)
+    }
+
     fn call(&self, head: CallHead, arguments: Vec<u8>, payload: Option<Payload>) -> Call {
         let CallHead { xid, program, procedure, credentials, len: _ } = head;
         let (cpu, server, client) = (self.cpu.clone(), Arc::clone(&self.server), self.client);
@@ -77,23 +96,23 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Calls<P> {
         if !self.cpu.switches().hottest_first || !hot::is_hot(head) {
             return Err(None);
         }
-        let (cpu, job, event) = (&self.cpu, self.cpu.job(), event(head.program, head.procedure));
-        let began = cpu.begin_next(event, job);
+        let (cpu, recorded) = (&self.cpu, self.recorded(head.program, head.procedure, arguments));
+        let began = recorded.begin_next(cpu);
         let asker = hot::Asker { cpu, server: &self.server, client: self.client, outbound: &self.outbound };
         let Some(reply) = asker.answer(head, arguments) else { return Err(Some(began)) };
         self.outbound.push(reply);
-        cpu.end_request(began, event, job, 0, 0);
+        recorded.end(cpu, began, 0);
         Ok(())
     }
 
     /// Does a call; its reply goes out when it is done. `began`: when it did, if that was noted.
     async fn start(&self, call: Call, permit: Option<EdgePermit>, release: Release, began: Option<Timed>) {
         let (outbound, perform, xid) = (Rc::clone(&self.outbound), self.perform.clone(), call.xid);
-        let (cpu, job, event) = (self.cpu.clone(), call.job, event(call.program, call.procedure));
-        let began = began.unwrap_or_else(|| cpu.begin_timed(event, job));
+        let (cpu, recorded) = (self.cpu.clone(), self.recorded(call.program, call.procedure, &call.arguments));
+        let began = began.unwrap_or_else(|| recorded.begin(&cpu));
         let mut work = Box::pin(async move {
             let results = perform(call).await;
-            cpu.end_request(began, event, job, 0, 0);
+            recorded.end(&cpu, began, status_of(&results));
             drop(permit);
             match rpc::reply(xid, results) {
                 Some(reply) => outbound.push(Reply { release, ..reply }),
@@ -106,38 +125,6 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Calls<P> {
             self.cpu.spawn(work);
         }
     }
-}
-
-/// What a call is recorded as.
-fn event(program: Program, procedure: u32) -> Event {
-    const PROCEDURES: [Event; 22] = [
-        Event::NfsNull,
-        Event::NfsGetattr,
-        Event::NfsSetattr,
-        Event::NfsLookup,
-        Event::NfsAccess,
-        Event::NfsReadlink,
-        Event::NfsRead,
-        Event::NfsWrite,
-        Event::NfsCreate,
-        Event::NfsMkdir,
-        Event::NfsSymlink,
-        Event::NfsMknod,
-        Event::NfsRemove,
-        Event::NfsRmdir,
-        Event::NfsRename,
-        Event::NfsLink,
-        Event::NfsReaddir,
-        Event::NfsReaddirplus,
-        Event::NfsFsstat,
-        Event::NfsFsinfo,
-        Event::NfsPathconf,
-        Event::NfsCommit,
-    ];
-    if program == Program::Mount {
-        return Event::Mount;
-    }
-    PROCEDURES.get(procedure as usize).copied().unwrap_or(Event::NfsNull)
 }
 
 /// A WRITE whose data comes in.
@@ -173,9 +160,9 @@ struct Transmission<'a, P> {
 }
 
 impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
-    async fn run(mut self) {
+    async fn run(mut self) -> End {
         // However it ends: what is under way is finished first.
-        let _ = self.calls().await;
+        let end = self.calls().await.unwrap_or(End::Gone);
         let outbound = &self.calls.outbound;
         if let Some(open) = self.open.take() {
             // The client went in the middle of it: nobody waits for a reply.
@@ -183,22 +170,23 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
         }
         outbound.until_idle().await;
         outbound.end();
+        end
     }
 
     /// Takes calls until the end of the stream, garbage, or the server's end.
-    async fn calls(&mut self) -> Result<(), Gone> {
+    async fn calls(&mut self) -> Result<End, Gone> {
         loop {
             if self.incoming.taken() == 0 {
                 self.patience = self.calls.server.limits().stall_timeout;
                 if self.calls.server.service().is_stopping() {
-                    return Ok(());
+                    return Ok(End::Gone);
                 }
             }
             match self.incoming.next() {
                 Next::Bytes(most) => {
                     let scatter = &mut self.inbound.scatter;
                     if self.incoming.give(most, |to| scatter.take(to)) == 0 && !self.receive().await? {
-                        return Ok(());
+                        return Ok(End::Gone);
                     }
                 }
                 Next::Call(head, arguments) => {
@@ -216,10 +204,10 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
                     let passed = self.inbound.scatter.skip(len);
                     self.incoming.pass(passed);
                     if passed == 0 && !self.receive().await? {
-                        return Ok(());
+                        return Ok(End::Gone);
                     }
                 }
-                Next::Broken => return Ok(()),
+                Next::Broken => return Ok(End::Malformed),
             }
             if self.calls.outbound.is_broken() {
                 return Err(Gone);

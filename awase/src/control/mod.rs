@@ -6,6 +6,7 @@
 //! must ignore what it does not know: there will be more.
 
 pub mod client;
+mod connected;
 mod set;
 mod socket;
 mod status;

@@ -22,6 +22,7 @@ impl Board {
             "processors": self.processors(&connections, &requests),
             "cache": self.cache(),
             "disks": self.disks(),
+            "connected": super::connected::connected(&self.kernel),
             "exports": self.exports().iter().map(export).collect::<Value>(),
         })
     }

@@ -1,5 +1,6 @@
 //! The counters for the page with live plots: as they stand, so that whoever asks takes differences as often as wanted.
 
+use kernel::connection::ConnectionReading;
 use kernel::counters::{Activity, Count, Group, Histogram, RequestType, Service, upper_bound};
 use serde_json::{Map, Value, json};
 
@@ -29,6 +30,7 @@ pub(super) fn json(sample: &Sample) -> String {
             "locks": { "taken": sample.cache.locks.taken, "contended": sample.cache.locks.contended },
         },
         "disks": disks(sample),
+        "connected": connected(sample),
     });
     value.to_string()
 }
@@ -83,4 +85,25 @@ fn disks(sample: &Sample) -> Vec<Value> {
         })
     };
     sample.disks.iter().map(row).collect()
+}
+
+/// Of so many connections at most, the oldest, what they do is told: whoever asks twice a second gets no more than this.
+const CONNECTED_MAX: usize = 2048;
+
+/// By numbers alone: who it is and what it has is for the control socket.
+fn connected(sample: &Sample) -> Vec<Value> {
+    let row = |connection: &ConnectionReading| {
+        let known = connection.introduction.as_ref();
+        json!({
+            "number": connection.number,
+            "protocol": known.map(|known| known.protocol),
+            "age": known.map(|known| known.at.elapsed().as_secs_f64()),
+            "processor": connection.processor.map(|processor| processor.0),
+            "requests": connection.requests,
+            "in_flight": connection.under_way,
+            "received": connection.received,
+            "sent": connection.sent,
+        })
+    };
+    sample.connected.iter().take(CONNECTED_MAX).map(row).collect()
 }

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use kernel::Kernel;
+use kernel::connection::ConnectionReading;
 use kernel::counters::{DiskReading, LockReading, Reading};
 use machine::TickSource;
 use policy::unit::BLOCK_BYTES;
@@ -53,6 +54,8 @@ pub(super) struct Sample {
     /// Of each processor.
     pub(super) connections: Vec<u32>,
     pub(super) disks: Vec<Disk>,
+    /// Each of them.
+    pub(super) connected: Vec<ConnectionReading>,
     pub(super) cache: CacheSample,
 }
 
@@ -87,6 +90,7 @@ impl View {
             processors,
             connections: service.connections(),
             disks: disks.collect(),
+            connected: kernel.connections().read(),
             cache: CacheSample {
                 limit: kernel.cache_blocks() * BLOCK_BYTES,
                 memory,

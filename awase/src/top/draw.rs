@@ -6,7 +6,27 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Borders, Paragraph, Row, Table, TableState};
 
-use super::sections::{SWITCHES, Section, widths};
+use super::connections::{CONNECTIONS, Order};
+use super::sections::{SERVER, SWITCHES, Section, widths};
+
+/// What is in sight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Page {
+    /// The whole server, and the switches; the connections where there is room for them.
+    #[default]
+    Overview,
+    /// The connections.
+    Connections,
+}
+
+impl Page {
+    pub(super) fn other(self) -> Page {
+        match self {
+            Page::Overview => Page::Connections,
+            Page::Connections => Page::Overview,
+        }
+    }
+}
 
 /// What the person at the keys is doing.
 #[derive(Default)]
@@ -17,22 +37,29 @@ pub(super) struct Desk {
     pub typed: Option<String>,
     /// What happened last.
     pub message: String,
+    /// What is looked at.
+    pub page: Page,
+    /// Which connections come first.
+    pub order: Order,
 }
 
 /// A section's border and head.
 const FRAME_LINES: usize = 3;
 
-/// Draws all sections below each other; the last, the switches, has what is left and scrolls.
+/// Lines of the switches, at least.
+const SWITCHES_LINES: usize = FRAME_LINES - 1 + 5;
+
+/// Draws the page's sections below each other; the last has what is left.
 pub(super) fn draw(frame: &mut Frame<'_>, sections: &[Section], desk: &Desk) {
-    let height = |section: &Section| {
-        let lines = u16::try_from(section.rows.len() + FRAME_LINES).unwrap_or(u16::MAX);
-        // One more than the least of the switches, however much else there is.
-        if section.title == SWITCHES { Constraint::Min(FRAME_LINES as u16 + 4) } else { Constraint::Max(lines) }
-    };
-    let mut constraints: Vec<Constraint> = sections.iter().map(height).collect();
+    let lines_max = usize::from(frame.area().height).saturating_sub(1);
+    let shown = shown(sections, desk.page, lines_max);
+    let heights = heights(&shown, lines_max);
+    let mut constraints: Vec<Constraint> =
+        heights.iter().map(|lines| Constraint::Length(u16::try_from(*lines).unwrap_or(u16::MAX))).collect();
+    constraints.push(Constraint::Fill(1));
     constraints.push(Constraint::Length(1));
     let areas = Layout::vertical(constraints).split(frame.area());
-    for (section, area) in sections.iter().zip(areas.iter()) {
+    for (section, area) in shown.iter().zip(areas.iter()) {
         table(frame, section, desk, *area);
     }
     if let Some(area) = areas.last() {
@@ -40,20 +67,69 @@ pub(super) fn draw(frame: &mut Frame<'_>, sections: &[Section], desk: &Desk) {
     }
 }
 
+/// Lines that a section would have.
+fn wanted(section: &Section) -> usize {
+    section.rows.len().max(1) + FRAME_LINES - 1
+}
+
+fn shown(sections: &[Section], page: Page, lines_max: usize) -> Vec<&Section> {
+    let all: usize = sections.iter().map(|section| wanted(section) + 1).sum();
+    let is_shown = |section: &&Section| match page {
+        Page::Overview => section.title != CONNECTIONS || all <= lines_max,
+        Page::Connections => [SERVER, CONNECTIONS].contains(&section.title),
+    };
+    sections.iter().filter(is_shown).collect()
+}
+
+/// Gives each section its lines: what it wants if there is room for all, else one row to each first and then in turn,
+/// after the least of the last, which scrolls or ends with how many more there are.
+fn heights(sections: &[&Section], lines_max: usize) -> Vec<usize> {
+    let least = |section: &&Section| if section.title == SWITCHES { SWITCHES_LINES } else { FRAME_LINES };
+    let mut heights: Vec<usize> = sections.iter().map(|section| least(section).min(wanted(section))).collect();
+    let mut left = lines_max.saturating_sub(heights.iter().sum());
+    while left > 0 {
+        let mut any = false;
+        for (height, section) in heights.iter_mut().zip(sections) {
+            if left > 0 && *height < wanted(section) {
+                (*height, left, any) = (*height + 1, left - 1, true);
+            }
+        }
+        if !any {
+            break;
+        }
+    }
+    // Air between them, where there is enough.
+    if left >= sections.len() {
+        heights.iter_mut().for_each(|height| *height += 1);
+    }
+    heights
+}
+
 fn table(frame: &mut Frame<'_>, section: &Section, desk: &Desk, area: Rect) {
     let bold = Style::new().add_modifier(Modifier::BOLD);
-    let rows = section.rows.iter().map(|row| Row::new(row.iter().map(String::as_str)));
+    let dim = Style::new().add_modifier(Modifier::DIM);
+    let places = usize::from(area.height).saturating_sub(FRAME_LINES - 1);
+    let scrolls = section.title == SWITCHES;
+    // What does not fit is told, but for what scrolls.
+    let hidden =
+        if scrolls || section.rows.len() <= places { 0 } else { section.rows.len() - places.saturating_sub(1) };
+    let rows = section.rows[..section.rows.len() - hidden].iter().map(|row| Row::new(row.iter().map(String::as_str)));
+    let rows = rows.chain((hidden > 0).then(|| Row::new([format!("+{hidden}")]).style(dim)));
     // Where there is too little room, the last column is cut off: it has the longest texts.
     let mut columns: Vec<Constraint> = widths(section).into_iter().map(Constraint::Length).collect();
     if let Some(last) = columns.last_mut() {
         *last = Constraint::Fill(1);
     }
+    let title = match section.title {
+        CONNECTIONS => format!(" {} ({}), by {} ", section.title, section.rows.len(), desk.order.name()),
+        title => format!(" {title} "),
+    };
     let table = Table::new(rows, columns)
         .column_spacing(2)
-        .header(Row::new(section.head.iter().copied()).style(Style::new().add_modifier(Modifier::DIM)))
+        .header(Row::new(section.head.iter().copied()).style(dim))
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
-        .block(Block::new().borders(Borders::TOP).title(Line::styled(format!(" {} ", section.title), bold)));
-    let selected = (section.title == SWITCHES).then_some(desk.selected);
+        .block(Block::new().borders(Borders::TOP).title(Line::styled(title, bold)));
+    let selected = scrolls.then_some(desk.selected);
     frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(selected));
 }
 
@@ -62,7 +138,8 @@ fn foot(sections: &[Section], desk: &Desk) -> String {
     match (&desk.typed, chosen) {
         (Some(typed), Some(name)) => format!("{name} = {typed}_   (Enter sets it, Esc does not)"),
         _ if !desk.message.is_empty() => desk.message.clone(),
-        _ => "up/down choose a switch   left/right/space change it   e types a value   q ends".to_owned(),
+        _ if desk.page == Page::Connections => "s sorts   Tab whole server   q ends".to_owned(),
+        _ => "Tab connections   up/down choose a switch   left/right change it   e types   q ends".to_owned(),
     }
 }
 
@@ -95,6 +172,26 @@ mod tests {
             assert!(screen.contains(&format!("switch-{selected} ")), "{screen}");
             assert!(screen.contains("disk-0"), "{screen}");
         }
+    }
+
+    #[test]
+    fn the_connections_have_a_page_of_their_own_and_what_does_not_fit_is_counted() {
+        let row = |number: usize| vec![number.to_string(), format!("10.0.0.{number}")];
+        let of = |title, count| Section { title, head: &["no.", "client"], rows: (1..=count).map(row).collect() };
+        let sections = [of(SERVER, 1), of("exports", 3), of(CONNECTIONS, 100), of(SWITCHES, 12)];
+        let drawn = |page, height| {
+            let mut terminal = Terminal::new(TestBackend::new(80, height)).expect("a terminal in memory");
+            let desk = Desk { page, ..Desk::default() };
+            terminal.draw(|frame| draw(frame, &sections, &desk)).expect("drawn");
+            terminal.backend().to_string()
+        };
+        let page = drawn(Page::Connections, 24);
+        // Server 3, border and head 2, foot 1.
+        assert!(page.contains("connections (100), by requests/s") && page.contains("10.0.0.17"), "{page}");
+        assert!(page.contains("+83") && !page.contains("10.0.0.18") && !page.contains("switches"), "{page}");
+        let page = drawn(Page::Overview, 24);
+        assert!(!page.contains("connections") && page.contains("switches") && page.contains("10.0.0.3"), "{page}");
+        assert!(drawn(Page::Overview, 150).contains("10.0.0.100"), "there is room for all");
     }
 
     #[test]

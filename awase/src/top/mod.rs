@@ -1,5 +1,6 @@
 //! `awase top`: what a server is doing, live, with every switch, changeable by keys.
 
+mod connections;
 mod draw;
 mod sections;
 mod terminal;
@@ -13,6 +14,7 @@ use anyhow::bail;
 
 use crate::cli::TopArguments;
 use crate::control::client::Client;
+use connections::Order;
 use view::View;
 
 /// Between two looks at the server.
@@ -33,7 +35,7 @@ pub fn top(arguments: &TopArguments) -> anyhow::Result<()> {
     if arguments.once {
         thread::sleep(ONCE_INTERVAL);
         view.look(&mut client)?;
-        let text = sections::page(&sections::sections(&view));
+        let text = sections::page(&sections::sections(&view, Order::default()));
         let mut output = std::io::stdout().lock();
         return match output.write_all(text.as_bytes()) {
             // Whoever reads has seen enough.

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::connections::{self, CONNECTIONS, Order};
 use super::view::View;
 use crate::config::show_bytes;
 
@@ -15,15 +16,22 @@ pub(super) struct Section {
 /// The title of the section that can be changed.
 pub(super) const SWITCHES: &str = "switches";
 
+/// The title of the section that is always in sight.
+pub(super) const SERVER: &str = "server";
+
+/// Connections that are printed, at most.
+const PRINTED_MAX: usize = 50;
+
 /// Everything, the switches last.
-pub(super) fn sections(view: &View) -> Vec<Section> {
-    vec![server(view), cache(view), processors(view), disks(view), exports(view), switches(view)]
+pub(super) fn sections(view: &View, order: Order) -> Vec<Section> {
+    let connections = connections::section(view, order);
+    vec![server(view), cache(view), processors(view), disks(view), exports(view), connections, switches(view)]
 }
 
 fn server(view: &View) -> Section {
     let status = &view.status;
     Section {
-        title: "server",
+        title: SERVER,
         head: &["version", "process", "up", "machine", "connections", "requests", "requests/s"],
         rows: vec![vec![
             text(&status["version"]),
@@ -107,7 +115,11 @@ fn text_of(section: &Section) -> String {
         format!("  {}", cells.join("  ")).trim_end().to_owned()
     };
     let mut lines = vec![section.title.to_owned(), line(&mut section.head.iter().copied())];
-    lines.extend(section.rows.iter().map(|row| line(&mut row.iter().map(String::as_str))));
+    let most = if section.title == CONNECTIONS { PRINTED_MAX } else { usize::MAX };
+    lines.extend(section.rows.iter().take(most).map(|row| line(&mut row.iter().map(String::as_str))));
+    if let Some(more) = section.rows.len().checked_sub(most).filter(|more| *more > 0) {
+        lines.push(format!("  and {more} more"));
+    }
     lines.join("\n") + "\n"
 }
 
@@ -126,12 +138,12 @@ pub(super) fn widths(section: &Section) -> Vec<u16> {
     (0..section.head.len()).map(width).collect()
 }
 
-fn items(list: &Value) -> impl Iterator<Item = &Value> {
+pub(super) fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }
 
 /// Control characters would move a terminal's cursor: names may come from anywhere.
-fn text(value: &Value) -> String {
+pub(super) fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect(),
         Value::Null => String::new(),
@@ -139,7 +151,7 @@ fn text(value: &Value) -> String {
     }
 }
 
-fn bytes(value: &Value) -> String {
+pub(super) fn bytes(value: &Value) -> String {
     let Some(bytes) = value.as_u64() else { return String::new() };
     match bytes {
         0..1024 => format!("{bytes} B"),
@@ -154,7 +166,7 @@ fn rate(view: &View, pointer: &str) -> String {
     view.rate(pointer).map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}"))
 }
 
-fn uptime(seconds: f64) -> String {
+pub(super) fn uptime(seconds: f64) -> String {
     let seconds = seconds as u64;
     let (days, hours, minutes) = (seconds / 86400, seconds / 3600 % 24, seconds / 60 % 60);
     match days {

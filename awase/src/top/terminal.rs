@@ -11,7 +11,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::INTERVAL;
-use super::draw::{Desk, draw};
+use super::draw::{Desk, Page, draw};
 use super::sections::sections;
 use super::view::View;
 use crate::control::client::Client;
@@ -65,7 +65,7 @@ impl Top<'_> {
     fn run(&mut self, mut terminal: DefaultTerminal, ended: &AtomicBool) -> anyhow::Result<()> {
         let mut look_at = Instant::now() + INTERVAL;
         loop {
-            terminal.draw(|frame| draw(frame, &sections(&self.view), &self.desk))?;
+            terminal.draw(|frame| draw(frame, &sections(&self.view, self.desk.order), &self.desk))?;
             let left = look_at.saturating_duration_since(Instant::now());
             if event::poll(left.min(SIGNAL_INTERVAL))?
                 && let Event::Key(key) = event::read()?
@@ -114,6 +114,10 @@ impl Top<'_> {
         let last = self.view.switches.len().saturating_sub(1);
         match key.code {
             KeyCode::Char('q') | KeyCode::Esc => return Next::End,
+            KeyCode::Tab => self.desk.page = self.desk.page.other(),
+            KeyCode::Char('s') => self.desk.order = self.desk.order.next(),
+            // Switches are chosen and changed where they are in sight.
+            _ if self.desk.page == Page::Connections => {}
             KeyCode::Up | KeyCode::Char('k') => self.desk.selected = self.desk.selected.saturating_sub(1),
             KeyCode::Down | KeyCode::Char('j') => self.desk.selected = (self.desk.selected + 1).min(last),
             KeyCode::Home => self.desk.selected = 0,

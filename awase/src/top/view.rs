@@ -70,15 +70,24 @@ impl View {
         Ok(())
     }
 
+    /// The answer before, and how many seconds before; `None` where there is none of this server.
+    pub fn before(&self) -> Option<(&Value, f64)> {
+        let (before, passed) = self.before.as_ref()?;
+        (before["process"] == self.status["process"]).then_some((before, *passed))
+    }
+
+    /// Two answers, one so many seconds after the other.
+    #[cfg(test)]
+    pub fn between(before: Value, status: Value, passed: f64) -> View {
+        View { status, before: Some((before, passed)), ..View::default() }
+    }
+
     /// By how much a second the number at `pointer` (RFC 6901) grew; `None` where that is not known yet. A server that
     /// was started anew counts from 0: then nothing is known, either.
     pub fn rate(&self, pointer: &str) -> Option<f64> {
-        let (before, passed) = self.before.as_ref()?;
+        let (before, passed) = self.before()?;
         let number = |status: &Value| status.pointer(pointer).and_then(Value::as_u64);
         let (then, now) = (number(before)?, number(&self.status)?);
-        if before["process"] != self.status["process"] {
-            return None;
-        }
         Some(now.checked_sub(then)? as f64 / passed)
     }
 }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use kernel::trace::{Event, Moment, Part};
+use policy::unit::Instant;
 
 /// Stages that requests wait for, and what they are for people. What none of them covers is the server's own work.
 const STAGES: &[(&str, &[Event])] = &[
@@ -22,9 +23,14 @@ struct Requests {
     times: Vec<Duration>,
 }
 
-/// A table for people.
-pub fn table(moments: &[Moment]) -> String {
-    let whole = || moments.iter().filter(|moment| moment.record.part == Part::Whole);
+/// A table for people, of the requests that took at least `slower`, and of what happened for their clients meanwhile.
+pub fn table(moments: &[Moment], slower: Duration) -> String {
+    let slow = Slow::of(moments, slower);
+    let is_meant = |moment: &&Moment| match is_request(moment.record.event) {
+        true => moment.took >= slower,
+        false => slow.covers(moment),
+    };
+    let whole = || moments.iter().filter(|moment| moment.record.part == Part::Whole).filter(is_meant);
     let mut requests: BTreeMap<&str, Requests> = BTreeMap::new();
     let mut stages: BTreeMap<&str, (u64, Duration)> = BTreeMap::new();
     for moment in whole() {
@@ -44,7 +50,8 @@ pub fn table(moments: &[Moment]) -> String {
     }
     let total: Duration = requests.values().flat_map(|of| &of.times).sum();
     if total.is_zero() {
-        return "no request was recorded\n".to_owned();
+        let which = if slower.is_zero() { String::new() } else { format!(" that took {slower:?}") };
+        return format!("no request was recorded{which}\n");
     }
     let mut text =
         format!("{:<24} {:>10} {:>12} {:>12} {:>12} {:>8}\n", "request", "count", "median", "99 %", "longest", "time");
@@ -75,6 +82,48 @@ pub fn table(moments: &[Moment]) -> String {
     text
 }
 
+/// When slow requests were under way, by client. Nothing else tells to which request a stage belongs; beside a slow one,
+/// others of its client may have passed that stage.
+struct Slow(Option<BTreeMap<u32, Vec<(Instant, Instant)>>>);
+
+impl Slow {
+    fn of(moments: &[Moment], slower: Duration) -> Slow {
+        if slower.is_zero() {
+            return Slow(None);
+        }
+        let mut times: BTreeMap<u32, Vec<(Instant, Instant)>> = BTreeMap::new();
+        for moment in moments.iter().filter(|moment| is_request(moment.record.event) && moment.took >= slower) {
+            let of_client = times.entry(moment.record.job).or_default();
+            of_client.push((began(moment), moment.at));
+        }
+        for of_client in times.values_mut() {
+            of_client.sort_unstable();
+            // Those that overlap are one.
+            let mut joined: Vec<(Instant, Instant)> = Vec::new();
+            for &(from, to) in of_client.iter() {
+                match joined.last_mut() {
+                    Some(last) if from <= last.1 => last.1 = last.1.max(to),
+                    _ => joined.push((from, to)),
+                }
+            }
+            *of_client = joined;
+        }
+        Slow(Some(times))
+    }
+
+    fn covers(&self, moment: &Moment) -> bool {
+        let Some(times) = &self.0 else { return true };
+        let Some(of_client) = times.get(&moment.record.job) else { return false };
+        let from = began(moment);
+        let at = of_client.partition_point(|(_, to)| *to < moment.at);
+        of_client.get(at).is_some_and(|(begun, _)| *begun <= from)
+    }
+}
+
+fn began(moment: &Moment) -> Instant {
+    Instant::from_ns(moment.at.ns().saturating_sub(moment.took.as_nanos() as u64))
+}
+
 fn is_request(event: Event) -> bool {
     let name = event.facts().name;
     (name.starts_with("nbd.") || name.starts_with("nfs.")) && event.facts().shape == kernel::trace::Shape::Span
@@ -90,13 +139,14 @@ fn show(time: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use kernel::export::ExportNo;
     use kernel::trace::Record;
-    use policy::unit::Instant;
 
     use super::*;
 
     fn span(event: Event, job: u32, took_us: u64) -> Moment {
-        let record = Record { stamp: 0, event, part: Part::Whole, processor: 0, job, a: 0, b: 0, duration: 0 };
+        let export = ExportNo::NONE;
+        let record = Record { stamp: 0, event, part: Part::Whole, processor: 0, job, export, a: 0, b: 0, duration: 0 };
         Moment { at: Instant::ZERO, took: Duration::from_micros(took_us), record }
     }
 
@@ -110,7 +160,7 @@ mod tests {
             // Of write-back: nobody waits for it.
             span(Event::DeviceWrite, 0, 1000),
         ];
-        let text = table(&moments);
+        let text = table(&moments, Duration::ZERO);
         for (line, share) in
             [("in the disk's queue", "10.0%"), ("reading on the device", "65.0%"), ("the rest", "25.0%")]
         {
@@ -123,6 +173,24 @@ mod tests {
 
     #[test]
     fn nothing_recorded_is_said() {
-        assert_eq!(table(&[]), "no request was recorded\n");
+        assert_eq!(table(&[], Duration::ZERO), "no request was recorded\n");
+        let fast = [span(Event::NbdRead, 1, 100)];
+        assert_eq!(table(&fast, Duration::from_millis(1)), "no request was recorded that took 1ms\n");
+    }
+
+    #[test]
+    fn of_slow_requests_only_the_stages_that_lie_in_their_time_count() {
+        let at = |ms: u64, moment: Moment| Moment { at: Instant::from_ns(ms * 1_000_000), ..moment };
+        let moments = [
+            // A fast request and its stage, then a slow one from 10 to 30 ms with its own, which is short.
+            at(5, span(Event::DeviceRead, 1, 500)),
+            at(5, span(Event::NbdRead, 1, 900)),
+            at(20, span(Event::DeviceRead, 1, 5_000)),
+            at(20, span(Event::DeviceRead, 2, 5_000)),
+            at(30, span(Event::NbdRead, 1, 20_000)),
+        ];
+        let text = table(&moments, Duration::from_millis(2));
+        let line = text.lines().find(|line| line.starts_with("reading on the device")).unwrap_or_default();
+        assert!(line.ends_with("25.0%") && line.contains(" 1 "), "{text}");
     }
 }

@@ -1,7 +1,8 @@
 //! Where the server's trace is: a file in memory, to which `trace` in the data directory leads.
 //!
 //! It is not on a disk: the host would write it there all the time, and hold up whoever records meanwhile. So it outlives
-//! the server's end by any signal, but not the host's.
+//! the server's end by any signal, but not the host's. The next server that starts there keeps it, as the one before, and
+//! takes away what was kept until then.
 
 use std::fs;
 use std::io;
@@ -22,6 +23,9 @@ const MEMORY: &str = "/dev/shm";
 /// Its name in the data directory.
 const NAME: &str = "trace";
 
+/// There, the name of the one before.
+const PREVIOUS: &str = "trace.previous";
+
 /// The trace of a server that runs; its file goes when it is dropped.
 pub struct TraceFile {
     link: PathBuf,
@@ -38,7 +42,7 @@ impl Drop for TraceFile {
     }
 }
 
-/// A tracer that records into a new file, in place of that of a server that was killed.
+/// A tracer that records into a new file; that of a server that was killed is kept as the one before.
 ///
 /// # Errors
 /// When the host has no room for it.
@@ -60,23 +64,44 @@ fn map(file: &Path) -> io::Result<TraceMemory> {
     Ok(memory.words())
 }
 
+/// Leads to the new file from now on, and to that of a server that was killed as the one before: who starts a server again
+/// at once must not take away what would tell why.
 fn replace_link(trace: &TraceFile) -> io::Result<()> {
-    if let Ok(before) = fs::read_link(&trace.link)
-        && before.starts_with(MEMORY)
-        && before != trace.file
-        && !is_alive(&before)
-    {
-        let _ = fs::remove_file(before);
+    if let Some(before) = left_by_the_dead(&trace.link, &trace.file) {
+        let previous = trace.link.with_file_name(PREVIOUS);
+        if let Some(older) = left_by_the_dead(&previous, &trace.file)
+            && older != before
+        {
+            let _ = fs::remove_file(older);
+        }
+        remove_if_there(&previous)?;
+        fs::rename(&trace.link, &previous)?;
     }
-    match fs::remove_file(&trace.link) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    remove_if_there(&trace.link)?;
     symlink(&trace.file, &trace.link)
 }
 
-/// Does the server live that records there?
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Where `link` leads, if that is a trace that no server records any more. `own` is ours.
+fn left_by_the_dead(link: &Path, own: &Path) -> Option<PathBuf> {
+    let file = fs::read_link(link).ok()?;
+    (file.starts_with(MEMORY) && file != own && file.exists() && !is_alive(&file)).then_some(file)
+}
+
+/// Does the server live that records there? Its number may be another process's by now, which has not mapped the file.
 fn is_alive(file: &Path) -> bool {
     let name = file.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
-    name.strip_prefix("awase-").is_some_and(|process| Path::new("/proc").join(process).exists())
+    let Some(process) = name.strip_prefix("awase-").and_then(|process| process.parse::<u32>().ok()) else {
+        return true;
+    };
+    match fs::read_to_string(format!("/proc/{process}/maps")) {
+        Ok(maps) => maps.lines().any(|line| line.ends_with(&*file.to_string_lossy())),
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    }
 }

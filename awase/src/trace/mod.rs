@@ -1,19 +1,22 @@
 //! `awase trace`: what a server did, while it runs or after its end.
 
 pub mod breakdown;
+mod choose;
 pub mod file;
 pub mod perfetto;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::Context as _;
-use kernel::trace::{Event, Moment, Trace};
+use kernel::export::ExportNo;
+use kernel::trace::{Moment, Trace};
 use machine::linux::shared_memory::SharedMemory;
 
 use crate::cli::TraceArguments;
+use choose::Filters;
 
 /// Reads a trace and shows what was asked for.
 ///
@@ -21,11 +24,14 @@ use crate::cli::TraceArguments;
 /// When there is no trace, or what is asked for cannot be written.
 pub fn trace(arguments: &TraceArguments) -> anyhow::Result<()> {
     let trace = read(&arguments.file)?;
-    let chosen = choose(&trace, arguments)?;
+    let filters = Filters::of(&trace, arguments)?;
+    let concerned = trace.moments.iter().filter(|moment| filters.concerns(moment));
     if arguments.breakdown {
-        print!("{}", breakdown::table(&chosen));
-        return Ok(());
+        let concerned: Vec<Moment> = concerned.copied().collect();
+        let slower = arguments.slower.unwrap_or_default();
+        return print(&breakdown::table(&concerned, slower));
     }
+    let chosen: Vec<Moment> = concerned.filter(|moment| filters.is_slow(moment)).copied().collect();
     if let Some(path) = &arguments.perfetto {
         let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
         let mut to = BufWriter::new(file);
@@ -35,6 +41,14 @@ pub fn trace(arguments: &TraceArguments) -> anyhow::Result<()> {
         return Ok(());
     }
     list(&trace, &chosen)
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        // Whoever reads has seen enough.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        result => Ok(result?),
+    }
 }
 
 fn read(path: &Path) -> anyhow::Result<Trace> {
@@ -47,32 +61,11 @@ fn read(path: &Path) -> anyhow::Result<Trace> {
     Trace::read(memory.words()).with_context(|| path.display().to_string())
 }
 
-/// The moments that all filters let pass.
-fn choose(trace: &Trace, arguments: &TraceArguments) -> anyhow::Result<Vec<Moment>> {
-    if let Some(pattern) = &arguments.event
-        && !Event::all().any(|event| event.facts().name.contains(pattern.as_str()))
-    {
-        let names: Vec<_> = Event::all().map(|event| event.facts().name).collect();
-        anyhow::bail!("no event's name contains {pattern:?}; there are {}", names.join(", "));
-    }
-    let end = trace.moments.last().map(|moment| moment.at).unwrap_or_default();
-    let slower = arguments.slower.unwrap_or(Duration::ZERO);
-    let passes = |moment: &&Moment| {
-        let record = &moment.record;
-        let is_recent = arguments.last.is_none_or(|last| end.since(moment.at) <= last);
-        let is_named =
-            arguments.event.as_ref().is_none_or(|pattern| record.event.facts().name.contains(pattern.as_str()));
-        let is_of_client = arguments.client.is_none_or(|client| record.job == client);
-        is_recent && is_named && is_of_client && moment.took >= slower
-    };
-    Ok(trace.moments.iter().filter(passes).copied().collect())
-}
-
 /// One line for each event.
 fn list(trace: &Trace, moments: &[Moment]) -> anyhow::Result<()> {
     let mut to = BufWriter::new(std::io::stdout().lock());
     for moment in moments {
-        match writeln!(to, "{}", line(moment)) {
+        match writeln!(to, "{}", line(trace, moment)) {
             // Whoever reads has seen enough.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
             result => result?,
@@ -81,11 +74,17 @@ fn list(trace: &Trace, moments: &[Moment]) -> anyhow::Result<()> {
     if trace.overwritten > 0 {
         writeln!(to, "({} earlier events were overwritten)", trace.overwritten)?;
     }
+    let clients = moments.iter().filter_map(|moment| trace.clients.get_key_value(&moment.record.job));
+    let clients: BTreeMap<_, _> = clients.collect();
+    if !clients.is_empty() {
+        let names: Vec<String> = clients.iter().map(|(number, name)| format!("c{number} is {name}")).collect();
+        writeln!(to, "({})", names.join(", "))?;
+    }
     to.flush()?;
     Ok(())
 }
 
-fn line(moment: &Moment) -> String {
+fn line(trace: &Trace, moment: &Moment) -> String {
     let record = &moment.record;
     let facts = record.event.facts();
     let mut line =
@@ -97,7 +96,16 @@ fn line(moment: &Moment) -> String {
     for (name, value) in facts.arguments.iter().zip(values).filter(|(name, _)| !name.is_empty()) {
         line += &format!("  {name} {value}");
     }
+    if let Some(export) = export(trace, record.export) {
+        line += &format!("  export {export}");
+    }
     line
+}
+
+/// The export's name; its number where it has none.
+fn export(trace: &Trace, export: ExportNo) -> Option<String> {
+    let name = || trace.exports.get(&u32::from(export.0));
+    (export != ExportNo::NONE).then(|| name().map_or_else(|| format!("#{}", export.0), ToString::to_string))
 }
 
 fn seconds(moment: &Moment) -> f64 {

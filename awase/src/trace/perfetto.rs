@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use kernel::trace::{Moment, Part, Shape, Trace};
+use serde_json::json;
 
 /// The server's processors are threads of this process; clients are threads of the next.
 const PROCESSORS: u32 = 1;
@@ -26,10 +27,11 @@ pub fn write(trace: &Trace, moments: &[Moment], to: &mut impl Write) -> io::Resu
     let clients: BTreeSet<u32> = moments.iter().map(|moment| moment.record.job).filter(|job| *job > 0).collect();
     for client in clients {
         write!(to, ",")?;
-        name(to, "thread_name", CLIENTS, client, &format!("client {client}"))?;
+        let named = trace.clients.get(&client).map(|name| format!(" ({name})")).unwrap_or_default();
+        name(to, "thread_name", CLIENTS, client, &format!("client {client}{named}"))?;
     }
     for (number, moment) in moments.iter().enumerate() {
-        event(to, number, moment)?;
+        event(to, trace, number, moment)?;
     }
     writeln!(to, "]}}")
 }
@@ -37,12 +39,13 @@ pub fn write(trace: &Trace, moments: &[Moment], to: &mut impl Write) -> io::Resu
 fn name(to: &mut impl Write, what: &str, process: u32, thread: u32, name: &str) -> io::Result<()> {
     write!(
         to,
-        "\n{{\"ph\":\"M\",\"name\":\"{what}\",\"pid\":{process},\"tid\":{thread},\"args\":{{\"name\":\"{name}\"}}}}"
+        "\n{{\"ph\":\"M\",\"name\":\"{what}\",\"pid\":{process},\"tid\":{thread},\"args\":{{\"name\":{}}}}}",
+        json!(name)
     )
 }
 
-/// Names of events are ours and need no escape.
-fn event(to: &mut impl Write, number: usize, moment: &Moment) -> io::Result<()> {
+/// Names of events and arguments are ours and need no escape.
+fn event(to: &mut impl Write, trace: &Trace, number: usize, moment: &Moment) -> io::Result<()> {
     let record = &moment.record;
     let facts = record.event.facts();
     let (process, thread) =
@@ -51,7 +54,7 @@ fn event(to: &mut impl Write, number: usize, moment: &Moment) -> io::Result<()> 
     let head = format!(
         "\"name\":\"{}\",\"cat\":\"{category}\",\"pid\":{process},\"tid\":{thread},\"args\":{{{}}}",
         facts.name,
-        arguments(moment)
+        arguments(trace, moment)
     );
     let end_us = moment.at.ns() as f64 / 1e3;
     match (facts.shape, record.part) {
@@ -72,10 +75,12 @@ fn event(to: &mut impl Write, number: usize, moment: &Moment) -> io::Result<()> 
     }
 }
 
-fn arguments(moment: &Moment) -> String {
+fn arguments(trace: &Trace, moment: &Moment) -> String {
     let record = &moment.record;
     let values = [record.a, u64::from(record.b)];
     let facts = record.event.facts();
     let named = facts.arguments.iter().zip(values).filter(|(name, _)| !name.is_empty());
-    named.map(|(name, value)| format!("\"{name}\":{value}")).collect::<Vec<_>>().join(",")
+    let mut shown: Vec<String> = named.map(|(name, value)| format!("\"{name}\":{value}")).collect();
+    shown.extend(super::export(trace, record.export).map(|export| format!("\"export\":{}", json!(export))));
+    shown.join(",")
 }

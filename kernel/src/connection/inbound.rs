@@ -12,7 +12,7 @@ use machine::Connection;
 
 use super::kept::Predicted;
 use crate::Processor;
-use crate::connection::{Gone, Headers, Keeps, Outbound, Scatter, Service, Watchdog};
+use crate::connection::{Gone, Headers, Keeps, Outbound, Scatter, Service, Tally, Watchdog};
 use crate::counters::Count;
 use crate::trace::Event;
 
@@ -23,6 +23,7 @@ pub struct Served {
     service: Arc<Service>,
     watchdog: Rc<Watchdog>,
     stop: Rc<Stop>,
+    tally: Arc<Tally>,
 }
 
 /// Tells a connection that waits for a request that none will be taken any more.
@@ -38,9 +39,10 @@ impl Served {
     /// Follows the service's end for as long as the connection lasts.
     pub fn begin(cpu: &Processor, connection: Connection, service: &Arc<Service>) -> Served {
         let watchdog = Watchdog::watch(cpu, connection, service);
-        let served =
-            Served { cpu: cpu.clone(), connection, service: Arc::clone(service), watchdog, stop: Rc::default() };
-        cpu.trace(Event::ConnectionBegun, cpu.job(), u64::from(connection.0), 0);
+        let tally = cpu.kernel().connections().begin(connection, cpu);
+        cpu.trace(Event::ConnectionBegun, &*tally, tally.number(), 0);
+        let service = Arc::clone(service);
+        let served = Served { cpu: cpu.clone(), connection, service, watchdog, stop: Rc::default(), tally };
         served.follow_end();
         served
     }
@@ -48,6 +50,16 @@ impl Served {
     /// What watches it.
     pub fn watchdog(&self) -> &Rc<Watchdog> {
         &self.watchdog
+    }
+
+    /// What it counts with.
+    pub fn tally(&self) -> &Arc<Tally> {
+        &self.tally
+    }
+
+    /// Its peer said what no client may: it is going to be ended.
+    pub fn note_malformed(&self) {
+        self.cpu.trace(Event::ConnectionMalformed, &*self.tally, self.tally.number(), 0);
     }
 
     /// While nothing can be under way, it may be ended at once.
@@ -58,7 +70,8 @@ impl Served {
     /// Closes it.
     pub fn end(self) {
         self.watchdog.end();
-        self.cpu.trace(Event::ConnectionEnded, self.cpu.job(), u64::from(self.connection.0), 0);
+        self.cpu.trace(Event::ConnectionEnded, &*self.tally, self.tally.number(), self.tally.requests());
+        self.cpu.kernel().connections().forget(self.connection);
         self.cpu.close(self.connection);
     }
 
@@ -107,6 +120,11 @@ impl<'a> Inbound<'a> {
         Inbound { served, scatter: Scatter::new(), predicted, outbound }
     }
 
+    /// What is served.
+    pub fn served(&self) -> &'a Served {
+        self.served
+    }
+
     /// The sending side.
     pub fn outbound(&self) -> &Rc<Outbound> {
         &self.outbound
@@ -150,7 +168,8 @@ impl<'a> Inbound<'a> {
         };
         let count = result.unwrap_or(0) as usize;
         cpu.count(Count::BytesReceived, count as u64);
-        cpu.trace(Event::Received, cpu.job(), count as u64, 0);
+        self.served.tally.receive(count as u64);
+        cpu.trace(Event::Received, &*self.served.tally, count as u64, 0);
         self.scatter.land(hold, count);
         Ok(count > 0)
     }

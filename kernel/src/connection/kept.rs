@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use policy::unit::BLOCK_BYTES;
 
 use crate::connection::Service;
+use crate::processor::here;
+use crate::trace::Event;
 use crate::wait::WaitList;
 
 /// One frame of so many may be kept ready for payload that is only predicted: connections that are idle have them too.
@@ -57,7 +59,14 @@ impl Share {
     async fn take(&self, frames: u64, most: u64) {
         let add = |used: u64| (used == 0 || leaves_room(used, frames, most)).then_some(used + frames);
         let take = || self.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).ok();
+        if take().is_some() {
+            return;
+        }
+        let began = here().map(|cpu| (cpu.job(), cpu.begin(Event::PayloadAwaited, cpu.job()), cpu));
         self.wait.until(take).await;
+        if let Some((job, began, cpu)) = began {
+            cpu.end(began, Event::PayloadAwaited, job, frames, 0);
+        }
     }
 
     fn give_back(&self, frames: u64) {

@@ -11,6 +11,7 @@ mod kept;
 mod outbound;
 mod rhythm;
 mod scatter;
+mod table;
 mod watchdog;
 
 pub use exact::{Gone, receive_exact, segment, send_all};
@@ -18,6 +19,7 @@ pub use inbound::{Inbound, Served, Wait};
 pub use kept::{ArrivalPermit, EdgePermit, Kept};
 pub use outbound::{Header, Outbound, Release, Reply};
 pub use scatter::{Headers, Scatter};
+pub use table::{ConnectionReading, ConnectionTable, Introduction, Tally, Uses};
 pub use watchdog::{Keeps, Watchdog};
 
 /// How much one connection may have.

@@ -6,14 +6,14 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
-use std::time::Duration;
 
 use machine::{Connection, SEGMENTS_MAX, Segment, Segments};
 use smallvec::SmallVec;
 
-use crate::connection::{Keeps, Service, Watchdog, segment};
+use crate::connection::{Keeps, Service, Tally, Watchdog, segment};
 use crate::counters::Count;
 use crate::frame::append_segments;
+use crate::processor::here;
 use crate::trace::Event;
 use crate::{FRAME_BYTES, Frames, Hold, Processor};
 
@@ -76,6 +76,7 @@ pub struct Outbound {
     ended: Cell<bool>,
     sender: RefCell<Option<Waker>>,
     waiters: RefCell<Vec<Waker>>,
+    tally: Arc<Tally>,
 }
 
 impl Outbound {
@@ -95,9 +96,15 @@ impl Outbound {
             ended: Cell::new(false),
             sender: RefCell::default(),
             waiters: RefCell::default(),
+            tally: cpu.kernel().connections().tally(connection),
         });
         cpu.spawn(run(cpu.clone(), connection, Rc::clone(&outbound)));
         outbound
+    }
+
+    /// What the connection counts with.
+    pub fn tally(&self) -> &Arc<Tally> {
+        &self.tally
     }
 
     /// Queues a reply.
@@ -150,11 +157,23 @@ impl Outbound {
     /// Waits until one more request with so much payload may be under way. `keeps`: does it need frames from now on until
     /// its reply has left?
     pub async fn admit(&self, bytes: u64, keeps: Keeps, cache_blocks: u64) {
+        let is_admitted =
+            self.fits(bytes, cache_blocks) && (keeps == Keeps::Nothing || self.has_room(bytes, cache_blocks));
+        if !is_admitted {
+            self.wait_for_room(bytes, keeps, cache_blocks).await;
+        }
+        self.begin(bytes, keeps);
+    }
+
+    async fn wait_for_room(&self, bytes: u64, keeps: Keeps, cache_blocks: u64) {
+        let began = here().map(|cpu| (cpu.begin(Event::AdmissionAwaited, &*self.tally), cpu));
         self.until(|| self.fits(bytes, cache_blocks) || self.broken.get()).await;
         if keeps == Keeps::Frames && self.requests.get() == 0 {
             self.service.kept().until(|| self.has_room(bytes, cache_blocks)).await;
         }
-        self.begin(bytes, keeps);
+        if let Some((began, cpu)) = began {
+            cpu.end(began, Event::AdmissionAwaited, &*self.tally, bytes, self.requests.get() as u64);
+        }
     }
 
     /// Would [`Outbound::admit`] let a request that keeps frames pass at once?
@@ -179,6 +198,7 @@ impl Outbound {
         self.keeps_frames.set(self.keeps_frames.get() || keeps == Keeps::Frames);
         self.requests.set(self.requests.get() + 1);
         self.bytes.set(self.bytes.get() + bytes);
+        self.tally.begin_request(self.requests.get());
         self.account();
     }
 
@@ -224,6 +244,7 @@ impl Outbound {
     pub fn release(&self, release: Release) {
         self.requests.set(self.requests.get() - release.requests);
         self.bytes.set(self.bytes.get() - release.bytes);
+        self.tally.set_under_way(self.requests.get());
         self.account();
         // Even if nothing is released: whoever sends a long reply in parts waits for each part to leave.
         self.wake_waiters();
@@ -343,14 +364,14 @@ impl Batch {
 
 async fn run(cpu: Processor, connection: Connection, outbound: Rc<Outbound>) {
     let watchdog = Watchdog::watch(&cpu, connection, &outbound.service);
-    let stall = outbound.service.bounds().stall_timeout;
     let mut memory = BatchMemory::default();
     while let Some(mut batch) = outbound.next_batch(&cpu, &mut memory).await {
         let segments = batch.segments();
         let Batch { mut hold, mut parts, release } = batch;
         if !outbound.is_broken() {
             let sent;
-            (sent, hold) = send(&cpu, connection, hold, segments, &watchdog, stall).await;
+            let replies = release.requests;
+            (sent, hold) = send(&cpu, connection, hold, segments, &outbound, &watchdog, replies).await;
             if !sent {
                 outbound.set_broken();
             }
@@ -375,15 +396,18 @@ async fn send(
     connection: Connection,
     mut hold: Hold,
     mut segments: Segments,
+    outbound: &Outbound,
     watchdog: &Watchdog,
-    stall: Duration,
+    replies: usize,
 ) -> (bool, Hold) {
+    let stall = outbound.service.bounds().stall_timeout;
     while !segments.is_empty() {
         watchdog.arm(cpu, stall, Keeps::Frames);
-        let began = cpu.begin(Event::Sent, cpu.job());
+        let began = cpu.begin(Event::Sent, &*outbound.tally);
         let (result, back) = cpu.send(connection, hold, segments.clone()).await;
-        cpu.end(began, Event::Sent, cpu.job(), result.unwrap_or(0), 0);
+        cpu.end(began, Event::Sent, &*outbound.tally, result.unwrap_or(0), replies as u64);
         cpu.count(Count::BytesSent, result.unwrap_or(0));
+        outbound.tally.send(result.unwrap_or(0));
         watchdog.disarm();
         hold = back;
         match result {

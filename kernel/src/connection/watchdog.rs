@@ -11,6 +11,7 @@ use machine::Connection;
 use policy::unit::Instant;
 
 use crate::connection::Service;
+use crate::trace::Event;
 use crate::{Frames, Processor};
 
 /// How often a watchdog looks while somebody is late: so many times until the timeout, within these bounds. So long it may
@@ -66,6 +67,9 @@ impl Watchdog {
         cpu.spawn(async move {
             while let Some(deadline) = own.next_deadline().await {
                 if deadline.is_over(&here, &service) {
+                    let tally = here.kernel().connections().tally(connection);
+                    let waited_ms = here.now().since(deadline.since).as_millis() as u64;
+                    here.trace(Event::ConnectionStalled, &*tally, tally.number(), waited_ms);
                     here.shutdown(connection);
                     return;
                 }

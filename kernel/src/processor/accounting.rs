@@ -2,8 +2,7 @@
 
 use super::Processor;
 use crate::counters::{Activity, Count};
-use crate::request::JobId;
-use crate::trace::{Began, Event};
+use crate::trace::{Began, Event, Whose};
 
 /// The beginning of something whose duration is counted, whether or not it is recorded.
 #[derive(Clone, Copy, Debug)]
@@ -22,32 +21,32 @@ impl Processor {
 
     /// As [`Processor::begin`], for what is counted with its duration, too.
     #[inline]
-    pub fn begin_timed(&self, event: Event, job: JobId) -> Timed {
+    pub fn begin_timed(&self, event: Event, whose: impl Into<Whose>) -> Timed {
         let ticks = self.ticks();
-        Timed { began: self.0.recorder.begin(event, job, || ticks), ticks }
+        Timed { began: self.0.recorder.begin(event, whose, || ticks), ticks }
     }
 
     /// As [`Processor::begin_timed`], where one thing follows the other: it begins when the last one ended on this
     /// processor, or this task began to run, and the counter need not be read again.
     #[inline]
-    pub fn begin_next(&self, event: Event, job: JobId) -> Timed {
+    pub fn begin_next(&self, event: Event, whose: impl Into<Whose>) -> Timed {
         let ticks = self.0.recorder.stamp();
-        Timed { began: self.0.recorder.begin(event, job, || ticks), ticks }
+        Timed { began: self.0.recorder.begin(event, whose, || ticks), ticks }
     }
 
     /// It ends. How long it took, in ticks.
     #[inline]
-    pub fn end_timed(&self, timed: Timed, event: Event, job: JobId, a: u64, b: u64) -> u64 {
+    pub fn end_timed(&self, timed: Timed, event: Event, whose: impl Into<Whose>, a: u64, b: u64) -> u64 {
         let ticks = self.ticks();
         self.0.recorder.set_stamp(ticks);
-        self.0.recorder.end(timed.began, event, job, a, super::recording::short(b), || ticks);
+        self.0.recorder.end(timed.began, event, whose, a, super::recording::short(b), || ticks);
         ticks.saturating_sub(timed.ticks)
     }
 
     /// A request of a client was answered: [`Processor::end_timed`], counted with its latency.
     #[inline]
-    pub fn end_request(&self, timed: Timed, event: Event, job: JobId, a: u64, b: u64) {
-        let ticks = self.end_timed(timed, event, job, a, b);
+    pub fn end_request(&self, timed: Timed, event: Event, whose: impl Into<Whose>, a: u64, b: u64) {
+        let ticks = self.end_timed(timed, event, whose, a, b);
         self.0.counters.request(event, ticks);
     }
 

@@ -2,9 +2,9 @@
 
 use machine::TickSource;
 
-use super::Processor;
+use super::{CURRENT, Processor};
 use crate::request::JobId;
-use crate::trace::{Began, Event, SHORT_MAX};
+use crate::trace::{Began, Event, SHORT_MAX, Whose};
 
 /// What is done for nobody in particular.
 pub(super) const NOBODY: JobId = JobId(0);
@@ -21,21 +21,26 @@ impl Processor {
 
     /// Records a moment; in place, with the stamp of what this processor recorded before it.
     #[inline]
-    pub fn trace(&self, event: Event, job: JobId, a: u64, b: u64) {
-        self.0.recorder.moment_by(event, job, a, short(b), || self.ticks());
+    pub fn trace(&self, event: Event, whose: impl Into<Whose>, a: u64, b: u64) {
+        self.0.recorder.moment_by(event, whose, a, short(b), || self.ticks());
     }
 
     /// Something begins that is recorded when it ends.
     #[inline]
-    pub fn begin(&self, event: Event, job: JobId) -> Began {
-        self.0.recorder.begin(event, job, || self.ticks())
+    pub fn begin(&self, event: Event, whose: impl Into<Whose>) -> Began {
+        self.0.recorder.begin(event, whose, || self.ticks())
     }
 
     /// It ends.
     #[inline]
-    pub fn end(&self, began: Began, event: Event, job: JobId, a: u64, b: u64) {
-        self.0.recorder.end(began, event, job, a, short(b), || self.ticks());
+    pub fn end(&self, began: Began, event: Event, whose: impl Into<Whose>, a: u64, b: u64) {
+        self.0.recorder.end(began, event, whose, a, short(b), || self.ticks());
     }
+}
+
+/// The processor whose thread this is, if it is one's.
+pub(crate) fn here() -> Option<Processor> {
+    CURRENT.with_borrow(Clone::clone)
 }
 
 /// As a record's short argument.

@@ -79,9 +79,19 @@ events! {
     /// A client connected.
     ConnectionBegun: Rare Moment "connection.begun" ("connection", "");
     /// A client is gone.
-    ConnectionEnded: Rare Moment "connection.ended" ("connection", "");
+    ConnectionEnded: Rare Moment "connection.ended" ("connection", "requests");
+    /// A client was turned away: there were too many already, or the server ends.
+    ConnectionTurnedAway: Rare Moment "connection.turned_away" ("connections", "");
+    /// A client said what no client may, and was disconnected.
+    ConnectionMalformed: Rare Moment "connection.malformed" ("connection", "");
+    /// A client did not move for too long, and was disconnected.
+    ConnectionStalled: Rare Moment "connection.stalled" ("connection", "waited_ms");
+    /// A request waited until its client, or all of them together, had less under way.
+    AdmissionAwaited: Frequent Span "connection.admission" ("bytes", "requests");
+    /// Payload waited until all clients together kept fewer frames.
+    PayloadAwaited: Frequent Span "connection.payload_room" ("frames", "");
     /// A client and the server agreed on an export.
-    ConnectionNegotiated: Rare Moment "connection.negotiated" ("size", "");
+    ConnectionNegotiated: Rare Moment "connection.negotiated" ("size", "connection");
     /// Bytes came from a client.
     Received: Frequent Moment "connection.received" ("bytes", "");
     /// Replies went to a client.
@@ -105,7 +115,7 @@ events! {
     NbdRefused: Rare Moment "nbd.refused" ("error", "");
 
     /// NFS: NULL.
-    NfsNull: Rare Moment "nfs.null" ("", "");
+    NfsNull: Rare Span "nfs.null" ("", "");
     /// NFS: GETATTR.
     NfsGetattr: Frequent Span "nfs.getattr" ("node", "status");
     /// NFS: SETATTR.
@@ -149,7 +159,7 @@ events! {
     /// NFS: COMMIT.
     NfsCommit: Frequent Span "nfs.commit" ("offset", "bytes");
     /// MOUNT: a directory was mounted or given back, or what there is was asked.
-    Mount: Rare Moment "mount.call" ("procedure", "status");
+    Mount: Rare Span "mount.call" ("procedure", "status");
 
     /// All blocks were in the cache.
     CacheHit: Frequent Moment "cache.hit" ("block", "blocks");
@@ -157,6 +167,8 @@ events! {
     CacheMiss: Frequent Moment "cache.miss" ("block", "blocks");
     /// Somebody waited for what another was reading.
     CacheLoadAwaited: Frequent Span "cache.load_awaited" ("block", "");
+    /// Cold blocks left for others.
+    CacheEvicted: Frequent Moment "cache.evicted" ("blocks", "");
     /// Blocks were written into the cache.
     CacheWrite: Frequent Moment "cache.write" ("block", "blocks");
     /// Somebody waited for memory.
@@ -174,6 +186,8 @@ events! {
     WriteOut: Frequent Span "write_back.write_out" ("block", "blocks");
     /// Write-back looked what to write.
     WriteBackTick: Frequent Moment "write_back.tick" ("dirty", "blocks");
+    /// A writer waited until less was dirty.
+    WriterHeldBack: Frequent Span "write_back.writer_held_back" ("dirty", "");
     /// A flush of a volume.
     Flush: Frequent Span "flush.volume" ("covered", "");
     /// Somebody waited for others who share the flush.
@@ -202,6 +216,15 @@ events! {
 
     /// A call of a directory tree.
     TreeCall: Frequent Span "tree.call" ("tree", "");
+    /// A file was opened.
+    FileOpened: Frequent Moment "file.opened" ("node", "bytes");
+    /// A file was closed.
+    FileClosed: Frequent Moment "file.closed" ("node", "");
+
+    /// New clients get an export.
+    ExportAdded: Rare Moment "export.added" ("", "");
+    /// New clients do not get an export any more.
+    ExportRemoved: Rare Moment "export.removed" ("", "");
 
     /// A processor has seen that switches were set.
     SwitchSet: Rare Moment "processor.switches_set" ("change", "");

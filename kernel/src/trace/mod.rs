@@ -8,12 +8,13 @@
 //! The rings lie in memory that the program gives, such as a file that is mapped: what was recorded up to a crash can be
 //! read after it ([`Trace::read`]), and while the server runs by another program.
 //!
-//! A record has one long and one short argument, a job, and a stamp in ticks of the processor's counter. Its stamp is its
-//! own where durations matter, else that of the batch: of the last look at the counter on this processor. A central
-//! recorder knows of no batches: each of its records has a stamp of its own.
+//! A record has one long and one short argument, a job, an export, and a stamp in ticks of the processor's counter. Its
+//! stamp is its own where durations matter, else that of the batch: of the last look at the counter on this processor. A
+//! central recorder knows of no batches: each of its records has a stamp of its own.
 
 mod event;
 mod layout;
+mod names;
 mod read;
 #[cfg(test)]
 mod tests;
@@ -24,11 +25,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use policy::unit::{Instant, ProcessorId};
 
-use crate::request::JobId;
+use crate::export::ExportNo;
+use crate::request::{Context, JobId};
 use layout::{HEAD_WORDS, Layout, MAGIC, RingWords, head};
 
 pub use event::{Event, EventType, Frequency, Shape};
-pub use layout::{DURATION_MAX, Part, Record, SHORT_MAX};
+pub use layout::{DURATION_MAX, PROCESSOR_MAX, Part, Record, SHORT_MAX};
+pub use names::{Name, Named};
 pub use read::{Moment, ReadError, Trace};
 
 /// How events are recorded.
@@ -96,6 +99,7 @@ impl Tracer {
         put(head::TYPES, Event::COUNT as u64);
         put(head::PROCESSORS, layout.processors as u64);
         put(head::RECORDS, layout.records as u64);
+        put(head::NAMES, layout.names as u64);
         put(head::MODE, mode as u64);
         put(head::PROCESS, u64::from(std::process::id()));
         put(head::TIME_OF_DAY, time_of_day_ns);
@@ -135,6 +139,14 @@ impl Tracer {
         words[head::PAIR_VERSION].fetch_add(1, Ordering::Release);
     }
 
+    /// Puts a name into the trace, for who reads it.
+    pub fn name(&self, named: Named, number: u32, name: &str) {
+        let Some(area) = &self.area else { return };
+        // One writer at a time; rare.
+        let _central = self.central.lock().unwrap_or_else(PoisonError::into_inner);
+        area.layout.names(area.words, named).put(number, name);
+    }
+
     /// Records where processors record under a lock; for threads that are no processors, too.
     #[cold]
     pub fn record_centrally(&self, record: Record) {
@@ -167,6 +179,36 @@ pub struct Recorder {
     count: Cell<u64>,
     /// Of the batch. Ticks.
     stamp: Cell<u64>,
+}
+
+/// On whose behalf something is done, and with which export.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Whose {
+    /// For whom.
+    pub job: JobId,
+    /// With what.
+    pub export: ExportNo,
+}
+
+impl From<JobId> for Whose {
+    #[inline]
+    fn from(job: JobId) -> Self {
+        Whose { job, export: ExportNo::NONE }
+    }
+}
+
+impl From<(JobId, ExportNo)> for Whose {
+    #[inline]
+    fn from((job, export): (JobId, ExportNo)) -> Self {
+        Whose { job, export }
+    }
+}
+
+impl From<Context> for Whose {
+    #[inline]
+    fn from(context: Context) -> Self {
+        Whose { job: context.job, export: context.export }
+    }
 }
 
 /// The beginning of a span.
@@ -209,23 +251,30 @@ impl Recorder {
 
     /// A moment, with the stamp of its batch.
     #[inline]
-    pub fn moment(&self, event: Event, job: JobId, a: u64, b: u32) {
-        self.moment_by(event, job, a, b, || self.stamp.get());
+    pub fn moment(&self, event: Event, whose: impl Into<Whose>, a: u64, b: u32) {
+        self.moment_by(event, whose, a, b, || self.stamp.get());
     }
 
     /// A moment: in place with the stamp of its batch, centrally with its own, for which `ticks` is asked.
     #[inline]
-    pub fn moment_by(&self, event: Event, job: JobId, a: u64, b: u32, ticks: impl FnOnce() -> u64) {
+    pub fn moment_by(
+        &self,
+        event: Event,
+        whose: impl Into<Whose>,
+        a: u64,
+        b: u32,
+        ticks: impl FnOnce() -> u64,
+    ) {
         let mode = self.tracer.mode();
         if mode != Mode::Off {
             let stamp = if mode == Mode::Direct { self.stamp.get() } else { ticks() };
-            self.record(mode, event, Part::Whole, stamp, job, a, b, 0);
+            self.record(mode, event, Part::Whole, stamp, whose.into(), a, b, 0);
         }
     }
 
     /// Something begins. `ticks` is asked for the time if it matters.
     #[inline]
-    pub fn begin(&self, event: Event, job: JobId, ticks: impl FnOnce() -> u64) -> Began {
+    pub fn begin(&self, event: Event, whose: impl Into<Whose>, ticks: impl FnOnce() -> u64) -> Began {
         let mode = self.tracer.mode();
         if mode == Mode::Off {
             return Began { stamp: None };
@@ -233,14 +282,22 @@ impl Recorder {
         let stamp = ticks();
         self.stamp.set(stamp);
         if mode == Mode::Unthinned {
-            self.record(mode, event, Part::Begin, stamp, job, 0, 0, 0);
+            self.record(mode, event, Part::Begin, stamp, whose.into(), 0, 0, 0);
         }
         Began { stamp: Some(stamp) }
     }
 
     /// It ends.
     #[inline]
-    pub fn end(&self, began: Began, event: Event, job: JobId, a: u64, b: u32, ticks: impl FnOnce() -> u64) {
+    pub fn end(
+        &self,
+        began: Began,
+        event: Event,
+        whose: impl Into<Whose>,
+        a: u64,
+        b: u32,
+        ticks: impl FnOnce() -> u64,
+    ) {
         let Some(begun) = began.stamp else { return };
         let mode = self.tracer.mode();
         if mode == Mode::Off {
@@ -252,13 +309,14 @@ impl Recorder {
             Mode::Unthinned => (Part::End, 0),
             _ => (Part::Whole, stamp.saturating_sub(begun)),
         };
-        self.record(mode, event, part, stamp, job, a, b, duration);
+        self.record(mode, event, part, stamp, whose.into(), a, b, duration);
     }
 
     #[inline]
     #[expect(clippy::too_many_arguments, reason = "the fields of a record, which is made where it is stored")]
-    fn record(&self, mode: Mode, event: Event, part: Part, stamp: u64, job: JobId, a: u64, b: u32, duration: u64) {
-        let record = Record { stamp, event, part, processor: self.processor, job: job.0, a, b, duration };
+    fn record(&self, mode: Mode, event: Event, part: Part, stamp: u64, whose: Whose, a: u64, b: u32, duration: u64) {
+        let Whose { job, export } = whose;
+        let record = Record { stamp, event, part, processor: self.processor, job: job.0, export, a, b, duration };
         if mode != Mode::Direct || event.facts().frequency == Frequency::Rare {
             return self.tracer.record_centrally(record);
         }

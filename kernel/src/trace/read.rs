@@ -1,5 +1,6 @@
 //! Reading a trace, of a server that runs or of one that is no more.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use policy::unit::Instant;
 use thiserror::Error;
 
 use super::layout::{HEAD_WORDS, Layout, MAGIC, RECORD_WORDS, Record, RingWords, head};
-use super::{Event, Mode};
+use super::{Event, Mode, Name, Named};
 
 /// Why there is nothing to read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -15,6 +16,9 @@ pub enum ReadError {
     /// Not the beginning of a trace.
     #[error("this is no trace of Awase")]
     NoTrace,
+    /// Another version's, whose records lie otherwise.
+    #[error("the trace was recorded by another version of Awase, and this one does not know its layout")]
+    OtherLayout,
     /// Another version's.
     #[error("the trace was recorded by another version of Awase ({found} types of events, this one knows {known})")]
     OtherVersion {
@@ -41,6 +45,10 @@ pub struct Trace {
     pub moments: Vec<Moment>,
     /// Records that were overwritten by later ones.
     pub overwritten: u64,
+    /// Names of exports, by their numbers.
+    pub exports: BTreeMap<u32, Name>,
+    /// Names of clients, by their jobs.
+    pub clients: BTreeMap<u32, Name>,
 }
 
 /// A record, with its time.
@@ -62,14 +70,17 @@ impl Trace {
     pub fn read(words: &[AtomicU64]) -> Result<Trace, ReadError> {
         let head = words.get(..HEAD_WORDS).ok_or(ReadError::NoTrace)?;
         let get = |place: usize| head[place].load(Ordering::Relaxed);
-        if head[head::MAGIC].load(Ordering::Acquire) != MAGIC {
-            return Err(ReadError::NoTrace);
+        let magic = head[head::MAGIC].load(Ordering::Acquire);
+        if magic != MAGIC {
+            // The last byte tells the layout.
+            let is_trace = magic << 8 == MAGIC << 8;
+            return Err(if is_trace { ReadError::OtherLayout } else { ReadError::NoTrace });
         }
         let (found, known) = (get(head::TYPES), Event::COUNT as u64);
         if found != known {
             return Err(ReadError::OtherVersion { found, known });
         }
-        let layout = layout(words, get(head::PROCESSORS), get(head::RECORDS))?;
+        let layout = layout(words, get(head::PROCESSORS), get(head::RECORDS), get(head::NAMES))?;
         let clock = Clock::of(head);
         let mut trace = Trace {
             mode: Mode::from_number(get(head::MODE) as u8),
@@ -77,6 +88,8 @@ impl Trace {
             began_ns: get(head::TIME_OF_DAY),
             moments: Vec::new(),
             overwritten: 0,
+            exports: layout.names(words, Named::Export).read(),
+            clients: layout.names(words, Named::Client).read(),
         };
         for ring in 0..=layout.processors {
             let (records, overwritten) = records(layout.ring(words, ring));
@@ -88,11 +101,13 @@ impl Trace {
     }
 }
 
-fn layout(words: &[AtomicU64], processors: u64, records: u64) -> Result<Layout, ReadError> {
+fn layout(words: &[AtomicU64], processors: u64, records: u64, names: u64) -> Result<Layout, ReadError> {
     let damaged = ReadError::Damaged("its head has impossible numbers");
     let processors = usize::try_from(processors).ok().filter(|n| *n <= 1 << 16).ok_or(damaged.clone())?;
-    let records = usize::try_from(records).ok().filter(|n| n.is_power_of_two() && *n <= 1 << 30).ok_or(damaged)?;
-    let layout = Layout { processors, records };
+    let records =
+        usize::try_from(records).ok().filter(|n| n.is_power_of_two() && *n <= 1 << 30).ok_or(damaged.clone())?;
+    let names = usize::try_from(names).ok().filter(|n| *n <= 1 << 20).ok_or(damaged)?;
+    let layout = Layout { processors, records, names };
     if layout.words() > words.len() {
         return Err(ReadError::Damaged("it is shorter than its head says"));
     }

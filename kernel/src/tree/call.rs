@@ -5,18 +5,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 use machine::tree::{After, Attributes, Caller, Node, Tree, TreeCall, TreeOp, TreeReply};
 use machine::{Errno, Op};
 
+use crate::export::ExportNo;
 use crate::operation::Hold;
 use crate::processor::Processor;
-use crate::request::JobId;
 use crate::trace::Event;
 
 impl Processor {
-    /// Asks `tree` for `caller`; for the server itself, who may do everything, when there is none.
+    /// Asks `tree`, which an export gives out, for `caller`; for the server itself, who may do everything, when there is none.
     ///
     /// # Errors
     /// The host's error number.
-    pub async fn tree(&self, tree: Tree, caller: Option<Caller>, call: TreeCall) -> Result<TreeReply, Errno> {
-        self.tree_op(tree, caller, call, None).await
+    pub async fn tree(
+        &self,
+        (tree, export): (Tree, ExportNo),
+        caller: Option<Caller>,
+        call: TreeCall,
+    ) -> Result<TreeReply, Errno> {
+        self.tree_op((tree, export), caller, call, None).await
     }
 
     /// The same, and the attributes that `nodes` have after it.
@@ -25,29 +30,30 @@ impl Processor {
     /// As [`Processor::tree`].
     pub async fn tree_and_after(
         &self,
-        tree: Tree,
+        (tree, export): (Tree, ExportNo),
         caller: Option<Caller>,
         call: TreeCall,
         nodes: Vec<Node>,
     ) -> Result<(TreeReply, Vec<Option<Attributes>>), Errno> {
         let after = After { nodes, attributes: Arc::default() };
-        let reply = self.tree_op(tree, caller, call, Some(after.clone())).await?;
+        let reply = self.tree_op((tree, export), caller, call, Some(after.clone())).await?;
         Ok((reply, std::mem::take(&mut *after.attributes.lock().unwrap_or_else(PoisonError::into_inner))))
     }
 
     async fn tree_op(
         &self,
-        tree: Tree,
+        (tree, export): (Tree, ExportNo),
         caller: Option<Caller>,
         call: TreeCall,
         after: Option<After>,
     ) -> Result<TreeReply, Errno> {
-        let began = self.begin(Event::TreeCall, JobId::default());
+        let whose = (self.job(), export);
+        let began = self.begin(Event::TreeCall, whose);
         let reply = Arc::new(Mutex::new(None));
         let op = Box::new(TreeOp { tree, caller, call, reply: Arc::clone(&reply), after });
         // SAFETY: nothing is transferred; the operation owns what it asks, and shares the place for the answer.
         let (result, _) = unsafe { self.perform(Hold::default(), Op::Tree(op)) }.await;
-        self.end(began, Event::TreeCall, JobId::default(), u64::from(tree.0), 0);
+        self.end(began, Event::TreeCall, whose, u64::from(tree.0), 0);
         result?;
         reply.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or(Errno::IO)
     }

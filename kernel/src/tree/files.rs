@@ -160,7 +160,7 @@ impl Opening<'_> {
         let file = Vnode::new(cpu, self.tree, self.node, open, attributes)?;
         let surplus = self.tree.files().put(self.node, &file);
         if let Some(surplus) = surplus {
-            surplus.abandon();
+            surplus.abandon(cpu);
         }
         Ok(file)
     }

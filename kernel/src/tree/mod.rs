@@ -12,7 +12,7 @@ mod sync;
 mod vnode;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use machine::Errno;
 use machine::tree::{Attributes, Caller, Node, OpenTree, SetAttributes, TreeCall, TreeReply};
 
 use crate::Kernel;
+use crate::export::ExportNo;
 use crate::processor::Processor;
 use crate::queue::DiskQueue;
 use crate::rendezvous::Rendezvous;
@@ -55,6 +56,7 @@ pub struct FileTree {
     files: Mutex<Files>,
     syncs: Rendezvous<BTreeSet<Node>>,
     verifier: AtomicU64,
+    export: AtomicU16,
 }
 
 impl FileTree {
@@ -70,12 +72,26 @@ impl FileTree {
             config,
             syncs: Rendezvous::default(),
             verifier: AtomicU64::new(verifier),
+            export: AtomicU16::new(ExportNo::NONE.0),
         })
     }
 
     /// Its name in messages.
     pub fn name(&self) -> &str {
         &self.config.name
+    }
+
+    /// The export that what is done here is recorded with, where a request names none: the first one of those that give
+    /// the tree out.
+    pub fn export(&self) -> ExportNo {
+        ExportNo(self.export.load(Ordering::Relaxed))
+    }
+
+    /// Gives the tree out under this name. Returns the number that stands for it in records.
+    pub fn export_as(&self, name: &str) -> ExportNo {
+        let export = self.kernel.number_export(name);
+        let _ = self.export.compare_exchange(0, export.0, Ordering::Relaxed, Ordering::Relaxed);
+        export
     }
 
     /// Are changes refused?
@@ -124,7 +140,7 @@ impl FileTree {
             return Err(Errno::READ_ONLY);
         }
         let linked = if let TreeCall::Link { node, .. } = call { Some(node) } else { None };
-        let (reply, after) = cpu.tree_and_after(self.open.tree, caller.cloned(), call, dirs).await?;
+        let (reply, after) = cpu.tree_and_after((self.open.tree, self.export()), caller.cloned(), call, dirs).await?;
         if let TreeReply::Renamed(moved, lost) = reply {
             for node in [Some(moved), lost].into_iter().flatten() {
                 self.check_links(cpu, node).await;
@@ -197,7 +213,7 @@ impl FileTree {
     }
 
     async fn ask(&self, cpu: &Processor, caller: Option<&Caller>, call: TreeCall) -> Result<TreeReply, Errno> {
-        cpu.tree(self.open.tree, caller.cloned(), call).await
+        cpu.tree((self.open.tree, self.export()), caller.cloned(), call).await
     }
 
     /// Puts what the cache knows better into a reply of the host, and lets go of files that are gone.
@@ -205,7 +221,7 @@ impl FileTree {
         match reply {
             TreeReply::Node(node, attributes) => {
                 if attributes.links == 0 {
-                    self.forget(node);
+                    self.forget(cpu, node);
                 }
                 TreeReply::Node(node, self.present_one(cpu, node, attributes))
             }
@@ -231,16 +247,23 @@ impl FileTree {
         let Some(file) = self.files().get(node) else { return };
         match self.ask(cpu, None, TreeCall::Attributes { node }).await {
             Ok(TreeReply::Attributes(attributes)) if attributes.links > 0 => drop(file.observe(cpu, attributes)),
-            _ => self.forget(node),
+            _ => self.forget(cpu, node),
         }
     }
 
     /// A file has lost its last name: nobody will ask for what was written to it.
-    fn forget(&self, node: Node) {
+    fn forget(&self, cpu: &Processor, node: Node) {
         if let Some(file) = self.files().remove(node) {
-            file.abandon();
+            file.abandon(cpu);
         }
     }
+}
+
+/// What stands for a node in records: the first bytes of what names it on the host.
+pub fn node_for_records(name: &[u8]) -> u64 {
+    let mut bytes = [0; 8];
+    bytes.iter_mut().zip(name.iter().skip(1)).for_each(|(to, from)| *to = *from);
+    u64::from_le_bytes(bytes)
 }
 
 fn attributes_of(reply: TreeReply) -> Result<Attributes, Errno> {

@@ -8,13 +8,14 @@ use machine::tree::{Attributes, Node, OpenNode, Time, TreeCall, TreeReply};
 use policy::unit::{BLOCK_BYTES, ByteRange, Instant, ProcessorId};
 
 use super::device::{CHANGED, GrowingFile};
-use super::{FRESH, FileTree};
+use super::{FRESH, FileTree, node_for_records};
 use crate::device::DeviceRef;
 use crate::frame::Frames;
 use crate::kernel::KernelError;
 use crate::processor::Processor;
 use crate::queue::Queued;
 use crate::request::Context;
+use crate::trace::Event;
 use crate::volume::{ForeignFlush, Volume, VolumeConfig};
 
 /// A regular file that is open.
@@ -65,6 +66,8 @@ impl Vnode {
             KernelError::TooManyDevices => Errno(libc::ENFILE),
             KernelError::Reserve { .. } => Errno::NO_MEMORY,
         })?;
+        volume.set_export(tree.export());
+        cpu.trace(Event::FileOpened, (cpu.job(), tree.export()), node_for_records(node.as_bytes()), host.size);
         let known = Known {
             host,
             asked: cpu.now(),
@@ -131,7 +134,7 @@ impl Vnode {
         match tree.ask(cpu, None, TreeCall::Attributes { node: self.node }).await? {
             // We alone keep it alive.
             TreeReply::Attributes(host) if host.links == 0 => {
-                tree.forget(self.node);
+                tree.forget(cpu, self.node);
                 Err(Errno::STALE)
             }
             TreeReply::Attributes(host) => {
@@ -310,12 +313,14 @@ impl Vnode {
     pub(super) async fn close(&self, cpu: &Processor) -> Result<(), Errno> {
         let result = self.volume.flush(cpu, Context::synchronous(cpu.job())).await;
         self.look_for_failures();
-        self.abandon();
+        self.abandon(cpu);
         result
     }
 
     /// Closes; what was not written is given up.
-    pub(super) fn abandon(&self) {
+    pub(super) fn abandon(&self, cpu: &Processor) {
+        let node = node_for_records(self.node.as_bytes());
+        cpu.trace(Event::FileClosed, (cpu.job(), self.volume.export()), node, 0);
         self.volume.stop();
     }
 

@@ -153,7 +153,8 @@ impl Volume {
     }
 
     async fn join_flush(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
-        let began = cpu.begin(Event::FlushGathered, context.job);
+        let context = self.with_export(context);
+        let began = cpu.begin(Event::FlushGathered, context);
         cpu.count(Count::Gathers, 1);
         let lead = || {
             let Some(volume) = self.this.upgrade() else { return };
@@ -164,7 +165,7 @@ impl Volume {
             });
         };
         let result = self.flushes.share(cpu, |()| (), lead).await;
-        cpu.end(began, Event::FlushGathered, context.job, 0, 0);
+        cpu.end(began, Event::FlushGathered, context, 0, 0);
         result
     }
 
@@ -183,18 +184,18 @@ impl Volume {
             (std::mem::take(&mut state.unflushed), state.changes, std::mem::take(&mut state.zeroed))
         };
         // Write-back may lead the round, but others join it: somebody waits.
-        let context = Context { class: Class::Synchronous, ..context };
+        let context = Context { class: Class::Synchronous, ..self.with_export(context) };
         let failures = self.failures().flushes;
-        let began = cpu.begin(Event::Flush, context.job);
+        let began = cpu.begin(Event::Flush, context);
         cpu.count(Count::Flushes, 1);
         let mut result = self.device.perform(cpu, Request { action: Action::Flush, context }).await;
         self.foreign.until_ended().await;
         if self.failures().flushes != failures {
             result = Err(self.state().last_failure.unwrap_or(Errno::IO));
         }
-        cpu.end(began, Event::Flush, context.job, covered.len(), 0);
+        cpu.end(began, Event::Flush, context, covered.len(), 0);
         if let Err(error) = result {
-            cpu.trace(Event::FlushFailed, context.job, error.0 as u64, 0);
+            cpu.trace(Event::FlushFailed, context, error.0 as u64, 0);
         }
         match result {
             Ok(()) => {

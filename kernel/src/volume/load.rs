@@ -41,7 +41,7 @@ impl Volume {
         {
             return None;
         }
-        cpu.trace(Event::CacheHit, cpu.job(), blocks.start, blocks.end - blocks.start);
+        cpu.trace(Event::CacheHit, (cpu.job(), self.export()), blocks.start, blocks.end - blocks.start);
         cpu.count(Count::CacheReads, 1);
         cpu.count(Count::CacheHits, blocks.end - blocks.start);
         self.note_read(cpu, blocks);
@@ -95,7 +95,7 @@ impl Volume {
         }
         // What is fetched in advance must not push out what it was fetched beside.
         let end = ahead.end.min(ahead.start + (self.kernel.cache_blocks() / 8).max(1));
-        cpu.trace(Event::ReadAhead, cpu.job(), ahead.start, end - ahead.start);
+        cpu.trace(Event::ReadAhead, (cpu.job(), self.export()), ahead.start, end - ahead.start);
         cpu.count(Count::ReadAheads, 1);
         cpu.count(Count::ReadAheadBlocks, end - ahead.start);
         let step = self.transfer_blocks_max();
@@ -112,6 +112,7 @@ impl Volume {
 
     /// The frames of `blocks`, read from the device where the cache does not have them.
     pub(super) async fn load(&self, cpu: &Processor, blocks: Range<u64>, context: Context) -> Result<Frames, Errno> {
+        let context = self.with_export(context);
         let mut frames: SmallVec<[Option<FrameRef>; 4]> = blocks.clone().map(|_| None).collect();
         let mut spare = Frames::new();
         // Only what somebody waits for tells what the cache is worth, and only at the first look.
@@ -129,7 +130,7 @@ impl Volume {
             }
             let missing: u64 = found.missing.iter().map(|run| run.end - run.start).sum();
             if missing > 0 {
-                cpu.trace(Event::CacheMiss, context.job, blocks.start, missing);
+                cpu.trace(Event::CacheMiss, context, blocks.start, missing);
                 self.kernel.note_read_miss();
                 if !self.kernel.try_allocate(missing as usize, &mut spare) {
                     // Who waits for memory holds none: others may need just that.
@@ -143,9 +144,9 @@ impl Volume {
                 if context.class == Class::Synchronous {
                     self.device.expedite(cpu, self.bytes_of(block..block + 1));
                 }
-                let began = cpu.begin(Event::CacheLoadAwaited, context.job);
+                let began = cpu.begin(Event::CacheLoadAwaited, context);
                 self.kernel.cache().until_not(self.id, block, BufferState::LOADING).await;
-                cpu.end(began, Event::CacheLoadAwaited, context.job, block, 0);
+                cpu.end(began, Event::CacheLoadAwaited, context, block, 0);
             } else {
                 return Ok(frames.into_iter().flatten().collect());
             }

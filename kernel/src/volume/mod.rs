@@ -22,7 +22,7 @@ mod zero;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use machine::Errno;
@@ -31,8 +31,10 @@ use policy::unit::{BLOCK_BYTES, ByteRange, DeviceId, ProcessorId};
 
 use crate::Kernel;
 use crate::device::{DeviceFacts, DeviceRef, contains};
+use crate::export::ExportNo;
 use crate::kernel::KernelError;
 use crate::rendezvous::Rendezvous;
+use crate::request::Context;
 use crate::wait::WaitList;
 use block_set::BlockSet;
 use dirty::Dirty;
@@ -110,6 +112,7 @@ pub struct Volume {
     has_given_up: AtomicBool,
     closing: AtomicBool,
     gate: Gate,
+    export: AtomicU16,
 }
 
 /// What a volume knows of its blocks.
@@ -187,6 +190,7 @@ impl Volume {
             has_given_up: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             gate: Gate::default(),
+            export: AtomicU16::new(ExportNo::NONE.0),
         });
         if !volume.config.read_only {
             let this = Arc::downgrade(&volume);
@@ -198,6 +202,20 @@ impl Volume {
     /// Its name in messages.
     pub fn name(&self) -> &str {
         &self.config.name
+    }
+
+    /// The export that what is done here is recorded with, where a request names none.
+    pub fn export(&self) -> ExportNo {
+        ExportNo(self.export.load(Ordering::Relaxed))
+    }
+
+    /// Sets [`Volume::export`].
+    pub fn set_export(&self, export: ExportNo) {
+        self.export.store(export.0, Ordering::Relaxed);
+    }
+
+    fn with_export(&self, context: Context) -> Context {
+        if context.export == ExportNo::NONE { context.of_export(self.export()) } else { context }
     }
 
     /// Its size in bytes.

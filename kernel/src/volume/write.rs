@@ -39,9 +39,10 @@ impl Volume {
             return Ok(());
         }
         cpu.count(Count::CacheWrites, 1);
-        cpu.trace(Event::CacheWrite, context.job, blocks.start, blocks.end - blocks.start);
+        let context = self.with_export(context);
+        cpu.trace(Event::CacheWrite, context, blocks.start, blocks.end - blocks.start);
         self.writer.store(context.job.0, Ordering::Relaxed);
-        self.admit().await?;
+        self.admit(cpu, context).await?;
         let _writer = self.gate.enter().await;
         let mut were_cached = false;
         let mut installed = blocks.start..blocks.start;
@@ -80,7 +81,7 @@ impl Volume {
     ///
     /// # Errors
     /// What the device says, when it fails and cannot take what is dirty already.
-    pub(super) async fn admit(&self) -> Result<(), Errno> {
+    pub(super) async fn admit(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
         let policy = WriteBack::new(self.kernel.config().write_back.clone());
         let go = || match self.refusal() {
             Some(errno) => Some(Err(errno)),
@@ -92,8 +93,11 @@ impl Volume {
         if let Some(verdict) = go() {
             return verdict;
         }
+        let began = cpu.begin(Event::WriterHeldBack, context);
         self.kernel.write_back_wait().wake_all();
-        self.kernel.memory_wait().until(go).await
+        let verdict = self.kernel.memory_wait().until(go).await;
+        cpu.end(began, Event::WriterHeldBack, context, self.kernel.dirty_blocks(), 0);
+        verdict
     }
 
     /// Is as much dirty as the volume's disk takes in due time?

@@ -159,7 +159,7 @@ impl Volume {
     async fn write_some(&self, cpu: &Processor, policy: &mut WriteBack, pace: &mut Pace) {
         let facts = self.kernel.dirty_facts();
         let all = policy.on_tick(cpu.now(), facts);
-        cpu.trace(Event::WriteBackTick, JobId::default(), facts.dirty_blocks, all);
+        cpu.trace(Event::WriteBackTick, (JobId::default(), self.export()), facts.dirty_blocks, all);
         let (own, lap) = {
             let mut state = self.state();
             (state.dirty.len(), state.dirty.on_tick(cpu.now()))

@@ -88,7 +88,8 @@ impl Volume {
     }
 
     async fn write_out(&self, cpu: &Processor, claim: Claim, context: Context) {
-        let began = cpu.begin(Event::WriteOut, context.job);
+        let context = self.with_export(context);
+        let began = cpu.begin(Event::WriteOut, context);
         let mut result = Ok(());
         for (blocks, frames) in self.begin(&claim.blocks) {
             let action = Action::Write(self.bytes_of(blocks.clone()), frames);
@@ -97,7 +98,7 @@ impl Volume {
             result = result.and(written);
         }
         let Range { start, end } = claim.blocks;
-        cpu.end(began, Event::WriteOut, context.job, start, end - start);
+        cpu.end(began, Event::WriteOut, context, start, end - start);
         self.settle(cpu.now(), &claim, result);
     }
 

@@ -41,7 +41,8 @@ impl Volume {
         if fast_only && !self.facts.fast_zero {
             return Err(Errno::NOT_SUPPORTED);
         }
-        self.admit().await?;
+        let context = self.with_export(context);
+        self.admit(cpu, context).await?;
         let whole = self.whole_blocks(range);
         let zeroes = Action::Zero { range: self.bytes_of(whole.clone()), may_release };
         if !may_release && !fast_only && whole.end - whole.start <= WRITTEN_BLOCKS_MAX {
@@ -144,6 +145,7 @@ impl Volume {
         action: Action,
         context: Context,
     ) -> Result<(), Errno> {
+        let context = self.with_export(context);
         let barrier = self.raise_barrier(blocks.clone()).await;
         self.until_quiet(cpu, blocks.clone()).await;
         let result = self.device.perform(cpu, Request { action, context }).await;

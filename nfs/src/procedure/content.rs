@@ -31,7 +31,8 @@ pub(super) async fn read(call: &Call) -> Answer {
     permission::check(&call.cpu, &object.export, object.node, &attributes, &object.caller, Use::Read).await?;
     let count = u64::from(args.count.min(transfer_bytes_max(call.cpu.kernel())));
     let wanted = ByteRange::new(args.offset, available(attributes.size, args.offset, count));
-    let (range, frames) = content(call, &file, wanted).await?;
+    let context = Context::synchronous(call.job).of_export(object.export.number());
+    let (range, frames) = content(call, &file, wanted, context).await?;
     // What is said of the end of the file goes with the attributes in the same reply: a client takes what lies behind an
     // end for zeroes. Other clients may have moved the end since.
     let attributes = file.attributes();
@@ -50,13 +51,18 @@ pub(crate) fn available(size: u64, offset: u64, count: u64) -> u64 {
     size.saturating_sub(offset).min(count)
 }
 
-async fn content(call: &Call, file: &Arc<Vnode>, wanted: ByteRange) -> Result<(ByteRange, Frames), Errno> {
+async fn content(
+    call: &Call,
+    file: &Arc<Vnode>,
+    wanted: ByteRange,
+    context: Context,
+) -> Result<(ByteRange, Frames), Errno> {
     if wanted.len == 0 {
         return Ok((wanted, Frames::new()));
     }
     match file.try_read(&call.cpu, wanted) {
         Some(frames) => Ok((wanted, frames)),
-        None => file.read(&call.cpu, wanted, Context::synchronous(call.job)).await,
+        None => file.read(&call.cpu, wanted, context).await,
     }
 }
 
@@ -125,7 +131,7 @@ pub(super) async fn write(call: &Call, payload: Option<Payload>) -> Answer {
     if range.len > 0 {
         drop_set_id(&object, &attributes).await?;
         let stability = if args.stable == stable_how::UNSTABLE { Stability::Unstable } else { Stability::Stable };
-        let context = Context::synchronous(call.job).with_stability(stability);
+        let context = Context::synchronous(call.job).with_stability(stability).of_export(object.export.number());
         file.write(&call.cpu, range, holding(frames, range), context).await?;
     }
     let file_wcc = after(&object, &file);
@@ -176,6 +182,7 @@ pub(super) async fn commit(call: &Call) -> Answer {
     // Of the whole file, whatever range was asked for: what was written must be flushed together anyway. Who may write
     // was asked at each write.
     let context = Context::synchronous(call.job).with_stability(Stability::Stable);
+    let context = context.of_export(object.export.number());
     file.commit(&call.cpu, context).await?;
     // Taken after it: had anything been lost before, it would be another one than that of the writes.
     success(&COMMIT3resok { file_wcc: after(&object, &file), verf: verifier(&object) })

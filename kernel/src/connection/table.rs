@@ -1,0 +1,265 @@
+//! The connections that there are, and what each has done: counted by the processor to which it belongs, read by whoever
+//! watches.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use machine::Connection;
+use policy::unit::ProcessorId;
+
+use crate::Processor;
+use crate::counters::Counter;
+use crate::export::ExportNo;
+use crate::request::JobId;
+use crate::trace::{Event, Whose};
+
+/// In place of an export's number: the connection uses several.
+const SEVERAL: u16 = u16::MAX;
+
+/// What is known of a connection before it is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Introduction {
+    /// What is spoken: `nbd`, `nfs`.
+    pub protocol: &'static str,
+    /// Who is at the other end, for people.
+    pub client: String,
+    /// When it came.
+    pub at: Instant,
+}
+
+/// With which exports a connection works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Uses {
+    /// With none yet, or one without a number.
+    None,
+    /// With this one.
+    One(ExportNo),
+    /// With several.
+    Several,
+}
+
+/// What one connection has done. Its processor alone writes it, on cache lines of its own.
+#[repr(align(128))]
+#[derive(Debug, Default)]
+pub struct Tally {
+    number: u64,
+    requests: Counter,
+    received: Counter,
+    sent: Counter,
+    under_way: AtomicU32,
+    job: AtomicU32,
+    export: AtomicU16,
+}
+
+impl Tally {
+    /// Tells the connection from all others of this server's life; 0: none of them.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// So many requests have come.
+    pub fn requests(&self) -> u64 {
+        self.requests.get()
+    }
+
+    /// A request begins; so many are under way now.
+    #[inline]
+    pub(super) fn begin_request(&self, under_way: usize) {
+        self.requests.add(1);
+        self.set_under_way(under_way);
+    }
+
+    #[inline]
+    pub(super) fn set_under_way(&self, requests: usize) {
+        self.under_way.store(requests as u32, Ordering::Relaxed);
+    }
+
+    pub(super) fn receive(&self, bytes: u64) {
+        self.received.add(bytes);
+    }
+
+    pub(super) fn send(&self, bytes: u64) {
+        self.sent.add(bytes);
+    }
+
+    /// To whom its work is charged.
+    pub fn job(&self) -> JobId {
+        JobId(self.job.load(Ordering::Relaxed))
+    }
+
+    /// It works with this export.
+    #[inline]
+    pub fn use_export(&self, export: ExportNo) {
+        let before = self.export.load(Ordering::Relaxed);
+        if before != export.0 && export != ExportNo::NONE {
+            let now = if before == ExportNo::NONE.0 { export.0 } else { SEVERAL };
+            self.export.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// With which exports it works.
+    pub fn uses(&self) -> Uses {
+        match self.export.load(Ordering::Relaxed) {
+            0 => Uses::None,
+            SEVERAL => Uses::Several,
+            export => Uses::One(ExportNo(export)),
+        }
+    }
+
+    /// As [`Tally::uses`], for records: none where it is not one.
+    fn export(&self) -> ExportNo {
+        if let Uses::One(export) = self.uses() { export } else { ExportNo::NONE }
+    }
+}
+
+impl From<&Tally> for Whose {
+    #[inline]
+    fn from(tally: &Tally) -> Self {
+        Whose { job: tally.job(), export: tally.export() }
+    }
+}
+
+/// A connection, as it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectionReading {
+    /// Tells it from all others of this server's life.
+    pub number: u64,
+    /// The processor to which it belongs; `None` before it is served.
+    pub processor: Option<ProcessorId>,
+    /// What is known of it.
+    pub introduction: Option<Introduction>,
+    /// To whom its work is charged.
+    pub job: JobId,
+    /// With which exports it works.
+    pub uses: Uses,
+    /// Requests that came.
+    pub requests: u64,
+    /// Of these, such as are under way.
+    pub under_way: u32,
+    /// Bytes that came.
+    pub received: u64,
+    /// Bytes that went.
+    pub sent: u64,
+}
+
+struct Entry {
+    processor: Option<ProcessorId>,
+    introduction: Option<Introduction>,
+    tally: Arc<Tally>,
+}
+
+/// The connections that there are.
+#[derive(Default)]
+pub struct ConnectionTable {
+    entries: Mutex<BTreeMap<u32, Entry>>,
+    last: AtomicU64,
+}
+
+impl ConnectionTable {
+    /// Somebody has come, and is going to be served. It must be forgotten before it is closed.
+    pub fn introduce(&self, connection: Connection, introduction: Introduction) {
+        self.entry(&mut self.entries(), connection).introduction = Some(introduction);
+    }
+
+    /// Somebody was sent away, because there are so many already or the server ends.
+    pub fn turn_away(&self, cpu: &Processor, connections: u32) {
+        cpu.trace(Event::ConnectionTurnedAway, JobId::default(), u64::from(connections), 0);
+    }
+
+    /// That one is gone.
+    pub fn forget(&self, connection: Connection) {
+        self.entries().remove(&connection.0);
+    }
+
+    /// It is served by this processor from now on.
+    pub(super) fn begin(&self, connection: Connection, cpu: &Processor) -> Arc<Tally> {
+        let tally = self.begin_on(connection, cpu.id());
+        tally.job.store(cpu.job().0, Ordering::Relaxed);
+        tally
+    }
+
+    fn begin_on(&self, connection: Connection, processor: ProcessorId) -> Arc<Tally> {
+        let mut entries = self.entries();
+        let entry = self.entry(&mut entries, connection);
+        entry.processor = Some(processor);
+        Arc::clone(&entry.tally)
+    }
+
+    /// What it counts with; in nobody's sight, if it is none of these.
+    pub(super) fn tally(&self, connection: Connection) -> Arc<Tally> {
+        self.entries().get(&connection.0).map(|entry| Arc::clone(&entry.tally)).unwrap_or_default()
+    }
+
+    /// All of them, the oldest first.
+    pub fn read(&self) -> Vec<ConnectionReading> {
+        let read = |entry: &Entry| {
+            let tally = &entry.tally;
+            ConnectionReading {
+                number: tally.number,
+                processor: entry.processor,
+                introduction: entry.introduction.clone(),
+                job: tally.job(),
+                uses: tally.uses(),
+                requests: tally.requests.get(),
+                under_way: tally.under_way.load(Ordering::Relaxed),
+                received: tally.received.get(),
+                sent: tally.sent.get(),
+            }
+        };
+        let mut all: Vec<ConnectionReading> = self.entries().values().map(read).collect();
+        all.sort_unstable_by_key(|connection| connection.number);
+        all
+    }
+
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<u32, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn entry<'a>(&self, entries: &'a mut BTreeMap<u32, Entry>, connection: Connection) -> &'a mut Entry {
+        entries.entry(connection.0).or_insert_with(|| {
+            let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+            Entry { processor: None, introduction: None, tally: Arc::new(Tally { number, ..Tally::default() }) }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_connection_is_told_apart_even_when_the_host_gives_its_number_again() {
+        let table = ConnectionTable::default();
+        let first = table.begin_on(Connection(7), ProcessorId(1));
+        first.begin_request(1);
+        first.receive(10);
+        first.send(20);
+        let [reading] = &table.read()[..] else { panic!("one connection") };
+        assert_eq!((reading.number, reading.processor, reading.requests), (1, Some(ProcessorId(1)), 1));
+        assert_eq!((reading.under_way, reading.received, reading.sent), (1, 10, 20));
+        table.forget(Connection(7));
+        assert_eq!(table.read(), []);
+        let at = Instant::now();
+        table.introduce(Connection(7), Introduction { protocol: "nbd", client: "uid 0".into(), at });
+        let second = table.begin_on(Connection(7), ProcessorId(0));
+        assert!(Arc::ptr_eq(&second, &table.tally(Connection(7))));
+        let [reading] = &table.read()[..] else { panic!("one connection") };
+        assert_eq!((reading.number, reading.requests), (2, 0));
+        assert_eq!(reading.introduction.as_ref().map(|known| known.protocol), Some("nbd"));
+    }
+
+    #[test]
+    fn who_works_with_several_exports_is_said_to() {
+        let tally = Tally::default();
+        assert_eq!(tally.uses(), Uses::None);
+        tally.use_export(ExportNo(3));
+        tally.use_export(ExportNo::NONE);
+        tally.use_export(ExportNo(3));
+        assert_eq!((tally.uses(), tally.export()), (Uses::One(ExportNo(3)), ExportNo(3)));
+        tally.use_export(ExportNo(4));
+        tally.use_export(ExportNo(3));
+        assert_eq!((tally.uses(), tally.export()), (Uses::Several, ExportNo::NONE));
+    }
+}
