@@ -75,6 +75,18 @@ fn replace_link(trace: &TraceFile) -> io::Result<()> {
     symlink(&trace.file, &trace.link)
 }
 
+/// Removes the trace of a server that was killed, and had this data directory.
+pub(crate) fn remove_of(data: &Path) {
+    let link = data.join(NAME);
+    if let Ok(file) = fs::read_link(&link)
+        && file.starts_with(MEMORY)
+    {
+        // Whoever has removed it already has done the same.
+        let _ = fs::remove_file(file);
+        let _ = fs::remove_file(link);
+    }
+}
+
 /// Does the server live that records there?
 fn is_alive(file: &Path) -> bool {
     let name = file.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
