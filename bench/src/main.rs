@@ -1,9 +1,10 @@
 //! `awase-bench`: Awase, nbdkit and qemu-nbd side by side in one run, and each technique of Awase on and off. And a load
-//! driver for servers of files, with NFS-Ganesha as a peer. And the speed of the lab.
+//! driver for servers of files, with NFS-Ganesha as a peer. And the speed of the lab, and every switch live.
 
 mod fio;
 mod host;
 mod lab;
+mod live;
 mod nfs;
 mod plot;
 mod process;
@@ -66,6 +67,7 @@ enum Command {
     Nfs(Box<nfs::command::Nfs>),
     SlowDisk(nfs::command::SlowDiskCommand),
     Lab(self::lab::Lab),
+    Live(live::Live),
 }
 
 const FULL: Scale = Scale { large_bytes: 4 << 30, small_bytes: 1 << 30, seconds: 5, requests: 200_000 };
@@ -90,6 +92,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Some(Command::Nfs(command)) => return command.run(&interrupted),
         Some(Command::SlowDisk(command)) => return command.run(&interrupted),
         Some(Command::Lab(command)) => return command.run(&interrupted),
+        Some(Command::Live(command)) => return command.run(&interrupted),
         None => {}
     }
     let (comparison, switches) = selected(arguments)?;
