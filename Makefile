@@ -16,7 +16,7 @@ BENCH_NEEDS := fio=fio nbdkit=nbdkit nbdcopy=libnbd-bin qemu-nbd=qemu-utils qemu
 BENCH_FILES_NEEDS := ganesha.nfsd=nfs-ganesha rpcbind=rpcbind mkfs.ext4=e2fsprogs losetup=mount
 SEEDS ?= 10000
 
-.PHONY: run build test check clients test-long bench bench-disks bench-files bench-lab docs install clean
+.PHONY: run build test check clients test-long bench bench-disks bench-files bench-lab bench-live docs install clean
 
 run: build
 	exec $(TARGET)/release/awase serve $(ARGS)
@@ -72,6 +72,13 @@ bench-lab:
 	@scripts/need $(BUILD_NEEDS)
 	$(CARGO) build --release --workspace
 	$(TARGET)/release/awase-bench lab $(ARGS)
+
+# Every switch on this machine, and the figures to reach: some minutes, and nothing else should run meanwhile.
+bench-live:
+	@scripts/need-rust
+	@scripts/need $(BUILD_NEEDS)
+	$(CARGO) build --release --workspace
+	$(TARGET)/release/awase-bench live $(ARGS)
 
 docs: build
 	$(TARGET)/release/awase config --reference > docs/configuration.md

@@ -364,7 +364,8 @@ Examples:
   awase lab run ws-table3
   awase lab run all --machine both --out report
   awase lab run ws-table2 --set disk.rpm=7200
-  awase lab run ws-table3 --on both               beside this machine's disk, on which DIR lies";
+  awase lab run ws-table3 --on both               beside this machine's disk, on which DIR lies
+  awase lab run live                              every switch on a server on this machine: five minutes";
 
 /// What `lab` does.
 #[derive(Clone, Debug, Subcommand)]
@@ -388,7 +389,8 @@ pub struct LabRunArguments {
     /// Names of experiments, or all.
     #[arg(value_name = "NAME", required = true)]
     pub names: Vec<String>,
-    /// Where: in the simulated machine, on this one with Awase's own kernel, or both side by side.
+    /// Where: in the simulated machine, on this one with Awase's own kernel, or both side by side. What has no simulated
+    /// machine (live) is always measured on this one; of all, only with here or both.
     #[arg(long, value_enum, default_value_t = LabSide::Sim)]
     pub on: LabSide,
     /// On this machine, measure as little as gives all numbers, whatever they are worth.

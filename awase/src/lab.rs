@@ -5,19 +5,22 @@ use std::io::{self, IsTerminal};
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lab::report::terminal::Terminal;
 use lab::report::{Heading, files};
 use lab::{
-    Effort, Experiment, Failed, HereRun, Order, Outcome, Parameters, Progress, Results, Setting, experiments, here,
-    named, order,
+    Effort, Experiment, Failed, HereRun, Host, Order, Outcome, Parameters, Progress, Results, Setting, experiments,
+    here, named, order,
 };
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
 
 use crate::cli::{LabCommand, LabMachine, LabRunArguments, LabSide};
 use crate::config::{Place, Problem, Problems};
@@ -29,6 +32,9 @@ const WIDTH: usize = 100;
 
 /// Between two looks at how far a measurement is.
 const BAR_PERIOD: Duration = Duration::from_millis(100);
+
+/// A process that a signal ended exits with that much more than its number, as shells tell it.
+const EXIT_SIGNAL: i32 = 128;
 
 /// Stands for every experiment.
 const ALL: &str = "all";
@@ -67,7 +73,7 @@ fn run(arguments: &LabRunArguments) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    if arguments.on != LabSide::Sim && !measure(arguments, &mut outcomes) {
+    if !measure(arguments, &mut outcomes)? {
         code = ExitCode::FAILURE;
     }
     let text: Vec<String> = outcomes.iter().map(|outcome| terminal().outcome(outcome)).collect();
@@ -78,22 +84,40 @@ fn run(arguments: &LabRunArguments) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// What comes of the orders in virtual time; nothing yet where only this machine is asked for.
+/// What comes of the orders in virtual time; nothing yet of those for which only this machine is asked, or is there.
 fn simulated(on: LabSide, orders: Vec<Order>) -> Vec<Result<Outcome, Failed>> {
-    if on == LabSide::Here {
-        return orders.into_iter().map(|order| Ok(Outcome { order, results: Results::default() })).collect();
+    let is_simulated = |order: &Order| on != LabSide::Here && order.experiment.is_simulated();
+    let (orders, others): (Vec<Order>, Vec<Order>) = orders.into_iter().partition(is_simulated);
+    let others = others.into_iter().map(|order| Ok(Outcome { order, results: Results::default() }));
+    if orders.is_empty() {
+        return others.collect();
     }
     let bar = bar();
     let threads = available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let results = order::run(orders, threads, |progress| show(&bar, progress));
     bar.finish_and_clear();
-    results
+    results.into_iter().chain(others).collect()
+}
+
+/// Is it to be measured here?
+fn is_measured(on: LabSide, experiment: &dyn Experiment) -> bool {
+    on != LabSide::Sim || !experiment.is_simulated()
 }
 
 /// Adds what is measured on this machine: one experiment after another, with nothing of ours beside it. One that can't be
 /// is told of, and the others go on; tells whether all could.
-fn measure(arguments: &LabRunArguments, outcomes: &mut [Outcome]) -> bool {
+fn measure(arguments: &LabRunArguments, outcomes: &mut [Outcome]) -> anyhow::Result<bool> {
+    let outcomes = outcomes.iter_mut().filter(|outcome| is_measured(arguments.on, outcome.order.experiment));
+    let mut outcomes = outcomes.peekable();
+    if outcomes.peek().is_none() {
+        return Ok(true);
+    }
     let host = LabHost::new(&arguments.out);
+    for signal in [SIGINT, SIGTERM] {
+        // The first one has it clean up; a second one ends it at once.
+        flag::register_conditional_shutdown(signal, EXIT_SIGNAL + signal, Arc::clone(host.interrupted()))?;
+        flag::register(signal, Arc::clone(host.interrupted()))?;
+    }
     let effort = if arguments.quick { Effort::Tiny } else { Effort::Usual };
     let mut measured: Vec<&str> = Vec::new();
     let mut all_well = true;
@@ -102,9 +126,14 @@ fn measure(arguments: &LabRunArguments, outcomes: &mut [Outcome]) -> bool {
         // Of the two simulated machines, it stands beside the first.
         let Some(here) = here::named(name).filter(|_| !measured.contains(&name)) else { continue };
         measured.push(name);
+        let parameters = &outcome.order.parameters;
+        if let Some(time) = here.takes(effort, parameters) {
+            eprintln!("{name} on this machine takes about {} s", time.as_secs());
+        }
         let done = AtomicU64::new(0);
-        let drawn = Progress { done: 0, total: here.steps(effort), running: vec![format!("{name} on this machine")] };
-        let run = HereRun { host: &host, effort, done: &done };
+        let total = here.steps(effort, parameters);
+        let drawn = Progress { done: 0, total, running: vec![format!("{name} on this machine")] };
+        let run = HereRun { host: &host, effort, parameters, done: &done };
         match shown_meanwhile(drawn, &done, || here.measure(&run)) {
             Ok(measured) => drop(measured.merge_into(&mut outcome.results)),
             Err(error) => {
@@ -112,8 +141,11 @@ fn measure(arguments: &LabRunArguments, outcomes: &mut [Outcome]) -> bool {
                 eprintln!("awase: {name} on this machine: {error}");
             }
         }
+        if host.is_interrupted() {
+            bail!("interrupted");
+        }
     }
-    all_well
+    Ok(all_well)
 }
 
 /// Does `work`, with its progress on a bar.
@@ -146,19 +178,27 @@ fn write(directory: &Path, outcomes: &[Outcome], heading: &Heading) -> anyhow::R
 /// The experiments of these names, each once, in the order of the list. Of all, those that have the side that is asked for.
 fn chosen(arguments: &LabRunArguments) -> Result<Vec<&'static dyn Experiment>, Problems> {
     let needs_here = arguments.on != LabSide::Sim;
+    let mut is_told = false;
     for name in arguments.names.iter().filter(|name| *name != ALL) {
-        let name = experiment("lab run", name)?.name();
+        let experiment = experiment("lab run", name)?;
+        let name = experiment.name();
+        is_told |= !experiment.is_simulated();
         if needs_here && here::named(name).is_none() {
             let what = format!("{name} runs only in virtual time, not with the real kernel on this machine");
             return Err(Problem::new(&flag("--on"), "", what).allowed(measurable()).into());
         }
+        if !experiment.is_simulated() && arguments.machine != LabMachine::Paper {
+            let what = format!("{name} is measured on this machine, and simulates none");
+            return Err(Problem::new(&flag("--machine"), "", what).into());
+        }
     }
-    if arguments.on == LabSide::Here && !arguments.set.is_empty() {
+    if arguments.on == LabSide::Here && !arguments.set.is_empty() && !is_told {
         let what = "changes the simulated machine, and --on leaves that out";
         return Err(Problem::new(&flag("--set"), "", what).into());
     }
     let all = arguments.names.iter().any(|name| name == ALL);
     let asked = |experiment: &&'static dyn Experiment| match all {
+        true if !experiment.is_simulated() => needs_here,
         true => arguments.on != LabSide::Here || here::named(experiment.name()).is_some(),
         false => arguments.names.iter().any(|name| name == experiment.name()),
     };
@@ -193,6 +233,7 @@ fn orders(arguments: &LabRunArguments, chosen: &[&'static dyn Experiment]) -> an
     known_somewhere(&arguments.set, chosen)?;
     let mut orders = Vec::new();
     for experiment in chosen {
+        let settings = if experiment.is_simulated() { settings } else { &settings[..1] };
         for setting in settings {
             let mut order = Order::new(*experiment, *setting, arguments.seed)?;
             set(&mut order.parameters, &arguments.set)?;

@@ -4,20 +4,24 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use kernel::counters::Count;
 use kernel::device::{DeviceRef, Faults};
-use kernel::{Kernel, KernelConfig};
-use lab::here::{HereError, Host, Medium, SCRATCH_BYTES_MAX, Setup, Stage};
+use kernel::{Kernel, KernelConfig, Switches};
+use lab::here::{HereError, Host, Medium, SCRATCH_BYTES_MAX, Served, Serving, Setup, Spent, Stage};
 use machine::OpenFile;
 use machine::linux::file::{self, DirectIo, OpenError, OpenOptions};
 use machine::linux::{self, Cores};
 use policy::{sizing, writeback};
+use tempfile::TempDir;
 
-use crate::config::Behaviour;
-use crate::processors::{FIXED_SHARE, Processors};
+use crate::config::{Behaviour, Given, Place, set_switch};
+use crate::lab_server::{LabServer, Scratch, cpu_time};
+use crate::processors::{FIXED_SHARE, PROCESSOR_THREADS, Processors};
 use crate::stack::{Bottom, Layers, stack};
 
 /// The scratch file is filled in pieces of this size. Bytes.
@@ -32,7 +36,12 @@ const ABANDON_TIME_MAX: Duration = Duration::from_secs(10);
 /// This machine.
 pub struct LabHost {
     directory: PathBuf,
-    cores: usize,
+    cores: Cores,
+    /// Awase: this program, where it is not a test's.
+    program: PathBuf,
+    interrupted: Arc<AtomicBool>,
+    /// The image and the directory of servers. They have names, and go with this.
+    served: Mutex<Option<(TempDir, Arc<Scratch>)>>,
     /// The largest scratch file so far. It has no name: it is gone when the last who uses it is, whatever happens.
     scratch: Mutex<Option<OpenFile>>,
 }
@@ -40,7 +49,39 @@ pub struct LabHost {
 impl LabHost {
     /// This machine, with a scratch file in `directory` when one is needed.
     pub fn new(directory: &Path) -> Self {
-        LabHost { directory: directory.to_owned(), cores: Cores::allowed().count(), scratch: Mutex::default() }
+        LabHost {
+            directory: directory.to_owned(),
+            cores: Cores::allowed(),
+            program: PathBuf::from("/proc/self/exe"),
+            interrupted: Arc::default(),
+            served: Mutex::default(),
+            scratch: Mutex::default(),
+        }
+    }
+
+    /// The same with another program as server.
+    #[must_use]
+    pub fn with_program(self, program: &Path) -> Self {
+        LabHost { program: program.to_owned(), ..self }
+    }
+
+    /// Set, it has what is measured end.
+    pub fn interrupted(&self) -> &Arc<AtomicBool> {
+        &self.interrupted
+    }
+
+    /// The image, of at least so many bytes, and the directory of servers.
+    fn served(&self, bytes: u64) -> Result<Arc<Scratch>, HereError> {
+        let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        let long = |scratch: &Scratch| std::fs::metadata(&scratch.image).is_ok_and(|found| found.len() >= bytes);
+        if let Some((_, scratch)) = served.as_ref().filter(|(_, scratch)| long(scratch)) {
+            return Ok(Arc::clone(scratch));
+        }
+        *served = None;
+        let made = make_served(&self.directory, bytes)?;
+        let scratch = Arc::clone(&made.1);
+        *served = Some(made);
+        Ok(scratch)
     }
 
     /// A scratch file of at least so many bytes.
@@ -63,15 +104,33 @@ impl Host for LabHost {
         if available < setup.memory {
             return Err(HereError::NoMemory { needed: setup.memory, available });
         }
-        let count = self.cores.min(setup.processors_max.into()).clamp(1, linux::PROCESSORS_MAX);
+        let count = self.cores.count().min(setup.processors_max.into()).clamp(1, linux::PROCESSORS_MAX);
         let machine = linux::Config { processors: linux::Processors::Count(count), ..linux::Config::default() };
         let processors = Processors::start_kernel(&machine, |count| kernel_config(setup, count))
             .map_err(|error| HereError::Start(format!("{error:#}")))?;
         Ok(Box::new(LabStage { host: self, kernel: Arc::clone(processors.kernel()), processors: Some(processors) }))
     }
 
+    fn serve(&self, serving: &Serving) -> Result<Box<dyn Served + '_>, HereError> {
+        let bytes = |medium: &Medium| if let Medium::Disk { bytes } = medium { *bytes } else { 0 };
+        let scratch = self.served(serving.exports.iter().map(|export| bytes(&export.medium)).max().unwrap_or(0))?;
+        Ok(Box::new(LabServer::start(&self.program, serving, &scratch)?))
+    }
+
+    fn keep_clear(&self, processors: u16, number: usize) {
+        let (all, theirs) = (self.cores.count(), usize::from(processors));
+        if all > theirs {
+            // Where it is refused, the thread is as well where it is.
+            let _ = self.cores.pin(theirs + number % (all - theirs));
+        }
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
+    }
+
     fn processors(&self) -> u16 {
-        self.cores.min(linux::PROCESSORS_MAX) as u16
+        self.cores.count().min(linux::PROCESSORS_MAX) as u16
     }
 
     fn disk(&self) -> String {
@@ -132,6 +191,18 @@ impl Stage for LabStage<'_> {
         let layers = Layers { behaviour, delay: Duration::ZERO, faults: Faults::default() };
         Ok(stack(&self.kernel, bottom, &layers))
     }
+
+    fn set(&self, switch: &str, value: &str) -> Result<(), HereError> {
+        let given = Given::Text(value.to_owned());
+        let change = |switches: &mut Switches| set_switch(switches, switch, &given, &Place::Default);
+        self.kernel.change_switches(change).map(drop).map_err(|problem| HereError::Start(problem.to_string()))
+    }
+
+    fn spent(&self) -> Result<Spent, HereError> {
+        let counted = self.kernel.counters().read();
+        let kernel_entries = counted.iter().map(|processor| processor.count(Count::KernelEntries)).sum();
+        Ok(Spent { cpu: cpu_time(std::process::id(), PROCESSOR_THREADS)?, kernel_entries })
+    }
 }
 
 impl Drop for LabStage<'_> {
@@ -155,6 +226,25 @@ impl Drop for LabStage<'_> {
             processors.stop();
         }
     }
+}
+
+/// What servers serve from the host's disk, in a directory of its own.
+fn make_served(directory: &Path, bytes: u64) -> Result<(TempDir, Arc<Scratch>), HereError> {
+    let failed =
+        |what: &'static str| move |source| HereError::Scratch { what, directory: directory.to_owned(), source };
+    let free = free_bytes(directory).map_err(failed("find room for"))?;
+    if free < bytes + LEFT_FREE {
+        let needed = bytes + LEFT_FREE;
+        return Err(HereError::NoSpace { directory: directory.to_owned(), needed, free });
+    }
+    // Servers are told the whole path, wherever they run.
+    let place = std::fs::canonicalize(directory).map_err(failed("find the place of"))?;
+    let place = tempfile::Builder::new().prefix("live-").tempdir_in(place).map_err(failed("make"))?;
+    let scratch = Scratch { image: place.path().join("disk.img"), files: place.path().join("files") };
+    let image = File::create_new(&scratch.image).map_err(failed("make"))?;
+    fill(&image, bytes).map_err(failed("fill"))?;
+    std::fs::create_dir(&scratch.files).map_err(failed("make"))?;
+    Ok((place, Arc::new(scratch)))
 }
 
 /// A file without a name, whose space is allocated, opened past the page cache.

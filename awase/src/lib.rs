@@ -12,6 +12,7 @@ pub mod generate;
 pub mod iotest;
 pub mod lab;
 pub mod lab_host;
+mod lab_server;
 pub mod listeners;
 pub mod media;
 pub mod metrics;

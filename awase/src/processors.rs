@@ -18,6 +18,9 @@ use crate::config::{Config, Engine, Problem, Problems, Settings};
 /// Of memory, where it is neither dynamic nor configured: the tenth that caches had before they were dynamic (WS-2).
 pub(crate) const FIXED_SHARE: u64 = 10;
 
+/// How the names of their threads begin.
+pub(crate) const PROCESSOR_THREADS: &str = "processor-";
+
 /// Processors that run.
 pub struct Processors {
     kernel: Arc<Kernel>,
@@ -148,7 +151,7 @@ fn start(number: usize, builder: Builder, kernel: &Arc<Kernel>) -> anyhow::Resul
             }
         }
     };
-    let thread = std::thread::Builder::new().name(format!("processor-{number}")).spawn(run);
+    let thread = std::thread::Builder::new().name(format!("{PROCESSOR_THREADS}{number}")).spawn(run);
     Ok((thread.context("cannot start a thread for a processor")?, receiver))
 }
 

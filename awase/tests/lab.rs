@@ -6,13 +6,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use lab::{Experiment, experiments, here};
+use lab::{Experiment, experiments, here, simulated};
 use server::Place;
 
 /// The one that takes the fewest steps.
 fn smallest() -> &'static dyn Experiment {
-    let all = experiments().iter().copied();
-    all.min_by_key(|experiment| experiment.steps(&experiment.parameters())).expect("an experiment")
+    simulated().min_by_key(|experiment| experiment.steps(&experiment.parameters())).expect("an experiment")
 }
 
 fn out(output: &Output) -> String {
@@ -93,7 +92,7 @@ fn the_same_seed_gives_the_same_report_to_the_last_byte() {
 
 /// One that can be measured here too, the smallest.
 fn measurable() -> &'static dyn Experiment {
-    let all = experiments().iter().copied().filter(|experiment| here::named(experiment.name()).is_some());
+    let all = simulated().filter(|experiment| here::named(experiment.name()).is_some());
     all.min_by_key(|experiment| experiment.steps(&experiment.parameters())).expect("an experiment that runs here")
 }
 
@@ -115,6 +114,42 @@ fn numbers_of_this_machine_stand_beside_the_simulated_ones_and_alone() {
     if let Some(without) = experiments().iter().find(|experiment| here::named(experiment.name()).is_none()) {
         let message = refused(&place, &["lab", "run", without.name(), "--on", "both"]);
         assert!(message.contains("--on: ") && message.contains(name), "{message}");
+    }
+}
+
+#[test]
+fn what_only_this_machine_can_tell_is_measured_whatever_side_is_asked_for() {
+    let place = Place::new();
+    let output = place.run(&["lab", "run", "live", "--quick", "--set", "load.depth=8", "--out", "report"]);
+    let text = out(&output);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("live on this machine takes about"), "{output:?}");
+    let flowing = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(flowing.contains("measured on this machine") && flowing.contains("set: load.depth = 8"), "{text}");
+    assert!(text.contains("quantum, 1 in flight: off") && !text.contains("simulated"), "{text}");
+    let names: Vec<String> = files(&place.file("report")).into_keys().collect();
+    let expected = ["costs", "latencies", "rates", "recording", "worth"].map(|table| format!("live-{table}.csv"));
+    let all: Vec<String> = expected.into_iter().chain(["live.json".to_owned(), "report.html".to_owned()]).collect();
+    assert_eq!(names, all, "the report, and nothing of the servers");
+    let page = std::fs::read_to_string(place.file("report/report.html")).expect("the report");
+    assert!(!page.contains("class=error") && page.contains("live-worth.csv"));
+    let message = refused(&place, &["lab", "run", "live", "--machine", "2026"]);
+    assert!(message.contains("--machine: live is measured on this machine"), "{message}");
+    let message = refused(&place, &["lab", "run", "live", "--set", "run.secnds=1"]);
+    assert!(message.contains("did you mean \"run.seconds\"?"), "{message}");
+}
+
+#[test]
+fn every_switch_has_its_place_among_what_is_measured_and_is_compared_with_its_default() {
+    let measured = here::live::switches();
+    let defaults = kernel::Switches::default();
+    for key in awase::config::SWITCHES {
+        let shown = (key.show)(&defaults).expect("a value");
+        let default = shown.trim_matches('"');
+        let of: Vec<_> = measured.iter().filter(|(name, _)| *name == key.name).map(|(_, value)| *value).collect();
+        assert_eq!(of, [default], "{} in lab/src/here/live/cases.rs", key.name);
+    }
+    for (name, _) in measured {
+        assert!(awase::config::SWITCHES.iter().any(|key| key.name == name), "{name} is no switch");
     }
 }
 

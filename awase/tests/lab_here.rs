@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use awase::lab_host::LabHost;
-use lab::here::{Effort, HereError, HereRun, Measured, named};
+use lab::here::{Effort, HereError, HereRun, Host, Measured, Serving, named};
 use lab::{Cell, Results, Table};
 
 /// Measures in a directory of its own, and looks that nothing is left in it. `None` where the file system can't bypass
@@ -14,11 +14,13 @@ fn measure(experiment: &str) -> Option<Measured> {
     let here = named(experiment).expect("a measurement");
     let host = LabHost::new(directory.path());
     let done = AtomicU64::new(0);
-    let measured = here.measure(&HereRun { host: &host, effort: Effort::Tiny, done: &done });
+    let parameters = lab::named(experiment).expect("an experiment").parameters();
+    let run = HereRun { host: &host, effort: Effort::Tiny, parameters: &parameters, done: &done };
+    let measured = here.measure(&run);
     assert_eq!(names_in(directory.path()), 0, "scratch has no name, even while it is there");
     match measured {
         Ok(measured) => {
-            assert_eq!(done.load(Ordering::Relaxed), here.steps(Effort::Tiny), "all steps are done");
+            assert_eq!(done.load(Ordering::Relaxed), here.steps(Effort::Tiny, &parameters), "all steps are done");
             Some(measured)
         }
         Err(HereError::NoDirectIo(where_)) => {
@@ -81,6 +83,66 @@ fn blocks_are_read_through_mapped_buffers_and_without_and_shootdowns_are_told_wh
     let are_told = measured.tables.iter().any(|table| table.name == "here-shootdowns");
     assert_eq!(are_told, are_counted);
     assert!(measured.cells.iter().all(|cell| cell.value > 0.0), "{:?}", measured.cells);
+}
+
+#[test]
+fn every_switch_is_measured_on_a_server_of_its_own_which_is_gone_after_and_leaves_nothing() {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let host = LabHost::new(directory.path()).with_program(Path::new(env!("CARGO_BIN_EXE_awase")));
+    let (here, done) = (named("live").expect("a measurement"), AtomicU64::new(0));
+    let parameters = lab::named("live").expect("an experiment").parameters();
+    let run = HereRun { host: &host, effort: Effort::Tiny, parameters: &parameters, done: &done };
+    let measured = here.measure(&run).expect("measured");
+    assert_eq!(done.load(Ordering::Relaxed), here.steps(Effort::Tiny, &parameters), "all steps are done");
+    drop(host);
+    assert_eq!(names_in(directory.path()), 0, "nothing is left");
+    let table = |name: &str| measured.tables.iter().find(|table| table.name == name).expect("a table");
+    for (switch, _) in lab::here::live::switches() {
+        let found = table("worth").rows.iter().any(|row| row.starts_with(switch));
+        assert!(found || row_of_several(table("worth"), switch), "{switch}: {:?}", table("worth").rows);
+    }
+    // Of single requests all is known, of rounds nothing: one is no repetition, and every difference noise or not.
+    check(&[table("rates").clone(), table("recording").clone()], |number| number > 0.0 && number.is_finite());
+    check(&[table("latencies").clone(), table("costs").clone()], |number| number >= 0.0 && number.is_finite());
+    for (row, cells) in table("rates").rows.iter().zip(&table("costs").cells) {
+        let entries = cells[1].here.expect("counted");
+        assert!(entries > 0.0 || !row.starts_with("quantum"), "{row}: a server that never enters the kernel");
+    }
+}
+
+/// Is it among switches that are set together?
+fn row_of_several(table: &Table, switch: &str) -> bool {
+    table.rows.iter().any(|row| row.contains(switch))
+}
+
+#[test]
+fn a_measurement_that_is_interrupted_ends_with_its_server() {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let host = LabHost::new(directory.path()).with_program(Path::new(env!("CARGO_BIN_EXE_awase")));
+    host.interrupted().store(true, Ordering::Relaxed);
+    for experiment in ["live", "uio"] {
+        let parameters = lab::named(experiment).expect("an experiment").parameters();
+        let done = AtomicU64::new(0);
+        let run = HereRun { host: &host, effort: Effort::Tiny, parameters: &parameters, done: &done };
+        let error = named(experiment).expect("a measurement").measure(&run).expect_err("nobody wants it");
+        assert!(matches!(error, HereError::Interrupted), "{experiment}: {error}");
+    }
+    assert_eq!(names_in(directory.path()), 0);
+}
+
+#[test]
+fn a_server_that_does_not_start_is_told_with_what_it_says() {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let host = LabHost::new(directory.path()).with_program(Path::new(env!("CARGO_BIN_EXE_awase")));
+    let serving = Serving {
+        processors: 1,
+        memory: 32 << 20,
+        exports: Vec::new(),
+        switches: vec![("prioriti", "off")],
+        watched: false,
+    };
+    let error = host.serve(&serving).err().expect("no such switch").to_string();
+    assert!(error.contains("did you mean \"priority\"?"), "{error}");
 }
 
 #[test]

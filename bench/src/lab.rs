@@ -77,7 +77,7 @@ impl Lab {
         println!("events: {} million/s", speed.show(1e-6, 1));
         println!("awase lab run all: {} s, {mebibytes:.0} MiB", all.show(1.0, 2));
         let mut each = String::new();
-        for experiment in lab::experiments() {
+        for experiment in lab::simulated() {
             let seconds = seconds_of(&awase, experiment.name(), directory.path())?;
             each += &format!("| {} | {} | {seconds:.2} |\n", experiment.name(), experiment.title());
         }

@@ -1,10 +1,12 @@
 //! `awase-bench`: Awase, nbdkit and qemu-nbd side by side in one run, and each technique of Awase on and off. And a load
-//! driver for servers of files, with NFS-Ganesha as a peer. And the speed of the lab, and of recording events.
+//! driver for servers of files, with NFS-Ganesha as a peer. And the speed of the lab, of recording events, and every
+//! switch live.
 
 mod event;
 mod fio;
 mod host;
 mod lab;
+mod live;
 mod nfs;
 mod plot;
 mod process;
@@ -68,6 +70,7 @@ enum Command {
     SlowDisk(nfs::command::SlowDiskCommand),
     Lab(self::lab::Lab),
     Event(event::Command),
+    Live(live::Live),
 }
 
 const FULL: Scale = Scale { large_bytes: 4 << 30, small_bytes: 1 << 30, seconds: 5, requests: 200_000 };
@@ -93,6 +96,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Some(Command::SlowDisk(command)) => return command.run(&interrupted),
         Some(Command::Lab(command)) => return command.run(&interrupted),
         Some(Command::Event(command)) => return command.run(),
+        Some(Command::Live(command)) => return command.run(&interrupted),
         None => {}
     }
     let (comparison, switches) = selected(arguments)?;

@@ -368,6 +368,7 @@ impl Processor {
                 self.charge(Activity::Idle);
             }
         }
+        self.count(Count::KernelEntries, self.machine(|machine| machine.take_kernel_entries()));
         if !done.is_empty() {
             self.trace(Event::CompletionsTaken, NOBODY, done.len() as u64, 0);
             self.count(Count::Completions, done.len() as u64);

@@ -14,7 +14,7 @@ pub mod report;
 pub mod result;
 pub mod speed;
 
-pub use experiment::{Experiment, Run, experiments, named};
+pub use experiment::{Experiment, Run, experiments, named, simulated};
 pub use here::{Effort, Here, HereCell, HereError, HereRun, Host, Measured};
 pub use order::{DEFAULT_SEED, Failed, Order, Outcome, Progress, Setting};
 pub use parameter::{Origin, Parameter, ParameterError, Parameters};

@@ -60,6 +60,8 @@ pub struct Cell {
     pub here: Option<f64>,
     /// A parameter was fitted on this cell: it predicts nothing.
     pub fitted: bool,
+    /// What it tells is less than repetitions of the same thing differ by.
+    pub within_noise: bool,
 }
 
 impl Cell {

@@ -4,14 +4,14 @@ use std::num::NonZeroUsize;
 use std::sync::OnceLock;
 use std::thread::available_parallelism;
 
-use lab::{DEFAULT_SEED, Order, Outcome, Setting, Source, experiments, order};
+use lab::{DEFAULT_SEED, Order, Outcome, Setting, Source, order, simulated};
 
 /// All experiments, run once.
 fn all() -> &'static [Outcome] {
     static ALL: OnceLock<Vec<Outcome>> = OnceLock::new();
     ALL.get_or_init(|| {
-        let order = |experiment: &&'static dyn lab::Experiment| {
-            let order = Order::new(*experiment, Setting::Modern, DEFAULT_SEED);
+        let order = |experiment: &'static dyn lab::Experiment| {
+            let order = Order::new(experiment, Setting::Modern, DEFAULT_SEED);
             let mut order = order.unwrap_or_else(|error| panic!("{}: {error}", experiment.name()));
             // Enough to see that it runs; the tables of the multiprocessor and of shared memory take long otherwise.
             for (name, few) in [("run.reads", 200.0), ("run.runs", 1.0), ("share.nodes", 256.0)] {
@@ -21,7 +21,7 @@ fn all() -> &'static [Outcome] {
             }
             order
         };
-        let orders = experiments().iter().map(order).collect();
+        let orders = simulated().map(order).collect();
         let outcomes = order::run(orders, available_parallelism().unwrap_or(NonZeroUsize::MIN), |_| {});
         outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(|failed| panic!("{failed}"))).collect()
     })
@@ -29,7 +29,7 @@ fn all() -> &'static [Outcome] {
 
 #[test]
 fn every_experiment_has_such_a_machine() {
-    for experiment in experiments() {
+    for experiment in simulated() {
         assert!(!experiment.modern().is_empty(), "{}", experiment.name());
     }
 }

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 
-use lab::{DEFAULT_SEED, Order, Outcome, Setting, experiments, order, recorded};
+use lab::{DEFAULT_SEED, Order, Outcome, Setting, order, recorded, simulated};
 
 /// Set to 1, it records anew instead.
 const RECORD: &str = "AWASE_RECORD";
@@ -15,10 +15,10 @@ fn directory() -> PathBuf {
 }
 
 fn outcomes() -> Vec<Outcome> {
-    let order = |experiment: &&'static dyn lab::Experiment| {
-        Order::new(*experiment, Setting::Paper, DEFAULT_SEED).expect("defaults are in range")
+    let order = |experiment: &'static dyn lab::Experiment| {
+        Order::new(experiment, Setting::Paper, DEFAULT_SEED).expect("defaults are in range")
     };
-    let orders = experiments().iter().map(order).collect();
+    let orders = simulated().map(order).collect();
     let threads = available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let all = order::run(orders, threads, |_| {});
     all.into_iter().map(|outcome| outcome.unwrap_or_else(|failed| panic!("{failed}"))).collect()

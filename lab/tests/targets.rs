@@ -4,16 +4,16 @@ use std::num::NonZeroUsize;
 use std::sync::OnceLock;
 use std::thread::available_parallelism;
 
-use lab::{Cell, DEFAULT_SEED, Order, Origin, Outcome, Results, Setting, Table, experiments, order};
+use lab::{Cell, DEFAULT_SEED, Order, Origin, Outcome, Results, Setting, Table, order, simulated};
 
 /// All experiments on the papers' machines, run once.
 fn all() -> &'static [Outcome] {
     static ALL: OnceLock<Vec<Outcome>> = OnceLock::new();
     ALL.get_or_init(|| {
-        let order = |experiment: &&'static dyn lab::Experiment| {
-            Order::new(*experiment, Setting::Paper, DEFAULT_SEED).expect("defaults are in range")
+        let order = |experiment: &'static dyn lab::Experiment| {
+            Order::new(experiment, Setting::Paper, DEFAULT_SEED).expect("defaults are in range")
         };
-        let orders = experiments().iter().map(order).collect();
+        let orders = simulated().map(order).collect();
         let outcomes = order::run(orders, available_parallelism().unwrap_or(NonZeroUsize::MIN), |_| {});
         outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(|failed| panic!("{failed}"))).collect()
     })

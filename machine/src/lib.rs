@@ -290,6 +290,13 @@ pub trait Machine {
     /// Takes the offer back, when no operation on it is under way: the host holds on to none of its pages after.
     fn withdraw_region(&mut self, region: RegionId);
 
+    /// How often this machine has entered the host's kernel since it was asked last: system calls of its thread for
+    /// operations, and those with which it was woken or had others work for it. Clocks and sleep between operations are
+    /// not among them.
+    fn take_kernel_entries(&mut self) -> u64 {
+        0
+    }
+
     /// What rings this processor.
     fn doorbell(&self) -> Arc<dyn Doorbell>;
 

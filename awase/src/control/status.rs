@@ -1,5 +1,6 @@
 //! What a server is doing, from what its parts count anyway.
 
+use kernel::counters::Count;
 use policy::unit::BLOCK_BYTES;
 use serde_json::{Value, json};
 
@@ -28,9 +29,13 @@ impl Board {
     }
 
     fn processors(&self, connections: &[u32], requests: &[u64]) -> Value {
-        let each = self.service.cores().iter().zip(connections).zip(requests).enumerate();
-        each.map(|(id, ((core, connections), requests))| {
-            json!({ "id": id, "core": core, "connections": connections, "requests": requests })
+        let counted = self.kernel.counters().read();
+        let each = self.service.cores().iter().zip(connections).zip(requests).zip(counted).enumerate();
+        each.map(|(id, (((core, connections), requests), counted))| {
+            json!({
+                "id": id, "core": core, "connections": connections, "requests": requests,
+                "kernel_entries": counted.count(Count::KernelEntries),
+            })
         })
         .collect()
     }

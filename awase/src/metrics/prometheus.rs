@@ -132,6 +132,7 @@ fn processors(text: &mut Text, sample: &Sample) {
         ("awase_tasks_started_total", Count::TasksStarted, "Tasks that were begun."),
         ("awase_completions_total", Count::Completions, "Completions taken from the machine."),
         ("awase_parks_total", Count::Parks, "Times that a processor had nothing to do."),
+        ("awase_kernel_entries_total", Count::KernelEntries, "System calls, and wake-ups that took one."),
     ] {
         text.family(name, "counter", about);
         for (number, reading) in sample.processors.iter().enumerate() {

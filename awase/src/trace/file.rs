@@ -94,6 +94,18 @@ fn left_by_the_dead(link: &Path, own: &Path) -> Option<PathBuf> {
     (file.starts_with(MEMORY) && file != own && file.exists() && !is_alive(&file)).then_some(file)
 }
 
+/// Removes the trace of a server that was killed, and had this data directory.
+pub(crate) fn remove_of(data: &Path) {
+    let link = data.join(NAME);
+    if let Ok(file) = fs::read_link(&link)
+        && file.starts_with(MEMORY)
+    {
+        // Whoever has removed it already has done the same.
+        let _ = fs::remove_file(file);
+        let _ = fs::remove_file(link);
+    }
+}
+
 /// Does the server live that records there? Its number may be another process's by now, which has not mapped the file.
 fn is_alive(file: &Path) -> bool {
     let name = file.file_stem().and_then(|name| name.to_str()).unwrap_or_default();

@@ -68,6 +68,8 @@ counts! {
     Completions;
     /// Times that a processor had nothing to do.
     Parks;
+    /// Times that its machine entered the host's kernel.
+    KernelEntries;
     /// Bytes that came from clients.
     BytesReceived;
     /// Bytes that went to clients.

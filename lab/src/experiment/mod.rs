@@ -1,6 +1,7 @@
 //! The experiments: one published table or figure, one file.
 
 pub mod dsm;
+pub mod live;
 pub mod mp_table1;
 pub mod mp_table2;
 mod nfs;
@@ -45,6 +46,11 @@ pub trait Experiment: Sync {
 
     /// How many [`Run::step`]s it takes, about.
     fn steps(&self, parameters: &Parameters) -> u64;
+
+    /// Has it a simulated machine? One that has none is always measured on this host.
+    fn is_simulated(&self) -> bool {
+        true
+    }
 
     /// Runs it on simulated machines.
     fn simulate(&self, run: &Run<'_>) -> Results;
@@ -105,7 +111,13 @@ pub fn experiments() -> &'static [&'static dyn Experiment] {
         &oltp::Oltp,
         &dsm::Dsm,
         &uio::Uio,
+        &live::Live,
     ]
+}
+
+/// Those of them that have a simulated machine.
+pub fn simulated() -> impl Iterator<Item = &'static dyn Experiment> {
+    experiments().iter().copied().filter(|experiment| experiment.is_simulated())
 }
 
 /// The experiment of that name.

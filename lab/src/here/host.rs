@@ -1,7 +1,8 @@
 //! What a measurement may ask of the host: a kernel that runs with given switches, and devices for it. Which machine that
 //! is, and where its files lie, only the binary knows.
 
-use std::path::PathBuf;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,19 @@ pub trait Host: Sync {
     /// When the host has not the memory, or refuses.
     fn start(&self, setup: &Setup) -> Result<Box<dyn Stage + '_>, HereError>;
 
+    /// Starts a whole server, as people do, in a process of its own.
+    ///
+    /// # Errors
+    /// When it does not start, and why.
+    fn serve(&self, serving: &Serving) -> Result<Box<dyn Served + '_>, HereError>;
+
+    /// Moves the calling thread, the `number`-th of those that ask, to a core beyond so many that a server has, if there
+    /// is one; else it stays where it is.
+    fn keep_clear(&self, processors: u16, number: usize);
+
+    /// Does somebody want it to end?
+    fn is_interrupted(&self) -> bool;
+
     /// Processors that [`Host::start`] can give.
     fn processors(&self) -> u16;
 
@@ -40,6 +54,72 @@ pub trait Stage {
     /// # Errors
     /// When there is no space for it, or the host can't bypass its page cache there.
     fn device(&self, medium: &Medium) -> Result<DeviceRef, HereError>;
+
+    /// Sets a switch, as `awase set` does.
+    ///
+    /// # Errors
+    /// When there is no such switch or value.
+    fn set(&self, switch: &str, value: &str) -> Result<(), HereError>;
+
+    /// What its processors have spent so far.
+    ///
+    /// # Errors
+    /// When the host does not tell.
+    fn spent(&self) -> Result<Spent, HereError>;
+}
+
+/// A server that runs until this is dropped, and leaves nothing.
+pub trait Served {
+    /// The Unix socket at which it serves NBD.
+    fn nbd(&self) -> &Path;
+
+    /// Where on loopback it serves a directory, as `/files`, over NFS.
+    fn nfs(&self) -> Option<SocketAddr>;
+
+    /// Sets a switch while it runs.
+    ///
+    /// # Errors
+    /// When there is no such switch or value, or the server has gone.
+    fn set(&mut self, switch: &str, value: &str) -> Result<(), HereError>;
+
+    /// What it has spent so far.
+    ///
+    /// # Errors
+    /// When the server has gone.
+    fn spent(&mut self) -> Result<Spent, HereError>;
+}
+
+/// What processors have spent since they began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// Time on cores of all threads.
+    pub cpu: Duration,
+    /// Entries into the host's kernel.
+    pub kernel_entries: u64,
+}
+
+/// How a server is started.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Serving {
+    /// Its processors.
+    pub processors: u16,
+    /// Memory of its cache. Bytes.
+    pub memory: u64,
+    /// Its disks. It has a directory on the host's disk, too.
+    pub exports: Vec<Export>,
+    /// Switches that it is started with, as `--switch` takes them.
+    pub switches: Vec<(&'static str, &'static str)>,
+    /// Is its web page served, and asked for its numbers twice a second?
+    pub watched: bool,
+}
+
+/// A disk that a server exports.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Export {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is made of.
+    pub medium: Medium,
 }
 
 /// How a kernel is started.
@@ -148,6 +228,15 @@ pub enum HereError {
     /// A device while it was measured.
     #[error("the device failed while it was measured: {0}")]
     Device(#[from] Errno),
+    /// A whole server, in a process of its own.
+    #[error("the server that is measured: {0}")]
+    Server(String),
+    /// The clients of a server.
+    #[error("the load: {0}")]
+    Load(String),
+    /// Somebody wanted it to end.
+    #[error("interrupted")]
+    Interrupted,
     /// A task that was to give a result.
     #[error("a task ended without a result")]
     Lost,

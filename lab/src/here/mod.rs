@@ -6,6 +6,7 @@
 
 mod host;
 mod layer;
+pub mod live;
 mod mp_table1;
 mod rounds;
 mod task;
@@ -17,9 +18,11 @@ mod ws_table4;
 mod ws_table5;
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use crate::parameter::Parameters;
 use crate::result::{Plot, Results, Table};
-pub use host::{HereError, Host, Medium, SCRATCH_BYTES_MAX, Setup, Stage};
+pub use host::{Export, HereError, Host, Medium, SCRATCH_BYTES_MAX, Served, Serving, Setup, Spent, Stage};
 
 /// What an experiment measures on this host.
 pub trait Here: Sync {
@@ -27,7 +30,12 @@ pub trait Here: Sync {
     fn experiment(&self) -> &'static str;
 
     /// How many steps of [`HereRun::done`] it takes.
-    fn steps(&self, effort: Effort) -> u64;
+    fn steps(&self, effort: Effort, parameters: &Parameters) -> u64;
+
+    /// How long it takes, about, where that is more than some seconds.
+    fn takes(&self, _effort: Effort, _parameters: &Parameters) -> Option<Duration> {
+        None
+    }
 
     /// Measures.
     ///
@@ -61,6 +69,8 @@ pub struct HereRun<'a> {
     pub host: &'a dyn Host,
     /// How much.
     pub effort: Effort,
+    /// What the experiment is told. Only one that is measured and not simulated minds them.
+    pub parameters: &'a Parameters,
     /// Steps done, for whoever draws the progress.
     pub done: &'a AtomicU64,
 }
@@ -146,6 +156,7 @@ pub fn measurements() -> &'static [&'static dyn Here] {
         &ws_table5::ReadAhead,
         &mp_table1::DeviceAccess,
         &uio::UnmappedIo,
+        &live::Switches,
     ]
 }
 

@@ -20,6 +20,7 @@ use policy::unit::{BLOCK_BYTES, ByteRange, Instant, ProcessorId};
 use super::rounds::{Rounds, Spread, interleaved};
 use super::task::{self, JOB};
 use super::{Effort, Here, HereCell, HereError, HereRun, Measured, Medium, Setup, host};
+use crate::parameter::Parameters;
 use crate::result::{Axis, Cell, Drawing, Plot, Series, Source, Table};
 
 /// Time is so many times shorter than in the paper.
@@ -64,7 +65,7 @@ impl Here for DeviceAccess {
         "mp-table1"
     }
 
-    fn steps(&self, effort: Effort) -> u64 {
+    fn steps(&self, effort: Effort, _parameters: &Parameters) -> u64 {
         let rounds = u64::from(effort.pick(ROUNDS.most, 1));
         rounds * (DEVICES.len() * waits(effort).len() * processes(effort).len()) as u64
     }
@@ -73,7 +74,7 @@ impl Here for DeviceAccess {
         let processors = run.host.processors().min(PROCESSORS_MAX);
         let mut measured = Measured::default();
         if processors < 2 {
-            run.step(self.steps(run.effort));
+            run.step(self.steps(run.effort, run.parameters));
             measured.notes.push("Here: one processor only, so there is nothing to funnel to.".to_owned());
             return Ok(measured);
         }

@@ -52,6 +52,9 @@ pub(super) fn interleaved<const N: usize>(
         }
         for turn in 0..arms {
             let arm = if round % 2 == 0 { turn } else { arms - 1 - turn };
+            if run.host.is_interrupted() {
+                return Err(HereError::Interrupted);
+            }
             let numbers = measure(arm)?;
             values[arm].iter_mut().zip(numbers).for_each(|(all, number)| all.push(number));
             run.step(1);

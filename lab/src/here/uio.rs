@@ -13,6 +13,7 @@ use policy::unit::{BLOCK_BYTES, ByteRange, ProcessorId};
 use super::rounds::{Rounds, Spread, interleaved, table};
 use super::task::{self, JOB};
 use super::{Effort, Here, HereCell, HereError, HereRun, Measured, Medium, Setup};
+use crate::parameter::Parameters;
 use crate::result::{Axis, Drawing, Plot, Series, Source};
 
 /// What is read. Bytes.
@@ -39,7 +40,7 @@ impl Here for UnmappedIo {
         "uio"
     }
 
-    fn steps(&self, effort: Effort) -> u64 {
+    fn steps(&self, effort: Effort, _parameters: &Parameters) -> u64 {
         u64::from(effort.pick(ROUNDS.most, 1)) * COUNTS * BUFFERS.len() as u64
     }
 
@@ -48,7 +49,7 @@ impl Here for UnmappedIo {
         let rounds = run.pick(ROUNDS, Rounds { most: 1, time_max: Duration::ZERO });
         let arms = counts.len() * BUFFERS.len();
         // The host has fewer processors than there are numbers of them to try.
-        run.step(self.steps(run.effort) - u64::from(rounds.most) * arms as u64);
+        run.step(self.steps(run.effort, run.parameters) - u64::from(rounds.most) * arms as u64);
         let spreads = interleaved(run, rounds, arms, |arm| {
             let (is_unmapped, _) = BUFFERS[arm % BUFFERS.len()];
             read(run, counts[arm / BUFFERS.len()], is_unmapped)

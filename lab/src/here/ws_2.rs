@@ -15,6 +15,7 @@ use super::task::{self, JOB, REQUEST_BYTES, request_at};
 use super::ws_table4::{close, open_volume};
 use super::ws_table5::read_through;
 use super::{Effort, Here, HereError, HereRun, Measured, Medium, Setup, host};
+use crate::parameter::Parameters;
 
 /// Memory of the machine that is played on the host's disk: the file is half of it, the burst a quarter. Bytes.
 const MEMORY: u64 = 256 << 20;
@@ -43,7 +44,7 @@ impl Here for DynamicCache {
         "ws-2"
     }
 
-    fn steps(&self, effort: Effort) -> u64 {
+    fn steps(&self, effort: Effort, _parameters: &Parameters) -> u64 {
         2 * u64::from(effort.pick(READ.most + BURST.most + BURST_MODEL.most + 1, 4))
     }
 
@@ -198,7 +199,7 @@ fn storm(run: &HereRun<'_>) -> Result<Vec<[Spread; 3]>, HereError> {
 }
 
 /// Writes one block after another, at an even rate.
-async fn grow(cpu: Processor, volume: Arc<Volume>, time: Duration) -> Result<(), Errno> {
+pub(super) async fn grow(cpu: Processor, volume: Arc<Volume>, time: Duration) -> Result<(), Errno> {
     let start = cpu.now();
     for number in 0..READ_FROM / REQUEST_BYTES {
         if cpu.now().since(start) >= time {

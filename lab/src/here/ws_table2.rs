@@ -19,6 +19,7 @@ use policy::unit::{BLOCK_BYTES, Class};
 use super::rounds::{Rounds, Spread, interleaved, table};
 use super::task::{self, JOB, REQUEST_BYTES, UnderWay, request_at};
 use super::{Effort, Here, HereCell, HereError, HereRun, Measured, Medium, Setup, host};
+use crate::parameter::Parameters;
 
 /// Memory of the kernel: what is under way at a time, and room. Bytes.
 const MEMORY: u64 = 64 << 20;
@@ -41,7 +42,7 @@ impl Here for BlockMerge {
         "ws-table2"
     }
 
-    fn steps(&self, effort: Effort) -> u64 {
+    fn steps(&self, effort: Effort, _parameters: &Parameters) -> u64 {
         2 * u64::from(effort.pick(DISK.most + MODEL.most, 2))
     }
 

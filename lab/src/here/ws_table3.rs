@@ -16,6 +16,7 @@ use machine::Errno;
 use super::rounds::{Rounds, Spread, interleaved, table};
 use super::task::{self, JOB, REQUEST_BYTES, UnderWay, request_at};
 use super::{Effort, Here, HereCell, HereError, HereRun, Measured, Medium, Setup, host};
+use crate::parameter::Parameters;
 
 /// Memory of the kernel: all data blocks at once, and room. Bytes.
 const MEMORY: u64 = 128 << 20;
@@ -44,7 +45,7 @@ impl Here for Priority {
         "ws-table3"
     }
 
-    fn steps(&self, effort: Effort) -> u64 {
+    fn steps(&self, effort: Effort, _parameters: &Parameters) -> u64 {
         2 * u64::from(effort.pick(MODEL.most + DISK.most, 2))
     }
 

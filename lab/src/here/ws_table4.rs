@@ -17,6 +17,7 @@ use super::rounds::{Rounds, Spread, interleaved, table};
 use super::task::{self, JOB, REQUEST_BYTES, request_at};
 use super::ws_table2::kb_a_second;
 use super::{Effort, Here, HereCell, HereError, HereRun, Measured, Medium, Setup};
+use crate::parameter::Parameters;
 
 const MEMORY: u64 = 128 << 20;
 
@@ -49,7 +50,7 @@ impl Here for Rendezvous {
         "ws-table4"
     }
 
-    fn steps(&self, effort: Effort) -> u64 {
+    fn steps(&self, effort: Effort, _parameters: &Parameters) -> u64 {
         arms().len() as u64 * u64::from(effort.pick(ROUNDS.most, 1))
     }
 

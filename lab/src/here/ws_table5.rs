@@ -15,6 +15,7 @@ use super::task::{self, JOB, REQUEST_BYTES, request_at};
 use super::ws_table2::kb_a_second;
 use super::ws_table4::{close, open_volume};
 use super::{Effort, Here, HereCell, HereError, HereRun, Measured, Medium, Setup};
+use crate::parameter::Parameters;
 
 const MEMORY: u64 = 128 << 20;
 
@@ -45,7 +46,7 @@ impl Here for ReadAhead {
         "ws-table5"
     }
 
-    fn steps(&self, effort: Effort) -> u64 {
+    fn steps(&self, effort: Effort, _parameters: &Parameters) -> u64 {
         AHEAD.len() as u64 * u64::from(effort.pick(DISTANT.most + DISK.most, 2))
     }
 

@@ -45,7 +45,13 @@ pub fn outcome(outcome: &Outcome, version: &str) -> String {
 fn table(table: &Table) -> Value {
     let cells = table.cells.iter().map(|row| {
         let cell = |cell: &crate::Cell| {
-            json!({ "paper": cell.paper, "simulated": cell.simulated, "here": cell.here, "fitted": cell.fitted })
+            let mut told = json!({
+                "paper": cell.paper, "simulated": cell.simulated, "here": cell.here, "fitted": cell.fitted,
+            });
+            if cell.within_noise {
+                told["within_noise"] = true.into();
+            }
+            told
         };
         Value::Array(row.iter().map(cell).collect())
     });

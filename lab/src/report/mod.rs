@@ -156,6 +156,16 @@ fn has(table: &Table, source: Source) -> bool {
     table.cells.iter().flatten().any(|cell| cell.from(source).is_some())
 }
 
+/// A cell's number of that source, with what marks it; empty where there is none.
+fn shown(table: &Table, cell: &Cell, source: Source) -> String {
+    let mark = match source {
+        Source::Simulated if cell.fitted => "*",
+        Source::Here if cell.within_noise => "~",
+        _ => "",
+    };
+    cell.from(source).map(|value| number(value, table.digits) + mark).unwrap_or_default()
+}
+
 /// A large table is shown as a grid, a small one with a row for each cell.
 fn is_grid(table: &Table) -> bool {
     table.rows.len() * table.columns.len() > 16

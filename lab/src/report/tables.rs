@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::html::escaped;
 use super::sums::variance_explained;
-use super::{Closeness, difference, difference_unit, file_name, has, is_grid, number, source_name};
+use super::{Closeness, difference, difference_unit, file_name, has, is_grid, shown, source_name};
 use crate::result::{Cell, Source, Table};
 
 const SOURCES: [Source; 3] = [Source::Paper, Source::Simulated, Source::Here];
@@ -95,11 +95,6 @@ fn grid(table: &Table) -> String {
     let told: Vec<String> =
         told.map(|source| format!("<span class={}>{}</span>", class(source), source_name(source))).collect();
     if told.len() > 1 { html + "<p class=key>" + &told.join(" ") + "</p>" } else { html }
-}
-
-fn shown(table: &Table, cell: &Cell, source: Source) -> String {
-    let mark = if cell.fitted && source == Source::Simulated { "*" } else { "" };
-    cell.from(source).map(|value| number(value, table.digits) + mark).unwrap_or_default()
 }
 
 fn class(source: Source) -> &'static str {

@@ -1,7 +1,7 @@
 //! What an experiment found, as text for a terminal.
 
 use super::sums::variance_explained;
-use super::{Closeness, difference, difference_unit, has, is_grid, number, source_name, value};
+use super::{Closeness, difference, difference_unit, has, is_grid, shown, source_name, value};
 use crate::order::Outcome;
 use crate::result::{Cell, Results, Source, Table};
 
@@ -159,6 +159,11 @@ impl Terminal {
                     columns[index + 2].cells.push(cells.get(column).map_or((String::new(), Tone::Plain), of));
                 }
             };
+            // Of a row without a published number there is nothing to compare with.
+            let told = |source: &&Source| {
+                **source != Source::Paper || alone || cells.iter().any(|cell| cell.from(Source::Paper).is_some())
+            };
+            let sources: Vec<Source> = sources.iter().filter(told).copied().collect();
             for source in &sources {
                 let kind = if alone { "" } else { source_name(*source) };
                 line(kind, *source == sources[0], &|cell| (shown(table, cell, *source), Tone::Plain));
@@ -216,11 +221,6 @@ impl Column {
     fn width(&self) -> usize {
         self.cells.iter().map(|(cell, _)| letters(cell)).max().unwrap_or(0)
     }
-}
-
-fn shown(table: &Table, cell: &Cell, source: Source) -> String {
-    let mark = if cell.fitted && source == Source::Simulated { "*" } else { "" };
-    cell.from(source).map(|value| number(value, table.digits) + mark).unwrap_or_default()
 }
 
 fn difference_shown(table: &Table, cell: &Cell) -> (String, Tone) {

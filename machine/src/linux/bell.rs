@@ -1,7 +1,7 @@
 //! What wakes a parked processor: an eventfd that is written only when somebody is asleep behind it.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::syscall;
 use crate::{Doorbell, Errno};
@@ -17,6 +17,8 @@ const PARKED: u32 = 4;
 /// stored before a ring is seen by the processor that takes it.
 pub(super) struct Bell {
     state: AtomicU32,
+    /// Times that the eventfd was written.
+    writes: AtomicU64,
     /// In blocking mode, for io_uring does not wait for files in non-blocking mode on all kernels. Nobody ever blocks
     /// on it: its only reader is its processor, after it became readable or within the ring.
     event: OwnedFd,
@@ -28,6 +30,7 @@ impl Bell {
         let fd = syscall::check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })?;
         Ok(Bell {
             state: AtomicU32::new(0),
+            writes: AtomicU64::new(0),
             // SAFETY: the descriptor was just created and belongs to nobody else.
             event: unsafe { OwnedFd::from_raw_fd(fd) },
         })
@@ -58,6 +61,12 @@ impl Bell {
         self.raise(WOKEN);
     }
 
+    /// Times that waking took a system call, since asked last.
+    pub(super) fn take_writes(&self) -> u64 {
+        // Seldom more than none, and then the line is not taken from whoever rings.
+        if self.writes.load(Ordering::Relaxed) == 0 { 0 } else { self.writes.swap(0, Ordering::Relaxed) }
+    }
+
     /// Empties the eventfd once it is readable.
     pub(super) fn drain(&self) {
         let mut count = 0u64;
@@ -67,6 +76,7 @@ impl Bell {
 
     fn raise(&self, what: u32) {
         if self.state.fetch_or(what, Ordering::SeqCst) == PARKED {
+            self.writes.fetch_add(1, Ordering::Relaxed);
             let one = 1u64;
             // SAFETY: eight bytes are written from a variable of eight bytes. It fails only at 2^64 - 1 unread rings.
             unsafe { libc::write(self.event(), (&raw const one).cast(), 8) };

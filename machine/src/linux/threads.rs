@@ -27,6 +27,8 @@ pub struct Threads {
     sockets: Sockets,
     /// Operations that ended before they began.
     refused: Vec<Completion>,
+    /// System calls since asked last, but for those of sockets.
+    entries: u64,
     /// Why not io_uring.
     reason: Option<String>,
 }
@@ -44,6 +46,7 @@ impl Threads {
             sockets: Sockets::new(epoll, Arc::clone(&bell)),
             bell,
             refused: Vec::new(),
+            entries: 0,
             reason,
         })
     }
@@ -86,6 +89,7 @@ impl Machine for Threads {
             Some((fd, events)) => self.sockets.begin(fd, events, task),
             None => {
                 self.offloaded += 1;
+                self.entries += 1;
                 // SAFETY: the caller promises the memory until the completion is returned or this machine is dropped,
                 // and dropping it abandons what it has in the pool.
                 unsafe { self.shared.pool.submit(task, &self.inbox) };
@@ -106,6 +110,7 @@ impl Machine for Threads {
                 return;
             };
             if self.bell.park() {
+                self.entries += 1;
                 self.sockets.epoll.sleep(time);
                 slept = true;
             }
@@ -128,6 +133,10 @@ impl Machine for Threads {
     fn offer_region(&mut self, _region: Region) {}
 
     fn withdraw_region(&mut self, _region: RegionId) {}
+
+    fn take_kernel_entries(&mut self) -> u64 {
+        std::mem::take(&mut self.entries) + std::mem::take(&mut self.sockets.entries) + self.bell.take_writes()
+    }
 
     fn doorbell(&self) -> Arc<dyn Doorbell> {
         self.bell.clone()
@@ -185,11 +194,13 @@ struct Sockets {
     /// How many are armed.
     armed: usize,
     ready: Vec<(RawFd, u32)>,
+    /// System calls since asked last.
+    entries: u64,
 }
 
 impl Sockets {
     fn new(epoll: Epoll, bell: Arc<Bell>) -> Self {
-        Sockets { epoll, bell, by_fd: HashMap::new(), fresh: Vec::new(), armed: 0, ready: Vec::new() }
+        Sockets { epoll, bell, by_fd: HashMap::new(), fresh: Vec::new(), armed: 0, ready: Vec::new(), entries: 0 }
     }
 
     /// Takes an operation; it is tried at the next `enter`.
@@ -219,6 +230,7 @@ impl Sockets {
     /// Tries what has become ready.
     fn try_ready(&mut self, done: &mut Vec<Completion>) {
         let mut ready = std::mem::take(&mut self.ready);
+        self.entries += 1;
         self.epoll.ready(&mut ready);
         for (fd, events) in ready.drain(..) {
             self.on_ready(fd, events, done);
@@ -228,6 +240,7 @@ impl Sockets {
 
     fn on_ready(&mut self, fd: RawFd, events: u32, done: &mut Vec<Completion>) {
         if fd == self.bell.event() {
+            self.entries += 1;
             self.bell.drain();
             return;
         }
@@ -255,6 +268,7 @@ impl Sockets {
             Way::Out => &mut socket.outgoing,
         };
         while let Some(task) = queue.front_mut() {
+            self.entries += 1;
             // SAFETY: who started the operation promises its memory until the completion is returned.
             let result = unsafe { syscall::perform(task) };
             match task.on_result(result) {
@@ -284,6 +298,7 @@ impl Sockets {
         if wanted & !socket.armed == 0 {
             return;
         }
+        self.entries += 1;
         match self.epoll.arm(fd, wanted, socket.known) {
             Ok(()) => {
                 self.armed += usize::from(socket.armed == 0);

@@ -7,6 +7,7 @@ mod regions;
 mod setup;
 mod slots;
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -60,6 +61,8 @@ pub struct Uring {
     /// Completions just taken from the ring: `user_data` and result.
     taken: Vec<(u64, i32)>,
     look_out: LookOut,
+    /// System calls since asked last.
+    entries: Cell<u64>,
     /// This machine is being dropped: nothing is submitted again.
     closing: bool,
 }
@@ -88,6 +91,7 @@ impl Uring {
             refused: Vec::new(),
             taken: Vec::new(),
             look_out: LookOut::new(shared.idle),
+            entries: Cell::new(0),
             shared,
             closing: false,
         })
@@ -102,6 +106,7 @@ impl Uring {
                 let task = std::mem::replace(&mut slot.task, Task::idle());
                 self.slots.end(no);
                 self.offloaded += 1;
+                self.count_entry();
                 // SAFETY: what is not for io_uring (seeks, providing memory, trees) transfers nothing.
                 unsafe { self.shared.pool.submit(task, &self.inbox) };
             }
@@ -132,7 +137,12 @@ impl Uring {
         true
     }
 
+    fn count_entry(&self) {
+        self.entries.set(self.entries.get() + 1);
+    }
+
     fn submit(&self) -> io::Result<()> {
+        self.count_entry();
         self.ring.submit().map(drop)
     }
 
@@ -173,6 +183,7 @@ impl Uring {
                 std::hint::spin_loop();
             }
             if yields {
+                self.count_entry();
                 std::thread::yield_now();
             }
             let now = self.now();
@@ -198,6 +209,7 @@ impl Uring {
         if !self.fill() {
             return self.submit_if_needed();
         }
+        self.count_entry();
         let slept = match time {
             None => self.ring.submit_and_wait(1),
             Some(time) => {
@@ -339,6 +351,10 @@ impl Machine for Uring {
 
     fn withdraw_region(&mut self, region: RegionId) {
         self.regions.withdraw(&self.ring, region);
+    }
+
+    fn take_kernel_entries(&mut self) -> u64 {
+        self.entries.take() + self.bell.take_writes()
     }
 
     fn doorbell(&self) -> Arc<dyn Doorbell> {

@@ -1,0 +1,152 @@
+//! The figures that are to be reached, each from one or two cells of the tables.
+
+use super::tables::{Cell, Tables};
+
+const RATE: usize = 0;
+const CPU: usize = 2;
+const ENTRIES: usize = 3;
+
+/// Of the table of costs.
+const CPU_US: usize = 0;
+
+/// Of the table of latencies, and of that of recording.
+const MEDIAN: usize = 0;
+
+/// A figure: what it is, what it is to be, and what it is here.
+struct Figure {
+    what: &'static str,
+    target: &'static str,
+    measured: Option<(String, bool)>,
+}
+
+/// All of them, as Markdown.
+pub(super) fn table(tables: &Tables) -> String {
+    let mut text = "| figure | target | measured | met |\n|---|---|---|---|\n".to_owned();
+    for Figure { what, target, measured } in figures(tables) {
+        let (measured, met) = match measured {
+            Some((measured, met)) => (measured, if met { "yes" } else { "**no**" }),
+            None => ("not measured".to_owned(), "**no**"),
+        };
+        text += &format!("| {what} | {target} | {measured} | {met} |\n");
+    }
+    text + NOTE
+}
+
+const NOTE: &str = "\nWhere a difference is less than what repetitions differ by (~), it is met only if the median is. The \
+                    counters cannot be switched off: what is told is what those of one request take, with the two looks at \
+                    the clock that a trace shares, in percent of the processor time of the cheapest request. Where the \
+                    clients have no cores of their own, they take what the server gains, most of all in `access`, which is \
+                    measured without any.\n";
+
+fn figures(tables: &Tables) -> Vec<Figure> {
+    let worth = |row: &str, column: usize| tables.cell("worth", row, column);
+    let at_least = |row: &str, column: usize, least: f64| worth(row, column).and_then(|cell| ratio(cell, least));
+    let recording = |row: &str, most: f64| {
+        let ns = tables.cell("recording", row, MEDIAN)?.here?;
+        Some((format!("{ns:.1} ns"), ns <= most))
+    };
+    let figure = |what, target, measured| Figure { what, target, measured };
+    vec![
+        figure(
+            "A direct event with a time stamp of its own",
+            "at most 12 ns",
+            recording("direct event with a time stamp of its own", 12.0),
+        ),
+        figure(
+            "A direct event with the time stamp of its batch",
+            "at most 3 ns",
+            recording("direct event with the time stamp of its batch", 3.0),
+        ),
+        figure("Tracing on against off, requests a second", "at least 0.98 ×", at_least("trace: off", RATE, 0.98)),
+        figure(
+            "Direct against central tracing, processor time",
+            "measurably better",
+            worth("trace: central", CPU).and_then(better),
+        ),
+        figure(
+            "Direct against unthinned tracing, processor time",
+            "measurably better",
+            worth("trace: unthinned", CPU).and_then(better),
+        ),
+        figure(
+            "Adaptive quantum against off, 32 in flight: kernel entries a request",
+            "at least 1.3 × fewer",
+            at_least("quantum, many in flight: off", ENTRIES, 1.3),
+        ),
+        figure(
+            "The same: requests a second",
+            "not fewer",
+            worth("quantum, many in flight: off", RATE).and_then(|cell| {
+                let least = if cell.within_noise { 0.97 } else { 1.0 };
+                ratio(cell, least)
+            }),
+        ),
+        figure("Adaptive quantum against off, 1 in flight: median latency", "at most 3 % more", lone_latency(tables)),
+        figure(
+            "Look-ahead and hottest first against both off, NBD",
+            "at least 1.3 ×",
+            at_least("hottest, look-ahead, NBD: off", RATE, 1.3),
+        ),
+        figure("The same, NFS", "at least 1.3 ×", at_least("hottest, look-ahead, NFS: off", RATE, 1.3)),
+        figure(
+            "Symmetric access against the funnel, RAM disk, two processors",
+            "at least 1.5 ×",
+            at_least("access: funnel", RATE, 1.5),
+        ),
+        figure("The counters of a request", "at most 1 %", counters(tables)),
+        figure("The front end, watched, against none: processor time", "at most 1 % more", front_end(tables)),
+    ]
+}
+
+fn ratio(cell: Cell, least: f64) -> Option<(String, bool)> {
+    let ratio = cell.here?;
+    Some((format!("{} ×", cell.show()), ratio >= least))
+}
+
+fn better(cell: Cell) -> Option<(String, bool)> {
+    Some((format!("{} ×", cell.show()), cell.here? > 1.0 && !cell.within_noise))
+}
+
+fn lone_latency(tables: &Tables) -> Option<(String, bool)> {
+    let median = |value: &str| tables.cell("latencies", &format!("quantum, 1 in flight: {value}"), MEDIAN)?.here;
+    let more = (median("adaptive")? / median("off")? - 1.0) * 100.0;
+    Some((format!("{more:+.1} %"), more <= 3.0))
+}
+
+fn counters(tables: &Tables) -> Option<(String, bool)> {
+    let ns = tables.cell("recording", "counters of one request", MEDIAN)?.here?;
+    let us = tables.cell("costs", "trace: off", CPU_US)?.here?;
+    let percent = ns / (us * 1000.0) * 100.0;
+    Some((format!("{percent:.2} % ({ns:.1} ns of {us:.2} us)"), percent <= 1.0))
+}
+
+fn front_end(tables: &Tables) -> Option<(String, bool)> {
+    let cell = tables.cell("worth", "front end: none", CPU)?;
+    let more = (1.0 / cell.here? - 1.0) * 100.0;
+    Some((format!("{more:+.1} %{}", if cell.within_noise { " ~" } else { "" }), more <= 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tables::tests::TEXT;
+    use super::*;
+
+    #[test]
+    fn a_figure_that_was_not_measured_is_not_met() {
+        let tables = Tables::read(TEXT).unwrap();
+        let text = table(&tables);
+        assert!(
+            text.contains("| Tracing on against off, requests a second | at least 0.98 × | 0.990 ~ × | yes |"),
+            "{text}"
+        );
+        assert!(text.contains("| The same, NFS | at least 1.3 × | not measured | **no** |"), "{text}");
+    }
+
+    #[test]
+    fn what_repetitions_may_differ_by_is_not_measurably_better() {
+        let cell = |here, within_noise| Cell { here: Some(here), within_noise, ..Cell::default() };
+        assert_eq!(better(cell(1.2, false)).map(|(_, met)| met), Some(true));
+        assert_eq!(better(cell(1.2, true)).map(|(_, met)| met), Some(false));
+        assert_eq!(better(cell(0.9, false)).map(|(_, met)| met), Some(false));
+    }
+}

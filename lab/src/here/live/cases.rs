@@ -1,0 +1,342 @@
+//! The table: each switch, the values that are compared, and the load that shows what it is for. A new switch is one entry.
+
+use std::time::Duration;
+
+use super::case::{Bed, CLIENTS, Case, DEPTH, Load, Measure, Value, case, published, reads, value};
+use super::load::{Asks, Clients, Order, Speaks};
+
+const MIB: u64 = 1 << 20;
+
+/// Enough to cache what is read again.
+const ROOMY: Bed = Bed::Server { memory: 96 * MIB };
+
+/// Little beside what is read.
+const NARROW: Bed = Bed::Server { memory: 32 * MIB };
+
+/// The highest rate that a server is asked for.
+const SMALL: Clients = reads("ram", 512, 32 * MIB, DEPTH);
+const SMALL_NFS: Clients = Clients { protocol: Speaks::Nfs, asks: Asks::ReadsAndAttributes, region: 16 * MIB, ..SMALL };
+const BLOCKS: Clients = reads("ram", 4096, 32 * MIB, DEPTH);
+const LARGE: Clients = reads("disk", 128 << 10, 256 * MIB, 8);
+
+const HOT: Clients = Clients { depth: 4, ..reads("test", 4096, 40 * MIB, 4) };
+const SCAN: Clients =
+    Clients { order: Order::Sequential, from: 48 * MIB, depth: 4, ..reads("test", 64 << 10, 208 * MIB, 4) };
+
+const SYNCHRONOUS: Clients = Clients {
+    protocol: Speaks::Nfs,
+    asks: Asks::Writes { a_flush: 0 },
+    connections: CLIENTS,
+    depth: 4,
+    ..reads("", 8192, 16 * MIB, 4)
+};
+
+const SCATTERED: Clients = Clients { asks: Asks::Writes { a_flush: 0 }, ..reads("disk", 4096, 128 * MIB, 32) };
+
+const HOTTEST: &[Value] = &[value("on", &[("hottest_first", "true")]), value("off", &[("hottest_first", "false")])];
+const AHEAD: &[Value] = &[value("on", &[("look_ahead", "true")]), value("off", &[("look_ahead", "false")])];
+const BOTH: &[Value] = &[
+    value("on", &[("hottest_first", "true"), ("look_ahead", "true")]),
+    value("off", &[("hottest_first", "false"), ("look_ahead", "false")]),
+];
+const QUANTUM: &[Value] = &[
+    value("adaptive", &[("quantum", "adaptive")]),
+    published(
+        value("off", &[("quantum", "off")]),
+        Measure::Cpu,
+        1.033,
+        "OLTP 4 (1): 32 ms of every second are saved, of a processor that is never idle",
+    ),
+    value("24ms", &[("quantum", "24ms")]),
+];
+
+/// The cases, in the order of the README's table.
+pub(super) static CASES: &[Case] = &[
+    case(
+        "dynamic_cache",
+        "NBD, random reads of 4 KiB, many in flight, of the first 128 MiB of an image, which were read before; on a machine \
+         of 256 MiB that is played: off, the cache has a tenth of it",
+        Bed::Fresh { memory: 256 * MIB },
+        reads("disk", 4096, 128 * MIB, DEPTH),
+        true,
+        &[
+            value("on", &[("dynamic_cache", "true")]),
+            Value { memory: Some(256 * MIB / 10), ..value("off", &[("dynamic_cache", "false")]) },
+        ],
+    ),
+    Case {
+        load: Load::Clients { measured: HOT, beside: Some(SCAN), cached: true },
+        ..case(
+            "scan_resistant",
+            "NBD, random reads of 4 KiB, 4 in flight, of 40 MiB that fit into the cache, beside a scan of 208 MiB that do \
+             not, of a device that answers after 200 us",
+            ROOMY,
+            HOT,
+            true,
+            &[value("on", &[("scan_resistant", "true")]), value("off", &[("scan_resistant", "false")])],
+        )
+    },
+    Case {
+        bed: Bed::Kernel { processors: 1 },
+        load: Load::Storm,
+        time_min: Duration::from_millis(2300),
+        rounds_max: 3,
+        ..case(
+            "smooth_write_back",
+            "the kernel alone, reads of 4 KiB that nothing caches, one every 10 ms, beside a file that grows, on the modelled \
+             disk hd639 in real time; off: all dirty blocks every 2 s, in place of 30 s; without priorities",
+            ROOMY,
+            BLOCKS,
+            false,
+            &[value("on", &[("smooth_write_back", "true")]), value("off", &[("smooth_write_back", "false")])],
+        )
+    },
+    Case {
+        time_min: Duration::from_millis(1500),
+        rounds_max: 3,
+        ..case(
+            "block_merge",
+            "NBD, writes of 8 KiB in order, a flush after every 8, to the modelled disk scsi-1990 in real time",
+            ROOMY,
+            Clients { asks: Asks::Writes { a_flush: 8 }, order: Order::Sequential, ..reads("old", 8192, 48 * MIB, 1) },
+            false,
+            &[
+                value("on", &[("block_merge", "true")]),
+                published(
+                    value("off", &[("block_merge", "false")]),
+                    Measure::Rate,
+                    827.5 / 327.7,
+                    "WS table 2, write: 327.7 and 827.5 KB/s",
+                ),
+            ],
+        )
+    },
+    Case {
+        load: Load::Clients {
+            measured: Clients { from: 128 * MIB, ..reads("disk", 4096, 128 * MIB, 1) },
+            beside: Some(SCATTERED),
+            cached: false,
+        },
+        ..case(
+            "priority",
+            "NBD, random reads of 4 KiB that nothing caches, one in flight, beside random writes of 4 KiB, 32 in flight, of \
+             an image",
+            NARROW,
+            SCATTERED,
+            false,
+            &[
+                value("on", &[("priority", "true")]),
+                published(
+                    value("off", &[("priority", "false")]),
+                    Measure::Rate,
+                    4.9 / 1.5,
+                    "WS table 3: write ends after 4.9 s and after 1.5 s",
+                ),
+            ],
+        )
+    },
+    case(
+        "read_ahead",
+        "NBD, reads of 16 KiB in order, one in flight, of a device that answers after 200 us; 1: one block of 4 KiB",
+        NARROW,
+        Clients { order: Order::Sequential, ..reads("test", 16 << 10, 256 * MIB, 1) },
+        false,
+        &[
+            value("adaptive", &[("read_ahead", "adaptive")]),
+            value("off", &[("read_ahead", "off")]),
+            published(
+                value("1", &[("read_ahead", "1")]),
+                Measure::Rate,
+                787.7 / 505.7,
+                "WS table 5: 505.7 KB/s with one block ahead, 787.7 KB/s with four",
+            ),
+        ],
+    ),
+    case(
+        "flush_gathering",
+        "NFS, stable random writes of 8 KiB, 4 in flight of each of several clients, to a file on this host's disk",
+        ROOMY,
+        SYNCHRONOUS,
+        false,
+        &[
+            value("on", &[("flush_gathering", "true")]),
+            published(
+                value("off", &[("flush_gathering", "false")]),
+                Measure::Rate,
+                440.4 / 98.5,
+                "WS table 4: 98.5 and 440.4 KB/s",
+            ),
+        ],
+    ),
+    case(
+        "quantum, many in flight",
+        "NBD, random reads of 4 KiB that are cached, many in flight",
+        ROOMY,
+        BLOCKS,
+        true,
+        QUANTUM,
+    ),
+    case(
+        "quantum, 1 in flight",
+        "NBD, random reads of 4 KiB that are cached, one in flight",
+        ROOMY,
+        Clients { depth: 1, ..BLOCKS },
+        true,
+        QUANTUM,
+    ),
+    Case {
+        load: Load::Iotest { latency: None, processes: 1, spin: Duration::ZERO },
+        bed: Bed::Kernel { processors: 2 },
+        ..case(
+            "access",
+            "the kernel alone, the papers' iotest: on each of two processors a process that reads 4 KiB of a RAM disk at a \
+             time, past the cache",
+            ROOMY,
+            BLOCKS,
+            false,
+            &[
+                value("symmetric", &[("access", "symmetric")]),
+                published(
+                    value("funnel", &[("access", "funnel")]),
+                    Measure::Rate,
+                    2.07,
+                    "MP table 1 (c), ramdisk, wait 0, two processes: 107 %",
+                ),
+            ],
+        )
+    },
+    Case {
+        load: Load::Iotest { latency: Some(Duration::from_micros(200)), processes: 8, spin: Duration::from_micros(20) },
+        bed: Bed::Kernel { processors: 2 },
+        ..case(
+            "delivery",
+            "the kernel alone, iotest: on each of two processors 8 processes that read 4 KiB of a device that answers after \
+             200 us, and spin for 20 us",
+            ROOMY,
+            BLOCKS,
+            false,
+            &[
+                value("initiator", &[("delivery", "initiator")]),
+                published(value("first", &[("delivery", "first")]), Measure::Rate, 0.999 / 1.0, DELIVERY),
+                published(value("second", &[("delivery", "second")]), Measure::Rate, 0.999 / 0.98, DELIVERY),
+                published(value("idle", &[("delivery", "idle")]), Measure::Rate, 0.999 / 0.998, DELIVERY),
+                published(value("busiest", &[("delivery", "busiest")]), Measure::Rate, 0.999 / 0.98, DELIVERY),
+                published(value("all", &[("delivery", "all")]), Measure::Rate, 0.999 / 0.967, DELIVERY),
+            ],
+        )
+    },
+    case(
+        "immediate_dispatch",
+        "NBD, random reads of 4 KiB that are not cached, many in flight, of a device that answers after 200 us",
+        NARROW,
+        reads("test", 4096, 256 * MIB, DEPTH),
+        false,
+        &[value("on", &[("immediate_dispatch", "true")]), value("off", &[("immediate_dispatch", "false")])],
+    ),
+    case("hottest_first, NBD", NBD_SMALL, ROOMY, SMALL, true, HOTTEST),
+    case("hottest_first, NFS", NFS_SMALL, ROOMY, SMALL_NFS, true, HOTTEST),
+    case("look_ahead, NBD", NBD_SMALL, ROOMY, SMALL, true, AHEAD),
+    case("look_ahead, NFS", NFS_SMALL, ROOMY, SMALL_NFS, true, AHEAD),
+    case("hottest, look-ahead, NBD", NBD_SMALL, ROOMY, SMALL, true, BOTH),
+    case("hottest, look-ahead, NFS", NFS_SMALL, ROOMY, SMALL_NFS, true, BOTH),
+    case(
+        "unmapped_io",
+        "NBD, random reads of 128 KiB, 8 in flight, of an image, past the host's page cache",
+        NARROW,
+        LARGE,
+        false,
+        &[
+            value("on", &[("unmapped_io", "true")]),
+            published(
+                value("off", &[("unmapped_io", "false")]),
+                Measure::Rate,
+                1_000_000.0 / 300_000.0,
+                "UIO, the gain in performance: 300 thousand and more than 1 million I/Os a second, on 40 cores",
+            ),
+        ],
+    ),
+    case(
+        "huge_pages",
+        "NBD, random reads of 4 KiB, many in flight, of 128 MiB that are cached",
+        Bed::Fresh { memory: 256 * MIB },
+        reads("ram", 4096, 128 * MIB, DEPTH),
+        true,
+        &[
+            value("auto", &[("huge_pages", "auto")]),
+            value("true", &[("huge_pages", "true")]),
+            value("false", &[("huge_pages", "false")]),
+        ],
+    ),
+    case(
+        "registered_buffers",
+        "NBD, random reads of 128 KiB, 8 in flight, of an image, past the host's page cache",
+        Bed::Fresh { memory: 32 * MIB },
+        LARGE,
+        false,
+        &[value("on", &[("registered_buffers", "true")]), value("off", &[("registered_buffers", "false")])],
+    ),
+    case(
+        "trace",
+        NBD_SMALL,
+        ROOMY,
+        SMALL,
+        true,
+        &[
+            value("direct", &[("trace", "direct")]),
+            value("off", &[("trace", "off")]),
+            value("central", &[("trace", "central")]),
+            published(
+                value("unthinned", &[("trace", "unthinned")]),
+                Measure::Cpu,
+                1.0 / 0.7,
+                "OLTP 3 (3): tracing took 30 % of the processor, so that no trace would be worth so much, direct nearly",
+            ),
+        ],
+    ),
+    case(
+        "front end",
+        NBD_SMALL,
+        Bed::Fresh { memory: 96 * MIB },
+        SMALL,
+        true,
+        &[Value { watched: true, ..value("watched", &[]) }, value("none", &[])],
+    ),
+    case(
+        "all of OLTP",
+        NBD_SMALL,
+        ROOMY,
+        SMALL,
+        true,
+        &[
+            value(
+                "on",
+                &[
+                    ("quantum", "adaptive"),
+                    ("immediate_dispatch", "true"),
+                    ("hottest_first", "true"),
+                    ("look_ahead", "true"),
+                    ("trace", "direct"),
+                ],
+            ),
+            published(
+                value(
+                    "off",
+                    &[
+                        ("quantum", "off"),
+                        ("immediate_dispatch", "false"),
+                        ("hottest_first", "false"),
+                        ("look_ahead", "false"),
+                        ("trace", "unthinned"),
+                    ],
+                ),
+                Measure::Rate,
+                24_000.0 / 10_500.0,
+                "OLTP, result: 10,500 and 24,000 transactions an hour, heavy mix",
+            ),
+        ],
+    ),
+];
+
+const NBD_SMALL: &str = "NBD, random reads of 512 bytes that are cached, many in flight";
+const NFS_SMALL: &str = "NFS, GETATTR and random READs of 512 bytes that are cached in turn, many in flight";
+const DELIVERY: &str = "MP table 2, scsihd, wait 100, 8 processes on 9 processors, the methods against each other";

@@ -1,0 +1,307 @@
+//! All switches on this machine: a whole server, clients that ask it, and each switch with one value and another.
+//!
+//! The values of a switch take turns, round after round, in an order that turns round each time; the server is the same
+//! one, whose switches are set while it runs, where they can be. So what else happens on the host meets all values alike.
+
+mod case;
+mod cases;
+mod load;
+mod recording;
+mod stage;
+mod tables;
+
+use std::time::{Duration, Instant};
+
+use super::{Effort, Export, Here, HereError, HereRun, Host, Measured, Medium, Served, Serving, Spent};
+use crate::parameter::Parameters;
+use case::{Bed, CLIENTS, Case, DEPTH, Load, Value};
+use cases::CASES;
+use load::{Asks, Clients, Outcome, Speaks, Target, Time};
+
+/// Of the exports. Bytes.
+const RAM_BYTES: u64 = 160 << 20;
+const DISK_BYTES: u64 = 256 << 20;
+const OLD_BYTES: u64 = 64 << 20;
+const TEST_LATENCY: Duration = Duration::from_micros(200);
+
+/// What is read or written with little effort. Bytes.
+const REGION_TINY: u64 = 2 << 20;
+
+/// Before it is measured, so much of a cell passes.
+const WARM_PART: f64 = 0.3;
+
+/// To start a server, to fill its cache: of what a cell takes, about.
+const START_TIME: Duration = Duration::from_millis(500);
+const SETTLE_TIME: Duration = Duration::from_millis(60);
+
+/// No other round of a case begins when it has taken so many times what it should.
+const OVERTIME: u32 = 3;
+
+/// The measurement.
+pub(super) struct Switches;
+
+/// The numbers of one cell, in this order: requests a second; microseconds that half, 99 of 100 and 999 of 1000 requests
+/// did not exceed; microseconds of processor time a request; kernel entries a request.
+type Numbers = [f64; 6];
+
+const RATE: usize = 0;
+const P99: usize = 2;
+const CPU: usize = 4;
+const ENTRIES: usize = 5;
+
+/// What one case came to: for each of its values, the numbers of each round.
+struct Measurements {
+    case: &'static Case,
+    /// `rounds[value][round]`.
+    rounds: Vec<Vec<Numbers>>,
+}
+
+/// The switches that are measured, and what they are set to where the default is meant.
+pub fn switches() -> Vec<(&'static str, &'static str)> {
+    let mut all: Vec<_> = CASES.iter().filter_map(|case| case.values.first()).flat_map(|value| value.set).collect();
+    all.sort_unstable();
+    all.dedup();
+    all.into_iter().copied().collect()
+}
+
+/// What a run is told.
+#[derive(Clone, Copy)]
+struct Told {
+    seconds: f64,
+    rounds: u32,
+    depth: u32,
+    clients: u32,
+    processors: u16,
+    tiny: bool,
+}
+
+impl Told {
+    fn by(effort: Effort, parameters: &Parameters) -> Self {
+        let number = |name| parameters.get(name) as u32;
+        Told {
+            seconds: effort.pick(parameters.get("run.seconds"), 0.02),
+            rounds: effort.pick(number("run.repetitions"), 1),
+            depth: number("load.depth"),
+            clients: number("load.clients"),
+            processors: number("server.processors") as u16,
+            tiny: effort == Effort::Tiny,
+        }
+    }
+
+    fn rounds(&self, case: &Case) -> u32 {
+        self.rounds.min(case.rounds_max)
+    }
+
+    fn time(&self, case: &Case) -> Time {
+        let least = if self.tiny { Duration::ZERO } else { case.time_min };
+        let measured = Duration::from_secs_f64(self.seconds).max(least);
+        Time { warm: measured.mul_f64(WARM_PART), measured }
+    }
+
+    fn clients(&self, clients: &Clients) -> Clients {
+        let or = |number, otherwise, told| if number == otherwise { told } else { number };
+        Clients {
+            region: if self.tiny { clients.region.min(REGION_TINY) } else { clients.region },
+            depth: or(clients.depth, DEPTH, self.depth),
+            connections: or(clients.connections, CLIENTS, self.clients),
+            ..*clients
+        }
+    }
+
+    /// What a round of a case takes, about.
+    fn round_time(&self, case: &Case) -> Duration {
+        let time = self.time(case);
+        let start = if matches!(case.bed, Bed::Fresh { .. }) { START_TIME } else { SETTLE_TIME };
+        (time.warm + time.measured + start) * case.values.len() as u32
+    }
+}
+
+impl Here for Switches {
+    fn experiment(&self) -> &'static str {
+        "live"
+    }
+
+    fn steps(&self, effort: Effort, parameters: &Parameters) -> u64 {
+        let told = Told::by(effort, parameters);
+        CASES.iter().map(|case| u64::from(told.rounds(case)) * case.values.len() as u64).sum::<u64>() + recording::STEPS
+    }
+
+    fn takes(&self, effort: Effort, parameters: &Parameters) -> Option<Duration> {
+        let told = Told::by(effort, parameters);
+        let all: Duration = CASES.iter().map(|case| told.round_time(case) * told.rounds(case)).sum();
+        Some(all + START_TIME * 6)
+    }
+
+    fn measure(&self, run: &HereRun<'_>) -> Result<Measured, HereError> {
+        let told = Told::by(run.effort, run.parameters);
+        let mut beds = Beds { host: run.host, told, server: None };
+        let mut all = Vec::new();
+        for case in CASES {
+            all.push(measure(run, &mut beds, case)?);
+        }
+        beds.server = None;
+        let costs = recording::measure(run)?;
+        Ok(tables::measured(run, told, &all, costs))
+    }
+}
+
+/// The servers, one at a time.
+struct Beds<'a> {
+    host: &'a dyn Host,
+    told: Told,
+    server: Option<(Serving, Box<dyn Served + 'a>)>,
+}
+
+impl<'a> Beds<'a> {
+    /// The server that is wanted: the one that runs, if it is that.
+    fn server(&mut self, serving: Serving) -> Result<&mut (dyn Served + 'a), HereError> {
+        if self.server.as_ref().is_none_or(|(of, _)| *of != serving) {
+            // The one before makes room first.
+            self.server = None;
+            let server = self.host.serve(&serving)?;
+            self.server = Some((serving, server));
+        }
+        self.server.as_mut().map(|(_, server)| server.as_mut()).ok_or(HereError::Lost)
+    }
+
+    fn serving(&self, memory: u64, value: Option<&Value>) -> Serving {
+        let disk = |name, medium| Export { name, medium };
+        let old = super::host::model("scsi-1990").map(|model| Medium::Mechanical { bytes: OLD_BYTES, model });
+        let mut exports = vec![
+            disk("ram", Medium::Ram { bytes: RAM_BYTES }),
+            disk("test", Medium::FixedLatency { bytes: DISK_BYTES, latency: TEST_LATENCY }),
+            disk("disk", Medium::Disk { bytes: DISK_BYTES }),
+        ];
+        exports.extend(old.ok().map(|medium| disk("old", medium)));
+        Serving {
+            processors: self.told.processors,
+            memory,
+            exports,
+            switches: value.map_or_else(Vec::new, |value| value.set.to_vec()),
+            watched: value.is_some_and(|value| value.watched),
+        }
+    }
+}
+
+/// All rounds of a case.
+fn measure(run: &HereRun<'_>, beds: &mut Beds<'_>, case: &'static Case) -> Result<Measurements, HereError> {
+    let told = beds.told;
+    let (start, limit) = (Instant::now(), told.round_time(case) * told.rounds(case) * OVERTIME);
+    let mut rounds: Vec<Vec<Numbers>> = case.values.iter().map(|_| Vec::new()).collect();
+    for round in 0..told.rounds(case) {
+        if round > 0 && start.elapsed() >= limit {
+            run.step(u64::from(told.rounds(case) - round) * case.values.len() as u64);
+            break;
+        }
+        for turn in 0..case.values.len() {
+            let at = if round % 2 == 0 { turn } else { case.values.len() - 1 - turn };
+            if run.host.is_interrupted() {
+                return Err(HereError::Interrupted);
+            }
+            rounds[at].push(cell(beds, case, &case.values[at])?);
+            run.step(1);
+        }
+    }
+    if let (Bed::Server { memory }, Some(default)) = (case.bed, case.values.first()) {
+        let serving = beds.serving(memory, None);
+        set(beds.server(serving)?, default)?;
+    }
+    Ok(Measurements { case, rounds })
+}
+
+fn cell(beds: &mut Beds<'_>, case: &Case, value: &Value) -> Result<Numbers, HereError> {
+    let (told, host) = (beds.told, beds.host);
+    let time = told.time(case);
+    match case.bed {
+        Bed::Kernel { processors } => stage::cell(host, &case.load, value, processors, time),
+        Bed::Server { memory } => {
+            let serving = beds.serving(memory, None);
+            let server = beds.server(serving)?;
+            set(server, value)?;
+            ask(host, server, told, &case.load, time)
+        }
+        Bed::Fresh { memory } => {
+            // Each time, and not only where the switches differ: memory that a server has taken stays as it is.
+            beds.server = None;
+            let serving = beds.serving(value.memory.unwrap_or(memory), Some(value));
+            let server = beds.server(serving)?;
+            ask(host, server, told, &case.load, time)
+        }
+    }
+}
+
+fn set(server: &mut dyn Served, value: &Value) -> Result<(), HereError> {
+    value.set.iter().try_for_each(|(switch, to)| server.set(switch, to))
+}
+
+/// Has clients ask a server.
+fn ask(host: &dyn Host, server: &mut dyn Served, told: Told, load: &Load, time: Time) -> Result<Numbers, HereError> {
+    let Load::Clients { measured, beside, cached } = load else { return Err(HereError::Lost) };
+    let (measured, beside) = (told.clients(measured), beside.map(|clients| told.clients(&clients)));
+    let nbd = server.nbd().to_owned();
+    let target = Target { nbd: &nbd, nfs: server.nfs(), processors: told.processors };
+    if *cached {
+        load::fill(target, &measured)?;
+    }
+    let before = server.spent()?;
+    let outcome = load::run(host, target, &measured, beside.as_ref(), time)?;
+    let numbers = numbers(&outcome, before, server.spent()?);
+    for clients in [Some(measured), beside].into_iter().flatten() {
+        if let (Asks::Writes { .. }, Speaks::Nbd(_)) = (clients.asks, clients.protocol) {
+            load::flush(target, &clients)?;
+        }
+    }
+    Ok(numbers)
+}
+
+fn numbers(outcome: &Outcome, before: Spent, after: Spent) -> Numbers {
+    let each = |spent: f64| spent / outcome.all.max(1) as f64;
+    let percentile = |part| outcome.latencies.percentile_us(part);
+    [
+        outcome.rate,
+        percentile(0.5),
+        percentile(0.99),
+        percentile(0.999),
+        each(after.cpu.saturating_sub(before.cpu).as_secs_f64() * 1e6),
+        each(after.kernel_entries.saturating_sub(before.kernel_entries) as f64),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_a_case_set_the_same_switches_and_the_first_has_no_paper() {
+        for case in CASES {
+            let switches = |value: &Value| value.set.iter().map(|(switch, _)| *switch).collect::<Vec<_>>();
+            assert!(case.values.len() >= 2, "{}", case.name);
+            assert!(case.values.iter().all(|value| switches(value) == switches(&case.values[0])), "{}", case.name);
+            assert!(case.values[0].paper.is_none(), "{}: a default is compared with itself", case.name);
+            let mut named: Vec<_> = case.values.iter().map(|value| value.name).collect();
+            named.dedup();
+            assert_eq!(named.len(), case.values.len(), "{}", case.name);
+        }
+    }
+
+    #[test]
+    fn cases_have_names_of_their_own_and_the_exports_that_they_ask() {
+        let mut names: Vec<_> = CASES.iter().map(|case| case.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), CASES.len());
+        for case in CASES {
+            let Load::Clients { measured, beside, .. } = case.load else { continue };
+            for clients in [Some(measured), beside].into_iter().flatten() {
+                let Speaks::Nbd(export) = clients.protocol else { continue };
+                let bytes = match export {
+                    "ram" => RAM_BYTES,
+                    "test" | "disk" => DISK_BYTES,
+                    "old" => OLD_BYTES,
+                    other => panic!("{}: {other:?}", case.name),
+                };
+                assert!(clients.from + clients.region <= bytes, "{}", case.name);
+            }
+        }
+    }
+}

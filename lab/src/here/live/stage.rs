@@ -1,0 +1,181 @@
+//! What no client can ask of a server: a kernel in this process, with tasks of ours on its processors.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kernel::device::DeviceRef;
+use kernel::request::Context;
+use kernel::{Processor, Volume};
+use machine::Errno;
+use policy::unit::{BLOCK_BYTES, ByteRange, ProcessorId};
+use policy::writeback;
+
+use super::super::task::{self, JOB};
+use super::super::ws_2;
+use super::super::ws_table4::open_volume;
+use super::super::{HereError, Host, Medium, Setup, Stage, host};
+use super::case::{Load, Value};
+use super::load::{Latencies, Outcome, Time};
+use super::{Numbers, numbers};
+
+/// Of the devices. Bytes.
+const DEVICE_BYTES: u64 = 64 << 20;
+
+/// Of the kernel. Bytes.
+const MEMORY: u64 = 64 << 20;
+
+/// Of the machine with a modelled disk: an old one. Bytes.
+const MEMORY_OLD: u64 = 16 << 20;
+
+/// Between two syncs, in place of 30 s.
+const STORM_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Between two reads beside the storm.
+const READER_PAUSE: Duration = Duration::from_millis(10);
+
+/// The reader's blocks lie behind the writer's, and are read in no order. 7919 is prime, so that each has its turn.
+const READ_FROM: u64 = 16 << 20;
+const READ_BLOCKS: u64 = 1 << 13;
+const READ_STEP: u64 = 7919;
+
+/// One cell, on a kernel of its own.
+pub(super) fn cell(
+    host: &dyn Host,
+    load: &Load,
+    value: &Value,
+    processors: u16,
+    time: Time,
+) -> Result<Numbers, HereError> {
+    match *load {
+        Load::Iotest { latency, processes, spin } => {
+            let setup = Setup { processors_max: processors, ..Setup::with_memory(MEMORY) };
+            let stage = host.start(&setup)?;
+            set(stage.as_ref(), value)?;
+            let bytes = DEVICE_BYTES;
+            let device = stage.device(&match latency {
+                Some(latency) => Medium::FixedLatency { bytes, latency },
+                None => Medium::Ram { bytes },
+            })?;
+            iotest(stage.as_ref(), &device, processes, spin, time)
+        }
+        Load::Storm => storm(host, value, time),
+        Load::Clients { .. } => Err(HereError::Lost),
+    }
+}
+
+fn set(stage: &dyn Stage, value: &Value) -> Result<(), HereError> {
+    value.set.iter().try_for_each(|(switch, to)| stage.set(switch, to))
+}
+
+/// What one task came to.
+#[derive(Default)]
+struct OfTask {
+    all: u64,
+    counted: u64,
+    latencies: Latencies,
+    took: Duration,
+}
+
+impl OfTask {
+    fn count(&mut self, took: Duration, is_measured: bool) {
+        self.all += 1;
+        if is_measured {
+            self.counted += 1;
+            self.latencies.record(took.as_nanos() as u64);
+        }
+    }
+}
+
+fn together(tasks: impl IntoIterator<Item = OfTask>) -> Outcome {
+    let mut outcome = Outcome::default();
+    for task in tasks {
+        outcome.all += task.all;
+        outcome.rate += task.counted as f64 / task.took.as_secs_f64().max(1e-9);
+        outcome.latencies.add(&task.latencies);
+    }
+    outcome
+}
+
+/// So many processes on each processor.
+fn iotest(
+    stage: &dyn Stage,
+    device: &DeviceRef,
+    processes: u32,
+    spin: Duration,
+    time: Time,
+) -> Result<Numbers, HereError> {
+    let before = stage.spent()?;
+    let processors = stage.kernel().processors();
+    let tasks: Vec<_> = (0..u64::from(processes) * u64::from(processors))
+        .map(|number| {
+            let device = DeviceRef::clone(device);
+            let processor = ProcessorId((number % u64::from(processors)) as u16);
+            task::start(stage.kernel(), processor, move |cpu| process(cpu, device, number, spin, time))
+        })
+        .collect();
+    let mut ended = Vec::new();
+    for task in tasks {
+        ended.push(task.wait()??);
+    }
+    Ok(numbers(&together(ended), before, stage.spent()?))
+}
+
+async fn process(cpu: Processor, device: DeviceRef, number: u64, spin: Duration, time: Time) -> Result<OfTask, Errno> {
+    let mut task = OfTask::default();
+    let warm = cpu.now() + time.warm;
+    // Each in a place of its own: neighbours would be merged.
+    let mut at = number * (DEVICE_BYTES / 64);
+    loop {
+        let asked = cpu.now();
+        task::read(&cpu, &device, ByteRange::new(at % DEVICE_BYTES, BLOCK_BYTES), Context::synchronous(JOB)).await?;
+        let now = cpu.now();
+        task.count(now.since(asked), asked >= warm);
+        if now >= warm + time.measured {
+            task.took = now.since(warm);
+            return Ok(task);
+        }
+        at += 2 * BLOCK_BYTES;
+        let end = now + spin;
+        while cpu.now() < end {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// A reader beside a writer whose blocks are written smoothly, or all at once now and then.
+fn storm(host: &dyn Host, value: &Value, time: Time) -> Result<Numbers, HereError> {
+    // The kernels that had storms had no priorities, which hide most of them.
+    let mut setup = Setup { processors_max: 1, ..Setup::with_memory(MEMORY_OLD) };
+    setup = setup.switched(|switches| switches.priority = false);
+    setup.write_back = writeback::Config { interval: STORM_INTERVAL, age: STORM_INTERVAL, ..setup.write_back };
+    let stage = host.start(&setup)?;
+    set(stage.as_ref(), value)?;
+    let model = host::model("hd639")?;
+    let volume = open_volume(stage.kernel(), stage.device(&Medium::Mechanical { bytes: DEVICE_BYTES, model })?)?;
+    let before = stage.spent()?;
+    let (writer, reader) = (Arc::clone(&volume), Arc::clone(&volume));
+    let both = time.warm + time.measured;
+    let first = ProcessorId(0);
+    let writing = task::start(stage.kernel(), first, move |cpu| ws_2::grow(cpu, writer, both));
+    let reading = task::start(stage.kernel(), first, move |cpu| read_beside(cpu, reader, time));
+    writing.wait()??;
+    let read = reading.wait()??;
+    let numbers = numbers(&together([read]), before, stage.spent()?);
+    volume.stop();
+    Ok(numbers)
+}
+
+/// Reads blocks that are not cached, one at a time. The first part is measured, too: storms are few.
+async fn read_beside(cpu: Processor, volume: Arc<Volume>, time: Time) -> Result<OfTask, Errno> {
+    let start = cpu.now();
+    let mut task = OfTask::default();
+    while cpu.now().since(start) < time.warm + time.measured {
+        let at = READ_FROM + task.all * READ_STEP % READ_BLOCKS * BLOCK_BYTES;
+        let asked = cpu.now();
+        volume.read(&cpu, ByteRange::new(at, BLOCK_BYTES), Context::synchronous(JOB)).await?;
+        task.count(cpu.now().since(asked), true);
+        cpu.sleep(READER_PAUSE).await;
+    }
+    task.took = cpu.now().since(start);
+    Ok(task)
+}

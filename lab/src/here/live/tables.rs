@@ -1,0 +1,188 @@
+//! What was measured, as tables: what each switch is worth, and the numbers behind it.
+
+use super::super::rounds::{Spread, table};
+use super::super::{HereRun, Measured};
+use super::case::{Measure, Value};
+use super::{CPU, ENTRIES, Measurements, Numbers, P99, RATE, Told, recording};
+use crate::result::{Axis, Cell, Drawing, Plot, Series, Source, Table};
+
+/// Of fewer repetitions nothing is certain.
+const CERTAIN_MIN: usize = 3;
+
+/// Columns of the first table, and whether more is better.
+const WORTH: [(&str, usize, bool); 4] =
+    [("requests/s", RATE, true), ("99 of 100", P99, false), ("CPU time", CPU, false), ("entries", ENTRIES, false)];
+
+impl Measurements {
+    /// Of one value, one of the numbers: its spread over the rounds.
+    fn spread(&self, value: usize, number: usize) -> Spread {
+        Spread::of(self.rounds[value].iter().map(|numbers: &Numbers| numbers[number]).collect())
+    }
+
+    fn value(&self, value: usize) -> &'static Value {
+        &self.case.values[value]
+    }
+
+    /// How many times better the default is than another value.
+    fn worth(&self, value: usize, number: usize, more_is_better: bool) -> Cell {
+        let (default, other) = (self.spread(0, number), self.spread(value, number));
+        let (over, under) = if more_is_better { (default, other) } else { (other, default) };
+        let ratio = over.median / under.median;
+        let is_rare = default.count.min(other.count) < CERTAIN_MIN;
+        let overlap = default.least <= other.most && other.least <= default.most;
+        let measure = if number == RATE { Some(Measure::Rate) } else { (number == CPU).then_some(Measure::Cpu) };
+        let published = self.value(value).paper.as_ref().filter(|paper| Some(paper.of) == measure);
+        Cell {
+            paper: published.map(|paper| paper.ratio),
+            here: ratio.is_finite().then_some(ratio),
+            within_noise: overlap || is_rare,
+            ..Cell::default()
+        }
+    }
+}
+
+pub(super) fn measured(run: &HereRun<'_>, told: Told, all: &[Measurements], costs: Vec<Spread>) -> Measured {
+    let worth = worth(all);
+    let plot = plot(&worth);
+    let costs = recording::WHAT.iter().map(|what| (*what).to_owned()).zip(costs).collect();
+    let tables = vec![
+        worth,
+        numbers(all, "rates", "requests a second", ("", 0), &[("median", RATE)], true),
+        numbers(
+            all,
+            "latencies",
+            "how long requests take",
+            ("us", 1),
+            &[("median", 1), ("99 of 100", P99), ("999 of 1000", 3)],
+            false,
+        ),
+        numbers(
+            all,
+            "costs",
+            "what the server spends on a request",
+            ("", 3),
+            &[("processor time, us", CPU), ("kernel entries", ENTRIES)],
+            false,
+        ),
+        table("recording", "what it costs to watch", "ns", 2, costs),
+    ];
+    Measured { tables, plots: vec![plot], notes: notes(run, told, all), ..Measured::default() }
+}
+
+fn worth(all: &[Measurements]) -> Table {
+    let (mut rows, mut cells) = (Vec::new(), Vec::new());
+    for of in all {
+        for value in 1..of.case.values.len() {
+            rows.push(format!("{}: {}", of.case.name, of.value(value).name));
+            cells.push(WORTH.iter().map(|(_, number, more)| of.worth(value, *number, *more)).collect());
+        }
+    }
+    Table {
+        name: "worth".to_owned(),
+        title: "What each switch is worth on this machine: how many times more requests a second, sooner, less processor \
+                time and fewer kernel entries with its default than with this value (~: the repetitions of both overlap)"
+                .to_owned(),
+        rows_are: "switch and value".to_owned(),
+        rows,
+        columns_are: "times".to_owned(),
+        columns: WORTH.iter().map(|(name, ..)| (*name).to_owned()).collect(),
+        cells,
+        digits: 2,
+        ..Table::default()
+    }
+}
+
+/// One row a value, the medians of some of the numbers; of a single one, with what it lies between.
+fn numbers(
+    all: &[Measurements],
+    name: &str,
+    title: &str,
+    (unit, digits): (&str, usize),
+    what: &[(&str, usize)],
+    with_bounds: bool,
+) -> Table {
+    let (mut rows, mut cells) = (Vec::new(), Vec::new());
+    let here = |value| Cell { here: Some(value), ..Cell::default() };
+    for of in all {
+        for value in 0..of.case.values.len() {
+            rows.push(format!("{}: {}", of.case.name, of.value(value).name));
+            let row = what.iter().flat_map(|(_, number)| {
+                let spread = of.spread(value, *number);
+                let bounds = with_bounds.then_some([spread.least, spread.most]);
+                [spread.median].into_iter().chain(bounds.into_iter().flatten())
+            });
+            cells.push(row.map(here).collect());
+        }
+    }
+    let mut columns: Vec<String> = what.iter().map(|(name, _)| (*name).to_owned()).collect();
+    if with_bounds {
+        columns.extend(["least", "most"].map(str::to_owned));
+    }
+    Table {
+        name: name.to_owned(),
+        title: format!("On this host: {title} (medians of the repetitions)"),
+        unit: unit.to_owned(),
+        rows_are: "switch and value".to_owned(),
+        rows,
+        columns_are: String::new(),
+        columns,
+        cells,
+        digits,
+        ..Table::default()
+    }
+}
+
+fn plot(worth: &Table) -> Plot {
+    let series = [Source::Here, Source::Paper].map(|source| Series {
+        name: "requests a second".to_owned(),
+        source,
+        points: (worth.cells.iter().enumerate())
+            .filter_map(|(row, cells)| Some((row as f64, cells.first()?.from(source)?)))
+            .collect(),
+    });
+    Plot {
+        name: "worth".to_owned(),
+        title: "What each switch is worth: requests a second with its default over those with the value named"
+            .to_owned(),
+        drawing: Drawing::Bars(worth.rows.clone()),
+        x: Axis::linear("switch and value", ""),
+        y: Axis::logarithmic("how many times better", ""),
+        series: series.to_vec(),
+    }
+}
+
+fn notes(run: &HereRun<'_>, told: Told, all: &[Measurements]) -> Vec<String> {
+    let cores = run.host.processors();
+    let apart = match cores > told.processors {
+        true => "on cores that the server leaves to them",
+        false => "on the server's own cores, since there are no others: that costs it some of its rate",
+    };
+    let mut notes = vec![format!(
+        "A server of its own with {} processor{} of {cores}, over a Unix socket (NBD) and loopback (NFS); clients of the \
+         lab's own {apart}. Many in flight: {}; several clients: {}. {} s a cell, {} repetitions in turn. The image and the \
+         file lie on {}. Kernel entries are system calls of the processors for operations, and wake-ups that took one; \
+         processor time is the whole server's, and includes looking out for work.",
+        told.processors,
+        if told.processors == 1 { "" } else { "s" },
+        told.depth,
+        told.clients,
+        told.seconds,
+        told.rounds,
+        run.host.disk(),
+    )];
+    for of in all {
+        notes.push(format!("{}: {}.", of.case.name, of.case.about));
+        let mut sources: Vec<_> =
+            of.case.values.iter().filter_map(|value| Some(value.paper.as_ref()?.source)).collect();
+        sources.dedup();
+        notes.extend(sources.into_iter().map(|source| format!("{}, the paper's ratio: {source}.", of.case.name)));
+    }
+    if cores < 2 {
+        notes.push("There is one processor only: access and delivery have nothing to choose from.".to_owned());
+    }
+    notes.push(
+        "Ratios of papers are those of other machines under other loads, and stand there to be compared in kind."
+            .to_owned(),
+    );
+    notes
+}
