@@ -21,8 +21,8 @@ pub(crate) use shard::{Shard, State};
 /// Blocks that share a shard: 128 KiB.
 const NEIGHBOURS: u64 = 32;
 
-/// Evictions tried in one shard before the next has its turn: neighbouring blocks leave neighbouring frames together.
-const EVICTIONS_A_SHARD: usize = NEIGHBOURS as usize;
+/// Evictions tried in one shard before the next has its turn.
+const EVICTIONS_A_SHARD: usize = 16;
 
 /// The buffer cache.
 pub struct Cache {
