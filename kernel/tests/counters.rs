@@ -174,3 +174,26 @@ fn requests_are_counted_by_type_with_their_latency_on_each_processor() {
     assert_eq!(sum.latency(Service::Nfs, Group::Sync).total(), 2);
     assert_eq!(sum.latency(Service::Nfs, Group::Read).total(), 0);
 }
+
+#[test]
+fn what_is_cached_is_not_read_ahead_again() {
+    let world = World::new(4);
+    let config = small_kernel(1, 16 * MIB, Switches::default());
+    let host = Host::boot(&world, world.add_host("server"), config);
+    let disk = world.add_disk(host.id, DiskConfig::new(8 * MIB));
+    let volume = open(&host.kernel, Arc::new(FileDevice::new(world.open(disk, true))));
+    let pass = || {
+        let volume = Arc::clone(&volume);
+        run(&world, &host, async move |cpu| {
+            for at in (0..4 * MIB).step_by(16 << 10) {
+                read(&cpu, &volume, ByteRange::new(at, 16 << 10)).await;
+            }
+        });
+        sum(&host.kernel).count(Count::ReadAheadBlocks)
+    };
+    let first = pass();
+    // What is ahead of the last read is not fetched yet.
+    assert!(first > 0 && pass() - first <= 512, "{first} blocks at the first time");
+    let before = sum(&host.kernel).count(Count::ReadAheadBlocks);
+    assert_eq!(pass(), before);
+}

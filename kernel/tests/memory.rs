@@ -159,6 +159,23 @@ fn book_keeping_is_at_most_two_hundredths_of_what_is_cached() {
 }
 
 #[test]
+fn neighbouring_blocks_are_loaded_into_neighbouring_frames() {
+    let world = World::new(5);
+    let switches = Switches { read_ahead: policy::readahead::Mode::Off, ..Switches::default() };
+    let (host, volume) = boot(&world, 16 * MIB, switches);
+    let frames_a_chunk = host.kernel.frames().chunk_bytes() / FRAME_BYTES as u64;
+    run(&world, &host, async move |cpu| {
+        for at in 0..16 {
+            let len = 8 * FRAME_BYTES;
+            let range = ByteRange::new(at * MIB, len as u64);
+            let frames = volume.read(&cpu, range, context()).await.expect("read");
+            let pieces = kernel::frame::segments(&frames, 0, len).len() as u64;
+            assert!(pieces <= 1 + 8u64.div_ceil(frames_a_chunk), "{pieces} pieces: {frames:?}");
+        }
+    });
+}
+
+#[test]
 fn a_scan_of_twice_the_cache_leaves_the_hot_set() {
     for (resistant, least, most) in [(true, 950, 1000), (false, 0, 100)] {
         let world = World::new(4);

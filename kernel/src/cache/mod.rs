@@ -105,6 +105,7 @@ impl Cache {
     /// Appends shares in the frames of all `blocks`, if all are here; otherwise leaves `into` as it was.
     pub(crate) fn try_share(&self, device: DeviceId, blocks: Range<u64>, pool: &FramePool, into: &mut Frames) -> bool {
         let before = into.len();
+        into.reserve((blocks.end - blocks.start).min(NEIGHBOURS * 8) as usize);
         for run in Cache::runs(blocks) {
             let mut shard = self.lock(device, run.start);
             for block in run {
@@ -122,6 +123,11 @@ impl Cache {
             }
         }
         true
+    }
+
+    /// Is the block here, or on its way?
+    pub(crate) fn has(&self, device: DeviceId, block: u64) -> bool {
+        self.lock(device, block).find(key(device, block)).is_some()
     }
 
     /// Waits until a block is not in any of `states` (or not here at all).

@@ -251,7 +251,7 @@ impl Shard {
                 drop(unsafe { pool.adopt(buffer.frame) });
             }
         }
-        self.buffers.clear();
+        self.buffers.truncate(0);
         self.spare.clear();
     }
 

@@ -337,8 +337,9 @@ impl Shared {
             let mut list = self.list(own + step);
             let taken = left.min(list.len());
             let from = list.len() - taken;
-            for no in list.drain(from..).rev() {
-                let no = FrameNo(no);
+            // Neighbours in memory make short vectors, for the disk and for the wire.
+            list[from..].sort_unstable();
+            for no in list.drain(from..).map(FrameNo) {
                 let meta = self.meta(no);
                 meta.references.store(1, Ordering::Relaxed);
                 meta.owner.store(NO_OWNER, Ordering::Relaxed);
@@ -428,7 +429,7 @@ impl Shared {
             self.regions.offer(chunk);
         }
         let first = chunk * self.frames_a_chunk;
-        // In reverse: the list is taken from its end, and neighbours in memory make short vectors.
+        // In reverse: the list is taken from its end.
         self.list(LIST.get()).extend((first..first + self.frames_a_chunk).rev());
         self.frames_free.fetch_add(self.frames_a_chunk, Ordering::Relaxed);
     }

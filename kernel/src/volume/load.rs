@@ -1,6 +1,7 @@
 //! Reading: from the cache, or into it.
 
 use std::cell::Cell;
+use std::cmp::Reverse;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -95,19 +96,29 @@ impl Volume {
         }
         // What is fetched in advance must not push out what it was fetched beside.
         let end = ahead.end.min(ahead.start + (self.kernel.cache_blocks() / 8).max(1));
-        cpu.trace(Event::ReadAhead, (cpu.job(), self.export()), ahead.start, end - ahead.start);
-        cpu.count(Count::ReadAheads, 1);
-        cpu.count(Count::ReadAheadBlocks, end - ahead.start);
         let step = self.transfer_blocks_max();
         for start in (ahead.start..end).step_by(step as usize) {
-            let Some(volume) = self.this.upgrade() else { return };
-            let here = cpu.clone();
-            cpu.spawn_path(async move {
-                let context = Context::asynchronous(here.job());
-                // A read in advance may fail; who needs the block will ask and be told.
-                let _ = volume.load(&here, start..end.min(start + step), context).await;
-            });
+            self.fetch_ahead(cpu, start..end.min(start + step));
         }
+    }
+
+    /// Fetches `blocks` for nobody yet, unless they are cached: of a cached file, every block would be looked up twice.
+    fn fetch_ahead(&self, cpu: &Processor, blocks: Range<u64>) {
+        let has = |block| self.kernel.cache().has(self.id, block);
+        // The ends stand for the rest. A block between them that is not there is loaded when somebody reads it.
+        if has(blocks.start) && has(blocks.end - 1) {
+            return;
+        }
+        let Some(volume) = self.this.upgrade() else { return };
+        cpu.trace(Event::ReadAhead, (cpu.job(), self.export()), blocks.start, blocks.end - blocks.start);
+        cpu.count(Count::ReadAheads, 1);
+        cpu.count(Count::ReadAheadBlocks, blocks.end - blocks.start);
+        let here = cpu.clone();
+        cpu.spawn_path(async move {
+            let context = Context::asynchronous(here.job());
+            // A read in advance may fail; who needs the block will ask and be told.
+            let _ = volume.load(&here, blocks, context).await;
+        });
     }
 
     /// The frames of `blocks`, read from the device where the cache does not have them.
@@ -192,6 +203,8 @@ impl Volume {
         frames: &mut [Option<FrameRef>],
     ) -> Result<(), Errno> {
         let step = self.transfer_blocks_max();
+        // They are taken from the end: neighbouring blocks in neighbouring frames make short vectors.
+        spare.sort_unstable_by_key(|frame| Reverse(frame.no()));
         let mut loads = Loads::new();
         for run in missing {
             for start in run.clone().step_by(step as usize) {

@@ -246,7 +246,7 @@ impl Task {
                 if count == 0 || self.vectors().is_empty() { Step::Done(Ok(self.before)) } else { Step::Again }
             }
             Call::Accept { .. } => {
-                net::send_at_once(count as RawFd);
+                net::set_options(count as RawFd);
                 Step::Done(Ok(count))
             }
             _ => Step::Done(Ok(count)),

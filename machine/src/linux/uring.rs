@@ -32,6 +32,10 @@ use slots::{SlotNo, Slots};
 const BELL: u64 = u64::MAX;
 /// `user_data` of cancellations, whose own results nobody needs.
 const CANCEL: u64 = u64::MAX - 1;
+/// Completions taken in one turn, at most. A disk that completes a whole burst at once would otherwise have the first reply
+/// wait until all of them are made, and their clients and the disk itself wait meanwhile. Those left are taken in the
+/// next turn, without a system call.
+const TAKEN_A_TURN: usize = 8;
 /// Looks into the queues between two looks at the clock.
 const LOOKS_A_TIME: u32 = 16;
 /// Between two looks at the clock passes less than a microsecond, unless the host took the core away.
@@ -225,7 +229,7 @@ impl Uring {
         }
     }
 
-    /// Takes all that is complete.
+    /// Takes what is complete, up to so many that `done` has [`TAKEN_A_TURN`].
     fn collect(&mut self, done: &mut Vec<Completion>) {
         done.append(&mut self.refused);
         if self.offloaded > 0 {
@@ -233,14 +237,14 @@ impl Uring {
         }
         loop {
             let mut taken = std::mem::take(&mut self.taken);
-            let completions = self.ring.completion();
-            taken.extend(completions.map(|c| (c.user_data(), c.result())));
+            let room = TAKEN_A_TURN.saturating_sub(done.len());
+            taken.extend(self.ring.completion().take(room).map(|c| (c.user_data(), c.result())));
             for (name, result) in taken.drain(..) {
                 self.on_completion(name, result, done);
             }
             self.taken = taken;
             // What overflowed is posted by the next system call, now that there is room.
-            if !self.ring.submission().cq_overflow() || self.submit().is_err() {
+            if done.len() >= TAKEN_A_TURN || !self.ring.submission().cq_overflow() || self.submit().is_err() {
                 return;
             }
         }

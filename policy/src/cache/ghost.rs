@@ -1,6 +1,7 @@
 //! What left the small queue lately: fingerprints only, at most 8 bytes for each slot of the cache.
 
 use super::lists::HASH_BITS;
+use super::slots::Slots;
 
 /// Entries in a bucket: 64 bytes.
 const WAYS: usize = 8;
@@ -9,7 +10,7 @@ const STAMP_MASK: u64 = u64::MAX >> HASH_BITS;
 /// A table of buckets. An entry holds a fingerprint (28 bits) and when it came (36 bits, counted in insertions); 0 is
 /// an empty entry. A full bucket loses its oldest entry, so the table forgets a little early instead of growing.
 pub(super) struct Ghost {
-    entries: Vec<u64>,
+    buckets: Slots<[u64; WAYS], 16>,
     /// Entries older than so many insertions are forgotten.
     window: u64,
     stamp: u64,
@@ -17,20 +18,22 @@ pub(super) struct Ghost {
 
 impl Ghost {
     pub(super) const fn new() -> Self {
-        Ghost { entries: Vec::new(), window: 0, stamp: 1 }
+        Ghost { buckets: Slots::new(), window: 0, stamp: 1 }
     }
 
-    /// Fits the table to a cache of `capacity` slots. When that takes another table, the old one is dropped instead of
-    /// rehashed: rehashing would cost as much as there are buffers, and while a cache grows it evicts little.
+    /// Fits the table to a cache of `capacity` slots. When that takes another number of buckets, most of what it holds is
+    /// not found any more and is replaced as it grows old: to move it would cost as much as there are buffers, and while a
+    /// cache grows it evicts little.
     pub(super) fn fit(&mut self, capacity: usize) {
         self.window = (capacity - capacity / 10) as u64;
-        let held = self.entries.len();
-        let wanted = (capacity - capacity / 8) / WAYS * WAYS;
-        let too_large = held > capacity;
-        let too_small = held + held / 8 < wanted;
-        if too_large || too_small {
-            // Zeroed memory straight from the allocator: pages that are never used are never touched.
-            self.entries = vec![0; wanted];
+        let held = self.buckets.len() * WAYS;
+        let wanted = (capacity - capacity / 8) / WAYS;
+        if held > capacity {
+            self.buckets.truncate(wanted);
+        } else if held + held / 8 < wanted * WAYS {
+            while self.buckets.len() < wanted {
+                self.buckets.push([0; WAYS]);
+            }
         }
     }
 
@@ -65,13 +68,12 @@ impl Ghost {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<u64>()
+        self.buckets.bytes()
     }
 
-    fn bucket(&mut self, hash: u32) -> Option<&mut [u64]> {
-        let buckets = (self.entries.len() / WAYS) as u64;
-        let bucket = ((u64::from(hash) * buckets) >> HASH_BITS) as usize;
-        self.entries.get_mut(bucket * WAYS..(bucket + 1) * WAYS)
+    fn bucket(&mut self, hash: u32) -> Option<&mut [u64; WAYS]> {
+        let buckets = self.buckets.len() as u64;
+        self.buckets.get_mut(((u64::from(hash) * buckets) >> HASH_BITS) as u32)
     }
 }
 

@@ -4,16 +4,13 @@
 
 use std::ops::{Index, IndexMut};
 
-/// Slots of one piece: a power of two.
-const PIECE: usize = 256;
-
-/// Values for the slots from 0 on.
-pub struct Slots<T> {
+/// Values for the slots from 0 on, so many in a piece: a power of two.
+pub struct Slots<T, const PIECE: usize = 256> {
     pieces: Vec<Box<[T; PIECE]>>,
     len: usize,
 }
 
-impl<T: Copy> Slots<T> {
+impl<T: Copy, const PIECE: usize> Slots<T, PIECE> {
     /// For no slot yet.
     pub const fn new() -> Self {
         Slots { pieces: Vec::new(), len: 0 }
@@ -56,10 +53,11 @@ impl<T: Copy> Slots<T> {
         self.pieces.iter().flat_map(|piece| piece.iter()).take(self.len)
     }
 
-    /// Takes all values away.
-    pub fn clear(&mut self) {
-        self.pieces = Vec::new();
-        self.len = 0;
+    /// Takes the values of all slots from `len` on away.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+        self.pieces.truncate(self.len.div_ceil(PIECE));
+        self.pieces.shrink_to(self.pieces.len() * 2);
     }
 
     /// Memory used, in bytes.
@@ -68,14 +66,14 @@ impl<T: Copy> Slots<T> {
     }
 }
 
-impl<T: Copy> Default for Slots<T> {
+impl<T: Copy, const PIECE: usize> Default for Slots<T, PIECE> {
     fn default() -> Self {
         Slots::new()
     }
 }
 
 /// Of the slots that have a value; another one is a mistake of the caller's.
-impl<T: Copy> Index<u32> for Slots<T> {
+impl<T: Copy, const PIECE: usize> Index<u32> for Slots<T, PIECE> {
     type Output = T;
 
     fn index(&self, slot: u32) -> &T {
@@ -83,7 +81,7 @@ impl<T: Copy> Index<u32> for Slots<T> {
     }
 }
 
-impl<T: Copy> IndexMut<u32> for Slots<T> {
+impl<T: Copy, const PIECE: usize> IndexMut<u32> for Slots<T, PIECE> {
     fn index_mut(&mut self, slot: u32) -> &mut T {
         self.get_mut(slot).expect("a slot that has a value")
     }
@@ -95,7 +93,7 @@ mod tests {
 
     #[test]
     fn every_slot_keeps_its_value_while_the_table_grows() {
-        let mut slots = Slots::new();
+        let mut slots = Slots::<u32, 64>::new();
         for slot in 0..1000u32 {
             assert_eq!(slots.get(slot), None);
             slots.push(slot * 7);
@@ -104,16 +102,18 @@ mod tests {
         assert_eq!(slots.len(), 1000);
         assert!(slots.iter().copied().eq((0..1000).map(|slot| slot * 7 + 1)));
         assert!((0..1000).all(|slot| slots[slot] == slot * 7 + 1));
-        slots.clear();
+        slots.truncate(500);
+        assert_eq!((slots.len(), slots.get(499), slots.get(500)), (500, Some(&(499 * 7 + 1)), None));
+        slots.truncate(0);
         assert!(slots.is_empty() && slots.get(0).is_none() && slots.bytes() == 0);
     }
 
     #[test]
     fn what_is_held_in_reserve_is_less_than_a_piece() {
-        let mut slots = Slots::new();
+        let mut slots = Slots::<u32>::new();
         for slot in 0..100_000u32 {
             slots.push(slot);
-            assert!(slots.bytes() <= (slots.len() + PIECE) * size_of::<u32>() + slots.len() / PIECE * 16 + 64);
+            assert!(slots.bytes() <= (slots.len() + 256) * size_of::<u32>() + slots.len() / 256 * 16 + 64);
         }
     }
 }
