@@ -31,7 +31,7 @@ use crate::Kernel;
 use crate::device::{DeviceFacts, DeviceRef, contains};
 use crate::kernel::KernelError;
 use crate::rendezvous::Rendezvous;
-use crate::wait::WaitList;
+use crate::wait::{RangeWaitList, WaitList};
 use block_set::BlockSet;
 pub use extents::Extent;
 pub use foreign::ForeignFlush;
@@ -83,6 +83,8 @@ pub struct Volume {
     state: Mutex<State>,
     /// A write to the device ended, or a barrier was lifted.
     settled: WaitList,
+    /// A write to the device ended.
+    settled_within: RangeWaitList,
     /// There is something dirty.
     dirtied: WaitList,
     read_ahead: Mutex<ReadAhead>,
@@ -161,12 +163,14 @@ impl Volume {
             id,
             state: Mutex::default(),
             settled: WaitList::default(),
+            settled_within: RangeWaitList::default(),
             dirtied: WaitList::default(),
             read_ahead: Mutex::new(ReadAhead::new(read_ahead)),
             blocks_awaited: AtomicU64::new(0),
             barriers: AtomicU32::new(0),
             flushes: Rendezvous::default(),
-            growths: Rendezvous::default(),
+            // The flush after it is what they wait for.
+            growths: Rendezvous::in_bursts(),
             foreign: ForeignFlushes::default(),
             early: Mutex::default(),
             closing: AtomicBool::new(false),

@@ -161,6 +161,7 @@ impl Volume {
         drop(state);
         self.kernel.subtract_dirty(written - dirty_again);
         self.settled.wake_all();
+        self.settled_within.wake(&claim.blocks);
     }
 }
 
