@@ -31,6 +31,8 @@ struct State<W> {
     running: bool,
     forming: Arc<Round>,
     wanted: W,
+    /// How many there were when whoever leads looked last.
+    seen: Present,
     /// Those who wait for their turn alone, by number; how many there have been.
     line: VecDeque<u64>,
     places: u64,
@@ -51,6 +53,12 @@ impl Round {
 }
 
 impl<W: Default> Rendezvous<W> {
+    /// One to which all come together, but late ([`Gather::in_bursts`]).
+    pub(crate) fn in_bursts() -> Self {
+        let state = State { policy: Gather::in_bursts(), ..State::default() };
+        Rendezvous { state: Mutex::new(state), changed: WaitList::default() }
+    }
+
     /// Joins the group that forms and waits for the end of its flush; `want` adds to what is to be flushed. `lead` is
     /// called when nobody leads, and must spawn a task that does ([`Rendezvous::lead`]).
     pub(crate) async fn share(&self, cpu: &Processor, want: impl FnOnce(&mut W), lead: impl Fn()) -> Result<(), Errno> {
@@ -82,8 +90,11 @@ impl<W: Default> Rendezvous<W> {
         state.policy.on_arrival(cpu.now());
         let round = Arc::clone(&state.forming);
         let is_first = !std::mem::replace(&mut state.running, true);
+        let is_awaited = state.policy.is_changed(state.seen);
         drop(state);
-        self.changed.wake_all();
+        if is_awaited {
+            self.changed.wake_all();
+        }
         (round, is_first)
     }
 
@@ -140,7 +151,10 @@ impl<W: Default> Rendezvous<W> {
                         state.policy.on_start(cpu.now());
                         return Some((std::mem::take(&mut state.forming), std::mem::take(&mut state.wanted)));
                     }
-                    Start::At(at) => (at, state.policy.present()),
+                    Start::At(at) => {
+                        state.seen = state.policy.present();
+                        (at, state.seen)
+                    }
                 }
             };
             self.until_changed(cpu, seen, at).await;
@@ -158,10 +172,10 @@ impl<W: Default> Rendezvous<W> {
         forming.wait.wake_all();
     }
 
-    /// Waits until others are there or on their way than were `seen`, at the latest until `end`.
+    /// Waits until something has changed that counts since so many were `seen`, at the latest until `end`.
     async fn until_changed(&self, cpu: &Processor, seen: Present, end: Instant) {
         let mut timer = Some(end);
-        let is_over = || (cpu.now() >= end || lock(&self.state).policy.present() != seen).then_some(());
+        let is_over = || (cpu.now() >= end || lock(&self.state).policy.is_changed(seen)).then_some(());
         poll_fn(|cx| {
             if let Some(end) = timer.take() {
                 cpu.wake_at(end, cx.waker().clone());
@@ -178,8 +192,14 @@ pub(crate) struct Announced<'a, W: Default>(&'a Rendezvous<W>);
 
 impl<W: Default> Drop for Announced<'_, W> {
     fn drop(&mut self) {
-        lock(&self.0.state).policy.on_there();
-        self.0.changed.wake_all();
+        let is_awaited = {
+            let mut state = lock(&self.0.state);
+            state.policy.on_there();
+            state.policy.is_changed(state.seen)
+        };
+        if is_awaited {
+            self.0.changed.wake_all();
+        }
     }
 }
 

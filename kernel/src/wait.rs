@@ -1,9 +1,12 @@
 //! Waiting for something that another task does.
 
 use std::future::{Future, poll_fn};
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
 use std::task::{Poll, Waker};
+
+use smallvec::SmallVec;
 
 /// Tasks that wait until somebody says that a condition may have changed.
 ///
@@ -44,6 +47,42 @@ impl WaitList {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Waker>> {
+        self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tasks that wait for something that happens to a range of blocks. Of many that wait, each for its own, only those are
+/// woken whom it concerns.
+///
+/// Lock order: as [`WaitList`].
+#[derive(Debug, Default)]
+pub(crate) struct RangeWaitList {
+    wakers: Mutex<Vec<(Range<u64>, Waker)>>,
+}
+
+impl RangeWaitList {
+    /// Wakes those who wait for any of `blocks`; each looks at its condition again.
+    pub(crate) fn wake(&self, blocks: &Range<u64>) {
+        let is_concerned =
+            |(waits_for, _): &mut (Range<u64>, Waker)| waits_for.start < blocks.end && blocks.start < waits_for.end;
+        let woken: SmallVec<[_; 4]> = self.lock().extract_if(.., is_concerned).collect();
+        woken.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+
+    /// Waits until `ready`. It is asked at once, and again whenever something happened to any of `blocks`.
+    pub(crate) async fn until(&self, blocks: &Range<u64>, ready: impl Fn() -> bool) {
+        poll_fn(|cx| {
+            if ready() {
+                return Poll::Ready(());
+            }
+            self.lock().push((blocks.clone(), cx.waker().clone()));
+            // As above.
+            if ready() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(Range<u64>, Waker)>> {
         self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

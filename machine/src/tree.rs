@@ -341,6 +341,21 @@ pub enum TreeCall {
 }
 
 impl TreeCall {
+    /// The directory in which it changes names, if that is one.
+    pub fn directory_changed(&self) -> Option<Node> {
+        match self {
+            TreeCall::Create { dir, .. }
+            | TreeCall::MakeDirectory { dir, .. }
+            | TreeCall::MakeSymbolicLink { dir, .. }
+            | TreeCall::MakeSpecial { dir, .. }
+            | TreeCall::Remove { dir, .. }
+            | TreeCall::RemoveDirectory { dir, .. }
+            | TreeCall::Link { dir, .. } => Some(*dir),
+            TreeCall::Rename { from_dir, to_dir, .. } if from_dir == to_dir => Some(*from_dir),
+            _ => None,
+        }
+    }
+
     /// Does it change the tree?
     pub fn changes(&self) -> bool {
         match self {

@@ -34,7 +34,7 @@ pub enum Start {
 }
 
 /// How many are there, and how many on their way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Present {
     /// Who wait for the next flush.
     pub forming: u32,
@@ -62,6 +62,10 @@ pub struct Gather {
     waited: bool,
     trust: u32,
     rounds: u32,
+    /// Is waited for others from the first arrival on, however long ago the last flush ended?
+    in_bursts: bool,
+    /// When the first of those came who wait for the next flush.
+    first: Instant,
 }
 
 impl Default for Gather {
@@ -85,7 +89,15 @@ impl Gather {
             waited: false,
             trust: TRUST_MAX,
             rounds: 0,
+            in_bursts: false,
+            first: Instant::ZERO,
         }
+    }
+
+    /// The same for what something longer follows, for which all wait: they come back together, but late. As long as the
+    /// others keep coming, the first waits for them, as if the last flush had ended when it came.
+    pub const fn in_bursts() -> Self {
+        Gather { in_bursts: true, ..Gather::new() }
     }
 
     /// Somebody's data is on its way to the disk; a flush will be wanted when it is there.
@@ -101,6 +113,9 @@ impl Gather {
 
     /// Somebody wants a flush.
     pub fn on_arrival(&mut self, now: Instant) {
+        if self.forming == 0 {
+            self.first = now;
+        }
         self.forming += 1;
         self.heard = Some(now);
     }
@@ -115,6 +130,13 @@ impl Gather {
         Present { forming: self.forming, coming: self.coming }
     }
 
+    /// Are all there who are known, or is nobody's data on its way any more, while there was when so many were `seen`?
+    /// Otherwise whoever waits for the moment that [`start`](Self::start) named need not look sooner: who comes before it
+    /// only moves it further away.
+    pub fn is_changed(&self, seen: Present) -> bool {
+        self.forming >= self.expected || self.coming == 0 && seen.coming > 0
+    }
+
     /// Is whoever has announced itself the only one, with nobody expected?
     pub fn is_alone(&self) -> bool {
         self.forming == 0 && self.coming == 1 && self.expected <= 1
@@ -123,6 +145,7 @@ impl Gather {
     /// When to start the flush for those who came, while none is under way.
     pub fn start(&mut self, now: Instant) -> Start {
         let (Some(ended), Some(heard)) = (self.ended, self.heard) else { return Start::Now };
+        let ended = if self.in_bursts { ended.max(self.first) } else { ended };
         let may_wait = self.trust > 0 || self.rounds.is_multiple_of(TRY_AGAIN);
         let deadline = match self.coming {
             0 => (ended + self.flush / PATIENCE).min(ended.max(heard) + self.flush / GAP),

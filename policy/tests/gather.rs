@@ -10,7 +10,10 @@ use proptest::prelude::*;
 /// Writers who want a flush, and so long after it the next one. Returns how many writes were flushed, and the longest that
 /// any waited though no flush was under way, within `time`.
 fn run(returns: &[Duration], flush: Duration, time: Duration) -> (u64, Duration) {
-    let mut gather = Gather::new();
+    run_with(Gather::new(), returns, flush, time)
+}
+
+fn run_with(mut gather: Gather, returns: &[Duration], flush: Duration, time: Duration) -> (u64, Duration) {
     // Who comes when; the earliest first.
     let mut coming: BinaryHeap<std::cmp::Reverse<(Instant, usize)>> =
         returns.iter().enumerate().map(|(writer, after)| std::cmp::Reverse((Instant::ZERO + *after, writer))).collect();
@@ -58,8 +61,11 @@ fn run(returns: &[Duration], flush: Duration, time: Duration) -> (u64, Duration)
 proptest! {
     #[test]
     fn a_lone_writer_waits_for_nobody(after_us in 0u64..20_000, flush_us in 1u64..10_000) {
-        let (_, idle) = run(&[Duration::from_micros(after_us)], Duration::from_micros(flush_us), Duration::from_secs(1));
-        prop_assert_eq!(idle, Duration::ZERO);
+        for gather in [Gather::new(), Gather::in_bursts()] {
+            let after = [Duration::from_micros(after_us)];
+            let (_, idle) = run_with(gather, &after, Duration::from_micros(flush_us), Duration::from_secs(1));
+            prop_assert_eq!(idle, Duration::ZERO);
+        }
     }
 
     #[test]
@@ -69,8 +75,10 @@ proptest! {
     ) {
         let flush = Duration::from_micros(flush_us);
         let returns: Vec<_> = after_us.into_iter().map(Duration::from_micros).collect();
-        let (_, idle) = run(&returns, flush, Duration::from_secs(1));
-        prop_assert!(idle <= flush / 4);
+        for gather in [Gather::new(), Gather::in_bursts()] {
+            let (_, idle) = run_with(gather, &returns, flush, Duration::from_secs(1));
+            prop_assert!(idle <= flush / 4);
+        }
     }
 
     #[test]
@@ -99,6 +107,52 @@ proptest! {
         let (together, _) = run(&returns, flush, time);
         prop_assert!(together * 10 >= alone * 8, "{together} after {alone}");
     }
+}
+
+/// A gathering at which `members` have met once, and whose flush took `flush`.
+fn met(mut gather: Gather, members: u32, flush: Duration) -> Gather {
+    (0..members).for_each(|_| gather.on_arrival(Instant::ZERO));
+    assert_eq!(gather.start(Instant::ZERO), Start::Now);
+    gather.on_start(Instant::ZERO);
+    gather.on_end(Instant::ZERO + flush);
+    gather
+}
+
+#[test]
+fn those_who_come_back_together_but_late_share_what_gathers_in_bursts() {
+    let flush = Duration::from_micros(400);
+    let (late, apart) = (Instant::ZERO + Duration::from_millis(10), Duration::from_micros(6));
+    let mut gather = met(Gather::in_bursts(), 16, flush);
+    for member in 0..16 {
+        let now = late + apart * member;
+        gather.on_arrival(now);
+        assert_eq!(gather.start(now) == Start::Now, member == 15, "{member} came");
+    }
+    assert_eq!(gather.on_start(late + apart * 15), 16);
+    let mut other = met(Gather::new(), 16, flush);
+    other.on_arrival(late);
+    assert_eq!(other.start(late), Start::Now, "elsewhere nobody waits so long after a flush");
+}
+
+#[test]
+fn who_comes_late_and_alone_to_what_gathers_in_bursts_waits_an_eighth_of_a_flush_and_soon_not_at_all() {
+    let flush = Duration::from_micros(400);
+    let mut gather = met(Gather::in_bursts(), 16, flush);
+    let mut waits = Vec::new();
+    for round in 1..6 {
+        let now = Instant::ZERO + Duration::from_millis(10) * round;
+        gather.on_arrival(now);
+        let start = match gather.start(now) {
+            Start::Now => now,
+            Start::At(at) => at,
+        };
+        waits.push(start.since(now));
+        assert_eq!(gather.start(start), Start::Now);
+        gather.on_start(start);
+        gather.on_end(start + flush);
+    }
+    assert!(waits[0] <= flush / 8, "{waits:?}");
+    assert!(waits[1..].iter().all(Duration::is_zero), "{waits:?}");
 }
 
 /// Writers who come back at once and whose data then goes to the disk one after the other, each for `data`; those who come

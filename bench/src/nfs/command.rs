@@ -253,7 +253,7 @@ impl rounds::Measure for Files {
 
     fn measure(&mut self, subject: usize, contender: usize) -> Result<Sample> {
         let contender = &self.contenders[subject][contender];
-        Ok(self.stand.measure(&self.workloads[subject], contender, self.duration)?.0)
+        self.stand.measure(&self.workloads[subject], contender, self.duration)
     }
 }
 

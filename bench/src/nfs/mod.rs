@@ -11,6 +11,7 @@ mod files;
 mod ganesha;
 mod load;
 mod plan;
+mod raw;
 mod rpc;
 mod run;
 mod server;

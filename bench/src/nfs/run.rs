@@ -2,16 +2,18 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
 use super::delay::DelayedLink;
 use super::drive::drive;
 use super::files::{prepare, warm};
 use super::load::{Length, Outcome};
-use super::server::{Order, Server};
+use super::raw;
+use super::server::{Order, Peer, Server};
 use super::session::Endpoint;
 use super::slow_flush::SlowDisk;
 use super::workload::{Cache, Contender, Disk, LINK_DELAY, Link, Measure, SLOW_FLUSH, Workload};
@@ -63,12 +65,7 @@ impl Stand {
     }
 
     /// Measures one server once. Each run has a server of its own and files that are made through it.
-    pub fn measure(
-        &mut self,
-        workload: &Workload,
-        contender: &Contender,
-        duration: Duration,
-    ) -> Result<(Sample, Outcome)> {
+    pub fn measure(&mut self, workload: &Workload, contender: &Contender, duration: Duration) -> Result<Sample> {
         let peer = contender.peer;
         let workload = &Workload { load: workload.load_for(contender), ..*workload };
         let place = tempfile::Builder::new().prefix("server-").tempdir_in(self.directory.path())?;
@@ -76,6 +73,18 @@ impl Stand {
         let awase = self.awase.clone();
         let directory = self.files(workload.disk)?;
         clear(directory)?;
+        if peer == Peer::Raw {
+            let done = raw::drive(&workload.load, directory, duration);
+            clear(directory)?;
+            return Ok(Sample::bare(match workload.unit {
+                Unit::MibASecond => done?.rate() * f64::from(workload.load.request_bytes) / MIB,
+                _ => done?.rate(),
+            }));
+        }
+        let _synchronous = match peer {
+            Peer::GaneshaOnSynchronousDirectory => Some(SynchronousDirectory::new(directory)?),
+            _ => None,
+        };
         let order = Order { awase: &awase, directory, place: place.path() };
         let mut server = Server::start(peer, &order, &interrupted)?;
         prepare(server.endpoint(), &workload.load, &interrupted)?;
@@ -91,7 +100,31 @@ impl Stand {
         drop(link);
         server.stop()?;
         clear(directory)?;
-        Ok(measured)
+        Ok(measured.0)
+    }
+}
+
+/// A directory in which ext4 makes changes of names durable before they return, as long as this lives.
+struct SynchronousDirectory(PathBuf);
+
+impl SynchronousDirectory {
+    fn new(directory: &Path) -> Result<Self> {
+        let directory = SynchronousDirectory(directory.to_owned());
+        directory.change("+D").map(|()| directory)
+    }
+
+    fn change(&self, attribute: &str) -> Result<()> {
+        let status = Command::new("chattr").arg(attribute).arg(&self.0).status().context("cannot start chattr")?;
+        ensure!(status.success(), "chattr {attribute} {}: {status}", self.0.display());
+        Ok(())
+    }
+}
+
+impl Drop for SynchronousDirectory {
+    fn drop(&mut self) {
+        if let Err(error) = self.change("-D") {
+            eprintln!("awase-bench: {error:#}");
+        }
     }
 }
 

@@ -23,6 +23,10 @@ pub enum Peer {
     Awase(&'static [&'static str]),
     /// NFS-Ganesha with VFS.
     Ganesha,
+    /// The same, on a directory whose names the file system changes durably (`chattr +D`): it has no setting for that.
+    GaneshaOnSynchronousDirectory,
+    /// Nobody: the machine alone ([`super::raw`]).
+    Raw,
 }
 
 /// What a server is to serve.
@@ -49,7 +53,10 @@ impl Server {
         let Order { awase, directory, place } = *order;
         match peer {
             Peer::Awase(flags) => Awase::start(awase, flags, directory, place, interrupted).map(Server::Awase),
-            Peer::Ganesha => Ganesha::start(directory, place, interrupted).map(Server::Ganesha),
+            Peer::Ganesha | Peer::GaneshaOnSynchronousDirectory => {
+                Ganesha::start(directory, place, interrupted).map(Server::Ganesha)
+            }
+            Peer::Raw => bail!("nobody serves"),
         }
     }
 

@@ -64,8 +64,13 @@ pub struct Contender {
 
 const AWASE: Contender = awase("Awase", &[]);
 const GANESHA: Contender = Contender { label: "NFS-Ganesha", peer: Peer::Ganesha, in_flight: None };
+const GANESHA_DURABLE: Contender =
+    Contender { label: "NFS-Ganesha, chattr +D", peer: Peer::GaneshaOnSynchronousDirectory, in_flight: None };
 const ALONE: Contender = awase("gathering off", &["--switch", "flush_gathering=off"]);
+/// The same work without a server: what no server can exceed.
+const RAW: Contender = Contender { label: "the machine alone", peer: Peer::Raw, in_flight: None };
 const PEERS: &[Contender] = &[AWASE, GANESHA];
+const PEERS_AND_RAW: &[Contender] = &[AWASE, GANESHA, RAW];
 
 const fn awase(label: &'static str, flags: &'static [&'static str]) -> Contender {
     Contender { label, peer: Peer::Awase(flags), in_flight: None }
@@ -146,13 +151,13 @@ const fn here(name: &'static str, title: &'static str, load: Load, bounds: &'sta
         link: Link::Loopback,
         cache: Cache::AsMade,
         measure: Measure::Load,
-        contenders: PEERS,
+        contenders: PEERS_AND_RAW,
         bounds,
     }
 }
 
 const fn slow(name: &'static str, title: &'static str, load: Load, bounds: &'static [Bound]) -> Workload {
-    Workload { disk: Disk::SlowFlush, contenders: &[AWASE, GANESHA, ALONE], ..here(name, title, load, bounds) }
+    Workload { disk: Disk::SlowFlush, contenders: &[AWASE, GANESHA, ALONE, RAW], ..here(name, title, load, bounds) }
 }
 
 const fn times_ganesha(least: f64) -> Bound {
@@ -210,6 +215,17 @@ pub static WORKLOADS: &[Workload] = &[
         &[times_ganesha(2.0)],
     ),
     Workload {
+        about: "NFS-Ganesha answers before changes are durable; on a directory with the attribute `D`, ext4 makes each of \
+                them durable before it returns.",
+        contenders: &[AWASE, GANESHA_DURABLE, GANESHA, RAW],
+        ..slow(
+            "slow_create_remove",
+            "CREATE and REMOVE, 16 in flight, a flush takes 5 ms",
+            Load::new(Operation::CreateRemove, 8, 16),
+            &[Bound::Times(2.0, &["NFS-Ganesha, chattr +D"])],
+        )
+    },
+    Workload {
         unit: Unit::MibASecond,
         ..here(
             "write_unstable",
@@ -229,6 +245,7 @@ pub static WORKLOADS: &[Workload] = &[
         )
     },
     Workload {
+        contenders: PEERS,
         cache: Cache::Warm,
         ..here(
             "read_random_cached",

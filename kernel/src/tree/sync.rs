@@ -12,7 +12,7 @@ use super::FileTree;
 use crate::processor::Processor;
 
 /// Calls side by side where each node costs a flush of its own: flushes at the same time share the disk's.
-const CALLS_MAX: usize = 8;
+const CALLS_MAX: usize = 16;
 
 impl FileTree {
     /// Makes the names in these directories and the attributes of these nodes durable, together with others who want that.

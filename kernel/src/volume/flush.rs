@@ -129,7 +129,7 @@ impl Volume {
     /// Waits until no write of `blocks` is under way.
     pub(super) async fn until_settled_within(&self, blocks: &Range<u64>) {
         let is_over = || self.state().writing.first_run(blocks.clone(), 1).is_none();
-        self.settled.until(|| is_over().then_some(())).await;
+        self.settled_within.until(blocks, is_over).await;
     }
 
     /// Flushes the device, together with others who want that. `failures` is what was counted before the caller's data

@@ -35,7 +35,7 @@ use crate::export::ExportNo;
 use crate::kernel::KernelError;
 use crate::rendezvous::Rendezvous;
 use crate::request::Context;
-use crate::wait::WaitList;
+use crate::wait::{RangeWaitList, WaitList};
 use block_set::BlockSet;
 use dirty::Dirty;
 pub use extents::Extent;
@@ -93,6 +93,8 @@ pub struct Volume {
     state: Mutex<State>,
     /// A write to the device ended, or a barrier was lifted.
     settled: WaitList,
+    /// A write to the device ended.
+    settled_within: RangeWaitList,
     /// There is something dirty.
     dirtied: WaitList,
     read_ahead: Mutex<ReadAhead>,
@@ -177,12 +179,14 @@ impl Volume {
             id,
             state: Mutex::default(),
             settled: WaitList::default(),
+            settled_within: RangeWaitList::default(),
             dirtied: WaitList::default(),
             read_ahead: Mutex::new(ReadAhead::new(read_ahead)),
             blocks_awaited: AtomicU64::new(0),
             barriers: AtomicU32::new(0),
             flushes: Rendezvous::default(),
-            growths: Rendezvous::default(),
+            // The flush after it is what they wait for.
+            growths: Rendezvous::in_bursts(),
             foreign: ForeignFlushes::default(),
             early: Mutex::default(),
             writer: AtomicU32::new(0),

@@ -186,6 +186,7 @@ impl Volume {
         drop(state);
         self.kernel.subtract_dirty(written - dirty_again);
         self.settled.wake_all();
+        self.settled_within.wake(&claim.blocks);
     }
 }
 

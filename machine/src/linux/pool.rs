@@ -1,20 +1,29 @@
 //! Threads that make blocking calls on files for the processors: for all of them in the thread engine, for the few
 //! that io_uring lacks in the other.
 //!
+//! The host changes the names in one directory one after the other. Several threads that ask for that only wait for each
+//! other, and are put to sleep and woken for each change: so such calls form a lane, and one thread makes those that have
+//! come together.
+//!
 //! Lock order: the pool's queue and an inbox are never held together.
 
-use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::bell::Bell;
 use super::cores::Cores;
 use super::syscall;
-use super::task::{Step, Task};
+use super::task::{Lane, Step, Task};
+use super::tree;
 use crate::{Completion, Errno};
 
 /// Threads at most. Enough to keep a disk's queue busy, few enough that a slow disk does not fill the host with
 /// sleeping threads.
-const WORKERS_MAX: usize = 16;
+const WORKERS_MAX: usize = 24;
+
+/// Calls of one lane that a thread makes before it looks what else there is to do.
+const LANE_CALLS_MAX: usize = 32;
 
 /// Where completions wait until their processor collects them.
 pub(super) struct Inbox {
@@ -78,6 +87,13 @@ impl Job {
     }
 }
 
+/// What a thread takes on.
+enum Work {
+    Job(Job),
+    /// What waits in a lane.
+    Lane(Lane),
+}
+
 /// The threads and what waits for them. The queue's length is bounded by what the processors have under way.
 pub(super) struct Pool {
     shared: Arc<Shared>,
@@ -91,7 +107,9 @@ struct Shared {
 
 #[derive(Default)]
 struct PoolState {
-    queue: VecDeque<Job>,
+    queue: VecDeque<Work>,
+    /// What waits in lanes that are in the queue, or that a thread is busy with.
+    lanes: HashMap<Lane, VecDeque<Job>>,
     workers: usize,
     idle: usize,
     closed: bool,
@@ -113,7 +131,8 @@ impl Pool {
         lock(&inbox.state).under_way += 1;
         let inbox = Arc::clone(inbox);
         let mut state = lock(&self.shared.state);
-        state.queue.push_back(Job { task, inbox });
+        let Some(work) = state.take_in(Job { task, inbox }) else { return };
+        state.queue.push_back(work);
         if state.queue.len() <= state.idle {
             drop(state);
             self.shared.work.notify_one();
@@ -144,7 +163,7 @@ impl Pool {
         if state.workers > 0 {
             return;
         }
-        let jobs = std::mem::take(&mut state.queue);
+        let jobs = state.take_all();
         drop(state);
         jobs.into_iter().for_each(Job::run);
     }
@@ -152,16 +171,64 @@ impl Pool {
     /// Takes back what waits for `inbox` and waits for what is being done: afterwards no thread touches its memory.
     pub(super) fn abandon(&self, inbox: &Arc<Inbox>) {
         let mut state = lock(&self.shared.state);
-        let (mine, others) =
-            std::mem::take(&mut state.queue).into_iter().partition(|job| Arc::ptr_eq(&job.inbox, inbox));
-        state.queue = others;
+        let mine = state.take_out(|job| Arc::ptr_eq(&job.inbox, inbox));
         drop(state);
-        let mine: VecDeque<Job> = mine;
         mine.into_iter().for_each(|job| job.finish(Err(Errno::CANCELLED)));
         let mut state = lock(&inbox.state);
         while state.under_way > 0 {
             state = inbox.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+}
+
+impl PoolState {
+    /// Puts a job into its lane; returns what the threads are to take on, unless one does already.
+    fn take_in(&mut self, job: Job) -> Option<Work> {
+        let Some(lane) = job.task.lane() else { return Some(Work::Job(job)) };
+        match self.lanes.entry(lane) {
+            Entry::Occupied(mut waiting) => {
+                waiting.get_mut().push_back(job);
+                None
+            }
+            Entry::Vacant(free) => {
+                free.insert(VecDeque::from([job]));
+                Some(Work::Lane(lane))
+            }
+        }
+    }
+
+    /// The next job of a lane that the caller is busy with. Without one the lane is free.
+    fn next_of(&mut self, lane: Lane) -> Option<Job> {
+        let job = self.lanes.get_mut(&lane).and_then(VecDeque::pop_front);
+        if job.is_none() {
+            self.lanes.remove(&lane);
+        }
+        job
+    }
+
+    /// Takes out the jobs of which that is true. Lanes that are empty then are left to who takes them on.
+    fn take_out(&mut self, mut which: impl FnMut(&Job) -> bool) -> Vec<Job> {
+        let mut out = Vec::new();
+        for work in std::mem::take(&mut self.queue) {
+            match work {
+                Work::Job(job) if which(&job) => out.push(job),
+                other => self.queue.push_back(other),
+            }
+        }
+        for waiting in self.lanes.values_mut() {
+            let (taken, left): (VecDeque<Job>, _) = std::mem::take(waiting).into_iter().partition(|job| which(job));
+            *waiting = left;
+            out.extend(taken);
+        }
+        out
+    }
+
+    /// Takes out everything, when nobody is busy.
+    fn take_all(&mut self) -> Vec<Job> {
+        let all = self.take_out(|_| true);
+        self.queue.clear();
+        self.lanes.clear();
+        all
     }
 }
 
@@ -176,17 +243,40 @@ impl Shared {
     fn work(&self) {
         let mut state = lock(&self.state);
         loop {
-            if let Some(job) = state.queue.pop_front() {
-                drop(state);
-                job.run();
-                state = lock(&self.state);
-            } else if state.closed {
-                return;
-            } else {
-                state.idle += 1;
-                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
-                state.idle -= 1;
+            match state.queue.pop_front() {
+                Some(Work::Job(job)) => {
+                    drop(state);
+                    job.run();
+                    state = lock(&self.state);
+                }
+                Some(Work::Lane(lane)) => {
+                    drop(state);
+                    self.work_in(lane);
+                    state = lock(&self.state);
+                }
+                None if state.closed => return,
+                None => {
+                    state.idle += 1;
+                    state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    state.idle -= 1;
+                }
             }
+        }
+    }
+
+    /// Makes the calls of a lane, until there is none or others must have their turn.
+    fn work_in(&self, lane: Lane) {
+        let _held = tree::hold_directory();
+        for _ in 0..LANE_CALLS_MAX {
+            let job = lock(&self.state).next_of(lane);
+            let Some(job) = job else { return };
+            job.run();
+        }
+        let mut state = lock(&self.state);
+        state.queue.push_back(Work::Lane(lane));
+        // The caller takes on the first; somebody else may wait behind it, or the rest of this lane.
+        if state.queue.len() > 1 {
+            self.work.notify_one();
         }
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Both engines share it, so that they cannot differ in what they retry, continue or translate.
 
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+
 use libc::iovec;
 
 use super::file;
@@ -80,6 +82,10 @@ pub(super) enum Call {
     /// What [`Task::tree_op`] asks.
     Tree,
 }
+
+/// Calls that the host makes one after the other anyway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Lane(u64);
 
 /// What to do after a system call came back.
 #[derive(Debug)]
@@ -190,6 +196,13 @@ impl Task {
     /// What a tree is asked, when the call is [`Call::Tree`].
     pub(super) fn tree_op(&self) -> Option<&TreeOp> {
         self.tree_op.as_deref()
+    }
+
+    /// The lane of a call that changes the names in one directory. Two directories may share one.
+    pub(super) fn lane(&self) -> Option<Lane> {
+        let op = self.tree_op()?;
+        let dir = op.call.directory_changed()?;
+        Some(Lane(BuildHasherDefault::<DefaultHasher>::default().hash_one((op.tree.0, dir))))
     }
 
     /// Gives back memory that only unusually long operations need.

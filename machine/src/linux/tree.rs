@@ -35,10 +35,12 @@ use super::syscall;
 use crate::Errno;
 use crate::tree::{After, Caller, Node, OpenTree, Tree, TreeCall, TreeOp, TreeReply};
 use call::MountId;
+use content::Unsynced;
 use identity::Identity;
 use listing::Listings;
 use names::NameLocks;
 use node::Verified;
+pub(super) use node::hold_directory;
 use search::Search;
 
 /// Why a tree can't be opened.
@@ -88,6 +90,7 @@ struct HostTree {
     /// As [`journal::is_committed_as_a_whole`].
     commits_as_a_whole: bool,
     verified: Verified,
+    unsynced: Unsynced,
     listings: Listings,
     name_locks: NameLocks,
     /// Held while attributes are compared and set.
@@ -159,6 +162,7 @@ pub fn open(path: &Path, read_only: bool, keep_in: Option<&Path>) -> Result<Open
         disk,
         commits_as_a_whole,
         verified: Verified::default(),
+        unsynced: Unsynced::default(),
         listings: Listings::default(),
         name_locks: NameLocks::new(),
         guarded: Mutex::default(),
@@ -204,7 +208,7 @@ pub(super) fn perform(op: &TreeOp) -> Result<u64, Errno> {
     let tree = tree.ok_or(Errno(libc::EBADF))?;
     let reply = tree.answer(op.caller.as_ref(), &op.call)?;
     if let Some(After { nodes, attributes }) = &op.after {
-        let found = nodes.iter().map(|node| tree.find(node).ok().map(|found| found.attributes())).collect();
+        let found = nodes.iter().map(|node| tree.attributes_after(node)).collect();
         *attributes.lock().unwrap_or_else(PoisonError::into_inner) = found;
     }
     *op.reply.lock().unwrap_or_else(PoisonError::into_inner) = Some(reply);

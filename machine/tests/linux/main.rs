@@ -10,6 +10,7 @@ mod sockets;
 mod tree_content;
 mod tree_file_systems;
 mod tree_handles;
+mod tree_lanes;
 mod tree_listing;
 mod tree_million;
 mod tree_names;

@@ -1,13 +1,36 @@
 //! Opening files for their content, and making nodes durable.
 
+use std::collections::HashMap;
 use std::fs::File as StdFile;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
 
 use super::HostTree;
 use super::call;
 use super::node::Found;
 use crate::Errno;
 use crate::tree::{Node, OpenNode, TreeReply};
+
+/// Files kept open, at most, until they are synced.
+const UNSYNCED_MAX: usize = 128;
+
+/// Files just made, still open: they will be synced at once, and to find and open each of them anew takes longer than to
+/// make it.
+#[derive(Default)]
+pub(super) struct Unsynced(Mutex<HashMap<Node, OwnedFd>>);
+
+impl Unsynced {
+    pub(super) fn keep(&self, node: Node, file: OwnedFd) {
+        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if files.len() < UNSYNCED_MAX {
+            files.insert(node, file);
+        }
+    }
+
+    pub(super) fn take(&self, node: &Node) -> Option<OwnedFd> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(node)
+    }
+}
 
 impl HostTree {
     /// Opens a node itself whose kind is known: a pipe or device does things when it is opened.
@@ -64,6 +87,9 @@ impl HostTree {
 
     /// Makes a node durable. False: this one alone can't be.
     fn sync_node(&self, node: &Node) -> Result<bool, Errno> {
+        if let Some(file) = self.unsynced.take(node) {
+            return call::sync(file.as_fd()).map(|()| true);
+        }
         // Nothing of one that is gone could be lost. That its name is gone is in its directory. But one that is not where it
         // was noted to be may still be somewhere.
         let is_gone = || self.search.as_ref().is_none_or(|search| search.is_gone(node));

@@ -76,7 +76,11 @@ impl HostTree {
         };
         let made = self.opened(made)?;
         self.note(dir, name, &made);
-        Ok(TreeReply::Node(made.node, made.attributes()))
+        let reply = TreeReply::Node(made.node, made.attributes());
+        if !self.commits_as_a_whole {
+            self.unsynced.keep(made.node, made.fd);
+        }
+        Ok(reply)
     }
 
     /// Takes a file that is there.

@@ -180,6 +180,8 @@ impl HostTree {
 
     /// Forgets what was kept of a node that has lost this name. A directory that is kept open would itself be kept.
     fn lost_name(&self, dir: BorrowedFd, name: &CStr, found: &Found) {
+        // Nobody will ask for it to be synced, unless it has another name: then it is found.
+        drop(self.unsynced.take(&found.node));
         if let Some(search) = &self.search {
             let gone = call::status(found.fd()).is_ok_and(|status| status.stx_nlink == 0);
             search.forget(dir, name, &found.node, gone || found.is_directory());

@@ -7,9 +7,11 @@
 //! system is not refused. Knfsd does the same unless told to (`no_subtree_check`). Who gives names to strangers must make
 //! them impossible to forge.
 
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
 
 use super::HostTree;
@@ -54,6 +56,35 @@ impl Found {
     pub(super) fn refresh(&mut self) -> Result<(), Errno> {
         self.status = call::status(self.fd.as_fd())?;
         Ok(())
+    }
+}
+
+/// The directory that a thread keeps open while it makes several changes in it: opened once, and looked up once. Not for
+/// longer, for nobody could unmount its file system.
+#[derive(Default)]
+struct Held {
+    /// Calls in a row.
+    is_holding: bool,
+    directory: Option<(u32, Node, Rc<OwnedFd>)>,
+}
+
+thread_local! {
+    static HELD: RefCell<Held> = RefCell::default();
+}
+
+/// This thread keeps the directory open that it uses, until this is dropped.
+#[must_use = "the directory is kept open only as long as this lives"]
+pub(in crate::linux) struct Holding(());
+
+/// Has this thread keep the directory open that it uses.
+pub(in crate::linux) fn hold_directory() -> Holding {
+    HELD.with_borrow_mut(|held| held.is_holding = true);
+    Holding(())
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        HELD.take();
     }
 }
 
@@ -109,13 +140,38 @@ impl HostTree {
     ///
     /// # Errors
     /// `ENOTDIR` when it is none, `ESTALE` when it is gone, or lies outside the tree.
-    pub(super) fn directory(&self, node: &Node) -> Result<OwnedFd, Errno> {
+    pub(super) fn directory(&self, node: &Node) -> Result<Rc<OwnedFd>, Errno> {
         if self.search.is_some() {
-            return Ok(self.find_directory(node)?.fd);
+            return Ok(Rc::new(self.find_directory(node)?.fd));
+        }
+        if let Some(held) = self.held(node) {
+            return Ok(held);
         }
         let fd = call::open_node(self.mount(), node, libc::O_PATH | libc::O_DIRECTORY)?;
         self.verify(fd.as_fd(), node)?;
+        let fd = Rc::new(fd);
+        HELD.with_borrow_mut(|held| {
+            if held.is_holding {
+                held.directory = Some((self.number, *node, Rc::clone(&fd)));
+            }
+        });
         Ok(fd)
+    }
+
+    fn held(&self, node: &Node) -> Option<Rc<OwnedFd>> {
+        HELD.with_borrow(|held| match &held.directory {
+            Some((tree, of, fd)) if *tree == self.number && of == node => Some(Rc::clone(fd)),
+            _ => None,
+        })
+    }
+
+    /// The attributes of a node after a change; `None` when it is gone.
+    pub(super) fn attributes_after(&self, node: &Node) -> Option<Attributes> {
+        let status = match self.held(node) {
+            Some(directory) => call::status(directory.as_fd()).ok().filter(|status| status.stx_nlink > 0),
+            None => self.find(node).ok().map(|found| found.status),
+        };
+        status.as_ref().map(attributes::of)
     }
 
     /// The same, with what is known of it.

@@ -1,0 +1,42 @@
+//! What the machine itself gives: the work of a load by a few lines of code, without a protocol or a server. What servers
+//! reach is to be seen beside it; a figure above it cannot be reached on this machine.
+
+mod disk;
+mod link;
+mod names;
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::load::{Load, Operation, Stability};
+
+/// What was done.
+#[derive(Clone, Copy, Debug)]
+pub struct Done {
+    /// Requests of the load.
+    pub requests: u64,
+    /// How long they took.
+    pub elapsed: Duration,
+}
+
+impl Done {
+    /// Requests a second.
+    pub fn rate(&self) -> f64 {
+        self.requests as f64 / self.elapsed.as_secs_f64()
+    }
+}
+
+/// Does the work of a load for a while, with files in a directory.
+pub fn drive(load: &Load, directory: &Path, duration: Duration) -> Result<Done> {
+    match load.operation {
+        Operation::Read(_) => link::send(load, duration),
+        Operation::Overwrite(_, Stability::Unstable { commit_bytes }) => {
+            link::receive(load, commit_bytes, &directory.join("raw"), duration)
+        }
+        Operation::Overwrite(_, Stability::FileSync) => disk::overwrite(load, &directory.join("raw"), duration),
+        Operation::Extend(_) => disk::extend(load, &directory.join("raw"), duration),
+        Operation::CreateRemove => names::create_remove(load, directory, duration),
+    }
+}

@@ -1,0 +1,33 @@
+//! Names: as many made, then removed, as there are requests in flight, and a sync of the directory after each.
+//!
+//! On ext4 with a journal this makes all of them durable. Elsewhere new files themselves would have to be synced, too: there
+//! this is more than can be had.
+
+use std::fs::{self, File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::Done;
+use crate::nfs::load::Load;
+
+/// Makes and removes names in a directory, by one thread.
+pub fn create_remove(load: &Load, directory: &Path, duration: Duration) -> Result<Done> {
+    let paths: Vec<PathBuf> = (0..load.in_flight).map(|slot| directory.join(format!("raw-{slot}"))).collect();
+    let sync = File::open(directory)?;
+    let start = Instant::now();
+    let mut requests = 0;
+    while start.elapsed() < duration {
+        for path in &paths {
+            OpenOptions::new().write(true).create_new(true).open(path)?;
+        }
+        sync.sync_all()?;
+        for path in &paths {
+            fs::remove_file(path)?;
+        }
+        sync.sync_all()?;
+        requests += 2 * u64::from(load.in_flight);
+    }
+    Ok(Done { requests, elapsed: start.elapsed() })
+}

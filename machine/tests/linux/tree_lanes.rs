@@ -1,0 +1,126 @@
+//! Many changes of names asked for at the same time.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+
+use crate::rig::Rig;
+use crate::tree_rig::*;
+use machine::tree::{After, Attributes, Creation, Node, TreeCall, TreeOp};
+use machine::{Op, Token};
+
+on_all_trees!(
+    changes_in_several_directories_asked_for_together_are_all_done,
+    what_is_made_together_belongs_to_whoever_asked_for_it,
+    a_directory_is_told_as_it_is_after_each_of_several_changes,
+    a_directory_that_goes_between_changes_is_stale_to_those_after_it,
+    a_machine_that_goes_takes_back_what_waits,
+);
+
+/// More than a thread does before it looks what else there is.
+const MANY: usize = 100;
+
+fn names() -> Vec<String> {
+    (0..MANY).map(|k| format!("name-{k}")).collect()
+}
+
+/// Asks for all of these before it waits for the first.
+fn together(served: &mut Served, calls: impl IntoIterator<Item = TreeCall>) -> Vec<NodeResult> {
+    let asked: Vec<(Token, Reply)> = calls.into_iter().map(|call| served.start(None, call)).collect();
+    let answer = |(token, reply): (Token, Reply)| {
+        served.rig.wait(token)?;
+        node_in(Ok(reply.lock().expect("not poisoned").take().expect("an answer")))
+    };
+    asked.into_iter().map(answer).collect()
+}
+
+fn changes_in_several_directories_asked_for_together_are_all_done(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let dirs: Vec<Node> = ["a", "b", "c"].into_iter().map(|name| served.make_directory(name, 0o777)).collect();
+    let names = names();
+    let each = || names.iter().flat_map(|name| dirs.iter().map(move |dir| (*dir, name.as_str())));
+    let made = together(&mut served, each().map(|(dir, name)| create(dir, name, Creation::Guarded, mode(0o600))));
+    let made: Vec<Node> = made.into_iter().map(|made| made.expect("created").0).collect();
+    assert_eq!(made.iter().collect::<HashSet<_>>().len(), 3 * MANY, "each is a file of its own");
+    for ((dir, name), node) in each().zip(&made) {
+        assert_eq!(served.lookup(dir, name).expect("found").0, *node, "{name}");
+    }
+    let again = together(&mut served, each().map(|(dir, name)| create(dir, name, Creation::Guarded, mode(0o600))));
+    assert!(again.into_iter().all(|made| made == Err(EEXIST)));
+    let removed = together(&mut served, each().map(|(dir, name)| remove(dir, name)));
+    let removed: Vec<Node> = removed.into_iter().map(|removed| removed.expect("removed").0).collect();
+    assert_eq!(removed, made);
+    for name in ["a", "b", "c"] {
+        assert_eq!(std::fs::read_dir(served.path(name)).expect("listed").count(), 0, "{name}");
+    }
+}
+
+fn what_is_made_together_belongs_to_whoever_asked_for_it(rig: Rig) {
+    let Some(mut served) = Served::as_root(rig) else { return };
+    let root = served.root;
+    let callers = [caller(1000, 100, &[]), caller(2000, 200, &[100, 300]), caller(0, 0, &[])];
+    let asked: Vec<_> = names()
+        .iter()
+        .zip(callers.iter().cycle())
+        .map(|(name, caller)| (served.start(Some(caller), create(root, name, Creation::Guarded, mode(0o600))), caller))
+        .collect();
+    for ((token, reply), caller) in asked {
+        served.rig.wait(token).expect("created");
+        let reply = reply.lock().expect("not poisoned").take().expect("an answer");
+        let made = node_in(Ok(reply)).expect("a node").1;
+        assert_eq!((made.uid, made.gid), (caller.uid, caller.gid));
+    }
+}
+
+fn a_directory_is_told_as_it_is_after_each_of_several_changes(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let root = served.root;
+    let before = served.attributes(root).expect("attributes").links;
+    let asked: Vec<_> = names()
+        .into_iter()
+        .map(|name| {
+            let attributes: Arc<Mutex<Vec<Option<Attributes>>>> = Arc::default();
+            let after = Some(After { nodes: vec![root], attributes: Arc::clone(&attributes) });
+            let call = make_directory(root, &name, 0o755);
+            let op = TreeOp { tree: served.open.tree, caller: None, call, reply: Reply::default(), after };
+            (served.rig.start(Op::Tree(Box::new(op))), attributes)
+        })
+        .collect();
+    let mut told = Vec::new();
+    for (token, attributes) in asked {
+        served.rig.wait(token).expect("made");
+        told.push(attributes.lock().expect("not poisoned")[0].expect("attributes").links);
+    }
+    told.sort_unstable();
+    // Some file systems count no directories.
+    let counted: Vec<u32> = (1..=MANY as u32).map(|more| before + more).collect();
+    assert!(told == counted || told.iter().all(|links| *links == before), "{told:?}");
+}
+
+fn a_directory_that_goes_between_changes_is_stale_to_those_after_it(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let dir = served.make_directory("dir", 0o777);
+    let made = together(&mut served, names().iter().map(|name| create(dir, name, Creation::Guarded, mode(0o600))));
+    assert!(made.iter().all(Result::is_ok));
+    std::fs::remove_dir_all(served.path("dir")).expect("removed");
+    std::fs::create_dir(served.path("dir")).expect("another with its name");
+    let late = together(&mut served, names().iter().map(|name| create(dir, name, Creation::Guarded, mode(0o600))));
+    assert!(late.into_iter().all(|made| made == Err(ESTALE)));
+    assert_eq!(std::fs::read_dir(served.path("dir")).expect("listed").count(), 0);
+}
+
+fn a_machine_that_goes_takes_back_what_waits(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let root = served.root;
+    let started: Vec<Token> =
+        names().iter().map(|name| served.start(None, create(root, name, Creation::Guarded, mode(0o600))).0).collect();
+    assert_eq!(served.rig.wait(started[0]), Ok(0));
+    let Served { rig, open, directory, .. } = served;
+    let acknowledged: HashSet<Token> =
+        rig.done.iter().filter(|done| done.result.is_ok()).map(|done| done.token).collect();
+    drop(rig);
+    drop(open);
+    for (name, token) in names().iter().zip(started) {
+        let is_there = directory.join(name).exists();
+        assert!(is_there || !acknowledged.contains(&token), "{name} was acknowledged");
+    }
+}
