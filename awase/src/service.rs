@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kernel::Processor;
-use kernel::job::Client;
+use kernel::job::Origin;
 use kernel::wait::WaitList;
 use machine::linux::net::{self, Address, ListeningSocket};
 use machine::{Connection, Errno, Listener};
@@ -60,15 +60,13 @@ impl Protocol {
     }
 }
 
-/// To whom the work for a connection is charged.
-fn client_of(connection: Connection) -> Client {
-    if let Some(user) = net::peer_user(connection) {
-        return Client::User(user);
-    }
-    match net::peer_address(connection) {
-        Ok(Address::Tcp(address)) => Client::Address(address.ip()),
-        _ => Client::Unknown,
-    }
+/// From where a connection comes, and as whom.
+fn origin_of(connection: Connection) -> Origin {
+    let address = match net::peer_address(connection) {
+        Ok(Address::Tcp(address)) => Some(address.ip()),
+        _ => None,
+    };
+    Origin { address, user: net::peer_user(connection) }
 }
 
 /// All clients.
@@ -151,7 +149,8 @@ impl Service {
         let (service, protocol) = (Arc::clone(self), protocol.clone());
         cpu.spawn_on(ProcessorId(least), move |cpu| {
             let here = cpu.clone();
-            let member = cpu.kernel().jobs().connect(client_of(connection));
+            let jobs = cpu.kernel().jobs();
+            let member = jobs.connect(jobs.client_of(origin_of(connection)));
             cpu.spawn_for(member.job(), async move {
                 protocol.serve(&here, connection).await;
                 drop(member);

@@ -14,6 +14,7 @@ mod rounds;
 mod run;
 mod sample;
 mod server;
+mod usage;
 mod workload;
 
 use std::path::{Path, PathBuf};
@@ -66,6 +67,7 @@ enum Command {
     Nfs(Box<nfs::command::Nfs>),
     SlowDisk(nfs::command::SlowDiskCommand),
     Lab(self::lab::Lab),
+    Usage(usage::Usage),
 }
 
 const FULL: Scale = Scale { large_bytes: 4 << 30, small_bytes: 1 << 30, seconds: 5, requests: 200_000 };
@@ -90,6 +92,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Some(Command::Nfs(command)) => return command.run(&interrupted),
         Some(Command::SlowDisk(command)) => return command.run(&interrupted),
         Some(Command::Lab(command)) => return command.run(&interrupted),
+        Some(Command::Usage(command)) => return command.run(&interrupted),
         None => {}
     }
     let (comparison, switches) = selected(arguments)?;

@@ -1,6 +1,8 @@
 //! The counters for the page with live plots: as they stand, so that whoever asks takes differences as often as wanted.
 
 use kernel::counters::{Activity, Count, Group, Histogram, RequestType, Service, upper_bound};
+use kernel::job::JobFacts;
+use policy::unit::BLOCK_BYTES;
 use serde_json::{Map, Value, json};
 
 use super::prometheus::activity_name;
@@ -29,6 +31,7 @@ pub(super) fn json(sample: &Sample) -> String {
             "locks": { "taken": sample.cache.locks.taken, "contended": sample.cache.locks.contended },
         },
         "disks": disks(sample),
+        "jobs": sample.jobs.iter().map(job).collect::<Value>(),
     });
     value.to_string()
 }
@@ -66,6 +69,19 @@ fn processors(sample: &Sample) -> Vec<Value> {
         Value::Object(row)
     };
     sample.processors.iter().zip(&sample.connections).map(row).collect()
+}
+
+/// Also for the control socket.
+pub(crate) fn job(facts: &JobFacts) -> Value {
+    json!({
+        "id": facts.id.0,
+        "name": facts.client.to_string(),
+        "connections": facts.connections,
+        "requests": facts.requests,
+        "used_ns": facts.used.as_nanos() as u64,
+        "recent_ns": facts.recent.as_nanos() as u64,
+        "dirty_bytes": facts.dirty_blocks * BLOCK_BYTES,
+    })
 }
 
 fn disks(sample: &Sample) -> Vec<Value> {

@@ -7,6 +7,7 @@ use policy::unit::Instant;
 
 use super::Processor;
 use super::mailbox::TaskWaker;
+use crate::counters::Activity;
 use crate::job::{Accounts, JobId, Jobs};
 
 /// Tasks that run between two looks at the machine while several jobs share the processor: who has used little must
@@ -108,6 +109,17 @@ impl Processor {
         if self.0.ready.borrow().is_shared() { SHARED_LOOK_AHEAD_MAX } else { LOOK_AHEAD_MAX }
     }
 
+    /// From now on the running task, and what it starts, is done for `job`.
+    pub fn work_for(&self, job: JobId) {
+        let before = self.job();
+        if job != before {
+            // Up to now it was done for another.
+            let ticks = self.charge_now(Activity::Service);
+            self.charge_job(before, ticks);
+            self.0.job.set(job);
+        }
+    }
+
     /// What is started here is done for `job`.
     pub(super) fn doing_for(&self, job: JobId, work: impl FnOnce()) {
         let before = self.0.job.replace(job);
@@ -123,6 +135,11 @@ impl Processor {
     /// Should the machine be looked at now?
     pub(super) fn is_ready_turn_over(&self) -> bool {
         self.0.ready.borrow().is_turn_over()
+    }
+
+    /// A request of the job was answered.
+    pub(super) fn count_job_request(&self, job: JobId) {
+        self.0.ready.borrow_mut().accounts.count_request(job);
     }
 
     /// A task of the job has run for so many ticks.

@@ -12,6 +12,7 @@ mod extents;
 mod flush;
 mod foreign;
 mod load;
+mod owners;
 mod size;
 mod write;
 mod write_back;
@@ -36,6 +37,7 @@ use block_set::BlockSet;
 pub use extents::Extent;
 pub use foreign::ForeignFlush;
 use foreign::ForeignFlushes;
+use owners::Owners;
 use size::{Gate, Growth};
 use write_back::Early;
 
@@ -94,8 +96,6 @@ pub struct Volume {
     growths: Rendezvous<Growth>,
     foreign: ForeignFlushes,
     early: Mutex<Early>,
-    /// The job that wrote last: write-back is charged to it.
-    writer: AtomicU32,
     closing: AtomicBool,
     gate: Gate,
 }
@@ -107,6 +107,8 @@ struct State {
     dirty: BlockSet,
     /// On their way to the device.
     writing: BlockSet,
+    /// Who wrote what of both.
+    owners: Owners,
     /// Written to the device since its last successful flush.
     unflushed: BlockSet,
     /// What the flush that is under way covers; nothing otherwise.
@@ -171,7 +173,6 @@ impl Volume {
             growths: Rendezvous::default(),
             foreign: ForeignFlushes::default(),
             early: Mutex::default(),
-            writer: AtomicU32::new(0),
             closing: AtomicBool::new(false),
             gate: Gate::default(),
         });
@@ -282,7 +283,13 @@ impl State {
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        self.kernel.subtract_dirty(self.state().dirty.len());
+        let dirty = {
+            let mut state = self.state();
+            let dirty = state.dirty.len();
+            self.note_clean(&mut state, dirty);
+            dirty
+        };
+        self.kernel.subtract_dirty(dirty);
         self.kernel.return_device(self.id, self.blocks_end.load(Ordering::Relaxed));
     }
 }

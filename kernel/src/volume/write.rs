@@ -1,17 +1,18 @@
 //! Writing: frames are put into the cache.
 
+use std::ops::Range;
+
 use machine::Errno;
 use policy::unit::{BLOCK_BYTES, ByteRange, Stability};
 use policy::writeback::{Admission, WriteBack};
-use std::ops::Range;
-use std::sync::atomic::Ordering;
 
 use super::Volume;
 use crate::cache::{Shard, State as BufferState, key};
 use crate::counters::Count;
 use crate::frame::{FRAME_BYTES, FrameRef, Frames};
+use crate::job::NOBODY;
 use crate::processor::Processor;
-use crate::request::Context;
+use crate::request::{Context, JobId};
 use crate::trace::Event;
 
 /// The part of the cache that a failing device may fill with what it does not take.
@@ -42,8 +43,7 @@ impl Volume {
         }
         cpu.count(Count::CacheWrites, 1);
         cpu.trace(Event::CacheWrite, context.job, blocks.start, blocks.end - blocks.start);
-        self.writer.store(context.job.0, Ordering::Relaxed);
-        self.admit().await?;
+        self.admit(cpu, context.job).await?;
         let _writer = self.gate.enter().await;
         let mut were_cached = false;
         let mut installed = blocks.start..blocks.start;
@@ -61,7 +61,7 @@ impl Volume {
         }
         if !installed.is_empty() {
             self.grow(range.end().0.min(installed.end * BLOCK_BYTES));
-            self.mark_dirty(installed);
+            self.mark_dirty(installed, context.job);
         }
         match context.stability {
             Stability::Unstable => {
@@ -72,20 +72,27 @@ impl Volume {
         }
     }
 
-    /// Waits while too much is dirty.
+    /// Waits while too much is dirty, or too much of it is the job's (WS-7): who writes to a slow disk leaves room for
+    /// those who write to a fast one, or little.
     ///
     /// # Errors
     /// What the device says, when it fails and cannot take what is dirty already.
-    pub(super) async fn admit(&self) -> Result<(), Errno> {
+    pub(super) async fn admit(&self, cpu: &Processor, job: JobId) -> Result<(), Errno> {
         let policy = WriteBack::new(self.kernel.config().write_back.clone());
+        let admission = || {
+            let (facts, switches) = (self.kernel.dirty_facts(), cpu.switches());
+            // Between storms nothing would be written for one who waits below the limit.
+            let by_job = job != NOBODY && switches.usage && switches.smooth_write_back;
+            if by_job { policy.admit_job(facts, self.kernel.jobs().dirty(job)) } else { policy.admit(facts) }
+        };
         let go = || match self.failing_with_much_dirty() {
             Some(errno) => Some(Err(errno)),
-            None => (policy.admit(self.kernel.dirty_facts()) == Admission::Go).then_some(Ok(())),
+            None => (admission() == Admission::Go).then_some(Ok(())),
         };
         if let Some(verdict) = go() {
             return verdict;
         }
-        self.kernel.write_back_wait().wake_all();
+        let _waits = self.kernel.await_write_back();
         self.kernel.memory_wait().until(go).await
     }
 
@@ -161,7 +168,7 @@ impl Volume {
     ) -> Result<(), Errno> {
         let mut spare = None;
         loop {
-            match self.try_patch(block, part.clone(), bytes, &mut spare) {
+            match self.try_patch(block, part.clone(), bytes, &mut spare, context.job) {
                 Patched::Done => return Ok(()),
                 Patched::Absent if block * BLOCK_BYTES >= self.size() => self.put_zeroes(cpu, block).await,
                 Patched::Absent => drop(self.load(cpu, block..block + 1, context).await?),
@@ -170,7 +177,14 @@ impl Volume {
         }
     }
 
-    fn try_patch(&self, block: u64, part: Range<usize>, bytes: &[u8], spare: &mut Option<FrameRef>) -> Patched {
+    fn try_patch(
+        &self,
+        block: u64,
+        part: Range<usize>,
+        bytes: &[u8],
+        spare: &mut Option<FrameRef>,
+        job: JobId,
+    ) -> Patched {
         let pool = self.kernel.frames();
         let mut shard = self.kernel.cache().lock(self.id, block);
         let Some(slot) = shard.find(key(self.id, block)) else { return Patched::Absent };
@@ -191,19 +205,19 @@ impl Volume {
         shard.set_state(slot, state.with(BufferState::DIRTY));
         drop(shard);
         self.grow(block * BLOCK_BYTES + part.end as u64);
-        self.mark_dirty(block..block + 1);
+        self.mark_dirty(block..block + 1, job);
         Patched::Done
     }
 
-    pub(super) fn mark_dirty(&self, blocks: Range<u64>) {
+    pub(super) fn mark_dirty(&self, blocks: Range<u64>, job: JobId) {
         if blocks.is_empty() {
             return;
         }
         let mut state = self.state();
         let was_clean = state.dirty.is_empty();
         let added = state.dirty.insert(blocks);
+        self.note_dirty(&mut state, job, added);
         drop(state);
-        self.kernel.add_dirty(added);
         if was_clean {
             self.dirtied.wake_all();
         }

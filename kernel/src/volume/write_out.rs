@@ -78,7 +78,7 @@ impl Volume {
         for (blocks, frames) in self.begin(&claim.blocks) {
             let action = Action::Write(self.bytes_of(blocks.clone()), frames);
             let written = self.device.perform(cpu, Request { action, context }).await;
-            self.end(&blocks, written, context.stability, claim.sequence);
+            self.end(&blocks, written, context, claim.sequence);
             result = result.and(written);
         }
         let Range { start, end } = claim.blocks;
@@ -112,13 +112,14 @@ impl Volume {
         runs
     }
 
-    fn end(&self, blocks: &Range<u64>, written: Result<(), Errno>, stability: Stability, sequence: u64) {
-        let next = match (written, stability) {
+    fn end(&self, blocks: &Range<u64>, written: Result<(), Errno>, context: Context, sequence: u64) {
+        let next = match (written, context.stability) {
             (Ok(()), Stability::Stable) => BufferState::CLEAN,
             (Ok(()), Stability::Unstable) => {
                 let mut state = self.state();
                 if sequence <= state.suspect {
-                    self.kernel.add_dirty(state.dirty.insert(blocks.clone()));
+                    let again = state.dirty.insert(blocks.clone());
+                    self.note_dirty(&mut state, context.job, again);
                     BufferState::DIRTY
                 } else if state.lost.is_some() {
                     // No flush will ever succeed again: what waited for one would stay in the cache for ever.
@@ -158,6 +159,7 @@ impl Volume {
                 state.failing = Some(errno);
             }
         }
+        self.note_clean(&mut state, written - dirty_again);
         drop(state);
         self.kernel.subtract_dirty(written - dirty_again);
         self.settled.wake_all();

@@ -13,7 +13,7 @@ use super::Volume;
 use crate::cache::{Cache, State as BufferState, key};
 use crate::frame::{FRAME_BYTES, Frames};
 use crate::processor::Processor;
-use crate::request::{Action, Context, Request};
+use crate::request::{Action, Context, JobId, Request};
 
 /// Up to so many blocks, zeroes that must stay allocated are simply written.
 const WRITTEN_BLOCKS_MAX: u64 = 32;
@@ -41,11 +41,11 @@ impl Volume {
         if fast_only && !self.facts.fast_zero {
             return Err(Errno::NOT_SUPPORTED);
         }
-        self.admit().await?;
+        self.admit(cpu, context.job).await?;
         let whole = self.whole_blocks(range);
         let zeroes = Action::Zero { range: self.bytes_of(whole.clone()), may_release };
         if !may_release && !fast_only && whole.end - whole.start <= WRITTEN_BLOCKS_MAX {
-            self.write_zeroes(cpu, whole.clone()).await;
+            self.write_zeroes(cpu, whole.clone(), context.job).await;
         } else if !whole.is_empty() {
             match self.change_device(cpu, whole.clone(), zeroes, context).await {
                 Err(Errno::NOT_SUPPORTED) if !fast_only => self.zero_slowly(cpu, whole.clone(), context).await?,
@@ -105,7 +105,7 @@ impl Volume {
         Ok(())
     }
 
-    async fn write_zeroes(&self, cpu: &Processor, blocks: Range<u64>) {
+    async fn write_zeroes(&self, cpu: &Processor, blocks: Range<u64>, job: JobId) {
         if blocks.is_empty() {
             return;
         }
@@ -116,7 +116,7 @@ impl Volume {
             }
             self.install(block, frame);
         }
-        self.mark_dirty(blocks);
+        self.mark_dirty(blocks, job);
     }
 
     /// Writes zeroes to the device where it has no better way.
@@ -211,7 +211,9 @@ impl Volume {
             let removed = {
                 let mut state = self.state();
                 state.unflushed.remove(some.clone());
-                state.dirty.remove(some)
+                let removed = state.dirty.remove(some);
+                self.note_clean(&mut state, removed);
+                removed
             };
             self.kernel.subtract_dirty(removed);
             cpu.yield_now().await;
