@@ -104,7 +104,7 @@ impl Usage {
             uri: format!("nbd+unix:///disk?socket={}", server.socket.display()),
             log: server.place.join("light.log"),
             cores: server.clients_cores.clone(),
-            is_nice: false,
+            gives_way: false,
         };
         client.run().finish(client.run().start_as(&client.before(), interrupted)?)
     }
@@ -115,7 +115,7 @@ impl Usage {
             uri: format!("nbd://{}:{}/disk", Ipv4Addr::LOCALHOST, server.port),
             log: server.place.join("heavy.log"),
             cores: server.clients_cores.clone(),
-            is_nice: true,
+            gives_way: true,
         }
     }
 
@@ -164,7 +164,7 @@ struct Client {
     log: PathBuf,
     /// Empty where there is one core only.
     cores: String,
-    is_nice: bool,
+    gives_way: bool,
 }
 
 impl Client {
@@ -175,8 +175,9 @@ impl Client {
 
     fn before(&self) -> Vec<&str> {
         let cores: &[&str] = if self.cores.is_empty() { &[] } else { &["taskset", "-c", &self.cores] };
-        let nice: &[&str] = if self.is_nice { &["nice", "-n", "19"] } else { &[] };
-        [cores, nice].concat()
+        // With the lowest priority alone, who is woken there still waits for a slice of time.
+        let idle: &[&str] = if self.gives_way { &["chrt", "--idle", "0"] } else { &[] };
+        [cores, idle].concat()
     }
 }
 
@@ -222,7 +223,7 @@ impl Server {
         let uri = format!("nbd+unix:///disk?socket={}", self.socket.display());
         let (job, log) =
             (Job { length: Length::OnePass, ..Job::new(Pattern::Write, 1024, 4) }, self.place.join("fill"));
-        let client = Client { job, uri, log, cores: String::new(), is_nice: false };
+        let client = Client { job, uri, log, cores: String::new(), gives_way: false };
         client.run().finish(client.run().start(interrupted)?).map(drop)
     }
 
