@@ -105,6 +105,8 @@ impl Front<'_> {
                 }
                 self.config.exports = config.exports;
                 self.config.directories = config.directories;
+                self.server.name_clients(&config.clients);
+                self.config.clients = config.clients;
                 self.config.switches = config.switches;
             }
             Err(error) => {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use kernel::Volume;
+use kernel::job::Group;
 use kernel::trace::{Mode, Tracer};
 use machine::Errno;
 use machine::linux::net::{Address, ListeningSocket};
@@ -114,6 +115,7 @@ impl Server {
     /// When something stands in the way.
     pub fn start(config: &Config, sockets: Sockets) -> anyhow::Result<(Server, Vec<String>)> {
         let (processors, trace, mut notices) = start_processors(config)?;
+        processors.kernel().jobs().set_groups(&config.clients);
         let limits = &config.settings.limits;
         let nbd = nbd::Server::new(nbd::Limits {
             requests_a_connection: limits.requests_a_connection as usize,
@@ -283,6 +285,11 @@ impl Server {
     /// Where clients find directories.
     pub fn nfs_addresses(&self) -> impl Iterator<Item = &Address> {
         self.sockets.nfs.iter().map(ListeningSocket::address)
+    }
+
+    /// Clients that are one job by a name, from now on.
+    pub fn name_clients(&self, clients: &[Group]) {
+        self.processors.kernel().jobs().set_groups(clients);
     }
 
     /// Through which it is watched.

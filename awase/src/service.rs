@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use kernel::Processor;
 use kernel::connection::Introduction;
-use kernel::job::Client;
+use kernel::job::{Client, Origin};
 use kernel::trace::Named;
 use kernel::wait::WaitList;
 use machine::linux::net::{self, Address, ListeningSocket};
@@ -67,7 +67,7 @@ impl Protocol {
 }
 
 /// What is shown of a connection.
-fn introduction(protocol: &Protocol, connection: Connection, client: Client) -> Introduction {
+fn introduction(protocol: &Protocol, connection: Connection, client: &Client) -> Introduction {
     let protocol = match protocol {
         Protocol::Nbd(_) => "nbd",
         Protocol::Nfs(_) => "nfs",
@@ -79,15 +79,13 @@ fn introduction(protocol: &Protocol, connection: Connection, client: Client) -> 
     Introduction { protocol, client, at: Instant::now() }
 }
 
-/// To whom the work for a connection is charged.
-fn client_of(connection: Connection) -> Client {
-    if let Some(user) = net::peer_user(connection) {
-        return Client::User(user);
-    }
-    match net::peer_address(connection) {
-        Ok(Address::Tcp(address)) => Client::Address(address.ip()),
-        _ => Client::Unknown,
-    }
+/// From where a connection comes, and as whom.
+fn origin_of(connection: Connection) -> Origin {
+    let address = match net::peer_address(connection) {
+        Ok(Address::Tcp(address)) => Some(address.ip()),
+        _ => None,
+    };
+    Origin { address, user: net::peer_user(connection) }
 }
 
 /// All clients.
@@ -172,10 +170,12 @@ impl Service {
         let (service, protocol) = (Arc::clone(self), protocol.clone());
         cpu.spawn_on(ProcessorId(least), move |cpu| {
             let here = cpu.clone();
-            let (kernel, client) = (cpu.kernel(), client_of(connection));
+            let kernel = cpu.kernel();
+            let client = kernel.jobs().client_of(origin_of(connection));
+            kernel.connections().introduce(connection, introduction(&protocol, connection, &client));
+            let name = client.to_string();
             let member = kernel.jobs().connect(client);
-            kernel.tracer().name(Named::Client, member.job().0, &client.to_string());
-            kernel.connections().introduce(connection, introduction(&protocol, connection, client));
+            kernel.tracer().name(Named::Client, member.job().0, &name);
             cpu.spawn_for(member.job(), async move {
                 protocol.serve(&here, connection).await;
                 drop(member);

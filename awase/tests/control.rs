@@ -263,12 +263,17 @@ fn nothing_that_is_said_to_the_socket_harms_the_server() {
 #[test]
 fn top_shows_exports_processors_and_switches_once() {
     let place = Place::new();
-    let _server =
-        place.serve(&["--export", "name=vm,kind=ram,size=32MiB", "--export", "name=other,kind=ram,size=1GiB"]);
+    let uid = std::fs::metadata("/proc/self").expect("this process").uid();
+    place.write("awase.toml", &format!("[[client]]\nname = \"build farm\"\nuid = {uid}\n"));
+    let config = place.file("awase.toml");
+    let exports = ["--export", "name=vm,kind=ram,size=32MiB", "--export", "name=other,kind=ram,size=1GiB"];
+    let server = place.serve(&[&["--config", &config.to_string_lossy()], &exports[..]].concat());
+    let mut client = wire::Client::connect(&server.socket(), "vm").expect("connected");
+    client.read(0, 4096).expect("read");
     let output = place.run(&["top", "--once"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).expect("text");
-    for part in ["vm", "32.0 MiB", "other", "1GiB", "processors", "cache", "requests/s"] {
+    for part in ["vm", "32.0 MiB", "other", "1GiB", "processors", "cache", "requests/s", "jobs", "build farm"] {
         assert!(text.contains(part), "no {part} in\n{text}");
     }
     for key in SWITCHES {

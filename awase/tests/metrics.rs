@@ -8,6 +8,7 @@ mod wire;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt as _;
 use std::process::Command;
 use std::time::Duration;
 
@@ -122,6 +123,9 @@ fn metrics_follow_a_load_of_nbd_to_the_last_request() {
         assert!(after[&disk("write")] >= 1.0 && after[&disk("flush")] >= 1.0);
         assert_eq!(after["awase_disk_read_bytes_total{disk=\"memory0\"}"], 50.0 * 4096.0);
         assert_eq!(total(&after, "awase_connections"), 1.0);
+        let user = std::fs::metadata("/proc/self").expect("this process").uid();
+        let job = |family: &str| after.get(&format!("awase_job_{family}{{job=\"uid {user}\"}}")).copied();
+        assert_eq!((job("connections"), total(&after, "awase_job_connections")), (Some(1.0), 1.0));
         let seconds = total(&after, "awase_processor_seconds_total") - total(&before, "awase_processor_seconds_total");
         assert!(seconds > 0.0 && total(&after, "awase_dispatches_total") > 50.0);
     }
@@ -149,6 +153,7 @@ fn metrics_follow_a_load_of_nfs_to_the_last_call() {
     assert_eq!([calls("mount"), calls("lookup"), calls("read"), calls("write")], [1.0, 1.0, 20.0, 1.0]);
     assert_eq!(after["awase_request_duration_seconds_count{service=\"nfs\",class=\"read\"}"], 20.0);
     assert_eq!(total(&after, "awase_requests_total"), 23.0);
+    assert!(total(&after, "awase_job_connections") >= 1.0, "the client is a job: {after:?}");
 }
 
 #[test]
@@ -268,7 +273,7 @@ fn a_browser_shows_live_data_of_a_server_at_work() {
     });
     let document = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(document.contains("class=\"\">live<"), "{document}");
-    assert_eq!(document.matches("<canvas width=").count(), 12, "{document}");
+    assert_eq!(document.matches("<canvas width=").count(), 13, "{document}");
     let legend = |name: &str| {
         let found = document.split_once(&format!("</i>{name} ")).and_then(|(_, rest)| rest.split_once('<'));
         found.map_or_else(|| panic!("no {name} in {document}"), |(value, _)| value.to_owned())

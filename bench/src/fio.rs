@@ -169,7 +169,14 @@ pub struct Report {
 impl Run<'_> {
     /// Starts it.
     pub fn start(&self, interrupted: &Interrupted) -> Result<Process> {
-        let mut command = Command::new("fio");
+        self.start_as(&[], interrupted)
+    }
+
+    /// The same, by another program, which is given with its arguments.
+    pub fn start_as(&self, before: &[&str], interrupted: &Interrupted) -> Result<Process> {
+        let mut words = before.iter().copied().chain(["fio"]);
+        let mut command = Command::new(words.next().unwrap_or_default());
+        command.args(words);
         command.args(["--output-format=json", "--group_reporting", "--thread"]);
         match self.target {
             Target::File(path) => {

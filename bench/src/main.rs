@@ -17,6 +17,7 @@ mod rounds;
 mod run;
 mod sample;
 mod server;
+mod usage;
 mod workload;
 
 use std::path::{Path, PathBuf};
@@ -71,6 +72,7 @@ enum Command {
     Lab(self::lab::Lab),
     Event(event::Command),
     Live(live::Live),
+    Usage(usage::Usage),
 }
 
 const FULL: Scale = Scale { large_bytes: 4 << 30, small_bytes: 1 << 30, seconds: 5, requests: 200_000 };
@@ -97,6 +99,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Some(Command::Lab(command)) => return command.run(&interrupted),
         Some(Command::Event(command)) => return command.run(),
         Some(Command::Live(command)) => return command.run(&interrupted),
+        Some(Command::Usage(command)) => return command.run(&interrupted),
         None => {}
     }
     let (comparison, switches) = selected(arguments)?;

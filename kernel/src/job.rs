@@ -3,16 +3,17 @@
 //! a connection for each request.
 
 mod account;
+mod client;
+mod table;
 
-use std::collections::BTreeMap;
-use std::fmt;
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub use crate::request::JobId;
 pub(crate) use account::Accounts;
+pub use client::{Client, Group, Origin};
+use table::Table;
 
 /// What is done for nobody in particular.
 pub const NOBODY: JobId = JobId(0);
@@ -26,29 +27,12 @@ const PLACES: usize = 1 << PLACE_BITS;
 /// Jobs remembered at a time, at most. Of those of which nobody is connected, the one that left longest ago goes first.
 pub const JOBS_MAX: usize = PLACES - 2;
 
+/// Users of one host that are jobs of their own at a time, at most: a host says itself who asks, and must not make itself
+/// as many jobs as it likes. The others are the host's job.
+pub const USERS_AT_MAX: usize = 16;
+
 /// All clients for which there is no room are this one job.
 const OTHERS: JobId = JobId(PLACES as u32 - 1);
-
-/// Whose work it is: from where it comes, and as whom.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Client {
-    /// Another host.
-    Address(IpAddr),
-    /// A user of this host, through a Unix socket.
-    User(u32),
-    /// Nothing is known of it.
-    Unknown,
-}
-
-impl fmt::Display for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Client::Address(address) => write!(f, "{}", address.to_canonical()),
-            Client::User(user) => write!(f, "uid {user}"),
-            Client::Unknown => write!(f, "unknown"),
-        }
-    }
-}
 
 /// A job, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,137 +47,89 @@ pub struct JobFacts {
     pub used: Duration,
     /// Of late, decayed: less goes first.
     pub recent: Duration,
+    /// Requests answered since it came.
+    pub requests: u64,
+    /// Blocks that it wrote and that are not yet on their disks.
+    pub dirty_blocks: u64,
 }
 
 /// All jobs.
 pub struct Jobs {
     table: Mutex<Table>,
     merged: Box<[Merged]>,
+    groups: Mutex<Arc<[Group]>>,
 }
 
-/// What processors tell each other of the job at a place, now and then.
+/// What is known of the job at a place; processors tell each other of it now and then.
 #[derive(Default)]
 struct Merged {
     /// Used since the start by all jobs that were there.
     used_ns: AtomicU64,
     /// How much that of now has used of late.
     recent_ns: AtomicU64,
-}
-
-#[derive(Default)]
-struct Table {
-    /// From place 1 on.
-    entries: Vec<Entry>,
-    by_client: BTreeMap<Client, usize>,
-    /// Of those with nobody connected, by when the last one left.
-    left: BTreeMap<u64, usize>,
-    sequence: u64,
-    /// Connections of [`OTHERS`].
-    others: u32,
-}
-
-struct Entry {
-    id: JobId,
-    client: Client,
-    connections: u32,
-    left: u64,
-    /// What others used at its place before.
-    used_before_ns: u64,
+    /// Requests answered since the start for all that were there.
+    requests: AtomicU64,
+    /// Blocks.
+    dirty: AtomicU64,
 }
 
 impl Default for Jobs {
     fn default() -> Self {
-        Jobs { table: Mutex::default(), merged: (0..PLACES).map(|_| Merged::default()).collect() }
+        let merged = (0..PLACES).map(|_| Merged::default()).collect();
+        Jobs { table: Mutex::default(), merged, groups: Mutex::new(Arc::new([])) }
     }
 }
 
 impl Jobs {
+    /// Clients that are one job by a name, from now on: those that are connected stay who they are.
+    pub fn set_groups(&self, groups: &[Group]) {
+        *self.groups.lock().unwrap_or_else(PoisonError::into_inner) = groups.into();
+    }
+
+    /// Who that is.
+    pub fn client_of(&self, origin: Origin) -> Client {
+        let groups = Arc::clone(&self.groups.lock().unwrap_or_else(PoisonError::into_inner));
+        origin.client(&groups)
+    }
+
     /// A connection of `client` has come.
     pub fn connect(self: &Arc<Self>, client: Client) -> Member {
-        let client = match client {
-            Client::Address(address) => Client::Address(address.to_canonical()),
-            other => other,
-        };
         let job = self.lock().connect(client, &self.merged);
         Member { jobs: Arc::clone(self), job }
     }
 
     /// All that are remembered.
     pub fn list(&self) -> Vec<JobFacts> {
-        let facts = |entry: &Entry| {
-            let merged = &self.merged[place(entry.id)];
-            let used_ns = merged.used_ns.load(Ordering::Relaxed).saturating_sub(entry.used_before_ns);
-            JobFacts {
-                id: entry.id,
-                client: entry.client,
-                connections: entry.connections,
-                used: Duration::from_nanos(used_ns),
-                recent: Duration::from_nanos(merged.recent_ns.load(Ordering::Relaxed)),
-            }
-        };
-        self.lock().entries.iter().map(facts).collect()
+        self.lock().list(&self.merged)
+    }
+
+    /// What there is to be seen: those that have connections, use something, or have something dirty, by what they used
+    /// of late, the most first; at most so many.
+    pub fn most_used(&self, number: usize) -> Vec<JobFacts> {
+        let mut jobs = self.list();
+        jobs.retain(|facts| facts.connections > 0 || !facts.recent.is_zero() || facts.dirty_blocks > 0);
+        jobs.sort_by(|a, b| (b.recent, b.used).cmp(&(a.recent, a.used)).then_with(|| a.client.cmp(&b.client)));
+        jobs.truncate(number);
+        jobs
+    }
+
+    /// Blocks that the job wrote and that are not yet on their disks.
+    pub(crate) fn dirty(&self, job: JobId) -> u64 {
+        self.merged[place(job)].dirty.load(Ordering::Relaxed)
+    }
+
+    /// It has written so many more.
+    pub(crate) fn add_dirty(&self, job: JobId, blocks: u64) {
+        self.merged[place(job)].dirty.fetch_add(blocks, Ordering::Relaxed);
+    }
+
+    /// So many of them are on their disks, or forgotten.
+    pub(crate) fn subtract_dirty(&self, job: JobId, blocks: u64) {
+        self.merged[place(job)].dirty.fetch_sub(blocks, Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Table {
-    fn connect(&mut self, client: Client, merged: &[Merged]) -> JobId {
-        let index = match self.by_client.get(&client) {
-            Some(&index) => index,
-            None => match self.place_for(client, merged) {
-                Some(index) => index,
-                None => {
-                    self.others += 1;
-                    return OTHERS;
-                }
-            },
-        };
-        let entry = &mut self.entries[index];
-        self.left.remove(&entry.left);
-        entry.connections += 1;
-        entry.id
-    }
-
-    /// Makes room for a new job; none if everybody else is connected.
-    fn place_for(&mut self, client: Client, merged: &[Merged]) -> Option<usize> {
-        let index = if self.entries.len() < JOBS_MAX {
-            let id = JobId(self.entries.len() as u32 + 1);
-            self.entries.push(Entry { id, client, connections: 0, left: 0, used_before_ns: 0 });
-            self.entries.len() - 1
-        } else {
-            let (_, index) = self.left.pop_first()?;
-            self.by_client.remove(&self.entries[index].client);
-            index
-        };
-        let entry = &mut self.entries[index];
-        let shared = &merged[place(entry.id)];
-        if entry.client != client {
-            // The same place, for another one.
-            entry.id = JobId(entry.id.0.wrapping_add(1 << PLACE_BITS));
-            entry.client = client;
-            shared.recent_ns.store(0, Ordering::Relaxed);
-        }
-        entry.used_before_ns = shared.used_ns.load(Ordering::Relaxed);
-        self.by_client.insert(client, index);
-        Some(index)
-    }
-
-    fn leave(&mut self, job: JobId) {
-        if job == OTHERS {
-            self.others = self.others.saturating_sub(1);
-            return;
-        }
-        self.sequence += 1;
-        let index = place(job) - 1;
-        let Some(entry) = self.entries.get_mut(index).filter(|entry| entry.id == job) else { return };
-        entry.connections = entry.connections.saturating_sub(1);
-        if entry.connections == 0 {
-            entry.left = self.sequence;
-            self.left.insert(self.sequence, index);
-        }
     }
 }
 

@@ -77,6 +77,8 @@ pub struct Kernel {
     dirty_blocks: AtomicU64,
     /// Blocks that volumes on failing disks hold.
     stuck_blocks: AtomicU64,
+    /// Writers that wait for fewer dirty blocks.
+    writers_waiting: AtomicU32,
     /// Who waits for memory or for fewer dirty blocks.
     memory_wait: WaitList,
     /// Who takes memory from the host before it is needed.
@@ -159,6 +161,7 @@ impl Kernel {
             config,
             dirty_blocks: AtomicU64::new(0),
             stuck_blocks: AtomicU64::new(0),
+            writers_waiting: AtomicU32::new(0),
             memory_wait: WaitList::default(),
             stock_wait: WaitList::default(),
             stock_awaited: AtomicBool::new(false),
@@ -401,6 +404,24 @@ impl Kernel {
     pub(crate) fn subtract_dirty(&self, blocks: u64) {
         self.dirty_blocks.fetch_sub(blocks, Ordering::Relaxed);
         self.memory_wait.wake_all();
+    }
+
+    /// Somebody waits for dirty blocks to be written, as long as what is given exists.
+    pub(crate) fn await_write_back(&self) -> impl Drop + '_ {
+        struct Waits<'a>(&'a Kernel);
+        impl Drop for Waits<'_> {
+            fn drop(&mut self) {
+                self.0.writers_waiting.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        self.writers_waiting.fetch_add(1, Ordering::SeqCst);
+        self.write_back_wait.wake_all();
+        Waits(self)
+    }
+
+    /// Does somebody wait for dirty blocks to be written?
+    pub(crate) fn is_write_back_awaited(&self) -> bool {
+        self.is_memory_short() || self.writers_waiting.load(Ordering::SeqCst) > 0
     }
 
     pub(crate) fn memory_wait(&self) -> &WaitList {

@@ -202,3 +202,67 @@ fn a_disk_that_one_job_keeps_busy_serves_another_soon() {
     assert!(on <= LATENCY * 3, "{on:?}");
     assert!(off >= LATENCY * (512 / 4 - 1), "{off:?}: the test would show nothing");
 }
+
+/// A job writes to a slow disk as fast as it may. How long does another wait at most that writes now and then to a fast
+/// one?
+fn longest_write(usage: bool) -> Duration {
+    let world = World::new(6);
+    let host = host(&world, usage);
+    let open = |latency: Duration| {
+        let disk = FixedLatency::new(Arc::new(RamDisk::new(64 << 20, 0)), latency);
+        let queue = Arc::new(DiskQueue::new(policy::queue::Config { depth: 1, ..Default::default() }));
+        let device = Arc::new(Queued::new(queue, Arc::new(disk)));
+        let forced_unit_access = ForcedUnitAccess::Always;
+        let config = VolumeConfig { name: "disk".into(), read_only: false, forced_unit_access, grows: false };
+        Volume::open(&host.kernel, device, config, ProcessorId(1)).expect("a number")
+    };
+    let (slow, fast) = (open(LATENCY * 4), open(Duration::from_micros(10)));
+    let jobs = host.kernel.jobs();
+    let (heavy, light) = (jobs.connect(HEAVY), jobs.connect(LIGHT));
+    let cpu = &host.processors[0];
+    let over = Rc::new(Cell::new(false));
+    for writer in 0..16u64 {
+        let (here, volume, over, job) = (cpu.clone(), Arc::clone(&slow), Rc::clone(&over), heavy.job());
+        cpu.spawn_for(job, async move {
+            // No two blocks lie side by side: each is a transfer.
+            for block in (0..).map(|number| (number * 16 + writer) * 2 % (64 << 20 >> 12)) {
+                if over.get() {
+                    return;
+                }
+                write(&here, &volume, block, job).await;
+            }
+        });
+    }
+    let waits: Rc<RefCell<Vec<Duration>>> = Rc::default();
+    let (here, told, job) = (cpu.clone(), Rc::clone(&waits), light.job());
+    cpu.spawn_for(job, async move {
+        // When the cache is as full as it gets.
+        here.sleep(Duration::from_millis(500)).await;
+        for block in 0..5 {
+            let began = here.now();
+            write(&here, &fast, block, job).await;
+            told.borrow_mut().push(here.now().since(began));
+            here.sleep(LATENCY).await;
+        }
+        over.set(true);
+    });
+    world.kick(host.id, cpu.id());
+    assert!(drive(&world, &[&host], || waits.borrow().len() == 5), "{}", world.describe());
+    let facts = host.kernel.jobs().list();
+    let dirty: u64 = facts.iter().map(|facts| facts.dirty_blocks).sum();
+    assert_eq!(dirty, host.kernel.dirty_blocks(), "all of it is somebody's: {facts:?}");
+    waits.take().into_iter().max().expect("five writes")
+}
+
+async fn write(cpu: &Processor, volume: &Volume, block: u64, job: JobId) {
+    let frames = cpu.kernel().allocate(cpu, 1).await;
+    let range = ByteRange::new(block * 4096, 4096);
+    volume.write(cpu, range, frames, Context::synchronous(job)).await.expect("written");
+}
+
+#[test]
+fn a_job_that_writes_to_a_slow_disk_leaves_room_in_the_cache_for_another() {
+    let (on, off) = (longest_write(true), longest_write(false));
+    assert!(on <= Duration::from_millis(1), "{on:?}");
+    assert!(off >= LATENCY * 4, "{off:?}: the test would show nothing");
+}

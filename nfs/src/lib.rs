@@ -4,6 +4,7 @@
 
 mod attributes;
 mod call;
+mod caller;
 mod export;
 mod handle;
 mod hot;

@@ -14,6 +14,7 @@ use kernel::{FRAME_BYTES, Frames, Processor};
 use machine::Connection;
 
 use crate::call::{Call, ClientAddress, Payload, Program, Results, transfer_bytes_max};
+use crate::caller::Callers;
 use crate::hot;
 use crate::procedure;
 use crate::record::{Incoming, Next};
@@ -45,11 +46,11 @@ pub(crate) async fn serve_with<P>(
     let outbound = Outbound::start(&cpu, connection, server.service());
     let inbound = Inbound::new(&served, Rc::clone(&outbound));
     let patience = server.limits().stall_timeout;
+    let callers = Callers::new(&cpu, client);
     let calls = Calls { cpu, server, client, outbound, perform, last_export: LastExport::default() };
-    let incoming = Incoming::new();
-    let open = None;
+    let (incoming, open) = (Incoming::new(), None);
     let transmission =
-        Transmission { calls, inbound, incoming, open, head_bytes: 0, padding: 0, patience, in_one_go: 0 };
+        Transmission { calls, callers, inbound, incoming, open, head_bytes: 0, padding: 0, patience, in_one_go: 0 };
     if transmission.run().await == End::Malformed {
         served.note_malformed();
     }
@@ -147,6 +148,7 @@ struct OpenWrite {
 /// The receiving side of a connection.
 struct Transmission<'a, P> {
     calls: Calls<P>,
+    callers: Callers,
     inbound: Inbound<'a>,
     incoming: Incoming,
     open: Option<OpenWrite>,
@@ -191,10 +193,12 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
                 }
                 Next::Call(head, arguments) => {
                     self.take_turns().await;
+                    self.callers.work_for(&self.calls.cpu, &head.credentials);
                     self.begin_call(head, arguments).await;
                 }
                 Next::Write { head, arguments, shape, whole } => {
                     self.take_turns().await;
+                    self.callers.work_for(&self.calls.cpu, &head.credentials);
                     self.begin_write(head, arguments, shape, whole).await;
                 }
                 Next::Data(len) => self.data(len).await?,

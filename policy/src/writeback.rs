@@ -60,6 +60,9 @@ pub enum Admission {
     Wait,
 }
 
+/// Dirty blocks that a job may have, as a multiple of what is still free for all: alone it gets eight ninths of the limit.
+const SHARE: u64 = 8;
+
 /// Fewer blocks than this are not worth a write of their own as long as they are young.
 const BATCH_BLOCKS: u64 = 64;
 /// The age is divided into so many parts; in each the most dirty blocks are noted.
@@ -105,6 +108,16 @@ impl WriteBack {
     /// May a writer make another block dirty? Above the limit, not.
     pub fn admit(&self, facts: DirtyFacts) -> Admission {
         if facts.dirty_blocks > self.limit(facts) { Admission::Wait } else { Admission::Go }
+    }
+
+    /// May a job that has made `own` of the dirty blocks make another one dirty? Not above the limit, and not when it has
+    /// more than [`SHARE`] times what is left below the limit. So one job alone leaves a part of the limit free for
+    /// others, two that write all the time get the same, and whoever has little dirty may go on however much others
+    /// wait for a slow disk (Choudhury, Hahne: *Dynamic Queue Length Thresholds for Shared-Memory Packet Switches*,
+    /// IEEE/ACM Transactions on Networking 6(2), 1998: nobody needs to know how many there are).
+    pub fn admit_job(&self, facts: DirtyFacts, own: u64) -> Admission {
+        let left = self.limit(facts).saturating_sub(facts.dirty_blocks);
+        if own > SHARE * left { Admission::Wait } else { self.admit(facts) }
     }
 
     /// Is more dirty than should be? Ticks may come more often then.

@@ -153,3 +153,44 @@ fn the_classic_way_writes_everything_at_once_every_interval() {
     assert!(storms.windows(2).all(|w| (w[1] - w[0]).abs_diff(300) <= 2), "{storms:?}");
     assert!(storms.iter().all(|n| writes[*n] >= 29_900), "all that is dirty");
 }
+
+proptest! {
+    /// Jobs that write all the time and a disk that never writes: what each gets, and that another still gets something.
+    #[test]
+    fn jobs_that_fill_the_limit_get_the_same_and_leave_room_for_one_that_has_nothing_dirty(
+        jobs in 1usize..12,
+        cache_blocks in 10_000u64..10_000_000,
+        request in 1u64..8,
+    ) {
+        let policy = WriteBack::new(Config::default());
+        let limit = cache_blocks * u64::from(Config::default().limit_permille) / 1000;
+        let facts = |own: &[u64]| DirtyFacts { dirty_blocks: own.iter().sum(), cache_blocks };
+        let mut own = vec![0u64; jobs];
+        // In turns, the first begins long before the others.
+        while policy.admit_job(facts(&own), own[0]) == Admission::Go {
+            own[0] += request;
+        }
+        let alone = own[0];
+        prop_assert!(alone > limit * 8 / 10 && alone <= limit * 8 / 9 + request, "{alone} of {limit}");
+        own[0] = 0;
+        while let Some(job) = (0..jobs).find(|job| policy.admit_job(facts(&own), own[*job]) == Admission::Go) {
+            for job in job..jobs {
+                if policy.admit_job(facts(&own), own[job]) == Admission::Go {
+                    own[job] += request;
+                }
+            }
+        }
+        let (least, most) = (own.iter().min().copied(), own.iter().max().copied());
+        prop_assert!(most.unwrap_or(0) - least.unwrap_or(0) <= 9 * request, "{own:?}");
+        prop_assert_eq!(policy.admit_job(facts(&own), 0), Admission::Go);
+        prop_assert!(facts(&own).dirty_blocks <= limit);
+    }
+}
+
+#[test]
+fn above_the_limit_no_job_makes_more_dirty() {
+    let policy = WriteBack::new(Config::default());
+    let facts = DirtyFacts { dirty_blocks: 401, cache_blocks: 1000 };
+    assert_eq!(policy.admit_job(facts, 0), Admission::Wait);
+    assert_eq!(policy.admit_job(DirtyFacts { dirty_blocks: 400, ..facts }, 0), Admission::Go);
+}

@@ -13,12 +13,14 @@ pub struct Document {
     /// The keys outside of exports, in the order of the file.
     pub entries: Vec<Entry>,
     /// One for each `[[export]]`.
-    pub exports: Vec<ExportEntries>,
+    pub exports: Vec<TableEntries>,
+    /// One for each `[[client]]`.
+    pub clients: Vec<TableEntries>,
 }
 
-/// The keys of one `[[export]]`.
+/// The keys of one `[[export]]` or `[[client]]`.
 #[derive(Debug)]
-pub struct ExportEntries {
+pub struct TableEntries {
     /// Where it begins.
     pub place: Place,
     /// Its keys, in the order of the file.
@@ -28,10 +30,13 @@ pub struct ExportEntries {
 /// The name of the array of exports.
 const EXPORT: &str = "export";
 
+/// The name of the array of clients' names.
+const CLIENT: &str = "client";
+
 /// Reads `text`, which is called `file` in messages.
 ///
 /// # Errors
-/// When it is no TOML, or `export` is not an array of tables.
+/// When it is no TOML, or `export` or `client` is not an array of tables.
 pub fn parse(file: &str, text: &str) -> Result<Document, Problem> {
     let reader = Reader { file, text };
     let table = DeTable::parse(text).map_err(|error| {
@@ -40,10 +45,10 @@ pub fn parse(file: &str, text: &str) -> Result<Document, Problem> {
     })?;
     let mut document = Document::default();
     for (key, value) in table.get_ref() {
-        if key.get_ref() == EXPORT {
-            document.exports = reader.exports(value)?;
-        } else {
-            reader.flatten(key.get_ref(), key.span().start, value, &mut document.entries);
+        match key.get_ref().as_ref() {
+            EXPORT => document.exports = reader.tables(EXPORT, value)?,
+            CLIENT => document.clients = reader.tables(CLIENT, value)?,
+            other => reader.flatten(other, key.span().start, value, &mut document.entries),
         }
     }
     document.entries.sort_by(|a, b| a.place.cmp(&b.place));
@@ -56,11 +61,12 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn exports(&self, value: &Spanned<DeValue<'_>>) -> Result<Vec<ExportEntries>, Problem> {
+    fn tables(&self, name: &str, value: &Spanned<DeValue<'_>>) -> Result<Vec<TableEntries>, Problem> {
         let place = self.place(value.span().start);
-        let wrong = || Problem::new(&place, EXPORT, "is not a list of tables").allowed("[[export]] for each export");
+        let allowed = format!("[[{name}]] for each {name}");
+        let wrong = || Problem::new(&place, name, "is not a list of tables").allowed(&*allowed);
         let DeValue::Array(items) = value.get_ref() else { return Err(wrong()) };
-        let mut exports = Vec::new();
+        let mut tables = Vec::new();
         for item in items.iter() {
             let DeValue::Table(table) = item.get_ref() else { return Err(wrong()) };
             let mut entries = Vec::new();
@@ -68,9 +74,9 @@ impl Reader<'_> {
                 self.flatten(key.get_ref(), key.span().start, value, &mut entries);
             }
             entries.sort_by(|a, b| a.place.cmp(&b.place));
-            exports.push(ExportEntries { place: self.place(item.span().start), entries });
+            tables.push(TableEntries { place: self.place(item.span().start), entries });
         }
-        Ok(exports)
+        Ok(tables)
     }
 
     fn flatten(&self, key: &str, at: usize, value: &Spanned<DeValue<'_>>, into: &mut Vec<Entry>) {

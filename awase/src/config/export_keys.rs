@@ -19,7 +19,7 @@ const TEXT_BYTES_MAX: usize = 4096;
 const SIZE_MAX: u64 = 1 << 62;
 
 /// The user and group "-1" mean "do not change" to the host (chown(2)).
-const ID_MAX: u64 = u32::MAX as u64 - 1;
+pub(super) const ID_MAX: u64 = u32::MAX as u64 - 1;
 
 fn short(text: &str) -> Result<String, Refusal> {
     if text.len() > TEXT_BYTES_MAX {
@@ -48,7 +48,7 @@ macro_rules! permille {
 }
 
 /// A network such as `10.0.0.0/8`, or one address.
-fn network(text: &str) -> Result<IpNet, Refusal> {
+pub(super) fn network(text: &str) -> Result<IpNet, Refusal> {
     let one = || text.parse().map(|address: IpAddr| IpNet::from(address));
     text.parse().or_else(|_| one()).map_err(|_| Refusal::Because(format!("holds {text:?}, which is no network")))
 }
@@ -286,6 +286,6 @@ pub static EXPORT_KEYS: &[Key<Draft>] = &[
 ];
 
 /// A TOML string.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }

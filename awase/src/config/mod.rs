@@ -1,5 +1,6 @@
 //! The configuration: defaults, then the file, then the flags; and everything that is wrong with them.
 
+mod client;
 mod directory;
 mod document;
 mod draft;
@@ -15,6 +16,7 @@ mod switches;
 use std::path::PathBuf;
 
 use kernel::Switches;
+use kernel::job::Group;
 
 pub use directory::Directory;
 pub use draft::Draft;
@@ -38,6 +40,8 @@ pub struct Config {
     pub exports: Vec<Export>,
     /// The directories that are served. There is at least one of both, and all have names of their own.
     pub directories: Vec<Directory>,
+    /// Clients that are one job by a name.
+    pub clients: Vec<Group>,
 }
 
 /// What flags say; they win over the file.
@@ -77,12 +81,14 @@ impl Config {
         Config::build(document::parse(file, text)?, &Overrides::default())
     }
 
-    fn build(document: document::Document, overrides: &Overrides) -> Result<Config, Problems> {
+    fn build(mut document: document::Document, overrides: &Overrides) -> Result<Config, Problems> {
         let mut problems = Problems::default();
         let (mut settings, mut switches) = (Settings::default(), Switches::default());
         for entry in document.entries.iter().chain(&overrides.entries) {
             problems.note(apply(&mut settings, &mut switches, entry));
         }
+        let written = std::mem::take(&mut document.clients).into_iter().map(|table| (table.place, table.entries));
+        let clients = client::groups(written.collect(), &mut problems);
         let drafts = drafts(document, overrides, &mut problems);
         // What is left of a draft with a refused key would be blamed for missing it.
         let whole = drafts.into_iter().filter(|draft| !draft.was_refused);
@@ -105,7 +111,7 @@ impl Config {
                 directories.push(Directory { read_only, ..Directory::default_files(&settings.data, place) });
             }
         }
-        problems.or(Config { settings, switches, exports, directories })
+        problems.or(Config { settings, switches, exports, directories, clients })
     }
 }
 
@@ -131,7 +137,7 @@ fn apply(settings: &mut Settings, switches: &mut Switches, entry: &Entry) -> Res
         let what = format!("belongs into the section [switches], not {}", section_of(&entry.key));
         return Err(Problem::new(&entry.place, &entry.key, what));
     }
-    let known = SETTINGS.iter().map(|key| key.name).chain(["export", "switches"]);
+    let known = SETTINGS.iter().map(|key| key.name).chain(["export", "client", "switches"]);
     Err(key::unknown(&entry.place, &entry.key, &entry.key, known))
 }
 

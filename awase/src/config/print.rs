@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use kernel::Switches;
 
 use super::Config;
+use super::client::{CLIENT_KEYS, ClientDraft};
 use super::draft::Draft;
 use super::export_keys::EXPORT_KEYS;
 use super::key::Key;
@@ -31,6 +32,14 @@ pub fn toml(config: &Config) -> String {
     for draft in drafts {
         text += "\n[[export]]\n";
         for key in EXPORT_KEYS {
+            if let Some(value) = (key.show)(&draft) {
+                text += &format!("{} = {value}\n", key.name);
+            }
+        }
+    }
+    for draft in config.clients.iter().map(ClientDraft::from) {
+        text += "\n[[client]]\n";
+        for key in CLIENT_KEYS {
             if let Some(value) = (key.show)(&draft) {
                 text += &format!("{} = {value}\n", key.name);
             }
@@ -84,6 +93,13 @@ pub fn reference() -> String {
     text += "\n## Exports\n\nA table `[[export]]` for each. Without any, a sparse disk image of 1 GiB is made in `data` \
              and served as `disk`, and a directory `files` in `data`, to which everyone may write as to `/tmp`, as `/files`.\n\n| key | allowed | meaning |\n|---|---|---|\n";
     for key in EXPORT_KEYS {
+        text += &format!("| `{}` | {} | {} |\n", key.name, key.allowed, key.about);
+    }
+    text += "\n## Clients\n\nClients share the processors and disks by what they used of late (`switches.usage`), and \
+             each counts once, however many connections it has: a host by its address (in NFS each of its users, up \
+             to 16 at a time), a user of this host by its number. A table `[[client]]` makes several one, under a name. \
+             The first that fits counts.\n\n| key | allowed | meaning |\n|---|---|---|\n";
+    for key in CLIENT_KEYS {
         text += &format!("| `{}` | {} | {} |\n", key.name, key.allowed, key.about);
     }
     text

@@ -5,6 +5,7 @@ use policy::unit::BLOCK_BYTES;
 use serde_json::{Value, json};
 
 use super::{Board, Shown};
+use crate::metrics::{JOBS_SHOWN, live_job};
 
 /// Numbers from here on are of disks that exist in memory or as a model only.
 const OWN_DISKS: u64 = 1 << 63;
@@ -24,6 +25,7 @@ impl Board {
             "cache": self.cache(),
             "disks": self.disks(),
             "connected": super::connected::connected(&self.kernel),
+            "jobs": self.kernel.jobs().most_used(JOBS_SHOWN).iter().map(live_job).collect::<Value>(),
             "exports": self.exports().iter().map(export).collect::<Value>(),
         })
     }

@@ -2,6 +2,8 @@
 
 use kernel::connection::ConnectionReading;
 use kernel::counters::{Activity, Count, Group, Histogram, RequestType, Service, upper_bound};
+use kernel::job::JobFacts;
+use policy::unit::BLOCK_BYTES;
 use serde_json::{Map, Value, json};
 
 use super::prometheus::activity_name;
@@ -31,6 +33,7 @@ pub(super) fn json(sample: &Sample) -> String {
         },
         "disks": disks(sample),
         "connected": connected(sample),
+        "jobs": sample.jobs.iter().map(job).collect::<Value>(),
     });
     value.to_string()
 }
@@ -68,6 +71,19 @@ fn processors(sample: &Sample) -> Vec<Value> {
         Value::Object(row)
     };
     sample.processors.iter().zip(&sample.connections).map(row).collect()
+}
+
+/// Also for the control socket.
+pub(crate) fn job(facts: &JobFacts) -> Value {
+    json!({
+        "id": facts.id.0,
+        "name": facts.client.to_string(),
+        "connections": facts.connections,
+        "requests": facts.requests,
+        "used_ns": facts.used.as_nanos() as u64,
+        "recent_ns": facts.recent.as_nanos() as u64,
+        "dirty_bytes": facts.dirty_blocks * BLOCK_BYTES,
+    })
 }
 
 fn disks(sample: &Sample) -> Vec<Value> {

@@ -17,7 +17,8 @@ use std::time::Duration;
 use crate::config::{METRICS_PORT, Problem, Problems, Settings};
 use crate::predecessor::Patience;
 use http::{Answer, Doors};
-pub use sample::View;
+pub(crate) use live::job as live_job;
+pub use sample::{JOBS_SHOWN, View};
 
 const KEY: &str = "listen.metrics";
 

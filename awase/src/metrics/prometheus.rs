@@ -4,6 +4,8 @@
 use std::fmt::{Display, Write as _};
 
 use kernel::counters::{Activity, Count, Group, RequestType, Service};
+use kernel::job::JobFacts;
+use policy::unit::BLOCK_BYTES;
 
 use super::sample::Sample;
 
@@ -23,6 +25,7 @@ pub(super) fn text(sample: &Sample) -> String {
     modules(&mut text, sample);
     cache(&mut text, sample);
     disks(&mut text, sample);
+    jobs(&mut text, sample);
     locks(&mut text, sample);
     text.0
 }
@@ -212,6 +215,27 @@ fn disks(text: &mut Text, sample: &Sample) {
     });
     family("awase_disk_queue_depth", "gauge", "Requests that wait or are on the disk.", |s, at| {
         s.disks[at].reading.depth as f64
+    });
+}
+
+fn jobs(text: &mut Text, sample: &Sample) {
+    let names: Vec<String> = sample.jobs.iter().map(|facts| facts.client.to_string()).collect();
+    let mut family = |name, kind, about, value: fn(&JobFacts) -> f64| {
+        text.family(name, kind, about);
+        for (facts, job) in sample.jobs.iter().zip(&names) {
+            text.line(name, &[("job", job)], value(facts));
+        }
+    };
+    family("awase_job_seconds_total", "counter", "Processor time used for clients.", |facts| facts.used.as_secs_f64());
+    family("awase_job_usage_seconds", "gauge", "The same of late, decayed: who has least goes first.", |facts| {
+        facts.recent.as_secs_f64()
+    });
+    family("awase_job_requests_total", "counter", "Requests of clients that were answered.", |facts| {
+        facts.requests as f64
+    });
+    family("awase_job_connections", "gauge", "Connections of clients.", |facts| f64::from(facts.connections));
+    family("awase_job_dirty_bytes", "gauge", "What clients wrote and is newer than on its disk.", |facts| {
+        (facts.dirty_blocks * BLOCK_BYTES) as f64
     });
 }
 

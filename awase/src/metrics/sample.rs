@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use kernel::Kernel;
 use kernel::connection::ConnectionReading;
 use kernel::counters::{DiskReading, LockReading, Reading};
+use kernel::job::JobFacts;
 use machine::TickSource;
 use policy::unit::BLOCK_BYTES;
 
@@ -14,6 +15,9 @@ use crate::stack::is_in_memory;
 
 /// After so long the counter's rate is known well enough, and does not change any more.
 const RATE_SETTLES: Duration = Duration::from_secs(10);
+
+/// Jobs that are shown at a time, at most: whoever collects metrics keeps each name that it ever saw.
+pub const JOBS_SHOWN: usize = 64;
 
 /// Through which a server is seen. It does not keep the server alive.
 pub struct View {
@@ -57,6 +61,8 @@ pub(super) struct Sample {
     /// Each of them.
     pub(super) connected: Vec<ConnectionReading>,
     pub(super) cache: CacheSample,
+    /// Those that there is most to say of.
+    pub(super) jobs: Vec<JobFacts>,
 }
 
 impl View {
@@ -91,6 +97,7 @@ impl View {
             connections: service.connections(),
             disks: disks.collect(),
             connected: kernel.connections().read(),
+            jobs: kernel.jobs().most_used(JOBS_SHOWN),
             cache: CacheSample {
                 limit: kernel.cache_blocks() * BLOCK_BYTES,
                 memory,

@@ -13,6 +13,9 @@ pub(super) struct Section {
     pub rows: Vec<Vec<String>>,
 }
 
+/// Jobs on the screen, at most.
+const JOBS_MAX: usize = 12;
+
 /// The title of the section that can be changed.
 pub(super) const SWITCHES: &str = "switches";
 
@@ -25,7 +28,8 @@ const PRINTED_MAX: usize = 50;
 /// Everything, the switches last.
 pub(super) fn sections(view: &View, order: Order) -> Vec<Section> {
     let connections = connections::section(view, order);
-    vec![server(view), cache(view), processors(view), disks(view), exports(view), connections, switches(view)]
+    let (disks, exports) = (disks(view), exports(view));
+    vec![server(view), cache(view), processors(view), jobs(view), disks, exports, connections, switches(view)]
 }
 
 fn server(view: &View) -> Section {
@@ -61,6 +65,24 @@ fn processors(view: &View) -> Section {
         title: "processors",
         head: &["processor", "core", "connections", "requests", "requests/s"],
         rows: items(&view.status["processors"]).enumerate().map(row).collect(),
+    }
+}
+
+fn jobs(view: &View) -> Section {
+    let row = |job: &Value| {
+        let at = |key: &str| view.rate_in("jobs", &job["id"], key);
+        let [name, connections, requests] = ["name", "connections", "requests"].map(|key| text(&job[key]));
+        let shown = |rate: Option<f64>, unit: f64, after: &str| {
+            rate.map_or_else(|| "-".to_owned(), |rate| format!("{:.0}{after}", rate / unit))
+        };
+        let late = format!("{:.1} ms", job["recent_ns"].as_f64().unwrap_or(0.0) / 1e6);
+        let used = shown(at("used_ns"), 1e7, "%");
+        vec![name, connections, requests, shown(at("requests"), 1.0, ""), used, late, bytes(&job["dirty_bytes"])]
+    };
+    Section {
+        title: "jobs",
+        head: &["client", "connections", "requests", "requests/s", "processor", "used of late", "dirty"],
+        rows: items(&view.status["jobs"]).take(JOBS_MAX).map(row).collect(),
     }
 }
 

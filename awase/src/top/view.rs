@@ -90,6 +90,14 @@ impl View {
         let (then, now) = (number(before)?, number(&self.status)?);
         Some(now.checked_sub(then)? as f64 / passed)
     }
+
+    /// The same for the number `key` of that one in the list `list` whose `id` it is, wherever in the list it was before.
+    pub fn rate_in(&self, list: &str, id: &Value, key: &str) -> Option<f64> {
+        let (before, passed) =
+            self.before.as_ref().filter(|(before, _)| before["process"] == self.status["process"])?;
+        let number = |status: &Value| status[list].as_array()?.iter().find(|one| one["id"] == *id)?[key].as_u64();
+        Some(number(&self.status)?.checked_sub(number(before)?)? as f64 / passed)
+    }
 }
 
 #[cfg(test)]

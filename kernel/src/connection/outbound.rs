@@ -279,7 +279,8 @@ impl Outbound {
         std::future::poll_fn(|cx| {
             if !self.queue.borrow().is_empty() {
                 let together = cpu.switches().look_ahead;
-                return Poll::Ready(Some(Batch::take(&mut self.queue.borrow_mut(), together, memory)));
+                let most = if together { cpu.send_bytes_max(SEND_BYTES_MAX) } else { 0 };
+                return Poll::Ready(Some(Batch::take(&mut self.queue.borrow_mut(), most, memory)));
             }
             if self.ended.get() {
                 return Poll::Ready(None);
@@ -315,15 +316,16 @@ struct Part {
 }
 
 impl Batch {
-    /// Takes what is to leave in one send: one reply, unless `together`.
-    fn take(queue: &mut VecDeque<Reply>, together: bool, memory: &mut BatchMemory) -> Batch {
+    /// Takes what is to leave in one send: one reply, and what else there is up to `most` bytes of payload; with 0, one
+    /// alone.
+    fn take(queue: &mut VecDeque<Reply>, most: usize, memory: &mut BatchMemory) -> Batch {
         let BatchMemory { hold, parts } = std::mem::take(memory);
         let mut batch = Batch { hold, parts, release: Release::default() };
         let (mut segments, mut bytes) = (0, 0);
         while let Some(reply) = queue.front() {
             segments += 1 + reply.frames.len() + reply.padding.min(1);
             bytes += reply.len;
-            if !batch.parts.is_empty() && (!together || segments > SEGMENTS_MAX || bytes > SEND_BYTES_MAX) {
+            if !batch.parts.is_empty() && (most == 0 || segments > SEGMENTS_MAX || bytes > most) {
                 break;
             }
             let Some(reply) = queue.pop_front() else { break };
@@ -445,10 +447,10 @@ mod tests {
 
     #[test]
     fn what_is_queued_leaves_together_with_look_ahead_and_each_by_itself_without() {
-        for (together, sends) in [(true, 1), (false, 5)] {
+        for (most, sends) in [(SEND_BYTES_MAX, 1), (0, 5)] {
             let (mut queue, mut memory, mut bytes, mut taken) = (queued(5), BatchMemory::default(), Vec::new(), 0);
             while !queue.is_empty() {
-                let batch = Batch::take(&mut queue, together, &mut memory);
+                let batch = Batch::take(&mut queue, most, &mut memory);
                 bytes.extend_from_slice(&batch.hold.bytes);
                 taken += 1;
             }

@@ -53,6 +53,7 @@ struct Account {
     decayed_ns: u64,
     /// Charged here, and the others do not know.
     untold_ns: u64,
+    untold_requests: u64,
     /// Of what all have used, how much this processor has taken note of.
     seen_ns: u64,
     is_active: bool,
@@ -92,6 +93,19 @@ impl Accounts {
         if job == NOBODY {
             return (0, ns);
         }
+        let account = self.open(job);
+        account.untold_ns += ns;
+        (account.used(), ns)
+    }
+
+    /// A request of the job was answered.
+    pub(crate) fn count_request(&mut self, job: JobId) {
+        if job != NOBODY {
+            self.open(job).untold_requests += 1;
+        }
+    }
+
+    fn open(&mut self, job: JobId) -> &mut Account {
         let now = self.merged_at;
         let at = place(job);
         if self.accounts.len() <= at {
@@ -106,13 +120,13 @@ impl Accounts {
             usage.charge(DECAY, now, self.load, inherited);
             let (seen_ns, is_active) = (merged.used_ns.load(Ordering::Relaxed), account.is_active);
             let decayed_ns = nanoseconds(&usage);
-            *account = Account { job, usage, decayed_ns, untold_ns: 0, seen_ns, is_active };
+            let (untold_ns, untold_requests) = (0, 0);
+            *account = Account { job, usage, decayed_ns, untold_ns, untold_requests, seen_ns, is_active };
         }
-        account.untold_ns += ns;
         if !std::mem::replace(&mut account.is_active, true) {
             self.active.push(at);
         }
-        (account.used(), ns)
+        account
     }
 
     /// Do several jobs share this processor of late?
@@ -134,6 +148,10 @@ impl Accounts {
         self.active.retain(|&at| {
             let (account, merged) = (&mut accounts[at], &jobs.merged[at]);
             let own = std::mem::take(&mut account.untold_ns);
+            let requests = std::mem::take(&mut account.untold_requests);
+            if requests > 0 {
+                merged.requests.fetch_add(requests, Ordering::Relaxed);
+            }
             let all = merged.used_ns.fetch_add(own, Ordering::Relaxed).wrapping_add(own);
             let fresh = all.wrapping_sub(account.seen_ns);
             account.seen_ns = all;
@@ -184,7 +202,7 @@ impl Clock {
 mod tests {
     use std::net::Ipv4Addr;
 
-    use super::super::{Client, JOBS_MAX, OTHERS};
+    use super::super::{Client, JOBS_MAX, OTHERS, USERS_AT_MAX};
     use super::*;
 
     fn client(number: u32) -> Client {
@@ -272,5 +290,38 @@ mod tests {
         }
         assert!(seen.iter().all(|job| *job == seen[0]));
         assert_eq!(accounts.used(seen[0]), 5 * (1_000_000 + DISPATCH_NS));
+    }
+
+    #[test]
+    fn requests_are_counted_for_the_job_of_now_and_not_for_those_before_it() {
+        let jobs = Arc::new(Jobs::default());
+        let mut accounts = Accounts::new(&jobs);
+        let members: Vec<_> = (0..JOBS_MAX as u32).map(|number| jobs.connect(client(number))).collect();
+        accounts.count_request(members[5].job());
+        accounts.merge(at(1).0, at(1).1);
+        drop(members);
+        let late = jobs.connect(client(1 << 20));
+        let requests = || jobs.list().iter().find(|facts| facts.id == late.job()).map(|facts| facts.requests);
+        assert_eq!(requests(), Some(0));
+        (0..3).for_each(|_| accounts.count_request(late.job()));
+        accounts.merge(at(2).0, at(2).1);
+        assert_eq!(requests(), Some(3));
+    }
+
+    #[test]
+    fn a_host_that_names_many_users_has_no_more_than_a_few_jobs() {
+        let jobs = Arc::new(Jobs::default());
+        let host = std::net::IpAddr::from(Ipv4Addr::LOCALHOST);
+        let user = |number| jobs.connect(Client::UserAt(host, number));
+        let mut members: Vec<_> = (0..USERS_AT_MAX as u32).map(user).collect();
+        let others: Vec<_> = (1000..1100).map(user).collect();
+        let shared = jobs.connect(Client::Address(host));
+        assert!(others.iter().all(|other| other.job() == shared.job()), "the host's own");
+        let gone = members.remove(3).job();
+        let new = user(2000);
+        assert_eq!(place(new.job()), place(gone), "instead of the one who left");
+        assert_ne!(new.job(), gone);
+        assert_eq!(jobs.list().len(), USERS_AT_MAX + 1);
+        assert_eq!(user(0).job(), members[0].job());
     }
 }

@@ -48,6 +48,7 @@ impl Processor {
     pub fn end_request(&self, timed: Timed, event: Event, whose: impl Into<Whose>, a: u64, b: u64) {
         let ticks = self.end_timed(timed, event, whose, a, b);
         self.0.counters.request(event, ticks);
+        self.count_job_request(job);
     }
 
     /// What has passed since the last charge was spent so. Called where something was just recorded with a stamp of its

@@ -249,7 +249,7 @@ impl Volume {
                 }
             }
             drop(shard);
-            again.runs().for_each(|run| self.mark_dirty(run));
+            again.runs().for_each(|run| self.mark_dirty(run, self.payer()));
         }
         let mut state = self.state();
         state.flush_failures += 1;

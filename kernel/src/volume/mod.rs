@@ -13,6 +13,7 @@ mod extents;
 mod flush;
 mod foreign;
 mod load;
+mod owners;
 mod size;
 mod trouble;
 mod write;
@@ -41,6 +42,7 @@ use dirty::Dirty;
 pub use extents::Extent;
 pub use foreign::ForeignFlush;
 use foreign::ForeignFlushes;
+use owners::Owners;
 use size::{Gate, Growth};
 use trouble::Trouble;
 use write_back::Early;
@@ -106,8 +108,6 @@ pub struct Volume {
     growths: Rendezvous<Growth>,
     foreign: ForeignFlushes,
     early: Mutex<Early>,
-    /// The job that wrote last: write-back is charged to it.
-    writer: AtomicU32,
     /// Blocks that may be dirty, by what the disk takes.
     dirty_limit: AtomicU64,
     /// Was anything forgotten that the device does not have?
@@ -124,6 +124,8 @@ struct State {
     dirty: Dirty,
     /// On their way to the device.
     writing: BlockSet,
+    /// Who wrote what of both.
+    owners: Owners,
     /// Written to the device since its last successful flush.
     unflushed: BlockSet,
     /// What the flush that is under way covers; nothing otherwise.
@@ -189,7 +191,6 @@ impl Volume {
             growths: Rendezvous::in_bursts(),
             foreign: ForeignFlushes::default(),
             early: Mutex::default(),
-            writer: AtomicU32::new(0),
             dirty_limit: AtomicU64::new(write_back::dirty_limit_at_first(kernel.switches().smooth_write_back)),
             has_given_up: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -320,8 +321,10 @@ impl State {
 impl Drop for Volume {
     fn drop(&mut self) {
         let (dirty, stuck) = {
-            let state = self.state();
-            (state.dirty.len(), state.trouble.told())
+            let mut state = self.state();
+            let dirty = state.dirty.len();
+            self.note_clean(&mut state, dirty);
+            (dirty, state.trouble.told())
         };
         self.kernel.subtract_dirty(dirty);
         self.kernel.change_stuck(stuck, 0);

@@ -181,6 +181,7 @@ impl Volume {
                 state.trouble.refused.remove(run.clone());
                 // Nobody may begin to write it now.
                 let removed = state.dirty.remove(run.clone());
+                self.note_clean(&mut state, removed);
                 drop(state);
                 self.kernel.subtract_dirty(removed);
                 run

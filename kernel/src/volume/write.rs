@@ -11,8 +11,9 @@ use super::Volume;
 use crate::cache::{Shard, State as BufferState, key};
 use crate::counters::Count;
 use crate::frame::{FRAME_BYTES, FrameRef, Frames};
+use crate::job::NOBODY;
 use crate::processor::Processor;
-use crate::request::Context;
+use crate::request::{Context, JobId};
 use crate::trace::Event;
 
 impl Volume {
@@ -41,7 +42,6 @@ impl Volume {
         cpu.count(Count::CacheWrites, 1);
         let context = self.with_export(context);
         cpu.trace(Event::CacheWrite, context, blocks.start, blocks.end - blocks.start);
-        self.writer.store(context.job.0, Ordering::Relaxed);
         self.admit(cpu, context).await?;
         let _writer = self.gate.enter().await;
         let mut were_cached = false;
@@ -65,7 +65,7 @@ impl Volume {
         // Also when the last one failed: what is in the cache and nobody knows to be dirty would stay there for ever.
         if !installed.is_empty() {
             self.grow(range.end().0.min(installed.end * BLOCK_BYTES));
-            self.mark_dirty(installed);
+            self.mark_dirty(installed, context.job);
         }
         result?;
         match context.stability {
@@ -77,24 +77,28 @@ impl Volume {
         }
     }
 
-    /// Waits while too much is dirty: in the whole cache, or for what the volume's disk takes.
+    /// Waits while too much is dirty: in the whole cache, for what the volume's disk takes, or of what the job wrote
+    /// (WS-7): who writes to a slow disk leaves room for those who write to a fast one, or little.
     ///
     /// # Errors
     /// What the device says, when it fails and cannot take what is dirty already.
     pub(super) async fn admit(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
         let policy = WriteBack::new(self.kernel.config().write_back.clone());
+        let admission = || {
+            let (facts, switches, job) = (self.kernel.dirty_facts(), cpu.switches(), context.job);
+            // Between storms nothing would be written for one who waits below the limit.
+            let by_job = job != NOBODY && switches.usage && switches.smooth_write_back;
+            if by_job { policy.admit_job(facts, self.kernel.jobs().dirty(job)) } else { policy.admit(facts) }
+        };
         let go = || match self.refusal() {
             Some(errno) => Some(Err(errno)),
-            None => {
-                let may = policy.admit(self.kernel.dirty_facts()) == Admission::Go && !self.is_at_limit();
-                may.then_some(Ok(()))
-            }
+            None => (admission() == Admission::Go && !self.is_at_limit()).then_some(Ok(())),
         };
         if let Some(verdict) = go() {
             return verdict;
         }
         let began = cpu.begin(Event::WriterHeldBack, context);
-        self.kernel.write_back_wait().wake_all();
+        let _waits = self.kernel.await_write_back();
         let verdict = self.kernel.memory_wait().until(go).await;
         cpu.end(began, Event::WriterHeldBack, context, self.kernel.dirty_blocks(), 0);
         verdict
@@ -171,7 +175,7 @@ impl Volume {
     ) -> Result<(), Errno> {
         let mut spare = None;
         loop {
-            match self.try_patch(block, part.clone(), bytes, &mut spare) {
+            match self.try_patch(block, part.clone(), bytes, &mut spare, context.job) {
                 Patched::Done => return Ok(()),
                 Patched::Absent if block * BLOCK_BYTES >= self.size() => self.put_zeroes(cpu, block).await,
                 Patched::Absent => drop(self.load(cpu, block..block + 1, context).await?),
@@ -180,7 +184,14 @@ impl Volume {
         }
     }
 
-    fn try_patch(&self, block: u64, part: Range<usize>, bytes: &[u8], spare: &mut Option<FrameRef>) -> Patched {
+    fn try_patch(
+        &self,
+        block: u64,
+        part: Range<usize>,
+        bytes: &[u8],
+        spare: &mut Option<FrameRef>,
+        job: JobId,
+    ) -> Patched {
         let pool = self.kernel.frames();
         let mut shard = self.kernel.cache().lock(self.id, block);
         let Some(slot) = shard.find(key(self.id, block)) else { return Patched::Absent };
@@ -201,19 +212,19 @@ impl Volume {
         shard.set_state(slot, state.with(BufferState::DIRTY));
         drop(shard);
         self.grow(block * BLOCK_BYTES + part.end as u64);
-        self.mark_dirty(block..block + 1);
+        self.mark_dirty(block..block + 1, job);
         Patched::Done
     }
 
-    pub(super) fn mark_dirty(&self, blocks: Range<u64>) {
+    pub(super) fn mark_dirty(&self, blocks: Range<u64>, job: JobId) {
         if blocks.is_empty() {
             return;
         }
         let mut state = self.state();
         let was_clean = state.dirty.is_empty();
         let added = state.dirty.insert(blocks);
+        self.note_dirty(&mut state, job, added);
         drop(state);
-        self.kernel.add_dirty(added);
         if was_clean {
             self.dirtied.wake_all();
         }

@@ -1,7 +1,6 @@
 //! Write-back: dirty blocks trickle out, as the policy says.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -169,7 +168,7 @@ impl Volume {
         let due = if policy.config().smooth { pace.on_tick(cpu.now(), lap) } else { 0 };
         let mut left = if self.kernel.is_memory_short() { own } else { share.max(due).min(own) };
         // Of several who write to one volume, one is charged for all: whose a block is, nobody remembers.
-        let context = Context::asynchronous(JobId(self.writer.load(Ordering::Relaxed)));
+        let context = Context::asynchronous(self.payer());
         let mut wrapped = 0;
         while left > 0 && !self.is_closing() {
             let cursor = self.state().dirty.cursor;
@@ -215,7 +214,7 @@ impl Volume {
         }
         let Some(volume) = self.this.upgrade() else { return };
         let here = cpu.clone();
-        cpu.spawn_path_for(JobId(self.writer.load(Ordering::Relaxed)), async move {
+        cpu.spawn_path_for(self.payer(), async move {
             // An error is counted, and told to the next who asks for a flush.
             let context = Context::asynchronous(here.job());
             let _ = volume.flush_device(&here, context, volume.failures()).await;
@@ -237,7 +236,7 @@ impl Volume {
         };
         let (end, early) = (cpu.now() + tick, cpu.now() + if failed { RETRY } else { TICK_AWAITED });
         let is_short = || policy.admit(self.kernel.dirty_facts()) == Admission::Wait || self.is_at_limit();
-        let is_awaited = || self.kernel.is_memory_short() || is_short();
+        let is_awaited = || self.kernel.is_write_back_awaited() || is_short();
         let mut timers = Some([early, end]);
         let set_timers = std::future::poll_fn(|cx| {
             timers.take().into_iter().flatten().for_each(|at| cpu.wake_at(at, cx.waker().clone()));

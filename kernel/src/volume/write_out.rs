@@ -12,7 +12,7 @@ use crate::cache::{Cache, State as BufferState, key};
 use crate::counters::Count;
 use crate::frame::Frames;
 use crate::processor::Processor;
-use crate::request::{Action, Context, Request};
+use crate::request::{Action, Context, JobId, Request};
 use crate::trace::Event;
 
 /// A run of dirty blocks that is now the claimant's to write.
@@ -94,7 +94,7 @@ impl Volume {
         for (blocks, frames) in self.begin(&claim.blocks) {
             let action = Action::Write(self.bytes_of(blocks.clone()), frames);
             let written = self.device.perform(cpu, Request { action, context }).await;
-            self.end(&blocks, written, context.stability, claim.sequence);
+            self.end(&blocks, written, context, claim.sequence);
             result = result.and(written);
         }
         let Range { start, end } = claim.blocks;
@@ -128,14 +128,14 @@ impl Volume {
         runs
     }
 
-    fn end(&self, blocks: &Range<u64>, written: Result<(), Errno>, stability: Stability, sequence: u64) {
+    fn end(&self, blocks: &Range<u64>, written: Result<(), Errno>, context: Context, sequence: u64) {
         for piece in Cache::runs(blocks.clone()) {
             let mut shard = self.kernel.cache().lock(self.id, piece.start);
             // With the shard locked: a flush that fails at this moment finds the blocks in the set with their marks, or
             // in neither and says so by `suspect`.
-            let next = match (written, stability) {
+            let next = match (written, context.stability) {
                 (Ok(()), Stability::Stable) => BufferState::CLEAN,
-                (Ok(()), Stability::Unstable) => self.note_unflushed(&piece, sequence),
+                (Ok(()), Stability::Unstable) => self.note_unflushed(&piece, context.job, sequence),
                 (Err(_), _) => BufferState::DIRTY,
             };
             for block in piece {
@@ -147,10 +147,11 @@ impl Volume {
     }
 
     /// Blocks were written and not flushed; what that makes of them.
-    fn note_unflushed(&self, blocks: &Range<u64>, sequence: u64) -> BufferState {
+    fn note_unflushed(&self, blocks: &Range<u64>, job: JobId, sequence: u64) -> BufferState {
         let mut state = self.state();
         if sequence <= state.suspect {
-            self.kernel.add_dirty(state.dirty.insert_again(blocks.clone()));
+            let again = state.dirty.insert_again(blocks.clone());
+            self.note_dirty(&mut state, job, again);
             BufferState::DIRTY
         } else if state.lost.is_some() {
             // No flush will ever succeed again: what waited for one would stay in the cache for ever.
@@ -183,6 +184,7 @@ impl Volume {
             }
         }
         self.tell_stuck(&mut state);
+        self.note_clean(&mut state, written - dirty_again);
         drop(state);
         self.kernel.subtract_dirty(written - dirty_again);
         self.settled.wake_all();

@@ -13,7 +13,7 @@ use super::Volume;
 use crate::cache::{Cache, State as BufferState, key};
 use crate::frame::{FRAME_BYTES, Frames};
 use crate::processor::Processor;
-use crate::request::{Action, Context, Request};
+use crate::request::{Action, Context, JobId, Request};
 
 /// Up to so many blocks, zeroes that must stay allocated are simply written.
 const WRITTEN_BLOCKS_MAX: u64 = 32;
@@ -46,7 +46,7 @@ impl Volume {
         let whole = self.whole_blocks(range);
         let zeroes = Action::Zero { range: self.bytes_of(whole.clone()), may_release };
         if !may_release && !fast_only && whole.end - whole.start <= WRITTEN_BLOCKS_MAX {
-            self.write_zeroes(cpu, whole.clone()).await;
+            self.write_zeroes(cpu, whole.clone(), context.job).await;
         } else if !whole.is_empty() {
             match self.change_device(cpu, whole.clone(), zeroes, context).await {
                 Err(Errno::NOT_SUPPORTED) if !fast_only => self.zero_slowly(cpu, whole.clone(), context).await?,
@@ -109,7 +109,7 @@ impl Volume {
         Ok(())
     }
 
-    async fn write_zeroes(&self, cpu: &Processor, blocks: Range<u64>) {
+    async fn write_zeroes(&self, cpu: &Processor, blocks: Range<u64>, job: JobId) {
         if blocks.is_empty() {
             return;
         }
@@ -120,7 +120,7 @@ impl Volume {
             }
             self.install(block, frame);
         }
-        self.mark_dirty(blocks);
+        self.mark_dirty(blocks, job);
     }
 
     /// Writes zeroes to the device where it has no better way.
@@ -217,7 +217,9 @@ impl Volume {
                 let mut state = self.state();
                 state.unflushed.remove(some.clone());
                 state.trouble.on_gone(some.clone());
-                state.dirty.remove(some)
+                let removed = state.dirty.remove(some);
+                self.note_clean(&mut state, removed);
+                removed
             };
             self.kernel.subtract_dirty(removed);
             cpu.yield_now().await;
