@@ -4,6 +4,7 @@
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
+use kernel::volume::VOLUME_BYTES_MAX;
 use machine::OpenFile;
 use machine::linux::file::{self, OpenError, OpenOptions};
 
@@ -71,6 +72,10 @@ fn open(export: &Export, path: &Path, create_size: Option<u64>, patience: Patien
     let is_locked = |error: &OpenError| matches!(error, OpenError::Locked(_));
     let open = patience.retry(|| file::open(path, options), is_locked).map_err(|error| refused(export, &error))?;
     let size = open.facts.size;
+    if size > VOLUME_BYTES_MAX {
+        let what = format!("= {path:?} holds {size} bytes, more than can be served");
+        return Err(problem(export, what).allowed(format!("at most {}", show_bytes(VOLUME_BYTES_MAX))));
+    }
     let unit = SECTOR_BYTES.max(u64::from(export.block_size));
     if !size.is_multiple_of(unit) {
         let enough = size.next_multiple_of(unit);
@@ -180,6 +185,19 @@ mod tests {
         let message = refusal(&export(directory.path(), "size = \"2MiB\"\ncreate = true"));
         assert!(message.contains("size = \"2MiB\", but "), "{message}");
         assert_eq!(std::fs::metadata(directory.path().join("disk.img")).expect("there").len(), 1 << 20);
+    }
+
+    #[test]
+    fn a_file_larger_than_blocks_can_be_numbered_for_is_refused() {
+        // A file system that can hold such a file, if only as a hole.
+        let Ok(directory) = tempfile::tempdir_in("/dev/shm") else { return };
+        let file = std::fs::File::create(directory.path().join("disk.img")).expect("made");
+        if file.set_len(VOLUME_BYTES_MAX + 4096).is_err() {
+            return;
+        }
+        let message = refusal(&export(directory.path(), ""));
+        assert!(message.contains("more than can be served"), "{message}");
+        assert!(message.contains("at most 1EiB"), "{message}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use kernel::volume::VolumeConfig;
 use kernel::{ForcedUnitAccess, Kernel, Processor, Switches, Volume};
 use machine::Errno;
 use machine::sim::{DiskConfig, DiskFaults, DiskId, World};
-use policy::unit::{ByteRange, ProcessorId};
+use policy::unit::{ByteRange, Instant, ProcessorId};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
@@ -95,6 +95,25 @@ fn what_a_dead_disk_cannot_take_does_not_make_writers_of_others_wait() {
         slowest
     });
     assert!(slowest < Duration::from_secs(1), "a write took {slowest:?}");
+}
+
+#[test]
+fn writers_to_a_dead_disk_get_its_error_and_do_not_wait_for_it_to_write() {
+    let world = World::new(6);
+    let id = world.add_host("server");
+    let host = Host::boot(&world, id, small_kernel(1, 512 * MIB, Switches::default()));
+    let disk = world.add_disk(id, DiskConfig::new(128 * MIB));
+    let bad = open(&world, &host.kernel, disk);
+    world.set_faults(disk, no_writes());
+    let taken = run(&world, &host, async move |cpu| {
+        let mut block = 0;
+        while write(&cpu, &bad, block, 1).await.is_ok() {
+            block += 1;
+        }
+        assert!(cpu.now() < Instant::ZERO + Duration::from_secs(60), "the error came after {}", cpu.now());
+        block
+    });
+    assert!((4096..8192).contains(&taken), "{taken} blocks were taken");
 }
 
 #[test]
@@ -209,4 +228,25 @@ fn many_volumes_on_a_dead_disk_hold_no_more_together_than_one() {
         assert!(refused > 1500, "{refused} writes were refused");
         files.iter().for_each(|file| file.stop());
     });
+}
+
+#[test]
+fn a_flush_that_fails_once_costs_nothing_however_much_it_covered() {
+    let scene = Scene::new(7);
+    let (world, bad, bad_disk) = (scene.world.clone(), scene.bad, scene.bad_disk);
+    run(&scene.world, &scene.host, async move |cpu| {
+        for block in 0..400 {
+            write(&cpu, &bad, block * 2, 1).await.expect("cached");
+        }
+        world.set_faults(bad_disk, no_flushes());
+        bad.flush(&cpu, context()).await.expect_err("the disk cannot flush");
+        world.set_faults(bad_disk, DiskFaults::default());
+        cpu.sleep(Duration::from_secs(90)).await;
+        assert!(bad.is_clean(), "write-back has done it again");
+        bad.flush(&cpu, context()).await.expect("it works again");
+    });
+    for block in 0..400 {
+        let durable = scene.world.read_durable(scene.bad_disk, ByteRange::new(block * 2 * BLOCK, BLOCK));
+        assert!(durable.iter().all(|&byte| byte == 1), "block {}", block * 2);
+    }
 }

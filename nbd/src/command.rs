@@ -28,10 +28,14 @@ const PIECE_FRAMES_MIN: u64 = 32;
 /// A piece is the cache's size divided by this, within these bounds: many must fit in.
 const PIECE_SHARE: u64 = 64;
 
+/// Text of an error, at most ("Values": strings). Ours are far shorter; the host's are a line. Bytes.
+const TEXT_BYTES_MAX: usize = 4096;
+
 /// What is to become of a request.
 pub(crate) enum Verdict {
     Do,
-    Refuse(NbdError),
+    /// With what a person needs to know.
+    Refuse(NbdError, &'static str),
     /// Its payload is too long to be read over.
     Disconnect,
 }
@@ -102,13 +106,15 @@ impl Commands {
         if is_write && request.len > REQUEST_BYTES_MAX {
             return Verdict::Disconnect;
         }
-        let Some(flags) = self.flags_allowed(request.kind) else { return Verdict::Refuse(NbdError::EINVAL) };
+        let Some(flags) = self.flags_allowed(request.kind) else {
+            return Verdict::Refuse(NbdError::EINVAL, "the command is not known here");
+        };
         if request.flags & !(flags | cmd::FLAG_FUA) != 0 {
-            return Verdict::Refuse(NbdError::EINVAL);
+            return Verdict::Refuse(NbdError::EINVAL, "the command does not take these flags");
         }
         let changes = matches!(request.kind, cmd::WRITE | cmd::TRIM | cmd::WRITE_ZEROES);
         if changes && volume.read_only() {
-            return Verdict::Refuse(NbdError::EPERM);
+            return Verdict::Refuse(NbdError::EPERM, "the export is read-only");
         }
         if request.kind == cmd::FLUSH {
             return Verdict::Do;
@@ -116,21 +122,27 @@ impl Commands {
         let end = request.offset.checked_add(u64::from(request.len));
         if end.is_none_or(|end| end > volume.size()) {
             let grows = matches!(request.kind, cmd::WRITE | cmd::WRITE_ZEROES);
-            return Verdict::Refuse(if grows { NbdError::ENOSPC } else { NbdError::EINVAL });
+            let error = if grows { NbdError::ENOSPC } else { NbdError::EINVAL };
+            return Verdict::Refuse(error, "the request reaches beyond the end of the export");
         }
         let unit = u64::from(self.session.export.block_size);
         let to_the_end = end == Some(volume.size());
         let ends_unaligned = !u64::from(request.len).is_multiple_of(unit) && !to_the_end;
-        let too_long = request.kind == cmd::READ && request.len > REQUEST_BYTES_MAX;
-        if too_long || ends_unaligned || !request.offset.is_multiple_of(unit) {
-            return Verdict::Refuse(NbdError::EINVAL);
+        if request.kind == cmd::READ && request.len > REQUEST_BYTES_MAX {
+            return Verdict::Refuse(NbdError::EINVAL, "the request is longer than the largest block size offered");
+        }
+        if ends_unaligned || !request.offset.is_multiple_of(unit) {
+            return Verdict::Refuse(NbdError::EINVAL, "the request is no multiple of the smallest block size offered");
         }
         // "Don't fragment" holds for what fits into one piece; a server may limit it (`NBD_CMD_FLAG_DF`).
         if request.flags & cmd::FLAG_DF != 0 && self.pieces(request).nth(1).is_some() {
-            return Verdict::Refuse(NbdError::EOVERFLOW);
+            return Verdict::Refuse(NbdError::EOVERFLOW, "the data does not fit into one chunk");
         }
-        if request.kind == cmd::BLOCK_STATUS && (request.len == 0 || !self.session.allocation) {
-            return Verdict::Refuse(NbdError::EINVAL);
+        if request.kind == cmd::BLOCK_STATUS && request.len == 0 {
+            return Verdict::Refuse(NbdError::EINVAL, "block status of nothing");
+        }
+        if request.kind == cmd::BLOCK_STATUS && !self.session.allocation {
+            return Verdict::Refuse(NbdError::EINVAL, "no context was negotiated");
         }
         Verdict::Do
     }
@@ -146,9 +158,9 @@ impl Commands {
     }
 
     /// Answers a request that is not done.
-    pub(crate) fn refuse(&self, request: &Request, error: NbdError, payload: u64) {
+    pub(crate) fn refuse(&self, request: &Request, error: NbdError, why: &str, payload: u64) {
         self.cpu.trace(Event::NbdRefused, self.whose(), u64::from(error.0), 0);
-        self.reply_error(request, error, Release { requests: 1, bytes: payload });
+        self.outbound.push(self.error(request, error, why, Release { requests: 1, bytes: payload }));
     }
 
     /// Does a request that has no payload. `payload`: bytes to be released with the reply; `began`: when it did, if that
@@ -249,7 +261,7 @@ impl Commands {
                     let release = if last { release } else { Release::default() };
                     self.outbound.push(self.data(request, piece, frames, last, release));
                 }
-                Err(error) => return self.reply_error(request, error.into(), release),
+                Err(error) => return self.reply_error(request, error, release),
             }
         }
     }
@@ -277,7 +289,7 @@ impl Commands {
                     }
                     part
                 }
-                Err(error) if first => self.error(request, error.into(), release),
+                Err(error) if first => self.failure(request, error, release),
                 // The header has promised data: "the server MUST disconnect" ("Simple reply message").
                 Err(_) => {
                     self.outbound.set_broken();
@@ -304,7 +316,7 @@ impl Commands {
         let max = if request.flags & cmd::FLAG_REQ_ONE != 0 { 1 } else { EXTENTS_MAX };
         let extents = match self.session.export.volume.extents(&self.cpu, range, max).await {
             Ok(extents) => extents,
-            Err(error) => return self.reply_error(request, error.into(), release),
+            Err(error) => return self.reply_error(request, error, release),
         };
         let mut header = Header::with_capacity(24 + extents.len() * 8);
         let len = 4 + extents.len() as u32 * 8;
@@ -348,7 +360,7 @@ impl Commands {
     fn reply(&self, request: &Request, result: Result<(), Errno>, release: Release) {
         match result {
             Ok(()) => self.reply_nothing(request, release),
-            Err(error) => self.reply_error(request, error.into(), release),
+            Err(error) => self.reply_error(request, error, release),
         }
     }
 
@@ -361,16 +373,25 @@ impl Commands {
         self.outbound.push(Reply { header, release, ..Reply::default() });
     }
 
-    fn reply_error(&self, request: &Request, error: NbdError, release: Release) {
-        self.outbound.push(self.error(request, error, release));
+    fn reply_error(&self, request: &Request, error: Errno, release: Release) {
+        self.outbound.push(self.failure(request, error, release));
     }
 
-    fn error(&self, request: &Request, error: NbdError, release: Release) -> Reply {
+    /// What the host said, in its words: the protocol's errors are few.
+    fn failure(&self, request: &Request, error: Errno, release: Release) -> Reply {
+        let why = if self.session.structured { error.to_string() } else { String::new() };
+        self.error(request, error.into(), &why, release)
+    }
+
+    /// An error, with its text where the client agreed on replies that have room for it: then to every command.
+    fn error(&self, request: &Request, error: NbdError, why: &str, release: Release) -> Reply {
         let mut header = Header::new();
-        if self.needs_structure(request) {
-            header.extend_from_slice(&structured_chunk(true, chunk::ERROR, request.cookie, 6));
+        if self.session.structured {
+            let len = why.len().min(TEXT_BYTES_MAX);
+            header.extend_from_slice(&structured_chunk(true, chunk::ERROR, request.cookie, 6 + len as u32));
             header.extend_from_slice(&error.0.to_be_bytes());
-            header.extend_from_slice(&0_u16.to_be_bytes());
+            header.extend_from_slice(&(len as u16).to_be_bytes());
+            header.extend_from_slice(&why.as_bytes()[..len]);
         } else {
             header.extend_from_slice(&simple_reply(error.0, request.cookie));
         }

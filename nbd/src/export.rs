@@ -53,7 +53,7 @@ pub struct Limits {
     pub requests_a_connection: usize,
     /// Payload of the requests under way on one connection, in bytes. One request always passes.
     pub bytes_a_connection: u64,
-    /// A client that stops in the middle of a message for so long is disconnected.
+    /// A client that takes so long for a request's header, or for a piece (1 MiB at most) of its payload, is disconnected.
     pub stall_timeout: Duration,
     /// A client that has not chosen an export after so long is disconnected.
     pub negotiation_timeout: Duration,

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kernel::connection::{ArrivalPermit, EdgePermit, Gone, Headers, Inbound, Keeps, Outbound, Release, Served, Wait};
 use kernel::{FRAME_BYTES, Frames, Processor};
@@ -11,7 +12,10 @@ use policy::unit::ByteRange;
 use crate::command::{Commands, Verdict};
 use crate::export::Server;
 use crate::negotiate::negotiate;
-use crate::proto::{REQUEST_BYTES, Request, cmd};
+use crate::proto::{NbdError, REQUEST_BYTES, Request, cmd};
+
+/// Of a payload that is read over, so much has a time of its own, as a piece of one that is written. Bytes.
+const SKIPPED_BYTES_A_PIECE: usize = 1 << 20;
 
 /// Serves one client on this processor until it goes or the server ends, then closes the connection. What is done is
 /// charged to the job of the task ([`Processor::spawn_for`]).
@@ -24,7 +28,8 @@ pub async fn serve(cpu: &Processor, connection: Connection, server: &Arc<Server>
         let outbound = Outbound::start(cpu, connection, server.service());
         let commands = Rc::new(Commands::new(cpu.clone(), session, Rc::clone(&outbound)));
         let inbound = Inbound::new(&served, outbound);
-        let transmission = Transmission { cpu, server, inbound, header: [0; REQUEST_BYTES], begun: 0, in_one_go: 0 };
+        let (header, patience) = ([0; REQUEST_BYTES], server.limits().stall_timeout);
+        let transmission = Transmission { cpu, server, inbound, header, begun: 0, patience, in_one_go: 0 };
         transmission.run(&commands).await;
     }
     served.end();
@@ -38,6 +43,8 @@ struct Transmission<'a> {
     /// The header that comes next, and how many bytes of it are there.
     header: [u8; REQUEST_BYTES],
     begun: usize,
+    /// How long what has begun, a header or a piece of a payload, may still take.
+    patience: Duration,
     /// Requests served since this task waited for something to come.
     in_one_go: u32,
 }
@@ -70,15 +77,15 @@ impl Transmission<'_> {
             let keeps = if request.kind == cmd::READ { Keeps::Frames } else { Keeps::Nothing };
             self.inbound.outbound().admit(payload, keeps, self.cpu.kernel().cache_blocks()).await;
             match verdict {
-                Verdict::Refuse(error) if request.kind == cmd::WRITE => {
+                Verdict::Refuse(error, why) if request.kind == cmd::WRITE => {
                     let skipped = self.skip(request.len as usize).await;
-                    commands.refuse(&request, error, payload);
+                    commands.refuse(&request, error, why, payload);
                     skipped?;
                 }
-                Verdict::Refuse(error) => commands.refuse(&request, error, payload),
+                Verdict::Refuse(error, why) => commands.refuse(&request, error, why, payload),
                 Verdict::Disconnect => {
                     self.inbound.served().note_malformed();
-                    commands.refuse(&request, crate::proto::NbdError::EINVAL, payload);
+                    commands.refuse(&request, NbdError::EINVAL, "the payload is too long", payload);
                     return Ok(());
                 }
                 Verdict::Do if request.kind == cmd::WRITE && request.len > 0 => {
@@ -104,6 +111,7 @@ impl Transmission<'_> {
 
     /// The next request; `None` at the end of the stream, for a wrong magic, and when the server ends.
     async fn next_request(&mut self) -> Result<Option<Request>, Gone> {
+        self.be_patient();
         loop {
             if self.server.is_stopping() {
                 return Ok(None);
@@ -169,6 +177,7 @@ impl Transmission<'_> {
             fresh = kernel.allocate(self.cpu, count).await;
         }
         self.inbound.scatter.begin_payload(offset, len, fresh);
+        self.be_patient();
         loop {
             if let Some(frames) = self.inbound.scatter.payload() {
                 return Ok(frames);
@@ -183,10 +192,16 @@ impl Transmission<'_> {
     async fn skip(&mut self, len: usize) -> Result<(), Gone> {
         let mut left = len;
         self.inbound.scatter.on_other();
+        self.be_patient();
         loop {
+            // In pieces, as if it were written.
+            let before = left.div_ceil(SKIPPED_BYTES_A_PIECE);
             left -= self.inbound.scatter.skip(left);
             if left == 0 {
                 return Ok(());
+            }
+            if left.div_ceil(SKIPPED_BYTES_A_PIECE) < before {
+                self.be_patient();
             }
             if !self.receive(Keeps::Nothing).await? {
                 return Err(Gone);
@@ -194,13 +209,24 @@ impl Transmission<'_> {
         }
     }
 
+    /// A header or a piece of a payload begins.
+    fn be_patient(&mut self) {
+        self.patience = self.server.limits().stall_timeout;
+    }
+
     /// Receives what has arrived; false at the end of the stream, and when the server ends between two messages.
     /// `keeps`: what the message that has begun keeps from others; nothing if it is only read over.
     async fn receive(&mut self, keeps: Keeps) -> Result<bool, Gone> {
         self.in_one_go = 0;
         let within = keeps == Keeps::Nothing || self.begun > 0 || self.inbound.scatter.is_within_payload();
-        let wait = if within { Wait::Rest(self.server.limits().stall_timeout, keeps) } else { Wait::Next(None) };
+        // It has its time as a whole, or a byte now and then would keep it for ever.
+        let wait = if within { Wait::Rest(self.patience, keeps) } else { Wait::Next(None) };
         let headers = Headers { first: REQUEST_BYTES - self.begun, each: REQUEST_BYTES };
-        self.inbound.receive(wait, headers).await
+        let since = self.cpu.now();
+        let more = self.inbound.receive(wait, headers).await?;
+        if within {
+            self.patience = self.patience.saturating_sub(self.cpu.now().since(since));
+        }
+        Ok(more)
     }
 }

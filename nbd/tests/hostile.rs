@@ -123,6 +123,41 @@ fn who_stops_in_the_middle_of_a_message_is_disconnected_and_who_stops_between_is
 }
 
 #[test]
+fn who_sends_a_byte_now_and_then_is_disconnected_and_who_is_slow_is_not() {
+    let limits = Limits { stall_timeout: Duration::from_secs(60), ..Limits::default() };
+    let scene = Scene::new(Setup { limits, ..Setup::new(14, 8 * MIB) });
+    scene.run(async |cpu, route| {
+        let good = bystander(&cpu, &route).await;
+        // A header, a payload, and one that is only read over: that of a write beyond the end.
+        let allowed = [&request(cmd::WRITE, 0, 8192).encode()[..], &[0xee; 8192]].concat();
+        let refused = [&request(cmd::WRITE, 64 * MIB, 8192).encode()[..], &[0xee; 8192]].concat();
+        for (message, begun) in [(&allowed, 0), (&allowed, REQUEST_BYTES), (&refused, REQUEST_BYTES)] {
+            let mut peer = route.peer_of(&cpu, "disk").await;
+            peer.send(&message[..begun]).await.expect("sent");
+            let (start, mut at) = (cpu.now(), begun);
+            while peer.send(&message[at..at + 1]).await.is_ok() {
+                at += 1;
+                cpu.sleep(Duration::from_secs(3)).await;
+                let waited = cpu.now().since(start);
+                assert!(waited < Duration::from_secs(90), "still served {waited:?} after {begun} bytes");
+            }
+            peer.hang_up();
+        }
+        let mut slow = route.peer_of(&cpu, "disk").await;
+        slow.send(&request(cmd::WRITE, 4 * MIB, 4 << 20).encode()).await.expect("sent");
+        for _ in 0..64 {
+            slow.send(&[7; 65_536]).await.expect("sent");
+            cpu.sleep(Duration::from_secs(2)).await;
+        }
+        assert_eq!(slow.simple_reply().await.map(|(error, _)| error), Ok(0));
+        slow.hang_up();
+        assert_unharmed(&cpu, &good).await;
+        good.hang_up();
+    });
+    scene.assert_all_ends();
+}
+
+#[test]
 fn who_does_not_take_its_replies_blocks_only_itself_and_is_disconnected() {
     let scene = Scene::new(Setup { memory: 64 * MIB, ..Setup::new(5, 32 * MIB) });
     scene.run(async |cpu, route| {

@@ -8,13 +8,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use harness::{Ended, Random, Scene, Setup, for_seeds, request};
+use harness::{Ended, Random, Scene, Setup, for_seeds, go, request};
 use kernel::device::{Delay, DeviceRef, Fault, Faults, FixedLatency, Operation, RamDisk, TESTDEV_LATENCY};
 use kernel::wait::join_all;
 use machine::Errno;
 use machine::sim::NetworkConfig;
 use nbd::client::{Client, ClientError};
-use nbd::proto::{NbdError, Request, cmd, flag, state};
+use nbd::proto::{NBD_STRUCTURED_REPLY_MAGIC, NbdError, Reader, Request, chunk, cmd, flag, option, rep, state};
 use policy::unit::BLOCK_BYTES;
 
 const MIB: u64 = 1 << 20;
@@ -343,6 +343,40 @@ fn a_server_that_ends_answers_what_is_under_way_and_takes_nothing_more() {
         choosing.hang_up();
         idle.hang_up();
         busy.hang_up();
+    });
+    scene.assert_all_ends();
+}
+
+#[test]
+fn errors_tell_what_was_wrong_where_replies_have_room_for_it() {
+    let fault = Arc::new(Fault::new(Arc::new(RamDisk::new(MIB, 0)), Faults::default()));
+    let scene = Scene::new(Setup { device: fault.clone(), ..Setup::new(21, MIB) });
+    scene.run(async move |cpu, route| {
+        let mut peer = route.peer(&cpu);
+        peer.greet(3).await.expect("a greeting");
+        assert_eq!(peer.ask_last(option::STRUCTURED_REPLY, &[]).await, Ok(rep::ACK));
+        assert_eq!(peer.ask_last(option::GO, &go("disk")).await, Ok(rep::ACK));
+        fault.fail_next(Operation::Read, 1, Errno::IO);
+        let asked = [
+            (request(cmd::READ, 0, 4096), NbdError::EIO, "Input/output error"),
+            (request(cmd::READ, MIB, 512), NbdError::EINVAL, "beyond the end of the export"),
+            (request(cmd::WRITE_ZEROES, MIB - 512, 1024), NbdError::ENOSPC, "beyond the end of the export"),
+            (request(99, 0, 512), NbdError::EINVAL, "not known here"),
+        ];
+        for (request, error, text) in asked {
+            peer.request(request, &[]).await.expect("sent");
+            let reply = peer.receive(20).await.expect("a chunk");
+            let mut at = Reader::new(&reply);
+            assert_eq!(at.u32(), Some(NBD_STRUCTURED_REPLY_MAGIC), "{request:?}");
+            assert_eq!((at.u16(), at.u16()), (Some(chunk::FLAG_DONE), Some(chunk::ERROR)));
+            assert_eq!(at.u64(), Some(request.cookie));
+            let payload = peer.receive(at.u32().expect("a length") as usize).await.expect("a payload");
+            let mut at = Reader::new(&payload);
+            assert_eq!(at.u32(), Some(error.0), "{request:?}");
+            let told = at.u16().and_then(|len| at.take(len.into())).expect("a text");
+            assert!(at.is_empty() && String::from_utf8_lossy(told).contains(text), "{told:?}");
+        }
+        peer.hang_up();
     });
     scene.assert_all_ends();
 }

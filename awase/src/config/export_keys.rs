@@ -15,8 +15,8 @@ use super::key::Key;
 /// NBD protocol, "Values": strings are at most 4096 bytes.
 const TEXT_BYTES_MAX: usize = 4096;
 
-/// Far below the end of `off_t`, so that no sum of offset and length wraps. 4 EiB.
-const SIZE_MAX: u64 = 1 << 62;
+/// What blocks can be numbered for. 1 EiB; far below the end of `off_t`, too.
+const SIZE_MAX: u64 = kernel::volume::VOLUME_BYTES_MAX;
 
 /// The user and group "-1" mean "do not change" to the host (chown(2)).
 pub(super) const ID_MAX: u64 = u32::MAX as u64 - 1;
@@ -102,7 +102,7 @@ pub static EXPORT_KEYS: &[Key<Draft>] = &[
     },
     Key {
         name: "size",
-        allowed: "a size such as \"1GiB\" that is a multiple of 512",
+        allowed: "a size such as \"1GiB\", at most \"1EiB\", that is a multiple of 512",
         about: "Disks: the size; for a file that exists it must be its size, and may be left out",
         paper: "",
         set: |draft, given| {

@@ -131,7 +131,13 @@ impl Given {
 }
 
 /// Units of size, the largest first; at each factor, what is shown comes first.
-const BYTE_UNITS: [(&str, u64); 13] = [
+const BYTE_UNITS: [(&str, u64); 19] = [
+    ("EiB", 1 << 60),
+    ("E", 1 << 60),
+    ("e", 1 << 60),
+    ("PiB", 1 << 50),
+    ("P", 1 << 50),
+    ("p", 1 << 50),
     ("TiB", 1 << 40),
     ("T", 1 << 40),
     ("t", 1 << 40),

@@ -82,7 +82,7 @@ pub fn reference() -> String {
     let mut text = String::from(
         "# Configuration reference\n\n\
          `awase serve --config FILE` reads a TOML file; flags win over it; `awase check --config FILE` tells what is\n\
-         wrong with it; `awase config` prints what is in effect. Sizes take the units KiB, MiB, GiB and TiB (also k, M, \
+         wrong with it; `awase config` prints what is in effect. Sizes take the units KiB to EiB (also k, M, \
          G, T;\nall powers of 1024), times ns, us, ms, s and min. This page is printed by `awase config --reference`.\n",
     );
     text += "\n## The server\n\n| key | default | allowed | meaning |\n|---|---|---|---|\n";

@@ -362,7 +362,7 @@ pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "limits.stall_timeout",
         allowed: "a time from 1s to 60min such as \"60s\"",
-        about: "A client that stops in the middle of a message for so long is disconnected",
+        about: "A client that takes so long for a request, or for a piece (1 MiB at most) of its payload, is disconnected",
         paper: "",
         set: |settings, given| {
             settings.limits.stall_timeout = given.duration(Duration::from_secs(1)..=Duration::from_secs(3600))?;

@@ -31,6 +31,10 @@ const HELD_SHARE: u64 = 20;
 /// A volume whose trouble has not become less for so long gives up what it holds beyond that.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(30);
 
+/// While a disk refuses writes, so many parts of what is dirty are tried at a time, and so many blocks at least.
+const PARTS_TRIED: u64 = 16;
+const BLOCKS_TRIED: u64 = 1024;
+
 /// Blocks forgotten between two chances for other tasks.
 const BLOCKS_AT_ONCE: u64 = 1024;
 
@@ -79,7 +83,7 @@ impl Trouble {
     /// What the disk says, if it is in trouble.
     fn errno(&self, state: &State) -> Option<Errno> {
         let refused = || state.last_failure.filter(|_| !self.refused.is_empty());
-        self.writes.or(self.flushes.filter(|_| state.lost.is_none())).or_else(refused)
+        self.writes.or(self.flushes.filter(|_| state.is_flush_in_doubt())).or_else(refused)
     }
 
     /// What the kernel was told that the volume holds. Blocks.
@@ -94,11 +98,27 @@ impl Trouble {
 }
 
 impl State {
+    /// Does the disk not take what it is given?
+    pub(super) fn is_in_trouble(&self) -> bool {
+        self.trouble.errno(self).is_some()
+    }
+
+    /// Did the last flush fail, and may another one succeed?
+    pub(super) fn is_flush_in_doubt(&self) -> bool {
+        self.trouble.flushes.is_some() && self.lost.is_none()
+    }
+
+    /// How many dirty blocks are worth a try now.
+    pub(super) fn worth_trying(&self) -> u64 {
+        let dirty = self.dirty.len();
+        if self.trouble.writes.is_some() { dirty.min((dirty / PARTS_TRIED).max(BLOCKS_TRIED)) } else { dirty }
+    }
+
     /// Blocks that stay in the cache because the disk is in trouble.
     fn stuck(&self) -> u64 {
         let trouble = &self.trouble;
         let on_their_way = self.dirty.len() + self.writing.len();
-        if trouble.flushes.is_some() && self.lost.is_none() {
+        if self.is_flush_in_doubt() {
             on_their_way + self.unflushed.len() + self.flushing.len()
         } else if trouble.writes.is_some() {
             on_their_way
@@ -149,6 +169,7 @@ impl Volume {
                 return;
             }
             if state.lost.is_none() {
+                cpu.trace(Event::FlushFailed, JobId::default(), errno.0 as u64, 0);
                 state.lost = Some(errno);
                 // Who asked for a flush, or will, is told; so are clients of NFS, by the verifier.
                 state.flush_failures += 1;
@@ -166,7 +187,6 @@ impl Volume {
         for piece in unflushed.runs().flat_map(Cache::runs) {
             self.change_states(piece, |state| state.without(BufferState::UNFLUSHED));
         }
-        cpu.trace(Event::FlushFailed, JobId::default(), unflushed.len(), left);
         let (mut at, mut left) = (0, left);
         while left > 0 {
             let run = {

@@ -104,9 +104,12 @@ impl Volume {
         verdict
     }
 
-    /// Is as much dirty as the volume's disk takes in due time?
+    /// Is as much dirty as the volume's disk takes in due time? What a disk in trouble takes is another question
+    /// ([`Volume::refusal`]).
     pub(super) fn is_at_limit(&self) -> bool {
-        self.dirty_blocks() > self.dirty_limit.load(Ordering::Relaxed)
+        let state = self.state();
+        let dirty = state.dirty.len() + state.writing.len();
+        dirty > self.dirty_limit.load(Ordering::Relaxed) && !state.is_in_trouble()
     }
 
     /// Which bytes of a block lie in `range`.

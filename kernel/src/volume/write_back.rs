@@ -50,7 +50,10 @@ pub(super) async fn run(cpu: Processor, volume: Weak<Volume>) {
         volume.look_for_trouble(&cpu).await;
         volume.write_some(&cpu, &mut policy, &mut pace).await;
         volume.flush_some(&cpu);
-        let failed = volume.state().failures > failures;
+        let failed = {
+            let state = volume.state();
+            state.failures > failures || state.is_flush_in_doubt()
+        };
         volume.pause(&cpu, &policy, &pace, failed).await;
     }
 }
@@ -142,12 +145,15 @@ impl Volume {
 
     /// What the disk has taken tells what the volume may have dirty.
     fn follow_disk(&self, cpu: &Processor, pace: &mut Pace, smooth: bool) {
-        let written = {
+        {
             let mut state = self.state();
             let is_behind = pace.is_behind(state.dirty.len());
-            state.busy.take(cpu.now(), is_behind)
-        };
-        pace.on_written(written);
+            let written = state.busy.take(cpu.now(), is_behind);
+            // What it refuses says nothing of how fast it is.
+            if !state.is_in_trouble() {
+                pace.on_written(written);
+            }
+        }
         let limit = dirty_limit(pace, smooth);
         if self.dirty_limit.swap(limit, Ordering::Relaxed) < limit {
             self.kernel.memory_wait().wake_all();
@@ -159,14 +165,14 @@ impl Volume {
         let facts = self.kernel.dirty_facts();
         let all = policy.on_tick(cpu.now(), facts);
         cpu.trace(Event::WriteBackTick, (JobId::default(), self.export()), facts.dirty_blocks, all);
-        let (own, lap) = {
+        let (own, most, lap) = {
             let mut state = self.state();
-            (state.dirty.len(), state.dirty.on_tick(cpu.now()))
+            (state.dirty.len(), state.worth_trying(), state.dirty.on_tick(cpu.now()))
         };
         // One policy looks at the whole cache, of which each volume writes its share, the other at the volume.
         let share = (u128::from(all) * u128::from(own)).div_ceil(u128::from(facts.dirty_blocks.max(1))) as u64;
         let due = if policy.config().smooth { pace.on_tick(cpu.now(), lap) } else { 0 };
-        let mut left = if self.kernel.is_memory_short() { own } else { share.max(due).min(own) };
+        let mut left = if self.kernel.is_memory_short() { own } else { share.max(due) }.min(most);
         // Of several who write to one volume, one is charged for all: whose a block is, nobody remembers.
         let context = Context::asynchronous(self.payer());
         let mut wrapped = 0;
@@ -201,14 +207,15 @@ impl Volume {
         !state.dirty.is_empty() || !state.under_way.is_empty() || !state.unflushed.is_empty()
     }
 
-    /// Has the device flushed when nothing more is to be written, when what is unflushed takes too much of the cache, or
+    /// Has the device flushed when the last flush failed, and may not the next time, when nothing more is to be written, when what is unflushed takes too much of the cache, or
     /// when memory is short: what is unflushed cannot leave the cache. Writing goes on meanwhile.
     fn flush_some(&self, cpu: &Processor) {
-        let (is_flushed, is_idle) = {
+        let (is_flushed, is_idle, is_in_doubt) = {
             let state = self.state();
-            (state.unflushed.is_empty(), state.dirty.is_empty() && state.under_way.is_empty())
+            let is_idle = state.dirty.is_empty() && state.under_way.is_empty();
+            (state.unflushed.is_empty(), is_idle, state.is_flush_in_doubt())
         };
-        let is_time = is_idle || self.is_much_unflushed() || self.kernel.is_memory_short();
+        let is_time = is_idle || is_in_doubt || self.is_much_unflushed() || self.kernel.is_memory_short();
         if is_flushed || self.flushes.is_running() || !is_time {
             return;
         }
