@@ -18,6 +18,7 @@ use crate::config::{METRICS_PORT, Problem, Problems, Settings};
 use crate::predecessor::Patience;
 use http::{Answer, Doors};
 pub use sample::View;
+pub(crate) use sample::disk_name;
 
 const KEY: &str = "listen.metrics";
 
