@@ -95,7 +95,7 @@ impl Handle {
 /// The export that a handle names, if it is one of ours, which is not asked.
 pub(crate) fn claimed_export(bytes: &[u8]) -> Option<ExportId> {
     let head: [u8; 8] = *bytes.first_chunk()?;
-    Some(ExportId(u64::from_be_bytes(head) & (1 << (8 * EXPORT_BYTES)) - 1))
+    Some(ExportId(u64::from_be_bytes(head) & ((1 << (8 * EXPORT_BYTES)) - 1)))
 }
 
 /// The node that a handle names, likewise, as records have it.
