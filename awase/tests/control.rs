@@ -281,6 +281,37 @@ fn top_shows_exports_processors_and_switches_once() {
     }
 }
 
+#[test]
+fn connections_are_listed_with_who_has_what_and_what_each_did() {
+    let place = Place::new();
+    let server = place.serve(&["--processors", "2", "--export", "name=vm,kind=ram,size=32MiB"]);
+    let mut control = connect(&place);
+    assert_eq!(control.status().expect("an answer")["connected"], json!([]));
+    let mut clients: Vec<_> =
+        (0..3).map(|_| wire::Client::connect(&server.socket(), "vm").expect("connected")).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        for block in 0..=number as u64 {
+            client.read(block * 4096, 4096).expect("read");
+        }
+    }
+    let status = control.status().expect("an answer");
+    let rows = status["connected"].as_array().expect("a list");
+    assert_eq!(rows.len(), 3, "{status}");
+    for (number, row) in rows.iter().enumerate() {
+        let wanted = number as u64 + 1;
+        assert_eq!((&row["number"], &row["requests"]), (&json!(wanted), &json!(wanted)), "{row}");
+        assert_eq!((&row["protocol"], &row["export"]), (&json!("nbd"), &json!("vm")), "{row}");
+        assert!(row["client"].as_str().is_some_and(|client| client.starts_with("uid ")), "{row}");
+        assert!(row["sent_bytes"].as_u64() >= Some((wanted - 1) * 4096) && row["age_s"].as_f64() >= Some(0.0), "{row}");
+        assert!(row["received_bytes"].as_u64() >= Some(wanted * 28) && row["processor"].as_u64() < Some(2), "{row}");
+    }
+    let text = String::from_utf8(place.run(&["top", "--once"]).stdout).expect("text");
+    let listed = text.lines().filter(|line| line.contains("  nbd  ") && line.contains("uid ") && line.ends_with("vm"));
+    assert_eq!(listed.count(), 3, "{text}");
+    drop(clients);
+    while control.status().expect("an answer")["connected"] != json!([]) {}
+}
+
 /// A terminal in which a program runs.
 struct Terminal {
     ours: File,
@@ -412,6 +443,10 @@ fn top_runs_in_a_terminal_changes_a_switch_by_keys_and_leaves_the_terminal_as_it
     while value(&mut client, "scan_resistant") != "false" {}
     terminal.press("emaybe\r");
     terminal.await_text("set: switches.scan_resistant");
+    terminal.press("\t");
+    terminal.await_text("by requests/s");
+    terminal.press("s");
+    terminal.await_text("by bytes/s");
     terminal.press("q");
     let (drawn, is_well) = terminal.await_end(top);
     assert!(is_well);

@@ -245,6 +245,28 @@ fn every_metric_is_in_the_documentation_and_no_other() {
 }
 
 #[test]
+fn each_look_of_the_page_sees_all_that_was_answered_before_it_and_no_names() {
+    let place = Place::new();
+    let (server, at) = serve(&place, &["--export", "name=classified,kind=ram,size=16MiB"]);
+    let mut client = Client::connect(&server.socket(), "classified").expect("connect");
+    let mut uptime = 0.0;
+    for number in 1..20_u64 {
+        client.read(number * 4096, 4096).expect("read");
+        let text = get(at, "/live.json");
+        assert!(!text.contains("classified") && !text.contains("uid "), "{text}");
+        let now: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let reads = now["requests"].as_array().into_iter().flatten().find(|row| row["request"] == "read");
+        assert_eq!(reads.map(|row| row["count"].clone()), Some(number.into()), "{text}");
+        assert_eq!(now["connected"][0]["requests"], number, "{text}");
+        assert!(now["connected"][0]["sent"].as_u64() >= Some((number - 1) * 4096), "{text}");
+        let before = std::mem::replace(&mut uptime, now["uptime"].as_f64().expect("seconds"));
+        assert!(uptime > before);
+    }
+    // It looks twice a second.
+    assert!(get(at, "/").contains("INTERVAL_MS = 500,"));
+}
+
+#[test]
 fn a_browser_shows_live_data_of_a_server_at_work() {
     let place = Place::new();
     let (server, at) = serve(&place, &["--processors", "2", "--export", RAM]);
@@ -286,4 +308,6 @@ fn a_browser_shows_live_data_of_a_server_at_work() {
         assert!(!legend(name).starts_with('0') || legend(name).starts_with("0."), "{name} {}", legend(name));
     }
     assert!(document.contains("<td>nbd read</td>") && document.contains("<td>memory0</td>"), "{document}");
+    // The connection, its protocol and its processor.
+    assert!(document.contains("<tr><td>1</td><td>nbd</td><td>"), "{document}");
 }

@@ -182,12 +182,12 @@ fn filters_choose_by_export_of_disks_and_directories_and_all_filters_together() 
     let line = trace(&place, &["--export", "s", "--event", "nfs.read"]);
     assert!(line.contains("offset 4096  bytes 4096  export /s"), "{line}");
     // Each of the filters takes some away.
-    let all = ["--export", "b", "--event", "nbd.read", "--slower", "1ms", "--last", "1h"];
+    let all = ["--export", "b", "--event", "nbd.read", "--slower", "1ms", "--last", "3600s"];
     let slow = trace(&place, &all);
     assert_eq!(reads(&slow), 3, "{slow}");
     let client = slow.split_whitespace().nth(2).expect("a client").to_owned();
     assert_eq!(reads(&trace(&place, &[&all[..], &["--client", &client]].concat())), 3);
-    assert_eq!(reads(&trace(&place, &["--export", "a", "--event", "nbd.read", "--slower", "1h"])), 0);
+    assert_eq!(reads(&trace(&place, &["--export", "a", "--event", "nbd.read", "--slower", "3600s"])), 0);
     assert_eq!(reads(&trace(&place, &[&all[..6], &["--last", "0s"]].concat())), 0);
     let breakdown = trace(&place, &["--export", "b", "--breakdown"]);
     assert!(breakdown.contains("nbd.read") && !breakdown.contains("nfs.read"), "{breakdown}");
@@ -230,4 +230,89 @@ fn a_server_that_traces_nothing_begins_when_it_is_told_to() {
     assert!(place.run(&["set", "trace=direct"]).status.success());
     read(&server);
     assert!(reads(&trace(&place, &[])) > 0);
+}
+
+#[test]
+fn what_happens_to_clients_and_exports_is_recorded() {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
+    let place = Place::new();
+    let configuration = |name: &str| {
+        let text = format!(
+            "[limits]\nconnections = 1\nstall_timeout = \"1s\"\n\n[[export]]\nname = \"{name}\"\nkind = \"ram\"\nsize = \"1MiB\"\n"
+        );
+        place.write("awase.toml", &text)
+    };
+    let file = configuration("first");
+    let server = place.serve(&["--config", file.to_str().expect("text"), "--switch", "trace=direct"]);
+    let count = |name: &str, arguments: &[&str]| {
+        let text = trace(&place, &[&["--event", name], arguments].concat());
+        text.lines().filter(|line| line.contains(name)).count()
+    };
+    // One that knows no client's flags, and is gone when it was told so.
+    let mut hostile = UnixStream::connect(server.socket()).expect("connected");
+    hostile.write_all(&[0xff; 64]).expect("sent");
+    // What it sent and nobody read makes a reset of the end.
+    let _ = hostile.read_to_end(&mut Vec::new());
+    // The next is served when the first is forgotten, and until it goes all others are sent away.
+    let mut client = loop {
+        match Client::connect(&server.socket(), "first") {
+            Ok(client) => break client,
+            Err(_) => assert_eq!(count("connection.malformed", &[]), 1),
+        }
+    };
+    assert!(Client::connect(&server.socket(), "first").is_err());
+    client.read(0, 4096).expect("read");
+    assert_eq!((count("connection.malformed", &[]), count("connection.negotiated", &["--export", "first"])), (1, 1));
+    assert!(count("connection.turned_away", &[]) >= 1);
+    assert_eq!((count("export.added", &["--export", "first"]), count("export.removed", &[])), (1, 0));
+    // One that stops in the middle of a request.
+    drop(client);
+    let mut stalled = stop_in_the_middle(&server, "first");
+    let _ = stalled.read_to_end(&mut Vec::new());
+    let told = trace(&place, &["--event", "connection.stalled", "--export", "first"]);
+    assert!(told.contains("waited_ms "), "{told}");
+    configuration("second");
+    server.signal(libc::SIGHUP);
+    while trace(&place, &["--event", "export.removed"]).is_empty() {
+        std::thread::yield_now();
+    }
+    assert_eq!(
+        (count("export.added", &["--export", "second"]), count("export.removed", &["--export", "first"])),
+        (1, 1)
+    );
+}
+
+/// Agrees on an export and sends a part of a request.
+fn stop_in_the_middle(server: &Server, export: &str) -> std::os::unix::net::UnixStream {
+    use std::io::{Read as _, Write as _};
+    let hello = [&3_u32.to_be_bytes()[..], b"IHAVEOPT", &1_u32.to_be_bytes(), &(export.len() as u32).to_be_bytes()];
+    loop {
+        let mut stream = std::os::unix::net::UnixStream::connect(server.socket()).expect("connected");
+        let (mut greeting, mut agreed) = ([0; 18], [0; 10]);
+        // Until those before are forgotten, it is sent away.
+        let is_served = stream.read_exact(&mut greeting).is_ok()
+            && stream.write_all(&[&hello.concat()[..], export.as_bytes()].concat()).is_ok()
+            && stream.read_exact(&mut agreed).is_ok();
+        if is_served {
+            stream.write_all(&[0x25, 0x60, 0x95, 0x13, 0]).expect("sent");
+            return stream;
+        }
+    }
+}
+
+#[test]
+fn what_leaves_the_cache_and_who_waits_for_room_is_recorded() {
+    let place = Place::new();
+    let export = "name=slow,kind=ram,size=64MiB,delay=5ms";
+    let server = place.serve(&["--memory", "8MiB", "--export", export, "--switch", "trace=direct"]);
+    let mut client = Client::connect(&server.socket(), "slow").expect("connect");
+    for part in 0..32 {
+        client.write(part << 20, &[1; 1 << 20]).expect("written");
+    }
+    client.flush().expect("flushed");
+    let told = |name: &str| trace(&place, &["--export", "slow", "--event", name]);
+    assert!(told("write_back.writer_held_back").contains("dirty "), "32 MiB do not fit into 8");
+    let evicted = trace(&place, &["--event", "cache.evicted"]);
+    assert!(evicted.contains("blocks "), "{evicted}");
 }

@@ -5,10 +5,7 @@ use policy::unit::BLOCK_BYTES;
 use serde_json::{Value, json};
 
 use super::{Board, Shown};
-use crate::metrics::{JOBS_SHOWN, live_job};
-
-/// Numbers from here on are of disks that exist in memory or as a model only.
-const OWN_DISKS: u64 = 1 << 63;
+use crate::metrics::{JOBS_SHOWN, disk_name, live_job};
 
 impl Board {
     pub(super) fn status(&self) -> Value {
@@ -57,13 +54,6 @@ impl Board {
             json!({ "disk": disk_name(number), "requests": counters.requests, "transfers": counters.batches })
         };
         self.kernel.disk_queues().into_iter().map(disk).collect()
-    }
-}
-
-fn disk_name(number: u64) -> String {
-    match number.checked_sub(OWN_DISKS) {
-        Some(own) => format!("own {own}"),
-        None => format!("{}:{}", libc::major(number), libc::minor(number)),
     }
 }
 

@@ -18,6 +18,7 @@ use crate::config::{METRICS_PORT, Problem, Problems, Settings};
 use crate::predecessor::Patience;
 use http::{Answer, Doors};
 pub(crate) use live::job as live_job;
+pub(crate) use sample::disk_name;
 pub use sample::{JOBS_SHOWN, View};
 
 const KEY: &str = "listen.metrics";

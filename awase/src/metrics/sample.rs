@@ -124,7 +124,7 @@ impl View {
 }
 
 /// A disk as the host calls it, or by its number.
-fn disk_name(number: u64) -> String {
+pub(crate) fn disk_name(number: u64) -> String {
     if let Some(number) = is_in_memory(number) {
         return format!("memory{number}");
     }

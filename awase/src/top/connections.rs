@@ -95,18 +95,7 @@ pub(super) fn section(view: &View, order: Order) -> Section {
     });
     Section {
         title: CONNECTIONS,
-        head: &[
-            "no.",
-            "protocol",
-            "processor",
-            "age",
-            "requests/s",
-            "in flight",
-            "received/s",
-            "sent/s",
-            "client",
-            "export",
-        ],
+        head: &["no.", "via", "cpu", "age", "req/s", "in flight", "in/s", "out/s", "client", "export"],
         rows: rows.into_iter().map(|(row, of)| cells(row, of)).collect(),
     }
 }

@@ -3,8 +3,8 @@
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
-use ratatui::text::Line;
-use ratatui::widgets::{Block, Borders, Paragraph, Row, Table, TableState};
+use ratatui::text::{Line, Text};
+use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Table, TableState};
 
 use super::connections::{CONNECTIONS, Order};
 use super::sections::{SERVER, SWITCHES, Section, widths};
@@ -12,18 +12,21 @@ use super::sections::{SERVER, SWITCHES, Section, widths};
 /// What is in sight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Page {
-    /// The whole server, and the switches; the connections where there is room for them.
+    /// The whole server; the switches and the connections, too, where there is room for them.
     #[default]
     Overview,
     /// The connections.
     Connections,
+    /// The switches.
+    Switches,
 }
 
 impl Page {
-    pub(super) fn other(self) -> Page {
+    pub(super) fn next(self) -> Page {
         match self {
             Page::Overview => Page::Connections,
-            Page::Connections => Page::Overview,
+            Page::Connections => Page::Switches,
+            Page::Switches => Page::Overview,
         }
     }
 }
@@ -46,6 +49,12 @@ pub(super) struct Desk {
 /// A section's border and head.
 const FRAME_LINES: usize = 3;
 
+/// Between columns, where there is room for it.
+const WIDE_SPACING: u16 = 2;
+
+/// What the last column gets of that, at least.
+const LAST_COLUMN_MIN: u16 = 10;
+
 /// Lines of the switches, at least.
 const SWITCHES_LINES: usize = FRAME_LINES - 1 + 5;
 
@@ -63,7 +72,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, sections: &[Section], desk: &Desk) {
         table(frame, section, desk, *area);
     }
     if let Some(area) = areas.last() {
-        frame.render_widget(Paragraph::new(foot(sections, desk)), *area);
+        let is_changeable = shown.iter().any(|section| section.title == SWITCHES);
+        frame.render_widget(Paragraph::new(foot(sections, desk, is_changeable)), *area);
     }
 }
 
@@ -72,13 +82,29 @@ fn wanted(section: &Section) -> usize {
     section.rows.len().max(1) + FRAME_LINES - 1
 }
 
+/// The sections that are in sight where there are so many lines.
 fn shown(sections: &[Section], page: Page, lines_max: usize) -> Vec<&Section> {
-    let all: usize = sections.iter().map(|section| wanted(section) + 1).sum();
-    let is_shown = |section: &&Section| match page {
-        Page::Overview => section.title != CONNECTIONS || all <= lines_max,
-        Page::Connections => [SERVER, CONNECTIONS].contains(&section.title),
+    let titles: &[&str] = match page {
+        Page::Overview => &[],
+        Page::Connections => &[SERVER, CONNECTIONS],
+        Page::Switches => &[SERVER, SWITCHES],
     };
-    sections.iter().filter(is_shown).collect()
+    if !titles.is_empty() {
+        return sections.iter().filter(|section| titles.contains(&section.title)).collect();
+    }
+    let mut shown: Vec<&Section> = sections.iter().collect();
+    for left_out in [CONNECTIONS, SWITCHES] {
+        if shown.iter().map(|section| wanted(section)).sum::<usize>() > lines_max {
+            shown.retain(|section| section.title != left_out);
+        }
+    }
+    shown
+}
+
+/// Are the switches in sight?
+pub(super) fn shows_switches(sections: &[Section], page: Page, height: u16) -> bool {
+    let lines_max = usize::from(height).saturating_sub(1);
+    shown(sections, page, lines_max).iter().any(|section| section.title == SWITCHES)
 }
 
 /// Gives each section its lines: what it wants if there is room for all, else one row to each first and then in turn,
@@ -113,10 +139,25 @@ fn table(frame: &mut Frame<'_>, section: &Section, desk: &Desk, area: Rect) {
     // What does not fit is told, but for what scrolls.
     let hidden =
         if scrolls || section.rows.len() <= places { 0 } else { section.rows.len() - places.saturating_sub(1) };
-    let rows = section.rows[..section.rows.len() - hidden].iter().map(|row| Row::new(row.iter().map(String::as_str)));
+    let cell = |(column, text): (usize, &str)| match section.is_number(column) {
+        true => Cell::new(Text::raw(text.to_owned()).right_aligned()),
+        false => Cell::new(text.to_owned()),
+    };
+    let line = |cells: &[&str]| Row::new(cells.iter().copied().enumerate().map(cell).collect::<Vec<_>>());
+    let rows = section.rows[..section.rows.len() - hidden].iter();
+    let rows = rows.map(|row| line(&row.iter().map(String::as_str).collect::<Vec<_>>()));
     let rows = rows.chain((hidden > 0).then(|| Row::new([format!("+{hidden}")]).style(dim)));
     // Where there is too little room, the last column is cut off: it has the longest texts.
-    let mut columns: Vec<Constraint> = widths(section).into_iter().map(Constraint::Length).collect();
+    let mut widths = widths(section);
+    if hidden > 0
+        && let Some(first) = widths.first_mut()
+    {
+        // How many are hidden is told there.
+        *first = (*first).max(6);
+    }
+    let without_last: u16 = widths.iter().rev().skip(1).map(|width| width + WIDE_SPACING).sum();
+    let spacing = if without_last + LAST_COLUMN_MIN <= area.width { WIDE_SPACING } else { 1 };
+    let mut columns: Vec<Constraint> = widths.into_iter().map(Constraint::Length).collect();
     if let Some(last) = columns.last_mut() {
         *last = Constraint::Fill(1);
     }
@@ -125,21 +166,27 @@ fn table(frame: &mut Frame<'_>, section: &Section, desk: &Desk, area: Rect) {
         title => format!(" {title} "),
     };
     let table = Table::new(rows, columns)
-        .column_spacing(2)
-        .header(Row::new(section.head.iter().copied()).style(dim))
+        .column_spacing(spacing)
+        .header(line(section.head).style(dim))
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
         .block(Block::new().borders(Borders::TOP).title(Line::styled(title, bold)));
     let selected = scrolls.then_some(desk.selected);
     frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(selected));
 }
 
-fn foot(sections: &[Section], desk: &Desk) -> String {
+fn foot(sections: &[Section], desk: &Desk, is_changeable: bool) -> String {
     let chosen = sections.last().and_then(|section| section.rows.get(desk.selected)).and_then(|row| row.first());
+    let next = match desk.page {
+        Page::Overview => "connections",
+        Page::Connections => "switches",
+        Page::Switches => "server",
+    };
     match (&desk.typed, chosen) {
         (Some(typed), Some(name)) => format!("{name} = {typed}_   (Enter sets it, Esc does not)"),
         _ if !desk.message.is_empty() => desk.message.clone(),
-        _ if desk.page == Page::Connections => "s sorts   Tab whole server   q ends".to_owned(),
-        _ => "Tab connections   up/down choose a switch   left/right change it   e types   q ends".to_owned(),
+        _ if desk.page == Page::Connections => format!("q ends  Tab {next}  s sorts"),
+        _ if is_changeable => format!("q ends  Tab {next}  up/down choose a switch  left/right change it  e types"),
+        _ => format!("q ends  Tab {next}"),
     }
 }
 
@@ -168,10 +215,12 @@ mod tests {
     #[test]
     fn the_chosen_switch_is_in_sight_however_small_the_terminal_and_however_many_the_exports() {
         for selected in 0..12 {
-            let screen = drawn(60, 14, 200, &Desk { selected, ..Desk::default() });
+            let screen = drawn(60, 14, 200, &Desk { selected, page: Page::Switches, ..Desk::default() });
             assert!(screen.contains(&format!("switch-{selected} ")), "{screen}");
-            assert!(screen.contains("disk-0"), "{screen}");
         }
+        let screen = drawn(60, 14, 200, &Desk::default());
+        assert!(screen.contains("disk-8") && screen.contains("+191") && !screen.contains("switch-"), "{screen}");
+        assert!(drawn(60, 40, 3, &Desk::default()).contains("switch-11 "), "there is room for all");
     }
 
     #[test]
@@ -190,7 +239,7 @@ mod tests {
         assert!(page.contains("connections (100), by requests/s") && page.contains("10.0.0.17"), "{page}");
         assert!(page.contains("+83") && !page.contains("10.0.0.18") && !page.contains("switches"), "{page}");
         let page = drawn(Page::Overview, 24);
-        assert!(!page.contains("connections") && page.contains("switches") && page.contains("10.0.0.3"), "{page}");
+        assert!(!page.contains("connections (") && page.contains("switches") && page.contains("10.0.0.3"), "{page}");
         assert!(drawn(Page::Overview, 150).contains("10.0.0.100"), "there is room for all");
     }
 

@@ -16,6 +16,38 @@ pub(super) struct Section {
 /// Jobs on the screen, at most.
 const JOBS_MAX: usize = 12;
 
+/// Heads of columns of numbers, which stand below each other by their ends.
+const NUMBERS: &[&str] = &[
+    "process",
+    "up",
+    "connections",
+    "requests",
+    "requests/s",
+    "transfers",
+    "transfers/s",
+    "size",
+    "may be",
+    "in use",
+    "dirty",
+    "processor",
+    "core",
+    "no.",
+    "cpu",
+    "age",
+    "req/s",
+    "in flight",
+    "in/s",
+    "out/s",
+    "used of late",
+];
+
+impl Section {
+    /// Is it a column of numbers?
+    pub(super) fn is_number(&self, column: usize) -> bool {
+        self.head.get(column).is_some_and(|head| NUMBERS.contains(head))
+    }
+}
+
 /// The title of the section that can be changed.
 pub(super) const SWITCHES: &str = "switches";
 
@@ -36,15 +68,15 @@ fn server(view: &View) -> Section {
     let status = &view.status;
     Section {
         title: SERVER,
-        head: &["version", "process", "up", "machine", "connections", "requests", "requests/s"],
+        head: &["version", "process", "up", "connections", "requests", "requests/s", "machine"],
         rows: vec![vec![
             text(&status["version"]),
             text(&status["process"]),
             uptime(status["uptime_s"].as_f64().unwrap_or(0.0)),
-            text(&status["machine"]),
             text(&status["connections"]),
             text(&status["requests"]),
             rate(view, "/requests"),
+            text(&status["machine"]),
         ]],
     }
 }
@@ -132,8 +164,14 @@ fn switches(view: &View) -> Section {
 fn text_of(section: &Section) -> String {
     let widths = widths(section);
     let line = |cells: &mut dyn Iterator<Item = &str>| {
-        let cells: Vec<String> =
-            cells.zip(&widths).map(|(cell, width)| format!("{cell:width$}", width = usize::from(*width))).collect();
+        let cells: Vec<String> = cells
+            .zip(&widths)
+            .enumerate()
+            .map(|(column, (cell, width))| {
+                let width = usize::from(*width);
+                if section.is_number(column) { format!("{cell:>width$}") } else { format!("{cell:width$}") }
+            })
+            .collect();
         format!("  {}", cells.join("  ")).trim_end().to_owned()
     };
     let mut lines = vec![section.title.to_owned(), line(&mut section.head.iter().copied())];

@@ -11,7 +11,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::INTERVAL;
-use super::draw::{Desk, Page, draw};
+use super::draw::{Desk, draw, shows_switches};
 use super::sections::sections;
 use super::view::View;
 use crate::control::client::Client;
@@ -40,7 +40,7 @@ pub(super) fn run(path: &Path, client: Client, view: View) -> anyhow::Result<()>
     // Before the first change of the terminal, so that half a change is taken back, too.
     let restored = Restored;
     let terminal = ratatui::try_init().context("this terminal cannot be drawn on")?;
-    let mut top = Top { path, client: Some(client), view, desk: Desk::default() };
+    let mut top = Top { path, client: Some(client), view, desk: Desk::default(), switches_in_sight: false };
     let result = top.run(terminal, &ended);
     drop(restored);
     result
@@ -52,6 +52,7 @@ struct Top<'a> {
     client: Option<Client>,
     view: View,
     desk: Desk,
+    switches_in_sight: bool,
 }
 
 /// Goes on or ends.
@@ -65,7 +66,9 @@ impl Top<'_> {
     fn run(&mut self, mut terminal: DefaultTerminal, ended: &AtomicBool) -> anyhow::Result<()> {
         let mut look_at = Instant::now() + INTERVAL;
         loop {
-            terminal.draw(|frame| draw(frame, &sections(&self.view, self.desk.order), &self.desk))?;
+            let sections = sections(&self.view, self.desk.order);
+            self.switches_in_sight = shows_switches(&sections, self.desk.page, terminal.size()?.height);
+            terminal.draw(|frame| draw(frame, &sections, &self.desk))?;
             let left = look_at.saturating_duration_since(Instant::now());
             if event::poll(left.min(SIGNAL_INTERVAL))?
                 && let Event::Key(key) = event::read()?
@@ -114,10 +117,10 @@ impl Top<'_> {
         let last = self.view.switches.len().saturating_sub(1);
         match key.code {
             KeyCode::Char('q') | KeyCode::Esc => return Next::End,
-            KeyCode::Tab => self.desk.page = self.desk.page.other(),
+            KeyCode::Tab => self.desk.page = self.desk.page.next(),
             KeyCode::Char('s') => self.desk.order = self.desk.order.next(),
-            // Switches are chosen and changed where they are in sight.
-            _ if self.desk.page == Page::Connections => {}
+            // Nothing is changed out of sight.
+            _ if !self.switches_in_sight => {}
             KeyCode::Up | KeyCode::Char('k') => self.desk.selected = self.desk.selected.saturating_sub(1),
             KeyCode::Down | KeyCode::Char('j') => self.desk.selected = (self.desk.selected + 1).min(last),
             KeyCode::Home => self.desk.selected = 0,

@@ -25,9 +25,11 @@ struct Directory(TempDir);
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // A server that was killed leaves its trace in memory.
-        if let Ok(trace) = std::fs::read_link(self.0.path().join("awase-data/trace")) {
-            let _ = std::fs::remove_file(trace);
+        // Servers that were killed leave their traces in memory.
+        for link in ["awase-data/trace", "awase-data/trace.previous"] {
+            if let Ok(trace) = std::fs::read_link(self.0.path().join(link)) {
+                let _ = std::fs::remove_file(trace);
+            }
         }
     }
 }
