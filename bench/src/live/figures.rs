@@ -12,6 +12,9 @@ const CPU_US: usize = 0;
 /// Of the table of latencies, and of that of recording.
 const MEDIAN: usize = 0;
 
+/// Of the table of latencies.
+const P99: usize = 1;
+
 /// A figure: what it is, what it is to be, and what it is here.
 struct Figure {
     what: &'static str,
@@ -93,6 +96,11 @@ fn figures(tables: &Tables) -> Vec<Figure> {
             "at least 1.5 ×",
             at_least("access: funnel", RATE, 1.5),
         ),
+        figure(
+            "A light client beside a heavy one, with usage on: 99th percentile",
+            "at most 3 × its value alone",
+            light_client(tables),
+        ),
         figure("The counters of a request", "at most 1 %", counters(tables)),
         figure("The front end, watched, against none: processor time", "at most 1 % more", front_end(tables)),
     ]
@@ -111,6 +119,14 @@ fn lone_latency(tables: &Tables) -> Option<(String, bool)> {
     let median = |value: &str| tables.cell("latencies", &format!("quantum, 1 in flight: {value}"), MEDIAN)?.here;
     let more = (median("adaptive")? / median("off")? - 1.0) * 100.0;
     Some((format!("{more:+.1} %"), more <= 3.0))
+}
+
+fn light_client(tables: &Tables) -> Option<(String, bool)> {
+    let p99 = |row: &str| tables.cell("latencies", row, P99)?.here;
+    // Alone it asks for the same.
+    let alone = p99("quantum, 1 in flight: adaptive")?;
+    let (on, off) = (p99("usage: on")? / alone, p99("usage: off")? / alone);
+    Some((format!("{on:.1} × (off: {off:.1} ×)"), on <= 3.0))
 }
 
 fn counters(tables: &Tables) -> Option<(String, bool)> {
