@@ -46,9 +46,10 @@ impl Processor {
     /// A request of a client was answered: [`Processor::end_timed`], counted with its latency.
     #[inline]
     pub fn end_request(&self, timed: Timed, event: Event, whose: impl Into<Whose>, a: u64, b: u64) {
+        let whose = whose.into();
         let ticks = self.end_timed(timed, event, whose, a, b);
         self.0.counters.request(event, ticks);
-        self.count_job_request(job);
+        self.count_job_request(whose.job);
     }
 
     /// What has passed since the last charge was spent so. Called where something was just recorded with a stamp of its

@@ -257,14 +257,7 @@ impl Recorder {
 
     /// A moment: in place with the stamp of its batch, centrally with its own, for which `ticks` is asked.
     #[inline]
-    pub fn moment_by(
-        &self,
-        event: Event,
-        whose: impl Into<Whose>,
-        a: u64,
-        b: u32,
-        ticks: impl FnOnce() -> u64,
-    ) {
+    pub fn moment_by(&self, event: Event, whose: impl Into<Whose>, a: u64, b: u32, ticks: impl FnOnce() -> u64) {
         let mode = self.tracer.mode();
         if mode != Mode::Off {
             let stamp = if mode == Mode::Direct { self.stamp.get() } else { ticks() };

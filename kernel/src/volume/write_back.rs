@@ -1,6 +1,7 @@
 //! Write-back: dirty blocks trickle out, as the policy says.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
