@@ -8,6 +8,9 @@ use std::task::{Poll, Waker};
 
 use smallvec::SmallVec;
 
+#[cfg(test)]
+mod tests;
+
 /// Tasks that wait until somebody says that a condition may have changed.
 ///
 /// Lock order: innermost; nothing is locked while a list is.
