@@ -15,6 +15,9 @@ const READ_BYTES: usize = 4096;
 /// Of a simple reply's header (NBD protocol, "Simple reply message").
 const REPLY_HEAD_BYTES: usize = 16;
 
+/// Of a request ("Request message").
+const REQUEST_BYTES: usize = 28;
+
 const REPLY_BYTES: usize = REPLY_HEAD_BYTES + READ_BYTES;
 
 /// What is received at a time, at most.
@@ -85,6 +88,16 @@ impl Connection {
         Ok(answered)
     }
 
+    /// Reads every block once.
+    pub fn read_all(&mut self) -> io::Result<()> {
+        let mut buffer = vec![0; REPLY_BYTES];
+        for block in 0..self.blocks {
+            self.stream.write_all(&request(block))?;
+            self.stream.read_exact(&mut buffer)?;
+        }
+        Ok(())
+    }
+
     /// Reads one block after the other for so long. How long each took.
     pub fn one_at_a_time(&mut self, duration: Duration) -> io::Result<Vec<Duration>> {
         let mut buffer = vec![0; REPLY_BYTES];
@@ -102,17 +115,23 @@ impl Connection {
     }
 
     fn ask(&mut self, number: usize) -> io::Result<()> {
-        let mut requests = Vec::with_capacity(number * 28);
+        let mut requests = Vec::with_capacity(number * REQUEST_BYTES);
         for _ in 0..number {
             // Marsaglia, "Xorshift RNGs".
             self.state ^= self.state << 13;
             self.state ^= self.state >> 7;
             self.state ^= self.state << 17;
-            requests.extend_from_slice(&0x2560_9513_u32.to_be_bytes());
-            requests.extend_from_slice(&[0; 12]);
-            requests.extend_from_slice(&(self.state % self.blocks * READ_BYTES as u64).to_be_bytes());
-            requests.extend_from_slice(&(READ_BYTES as u32).to_be_bytes());
+            requests.extend_from_slice(&request(self.state % self.blocks));
         }
         if requests.is_empty() { Ok(()) } else { self.stream.write_all(&requests) }
     }
+}
+
+/// To read a block.
+fn request(block: u64) -> [u8; REQUEST_BYTES] {
+    let mut request = [0; REQUEST_BYTES];
+    request[..4].copy_from_slice(&0x2560_9513_u32.to_be_bytes());
+    request[16..24].copy_from_slice(&(block * READ_BYTES as u64).to_be_bytes());
+    request[24..].copy_from_slice(&(READ_BYTES as u32).to_be_bytes());
+    request
 }
