@@ -39,7 +39,6 @@ pub(crate) struct Scratch {
 /// A server that runs. Killed when dropped: what it serves is not worth writing out.
 pub(crate) struct LabServer {
     child: Child,
-    control: Client,
     nbd: PathBuf,
     nfs: Option<SocketAddr>,
     /// Its data directory. Not where the scratch is: names of sockets must be short.
@@ -94,20 +93,28 @@ impl LabServer {
         let mut child = command.spawn().map_err(|error| failed("cannot start it", error))?;
         let banner = banner(&mut child);
         let connected = banner.and_then(|banner| {
-            let control = Client::connect(&data.path().join(CONTROL_NAME));
-            Ok((banner, control.map_err(|error| HereError::Server(format!("{error:#}")))?))
+            Client::connect(&data.path().join(CONTROL_NAME))
+                .map_err(|error| HereError::Server(format!("{error:#}")))?;
+            Ok(banner)
         });
         match connected {
-            Ok((banner, control)) => {
+            Ok(banner) => {
                 let at = |mark| Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port(&banner, mark)?)));
                 let page = if serving.watched { at(PAGE_MARK).map(Page::open) } else { None };
-                Ok(LabServer { child, control, nbd, nfs: at(PORT_MARK), data, _page: page })
+                Ok(LabServer { child, nbd, nfs: at(PORT_MARK), data, _page: page })
             }
             Err(error) => {
                 end(&mut child, data.path());
                 Err(error)
             }
         }
+    }
+}
+
+impl LabServer {
+    /// Connects each time: a server does not keep who is silent for long.
+    fn control(&self) -> anyhow::Result<Client> {
+        Client::connect(&self.data.path().join(CONTROL_NAME))
     }
 }
 
@@ -127,12 +134,16 @@ impl Served for LabServer {
     }
 
     fn set(&mut self, switch: &str, value: &str) -> Result<(), HereError> {
-        self.control.set(switch, value).map(drop).map_err(|error| HereError::Server(format!("{error:#}")))
+        let done = self.control().and_then(|mut control| control.set(switch, value));
+        done.map(drop).map_err(|error| HereError::Server(format!("{error:#}")))
     }
 
     fn spent(&mut self) -> Result<Spent, HereError> {
         let cpu = cpu_time(self.child.id(), "")?;
-        let status = self.control.status().map_err(|error| HereError::Server(format!("{error:#}")))?;
+        let status = self
+            .control()
+            .and_then(|mut control| control.status())
+            .map_err(|error| HereError::Server(format!("{error:#}")))?;
         let processors = status["processors"].as_array().into_iter().flatten();
         let kernel_entries = processors.filter_map(|processor| processor["kernel_entries"].as_u64()).sum();
         Ok(Spent { cpu, kernel_entries })

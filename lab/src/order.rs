@@ -75,7 +75,7 @@ impl Outcome {
     pub fn place(&self) -> &'static str {
         let cells = || self.results.tables.iter().flat_map(|table| table.cells.iter().flatten());
         let here = cells().any(|cell| cell.here.is_some());
-        let simulated = cells().any(|cell| cell.simulated.is_some()) || !here;
+        let simulated = cells().any(|cell| cell.simulated.is_some()) || (!here && self.order.experiment.is_simulated());
         match (simulated, here, self.order.setting) {
             (false, ..) => "measured on this machine",
             (true, false, Setting::Paper) => "on the paper's machine, simulated",

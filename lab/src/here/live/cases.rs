@@ -31,8 +31,20 @@ const SYNCHRONOUS: Clients = Clients {
     ..reads("", 8192, 16 * MIB, 4)
 };
 
+const FLUSHED: Clients =
+    Clients { asks: Asks::Writes { a_flush: 1 }, connections: CLIENTS, ..reads("disk", 8192, 128 * MIB, 16) };
+
 const SCATTERED: Clients = Clients { asks: Asks::Writes { a_flush: 0 }, ..reads("disk", 4096, 128 * MIB, 32) };
 
+const GATHERING: &[Value] = &[
+    value("on", &[("flush_gathering", "true")]),
+    published(
+        value("off", &[("flush_gathering", "false")]),
+        Measure::Rate,
+        440.4 / 98.5,
+        "WS table 4, of NFS: 98.5 and 440.4 KB/s",
+    ),
+];
 const HOTTEST: &[Value] = &[value("on", &[("hottest_first", "true")]), value("off", &[("hottest_first", "false")])];
 const AHEAD: &[Value] = &[value("on", &[("look_ahead", "true")]), value("off", &[("look_ahead", "false")])];
 const BOTH: &[Value] = &[
@@ -154,20 +166,20 @@ pub(super) static CASES: &[Case] = &[
         ],
     ),
     case(
-        "flush_gathering",
+        "flush_gathering, NBD",
+        "NBD, random writes of 8 KiB, a flush after each, 16 in flight of each of several clients, to an image",
+        ROOMY,
+        FLUSHED,
+        false,
+        GATHERING,
+    ),
+    case(
+        "flush_gathering, NFS",
         "NFS, stable random writes of 8 KiB, 4 in flight of each of several clients, to a file on this host's disk",
         ROOMY,
         SYNCHRONOUS,
         false,
-        &[
-            value("on", &[("flush_gathering", "true")]),
-            published(
-                value("off", &[("flush_gathering", "false")]),
-                Measure::Rate,
-                440.4 / 98.5,
-                "WS table 4: 98.5 and 440.4 KB/s",
-            ),
-        ],
+        GATHERING,
     ),
     case(
         "quantum, many in flight",

@@ -145,6 +145,15 @@ impl Here for Switches {
     }
 }
 
+/// Tells where it was.
+fn of_case(error: HereError, case: &Case, value: &Value) -> HereError {
+    match error {
+        HereError::Load(what) => HereError::Load(format!("{}: {}: {what}", case.name, value.name)),
+        HereError::Server(what) => HereError::Server(format!("{}: {}: {what}", case.name, value.name)),
+        other => other,
+    }
+}
+
 /// The servers, one at a time.
 struct Beds<'a> {
     host: &'a dyn Host,
@@ -198,7 +207,8 @@ fn measure(run: &HereRun<'_>, beds: &mut Beds<'_>, case: &'static Case) -> Resul
             if run.host.is_interrupted() {
                 return Err(HereError::Interrupted);
             }
-            rounds[at].push(cell(beds, case, &case.values[at])?);
+            let value = &case.values[at];
+            rounds[at].push(cell(beds, case, value).map_err(|error| of_case(error, case, value))?);
             run.step(1);
         }
     }
@@ -217,6 +227,13 @@ fn cell(beds: &mut Beds<'_>, case: &Case, value: &Value) -> Result<Numbers, Here
         Bed::Server { memory } => {
             let serving = beds.serving(memory, None);
             let server = beds.server(serving)?;
+            if let (Load::Clients { measured, beside: None, cached: true }, Some(default)) =
+                (&case.load, case.values.first())
+            {
+                // By the defaults: with some values it would take long.
+                set(server, default)?;
+                load::fill(target(server, told), &told.clients(measured))?;
+            }
             set(server, value)?;
             ask(host, server, told, &case.load, time)
         }
@@ -225,6 +242,9 @@ fn cell(beds: &mut Beds<'_>, case: &Case, value: &Value) -> Result<Numbers, Here
             beds.server = None;
             let serving = beds.serving(value.memory.unwrap_or(memory), Some(value));
             let server = beds.server(serving)?;
+            if let Load::Clients { measured, cached: true, .. } = &case.load {
+                load::fill(target(server, told), &told.clients(measured))?;
+            }
             ask(host, server, told, &case.load, time)
         }
     }
@@ -234,23 +254,24 @@ fn set(server: &mut dyn Served, value: &Value) -> Result<(), HereError> {
     value.set.iter().try_for_each(|(switch, to)| server.set(switch, to))
 }
 
+fn target(server: &dyn Served, told: Told) -> Target<'_> {
+    Target { nbd: server.nbd(), nfs: server.nfs(), processors: told.processors }
+}
+
 /// Has clients ask a server.
 fn ask(host: &dyn Host, server: &mut dyn Served, told: Told, load: &Load, time: Time) -> Result<Numbers, HereError> {
     let Load::Clients { measured, beside, cached } = load else { return Err(HereError::Lost) };
     let (measured, beside) = (told.clients(measured), beside.map(|clients| told.clients(&clients)));
-    let nbd = server.nbd().to_owned();
-    let target = Target { nbd: &nbd, nfs: server.nfs(), processors: told.processors };
-    if *cached {
+    if *cached && beside.is_some() {
         // What a scan must not drive out has to be known as read again.
-        let times = if beside.is_some() { 3 } else { 1 };
-        (0..times).try_for_each(|_| load::fill(target, &measured))?;
+        (0..3).try_for_each(|_| load::fill(target(server, told), &measured))?;
     }
     let before = server.spent()?;
-    let outcome = load::run(host, target, &measured, beside.as_ref(), time)?;
+    let outcome = load::run(host, target(server, told), &measured, beside.as_ref(), time)?;
     let numbers = numbers(&outcome, before, server.spent()?);
     for clients in [Some(measured), beside].into_iter().flatten() {
         if let (Asks::Writes { .. }, Speaks::Nbd(_)) = (clients.asks, clients.protocol) {
-            load::flush(target, &clients)?;
+            load::flush(target(server, told), &clients)?;
         }
     }
     Ok(numbers)

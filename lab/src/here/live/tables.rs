@@ -9,6 +9,9 @@ use crate::result::{Axis, Cell, Drawing, Plot, Series, Source, Table};
 /// Of fewer repetitions nothing is certain.
 const CERTAIN_MIN: usize = 3;
 
+/// Cases in a plot.
+const PLOTTED: usize = 7;
+
 /// Columns of the first table, and whether more is better.
 const WORTH: [(&str, usize, bool); 4] =
     [("requests/s", RATE, true), ("99 of 100", P99, false), ("CPU time", CPU, false), ("entries", ENTRIES, false)];
@@ -42,11 +45,9 @@ impl Measurements {
 }
 
 pub(super) fn measured(run: &HereRun<'_>, told: Told, all: &[Measurements], costs: Vec<Spread>) -> Measured {
-    let worth = worth(all);
-    let plot = plot(&worth);
     let costs = recording::WHAT.iter().map(|what| (*what).to_owned()).zip(costs).collect();
     let tables = vec![
-        worth,
+        worth(all),
         numbers(all, "rates", "requests a second", ("", 0), &[("median", RATE)], true),
         numbers(
             all,
@@ -66,7 +67,7 @@ pub(super) fn measured(run: &HereRun<'_>, told: Told, all: &[Measurements], cost
         ),
         table("recording", "what it costs to watch", "ns", 2, costs),
     ];
-    Measured { tables, plots: vec![plot], notes: notes(run, told, all), ..Measured::default() }
+    Measured { tables, plots: plots(all), notes: notes(run, told, all), ..Measured::default() }
 }
 
 fn worth(all: &[Measurements]) -> Table {
@@ -132,23 +133,27 @@ fn numbers(
     }
 }
 
-fn plot(worth: &Table) -> Plot {
-    let series = [Source::Here, Source::Paper].map(|source| Series {
-        name: "requests a second".to_owned(),
-        source,
-        points: (worth.cells.iter().enumerate())
-            .filter_map(|(row, cells)| Some((row as f64, cells.first()?.from(source)?)))
-            .collect(),
-    });
-    Plot {
-        name: "worth".to_owned(),
-        title: "What each switch is worth: requests a second with its default over those with the value named"
-            .to_owned(),
-        drawing: Drawing::Bars(worth.rows.clone()),
-        x: Axis::linear("switch and value", ""),
-        y: Axis::logarithmic("how many times better", ""),
-        series: series.to_vec(),
-    }
+/// The first of the other values of each case, a few cases at a time: their names need room.
+fn plots(all: &[Measurements]) -> Vec<Plot> {
+    let plot = |(number, cases): (usize, &[Measurements])| {
+        let series = [Source::Here, Source::Paper].map(|source| {
+            let points = cases.iter().enumerate().filter_map(|(group, of)| {
+                let cell = of.worth(1, RATE, true);
+                Some((group as f64, cell.from(source)?))
+            });
+            Series { name: "requests a second".to_owned(), source, points: points.collect() }
+        });
+        let group = |of: &Measurements| format!("{}: {}", of.case.name, of.value(1).name);
+        Plot {
+            name: format!("worth-{}", number + 1),
+            title: "How many times more requests a second with the default than with this value".to_owned(),
+            drawing: Drawing::Bars(cases.iter().map(group).collect()),
+            x: Axis::linear("switch and value", ""),
+            y: Axis::logarithmic("times", ""),
+            series: series.to_vec(),
+        }
+    };
+    all.chunks(PLOTTED).enumerate().map(plot).collect()
 }
 
 fn notes(run: &HereRun<'_>, told: Told, all: &[Measurements]) -> Vec<String> {

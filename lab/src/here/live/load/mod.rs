@@ -236,5 +236,10 @@ fn refused(what: &str) -> io::Error {
 }
 
 fn failed(error: io::Error) -> HereError {
-    HereError::Load(error.to_string())
+    HereError::Load(match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            format!("the server did not answer within {} s", PATIENCE.as_secs())
+        }
+        _ => error.to_string(),
+    })
 }
