@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use kernel::connection::{EdgePermit, Header, Keeps, Outbound, Release, Reply};
-use kernel::processor::Timed;
+use kernel::processor::{Timed, Together};
 use kernel::request::{Context, JobId};
 use kernel::trace::Event;
 use kernel::{FRAME_BYTES, Frames, Processor};
@@ -43,6 +43,8 @@ pub(crate) struct Commands {
     outbound: Rc<Outbound>,
     piece_frames: u64,
     job: JobId,
+    /// Answered at once and not counted yet.
+    together: Together,
 }
 
 impl Commands {
@@ -50,7 +52,7 @@ impl Commands {
         let piece_frames = (cpu.kernel().cache_blocks() / PIECE_SHARE).clamp(PIECE_FRAMES_MIN, PIECE_FRAMES_MAX);
         let job = cpu.kernel().number_job();
         cpu.trace(Event::ConnectionNegotiated, job, session.export.volume.size(), 0);
-        Commands { cpu, session, outbound, piece_frames, job }
+        Commands { cpu, session, outbound, piece_frames, job, together: Together::default() }
     }
 
     /// Frames of one piece of a request: a longer one passes in pieces.
@@ -90,8 +92,13 @@ impl Commands {
         self.cpu.count_request();
         self.outbound.begin(len, Keeps::Frames);
         self.outbound.push(self.data(request, range, frames, true, Release { requests: 1, bytes: len }));
-        self.cpu.end_request(began, Event::NbdRead, self.job, request.offset, len);
+        self.cpu.end_with(&self.together, began, Event::NbdRead, self.job, request.offset, len);
         Ok(())
+    }
+
+    /// What was answered at once leaves: something else is done or awaited now.
+    pub(crate) fn end_hot(&self) {
+        self.cpu.end_together(&self.together);
     }
 
     /// Looks at a request before anything is done or allocated for it.

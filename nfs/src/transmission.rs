@@ -10,7 +10,7 @@ use std::time::Duration;
 use kernel::connection::{
     ArrivalPermit, EdgePermit, Gone, Header, Headers, Inbound, Keeps, Outbound, Release, Reply, Served, Wait,
 };
-use kernel::processor::Timed;
+use kernel::processor::{Timed, Together};
 use kernel::request::JobId;
 use kernel::trace::Event;
 use kernel::{FRAME_BYTES, Frames, Processor};
@@ -49,7 +49,7 @@ pub(crate) async fn serve_with<P>(
     let outbound = Outbound::start(&cpu, connection, server.service());
     let inbound = Inbound::new(&served, Rc::clone(&outbound));
     let patience = server.limits().stall_timeout;
-    let calls = Calls { cpu, server, client, outbound, perform };
+    let calls = Calls { cpu, server, client, outbound, perform, together: Together::default() };
     let incoming = Incoming::new();
     let open = None;
     Transmission { calls, inbound, incoming, open, head_bytes: 0, padding: 0, patience, in_one_go: 0 }.run().await;
@@ -78,6 +78,8 @@ struct Calls<P> {
     client: ClientAddress,
     outbound: Rc<Outbound>,
     perform: P,
+    /// Answered at once and not counted yet.
+    together: Together,
 }
 
 impl<P: AsyncFn(Call) -> Results + Clone + 'static> Calls<P> {
@@ -100,8 +102,13 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Calls<P> {
         let asker = hot::Asker { cpu, server: &self.server, client: self.client, outbound: &self.outbound };
         let Some(reply) = asker.answer(head, arguments) else { return Err(Some(began)) };
         self.outbound.push(reply);
-        cpu.end_request(began, event, job, 0, 0);
+        cpu.end_with(&self.together, began, event, job, 0, 0);
         Ok(())
+    }
+
+    /// What was answered at once leaves: something else is done or awaited now.
+    fn end_hot(&self) {
+        self.cpu.end_together(&self.together);
     }
 
     /// Does a call; its reply goes out when it is done. `began`: when it did, if that was noted.
@@ -194,6 +201,7 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
     async fn run(mut self) {
         // However it ends: what is under way is finished first.
         let _ = self.calls().await;
+        self.calls.end_hot();
         let outbound = &self.calls.outbound;
         if let Some(open) = self.open.take() {
             // The client went in the middle of it: nobody waits for a reply.
@@ -258,6 +266,7 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
         self.in_one_go += 1;
         if !self.calls.cpu.switches().look_ahead || self.in_one_go > LOOK_AHEAD_MAX {
             self.in_one_go = 1;
+            self.calls.end_hot();
             self.calls.cpu.yield_now().await;
         }
     }
@@ -268,6 +277,7 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
             Ok(()) => return self.incoming.reuse(arguments),
             Err(began) => began,
         };
+        self.calls.end_hot();
         let most = u64::from(transfer_bytes_max(self.calls.cpu.kernel()));
         let bytes = shape::results_bytes(head.program, head.procedure, &arguments).min(most);
         // Of what has a length, only READ's results are in frames.
@@ -277,6 +287,7 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
     }
 
     async fn refuse(&mut self, header: Header) {
+        self.calls.end_hot();
         let release = match self.open.take() {
             Some(open) => open.release,
             None => self.admit(0, Keeps::Nothing).await,
@@ -287,6 +298,7 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
 
     /// Gets ready for the data of a WRITE.
     async fn begin_write(&mut self, head: CallHead, arguments: Vec<u8>, shape: WriteShape, whole: bool) {
+        self.calls.end_hot();
         let (start, len) = ((shape.offset % FRAME_BYTES as u64) as usize, shape.data_len as usize);
         let release = self.admit(len as u64, Keeps::Nothing).await;
         let count = if len > 0 { (start + len).div_ceil(FRAME_BYTES) } else { 0 };
@@ -350,6 +362,7 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
     /// Receives what has arrived; false at the end of the stream, and when the server ends between two records.
     async fn receive(&mut self) -> Result<bool, Gone> {
         self.in_one_go = 0;
+        self.calls.end_hot();
         let is_within = self.incoming.taken() > 0;
         let wait = if is_within {
             // A record has its time as a whole, or a byte now and then would keep it for ever.
