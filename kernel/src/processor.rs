@@ -35,7 +35,7 @@ use crate::housekeeping;
 use crate::job::JobId;
 use crate::operation::Operations;
 use crate::trace::{Event, Recorder};
-pub use accounting::Timed;
+pub use accounting::{Timed, Together};
 pub use delivery::IMMEDIATE_TASKS_MAX;
 use delivery::Published;
 pub use mailbox::Mailbox;

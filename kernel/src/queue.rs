@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Waker};
 
 use machine::{Errno, SeekTarget};
 use policy::access::Access;
+use policy::delivery::Method;
 use policy::queue::{Arrival, Batch, BatchId, Config, Kind, Queue, RequestId, StreamId};
 use policy::unit::{ByteOffset, ByteRange, Class, ProcessorId, Stability};
 use slab::Slab;
@@ -36,7 +37,6 @@ pub struct DiskQueue {
 struct State {
     policy: Queue,
     waiting: Slab<Waiting>,
-    counters: QueueCounters,
 }
 
 /// What a queue has done since it was made.
@@ -89,13 +89,15 @@ struct Member {
 impl DiskQueue {
     /// An empty queue.
     pub fn new(config: Config) -> Self {
-        let state = State { policy: Queue::new(config), waiting: Slab::new(), counters: QueueCounters::default() };
+        let state = State { policy: Queue::new(config), waiting: Slab::new() };
         DiskQueue { state: CountedMutex::new(state), streams: AtomicU32::new(0), counts: DiskCounters::default() }
     }
 
     /// What it has done.
     pub fn counters(&self) -> QueueCounters {
-        self.lock().counters
+        let reading = self.reading();
+        let batches = reading.reads + reading.writes + reading.flushes + reading.others;
+        QueueCounters { requests: reading.requests, batches }
     }
 
     /// Merges, puts first who waits, and lets jobs take turns, or not, from now on; for those that wait here, too.
@@ -116,10 +118,9 @@ impl DiskQueue {
 
     /// Takes what the disk may have next.
     fn take_next(&self, cpu: &Processor) -> Option<Issue> {
-        let mut state = self.lock();
         let now = cpu.now();
+        let mut state = self.lock();
         let batch = state.policy.next(now)?;
-        state.counters.batches += 1;
         Some(state.take(cpu, &batch, now))
     }
 
@@ -169,6 +170,15 @@ impl DiskQueue {
         std::mem::forget(in_flight);
         let (disk, batch) = (Arc::clone(self), issue.batch);
         cpu.deliver(move |there| disk.finish(there, batch, members));
+    }
+
+    /// Has a device that does everything at once do it: nobody waits for the disk, and no processor for another's lock.
+    async fn perform_at_once(&self, cpu: &Processor, below: &DeviceRef, request: Request) -> Result<(), Errno> {
+        let counts = self.counts.of(cpu);
+        counts.arrive();
+        let result = perform(cpu, counts, below, request).await;
+        counts.end(1);
+        result
     }
 
     /// The work after a completion: lets the disk have the next request, and wakes who waited for these.
@@ -310,6 +320,7 @@ pub struct Queued {
     disk: Arc<DiskQueue>,
     stream: StreamId,
     below: DeviceRef,
+    is_immediate: bool,
     /// Asynchronous requests that are not done, for [`Device::expedite`].
     asynchronous: Mutex<BTreeMap<RequestId, ByteRange>>,
 }
@@ -318,7 +329,8 @@ impl Queued {
     /// `below`, behind the queue of its disk.
     pub fn new(disk: Arc<DiskQueue>, below: DeviceRef) -> Self {
         let stream = StreamId(disk.streams.fetch_add(1, Ordering::Relaxed));
-        Queued { disk, stream, below, asynchronous: Mutex::default() }
+        let is_immediate = below.is_immediate();
+        Queued { disk, stream, below, is_immediate, asynchronous: Mutex::default() }
     }
 
     fn arrive(&self, cpu: &Processor, mut request: Request, end: &Arc<End>) -> RequestId {
@@ -334,7 +346,6 @@ impl Queued {
         let began = cpu.begin(Event::QueueWaited, request.context);
         self.disk.counts.of(cpu).arrive();
         let mut state = self.disk.lock();
-        state.counters.requests += 1;
         let id = RequestId(state.waiting.insert(Waiting {
             request: Some(request),
             stream: self.stream,
@@ -348,6 +359,20 @@ impl Queued {
             self.asynchronous().insert(id, range);
         }
         id
+    }
+
+    /// Past the queue, on the processor that starts the disk.
+    async fn perform_at_once(&self, cpu: &Processor, request: Request) -> Result<(), Errno> {
+        let Some(owner) = owner_elsewhere(cpu) else {
+            return self.disk.perform_at_once(cpu, &self.below, request).await;
+        };
+        let end = Arc::new(End::default());
+        let (disk, below, theirs) = (Arc::clone(&self.disk), Arc::clone(&self.below), Arc::clone(&end));
+        hand_over(cpu, owner, move |there| {
+            let here = there.clone();
+            there.spawn_path(async move { theirs.set(disk.perform_at_once(&here, &below, request).await) });
+        });
+        poll_fn(|cx| end.poll(cx)).await
     }
 
     /// Gives the disk what it may have. Usually it has room, and the request at hand, which ends at `end`, is what it may
@@ -378,6 +403,10 @@ impl Device for Queued {
     }
 
     fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, ()> {
+        // What is done at once has no completion that could be delivered elsewhere.
+        if self.is_immediate && cpu.switches().delivery == Method::Initiator {
+            return Box::pin(self.perform_at_once(cpu, request));
+        }
         Box::pin(async move {
             let class = request.context.class;
             let end = Arc::new(End::default());

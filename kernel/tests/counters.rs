@@ -8,6 +8,7 @@ use std::time::Duration;
 use harness::{Host, run, small_kernel};
 use kernel::counters::{Activity, Count, Group, Reading, RequestType, Service};
 use kernel::device::{Checked, Device, FileDevice, FixedLatency, RamDisk};
+use kernel::processor::Together;
 use kernel::queue::{DiskQueue, Queued};
 use kernel::request::{Context, JobId};
 use kernel::trace::Event;
@@ -196,4 +197,50 @@ fn what_is_cached_is_not_read_ahead_again() {
     assert!(first > 0 && pass() - first <= 512, "{first} blocks at the first time");
     let before = sum(&host.kernel).count(Count::ReadAheadBlocks);
     assert_eq!(pass(), before);
+}
+
+#[test]
+fn requests_that_are_answered_together_are_counted_each_with_the_latency_of_all() {
+    let world = World::new(7);
+    let host = host(&world, 8 * MIB);
+    run(&world, &host, async |cpu| {
+        let together = Together::default();
+        let began = cpu.begin_timed(Event::NbdRead, JobId(1));
+        cpu.end_with(&together, began, Event::NbdRead, JobId(1), 0, 0);
+        for event in [Event::NfsGetattr, Event::NbdRead] {
+            cpu.end_with(&together, cpu.begin_next(event, JobId(1)), event, JobId(1), 0, 0);
+        }
+        assert_eq!(sum(cpu.kernel()).latency(Service::Nbd, Group::Read).total(), 0, "they have not left");
+        cpu.sleep(Duration::from_millis(3)).await;
+        cpu.end_together(&together);
+        cpu.sleep(Duration::from_millis(1)).await;
+        cpu.end_together(&together);
+    });
+    let sum = sum(&host.kernel);
+    for (event, count) in [(Event::NbdRead, 2), (Event::NfsGetattr, 1)] {
+        let kind = RequestType::of(event).expect("a type");
+        assert_eq!(sum.requests(kind), (count, count * 3_000_000), "{event:?}");
+    }
+    assert_eq!(sum.latency(Service::Nbd, Group::Read).total(), 2);
+}
+
+#[test]
+fn what_a_memory_disk_does_at_once_is_counted_as_that_of_other_disks() {
+    let world = World::new(8);
+    let host = host(&world, 8 * MIB);
+    let volume = open(&host.kernel, Arc::new(RamDisk::new(8 * MIB, DISK)));
+    run(&world, &host, {
+        let volume = Arc::clone(&volume);
+        async move |cpu| {
+            read(&cpu, &volume, ByteRange::new(0, 8192)).await;
+            write(&cpu, &volume, ByteRange::new(MIB, 64 << 10)).await;
+            volume.flush(&cpu, context()).await.expect("flushed");
+        }
+    });
+    let queue = host.kernel.disk_queues().pop().expect("the disk").1;
+    let read = queue.reading();
+    assert_eq!((read.requests, read.depth, read.failed), (3, 0, 0));
+    assert_eq!((read.reads, read.bytes_read, read.writes, read.bytes_written), (1, 8192, 1, 64 << 10));
+    assert_eq!((read.flushes, queue.counters().requests, queue.counters().batches), (1, 3, 3));
+    assert_eq!(read.lock.taken, 0, "nobody waits for others there");
 }

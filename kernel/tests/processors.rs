@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use harness::{Host, drive, small_kernel, spawn};
-use kernel::device::{Device, DeviceFacts, DeviceRef, FileDevice, Work};
+use kernel::device::{Device, DeviceFacts, DeviceRef, FileDevice, RamDisk, Work};
 use kernel::processor::IMMEDIATE_TASKS_MAX;
 use kernel::queue::{DiskQueue, Queued};
 use kernel::request::{Action, Context, JobId, Request};
@@ -38,6 +38,10 @@ impl Noting {
 impl Device for Noting {
     fn facts(&self) -> DeviceFacts {
         self.below.facts()
+    }
+
+    fn is_immediate(&self) -> bool {
+        self.below.is_immediate()
     }
 
     fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, ()> {
@@ -82,11 +86,22 @@ fn block(number: u64) -> ByteRange {
     ByteRange::new(number * 4096, 4096)
 }
 
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Disk,
+    /// Which does everything at once.
+    Memory,
+}
+
 /// All kinds of requests from each of three processors. Which of them started the device, and how often?
-fn starts(access: access::Mode, delivery: Method) -> BTreeMap<ProcessorId, u64> {
+fn starts(kind: Kind, access: access::Mode, delivery: Method) -> BTreeMap<ProcessorId, u64> {
     let world = World::new(1);
     let (host, _) = host(&world, Switches { access, delivery, ..Switches::default() });
-    let noting = Arc::new(Noting { below: disk(&world, &host, DiskConfig::new(8 * MIB)), starts: Mutex::default() });
+    let below: DeviceRef = match kind {
+        Kind::Disk => disk(&world, &host, DiskConfig::new(8 * MIB)),
+        Kind::Memory => Arc::new(RamDisk::new(8 * MIB, 0)),
+    };
+    let noting = Arc::new(Noting { below, starts: Mutex::default() });
     let device = queued(noting.clone());
     let clients: Vec<_> = (0u8..3)
         .map(|client| {
@@ -98,7 +113,7 @@ fn starts(access: access::Mode, delivery: Method) -> BTreeMap<ProcessorId, u64> 
                     perform(&cpu, &device, Action::Write(range, written)).await;
                     let read = frames(&cpu, 0).await;
                     perform(&cpu, &device, Action::Read(range, read.clone())).await;
-                    assert!(read[0].bytes().iter().all(|byte| *byte == client + 1), "{access:?} {delivery:?}");
+                    assert!(read[0].bytes().iter().all(|byte| *byte == client + 1), "{kind:?} {access:?} {delivery:?}");
                     perform(&cpu, &device, Action::Flush).await;
                     let found = device.seek(&cpu, range.at, SeekTarget::Data).await;
                     assert_eq!(found, Ok(Some(range.at)));
@@ -115,12 +130,14 @@ fn starts(access: access::Mode, delivery: Method) -> BTreeMap<ProcessorId, u64> 
 
 #[test]
 fn with_a_funnel_only_the_owner_starts_a_device() {
-    for delivery in [Method::Initiator, Method::Fixed(ProcessorId(1)), Method::All] {
-        let funnelled = starts(access::Mode::Funnel, delivery);
-        assert_eq!(funnelled.keys().collect::<Vec<_>>(), [&ProcessorId(0)], "{delivery:?}");
+    for kind in [Kind::Disk, Kind::Memory] {
+        for delivery in [Method::Initiator, Method::Fixed(ProcessorId(1)), Method::All] {
+            let funnelled = starts(kind, access::Mode::Funnel, delivery);
+            assert_eq!(funnelled.keys().collect::<Vec<_>>(), [&ProcessorId(0)], "{kind:?} {delivery:?}");
+        }
+        let symmetric = starts(kind, access::Mode::Symmetric, Method::Initiator);
+        assert_eq!(symmetric.into_keys().collect::<Vec<_>>(), [0, 1, 2].map(ProcessorId), "{kind:?}");
     }
-    let symmetric = starts(access::Mode::Symmetric, Method::Initiator);
-    assert_eq!(symmetric.keys().collect::<Vec<_>>(), [&ProcessorId(0), &ProcessorId(1), &ProcessorId(2)]);
 }
 
 /// `READS` reads one after the other from `initiator`, while each processor `n` runs `busy[n]` tasks that are always

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use kernel::connection::{EdgePermit, Header, Keeps, Outbound, Release, Reply};
-use kernel::processor::Timed;
+use kernel::processor::{Timed, Together};
 use kernel::request::{Context, JobId};
 use kernel::trace::{Event, Whose};
 use kernel::{FRAME_BYTES, Frames, Processor};
@@ -47,6 +47,8 @@ pub(crate) struct Commands {
     outbound: Rc<Outbound>,
     piece_frames: u64,
     job: JobId,
+    /// Answered at once and not counted yet.
+    together: Together,
 }
 
 impl Commands {
@@ -55,7 +57,7 @@ impl Commands {
         let (job, export) = (cpu.job(), session.export.volume.export());
         outbound.tally().use_export(export);
         cpu.trace(Event::ConnectionNegotiated, (job, export), session.export.volume.size(), outbound.tally().number());
-        Commands { cpu, session, outbound, piece_frames, job }
+        Commands { cpu, session, outbound, piece_frames, job, together: Together::default() }
     }
 
     /// Frames of one piece of a request: a longer one passes in pieces.
@@ -95,8 +97,13 @@ impl Commands {
         self.cpu.count_request();
         self.outbound.begin(len, Keeps::Frames);
         self.outbound.push(self.data(request, range, frames, true, Release { requests: 1, bytes: len }));
-        self.cpu.end_request(began, Event::NbdRead, self.job, request.offset, len);
+        self.cpu.end_with(&self.together, began, Event::NbdRead, self.job, request.offset, len);
         Ok(())
+    }
+
+    /// What was answered at once leaves: something else is done or awaited now.
+    pub(crate) fn end_hot(&self) {
+        self.cpu.end_together(&self.together);
     }
 
     /// Looks at a request before anything is done or allocated for it.

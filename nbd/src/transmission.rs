@@ -53,6 +53,7 @@ impl Transmission<'_> {
     async fn run(mut self, commands: &Rc<Commands>) {
         // However it ends: what is under way is finished first.
         let _ = self.requests(commands).await;
+        commands.end_hot();
         let outbound = Rc::clone(self.inbound.outbound());
         outbound.until_idle().await;
         outbound.end();
@@ -60,12 +61,13 @@ impl Transmission<'_> {
 
     async fn requests(&mut self, commands: &Rc<Commands>) -> Result<(), Gone> {
         let piece_bytes = (commands.piece_frames() * FRAME_BYTES) as u64;
-        while let Some(request) = self.next_request().await? {
-            self.take_turns(self.cpu.switches().look_ahead).await;
+        while let Some(request) = self.next_request(commands).await? {
+            self.take_turns(commands).await;
             let began = match commands.answer_hot(&request) {
                 Ok(()) => continue,
                 Err(began) => began,
             };
+            commands.end_hot();
             if request.kind == cmd::DISC {
                 return Ok(());
             }
@@ -101,16 +103,17 @@ impl Transmission<'_> {
     }
 
     /// Without `look_ahead` the dispatcher has its turn before every request, else before one now and then (OLTP-6).
-    async fn take_turns(&mut self, look_ahead: bool) {
+    async fn take_turns(&mut self, commands: &Commands) {
         self.in_one_go += 1;
-        if !look_ahead || self.in_one_go > self.cpu.look_ahead_max() {
+        if !self.cpu.switches().look_ahead || self.in_one_go > self.cpu.look_ahead_max() {
             self.in_one_go = 1;
+            commands.end_hot();
             self.cpu.yield_now().await;
         }
     }
 
     /// The next request; `None` at the end of the stream, for a wrong magic, and when the server ends.
-    async fn next_request(&mut self) -> Result<Option<Request>, Gone> {
+    async fn next_request(&mut self, commands: &Commands) -> Result<Option<Request>, Gone> {
         self.be_patient();
         loop {
             if self.server.is_stopping() {
@@ -127,6 +130,7 @@ impl Transmission<'_> {
                 }
                 return Ok(request);
             }
+            commands.end_hot();
             if !self.receive(Keeps::Frames).await? {
                 return Ok(None);
             }

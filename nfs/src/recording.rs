@@ -5,7 +5,7 @@ use std::cell::Cell;
 use kernel::Processor;
 use kernel::connection::Tally;
 use kernel::export::ExportNo;
-use kernel::processor::Timed;
+use kernel::processor::{Timed, Together};
 use kernel::request::JobId;
 use kernel::trace::{Event, Whose};
 use nfs3_types::nfs3::NFS_PROGRAM;
@@ -106,6 +106,12 @@ impl Recorded {
     /// The same where one follows the other: it begins when the last one ended.
     pub(crate) fn begin_next(&self, cpu: &Processor) -> Timed {
         cpu.begin_next(self.event, self.whose)
+    }
+
+    /// It was answered, and leaves with others.
+    pub(crate) fn end_with(&self, cpu: &Processor, together: &Together, began: Timed) {
+        let bytes = self.bytes.unwrap_or(0).into();
+        cpu.end_with(together, began, self.event, self.whose, self.place, bytes);
     }
 
     /// It was answered.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use kernel::connection::{
     ArrivalPermit, EdgePermit, Gone, Header, Headers, Inbound, Keeps, Outbound, Release, Reply, Served, Wait,
 };
-use kernel::processor::Timed;
+use kernel::processor::{Timed, Together};
 use kernel::{FRAME_BYTES, Frames, Processor};
 use machine::Connection;
 
@@ -47,7 +47,8 @@ pub(crate) async fn serve_with<P>(
     let inbound = Inbound::new(&served, Rc::clone(&outbound));
     let patience = server.limits().stall_timeout;
     let callers = Callers::new(&cpu, client);
-    let calls = Calls { cpu, server, client, outbound, perform, last_export: LastExport::default() };
+    let (last_export, together) = (LastExport::default(), Together::default());
+    let calls = Calls { cpu, server, client, outbound, perform, last_export, together };
     let (incoming, open) = (Incoming::new(), None);
     let transmission =
         Transmission { calls, callers, inbound, incoming, open, head_bytes: 0, padding: 0, patience, in_one_go: 0 };
@@ -74,6 +75,8 @@ struct Calls<P> {
     outbound: Rc<Outbound>,
     perform: P,
     last_export: LastExport,
+    /// Answered at once and not counted yet.
+    together: Together,
 }
 
 impl<P: AsyncFn(Call) -> Results + Clone + 'static> Calls<P> {
@@ -102,8 +105,13 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Calls<P> {
         let asker = hot::Asker { cpu, server: &self.server, client: self.client, outbound: &self.outbound };
         let Some(reply) = asker.answer(head, arguments) else { return Err(Some(began)) };
         self.outbound.push(reply);
-        recorded.end(cpu, began, 0);
+        recorded.end_with(cpu, &self.together, began);
         Ok(())
+    }
+
+    /// What was answered at once leaves: something else is done or awaited now.
+    fn end_hot(&self) {
+        self.cpu.end_together(&self.together);
     }
 
     /// Does a call; its reply goes out when it is done. `began`: when it did, if that was noted.
@@ -165,6 +173,7 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
     async fn run(mut self) -> End {
         // However it ends: what is under way is finished first.
         let end = self.calls().await.unwrap_or(End::Gone);
+        self.calls.end_hot();
         let outbound = &self.calls.outbound;
         if let Some(open) = self.open.take() {
             // The client went in the middle of it: nobody waits for a reply.
@@ -232,6 +241,7 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
         self.in_one_go += 1;
         if !self.calls.cpu.switches().look_ahead || self.in_one_go > self.calls.cpu.look_ahead_max() {
             self.in_one_go = 1;
+            self.calls.end_hot();
             self.calls.cpu.yield_now().await;
         }
     }
@@ -242,6 +252,7 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
             Ok(()) => return self.incoming.reuse(arguments),
             Err(began) => began,
         };
+        self.calls.end_hot();
         let most = u64::from(transfer_bytes_max(self.calls.cpu.kernel()));
         let bytes = shape::results_bytes(head.program, head.procedure, &arguments).min(most);
         // Of what has a length, only READ's results are in frames.
@@ -251,6 +262,7 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
     }
 
     async fn refuse(&mut self, header: Header) {
+        self.calls.end_hot();
         let release = match self.open.take() {
             Some(open) => open.release,
             None => self.admit(0, Keeps::Nothing).await,
@@ -261,6 +273,7 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
 
     /// Gets ready for the data of a WRITE.
     async fn begin_write(&mut self, head: CallHead, arguments: Vec<u8>, shape: WriteShape, whole: bool) {
+        self.calls.end_hot();
         let (start, len) = ((shape.offset % FRAME_BYTES as u64) as usize, shape.data_len as usize);
         let release = self.admit(len as u64, Keeps::Nothing).await;
         let count = if len > 0 { (start + len).div_ceil(FRAME_BYTES) } else { 0 };
@@ -324,6 +337,7 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
     /// Receives what has arrived; false at the end of the stream, and when the server ends between two records.
     async fn receive(&mut self) -> Result<bool, Gone> {
         self.in_one_go = 0;
+        self.calls.end_hot();
         let is_within = self.incoming.taken() > 0;
         let wait = if is_within {
             // A record has its time as a whole, or a byte now and then would keep it for ever.

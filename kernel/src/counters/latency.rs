@@ -49,8 +49,8 @@ impl Default for Latency {
 
 impl Latency {
     #[inline]
-    pub(super) fn record(&self, ticks: u64) {
-        self.0[bucket(ticks)].add(1);
+    pub(super) fn record(&self, count: u64, ticks: u64) {
+        self.0[bucket(ticks)].add(count);
     }
 
     pub(super) fn read(&self) -> Histogram {
@@ -131,7 +131,7 @@ mod tests {
     fn percentiles_are_those_of_what_was_recorded() {
         let latency = Latency::default();
         assert_eq!(latency.read().percentile(0.5), None);
-        (1..=1000).for_each(|ticks| latency.record(ticks));
+        (1..=1000).for_each(|ticks| latency.record(1, ticks));
         let read = latency.read();
         assert_eq!(read.total(), 1000);
         for (part, ticks) in [(0.001, 1), (0.5, 500), (0.99, 990), (1.0, 1000)] {

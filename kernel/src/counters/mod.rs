@@ -153,14 +153,14 @@ impl Block {
         self.time[activity as usize].add(ticks);
     }
 
-    /// A request was answered, so long after it came.
+    /// So many requests were answered, each so long after it came.
     #[inline]
-    pub(crate) fn request(&self, event: Event, ticks: u64) {
+    pub(crate) fn requests(&self, event: Event, count: u64, ticks: u64) {
         let Some(request) = RequestType::of(event) else { return };
         let counter = &self.requests[request.index()];
-        counter.count.add(1);
-        counter.ticks.add(ticks);
-        self.latency[request.group_index()].record(ticks);
+        counter.count.add(count);
+        counter.ticks.add(count * ticks);
+        self.latency[request.group_index()].record(count, ticks);
     }
 
     fn read(&self) -> Reading {

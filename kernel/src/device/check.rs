@@ -23,6 +23,10 @@ impl Device for Checked {
         self.below.facts()
     }
 
+    fn is_immediate(&self) -> bool {
+        self.below.is_immediate()
+    }
+
     fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, ()> {
         let facts = self.below.facts();
         if let Some(range) = request.action.range() {

@@ -57,6 +57,11 @@ pub trait Device: Send + Sync {
     /// flush that means durable.
     fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, ()>;
 
+    /// Is everything done at once, by the processor that asks? Then nothing ever waits for it that could be put in order.
+    fn is_immediate(&self) -> bool {
+        false
+    }
+
     /// Somebody waits now for what was asked for asynchronously in this range: it should go first.
     fn expedite(&self, _cpu: &Processor, _range: ByteRange) {}
 

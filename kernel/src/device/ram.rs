@@ -1,7 +1,8 @@
 //! A RAM disk.
 
 use std::collections::BTreeMap;
-use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
+use std::ops::Range;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use machine::Errno;
 use policy::unit::{BLOCK_BYTES, ByteOffset, ByteRange};
@@ -15,58 +16,103 @@ use crate::request::{Action, Request};
 const PIECE_BLOCKS: u64 = 16;
 const PIECE_BYTES: usize = PIECE_BLOCKS as usize * FRAME_BYTES;
 
+/// Neighbouring pieces lie in different parts, each with a lock, so that processors seldom meet.
+const PARTS: u64 = 32;
+
 /// A disk in memory, which takes memory only for what was written. Lost at the end of the process: its flush means
 /// nothing.
 pub struct RamDisk {
     size: u64,
     disk: u64,
-    /// Processors that read do so side by side.
-    pieces: RwLock<BTreeMap<u64, Box<[u8]>>>,
+    parts: [Part; PARTS as usize],
+}
+
+/// Some of the pieces, by their numbers. On cache lines of its own (two, as processors fetch pairs of them).
+#[derive(Default)]
+#[repr(align(128))]
+struct Part(RwLock<BTreeMap<u64, Box<[u8]>>>);
+
+impl Part {
+    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<u64, Box<[u8]>>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<u64, Box<[u8]>>> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Cuts blocks where pieces end, each with the number of its piece.
+fn cut(blocks: Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
+    let mut at = blocks.start;
+    std::iter::from_fn(move || {
+        let (start, piece) = (at, at / PIECE_BLOCKS);
+        at = blocks.end.min((piece + 1) * PIECE_BLOCKS);
+        (start < blocks.end).then_some((piece, start..at))
+    })
+}
+
+/// Where a block lies in its piece. Bytes.
+fn place(block: u64) -> usize {
+    (block % PIECE_BLOCKS) as usize * FRAME_BYTES
 }
 
 impl RamDisk {
     /// An empty disk of `size` bytes, with the queue of `disk`.
     pub fn new(size: u64, disk: u64) -> Self {
-        RamDisk { size, disk, pieces: RwLock::default() }
+        RamDisk { size, disk, parts: Default::default() }
+    }
+
+    fn part(&self, piece: u64) -> &Part {
+        &self.parts[(piece % PARTS) as usize]
     }
 
     fn read(&self, range: ByteRange, frames: &mut [FrameRef]) {
-        let pieces = self.pieces.read().unwrap_or_else(PoisonError::into_inner);
-        for (frame, at) in frames.iter().zip(range.blocks()) {
-            let piece = pieces.get(&(at / PIECE_BLOCKS));
-            let bytes = piece.map(|piece| &piece[(at % PIECE_BLOCKS) as usize * FRAME_BYTES..][..FRAME_BYTES]);
-            // SAFETY: the caller gave the frame to be filled by this transfer; nobody else touches it meanwhile.
-            unsafe {
-                match bytes {
-                    Some(bytes) => frame.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), FRAME_BYTES),
-                    None => frame.as_ptr().write_bytes(0, FRAME_BYTES),
+        let mut frames = frames.iter();
+        for (number, blocks) in cut(range.blocks()) {
+            let pieces = self.part(number).read();
+            let piece = pieces.get(&number);
+            for (block, frame) in blocks.zip(frames.by_ref()) {
+                // SAFETY: the caller gave the frame to be filled by this transfer; nobody else touches it meanwhile. The
+                // bytes from the block's place in its piece on are at least a frame's.
+                unsafe {
+                    match piece.map(|piece| &piece[place(block)..][..FRAME_BYTES]) {
+                        Some(bytes) => frame.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), FRAME_BYTES),
+                        None => frame.as_ptr().write_bytes(0, FRAME_BYTES),
+                    }
                 }
             }
         }
     }
 
     fn write(&self, range: ByteRange, frames: &[FrameRef]) {
-        let mut pieces = self.lock();
-        for (frame, at) in frames.iter().zip(range.blocks()) {
-            let piece = pieces.entry(at / PIECE_BLOCKS).or_insert_with(|| vec![0; PIECE_BYTES].into());
-            let len = FRAME_BYTES.min((self.size - at * BLOCK_BYTES) as usize);
-            piece[(at % PIECE_BLOCKS) as usize * FRAME_BYTES..][..len].copy_from_slice(&frame.bytes()[..len]);
+        let mut frames = frames.iter();
+        for (number, blocks) in cut(range.blocks()) {
+            let mut pieces = self.part(number).write();
+            let piece = pieces.entry(number).or_insert_with(|| vec![0; PIECE_BYTES].into());
+            for (block, frame) in blocks.zip(frames.by_ref()) {
+                let len = FRAME_BYTES.min((self.size - block * BLOCK_BYTES) as usize);
+                piece[place(block)..][..len].copy_from_slice(&frame.bytes()[..len]);
+            }
         }
     }
 
     fn zero(&self, range: ByteRange) {
-        let mut pieces = self.lock();
         let piece_bytes = PIECE_BYTES as u64;
         let whole = range.at.0.div_ceil(piece_bytes)..range.end().0 / piece_bytes;
         if whole.start < whole.end {
-            let mut after = pieces.split_off(&whole.start);
-            pieces.append(&mut after.split_off(&whole.end));
+            for part in &self.parts {
+                let mut pieces = part.write();
+                let mut after = pieces.split_off(&whole.start);
+                pieces.append(&mut after.split_off(&whole.end));
+            }
         }
         let edges = [range.at.0 / piece_bytes, range.end().0 / piece_bytes];
-        for piece_no in edges {
-            let Some(piece) = pieces.get_mut(&piece_no) else { continue };
-            let start = range.at.0.max(piece_no * piece_bytes) - piece_no * piece_bytes;
-            let end = range.end().0.min((piece_no + 1) * piece_bytes) - piece_no * piece_bytes;
+        for number in edges {
+            let mut pieces = self.part(number).write();
+            let Some(piece) = pieces.get_mut(&number) else { continue };
+            let start = range.at.0.max(number * piece_bytes) - number * piece_bytes;
+            let end = range.end().0.min((number + 1) * piece_bytes) - number * piece_bytes;
             if start < end {
                 piece[start as usize..end as usize].fill(0);
             }
@@ -77,24 +123,20 @@ impl RamDisk {
         if at.0 >= self.size {
             return None;
         }
-        let pieces = self.pieces.read().unwrap_or_else(PoisonError::into_inner);
         let piece_bytes = PIECE_BYTES as u64;
         let first = at.0 / piece_bytes;
         match target {
             SeekTarget::Data => {
-                let (piece, _) = pieces.range(first..).next()?;
-                Some(ByteOffset(at.0.max(piece * piece_bytes)))
+                let next = |part: &Part| part.read().range(first..).next().map(|(number, _)| *number);
+                let number = self.parts.iter().filter_map(next).min()?;
+                Some(ByteOffset(at.0.max(number * piece_bytes)))
             }
             SeekTarget::Hole => {
-                let run = pieces.range(first..).zip(first..).take_while(|((piece, _), expected)| **piece == *expected);
-                let end = (first + run.count() as u64) * piece_bytes;
-                Some(ByteOffset(at.0.max(end).min(self.size)))
+                let is_there = |number: &u64| self.part(*number).read().contains_key(number);
+                let run = (first..).take_while(is_there).count() as u64;
+                Some(ByteOffset(at.0.max((first + run) * piece_bytes).min(self.size)))
             }
         }
-    }
-
-    fn lock(&self) -> RwLockWriteGuard<'_, BTreeMap<u64, Box<[u8]>>> {
-        self.pieces.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -108,6 +150,10 @@ impl Device for RamDisk {
             fast_zero: true,
             disk: self.disk,
         }
+    }
+
+    fn is_immediate(&self) -> bool {
+        true
     }
 
     fn perform<'a>(&'a self, _cpu: &'a Processor, request: Request) -> Work<'a, ()> {

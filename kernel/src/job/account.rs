@@ -98,10 +98,10 @@ impl Accounts {
         (account.used(), ns)
     }
 
-    /// A request of the job was answered.
-    pub(crate) fn count_request(&mut self, job: JobId) {
+    /// Requests of the job were answered.
+    pub(crate) fn count_requests(&mut self, job: JobId, count: u64) {
         if job != NOBODY {
-            self.open(job).untold_requests += 1;
+            self.open(job).untold_requests += count;
         }
     }
 
@@ -297,13 +297,13 @@ mod tests {
         let jobs = Arc::new(Jobs::default());
         let mut accounts = Accounts::new(&jobs);
         let members: Vec<_> = (0..JOBS_MAX as u32).map(|number| jobs.connect(client(number))).collect();
-        accounts.count_request(members[5].job());
+        accounts.count_requests(members[5].job(), 1);
         accounts.merge(at(1).0, at(1).1);
         drop(members);
         let late = jobs.connect(client(1 << 20));
         let requests = || jobs.list().iter().find(|facts| facts.id == late.job()).map(|facts| facts.requests);
         assert_eq!(requests(), Some(0));
-        (0..3).for_each(|_| accounts.count_request(late.job()));
+        accounts.count_requests(late.job(), 3);
         accounts.merge(at(2).0, at(2).1);
         assert_eq!(requests(), Some(3));
     }

@@ -1,7 +1,12 @@
 //! What a processor counts, and what it does with its time (OLTP 1.2).
 
+use std::cell::{Cell, RefCell};
+
+use smallvec::SmallVec;
+
 use super::Processor;
 use crate::counters::{Activity, Count};
+use crate::request::JobId;
 use crate::trace::{Began, Event, Whose};
 
 /// The beginning of something whose duration is counted, whether or not it is recorded.
@@ -10,6 +15,30 @@ use crate::trace::{Began, Event, Whose};
 pub struct Timed {
     began: Began,
     ticks: u64,
+}
+
+/// Requests that came together and are answered in one go (OLTP-6): they leave together, so their latency is one, and the
+/// time is asked once for all.
+#[derive(Debug, Default)]
+pub struct Together {
+    /// When the first began. Ticks.
+    began: Cell<u64>,
+    /// How many of which type, and for whom.
+    answered: RefCell<SmallVec<[(Event, JobId, u64); 2]>>,
+}
+
+impl Together {
+    #[inline]
+    fn add(&self, event: Event, job: JobId, began: u64) {
+        let mut answered = self.answered.borrow_mut();
+        if answered.is_empty() {
+            self.began.set(began);
+        }
+        match answered.iter_mut().find(|(other, of, _)| (*other, *of) == (event, job)) {
+            Some((.., count)) => *count += 1,
+            None => answered.push((event, job, 1)),
+        }
+    }
 }
 
 impl Processor {
@@ -48,8 +77,34 @@ impl Processor {
     pub fn end_request(&self, timed: Timed, event: Event, whose: impl Into<Whose>, a: u64, b: u64) {
         let whose = whose.into();
         let ticks = self.end_timed(timed, event, whose, a, b);
-        self.0.counters.request(event, ticks);
-        self.count_job_request(whose.job);
+        self.0.counters.requests(event, 1, ticks);
+        self.count_job_requests(whose.job, 1);
+    }
+
+    /// A request of a client was answered with others: recorded by itself, and counted with them at
+    /// [`Processor::end_together`].
+    #[inline]
+    pub fn end_with(&self, together: &Together, timed: Timed, event: Event, whose: impl Into<Whose>, a: u64, b: u64) {
+        let whose = whose.into();
+        if self.0.recorder.is_on() {
+            self.end_timed(timed, event, whose, a, b);
+        }
+        together.add(event, whose.job, timed.ticks);
+    }
+
+    /// All that were answered together leave now: counts them. To be called before anything else is done or awaited.
+    #[inline]
+    pub fn end_together(&self, together: &Together) {
+        let mut answered = together.answered.borrow_mut();
+        if answered.is_empty() {
+            return;
+        }
+        let ticks = self.ticks();
+        self.0.recorder.set_stamp(ticks);
+        for (event, job, count) in answered.drain(..) {
+            self.0.counters.requests(event, count, ticks.saturating_sub(together.began.get()));
+            self.count_job_requests(job, count);
+        }
     }
 
     /// What has passed since the last charge was spent so. Called where something was just recorded with a stamp of its

@@ -179,8 +179,8 @@ impl Processor {
     }
 
     /// A request of the job was answered.
-    pub(super) fn count_job_request(&self, job: JobId) {
-        self.0.ready.borrow_mut().accounts.count_request(job);
+    pub(super) fn count_job_requests(&self, job: JobId, count: u64) {
+        self.0.ready.borrow_mut().accounts.count_requests(job, count);
     }
 
     /// A task of the job has run for so many ticks.
