@@ -158,7 +158,9 @@ fn table(frame: &mut Frame<'_>, section: &Section, desk: &Desk, area: Rect) {
     let without_last: u16 = widths.iter().rev().skip(1).map(|width| width + WIDE_SPACING).sum();
     let spacing = if without_last + LAST_COLUMN_MIN <= area.width { WIDE_SPACING } else { 1 };
     let mut columns: Vec<Constraint> = widths.into_iter().map(Constraint::Length).collect();
-    if let Some(last) = columns.last_mut() {
+    if let Some(last) = columns.last_mut()
+        && !section.is_number(section.head.len() - 1)
+    {
         *last = Constraint::Fill(1);
     }
     let title = match section.title {
