@@ -158,7 +158,9 @@ fn table(frame: &mut Frame<'_>, section: &Section, desk: &Desk, area: Rect) {
     let without_last: u16 = widths.iter().rev().skip(1).map(|width| width + WIDE_SPACING).sum();
     let spacing = if without_last + LAST_COLUMN_MIN <= area.width { WIDE_SPACING } else { 1 };
     let mut columns: Vec<Constraint> = widths.into_iter().map(Constraint::Length).collect();
-    if let Some(last) = columns.last_mut() {
+    if let Some(last) = columns.last_mut()
+        && !section.is_number(section.head.len() - 1)
+    {
         *last = Constraint::Fill(1);
     }
     let title = match section.title {
@@ -219,7 +221,7 @@ mod tests {
             assert!(screen.contains(&format!("switch-{selected} ")), "{screen}");
         }
         let screen = drawn(60, 14, 200, &Desk::default());
-        assert!(screen.contains("disk-8") && screen.contains("+191") && !screen.contains("switch-"), "{screen}");
+        assert!(screen.contains("disk-8") && screen.contains("+190") && !screen.contains("switch-"), "{screen}");
         assert!(drawn(60, 40, 3, &Desk::default()).contains("switch-11 "), "there is room for all");
     }
 
@@ -237,9 +239,12 @@ mod tests {
         let page = drawn(Page::Connections, 24);
         // Server 3, border and head 2, foot 1.
         assert!(page.contains("connections (100), by requests/s") && page.contains("10.0.0.17"), "{page}");
-        assert!(page.contains("+83") && !page.contains("10.0.0.18") && !page.contains("switches"), "{page}");
+        assert!(page.contains("+83") && !page.contains("10.0.0.18") && !page.contains(" switches \u{2500}"), "{page}");
         let page = drawn(Page::Overview, 24);
-        assert!(!page.contains("connections (") && page.contains("switches") && page.contains("10.0.0.3"), "{page}");
+        assert!(
+            !page.contains("connections (") && page.contains(" switches \u{2500}") && page.contains("10.0.0.3"),
+            "{page}"
+        );
         assert!(drawn(Page::Overview, 150).contains("10.0.0.100"), "there is room for all");
     }
 
