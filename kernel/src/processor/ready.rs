@@ -178,7 +178,7 @@ impl Processor {
         self.0.ready.borrow_mut().is_turn_over(job)
     }
 
-    /// A request of the job was answered.
+    /// Requests of the job were answered.
     pub(super) fn count_job_requests(&self, job: JobId, count: u64) {
         self.0.ready.borrow_mut().accounts.count_requests(job, count);
     }
