@@ -229,22 +229,24 @@ impl Uring {
         }
     }
 
-    /// Takes what is complete, up to so many that `done` has [`TAKEN_A_TURN`].
+    /// Takes what is complete, up to [`TAKEN_A_TURN`].
     fn collect(&mut self, done: &mut Vec<Completion>) {
+        // What the caller has not looked at yet does not count.
+        let most = done.len() + TAKEN_A_TURN;
         done.append(&mut self.refused);
         if self.offloaded > 0 {
             self.offloaded -= self.inbox.collect(done);
         }
         loop {
             let mut taken = std::mem::take(&mut self.taken);
-            let room = TAKEN_A_TURN.saturating_sub(done.len());
+            let room = most.saturating_sub(done.len());
             taken.extend(self.ring.completion().take(room).map(|c| (c.user_data(), c.result())));
             for (name, result) in taken.drain(..) {
                 self.on_completion(name, result, done);
             }
             self.taken = taken;
             // What overflowed is posted by the next system call, now that there is room.
-            if done.len() >= TAKEN_A_TURN || !self.ring.submission().cq_overflow() || self.submit().is_err() {
+            if done.len() >= most || !self.ring.submission().cq_overflow() || self.submit().is_err() {
                 return;
             }
         }
