@@ -1,5 +1,5 @@
 //! What the machine itself gives: the work of a load by a few lines of code, without a protocol or a server. What servers
-//! reach is to be seen beside it; a figure above it cannot be reached on this machine.
+//! reach is to be seen beside it: near it there is little to gain.
 
 mod disk;
 mod link;
