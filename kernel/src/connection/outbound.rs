@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use crate::connection::{Keeps, Service, Watchdog, segment};
 use crate::counters::Count;
 use crate::frame::append_segments;
+use crate::job::JobId;
 use crate::trace::Event;
 use crate::{FRAME_BYTES, Frames, Hold, Processor};
 
@@ -74,6 +75,8 @@ pub struct Outbound {
     keeps_frames: Cell<bool>,
     broken: Cell<bool>,
     ended: Cell<bool>,
+    /// For whom replies are sent.
+    job: Cell<JobId>,
     sender: RefCell<Option<Waker>>,
     waiters: RefCell<Vec<Waker>>,
 }
@@ -93,11 +96,17 @@ impl Outbound {
             keeps_frames: Cell::new(false),
             broken: Cell::new(false),
             ended: Cell::new(false),
+            job: Cell::new(cpu.job()),
             sender: RefCell::default(),
             waiters: RefCell::default(),
         });
         cpu.spawn(run(cpu.clone(), connection, Rc::clone(&outbound)));
         outbound
+    }
+
+    /// From now on replies are sent for another job.
+    pub fn set_job(&self, job: JobId) {
+        self.job.set(job);
     }
 
     /// Queues a reply.
@@ -348,6 +357,7 @@ async fn run(cpu: Processor, connection: Connection, outbound: Rc<Outbound>) {
     let stall = outbound.service.bounds().stall_timeout;
     let mut memory = BatchMemory::default();
     while let Some(mut batch) = outbound.next_batch(&cpu, &mut memory).await {
+        cpu.work_for(outbound.job.get());
         let segments = batch.segments();
         let Batch { mut hold, mut parts, release } = batch;
         if !outbound.is_broken() {
