@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use crate::connection::{Keeps, Service, Tally, Watchdog, segment};
 use crate::counters::Count;
 use crate::frame::append_segments;
+use crate::job::JobId;
 use crate::processor::here;
 use crate::trace::Event;
 use crate::{FRAME_BYTES, Frames, Hold, Processor};
@@ -74,6 +75,8 @@ pub struct Outbound {
     keeps_frames: Cell<bool>,
     broken: Cell<bool>,
     ended: Cell<bool>,
+    /// For whom replies are sent.
+    job: Cell<JobId>,
     sender: RefCell<Option<Waker>>,
     waiters: RefCell<Vec<Waker>>,
     tally: Arc<Tally>,
@@ -94,6 +97,7 @@ impl Outbound {
             keeps_frames: Cell::new(false),
             broken: Cell::new(false),
             ended: Cell::new(false),
+            job: Cell::new(cpu.job()),
             sender: RefCell::default(),
             waiters: RefCell::default(),
             tally: cpu.kernel().connections().tally(connection),
@@ -105,6 +109,11 @@ impl Outbound {
     /// What the connection counts with.
     pub fn tally(&self) -> &Arc<Tally> {
         &self.tally
+    }
+
+    /// From now on replies are sent for another job.
+    pub fn set_job(&self, job: JobId) {
+        self.job.set(job);
     }
 
     /// Queues a reply.
@@ -368,6 +377,7 @@ async fn run(cpu: Processor, connection: Connection, outbound: Rc<Outbound>) {
     let watchdog = Watchdog::watch(&cpu, connection, &outbound.service);
     let mut memory = BatchMemory::default();
     while let Some(mut batch) = outbound.next_batch(&cpu, &mut memory).await {
+        cpu.work_for(outbound.job.get());
         let segments = batch.segments();
         let Batch { mut hold, mut parts, release } = batch;
         if !outbound.is_broken() {
