@@ -1,16 +1,12 @@
-//! A running server is watched and told what to change: the control socket, `awase set`, `awase top`.
+//! A running server is watched and told what to change: the control socket, `awase set`, one frame of `awase top`.
 
 mod server;
 mod wire;
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -19,7 +15,7 @@ use std::time::Duration;
 use awase::config::SWITCHES;
 use awase::control::client::Client;
 use serde_json::{Value, json};
-use server::{AWASE, Place, Server};
+use server::{Place, Server};
 
 /// A block as the load writes it.
 const BLOCK: usize = 4096;
@@ -310,191 +306,4 @@ fn connections_are_listed_with_who_has_what_and_what_each_did() {
     assert_eq!(listed.count(), 3, "{text}");
     drop(clients);
     while control.status().expect("an answer")["connected"] != json!([]) {}
-}
-
-/// A terminal in which a program runs.
-struct Terminal {
-    ours: File,
-    theirs: OwnedFd,
-    /// All that was drawn.
-    drawn: Vec<u8>,
-}
-
-impl Terminal {
-    fn new() -> Terminal {
-        let size = libc::winsize { ws_row: ROWS as u16, ws_col: COLUMNS as u16, ws_xpixel: 0, ws_ypixel: 0 };
-        let (mut ours, mut theirs) = (0, 0);
-        // SAFETY: the places and the size live through the call; no name is asked for.
-        let result = unsafe { libc::openpty(&mut ours, &mut theirs, std::ptr::null_mut(), std::ptr::null(), &size) };
-        assert_eq!(result, 0, "openpty: {}", std::io::Error::last_os_error());
-        // SAFETY: both descriptors are new, and nobody else has them.
-        let (ours, theirs) = unsafe { (File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
-        Terminal { ours, theirs, drawn: Vec::new() }
-    }
-
-    fn run(&self, directory: &Path) -> Child {
-        let end = || Stdio::from(self.theirs.try_clone().expect("a descriptor"));
-        let mut command = Command::new(AWASE);
-        command.arg("top").current_dir(directory).env("TERM", "xterm");
-        command.stdin(end()).stdout(end()).stderr(end()).spawn().expect("start awase top")
-    }
-
-    fn settings(&self) -> Settings {
-        settings(&self.theirs)
-    }
-
-    /// Reads what is drawn until `text` is on the screen.
-    fn await_text(&mut self, text: &str) -> String {
-        loop {
-            let screen = screen(&String::from_utf8_lossy(&self.drawn));
-            if screen.contains(text) {
-                return screen;
-            }
-            assert!(self.take(120_000), "no {text:?} on\n{screen}");
-        }
-    }
-
-    /// Takes what is drawn within so many milliseconds; tells whether anything was.
-    fn take(&mut self, within_ms: i32) -> bool {
-        let mut polled = libc::pollfd { fd: self.ours.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one structure, which lives until poll returns.
-        if unsafe { libc::poll(&mut polled, 1, within_ms) } != 1 {
-            return false;
-        }
-        let mut bytes = [0; 4096];
-        let len = self.ours.read(&mut bytes).expect("drawn");
-        self.drawn.extend(&bytes[..len]);
-        true
-    }
-
-    /// Waits for the program's end, taking what it draws meanwhile. Gives all that it drew.
-    fn await_end(&mut self, mut program: Child) -> (String, bool) {
-        let status = program.wait().expect("ended");
-        while self.take(0) {}
-        (String::from_utf8_lossy(&self.drawn).into_owned(), status.success())
-    }
-
-    fn press(&mut self, keys: &str) {
-        self.ours.write_all(keys.as_bytes()).expect("pressed");
-    }
-}
-
-/// Flags and control characters.
-type Settings = (u32, u32, u32, [u8; 32]);
-
-/// How a terminal is set.
-fn settings(terminal: &OwnedFd) -> Settings {
-    // SAFETY: all zeroes is a valid value, which the call fills.
-    let mut found: libc::termios = unsafe { std::mem::zeroed() };
-    // SAFETY: the descriptor is open and the place lives.
-    assert_eq!(unsafe { libc::tcgetattr(terminal.as_raw_fd(), &mut found) }, 0);
-    (found.c_iflag, found.c_oflag, found.c_lflag, found.c_cc)
-}
-
-/// What a terminal shows after this was written to it: places the cursor, clears, and passes over colours and modes.
-fn screen(drawn: &str) -> String {
-    let mut cells = vec![[' '; COLUMNS]; ROWS];
-    let (mut row, mut column) = (0, 0);
-    let mut characters = drawn.chars();
-    while let Some(character) = characters.next() {
-        if character != '\u{1b}' {
-            if let Some(cell) = cells.get_mut(row).and_then(|cells| cells.get_mut(column)) {
-                *cell = character;
-            }
-            column += 1;
-            continue;
-        }
-        let mut parameters = String::new();
-        let command = characters.by_ref().skip(1).find(|character| {
-            let is_command = character.is_ascii_alphabetic();
-            parameters.extend((!is_command).then_some(*character));
-            is_command
-        });
-        match command {
-            Some('H') => {
-                let mut numbers = parameters.split(';').map(|number| number.parse::<usize>().unwrap_or(1) - 1);
-                (row, column) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-            }
-            Some('J') => cells = vec![[' '; COLUMNS]; ROWS],
-            _ => {}
-        }
-    }
-    cells.iter().map(|cells| cells.iter().collect::<String>() + "\n").collect()
-}
-
-const ROWS: usize = 50;
-const COLUMNS: usize = 140;
-const ENTER_SCREEN: &str = "\u{1b}[?1049h";
-const LEAVE_SCREEN: &str = "\u{1b}[?1049l";
-
-#[test]
-fn top_runs_in_a_terminal_changes_a_switch_by_keys_and_leaves_the_terminal_as_it_was() {
-    let place = Place::new();
-    let _server = place.serve(&["--export", "name=vm,kind=ram,size=32MiB"]);
-    let mut terminal = Terminal::new();
-    let before = terminal.settings();
-    let top = terminal.run(place.path());
-    let text = terminal.await_text("q ends");
-    assert!(text.contains("vm") && text.contains("dynamic_cache"), "{text}");
-    assert_ne!(terminal.settings(), before, "keys come one by one");
-    // The second switch, off; then a value that is refused, typed.
-    terminal.press("j ");
-    let mut client = connect(&place);
-    while value(&mut client, "scan_resistant") != "false" {}
-    terminal.press("emaybe\r");
-    terminal.await_text("set: switches.scan_resistant");
-    terminal.press("\t");
-    terminal.await_text("by requests/s");
-    terminal.press("s");
-    terminal.await_text("by bytes/s");
-    terminal.press("q");
-    let (drawn, is_well) = terminal.await_end(top);
-    assert!(is_well);
-    assert_eq!(terminal.settings(), before);
-    assert!(drawn.find(ENTER_SCREEN) < drawn.find(LEAVE_SCREEN), "the screen from before is back");
-}
-
-#[test]
-fn a_signal_ends_top_and_the_terminal_is_as_it_was() {
-    let place = Place::new();
-    let _server = place.serve(&[]);
-    for signal in [libc::SIGINT, libc::SIGTERM] {
-        let mut terminal = Terminal::new();
-        let before = terminal.settings();
-        let top = terminal.run(place.path());
-        terminal.await_text("q ends");
-        // SAFETY: kill takes numbers; the child was not waited for yet, so its id is still its own.
-        assert_eq!(unsafe { libc::kill(top.id() as i32, signal) }, 0);
-        let (drawn, is_well) = terminal.await_end(top);
-        assert!(is_well);
-        assert_eq!(terminal.settings(), before);
-        assert!(drawn.contains(LEAVE_SCREEN), "the screen from before is back");
-    }
-}
-
-#[test]
-fn top_outlives_a_server_that_is_killed_and_finds_the_next_one() {
-    let place = Place::new();
-    let server = place.serve(&[]);
-    let mut terminal = Terminal::new();
-    let top = terminal.run(place.path());
-    terminal.await_text("q ends");
-    server.crash();
-    terminal.await_text("the server is gone");
-    let _server = place.serve(&[]);
-    terminal.await_text("the server is back");
-    terminal.press("q");
-    assert!(terminal.await_end(top).1);
-}
-
-#[test]
-fn top_without_a_terminal_says_so() {
-    let place = Place::new();
-    let _server = place.serve(&[]);
-    let output = place.run(&["top"]);
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(
-        (output.status.code(), told.as_str()),
-        (Some(1), "awase: awase top needs a terminal; --once prints one frame\n")
-    );
 }

@@ -9,6 +9,7 @@ use anyhow::Context;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use super::INTERVAL;
 use super::draw::{Desk, draw, shows_switches};
@@ -34,9 +35,10 @@ impl Drop for Restored {
 /// When the terminal does not work.
 pub(super) fn run(path: &Path, client: Client, view: View) -> anyhow::Result<()> {
     let ended = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
+    for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&ended)).context("cannot handle signals")?;
     }
+    end_with_the_terminal()?;
     // Before the first change of the terminal, so that half a change is taken back, too.
     let restored = Restored;
     let terminal = ratatui::try_init().context("this terminal cannot be drawn on")?;
@@ -44,6 +46,19 @@ pub(super) fn run(path: &Path, client: Client, view: View) -> anyhow::Result<()>
     let result = top.run(terminal, &ended);
     drop(restored);
     result
+}
+
+/// Ends the program when its terminal is closed. Not by the flag: who waits for keys there reads its end over and over.
+fn end_with_the_terminal() -> anyhow::Result<()> {
+    let mut closed = Signals::new([SIGHUP]).context("cannot handle signals")?;
+    std::thread::spawn(move || {
+        if closed.forever().next().is_some() {
+            // It may be there still: anybody can send this signal. Nobody is left to be told if it is not.
+            let _ = ratatui::try_restore();
+            std::process::exit(128 + SIGHUP);
+        }
+    });
+    Ok(())
 }
 
 struct Top<'a> {
