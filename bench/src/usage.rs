@@ -1,32 +1,37 @@
 //! `awase-bench usage`: what a light client gets beside a heavy one, with usage of jobs looked at (WS-7) and without.
 
+mod load;
+
 use std::fs;
+use std::io;
 use std::net::{Ipv4Addr, TcpListener};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::fio::{Job, Length, Pattern, Report, Run, Target};
+use self::load::{At, Connection};
 use crate::process::{Interrupted, Process};
 use crate::{host, programs};
 
-/// The light client: one cached read in flight.
-const LIGHT: Job = Job::new(Pattern::RandomRead, 4, 1);
+/// Connections of the heavy client.
+const CONNECTIONS: usize = 8;
 
-/// The heavy one: 8 connections, 64 in flight on each.
-const HEAVY: Job = Job { connections: 8, ..Job::new(Pattern::RandomRead, 4, 64) };
+/// Reads that it has in flight on each.
+const DEPTH: usize = 64;
 
 /// What is aimed for: how many times its idle 99th percentile the light client's may be beside the heavy one.
 const RATIO_MAX: f64 = 3.0;
 
-const IMAGE_MIB: u64 = 256;
+const EXPORT: &str = "disk";
+const IMAGE_MIB: u64 = 64;
 
-/// The heavy client begins so much before the light one, and ends as much after it. Seconds.
-const MARGIN_S: u32 = 1;
+/// The heavy client begins so much before the light one.
+const MARGIN: Duration = Duration::from_millis(500);
 
 const START_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -38,8 +43,8 @@ pub struct Usage {
     /// Repetitions.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     reps: u32,
-    /// How long each measurement of the light client takes.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=600))]
+    /// How many seconds each measurement of the light client takes.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
     /// The program to measure; otherwise the one beside this program.
     #[arg(long, value_name = "PATH")]
@@ -49,8 +54,7 @@ pub struct Usage {
     output: Option<PathBuf>,
 }
 
-/// What the light client got: each repetition's median and 99th percentile in microseconds, and requests a second of the
-/// heavy one.
+/// Of each repetition: the light client's median and 99th percentile in microseconds, and requests a second of both.
 #[derive(Default)]
 struct Seen {
     p50_us: Vec<f64>,
@@ -60,11 +64,14 @@ struct Seen {
 }
 
 impl Seen {
-    fn add(&mut self, light: &Report, heavy: Option<&Report>) {
-        self.p50_us.push(light.p50_us);
-        self.p99_us.push(light.p99_us);
-        self.light.push(light.rate);
-        self.heavy.extend(heavy.map(|heavy| heavy.rate));
+    fn add(&mut self, mut took: Vec<Duration>, seconds: f64) -> Result<()> {
+        took.sort_unstable();
+        let at = |part: f64| took.get(((took.len() as f64 - 1.0) * part) as usize);
+        let (Some(p50), Some(p99)) = (at(0.5), at(0.99)) else { bail!("the light client got no answer") };
+        self.p50_us.push(p50.as_secs_f64() * 1e6);
+        self.p99_us.push(p99.as_secs_f64() * 1e6);
+        self.light.push(took.len() as f64 / seconds);
+        Ok(())
     }
 }
 
@@ -72,21 +79,20 @@ impl Usage {
     /// Measures and prints a table.
     ///
     /// # Errors
-    /// When a program is missing or fails.
+    /// When the program is missing or fails.
     pub fn run(&self, interrupted: &Interrupted) -> Result<()> {
         let awase = programs::awase(self.awase.as_deref())?;
         let place = tempfile::tempdir().context("a temporary directory")?;
         let server = Server::start(&awase, place.path(), interrupted)?;
         let (mut idle, mut on, mut off) = (Seen::default(), Seen::default(), Seen::default());
         for _ in 0..self.reps {
-            idle.add(&self.light(&server, interrupted)?, None);
+            if interrupted.load(Ordering::Relaxed) {
+                bail!("interrupted");
+            }
+            idle.add(self.light(&server)?, self.seconds.into())?;
             for (seen, usage) in [(&mut on, true), (&mut off, false)] {
                 server.set_usage(usage)?;
-                let heavy = self.heavy(&server);
-                let process = heavy.run().start_as(&heavy.before(), interrupted)?;
-                std::thread::sleep(Duration::from_secs(MARGIN_S.into()));
-                let light = self.light(&server, interrupted)?;
-                seen.add(&light, Some(&heavy.run().finish(process)?));
+                self.beside_heavy(&server, seen)?;
             }
         }
         server.process.stop()?;
@@ -98,32 +104,41 @@ impl Usage {
         Ok(())
     }
 
-    fn light(&self, server: &Server, interrupted: &Interrupted) -> Result<Report> {
-        let client = Client {
-            job: Job { length: Length::Seconds(self.seconds), ..LIGHT },
-            uri: format!("nbd+unix:///disk?socket={}", server.socket.display()),
-            log: server.place.join("light.log"),
-            cores: server.clients_cores.clone(),
-            is_nice: false,
+    fn light(&self, server: &Server) -> Result<Vec<Duration>> {
+        let client = || {
+            keep_off_first_core();
+            Connection::open(&server.unix(), EXPORT)?.one_at_a_time(Duration::from_secs(self.seconds.into()))
         };
-        client.run().finish(client.run().start_as(&client.before(), interrupted)?)
+        // In a thread of its own: where it may run is for it alone.
+        thread::scope(|scope| joined(scope.spawn(client))).context("the light client")
     }
 
-    fn heavy(&self, server: &Server) -> Client {
-        Client {
-            job: Job { length: Length::Seconds(self.seconds + 2 * MARGIN_S), ..HEAVY },
-            uri: format!("nbd://{}:{}/disk", Ipv4Addr::LOCALHOST, server.port),
-            log: server.place.join("heavy.log"),
-            cores: server.clients_cores.clone(),
-            is_nice: true,
-        }
+    fn beside_heavy(&self, server: &Server, seen: &mut Seen) -> Result<()> {
+        let ends = AtomicBool::new(false);
+        let client = || {
+            keep_off_first_core();
+            give_way();
+            Connection::open(&At::Port(server.port), EXPORT)?.keep_in_flight(DEPTH, &ends)
+        };
+        let (light, answered, seconds) = thread::scope(|scope| {
+            let began = Instant::now();
+            let heavy: Vec<_> = (0..CONNECTIONS).map(|_| scope.spawn(client)).collect();
+            thread::sleep(MARGIN);
+            let light = self.light(server);
+            ends.store(true, Ordering::Relaxed);
+            let answered: io::Result<u64> = heavy.into_iter().map(joined).sum();
+            (light, answered, began.elapsed().as_secs_f64())
+        });
+        seen.add(light?, self.seconds.into())?;
+        seen.heavy.push(answered.context("the heavy client")? as f64 / seconds);
+        Ok(())
     }
 
     fn table(&self, idle: &Seen, on: &Seen, off: &Seen) -> String {
         let idle_p99_us = median(&idle.p99_us);
         let ratio = |seen: &Seen| median(&seen.p99_us) / idle_p99_us;
         let row = |name: &str, seen: &Seen| {
-            let heavy = if seen.heavy.is_empty() { "".into() } else { format!("{:.0}", median(&seen.heavy)) };
+            let heavy = if seen.heavy.is_empty() { String::new() } else { format!("{:.0}", median(&seen.heavy)) };
             format!(
                 "| {name} | {:.0} | {:.0} ({:.0} … {:.0}) | {:.1} | {:.0} | {heavy} |\n",
                 median(&seen.p50_us),
@@ -151,33 +166,35 @@ impl Usage {
     }
 }
 
+fn joined<T>(client: thread::ScopedJoinHandle<'_, io::Result<T>>) -> io::Result<T> {
+    client.join().unwrap_or_else(|_| Err(io::Error::other("panicked")))
+}
+
 fn median(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// How fio is run.
-struct Client {
-    job: Job,
-    uri: String,
-    log: PathBuf,
-    /// Empty where there is one core only.
-    cores: String,
-    is_nice: bool,
+/// The calling thread leaves the first core to the server, if there are others.
+fn keep_off_first_core() {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    // SAFETY: an all-zero set is an empty one; the calls read and write it alone, within its length.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        (1..cores.min(libc::CPU_SETSIZE as usize)).for_each(|core| libc::CPU_SET(core, &mut set));
+        if cores > 1 {
+            libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
+        }
+    }
 }
 
-impl Client {
-    fn run(&self) -> Run<'_> {
-        let target = Target::Uri(&self.uri);
-        Run { jobs: std::slice::from_ref(&self.job), target, bytes: IMAGE_MIB << 20, seconds: 0, log: &self.log }
-    }
-
-    fn before(&self) -> Vec<&str> {
-        let cores: &[&str] = if self.cores.is_empty() { &[] } else { &["taskset", "-c", &self.cores] };
-        let nice: &[&str] = if self.is_nice { &["nice", "-n", "19"] } else { &[] };
-        [cores, nice].concat()
-    }
+/// The calling thread runs only where nobody else wants to. (With the lowest priority alone, who is woken there still
+/// waits for the end of a slice of time.)
+fn give_way() {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameters live until it returns.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
 }
 
 struct Server {
@@ -186,7 +203,6 @@ struct Server {
     place: PathBuf,
     socket: PathBuf,
     port: u16,
-    clients_cores: String,
 }
 
 impl Server {
@@ -198,32 +214,28 @@ impl Server {
         let mut command = Command::new(awase);
         command.arg("serve").arg("--data").arg(place).args(["--nfs", "none", "--processors", "1"]);
         command.args(["--nbd", &format!("{}:{port}", Ipv4Addr::LOCALHOST), "--nbd-unix"]).arg(&socket);
-        command.args(["--export", &format!("name=disk,kind=ram,size={IMAGE_MIB}MiB")]);
-        let mut process = Process::start(command, &place.join("server.log"), interrupted)?;
+        command.args(["--export", &format!("name={EXPORT},kind=ram,size={IMAGE_MIB}MiB")]);
+        let process = Process::start(command, &place.join("server.log"), interrupted)?;
+        let mut server = Server { process, awase: awase.to_owned(), place: place.to_owned(), socket, port };
         let deadline = Instant::now() + START_PATIENCE;
-        while UnixStream::connect(&socket).is_err() {
-            if let Some(status) = process.ended()? {
-                bail!("Awase ended ({status}): {}", process.messages());
+        let mut connection = loop {
+            match Connection::open(&server.unix(), EXPORT) {
+                Ok(connection) => break connection,
+                Err(_) if Instant::now() < deadline => {}
+                Err(error) => bail!("Awase did not start: {error}: {}", server.process.messages()),
             }
-            if Instant::now() > deadline {
-                bail!("Awase did not start within {} s: {}", START_PATIENCE.as_secs(), process.messages());
+            if let Some(status) = server.process.ended()? {
+                bail!("Awase ended ({status}): {}", server.process.messages());
             }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let clients_cores = if cores > 1 { format!("1-{}", cores - 1) } else { String::new() };
-        let server = Server { process, awase: awase.to_owned(), place: place.to_owned(), socket, port, clients_cores };
-        server.fill(interrupted)?;
+            thread::sleep(Duration::from_millis(5));
+        };
+        // Everything is cached.
+        connection.read_all()?;
         Ok(server)
     }
 
-    /// Has everything in the cache.
-    fn fill(&self, interrupted: &Interrupted) -> Result<()> {
-        let uri = format!("nbd+unix:///disk?socket={}", self.socket.display());
-        let (job, log) =
-            (Job { length: Length::OnePass, ..Job::new(Pattern::Write, 1024, 4) }, self.place.join("fill"));
-        let client = Client { job, uri, log, cores: String::new(), is_nice: false };
-        client.run().finish(client.run().start(interrupted)?).map(drop)
+    fn unix(&self) -> At {
+        At::Unix(self.socket.clone())
     }
 
     fn set_usage(&self, on: bool) -> Result<()> {

@@ -376,6 +376,7 @@ impl Processor {
             self.0.mailbox.parked.store(false, Ordering::SeqCst);
         }
         self.take_post();
+        self.begin_ready_turn();
         self.complete(&mut done);
         self.0.completions.replace(done);
     }
@@ -431,24 +432,24 @@ impl Processor {
             return;
         }
         self.publish_running();
-        self.begin_ready_turn();
         for _ in 0..TASKS_A_TURN_MAX {
             let Some(waker) = self.0.ready.borrow_mut().next() else { break };
-            self.run_task(waker, false);
-            if self.is_ready_turn_over() {
+            let job = self.run_task(waker, false);
+            if self.is_ready_turn_over(job) {
                 break;
             }
         }
         self.publish_running();
     }
 
-    fn run_task(&self, waker: Arc<TaskWaker>, immediate: bool) {
+    /// Runs a task. For whom that was done.
+    fn run_task(&self, waker: Arc<TaskWaker>, immediate: bool) -> JobId {
         let (key, serial) = (waker.key, waker.serial);
         let taken = match self.0.tasks.borrow_mut().get_mut(key) {
             Some(task) if task.waker.serial == serial => task.future.take().map(|future| (future, task.activity)),
             _ => None,
         };
-        let Some((mut future, activity)) = taken else { return };
+        let Some((mut future, activity)) = taken else { return NOBODY };
         waker.queued.store(false, Ordering::Release);
         let before = self.0.job.replace(waker.job());
         let waker = Waker::from(waker);
@@ -472,6 +473,7 @@ impl Processor {
             task.future = Some(future);
             task.waker.set_job(job);
         }
+        job
     }
 
     /// Offers and withdraws regions as the frame pool grew and shrank.

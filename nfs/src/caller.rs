@@ -1,6 +1,7 @@
 //! Whose calls come over one connection: each user that a client's host names is a job of its own (WS-7).
 
 use kernel::Processor;
+use kernel::connection::Outbound;
 use kernel::job::{JobId, Member, NOBODY, Origin};
 
 use crate::call::{ClientAddress, Credentials};
@@ -23,10 +24,11 @@ impl Callers {
         Callers { client, job: cpu.job(), users: Vec::new() }
     }
 
-    /// Has the running task work for who makes a call.
-    pub(crate) fn work_for(&mut self, cpu: &Processor, credentials: &Credentials) {
+    /// Has the running task, and the sender of replies, work for who makes a call.
+    pub(crate) fn work_for(&mut self, cpu: &Processor, credentials: &Credentials, outbound: &Outbound) {
         let job = self.job_of(cpu, credentials);
         cpu.work_for(job);
+        outbound.set_job(job);
     }
 
     fn job_of(&mut self, cpu: &Processor, credentials: &Credentials) -> JobId {

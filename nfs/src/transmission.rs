@@ -208,12 +208,12 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
                 }
                 Next::Call(head, arguments) => {
                     self.take_turns().await;
-                    self.callers.work_for(&self.calls.cpu, &head.credentials);
+                    self.callers.work_for(&self.calls.cpu, &head.credentials, &self.calls.outbound);
                     self.begin_call(head, arguments).await;
                 }
                 Next::Write { head, arguments, shape, whole } => {
                     self.take_turns().await;
-                    self.callers.work_for(&self.calls.cpu, &head.credentials);
+                    self.callers.work_for(&self.calls.cpu, &head.credentials, &self.calls.outbound);
                     self.begin_write(head, arguments, shape, whole).await;
                 }
                 Next::Data(len) => self.data(len).await?,

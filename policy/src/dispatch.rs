@@ -155,6 +155,15 @@ impl<T> Dispatch<T> {
         all.into_iter().for_each(|(_, job, task)| self.push(job, task, &used));
     }
 
+    /// Whose task runs next, but for the turn of the one that has been ready longest.
+    pub fn next_job(&self) -> Option<JobId> {
+        match self.lanes.is_empty() {
+            true => self.line.front().map(|(job, _)| *job),
+            false if self.lanes.contains_key(&NOBODY) => Some(NOBODY),
+            false => self.order.first().map(|(_, job)| *job),
+        }
+    }
+
     /// A job has used so much of late.
     pub fn set_used(&mut self, job: JobId, used: u64) {
         if let Some(lane) = self.lanes.get_mut(&job)

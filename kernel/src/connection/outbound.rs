@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use crate::connection::{Keeps, Service, Watchdog, segment};
 use crate::counters::Count;
 use crate::frame::append_segments;
+use crate::job::JobId;
 use crate::trace::Event;
 use crate::{FRAME_BYTES, Frames, Hold, Processor};
 
@@ -74,6 +75,8 @@ pub struct Outbound {
     keeps_frames: Cell<bool>,
     broken: Cell<bool>,
     ended: Cell<bool>,
+    /// For whom replies are sent.
+    job: Cell<JobId>,
     sender: RefCell<Option<Waker>>,
     waiters: RefCell<Vec<Waker>>,
 }
@@ -93,11 +96,17 @@ impl Outbound {
             keeps_frames: Cell::new(false),
             broken: Cell::new(false),
             ended: Cell::new(false),
+            job: Cell::new(cpu.job()),
             sender: RefCell::default(),
             waiters: RefCell::default(),
         });
         cpu.spawn(run(cpu.clone(), connection, Rc::clone(&outbound)));
         outbound
+    }
+
+    /// From now on replies are sent for another job.
+    pub fn set_job(&self, job: JobId) {
+        self.job.set(job);
     }
 
     /// Queues a reply.
@@ -258,7 +267,8 @@ impl Outbound {
         std::future::poll_fn(|cx| {
             if !self.queue.borrow().is_empty() {
                 let together = cpu.switches().look_ahead;
-                return Poll::Ready(Some(Batch::take(&mut self.queue.borrow_mut(), together, memory)));
+                let most = if together { cpu.send_bytes_max(SEND_BYTES_MAX) } else { 0 };
+                return Poll::Ready(Some(Batch::take(&mut self.queue.borrow_mut(), most, memory)));
             }
             if self.ended.get() {
                 return Poll::Ready(None);
@@ -294,15 +304,16 @@ struct Part {
 }
 
 impl Batch {
-    /// Takes what is to leave in one send: one reply, unless `together`.
-    fn take(queue: &mut VecDeque<Reply>, together: bool, memory: &mut BatchMemory) -> Batch {
+    /// Takes what is to leave in one send: one reply, and what else there is up to `most` bytes of payload; with 0, one
+    /// alone.
+    fn take(queue: &mut VecDeque<Reply>, most: usize, memory: &mut BatchMemory) -> Batch {
         let BatchMemory { hold, parts } = std::mem::take(memory);
         let mut batch = Batch { hold, parts, release: Release::default() };
         let (mut segments, mut bytes) = (0, 0);
         while let Some(reply) = queue.front() {
             segments += 1 + reply.frames.len() + reply.padding.min(1);
             bytes += reply.len;
-            if !batch.parts.is_empty() && (!together || segments > SEGMENTS_MAX || bytes > SEND_BYTES_MAX) {
+            if !batch.parts.is_empty() && (most == 0 || segments > SEGMENTS_MAX || bytes > most) {
                 break;
             }
             let Some(reply) = queue.pop_front() else { break };
@@ -346,6 +357,7 @@ async fn run(cpu: Processor, connection: Connection, outbound: Rc<Outbound>) {
     let stall = outbound.service.bounds().stall_timeout;
     let mut memory = BatchMemory::default();
     while let Some(mut batch) = outbound.next_batch(&cpu, &mut memory).await {
+        cpu.work_for(outbound.job.get());
         let segments = batch.segments();
         let Batch { mut hold, mut parts, release } = batch;
         if !outbound.is_broken() {
@@ -421,10 +433,10 @@ mod tests {
 
     #[test]
     fn what_is_queued_leaves_together_with_look_ahead_and_each_by_itself_without() {
-        for (together, sends) in [(true, 1), (false, 5)] {
+        for (most, sends) in [(SEND_BYTES_MAX, 1), (0, 5)] {
             let (mut queue, mut memory, mut bytes, mut taken) = (queued(5), BatchMemory::default(), Vec::new(), 0);
             while !queue.is_empty() {
-                let batch = Batch::take(&mut queue, together, &mut memory);
+                let batch = Batch::take(&mut queue, most, &mut memory);
                 bytes.extend_from_slice(&batch.hold.bytes);
                 taken += 1;
             }

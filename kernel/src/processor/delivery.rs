@@ -129,8 +129,8 @@ impl Processor {
                 && left > 0
                 && let Some(task) = self.take_woken(ready)
             {
-                left -= 1;
-                self.run_task(task, true);
+                let job = self.run_task(task, true);
+                left = if self.is_ready_turn_over(job) { 0 } else { left - 1 };
             }
         }
     }

@@ -15,6 +15,11 @@ impl Processor {
     pub(crate) async unsafe fn perform(&self, hold: Hold, op: Op) -> (Result<u64, Errno>, Hold) {
         // After a receive come a client's next requests, as many as have arrived; after anything else, the rest of one.
         let is_short = !matches!(op, Op::Receive { .. } | Op::Accept { .. });
+        let bytes = match &op {
+            Op::Send { from, .. } => from.iter().map(|segment| u64::from(segment.len)).sum(),
+            _ => 0,
+        };
+        self.note_start(bytes);
         let operation = self.0.operations.begin(hold, is_short);
         // SAFETY: the hold stays in `operations` until the completion, whether or not this future is dropped.
         unsafe { self.0.machine.borrow_mut().start(operation.token(), op) };

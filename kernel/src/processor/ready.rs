@@ -8,14 +8,24 @@ use policy::unit::Instant;
 use super::Processor;
 use super::mailbox::TaskWaker;
 use crate::counters::Activity;
-use crate::job::{Accounts, JobId, Jobs};
+use crate::job::{Accounts, JobId, Jobs, NOBODY};
 
 /// Tasks that run between two looks at the machine while several jobs share the processor: who has used little must
 /// not wait until all others had their turn before it is even noticed.
 const SHARED_TASKS_A_TURN_MAX: usize = 16;
 
 /// And how long they run.
-const SHARED_TURN_NS: u64 = 50_000;
+const SHARED_TURN_NS: u64 = 25_000;
+
+/// And what they start to send: the host copies it while it is told, and whoever has come meanwhile waits for that.
+const SHARED_TURN_BYTES: u64 = 64 << 10;
+
+/// Bytes of one send, at most, so that one does not take a turn of its own many times over.
+const SHARED_SEND_BYTES_MAX: usize = 64 << 10;
+
+/// A job that has used so many times less than who is next has what it started given to the machine before the other
+/// runs.
+const LIGHTER: u64 = 2;
 
 /// Requests of one connection that are served in one go, at most: others on this processor want their turn, and clients
 /// their replies.
@@ -31,11 +41,15 @@ pub(super) struct Ready {
     /// In this turn.
     tasks: usize,
     turn_ns: u64,
+    turn_bytes: u64,
+    /// Has the task that ran last started something?
+    has_started: bool,
 }
 
 impl Ready {
     pub(super) fn new(by_usage: bool, jobs: &Arc<Jobs>) -> Self {
-        Ready { dispatch: Dispatch::new(by_usage), by_usage, accounts: Accounts::new(jobs), tasks: 0, turn_ns: 0 }
+        let (dispatch, accounts) = (Dispatch::new(by_usage), Accounts::new(jobs));
+        Ready { dispatch, by_usage, accounts, tasks: 0, turn_ns: 0, turn_bytes: 0, has_started: false }
     }
 
     pub(super) fn set_by_usage(&mut self, by_usage: bool) {
@@ -72,7 +86,7 @@ impl Ready {
 
     /// Tasks are going to run.
     fn begin_turn(&mut self, ticks: u64, now: impl FnOnce() -> Instant) {
-        (self.tasks, self.turn_ns) = (0, 0);
+        (self.tasks, self.turn_ns, self.turn_bytes) = (0, 0, 0);
         if self.accounts.is_merge_due(ticks) {
             self.accounts.merge(now(), ticks);
             for (job, used) in self.accounts.active() {
@@ -93,8 +107,25 @@ impl Ready {
         self.by_usage && self.accounts.is_shared()
     }
 
-    fn is_turn_over(&self) -> bool {
-        (self.tasks >= SHARED_TASKS_A_TURN_MAX || self.turn_ns >= SHARED_TURN_NS) && self.is_shared()
+    /// Something was started, and so many bytes are to be sent.
+    fn start(&mut self, bytes: u64) {
+        self.turn_bytes += bytes;
+        self.has_started = true;
+    }
+
+    /// Should the machine be looked at before the next task, after one of `job`?
+    fn is_turn_over(&mut self, job: JobId) -> bool {
+        let has_started = std::mem::take(&mut self.has_started);
+        if !self.is_shared() {
+            return false;
+        }
+        let is_long = self.turn_ns >= SHARED_TURN_NS || self.turn_bytes >= SHARED_TURN_BYTES;
+        is_long || self.tasks >= SHARED_TASKS_A_TURN_MAX || has_started && self.is_lighter_than_next(job)
+    }
+
+    fn is_lighter_than_next(&self, job: JobId) -> bool {
+        let next = self.dispatch.next_job().filter(|next| *next != job && *next != NOBODY);
+        job != NOBODY && next.is_some_and(|next| self.accounts.used(next) > LIGHTER * self.accounts.used(job))
     }
 }
 
@@ -120,6 +151,16 @@ impl Processor {
         }
     }
 
+    /// Bytes of one send, at most; `most` while nobody else wants the processor.
+    pub(crate) fn send_bytes_max(&self, most: usize) -> usize {
+        if self.0.ready.borrow().is_shared() { most.min(SHARED_SEND_BYTES_MAX) } else { most }
+    }
+
+    /// A task starts something, with so many bytes to be sent.
+    pub(super) fn note_start(&self, bytes: u64) {
+        self.0.ready.borrow_mut().start(bytes);
+    }
+
     /// What is started here is done for `job`.
     pub(super) fn doing_for(&self, job: JobId, work: impl FnOnce()) {
         let before = self.0.job.replace(job);
@@ -132,9 +173,9 @@ impl Processor {
         self.0.ready.borrow_mut().begin_turn(self.0.charged.get(), || self.now());
     }
 
-    /// Should the machine be looked at now?
-    pub(super) fn is_ready_turn_over(&self) -> bool {
-        self.0.ready.borrow().is_turn_over()
+    /// Should the machine be looked at now, after a task of `job`?
+    pub(super) fn is_ready_turn_over(&self, job: JobId) -> bool {
+        self.0.ready.borrow_mut().is_turn_over(job)
     }
 
     /// A request of the job was answered.
