@@ -203,9 +203,9 @@ fn a_disk_that_one_job_keeps_busy_serves_another_soon() {
     assert!(off >= LATENCY * (512 / 4 - 1), "{off:?}: the test would show nothing");
 }
 
-/// A job writes to a slow disk as fast as it may. How long does another wait at most that writes now and then to a fast
-/// one?
-fn longest_write(usage: bool) -> Duration {
+/// A job writes to a slow disk as fast as it may, and another five times to a fast one. How often within ten seconds, and
+/// how long did it wait at most?
+fn writes_beside(usage: bool) -> (usize, Duration) {
     let world = World::new(6);
     let host = host(&world, usage);
     let open = |latency: Duration| {
@@ -247,11 +247,16 @@ fn longest_write(usage: bool) -> Duration {
         over.set(true);
     });
     world.kick(host.id, cpu.id());
-    assert!(drive(&world, &[&host], || waits.borrow().len() == 5), "{}", world.describe());
+    assert!(
+        drive(&world, &[&host], || waits.borrow().len() == 5 || cpu.now() >= Instant::ZERO + Duration::from_secs(10)),
+        "{}",
+        world.describe()
+    );
     let facts = host.kernel.jobs().list();
     let dirty: u64 = facts.iter().map(|facts| facts.dirty_blocks).sum();
     assert_eq!(dirty, host.kernel.dirty_blocks(), "all of it is somebody's: {facts:?}");
-    waits.take().into_iter().max().expect("five writes")
+    let waits = waits.take();
+    (waits.len(), waits.into_iter().max().unwrap_or_default())
 }
 
 async fn write(cpu: &Processor, volume: &Volume, block: u64, job: JobId) {
@@ -262,7 +267,8 @@ async fn write(cpu: &Processor, volume: &Volume, block: u64, job: JobId) {
 
 #[test]
 fn a_job_that_writes_to_a_slow_disk_leaves_room_in_the_cache_for_another() {
-    let (on, off) = (longest_write(true), longest_write(false));
-    assert!(on <= Duration::from_millis(1), "{on:?}");
-    assert!(off >= LATENCY * 4, "{off:?}: the test would show nothing");
+    let ((number, longest), off) = (writes_beside(true), writes_beside(false));
+    assert!(number == 5 && longest <= Duration::from_millis(1), "{number} writes, {longest:?}");
+    // Whoever asks most often gets what becomes free.
+    assert!(off.0 < 5 || off.1 >= LATENCY * 4, "{off:?}: the test would show nothing");
 }
