@@ -12,7 +12,8 @@ use policy::unit::ByteRange;
 use crate::command::{Commands, Verdict};
 use crate::export::Server;
 use crate::negotiate::negotiate;
-use crate::proto::{NbdError, REQUEST_BYTES, Request, cmd};
+use crate::proto::{REQUEST_BYTES, Request, cmd};
+use crate::refusal::Refusal;
 
 /// Requests that are served in one go, at most: others on this processor want their turn, and clients their replies.
 const LOOK_AHEAD_MAX: u32 = 32;
@@ -79,14 +80,14 @@ impl Transmission<'_> {
             let keeps = if request.kind == cmd::READ { Keeps::Frames } else { Keeps::Nothing };
             self.inbound.outbound().admit(payload, keeps, self.cpu.kernel().cache_blocks()).await;
             match verdict {
-                Verdict::Refuse(error, why) if request.kind == cmd::WRITE => {
+                Verdict::Refuse(refusal) if request.kind == cmd::WRITE => {
                     let skipped = self.skip(request.len as usize).await;
-                    commands.refuse(&request, error, why, payload);
+                    commands.refuse(&request, refusal, payload);
                     skipped?;
                 }
-                Verdict::Refuse(error, why) => commands.refuse(&request, error, why, payload),
+                Verdict::Refuse(refusal) => commands.refuse(&request, refusal, payload),
                 Verdict::Disconnect => {
-                    commands.refuse(&request, NbdError::EINVAL, "the payload is too long", payload);
+                    commands.refuse(&request, Refusal::PayloadTooLong, payload);
                     return Ok(());
                 }
                 Verdict::Do if request.kind == cmd::WRITE && request.len > 0 => {
