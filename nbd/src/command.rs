@@ -14,7 +14,8 @@ use policy::unit::{ByteRange, Stability};
 
 use crate::export::REQUEST_BYTES_MAX;
 use crate::negotiate::{BASE_ALLOCATION_ID, Session};
-use crate::proto::{NbdError, Request, chunk, cmd, simple_reply, state, structured_chunk};
+use crate::proto::{Request, chunk, cmd, simple_reply, state, structured_chunk};
+use crate::refusal::Refusal;
 
 /// Extents in one reply, at most.
 const EXTENTS_MAX: usize = 1024;
@@ -28,14 +29,10 @@ const PIECE_FRAMES_MIN: u64 = 32;
 /// A piece is the cache's size divided by this, within these bounds: many must fit in.
 const PIECE_SHARE: u64 = 64;
 
-/// Text of an error, at most ("Values": strings). Ours are far shorter; the host's are a line. Bytes.
-const TEXT_BYTES_MAX: usize = 4096;
-
 /// What is to become of a request.
 pub(crate) enum Verdict {
     Do,
-    /// With what a person needs to know.
-    Refuse(NbdError, &'static str),
+    Refuse(Refusal),
     /// Its payload is too long to be read over.
     Disconnect,
 }
@@ -114,14 +111,14 @@ impl Commands {
             return Verdict::Disconnect;
         }
         let Some(flags) = self.flags_allowed(request.kind) else {
-            return Verdict::Refuse(NbdError::EINVAL, "the command is not known here");
+            return Verdict::Refuse(Refusal::UnknownCommand);
         };
         if request.flags & !(flags | cmd::FLAG_FUA) != 0 {
-            return Verdict::Refuse(NbdError::EINVAL, "the command does not take these flags");
+            return Verdict::Refuse(Refusal::Flags);
         }
         let changes = matches!(request.kind, cmd::WRITE | cmd::TRIM | cmd::WRITE_ZEROES);
         if changes && volume.read_only() {
-            return Verdict::Refuse(NbdError::EPERM, "the export is read-only");
+            return Verdict::Refuse(Refusal::ReadOnly);
         }
         if request.kind == cmd::FLUSH {
             return Verdict::Do;
@@ -129,27 +126,26 @@ impl Commands {
         let end = request.offset.checked_add(u64::from(request.len));
         if end.is_none_or(|end| end > volume.size()) {
             let grows = matches!(request.kind, cmd::WRITE | cmd::WRITE_ZEROES);
-            let error = if grows { NbdError::ENOSPC } else { NbdError::EINVAL };
-            return Verdict::Refuse(error, "the request reaches beyond the end of the export");
+            return Verdict::Refuse(if grows { Refusal::NoSpace } else { Refusal::BeyondEnd });
         }
         let unit = u64::from(self.session.export.block_size);
         let to_the_end = end == Some(volume.size());
         let ends_unaligned = !u64::from(request.len).is_multiple_of(unit) && !to_the_end;
         if request.kind == cmd::READ && request.len > REQUEST_BYTES_MAX {
-            return Verdict::Refuse(NbdError::EINVAL, "the request is longer than the largest block size offered");
+            return Verdict::Refuse(Refusal::TooLong);
         }
         if ends_unaligned || !request.offset.is_multiple_of(unit) {
-            return Verdict::Refuse(NbdError::EINVAL, "the request is no multiple of the smallest block size offered");
+            return Verdict::Refuse(Refusal::Unaligned);
         }
         // "Don't fragment" holds for what fits into one piece; a server may limit it (`NBD_CMD_FLAG_DF`).
         if request.flags & cmd::FLAG_DF != 0 && self.pieces(request).nth(1).is_some() {
-            return Verdict::Refuse(NbdError::EOVERFLOW, "the data does not fit into one chunk");
+            return Verdict::Refuse(Refusal::Fragments);
         }
         if request.kind == cmd::BLOCK_STATUS && request.len == 0 {
-            return Verdict::Refuse(NbdError::EINVAL, "block status of nothing");
+            return Verdict::Refuse(Refusal::StatusOfNothing);
         }
         if request.kind == cmd::BLOCK_STATUS && !self.session.allocation {
-            return Verdict::Refuse(NbdError::EINVAL, "no context was negotiated");
+            return Verdict::Refuse(Refusal::NoContext);
         }
         Verdict::Do
     }
@@ -165,9 +161,9 @@ impl Commands {
     }
 
     /// Answers a request that is not done.
-    pub(crate) fn refuse(&self, request: &Request, error: NbdError, why: &str, payload: u64) {
-        self.cpu.trace(Event::NbdRefused, self.whose(), u64::from(error.0), 0);
-        self.outbound.push(self.error(request, error, why, Release { requests: 1, bytes: payload }));
+    pub(crate) fn refuse(&self, request: &Request, refusal: Refusal, payload: u64) {
+        self.cpu.trace(Event::NbdRefused, self.whose(), u64::from(refusal.error().0), 0);
+        self.outbound.push(self.error(request, refusal, Release { requests: 1, bytes: payload }));
     }
 
     /// Does a request that has no payload. `payload`: bytes to be released with the reply; `began`: when it did, if that
@@ -296,7 +292,7 @@ impl Commands {
                     }
                     part
                 }
-                Err(error) if first => self.failure(request, error, release),
+                Err(error) if first => self.error(request, Refusal::Host(error), release),
                 // The header has promised data: "the server MUST disconnect" ("Simple reply message").
                 Err(_) => {
                     self.outbound.set_broken();
@@ -381,27 +377,16 @@ impl Commands {
     }
 
     fn reply_error(&self, request: &Request, error: Errno, release: Release) {
-        self.outbound.push(self.failure(request, error, release));
-    }
-
-    /// What the host said, in its words: the protocol's errors are few.
-    fn failure(&self, request: &Request, error: Errno, release: Release) -> Reply {
-        let why = if self.session.structured { error.to_string() } else { String::new() };
-        self.error(request, error.into(), &why, release)
+        self.outbound.push(self.error(request, Refusal::Host(error), release));
     }
 
     /// An error, with its text where the client agreed on replies that have room for it: then to every command.
-    fn error(&self, request: &Request, error: NbdError, why: &str, release: Release) -> Reply {
-        let mut header = Header::new();
-        if self.session.structured {
-            let len = why.len().min(TEXT_BYTES_MAX);
-            header.extend_from_slice(&structured_chunk(true, chunk::ERROR, request.cookie, 6 + len as u32));
-            header.extend_from_slice(&error.0.to_be_bytes());
-            header.extend_from_slice(&(len as u16).to_be_bytes());
-            header.extend_from_slice(&why.as_bytes()[..len]);
+    fn error(&self, request: &Request, refusal: Refusal, release: Release) -> Reply {
+        let header = if self.session.structured {
+            refusal.chunk(request.cookie)
         } else {
-            header.extend_from_slice(&simple_reply(error.0, request.cookie));
-        }
+            Header::from_slice(&simple_reply(refusal.error().0, request.cookie))
+        };
         Reply { header, release, ..Reply::default() }
     }
 

@@ -7,6 +7,7 @@ mod command;
 mod export;
 mod negotiate;
 pub mod proto;
+mod refusal;
 mod transmission;
 
 pub use export::{Export, Limits, NAME_BYTES_MAX, REQUEST_BYTES_MAX, Server};

@@ -12,7 +12,8 @@ use policy::unit::ByteRange;
 use crate::command::{Commands, Verdict};
 use crate::export::Server;
 use crate::negotiate::negotiate;
-use crate::proto::{NbdError, REQUEST_BYTES, Request, cmd};
+use crate::proto::{REQUEST_BYTES, Request, cmd};
+use crate::refusal::Refusal;
 
 /// Of a payload that is read over, so much has a time of its own, as a piece of one that is written. Bytes.
 const SKIPPED_BYTES_A_PIECE: usize = 1 << 20;
@@ -79,15 +80,15 @@ impl Transmission<'_> {
             let keeps = if request.kind == cmd::READ { Keeps::Frames } else { Keeps::Nothing };
             self.inbound.outbound().admit(payload, keeps, self.cpu.kernel().cache_blocks()).await;
             match verdict {
-                Verdict::Refuse(error, why) if request.kind == cmd::WRITE => {
+                Verdict::Refuse(refusal) if request.kind == cmd::WRITE => {
                     let skipped = self.skip(request.len as usize).await;
-                    commands.refuse(&request, error, why, payload);
+                    commands.refuse(&request, refusal, payload);
                     skipped?;
                 }
-                Verdict::Refuse(error, why) => commands.refuse(&request, error, why, payload),
+                Verdict::Refuse(refusal) => commands.refuse(&request, refusal, payload),
                 Verdict::Disconnect => {
                     self.inbound.served().note_malformed();
-                    commands.refuse(&request, NbdError::EINVAL, "the payload is too long", payload);
+                    commands.refuse(&request, Refusal::PayloadTooLong, payload);
                     return Ok(());
                 }
                 Verdict::Do if request.kind == cmd::WRITE && request.len > 0 => {

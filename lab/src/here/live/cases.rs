@@ -288,6 +288,22 @@ pub(super) static CASES: &[Case] = &[
         false,
         &[value("on", &[("registered_buffers", "true")]), value("off", &[("registered_buffers", "false")])],
     ),
+    Case {
+        load: Load::Clients {
+            measured: Clients { depth: 1, ..BLOCKS },
+            beside: Some(Clients { connections: 8, depth: 64, ..SMALL_NFS }),
+            cached: true,
+        },
+        ..case(
+            "usage",
+            "NBD over a Unix socket, a light client: random reads of 4 KiB that are cached, one in flight, beside a heavy one \
+             over NFS: 8 connections, 64 small requests in flight on each",
+            ROOMY,
+            BLOCKS,
+            true,
+            &[value("on", &[("usage", "true")]), value("off", &[("usage", "false")])],
+        )
+    },
     case(
         "trace",
         NBD_SMALL,
