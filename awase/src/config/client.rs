@@ -168,10 +168,10 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_client_is_said_with_its_line_and_what_is_allowed() {
         for (text, expected) in [
-            ("[[client]]\nname = \"a\"\n", "line 1: client \"a\" address is missing"),
-            ("[[client]]\nuid = 1\n", "line 1: client name is missing"),
+            ("[[client]]\nname = \"a\"\n", "awase.toml:1: client \"a\" address is missing"),
+            ("[[client]]\nuid = 1\n", "awase.toml:1: client name is missing"),
             ("[[client]]\nname = \"a\"\nadress = \"::1\"\n", "did you mean \"address\"?"),
-            ("[[client]]\nname = \"a\"\naddress = \"10.0.0.0/33\"\n", "line 3: client \"a\" address"),
+            ("[[client]]\nname = \"a\"\naddress = \"10.0.0.0/33\"\n", "awase.toml:3: client \"a\" address"),
             ("[[client]]\nname = \"a\"\nuid = -1\n", "a number from 0 to 4294967294"),
             ("[[client]]\nname = \"a\"\naddress = []\n", "names nobody"),
             ("[[client]]\nname = \"\"\nuid = 1\n", "is empty"),
