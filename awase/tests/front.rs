@@ -53,7 +53,7 @@ fn it_prints_what_it_serves_and_how_to_connect() {
 fn a_wrong_configuration_ends_with_2_and_one_message() {
     for (text, message) in [
         ("processor = 2\n", "bad.toml:1: processor is not a known key; did you mean \"processors\"?"),
-        ("memory = \"1MiB\"\n", "bad.toml:1: memory = \"1MiB\" is not between 8MiB and 1024TiB"),
+        ("memory = \"1MiB\"\n", "bad.toml:1: memory = \"1MiB\" is not between 8MiB and 1PiB"),
         ("[[export]]\nname = \"a\"\nkind = \"fiel\"\n", "bad.toml:3: export \"a\" kind = \"fiel\" is not allowed"),
         ("[[export]]\nname = \"a\"\nkind = \"ram\"\n", "bad.toml:1: export \"a\" size is missing"),
         (

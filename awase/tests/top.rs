@@ -22,13 +22,22 @@ struct Terminal {
 
 impl Terminal {
     fn new() -> Terminal {
+        let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+        // SAFETY: numbers only.
+        let ours = unsafe { libc::posix_openpt(flags) };
+        assert!(ours >= 0, "posix_openpt: {}", std::io::Error::last_os_error());
+        // SAFETY: the descriptor is new, and nobody else has it.
+        let ours = unsafe { File::from_raw_fd(ours) };
         let size = libc::winsize { ws_row: ROWS as u16, ws_col: COLUMNS as u16, ws_xpixel: 0, ws_ypixel: 0 };
-        let (mut ours, mut theirs) = (0, 0);
-        // SAFETY: the places and the size live through the call; no name is asked for.
-        let result = unsafe { libc::openpty(&mut ours, &mut theirs, std::ptr::null_mut(), std::ptr::null(), &size) };
-        assert_eq!(result, 0, "openpty: {}", std::io::Error::last_os_error());
-        // SAFETY: both descriptors are new, and nobody else has them.
-        let (ours, theirs) = unsafe { (File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
+        let fd = ours.as_raw_fd();
+        // SAFETY: the descriptor is open, and the size lives through the call.
+        let theirs = unsafe {
+            assert_eq!((libc::unlockpt(fd), libc::ioctl(fd, libc::TIOCSWINSZ, &size)), (0, 0));
+            libc::ioctl(fd, libc::TIOCGPTPEER, flags)
+        };
+        assert!(theirs >= 0, "the other end: {}", std::io::Error::last_os_error());
+        // SAFETY: as above.
+        let theirs = unsafe { OwnedFd::from_raw_fd(theirs) };
         Terminal { ours, theirs, drawn: Vec::new() }
     }
 

@@ -58,7 +58,7 @@ impl Index {
 
     /// Adds the slot of a key that is not there.
     pub(super) fn insert(&mut self, slot: u32, links: &mut impl Links) {
-        debug_assert!(slot < END, "slot {slot} is beyond what a link can name");
+        debug_assert!(slot < END, "slot {slot} is beyond what a link reaches");
         self.len += 1;
         while self.buckets.len() < self.len * BUCKETS_A_BUFFER {
             self.grow(links);
