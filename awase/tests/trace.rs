@@ -156,7 +156,7 @@ fn filters_choose_by_export_of_disks_and_directories_and_all_filters_together() 
     std::fs::create_dir(place.file("shared")).expect("a directory");
     std::fs::write(place.file("shared/file"), [7; 8192]).expect("a file");
     let export = "name=s,kind=directory,path=shared,mount=/s,squash=no_root_squash";
-    let disks = ["--export", "name=a,kind=ram,size=1MiB", "--export", "name=b,kind=ram,size=1MiB,delay=2ms"];
+    let disks = ["--export", "name=a,kind=ram,size=1MiB,delay=1ms", "--export", "name=b,kind=ram,size=1MiB,delay=2ms"];
     let rest = ["--nfs", "127.0.0.1:0", "--export", export, "--switch", "trace=direct", "--switch", "read_ahead=off"];
     let mut server = place.serve(&[&disks[..], &rest].concat());
     let mut nfs = nfs_client(&server.banner());
