@@ -36,8 +36,8 @@ pub(super) fn table(tables: &Tables) -> String {
 }
 
 const NOTE: &str = "\nWhere a difference is less than what repetitions differ by (~), it is met only if the median is. The \
-                    counters cannot be switched off: what is told is what those of one request take, with the two looks at \
-                    the clock that a trace shares, in percent of the processor time of the cheapest request. Where the \
+                    counters cannot be switched off: what is told is what those of one request take, with the look at the \
+                    clock for eight that came together, in percent of the processor time of the cheapest request. Where the \
                     clients have no cores of their own, they take what the server gains, most of all in `access`, which is \
                     measured without any.\n";
 

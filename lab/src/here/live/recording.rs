@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use kernel::Processor;
 use kernel::counters::Count;
+use kernel::processor::Together;
 use kernel::request::JobId;
 use kernel::trace::{Event, Mode, Recorder, TraceMemory, Tracer, private_memory};
 use policy::unit::ProcessorId;
@@ -24,6 +25,9 @@ pub(super) const WHAT: [&str; 4] = [
 /// Recorded at a time.
 const EVENTS: u64 = 1_000_000;
 const EVENTS_TINY: u64 = 1000;
+
+/// Requests that came together: few for a client with 32 in flight.
+const TOGETHER: u64 = 8;
 
 /// As large as a server's.
 const TRACE_WORDS: usize = (8 << 20) / 8;
@@ -52,6 +56,7 @@ pub(super) fn measure(run: &HereRun<'_>) -> Result<Vec<Spread>, HereError> {
 fn once(cpu: &Processor, what: usize, events: u64) -> Duration {
     let mode = if what == 2 { Mode::Central } else { Mode::Direct };
     let recorder = recorder(mode);
+    let together = Together::default();
     let start = Instant::now();
     for number in 0..events {
         let number = black_box(number);
@@ -61,20 +66,23 @@ fn once(cpu: &Processor, what: usize, events: u64) -> Duration {
                 recorder.moment(Event::CacheHit, JOB, number, 1);
             }
             1 => recorder.moment(Event::CacheHit, JOB, number, 1),
-            _ => count_request(cpu, number),
+            _ => count_request(cpu, &together, number),
         }
     }
     start.elapsed()
 }
 
-/// What a read that the cache answers is counted with, and its two looks at the clock, which a trace would share.
-fn count_request(cpu: &Processor, number: u64) {
-    let timed = cpu.begin_timed(Event::NbdRead, JOB);
+/// What a read that the cache answers is counted with, one of [`TOGETHER`] that came together.
+fn count_request(cpu: &Processor, together: &Together, number: u64) {
+    let timed = cpu.begin_next(Event::NbdRead, JOB);
     cpu.count(Count::BytesReceived, 28);
     cpu.count(Count::CacheReads, 1);
     cpu.count(Count::CacheHits, 1);
     cpu.count(Count::BytesSent, 4112);
-    cpu.end_request(timed, Event::NbdRead, JOB, number, 4096);
+    cpu.end_with(together, timed, Event::NbdRead, JOB, number, 4096);
+    if number % TOGETHER == TOGETHER - 1 {
+        cpu.end_together(together);
+    }
 }
 
 fn recorder(mode: Mode) -> Recorder {
