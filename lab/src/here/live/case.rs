@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::load::{Asks, Clients, Order, Speaks};
+use super::load::{Asks, Clients, Order, Sends, Speaks};
 
 /// A switch, or several that are set together, under one load.
 pub(super) struct Case {
@@ -126,6 +126,6 @@ pub(super) const fn case(
 }
 
 pub(super) const fn reads(export: &'static str, bytes: u32, region: u64, depth: u32) -> Clients {
-    let (asks, order) = (Asks::Reads, Order::Random);
-    Clients { protocol: Speaks::Nbd(export), asks, bytes, order, from: 0, region, connections: 1, depth }
+    let (protocol, asks, order, sends) = (Speaks::Nbd(export), Asks::Reads, Order::Random, Sends::Together);
+    Clients { protocol, asks, bytes, order, from: 0, region, connections: 1, depth, sends }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::case::{Bed, CLIENTS, Case, DEPTH, Load, Measure, Value, case, published, reads, value};
-use super::load::{Asks, Clients, Order, Speaks};
+use super::load::{Asks, Clients, Order, Sends, Speaks};
 
 const MIB: u64 = 1 << 20;
 
@@ -183,9 +183,9 @@ pub(super) static CASES: &[Case] = &[
     ),
     case(
         "quantum, many in flight",
-        "NBD, random reads of 4 KiB that are cached, many in flight",
+        "NBD, random reads of 4 KiB that are cached, many in flight, each sent by itself",
         ROOMY,
-        BLOCKS,
+        Clients { sends: Sends::Singly, ..BLOCKS },
         true,
         QUANTUM,
     ),
@@ -306,9 +306,9 @@ pub(super) static CASES: &[Case] = &[
     },
     case(
         "trace",
-        NBD_SMALL,
+        "two clients: NBD, random reads of 512 bytes that are cached, many in flight",
         ROOMY,
-        SMALL,
+        Clients { connections: CLIENTS, ..SMALL },
         true,
         &[
             value("direct", &[("trace", "direct")]),

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use super::{Action, Asks, Clients, Order, Outcome, Protocol, Stream, refused};
+use super::{Action, Asks, Clients, Order, Outcome, Protocol, Sends, Stream, refused};
 
 /// What is received at once. Bytes.
 const RECEIVED_MAX: usize = 256 << 10;
@@ -36,6 +36,7 @@ pub(super) struct Connection {
     slots: Vec<Action>,
     started: Vec<Instant>,
     in_flight: usize,
+    sends: Sends,
     out: Vec<u8>,
     /// Of a reply, as far as it has come.
     head: Vec<u8>,
@@ -55,6 +56,7 @@ impl Connection {
             slots: vec![Action::Flush; of.depth as usize],
             started: vec![Instant::now(); of.depth as usize],
             in_flight: 0,
+            sends: of.sends,
             out: Vec::new(),
             head: Vec::new(),
             rest: None,
@@ -90,6 +92,9 @@ impl Connection {
                 }
                 if !is_over {
                     self.ask(slot, now);
+                    if self.sends == Sends::Singly {
+                        self.send()?;
+                    }
                 }
             }
             match began {
@@ -260,7 +265,8 @@ mod tests {
 
     fn clients(asks: Asks, order: Order) -> Clients {
         let protocol = Speaks::Nbd("disk");
-        Clients { protocol, asks, bytes: 4096, order, from: 8192, region: 16384, connections: 2, depth: 1 }
+        let (from, region, sends) = (8192, 16384, Sends::Together);
+        Clients { protocol, asks, bytes: 4096, order, from, region, connections: 2, depth: 1, sends }
     }
 
     #[test]

@@ -48,6 +48,17 @@ pub(super) struct Clients {
     pub(super) connections: u32,
     /// Requests that each has under way.
     pub(super) depth: u32,
+    /// How they send them.
+    pub(super) sends: Sends,
+}
+
+/// How a client sends what it asks for next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sends {
+    /// All that the replies that came together leave room for, at once: asks as much as it can of the server.
+    Together,
+    /// Each by itself, as libnbd does and with it fio and qemu.
+    Singly,
 }
 
 /// What clients speak.
