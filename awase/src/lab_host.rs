@@ -125,6 +125,13 @@ impl Host for LabHost {
         }
     }
 
+    fn give_way(&self) {
+        let parameters = libc::sched_param { sched_priority: 0 };
+        // Where it is refused, the thread is in the others' way, no more.
+        // SAFETY: the parameters live until it returns.
+        unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
+    }
+
     fn is_interrupted(&self) -> bool {
         self.interrupted.load(Ordering::Relaxed)
     }

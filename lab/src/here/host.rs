@@ -34,6 +34,9 @@ pub trait Host: Sync {
     /// is one; else it stays where it is.
     fn keep_clear(&self, processors: u16, number: usize);
 
+    /// Has the calling thread run only where nobody else wants to.
+    fn give_way(&self);
+
     /// Does somebody want it to end?
     fn is_interrupted(&self) -> bool;
 

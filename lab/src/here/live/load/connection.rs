@@ -91,8 +91,9 @@ impl Connection {
                     outcome.latencies.record((now - self.started[slot as usize]).as_nanos() as u64);
                 }
                 if !is_over {
+                    let now = self.work(now);
                     self.ask(slot, now);
-                    if self.sends == Sends::Singly {
+                    if self.sends != Sends::Together {
                         self.send()?;
                     }
                 }
@@ -143,6 +144,16 @@ impl Connection {
             self.receive(&mut buffer)?;
         }
         Ok(())
+    }
+
+    /// Does what a client does with what has come; gives the time then.
+    fn work(&self, now: Instant) -> Instant {
+        let Sends::Singly { work } = self.sends else { return now };
+        let start = Instant::now();
+        while start.elapsed() < work {
+            std::hint::spin_loop();
+        }
+        start + work
     }
 
     fn ask(&mut self, slot: u32, now: Instant) {

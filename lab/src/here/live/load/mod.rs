@@ -57,8 +57,11 @@ pub(super) struct Clients {
 pub(super) enum Sends {
     /// All that the replies that came together leave room for, at once: asks as much as it can of the server.
     Together,
-    /// Each by itself, as libnbd does and with it fio and qemu.
-    Singly,
+    /// Each by itself, after as much work on what came as fio and libnbd do for each.
+    Singly {
+        /// How long that takes.
+        work: Duration,
+    },
 }
 
 /// What clients speak.
@@ -185,12 +188,16 @@ pub(super) fn run(
     let told = Told { warm, end: Some(warm + time.measured), is_over: &is_over, is_interrupted: &interrupted };
     thread::scope(|scope| {
         let mut place = 0;
+        // Who is measured must not wait for the others before the server is even asked.
         let mut start = |mut connection: Connection, end: Option<Instant>| {
             let number = place;
             place += 1;
             let told = Told { end, ..told };
             scope.spawn(move || {
                 host.keep_clear(target.processors, number);
+                if end.is_none() {
+                    host.give_way();
+                }
                 connection.run(&told)
             })
         };
