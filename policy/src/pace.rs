@@ -133,9 +133,10 @@ impl Pace {
         // The lap by the age of its oldest, and all by that of the oldest that is not in it: so the next one has time, too.
         let of_lap = self.due(now, elapsed_s, facts.old_blocks, facts.old_since);
         let of_next = if facts.young_blocks > 0 { self.due(now, elapsed_s, dirty, facts.young_since) } else { 0.0 };
-        self.owed += of_lap.max(of_next);
+        let is_late = facts.old_blocks > 0 && now.since(facts.old_since) >= self.config.age;
+        self.owed = if is_late { self.owed.max(of_lap).max(of_next) } else { self.owed + of_lap.max(of_next) };
         let due = self.owed as u64;
-        let steady = if due >= dirty.min(BATCH_BLOCKS) { due } else { 0 };
+        let steady = if is_late || due >= dirty.min(BATCH_BLOCKS) { due } else { 0 };
         let blocks = steady.max(self.pressed(elapsed_s, dirty)).min(dirty);
         self.owed = if blocks == dirty { 0.0 } else { (self.owed - blocks as f64).max(0.0) };
         blocks
