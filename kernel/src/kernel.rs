@@ -343,7 +343,7 @@ impl Kernel {
     pub(crate) fn is_stock_low(&self) -> bool {
         let stock = (self.cache_blocks() / STOCK_SHARE).min(STOCK_BYTES_MAX / BLOCK_BYTES);
         let active = self.frames.chunks_active();
-        u64::from(self.frames.frames_free()) < stock && active > 0 && active < self.chunks_target()
+        active > 0 && active < self.chunks_target() && !self.frames.has_free(stock)
     }
 
     /// Waits until there should be more in stock.

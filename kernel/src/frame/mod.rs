@@ -4,6 +4,7 @@
 //! a block, it does not change it under a reader, a sender or a disk write. So nobody waits for anybody's transfer,
 //! and what is on its way to the disk or the wire stays as it was.
 
+mod free;
 mod pool;
 mod region;
 mod reserve;
@@ -15,8 +16,8 @@ use policy::unit::BLOCK_BYTES;
 use smallvec::SmallVec;
 
 use crate::operation::Hold;
+pub(crate) use free::set_thread_processor;
 use pool::Shared;
-pub(crate) use pool::set_thread_processor;
 pub use pool::{CHUNKS_MAX, FrameNo, FramePool, HUGE_PAGE_BYTES, PoolConfig};
 
 /// Bytes in one frame.

@@ -3,7 +3,6 @@
 //! A chunk is the unit that is taken from the host, registered with the machines and given back. It is a huge page or
 //! several. Memory locks: at most one free list, or the chunk table and then free lists; never two free lists.
 
-use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,6 +11,7 @@ use machine::{Machine, RegionId};
 use policy::pages::PageSize;
 use policy::unit::ProcessorId;
 
+use super::free::FreeLists;
 use super::region::RegionLog;
 use super::reserve::reserve;
 use super::{FRAME_BYTES, FrameRef, Frames};
@@ -77,31 +77,18 @@ pub(super) struct Shared {
     registers: AtomicBool,
     frames_a_chunk: u32,
     chunks: Mutex<Vec<ChunkState>>,
-    /// One list a processor, so that they do not meet.
-    free: Box<[FreeList]>,
-    frames_free: AtomicU32,
+    free: FreeLists,
+    /// Free ones of chunks that retire.
+    frames_retired: AtomicU32,
     chunks_active: AtomicU32,
     chunks_retiring: AtomicU32,
     regions: RegionLog,
 }
 
-#[repr(align(128))]
-#[derive(Default)]
-struct FreeList(Mutex<Vec<u32>>);
-
 // SAFETY: the raw pointers are to mappings owned by this value; all access to them is synchronised by the counts.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
-
-thread_local! {
-    static LIST: Cell<usize> = const { Cell::new(0) };
-}
-
-/// Tells the pool on which processor this thread works now.
-pub(crate) fn set_thread_processor(id: ProcessorId) {
-    LIST.set(usize::from(id.0));
-}
 
 impl FramePool {
     /// Reserves address space. No memory is used yet.
@@ -124,8 +111,8 @@ impl FramePool {
                 registers: AtomicBool::new(config.register),
                 frames_a_chunk: (config.chunk_bytes / FRAME_BYTES as u64) as u32,
                 chunks: Mutex::new(vec![ChunkState::Empty; chunks]),
-                free: (0..config.processors.max(1)).map(|_| FreeList::default()).collect(),
-                frames_free: AtomicU32::new(0),
+                free: FreeLists::new(config.processors),
+                frames_retired: AtomicU32::new(0),
                 chunks_active: AtomicU32::new(0),
                 chunks_retiring: AtomicU32::new(0),
                 regions: RegionLog::new(config.processors),
@@ -180,7 +167,12 @@ impl FramePool {
 
     /// Frames that nobody has.
     pub fn frames_free(&self) -> u32 {
-        self.shared.frames_free.load(Ordering::Relaxed)
+        self.shared.frames_free()
+    }
+
+    /// Has nobody these frames, so many or more?
+    pub(crate) fn has_free(&self, count: u64) -> bool {
+        self.shared.free.has(count)
     }
 
     /// Bytes of book-keeping for each frame.
@@ -269,7 +261,7 @@ impl Drop for FramePool {
         let held =
             self.shared.chunks_active.load(Ordering::Acquire) + self.shared.chunks_retiring.load(Ordering::Acquire);
         let frames = u64::from(held) * u64::from(self.shared.frames_a_chunk);
-        if u64::from(self.shared.frames_free.load(Ordering::Acquire)) < frames {
+        if u64::from(self.shared.frames_free()) < frames {
             // Somebody still has a share: its memory must stay. Only a caller that outlives the kernel does that.
             let empty = Box::new(Shared::unmapped(self.shared.config));
             std::mem::forget(std::mem::replace(&mut self.shared, empty));
@@ -309,8 +301,8 @@ impl Shared {
             registers: AtomicBool::new(false),
             frames_a_chunk: 1,
             chunks: Mutex::default(),
-            free: Box::default(),
-            frames_free: AtomicU32::new(0),
+            free: FreeLists::default(),
+            frames_retired: AtomicU32::new(0),
             chunks_active: AtomicU32::new(0),
             chunks_retiring: AtomicU32::new(0),
             regions: RegionLog::new(0),
@@ -323,30 +315,23 @@ impl Shared {
         unsafe { &*self.metas.add(no.0 as usize) }
     }
 
-    fn list(&self, index: usize) -> MutexGuard<'_, Vec<u32>> {
-        self.free[index % self.free.len()].0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn frames_free(&self) -> u32 {
+        self.free.len() + self.frames_retired.load(Ordering::Acquire)
     }
 
     fn take(&self, count: usize, into: &mut Frames) {
-        let own = LIST.get();
-        let mut left = count;
-        for step in 0..self.free.len() {
-            if left == 0 {
-                return;
-            }
-            let mut list = self.list(own + step);
-            let taken = left.min(list.len());
-            let from = list.len() - taken;
+        let stolen = self.free.take(count, |frames| {
             // Neighbours in memory make short vectors, for the disk and for the wire.
-            list[from..].sort_unstable();
-            for no in list.drain(from..).map(FrameNo) {
-                let meta = self.meta(no);
+            frames.sort_unstable();
+            for &mut no in frames {
+                let meta = self.meta(FrameNo(no));
                 meta.references.store(1, Ordering::Relaxed);
                 meta.owner.store(NO_OWNER, Ordering::Relaxed);
-                into.push(FrameRef { pool: self, no });
+                into.push(FrameRef { pool: self, no: FrameNo(no) });
             }
-            self.frames_free.fetch_sub(taken as u32, Ordering::Relaxed);
-            left -= taken;
+        });
+        if !stolen.is_empty() {
+            self.list_as_free(&stolen);
         }
     }
 
@@ -355,18 +340,22 @@ impl Shared {
         if self.chunks_retiring.load(Ordering::SeqCst) > 0 && self.count_in_if_retiring(no) {
             return;
         }
-        let mut list = self.list(LIST.get());
-        list.push(no.0);
-        self.frames_free.fetch_add(1, Ordering::Relaxed);
-        drop(list);
-        // Its chunk may have retired just before the list had it. Nothing else is worth looking through all lists.
-        if self.chunks_retiring.load(Ordering::SeqCst) > 0 && self.is_retiring(no) {
+        self.list_as_free(&[no.0]);
+    }
+
+    fn list_as_free(&self, frames: &[u32]) {
+        self.free.add(frames.iter().copied());
+        // Their chunk may have retired just before the list had them. Nothing else is worth looking through all lists.
+        if self.chunks_retiring.load(Ordering::SeqCst) > 0 && self.is_any_retiring(frames) {
             self.sweep_retired();
         }
     }
 
-    fn is_retiring(&self, no: FrameNo) -> bool {
-        matches!(self.chunks()[(no.0 / self.frames_a_chunk) as usize], ChunkState::Retiring { .. })
+    fn is_any_retiring(&self, frames: &[u32]) -> bool {
+        let chunks = self.chunks();
+        let is_retiring =
+            |no: &u32| matches!(chunks[(no / self.frames_a_chunk) as usize], ChunkState::Retiring { .. });
+        frames.iter().any(is_retiring)
     }
 
     fn count_in_if_retiring(&self, no: FrameNo) -> bool {
@@ -374,7 +363,7 @@ impl Shared {
         let mut chunks = self.chunks();
         let ChunkState::Retiring { free } = &mut chunks[chunk] else { return false };
         *free += 1;
-        self.frames_free.fetch_add(1, Ordering::Relaxed);
+        self.frames_retired.fetch_add(1, Ordering::Relaxed);
         let empty = *free == self.frames_a_chunk;
         if empty {
             chunks[chunk] = ChunkState::Withdrawing;
@@ -386,15 +375,14 @@ impl Shared {
     /// Takes frames of retiring chunks out of the free lists.
     fn sweep_retired(&self) {
         let mut chunks = self.chunks();
-        for index in 0..self.free.len() {
-            self.list(index).retain(|&no| match &mut chunks[(no / self.frames_a_chunk) as usize] {
-                ChunkState::Retiring { free } => {
-                    *free += 1;
-                    false
-                }
-                _ => true,
-            });
-        }
+        self.free.retain(|no| match &mut chunks[(no / self.frames_a_chunk) as usize] {
+            ChunkState::Retiring { free } => {
+                *free += 1;
+                self.frames_retired.fetch_add(1, Ordering::Relaxed);
+                false
+            }
+            _ => true,
+        });
         for (chunk, state) in chunks.iter_mut().enumerate() {
             if *state == (ChunkState::Retiring { free: self.frames_a_chunk }) {
                 *state = ChunkState::Withdrawing;
@@ -430,8 +418,7 @@ impl Shared {
         }
         let first = chunk * self.frames_a_chunk;
         // In reverse: the list is taken from its end.
-        self.list(LIST.get()).extend((first..first + self.frames_a_chunk).rev());
-        self.frames_free.fetch_add(self.frames_a_chunk, Ordering::Relaxed);
+        self.free.add((first..first + self.frames_a_chunk).rev());
     }
 
     fn abandon_grow(&self, chunk: u32) {
@@ -460,7 +447,7 @@ impl Shared {
         unsafe { libc::madvise(self.base.add(chunk as usize * bytes).cast(), bytes, libc::MADV_DONTNEED) };
         chunks[chunk as usize] = ChunkState::Empty;
         self.chunks_retiring.fetch_sub(1, Ordering::SeqCst);
-        self.frames_free.fetch_sub(self.frames_a_chunk, Ordering::Relaxed);
+        self.frames_retired.fetch_sub(self.frames_a_chunk, Ordering::Relaxed);
     }
 
     fn region(&self, chunk: u32) -> machine::Region {

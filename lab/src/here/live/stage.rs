@@ -21,6 +21,9 @@ use super::{Numbers, numbers};
 /// Of the devices. Bytes.
 const DEVICE_BYTES: u64 = 64 << 20;
 
+/// Written at a time, to fill them. Bytes.
+const FILL_BYTES: u64 = 64 << 10;
+
 /// Of the kernel. Bytes.
 const MEMORY: u64 = 64 << 20;
 
@@ -56,6 +59,10 @@ pub(super) fn cell(
                 Some(latency) => Medium::FixedLatency { bytes, latency },
                 None => Medium::Ram { bytes },
             })?;
+            if latency.is_none() {
+                // What was never written takes no memory, and reading it none of its time.
+                fill(stage.as_ref(), &device)?;
+            }
             iotest(stage.as_ref(), &device, processes, spin, time)
         }
         Load::Storm => storm(host, value, time),
@@ -94,6 +101,17 @@ fn together(tasks: impl IntoIterator<Item = OfTask>) -> Outcome {
         outcome.latencies.add(&task.latencies);
     }
     outcome
+}
+
+fn fill(stage: &dyn Stage, device: &DeviceRef) -> Result<(), HereError> {
+    let device = DeviceRef::clone(device);
+    let filled = task::run(stage.kernel(), move |cpu| async move {
+        for at in (0..DEVICE_BYTES).step_by(FILL_BYTES as usize) {
+            task::write(&cpu, &device, ByteRange::new(at, FILL_BYTES), Context::synchronous(JOB)).await?;
+        }
+        Ok::<_, Errno>(())
+    })?;
+    Ok(filled?)
 }
 
 /// So many processes on each processor.

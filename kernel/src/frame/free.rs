@@ -1,0 +1,150 @@
+//! Which frames are free: one list a processor, so that they do not meet.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use policy::unit::ProcessorId;
+
+/// Who finds its own list empty takes so many at once from another's, if that keeps as many: frames whose book-keeping
+/// shares cache lines had better be those of one processor.
+const STOLEN: usize = 64;
+
+/// The lists. Memory locks: one at a time.
+#[derive(Default)]
+pub(super) struct FreeLists(Box<[FreeList]>);
+
+/// On cache lines of its own (two, as processors fetch pairs of them).
+#[derive(Default)]
+#[repr(align(128))]
+struct FreeList {
+    frames: Mutex<Vec<u32>>,
+    /// How many, for those who only count.
+    len: AtomicU32,
+}
+
+thread_local! {
+    static OWN: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Tells on which processor this thread works now.
+pub(crate) fn set_thread_processor(id: ProcessorId) {
+    OWN.set(usize::from(id.0));
+}
+
+impl FreeLists {
+    /// Empty ones.
+    pub(super) fn new(processors: u16) -> Self {
+        FreeLists((0..processors.max(1)).map(|_| FreeList::default()).collect())
+    }
+
+    /// Frames in all lists.
+    pub(super) fn len(&self) -> u32 {
+        self.0.iter().map(FreeList::len).sum()
+    }
+
+    /// Are there so many? Looks at others' lists only where this processor's own does not tell.
+    pub(super) fn has(&self, count: u64) -> bool {
+        let mut left = count;
+        self.from_own().any(|list| {
+            left = left.saturating_sub(u64::from(list.len()));
+            left == 0
+        })
+    }
+
+    /// Up to `count` frames, for the caller to hand out, and some more where it is another processor that has them: those
+    /// the caller gives to [`add`](Self::add).
+    pub(super) fn take(&self, count: usize, mut hand_out: impl FnMut(&mut [u32])) -> Vec<u32> {
+        let mut left = count;
+        let mut lists = self.from_own();
+        if let Some(own) = lists.next() {
+            left -= own.with(|frames| cut(frames, left, &mut hand_out));
+        }
+        for other in lists {
+            if left == 0 {
+                break;
+            }
+            let mut stolen = other.with(|frames| {
+                let count = left.max(STOLEN.min(frames.len() / 2)).min(frames.len());
+                frames.split_off(frames.len() - count)
+            });
+            left -= cut(&mut stolen, left, &mut hand_out);
+            if !stolen.is_empty() {
+                return stolen;
+            }
+        }
+        Vec::new()
+    }
+
+    /// More frames are free.
+    pub(super) fn add(&self, frames: impl IntoIterator<Item = u32>) {
+        if let Some(own) = self.from_own().next() {
+            own.with(|list| list.extend(frames));
+        }
+    }
+
+    /// Takes out those that are not to be kept.
+    pub(super) fn retain(&self, mut keeps: impl FnMut(u32) -> bool) {
+        for list in &self.0 {
+            list.with(|frames| frames.retain(|&no| keeps(no)));
+        }
+    }
+
+    /// All lists, this processor's own first.
+    fn from_own(&self) -> impl Iterator<Item = &FreeList> {
+        let own = OWN.get() % self.0.len().max(1);
+        self.0[own..].iter().chain(&self.0[..own])
+    }
+}
+
+impl FreeList {
+    fn len(&self) -> u32 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    fn with<R>(&self, work: impl FnOnce(&mut Vec<u32>) -> R) -> R {
+        let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = work(&mut frames);
+        self.len.store(frames.len() as u32, Ordering::Release);
+        result
+    }
+}
+
+/// Hands out up to `count` of the last frames; returns how many.
+fn cut(frames: &mut Vec<u32>, count: usize, hand_out: &mut impl FnMut(&mut [u32])) -> usize {
+    let taken = count.min(frames.len());
+    let from = frames.len() - taken;
+    hand_out(&mut frames[from..]);
+    frames.truncate(from);
+    taken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(lists: &FreeLists, count: usize) -> (usize, Vec<u32>) {
+        let mut handed_out = 0;
+        let more = lists.take(count, |frames| handed_out += frames.len());
+        (handed_out, more)
+    }
+
+    #[test]
+    fn who_has_none_takes_several_but_leaves_as_many() {
+        let lists = FreeLists::new(2);
+        set_thread_processor(ProcessorId(1));
+        lists.add(0..1000);
+        set_thread_processor(ProcessorId(0));
+        let (handed_out, more) = take(&lists, 1);
+        assert_eq!((handed_out, more.len(), lists.len()), (1, STOLEN - 1, 1000 - STOLEN as u32));
+        lists.add(more);
+        assert_eq!(take(&lists, STOLEN - 1), (STOLEN - 1, Vec::new()));
+        assert_eq!(take(&lists, 2000).0, 1000 - STOLEN);
+        assert_eq!((lists.len(), lists.has(1), lists.has(0)), (0, false, true));
+        lists.add([7]);
+        set_thread_processor(ProcessorId(1));
+        assert!(lists.has(1));
+        assert_eq!(take(&lists, 1), (1, Vec::new()));
+        set_thread_processor(ProcessorId(0));
+    }
+}
