@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use kernel::counters::Count;
 use kernel::device::{DeviceRef, Faults};
+use kernel::trace::{Mode, Tracer};
 use kernel::{Kernel, KernelConfig, Switches};
 use lab::here::{HereError, Host, Medium, SCRATCH_BYTES_MAX, Served, Serving, Setup, Spent, Stage};
 use machine::OpenFile;
@@ -106,7 +107,8 @@ impl Host for LabHost {
         }
         let count = self.cores.count().min(setup.processors_max.into()).clamp(1, linux::PROCESSORS_MAX);
         let machine = linux::Config { processors: linux::Processors::Count(count), ..linux::Config::default() };
-        let processors = Processors::start_kernel(&machine, |count| kernel_config(setup, count))
+        let tracer = |count| setup.trace.map_or_else(Tracer::none, |words| Tracer::new(Mode::Direct, count, words, 0));
+        let processors = Processors::start_kernel(&machine, |count| kernel_config(setup, count), tracer)
             .map_err(|error| HereError::Start(format!("{error:#}")))?;
         Ok(Box::new(LabStage { host: self, kernel: Arc::clone(processors.kernel()), processors: Some(processors) }))
     }

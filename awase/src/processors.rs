@@ -44,21 +44,17 @@ impl Processors {
     pub fn start_traced(config: &Config, tracer: impl FnOnce(u16) -> Tracer) -> anyhow::Result<Self> {
         let settings = &config.settings;
         let kernel = |count| kernel_config(settings, &config.switches, count);
-        Self::start_with(&machine_config(settings), kernel, tracer).map_err(|error| match error.downcast() {
+        Self::start_kernel(&machine_config(settings), kernel, tracer).map_err(|error| match error.downcast() {
             Ok(error) => engine_problem(error, settings),
             Err(other) => other,
         })
     }
 
-    /// Starts processors with the kernel that `kernel` tells for their number.
+    /// Starts processors with the kernel and what records its events that are told for their number.
     ///
     /// # Errors
     /// When the host refuses; a [`linux::Error`] where it refuses the machine.
-    pub fn start_kernel(machine: &linux::Config, kernel: impl FnOnce(u16) -> KernelConfig) -> anyhow::Result<Self> {
-        Self::start_with(machine, kernel, |_| Tracer::none())
-    }
-
-    fn start_with(
+    pub fn start_kernel(
         machine: &linux::Config,
         kernel: impl FnOnce(u16) -> KernelConfig,
         tracer: impl FnOnce(u16) -> Tracer,

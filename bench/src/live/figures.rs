@@ -62,14 +62,9 @@ fn figures(tables: &Tables) -> Vec<Figure> {
         ),
         figure("Tracing on against off, requests a second", "at least 0.98 ×", at_least("trace: off", RATE, 0.98)),
         figure(
-            "Direct against central tracing, processor time",
+            "Direct against central, unthinned tracing, two processors: processor time",
             "measurably better",
-            worth("trace: central", CPU).and_then(better),
-        ),
-        figure(
-            "Direct against unthinned tracing, processor time",
-            "measurably better",
-            worth("trace: unthinned", CPU).and_then(better),
+            worth("trace, two recorders: unthinned", CPU).and_then(better),
         ),
         figure(
             "Adaptive quantum against off, 32 in flight: kernel entries a request",

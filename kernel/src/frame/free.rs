@@ -46,7 +46,7 @@ impl FreeLists {
     /// Are there so many? Looks at others' lists only where this processor's own does not tell.
     pub(super) fn has(&self, count: u64) -> bool {
         let mut left = count;
-        self.from_own().any(|list| {
+        self.own_first().any(|list| {
             left = left.saturating_sub(u64::from(list.len()));
             left == 0
         })
@@ -56,7 +56,7 @@ impl FreeLists {
     /// the caller gives to [`add`](Self::add).
     pub(super) fn take(&self, count: usize, mut hand_out: impl FnMut(&mut [u32])) -> Vec<u32> {
         let mut left = count;
-        let mut lists = self.from_own();
+        let mut lists = self.own_first();
         if let Some(own) = lists.next() {
             left -= own.with(|frames| cut(frames, left, &mut hand_out));
         }
@@ -78,7 +78,7 @@ impl FreeLists {
 
     /// More frames are free.
     pub(super) fn add(&self, frames: impl IntoIterator<Item = u32>) {
-        if let Some(own) = self.from_own().next() {
+        if let Some(own) = self.own_first().next() {
             own.with(|list| list.extend(frames));
         }
     }
@@ -91,7 +91,7 @@ impl FreeLists {
     }
 
     /// All lists, this processor's own first.
-    fn from_own(&self) -> impl Iterator<Item = &FreeList> {
+    fn own_first(&self) -> impl Iterator<Item = &FreeList> {
         let own = OWN.get() % self.0.len().max(1);
         self.0[own..].iter().chain(&self.0[..own])
     }

@@ -353,8 +353,7 @@ impl Shared {
 
     fn is_any_retiring(&self, frames: &[u32]) -> bool {
         let chunks = self.chunks();
-        let is_retiring =
-            |no: &u32| matches!(chunks[(no / self.frames_a_chunk) as usize], ChunkState::Retiring { .. });
+        let is_retiring = |no: &u32| matches!(chunks[(no / self.frames_a_chunk) as usize], ChunkState::Retiring { .. });
         frames.iter().any(is_retiring)
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kernel::device::{DeviceRef, MechanicalModel};
+use kernel::trace::TraceMemory;
 use kernel::{Kernel, Switches};
 use machine::Errno;
 use machine::drive::Drive;
@@ -134,8 +135,10 @@ pub struct Setup {
     pub memory: u64,
     /// How dirty blocks are written, but for `smooth`: that is a switch.
     pub write_back: writeback::Config,
-    /// The techniques that are on.
+    /// The techniques that are on, but for `trace`: that is on where there is memory for it.
     pub switches: Switches,
+    /// All zero: what happens is recorded here. Without, nothing is.
+    pub trace: Option<TraceMemory>,
 }
 
 impl Setup {
@@ -146,6 +149,7 @@ impl Setup {
             memory,
             write_back: writeback::Config::default(),
             switches: Switches::default(),
+            trace: None,
         }
     }
 

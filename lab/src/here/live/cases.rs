@@ -62,6 +62,18 @@ const QUANTUM: &[Value] = &[
     value("24ms", &[("quantum", "24ms")]),
 ];
 
+const TRACING: &[Value] = &[
+    value("direct", &[("trace", "direct")]),
+    value("off", &[("trace", "off")]),
+    value("central", &[("trace", "central")]),
+    published(
+        value("unthinned", &[("trace", "unthinned")]),
+        Measure::Cpu,
+        1.0 / 0.7,
+        "OLTP 3 (3): tracing took 30 % of the processor, so that no trace would be worth so much, direct nearly",
+    ),
+];
+
 /// The cases, in the order of the README's table.
 pub(super) static CASES: &[Case] = &[
     case(
@@ -311,18 +323,21 @@ pub(super) static CASES: &[Case] = &[
         ROOMY,
         Clients { connections: CLIENTS, ..SMALL },
         true,
-        &[
-            value("direct", &[("trace", "direct")]),
-            value("off", &[("trace", "off")]),
-            value("central", &[("trace", "central")]),
-            published(
-                value("unthinned", &[("trace", "unthinned")]),
-                Measure::Cpu,
-                1.0 / 0.7,
-                "OLTP 3 (3): tracing took 30 % of the processor, so that no trace would be worth so much, direct nearly",
-            ),
-        ],
+        TRACING,
     ),
+    Case {
+        load: Load::Iotest { latency: None, processes: 1, spin: Duration::ZERO },
+        bed: Bed::Kernel { processors: 2 },
+        ..case(
+            "trace, two recorders",
+            "the kernel alone, iotest: on each of two processors a process that reads 4 KiB of a RAM disk at a time, past the \
+             cache, each of which is recorded",
+            ROOMY,
+            BLOCKS,
+            false,
+            TRACING,
+        )
+    },
     case(
         "front end",
         NBD_SMALL,

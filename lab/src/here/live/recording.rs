@@ -30,7 +30,7 @@ const EVENTS_TINY: u64 = 1000;
 const TOGETHER: u64 = 8;
 
 /// As large as a server's.
-const TRACE_WORDS: usize = (8 << 20) / 8;
+pub(super) const TRACE_WORDS: usize = (8 << 20) / 8;
 
 const ROUNDS: Rounds = Rounds { most: 9, time_max: Duration::from_secs(3) };
 

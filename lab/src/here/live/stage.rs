@@ -1,10 +1,12 @@
 //! What no client can ask of a server: a kernel in this process, with tasks of ours on its processors.
 
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use kernel::device::DeviceRef;
 use kernel::request::Context;
+use kernel::trace::{TraceMemory, private_memory};
 use kernel::{Processor, Volume};
 use machine::Errno;
 use policy::unit::{BLOCK_BYTES, ByteRange, ProcessorId};
@@ -16,6 +18,7 @@ use super::super::ws_table4::open_volume;
 use super::super::{HereError, Host, Medium, Setup, Stage, host};
 use super::case::{Load, Value};
 use super::load::{Latencies, Outcome, Time};
+use super::recording::TRACE_WORDS;
 use super::{Numbers, numbers};
 
 /// Of the devices. Bytes.
@@ -51,7 +54,8 @@ pub(super) fn cell(
 ) -> Result<Numbers, HereError> {
     match *load {
         Load::Iotest { latency, processes, spin } => {
-            let setup = Setup { processors_max: processors, ..Setup::with_memory(MEMORY) };
+            let trace = Some(trace_memory());
+            let setup = Setup { processors_max: processors, trace, ..Setup::with_memory(MEMORY) };
             let stage = host.start(&setup)?;
             set(stage.as_ref(), value)?;
             let bytes = DEVICE_BYTES;
@@ -68,6 +72,14 @@ pub(super) fn cell(
         Load::Storm => storm(host, value, time),
         Load::Clients { .. } => Err(HereError::Lost),
     }
+}
+
+/// As large as a server's, and zero. One for all kernels, which come one after the other: it is never given back.
+fn trace_memory() -> TraceMemory {
+    static MEMORY: OnceLock<TraceMemory> = OnceLock::new();
+    let memory = *MEMORY.get_or_init(|| private_memory(TRACE_WORDS));
+    memory.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    memory
 }
 
 fn set(stage: &dyn Stage, value: &Value) -> Result<(), HereError> {
