@@ -2,14 +2,16 @@
 
 use super::tables::{Cell, Tables};
 
+/// Of the table of worths.
 const RATE: usize = 0;
-const CPU: usize = 2;
-const ENTRIES: usize = 3;
+const SOONER: usize = 1;
+const CPU: usize = 3;
+const ENTRIES: usize = 4;
 
 /// Of the table of costs.
 const CPU_US: usize = 0;
 
-/// Of the table of latencies, and of that of recording.
+/// Of the table of recording.
 const MEDIAN: usize = 0;
 
 /// Of the table of latencies.
@@ -111,9 +113,9 @@ fn better(cell: Cell) -> Option<(String, bool)> {
 }
 
 fn lone_latency(tables: &Tables) -> Option<(String, bool)> {
-    let median = |value: &str| tables.cell("latencies", &format!("quantum, 1 in flight: {value}"), MEDIAN)?.here;
-    let more = (median("adaptive")? / median("off")? - 1.0) * 100.0;
-    Some((format!("{more:+.1} %"), more <= 3.0))
+    let cell = tables.cell("worth", "quantum, 1 in flight: off", SOONER)?;
+    let more = (1.0 / cell.here? - 1.0) * 100.0;
+    Some((format!("{more:+.1} %{}", if cell.within_noise { " ~" } else { "" }), more <= 3.0))
 }
 
 fn light_client(tables: &Tables) -> Option<(String, bool)> {

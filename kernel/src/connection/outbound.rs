@@ -415,7 +415,7 @@ async fn send(
     let stall = outbound.service.bounds().stall_timeout;
     while !segments.is_empty() {
         watchdog.arm(cpu, stall, Keeps::Frames);
-        let began = cpu.begin(Event::Sent, &*outbound.tally);
+        let began = cpu.begin_after(Event::Sent, &*outbound.tally);
         let (result, back) = cpu.send(connection, hold, segments.clone()).await;
         cpu.end(began, Event::Sent, &*outbound.tally, result.unwrap_or(0), replies as u64);
         cpu.count(Count::BytesSent, result.unwrap_or(0));

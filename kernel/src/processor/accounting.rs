@@ -25,6 +25,18 @@ pub struct Together {
     began: Cell<u64>,
     /// How many of which type, and for whom.
     answered: RefCell<SmallVec<[(Event, JobId, u64); 2]>>,
+    /// Each of them, while they are recorded.
+    spans: RefCell<SmallVec<[Span; 4]>>,
+}
+
+/// What is recorded when its end is known.
+#[derive(Debug)]
+struct Span {
+    began: Began,
+    event: Event,
+    whose: Whose,
+    a: u64,
+    b: u32,
 }
 
 impl Together {
@@ -81,18 +93,18 @@ impl Processor {
         self.count_job_requests(whose.job, 1);
     }
 
-    /// A request of a client was answered with others: recorded by itself, and counted with them at
-    /// [`Processor::end_together`].
+    /// A request of a client was answered with others: recorded and counted with them at [`Processor::end_together`].
     #[inline]
     pub fn end_with(&self, together: &Together, timed: Timed, event: Event, whose: impl Into<Whose>, a: u64, b: u64) {
         let whose = whose.into();
         if self.0.recorder.is_on() {
-            self.end_timed(timed, event, whose, a, b);
+            let span = Span { began: timed.began, event, whose, a, b: super::recording::short(b) };
+            together.spans.borrow_mut().push(span);
         }
         together.add(event, whose.job, timed.ticks);
     }
 
-    /// All that were answered together leave now: counts them. To be called before anything else is done or awaited.
+    /// All that were answered together leave now: counts them, and records each. To be called before anything else is done or awaited.
     #[inline]
     pub fn end_together(&self, together: &Together) {
         let mut answered = together.answered.borrow_mut();
@@ -101,6 +113,9 @@ impl Processor {
         }
         let ticks = self.ticks();
         self.0.recorder.set_stamp(ticks);
+        for Span { began, event, whose, a, b } in together.spans.borrow_mut().drain(..) {
+            self.0.recorder.end(began, event, whose, a, b, || ticks);
+        }
         for (event, job, count) in answered.drain(..) {
             self.0.counters.requests(event, count, ticks.saturating_sub(together.began.get()));
             self.count_job_requests(job, count);

@@ -25,10 +25,22 @@ impl Processor {
         self.0.recorder.moment_by(event, whose, a, short(b), || self.ticks());
     }
 
+    /// Records a moment that what else is recorded implies, where nothing is thinned out.
+    #[inline]
+    pub fn trace_implied(&self, event: Event, whose: impl Into<Whose>, a: u64, b: u64) {
+        self.0.recorder.implied_by(event, whose, a, short(b), || self.ticks());
+    }
+
     /// Something begins that is recorded when it ends.
     #[inline]
     pub fn begin(&self, event: Event, whose: impl Into<Whose>) -> Began {
         self.0.recorder.begin(event, whose, || self.ticks())
+    }
+
+    /// The same, where one thing follows the other: it begins when this processor last recorded something.
+    #[inline]
+    pub fn begin_after(&self, event: Event, whose: impl Into<Whose>) -> Began {
+        self.0.recorder.begin(event, whose, || self.0.recorder.stamp())
     }
 
     /// It ends.

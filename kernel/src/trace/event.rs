@@ -161,7 +161,7 @@ events! {
     /// MOUNT: a directory was mounted or given back, or what there is was asked.
     Mount: Rare Span "mount.call" ("procedure", "status");
 
-    /// All blocks were in the cache.
+    /// All blocks were in the cache. Only with `unthinned`: a request without a miss hit.
     CacheHit: Frequent Moment "cache.hit" ("block", "blocks");
     /// Blocks had to be read.
     CacheMiss: Frequent Moment "cache.miss" ("block", "blocks");

@@ -45,7 +45,7 @@ pub enum Mode {
     Direct,
     /// All of them centrally.
     Central,
-    /// All of them centrally, beginnings and ends apart.
+    /// All of them centrally, beginnings and ends apart, and what others imply.
     Unthinned,
 }
 
@@ -262,6 +262,14 @@ impl Recorder {
         if mode != Mode::Off {
             let stamp = if mode == Mode::Direct { self.stamp.get() } else { ticks() };
             self.record(mode, event, Part::Whole, stamp, whose.into(), a, b, 0);
+        }
+    }
+
+    /// A moment that what else is recorded implies: recorded only where nothing is thinned out.
+    #[inline]
+    pub fn implied_by(&self, event: Event, whose: impl Into<Whose>, a: u64, b: u32, ticks: impl FnOnce() -> u64) {
+        if self.tracer.mode() == Mode::Unthinned {
+            self.moment_by(event, whose, a, b, ticks);
         }
     }
 

@@ -42,7 +42,8 @@ impl Volume {
         {
             return None;
         }
-        cpu.trace(Event::CacheHit, (cpu.job(), self.export()), blocks.start, blocks.end - blocks.start);
+        // A request without a miss hit.
+        cpu.trace_implied(Event::CacheHit, (cpu.job(), self.export()), blocks.start, blocks.end - blocks.start);
         cpu.count(Count::CacheReads, 1);
         cpu.count(Count::CacheHits, blocks.end - blocks.start);
         self.note_read(cpu, blocks);

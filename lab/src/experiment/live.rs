@@ -22,7 +22,7 @@ impl Experiment for Live {
          turns on the same server. For each there are requests a second, how long requests take, the processor time and the \
          entries into the host's kernel of a request, and what the paper says where it says it.\n\n\
          Look at how many times better the default is than the other value; a difference that is less than what repetitions \
-         of the same thing differ by is marked with ~. It takes about five minutes, and the machine should have nothing \
+         of the same thing differ by is marked with ~. It takes some minutes, and the machine should have nothing \
          else to do. Ctrl-C ends it and leaves nothing behind."
     }
 
@@ -52,7 +52,7 @@ impl Experiment for Live {
                 ),
                 parameter(
                     "run.repetitions",
-                    "repetitions in turn, at most; three of what takes seconds",
+                    "repetitions in turn; three of what takes seconds, more and shorter ones where a small difference matters",
                     "",
                     5.0,
                     1.0..=100.0,

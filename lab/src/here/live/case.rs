@@ -18,6 +18,9 @@ pub(super) struct Case {
     pub(super) load: Load,
     /// A cell takes no less, however little is asked for: what is slow needs its time. Zero with little effort.
     pub(super) time_min: Duration,
+    /// Each round is cut into so many, where a small difference matters: what lies close together in time meets the same
+    /// host.
+    pub(super) slices: u32,
     /// Rounds at most, where a round takes long.
     pub(super) rounds_max: u32,
 }
@@ -122,7 +125,7 @@ pub(super) const fn case(
     values: &'static [Value],
 ) -> Case {
     let load = Load::Clients { measured, beside: None, cached };
-    Case { name, about, values, bed, load, time_min: Duration::ZERO, rounds_max: u32::MAX }
+    Case { name, about, values, bed, load, time_min: Duration::ZERO, slices: 1, rounds_max: u32::MAX }
 }
 
 pub(super) const fn reads(export: &'static str, bytes: u32, region: u64, depth: u32) -> Clients {

@@ -193,23 +193,31 @@ pub(super) static CASES: &[Case] = &[
         false,
         GATHERING,
     ),
-    case(
-        "quantum, many in flight",
-        "NBD, random reads of 4 KiB that are cached, many in flight, each sent by itself, after 3 us of work \
-         on the one that came (fio with libnbd: about 4 us)",
-        ROOMY,
-        Clients { sends: Sends::Singly { work: Duration::from_micros(3) }, ..BLOCKS },
-        true,
-        QUANTUM,
-    ),
-    case(
-        "quantum, 1 in flight",
-        "NBD, random reads of 4 KiB that are cached, one in flight",
-        ROOMY,
-        Clients { depth: 1, ..BLOCKS },
-        true,
-        QUANTUM,
-    ),
+    Case {
+        // The policy looks about for a while.
+        time_min: Duration::from_secs(1),
+        slices: 2,
+        ..case(
+            "quantum, many in flight",
+            "NBD, random reads of 4 KiB that are cached, many in flight, each sent by itself, after 3 us of work \
+             on the one that came (fio with libnbd: about 4 us)",
+            ROOMY,
+            Clients { sends: Sends::Singly { work: Duration::from_micros(3) }, ..BLOCKS },
+            true,
+            QUANTUM,
+        )
+    },
+    Case {
+        slices: 12,
+        ..case(
+            "quantum, 1 in flight",
+            "NBD, random reads of 4 KiB that are cached, one in flight",
+            ROOMY,
+            Clients { depth: 1, ..BLOCKS },
+            true,
+            QUANTUM,
+        )
+    },
     Case {
         load: Load::Iotest { latency: None, processes: 1, spin: Duration::ZERO },
         bed: Bed::Kernel { processors: 2 },
@@ -302,6 +310,8 @@ pub(super) static CASES: &[Case] = &[
         &[value("on", &[("registered_buffers", "true")]), value("off", &[("registered_buffers", "false")])],
     ),
     Case {
+        time_min: Duration::from_millis(500),
+        slices: 3,
         load: Load::Clients {
             measured: Clients { depth: 1, ..BLOCKS },
             beside: Some(Clients { connections: 8, depth: 64, ..SMALL_NFS }),
@@ -317,14 +327,17 @@ pub(super) static CASES: &[Case] = &[
             &[value("on", &[("usage", "true")]), value("off", &[("usage", "false")])],
         )
     },
-    case(
-        "trace",
-        "two clients: NBD, random reads of 512 bytes that are cached, many in flight",
-        ROOMY,
-        Clients { connections: CLIENTS, ..SMALL },
-        true,
-        TRACING,
-    ),
+    Case {
+        slices: 12,
+        ..case(
+            "trace",
+            "NBD, random reads of 512 bytes that are cached, many in flight of each of several clients",
+            ROOMY,
+            Clients { connections: CLIENTS, ..SMALL },
+            true,
+            TRACING,
+        )
+    },
     Case {
         load: Load::Iotest { latency: None, processes: 1, spin: Duration::ZERO },
         bed: Bed::Kernel { processors: 2 },
@@ -338,14 +351,17 @@ pub(super) static CASES: &[Case] = &[
             TRACING,
         )
     },
-    case(
-        "front end",
-        NBD_SMALL,
-        Bed::Fresh { memory: 96 * MIB },
-        SMALL,
-        true,
-        &[Value { watched: true, ..value("watched", &[]) }, value("none", &[])],
-    ),
+    Case {
+        slices: 3,
+        ..case(
+            "front end",
+            NBD_SMALL,
+            Bed::Fresh { memory: 96 * MIB },
+            SMALL,
+            true,
+            &[Value { watched: true, ..value("watched", &[]) }, value("none", &[])],
+        )
+    },
     case(
         "all of OLTP",
         NBD_SMALL,

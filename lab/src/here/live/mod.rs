@@ -30,6 +30,9 @@ const REGION_TINY: u64 = 2 << 20;
 /// Before it is measured, so much of a cell passes.
 const WARM_PART: f64 = 0.3;
 
+/// A slice of a round takes no less, if the round does not.
+const SLICE_MIN: Duration = Duration::from_millis(100);
+
 /// To start a server, to fill its cache: of what a cell takes, about.
 const START_TIME: Duration = Duration::from_millis(500);
 const SETTLE_TIME: Duration = Duration::from_millis(60);
@@ -45,6 +48,7 @@ pub(super) struct Switches;
 type Numbers = [f64; 6];
 
 const RATE: usize = 0;
+const MEDIAN: usize = 1;
 const P99: usize = 2;
 const CPU: usize = 4;
 const ENTRIES: usize = 5;
@@ -89,12 +93,17 @@ impl Told {
     }
 
     fn rounds(&self, case: &Case) -> u32 {
-        self.rounds.min(case.rounds_max)
+        (self.rounds * self.slices(case)).min(case.rounds_max)
+    }
+
+    fn slices(&self, case: &Case) -> u32 {
+        if self.tiny { 1 } else { case.slices }
     }
 
     fn time(&self, case: &Case) -> Time {
+        let whole = Duration::from_secs_f64(self.seconds);
         let least = if self.tiny { Duration::ZERO } else { case.time_min };
-        let measured = Duration::from_secs_f64(self.seconds).max(least);
+        let measured = (whole / self.slices(case)).max(whole.min(SLICE_MIN)).max(least);
         Time { warm: measured.mul_f64(WARM_PART), measured }
     }
 

@@ -3,7 +3,7 @@
 use super::super::rounds::{Spread, table};
 use super::super::{HereRun, Measured};
 use super::case::{Measure, Value};
-use super::{CPU, ENTRIES, Measurements, Numbers, P99, RATE, Told, recording};
+use super::{CPU, ENTRIES, MEDIAN, Measurements, Numbers, P99, RATE, Told, recording};
 use crate::result::{Axis, Cell, Drawing, Plot, Series, Source, Table};
 
 /// Of fewer repetitions nothing is certain.
@@ -13,8 +13,13 @@ const CERTAIN_MIN: usize = 3;
 const PLOTTED: usize = 7;
 
 /// Columns of the first table, and whether more is better.
-const WORTH: [(&str, usize, bool); 4] =
-    [("requests/s", RATE, true), ("99 of 100", P99, false), ("CPU time", CPU, false), ("entries", ENTRIES, false)];
+const WORTH: [(&str, usize, bool); 5] = [
+    ("requests/s", RATE, true),
+    ("median", MEDIAN, false),
+    ("99 of 100", P99, false),
+    ("CPU time", CPU, false),
+    ("entries", ENTRIES, false),
+];
 
 impl Measurements {
     /// Of one value, one of the numbers: its spread over the rounds.
@@ -26,11 +31,18 @@ impl Measurements {
         &self.case.values[value]
     }
 
-    /// How many times better the default is than another value.
+    /// How many times better the default is than another value: as in the median round, since those of one round meet the
+    /// same host.
     fn worth(&self, value: usize, number: usize, more_is_better: bool) -> Cell {
         let (default, other) = (self.spread(0, number), self.spread(value, number));
-        let (over, under) = if more_is_better { (default, other) } else { (other, default) };
-        let ratio = over.median / under.median;
+        let rounds = self.rounds[0].iter().zip(&self.rounds[value]);
+        let ratio = Spread::of(
+            rounds
+                .map(|(default, other)| default[number] / other[number])
+                .map(|ratio| if more_is_better { ratio } else { ratio.recip() })
+                .collect(),
+        )
+        .median;
         let is_rare = default.count.min(other.count) < CERTAIN_MIN;
         let overlap = default.least <= other.most && other.least <= default.most;
         let measure = if number == RATE { Some(Measure::Rate) } else { (number == CPU).then_some(Measure::Cpu) };
@@ -54,7 +66,7 @@ pub(super) fn measured(run: &HereRun<'_>, told: Told, all: &[Measurements], cost
             "latencies",
             "how long requests take",
             ("us", 1),
-            &[("median", 1), ("99 of 100", P99), ("999 of 1000", 3)],
+            &[("median", MEDIAN), ("99 of 100", P99), ("999 of 1000", 3)],
             false,
         ),
         numbers(
