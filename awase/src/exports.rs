@@ -95,7 +95,8 @@ fn serve(kernel: &Arc<Kernel>, measured: &mut Measured, export: &Export, medium:
         Some(open) => Bottom::File(open),
         None => Bottom::Ram { size: medium.size },
     };
-    let layers = Layers { behaviour: export.behaviour.clone(), delay: export.delay, faults: export.faults };
+    let Export { behaviour, access, delay, faults, .. } = export.clone();
+    let layers = Layers { behaviour, access, delay, faults };
     let device = stack(kernel, bottom, &layers);
     let config =
         VolumeConfig { name: export.name.clone(), read_only: export.read_only, forced_unit_access, grows: false };

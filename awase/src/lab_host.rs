@@ -197,7 +197,7 @@ impl Stage for LabStage<'_> {
             Medium::FixedLatency { bytes, latency } => (Bottom::Ram { size: bytes }, Behaviour::FixedLatency(latency)),
             Medium::Mechanical { bytes, model } => (Bottom::Ram { size: bytes }, Behaviour::Mechanical(model)),
         };
-        let layers = Layers { behaviour, delay: Duration::ZERO, faults: Faults::default() };
+        let layers = Layers { behaviour, access: None, delay: Duration::ZERO, faults: Faults::default() };
         Ok(stack(&self.kernel, bottom, &layers))
     }
 

@@ -9,7 +9,7 @@ use kernel::device::{Checked, Delay, DeviceRef, Fault, Faults, FileDevice, Fixed
 use kernel::queue::{DiskQueue, Queued};
 use machine::OpenFile;
 use machine::tree::OpenTree;
-use policy::queue;
+use policy::{access, queue};
 
 use crate::config::Behaviour;
 
@@ -29,6 +29,8 @@ pub enum Bottom {
 pub struct Layers {
     /// How the device behaves.
     pub behaviour: Behaviour,
+    /// Who may start it, where it has a rule of its own.
+    pub access: Option<access::Mode>,
     /// Added to every operation.
     pub delay: std::time::Duration,
     /// How often operations fail.
@@ -72,7 +74,7 @@ pub fn stack(kernel: &Arc<Kernel>, bottom: Bottom, layers: &Layers) -> DeviceRef
     let facts = device.facts();
     let is_model = matches!(layers.behaviour, Behaviour::Mechanical(_));
     let queue = queue_of(kernel, disk, Arm { rotational: facts.rotational, is_model }, facts.transfer_bytes_max);
-    Arc::new(Queued::new(queue, device))
+    Arc::new(Queued::new(queue, device).with_access(layers.access))
 }
 
 /// The queue of the disk that a directory lies on, which is that of the image files there.

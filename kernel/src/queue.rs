@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use machine::{Errno, SeekTarget};
-use policy::access::Access;
+use policy::access::{Access, Mode as AccessMode};
 use policy::delivery::Method;
 use policy::queue::{Arrival, Batch, BatchId, Config, Kind, Queue, RequestId, StreamId};
 use policy::unit::{ByteOffset, ByteRange, Class, ProcessorId, Stability};
@@ -52,6 +52,7 @@ struct Waiting {
     request: Option<Request>,
     stream: StreamId,
     below: DeviceRef,
+    access: Option<AccessMode>,
     end: Arc<End>,
     began: Began,
 }
@@ -75,6 +76,8 @@ type Members = SmallVec<[Member; 1]>;
 struct Issue {
     batch: BatchId,
     below: DeviceRef,
+    /// Who may start it: the device's own rule, if it has one.
+    access: Option<AccessMode>,
     members: Members,
 }
 
@@ -133,14 +136,18 @@ impl DiskQueue {
 
     /// What is done for a job is charged to it, whoever starts it.
     fn start(self: &Arc<Self>, cpu: &Processor, issue: Issue) {
+        if let Some(owner) = owner_elsewhere(cpu, issue.access) {
+            let disk = Arc::clone(self);
+            return hand_over(cpu, owner, move |there| disk.start(&there, issue));
+        }
         let (disk, here) = (Arc::clone(self), cpu.clone());
         let job = issue.members.first().map_or(JobId::default(), Member::job);
         cpu.spawn_path_for(job, async move { disk.issue(&here, issue).await });
     }
 
-    /// Like [`pump`](Self::pump), on the processor that starts the disk.
-    fn pump_where_started(self: &Arc<Self>, cpu: &Processor) {
-        let Some(owner) = owner_elsewhere(cpu) else { return self.pump(cpu) };
+    /// Like [`pump`](Self::pump), on the processor that starts devices with this rule.
+    fn pump_where_started(self: &Arc<Self>, cpu: &Processor, access: Option<AccessMode>) {
+        let Some(owner) = owner_elsewhere(cpu, access) else { return self.pump(cpu) };
         if self.lock().waiting.is_empty() {
             return;
         }
@@ -185,7 +192,7 @@ impl DiskQueue {
     fn finish(self: &Arc<Self>, cpu: &Processor, batch: BatchId, members: Members) {
         let now = cpu.now();
         self.lock().policy.on_completion(now, batch);
-        self.pump_where_started(cpu);
+        self.pump_where_started(cpu, None);
         for Member { request, end, result } in members {
             drop(request);
             end.set(result);
@@ -201,7 +208,7 @@ impl Member {
 
 impl State {
     fn take(&mut self, cpu: &Processor, batch: &Batch, now: policy::unit::Instant) -> Issue {
-        let mut below = None;
+        let (mut below, mut access) = (None, None);
         let mut members = Members::with_capacity(batch.members.len());
         for id in &batch.members {
             let waiting = self.waiting.remove(id.0 as usize);
@@ -210,13 +217,14 @@ impl State {
             let (at, len) = request.action.range().map_or((0, 0), |range| (range.at.0, range.len));
             cpu.end(waiting.began, Event::QueueWaited, request.context, at, len);
             below.get_or_insert(waiting.below);
+            access = waiting.access;
             members.push(Member { request: Some(request), end: waiting.end, result: Ok(()) });
         }
         let below = below.unwrap_or_else(|| unreachable!("a batch has members"));
         if members.len() > 1 {
             cpu.trace(Event::QueueMerged, JobId::default(), members.len() as u64, batch.range.len);
         }
-        Issue { batch: batch.id, below, members }
+        Issue { batch: batch.id, below, access, members }
     }
 }
 
@@ -240,9 +248,9 @@ async fn perform(cpu: &Processor, counts: &DiskBlock, below: &DeviceRef, request
     result
 }
 
-/// The processor that starts the disks, if it is another one.
-fn owner_elsewhere(cpu: &Processor) -> Option<ProcessorId> {
-    let owner = Access::new(cpu.switches().access, OWNER).starts(cpu.id());
+/// The processor that starts devices, if it is another one; `access`: the device's own rule, if it has one.
+fn owner_elsewhere(cpu: &Processor, access: Option<AccessMode>) -> Option<ProcessorId> {
+    let owner = Access::new(access.unwrap_or(cpu.switches().access), OWNER).starts(cpu.id());
     (owner != cpu.id()).then_some(owner)
 }
 
@@ -320,6 +328,7 @@ pub struct Queued {
     disk: Arc<DiskQueue>,
     stream: StreamId,
     below: DeviceRef,
+    access: Option<AccessMode>,
     is_immediate: bool,
     /// Asynchronous requests that are not done, for [`Device::expedite`].
     asynchronous: Mutex<BTreeMap<RequestId, ByteRange>>,
@@ -330,7 +339,13 @@ impl Queued {
     pub fn new(disk: Arc<DiskQueue>, below: DeviceRef) -> Self {
         let stream = StreamId(disk.streams.fetch_add(1, Ordering::Relaxed));
         let is_immediate = below.is_immediate();
-        Queued { disk, stream, below, is_immediate, asynchronous: Mutex::default() }
+        Queued { disk, stream, below, access: None, is_immediate, asynchronous: Mutex::default() }
+    }
+
+    /// The same with a rule of its own for who may start it, in place of the switch.
+    #[must_use]
+    pub fn with_access(self, access: Option<AccessMode>) -> Self {
+        Queued { access, ..self }
     }
 
     fn arrive(&self, cpu: &Processor, mut request: Request, end: &Arc<End>) -> RequestId {
@@ -350,6 +365,7 @@ impl Queued {
             request: Some(request),
             stream: self.stream,
             below: Arc::clone(&self.below),
+            access: self.access,
             end: Arc::clone(end),
             began,
         }) as u32);
@@ -363,7 +379,7 @@ impl Queued {
 
     /// Past the queue, on the processor that starts the disk.
     async fn perform_at_once(&self, cpu: &Processor, request: Request) -> Result<(), Errno> {
-        let Some(owner) = owner_elsewhere(cpu) else {
+        let Some(owner) = owner_elsewhere(cpu, self.access) else {
             return self.disk.perform_at_once(cpu, &self.below, request).await;
         };
         let end = Arc::new(End::default());
@@ -411,8 +427,8 @@ impl Device for Queued {
             let class = request.context.class;
             let end = Arc::new(End::default());
             let id = self.arrive(cpu, request, &end);
-            if owner_elsewhere(cpu).is_some() {
-                self.disk.pump_where_started(cpu);
+            if owner_elsewhere(cpu, self.access).is_some() {
+                self.disk.pump_where_started(cpu, self.access);
             } else {
                 self.start(cpu, &end).await;
             }
@@ -441,11 +457,11 @@ impl Device for Queued {
             }
         }
         drop(state);
-        self.disk.pump_where_started(cpu);
+        self.disk.pump_where_started(cpu, self.access);
     }
 
     fn seek<'a>(&'a self, cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
-        let Some(owner) = owner_elsewhere(cpu) else { return self.below.seek(cpu, at, target) };
+        let Some(owner) = owner_elsewhere(cpu, self.access) else { return self.below.seek(cpu, at, target) };
         Box::pin(async move {
             let end = Arc::new(End::default());
             let (below, theirs) = (Arc::clone(&self.below), Arc::clone(&end));

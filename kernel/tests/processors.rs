@@ -93,8 +93,9 @@ enum Kind {
     Memory,
 }
 
-/// All kinds of requests from each of three processors. Which of them started the device, and how often?
-fn starts(kind: Kind, access: access::Mode, delivery: Method) -> BTreeMap<ProcessorId, u64> {
+/// All kinds of requests from each of three processors to a device that may have a rule of its own. Which of them started
+/// it, and how often? Another device on the same disk has as much to do, and no rule.
+fn starts(kind: Kind, access: access::Mode, own: Option<access::Mode>, delivery: Method) -> BTreeMap<ProcessorId, u64> {
     let world = World::new(1);
     let (host, _) = host(&world, Switches { access, delivery, ..Switches::default() });
     let below: DeviceRef = match kind {
@@ -102,10 +103,18 @@ fn starts(kind: Kind, access: access::Mode, delivery: Method) -> BTreeMap<Proces
         Kind::Memory => Arc::new(RamDisk::new(8 * MIB, 0)),
     };
     let noting = Arc::new(Noting { below, starts: Mutex::default() });
-    let device = queued(noting.clone());
+    let disk = Arc::new(DiskQueue::new(policy::queue::Config { depth: 2, ..policy::queue::Config::default() }));
+    let device: DeviceRef = Arc::new(Queued::new(Arc::clone(&disk), noting.clone()).with_access(own));
+    let beside: DeviceRef = Arc::new(Queued::new(disk, Arc::new(RamDisk::new(8 * MIB, 0))));
     let clients: Vec<_> = (0u8..3)
         .map(|client| {
-            let device = Arc::clone(&device);
+            let (device, beside) = (Arc::clone(&device), Arc::clone(&beside));
+            spawn(&host.processors[usize::from(client)], async move |cpu| {
+                for step in 0..READS {
+                    let read = frames(&cpu, 0).await;
+                    perform(&cpu, &beside, Action::Read(block(step), read)).await;
+                }
+            });
             spawn(&host.processors[usize::from(client)], async move |cpu| {
                 for step in 0..READS {
                     let range = block(u64::from(client) * 100 + step);
@@ -123,7 +132,7 @@ fn starts(kind: Kind, access: access::Mode, delivery: Method) -> BTreeMap<Proces
         })
         .collect();
     assert!(drive(&world, &[&host], || clients.iter().all(|client| client.borrow().is_some())), "a request got lost");
-    drop(device);
+    drop((device, beside));
     host.die();
     noting.starts.lock().expect("no panic").clone()
 }
@@ -132,11 +141,15 @@ fn starts(kind: Kind, access: access::Mode, delivery: Method) -> BTreeMap<Proces
 fn with_a_funnel_only_the_owner_starts_a_device() {
     for kind in [Kind::Disk, Kind::Memory] {
         for delivery in [Method::Initiator, Method::Fixed(ProcessorId(1)), Method::All] {
-            let funnelled = starts(kind, access::Mode::Funnel, delivery);
+            let funnelled = starts(kind, access::Mode::Funnel, None, delivery);
             assert_eq!(funnelled.keys().collect::<Vec<_>>(), [&ProcessorId(0)], "{kind:?} {delivery:?}");
+            let own = starts(kind, access::Mode::Symmetric, Some(access::Mode::Funnel), delivery);
+            assert_eq!(own.keys().collect::<Vec<_>>(), [&ProcessorId(0)], "{kind:?} {delivery:?}, its own");
         }
-        let symmetric = starts(kind, access::Mode::Symmetric, Method::Initiator);
-        assert_eq!(symmetric.into_keys().collect::<Vec<_>>(), [0, 1, 2].map(ProcessorId), "{kind:?}");
+        for (access, own) in [(access::Mode::Symmetric, None), (access::Mode::Funnel, Some(access::Mode::Symmetric))] {
+            let symmetric = starts(kind, access, own, Method::Initiator);
+            assert_eq!(symmetric.into_keys().collect::<Vec<_>>(), [0, 1, 2].map(ProcessorId), "{kind:?} {own:?}");
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use kernel::device::{Faults, MechanicalModel};
 use nfs::{IpNet, Squashed};
+use policy::access;
 
 use super::directory::Directory;
 use super::export::{Disk, Export, Kind, StableWrites};
@@ -19,6 +20,7 @@ const OF_DISKS: &[&str] = &[
     "size",
     "block_size",
     "stable_writes",
+    "access",
     "latency",
     "model",
     "delay",
@@ -52,6 +54,8 @@ pub struct Draft {
     pub create: Option<bool>,
     /// `stable_writes`.
     pub stable_writes: Option<StableWrites>,
+    /// `access`.
+    pub access: Option<access::Mode>,
     /// `latency`.
     pub latency: Option<Duration>,
     /// `model`.
@@ -162,6 +166,7 @@ impl From<&Export> for Draft {
             read_only: Some(export.read_only),
             block_size: Some(export.block_size),
             stable_writes: Some(export.stable_writes),
+            access: export.access,
             delay: Some(export.delay).filter(|delay| !delay.is_zero()),
             faults: export.faults,
             place: export.place.clone(),

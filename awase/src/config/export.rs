@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use kernel::device::{Faults, MechanicalModel, TESTDEV_LATENCY};
+use policy::access;
 
 use super::draft::Draft;
 use super::given::show_bytes;
@@ -143,6 +144,8 @@ pub struct Export {
     pub block_size: u32,
     /// How stable writes become durable.
     pub stable_writes: StableWrites,
+    /// Who may start it; otherwise the switch tells.
+    pub access: Option<access::Mode>,
     /// Injected: added to every operation.
     pub delay: Duration,
     /// Injected: how often operations fail.
@@ -163,6 +166,7 @@ impl Export {
             read_only: false,
             block_size: 1,
             stable_writes: StableWrites::Auto,
+            access: None,
             delay: Duration::ZERO,
             faults: Faults::default(),
             place,
@@ -197,6 +201,7 @@ impl Export {
             read_only,
             block_size,
             stable_writes: draft.stable_writes.unwrap_or_default(),
+            access: draft.access,
             delay: draft.delay.unwrap_or_default(),
             faults: draft.faults,
             name,
@@ -210,6 +215,7 @@ impl Export {
             && self.behaviour == other.behaviour
             && self.read_only == other.read_only
             && self.stable_writes == other.stable_writes
+            && self.access == other.access
             && self.delay == other.delay
             && self.faults == other.faults
     }

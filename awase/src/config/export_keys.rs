@@ -11,6 +11,7 @@ use super::draft::Draft;
 use super::export::{Kind, SECTOR_BYTES, StableWrites};
 use super::given::{Refusal, show_bytes, show_duration};
 use super::key::Key;
+use super::switches::{ACCESS_MODES, name_of, named};
 
 /// NBD protocol, "Values": strings are at most 4096 bytes.
 const TEXT_BYTES_MAX: usize = 4096;
@@ -165,6 +166,18 @@ pub static EXPORT_KEYS: &[Key<Draft>] = &[
             Ok(())
         },
         show: |draft| draft.stable_writes.map(|way| quoted(way.name())),
+    },
+    Key {
+        name: "access",
+        allowed: "\"symmetric\", \"funnel\"",
+        about: "Disks: each processor starts the device, or only the first, to which the others hand over their requests \
+                (default: what the switch of that name says)",
+        paper: "MP 1a, 1b",
+        set: |draft, given| {
+            draft.access = Some(named(given, &ACCESS_MODES)?);
+            Ok(())
+        },
+        show: |draft| draft.access.and_then(|access| name_of(access, &ACCESS_MODES)),
     },
     Key {
         name: "mount",

@@ -18,7 +18,7 @@ const READ_AHEAD_BLOCKS_MAX: u64 = 4096;
 const TRACE_MODES: [(Mode, &str); 4] =
     [(Mode::Direct, "direct"), (Mode::Off, "off"), (Mode::Central, "central"), (Mode::Unthinned, "unthinned")];
 
-const ACCESS_MODES: [(access::Mode, &str); 2] =
+pub(super) const ACCESS_MODES: [(access::Mode, &str); 2] =
     [(access::Mode::Symmetric, "symmetric"), (access::Mode::Funnel, "funnel")];
 
 const DELIVERY_METHODS: [(Method, &str); 6] = [
@@ -206,13 +206,13 @@ pub static SWITCHES: &[Key<Switches>] = &[
 ];
 
 /// The one of `all` whose name is given.
-fn named<T: Copy>(given: &Given, all: &[(T, &str)]) -> Result<T, Refusal> {
+pub(super) fn named<T: Copy>(given: &Given, all: &[(T, &str)]) -> Result<T, Refusal> {
     let Given::Text(text) = given else { return Err(Refusal::NotAllowed) };
     all.iter().find(|(_, name)| name == text).map(|(value, _)| *value).ok_or(Refusal::NotAllowed)
 }
 
 /// Its name, as it is given.
-fn name_of<T: PartialEq>(value: T, all: &[(T, &str)]) -> Option<String> {
+pub(super) fn name_of<T: PartialEq>(value: T, all: &[(T, &str)]) -> Option<String> {
     all.iter().find(|(other, _)| *other == value).map(|(_, name)| format!("{name:?}"))
 }
 

@@ -256,6 +256,7 @@ fn keys_of_disks_and_directories_are_told_apart() {
         ("description", "\"x\""),
         ("block_size", "512"),
         ("stable_writes", "\"fua\""),
+        ("access", "\"funnel\""),
         ("latency", "\"1ms\""),
         ("model", "\"mo-1990\""),
         ("delay", "\"1ms\""),
