@@ -131,10 +131,11 @@ impl Pace {
             return 0;
         }
         // The lap by the age of its oldest, and all by that of the oldest that is not in it: so the next one has time, too.
-        let of_lap = self.due(now, elapsed_s, facts.old_blocks, facts.old_since);
-        let of_next = if facts.young_blocks > 0 { self.due(now, elapsed_s, dirty, facts.young_since) } else { 0.0 };
+        let due = |blocks: u64, since| self.due(now, elapsed_s, (blocks as f64 - self.owed).max(0.0), since);
+        let of_lap = due(facts.old_blocks, facts.old_since);
+        let of_next = if facts.young_blocks > 0 { due(dirty, facts.young_since) } else { 0.0 };
         let is_late = facts.old_blocks > 0 && now.since(facts.old_since) >= self.config.age;
-        self.owed = if is_late { self.owed.max(of_lap).max(of_next) } else { self.owed + of_lap.max(of_next) };
+        self.owed += of_lap.max(of_next);
         let due = self.owed as u64;
         let steady = if is_late || due >= dirty.min(BATCH_BLOCKS) { due } else { 0 };
         let blocks = steady.max(self.pressed(elapsed_s, dirty)).min(dirty);
@@ -142,11 +143,11 @@ impl Pace {
         blocks
     }
 
-    /// What of `blocks` must be written in `elapsed_s`, if all of them are to be before those that became dirty at `since`
-    /// are too old.
-    fn due(&self, now: Instant, elapsed_s: f64, blocks: u64, since: Instant) -> f64 {
+    /// What of `blocks`, which are not owed yet, must be written in `elapsed_s`, if all of them are to be before those that
+    /// became dirty at `since` are too old.
+    fn due(&self, now: Instant, elapsed_s: f64, blocks: f64, since: Instant) -> f64 {
         let left_s = self.config.age.as_secs_f64() - now.since(since).as_secs_f64();
-        if left_s <= 0.0 { blocks as f64 } else { blocks as f64 * elapsed_s / (left_s + elapsed_s) }
+        if left_s <= 0.0 { blocks } else { blocks * elapsed_s / (left_s + elapsed_s) }
     }
 
     fn pressed(&self, elapsed_s: f64, dirty: u64) -> u64 {

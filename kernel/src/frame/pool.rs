@@ -170,7 +170,7 @@ impl FramePool {
         self.shared.frames_free()
     }
 
-    /// Has nobody these frames, so many or more?
+    /// Are so many frames free, or more? Those of chunks that retire do not count.
     pub(crate) fn has_free(&self, count: u64) -> bool {
         self.shared.free.has(count)
     }
