@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use awase::control::client::Client;
 use server::{AWASE, Place};
@@ -41,14 +42,20 @@ impl Terminal {
         Terminal { ours, theirs, drawn: Vec::new() }
     }
 
+    /// Runs `awase top` there, whose terminal it is.
     fn run(&self, directory: &Path) -> Child {
+        let mut command = self.command(directory);
+        // SAFETY: only system calls between fork and exec.
+        unsafe { command.pre_exec(take_terminal) };
+        command.spawn().expect("start awase top")
+    }
+
+    fn command(&self, directory: &Path) -> Command {
         let end = || Stdio::from(self.theirs.try_clone().expect("a descriptor"));
         let mut command = Command::new(AWASE);
         command.arg("top").current_dir(directory).env("TERM", "xterm");
         command.stdin(end()).stdout(end()).stderr(end());
-        // SAFETY: only system calls between fork and exec.
-        unsafe { command.pre_exec(take_terminal) };
-        command.spawn().expect("start awase top")
+        command
     }
 
     fn settings(&self) -> Settings {
@@ -218,11 +225,39 @@ fn top_outlives_a_server_that_is_killed_and_finds_the_next_one() {
 fn top_ends_when_its_terminal_is_closed() {
     let place = Place::new();
     let _server = place.serve(&[]);
+    // One that belongs to another is closed without a signal.
+    for is_its_own in [true, false] {
+        let mut terminal = Terminal::new();
+        let mut top = match is_its_own {
+            true => terminal.run(place.path()),
+            false => terminal.command(place.path()).spawn().expect("start awase top"),
+        };
+        terminal.await_text("q ends");
+        drop(terminal);
+        assert_eq!(top.wait().expect("ended").code(), Some(128 + libc::SIGHUP), "its own: {is_its_own}");
+    }
+}
+
+#[test]
+fn a_signal_ends_top_though_its_terminal_takes_no_output() {
+    let place = Place::new();
+    let _server = place.serve(&[]);
     let mut terminal = Terminal::new();
+    let before = terminal.settings();
     let mut top = terminal.run(place.path());
     terminal.await_text("q ends");
-    drop(terminal);
-    assert_eq!(top.wait().expect("ended").code(), Some(128 + libc::SIGHUP));
+    let call = format!("/proc/{}/syscall", top.id());
+    let is_writing = || std::fs::read_to_string(&call).expect("what it does").starts_with("1 0x1 ");
+    let mut seen = 0;
+    while seen < 5 {
+        terminal.press("\t");
+        std::thread::sleep(Duration::from_millis(5));
+        seen = if is_writing() { seen + 1 } else { 0 };
+    }
+    // SAFETY: kill takes numbers; the child was not waited for yet, so its id is still its own.
+    assert_eq!(unsafe { libc::kill(top.id() as i32, libc::SIGTERM) }, 0);
+    assert_eq!(top.wait().expect("ended").code(), Some(128 + libc::SIGTERM));
+    assert_eq!(terminal.settings(), before);
 }
 
 #[test]

@@ -1,15 +1,22 @@
 //! The live view: draws, waits for keys and seconds, and leaves the terminal as it was, however it ends.
 
+use std::io::{stdin, stdout};
+use std::mem::ManuallyDrop;
+use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::process;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use ratatui::DefaultTerminal;
+use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::disable_raw_mode;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
 use super::INTERVAL;
 use super::draw::{Desk, draw, shows_switches};
@@ -20,12 +27,17 @@ use crate::control::client::Client;
 /// How soon a signal is noticed.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
+/// How long the view may take to end by itself after a signal. It takes longer when its terminal takes no output.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Gives the terminal back. A panic does it before it prints (`ratatui::try_init` sets the hook).
 struct Restored;
 
 impl Drop for Restored {
     fn drop(&mut self) {
-        ratatui::restore();
+        // Where this fails, nothing can be told either.
+        let _ = ratatui::try_restore();
+        let _ = execute!(stdout(), Show);
     }
 }
 
@@ -34,31 +46,47 @@ impl Drop for Restored {
 /// # Errors
 /// When the terminal does not work.
 pub(super) fn run(path: &Path, client: Client, view: View) -> anyhow::Result<()> {
-    let ended = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&ended)).context("cannot handle signals")?;
+    let ended = Arc::new(AtomicUsize::new(0));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        signal_hook::flag::register_usize(signal, Arc::clone(&ended), signal as usize)
+            .context("cannot handle signals")?;
     }
-    end_with_the_terminal()?;
     // Before the first change of the terminal, so that half a change is taken back, too.
     let restored = Restored;
-    let terminal = ratatui::try_init().context("this terminal cannot be drawn on")?;
+    // Not dropped: it would show the cursor, and panic where it can neither do that nor tell.
+    let mut terminal = ManuallyDrop::new(ratatui::try_init().context("this terminal cannot be drawn on")?);
+    let watched = Arc::clone(&ended);
+    thread::Builder::new().name("watch".to_owned()).spawn(move || watch(&watched)).context("cannot start a thread")?;
     let mut top = Top { path, client: Some(client), view, desk: Desk::default(), switches_in_sight: false };
-    let result = top.run(terminal, &ended);
+    let result = top.run(&mut terminal, &ended);
     drop(restored);
-    result
+    // Who closes a terminal wants no error, and there is nowhere to print one.
+    if is_closed() { process::exit(128 + SIGHUP) } else { result }
 }
 
-/// Ends the program when its terminal is closed. Not by the flag: who waits for keys there reads its end over and over.
-fn end_with_the_terminal() -> anyhow::Result<()> {
-    let mut closed = Signals::new([SIGHUP]).context("cannot handle signals")?;
-    std::thread::spawn(move || {
-        if closed.forever().next().is_some() {
-            // It may be there still: anybody can send this signal. Nobody is left to be told if it is not.
-            let _ = ratatui::try_restore();
-            std::process::exit(128 + SIGHUP);
+/// Ends the program where the view cannot: it waits for keys of a terminal that is closed, whose end it reads over and
+/// over, or writes to one that takes no output.
+fn watch(ended: &AtomicUsize) {
+    let mut end_at = None;
+    loop {
+        thread::sleep(SIGNAL_INTERVAL);
+        if is_closed() {
+            process::exit(128 + SIGHUP);
         }
-    });
-    Ok(())
+        let signal = ended.load(Ordering::Relaxed) as i32;
+        if signal != 0 && Instant::now() >= *end_at.get_or_insert_with(|| Instant::now() + END_TIMEOUT) {
+            // The rest of it is output.
+            let _ = disable_raw_mode();
+            process::exit(128 + signal);
+        }
+    }
+}
+
+/// Was the terminal closed?
+fn is_closed() -> bool {
+    let mut polled = libc::pollfd { fd: stdin().as_raw_fd(), events: 0, revents: 0 };
+    // SAFETY: one structure, which lives until poll returns.
+    unsafe { libc::poll(&mut polled, 1, 0) == 1 && polled.revents & libc::POLLHUP != 0 }
 }
 
 struct Top<'a> {
@@ -78,7 +106,7 @@ enum Next {
 }
 
 impl Top<'_> {
-    fn run(&mut self, mut terminal: DefaultTerminal, ended: &AtomicBool) -> anyhow::Result<()> {
+    fn run(&mut self, terminal: &mut DefaultTerminal, ended: &AtomicUsize) -> anyhow::Result<()> {
         let mut look_at = Instant::now() + INTERVAL;
         loop {
             let sections = sections(&self.view, self.desk.order);
@@ -92,7 +120,7 @@ impl Top<'_> {
             {
                 return Ok(());
             }
-            if ended.load(Ordering::Relaxed) {
+            if ended.load(Ordering::Relaxed) != 0 {
                 return Ok(());
             }
             if Instant::now() >= look_at {
