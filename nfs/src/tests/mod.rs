@@ -7,12 +7,13 @@ mod registration;
 mod wire;
 
 use std::cell::RefCell;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use kernel::job::{Client, JobId, Origin};
 use kernel::{FRAME_BYTES, Frames, Processor, Switches};
 use machine::Connection;
 use machine::sim::{HostId, NetworkConfig, World};
@@ -28,6 +29,7 @@ use crate::transmission::serve_with;
 
 const MIB: u64 = 1 << 20;
 const PORT: u16 = 2049;
+const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const NFS: u32 = nfs3_types::nfs3::PROGRAM;
 const MOUNT: u32 = nfs3_types::mount::PROGRAM;
 
@@ -44,6 +46,8 @@ struct Seen {
     arguments: Vec<u8>,
     /// Of a WRITE.
     data: Option<Vec<u8>>,
+    /// Who is charged.
+    job: JobId,
 }
 
 /// What the stand-in for the procedures has seen.
@@ -79,9 +83,10 @@ async fn stand_in(call: Call, log: Arc<Log>) -> Results {
         assert_eq!(all.len(), if payload.len == 0 { 0 } else { (start + payload.len as usize).next_multiple_of(4096) });
         if all.is_empty() { all } else { all[start..start + payload.len as usize].to_vec() }
     });
-    let Call { cpu, program, procedure, credentials, arguments, .. } = call;
+    let Call { cpu, program, procedure, credentials, arguments, job, .. } = call;
     let results = results(&cpu, program, procedure, &arguments, data.as_deref()).await;
-    log.seen.lock().expect("nobody panicked").push(Seen { program, procedure, credentials, arguments, data });
+    assert_eq!(cpu.job(), job, "whoever else was served meanwhile");
+    log.seen.lock().expect("nobody panicked").push(Seen { program, procedure, credentials, arguments, data, job });
     log.under_way.fetch_sub(1, Ordering::SeqCst);
     results
 }
@@ -191,10 +196,14 @@ impl Scene {
                 serving.fetch_add(1, Ordering::SeqCst);
                 here.spawn_on(ProcessorId(turn % processors), move |cpu| {
                     let there = cpu.clone();
-                    cpu.spawn(async move {
-                        let client = ClientAddress::Ip(SocketAddr::from(([192, 0, 2, 1], 700)));
+                    let origin = Origin { address: Some(CLIENT.into()), user: None };
+                    let jobs = cpu.kernel().jobs();
+                    let member = jobs.connect(jobs.client_of(origin));
+                    cpu.spawn_for(member.job(), async move {
+                        let client = ClientAddress::Ip(SocketAddr::from((CLIENT, 700)));
                         let perform = move |call| stand_in(call, Arc::clone(&log));
                         serve_with(there, connection, client, Arc::clone(&server), perform).await;
+                        drop(member);
                         serving.fetch_sub(1, Ordering::SeqCst);
                         server.service().changed().wake_all();
                     });
@@ -331,6 +340,12 @@ fn opaque(bytes: &[u8]) -> Vec<u8> {
 /// A call without credentials.
 fn call(xid: u32, procedure: Nfs, arguments: &[u8]) -> Vec<u8> {
     [&xdr(&[xid, 0, 2, NFS, 3, procedure as u32, 0, 0, 0, 0], &[]), arguments].concat()
+}
+
+/// The same by a user, in no group but the first.
+fn call_by(uid: u32, xid: u32, procedure: Nfs, arguments: &[u8]) -> Vec<u8> {
+    let user = xdr(&[0, 0, uid, 100, 0], &[]);
+    [&xdr(&[xid, 0, 2, NFS, 3, procedure as u32, 1], &[]), &opaque(&user), &xdr(&[0, 0], &[])[..], arguments].concat()
 }
 
 fn null(xid: u32) -> Vec<u8> {

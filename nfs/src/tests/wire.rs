@@ -1,5 +1,7 @@
 //! Clients that keep to the protocol, in every way that it allows.
 
+use std::collections::BTreeMap;
+
 use kernel::wait::join_all;
 use nfs3_types::rpc::accept_stat;
 
@@ -230,6 +232,48 @@ fn credentials_are_taken_with_up_to_16_groups() {
         peer.ask(&authenticated((0, &[]), (0, &[]))).await.expect("an answer");
         assert_eq!(log.take()[0].credentials, Credentials::None);
         peer.hang_up();
+    });
+}
+
+#[test]
+fn each_user_of_a_connection_is_a_job_whose_work_it_is_however_their_calls_are_mixed() {
+    for_seeds("each_user_of_a_connection_is_a_job", 30, |seed| {
+        let scene = Scene::new(Setup::new(seed));
+        let (log, kernel) = (Arc::clone(&scene.log), Arc::clone(&scene.disk.kernel));
+        scene.run(async move |cpu, route| {
+            let mut random = Random(seed);
+            let mut peer = route.peer(&cpu);
+            // More than a connection remembers. Nobody: a call without credentials.
+            let users: Vec<Option<u32>> = (0..12).map(|uid| (uid > 0).then_some(1000 + uid)).collect();
+            let mut stream = Vec::new();
+            for xid in 0..200 {
+                let user = users[random.below(users.len() as u64) as usize];
+                let (procedure, arguments) = match random.below(3) {
+                    0 => (Nfs::NFSPROC3_GETATTR, opaque(&(random.below(5) as u32).to_be_bytes())),
+                    1 => (Nfs::NFSPROC3_READ, [opaque(b"a file"), xdr(&[0, 0, 5000], &[])].concat()),
+                    _ => (Nfs::NFSPROC3_WRITE, [write_arguments(0, 5000), opaque(&[1; 5000])].concat()),
+                };
+                stream.extend(record(&match user {
+                    Some(uid) => call_by(uid, xid, procedure, &arguments),
+                    None => call(xid, procedure, &arguments),
+                }));
+            }
+            exchange(&mut peer, stream, |_| true, 200).await;
+            let host = Client::Address(CLIENT.into());
+            let clients: BTreeMap<JobId, Client> =
+                kernel.jobs().list().into_iter().map(|facts| (facts.id, facts.client)).collect();
+            assert_eq!(clients.len(), users.len());
+            for Seen { credentials, job, .. } in log.take() {
+                let expected = match credentials {
+                    Credentials::Unix { uid, .. } => Client::UserAt(CLIENT.into(), uid),
+                    Credentials::None => host.clone(),
+                };
+                assert_eq!(clients[&job], expected);
+            }
+            peer.hang_up();
+        });
+        scene.assert_all_ends();
+        assert!(scene.disk.kernel.jobs().list().iter().all(|facts| facts.connections == 0), "members are forgotten");
     });
 }
 
