@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use self::load::{At, Connection};
+use self::load::{At, Connection, Kind};
 use crate::process::{Interrupted, Process};
 use crate::{host, programs};
 
 /// Connections of the heavy client.
 const CONNECTIONS: usize = 8;
 
-/// Reads that it has in flight on each.
+/// Requests that it has in flight on each.
 const DEPTH: usize = 64;
 
 /// What is aimed for: how many times its idle 99th percentile the light client's may be beside the heavy one.
@@ -36,8 +36,8 @@ const MARGIN: Duration = Duration::from_millis(500);
 const START_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Measure a light client (one cached 4 KiB read in flight, Unix socket) beside a heavy one (8 connections with 64 in
-/// flight each, TCP), with the switch `usage` on and off. The server has one core, the clients have the others, and the
-/// heavy client gives way to the light one there: what is seen is the server's part.
+/// flight each, TCP) that reads or writes 4 KiB, with the switch `usage` on and off. The server has one core, the clients
+/// have the others, and the heavy client gives way to the light one there: what is seen is the server's part.
 #[derive(Debug, Args)]
 pub struct Usage {
     /// Repetitions.
@@ -75,6 +75,19 @@ impl Seen {
     }
 }
 
+/// What was seen beside a heavy client that asks for one kind, with the switch on and off.
+struct Beside {
+    kind: Kind,
+    on: Seen,
+    off: Seen,
+}
+
+impl Beside {
+    fn new(kind: Kind) -> Beside {
+        Beside { kind, on: Seen::default(), off: Seen::default() }
+    }
+}
+
 impl Usage {
     /// Measures and prints a table.
     ///
@@ -84,19 +97,21 @@ impl Usage {
         let awase = programs::awase(self.awase.as_deref())?;
         let place = tempfile::tempdir().context("a temporary directory")?;
         let server = Server::start(&awase, place.path(), interrupted)?;
-        let (mut idle, mut on, mut off) = (Seen::default(), Seen::default(), Seen::default());
+        let (mut idle, mut beside) = (Seen::default(), [Beside::new(Kind::Read), Beside::new(Kind::Write)]);
         for _ in 0..self.reps {
             if interrupted.load(Ordering::Relaxed) {
                 bail!("interrupted");
             }
             idle.add(self.light(&server)?, self.seconds.into())?;
-            for (seen, usage) in [(&mut on, true), (&mut off, false)] {
-                server.set_usage(usage)?;
-                self.beside_heavy(&server, seen)?;
+            for Beside { kind, on, off } in &mut beside {
+                for (seen, usage) in [(on, true), (off, false)] {
+                    server.set_usage(usage)?;
+                    self.beside_heavy(&server, *kind, seen)?;
+                }
             }
         }
         server.process.stop()?;
-        let table = self.table(&idle, &on, &off);
+        let table = self.table(&idle, &beside);
         print!("{table}");
         if let Some(path) = &self.output {
             fs::write(path, &table).with_context(|| path.display().to_string())?;
@@ -113,12 +128,12 @@ impl Usage {
         thread::scope(|scope| joined(scope.spawn(client))).context("the light client")
     }
 
-    fn beside_heavy(&self, server: &Server, seen: &mut Seen) -> Result<()> {
+    fn beside_heavy(&self, server: &Server, kind: Kind, seen: &mut Seen) -> Result<()> {
         let ends = AtomicBool::new(false);
         let client = || {
             keep_off_first_core();
             give_way();
-            Connection::open(&At::Port(server.port), EXPORT)?.keep_in_flight(DEPTH, &ends)
+            Connection::open(&At::Port(server.port), EXPORT)?.keep_in_flight(kind, DEPTH, &ends)
         };
         let (light, answered, seconds) = thread::scope(|scope| {
             let began = Instant::now();
@@ -134,7 +149,7 @@ impl Usage {
         Ok(())
     }
 
-    fn table(&self, idle: &Seen, on: &Seen, off: &Seen) -> String {
+    fn table(&self, idle: &Seen, beside: &[Beside]) -> String {
         let idle_p99_us = median(&idle.p99_us);
         let ratio = |seen: &Seen| median(&seen.p99_us) / idle_p99_us;
         let row = |name: &str, seen: &Seen| {
@@ -149,19 +164,30 @@ impl Usage {
                 median(&seen.light),
             )
         };
+        let (mut rows, mut aims) = (String::new(), Vec::new());
+        for Beside { kind, on, off } in beside {
+            let kind = match kind {
+                Kind::Read => "reads",
+                Kind::Write => "writes",
+            };
+            rows += &row(&format!("beside {kind}, usage on"), on);
+            rows += &row(&format!("beside {kind}, usage off"), off);
+            let reached = if ratio(on) <= RATIO_MAX { "reached" } else { "**not reached**" };
+            aims.push(format!("beside {kind} {reached}"));
+        }
         let host: Vec<String> =
             host::facts(Path::new("/")).into_iter().filter(|line| !line.starts_with("Disk")).collect();
         format!(
-            "# A light client beside a heavy one\n\n- {}\n- Repetitions: {}, of {} s each; medians (smallest … largest)\n\n\
+            "# Benchmarks: a light client beside a heavy one\n\n\
+             Written by `awase-bench usage` (`cargo run --release --package awase-bench usage`), which says how it measures.\n\n\
+             - {}\n- Repetitions: {}, of {} s each; medians (smallest … largest)\n\n\
              | | light: 50 % µs | 99 % µs | times idle | requests/s | heavy: requests/s |\n|---|---|---|---|---|---|\n\
-             {}{}{}\nAimed for: at most {RATIO_MAX} times idle with usage on; {}.\n",
+             {}{rows}\nAimed for: at most {RATIO_MAX} times idle with usage on; {}.\n",
             host.join("\n- "),
             self.reps,
             self.seconds,
             row("alone", idle),
-            row("usage on", on),
-            row("usage off", off),
-            if ratio(on) <= RATIO_MAX { "reached" } else { "**not reached**" },
+            aims.join(", "),
         )
     }
 }
@@ -257,9 +283,13 @@ mod tests {
     fn the_table_says_how_many_times_idle_it_is_and_whether_that_is_what_is_aimed_for() {
         let usage = Usage { reps: 1, seconds: 1, awase: None, output: None };
         let seen = |p99: &[f64]| Seen { p50_us: vec![10.0], p99_us: p99.to_vec(), light: vec![1.0], heavy: vec![2.0] };
-        let table = usage.table(&seen(&[40.0]), &seen(&[130.0, 90.0, 100.0]), &seen(&[4000.0]));
-        assert!(table.contains("| usage on | 10 | 100 (90 … 130) | 2.5 | 1 | 2 |"), "{table}");
-        assert!(table.contains("| usage off | 10 | 4000 (4000 … 4000) | 100.0 |") && table.contains("; reached."));
-        assert!(usage.table(&seen(&[40.0]), &seen(&[121.0]), &seen(&[4000.0])).contains("**not reached**"));
+        let beside = [
+            Beside { kind: Kind::Read, on: seen(&[130.0, 90.0, 100.0]), off: seen(&[4000.0]) },
+            Beside { kind: Kind::Write, on: seen(&[121.0]), off: seen(&[4000.0]) },
+        ];
+        let table = usage.table(&seen(&[40.0]), &beside);
+        assert!(table.contains("| beside reads, usage on | 10 | 100 (90 … 130) | 2.5 | 1 | 2 |"), "{table}");
+        assert!(table.contains("| beside writes, usage off | 10 | 4000 (4000 … 4000) | 100.0 |"), "{table}");
+        assert!(table.contains("; beside reads reached, beside writes **not reached**."), "{table}");
     }
 }

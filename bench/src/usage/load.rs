@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Bytes that each request reads.
-const READ_BYTES: usize = 4096;
+/// Bytes that each request reads or writes.
+const BLOCK_BYTES: usize = 4096;
 
 /// Of a simple reply's header (NBD protocol, "Simple reply message").
 const REPLY_HEAD_BYTES: usize = 16;
@@ -18,10 +18,40 @@ const REPLY_HEAD_BYTES: usize = 16;
 /// Of a request ("Request message").
 const REQUEST_BYTES: usize = 28;
 
-const REPLY_BYTES: usize = REPLY_HEAD_BYTES + READ_BYTES;
-
 /// What is received at a time, at most.
 const BUFFER_BYTES: usize = 512 << 10;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// READ.
+    Read,
+    /// WRITE.
+    Write,
+}
+
+impl Kind {
+    fn reply_bytes(self) -> usize {
+        match self {
+            Kind::Read => REPLY_HEAD_BYTES + BLOCK_BYTES,
+            Kind::Write => REPLY_HEAD_BYTES,
+        }
+    }
+
+    /// Asks for a block.
+    fn request(self, block: u64) -> Vec<u8> {
+        let mut request = vec![0; REQUEST_BYTES];
+        request[..4].copy_from_slice(&0x2560_9513_u32.to_be_bytes());
+        request[16..24].copy_from_slice(&(block * BLOCK_BYTES as u64).to_be_bytes());
+        request[24..].copy_from_slice(&(BLOCK_BYTES as u32).to_be_bytes());
+        if self == Kind::Write {
+            // NBD_CMD_WRITE.
+            request[7] = 1;
+            request.resize(REQUEST_BYTES + BLOCK_BYTES, 7);
+        }
+        request
+    }
+}
 
 /// Where the server is.
 #[derive(Clone, Debug)]
@@ -66,33 +96,33 @@ impl Connection {
         let mut facts = [0; 10];
         stream.read_exact(&mut facts)?;
         let bytes = facts[..8].iter().fold(0, |bytes, byte| bytes << 8 | u64::from(*byte));
-        Ok(Connection { stream, blocks: (bytes / READ_BYTES as u64).max(1), state: 0x9e37_79b9_7f4a_7c15 })
+        Ok(Connection { stream, blocks: (bytes / BLOCK_BYTES as u64).max(1), state: 0x9e37_79b9_7f4a_7c15 })
     }
 
-    /// Keeps so many reads in flight until told to end. How many were answered.
-    pub fn keep_in_flight(&mut self, depth: usize, ends: &AtomicBool) -> io::Result<u64> {
+    /// Keeps so many requests in flight until told to end. How many were answered.
+    pub fn keep_in_flight(&mut self, kind: Kind, depth: usize, ends: &AtomicBool) -> io::Result<u64> {
         let mut buffer = vec![0; BUFFER_BYTES];
         let (mut answered, mut begun) = (0, 0);
-        self.ask(depth)?;
+        self.ask(kind, depth)?;
         while !ends.load(Ordering::Relaxed) {
             let count = self.stream.read(&mut buffer)?;
             if count == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             begun += count;
-            let done = begun / REPLY_BYTES;
-            begun %= REPLY_BYTES;
+            let done = begun / kind.reply_bytes();
+            begun %= kind.reply_bytes();
             answered += done as u64;
-            self.ask(done)?;
+            self.ask(kind, done)?;
         }
         Ok(answered)
     }
 
     /// Reads every block once.
     pub fn read_all(&mut self) -> io::Result<()> {
-        let mut buffer = vec![0; REPLY_BYTES];
+        let mut buffer = vec![0; Kind::Read.reply_bytes()];
         for block in 0..self.blocks {
-            self.stream.write_all(&request(block))?;
+            self.stream.write_all(&Kind::Read.request(block))?;
             self.stream.read_exact(&mut buffer)?;
         }
         Ok(())
@@ -100,7 +130,7 @@ impl Connection {
 
     /// Reads one block after the other for so long. How long each took.
     pub fn one_at_a_time(&mut self, duration: Duration) -> io::Result<Vec<Duration>> {
-        let mut buffer = vec![0; REPLY_BYTES];
+        let mut buffer = vec![0; Kind::Read.reply_bytes()];
         let mut took = Vec::with_capacity(1 << 16);
         let end = Instant::now() + duration;
         loop {
@@ -108,30 +138,21 @@ impl Connection {
             if began >= end {
                 return Ok(took);
             }
-            self.ask(1)?;
+            self.ask(Kind::Read, 1)?;
             self.stream.read_exact(&mut buffer)?;
             took.push(began.elapsed());
         }
     }
 
-    fn ask(&mut self, number: usize) -> io::Result<()> {
-        let mut requests = Vec::with_capacity(number * REQUEST_BYTES);
+    fn ask(&mut self, kind: Kind, number: usize) -> io::Result<()> {
+        let mut requests = Vec::new();
         for _ in 0..number {
             // Marsaglia, "Xorshift RNGs".
             self.state ^= self.state << 13;
             self.state ^= self.state >> 7;
             self.state ^= self.state << 17;
-            requests.extend_from_slice(&request(self.state % self.blocks));
+            requests.extend_from_slice(&kind.request(self.state % self.blocks));
         }
         if requests.is_empty() { Ok(()) } else { self.stream.write_all(&requests) }
     }
-}
-
-/// To read a block.
-fn request(block: u64) -> [u8; REQUEST_BYTES] {
-    let mut request = [0; REQUEST_BYTES];
-    request[..4].copy_from_slice(&0x2560_9513_u32.to_be_bytes());
-    request[16..24].copy_from_slice(&(block * READ_BYTES as u64).to_be_bytes());
-    request[24..].copy_from_slice(&(READ_BYTES as u32).to_be_bytes());
-    request
 }
