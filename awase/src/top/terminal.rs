@@ -27,8 +27,9 @@ use crate::control::client::Client;
 /// How soon a signal is noticed.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long the view may take to end by itself after a signal. It takes longer when its terminal takes no output.
-const END_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the view may take to end by itself after a signal: the server may be slow to answer. It takes longer when its
+/// terminal takes no output.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Gives the terminal back. A panic does it before it prints (`ratatui::try_init` sets the hook).
 struct Restored;
