@@ -69,8 +69,13 @@ async fn exercise(client: &Rc<Client>, mut random: Random, part: std::ops::Range
 fn what_is_read_is_what_was_written_however_the_network_cuts_it() {
     for_seeds("what_is_read_is_what_was_written", 12, |seed| {
         let network = NetworkConfig::drawn(seed);
-        let short_permille = network.short_send_permille.min(500);
-        let network = NetworkConfig { short_send_permille: short_permille, ..network };
+        // There are megabytes: where a small window is cut into pieces, they become bytes.
+        let is_cut = network.short_send_permille + network.short_receive_permille > 0;
+        let network = NetworkConfig {
+            short_send_permille: network.short_send_permille.min(500),
+            buffer_bytes: network.buffer_bytes.max(if is_cut { 64 << 10 } else { 0 }),
+            ..network
+        };
         let scene = Scene::new(Setup { network, memory: 4 * MIB, ..Setup::new(seed, 8 * MIB) });
         scene.run(async move |cpu, route| {
             let clients = (0..4).map(async |no| {

@@ -47,10 +47,13 @@ impl Host {
     }
 
     /// Ends all its tasks, as when the process dies.
-    pub fn die(self) {
-        for processor in &self.processors {
-            processor.abandon();
-        }
+    pub fn die(self) {}
+}
+
+impl Drop for Host {
+    /// Tasks have processors, and these their tasks.
+    fn drop(&mut self) {
+        self.processors.iter().for_each(Processor::abandon);
     }
 }
 
