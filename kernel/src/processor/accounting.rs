@@ -104,7 +104,8 @@ impl Processor {
         together.add(event, whose.job, timed.ticks);
     }
 
-    /// All that were answered together leave now: counts them, and records each. To be called before anything else is done or awaited.
+    /// All that were answered together leave now: counts them, and records each. To be called before anything else is done
+    /// or awaited.
     #[inline]
     pub fn end_together(&self, together: &Together) {
         let mut answered = together.answered.borrow_mut();
