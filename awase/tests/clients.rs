@@ -1,12 +1,9 @@
 //! Real clients against the real server: libnbd's programs, its Python binding, qemu-img.
 
-mod server;
-mod wire;
-
 use std::path::Path;
 
-use server::{Place, Server, attempt, client};
-use wire::Client;
+use testkit::nbd::Client;
+use testkit::server::{Place, Server, attempt, client};
 
 const IMAGE_BYTES: u64 = 64 << 20;
 

@@ -1,8 +1,5 @@
 //! A running server is watched and told what to change: the control socket, `awase set`, one frame of `awase top`.
 
-mod server;
-mod wire;
-
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -15,7 +12,7 @@ use std::time::Duration;
 use awase::config::SWITCHES;
 use awase::control::client::Client;
 use serde_json::{Value, json};
-use server::{Place, Server};
+use testkit::server::{Place, Server};
 
 /// A block as the load writes it.
 const BLOCK: usize = 4096;
@@ -68,7 +65,7 @@ impl Load {
     fn start(server: &Server) -> Load {
         let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let clients = (0..3u64).map(|number| {
-            let mut client = wire::Client::connect(&server.socket(), "disk").expect("connected");
+            let mut client = testkit::nbd::Client::connect(&server.socket(), "disk").expect("connected");
             let (stop, rounds) = (Arc::clone(&stop), Arc::clone(&rounds));
             thread::spawn(move || {
                 let mut round = 0u64;
@@ -264,7 +261,7 @@ fn top_shows_exports_processors_and_switches_once() {
     let config = place.file("awase.toml");
     let exports = ["--export", "name=vm,kind=ram,size=32MiB", "--export", "name=other,kind=ram,size=1GiB"];
     let server = place.serve(&[&["--config", &config.to_string_lossy()], &exports[..]].concat());
-    let mut client = wire::Client::connect(&server.socket(), "vm").expect("connected");
+    let mut client = testkit::nbd::Client::connect(&server.socket(), "vm").expect("connected");
     client.read(0, 4096).expect("read");
     let output = place.run(&["top", "--once"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -284,7 +281,7 @@ fn connections_are_listed_with_who_has_what_and_what_each_did() {
     let mut control = connect(&place);
     assert_eq!(control.status().expect("an answer")["connected"], json!([]));
     let mut clients: Vec<_> =
-        (0..3).map(|_| wire::Client::connect(&server.socket(), "vm").expect("connected")).collect();
+        (0..3).map(|_| testkit::nbd::Client::connect(&server.socket(), "vm").expect("connected")).collect();
     for (number, client) in clients.iter_mut().enumerate() {
         for block in 0..=number as u64 {
             client.read(block * 4096, 4096).expect("read");

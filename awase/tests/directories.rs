@@ -1,8 +1,5 @@
 //! Directories with the real clients of libnfs, and what their users and the host's see of each other.
 
-mod nfs_wire;
-mod server;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpListener;
@@ -15,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use nfs3_types::nfs3::{nfsstat3, stable_how};
 
-use nfs_wire::Client;
-use server::{AWASE, Place, Server, attempt, client};
+use testkit::nfs::Client;
+use testkit::server::{AWASE, Place, Server, attempt, client};
 
 /// Of a copy: not whole in any unit of transfer.
 const COPY_BYTES: u32 = 50_000_001;
@@ -421,7 +418,7 @@ fn rpcbind_tells_clients_where_directories_are() {
         "sh",
         "-c",
         script,
-        AWASE,
+        &AWASE,
         "serve",
         "--nbd",
         "none",

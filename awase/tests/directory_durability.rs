@@ -6,17 +6,14 @@
 //! says by another verifier that unstable writes may be gone. That the disk was told to keep it, too, is for the
 //! simulated machine to prove: its disks lose at a crash whatever was not flushed.
 
-mod ledger;
-mod nfs_wire;
-mod server;
-
 use std::io;
 use std::sync::mpsc::channel;
 use std::thread;
 
-use ledger::{Ledger, Random};
-use nfs_wire::Client;
-use server::{Place, Server};
+use testkit::ledger::Ledger;
+use testkit::nfs::Client;
+use testkit::random::Random;
+use testkit::server::{Place, Server};
 
 const CLIENTS: usize = 4;
 /// Acknowledgements of something stable after which the server is killed.

@@ -1,15 +1,13 @@
 //! What was acknowledged as durable survives `kill -9` under load, with a real process and a real file.
 
-mod server;
-mod wire;
-
 use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
-use server::Place;
-use wire::Client;
+use testkit::nbd::Client;
+use testkit::random::Random;
+use testkit::server::Place;
 
 const BLOCK: usize = 4096;
 /// Blocks that each writer has for itself.
@@ -25,20 +23,6 @@ struct Ledger {
     durable: Vec<u64>,
     written: Vec<u64>,
     next: u64,
-}
-
-/// A small generator: the same seed writes the same.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        // splitmix64 (Steele, Lea, Flood 2014).
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
 }
 
 /// The content of a block after write `number`: the same number all over, so that a torn block shows.

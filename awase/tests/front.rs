@@ -1,16 +1,13 @@
 //! The front of the server: messages, signals, reloading, sockets, what is printed and generated.
 
-mod server;
-mod wire;
-
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::process::Command;
 
-use server::{AWASE, Place};
-use wire::Client;
+use testkit::nbd::Client;
+use testkit::server::{AWASE, Place};
 
 const RAM: &str = "name=r,kind=ram,size=1MiB";
 
@@ -37,7 +34,7 @@ fn without_configuration_a_sparse_disk_is_made_and_served() {
 #[test]
 fn it_prints_what_it_serves_and_how_to_connect() {
     let place = Place::new();
-    let mut command = Command::new(AWASE);
+    let mut command = Command::new(&*AWASE);
     command.args(["serve", "--nbd", "127.0.0.1:0", "--processors", "1", "--export", "name=a b,kind=ram,size=3MiB"]);
     let server = place.start(command);
     server.signal(libc::SIGTERM);
@@ -232,7 +229,7 @@ fn sockets_are_taken_over_from_systemd() {
     let mut command = Command::new("sh");
     // As systemd does: the first socket is descriptor 3, and the process is named.
     let script = "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\" 3<&0 </dev/null";
-    command.args(["-c", script, AWASE, "serve", "--export", RAM]).stdin(socket);
+    command.args(["-c", script, &AWASE, "serve", "--export", RAM]).stdin(socket);
     let server = place.start(command);
     assert_eq!(Client::connect(&path, "r").expect("connect").size, 1 << 20);
     assert!(!server.socket().exists(), "the configured socket is not used");

@@ -2,14 +2,12 @@
 //! boots it and `scripts/guest-init-nbd` and `-nfs` are what it does.
 #![cfg(target_arch = "x86_64")]
 
-mod server;
-
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use server::{AWASE, Place, attempt, client};
+use testkit::server::{AWASE, Place, attempt, client};
 
 /// The last line of a guest that found everything as it should be.
 const ALL_IS_WELL: &str = "GUEST SAYS ALL IS WELL";
@@ -37,7 +35,7 @@ fn a_guest_kernel_keeps_ext4_on_an_export() {
     let place = Place::new();
     let image = place.file("guest.img");
     let (address, port) = free_address();
-    let mut command = Command::new(AWASE);
+    let mut command = Command::new(&*AWASE);
     command.args(["serve", "--nbd", &address, "--nbd-unix", "none", "--memory", "64MiB", "--export"]);
     command.arg(format!("name=disk,kind=file,path={},size=256MiB,create=true", image.display()));
     let server = place.start(command);

@@ -1,8 +1,6 @@
 //! `awase iotest`: every device, both engines, and its messages.
 
-mod server;
-
-use server::Place;
+use testkit::server::Place;
 
 /// The number of a field of the JSON object on `line`.
 fn field(line: &str, name: &str) -> f64 {

@@ -1,13 +1,11 @@
 //! `awase lab`: its lists, its report, its messages.
 
-mod server;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output};
 
 use lab::{Experiment, experiments, here, simulated};
-use server::Place;
+use testkit::server::Place;
 
 /// The one that takes the fewest steps.
 fn smallest() -> &'static dyn Experiment {

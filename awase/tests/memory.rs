@@ -2,9 +2,6 @@
 //! control group of its own with a real neighbour. Where no group can be made (no root, no memory controller), the
 //! configured size is tested alone.
 
-mod server;
-mod wire;
-
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
@@ -13,8 +10,8 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use server::{AWASE, Place, Server};
-use wire::Client;
+use testkit::nbd::Client;
+use testkit::server::{AWASE, Place, Server};
 
 const MIB: u64 = 1 << 20;
 
@@ -167,7 +164,7 @@ impl Drop for Neighbour {
 }
 
 fn serve_in(group: &Group, place: &Place, engine: &str) -> Server {
-    let mut command = group.command(AWASE);
+    let mut command = group.command(&AWASE);
     command.args(["serve", "--nbd", "none", "--engine", engine, "--export", "name=d,kind=file,path=disk.img"]);
     place.start(command)
 }

@@ -1,10 +1,6 @@
 //! A server that is watched: what `/metrics` says of a load that is known, what hostile clients do to it (nothing), and
 //! the page in a browser.
 
-mod nfs_wire;
-mod server;
-mod wire;
-
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,8 +9,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use nfs3_types::nfs3::stable_how;
-use server::{AWASE, Place, Server};
-use wire::Client;
+use testkit::nbd::Client;
+use testkit::server::{AWASE, Place, Server};
 
 /// So long may an answer take; only a hanging server ever takes it.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -141,7 +137,7 @@ fn metrics_follow_a_load_of_nfs_to_the_last_call() {
     let banner = server.banner();
     let (at, said) = (watched_at(&banner), banner.split_once("?nfsport=").and_then(|(_, rest)| rest.split_once('&')));
     let port = said.and_then(|(port, _)| port.parse().ok()).unwrap_or_else(|| panic!("no port in:\n{banner}"));
-    let mut client = nfs_wire::Client::connect(port).expect("connect");
+    let mut client = testkit::nfs::Client::connect(port).expect("connect");
     let root = client.mount("/s").expect("mounted");
     let file = client.lookup(&root, "file").expect("an answer").expect("there");
     for _ in 0..20 {
@@ -214,7 +210,7 @@ fn a_port_in_use_is_told_where_it_is_the_usual_one_and_refused_where_it_was_aske
     let place = Place::new();
     // If this fails, somebody else uses it: that is as good.
     let _usual = TcpListener::bind("127.0.0.1:9809");
-    let mut command = Command::new(AWASE);
+    let mut command = Command::new(&*AWASE);
     command.args(["serve", "--nbd", "none", "--nfs", "none", "--export", RAM]);
     let server = place.start(command);
     Client::connect(&server.socket(), "r").expect("served all the same");

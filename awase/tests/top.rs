@@ -1,7 +1,5 @@
 //! `awase top` in a terminal.
 
-mod server;
-
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -11,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use awase::control::client::Client;
-use server::{AWASE, Place};
+use testkit::server::{AWASE, Place};
 
 /// A terminal in which a program runs.
 struct Terminal {
@@ -52,7 +50,7 @@ impl Terminal {
 
     fn command(&self, directory: &Path) -> Command {
         let end = || Stdio::from(self.theirs.try_clone().expect("a descriptor"));
-        let mut command = Command::new(AWASE);
+        let mut command = Command::new(&*AWASE);
         command.arg("top").current_dir(directory).env("TERM", "xterm");
         command.stdin(end()).stdout(end()).stderr(end());
         command

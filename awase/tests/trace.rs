@@ -1,14 +1,10 @@
 //! `awase trace` with a real server and a real client.
 
-mod nfs_wire;
-mod server;
-mod wire;
-
 use std::path::PathBuf;
 use std::process::Output;
 
-use server::{Place, Server, client};
-use wire::Client;
+use testkit::nbd::Client;
+use testkit::server::{Place, Server, client};
 
 /// Serves a file of which every block holds something.
 fn serve(place: &Place) -> Server {
@@ -144,10 +140,10 @@ fn a_trace_is_for_its_user_only_and_holds_neither_names_of_files_nor_what_is_in_
 }
 
 /// A client of the directories of a server that said this.
-fn nfs_client(banner: &str) -> nfs_wire::Client {
+fn nfs_client(banner: &str) -> testkit::nfs::Client {
     let said = banner.split_once("?nfsport=").and_then(|(_, rest)| rest.split_once('&'));
     let port = said.and_then(|(port, _)| port.parse().ok()).unwrap_or_else(|| panic!("no port in:\n{banner}"));
-    nfs_wire::Client::connect(port).expect("connect")
+    testkit::nfs::Client::connect(port).expect("connect")
 }
 
 #[test]

@@ -1,13 +1,11 @@
 //! A server that is an ordinary user serves directories: with real clients, and over restarts.
 
-mod server;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use server::{AWASE, Place, Server, attempt, client};
+use testkit::server::{AWASE, Place, Server, attempt, client};
 
 /// So long the tests wait for what only a wrong server never does.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -23,15 +21,15 @@ const AS_USER: &str = "chown -R 65534:65534 . && chmod -R u+rwX . && { [ ! -e no
 fn awase() -> Option<Command> {
     // SAFETY: no pointer is passed.
     if unsafe { libc::geteuid() } != 0 {
-        return Some(Command::new(AWASE));
+        return Some(Command::new(&*AWASE));
     }
-    let may_run = format!("setpriv --reuid {USER} --regid {USER} --clear-groups test -x '{AWASE}'");
+    let may_run = format!("setpriv --reuid {USER} --regid {USER} --clear-groups test -x '{}'", *AWASE);
     if !attempt("sh", &["-c", &may_run]).status.success() {
-        eprintln!("not tested: an ordinary user can't run {AWASE}");
+        eprintln!("not tested: an ordinary user can't run {}", *AWASE);
         return None;
     }
     let mut command = Command::new("sh");
-    command.args(["-c", AS_USER, AWASE]);
+    command.args(["-c", AS_USER, &AWASE]);
     Some(command)
 }
 

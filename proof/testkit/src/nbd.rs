@@ -1,6 +1,5 @@
 //! An NBD client of few lines, written from the protocol's text: one request at a time, so that a test knows exactly
 //! what was acknowledged.
-#![allow(dead_code, reason = "each test program uses a part")]
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;

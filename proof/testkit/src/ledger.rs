@@ -13,7 +13,8 @@ use nfs3_types::nfs3::{
 };
 use nfs3_types::xdr_codec::Opaque;
 
-use crate::nfs_wire::{Answer, Client, entry};
+use crate::nfs::{Answer, Client, entry};
+use crate::random::Random;
 
 const BLOCK: usize = 4096;
 /// Blocks of each client's file.
@@ -80,20 +81,6 @@ pub struct Ledger {
     /// The verifiers of this server and of the one before.
     verifier: Option<writeverf3>,
     old_verifier: Option<writeverf3>,
-}
-
-/// A small generator: the same seed asks for the same.
-pub struct Random(pub u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        // splitmix64 (Steele, Lea, Flood 2014).
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % bound as u64) as usize
-    }
 }
 
 /// The content of a block after write `number`: the same number all over, so that a torn block shows.
@@ -187,14 +174,14 @@ impl Ledger {
     /// Something that can be done, and whose outcome does not depend on anything that is under way.
     fn choose(&mut self, random: &mut Random) -> Doing {
         loop {
-            let (name, to, mode) = (random.below(NAMES), random.below(NAMES), random.below(0o1000) as u32);
+            let (name, to, mode) = (random.index(NAMES), random.index(NAMES), random.below(0o1000) as u32);
             let is_there = self.names[name].is_some();
             let doing = match random.below(10) {
                 0..4 => {
-                    let count = 1 + random.below(16);
-                    let first = random.below(BLOCKS - count + 1);
+                    let count = 1 + random.index(16);
+                    let first = random.index(BLOCKS - count + 1);
                     let stable = [stable_how::FILE_SYNC, stable_how::DATA_SYNC, stable_how::UNSTABLE];
-                    Doing::Write { first, count, number: self.next + 1, stable: stable[random.below(3)] }
+                    Doing::Write { first, count, number: self.next + 1, stable: stable[random.index(3)] }
                 }
                 4 => Doing::Commit { acknowledged: self.acknowledged.clone() },
                 5 | 6 if !is_there => Doing::Create { name, mode },

@@ -1,12 +1,11 @@
 //! A server of our own for a test: in a directory of its own, on a Unix socket, told apart from all others.
-#![allow(dead_code, reason = "each test program uses a part")]
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -14,8 +13,16 @@ use tempfile::TempDir;
 /// So long may anything take that the tests wait for; only a hanging server ever takes it.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The program.
-pub const AWASE: &str = env!("CARGO_BIN_EXE_awase");
+/// The program: what `AWASE_PROGRAM` names, else the one that cargo has built for the tests.
+pub static AWASE: LazyLock<String> = LazyLock::new(|| {
+    std::env::var("AWASE_PROGRAM").unwrap_or_else(|_| {
+        let test = std::env::current_exe().expect("a path");
+        // target/PROFILE/deps/TEST
+        let built = test.ancestors().nth(2).expect("below target").join("awase");
+        assert!(built.exists(), "no {} (`cargo test --package awase` builds it)", built.display());
+        built.into_os_string().into_string().expect("UTF-8")
+    })
+});
 
 /// A directory for one test, which several servers may use one after another.
 #[derive(Clone)]
@@ -36,6 +43,7 @@ impl Drop for Directory {
 
 impl Place {
     /// An empty one.
+    #[expect(clippy::new_without_default, reason = "it makes a directory")]
     pub fn new() -> Place {
         let directory = tempfile::Builder::new().prefix("awase-").tempdir().expect("temporary directory");
         Place(Arc::new(Directory(directory)))
@@ -59,7 +67,7 @@ impl Place {
 
     /// Runs the program to its end.
     pub fn run(&self, arguments: &[&str]) -> Output {
-        Command::new(AWASE)
+        Command::new(&*AWASE)
             .args(arguments)
             .current_dir(self.path())
             .env_remove("NOTIFY_SOCKET")
@@ -69,7 +77,7 @@ impl Place {
 
     /// Starts a server here that listens on the default Unix socket, and waits until it is ready.
     pub fn serve(&self, arguments: &[&str]) -> Server {
-        let mut command = Command::new(AWASE);
+        let mut command = Command::new(&*AWASE);
         // Ports are shared by all tests.
         command.args(["serve", "--nbd", "none", "--nfs", "none", "--metrics", "none"]).args(arguments);
         choose_engine(&mut command, arguments);
@@ -79,7 +87,7 @@ impl Place {
     /// Starts a server here whose directories are at `port` of loopback, 0 for any that is free, and waits until it is
     /// ready. Gives the port, too.
     pub fn serve_directories(&self, port: u16, arguments: &[&str]) -> (Server, u16) {
-        let mut command = Command::new(AWASE);
+        let mut command = Command::new(&*AWASE);
         command.args(["serve", "--nbd", "none", "--nfs", &format!("127.0.0.1:{port}"), "--metrics", "none"]);
         command.args(arguments);
         choose_engine(&mut command, arguments);

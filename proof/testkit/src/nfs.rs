@@ -1,6 +1,5 @@
 //! An NFS client of few lines: it sends what it is told, several calls before their answers, so that a test knows
 //! exactly what was acknowledged. It never sends anything twice.
-#![allow(dead_code, reason = "each test program uses a part")]
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};

@@ -1,0 +1,31 @@
+//! A test that cannot run on this machine says so, and why. `AWASE_SKIPPED` names a file that gathers what was skipped
+//! for the end of a run; with `AWASE_SKIPS_FAIL=1` a skip is a failure.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::thread;
+
+/// Notes that the test of this thread was skipped. Panics where skips fail.
+pub fn note(reason: &str) {
+    let current = thread::current();
+    let test = current.name().unwrap_or("a test");
+    let line = format!("skipped: {test}: {reason}");
+    eprintln!("{line}");
+    if let Some(path) = std::env::var_os("AWASE_SKIPPED") {
+        // One write of a line to a file that is appended to: processes do not mix theirs.
+        let file = OpenOptions::new().create(true).append(true).open(&path);
+        let written = file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
+        written.unwrap_or_else(|error| panic!("cannot note in {} that {line}: {error}", path.display()));
+    }
+    let fails = std::env::var("AWASE_SKIPS_FAIL").is_ok_and(|value| value != "0" && !value.is_empty());
+    assert!(!fails, "{line} (AWASE_SKIPS_FAIL is set)");
+}
+
+/// Ends the test that calls it: it cannot run here, for the reason given as to `format!`.
+#[macro_export]
+macro_rules! skip {
+    ($($reason:tt)*) => {{
+        $crate::skip::note(&format!($($reason)*));
+        return;
+    }};
+}
