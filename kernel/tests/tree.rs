@@ -221,6 +221,26 @@ fn a_file_is_open_once_however_many_open_it_and_closed_when_there_are_too_many()
     });
 }
 
+#[test]
+fn all_who_open_what_cannot_be_opened_learn_that() {
+    let (world, host, id) = server(7);
+    let seen = world.clone();
+    run(&world, &host, async move |cpu| {
+        let tree = open(&seen, &cpu, id, 100);
+        let dir = root(&cpu, &tree).await;
+        let refusals: Vec<_> = (0..40)
+            .map(|_| {
+                let tree = Arc::clone(&tree);
+                spawn(&cpu, async move |cpu| tree.file(&cpu, dir).await.err())
+            })
+            .collect();
+        cpu.sleep(Duration::from_secs(10)).await;
+        for refusal in refusals {
+            assert_eq!(*refusal.borrow(), Some(Some(Errno(libc::EISDIR))));
+        }
+    });
+}
+
 fn spawn_open(cpu: &Processor, tree: &Arc<FileTree>, node: Node) -> Rc<RefCell<Option<Arc<Vnode>>>> {
     let tree = Arc::clone(tree);
     spawn(cpu, async move |cpu| tree.file(&cpu, node).await.expect("opens"))

@@ -1,7 +1,7 @@
 //! The open files of a tree: each at most once, the ones least used closed when there are too many.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 
 use machine::Errno;
 use machine::tree::{Node, TreeCall, TreeReply};
@@ -23,16 +23,36 @@ pub(super) struct Files {
 }
 
 enum Slot {
-    Opening(Arc<WaitList>),
+    Opening(Arc<Attempt>),
     Open(Arc<Vnode>),
+}
+
+/// An attempt to open a file. Its outcome is kept with it and not looked for in the table: when a waiter gets to look,
+/// the next attempt may be there, which wakes only those who wait for it.
+#[derive(Default)]
+struct Attempt {
+    /// `None`: it was abandoned.
+    outcome: OnceLock<Option<Result<Arc<Vnode>, Errno>>>,
+    ended: WaitList,
+}
+
+impl Attempt {
+    fn end(&self, outcome: Option<Result<Arc<Vnode>, Errno>>) {
+        let _ = self.outcome.set(outcome);
+        self.ended.wake_all();
+    }
+
+    async fn outcome(&self) -> Option<Result<Arc<Vnode>, Errno>> {
+        self.ended.until(|| self.outcome.get().cloned()).await
+    }
 }
 
 /// What a look into the table found.
 enum Found {
     Open(Arc<Vnode>),
-    Opening(Arc<WaitList>),
+    Opening(Arc<Attempt>),
     /// The caller opens it; the others wait.
-    Absent(Arc<WaitList>),
+    Absent(Arc<Attempt>),
 }
 
 impl Files {
@@ -78,11 +98,11 @@ impl Files {
                 file.note_use();
                 Found::Open(Arc::clone(file))
             }
-            Some(Slot::Opening(wait)) => Found::Opening(Arc::clone(wait)),
+            Some(Slot::Opening(attempt)) => Found::Opening(Arc::clone(attempt)),
             None => {
-                let wait = Arc::new(WaitList::default());
-                self.slots.insert(node, Slot::Opening(Arc::clone(&wait)));
-                Found::Absent(wait)
+                let attempt = Arc::new(Attempt::default());
+                self.slots.insert(node, Slot::Opening(Arc::clone(&attempt)));
+                Found::Absent(attempt)
             }
         }
     }
@@ -127,14 +147,12 @@ impl FileTree {
             let found = self.files().look(node);
             match found {
                 Found::Open(file) => return Ok(file),
-                Found::Opening(wait) => {
-                    let is_opening = || matches!(self.files().slots.get(&node), Some(Slot::Opening(_)));
-                    wait.until(|| (!is_opening()).then_some(())).await;
+                Found::Opening(attempt) => {
+                    if let Some(outcome) = attempt.outcome().await {
+                        return outcome;
+                    }
                 }
-                Found::Absent(wait) => {
-                    let opening = Opening { tree: self, node, wait };
-                    return opening.open(cpu).await;
-                }
+                Found::Absent(attempt) => return Opening { tree: self, node, attempt }.open(cpu).await,
             }
         }
     }
@@ -144,11 +162,27 @@ impl FileTree {
 struct Opening<'a> {
     tree: &'a FileTree,
     node: Node,
-    wait: Arc<WaitList>,
+    attempt: Arc<Attempt>,
 }
 
 impl Opening<'_> {
     async fn open(self, cpu: &Processor) -> Result<Arc<Vnode>, Errno> {
+        let opened = self.ask(cpu).await;
+        let surplus = match &opened {
+            Ok(file) => self.tree.files().put(self.node, file),
+            Err(_) => {
+                self.tree.files().slots.remove(&self.node);
+                None
+            }
+        };
+        self.attempt.end(Some(opened.clone()));
+        if let Some(surplus) = surplus {
+            surplus.abandon(cpu);
+        }
+        opened
+    }
+
+    async fn ask(&self, cpu: &Processor) -> Result<Arc<Vnode>, Errno> {
         let attributes = match self.tree.ask(cpu, None, TreeCall::Attributes { node: self.node }).await? {
             TreeReply::Attributes(attributes) => attributes,
             _ => return Err(Errno::IO),
@@ -157,22 +191,15 @@ impl Opening<'_> {
             TreeReply::Opened(open) => open,
             _ => return Err(Errno::IO),
         };
-        let file = Vnode::new(cpu, self.tree, self.node, open, attributes)?;
-        let surplus = self.tree.files().put(self.node, &file);
-        if let Some(surplus) = surplus {
-            surplus.abandon(cpu);
-        }
-        Ok(file)
+        Vnode::new(cpu, self.tree, self.node, open, attributes)
     }
 }
 
 impl Drop for Opening<'_> {
     fn drop(&mut self) {
-        let mut files = self.tree.files();
-        if matches!(files.slots.get(&self.node), Some(Slot::Opening(_))) {
-            files.slots.remove(&self.node);
+        if self.attempt.outcome.get().is_none() {
+            self.tree.files().slots.remove(&self.node);
+            self.attempt.end(None);
         }
-        drop(files);
-        self.wait.wake_all();
     }
 }
