@@ -41,7 +41,7 @@ check:
 # Only the tests with real clients (they are part of `make test` too).
 clients:
 	@scripts/need $(BUILD_NEEDS) $(TEST_NEEDS)
-	$(CARGO) test --package awase --test clients --test directories --test durability --test directory_durability \
+	$(CARGO) test --package awase --test clients --test directories --test outside \
 	    --test front --test guest
 
 # The simulated machine under many more seeds. SEEDS=100000 make test-long

@@ -1,378 +1,367 @@
-//! A client of NFS that has several changes under way and keeps a ledger of what was acknowledged, so that what a server
-//! leaves behind can be held against it.
+//! A ledger of every sector: what was sent, what was acknowledged, what was made durable. What a server leaves behind is
+//! held against it.
+//!
+//! The sectors of a ledger belong to one client, which has no two changes of a sector under way at a time: so the changes
+//! of a sector have an order. A sector may hold after a crash what its last durable change left, or anything that was
+//! sent after it; while a server lives, what its last acknowledged change left.
 
-use std::collections::HashMap;
-use std::io;
+use std::fmt::Write;
 use std::ops::Range;
-use std::sync::mpsc::Sender;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use nfs3_types::nfs3::{
-    COMMIT3args, COMMIT3res, CREATE3args, CREATE3res, NFS_PROGRAM as Nfs, Nfs3Option, Nfs3Result, REMOVE3args,
-    REMOVE3res, RENAME3args, RENAME3res, SETATTR3args, SETATTR3res, WRITE3args, WRITE3res, createhow3, nfs_fh3,
-    nfsstat3, sattr3, stable_how, writeverf3,
-};
-use nfs3_types::xdr_codec::Opaque;
-
-use crate::nfs::{Answer, Client, entry};
 use crate::random::Random;
 
-const BLOCK: usize = 4096;
-/// Blocks of each client's file.
-const BLOCKS: usize = 512;
-/// Names in each client's directory, each there or not.
-const NAMES: usize = 24;
-/// Calls of each client that are under way at a time.
-const UNDER_WAY: usize = 8;
+/// Bytes of a sector.
+pub const SECTOR: usize = 512;
 
-/// A call that may have been done or not when the server is killed under it.
-enum Doing {
-    Write {
-        first: usize,
-        count: usize,
-        number: u64,
-        stable: stable_how,
-    },
-    /// With the writes that were acknowledged before it was sent.
-    Commit {
-        acknowledged: Vec<u64>,
-    },
-    Create {
-        name: usize,
-        mode: u32,
-    },
-    Remove {
-        name: usize,
-    },
-    Rename {
-        from: usize,
-        to: usize,
-    },
-    SetMode {
-        name: usize,
-        mode: u32,
-    },
+/// Sectors of a request, at most.
+const LEN_MAX: u64 = 64;
+
+/// Sectors of a page of the host and of a block of the server.
+const PAGE: u64 = 8;
+
+/// Changes and flushes that are shown of a sector that was lost.
+const SHOWN_MAX: usize = 40;
+
+/// When something happened: its place in the order of all, and the time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stamp {
+    order: u64,
+    at: Duration,
 }
 
-/// What a name stands for.
-#[derive(Clone, Debug)]
-struct Object {
-    /// Unknown when the answer that had it never came.
-    handle: Option<nfs_fh3>,
-    mode: u32,
+/// A flush, or a COMMIT: it covers what was acknowledged before it was sent, under the same verifier.
+struct Flush {
+    client: usize,
+    sent: Stamp,
+    answered: Stamp,
+    /// The verifier, or the error.
+    outcome: Result<u64, u32>,
 }
 
-/// Names, and what must be there under them.
-type Names = Vec<Option<Object>>;
-
-/// What one client knows of its directory.
-pub struct Ledger {
-    directory: nfs_fh3,
-    file: nfs_fh3,
-    /// For each block of the file the number of the last write that must be there, of the last that was acknowledged in
-    /// whatever way, and of the last that was sent.
-    durable: Vec<u64>,
-    acknowledged: Vec<u64>,
-    sent: Vec<u64>,
-    next: u64,
-    names: Names,
-    /// Handles of files that were removed.
-    gone: Vec<nfs_fh3>,
-    under_way: HashMap<u32, Doing>,
-    /// The verifiers of this server and of the one before.
-    verifier: Option<writeverf3>,
-    old_verifier: Option<writeverf3>,
+/// The flushes of one volume or file.
+pub struct Journal {
+    start: Instant,
+    order: AtomicU64,
+    flushes: Mutex<Vec<Flush>>,
 }
 
-/// The content of a block after write `number`: the same number all over, so that a torn block shows.
-fn content(number: u64) -> Vec<u8> {
-    number.to_le_bytes().repeat(BLOCK / 8)
+impl Default for Journal {
+    fn default() -> Self {
+        Journal { start: Instant::now(), order: AtomicU64::new(1), flushes: Mutex::new(Vec::new()) }
+    }
 }
 
-fn name_of(name: usize) -> String {
-    format!("name-{name}")
-}
+impl Journal {
+    /// Now.
+    pub fn stamp(&self) -> Stamp {
+        Stamp { order: self.order.fetch_add(1, Ordering::SeqCst), at: self.start.elapsed() }
+    }
 
-/// What the procedure gave; it must have been done.
-fn done<T, E: std::fmt::Debug>(results: Nfs3Result<T, E>) -> T {
-    results.expect("nothing stands in the way of what was asked for")
-}
+    /// Notes a flush that was answered: with a verifier (0 where there is none) or an error.
+    pub fn note_flush(&self, client: usize, sent: Stamp, outcome: Result<u64, u32>) {
+        let answered = self.stamp();
+        self.flushes.lock().expect("no panic").push(Flush { client, sent, answered, outcome });
+    }
 
-impl Doing {
-    /// The names that it is about.
-    fn names(&self) -> Vec<usize> {
-        match *self {
-            Doing::Write { .. } | Doing::Commit { .. } => Vec::new(),
-            Doing::Create { name, .. } | Doing::Remove { name } | Doing::SetMode { name, .. } => vec![name],
-            Doing::Rename { from, to } => vec![from, to],
+    /// All that was acknowledged so far is durable: the server has ended in order.
+    pub fn note_orderly_end(&self) {
+        let mut flushes = self.flushes.lock().expect("no panic");
+        let now = self.stamp();
+        let mut verifiers: Vec<u64> = flushes.iter().filter_map(|flush| flush.outcome.ok()).collect();
+        verifiers.push(0);
+        verifiers.sort_unstable();
+        verifiers.dedup();
+        for verifier in verifiers {
+            flushes.push(Flush { client: usize::MAX, sent: now, answered: now, outcome: Ok(verifier) });
         }
     }
 
-    fn touches(&self, blocks: Range<usize>) -> bool {
-        matches!(*self, Doing::Write { first, count, .. } if first < blocks.end && blocks.start < first + count)
+    /// Forgets all flushes: what they covered is in the ledgers.
+    pub fn clear(&self) {
+        self.flushes.lock().expect("no panic").clear();
     }
 
-    /// Does it to the names. Gives the handle of what is gone with it.
-    fn apply(&self, names: &mut Names) -> Option<nfs_fh3> {
-        let replaced = match *self {
-            Doing::Write { .. } | Doing::Commit { .. } => None,
-            Doing::Create { name, mode } => names[name].replace(Object { handle: None, mode }),
-            Doing::Remove { name } => names[name].take(),
-            Doing::Rename { from, to } => {
-                let moved = names[from].take();
-                std::mem::replace(&mut names[to], moved)
-            }
-            Doing::SetMode { name, mode } => {
-                names[name].as_mut().expect("it is there").mode = mode;
-                None
-            }
-        };
-        replaced.and_then(|object| object.handle)
+    fn covers(&self, acknowledged: Stamp, verifier: u64) -> bool {
+        let flushes = self.flushes.lock().expect("no panic");
+        flushes.iter().any(|flush| flush.outcome == Ok(verifier) && flush.sent > acknowledged)
     }
+}
+
+/// What a change leaves in its sectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// The number of the write, all over.
+    Number(u64),
+    /// Zeroes.
+    Zero,
+    /// Zeroes, or what was there before.
+    Trimmed,
+}
+
+/// What became of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is durable.
+    Stable,
+    /// It is acknowledged, under this verifier (0 where there is none).
+    Unstable(u64),
+    /// It failed: it may have been done or not.
+    Failed(u32),
+}
+
+struct Change {
+    content: Content,
+    sent: Stamp,
+    answered: Option<(Stamp, Outcome)>,
+}
+
+/// A change that was sent, by its place in the ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ChangeId(usize);
+
+struct Sector {
+    /// What was found at the last look.
+    base: u64,
+    changes: Vec<usize>,
+}
+
+/// The sectors of one client.
+pub struct Ledger {
+    client: usize,
+    /// The first one's place in the volume.
+    first: usize,
+    sectors: Vec<Sector>,
+    changes: Vec<Change>,
+    next: u64,
+    /// Changes that failed.
+    pub failures: u64,
 }
 
 impl Ledger {
-    /// Of a directory that is as it was made.
-    pub fn new(port: u16, client: usize) -> io::Result<Ledger> {
-        let mut connection = Client::connect(port)?;
-        let root = connection.mount("/files")?;
-        let mut lookup = |directory: &nfs_fh3, name: &str| {
-            connection.lookup(directory, name).map(|found| found.expect("made by the test"))
+    /// Of `count` sectors from `first`, which hold zeroes.
+    pub fn new(client: usize, first: usize, count: usize) -> Ledger {
+        let sectors = (0..count).map(|_| Sector { base: 0, changes: Vec::new() }).collect();
+        Ledger { client, first, sectors, changes: Vec::new(), next: 1, failures: 0 }
+    }
+
+    /// Whose it is.
+    pub fn client(&self) -> usize {
+        self.client
+    }
+
+    /// How many sectors it has.
+    pub fn count(&self) -> usize {
+        self.sectors.len()
+    }
+
+    /// The first byte of a sector, counted from the beginning of the volume.
+    pub fn offset(&self, sector: usize) -> u64 {
+        ((self.first + sector) * SECTOR) as u64
+    }
+
+    /// Any sectors: whole pages of the host and anything else take turns.
+    pub fn choose(&self, random: &mut Random) -> Range<usize> {
+        let (len, unit) = if random.chance(500) { (LEN_MAX / PAGE, PAGE) } else { (LEN_MAX, 1) };
+        let len = (1 + random.below(len)) * unit;
+        let first = random.below((self.count() as u64 - len) / unit + 1) * unit;
+        first as usize..(first + len) as usize
+    }
+
+    /// The number of a new write.
+    pub fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// What write `number` puts into sectors: the number and the sector's all over, so that torn and foreign ones show.
+    pub fn bytes(&self, sectors: Range<usize>, number: u64) -> Vec<u8> {
+        sectors.flat_map(|sector| self.word(sector, number).to_le_bytes().repeat(SECTOR / 8)).collect()
+    }
+
+    /// The same of a write that was noted.
+    pub fn bytes_of(&self, change: ChangeId, sectors: Range<usize>) -> Vec<u8> {
+        match self.changes[change.0].content {
+            Content::Number(number) => self.bytes(sectors, number),
+            Content::Zero | Content::Trimmed => Vec::new(),
+        }
+    }
+
+    fn word(&self, sector: usize, number: u64) -> u64 {
+        if number == 0 { 0 } else { number << 24 | (self.first + sector) as u64 }
+    }
+
+    /// Notes a change before it is sent: it may be there even when the answer never comes.
+    pub fn send(&mut self, sectors: Range<usize>, content: Content, journal: &Journal) -> ChangeId {
+        let id = self.changes.len();
+        self.changes.push(Change { content, sent: journal.stamp(), answered: None });
+        self.sectors[sectors].iter_mut().for_each(|sector| sector.changes.push(id));
+        ChangeId(id)
+    }
+
+    /// Notes the answer.
+    pub fn answer(&mut self, change: ChangeId, outcome: Outcome, journal: &Journal) {
+        self.changes[change.0].answered = Some((journal.stamp(), outcome));
+        self.failures += u64::from(matches!(outcome, Outcome::Failed(_)));
+    }
+
+    /// Is what a live server reads from a sector of which no change is under way what it must be?
+    pub fn check_live(&self, first: usize, bytes: &[u8], journal: &Journal) -> Result<(), String> {
+        for (sector, bytes) in (first..).zip(bytes.chunks(SECTOR)) {
+            let acknowledged = |change: &Change| {
+                matches!(change.answered, Some((_, Outcome::Stable | Outcome::Unstable(_)))).then_some(())
+            };
+            self.check(sector, bytes, &acknowledged).map_err(|what| self.history(sector, &what, journal))?;
+        }
+        Ok(())
+    }
+
+    /// Is what was found in a sector after a crash what may be there? Later looks start from it.
+    pub fn verify(&mut self, sector: usize, bytes: &[u8], journal: &Journal) -> Result<(), String> {
+        let durable = |change: &Change| match change.answered? {
+            (_, Outcome::Stable) => Some(()),
+            (at, Outcome::Unstable(verifier)) => journal.covers(at, verifier).then_some(()),
+            (_, Outcome::Failed(_)) => None,
         };
-        let directory = lookup(&root, &format!("client-{client}"))?;
-        let file = lookup(&directory, "data")?;
-        Ok(Ledger {
-            directory,
-            file,
-            durable: vec![0; BLOCKS],
-            acknowledged: vec![0; BLOCKS],
-            sent: vec![0; BLOCKS],
-            next: 0,
-            names: vec![None; NAMES],
-            gone: Vec::new(),
-            under_way: HashMap::new(),
-            verifier: None,
-            old_verifier: None,
-        })
-    }
-
-    /// Works until the server is gone.
-    pub fn work(&mut self, random: &mut Random, client: &mut Client, stable: &Sender<()>) -> io::Result<()> {
-        loop {
-            while self.under_way.len() < UNDER_WAY {
-                let doing = self.choose(random);
-                let xid = self.send(client, &doing)?;
-                self.under_way.insert(xid, doing);
-            }
-            let answer = client.answer()?;
-            let doing = self.under_way.remove(&answer.xid).expect("an answer to a call that is under way");
-            if self.acknowledge(doing, &answer) {
-                let _ = stable.send(());
-            }
-        }
-    }
-
-    /// Something that can be done, and whose outcome does not depend on anything that is under way.
-    fn choose(&mut self, random: &mut Random) -> Doing {
-        loop {
-            let (name, to, mode) = (random.index(NAMES), random.index(NAMES), random.below(0o1000) as u32);
-            let is_there = self.names[name].is_some();
-            let doing = match random.below(10) {
-                0..4 => {
-                    let count = 1 + random.index(16);
-                    let first = random.index(BLOCKS - count + 1);
-                    let stable = [stable_how::FILE_SYNC, stable_how::DATA_SYNC, stable_how::UNSTABLE];
-                    Doing::Write { first, count, number: self.next + 1, stable: stable[random.index(3)] }
-                }
-                4 => Doing::Commit { acknowledged: self.acknowledged.clone() },
-                5 | 6 if !is_there => Doing::Create { name, mode },
-                7 if is_there => Doing::Remove { name },
-                8 if is_there && name != to => Doing::Rename { from: name, to },
-                9 if is_there => Doing::SetMode { name, mode },
-                _ => continue,
-            };
-            let mut others = self.under_way.values();
-            let is_free = match doing {
-                Doing::Write { first, count, .. } => others.all(|other| !other.touches(first..first + count)),
-                _ => others.all(|other| doing.names().iter().all(|name| !other.names().contains(name))),
-            };
-            if is_free {
-                return doing;
-            }
-        }
-    }
-
-    fn send(&mut self, client: &mut Client, doing: &Doing) -> io::Result<u32> {
-        let (file, directory) = (self.file.clone(), &self.directory);
-        match *doing {
-            Doing::Write { first, count, number, stable } => {
-                self.next = number;
-                // Noted before: it may be there even when the answer never comes.
-                self.sent[first..first + count].fill(number);
-                let bytes = content(number).repeat(count);
-                let (offset, count) = ((first * BLOCK) as u64, bytes.len() as u32);
-                let data = Opaque::borrowed(&bytes);
-                client.send(Nfs::NFSPROC3_WRITE, &WRITE3args { file, offset, count, stable, data })
-            }
-            Doing::Commit { .. } => client.send(Nfs::NFSPROC3_COMMIT, &COMMIT3args { file, offset: 0, count: 0 }),
-            Doing::Create { name, mode } => {
-                let how = createhow3::GUARDED(sattr3 { mode: Nfs3Option::Some(mode), ..sattr3::default() });
-                client.send(Nfs::NFSPROC3_CREATE, &CREATE3args { where_: entry(directory, &name_of(name)), how })
-            }
-            Doing::Remove { name } => {
-                client.send(Nfs::NFSPROC3_REMOVE, &REMOVE3args { object: entry(directory, &name_of(name)) })
-            }
-            Doing::Rename { from, to } => {
-                let (from, to) = (name_of(from), name_of(to));
-                let arguments = RENAME3args { from: entry(directory, &from), to: entry(directory, &to) };
-                client.send(Nfs::NFSPROC3_RENAME, &arguments)
-            }
-            Doing::SetMode { name, mode } => {
-                let object = self.names[name].as_ref().and_then(|object| object.handle.clone()).expect("known");
-                let new_attributes = sattr3 { mode: Nfs3Option::Some(mode), ..sattr3::default() };
-                let arguments = SETATTR3args { object, new_attributes, guard: Nfs3Option::None };
-                client.send(Nfs::NFSPROC3_SETATTR, &arguments)
-            }
-        }
-    }
-
-    /// Notes what was acknowledged. Is it stable?
-    fn acknowledge(&mut self, doing: Doing, answer: &Answer) -> bool {
-        self.gone.extend(doing.apply(&mut self.names));
-        match doing {
-            Doing::Write { first, count, number, stable } => {
-                let ok = done(answer.results::<WRITE3res>());
-                assert_eq!(ok.count as usize, count * BLOCK, "a short write");
-                assert!(ok.committed as u32 >= stable as u32, "less stable than asked for");
-                self.acknowledged[first..first + count].fill(number);
-                if ok.committed != stable_how::UNSTABLE {
-                    self.durable[first..first + count].fill(number);
-                }
-                self.note_verifier(ok.verf);
-                ok.committed != stable_how::UNSTABLE
-            }
-            Doing::Commit { acknowledged } => {
-                let ok = done(answer.results::<COMMIT3res>());
-                for (durable, acknowledged) in self.durable.iter_mut().zip(acknowledged) {
-                    *durable = acknowledged.max(*durable);
-                }
-                self.note_verifier(ok.verf);
-                true
-            }
-            Doing::Create { name, .. } => {
-                let ok = done(answer.results::<CREATE3res>());
-                let Nfs3Option::Some(handle) = ok.obj else { panic!("CREATE gave no handle") };
-                self.names[name].as_mut().expect("it is there").handle = Some(handle);
-                true
-            }
-            Doing::Remove { .. } => {
-                done(answer.results::<REMOVE3res>());
-                true
-            }
-            Doing::Rename { .. } => {
-                done(answer.results::<RENAME3res>());
-                true
-            }
-            Doing::SetMode { .. } => {
-                done(answer.results::<SETATTR3res>());
-                true
-            }
-        }
-    }
-
-    /// As long as a server lives and loses nothing, its verifier stays.
-    fn note_verifier(&mut self, verifier: writeverf3) {
-        let known = *self.verifier.get_or_insert(verifier);
-        assert_eq!(known, verifier, "the verifier has changed, and nothing was lost");
-        assert_ne!(self.old_verifier, Some(verifier), "two servers have the same verifier");
-    }
-
-    /// Is everything there that must be, under the handles of before? What is there now is what goes on from here.
-    pub fn verify(&mut self, client: &mut Client) -> Result<(), String> {
-        self.verify_blocks(client)?;
-        self.verify_names(client)?;
-        for gone in &self.gone {
-            let found = client.attributes(gone).map_err(|error| error.to_string())?;
-            if !matches!(found, Err(nfsstat3::NFS3ERR_STALE)) {
-                return Err(format!("a file that was removed is there again: {found:?}"));
-            }
-        }
-        self.under_way.clear();
-        self.old_verifier = self.verifier.take();
+        let found = self.check(sector, bytes, &durable).map_err(|what| self.history(sector, &what, journal))?;
+        let known = &mut self.sectors[sector];
+        (known.base, known.changes) = (found, Vec::new());
         Ok(())
     }
 
-    fn verify_blocks(&mut self, client: &mut Client) -> Result<(), String> {
-        let io = |error: io::Error| error.to_string();
-        let attributes = client.attributes(&self.file).map_err(io)?.map_err(|status| status.to_string())?;
-        let end = |numbers: &[u64]| numbers.iter().rposition(|number| *number > 0).map_or(0, |last| (last + 1) * BLOCK);
-        let (least, most, size) = (end(&self.durable), end(&self.sent), attributes.size as usize);
-        if !(least..=most).contains(&size) {
-            return Err(format!("the file has {size} bytes, not {least} to {most}"));
-        }
-        for block in 0..BLOCKS {
-            let mut bytes = client.read(&self.file, (block * BLOCK) as u64, BLOCK as u32).map_err(io)?;
-            if bytes.len() != size.saturating_sub(block * BLOCK).min(BLOCK) {
-                return Err(format!("block {block} of {size} bytes is read as {} bytes", bytes.len()));
-            }
-            bytes.resize(BLOCK, 0);
-            let number = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
-            if bytes != content(number) {
-                return Err(format!("block {block} is torn"));
-            }
-            let (least, most) = (self.durable[block], self.sent[block]);
-            if !(least..=most).contains(&number) {
-                return Err(format!("block {block} holds write {number}, not {least} to {most}"));
-            }
-            (self.durable[block], self.acknowledged[block], self.sent[block]) = (number, number, number);
-        }
-        Ok(())
+    /// Everything was verified: what was noted of changes is not needed any more.
+    pub fn clear(&mut self) {
+        assert!(self.sectors.iter().all(|sector| sector.changes.is_empty()), "not all was verified");
+        self.changes.clear();
     }
 
-    fn verify_names(&mut self, client: &mut Client) -> Result<(), String> {
-        let mut found = Names::new();
-        for name in 0..NAMES {
-            found.push(find(client, &self.directory, name).map_err(|error| error.to_string())?);
+    /// The number in a sector, which must be one that can be there if changes that `holds` must have been done.
+    fn check(&self, sector: usize, bytes: &[u8], holds: &dyn Fn(&Change) -> Option<()>) -> Result<u64, String> {
+        let word = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
+        let number = word >> 24;
+        if bytes.chunks(8).any(|other| other != word.to_le_bytes()) {
+            return Err("it is torn".into());
         }
-        let expects = |names: &Names, about: &[usize]| about.iter().all(|&name| is_same(&found[name], &names[name]));
-        let mut free: Vec<usize> = (0..NAMES).collect();
-        for doing in self.under_way.values() {
-            let about = doing.names();
-            let mut after = self.names.clone();
-            doing.apply(&mut after);
-            // All of it or nothing.
-            if !expects(&self.names, &about) && !expects(&after, &about) {
-                return Err(format!("half of a change of {about:?} is there: {found:?} after {:?}", self.names));
+        if word != self.word(sector, number) {
+            return Err(format!("it holds what belongs into sector {} (write {number})", word & 0xff_ffff));
+        }
+        let changes = &self.sectors[sector].changes;
+        let last = changes.iter().rposition(|&change| holds(&self.changes[change]).is_some());
+        // What a trim leaves may be anything that was there before.
+        let contents = |from: usize| changes[from..].iter().map(|&change| self.changes[change].content);
+        let (from, with_base) = match last {
+            Some(last) if self.changes[changes[last]].content == Content::Trimmed => (0, true),
+            Some(last) => (last, false),
+            None => (0, true),
+        };
+        let fits = |content: Content| match content {
+            Content::Number(written) => written == number,
+            Content::Zero | Content::Trimmed => number == 0,
+        };
+        if (with_base && number == self.sectors[sector].base) || contents(from).any(fits) {
+            return Ok(number);
+        }
+        Err(format!("it holds write {number}"))
+    }
+
+    /// What is known of a sector that does not hold what it must.
+    fn history(&self, sector: usize, what: &str, journal: &Journal) -> String {
+        let known = &self.sectors[sector];
+        let mut lines: Vec<(Stamp, String)> = Vec::new();
+        for &change in &known.changes {
+            let change = &self.changes[change];
+            lines.push((change.sent, format!("{:?} sent", change.content)));
+            if let Some((at, outcome)) = change.answered {
+                lines.push((at, format!("{:?} answered: {outcome:?}", change.content)));
             }
-            free.retain(|name| !about.contains(name));
         }
-        match free.into_iter().find(|&name| !expects(&self.names, &[name])) {
-            Some(name) => Err(format!("name {name} is {:?} and should be {:?}", found[name], self.names[name])),
-            None => {
-                self.names = found;
-                Ok(())
-            }
+        let begin = lines.first().map(|line| line.0);
+        for flush in journal.flushes.lock().expect("no panic").iter().filter(|flush| Some(flush.answered) > begin) {
+            let sent = flush.sent.at;
+            let text = match flush.client {
+                usize::MAX => "the server ended in order".into(),
+                client => format!("flush of client {client} sent at {sent:.6?}: {:?}", flush.outcome),
+            };
+            lines.push((flush.answered, text));
         }
+        lines.sort_by_key(|line| line.0);
+        let (client, place) = (self.client, self.first + sector);
+        let mut text = format!("sector {place} of client {client}: {what}; at the last look it held {}", known.base);
+        let left_out = lines.len().saturating_sub(SHOWN_MAX);
+        for (at, line) in &lines[left_out..] {
+            let _ = write!(text, "\n  {:.6?} {line}", at.at);
+        }
+        text
     }
 }
 
-fn find(client: &mut Client, directory: &nfs_fh3, name: usize) -> io::Result<Option<Object>> {
-    match client.lookup(directory, &name_of(name))? {
-        Ok(handle) => {
-            let attributes = client.attributes(&handle)?.map_err(|status| io::Error::other(status.to_string()))?;
-            Ok(Some(Object { handle: Some(handle), mode: attributes.mode & 0o777 }))
-        }
-        Err(nfsstat3::NFS3ERR_NOENT) => Ok(None),
-        Err(status) => Err(io::Error::other(status.to_string())),
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Is what was found what is known? A handle that is known must be the same: clients keep theirs.
-fn is_same(found: &Option<Object>, known: &Option<Object>) -> bool {
-    match (found, known) {
-        (None, None) => true,
-        (Some(found), Some(known)) => {
-            found.mode == known.mode && (known.handle.is_none() || found.handle == known.handle)
+    fn acknowledged(outcome: Outcome) -> (Ledger, Journal) {
+        let (mut ledger, journal) = (Ledger::new(0, 8, 4), Journal::default());
+        for (number, outcome) in [(1, Outcome::Stable), (2, outcome)] {
+            assert_eq!(ledger.number(), number);
+            let change = ledger.send(0..2, Content::Number(number), &journal);
+            ledger.answer(change, outcome, &journal);
         }
-        _ => false,
+        (ledger, journal)
+    }
+
+    #[test]
+    fn what_is_durable_may_not_be_gone_and_what_is_not_may() {
+        for (outcome, flush, may_be_gone) in [
+            (Outcome::Stable, None, false),
+            (Outcome::Unstable(7), None, true),
+            (Outcome::Unstable(7), Some(Ok(7)), false),
+            (Outcome::Unstable(7), Some(Ok(8)), true),
+            (Outcome::Unstable(7), Some(Err(5)), true),
+            (Outcome::Failed(5), Some(Ok(7)), true),
+        ] {
+            let (mut ledger, journal) = acknowledged(outcome);
+            if let Some(flush) = flush {
+                journal.note_flush(0, journal.stamp(), flush);
+            }
+            let old = ledger.bytes(0..1, 1);
+            assert_eq!(ledger.verify(0, &old, &journal).is_ok(), may_be_gone, "{outcome:?} {flush:?}");
+            let new = ledger.bytes(1..2, 2);
+            assert_eq!(ledger.verify(1, &new, &journal), Ok(()), "{outcome:?} {flush:?}");
+        }
+    }
+
+    #[test]
+    fn a_flush_covers_only_what_was_acknowledged_before_it_was_sent() {
+        let journal = Journal::default();
+        let sent = journal.stamp();
+        let (mut ledger, _) = (Ledger::new(0, 0, 1), ());
+        let change = ledger.send(0..1, Content::Number(1), &journal);
+        ledger.answer(change, Outcome::Unstable(0), &journal);
+        journal.note_flush(0, sent, Ok(0));
+        assert_eq!(ledger.verify(0, &[0; SECTOR], &journal), Ok(()));
+    }
+
+    #[test]
+    fn torn_and_foreign_sectors_are_found() {
+        let (ledger, journal) = acknowledged(Outcome::Stable);
+        let mut torn = ledger.bytes(0..1, 2);
+        assert_eq!(ledger.check_live(0, &torn, &journal), Ok(()));
+        torn[511] ^= 1;
+        assert!(ledger.check_live(0, &torn, &journal).is_err_and(|what| what.contains("torn")));
+        let foreign = ledger.bytes(1..2, 2);
+        assert!(ledger.check_live(0, &foreign, &journal).is_err_and(|what| what.contains("belongs")));
+    }
+
+    #[test]
+    fn what_a_trim_leaves_may_be_zero_or_what_was_there() {
+        for (number, fits) in [(0, true), (1, true), (2, true), (3, false)] {
+            let (mut ledger, journal) = acknowledged(Outcome::Stable);
+            let change = ledger.send(0..1, Content::Trimmed, &journal);
+            ledger.answer(change, Outcome::Stable, &journal);
+            let bytes = ledger.bytes(0..1, number);
+            assert_eq!(ledger.verify(0, &bytes, &journal).is_ok(), fits, "{number}");
+        }
     }
 }

@@ -16,11 +16,21 @@ const REP_ACK: u32 = 1;
 const REP_INFO: u32 = 3;
 const INFO_EXPORT: u16 = 0;
 
-const CMD_READ: u16 = 0;
-const CMD_WRITE: u16 = 1;
-const CMD_DISC: u16 = 2;
-const CMD_FLUSH: u16 = 3;
-const FLAG_FUA: u16 = 1;
+/// Durable before the reply.
+pub const FLAG_FUA: u16 = 1;
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the protocol's names")]
+#[repr(u16)]
+pub enum Command {
+    Read = 0,
+    Write = 1,
+    Disconnect = 2,
+    Flush = 3,
+    Trim = 4,
+    WriteZeroes = 6,
+}
 
 /// A connection in transmission.
 pub struct Client {
@@ -77,62 +87,75 @@ impl Client {
 
     /// Reads.
     pub fn read(&mut self, at: u64, len: u32) -> io::Result<Vec<u8>> {
-        self.request(0, CMD_READ, at, len, &[])?;
+        self.send(Command::Read, 0, at, len, &[])?;
         self.reply()?;
-        let mut bytes = vec![0; len as usize];
-        self.stream.read_exact(&mut bytes)?;
-        Ok(bytes)
+        self.payload(len as usize)
     }
 
     /// Sends the request to read and does not wait for the answer. Gives its cookie.
     pub fn ask_to_read(&mut self, at: u64, len: u32) -> io::Result<u64> {
-        self.request(0, CMD_READ, at, len, &[])?;
-        Ok(self.cookie)
+        self.send(Command::Read, 0, at, len, &[])
     }
 
     /// Takes the answer to any request to read `len` bytes. Gives its cookie.
     pub fn take_read(&mut self, len: u32) -> io::Result<u64> {
         let cookie = self.any_reply()?;
-        let mut bytes = vec![0; len as usize];
-        self.stream.read_exact(&mut bytes)?;
+        self.payload(len as usize)?;
         Ok(cookie)
     }
 
     /// Writes; not durable yet when it returns.
     pub fn write(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.request(0, CMD_WRITE, at, bytes.len() as u32, bytes)?;
+        self.send(Command::Write, 0, at, bytes.len() as u32, bytes)?;
         self.reply()
     }
 
     /// Writes with forced unit access: durable when it returns.
     pub fn write_stable(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.request(FLAG_FUA, CMD_WRITE, at, bytes.len() as u32, bytes)?;
+        self.send(Command::Write, FLAG_FUA, at, bytes.len() as u32, bytes)?;
         self.reply()
     }
 
     /// Makes everything durable that was written before.
     pub fn flush(&mut self) -> io::Result<()> {
-        self.request(0, CMD_FLUSH, 0, 0, &[])?;
+        self.send(Command::Flush, 0, 0, 0, &[])?;
         self.reply()
     }
 
     /// Says good-bye.
     pub fn disconnect(mut self) -> io::Result<()> {
-        self.request(0, CMD_DISC, 0, 0, &[])?;
+        self.send(Command::Disconnect, 0, 0, 0, &[])?;
         let mut rest = Vec::new();
         self.stream.read_to_end(&mut rest).map(|_| ())
     }
 
-    fn request(&mut self, flags: u16, command: u16, at: u64, len: u32, payload: &[u8]) -> io::Result<()> {
+    /// Sends a request and does not wait for the answer. Gives its cookie.
+    pub fn send(&mut self, command: Command, flags: u16, at: u64, len: u32, payload: &[u8]) -> io::Result<u64> {
         self.cookie += 1;
         let mut message = REQUEST.to_be_bytes().to_vec();
         message.extend(flags.to_be_bytes());
-        message.extend(command.to_be_bytes());
+        message.extend((command as u16).to_be_bytes());
         message.extend(self.cookie.to_be_bytes());
         message.extend(at.to_be_bytes());
         message.extend(len.to_be_bytes());
         message.extend(payload);
-        self.stream.write_all(&message)
+        self.stream.write_all(&message)?;
+        Ok(self.cookie)
+    }
+
+    /// Takes the answer to any request: its cookie, and the error or 0. What was read follows ([`Client::payload`]).
+    pub fn answer(&mut self) -> io::Result<(u64, u32)> {
+        let mut head = [0; 16];
+        self.stream.read_exact(&mut head)?;
+        assert_eq!(head[..4], SIMPLE_REPLY.to_be_bytes());
+        Ok((u64::from_be_bytes(head[8..].try_into().expect("8 bytes")), be_u32(&head[4..8])))
+    }
+
+    /// Takes what was read.
+    pub fn payload(&mut self, len: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        self.stream.read_exact(&mut bytes)?;
+        Ok(bytes)
     }
 
     fn reply(&mut self) -> io::Result<()> {
@@ -142,12 +165,9 @@ impl Client {
     }
 
     fn any_reply(&mut self) -> io::Result<u64> {
-        let mut head = [0; 16];
-        self.stream.read_exact(&mut head)?;
-        assert_eq!(head[..4], SIMPLE_REPLY.to_be_bytes());
-        match be_u32(&head[4..8]) {
-            0 => Ok(u64::from_be_bytes(head[8..].try_into().expect("8 bytes"))),
-            error => Err(io::Error::from_raw_os_error(error as i32)),
+        match self.answer()? {
+            (cookie, 0) => Ok(cookie),
+            (_, error) => Err(io::Error::from_raw_os_error(error as i32)),
         }
     }
 }

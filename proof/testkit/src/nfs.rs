@@ -140,17 +140,22 @@ impl Client {
 
     fn send_to(&mut self, prog: u32, vers: u32, proc: u32, arguments: &impl Pack) -> io::Result<u32> {
         self.xid += 1;
-        let cred = opaque_auth::auth_unix(&auth_unix::default());
-        let call = call_body { rpcvers: RPC_VERSION_2, prog, vers, proc, cred, verf: opaque_auth::default() };
-        let message = rpc_msg { xid: self.xid, body: msg_body::CALL(call) };
-        let mut record = vec![0; 4];
-        message.pack(&mut record).expect("into memory");
-        arguments.pack(&mut record).expect("into memory");
-        let mark = (record.len() - 4) as u32 | LAST_FRAGMENT;
-        record[..4].copy_from_slice(&mark.to_be_bytes());
-        self.stream.write_all(&record)?;
+        self.stream.write_all(&record(self.xid, [prog, vers, proc], arguments))?;
         Ok(self.xid)
     }
+}
+
+/// A call of root's as a record: program, version and procedure, and its arguments.
+pub fn record(xid: u32, [prog, vers, proc]: [u32; 3], arguments: &impl Pack) -> Vec<u8> {
+    let cred = opaque_auth::auth_unix(&auth_unix::default());
+    let call = call_body { rpcvers: RPC_VERSION_2, prog, vers, proc, cred, verf: opaque_auth::default() };
+    let message = rpc_msg { xid, body: msg_body::CALL(call) };
+    let mut record = vec![0; 4];
+    message.pack(&mut record).expect("into memory");
+    arguments.pack(&mut record).expect("into memory");
+    let mark = (record.len() - 4) as u32 | LAST_FRAGMENT;
+    record[..4].copy_from_slice(&mark.to_be_bytes());
+    record
 }
 
 /// A name in a directory, as arguments have it.

@@ -1,0 +1,231 @@
+//! What was acknowledged as durable survives `kill -9` under load.
+//!
+//! A process that is killed leaves the host alone, and with it all that the host was given, flushed or not. So these
+//! tests prove that nothing acknowledged as durable was in the server's memory alone (its cache, groups that await their
+//! flush, what it knows of names and handles), that the next server goes on with the handles of the last, and that it
+//! says by another verifier that unstable writes may be gone. `failing_disk` takes from the host what was not flushed.
+
+use std::thread;
+use std::time::Duration;
+
+use testkit::ledger::{Ledger, SECTOR};
+use testkit::nbd_load::{self, Mix};
+use testkit::nfs_load;
+use testkit::progress::Progress;
+use testkit::random::Random;
+use testkit::rounds::Rounds;
+use testkit::server::{Place, Server};
+
+/// Connections, each with a ledger.
+pub const CLIENTS: usize = 8;
+/// Sectors of each client of a disk.
+const SECTORS: usize = 4096;
+/// So long is waited for acknowledgements, where a disk fails.
+const LOAD_MAX: Duration = Duration::from_secs(5);
+
+/// In turn: both engines, and every technique off.
+pub const ARGUMENTS: [&[&str]; 3] = [
+    &["--engine", "auto"],
+    &["--engine", "threads"],
+    &[
+        "--switch",
+        "flush_gathering=off",
+        "--switch",
+        "smooth_write_back=off",
+        "--switch",
+        "block_merge=off",
+        "--switch",
+        "priority=off",
+        "--switch",
+        "unmapped_io=off",
+    ],
+];
+
+/// How a server ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// `kill -9`.
+    Killed,
+    /// SIGTERM, which it answers in order.
+    Terminated,
+}
+
+impl End {
+    /// Most are killed.
+    pub fn drawn(random: &mut Random) -> End {
+        if random.chance(750) { End::Killed } else { End::Terminated }
+    }
+}
+
+/// Has a server end. Did it end in order, so that all that was acknowledged is durable?
+fn end(server: Server, how: End) -> bool {
+    match how {
+        End::Killed => {
+            server.crash();
+            false
+        }
+        End::Terminated => {
+            server.signal(libc::SIGTERM);
+            let (status, _, errors) = server.wait();
+            println!("{}", errors.trim_end());
+            status.success()
+        }
+    }
+}
+
+/// A disk's clients with their ledgers.
+pub struct Disk {
+    pub ledgers: Vec<Ledger>,
+    pub load: nbd_load::Load,
+}
+
+impl Disk {
+    pub fn new() -> Disk {
+        let ledgers = (0..CLIENTS).map(|client| Ledger::new(client, client * SECTORS, SECTORS)).collect();
+        Disk { ledgers, load: nbd_load::Load::default() }
+    }
+
+    /// The size of its image.
+    pub const BYTES: u64 = (CLIENTS * SECTORS * SECTOR) as u64;
+
+    /// Has all clients work until `count` requests were acknowledged as durable, and the server end under them.
+    pub fn work_until_end(&mut self, server: Server, count: u64, mix: Mix, seed: u64, how: End) {
+        let (load, socket) = (&self.load, server.socket());
+        let ended_in_order = thread::scope(|scope| {
+            let clients = load.start(scope, &mut self.ledgers, &socket, mix, seed);
+            load.progress.await_durable(count, LOAD_MAX);
+            let ended_in_order = end(server, how);
+            for client in clients {
+                let error = client.join().expect("no panic").expect_err("it works until the server is gone");
+                assert_ne!(error.kind(), std::io::ErrorKind::InvalidData, "seed {seed}: {error}");
+            }
+            ended_in_order
+        });
+        if ended_in_order {
+            load.journal.note_orderly_end();
+        }
+    }
+
+    /// Has all clients work until `count` requests have failed.
+    pub fn work_until_failures(&mut self, socket: std::path::PathBuf, count: u64, mix: Mix, seed: u64) {
+        let load = &self.load;
+        thread::scope(|scope| {
+            let clients = load.start(scope, &mut self.ledgers, &socket, mix, seed);
+            let has_failed = load.progress.await_failures(count);
+            load.progress.stop();
+            for client in clients {
+                client.join().expect("no panic").unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            }
+            assert!(has_failed, "seed {seed}: requests do not fail");
+        });
+    }
+
+    /// Holds what a new server has against the ledgers.
+    pub fn verify(&mut self, server: &Server) -> Result<(), String> {
+        nbd_load::verify(&server.socket(), &mut self.ledgers, &self.load.journal)
+    }
+}
+
+#[test]
+fn sectors_of_a_disk_survive_kill() {
+    let place = Place::new();
+    let size = Disk::BYTES;
+    let export = format!("name=disk,kind=file,path=disk.img,size={size},create=true");
+    let mut disk = Disk::new();
+    for seed in Rounds::new("sectors_of_a_disk_survive_kill", 3) {
+        let random = &mut Random(seed);
+        let chosen = ARGUMENTS[seed as usize % ARGUMENTS.len()];
+        let arguments = [chosen, &["--memory", "16MiB", "--export", &export]].concat();
+        let how = End::drawn(random);
+        disk.work_until_end(place.serve(&arguments), 10 + random.below(400), Mix::ALL, seed, how);
+        let server = place.serve(&arguments);
+        disk.verify(&server).unwrap_or_else(|what| panic!("{arguments:?} seed {seed} {how:?}: {what}"));
+        assert_eq!(disk.load.progress.failed(), 0, "requests failed where no disk did");
+        // Half of the rounds begin with what is only in the cache of a server that was killed again.
+        server.crash();
+    }
+}
+
+/// Clients of a directory with their ledgers.
+pub struct Directory {
+    pub loads: Vec<nfs_load::Load>,
+    pub progress: Progress,
+}
+
+impl Directory {
+    /// What a server must find before it starts.
+    pub fn make(path: &std::path::Path) {
+        for client in 0..CLIENTS {
+            let directory = path.join(format!("client-{client}"));
+            std::fs::create_dir_all(&directory).expect("directory");
+            std::fs::write(directory.join("data"), "").expect("file");
+        }
+        std::fs::write(path.join("other"), "").expect("file");
+    }
+
+    pub fn new(port: u16, is_tolerant: bool) -> Directory {
+        let new = |client| nfs_load::Load::new(port, client, is_tolerant).expect("a server");
+        Directory { loads: (0..CLIENTS).map(new).collect(), progress: Progress::default() }
+    }
+
+    /// Has all clients work until `count` calls were acknowledged as durable, and the server end under them.
+    pub fn work_until_end(&mut self, server: Server, port: u16, count: u64, seed: u64, how: End) {
+        let progress = &self.progress;
+        let ended_in_order = thread::scope(|scope| {
+            let start = |load| scope.spawn(move || nfs_load::Load::work(load, port, seed, progress));
+            let clients: Vec<_> = self.loads.iter_mut().map(start).collect();
+            progress.await_durable(count, LOAD_MAX);
+            let ended_in_order = end(server, how);
+            for client in clients {
+                let error = client.join().expect("no panic").expect_err("it works until the server is gone");
+                assert_ne!(error.kind(), std::io::ErrorKind::InvalidData, "seed {seed}: {error}");
+            }
+            ended_in_order
+        });
+        if ended_in_order {
+            self.loads.iter().for_each(nfs_load::Load::note_orderly_end);
+        }
+    }
+
+    /// Has all clients work until `count` calls have failed.
+    pub fn work_until_failures(&mut self, port: u16, count: u64, seed: u64) {
+        let progress = &self.progress;
+        thread::scope(|scope| {
+            let start = |load| scope.spawn(move || nfs_load::Load::work(load, port, seed, progress));
+            let clients: Vec<_> = self.loads.iter_mut().map(start).collect();
+            let has_failed = progress.await_failures(count);
+            progress.stop();
+            for client in clients {
+                client.join().expect("no panic").unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            }
+            assert!(has_failed, "seed {seed}: requests do not fail");
+        });
+    }
+
+    /// Holds what a new server has against the ledgers.
+    pub fn verify(&mut self, port: u16) -> Result<(), String> {
+        self.loads.iter_mut().try_for_each(|load| load.verify(port))
+    }
+}
+
+#[test]
+fn content_and_names_of_a_directory_survive_kill() {
+    let place = Place::new();
+    Directory::make(&place.file("files"));
+    let export = ["--memory", "16MiB", "--export", "name=files,kind=directory,path=files,squash=no_root_squash"];
+    let mut port = 0;
+    let mut directory = None;
+    for seed in Rounds::new("content_and_names_of_a_directory_survive_kill", 3) {
+        let random = &mut Random(seed);
+        let arguments = [ARGUMENTS[seed as usize % ARGUMENTS.len()], &export].concat();
+        let how = End::drawn(random);
+        let server;
+        (server, port) = place.serve_directories(port, &arguments);
+        let directory = directory.get_or_insert_with(|| Directory::new(port, false));
+        directory.work_until_end(server, port, 10 + random.below(800), seed, how);
+        let (server, _) = place.serve_directories(port, &arguments);
+        directory.verify(port).unwrap_or_else(|what| panic!("{arguments:?} seed {seed} {how:?}: {what}"));
+        assert_eq!(directory.progress.failed(), 0, "calls failed where no disk did");
+        server.crash();
+    }
+}
