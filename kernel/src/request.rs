@@ -63,7 +63,8 @@ impl Context {
 }
 
 /// What a device is asked to do. Ranges of reads and writes are whole blocks, but for the end of a device whose size
-/// is no multiple of the block.
+/// is no multiple of the block, and for writes of a part of a block to a file: the first byte then lies `at % 4096` bytes
+/// into the first frame.
 #[derive(Clone, Debug)]
 pub enum Action {
     /// Fill the frames from the range.

@@ -6,6 +6,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::OpenFile;
@@ -458,6 +459,25 @@ pub struct OpenNode {
     /// The same file through the host's page cache, for a last block that is not whole. Not there when `direct` goes
     /// through the page cache itself.
     pub buffered: Option<OpenFile>,
+    /// Reports what others do to its content. Not there where the host can't.
+    pub watch: Option<Watch>,
+}
+
+/// Reports what others than this process do to the content of an open file: each write and each change of its size by a
+/// system call, soon after it. What is written through shared mappings shows in the file's times alone.
+#[derive(Clone)]
+pub struct Watch {
+    /// How often something may have been done: goes up.
+    pub changes: Arc<AtomicU64>,
+    /// What keeps the watch.
+    pub owner: Arc<dyn Any + Send + Sync>,
+}
+
+impl Watch {
+    /// How often others may have changed the content so far.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
 }
 
 /// A question to a tree, and the place for its answer.

@@ -1,14 +1,15 @@
 //! A device in a file of a directory tree: it grows when it is written beyond its end.
 //!
-//! Whole blocks go past the host's page cache; a last block that is not whole goes through it, so that the file is
-//! never longer than what was written: after a crash there is no tail of zeroes. The host keeps both views the same.
+//! Whole blocks go past the host's page cache. A part of a block goes through it, and only that part: so the file is never
+//! longer than what was written (after a crash there is no tail of zeroes), and what a process of the host writes to the
+//! rest of the block at the same time stays. The host keeps both views the same.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{OnceLock, Weak};
 
-use machine::tree::OpenNode;
+use machine::tree::{OpenNode, Watch};
 use machine::{Errno, File, Op};
-use policy::unit::{BLOCK_BYTES, ByteRange, Stability};
+use policy::unit::{BLOCK_BYTES, ByteOffset, ByteRange, Stability};
 
 use super::vnode::Vnode;
 use crate::device::{Device, DeviceFacts, Work};
@@ -18,7 +19,7 @@ use crate::processor::Processor;
 use crate::request::{Action, Request};
 use crate::wait::WaitList;
 
-/// What a read is told when somebody else changed the file meanwhile: what the cache has is old.
+/// What a read ends with when somebody else changed the file meanwhile: what the cache has is old.
 pub(super) const CHANGED: Errno = Errno(libc::EAGAIN);
 
 /// A file that grows.
@@ -32,6 +33,30 @@ pub(super) struct GrowingFile {
     /// hole is left by a crash.
     is_growing: AtomicBool,
     grown: WaitList,
+    /// Writes to the host so far.
+    begun: AtomicU64,
+    /// Those of them that have ended.
+    ended: AtomicU64,
+    /// Reads in a row that others' changes made old.
+    outrun: AtomicU32,
+}
+
+/// How often a read is begun anew when somebody else changes the file meanwhile. After that it is what was read: some blocks
+/// may be older than others, as for any program that reads while another one writes.
+const OUTRUN_MAX: u32 = 3;
+
+/// The writes to the host at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Writes {
+    begun: u64,
+    ended: u64,
+}
+
+impl Writes {
+    /// Was none of ours under way or begun from when this was taken until `later`?
+    pub(super) fn were_none_until(self, later: Writes) -> bool {
+        self.ended == self.begun && self.begun == later.begun
+    }
 }
 
 impl GrowingFile {
@@ -44,7 +69,21 @@ impl GrowingFile {
             size,
             is_growing: AtomicBool::new(false),
             grown: WaitList::default(),
+            begun: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            outrun: AtomicU32::new(0),
         }
+    }
+
+    /// Reports what others do to the content, where the host can.
+    pub(super) fn watch(&self) -> Option<&Watch> {
+        self.open.watch.as_ref()
+    }
+
+    /// What was written to the host up to now.
+    pub(super) fn writes(&self) -> Writes {
+        let ended = self.ended.load(Ordering::SeqCst);
+        Writes { begun: self.begun.load(Ordering::SeqCst), ended }
     }
 
     /// The file whose content this is.
@@ -67,8 +106,14 @@ impl GrowingFile {
         }
         // Beside older blocks in the cache, content that somebody else wrote since would be a file that never was.
         match self.file.get().and_then(Weak::upgrade) {
-            Some(file) if file.was_changed(cpu).await? => Err(CHANGED),
-            _ => Ok(()),
+            Some(file) if file.was_changed(cpu).await? => {
+                let is_outrun = self.outrun.fetch_add(1, Ordering::Relaxed) >= OUTRUN_MAX;
+                if is_outrun { Ok(()) } else { Err(CHANGED) }
+            }
+            _ => {
+                self.outrun.store(0, Ordering::Relaxed);
+                Ok(())
+            }
         }
     }
 
@@ -79,20 +124,28 @@ impl GrowingFile {
         frames: Frames,
         stability: Stability,
     ) -> Result<(), Errno> {
+        let _under_way = UnderWay::new(self);
         let _grows = if range.end().0 > self.size.load(Ordering::Acquire) { Some(self.grow().await) } else { None };
-        let whole = match self.open.buffered {
-            Some(_) => range.len / BLOCK_BYTES * BLOCK_BYTES,
-            None => range.len,
+        let (at, end) = (range.at.0, range.end().0);
+        // Where whole blocks begin and end.
+        let (from, to) = match self.open.buffered {
+            Some(_) => (end.min(at.next_multiple_of(BLOCK_BYTES)), end / BLOCK_BYTES * BLOCK_BYTES),
+            None => (at, end),
         };
-        let frames = self.put(cpu, self.open.direct.file, range.at.0, frames, 0..whole, stability).await?;
+        let to = to.max(from);
+        let mut frames = frames;
         if let Some(buffered) = &self.open.buffered {
-            self.put(cpu, buffered.file, range.at.0, frames, whole..range.len, stability).await?;
+            frames = self.put(cpu, buffered.file, at, frames, at..from, stability).await?;
         }
-        self.size.fetch_max(range.end().0, Ordering::AcqRel);
+        frames = self.put(cpu, self.open.direct.file, at, frames, from..to, stability).await?;
+        if let Some(buffered) = &self.open.buffered {
+            self.put(cpu, buffered.file, at, frames, to..end, stability).await?;
+        }
+        self.size.fetch_max(end, Ordering::AcqRel);
         Ok(())
     }
 
-    /// Writes `part` of what the frames hold, whose first byte belongs at `at`.
+    /// Writes `part` of the file, from frames the first of which holds the block in which `at` lies.
     async fn put(
         &self,
         cpu: &Processor,
@@ -102,10 +155,11 @@ impl GrowingFile {
         part: std::ops::Range<u64>,
         stability: Stability,
     ) -> Result<Frames, Errno> {
+        let base = at / BLOCK_BYTES * BLOCK_BYTES;
         let mut done = part.start;
         while done < part.end {
-            let from = segments(&frames, done as usize, (part.end - done) as usize);
-            let op = Op::Write { file, at: policy::unit::ByteOffset(at + done), from, stability };
+            let from = segments(&frames, (done - base) as usize, (part.end - done) as usize);
+            let op = Op::Write { file, at: ByteOffset(done), from, stability };
             // SAFETY: the segments were made from the frames that the hold keeps.
             let (result, hold) = unsafe { cpu.perform(Hold::new(Vec::new(), frames), op) }.await;
             frames = hold.frames;
@@ -126,6 +180,22 @@ impl GrowingFile {
     /// The host gave the file another size.
     pub(super) fn set_size(&self, size: u64) {
         self.size.store(size, Ordering::Release);
+    }
+}
+
+/// A write to the host.
+struct UnderWay<'a>(&'a GrowingFile);
+
+impl<'a> UnderWay<'a> {
+    fn new(file: &'a GrowingFile) -> Self {
+        file.begun.fetch_add(1, Ordering::SeqCst);
+        UnderWay(file)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.ended.fetch_add(1, Ordering::SeqCst);
     }
 }
 

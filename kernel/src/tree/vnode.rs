@@ -1,13 +1,15 @@
 //! A regular file in the buffer cache.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use machine::Errno;
-use machine::tree::{Attributes, Node, OpenNode, Time, TreeCall, TreeReply};
+use machine::tree::{Attributes, Node, OpenNode, Time, TreeCall, TreeReply, Watch};
 use policy::unit::{BLOCK_BYTES, ByteRange, Instant, ProcessorId};
 
-use super::device::{CHANGED, GrowingFile};
+use super::device::{CHANGED, GrowingFile, Writes};
 use super::{FRESH, FileTree, node_for_records};
 use crate::device::DeviceRef;
 use crate::frame::Frames;
@@ -17,6 +19,13 @@ use crate::queue::Queued;
 use crate::request::Context;
 use crate::trace::Event;
 use crate::volume::{ForeignFlush, Volume, VolumeConfig};
+use crate::wait::WaitList;
+
+/// A file that somebody on the host writes all the time is looked at again so often at most.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// How often something is begun anew because the file changed meanwhile, before the client is told to try again later.
+const ATTEMPTS_MAX: u32 = 16;
 
 /// A regular file that is open.
 pub struct Vnode {
@@ -26,8 +35,9 @@ pub struct Vnode {
     volume: Arc<Volume>,
     known: Mutex<Known>,
     used: AtomicBool,
-    /// Somebody else changed the content; the cache is still as it was before.
-    is_stale: AtomicBool,
+    /// Somebody makes the cache follow the host.
+    is_following: AtomicBool,
+    followed: WaitList,
 }
 
 /// What is known of the file's attributes.
@@ -35,13 +45,28 @@ struct Known {
     /// What the host said last, and when.
     host: Attributes,
     asked: Instant,
-    /// How often the volume had changed its device by then.
-    changes: u64,
+    /// Our writes before it was asked; `None` where that is not known.
+    writes: Option<Writes>,
+    /// The changes by others that had been reported before.
+    reported: u64,
+    /// Did somebody else change the content, while the cache is still as it was before?
+    stale: Stale,
+    /// How often that was found.
+    found_stale: u64,
     /// Writes and flushes that had failed when somebody looked last.
     failures: u64,
     /// What clients are told: the host changes its times when the cache writes, which is not when the clients did.
     modified: Time,
     changed: Time,
+}
+
+/// Is the cache older than the host's file?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stale {
+    No,
+    /// Nothing tells whether a change since this moment was ours.
+    Perhaps(Instant),
+    Yes,
 }
 
 impl Vnode {
@@ -52,6 +77,7 @@ impl Vnode {
         open: OpenNode,
         host: Attributes,
     ) -> Result<Arc<Self>, Errno> {
+        let reported = open.watch.as_ref().map_or(0, Watch::changes);
         let device = Arc::new(GrowingFile::new(open));
         let below: DeviceRef = device.clone();
         let queued: DeviceRef = Arc::new(Queued::new(Arc::clone(&tree.config.queue), below));
@@ -71,7 +97,11 @@ impl Vnode {
         let known = Known {
             host,
             asked: cpu.now(),
-            changes: volume.changes(),
+            // The file was opened after that.
+            writes: Some(device.writes()),
+            reported,
+            stale: Stale::No,
+            found_stale: 0,
             failures: 0,
             modified: host.modified,
             changed: host.changed,
@@ -83,7 +113,8 @@ impl Vnode {
             volume,
             known: Mutex::new(known),
             used: AtomicBool::new(true),
-            is_stale: AtomicBool::new(false),
+            is_following: AtomicBool::new(false),
+            followed: WaitList::default(),
         });
         file.device.belongs_to(Arc::downgrade(&file));
         Ok(file)
@@ -108,14 +139,14 @@ impl Vnode {
         self.is_fresh(cpu).then(|| self.attributes())
     }
 
-    /// Its attributes; the host is asked when that is [`FRESH`] ago.
+    /// Its attributes; the host is asked when that is [`FRESH`] ago, or when it reported a change.
     ///
     /// # Errors
     /// The host's.
     pub async fn refresh(&self, cpu: &Processor) -> Result<Attributes, Errno> {
         if !self.is_fresh(cpu) {
             self.ask_host(cpu).await?;
-            self.follow_host(cpu).await;
+            self.follow_host(cpu).await?;
         }
         Ok(self.attributes())
     }
@@ -126,11 +157,12 @@ impl Vnode {
     /// The host's.
     pub(super) async fn was_changed(&self, cpu: &Processor) -> Result<bool, Errno> {
         self.ask_host(cpu).await?;
-        Ok(self.is_stale.load(Ordering::Acquire))
+        Ok(self.known().stale == Stale::Yes)
     }
 
     async fn ask_host(&self, cpu: &Processor) -> Result<(), Errno> {
         let Some(tree) = self.tree.upgrade() else { return Err(Errno::IO) };
+        let (writes, reported) = (self.device.writes(), self.reported());
         match tree.ask(cpu, None, TreeCall::Attributes { node: self.node }).await? {
             // We alone keep it alive.
             TreeReply::Attributes(host) if host.links == 0 => {
@@ -138,7 +170,7 @@ impl Vnode {
                 Err(Errno::STALE)
             }
             TreeReply::Attributes(host) => {
-                self.note(cpu, host);
+                self.note(cpu, host, Some(writes), reported);
                 Ok(())
             }
             _ => Err(Errno::IO),
@@ -146,12 +178,35 @@ impl Vnode {
     }
 
     /// Forgets what the cache has, if somebody else changed the content.
-    async fn follow_host(&self, cpu: &Processor) {
-        while self.is_stale.swap(false, Ordering::AcqRel) {
-            let size = self.known().host.size;
-            self.volume.follow_host(cpu, size).await;
-            self.device.set_size(size);
+    async fn follow_host(&self, cpu: &Processor) -> Result<(), Errno> {
+        if self.known().stale == Stale::No {
+            return Ok(());
         }
+        let _turn = self.turn_to_follow().await;
+        if self.known().stale == Stale::No {
+            return Ok(());
+        }
+        let found_stale = Cell::new(0);
+        let ask = async {
+            self.ask_host(cpu).await?;
+            let known = self.known();
+            found_stale.set(known.found_stale);
+            self.device.set_size(known.host.size);
+            Ok(known.host.size)
+        };
+        let is_all_ours = self.volume.follow_host(cpu, ask).await?;
+        let mut known = self.known();
+        // What was found later is another change.
+        if known.found_stale == found_stale.get() {
+            known.stale = if is_all_ours { Stale::No } else { Stale::Perhaps(cpu.now()) };
+        }
+        Ok(())
+    }
+
+    async fn turn_to_follow(&self) -> Following<'_> {
+        let mine = || (!self.is_following.swap(true, Ordering::AcqRel)).then_some(());
+        self.followed.until(mine).await;
+        Following(self)
     }
 
     /// Reads from the cache, if it has all of `range`, which must lie in the file, and the host was asked lately.
@@ -170,7 +225,7 @@ impl Vnode {
         range: ByteRange,
         context: Context,
     ) -> Result<(ByteRange, Frames), Errno> {
-        loop {
+        for _ in 0..ATTEMPTS_MAX {
             self.refresh(cpu).await?;
             let range = self.volume.clip(range);
             if range.len == 0 {
@@ -183,6 +238,7 @@ impl Vnode {
                 result => return result.map(|frames| (range, frames)),
             }
         }
+        Err(CHANGED)
     }
 
     /// Writes, as [`Volume::write`] does. The file grows when it is written beyond its end.
@@ -201,7 +257,10 @@ impl Vnode {
         let kept = if is_whole { Frames::new() } else { frames.clone() };
         self.refresh(cpu).await?;
         let mut result = self.volume.write(cpu, range, frames, context).await;
-        while result == Err(CHANGED) && !is_whole {
+        for _ in 1..ATTEMPTS_MAX {
+            if result != Err(CHANGED) || is_whole {
+                break;
+            }
             self.refresh(cpu).await?;
             result = self.volume.write(cpu, range, kept.clone(), context).await;
         }
@@ -210,13 +269,18 @@ impl Vnode {
         result
     }
 
-    /// Makes durable all that was written before.
+    /// Makes durable all that was written before. Who reads after it sees what others wrote before it.
     ///
     /// # Errors
     /// The host's: then some of it may be lost.
     pub async fn commit(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
         let result = self.volume.flush(cpu, context).await;
         self.look_for_failures();
+        let is_current = self.device.watch().is_some() && self.reported() == self.known().reported;
+        // What was written is durable, whatever can be found out about others.
+        if is_current || self.ask_host(cpu).await.is_ok() {
+            let _ = self.follow_host(cpu).await;
+        }
         result
     }
 
@@ -237,12 +301,13 @@ impl Vnode {
 
     /// Attributes were set on the host for a client: clients are told these.
     pub(super) fn adopt(&self, cpu: &Processor, host: Attributes) -> Attributes {
+        let writes = self.device.writes();
         let mut known = self.known();
         let was_written = known.modified != known.host.modified && host.modified == known.host.modified;
         known.modified = if was_written { known.modified } else { host.modified };
         known.changed = known.changed.max(host.changed);
         known.host = host;
-        known.changes = self.volume.changes();
+        known.writes = known.writes.filter(|before| before.were_none_until(writes));
         known.asked = cpu.now();
         drop(known);
         self.attributes()
@@ -250,30 +315,43 @@ impl Vnode {
 
     /// The host told these attributes: what clients are told.
     pub(super) fn observe(&self, cpu: &Processor, host: Attributes) -> Attributes {
-        self.note(cpu, host);
-        if self.is_stale.load(Ordering::Acquire) { host } else { self.attributes() }
+        let reported = self.known().reported;
+        self.note(cpu, host, None, reported);
+        if self.known().stale == Stale::Yes { host } else { self.attributes() }
     }
 
-    /// Takes note of what the host told.
-    fn note(&self, cpu: &Processor, host: Attributes) {
-        let is_clean = self.is_clean();
-        let changes = self.volume.changes();
+    /// Takes note of what the host told when it was asked after our `writes`, where those are known, and after `reported`
+    /// changes by others.
+    fn note(&self, cpu: &Processor, host: Attributes, writes: Option<Writes>, reported: u64) {
+        let until = self.device.writes();
+        let is_watched = self.device.watch().is_some();
         let mut known = self.known();
-        let is_own = !is_clean || changes != known.changes;
+        let is_alone = known.writes.is_some_and(|before| before.were_none_until(until));
+        let is_reported = reported != known.reported;
         let content = |attributes: &Attributes| (attributes.size, attributes.modified);
         let differs = content(&host) != content(&known.host);
-        if host.changed != known.host.changed && !is_own {
-            known.changed = known.changed.max(host.changed);
+        if is_alone && host.changed != known.host.changed || is_reported {
+            known.changed = later(known.changed, host.changed);
         }
-        if differs && !is_own {
-            known.modified = host.modified;
+        if is_alone && differs || is_reported {
+            known.modified = if is_alone { host.modified } else { later(known.modified, host.modified) };
+            known.stale = Stale::Yes;
+            known.found_stale += 1;
+        } else if differs && !is_watched {
+            if known.stale == Stale::No {
+                known.stale = Stale::Perhaps(cpu.now());
+            }
+            known.found_stale += 1;
         }
         known.host = host;
-        known.changes = changes;
+        known.writes = writes.or(known.writes.filter(|_| is_alone));
+        known.reported = reported;
         known.asked = cpu.now();
-        if differs && !is_own {
-            self.is_stale.store(true, Ordering::Release);
-        }
+    }
+
+    /// The changes by others that the host has reported.
+    fn reported(&self) -> u64 {
+        self.device.watch().map_or(0, Watch::changes)
     }
 
     fn note_write(&self, now: Time) {
@@ -333,10 +411,38 @@ impl Vnode {
     }
 
     fn is_fresh(&self, cpu: &Processor) -> bool {
-        !self.is_stale.load(Ordering::Acquire) && cpu.now().since(self.known().asked) < FRESH
+        let reported = self.reported();
+        let known = self.known();
+        let now = cpu.now();
+        let age = now.since(known.asked);
+        let is_current = match known.stale {
+            Stale::No => true,
+            Stale::Perhaps(since) => now.since(since) < FRESH,
+            Stale::Yes => false,
+        };
+        is_current && age < FRESH && (reported == known.reported || age < LOOK_AGAIN)
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The right to make the cache follow the host, while it lasts.
+struct Following<'a>(&'a Vnode);
+
+impl Drop for Following<'_> {
+    fn drop(&mut self) {
+        self.0.is_following.store(false, Ordering::Release);
+        self.0.followed.wake_all();
+    }
+}
+
+/// A time by which clients see that something has changed since `before`, the host's if possible.
+fn later(before: Time, host: Time) -> Time {
+    let next = match before.nanoseconds {
+        999_999_999 => Time { seconds: before.seconds + 1, nanoseconds: 0 },
+        nanoseconds => Time { nanoseconds: nanoseconds + 1, ..before },
+    };
+    host.max(next)
 }

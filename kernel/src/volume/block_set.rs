@@ -79,6 +79,13 @@ impl BlockSet {
             .is_some_and(|leaf| leaf.words[(within / 64) as usize] >> (within % 64) & 1 == 1)
     }
 
+    /// The last member.
+    pub(super) fn last(&self) -> Option<u64> {
+        let (leaf_no, leaf) = self.leaves.last_key_value()?;
+        let (word, bits) = leaf.words.iter().enumerate().rfind(|(_, bits)| **bits != 0)?;
+        Some(leaf_no * LEAF_BLOCKS + word as u64 * 64 + 63 - u64::from(bits.leading_zeros()))
+    }
+
     /// The first run of members within `within`, at most `len_max` blocks of it.
     pub(super) fn first_run(&self, within: Range<u64>, len_max: u64) -> Option<Range<u64>> {
         let start = self.first_member(within.clone())?;
@@ -206,6 +213,7 @@ mod tests {
             }
             let members: Vec<u64> = set.runs().flatten().collect();
             prop_assert_eq!(&members, &model.iter().copied().collect::<Vec<_>>());
+            prop_assert_eq!(set.last(), model.last().copied());
             let runs: Vec<_> = set.runs().collect();
             for pair in runs.windows(2) {
                 prop_assert!(pair[0].end < pair[1].start, "runs are maximal");

@@ -219,6 +219,7 @@ impl Volume {
                 if !self.state().unflushed.contains(block) {
                     let state = shard.state(slot).without(BufferState::UNFLUSHED);
                     shard.set_state(slot, state);
+                    self.parts.on_flushed(block);
                 }
             }
         }
@@ -245,6 +246,7 @@ impl Volume {
                 let state = shard.state(slot);
                 if state.any(BufferState::UNFLUSHED) {
                     shard.set_state(slot, state.without(BufferState::UNFLUSHED).with(BufferState::DIRTY));
+                    self.parts.on_failed_flush(block);
                     again.insert(block..block + 1);
                 }
             }

@@ -11,9 +11,11 @@ mod block_set;
 mod dirty;
 mod extents;
 mod flush;
+mod follow;
 mod foreign;
 mod load;
 mod owners;
+mod parts;
 mod size;
 mod trouble;
 mod write;
@@ -43,6 +45,7 @@ pub use extents::Extent;
 pub use foreign::ForeignFlush;
 use foreign::ForeignFlushes;
 use owners::Owners;
+use parts::Parts;
 use size::{Gate, Growth};
 use trouble::Trouble;
 use write_back::Early;
@@ -114,6 +117,8 @@ pub struct Volume {
     has_given_up: AtomicBool,
     closing: AtomicBool,
     gate: Gate,
+    /// Of a file: others may change what its writers have not sent.
+    parts: Parts,
     export: AtomicU16,
 }
 
@@ -195,6 +200,7 @@ impl Volume {
             has_given_up: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             gate: Gate::default(),
+            parts: Parts::default(),
             export: AtomicU16::new(ExportNo::NONE.0),
         });
         if !volume.config.read_only {

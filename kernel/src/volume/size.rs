@@ -38,7 +38,7 @@ impl Gate {
     }
 
     /// Keeps writers out, and waits until those inside have left.
-    async fn close(&self) -> Inside<'_> {
+    pub(super) async fn close(&self) -> Inside<'_> {
         let close = |inside: u64| (inside & CLOSED == 0).then_some(inside | CLOSED);
         self.changed.until(|| self.inside.fetch_update(Ordering::SeqCst, Ordering::SeqCst, close).ok().map(drop)).await;
         let closed = Inside { gate: self, weight: CLOSED };
@@ -142,21 +142,6 @@ impl Volume {
         result
     }
 
-    /// The host changed the file beside us: forgets what the cache has of it, unless it is newer than on the host.
-    pub async fn follow_host(&self, cpu: &Processor, size: u64) {
-        let _closed = self.gate.close().await;
-        let end = self.blocks_end.load(Ordering::Relaxed);
-        let barrier = self.raise_barrier(0..end).await;
-        self.until_quiet(cpu, 0..end).await;
-        if self.dirty_blocks() == 0 {
-            self.forget(cpu, 0..end).await;
-            self.size.store(size, Ordering::Release);
-        } else {
-            self.size.fetch_max(size, Ordering::AcqRel);
-        }
-        drop(barrier);
-    }
-
     /// Has the cache hold a block that lies beyond the end.
     pub(super) async fn put_zeroes(&self, cpu: &Processor, block: u64) {
         let mut frames = self.kernel.allocate(cpu, 1).await;
@@ -190,6 +175,7 @@ impl Volume {
         let pool = self.kernel.frames();
         let mut shard = self.kernel.cache().lock(self.id, block);
         let Some(slot) = shard.find(key(self.id, block)) else { return true };
+        self.parts.on_end(block, from);
         if shard.patch_if_sole(slot, from, &ZEROES[from..], pool) {
             return true;
         }

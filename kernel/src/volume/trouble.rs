@@ -220,6 +220,9 @@ impl Volume {
             if let Some(slot) = shard.find(key(self.id, block)) {
                 let state = change(shard.state(slot));
                 shard.set_state(slot, state);
+                if !state.any(BufferState::UNFLUSHED) {
+                    self.parts.on_flushed(block);
+                }
             }
         }
     }

@@ -138,6 +138,9 @@ impl Volume {
             return Err(frame);
         }
         self.install_in(&mut shard, block, frame);
+        if self.config.grows {
+            self.parts.on_part(block, BufferState::CLEAN, part.clone());
+        }
         Ok(false)
     }
 
@@ -156,6 +159,7 @@ impl Volume {
                 let state = shard.state(slot).without(BufferState::LOADING).with(BufferState::DIRTY);
                 shard.set_state(slot, state);
                 shard.touch(slot);
+                self.parts.on_whole(block);
                 drop(old);
                 true
             }
@@ -212,6 +216,9 @@ impl Volume {
             drop(shard.replace(slot, copy, pool));
         }
         shard.touch(slot);
+        if self.config.grows {
+            self.parts.on_part(block, state, part.clone());
+        }
         shard.set_state(slot, state.with(BufferState::DIRTY));
         drop(shard);
         self.grow(block * BLOCK_BYTES + part.end as u64);

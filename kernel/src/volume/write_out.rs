@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use machine::Errno;
 use policy::pace::Written;
-use policy::unit::{Instant, Stability};
+use policy::unit::{BLOCK_BYTES, ByteRange, Instant, Stability};
+use smallvec::SmallVec;
 
+use super::parts::Part;
 use super::{State, Volume};
 use crate::cache::{Cache, State as BufferState, key};
 use crate::counters::Count;
@@ -20,6 +22,23 @@ use crate::trace::Event;
 pub(super) struct Claim {
     pub(super) blocks: Range<u64>,
     sequence: u64,
+}
+
+type Ranges = SmallVec<[ByteRange; 1]>;
+
+/// What goes to the device at once: neighbouring blocks, or some bytes of one block.
+struct Piece {
+    blocks: Range<u64>,
+    ranges: Ranges,
+    frames: Frames,
+}
+
+impl Piece {
+    /// Do these bytes of the next block lie end to end with what there is?
+    fn goes_on_with(&self, next: &[ByteRange]) -> bool {
+        let end = self.blocks.end * BLOCK_BYTES;
+        matches!((self.ranges.as_slice(), next), ([own], [next]) if own.end().0 == end && next.at.0 == end)
+    }
 }
 
 /// What there was to claim.
@@ -91,9 +110,12 @@ impl Volume {
         let context = self.with_export(context);
         let began = cpu.begin(Event::WriteOut, context);
         let mut result = Ok(());
-        for (blocks, frames) in self.begin(&claim.blocks) {
-            let action = Action::Write(self.bytes_of(blocks.clone()), frames);
-            let written = self.device.perform(cpu, Request { action, context }).await;
+        for Piece { blocks, ranges, frames } in self.begin(&claim.blocks) {
+            let mut written = Ok(());
+            for range in ranges {
+                let action = Action::Write(range, frames.clone());
+                written = written.and(self.device.perform(cpu, Request { action, context }).await);
+            }
             self.end(&blocks, written, context, claim.sequence);
             result = result.and(written);
         }
@@ -104,8 +126,8 @@ impl Volume {
 
     /// Marks the buffers, and takes shares in their frames. A block that somebody else wrote between its change and
     /// the note of it is not dirty any more and left out.
-    fn begin(&self, blocks: &Range<u64>) -> Vec<(Range<u64>, Frames)> {
-        let mut runs: Vec<(Range<u64>, Frames)> = Vec::with_capacity(1);
+    fn begin(&self, blocks: &Range<u64>) -> Vec<Piece> {
+        let mut pieces: Vec<Piece> = Vec::with_capacity(1);
         for run in Cache::runs(blocks.clone()) {
             let mut shard = self.kernel.cache().lock(self.id, run.start);
             for block in run {
@@ -116,16 +138,32 @@ impl Volume {
                 }
                 shard.set_state(slot, state.without(BufferState::DIRTY).with(BufferState::WRITING));
                 let frame = shard.share(slot, self.kernel.frames());
-                match runs.last_mut() {
-                    Some((range, frames)) if range.end == block => {
-                        range.end += 1;
-                        frames.push(frame);
+                let ranges = self.ranges_of(block, &self.parts.on_write_out(block));
+                match pieces.last_mut().filter(|last| last.goes_on_with(&ranges)) {
+                    Some(last) => {
+                        last.blocks.end = block + 1;
+                        last.ranges[0].len += ranges[0].len;
+                        last.frames.push(frame);
                     }
-                    _ => runs.push((block..block + 1, Frames::from_iter([frame]))),
+                    None => pieces.push(Piece { blocks: block..block + 1, ranges, frames: Frames::from_iter([frame]) }),
                 }
             }
         }
-        runs
+        pieces
+    }
+
+    /// The bytes of a part of a block that lie before the volume's end.
+    fn ranges_of(&self, block: u64, part: &Part) -> Ranges {
+        let whole = self.bytes_of(block..block + 1);
+        match part {
+            Part::Whole => Ranges::from_slice(&[whole]),
+            part => part
+                .ranges(whole.at.0)
+                .into_iter()
+                .map(|range| self.clip(range))
+                .filter(|range| range.len > 0)
+                .collect(),
+        }
     }
 
     fn end(&self, blocks: &Range<u64>, written: Result<(), Errno>, context: Context, sequence: u64) {
@@ -142,6 +180,7 @@ impl Volume {
                 let Some(slot) = shard.find(key(self.id, block)) else { continue };
                 let state = shard.state(slot).without(BufferState::WRITING).with(next);
                 shard.set_state(slot, state);
+                self.parts.on_written(block, next);
             }
         }
     }

@@ -210,6 +210,7 @@ impl Volume {
                 for block in run {
                     if let Some(slot) = shard.find(key(self.id, block)) {
                         drop(shard.remove(slot, pool));
+                        self.parts.on_gone(block);
                     }
                 }
             }

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub mod files;
 pub mod model;
 
 use std::cell::RefCell;

@@ -55,7 +55,7 @@ impl HostTree {
             let flags = if writable { libc::O_RDWR } else { libc::O_RDONLY };
             buffered = Some(self.disk.open_buffered(StdFile::from(self.reopen(&found, flags)?), writable)?);
         }
-        Ok(TreeReply::Opened(OpenNode { direct, buffered }))
+        Ok(TreeReply::Opened(OpenNode { direct, buffered, watch: None }))
     }
 
     fn open_to_write(&self, found: &Found) -> Result<(OwnedFd, bool), Errno> {

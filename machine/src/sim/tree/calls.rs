@@ -6,8 +6,9 @@ use super::permission::Who;
 use crate::sim::faults::OpClass;
 use crate::sim::operation::OpRef;
 use crate::sim::world::{Happening, Inner};
-use crate::tree::{After, Caller, Node, OpenNode, Tree, TreeCall, TreeOp, TreeReply};
+use crate::tree::{After, Caller, Node, OpenNode, Tree, TreeCall, TreeOp, TreeReply, Watch};
 use crate::{Errno, Op};
+use std::sync::Arc;
 
 /// What a tree keeps of a call that is under way.
 #[derive(Debug, Default)]
@@ -187,6 +188,9 @@ impl Inner {
         let align = self.trees[index].config.disk.align;
         let direct = self.open_inode(index, number, align)?;
         let buffered = if align > 1 { Some(self.open_inode(index, number, 1)?) } else { None };
-        Ok(TreeReply::Opened(OpenNode { direct, buffered }))
+        let tree = &self.trees[index];
+        let changes = tree.config.watches.then(|| Arc::clone(&tree.inodes[&number].others));
+        let watch = changes.map(|changes| Watch { changes, owner: Arc::new(()) });
+        Ok(TreeReply::Opened(OpenNode { direct, buffered, watch }))
     }
 }

@@ -22,6 +22,8 @@ pub struct TreeConfig {
     pub read_only: bool,
     /// Times are multiples of this, in nanoseconds: changes within one tick can't be told apart by them.
     pub tick_ns: u32,
+    /// Does the host report what others do to open files?
+    pub watches: bool,
 }
 
 impl TreeConfig {
@@ -36,14 +38,16 @@ impl TreeConfig {
             file_bytes_max: 1 << 43,
             read_only: false,
             tick_ns: 1,
+            watches: true,
         }
     }
 
-    /// A faultless tree on a disk whose timing, sectors and abilities are drawn from `seed`.
+    /// A faultless tree on a disk whose timing, sectors and abilities are drawn from `seed`, as is whether the host reports
+    /// what others do to files.
     pub fn drawn(seed: u64) -> Self {
         let disk = DiskConfig::drawn(64 << 20, seed);
         let sync = Latency::ns(disk.flush.ns_min, disk.flush.ns_max * 2);
-        TreeConfig { disk, sync, ..TreeConfig::new() }
+        TreeConfig { disk, sync, watches: !seed.is_multiple_of(3), ..TreeConfig::new() }
     }
 }
 

@@ -1,7 +1,8 @@
 //! What a node of a tree is, and what of its attributes would survive a power cut.
 
 use std::collections::BTreeMap;
-use std::sync::Weak;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
 
 use super::bytes::FileBytes;
 use crate::tree::{Kind, Node, Time};
@@ -40,6 +41,8 @@ pub(super) struct Inode {
     pub(super) body: Body,
     /// Who has it open.
     pub(super) open: Vec<Weak<()>>,
+    /// Changes of its content beside Awase.
+    pub(super) others: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
@@ -55,7 +58,8 @@ impl Inode {
         let links = if kind == Kind::Directory { 2 } else { 1 };
         let (durable, durable_as_of) = (stat, 0);
         let (versions, open) = (Vec::new(), Vec::new());
-        Inode { number, generation, kind, links, stat, durable, durable_as_of, versions, body, open }
+        let others = Arc::default();
+        Inode { number, generation, kind, links, stat, durable, durable_as_of, versions, body, open, others }
     }
 
     pub(super) fn node(&self) -> Node {

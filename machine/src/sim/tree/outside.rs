@@ -1,6 +1,7 @@
 //! A tree as the test that made it sees it: from outside the processors, without time and faults.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::journal::Coverage;
 use super::{ROOT, SimTree, TreeConfig, TreeCounters, files};
@@ -74,7 +75,16 @@ impl World {
     /// # Errors
     /// As the operation would.
     pub fn call_tree(&self, id: TreeId, caller: Option<&Caller>, call: &TreeCall) -> Result<TreeReply, Errno> {
-        self.0.borrow_mut().perform_at_once(usize::from(id.0), caller, call)
+        let done = self.0.borrow_mut().perform_at_once(usize::from(id.0), caller, call);
+        if let (Ok(_), TreeCall::SetAttributes { node, attributes, .. }) = (&done, call)
+            && attributes.size.is_some()
+        {
+            self.tree(id, |tree| {
+                let number = tree.find(*node);
+                number.map(|number| tree.inodes[&number].others.fetch_add(1, Ordering::Release))
+            })?;
+        }
+        done
     }
 
     /// The node at `path`.
@@ -127,6 +137,7 @@ impl World {
             let written = tree.on_bytes(number, |bytes, _| bytes.write(&change, false));
             assert!(written.is_ok(), "`{path}` is no regular file");
             tree.note_modified(number, now);
+            tree.inodes[&number].others.fetch_add(1, Ordering::Release);
         });
     }
 

@@ -1,0 +1,289 @@
+//! Which bytes of a block its writers sent, where that is not all of it.
+//!
+//! A process of the host may change a file beside us, also within a block that a client has written a part of, and no look at
+//! the host's times proves that it does not do so at this moment. So of such a block only what the clients sent is written,
+//! through the host's page cache, which puts it in its place; the rest of the block in the cache is for readers only.
+//!
+//! A block without an entry is all its writers': whatever it is marked as (dirty, writing, unflushed) is so as a whole.
+//! Entries change with the block's shard locked. Lock order: a shard, then this, alone.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use policy::unit::{BLOCK_BYTES, ByteRange};
+
+use crate::cache::State as BufferState;
+
+const WORDS: usize = BLOCK_BYTES as usize / 64;
+
+/// Some bytes of a block.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Part {
+    #[default]
+    Nothing,
+    Some(Box<[u64; WORDS]>),
+    Whole,
+}
+
+impl Part {
+    fn insert(&mut self, bytes: Range<usize>) {
+        let bits = match self {
+            Part::Whole => return,
+            Part::Some(bits) => bits,
+            Part::Nothing => {
+                *self = Part::Some(Box::new([0; WORDS]));
+                return self.insert(bytes);
+            }
+        };
+        change_words(bits, bytes, |word, mask| *word |= mask);
+        if bits.iter().all(|&word| word == u64::MAX) {
+            *self = Part::Whole;
+        }
+    }
+
+    fn remove_from(&mut self, from: usize) {
+        // All of a block lies before the volume's end, wherever that is, until it is written again.
+        let Part::Some(bits) = self else { return };
+        change_words(bits, from..WORDS * 64, |word, mask| *word &= !mask);
+        if bits.iter().all(|&word| word == 0) {
+            *self = Part::Nothing;
+        }
+    }
+
+    fn add(&mut self, other: Part) {
+        match (&mut *self, other) {
+            (Part::Whole, _) | (_, Part::Nothing) => {}
+            (Part::Some(bits), Part::Some(others)) => {
+                bits.iter_mut().zip(*others).for_each(|(word, other)| *word |= other);
+                if bits.iter().all(|&word| word == u64::MAX) {
+                    *self = Part::Whole;
+                }
+            }
+            (own, other) => *own = other,
+        }
+    }
+
+    /// Its bytes on the volume, of a block that begins at `at`: run by run.
+    pub(super) fn ranges(&self, at: u64) -> Vec<ByteRange> {
+        let bits = match self {
+            Part::Nothing => return Vec::new(),
+            Part::Whole => return vec![ByteRange::new(at, BLOCK_BYTES)],
+            Part::Some(bits) => bits,
+        };
+        let mut ranges = Vec::with_capacity(1);
+        let mut start = next(bits, 0, true);
+        while start < BLOCK_BYTES as usize {
+            let end = next(bits, start, false);
+            ranges.push(ByteRange::new(at + start as u64, (end - start) as u64));
+            start = next(bits, end, true);
+        }
+        ranges
+    }
+}
+
+/// The first byte from `from` on that is in the set, or not; the end of the block if there is none.
+fn next(bits: &[u64; WORDS], from: usize, is_in: bool) -> usize {
+    let mut at = from;
+    while at < WORDS * 64 {
+        let word = if is_in { bits[at / 64] } else { !bits[at / 64] } & u64::MAX << (at % 64);
+        if word != 0 {
+            return at / 64 * 64 + word.trailing_zeros() as usize;
+        }
+        at = (at / 64 + 1) * 64;
+    }
+    WORDS * 64
+}
+
+fn change_words(bits: &mut [u64; WORDS], bytes: Range<usize>, change: impl Fn(&mut u64, u64)) {
+    let mut at = bytes.start;
+    while at < bytes.end {
+        let (from, to) = (at % 64, (bytes.end - at / 64 * 64).min(64));
+        change(&mut bits[at / 64], u64::MAX << from & u64::MAX >> (64 - to));
+        at = (at / 64 + 1) * 64;
+    }
+}
+
+/// A block that its writers have not sent as a whole.
+#[derive(Debug, Default)]
+struct Entry {
+    /// To be written.
+    dirty: Part,
+    /// On their way to the device.
+    writing: Part,
+    /// Written, and to be written again if the flush fails.
+    unflushed: Part,
+}
+
+impl Entry {
+    /// A block whose state says it all.
+    fn of(state: BufferState) -> Self {
+        let part = |mark| if state.any(mark) { Part::Whole } else { Part::Nothing };
+        Entry {
+            dirty: part(BufferState::DIRTY),
+            writing: part(BufferState::WRITING),
+            unflushed: part(BufferState::UNFLUSHED),
+        }
+    }
+
+    fn is_needed(&self) -> bool {
+        [&self.dirty, &self.writing, &self.unflushed].iter().any(|part| matches!(part, Part::Some(_)))
+    }
+}
+
+/// The blocks that their writers have not sent as a whole.
+#[derive(Default)]
+pub(super) struct Parts {
+    entries: Mutex<BTreeMap<u64, Entry>>,
+    /// How many, to be looked at without the lock: that of a block's entry is seen by whoever has locked its shard.
+    count: AtomicUsize,
+}
+
+impl Parts {
+    /// Some bytes of a block that was in `state` were written.
+    pub(super) fn on_part(&self, block: u64, state: BufferState, bytes: Range<usize>) {
+        self.change(block, state, |entry| entry.dirty.insert(bytes));
+    }
+
+    /// The whole of a block was written.
+    pub(super) fn on_whole(&self, block: u64) {
+        self.change_known(block, |entry| entry.dirty = Part::Whole);
+    }
+
+    /// A dirty block is about to be written to the device: gives what of it.
+    pub(super) fn on_write_out(&self, block: u64) -> Part {
+        let mut part = None;
+        self.change_known(block, |entry| {
+            let dirty = std::mem::take(&mut entry.dirty);
+            part = Some(dirty.clone());
+            entry.writing.add(dirty);
+        });
+        part.unwrap_or(Part::Whole)
+    }
+
+    /// The write to the device ended; `next` is what is true of the bytes now.
+    pub(super) fn on_written(&self, block: u64, next: BufferState) {
+        self.change_known(block, |entry| {
+            let written = std::mem::take(&mut entry.writing);
+            if next.any(BufferState::DIRTY) {
+                entry.dirty.add(written);
+            } else if next.any(BufferState::UNFLUSHED) {
+                entry.unflushed.add(written);
+            }
+        });
+    }
+
+    /// What was written of a block was flushed, or never will be.
+    pub(super) fn on_flushed(&self, block: u64) {
+        self.change_known(block, |entry| entry.unflushed = Part::Nothing);
+    }
+
+    /// What was written of a block must be written again.
+    pub(super) fn on_failed_flush(&self, block: u64) {
+        self.change_known(block, |entry| {
+            let again = std::mem::take(&mut entry.unflushed);
+            entry.dirty.add(again);
+        });
+    }
+
+    /// A block was forgotten.
+    pub(super) fn on_gone(&self, block: u64) {
+        self.change_known(block, |entry| *entry = Entry::default());
+    }
+
+    /// The volume ends here now, within this block.
+    pub(super) fn on_end(&self, block: u64, at: usize) {
+        self.change_known(block, |entry| {
+            [&mut entry.dirty, &mut entry.unflushed].into_iter().for_each(|part| part.remove_from(at));
+        });
+    }
+
+    /// Have all blocks been sent as a whole?
+    pub(super) fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Relaxed) == 0
+    }
+
+    /// The blocks of which a part is dirty.
+    pub(super) fn dirty_blocks(&self) -> Vec<u64> {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.iter().filter(|(_, entry)| matches!(entry.dirty, Part::Some(_))).map(|(&block, _)| block).collect()
+    }
+
+    fn change(&self, block: u64, state: BufferState, change: impl FnOnce(&mut Entry)) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = entries.entry(block).or_insert_with(|| Entry::of(state));
+        change(entry);
+        if !entry.is_needed() {
+            entries.remove(&block);
+        }
+        self.count.store(entries.len(), Ordering::Relaxed);
+    }
+
+    /// The same for a block that may have no entry, which stays so.
+    fn change_known(&self, block: u64, change: impl FnOnce(&mut Entry)) {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(entry) = entries.get_mut(&block) else { return };
+        change(entry);
+        if !entry.is_needed() {
+            entries.remove(&block);
+        }
+        self.count.store(entries.len(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_part_is_a_set_of_bytes(writes in prop::collection::vec((0..4096_usize, 1..400_usize), 1..30), cut in 0..4096_usize) {
+            let (mut part, mut model) = (Part::Nothing, vec![false; 4096]);
+            for (at, len) in writes {
+                let bytes = at..(at + len).min(4096);
+                model[bytes.clone()].fill(true);
+                part.insert(bytes);
+            }
+            part.remove_from(cut);
+            model[cut..].fill(false);
+            let mut found = vec![false; 4096];
+            let ranges = part.ranges(8192);
+            prop_assert!(ranges.windows(2).all(|pair| pair[0].end().0 < pair[1].at.0), "runs are maximal");
+            for range in ranges {
+                found[range.at.0 as usize - 8192..range.end().0 as usize - 8192].fill(true);
+            }
+            prop_assert_eq!(found, model);
+        }
+    }
+
+    #[test]
+    fn what_is_written_again_after_a_failed_flush_is_what_was_sent() {
+        let parts = Parts::default();
+        parts.on_part(7, BufferState::CLEAN, 10..20);
+        assert_eq!(parts.on_write_out(7).ranges(0), [ByteRange::new(10, 10)]);
+        parts.on_part(7, BufferState::WRITING, 100..101);
+        parts.on_written(7, BufferState::UNFLUSHED);
+        parts.on_failed_flush(7);
+        assert_eq!(parts.on_write_out(7).ranges(0), [ByteRange::new(10, 10), ByteRange::new(100, 1)]);
+        parts.on_written(7, BufferState::CLEAN);
+        assert_eq!(parts.on_write_out(7), Part::Whole, "nothing more is known of it");
+    }
+
+    #[test]
+    fn a_part_of_a_block_that_was_written_as_a_whole_is_written_alone() {
+        let parts = Parts::default();
+        parts.on_part(7, BufferState::UNFLUSHED, 10..20);
+        assert_eq!(parts.on_write_out(7).ranges(0), [ByteRange::new(10, 10)]);
+        parts.on_written(7, BufferState::DIRTY);
+        parts.on_failed_flush(7);
+        assert_eq!(parts.on_write_out(7), Part::Whole);
+        parts.on_part(8, BufferState::DIRTY, 10..20);
+        assert_eq!(parts.on_write_out(8), Part::Whole, "all of it is dirty already");
+    }
+}
