@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use policy::sizing::{self, Sizing};
+use policy::sizing::{self, SAMPLE_INTERVAL_IDLE, Sizing};
+use policy::unit::Instant;
 
+use crate::counters::Count;
 use crate::frame::{FrameNo, Frames};
 use crate::kernel::Kernel;
 use crate::processor::Processor;
@@ -35,8 +37,14 @@ pub(crate) async fn note_clock(cpu: Processor) {
     let kernel = Arc::clone(cpu.kernel());
     while kernel.tracer().has_memory() {
         kernel.tracer().note_clock(ClockPair { ticks: cpu.ticks(), now: cpu.now() });
-        cpu.sleep(CLOCK_INTERVAL).await;
+        sleep_to_multiple(&cpu, CLOCK_INTERVAL).await;
     }
+}
+
+/// Sleeps until the time is a multiple of `interval`: whoever does the same for a multiple of it is woken with it.
+async fn sleep_to_multiple(cpu: &Processor, interval: Duration) {
+    let interval = interval.as_nanos() as u64;
+    cpu.sleep_until(Instant::from_ns((cpu.now().ns() / interval + 1) * interval)).await;
 }
 
 /// Follows the host's memory for as long as the processor runs.
@@ -48,6 +56,7 @@ pub(crate) async fn follow_memory(cpu: Processor) {
     let mut dynamic = kernel.grows_gently();
     let mut leaving = Vec::new();
     let mut sized = 0;
+    let mut completions = 0;
     loop {
         if kernel.grows_gently() != dynamic {
             dynamic = !dynamic;
@@ -63,7 +72,20 @@ pub(crate) async fn follow_memory(cpu: Processor) {
         }
         shrink(&cpu, &kernel, &mut leaving).await;
         if kernel.frames().chunks_active() <= kernel.chunks_target() {
-            cpu.sleep(if held > floor { sizing.next_sample(facts) } else { SAMPLE_INTERVAL_SMALL }).await;
+            let before = std::mem::replace(&mut completions, kernel.counters().total(Count::Completions));
+            let is_idle = completions == before;
+            let next = match is_idle {
+                // Nothing can be given back.
+                true if held <= floor => SAMPLE_INTERVAL_IDLE,
+                true => sizing.next_idle_sample(facts),
+                false if held <= floor => SAMPLE_INTERVAL_SMALL,
+                false => sizing.next_sample(facts),
+            };
+            if next == SAMPLE_INTERVAL_IDLE {
+                sleep_to_multiple(&cpu, next).await;
+            } else {
+                cpu.sleep(next).await;
+            }
         }
     }
 }

@@ -36,6 +36,10 @@ const TAKEN_BYTES_A_NANOSECOND: u64 = 4;
 const SAMPLE_INTERVAL_MIN: Duration = Duration::from_millis(10);
 /// Between two samples, at most.
 const SAMPLE_INTERVAL_MAX: Duration = Duration::from_millis(50);
+/// As fast as one program takes memory.
+const TAKEN_BYTES_A_NANOSECOND_BY_ONE: u64 = 1;
+/// Between two samples while no request comes in: an idle server wakes its host no more than twice a second.
+pub const SAMPLE_INTERVAL_IDLE: Duration = Duration::from_millis(500);
 
 /// Who decides the size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -143,14 +147,29 @@ impl Sizing {
         Duration::from_nanos(headroom / TAKEN_BYTES_A_NANOSECOND).clamp(SAMPLE_INTERVAL_MIN, SAMPLE_INTERVAL_MAX)
     }
 
+    /// When to look again if nothing was transferred since the sample before. The cache does not grow then, and the reserve
+    /// is what a program may take until the next sample: on small hosts and in small groups that is less than the
+    /// interval of idle ones.
+    pub fn next_idle_sample(&self, facts: MemoryFacts) -> Duration {
+        let left = Self::left(facts, |_| 0);
+        let left = u64::try_from(left).unwrap_or(0);
+        let span = Duration::from_nanos(left / TAKEN_BYTES_A_NANOSECOND_BY_ONE);
+        span.clamp(self.next_sample(facts), SAMPLE_INTERVAL_IDLE)
+    }
+
     /// What is left of memory above the reserve: below 0 is a shortage. The tighter one of host and group.
     fn headroom(&self, facts: MemoryFacts) -> i128 {
-        let host = i128::from(facts.available) - i128::from(self.reserve(facts.total));
+        Self::left(facts, |total| self.reserve(total))
+    }
+
+    /// What is left of memory above `reserve`, which is given how much there is. The tighter one of host and group.
+    fn left(facts: MemoryFacts, reserve: impl Fn(u64) -> u64) -> i128 {
+        let host = i128::from(facts.available) - i128::from(reserve(facts.total));
         match facts.group {
             None => host,
             Some(group) => {
                 let free = i128::from(group.limit) - i128::from(group.used);
-                host.min(free - i128::from(self.reserve(group.limit)))
+                host.min(free - i128::from(reserve(group.limit)))
             }
         }
     }

@@ -196,6 +196,11 @@ impl Counters {
         self.tick_source.get().copied()
     }
 
+    /// How often all processors together have counted `what`.
+    pub(crate) fn total(&self, what: Count) -> u64 {
+        self.blocks.iter().map(|block| block.counts[what as usize].get()).sum()
+    }
+
     /// What each processor has counted.
     pub fn read(&self) -> Vec<Reading> {
         self.blocks.iter().map(|block| block.read()).collect()

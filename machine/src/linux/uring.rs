@@ -13,7 +13,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use io_uring::{IoUring, opcode, squeue, types};
+use io_uring::{EnterFlags, IoUring, opcode, squeue, types};
 
 use super::bell::Bell;
 use super::pool::Inbox;
@@ -47,6 +47,7 @@ pub struct Uring {
     shared: Arc<Shared>,
     ring: IoUring,
     vectored_fixed: bool,
+    no_iowait: bool,
     missing: Vec<&'static str>,
     slots: Slots,
     /// Entries for which the submission queue had no room, because the kernel wants completions taken first.
@@ -83,6 +84,7 @@ impl Uring {
             processor,
             ring: setup.ring,
             vectored_fixed: setup.vectored_fixed,
+            no_iowait: setup.no_iowait,
             missing: setup.missing,
             slots: Slots::default(),
             backlog: VecDeque::new(),
@@ -214,19 +216,30 @@ impl Uring {
             return self.submit_if_needed();
         }
         self.count_entry();
-        let slept = match time {
-            None => self.ring.submit_and_wait(1),
-            Some(time) => {
-                let limit = types::Timespec::new().sec(time.as_secs()).nsec(time.subsec_nanos());
-                let args = types::SubmitArgs::new().timespec(&limit);
-                self.ring.submitter().submit_with_args(1, &args)
-            }
-        };
+        let slept = self.wait(time);
         match slept.map_err(|error| error.raw_os_error()) {
             Ok(_) | Err(Some(libc::ETIME | libc::EINTR)) => {}
             // Short of memory for now, or completions must be taken first (the caller does).
             Err(_) => std::thread::yield_now(),
         }
+    }
+
+    /// Submits what is in the queue and waits for a completion. Unless a disk is waited for, the host is asked not to
+    /// show the time as iowait: an idle server would look like one whose disk is full of work.
+    fn wait(&mut self, time: Option<Duration>) -> io::Result<usize> {
+        let submissions = self.ring.submission().len() as u32;
+        let mut flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
+        if self.no_iowait && self.slots.on_disk() == 0 {
+            flags |= EnterFlags::NO_IOWAIT;
+        }
+        let limit = time.map(|time| types::Timespec::new().sec(time.as_secs()).nsec(time.subsec_nanos()));
+        let args = match &limit {
+            Some(limit) => types::SubmitArgs::new().timespec(limit),
+            None => types::SubmitArgs::new(),
+        };
+        // SAFETY: with EXT_ARG the argument is a `SubmitArgs`, which is what the kernel reads and lives until the call
+        // returns; the entries were checked when they were pushed.
+        unsafe { self.ring.submitter().enter(submissions, 1, flags.bits(), Some(&args)) }
     }
 
     /// Takes what is complete, up to [`TAKEN_A_TURN`].

@@ -32,6 +32,8 @@ pub(super) struct Setup {
     pub(super) ring: IoUring,
     /// Vectored transfers in registered buffers.
     pub(super) vectored_fixed: bool,
+    /// Waiting that does not count as waiting for input or output (Linux 6.15).
+    pub(super) no_iowait: bool,
     /// What this kernel lacks.
     pub(super) missing: Vec<&'static str>,
 }
@@ -76,7 +78,11 @@ pub(super) fn set_up() -> Result<Setup, SetupError> {
     if !vectored_fixed {
         missing.push("vectored transfers in registered buffers");
     }
-    Ok(Setup { ring, vectored_fixed, missing })
+    let no_iowait = params.is_feature_no_iowait();
+    if !no_iowait {
+        missing.push("idle time that is not shown as iowait");
+    }
+    Ok(Setup { ring, vectored_fixed, no_iowait, missing })
 }
 
 /// Does io_uring work here? Finds out by having a ring carry out an operation: a sandbox may allow the set-up alone.

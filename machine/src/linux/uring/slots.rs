@@ -21,6 +21,8 @@ pub(super) struct Slot {
     under_way: bool,
     /// Does the kernel hand the call to a worker of its own, because it may block?
     with_worker: bool,
+    /// Is a disk waited for?
+    on_disk: bool,
 }
 
 /// Where a slot is; `user_data` of its entries.
@@ -35,6 +37,7 @@ pub(super) struct Slots {
     slots: Vec<Box<Slot>>,
     free: Vec<SlotNo>,
     with_workers: usize,
+    on_disk: usize,
 }
 
 impl Slots {
@@ -47,6 +50,7 @@ impl Slots {
                 waiting: false,
                 under_way: false,
                 with_worker: false,
+                on_disk: false,
             }));
             SlotNo(self.slots.len() as u32 - 1)
         });
@@ -62,7 +66,11 @@ impl Slots {
             Call::Write { stability, .. } => stability == Stability::Stable,
             _ => false,
         };
-        self.with_workers += usize::from(slot.with_worker);
+        slot.on_disk =
+            matches!(slot.task.call, Call::Read { .. } | Call::Write { .. } | Call::Flush { .. } | Call::Empty { .. });
+        let (with_worker, on_disk) = (slot.with_worker, slot.on_disk);
+        self.with_workers += usize::from(with_worker);
+        self.on_disk += usize::from(on_disk);
         Ok(no)
     }
 
@@ -74,10 +82,12 @@ impl Slots {
     pub(super) fn end(&mut self, no: SlotNo) {
         let slot = self.get(no);
         let with_worker = std::mem::take(&mut slot.with_worker);
+        let on_disk = std::mem::take(&mut slot.on_disk);
         slot.task.trim();
         slot.waiting = false;
         slot.under_way = false;
         self.with_workers -= usize::from(with_worker);
+        self.on_disk -= usize::from(on_disk);
         self.free.push(no);
     }
 
@@ -89,6 +99,11 @@ impl Slots {
     /// How many of them the kernel hands to workers of its own.
     pub(super) fn with_workers(&self) -> usize {
         self.with_workers
+    }
+
+    /// How many of them transfer to or from a disk, or flush it.
+    pub(super) fn on_disk(&self) -> usize {
+        self.on_disk
     }
 
     /// Which ones.
