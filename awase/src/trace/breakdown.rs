@@ -25,27 +25,20 @@ struct Requests {
 
 /// A table for people, of the requests that took at least `slower`, and of what happened for their clients meanwhile.
 pub fn table(moments: &[Moment], slower: Duration) -> String {
-    let slow = Slow::of(moments, slower);
-    let is_meant = |moment: &&Moment| match is_request(moment.record.event) {
-        true => moment.took >= slower,
-        false => slow.covers(moment),
-    };
-    let whole = || moments.iter().filter(|moment| moment.record.part == Part::Whole).filter(is_meant);
+    let whole = || moments.iter().filter(|moment| moment.record.part == Part::Whole);
     let mut requests: BTreeMap<&str, Requests> = BTreeMap::new();
-    let mut stages: BTreeMap<&str, (u64, Duration)> = BTreeMap::new();
+    let mut clients: BTreeMap<u32, Timeline> = BTreeMap::new();
+    for moment in whole().filter(|moment| is_request(moment.record.event) && moment.took >= slower) {
+        requests.entry(moment.record.event.facts().name).or_default().times.push(moment.took);
+        clients.entry(moment.record.job).or_default().add(moment, None);
+    }
     for moment in whole() {
-        let name = moment.record.event.facts().name;
-        if is_request(moment.record.event) {
-            requests.entry(name).or_default().times.push(moment.took);
-        }
-        let stage = STAGES.iter().find(|(_, events)| events.contains(&moment.record.event));
-        // What is done for nobody in particular, such as write-back, no request waits for.
-        if let Some((stage, _)) = stage
+        // What is done for nobody in particular, such as write-back of the host's files, no request waits for.
+        if let Some(stage) = STAGES.iter().position(|(_, events)| events.contains(&moment.record.event))
             && moment.record.job > 0
+            && let Some(client) = clients.get_mut(&moment.record.job)
         {
-            let entry = stages.entry(stage).or_default();
-            entry.0 += 1;
-            entry.1 += moment.took;
+            client.add(moment, Some(stage));
         }
     }
     let total: Duration = requests.values().flat_map(|of| &of.times).sum();
@@ -53,6 +46,12 @@ pub fn table(moments: &[Moment], slower: Duration) -> String {
         let which = if slower.is_zero() { String::new() } else { format!(" that took {slower:?}") };
         return format!("no request was recorded{which}\n");
     }
+    let mut stages = Stages::default();
+    clients.into_values().for_each(|client| client.attribute(&mut stages));
+    requests_table(requests, total) + &stages_table(&stages)
+}
+
+fn requests_table(mut requests: BTreeMap<&str, Requests>, total: Duration) -> String {
     let mut text =
         format!("{:<24} {:>10} {:>12} {:>12} {:>12} {:>8}\n", "request", "count", "median", "99 %", "longest", "time");
     for (name, of) in &mut requests {
@@ -66,57 +65,109 @@ pub fn table(moments: &[Moment], slower: Duration) -> String {
             show(at(0.5)),
             show(at(0.99)),
             show(at(1.0)),
-            share(sum, total)
+            100.0 * sum.as_secs_f64() / total.as_secs_f64()
         );
     }
-    let _ = writeln!(text, "\n{:<36} {:>10} {:>12} {:>8}", "where their time went", "times", "mean", "share");
-    let mut rest = total;
-    for (stage, _) in STAGES {
-        let Some((count, time)) = stages.get(stage) else { continue };
-        rest = rest.saturating_sub(*time);
-        let mean = *time / u32::try_from(*count).unwrap_or(u32::MAX).max(1);
-        let _ = writeln!(text, "{stage:<36} {count:>10} {:>12} {:>7.1}%", show(mean), share(*time, total));
-    }
-    let _ =
-        writeln!(text, "{:<36} {:>10} {:>12} {:>7.1}%", "the rest: the server's own work", "", "", share(rest, total));
     text
 }
 
-/// When slow requests were under way, by client. Nothing else tells to which request a stage belongs; beside a slow one,
-/// others of its client may have passed that stage.
-struct Slow(Option<BTreeMap<u32, Vec<(Instant, Instant)>>>);
+fn stages_table(stages: &Stages) -> String {
+    let all = stages.server + stages.time.iter().sum::<f64>();
+    let share = |ns: f64| if all > 0.0 { 100.0 * ns / all } else { 0.0 };
+    let mut text = format!("\n{:<36} {:>10} {:>12} {:>8}\n", "where their time went", "times", "mean", "share");
+    for (number, (stage, _)) in STAGES.iter().enumerate().filter(|(number, _)| stages.count[*number] > 0) {
+        let count = stages.count[number];
+        let mean = stages.took[number] / u32::try_from(count).unwrap_or(u32::MAX);
+        let _ = writeln!(text, "{stage:<36} {count:>10} {:>12} {:>7.1}%", show(mean), share(stages.time[number]));
+    }
+    let rest = share(stages.server);
+    let _ = writeln!(text, "{:<36} {:>10} {:>12} {rest:>7.1}%", "the rest: the server's own work", "", "");
+    text
+}
 
-impl Slow {
-    fn of(moments: &[Moment], slower: Duration) -> Slow {
-        if slower.is_zero() {
-            return Slow(None);
-        }
-        let mut times: BTreeMap<u32, Vec<(Instant, Instant)>> = BTreeMap::new();
-        for moment in moments.iter().filter(|moment| is_request(moment.record.event) && moment.took >= slower) {
-            let of_client = times.entry(moment.record.job).or_default();
-            of_client.push((began(moment), moment.at));
-        }
-        for of_client in times.values_mut() {
-            of_client.sort_unstable();
-            // Those that overlap are one.
-            let mut joined: Vec<(Instant, Instant)> = Vec::new();
-            for &(from, to) in of_client.iter() {
-                match joined.last_mut() {
-                    Some(last) if from <= last.1 => last.1 = last.1.max(to),
-                    _ => joined.push((from, to)),
-                }
-            }
-            *of_client = joined;
-        }
-        Slow(Some(times))
+/// What was under way for the requests of all clients.
+#[derive(Default)]
+struct Stages {
+    /// Spans of each stage that lay in the time of a request.
+    count: [u64; STAGES.len()],
+    /// How long they took, one by one.
+    took: [Duration; STAGES.len()],
+    /// Of the time of the requests, what went to each stage. Nanoseconds.
+    time: [f64; STAGES.len()],
+    /// What went to none of them.
+    server: f64,
+}
+
+/// When requests and stages of one client were under way. A record does not say to which request a stage belongs, and one
+/// request may be in several stages at a time (its pieces) or have left some behind (read-ahead, write-back): so the time
+/// of the requests that are under way at a moment is shared equally among the stages that are, as far as those are
+/// not fewer than the requests.
+#[derive(Default)]
+struct Timeline {
+    spans: Vec<Span>,
+}
+
+#[derive(Clone, Copy)]
+struct Span {
+    from: Instant,
+    to: Instant,
+    /// `None`: a request.
+    stage: Option<usize>,
+}
+
+impl Timeline {
+    fn add(&mut self, moment: &Moment, stage: Option<usize>) {
+        self.spans.push(Span { from: began(moment), to: moment.at, stage });
     }
 
-    fn covers(&self, moment: &Moment) -> bool {
-        let Some(times) = &self.0 else { return true };
-        let Some(of_client) = times.get(&moment.record.job) else { return false };
-        let from = began(moment);
-        let at = of_client.partition_point(|(_, to)| *to < moment.at);
-        of_client.get(at).is_some_and(|(begun, _)| *begun <= from)
+    fn attribute(self, stages: &mut Stages) {
+        let mut edges: Vec<(Instant, i64, Option<usize>)> = Vec::with_capacity(2 * self.spans.len());
+        for span in &self.spans {
+            edges.push((span.from, 1, span.stage));
+            edges.push((span.to, -1, span.stage));
+        }
+        edges.sort_unstable_by_key(|(at, change, _)| (*at, *change));
+        let (mut requests, mut active) = (0, [0i64; STAGES.len()]);
+        let mut before = Instant::ZERO;
+        // For how long any request was under way before each moment: tells whether a span met one.
+        let mut busy: Vec<(Instant, u64)> = vec![(Instant::ZERO, 0)];
+        let mut busy_ns = 0;
+        for (at, change, stage) in edges {
+            let ns = at.ns() - before.ns();
+            if requests > 0 && ns > 0 {
+                stages.share(ns as f64, requests, &active);
+                busy_ns += ns;
+                busy.push((at, busy_ns));
+            } else if ns > 0 {
+                busy.push((at, busy_ns));
+            }
+            match stage {
+                None => requests += change,
+                Some(stage) => active[stage] += change,
+            }
+            before = at;
+        }
+        let busy_until = |at: Instant| busy[busy.partition_point(|(when, _)| *when <= at) - 1].1;
+        for span in self.spans {
+            if let Some(stage) = span.stage
+                && busy_until(span.to) > busy_until(span.from)
+            {
+                stages.count[stage] += 1;
+                stages.took[stage] += span.to.since(span.from);
+            }
+        }
+    }
+}
+
+impl Stages {
+    /// For `ns`, so many requests were under way, and so many spans of each stage.
+    fn share(&mut self, ns: f64, requests: i64, active: &[i64; STAGES.len()]) {
+        let spans: i64 = active.iter().sum();
+        let each = ns * requests as f64 / spans.max(requests) as f64;
+        for (time, spans) in self.time.iter_mut().zip(active) {
+            *time += each * *spans as f64;
+        }
+        self.server += each * (requests - spans).max(0) as f64;
     }
 }
 
@@ -127,10 +178,6 @@ fn began(moment: &Moment) -> Instant {
 fn is_request(event: Event) -> bool {
     let name = event.facts().name;
     (name.starts_with("nbd.") || name.starts_with("nfs.")) && event.facts().shape == kernel::trace::Shape::Span
-}
-
-fn share(part: Duration, of: Duration) -> f64 {
-    100.0 * part.as_secs_f64() / of.as_secs_f64()
 }
 
 fn show(time: Duration) -> String {
@@ -147,7 +194,7 @@ mod tests {
     fn span(event: Event, job: u32, took_us: u64) -> Moment {
         let export = ExportNo::NONE;
         let record = Record { stamp: 0, event, part: Part::Whole, processor: 0, job, export, a: 0, b: 0, duration: 0 };
-        Moment { at: Instant::ZERO, took: Duration::from_micros(took_us), record }
+        Moment { at: Instant::from_ns(1_000_000), took: Duration::from_micros(took_us), record }
     }
 
     #[test]
@@ -176,6 +223,17 @@ mod tests {
         assert_eq!(table(&[], Duration::ZERO), "no request was recorded\n");
         let fast = [span(Event::NbdRead, 1, 100)];
         assert_eq!(table(&fast, Duration::from_millis(1)), "no request was recorded that took 1ms\n");
+    }
+
+    #[test]
+    fn pieces_of_a_request_and_what_it_left_behind_take_no_more_than_its_time() {
+        let mut moments = vec![span(Event::NbdWrite, 1, 100)];
+        moments.extend((0..300).map(|_| span(Event::DeviceWrite, 1, 900)));
+        let text = table(&moments, Duration::ZERO);
+        let line = text.lines().find(|line| line.starts_with("writing on the device")).unwrap_or_default();
+        assert!(line.ends_with(" 100.0%") && line.contains(" 300 "), "{text}");
+        let rest = text.lines().find(|line| line.starts_with("the rest")).unwrap_or_default();
+        assert!(rest.ends_with(" 0.0%"), "{text}");
     }
 
     #[test]
