@@ -17,11 +17,16 @@ const USER: u32 = 65534;
 const AS_USER: &str = "chown -R 65534:65534 . && chmod -R u+rwX . && { [ ! -e notify.sock ] || chmod 777 notify.sock; } && \
     HOME=$PWD exec setpriv --reuid 65534 --regid 65534 --clear-groups \"$0\" \"$@\"";
 
-/// The program, to be run as an ordinary user; nothing where that can't be.
+/// Awase, to be run as an ordinary user; nothing where that can't be.
 fn awase() -> Option<Command> {
+    as_user(&AWASE)
+}
+
+/// Another program that starts Awase, or Awase.
+fn as_user(program: &str) -> Option<Command> {
     // SAFETY: no pointer is passed.
     if unsafe { libc::geteuid() } != 0 {
-        return Some(Command::new(&*AWASE));
+        return Some(Command::new(program));
     }
     let may_run = format!("setpriv --reuid {USER} --regid {USER} --clear-groups test -x '{}'", *AWASE);
     if !attempt("sh", &["-c", &may_run]).status.success() {
@@ -29,7 +34,7 @@ fn awase() -> Option<Command> {
         return None;
     }
     let mut command = Command::new("sh");
-    command.args(["-c", AS_USER, &AWASE]);
+    command.args(["-c", AS_USER, program]);
     Some(command)
 }
 
@@ -62,6 +67,24 @@ fn real_clients_use_the_directory_of_an_ordinary_user() {
     assert!(status.success(), "{errors}");
     let Some((_server, port)) = serve(&place) else { return };
     assert!(attempt("nfs-cat", &[&uri("copy", port)]).stdout == content, "after a restart");
+}
+
+#[test]
+fn root_of_a_namespace_of_its_own_serves_as_the_ordinary_user_that_it_is() {
+    if !attempt("unshare", &["--user", "--map-root-user", "true"]).status.success() {
+        eprintln!("not tested: no user namespaces here");
+        return;
+    }
+    let place = Place::new();
+    let Some(mut command) = as_user("unshare") else { return };
+    command.args(["--user", "--map-root-user", &*AWASE, "serve", "--nbd", "none", "--metrics", "none"]);
+    command.args(["--nfs", "127.0.0.1:0"]);
+    let mut server = place.start(command);
+    let banner = server.banner();
+    let port = banner.split("nfsport=").nth(1).and_then(|rest| rest.split('&').next()).expect("a port");
+    let uri = format!("nfs://127.0.0.1/files/note?nfsport={port}&mountport={port}");
+    client("nfs-cp", &["/etc/hostname", &uri]);
+    assert_eq!(client("nfs-cat", &[&uri]), std::fs::read_to_string("/etc/hostname").expect("readable"));
 }
 
 #[test]

@@ -60,7 +60,7 @@ pub enum OpenTreeError {
     NoHandles(PathBuf),
     /// We are root, but may not act as anybody else, so all would be done as root.
     #[error(
-        "{0} can't be exported: the server is root, but may not act for its clients' users; give it the capabilities CAP_SETUID and CAP_SETGID"
+        "{0} can't be exported: the server is root, but the host does not let it act for its clients' users; that takes the capabilities CAP_SETUID and CAP_SETGID, and a user namespace that has those users"
     )]
     NoOtherUsers(PathBuf),
     /// Anything else.

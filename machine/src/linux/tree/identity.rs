@@ -19,6 +19,9 @@ pub(super) struct Identity {
     uid: u32,
     gid: u32,
     groups: Box<[u32]>,
+    /// As whom the host knows root, where this is a user namespace that has no other user (`unshare --map-root-user`):
+    /// root is an ordinary user then (user_namespaces(7)), and its programs outside are the same user's.
+    outside: Option<u32>,
 }
 
 impl Identity {
@@ -29,7 +32,9 @@ impl Identity {
     pub(super) fn of_process() -> Result<Self, Errno> {
         // SAFETY: no pointer is passed.
         let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
-        let identity = Identity { uid, gid, groups: groups_of_process()? };
+        // Kernels without user namespaces have no such file.
+        let users = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        let identity = Identity { uid, gid, groups: groups_of_process()?, outside: only_user(&users) };
         const NOBODY: u32 = 65534;
         let nobody = Caller { uid: NOBODY, gid: NOBODY, groups: [NOBODY].into() };
         identity.act_as(Some(&nobody)).map(drop)?;
@@ -56,7 +61,7 @@ impl Identity {
 
     /// Does the host see for whom something is done?
     pub(super) fn acts_for_others(&self) -> bool {
-        self.uid == 0
+        self.uid == 0 && self.outside.is_none()
     }
 
     fn is_same(&self, caller: &Caller) -> bool {
@@ -65,7 +70,7 @@ impl Identity {
 
     /// Is this the server's own user?
     pub(super) fn is(&self, uid: u32) -> bool {
-        self.uid == uid
+        self.uid == uid || self.outside == Some(uid)
     }
 
     fn become_again(&self) -> Result<(), Errno> {
@@ -93,6 +98,15 @@ impl Drop for Acting<'_> {
         // The thread would do the next caller's work as this one.
         std::process::abort();
     }
+}
+
+/// Who the only user of a namespace is outside of it; none where there are several. Each line of `map` is first user
+/// inside, first user outside, count.
+fn only_user(map: &str) -> Option<u32> {
+    let mut lines = map.lines();
+    let mut words = lines.next()?.split_whitespace().skip(1);
+    let outside = words.next()?.parse().ok()?;
+    (words.next() == Some("1") && lines.next().is_none()).then_some(outside)
 }
 
 fn groups_of_process() -> Result<Box<[u32]>, Errno> {
@@ -149,5 +163,19 @@ pub(super) fn clear_creation_mask() {
             libc::unshare(libc::CLONE_FS);
             libc::umask(0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_only_user_of_a_namespace_is_known() {
+        assert_eq!(only_user("         0       1000          1\n"), Some(1000));
+        assert_eq!(only_user("         0          0 4294967295\n"), None);
+        assert_eq!(only_user("0 1000 1\n1 100000 65536\n"), None);
+        assert_eq!(only_user("nonsense\n"), None);
+        assert_eq!(only_user(""), None);
     }
 }
