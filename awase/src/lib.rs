@@ -9,6 +9,7 @@ pub mod control;
 pub mod directories;
 pub mod exports;
 pub mod generate;
+pub mod host_memory;
 pub mod iotest;
 pub mod lab;
 pub mod lab_host;

@@ -22,6 +22,23 @@ pub fn raise_limit() {
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
 }
 
+/// What people should know if there are fewer descriptors than the configured number of connections takes.
+pub fn notice(limits: &Limits) -> Option<String> {
+    shortage(limits, limit().rlim_cur)
+}
+
+fn shortage(limits: &Limits, descriptors: u64) -> Option<String> {
+    let needed = u64::from(limits.connections) + OTHERS;
+    (descriptors < needed).then(|| {
+        let possible = descriptors.saturating_sub(OTHERS);
+        format!(
+            "limits.connections is {}, but the limit of {descriptors} open files leaves about {possible}; raise it \
+             (LimitNOFILE={needed}, ulimit -n {needed})",
+            limits.connections
+        )
+    })
+}
+
 /// How many files may be open: what is configured, as far as descriptors go.
 pub fn files_max(limits: &Limits) -> usize {
     fitted(limits, limit().rlim_cur) as usize
@@ -46,6 +63,14 @@ fn limit() -> libc::rlimit {
 mod tests {
     use super::*;
     use crate::config::Settings;
+
+    #[test]
+    fn too_few_descriptors_for_the_connections_are_noticed() {
+        let limits = Limits { connections: 2048, ..Settings::default().limits };
+        assert_eq!(shortage(&limits, 1 << 20), None);
+        let said = shortage(&limits, 1024).expect("a notice");
+        assert!(said.contains("limits.connections is 2048") && said.contains("leaves about 512"), "{said}");
+    }
 
     #[test]
     fn files_leave_descriptors_for_connections() {

@@ -97,6 +97,11 @@ impl Processors {
         self.chosen.to_string()
     }
 
+    /// Is the engine io_uring?
+    pub fn uses_io_uring(&self) -> bool {
+        self.chosen.engine == linux::Engine::IoUring
+    }
+
     /// The core of each.
     pub fn cores(&self) -> &[usize] {
         &self.chosen.cores

@@ -14,6 +14,7 @@ use signal_hook::iterator::Signals;
 
 use crate::banner;
 use crate::config::{self, Config, Given, Overrides, Place, Problems, SETTINGS};
+use crate::host_memory;
 use crate::listeners::Sockets;
 use crate::metrics::{FrontEnd, Listeners};
 use crate::open_files;
@@ -39,6 +40,8 @@ pub fn serve(overrides: &Overrides) -> anyhow::Result<ExitCode> {
     let config = Config::load(overrides)?;
     let (sender, events) = channel();
     forward_signals(sender.clone())?;
+    // Before there are other threads: they inherit it.
+    host_memory::prepare();
     // Every connection is a descriptor, and every open file.
     open_files::raise_limit();
     // Sockets first: a server that cannot be reached must not make disks.
@@ -46,7 +49,8 @@ pub fn serve(overrides: &Overrides) -> anyhow::Result<ExitCode> {
     let (watched, unwatched) = Listeners::open(&config.settings)?;
     let (server, notices) = Server::start(&config, sockets)?;
     let metrics = watched.serve(server.view()).context("cannot start a thread")?;
-    for notice in notices.into_iter().chain(unwatched) {
+    let limits = [open_files::notice(&config.settings.limits), host_memory::notice(&config, server.uses_io_uring())];
+    for notice in notices.into_iter().chain(unwatched).chain(limits.into_iter().flatten()) {
         eprintln!("awase: {notice}");
     }
     let mut front = Front { server, config, overrides, metrics };

@@ -47,7 +47,7 @@ pub struct Server {
     /// What was found out of disks.
     measured: Measured,
     /// Goes with the server.
-    _trace: Option<TraceFile>,
+    trace: Option<TraceFile>,
 }
 
 /// An export that new clients get.
@@ -138,11 +138,13 @@ impl Server {
             registration: None,
             directories: Directories::default(),
             measured: Measured::default(),
-            _trace: trace,
+            trace,
         };
         let report = server.change_on(sockets, &config.exports, &config.directories)?;
         notices.extend(report.notices);
         notices.extend(server.listen_for_control()?);
+        let published = server.trace.as_ref().map_or(Ok(()), TraceFile::publish);
+        notices.extend(published.err().map(|error| format!("awase trace will not find what is recorded: {error:#}")));
         Ok((server, notices))
     }
 
@@ -300,6 +302,11 @@ impl Server {
     /// How many processors on which engine.
     pub fn description(&self) -> String {
         self.processors.description()
+    }
+
+    /// Does it do its input and output with io_uring?
+    pub fn uses_io_uring(&self) -> bool {
+        self.processors.uses_io_uring()
     }
 
     /// Do old clients still have exports that new ones do not get?

@@ -118,6 +118,9 @@ fn a_socket_or_file_of_another_server_is_refused() {
     assert!(message.contains("is in use by another server"), "{message}");
     let message = refusal(&place, &["--nbd-unix", "other.sock"]);
     assert!(message.contains("disk.img is locked"), "{message}");
+    // What the first one records is still found.
+    let output = place.run(&["trace", "--event", "processor.started"]);
+    assert!(output.status.success() && !output.stdout.is_empty(), "{output:?}");
 }
 
 #[test]

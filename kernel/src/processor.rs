@@ -485,7 +485,8 @@ impl Processor {
             return;
         }
         let mut machine = self.0.machine.borrow_mut();
-        let seen = pool.follow_regions(self.0.regions_seen.get(), self.id(), machine.as_mut());
-        self.0.regions_seen.set(seen);
+        let followed = pool.follow_regions(self.0.regions_seen.get(), self.id(), machine.as_mut());
+        self.0.regions_seen.set(followed.seen);
+        self.count(Count::RegionsDeclined, followed.declined);
     }
 }

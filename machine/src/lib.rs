@@ -284,8 +284,12 @@ pub trait Machine {
     /// Frees a connection on which no operation is under way.
     fn close(&mut self, connection: Connection);
 
-    /// Offers memory for registration. It is only a hint: it may be declined (memory lock limit, no support).
-    fn offer_region(&mut self, region: Region);
+    /// Offers memory for registration. It is only a hint: transfers work without. A machine that registers nothing accepts
+    /// every offer.
+    ///
+    /// # Errors
+    /// The host's, where it declines: [`Errno::NO_MEMORY`] beyond the limit of locked memory.
+    fn offer_region(&mut self, region: Region) -> Result<(), Errno>;
 
     /// Takes the offer back, when no operation on it is under way: the host holds on to none of its pages after.
     fn withdraw_region(&mut self, region: RegionId);

@@ -136,6 +136,11 @@ fn processors(text: &mut Text, sample: &Sample) {
         ("awase_completions_total", Count::Completions, "Completions taken from the machine."),
         ("awase_parks_total", Count::Parks, "Times that a processor had nothing to do."),
         ("awase_kernel_entries_total", Count::KernelEntries, "System calls, and wake-ups that took one."),
+        (
+            "awase_regions_declined_total",
+            Count::RegionsDeclined,
+            "Pieces of memory that the host did not register for transfers.",
+        ),
     ] {
         text.family(name, "counter", about);
         for (number, reading) in sample.processors.iter().enumerate() {

@@ -42,7 +42,7 @@ impl Drop for TraceFile {
     }
 }
 
-/// A tracer that records into a new file; that of a server that was killed is kept as the one before.
+/// A tracer that records into a new file, to which nothing leads before it is [published](TraceFile::publish).
 ///
 /// # Errors
 /// When the host has no room for it.
@@ -52,10 +52,20 @@ pub fn create(data: &Path, mode: Mode, processors: u16) -> anyhow::Result<(Trace
     let file = Path::new(MEMORY).join(format!("awase-{}.trace", std::process::id()));
     let words = map(&file).with_context(|| format!("cannot make {}", file.display()))?;
     let trace = TraceFile { link, file };
-    replace_link(&trace).with_context(|| format!("cannot make {}", trace.link.display()))?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
     Ok((Tracer::new(mode, processors, words, now_ns), trace))
+}
+
+impl TraceFile {
+    /// Leads to the file from now on, and to that of a server that was killed as the one before. Only a server that has
+    /// what it serves does so: one that is refused because another has it must leave the other's trace where it is.
+    ///
+    /// # Errors
+    /// When the host refuses.
+    pub fn publish(&self) -> anyhow::Result<()> {
+        replace_link(self).with_context(|| format!("cannot make {}", self.link.display()))
+    }
 }
 
 /// Processors record into it for as long as the program runs.

@@ -70,6 +70,8 @@ counts! {
     Parks;
     /// Times that its machine entered the host's kernel.
     KernelEntries;
+    /// Pieces of the cache's memory that the host did not register for it.
+    RegionsDeclined;
     /// Bytes that came from clients.
     BytesReceived;
     /// Bytes that went to clients.

@@ -12,7 +12,7 @@ use policy::pages::PageSize;
 use policy::unit::ProcessorId;
 
 use super::free::FreeLists;
-use super::region::RegionLog;
+use super::region::{Followed, RegionLog};
 use super::reserve::reserve;
 use super::{FRAME_BYTES, FrameRef, Frames};
 
@@ -225,7 +225,7 @@ impl FramePool {
     }
 
     /// Lets a processor's machine know the changes after `seen`; returns what it has seen now.
-    pub(crate) fn follow_regions(&self, seen: u64, id: ProcessorId, machine: &mut dyn Machine) -> u64 {
+    pub(crate) fn follow_regions(&self, seen: u64, id: ProcessorId, machine: &mut dyn Machine) -> Followed {
         let shared = &*self.shared;
         shared.regions.follow(seen, id, machine, |chunk| shared.region(chunk), |chunk| shared.give_back(chunk))
     }

@@ -26,6 +26,12 @@ struct Log {
     seen: Vec<u64>,
 }
 
+/// Up to where a processor has followed the log, and how many offers its machine declined on the way.
+pub(crate) struct Followed {
+    pub(crate) seen: u64,
+    pub(crate) declined: u64,
+}
+
 pub(super) struct RegionLog {
     log: Mutex<Log>,
     version: AtomicU64,
@@ -65,13 +71,13 @@ impl RegionLog {
         machine: &mut dyn Machine,
         region: impl Fn(u32) -> Region,
         all_withdrawn: impl Fn(u32),
-    ) -> u64 {
+    ) -> Followed {
         let mut log = self.lock();
-        let mut free = Vec::new();
+        let (mut free, mut declined) = (Vec::new(), 0);
         let from = (seen - log.first) as usize;
         for change in log.changes.iter_mut().skip(from) {
             match change {
-                Change::Offer(chunk) => machine.offer_region(region(*chunk)),
+                Change::Offer(chunk) => declined += u64::from(machine.offer_region(region(*chunk)).is_err()),
                 Change::Withdraw { chunk, left } => {
                     machine.withdraw_region(RegionId(*chunk as u16));
                     *left -= 1;
@@ -91,7 +97,7 @@ impl RegionLog {
         drop(log);
         // Outside the log's lock: the chunk table's comes before it.
         free.into_iter().for_each(all_withdrawn);
-        now
+        Followed { seen: now, declined }
     }
 
     fn lock(&self) -> MutexGuard<'_, Log> {

@@ -23,5 +23,8 @@ pub(super) fn reserve(len: usize, align: usize) -> std::io::Result<*mut u8> {
             libc::munmap(end as *mut libc::c_void, start + len + align - end);
         }
     }
+    // A process that locks all its memory would lock this, too; but it must be possible to give it back.
+    // SAFETY: the mapping is our own, and stays as it is.
+    unsafe { libc::munlock(aligned as *const libc::c_void, len) };
     Ok(aligned as *mut u8)
 }

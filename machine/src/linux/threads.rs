@@ -130,7 +130,9 @@ impl Machine for Threads {
         net::close(connection);
     }
 
-    fn offer_region(&mut self, _region: Region) {}
+    fn offer_region(&mut self, _region: Region) -> Result<(), Errno> {
+        Ok(())
+    }
 
     fn withdraw_region(&mut self, _region: RegionId) {}
 

@@ -364,8 +364,8 @@ impl Machine for Uring {
         net::close(connection);
     }
 
-    fn offer_region(&mut self, region: Region) {
-        self.regions.offer(&self.ring, region);
+    fn offer_region(&mut self, region: Region) -> Result<(), Errno> {
+        self.regions.offer(&self.ring, region)
     }
 
     fn withdraw_region(&mut self, region: RegionId) {
@@ -392,9 +392,6 @@ impl Machine for Uring {
         let mut line = "io_uring".to_string();
         if !self.missing.is_empty() {
             line += &format!(" without {}", self.missing.join(", "));
-        }
-        if let Some(regions) = self.regions.describe() {
-            line += &format!("; {regions}");
         }
         line
     }

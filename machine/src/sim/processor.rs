@@ -12,7 +12,9 @@ use super::operation::{OpRef, OpState};
 use super::tree::EPOCH_SECONDS;
 use super::world::{HostId, Inner, World};
 use crate::tree::Time;
-use crate::{Completion, Connection, Doorbell, Machine, Op, Park, Region, RegionId, SEGMENTS_MAX, Segment, Token};
+use crate::{
+    Completion, Connection, Doorbell, Errno, Machine, Op, Park, Region, RegionId, SEGMENTS_MAX, Segment, Token,
+};
 
 /// What the world knows of one processor.
 pub(super) struct Proc {
@@ -151,12 +153,13 @@ impl Machine for SimMachine {
         self.if_alive(|inner| inner.close_by(self.index, connection));
     }
 
-    fn offer_region(&mut self, region: Region) {
+    fn offer_region(&mut self, region: Region) -> Result<(), Errno> {
         self.if_alive(|inner| {
             let regions = &mut inner.processors[self.index].regions;
             assert!(regions.iter().all(|other| other.id != region.id), "{:?} is offered already", region.id);
             regions.push(region);
         });
+        Ok(())
     }
 
     fn withdraw_region(&mut self, id: RegionId) {

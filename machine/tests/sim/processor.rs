@@ -156,7 +156,7 @@ const REGION: RegionId = RegionId(9);
 
 /// Starts a read of one block at the end of a region that is `len` bytes long.
 fn read_into_region(rig: &mut Rig, memory: &mut [u8], len: usize) {
-    rig.side.machine.offer_region(Region { id: REGION, base: memory.as_mut_ptr(), len });
+    rig.side.machine.offer_region(Region { id: REGION, base: memory.as_mut_ptr(), len }).expect("accepted");
     let ptr = memory[4096..].as_mut_ptr();
     let into = smallvec![Segment { ptr, len: 4096, region: Some(REGION) }];
     // SAFETY: the memory outlives the test's rig, which is dropped or runs to the end before.
@@ -171,7 +171,7 @@ fn a_region_may_be_withdrawn_when_nothing_uses_it() {
     rig.run();
     assert_eq!(rig.side.outcomes[&77], Ok(4096));
     rig.side.machine.withdraw_region(REGION);
-    rig.side.machine.offer_region(Region { id: REGION, base: memory.as_mut_ptr(), len: 4096 });
+    rig.side.machine.offer_region(Region { id: REGION, base: memory.as_mut_ptr(), len: 4096 }).expect("accepted");
 }
 
 #[test]

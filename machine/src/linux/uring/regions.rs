@@ -18,21 +18,14 @@ pub(super) struct Regions {
     slots: Vec<Option<(usize, usize)>>,
     /// How many are registered.
     registered: usize,
-    /// How many offers were declined, and why the last was.
-    declined: usize,
-    refusal: Option<Errno>,
 }
 
 impl Regions {
     /// Registers `region`, if the kernel allows.
-    pub(super) fn offer(&mut self, ring: &IoUring, region: Region) {
-        match self.register(ring, region) {
-            Ok(()) => self.registered += 1,
-            Err(errno) => {
-                self.declined += 1;
-                self.refusal = Some(errno);
-            }
-        }
+    pub(super) fn offer(&mut self, ring: &IoUring, region: Region) -> Result<(), Errno> {
+        self.register(ring, region)?;
+        self.registered += 1;
+        Ok(())
     }
 
     fn register(&mut self, ring: &IoUring, region: Region) -> Result<(), Errno> {
@@ -82,23 +75,6 @@ impl Regions {
             start >= base && start - base + vector.iov_len <= len
         };
         vectors.iter().all(inside).then_some(id.0)
-    }
-
-    /// For people; nothing when nothing was offered.
-    pub(super) fn describe(&self) -> Option<String> {
-        let registered = format!("{} regions registered", self.registered);
-        match self.refusal {
-            None if self.registered == 0 => None,
-            None => Some(registered),
-            Some(errno) => {
-                let hint = match errno {
-                    Errno::NO_MEMORY | Errno(libc::EPERM) => "; raise the limit of locked memory",
-                    _ => "",
-                };
-                let declined = self.declined;
-                Some(format!("{registered}, {declined} not ({errno}{hint})"))
-            }
-        }
     }
 }
 
