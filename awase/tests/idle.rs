@@ -1,13 +1,11 @@
 //! What a server without clients asks of its host: next to nothing, and nothing that looks like work.
 
-mod server;
-
 use std::fs;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use server::{Place, Server};
+use testkit::server::{Place, Server};
 
 /// Whether new processes are told how long they waited for disks. Harmless, and off by default.
 const DELAY_ACCOUNTING: &str = "/proc/sys/kernel/task_delayacct";
@@ -63,7 +61,7 @@ fn iowait(server: &Server) -> u64 {
 fn an_idle_server_wakes_twice_a_second_at_most_and_is_not_shown_as_waiting_for_disks() {
     let accounting = DelayAccounting::on();
     if accounting.is_none() {
-        println!("skipped in part: delay accounting cannot be switched on here, so iowait is not looked at");
+        testkit::skip::note("delay accounting cannot be switched on here, so iowait is not looked at");
     }
     let place = Place::new();
     let (server, _) = place.serve_directories(0, &[]);
