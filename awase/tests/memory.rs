@@ -5,13 +5,15 @@
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
-use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use testkit::group::Group;
 use testkit::nbd::Client;
+use testkit::process::resident;
 use testkit::server::{AWASE, Place, Server};
+use testkit::skip;
 
 const MIB: u64 = 1 << 20;
 
@@ -54,83 +56,6 @@ fn check(client: &mut Client, at: u64) {
 
 fn check_all(client: &mut Client) {
     (0..DISK).step_by(MIB as usize).for_each(|at| check(client, at));
-}
-
-/// Memory of a process, in bytes (proc(5), `VmRSS`).
-fn resident(process: u32) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{process}/status")).expect("the process lives");
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
-    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
-}
-
-/// A control group made for one test, of either generation. Removed when dropped, after what ran in it.
-struct Group {
-    path: PathBuf,
-    usage: &'static str,
-    /// Where kills for lack of memory are counted.
-    events: &'static str,
-}
-
-impl Group {
-    fn new(name: &str, limit: u64) -> Option<Group> {
-        let name = format!("awase-test-{}-{name}", std::process::id());
-        let (parent, files) = Group::parent()?;
-        let [limit_file, usage, events] = files;
-        let path = parent.join(name);
-        fs::create_dir(&path).ok()?;
-        let group = Group { path, usage, events };
-        // On failure the group is dropped and with it removed.
-        fs::write(group.path.join(limit_file), limit.to_string()).ok()?;
-        Some(group)
-    }
-
-    /// The memory controller's group of this process in generation 1, else the root of generation 2.
-    fn parent() -> Option<(PathBuf, [&'static str; 3])> {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-        let point = |is_wanted: &dyn Fn(&str) -> bool| {
-            let line = mounts.lines().find(|line| line.split_once(" - ").is_some_and(|(_, kind)| is_wanted(kind)))?;
-            line.split(' ').nth(4).map(PathBuf::from)
-        };
-        let is_v1 = |kind: &str| kind.starts_with("cgroup ") && kind.split([' ', ',']).any(|word| word == "memory");
-        if let Some(point) = point(&is_v1) {
-            let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-            let own = groups.lines().find_map(|line| line.split_once(":memory:"))?.1;
-            let parent = [point.join(own.trim_start_matches('/')), point].into_iter().find(|path| path.exists())?;
-            return Some((parent, ["memory.limit_in_bytes", "memory.usage_in_bytes", "memory.oom_control"]));
-        }
-        let point = point(&|kind| kind.starts_with("cgroup2 "))?;
-        let controllers = fs::read_to_string(point.join("cgroup.subtree_control")).ok()?;
-        let has_memory = controllers.split_whitespace().any(|name| name == "memory");
-        has_memory.then_some((point, ["memory.max", "memory.current", "memory.events"]))
-    }
-
-    /// A command that runs `program` in the group.
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new("sh");
-        command.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(self.path.join("cgroup.procs")).arg(program);
-        command
-    }
-
-    fn used(&self) -> u64 {
-        fs::read_to_string(self.path.join(self.usage)).expect("usage").trim().parse().expect("a number")
-    }
-
-    /// Processes killed for lack of memory.
-    fn killed(&self) -> u64 {
-        let text = fs::read_to_string(self.path.join(self.events)).expect("events");
-        let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
-        line.map_or(0, |count| count.trim().parse().expect("a number"))
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // What was killed leaves a moment later.
-        let end = Instant::now() + Duration::from_secs(10);
-        while fs::remove_dir(&self.path).is_err() && self.path.exists() && Instant::now() < end {
-            std::thread::yield_now();
-        }
-    }
 }
 
 /// A process that holds all that it is given: `tail` keeps the end of its input until it ends. Killed when dropped.
@@ -181,10 +106,7 @@ fn read_until_large(client: &mut Client, server: &Server) {
 
 fn gives_back(engine: &str) {
     let _turn = ONE_AT_A_TIME.lock();
-    let Some(group) = Group::new(engine, LIMIT) else {
-        println!("no control group can be made here: not tested");
-        return;
-    };
+    let Some(group) = Group::new(engine, LIMIT) else { skip!("no control group can be made here") };
     let place = Place::new();
     image(&place);
     let server = serve_in(&group, &place, engine);

@@ -5,6 +5,7 @@
 //! flush, what it knows of names and handles), that the next server goes on with the handles of the last, and that it
 //! says by another verifier that unstable writes may be gone. `failing_disk` takes from the host what was not flushed.
 
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -106,8 +107,26 @@ impl Disk {
         }
     }
 
+    /// Has all clients work while something else is done.
+    pub fn work_beside<T>(&mut self, socket: &Path, mix: Mix, seed: u64, beside: impl FnOnce() -> T) -> T {
+        let load = &self.load;
+        load.progress.resume();
+        thread::scope(|scope| {
+            let clients = load.start(scope, &mut self.ledgers, socket, mix, seed);
+            // Also when it panics: the clients are waited for.
+            let stop = StopOnDrop(&load.progress);
+            let done = beside();
+            drop(stop);
+            for client in clients {
+                client.join().expect("no panic").unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            }
+            load.progress.resume();
+            done
+        })
+    }
+
     /// Has all clients work until `count` requests have failed.
-    pub fn work_until_failures(&mut self, socket: std::path::PathBuf, count: u64, mix: Mix, seed: u64) {
+    pub fn work_until_failures(&mut self, socket: PathBuf, count: u64, mix: Mix, seed: u64) {
         let load = &self.load;
         thread::scope(|scope| {
             let clients = load.start(scope, &mut self.ledgers, &socket, mix, seed);
@@ -123,6 +142,15 @@ impl Disk {
     /// Holds what a new server has against the ledgers.
     pub fn verify(&mut self, server: &Server) -> Result<(), String> {
         nbd_load::verify(&server.socket(), &mut self.ledgers, &self.load.journal)
+    }
+}
+
+/// Has the clients of a load end.
+struct StopOnDrop<'a>(&'a Progress);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
     }
 }
 
@@ -154,7 +182,7 @@ pub struct Directory {
 
 impl Directory {
     /// What a server must find before it starts.
-    pub fn make(path: &std::path::Path) {
+    pub fn make(path: &Path) {
         for client in 0..CLIENTS {
             let directory = path.join(format!("client-{client}"));
             std::fs::create_dir_all(&directory).expect("directory");

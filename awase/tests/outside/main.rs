@@ -5,7 +5,9 @@
 //! Each test goes on for `AWASE_OUTSIDE_SECONDS` (3 by default), from the seed `AWASE_OUTSIDE_SEED`, against the program
 //! `AWASE_PROGRAM` (by default the one that was built with the tests).
 
+mod change;
 mod failing_disk;
 mod full_disk;
 mod hostile;
 mod kill;
+mod pressure;

@@ -3,6 +3,7 @@
 
 pub mod conversation;
 pub mod failing_disk;
+pub mod group;
 pub mod ledger;
 pub mod mutate;
 pub mod nbd;

@@ -1,0 +1,74 @@
+//! Memory is taken away from a server under load, by the limit of its control group: it gives its cache back and is not
+//! killed, and what it acknowledged is there.
+
+use std::time::{Duration, Instant};
+
+use testkit::group::Group;
+use testkit::nbd::Client;
+use testkit::nbd_load::Mix;
+use testkit::random::Random;
+use testkit::rounds::Rounds;
+use testkit::server::{AWASE, Place, Server};
+use testkit::skip;
+
+use crate::kill::{Disk, End};
+
+const MIB: u64 = 1 << 20;
+const LIMIT_MAX: u64 = 240 * MIB;
+const LIMIT_MIN: u64 = 160 * MIB;
+/// The limit goes down by so much at a time.
+const STEP: u64 = 16 * MIB;
+/// What is read to have the cache grow.
+const READ: u64 = 256 * MIB;
+/// A step that is not made within this has failed.
+const STEP_TIME: Duration = Duration::from_secs(60);
+
+/// Takes memory away step by step, while a reader would have more, and gives it back.
+fn squeeze(group: &Group, server: &Server) {
+    let mut reader = Client::connect(&server.socket(), "read").expect("connect");
+    let mut at = 0;
+    let mut read_some = || {
+        reader.read(at, MIB as u32).expect("read");
+        at = (at + MIB) % READ;
+    };
+    (0..READ / MIB).for_each(|_| read_some());
+    for limit in (LIMIT_MIN..LIMIT_MAX).rev().step_by(STEP as usize) {
+        let start = Instant::now();
+        while !group.set_limit(limit) || group.used() > limit - STEP / 2 {
+            assert!(start.elapsed() < STEP_TIME, "{} MiB are used of {}", group.used() / MIB, limit / MIB);
+            read_some();
+        }
+    }
+    assert!(group.set_limit(LIMIT_MAX), "the limit can't be raised");
+}
+
+#[test]
+fn sectors_survive_when_memory_is_taken_away() {
+    let place = Place::new();
+    let Some(group) = Group::new("pressure", LIMIT_MAX) else { skip!("no control group can be made here") };
+    let size = Disk::BYTES;
+    let exports = [
+        format!("name=disk,kind=file,path=disk.img,size={size},create=true"),
+        format!("name=read,kind=file,path=read.img,size={READ},create=true"),
+    ];
+    let serve = || {
+        let mut command = group.command(&AWASE);
+        command.args(["serve", "--nbd", "none", "--nfs", "none", "--metrics", "none"]);
+        for export in &exports {
+            command.args(["--export", export]);
+        }
+        place.start(command)
+    };
+    let mut disk = Disk::new();
+    for seed in Rounds::new("sectors_survive_when_memory_is_taken_away", 1) {
+        let random = &mut Random(seed);
+        let server = serve();
+        disk.work_beside(&server.socket(), Mix::ALL, seed, || squeeze(&group, &server));
+        assert_eq!(group.killed(), 0, "seed {seed}: the server was killed for lack of memory");
+        disk.work_until_end(server, 20 + random.below(100), Mix::ALL, seed, End::drawn(random));
+        let server = serve();
+        disk.verify(&server).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        assert_eq!(disk.load.progress.failed(), 0, "seed {seed}: requests failed where no disk did");
+        server.crash();
+    }
+}
