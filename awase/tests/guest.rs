@@ -55,6 +55,15 @@ fn a_guest_kernel_keeps_ext4_on_an_export() {
 }
 
 #[test]
+fn a_kernel_that_is_its_own_servers_client_frees_memory_through_it() {
+    let script = script();
+    let output = attempt(&script.to_string_lossy(), &["loop", &AWASE, "disk", CACHE]);
+    let console = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && console.contains(ALL_IS_WELL), "the guest said:\n{console}\n{errors}");
+}
+
+#[test]
 fn a_guest_kernel_works_in_a_directory_and_goes_on_when_the_server_is_killed() {
     let place = Place::new();
     std::fs::create_dir(place.file("files")).expect("directory");
