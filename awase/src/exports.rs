@@ -7,11 +7,15 @@ use kernel::volume::VolumeConfig;
 use kernel::{ForcedUnitAccess, Kernel, Volume};
 use policy::unit::ProcessorId;
 
-use crate::config::{Export, Problem, Problems};
+use crate::config::{Export, Problem, Problems, StableWrites};
 use crate::media::{self, Medium};
 use crate::predecessor::Patience;
-use crate::stable_writes::Measured;
+use crate::stable_writes::{Measured, honours_forced_writes};
 use crate::stack::{Bottom, Layers, stack};
+
+/// What is said where forced writes were configured and would not be durable.
+const FLUSHED_ALL_THE_SAME: &str = "stable_writes = \"fua\" becomes a write and a flush: the file system under it is not \
+                                    known to make forced writes durable";
 
 /// An export with its open volume.
 #[derive(Clone)]
@@ -63,6 +67,9 @@ pub fn change(
             Ok(medium) => {
                 change.report.push(format!("export {:?} is served: {}", export.name, export.medium()));
                 kernel.note_export(&export.name, ExportChange::Added);
+                if export.stable_writes == StableWrites::ForcedUnitAccess && !honours_forced_writes(export) {
+                    change.report.push(format!("export {:?}: {FLUSHED_ALL_THE_SAME}", export.name));
+                }
                 change.served.push(serve(kernel, measured, export, medium)?);
             }
         }

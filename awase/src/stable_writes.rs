@@ -1,10 +1,15 @@
 //! How stable writes are made durable: by forced unit access, or by a write and a flush. Drives differ fourfold either
 //! way, so both are measured, on a file of our own beside the image, never on what is served.
+//!
+//! A forced write is believed only of block devices and of file systems that are known to make it durable. Others take the
+//! flag and do nothing: FUSE passes such a write on as a plain one, with no `fsync` behind it.
 
 use std::collections::BTreeMap;
+use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -33,6 +38,9 @@ const ALWAYS_PERCENT: u128 = 90;
 /// Up to so many hundredths, by a writer who has nobody to share a flush with: it is one request instead of two.
 const ALONE_PERCENT: u128 = 125;
 
+/// The `f_type` of file systems whose forced writes end durable: ext2 to ext4, XFS, Btrfs, F2FS.
+const FORCING_FILE_SYSTEMS: [i64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
+
 /// What was found out of each disk.
 #[derive(Default)]
 pub struct Measured(BTreeMap<u64, ForcedUnitAccess>);
@@ -42,6 +50,7 @@ impl Measured {
     pub fn of_medium(&mut self, export: &Export, medium: &Medium) -> ForcedUnitAccess {
         match export.stable_writes {
             StableWrites::Flush => ForcedUnitAccess::Never,
+            _ if !honours_forced_writes(export) => ForcedUnitAccess::Never,
             StableWrites::ForcedUnitAccess => ForcedUnitAccess::Always,
             StableWrites::Auto => self.cheapest(export, medium),
         }
@@ -49,6 +58,9 @@ impl Measured {
 
     /// Which stable writes to files of a directory on this disk should?
     pub fn of_directory(&mut self, path: &Path, disk: u64) -> ForcedUnitAccess {
+        if !is_forcing(path) {
+            return ForcedUnitAccess::Never;
+        }
         *self.0.entry(disk).or_insert_with(|| measure_in(path, true))
     }
 
@@ -70,6 +82,30 @@ impl Measured {
             Store::Ram { .. } => ForcedUnitAccess::Always,
         }
     }
+}
+
+/// Is a forced write to the export's medium durable when it ends, as far as is known?
+pub fn honours_forced_writes(export: &Export) -> bool {
+    match &export.store {
+        Store::File { path, .. } => is_forcing(path),
+        Store::Block { .. } | Store::Ram { .. } => true,
+    }
+}
+
+/// The same of what lies on the file system at `path`.
+fn is_forcing(path: &Path) -> bool {
+    file_system(path).is_some_and(|kind| FORCING_FILE_SYSTEMS.contains(&kind))
+}
+
+/// The `f_type` of the file system at `path`.
+fn file_system(path: &Path) -> Option<i64> {
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    // SAFETY: all zeroes is a valid value of the structure, which has integers only.
+    let mut found: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path is a C string and the call fills `found`.
+    let status = unsafe { libc::statfs(path.as_ptr(), &raw mut found) };
+    // Its type differs between the C libraries, and where it has 32 bits it may be negative.
+    (status == 0).then_some(found.f_type as i64 & 0xffff_ffff)
 }
 
 /// `queue/fua`: does the disk have forced unit access? (Otherwise the host makes it a write and a flush.)
@@ -160,7 +196,8 @@ mod tests {
         let export = export(directory.path(), "kind = \"file\"");
         let mut measured = Measured::default();
         choose(&mut measured, &export);
-        assert_eq!(measured.0.len(), 1, "one disk was measured");
+        let expected = if is_forcing(directory.path()) { 1 } else { 0 };
+        assert_eq!(measured.0.len(), expected, "one disk was measured, if its file system is one that forces writes");
         let names: Vec<_> =
             fs::read_dir(directory.path()).expect("read").map(|e| e.expect("entry").file_name()).collect();
         assert_eq!(names, ["disk.img"]);
@@ -174,14 +211,32 @@ mod tests {
         let disk = media::prepare(&export, Patience::none()).expect("made").open.expect("a file").facts.disk;
         for known in [ForcedUnitAccess::Never, ForcedUnitAccess::Alone, ForcedUnitAccess::Always] {
             let mut measured = Measured(BTreeMap::from([(disk, known)]));
-            assert_eq!(choose(&mut measured, &export), known);
+            let expected = if is_forcing(directory.path()) { known } else { ForcedUnitAccess::Never };
+            assert_eq!(choose(&mut measured, &export), expected);
         }
+    }
+
+    #[test]
+    fn nothing_is_forced_on_file_systems_that_are_not_known_to_make_it_durable() {
+        // In memory: as of FUSE, a forced write ends there as soon as a plain one.
+        let Ok(directory) = tempfile::tempdir_in("/dev/shm") else { return };
+        let mut measured = Measured::default();
+        for value in ["auto", "fua"] {
+            let export = export(directory.path(), &format!("kind = \"file\"\nstable_writes = {value:?}"));
+            assert_eq!(choose(&mut measured, &export), ForcedUnitAccess::Never, "{value}");
+        }
+        assert_eq!(measured.of_directory(directory.path(), 7), ForcedUnitAccess::Never);
+        assert!(measured.0.is_empty());
+        const FUSE: i64 = 0x6573_5546;
+        assert!(!FORCING_FILE_SYSTEMS.contains(&FUSE));
+        assert_eq!(file_system(Path::new("/nowhere/at/all")), None);
     }
 
     #[test]
     fn what_is_configured_is_not_measured() {
         let directory = tempfile::tempdir().expect("temporary directory");
-        for (value, forced) in [("flush", ForcedUnitAccess::Never), ("fua", ForcedUnitAccess::Always)] {
+        let fua = if is_forcing(directory.path()) { ForcedUnitAccess::Always } else { ForcedUnitAccess::Never };
+        for (value, forced) in [("flush", ForcedUnitAccess::Never), ("fua", fua)] {
             let export = export(directory.path(), &format!("kind = \"file\"\nstable_writes = {value:?}"));
             let mut measured = Measured::default();
             assert_eq!(choose(&mut measured, &export), forced);

@@ -340,6 +340,9 @@ pub struct OpenFile {
     pub file: File,
     /// What is known of it.
     pub facts: FileFacts,
+    /// The same file through the host's page cache, for the last block, where direct I/O can't write it: when the size is
+    /// no multiple of the alignment.
+    pub tail: Option<File>,
     /// What keeps it open.
     pub owner: Arc<dyn Any + Send + Sync>,
 }

@@ -461,6 +461,8 @@ pub struct OpenNode {
     pub buffered: Option<OpenFile>,
     /// Reports what others do to its content. Not there where the host can't.
     pub watch: Option<Watch>,
+    /// The largest size that its file system lets it have. Bytes.
+    pub bytes_max: u64,
 }
 
 /// Reports what others than this process do to the content of an open file: each write and each change of its size by a

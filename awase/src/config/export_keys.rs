@@ -159,7 +159,8 @@ pub static EXPORT_KEYS: &[Key<Draft>] = &[
         allowed: "\"auto\", \"flush\", \"fua\"",
         about: "Disks: how writes that must be durable become so: by a write and a flush, by forced unit access, or whichever \
                 was found to be cheaper at the start; a write beside which nobody else \
-                wants a flush is forced where that costs about the same (default auto)",
+                wants a flush is forced where that costs about the same; on file systems that are not known to make forced \
+                writes durable (all but ext4, XFS, Btrfs and F2FS) always a write and a flush (default auto)",
         paper: "",
         set: |draft, given| {
             draft.stable_writes = Some(StableWrites::named(given.text()?).ok_or(Refusal::NotAllowed)?);

@@ -92,6 +92,16 @@ impl Cache {
         self.shards[shard as usize].shard.lock()
     }
 
+    /// How many shards there are.
+    pub(crate) fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Locks a shard by its number.
+    pub(crate) fn lock_number(&self, shard: usize) -> CountedGuard<'_, Shard> {
+        self.shards[shard].shard.lock()
+    }
+
     /// Cuts a run of blocks into pieces that share a shard.
     pub(crate) fn runs(blocks: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let mut at = blocks.start;

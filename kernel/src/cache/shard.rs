@@ -217,11 +217,21 @@ impl Shard {
     }
 
     /// The buffers of one device.
-    pub(super) fn slots_of(&self, device: DeviceId) -> Vec<u32> {
+    pub(crate) fn slots_of(&self, device: DeviceId) -> Vec<u32> {
         let spare: HashSet<u32> = self.spare.iter().copied().collect();
         (0..self.buffers.len() as u32)
             .filter(|slot| !spare.contains(slot) && unpack(self.buffers[*slot].key.0).0 == device)
             .collect()
+    }
+
+    /// Which block of its device a buffer holds.
+    pub(crate) fn block(&self, slot: u32) -> u64 {
+        unpack(self.buffers[slot].key.0).1
+    }
+
+    /// Could the buffer be evicted?
+    pub(crate) fn may_go(&self, slot: u32) -> bool {
+        self.state(slot).may_go()
     }
 
     /// Registers somebody who waits for a change of the block's state.

@@ -1,7 +1,9 @@
 //! A device in a file or block device of the host.
 
-use machine::{Errno, Op, OpenFile, Segments};
-use policy::unit::{ByteOffset, ByteRange, Stability};
+use std::ops::Range;
+
+use machine::{Errno, File, Op, OpenFile, Segments};
+use policy::unit::{BLOCK_BYTES, ByteOffset, ByteRange, Stability};
 
 use super::mapped::{read_mapped, write_mapped};
 use super::{Device, DeviceFacts, SeekTarget, Work, contains};
@@ -10,7 +12,8 @@ use crate::operation::Hold;
 use crate::processor::Processor;
 use crate::request::{Action, Request};
 
-/// A file or block device, read and written by the machine.
+/// A file or block device, read and written by the machine. A last block that direct I/O can't write goes through the
+/// host's page cache ([`OpenFile::tail`]); the host keeps both views the same.
 pub struct FileDevice {
     open: OpenFile,
 }
@@ -57,13 +60,35 @@ impl FileDevice {
         &self,
         cpu: &Processor,
         range: ByteRange,
-        mut frames: Frames,
+        frames: Frames,
         stability: Stability,
     ) -> Result<(), Errno> {
-        let mut done = 0;
-        while done < range.len {
-            let from = segments(&frames, done as usize, (range.len - done) as usize);
-            let op = |from| Op::Write { file: self.open.file, at: range.at + done, from, stability };
+        let OpenFile { file, tail, .. } = self.open;
+        let direct = match tail {
+            Some(_) => range.len / BLOCK_BYTES * BLOCK_BYTES,
+            None => range.len,
+        };
+        let frames = self.put(cpu, file, range.at, frames, 0..direct, stability).await?;
+        if let Some(tail) = tail {
+            self.put(cpu, tail, range.at, frames, direct..range.len, stability).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes `part` of what the frames hold, whose first byte belongs at `at`.
+    async fn put(
+        &self,
+        cpu: &Processor,
+        file: File,
+        at: ByteOffset,
+        mut frames: Frames,
+        part: Range<u64>,
+        stability: Stability,
+    ) -> Result<Frames, Errno> {
+        let mut done = part.start;
+        while done < part.end {
+            let from = segments(&frames, done as usize, (part.end - done) as usize);
+            let op = |from| Op::Write { file, at: at + done, from, stability };
             let (result, frames_back) = match cpu.switches().unmapped_io {
                 true => transfer(cpu, frames, op(from)).await,
                 false => write_mapped(cpu, frames, from, op).await,
@@ -74,7 +99,7 @@ impl FileDevice {
                 written => done += written,
             }
         }
-        Ok(())
+        Ok(frames)
     }
 
     async fn command(&self, cpu: &Processor, op: Op) -> Result<(), Errno> {

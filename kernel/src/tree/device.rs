@@ -177,6 +177,11 @@ impl GrowingFile {
         Grows(self)
     }
 
+    /// Its largest size, by the host's file system. Bytes.
+    pub(super) fn bytes_max(&self) -> u64 {
+        self.open.bytes_max
+    }
+
     /// The host gave the file another size.
     pub(super) fn set_size(&self, size: u64) {
         self.size.store(size, Ordering::Release);

@@ -7,6 +7,8 @@ use machine::Errno;
 use machine::tree::{Node, TreeCall, TreeReply};
 
 use super::FileTree;
+use super::lost::LostFiles;
+use super::sync::SyncsUnderWay;
 use super::vnode::Vnode;
 use crate::processor::Processor;
 use crate::wait::WaitList;
@@ -19,6 +21,8 @@ pub(super) struct Files {
     slots: HashMap<Node, Slot>,
     /// All open ones; who is at the front is looked at first. May name some that are closed already.
     clock: VecDeque<Node>,
+    pub(super) syncs: SyncsUnderWay,
+    pub(super) lost: LostFiles,
     files_max: usize,
 }
 
@@ -57,7 +61,13 @@ enum Found {
 
 impl Files {
     pub(super) fn new(files_max: usize) -> Self {
-        Files { slots: HashMap::new(), clock: VecDeque::new(), files_max }
+        Files {
+            slots: HashMap::new(),
+            clock: VecDeque::new(),
+            syncs: SyncsUnderWay::default(),
+            lost: LostFiles::default(),
+            files_max,
+        }
     }
 
     /// A file, if it is open.
@@ -92,6 +102,12 @@ impl Files {
         open.collect()
     }
 
+    /// Open files with something that is not durable yet.
+    pub(super) fn unclean(&self) -> impl Iterator<Item = &Arc<Vnode>> {
+        let open = self.slots.values().filter_map(|slot| if let Slot::Open(file) = slot { Some(file) } else { None });
+        open.filter(|file| !file.is_clean())
+    }
+
     fn look(&mut self, node: Node) -> Found {
         match self.slots.get(&node) {
             Some(Slot::Open(file)) => {
@@ -109,6 +125,10 @@ impl Files {
 
     /// Puts an opened file in; names one to close when there are too many.
     fn put(&mut self, node: Node, file: &Arc<Vnode>) -> Option<Arc<Vnode>> {
+        self.syncs.join(node, file);
+        if let Some(loss) = self.lost.of(&node) {
+            file.restore_loss(&loss);
+        }
         self.slots.insert(node, Slot::Open(Arc::clone(file)));
         self.clock.push_back(node);
         if self.slots.len() > self.files_max { self.pick() } else { None }
@@ -120,6 +140,9 @@ impl Files {
             let node = self.clock.pop_front()?;
             let Some(Slot::Open(file)) = self.slots.get(&node) else { continue };
             if Arc::strong_count(file) == 1 && !file.take_use() && file.is_clean() {
+                if let Some(loss) = file.loss() {
+                    self.lost.insert(node, loss);
+                }
                 return self.remove(node);
             }
             self.clock.push_back(node);

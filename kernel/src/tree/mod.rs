@@ -8,6 +8,7 @@
 mod call;
 mod device;
 mod files;
+mod lost;
 mod sync;
 mod vnode;
 
@@ -253,6 +254,7 @@ impl FileTree {
 
     /// A file has lost its last name: nobody will ask for what was written to it.
     fn forget(&self, cpu: &Processor, node: Node) {
+        self.files().lost.remove(&node);
         if let Some(file) = self.files().remove(node) {
             file.abandon(cpu);
         }

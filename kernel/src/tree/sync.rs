@@ -1,15 +1,19 @@
 //! Names and attributes become durable, for those who meet (WS-5), together.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::Poll;
 
 use machine::Errno;
 use machine::tree::{Node, TreeCall};
 
 use super::FileTree;
+use super::files::Files;
+use super::vnode::Vnode;
 use crate::processor::Processor;
+use crate::volume::ForeignFlush;
 
 /// Calls side by side where each node costs a flush of its own: flushes at the same time share the disk's.
 const CALLS_MAX: usize = 16;
@@ -35,27 +39,94 @@ impl FileTree {
         self.syncs.share(cpu, |wanted| wanted.extend(nodes.iter().copied()), lead).await
     }
 
+    /// Makes a rename from one directory to another durable: the new name first, for a crash between the two must not leave
+    /// the node with neither.
+    ///
+    /// # Errors
+    /// As [`FileTree::make_durable`].
+    pub async fn make_move_durable(&self, cpu: &Processor, moved: Node, to: Node, from: Node) -> Result<(), Errno> {
+        if self.open.syncs_as_a_whole {
+            return self.make_durable(cpu, &[to, from, moved]).await;
+        }
+        self.make_durable(cpu, &[to, moved]).await?;
+        self.make_durable(cpu, &[from]).await
+    }
+
     async fn sync_all(&self, cpu: &Processor, nodes: Vec<Node>) -> Result<(), Errno> {
         if self.open.syncs_as_a_whole {
             return self.sync(cpu, nodes).await;
         }
         let each = nodes.len().div_ceil(CALLS_MAX).max(1);
         let calls = nodes.chunks(each).map(|nodes| Box::pin(self.sync(cpu, nodes.to_vec()))).collect();
-        all(calls).await.into_iter().collect()
+        let results = all(calls).await;
+        // That somebody removed a node is known to be harmless to the others: what is worse comes first.
+        let is_worse = |result: &Result<(), Errno>| result.is_err() && *result != Err(Errno::STALE);
+        results.iter().copied().find(is_worse).unwrap_or_else(|| results.into_iter().collect())
     }
 
     /// Syncs nodes on the host, each by one call at a time. When that fails, the host may forget what it covered of the
     /// content of files, too: those who wrote that learn of it as from a flush that failed.
     async fn sync(&self, cpu: &Processor, nodes: Vec<Node>) -> Result<(), Errno> {
-        let files: Vec<_> = nodes.iter().filter_map(|node| self.files().get(*node)).collect();
-        let syncs: Vec<_> = files.iter().map(|file| file.begin_sync()).collect();
-        let result = self.ask(cpu, None, TreeCall::Sync { nodes }).await.map(drop);
+        self.files().begin_syncs(&nodes);
+        let under_way = SyncUnderWay { tree: self, nodes: &nodes };
+        let result = self.ask(cpu, None, TreeCall::Sync { nodes: nodes.clone() }).await.map(drop);
         if let Err(errno) = result
             && errno != Errno::STALE
         {
-            files.iter().zip(syncs).for_each(|(file, sync)| file.on_failed_sync(sync, errno));
+            let mut files = self.files().syncs.end(&nodes);
+            if self.open.syncs_as_a_whole {
+                // It covered the files of all nodes.
+                files.extend(self.files().unclean().map(|file| (Arc::clone(file), file.begin_sync())));
+            }
+            files.into_iter().for_each(|(file, sync)| file.on_failed_sync(sync, errno));
         }
+        drop(under_way);
         result
+    }
+}
+
+/// A call that syncs nodes, while it lasts.
+struct SyncUnderWay<'a> {
+    tree: &'a FileTree,
+    nodes: &'a [Node],
+}
+
+impl Drop for SyncUnderWay<'_> {
+    fn drop(&mut self) {
+        let ended = self.tree.files().syncs.end(self.nodes);
+        drop(ended);
+    }
+}
+
+/// The nodes that are being synced, with those of their files that are open or were opened meanwhile: what is written to
+/// such a one at once may be lost, too, when the sync fails.
+#[derive(Default)]
+pub(super) struct SyncsUnderWay(HashMap<Node, Vec<(Arc<Vnode>, ForeignFlush)>>);
+
+impl SyncsUnderWay {
+    /// A file was opened.
+    pub(super) fn join(&mut self, node: Node, file: &Arc<Vnode>) {
+        if let Some(files) = self.0.get_mut(&node) {
+            files.push((Arc::clone(file), file.begin_sync()));
+        }
+    }
+
+    fn end(&mut self, nodes: &[Node]) -> Vec<(Arc<Vnode>, ForeignFlush)> {
+        nodes.iter().filter_map(|node| self.0.remove(node)).flatten().collect()
+    }
+}
+
+impl Files {
+    /// Of one node, one sync at a time.
+    fn begin_syncs(&mut self, nodes: &[Node]) {
+        for node in nodes {
+            let open = self.get(*node);
+            let files = self.syncs.0.entry(*node).or_default();
+            if let Some(file) = open.filter(|_| files.is_empty()) {
+                let sync = file.begin_sync();
+                files.push((file, sync));
+            }
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use crate::processor::Processor;
 use crate::queue::Queued;
 use crate::request::Context;
 use crate::trace::Event;
-use crate::volume::{ForeignFlush, Volume, VolumeConfig};
+use crate::volume::{ForeignFlush, Loss, Volume, VolumeConfig};
 use crate::wait::WaitList;
 
 /// A file that somebody on the host writes all the time is looked at again so often at most.
@@ -252,6 +252,9 @@ impl Vnode {
         frames: Frames,
         context: Context,
     ) -> Result<(), Errno> {
+        if range.end().0 > self.device.bytes_max() {
+            return Err(Errno::FILE_TOO_LARGE);
+        }
         // What is no whole block is put into the present content, which may have to be read.
         let is_whole = range.at.0.is_multiple_of(BLOCK_BYTES) && range.len.is_multiple_of(BLOCK_BYTES);
         let kept = if is_whole { Frames::new() } else { frames.clone() };
@@ -372,12 +375,12 @@ impl Vnode {
     }
 
     /// The node is synced beside the volume's own flushes, while this lasts.
-    pub(super) fn begin_sync(&self) -> ForeignFlush<'_> {
+    pub(super) fn begin_sync(&self) -> ForeignFlush {
         self.volume.begin_foreign_flush()
     }
 
     /// The sync failed: what was written to the host before may be lost.
-    pub(super) fn on_failed_sync(&self, sync: ForeignFlush<'_>, errno: Errno) {
+    pub(super) fn on_failed_sync(&self, sync: ForeignFlush, errno: Errno) {
         sync.failed(errno);
         self.look_for_failures();
     }
@@ -400,6 +403,16 @@ impl Vnode {
         let node = node_for_records(self.node.as_bytes());
         cpu.trace(Event::FileClosed, (cpu.job(), self.volume.export()), node, 0);
         self.volume.stop();
+    }
+
+    /// What of it was lost.
+    pub(super) fn loss(&self) -> Option<Loss> {
+        self.volume.loss()
+    }
+
+    /// It was open before, and this of it was lost then.
+    pub(super) fn restore_loss(&self, loss: &Loss) {
+        self.volume.restore_loss(loss);
     }
 
     pub(super) fn note_use(&self) {

@@ -8,7 +8,7 @@ use policy::unit::{Class, Stability};
 
 use super::block_set::BlockSet;
 use super::write_out::Claimed;
-use super::{ForcedUnitAccess, Volume};
+use super::{ForcedUnitAccess, State, Volume};
 use crate::cache::{Cache, State as BufferState, key};
 use crate::counters::Count;
 use crate::processor::Processor;
@@ -23,16 +23,20 @@ impl Volume {
     ///
     /// # Errors
     /// What the device says. Nothing is forgotten then: the cache still has what the failed flush covered, it is dirty
-    /// again, and the next flush writes it. Only zeroing and discarding cannot be repeated: after a failed flush that
-    /// covered one, every later flush fails too.
+    /// again, and the next flush writes it; what was zeroed or discarded is zeroed or discarded again.
     pub async fn flush(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
         if self.config.read_only {
             return Ok(());
         }
         self.on_flush_asked();
         let failures = self.failures();
-        self.write_out_all(cpu, context).await;
-        self.flush_device(cpu, context, failures).await
+        loop {
+            let rewrites = self.rewrites();
+            self.write_out_all(cpu, context).await;
+            if self.rewrites() == rewrites || self.failures() != failures {
+                return self.flush_device(cpu, context, failures).await;
+            }
+        }
     }
 
     /// Makes `blocks`, which the caller has just made dirty, durable.
@@ -55,8 +59,7 @@ impl Volume {
             ForcedUnitAccess::Always => true,
         };
         let stability = if forced { Stability::Stable } else { Stability::Unstable };
-        let written = self.write_out_within(cpu, blocks.clone(), context.with_stability(stability)).await;
-        self.until_settled_within(&blocks).await;
+        let written = self.write_and_settle(cpu, blocks.clone(), context.with_stability(stability)).await;
         // Another write may have begun just before and taken the new content with it, unforced.
         let all_forced = forced && written == blocks.end - blocks.start && !self.awaits_flush(&blocks);
         if all_forced && self.failures() == failures {
@@ -126,6 +129,21 @@ impl Volume {
         count
     }
 
+    /// Writes what is dirty of `blocks`, until no write of them is under way that must be done again; returns how many
+    /// blocks the last pass has written.
+    pub(super) async fn write_and_settle(&self, cpu: &Processor, blocks: Range<u64>, context: Context) -> u64 {
+        let failures = self.failures();
+        loop {
+            let rewrites = self.rewrites();
+            let written = self.write_out_within(cpu, blocks.clone(), context).await;
+            self.until_settled_within(&blocks).await;
+            // Those who wait for more than one failure are told of it anyway.
+            if self.rewrites() == rewrites || self.failures() != failures {
+                return written;
+            }
+        }
+    }
+
     /// Waits until no write of `blocks` is under way.
     pub(super) async fn until_settled_within(&self, blocks: &Range<u64>) {
         let is_over = || self.state().writing.first_run(blocks.clone(), 1).is_none();
@@ -178,18 +196,25 @@ impl Volume {
 
     async fn flush_once(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
         self.lost()?;
-        let (covered, changes, zeroed) = {
-            let mut state = self.state();
-            state.flushing = state.unflushed.clone();
-            (std::mem::take(&mut state.unflushed), state.changes, std::mem::take(&mut state.zeroed))
-        };
         // Write-back may lead the round, but others join it: somebody waits.
         let context = Context { class: Class::Synchronous, ..self.with_export(context) };
+        if let Err(errno) = self.clear_again(cpu, context).await {
+            self.note_failed_flush(errno);
+            return Err(errno);
+        }
+        let (covered, changes) = {
+            let mut state = self.state();
+            state.flushing = state.unflushed.clone();
+            state.cleared.begin_flush();
+            (std::mem::take(&mut state.unflushed), state.changes)
+        };
         let failures = self.failures().flushes;
         let began = cpu.begin(Event::Flush, context);
         cpu.count(Count::Flushes, 1);
         let mut result = self.device.perform(cpu, Request { action: Action::Flush, context }).await;
+        // Of two side by side one may fail, and nobody would know what the other one was worth.
         self.foreign.until_ended().await;
+        self.until_forced_settled().await;
         if self.failures().flushes != failures {
             result = Err(self.state().last_failure.unwrap_or(Errno::IO));
         }
@@ -201,10 +226,11 @@ impl Volume {
             Ok(()) => {
                 self.on_flushed(&covered);
                 let mut state = self.state();
+                state.cleared.on_flushed();
                 state.changes_flushed = state.changes_flushed.max(Some(changes));
                 state.trouble.on_flush(Ok(()));
             }
-            Err(errno) => self.on_failed_flush(&covered, zeroed, errno),
+            Err(errno) => self.on_failed_flush(&covered, errno),
         }
         self.state().flushing = BlockSet::default();
         result
@@ -225,17 +251,36 @@ impl Volume {
         }
     }
 
-    /// What a failed flush covered may or may not be on the medium: it is dirty again. What was zeroed or discarded is
-    /// not in the cache and cannot be done again.
+    /// What a failed flush covered may or may not be on the medium: it is dirty again, or to be zeroed or discarded again.
     ///
-    /// That goes for what was written while the flush was under way, too: the device may have lost it with the rest.
-    pub(super) fn on_failed_flush(&self, covered: &BlockSet, zeroed: bool, errno: Errno) {
+    /// That goes for what was done while the flush was under way, too: the device may have lost it with the rest. What is
+    /// still under way is looked at when it ends (`State::suspect`): its end may be seen long after it was complete.
+    pub(super) fn on_failed_flush(&self, covered: &BlockSet, errno: Errno) {
+        self.repeat_unflushed(covered);
+        self.note_failed_flush(errno);
+    }
+
+    /// A forced write failed. The host may have made it a write and a flush, and tells of what it lost only once: the next
+    /// flush would not fail for it.
+    pub(super) fn on_failed_forced_write(&self) {
+        let covered = self.state().flushing.clone();
+        self.repeat_unflushed(&covered);
+        self.state().flush_failures += 1;
+    }
+
+    fn note_failed_flush(&self, errno: Errno) {
+        let mut state = self.state();
+        state.flush_failures += 1;
+        state.last_failure = Some(errno);
+        state.trouble.on_flush(Err(errno));
+        self.tell_stuck(&mut state);
+    }
+
+    fn repeat_unflushed(&self, covered: &BlockSet) {
         let meanwhile = {
             let mut state = self.state();
             state.suspect = state.sequence;
-            if zeroed {
-                state.lost = Some(errno);
-            }
+            state.cleared.on_failed_flush();
             std::mem::take(&mut state.unflushed)
         };
         for piece in covered.runs().chain(meanwhile.runs()).flat_map(Cache::runs) {
@@ -253,11 +298,10 @@ impl Volume {
             drop(shard);
             again.runs().for_each(|run| self.mark_dirty(run, self.payer()));
         }
-        let mut state = self.state();
-        state.flush_failures += 1;
-        state.last_failure = Some(errno);
-        state.trouble.on_flush(Err(errno));
-        self.tell_stuck(&mut state);
+    }
+
+    fn rewrites(&self) -> u64 {
+        self.state().rewrites
     }
 
     pub(super) fn failures(&self) -> Failures {
@@ -286,7 +330,14 @@ impl Volume {
     /// Has nothing changed on the device since its last successful flush?
     fn is_flushed(&self) -> bool {
         let state = self.state();
-        state.changes_flushed == Some(state.changes)
+        state.changes_flushed == Some(state.changes) && !state.awaits_flush()
+    }
+}
+
+impl State {
+    /// Was anything done to the device that a flush may still make durable?
+    pub(super) fn awaits_flush(&self) -> bool {
+        self.lost.is_none() && !(self.unflushed.is_empty() && self.cleared.is_empty())
     }
 }
 

@@ -1,19 +1,14 @@
 //! A process of the host changed the file beside us: what the cache has of it goes, but for what clients wrote and the host
 //! does not have.
 
-use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use machine::Errno;
 use policy::unit::BLOCK_BYTES;
 
 use super::Volume;
-use crate::cache::{Cache, State as BufferState, key};
 use crate::processor::Processor;
 use crate::request::Context;
-
-/// Blocks looked at between two chances for other tasks.
-const BLOCKS_AT_ONCE: u64 = 4096;
 
 impl Volume {
     /// Forgets what the cache has of the file, unless clients wrote it and the host does not have it for sure. `ask` tells
@@ -54,24 +49,6 @@ impl Volume {
         if !self.state().unflushed.is_empty() {
             // Who asks for a flush is told of a failure.
             let _ = self.flush_device(cpu, context, failures).await;
-        }
-    }
-
-    async fn forget_clean(&self, cpu: &Processor, blocks: Range<u64>) {
-        let (cache, pool) = (self.kernel.cache(), self.kernel.frames());
-        let needed = BufferState::DIRTY.with(BufferState::WRITING).with(BufferState::UNFLUSHED);
-        for some in blocks.clone().step_by(BLOCKS_AT_ONCE as usize) {
-            for run in Cache::runs(some..blocks.end.min(some + BLOCKS_AT_ONCE)) {
-                let mut shard = cache.lock(self.id, run.start);
-                for block in run {
-                    if let Some(slot) = shard.find(key(self.id, block))
-                        && !shard.state(slot).any(needed)
-                    {
-                        drop(shard.remove(slot, pool));
-                    }
-                }
-            }
-            cpu.yield_now().await;
         }
     }
 

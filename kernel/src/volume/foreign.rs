@@ -4,6 +4,7 @@
 //! the volume's own. Of two flushes side by side one may fail, and nobody would know what the other one was worth: the
 //! volume's own counts when those that had begun before its end have ended, too.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use machine::Errno;
@@ -28,29 +29,26 @@ impl ForeignFlushes {
 }
 
 /// A flush that the volume did not ask for, while it lasts.
-pub struct ForeignFlush<'a>(&'a Volume);
+pub struct ForeignFlush(Arc<Volume>);
 
 impl Volume {
     /// Somebody else flushes the device from now on. One at a time.
-    pub fn begin_foreign_flush(&self) -> ForeignFlush<'_> {
+    pub fn begin_foreign_flush(self: &Arc<Self>) -> ForeignFlush {
         self.foreign.begun.fetch_add(1, Ordering::SeqCst);
-        ForeignFlush(self)
+        ForeignFlush(Arc::clone(self))
     }
 }
 
-impl ForeignFlush<'_> {
+impl ForeignFlush {
     /// It failed: what was written before, flushed or not as far as the volume knows, may be lost.
     pub fn failed(self, errno: Errno) {
-        let volume = self.0;
-        let (covered, zeroed) = {
-            let mut state = volume.state();
-            (state.flushing.clone(), std::mem::take(&mut state.zeroed))
-        };
-        volume.on_failed_flush(&covered, zeroed, errno);
+        let volume = &self.0;
+        let covered = volume.state().flushing.clone();
+        volume.on_failed_flush(&covered, errno);
     }
 }
 
-impl Drop for ForeignFlush<'_> {
+impl Drop for ForeignFlush {
     fn drop(&mut self) {
         self.0.foreign.ended.fetch_add(1, Ordering::SeqCst);
         self.0.foreign.changed.wake_all();

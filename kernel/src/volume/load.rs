@@ -207,11 +207,11 @@ impl Volume {
         // They are taken from the end: neighbouring blocks in neighbouring frames make short vectors.
         spare.sort_unstable_by_key(|frame| Reverse(frame.no()));
         let mut loads = Loads::new();
+        // Before any load is begun: who raises a barrier waits for those that have.
+        self.settled.until(|| (!missing.iter().any(|run| self.is_barred(run))).then_some(())).await;
         for run in missing {
             for start in run.clone().step_by(step as usize) {
-                let piece = start..run.end.min(start + step);
-                self.settled.until(|| (!self.is_barred(&piece)).then_some(())).await;
-                self.begin_loads(piece, spare, &mut loads);
+                self.begin_loads(start..run.end.min(start + step), spare, &mut loads);
             }
         }
         if let [only] = loads.as_slice() {
@@ -272,11 +272,14 @@ impl Volume {
         // A file may have been cut short since somebody asked.
         let mut frames = load.frames.clone();
         frames.truncate(range.len.div_ceil(BLOCK_BYTES) as usize);
-        if !frames.is_empty() {
+        // A flush that failed may have brought back what they were before they were zeroed.
+        let zeroes = self.state().cleared.zeroes_within(&load.blocks);
+        if !frames.is_empty() && !zeroes.contains(&load.blocks) {
             let action = Action::Read(range, frames);
             result = self.device.perform(cpu, Request { action, context }).await;
         }
         if result.is_ok() {
+            zeroes.into_iter().for_each(|blocks| load.zero(blocks));
             load.zero_beyond_end(range.len);
         }
         load.settle(result.is_ok());
@@ -342,7 +345,16 @@ impl Load<'_> {
     /// What lies beyond the first `len` bytes, where the device ends, reads as zeroes.
     fn zero_beyond_end(&self, len: u64) {
         let held = self.frames.len() as u64 * BLOCK_BYTES;
-        for segment in segments(&self.frames, len as usize, held.saturating_sub(len) as usize) {
+        self.zero_bytes(len, held.saturating_sub(len));
+    }
+
+    /// Some of its blocks read as zeroes.
+    fn zero(&self, blocks: Range<u64>) {
+        self.zero_bytes((blocks.start - self.blocks.start) * BLOCK_BYTES, (blocks.end - blocks.start) * BLOCK_BYTES);
+    }
+
+    fn zero_bytes(&self, from: u64, len: u64) {
+        for segment in segments(&self.frames, from as usize, len as usize) {
             // SAFETY: the frames are being loaded: nobody reads them before `settle`.
             unsafe { segment.ptr.write_bytes(0, segment.len as usize) };
         }

@@ -8,6 +8,7 @@
 //! blocks clean. Lock order: a shard, then a volume's state.
 
 mod block_set;
+mod cleared;
 mod dirty;
 mod extents;
 mod flush;
@@ -40,6 +41,7 @@ use crate::rendezvous::Rendezvous;
 use crate::request::Context;
 use crate::wait::{RangeWaitList, WaitList};
 use block_set::BlockSet;
+use cleared::Cleared;
 use dirty::Dirty;
 pub use extents::Extent;
 pub use foreign::ForeignFlush;
@@ -47,6 +49,7 @@ use foreign::ForeignFlushes;
 use owners::Owners;
 use parts::Parts;
 use size::{Gate, Growth};
+pub use trouble::Loss;
 use trouble::Trouble;
 use write_back::Early;
 use write_out::Busy;
@@ -141,8 +144,12 @@ struct State {
     sequence: u64,
     /// A flush failed after this number was given: writes up to it may be among what the device lost.
     suspect: u64,
+    /// Counts writes that succeeded and must be done again all the same, since a flush failed while they were under way.
+    rewrites: u64,
     /// The numbers of those under way.
     under_way: BTreeSet<u64>,
+    /// Of these, the forced ones.
+    forced: BTreeSet<u64>,
     /// Writes that failed, with the last error. Their blocks are dirty again.
     failures: u64,
     last_failure: Option<Errno>,
@@ -151,13 +158,12 @@ struct State {
     busy: Busy,
     /// Flushes of the device that failed.
     flush_failures: u64,
-    /// Something was zeroed or discarded since the last successful flush.
-    zeroed: bool,
+    cleared: Cleared,
     /// Counts the changes of the device that ended: writes, zeroing, discarding.
     changes: u64,
     /// How many of them are covered by a successful flush; `None` before the first flush, which is never left out.
     changes_flushed: Option<u64>,
-    /// A flush failed and what it covered cannot be repeated: nothing can be promised any more.
+    /// Something was forgotten before the device had it: nothing can be promised any more.
     lost: Option<Errno>,
 }
 
@@ -260,6 +266,7 @@ impl Volume {
         let state = self.state();
         [state.dirty.all(), &state.unflushed, &state.flushing].iter().all(|set| set.is_empty())
             && state.under_way.is_empty()
+            && state.cleared.is_empty()
     }
 
     /// Counts the changes of the device.

@@ -105,8 +105,7 @@ impl Volume {
             cpu.spawn_path(async move {
                 let write = async |Growth(blocks)| {
                     let Some(blocks) = blocks else { return Ok(()) };
-                    volume.write_out_within(&here, blocks.clone(), context).await;
-                    volume.until_settled_within(&blocks).await;
+                    volume.write_and_settle(&here, blocks, context).await;
                     Ok(())
                 };
                 volume.growths.lead(&here, write).await;
@@ -133,7 +132,9 @@ impl Volume {
         self.until_quiet(cpu, cut.clone()).await;
         let result = change.await;
         if result.is_ok() {
-            self.forget(cpu, size.div_ceil(BLOCK_BYTES)..cut.end).await;
+            let end = size.div_ceil(BLOCK_BYTES);
+            self.forget(cpu, end..cut.end).await;
+            self.blocks_end.fetch_min(end, Ordering::Relaxed);
             self.zero_end(cpu, size).await;
             self.size.store(size, Ordering::Release);
             self.state().changes += 1;

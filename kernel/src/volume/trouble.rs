@@ -38,6 +38,24 @@ const BLOCKS_TRIED: u64 = 1024;
 /// Blocks forgotten between two chances for other tasks.
 const BLOCKS_AT_ONCE: u64 = 1024;
 
+/// What became of a volume of which something was forgotten before the disk had it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// What every flush and change is told.
+    pub errno: Errno,
+    /// The volume's size. Bytes.
+    pub size: u64,
+    /// The blocks that were forgotten; nothing: perhaps all.
+    pub forgotten: Option<Vec<Range<u64>>>,
+}
+
+impl Loss {
+    /// Runs that it takes to remember it.
+    pub fn runs(&self) -> usize {
+        self.forgotten.as_ref().map_or(0, Vec::len)
+    }
+}
+
 /// What a volume's disk does not take.
 #[derive(Default)]
 pub(super) struct Trouble {
@@ -51,6 +69,8 @@ pub(super) struct Trouble {
     since: Option<Instant>,
     /// Blocks that were forgotten before the disk had them.
     given_up: BlockSet,
+    /// All of them, as far as is known.
+    all_given_up: bool,
     /// What the kernel was told that the volume holds.
     told: u64,
 }
@@ -93,7 +113,7 @@ impl Trouble {
 
     /// Has anything been forgotten?
     pub(super) fn has_given_up(&self) -> bool {
-        !self.given_up.is_empty()
+        self.all_given_up || !self.given_up.is_empty()
     }
 }
 
@@ -142,7 +162,36 @@ impl Volume {
 
     /// Is any of `blocks` one that was forgotten before the disk had it?
     pub(super) fn is_given_up(&self, blocks: &Range<u64>) -> bool {
-        self.has_given_up.load(Ordering::SeqCst) && self.state().trouble.given_up.first_run(blocks.clone(), 1).is_some()
+        self.has_given_up.load(Ordering::SeqCst) && {
+            let state = self.state();
+            state.trouble.all_given_up || state.trouble.given_up.first_run(blocks.clone(), 1).is_some()
+        }
+    }
+
+    /// What was lost, if anything was.
+    pub fn loss(&self) -> Option<Loss> {
+        let state = self.state();
+        let errno = state.lost?;
+        let forgotten = (!state.trouble.all_given_up).then(|| state.trouble.given_up.runs().collect());
+        Some(Loss { errno, size: self.size(), forgotten })
+    }
+
+    /// The volume was open before, and this was lost then. To be said before anybody uses it.
+    pub fn restore_loss(&self, loss: &Loss) {
+        let mut state = self.state();
+        state.lost = Some(loss.errno);
+        match &loss.forgotten {
+            Some(runs) => {
+                for run in runs {
+                    state.trouble.given_up.insert(run.clone());
+                }
+            }
+            None => state.trouble.all_given_up = true,
+        }
+        let has_given_up = state.trouble.has_given_up();
+        drop(state);
+        self.has_given_up.store(has_given_up, Ordering::SeqCst);
+        self.grow(loss.size);
     }
 
     /// Tells the kernel what the volume holds because its disk is in trouble.

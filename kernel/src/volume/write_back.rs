@@ -205,7 +205,7 @@ impl Volume {
     /// Is there anything dirty, on its way, or unflushed?
     fn has_work(&self) -> bool {
         let state = self.state();
-        !state.dirty.is_empty() || !state.under_way.is_empty() || !state.unflushed.is_empty()
+        !state.dirty.is_empty() || !state.under_way.is_empty() || state.awaits_flush()
     }
 
     /// Has the device flushed when the last flush failed, and may not the next time, when nothing more is to be written, when what is unflushed takes too much of the cache, or
@@ -214,7 +214,7 @@ impl Volume {
         let (is_flushed, is_idle, is_in_doubt) = {
             let state = self.state();
             let is_idle = state.dirty.is_empty() && state.under_way.is_empty();
-            (state.unflushed.is_empty(), is_idle, state.is_flush_in_doubt())
+            (!state.awaits_flush(), is_idle || state.cleared.is_full(), state.is_flush_in_doubt())
         };
         let is_time = is_idle || is_in_doubt || self.is_much_unflushed() || self.kernel.is_memory_short();
         if is_flushed || self.flushes.is_running() || !is_time {

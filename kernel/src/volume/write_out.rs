@@ -14,7 +14,7 @@ use crate::cache::{Cache, State as BufferState, key};
 use crate::counters::Count;
 use crate::frame::Frames;
 use crate::processor::Processor;
-use crate::request::{Action, Context, JobId, Request};
+use crate::request::{Action, Context, Request};
 use crate::trace::Event;
 
 /// A run of dirty blocks that is now the claimant's to write.
@@ -83,6 +83,9 @@ impl Volume {
     /// Writes what was claimed, in a task of its own: it goes to its end whatever happens to the caller.
     pub(super) fn start_write_out(&self, cpu: &Processor, claim: Claim, context: Context) {
         let Some(volume) = self.this.upgrade() else { return };
+        if context.stability == Stability::Stable {
+            self.state().forced.insert(claim.sequence);
+        }
         let here = cpu.clone();
         cpu.count(Count::WriteOuts, 1);
         cpu.count(Count::WriteOutBlocks, claim.blocks.end - claim.blocks.start);
@@ -98,6 +101,13 @@ impl Volume {
     pub(super) async fn until_settled(&self) {
         let newest = self.state().sequence;
         let is_over = |state: &State| state.under_way.first().is_none_or(|&oldest| oldest > newest);
+        self.settled.until(|| is_over(&self.state()).then_some(())).await;
+    }
+
+    /// Waits until every forced write that was under way at this moment has ended.
+    pub(super) async fn until_forced_settled(&self) {
+        let newest = self.state().sequence;
+        let is_over = |state: &State| state.forced.first().is_none_or(|&oldest| oldest > newest);
         self.settled.until(|| is_over(&self.state()).then_some(())).await;
     }
 
@@ -118,6 +128,9 @@ impl Volume {
             }
             self.end(&blocks, written, context, claim.sequence);
             result = result.and(written);
+        }
+        if result.is_err() && context.stability == Stability::Stable {
+            self.on_failed_forced_write();
         }
         let Range { start, end } = claim.blocks;
         cpu.end(began, Event::WriteOut, context, start, end - start);
@@ -171,10 +184,9 @@ impl Volume {
             let mut shard = self.kernel.cache().lock(self.id, piece.start);
             // With the shard locked: a flush that fails at this moment finds the blocks in the set with their marks, or
             // in neither and says so by `suspect`.
-            let next = match (written, context.stability) {
-                (Ok(()), Stability::Stable) => BufferState::CLEAN,
-                (Ok(()), Stability::Unstable) => self.note_unflushed(&piece, context.job, sequence),
-                (Err(_), _) => BufferState::DIRTY,
+            let next = match written {
+                Ok(()) => self.note_written(&piece, context, sequence),
+                Err(_) => BufferState::DIRTY,
             };
             for block in piece {
                 let Some(slot) = shard.find(key(self.id, block)) else { continue };
@@ -185,13 +197,20 @@ impl Volume {
         }
     }
 
-    /// Blocks were written and not flushed; what that makes of them.
-    fn note_unflushed(&self, blocks: &Range<u64>, job: JobId, sequence: u64) -> BufferState {
+    /// Blocks were written; what that makes of them.
+    fn note_written(&self, blocks: &Range<u64>, context: Context, sequence: u64) -> BufferState {
         let mut state = self.state();
+        // What was zeroed before is replaced; it is these that are to be durable now.
+        state.cleared.remove(blocks);
         if sequence <= state.suspect {
+            // A flush failed while they were under way. It may have lost even what was forced: where the host makes that a
+            // write and a flush, the disk may have lost the write by the time of the flush.
             let again = state.dirty.insert_again(blocks.clone());
-            self.note_dirty(&mut state, job, again);
+            self.note_dirty(&mut state, context.job, again);
+            state.rewrites += 1;
             BufferState::DIRTY
+        } else if context.stability == Stability::Stable {
+            BufferState::CLEAN
         } else if state.lost.is_some() {
             // No flush will ever succeed again: what waited for one would stay in the cache for ever.
             BufferState::CLEAN
@@ -205,6 +224,7 @@ impl Volume {
         let mut state = self.state();
         let written = state.writing.remove(claim.blocks.clone());
         state.under_way.remove(&claim.sequence);
+        state.forced.remove(&claim.sequence);
         if state.under_way.is_empty() {
             state.busy.pause(now);
         }

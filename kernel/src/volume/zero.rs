@@ -10,8 +10,9 @@ use machine::Errno;
 use policy::unit::{BLOCK_BYTES, ByteRange, Stability};
 
 use super::Volume;
-use crate::cache::{Cache, State as BufferState, key};
-use crate::frame::{FRAME_BYTES, Frames};
+use super::cleared::Clearing;
+use crate::cache::{Cache, Shard, State as BufferState, key};
+use crate::frame::{FRAME_BYTES, FrameRef};
 use crate::processor::Processor;
 use crate::request::{Action, Context, JobId, Request};
 
@@ -44,11 +45,10 @@ impl Volume {
         let context = self.with_export(context);
         self.admit(cpu, context).await?;
         let whole = self.whole_blocks(range);
-        let zeroes = Action::Zero { range: self.bytes_of(whole.clone()), may_release };
         if !may_release && !fast_only && whole.end - whole.start <= WRITTEN_BLOCKS_MAX {
             self.write_zeroes(cpu, whole.clone(), context.job).await;
         } else if !whole.is_empty() {
-            match self.change_device(cpu, whole.clone(), zeroes, context).await {
+            match self.clear(cpu, whole.clone(), Clearing::Zero { may_release }, None, context).await {
                 Err(Errno::NOT_SUPPORTED) if !fast_only => self.zero_slowly(cpu, whole.clone(), context).await?,
                 other => other?,
             }
@@ -71,7 +71,7 @@ impl Volume {
         if whole.is_empty() {
             return Ok(());
         }
-        match self.change_device(cpu, whole.clone(), Action::Discard(self.bytes_of(whole)), context).await {
+        match self.clear(cpu, whole, Clearing::Discard, None, context).await {
             Ok(()) | Err(Errno::NOT_SUPPORTED) => self.make_stable(cpu, range, context).await,
             Err(errno) => Err(errno),
         }
@@ -99,7 +99,10 @@ impl Volume {
         whole: &Range<u64>,
         context: Context,
     ) -> Result<(), Errno> {
-        for block in range.blocks().filter(|block| !whole.contains(block)).take(2) {
+        let blocks = range.blocks();
+        let (first, last) = (blocks.start, blocks.end.saturating_sub(1));
+        let both = [first, last].into_iter().take(if first == last { 1 } else { 2 });
+        for block in both.filter(|block| blocks.contains(block) && !whole.contains(block)) {
             let start = block * BLOCK_BYTES;
             let part =
                 (range.at.0.max(start) - start) as usize..(range.end().0.min(start + BLOCK_BYTES) - start) as usize;
@@ -126,37 +129,109 @@ impl Volume {
     /// Writes zeroes to the device where it has no better way.
     async fn zero_slowly(&self, cpu: &Processor, blocks: Range<u64>, context: Context) -> Result<(), Errno> {
         let zero = self.kernel.zero_frame(cpu).await;
-        let step = self.transfer_blocks_max();
-        for start in blocks.clone().step_by(step as usize) {
-            let piece = start..blocks.end.min(start + step);
-            let frames: Frames = piece.clone().map(|_| zero.clone()).collect();
-            let action = Action::Write(self.bytes_of(piece.clone()), frames);
-            self.change_device(cpu, piece, action, context).await?;
+        let clearing = Clearing::Zero { may_release: false };
+        for piece in self.transfers(blocks) {
+            self.clear(cpu, piece, clearing, Some(&zero), context).await?;
         }
         Ok(())
     }
 
-    /// Does `action`, which zeroes `blocks`, on the device, with nothing else of them under way; then forgets what the
-    /// cache has of them.
-    async fn change_device(
+    fn transfers(&self, blocks: Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
+        let step = self.transfer_blocks_max();
+        blocks.clone().step_by(step as usize).map(move |start| start..blocks.end.min(start + step))
+    }
+
+    /// Has the device zero or discard `blocks`, with nothing else of them under way; then forgets what the cache has of
+    /// them. Zeroes are written, each block with `zero`, if there is one.
+    async fn clear(
         &self,
         cpu: &Processor,
         blocks: Range<u64>,
-        action: Action,
+        clearing: Clearing,
+        zero: Option<&FrameRef>,
         context: Context,
     ) -> Result<(), Errno> {
-        let context = self.with_export(context);
+        if self.state().cleared.is_full() {
+            self.flush_device(cpu, context, self.failures()).await?;
+        }
         let barrier = self.raise_barrier(blocks.clone()).await;
         self.until_quiet(cpu, blocks.clone()).await;
-        let result = self.device.perform(cpu, Request { action, context }).await;
+        let sequence = self.next_sequence();
+        let result = self.perform_clearing(cpu, &blocks, clearing, zero, context).await;
         if result.is_ok() {
             self.forget(cpu, blocks.clone()).await;
-            let mut state = self.state();
-            state.changes += 1;
-            state.zeroed = true;
+            self.note_cleared(blocks, clearing, sequence);
         }
         drop(barrier);
         result
+    }
+
+    /// Zeroes and discards again what a failed flush may have brought back.
+    pub(super) async fn clear_again(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
+        loop {
+            let Some(blocks) = self.state().cleared.first_again() else { return Ok(()) };
+            match self.clear_some_again(cpu, blocks.clone(), None, context).await {
+                Err(Errno::NOT_SUPPORTED) => {
+                    let zero = self.kernel.zero_frame(cpu).await;
+                    for piece in self.transfers(blocks) {
+                        self.clear_some_again(cpu, piece, Some(&zero), context).await?;
+                    }
+                }
+                other => other?,
+            }
+        }
+    }
+
+    /// The same within `blocks`. What was written since is newer, and what the cache has is not touched.
+    async fn clear_some_again(
+        &self,
+        cpu: &Processor,
+        blocks: Range<u64>,
+        zero: Option<&FrameRef>,
+        context: Context,
+    ) -> Result<(), Errno> {
+        let _barrier = self.raise_barrier(blocks.clone()).await;
+        self.until_quiet(cpu, blocks.clone()).await;
+        let again = self.state().cleared.again_within(blocks);
+        for (blocks, clearing) in again {
+            let sequence = self.next_sequence();
+            self.perform_clearing(cpu, &blocks, clearing, zero, context).await?;
+            self.note_cleared(blocks, clearing, sequence);
+        }
+        Ok(())
+    }
+
+    async fn perform_clearing(
+        &self,
+        cpu: &Processor,
+        blocks: &Range<u64>,
+        clearing: Clearing,
+        zero: Option<&FrameRef>,
+        context: Context,
+    ) -> Result<(), Errno> {
+        let range = self.bytes_of(blocks.clone());
+        let action = match (clearing, zero) {
+            (Clearing::Discard, _) => Action::Discard(range),
+            (Clearing::Zero { .. }, Some(zero)) => Action::Write(range, blocks.clone().map(|_| zero.clone()).collect()),
+            (Clearing::Zero { may_release }, None) => Action::Zero { range, may_release },
+        };
+        // Whoever wants it durable flushes after it.
+        let context = self.with_export(context).with_stability(Stability::Unstable);
+        self.device.perform(cpu, Request { action, context }).await
+    }
+
+    /// A number for a change of the device that starts now.
+    fn next_sequence(&self) -> u64 {
+        let mut state = self.state();
+        state.sequence += 1;
+        state.sequence
+    }
+
+    fn note_cleared(&self, blocks: Range<u64>, clearing: Clearing, sequence: u64) {
+        let mut state = self.state();
+        state.changes += 1;
+        let is_suspect = sequence <= state.suspect;
+        state.cleared.insert(blocks, clearing, is_suspect);
     }
 
     /// Lays a barrier on `blocks`, after those that overlap are gone.
@@ -181,48 +256,76 @@ impl Volume {
     }
 
     async fn until_not_loading(&self, cpu: &Processor, blocks: Range<u64>) {
-        let cache = self.kernel.cache();
-        for some in blocks.clone().step_by(BLOCKS_AT_ONCE as usize) {
-            for run in Cache::runs(some..blocks.end.min(some + BLOCKS_AT_ONCE)) {
-                let loading = {
-                    let shard = cache.lock(self.id, run.start);
-                    let is_loading = |block: &u64| {
-                        let slot = shard.find(key(self.id, *block));
-                        slot.is_some_and(|slot| shard.state(slot).any(BufferState::LOADING))
-                    };
-                    run.filter(is_loading).collect::<Vec<_>>()
-                };
-                for block in loading {
-                    cache.until_not(self.id, block, BufferState::LOADING).await;
-                }
+        let mut loading = Vec::new();
+        self.for_cached(cpu, blocks, |shard, block, slot| {
+            if shard.state(slot).any(BufferState::LOADING) {
+                loading.push(block);
             }
-            cpu.yield_now().await;
+        })
+        .await;
+        for block in loading {
+            self.kernel.cache().until_not(self.id, block, BufferState::LOADING).await;
         }
     }
 
     /// Forgets what the cache has of `blocks`, dirty or not.
     pub(super) async fn forget(&self, cpu: &Processor, blocks: Range<u64>) {
-        let (cache, pool) = (self.kernel.cache(), self.kernel.frames());
-        for some in blocks.clone().step_by(BLOCKS_AT_ONCE as usize) {
-            let some = some..blocks.end.min(some + BLOCKS_AT_ONCE);
-            for run in Cache::runs(some.clone()) {
+        let mut removed = 0;
+        self.for_cached(cpu, blocks.clone(), |shard, block, slot| {
+            drop(shard.remove(slot, self.kernel.frames()));
+            self.parts.on_gone(block);
+            // With the shard locked: a write of the block that follows is not taken for this one.
+            let mut state = self.state();
+            state.unflushed.remove(block..block + 1);
+            state.trouble.on_gone(block..block + 1);
+            let was_dirty = state.dirty.remove(block..block + 1);
+            self.note_clean(&mut state, was_dirty);
+            removed += was_dirty;
+        })
+        .await;
+        self.state().cleared.remove(&blocks);
+        self.kernel.subtract_dirty(removed);
+    }
+
+    /// Forgets what the cache has of `blocks` that the device has, too, for good.
+    pub(super) async fn forget_clean(&self, cpu: &Processor, blocks: Range<u64>) {
+        self.for_cached(cpu, blocks, |shard, _, slot| {
+            if shard.may_go(slot) {
+                drop(shard.remove(slot, self.kernel.frames()));
+            }
+        })
+        .await;
+    }
+
+    /// Calls `act` with each of `blocks` that is in the cache, its shard locked; between shards others have their turn.
+    /// That takes as long as the cache is large, at most, however many blocks there could be.
+    async fn for_cached(&self, cpu: &Processor, blocks: Range<u64>, mut act: impl FnMut(&mut Shard, u64, u32)) {
+        let cache = self.kernel.cache();
+        let count = blocks.end.saturating_sub(blocks.start);
+        if count > BLOCKS_AT_ONCE && count > cache.len() as u64 {
+            for number in 0..cache.shards() {
+                {
+                    let mut shard = cache.lock_number(number);
+                    for slot in shard.slots_of(self.id) {
+                        let block = shard.block(slot);
+                        if blocks.contains(&block) {
+                            act(&mut shard, block, slot);
+                        }
+                    }
+                }
+                cpu.yield_now().await;
+            }
+            return;
+        }
+        for start in blocks.clone().step_by(BLOCKS_AT_ONCE as usize) {
+            for run in Cache::runs(start..blocks.end.min(start + BLOCKS_AT_ONCE)) {
                 let mut shard = cache.lock(self.id, run.start);
                 for block in run {
                     if let Some(slot) = shard.find(key(self.id, block)) {
-                        drop(shard.remove(slot, pool));
-                        self.parts.on_gone(block);
+                        act(&mut shard, block, slot);
                     }
                 }
             }
-            let removed = {
-                let mut state = self.state();
-                state.unflushed.remove(some.clone());
-                state.trouble.on_gone(some.clone());
-                let removed = state.dirty.remove(some);
-                self.note_clean(&mut state, removed);
-                removed
-            };
-            self.kernel.subtract_dirty(removed);
             cpu.yield_now().await;
         }
     }

@@ -37,9 +37,14 @@ pub fn open(world: &World, cpu: &Processor, tree: TreeId, files_max: usize) -> A
 
 /// A server and its tree.
 pub fn server(seed: u64) -> (World, Host, TreeId) {
+    server_of(seed, TreeConfig::new())
+}
+
+/// A server and a tree like this.
+pub fn server_of(seed: u64, config: TreeConfig) -> (World, Host, TreeId) {
     let world = World::new(seed);
     let id = world.add_host("server");
-    let tree = world.add_tree(id, TreeConfig::new());
+    let tree = world.add_tree(id, config);
     let host = Host::boot(&world, id, small_kernel(2, CACHE_BYTES, Switches::default()));
     (world, host, tree)
 }

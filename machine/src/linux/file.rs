@@ -131,11 +131,16 @@ pub fn open(path: &Path, options: OpenOptions) -> Result<OpenFile, OpenError> {
         transfer_bytes_max: disk.transfer_bytes_max,
         disk: disk.number,
     };
+    let tail = match align.is_some_and(|align| !size.is_multiple_of(u64::from(align))) {
+        true => Some(at.open_again(file)?),
+        false => None,
+    };
     let mut number = file.as_raw_fd() as u32;
     if kind.is_block_device() && !disk.zeroes {
         number |= ZEROES_ARE_WRITTEN;
     }
-    Ok(OpenFile { file: File(number), facts, owner: Arc::new(locked) })
+    let tail_number = tail.as_ref().map(|tail| File(tail.as_raw_fd() as u32));
+    Ok(OpenFile { file: File(number), facts, tail: tail_number, owner: Arc::new((tail, locked)) })
 }
 
 /// What is being opened and how; makes the errors.
@@ -163,6 +168,13 @@ impl Place<'_> {
         let opened =
             fs::OpenOptions::new().read(true).write(writable || create).custom_flags(flags).mode(0o600).open(self.path);
         opened.map_err(|error| self.not_opened(&error))
+    }
+
+    /// Another descriptor of the open file, without direct I/O.
+    fn open_again(&self, file: &StdFile) -> Result<StdFile, OpenError> {
+        let place = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let opened = fs::OpenOptions::new().read(true).write(self.options.writable).open(place);
+        opened.map_err(|error| self.host("open once more", &error))
     }
 
     fn not_opened(&self, error: &io::Error) -> OpenError {

@@ -31,7 +31,7 @@ impl Latency {
 /// A simulated disk.
 #[derive(Clone, Debug)]
 pub struct DiskConfig {
-    /// Size in bytes: a multiple of the sector and of `align`.
+    /// Size in bytes: a multiple of the sector. If it is none of `align`, the end is written through the page cache.
     pub size: u64,
     /// What the medium writes whole or not at all, in bytes: a power of two from 512 to 4096.
     pub sector_bytes: u32,
@@ -52,6 +52,11 @@ pub struct DiskConfig {
     pub stall_permille: u32,
     /// How long a stall is.
     pub stall: Latency,
+    /// How many operations in a thousand have their effect long before their end is seen: others that end later are seen
+    /// before them.
+    pub late_permille: u32,
+    /// How much later that is.
+    pub late: Latency,
     /// Operations that the disk works on at once; the others wait in order. Flushes do not count.
     pub channels: u32,
     /// Told to the kernel: does it have moving parts?
@@ -82,6 +87,8 @@ impl DiskConfig {
             ns_per_kib: 300,
             stall_permille: 0,
             stall: Latency::us(5_000, 20_000),
+            late_permille: 0,
+            late: Latency::us(10, 2_000),
             channels: 8,
             rotational: false,
             transfer_bytes_max: 512 * 1024,
@@ -110,6 +117,7 @@ impl DiskConfig {
             transfer_bytes_max: random.pick(&[128 * 1024, 512 * 1024]),
             zero_supported: random.permille(750),
             discard_supported: random.permille(750),
+            late_permille: random.pick(&[0, 100, 300]),
             ..base
         }
     }
@@ -119,8 +127,7 @@ impl DiskConfig {
         let sector = self.sector_bytes;
         assert!(sector.is_power_of_two() && (512..=4096).contains(&sector), "sector of {sector} bytes");
         assert!(self.align.is_power_of_two() && self.align <= 4096, "alignment of {} bytes", self.align);
-        let unit = u64::from(sector.max(self.align));
-        assert!(self.size.is_multiple_of(unit), "{} bytes are no multiple of {unit}", self.size);
+        assert!(self.size.is_multiple_of(u64::from(sector)), "{} bytes are no multiple of {sector}", self.size);
         assert!(self.channels > 0, "a disk without channels");
     }
 }

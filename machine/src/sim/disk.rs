@@ -95,12 +95,12 @@ impl Disk {
         }
     }
 
-    /// Starts `op` and returns when it will end, in nanoseconds. An error is one of the request itself.
+    /// Starts `op`, whose transfer must be aligned to `align` bytes, and returns when it will end, in nanoseconds. An error is one of the request itself.
     ///
     /// # Safety
     /// The memory of its segments is valid.
-    pub(super) unsafe fn start(&mut self, now: u64, op: &Op, job: &mut DiskJob) -> Result<u64, Errno> {
-        self.check(op)?;
+    pub(super) unsafe fn start(&mut self, now: u64, op: &Op, align: u32, job: &mut DiskJob) -> Result<u64, Errno> {
+        self.check(op, align)?;
         job.covers = self.content.latest_change();
         // SAFETY: the caller's promise.
         unsafe { self.begin(now, op, job) }
@@ -130,14 +130,16 @@ impl Disk {
         Ok(self.end_of(now, op, bytes))
     }
 
-    fn check(&self, op: &Op) -> Result<(), Errno> {
-        let aligned = |at: u64, len: u64| (at | len) & (u64::from(self.config.align) - 1) == 0;
+    fn check(&self, op: &Op, align: u32) -> Result<(), Errno> {
+        let aligned = |at: u64, len: u64| (at | len) & (u64::from(align) - 1) == 0;
         let segments = |at: u64, segments: &Segments| {
             let lens = segments.iter().fold(0, |lens, segment| lens | u64::from(segment.len));
             segments.len() <= crate::SEGMENTS_MAX && aligned(at, lens) && at.checked_add(total_len(segments)).is_some()
         };
         let range = |at: u64, len: u64| {
-            len > 0 && aligned(at, len) && at.checked_add(len).is_some_and(|end| end <= self.config.size)
+            // The host zeroes a part of a block by itself.
+            let is_aligned = aligned(at, len) || at.checked_add(len) == Some(self.config.size);
+            len > 0 && is_aligned && at.checked_add(len).is_some_and(|end| end <= self.config.size)
         };
         let valid = match op {
             Op::Read { at, into, .. } => segments(at.0, into),
@@ -272,6 +274,10 @@ impl Disk {
         let mut len = asked.min(self.config.size.saturating_sub(at));
         if let Some(errno) = self.fault(OpClass::Write, at, len, job) {
             self.tear(errno, Change { at, len, payload: job.payload() });
+            if stability == Stability::Stable && self.config.faults.failed_flush_drops {
+                // The host may have made it a write and a flush.
+                self.content.drop_covered(self.content.latest_change(), &mut self.random);
+            }
             return Err(errno);
         }
         let align = u64::from(self.config.align);
@@ -307,7 +313,8 @@ impl Disk {
         let faults = &self.config.faults;
         if let Some(errno) = job.fault {
             if faults.failed_flush_drops {
-                self.content.drop_covered(job.covers, &mut self.random);
+                let covers = self.dropped_by_failure(job.covers, self.content.latest_change());
+                self.content.drop_covered(covers, &mut self.random);
             }
             return Err(errno);
         }
@@ -315,6 +322,17 @@ impl Disk {
             self.content.flush(job.covers);
         }
         Ok(0)
+    }
+
+    /// The latest change that a failed flush may lose: those that it covered, and often those that were complete before it
+    /// failed.
+    pub(super) fn dropped_by_failure(&mut self, covered: u64, latest: u64) -> u64 {
+        if self.random.permille(500) { latest } else { covered }
+    }
+
+    /// How much later than its effect the end of an operation is seen, in nanoseconds.
+    pub(super) fn lateness(&mut self) -> u64 {
+        if self.random.permille(self.config.late_permille) { self.config.late.draw(&mut self.random) } else { 0 }
     }
 
     fn fault(&self, class: OpClass, at: u64, len: u64, job: &DiskJob) -> Option<Errno> {

@@ -54,8 +54,9 @@ pub struct DiskFaults {
     pub flush_error_permille: u32,
     /// M6: writes of more than one aligned unit that write only a part of it and say so.
     pub short_write_permille: u32,
-    /// M7: after a failed flush each write that it covered may be lost at the next power cut, even if later flushes
-    /// succeed; reads may or may not still see it until then.
+    /// M7: after a failed flush, or a failed stable write (which may be a write and a flush), each write that it covered
+    /// or that was complete before it failed may be lost at the next power cut, even if later flushes succeed; reads may
+    /// or may not still see it until then.
     pub failed_flush_drops: bool,
     /// M8: a write that fails with `EIO` may have written any of its sectors.
     pub failed_write_tears: bool,

@@ -17,12 +17,13 @@
 //! | M4 | a read that succeeds returns what was written last | [`DiskFaults::read_flip_permille`] |
 //! | M5 | reads, writes and flushes succeed | `*_error_permille`, [`World::fail_next`], [`World::fail_range`] |
 //! | M6 | a write that succeeds is written in full | [`DiskFaults::short_write_permille`] |
-//! | M7 | a failed flush leaves what it covered in the cache | [`DiskFaults::failed_flush_drops`] |
+//! | M7 | a failed flush (or stable write) leaves what was written before in the cache | [`DiskFaults::failed_flush_drops`] |
 //! | M8 | a failed write leaves the old content | [`DiskFaults::failed_write_tears`] |
 //!
 //! No assumption, since no disk promises it, and always simulated: writes between two flushes reach the medium in any
 //! order or not at all; a write of several sectors may be torn between sectors; of several writes to one sector since
-//! it was last durable, any may be what survives; a write in flight may or may not have landed.
+//! it was last durable, any may be what survives; a write in flight may or may not have landed;
+//! ends of operations are seen in another order than that of their effects ([`DiskConfig::late_permille`]).
 //!
 //! # What a simulated directory tree assumes of file systems
 //!
@@ -38,7 +39,7 @@
 //! | T8 | No rename to another directory and no link survives without what gave that directory, and those above it, their names. |
 //! | T9 | A node comes back with its attributes of some moment since the durable ones; if they were never synced perhaps with those that its creation gave (kind, mode, owner; a regular file empty). |
 //! | T10 | A file comes back with one of its sizes since the durable one. What of its content did not reach the medium reads as older content or as zeroes, never as what was cut off before. |
-//! | T11 | After a failed flush or sync, each write to the files that it covered may be lost, even if later ones succeed ([`DiskFaults::failed_flush_drops`]); names and attributes stay unsynced. |
+//! | T11 | After a failed flush, sync or stable write, each write to the files that it covered that was complete by then may be lost, even if later ones succeed ([`DiskFaults::failed_flush_drops`]); names and attributes stay unsynced. |
 //! | T12 | A node that lost its last name is gone (`ESTALE`), after a power cut also one that never had a durable name. A removed file that is open is read and written until it is closed. |
 //!
 //! A sync of a new file or directory does not make its name durable: that takes a sync of the directory above. For reads,

@@ -30,6 +30,8 @@ pub(super) enum OpState {
     /// The world has not seen it yet.
     Started,
     UnderWay,
+    /// It has had its effect; its end is seen later.
+    Unseen(Result<u64, Errno>),
     /// Waits to be handed over.
     Done(Result<u64, Errno>),
 }

@@ -21,7 +21,7 @@ const DISK_STREAMS: u64 = 1 << 32;
 /// What an open file is.
 #[derive(Debug)]
 pub(super) enum FileEntry {
-    Disk { disk: DiskId, writable: bool },
+    Disk { disk: DiskId, writable: bool, align: u32 },
     Node(OpenInode),
 }
 
@@ -41,9 +41,14 @@ impl World {
     /// Opens a disk. The file stays open when its host dies, for whoever is restarted there.
     pub fn open(&self, disk: DiskId, writable: bool) -> OpenFile {
         let mut inner = self.0.borrow_mut();
-        let file = File(inner.files.len() as u32);
-        inner.files.push(FileEntry::Disk { disk, writable });
-        let config = &inner.disks[usize::from(disk.0)].config;
+        let Inner { files, disks, .. } = &mut *inner;
+        let config = &disks[usize::from(disk.0)].config;
+        let mut open = |align| {
+            files.push(FileEntry::Disk { disk, writable, align });
+            File(files.len() as u32 - 1)
+        };
+        let file = open(config.align);
+        let tail = (!config.size.is_multiple_of(u64::from(config.align))).then(|| open(1));
         let facts = FileFacts {
             size: config.size,
             align: config.align,
@@ -53,7 +58,7 @@ impl World {
             transfer_bytes_max: config.transfer_bytes_max,
             disk: u64::from(disk.0),
         };
-        OpenFile { file, facts, owner: Arc::new(()) }
+        OpenFile { file, facts, tail, owner: Arc::new(()) }
     }
 
     /// Makes the next `count` operations of `class` that start on `disk` fail with `errno`. After calls for the same
@@ -142,10 +147,10 @@ pub(super) fn file_of(op: &Op) -> Option<File> {
     }
 }
 
-/// Which of `disks` an operation of a processor of `host` goes to, if it may.
-fn disk_of(files: &[FileEntry], disks: &[Disk], host: HostId, op: &Op) -> Result<usize, Errno> {
+/// Which of `disks` an operation of a processor of `host` goes to, if it may, and how it must be aligned.
+fn disk_of(files: &[FileEntry], disks: &[Disk], host: HostId, op: &Op) -> Result<(usize, u32), Errno> {
     let entry = file_of(op).and_then(|file| files.get(file.0 as usize));
-    let Some(FileEntry::Disk { disk, writable }) = entry else {
+    let Some(FileEntry::Disk { disk, writable, align }) = entry else {
         return Err(Errno(libc::EBADF));
     };
     let disk = usize::from(disk.0);
@@ -153,7 +158,7 @@ fn disk_of(files: &[FileEntry], disks: &[Disk], host: HostId, op: &Op) -> Result
     if disks[disk].host != host || (changes && !writable) {
         return Err(Errno(libc::EBADF));
     }
-    Ok(disk)
+    Ok((disk, *align))
 }
 
 impl Inner {
@@ -177,10 +182,10 @@ impl Inner {
             return;
         };
         let host = processors[operation.processor].host;
-        let ends = disk_of(files, disks, host, &operation.op).and_then(|disk| {
+        let ends = disk_of(files, disks, host, &operation.op).and_then(|(disk, align)| {
             // SAFETY: who started the operation keeps its memory valid until it is handed over or the machine is
             // gone, and then it is no longer among the operations.
-            unsafe { disks[disk].start(*now, &operation.op, &mut operation.job) }
+            unsafe { disks[disk].start(*now, &operation.op, align, &mut operation.job) }
         });
         match ends {
             Ok(at) => self.schedule(at, Happening::FileOpDone(of)),
@@ -194,11 +199,14 @@ impl Inner {
             return;
         };
         let host = processors[operation.processor].host;
-        let result = disk_of(files, disks, host, &operation.op).and_then(|disk| {
-            // SAFETY: as in `submit_disk_op`; into the memory of a read nobody else looks by the same promise.
-            unsafe { disks[disk].finish(&operation.op, &mut operation.job) }
-        });
-        self.complete(of, result);
+        let (result, late_ns) = match disk_of(files, disks, host, &operation.op) {
+            Ok((disk, _)) => {
+                // SAFETY: as in `submit_disk_op`; into the memory of a read nobody else looks by the same promise.
+                (unsafe { disks[disk].finish(&operation.op, &mut operation.job) }, disks[disk].lateness())
+            }
+            Err(errno) => (Err(errno), 0),
+        };
+        self.complete_late(of, result, late_ns);
     }
 
     /// What the operations of a machine that just died would have changed on each disk: (index of the disk, change).
@@ -206,7 +214,7 @@ impl Inner {
         let under_way = died.iter().filter(|operation| operation.state == OpState::UnderWay);
         let change = |operation: &Operation| {
             let host = self.processors[operation.processor].host;
-            let disk = disk_of(&self.files, &self.disks, host, &operation.op).ok()?;
+            let (disk, _) = disk_of(&self.files, &self.disks, host, &operation.op).ok()?;
             Some((disk, self.disks[disk].change_under_way(&operation.op, &operation.job)?))
         };
         under_way.filter_map(change).collect()

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::disk::Disk;
 use super::endpoint::Network;
-use super::operation::{OpRef, OpState, Operations};
+use super::operation::{OpRef, OpState, Operation, Operations};
 use super::processor::{Proc, SimMachine};
 use super::random::{Random, scatter};
 use super::storage::FileEntry;
@@ -87,6 +87,7 @@ struct Event {
 pub(super) enum Happening {
     FileOpDone(OpRef),
     TreeCallDone(OpRef),
+    Seen(OpRef),
     Arrive { endpoint: u32, bytes: u32 },
     End { endpoint: u32, reset: bool },
 }
@@ -240,6 +241,7 @@ impl Inner {
             match event.happening {
                 Happening::FileOpDone(of) => self.finish_file_op(of),
                 Happening::TreeCallDone(of) => self.finish_tree_call(of),
+                Happening::Seen(of) => self.see(of),
                 Happening::Arrive { endpoint, bytes } => self.arrive(endpoint, bytes),
                 Happening::End { endpoint, reset } => self.end(endpoint, reset),
             }
@@ -290,6 +292,23 @@ impl Inner {
     pub(super) fn schedule(&mut self, at: u64, happening: Happening) {
         self.events_made += 1;
         self.events.push(Reverse(Event { at, serial: self.events_made, happening }));
+    }
+
+    /// As [`complete`](Self::complete), but whoever started the operation sees its end only `late_ns` later.
+    pub(super) fn complete_late(&mut self, of: OpRef, result: Result<u64, Errno>, late_ns: u64) {
+        match self.operations.get_mut(of) {
+            Some(operation) if late_ns > 0 => {
+                operation.state = OpState::Unseen(result);
+                self.schedule(self.now + late_ns, Happening::Seen(of));
+            }
+            _ => self.complete(of, result),
+        }
+    }
+
+    fn see(&mut self, of: OpRef) {
+        if let Some(&mut Operation { state: OpState::Unseen(result), .. }) = self.operations.get_mut(of) {
+            self.complete(of, result);
+        }
     }
 
     /// Ends an operation that is under way; it waits to be handed over.

@@ -78,8 +78,7 @@ pub(super) async fn rename(call: &Call) -> Answer {
     if from.node == to.node {
         from.make_durable(&[from.node, moved]).await?;
     } else {
-        // The new name first: a crash between the two must not leave it with neither.
-        from.make_durable(&[to.node, from.node, moved]).await?;
+        from.make_move_durable(moved, to.node).await?;
     }
     let mut after = after.into_iter().map(wcc);
     let mut next = || after.next().unwrap_or_else(|| wcc(Nfs3Option::None));

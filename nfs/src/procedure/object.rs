@@ -133,7 +133,19 @@ impl<'a> Object<'a> {
     /// all operations but UNSTABLE writes).
     pub(super) async fn make_durable(&self, nodes: &[Node]) -> Result<(), nfsstat3> {
         let (tree, cpu) = (self.export.tree(), &self.call.cpu);
-        match tree.make_durable(cpu, nodes).await {
+        self.or_one_by_one(tree.make_durable(cpu, nodes).await, nodes).await
+    }
+
+    /// The same of a node that was moved from here to the directory `to`.
+    pub(super) async fn make_move_durable(&self, moved: Node, to: Node) -> Result<(), nfsstat3> {
+        let done = self.export.tree().make_move_durable(&self.call.cpu, moved, to, self.node).await;
+        // The new name first.
+        self.or_one_by_one(done, &[to, moved, self.node]).await
+    }
+
+    async fn or_one_by_one(&self, done: Result<(), Errno>, nodes: &[Node]) -> Result<(), nfsstat3> {
+        let (tree, cpu) = (self.export.tree(), &self.call.cpu);
+        match done {
             Err(Errno(libc::ESTALE)) => {
                 // Somebody removed one of them meanwhile. What was done with it before is done; the others count.
                 for node in nodes {

@@ -122,7 +122,8 @@ impl Stage {
             name: EXPORT.into(),
             read_only: false,
             files_max,
-            forced_unit_access: [ForcedUnitAccess::Alone, ForcedUnitAccess::Never][(self.setup.seed % 2) as usize],
+            forced_unit_access: [ForcedUnitAccess::Alone, ForcedUnitAccess::Never, ForcedUnitAccess::Always]
+                [(self.setup.seed % 3) as usize],
             queue,
         };
         let tree = FileTree::new(&host.processors[0], self.world.open_tree(self.tree), config);

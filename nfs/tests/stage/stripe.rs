@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nfs3_types::nfs3::{nfs_fh3, nfsstat3, stable_how};
 
-use super::client::{Client, Failed, Verifier};
+use super::client::{Client, Failed, Verifier, with_mode};
 use super::kernel_harness::Random;
 use super::kernel_harness::model::{Model, Stamp, fill, stamp_of};
 
@@ -37,9 +37,11 @@ impl Stripe {
     /// One random request.
     pub async fn operate(&mut self, client: &Client, random: &mut Random, faulty: bool) -> Result<(), Failed> {
         let slot = random.below(SLOTS);
-        let done = match random.below(5) {
+        let done = match random.below(6) {
             0..3 => self.write(client, slot, random).await,
             3 => self.commit(client).await,
+            // Beside the others' writes: the sync of the attributes may fail, and covers what they wrote.
+            4 => client.setattr(&self.file, with_mode(0o644), None).await.map(drop),
             _ => self.read(client, slot).await,
         };
         match done {

@@ -73,7 +73,7 @@ impl TreeDisk {
             transfer_bytes_max: self.disk.transfer_bytes_max,
             disk: self.disk.number,
         };
-        OpenFile { file: File(file.as_raw_fd() as u32), facts, owner: Arc::new(OwnedFd::from(file)) }
+        OpenFile { file: File(file.as_raw_fd() as u32), facts, tail: None, owner: Arc::new(OwnedFd::from(file)) }
     }
 }
 

@@ -49,13 +49,14 @@ impl HostTree {
             _ => return Err(Errno::INVALID),
         }
         let (file, writable) = self.open_to_write(&found)?;
+        let bytes_max = call::end_max(file.as_fd());
         let direct = self.disk.open_direct(StdFile::from(file), writable)?;
         let mut buffered = None;
         if direct.facts.direct {
             let flags = if writable { libc::O_RDWR } else { libc::O_RDONLY };
             buffered = Some(self.disk.open_buffered(StdFile::from(self.reopen(&found, flags)?), writable)?);
         }
-        Ok(TreeReply::Opened(OpenNode { direct, buffered, watch: None }))
+        Ok(TreeReply::Opened(OpenNode { direct, buffered, watch: None, bytes_max }))
     }
 
     fn open_to_write(&self, found: &Found) -> Result<(OwnedFd, bool), Errno> {

@@ -150,7 +150,11 @@ impl Inner {
             *reply.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(answer);
             0
         });
-        self.complete(of, result);
+        let late_ns = match (&call, self.trees.get_mut(tree.0 as usize)) {
+            (TreeCall::Sync { .. }, Some(tree)) => tree.disk.lateness(),
+            _ => 0,
+        };
+        self.complete_late(of, result, late_ns);
     }
 
     fn answer(
@@ -191,6 +195,6 @@ impl Inner {
         let tree = &self.trees[index];
         let changes = tree.config.watches.then(|| Arc::clone(&tree.inodes[&number].others));
         let watch = changes.map(|changes| Watch { changes, owner: Arc::new(()) });
-        Ok(TreeReply::Opened(OpenNode { direct, buffered, watch }))
+        Ok(TreeReply::Opened(OpenNode { direct, buffered, watch, bytes_max: tree.config.file_bytes_max }))
     }
 }

@@ -146,6 +146,9 @@ impl SimTree {
             }
             if let Some(errno) = job.fault {
                 tear(bytes, disk, errno, &Change { at, len, payload: job.payload() });
+                if stability == Stability::Stable && disk.config.faults.failed_flush_drops {
+                    bytes.drop_covered(bytes.latest_change(), &mut disk.random);
+                }
                 return Err(errno);
             }
             if len > align && disk.random.permille(disk.config.faults.short_write_permille) {
@@ -198,7 +201,8 @@ impl SimTree {
             let faults = disk.config.faults;
             if let Some(errno) = job.fault {
                 if faults.failed_flush_drops {
-                    bytes.drop_covered(job.covers, &mut disk.random);
+                    let covers = disk.dropped_by_failure(job.covers, bytes.latest_change());
+                    bytes.drop_covered(covers, &mut disk.random);
                 }
                 return Err(errno);
             }
@@ -290,7 +294,7 @@ impl Inner {
         let file = File(self.files.len() as u32);
         let weak = Arc::downgrade(&owner);
         self.files.push(FileEntry::Node(OpenInode { tree: index, number, generation, align, writable, owner: weak }));
-        Ok(OpenFile { file, facts, owner })
+        Ok(OpenFile { file, facts, tail: None, owner })
     }
 
     /// Is the operation on a file of a tree?
@@ -322,11 +326,15 @@ impl Inner {
         let Some(operation) = operations.get_mut(of) else {
             return;
         };
-        let result = open_inode(files, &operation.op).ok_or(Errno(libc::EBADF)).and_then(|open| {
-            // SAFETY: as in `submit_tree_file_op`; into the memory of a read nobody else looks by the same promise.
-            unsafe { trees[open.tree].finish(*now, open, &operation.op, &mut operation.job) }
-        });
-        self.complete(of, result);
+        let (result, late_ns) = match open_inode(files, &operation.op) {
+            Some(open) => {
+                let tree = &mut trees[open.tree];
+                // SAFETY: as in `submit_tree_file_op`; into the memory of a read nobody else looks by the same promise.
+                (unsafe { tree.finish(*now, open, &operation.op, &mut operation.job) }, tree.disk.lateness())
+            }
+            None => (Err(Errno(libc::EBADF)), 0),
+        };
+        self.complete_late(of, result, late_ns);
     }
 
     /// The open file of a tree that `op` is on.

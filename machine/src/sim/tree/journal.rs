@@ -135,7 +135,8 @@ impl SimTree {
         for captured in &coverage.nodes {
             if self.captured(captured).is_some_and(|inode| inode.bytes().is_some()) {
                 let drop = |bytes: &mut super::FileBytes, disk: &mut super::Disk| {
-                    bytes.drop_covered(captured.content, &mut disk.random);
+                    let covers = disk.dropped_by_failure(captured.content, bytes.latest_change());
+                    bytes.drop_covered(covers, &mut disk.random);
                 };
                 // The file is there: nothing else can fail.
                 let _ = self.on_bytes(captured.number, drop);

@@ -1,0 +1,202 @@
+//! What was zeroed or discarded and not flushed since. A flush that fails may bring the old content back, so it is done
+//! again before the next one; until a flush has succeeded, zeroes are read from here, never from the device.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// More ranges than so many are flushed before another one is cleared.
+const RANGES_MAX: usize = 4096;
+
+/// What the device was told of a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Clearing {
+    Zero {
+        /// May its space be given back?
+        may_release: bool,
+    },
+    Discard,
+}
+
+/// Ranges of blocks that do not overlap, by their starts.
+#[derive(Default)]
+struct Ranges(BTreeMap<u64, (u64, Clearing)>);
+
+impl Ranges {
+    /// Those that overlap `blocks`, cut to it, in order.
+    fn within(&self, blocks: Range<u64>) -> impl Iterator<Item = (Range<u64>, Clearing)> {
+        let before = self.0.range(..blocks.start).next_back().filter(|(_, (end, _))| *end > blocks.start);
+        let cut = blocks.clone();
+        before
+            .into_iter()
+            .chain(self.0.range(blocks))
+            .map(move |(&start, &(end, clearing))| (start.max(cut.start)..end.min(cut.end), clearing))
+    }
+
+    fn remove(&mut self, blocks: &Range<u64>) {
+        if blocks.is_empty() || self.0.is_empty() {
+            return;
+        }
+        if let Some((_, (end, clearing))) = self.0.range_mut(..blocks.start).next_back()
+            && *end > blocks.start
+        {
+            let (rest, clearing) = (blocks.end..*end, *clearing);
+            *end = blocks.start;
+            if !rest.is_empty() {
+                self.0.insert(rest.start, (rest.end, clearing));
+            }
+        }
+        while let Some((&start, &(end, clearing))) = self.0.range(blocks.clone()).next() {
+            self.0.remove(&start);
+            if end > blocks.end {
+                self.0.insert(blocks.end, (end, clearing));
+            }
+        }
+    }
+
+    fn insert(&mut self, mut blocks: Range<u64>, clearing: Clearing) {
+        if blocks.is_empty() {
+            return;
+        }
+        self.remove(&blocks);
+        // Neighbours become one: a disk that is zeroed from its start to its end is one range.
+        if let Some((&start, &(end, same))) = self.0.range(..blocks.start).next_back()
+            && (end, same) == (blocks.start, clearing)
+        {
+            blocks.start = start;
+        }
+        if let Some(&(end, same)) = self.0.get(&blocks.end)
+            && same == clearing
+        {
+            self.0.remove(&blocks.end);
+            blocks.end = end;
+        }
+        self.0.insert(blocks.start, (blocks.end, clearing));
+    }
+
+    fn append(&mut self, newer: Ranges) {
+        for (start, (end, clearing)) in newer.0 {
+            self.insert(start..end, clearing);
+        }
+    }
+}
+
+/// What was zeroed or discarded and is not sure to be durable.
+#[derive(Default)]
+pub(super) struct Cleared {
+    /// Since the last flush began.
+    unflushed: Ranges,
+    /// Before the flush that is under way began.
+    flushing: Ranges,
+    /// A flush failed since: to be done again.
+    again: Ranges,
+}
+
+impl Cleared {
+    /// A range was cleared. `is_suspect`: a flush failed meanwhile.
+    pub(super) fn insert(&mut self, blocks: Range<u64>, clearing: Clearing, is_suspect: bool) {
+        self.remove(&blocks);
+        if is_suspect { &mut self.again } else { &mut self.unflushed }.insert(blocks, clearing);
+    }
+
+    /// Something newer is on the device, or the blocks are gone.
+    pub(super) fn remove(&mut self, blocks: &Range<u64>) {
+        [&mut self.unflushed, &mut self.flushing, &mut self.again].into_iter().for_each(|ranges| ranges.remove(blocks));
+    }
+
+    pub(super) fn begin_flush(&mut self) {
+        self.flushing = std::mem::take(&mut self.unflushed);
+    }
+
+    pub(super) fn on_flushed(&mut self) {
+        self.flushing = Ranges::default();
+    }
+
+    pub(super) fn on_failed_flush(&mut self) {
+        self.again.append(std::mem::take(&mut self.flushing));
+        self.again.append(std::mem::take(&mut self.unflushed));
+    }
+
+    /// The first range to be done again.
+    pub(super) fn first_again(&self) -> Option<Range<u64>> {
+        self.again.0.first_key_value().map(|(&start, &(end, _))| start..end)
+    }
+
+    /// What of `blocks` is to be done again.
+    pub(super) fn again_within(&self, blocks: Range<u64>) -> Vec<(Range<u64>, Clearing)> {
+        self.again.within(blocks).collect()
+    }
+
+    /// Which of `blocks` read as zeroes, whatever the device says.
+    pub(super) fn zeroes_within(&self, blocks: &Range<u64>) -> Vec<Range<u64>> {
+        let all = [&self.unflushed, &self.flushing, &self.again].into_iter();
+        all.flat_map(|ranges| ranges.within(blocks.clone()))
+            .filter_map(|(blocks, clearing)| (clearing != Clearing::Discard).then_some(blocks))
+            .collect()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Are there so many ranges that they should be flushed before there are more?
+    pub(super) fn is_full(&self) -> bool {
+        self.len() >= RANGES_MAX
+    }
+
+    fn len(&self) -> usize {
+        self.unflushed.0.len() + self.flushing.0.len() + self.again.0.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ZERO: Clearing = Clearing::Zero { may_release: true };
+
+    #[test]
+    fn what_was_cleared_before_a_flush_failed_is_done_again_unless_written_since() {
+        let mut cleared = Cleared::default();
+        cleared.insert(10..20, ZERO, false);
+        cleared.begin_flush();
+        cleared.insert(20..30, Clearing::Discard, false);
+        cleared.on_failed_flush();
+        cleared.remove(&(14..16));
+        assert_eq!(cleared.first_again(), Some(10..14));
+        let again = cleared.again_within(0..100);
+        assert_eq!(again, [(10..14, ZERO), (16..20, ZERO), (20..30, Clearing::Discard)]);
+        assert_eq!(cleared.zeroes_within(&(12..25)), [12..14, 16..20]);
+        again.into_iter().for_each(|(blocks, clearing)| cleared.insert(blocks, clearing, false));
+        cleared.begin_flush();
+        assert_eq!(cleared.first_again(), None);
+        cleared.on_flushed();
+        assert!(cleared.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn ranges_are_a_map_of_blocks(
+            steps in prop::collection::vec((0_u64..60, 1_u64..20, 0_usize..3), 1..40), from in 0_u64..70, len in 0_u64..30
+        ) {
+            let (mut ranges, mut model) = (Ranges::default(), [None; 100]);
+            for (start, len, what) in steps {
+                let blocks = start..start + len;
+                let clearing = [None, Some(ZERO), Some(Clearing::Discard)][what];
+                model[start as usize..(start + len) as usize].fill(clearing);
+                match clearing {
+                    Some(clearing) => ranges.insert(blocks, clearing),
+                    None => ranges.remove(&blocks),
+                }
+            }
+            let mut found = [None; 100];
+            for (blocks, clearing) in ranges.within(from..from + len) {
+                found[blocks.start as usize..blocks.end as usize].fill(Some(clearing));
+            }
+            model[..from as usize].fill(None);
+            model[(from + len) as usize..].fill(None);
+            prop_assert_eq!(found, model);
+        }
+    }
+}
