@@ -2,7 +2,7 @@
 
 use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +18,7 @@ use machine::tree::OpenTree;
 use policy::unit::ProcessorId;
 
 use crate::config::{Directory, Export, Problem, Problems};
+use crate::predecessor::Patience;
 use crate::processors::Processors;
 use crate::stable_writes::Measured;
 use crate::stack::queue_of_directory;
@@ -34,11 +35,30 @@ pub struct Served {
     pub export: Arc<nfs::Export>,
 }
 
+/// A directory, whatever path leads to it: its file system and its number there.
+type Identity = (u64, u64);
+
+/// A directory that is wanted, and what it is.
+struct Located<'a> {
+    directory: &'a Directory,
+    path: PathBuf,
+    /// Not known of one that is not there.
+    identity: Option<Identity>,
+    read_only: bool,
+}
+
+impl Located<'_> {
+    fn is(&self, path: &Path, identity: Option<Identity>) -> bool {
+        self.path == path || (identity.is_some() && self.identity == identity)
+    }
+}
+
 /// An open tree. All exports of one directory share it: two caches over one file would not know of each other's changes.
 #[derive(Clone)]
 struct Root {
     /// Without symbolic links.
     path: PathBuf,
+    identity: Option<Identity>,
     tree: Arc<FileTree>,
 }
 
@@ -89,14 +109,14 @@ impl Plan {
 
 enum Planned {
     Kept(Root),
-    Opened { path: PathBuf, open: OpenTree, name: String, read_only: bool },
+    Opened { path: PathBuf, identity: Option<Identity>, open: OpenTree, name: String, read_only: bool },
 }
 
 impl Planned {
-    fn path(&self) -> &Path {
+    fn is(&self, located: &Located<'_>) -> bool {
         match self {
-            Planned::Kept(root) => &root.path,
-            Planned::Opened { path, .. } => path,
+            Planned::Kept(root) => located.is(&root.path, root.identity),
+            Planned::Opened { path, identity, .. } => located.is(path, *identity),
         }
     }
 }
@@ -121,12 +141,16 @@ impl Directories {
         let mut problems = Problems::default();
         let mut plan = Plan { wanted: Vec::new(), roots: Vec::new(), notices: Vec::new() };
         let located = locate(wanted, disks, true, &mut problems);
-        for (directory, path) in &located {
-            let index = plan.roots.iter().position(|root| root.path() == path);
-            let read_only = located.iter().all(|(other, at)| at != path || other.read_only);
+        let patience = Patience::new();
+        for wanted in &located {
+            let directory = wanted.directory;
+            let index = plan.roots.iter().position(|root| root.is(wanted));
+            // Opened by a path through which it can be changed, if there is one.
+            let mut same = located.iter().filter(|other| wanted.is(&other.path, other.identity));
+            let by = same.find(|other| !other.read_only).unwrap_or(wanted);
             let index = match index {
                 Some(index) => index,
-                None => match problems.note(self.root(directory, path, read_only, data)) {
+                None => match problems.note(self.root(by, data, patience)) {
                     Some(root) => {
                         plan.roots.push(root);
                         plan.roots.len() - 1
@@ -138,24 +162,29 @@ impl Directories {
                     None => continue,
                 },
             };
-            plan.wanted.push(((*directory).clone(), index));
+            let directory = Directory { read_only: wanted.read_only, ..directory.clone() };
+            plan.wanted.push((directory, index));
         }
         problems.or(plan)
     }
 
-    fn root(&self, directory: &Directory, path: &Path, read_only: bool, data: &Path) -> Result<Planned, Problem> {
+    fn root(&self, wanted: &Located<'_>, data: &Path, patience: Patience) -> Result<Planned, Problem> {
+        let Located { directory, path, identity, read_only } = wanted;
         // What was opened for changes can be given out without: the export refuses them.
-        let serves = |root: &&Root| root.path == path && (read_only || !root.tree.read_only());
+        let serves = |root: &&Root| wanted.is(&root.path, root.identity) && (*read_only || !root.tree.read_only());
         if let Some(root) = self.roots.iter().find(serves) {
             return Ok(Planned::Kept(root.clone()));
         }
-        if self.retired.iter().any(|retired| retired.root.path == path) {
+        if self.retired.iter().any(|retired| wanted.is(&retired.root.path, retired.root.identity)) {
             let what = "was served until a moment ago and is still being written to its disk";
             let problem = Problem::new(&directory.place, directory.key("path"), what);
             return Err(problem.allowed("to read the configuration again in a moment"));
         }
-        let open = tree::open(path, read_only, Some(data)).map_err(|error| refused(directory, &error))?;
-        Ok(Planned::Opened { path: path.to_owned(), open, name: directory.name.clone(), read_only })
+        let is_locked = |error: &OpenTreeError| matches!(error, OpenTreeError::Locked(_));
+        let open = patience.retry(|| tree::open_locked(path, *read_only, Some(data)), is_locked);
+        let open = open.map_err(|error| refused(directory, &error))?;
+        let (path, name) = (path.clone(), directory.name.clone());
+        Ok(Planned::Opened { path, identity: *identity, open, name, read_only: *read_only })
     }
 
     /// Goes over to what was planned. Of all directories together, at most `files_max` files are kept open. Returns what
@@ -176,7 +205,7 @@ impl Directories {
         for planned in plan.roots {
             roots.push(match planned {
                 Planned::Kept(root) => root,
-                Planned::Opened { path, open, name, read_only } => {
+                Planned::Opened { path, identity, open, name, read_only } => {
                     if !tree::finds_by_handle(&open) {
                         report.notices.push(format!("export {name:?}: {BY_PLACE}"));
                     }
@@ -187,7 +216,7 @@ impl Directories {
                     };
                     let config =
                         FileTreeConfig { name, read_only, files_max: files_of_each, forced_unit_access, queue };
-                    Root { path, tree: open_tree(processors, open, config)? }
+                    Root { path, identity, tree: open_tree(processors, open, config)? }
                 }
             });
         }
@@ -312,7 +341,7 @@ fn open_tree(processors: &Processors, open: OpenTree, config: FileTreeConfig) ->
 /// Everything that is wrong; of a directory that nobody asked for, that is only told.
 pub fn inspect(wanted: &[Directory], disks: &[Export]) -> Result<Vec<String>, Problems> {
     let (mut problems, mut report) = (Problems::default(), Vec::new());
-    for (directory, path) in locate(wanted, disks, false, &mut problems) {
+    for Located { directory, path, .. } in locate(wanted, disks, false, &mut problems) {
         // One that would be made lies where its parent does.
         let there = path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
         match tree::open(there, true, None) {
@@ -332,16 +361,17 @@ fn locate<'a>(
     disks: &[Export],
     may_create: bool,
     problems: &mut Problems,
-) -> Vec<(&'a Directory, PathBuf)> {
-    let mut located: Vec<(&Directory, PathBuf)> = Vec::new();
+) -> Vec<Located<'a>> {
+    let mut located: Vec<Located<'_>> = Vec::new();
     for directory in wanted {
         let Some(path) = problems.note(find(directory, may_create)) else { continue };
-        let overlapping = located.iter().find(|(other, at)| {
-            let nested = *at != path && (at.starts_with(&path) || path.starts_with(at));
-            nested && !(other.read_only && directory.read_only)
+        let overlapping = located.iter().find(|other| {
+            let nested = other.path != path && (other.path.starts_with(&path) || path.starts_with(&other.path));
+            nested && !(other.directory.read_only && directory.read_only)
         });
-        if let Some((other, _)) = overlapping {
-            let what = format!("lies in the directory of export {:?}, or the other way round", other.name);
+        if let Some(other) = overlapping {
+            let name = &other.directory.name;
+            let what = format!("lies in the directory of export {name:?}, or the other way round");
             let problem = Problem::new(&directory.place, directory.key("path"), what);
             problems.0.push(problem.allowed("directories beside each other, or read_only = true in both"));
         }
@@ -354,7 +384,9 @@ fn locate<'a>(
             let problem = Problem::new(&directory.place, directory.key("path"), what);
             problems.0.push(problem.allowed("a directory without it, or read_only = true in both"));
         }
-        located.push((directory, path));
+        let identity = fs::metadata(&path).ok().map(|found| (found.dev(), found.ino()));
+        let read_only = directory.read_only || tree::is_mounted_read_only(&path);
+        located.push(Located { directory, path, identity, read_only });
     }
     located
 }
@@ -393,6 +425,9 @@ fn refused(directory: &Directory, error: &OpenTreeError) -> Problem {
     let problem = Problem::new(&directory.place, directory.key("path"), format!("cannot be served: {error}"));
     match error {
         OpenTreeError::NotDirectory(_) => problem.allowed("a directory, or another kind"),
+        OpenTreeError::Locked(_) => {
+            problem.allowed("a directory that no other server gives out, or read_only = true in both")
+        }
         OpenTreeError::NoHandles(_) => problem.allowed("a directory on a file system such as ext4, XFS or btrfs"),
         _ => problem,
     }

@@ -22,6 +22,7 @@ use crate::queue::DiskQueue;
 use crate::request::JobId;
 use crate::switches::{LiveSwitches, Switches};
 use crate::trace::{Event, Tracer};
+use crate::tree::Siblings;
 use crate::wait::WaitList;
 
 /// Frames evicted at least, when any must be: the lock and the policy's work are shared by so many.
@@ -94,6 +95,7 @@ pub struct Kernel {
     memory_short: AtomicU32,
     devices: Mutex<DeviceNumbers>,
     queues: Mutex<BTreeMap<u64, Arc<DiskQueue>>>,
+    siblings: Arc<Siblings>,
     zero_frame: OnceLock<FrameRef>,
     pages: Mutex<PageChoice>,
     tracer: Arc<Tracer>,
@@ -172,6 +174,7 @@ impl Kernel {
             memory_short: AtomicU32::new(0),
             devices: Mutex::default(),
             queues: Mutex::default(),
+            siblings: Arc::default(),
             zero_frame: OnceLock::new(),
             tracer,
             switches,
@@ -423,6 +426,11 @@ impl Kernel {
 }
 
 impl Kernel {
+    /// The files that are open, of all trees.
+    pub(crate) fn siblings(&self) -> &Arc<Siblings> {
+        &self.siblings
+    }
+
     /// The request queues of all physical disks, each with the disk's number.
     pub fn disk_queues(&self) -> Vec<(u64, Arc<DiskQueue>)> {
         lock(&self.queues).iter().map(|(disk, queue)| (*disk, Arc::clone(queue))).collect()

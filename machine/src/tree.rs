@@ -6,10 +6,12 @@
 
 use std::any::Any;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+mod watch;
+
 use crate::OpenFile;
+pub use watch::Watch;
 
 /// A directory tree that is given out. Shared by all processors of one machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -463,23 +465,6 @@ pub struct OpenNode {
     pub watch: Option<Watch>,
     /// The largest size that its file system lets it have. Bytes.
     pub bytes_max: u64,
-}
-
-/// Reports what others than this process do to the content of an open file: each write and each change of its size by a
-/// system call, soon after it. What is written through shared mappings shows in the file's times alone.
-#[derive(Clone)]
-pub struct Watch {
-    /// How often something may have been done: goes up.
-    pub changes: Arc<AtomicU64>,
-    /// What keeps the watch.
-    pub owner: Arc<dyn Any + Send + Sync>,
-}
-
-impl Watch {
-    /// How often others may have changed the content so far.
-    pub fn changes(&self) -> u64 {
-        self.changes.load(Ordering::Acquire)
-    }
 }
 
 /// A question to a tree, and the place for its answer.

@@ -11,6 +11,7 @@ use machine::tree::{OpenNode, Watch};
 use machine::{Errno, File, Op};
 use policy::unit::{BLOCK_BYTES, ByteOffset, ByteRange, Stability};
 
+use super::siblings::Sibling;
 use super::vnode::Vnode;
 use crate::device::{Device, DeviceFacts, Work};
 use crate::frame::{FRAME_BYTES, Frames, segments};
@@ -39,11 +40,20 @@ pub(super) struct GrowingFile {
     ended: AtomicU64,
     /// Reads in a row that others' changes made old.
     outrun: AtomicU32,
+    /// The same file, open in other trees.
+    sibling: Sibling,
 }
 
 /// How often a read is begun anew when somebody else changes the file meanwhile. After that it is what was read: some blocks
 /// may be older than others, as for any program that reads while another one writes.
 const OUTRUN_MAX: u32 = 3;
+
+/// Changes by others that were reported up to a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reported {
+    pub(super) by_host: u64,
+    pub(super) by_siblings: u64,
+}
 
 /// The writes to the host at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +71,7 @@ impl Writes {
 
 impl GrowingFile {
     /// The device in an open file.
-    pub(super) fn new(open: OpenNode) -> Self {
+    pub(super) fn new(open: OpenNode, sibling: Sibling) -> Self {
         let size = AtomicU64::new(open.direct.facts.size);
         GrowingFile {
             open,
@@ -72,12 +82,22 @@ impl GrowingFile {
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             outrun: AtomicU32::new(0),
+            sibling,
         }
     }
 
-    /// Reports what others do to the content, where the host can.
-    pub(super) fn watch(&self) -> Option<&Watch> {
-        self.open.watch.as_ref()
+    /// Does the host report what others do to the content?
+    pub(super) fn is_watched(&self) -> bool {
+        self.open.watch.is_some()
+    }
+
+    /// What others did to the content, as far as it was reported. With `all`, what is over is sure to be.
+    pub(super) fn reported(&self, all: bool) -> Reported {
+        let watch = self.open.watch.as_ref();
+        if let Some(watch) = watch.filter(|_| all) {
+            (watch.take)();
+        }
+        Reported { by_host: watch.map_or(0, Watch::changes), by_siblings: self.sibling.changes() }
     }
 
     /// What was written to the host up to now.
@@ -182,7 +202,13 @@ impl GrowingFile {
         self.open.bytes_max
     }
 
-    /// The host gave the file another size.
+    /// The host has given the file another size for us.
+    pub(super) fn on_resized(&self, size: u64) {
+        self.set_size(size);
+        self.sibling.report();
+    }
+
+    /// The host's file has another size.
     pub(super) fn set_size(&self, size: u64) {
         self.size.store(size, Ordering::Release);
     }
@@ -201,6 +227,7 @@ impl<'a> UnderWay<'a> {
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         self.0.ended.fetch_add(1, Ordering::SeqCst);
+        self.0.sibling.report();
     }
 }
 

@@ -9,6 +9,7 @@ mod call;
 mod device;
 mod files;
 mod lost;
+mod siblings;
 mod sync;
 mod vnode;
 
@@ -28,6 +29,7 @@ use crate::rendezvous::Rendezvous;
 use crate::request::Context;
 use crate::volume::ForcedUnitAccess;
 use files::Files;
+pub(crate) use siblings::Siblings;
 pub use vnode::Vnode;
 
 /// What the host said of a file is believed for so long.

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use machine::Errno;
-use machine::tree::{Attributes, Node, OpenNode, Time, TreeCall, TreeReply, Watch};
+use machine::tree::{Attributes, Node, OpenNode, Time, TreeCall, TreeReply};
 use policy::unit::{BLOCK_BYTES, ByteRange, Instant, ProcessorId};
 
-use super::device::{CHANGED, GrowingFile, Writes};
+use super::device::{CHANGED, GrowingFile, Reported, Writes};
 use super::{FRESH, FileTree, node_for_records};
 use crate::device::DeviceRef;
 use crate::frame::Frames;
@@ -48,7 +48,7 @@ struct Known {
     /// Our writes before it was asked; `None` where that is not known.
     writes: Option<Writes>,
     /// The changes by others that had been reported before.
-    reported: u64,
+    reported: Reported,
     /// Did somebody else change the content, while the cache is still as it was before?
     stale: Stale,
     /// How often that was found.
@@ -77,8 +77,9 @@ impl Vnode {
         open: OpenNode,
         host: Attributes,
     ) -> Result<Arc<Self>, Errno> {
-        let reported = open.watch.as_ref().map_or(0, Watch::changes);
-        let device = Arc::new(GrowingFile::new(open));
+        let sibling = tree.kernel.siblings().join((host.file_system, host.number));
+        let device = Arc::new(GrowingFile::new(open, sibling));
+        let reported = device.reported(false);
         let below: DeviceRef = device.clone();
         let queued: DeviceRef = Arc::new(Queued::new(Arc::clone(&tree.config.queue), below));
         let config = VolumeConfig {
@@ -162,7 +163,7 @@ impl Vnode {
 
     async fn ask_host(&self, cpu: &Processor) -> Result<(), Errno> {
         let Some(tree) = self.tree.upgrade() else { return Err(Errno::IO) };
-        let (writes, reported) = (self.device.writes(), self.reported());
+        let (writes, reported) = (self.device.writes(), self.device.reported(false));
         match tree.ask(cpu, None, TreeCall::Attributes { node: self.node }).await? {
             // We alone keep it alive.
             TreeReply::Attributes(host) if host.links == 0 => {
@@ -279,7 +280,7 @@ impl Vnode {
     pub async fn commit(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
         let result = self.volume.flush(cpu, context).await;
         self.look_for_failures();
-        let is_current = self.device.watch().is_some() && self.reported() == self.known().reported;
+        let is_current = self.device.reported(true) == self.known().reported && self.device.is_watched();
         // What was written is durable, whatever can be found out about others.
         if is_current || self.ask_host(cpu).await.is_ok() {
             let _ = self.follow_host(cpu).await;
@@ -296,7 +297,7 @@ impl Vnode {
     ) -> Result<Attributes, Errno> {
         let change = async {
             let after = change.await?;
-            self.device.set_size(size);
+            self.device.on_resized(size);
             Ok(after)
         };
         self.volume.resize(cpu, size, change).await
@@ -325,9 +326,9 @@ impl Vnode {
 
     /// Takes note of what the host told when it was asked after our `writes`, where those are known, and after `reported`
     /// changes by others.
-    fn note(&self, cpu: &Processor, host: Attributes, writes: Option<Writes>, reported: u64) {
+    fn note(&self, cpu: &Processor, host: Attributes, writes: Option<Writes>, reported: Reported) {
         let until = self.device.writes();
-        let is_watched = self.device.watch().is_some();
+        let is_watched = self.device.is_watched();
         let mut known = self.known();
         let is_alone = known.writes.is_some_and(|before| before.were_none_until(until));
         let is_reported = reported != known.reported;
@@ -350,11 +351,6 @@ impl Vnode {
         known.writes = writes.or(known.writes.filter(|_| is_alone));
         known.reported = reported;
         known.asked = cpu.now();
-    }
-
-    /// The changes by others that the host has reported.
-    fn reported(&self) -> u64 {
-        self.device.watch().map_or(0, Watch::changes)
     }
 
     fn note_write(&self, now: Time) {
@@ -424,7 +420,7 @@ impl Vnode {
     }
 
     fn is_fresh(&self, cpu: &Processor) -> bool {
-        let reported = self.reported();
+        let reported = self.device.reported(false);
         let known = self.known();
         let now = cpu.now();
         let age = now.since(known.asked);
@@ -433,7 +429,8 @@ impl Vnode {
             Stale::Perhaps(since) => now.since(since) < FRESH,
             Stale::Yes => false,
         };
-        is_current && age < FRESH && (reported == known.reported || age < LOOK_AGAIN)
+        let is_quiet = reported.by_host == known.reported.by_host || age < LOOK_AGAIN;
+        is_current && age < FRESH && is_quiet && reported.by_siblings == known.reported.by_siblings
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {

@@ -15,11 +15,13 @@ mod creation;
 mod identity;
 mod journal;
 mod listing;
+mod lock;
 mod names;
 mod node;
 mod permission;
 mod places;
 mod search;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,6 +40,7 @@ use call::MountId;
 use content::Unsynced;
 use identity::Identity;
 use listing::Listings;
+use lock::Locked;
 use names::NameLocks;
 use node::Verified;
 pub(super) use node::hold_directory;
@@ -63,6 +66,9 @@ pub enum OpenTreeError {
         "{0} can't be exported: the server is root, but the host does not let it act for its clients' users; that takes the capabilities CAP_SETUID and CAP_SETGID, and a user namespace that has those users"
     )]
     NoOtherUsers(PathBuf),
+    /// Somebody else uses it, or a directory above or in it.
+    #[error("{0} is locked: another server gives it out, or a directory in it, or above it")]
+    Locked(PathBuf),
     /// Anything else.
     #[error("can't {what} {path}: {errno}", path = path.display())]
     Host {
@@ -99,6 +105,8 @@ struct HostTree {
     file_bytes_max: OnceLock<Option<u64>>,
     /// Held while permissions are set.
     modes: Mutex<()>,
+    /// Keeps other servers from it.
+    _locked: Option<Locked>,
 }
 
 /// The trees that are open, by number. A process has few.
@@ -116,7 +124,27 @@ impl Drop for HostTree {
 ///
 /// Where nodes can't be found by handle, where they are is kept in a file in the directory `keep_in`; without it, or when the
 /// file can't be used, the tree is searched again after each restart. That directory must lie outside of the tree.
+///
+/// # Errors
+/// Why it can't be given out.
 pub fn open(path: &Path, read_only: bool, keep_in: Option<&Path>) -> Result<OpenTree, OpenTreeError> {
+    open_as(path, read_only, keep_in, None)
+}
+
+/// The same, and no other process can do so until the last clone of the result is dropped: with `read_only`, not for changes.
+///
+/// # Errors
+/// [`OpenTreeError::Locked`], and those of [`open`].
+pub fn open_locked(path: &Path, read_only: bool, keep_in: Option<&Path>) -> Result<OpenTree, OpenTreeError> {
+    open_as(path, read_only, keep_in, Some(Locked::new(path, read_only)?))
+}
+
+fn open_as(
+    path: &Path,
+    read_only: bool,
+    keep_in: Option<&Path>,
+    locked: Option<Locked>,
+) -> Result<OpenTree, OpenTreeError> {
     let host = |what, errno| OpenTreeError::Host { what, path: path.to_owned(), errno };
     let flags = libc::O_DIRECTORY | libc::O_NONBLOCK;
     let root = fs::OpenOptions::new().read(true).custom_flags(flags).open(path);
@@ -168,6 +196,7 @@ pub fn open(path: &Path, read_only: bool, keep_in: Option<&Path>) -> Result<Open
         guarded: Mutex::default(),
         file_bytes_max: OnceLock::new(),
         modes: Mutex::default(),
+        _locked: locked,
     });
     TREES.write().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::downgrade(&tree));
     Ok(OpenTree {
@@ -178,6 +207,12 @@ pub fn open(path: &Path, read_only: bool, keep_in: Option<&Path>) -> Result<Open
         syncs_as_a_whole: tree.commits_as_a_whole,
         owner: tree,
     })
+}
+
+/// Can nothing be changed by this path? The same directory may be mounted elsewhere so that it can.
+pub fn is_mounted_read_only(path: &Path) -> bool {
+    let Ok(place) = fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path) else { return false };
+    call::is_mounted_read_only(place.as_fd()).unwrap_or(false)
 }
 
 /// Are the nodes of this tree found by their handles? Otherwise by their places, which takes longer the deeper they lie, and

@@ -17,6 +17,7 @@ on_all_trees!(
     a_file_in_execution_is_opened_for_reading,
     nodes_of_every_kind_are_made_durable_and_those_that_are_gone_passed_over,
     a_tree_lies_on_the_disk_that_its_files_lie_on,
+    what_others_do_to_an_open_file_is_reported_and_what_we_do_is_not,
 );
 
 fn opened(served: &mut Served, node: Node) -> OpenNode {
@@ -139,4 +140,43 @@ fn a_tree_lies_on_the_disk_that_its_files_lie_on(rig: Rig) {
     let image = file::open(&served.path("image"), options).expect("opened");
     assert_eq!(image.facts.disk, served.open.disk);
     assert_eq!((image.facts.align, image.facts.direct), (open.direct.facts.align, open.direct.facts.direct));
+}
+
+/// Runs a program of the host that changes the file.
+fn change(path: &std::path::Path, program: &str) {
+    let status = std::process::Command::new("sh").args(["-c", program, "sh"]).arg(path).status();
+    assert!(status.expect("a shell").success(), "{program}");
+}
+
+fn what_others_do_to_an_open_file_is_reported_and_what_we_do_is_not(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let (node, beside) = (served.file("file"), served.file("beside"));
+    let open = opened(&mut served, node);
+    let _beside = opened(&mut served, beside);
+    let watch = open.watch.clone().expect("the host reports");
+    let so_far = || {
+        (watch.take)();
+        watch.changes()
+    };
+    let bytes = Memory::filled(4096, 1);
+    assert_eq!(served.rig.run(write(&open.direct, 0, bytes.all())), Ok(4096));
+    let page_cache = open.buffered.as_ref().unwrap_or(&open.direct);
+    assert_eq!(served.rig.run(write(page_cache, 100, bytes.all())), Ok(4096));
+    let cut = SetAttributes { size: Some(10), ..SetAttributes::default() };
+    assert!(served.ask(None, set(node, cut)).is_ok());
+    change(&served.path("beside"), "printf x >> \"$1\"");
+    assert_eq!(so_far(), 0, "what we do, and what others do elsewhere");
+    let mut before = 0;
+    for program in ["printf x >> \"$1\"", ": > \"$1\"", "truncate -s 10 \"$1\"", "cat /etc/hostname > \"$1\""] {
+        change(&served.path("file"), program);
+        let now = so_far();
+        assert!(now > before, "{program}");
+        before = now;
+    }
+    // Opened once more, and closed once.
+    let again = opened(&mut served, node);
+    drop(open);
+    change(&served.path("file"), "printf x >> \"$1\"");
+    assert!(so_far() > before);
+    drop(again);
 }

@@ -331,6 +331,16 @@ pub(super) fn file_system(fd: BorrowedFd) -> Result<FileSystem, Errno> {
     })
 }
 
+/// Can nothing be changed through the mount of the descriptor?
+pub(super) fn is_mounted_read_only(fd: BorrowedFd) -> Result<bool, Errno> {
+    let mut found = MaybeUninit::<libc::statvfs>::zeroed();
+    // SAFETY: the call fills `found`.
+    again(|| unsafe { libc::fstatvfs(fd.as_raw_fd(), found.as_mut_ptr()) })?;
+    // SAFETY: the structure has integers only, for which zeroes are valid, too.
+    let found = unsafe { found.assume_init() };
+    Ok(found.f_flag & libc::ST_RDONLY != 0)
+}
+
 /// Names that a node may have.
 pub(super) fn links_max(fd: BorrowedFd) -> u32 {
     // SAFETY: no pointer is passed.

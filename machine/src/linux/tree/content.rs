@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use super::HostTree;
 use super::call;
 use super::node::Found;
+use super::watch;
 use crate::Errno;
 use crate::tree::{Node, OpenNode, TreeReply};
 
@@ -56,7 +57,8 @@ impl HostTree {
             let flags = if writable { libc::O_RDWR } else { libc::O_RDONLY };
             buffered = Some(self.disk.open_buffered(StdFile::from(self.reopen(&found, flags)?), writable)?);
         }
-        Ok(TreeReply::Opened(OpenNode { direct, buffered, watch: None, bytes_max }))
+        let watch = watch::watch(&direct);
+        Ok(TreeReply::Opened(OpenNode { direct, buffered, watch, bytes_max }))
     }
 
     fn open_to_write(&self, found: &Found) -> Result<(OwnedFd, bool), Errno> {

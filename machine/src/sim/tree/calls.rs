@@ -194,7 +194,7 @@ impl Inner {
         let buffered = if align > 1 { Some(self.open_inode(index, number, 1)?) } else { None };
         let tree = &self.trees[index];
         let changes = tree.config.watches.then(|| Arc::clone(&tree.inodes[&number].others));
-        let watch = changes.map(|changes| Watch { changes, owner: Arc::new(()) });
+        let watch = changes.map(|changes| Watch { changes, take: || (), owner: Arc::new(()) });
         Ok(TreeReply::Opened(OpenNode { direct, buffered, watch, bytes_max: tree.config.file_bytes_max }))
     }
 }

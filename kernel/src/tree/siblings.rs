@@ -1,0 +1,84 @@
+//! Files that are open in more than one tree: by hard links or bind mounts in two exports. Each has a cache of its own, and
+//! the host reports to nobody what its own process does. So they report it to each other.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A file of the host: its file system and its number there.
+type Name = (u64, u64);
+
+/// All open files.
+#[derive(Default)]
+pub(crate) struct Siblings(Mutex<BTreeMap<Name, Arc<Family>>>);
+
+#[derive(Default)]
+struct Family {
+    /// Of each open one, how often others changed the file.
+    members: Mutex<Vec<Arc<AtomicU64>>>,
+    count: AtomicUsize,
+}
+
+/// One of those that are open.
+pub(super) struct Sibling {
+    all: Arc<Siblings>,
+    name: Name,
+    family: Arc<Family>,
+    changes: Arc<AtomicU64>,
+}
+
+impl Siblings {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Name, Arc<Family>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A file is opened.
+    pub(super) fn join(self: &Arc<Self>, name: Name) -> Sibling {
+        let changes = Arc::new(AtomicU64::new(0));
+        let mut families = self.lock();
+        let family = Arc::clone(families.entry(name).or_default());
+        family.change(|members| members.push(Arc::clone(&changes)));
+        Sibling { all: Arc::clone(self), name, family, changes }
+    }
+}
+
+impl Family {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<AtomicU64>>> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns how many are left.
+    fn change(&self, change: impl FnOnce(&mut Vec<Arc<AtomicU64>>)) -> usize {
+        let mut members = self.lock();
+        change(&mut members);
+        self.count.store(members.len(), Ordering::SeqCst);
+        members.len()
+    }
+}
+
+impl Sibling {
+    /// How often the others have changed the file.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// This one has changed the file on the host.
+    pub(super) fn report(&self) {
+        if self.family.count.load(Ordering::SeqCst) > 1 {
+            let members = self.family.lock();
+            for other in members.iter().filter(|member| !Arc::ptr_eq(member, &self.changes)) {
+                other.fetch_add(1, Ordering::AcqRel);
+            }
+        }
+    }
+}
+
+impl Drop for Sibling {
+    fn drop(&mut self) {
+        let mut families = self.all.lock();
+        let left = self.family.change(|members| members.retain(|member| !Arc::ptr_eq(member, &self.changes)));
+        if left == 0 {
+            families.remove(&self.name);
+        }
+    }
+}
