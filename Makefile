@@ -11,10 +11,14 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 BUILD_NEEDS := cc=gcc
 TEST_NEEDS := nbdinfo=libnbd-bin nbdcopy=libnbd-bin python3:nbd=python3-libnbd qemu-img=qemu-utils mke2fs=e2fsprogs \
     qemu-system-x86_64=qemu-system-x86 busybox=busybox-static nbd-client=nbd-client nfs-ls=libnfs-utils \
-    git=git tcc=tcc make=make chromium=chromium
+    git=git tcc=tcc make=make chromium=chromium mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs losetup=mount umount=mount \
+    unshare=util-linux setpriv=util-linux ip=iproute2 rpcbind=rpcbind rpcinfo=rpcbind showmount=nfs-common
 BENCH_NEEDS := fio=fio nbdkit=nbdkit nbdcopy=libnbd-bin qemu-nbd=qemu-utils qemu-img=qemu-utils
 BENCH_FILES_NEEDS := ganesha.nfsd=nfs-ganesha rpcbind=rpcbind mkfs.ext4=e2fsprogs losetup=mount
-SEEDS ?= 10000
+# How long `make test-long` takes, without the time to compile.
+MINUTES ?= 60
+# Where tests note what they skipped, and why.
+SKIPPED := $(abspath $(TARGET))/skipped
 
 .PHONY: run build test check clients test-long bench bench-disks bench-files bench-lab bench-live docs install clean
 
@@ -26,17 +30,20 @@ build:
 	@scripts/need $(BUILD_NEEDS)
 	$(CARGO) build --release --package awase
 
+# What was skipped is listed at the end; AWASE_SKIPS_FAIL=1 makes it a failure.
 test: check
-	$(CARGO) test --workspace
-	AWASE_ENGINE=threads $(CARGO) test --package awase --test clients --test directories
+	AWASE_SKIPPED=$(SKIPPED) $(CARGO) test --workspace
+	AWASE_SKIPPED=$(SKIPPED) AWASE_ENGINE=threads $(CARGO) test --package awase --test clients --test directories
+	@scripts/skipped $(SKIPPED)
 
 # What needs no running program: format, lints, licences.
 check:
 	@scripts/need-rust
 	@scripts/need $(BUILD_NEEDS) $(TEST_NEEDS)
+	@mkdir -p $(TARGET) && rm -f $(SKIPPED)
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	scripts/check-dependencies
+	AWASE_SKIPPED=$(SKIPPED) scripts/check-dependencies
 
 # Only the tests with real clients (they are part of `make test` too).
 clients:
@@ -44,11 +51,13 @@ clients:
 	$(CARGO) test --package awase --test clients --test directories --test outside \
 	    --test front --test guest
 
-# The simulated machine under many more seeds. SEEDS=100000 make test-long
+# All tests in their long forms, in a given time: MINUTES=20 make test-long
 test-long:
 	@scripts/need-rust
 	@scripts/need $(BUILD_NEEDS) $(TEST_NEEDS)
-	AWASE_SEEDS=$(SEEDS) $(CARGO) test --release --workspace
+	@mkdir -p $(TARGET) && rm -f $(SKIPPED)
+	CARGO="$(CARGO)" AWASE_SKIPPED=$(SKIPPED) scripts/test-long $(MINUTES)
+	@scripts/skipped $(SKIPPED)
 
 # About half an hour each; nothing else should run meanwhile.
 bench: bench-disks bench-files

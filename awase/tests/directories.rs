@@ -14,6 +14,7 @@ use nfs3_types::nfs3::{nfsstat3, stable_how};
 
 use testkit::nfs::Client;
 use testkit::server::{AWASE, Place, Server, attempt, client};
+use testkit::skip;
 
 /// Of a copy: not whole in any unit of transfer.
 const COPY_BYTES: u32 = 50_000_001;
@@ -192,8 +193,7 @@ fn clients_of_other_networks_are_refused() {
 #[test]
 fn what_clients_make_belongs_to_whom_the_rules_say() {
     if !is_root() {
-        println!("skipped: only a server of root acts for others");
-        return;
+        skip!("only a server of root acts for others");
     }
     let place = Place::new();
     let files = make_directory(&place, "files");
@@ -220,8 +220,7 @@ fn what_clients_make_belongs_to_whom_the_rules_say() {
 #[test]
 fn the_hosts_permissions_hold_for_clients() {
     if !is_root() {
-        println!("skipped: only a server of root acts for others");
-        return;
+        skip!("only a server of root acts for others");
     }
     let place = Place::new();
     make_directory(&place, "files");
@@ -404,8 +403,7 @@ fn rpcbind_tells_clients_where_directories_are() {
     let has = |command: &str| attempt("sh", &["-c", &format!("command -v {command}")]).status.success();
     let missing = ["rpcbind", "rpcinfo", "showmount", "nsenter", "ip"].into_iter().find(|command| !has(command));
     if missing.is_some() || !attempt("unshare", &[&own[..], &["true"]].concat()).status.success() {
-        println!("skipped: {} here", missing.map_or("no namespaces".into(), |command| format!("no {command}")));
-        return;
+        skip!("{} here", missing.map_or("no namespaces".into(), |command| format!("no {command}")));
     }
     let place = Place::new();
     make_directory(&place, "files");

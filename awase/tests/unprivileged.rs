@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use testkit::server::{AWASE, Place, Server, attempt, client};
+use testkit::skip::note;
 
 /// So long the tests wait for what only a wrong server never does.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -30,7 +31,7 @@ fn as_user(program: &str) -> Option<Command> {
     }
     let may_run = format!("setpriv --reuid {USER} --regid {USER} --clear-groups test -x '{}'", *AWASE);
     if !attempt("sh", &["-c", &may_run]).status.success() {
-        eprintln!("not tested: an ordinary user can't run {}", *AWASE);
+        note(&format!("an ordinary user can't run {}", *AWASE));
         return None;
     }
     let mut command = Command::new("sh");

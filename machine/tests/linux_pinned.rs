@@ -4,6 +4,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 
 use machine::linux::{Config, Engine, Error, Processors, machines};
 use machine::{Errno, Region, RegionId};
+use testkit::skip;
 
 const LEN: usize = 1 << 20;
 
@@ -20,7 +21,7 @@ fn registered_memory_is_pinned_and_withdrawn_memory_is_not() {
     let config = Config { processors: Processors::Count(1), engine: Engine::IoUring, pin: false, ..Config::default() };
     let mut builders = match machines(&config) {
         Ok((builders, _)) => builders,
-        Err(Error::NoIoUring(reason)) => return eprintln!("not tested, no io_uring: {reason}"),
+        Err(Error::NoIoUring(reason)) => skip!("no io_uring: {reason}"),
         Err(error) => panic!("{error}"),
     };
     let mut machine = builders.remove(0)().expect("a machine");

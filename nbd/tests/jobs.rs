@@ -80,14 +80,9 @@ fn longest_read(seed: u64, usage: bool) -> (Duration, usize) {
 
 #[test]
 fn the_reads_of_a_light_client_pass_those_of_a_heavy_one() {
-    for seed in harness_seeds() {
+    for seed in testkit::rounds::seeds(3) {
         let ((on, all_on), (off, all_off)) = (longest_read(seed, true), longest_read(seed, false));
         assert_eq!((all_on, all_off), (512, 512), "seed {seed}");
         assert!(off > on * 5, "seed {seed}: {on:?} with usage, {off:?} without");
     }
-}
-
-fn harness_seeds() -> impl Iterator<Item = u64> {
-    let one = std::env::var("AWASE_SEED").ok().and_then(|seed| seed.parse().ok());
-    one.map_or(0..3, |seed| seed..seed + 1)
 }

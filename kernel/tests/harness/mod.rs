@@ -99,19 +99,9 @@ pub fn spawn<T: 'static>(cpu: &Processor, task: impl AsyncFnOnce(Processor) -> T
     result
 }
 
-/// The seeds to run: `AWASE_SEED` alone if set, else `AWASE_SEEDS` of them or `few`.
-pub fn seeds(few: u64) -> impl Iterator<Item = u64> {
-    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    let range = match number("AWASE_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("AWASE_SEEDS").unwrap_or(few),
-    };
-    range.into_iter()
-}
-
 /// Runs `test` with each seed; a failure prints the seed and how to see it again.
 pub fn for_seeds(name: &str, few: u64, test: impl Fn(u64) + std::panic::RefUnwindSafe) {
-    for seed in seeds(few) {
+    for seed in testkit::rounds::seeds(few) {
         if let Err(panic) = std::panic::catch_unwind(|| test(seed)) {
             eprintln!("failed with seed {seed}; again: AWASE_SEED={seed} cargo test {name}");
             std::panic::resume_unwind(panic);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use machine::linux::{self, Config, Engine, Error, Processors};
 use machine::{Completion, Errno, Machine, Op, Park, Region, RegionId, Segment, Segments, Token};
+use testkit::skip::note;
 
 /// Runs each test on both engines. Where io_uring is forbidden only the other is tested, and it is said so.
 macro_rules! on_both_engines {
@@ -25,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub fn with(engine: Engine, test: fn(Rig)) {
     match build(engine, 1) {
         Ok(mut builders) => test(Rig::new(builders.remove(0)().expect("a machine"))),
-        Err(Error::NoIoUring(reason)) => eprintln!("not tested, no io_uring: {reason}"),
+        Err(Error::NoIoUring(reason)) => note(&format!("no io_uring: {reason}")),
         Err(error) => panic!("{error}"),
     }
 }

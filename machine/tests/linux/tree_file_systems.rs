@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use crate::rig::{Memory, Rig};
 use crate::tree_rig::*;
+use testkit::skip::note;
 
 /// Runs a test on each file system, so that nodes are found by handle and by place.
 macro_rules! on_file_systems {
@@ -65,7 +66,7 @@ struct Mounted {
 impl Mounted {
     fn new(kind: Kind) -> Option<Self> {
         if !is_root() {
-            eprintln!("not tested: only root mounts");
+            note("only root mounts");
             return None;
         }
         let place = tempfile::tempdir().expect("a temporary directory");
@@ -77,7 +78,7 @@ impl Mounted {
         if let Kind::Image(make, arguments) | Kind::LargeSectors(make, arguments) = kind {
             let image = place.path().join("image");
             File::create(&image).and_then(|file| file.set_len(IMAGE_BYTES)).expect("made");
-            run(Command::new(make).args(arguments).arg(&image))?;
+            prepare(Command::new(make).args(arguments).arg(&image))?;
         }
         let mut mounted = Mounted { place, kind, is_mounted: false, device: None };
         mounted.mount()?;
@@ -96,7 +97,7 @@ impl Mounted {
             Kind::Image(..) => command.args(["-o", "loop", &at("image")]),
             Kind::LargeSectors(..) => {
                 let attach = ["--find", "--show", "--sector-size", "4096", &at("image")];
-                self.device = Some(run(Command::new("losetup").args(attach))?);
+                self.device = Some(prepare(Command::new("losetup").args(attach))?);
                 command.args(self.device.as_ref())
             }
             Kind::Tmpfs => command.args(["-t", "tmpfs", "-o", "size=64m", "none"]),
@@ -105,7 +106,7 @@ impl Mounted {
                 command.args(["-t", "overlay", "-o", &layers, "none"])
             }
         };
-        run(command.arg(self.path()))?;
+        prepare(command.arg(self.path()))?;
         self.is_mounted = true;
         Some(())
     }
@@ -113,7 +114,7 @@ impl Mounted {
     fn unmount(&mut self) {
         if std::mem::take(&mut self.is_mounted) {
             // A program that another test starts has our descriptors for a moment, and a ring that is closed keeps its files.
-            let done = (0..ATTEMPTS_MAX).any(|_| run(Command::new("umount").arg(self.path())).is_some());
+            let done = (0..ATTEMPTS_MAX).any(|_| run(Command::new("umount").arg(self.path())).is_ok());
             assert!(done, "still in use");
         }
         if let Some(device) = self.device.take() {
@@ -133,19 +134,18 @@ impl Drop for Mounted {
     }
 }
 
-/// Runs a program to its end. Nothing, and a word, when it is not there or does not work here.
-fn run(command: &mut Command) -> Option<String> {
+/// Runs a program to its end. `Err` when it is not there or does not work here.
+fn run(command: &mut Command) -> Result<String, String> {
     match command.output() {
-        Ok(output) if output.status.success() => Some(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
-        Ok(output) => {
-            eprintln!("not tested: {command:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
-            None
-        }
-        Err(error) => {
-            eprintln!("not tested: {command:?}: {error}");
-            None
-        }
+        Ok(output) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
+        Ok(output) => Err(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr).trim())),
+        Err(error) => Err(format!("{command:?}: {error}")),
     }
+}
+
+/// Runs a program without which the test is skipped.
+fn prepare(command: &mut Command) -> Option<String> {
+    run(command).map_err(|reason| note(&reason)).ok()
 }
 
 fn all_promises(rig: Rig, kind: Kind) {
@@ -309,10 +309,11 @@ fn after_power_cut(mounted: &Mounted, options: &str, look: impl FnOnce(&Path)) -
     let place = tempfile::tempdir().expect("a temporary directory");
     let (copy, at) = (place.path().join("image"), place.path().join("tree"));
     fs::create_dir(&at).expect("made");
-    run(Command::new("cp").arg("--sparse=always").arg(mounted.place.path().join("image")).arg(&copy))?;
-    run(Command::new("mount").args(["-o", options]).arg(&copy).arg(&at))?;
+    prepare(Command::new("cp").arg("--sparse=always").arg(mounted.place.path().join("image")).arg(&copy))?;
+    prepare(Command::new("mount").args(["-o", options]).arg(&copy).arg(&at))?;
     look(&at);
-    run(Command::new("umount").arg(&at)).map(drop)
+    run(Command::new("umount").arg(&at)).expect("unmounted");
+    Some(())
 }
 
 /// `options`: with which a copy is mounted beside what it is a copy of.

@@ -23,8 +23,21 @@ fn names() -> Vec<String> {
     (0..MANY).map(|k| format!("name-{k}")).collect()
 }
 
+/// As the server does at its start: each call that is under way may have some.
+fn allow_descriptors() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure lives, and is what the calls expect.
+    let done = unsafe {
+        let found = libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0;
+        limit.rlim_cur = limit.rlim_max.min(1 << 16);
+        found && libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) == 0
+    };
+    assert!(done, "{}", std::io::Error::last_os_error());
+}
+
 /// Asks for all of these before it waits for the first.
 fn together(served: &mut Served, calls: impl IntoIterator<Item = TreeCall>) -> Vec<NodeResult> {
+    allow_descriptors();
     let asked: Vec<(Token, Reply)> = calls.into_iter().map(|call| served.start(None, call)).collect();
     let answer = |(token, reply): (Token, Reply)| {
         served.rig.wait(token)?;
@@ -57,6 +70,7 @@ fn changes_in_several_directories_asked_for_together_are_all_done(rig: Rig) {
 fn what_is_made_together_belongs_to_whoever_asked_for_it(rig: Rig) {
     let Some(mut served) = Served::as_root(rig) else { return };
     let root = served.root;
+    allow_descriptors();
     let callers = [caller(1000, 100, &[]), caller(2000, 200, &[100, 300]), caller(0, 0, &[])];
     let asked: Vec<_> = names()
         .iter()

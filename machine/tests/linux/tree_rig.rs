@@ -13,6 +13,7 @@ use machine::{Errno, Op, Token};
 use tempfile::TempDir;
 
 use crate::rig::Rig;
+use testkit::skip::note;
 
 pub const ESTALE: Errno = Errno(libc::ESTALE);
 pub const ENOENT: Errno = Errno(libc::ENOENT);
@@ -116,7 +117,7 @@ impl Served {
         match open_tree(directory, false, Some(kept.path())) {
             Ok(open) => Some(Served::of(rig, open, directory.to_owned(), Rc::new(kept))),
             Err(error @ OpenTreeError::NoHandles(_)) => {
-                eprintln!("not tested: {error}");
+                note(&error.to_string());
                 None
             }
             Err(error) => panic!("{error}"),
@@ -126,7 +127,7 @@ impl Served {
     /// The same where callers can be others than the server: only root can act for them.
     pub fn as_root(rig: Rig) -> Option<Self> {
         if !is_root() {
-            eprintln!("not tested: takes root");
+            note("takes root");
             return None;
         }
         Served::new(rig)

@@ -20,6 +20,23 @@ fn number(variable: &str) -> Option<u64> {
     Some(value.parse().unwrap_or_else(|_| panic!("{variable}={value} is no number")))
 }
 
+/// The seeds of a simulated test: `AWASE_SEED` alone if set, else `AWASE_SEEDS` of them or `few`. None of them begins
+/// later than `AWASE_SEED_SECONDS` after the first.
+pub fn seeds(few: u64) -> impl Iterator<Item = u64> {
+    let range = match number("AWASE_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("AWASE_SEEDS").unwrap_or(few),
+    };
+    let (start, most) = (Instant::now(), number("AWASE_SEED_SECONDS").map(Duration::from_secs));
+    range.take_while(move |seed| {
+        let is_over = most.is_some_and(|most| start.elapsed() >= most);
+        if is_over {
+            println!("{seed} seeds in {:.0?}", start.elapsed());
+        }
+        !is_over
+    })
+}
+
 /// Seeds, one for each round, until the time is over; at least as many as were asked for.
 pub struct Rounds {
     name: &'static str,

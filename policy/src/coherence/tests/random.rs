@@ -154,14 +154,8 @@ fn run(seed: u64, flaw: Option<Flaw>) -> Result<u64, Broken> {
 
 #[test]
 fn many_nodes_never_read_what_is_stale_nor_lose_a_page_nor_wait_for_ever() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    let seeds = match number("AWASE_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("AWASE_SEEDS").unwrap_or(300),
-    };
-    println!("coherence at random: seeds {seeds:?}");
     let mut accesses = 0;
-    for seed in seeds {
+    for seed in testkit::rounds::seeds(300) {
         accesses += run(seed, None).unwrap_or_else(|what| panic!("{what}\nagain: AWASE_SEED={seed}"));
     }
     println!("{accesses} accesses were done");
