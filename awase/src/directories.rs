@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context;
 use kernel::ForcedUnitAccess;
 use kernel::export::ExportChange;
-use kernel::tree::{FileTree, FileTreeConfig};
+use kernel::tree::{FileTree, FileTreeConfig, OpenFiles};
 use kernel::wait::WaitList;
 use machine::Errno;
 use machine::linux::tree::{self, OpenTreeError};
@@ -81,6 +81,8 @@ pub struct Directories {
     served: Vec<Served>,
     roots: Vec<Root>,
     retired: Vec<Retired>,
+    /// Of all of them together.
+    open_files: Arc<OpenFiles>,
 }
 
 /// What came of a new configuration, in lines for people.
@@ -201,7 +203,7 @@ impl Directories {
     ) -> anyhow::Result<Report> {
         let mut report = Report { notices: plan.notices, changes: Vec::new() };
         let mut roots = Vec::new();
-        let files_of_each = files_max / plan.roots.len().max(1);
+        self.open_files.set_max(files_max);
         for planned in plan.roots {
             roots.push(match planned {
                 Planned::Kept(root) => root,
@@ -214,8 +216,8 @@ impl Directories {
                         true => ForcedUnitAccess::Never,
                         false => measured.of_directory(&path, open.disk),
                     };
-                    let config =
-                        FileTreeConfig { name, read_only, files_max: files_of_each, forced_unit_access, queue };
+                    let open_files = Arc::clone(&self.open_files);
+                    let config = FileTreeConfig { name, read_only, open_files, forced_unit_access, queue };
                     Root { path, identity, tree: open_tree(processors, open, config)? }
                 }
             });

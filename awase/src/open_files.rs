@@ -1,12 +1,15 @@
 //! How many files of directories are kept open: every one costs descriptors, which connections need too.
 
+use kernel::tree::OPEN_FILES_MAX;
+
 use crate::config::Limits;
 
 /// Unless the configuration says otherwise.
-const FILES: u64 = 65536;
+const FILES: u64 = OPEN_FILES_MAX as u64;
 
-/// A file is open twice: past the host's page cache, and through it for the end.
-const DESCRIPTORS_A_FILE: u64 = 2;
+/// A file is open for reading and, while it is written, twice more: past the host's page cache, and through it for the
+/// end.
+const DESCRIPTORS_A_FILE: u64 = 3;
 
 /// For rings, media, sockets, and what the host's calls open for a moment.
 const OTHERS: u64 = 512;
@@ -77,8 +80,8 @@ mod tests {
         let limits = |open_files| Limits { connections: 1000, open_files, ..Settings::default().limits };
         assert_eq!(fitted(&limits(None), 1 << 20), FILES);
         assert_eq!(fitted(&limits(Some(100)), 1 << 20), 100);
-        assert_eq!(fitted(&limits(None), 20_000), (20_000 - 3000 - OTHERS) / 2);
-        assert_eq!(fitted(&limits(Some(5000)), 4096), (4096 - 3000 - OTHERS) / 2);
+        assert_eq!(fitted(&limits(None), 20_000), (20_000 - 4000 - OTHERS) / 3);
+        assert_eq!(fitted(&limits(Some(5000)), 8192), (8192 - 4000 - OTHERS) / 3);
         assert_eq!(fitted(&limits(None), 1024), FILES_MIN);
         assert_eq!(fitted(&limits(None), libc::RLIM_INFINITY), FILES);
     }

@@ -335,11 +335,14 @@ pub enum TreeCall {
         /// Directories whose entries changed, and nodes whose attributes did.
         nodes: Vec<Node>,
     },
-    /// Opens a regular file for reading and, unless the file system is read-only, writing, whoever asks:
-    /// [`TreeReply::Opened`].
+    /// Opens a regular file for reading or, if it is to be writable, for both, whoever asks: [`TreeReply::Opened`]. As long
+    /// as a file is open for writing, the host cannot execute it; as long as the host executes it, it cannot be opened for
+    /// writing (`ETXTBSY`).
     Open {
         /// Which.
         node: Node,
+        /// For writing, too?
+        writable: bool,
     },
 }
 
@@ -459,7 +462,7 @@ pub struct OpenNode {
     /// For whole blocks, past the host's page cache where its file system can. Its facts hold the size at this moment.
     pub direct: OpenFile,
     /// The same file through the host's page cache, for a last block that is not whole. Not there when `direct` goes
-    /// through the page cache itself.
+    /// through the page cache itself or is not writable.
     pub buffered: Option<OpenFile>,
     /// Reports what others do to its content. Not there where the host can't.
     pub watch: Option<Watch>,

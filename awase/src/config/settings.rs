@@ -5,6 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use kernel::tree::OPEN_FILES_MAX;
+
 use super::given::{Given, Refusal, show_bytes, show_duration};
 use super::key::Key;
 use super::problem::Place;
@@ -350,11 +352,12 @@ pub static SETTINGS: &[Key<Settings>] = &[
     },
     Key {
         name: "limits.open_files",
-        allowed: "\"auto\" (65536, or what the host allows) or a number from 64 to 1048576",
+        allowed: "\"auto\" (60000, or what the host allows) or a number from 64 to 60000",
         about: "Files of directories that are kept open; the ones least used are closed beyond that",
         paper: "",
         set: |settings, given| {
-            settings.limits.open_files = unless_auto(given, |given| given.number(64..=1 << 20))?.map(|n| n as u32);
+            settings.limits.open_files =
+                unless_auto(given, |given| given.number(64..=OPEN_FILES_MAX as u64))?.map(|n| n as u32);
             Ok(())
         },
         show: |settings| Some(settings.limits.open_files.map_or("\"auto\"".into(), |n| n.to_string())),

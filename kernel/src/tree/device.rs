@@ -5,7 +5,7 @@
 //! rest of the block at the same time stays. The host keeps both views the same.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use machine::tree::{OpenNode, Watch};
 use machine::{Errno, File, Op};
@@ -25,15 +25,20 @@ pub(super) const CHANGED: Errno = Errno(libc::EAGAIN);
 
 /// A file that grows.
 pub(super) struct GrowingFile {
+    /// Open for reading, for as long as the device is there.
     open: OpenNode,
+    is_writable: bool,
+    /// Open for writing: not before the first write and not longer than needed, for the host cannot execute it meanwhile.
+    writing: Mutex<Option<Arc<OpenNode>>>,
+    /// Held by who opens it for writing.
+    upgrade: Turn,
     /// Who knows whether somebody else changed the file.
     file: OnceLock<Weak<Vnode>>,
     /// Its size on the host, as far as we changed it.
     size: AtomicU64,
-    /// Somebody makes it longer. The host does that one after the other anyway, and in the order of their offsets no
+    /// Held by who makes it longer. The host does that one after the other anyway, and in the order of their offsets no
     /// hole is left by a crash.
-    is_growing: AtomicBool,
-    grown: WaitList,
+    growth: Turn,
     /// Writes to the host so far.
     begun: AtomicU64,
     /// Those of them that have ended.
@@ -69,16 +74,41 @@ impl Writes {
     }
 }
 
+/// What one does at a time.
+#[derive(Default)]
+struct Turn {
+    is_taken: AtomicBool,
+    ended: WaitList,
+}
+
+impl Turn {
+    async fn take(&self) -> Taken<'_> {
+        self.ended.until(|| (!self.is_taken.swap(true, Ordering::AcqRel)).then_some(())).await;
+        Taken(self)
+    }
+}
+
+struct Taken<'a>(&'a Turn);
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.0.is_taken.store(false, Ordering::Release);
+        self.0.ended.wake_all();
+    }
+}
+
 impl GrowingFile {
-    /// The device in an open file.
-    pub(super) fn new(open: OpenNode, sibling: Sibling) -> Self {
+    /// The device in a file that is open for reading.
+    pub(super) fn new(open: OpenNode, sibling: Sibling, is_writable: bool) -> Self {
         let size = AtomicU64::new(open.direct.facts.size);
         GrowingFile {
             open,
+            is_writable,
+            writing: Mutex::default(),
+            upgrade: Turn::default(),
             file: OnceLock::new(),
             size,
-            is_growing: AtomicBool::new(false),
-            grown: WaitList::default(),
+            growth: Turn::default(),
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             outrun: AtomicU32::new(0),
@@ -109,6 +139,39 @@ impl GrowingFile {
     /// The file whose content this is.
     pub(super) fn belongs_to(&self, file: Weak<Vnode>) {
         let _ = self.file.set(file);
+    }
+
+    /// The file for writing; opened by `open` if it is not. Who has it keeps it open. Was it opened now?
+    ///
+    /// # Errors
+    /// The host's. The next attempt may succeed.
+    pub(super) async fn writing(
+        &self,
+        open: impl AsyncFnOnce() -> Result<OpenNode, Errno>,
+    ) -> Result<(Arc<OpenNode>, bool), Errno> {
+        if let Some(writing) = &*self.writing_now() {
+            return Ok((Arc::clone(writing), false));
+        }
+        let _one_at_a_time = self.upgrade.take().await;
+        if let Some(writing) = &*self.writing_now() {
+            return Ok((Arc::clone(writing), false));
+        }
+        let writing = Arc::new(open().await?);
+        *self.writing_now() = Some(Arc::clone(&writing));
+        Ok((writing, true))
+    }
+
+    /// Is not open for writing any more, if nobody is just writing and `is_clean`. Returns whether it is not.
+    pub(super) fn end_writing(&self, is_clean: impl FnOnce() -> bool) -> bool {
+        let mut writing = self.writing_now();
+        if writing.as_ref().is_some_and(|writing| Arc::strong_count(writing) == 1 && is_clean()) {
+            *writing = None;
+        }
+        writing.is_none()
+    }
+
+    fn writing_now(&self) -> MutexGuard<'_, Option<Arc<OpenNode>>> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn read(&self, cpu: &Processor, range: ByteRange, frames: Frames) -> Result<(), Errno> {
@@ -144,21 +207,24 @@ impl GrowingFile {
         frames: Frames,
         stability: Stability,
     ) -> Result<(), Errno> {
+        let file = self.file.get().and_then(Weak::upgrade).ok_or(Errno::STALE)?;
+        let writing = file.writing(cpu).await?;
         let _under_way = UnderWay::new(self);
-        let _grows = if range.end().0 > self.size.load(Ordering::Acquire) { Some(self.grow().await) } else { None };
+        let grows = range.end().0 > self.size.load(Ordering::Acquire);
+        let _growth = if grows { Some(self.growth.take().await) } else { None };
         let (at, end) = (range.at.0, range.end().0);
         // Where whole blocks begin and end.
-        let (from, to) = match self.open.buffered {
+        let (from, to) = match writing.buffered {
             Some(_) => (end.min(at.next_multiple_of(BLOCK_BYTES)), end / BLOCK_BYTES * BLOCK_BYTES),
             None => (at, end),
         };
         let to = to.max(from);
         let mut frames = frames;
-        if let Some(buffered) = &self.open.buffered {
+        if let Some(buffered) = &writing.buffered {
             frames = self.put(cpu, buffered.file, at, frames, at..from, stability).await?;
         }
-        frames = self.put(cpu, self.open.direct.file, at, frames, from..to, stability).await?;
-        if let Some(buffered) = &self.open.buffered {
+        frames = self.put(cpu, writing.direct.file, at, frames, from..to, stability).await?;
+        if let Some(buffered) = &writing.buffered {
             self.put(cpu, buffered.file, at, frames, to..end, stability).await?;
         }
         self.size.fetch_max(end, Ordering::AcqRel);
@@ -189,12 +255,6 @@ impl GrowingFile {
             }
         }
         Ok(frames)
-    }
-
-    /// Waits for the right to make the file longer.
-    async fn grow(&self) -> Grows<'_> {
-        self.grown.until(|| (!self.is_growing.swap(true, Ordering::AcqRel)).then_some(())).await;
-        Grows(self)
     }
 
     /// Its largest size, by the host's file system. Bytes.
@@ -231,21 +291,12 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-struct Grows<'a>(&'a GrowingFile);
-
-impl Drop for Grows<'_> {
-    fn drop(&mut self) {
-        self.0.is_growing.store(false, Ordering::Release);
-        self.0.grown.wake_all();
-    }
-}
-
 impl Device for GrowingFile {
     fn facts(&self) -> DeviceFacts {
         let facts = &self.open.direct.facts;
         DeviceFacts {
             size: self.size.load(Ordering::Acquire),
-            writable: facts.writable,
+            writable: self.is_writable,
             rotational: facts.rotational,
             transfer_bytes_max: facts.transfer_bytes_max,
             fast_zero: false,
@@ -262,7 +313,9 @@ impl Device for GrowingFile {
                 }
                 Action::Write(range, frames) => self.write(cpu, range, frames, request.context.stability).await,
                 Action::Flush => {
-                    let op = Op::Flush { file: self.open.direct.file };
+                    // Where something was written, errors of writing it are told to who wrote.
+                    let writing = self.writing_now().clone();
+                    let op = Op::Flush { file: writing.as_deref().unwrap_or(&self.open).direct.file };
                     // SAFETY: the operation has no segments.
                     unsafe { cpu.perform(Hold::default(), op) }.await.0.map(drop)
                 }

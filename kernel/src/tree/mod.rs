@@ -9,9 +9,12 @@ mod call;
 mod device;
 mod files;
 mod lost;
+mod open_files;
+mod opening;
 mod siblings;
 mod sync;
 mod vnode;
+mod writers;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
@@ -29,8 +32,10 @@ use crate::rendezvous::Rendezvous;
 use crate::request::Context;
 use crate::volume::ForcedUnitAccess;
 use files::Files;
+pub use open_files::{OPEN_FILES_MAX, OpenFiles};
 pub(crate) use siblings::Siblings;
 pub use vnode::Vnode;
+use writers::Writers;
 
 /// What the host said of a file is believed for so long.
 pub const FRESH: Duration = Duration::from_millis(500);
@@ -42,8 +47,8 @@ pub struct FileTreeConfig {
     pub name: String,
     /// Refuse all changes?
     pub read_only: bool,
-    /// Files open at a time, at most, apart from those in use at this moment.
-    pub files_max: usize,
+    /// What its open files are charged to, with those of other trees.
+    pub open_files: Arc<OpenFiles>,
     /// How stable writes to files become durable.
     pub forced_unit_access: ForcedUnitAccess,
     /// The queue of the disk that the tree lies on.
@@ -57,6 +62,7 @@ pub struct FileTree {
     open: OpenTree,
     config: FileTreeConfig,
     files: Mutex<Files>,
+    writers: Mutex<Writers>,
     syncs: Rendezvous<BTreeSet<Node>>,
     verifier: AtomicU64,
     export: AtomicU16,
@@ -67,16 +73,19 @@ impl FileTree {
     pub fn new(cpu: &Processor, open: OpenTree, config: FileTreeConfig) -> Arc<Self> {
         let start = cpu.time_of_day();
         let verifier = (start.seconds as u64) << 32 ^ u64::from(start.nanoseconds) << 2;
-        Arc::new_cyclic(|this| FileTree {
+        let tree = Arc::new_cyclic(|this| FileTree {
             this: Weak::clone(this),
             kernel: Arc::clone(cpu.kernel()),
-            files: Mutex::new(Files::new(config.files_max)),
+            files: Mutex::default(),
+            writers: Mutex::default(),
             open,
             config,
             syncs: Rendezvous::default(),
             verifier: AtomicU64::new(verifier),
             export: AtomicU16::new(ExportNo::NONE.0),
-        })
+        });
+        tree.config.open_files.join(Arc::downgrade(&tree));
+        tree
     }
 
     /// Its name in messages.
@@ -165,6 +174,7 @@ impl FileTree {
     pub async fn close(&self, cpu: &Processor) -> Result<(), Errno> {
         let mut result = Ok(());
         let open = self.files().take_all();
+        self.config.open_files.end(open.len());
         for file in open {
             result = result.and(file.close(cpu).await);
         }
@@ -258,6 +268,7 @@ impl FileTree {
     fn forget(&self, cpu: &Processor, node: Node) {
         self.files().lost.remove(&node);
         if let Some(file) = self.files().remove(node) {
+            self.config.open_files.end(1);
             file.abandon(cpu);
         }
     }

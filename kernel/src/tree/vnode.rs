@@ -29,12 +29,15 @@ const ATTEMPTS_MAX: u32 = 16;
 
 /// A regular file that is open.
 pub struct Vnode {
-    tree: Weak<FileTree>,
-    node: Node,
-    device: Arc<GrowingFile>,
+    pub(super) this: Weak<Vnode>,
+    pub(super) tree: Weak<FileTree>,
+    pub(super) node: Node,
+    pub(super) device: Arc<GrowingFile>,
     volume: Arc<Volume>,
     known: Mutex<Known>,
     used: AtomicBool,
+    /// Was it written since that was looked at?
+    pub(super) is_written: AtomicBool,
     /// Somebody makes the cache follow the host.
     is_following: AtomicBool,
     followed: WaitList,
@@ -78,7 +81,7 @@ impl Vnode {
         host: Attributes,
     ) -> Result<Arc<Self>, Errno> {
         let sibling = tree.kernel.siblings().join((host.file_system, host.number));
-        let device = Arc::new(GrowingFile::new(open, sibling));
+        let device = Arc::new(GrowingFile::new(open, sibling, !tree.config.read_only));
         let reported = device.reported(false);
         let below: DeviceRef = device.clone();
         let queued: DeviceRef = Arc::new(Queued::new(Arc::clone(&tree.config.queue), below));
@@ -95,7 +98,7 @@ impl Vnode {
         })?;
         volume.set_export(tree.export());
         cpu.trace(Event::FileOpened, (cpu.job(), tree.export()), node_for_records(node.as_bytes()), host.size);
-        let known = Known {
+        let known = Mutex::new(Known {
             host,
             asked: cpu.now(),
             // The file was opened after that.
@@ -106,14 +109,16 @@ impl Vnode {
             failures: 0,
             modified: host.modified,
             changed: host.changed,
-        };
-        let file = Arc::new(Vnode {
+        });
+        let file = Arc::new_cyclic(|this| Vnode {
+            this: Weak::clone(this),
             tree: tree.this.clone(),
             node,
             device,
             volume,
-            known: Mutex::new(known),
+            known,
             used: AtomicBool::new(true),
+            is_written: AtomicBool::new(false),
             is_following: AtomicBool::new(false),
             followed: WaitList::default(),
         });
@@ -259,6 +264,8 @@ impl Vnode {
         // What is no whole block is put into the present content, which may have to be read.
         let is_whole = range.at.0.is_multiple_of(BLOCK_BYTES) && range.len.is_multiple_of(BLOCK_BYTES);
         let kept = if is_whole { Frames::new() } else { frames.clone() };
+        // Not refused when it is written back: nobody would be there to hear it.
+        let _writing = self.writing(cpu).await?;
         self.refresh(cpu).await?;
         let mut result = self.volume.write(cpu, range, frames, context).await;
         for _ in 1..ATTEMPTS_MAX {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kernel::queue::DiskQueue;
 use kernel::request::{Context, JobId};
-use kernel::tree::{FileTree, FileTreeConfig, Vnode};
+use kernel::tree::{FileTree, FileTreeConfig, OpenFiles, Vnode};
 use kernel::{ForcedUnitAccess, Frames, Processor, Switches};
 use machine::Errno;
 use machine::sim::{TreeConfig, TreeId, World};
@@ -24,11 +24,15 @@ pub fn stable() -> Context {
 }
 
 pub fn open(world: &World, cpu: &Processor, tree: TreeId, files_max: usize) -> Arc<FileTree> {
+    open_within(world, cpu, tree, &OpenFiles::new(files_max))
+}
+
+pub fn open_within(world: &World, cpu: &Processor, tree: TreeId, open_files: &Arc<OpenFiles>) -> Arc<FileTree> {
     let queue = cpu.kernel().queue_of_disk(0, || DiskQueue::new(Default::default()));
     let config = FileTreeConfig {
         name: "/files".into(),
         read_only: false,
-        files_max,
+        open_files: Arc::clone(open_files),
         forced_unit_access: ForcedUnitAccess::Alone,
         queue,
     };

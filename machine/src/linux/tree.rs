@@ -287,7 +287,7 @@ impl HostTree {
             TreeCall::Space => self.space(),
             TreeCall::Limits { node } => self.limits(node),
             TreeCall::Sync { nodes } => self.sync(nodes),
-            TreeCall::Open { node } => self.open_file(node),
+            TreeCall::Open { node, writable } => self.open_file(node, *writable),
         }
     }
 }

@@ -14,14 +14,15 @@ on_all_trees!(
     a_file_is_opened_whatever_its_mode,
     an_open_file_stays_open_when_its_name_goes,
     what_is_no_regular_file_is_not_opened,
-    a_file_in_execution_is_opened_for_reading,
+    a_file_in_execution_is_opened_for_reading_alone,
+    a_file_open_for_reading_can_be_executed,
     nodes_of_every_kind_are_made_durable_and_those_that_are_gone_passed_over,
     a_tree_lies_on_the_disk_that_its_files_lie_on,
     what_others_do_to_an_open_file_is_reported_and_what_we_do_is_not,
 );
 
-fn opened(served: &mut Served, node: Node) -> OpenNode {
-    match served.ask(None, TreeCall::Open { node }) {
+fn opened(served: &mut Served, node: Node, writable: bool) -> OpenNode {
+    match served.ask(None, TreeCall::Open { node, writable }) {
         Ok(TreeReply::Opened(open)) => open,
         other => panic!("not opened: {:?}", other.err()),
     }
@@ -38,7 +39,7 @@ fn read(open: &OpenFile, at: u64, into: Segments) -> Op {
 fn an_open_file_is_written_and_read_in_both_ways(rig: Rig) {
     let Some(mut served) = Served::new(rig) else { return };
     let node = served.file("file");
-    let open = opened(&mut served, node);
+    let open = opened(&mut served, node, true);
     assert_eq!(open.direct.facts.size, 0);
     assert!(open.direct.facts.writable);
     assert_eq!(open.buffered.is_some(), open.direct.facts.direct);
@@ -56,7 +57,7 @@ fn an_open_file_is_written_and_read_in_both_ways(rig: Rig) {
     assert_eq!(into.bytes(), whole.bytes());
     assert_eq!(served.rig.run(Op::Flush { file: open.direct.file }), Ok(0));
     // Again, now that it holds something.
-    let again = opened(&mut served, node);
+    let again = opened(&mut served, node, true);
     assert_eq!(again.direct.facts.size, (64 << 10) + 1000);
     assert_eq!(again.direct.facts.direct, open.direct.facts.direct);
 }
@@ -67,7 +68,7 @@ fn a_file_is_opened_whatever_its_mode(rig: Rig) {
     let closed = SetAttributes { uid: Some(5001), ..mode(0) };
     assert!(served.ask(None, set(node, closed)).is_ok());
     let anybody = caller(5002, 6002, &[]);
-    let Ok(TreeReply::Opened(open)) = served.ask(Some(&anybody), TreeCall::Open { node }) else {
+    let Ok(TreeReply::Opened(open)) = served.ask(Some(&anybody), TreeCall::Open { node, writable: true }) else {
         panic!("not opened");
     };
     assert!(open.direct.facts.writable);
@@ -77,7 +78,7 @@ fn an_open_file_stays_open_when_its_name_goes(rig: Rig) {
     let Some(mut served) = Served::new(rig) else { return };
     let root = served.root;
     let node = served.file("file");
-    let open = opened(&mut served, node);
+    let open = opened(&mut served, node, true);
     let from = Memory::filled(4096, 1);
     assert!(served.ask(None, rename(root, "file", root, "other")).is_ok());
     assert_eq!(served.rig.run(write(&open.direct, 0, from.all())), Ok(4096));
@@ -96,26 +97,38 @@ fn fifo(served: &mut Served, name: &str) -> Node {
 fn what_is_no_regular_file_is_not_opened(rig: Rig) {
     let Some(mut served) = Served::new(rig) else { return };
     let root = served.root;
-    assert_eq!(served.ask(None, TreeCall::Open { node: root }).err(), Some(EISDIR));
+    assert_eq!(served.ask(None, TreeCall::Open { node: root, writable: false }).err(), Some(EISDIR));
     // To open it would wait for a writer.
     let node = fifo(&mut served, "fifo");
     assert!(served.path("fifo").metadata().expect("there").file_type().is_fifo());
-    assert_eq!(served.ask(None, TreeCall::Open { node }).err(), Some(Errno::INVALID));
+    assert_eq!(served.ask(None, TreeCall::Open { node, writable: true }).err(), Some(Errno::INVALID));
 }
 
-fn a_file_in_execution_is_opened_for_reading(rig: Rig) {
+fn a_file_in_execution_is_opened_for_reading_alone(rig: Rig) {
     let Some(mut served) = Served::new(rig) else { return };
     let root = served.root;
     std::fs::copy("/bin/sleep", served.path("program")).expect("copied");
     let mut running = std::process::Command::new(served.path("program")).arg("60").spawn().expect("started");
     let node = served.lookup(root, "program").expect("found").0;
-    let open = opened(&mut served, node);
+    let open = opened(&mut served, node, false);
+    let refusal = served.ask(None, TreeCall::Open { node, writable: true }).err();
     running.kill().expect("killed");
     running.wait().expect("ended");
-    assert!(!open.direct.facts.writable);
+    assert!(!open.direct.facts.writable && open.buffered.is_none());
+    assert_eq!(refusal, Some(Errno(libc::ETXTBSY)));
+    assert!(opened(&mut served, node, true).direct.facts.writable, "nobody executes it any more");
     let into = Memory::new(4096);
     assert_eq!(served.rig.run(read(&open.direct, 0, into.all())), Ok(4096));
     assert_eq!(&into.bytes()[..4], b"\x7fELF");
+}
+
+fn a_file_open_for_reading_can_be_executed(rig: Rig) {
+    let Some(mut served) = Served::new(rig) else { return };
+    let root = served.root;
+    std::fs::copy("/bin/true", served.path("program")).expect("copied");
+    let node = served.lookup(root, "program").expect("found").0;
+    let _open = opened(&mut served, node, false);
+    assert!(std::process::Command::new(served.path("program")).status().expect("executed").success());
 }
 
 fn nodes_of_every_kind_are_made_durable_and_those_that_are_gone_passed_over(rig: Rig) {
@@ -134,7 +147,7 @@ fn nodes_of_every_kind_are_made_durable_and_those_that_are_gone_passed_over(rig:
 fn a_tree_lies_on_the_disk_that_its_files_lie_on(rig: Rig) {
     let Some(mut served) = Served::new(rig) else { return };
     let node = served.file("file");
-    let open = opened(&mut served, node);
+    let open = opened(&mut served, node, true);
     assert_eq!(open.direct.facts.disk, served.open.disk);
     let options = OpenOptions { writable: true, create_size: Some(4096), ..OpenOptions::default() };
     let image = file::open(&served.path("image"), options).expect("opened");

@@ -173,7 +173,7 @@ fn all_promises(rig: Rig, kind: Kind) {
 }
 
 fn opened(served: &mut Served, node: Node) -> OpenNode {
-    match served.ask(None, TreeCall::Open { node }) {
+    match served.ask(None, TreeCall::Open { node, writable: true }) {
         Ok(TreeReply::Opened(open)) => open,
         other => panic!("not opened: {:?}", other.err()),
     }

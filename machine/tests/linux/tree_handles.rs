@@ -68,7 +68,7 @@ fn what_nobody_was_given_is_stale(rig: Rig) {
         let node = Node::new(bytes).expect("not too long");
         assert_eq!(served.attributes(node), Err(ESTALE), "{node:?}");
         assert_eq!(served.lookup(node, "name"), Err(ESTALE), "{node:?}");
-        assert_eq!(served.ask(None, TreeCall::Open { node }).err(), Some(ESTALE), "{node:?}");
+        assert_eq!(served.ask(None, TreeCall::Open { node, writable: true }).err(), Some(ESTALE), "{node:?}");
         assert_eq!(served.ask(None, rename(root, "file", node, "name")).err(), Some(ESTALE), "{node:?}");
     }
 }

@@ -157,7 +157,7 @@ fn symbolic_links_are_never_followed(rig: Rig) {
     // A second name for the link is one for the link.
     assert_eq!(attributes_in(served.ask(None, link(to_target, root, "again"))).expect("linked").links, 2);
     assert_eq!(served.attributes(target), Ok(before));
-    assert_eq!(served.ask(None, TreeCall::Open { node: to_target }).err(), Some(Errno::INVALID));
+    assert_eq!(served.ask(None, TreeCall::Open { node: to_target, writable: true }).err(), Some(Errno::INVALID));
     let removed = served.remove(root, "to-directory").expect("removed");
     assert_eq!(removed.0, to_directory);
     assert!(served.attributes(directory).is_ok());
@@ -225,7 +225,7 @@ fn a_node_with_two_names_outlives_the_first(rig: Rig) {
     assert_eq!((removed.0, removed.1.links), (node, 0));
     assert_eq!(served.attributes(node), Err(ESTALE));
     assert_eq!(served.ask(None, link(node, root, "three")).err(), Some(ESTALE));
-    assert_eq!(served.ask(None, TreeCall::Open { node }).err(), Some(ESTALE));
+    assert_eq!(served.ask(None, TreeCall::Open { node, writable: true }).err(), Some(ESTALE));
 }
 
 fn a_directory_is_removed_only_empty_and_only_as_one(rig: Rig) {
@@ -403,7 +403,7 @@ fn a_read_only_tree_is_not_changed(rig: Rig) {
     assert_eq!(served.lookup(root, "file").expect("found").0, file);
     let wanted = (libc::R_OK | libc::W_OK) as u32;
     assert_eq!(access(served.ask(None, TreeCall::Access { node: file, wanted })), Ok(libc::R_OK as u32));
-    let Ok(TreeReply::Opened(open)) = served.ask(None, TreeCall::Open { node: file }) else {
+    let Ok(TreeReply::Opened(open)) = served.ask(None, TreeCall::Open { node: file, writable: true }) else {
         panic!("not opened");
     };
     assert!(!open.direct.facts.writable);

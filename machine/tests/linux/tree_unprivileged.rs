@@ -208,7 +208,7 @@ fn the_owner_writes_to_what_it_made_without_permission_to(rig: Rig) {
         let name = format!("{permissions:o}");
         let call = create(served.root, &name, Creation::Guarded, mode(permissions));
         let node = served.node(Some(&me()), call).expect("made").0;
-        let Ok(TreeReply::Opened(open)) = served.ask(Some(&me()), TreeCall::Open { node }) else {
+        let Ok(TreeReply::Opened(open)) = served.ask(Some(&me()), TreeCall::Open { node, writable: true }) else {
             panic!("not opened");
         };
         assert!(open.direct.facts.writable);

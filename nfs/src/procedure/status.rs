@@ -10,7 +10,9 @@ pub(crate) fn status(error: Errno) -> nfsstat3 {
         libc::EPERM => nfsstat3::NFS3ERR_PERM,
         libc::ENOENT => nfsstat3::NFS3ERR_NOENT,
         libc::ENXIO => nfsstat3::NFS3ERR_NXIO,
-        libc::EACCES => nfsstat3::NFS3ERR_ACCES,
+        // The host executes it, for as long as it likes (knfsd: NFS3ERR_IO). Told to try again, clients would hang until
+        // it ends.
+        libc::EACCES | libc::ETXTBSY => nfsstat3::NFS3ERR_ACCES,
         libc::EEXIST => nfsstat3::NFS3ERR_EXIST,
         libc::EXDEV => nfsstat3::NFS3ERR_XDEV,
         libc::ENODEV => nfsstat3::NFS3ERR_NODEV,
@@ -30,7 +32,7 @@ pub(crate) fn status(error: Errno) -> nfsstat3 {
         libc::EOPNOTSUPP | libc::ENOSYS => nfsstat3::NFS3ERR_NOTSUPP,
         libc::ECHRNG => nfsstat3::NFS3ERR_BAD_COOKIE,
         // Passes: the client tries again.
-        libc::EAGAIN | libc::EBUSY | libc::ETXTBSY | libc::ETIMEDOUT | libc::EINTR => nfsstat3::NFS3ERR_JUKEBOX,
+        libc::EAGAIN | libc::EBUSY | libc::ETIMEDOUT | libc::EINTR => nfsstat3::NFS3ERR_JUKEBOX,
         libc::ENOMEM | libc::EMFILE | libc::ENFILE => nfsstat3::NFS3ERR_JUKEBOX,
         libc::EFAULT | libc::EBADF | libc::ECANCELED => nfsstat3::NFS3ERR_SERVERFAULT,
         _ => nfsstat3::NFS3ERR_IO,

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kernel::queue::DiskQueue;
-use kernel::tree::{FileTree, FileTreeConfig};
+use kernel::tree::{FileTree, FileTreeConfig, OpenFiles};
 use kernel::{ForcedUnitAccess, Processor, Switches};
 use machine::sim::{HostId, NetworkConfig, TreeConfig, TreeId, World};
 use machine::tree::{SetAttributes, TreeCall};
@@ -121,7 +121,7 @@ impl Stage {
         let config = FileTreeConfig {
             name: EXPORT.into(),
             read_only: false,
-            files_max,
+            open_files: OpenFiles::new(files_max),
             forced_unit_access: [ForcedUnitAccess::Alone, ForcedUnitAccess::Never, ForcedUnitAccess::Always]
                 [(self.setup.seed % 3) as usize],
             queue,

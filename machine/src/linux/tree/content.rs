@@ -42,35 +42,30 @@ impl HostTree {
         }
     }
 
-    pub(super) fn open_file(&self, node: &Node) -> Result<TreeReply, Errno> {
+    pub(super) fn open_file(&self, node: &Node, writable: bool) -> Result<TreeReply, Errno> {
+        if writable && self.read_only {
+            return Err(Errno::READ_ONLY);
+        }
         let found = self.find(node)?;
         match found.kind() {
             libc::S_IFREG => {}
             libc::S_IFDIR => return Err(Errno(libc::EISDIR)),
             _ => return Err(Errno::INVALID),
         }
-        let (file, writable) = self.open_to_write(&found)?;
-        let bytes_max = call::end_max(file.as_fd());
-        let direct = self.disk.open_direct(StdFile::from(file), writable)?;
-        let mut buffered = None;
-        if direct.facts.direct {
+        let open = || {
             let flags = if writable { libc::O_RDWR } else { libc::O_RDONLY };
-            buffered = Some(self.disk.open_buffered(StdFile::from(self.reopen(&found, flags)?), writable)?);
+            self.reopen(&found, flags).map(StdFile::from)
+        };
+        let file = open()?;
+        let bytes_max = call::end_max(file.as_fd());
+        let direct = self.disk.open_direct(file, writable)?;
+        let mut buffered = None;
+        if writable && direct.facts.direct {
+            buffered = Some(self.disk.open_buffered(open()?, writable)?);
         }
-        let watch = watch::watch(&direct);
+        // Opened for writing, it is open for reading as well, and watched there.
+        let watch = if writable { None } else { watch::watch(&direct) };
         Ok(TreeReply::Opened(OpenNode { direct, buffered, watch, bytes_max }))
-    }
-
-    fn open_to_write(&self, found: &Found) -> Result<(OwnedFd, bool), Errno> {
-        if !self.read_only {
-            match self.reopen(found, libc::O_RDWR) {
-                Ok(file) => return Ok((file, true)),
-                // Its medium, its attributes (immutable), or whoever executes it lets nobody write; to read it may be fine.
-                Err(Errno(libc::EROFS | libc::EPERM | libc::EACCES | libc::ETXTBSY)) => {}
-                Err(errno) => return Err(errno),
-            }
-        }
-        Ok((self.reopen(found, libc::O_RDONLY)?, false))
     }
 
     pub(super) fn sync(&self, nodes: &[Node]) -> Result<TreeReply, Errno> {

@@ -168,7 +168,7 @@ impl Inner {
         match (call, &job.sync, job.fault) {
             (_, Some(sync), fault) => tree.finish_sync(sync, fault),
             (_, None, Some(errno)) => Err(errno),
-            (TreeCall::Open { node }, ..) => self.open_node(of.0 as usize, *node),
+            (TreeCall::Open { node, writable }, ..) => self.open_node(of.0 as usize, *node, *writable),
             _ => tree.perform(caller, call, self.now),
         }
     }
@@ -187,11 +187,18 @@ impl Inner {
         self.answer(Tree(index as u32), caller, call, &TreeJob { fault: None, sync })
     }
 
-    fn open_node(&mut self, index: usize, node: Node) -> Result<TreeReply, Errno> {
-        let number = self.trees[index].find(node)?;
-        let align = self.trees[index].config.disk.align;
-        let direct = self.open_inode(index, number, align)?;
-        let buffered = if align > 1 { Some(self.open_inode(index, number, 1)?) } else { None };
+    fn open_node(&mut self, index: usize, node: Node, writable: bool) -> Result<TreeReply, Errno> {
+        let tree = &self.trees[index];
+        if writable && tree.config.read_only {
+            return Err(Errno::READ_ONLY);
+        }
+        let number = tree.find(node)?;
+        if writable && tree.inodes[&number].is_executed {
+            return Err(Errno(libc::ETXTBSY));
+        }
+        let align = tree.config.disk.align;
+        let direct = self.open_inode(index, number, align, writable)?;
+        let buffered = if writable && align > 1 { Some(self.open_inode(index, number, 1, true)?) } else { None };
         let tree = &self.trees[index];
         let changes = tree.config.watches.then(|| Arc::clone(&tree.inodes[&number].others));
         let watch = changes.map(|changes| Watch { changes, take: || (), owner: Arc::new(()) });

@@ -271,7 +271,13 @@ fn open_inode<'a>(files: &'a [FileEntry], op: &Op) -> Option<&'a OpenInode> {
 }
 
 impl Inner {
-    pub(super) fn open_inode(&mut self, index: usize, number: u64, align: u32) -> Result<OpenFile, Errno> {
+    pub(super) fn open_inode(
+        &mut self,
+        index: usize,
+        number: u64,
+        align: u32,
+        writable: bool,
+    ) -> Result<OpenFile, Errno> {
         let tree = &mut self.trees[index];
         let inode = &tree.inodes[&number];
         let (generation, kind) = (inode.generation, inode.kind);
@@ -279,7 +285,6 @@ impl Inner {
             return Err(if kind == Kind::Directory { Errno(libc::EISDIR) } else { Errno::INVALID });
         };
         let config = &tree.config.disk;
-        let writable = !tree.config.read_only;
         let facts = FileFacts {
             size,
             align,
@@ -290,7 +295,7 @@ impl Inner {
             disk: DISKS + index as u64,
         };
         let owner = Arc::new(());
-        tree.inode_mut(number).open.push(Arc::downgrade(&owner));
+        tree.inode_mut(number).open.push((Arc::downgrade(&owner), writable));
         let file = File(self.files.len() as u32);
         let weak = Arc::downgrade(&owner);
         self.files.push(FileEntry::Node(OpenInode { tree: index, number, generation, align, writable, owner: weak }));

@@ -39,8 +39,10 @@ pub(super) struct Inode {
     /// Attributes since `durable`, each with the number of the change that set it.
     versions: Vec<(u64, Stat)>,
     pub(super) body: Body,
-    /// Who has it open.
-    pub(super) open: Vec<Weak<()>>,
+    /// Who has it open, and whether for writing.
+    pub(super) open: Vec<(Weak<()>, bool)>,
+    /// Does the host execute it?
+    pub(super) is_executed: bool,
     /// Changes of its content beside Awase.
     pub(super) others: Arc<AtomicU64>,
 }
@@ -59,7 +61,21 @@ impl Inode {
         let (durable, durable_as_of) = (stat, 0);
         let (versions, open) = (Vec::new(), Vec::new());
         let others = Arc::default();
-        Inode { number, generation, kind, links, stat, durable, durable_as_of, versions, body, open, others }
+        let is_executed = false;
+        Inode {
+            number,
+            generation,
+            kind,
+            links,
+            stat,
+            durable,
+            durable_as_of,
+            versions,
+            body,
+            open,
+            is_executed,
+            others,
+        }
     }
 
     pub(super) fn node(&self) -> Node {
@@ -98,8 +114,12 @@ impl Inode {
     }
 
     pub(super) fn is_open(&mut self) -> bool {
-        self.open.retain(|owner| owner.strong_count() > 0);
+        self.open.retain(|(owner, _)| owner.strong_count() > 0);
         !self.open.is_empty()
+    }
+
+    pub(super) fn is_open_to_write(&mut self) -> bool {
+        self.is_open() && self.open.iter().any(|(_, writable)| *writable)
     }
 
     /// Its attributes were set by change number `change`.

@@ -141,6 +141,36 @@ impl World {
         });
     }
 
+    /// The host begins to execute the regular file at `path`.
+    ///
+    /// # Errors
+    /// `ETXTBSY`: somebody has it open for writing.
+    ///
+    /// # Panics
+    /// When there is no such file.
+    pub fn execute_in_tree(&self, id: TreeId, path: &str) -> Result<(), Errno> {
+        self.tree(id, |tree| {
+            let number = tree.walk(path).unwrap_or_else(|| panic!("`{path}` is not there"));
+            let inode = tree.inode_mut(number);
+            if inode.is_open_to_write() {
+                return Err(Errno(libc::ETXTBSY));
+            }
+            inode.is_executed = true;
+            Ok(())
+        })
+    }
+
+    /// The host executes the file at `path` no more.
+    ///
+    /// # Panics
+    /// When there is no such file.
+    pub fn end_execution_in_tree(&self, id: TreeId, path: &str) {
+        self.tree(id, |tree| {
+            let number = tree.walk(path).unwrap_or_else(|| panic!("`{path}` is not there"));
+            tree.inode_mut(number).is_executed = false;
+        });
+    }
+
     /// Makes everything in the tree durable, at once.
     pub fn sync_tree(&self, id: TreeId) {
         self.tree(id, |tree| {

@@ -151,7 +151,7 @@ impl TreeRig {
     }
 
     pub fn open(&mut self, node: Node) -> Result<OpenNode, Errno> {
-        match self.call(TreeCall::Open { node })? {
+        match self.call(TreeCall::Open { node, writable: true })? {
             TreeReply::Opened(open) => Ok(open),
             _ => panic!("not opened"),
         }

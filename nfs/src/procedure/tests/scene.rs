@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kernel::queue::DiskQueue;
 use kernel::request::JobId;
-use kernel::tree::{FileTree, FileTreeConfig};
+use kernel::tree::{FileTree, FileTreeConfig, OpenFiles};
 use kernel::{FRAME_BYTES, ForcedUnitAccess, Frames, Processor, Switches};
 use machine::sim::{TreeConfig, TreeId, World};
 use nfs3_types::nfs3::*;
@@ -101,7 +101,7 @@ fn serve(world: &World, host: &Host, trees: [TreeId; 2], config: ExportConfig) -
         let tree_config = FileTreeConfig {
             name: name.to_owned(),
             read_only: false,
-            files_max: 16,
+            open_files: OpenFiles::new(16),
             forced_unit_access: ForcedUnitAccess::Alone,
             queue,
         };
