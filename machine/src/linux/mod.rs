@@ -6,6 +6,7 @@
 
 mod bell;
 mod cores;
+mod credentials;
 mod epoll;
 pub mod file;
 mod memory;

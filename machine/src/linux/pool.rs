@@ -13,6 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::bell::Bell;
 use super::cores::Cores;
+use super::credentials;
 use super::syscall;
 use super::task::{Lane, Step, Task};
 use super::tree;
@@ -148,6 +149,7 @@ impl Pool {
         let name = "awase-file".to_string();
         let started = std::thread::Builder::new().name(name).spawn(move || {
             shared.cores.use_all();
+            credentials::keep_to_limits();
             shared.work();
         });
         if started.is_err() {

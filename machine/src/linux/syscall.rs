@@ -2,6 +2,7 @@
 
 use std::io;
 
+use super::credentials::AsNobody;
 use super::task::{Call, Task};
 use super::tree;
 use crate::{Errno, SeekTarget};
@@ -46,6 +47,7 @@ pub(super) unsafe fn perform(task: &Task) -> Result<u64, Errno> {
         Call::Write { fd, at, stability } => {
             let at = offset(at)?;
             let flags = write_flags(stability);
+            let _acting = AsNobody::begin();
             // SAFETY: as above.
             check_long(unsafe { libc::pwritev2(fd, iov, count, at, flags) } as i64)
         }
@@ -55,6 +57,7 @@ pub(super) unsafe fn perform(task: &Task) -> Result<u64, Errno> {
         }
         Call::Empty { fd, at, len, how, .. } => {
             let (at, len) = (offset(at)?, offset(len)?);
+            let _acting = AsNobody::begin();
             // SAFETY: no pointer is passed.
             check(unsafe { libc::fallocate(fd, how.mode(), at, len) }).map(|_| 0)
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::bell::Bell;
+use super::credentials;
 use super::epoll::Epoll;
 use super::net;
 use super::pool::Inbox;
@@ -35,6 +36,8 @@ pub struct Threads {
 
 impl Threads {
     pub(super) fn new(processor: ProcessorId, shared: Arc<Shared>, reason: Option<String>) -> Result<Self, Errno> {
+        // When there are no threads to do it, this one makes calls on files.
+        credentials::keep_to_limits();
         let bell = Arc::new(Bell::new()?);
         let epoll = Epoll::new()?;
         epoll.watch(bell.event())?;

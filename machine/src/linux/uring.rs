@@ -48,6 +48,8 @@ pub struct Uring {
     ring: IoUring,
     vectored_fixed: bool,
     no_iowait: bool,
+    /// As [`setup::Setup::writer`].
+    writer: Option<u16>,
     missing: Vec<&'static str>,
     slots: Slots,
     /// Entries for which the submission queue had no room, because the kernel wants completions taken first.
@@ -85,6 +87,7 @@ impl Uring {
             ring: setup.ring,
             vectored_fixed: setup.vectored_fixed,
             no_iowait: setup.no_iowait,
+            writer: setup.writer,
             missing: setup.missing,
             slots: Slots::default(),
             backlog: VecDeque::new(),
@@ -107,7 +110,11 @@ impl Uring {
     fn issue(&mut self, no: SlotNo) {
         let slot = self.slots.get(no);
         match slot.entry(&self.regions, self.vectored_fixed) {
-            Some(entry) => self.push(entry.user_data(no.0.into())),
+            Some(entry) => {
+                let allocates = matches!(slot.task.call, Call::Write { .. } | Call::Empty { .. });
+                let writer = self.writer.filter(|_| allocates).unwrap_or(0);
+                self.push(entry.personality(writer).user_data(no.0.into()));
+            }
             None => {
                 let task = std::mem::replace(&mut slot.task, Task::idle());
                 self.slots.end(no);

@@ -17,4 +17,5 @@ mod tree_names;
 mod tree_permissions;
 mod tree_rig;
 mod tree_search;
+mod tree_space;
 mod tree_unprivileged;

@@ -40,7 +40,7 @@ on_file_systems!(
 
 /// What to mount.
 #[derive(Clone, Copy)]
-enum Kind {
+pub enum Kind {
     Image(&'static str, &'static [&'static str]),
     /// The same, on a disk with sectors of 4096 bytes.
     LargeSectors(&'static str, &'static [&'static str]),
@@ -55,7 +55,7 @@ const IMAGE_BYTES: u64 = 320 << 20;
 const ATTEMPTS_MAX: usize = 1000;
 
 /// A mounted file system; unmounted when dropped.
-struct Mounted {
+pub struct Mounted {
     place: TempDir,
     kind: Kind,
     is_mounted: bool,
@@ -64,7 +64,7 @@ struct Mounted {
 }
 
 impl Mounted {
-    fn new(kind: Kind) -> Option<Self> {
+    pub fn new(kind: Kind) -> Option<Self> {
         if !is_root() {
             note("only root mounts");
             return None;
@@ -86,7 +86,7 @@ impl Mounted {
         Some(mounted)
     }
 
-    fn path(&self) -> PathBuf {
+    pub fn path(&self) -> PathBuf {
         self.place.path().join("tree")
     }
 

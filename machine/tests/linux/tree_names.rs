@@ -403,7 +403,9 @@ fn a_read_only_tree_is_not_changed(rig: Rig) {
     assert_eq!(served.lookup(root, "file").expect("found").0, file);
     let wanted = (libc::R_OK | libc::W_OK) as u32;
     assert_eq!(access(served.ask(None, TreeCall::Access { node: file, wanted })), Ok(libc::R_OK as u32));
-    let Ok(TreeReply::Opened(open)) = served.ask(None, TreeCall::Open { node: file, writable: true }) else {
+    let to_write = TreeCall::Open { node: file, writable: true };
+    assert_eq!(served.ask(None, to_write).err(), Some(Errno::READ_ONLY));
+    let Ok(TreeReply::Opened(open)) = served.ask(None, TreeCall::Open { node: file, writable: false }) else {
         panic!("not opened");
     };
     assert!(!open.direct.facts.writable);

@@ -7,6 +7,7 @@
 use std::cell::Cell;
 
 use crate::Errno;
+use crate::linux::credentials::set_user;
 use crate::linux::syscall::check;
 use crate::tree::Caller;
 
@@ -119,17 +120,7 @@ fn groups_of_process() -> Result<Box<[u32]>, Errno> {
     Ok(groups.into())
 }
 
-/// Sets this thread's user for files. The call tells no errors; the user that is then in force does.
-fn set_user(uid: u32) -> Result<(), Errno> {
-    // SAFETY: no pointer is passed; -1 changes nothing. The C libraries leave both to the calling thread.
-    let now = unsafe {
-        libc::setfsuid(uid);
-        libc::setfsuid(u32::MAX) as u32
-    };
-    if now == uid { Ok(()) } else { Err(Errno(libc::EPERM)) }
-}
-
-/// The same for the group.
+/// As [`set_user`], for the group.
 fn set_group(gid: u32) -> Result<(), Errno> {
     // SAFETY: as above.
     let now = unsafe {

@@ -2,6 +2,7 @@
 
 use io_uring::{IoUring, Probe, opcode, squeue};
 
+use super::super::credentials::{self, AsNobody};
 use super::super::syscall;
 use crate::Errno;
 
@@ -34,6 +35,8 @@ pub(super) struct Setup {
     pub(super) vectored_fixed: bool,
     /// Waiting that does not count as waiting for input or output (Linux 6.15).
     pub(super) no_iowait: bool,
+    /// As whom content is written; nothing where that is as whom everything is done.
+    pub(super) writer: Option<u16>,
     /// What this kernel lacks.
     pub(super) missing: Vec<&'static str>,
 }
@@ -73,6 +76,9 @@ pub(super) fn set_up() -> Result<Setup, SetupError> {
     if let Some((_, name)) = NEEDED.iter().find(|(code, _)| !probe.is_supported(*code)) {
         return Err(SetupError::TooOld(name));
     }
+    credentials::keep_to_limits();
+    // Registered is as whom the thread acts at this moment.
+    let writer = AsNobody::begin().and_then(|_acting| ring.submitter().register_personality().ok());
     let vectored_fixed = probe.is_supported(opcode::ReadvFixed::CODE) && probe.is_supported(opcode::WritevFixed::CODE);
     let mut missing = lost.to_vec();
     if !vectored_fixed {
@@ -82,7 +88,7 @@ pub(super) fn set_up() -> Result<Setup, SetupError> {
     if !no_iowait {
         missing.push("idle time that is not shown as iowait");
     }
-    Ok(Setup { ring, vectored_fixed, no_iowait, missing })
+    Ok(Setup { ring, vectored_fixed, no_iowait, writer, missing })
 }
 
 /// Does io_uring work here? Finds out by having a ring carry out an operation: a sandbox may allow the set-up alone.
