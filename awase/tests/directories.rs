@@ -437,3 +437,49 @@ fn rpcbind_tells_clients_where_directories_are() {
     assert_eq!(exports.split_whitespace().collect::<Vec<_>>(), ["/files", "127.0.0.0/8"]);
     assert_eq!(beside(server.id(), &["nfs-cat", "nfs://127.0.0.1/files/note"]), "found");
 }
+
+/// A program of the host's in an exported directory, and its handle.
+fn make_program(directory: &Path, name: &str, of: &str) -> PathBuf {
+    let path = directory.join(name);
+    fs::copy(of, &path).expect("copied");
+    path
+}
+
+#[test]
+fn what_clients_have_read_or_written_the_host_executes() {
+    let place = Place::new();
+    let directory = make_directory(&place, "programs");
+    let (read, written) = (make_program(&directory, "read", "/bin/true"), directory.join("written"));
+    fs::write(&written, "").expect("made");
+    fs::set_permissions(&written, fs::Permissions::from_mode(0o777)).expect("chmod");
+    let export = "name=programs,kind=directory,path=programs,squash=no_root_squash";
+    let (_server, port) = place.serve_directories(0, &["--export", export]);
+    let mut client = Client::connect(port).expect("connect");
+    let root = client.mount("/programs").expect("mounted");
+    let handle = |client: &mut Client, name| client.lookup(&root, name).expect("an answer").expect("a file");
+
+    let (of_read, of_written) = (handle(&mut client, "read"), handle(&mut client, "written"));
+    assert_eq!(client.read(&of_read, 0, 4).expect("read"), b"\x7fELF");
+    assert!(Command::new(&read).status().expect("executed at once").success());
+
+    let script = b"#!/bin/sh\nexit 7\n";
+    client.write(&of_written, 0, script, stable_how::FILE_SYNC).expect("written");
+    let began = Instant::now();
+    let status = loop {
+        match Command::new(&written).status() {
+            Ok(status) => break status,
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ETXTBSY), "{error}"),
+        }
+        assert!(began.elapsed() < Duration::from_secs(10), "still open for writing");
+        client.attributes(&of_written).expect("an answer").expect("attributes");
+    };
+    assert_eq!(status.code(), Some(7));
+
+    let mut running = Command::new(make_program(&directory, "running", "/bin/sleep")).arg("600").spawn().expect("runs");
+    let of_running = handle(&mut client, "running");
+    assert_eq!(client.read(&of_running, 0, 4).expect("read"), b"\x7fELF");
+    let refusal = client.write(&of_running, 0, script, stable_how::UNSTABLE).expect_err("it is executed");
+    assert_eq!(refusal.to_string(), nfsstat3::NFS3ERR_ACCES.to_string());
+    running.kill().and_then(|()| running.wait()).expect("ended");
+    client.write(&of_running, 0, script, stable_how::UNSTABLE).expect("the refusal was not for ever");
+}

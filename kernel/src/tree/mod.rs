@@ -3,7 +3,8 @@
 //! What the cache has newer than the host shows in the attributes: size and times of a file are those that its writers
 //! were told. A change made on the host beside us is seen when the host is asked again, at most [`FRESH`] later.
 //!
-//! Lock order: the table of files, then a vnode's times; neither is held across a wait.
+//! Lock order: the table of files, then a vnode's times or what has it open for writing, then a volume's state; none is held
+//! across a wait.
 
 mod call;
 mod device;
