@@ -8,6 +8,7 @@ use kernel::{FRAME_BYTES, Frames, Kernel, Processor};
 use nfs3_types::rpc::auth_stat;
 use smallvec::SmallVec;
 
+use crate::replay::ConnectionNumber;
 use crate::server::Server;
 
 /// Most bytes of one READ or WRITE.
@@ -77,10 +78,26 @@ pub(crate) enum Credentials {
 /// The data of a WRITE.
 #[derive(Debug)]
 pub(crate) struct Payload {
-    /// Where the data is: its first byte lies `offset % 4096` into the first frame, `offset` being the WRITE's.
+    /// Where the data is.
     pub(crate) frames: Frames,
+    /// Where its first byte lies in the first frame: the WRITE's offset modulo 4096.
+    pub(crate) start: usize,
     /// Bytes of data: what the wire says, which may differ from the argument `count`.
     pub(crate) len: u32,
+}
+
+impl Payload {
+    /// CRC-32 of the data: a tenth of a microsecond for 4 KiB that have just come (with carry-less multiplication).
+    pub(crate) fn checksum(&self) -> u32 {
+        let mut checksum = crc32fast::Hasher::new();
+        let (mut start, mut left) = (self.start, self.len as usize);
+        for frame in &self.frames {
+            let now = left.min(FRAME_BYTES - start);
+            checksum.update(&frame.bytes()[start..start + now]);
+            (start, left) = (0, left - now);
+        }
+        checksum.finalize()
+    }
 }
 
 /// A call.
@@ -88,6 +105,8 @@ pub(crate) struct Call {
     pub(crate) cpu: Processor,
     pub(crate) server: Arc<Server>,
     pub(crate) client: ClientAddress,
+    /// On which connection it came.
+    pub(crate) connection: ConnectionNumber,
     pub(crate) credentials: Credentials,
     pub(crate) program: Program,
     /// Its number in the program; may be one that there is not.

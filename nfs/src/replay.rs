@@ -4,8 +4,14 @@
 //! `NFS3ERR_NOENT` about a file that was just removed; RENAME done twice may destroy what came after it. So the reply of
 //! everything that must not be done twice is kept for a while. (C. Juszczak, "Improving the performance and correctness
 //! of an NFS server", USENIX Winter 1989.)
+//!
+//! Transaction ids alone say little: clients restart, share an address, or number all their calls alike. So a call is a
+//! repetition only if all of it is the same, the data of a WRITE included, and if it comes on another connection or while
+//! the first is under way: on the connection that took the reply, the same number is a new call. (Linux does repeat
+//! calls of NFSv3 on a connection that lives, when its timer of 60 s has run out. Such a call finds the first under way, or
+//! it crossed a reply that took long: [`Done::may_cross`].)
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,18 +20,24 @@ use std::time::Duration;
 use kernel::wait::WaitList;
 use policy::unit::Instant;
 
-use crate::call::Credentials;
+use crate::call::{Credentials, Payload};
 
-/// So many bytes of the arguments count in their checksum. Beside the transaction id it tells apart what a client that
-/// was restarted asks under a number that it used before. Handle and name of most procedures lie in them.
+/// So many bytes of the arguments count in their checksum. Handle and name of most procedures lie in them.
 const CHECKSUM_BYTES: usize = 512;
+
+/// What an entry of the line occupies beside its reply: its key there and in the map, and their spare room. Bytes.
+const ENTRY_BYTES: usize = 256;
+
+/// No client's retransmission timer is shorter. (Linux and libnfs: 60 s over TCP; `timeo` can shorten it.)
+const RETRANSMISSION_TIMER_MIN: Duration = Duration::from_secs(1);
+
+/// Old replies of all clients are looked for so many times in the age that they may reach.
+const SWEEPS: u32 = 8;
 
 /// How much is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplayLimits {
-    /// Replies.
-    pub entries: usize,
-    /// Bytes in them.
+    /// Bytes of all replies and what belongs to them. Each client has an equal share, and what others leave of theirs.
     pub bytes: usize,
     /// Older ones count no more: by then the client has given up, or uses its numbers again.
     pub age: Duration,
@@ -33,18 +45,21 @@ pub struct ReplayLimits {
 
 impl Default for ReplayLimits {
     fn default() -> Self {
-        ReplayLimits { entries: 16384, bytes: 8 << 20, age: Duration::from_secs(120) }
+        ReplayLimits { bytes: 8 << 20, age: Duration::from_secs(120) }
     }
 }
 
 /// Names a request. Not the connection: a client repeats it on another one. Nor the port, which few clients keep. But the
 /// user: programs that are clients themselves choose their numbers without knowing of each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestKey {
     client: Option<IpAddr>,
     xid: u32,
     procedure: u32,
+    /// Of credentials and arguments.
     checksum: u64,
+    /// Length and checksum of a WRITE's data, all of it: pages of a database differ in a few bytes anywhere.
+    data: Option<(u32, u32)>,
 }
 
 impl RequestKey {
@@ -52,24 +67,35 @@ impl RequestKey {
     pub(crate) fn new(
         client: Option<IpAddr>,
         credentials: &Credentials,
-        xid: u32,
-        procedure: u32,
+        (xid, procedure): (u32, u32),
         arguments: &[u8],
+        payload: Option<&Payload>,
     ) -> Self {
         let mut hasher = DefaultHasher::new();
         credentials.hash(&mut hasher);
         arguments.len().hash(&mut hasher);
         arguments[..arguments.len().min(CHECKSUM_BYTES)].hash(&mut hasher);
-        RequestKey { client, xid, procedure, checksum: hasher.finish() }
+        let data = payload.map(|payload| (payload.len, payload.checksum()));
+        RequestKey { client, xid, procedure, checksum: hasher.finish(), data }
     }
 }
+
+impl Hash for RequestKey {
+    /// The rest hardly ever differs alone.
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        (self.xid, self.checksum).hash(hasher);
+    }
+}
+
+/// Tells connections apart; never given twice.
+pub(crate) type ConnectionNumber = u64;
 
 /// What is known of a request.
 pub(crate) enum Known<'a> {
     /// Nothing: it is to be done, and its reply put into this.
     New(InProgress<'a>),
-    /// It is being done, and whoever does it will answer.
-    InProgress,
+    /// It is being done, or was, and its client gets the reply on this connection.
+    Answered,
     /// It was done; its reply.
     Done(Arc<[u8]>),
 }
@@ -78,65 +104,156 @@ pub(crate) enum Known<'a> {
 pub(crate) struct Replay {
     limits: ReplayLimits,
     state: Mutex<State>,
-    /// Requests whose copies wait for each other.
-    alone: Mutex<HashSet<RequestKey>>,
+    /// Woken when a request ends that others wait for.
     ended: WaitList,
 }
 
 #[derive(Default)]
 struct State {
-    requests: HashMap<RequestKey, Request>,
-    /// Those that are done, oldest first.
-    done: VecDeque<(RequestKey, Instant)>,
-    /// In all replies.
+    /// By address.
+    clients: HashMap<Option<IpAddr>, Share>,
+    /// Of all clients.
     bytes: usize,
+    swept: Option<Instant>,
+}
+
+/// Of one client.
+#[derive(Default)]
+struct Share {
+    requests: HashMap<RequestKey, Request>,
+    /// Those that are done, oldest first. Some may be under way again, or done again and further behind.
+    done: VecDeque<Finished>,
+    bytes: usize,
+    /// Of the request that was finished last.
+    last: u64,
+}
+
+/// That a request was done.
+struct Finished {
+    key: RequestKey,
+    number: u64,
+    at: Instant,
 }
 
 enum Request {
     /// As many as there are requests under way: connections bound them.
-    InProgress,
-    Done(Arc<[u8]>),
+    InProgress {
+        connection: ConnectionNumber,
+        since: Instant,
+        is_awaited: bool,
+    },
+    Done(Done),
+}
+
+struct Done {
+    reply: Arc<[u8]>,
+    /// Of its [`Finished`].
+    number: u64,
+    /// That took the reply last.
+    connection: ConnectionNumber,
+    at: Instant,
+    took: Duration,
+}
+
+impl Done {
+    /// May the client have sent it again before it had the reply, though it comes only now? A timer had run out, and the
+    /// copy lay in the socket no longer than what was done first took.
+    fn may_cross(&self, now: Instant) -> bool {
+        self.took >= RETRANSMISSION_TIMER_MIN && now.since(self.at) <= self.took
+    }
+}
+
+/// What [`Replay::look`] finds.
+enum Look<'a> {
+    Known(Known<'a>),
+    /// It is being done for another connection.
+    Elsewhere,
 }
 
 impl Replay {
     pub(crate) fn new(limits: ReplayLimits) -> Self {
-        Replay { limits, state: Mutex::default(), alone: Mutex::default(), ended: WaitList::default() }
+        Replay { limits, state: Mutex::default(), ended: WaitList::default() }
     }
 
-    /// A request came in.
-    pub(crate) fn begin(&self, key: RequestKey, now: Instant) -> Known<'_> {
-        let mut state = self.state();
-        state.forget_older_than(self.limits.age, now);
-        match state.requests.get(&key) {
-            Some(Request::InProgress) => Known::InProgress,
-            Some(Request::Done(reply)) => Known::Done(Arc::clone(reply)),
-            None => {
-                state.requests.insert(key, Request::InProgress);
-                Known::New(InProgress { replay: self, key, finished: false })
+    /// A request came in. While a copy of it is under way for another connection, waits for its reply: the client gets it
+    /// on the connection on which it asked last.
+    pub(crate) async fn begin(
+        &self,
+        key: RequestKey,
+        connection: ConnectionNumber,
+        now: impl Fn() -> Instant,
+    ) -> Known<'_> {
+        let mut has_waited = false;
+        let known = || match self.look(key, connection, now(), has_waited) {
+            Look::Known(known) => Some(known),
+            Look::Elsewhere => {
+                has_waited = true;
+                None
             }
-        }
+        };
+        self.ended.until(known).await
     }
 
-    /// Waits until no copy of a request is under way that came before it: then [`begin`](Self::begin) finds none in
-    /// progress, and the client gets its answer on whatever connection it asked last.
-    pub(crate) async fn alone(&self, key: RequestKey) -> Alone<'_> {
-        self.ended.until(|| self.under_way().insert(key).then_some(())).await;
-        Alone { replay: self, key }
-    }
-
-    fn under_way(&self) -> MutexGuard<'_, HashSet<RequestKey>> {
-        self.alone.lock().unwrap_or_else(PoisonError::into_inner)
+    fn look(&self, key: RequestKey, connection: ConnectionNumber, now: Instant, has_waited: bool) -> Look<'_> {
+        let mut state = self.state();
+        state.sweep(self.limits.age, now);
+        let share = state.clients.entry(key.client).or_default();
+        let freed = share.forget_older_than(self.limits.age, now);
+        let begun = Request::InProgress { connection, since: now, is_awaited: false };
+        let (known, freed) = match share.requests.get_mut(&key) {
+            Some(Request::InProgress { connection: first, .. }) if *first == connection => {
+                (Some(Known::Answered), freed)
+            }
+            Some(Request::InProgress { is_awaited, .. }) => {
+                *is_awaited = true;
+                (None, freed)
+            }
+            Some(Request::Done(done)) if done.connection != connection => {
+                done.connection = connection;
+                (Some(Known::Done(Arc::clone(&done.reply))), freed)
+            }
+            Some(Request::Done(done)) if has_waited || done.may_cross(now) => (Some(Known::Answered), freed),
+            _ => {
+                let before = share.requests.insert(key, begun);
+                let charge = before.map_or(0, |request| request.charge());
+                share.bytes -= charge;
+                (Some(Known::New(InProgress { replay: self, key, finished: false })), freed + charge)
+            }
+        };
+        state.bytes -= freed;
+        known.map_or(Look::Elsewhere, Look::Known)
     }
 
     fn finish(&self, key: RequestKey, reply: &[u8], now: Instant) {
         let mut state = self.state();
-        state.bytes += reply.len();
-        state.requests.insert(key, Request::Done(reply.into()));
-        state.done.push_back((key, now));
-        while state.done.len() > self.limits.entries || state.bytes > self.limits.bytes {
-            if !state.forget_oldest() {
-                break;
-            }
+        let share = state.clients.entry(key.client).or_default();
+        let Some(request) = share.requests.get_mut(&key) else { return };
+        let &mut Request::InProgress { connection, since, is_awaited } = request else { return };
+        share.last += 1;
+        let (number, took) = (share.last, now.since(since));
+        *request = Request::Done(Done { reply: reply.into(), number, connection, at: now, took });
+        share.done.push_back(Finished { key, number, at: now });
+        let charge = reply.len() + ENTRY_BYTES;
+        share.bytes += charge;
+        state.bytes += charge;
+        state.make_room(self.limits.bytes, key.client);
+        drop(state);
+        if is_awaited {
+            self.ended.wake_all();
+        }
+    }
+
+    /// It was not done.
+    fn break_off(&self, key: RequestKey) {
+        let mut state = self.state();
+        let Some(share) = state.clients.get_mut(&key.client) else { return };
+        let request = share.requests.remove(&key);
+        if share.is_empty() {
+            state.clients.remove(&key.client);
+        }
+        drop(state);
+        if matches!(request, Some(Request::InProgress { is_awaited: true, .. })) {
+            self.ended.wake_all();
         }
     }
 
@@ -145,33 +262,69 @@ impl Replay {
     }
 }
 
+impl Request {
+    fn charge(&self) -> usize {
+        match self {
+            Request::InProgress { .. } => 0,
+            Request::Done(done) => done.reply.len(),
+        }
+    }
+}
+
 impl State {
-    fn forget_older_than(&mut self, age: Duration, now: Instant) {
-        while self.done.front().is_some_and(|(_, at)| now.since(*at) > age) {
-            self.forget_oldest();
+    /// Of clients that say nothing any more, nothing stays.
+    fn sweep(&mut self, age: Duration, now: Instant) {
+        if self.swept.is_some_and(|swept| now.since(swept) < age / SWEEPS) {
+            return;
         }
+        self.swept = Some(now);
+        let mut freed = 0;
+        self.clients.retain(|_, share| {
+            freed += share.forget_older_than(age, now);
+            !share.is_empty()
+        });
+        self.bytes -= freed;
     }
 
-    /// False when there is none.
-    fn forget_oldest(&mut self) -> bool {
-        let Some((key, _)) = self.done.pop_front() else { return false };
-        if let Some(Request::Done(reply)) = self.requests.remove(&key) {
-            self.bytes -= reply.len();
+    /// Forgets what is oldest of `client`, which wants more, if it has its share; else of who has most.
+    fn make_room(&mut self, limit: usize, client: Option<IpAddr>) {
+        while self.bytes > limit {
+            let share = limit / self.clients.len().max(1);
+            let has = self.clients.get(&client).map_or(0, |share| share.bytes);
+            let largest = || self.clients.iter().max_by_key(|(_, share)| share.bytes).map(|(client, _)| *client);
+            let Some(whose) = (if has > share { Some(client) } else { largest() }) else { return };
+            let Some(share) = self.clients.get_mut(&whose) else { return };
+            self.bytes -= share.forget_oldest();
+            if share.is_empty() {
+                self.clients.remove(&whose);
+            }
         }
-        true
     }
 }
 
-/// A request under way no copy of which is, while this lasts.
-pub(crate) struct Alone<'a> {
-    replay: &'a Replay,
-    key: RequestKey,
-}
+impl Share {
+    fn is_empty(&self) -> bool {
+        self.requests.is_empty() && self.done.is_empty()
+    }
 
-impl Drop for Alone<'_> {
-    fn drop(&mut self) {
-        self.replay.under_way().remove(&self.key);
-        self.replay.ended.wake_all();
+    /// How many bytes that frees.
+    fn forget_older_than(&mut self, age: Duration, now: Instant) -> usize {
+        let mut freed = 0;
+        while self.done.front().is_some_and(|finished| now.since(finished.at) > age) {
+            freed += self.forget_oldest();
+        }
+        freed
+    }
+
+    /// How many bytes that frees.
+    fn forget_oldest(&mut self) -> usize {
+        let Some(Finished { key, number, .. }) = self.done.pop_front() else { return 0 };
+        let mut freed = ENTRY_BYTES;
+        if matches!(self.requests.get(&key), Some(Request::Done(done)) if done.number == number) {
+            freed += self.requests.remove(&key).map_or(0, |request| request.charge());
+        }
+        self.bytes -= freed;
+        freed
     }
 }
 
@@ -193,140 +346,10 @@ impl InProgress<'_> {
 impl Drop for InProgress<'_> {
     fn drop(&mut self) {
         if !self.finished {
-            self.replay.state().requests.remove(&self.key);
+            self.replay.break_off(self.key);
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const LIMITS: ReplayLimits = ReplayLimits { entries: 8, bytes: 100, age: Duration::from_secs(120) };
-
-    fn key(xid: u32) -> RequestKey {
-        RequestKey::new(Some(IpAddr::from([192, 0, 2, 1])), &Credentials::None, xid, 12, b"arguments")
-    }
-
-    fn at(seconds: u64) -> Instant {
-        Instant::from_ns(seconds * 1_000_000_000)
-    }
-
-    fn new<'a>(known: Known<'a>) -> InProgress<'a> {
-        match known {
-            Known::New(request) => request,
-            Known::InProgress => panic!("in progress"),
-            Known::Done(_) => panic!("done"),
-        }
-    }
-
-    #[test]
-    fn requests_differ_in_client_user_number_procedure_and_arguments() {
-        let client = Some(IpAddr::from([192, 0, 2, 1]));
-        let nobody = Credentials::None;
-        let user = Credentials::Unix { uid: 1, gid: 1, groups: [].into_iter().collect() };
-        let keys = [
-            RequestKey::new(client, &nobody, 1, 12, b"a"),
-            RequestKey::new(Some(IpAddr::from([192, 0, 2, 2])), &nobody, 1, 12, b"a"),
-            RequestKey::new(None, &nobody, 1, 12, b"a"),
-            RequestKey::new(client, &nobody, 2, 12, b"a"),
-            RequestKey::new(client, &nobody, 1, 13, b"a"),
-            RequestKey::new(client, &nobody, 1, 12, b"b"),
-            RequestKey::new(client, &nobody, 1, 12, &[0; CHECKSUM_BYTES]),
-            RequestKey::new(client, &nobody, 1, 12, &[0; CHECKSUM_BYTES + 1]),
-            RequestKey::new(client, &user, 1, 12, b"a"),
-        ];
-        for (at, one) in keys.iter().enumerate() {
-            assert!(keys[at + 1..].iter().all(|other| other != one), "{one:?}");
-        }
-    }
-
-    #[test]
-    fn a_request_that_broke_off_is_done_when_it_comes_again() {
-        let replay = Replay::new(LIMITS);
-        drop(new(replay.begin(key(1), at(0))));
-        new(replay.begin(key(1), at(1))).finish(b"reply", at(1));
-    }
-
-    #[test]
-    fn a_reply_that_is_too_old_is_not_given_again() {
-        let replay = Replay::new(LIMITS);
-        new(replay.begin(key(1), at(0))).finish(b"reply", at(0));
-        assert!(matches!(replay.begin(key(1), at(120)), Known::Done(_)));
-        assert!(matches!(replay.begin(key(1), at(121)), Known::New(_)));
-    }
-
-    #[test]
-    fn a_reply_larger_than_all_that_is_kept_is_forgotten_at_once() {
-        let replay = Replay::new(LIMITS);
-        new(replay.begin(key(1), at(0))).finish(&[0; 101], at(0));
-        assert!(matches!(replay.begin(key(1), at(0)), Known::New(_)));
-        assert_eq!(replay.state().bytes, 0);
-    }
-
-    #[derive(Clone, Debug)]
-    enum Step {
-        Begin(u32),
-        Finish(usize, usize),
-        BreakOff(usize),
-        Pass(u64),
-    }
-
-    fn step() -> impl Strategy<Value = Step> {
-        prop_oneof![
-            4 => (0..6_u32).prop_map(Step::Begin),
-            3 => (any::<usize>(), 0..40_usize).prop_map(|(which, len)| Step::Finish(which, len)),
-            1 => any::<usize>().prop_map(Step::BreakOff),
-            1 => (0..100_u64).prop_map(Step::Pass),
-        ]
-    }
-
-    proptest! {
-        /// However requests and their repetitions interleave: one at a time does a request, and whoever comes later gets
-        /// its reply for as long as it is kept, within the bounds.
-        #[test]
-        fn a_request_is_done_once_and_answered_alike(steps in prop::collection::vec(step(), 0..200)) {
-            let replay = Replay::new(LIMITS);
-            let mut now = 0;
-            let mut under_way: Vec<(u32, InProgress<'_>)> = Vec::new();
-            // What must still be known: number, reply, when; oldest first.
-            let mut kept: Vec<(u32, Vec<u8>, u64)> = Vec::new();
-            for (serial, step) in steps.into_iter().enumerate() {
-                match step {
-                    Step::Begin(xid) => {
-                        kept.retain(|(_, _, done)| now - done <= 120);
-                        let running = under_way.iter().any(|(other, _)| *other == xid);
-                        let reply = kept.iter().find(|(other, _, _)| *other == xid).map(|(_, reply, _)| reply);
-                        match replay.begin(key(xid), at(now)) {
-                            Known::New(request) => {
-                                prop_assert!(!running && reply.is_none());
-                                under_way.push((xid, request));
-                            }
-                            Known::InProgress => prop_assert!(running),
-                            Known::Done(again) => prop_assert_eq!(Some(&again.to_vec()), reply),
-                        }
-                    }
-                    Step::Finish(which, len) if !under_way.is_empty() => {
-                        let (xid, request) = under_way.swap_remove(which % under_way.len());
-                        let reply = vec![serial as u8; len];
-                        request.finish(&reply, at(now));
-                        kept.push((xid, reply, now));
-                        while kept.len() > 8 || kept.iter().map(|(_, reply, _)| reply.len()).sum::<usize>() > 100 {
-                            kept.remove(0);
-                        }
-                    }
-                    Step::BreakOff(which) if !under_way.is_empty() => {
-                        drop(under_way.swap_remove(which % under_way.len()));
-                    }
-                    Step::Pass(seconds) => now += seconds,
-                    Step::Finish(..) | Step::BreakOff(_) => {}
-                }
-                let state = replay.state();
-                prop_assert!(state.done.len() <= 8 && state.bytes <= 100);
-                prop_assert_eq!(state.requests.len(), state.done.len() + under_way.len());
-            }
-        }
-    }
-}
+mod tests;

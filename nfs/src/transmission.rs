@@ -88,8 +88,8 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Calls<P> {
     fn call(&self, head: CallHead, arguments: Vec<u8>, payload: Option<Payload>) -> Call {
         let CallHead { xid, program, procedure, credentials, len: _ } = head;
         let (cpu, server, client) = (self.cpu.clone(), Arc::clone(&self.server), self.client);
-        let job = cpu.job();
-        Call { cpu, server, client, credentials, program, procedure, xid, arguments, payload, job }
+        let (job, connection) = (cpu.job(), self.outbound.tally().number());
+        Call { cpu, server, client, connection, credentials, program, procedure, xid, arguments, payload, job }
     }
 
     /// Answers one of the calls that come most often at once, if it can.
@@ -298,7 +298,7 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
             }
             frames = cpu.kernel().allocate(cpu, count).await;
         }
-        let payload = Payload { frames: Frames::new(), len: shape.data_len };
+        let payload = Payload { frames: Frames::new(), start, len: shape.data_len };
         let call = self.calls.call(head, arguments, Some(payload));
         let len = shape.data_len;
         self.open = Some(OpenWrite { call, start, filled: 0, len, whole, frames, arrival, permit, release });
@@ -328,9 +328,10 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
     }
 
     async fn end_write(&mut self) {
-        let Some(OpenWrite { mut call, len, frames, arrival, permit, release, .. }) = self.open.take() else { return };
+        let Some(open) = self.open.take() else { return };
+        let OpenWrite { mut call, start, len, frames, arrival, permit, release, .. } = open;
         drop(arrival);
-        call.payload = Some(Payload { frames, len });
+        call.payload = Some(Payload { frames, start, len });
         self.calls.start(call, permit, release, None).await;
     }
 

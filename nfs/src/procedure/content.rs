@@ -118,7 +118,7 @@ pub(super) fn is_write(bytes: &[u8]) -> bool {
 
 pub(super) async fn write(call: &Call, payload: Option<Payload>) -> Answer {
     let args = WriteArguments::unpack(&call.arguments)?;
-    let Payload { frames, len } = payload.ok_or(Refusal::Garbage)?;
+    let Payload { frames, len, .. } = payload.ok_or(Refusal::Garbage)?;
     let object = Object::find(call, &args.file)?;
     object.check_writable()?;
     let range = written(args.offset, args.count, len)?;

@@ -13,6 +13,8 @@ mod status;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use nfs3_types::nfs3::{NFS_PROGRAM, nfsstat3};
 use nfs3_types::rpc::auth_stat;
 use nfs3_types::xdr_codec::{Pack, Unpack};
@@ -59,7 +61,6 @@ pub(crate) async fn perform(call: Call) -> Results {
         Program::Mount => mount::perform(&call).await,
         Program::Nfs => match NFS_PROGRAM::try_from(call.procedure) {
             Ok(procedure) if must_not_repeat(procedure) => perform_once(call, procedure).await,
-            Ok(NFS_PROGRAM::NFSPROC3_WRITE) => write_once(call).await,
             Ok(procedure) => dispatch(call, procedure).await,
             Err(_) => Results::ProcedureUnavailable,
         },
@@ -70,6 +71,7 @@ pub(crate) async fn perform(call: Call) -> Results {
 fn must_not_repeat(procedure: NFS_PROGRAM) -> bool {
     match procedure {
         NFS_PROGRAM::NFSPROC3_SETATTR
+        | NFS_PROGRAM::NFSPROC3_WRITE
         | NFS_PROGRAM::NFSPROC3_CREATE
         | NFS_PROGRAM::NFSPROC3_MKDIR
         | NFS_PROGRAM::NFSPROC3_SYMLINK
@@ -84,7 +86,6 @@ fn must_not_repeat(procedure: NFS_PROGRAM) -> bool {
         | NFS_PROGRAM::NFSPROC3_ACCESS
         | NFS_PROGRAM::NFSPROC3_READLINK
         | NFS_PROGRAM::NFSPROC3_READ
-        | NFS_PROGRAM::NFSPROC3_WRITE
         | NFS_PROGRAM::NFSPROC3_READDIR
         | NFS_PROGRAM::NFSPROC3_READDIRPLUS
         | NFS_PROGRAM::NFSPROC3_FSSTAT
@@ -94,32 +95,17 @@ fn must_not_repeat(procedure: NFS_PROGRAM) -> bool {
     }
 }
 
-/// Does a call that may be the repetition of one that was done, or is being done.
+/// Does a call that may be the repetition of one that was done, or is being done. Of a WRITE, a copy that comes late, out of
+/// a connection that the client has abandoned, must not put old data over what the client has written there since.
 async fn perform_once(call: Call, procedure: NFS_PROGRAM) -> Results {
-    let (server, cpu) = (call.server.clone(), call.cpu.clone());
-    let request = match server.replay().begin(key_of(&call), cpu.now()) {
+    let (server, cpu) = (Arc::clone(&call.server), call.cpu.clone());
+    let replies = if procedure == NFS_PROGRAM::NFSPROC3_WRITE { server.writes() } else { server.replay() };
+    let request = match replies.begin(key_of(&call), call.connection, || cpu.now()).await {
         Known::New(request) => request,
-        Known::InProgress => return Results::Silence,
+        Known::Answered => return Results::Silence,
         Known::Done(reply) => return Results::Bytes(reply.to_vec()),
     };
     let results = dispatch(call, procedure).await;
-    if let Results::Bytes(reply) = &results {
-        request.finish(reply, cpu.now());
-    }
-    results
-}
-
-/// Does a WRITE that may be the repetition of another. A copy that comes late, out of a connection that the client has
-/// given up, must not put old data over what the client has written there since.
-async fn write_once(call: Call) -> Results {
-    let (server, cpu, key) = (call.server.clone(), call.cpu.clone(), key_of(&call));
-    let _alone = server.writes().alone(key).await;
-    let request = match server.writes().begin(key, cpu.now()) {
-        Known::New(request) => request,
-        Known::InProgress => return Results::Silence,
-        Known::Done(reply) => return Results::Bytes(reply.to_vec()),
-    };
-    let results = dispatch(call, NFS_PROGRAM::NFSPROC3_WRITE).await;
     if let Results::Bytes(reply) = &results {
         request.finish(reply, cpu.now());
     }
@@ -131,7 +117,8 @@ fn key_of(call: &Call) -> RequestKey {
         ClientAddress::Ip(address) => Some(address.ip().to_canonical()),
         ClientAddress::Unix => None,
     };
-    RequestKey::new(client, &call.credentials, call.xid, call.procedure, &call.arguments)
+    let (called, payload) = ((call.xid, call.procedure), call.payload.as_ref());
+    RequestKey::new(client, &call.credentials, called, &call.arguments, payload)
 }
 
 async fn dispatch(mut call: Call, procedure: NFS_PROGRAM) -> Results {

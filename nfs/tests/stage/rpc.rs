@@ -79,12 +79,12 @@ impl Book {
         if !self.ticking.replace(true) {
             self.tick();
         }
-        let answer = self.until_answered(xid, &message, once).await;
+        let answer = self.until_answered(xid, &message).await;
         self.waiting.set(self.waiting.get() - 1);
         results(&answer?)
     }
 
-    async fn until_answered(self: &Rc<Self>, xid: u32, message: &[u8], once: bool) -> Result<Vec<u8>, Gone> {
+    async fn until_answered(self: &Rc<Self>, xid: u32, message: &[u8]) -> Result<Vec<u8>, Gone> {
         let mut impatient = self.chance(self.repeats.get());
         loop {
             let link = self.link()?;
@@ -94,9 +94,8 @@ impl Book {
                 impatient = false;
                 let pause_us = self.random.borrow_mut().below(3000);
                 self.cpu.sleep(Duration::from_micros(pause_us)).await;
-                if !once || self.chance(400) {
+                if !self.answers.borrow().contains_key(&xid) {
                     link.hang_up();
-                } else if !self.answers.borrow().contains_key(&xid) {
                     continue;
                 }
             }
@@ -104,10 +103,8 @@ impl Book {
             if let Some(answer) = self.wait(xid, &link, deadline).await {
                 return Ok(answer);
             }
-            // What may be done twice must not be done once more when the client has gone on.
-            if !once {
-                link.hang_up();
-            }
+            // On a connection that lives, the same number would be a new call once this one is answered.
+            link.hang_up();
         }
     }
 

@@ -86,7 +86,7 @@ impl Scene {
 
     pub(super) fn client(&self, address: &str, credentials: Credentials) -> Client<'_> {
         let address = ClientAddress::Ip((address.parse::<std::net::IpAddr>().expect("an address"), 1000).into());
-        Client { scene: self, address, credentials }
+        Client { scene: self, address, credentials, connection: Cell::new(1) }
     }
 }
 
@@ -113,7 +113,7 @@ fn serve(world: &World, host: &Host, trees: [TreeId; 2], config: ExportConfig) -
 }
 
 /// What a call came to.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Came {
     Bytes(Vec<u8>),
     Garbage,
@@ -133,6 +133,8 @@ pub(super) struct Client<'s> {
     pub(super) scene: &'s Scene,
     address: ClientAddress,
     credentials: Credentials,
+    /// Over which it calls.
+    pub(super) connection: Cell<u64>,
 }
 
 impl Client<'_> {
@@ -144,11 +146,12 @@ impl Client<'_> {
         arguments: Vec<u8>,
     ) -> impl Fn(Processor) -> Call + use<> {
         let (server, client, credentials) = (Arc::clone(&self.scene.server), self.address, self.credentials.clone());
-        let xid = self.scene.xid.replace(self.scene.xid.get() + 1);
+        let (xid, connection) = (self.scene.xid.replace(self.scene.xid.get() + 1), self.connection.get());
         move |cpu| Call {
             cpu,
             server: Arc::clone(&server),
             client,
+            connection,
             credentials: credentials.clone(),
             program,
             procedure,
@@ -187,7 +190,7 @@ impl Client<'_> {
         let (skip, content) = ((data.offset % FRAME_BYTES as u64) as usize, data.bytes.to_vec());
         let came = run(&self.scene.world, &self.scene.host, async move |cpu| {
             let frames = fill(&cpu, skip, &content).await;
-            let payload = Some(Payload { frames, len: content.len() as u32 });
+            let payload = Some(Payload { frames, start: skip, len: content.len() as u32 });
             came(perform(Call { payload, ..call(cpu) }).await)
         });
         decode::<WRITE3resok, WRITE3resfail>(came)
