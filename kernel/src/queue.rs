@@ -124,7 +124,7 @@ impl DiskQueue {
         let now = cpu.now();
         let mut state = self.lock();
         let batch = state.policy.next(now)?;
-        Some(state.take(cpu, &batch, now))
+        Some(state.take(cpu, &batch))
     }
 
     /// Gives the disk what it may have, each transfer as a task of this processor.
@@ -207,13 +207,12 @@ impl Member {
 }
 
 impl State {
-    fn take(&mut self, cpu: &Processor, batch: &Batch, now: policy::unit::Instant) -> Issue {
+    fn take(&mut self, cpu: &Processor, batch: &Batch) -> Issue {
         let (mut below, mut access) = (None, None);
         let mut members = Members::with_capacity(batch.members.len());
         for id in &batch.members {
             let waiting = self.waiting.remove(id.0 as usize);
-            let mut request = waiting.request.unwrap_or_else(|| unreachable!("a waiting request is issued once"));
-            request.context.stamps.issued = Some(now);
+            let request = waiting.request.unwrap_or_else(|| unreachable!("a waiting request is issued once"));
             let (at, len) = request.action.range().map_or((0, 0), |range| (range.at.0, range.len));
             cpu.end(waiting.began, Event::QueueWaited, request.context, at, len);
             below.get_or_insert(waiting.below);
@@ -348,9 +347,8 @@ impl Queued {
         Queued { access, ..self }
     }
 
-    fn arrive(&self, cpu: &Processor, mut request: Request, end: &Arc<End>) -> RequestId {
+    fn arrive(&self, cpu: &Processor, request: Request, end: &Arc<End>) -> RequestId {
         let now = cpu.now();
-        request.context.stamps.queued = Some(now);
         let (kind, range) = match &request.action {
             Action::Read(range, _) => (Kind::Read, *range),
             Action::Write(range, _) => (Kind::Write, *range),

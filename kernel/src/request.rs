@@ -1,23 +1,10 @@
 //! What travels from the wire to the device queue.
 
 pub use policy::unit::JobId;
-use policy::unit::{ByteRange, Class, Instant, Stability};
+use policy::unit::{ByteRange, Class, Stability};
 
 use crate::export::ExportNo;
 use crate::frame::Frames;
-
-/// When a request passed each point of its path. What a request does not pass stays empty.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stamps {
-    /// Its first byte was taken from the wire.
-    pub received: Option<Instant>,
-    /// It was put into a device's queue.
-    pub queued: Option<Instant>,
-    /// It was given to the device.
-    pub issued: Option<Instant>,
-    /// The device was done.
-    pub completed: Option<Instant>,
-}
 
 /// What a request carries on its whole way, whatever it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,20 +17,12 @@ pub struct Context {
     pub job: JobId,
     /// What it is about; none where the volume knows.
     pub export: ExportNo,
-    /// When it passed where.
-    pub stamps: Stamps,
 }
 
 impl Context {
     /// A client waits for it.
     pub fn synchronous(job: JobId) -> Self {
-        Context {
-            class: Class::Synchronous,
-            stability: Stability::Unstable,
-            job,
-            export: ExportNo::NONE,
-            stamps: Stamps::default(),
-        }
+        Context { class: Class::Synchronous, stability: Stability::Unstable, job, export: ExportNo::NONE }
     }
 
     /// Nobody waits for it: write-back, read-ahead.

@@ -3,43 +3,119 @@
 use std::future::{Future, poll_fn};
 use std::ops::Range;
 use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
+use slab::Slab;
 use smallvec::SmallVec;
 
 #[cfg(test)]
 mod tests;
 
-/// Tasks that wait until somebody says that a condition may have changed.
+/// Wakers of waiters, one slot each. A waiter that is polled again keeps its slot, and gives it back when it is dropped.
 ///
-/// Lock order: innermost; nothing is locked while a list is.
+/// Not `event-listener`: it allocates for each wait, and cannot notify those of a range alone.
+///
+/// Lock order: innermost; nothing is locked while slots are, and no waker is woken or dropped.
+#[derive(Debug)]
+struct Slots<T> {
+    state: Mutex<State<T>>,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    slots: Slab<Slot<T>>,
+    /// Of the slot that was taken last.
+    last: u64,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    /// Never given twice: a key is, once its slot has been notified.
+    number: u64,
+    what: T,
+    waker: Waker,
+}
+
+impl<T> Default for Slots<T> {
+    fn default() -> Self {
+        Slots { state: Mutex::new(State { slots: Slab::new(), last: 0 }) }
+    }
+}
+
+impl<T> Slots<T> {
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Of one waiter.
+struct Place<'a, T> {
+    slots: &'a Slots<T>,
+    /// Key and number of its slot.
+    taken: Option<(usize, u64)>,
+}
+
+impl<'a, T> Place<'a, T> {
+    fn new(slots: &'a Slots<T>) -> Self {
+        Place { slots, taken: None }
+    }
+
+    /// The next notification goes to `waker`.
+    fn register(&mut self, what: impl FnOnce() -> T, waker: &Waker) {
+        let mut state = self.slots.lock();
+        let state = &mut *state;
+        let own = self.taken.and_then(|(key, number)| state.slots.get_mut(key).filter(|slot| slot.number == number));
+        if let Some(slot) = own {
+            // One task waits all the time, but for what `join_all` and the like do.
+            if !slot.waker.will_wake(waker) {
+                slot.waker.clone_from(waker);
+            }
+            return;
+        }
+        state.last += 1;
+        let key = state.slots.insert(Slot { number: state.last, what: what(), waker: waker.clone() });
+        self.taken = Some((key, state.last));
+    }
+}
+
+impl<T> Drop for Place<'_, T> {
+    fn drop(&mut self) {
+        let Some((key, number)) = self.taken else { return };
+        let mut state = self.slots.lock();
+        let is_own = state.slots.get(key).is_some_and(|slot| slot.number == number);
+        let slot = is_own.then(|| state.slots.remove(key));
+        drop(state);
+        drop(slot);
+    }
+}
+
+/// Tasks that wait until they are notified that a condition may have changed.
 #[derive(Debug, Default)]
 pub struct WaitList {
-    wakers: Mutex<Vec<Waker>>,
+    slots: Slots<()>,
 }
 
 impl WaitList {
-    /// Wakes everybody who waits; each looks at its condition again.
+    /// Wakes all waiters; each looks at its condition again.
     pub fn wake_all(&self) {
-        let wakers = std::mem::take(&mut *self.lock());
-        for waker in wakers {
-            waker.wake();
-        }
+        let slots = std::mem::take(&mut self.slots.lock().slots);
+        slots.into_iter().for_each(|(_, slot)| slot.waker.wake());
     }
 
-    /// Does anybody wait?
+    /// Are there no waiters?
     pub fn is_empty(&self) -> bool {
-        self.lock().is_empty()
+        self.slots.lock().slots.is_empty()
     }
 
     /// Waits until `ready` gives a value. It is asked at once and again after every [`wake_all`](Self::wake_all).
     pub async fn until<T>(&self, mut ready: impl FnMut() -> Option<T>) -> T {
+        let mut place = Place::new(&self.slots);
         poll_fn(|cx| {
             if let Some(value) = ready() {
                 return Poll::Ready(value);
             }
-            self.lock().push(cx.waker().clone());
+            place.register(|| (), cx.waker());
             // The condition may have changed between the question and the registration.
             match ready() {
                 Some(value) => Poll::Ready(value),
@@ -48,45 +124,40 @@ impl WaitList {
         })
         .await
     }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Waker>> {
-        self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Tasks that wait for something that happens to a range of blocks. Of many that wait, each for its own, only those are
 /// woken whom it concerns.
-///
-/// Lock order: as [`WaitList`].
 #[derive(Debug, Default)]
 pub(crate) struct RangeWaitList {
-    wakers: Mutex<Vec<(Range<u64>, Waker)>>,
+    slots: Slots<Range<u64>>,
 }
 
 impl RangeWaitList {
     /// Wakes those who wait for any of `blocks`; each looks at its condition again.
     pub(crate) fn wake(&self, blocks: &Range<u64>) {
-        let is_concerned =
-            |(waits_for, _): &mut (Range<u64>, Waker)| waits_for.start < blocks.end && blocks.start < waits_for.end;
-        let woken: SmallVec<[_; 4]> = self.lock().extract_if(.., is_concerned).collect();
-        woken.into_iter().for_each(|(_, waker)| waker.wake());
+        let mut woken: SmallVec<[Waker; 4]> = SmallVec::new();
+        let mut state = self.slots.lock();
+        let concerned =
+            state.slots.iter().filter(|(_, Slot { what, .. })| what.start < blocks.end && blocks.start < what.end);
+        let concerned: SmallVec<[usize; 4]> = concerned.map(|(key, _)| key).collect();
+        woken.extend(concerned.into_iter().map(|key| state.slots.remove(key).waker));
+        drop(state);
+        woken.into_iter().for_each(Waker::wake);
     }
 
     /// Waits until `ready`. It is asked at once, and again whenever something happened to any of `blocks`.
     pub(crate) async fn until(&self, blocks: &Range<u64>, ready: impl Fn() -> bool) {
+        let mut place = Place::new(&self.slots);
         poll_fn(|cx| {
             if ready() {
                 return Poll::Ready(());
             }
-            self.lock().push((blocks.clone(), cx.waker().clone()));
+            place.register(|| blocks.clone(), cx.waker());
             // As above.
             if ready() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(Range<u64>, Waker)>> {
-        self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

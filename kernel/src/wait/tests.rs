@@ -54,3 +54,53 @@ fn what_happened_while_a_wait_begins_is_not_missed() {
     let polled = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert_eq!((polled, asked.get()), (Poll::Ready(()), 2));
 }
+
+fn waiters(list: &WaitList) -> usize {
+    list.slots.lock().slots.len()
+}
+
+#[test]
+fn a_waiter_has_one_slot_however_often_it_is_polled_and_none_when_it_is_dropped() {
+    let (list, ranges) = (WaitList::default(), RangeWaitList::default());
+    let range_waiters = || ranges.slots.lock().slots.len();
+    let mut first = Box::pin(list.until(|| None::<()>));
+    let mut second = Box::pin(list.until(|| None::<()>));
+    let mut of_range = Box::pin(ranges.until(&(0..1), || false));
+    for _ in 0..1000 {
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(first.as_mut().poll(&mut context).is_pending());
+        assert!(second.as_mut().poll(&mut context).is_pending());
+        assert!(of_range.as_mut().poll(&mut context).is_pending());
+        assert_eq!((waiters(&list), range_waiters()), (2, 1));
+    }
+    drop((first, of_range));
+    assert_eq!((waiters(&list), range_waiters()), (1, 0));
+    drop(second);
+    assert!(list.is_empty());
+}
+
+#[test]
+fn the_waker_of_the_last_poll_is_woken() {
+    let list = WaitList::default();
+    let wakes: [Arc<Wakes>; 2] = Default::default();
+    let mut waiting = Box::pin(list.until(|| None::<()>));
+    for wakes in &wakes {
+        let waker = Waker::from(Arc::clone(wakes));
+        assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    list.wake_all();
+    assert_eq!(wakes.each_ref().map(|wakes| wakes.0.load(Ordering::Relaxed)), [0, 1]);
+}
+
+#[test]
+fn a_waiter_that_was_notified_frees_no_slot_of_another() {
+    let list = WaitList::default();
+    let mut context = Context::from_waker(Waker::noop());
+    let mut notified = Box::pin(list.until(|| None::<()>));
+    assert!(notified.as_mut().poll(&mut context).is_pending());
+    list.wake_all();
+    let mut other = Box::pin(list.until(|| None::<()>));
+    assert!(other.as_mut().poll(&mut context).is_pending());
+    drop(notified);
+    assert_eq!(waiters(&list), 1, "the same key, another waiter");
+}
