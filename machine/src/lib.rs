@@ -199,6 +199,8 @@ impl Errno {
     pub const STALE: Errno = Errno(libc::ESTALE);
     /// The file would be larger than is possible.
     pub const FILE_TOO_LARGE: Errno = Errno(libc::EFBIG);
+    /// The owner has as much as it may.
+    pub const QUOTA_EXCEEDED: Errno = Errno(libc::EDQUOT);
     /// Timed out.
     pub const TIMED_OUT: Errno = Errno(libc::ETIMEDOUT);
 }

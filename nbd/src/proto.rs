@@ -139,7 +139,10 @@ impl NbdError {
 impl From<machine::Errno> for NbdError {
     fn from(errno: machine::Errno) -> Self {
         match errno {
-            machine::Errno::NO_SPACE => NbdError::ENOSPC,
+            // Quotas and largest sizes are of the server's files: to a client its disk is full.
+            machine::Errno::NO_SPACE | machine::Errno::QUOTA_EXCEEDED | machine::Errno::FILE_TOO_LARGE => {
+                NbdError::ENOSPC
+            }
             machine::Errno::NO_MEMORY => NbdError::ENOMEM,
             machine::Errno::INVALID => NbdError::EINVAL,
             machine::Errno::NOT_SUPPORTED => NbdError::ENOTSUP,
@@ -269,6 +272,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn what_has_no_room_on_the_server_is_a_full_disk_to_the_client() {
+        use machine::Errno;
+        let errors = [Errno::NO_SPACE, Errno::QUOTA_EXCEEDED, Errno::FILE_TOO_LARGE];
+        assert_eq!(errors.map(NbdError::from), [NbdError::ENOSPC; 3]);
+        assert_eq!(NbdError::from(Errno::STALE), NbdError::EIO);
+    }
 
     proptest! {
         #[test]
