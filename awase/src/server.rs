@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use kernel::Volume;
+use kernel::connection::Acceptor;
 use kernel::job::Group;
 use kernel::trace::{Mode, Tracer};
 use machine::Errno;
@@ -23,7 +24,7 @@ use crate::predecessor::Patience;
 use crate::processors::Processors;
 use crate::registration::Registration;
 use crate::secret;
-use crate::service::{Protocol, Service};
+use crate::service::{self, Directories as NfsProtocol, Disks};
 use crate::stable_writes::Measured;
 use crate::trace::file::{self, TraceFile};
 
@@ -33,7 +34,7 @@ pub struct Server {
     /// As they were at the start.
     settings: Settings,
     sockets: Sockets,
-    service: Arc<Service>,
+    acceptor: Arc<Acceptor>,
     /// What is shown of it.
     board: Arc<Board>,
     control: Option<ControlSocket>,
@@ -123,11 +124,12 @@ impl Server {
             stall_timeout: limits.stall_timeout,
             ..nbd::Limits::default()
         });
-        let service = Service::new(&processors, limits);
+        let cores = processors.cores().iter().copied().map(Some).collect();
+        let acceptor = Acceptor::new(cores, limits.connections);
         let mut server = Server {
-            board: Board::new(&processors, &service),
+            board: Board::new(&processors, &acceptor),
             control: None,
-            service,
+            acceptor,
             processors,
             settings: config.settings.clone(),
             sockets: Sockets::default(),
@@ -230,10 +232,12 @@ impl Server {
     /// Accepts clients on these sockets, too.
     fn accept(&mut self, sockets: Sockets) {
         if !sockets.nbd.is_empty() {
-            self.service.accept(&self.processors, &Protocol::Nbd(Arc::clone(&self.nbd)), &sockets.nbd);
+            let disks = Arc::new(Disks(Arc::clone(&self.nbd)));
+            service::accept(&self.acceptor, &self.processors, disks, &sockets.nbd);
         }
         if let Some(nfs) = self.nfs.as_ref().filter(|_| !sockets.nfs.is_empty()) {
-            self.service.accept(&self.processors, &Protocol::Nfs(Arc::clone(nfs)), &sockets.nfs);
+            let directories = Arc::new(NfsProtocol(Arc::clone(nfs)));
+            service::accept(&self.acceptor, &self.processors, directories, &sockets.nfs);
             if self.settings.rpcbind {
                 self.registration = Registration::make(sockets.nfs.iter().map(ListeningSocket::address));
             }
@@ -296,7 +300,7 @@ impl Server {
 
     /// Through which it is watched.
     pub fn view(&self) -> View {
-        View::new(self.processors.kernel(), &self.service)
+        View::new(self.processors.kernel(), &self.acceptor)
     }
 
     /// How many processors on which engine.
@@ -334,9 +338,9 @@ impl Server {
     /// could not be written arrives at what is returned.
     pub fn drain(&mut self, bound: Duration) -> Receiver<Failures> {
         drop(self.registration.take());
-        self.service.stop();
+        self.acceptor.stop();
         self.sockets.iter().for_each(ListeningSocket::stop);
-        let service = Arc::clone(&self.service);
+        let acceptor = Arc::clone(&self.acceptor);
         let directories = self.directories.to_close();
         let retired = self.retired.iter().map(|retired| &retired.served);
         let volumes: Vec<(String, Arc<Volume>)> = self
@@ -345,7 +349,7 @@ impl Server {
             .map(|served| (served.export.name.clone(), Arc::clone(&served.volume)))
             .collect();
         self.processors.start_task(ProcessorId(0), move |cpu| async move {
-            if !service.drain(&cpu, bound).await {
+            if !acceptor.drain(&cpu, bound).await {
                 eprintln!("awase: some requests did not end within {bound:?}; their clients were not answered");
             }
             let mut failures = Vec::new();

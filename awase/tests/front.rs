@@ -225,6 +225,31 @@ fn a_bad_file_at_sighup_is_reported_and_changes_nothing() {
 }
 
 #[test]
+fn one_client_cannot_take_all_connections() {
+    let place = Place::new();
+    place.write("few.toml", "[limits]\nconnections = 8\n");
+    let mut server = place.serve(&["--config", "few.toml", "--nbd", "127.0.0.1:0", "--export", RAM]);
+    let banner = server.banner();
+    let port = banner.split_once("nbd://127.0.0.1:").and_then(|(_, rest)| rest.split_once('/')).expect("an address").0;
+    let connect = |_| Client::connect(&server.socket(), "r").ok();
+    let taken: Vec<_> = (0..8).map_while(connect).collect();
+    assert_eq!(taken.len(), 4, "a user of this host, through the socket");
+    // It is turned away before it is greeted, which is the end of the stream.
+    let address = format!("127.0.0.1:{port}");
+    let greet = || {
+        let mut greeting = [0; 18];
+        let mut stream = std::net::TcpStream::connect(&address).expect("connect");
+        std::io::Read::read_exact(&mut stream, &mut greeting).ok().map(|()| stream)
+    };
+    let others: Vec<_> = (0..8).map_while(|_| greet()).collect();
+    assert_eq!(others.len(), 2, "another host, of the four that are left");
+    drop(taken);
+    drop(others);
+    let again = || Client::connect(&server.socket(), "r").is_ok();
+    assert!((0..1000).any(|_| again()), "those that ended count no more");
+}
+
+#[test]
 fn sockets_are_taken_over_from_systemd() {
     let place = Place::new();
     let path = place.file("activated.sock");

@@ -152,6 +152,28 @@ fn metrics_follow_a_load_of_nfs_to_the_last_call() {
     assert!(total(&after, "awase_job_connections") >= 1.0, "the client is a job: {after:?}");
 }
 
+/// A site whose name resolves to this host must not read what its scripts ask for.
+#[test]
+fn metrics_are_answered_only_under_names_of_this_host() {
+    let place = Place::new();
+    place.write("names.toml", "[listen]\nmetrics_names = [\"storage.example\"]\n");
+    let (_server, at) = serve(&place, &["--config", "names.toml", "--export", RAM]);
+    for (host, status) in [
+        (at.to_string(), 200),
+        (format!("localhost:{}", at.port()), 200),
+        ("storage.example".to_owned(), 200),
+        (format!("attacker.example:{}", at.port()), 421),
+        ("localhost.attacker.example".to_owned(), 421),
+    ] {
+        for path in ["/", "/metrics", "/live.json"] {
+            let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+            let (answered, _, body) = ask(at, request.as_bytes());
+            assert_eq!(answered, status, "{host}: {body}");
+            assert!(status == 200 || !body.contains("awase_"), "nothing is shown: {body}");
+        }
+    }
+}
+
 #[test]
 fn requests_that_are_none_get_a_clear_answer() {
     let place = Place::new();

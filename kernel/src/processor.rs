@@ -336,6 +336,11 @@ impl Processor {
         self.0.timers.borrow_mut().clear();
     }
 
+    /// Tasks that have not ended.
+    pub fn tasks(&self) -> usize {
+        self.0.tasks.borrow().len()
+    }
+
     /// Operations under way, for shutting down in order.
     pub fn operations_under_way(&self) -> usize {
         self.0.operations.under_way()

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use kernel::Volume;
 use kernel::connection::{Bounds, Service};
-use kernel::wait::WaitList;
 
 use crate::proto::flag;
 
@@ -88,7 +87,8 @@ impl Server {
         Arc::new(Server { limits, exports: Mutex::new(Arc::from([])), service: Arc::new(Service::new(bounds)) })
     }
 
-    pub(crate) fn service(&self) -> &Arc<Service> {
+    /// Its connections, and how they end: [`Service::stop`], [`Service::give_up`], [`Service::changed`].
+    pub fn service(&self) -> &Arc<Service> {
         &self.service
     }
 
@@ -112,30 +112,5 @@ impl Server {
         let all = self.exports();
         let named = all.iter().find(|export| export.name == name);
         named.or(all.first().filter(|_| name.is_empty())).cloned()
-    }
-
-    /// Takes no more requests: those under way are answered, then the connections end.
-    pub fn stop(&self) {
-        self.service.stop();
-    }
-
-    /// Ends the connections that are left, whatever is under way.
-    pub fn give_up(&self) {
-        self.service.give_up();
-    }
-
-    /// Has it been told to end?
-    pub fn is_stopping(&self) -> bool {
-        self.service.is_stopping()
-    }
-
-    /// Has it waited long enough for requests under way?
-    pub fn is_overdue(&self) -> bool {
-        self.service.is_overdue()
-    }
-
-    /// Woken when [`Server::is_stopping`] or [`Server::is_overdue`] changes; whoever serves wakes it when a client is gone.
-    pub fn changed(&self) -> &WaitList {
-        self.service.changed()
     }
 }

@@ -117,7 +117,7 @@ impl Transmission<'_> {
     async fn next_request(&mut self, commands: &Commands) -> Result<Option<Request>, Gone> {
         self.be_patient();
         loop {
-            if self.server.is_stopping() {
+            if self.server.service().is_stopping() {
                 return Ok(None);
             }
             self.begun += self.inbound.scatter.take(&mut self.header[self.begun..]);

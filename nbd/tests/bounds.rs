@@ -62,7 +62,7 @@ fn a_server_that_ends_does_not_wait_for_ever_for_a_refused_payload() {
         cpu.sleep(Duration::from_secs(1)).await;
         peer
     });
-    scene.server.stop();
+    scene.server.service().stop();
     scene.assert_all_ends();
     peer.hang_up();
 }
@@ -80,7 +80,7 @@ fn a_server_that_ends_does_not_wait_for_clients_that_have_not_chosen() {
         (silent, halting)
     });
     let start = scene.world.now();
-    scene.server.stop();
+    scene.server.service().stop();
     scene.assert_all_ends();
     assert!(scene.world.now().since(start) < Duration::from_secs(1), "it waited until {}", scene.world.now());
     [silent, halting].into_iter().for_each(Peer::hang_up);
@@ -99,9 +99,9 @@ fn a_server_that_ends_waits_for_replies_to_be_taken_until_it_gives_up() {
             peer
         });
         let start = scene.world.now();
-        scene.server.stop();
+        scene.server.service().stop();
         if gives_up {
-            scene.server.give_up();
+            scene.server.service().give_up();
         }
         scene.assert_all_ends();
         let waited = scene.world.now().since(start);
@@ -122,10 +122,10 @@ fn a_server_that_gives_up_does_not_make_clients_wait_for_a_stuck_disk() {
         let (slot, asking) = (Rc::clone(&answer), Rc::clone(&client));
         cpu.spawn(async move { slot.set(Some(asking.read(0, 4096).await.map(drop))) });
         cpu.sleep(Duration::from_secs(1)).await;
-        server.stop();
+        server.service().stop();
         cpu.sleep(Duration::from_secs(10)).await;
         assert_eq!(answer.get(), None, "its request is under way");
-        server.give_up();
+        server.service().give_up();
         cpu.sleep(Duration::from_secs(1)).await;
         assert_eq!(answer.get(), Some(Err(ClientError::Gone)));
         client.hang_up();
@@ -345,4 +345,18 @@ fn what_does_not_begin_at_a_multiple_of_the_block_is_refused_at_the_end_of_the_d
         }
         assert_eq!(client.write(MIB - 4096, &[1; 4096], false).await, Ok(()));
     });
+}
+
+#[test]
+fn of_connections_that_have_ended_nothing_is_left() {
+    let scene = Scene::new(Setup::new(5, MIB));
+    let tasks = scene.disk.tasks();
+    scene.run(async |cpu, route| {
+        for turn in 0..1000 {
+            let peer = if turn % 2 == 0 { route.peer_of(&cpu, "disk").await } else { route.peer(&cpu) };
+            peer.hang_up();
+        }
+    });
+    scene.assert_all_ends();
+    scene.assert_nothing_is_left(tasks);
 }

@@ -6,10 +6,10 @@ mod harness;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use harness::model::{Model, SECTOR, Stamp, fill, stamp_of};
-use harness::{Host, Random, drive, for_seeds, small_kernel, spawn};
+use harness::{Host, Random, Spoken, accept, drive, for_seeds, serving, small_kernel, spawn};
+use kernel::connection::{Acceptor, Peer, Session};
 use kernel::device::{Checked, FileDevice};
 use kernel::queue::{DiskQueue, Queued};
 use kernel::volume::VolumeConfig;
@@ -57,7 +57,7 @@ struct Life {
     host: Host,
     volume: Arc<Volume>,
     server: Arc<Server>,
-    serving: Arc<AtomicUsize>,
+    acceptor: Arc<Acceptor>,
 }
 
 impl Life {
@@ -82,14 +82,14 @@ impl Life {
         let export =
             Export { name: "disk".into(), description: String::new(), block_size: 1, volume: Arc::clone(&volume) };
         server.set_exports(vec![Arc::new(export)]);
-        let serving = listen(world, &host, &server);
-        Life { host, volume, server, serving }
+        let acceptor = listen(world, &host, &server);
+        Life { host, volume, server, acceptor }
     }
 
     /// Ends in order: what is under way is answered, and everything acknowledged is durable if the volume says so.
     fn end_in_order(&self, world: &World, clients: &Host) -> bool {
-        self.server.stop();
-        let drained = drive(world, &[&self.host, clients], || self.serving.load(Ordering::SeqCst) == 0);
+        self.server.service().stop();
+        let drained = drive(world, &[&self.host, clients], || serving(&self.acceptor) == 0);
         assert!(drained, "the server does not end: {}", world.describe());
         let volume = Arc::clone(&self.volume);
         let closed = spawn(&self.host.processors[0], async move |cpu| volume.close(&cpu).await.is_ok());
@@ -110,30 +110,14 @@ impl Life {
     }
 }
 
-/// Accepts on `host` for as long as it lives; its processors take connections in turn. Counts those being served.
-fn listen(world: &World, host: &Host, server: &Arc<Server>) -> Arc<AtomicUsize> {
-    let listener = world.listen(host.id, PORT);
-    let serving = Arc::new(AtomicUsize::new(0));
-    let (cpu, server, count) = (host.processors[0].clone(), Arc::clone(server), Arc::clone(&serving));
-    let processors = host.kernel.processors();
-    host.processors[0].spawn(async move {
-        let mut turn = 0;
-        while let Ok(connection) = cpu.accept(listener).await {
-            turn = (turn + 1) % processors;
-            let (server, count) = (Arc::clone(&server), Arc::clone(&count));
-            count.fetch_add(1, Ordering::SeqCst);
-            cpu.spawn_on(ProcessorId(turn), move |cpu| {
-                let here = cpu.clone();
-                cpu.spawn(async move {
-                    serve(&here, connection, &server).await;
-                    count.fetch_sub(1, Ordering::SeqCst);
-                    server.changed().wake_all();
-                });
-            });
-        }
-    });
-    world.kick(host.id, ProcessorId(0));
-    serving
+/// Accepts on `host` for as long as it lives.
+fn listen(world: &World, host: &Host, server: &Arc<Server>) -> Arc<Acceptor> {
+    let (server, service) = (Arc::clone(server), Arc::clone(server.service()));
+    let serve = move |cpu, connection, _| -> Session {
+        let server = Arc::clone(&server);
+        Box::pin(async move { serve(&cpu, connection, &server).await })
+    };
+    accept(world, host, PORT, Spoken { service, peer: Peer::default, serve })
 }
 
 /// Connects to a server that is there; `None` when it has gone meanwhile.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use harness::{Scene, Setup, all};
 use kernel::Switches;
 use kernel::device::{FixedLatency, RamDisk};
-use kernel::job::Client;
+use kernel::job::{Client, Origin};
 use kernel::queue::{DiskQueue, Queued};
 
 const LATENCY: Duration = Duration::from_millis(1);
@@ -18,8 +18,8 @@ const DISK_BYTES: u64 = 64 << 20;
 const CONNECTIONS: u64 = 8;
 const REQUESTS: u64 = 64;
 
-fn client_of(turn: u16) -> Client {
-    if turn == 0 { Client::User(1) } else { Client::User(2) }
+fn origin_of(turn: u16) -> Origin {
+    Origin { address: None, user: Some(if turn == 0 { 1 } else { 2 }) }
 }
 
 /// One client reads block for block, each once; another has 8 connections with 64 small reads under way on each. The
@@ -35,7 +35,7 @@ fn longest_read(seed: u64, usage: bool) -> (Duration, usize) {
             huge_pages: policy::pages::Mode::Small,
             ..Switches::default()
         },
-        client_of,
+        origin_of,
         ..Setup::new(seed, DISK_BYTES)
     };
     let scene = Scene::new(setup);

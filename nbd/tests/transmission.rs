@@ -338,12 +338,12 @@ fn a_server_that_ends_answers_what_is_under_way_and_takes_nothing_more() {
             });
         }
         cpu.sleep(Duration::from_millis(5)).await;
-        server.stop();
+        server.service().stop();
         cpu.sleep(Duration::from_secs(1)).await;
         assert_eq!(answered.get(), 16);
         assert_eq!(busy.flush().await, Err(ClientError::Gone));
         assert_eq!(idle.flush().await, Err(ClientError::Gone));
-        server.give_up();
+        server.service().give_up();
         choosing.until_end().await;
         choosing.hang_up();
         idle.hang_up();

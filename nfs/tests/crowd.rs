@@ -5,18 +5,17 @@ mod stage;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use kernel::Processor;
-use kernel::connection::{receive_exact, send_all};
+use kernel::connection::{Acceptor, receive_exact, send_all};
 use kernel::wait::WaitList;
 use machine::Connection;
 use machine::sim::NetworkConfig;
 use nfs3_types::nfs3::{createhow3, nfs_fh3, stable_how};
 
 use stage::client::{Client, with_mode};
-use stage::kernel_harness::Random;
+use stage::kernel_harness::{Random, serving};
 use stage::{PORT, Setup, Stage};
 
 const CLIENTS: usize = 1000;
@@ -79,7 +78,7 @@ fn longest_round(seed: u64, others: usize) -> Duration {
     let clients: Vec<Rc<Client>> = (0..GOOD).map(|no| stage.client(&life, no as u8)).collect();
     let world = stage.world.clone();
     let (from, to, frames) = (stage.clients.id, stage.server_host, life.host.kernel.clone());
-    let (server, serving) = (Arc::clone(&life.server), Arc::clone(&life.serving));
+    let (server, acceptor) = (Arc::clone(&life.server), Arc::clone(&life.acceptor));
     let longest = stage.run(&life, async move |cpu| {
         let dir = clients[0].mount().await.expect("the root");
         for no in 0..NAMES {
@@ -96,7 +95,7 @@ fn longest_round(seed: u64, others: usize) -> Duration {
         assert!(others == 0 || kept.in_flight() > CACHE / 4, "nobody is stuck: {} bytes", kept.in_flight());
         assert!(others == 0 || kept.arriving() > CACHE / 4 / 4096, "nobody is stuck: {} frames", kept.arriving());
         // Those that never go by themselves are made to.
-        ended(&cpu, &serving).await;
+        ended(&cpu, &acceptor).await;
         assert_eq!((kept.in_flight(), kept.arriving()), (0, 0));
         longest
     });
@@ -106,11 +105,11 @@ fn longest_round(seed: u64, others: usize) -> Duration {
 }
 
 /// Waits until no client is served any more.
-async fn ended(cpu: &Processor, serving: &AtomicUsize) {
+async fn ended(cpu: &Processor, acceptor: &Acceptor) {
     let start = cpu.now();
-    while serving.load(Ordering::SeqCst) > 0 {
+    while serving(acceptor) > 0 {
         let waited = cpu.now().since(start);
-        assert!(waited < Duration::from_secs(1200), "{} connections after {waited:?}", serving.load(Ordering::SeqCst));
+        assert!(waited < Duration::from_secs(1200), "{} connections after {waited:?}", serving(acceptor));
         cpu.sleep(Duration::from_secs(1)).await;
     }
 }

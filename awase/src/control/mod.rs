@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config::{Given, Place, Problem, SWITCHES, set_switch};
 use crate::processors::Processors;
-use crate::service::Service;
+use kernel::connection::Acceptor;
 
 pub use set::set;
 pub use socket::ControlSocket;
@@ -27,7 +27,7 @@ pub use socket::ControlSocket;
 /// What the front end knows of the server.
 pub struct Board {
     kernel: Arc<Kernel>,
-    service: Arc<Service>,
+    acceptor: Arc<Acceptor>,
     machine: String,
     started: Instant,
     exports: Mutex<Vec<Shown>>,
@@ -64,10 +64,10 @@ enum Refused {
 
 impl Board {
     /// Of a server that starts now.
-    pub fn new(processors: &Processors, service: &Arc<Service>) -> Arc<Board> {
+    pub fn new(processors: &Processors, acceptor: &Arc<Acceptor>) -> Arc<Board> {
         Arc::new(Board {
             kernel: Arc::clone(processors.kernel()),
-            service: Arc::clone(service),
+            acceptor: Arc::clone(acceptor),
             machine: processors.description(),
             started: Instant::now(),
             exports: Mutex::default(),

@@ -9,7 +9,7 @@ use crate::metrics::{JOBS_SHOWN, disk_name, live_job};
 
 impl Board {
     pub(super) fn status(&self) -> Value {
-        let connections: Vec<u32> = self.service.connections();
+        let connections: Vec<u32> = self.acceptor.connections();
         let requests = self.kernel.requests();
         json!({
             "version": env!("CARGO_PKG_VERSION"),
@@ -29,7 +29,7 @@ impl Board {
 
     fn processors(&self, connections: &[u32], requests: &[u64]) -> Value {
         let counted = self.kernel.counters().read();
-        let each = self.service.cores().iter().zip(connections).zip(requests).zip(counted).enumerate();
+        let each = self.acceptor.cores().iter().zip(connections).zip(requests).zip(counted).enumerate();
         each.map(|(id, (((core, connections), requests), counted))| {
             json!({
                 "id": id, "core": core, "connections": connections, "requests": requests,

@@ -7,6 +7,8 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::hosts::Hosts;
+
 /// Connections at a time. When one more comes, the oldest has had its time.
 const CONNECTIONS_MAX: usize = 32;
 
@@ -46,6 +48,7 @@ impl Answer {
             400 => "Bad Request",
             404 => "Not Found",
             405 => "Method Not Allowed",
+            421 => "Misdirected Request",
             431 => "Request Header Fields Too Large",
             _ => "Service Unavailable",
         };
@@ -59,8 +62,8 @@ impl Answer {
 }
 
 /// The connections that are open, oldest first.
-#[derive(Default)]
 pub(super) struct Doors {
+    hosts: Hosts,
     open: Mutex<Open>,
     /// A thread has ended.
     left: Condvar,
@@ -76,6 +79,11 @@ struct Open {
 }
 
 impl Doors {
+    /// Under these names.
+    pub(super) fn new(hosts: Hosts) -> Self {
+        Doors { hosts, open: Mutex::default(), left: Condvar::new(), making: Mutex::default() }
+    }
+
     /// Serves a connection in a thread of its own; `answer` is given the path that is asked for.
     pub(super) fn admit(self: &Arc<Self>, stream: TcpStream, answer: impl FnOnce(&str) -> Answer + Send + 'static) {
         let Ok(second) = stream.try_clone() else { return };
@@ -98,7 +106,7 @@ impl Doors {
         let doors = Arc::clone(self);
         let serve = move || {
             // A client that does not ask, or does not listen, gets nothing.
-            let _ = serve(&stream, |path| {
+            let _ = serve(&stream, &doors.hosts, |path| {
                 let _alone = doors.making.lock().unwrap_or_else(PoisonError::into_inner);
                 answer(path)
             });
@@ -121,9 +129,13 @@ impl Doors {
     }
 }
 
-fn serve(stream: &TcpStream, answer: impl FnOnce(&str) -> Answer) -> std::io::Result<()> {
+fn serve(stream: &TcpStream, hosts: &Hosts, answer: impl FnOnce(&str) -> Answer) -> std::io::Result<()> {
     let request = read_request(stream)?;
     let (answer, has_body) = match request {
+        Ok(Request { host: Some(host), head_only, .. }) if !hosts.has(&host) => {
+            let line = "this server is not known by that name; listen.metrics_names says by which it is\n";
+            (Answer::plain(421, line), !head_only)
+        }
         Ok(request) => (answer(&request.path), !request.head_only),
         Err(refusal) => (refusal, true),
     };
@@ -144,6 +156,8 @@ fn serve(stream: &TcpStream, answer: impl FnOnce(&str) -> Answer) -> std::io::Re
 #[derive(Debug)]
 struct Request {
     path: String,
+    /// The name under which the server is asked. Every browser says it.
+    host: Option<String>,
     head_only: bool,
 }
 
@@ -174,7 +188,12 @@ fn parse(head: &[u8]) -> Option<Result<Request, Answer>> {
         Ok(httparse::Status::Complete(_)) => Some(match (request.method, request.path) {
             (Some(method @ ("GET" | "HEAD")), Some(target)) => {
                 let path = target.split('?').next().unwrap_or_default().to_owned();
-                Ok(Request { path, head_only: method == "HEAD" })
+                let mut hosts = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host"));
+                let host = hosts.next().map(|header| String::from_utf8_lossy(header.value).trim().to_owned());
+                if hosts.next().is_some() {
+                    return Some(Err(Answer::plain(400, "the request names several hosts\n")));
+                }
+                Ok(Request { path, host, head_only: method == "HEAD" })
             }
             _ => Err(Answer::plain(405, "only GET and HEAD are answered\n")),
         }),
@@ -215,6 +234,8 @@ mod tests {
         }
         let request = parse(whole).expect("whole").map_err(|refusal| refusal.status).expect("good");
         assert_eq!((request.path.as_str(), request.head_only), ("/metrics", false));
+        assert_eq!(request.host.as_deref(), Some("localhost:9809"));
+        assert_eq!(status(b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"), Some(400));
         assert_eq!(status(b"HEAD / HTTP/1.0\r\n\r\n"), Some(200));
         assert_eq!(status(b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello"), Some(405));
         assert_eq!(status(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"), Some(400));

@@ -3,6 +3,7 @@
 //! The front end is threads of its own, outside the path: they read what processors count (`kernel::counters`) and send
 //! it. No processor waits for them or knows of them.
 
+mod hosts;
 mod http;
 mod live;
 mod prometheus;
@@ -16,6 +17,7 @@ use std::time::Duration;
 
 use crate::config::{METRICS_PORT, Problem, Problems, Settings};
 use crate::predecessor::Patience;
+use hosts::Hosts;
 use http::{Answer, Doors};
 pub(crate) use live::job as live_job;
 pub(crate) use sample::disk_name;
@@ -30,9 +32,9 @@ const PAGE: &str = include_str!("page.html");
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// Sockets on which those who watch are awaited.
-#[derive(Default)]
 pub struct Listeners {
     listeners: Vec<(TcpListener, SocketAddr)>,
+    hosts: Hosts,
 }
 
 impl Listeners {
@@ -41,7 +43,8 @@ impl Listeners {
     /// # Errors
     /// When a configured address cannot be had.
     pub fn open(settings: &Settings) -> Result<(Listeners, Vec<String>), Problems> {
-        let (mut listeners, mut notices, mut problems) = (Listeners::default(), Vec::new(), Problems::default());
+        let mut listeners = Listeners { listeners: Vec::new(), hosts: Hosts::new(&settings.metrics_names) };
+        let (mut notices, mut problems) = (Vec::new(), Problems::default());
         let Some(addresses) = &settings.metrics else {
             let usual = SocketAddr::from((Ipv4Addr::LOCALHOST, METRICS_PORT));
             match bind(usual, Patience::none()) {
@@ -69,7 +72,7 @@ impl Listeners {
     pub fn serve(self, view: View) -> std::io::Result<FrontEnd> {
         let (view, stopping) = (Arc::new(view), Arc::new(AtomicBool::new(false)));
         let mut front = FrontEnd { addresses: Vec::new(), stopping };
-        let doors = Arc::new(Doors::default());
+        let doors = Arc::new(Doors::new(self.hosts));
         for (listener, address) in self.listeners {
             let (view, doors, stopping) = (Arc::clone(&view), Arc::clone(&doors), Arc::clone(&front.stopping));
             let run = move || accept(&listener, &view, &doors, &stopping);

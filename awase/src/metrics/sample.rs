@@ -10,8 +10,8 @@ use kernel::job::JobFacts;
 use machine::TickSource;
 use policy::unit::BLOCK_BYTES;
 
-use crate::service::Service;
 use crate::stack::is_in_memory;
+use kernel::connection::Acceptor;
 
 /// After so long the counter's rate is known well enough, and does not change any more.
 const RATE_SETTLES: Duration = Duration::from_secs(10);
@@ -22,7 +22,7 @@ pub const JOBS_SHOWN: usize = 64;
 /// Through which a server is seen. It does not keep the server alive.
 pub struct View {
     kernel: Weak<Kernel>,
-    service: Weak<Service>,
+    acceptor: Weak<Acceptor>,
     begun: Instant,
     begun_ticks: u64,
     begun_time: Duration,
@@ -67,10 +67,10 @@ pub(super) struct Sample {
 
 impl View {
     /// Of a server that begins now.
-    pub fn new(kernel: &Arc<Kernel>, service: &Arc<Service>) -> Self {
+    pub fn new(kernel: &Arc<Kernel>, acceptor: &Arc<Acceptor>) -> Self {
         View {
             kernel: Arc::downgrade(kernel),
-            service: Arc::downgrade(service),
+            acceptor: Arc::downgrade(acceptor),
             begun: Instant::now(),
             begun_ticks: machine::counter(),
             begun_time: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
@@ -80,7 +80,7 @@ impl View {
 
     /// What is seen now; `None` when the server is gone.
     pub(super) fn sample(&self) -> Option<Sample> {
-        let (kernel, service) = (self.kernel.upgrade()?, self.service.upgrade()?);
+        let (kernel, acceptor) = (self.kernel.upgrade()?, self.acceptor.upgrade()?);
         let processors = kernel.counters().read();
         let frames = kernel.frames();
         let memory = frames.bytes_held();
@@ -94,7 +94,7 @@ impl View {
             seconds_a_tick: self.seconds_a_tick(kernel.counters().tick_source().unwrap_or_default()),
             sum: Reading::sum(&processors),
             processors,
-            connections: service.connections(),
+            connections: acceptor.connections(),
             disks: disks.collect(),
             connected: kernel.connections().read(),
             jobs: kernel.jobs().most_used(JOBS_SHOWN),

@@ -33,6 +33,20 @@ struct Stop {
     /// Nothing can be under way.
     quiet: Cell<bool>,
     waker: RefCell<Option<Waker>>,
+    /// Of the task that follows the end of the service, while the connection lasts.
+    follower: RefCell<Option<Waker>>,
+}
+
+impl Stop {
+    /// Waits until `ended`, which is asked when something changes for the service or the connection ends.
+    async fn either_ends(&self, service: &Service, ended: impl Fn() -> bool) {
+        let mut changed = pin!(service.changed().until(|| ended().then_some(())));
+        poll_fn(|cx| {
+            self.follower.replace(Some(cx.waker().clone()));
+            changed.as_mut().poll(cx)
+        })
+        .await;
+    }
 }
 
 impl Served {
@@ -70,6 +84,9 @@ impl Served {
     /// Closes it.
     pub fn end(self) {
         self.watchdog.end();
+        if let Some(follower) = self.stop.follower.take() {
+            follower.wake();
+        }
         self.cpu.trace(Event::ConnectionEnded, &*self.tally, self.tally.number(), self.tally.requests());
         self.cpu.kernel().connections().forget(self.connection);
         self.cpu.close(self.connection);
@@ -79,7 +96,7 @@ impl Served {
         let (here, connection, service) = (self.cpu.clone(), self.connection, Arc::clone(&self.service));
         let (watchdog, stop) = (Rc::clone(&self.watchdog), Rc::clone(&self.stop));
         self.cpu.spawn(async move {
-            service.changed().until(|| (service.is_stopping() || watchdog.is_over()).then_some(())).await;
+            stop.either_ends(&service, || service.is_stopping() || watchdog.is_over()).await;
             stop.stopped.set(true);
             if stop.quiet.get() && !watchdog.is_over() {
                 here.shutdown(connection);
@@ -87,7 +104,7 @@ impl Served {
             if let Some(waker) = stop.waker.take() {
                 waker.wake();
             }
-            service.changed().until(|| (service.is_overdue() || watchdog.is_over()).then_some(())).await;
+            stop.either_ends(&service, || service.is_overdue() || watchdog.is_over()).await;
             if !watchdog.is_over() {
                 here.shutdown(connection);
             }

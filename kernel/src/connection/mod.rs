@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::wait::WaitList;
 
+mod accept;
 mod exact;
 mod inbound;
 mod kept;
@@ -14,6 +15,7 @@ mod scatter;
 mod table;
 mod watchdog;
 
+pub use accept::{Acceptor, Peer, Protocol, Session};
 pub use exact::{Gone, receive_exact, segment, send_all};
 pub use inbound::{Inbound, Served, Wait};
 pub use kept::{ArrivalPermit, EdgePermit, Kept};
@@ -86,8 +88,7 @@ impl Service {
         self.overdue.load(Ordering::SeqCst)
     }
 
-    /// Woken when [`Service::is_stopping`] or [`Service::is_overdue`] changes; whoever serves wakes it when a client is
-    /// gone.
+    /// Woken when [`Service::is_stopping`] or [`Service::is_overdue`] changes.
     pub fn changed(&self) -> &WaitList {
         &self.changed
     }

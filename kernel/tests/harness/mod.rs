@@ -10,7 +10,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use kernel::connection::{Acceptor, Peer, Protocol, Service, Session};
 use kernel::{Kernel, KernelConfig, Processor, Switches};
+use machine::Connection;
 use machine::sim::{HostId, Step, World};
 use policy::unit::ProcessorId;
 
@@ -47,6 +49,11 @@ impl Host {
         Host { id, kernel, processors }
     }
 
+    /// Tasks of all processors that have not ended.
+    pub fn tasks(&self) -> usize {
+        self.processors.iter().map(Processor::tasks).sum()
+    }
+
     /// Ends all its tasks, as when the process dies.
     pub fn die(self) {}
 }
@@ -56,6 +63,58 @@ impl Drop for Host {
     fn drop(&mut self) {
         self.processors.iter().for_each(Processor::abandon);
     }
+}
+
+/// A protocol that is made of functions.
+pub struct Spoken<P, S> {
+    pub service: Arc<Service>,
+    pub peer: P,
+    pub serve: S,
+}
+
+impl<P, S> Protocol for Spoken<P, S>
+where
+    P: Fn() -> Peer + Send + Sync + 'static,
+    S: Fn(Processor, Connection, Peer) -> Session + Send + Sync + 'static,
+{
+    fn name(&self) -> &'static str {
+        "test"
+    }
+
+    fn service(&self) -> &Service {
+        &self.service
+    }
+
+    fn peer(&self, _connection: Connection) -> Option<Peer> {
+        Some((self.peer)())
+    }
+
+    fn serve(self: Arc<Self>, cpu: Processor, connection: Connection, peer: Peer) -> Session {
+        (self.serve)(cpu, connection, peer)
+    }
+}
+
+/// Accepts on `host` for as long as it lives.
+pub fn accept(world: &World, host: &Host, port: u16, protocol: impl Protocol) -> Arc<Acceptor> {
+    let (listener, cpu) = (world.listen(host.id, port), host.processors[0].clone());
+    let acceptor = Acceptor::new(host.processors.iter().map(|_| None).collect(), u32::MAX);
+    let protocol: Arc<dyn Protocol> = Arc::new(protocol);
+    acceptor.add(&protocol);
+    cpu.spawn(Arc::clone(&acceptor).accept(cpu.clone(), protocol, listener));
+    world.kick(host.id, cpu.id());
+    acceptor
+}
+
+/// Asserts that of connections which have all ended nothing is left on `host`, where there were so many tasks before:
+/// neither a task nor a waiter.
+pub fn assert_nothing_is_left(world: &World, host: &Host, others: &Host, service: &Service, tasks: usize) {
+    let ended = drive(world, &[host, others], || host.tasks() == tasks && service.changed().is_empty());
+    assert!(ended, "{} tasks in place of {tasks}, waiters: {}", host.tasks(), !service.changed().is_empty());
+}
+
+/// Connections that are being served.
+pub fn serving(acceptor: &Acceptor) -> usize {
+    acceptor.connections().iter().sum::<u32>() as usize
 }
 
 /// Gives the processors of `hosts` their turns until `done` says so. Returns false when nothing happens any more.

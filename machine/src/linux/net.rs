@@ -262,14 +262,47 @@ pub fn peer_core(connection: Connection) -> Option<usize> {
     usize::try_from(core).ok()
 }
 
-/// As which user the peer connected, if through a Unix socket.
-pub fn peer_user(connection: Connection) -> Option<u32> {
+/// As whom the peer connected through a Unix socket: what the host says, at that moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerCredentials {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Its other groups.
+    pub groups: Vec<u32>,
+}
+
+/// As whom the peer connected, if through a Unix socket.
+pub fn peer_credentials(connection: Connection) -> Option<PeerCredentials> {
     // SAFETY: whoever names a connection has it open.
     let socket = unsafe { BorrowedFd::borrow_raw(connection.0 as RawFd) };
     if option(socket, libc::SO_DOMAIN).ok()? != libc::AF_UNIX {
         return None;
     }
-    getsockopt::<libc::ucred>(socket, libc::SO_PEERCRED).ok().map(|credentials| credentials.uid)
+    let libc::ucred { uid, gid, .. } = getsockopt(socket, libc::SO_PEERCRED).ok()?;
+    Some(PeerCredentials { uid, gid, groups: peer_groups(socket).ok()? })
+}
+
+fn peer_groups(socket: BorrowedFd<'_>) -> Result<Vec<u32>, Errno> {
+    let mut groups: Vec<libc::gid_t> = vec![0; 32];
+    loop {
+        let mut len = size_of_val(&groups[..]) as libc::socklen_t;
+        let to = groups.as_mut_ptr().cast();
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERGROUPS);
+        // SAFETY: at most `len` bytes are written to `groups`, which has as many.
+        let result = unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, to, &raw mut len) };
+        let count = len as usize / size_of::<libc::gid_t>();
+        match syscall::check(result) {
+            // There are more, and the host says how many.
+            Err(Errno(libc::ERANGE)) if count > groups.len() => groups.resize(count, 0),
+            Err(error) => return Err(error),
+            Ok(_) => {
+                groups.truncate(count);
+                return Ok(groups);
+            }
+        }
+    }
 }
 
 /// The core in a `/proc/PID/stat` (proc(5)): field 39, where 2 is a name in brackets that may hold anything.

@@ -8,10 +8,12 @@ mod kernel_harness;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
+use kernel::connection::{self, Acceptor, Session};
 use kernel::device::{Checked, DeviceRef, RamDisk};
+use kernel::job::Origin;
 use kernel::volume::VolumeConfig;
 use kernel::wait::WaitList;
 use kernel::{ForcedUnitAccess, Hold, Processor, Switches, Volume};
@@ -24,7 +26,7 @@ use policy::unit::{Instant, ProcessorId};
 use smallvec::smallvec;
 
 pub use kernel_harness::{Host, Random, for_seeds};
-use kernel_harness::{drive, small_kernel};
+use kernel_harness::{Spoken, drive, small_kernel};
 
 /// Where the server listens.
 const PORT: u16 = 10809;
@@ -45,7 +47,7 @@ pub struct Setup {
     pub device: DeviceRef,
     pub switches: Switches,
     /// Whose the connections are, by the order in which they come.
-    pub client_of: fn(u16) -> kernel::job::Client,
+    pub origin_of: fn(u16) -> Origin,
 }
 
 impl Setup {
@@ -67,7 +69,7 @@ impl Setup {
             limits: Limits::default(),
             block_size: 1,
             device: Arc::new(RamDisk::new(size, 0)),
-            client_of: |_| kernel::job::Client::Unknown,
+            origin_of: |_| Origin::default(),
         }
     }
 }
@@ -79,8 +81,7 @@ pub struct Scene {
     pub clients: Host,
     pub server: Arc<Server>,
     pub volume: Arc<Volume>,
-    /// Connections that are being served.
-    serving: Arc<AtomicUsize>,
+    acceptor: Arc<Acceptor>,
 }
 
 impl Scene {
@@ -109,9 +110,8 @@ impl Scene {
         };
         let server = Server::new(setup.limits);
         server.set_exports(vec![export("disk", Arc::clone(&volume)), export("frozen", open(true))]);
-        let serving = Arc::default();
-        accept(&world, &disk, &server, &serving, setup.client_of);
-        Scene { world, disk, clients, server, volume, serving }
+        let acceptor = accept(&world, &disk, &server, setup.origin_of);
+        Scene { world, disk, clients, server, volume, acceptor }
     }
 
     /// How to reach the server.
@@ -145,42 +145,28 @@ impl Scene {
         assert!(ended, "{} connections are still served: {}", self.serving(), self.world.describe());
     }
 
+    /// Asserts that all of it is gone that connections had: of tasks, as many as before are there.
+    pub fn assert_nothing_is_left(&self, tasks: usize) {
+        let service = self.server.service();
+        kernel_harness::assert_nothing_is_left(&self.world, &self.disk, &self.clients, service, tasks);
+    }
+
     /// Connections that are being served.
     pub fn serving(&self) -> usize {
-        self.serving.load(Ordering::SeqCst)
+        kernel_harness::serving(&self.acceptor)
     }
 }
 
-/// Accepts for ever and hands connections out in turn.
-fn accept(
-    world: &World,
-    disk: &Host,
-    server: &Arc<Server>,
-    serving: &Arc<AtomicUsize>,
-    client_of: fn(u16) -> kernel::job::Client,
-) {
-    let listener = world.listen(disk.id, PORT);
-    let (cpu, server, serving) = (disk.processors[0].clone(), Arc::clone(server), Arc::clone(serving));
-    let processors = disk.kernel.processors();
-    let here = cpu.clone();
-    cpu.spawn(async move {
-        for turn in 0.. {
-            let Ok(connection) = here.accept(listener).await else { return };
-            let (server, serving) = (Arc::clone(&server), Arc::clone(&serving));
-            serving.fetch_add(1, Ordering::SeqCst);
-            here.spawn_on(ProcessorId(turn % processors), move |cpu| {
-                let there = cpu.clone();
-                let member = cpu.kernel().jobs().connect(client_of(turn));
-                cpu.spawn_for(member.job(), async move {
-                    serve(&there, connection, &server).await;
-                    drop(member);
-                    serving.fetch_sub(1, Ordering::SeqCst);
-                    server.changed().wake_all();
-                });
-            });
-        }
-    });
-    world.kick(disk.id, cpu.id());
+/// Accepts for ever.
+fn accept(world: &World, disk: &Host, server: &Arc<Server>, origin_of: fn(u16) -> Origin) -> Arc<Acceptor> {
+    let (server, service, turn) = (Arc::clone(server), Arc::clone(server.service()), AtomicU16::new(0));
+    let origin = move || origin_of(turn.fetch_add(1, Ordering::Relaxed));
+    let peer = move || connection::Peer { origin: origin(), ..Default::default() };
+    let serve = move |cpu, connection, _| -> Session {
+        let server = Arc::clone(&server);
+        Box::pin(async move { serve(&cpu, connection, &server).await })
+    };
+    kernel_harness::accept(world, disk, PORT, Spoken { service, peer, serve })
 }
 
 /// Runs many futures, each as a task, and gives their results in order.

@@ -13,16 +13,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use kernel::connection::{self, Acceptor, Session};
 use kernel::job::{Client, JobId, Origin};
 use kernel::{FRAME_BYTES, Frames, Processor, Switches};
 use machine::Connection;
 use machine::sim::{HostId, NetworkConfig, World};
 use nfs3_types::nfs3::NFS_PROGRAM as Nfs;
 use nfs3_types::rpc::auth_stat;
-use policy::unit::{Instant, ProcessorId};
+use policy::unit::Instant;
 
 use crate::call::{Call, ClientAddress, Credentials, Program, Results, TRANSFER_BYTES_MAX};
-use crate::kernel_harness::{Host, Random, drive, for_seeds, small_kernel};
+use crate::kernel_harness::{
+    Host, Random, Spoken, accept, assert_nothing_is_left, drive, for_seeds, serving, small_kernel,
+};
 use crate::server::{Limits, Server};
 use crate::shape::Cursor;
 use crate::transmission::serve_with;
@@ -156,6 +159,24 @@ fn server(limits: Limits) -> Arc<Server> {
     Server::new([7; 32], limits, Vec::new())
 }
 
+/// Accepts for ever.
+fn accept_all(world: &World, disk: &Host, server: &Arc<Server>, log: &Arc<Log>) -> Arc<Acceptor> {
+    let (server, log, service) = (Arc::clone(server), Arc::clone(log), Arc::clone(server.service()));
+    let origin = Origin { address: Some(CLIENT.into()), user: None };
+    let serve = move |cpu, connection, _| -> Session {
+        let (server, log) = (Arc::clone(&server), Arc::clone(&log));
+        let client = ClientAddress::Ip(SocketAddr::from((CLIENT, 700)));
+        let perform = move |call| stand_in(call, Arc::clone(&log));
+        Box::pin(serve_with(cpu, connection, client, server, perform))
+    };
+    accept(
+        world,
+        disk,
+        PORT,
+        Spoken { service, peer: move || connection::Peer { origin, ..Default::default() }, serve },
+    )
+}
+
 /// A server, and a host for its clients.
 struct Scene {
     world: World,
@@ -163,8 +184,7 @@ struct Scene {
     clients: Host,
     server: Arc<Server>,
     log: Arc<Log>,
-    /// Connections that are being served.
-    serving: Arc<AtomicUsize>,
+    acceptor: Arc<Acceptor>,
 }
 
 impl Scene {
@@ -177,40 +197,9 @@ impl Scene {
         let disk = Host::boot(&world, world.add_host("disk"), config.clone());
         let config = kernel::KernelConfig { processors: 1, memory_max: 1 << 20, ..config };
         let clients = Host::boot(&world, world.add_host("clients"), config);
-        let (server, log, serving) = (server(setup.limits), Arc::default(), Arc::default());
-        let scene = Scene { world, disk, clients, server, log, serving };
-        scene.accept();
-        scene
-    }
-
-    /// Accepts for ever and hands connections out in turn.
-    fn accept(&self) {
-        let listener = self.world.listen(self.disk.id, PORT);
-        let cpu = self.disk.processors[0].clone();
-        let (server, log, serving) = (Arc::clone(&self.server), Arc::clone(&self.log), Arc::clone(&self.serving));
-        let (processors, here) = (self.disk.kernel.processors(), cpu.clone());
-        cpu.spawn(async move {
-            for turn in 0.. {
-                let Ok(connection) = here.accept(listener).await else { return };
-                let (server, log, serving) = (Arc::clone(&server), Arc::clone(&log), Arc::clone(&serving));
-                serving.fetch_add(1, Ordering::SeqCst);
-                here.spawn_on(ProcessorId(turn % processors), move |cpu| {
-                    let there = cpu.clone();
-                    let origin = Origin { address: Some(CLIENT.into()), user: None };
-                    let jobs = cpu.kernel().jobs();
-                    let member = jobs.connect(jobs.client_of(origin));
-                    cpu.spawn_for(member.job(), async move {
-                        let client = ClientAddress::Ip(SocketAddr::from((CLIENT, 700)));
-                        let perform = move |call| stand_in(call, Arc::clone(&log));
-                        serve_with(there, connection, client, Arc::clone(&server), perform).await;
-                        drop(member);
-                        serving.fetch_sub(1, Ordering::SeqCst);
-                        server.service().changed().wake_all();
-                    });
-                });
-            }
-        });
-        self.world.kick(self.disk.id, cpu.id());
+        let (server, log) = (server(setup.limits), Arc::default());
+        let acceptor = accept_all(&world, &disk, &server, &log);
+        Scene { world, disk, clients, server, log, acceptor }
     }
 
     /// Runs a task of the clients to its end.
@@ -236,7 +225,7 @@ impl Scene {
 
     /// Asserts that the server lets go of every connection, and of all that it had for them.
     fn assert_all_ends(&self) {
-        let ended = self.until(|| self.serving.load(Ordering::SeqCst) == 0);
+        let ended = self.until(|| serving(&self.acceptor) == 0);
         assert!(ended, "connections are still served: {}", self.world.describe());
         assert_eq!(self.log.under_way.load(Ordering::SeqCst), 0, "calls are under way of clients that are gone");
     }

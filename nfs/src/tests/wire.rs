@@ -337,3 +337,21 @@ fn a_server_that_ends_answers_what_is_under_way_and_takes_no_more() {
     });
     scene.assert_all_ends();
 }
+
+#[test]
+fn of_connections_that_have_ended_nothing_is_left() {
+    let scene = Scene::new(Setup::new(9));
+    let tasks = scene.disk.tasks();
+    scene.run(async |cpu, route| {
+        for turn in 0..1000 {
+            let mut peer = route.peer(&cpu);
+            if turn % 2 == 0 {
+                peer.ask(&null(turn)).await.expect("an answer");
+            }
+            peer.hang_up();
+        }
+    });
+    scene.assert_all_ends();
+    let (world, service) = (&scene.world, scene.server.service());
+    assert_nothing_is_left(world, &scene.disk, &scene.clients, service, tasks);
+}

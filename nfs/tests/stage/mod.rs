@@ -21,8 +21,8 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
+use kernel::connection::{Acceptor, Peer, Session};
 use kernel::queue::DiskQueue;
 use kernel::tree::{FileTree, FileTreeConfig, OpenFiles};
 use kernel::{ForcedUnitAccess, Processor, Switches};
@@ -30,10 +30,9 @@ use machine::sim::{HostId, NetworkConfig, TreeConfig, TreeId, World};
 use machine::tree::{SetAttributes, TreeCall};
 use nfs::{ClientAddress, Export, ExportConfig, Limits, Server};
 use nfs3_types::nfs3::writeverf3;
-use policy::unit::ProcessorId;
 
 use client::Client;
-use kernel_harness::{Host, Random, drive, small_kernel, spawn};
+use kernel_harness::{Host, Random, Spoken, accept, drive, small_kernel, spawn};
 use rpc::Book;
 
 pub const PORT: u16 = 2049;
@@ -129,9 +128,9 @@ impl Stage {
         let tree = FileTree::new(&host.processors[0], self.world.open_tree(self.tree), config);
         let export = Export::new(ExportConfig { name: EXPORT.into(), ..ExportConfig::default() }, tree);
         let server = Server::new([7; 32], limits, vec![export]);
-        let serving = listen(&self.world, &host, &server);
+        let acceptor = listen(&self.world, &host, &server);
         let over = Rc::new(Cell::new(false));
-        Life { host, server, serving, over, verifiers: Rc::default(), past: Rc::clone(&self.past_verifiers) }
+        Life { host, server, acceptor, over, verifiers: Rc::default(), past: Rc::clone(&self.past_verifiers) }
     }
 
     /// A client of the server's present life. `no` tells clients apart.
@@ -167,8 +166,7 @@ pub struct Route {
 pub struct Life {
     pub host: Host,
     pub server: Arc<Server>,
-    /// Connections that are being served.
-    pub serving: Arc<AtomicUsize>,
+    pub acceptor: Arc<Acceptor>,
     /// Nobody may say anything to the server any more.
     over: Rc<Cell<bool>>,
     /// Those that clients were told.
@@ -205,29 +203,12 @@ fn note_verifier(
     verifier.0
 }
 
-/// Accepts on `host` for as long as it lives; its processors take connections in turn. Counts those being served.
-fn listen(world: &World, host: &Host, server: &Arc<Server>) -> Arc<AtomicUsize> {
-    let listener = world.listen(host.id, PORT);
-    let serving = Arc::new(AtomicUsize::new(0));
-    let (cpu, server, count) = (host.processors[0].clone(), Arc::clone(server), Arc::clone(&serving));
-    let processors = host.kernel.processors();
-    host.processors[0].spawn(async move {
-        let mut turn = 0;
-        while let Ok(connection) = cpu.accept(listener).await {
-            turn = (turn + 1) % processors;
-            let (server, count) = (Arc::clone(&server), Arc::clone(&count));
-            count.fetch_add(1, Ordering::SeqCst);
-            cpu.spawn_on(ProcessorId(turn), move |cpu| {
-                let here = cpu.clone();
-                cpu.spawn(async move {
-                    let client = ClientAddress::Ip(SocketAddr::from(([192, 0, 2, 1], 700)));
-                    nfs::serve(here, connection, client, Arc::clone(&server)).await;
-                    count.fetch_sub(1, Ordering::SeqCst);
-                    server.service().changed().wake_all();
-                });
-            });
-        }
-    });
-    world.kick(host.id, ProcessorId(0));
-    serving
+/// Accepts on `host` for as long as it lives.
+fn listen(world: &World, host: &Host, server: &Arc<Server>) -> Arc<Acceptor> {
+    let (server, service) = (Arc::clone(server), Arc::clone(server.service()));
+    let serve = move |cpu, connection, _| -> Session {
+        let client = ClientAddress::Ip(SocketAddr::from(([192, 0, 2, 1], 700)));
+        Box::pin(nfs::serve(cpu, connection, client, Arc::clone(&server)))
+    };
+    accept(world, host, PORT, Spoken { service, peer: Peer::default, serve })
 }
