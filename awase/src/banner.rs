@@ -34,7 +34,8 @@ pub fn banner(config: &Config, server: &Server, watched_at: &[SocketAddr]) -> St
     }
     for served in server.directories() {
         let (directory, mode) = (&served.directory, if served.export.read_only() { ", read-only" } else { "" });
-        let _ = writeln!(text, "  {:<26}  directory {}{mode}", directory.mount, directory.path.display());
+        let ports = if directory.secure { "" } else { ", users are believed from any port (secure = false)" };
+        let _ = writeln!(text, "  {:<26}  directory {}{mode}{ports}", directory.mount, directory.path.display());
     }
     let first_disk = server.served().next().map(|served| served.export.name.as_str());
     let first_directory = server.directories().first().map(|served| served.directory.mount.as_str());

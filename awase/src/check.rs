@@ -58,6 +58,7 @@ fn places(config: &Config) -> String {
     }
     if !config.directories.is_empty() {
         all.extend(settings.nfs_addresses().iter().map(|address| format!("nfs {address}")));
+        all.extend(settings.nfs_unix.iter().map(|path| format!("nfs {}", path.display())));
     }
     if all.is_empty() { "sockets passed by systemd".into() } else { all.join(", ") }
 }

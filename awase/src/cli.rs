@@ -105,6 +105,9 @@ pub struct ServeArguments {
     /// Serve NFS at this address (may be repeated); none for no address.
     #[arg(long, value_name = "ADDR")]
     pub nfs: Vec<String>,
+    /// Serve NFS at this Unix socket (may be repeated); none for no socket.
+    #[arg(long, value_name = "PATH")]
+    pub nfs_unix: Vec<String>,
     /// Serve metrics and live plots over HTTP at this address (may be repeated); none for no address.
     #[arg(long, value_name = "ADDR")]
     pub metrics: Vec<String>,
@@ -252,6 +255,7 @@ impl ServeArguments {
             ("--nbd", "listen.nbd", &self.nbd),
             ("--nbd-unix", "listen.nbd_unix", &self.nbd_unix),
             ("--nfs", "listen.nfs", &self.nfs),
+            ("--nfs-unix", "listen.nfs_unix", &self.nfs_unix),
             ("--metrics", "listen.metrics", &self.metrics),
         ];
         for (flag, key, values) in lists {

@@ -254,6 +254,7 @@ impl Directories {
             name: directory.mount.clone(),
             read_only: directory.read_only,
             clients: directory.clients.clone(),
+            secure: directory.secure,
             squash: directory.squash,
         };
         let is_same = |old: &&Served| Arc::ptr_eq(old.export.tree(), tree) && *old.export.config() == config;

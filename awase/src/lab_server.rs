@@ -170,7 +170,9 @@ fn command(program: &Path, serving: &Serving, scratch: &Scratch, data: &Path) ->
     // SAFETY: both only give a number.
     let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
     let squash = format!("squash=all_squash,anonymous_uid={user},anonymous_gid={group}");
-    command.arg("--export").arg(format!("name=files,kind=directory,path={},{squash}", scratch.files.display()));
+    command
+        .arg("--export")
+        .arg(format!("name=files,kind=directory,secure=false,path={},{squash}", scratch.files.display()));
     for (name, value) in &serving.switches {
         command.arg("--switch").arg(format!("{name}={value}"));
     }

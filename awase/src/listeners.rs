@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use listenfd::ListenFd;
@@ -16,6 +17,7 @@ const TCP_KEY: &str = "listen.nbd";
 const UNIX_KEY: &str = "listen.nbd_unix";
 const CONTROL_KEY: &str = "listen.control";
 const NFS_KEY: &str = "listen.nfs";
+const NFS_UNIX_KEY: &str = "listen.nfs_unix";
 
 /// What systemd calls sockets of NFS (`FileDescriptorName=`); all others are of NBD.
 const NFS_NAME: &str = "nfs";
@@ -110,7 +112,7 @@ fn for_disks(settings: &Settings, patience: Patience) -> Result<Vec<ListeningSoc
         sockets.extend(problems.note(tcp(TCP_KEY, *address, patience).map_err(at(settings, TCP_KEY))));
     }
     for path in settings.unix_sockets() {
-        sockets.extend(problems.note(unix(&path, &settings.data, patience).map_err(at(settings, UNIX_KEY))));
+        sockets.extend(problems.note(unix(UNIX_KEY, &path, &settings.data, patience).map_err(at(settings, UNIX_KEY))));
     }
     if sockets.is_empty() && problems.0.is_empty() {
         let problem = Problem::new(&settings.place(TCP_KEY), "listen", "has neither nbd nor nbd_unix");
@@ -123,6 +125,17 @@ fn for_directories(settings: &Settings, patience: Patience) -> Result<Vec<Listen
     let (mut sockets, mut problems) = (Vec::new(), Problems::default());
     for address in settings.nfs_addresses() {
         sockets.extend(problems.note(tcp(NFS_KEY, address, patience).map_err(at(settings, NFS_KEY))));
+    }
+    for path in &settings.nfs_unix {
+        let made = unix(NFS_UNIX_KEY, path, &settings.data, patience).and_then(|socket| {
+            // Callers are who they are: whoever can walk to the socket may ask.
+            let mode = std::fs::Permissions::from_mode(0o666);
+            let problem = |error| {
+                Problem::new(&Place::Default, NFS_UNIX_KEY, format!("cannot be served: {}: {error}", path.display()))
+            };
+            std::fs::set_permissions(path, mode).map_err(problem).map(|()| socket)
+        });
+        sockets.extend(problems.note(made.map_err(at(settings, NFS_UNIX_KEY))));
     }
     if sockets.is_empty() && problems.0.is_empty() {
         let problem = Problem::new(&settings.place(NFS_KEY), NFS_KEY, "is empty, and directories are to be served");
@@ -184,10 +197,10 @@ fn tcp(key: &str, address: SocketAddr, patience: Patience) -> Result<ListeningSo
     }
 }
 
-fn unix(path: &Path, data: &Path, patience: Patience) -> Result<ListeningSocket, Problem> {
-    make_directory(UNIX_KEY, path, data)?;
+fn unix(key: &str, path: &Path, data: &Path, patience: Patience) -> Result<ListeningSocket, Problem> {
+    make_directory(key, path, data)?;
     let socket = patience.retry(|| listen_unix(path), is_in_use);
-    socket.map_err(|error| refused(UNIX_KEY, &error, "a path of its own in an existing directory, or \"none\""))
+    socket.map_err(|error| refused(key, &error, "a path of its own in an existing directory, or \"none\""))
 }
 
 fn make_directory(key: &str, path: &Path, data: &Path) -> Result<(), Problem> {

@@ -216,7 +216,9 @@ impl Server {
         let mut report = self.directories.apply(&self.processors, &mut self.measured, plan, files_max)?;
         report.changes.splice(0..0, changes);
         if let Some(secret) = secret {
-            self.nfs = Some(nfs::Server::new(secret, self.nfs_limits(), Vec::new()));
+            let nfs = nfs::Server::new(secret, self.nfs_limits(), Vec::new());
+            nfs.report_to(|line| eprintln!("awase: {line}"));
+            self.nfs = Some(nfs);
         }
         match &self.nfs {
             Some(nfs) => nfs.set_exports(self.directories.exports()),

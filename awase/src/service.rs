@@ -5,9 +5,9 @@ use std::sync::Arc;
 use kernel::Processor;
 use kernel::connection::{Acceptor, Peer, Protocol, Service, Session};
 use kernel::job::Origin;
-use machine::linux::net::{self, Address, ListeningSocket};
+use machine::linux::net::{self, Address, ListeningSocket, PeerCredentials};
 use machine::{Connection, Errno};
-use nfs::ClientAddress;
+use nfs::{ClientAddress, LocalPeer};
 use policy::unit::ProcessorId;
 
 use crate::processors::Processors;
@@ -54,8 +54,18 @@ impl Protocol for Directories {
     }
 
     fn serve(self: Arc<Self>, cpu: Processor, connection: Connection, peer: Peer) -> Session {
-        let client = peer.address.map_or(ClientAddress::Unix, ClientAddress::Ip);
-        Box::pin(nfs::serve(cpu, connection, client, Arc::clone(&self.0)))
+        let server = Arc::clone(&self.0);
+        match (peer.address, net::peer_credentials(connection)) {
+            (Some(address), _) => Box::pin(nfs::serve(cpu, connection, ClientAddress::Ip(address), server)),
+            (None, Some(PeerCredentials { uid, gid, groups })) => {
+                Box::pin(nfs::serve_local(cpu, connection, LocalPeer { uid, gid, groups }, server))
+            }
+            // Whose it is decides what it may have, so nothing is guessed.
+            (None, None) => Box::pin(async move {
+                cpu.kernel().connections().forget(connection);
+                cpu.close(connection);
+            }),
+        }
     }
 
     fn note_refusal(&self, error: Errno) {

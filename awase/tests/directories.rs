@@ -133,7 +133,8 @@ fn three_thousand_names_and_what_lies_below_are_listed() {
     }
     fs::create_dir_all(files.join("down/below")).expect("directories");
     fs::write(files.join("down/below/at-the-end"), "").expect("file");
-    let (_server, port) = place.serve_directories(0, &["--export", "name=files,kind=directory,path=files"]);
+    let (_server, port) =
+        place.serve_directories(0, &["--export", "name=files,kind=directory,secure=false,path=files"]);
     let mut all = names(&url(port, "/files"));
     assert!(all.remove("down"));
     assert_eq!(all, many);
@@ -147,8 +148,12 @@ fn each_of_several_exports_gives_out_its_own() {
     for name in ["one", "two"] {
         fs::write(make_directory(&place, name).join(format!("in-{name}")), name).expect("file");
     }
-    let exports =
-        ["--export", "name=one,kind=directory,path=one", "--export", "name=two,kind=directory,path=two,mount=/srv/2"];
+    let exports = [
+        "--export",
+        "name=one,kind=directory,secure=false,path=one",
+        "--export",
+        "name=two,kind=directory,secure=false,path=two,mount=/srv/2",
+    ];
     let (_server, port) = place.serve_directories(0, &exports);
     assert_eq!(names(&url(port, "/one")), ["in-one".to_owned()].into());
     assert_eq!(names(&url(port, "/srv/2")), ["in-two".to_owned()].into());
@@ -161,8 +166,8 @@ fn a_read_only_export_refuses_changes_and_serves_reads() {
     let files = make_directory(&place, "files");
     let note = place.write("files/note", "as it was");
     for arguments in [
-        &["name=files,kind=directory,path=files,read_only=true"][..],
-        &["name=files,kind=directory,path=files", "--read-only"],
+        &["name=files,kind=directory,secure=false,path=files,read_only=true"][..],
+        &["name=files,kind=directory,secure=false,path=files", "--read-only"],
     ] {
         let (_server, port) = place.serve_directories(0, &[&["--export"], arguments].concat());
         for name in ["note", "other"] {
@@ -181,9 +186,9 @@ fn clients_of_other_networks_are_refused() {
     place.write("files/note", "for some");
     let exports = [
         "--export",
-        "name=theirs,kind=directory,path=files,clients=192.0.2.0/24",
+        "name=theirs,kind=directory,secure=false,path=files,clients=192.0.2.0/24",
         "--export",
-        "name=ours,kind=directory,path=files,clients=127.0.0.0/8",
+        "name=ours,kind=directory,secure=false,path=files,clients=127.0.0.0/8",
     ];
     let (_server, port) = place.serve_directories(0, &exports);
     assert!(refused("nfs-cat", &[&url(port, "/theirs/note")]).contains("MNT3ERR_ACCES"));
@@ -207,7 +212,7 @@ fn what_clients_make_belongs_to_whom_the_rules_say() {
         ("squash=all_squash", 1234, 65534),
         ("squash=all_squash,anonymous_uid=99,anonymous_gid=98", 1234, 99),
     ] {
-        let export = format!("name=files,kind=directory,path=files,{rules}");
+        let export = format!("name=files,kind=directory,secure=false,path=files,{rules}");
         let (_server, port) = place.serve_directories(0, &["--export", &export]);
         client("nfs-cp", &[text(&note), &url_as(port, "/files/made", uid)]);
         let made = fs::metadata(files.join("made")).expect("made");
@@ -228,9 +233,9 @@ fn the_hosts_permissions_hold_for_clients() {
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).expect("chmod");
     let exports = [
         "--export",
-        "name=squashed,kind=directory,path=files",
+        "name=squashed,kind=directory,secure=false,path=files",
         "--export",
-        "name=trusted,kind=directory,path=files,squash=no_root_squash",
+        "name=trusted,kind=directory,secure=false,path=files,squash=no_root_squash",
     ];
     let (_server, port) = place.serve_directories(0, &exports);
     assert_eq!(client("nfs-cat", &[&url_as(port, "/trusted/secret", 0)]), "of root");
@@ -263,7 +268,7 @@ fn changes_on_the_host_become_visible_within_a_second_and_never_mixed() {
     const BYTES: usize = 256 << 10;
     let place = Place::new();
     let files = make_directory(&place, "files");
-    let export = "name=files,kind=directory,path=files,squash=no_root_squash";
+    let export = "name=files,kind=directory,secure=false,path=files,squash=no_root_squash";
     let (_server, port) = place.serve_directories(0, &["--export", export]);
     fs::write(files.join("file"), vec![0; BYTES]).expect("file");
     let mut client = Client::connect(port).expect("connect");
@@ -297,7 +302,10 @@ fn sighup_adds_and_removes_directories_and_handles_of_removed_ones_are_stale() {
     let place = Place::new();
     let export = |name: &str| {
         fs::write(make_directory(&place, name).join("note"), name).expect("file");
-        format!("[[export]]\nname = \"{name}\"\nkind = \"directory\"\npath = \"{name}\"\nsquash = \"no_root_squash\"\n")
+        format!(
+            "[[export]]\nname = \"{name}\"\nkind = \"directory\"\npath = \"{name}\"\nsecure = false\n\
+             squash = \"no_root_squash\"\n"
+        )
     };
     place.write("awase.toml", &(export("stays") + &export("goes")));
     let (mut server, port) = place.serve_directories(0, &["--config", "awase.toml"]);
@@ -338,7 +346,8 @@ fn what_cannot_be_served_is_refused_with_one_message_and_2() {
         ("127.0.0.1:0", &["path=a", "path=a/b"], "lies in the directory of export \"n0\", or the other way".to_owned()),
         ("127.0.0.1:0", &["path=c,mount=c"], "mount = \"c\" does not begin with \"/\"".to_owned()),
     ] {
-        let exports = exports.iter().enumerate().map(|(n, more)| format!("name=n{n},kind=directory,{more}"));
+        let exports =
+            exports.iter().enumerate().map(|(n, more)| format!("name=n{n},kind=directory,secure=false,{more}"));
         let exports: Vec<String> = exports.flat_map(|export| ["--export".to_owned(), export]).collect();
         let exports: Vec<&str> = exports.iter().map(String::as_str).collect();
         let output = place.run(&[&["serve", "--nbd", "none", "--nfs", address], &exports[..]].concat());
@@ -356,7 +365,7 @@ fn sigterm_under_load_ends_with_0_and_everything_on_the_disk() {
     let files = make_directory(&place, "files");
     let names = ["a", "b", "c", "d"];
     names.iter().for_each(|name| fs::write(files.join(name), "").expect("file"));
-    let export = "name=files,kind=directory,path=files,squash=no_root_squash";
+    let export = "name=files,kind=directory,secure=false,path=files,squash=no_root_squash";
     let (mut server, port) = place.serve_directories(0, &["--export", export]);
     let (sender, acknowledged) = channel();
     let writers = names.map(|name| {
@@ -424,7 +433,7 @@ fn rpcbind_tells_clients_where_directories_are() {
         "127.0.0.1:2049",
         "--rpcbind",
     ]);
-    command.args(["--export", "name=files,kind=directory,path=files,clients=127.0.0.0/8"]);
+    command.args(["--export", "name=files,kind=directory,secure=false,path=files,clients=127.0.0.0/8"]);
     command.env("PATH", format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default()));
     let server = place.start(command);
     let known = beside(server.id(), &["rpcinfo", "-p", "127.0.0.1"]);

@@ -68,7 +68,8 @@ fn a_guest_kernel_works_in_a_directory_and_goes_on_when_the_server_is_killed() {
     let place = Place::new();
     std::fs::create_dir(place.file("files")).expect("directory");
     // The guest's only user is root, and git keeps to its own files.
-    let arguments = ["--memory", "64MiB", "--export", "name=files,kind=directory,path=files,squash=no_root_squash"];
+    let arguments =
+        ["--memory", "64MiB", "--export", "name=files,kind=directory,secure=false,path=files,squash=no_root_squash"];
     let (mut server, port) = place.serve_directories(0, &arguments);
 
     let mut guest = Command::new(script())

@@ -132,7 +132,7 @@ fn metrics_follow_a_load_of_nfs_to_the_last_call() {
     let place = Place::new();
     std::fs::create_dir(place.file("shared")).expect("a directory");
     std::fs::write(place.file("shared/file"), [7; 8192]).expect("a file");
-    let export = "name=s,kind=directory,path=shared,mount=/s,squash=no_root_squash";
+    let export = "name=s,kind=directory,secure=false,path=shared,mount=/s,squash=no_root_squash";
     let mut server = place.serve(&["--nfs", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--export", export]);
     let banner = server.banner();
     let (at, said) = (watched_at(&banner), banner.split_once("?nfsport=").and_then(|(_, rest)| rest.split_once('&')));

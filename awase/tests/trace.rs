@@ -119,7 +119,7 @@ fn a_trace_is_for_its_user_only_and_holds_neither_names_of_files_nor_what_is_in_
     let place = Place::new();
     std::fs::create_dir(place.file("shared")).expect("a directory");
     std::fs::write(place.file("shared/classified.txt"), "a secret content ".repeat(1000)).expect("a file");
-    let export = "name=s,kind=directory,path=shared,mount=/s,squash=no_root_squash";
+    let export = "name=s,kind=directory,secure=false,path=shared,mount=/s,squash=no_root_squash";
     let mut server = place.serve(&["--nfs", "127.0.0.1:0", "--export", export, "--switch", "trace=direct"]);
     let mut client = nfs_client(&server.banner());
     let root = client.mount("/s").expect("mounted");
@@ -151,7 +151,7 @@ fn filters_choose_by_export_of_disks_and_directories_and_all_filters_together() 
     let place = Place::new();
     std::fs::create_dir(place.file("shared")).expect("a directory");
     std::fs::write(place.file("shared/file"), [7; 8192]).expect("a file");
-    let export = "name=s,kind=directory,path=shared,mount=/s,squash=no_root_squash";
+    let export = "name=s,kind=directory,secure=false,path=shared,mount=/s,squash=no_root_squash";
     let disks = ["--export", "name=a,kind=ram,size=1MiB,delay=1ms", "--export", "name=b,kind=ram,size=1MiB,delay=2ms"];
     let rest = ["--nfs", "127.0.0.1:0", "--export", export, "--switch", "trace=direct", "--switch", "read_ahead=off"];
     let mut server = place.serve(&[&disks[..], &rest].concat());

@@ -36,16 +36,62 @@ pub(crate) fn transfer_bytes_max(kernel: &Kernel) -> u32 {
 pub enum ClientAddress {
     /// Over the network.
     Ip(SocketAddr),
-    /// Through a socket of this host.
-    Unix,
+    /// Through a socket of this host, as this user of it.
+    Unix(u32),
 }
+
+/// As whom the host says that a client has connected to a Unix socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalPeer {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Other groups.
+    pub groups: Vec<u32>,
+}
+
+impl LocalPeer {
+    /// In place of what its calls claim; `None`: root may act for anybody.
+    pub(crate) fn credentials(&self) -> Option<Credentials> {
+        let credentials = || Credentials::Unix { uid: self.uid, gid: self.gid, groups: self.groups.as_slice().into() };
+        (self.uid != 0).then(credentials)
+    }
+}
+
+/// Those who share what is kept for one client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum ClientHost {
+    /// Another host.
+    Address(IpAddr),
+    /// A user of this one.
+    User(u32),
+}
+
+/// Ports below this one are given by a host to root alone.
+const UNPRIVILEGED_PORT_MIN: u16 = 1024;
 
 impl ClientAddress {
     /// The host's address; `None`: this one.
     pub(crate) fn ip(self) -> Option<IpAddr> {
         match self {
             ClientAddress::Ip(address) => Some(address.ip()),
-            ClientAddress::Unix => None,
+            ClientAddress::Unix(_) => None,
+        }
+    }
+
+    pub(crate) fn host(self) -> ClientHost {
+        match self {
+            ClientAddress::Ip(address) => ClientHost::Address(address.ip().to_canonical()),
+            ClientAddress::Unix(user) => ClientHost::User(user),
+        }
+    }
+
+    /// Does the client's host vouch for what it says, as far as its port shows?
+    pub(crate) fn is_privileged(self) -> bool {
+        match self {
+            ClientAddress::Ip(address) => address.port() < UNPRIVILEGED_PORT_MIN,
+            ClientAddress::Unix(_) => true,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use machine::tree::{Caller, Node};
 
-use crate::call::Credentials;
+use crate::call::{ClientAddress, Credentials};
 use crate::handle::{ExportId, Handle, HandleKey};
 use crate::procedure::Grants;
 use kernel::export::ExportNo;
@@ -86,8 +86,19 @@ pub struct ExportConfig {
     pub read_only: bool,
     /// Networks whose clients are served; empty: all. Clients of a Unix socket always are: its permissions decide.
     pub clients: Vec<IpNet>,
+    /// Only those whose port is privileged? Else any user of a client's host may claim to be any other.
+    pub secure: bool,
     /// As whom clients act.
     pub squash: Squash,
+}
+
+/// Why a client is not served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotAdmitted {
+    /// [`ExportConfig::clients`].
+    Address,
+    /// [`ExportConfig::secure`].
+    Port,
 }
 
 /// A directory tree that is given out.
@@ -131,9 +142,16 @@ impl Export {
         self.config.read_only || self.tree.read_only()
     }
 
-    /// Is a client at this address served? `None`: a client of a Unix socket.
-    pub fn admits(&self, address: Option<IpAddr>) -> bool {
-        admits(&self.config.clients, address)
+    /// Is this client served?
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn admit(&self, client: ClientAddress) -> Result<(), NotAdmitted> {
+        match client {
+            _ if !admits(&self.config.clients, client.ip()) => Err(NotAdmitted::Address),
+            _ if self.config.secure && !client.is_privileged() => Err(NotAdmitted::Port),
+            _ => Ok(()),
+        }
     }
 
     /// Rights that the host granted lately.

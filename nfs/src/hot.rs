@@ -61,7 +61,7 @@ impl Asker<'_> {
         let mut rest = Cursor(arguments);
         let handle = Handle::open(self.server.key(), rest.opaque(HANDLE_BYTES_MAX)?)?;
         let export = self.server.find(handle.export)?;
-        if !export.admits(self.client.ip()) {
+        if export.admit(self.client).is_err() {
             return None;
         }
         let file = export.tree().open_file(handle.node)?;

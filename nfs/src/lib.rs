@@ -19,13 +19,13 @@ mod server;
 mod shape;
 mod transmission;
 
-pub use call::{ClientAddress, TRANSFER_BYTES_MAX};
-pub use export::{Export, ExportConfig, NOBODY, Squash, Squashed};
+pub use call::{ClientAddress, LocalPeer, TRANSFER_BYTES_MAX};
+pub use export::{Export, ExportConfig, NOBODY, NotAdmitted, Squash, Squashed};
 pub use handle::ExportId;
 pub use ipnet::IpNet;
 pub use replay::ReplayLimits;
 pub use server::{Limits, Server};
-pub use transmission::serve;
+pub use transmission::{serve, serve_local};
 
 #[cfg(test)]
 #[path = "../../kernel/tests/harness/mod.rs"]

@@ -12,7 +12,7 @@ use nfs3_types::rpc::auth_flavor;
 use nfs3_types::xdr_codec::{List, Opaque, Pack};
 
 use crate::call::{Call, ClientAddress, Results};
-use crate::export::{Export, Squashed, components};
+use crate::export::{Export, NotAdmitted, Squashed, components};
 use crate::procedure::{Refusal, arguments, mount_status, status};
 
 /// Mounts kept in mind for DUMP. The list is only for people ("not reliable", RFC 1813, 5.2.2); the oldest are
@@ -62,13 +62,12 @@ async fn mount(call: &Call, path: &[u8]) -> Result<mountres3_ok<'static>, mounts
     }
     let exports = call.server.exports();
     let (export, below) = find(&exports, path).ok_or(mountstat3::MNT3ERR_NOENT)?;
-    let address = match call.client {
-        ClientAddress::Ip(address) => Some(address.ip()),
-        ClientAddress::Unix => None,
-    };
-    if !export.admits(address) {
-        return Err(mountstat3::MNT3ERR_ACCES);
-    }
+    export.admit(call.client).map_err(|why| {
+        if why == NotAdmitted::Port {
+            call.server.note_unprivileged(call.client, export);
+        }
+        mountstat3::MNT3ERR_ACCES
+    })?;
     let squash = &export.config().squash;
     // Who mounts need not say who he is; then he gets what is there for all.
     let caller = squash.caller(&call.credentials).unwrap_or_else(|| squash.anonymous());
@@ -155,7 +154,7 @@ fn export_list(served: &[Arc<Export>]) -> exports<'static, 'static> {
 fn client_name(call: &Call) -> String {
     match call.client {
         ClientAddress::Ip(address) => address.ip().to_canonical().to_string(),
-        ClientAddress::Unix => "localhost".to_owned(),
+        ClientAddress::Unix(_) => "localhost".to_owned(),
     }
 }
 

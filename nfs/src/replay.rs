@@ -13,14 +13,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kernel::wait::WaitList;
 use policy::unit::Instant;
 
-use crate::call::{Credentials, Payload};
+use crate::call::{ClientHost, Credentials, Payload};
 
 /// So many bytes of the arguments count in their checksum. Handle and name of most procedures lie in them.
 const CHECKSUM_BYTES: usize = 512;
@@ -53,7 +52,7 @@ impl Default for ReplayLimits {
 /// user: programs that are clients themselves choose their numbers without knowing of each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestKey {
-    client: Option<IpAddr>,
+    client: ClientHost,
     xid: u32,
     procedure: u32,
     /// Of credentials and arguments.
@@ -63,9 +62,8 @@ pub(crate) struct RequestKey {
 }
 
 impl RequestKey {
-    /// `client`: `None` for those of a Unix socket.
     pub(crate) fn new(
-        client: Option<IpAddr>,
+        client: ClientHost,
         credentials: &Credentials,
         (xid, procedure): (u32, u32),
         arguments: &[u8],
@@ -111,7 +109,7 @@ pub(crate) struct Replay {
 #[derive(Default)]
 struct State {
     /// By address.
-    clients: HashMap<Option<IpAddr>, Share>,
+    clients: HashMap<ClientHost, Share>,
     /// Of all clients.
     bytes: usize,
     swept: Option<Instant>,
@@ -287,7 +285,7 @@ impl State {
     }
 
     /// Forgets what is oldest of `client`, which wants more, if it has its share; else of who has most.
-    fn make_room(&mut self, limit: usize, client: Option<IpAddr>) {
+    fn make_room(&mut self, limit: usize, client: ClientHost) {
         while self.bytes > limit {
             let share = limit / self.clients.len().max(1);
             let has = self.clients.get(&client).map_or(0, |share| share.bytes);

@@ -1,10 +1,13 @@
 //! What is served, and what all connections share.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use kernel::connection::{Bounds, Service};
 
+use crate::call::ClientAddress;
 use crate::export::Export;
 use crate::handle::{ExportId, HandleKey};
 use crate::mount::MountList;
@@ -47,7 +50,13 @@ pub struct Server {
     /// Of WRITEs alone: they are many, and would leave no room for the others.
     writes: Replay,
     mounts: MountList,
+    /// Of which was reported that their port is refused.
+    unprivileged: Mutex<HashSet<IpAddr>>,
+    report: OnceLock<fn(&str)>,
 }
+
+/// Clients of which is reported that their port is refused, at most.
+const REPORTED_MAX: usize = 1024;
 
 impl Server {
     /// A server of these exports. `key`: the secret with which handles are made; clients can go on after a restart only
@@ -66,6 +75,8 @@ impl Server {
             limits,
             exports: Mutex::new(exports.into()),
             mounts: MountList::default(),
+            unprivileged: Mutex::default(),
+            report: OnceLock::new(),
         })
     }
 
@@ -87,6 +98,29 @@ impl Server {
     /// Goes over to other exports. Handles of those that are gone are stale from now on.
     pub fn set_exports(&self, exports: Vec<Arc<Export>>) {
         *self.exports.lock().unwrap_or_else(PoisonError::into_inner) = exports.into();
+    }
+
+    /// Has `report` say to people what they should know, a line each.
+    pub fn report_to(&self, report: fn(&str)) {
+        // Whoever was first stays.
+        let _ = self.report.set(report);
+    }
+
+    /// A client was refused for its port: said once of each.
+    pub(crate) fn note_unprivileged(&self, client: ClientAddress, export: &Export) {
+        let ClientAddress::Ip(address) = client else { return };
+        let mut reported = self.unprivileged.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = reported.len() < REPORTED_MAX && reported.insert(address.ip().to_canonical());
+        drop(reported);
+        if let Some(report) = self.report.get().filter(|_| is_new) {
+            let (name, port) = (&export.config().name, address.port());
+            report(&format!(
+                "{} was refused at {name}: port {port} is not below 1024, so any user there may claim to be any other. \
+                 Clients in user space (libnfs) need secure = false for this export, those of this host \
+                 listen.nfs_unix",
+                address.ip().to_canonical()
+            ));
+        }
     }
 
     pub(crate) fn find(&self, id: ExportId) -> Option<Arc<Export>> {

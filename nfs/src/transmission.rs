@@ -13,7 +13,7 @@ use kernel::processor::{Timed, Together};
 use kernel::{FRAME_BYTES, Frames, Processor};
 use machine::Connection;
 
-use crate::call::{Call, ClientAddress, Payload, Program, Results, transfer_bytes_max};
+use crate::call::{Call, ClientAddress, Credentials, LocalPeer, Payload, Program, Results, transfer_bytes_max};
 use crate::caller::Callers;
 use crate::hot;
 use crate::procedure;
@@ -29,14 +29,21 @@ const HEAD_BYTES_MIN: usize = 4;
 /// Serves one client on this processor until it goes or the server ends, then closes the connection. What is done is
 /// charged to the job of the task ([`Processor::spawn_for`]).
 pub async fn serve(cpu: Processor, connection: Connection, client: ClientAddress, server: Arc<Server>) {
-    serve_with(cpu, connection, client, server, procedure::perform).await;
+    serve_with(cpu, connection, (client, None), server, procedure::perform).await;
 }
 
-/// The same, with whatever does the calls.
+/// The same for a client of a Unix socket, who is who the host says.
+pub async fn serve_local(cpu: Processor, connection: Connection, peer: LocalPeer, server: Arc<Server>) {
+    let client = ClientAddress::Unix(peer.uid);
+    serve_with(cpu, connection, (client, peer.credentials()), server, procedure::perform).await;
+}
+
+/// The same, with whatever does the calls. The client's credentials, where they are known, count in place of those that
+/// its calls claim.
 pub(crate) async fn serve_with<P>(
     cpu: Processor,
     connection: Connection,
-    client: ClientAddress,
+    (client, credentials): (ClientAddress, Option<Credentials>),
     server: Arc<Server>,
     perform: P,
 ) where
@@ -50,8 +57,18 @@ pub(crate) async fn serve_with<P>(
     let (last_export, together) = (LastExport::default(), Together::default());
     let calls = Calls { cpu, server, client, outbound, perform, last_export, together };
     let (incoming, open) = (Incoming::new(), None);
-    let transmission =
-        Transmission { calls, callers, inbound, incoming, open, head_bytes: 0, padding: 0, patience, in_one_go: 0 };
+    let transmission = Transmission {
+        calls,
+        callers,
+        credentials,
+        inbound,
+        incoming,
+        open,
+        head_bytes: 0,
+        padding: 0,
+        patience,
+        in_one_go: 0,
+    };
     if transmission.run().await == End::Malformed {
         served.note_malformed();
     }
@@ -157,6 +174,8 @@ struct OpenWrite {
 struct Transmission<'a, P> {
     calls: Calls<P>,
     callers: Callers,
+    /// Of all calls, if the host says who calls.
+    credentials: Option<Credentials>,
     inbound: Inbound<'a>,
     incoming: Incoming,
     open: Option<OpenWrite>,
@@ -201,11 +220,13 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
                     }
                 }
                 Next::Call(head, arguments) => {
+                    let head = self.identified(head);
                     self.take_turns().await;
                     self.callers.work_for(&self.calls.cpu, &head.credentials, &self.calls.outbound);
                     self.begin_call(head, arguments).await;
                 }
                 Next::Write { head, arguments, shape, whole } => {
+                    let head = self.identified(head);
                     self.take_turns().await;
                     self.callers.work_for(&self.calls.cpu, &head.credentials, &self.calls.outbound);
                     self.begin_write(head, arguments, shape, whole).await;
@@ -226,6 +247,14 @@ impl<P: AsyncFn(Call) -> Results + Clone + 'static> Transmission<'_, P> {
                 return Err(Gone);
             }
         }
+    }
+
+    /// A call by who it is.
+    fn identified(&self, mut head: CallHead) -> CallHead {
+        if let Some(credentials) = &self.credentials {
+            head.credentials.clone_from(credentials);
+        }
+        head
     }
 
     /// Waits until a request more may be under way, with so much payload. `keeps`: as for [`Outbound::admit`].

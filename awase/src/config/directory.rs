@@ -54,6 +54,8 @@ pub struct Directory {
     pub read_only: bool,
     /// From where clients are served; empty: from everywhere.
     pub clients: Vec<IpNet>,
+    /// Only clients with privileged ports?
+    pub secure: bool,
     /// As whom clients act.
     pub squash: Squash,
     /// Nobody asked for it: that this host cannot serve it is no reason not to start.
@@ -72,6 +74,8 @@ impl Directory {
             mount: "/files".into(),
             read_only: false,
             clients: Vec::new(),
+            // For trying it out with any client. It is as open as /tmp to users of this host.
+            secure: false,
             squash: Squash::default(),
             optional: true,
             place,
@@ -99,8 +103,9 @@ impl Directory {
             uid: draft.anonymous_uid.unwrap_or(NOBODY),
             gid: draft.anonymous_gid.unwrap_or(NOBODY),
         };
-        let clients = draft.clients.unwrap_or_default();
-        Ok(Directory { name, path, create, mount, read_only, clients, squash, optional: false, place: draft.place })
+        let (clients, secure) = (draft.clients.unwrap_or_default(), draft.secure.unwrap_or(true));
+        let (optional, place) = (false, draft.place);
+        Ok(Directory { name, path, create, mount, read_only, clients, secure, squash, optional, place })
     }
 
     /// The names in the path by which clients mount it: two paths with the same are one.

@@ -31,7 +31,7 @@ const OF_DISKS: &[&str] = &[
 ];
 
 /// Keys that only directories have.
-const OF_DIRECTORIES: &[&str] = &["mount", "clients", "squash", "anonymous_uid", "anonymous_gid"];
+const OF_DIRECTORIES: &[&str] = &["mount", "clients", "secure", "squash", "anonymous_uid", "anonymous_gid"];
 
 /// What was written of one export.
 #[derive(Clone, Debug, Default)]
@@ -68,6 +68,8 @@ pub struct Draft {
     pub mount: Option<String>,
     /// `clients`.
     pub clients: Option<Vec<IpNet>>,
+    /// `secure`.
+    pub secure: Option<bool>,
     /// `squash`.
     pub squash: Option<Squashed>,
     /// `anonymous_uid`.
@@ -200,6 +202,7 @@ impl From<&Directory> for Draft {
             read_only: Some(directory.read_only),
             mount: Some(directory.mount.clone()),
             clients: Some(directory.clients.clone()).filter(|clients| !clients.is_empty()),
+            secure: Some(directory.secure),
             squash: Some(directory.squash.squashed),
             anonymous_uid: Some(directory.squash.uid),
             anonymous_gid: Some(directory.squash.gid),

@@ -217,6 +217,19 @@ pub static EXPORT_KEYS: &[Key<Draft>] = &[
         },
     },
     Key {
+        name: "secure",
+        allowed: "true, false",
+        about: "Directories: are clients served only from ports below 1024, which a host gives to root alone (default \
+                true)? Else any user of a client's host can claim to be any other. Clients in user space (libnfs) run by \
+                users need false, or `listen.nfs_unix`",
+        paper: "",
+        set: |draft, given| {
+            draft.secure = Some(given.boolean()?);
+            Ok(())
+        },
+        show: |draft| draft.secure.map(|secure| secure.to_string()),
+    },
+    Key {
         name: "squash",
         allowed: "\"root_squash\", \"all_squash\", \"no_root_squash\"",
         about: "Directories: whose requests are done as the anonymous user: root's, everybody's, nobody's \

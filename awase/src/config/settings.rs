@@ -103,8 +103,12 @@ pub struct Settings {
     pub nbd_unix: Option<Vec<PathBuf>>,
     /// Addresses on which NFS and MOUNT are served; `None`: one on loopback.
     pub nfs: Option<Vec<SocketAddr>>,
+    /// Unix sockets on which NFS and MOUNT are served.
+    pub nfs_unix: Vec<PathBuf>,
     /// Addresses on which metrics are served; `None`: one on loopback, if nobody uses it.
     pub metrics: Option<Vec<SocketAddr>>,
+    /// Names under which metrics are served, besides the usual ones.
+    pub metrics_names: Vec<String>,
     /// Is rpcbind told where NFS is served?
     pub rpcbind: bool,
     /// Where `awase top` and `awase set` reach the server.
@@ -126,7 +130,9 @@ impl Default for Settings {
             nbd: vec![SocketAddr::new(IpAddr::from([127, 0, 0, 1]), NBD_PORT)],
             nbd_unix: None,
             nfs: None,
+            nfs_unix: Vec::new(),
             metrics: None,
+            metrics_names: Vec::new(),
             rpcbind: false,
             control: Control::InData,
             limits: Limits {
@@ -268,6 +274,18 @@ pub static SETTINGS: &[Key<Settings>] = &[
         },
     },
     Key {
+        name: "listen.nfs_unix",
+        allowed: "a path (at most 107 bytes), a list of paths, or [] for none",
+        about: "Unix sockets on which NFS and MOUNT are served, when there are directories. Callers are who the host says \
+                (`SO_PEERCRED`), whatever they claim; root alone may act for others",
+        paper: "",
+        set: |settings, given| {
+            settings.nfs_unix = given.texts()?.into_iter().map(socket_path).collect::<Result<_, _>>()?;
+            Ok(())
+        },
+        show: |settings| Some(list(settings.nfs_unix.iter().map(|path| format!("{path:?}")))),
+    },
+    Key {
         name: "listen.metrics",
         allowed: "\"auto\" (127.0.0.1:9809, if nobody uses it), a list of addresses such as \"127.0.0.1:9809\", \
                   or [] for none",
@@ -284,6 +302,18 @@ pub static SETTINGS: &[Key<Settings>] = &[
             let addresses = |all: &Vec<SocketAddr>| list(all.iter().map(|address| format!("\"{address}\"")));
             Some(settings.metrics.as_ref().map_or("\"auto\"".into(), addresses))
         },
+    },
+    Key {
+        name: "listen.metrics_names",
+        allowed: "a list of host names such as \"storage.example.org\"",
+        about: "Names under which metrics are asked for, besides addresses, `localhost` and this host's own name. Under \
+                any other they are refused: a site could have its name mean this host and read them (DNS rebinding)",
+        paper: "",
+        set: |settings, given| {
+            settings.metrics_names = given.texts()?;
+            Ok(())
+        },
+        show: |settings| Some(list(settings.metrics_names.iter().map(|name| format!("{name:?}")))),
     },
     Key {
         name: "listen.rpcbind",
@@ -320,7 +350,7 @@ pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "limits.connections",
         allowed: "a number from 1 to 65536",
-        about: "Connections at a time; further clients are turned away",
+        about: "Connections at a time; further clients are turned away. Of one client as many at most as stay free for others",
         paper: "",
         set: |settings, given| {
             settings.limits.connections = given.number(1..=65536)? as u32;

@@ -140,7 +140,7 @@ fn content_and_names_survive_a_full_disk_which_recovers() {
         Ok(small) => small,
         Err(reason) => skip!("no file system of its own: {reason}"),
     };
-    let export = "name=files,kind=directory,path=small/files,squash=no_root_squash";
+    let export = "name=files,kind=directory,secure=false,path=small/files,squash=no_root_squash";
     let arguments = ["--memory", "64MiB", "--export", export];
     for seed in Rounds::new("content_and_names_survive_a_full_disk_which_recovers", 2) {
         let random = &mut Random(seed);

@@ -101,8 +101,8 @@ impl Target {
         let exports = [
             &format!("name=disk,kind=file,path=disk.img,size={DISK},create=true"),
             "name=good,kind=file,path=good.img,size=16MiB,create=true",
-            "name=hostile,kind=directory,path=hostile,squash=no_root_squash",
-            "name=kept,kind=directory,path=good,squash=no_root_squash",
+            "name=hostile,kind=directory,secure=false,path=hostile,squash=no_root_squash",
+            "name=kept,kind=directory,secure=false,path=good,squash=no_root_squash",
         ];
         let arguments = ["--config", "awase.toml", "--memory", "32MiB", "--metrics", "127.0.0.1:0"];
         let arguments =

@@ -240,7 +240,8 @@ impl Directory {
 fn content_and_names_of_a_directory_survive_kill() {
     let place = Place::new();
     Directory::make(&place.file("files"));
-    let export = ["--memory", "16MiB", "--export", "name=files,kind=directory,path=files,squash=no_root_squash"];
+    let export =
+        ["--memory", "16MiB", "--export", "name=files,kind=directory,secure=false,path=files,squash=no_root_squash"];
     let mut port = 0;
     let mut directory = None;
     for seed in Rounds::new("content_and_names_of_a_directory_survive_kill", 3) {

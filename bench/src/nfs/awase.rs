@@ -32,7 +32,8 @@ impl Awase {
         command.arg("serve").arg("--data").arg(place).args(["--nbd", "none", "--nbd-unix", "none"]);
         command.arg("--nfs").arg(address.to_string());
         command.arg("--export");
-        command.arg(format!("name=files,kind=directory,squash=no_root_squash,path={}", directory.display()));
+        command
+            .arg(format!("name=files,kind=directory,secure=false,squash=no_root_squash,path={}", directory.display()));
         command.args(flags);
         let process = Process::start(command, &place.join("awase.log"), interrupted)?;
         let endpoint = Endpoint { nfs: address, mount: address, export: "/files".into(), uid: 0, gid: 0 };

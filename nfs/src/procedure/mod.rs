@@ -19,7 +19,7 @@ use nfs3_types::nfs3::{NFS_PROGRAM, nfsstat3};
 use nfs3_types::rpc::auth_stat;
 use nfs3_types::xdr_codec::{Pack, Unpack};
 
-use crate::call::{Call, ClientAddress, Program, Results};
+use crate::call::{Call, Program, Results};
 use crate::mount;
 use crate::replay::{Known, RequestKey};
 use machine::Errno;
@@ -113,12 +113,8 @@ async fn perform_once(call: Call, procedure: NFS_PROGRAM) -> Results {
 }
 
 fn key_of(call: &Call) -> RequestKey {
-    let client = match call.client {
-        ClientAddress::Ip(address) => Some(address.ip().to_canonical()),
-        ClientAddress::Unix => None,
-    };
     let (called, payload) = ((call.xid, call.procedure), call.payload.as_ref());
-    RequestKey::new(client, &call.credentials, called, &call.arguments, payload)
+    RequestKey::new(call.client.host(), &call.credentials, called, &call.arguments, payload)
 }
 
 async fn dispatch(mut call: Call, procedure: NFS_PROGRAM) -> Results {

@@ -13,7 +13,7 @@ use super::Refusal;
 use super::status::status;
 use crate::attributes::fattr;
 use crate::call::Call;
-use crate::export::Export;
+use crate::export::{Export, NotAdmitted};
 use crate::handle::Handle;
 
 /// A node of an export, and for whom it is used.
@@ -29,12 +29,18 @@ impl<'a> Object<'a> {
     ///
     /// # Errors
     /// `NFS3ERR_BADHANDLE`: never given out. `NFS3ERR_STALE`: of an export that is no longer there. `NFS3ERR_ACCES`: not
-    /// for this client. [`Refusal::TooWeak`]: not for callers who don't say who they are.
+    /// for this client. `NFS3ERR_PERM`: not for its port. [`Refusal::TooWeak`]: not for callers who don't say who they are.
     pub(super) fn find(call: &'a Call, handle: &nfs_fh3) -> Result<Self, Refusal> {
         let handle = Handle::open(call.server.key(), &handle.data).ok_or(nfsstat3::NFS3ERR_BADHANDLE)?;
         let export = call.server.find(handle.export).ok_or(nfsstat3::NFS3ERR_STALE)?;
-        if !export.admits(call.client.ip()) {
-            return Err(nfsstat3::NFS3ERR_ACCES.into());
+        match export.admit(call.client) {
+            Ok(()) => {}
+            Err(NotAdmitted::Address) => return Err(nfsstat3::NFS3ERR_ACCES.into()),
+            // As Linux's server.
+            Err(NotAdmitted::Port) => {
+                call.server.note_unprivileged(call.client, &export);
+                return Err(nfsstat3::NFS3ERR_PERM.into());
+            }
         }
         let squash = &export.config().squash;
         let caller = match squash.caller(&call.credentials) {

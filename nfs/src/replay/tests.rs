@@ -11,8 +11,8 @@ use super::*;
 /// Eight small replies.
 const LIMITS: ReplayLimits = ReplayLimits { bytes: 8 * (ENTRY_BYTES + 10), age: Duration::from_secs(120) };
 
-fn host(no: u8) -> Option<IpAddr> {
-    Some(IpAddr::from([192, 0, 2, no]))
+fn host(no: u8) -> ClientHost {
+    ClientHost::Address([192, 0, 2, no].into())
 }
 
 fn key_of(client: u8, xid: u32) -> RequestKey {
@@ -56,7 +56,7 @@ fn requests_differ_in_client_user_number_procedure_and_arguments() {
     let keys = [
         RequestKey::new(host(1), &nobody, (1, 12), b"a", None),
         RequestKey::new(host(2), &nobody, (1, 12), b"a", None),
-        RequestKey::new(None, &nobody, (1, 12), b"a", None),
+        RequestKey::new(ClientHost::User(0), &nobody, (1, 12), b"a", None),
         RequestKey::new(host(1), &nobody, (2, 12), b"a", None),
         RequestKey::new(host(1), &nobody, (1, 13), b"a", None),
         RequestKey::new(host(1), &nobody, (1, 12), b"b", None),

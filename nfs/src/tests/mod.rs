@@ -167,7 +167,7 @@ fn accept_all(world: &World, disk: &Host, server: &Arc<Server>, log: &Arc<Log>) 
         let (server, log) = (Arc::clone(&server), Arc::clone(&log));
         let client = ClientAddress::Ip(SocketAddr::from((CLIENT, 700)));
         let perform = move |call| stand_in(call, Arc::clone(&log));
-        Box::pin(serve_with(cpu, connection, client, server, perform))
+        Box::pin(serve_with(cpu, connection, (client, None), server, perform))
     };
     accept(
         world,

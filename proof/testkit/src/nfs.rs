@@ -3,6 +3,9 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
 use nfs3_types::mount::{self, dirpath, mountres3};
@@ -51,6 +54,14 @@ impl Client {
         stream.set_read_timeout(Some(Duration::from_secs(120)))?;
         stream.set_nodelay(true)?;
         Ok(Client { stream, xid: 0 })
+    }
+
+    /// Connects to a Unix socket.
+    pub fn connect_unix(path: &Path) -> io::Result<Client> {
+        let stream = UnixStream::connect(path)?;
+        stream.set_read_timeout(Some(Duration::from_secs(120)))?;
+        // A stream of bytes like any other.
+        Ok(Client { stream: TcpStream::from(OwnedFd::from(stream)), xid: 0 })
     }
 
     /// The root of an export.

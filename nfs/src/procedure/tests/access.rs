@@ -3,7 +3,7 @@
 use nfs3_types::nfs3::*;
 
 use super::scene::{Came, Scene, bytes, with_mode};
-use crate::call::{Credentials, Program};
+use crate::call::{ClientAddress, Credentials, LocalPeer, Program};
 use crate::export::{ExportConfig, NOBODY, Squash, Squashed};
 
 fn unstable(user: &super::scene::Client<'_>, file: &nfs_fh3) -> Result<(), nfsstat3> {
@@ -149,4 +149,31 @@ fn handles_die_with_their_file_and_their_export() {
     assert_eq!(user.getattr(&made_up).map(drop), Err(nfsstat3::NFS3ERR_BADHANDLE));
     scene.server.set_exports(Vec::new());
     assert_eq!(user.getattr(&root).map(drop), Err(nfsstat3::NFS3ERR_STALE));
+}
+
+#[test]
+fn a_secure_export_serves_privileged_ports_and_unix_sockets_alone() {
+    let scene = Scene::with(0, ExportConfig { secure: true, ..ExportConfig::default() });
+    let user = || Credentials::Unix { uid: 7, gid: 7, groups: [].into_iter().collect() };
+    let at = |port| scene.client_at(ClientAddress::Ip(([192, 0, 2, 1], port).into()), user());
+    let file = at(1023).create(&at(1023).root(), "file", 0o644).expect("made");
+    let local = scene.client_at(ClientAddress::Unix(7), user());
+    for privileged in [&at(1), &at(1023), &local] {
+        assert!(privileged.getattr(&file).is_ok());
+    }
+    for port in [1024, u16::MAX] {
+        let unprivileged = at(port);
+        assert_eq!(unprivileged.getattr(&file).map(drop), Err(nfsstat3::NFS3ERR_PERM));
+        assert_eq!(unprivileged.read(&file, 0, 1).map(drop), Err(nfsstat3::NFS3ERR_PERM));
+        assert_eq!(unstable(&unprivileged, &file), Err(nfsstat3::NFS3ERR_PERM));
+        assert_eq!(unprivileged.lookup(&unprivileged.root(), "file").map(drop), Err(nfsstat3::NFS3ERR_PERM));
+    }
+}
+
+#[test]
+fn a_local_user_is_believed_only_as_root() {
+    let peer = |uid| LocalPeer { uid, gid: 5, groups: vec![6; 40] };
+    assert_eq!(peer(0).credentials(), None, "its calls say for whom");
+    let groups = vec![6; 40].into_iter().collect();
+    assert_eq!(peer(4).credentials(), Some(Credentials::Unix { uid: 4, gid: 5, groups }));
 }

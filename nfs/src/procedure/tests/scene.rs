@@ -85,7 +85,11 @@ impl Scene {
     }
 
     pub(super) fn client(&self, address: &str, credentials: Credentials) -> Client<'_> {
-        let address = ClientAddress::Ip((address.parse::<std::net::IpAddr>().expect("an address"), 1000).into());
+        let address = (address.parse::<std::net::IpAddr>().expect("an address"), 1000);
+        self.client_at(ClientAddress::Ip(address.into()), credentials)
+    }
+
+    pub(super) fn client_at(&self, address: ClientAddress, credentials: Credentials) -> Client<'_> {
         Client { scene: self, address, credentials, connection: Cell::new(1) }
     }
 }
