@@ -164,9 +164,9 @@ fn change(path: &std::path::Path, program: &str) {
 fn what_others_do_to_an_open_file_is_reported_and_what_we_do_is_not(rig: Rig) {
     let Some(mut served) = Served::new(rig) else { return };
     let (node, beside) = (served.file("file"), served.file("beside"));
-    let open = opened(&mut served, node);
-    let _beside = opened(&mut served, beside);
-    let watch = open.watch.clone().expect("the host reports");
+    let (watched, open) = (opened(&mut served, node, false), opened(&mut served, node, true));
+    let _beside = opened(&mut served, beside, false);
+    let watch = watched.watch.clone().expect("the host reports");
     let so_far = || {
         (watch.take)();
         watch.changes()
@@ -187,8 +187,8 @@ fn what_others_do_to_an_open_file_is_reported_and_what_we_do_is_not(rig: Rig) {
         before = now;
     }
     // Opened once more, and closed once.
-    let again = opened(&mut served, node);
-    drop(open);
+    let again = opened(&mut served, node, false);
+    drop((watched, open));
     change(&served.path("file"), "printf x >> \"$1\"");
     assert!(so_far() > before);
     drop(again);
