@@ -68,6 +68,23 @@ fn a_write_that_makes_no_sense_is_refused() {
 }
 
 #[test]
+fn a_write_beyond_the_largest_file_is_refused_at_once_and_one_before_it_is_cut_off_as_fast_as_any() {
+    let scene = Scene::new(0);
+    let user = scene.user(1000);
+    let file = user.create(&user.root(), "file", 0o644).expect("made");
+    let write = |offset| user.write(&file, offset, b"a", stable_how::UNSTABLE).map(|_| ());
+    assert_eq!(write(1 << 58), Err(nfsstat3::NFS3ERR_FBIG));
+    let max = machine::sim::TreeConfig::new().file_bytes_max;
+    assert_eq!(write(max), Err(nfsstat3::NFS3ERR_FBIG));
+    assert_eq!(write(max - 1), Ok(()));
+    assert_eq!(user.getattr(&file).expect("there").size, max);
+    let empty = sattr3 { size: Nfs3Option::Some(0), ..sattr3::default() };
+    user.setattr(&file, empty, None).expect("cut off");
+    assert_eq!(user.getattr(&file).expect("there").size, 0);
+    user.commit(&file).expect("nothing is left");
+}
+
+#[test]
 fn only_files_have_content() {
     let scene = Scene::new(0);
     let user = scene.user(1000);
