@@ -461,7 +461,7 @@ fn what_clients_have_read_or_written_the_host_executes() {
     let (read, written) = (make_program(&directory, "read", "/bin/true"), directory.join("written"));
     fs::write(&written, "").expect("made");
     fs::set_permissions(&written, fs::Permissions::from_mode(0o777)).expect("chmod");
-    let export = "name=programs,kind=directory,path=programs,squash=no_root_squash";
+    let export = "name=programs,kind=directory,secure=false,path=programs,squash=no_root_squash";
     let (_server, port) = place.serve_directories(0, &["--export", export]);
     let mut client = Client::connect(port).expect("connect");
     let root = client.mount("/programs").expect("mounted");

@@ -17,7 +17,7 @@ const BLOCK: usize = 4096;
 /// What the host said of a file is believed for so long.
 const FRESH: Duration = Duration::from_millis(500);
 
-const EXPORT: [&str; 2] = ["--export", "name=files,kind=directory,path=files"];
+const EXPORT: [&str; 2] = ["--export", "name=files,kind=directory,secure=false,path=files"];
 
 fn make_directory(place: &Place, name: &str) -> PathBuf {
     let path = place.file(name);
@@ -122,7 +122,7 @@ fn refusal(place: &Place, arguments: &[&str]) -> String {
 fn a_second_server_of_a_directory_or_of_one_above_or_in_it_is_refused() {
     let place = Place::new();
     make_directory(&place, "above/files/in");
-    let serves = |path: &str| format!("name=files,kind=directory,path={path}");
+    let serves = |path: &str| format!("name=files,kind=directory,secure=false,path={path}");
     let (server, _) = place.serve_directories(0, &["--export", &serves("above/files")]);
     for path in ["above/files", "above", "above/files/in"] {
         let said = refusal(&place, &["--export", &serves(path)]);
@@ -178,7 +178,7 @@ fn two_exports_of_one_directory_have_one_content() {
     let place = Place::new();
     let path = make_directory(&place, "files").join("file");
     make_file(&path, &[0; 5 * BLOCK]);
-    let other = ["--export", "name=other,kind=directory,path=./files"];
+    let other = ["--export", "name=other,kind=directory,secure=false,path=./files"];
     let (_server, port) = place.serve_directories(0, &[EXPORT, other].concat());
     write_by_turns(opened(port, "/files", "file"), opened(port, "/other", "file"), &path);
 }
@@ -189,7 +189,7 @@ fn a_hard_link_in_two_exports_has_one_content() {
     let path = make_directory(&place, "files").join("file");
     make_file(&path, &[0; 5 * BLOCK]);
     fs::hard_link(&path, make_directory(&place, "other").join("link")).expect("linked");
-    let other = ["--export", "name=other,kind=directory,path=other"];
+    let other = ["--export", "name=other,kind=directory,secure=false,path=other"];
     each_engine(|engine| {
         let (_server, port) = place.serve_directories(0, &[&EXPORT, &other, engine].concat());
         write_by_turns(opened(port, "/files", "file"), opened(port, "/other", "link"), &path);
@@ -226,7 +226,7 @@ fn a_directory_and_its_bind_mount_have_one_content_and_one_server() {
     if !may_bind(&place) {
         testkit::skip!("nothing can be mounted here");
     }
-    let bound = ["--export", "name=bound,kind=directory,path=bound"];
+    let bound = ["--export", "name=bound,kind=directory,secure=false,path=bound"];
     let mut server = place.start(with_bound(&place, &[EXPORT, bound].concat()));
     let port = port_of(&mut server);
     write_by_turns(opened(port, "/files", "file"), opened(port, "/bound", "file"), &path);
