@@ -28,8 +28,7 @@ pub struct OpenTree {
     pub rotational: bool,
     /// Largest transfer that the disk takes in one piece, in bytes.
     pub transfer_bytes_max: u32,
-    /// Does making many nodes durable cost no more than one? Otherwise those who have many do better to ask for some of
-    /// them in each of several calls.
+    /// Does making many nodes durable cost no more than one? If not, better ask for a few in each of several calls.
     pub syncs_as_a_whole: bool,
     /// What keeps it open.
     pub owner: Arc<dyn Any + Send + Sync>,

@@ -36,10 +36,12 @@ const TAKEN_BYTES_A_NANOSECOND: u64 = 4;
 const SAMPLE_INTERVAL_MIN: Duration = Duration::from_millis(10);
 /// Between two samples, at most.
 const SAMPLE_INTERVAL_MAX: Duration = Duration::from_millis(50);
-/// As fast as one program takes memory.
-const TAKEN_BYTES_A_NANOSECOND_BY_ONE: u64 = 1;
-/// Between two samples while no request comes in: an idle server wakes its host no more than twice a second.
+/// Between two samples while nothing is transferred: an idle server wakes its host no more than twice a second.
 pub const SAMPLE_INTERVAL_IDLE: Duration = Duration::from_millis(500);
+/// What must be available on the host for that: what a program takes meanwhile.
+const IDLE_AVAILABLE_BYTES: u64 = 512 << 20;
+/// What must be free in a control group for that: where a host would reclaim, a group kills.
+const IDLE_GROUP_FREE_BYTES: u64 = 2 << 30;
 
 /// Who decides the size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -147,29 +149,25 @@ impl Sizing {
         Duration::from_nanos(headroom / TAKEN_BYTES_A_NANOSECOND).clamp(SAMPLE_INTERVAL_MIN, SAMPLE_INTERVAL_MAX)
     }
 
-    /// When to look again if nothing was transferred since the sample before. The cache does not grow then, and the reserve
-    /// is what a program may take until the next sample: on small hosts and in small groups that is less than the
-    /// interval of idle ones.
+    /// When to look again if nothing was transferred since the sample before: the cache does not grow then. In a small
+    /// group as often as ever.
     pub fn next_idle_sample(&self, facts: MemoryFacts) -> Duration {
-        let left = Self::left(facts, |_| 0);
-        let left = u64::try_from(left).unwrap_or(0);
-        let span = Duration::from_nanos(left / TAKEN_BYTES_A_NANOSECOND_BY_ONE);
-        span.clamp(self.next_sample(facts), SAMPLE_INTERVAL_IDLE)
+        let has_room = |group: GroupMemory| group.limit.saturating_sub(group.used) >= IDLE_GROUP_FREE_BYTES;
+        if facts.available >= IDLE_AVAILABLE_BYTES && facts.group.is_none_or(has_room) {
+            SAMPLE_INTERVAL_IDLE
+        } else {
+            self.next_sample(facts)
+        }
     }
 
     /// What is left of memory above the reserve: below 0 is a shortage. The tighter one of host and group.
     fn headroom(&self, facts: MemoryFacts) -> i128 {
-        Self::left(facts, |total| self.reserve(total))
-    }
-
-    /// What is left of memory above `reserve`, which is given how much there is. The tighter one of host and group.
-    fn left(facts: MemoryFacts, reserve: impl Fn(u64) -> u64) -> i128 {
-        let host = i128::from(facts.available) - i128::from(reserve(facts.total));
+        let host = i128::from(facts.available) - i128::from(self.reserve(facts.total));
         match facts.group {
             None => host,
             Some(group) => {
                 let free = i128::from(group.limit) - i128::from(group.used);
-                host.min(free - i128::from(reserve(group.limit)))
+                host.min(free - i128::from(self.reserve(group.limit)))
             }
         }
     }

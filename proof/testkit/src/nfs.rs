@@ -1,6 +1,7 @@
 //! An NFS client of few lines: it sends what it is told, several calls before their answers, so that a test knows
 //! exactly what was acknowledged. It never sends anything twice.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::os::fd::OwnedFd;
@@ -47,13 +48,19 @@ impl Answer {
     }
 }
 
+/// Where a connection's transaction ids begin: as with every real client not where those of the last one did, or its calls
+/// would be repetitions to the server (RFC 1813, section 4.8).
+fn first_xid() -> u32 {
+    RandomState::new().hash_one(0) as u32
+}
+
 impl Client {
     /// Connects to a port of loopback.
     pub fn connect(port: u16) -> io::Result<Client> {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
         stream.set_read_timeout(Some(Duration::from_secs(120)))?;
         stream.set_nodelay(true)?;
-        Ok(Client { stream, xid: 0 })
+        Ok(Client { stream, xid: first_xid() })
     }
 
     /// Connects to a Unix socket.
@@ -61,7 +68,7 @@ impl Client {
         let stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(Duration::from_secs(120)))?;
         // A stream of bytes like any other.
-        Ok(Client { stream: TcpStream::from(OwnedFd::from(stream)), xid: 0 })
+        Ok(Client { stream: TcpStream::from(OwnedFd::from(stream)), xid: first_xid() })
     }
 
     /// The root of an export.
@@ -150,7 +157,7 @@ impl Client {
     }
 
     fn send_to(&mut self, prog: u32, vers: u32, proc: u32, arguments: &impl Pack) -> io::Result<u32> {
-        self.xid += 1;
+        self.xid = self.xid.wrapping_add(1);
         self.stream.write_all(&record(self.xid, [prog, vers, proc], arguments))?;
         Ok(self.xid)
     }
