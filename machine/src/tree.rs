@@ -460,8 +460,7 @@ pub struct Limits {
 pub struct OpenNode {
     /// For whole blocks, past the host's page cache where its file system can. Its facts hold the size at this moment.
     pub direct: OpenFile,
-    /// The same file through the host's page cache, for a last block that is not whole. Not there when `direct` goes
-    /// through the page cache itself or is not writable.
+    /// The same file through the host's page cache, for a last block that is not whole; where `direct` is direct and writable.
     pub buffered: Option<OpenFile>,
     /// Reports what others do to its content. Not there where the host can't.
     pub watch: Option<Watch>,
