@@ -142,6 +142,8 @@ fn nodes_of_every_kind_are_made_durable_and_those_that_are_gone_passed_over(rig:
     for nodes in [vec![], vec![root], vec![gone], vec![root, file, gone, directory, link, fifo, root]] {
         assert_eq!(done_in(served.ask(None, TreeCall::Sync { nodes })), Ok(()));
     }
+    // An ordinary user could not look into it to remove it with the rest.
+    assert_eq!(done_in(served.ask(None, remove_directory(root, "directory"))), Ok(()));
 }
 
 fn a_tree_lies_on_the_disk_that_its_files_lie_on(rig: Rig) {
