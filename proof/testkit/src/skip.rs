@@ -7,6 +7,18 @@ use std::thread;
 
 /// Notes that the test of this thread was skipped. Panics where skips fail.
 pub fn note(reason: &str) {
+    let line = list(reason);
+    let fails = std::env::var("AWASE_SKIPS_FAIL").is_ok_and(|value| value != "0" && !value.is_empty());
+    assert!(!fails, "{line} (AWASE_SKIPS_FAIL is set)");
+}
+
+/// Notes that it was skipped because the kernel that runs was built without something: nothing that could be installed
+/// would help, so it is no failure anywhere.
+pub fn note_kernel(reason: &str) {
+    list(reason);
+}
+
+fn list(reason: &str) -> String {
     let current = thread::current();
     let test = current.name().unwrap_or("a test");
     let line = format!("skipped: {test}: {reason}");
@@ -17,8 +29,7 @@ pub fn note(reason: &str) {
         let written = file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
         written.unwrap_or_else(|error| panic!("cannot note in {} that {line}: {error}", path.display()));
     }
-    let fails = std::env::var("AWASE_SKIPS_FAIL").is_ok_and(|value| value != "0" && !value.is_empty());
-    assert!(!fails, "{line} (AWASE_SKIPS_FAIL is set)");
+    line
 }
 
 /// Ends the test that calls it: it cannot run here, for the reason given as to `format!`.

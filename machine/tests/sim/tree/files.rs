@@ -135,7 +135,9 @@ fn files_of_a_read_only_tree_are_read() {
     rig.tree = read_only;
     rig.open = rig.world.open_tree(read_only);
     let root = rig.root();
-    assert_eq!(rig.open(root).err(), Some(Errno(EISDIR)));
+    let mut open = |writable| rig.call(machine::tree::TreeCall::Open { node: root, writable }).err();
+    assert_eq!(open(false), Some(Errno(EISDIR)));
+    assert_eq!(open(true), Some(Errno::READ_ONLY));
     assert_eq!(rig.create(root, "a"), Err(Errno::READ_ONLY));
 }
 
