@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Output;
 
 use testkit::nbd::Client;
-use testkit::server::{Place, Server, client};
+use testkit::server::{Place, Server, await_that, client};
 
 /// Serves a file of which every block holds something.
 fn serve(place: &Place) -> Server {
@@ -270,9 +270,7 @@ fn what_happens_to_clients_and_exports_is_recorded() {
     assert!(told.contains("waited_ms "), "{told}");
     configuration("second");
     server.signal(libc::SIGHUP);
-    while trace(&place, &["--event", "export.removed"]).is_empty() {
-        std::thread::yield_now();
-    }
+    await_that("an export was removed", || !trace(&place, &["--event", "export.removed"]).is_empty());
     assert_eq!(
         (count("export.added", &["--export", "second"]), count("export.removed", &["--export", "first"])),
         (1, 1)

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, LazyLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -110,7 +110,7 @@ impl Place {
             .stderr(Stdio::piped())
             .spawn()
             .expect("start awase");
-        let mut server = Server { child, notify, place: self.clone() };
+        let mut server = Server { child, notify, place: self.clone(), errors: Vec::new() };
         server.await_notice("READY=1");
         server
     }
@@ -128,6 +128,8 @@ pub struct Server {
     child: Child,
     notify: UnixDatagram,
     place: Place,
+    /// What was read of its standard error.
+    errors: Vec<u8>,
 }
 
 impl Server {
@@ -172,6 +174,18 @@ impl Server {
         }
     }
 
+    /// Waits until it writes so to standard error.
+    pub fn await_error(&mut self, message: &str) {
+        let mut bytes = [0; 4096];
+        while !String::from_utf8_lossy(&self.errors).contains(message) {
+            let stderr = self.child.stderr.as_mut().expect("piped");
+            let [said] = poll([stderr.as_fd()]);
+            let len = if said { stderr.read(&mut bytes).expect("standard error") } else { 0 };
+            assert!(len > 0, "the server did not say {message:?}; it wrote: {}", String::from_utf8_lossy(&self.errors));
+            self.errors.extend(&bytes[..len]);
+        }
+    }
+
     /// Sends a signal.
     pub fn signal(&self, signal: i32) {
         // SAFETY: kill takes numbers; the child was not waited for yet, so its id is still its own.
@@ -208,16 +222,14 @@ impl Server {
     }
 
     fn read_output(&mut self) -> (String, String) {
-        let read = |stream: Option<&mut dyn Read>| {
-            let mut text = String::new();
-            if let Some(stream) = stream {
-                let _ = stream.read_to_string(&mut text);
-            }
-            text
-        };
-        let output = read(self.child.stdout.as_mut().map(|stream| stream as &mut dyn Read));
-        let errors = read(self.child.stderr.as_mut().map(|stream| stream as &mut dyn Read));
-        (output, errors)
+        let mut output = String::new();
+        if let Some(stdout) = &mut self.child.stdout {
+            let _ = stdout.read_to_string(&mut output);
+        }
+        if let Some(stderr) = &mut self.child.stderr {
+            let _ = stderr.read_to_end(&mut self.errors);
+        }
+        (output, String::from_utf8_lossy(&self.errors).into_owned())
     }
 }
 
@@ -235,6 +247,15 @@ fn poll<const N: usize>(fds: [BorrowedFd<'_>; N]) -> [bool; N] {
     let ready = unsafe { libc::poll(polled.as_mut_ptr(), N as libc::nfds_t, PATIENCE.as_millis() as i32) };
     assert!(ready >= 0, "poll: {}", io::Error::last_os_error());
     polled.map(|polled| polled.revents & libc::POLLIN != 0)
+}
+
+/// Asks until it is so.
+pub fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "still not: {what}");
+        std::thread::yield_now();
+    }
 }
 
 /// Runs a client program and gives what it printed.
