@@ -33,7 +33,7 @@ build:
 # What was skipped is listed at the end; AWASE_SKIPS_FAIL=1 makes it a failure.
 test: check
 	AWASE_SKIPPED=$(SKIPPED) $(CARGO) test --workspace
-	AWASE_SKIPPED=$(SKIPPED) AWASE_ENGINE=threads $(CARGO) test --package awase --test clients --test directories
+	AWASE_SKIPPED=$(SKIPPED) AWASE_ENGINE=threads $(CARGO) test --workspace --test clients --test directories
 	@scripts/skipped $(SKIPPED)
 
 # What needs no running program: format, lints, licences.
