@@ -11,11 +11,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("kernel", &["machine", "policy"]),
     ("nbd", &["kernel", "machine", "policy"]),
     ("nfs", &["kernel", "machine", "policy"]),
-    ("lab", &["kernel", "machine", "policy"]),
     ("awase", &["nbd", "nfs", "lab", "kernel", "machine", "policy"]),
+    ("sim", &["machine", "policy"]),
+    ("testkit", &["sim", "kernel", "machine", "policy"]),
+    ("lab", &["sim", "kernel", "machine", "policy"]),
     ("bench", &["awase", "nbd", "nfs", "lab", "kernel", "machine", "policy"]),
-    // It sees a server from outside.
-    ("testkit", &[]),
 ];
 
 /// Most lines of a source file.
@@ -50,15 +50,15 @@ const FORBIDDEN_IN_POLICY: &[&str] = &[
 
 /// What a read or a write of a connection that is made goes through, from the wire to the disk.
 const PATH_OF_A_REQUEST: &[&str] = &[
-    "nbd/src/transmission.rs",
-    "nbd/src/command.rs",
-    "nfs/src/transmission.rs",
-    "nfs/src/record.rs",
-    "nfs/src/rpc.rs",
-    "nfs/src/hot.rs",
-    "nfs/src/procedure/content.rs",
-    "nfs/src/procedure/attributes.rs",
-    "nfs/src/procedure/permission.rs",
+    "services/nbd/src/transmission.rs",
+    "services/nbd/src/command.rs",
+    "services/nfs/src/transmission.rs",
+    "services/nfs/src/record.rs",
+    "services/nfs/src/rpc.rs",
+    "services/nfs/src/hot.rs",
+    "services/nfs/src/procedure/content.rs",
+    "services/nfs/src/procedure/attributes.rs",
+    "services/nfs/src/procedure/permission.rs",
     "kernel/src/connection/inbound.rs",
     "kernel/src/connection/scatter.rs",
     "kernel/src/connection/outbound.rs",
@@ -116,31 +116,6 @@ fn the_check_of_policies_finds_what_it_looks_for() {
     ] {
         assert_eq!(forbidden_in_policy(text), found, "{text}");
     }
-}
-
-#[test]
-fn production_code_does_not_know_the_simulator() {
-    let mut wrong = Vec::new();
-    // The lab is there to run simulated machines.
-    for member in members().into_iter().filter(|member| member != "lab") {
-        for (path, text) in sources(&format!("{member}/src")) {
-            let exempt = path.starts_with("machine/src/sim/") || is_of_tests(&path);
-            // The seam declares its three sides.
-            let text = text.replace("pub mod sim;", "");
-            if !exempt && names_the_simulator(&text) {
-                wrong.push(format!("{path} names the simulated machine"));
-            }
-        }
-    }
-    none(&wrong);
-}
-
-#[test]
-fn the_check_for_the_simulator_finds_what_it_looks_for() {
-    assert!(names_the_simulator("use machine::sim::World;"));
-    assert!(names_the_simulator("use machine::{linux, sim};"));
-    assert!(!names_the_simulator("strsim::levenshtein(a, b) // as machine::sim does"));
-    assert!(!names_the_simulator("fn f() {}\n#[cfg(test)]\nmod tests { use machine::sim::World; }"));
 }
 
 /// OLTP-5: exports, files and clients are numbers and pointers once a connection is made. Names are looked up where a client
@@ -222,7 +197,7 @@ fn every_dependency_has_its_reason_in_architecture_md() {
 
 #[test]
 fn every_type_of_event_is_recorded_somewhere() {
-    let crates = ["kernel", "nbd", "nfs"].iter().flat_map(|member| sources(&format!("{member}/src")));
+    let crates = ["kernel", "services/nbd", "services/nfs"].iter().flat_map(|member| sources(&format!("{member}/src")));
     let recording: String =
         crates.filter(|(path, _)| !path.contains("/trace/") && !is_of_tests(path)).map(|(_, text)| text).collect();
     let recorded: BTreeSet<&str> = recording
@@ -342,13 +317,6 @@ fn handles_names(text: &str) -> bool {
     let code = code_outside_tests(text);
     let mut words = code.split(|c: char| !c.is_alphanumeric() && c != '_');
     words.any(|word| ["str", "String", "name"].contains(&word))
-}
-
-/// Does code outside of tests use the module or a type of the simulated machine?
-fn names_the_simulator(text: &str) -> bool {
-    let code = code_outside_tests(text);
-    let mut words = code.split(|c: char| !c.is_alphanumeric() && c != '_');
-    words.any(|word| word == "sim" || word.starts_with("Simulat"))
 }
 
 /// The cells of the rows below the table head `head`.

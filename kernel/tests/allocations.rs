@@ -1,19 +1,16 @@
 //! How much of the heap a read takes: a call of the allocator costs as much as a look into the cache.
 
-mod harness;
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-use std::sync::Arc;
-
-use harness::{Host, run, small_kernel};
 use kernel::device::RamDisk;
 use kernel::queue::{DiskQueue, Queued};
 use kernel::request::{Context, JobId};
 use kernel::volume::VolumeConfig;
 use kernel::{ForcedUnitAccess, Switches, Volume};
-use machine::sim::World;
 use policy::unit::{BLOCK_BYTES, ByteRange, ProcessorId};
+use sim::World;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+use testkit::scene::{Host, run, small_kernel};
 
 thread_local! {
     static TAKEN: Cell<u64> = const { Cell::new(0) };

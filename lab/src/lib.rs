@@ -1,12 +1,13 @@
 //! The lab: what each technique of the papers is worth, on the papers' machines and beyond.
 //!
 //! An [`Experiment`] is one published table or figure: one file in `experiment/`. It builds its machine from the models
-//! of `machine::sim::model` and from [`Parameters`], each with its source; lets the policies of crate `policy` decide what
+//! of `crate::model` and from [`Parameters`], each with its source; lets the policies of crate `policy` decide what
 //! the table is about; and gives [`Results`]: tables with the published beside the simulated number, plots, and findings
 //! that hold or do not. The same parameters and seed give the same results, to the last bit.
 
 pub mod experiment;
 pub mod here;
+pub mod model;
 pub mod order;
 pub mod parameter;
 pub mod recorded;

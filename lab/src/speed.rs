@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use machine::sim::model::wait::{Mailbox, Resource};
-use machine::sim::model::{Handler, HandlerId, Signal, Simulation, Virtual};
+use crate::model::wait::{Mailbox, Resource};
+use crate::model::{Handler, HandlerId, Signal, Simulation, Virtual};
 
 /// Tasks of the mix.
 pub const TASKS: u64 = 1000;

@@ -17,7 +17,6 @@ use tree::TreeOp;
 mod counter;
 pub mod drive;
 pub mod linux;
-pub mod sim;
 pub mod tree;
 
 pub use counter::counter;

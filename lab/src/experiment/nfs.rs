@@ -5,13 +5,13 @@ mod sheet;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::model::Simulation;
+use crate::model::disk::{Disk, DiskCounters, Served};
+use crate::model::ethernet::{self, Ethernet};
+use crate::model::host::{Costs, Host};
+use crate::model::nfs_client::{Client, Message, Process, TRANSFER_BYTES};
+use crate::model::nfs_server::{self, Flushed, Placement, Server};
 use machine::drive::Drive;
-use machine::sim::model::Simulation;
-use machine::sim::model::disk::{Disk, DiskCounters, Served};
-use machine::sim::model::ethernet::{self, Ethernet};
-use machine::sim::model::host::{Costs, Host};
-use machine::sim::model::nfs_client::{Client, Message, Process, TRANSFER_BYTES};
-use machine::sim::model::nfs_server::{self, Flushed, Placement, Server};
 use policy::readahead;
 use policy::unit::{ByteOffset, Instant};
 

@@ -3,12 +3,12 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use crate::model::Virtual;
+use crate::model::disk::Disk;
+use crate::model::ffs::layout::Format;
+use crate::model::ffs::{Costs, FileSystem};
 use machine::drive::Drive;
 use machine::drive::mechanical::{Mechanical, SeekCurve};
-use machine::sim::model::Virtual;
-use machine::sim::model::disk::Disk;
-use machine::sim::model::ffs::layout::Format;
-use machine::sim::model::ffs::{Costs, FileSystem};
 use policy::{queue, readahead};
 
 use super::Run;

@@ -4,9 +4,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::model::Simulation;
+use crate::model::disk::{Disk, DiskCounters};
 use machine::drive::Drive;
-use machine::sim::model::Simulation;
-use machine::sim::model::disk::{Disk, DiskCounters};
 use policy::readahead::Mode;
 
 use super::workstation::{disk_parameters, drive, drive_on_bus, file_system, parameter, queue, system_parameters};

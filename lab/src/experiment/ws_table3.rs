@@ -7,10 +7,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::model::Simulation;
+use crate::model::disk::{Disk, Served};
+use crate::model::ffs::Waits;
 use machine::drive::Access;
-use machine::sim::model::Simulation;
-use machine::sim::model::disk::{Disk, Served};
-use machine::sim::model::ffs::Waits;
 use policy::queue;
 use policy::readahead::Mode;
 use policy::unit::{Class, Instant};

@@ -14,5 +14,6 @@ pub mod process;
 pub mod progress;
 pub mod random;
 pub mod rounds;
+pub mod scene;
 pub mod server;
 pub mod skip;

@@ -37,6 +37,16 @@ pub fn seeds(few: u64) -> impl Iterator<Item = u64> {
     })
 }
 
+/// Runs `test` with each seed; a failure prints the seed and how to see it again.
+pub fn for_seeds(name: &str, few: u64, test: impl Fn(u64) + std::panic::RefUnwindSafe) {
+    for seed in seeds(few) {
+        if let Err(panic) = std::panic::catch_unwind(|| test(seed)) {
+            eprintln!("failed with seed {seed}; again: AWASE_SEED={seed} cargo test {name}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
 /// Seeds, one for each round, until the time is over; at least as many as were asked for.
 pub struct Rounds {
     name: &'static str,

@@ -4,8 +4,8 @@ use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use machine::sim::model::token_ring::Network;
-use machine::sim::model::{Handler, HandlerId, Signal, Simulation, Virtual};
+use crate::model::token_ring::Network;
+use crate::model::{Handler, HandlerId, Signal, Simulation, Virtual};
 use policy::coherence::{
     Action, Actions, Address, Config, Envelope, Incarnation, Local, Message, Node, NodeId, PageNo,
 };

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use machine::sim::model::disk::Disk;
-use machine::sim::model::ethernet::{self, Ethernet};
-use machine::sim::model::host::{Costs, Host};
-use machine::sim::model::wait::Answer;
-use machine::sim::model::{Simulation, Virtual};
+use crate::model::disk::Disk;
+use crate::model::ethernet::{self, Ethernet};
+use crate::model::host::{Costs, Host};
+use crate::model::wait::Answer;
+use crate::model::{Simulation, Virtual};
 use policy::queue;
 use policy::unit::{ByteRange, Class, Instant};
 

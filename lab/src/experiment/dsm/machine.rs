@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use crate::model::memory_board;
+use crate::model::token_ring::{self, Network, Switched, TokenRing};
 use machine::drive::Drive;
-use machine::sim::model::memory_board;
-use machine::sim::model::token_ring::{self, Network, Switched, TokenRing};
 
 use super::super::Run;
 

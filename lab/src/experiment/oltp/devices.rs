@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use machine::sim::model::{Handler, HandlerId, Signal, Virtual, WaiterId};
+use crate::model::{Handler, HandlerId, Signal, Virtual, WaiterId};
 use policy::unit::Instant;
 
 use super::costs::{Costs, DeviceTimes};

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use machine::sim::model::{Handler, Simulation, Virtual};
+use crate::model::{Handler, Simulation, Virtual};
 use policy::quantum::{Mode, Quantum};
 use policy::unit::Instant;
 

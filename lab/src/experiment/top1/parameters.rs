@@ -3,9 +3,9 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use crate::model::{completion, processors, raw_device};
 use machine::drive::Drive;
 use machine::drive::mechanical::Mechanical;
-use machine::sim::model::{completion, processors, raw_device};
 use policy::access::Mode;
 use policy::delivery::Method;
 

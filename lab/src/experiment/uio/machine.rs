@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use machine::sim::model::wait::Resource;
-use machine::sim::model::{Simulation, Virtual};
+use crate::model::wait::Resource;
+use crate::model::{Simulation, Virtual};
 
 /// What is done with the buffer of an I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use machine::sim::model::buffers::Write;
+use crate::model::buffers::Write;
 
 use super::host::{Process, Setup};
 use super::machine::Hardware;

@@ -5,10 +5,10 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
-use machine::sim::model::buffers::{Buffers, Config, Content, Write};
-use machine::sim::model::disk::Disk;
-use machine::sim::model::memory::Memory;
-use machine::sim::model::{Simulation, Virtual};
+use crate::model::buffers::{Buffers, Config, Content, Write};
+use crate::model::disk::Disk;
+use crate::model::memory::Memory;
+use crate::model::{Simulation, Virtual};
 use policy::cache::Kind;
 use policy::unit::Instant;
 use policy::{queue, sizing, writeback};

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use crate::model::buffers::DiskBlock;
+use crate::model::ffs::layout::{Format, Layout};
 use machine::drive::Drive;
 use machine::drive::flash::Flash;
 use machine::drive::mechanical::{Mechanical, SeekCurve};
-use machine::sim::model::buffers::DiskBlock;
-use machine::sim::model::ffs::layout::{Format, Layout};
 
 use crate::experiment::Run;
 

@@ -6,7 +6,7 @@
 //! as there are clean buffers, for each dirty one. `disksort` goes through the queue to the request's place. Steps are
 //! counted on the structures, with blocks anywhere on a disk and every tenth buffer dirty.
 
-use machine::sim::model::Simulation;
+use crate::model::Simulation;
 use policy::cache::{Kind, Replacement, Slot};
 
 use super::machine::Hardware;

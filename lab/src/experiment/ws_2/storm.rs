@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use machine::sim::model::buffers::{Content, DiskBlock, Write};
+use crate::model::buffers::{Content, DiskBlock, Write};
 use policy::unit::Instant;
 
 use super::host::{Process, Setup};

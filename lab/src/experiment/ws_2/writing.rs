@@ -1,6 +1,6 @@
 //! (b) When does `write` return?
 
-use machine::sim::model::buffers::Write;
+use crate::model::buffers::Write;
 
 use super::host::Setup;
 use super::machine::Hardware;

@@ -4,10 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use machine::sim::model::processors::bsd::Bsd;
-use machine::sim::model::processors::fair::Fair;
-use machine::sim::model::processors::{Costs, Processors, Scheduler, Thread, ThreadId};
-use machine::sim::model::{Simulation, Virtual};
+use crate::model::processors::bsd::Bsd;
+use crate::model::processors::fair::Fair;
+use crate::model::processors::{Costs, Processors, Scheduler, Thread, ThreadId};
+use crate::model::{Simulation, Virtual};
 use policy::unit::Instant;
 use policy::usage::Inheritance;
 

@@ -4,9 +4,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::model::Simulation;
+use crate::model::disk::{Disk, Served};
 use machine::drive::Access;
-use machine::sim::model::Simulation;
-use machine::sim::model::disk::{Disk, Served};
 use policy::unit::{ByteRange, Class, Instant};
 
 use super::super::Run;

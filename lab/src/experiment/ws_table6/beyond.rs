@@ -1,7 +1,7 @@
 //! Further than table 6: caches with more ways, other programs, and colours that run out.
 
-use machine::sim::model::Simulation;
-use machine::sim::model::memory_cache::CacheShape;
+use crate::model::Simulation;
+use crate::model::memory_cache::CacheShape;
 use policy::color::Mode;
 
 use super::super::Run;

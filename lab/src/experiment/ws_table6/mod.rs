@@ -6,8 +6,8 @@ pub mod program;
 #[cfg(test)]
 mod tests;
 
-use machine::sim::model::Simulation;
-use machine::sim::model::memory_cache::{CacheShape, MemoryCache};
+use crate::model::Simulation;
+use crate::model::memory_cache::{CacheShape, MemoryCache};
 use policy::color::{FreeFrames, Mode, PageNo, PhysicalFrame};
 
 use super::{Experiment, Run, in_the_paper};

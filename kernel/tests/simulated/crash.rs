@@ -1,0 +1,309 @@
+//! A volume on a simulated disk: what was acknowledged as durable survives every crash.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use kernel::device::{Checked, FileDevice};
+use kernel::frame::segments;
+use kernel::queue::{DiskQueue, Queued};
+use kernel::request::{Context, JobId};
+use kernel::volume::VolumeConfig;
+use kernel::{ForcedUnitAccess, Frames, Processor, Switches, Volume};
+use policy::access;
+use policy::delivery::Method;
+use policy::unit::{ByteRange, ProcessorId, Stability};
+use sim::{DiskConfig, DiskId, World};
+use testkit::random::Random;
+use testkit::rounds::for_seeds;
+use testkit::scene::model::{Model, SECTOR, Stamp, fill, stamp_of};
+use testkit::scene::{Host, drive, run, small_kernel, spawn};
+
+const DISK_BYTES: u64 = 4 << 20;
+const CLIENTS: u64 = 3;
+const CACHE_BYTES: u64 = 1 << 20;
+
+fn open(world: &World, host: &Host, disk: DiskId, seed: u64) -> Arc<Volume> {
+    let file = Arc::new(FileDevice::new(world.open(disk, true)));
+    let queue = host.kernel.queue_of_disk(0, || {
+        let switches = host.kernel.switches();
+        let (merge, fair) = (switches.block_merge, switches.usage);
+        DiskQueue::new(policy::queue::Config { merge, fair, ..Default::default() })
+    });
+    let device = Arc::new(Queued::new(queue, Arc::new(Checked::new(file))));
+    let config = VolumeConfig {
+        name: "disk".into(),
+        read_only: false,
+        forced_unit_access: [ForcedUnitAccess::Never, ForcedUnitAccess::Alone, ForcedUnitAccess::Always]
+            [(seed % 3) as usize],
+        grows: false,
+    };
+    Volume::open(&host.kernel, device, config, ProcessorId(0)).expect("a number")
+}
+
+fn switches(seed: u64) -> Switches {
+    let mut random = Random(seed ^ 0x5717);
+    Switches {
+        scan_resistant: random.chance(700),
+        smooth_write_back: random.chance(700),
+        block_merge: random.chance(700),
+        priority: random.chance(700),
+        flush_gathering: random.chance(700),
+        unmapped_io: random.chance(700),
+        usage: random.chance(700),
+        ..Switches::default()
+    }
+}
+
+/// Any switches, those that cannot be changed at once among them.
+fn any_switches(random: &mut Random) -> Switches {
+    use policy::{pages, quantum, readahead};
+    let long = std::time::Duration::from_micros(random.below(2000));
+    Switches {
+        dynamic_cache: random.chance(500),
+        read_ahead: [readahead::Mode::Off, readahead::Mode::Fixed { blocks: 8 }, Switches::default().read_ahead]
+            [random.below(3) as usize],
+        quantum: [quantum::Mode::Off, quantum::Mode::Adaptive, quantum::Mode::Fixed { quantum: long }]
+            [random.below(3) as usize],
+        huge_pages: [pages::Mode::Auto, pages::Mode::Huge, pages::Mode::Small][random.below(3) as usize],
+        registered_buffers: random.chance(500),
+        trace: kernel::trace::Mode::ALL[random.below(4) as usize],
+        ..switches(random.next())
+    }
+}
+
+/// What a run meets.
+#[derive(Clone, Copy)]
+struct Weather {
+    /// Does the disk fail now and then?
+    faulty: bool,
+    /// Are the switches changed under load?
+    changing: bool,
+}
+
+/// Frames with `stamp` in every sector of the range.
+async fn stamped(cpu: &Processor, range: ByteRange, stamp: Stamp) -> Frames {
+    let blocks = range.blocks();
+    let mut frames = cpu.kernel().allocate(cpu, (blocks.end - blocks.start) as usize).await;
+    let mut at = (range.at.0 % 4096) as usize;
+    let mut left = range.len as usize;
+    for frame in &mut frames {
+        let here = left.min(4096 - at);
+        fill(&mut frame.bytes_mut().expect("fresh frames are unshared")[at..at + here], stamp);
+        left -= here;
+        at = 0;
+    }
+    frames
+}
+
+fn stamps(range: ByteRange, frames: &Frames) -> Vec<Result<Stamp, String>> {
+    let mut bytes = Vec::new();
+    for segment in segments(frames, (range.at.0 % 4096) as usize, range.len as usize) {
+        // SAFETY: the segments lie in the frames, which we hold and nobody writes.
+        bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(segment.ptr, segment.len as usize) });
+    }
+    bytes.chunks_exact(SECTOR as usize).map(stamp_of).collect()
+}
+
+/// One random operation; `model` follows it.
+async fn operate(cpu: &Processor, volume: &Volume, model: &RefCell<Model>, random: &mut Random, stamp: Stamp) {
+    let context = Context::synchronous(JobId(1));
+    let (start, len) = (model.borrow().start(), model.borrow().len());
+    let count = 1 + if random.chance(300) { random.below(len / 2) } else { random.below(24) };
+    let sector = start + random.below(len - count);
+    let range = ByteRange::new(sector * SECTOR, count * SECTOR);
+    let stability = if random.chance(250) { Stability::Stable } else { Stability::Unstable };
+    let context = context.with_stability(stability);
+    let result = match random.below(10) {
+        0..4 => {
+            let frames = stamped(cpu, range, stamp).await;
+            model.borrow_mut().begin(sector, count, stamp);
+            volume.write(cpu, range, frames, context).await
+        }
+        4 => {
+            model.borrow_mut().begin(sector, count, 0);
+            volume.zero(cpu, range, random.chance(500), false, context).await
+        }
+        5 => {
+            // What is not whole blocks keeps its content: discard whole blocks only.
+            if !sector.is_multiple_of(8) || !count.is_multiple_of(8) {
+                return;
+            }
+            model.borrow_mut().begin(sector, count, 0);
+            let result = volume.discard(cpu, range, context).await;
+            // A discard may be ignored: either content is right.
+            if result.is_ok() {
+                return;
+            }
+            result
+        }
+        6..8 => {
+            let result = volume.read(cpu, range, context).await;
+            if let Ok(frames) = result {
+                for (at, found) in stamps(range, &frames).into_iter().enumerate() {
+                    if let Some(expected) = model.borrow().expected(sector + at as u64) {
+                        assert_eq!(found, Ok(expected), "read of sector {}", sector + at as u64);
+                    }
+                }
+            }
+            return;
+        }
+        _ => {
+            if volume.flush(cpu, context).await.is_ok() {
+                model.borrow_mut().flushed();
+            }
+            return;
+        }
+    };
+    match (result, stability) {
+        (Ok(()), Stability::Unstable) => model.borrow_mut().acknowledge(sector, count),
+        (Ok(()), Stability::Stable) => model.borrow_mut().acknowledge_durable(sector, count),
+        (Err(_), _) => {}
+    }
+}
+
+fn crash_test(seed: u64, Weather { faulty, changing }: Weather, processors: u16, switches: impl Fn(u64) -> Switches) {
+    let mut random = Random(seed);
+    let world = World::new(seed);
+    let id = world.add_host("server");
+    let mut config = DiskConfig::drawn(DISK_BYTES, seed);
+    if faulty {
+        config.faults.write_error_permille = 20;
+        config.faults.flush_error_permille = 100;
+        config.faults.read_error_permille = 10;
+        config.faults.short_write_permille = 50;
+        config.faults.failed_flush_drops = random.chance(500);
+    }
+    let disk = world.add_disk(id, config);
+    let each = DISK_BYTES / SECTOR / CLIENTS;
+    let models: Vec<_> = (0..CLIENTS).map(|client| Rc::new(RefCell::new(Model::new(client * each, each)))).collect();
+    let mut stamp: Stamp = 1;
+    for life in 0..3 {
+        let host = Host::boot(&world, id, small_kernel(processors, CACHE_BYTES, switches(seed + life)));
+        let volume = open(&world, &host, disk, seed);
+        verify(&world, &host, &volume, &models);
+        let tasks: Vec<_> = models
+            .iter()
+            .enumerate()
+            .map(|(client, model)| {
+                let (volume, model) = (Arc::clone(&volume), Rc::clone(model));
+                let mut own = Random(random.next());
+                let base = stamp + (client as u64) * 1_000_000;
+                spawn(&host.processors[client % usize::from(processors)], async move |cpu| {
+                    for step in 0..60 {
+                        operate(&cpu, &volume, &model, &mut own, base + step).await;
+                    }
+                })
+            })
+            .collect();
+        stamp += CLIENTS * 1_000_000;
+        for cpu in &host.processors {
+            world.kick(id, cpu.id());
+        }
+        // On a disk that fails, what can never be flushed must not keep anybody waiting for ever either.
+        let is_patient = changing && random.chance(500);
+        let mut steps = if is_patient { u64::MAX } else { 100 + random.below(1500) };
+        let ended = drive(&world, &[&host], || {
+            steps -= 1;
+            if changing && random.chance(30) {
+                host.kernel.set_switches(any_switches(&mut random));
+            }
+            steps == 0 || tasks.iter().all(|task| task.borrow().is_some())
+        });
+        assert!(ended, "somebody waits for ever: {}", world.describe());
+        drop(volume);
+        if random.chance(700) {
+            world.power_cut(id);
+        } else {
+            world.kill(id);
+        }
+        host.die();
+    }
+    // The disk works again: what is there is what counts.
+    world.set_faults(disk, Default::default());
+    let host = Host::boot(&world, id, small_kernel(1, CACHE_BYTES, Switches::default()));
+    let volume = open(&world, &host, disk, seed);
+    verify(&world, &host, &volume, &models);
+    drop(volume);
+    host.die();
+}
+
+/// Reads everything and compares it with what the models allow.
+fn verify(world: &World, host: &Host, volume: &Arc<Volume>, models: &[Rc<RefCell<Model>>]) {
+    let models = models.to_vec();
+    let volume = Arc::clone(volume);
+    run(world, host, async move |cpu| {
+        for model in models {
+            let (start, len) = (model.borrow().start(), model.borrow().len());
+            let mut sector = start;
+            while sector < start + len {
+                let count = 256.min(start + len - sector);
+                let range = ByteRange::new(sector * SECTOR, count * SECTOR);
+                let frames = loop {
+                    // Reads may fail by chance; the next one may not.
+                    if let Ok(frames) = volume.read(&cpu, range, Context::synchronous(JobId(0))).await {
+                        break frames;
+                    }
+                };
+                for (at, found) in stamps(range, &frames).into_iter().enumerate() {
+                    let at = sector + at as u64;
+                    let checked = found.and_then(|found| model.borrow_mut().check_after_crash(at, found));
+                    assert_eq!(checked, Ok(()));
+                }
+                sector += count;
+            }
+        }
+    });
+}
+
+#[test]
+fn what_was_flushed_or_forced_survives_every_crash() {
+    for_seeds("what_was_flushed_or_forced_survives_every_crash", 150, |seed| {
+        crash_test(seed, Weather { faulty: false, changing: false }, 2, switches);
+    });
+}
+
+#[test]
+fn what_was_flushed_or_forced_survives_crashes_of_a_failing_disk() {
+    for_seeds("what_was_flushed_or_forced_survives_crashes_of_a_failing_disk", 150, |seed| {
+        crash_test(seed, Weather { faulty: true, changing: false }, 2, switches);
+    });
+}
+
+/// Everything that processors can do to each other's requests.
+fn combinations() -> Vec<(u16, access::Mode, Method, bool)> {
+    let fixed = |number| Method::Fixed(ProcessorId(number));
+    let methods = [fixed(0), fixed(1), Method::Initiator, Method::Idle, Method::Busiest, Method::All];
+    let mut all = Vec::new();
+    for processors in [2, 3] {
+        for access in [access::Mode::Symmetric, access::Mode::Funnel] {
+            for delivery in methods {
+                all.extend([false, true].map(|immediate| (processors, access, delivery, immediate)));
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn whoever_starts_a_device_and_takes_its_completions_nothing_is_lost() {
+    let combinations = combinations();
+    let rounds = 4 * combinations.len() as u64;
+    for_seeds("whoever_starts_a_device_and_takes_its_completions_nothing_is_lost", rounds, |seed| {
+        let round = seed / combinations.len() as u64;
+        let (processors, access, delivery, immediate_dispatch) =
+            combinations[(seed % combinations.len() as u64) as usize];
+        println!(
+            "seed {seed}: {processors} processors, {access:?}, {delivery:?}, immediate dispatch {immediate_dispatch}"
+        );
+        let chosen = |seed| Switches { access, delivery, immediate_dispatch, ..switches(seed) };
+        crash_test(seed, Weather { faulty: round % 2 == 1, changing: false }, processors, chosen);
+    });
+}
+
+#[test]
+fn what_clients_get_does_not_depend_on_changes_of_the_switches_under_load() {
+    for_seeds("what_clients_get_does_not_depend_on_changes_of_the_switches_under_load", 150, |seed| {
+        crash_test(seed, Weather { faulty: seed % 3 == 2, changing: true }, 2, switches);
+    });
+}

@@ -1,0 +1,204 @@
+//! What a volume makes of flushes that fail, and of disks that are odd or large, in the simulated machine.
+
+use kernel::device::{Checked, Device, DeviceFacts, FileDevice, Work};
+use kernel::request::{Action, Context, JobId, Request};
+use kernel::volume::{VOLUME_BYTES_MAX, VolumeConfig};
+use kernel::{ForcedUnitAccess, Processor, Switches, Volume};
+use machine::Errno;
+use policy::unit::{ByteRange, ProcessorId, Stability};
+use sim::{DiskConfig, DiskId, OpClass, World};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use testkit::rounds::for_seeds;
+use testkit::scene::{Host, run, small_kernel, spawn};
+
+const MIB: u64 = 1 << 20;
+
+fn context() -> Context {
+    Context::synchronous(JobId(0))
+}
+
+fn host(world: &World) -> Host {
+    Host::boot(world, world.add_host("server"), small_kernel(2, 4 * MIB, Switches::default()))
+}
+
+fn open(host: &Host, device: Arc<dyn Device>, forced_unit_access: ForcedUnitAccess) -> Arc<Volume> {
+    let config = VolumeConfig { name: "disk".into(), read_only: false, forced_unit_access, grows: false };
+    Volume::open(&host.kernel, device, config, ProcessorId(0)).expect("a number")
+}
+
+fn volume(world: &World, host: &Host, config: DiskConfig, forced: ForcedUnitAccess) -> (DiskId, Arc<Volume>) {
+    let disk = world.add_disk(host.id, config);
+    (disk, open(host, Arc::new(Checked::new(Arc::new(FileDevice::new(world.open(disk, true))))), forced))
+}
+
+async fn write(cpu: &Processor, volume: &Volume, range: ByteRange, byte: u8, context: Context) -> Result<(), Errno> {
+    let blocks = range.blocks();
+    let mut frames = cpu.kernel().allocate(cpu, (blocks.end - blocks.start) as usize).await;
+    frames.iter_mut().for_each(|frame| frame.bytes_mut().expect("unshared").fill(byte));
+    volume.write(cpu, range, frames, context).await
+}
+
+async fn first_byte(cpu: &Processor, volume: &Volume, block: u64) -> Result<u8, Errno> {
+    let frames = volume.read(cpu, ByteRange::new(block * 4096, 4096), context()).await?;
+    Ok(frames[0].bytes()[0])
+}
+
+#[test]
+fn what_was_zeroed_before_a_flush_failed_reads_as_zeroes_and_is_zeroed_again_by_the_next() {
+    for_seeds("what_was_zeroed_before_a_flush_failed_reads_as_zeroes_and_is_zeroed_again_by_the_next", 40, |seed| {
+        let world = World::new(seed);
+        let host = host(&world);
+        let config = DiskConfig { zero_supported: seed % 4 != 0, ..DiskConfig::new(8 * MIB) };
+        let (disk, volume) = volume(&world, &host, config, ForcedUnitAccess::Never);
+        let (seen, range) = (world.clone(), ByteRange::new(0, MIB));
+        run(&world, &host, async move |cpu| {
+            write(&cpu, &volume, range, 7, context()).await.expect("cached");
+            volume.flush(&cpu, context()).await.expect("flushed");
+            volume.zero(&cpu, range, true, false, context()).await.expect("zeroed");
+            // Newer than the zeroes: it must not be zeroed again.
+            write(&cpu, &volume, ByteRange::new(8 * 4096, 4096), 9, context()).await.expect("cached");
+            seen.fail_next(disk, OpClass::Flush, 1, Errno::IO);
+            assert_eq!(volume.flush(&cpu, context()).await, Err(Errno::IO));
+            for block in 0..256 {
+                let expected = if block == 8 { 9 } else { 0 };
+                assert_eq!(first_byte(&cpu, &volume, block).await, Ok(expected), "block {block}");
+            }
+            volume.flush(&cpu, context()).await.expect("nothing is lost");
+            let durable = seen.read_durable(disk, range);
+            let is_right = |(at, byte): (usize, &u8)| *byte == if at / 4096 == 8 { 9 } else { 0 };
+            assert!(durable.iter().enumerate().all(is_right), "durable as it was told");
+        });
+    });
+}
+
+/// A disk on which the ends of writes at one place are seen only when it is said.
+struct Late {
+    below: Arc<dyn Device>,
+    at: u64,
+    holds: AtomicBool,
+}
+
+impl Device for Late {
+    fn facts(&self) -> DeviceFacts {
+        self.below.facts()
+    }
+
+    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, ()> {
+        Box::pin(async move {
+            let is_held = matches!(&request.action, Action::Write(range, _) if range.at.0 == self.at);
+            let result = self.below.perform(cpu, request).await;
+            while is_held && self.holds.load(Ordering::SeqCst) {
+                cpu.sleep(Duration::from_micros(10)).await;
+            }
+            result
+        })
+    }
+}
+
+#[test]
+fn a_write_whose_end_is_seen_after_a_flush_failed_is_written_again_before_the_next_one_counts() {
+    for_seeds("a_write_whose_end_is_seen_after_a_flush_failed_is_written_again", 60, |seed| {
+        let world = World::new(seed);
+        let host = host(&world);
+        let disk = world.add_disk(host.id, DiskConfig::new(8 * MIB));
+        let below = Arc::new(FileDevice::new(world.open(disk, true)));
+        let (early, late) = (ByteRange::new(9 * 4096, 4096), ByteRange::new(5 * 4096, 4096));
+        let device = Arc::new(Late { below, at: late.at.0, holds: AtomicBool::new(true) });
+        let volume = open(&host, device.clone(), ForcedUnitAccess::Never);
+        let seen = world.clone();
+        run(&world, &host, async move |cpu| {
+            let flush = |volume: &Arc<Volume>| {
+                let volume = Arc::clone(volume);
+                spawn(&cpu, async move |cpu| volume.flush(&cpu, context()).await)
+            };
+            write(&cpu, &volume, late, 7, context()).await.expect("cached");
+            let first = flush(&volume);
+            cpu.sleep(Duration::from_millis(1)).await;
+            // It is complete, and its end not seen, when the flush of another write fails.
+            seen.fail_next(disk, OpClass::Flush, 1, Errno::IO);
+            let stable = context().with_stability(Stability::Stable);
+            assert_eq!(write(&cpu, &volume, early, 8, stable).await, Err(Errno::IO));
+            let second = flush(&volume);
+            cpu.sleep(Duration::from_millis(1)).await;
+            device.holds.store(false, Ordering::SeqCst);
+            while first.borrow().is_none() || second.borrow().is_none() {
+                cpu.sleep(Duration::from_micros(100)).await;
+            }
+            assert_eq!(*second.borrow(), Some(Ok(())));
+            assert!(seen.read_durable(disk, late) == [7; 4096], "seed {seed}");
+            assert!(seen.read_durable(disk, early) == [8; 4096], "seed {seed}");
+        });
+    });
+}
+
+#[test]
+fn the_end_of_a_disk_that_is_no_whole_number_of_its_blocks_is_written_and_flushed() {
+    for forced in [ForcedUnitAccess::Never, ForcedUnitAccess::Always] {
+        let world = World::new(1);
+        let host = host(&world);
+        let config = DiskConfig { align: 4096, ..DiskConfig::new(MIB + 512) };
+        let (disk, volume) = volume(&world, &host, config, forced);
+        let seen = world.clone();
+        run(&world, &host, async move |cpu| {
+            let tail = ByteRange::new(MIB, 512);
+            write(&cpu, &volume, tail, 7, context()).await.expect("cached");
+            volume.flush(&cpu, context()).await.expect("flushed");
+            assert!(seen.read_durable(disk, tail) == [7; 512]);
+            let both = ByteRange::new(MIB - 8192, 8192 + 512);
+            write(&cpu, &volume, both, 8, context().with_stability(Stability::Stable)).await.expect("durable");
+            assert!(seen.read_durable(disk, both) == [8; 8192 + 512]);
+            volume.zero(&cpu, ByteRange::new(0, MIB + 512), true, false, context()).await.expect("zeroed");
+            let frames = volume.read(&cpu, tail, context()).await.expect("read");
+            assert!(frames[0].bytes()[..512] == [0; 512]);
+            volume.flush(&cpu, context()).await.expect("flushed");
+            assert!(seen.read_durable(disk, both) == [0; 8192 + 512]);
+        });
+    }
+}
+
+/// A disk as large as can be, that does everything at once and holds nothing.
+struct Endless;
+
+impl Device for Endless {
+    fn facts(&self) -> DeviceFacts {
+        DeviceFacts {
+            size: VOLUME_BYTES_MAX,
+            writable: true,
+            rotational: false,
+            transfer_bytes_max: 1 << 20,
+            fast_zero: true,
+            disk: 7,
+        }
+    }
+
+    fn perform<'a>(&'a self, _cpu: &'a Processor, request: Request) -> Work<'a, ()> {
+        Box::pin(async move {
+            match request.action {
+                Action::Read(..) => Err(Errno::IO),
+                _ => Ok(()),
+            }
+        })
+    }
+}
+
+#[test]
+fn zeroing_and_looking_at_a_huge_disk_cost_what_is_cached_and_not_what_is_addressed() {
+    let world = World::new(1);
+    let host = host(&world);
+    let volume = open(&host, Arc::new(Endless), ForcedUnitAccess::Never);
+    run(&world, &host, async move |cpu| {
+        for at in [0, 1 << 40, VOLUME_BYTES_MAX - 4096] {
+            write(&cpu, &volume, ByteRange::new(at, 4096), 7, context()).await.expect("cached");
+        }
+        let all = ByteRange::new(0, VOLUME_BYTES_MAX);
+        volume.zero(&cpu, ByteRange::new(1, VOLUME_BYTES_MAX - 1), true, false, context()).await.expect("zeroed");
+        assert_eq!(first_byte(&cpu, &volume, 0).await, Ok(7), "the byte before it");
+        assert_eq!(first_byte(&cpu, &volume, (1 << 40) / 4096).await, Ok(0));
+        volume.discard(&cpu, all, context()).await.expect("discarded");
+        volume.extents(&cpu, all, 100).await.expect("found");
+        volume.flush(&cpu, context()).await.expect("flushed");
+        assert!(volume.is_clean());
+    });
+}

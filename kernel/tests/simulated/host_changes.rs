@@ -1,0 +1,295 @@
+//! Files that a process of the host changes while clients write to them: what it wrote stays, and clients see it.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kernel::tree::{FRESH, Vnode};
+use kernel::{Processor, Switches};
+use policy::unit::ByteOffset;
+use sim::{TreeConfig, TreeId, World};
+use testkit::random::Random;
+use testkit::rounds::for_seeds;
+use testkit::scene::files::{CACHE_BYTES, context, file, open, read, server, stable, write};
+use testkit::scene::{Host, drive, run, small_kernel, spawn};
+
+const BLOCK: u64 = 4096;
+
+#[test]
+fn a_stable_byte_does_not_put_back_what_the_host_has_replaced_beside_an_unstable_block() {
+    let (world, host, id) = server(1);
+    let seen = world.clone();
+    run(&world, &host, async move |cpu| {
+        let tree = open(&seen, &cpu, id, 100);
+        let (_, file) = file(&cpu, &tree, "file").await;
+        write(&cpu, &file, 0, &[1; 4 * BLOCK as usize], stable()).await.expect("durable");
+        write(&cpu, &file, 0, &[2; BLOCK as usize], context()).await.expect("cached");
+        assert!(read(&cpu, &file, 0, 4 * BLOCK).await.expect("read")[BLOCK as usize..].iter().all(|&byte| byte == 1));
+        seen.write_tree(id, "/file", ByteOffset(2 * BLOCK), &[9; BLOCK as usize]);
+        seen.sync_tree(id);
+        cpu.sleep(FRESH).await;
+        let read_back = read(&cpu, &file, 2 * BLOCK, BLOCK).await.expect("read");
+        assert!(read_back == [9; BLOCK as usize], "the change is seen while another block is dirty");
+        seen.write_tree(id, "/file", ByteOffset(3 * BLOCK), &[8; BLOCK as usize]);
+        seen.sync_tree(id);
+        file.commit(&cpu, context()).await.expect("durable");
+        let read_back = read(&cpu, &file, 3 * BLOCK, BLOCK).await.expect("read");
+        assert!(read_back == [8; BLOCK as usize], "the change is seen after a COMMIT");
+        write(&cpu, &file, 2 * BLOCK + 7, b"x", stable()).await.expect("durable");
+        let mut expected =
+            [[2; BLOCK as usize], [1; BLOCK as usize], [9; BLOCK as usize], [8; BLOCK as usize]].concat();
+        expected[2 * BLOCK as usize + 7] = b'x';
+        assert!(seen.tree_durable_content(id, "/file") == Some(expected));
+    });
+}
+
+#[test]
+fn part_of_a_block_written_just_after_the_host_wrote_the_rest_leaves_the_rest() {
+    for stability in [stable(), context()] {
+        let (world, host, id) = server(2);
+        let seen = world.clone();
+        run(&world, &host, async move |cpu| {
+            let tree = open(&seen, &cpu, id, 100);
+            let (_, file) = file(&cpu, &tree, "file").await;
+            write(&cpu, &file, 0, &[1; BLOCK as usize], stable()).await.expect("durable");
+            assert!(read(&cpu, &file, 0, BLOCK).await.expect("read") == [1; BLOCK as usize]);
+            seen.write_tree(id, "/file", ByteOffset(0), &[9; BLOCK as usize]);
+            seen.sync_tree(id);
+            write(&cpu, &file, 100, b"abc", stability).await.expect("written");
+            write(&cpu, &file, 300, b"def", stability).await.expect("written");
+            file.commit(&cpu, context()).await.expect("durable");
+            let mut expected = [9; BLOCK as usize];
+            expected[100..103].copy_from_slice(b"abc");
+            expected[300..303].copy_from_slice(b"def");
+            assert!(seen.tree_durable_content(id, "/file").as_deref() == Some(&expected[..]));
+            cpu.sleep(FRESH).await;
+            assert!(read(&cpu, &file, 0, BLOCK).await.expect("read") == expected);
+        });
+    }
+}
+
+#[test]
+fn what_the_host_appended_stays_when_a_client_appends_and_writes_beyond() {
+    let (world, host, id) = server(3);
+    let seen = world.clone();
+    run(&world, &host, async move |cpu| {
+        let tree = open(&seen, &cpu, id, 100);
+        let (_, file) = file(&cpu, &tree, "log").await;
+        write(&cpu, &file, 0, &[1; 100], stable()).await.expect("durable");
+        seen.write_tree(id, "/log", ByteOffset(100), &[9; 9000]);
+        seen.sync_tree(id);
+        write(&cpu, &file, 100, &[2; 10], context()).await.expect("written");
+        write(&cpu, &file, BLOCK, &[3; 10], context()).await.expect("written");
+        write(&cpu, &file, 3 * BLOCK, &[4; 10], context()).await.expect("written");
+        file.commit(&cpu, context()).await.expect("durable");
+        let mut expected = [[1; 100].as_slice(), &[9; 9000]].concat();
+        expected.resize(3 * BLOCK as usize + 10, 0);
+        expected[100..110].fill(2);
+        expected[BLOCK as usize..BLOCK as usize + 10].fill(3);
+        expected[3 * BLOCK as usize..].fill(4);
+        assert!(seen.tree_durable_content(id, "/log") == Some(expected.clone()));
+        cpu.sleep(FRESH).await;
+        assert!(read(&cpu, &file, 0, 1 << 20).await.expect("read") == expected);
+    });
+}
+
+/// The reader asks the host, and meanwhile the writer makes a block dirty.
+fn slip_in(after: Duration) {
+    let (world, host, id) = server(4);
+    let seen = world.clone();
+    run(&world, &host, async move |cpu| {
+        let tree = open(&seen, &cpu, id, 100);
+        let (_, file) = file(&cpu, &tree, "file").await;
+        write(&cpu, &file, 0, &[1; 8 * BLOCK as usize], stable()).await.expect("durable");
+        cpu.sleep(FRESH).await;
+        assert!(read(&cpu, &file, 0, 8 * BLOCK).await.expect("read") == [1; 8 * BLOCK as usize]);
+        cpu.sleep(FRESH).await;
+        assert!(file.refresh(&cpu).await.is_ok());
+        let for_writer = Arc::clone(&file);
+        let writer = spawn(&cpu, async move |cpu| {
+            cpu.sleep(after).await;
+            write(&cpu, &for_writer, BLOCK, &[2; BLOCK as usize], context()).await.expect("cached");
+        });
+        seen.write_tree(id, "/file", ByteOffset(0), &[9; 8 * BLOCK as usize]);
+        cpu.sleep(FRESH - Duration::from_micros(50)).await;
+        while writer.borrow().is_none() {
+            let _ = read(&cpu, &file, 4 * BLOCK, BLOCK).await.expect("read");
+            cpu.sleep(Duration::from_micros(1)).await;
+        }
+        cpu.sleep(FRESH).await;
+        assert!(read(&cpu, &file, 2 * BLOCK, 6 * BLOCK).await.expect("read") == [9; 6 * BLOCK as usize], "{after:?}");
+    });
+}
+
+#[test]
+fn a_writer_who_slips_in_first_does_not_keep_the_change_from_being_seen() {
+    (0..200).for_each(|us| slip_in(FRESH - Duration::from_micros(60) + Duration::from_micros(us)));
+}
+
+#[test]
+fn a_cold_read_of_a_file_that_the_host_writes_all_the_time_ends() {
+    let (world, host, id) = server(5);
+    let seen = world.clone();
+    run(&world, &host, async move |cpu| {
+        let tree = open(&seen, &cpu, id, 100);
+        let (_, file) = file(&cpu, &tree, "file").await;
+        seen.write_tree(id, "/file", ByteOffset(0), &[1; 8 * BLOCK as usize]);
+        cpu.sleep(FRESH).await;
+        let ended = Rc::new(Cell::new(false));
+        let (world, until) = (seen.clone(), Rc::clone(&ended));
+        spawn(&cpu, async move |cpu| {
+            for round in 0..200_000_u32 {
+                if until.get() {
+                    return;
+                }
+                world.write_tree(id, "/file", ByteOffset(0), &[round as u8 | 1; 8 * BLOCK as usize]);
+                cpu.sleep(Duration::from_micros(1)).await;
+            }
+        });
+        let began = cpu.now();
+        let bytes = read(&cpu, &file, 0, 8 * BLOCK).await.expect("read");
+        assert!(bytes.len() == 8 * BLOCK as usize && !bytes.contains(&0));
+        write(&cpu, &file, 5, b"x", stable()).await.expect("part of a block that is to be read first");
+        assert!(cpu.now().since(began) < Duration::from_millis(100), "{:?}", cpu.now().since(began));
+        ended.set(true);
+    });
+}
+
+/// Who writes the bytes from `at` to the next multiple of [`CELL`]. Some blocks belong to one of them, in the others they
+/// are neighbours.
+const CELL: u64 = 64;
+
+fn is_clients(at: u64) -> bool {
+    match (at / BLOCK) % 4 {
+        0 => true,
+        1 => false,
+        _ => (at / CELL).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 62 & 1 == 0,
+    }
+}
+
+const FILE_BYTES: u64 = 40 * BLOCK;
+
+/// A run of cells of one of them. Bytes.
+fn run_of_cells(random: &mut Random, clients: bool) -> (u64, u64) {
+    loop {
+        let at = random.below(FILE_BYTES / CELL) * CELL;
+        if is_clients(at) != clients {
+            continue;
+        }
+        let len_max = 1 + random.below(3 * BLOCK / CELL);
+        let mut end = at;
+        while end < FILE_BYTES && is_clients(end) == clients && end - at < len_max * CELL {
+            end += CELL;
+        }
+        return (at, end - at);
+    }
+}
+
+/// What each byte was set to last, by whoever it belongs to.
+struct Ledger {
+    bytes: Vec<u8>,
+}
+
+impl Ledger {
+    /// The host's bytes are never anything else than what the host wrote last.
+    fn check_host(&self, found: &[u8]) {
+        for (at, (&found, &expected)) in found.iter().zip(&self.bytes).enumerate() {
+            assert!(is_clients(at as u64) || found == expected, "byte {at} of the host is {found}, not {expected}");
+        }
+    }
+
+    fn check_all(&self, found: &[u8]) {
+        let differing = found.iter().zip(&self.bytes).position(|(found, expected)| found != expected);
+        assert!(found.len() == self.bytes.len(), "{} bytes, not {}", found.len(), self.bytes.len());
+        assert_eq!(
+            differing,
+            None,
+            "a byte differs; is it a client's? {:?}",
+            differing.map(|at| is_clients(at as u64))
+        );
+    }
+}
+
+async fn host_process(cpu: Processor, world: World, id: TreeId, ledger: Rc<RefCell<Ledger>>, mut random: Random) {
+    for _ in 0..60 {
+        let (at, len) = run_of_cells(&mut random, false);
+        let bytes: Vec<u8> = (0..len).map(|_| random.next() as u8).collect();
+        ledger.borrow_mut().bytes[at as usize..(at + len) as usize].copy_from_slice(&bytes);
+        world.write_tree(id, "/file", ByteOffset(at), &bytes);
+        if random.chance(500) {
+            world.sync_tree(id);
+        }
+        let pause = if random.chance(100) { 400_000 } else { 2000 };
+        cpu.sleep(Duration::from_micros(random.below(pause))).await;
+        ledger.borrow().check_host(&world.tree_content(id, "/file").expect("there"));
+    }
+}
+
+async fn client(cpu: Processor, file: Arc<Vnode>, ledger: Rc<RefCell<Ledger>>, mut random: Random) {
+    for _ in 0..80 {
+        match random.below(10) {
+            0..6 => {
+                let (at, len) = run_of_cells(&mut random, true);
+                let (at, len) = if random.chance(300) { (at + 3, len - 7) } else { (at, len) };
+                let bytes: Vec<u8> = (0..len).map(|_| random.next() as u8).collect();
+                ledger.borrow_mut().bytes[at as usize..(at + len) as usize].copy_from_slice(&bytes);
+                let context = if random.chance(400) { stable() } else { context() };
+                write(&cpu, &file, at, &bytes, context).await.expect("written");
+            }
+            6 => file.commit(&cpu, context()).await.expect("durable"),
+            7 => cpu.sleep(Duration::from_micros(random.below(300_000))).await,
+            _ => {
+                let (at, len) = (random.below(FILE_BYTES), 1 + random.below(5 * BLOCK));
+                let found = read(&cpu, &file, at, len).await.expect("read");
+                for (place, found) in (at..).zip(found) {
+                    let expected = ledger.borrow().bytes[place as usize];
+                    assert!(!is_clients(place) || found == expected, "byte {place} is {found}, not {expected}");
+                }
+            }
+        }
+    }
+}
+
+fn changes_on_both_sides(seed: u64) {
+    let mut random = Random(seed);
+    let world = World::new(seed);
+    let id = world.add_host("server");
+    let tree_id = world.add_tree(id, TreeConfig::drawn(seed));
+    let host = Host::boot(&world, id, small_kernel(2, CACHE_BYTES, Switches::default()));
+    let seen = world.clone();
+    let ledger = Rc::new(RefCell::new(Ledger { bytes: vec![0; FILE_BYTES as usize] }));
+    let (tree, file) = run(&world, &host, async move |cpu| {
+        let tree = open(&seen, &cpu, tree_id, 100);
+        let (_, file) = file(&cpu, &tree, "file").await;
+        seen.write_tree(tree_id, "/file", ByteOffset(0), &vec![0; FILE_BYTES as usize]);
+        cpu.sleep(FRESH).await;
+        (tree, file)
+    });
+    let (for_client, for_host, seen) = (Rc::clone(&ledger), Rc::clone(&ledger), world.clone());
+    let (own, others, same) = (Random(random.next()), Random(random.next()), Arc::clone(&file));
+    let tasks = [
+        spawn(&host.processors[0], async move |cpu| client(cpu, same, for_client, own).await),
+        spawn(&host.processors[1], async move |cpu| host_process(cpu, seen, tree_id, for_host, others).await),
+    ];
+    host.processors.iter().for_each(|cpu| world.kick(id, cpu.id()));
+    assert!(drive(&world, &[&host], || tasks.iter().all(|task| task.borrow().is_some())), "it hangs");
+    let (seen, same) = (world.clone(), Rc::clone(&ledger));
+    run(&world, &host, async move |cpu| {
+        cpu.sleep(FRESH).await;
+        let found = read(&cpu, &file, 0, 2 * FILE_BYTES).await.expect("read");
+        same.borrow().check_all(&found);
+        file.commit(&cpu, context()).await.expect("durable");
+        let found = read(&cpu, &file, 0, 2 * FILE_BYTES).await.expect("read");
+        same.borrow().check_all(&found);
+        seen.sync_tree(tree_id);
+        same.borrow().check_all(&seen.tree_durable_content(tree_id, "/file").expect("there"));
+        drop(tree);
+    });
+}
+
+#[test]
+fn what_the_host_wrote_is_never_replaced_by_older_bytes_and_everybody_sees_the_same() {
+    let name = "what_the_host_wrote_is_never_replaced_by_older_bytes_and_everybody_sees_the_same";
+    for_seeds(name, 150, changes_on_both_sides);
+}

@@ -1,0 +1,17 @@
+//! Promises of the kernel, on the simulated machine.
+
+mod counters;
+mod crash;
+mod durability;
+mod host_changes;
+mod jobs;
+mod memory;
+mod open_files;
+mod pace;
+mod processors;
+mod ram;
+mod switches;
+mod tree;
+mod tree_durability;
+mod trouble;
+mod volume;

@@ -1,0 +1,101 @@
+//! How many files are open, and for how long they are open for writing, in the simulated machine.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kernel::tree::OpenFiles;
+use machine::Errno;
+use sim::{OpClass, TreeConfig};
+use testkit::scene::files::{context, file, open, open_within, read, server, stable, write};
+use testkit::scene::run;
+
+#[test]
+fn what_clients_have_read_the_host_can_execute() {
+    let (world, host, id) = server(8);
+    let seen = world.clone();
+    run(&world, &host, async move |cpu| {
+        let tree = open(&seen, &cpu, id, 100);
+        let (node, program) = file(&cpu, &tree, "program").await;
+        write(&cpu, &program, 0, &[1; 5000], stable()).await.expect("durable");
+        cpu.sleep(Duration::from_millis(1500)).await;
+        assert_eq!(seen.execute_in_tree(id, "program"), Ok(()), "written, committed and left alone");
+        assert!(read(&cpu, &program, 0, 10_000).await.expect("read") == [1; 5000]);
+        for _ in 0..2 {
+            let refused = write(&cpu, &program, 0, &[2; 5000], stable()).await;
+            assert_eq!(refused, Err(Errno(libc::ETXTBSY)), "at once, not when it is written back");
+        }
+        seen.end_execution_in_tree(id, "program");
+        write(&cpu, &program, 0, &[3; 5000], context()).await.expect("the refusal was not for ever");
+        assert_eq!(seen.execute_in_tree(id, "program"), Err(Errno(libc::ETXTBSY)));
+        cpu.sleep(Duration::from_secs(60)).await;
+        assert_eq!(seen.execute_in_tree(id, "program"), Ok(()), "though nobody asked for a commit");
+        assert!(seen.tree_durable_content(id, "program").as_deref() == Some(&[3; 5000][..]));
+        seen.end_execution_in_tree(id, "program");
+        drop(program);
+        tree.close(&cpu).await.expect("flushed");
+        let tree = open(&seen, &cpu, id, 100);
+        let program = tree.file(&cpu, node).await.expect("it is a regular file");
+        assert!(read(&cpu, &program, 0, 10_000).await.expect("read") == [3; 5000]);
+        assert_eq!(seen.execute_in_tree(id, "program"), Ok(()), "it was opened for reading alone");
+    });
+}
+
+#[test]
+fn all_trees_have_one_budget_of_open_files_and_give_way_to_each_other_also_what_is_dirty() {
+    let (world, host, id) = server(9);
+    let other = world.add_tree(host.id, TreeConfig::new());
+    let seen = world.clone();
+    run(&world, &host, async move |cpu| {
+        let budget = OpenFiles::new(8);
+        let trees = [id, other].map(|tree| open_within(&seen, &cpu, tree, &budget));
+        for number in 0..60 {
+            for tree in &trees {
+                let (_, file) = file(&cpu, tree, &format!("file{number}")).await;
+                write(&cpu, &file, 0, &[number; 5000], context()).await.expect("cached");
+                drop(file);
+                assert!(budget.open() <= 8, "{} are open", budget.open());
+            }
+        }
+        for number in 0..60 {
+            for tree in &trees {
+                let (_, file) = file(&cpu, tree, &format!("file{number}")).await;
+                assert!(read(&cpu, &file, 0, 10_000).await.expect("read") == [number; 5000]);
+            }
+        }
+        for tree in &trees {
+            tree.close(&cpu).await.expect("flushed");
+        }
+        assert_eq!(budget.open(), 0);
+    });
+}
+
+#[test]
+fn files_in_use_are_not_closed_and_those_that_cannot_be_written_do_not_stop_others() {
+    let (world, host, id) = server(10);
+    let seen = world.clone();
+    run(&world, &host, async move |cpu| {
+        let budget = OpenFiles::new(4);
+        let tree = open_within(&seen, &cpu, id, &budget);
+        let mut used = Vec::new();
+        for number in 0..10 {
+            used.push(file(&cpu, &tree, &format!("used{number}")).await);
+        }
+        assert_eq!(budget.open(), 10, "all are in use");
+        for (node, used) in &used {
+            assert!(tree.open_file(*node).is_some_and(|open| Arc::ptr_eq(&open, used)));
+        }
+        drop(used);
+        let (_, stuck) = file(&cpu, &tree, "stuck").await;
+        assert_eq!(budget.open(), 4, "given back as soon as they may be");
+        write(&cpu, &stuck, 0, &[7; 5000], context()).await.expect("cached");
+        drop(stuck);
+        seen.fail_next_in_tree(id, OpClass::Write, u32::MAX, Errno::IO);
+        for number in 0..10 {
+            file(&cpu, &tree, &format!("other{number}")).await;
+        }
+        assert!(budget.open() <= 5, "{} are open", budget.open());
+        seen.heal_tree(id);
+        let (_, stuck) = file(&cpu, &tree, "stuck").await;
+        assert!(read(&cpu, &stuck, 0, 10_000).await.expect("read") == [7; 5000], "what was not written stayed");
+    });
+}

@@ -1,0 +1,105 @@
+//! Write-back of one volume: as much as its disk takes in due time, and nothing kept from it by what is written meanwhile.
+
+use kernel::device::{Checked, Device, DeviceFacts, FileDevice, Work};
+use kernel::request::{Action, Context, JobId, Request};
+use kernel::volume::VolumeConfig;
+use kernel::{ForcedUnitAccess, Kernel, Processor, Switches, Volume};
+use machine::SeekTarget;
+use policy::unit::{ByteOffset, ByteRange, Instant, ProcessorId};
+use sim::{DiskConfig, Latency, World};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use testkit::scene::{Host, run, small_kernel};
+
+const MIB: u64 = 1 << 20;
+const BLOCK: u64 = 4096;
+
+fn context() -> Context {
+    Context::synchronous(JobId(0))
+}
+
+/// A device that notes when which blocks were written.
+struct Noting {
+    below: Arc<dyn Device>,
+    written: Mutex<Vec<(Instant, ByteRange)>>,
+}
+
+impl Device for Noting {
+    fn facts(&self) -> DeviceFacts {
+        self.below.facts()
+    }
+
+    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, ()> {
+        if let Action::Write(range, _) = &request.action {
+            self.written.lock().expect("no panic").push((cpu.now(), *range));
+        }
+        self.below.perform(cpu, request)
+    }
+
+    fn seek<'a>(&'a self, cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
+        self.below.seek(cpu, at, target)
+    }
+}
+
+fn open(kernel: &Arc<Kernel>, device: Arc<dyn Device>) -> Arc<Volume> {
+    let config = VolumeConfig {
+        name: "disk".into(),
+        read_only: false,
+        forced_unit_access: ForcedUnitAccess::Never,
+        grows: false,
+    };
+    Volume::open(kernel, Arc::new(Checked::new(device)), config, ProcessorId(0)).expect("a number")
+}
+
+async fn write(cpu: &Processor, volume: &Volume, range: ByteRange) {
+    let blocks = range.blocks();
+    let frames = cpu.kernel().allocate(cpu, (blocks.end - blocks.start) as usize).await;
+    volume.write(cpu, range, frames, context()).await.expect("written");
+}
+
+#[test]
+fn a_burst_to_a_slow_disk_is_held_back_to_what_a_flush_writes_in_due_time() {
+    let world = World::new(1);
+    let host = Host::boot(&world, world.add_host("server"), small_kernel(1, 128 * MIB, Switches::default()));
+    // About 500 KB a second.
+    let latency = |ns| Latency { ns_min: ns, ns_max: ns };
+    let slow = DiskConfig { write: latency(8_000_000), ns_per_kib: 10, channels: 1, ..DiskConfig::new(128 * MIB) };
+    let disk = world.add_disk(host.id, slow);
+    let volume = open(&host.kernel, Arc::new(FileDevice::new(world.open(disk, true))));
+    let took = run(&world, &host, async move |cpu| {
+        for at in 0..10_000 {
+            // Scattered: no two of them can be merged.
+            write(&cpu, &volume, ByteRange::new(at * 7919 % 16_000 * 2 * BLOCK, BLOCK)).await;
+        }
+        let start = cpu.now();
+        volume.flush(&cpu, context()).await.expect("flushed");
+        cpu.now().since(start)
+    });
+    assert!(took < Duration::from_secs(45), "the flush took {took:?}");
+}
+
+#[test]
+fn a_block_behind_the_cursor_is_written_in_its_time_though_others_write_ahead_of_it() {
+    let world = World::new(2);
+    let host = Host::boot(&world, world.add_host("server"), small_kernel(1, 32 * MIB, Switches::default()));
+    let disk = world.add_disk(host.id, DiskConfig::new(64 * MIB));
+    let below = Arc::new(FileDevice::new(world.open(disk, true)));
+    let noting = Arc::new(Noting { below, written: Mutex::default() });
+    let volume = open(&host.kernel, Arc::clone(&noting) as Arc<dyn Device>);
+    let dirtied = run(&world, &host, async move |cpu| {
+        let mut dirtied = Instant::ZERO;
+        for no in 0..3000 {
+            write(&cpu, &volume, ByteRange::new((1000 + 2 * no) * BLOCK, BLOCK)).await;
+            if no == 1000 {
+                dirtied = cpu.now();
+                write(&cpu, &volume, ByteRange::new(5 * BLOCK, BLOCK)).await;
+            }
+            cpu.sleep(Duration::from_millis(50)).await;
+        }
+        dirtied
+    });
+    let written = noting.written.lock().expect("no panic");
+    let (when, _) = written.iter().find(|(_, range)| range.at.0 == 5 * BLOCK).expect("written at last");
+    let waited = when.since(dirtied);
+    assert!(waited < Duration::from_secs(32), "the block waited for {waited:?}");
+}

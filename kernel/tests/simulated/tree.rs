@@ -1,0 +1,359 @@
+//! What a directory tree promises to the services above it, in the simulated machine.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kernel::tree::{FileTree, Vnode};
+use kernel::{Processor, Switches};
+use machine::Errno;
+use machine::tree::{Attributes, Node, SetAttributes, TreeCall, TreeReply};
+use policy::unit::ByteOffset;
+use sim::{OpClass, TreeConfig, World};
+use testkit::random::Random;
+use testkit::rounds::for_seeds;
+use testkit::scene::files::{CACHE_BYTES, context, file, open, read, root, server, stable, write};
+use testkit::scene::{Host, drive, run, small_kernel, spawn};
+
+async fn set_size(cpu: &Processor, tree: &FileTree, node: Node, size: u64) -> Result<Attributes, Errno> {
+    let attributes = SetAttributes { size: Some(size), ..SetAttributes::default() };
+    match tree.call(cpu, None, TreeCall::SetAttributes { node, attributes, guard: None }).await? {
+        TreeReply::Attributes(attributes) => Ok(attributes),
+        _ => panic!("attributes are the answer"),
+    }
+}
+
+#[test]
+fn a_file_grows_as_it_is_written_and_says_so_before_the_host_knows() {
+    let (world, host, id) = server(1);
+    let seen = world.clone();
+    run(&world, &host, async move |cpu| {
+        let tree = open(&seen, &cpu, id, 100);
+        let (node, file) = file(&cpu, &tree, "file").await;
+        let before = file.attributes();
+        cpu.sleep(Duration::from_millis(1)).await;
+        write(&cpu, &file, 5, b"hello", context()).await.expect("cached");
+        write(&cpu, &file, 10_000, b"far", context()).await.expect("cached");
+        let Ok(TreeReply::Attributes(after)) = tree.call(&cpu, None, TreeCall::Attributes { node }).await else {
+            panic!("it has attributes");
+        };
+        assert_eq!(after.size, 10_003);
+        assert!(after.modified > before.modified && after.changed > before.changed);
+        let mut expected = vec![0; 10_003];
+        expected[5..10].copy_from_slice(b"hello");
+        expected[10_000..].copy_from_slice(b"far");
+        assert!(read(&cpu, &file, 0, 1 << 20).await.expect("read") == expected);
+        assert_eq!(read(&cpu, &file, 20_000, 10).await.expect("read"), b"");
+        file.commit(&cpu, context()).await.expect("durable");
+        assert!(seen.tree_durable_content(id, "/file").as_deref() == Some(&expected[..]));
+        assert_eq!(file.refresh(&cpu).await.expect("there").modified, after.modified, "as the writer was told");
+    });
+}
+
+#[test]
+fn what_was_cut_off_reads_as_zeroes_when_the_file_grows_again() {
+    let (world, host, id) = server(2);
+    let seen = world.clone();
+    run(&world, &host, async move |cpu| {
+        let tree = open(&seen, &cpu, id, 100);
+        let (node, file) = file(&cpu, &tree, "file").await;
+        for is_written in [false, true] {
+            write(&cpu, &file, 0, &[7; 20_000], context()).await.expect("cached");
+            if is_written {
+                file.commit(&cpu, context()).await.expect("durable");
+            }
+            assert_eq!(set_size(&cpu, &tree, node, 5000).await.expect("cut").size, 5000);
+            assert_eq!(read(&cpu, &file, 4000, 9000).await.expect("read"), [7; 1000]);
+            assert_eq!(set_size(&cpu, &tree, node, 9000).await.expect("longer").size, 9000);
+            write(&cpu, &file, 9000, &[9; 10], context()).await.expect("cached");
+            let mut expected = vec![7; 5000];
+            expected.resize(9000, 0);
+            expected.resize(9010, 9);
+            assert!(read(&cpu, &file, 0, 20_000).await.expect("read") == expected);
+            file.commit(&cpu, context()).await.expect("durable");
+            assert!(seen.tree_durable_content(id, "/file") == Some(expected));
+        }
+    });
+}
+
+#[test]
+fn a_change_beside_us_is_seen_within_a_second_and_whole() {
+    let (world, host, id) = server(3);
+    let seen = world.clone();
+    run(&world, &host, async move |cpu| {
+        let tree = open(&seen, &cpu, id, 100);
+        let (_, file) = file(&cpu, &tree, "file").await;
+        write(&cpu, &file, 0, &[1; 64 << 10], stable()).await.expect("durable");
+        tree.close(&cpu).await.expect("flushed");
+        let tree = open(&seen, &cpu, id, 100);
+        let (_, file) = self::file(&cpu, &tree, "file").await;
+        // Half of it in the cache.
+        assert!(read(&cpu, &file, 0, 32 << 10).await.expect("read") == [1; 32 << 10]);
+        seen.write_tree(id, "/file", ByteOffset(0), &[2; 80 << 10]);
+        let all = read(&cpu, &file, 0, 1 << 20).await.expect("read");
+        assert!(all.iter().all(|byte| *byte == all[0]), "old and new are not mixed");
+        cpu.sleep(Duration::from_secs(1)).await;
+        assert!(read(&cpu, &file, 0, 1 << 20).await.expect("read") == [2; 80 << 10]);
+        assert_eq!(file.attributes().size, 80 << 10);
+    });
+}
+
+#[test]
+fn a_failed_flush_fails_who_waited_for_it_and_changes_the_verifier() {
+    let (world, host, id) = server(4);
+    let seen = world.clone();
+    run(&world, &host, async move |cpu| {
+        let tree = open(&seen, &cpu, id, 100);
+        let (_, file) = file(&cpu, &tree, "file").await;
+        let before = tree.verifier();
+        write(&cpu, &file, 0, &[1; 8192], context()).await.expect("cached");
+        seen.fail_next_in_tree(id, OpClass::Flush, 1, Errno::IO);
+        assert_eq!(file.commit(&cpu, context()).await, Err(Errno::IO));
+        assert_ne!(tree.verifier(), before);
+        file.commit(&cpu, context()).await.expect("the next one writes again");
+        assert!(seen.tree_durable_content(id, "/file").as_deref() == Some(&[1; 8192][..]));
+    });
+}
+
+#[test]
+fn a_file_is_open_once_however_many_open_it_and_closed_when_there_are_too_many() {
+    let (world, host, id) = server(5);
+    let seen = world.clone();
+    run(&world, &host, async move |cpu| {
+        let tree = open(&seen, &cpu, id, 8);
+        let (node, first) = file(&cpu, &tree, "file").await;
+        drop(first);
+        let opened = [spawn_open(&cpu, &tree, node), spawn_open(&cpu, &tree, node)];
+        cpu.sleep(Duration::from_millis(100)).await;
+        let opened: Vec<_> = opened.iter().map(|slot| slot.borrow_mut().take().expect("opened")).collect();
+        assert!(Arc::ptr_eq(&opened[0], &opened[1]));
+        let open_before = Arc::downgrade(&opened[0]);
+        drop(opened);
+        for number in 0..50 {
+            let (_, file) = file(&cpu, &tree, &format!("file{number}")).await;
+            write(&cpu, &file, 0, &[number; 5000], stable()).await.expect("durable");
+        }
+        assert!(open_before.upgrade().is_none(), "closed for others");
+        for number in 0..50 {
+            let (_, file) = file(&cpu, &tree, &format!("file{number}")).await;
+            assert!(read(&cpu, &file, 0, 10_000).await.expect("read") == [number; 5000]);
+        }
+    });
+}
+
+#[test]
+fn all_who_open_what_cannot_be_opened_learn_that() {
+    let (world, host, id) = server(7);
+    let seen = world.clone();
+    run(&world, &host, async move |cpu| {
+        let tree = open(&seen, &cpu, id, 100);
+        let dir = root(&cpu, &tree).await;
+        let refusals: Vec<_> = (0..40)
+            .map(|_| {
+                let tree = Arc::clone(&tree);
+                spawn(&cpu, async move |cpu| tree.file(&cpu, dir).await.err())
+            })
+            .collect();
+        cpu.sleep(Duration::from_secs(10)).await;
+        for refusal in refusals {
+            assert_eq!(*refusal.borrow(), Some(Some(Errno(libc::EISDIR))));
+        }
+    });
+}
+
+fn spawn_open(cpu: &Processor, tree: &Arc<FileTree>, node: Node) -> Rc<RefCell<Option<Arc<Vnode>>>> {
+    let tree = Arc::clone(tree);
+    spawn(cpu, async move |cpu| tree.file(&cpu, node).await.expect("opens"))
+}
+
+#[test]
+fn a_file_without_a_name_is_stale_and_its_content_is_not_written() {
+    let (world, host, id) = server(6);
+    let seen = world.clone();
+    run(&world, &host, async move |cpu| {
+        let tree = open(&seen, &cpu, id, 100);
+        let (node, file) = file(&cpu, &tree, "file").await;
+        write(&cpu, &file, 0, &[1; 4096], context()).await.expect("cached");
+        drop(file);
+        let dir = root(&cpu, &tree).await;
+        let removed = tree.call(&cpu, None, TreeCall::Remove { dir, name: "file".into() }).await;
+        assert!(matches!(removed, Ok(TreeReply::Node(gone, _)) if gone == node));
+        assert!(matches!(tree.file(&cpu, node).await, Err(Errno::STALE)));
+        assert_eq!(cpu.kernel().dirty_blocks(), 0);
+    });
+}
+
+/// What one writer knows of its file.
+#[derive(Clone, Default)]
+struct Model {
+    /// As it was when it was durable last.
+    durable: Vec<u8>,
+    /// Now.
+    current: Vec<u8>,
+    /// For each byte, what else it may be after a crash: what was written since.
+    since: Vec<(u64, Vec<u8>)>,
+    /// Sizes that it has had since.
+    sizes: Vec<u64>,
+}
+
+impl Model {
+    fn write(&mut self, at: u64, bytes: &[u8]) {
+        let end = at as usize + bytes.len();
+        self.current.resize(self.current.len().max(end), 0);
+        self.current[at as usize..end].copy_from_slice(bytes);
+        self.since.push((at, bytes.to_vec()));
+        self.sizes.push(self.current.len() as u64);
+    }
+
+    fn resize(&mut self, size: u64) {
+        self.current.resize(size as usize, 0);
+        self.sizes.push(size);
+    }
+
+    fn made_durable(&mut self) {
+        self.durable = self.current.clone();
+        self.since.clear();
+        self.sizes.clear();
+    }
+
+    /// Is this what a crash may leave?
+    fn check(&self, found: &[u8]) -> Result<(), String> {
+        let least = self.sizes.iter().copied().min().unwrap_or(u64::MAX).min(self.durable.len() as u64);
+        let most = self.sizes.iter().copied().max().unwrap_or(0).max(self.durable.len() as u64);
+        if !(least..=most).contains(&(found.len() as u64)) {
+            return Err(format!("{} bytes, not {least} to {most}", found.len()));
+        }
+        for (at, &byte) in found.iter().enumerate() {
+            let was = self.durable.get(at).copied();
+            let zero_allowed = was.is_none() || self.sizes.iter().any(|size| *size <= at as u64);
+            let written = |(from, bytes): &(u64, Vec<u8>)| {
+                at.checked_sub(*from as usize).and_then(|within| bytes.get(within)) == Some(&byte)
+            };
+            if was != Some(byte) && !(byte == 0 && zero_allowed) && !self.since.iter().any(written) {
+                return Err(format!("byte {at} is {byte:#x}, was {was:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn operate(
+    cpu: &Processor,
+    tree: &FileTree,
+    file: &(Node, Arc<Vnode>),
+    model: &RefCell<Model>,
+    random: &mut Random,
+) {
+    let at = random.below(100_000);
+    let longest = if random.chance(300) { 30_000 } else { 3000 };
+    let len = 1 + random.below(longest);
+    match random.below(10) {
+        0..6 => {
+            let bytes: Vec<u8> = (0..len).map(|_| random.next() as u8 | 1).collect();
+            let is_stable = random.chance(400);
+            model.borrow_mut().write(at, &bytes);
+            let result = write(cpu, &file.1, at, &bytes, if is_stable { stable() } else { context() }).await;
+            assert_eq!(result, Ok(()));
+            if is_stable {
+                // What is stable is this write; that the ones before it are too is more than is promised.
+                let mut model = model.borrow_mut();
+                let end = at as usize + bytes.len();
+                let size = model.durable.len().max(end);
+                model.durable.resize(size, 0);
+                model.durable[at as usize..end].copy_from_slice(&bytes);
+                let current = model.current.len() as u64;
+                model.sizes.retain(|size| *size >= end as u64);
+                model.sizes.push(current);
+                for (from, old) in &mut model.since {
+                    let from = *from as usize;
+                    for (within, byte) in old.iter_mut().enumerate() {
+                        if (at as usize..end).contains(&(from + within)) {
+                            *byte = bytes[from + within - at as usize];
+                        }
+                    }
+                }
+            }
+        }
+        6 => {
+            // Cut where everything is durable, so that the model need not know what is cut off when.
+            file.1.commit(cpu, context()).await.expect("durable");
+            model.borrow_mut().made_durable();
+            model.borrow_mut().resize(at);
+            set_size(cpu, tree, file.0, at).await.expect("cut");
+            tree.make_durable(cpu, &[file.0]).await.expect("synced");
+            model.borrow_mut().made_durable();
+        }
+        7 => {
+            file.1.commit(cpu, context()).await.expect("durable");
+            model.borrow_mut().made_durable();
+        }
+        _ => {
+            let found = read(cpu, &file.1, at, len).await.expect("read");
+            let model = model.borrow();
+            let end = model.current.len().min((at + len) as usize);
+            assert!(found == model.current.get(at as usize..end).unwrap_or_default(), "{at}, {len}");
+        }
+    }
+}
+
+fn crash_test(seed: u64) {
+    let mut random = Random(seed);
+    let world = World::new(seed);
+    let id = world.add_host("server");
+    let tree_id = world.add_tree(id, TreeConfig::drawn(seed));
+    let models: Vec<_> = (0..3).map(|_| Rc::new(RefCell::new(Model::default()))).collect();
+    for life in 0..4 {
+        let host = Host::boot(&world, id, small_kernel(2, CACHE_BYTES, Switches::default()));
+        let seen = world.clone();
+        let for_check = models.clone();
+        let (tree, files) = run(&world, &host, async move |cpu| {
+            let tree = open(&seen, &cpu, tree_id, 100);
+            let mut files = Vec::new();
+            for (number, model) in for_check.iter().enumerate() {
+                let file = file(&cpu, &tree, &number.to_string()).await;
+                let found = read(&cpu, &file.1, 0, 1 << 20).await.expect("read");
+                assert_eq!(model.borrow().check(&found), Ok(()), "file {number}");
+                // Whatever is there now is what counts.
+                file.1.commit(&cpu, context()).await.expect("durable");
+                *model.borrow_mut() = Model { durable: found.clone(), current: found, ..Model::default() };
+                files.push(file);
+            }
+            (tree, files)
+        });
+        if life == 3 {
+            host.die();
+            return;
+        }
+        let tasks: Vec<_> = (models.iter().zip(files).enumerate())
+            .map(|(number, (model, file))| {
+                let (tree, model, mut own) = (Arc::clone(&tree), Rc::clone(model), Random(random.next()));
+                spawn(&host.processors[number % 2], async move |cpu| {
+                    for _ in 0..40 {
+                        operate(&cpu, &tree, &file, &model, &mut own).await;
+                    }
+                })
+            })
+            .collect();
+        for cpu in &host.processors {
+            world.kick(id, cpu.id());
+        }
+        let mut steps = 100 + random.below(1500);
+        drive(&world, &[&host], || {
+            steps -= 1;
+            steps == 0 || tasks.iter().all(|task| task.borrow().is_some())
+        });
+        drop(tree);
+        if random.chance(700) {
+            world.power_cut(id);
+        } else {
+            world.kill(id);
+        }
+        host.die();
+    }
+}
+
+#[test]
+fn what_files_were_told_is_stable_survives_every_crash() {
+    for_seeds("what_files_were_told_is_stable_survives_every_crash", 100, crash_test);
+}

@@ -1,0 +1,125 @@
+//! What files of a tree keep when syncs fail, files are closed, cut off or moved, in the simulated machine.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kernel::Processor;
+use kernel::tree::FileTree;
+use machine::Errno;
+use machine::tree::{Attributes, Node, SetAttributes, TreeCall, TreeReply};
+use policy::unit::ByteOffset;
+use sim::{DiskFaults, OpClass, TreeConfig};
+use testkit::rounds::for_seeds;
+use testkit::scene::files::{context, file, open, read, root, server, server_of, stable, write};
+use testkit::scene::{run, spawn};
+
+async fn set_size(cpu: &Processor, tree: &FileTree, node: Node, size: u64) -> Result<Attributes, Errno> {
+    let attributes = SetAttributes { size: Some(size), ..SetAttributes::default() };
+    match tree.call(cpu, None, TreeCall::SetAttributes { node, attributes, guard: None }).await? {
+        TreeReply::Attributes(attributes) => Ok(attributes),
+        _ => panic!("attributes are the answer"),
+    }
+}
+
+#[test]
+fn a_file_that_a_failed_sync_of_its_attributes_may_have_hurt_is_written_again_though_it_was_opened_meanwhile() {
+    for_seeds("a_file_that_a_failed_sync_may_have_hurt_is_written_again", 200, |seed| {
+        let (world, host, id) = server(seed);
+        let seen = world.clone();
+        run(&world, &host, async move |cpu| {
+            let tree = open(&seen, &cpu, id, 8);
+            let (node, before) = file(&cpu, &tree, "file").await;
+            drop(before);
+            // Others, so that it is closed.
+            for number in 0..20 {
+                file(&cpu, &tree, &format!("other{number}")).await;
+            }
+            seen.fail_next_in_tree(id, OpClass::Sync, 1, Errno::IO);
+            let sync = {
+                let tree = Arc::clone(&tree);
+                spawn(&cpu, async move |cpu| tree.make_durable(&cpu, &[node]).await)
+            };
+            let opened = tree.file(&cpu, node).await.expect("opened");
+            let result = write(&cpu, &opened, 0, &[7; 4096], stable()).await;
+            let is_durable = || seen.tree_durable_content(id, "/file").as_deref() == Some(&[7; 4096][..]);
+            assert!(result.is_err() || is_durable());
+            while sync.borrow().is_none() {
+                cpu.sleep(Duration::from_micros(50)).await;
+            }
+            assert_eq!(*sync.borrow(), Some(Err(Errno::IO)));
+            opened.commit(&cpu, context()).await.expect("written again");
+            assert!(is_durable(), "seed {seed}");
+        });
+    });
+}
+
+#[test]
+fn of_a_move_to_another_directory_the_new_name_is_durable_before_the_old_one_goes() {
+    let (world, host, id) = server(4);
+    let seen = world.clone();
+    run(&world, &host, async move |cpu| {
+        let tree = open(&seen, &cpu, id, 8);
+        let (moved, _) = file(&cpu, &tree, "file").await;
+        let (from, to) = (root(&cpu, &tree).await, moved);
+        let synced = || seen.tree_counters(id).0.nodes_synced;
+        let before = synced();
+        seen.fail_next_in_tree(id, OpClass::Sync, 1, Errno::IO);
+        assert_eq!(tree.make_move_durable(&cpu, moved, to, from).await, Err(Errno::IO));
+        assert_eq!(synced() - before, 1, "the old directory is not synced before the new one is durable");
+        tree.make_move_durable(&cpu, moved, to, from).await.expect("synced");
+        assert_eq!(synced() - before, 3);
+    });
+}
+
+#[test]
+fn a_lost_file_stays_lost_when_it_is_closed_and_opened_again() {
+    let (world, host, id) = server(4);
+    let seen = world.clone();
+    run(&world, &host, async move |cpu| {
+        let tree = open(&seen, &cpu, id, 4);
+        let (node, lost) = file(&cpu, &tree, "file").await;
+        write(&cpu, &lost, 0, &[7; 400 * 4096], context()).await.expect("cached");
+        let fails = DiskFaults { write_error_permille: 1000, ..Default::default() };
+        seen.set_tree_faults(id, fails);
+        cpu.sleep(Duration::from_secs(60)).await;
+        seen.set_tree_faults(id, Default::default());
+        cpu.sleep(Duration::from_secs(60)).await;
+        assert!(lost.commit(&cpu, context()).await.is_err(), "lost");
+        let forgotten = |result: Result<Vec<u8>, Errno>| result.is_err();
+        let mut before = Vec::new();
+        for block in 0..400 {
+            before.push(forgotten(read(&cpu, &lost, block * 4096, 4096).await));
+        }
+        assert!(before.contains(&true) && before.contains(&false));
+        let closed = Arc::downgrade(&lost);
+        drop(lost);
+        for number in 0..20 {
+            file(&cpu, &tree, &format!("other{number}")).await;
+        }
+        assert!(closed.upgrade().is_none(), "closed for others");
+        let again = tree.file(&cpu, node).await.expect("opened");
+        assert!(again.commit(&cpu, context()).await.is_err(), "still lost");
+        assert!(write(&cpu, &again, 0, &[8; 4096], stable()).await.is_err());
+        for (block, was_forgotten) in (0..).zip(before) {
+            assert_eq!(forgotten(read(&cpu, &again, block * 4096, 4096).await), was_forgotten, "block {block}");
+        }
+    });
+}
+
+#[test]
+fn cutting_a_file_off_costs_what_is_cached_and_not_what_is_addressed() {
+    let max = 1 << 58;
+    let (world, host, id) = server_of(4, TreeConfig { file_bytes_max: max, ..TreeConfig::new() });
+    let seen = world.clone();
+    run(&world, &host, async move |cpu| {
+        let tree = open(&seen, &cpu, id, 8);
+        let (node, file) = file(&cpu, &tree, "file").await;
+        assert_eq!(write(&cpu, &file, max, &[7], context()).await, Err(Errno::FILE_TOO_LARGE), "before it is taken");
+        write(&cpu, &file, max - 1, &[7], context()).await.expect("cached");
+        set_size(&cpu, &tree, node, 1).await.expect("cut off");
+        file.commit(&cpu, context()).await.expect("there is nothing to write");
+        seen.write_tree(id, "/file", ByteOffset(0), &[9; 100]);
+        cpu.sleep(Duration::from_secs(1)).await;
+        assert!(read(&cpu, &file, 0, 200).await == Ok(vec![9; 100]));
+    });
+}

@@ -1,0 +1,249 @@
+//! A disk that takes nothing any more: its clients are told, and the clients of others hardly notice.
+
+use kernel::device::{Checked, FileDevice};
+use kernel::request::{Context, JobId};
+use kernel::volume::VolumeConfig;
+use kernel::{ForcedUnitAccess, Kernel, Processor, Switches, Volume};
+use machine::Errno;
+use policy::unit::{ByteRange, Instant, ProcessorId};
+use sim::{DiskConfig, DiskFaults, DiskId, World};
+use std::sync::Arc;
+use std::time::Duration;
+use testkit::scene::{Host, run, small_kernel};
+
+const MIB: u64 = 1 << 20;
+const BLOCK: u64 = 4096;
+
+fn context() -> Context {
+    Context::synchronous(JobId(0))
+}
+
+fn open(world: &World, kernel: &Arc<Kernel>, disk: DiskId) -> Arc<Volume> {
+    let config = VolumeConfig {
+        name: "disk".into(),
+        read_only: false,
+        forced_unit_access: ForcedUnitAccess::Never,
+        grows: false,
+    };
+    let device = Arc::new(Checked::new(Arc::new(FileDevice::new(world.open(disk, true)))));
+    Volume::open(kernel, device, config, ProcessorId(0)).expect("a number")
+}
+
+/// A host whose cache has room for 1024 blocks, with a disk that is going to fail and a good one.
+struct Scene {
+    world: World,
+    host: Host,
+    bad_disk: DiskId,
+    good_disk: DiskId,
+    bad: Arc<Volume>,
+    good: Arc<Volume>,
+}
+
+impl Scene {
+    fn new(seed: u64) -> Scene {
+        let world = World::new(seed);
+        let id = world.add_host("server");
+        let switches = Switches { read_ahead: policy::readahead::Mode::Off, ..Switches::default() };
+        let host = Host::boot(&world, id, small_kernel(2, 4 * MIB, switches));
+        let disk = || world.add_disk(id, DiskConfig::new(16 * MIB));
+        let (bad_disk, good_disk) = (disk(), disk());
+        let open = |disk| open(&world, &host.kernel, disk);
+        Scene { bad: open(bad_disk), good: open(good_disk), world, host, bad_disk, good_disk }
+    }
+}
+
+async fn write(cpu: &Processor, volume: &Volume, block: u64, byte: u8) -> Result<(), Errno> {
+    let mut frames = cpu.kernel().allocate(cpu, 1).await;
+    frames[0].bytes_mut().expect("unshared").fill(byte);
+    volume.write(cpu, ByteRange::new(block * BLOCK, BLOCK), frames, context()).await
+}
+
+async fn read(cpu: &Processor, volume: &Volume, block: u64) -> Result<u8, Errno> {
+    let frames = volume.read(cpu, ByteRange::new(block * BLOCK, BLOCK), context()).await?;
+    Ok(frames[0].bytes()[0])
+}
+
+fn no_writes() -> DiskFaults {
+    DiskFaults { write_error_permille: 1000, ..DiskFaults::default() }
+}
+
+fn no_flushes() -> DiskFaults {
+    DiskFaults { flush_error_permille: 1000, ..DiskFaults::default() }
+}
+
+#[test]
+fn what_a_dead_disk_cannot_take_does_not_make_writers_of_others_wait() {
+    let scene = Scene::new(1);
+    let (world, bad, good, bad_disk) = (scene.world.clone(), scene.bad, scene.good, scene.bad_disk);
+    let slowest = run(&scene.world, &scene.host, async move |cpu| {
+        // As much as any volume may have dirty.
+        for block in 0..400 {
+            write(&cpu, &bad, block * 2, 1).await.expect("cached");
+        }
+        world.set_faults(bad_disk, no_writes());
+        bad.flush(&cpu, context()).await.expect_err("the disk takes nothing");
+        let mut slowest = Duration::ZERO;
+        for block in 0..2000 {
+            let start = cpu.now();
+            write(&cpu, &good, block, 2).await.expect("the good disk works");
+            slowest = slowest.max(cpu.now().since(start));
+        }
+        good.flush(&cpu, context()).await.expect("flushed");
+        slowest
+    });
+    assert!(slowest < Duration::from_secs(1), "a write took {slowest:?}");
+}
+
+#[test]
+fn writers_to_a_dead_disk_get_its_error_and_do_not_wait_for_it_to_write() {
+    let world = World::new(6);
+    let id = world.add_host("server");
+    let host = Host::boot(&world, id, small_kernel(1, 512 * MIB, Switches::default()));
+    let disk = world.add_disk(id, DiskConfig::new(128 * MIB));
+    let bad = open(&world, &host.kernel, disk);
+    world.set_faults(disk, no_writes());
+    let taken = run(&world, &host, async move |cpu| {
+        let mut block = 0;
+        while write(&cpu, &bad, block, 1).await.is_ok() {
+            block += 1;
+        }
+        assert!(cpu.now() < Instant::ZERO + Duration::from_secs(60), "the error came after {}", cpu.now());
+        block
+    });
+    assert!((4096..8192).contains(&taken), "{taken} blocks were taken");
+}
+
+#[test]
+fn a_dead_disk_holds_a_twentieth_of_the_cache_in_the_end_and_nobody_is_told_that_it_is_well() {
+    let scene = Scene::new(2);
+    let (world, bad, bad_disk) = (scene.world.clone(), scene.bad, scene.bad_disk);
+    run(&scene.world, &scene.host, async move |cpu| {
+        for block in 0..400 {
+            write(&cpu, &bad, block * 2, 1).await.expect("cached");
+        }
+        world.set_faults(bad_disk, no_writes());
+        cpu.sleep(Duration::from_secs(20)).await;
+        assert_eq!(bad.dirty_blocks(), 400, "the disk may come back");
+        assert_eq!(write(&cpu, &bad, 1001, 1).await, Err(Errno::IO), "and takes no more until it does");
+        cpu.sleep(Duration::from_secs(40)).await;
+        let left = bad.dirty_blocks();
+        assert!((1..=1024 / 20).contains(&left), "{left} blocks are left");
+        // What is forgotten is not what the disk had before it.
+        let mut answers = [0, 0];
+        for block in 0..400 {
+            match read(&cpu, &bad, block * 2).await {
+                Ok(1) => answers[0] += 1,
+                Err(Errno::IO) => answers[1] += 1,
+                other => panic!("block {}: {other:?}", block * 2),
+            }
+        }
+        assert_eq!(answers, [left, 400 - left]);
+        assert!(bad.extents(&cpu, ByteRange::new(0, 4 * MIB), 100).await.is_err(), "a hole is no zero here");
+        // Even when the disk works again.
+        world.set_faults(bad_disk, DiskFaults::default());
+        cpu.sleep(Duration::from_secs(60)).await;
+        for _ in 0..3 {
+            assert_eq!(bad.flush(&cpu, context()).await, Err(Errno::IO));
+            assert_eq!(write(&cpu, &bad, 1001, 1).await, Err(Errno::IO));
+        }
+        assert_eq!(read(&cpu, &bad, 2001).await, Ok(0), "what was never written is read");
+        assert_eq!(bad.dirty_blocks(), 0, "what was kept is written now");
+    });
+}
+
+#[test]
+fn a_disk_that_comes_back_before_memory_is_needed_loses_nothing() {
+    let scene = Scene::new(3);
+    let (world, bad, bad_disk) = (scene.world.clone(), scene.bad, scene.bad_disk);
+    run(&scene.world, &scene.host, async move |cpu| {
+        for block in 0..50 {
+            write(&cpu, &bad, block * 2, 1).await.expect("cached");
+        }
+        world.set_faults(bad_disk, DiskFaults { flush_error_permille: 1000, ..no_writes() });
+        bad.flush(&cpu, context()).await.expect_err("the disk takes nothing");
+        cpu.sleep(Duration::from_secs(600)).await;
+        bad.flush(&cpu, context()).await.expect_err("nor after ten minutes");
+        world.set_faults(bad_disk, DiskFaults::default());
+        bad.flush(&cpu, context()).await.expect("it works again");
+    });
+    for block in 0..50 {
+        let durable = scene.world.read_durable(scene.bad_disk, ByteRange::new(block * 2 * BLOCK, BLOCK));
+        assert!(durable.iter().all(|&byte| byte == 1), "block {}", block * 2);
+    }
+}
+
+#[test]
+fn a_disk_that_cannot_flush_does_not_keep_the_cache_for_ever() {
+    let scene = Scene::new(4);
+    let (world, bad, good, bad_disk) = (scene.world.clone(), scene.bad, scene.good, scene.bad_disk);
+    let kernel = Arc::clone(&scene.host.kernel);
+    run(&scene.world, &scene.host, async move |cpu| {
+        world.set_faults(bad_disk, no_flushes());
+        // Its writes succeed, so that nothing of it is dirty for long: all the more waits for a flush.
+        let mut refused = None;
+        for block in 0..3000 {
+            refused = refused.or(write(&cpu, &bad, block, 1).await.err());
+        }
+        assert_eq!(refused, Some(Errno::IO));
+        cpu.sleep(Duration::from_secs(60)).await;
+        let start = cpu.now();
+        for block in 0..2000 {
+            write(&cpu, &good, block, 2).await.expect("the good disk works");
+        }
+        assert!(cpu.now().since(start) < Duration::from_secs(5), "it took {:?}", cpu.now().since(start));
+        good.flush(&cpu, context()).await.expect("flushed");
+        let mut all = kernel::Frames::new();
+        assert!(kernel.try_allocate(900, &mut all), "only {} of 1024 frames can be had", all.len());
+        drop(all);
+        world.set_faults(bad_disk, DiskFaults::default());
+        assert_eq!(bad.flush(&cpu, context()).await, Err(Errno::IO), "nobody knows what the disk forgot");
+        assert_eq!(read(&cpu, &bad, 5).await, Ok(1));
+    });
+    assert!(scene.world.disk_counters(scene.good_disk).flushes > 0);
+}
+
+#[test]
+fn many_volumes_on_a_dead_disk_hold_no_more_together_than_one() {
+    let scene = Scene::new(5);
+    let (world, bad_disk) = (scene.world.clone(), scene.bad_disk);
+    let kernel = Arc::clone(&scene.host.kernel);
+    let files: Vec<_> = (0..20).map(|_| open(&world, &kernel, bad_disk)).collect();
+    run(&scene.world, &scene.host, async move |cpu| {
+        world.set_faults(bad_disk, no_writes());
+        let mut refused = 0;
+        for block in 0..100 {
+            for file in &files {
+                refused += u64::from(write(&cpu, file, block, 1).await.is_err());
+                cpu.sleep(Duration::from_millis(5)).await;
+            }
+            for file in &files {
+                let _ = file.flush(&cpu, context()).await;
+            }
+        }
+        let held: u64 = files.iter().map(|file| file.dirty_blocks()).sum();
+        assert!(held <= 1024 / 20 + 20, "{held} blocks are held");
+        assert!(refused > 1500, "{refused} writes were refused");
+        files.iter().for_each(|file| file.stop());
+    });
+}
+
+#[test]
+fn a_flush_that_fails_once_costs_nothing_however_much_it_covered() {
+    let scene = Scene::new(7);
+    let (world, bad, bad_disk) = (scene.world.clone(), scene.bad, scene.bad_disk);
+    run(&scene.world, &scene.host, async move |cpu| {
+        for block in 0..400 {
+            write(&cpu, &bad, block * 2, 1).await.expect("cached");
+        }
+        world.set_faults(bad_disk, no_flushes());
+        bad.flush(&cpu, context()).await.expect_err("the disk cannot flush");
+        world.set_faults(bad_disk, DiskFaults::default());
+        cpu.sleep(Duration::from_secs(90)).await;
+        assert!(bad.is_clean(), "write-back has done it again");
+        bad.flush(&cpu, context()).await.expect("it works again");
+    });
+    for block in 0..400 {
+        let durable = scene.world.read_durable(scene.bad_disk, ByteRange::new(block * 2 * BLOCK, BLOCK));
+        assert!(durable.iter().all(|&byte| byte == 1), "block {}", block * 2);
+    }
+}

@@ -1,0 +1,274 @@
+//! NFS server processes (`nfsd`), as in section 5 of *Improved Performance of Workstation Unix Kernel* (Tezuka).
+//!
+//! Before: a write holds the inode's lock over three synchronous disk writes (block allocation, data, inode), so that the
+//! processes go one after another. After: the data is written asynchronously, allocation and inode are only changed in
+//! memory, the lock is released, and the processes meet: when `policy::gather` says so, one of them writes what was changed
+//! for all who have come, and all reply.
+
+#[cfg(test)]
+mod tests;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use policy::gather::{Gather, Start};
+use policy::queue::RequestId;
+use policy::readahead::{self, ReadAhead};
+use policy::unit::{ByteOffset, ByteRange, Class, Instant};
+
+use super::Virtual;
+use super::disk::Disk;
+use super::host::Host;
+use super::nfs_client::{Call, Message, Procedure, TRANSFER_BYTES};
+use super::wait::{Answer, Gate, Resource};
+use machine::drive::Access;
+
+/// Where a file's blocks lie on the disk, each of [`TRANSFER_BYTES`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// The block that holds its inode.
+    pub inode: ByteOffset,
+    /// Data, in order.
+    pub data: Vec<ByteOffset>,
+    /// For each data block what is written for its allocation: the block that points to it.
+    pub allocation: Vec<ByteOffset>,
+}
+
+/// How the server does its work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Server processes.
+    pub processes: u32,
+    /// Do writes meet, or does each do its three disk accesses under the lock?
+    pub gather: bool,
+    /// Is the file in the server's memory when it is read?
+    pub cached: bool,
+    /// How far the server itself reads ahead on its disk.
+    pub read_ahead: readahead::Mode,
+}
+
+/// The flush of a group ended, for those who draw what happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flushed {
+    /// When.
+    pub at: Instant,
+    /// For so many writes.
+    pub writes: u32,
+}
+
+/// The server's side of one file.
+pub struct Server {
+    time: Virtual,
+    host: Rc<Host<Message>>,
+    disk: Disk,
+    place: Placement,
+    config: Config,
+    inode: Resource,
+    rendezvous: Rendezvous,
+    reader: RefCell<ReadAhead>,
+    /// Blocks read, or being read.
+    buffers: RefCell<BTreeMap<u64, (RequestId, Answer<()>)>>,
+    acknowledged: RefCell<Vec<Instant>>,
+    flushed: RefCell<Vec<Flushed>>,
+}
+
+/// Where those meet who want what they changed to be on the disk.
+struct Rendezvous {
+    policy: RefCell<Gather>,
+    /// Somebody flushes, or is about to.
+    leading: Cell<bool>,
+    wanted: RefCell<Group>,
+    somebody_came: Gate,
+}
+
+/// Those who share one flush.
+struct Group {
+    /// Blocks that were changed in memory.
+    changed: BTreeSet<u64>,
+    /// Data blocks that are on their way to the disk.
+    data: Vec<Answer<()>>,
+    done: Answer<()>,
+}
+
+impl Group {
+    fn new(time: &Virtual) -> Self {
+        Group { changed: BTreeSet::new(), data: Vec::new(), done: Answer::new(time) }
+    }
+}
+
+impl Server {
+    /// A server of one file with its processes.
+    pub fn new(time: &Virtual, host: &Rc<Host<Message>>, disk: &Disk, place: Placement, config: Config) -> Rc<Self> {
+        let rendezvous = Rendezvous {
+            policy: RefCell::new(Gather::new()),
+            leading: Cell::new(false),
+            wanted: RefCell::new(Group::new(time)),
+            somebody_came: Gate::new(time),
+        };
+        let reads = readahead::Config { mode: config.read_ahead, ..readahead::Config::default() };
+        let server = Rc::new(Server {
+            time: time.clone(),
+            host: Rc::clone(host),
+            disk: disk.clone(),
+            place,
+            inode: Resource::new(time, 1),
+            rendezvous,
+            reader: RefCell::new(ReadAhead::new(reads)),
+            buffers: RefCell::default(),
+            acknowledged: RefCell::default(),
+            flushed: RefCell::default(),
+            config,
+        });
+        for _ in 0..server.config.processes {
+            time.spawn(Rc::clone(&server).process());
+        }
+        server
+    }
+
+    /// When each write was acknowledged, in order of time.
+    pub fn acknowledged(&self) -> Vec<Instant> {
+        self.acknowledged.borrow().clone()
+    }
+
+    /// The flushes of groups so far, in order of time.
+    pub fn flushed(&self) -> Vec<Flushed> {
+        self.flushed.borrow().clone()
+    }
+
+    async fn process(self: Rc<Self>) {
+        loop {
+            let Message::Call(Call { procedure, block, reply }) = self.host.receive().await else { continue };
+            let rpc = self.host.costs().rpc;
+            self.host.compute(rpc / 2).await;
+            match procedure {
+                Procedure::Read => self.read(block).await,
+                Procedure::Write if self.config.gather => self.write_gathered(block).await,
+                Procedure::Write => self.write_through(block).await,
+            }
+            if procedure == Procedure::Write {
+                self.acknowledged.borrow_mut().push(self.time.now());
+            }
+            self.host.compute(rpc / 2).await;
+            self.host.send(Message::Reply(reply), procedure.reply_bytes());
+        }
+    }
+
+    /// The paper's listing before: (2) lock, (3) allocate, (4) data, (5) inode, (6) unlock.
+    async fn write_through(&self, block: u64) {
+        let lock = self.inode.acquire().await;
+        self.host.compute(self.host.costs().copy(TRANSFER_BYTES)).await;
+        for at in [self.place.allocation[block as usize], self.place.data[block as usize], self.place.inode] {
+            self.put(at, Class::Synchronous).await;
+        }
+        drop(lock);
+    }
+
+    /// The paper's listing after: (2) to (6) without waiting for the disk, (12) rendezvous, (13) flush.
+    async fn write_gathered(self: &Rc<Self>, block: u64) {
+        let meeting = &self.rendezvous;
+        meeting.policy.borrow_mut().on_announced(self.time.now());
+        let lock = self.inode.acquire().await;
+        self.host.compute(self.host.costs().copy(TRANSFER_BYTES)).await;
+        let data = self.begin_put(self.place.data[block as usize], Class::Asynchronous);
+        drop(lock);
+        let done = {
+            let mut wanted = meeting.wanted.borrow_mut();
+            wanted.changed.extend([self.place.allocation[block as usize].0, self.place.inode.0]);
+            wanted.data.push(data);
+            wanted.done.clone()
+        };
+        meeting.policy.borrow_mut().on_there();
+        meeting.policy.borrow_mut().on_arrival(self.time.now());
+        meeting.somebody_came.open();
+        if !meeting.leading.replace(true) {
+            self.time.spawn(Rc::clone(self).lead());
+        }
+        done.wait().await;
+    }
+
+    /// Flushes for those who have come, then for the group that formed meanwhile, until nobody came.
+    async fn lead(self: Rc<Self>) {
+        let meeting = &self.rendezvous;
+        while meeting.policy.borrow().forming() > 0 {
+            let start = meeting.policy.borrow_mut().start(self.time.now());
+            if let Start::At(at) = start {
+                self.until_somebody_comes_or(at).await;
+                continue;
+            }
+            let writes = meeting.policy.borrow_mut().on_start(self.time.now());
+            let group = meeting.wanted.replace(Group::new(&self.time));
+            for data in group.data {
+                data.wait().await;
+            }
+            let changed: Vec<_> =
+                group.changed.iter().map(|at| self.begin_put(ByteOffset(*at), Class::Synchronous)).collect();
+            for written in changed {
+                written.wait().await;
+            }
+            meeting.policy.borrow_mut().on_end(self.time.now());
+            self.flushed.borrow_mut().push(Flushed { at: self.time.now(), writes });
+            group.done.give(());
+            self.time.yield_now().await;
+        }
+        meeting.leading.set(false);
+    }
+
+    async fn until_somebody_comes_or(&self, at: Instant) {
+        let (time, gate) = (self.time.clone(), self.rendezvous.somebody_came.clone());
+        self.time.spawn(async move {
+            time.sleep_until(at).await;
+            gate.open();
+        });
+        self.rendezvous.somebody_came.wait().await;
+    }
+
+    async fn read(self: &Rc<Self>, block: u64) {
+        if !self.config.cached {
+            let ahead = self.reader.borrow_mut().on_read(block..block + 1);
+            let wanted = self.fetch(block, Class::Synchronous);
+            let blocks = self.place.data.len() as u64;
+            for block in ahead.into_iter().flatten().filter(|block| *block < blocks) {
+                self.fetch(block, Class::Asynchronous);
+            }
+            wanted.wait().await;
+        }
+        self.host.compute(self.host.costs().copy(TRANSFER_BYTES)).await;
+    }
+
+    /// The buffer of that block, read from the disk if it was not yet.
+    fn fetch(self: &Rc<Self>, block: u64, class: Class) -> Answer<()> {
+        if let Some((id, known)) = self.buffers.borrow().get(&block) {
+            if class == Class::Synchronous && !known.is_given() {
+                self.disk.promote(*id);
+            }
+            return known.clone();
+        }
+        let range = ByteRange { at: self.place.data[block as usize], len: TRANSFER_BYTES };
+        let (id, read) = self.disk.submit_named(Access::Read, range, class);
+        let answer = Answer::new(&self.time);
+        self.buffers.borrow_mut().insert(block, (id, answer.clone()));
+        let (server, told) = (Rc::clone(self), answer.clone());
+        self.time.spawn(async move {
+            read.wait().await;
+            server.host.compute(server.host.costs().disk_access).await;
+            told.give(());
+        });
+        answer
+    }
+
+    fn begin_put(self: &Rc<Self>, at: ByteOffset, class: Class) -> Answer<()> {
+        let (server, answer) = (Rc::clone(self), Answer::new(&self.time));
+        let told = answer.clone();
+        self.time.spawn(async move {
+            server.put(at, class).await;
+            told.give(());
+        });
+        answer
+    }
+
+    async fn put(&self, at: ByteOffset, class: Class) {
+        self.disk.write(ByteRange { at, len: TRANSFER_BYTES }, class).await;
+        self.host.compute(self.host.costs().disk_access).await;
+    }
+}

@@ -1,0 +1,86 @@
+//! How hosts and processors end, and what is left of them.
+
+use crate::change::Change;
+use crate::operation::Operation;
+use crate::tree::SimTree;
+use crate::world::{HostId, Inner, World};
+
+impl World {
+    /// The process on `host` dies (`kill -9`). Its machines do nothing from now on. What it wrote stays in the disks'
+    /// caches and its trees; each change under way may or may not have landed, or is torn. Its connections are closed: peers receive
+    /// what was sent, then the end, or a reset if it had not received everything.
+    ///
+    /// Memory of operations under way is not touched any more. [`World::machine`] may be called again.
+    pub fn kill(&self, host: HostId) {
+        let mut inner = self.0.borrow_mut();
+        inner.note(|| format!("kill {host:?}"));
+        let died = inner.stop_processors(host);
+        for (disk, changes) in inner.changes_on_disks(host, &died) {
+            inner.disks[disk].abandon(&changes);
+        }
+        inner.abandon_in_trees(&died);
+        inner.close_files(host);
+        inner.close_all(host);
+    }
+
+    /// The power of `host` goes and comes back. As [`kill`](Self::kill), but its disks lose what was not durable, as
+    /// the [module](super) says, and its peers' connections are reset, with what was on its way lost.
+    pub fn power_cut(&self, host: HostId) {
+        let mut inner = self.0.borrow_mut();
+        inner.note(|| format!("power cut of {host:?}"));
+        let died = inner.stop_processors(host);
+        for (disk, changes) in inner.changes_on_disks(host, &died) {
+            inner.disks[disk].power_cut(changes);
+        }
+        inner.abandon_in_trees(&died);
+        inner.close_files(host);
+        inner.trees.iter_mut().filter(|tree| tree.host == host).for_each(SimTree::power_cut);
+        inner.cut_all(host);
+    }
+}
+
+impl Inner {
+    /// Ends all processors of `host`. Returns their operations.
+    fn stop_processors(&mut self, host: HostId) -> Vec<Operation> {
+        let mut died = Vec::new();
+        for index in self.alive.clone() {
+            if self.processors[index].host == host {
+                died.extend(self.stop_processor(index));
+            }
+        }
+        died
+    }
+
+    /// What `died` would have changed on each of the disks of `host`, by index.
+    fn changes_on_disks(&self, host: HostId, died: &[Operation]) -> Vec<(usize, Vec<Change>)> {
+        let disks = self.disks.iter().enumerate().filter(|(_, disk)| disk.host == host);
+        let mut lost: Vec<(usize, Vec<Change>)> = disks.map(|(index, _)| (index, Vec::new())).collect();
+        for (disk, change) in self.changes_under_way(died) {
+            if let Some((_, changes)) = lost.iter_mut().find(|(index, _)| *index == disk) {
+                changes.push(change);
+            }
+        }
+        lost
+    }
+
+    fn stop_processor(&mut self, index: usize) -> Vec<Operation> {
+        self.alive.retain(|&other| other != index);
+        self.processors[index].die();
+        let died = self.operations.remove_all(index);
+        for operation in &died {
+            self.end_use(operation);
+        }
+        self.mix(index as u64);
+        died
+    }
+
+    /// The machine of one processor was dropped: its operations under way are abandoned, its connections stay.
+    pub(crate) fn drop_processor(&mut self, index: usize) {
+        let died = self.stop_processor(index);
+        for (disk, change) in self.changes_under_way(&died) {
+            let disk = &mut self.disks[disk];
+            disk.content.abandon(&[change], &mut disk.random);
+        }
+        self.abandon_in_trees(&died);
+    }
+}

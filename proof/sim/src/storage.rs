@@ -1,0 +1,222 @@
+//! The disks of a world and the files that are open on them.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use policy::unit::{ByteOffset, ByteRange};
+
+use crate::change::{Change, Payload};
+use crate::config::DiskConfig;
+use crate::disk::{Disk, DiskCounters};
+use crate::faults::{DiskFaults, OpClass};
+use crate::operation::{OpRef, OpState, Operation};
+use crate::random::Random;
+use crate::tree::OpenInode;
+use crate::world::{DiskId, Happening, HostId, Inner, World};
+use machine::{Errno, File, FileFacts, Op, OpenFile};
+
+/// Stream numbers of the random numbers of disks start here.
+const DISK_STREAMS: u64 = 1 << 32;
+
+/// What an open file is.
+#[derive(Debug)]
+pub(crate) enum FileEntry {
+    Disk { disk: DiskId, writable: bool, align: u32 },
+    Node(OpenInode),
+}
+
+impl World {
+    /// Adds a disk to `host`, full of zeroes, none of them allocated.
+    ///
+    /// # Panics
+    /// When `config` contradicts itself.
+    pub fn add_disk(&self, host: HostId, config: DiskConfig) -> DiskId {
+        let mut inner = self.0.borrow_mut();
+        let id = DiskId(inner.disks.len() as u16);
+        let random = Random::new(inner.seed, DISK_STREAMS + u64::from(id.0));
+        inner.disks.push(Disk::new(host, config, random));
+        id
+    }
+
+    /// Opens a disk. The file stays open when its host dies, for whoever is restarted there.
+    pub fn open(&self, disk: DiskId, writable: bool) -> OpenFile {
+        let mut inner = self.0.borrow_mut();
+        let Inner { files, disks, .. } = &mut *inner;
+        let config = &disks[usize::from(disk.0)].config;
+        let mut open = |align| {
+            files.push(FileEntry::Disk { disk, writable, align });
+            File(files.len() as u32 - 1)
+        };
+        let file = open(config.align);
+        let tail = (!config.size.is_multiple_of(u64::from(config.align))).then(|| open(1));
+        let facts = FileFacts {
+            size: config.size,
+            align: config.align,
+            direct: config.align > 1,
+            writable,
+            rotational: config.rotational,
+            transfer_bytes_max: config.transfer_bytes_max,
+            disk: u64::from(disk.0),
+        };
+        OpenFile { file, facts, tail, owner: Arc::new(()) }
+    }
+
+    /// Makes the next `count` operations of `class` that start on `disk` fail with `errno`. After calls for the same
+    /// class, the earlier go first.
+    pub fn fail_next(&self, disk: DiskId, class: OpClass, count: u32, errno: Errno) {
+        self.disk(disk, |disk| disk.injections.fail_next(class, count, errno));
+    }
+
+    /// Makes every operation of `class` that touches `range` fail with `EIO`, until [`heal`](Self::heal).
+    pub fn fail_range(&self, disk: DiskId, range: ByteRange, class: OpClass) {
+        self.disk(disk, |disk| disk.injections.fail_range(range, class, false));
+    }
+
+    /// Makes every read that touches `range` fail with `EIO`, until it is written anew.
+    pub fn latent_error(&self, disk: DiskId, range: ByteRange) {
+        self.disk(disk, |disk| disk.injections.fail_range(range, OpClass::Read, true));
+    }
+
+    /// Takes back all faults that were asked for on `disk`, and what goes wrong by chance.
+    pub fn heal(&self, disk: DiskId) {
+        self.disk(disk, |disk| {
+            disk.injections.clear();
+            disk.config.faults = DiskFaults::default();
+        });
+    }
+
+    /// Sets what goes wrong by chance on `disk` from now on.
+    pub fn set_faults(&self, disk: DiskId, faults: DiskFaults) {
+        self.disk(disk, |disk| disk.config.faults = faults);
+    }
+
+    /// Writes that would allocate more than `bytes` in all are cut short or fail with `ENOSPC`; `None` lifts that.
+    pub fn limit_space(&self, disk: DiskId, bytes: Option<u64>) {
+        self.disk(disk, |disk| disk.space_max = bytes);
+    }
+
+    /// What was asked of `disk` so far.
+    pub fn disk_counters(&self, disk: DiskId) -> DiskCounters {
+        self.disk(disk, |disk| disk.counters)
+    }
+
+    /// What a read of `range` would return, without faults.
+    pub fn read_disk(&self, disk: DiskId, range: ByteRange) -> Vec<u8> {
+        let mut bytes = vec![0; range.len as usize];
+        self.disk(disk, |disk| disk.content.read(range.at.0, &mut bytes));
+        bytes
+    }
+
+    /// What is sure to be in `range` after a power cut if nothing else survived.
+    pub fn read_durable(&self, disk: DiskId, range: ByteRange) -> Vec<u8> {
+        let mut bytes = vec![0; range.len as usize];
+        self.disk(disk, |disk| disk.content.read_durable(range.at.0, &mut bytes));
+        bytes
+    }
+
+    /// Puts `bytes` on `disk`, durable, without taking time.
+    ///
+    /// # Panics
+    /// When they reach beyond its end.
+    pub fn write_disk(&self, disk: DiskId, at: ByteOffset, bytes: &[u8]) {
+        self.disk(disk, |disk| {
+            let len = bytes.len() as u64;
+            assert!(at.0 + len <= disk.config.size, "{len} bytes at {at} reach beyond the end of the disk");
+            if len > 0 {
+                let payload = Payload::Bytes(Rc::new(bytes.to_vec()));
+                disk.content.apply(&Change { at: at.0, len, payload }, true);
+            }
+        });
+    }
+
+    fn disk<T>(&self, id: DiskId, act: impl FnOnce(&mut Disk) -> T) -> T {
+        act(&mut self.0.borrow_mut().disks[usize::from(id.0)])
+    }
+}
+
+/// The file that an operation is on.
+pub(crate) fn file_of(op: &Op) -> Option<File> {
+    match *op {
+        Op::Read { file, .. }
+        | Op::Write { file, .. }
+        | Op::Flush { file }
+        | Op::Zero { file, .. }
+        | Op::Discard { file, .. }
+        | Op::Seek { file, .. } => Some(file),
+        Op::Populate { .. } | Op::Accept { .. } | Op::Receive { .. } | Op::Send { .. } | Op::Tree(_) => None,
+    }
+}
+
+/// Which of `disks` an operation of a processor of `host` goes to, if it may, and how it must be aligned.
+fn disk_of(files: &[FileEntry], disks: &[Disk], host: HostId, op: &Op) -> Result<(usize, u32), Errno> {
+    let entry = file_of(op).and_then(|file| files.get(file.0 as usize));
+    let Some(FileEntry::Disk { disk, writable, align }) = entry else {
+        return Err(Errno(libc::EBADF));
+    };
+    let disk = usize::from(disk.0);
+    let changes = matches!(op, Op::Write { .. } | Op::Zero { .. } | Op::Discard { .. });
+    if disks[disk].host != host || (changes && !writable) {
+        return Err(Errno(libc::EBADF));
+    }
+    Ok((disk, *align))
+}
+
+impl Inner {
+    pub(crate) fn submit_file_op(&mut self, of: OpRef) {
+        match self.is_in_tree(of) {
+            true => self.submit_tree_file_op(of),
+            false => self.submit_disk_op(of),
+        }
+    }
+
+    pub(crate) fn finish_file_op(&mut self, of: OpRef) {
+        match self.is_in_tree(of) {
+            true => self.finish_tree_file_op(of),
+            false => self.finish_disk_op(of),
+        }
+    }
+
+    fn submit_disk_op(&mut self, of: OpRef) {
+        let Inner { operations, processors, disks, files, now, .. } = self;
+        let Some(operation) = operations.get_mut(of) else {
+            return;
+        };
+        let host = processors[operation.processor].host;
+        let ends = disk_of(files, disks, host, &operation.op).and_then(|(disk, align)| {
+            // SAFETY: who started the operation keeps its memory valid until it is handed over or the machine is
+            // gone, and then it is no longer among the operations.
+            unsafe { disks[disk].start(*now, &operation.op, align, &mut operation.job) }
+        });
+        match ends {
+            Ok(at) => self.schedule(at, Happening::FileOpDone(of)),
+            Err(errno) => self.complete(of, Err(errno)),
+        }
+    }
+
+    fn finish_disk_op(&mut self, of: OpRef) {
+        let Inner { operations, processors, disks, files, .. } = self;
+        let Some(operation) = operations.get_mut(of) else {
+            return;
+        };
+        let host = processors[operation.processor].host;
+        let (result, late_ns) = match disk_of(files, disks, host, &operation.op) {
+            Ok((disk, _)) => {
+                // SAFETY: as in `submit_disk_op`; into the memory of a read nobody else looks by the same promise.
+                (unsafe { disks[disk].finish(&operation.op, &mut operation.job) }, disks[disk].lateness())
+            }
+            Err(errno) => (Err(errno), 0),
+        };
+        self.complete_late(of, result, late_ns);
+    }
+
+    /// What the operations of a machine that just died would have changed on each disk: (index of the disk, change).
+    pub(crate) fn changes_under_way(&self, died: &[Operation]) -> Vec<(usize, Change)> {
+        let under_way = died.iter().filter(|operation| operation.state == OpState::UnderWay);
+        let change = |operation: &Operation| {
+            let host = self.processors[operation.processor].host;
+            let (disk, _) = disk_of(&self.files, &self.disks, host, &operation.op).ok()?;
+            Some((disk, self.disks[disk].change_under_way(&operation.op, &operation.job)?))
+        };
+        under_way.filter_map(change).collect()
+    }
+}

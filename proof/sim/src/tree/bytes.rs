@@ -1,0 +1,180 @@
+//! The bytes of a regular file: a content with an end that moves, and what of both would survive a power cut.
+
+use super::super::change::{Change, Payload};
+use super::super::content::Content;
+use super::super::faults::DiskFaults;
+use super::super::random::Random;
+use machine::SeekTarget;
+
+/// A change of the size that is not durable.
+#[derive(Clone, Copy, Debug)]
+struct SizeChange {
+    /// The number of the change of the content that made it.
+    change: u64,
+    size: u64,
+    /// Did it cut something off?
+    cut: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct FileBytes {
+    /// All zeroes beyond the size.
+    content: Content,
+    size: u64,
+    durable_size: u64,
+    /// Oldest first.
+    sizes: Vec<SizeChange>,
+}
+
+impl FileBytes {
+    pub(super) fn new(sector_bytes: u32) -> Self {
+        FileBytes { content: Content::new(sector_bytes), size: 0, durable_size: 0, sizes: Vec::new() }
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Bytes that are allocated.
+    pub(super) fn allocated(&self) -> u64 {
+        self.content.allocated()
+    }
+
+    /// A flush that starts now covers everything up to this.
+    pub(super) fn latest_change(&self) -> u64 {
+        self.content.latest_change()
+    }
+
+    pub(super) fn fitting(&self, at: u64, len: u64, room: u64) -> u64 {
+        self.content.fitting(at, len, room)
+    }
+
+    pub(super) fn seek(&self, at: u64, target: SeekTarget) -> Option<u64> {
+        self.content.seek(at, target, self.size)
+    }
+
+    /// Fills `out` with what is stored from `at` on; the caller minds the size.
+    pub(super) fn read(&self, at: u64, out: &mut [u8]) {
+        self.content.read(at, out);
+    }
+
+    pub(super) fn live(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.size as usize];
+        self.content.read(0, &mut bytes);
+        bytes
+    }
+
+    /// What is sure to be there after a power cut if nothing else survived.
+    pub(super) fn durable(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.durable_size as usize];
+        self.content.read_durable(0, &mut bytes);
+        bytes
+    }
+
+    /// Makes a change that moves the end when it reaches beyond it.
+    pub(super) fn write(&mut self, change: &Change, stable: bool) {
+        if change.len == 0 {
+            return;
+        }
+        if stable {
+            self.settle_sizes(u64::MAX);
+        }
+        self.content.apply(change, stable);
+        self.extend(change.at + change.len);
+        if stable {
+            self.settle_sizes(u64::MAX);
+        }
+    }
+
+    /// A change of which some sectors landed, as `salt` chooses. The end moves if it `grows`.
+    pub(super) fn tear(&mut self, change: &Change, salt: u64, grows: bool) {
+        let change = if grows { change.clone() } else { self.within(change) };
+        if change.len > 0 {
+            self.content.apply_torn(&change, salt);
+            self.extend(change.at + change.len);
+        }
+    }
+
+    /// Makes a change only of what lies before the end.
+    pub(super) fn change_within(&mut self, change: &Change) {
+        let change = self.within(change);
+        if change.len > 0 {
+            self.content.apply(&change, false);
+        }
+    }
+
+    fn within(&self, change: &Change) -> Change {
+        Change { len: change.len.min(self.size.saturating_sub(change.at)), ..change.clone() }
+    }
+
+    fn extend(&mut self, end: u64) {
+        if end > self.size {
+            self.size = end;
+            self.sizes.push(SizeChange { change: self.content.latest_change(), size: end, cut: false });
+        }
+    }
+
+    pub(super) fn set_size(&mut self, size: u64) {
+        let cut = size < self.size;
+        if size == self.size {
+            return;
+        }
+        let change = if cut { self.content.cut(size) } else { self.content.number_change() };
+        self.size = size;
+        self.sizes.push(SizeChange { change, size, cut });
+    }
+
+    /// The sizes up to that of change `last` become durable, and what they cut off is gone for good.
+    fn settle_sizes(&mut self, last: u64) {
+        let count = self.sizes.partition_point(|size| size.change <= last);
+        for size in self.sizes.drain(..count) {
+            if size.cut {
+                self.content.settle(size.change);
+            }
+            self.durable_size = size.size;
+        }
+    }
+
+    /// A flush that covers everything up to change number `covers` succeeded.
+    pub(super) fn flush(&mut self, covers: u64) {
+        self.settle_sizes(covers);
+        self.content.flush(covers);
+    }
+
+    /// Such a flush failed, and what it covered may be lost; only that what was cut off does not come back.
+    pub(super) fn drop_covered(&mut self, covers: u64, random: &mut Random) {
+        let covered = self.sizes.partition_point(|size| size.change <= covers);
+        if let Some(last) = self.sizes[..covered].iter().rev().find(|size| size.cut) {
+            self.settle_sizes(last.change);
+        }
+        self.content.drop_covered(covers, random);
+    }
+
+    /// The power went: decides what is there when it comes back.
+    pub(super) fn power_cut(&mut self, faults: &DiskFaults, random: &mut Random) {
+        self.settle_sizes(self.content.latest_spilled());
+        let all = self.sizes.len() as u64;
+        let count = match random.below(4) {
+            0 => 0,
+            1 => all,
+            _ => random.between(0, all),
+        };
+        if let Some(last) = (count as usize).checked_sub(1) {
+            self.settle_sizes(self.sizes[last].change);
+        }
+        for lost in std::mem::take(&mut self.sizes) {
+            if lost.cut {
+                self.content.forget(lost.change, lost.size);
+            }
+        }
+        self.content.power_cut(Vec::new(), faults, random);
+        self.size = self.durable_size;
+        let end = self.content.cut(self.size);
+        self.content.settle(end);
+    }
+}
+
+/// What [`Op::Zero`](machine::Op::Zero) puts in place of the old content.
+pub(super) fn zeroes(may_release: bool) -> Payload {
+    if may_release { Payload::Hole } else { Payload::Zeroes }
+}

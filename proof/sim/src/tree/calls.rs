@@ -1,0 +1,207 @@
+//! Calls of a tree, from their start to their answer.
+
+use super::SimTree;
+use super::journal::Coverage;
+use super::permission::Who;
+use crate::faults::OpClass;
+use crate::operation::OpRef;
+use crate::world::{Happening, Inner};
+use machine::tree::{After, Caller, Node, OpenNode, Tree, TreeCall, TreeOp, TreeReply, Watch};
+use machine::{Errno, Op};
+use std::sync::Arc;
+
+/// What a tree keeps of a call that is under way.
+#[derive(Debug, Default)]
+pub(crate) struct TreeJob {
+    fault: Option<Errno>,
+    /// What a sync covers.
+    sync: Option<Coverage>,
+}
+
+impl SimTree {
+    /// Starts `call`: what it covers, and how long it takes, in nanoseconds.
+    fn begin(&mut self, call: &TreeCall) -> (TreeJob, u64) {
+        let (class, latency, sync) = match call {
+            TreeCall::Sync { nodes } => {
+                self.counters.syncs += 1;
+                self.counters.nodes_synced += nodes.len() as u64;
+                (OpClass::Sync, self.config.sync, Some(self.begin_sync(nodes)))
+            }
+            _ => {
+                self.counters.calls += 1;
+                (OpClass::Call, self.config.call, None)
+            }
+        };
+        let disk = &mut self.disk;
+        let fault = disk.injections.on_start(class, &disk.config.faults, &mut disk.random);
+        let mut ns = latency.draw(&mut disk.random);
+        if disk.random.permille(disk.config.stall_permille) {
+            ns += disk.config.stall.draw(&mut disk.random);
+        }
+        (TreeJob { fault, sync }, ns)
+    }
+
+    /// A node that is gone has nothing left that could be lost.
+    fn begin_sync(&mut self, nodes: &[Node]) -> Coverage {
+        let found: Vec<u64> = nodes.iter().filter_map(|node| self.find(*node).ok()).collect();
+        self.capture(&found)
+    }
+
+    fn finish_sync(&mut self, coverage: &Coverage, fault: Option<Errno>) -> Result<TreeReply, Errno> {
+        if let Some(errno) = fault {
+            self.drop_covered(coverage);
+            return Err(errno);
+        }
+        if !self.disk.random.permille(self.disk.config.faults.flush_lie_permille) {
+            self.make_durable(coverage);
+        }
+        Ok(TreeReply::Done)
+    }
+
+    /// Does what `call` asks, at once. Not for syncs and opening.
+    pub(super) fn perform(&mut self, caller: Option<&Caller>, call: &TreeCall, now: u64) -> Result<TreeReply, Errno> {
+        let (who, time) = (Who(caller), self.time(now));
+        if self.config.read_only && call.changes() {
+            return Err(Errno::READ_ONLY);
+        }
+        match call {
+            TreeCall::Root => Ok(self.root()),
+            TreeCall::Attributes { node } => Ok(TreeReply::Attributes(self.attributes(self.find(*node)?))),
+            TreeCall::Lookup { dir, name } => self.lookup(who, *dir, name),
+            TreeCall::Access { node, wanted } => self.access(who, *node, *wanted),
+            TreeCall::ReadLink { node } => self.read_link(*node),
+            TreeCall::ReadDirectory { dir, cookie, entries_max, with_nodes } => {
+                self.list(who, *dir, *cookie, *entries_max, *with_nodes)
+            }
+            TreeCall::Space => Ok(self.space_reply()),
+            TreeCall::Limits { node } => self.limits(*node),
+            TreeCall::Create { dir, name, how, attributes } => self.create(who, (*dir, name), *how, *attributes, time),
+            TreeCall::MakeDirectory { dir, name, attributes } => {
+                self.make_directory(who, (*dir, name), *attributes, time)
+            }
+            TreeCall::MakeSymbolicLink { dir, name, target, attributes } => {
+                self.make_symbolic_link(who, (*dir, name), target, *attributes, time)
+            }
+            TreeCall::MakeSpecial { dir, name, kind, attributes } => {
+                self.make_special(who, (*dir, name), *kind, *attributes, time)
+            }
+            TreeCall::Remove { dir, name } => self.remove(who, (*dir, name), time),
+            TreeCall::RemoveDirectory { dir, name } => self.remove_directory(who, (*dir, name), time),
+            TreeCall::Rename { from_dir, from_name, to_dir, to_name } => {
+                self.rename(who, (*from_dir, from_name), (*to_dir, to_name), time)
+            }
+            TreeCall::Link { node, dir, name } => self.link(who, *node, (*dir, name), time),
+            TreeCall::SetAttributes { node, attributes, guard } => {
+                let number = self.find(*node)?;
+                if guard.is_some_and(|guard| guard != self.inodes[&number].stat.changed) {
+                    return Err(Errno(libc::EAGAIN));
+                }
+                self.set_attributes(who, number, *attributes, time)?;
+                Ok(TreeReply::Attributes(self.attributes(number)))
+            }
+            TreeCall::Sync { .. } | TreeCall::Open { .. } => Err(Errno::INVALID),
+        }
+    }
+
+    /// The machine that made `call` died before its answer: it was done, or was not.
+    pub(super) fn abandon_call(&mut self, caller: Option<&Caller>, call: &TreeCall, now: u64) {
+        if call.changes() && self.disk.random.permille(500) {
+            // Nobody is told.
+            let _ = self.perform(caller, call, now);
+        }
+    }
+}
+
+impl Inner {
+    pub(crate) fn submit_tree_call(&mut self, of: OpRef) {
+        let Inner { operations, processors, trees, now, .. } = self;
+        let Some(operation) = operations.get_mut(of) else {
+            return;
+        };
+        let Op::Tree(op) = &operation.op else {
+            return;
+        };
+        let host = processors[operation.processor].host;
+        let Some(tree) = trees.get_mut(op.tree.0 as usize).filter(|tree| tree.host == host) else {
+            return self.complete(of, Err(Errno(libc::EBADF)));
+        };
+        let (job, ns) = tree.begin(&op.call);
+        operation.tree_job = job;
+        let at = *now + ns;
+        self.schedule(at, Happening::TreeCallDone(of));
+    }
+
+    pub(crate) fn finish_tree_call(&mut self, of: OpRef) {
+        let Some(operation) = self.operations.get_mut(of) else {
+            return;
+        };
+        let Op::Tree(op) = &operation.op else {
+            return;
+        };
+        let TreeOp { tree, caller, call, reply, after } = TreeOp::clone(op);
+        let job = std::mem::take(&mut operation.tree_job);
+        let result = self.answer(tree, caller.as_ref(), &call, &job).map(|answer| {
+            if let Some(After { nodes, attributes }) = after {
+                let tree = &self.trees[tree.0 as usize];
+                let found = nodes.iter().map(|node| tree.find(*node).ok().map(|number| tree.attributes(number)));
+                *attributes.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = found.collect();
+            }
+            // Whoever panicked with the lock held did not fill it.
+            *reply.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(answer);
+            0
+        });
+        let late_ns = match (&call, self.trees.get_mut(tree.0 as usize)) {
+            (TreeCall::Sync { .. }, Some(tree)) => tree.disk.lateness(),
+            _ => 0,
+        };
+        self.complete_late(of, result, late_ns);
+    }
+
+    fn answer(
+        &mut self,
+        of: Tree,
+        caller: Option<&Caller>,
+        call: &TreeCall,
+        job: &TreeJob,
+    ) -> Result<TreeReply, Errno> {
+        let tree = &mut self.trees[of.0 as usize];
+        match (call, &job.sync, job.fault) {
+            (_, Some(sync), fault) => tree.finish_sync(sync, fault),
+            (_, None, Some(errno)) => Err(errno),
+            (TreeCall::Open { node, writable }, ..) => self.open_node(of.0 as usize, *node, *writable),
+            _ => tree.perform(caller, call, self.now),
+        }
+    }
+
+    /// Does what `call` asks without taking time and without faults.
+    pub(super) fn perform_at_once(
+        &mut self,
+        index: usize,
+        caller: Option<&Caller>,
+        call: &TreeCall,
+    ) -> Result<TreeReply, Errno> {
+        let sync = match call {
+            TreeCall::Sync { nodes } => Some(self.trees[index].begin_sync(nodes)),
+            _ => None,
+        };
+        self.answer(Tree(index as u32), caller, call, &TreeJob { fault: None, sync })
+    }
+
+    fn open_node(&mut self, index: usize, node: Node, writable: bool) -> Result<TreeReply, Errno> {
+        let tree = &self.trees[index];
+        if writable && tree.config.read_only {
+            return Err(Errno::READ_ONLY);
+        }
+        let number = tree.find(node)?;
+        if writable && tree.inodes[&number].is_executed {
+            return Err(Errno(libc::ETXTBSY));
+        }
+        let align = tree.config.disk.align;
+        let direct = self.open_inode(index, number, align, writable)?;
+        let buffered = if writable && align > 1 { Some(self.open_inode(index, number, 1, true)?) } else { None };
+        let tree = &self.trees[index];
+        let changes = tree.config.watches.then(|| Arc::clone(&tree.inodes[&number].others));
+        let watch = changes.map(|changes| Watch { changes, take: || (), owner: Arc::new(()) });
+        Ok(TreeReply::Opened(OpenNode { direct, buffered, watch, bytes_max: tree.config.file_bytes_max }))
+    }
+}

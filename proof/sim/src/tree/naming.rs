@@ -1,0 +1,356 @@
+//! Names: looked up, made, removed, moved.
+
+use libc::{EEXIST, EINVAL, EISDIR, EMLINK, ENOENT, ENOTDIR, ENOTEMPTY, EPERM};
+
+use super::SimTree;
+use super::attributes::plan_owner;
+use super::inode::{Body, Directory};
+use super::permission::{SEARCH, WRITE, Who};
+use machine::Errno;
+use machine::tree::{Creation, Kind, LINK_BYTES_MAX, Node, SetAttributes, SetTime, Time, TreeReply};
+
+impl SimTree {
+    pub(super) fn lookup(&self, who: Who<'_>, dir: Node, name: &[u8]) -> Result<TreeReply, Errno> {
+        let dir = self.find_directory(dir)?;
+        Self::check_any_name(name)?;
+        who.check(&self.inodes[&dir], SEARCH)?;
+        let number = match name {
+            b"." => dir,
+            b".." => self.directory(dir).parent,
+            _ => self.directory(dir).get(name).ok_or(Errno(ENOENT))?.number,
+        };
+        Ok(self.node_reply(number))
+    }
+
+    pub(super) fn node_reply(&self, number: u64) -> TreeReply {
+        TreeReply::Node(self.inodes[&number].node(), self.attributes(number))
+    }
+
+    /// The directory `dir` in which `name` is to be changed, and the number of the node that has the name.
+    fn place(&self, who: Who<'_>, dir: Node, name: &[u8]) -> Result<(u64, Option<u64>), Errno> {
+        let dir = self.find_directory(dir)?;
+        Self::check_name(name)?;
+        who.check(&self.inodes[&dir], SEARCH)?;
+        Ok((dir, self.directory(dir).get(name).map(|slot| slot.number)))
+    }
+
+    pub(super) fn create(
+        &mut self,
+        who: Who<'_>,
+        (dir, name): (Node, &[u8]),
+        how: Creation,
+        attributes: SetAttributes,
+        time: Time,
+    ) -> Result<TreeReply, Errno> {
+        let (place, existing) = self.place(who, dir, name)?;
+        let attributes = match how {
+            Creation::Exclusive { verifier } => {
+                let (accessed, modified) = times_of(verifier);
+                let (accessed, modified) = (Some(SetTime::To(accessed)), Some(SetTime::To(modified)));
+                SetAttributes { accessed, modified, ..SetAttributes::default() }
+            }
+            Creation::Unchecked | Creation::Guarded => attributes,
+        };
+        match existing {
+            Some(number) => self.take_existing(who, number, how, attributes, time),
+            None => {
+                let body = self.new_bytes();
+                self.make(who, (place, name), Kind::File, body, attributes, time)
+            }
+        }
+    }
+
+    fn take_existing(
+        &mut self,
+        who: Who<'_>,
+        number: u64,
+        how: Creation,
+        attributes: SetAttributes,
+        time: Time,
+    ) -> Result<TreeReply, Errno> {
+        let inode = &self.inodes[&number];
+        if inode.kind == Kind::Directory && how == Creation::Unchecked {
+            return Err(Errno(EISDIR));
+        }
+        let taken = inode.kind == Kind::File
+            && match how {
+                Creation::Unchecked => true,
+                Creation::Guarded => false,
+                Creation::Exclusive { verifier } => (inode.stat.accessed, inode.stat.modified) == times_of(verifier),
+            };
+        if !taken {
+            return Err(Errno(EEXIST));
+        }
+        if let (Creation::Unchecked, Some(_)) = (how, attributes.size) {
+            let size_alone = SetAttributes { size: attributes.size, ..SetAttributes::default() };
+            self.set_attributes(who, number, size_alone, time)?;
+        }
+        Ok(self.node_reply(number))
+    }
+
+    pub(super) fn make_directory(
+        &mut self,
+        who: Who<'_>,
+        (dir, name): (Node, &[u8]),
+        attributes: SetAttributes,
+        time: Time,
+    ) -> Result<TreeReply, Errno> {
+        let place = self.free_place(who, dir, name)?;
+        if self.inodes[&place].links >= self.config.links_max {
+            return Err(Errno(EMLINK));
+        }
+        let body = Body::Directory(Directory::new(place));
+        let reply = self.make(who, (place, name), Kind::Directory, body, attributes, time)?;
+        self.inode_mut(place).links += 1;
+        Ok(reply)
+    }
+
+    pub(super) fn make_symbolic_link(
+        &mut self,
+        who: Who<'_>,
+        (dir, name): (Node, &[u8]),
+        target: &[u8],
+        attributes: SetAttributes,
+        time: Time,
+    ) -> Result<TreeReply, Errno> {
+        let place = self.free_place(who, dir, name)?;
+        if target.is_empty() {
+            return Err(Errno(ENOENT));
+        }
+        if target.contains(&0) {
+            return Err(Errno(EINVAL));
+        }
+        if target.len() > LINK_BYTES_MAX {
+            return Err(Errno(libc::ENAMETOOLONG));
+        }
+        let attributes = SetAttributes { mode: Some(0o777), ..attributes };
+        let body = Body::SymbolicLink(target.to_vec());
+        self.make(who, (place, name), Kind::SymbolicLink, body, attributes, time)
+    }
+
+    pub(super) fn make_special(
+        &mut self,
+        who: Who<'_>,
+        (dir, name): (Node, &[u8]),
+        kind: Kind,
+        attributes: SetAttributes,
+        time: Time,
+    ) -> Result<TreeReply, Errno> {
+        let place = self.free_place(who, dir, name)?;
+        match kind {
+            Kind::File | Kind::Directory | Kind::SymbolicLink => return Err(Errno(EINVAL)),
+            Kind::BlockDevice(_) | Kind::CharacterDevice(_) if !who.is_root() => return Err(Errno(EPERM)),
+            _ => {}
+        }
+        self.make(who, (place, name), kind, Body::Special, attributes, time)
+    }
+
+    fn free_place(&self, who: Who<'_>, dir: Node, name: &[u8]) -> Result<u64, Errno> {
+        match self.place(who, dir, name)? {
+            (_, Some(_)) => Err(Errno(EEXIST)),
+            (place, None) => Ok(place),
+        }
+    }
+
+    /// Makes a node at a free place. With its entry come kind, mode and owner; the other attributes are a change that
+    /// follows.
+    fn make(
+        &mut self,
+        who: Who<'_>,
+        (dir, name): (u64, &[u8]),
+        kind: Kind,
+        body: Body,
+        attributes: SetAttributes,
+        time: Time,
+    ) -> Result<TreeReply, Errno> {
+        if attributes.size.is_some() && kind != Kind::File {
+            return Err(Errno(EINVAL));
+        }
+        who.check(&self.inodes[&dir], WRITE | SEARCH)?;
+        if self.inodes.len() as u64 >= self.config.nodes_max {
+            return Err(Errno::NO_SPACE);
+        }
+        let inode = self.add_inode(who, dir, kind, attributes.mode.unwrap_or(0), body, time);
+        let number = inode.number;
+        let mut later = SetAttributes { mode: None, ..attributes };
+        if plan_owner(who, &inode, &later, &mut inode.stat.clone()).is_err() {
+            // Who may not have the owner or group that it asked for gets its own, as from a Linux host.
+            (later.uid, later.gid) = (None, None);
+        }
+        match self.planned_stat(who, &inode, &later, time) {
+            Err(errno) => {
+                self.free.insert(number);
+                return Err(errno);
+            }
+            Ok(stat) => {
+                self.inodes.insert(number, inode);
+                self.change_names(time, [(dir, name.to_vec(), Some(number))], [], Vec::new());
+                self.apply_attributes(number, stat, later.size);
+            }
+        }
+        Ok(self.node_reply(number))
+    }
+
+    pub(super) fn remove(&mut self, who: Who<'_>, (dir, name): (Node, &[u8]), time: Time) -> Result<TreeReply, Errno> {
+        let (dir, number) = self.occupied_place(who, dir, name)?;
+        if self.inodes[&number].kind == Kind::Directory {
+            return Err(Errno(EISDIR));
+        }
+        self.change_names(time, [(dir, name.to_vec(), None)], [number], Vec::new());
+        self.lose_name(number, time);
+        Ok(self.node_reply(number))
+    }
+
+    pub(super) fn remove_directory(
+        &mut self,
+        who: Who<'_>,
+        (dir, name): (Node, &[u8]),
+        time: Time,
+    ) -> Result<TreeReply, Errno> {
+        let (dir, number) = self.occupied_place(who, dir, name)?;
+        let Some(directory) = self.inodes[&number].directory() else {
+            return Err(Errno(ENOTDIR));
+        };
+        if !directory.is_empty() {
+            return Err(Errno(ENOTEMPTY));
+        }
+        self.change_names(time, [(dir, name.to_vec(), None)], [number], Vec::new());
+        self.lose_name(number, time);
+        self.inode_mut(dir).links -= 1;
+        Ok(TreeReply::Done)
+    }
+
+    /// A directory and the node of one of its names, which the caller may remove.
+    fn occupied_place(&self, who: Who<'_>, dir: Node, name: &[u8]) -> Result<(u64, u64), Errno> {
+        let (dir, number) = self.place(who, dir, name)?;
+        let number = number.ok_or(Errno(ENOENT))?;
+        who.check_removal(&self.inodes[&dir], &self.inodes[&number])?;
+        Ok((dir, number))
+    }
+
+    fn lose_name(&mut self, number: u64, time: Time) {
+        let inode = self.inode_mut(number);
+        inode.stat.changed = time;
+        inode.links = if inode.kind == Kind::Directory { 0 } else { inode.links - 1 };
+        if inode.links == 0 {
+            self.nameless.insert(number);
+        }
+    }
+
+    pub(super) fn link(
+        &mut self,
+        who: Who<'_>,
+        node: Node,
+        (dir, name): (Node, &[u8]),
+        time: Time,
+    ) -> Result<TreeReply, Errno> {
+        let number = self.find(node)?;
+        let place = self.free_place(who, dir, name)?;
+        who.check(&self.inodes[&place], WRITE | SEARCH)?;
+        let inode = &self.inodes[&number];
+        if inode.kind == Kind::Directory {
+            return Err(Errno(EPERM));
+        }
+        if inode.links >= self.config.links_max {
+            return Err(Errno(EMLINK));
+        }
+        let after = self.unsynced_names_of(place);
+        self.change_names(time, [(place, name.to_vec(), Some(number))], [number], after);
+        let inode = self.inode_mut(number);
+        inode.links += 1;
+        inode.stat.changed = time;
+        Ok(TreeReply::Attributes(self.attributes(number)))
+    }
+
+    pub(super) fn rename(
+        &mut self,
+        who: Who<'_>,
+        (from_dir, from_name): (Node, &[u8]),
+        (to_dir, to_name): (Node, &[u8]),
+        time: Time,
+    ) -> Result<TreeReply, Errno> {
+        let (from, moved) = self.place(who, from_dir, from_name)?;
+        let (to, replaced) = self.place(who, to_dir, to_name)?;
+        let moved = moved.ok_or(Errno(ENOENT))?;
+        if self.is_within(to, moved) {
+            return Err(Errno(EINVAL));
+        }
+        if replaced.is_some_and(|replaced| self.is_within(from, replaced)) {
+            return Err(Errno(ENOTEMPTY));
+        }
+        if replaced == Some(moved) {
+            return Ok(TreeReply::Renamed(self.inodes[&moved].node(), None));
+        }
+        self.check_rename(who, (from, to), moved, replaced)?;
+
+        let is_directory = self.inodes[&moved].kind == Kind::Directory;
+        let ordered = is_directory.then_some(moved).into_iter().chain(replaced);
+        let entries = [(from, from_name.to_vec(), None), (to, to_name.to_vec(), Some(moved))];
+        let after = if from == to { Vec::new() } else { self.unsynced_names_of(to) };
+        self.change_names(time, entries, ordered, after);
+        self.inode_mut(moved).stat.changed = time;
+        if let Some(replaced) = replaced {
+            self.lose_name(replaced, time);
+        }
+        if is_directory {
+            self.inode_mut(from).links -= 1;
+            self.inode_mut(to).links += u32::from(replaced.is_none());
+            self.directory_mut(moved).parent = to;
+        }
+        let replaced = replaced.map(|replaced| self.inodes[&replaced].node());
+        Ok(TreeReply::Renamed(self.inodes[&moved].node(), replaced))
+    }
+
+    fn check_rename(
+        &self,
+        who: Who<'_>,
+        (from, to): (u64, u64),
+        moved: u64,
+        replaced: Option<u64>,
+    ) -> Result<(), Errno> {
+        let inode = &self.inodes[&moved];
+        let to_inode = &self.inodes[&to];
+        who.check_removal(&self.inodes[&from], inode)?;
+        let is_directory = inode.kind == Kind::Directory;
+        match replaced.map(|replaced| &self.inodes[&replaced]) {
+            None => who.check(to_inode, WRITE | SEARCH)?,
+            Some(replaced) => {
+                who.check_removal(to_inode, replaced)?;
+                match (is_directory, replaced.directory()) {
+                    (true, None) => return Err(Errno(ENOTDIR)),
+                    (false, Some(_)) => return Err(Errno(EISDIR)),
+                    (true, Some(directory)) if !directory.is_empty() => return Err(Errno(ENOTEMPTY)),
+                    _ => {}
+                }
+            }
+        }
+        if is_directory && from != to {
+            // Its `..` changes.
+            who.check(inode, WRITE)?;
+            if replaced.is_none() && to_inode.links >= self.config.links_max {
+                return Err(Errno(EMLINK));
+            }
+        }
+        Ok(())
+    }
+
+    /// Is the directory `inner` the node `outer`, or somewhere below it?
+    fn is_within(&self, inner: u64, outer: u64) -> bool {
+        let mut at = inner;
+        while at != outer {
+            let parent = self.directory(at).parent;
+            if parent == at {
+                return false;
+            }
+            at = parent;
+        }
+        self.inodes[&outer].directory().is_some()
+    }
+}
+
+/// How a verifier is kept: in the times of the file.
+fn times_of(verifier: [u8; 8]) -> (Time, Time) {
+    let [a, b, c, d, e, f, g, h] = verifier;
+    let time = |bytes| Time { seconds: i64::from(u32::from_be_bytes(bytes)), nanoseconds: 0 };
+    (time([a, b, c, d]), time([e, f, g, h]))
+}

@@ -1,0 +1,353 @@
+//! The world: its time, its events in order, and whose turn it is.
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fmt;
+use std::rc::Rc;
+
+use policy::sizing::MemoryFacts;
+use policy::unit::{Instant, ProcessorId};
+use smallvec::SmallVec;
+
+use crate::disk::Disk;
+use crate::endpoint::Network;
+use crate::operation::{OpRef, OpState, Operation, Operations};
+use crate::processor::{Proc, SimMachine};
+use crate::random::{Random, scatter};
+use crate::storage::FileEntry;
+use crate::tree::SimTree;
+use machine::{Errno, Machine};
+
+/// Turns that processors may take without any time passing. A kernel that needs more spins for something that only
+/// time can bring.
+const TURNS_AT_ONCE_MAX: u64 = 1_000_000;
+
+/// A simulated host: processors, disks and connections that fail together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostId(pub u16);
+
+/// A simulated disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DiskId(pub u16);
+
+/// A simulated directory tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TreeId(pub u16);
+
+/// What [`World::step`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// This processor has something to do: give it a turn.
+    Processor(HostId, ProcessorId),
+    /// Nothing will ever happen again unless somebody acts from outside: the end, or a deadlock.
+    Nothing,
+}
+
+/// A simulated world. Cheap to clone; all clones are the same world.
+#[derive(Clone)]
+pub struct World(pub(crate) Rc<RefCell<Inner>>);
+
+pub(crate) struct Inner {
+    pub(crate) seed: u64,
+    /// Nanoseconds since the world began.
+    pub(crate) now: u64,
+    pub(crate) operations: Operations,
+    /// All that ever were; `alive` has the indices of those that are.
+    pub(crate) processors: Vec<Proc>,
+    pub(crate) alive: Vec<usize>,
+    pub(crate) hosts: Vec<Host>,
+    pub(crate) disks: Vec<Disk>,
+    pub(crate) trees: Vec<SimTree>,
+    pub(crate) files: Vec<FileEntry>,
+    pub(crate) network: Network,
+    events: BinaryHeap<Reverse<Event>>,
+    events_made: u64,
+    random: Random,
+    fingerprint: u64,
+    trace: bool,
+    pub(crate) turn_ns: u64,
+    turns_at_once: u64,
+}
+
+pub(crate) struct Host {
+    pub(crate) name: String,
+    pub(crate) memory: MemoryFacts,
+}
+
+/// Something that happens at a time. Events at the same time happen in the order in which they were made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Event {
+    at: u64,
+    serial: u64,
+    happening: Happening,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Happening {
+    FileOpDone(OpRef),
+    TreeCallDone(OpRef),
+    Seen(OpRef),
+    Arrive { endpoint: u32, bytes: u32 },
+    End { endpoint: u32, reset: bool },
+}
+
+impl World {
+    /// An empty world in which everything follows from `seed`.
+    pub fn new(seed: u64) -> Self {
+        World(Rc::new(RefCell::new(Inner {
+            seed,
+            now: 0,
+            operations: Operations::default(),
+            processors: Vec::new(),
+            alive: Vec::new(),
+            hosts: Vec::new(),
+            disks: Vec::new(),
+            trees: Vec::new(),
+            files: Vec::new(),
+            network: Network::new(Random::new(seed, 1)),
+            events: BinaryHeap::new(),
+            events_made: 0,
+            random: Random::new(seed, 0),
+            fingerprint: scatter(seed),
+            trace: false,
+            turn_ns: 0,
+            turns_at_once: 0,
+        })))
+    }
+
+    /// The seed that it was made from.
+    pub fn seed(&self) -> u64 {
+        self.0.borrow().seed
+    }
+
+    /// The time.
+    pub fn now(&self) -> Instant {
+        Instant::from_ns(self.0.borrow().now)
+    }
+
+    /// A number that follows from all events so far and their order: equal seeds must give equal ones.
+    pub fn fingerprint(&self) -> u64 {
+        self.0.borrow().fingerprint
+    }
+
+    /// Prints every event with its time to standard error from now on, or no longer.
+    pub fn trace(&self, on: bool) {
+        self.0.borrow_mut().trace = on;
+    }
+
+    /// How long a turn takes that does not park, in nanoseconds: 0 unless set.
+    pub fn set_turn_ns(&self, ns: u64) {
+        self.0.borrow_mut().turn_ns = ns;
+    }
+
+    /// Adds a host with 1 GiB of memory, half of it available.
+    pub fn add_host(&self, name: &str) -> HostId {
+        let mut inner = self.0.borrow_mut();
+        let memory = MemoryFacts { total: 1 << 30, available: 1 << 29, group: None };
+        inner.hosts.push(Host { name: name.to_owned(), memory });
+        HostId((inner.hosts.len() - 1) as u16)
+    }
+
+    /// Sets what processors of `host` are told of its memory.
+    pub fn set_memory(&self, host: HostId, facts: MemoryFacts) {
+        self.0.borrow_mut().hosts[usize::from(host.0)].memory = facts;
+    }
+
+    /// The seam for processor `id` of `host`. It is due for a first turn at once.
+    ///
+    /// # Panics
+    /// When that processor has a machine already that was neither dropped nor died with its host.
+    pub fn machine(&self, host: HostId, id: ProcessorId) -> Box<dyn Machine> {
+        let mut inner = self.0.borrow_mut();
+        assert!(inner.find(host, id).is_none(), "{}: processor {id:?} of {host:?} has a machine", inner.describe());
+        let index = inner.processors.len();
+        let processor = Proc::new(host, id);
+        let bell = processor.bell();
+        inner.processors.push(processor);
+        inner.alive.push(index);
+        Box::new(SimMachine::new(self.clone(), index, id, bell))
+    }
+
+    /// Makes the processor due for a turn now, if it has a machine. Needed after handing it work from outside its turns
+    /// that rings no doorbell.
+    pub fn kick(&self, host: HostId, id: ProcessorId) {
+        let mut inner = self.0.borrow_mut();
+        if let Some(index) = inner.find(host, id) {
+            inner.processors[index].kicked = true;
+        }
+    }
+
+    /// Lets events happen, and time pass, until a processor has something to do. Of several, the seed chooses.
+    ///
+    /// A processor is due when it started an operation or one of its operations is complete, its doorbell was rung, it
+    /// was [kicked](Self::kick), its last [`enter`](Machine::enter) would not have parked, or the time until which it
+    /// would have has come.
+    ///
+    /// # Panics
+    /// When processors took a million turns without time passing: they spin.
+    pub fn step(&self) -> Step {
+        self.0.borrow_mut().step(u64::MAX)
+    }
+
+    /// As [`step`](Self::step), but time passes at most until `limit`: `Nothing` then says only that nobody is due
+    /// until then, and it is `limit` now.
+    pub fn step_until(&self, limit: Instant) -> Step {
+        let mut inner = self.0.borrow_mut();
+        let step = inner.step(limit.ns());
+        if step == Step::Nothing && inner.now < limit.ns() {
+            inner.pass_time(limit.ns());
+        }
+        step
+    }
+
+    /// The seed and everything that was chosen for it, in a few lines for people.
+    pub fn describe(&self) -> String {
+        self.0.borrow().describe()
+    }
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.try_borrow() {
+            Ok(inner) => f.write_str(&inner.describe()),
+            Err(_) => f.write_str("World (in use)"),
+        }
+    }
+}
+
+impl Inner {
+    fn step(&mut self, limit: u64) -> Step {
+        loop {
+            self.let_events_happen();
+            if let Some(index) = self.choose_due() {
+                return self.give_turn(index);
+            }
+            match self.next_time() {
+                Some(at) if at <= limit => self.pass_time(at),
+                _ => return Step::Nothing,
+            }
+        }
+    }
+
+    fn let_events_happen(&mut self) {
+        while let Some(Reverse(event)) = self.events.peek().copied() {
+            if event.at > self.now {
+                return;
+            }
+            self.events.pop();
+            self.mix(event.serial);
+            self.note(|| format!("{:?}", event.happening));
+            match event.happening {
+                Happening::FileOpDone(of) => self.finish_file_op(of),
+                Happening::TreeCallDone(of) => self.finish_tree_call(of),
+                Happening::Seen(of) => self.see(of),
+                Happening::Arrive { endpoint, bytes } => self.arrive(endpoint, bytes),
+                Happening::End { endpoint, reset } => self.end(endpoint, reset),
+            }
+        }
+    }
+
+    fn choose_due(&mut self) -> Option<usize> {
+        let now = self.now;
+        let due: SmallVec<[usize; 16]> =
+            self.alive.iter().copied().filter(|&index| self.processors[index].is_due(now)).collect();
+        match due.len() {
+            0 => None,
+            1 => Some(due[0]),
+            _ => Some(self.random.pick(&due)),
+        }
+    }
+
+    fn give_turn(&mut self, index: usize) -> Step {
+        self.turns_at_once += 1;
+        assert!(self.turns_at_once <= TURNS_AT_ONCE_MAX, "processors spin at {}: {}", self.now, self.describe());
+        self.mix(index as u64);
+        let processor = &mut self.processors[index];
+        processor.kicked = false;
+        let (host, id) = (processor.host, processor.id);
+        self.note(|| format!("turn of {host:?} {id:?}"));
+        Step::Processor(host, id)
+    }
+
+    fn next_time(&self) -> Option<u64> {
+        let event = self.events.peek().map(|Reverse(event)| event.at);
+        let wake = self.alive.iter().filter_map(|&index| self.processors[index].wake_at).min();
+        event.into_iter().chain(wake).min()
+    }
+
+    fn pass_time(&mut self, to: u64) {
+        self.now = to;
+        self.turns_at_once = 0;
+    }
+
+    pub(crate) fn find(&self, host: HostId, id: ProcessorId) -> Option<usize> {
+        self.alive.iter().copied().find(|&index| {
+            let processor = &self.processors[index];
+            (processor.host, processor.id) == (host, id)
+        })
+    }
+
+    /// Makes `happening` happen at `at`.
+    pub(crate) fn schedule(&mut self, at: u64, happening: Happening) {
+        self.events_made += 1;
+        self.events.push(Reverse(Event { at, serial: self.events_made, happening }));
+    }
+
+    /// As [`complete`](Self::complete), but whoever started the operation sees its end only `late_ns` later.
+    pub(crate) fn complete_late(&mut self, of: OpRef, result: Result<u64, Errno>, late_ns: u64) {
+        match self.operations.get_mut(of) {
+            Some(operation) if late_ns > 0 => {
+                operation.state = OpState::Unseen(result);
+                self.schedule(self.now + late_ns, Happening::Seen(of));
+            }
+            _ => self.complete(of, result),
+        }
+    }
+
+    fn see(&mut self, of: OpRef) {
+        if let Some(&mut Operation { state: OpState::Unseen(result), .. }) = self.operations.get_mut(of) {
+            self.complete(of, result);
+        }
+    }
+
+    /// Ends an operation that is under way; it waits to be handed over.
+    pub(crate) fn complete(&mut self, of: OpRef, result: Result<u64, Errno>) {
+        let Some(operation) = self.operations.get_mut(of) else {
+            return;
+        };
+        operation.state = OpState::Done(result);
+        let (processor, token) = (operation.processor, operation.token);
+        self.processors[processor].done.push_back(of);
+        self.mix(match result {
+            Ok(n) => n,
+            Err(errno) => !(errno.0 as u64),
+        });
+        self.note(|| format!("{token:?} complete: {result:?}"));
+    }
+
+    /// Adds to the fingerprint.
+    pub(crate) fn mix(&mut self, value: u64) {
+        self.fingerprint = scatter(self.fingerprint ^ value ^ self.now.rotate_left(32));
+    }
+
+    pub(crate) fn note(&self, text: impl FnOnce() -> String) {
+        if self.trace {
+            eprintln!("[seed {} {:>12} ns] {}", self.seed, self.now, text());
+        }
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        let mut text = format!("simulated world, seed {}, at {}", self.seed, Instant::from_ns(self.now));
+        for (i, host) in self.hosts.iter().enumerate() {
+            text += &format!("\nhost {i} `{}`", host.name);
+        }
+        for (i, disk) in self.disks.iter().enumerate() {
+            text += &format!("\ndisk {i} of host {}: {:?}", disk.host.0, disk.config);
+        }
+        for (i, tree) in self.trees.iter().enumerate() {
+            text += &format!("\ntree {i} of host {}: {:?}", tree.host.0, tree.config);
+        }
+        text + &format!("\nnetwork: {:?}", self.network.config)
+    }
+}

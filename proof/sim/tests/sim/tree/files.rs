@@ -1,0 +1,195 @@
+//! Open files of a tree: what they read and write, and how they end.
+
+use libc::{EBADF, EFBIG, EISDIR};
+use machine::tree::Node;
+use machine::{Errno, SeekTarget};
+use sim::{DiskConfig, DiskFaults, OpClass, TreeConfig};
+
+use super::rig::{TreeRig, size};
+use crate::rig::stamped;
+
+fn config() -> TreeConfig {
+    TreeConfig { disk: DiskConfig { align: 4096, ..DiskConfig::new(1 << 20) }, ..TreeConfig::new() }
+}
+
+fn rig(seed: u64) -> (TreeRig, Node) {
+    let mut rig = TreeRig::new(seed, config());
+    let root = rig.root();
+    let file = rig.create(root, "a").unwrap();
+    (rig, file)
+}
+
+#[test]
+fn a_write_beyond_the_end_moves_it_and_leaves_zeroes_between() {
+    let (mut rig, node) = rig(1);
+    let open = rig.open(node).unwrap();
+    assert_eq!((open.direct.facts.size, open.direct.facts.align, open.direct.facts.direct), (0, 4096, true));
+    assert_eq!(rig.write(open.direct.file, 8192, stamped(8, 1)), Ok(4096));
+    assert_eq!(rig.attributes(node).unwrap().size, 12288);
+    let expected = [vec![0; 8192], stamped(8, 1)].concat();
+    assert_eq!(rig.content("/a").unwrap(), expected);
+    let (outcome, bytes) = rig.read(open.direct.file, 4096, 16384);
+    assert_eq!((outcome, &bytes[..8192]), (Ok(8192), &expected[4096..]));
+    assert_eq!(rig.read(open.direct.file, 12288, 4096).0, Ok(0));
+}
+
+#[test]
+fn direct_transfers_are_whole_blocks_and_buffered_ones_any_bytes_of_the_same_file() {
+    let (mut rig, node) = rig(1);
+    let open = rig.open(node).unwrap();
+    let (direct, buffered) = (open.direct.file, open.buffered.as_ref().unwrap().file);
+    assert_eq!(rig.write(direct, 100, stamped(8, 1)), Err(Errno::INVALID));
+    assert_eq!(rig.write(direct, 0, vec![1; 100]), Err(Errno::INVALID));
+    assert_eq!(rig.read(direct, 0, 100).0, Err(Errno::INVALID));
+    assert_eq!(rig.write(buffered, 5, b"abc".to_vec()), Ok(3));
+    let (outcome, bytes) = rig.read(direct, 0, 4096);
+    assert_eq!((outcome, &bytes[..8]), (Ok(8), b"\0\0\0\0\0abc".as_slice()), "a read ends at the end");
+}
+
+#[test]
+fn a_file_that_was_cut_reads_as_zeroes_when_it_grows_again() {
+    for cut in [0, 1, 511, 512, 700, 4096, 5000] {
+        let (mut rig, node) = rig(cut);
+        let open = rig.open(node).unwrap();
+        rig.write(open.direct.file, 0, vec![7; 8192]).unwrap();
+        assert_eq!(rig.set(node, size(cut)).unwrap().size, cut);
+        assert_eq!(rig.content("/a").unwrap(), vec![7; cut as usize]);
+        rig.set(node, size(8192)).unwrap();
+        let expected = [vec![7; cut as usize], vec![0; 8192 - cut as usize]].concat();
+        assert_eq!(rig.read(open.direct.file, 0, 8192), (Ok(8192), expected), "cut at {cut}");
+    }
+}
+
+#[test]
+fn zeroing_discarding_and_seeking_stay_within_the_file() {
+    let (mut rig, node) = rig(1);
+    let file = rig.open(node).unwrap().direct;
+    rig.write(file.file, 0, stamped(24, 1)).unwrap();
+    assert_eq!(rig.perform(|side| side.discard(file.file, 0, 4096)).0, Ok(0));
+    assert_eq!(rig.perform(|side| side.zero(file.file, 8192, 65536, false)).0, Ok(0));
+    let attributes = rig.attributes(node).unwrap();
+    assert_eq!((attributes.size, attributes.used), (12288, 8192));
+    assert_eq!(rig.content("/a").unwrap(), [vec![0; 4096], stamped(8, 1), vec![0; 4096]].concat());
+    assert_eq!(rig.perform(|side| side.seek(file.file, 0, SeekTarget::Data)).0, Ok(4096));
+    assert_eq!(rig.perform(|side| side.seek(file.file, 4096, SeekTarget::Hole)).0, Ok(12288));
+    assert_eq!(rig.perform(|side| side.seek(file.file, 12288, SeekTarget::Data)).0, Err(Errno::NO_SUCH_ADDRESS));
+}
+
+#[test]
+fn sizes_have_a_limit_and_space_has_one_for_all_files_together() {
+    let (mut rig, node) = rig(1);
+    let root = rig.root();
+    let other = rig.create(root, "b").unwrap();
+    let (file, other_file) = (rig.open(node).unwrap().direct, rig.open(other).unwrap().direct);
+    rig.world.limit_tree_space(rig.tree, Some(16384));
+    assert_eq!(rig.write(file.file, 0, stamped(16, 1)), Ok(8192));
+    assert_eq!(rig.write(other_file.file, 0, stamped(24, 1)), Ok(8192), "what fits");
+    assert_eq!(rig.write(other_file.file, 8192, stamped(8, 1)), Err(Errno::NO_SPACE));
+    assert_eq!(rig.attributes(other).unwrap().size, 8192);
+    assert_eq!(rig.write(file.file, 0, stamped(16, 2)), Ok(8192), "overwriting takes none");
+    rig.set(node, size(4096)).unwrap();
+    assert_eq!(rig.write(other_file.file, 8192, stamped(8, 1)), Ok(4096));
+    assert_eq!(rig.write(file.file, 1 << 43, stamped(8, 1)), Err(Errno(EFBIG)));
+}
+
+#[test]
+fn a_removed_file_is_used_until_it_is_closed_and_its_space_is_free_after() {
+    let (mut rig, node) = rig(1);
+    let root = rig.root();
+    rig.world.limit_tree_space(rig.tree, Some(8192));
+    let open = rig.open(node).unwrap();
+    rig.write(open.direct.file, 0, stamped(16, 1)).unwrap();
+    rig.remove(root, "a").unwrap();
+    rig.sync(&[root]).unwrap();
+    assert_eq!(rig.read(open.direct.file, 0, 8192), (Ok(8192), stamped(16, 1)));
+    assert_eq!(rig.write(open.direct.file, 0, stamped(8, 2)), Ok(4096));
+    assert_eq!(rig.open(node).err(), Some(Errno(libc::ESTALE)));
+    let other = rig.create(root, "b").unwrap();
+    let other = rig.open(other).unwrap().direct;
+    assert_eq!(rig.write(other.file, 0, stamped(8, 1)), Err(Errno::NO_SPACE));
+    drop(open);
+    rig.sync(&[root]).unwrap();
+    assert_eq!(rig.write(other.file, 0, stamped(8, 1)), Ok(4096));
+}
+
+#[test]
+fn a_file_is_open_until_it_is_closed_or_its_host_dies() {
+    let (mut rig, node) = rig(1);
+    let open = rig.open(node).unwrap();
+    let file = open.direct.file;
+    assert_eq!(rig.read(file, 0, 4096).0, Ok(0));
+    drop(open);
+    assert_eq!(rig.read(file, 0, 4096).0, Err(Errno(EBADF)));
+    let open = rig.open(node).unwrap();
+    rig.kill();
+    assert_eq!(rig.read(open.direct.file, 0, 4096).0, Err(Errno(EBADF)));
+    assert!(rig.open(node).is_ok(), "the tree itself stays open");
+    let root = rig.root();
+    assert_eq!(rig.open(root).err(), Some(Errno(EISDIR)));
+}
+
+#[test]
+fn files_of_a_read_only_tree_are_read() {
+    let (mut rig, _) = rig(1);
+    let read_only = rig.world.add_tree(rig.host, TreeConfig { read_only: true, ..config() });
+    rig.tree = read_only;
+    rig.open = rig.world.open_tree(read_only);
+    let root = rig.root();
+    let mut open = |writable| rig.call(machine::tree::TreeCall::Open { node: root, writable }).err();
+    assert_eq!(open(false), Some(Errno(EISDIR)));
+    assert_eq!(open(true), Some(Errno::READ_ONLY));
+    assert_eq!(rig.create(root, "a"), Err(Errno::READ_ONLY));
+}
+
+#[test]
+fn a_write_shows_in_the_times_of_its_file() {
+    let (mut rig, node) = rig(1);
+    let open = rig.open(node).unwrap();
+    let before = rig.attributes(node).unwrap();
+    rig.write(open.direct.file, 0, stamped(8, 1)).unwrap();
+    let after = rig.attributes(node).unwrap();
+    assert!(after.modified > before.modified && after.changed == after.modified);
+    rig.read(open.direct.file, 0, 4096).0.unwrap();
+    assert_eq!(rig.attributes(node).unwrap(), after);
+}
+
+#[test]
+fn just_the_next_operations_of_a_class_fail() {
+    let (mut rig, node) = rig(1);
+    let file = rig.open(node).unwrap().direct.clone();
+    for class in [OpClass::Read, OpClass::Write, OpClass::Flush] {
+        rig.world.fail_next_in_tree(rig.tree, class, 1, Errno::TIMED_OUT);
+    }
+    for expected in [Err(Errno::TIMED_OUT), Ok(0)] {
+        assert_eq!(rig.write(file.file, 0, stamped(8, 1)), expected.map(|_| 4096));
+        assert_eq!(rig.read(file.file, 0, 4096).0, expected.map(|_| 4096));
+        assert_eq!(rig.flush(file.file), expected);
+    }
+}
+
+#[test]
+fn a_failed_write_may_have_changed_what_is_there_but_never_the_size() {
+    let mut torn = 0;
+    for seed in 0..50 {
+        let (mut rig, node) = rig(seed);
+        let file = rig.open(node).unwrap().direct;
+        rig.write(file.file, 0, stamped(8, 1)).unwrap();
+        rig.world.fail_next_in_tree(rig.tree, OpClass::Write, 1, Errno::IO);
+        assert_eq!(rig.write(file.file, 0, stamped(16, 2)), Err(Errno::IO));
+        let content = rig.content("/a").unwrap();
+        assert_eq!(content.len(), 4096, "seed {seed}");
+        torn += usize::from(content != stamped(8, 1));
+    }
+    assert!(torn > 20, "{torn}");
+}
+
+#[test]
+fn short_writes_write_what_they_say() {
+    let (mut rig, node) = rig(1);
+    let file = rig.open(node).unwrap().direct;
+    let faults = DiskFaults { short_write_permille: 1000, ..DiskFaults::default() };
+    rig.world.set_tree_faults(rig.tree, faults);
+    let len = rig.write(file.file, 0, stamped(64, 1)).unwrap();
+    assert!(len < 64 * 512 && len % 4096 == 0);
+    assert_eq!(rig.content("/a").unwrap(), stamped(len as usize / 512, 1));
+}

@@ -1,0 +1,101 @@
+//! A tree of the simulated machine behind a kernel, and its files.
+
+use std::sync::Arc;
+
+use kernel::queue::DiskQueue;
+use kernel::request::{Context, JobId};
+use kernel::tree::{FileTree, FileTreeConfig, OpenFiles, Vnode};
+use kernel::{ForcedUnitAccess, Frames, Processor, Switches};
+use machine::Errno;
+use machine::tree::{Creation, Node, SetAttributes, TreeCall, TreeReply};
+use policy::unit::{ByteRange, Stability};
+use sim::{TreeConfig, TreeId, World};
+
+use super::{Host, small_kernel};
+
+pub const CACHE_BYTES: u64 = 2 << 20;
+
+pub fn context() -> Context {
+    Context::synchronous(JobId(0))
+}
+
+pub fn stable() -> Context {
+    context().with_stability(Stability::Stable)
+}
+
+pub fn open(world: &World, cpu: &Processor, tree: TreeId, files_max: usize) -> Arc<FileTree> {
+    open_within(world, cpu, tree, &OpenFiles::new(files_max))
+}
+
+pub fn open_within(world: &World, cpu: &Processor, tree: TreeId, open_files: &Arc<OpenFiles>) -> Arc<FileTree> {
+    let queue = cpu.kernel().queue_of_disk(0, || DiskQueue::new(Default::default()));
+    let config = FileTreeConfig {
+        name: "/files".into(),
+        read_only: false,
+        open_files: Arc::clone(open_files),
+        forced_unit_access: ForcedUnitAccess::Alone,
+        queue,
+    };
+    FileTree::new(cpu, world.open_tree(tree), config)
+}
+
+/// A server and its tree.
+pub fn server(seed: u64) -> (World, Host, TreeId) {
+    server_of(seed, TreeConfig::new())
+}
+
+/// A server and a tree like this.
+pub fn server_of(seed: u64, config: TreeConfig) -> (World, Host, TreeId) {
+    let world = World::new(seed);
+    let id = world.add_host("server");
+    let tree = world.add_tree(id, config);
+    let host = Host::boot(&world, id, small_kernel(2, CACHE_BYTES, Switches::default()));
+    (world, host, tree)
+}
+
+pub async fn root(cpu: &Processor, tree: &FileTree) -> Node {
+    match tree.call(cpu, None, TreeCall::Root).await {
+        Ok(TreeReply::Node(node, _)) => node,
+        _ => panic!("every tree has a root"),
+    }
+}
+
+/// A file in the root, made if it is not there, with its name durable.
+pub async fn file(cpu: &Processor, tree: &FileTree, name: &str) -> (Node, Arc<Vnode>) {
+    let dir = root(cpu, tree).await;
+    let attributes = SetAttributes { mode: Some(0o644), ..SetAttributes::default() };
+    let call = TreeCall::Create { dir, name: name.into(), how: Creation::Unchecked, attributes };
+    let Ok(TreeReply::Node(node, _)) = tree.call(cpu, None, call).await else { panic!("{name} can be made") };
+    tree.make_durable(cpu, &[dir, node]).await.expect("synced");
+    (node, tree.file(cpu, node).await.expect("it is a regular file"))
+}
+
+/// Frames with `bytes` where a write at `at` has them.
+pub async fn frames_of(cpu: &Processor, at: u64, bytes: &[u8]) -> Frames {
+    let blocks = ByteRange::new(at, bytes.len() as u64).blocks();
+    let mut frames = cpu.kernel().allocate(cpu, (blocks.end - blocks.start) as usize).await;
+    let (mut from, mut left) = ((at % 4096) as usize, bytes);
+    for frame in &mut frames {
+        let content = frame.bytes_mut().expect("unshared");
+        // What is not written must not get anywhere.
+        content.fill(0xEE);
+        let here = left.len().min(4096 - from);
+        content[from..from + here].copy_from_slice(&left[..here]);
+        left = &left[here..];
+        from = 0;
+    }
+    frames
+}
+
+pub async fn write(cpu: &Processor, file: &Vnode, at: u64, bytes: &[u8], context: Context) -> Result<(), Errno> {
+    let frames = frames_of(cpu, at, bytes).await;
+    file.write(cpu, ByteRange::new(at, bytes.len() as u64), frames, context).await
+}
+
+pub async fn read(cpu: &Processor, file: &Vnode, at: u64, len: u64) -> Result<Vec<u8>, Errno> {
+    let (range, frames) = file.read(cpu, ByteRange::new(at, len), context()).await?;
+    let mut bytes: Vec<u8> = frames.iter().flat_map(|frame| frame.bytes().iter().copied()).collect();
+    bytes.drain(..(range.at.0 % 4096).min(bytes.len() as u64) as usize);
+    bytes.truncate(range.len as usize);
+    Ok(bytes)
+}

@@ -1,0 +1,362 @@
+//! Server and clients, whole: what was acknowledged as durable over NBD survives every crash.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use kernel::connection::{Acceptor, Peer, Session};
+use kernel::device::{Checked, FileDevice};
+use kernel::queue::{DiskQueue, Queued};
+use kernel::volume::VolumeConfig;
+use kernel::{ForcedUnitAccess, Processor, Switches, Volume};
+use machine::Connection;
+use nbd::client::{Client, ClientError};
+use nbd::proto::{cmd, state};
+use nbd::{Export, Limits, Server, serve};
+use policy::unit::ProcessorId;
+use sim::{DiskConfig, DiskId, HostId, NetworkConfig, World};
+use testkit::random::Random;
+use testkit::rounds::for_seeds;
+use testkit::scene::model::{Model, SECTOR, Stamp, fill, stamp_of};
+use testkit::scene::{Host, Spoken, accept, drive, serving, small_kernel, spawn};
+
+const PORT: u16 = 10809;
+/// Of the disk and the cache, in bytes. Small ones are crashed more often in the same time; on large ones, requests are
+/// longer than what the server takes in at once.
+const SMALL: (u64, u64) = (1 << 20, 512 << 10);
+const LARGE: (u64, u64) = (8 << 20, 4 << 20);
+/// Each has a part of the disk, and one request under way.
+const LANES: u64 = 4;
+/// Any lane uses any connection: a flush on one covers what was acknowledged on another.
+const CONNECTIONS: u64 = 3;
+const LIVES: u64 = 3;
+const STEPS_A_LIFE: u64 = 70;
+
+type Models = Vec<Rc<RefCell<Model>>>;
+
+fn switches(seed: u64) -> Switches {
+    let mut random = Random(seed ^ 0x5717);
+    Switches {
+        scan_resistant: random.chance(700),
+        smooth_write_back: random.chance(700),
+        block_merge: random.chance(700),
+        priority: random.chance(700),
+        flush_gathering: random.chance(700),
+        unmapped_io: random.chance(700),
+        hottest_first: random.chance(700),
+        look_ahead: random.chance(700),
+        huge_pages: policy::pages::Mode::Small,
+        usage: random.chance(700),
+        ..Switches::default()
+    }
+}
+
+/// The server from one crash to the next.
+struct Life {
+    host: Host,
+    volume: Arc<Volume>,
+    server: Arc<Server>,
+    acceptor: Arc<Acceptor>,
+}
+
+impl Life {
+    fn begin(world: &World, id: HostId, disk: DiskId, cache_bytes: u64, seed: u64) -> Life {
+        let host = Host::boot(world, id, small_kernel(2, cache_bytes, switches(seed)));
+        let file = Arc::new(FileDevice::new(world.open(disk, true)));
+        let queue = host.kernel.queue_of_disk(0, || {
+            let switches = host.kernel.switches();
+            let (merge, fair) = (switches.block_merge, switches.usage);
+            DiskQueue::new(policy::queue::Config { merge, fair, ..Default::default() })
+        });
+        let device = Arc::new(Queued::new(queue, Arc::new(Checked::new(file))));
+        let config = VolumeConfig {
+            name: "disk".into(),
+            read_only: false,
+            forced_unit_access: [ForcedUnitAccess::Never, ForcedUnitAccess::Alone, ForcedUnitAccess::Always]
+                [(seed % 3) as usize],
+            grows: false,
+        };
+        let volume = Volume::open(&host.kernel, device, config, ProcessorId(0)).expect("a number");
+        let server = Server::new(Limits::default());
+        let export =
+            Export { name: "disk".into(), description: String::new(), block_size: 1, volume: Arc::clone(&volume) };
+        server.set_exports(vec![Arc::new(export)]);
+        let acceptor = listen(world, &host, &server);
+        Life { host, volume, server, acceptor }
+    }
+
+    /// Ends in order: what is under way is answered, and everything acknowledged is durable if the volume says so.
+    fn end_in_order(&self, world: &World, clients: &Host) -> bool {
+        self.server.service().stop();
+        let drained = drive(world, &[&self.host, clients], || serving(&self.acceptor) == 0);
+        assert!(drained, "the server does not end: {}", world.describe());
+        let volume = Arc::clone(&self.volume);
+        let closed = spawn(&self.host.processors[0], async move |cpu| volume.close(&cpu).await.is_ok());
+        world.kick(self.host.id, ProcessorId(0));
+        drive(world, &[&self.host, clients], || closed.borrow().is_some());
+        closed.take().expect("a volume closes")
+    }
+
+    fn crash(self, world: &World, power: bool) {
+        let Life { host, volume, server, .. } = self;
+        drop((volume, server));
+        if power {
+            world.power_cut(host.id);
+        } else {
+            world.kill(host.id);
+        }
+        host.die();
+    }
+}
+
+/// Accepts on `host` for as long as it lives.
+fn listen(world: &World, host: &Host, server: &Arc<Server>) -> Arc<Acceptor> {
+    let (server, service) = (Arc::clone(server), Arc::clone(server.service()));
+    let serve = move |cpu, connection, _| -> Session {
+        let server = Arc::clone(&server);
+        Box::pin(async move { serve(&cpu, connection, &server).await })
+    };
+    accept(world, host, PORT, Spoken { service, peer: Peer::default, serve })
+}
+
+/// Connects to a server that is there; `None` when it has gone meanwhile.
+async fn connect(
+    world: &World,
+    cpu: &Processor,
+    from: HostId,
+    to: HostId,
+    structured: bool,
+) -> Option<(Connection, Rc<Client>)> {
+    let connection = world.connect(from, to, PORT).ok()?;
+    Some((connection, Client::connect(cpu, connection, "disk", structured).await.ok()?))
+}
+
+/// One client of the disk, with its own part of it.
+struct Lane {
+    clients: Rc<RefCell<Vec<Rc<Client>>>>,
+    model: Rc<RefCell<Model>>,
+    random: Random,
+}
+
+impl Lane {
+    /// Until the connection that it uses is gone. What was unanswered then stays doubtful: the server may still do it.
+    async fn run(mut self, first_stamp: Stamp) {
+        for stamp in (first_stamp..).take(STEPS_A_LIFE as usize) {
+            let client = {
+                let clients = self.clients.borrow();
+                Rc::clone(&clients[self.random.below(clients.len() as u64) as usize])
+            };
+            match self.operate(&client, stamp).await {
+                Ok(()) | Err(ClientError::Refused(_)) => {}
+                Err(ClientError::Gone) => return,
+                Err(error @ ClientError::Protocol(_)) => panic!("{error}"),
+            }
+        }
+    }
+
+    fn draw_range(&mut self) -> (u64, u64) {
+        let (start, len) = (self.model.borrow().start(), self.model.borrow().len());
+        let count = 1 + match self.random.below(20) {
+            0 => self.random.below(len - 1),
+            1..5 => self.random.below(len / 4),
+            _ => self.random.below(24),
+        };
+        (start + self.random.below(len - count + 1), count)
+    }
+
+    /// One random request; the model follows it.
+    async fn operate(&mut self, client: &Rc<Client>, stamp: Stamp) -> Result<(), ClientError> {
+        let (sector, count) = self.draw_range();
+        let (offset, len) = (sector * SECTOR, (count * SECTOR) as u32);
+        let fua = if self.random.chance(250) { cmd::FLAG_FUA } else { 0 };
+        match self.random.below(12) {
+            0..4 => {
+                let mut data = vec![0; len as usize];
+                fill(&mut data, stamp);
+                self.model.borrow_mut().begin(sector, count, stamp);
+                client.request(cmd::WRITE, fua, offset, len, &data).await?;
+                self.acknowledge(sector, count, fua);
+            }
+            4 => {
+                let no_hole = if self.random.chance(500) { cmd::FLAG_NO_HOLE } else { 0 };
+                let fast = if self.random.chance(200) { cmd::FLAG_FAST_ZERO } else { 0 };
+                self.model.borrow_mut().begin(sector, count, 0);
+                client.request(cmd::WRITE_ZEROES, fua | no_hole | fast, offset, len, &[]).await?;
+                self.acknowledge(sector, count, fua);
+            }
+            5 => {
+                // What is not whole blocks keeps its content; the rest may have either.
+                let whole = sector.next_multiple_of(8)..(sector + count) / 8 * 8;
+                if whole.start < whole.end {
+                    self.model.borrow_mut().begin(whole.start, whole.end - whole.start, 0);
+                }
+                client.request(cmd::TRIM, fua, offset, len, &[]).await?;
+            }
+            6 => self.look_at_extents(client, sector, count).await?,
+            7 => drop(client.request(cmd::CACHE, 0, offset, len, &[]).await?),
+            8..10 => {
+                let data = client.read(offset, len).await?;
+                for (at, bytes) in (sector..).zip(data.chunks_exact(SECTOR as usize)) {
+                    if let Some(expected) = self.model.borrow().expected(at) {
+                        assert_eq!(stamp_of(bytes), Ok(expected), "read of sector {at}");
+                    }
+                }
+            }
+            _ => {
+                client.flush().await?;
+                self.model.borrow_mut().flushed();
+            }
+        }
+        Ok(())
+    }
+
+    fn acknowledge(&self, sector: u64, count: u64, fua: u16) {
+        let mut model = self.model.borrow_mut();
+        if fua != 0 { model.acknowledge_durable(sector, count) } else { model.acknowledge(sector, count) }
+    }
+
+    /// What is said to be zero must be zero.
+    async fn look_at_extents(&mut self, client: &Rc<Client>, sector: u64, count: u64) -> Result<(), ClientError> {
+        let (offset, len) = (sector * SECTOR, count * SECTOR);
+        let answer = client.request(cmd::BLOCK_STATUS, 0, offset, len as u32, &[]).await;
+        if answer == Err(ClientError::Refused(nbd::proto::NbdError::EINVAL)) {
+            return Ok(()); // This one has simple replies.
+        }
+        let mut at = offset;
+        for (len, flags) in answer?.extents {
+            let zero = flags & state::ZERO != 0;
+            for sector in (at / SECTOR..(at + u64::from(len)) / SECTOR).filter(|_| zero) {
+                assert_eq!(self.model.borrow().expected(sector).unwrap_or(0), 0, "sector {sector} is said to be zero");
+            }
+            at += u64::from(len);
+        }
+        assert!(at > offset && at <= offset + len, "extents up to {at} for {offset}+{len}");
+        Ok(())
+    }
+}
+
+/// A whole run: several lives of the server, random requests in each, checks after each crash.
+fn crash_test(seed: u64, faulty: bool) {
+    let mut random = Random(seed);
+    let world = World::new(seed);
+    world.set_network(NetworkConfig::drawn(seed));
+    let id = world.add_host("server");
+    let clients = Host::boot(&world, world.add_host("clients"), small_kernel(1, 64 << 10, switches(seed)));
+    let (disk_bytes, cache_bytes) = if random.chance(30) { LARGE } else { SMALL };
+    let mut config = DiskConfig::drawn(disk_bytes, seed);
+    if faulty {
+        config.faults.write_error_permille = 20;
+        config.faults.flush_error_permille = 100;
+        config.faults.read_error_permille = 10;
+        config.faults.short_write_permille = 50;
+        config.faults.failed_flush_drops = random.chance(500);
+    }
+    let disk = world.add_disk(id, config);
+    let each = disk_bytes / SECTOR / LANES - 3;
+    let models: Models = (0..LANES).map(|lane| Rc::new(RefCell::new(Model::new(lane * each, each)))).collect();
+    let mut stamp: Stamp = 1;
+    for number in 0..LIVES {
+        let life = Life::begin(&world, id, disk, cache_bytes, seed + number);
+        verify(&world, &life, &clients, &models);
+        live(&world, &life, &clients, &models, &mut random, &mut stamp);
+        if random.chance(100) && life.end_in_order(&world, &clients) {
+            models.iter().for_each(|model| model.borrow_mut().flushed());
+        }
+        life.crash(&world, random.chance(700));
+    }
+    // The disk works again: what is there is what counts.
+    world.set_faults(disk, Default::default());
+    let life = Life::begin(&world, id, disk, cache_bytes, seed);
+    verify(&world, &life, &clients, &models);
+    life.crash(&world, false);
+    clients.die();
+}
+
+/// Random requests on every part of the disk, up to a random moment.
+fn live(world: &World, life: &Life, clients: &Host, models: &Models, random: &mut Random, stamp: &mut Stamp) {
+    let cpu = &clients.processors[0];
+    let tasks: Rc<RefCell<Vec<_>>> = Rc::default();
+    let connections: Rc<RefCell<Vec<Connection>>> = Rc::default();
+    let mut lanes: Vec<(Rc<RefCell<Model>>, Random, Stamp)> = Vec::new();
+    for (lane, model) in models.iter().enumerate() {
+        lanes.push((Rc::clone(model), Random(random.next()), *stamp + lane as u64 * STEPS_A_LIFE));
+    }
+    *stamp += LANES * STEPS_A_LIFE;
+    let structured: Vec<bool> = (0..CONNECTIONS).map(|_| random.chance(500)).collect();
+    let (own, from, to) = (world.clone(), clients.id, life.host.id);
+    let (all, dialled) = (Rc::clone(&tasks), Rc::clone(&connections));
+    let over = Rc::new(Cell::new(false));
+    let is_over = Rc::clone(&over);
+    let started = spawn(cpu, async move |cpu| {
+        let mut made = Vec::new();
+        for structured in structured {
+            let Some((connection, client)) = connect(&own, &cpu, from, to, structured).await else { return };
+            dialled.borrow_mut().push(connection);
+            made.push(client);
+        }
+        // The last one may have reached the server's next life, in which others use this part of the disk.
+        if is_over.get() {
+            return made.iter().for_each(|client| client.hang_up());
+        }
+        let made = Rc::new(RefCell::new(made));
+        for (model, random, stamp) in lanes {
+            let lane = Lane { clients: Rc::clone(&made), model, random };
+            all.borrow_mut().push(spawn(&cpu, async move |_| lane.run(stamp).await));
+        }
+    });
+    world.kick(clients.id, cpu.id());
+    let mut steps = if random.chance(100) { u64::MAX } else { 100 + random.below(5000) };
+    let mut reset_at = if random.chance(150) { random.below(3000) } else { u64::MAX };
+    drive(world, &[&life.host, clients], || {
+        steps -= 1;
+        reset_at = reset_at.wrapping_sub(1);
+        if reset_at == 0
+            && let Some(&connection) = connections.borrow().first()
+        {
+            world.reset_connection(connection);
+        }
+        steps == 0 || (started.borrow().is_some() && tasks.borrow().iter().all(|task| task.borrow().is_some()))
+    });
+    over.set(true);
+}
+
+/// Reads everything over the network and compares it with what the models allow.
+fn verify(world: &World, life: &Life, clients: &Host, models: &Models) {
+    let (own, from, to, models) = (world.clone(), clients.id, life.host.id, models.clone());
+    let done = spawn(&clients.processors[0], async move |cpu| {
+        let (_, client) = connect(&own, &cpu, from, to, true).await.expect("a server");
+        for model in models {
+            let (start, len) = (model.borrow().start(), model.borrow().len());
+            for sector in (start..start + len).step_by(512) {
+                let count = 512.min(start + len - sector);
+                let data = loop {
+                    // Reads may fail by chance; the next one may not.
+                    match client.read(sector * SECTOR, (count * SECTOR) as u32).await {
+                        Ok(data) => break data,
+                        Err(error) => assert!(matches!(error, ClientError::Refused(_)), "{error}"),
+                    }
+                };
+                for (at, bytes) in (sector..).zip(data.chunks_exact(SECTOR as usize)) {
+                    let checked = stamp_of(bytes).and_then(|found| model.borrow_mut().check_after_crash(at, found));
+                    assert_eq!(checked, Ok(()));
+                }
+            }
+        }
+        client.hang_up();
+    });
+    world.kick(clients.id, ProcessorId(0));
+    drive(world, &[&life.host, clients], || done.borrow().is_some());
+    assert!(done.borrow().is_some(), "the clients wait for ever: {}", world.describe());
+}
+
+#[test]
+fn what_was_acknowledged_as_durable_survives_every_crash_of_the_server() {
+    let name = "what_was_acknowledged_as_durable_survives_every_crash_of_the_server";
+    for_seeds(name, 150, |seed| crash_test(seed, false));
+}
+
+#[test]
+fn what_was_acknowledged_as_durable_survives_crashes_with_a_failing_disk() {
+    let name = "what_was_acknowledged_as_durable_survives_crashes_with_a_failing_disk";
+    for_seeds(name, 150, |seed| crash_test(seed, true));
+}

@@ -1,0 +1,368 @@
+//! A simulated world with a server on one host and its clients on another, and a client that may say anything.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use kernel::connection::{self, Acceptor, Session};
+use kernel::device::{Checked, DeviceRef, RamDisk};
+use kernel::job::Origin;
+use kernel::volume::VolumeConfig;
+use kernel::wait::WaitList;
+use kernel::{ForcedUnitAccess, Hold, Processor, Switches, Volume};
+use machine::{Connection, Errno, Segment};
+use nbd::client::Client;
+use nbd::proto::{NBD_OPTS_MAGIC, NBD_REP_MAGIC, Reader, Request, option, rep};
+use nbd::{Export, Limits, Server, serve};
+use policy::unit::{Instant, ProcessorId};
+use sim::{HostId, NetworkConfig, World};
+use smallvec::smallvec;
+pub use testkit::scene::Host;
+use testkit::scene::{Spoken, drive, small_kernel};
+
+/// Where the server listens.
+const PORT: u16 = 10809;
+
+/// What a client sees when the server has ended the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended;
+
+/// How a server is set up.
+pub struct Setup {
+    pub seed: u64,
+    pub processors: u16,
+    /// Bytes of cache.
+    pub memory: u64,
+    pub network: NetworkConfig,
+    pub limits: Limits,
+    pub block_size: u32,
+    pub device: DeviceRef,
+    pub switches: Switches,
+    /// Whose the connections are, by the order in which they come.
+    pub origin_of: fn(u16) -> Origin,
+}
+
+impl Setup {
+    /// A RAM disk of `size` bytes on a faultless network that cuts transfers short. The seed says how requests are served.
+    pub fn new(seed: u64, size: u64) -> Setup {
+        let switches = Switches {
+            huge_pages: policy::pages::Mode::Small,
+            hottest_first: seed & 1 == 0,
+            look_ahead: seed & 2 == 0,
+            usage: seed & 4 == 0,
+            ..Switches::default()
+        };
+        Setup {
+            seed,
+            switches,
+            processors: 2,
+            memory: 32 << 20,
+            network: NetworkConfig { backlog_max: 1024, ..NetworkConfig::default() },
+            limits: Limits::default(),
+            block_size: 1,
+            device: Arc::new(RamDisk::new(size, 0)),
+            origin_of: |_| Origin::default(),
+        }
+    }
+}
+
+/// A server, and a host for its clients.
+pub struct Scene {
+    pub world: World,
+    pub disk: Host,
+    pub clients: Host,
+    pub server: Arc<Server>,
+    pub volume: Arc<Volume>,
+    acceptor: Arc<Acceptor>,
+}
+
+impl Scene {
+    /// Serves the exports `disk` and, of the same device, `frozen`, which is read-only.
+    pub fn new(setup: Setup) -> Scene {
+        let world = World::new(setup.seed);
+        world.set_network(setup.network);
+        let config = small_kernel(setup.processors, setup.memory, setup.switches);
+        let disk = Host::boot(&world, world.add_host("disk"), config.clone());
+        let config = kernel::KernelConfig { processors: 1, memory_max: 1 << 20, ..config };
+        let clients = Host::boot(&world, world.add_host("clients"), config);
+        let device: DeviceRef = Arc::new(Checked::new(setup.device));
+        let open = |read_only| {
+            let config = VolumeConfig {
+                name: "disk".to_owned(),
+                read_only,
+                forced_unit_access: ForcedUnitAccess::Always,
+                grows: false,
+            };
+            Volume::open(&disk.kernel, Arc::clone(&device), config, ProcessorId(0)).expect("a number")
+        };
+        let volume = open(false);
+        let export = |name: &str, volume: Arc<Volume>| {
+            let description = format!("the {name}");
+            Arc::new(Export { name: name.to_owned(), description, block_size: setup.block_size, volume })
+        };
+        let server = Server::new(setup.limits);
+        server.set_exports(vec![export("disk", Arc::clone(&volume)), export("frozen", open(true))]);
+        let acceptor = accept(&world, &disk, &server, setup.origin_of);
+        Scene { world, disk, clients, server, volume, acceptor }
+    }
+
+    /// How to reach the server.
+    pub fn route(&self) -> Route {
+        Route { world: self.world.clone(), from: self.clients.id, to: self.disk.id }
+    }
+
+    /// Runs a task of the clients to its end.
+    pub fn run<T: 'static>(&self, task: impl AsyncFnOnce(Processor, Route) -> T + 'static) -> T {
+        let result = Rc::new(RefCell::new(None));
+        let (slot, cpu, route) = (Rc::clone(&result), self.clients.processors[0].clone(), self.route());
+        let here = cpu.clone();
+        cpu.spawn(async move {
+            let value = task(here, route).await;
+            slot.replace(Some(value));
+        });
+        self.world.kick(self.clients.id, cpu.id());
+        let ended = self.until(|| result.borrow().is_some());
+        assert!(ended, "the clients wait for ever: {}", self.world.describe());
+        result.take().expect("just looked")
+    }
+
+    /// Lets the world go on until `done`; false when nothing happens any more.
+    pub fn until(&self, done: impl FnMut() -> bool) -> bool {
+        drive(&self.world, &[&self.disk, &self.clients], done)
+    }
+
+    /// Asserts that the server lets go of every connection, once the clients are gone.
+    pub fn assert_all_ends(&self) {
+        let ended = self.until(|| self.serving() == 0);
+        assert!(ended, "{} connections are still served: {}", self.serving(), self.world.describe());
+    }
+
+    /// Asserts that all of it is gone that connections had: of tasks, as many as before are there.
+    pub fn assert_nothing_is_left(&self, tasks: usize) {
+        let service = self.server.service();
+        testkit::scene::assert_nothing_is_left(&self.world, &self.disk, &self.clients, service, tasks);
+    }
+
+    /// Connections that are being served.
+    pub fn serving(&self) -> usize {
+        testkit::scene::serving(&self.acceptor)
+    }
+}
+
+/// Accepts for ever.
+fn accept(world: &World, disk: &Host, server: &Arc<Server>, origin_of: fn(u16) -> Origin) -> Arc<Acceptor> {
+    let (server, service, turn) = (Arc::clone(server), Arc::clone(server.service()), AtomicU16::new(0));
+    let origin = move || origin_of(turn.fetch_add(1, Ordering::Relaxed));
+    let peer = move || connection::Peer { origin: origin(), ..Default::default() };
+    let serve = move |cpu, connection, _| -> Session {
+        let server = Arc::clone(&server);
+        Box::pin(async move { serve(&cpu, connection, &server).await })
+    };
+    testkit::scene::accept(world, disk, PORT, Spoken { service, peer, serve })
+}
+
+/// Runs many futures, each as a task, and gives their results in order.
+pub async fn all<T: 'static>(
+    cpu: &Processor,
+    futures: impl IntoIterator<Item = impl Future<Output = T> + 'static>,
+) -> Vec<T> {
+    let ended = Rc::new(WaitList::default());
+    let slots: Vec<Rc<RefCell<Option<T>>>> = futures
+        .into_iter()
+        .map(|future| {
+            let slot = Rc::new(RefCell::new(None));
+            let (result, ended) = (Rc::clone(&slot), Rc::clone(&ended));
+            cpu.spawn(async move {
+                let value = future.await;
+                result.replace(Some(value));
+                ended.wake_all();
+            });
+            slot
+        })
+        .collect();
+    let mut results = Vec::new();
+    for slot in slots {
+        results.push(ended.until(|| slot.take()).await);
+    }
+    results
+}
+
+/// From the clients to the server.
+#[derive(Clone)]
+pub struct Route {
+    world: World,
+    from: HostId,
+    to: HostId,
+}
+
+impl Route {
+    /// A connection on which nothing was said.
+    pub fn connect(&self) -> Connection {
+        self.world.connect(self.from, self.to, PORT).expect("the server listens")
+    }
+
+    /// A client that keeps to the protocol.
+    pub async fn client(&self, cpu: &Processor, export: &str, structured: bool) -> Rc<Client> {
+        Client::connect(cpu, self.connect(), export, structured).await.expect("an export")
+    }
+
+    /// A client that may say anything.
+    pub fn peer(&self, cpu: &Processor) -> Peer {
+        Peer { cpu: cpu.clone(), connection: self.connect() }
+    }
+
+    /// The same, after it has agreed on `export` with simple replies.
+    pub async fn peer_of(&self, cpu: &Processor, export: &str) -> Peer {
+        let mut peer = self.peer(cpu);
+        peer.greet(3).await.expect("a greeting");
+        peer.option(option::GO, &go(export)).await.expect("an answer");
+        while peer.option_reply().await.expect("an answer").kind != rep::ACK {}
+        peer
+    }
+}
+
+/// The data of `NBD_OPT_GO` and `NBD_OPT_INFO` for an export.
+pub fn go(export: &str) -> Vec<u8> {
+    [&(export.len() as u32).to_be_bytes(), export.as_bytes(), &0_u16.to_be_bytes()].concat()
+}
+
+/// An answer to an option.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OptionReply {
+    pub option: u32,
+    pub kind: u32,
+    pub payload: Vec<u8>,
+}
+
+/// A client byte by byte.
+pub struct Peer {
+    cpu: Processor,
+    connection: Connection,
+}
+
+impl Peer {
+    /// Takes the greeting and answers with `flags`.
+    pub async fn greet(&mut self, flags: u32) -> Result<(), Ended> {
+        let greeting = self.receive(18).await?;
+        assert_eq!(greeting, [&b"NBDMAGICIHAVEOPT"[..], &[0, 3]].concat());
+        self.send(&flags.to_be_bytes()).await
+    }
+
+    /// Sends an option.
+    pub async fn option(&mut self, option: u32, payload: &[u8]) -> Result<(), Ended> {
+        self.option_header(NBD_OPTS_MAGIC, option, payload.len() as u32).await?;
+        self.send(payload).await
+    }
+
+    /// Sends an option's header alone.
+    pub async fn option_header(&mut self, magic: u64, option: u32, len: u32) -> Result<(), Ended> {
+        self.send(&[&magic.to_be_bytes()[..], &option.to_be_bytes(), &len.to_be_bytes()].concat()).await
+    }
+
+    /// Takes an answer to an option.
+    pub async fn option_reply(&mut self) -> Result<OptionReply, Ended> {
+        let header = self.receive(20).await?;
+        let mut at = Reader::new(&header);
+        assert_eq!(at.u64(), Some(NBD_REP_MAGIC));
+        let (option, kind, len) = (at.u32().unwrap_or(0), at.u32().unwrap_or(0), at.u32().unwrap_or(0));
+        Ok(OptionReply { option, kind, payload: self.receive(len as usize).await? })
+    }
+
+    /// Sends an option and takes the answers up to the last one.
+    pub async fn ask(&mut self, option: u32, payload: &[u8]) -> Result<Vec<OptionReply>, Ended> {
+        self.option(option, payload).await?;
+        let mut replies = Vec::new();
+        loop {
+            let reply = self.option_reply().await?;
+            assert_eq!(reply.option, option);
+            let last = reply.kind == rep::ACK || reply.kind & rep::ERR != 0;
+            replies.push(reply);
+            if last {
+                return Ok(replies);
+            }
+        }
+    }
+
+    /// The last answer to an option.
+    pub async fn ask_last(&mut self, option: u32, payload: &[u8]) -> Result<u32, Ended> {
+        Ok(self.ask(option, payload).await?.last().map_or(0, |reply| reply.kind))
+    }
+
+    /// Sends a request's header, and `payload`.
+    pub async fn request(&mut self, request: Request, payload: &[u8]) -> Result<(), Ended> {
+        self.send(&[&request.encode()[..], payload].concat()).await
+    }
+
+    /// Takes a simple reply without data: its error and cookie.
+    pub async fn simple_reply(&mut self) -> Result<(u32, u64), Ended> {
+        let header = self.receive(16).await?;
+        let mut at = Reader::new(&header);
+        assert_eq!(at.u32(), Some(nbd::proto::NBD_SIMPLE_REPLY_MAGIC));
+        Ok((at.u32().unwrap_or(0), at.u64().unwrap_or(0)))
+    }
+
+    /// Sends a request and takes its answer, which has no data: the error.
+    pub async fn error_of(&mut self, request: Request, payload: &[u8]) -> Result<u32, Ended> {
+        self.request(request, payload).await?;
+        let (error, cookie) = self.simple_reply().await?;
+        assert_eq!(cookie, request.cookie);
+        Ok(error)
+    }
+
+    /// Sends bytes.
+    pub async fn send(&mut self, bytes: &[u8]) -> Result<(), Ended> {
+        let mut hold = Hold::new(bytes.to_vec(), Default::default());
+        let mut at = 0;
+        while at < bytes.len() {
+            let from = smallvec![segment(&mut hold.bytes[at..])];
+            let (result, back) = self.cpu.send(self.connection, hold, from).await;
+            hold = back;
+            at += result.map_err(|_: Errno| Ended)? as usize;
+        }
+        Ok(())
+    }
+
+    /// Receives so many bytes.
+    pub async fn receive(&mut self, len: usize) -> Result<Vec<u8>, Ended> {
+        let mut hold = Hold::new(vec![0; len], Default::default());
+        let mut at = 0;
+        while at < len {
+            let into = smallvec![segment(&mut hold.bytes[at..])];
+            let (result, back) = self.cpu.receive(self.connection, hold, into).await;
+            hold = back;
+            match result {
+                Ok(0) | Err(_) => return Err(Ended),
+                Ok(received) => at += received as usize,
+            }
+        }
+        Ok(hold.bytes)
+    }
+
+    /// Reads on until the server ends the connection; returns when that was.
+    pub async fn until_end(&mut self) -> Instant {
+        while self.receive(1).await.is_ok() {}
+        self.cpu.now()
+    }
+
+    /// Waits.
+    pub async fn pause(&self, duration: Duration) {
+        self.cpu.sleep(duration).await;
+    }
+
+    /// Goes.
+    pub fn hang_up(self) {
+        self.cpu.shutdown(self.connection);
+        self.cpu.close(self.connection);
+    }
+}
+
+fn segment(bytes: &mut [u8]) -> Segment {
+    Segment { ptr: bytes.as_mut_ptr(), len: bytes.len() as u32, region: None }
+}
+
+/// A request with a cookie of its own.
+pub fn request(kind: u16, offset: u64, len: u32) -> Request {
+    Request { flags: 0, kind, cookie: offset ^ u64::from(len) << 32 ^ u64::from(kind), offset, len }
+}

@@ -1,0 +1,384 @@
+//! A server in a simulated world, and clients that call its procedures.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use kernel::queue::DiskQueue;
+use kernel::request::JobId;
+use kernel::tree::{FileTree, FileTreeConfig, OpenFiles};
+use kernel::{FRAME_BYTES, ForcedUnitAccess, Frames, Processor, Switches};
+use nfs3_types::nfs3::*;
+use nfs3_types::xdr_codec::{Opaque, Pack, Unpack};
+use sim::{TreeConfig, TreeId, World};
+
+use crate::call::{Call, ClientAddress, Credentials, Payload, Program, Results};
+use crate::export::{Export, ExportConfig};
+use crate::procedure::perform;
+use crate::server::{Limits, Server};
+use testkit::scene::{Host, run, small_kernel};
+
+const KEY: [u8; 32] = [7; 32];
+
+/// A server of the exports `/files` and `/other`, each a tree of its own.
+pub(super) struct Scene {
+    pub(super) world: World,
+    pub(super) host: Host,
+    pub(super) server: Arc<Server>,
+    /// The simulated trees of the exports.
+    pub(super) trees: [TreeId; 2],
+    /// The number of the next call.
+    pub(super) xid: Cell<u32>,
+}
+
+impl Scene {
+    pub(super) fn new(seed: u64) -> Self {
+        Scene::with(seed, ExportConfig::default())
+    }
+
+    /// With `/files` given out like this.
+    pub(super) fn with(seed: u64, config: ExportConfig) -> Self {
+        let world = World::new(seed);
+        let id = world.add_host("server");
+        let trees = [(); 2].map(|()| world.add_tree(id, TreeConfig::new()));
+        let host = boot(&world, id);
+        let server = serve(&world, &host, trees, config);
+        // Everybody may make something in the root directories.
+        let scene = Scene { world, host, server, trees, xid: Cell::new(1) };
+        for tree in trees {
+            scene.chmod_root(tree);
+        }
+        scene
+    }
+
+    fn chmod_root(&self, tree: TreeId) {
+        use machine::tree::{SetAttributes, TreeCall};
+        let node = self.world.tree_node(tree, "").expect("a root");
+        let attributes = SetAttributes { mode: Some(0o777), ..SetAttributes::default() };
+        let call = TreeCall::SetAttributes { node, attributes, guard: None };
+        self.world.call_tree(tree, None, &call).expect("a root");
+    }
+
+    /// Gives `/files` out in another way.
+    pub(super) fn change_export(&self, config: ExportConfig) {
+        let exports = self.server.exports();
+        let tree = Arc::clone(exports[0].tree());
+        let config = ExportConfig { name: "/files".to_owned(), ..config };
+        self.server.set_exports(vec![Export::new(config, tree), Arc::clone(&exports[1])]);
+    }
+
+    /// The power fails and comes back. What was not durable may be gone.
+    pub(super) fn power_cut(self) -> Scene {
+        let Scene { world, host, trees, xid, .. } = self;
+        let id = host.id;
+        world.power_cut(id);
+        host.die();
+        let host = boot(&world, id);
+        let server = serve(&world, &host, trees, ExportConfig::default());
+        Scene { world, host, server, trees, xid }
+    }
+
+    /// A client that acts as this user.
+    pub(super) fn user(&self, uid: u32) -> Client<'_> {
+        let credentials = Credentials::Unix { uid, gid: uid, groups: [].into_iter().collect() };
+        self.client("192.0.2.1", credentials)
+    }
+
+    pub(super) fn client(&self, address: &str, credentials: Credentials) -> Client<'_> {
+        let address = (address.parse::<std::net::IpAddr>().expect("an address"), 1000);
+        self.client_at(ClientAddress::Ip(address.into()), credentials)
+    }
+
+    pub(super) fn client_at(&self, address: ClientAddress, credentials: Credentials) -> Client<'_> {
+        Client { scene: self, address, credentials, connection: Cell::new(1) }
+    }
+}
+
+fn boot(world: &World, id: sim::HostId) -> Host {
+    let switches = Switches { huge_pages: policy::pages::Mode::Small, ..Switches::default() };
+    Host::boot(world, id, small_kernel(1, 16 << 20, switches))
+}
+
+fn serve(world: &World, host: &Host, trees: [TreeId; 2], config: ExportConfig) -> Arc<Server> {
+    let give_out = |name: &str, tree: TreeId, config: ExportConfig| {
+        let queue = Arc::new(DiskQueue::new(policy::queue::Config::default()));
+        let tree_config = FileTreeConfig {
+            name: name.to_owned(),
+            read_only: false,
+            open_files: OpenFiles::new(16),
+            forced_unit_access: ForcedUnitAccess::Alone,
+            queue,
+        };
+        let tree = FileTree::new(&host.processors[0], world.open_tree(tree), tree_config);
+        Export::new(ExportConfig { name: name.to_owned(), ..config }, tree)
+    };
+    let exports = vec![give_out("/files", trees[0], config), give_out("/other", trees[1], ExportConfig::default())];
+    Server::new(KEY, Limits::default(), exports)
+}
+
+/// What a call came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Came {
+    Bytes(Vec<u8>),
+    Garbage,
+    Unavailable,
+    AuthError,
+    Silence,
+}
+
+/// The data of a WRITE, and where they go.
+pub(super) struct Data<'a> {
+    pub(super) offset: u64,
+    pub(super) bytes: &'a [u8],
+}
+
+/// Somebody who calls procedures.
+pub(super) struct Client<'s> {
+    pub(super) scene: &'s Scene,
+    address: ClientAddress,
+    credentials: Credentials,
+    /// Over which it calls.
+    pub(super) connection: Cell<u64>,
+}
+
+impl Client<'_> {
+    /// A call to make, numbered anew.
+    pub(super) fn prepare(
+        &self,
+        program: Program,
+        procedure: u32,
+        arguments: Vec<u8>,
+    ) -> impl Fn(Processor) -> Call + use<> {
+        let (server, client, credentials) = (Arc::clone(&self.scene.server), self.address, self.credentials.clone());
+        let (xid, connection) = (self.scene.xid.replace(self.scene.xid.get() + 1), self.connection.get());
+        move |cpu| Call {
+            cpu,
+            server: Arc::clone(&server),
+            client,
+            connection,
+            credentials: credentials.clone(),
+            program,
+            procedure,
+            xid,
+            arguments: arguments.clone(),
+            payload: None,
+            job: JobId::default(),
+        }
+    }
+
+    /// Calls, with arguments byte by byte.
+    pub(super) fn call_raw(&self, program: Program, procedure: u32, arguments: Vec<u8>) -> Came {
+        let call = self.prepare(program, procedure, arguments);
+        run(&self.scene.world, &self.scene.host, async move |cpu| came(perform(call(cpu)).await))
+    }
+
+    /// Calls a procedure of NFS that is answered.
+    pub(super) fn call<T, E>(&self, procedure: NFS_PROGRAM, args: &impl Pack) -> Result<T, nfsstat3>
+    where
+        Nfs3Result<T, E>: Unpack,
+    {
+        decode(self.call_raw(Program::Nfs, procedure as u32, bytes(args)))
+    }
+
+    /// Writes `data` with any other arguments.
+    pub(super) fn write_with(
+        &self,
+        file: &nfs_fh3,
+        count: u32,
+        stable: stable_how,
+        data: &Data<'_>,
+    ) -> Result<WRITE3resok, nfsstat3> {
+        let mut arguments = bytes(file);
+        arguments.extend(bytes(&data.offset).into_iter().chain(bytes(&count)).chain(bytes(&stable)));
+        let call = self.prepare(Program::Nfs, NFS_PROGRAM::NFSPROC3_WRITE as u32, arguments);
+        let (skip, content) = ((data.offset % FRAME_BYTES as u64) as usize, data.bytes.to_vec());
+        let came = run(&self.scene.world, &self.scene.host, async move |cpu| {
+            let frames = fill(&cpu, skip, &content).await;
+            let payload = Some(Payload { frames, start: skip, len: content.len() as u32 });
+            came(perform(Call { payload, ..call(cpu) }).await)
+        });
+        decode::<WRITE3resok, WRITE3resfail>(came)
+    }
+
+    pub(super) fn write(
+        &self,
+        file: &nfs_fh3,
+        offset: u64,
+        bytes: &[u8],
+        stable: stable_how,
+    ) -> Result<WRITE3resok, nfsstat3> {
+        self.write_with(file, bytes.len() as u32, stable, &Data { offset, bytes })
+    }
+
+    /// What was read, and whether it ends with the file.
+    pub(super) fn read(&self, file: &nfs_fh3, offset: u64, count: u32) -> Result<(Vec<u8>, bool), nfsstat3> {
+        let args = READ3args { file: file.clone(), offset, count };
+        let read: READ3resok<'static> = self.call::<_, READ3resfail>(NFS_PROGRAM::NFSPROC3_READ, &args)?;
+        assert_eq!(read.count as usize, read.data.len());
+        Ok((read.data.into_owned(), read.eof))
+    }
+
+    pub(super) fn commit(&self, file: &nfs_fh3) -> Result<COMMIT3resok, nfsstat3> {
+        let args = COMMIT3args { file: file.clone(), offset: 0, count: 0 };
+        self.call::<_, COMMIT3resfail>(NFS_PROGRAM::NFSPROC3_COMMIT, &args)
+    }
+
+    pub(super) fn getattr(&self, object: &nfs_fh3) -> Result<fattr3, nfsstat3> {
+        let args = GETATTR3args { object: object.clone() };
+        let attributes =
+            self.call::<GETATTR3resok, nfs3_types::xdr_codec::Void>(NFS_PROGRAM::NFSPROC3_GETATTR, &args)?;
+        Ok(attributes.obj_attributes)
+    }
+
+    pub(super) fn setattr(
+        &self,
+        object: &nfs_fh3,
+        new_attributes: sattr3,
+        guard: Option<nfstime3>,
+    ) -> Result<(), nfsstat3> {
+        let guard = guard.map_or(Nfs3Option::None, Nfs3Option::Some);
+        let args = SETATTR3args { object: object.clone(), new_attributes, guard };
+        self.call::<SETATTR3resok, SETATTR3resfail>(NFS_PROGRAM::NFSPROC3_SETATTR, &args).map(drop)
+    }
+
+    pub(super) fn access(&self, object: &nfs_fh3, access: u32) -> Result<u32, nfsstat3> {
+        let args = ACCESS3args { object: object.clone(), access };
+        let answer = self.call::<ACCESS3resok, ACCESS3resfail>(NFS_PROGRAM::NFSPROC3_ACCESS, &args)?;
+        Ok(answer.access)
+    }
+
+    pub(super) fn lookup(&self, dir: &nfs_fh3, name: &str) -> Result<nfs_fh3, nfsstat3> {
+        let args = LOOKUP3args { what: place(dir, name) };
+        self.call::<LOOKUP3resok, LOOKUP3resfail>(NFS_PROGRAM::NFSPROC3_LOOKUP, &args).map(|found| found.object)
+    }
+
+    pub(super) fn create_how(&self, dir: &nfs_fh3, name: &str, how: createhow3) -> Result<nfs_fh3, nfsstat3> {
+        let args = CREATE3args { where_: place(dir, name), how };
+        self.call::<CREATE3resok, CREATE3resfail>(NFS_PROGRAM::NFSPROC3_CREATE, &args).map(|made| made.obj.unwrap())
+    }
+
+    pub(super) fn create(&self, dir: &nfs_fh3, name: &str, mode: u32) -> Result<nfs_fh3, nfsstat3> {
+        self.create_how(dir, name, createhow3::GUARDED(with_mode(mode)))
+    }
+
+    pub(super) fn mkdir(&self, dir: &nfs_fh3, name: &str, mode: u32) -> Result<nfs_fh3, nfsstat3> {
+        let args = MKDIR3args { where_: place(dir, name), attributes: with_mode(mode) };
+        self.call::<MKDIR3resok, MKDIR3resfail>(NFS_PROGRAM::NFSPROC3_MKDIR, &args).map(|made| made.obj.unwrap())
+    }
+
+    pub(super) fn symlink(&self, dir: &nfs_fh3, name: &str, target: &str) -> Result<nfs_fh3, nfsstat3> {
+        let symlink_data = nfspath3::from(target.as_bytes());
+        let symlink = symlinkdata3 { symlink_attributes: with_mode(0o777), symlink_data };
+        let args = SYMLINK3args { where_: place(dir, name), symlink };
+        self.call::<SYMLINK3resok, SYMLINK3resfail>(NFS_PROGRAM::NFSPROC3_SYMLINK, &args).map(|made| made.obj.unwrap())
+    }
+
+    pub(super) fn mknod(&self, dir: &nfs_fh3, name: &str, what: mknoddata3) -> Result<nfs_fh3, nfsstat3> {
+        let args = MKNOD3args { where_: place(dir, name), what };
+        self.call::<MKNOD3resok, MKNOD3resfail>(NFS_PROGRAM::NFSPROC3_MKNOD, &args).map(|made| made.obj.unwrap())
+    }
+
+    pub(super) fn remove(&self, dir: &nfs_fh3, name: &str) -> Result<(), nfsstat3> {
+        let args = REMOVE3args { object: place(dir, name) };
+        self.call::<REMOVE3resok, REMOVE3resfail>(NFS_PROGRAM::NFSPROC3_REMOVE, &args).map(drop)
+    }
+
+    pub(super) fn rmdir(&self, dir: &nfs_fh3, name: &str) -> Result<(), nfsstat3> {
+        let args = RMDIR3args { object: place(dir, name) };
+        self.call::<RMDIR3resok, RMDIR3resfail>(NFS_PROGRAM::NFSPROC3_RMDIR, &args).map(drop)
+    }
+
+    pub(super) fn rename(&self, from: (&nfs_fh3, &str), to: (&nfs_fh3, &str)) -> Result<(), nfsstat3> {
+        let args = RENAME3args { from: place(from.0, from.1), to: place(to.0, to.1) };
+        self.call::<RENAME3resok, RENAME3resfail>(NFS_PROGRAM::NFSPROC3_RENAME, &args).map(drop)
+    }
+
+    pub(super) fn link(&self, file: &nfs_fh3, dir: &nfs_fh3, name: &str) -> Result<(), nfsstat3> {
+        let args = LINK3args { file: file.clone(), link: place(dir, name) };
+        self.call::<LINK3resok, LINK3resfail>(NFS_PROGRAM::NFSPROC3_LINK, &args).map(drop)
+    }
+
+    /// The root directory of `/files`.
+    pub(super) fn root(&self) -> nfs_fh3 {
+        self.root_of(0)
+    }
+
+    /// The root directory of one of the exports.
+    pub(super) fn root_of(&self, which: usize) -> nfs_fh3 {
+        let node = self.scene.world.tree_node(self.scene.trees[which], "").expect("a root");
+        let handle = self.scene.server.exports()[which].handle(self.scene.server.key(), node);
+        nfs_fh3 { data: Opaque::owned(handle) }
+    }
+}
+
+pub(super) fn with_mode(mode: u32) -> sattr3 {
+    sattr3 { mode: Nfs3Option::Some(mode), ..sattr3::default() }
+}
+
+pub(super) fn place<'a>(dir: &nfs_fh3, name: &'a str) -> diropargs3<'a> {
+    diropargs3 { dir: dir.clone(), name: filename3::from(name.as_bytes()) }
+}
+
+pub(super) fn bytes(args: &impl Pack) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    args.pack(&mut bytes).expect("fits");
+    bytes
+}
+
+/// What a reply says, all of which must be understood.
+pub(super) fn decode<T, E>(came: Came) -> Result<T, nfsstat3>
+where
+    Nfs3Result<T, E>: Unpack,
+{
+    let Came::Bytes(bytes) = came else { panic!("no reply but {came:?}") };
+    let (result, len) = Nfs3Result::<T, E>::unpack(&mut &bytes[..]).expect("decodes");
+    assert_eq!(len, bytes.len(), "something is left over");
+    match result {
+        Nfs3Result::Ok(value) => Ok(value),
+        Nfs3Result::Err((status, _)) => Err(status),
+    }
+}
+
+/// As the wire sends it.
+pub(super) fn came(results: Results) -> Came {
+    match results {
+        Results::Bytes(bytes) => Came::Bytes(bytes),
+        Results::Data { mut head, frames, skip, len } => {
+            let content = frames.iter().flat_map(|frame| frame.bytes().to_vec());
+            head.extend(content.skip(skip).take(len));
+            head.resize(head.len().next_multiple_of(4), 0);
+            Came::Bytes(head)
+        }
+        Results::GarbageArguments => Came::Garbage,
+        Results::ProcedureUnavailable => Came::Unavailable,
+        Results::AuthError(_) => Came::AuthError,
+        Results::SystemError => panic!("the server cannot"),
+        Results::Silence => Came::Silence,
+    }
+}
+
+/// Frames with `content` from their `skip`-th byte.
+async fn fill(cpu: &Processor, skip: usize, content: &[u8]) -> Frames {
+    let blocks = if content.is_empty() { 0 } else { (skip + content.len()).div_ceil(FRAME_BYTES) };
+    let mut frames = cpu.kernel().allocate(cpu, blocks).await;
+    let mut at = skip;
+    let mut rest = content;
+    for frame in &mut frames {
+        let (now, later) = rest.split_at(rest.len().min(FRAME_BYTES - at));
+        frame.bytes_mut().expect("nobody else has it")[at..at + now.len()].copy_from_slice(now);
+        (rest, at) = (later, 0);
+    }
+    frames
+}
+
+/// Several calls at the same time; what came of each.
+pub(super) fn together(scene: &Scene, calls: Vec<impl Fn(Processor) -> Call + 'static>) -> Vec<Came> {
+    run(&scene.world, &scene.host, async move |cpu| {
+        let calls: Rc<[_]> = calls.into();
+        kernel::wait::join_all((0..calls.len()).map(|which| {
+            let (calls, cpu) = (Rc::clone(&calls), cpu.clone());
+            async move { came(perform(calls[which](cpu)).await) }
+        }))
+        .await
+    })
+}

@@ -1,0 +1,102 @@
+//! What clients are told while nothing goes wrong: each answer is that of a model, however many ask at the same time.
+
+use std::rc::Rc;
+
+use kernel::Switches;
+use nfs3_types::nfs3::{Nfs3Option, createhow3, fattr3, nfstime3, stable_how};
+
+use crate::stage::client::with_mode;
+use crate::stage::lane::{Lane, Terms};
+use crate::stage::stripe::Stripe;
+use crate::stage::{Setup, Stage};
+use testkit::random::Random;
+use testkit::rounds::for_seeds;
+use testkit::scene::spawn;
+
+const LANES: usize = 6;
+const STEPS: u64 = 150;
+
+/// Several clients side by side, each with names, files and attributes that nobody else changes, in directories and blocks
+/// that others change all the time. Times stay as they were told, though the cache writes later.
+#[test]
+fn every_answer_is_that_of_the_model_and_attributes_change_with_content_only() {
+    let name = "every_answer_is_that_of_the_model_and_attributes_change_with_content_only";
+    for_seeds(name, 60, |seed| {
+        let mut random = Random(seed);
+        let stage = Stage::new(Setup { files_max: 1000, ..Setup::drawn(seed) });
+        let life = stage.begin();
+        let clients: Vec<_> = (0..LANES).map(|no| stage.client(&life, no as u8)).collect();
+        let randoms: Vec<_> = (0..LANES).map(|_| Random(random.next())).collect();
+        let terms = Terms { faulty: false, times_are_kept: true };
+        let done = stage.run(&life, async move |cpu| {
+            let root = clients[0].mount().await.expect("the root");
+            let common = clients[0].mkdir(&root, "common", 0o755).await.expect("a directory").obj.unwrap();
+            let how = createhow3::GUARDED(with_mode(0o644));
+            let shared = clients[0].create(&root, "shared", how).await.expect("a file").obj.unwrap();
+            let mut tasks = Vec::new();
+            for (no, (client, random)) in clients.into_iter().zip(randoms).enumerate() {
+                let stripe = Stripe::new(shared.clone(), no as u64, LANES as u64);
+                let mut lane = Lane::begin(no, Rc::clone(&client), random, terms, (&root, &common), stripe).await;
+                client.book.repeats.set(30);
+                tasks.push(spawn(&cpu, async move |_| {
+                    lane.run(STEPS).await;
+                    lane.verify(true).await;
+                    client.book.hang_up();
+                    lane.answered
+                }));
+            }
+            tasks
+        });
+        let ended = testkit::scene::drive(&stage.world, &[&life.host, &stage.clients], || {
+            done.iter().all(|task| task.borrow().is_some())
+        });
+        assert!(ended, "clients wait for ever: {}", stage.world.describe());
+        assert!(done.iter().all(|task| *task.borrow() == Some(STEPS)), "every request is answered");
+        life.crash(&stage, false, || true);
+        stage.clients.die();
+    });
+}
+
+/// READs and GETATTRs of a file that is open and cached, as they are told; but for the times, which are the world's.
+fn told(hottest_first: bool, look_ahead: bool) -> Vec<String> {
+    let timeless = |attributes: fattr3| {
+        let (atime, mtime, ctime) = Default::default();
+        let _: &nfstime3 = &mtime;
+        fattr3 { atime, mtime, ctime, ..attributes }
+    };
+    let drawn = Setup::drawn(7);
+    let switches = Switches { hottest_first, look_ahead, ..drawn.switches.clone() };
+    let stage = Stage::new(Setup { switches, files_max: 1000, cache: 2 << 20, ..drawn });
+    let life = stage.begin();
+    let client = stage.client(&life, 0);
+    let told = stage.run(&life, async move |_| {
+        let root = client.mount().await.expect("the root");
+        let how = createhow3::GUARDED(with_mode(0o644));
+        let file = client.create(&root, "file", how).await.expect("a file").obj.unwrap();
+        let content: Vec<u8> = (0..10_001_u32).map(|at| (at % 253) as u8).collect();
+        client.write(&file, 0, &content, stable_how::FILE_SYNC).await.expect("written");
+        let mut told = Vec::new();
+        for (offset, count) in [(0, 4096), (1, 4096), (4095, 2), (8192, 4096), (0, 65536), (10_000, 1), (10_001, 1)] {
+            let read = client.read(&file, offset, count).await.expect("read");
+            let Nfs3Option::Some(attributes) = read.file_attributes else { panic!("attributes come with data") };
+            told.push(format!("{offset}+{count}: {} {} {:?}", read.count, read.eof, timeless(attributes)));
+            told.push(format!("{:?}", read.data.0));
+            let attributes = client.getattr(&file).await.expect("attributes");
+            told.push(format!("{:?}", timeless(attributes)));
+        }
+        client.book.hang_up();
+        told
+    });
+    life.crash(&stage, false, || true);
+    stage.clients.die();
+    told
+}
+
+#[test]
+fn what_is_cached_is_told_alike_however_calls_are_served() {
+    let general = told(false, false);
+    for (hottest_first, look_ahead) in [(true, true), (true, false), (false, true)] {
+        let others = told(hottest_first, look_ahead);
+        assert_eq!(others, general, "hottest_first = {hottest_first}, look_ahead = {look_ahead}");
+    }
+}

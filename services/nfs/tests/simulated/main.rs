@@ -1,0 +1,7 @@
+//! Promises of NFS, on the simulated machine.
+
+mod crash;
+mod crowd;
+mod load;
+mod repeats;
+mod stage;

@@ -1,0 +1,210 @@
+//! A server of one simulated tree that dies and comes back, its clients on another host, and a model of what they were
+//! told.
+
+pub mod client;
+pub mod content;
+pub mod lane;
+pub mod moves;
+pub mod names;
+pub mod operate;
+pub mod rpc;
+pub mod stripe;
+pub mod verify;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use kernel::connection::{Acceptor, Peer, Session};
+use kernel::queue::DiskQueue;
+use kernel::tree::{FileTree, FileTreeConfig, OpenFiles};
+use kernel::{ForcedUnitAccess, Processor, Switches};
+use machine::tree::{SetAttributes, TreeCall};
+use nfs::{ClientAddress, Export, ExportConfig, Limits, Server};
+use nfs3_types::nfs3::writeverf3;
+use sim::{HostId, NetworkConfig, TreeConfig, TreeId, World};
+
+use client::Client;
+use rpc::Book;
+use testkit::random::Random;
+use testkit::scene::{Host, Spoken, accept, drive, small_kernel, spawn};
+
+pub const PORT: u16 = 2049;
+const EXPORT: &str = "/files";
+
+/// How a stage is set up.
+#[derive(Clone)]
+pub struct Setup {
+    pub seed: u64,
+    /// Bytes of cache.
+    pub cache: u64,
+    /// Files that the server has open at a time, at most.
+    pub files_max: usize,
+    pub network: NetworkConfig,
+    pub tree: TreeConfig,
+    pub limits: Limits,
+    pub switches: Switches,
+}
+
+impl Setup {
+    /// Whose network, disk and switches are drawn from the seed.
+    pub fn drawn(seed: u64) -> Setup {
+        let mut random = Random(seed ^ 0x5717);
+        let switches = Switches {
+            scan_resistant: random.chance(700),
+            smooth_write_back: random.chance(700),
+            block_merge: random.chance(700),
+            priority: random.chance(700),
+            flush_gathering: random.chance(700),
+            unmapped_io: random.chance(700),
+            hottest_first: random.chance(700),
+            look_ahead: random.chance(700),
+            huge_pages: policy::pages::Mode::Small,
+            usage: random.chance(700),
+            ..Switches::default()
+        };
+        let tree = TreeConfig { tick_ns: [1, 1, 4_000_000][random.below(3) as usize], ..TreeConfig::drawn(seed) };
+        Setup {
+            seed,
+            cache: [512 << 10, 2 << 20][random.below(2) as usize],
+            files_max: [4, 1000][random.below(2) as usize],
+            network: NetworkConfig::drawn(seed),
+            tree,
+            limits: Limits::default(),
+            switches,
+        }
+    }
+}
+
+/// The world, in which a server lives once or several times.
+pub struct Stage {
+    pub world: World,
+    pub setup: Setup,
+    pub tree: TreeId,
+    pub server_host: HostId,
+    pub clients: Host,
+    /// Verifiers of earlier lives.
+    past_verifiers: Rc<RefCell<BTreeSet<[u8; 8]>>>,
+}
+
+impl Stage {
+    pub fn new(setup: Setup) -> Stage {
+        let world = World::new(setup.seed);
+        world.set_network(setup.network.clone());
+        let server_host = world.add_host("server");
+        let tree = world.add_tree(server_host, setup.tree.clone());
+        let attributes = SetAttributes { mode: Some(0o777), ..SetAttributes::default() };
+        let node = world.tree_node(tree, "").expect("a root");
+        let call = TreeCall::SetAttributes { node, attributes, guard: None };
+        world.call_tree(tree, None, &call).expect("a root");
+        world.sync_tree(tree);
+        let clients = Host::boot(&world, world.add_host("clients"), small_kernel(1, 64 << 10, setup.switches.clone()));
+        Stage { world, setup, tree, server_host, clients, past_verifiers: Rc::default() }
+    }
+
+    /// Starts the server.
+    pub fn begin(&self) -> Life {
+        let Setup { cache, files_max, switches, limits, .. } = self.setup.clone();
+        let host = Host::boot(&self.world, self.server_host, small_kernel(2, cache, switches));
+        let queue = host.kernel.queue_of_disk(0, || {
+            let switches = host.kernel.switches();
+            let (merge, fair) = (switches.block_merge, switches.usage);
+            DiskQueue::new(policy::queue::Config { merge, fair, ..Default::default() })
+        });
+        let config = FileTreeConfig {
+            name: EXPORT.into(),
+            read_only: false,
+            open_files: OpenFiles::new(files_max),
+            forced_unit_access: [ForcedUnitAccess::Alone, ForcedUnitAccess::Never, ForcedUnitAccess::Always]
+                [(self.setup.seed % 3) as usize],
+            queue,
+        };
+        let tree = FileTree::new(&host.processors[0], self.world.open_tree(self.tree), config);
+        let export = Export::new(ExportConfig { name: EXPORT.into(), ..ExportConfig::default() }, tree);
+        let server = Server::new([7; 32], limits, vec![export]);
+        let acceptor = listen(&self.world, &host, &server);
+        let over = Rc::new(Cell::new(false));
+        Life { host, server, acceptor, over, verifiers: Rc::default(), past: Rc::clone(&self.past_verifiers) }
+    }
+
+    /// A client of the server's present life. `no` tells clients apart.
+    pub fn client(&self, life: &Life, no: u8) -> Rc<Client> {
+        let cpu = self.clients.processors[0].clone();
+        let route = Route { world: self.world.clone(), from: self.clients.id, to: self.server_host, no };
+        let book = Book::new(cpu, route, Rc::clone(&life.over), self.setup.seed);
+        Rc::new(Client::new(book, Rc::clone(&life.verifiers), Rc::clone(&self.past_verifiers)))
+    }
+
+    /// Runs a task of the clients to its end.
+    pub fn run<T: 'static>(&self, life: &Life, task: impl AsyncFnOnce(Processor) -> T + 'static) -> T {
+        let cpu = &self.clients.processors[0];
+        let result = spawn(cpu, task);
+        self.world.kick(self.clients.id, cpu.id());
+        let ended = drive(&self.world, &[&life.host, &self.clients], || result.borrow().is_some());
+        assert!(ended, "the clients wait for ever: {}", self.world.describe());
+        result.take().expect("just looked")
+    }
+}
+
+/// From the clients to the server.
+#[derive(Clone)]
+pub struct Route {
+    pub world: World,
+    pub from: HostId,
+    pub to: HostId,
+    /// Which client it is.
+    pub no: u8,
+}
+
+/// The server from one crash to the next.
+pub struct Life {
+    pub host: Host,
+    pub server: Arc<Server>,
+    pub acceptor: Arc<Acceptor>,
+    /// Nobody may say anything to the server any more.
+    over: Rc<Cell<bool>>,
+    /// Those that clients were told.
+    verifiers: Rc<RefCell<BTreeSet<[u8; 8]>>>,
+    past: Rc<RefCell<BTreeSet<[u8; 8]>>>,
+}
+
+impl Life {
+    /// The server dies, and with `power` its host; clients notice until `done`.
+    pub fn crash(self, stage: &Stage, power: bool, done: impl FnMut() -> bool) {
+        let Life { host, server, over, verifiers, past, .. } = self;
+        over.set(true);
+        drop(server);
+        if power {
+            stage.world.power_cut(host.id);
+        } else {
+            stage.world.kill(host.id);
+        }
+        host.die();
+        let ended = drive(&stage.world, &[&stage.clients], done);
+        assert!(ended, "clients do not notice the crash: {}", stage.world.describe());
+        past.borrow_mut().append(&mut verifiers.borrow_mut());
+    }
+}
+
+/// Is this verifier of the present life? It becomes known as such.
+fn note_verifier(
+    verifier: writeverf3,
+    present: &RefCell<BTreeSet<[u8; 8]>>,
+    past: &RefCell<BTreeSet<[u8; 8]>>,
+) -> [u8; 8] {
+    assert!(!past.borrow().contains(&verifier.0), "the verifier is that of before a crash");
+    present.borrow_mut().insert(verifier.0);
+    verifier.0
+}
+
+/// Accepts on `host` for as long as it lives.
+fn listen(world: &World, host: &Host, server: &Arc<Server>) -> Arc<Acceptor> {
+    let (server, service) = (Arc::clone(server), Arc::clone(server.service()));
+    let serve = move |cpu, connection, _| -> Session {
+        let client = ClientAddress::Ip(SocketAddr::from(([192, 0, 2, 1], 700)));
+        Box::pin(nfs::serve(cpu, connection, client, Arc::clone(&server)))
+    };
+    accept(world, host, PORT, Spoken { service, peer: Peer::default, serve })
+}
