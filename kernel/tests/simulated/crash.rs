@@ -108,7 +108,7 @@ fn stamps(range: ByteRange, frames: &Frames) -> Vec<Result<Stamp, String>> {
 /// One random operation; `model` follows it.
 async fn operate(cpu: &Processor, volume: &Volume, model: &RefCell<Model>, random: &mut Random, stamp: Stamp) {
     let context = Context::synchronous(JobId(1));
-    let (start, len) = (model.borrow().start(), model.borrow().len());
+    let (start, len) = (model.borrow().start(), model.borrow().sectors());
     let count = 1 + if random.chance(300) { random.below(len / 2) } else { random.below(24) };
     let sector = start + random.below(len - count);
     let range = ByteRange::new(sector * SECTOR, count * SECTOR);
@@ -234,7 +234,7 @@ fn verify(world: &World, host: &Host, volume: &Arc<Volume>, models: &[Rc<RefCell
     let volume = Arc::clone(volume);
     run(world, host, async move |cpu| {
         for model in models {
-            let (start, len) = (model.borrow().start(), model.borrow().len());
+            let (start, len) = (model.borrow().start(), model.borrow().sectors());
             let mut sector = start;
             while sector < start + len {
                 let count = 256.min(start + len - sector);

@@ -39,7 +39,7 @@ impl Model {
         self.start
     }
 
-    pub fn len(&self) -> u64 {
+    pub fn sectors(&self) -> u64 {
         self.sectors.len() as u64
     }
 

@@ -155,7 +155,7 @@ impl Lane {
     }
 
     fn draw_range(&mut self) -> (u64, u64) {
-        let (start, len) = (self.model.borrow().start(), self.model.borrow().len());
+        let (start, len) = (self.model.borrow().start(), self.model.borrow().sectors());
         let count = 1 + match self.random.below(20) {
             0 => self.random.below(len - 1),
             1..5 => self.random.below(len / 4),
@@ -326,7 +326,7 @@ fn verify(world: &World, life: &Life, clients: &Host, models: &Models) {
     let done = spawn(&clients.processors[0], async move |cpu| {
         let (_, client) = connect(&own, &cpu, from, to, true).await.expect("a server");
         for model in models {
-            let (start, len) = (model.borrow().start(), model.borrow().len());
+            let (start, len) = (model.borrow().start(), model.borrow().sectors());
             for sector in (start..start + len).step_by(512) {
                 let count = 512.min(start + len - sector);
                 let data = loop {
