@@ -106,6 +106,10 @@ pub(crate) async fn keep_stock(cpu: Processor) {
     let kernel = Arc::clone(cpu.kernel());
     loop {
         kernel.until_stock_low().await;
+        if !may_grow(&cpu, &kernel) {
+            cpu.sleep(RETRY_INTERVAL).await;
+            continue;
+        }
         let pages = kernel.page_choice().next();
         let Some(growing) = kernel.frames().begin_grow(kernel.chunks_target(), pages) else {
             // Its memory is still being given back.
@@ -123,6 +127,13 @@ pub(crate) async fn keep_stock(cpu: Processor) {
             cpu.sleep(took * PAUSE_FACTOR).await;
         }
     }
+}
+
+/// Is there memory for another chunk, by what the host says now? The last sample may be old where we seldom run.
+fn may_grow(cpu: &Processor, kernel: &Kernel) -> bool {
+    let Some(sizing) = kernel.config().sizing.as_ref().filter(|_| kernel.grows_gently()) else { return true };
+    let (facts, frames) = (cpu.machine(|machine| machine.memory()), kernel.frames());
+    sizing.may_take(facts, frames.bytes_held(), frames.chunk_bytes())
 }
 
 /// Retires chunks until the pool will hold no more than its target, or as many as are given back at once. `leaving` are

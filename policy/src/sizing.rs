@@ -94,6 +94,31 @@ impl Default for Config {
     }
 }
 
+impl Config {
+    /// May a cache that holds `held` bytes take `more` now, whatever was decided at the last sample? Whoever gives out
+    /// memory may have taken it away since.
+    pub fn may_take(&self, facts: MemoryFacts, held: u64, more: u64) -> bool {
+        matches!(self.mode, Mode::Fixed { .. }) || held < self.floor_bytes || self.headroom(facts) >= i128::from(more)
+    }
+
+    /// What is left of memory above the reserve: below 0 is a shortage. The tighter one of host and group.
+    fn headroom(&self, facts: MemoryFacts) -> i128 {
+        let host = i128::from(facts.available) - i128::from(self.reserve(facts.total));
+        match facts.group {
+            None => host,
+            Some(group) => {
+                let free = i128::from(group.limit) - i128::from(group.used);
+                host.min(free - i128::from(self.reserve(group.limit)))
+            }
+        }
+    }
+
+    fn reserve(&self, total: u64) -> u64 {
+        let wanted = permille(total, self.reserve_permille).max(self.reserve_bytes_min);
+        wanted.min(permille(total, self.reserve_permille_max)).min(total)
+    }
+}
+
 /// Beyond this long, a fall of free memory says little about the next sample.
 const FORESIGHT: Duration = Duration::from_millis(200);
 
@@ -129,7 +154,7 @@ impl Sizing {
         if let Mode::Fixed { bytes } = self.config.mode {
             return bytes.min(ceiling);
         }
-        let headroom = self.headroom(facts);
+        let headroom = self.config.headroom(facts);
         let expected = self.expected(now, headroom + i128::from(cache_bytes));
         let step = i128::from(self.step(facts));
         let change = if headroom < 0 {
@@ -145,7 +170,7 @@ impl Sizing {
 
     /// When to look again, so that nobody can have taken what is left meanwhile.
     pub fn next_sample(&self, facts: MemoryFacts) -> Duration {
-        let headroom = u64::try_from(self.headroom(facts)).unwrap_or(0);
+        let headroom = u64::try_from(self.config.headroom(facts)).unwrap_or(0);
         Duration::from_nanos(headroom / TAKEN_BYTES_A_NANOSECOND).clamp(SAMPLE_INTERVAL_MIN, SAMPLE_INTERVAL_MAX)
     }
 
@@ -157,18 +182,6 @@ impl Sizing {
             SAMPLE_INTERVAL_IDLE
         } else {
             self.next_sample(facts)
-        }
-    }
-
-    /// What is left of memory above the reserve: below 0 is a shortage. The tighter one of host and group.
-    fn headroom(&self, facts: MemoryFacts) -> i128 {
-        let host = i128::from(facts.available) - i128::from(self.reserve(facts.total));
-        match facts.group {
-            None => host,
-            Some(group) => {
-                let free = i128::from(group.limit) - i128::from(group.used);
-                host.min(free - i128::from(self.reserve(group.limit)))
-            }
         }
     }
 
@@ -192,16 +205,11 @@ impl Sizing {
     }
 
     fn ceiling(&self, facts: MemoryFacts) -> u64 {
-        let host = facts.total - self.reserve(facts.total);
+        let host = facts.total - self.config.reserve(facts.total);
         match facts.group {
             None => host,
-            Some(group) => host.min(group.limit - self.reserve(group.limit)),
+            Some(group) => host.min(group.limit - self.config.reserve(group.limit)),
         }
-    }
-
-    fn reserve(&self, total: u64) -> u64 {
-        let wanted = permille(total, self.config.reserve_permille).max(self.config.reserve_bytes_min);
-        wanted.min(permille(total, self.config.reserve_permille_max)).min(total)
     }
 
     fn step(&self, facts: MemoryFacts) -> u64 {

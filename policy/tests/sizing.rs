@@ -183,3 +183,16 @@ fn an_idle_host_is_looked_at_twice_a_second_and_a_small_group_as_often_as_ever()
         assert_eq!(sizing.next_idle_sample(facts), sizing.next_sample(facts));
     }
 }
+
+proptest! {
+    #[test]
+    fn nothing_is_taken_of_the_reserve_once_the_cache_has_its_floor(facts in facts(), held in 0..8 * GIB, more in 1..16 * MIB) {
+        let config = Config::default();
+        let is_there = shortage(MemoryFacts {
+            available: facts.available.saturating_sub(more),
+            group: facts.group.map(|group| GroupMemory { used: group.used + more, ..group }),
+            ..facts
+        }) == 0 && facts.available >= more;
+        prop_assert_eq!(config.may_take(facts, held, more), held < config.floor_bytes || is_there);
+    }
+}
