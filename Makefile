@@ -20,7 +20,7 @@ MINUTES ?= 60
 # Where tests note what they skipped, and why.
 SKIPPED := $(abspath $(TARGET))/skipped
 
-.PHONY: run build test check clients test-long bench bench-disks bench-files bench-lab bench-live docs install clean
+.PHONY: run build test check clients test-long bench bench-disks bench-files bench-lab bench-live docs install install-lab clean
 
 run: build
 	exec $(TARGET)/release/awase serve $(ARGS)
@@ -66,28 +66,28 @@ bench-disks:
 	@scripts/need-rust
 	@scripts/need $(BUILD_NEEDS) $(BENCH_NEEDS)
 	$(CARGO) build --release --workspace
-	$(TARGET)/release/awase-bench $(ARGS)
+	$(TARGET)/release/awase-lab bench disks $(ARGS)
 
 # Beside NFS-Ganesha; as root.
 bench-files:
 	@scripts/need-rust
 	@scripts/need $(BUILD_NEEDS) $(BENCH_FILES_NEEDS)
 	$(CARGO) build --release --workspace
-	$(TARGET)/release/awase-bench nfs $(ARGS)
+	$(TARGET)/release/awase-lab bench nfs $(ARGS)
 
 # The simulator's speed, and what all experiments take: a few minutes.
 bench-lab:
 	@scripts/need-rust
 	@scripts/need $(BUILD_NEEDS)
 	$(CARGO) build --release --workspace
-	$(TARGET)/release/awase-bench lab $(ARGS)
+	$(TARGET)/release/awase-lab bench lab $(ARGS)
 
 # Every switch on this machine, and the figures to reach: some minutes, and nothing else should run meanwhile.
 bench-live:
 	@scripts/need-rust
 	@scripts/need $(BUILD_NEEDS)
 	$(CARGO) build --release --workspace
-	$(TARGET)/release/awase-bench live $(ARGS)
+	$(TARGET)/release/awase-lab bench live $(ARGS)
 
 docs: build
 	$(TARGET)/release/awase config --reference > docs/configuration.md
@@ -108,6 +108,15 @@ install: docs
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	sed 's|@PREFIX@|$(PREFIX)|' packaging/awase.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/awase.service
 	install -m 644 packaging/awase.socket $(DESTDIR)$(PREFIX)/lib/systemd/system/awase.socket
+
+# What `awase lab` runs.
+install-lab:
+	@scripts/need-rust
+	@scripts/need $(BUILD_NEEDS)
+	$(CARGO) build --release --package awase-lab
+	install -D -m 755 $(TARGET)/release/awase-lab $(DESTDIR)$(PREFIX)/bin/awase-lab
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1
+	$(TARGET)/release/awase-lab man --directory $(DESTDIR)$(PREFIX)/share/man/man1
 
 clean:
 	$(CARGO) clean

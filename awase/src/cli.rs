@@ -1,10 +1,11 @@
 //! The command line. Flags that set what a file can set carry the key's name of the file, so that both go through the
 //! same tables and give the same messages.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::config::{CONTROL_NAME, Entry, Given, Overrides, Place, parse_bytes, parse_duration, switches_help};
 
@@ -61,12 +62,12 @@ pub enum Command {
     /// Show what a server did, while it runs or after its end: events, a file for Perfetto, or where the time goes.
     #[command(after_long_help = TRACE_EXAMPLES)]
     Trace(TraceArguments),
-    /// Run the papers' experiments on the papers' machines, in virtual time, and show what each technique is worth.
-    #[command(after_long_help = LAB_EXAMPLES)]
+    /// Run the papers' experiments and show what each technique is worth (the program awase-lab, where it is installed).
+    #[command(disable_help_flag = true)]
     Lab {
-        /// What to do.
-        #[command(subcommand)]
-        command: LabCommand,
+        /// Passed to awase-lab.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
+        arguments: Vec<OsString>,
     },
     /// Print shell completions.
     Completions {
@@ -359,90 +360,6 @@ pub struct IotestArguments {
     /// Print JSON, one object a run.
     #[arg(long)]
     pub json: bool,
-}
-
-const LAB_EXAMPLES: &str = "\
-Examples:
-  awase lab list
-  awase lab show ws-table3
-  awase lab run ws-table3
-  awase lab run all --machine both --out report
-  awase lab run ws-table2 --set disk.rpm=7200
-  awase lab run ws-table3 --on both               beside this machine's disk, on which DIR lies
-  awase lab run live                              every switch on a server on this machine: five minutes";
-
-/// What `lab` does.
-#[derive(Clone, Debug, Subcommand)]
-pub enum LabCommand {
-    /// List the experiments.
-    List,
-    /// Tell what an experiment is about and what it can be told: each number with its unit, range and source.
-    Show {
-        /// Its name.
-        #[arg(value_name = "NAME")]
-        name: String,
-    },
-    /// Run experiments: tables here, and a report (HTML, CSV, JSON) in a directory.
-    #[command(after_long_help = LAB_EXAMPLES)]
-    Run(LabRunArguments),
-}
-
-/// Arguments of `lab run`.
-#[derive(Args, Clone, Debug)]
-pub struct LabRunArguments {
-    /// Names of experiments, or all.
-    #[arg(value_name = "NAME", required = true)]
-    pub names: Vec<String>,
-    /// Where: in the simulated machine, on this one with Awase's own kernel, or both side by side. What has no simulated
-    /// machine (live) is always measured on this one; of all, only with here or both.
-    #[arg(long, value_enum, default_value_t = LabSide::Sim)]
-    pub on: LabSide,
-    /// On this machine, measure as little as gives all numbers, whatever they are worth.
-    #[arg(long)]
-    pub quick: bool,
-    /// Which machine is simulated: the paper's, one of 2026 (NVMe, 64 cores), or both.
-    #[arg(long, value_enum, default_value_t = LabMachine::Paper)]
-    pub machine: LabMachine,
-    /// Set a parameter (may be repeated) of each of the experiments that has it; `awase lab show NAME` lists them.
-    #[arg(long, value_name = "NAME=VALUE", value_parser = number_assignment)]
-    pub set: Vec<(String, f64)>,
-    /// Seed of all chance: the same seed gives the same results.
-    #[arg(long, value_name = "N", default_value_t = lab::DEFAULT_SEED)]
-    pub seed: u64,
-    /// Where the report goes; files of the same names are replaced.
-    #[arg(long, value_name = "DIR", default_value = "awase-lab")]
-    pub out: PathBuf,
-}
-
-/// Where experiments run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LabSide {
-    /// In virtual time.
-    Sim,
-    /// With Awase's kernel on this machine.
-    Here,
-    /// On both.
-    Both,
-}
-
-/// Which machine is simulated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LabMachine {
-    /// The paper's.
-    Paper,
-    /// One of 2026.
-    #[value(name = "2026")]
-    Modern,
-    /// One after the other.
-    Both,
-}
-
-fn number_assignment(text: &str) -> Result<(String, f64), String> {
-    let (name, value) = assignment(text)?;
-    match value.parse::<f64>() {
-        Ok(number) if number.is_finite() => Ok((name, number)),
-        _ => Err(format!("{value:?} is not a number")),
-    }
 }
 
 fn device(text: &str) -> Result<IotestDevice, String> {

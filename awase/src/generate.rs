@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Context;
 
-use crate::cli::{ConfigArguments, command};
+use crate::cli::ConfigArguments;
 use crate::config::{Config, reference, toml};
 
 /// Prints the configuration in effect, or the reference of all keys.
@@ -24,9 +24,10 @@ pub fn config(arguments: &ConfigArguments) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// When standard output cannot be written.
-pub fn completions(shell: clap_complete::Shell) -> anyhow::Result<()> {
+pub fn completions(shell: clap_complete::Shell, command: &mut clap::Command) -> anyhow::Result<()> {
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut command(), "awase", &mut text);
+    let name = command.get_name().to_owned();
+    clap_complete::generate(shell, command, name, &mut text);
     print(&text)
 }
 
@@ -45,7 +46,10 @@ pub fn man(command: clap::Command, directory: Option<&Path>) -> anyhow::Result<(
 }
 
 /// A reader that has seen enough (`| head`) is no error.
-pub(crate) fn print(text: &[u8]) -> anyhow::Result<()> {
+///
+/// # Errors
+/// When standard output cannot be written.
+pub fn print(text: &[u8]) -> anyhow::Result<()> {
     match io::stdout().write_all(text) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result.context("cannot write to standard output"),

@@ -12,8 +12,6 @@ pub mod generate;
 pub mod host_memory;
 pub mod iotest;
 pub mod lab;
-pub mod lab_host;
-mod lab_server;
 pub mod listeners;
 pub mod media;
 pub mod metrics;

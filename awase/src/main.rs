@@ -30,8 +30,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Top(arguments) => top::top(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Set(arguments) => control::set(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Trace(arguments) => trace::trace(&arguments).map(|()| ExitCode::SUCCESS),
-        Command::Lab { command } => lab::lab(&command),
-        Command::Completions { shell } => generate::completions(shell).map(|()| ExitCode::SUCCESS),
+        Command::Lab { arguments } => match lab::lab(&arguments)? {},
+        Command::Completions { shell } => generate::completions(shell, &mut cli::command()).map(|()| ExitCode::SUCCESS),
         Command::Man { directory } => generate::man(cli::command(), directory.as_deref()).map(|()| ExitCode::SUCCESS),
     }
 }

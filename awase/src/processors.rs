@@ -16,10 +16,10 @@ use policy::{idle, sizing, writeback};
 use crate::config::{Config, Engine, Problem, Problems, Settings};
 
 /// Of memory, where it is neither dynamic nor configured: the tenth that caches had before they were dynamic (WS-2).
-pub(crate) const FIXED_SHARE: u64 = 10;
+pub const FIXED_SHARE: u64 = 10;
 
 /// How the names of their threads begin.
-pub(crate) const PROCESSOR_THREADS: &str = "processor-";
+pub const PROCESSOR_THREADS: &str = "processor-";
 
 /// Processors that run.
 pub struct Processors {

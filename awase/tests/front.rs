@@ -299,3 +299,16 @@ fn completions_pages_and_configuration_are_generated() {
     let again = String::from_utf8(place.run(&["config", "--config", "printed.toml"]).stdout).expect("text");
     assert_eq!(again, printed);
 }
+
+#[test]
+fn the_lab_is_a_program_of_its_own_and_told_when_it_is_not_installed() {
+    let place = Place::new();
+    let alone = place.file("awase");
+    std::fs::copy(&*AWASE, &alone).expect("a copy");
+    let run = || Command::new(&alone).args(["lab", "run", "--help"]).env("PATH", "").output().expect("run awase");
+    let output = run();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("awase-lab, which is not installed"), "{output:?}");
+    std::os::unix::fs::symlink("/bin/echo", place.file("awase-lab")).expect("a link");
+    assert_eq!(run().stdout, b"run --help\n");
+}

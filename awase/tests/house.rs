@@ -11,11 +11,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("kernel", &["machine", "policy"]),
     ("nbd", &["kernel", "machine", "policy"]),
     ("nfs", &["kernel", "machine", "policy"]),
-    ("awase", &["nbd", "nfs", "lab", "kernel", "machine", "policy"]),
+    ("awase", &["nbd", "nfs", "kernel", "machine", "policy"]),
     ("sim", &["machine", "policy"]),
     ("testkit", &["sim", "kernel", "machine", "policy"]),
-    ("lab", &["sim", "kernel", "machine", "policy"]),
-    ("bench", &["awase", "nbd", "nfs", "lab", "kernel", "machine", "policy"]),
+    ("lab", &["testkit", "sim", "awase", "kernel", "machine", "policy"]),
 ];
 
 /// Most lines of a source file.

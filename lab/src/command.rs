@@ -1,4 +1,4 @@
-//! `awase lab`: the papers' experiments, run, shown and written down.
+//! `awase-lab list`, `show` and `run`: the papers' experiments, run, shown and written down.
 
 use std::fs;
 use std::io::{self, IsTerminal};
@@ -12,20 +12,21 @@ use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use awase::config::{Place, Problem, Problems};
+use awase::generate::print;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use lab::report::terminal::Terminal;
-use lab::report::{Heading, files};
-use lab::{
-    Effort, Experiment, Failed, HereRun, Host, Order, Outcome, Parameters, Progress, Results, Setting, experiments,
-    here, named, order,
-};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use crate::cli::{LabCommand, LabMachine, LabRunArguments, LabSide};
-use crate::config::{Place, Problem, Problems};
-use crate::generate::print;
-use crate::lab_host::LabHost;
+use crate::bench::programs;
+use crate::cli::{Machine, RunArguments, Side};
+use crate::here::LabHost;
+use crate::report::terminal::Terminal;
+use crate::report::{Heading, files};
+use crate::{
+    Effort, Experiment, Failed, HereRun, Host, Order, Outcome, Parameters, Progress, Results, Setting, experiments,
+    here, named, order,
+};
 
 /// Of lines. Wider tables go on below.
 const WIDTH: usize = 100;
@@ -39,17 +40,20 @@ const EXIT_SIGNAL: i32 = 128;
 /// Stands for every experiment.
 const ALL: &str = "all";
 
-/// Does what `lab` was told to.
+/// Prints the list of experiments.
 ///
 /// # Errors
-/// When a name or value is wrong ([`Problems`]), an experiment gives up, or the report cannot be written.
-pub fn lab(command: &LabCommand) -> anyhow::Result<ExitCode> {
-    match command {
-        LabCommand::List => print(terminal().list(experiments()).as_bytes())?,
-        LabCommand::Show { name } => print(terminal().description(experiment("lab show", name)?).as_bytes())?,
-        LabCommand::Run(arguments) => return run(arguments),
-    }
-    Ok(ExitCode::SUCCESS)
+/// When standard output cannot be written.
+pub fn list() -> anyhow::Result<()> {
+    print(terminal().list(experiments()).as_bytes())
+}
+
+/// Prints what an experiment is about and its parameters.
+///
+/// # Errors
+/// [`Problems`] when there is no such experiment.
+pub fn show(name: &str) -> anyhow::Result<()> {
+    print(terminal().description(experiment("lab show", name)?).as_bytes())
 }
 
 fn terminal() -> Terminal {
@@ -57,7 +61,11 @@ fn terminal() -> Terminal {
     Terminal { colour, width: WIDTH }
 }
 
-fn run(arguments: &LabRunArguments) -> anyhow::Result<ExitCode> {
+/// Runs experiments and writes the report.
+///
+/// # Errors
+/// When a name or value is wrong ([`Problems`]), an experiment gives up, or the report cannot be written.
+pub fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     let chosen = chosen(arguments)?;
     let orders = orders(arguments, &chosen)?;
     // Known before the work is done.
@@ -68,7 +76,7 @@ fn run(arguments: &LabRunArguments) -> anyhow::Result<ExitCode> {
         match result {
             Ok(outcome) => outcomes.push(outcome),
             Err(failed) => {
-                eprintln!("awase: {failed}");
+                eprintln!("awase-lab: {failed}");
                 code = ExitCode::FAILURE;
             }
         }
@@ -85,8 +93,8 @@ fn run(arguments: &LabRunArguments) -> anyhow::Result<ExitCode> {
 }
 
 /// What comes of the orders in virtual time; nothing yet of those for which only this machine is asked, or is there.
-fn simulated(on: LabSide, orders: Vec<Order>) -> Vec<Result<Outcome, Failed>> {
-    let is_simulated = |order: &Order| on != LabSide::Here && order.experiment.is_simulated();
+fn simulated(on: Side, orders: Vec<Order>) -> Vec<Result<Outcome, Failed>> {
+    let is_simulated = |order: &Order| on != Side::Here && order.experiment.is_simulated();
     let (orders, others): (Vec<Order>, Vec<Order>) = orders.into_iter().partition(is_simulated);
     let others = others.into_iter().map(|order| Ok(Outcome { order, results: Results::default() }));
     if orders.is_empty() {
@@ -94,25 +102,25 @@ fn simulated(on: LabSide, orders: Vec<Order>) -> Vec<Result<Outcome, Failed>> {
     }
     let bar = bar();
     let threads = available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    let results = order::run(orders, threads, |progress| show(&bar, progress));
+    let results = order::run(orders, threads, |progress| show_progress(&bar, progress));
     bar.finish_and_clear();
     results.into_iter().chain(others).collect()
 }
 
 /// Is it to be measured here?
-fn is_measured(on: LabSide, experiment: &dyn Experiment) -> bool {
-    on != LabSide::Sim || !experiment.is_simulated()
+fn is_measured(on: Side, experiment: &dyn Experiment) -> bool {
+    on != Side::Sim || !experiment.is_simulated()
 }
 
 /// Adds what is measured on this machine: one experiment after another, with nothing of ours beside it. One that can't be
 /// is told of, and the others go on; tells whether all could.
-fn measure(arguments: &LabRunArguments, outcomes: &mut [Outcome]) -> anyhow::Result<bool> {
+fn measure(arguments: &RunArguments, outcomes: &mut [Outcome]) -> anyhow::Result<bool> {
     let outcomes = outcomes.iter_mut().filter(|outcome| is_measured(arguments.on, outcome.order.experiment));
     let mut outcomes = outcomes.peekable();
     if outcomes.peek().is_none() {
         return Ok(true);
     }
-    let host = LabHost::new(&arguments.out);
+    let host = LabHost::new(&arguments.out, &programs::awase(None)?);
     for signal in [SIGINT, SIGTERM] {
         // The first one has it clean up; a second one ends it at once.
         flag::register_conditional_shutdown(signal, EXIT_SIGNAL + signal, Arc::clone(host.interrupted()))?;
@@ -157,7 +165,7 @@ fn shown_meanwhile<T>(mut progress: Progress, done: &AtomicU64, work: impl FnOnc
         scope.spawn(move || {
             while end.recv_timeout(BAR_PERIOD) == Err(RecvTimeoutError::Timeout) {
                 progress.done = done.load(Ordering::Relaxed).min(progress.total);
-                show(bar, &progress);
+                show_progress(bar, &progress);
             }
             bar.finish_and_clear();
         });
@@ -176,8 +184,8 @@ fn write(directory: &Path, outcomes: &[Outcome], heading: &Heading) -> anyhow::R
 }
 
 /// The experiments of these names, each once, in the order of the list. Of all, those that have the side that is asked for.
-fn chosen(arguments: &LabRunArguments) -> Result<Vec<&'static dyn Experiment>, Problems> {
-    let needs_here = arguments.on != LabSide::Sim;
+fn chosen(arguments: &RunArguments) -> Result<Vec<&'static dyn Experiment>, Problems> {
+    let needs_here = arguments.on != Side::Sim;
     let mut is_told = false;
     for name in arguments.names.iter().filter(|name| *name != ALL) {
         let experiment = experiment("lab run", name)?;
@@ -187,19 +195,19 @@ fn chosen(arguments: &LabRunArguments) -> Result<Vec<&'static dyn Experiment>, P
             let what = format!("{name} runs only in virtual time, not with the real kernel on this machine");
             return Err(Problem::new(&flag("--on"), "", what).allowed(measurable()).into());
         }
-        if !experiment.is_simulated() && arguments.machine != LabMachine::Paper {
+        if !experiment.is_simulated() && arguments.machine != Machine::Paper {
             let what = format!("{name} is measured on this machine, and simulates none");
             return Err(Problem::new(&flag("--machine"), "", what).into());
         }
     }
-    if arguments.on == LabSide::Here && !arguments.set.is_empty() && !is_told {
+    if arguments.on == Side::Here && !arguments.set.is_empty() && !is_told {
         let what = "changes the simulated machine, and --on leaves that out";
         return Err(Problem::new(&flag("--set"), "", what).into());
     }
     let all = arguments.names.iter().any(|name| name == ALL);
     let asked = |experiment: &&'static dyn Experiment| match all {
         true if !experiment.is_simulated() => needs_here,
-        true => arguments.on != LabSide::Here || here::named(experiment.name()).is_some(),
+        true => arguments.on != Side::Here || here::named(experiment.name()).is_some(),
         false => arguments.names.iter().any(|name| name == experiment.name()),
     };
     Ok(experiments().iter().copied().filter(asked).collect())
@@ -223,12 +231,12 @@ fn experiment(place: &str, name: &str) -> Result<&'static dyn Experiment, Proble
 }
 
 /// What is run, with its parameters: those of a machine, then those that are set.
-fn orders(arguments: &LabRunArguments, chosen: &[&'static dyn Experiment]) -> anyhow::Result<Vec<Order>> {
+fn orders(arguments: &RunArguments, chosen: &[&'static dyn Experiment]) -> anyhow::Result<Vec<Order>> {
     let settings: &[Setting] = match arguments.machine {
-        _ if arguments.on == LabSide::Here => &[Setting::Paper],
-        LabMachine::Paper => &[Setting::Paper],
-        LabMachine::Modern => &[Setting::Modern],
-        LabMachine::Both => &[Setting::Paper, Setting::Modern],
+        _ if arguments.on == Side::Here => &[Setting::Paper],
+        Machine::Paper => &[Setting::Paper],
+        Machine::Modern => &[Setting::Modern],
+        Machine::Both => &[Setting::Paper, Setting::Modern],
     };
     known_somewhere(&arguments.set, chosen)?;
     let mut orders = Vec::new();
@@ -300,29 +308,29 @@ fn bar() -> ProgressBar {
     bar
 }
 
-fn show(bar: &ProgressBar, progress: &Progress) {
+fn show_progress(bar: &ProgressBar, progress: &Progress) {
     bar.set_length(progress.total);
     bar.set_position(progress.done);
     bar.set_message(progress.running.join(", "));
 }
 
 /// How to make the same report again. Not where it lies, so that it is the same everywhere.
-fn command_line(arguments: &LabRunArguments) -> String {
+fn command_line(arguments: &RunArguments) -> String {
     let mut command = format!("awase lab run {}", arguments.names.join(" "));
     match arguments.machine {
-        LabMachine::Paper => {}
-        LabMachine::Modern => command += " --machine 2026",
-        LabMachine::Both => command += " --machine both",
+        Machine::Paper => {}
+        Machine::Modern => command += " --machine 2026",
+        Machine::Both => command += " --machine both",
     }
     match arguments.on {
-        LabSide::Sim => {}
-        LabSide::Here => command += " --on here",
-        LabSide::Both => command += " --on both",
+        Side::Sim => {}
+        Side::Here => command += " --on here",
+        Side::Both => command += " --on both",
     }
     if arguments.quick {
         command += " --quick";
     }
-    if arguments.seed != lab::DEFAULT_SEED {
+    if arguments.seed != crate::DEFAULT_SEED {
         command += &format!(" --seed {}", arguments.seed);
     }
     for (name, value) in &arguments.set {

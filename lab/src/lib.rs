@@ -5,6 +5,9 @@
 //! the table is about; and gives [`Results`]: tables with the published beside the simulated number, plots, and findings
 //! that hold or do not. The same parameters and seed give the same results, to the last bit.
 
+pub mod bench;
+pub mod cli;
+pub mod command;
 pub mod experiment;
 pub mod here;
 pub mod model;

@@ -1,4 +1,4 @@
-//! `awase lab`: its lists, its report, its messages.
+//! `awase-lab`: its lists, its report, its messages.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,6 +12,10 @@ fn smallest() -> &'static dyn Experiment {
     simulated().min_by_key(|experiment| experiment.steps(&experiment.parameters())).expect("an experiment")
 }
 
+fn run(place: &Place, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_awase-lab")).args(arguments).current_dir(place.path()).output().expect("awase-lab")
+}
+
 fn out(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout.clone()).expect("text")
@@ -19,7 +23,7 @@ fn out(output: &Output) -> String {
 
 /// The message of a command line that is refused.
 fn refused(place: &Place, arguments: &[&str]) -> String {
-    let output = place.run(arguments);
+    let output = run(place, arguments);
     let message = String::from_utf8(output.stderr).expect("text");
     assert_eq!(output.status.code(), Some(2), "{arguments:?}: {message}");
     assert!(!message.contains("panicked"), "{message}");
@@ -37,7 +41,7 @@ fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
 #[test]
 fn every_experiment_is_listed() {
     let place = Place::new();
-    let list = out(&place.run(&["lab", "list"]));
+    let list = out(&run(&place, &["list"]));
     for experiment in experiments() {
         let line = list.lines().find(|line| line.split_whitespace().next() == Some(experiment.name()));
         let line = line.unwrap_or_else(|| panic!("{} is not in\n{list}", experiment.name()));
@@ -49,7 +53,7 @@ fn every_experiment_is_listed() {
 fn every_experiment_shows_its_parameters_with_unit_range_and_source() {
     let place = Place::new();
     for experiment in experiments() {
-        let text = out(&place.run(&["lab", "show", experiment.name()]));
+        let text = out(&run(&place, &["show", experiment.name()]));
         let parameters = experiment.parameters();
         for (parameter, _) in parameters.iter() {
             let line = text.lines().find(|line| line.split_whitespace().next() == Some(parameter.name));
@@ -73,7 +77,7 @@ fn every_experiment_shows_its_parameters_with_unit_range_and_source() {
 fn the_same_seed_gives_the_same_report_to_the_last_byte() {
     let place = Place::new();
     let name = smallest().name();
-    let run = |out: &str| place.run(&["lab", "run", name, "--machine", "both", "--seed", "7", "--out", out]);
+    let run = |out: &str| run(&place, &["run", name, "--machine", "both", "--seed", "7", "--out", out]);
     let first = out(&run("first"));
     assert!(
         first.contains(name) && first.contains("seed 7") && first.ends_with("Report: first/report.html\n"),
@@ -98,19 +102,19 @@ fn measurable() -> &'static dyn Experiment {
 fn numbers_of_this_machine_stand_beside_the_simulated_ones_and_alone() {
     let place = Place::new();
     let name = measurable().name();
-    let both = out(&place.run(&["lab", "run", name, "--on", "both", "--quick"]));
+    let both = out(&run(&place, &["run", name, "--on", "both", "--quick"]));
     // Lines are broken where they are long.
     let flowing = both.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(flowing.contains("simulated, and on this one") && both.contains("this machine"), "{both}");
-    let alone = out(&place.run(&["lab", "run", name, "--on", "here", "--quick"]));
+    let alone = out(&run(&place, &["run", name, "--on", "here", "--quick"]));
     let flowing = alone.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(flowing.contains("measured on this machine") && !flowing.contains("paper simulated"), "{alone}");
     let page = std::fs::read_to_string(place.file("awase-lab/report.html")).expect("the report");
     assert!(page.contains(&format!("awase lab run {name} --on here --quick")) && !page.contains("class=error"));
-    let message = refused(&place, &["lab", "run", name, "--on", "here", "--set", "disk.rpm=7200"]);
+    let message = refused(&place, &["run", name, "--on", "here", "--set", "disk.rpm=7200"]);
     assert!(message.contains("--set: changes the simulated machine"), "{message}");
     if let Some(without) = experiments().iter().find(|experiment| here::named(experiment.name()).is_none()) {
-        let message = refused(&place, &["lab", "run", without.name(), "--on", "both"]);
+        let message = refused(&place, &["run", without.name(), "--on", "both"]);
         assert!(message.contains("--on: ") && message.contains(name), "{message}");
     }
 }
@@ -118,7 +122,7 @@ fn numbers_of_this_machine_stand_beside_the_simulated_ones_and_alone() {
 #[test]
 fn what_only_this_machine_can_tell_is_measured_whatever_side_is_asked_for() {
     let place = Place::new();
-    let output = place.run(&["lab", "run", "live", "--quick", "--set", "load.depth=8", "--out", "report"]);
+    let output = run(&place, &["run", "live", "--quick", "--set", "load.depth=8", "--out", "report"]);
     let text = out(&output);
     assert!(String::from_utf8_lossy(&output.stderr).contains("live on this machine takes about"), "{output:?}");
     let flowing = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -130,9 +134,9 @@ fn what_only_this_machine_can_tell_is_measured_whatever_side_is_asked_for() {
     assert_eq!(names, all, "the report, and nothing of the servers");
     let page = std::fs::read_to_string(place.file("report/report.html")).expect("the report");
     assert!(!page.contains("class=error") && page.contains("live-worth.csv"));
-    let message = refused(&place, &["lab", "run", "live", "--machine", "2026"]);
+    let message = refused(&place, &["run", "live", "--machine", "2026"]);
     assert!(message.contains("--machine: live is measured on this machine"), "{message}");
-    let message = refused(&place, &["lab", "run", "live", "--set", "run.secnds=1"]);
+    let message = refused(&place, &["run", "live", "--set", "run.secnds=1"]);
     assert!(message.contains("did you mean \"run.seconds\"?"), "{message}");
 }
 
@@ -160,7 +164,7 @@ fn a_parameter_that_is_set_is_used_and_told() {
     let (start, end) = (*parameter.range.start(), *parameter.range.end());
     let value = if parameter.default == end { start } else { (parameter.default + 1.0).min(end) };
     let assignment = format!("{}={value}", parameter.name);
-    let text = out(&place.run(&["lab", "run", experiment.name(), "--set", &assignment]));
+    let text = out(&run(&place, &["run", experiment.name(), "--set", &assignment]));
     assert!(text.contains(&format!("set: {} = ", parameter.name)), "{text}");
     let page = std::fs::read_to_string(place.file("awase-lab/report.html")).expect("the report");
     assert!(page.contains(&format!("awase lab run {} --set {assignment}", experiment.name())));
@@ -172,17 +176,17 @@ fn names_that_are_none_are_refused_with_what_was_probably_meant() {
     let experiment = smallest();
     let misspelt = format!("{}x", experiment.name());
     for command in ["show", "run"] {
-        let message = refused(&place, &["lab", command, &misspelt]);
+        let message = refused(&place, &[command, &misspelt]);
         assert!(message.contains(&format!("did you mean {:?}?", experiment.name())), "{message}");
-        let message = refused(&place, &["lab", command, "nothing-of-the-kind"]);
+        let message = refused(&place, &[command, "nothing-of-the-kind"]);
         assert!(message.contains("`awase lab list`"), "{message}");
     }
     let parameters = experiment.parameters();
     let (parameter, _) = parameters.iter().next().expect("a parameter");
     let misspelt = format!("{}x=1", parameter.name);
-    let message = refused(&place, &["lab", "run", experiment.name(), "--set", &misspelt]);
+    let message = refused(&place, &["run", experiment.name(), "--set", &misspelt]);
     assert!(message.contains(&format!("did you mean {:?}?", parameter.name)), "{message}");
-    let message = refused(&place, &["lab", "run", experiment.name(), "--set", "nonsense.of.the.kind=1"]);
+    let message = refused(&place, &["run", experiment.name(), "--set", "nonsense.of.the.kind=1"]);
     assert!(message.contains(&format!("`awase lab show {}`", experiment.name())), "{message}");
     assert!(!place.file("awase-lab").exists());
 }
@@ -194,31 +198,31 @@ fn values_that_are_none_or_out_of_range_are_refused_with_what_is_allowed() {
     let parameters = experiment.parameters();
     let (parameter, _) = parameters.iter().next().expect("a parameter");
     let beyond = format!("{}={}", parameter.name, parameter.range.end() * 2.0 + 1.0);
-    let message = refused(&place, &["lab", "run", experiment.name(), "--set", &beyond]);
+    let message = refused(&place, &["run", experiment.name(), "--set", &beyond]);
     assert!(message.contains("--set: ") && message.contains("is out of range: "), "{message}");
     for (value, told) in [("fast", "\"fast\" is not a number"), ("nan", "is not a number"), ("", "is not a number")] {
         let assignment = format!("{}={value}", parameter.name);
-        let message = refused(&place, &["lab", "run", experiment.name(), "--set", &assignment]);
+        let message = refused(&place, &["run", experiment.name(), "--set", &assignment]);
         assert!(message.contains(told), "{message}");
     }
     for arguments in [&["--seed", "-1"][..], &["--machine", "1990"], &["--on", "paper"], &["--set", "disk.rpm"]] {
-        refused(&place, &[&["lab", "run", "all"], arguments].concat());
+        refused(&place, &[&["run", "all"], arguments].concat());
     }
-    refused(&place, &["lab", "run"]);
+    refused(&place, &["run"]);
 }
 
 #[test]
 fn a_directory_that_cannot_be_written_is_told_before_the_work() {
     let place = Place::new();
     place.write("taken", "a file");
-    let output = place.run(&["lab", "run", smallest().name(), "--out", "taken/report"]);
+    let output = run(&place, &["run", smallest().name(), "--out", "taken/report"]);
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(message.contains("--out: cannot make taken/report"), "{message}");
     assert!(output.stdout.is_empty());
     // Nor is a file of the report that is a directory overwritten.
     std::fs::create_dir_all(place.file("report/report.html")).expect("a directory");
-    let output = place.run(&["lab", "run", smallest().name(), "--out", "report"]);
+    let output = run(&place, &["run", smallest().name(), "--out", "report"]);
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(message.contains("--out: cannot write report/report.html"), "{message}");
@@ -228,7 +232,7 @@ fn a_directory_that_cannot_be_written_is_told_before_the_work() {
 fn a_browser_shows_the_report_with_all_of_its_plots() {
     let place = Place::new();
     let name = smallest().name();
-    out(&place.run(&["lab", "run", name, "--out", "report"]));
+    out(&run(&place, &["run", name, "--out", "report"]));
     let report = place.file("report");
     let page = format!("file://{}", report.join("report.html").display());
     let profile = format!("--user-data-dir={}", place.file("profile").display());

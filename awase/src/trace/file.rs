@@ -105,7 +105,7 @@ fn left_by_the_dead(link: &Path, own: &Path) -> Option<PathBuf> {
 }
 
 /// Removes the trace of a server that was killed, and had this data directory.
-pub(crate) fn remove_of(data: &Path) {
+pub fn remove_of(data: &Path) {
     let link = data.join(NAME);
     if let Ok(file) = fs::read_link(&link)
         && file.starts_with(MEMORY)

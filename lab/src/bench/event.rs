@@ -10,7 +10,7 @@ use kernel::trace::{Event, Mode, Recorder, Tracer, private_memory};
 use machine::counter;
 use policy::unit::ProcessorId;
 
-use crate::lab::processor_time;
+use crate::bench::lab::processor_time;
 
 /// As much as a server has: what is recorded leaves the nearest caches before it is overwritten.
 const WORDS: usize = 1 << 20;

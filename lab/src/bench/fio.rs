@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::process::{Interrupted, Process};
+use crate::bench::process::{Interrupted, Process};
 
 /// Which blocks, and whether they are read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

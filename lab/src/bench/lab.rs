@@ -1,4 +1,4 @@
-//! `awase-bench lab`: how fast virtual time passes, and what all experiments of the lab take.
+//! `awase-lab bench lab`: how fast virtual time passes, and what all experiments of the lab take.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::process::Interrupted;
-use crate::{host, programs};
+use crate::bench::process::Interrupted;
+use crate::bench::{host, programs};
 
 /// Of one measurement of the engine.
 const EVENTS: u64 = 20_000_000;
@@ -67,7 +67,7 @@ impl Lab {
                 bail!("interrupted");
             }
             let before = processor_time()?;
-            let events = lab::speed::mix(EVENTS, lab::DEFAULT_SEED);
+            let events = crate::speed::mix(EVENTS, crate::DEFAULT_SEED);
             speeds.push(events as f64 / (processor_time()? - before).as_secs_f64());
             all.push(seconds_of(&awase, "all", directory.path())?);
         }
@@ -77,7 +77,7 @@ impl Lab {
         println!("events: {} million/s", speed.show(1e-6, 1));
         println!("awase lab run all: {} s, {mebibytes:.0} MiB", all.show(1.0, 2));
         let mut each = String::new();
-        for experiment in lab::simulated() {
+        for experiment in crate::simulated() {
             let seconds = seconds_of(&awase, experiment.name(), directory.path())?;
             each += &format!("| {} | {} | {seconds:.2} |\n", experiment.name(), experiment.title());
         }
@@ -113,7 +113,7 @@ impl Lab {
             all.show(1.0, 2),
             met(all.0 <= SECONDS_MAX),
             met(mebibytes <= MEBIBYTES_MAX),
-            lab::speed::TASKS,
+            crate::speed::TASKS,
         )
     }
 }

@@ -1,4 +1,4 @@
-//! `awase-bench live`: every switch on this machine (`awase lab run live`), and the figures that are to be reached.
+//! `awase-lab bench live`: every switch on this machine (`awase lab run live`), and the figures that are to be reached.
 
 mod figures;
 mod tables;
@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::process::Interrupted;
-use crate::{host, programs};
+use crate::bench::process::Interrupted;
+use crate::bench::{host, programs};
 use tables::Tables;
 
 /// Measure every switch of Awase on this machine, and compare with the figures that are to be reached.

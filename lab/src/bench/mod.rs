@@ -1,6 +1,6 @@
-//! `awase-bench`: Awase, nbdkit and qemu-nbd side by side in one run, and each technique of Awase on and off. And a load
-//! driver for servers of files, with NFS-Ganesha as a peer. And the speed of the lab, of recording events, and every
-//! switch live.
+//! `awase-lab bench`: Awase, nbdkit and qemu-nbd side by side in one run, and each technique of Awase on and off. And a
+//! load driver for servers of files, with NFS-Ganesha as a peer. And the speed of the lab, of recording events, and
+//! every switch live.
 
 mod event;
 mod fio;
@@ -10,7 +10,7 @@ mod live;
 mod nfs;
 mod plot;
 mod process;
-mod programs;
+pub mod programs;
 mod report;
 mod results;
 mod rounds;
@@ -21,24 +21,32 @@ mod usage;
 mod workload;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use clap::Parser;
+use clap::{Args, Subcommand};
 
-use crate::process::Interrupted;
-use crate::run::{Scale, Stand};
-use crate::sample::Sample;
-use crate::server::Peer;
-use crate::workload::Workload;
+use crate::bench::process::Interrupted;
+use crate::bench::run::{Scale, Stand};
+use crate::bench::sample::Sample;
+use crate::bench::server::Peer;
+use crate::bench::workload::Workload;
+
+/// What is measured.
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    Disks(Disks),
+    Nfs(Box<nfs::command::Nfs>),
+    SlowDisk(nfs::command::SlowDiskCommand),
+    Lab(self::lab::Lab),
+    Event(event::Command),
+    Live(live::Live),
+    Usage(usage::Usage),
+}
 
 /// Measures Awase beside nbdkit and qemu-nbd on this machine and writes a report with a plot.
-#[derive(Debug, Parser)]
-#[command(name = "awase-bench", version, max_term_width = 110, args_conflicts_with_subcommands = true)]
-struct Arguments {
-    #[command(subcommand)]
-    command: Option<Command>,
+#[derive(Debug, Args)]
+pub struct Disks {
     /// Small images, short runs, three repetitions: a few minutes, to see that all works.
     #[arg(long)]
     quick: bool,
@@ -65,43 +73,30 @@ struct Arguments {
     output: Option<PathBuf>,
 }
 
-#[derive(Debug, clap::Subcommand)]
-enum Command {
-    Nfs(Box<nfs::command::Nfs>),
-    SlowDisk(nfs::command::SlowDiskCommand),
-    Lab(self::lab::Lab),
-    Event(event::Command),
-    Live(live::Live),
-    Usage(usage::Usage),
-}
-
 const FULL: Scale = Scale { large_bytes: 4 << 30, small_bytes: 1 << 30, seconds: 5, requests: 200_000 };
 const QUICK: Scale = Scale { large_bytes: 1 << 30, small_bytes: 256 << 20, seconds: 2, requests: 50_000 };
 
-fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("awase-bench: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run(arguments: &Arguments) -> Result<()> {
+/// Measures.
+///
+/// # Errors
+/// When a program is missing, or a server or client fails.
+pub fn run(bench: &Bench) -> Result<()> {
     let interrupted = Interrupted::default();
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
     }
-    match &arguments.command {
-        Some(Command::Nfs(command)) => return command.run(&interrupted),
-        Some(Command::SlowDisk(command)) => return command.run(&interrupted),
-        Some(Command::Lab(command)) => return command.run(&interrupted),
-        Some(Command::Event(command)) => return command.run(),
-        Some(Command::Live(command)) => return command.run(&interrupted),
-        Some(Command::Usage(command)) => return command.run(&interrupted),
-        None => {}
+    match bench {
+        Bench::Disks(disks) => measure_disks(disks, &interrupted),
+        Bench::Nfs(command) => command.run(&interrupted),
+        Bench::SlowDisk(command) => command.run(&interrupted),
+        Bench::Lab(command) => command.run(&interrupted),
+        Bench::Event(command) => command.run(),
+        Bench::Live(command) => command.run(&interrupted),
+        Bench::Usage(command) => command.run(&interrupted),
     }
+}
+
+fn measure_disks(arguments: &Disks, interrupted: &Interrupted) -> Result<()> {
     let (comparison, switches) = selected(arguments)?;
     if arguments.list {
         for workload in comparison.iter().chain(&switches) {
@@ -117,10 +112,10 @@ fn run(arguments: &Arguments) -> Result<()> {
     let scale = if arguments.quick { QUICK } else { FULL };
     let repetitions = arguments.reps.unwrap_or(if arguments.quick { 3 } else { 5 });
     println!("making images in {}", arguments.directory.display());
-    let stand = Stand::new(&arguments.directory, &awase, scale, &interrupted)?;
+    let stand = Stand::new(&arguments.directory, &awase, scale, interrupted)?;
     let run = |workloads: Vec<Workload>| {
         let subjects = workloads.iter().map(Workload::subject).collect();
-        rounds::run(&mut Disks { stand: &stand, workloads }, subjects, repetitions, &interrupted)
+        rounds::run(&mut Subjects { stand: &stand, workloads }, subjects, repetitions, interrupted)
     };
     let (comparison, switches) = (run(comparison)?, run(switches)?);
 
@@ -141,13 +136,13 @@ fn run(arguments: &Arguments) -> Result<()> {
     report::write(&output(arguments), "benchmarks", &setting, &comparison, &switches)
 }
 
-/// Disks, each in its place.
-struct Disks<'a> {
+/// What is measured, each in its place.
+struct Subjects<'a> {
     stand: &'a Stand,
     workloads: Vec<Workload>,
 }
 
-impl rounds::Measure for Disks<'_> {
+impl rounds::Measure for Subjects<'_> {
     fn prepare(&mut self, subject: usize) -> Result<()> {
         self.stand.warm_disk(&self.workloads[subject])
     }
@@ -159,7 +154,7 @@ impl rounds::Measure for Disks<'_> {
 }
 
 /// The workloads that were asked for: the comparison and the switches.
-fn selected(arguments: &Arguments) -> Result<(Vec<Workload>, Vec<Workload>)> {
+fn selected(arguments: &Disks) -> Result<(Vec<Workload>, Vec<Workload>)> {
     let (mut comparison, mut switches) = (workload::comparison(), workload::switches());
     if arguments.peers_only {
         comparison.iter_mut().for_each(|workload| {
@@ -180,13 +175,13 @@ fn selected(arguments: &Arguments) -> Result<(Vec<Workload>, Vec<Workload>)> {
     Ok((comparison, switches))
 }
 
-fn output(arguments: &Arguments) -> PathBuf {
+fn output(arguments: &Disks) -> PathBuf {
     let part = arguments.quick || arguments.peers_only || !arguments.only.is_empty();
     arguments.output.clone().unwrap_or_else(|| Path::new(if part { "target" } else { "docs" }).to_owned())
 }
 
 /// How to do it again.
-fn command_line(arguments: &Arguments) -> String {
+fn command_line(arguments: &Disks) -> String {
     let mut flags = Vec::new();
     flags.extend(arguments.quick.then(|| "--quick".to_owned()));
     flags.extend(arguments.peers_only.then(|| "--peers-only".to_owned()));

@@ -5,9 +5,9 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::report::gain;
-use crate::results::Result as Measured;
-use crate::sample::show;
+use crate::bench::report::gain;
+use crate::bench::results::Result as Measured;
+use crate::bench::sample::show;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 

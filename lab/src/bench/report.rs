@@ -6,10 +6,10 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
-use crate::plot;
-use crate::results::{Bound, Result};
-use crate::sample::{Summary, Unit, show};
-use crate::workload::ON_OFF;
+use crate::bench::plot;
+use crate::bench::results::{Bound, Result};
+use crate::bench::sample::{Summary, Unit, show};
+use crate::bench::workload::ON_OFF;
 
 /// What the report says besides the numbers.
 pub struct Setting {

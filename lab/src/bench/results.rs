@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::sample::{Sample, Summary, Unit};
+use crate::bench::sample::{Sample, Summary, Unit};
 
 /// What was measured, as reports name it.
 pub struct Subject {
@@ -106,8 +106,8 @@ pub enum Bound {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nfs;
-    use crate::workload::{PEERS, comparison, switches};
+    use crate::bench::nfs;
+    use crate::bench::workload::{PEERS, comparison, switches};
 
     fn measured(name: &str, values: &[(&str, &[f64])]) -> Result {
         let workload = comparison().into_iter().find(|workload| workload.name == name).unwrap();

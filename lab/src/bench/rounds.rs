@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use crate::process::Interrupted;
-use crate::results::{self, Subject};
-use crate::sample::{Sample, show};
+use crate::bench::process::Interrupted;
+use crate::bench::results::{self, Subject};
+use crate::bench::sample::{Sample, show};
 
 /// What can measure.
 pub trait Measure {

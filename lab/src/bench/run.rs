@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
-use crate::fio::{Job, Run, Target};
-use crate::process::{Interrupted, Process};
-use crate::sample::{Sample, Unit};
-use crate::server::{Order, Peer, Server};
-use crate::workload::{Cache, Client, Contender, Image, Memory, Workload};
+use crate::bench::fio::{Job, Run, Target};
+use crate::bench::process::{Interrupted, Process};
+use crate::bench::sample::{Sample, Unit};
+use crate::bench::server::{Order, Peer, Server};
+use crate::bench::workload::{Cache, Client, Contender, Image, Memory, Workload};
 
 /// So long may nbdcopy and qemu-img take.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(600);

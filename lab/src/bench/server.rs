@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::process::{Interrupted, Process};
-use crate::workload::Memory;
+use crate::bench::process::{Interrupted, Process};
+use crate::bench::workload::Memory;
 
 /// How long a server may take to start: reading back a large image is not part of that for any of them.
 const START_PATIENCE: Duration = Duration::from_secs(30);

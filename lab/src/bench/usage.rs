@@ -1,4 +1,4 @@
-//! `awase-bench usage`: what a light client gets beside a heavy one, with usage of jobs looked at (WS-7) and without.
+//! `awase-lab bench usage`: what a light client gets beside a heavy one, with usage of jobs looked at (WS-7) and without.
 
 mod load;
 
@@ -15,8 +15,8 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use self::load::{At, Connection, Kind};
-use crate::process::{Interrupted, Process};
-use crate::{host, programs};
+use crate::bench::process::{Interrupted, Process};
+use crate::bench::{host, programs};
 
 /// Connections of the heavy client.
 const CONNECTIONS: usize = 8;
@@ -179,7 +179,7 @@ impl Usage {
             host::facts(Path::new("/")).into_iter().filter(|line| !line.starts_with("Disk")).collect();
         format!(
             "# Benchmarks: a light client beside a heavy one\n\n\
-             Written by `awase-bench usage` (`cargo run --release --package awase-bench usage`), which says how it measures.\n\n\
+             Written by `awase-lab bench usage` (`cargo run --release --package awase-lab bench usage`), which says how it measures.\n\n\
              - {}\n- Repetitions: {}, of {} s each; medians (smallest … largest)\n\n\
              | | light: 50 % µs | 99 % µs | times idle | requests/s | heavy: requests/s |\n|---|---|---|---|---|---|\n\
              {}{rows}\nAimed for: at most {RATIO_MAX} times idle with usage on; {}.\n",

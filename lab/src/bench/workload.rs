@@ -1,9 +1,9 @@
 //! What is measured: the workloads of the comparison and one for each switch.
 
-use crate::fio::{Job, Length, Pattern};
-use crate::results::{Bound, Subject};
-use crate::sample::Unit;
-use crate::server::Peer;
+use crate::bench::fio::{Job, Length, Pattern};
+use crate::bench::results::{Bound, Subject};
+use crate::bench::sample::Unit;
+use crate::bench::server::Peer;
 
 /// Which image a workload uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

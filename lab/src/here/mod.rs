@@ -9,7 +9,9 @@ mod layer;
 pub mod live;
 mod mp_table1;
 mod rounds;
+mod server;
 mod task;
+mod this_host;
 mod uio;
 mod ws_2;
 mod ws_table2;
@@ -23,6 +25,7 @@ use std::time::Duration;
 use crate::parameter::Parameters;
 use crate::result::{Plot, Results, Table};
 pub use host::{Export, HereError, Host, Medium, SCRATCH_BYTES_MAX, Served, Serving, Setup, Spent, Stage};
+pub use this_host::LabHost;
 
 /// What an experiment measures on this host.
 pub trait Here: Sync {

@@ -10,11 +10,11 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use lab::here::{Export, HereError, Medium, Served, Serving, Spent};
+use super::{Export, HereError, Medium, Served, Serving, Spent};
 use tempfile::TempDir;
 
-use crate::config::{CONTROL_NAME, show_duration};
-use crate::control::client::Client;
+use awase::config::{CONTROL_NAME, show_duration};
+use awase::control::client::Client;
 
 /// With this line the banner ends: the server is ready.
 const LAST_LINE: &str = "Ctrl-C ";
@@ -218,7 +218,7 @@ fn end(child: &mut Child, data: &Path) {
     // It may have ended already.
     let _ = child.kill();
     let _ = child.wait();
-    crate::trace::file::remove_of(data);
+    awase::trace::file::remove_of(data);
 }
 
 /// Time on cores of those threads of a process whose names begin so.

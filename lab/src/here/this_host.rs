@@ -9,21 +9,21 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::{HereError, Host, Medium, SCRATCH_BYTES_MAX, Served, Serving, Setup, Spent, Stage};
 use kernel::counters::Count;
 use kernel::device::{DeviceRef, Faults};
 use kernel::trace::{Mode, Tracer};
 use kernel::{Kernel, KernelConfig, Switches};
-use lab::here::{HereError, Host, Medium, SCRATCH_BYTES_MAX, Served, Serving, Setup, Spent, Stage};
 use machine::OpenFile;
 use machine::linux::file::{self, DirectIo, OpenError, OpenOptions};
 use machine::linux::{self, Cores};
 use policy::{sizing, writeback};
 use tempfile::TempDir;
 
-use crate::config::{Behaviour, Given, Place, set_switch};
-use crate::lab_server::{LabServer, Scratch, cpu_time};
-use crate::processors::{FIXED_SHARE, PROCESSOR_THREADS, Processors};
-use crate::stack::{Bottom, Layers, stack};
+use super::server::{LabServer, Scratch, cpu_time};
+use awase::config::{Behaviour, Given, Place, set_switch};
+use awase::processors::{FIXED_SHARE, PROCESSOR_THREADS, Processors};
+use awase::stack::{Bottom, Layers, stack};
 
 /// The scratch file is filled in pieces of this size. Bytes.
 const PIECE_BYTES: usize = 1 << 20;
@@ -38,7 +38,7 @@ const ABANDON_TIME_MAX: Duration = Duration::from_secs(10);
 pub struct LabHost {
     directory: PathBuf,
     cores: Cores,
-    /// Awase: this program, where it is not a test's.
+    /// Awase.
     program: PathBuf,
     interrupted: Arc<AtomicBool>,
     /// The image and the directory of servers. They have names, and go with this.
@@ -48,22 +48,16 @@ pub struct LabHost {
 }
 
 impl LabHost {
-    /// This machine, with a scratch file in `directory` when one is needed.
-    pub fn new(directory: &Path) -> Self {
+    /// This machine, with a scratch file in `directory` when one is needed, and servers of `program`.
+    pub fn new(directory: &Path, program: &Path) -> Self {
         LabHost {
             directory: directory.to_owned(),
             cores: Cores::allowed(),
-            program: PathBuf::from("/proc/self/exe"),
+            program: program.to_owned(),
             interrupted: Arc::default(),
             served: Mutex::default(),
             scratch: Mutex::default(),
         }
-    }
-
-    /// The same with another program as server.
-    #[must_use]
-    pub fn with_program(self, program: &Path) -> Self {
-        LabHost { program: program.to_owned(), ..self }
     }
 
     /// Set, it has what is measured end.
@@ -314,7 +308,7 @@ mod tests {
     #[test]
     fn a_scratch_file_has_no_name_and_all_its_bytes() {
         let directory = tempfile::tempdir().expect("temporary directory");
-        let host = LabHost::new(directory.path());
+        let host = LabHost::new(directory.path(), Path::new("awase"));
         let Ok(open) = host.scratch(1 << 20) else {
             // A file system without direct I/O: nothing can be measured there, and nothing is left.
             assert_eq!(std::fs::read_dir(directory.path()).expect("read").count(), 0);
@@ -338,7 +332,10 @@ mod tests {
     #[test]
     fn more_memory_than_there_is_is_refused() {
         let directory = tempfile::tempdir().expect("temporary directory");
-        let error = LabHost::new(directory.path()).start(&Setup::with_memory(1 << 60)).err().expect("too much");
+        let error = LabHost::new(directory.path(), Path::new("awase"))
+            .start(&Setup::with_memory(1 << 60))
+            .err()
+            .expect("too much");
         assert!(matches!(error, HereError::NoMemory { .. }), "{error}");
     }
 }

@@ -93,7 +93,7 @@ impl Cell {
             1.0.. => 2,
             _ => 3,
         };
-        format!("{}{}", lab::report::number(number, digits), if self.within_noise { " ~" } else { "" })
+        format!("{}{}", crate::report::number(number, digits), if self.within_noise { " ~" } else { "" })
     }
 }
 

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use super::server::{await_answer, free_ports};
 use super::session::Endpoint;
-use crate::process::{Interrupted, Process};
+use crate::bench::process::{Interrupted, Process};
 
 /// Awase.
 pub struct Awase {

@@ -1,4 +1,4 @@
-//! `awase-bench nfs`: workloads on one server of files.
+//! `awase-lab bench nfs`: workloads on one server of files.
 
 use std::fs;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -16,10 +16,10 @@ use super::run::{Reached, SLOW_BYTES, Stand, measure};
 use super::session::Endpoint;
 use super::slow_flush::SlowDisk;
 use super::workload::{self, Contender, Disk, Measure, SLOW_FLUSH, WORKLOADS, Workload};
-use crate::process::Interrupted;
-use crate::results::{Bound, Subject};
-use crate::sample::{Sample, show};
-use crate::{host, programs, report, rounds};
+use crate::bench::process::Interrupted;
+use crate::bench::results::{Bound, Subject};
+use crate::bench::sample::{Sample, show};
+use crate::bench::{host, programs, report, rounds};
 
 /// Drive workloads on one NFSv3 server, with many requests in flight, and print what it reaches.
 ///
@@ -29,10 +29,10 @@ use crate::{host, programs, report, rounds};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  awase-bench nfs --server 127.0.0.1:20490 --export /srv/files --workload write_sync
-  awase-bench nfs --server 127.0.0.1:20490 --export /srv/files --workload write_sync --in-flight 64 --seconds 10
-  awase-bench nfs --workload slow_write_sync --workload slow_write_sync_extend --reps 3
-  awase-bench nfs --contender Awase")]
+  awase-lab bench nfs --server 127.0.0.1:20490 --export /srv/files --workload write_sync
+  awase-lab bench nfs --server 127.0.0.1:20490 --export /srv/files --workload write_sync --in-flight 64 --seconds 10
+  awase-lab bench nfs --workload slow_write_sync --workload slow_write_sync_extend --reps 3
+  awase-lab bench nfs --contender Awase")]
 pub struct Nfs {
     /// Where NFS answers.
     #[arg(long, value_name = "HOST:PORT", requires = "export")]

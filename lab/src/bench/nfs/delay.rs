@@ -39,7 +39,7 @@ impl DelayedLink {
                         break;
                     }
                     if let Err(error) = client.and_then(|client| join(client, server, delay, &streams)) {
-                        eprintln!("awase-bench: the delayed link cannot pass on a connection: {error}");
+                        eprintln!("awase-lab: the delayed link cannot pass on a connection: {error}");
                     }
                 }
             })?

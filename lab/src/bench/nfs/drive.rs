@@ -18,7 +18,7 @@ use super::load::{Length, Load, Operation, Outcome};
 use super::plan::{Next, Plan, Step};
 use super::rpc::{Caller, reply};
 use super::session::{Endpoint, Session};
-use crate::process::Interrupted;
+use crate::bench::process::Interrupted;
 
 /// A reply that takes longer is taken for lost.
 const PATIENCE: Duration = Duration::from_secs(60);

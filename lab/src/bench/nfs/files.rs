@@ -6,7 +6,7 @@ use nfs3_types::nfs3::nfs_fh3;
 use super::drive::{check, drive, run};
 use super::load::{Length, Load, Operation, Order, Stability};
 use super::session::{Endpoint, Session};
-use crate::process::Interrupted;
+use crate::bench::process::Interrupted;
 
 /// Requests with which a file is filled, at most.
 const FILL_BYTES_MAX: u32 = 256 << 10;

@@ -11,7 +11,7 @@ use nfs3_types::portmap;
 
 use super::server::{START_PATIENCE, await_answer, free_ports};
 use super::session::Endpoint;
-use crate::process::{Interrupted, Process};
+use crate::bench::process::{Interrupted, Process};
 
 /// What to do where a program is missing.
 const PACKAGES: &str = "NFS-Ganesha needs: sudo apt-get install nfs-ganesha nfs-ganesha-vfs rpcbind";

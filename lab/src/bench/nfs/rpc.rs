@@ -38,7 +38,7 @@ pub struct Caller {
 impl Caller {
     /// A user without supplementary groups.
     pub fn new(uid: u32, gid: u32) -> Caller {
-        let unix = auth_unix { stamp: 0, machinename: Opaque::borrowed(b"awase-bench"), uid, gid, gids: Vec::new() };
+        let unix = auth_unix { stamp: 0, machinename: Opaque::borrowed(b"awase-lab"), uid, gid, gids: Vec::new() };
         Caller { credential: opaque_auth::auth_unix(&unix) }
     }
 

@@ -17,9 +17,9 @@ use super::server::{Order, Peer, Server};
 use super::session::Endpoint;
 use super::slow_flush::SlowDisk;
 use super::workload::{Cache, Contender, Disk, LINK_DELAY, Link, Measure, SLOW_FLUSH, Workload};
-use crate::process::{Interrupted, Process};
-use crate::run::forget;
-use crate::sample::{Sample, Unit};
+use crate::bench::process::{Interrupted, Process};
+use crate::bench::run::forget;
+use crate::bench::sample::{Sample, Unit};
 
 /// Size of the slow disk: a file that is overwritten, and one that grows for a while.
 pub const SLOW_BYTES: u64 = 2 << 30;
@@ -123,7 +123,7 @@ impl SynchronousDirectory {
 impl Drop for SynchronousDirectory {
     fn drop(&mut self) {
         if let Err(error) = self.change("-D") {
-            eprintln!("awase-bench: {error:#}");
+            eprintln!("awase-lab: {error:#}");
         }
     }
 }

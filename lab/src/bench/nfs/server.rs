@@ -11,7 +11,7 @@ use nfs3_types::{mount, nfs3};
 use super::awase::Awase;
 use super::ganesha::Ganesha;
 use super::session::{Endpoint, Session};
-use crate::process::{Interrupted, Process};
+use crate::bench::process::{Interrupted, Process};
 
 /// How long a server may take to start.
 pub const START_PATIENCE: Duration = Duration::from_secs(30);

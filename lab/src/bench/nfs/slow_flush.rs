@@ -87,7 +87,7 @@ impl SlowDisk {
 impl Drop for SlowDisk {
     fn drop(&mut self) {
         if let Err(error) = self.remove() {
-            eprintln!("awase-bench: the slow disk at {} is left behind: {error:#}", self.directory.display());
+            eprintln!("awase-lab: the slow disk at {} is left behind: {error:#}", self.directory.display());
         }
     }
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::load::{Load, Operation, Order, Stability};
 use super::server::Peer;
-use crate::results::{Bound, Subject};
-use crate::sample::Unit;
+use crate::bench::results::{Bound, Subject};
+use crate::bench::sample::Unit;
 
 /// How long a flush of the slow disk takes.
 pub const SLOW_FLUSH: Duration = Duration::from_millis(5);
@@ -322,7 +322,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::nfs::drive::check;
+    use crate::bench::nfs::drive::check;
 
     #[test]
     fn names_of_workloads_are_told_apart() {

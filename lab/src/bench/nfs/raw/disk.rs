@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use super::Done;
-use crate::nfs::load::Load;
+use crate::bench::nfs::load::Load;
 
 /// Direct transfers begin at a multiple of this in memory.
 const ALIGN: usize = 4096;

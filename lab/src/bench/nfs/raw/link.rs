@@ -14,12 +14,12 @@ use anyhow::{Context, Result, bail};
 
 use super::Done;
 use super::disk::{self, Buffer};
-use crate::nfs::load::Load;
+use crate::bench::nfs::load::Load;
 
 /// What goes with the data of a READ or WRITE, and what is a message without data. Bytes; as NFS has it, roughly.
 const HEAD_BYTES: usize = 132;
 
-/// What one receive of the client takes, as that of [`crate::nfs::drive`].
+/// What one receive of the client takes, as that of [`crate::bench::nfs::drive`].
 const RECEIVE_BYTES: usize = 256 << 10;
 
 /// Threads that write what was received.
