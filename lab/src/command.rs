@@ -120,7 +120,7 @@ fn measure(arguments: &RunArguments, outcomes: &mut [Outcome]) -> anyhow::Result
     if outcomes.peek().is_none() {
         return Ok(true);
     }
-    let host = LabHost::new(&arguments.out, &programs::awase(None)?);
+    let host = LabHost::new(&arguments.out, &programs::beside()?);
     for signal in [SIGINT, SIGTERM] {
         // The first one has it clean up; a second one ends it at once.
         flag::register_conditional_shutdown(signal, EXIT_SIGNAL + signal, Arc::clone(host.interrupted()))?;

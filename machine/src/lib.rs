@@ -1,8 +1,8 @@
 //! The seam: what a processor may ask of the world, and nothing else.
 //!
 //! Operations are started and complete later; nothing here blocks, except that [`Machine::enter`] may park the
-//! processor when it was told to. Three machines keep this contract: [`linux::uring`], [`linux::threads`] and
-//! [`sim`]. Everything above runs unchanged on each.
+//! processor when it was told to. [`linux::uring`] and [`linux::threads`] keep this contract, and whatever
+//! else implements [`Machine`]: everything above runs unchanged on each.
 
 use std::any::Any;
 use std::fmt;

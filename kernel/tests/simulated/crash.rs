@@ -4,56 +4,22 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use kernel::device::{Checked, FileDevice};
 use kernel::frame::segments;
-use kernel::queue::{DiskQueue, Queued};
 use kernel::request::{Context, JobId};
-use kernel::volume::VolumeConfig;
-use kernel::{ForcedUnitAccess, Frames, Processor, Switches, Volume};
+use kernel::{Frames, Processor, Switches, Volume};
 use policy::access;
 use policy::delivery::Method;
 use policy::unit::{ByteRange, ProcessorId, Stability};
-use sim::{DiskConfig, DiskId, World};
+use sim::{DiskConfig, World};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
+use testkit::scene::disk::{drawn_switches, open_disk};
 use testkit::scene::model::{Model, SECTOR, Stamp, fill, stamp_of};
 use testkit::scene::{Host, drive, run, small_kernel, spawn};
 
 const DISK_BYTES: u64 = 4 << 20;
 const CLIENTS: u64 = 3;
 const CACHE_BYTES: u64 = 1 << 20;
-
-fn open(world: &World, host: &Host, disk: DiskId, seed: u64) -> Arc<Volume> {
-    let file = Arc::new(FileDevice::new(world.open(disk, true)));
-    let queue = host.kernel.queue_of_disk(0, || {
-        let switches = host.kernel.switches();
-        let (merge, fair) = (switches.block_merge, switches.usage);
-        DiskQueue::new(policy::queue::Config { merge, fair, ..Default::default() })
-    });
-    let device = Arc::new(Queued::new(queue, Arc::new(Checked::new(file))));
-    let config = VolumeConfig {
-        name: "disk".into(),
-        read_only: false,
-        forced_unit_access: [ForcedUnitAccess::Never, ForcedUnitAccess::Alone, ForcedUnitAccess::Always]
-            [(seed % 3) as usize],
-        grows: false,
-    };
-    Volume::open(&host.kernel, device, config, ProcessorId(0)).expect("a number")
-}
-
-fn switches(seed: u64) -> Switches {
-    let mut random = Random(seed ^ 0x5717);
-    Switches {
-        scan_resistant: random.chance(700),
-        smooth_write_back: random.chance(700),
-        block_merge: random.chance(700),
-        priority: random.chance(700),
-        flush_gathering: random.chance(700),
-        unmapped_io: random.chance(700),
-        usage: random.chance(700),
-        ..Switches::default()
-    }
-}
 
 /// Any switches, those that cannot be changed at once among them.
 fn any_switches(random: &mut Random) -> Switches {
@@ -68,7 +34,7 @@ fn any_switches(random: &mut Random) -> Switches {
         huge_pages: [pages::Mode::Auto, pages::Mode::Huge, pages::Mode::Small][random.below(3) as usize],
         registered_buffers: random.chance(500),
         trace: kernel::trace::Mode::ALL[random.below(4) as usize],
-        ..switches(random.next())
+        ..drawn_switches(random.next())
     }
 }
 
@@ -180,7 +146,7 @@ fn crash_test(seed: u64, Weather { faulty, changing }: Weather, processors: u16,
     let mut stamp: Stamp = 1;
     for life in 0..3 {
         let host = Host::boot(&world, id, small_kernel(processors, CACHE_BYTES, switches(seed + life)));
-        let volume = open(&world, &host, disk, seed);
+        let volume = open_disk(&world, &host, disk, seed);
         verify(&world, &host, &volume, &models);
         let tasks: Vec<_> = models
             .iter()
@@ -222,7 +188,7 @@ fn crash_test(seed: u64, Weather { faulty, changing }: Weather, processors: u16,
     // The disk works again: what is there is what counts.
     world.set_faults(disk, Default::default());
     let host = Host::boot(&world, id, small_kernel(1, CACHE_BYTES, Switches::default()));
-    let volume = open(&world, &host, disk, seed);
+    let volume = open_disk(&world, &host, disk, seed);
     verify(&world, &host, &volume, &models);
     drop(volume);
     host.die();
@@ -259,14 +225,14 @@ fn verify(world: &World, host: &Host, volume: &Arc<Volume>, models: &[Rc<RefCell
 #[test]
 fn what_was_flushed_or_forced_survives_every_crash() {
     for_seeds("what_was_flushed_or_forced_survives_every_crash", 150, |seed| {
-        crash_test(seed, Weather { faulty: false, changing: false }, 2, switches);
+        crash_test(seed, Weather { faulty: false, changing: false }, 2, drawn_switches);
     });
 }
 
 #[test]
 fn what_was_flushed_or_forced_survives_crashes_of_a_failing_disk() {
     for_seeds("what_was_flushed_or_forced_survives_crashes_of_a_failing_disk", 150, |seed| {
-        crash_test(seed, Weather { faulty: true, changing: false }, 2, switches);
+        crash_test(seed, Weather { faulty: true, changing: false }, 2, drawn_switches);
     });
 }
 
@@ -296,7 +262,7 @@ fn whoever_starts_a_device_and_takes_its_completions_nothing_is_lost() {
         println!(
             "seed {seed}: {processors} processors, {access:?}, {delivery:?}, immediate dispatch {immediate_dispatch}"
         );
-        let chosen = |seed| Switches { access, delivery, immediate_dispatch, ..switches(seed) };
+        let chosen = |seed| Switches { access, delivery, immediate_dispatch, ..drawn_switches(seed) };
         crash_test(seed, Weather { faulty: round % 2 == 1, changing: false }, processors, chosen);
     });
 }
@@ -304,6 +270,6 @@ fn whoever_starts_a_device_and_takes_its_completions_nothing_is_lost() {
 #[test]
 fn what_clients_get_does_not_depend_on_changes_of_the_switches_under_load() {
     for_seeds("what_clients_get_does_not_depend_on_changes_of_the_switches_under_load", 150, |seed| {
-        crash_test(seed, Weather { faulty: seed % 3 == 2, changing: true }, 2, switches);
+        crash_test(seed, Weather { faulty: seed % 3 == 2, changing: true }, 2, drawn_switches);
     });
 }

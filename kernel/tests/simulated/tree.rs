@@ -8,21 +8,13 @@ use std::time::Duration;
 use kernel::tree::{FileTree, Vnode};
 use kernel::{Processor, Switches};
 use machine::Errno;
-use machine::tree::{Attributes, Node, SetAttributes, TreeCall, TreeReply};
+use machine::tree::{Node, TreeCall, TreeReply};
 use policy::unit::ByteOffset;
 use sim::{OpClass, TreeConfig, World};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
-use testkit::scene::files::{CACHE_BYTES, context, file, open, read, root, server, stable, write};
+use testkit::scene::files::{CACHE_BYTES, context, file, open, read, root, server, set_size, stable, write};
 use testkit::scene::{Host, drive, run, small_kernel, spawn};
-
-async fn set_size(cpu: &Processor, tree: &FileTree, node: Node, size: u64) -> Result<Attributes, Errno> {
-    let attributes = SetAttributes { size: Some(size), ..SetAttributes::default() };
-    match tree.call(cpu, None, TreeCall::SetAttributes { node, attributes, guard: None }).await? {
-        TreeReply::Attributes(attributes) => Ok(attributes),
-        _ => panic!("attributes are the answer"),
-    }
-}
 
 #[test]
 fn a_file_grows_as_it_is_written_and_says_so_before_the_host_knows() {

@@ -3,23 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kernel::Processor;
-use kernel::tree::FileTree;
 use machine::Errno;
-use machine::tree::{Attributes, Node, SetAttributes, TreeCall, TreeReply};
 use policy::unit::ByteOffset;
 use sim::{DiskFaults, OpClass, TreeConfig};
 use testkit::rounds::for_seeds;
-use testkit::scene::files::{context, file, open, read, root, server, server_of, stable, write};
+use testkit::scene::files::{context, file, open, read, root, server, server_of, set_size, stable, write};
 use testkit::scene::{run, spawn};
-
-async fn set_size(cpu: &Processor, tree: &FileTree, node: Node, size: u64) -> Result<Attributes, Errno> {
-    let attributes = SetAttributes { size: Some(size), ..SetAttributes::default() };
-    match tree.call(cpu, None, TreeCall::SetAttributes { node, attributes, guard: None }).await? {
-        TreeReply::Attributes(attributes) => Ok(attributes),
-        _ => panic!("attributes are the answer"),
-    }
-}
 
 #[test]
 fn a_file_that_a_failed_sync_of_its_attributes_may_have_hurt_is_written_again_though_it_was_opened_meanwhile() {

@@ -32,12 +32,14 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
+/// Where the program of Awase should be: beside this program.
+pub fn beside() -> Result<PathBuf> {
+    Ok(std::env::current_exe()?.with_file_name("awase"))
+}
+
 /// The program of Awase: the one given, or that beside this program.
 pub fn awase(given: Option<&Path>) -> Result<PathBuf> {
-    let path = match given {
-        Some(path) => path.to_owned(),
-        None => std::env::current_exe()?.with_file_name("awase"),
-    };
+    let path = given.map_or_else(beside, |path| Ok(path.to_owned()))?;
     if !path.is_file() {
         bail!("{} is not there: build it (cargo build --release) or name it (--awase)", path.display());
     }

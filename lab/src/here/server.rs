@@ -90,7 +90,8 @@ impl LabServer {
         let nbd = data.path().join("nbd.sock");
         let mut command = command(program, serving, scratch, data.path());
         command.arg("--nbd-unix").arg(&nbd);
-        let mut child = command.spawn().map_err(|error| failed("cannot start it", error))?;
+        let mut child =
+            command.spawn().map_err(|error| failed(&format!("cannot start {}", program.display()), error))?;
         let banner = banner(&mut child);
         let connected = banner.and_then(|banner| {
             Client::connect(&data.path().join(CONTROL_NAME))

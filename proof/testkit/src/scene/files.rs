@@ -7,7 +7,7 @@ use kernel::request::{Context, JobId};
 use kernel::tree::{FileTree, FileTreeConfig, OpenFiles, Vnode};
 use kernel::{ForcedUnitAccess, Frames, Processor, Switches};
 use machine::Errno;
-use machine::tree::{Creation, Node, SetAttributes, TreeCall, TreeReply};
+use machine::tree::{Attributes, Creation, Node, SetAttributes, TreeCall, TreeReply};
 use policy::unit::{ByteRange, Stability};
 use sim::{TreeConfig, TreeId, World};
 
@@ -98,4 +98,13 @@ pub async fn read(cpu: &Processor, file: &Vnode, at: u64, len: u64) -> Result<Ve
     bytes.drain(..(range.at.0 % 4096).min(bytes.len() as u64) as usize);
     bytes.truncate(range.len as usize);
     Ok(bytes)
+}
+
+/// Gives the attributes after it.
+pub async fn set_size(cpu: &Processor, tree: &FileTree, node: Node, size: u64) -> Result<Attributes, Errno> {
+    let attributes = SetAttributes { size: Some(size), ..SetAttributes::default() };
+    match tree.call(cpu, None, TreeCall::SetAttributes { node, attributes, guard: None }).await? {
+        TreeReply::Attributes(attributes) => Ok(attributes),
+        _ => panic!("attributes are the answer"),
+    }
 }

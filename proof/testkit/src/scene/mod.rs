@@ -1,5 +1,6 @@
 //! A host of the simulated machine that runs the kernel, and the loop that drives it.
 
+pub mod disk;
 pub mod files;
 pub mod model;
 

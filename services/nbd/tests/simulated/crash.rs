@@ -5,10 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use kernel::connection::{Acceptor, Peer, Session};
-use kernel::device::{Checked, FileDevice};
-use kernel::queue::{DiskQueue, Queued};
-use kernel::volume::VolumeConfig;
-use kernel::{ForcedUnitAccess, Processor, Switches, Volume};
+use kernel::{Processor, Volume};
 use machine::Connection;
 use nbd::client::{Client, ClientError};
 use nbd::proto::{cmd, state};
@@ -17,6 +14,7 @@ use policy::unit::ProcessorId;
 use sim::{DiskConfig, DiskId, HostId, NetworkConfig, World};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
+use testkit::scene::disk::{drawn_switches, open_disk};
 use testkit::scene::model::{Model, SECTOR, Stamp, fill, stamp_of};
 use testkit::scene::{Host, Spoken, accept, drive, serving, small_kernel, spawn};
 
@@ -34,23 +32,6 @@ const STEPS_A_LIFE: u64 = 70;
 
 type Models = Vec<Rc<RefCell<Model>>>;
 
-fn switches(seed: u64) -> Switches {
-    let mut random = Random(seed ^ 0x5717);
-    Switches {
-        scan_resistant: random.chance(700),
-        smooth_write_back: random.chance(700),
-        block_merge: random.chance(700),
-        priority: random.chance(700),
-        flush_gathering: random.chance(700),
-        unmapped_io: random.chance(700),
-        hottest_first: random.chance(700),
-        look_ahead: random.chance(700),
-        huge_pages: policy::pages::Mode::Small,
-        usage: random.chance(700),
-        ..Switches::default()
-    }
-}
-
 /// The server from one crash to the next.
 struct Life {
     host: Host,
@@ -61,22 +42,8 @@ struct Life {
 
 impl Life {
     fn begin(world: &World, id: HostId, disk: DiskId, cache_bytes: u64, seed: u64) -> Life {
-        let host = Host::boot(world, id, small_kernel(2, cache_bytes, switches(seed)));
-        let file = Arc::new(FileDevice::new(world.open(disk, true)));
-        let queue = host.kernel.queue_of_disk(0, || {
-            let switches = host.kernel.switches();
-            let (merge, fair) = (switches.block_merge, switches.usage);
-            DiskQueue::new(policy::queue::Config { merge, fair, ..Default::default() })
-        });
-        let device = Arc::new(Queued::new(queue, Arc::new(Checked::new(file))));
-        let config = VolumeConfig {
-            name: "disk".into(),
-            read_only: false,
-            forced_unit_access: [ForcedUnitAccess::Never, ForcedUnitAccess::Alone, ForcedUnitAccess::Always]
-                [(seed % 3) as usize],
-            grows: false,
-        };
-        let volume = Volume::open(&host.kernel, device, config, ProcessorId(0)).expect("a number");
+        let host = Host::boot(world, id, small_kernel(2, cache_bytes, drawn_switches(seed)));
+        let volume = open_disk(world, &host, disk, seed);
         let server = Server::new(Limits::default());
         let export =
             Export { name: "disk".into(), description: String::new(), block_size: 1, volume: Arc::clone(&volume) };
@@ -241,7 +208,7 @@ fn crash_test(seed: u64, faulty: bool) {
     let world = World::new(seed);
     world.set_network(NetworkConfig::drawn(seed));
     let id = world.add_host("server");
-    let clients = Host::boot(&world, world.add_host("clients"), small_kernel(1, 64 << 10, switches(seed)));
+    let clients = Host::boot(&world, world.add_host("clients"), small_kernel(1, 64 << 10, drawn_switches(seed)));
     let (disk_bytes, cache_bytes) = if random.chance(30) { LARGE } else { SMALL };
     let mut config = DiskConfig::drawn(disk_bytes, seed);
     if faulty {

@@ -29,6 +29,7 @@ use sim::{HostId, NetworkConfig, TreeConfig, TreeId, World};
 use client::Client;
 use rpc::Book;
 use testkit::random::Random;
+use testkit::scene::disk::drawn_switches;
 use testkit::scene::{Host, Spoken, accept, drive, small_kernel, spawn};
 
 pub const PORT: u16 = 2049;
@@ -51,20 +52,7 @@ pub struct Setup {
 impl Setup {
     /// Whose network, disk and switches are drawn from the seed.
     pub fn drawn(seed: u64) -> Setup {
-        let mut random = Random(seed ^ 0x5717);
-        let switches = Switches {
-            scan_resistant: random.chance(700),
-            smooth_write_back: random.chance(700),
-            block_merge: random.chance(700),
-            priority: random.chance(700),
-            flush_gathering: random.chance(700),
-            unmapped_io: random.chance(700),
-            hottest_first: random.chance(700),
-            look_ahead: random.chance(700),
-            huge_pages: policy::pages::Mode::Small,
-            usage: random.chance(700),
-            ..Switches::default()
-        };
+        let mut random = Random(seed ^ 0x57a9e);
         let tree = TreeConfig { tick_ns: [1, 1, 4_000_000][random.below(3) as usize], ..TreeConfig::drawn(seed) };
         Setup {
             seed,
@@ -73,7 +61,7 @@ impl Setup {
             network: NetworkConfig::drawn(seed),
             tree,
             limits: Limits::default(),
-            switches,
+            switches: drawn_switches(seed),
         }
     }
 }
