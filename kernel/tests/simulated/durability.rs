@@ -73,7 +73,7 @@ fn what_was_zeroed_before_a_flush_failed_reads_as_zeroes_and_is_zeroed_again_by_
     });
 }
 
-/// A disk on which the ends of writes at one place are seen only when it is said.
+/// A disk on which the ends of what is written or zeroed at one place are seen only when it is said.
 struct Late {
     below: Arc<dyn Device>,
     at: u64,
@@ -87,7 +87,10 @@ impl Device for Late {
 
     fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, ()> {
         Box::pin(async move {
-            let is_held = matches!(&request.action, Action::Write(range, _) if range.at.0 == self.at);
+            let is_held = match &request.action {
+                Action::Write(range, _) | Action::Zero { range, .. } => range.at.0 == self.at,
+                _ => false,
+            };
             let result = self.below.perform(cpu, request).await;
             while is_held && self.holds.load(Ordering::SeqCst) {
                 cpu.sleep(Duration::from_micros(10)).await;
@@ -156,6 +159,188 @@ fn the_end_of_a_disk_that_is_no_whole_number_of_its_blocks_is_written_and_flushe
             assert!(seen.read_durable(disk, both) == [0; 8192 + 512]);
         });
     }
+}
+
+#[test]
+fn zeroes_whose_end_is_seen_after_a_flush_failed_are_written_again_before_the_next_one_counts() {
+    for_seeds("zeroes_whose_end_is_seen_after_a_flush_failed_are_written_again", 40, |seed| {
+        let world = World::new(seed);
+        let host = host(&world);
+        let disk = world.add_disk(host.id, DiskConfig::new(8 * MIB));
+        let below = Arc::new(FileDevice::new(world.open(disk, true)));
+        let (early, late) = (ByteRange::new(MIB, 4096), ByteRange::new(2 * MIB, 64 << 10));
+        let device = Arc::new(Late { below, at: late.at.0, holds: AtomicBool::new(false) });
+        let volume = open(&host, device.clone(), ForcedUnitAccess::Never);
+        let seen = world.clone();
+        run(&world, &host, async move |cpu| {
+            write(&cpu, &volume, late, 7, context()).await.expect("cached");
+            volume.flush(&cpu, context()).await.expect("flushed");
+            device.holds.store(true, Ordering::SeqCst);
+            let zeroed = {
+                let volume = Arc::clone(&volume);
+                spawn(&cpu, async move |cpu| volume.zero(&cpu, late, true, false, context()).await)
+            };
+            cpu.sleep(Duration::from_millis(1)).await;
+            seen.fail_next(disk, OpClass::Flush, 1, Errno::IO);
+            let stable = context().with_stability(Stability::Stable);
+            assert_eq!(write(&cpu, &volume, early, 8, stable).await, Err(Errno::IO));
+            device.holds.store(false, Ordering::SeqCst);
+            while zeroed.borrow().is_none() {
+                cpu.sleep(Duration::from_micros(100)).await;
+            }
+            assert_eq!(*zeroed.borrow(), Some(Ok(())));
+            volume.flush(&cpu, context()).await.expect("nothing is lost");
+            assert!(seen.read_durable(disk, late).iter().all(|byte| *byte == 0), "zeroes are lost");
+        });
+    });
+}
+
+/// A disk on which flushes begin when it is said, and forced writes end then: those fail.
+struct Refusing {
+    below: Arc<dyn Device>,
+    holds_flushes: AtomicBool,
+    holds_forced: AtomicBool,
+}
+
+impl Refusing {
+    fn new(below: Arc<dyn Device>) -> Arc<Self> {
+        Arc::new(Refusing { below, holds_flushes: AtomicBool::new(true), holds_forced: AtomicBool::new(true) })
+    }
+}
+
+async fn while_held(cpu: &Processor, holds: &AtomicBool) {
+    while holds.load(Ordering::SeqCst) {
+        cpu.sleep(Duration::from_micros(10)).await;
+    }
+}
+
+impl Device for Refusing {
+    fn facts(&self) -> DeviceFacts {
+        self.below.facts()
+    }
+
+    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, ()> {
+        Box::pin(async move {
+            if matches!(request.action, Action::Flush) {
+                while_held(cpu, &self.holds_flushes).await;
+                return self.below.perform(cpu, request).await;
+            }
+            let is_forced = request.context.stability == Stability::Stable;
+            let result = self.below.perform(cpu, request).await;
+            if !is_forced {
+                return result;
+            }
+            while_held(cpu, &self.holds_forced).await;
+            Err(Errno::IO)
+        })
+    }
+}
+
+#[test]
+fn a_flush_beside_a_forced_write_counts_when_that_has_ended_and_fails_with_it() {
+    let world = World::new(1);
+    let host = host(&world);
+    let disk = world.add_disk(host.id, DiskConfig::new(8 * MIB));
+    let device = Refusing::new(Arc::new(FileDevice::new(world.open(disk, true))));
+    let volume = open(&host, device.clone(), ForcedUnitAccess::Always);
+    let seen = world.clone();
+    run(&world, &host, async move |cpu| {
+        let (covered, forced) = (ByteRange::new(9 * 4096, 4096), ByteRange::new(5 * 4096, 4096));
+        write(&cpu, &volume, covered, 7, context()).await.expect("cached");
+        let flushed = {
+            let volume = Arc::clone(&volume);
+            spawn(&cpu, async move |cpu| volume.flush(&cpu, context()).await)
+        };
+        cpu.sleep(Duration::from_millis(1)).await;
+        let written = {
+            let volume = Arc::clone(&volume);
+            let stable = context().with_stability(Stability::Stable);
+            spawn(&cpu, async move |cpu| write(&cpu, &volume, forced, 8, stable).await)
+        };
+        cpu.sleep(Duration::from_millis(1)).await;
+        device.holds_flushes.store(false, Ordering::SeqCst);
+        cpu.sleep(Duration::from_millis(1)).await;
+        // The host may have told the forced write of what it lost of the other one.
+        assert!(flushed.borrow().is_none(), "the flush counts before the forced write has ended");
+        device.holds_forced.store(false, Ordering::SeqCst);
+        while flushed.borrow().is_none() || written.borrow().is_none() {
+            cpu.sleep(Duration::from_micros(100)).await;
+        }
+        assert_eq!((*flushed.borrow(), *written.borrow()), (Some(Err(Errno::IO)), Some(Err(Errno::IO))));
+        let before = seen.disk_counters(disk).bytes_written;
+        volume.flush(&cpu, context()).await.expect("nothing is lost");
+        assert_eq!(seen.disk_counters(disk).bytes_written - before, 2 * 4096, "both are written again");
+        assert!(seen.read_durable(disk, covered) == [7; 4096] && seen.read_durable(disk, forced) == [8; 4096]);
+    });
+}
+
+#[test]
+fn what_was_zeroed_or_written_while_a_failing_flush_was_under_way_is_done_again_before_the_next_one_counts() {
+    for_seeds("what_was_zeroed_or_written_while_a_failing_flush_was_under_way_is_done_again", 40, |seed| {
+        let world = World::new(seed);
+        let host = host(&world);
+        let disk = world.add_disk(host.id, DiskConfig::new(8 * MIB));
+        let device = Refusing::new(Arc::new(FileDevice::new(world.open(disk, true))));
+        let volume = open(&host, device.clone(), ForcedUnitAccess::Never);
+        let seen = world.clone();
+        run(&world, &host, async move |cpu| {
+            let (zeroed, written) = (ByteRange::new(0, 64 << 10), ByteRange::new(MIB, 4096));
+            device.holds_flushes.store(false, Ordering::SeqCst);
+            write(&cpu, &volume, zeroed, 7, context()).await.expect("cached");
+            volume.flush(&cpu, context()).await.expect("flushed");
+            device.holds_flushes.store(true, Ordering::SeqCst);
+            write(&cpu, &volume, ByteRange::new(2 * MIB, 4096), 6, context()).await.expect("cached");
+            let flush = {
+                let volume = Arc::clone(&volume);
+                spawn(&cpu, async move |cpu| volume.flush(&cpu, context()).await)
+            };
+            cpu.sleep(Duration::from_millis(1)).await;
+            // The flush has begun, and the disk loses what it has when it fails.
+            volume.zero(&cpu, zeroed, true, false, context()).await.expect("zeroed");
+            let stable = {
+                let (volume, context) = (Arc::clone(&volume), context().with_stability(Stability::Stable));
+                spawn(&cpu, async move |cpu| write(&cpu, &volume, written, 8, context).await)
+            };
+            cpu.sleep(Duration::from_millis(1)).await;
+            seen.fail_next(disk, OpClass::Flush, 1, Errno::IO);
+            device.holds_flushes.store(false, Ordering::SeqCst);
+            while flush.borrow().is_none() || stable.borrow().is_none() {
+                cpu.sleep(Duration::from_micros(100)).await;
+            }
+            assert_eq!(*flush.borrow(), Some(Err(Errno::IO)));
+            assert_eq!(*stable.borrow(), Some(Err(Errno::IO)));
+            volume.flush(&cpu, context()).await.expect("nothing is lost");
+            assert!(seen.read_durable(disk, zeroed).iter().all(|byte| *byte == 0), "zeroes are lost");
+            assert!(seen.read_durable(disk, written) == [8; 4096], "a write is lost");
+        });
+    });
+}
+
+#[test]
+fn a_flush_counts_when_the_syncs_beside_it_have_ended_and_fails_with_them() {
+    let world = World::new(1);
+    let host = host(&world);
+    let (disk, volume) = volume(&world, &host, DiskConfig::new(8 * MIB), ForcedUnitAccess::Never);
+    let seen = world.clone();
+    run(&world, &host, async move |cpu| {
+        let range = ByteRange::new(0, 4096);
+        write(&cpu, &volume, range, 7, context()).await.expect("cached");
+        let sync = volume.begin_foreign_flush();
+        let flushed = {
+            let volume = Arc::clone(&volume);
+            spawn(&cpu, async move |cpu| volume.flush(&cpu, context()).await)
+        };
+        cpu.sleep(Duration::from_secs(1)).await;
+        assert!(flushed.borrow().is_none(), "the flush counts before the sync has ended");
+        sync.failed(Errno::IO);
+        while flushed.borrow().is_none() {
+            cpu.sleep(Duration::from_micros(100)).await;
+        }
+        assert_eq!(*flushed.borrow(), Some(Err(Errno::IO)));
+        let before = seen.disk_counters(disk).bytes_written;
+        volume.flush(&cpu, context()).await.expect("nothing is lost");
+        assert_eq!(seen.disk_counters(disk).bytes_written - before, 4096, "written again");
+    });
 }
 
 /// A disk as large as can be, that does everything at once and holds nothing.
