@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::rig::{Memory, Rig, on_both_engines, pattern};
+use crate::tree_file_systems::{Kind, Mounted};
 use machine::linux::file::{DirectIo, OpenOptions, open};
 use machine::{Errno, File, Op, OpenFile, Park, SeekTarget, Segments};
 use policy::unit::{ByteOffset, Stability};
@@ -20,6 +21,7 @@ on_both_engines!(
     errors_of_the_host_come_through,
     ten_thousand_operations_complete_once_each,
     dropping_the_machine_waits_for_what_is_under_way,
+    the_end_of_an_image_that_is_no_whole_number_of_its_disks_sectors_is_written_and_flushed,
 );
 
 const KIB: usize = 1024;
@@ -248,4 +250,28 @@ fn dropping_the_machine_waits_for_what_is_under_way(mut rig: Rig) {
     for _ in 0..20 {
         assert!(into.bytes().iter().all(|&byte| byte == 1));
     }
+}
+
+fn the_end_of_an_image_that_is_no_whole_number_of_its_disks_sectors_is_written_and_flushed(mut rig: Rig) {
+    const WHOLE: u64 = 1 << 20;
+    let Some(mounted) = Mounted::new(Kind::LargeSectors("mkfs.ext4", &["-q", "-F", "-b", "4096"])) else { return };
+    let path = mounted.path().join("disk.img");
+    let options = OpenOptions { writable: true, create_size: Some(WHOLE + 512), direct: DirectIo::Always };
+    let disk = open(&path, options).expect("opened");
+    assert_eq!(disk.facts.align, 4096);
+    let tail = disk.tail.expect("what is no whole sector has another way");
+    let from = Memory::filled(4 * KIB, 5);
+    for (file, at, len) in [(disk.file, WHOLE - 4096, 4 * KIB), (tail, WHOLE, 512)] {
+        let from = from.segments(&[(0, len)]);
+        let op = Op::Write { file, at: ByteOffset(at), from, stability: Stability::Unstable };
+        assert_eq!(rig.run(op), Ok(len as u64));
+    }
+    assert_eq!(rig.run(Op::Flush { file: disk.file }), Ok(0));
+    let into = Memory::new(8 * KIB);
+    let read = Op::Read { file: disk.file, at: ByteOffset(WHOLE - 4096), into: into.all() };
+    assert_eq!(rig.run(read), Ok(4096 + 512), "both ways lead to one content");
+    assert_eq!(into.bytes()[..4 * KIB], from.bytes()[..4 * KIB]);
+    assert_eq!(into.bytes()[4 * KIB..][..512], from.bytes()[..512]);
+    assert_eq!(std::fs::metadata(&path).expect("there").len(), WHOLE + 512, "it is as long as it was");
+    drop(disk);
 }
