@@ -181,3 +181,25 @@ fn an_idle_server_is_small() {
     let found = resident(server.id());
     assert!(found <= SERVER_WITHOUT_CACHE, "{} KiB", found >> 10);
 }
+
+/// The number of the capability to lock memory (capabilities(7)).
+const CAP_IPC_LOCK: u32 = 14;
+
+fn status_of(server: &Server, name: &str) -> String {
+    let text = fs::read_to_string(format!("/proc/{}/status", server.id())).expect("the server lives");
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("no {name} in {text}")).trim().to_owned()
+}
+
+#[test]
+fn a_server_that_may_has_its_code_and_heap_in_memory_and_not_what_the_cache_may_become() {
+    let place = Place::new();
+    let server = place.serve(&["--export", "name=d,kind=ram,size=1MiB"]);
+    if u64::from_str_radix(&status_of(&server, "CapEff"), 16).expect("a set") >> CAP_IPC_LOCK & 1 == 0 {
+        skip!("only who may lock memory does");
+    }
+    let kib = |name| status_of(&server, name).trim_end_matches(" kB").parse::<u64>().expect("a number");
+    let (locked, all) = (kib("VmLck"), kib("VmSize"));
+    assert!(locked > 0, "all may be paged out");
+    assert!(locked < all / 2, "{locked} of {all} KiB are locked: what the cache reserves could not be given back");
+}

@@ -99,6 +99,33 @@ fn an_ordinary_user_serves_at_a_port_that_it_may_take() {
 }
 
 #[test]
+fn what_the_limit_of_locked_memory_declines_is_said_and_counted() {
+    let place = Place::new();
+    let Some(mut command) = as_user("sh") else { return };
+    // Enough for rings, and for a part of the cache.
+    command.args(["-c", "ulimit -l 4096; exec \"$0\" \"$@\"", &AWASE, "serve", "--nbd", "none", "--nfs", "none"]);
+    command.args(["--memory", "64MiB", "--metrics", "127.0.0.1:0", "--export", "name=r,kind=ram,size=64MiB"]);
+    let mut server = place.start(command);
+    let banner = server.banner();
+    if !banner.contains(", io_uring") {
+        return testkit::skip::note_kernel("without io_uring nothing is registered");
+    }
+    let watched = banner.split_once("http://").and_then(|(_, rest)| rest.split_once('/')).expect("an address").0;
+    let mut client = testkit::nbd::Client::connect(&server.socket(), "r").expect("connect");
+    (0..32).for_each(|at| client.write(at << 20, &[1; 1 << 20]).expect("written"));
+    let mut stream = TcpStream::connect(watched).expect("connect");
+    stream.write_all(format!("GET /metrics HTTP/1.1\r\nHost: {watched}\r\n\r\n").as_bytes()).expect("sent");
+    let mut metrics = String::new();
+    stream.read_to_string(&mut metrics).expect("an answer");
+    let declined = metrics.lines().filter(|line| line.starts_with("awase_regions_declined_total"));
+    let declined: f64 = declined.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum();
+    assert!(declined > 0.0, "{metrics}");
+    server.signal(libc::SIGTERM);
+    let (status, _, errors) = server.wait();
+    assert!(status.success() && errors.contains("of the cache only 4MiB can be registered"), "{errors}");
+}
+
+#[test]
 fn handles_of_an_ordinary_users_server_outlast_crashes_renames_and_lost_places() {
     let place = Place::new();
     let Some((server, port)) = serve(&place) else { return };
