@@ -113,7 +113,10 @@ fn a_byte_written_at_once_after_the_host_wrote_the_rest_of_its_block_leaves_the_
 
 fn refusal(place: &Place, arguments: &[&str]) -> String {
     let serve = ["serve", "--nbd", "none", "--nfs", "127.0.0.1:0", "--metrics", "none", "--data", "other-data"];
-    let output = place.run(&[&serve[..], arguments].concat());
+    // One that is not refused serves until it is ended.
+    let mut bounded = Command::new("timeout");
+    let output = bounded.args(["30", &AWASE]).args(serve).args(arguments).current_dir(place.path()).output();
+    let output = output.expect("runs");
     assert!(!output.status.success(), "it was not refused");
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
