@@ -487,8 +487,10 @@ fn what_clients_have_read_or_written_the_host_executes() {
     let mut running = Command::new(make_program(&directory, "running", "/bin/sleep")).arg("600").spawn().expect("runs");
     let of_running = handle(&mut client, "running");
     assert_eq!(client.read(&of_running, 0, 4).expect("read"), b"\x7fELF");
-    let refusal = client.write(&of_running, 0, script, stable_how::UNSTABLE).expect_err("it is executed");
-    assert_eq!(refusal.to_string(), nfsstat3::NFS3ERR_ACCES.to_string());
+    let refusal = client.write(&of_running, 0, script, stable_how::UNSTABLE);
+    // Before anything is said of it: it must not outlive the test.
     running.kill().and_then(|()| running.wait()).expect("ended");
+    let refusal = refusal.expect_err("it was executed").to_string();
+    assert_eq!(refusal, nfsstat3::NFS3ERR_ACCES.to_string());
     client.write(&of_running, 0, script, stable_how::UNSTABLE).expect("the refusal was not for ever");
 }

@@ -176,6 +176,16 @@ fn write_by_turns(first: (Client, nfs_fh3), second: (Client, nfs_fh3), path: &Pa
     }
 }
 
+/// What one way has written is read by the other before it is on the host.
+fn assert_one_cache(first: (Client, nfs_fh3), second: (Client, nfs_fh3)) {
+    let (mut writer, written) = first;
+    let (mut reader, read) = second;
+    for round in 0..20 {
+        writer.write(&written, 0, &[100 + round; BLOCK], stable_how::UNSTABLE).expect("written");
+        assert!(reader.read(&read, 0, BLOCK as u32).expect("read") == [100 + round; BLOCK], "round {round}");
+    }
+}
+
 #[test]
 fn two_exports_of_one_directory_have_one_content() {
     let place = Place::new();
@@ -184,6 +194,7 @@ fn two_exports_of_one_directory_have_one_content() {
     let other = ["--export", "name=other,kind=directory,secure=false,path=./files"];
     let (_server, port) = place.serve_directories(0, &[EXPORT, other].concat());
     write_by_turns(opened(port, "/files", "file"), opened(port, "/other", "file"), &path);
+    assert_one_cache(opened(port, "/files", "file"), opened(port, "/other", "file"));
 }
 
 #[test]
@@ -233,6 +244,7 @@ fn a_directory_and_its_bind_mount_have_one_content_and_one_server() {
     let mut server = place.start(with_bound(&place, &[EXPORT, bound].concat()));
     let port = port_of(&mut server);
     write_by_turns(opened(port, "/files", "file"), opened(port, "/bound", "file"), &path);
+    assert_one_cache(opened(port, "/files", "file"), opened(port, "/bound", "file"));
     let second = with_bound(&place, &[&bound[..], &["--data", "other-data"]].concat()).output().expect("runs");
     let said = String::from_utf8_lossy(&second.stderr);
     assert!(!second.status.success() && said.contains("is locked"), "{said}");
