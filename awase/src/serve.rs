@@ -38,10 +38,10 @@ enum Event {
 /// When the configuration is wrong or the host refuses something.
 pub fn serve(overrides: &Overrides) -> anyhow::Result<ExitCode> {
     let config = Config::load(overrides)?;
-    let (sender, events) = channel();
-    forward_signals(sender.clone())?;
     // Before there are other threads: they inherit it.
     host_memory::prepare();
+    let (sender, events) = channel();
+    forward_signals(sender.clone())?;
     // Every connection is a descriptor, and every open file.
     open_files::raise_limit();
     // Sockets first: a server that cannot be reached must not make disks.
