@@ -237,6 +237,18 @@ mod tests {
     }
 
     #[test]
+    fn many_pieces_at_a_time_weigh_no_more_than_one() {
+        // In the second half of a request.
+        let mut moments = vec![span(Event::NbdWrite, 1, 100)];
+        moments.extend((0..300).map(|_| span(Event::DeviceWrite, 1, 50)));
+        let text = table(&moments, Duration::ZERO);
+        for line in ["writing on the device", "the rest"] {
+            let found = text.lines().find(|text| text.starts_with(line)).unwrap_or_default();
+            assert!(found.ends_with(" 50.0%"), "{line}: {text}");
+        }
+    }
+
+    #[test]
     fn of_slow_requests_only_the_stages_that_lie_in_their_time_count() {
         let at = |ms: u64, moment: Moment| Moment { at: Instant::from_ns(ms * 1_000_000), ..moment };
         let moments = [
