@@ -104,10 +104,15 @@ fn what_is_no_regular_file_is_not_opened(rig: Rig) {
     assert_eq!(served.ask(None, TreeCall::Open { node, writable: true }).err(), Some(Errno::INVALID));
 }
 
+/// By another process: what this one has open for writing, programs that other tests start have open for a moment, too.
+fn copy(program: &str, to: &std::path::Path) {
+    assert!(std::process::Command::new("cp").arg(program).arg(to).status().expect("cp").success());
+}
+
 fn a_file_in_execution_is_opened_for_reading_alone(rig: Rig) {
     let Some(mut served) = Served::new(rig) else { return };
     let root = served.root;
-    std::fs::copy("/bin/sleep", served.path("program")).expect("copied");
+    copy("/bin/sleep", &served.path("program"));
     let mut running = std::process::Command::new(served.path("program")).arg("60").spawn().expect("started");
     let node = served.lookup(root, "program").expect("found").0;
     let open = opened(&mut served, node, false);
@@ -125,7 +130,7 @@ fn a_file_in_execution_is_opened_for_reading_alone(rig: Rig) {
 fn a_file_open_for_reading_can_be_executed(rig: Rig) {
     let Some(mut served) = Served::new(rig) else { return };
     let root = served.root;
-    std::fs::copy("/bin/true", served.path("program")).expect("copied");
+    copy("/bin/true", &served.path("program"));
     let node = served.lookup(root, "program").expect("found").0;
     let _open = opened(&mut served, node, false);
     assert!(std::process::Command::new(served.path("program")).status().expect("executed").success());
