@@ -10,7 +10,6 @@ use crate::config::{Config, show_bytes};
 use crate::listeners::{nfs_uri, uri};
 use crate::server::Server;
 
-/// The text.
 pub fn banner(config: &Config, server: &Server, watched_at: &[SocketAddr]) -> String {
     let memory = match (config.settings.memory, config.switches.dynamic_cache) {
         (None, true) => "what nobody else needs".to_owned(),

@@ -29,9 +29,7 @@ const BY_PLACE: &str =
 
 /// A directory that is served.
 pub struct Served {
-    /// As it is configured.
     pub directory: Directory,
-    /// As clients get it.
     pub export: Arc<nfs::Export>,
 }
 
@@ -90,7 +88,6 @@ pub struct Directories {
 pub struct Report {
     /// How it is done, where that is not as usual.
     pub notices: Vec<String>,
-    /// What has changed.
     pub changes: Vec<String>,
 }
 
@@ -124,12 +121,10 @@ impl Planned {
 }
 
 impl Directories {
-    /// What is served.
     pub fn served(&self) -> &[Served] {
         &self.served
     }
 
-    /// What clients get.
     pub fn exports(&self) -> Vec<Arc<nfs::Export>> {
         self.served.iter().map(|served| Arc::clone(&served.export)).collect()
     }

@@ -20,9 +20,7 @@ const FLUSHED_ALL_THE_SAME: &str = "stable_writes = \"fua\" becomes a write and 
 /// An export with its open volume.
 #[derive(Clone)]
 pub struct Served {
-    /// As it is configured.
     pub export: Export,
-    /// Its disk.
     pub volume: Arc<Volume>,
     /// Which stable writes use forced unit access.
     pub forced_unit_access: ForcedUnitAccess,
@@ -34,7 +32,6 @@ pub struct Change {
     pub served: Vec<Served>,
     /// What is not served to new clients any more; to be closed when the last client is gone.
     pub retired: Vec<Served>,
-    /// What happened, for people.
     pub report: Vec<String>,
 }
 

@@ -12,7 +12,6 @@ use crate::config::Config;
 /// From linux/prctl.h; since Linux 5.6.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
-/// Numbers of capabilities (capabilities(7)).
 const CAP_IPC_LOCK: u32 = 14;
 
 /// Makes this thread, and all that it starts from now on, one of a flusher, and locks what the process has and will have

@@ -111,7 +111,6 @@ struct Run {
     elapsed: Duration,
     /// User and system time of the whole program.
     cpu: Duration,
-    /// Nanoseconds.
     latency: Histogram<u64>,
 }
 

@@ -25,9 +25,7 @@ const NFS_NAME: &str = "nfs";
 /// Those on which clients are awaited.
 #[derive(Debug, Default)]
 pub struct Sockets {
-    /// For disks.
     pub nbd: Vec<ListeningSocket>,
-    /// For directories.
     pub nfs: Vec<ListeningSocket>,
 }
 
@@ -94,13 +92,11 @@ impl Sockets {
         problems.or(made)
     }
 
-    /// Adds others.
     pub fn take(&mut self, others: Sockets) {
         self.nbd.extend(others.nbd);
         self.nfs.extend(others.nfs);
     }
 
-    /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &ListeningSocket> {
         self.nbd.iter().chain(&self.nfs)
     }

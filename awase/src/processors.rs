@@ -21,7 +21,6 @@ pub const FIXED_SHARE: u64 = 10;
 /// How the names of their threads begin.
 pub const PROCESSOR_THREADS: &str = "processor-";
 
-/// Processors that run.
 pub struct Processors {
     kernel: Arc<Kernel>,
     threads: Vec<JoinHandle<()>>,
@@ -82,12 +81,10 @@ impl Processors {
         }
     }
 
-    /// What they share.
     pub fn kernel(&self) -> &Arc<Kernel> {
         &self.kernel
     }
 
-    /// All of them.
     pub fn ids(&self) -> impl Iterator<Item = ProcessorId> + use<> {
         (0..self.kernel.processors()).map(ProcessorId)
     }
@@ -97,12 +94,10 @@ impl Processors {
         self.chosen.to_string()
     }
 
-    /// Is the engine io_uring?
     pub fn uses_io_uring(&self) -> bool {
         self.chosen.engine == linux::Engine::IoUring
     }
 
-    /// The core of each.
     pub fn cores(&self) -> &[usize] {
         &self.chosen.cores
     }

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use machine::linux::net::Address;
 use nfs::rpcbind::Rpcbind;
 
-/// What rpcbind was told.
 pub struct Registration {
     rpcbind: Rpcbind,
     listening: SocketAddr,

@@ -13,7 +13,6 @@ const FILE: &str = "nfs-secret";
 
 const BYTES: usize = 32;
 
-/// A secret.
 pub type Secret = [u8; BYTES];
 
 /// The secret in the data directory; made, and durable, when there is none.

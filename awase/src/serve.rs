@@ -26,7 +26,6 @@ const RETIRED_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What the main thread waits for.
 enum Event {
-    /// A signal's number.
     Signal(i32),
     /// Everything is finished and written, but for what is named.
     Drained(Vec<(String, Errno)>),

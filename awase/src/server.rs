@@ -28,7 +28,6 @@ use crate::service::{self, Directories as NfsProtocol, Disks};
 use crate::stable_writes::Measured;
 use crate::trace::file::{self, TraceFile};
 
-/// A server.
 pub struct Server {
     processors: Processors,
     /// As they were at the start.
@@ -41,7 +40,6 @@ pub struct Server {
     nbd: Arc<nbd::Server>,
     served: Vec<Current>,
     retired: Vec<Retired>,
-    /// There since directories are.
     nfs: Option<Arc<nfs::Server>>,
     registration: Option<Registration>,
     directories: Directories,
@@ -63,7 +61,6 @@ struct Current {
 /// An export that only old clients have.
 struct Retired {
     served: Served,
-    /// What they hold.
     clients: Vec<Weak<Shared>>,
 }
 
@@ -285,12 +282,10 @@ impl Server {
         self.directories.served()
     }
 
-    /// Where clients find disks.
     pub fn nbd_addresses(&self) -> impl Iterator<Item = &Address> {
         self.sockets.nbd.iter().map(ListeningSocket::address)
     }
 
-    /// Where clients find directories.
     pub fn nfs_addresses(&self) -> impl Iterator<Item = &Address> {
         self.sockets.nfs.iter().map(ListeningSocket::address)
     }

@@ -13,10 +13,8 @@ use policy::unit::ProcessorId;
 
 use crate::processors::Processors;
 
-/// NBD: disks.
 pub struct Disks(pub Arc<nbd::Server>);
 
-/// NFS: directories.
 pub struct Directories(pub Arc<nfs::Server>);
 
 impl Protocol for Disks {

@@ -17,7 +17,6 @@ use crate::config::Behaviour;
 pub enum Bottom {
     /// An open file or block device.
     File(OpenFile),
-    /// Memory.
     Ram {
         /// How much. Bytes.
         size: u64,
@@ -27,13 +26,10 @@ pub enum Bottom {
 /// What is put over it.
 #[derive(Clone, Debug)]
 pub struct Layers {
-    /// How the device behaves.
     pub behaviour: Behaviour,
     /// Who may start it, where it has a rule of its own.
     pub access: Option<access::Mode>,
-    /// Added to every operation.
     pub delay: std::time::Duration,
-    /// How often operations fail.
     pub faults: Faults,
 }
 
@@ -82,7 +78,6 @@ pub fn queue_of_directory(kernel: &Kernel, open: &OpenTree) -> Arc<DiskQueue> {
     queue_of(kernel, open.disk, Arm { rotational: open.rotational, is_model: false }, open.transfer_bytes_max)
 }
 
-/// How a disk moves.
 #[derive(Clone, Copy)]
 struct Arm {
     rotational: bool,

@@ -25,7 +25,6 @@ fn free_address() -> (String, u16) {
     (address.to_string(), address.port())
 }
 
-/// What boots a guest.
 fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/guest")
 }

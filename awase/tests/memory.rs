@@ -23,7 +23,6 @@ const DISK: u64 = 512 * MIB;
 /// What server and neighbour may use together.
 const LIMIT: u64 = 400 * MIB;
 
-/// What the neighbour takes.
 const NEIGHBOUR: u64 = 200 * MIB;
 
 /// Besides the cache: code, stacks, book-keeping, rings.

@@ -15,7 +15,6 @@ use testkit::server::{AWASE, Place};
 struct Terminal {
     ours: File,
     theirs: OwnedFd,
-    /// All that was drawn.
     drawn: Vec<u8>,
 }
 
@@ -105,7 +104,6 @@ fn take_terminal() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Flags and control characters.
 type Settings = (u32, u32, u32, [u8; 32]);
 
 /// How a terminal is set.

@@ -34,14 +34,10 @@ pub const USERS_AT_MAX: usize = 16;
 /// All clients for which there is no room are this one job.
 const OTHERS: JobId = JobId(PLACES as u32 - 1);
 
-/// A job, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobFacts {
-    /// Its number.
     pub id: JobId,
-    /// Who it is.
     pub client: Client,
-    /// Its connections at present.
     pub connections: u32,
     /// Processor time used since it came.
     pub used: Duration,
@@ -53,7 +49,6 @@ pub struct JobFacts {
     pub dirty_blocks: u64,
 }
 
-/// All jobs.
 pub struct Jobs {
     table: Mutex<Table>,
     merged: Box<[Merged]>,
@@ -86,7 +81,6 @@ impl Jobs {
         *self.groups.lock().unwrap_or_else(PoisonError::into_inner) = groups.into();
     }
 
-    /// Who that is.
     pub fn client_of(&self, origin: Origin) -> Client {
         let groups = Arc::clone(&self.groups.lock().unwrap_or_else(PoisonError::into_inner));
         origin.client(&groups)
@@ -98,7 +92,6 @@ impl Jobs {
         Member { jobs: Arc::clone(self), job }
     }
 
-    /// All that are remembered.
     pub fn list(&self) -> Vec<JobFacts> {
         self.lock().list(&self.merged)
     }
@@ -140,7 +133,6 @@ pub struct Member {
 }
 
 impl Member {
-    /// Whose.
     pub fn job(&self) -> JobId {
         self.job
     }

@@ -68,7 +68,6 @@ pub struct KernelConfig {
     pub switches: Switches,
 }
 
-/// What all processors share.
 pub struct Kernel {
     frames: FramePool,
     cache: Cache,
@@ -123,7 +122,6 @@ pub enum KernelError {
         /// Why not.
         source: std::io::Error,
     },
-    /// 65,536 devices are open.
     #[error("too many devices are open (65536)")]
     TooManyDevices,
 }
@@ -190,12 +188,10 @@ impl Kernel {
         Ok(Arc::new(kernel))
     }
 
-    /// Its frames.
     pub fn frames(&self) -> &FramePool {
         &self.frames
     }
 
-    /// Its buffer cache.
     pub fn cache(&self) -> &Cache {
         &self.cache
     }
@@ -214,7 +210,6 @@ impl Kernel {
         &self.jobs
     }
 
-    /// What records its events.
     pub fn tracer(&self) -> &Arc<Tracer> {
         &self.tracer
     }
@@ -228,12 +223,10 @@ impl Kernel {
         &self.exports
     }
 
-    /// What its processors count.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// How it was made.
     pub fn config(&self) -> &KernelConfig {
         &self.config
     }

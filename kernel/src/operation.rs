@@ -18,7 +18,6 @@ use crate::frame::Frames;
 pub struct Hold {
     /// Header bytes. Their heap memory does not move with the `Hold`.
     pub bytes: Vec<u8>,
-    /// Payload.
     pub frames: Frames,
     /// A buffer mapped for this operation alone.
     pub(crate) mapped: Option<MappedBuffer>,

@@ -171,7 +171,6 @@ impl Processor {
         processor
     }
 
-    /// Which one it is.
     pub fn id(&self) -> ProcessorId {
         self.0.mailbox.id
     }
@@ -181,7 +180,6 @@ impl Processor {
         &self.0.kernel
     }
 
-    /// The time.
     pub fn now(&self) -> Instant {
         self.0.machine.borrow().now()
     }
@@ -273,7 +271,6 @@ impl Processor {
         .await;
     }
 
-    /// Waits for `duration`.
     pub async fn sleep(&self, duration: Duration) {
         self.sleep_until(self.now() + duration).await;
     }

@@ -42,7 +42,6 @@ struct State {
 /// What a queue has done since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounters {
-    /// Requests that came.
     pub requests: u64,
     /// Transfers given to the disk for them.
     pub batches: u64,
@@ -90,13 +89,11 @@ struct Member {
 }
 
 impl DiskQueue {
-    /// An empty queue.
     pub fn new(config: Config) -> Self {
         let state = State { policy: Queue::new(config), waiting: Slab::new() };
         DiskQueue { state: CountedMutex::new(state), streams: AtomicU32::new(0), counts: DiskCounters::default() }
     }
 
-    /// What it has done.
     pub fn counters(&self) -> QueueCounters {
         let reading = self.reading();
         let batches = reading.reads + reading.writes + reading.flushes + reading.others;

@@ -9,7 +9,6 @@ use crate::frame::Frames;
 /// What a request carries on its whole way, whatever it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
-    /// Does somebody wait?
     pub class: Class,
     /// Must it be durable before the reply?
     pub stability: Stability,
@@ -77,7 +76,6 @@ impl Action {
 /// One request to a device.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// What to do.
     pub action: Action,
     /// For whom, how urgently, and with what promise.
     pub context: Context,

@@ -10,7 +10,6 @@ use crate::Kernel;
 use crate::queue::DiskQueue;
 use crate::trace;
 
-/// The switches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Switches {
     /// The cache takes free memory and gives it back (WS-2); off: a fixed tenth of memory.
@@ -79,10 +78,8 @@ impl Default for Switches {
 /// What a change of the switches does not reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reach {
-    /// `registered_buffers`.
     #[error("registered_buffers applies to memory that the cache takes from now on; what it has stays as it is")]
     RegisteredMemory,
-    /// `huge_pages`.
     #[error("huge_pages applies to memory that the cache takes from now on; what it has stays as it is")]
     Pages,
     /// `trace`: the kernel was made without memory for it.
@@ -99,7 +96,6 @@ pub enum Reach {
 /// whether it is the newest.
 pub(crate) struct LiveSwitches {
     current: Mutex<Arc<Switches>>,
-    /// Changes so far.
     generation: AtomicU64,
     /// Does the cache follow the host's memory? For those who allocate, whatever processor they are on.
     is_dynamic: AtomicBool,

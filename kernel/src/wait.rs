@@ -49,7 +49,6 @@ impl<T> Slots<T> {
     }
 }
 
-/// Of one waiter.
 struct Place<'a, T> {
     slots: &'a Slots<T>,
     /// Key and number of its slot.
@@ -103,7 +102,6 @@ impl WaitList {
         slots.into_iter().for_each(|(_, slot)| slot.waker.wake());
     }
 
-    /// Are there no waiters?
     pub fn is_empty(&self) -> bool {
         self.slots.lock().slots.is_empty()
     }

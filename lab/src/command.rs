@@ -37,7 +37,6 @@ const BAR_PERIOD: Duration = Duration::from_millis(100);
 /// A process that a signal ended exits with that much more than its number, as shells tell it.
 const EXIT_SIGNAL: i32 = 128;
 
-/// Stands for every experiment.
 const ALL: &str = "all";
 
 /// Prints the list of experiments.

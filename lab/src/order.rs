@@ -17,10 +17,8 @@ use crate::result::{Results, Source};
 /// So often whoever draws the progress is told of it.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
 
-/// Which machine is simulated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Setting {
-    /// The paper's.
     #[default]
     Paper,
     /// One of 2026 in its place.
@@ -29,21 +27,15 @@ pub enum Setting {
 
 /// An experiment to be run.
 pub struct Order {
-    /// Which.
     pub experiment: &'static dyn Experiment,
-    /// On which machine.
     pub setting: Setting,
-    /// What it is told.
     pub parameters: Parameters,
-    /// Whence all chance comes.
     pub seed: u64,
 }
 
 /// An experiment that was run.
 pub struct Outcome {
-    /// As it was ordered.
     pub order: Order,
-    /// What came of it.
     pub results: Results,
 }
 
@@ -51,22 +43,17 @@ pub struct Outcome {
 #[derive(Debug, Error)]
 #[error("{experiment} failed with seed {seed} and these parameters: {message}")]
 pub struct Failed {
-    /// Which.
     pub experiment: &'static str,
     /// With which seed.
     pub seed: u64,
-    /// What it said.
     pub message: String,
 }
 
 /// How far a run is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Steps done.
     pub done: u64,
-    /// Steps in all.
     pub total: u64,
-    /// Who is under way.
     pub running: Vec<String>,
 }
 
@@ -153,7 +140,6 @@ impl Order {
 /// The seed unless another is asked for, with which results are recorded.
 pub const DEFAULT_SEED: u64 = 1;
 
-/// What a panic said.
 fn said(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     text.unwrap_or("it does not say why").to_owned()

@@ -22,9 +22,7 @@ pub enum Origin {
 /// A number that an experiment is told.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameter {
-    /// `part.quantity`, such as `disk.rpm`.
     pub name: &'static str,
-    /// What it is.
     pub about: &'static str,
     /// Such as `ms`, `KB/s`; empty for a count.
     pub unit: &'static str,
@@ -41,26 +39,10 @@ pub struct Parameter {
 pub enum ParameterError {
     /// None has that name.
     #[error("{experiment} has no parameter {name:?}; `awase lab show {experiment}` lists them")]
-    Unknown {
-        /// Of which experiment.
-        experiment: &'static str,
-        /// What was asked for.
-        name: String,
-    },
+    Unknown { experiment: &'static str, name: String },
     /// Not between the bounds.
     #[error("{name} = {value} is out of range: {min} to {max} {unit}")]
-    OutOfRange {
-        /// Of which parameter.
-        name: &'static str,
-        /// What was asked for.
-        value: f64,
-        /// The least.
-        min: f64,
-        /// The most.
-        max: f64,
-        /// Of all three.
-        unit: &'static str,
-    },
+    OutOfRange { name: &'static str, value: f64, min: f64, max: f64, unit: &'static str },
 }
 
 /// The parameters of one experiment and their values.
@@ -71,7 +53,6 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// All at their defaults.
     pub fn new(experiment: &'static str, all: Vec<Parameter>) -> Self {
         let all = all.into_iter().map(|parameter| (parameter.default, parameter)).map(|(v, p)| (p, v)).collect();
         Parameters { experiment, all }

@@ -3,9 +3,7 @@
 /// Where a number of a table or plot comes from. Simulated and measured ones are never mixed up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
-    /// Published.
     Paper,
-    /// From the simulated machine.
     Simulated,
     /// Measured on this host, with the real kernel of Awase.
     Here,
@@ -31,17 +29,13 @@ pub struct Table {
     pub name: String,
     /// As a heading: `Table 1 (a): scsihd, improvement of symmetric over funnelled access`.
     pub title: String,
-    /// Of all cells.
     pub unit: String,
     /// What the rows are: `wait count`.
     pub rows_are: String,
-    /// One name each.
     pub rows: Vec<String>,
     /// What the columns are: `processes`.
     pub columns_are: String,
-    /// One name each.
     pub columns: Vec<String>,
-    /// `cells[row][column]`.
     pub cells: Vec<Vec<Cell>>,
     /// Do cells differ from the paper's in percent of it, or, as cells that are percentages themselves, in points?
     pub in_points: bool,
@@ -52,11 +46,9 @@ pub struct Table {
 /// One number of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cell {
-    /// What was published.
     pub paper: Option<f64>,
     /// What the simulated machine gives.
     pub simulated: Option<f64>,
-    /// What this host gives.
     pub here: Option<f64>,
     /// A parameter was fitted on this cell: it predicts nothing.
     pub fitted: bool,
@@ -115,27 +107,21 @@ impl Table {
     }
 }
 
-/// A plot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plot {
     /// Short name, unique in its experiment, for files.
     pub name: String,
-    /// As a heading.
     pub title: String,
-    /// How it is drawn.
     pub drawing: Drawing,
     /// What lies to the right.
     pub x: Axis,
-    /// What lies upwards.
     pub y: Axis,
-    /// What is drawn.
     pub series: Vec<Series>,
 }
 
 /// How a plot is drawn.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Drawing {
-    /// Points joined by lines.
     Lines,
     /// Points joined by steps: each value holds until the next.
     Steps,
@@ -143,24 +129,20 @@ pub enum Drawing {
     Bars(Vec<String>),
 }
 
-/// An axis.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Axis {
     /// What it shows: `processes`, `throughput`.
     pub label: String,
     /// Such as `KB/s`; empty for a count.
     pub unit: String,
-    /// Logarithmic?
     pub logarithmic: bool,
 }
 
 impl Axis {
-    /// A linear axis.
     pub fn linear(label: &str, unit: &str) -> Self {
         Axis { label: label.to_owned(), unit: unit.to_owned(), logarithmic: false }
     }
 
-    /// A logarithmic axis.
     pub fn logarithmic(label: &str, unit: &str) -> Self {
         Axis { logarithmic: true, ..Axis::linear(label, unit) }
     }
@@ -173,21 +155,17 @@ pub struct Series {
     pub name: String,
     /// Where it comes from: those of one name and different sources get one colour and different strokes.
     pub source: Source,
-    /// In order of x.
     pub points: Vec<(f64, f64)>,
 }
 
 /// Something that the paper found, or that a technique must keep, and whether it is so.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
-    /// As a sentence.
     pub text: String,
-    /// In the simulated machine.
     pub holds: bool,
 }
 
 impl Finding {
-    /// A finding.
     pub fn new(text: impl Into<String>, holds: bool) -> Self {
         Finding { text: text.into(), holds }
     }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use crate::model::wait::{Mailbox, Resource};
 use crate::model::{Handler, HandlerId, Signal, Simulation, Virtual};
 
-/// Tasks of the mix.
 pub const TASKS: u64 = 1000;
 
 /// A model without a task: a timer that goes off again and again.

@@ -6,7 +6,6 @@ use std::thread::available_parallelism;
 
 use lab::{DEFAULT_SEED, Order, Outcome, Setting, Source, order, simulated};
 
-/// All experiments, run once.
 fn all() -> &'static [Outcome] {
     static ALL: OnceLock<Vec<Outcome>> = OnceLock::new();
     ALL.get_or_init(|| {

@@ -15,10 +15,8 @@ use policy::unit::{ByteRange, Instant};
 use flash::{Channels, Flash};
 use mechanical::{Mechanical, Mechanism};
 
-/// What a command does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Access {
-    /// Reads.
     Read,
     /// Writes; done when the data are on the medium, or where a power cut does not reach them.
     Write,
@@ -29,7 +27,6 @@ pub enum Access {
 pub struct Timing {
     /// When the drive began with it: when it came, or when the one before was done.
     pub began: Instant,
-    /// When it was done.
     pub done: Instant,
     /// Of it, moving the arm.
     pub seek: Duration,
@@ -39,7 +36,6 @@ pub struct Timing {
     pub transfer: Duration,
 }
 
-/// A drive's data sheet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Drive {
     /// With moving parts.
@@ -48,7 +44,6 @@ pub enum Drive {
     Flash(Flash),
 }
 
-/// A drive at work.
 #[derive(Clone, Debug)]
 pub enum Running {
     /// With moving parts.
@@ -68,7 +63,6 @@ impl Drive {
         Self::all().into_iter().find(|drive| drive.name() == name)
     }
 
-    /// Its name.
     pub fn name(&self) -> &'static str {
         match self {
             Drive::Mechanical(model) => model.name,

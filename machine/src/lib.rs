@@ -45,7 +45,6 @@ pub struct RegionId(pub u16);
 /// Memory from which many transfers will be made; a machine may register it with the host.
 #[derive(Clone, Copy, Debug)]
 pub struct Region {
-    /// Its name in [`Segment::region`].
     pub id: RegionId,
     /// First byte.
     pub base: *mut u8,
@@ -75,7 +74,6 @@ pub fn total_len(segments: &[Segment]) -> u64 {
     segments.iter().map(|s| u64::from(s.len)).sum()
 }
 
-/// What [`Op::Seek`] looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekTarget {
     /// The next byte that is stored (`SEEK_DATA`).
@@ -89,33 +87,25 @@ pub enum SeekTarget {
 pub enum Op {
     /// Reads from a file. Result: bytes read; fewer than asked only at the end of the file.
     Read {
-        /// From which file.
         file: File,
         /// Where the first byte lies.
         at: ByteOffset,
-        /// Memory to fill.
         into: Segments,
     },
     /// Writes to a file. Result: bytes written, which may be fewer than asked (the caller goes on from there).
     Write {
-        /// To which file.
         file: File,
         /// Where the first byte goes.
         at: ByteOffset,
-        /// What to write.
         from: Segments,
         /// `Stable`: forced unit access (`RWF_DSYNC`).
         stability: Stability,
     },
     /// Makes all completed writes to the file stable (`fdatasync`). Result: 0.
-    Flush {
-        /// Which file.
-        file: File,
-    },
+    Flush { file: File },
     /// Makes the range read as zeroes, without changing the size. Result: 0. Fails with `EOPNOTSUPP` where the host
     /// can't do it faster than by writing.
     Zero {
-        /// Which file.
         file: File,
         /// First byte.
         at: ByteOffset,
@@ -126,7 +116,6 @@ pub enum Op {
     },
     /// Tells that the range is no longer needed; on success it reads as zeroes. Result: 0.
     Discard {
-        /// Which file.
         file: File,
         /// First byte.
         at: ByteOffset,
@@ -134,39 +123,20 @@ pub enum Op {
         len: u64,
     },
     /// Finds stored data or a hole from `at` on. Result: its offset; `ENXIO` when there is no data from `at` on.
-    Seek {
-        /// Which file.
-        file: File,
-        /// Where to begin.
-        at: ByteOffset,
-        /// What to look for.
-        target: SeekTarget,
-    },
+    Seek { file: File, at: ByteOffset, target: SeekTarget },
     /// Has the host provide the memory of a region of which no page is used yet, so that nobody who uses it later waits
     /// for that. Only a hint. Result: 0.
-    Populate {
-        /// Which memory.
-        region: Region,
-    },
+    Populate { region: Region },
     /// Accepts one connection. Result: the [`Connection`].
-    Accept {
-        /// On which socket.
-        listener: Listener,
-    },
+    Accept { listener: Listener },
     /// Receives what has arrived, at least one byte. Result: bytes received, 0 when the peer has closed.
     Receive {
-        /// From whom.
         connection: Connection,
         /// Memory to fill, in order.
         into: Segments,
     },
     /// Sends. Result: bytes sent, at least one, which may be fewer than asked.
-    Send {
-        /// To whom.
-        connection: Connection,
-        /// What to send.
-        from: Segments,
-    },
+    Send { connection: Connection, from: Segments },
     /// Asks a directory tree. Result: 0, and the answer is in [`TreeOp::reply`](tree::TreeOp::reply).
     Tree(Box<TreeOp>),
 }
@@ -176,13 +146,10 @@ pub enum Op {
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// Input/output error.
     pub const IO: Errno = Errno(libc::EIO);
     /// The device or file may not be written.
     pub const READ_ONLY: Errno = Errno(libc::EROFS);
-    /// No space left.
     pub const NO_SPACE: Errno = Errno(libc::ENOSPC);
-    /// Out of memory.
     pub const NO_MEMORY: Errno = Errno(libc::ENOMEM);
     /// The operation is not supported.
     pub const NOT_SUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
@@ -190,9 +157,7 @@ impl Errno {
     pub const INVALID: Errno = Errno(libc::EINVAL);
     /// No such device or address; no data from here on.
     pub const NO_SUCH_ADDRESS: Errno = Errno(libc::ENXIO);
-    /// The peer is gone.
     pub const CONNECTION_RESET: Errno = Errno(libc::ECONNRESET);
-    /// The operation was cancelled.
     pub const CANCELLED: Errno = Errno(libc::ECANCELED);
     /// The file that the handle names is gone.
     pub const STALE: Errno = Errno(libc::ESTALE);
@@ -200,7 +165,6 @@ impl Errno {
     pub const FILE_TOO_LARGE: Errno = Errno(libc::EFBIG);
     /// The owner has as much as it may.
     pub const QUOTA_EXCEEDED: Errno = Errno(libc::EDQUOT);
-    /// Timed out.
     pub const TIMED_OUT: Errno = Errno(libc::ETIMEDOUT);
 }
 
@@ -221,7 +185,6 @@ impl std::error::Error for Errno {}
 /// The end of an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Completion {
-    /// Which one.
     pub token: Token,
     /// What came of it; see [`Op`].
     pub result: Result<u64, Errno>,
@@ -254,7 +217,6 @@ pub enum TickSource {
 
 /// One processor's view of the world. Used by one thread (or one modelled processor) only.
 pub trait Machine {
-    /// Which processor this is.
     fn processor(&self) -> ProcessorId;
 
     /// The time. Monotonic, the same on all processors of a machine.
@@ -302,7 +264,6 @@ pub trait Machine {
         0
     }
 
-    /// What rings this processor.
     fn doorbell(&self) -> Arc<dyn Doorbell>;
 
     /// The time of day, as the host's files have it. It may be set, and jump.
@@ -324,7 +285,6 @@ pub struct FileFacts {
     pub align: u32,
     /// Does I/O bypass the host's page cache?
     pub direct: bool,
-    /// May it be written?
     pub writable: bool,
     /// Is it a disk with moving parts (or does it say so)?
     pub rotational: bool,
@@ -337,13 +297,11 @@ pub struct FileFacts {
 /// An open file, closed when the last clone is dropped.
 #[derive(Clone)]
 pub struct OpenFile {
-    /// Its name in operations.
     pub file: File,
     /// What is known of it.
     pub facts: FileFacts,
     /// The same file through the host's page cache, for the last block, where direct I/O can't write it: when the size is
     /// no multiple of the alignment.
     pub tail: Option<File>,
-    /// What keeps it open.
     pub owner: Arc<dyn Any + Send + Sync>,
 }

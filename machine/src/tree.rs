@@ -20,7 +20,6 @@ pub struct Tree(pub u32);
 /// An open directory tree, closed when the last clone is dropped.
 #[derive(Clone)]
 pub struct OpenTree {
-    /// Its name in operations.
     pub tree: Tree,
     /// Which physical disk it lies on: as [`FileFacts::disk`](crate::FileFacts::disk).
     pub disk: u64,
@@ -30,7 +29,6 @@ pub struct OpenTree {
     pub transfer_bytes_max: u32,
     /// Does making many nodes durable cost no more than one? If not, better ask for a few in each of several calls.
     pub syncs_as_a_whole: bool,
-    /// What keeps it open.
     pub owner: Arc<dyn Any + Send + Sync>,
 }
 
@@ -58,7 +56,6 @@ impl Node {
         Some(Node { len: name.len() as u8, bytes })
     }
 
-    /// Its name.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
@@ -75,39 +72,26 @@ impl fmt::Debug for Node {
 /// For whom something is done: the host decides by this what is allowed, and who owns what is made.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Caller {
-    /// User.
     pub uid: u32,
-    /// Group.
     pub gid: u32,
-    /// All supplementary groups.
     pub groups: Arc<[u32]>,
 }
 
-/// What a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// A regular file.
     File,
-    /// A directory.
     Directory,
-    /// A symbolic link.
     SymbolicLink,
-    /// A block device.
     BlockDevice(DeviceNumber),
-    /// A character device.
     CharacterDevice(DeviceNumber),
-    /// A socket.
     Socket,
-    /// A named pipe.
     Fifo,
 }
 
 /// The number of a block or character device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct DeviceNumber {
-    /// The driver.
     pub major: u32,
-    /// Which of its devices.
     pub minor: u32,
 }
 
@@ -123,25 +107,17 @@ pub struct Time {
 /// What is known of a node. Sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// What it is.
     pub kind: Kind,
     /// Permissions: the low 12 bits of `st_mode`.
     pub mode: u32,
-    /// Names that it has.
     pub links: u32,
-    /// Owner.
     pub uid: u32,
-    /// Group.
     pub gid: u32,
-    /// Size.
     pub size: u64,
-    /// Space that it takes.
     pub used: u64,
     /// The file system that it lies on.
     pub file_system: u64,
-    /// Its number there.
     pub number: u64,
-    /// Last read.
     pub accessed: Time,
     /// Last change of its content.
     pub modified: Time,
@@ -152,9 +128,7 @@ pub struct Attributes {
 /// What to set a time to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
-    /// The host's time.
     Now,
-    /// This.
     To(Time),
 }
 
@@ -163,13 +137,10 @@ pub enum SetTime {
 pub struct SetAttributes {
     /// Permissions, the low 12 bits of `st_mode`. What is made without it gets none.
     pub mode: Option<u32>,
-    /// Owner.
     pub uid: Option<u32>,
-    /// Group.
     pub gid: Option<u32>,
     /// Size in bytes; of regular files only.
     pub size: Option<u64>,
-    /// Last read.
     pub accessed: Option<SetTime>,
     /// Last change of the content.
     pub modified: Option<SetTime>,
@@ -196,19 +167,14 @@ pub enum Creation {
 /// more, or that lies outside the tree, is `ESTALE`.
 #[derive(Clone, Debug)]
 pub enum TreeCall {
-    /// The root directory: [`TreeReply::Node`].
     Root,
-    /// A node's attributes: [`TreeReply::Attributes`].
     Attributes {
-        /// Whose.
         node: Node,
     },
     /// The node of a name: [`TreeReply::Node`]. `..` of the root is the root. Nodes of other file systems mounted in the
     /// tree are refused (`EXDEV`).
     Lookup {
-        /// Where.
         dir: Node,
-        /// Which.
         name: Vec<u8>,
     },
     /// What the caller may do: [`TreeReply::Access`], at most `wanted`.
@@ -220,98 +186,69 @@ pub enum TreeCall {
     },
     /// The target of a symbolic link: [`TreeReply::Bytes`].
     ReadLink {
-        /// Which.
         node: Node,
     },
     /// Makes a regular file, or takes one: [`TreeReply::Node`].
     Create {
-        /// Where.
         dir: Node,
-        /// Its name.
         name: Vec<u8>,
         /// What if the name is there.
         how: Creation,
         /// Attributes of a new one.
         attributes: SetAttributes,
     },
-    /// Makes a directory: [`TreeReply::Node`].
     MakeDirectory {
-        /// Where.
         dir: Node,
-        /// Its name.
         name: Vec<u8>,
-        /// Its attributes.
         attributes: SetAttributes,
     },
     /// Makes a symbolic link: [`TreeReply::Node`].
     MakeSymbolicLink {
-        /// Where.
         dir: Node,
-        /// Its name.
         name: Vec<u8>,
-        /// What it points to.
         target: Vec<u8>,
         /// Its attributes; hosts without permissions of links ignore the mode.
         attributes: SetAttributes,
     },
     /// Makes a device, socket or pipe: [`TreeReply::Node`].
     MakeSpecial {
-        /// Where.
         dir: Node,
-        /// Its name.
         name: Vec<u8>,
-        /// What.
         kind: Kind,
-        /// Its attributes.
         attributes: SetAttributes,
     },
     /// Removes a name of anything but a directory: [`TreeReply::Node`], the node that had the name (its `links` tell
     /// whether it has others).
     Remove {
-        /// Where.
         dir: Node,
-        /// Which.
         name: Vec<u8>,
     },
     /// Removes an empty directory: [`TreeReply::Done`].
     RemoveDirectory {
-        /// Where.
         dir: Node,
-        /// Which.
         name: Vec<u8>,
     },
     /// Gives a node another name; what had that name loses it: [`TreeReply::Renamed`].
     Rename {
-        /// Where it is.
         from_dir: Node,
-        /// Its name there.
         from_name: Vec<u8>,
-        /// Where it goes.
         to_dir: Node,
-        /// Its name there.
         to_name: Vec<u8>,
     },
     /// Gives a node one more name: [`TreeReply::Attributes`], those of the node.
     Link {
-        /// What.
         node: Node,
-        /// Where.
         dir: Node,
-        /// The name.
         name: Vec<u8>,
     },
     /// Sets attributes: [`TreeReply::Attributes`], those after.
     SetAttributes {
-        /// Whose.
         node: Node,
-        /// Which.
         attributes: SetAttributes,
         /// Only if its `changed` time is this one; otherwise `EAGAIN`.
         guard: Option<Time>,
     },
-    /// Lists a directory: [`TreeReply::Entries`].
     ReadDirectory {
-        /// Which.
         dir: Node,
         /// Behind which entry to begin: the cookie that came with it, 0 at the beginning. Cookies outlive changes of
         /// other entries.
@@ -325,7 +262,6 @@ pub enum TreeCall {
     Space,
     /// What the file system can: [`TreeReply::Limits`].
     Limits {
-        /// Of which node.
         node: Node,
     },
     /// Makes names and attributes of these nodes durable (`fsync` of each): [`TreeReply::Done`]. Nodes that are gone are
@@ -338,9 +274,7 @@ pub enum TreeCall {
     /// as a file is open for writing, the host cannot execute it; as long as the host executes it, it cannot be opened for
     /// writing (`ETXTBSY`).
     Open {
-        /// Which.
         node: Node,
-        /// For writing, too?
         writable: bool,
     },
 }
@@ -387,14 +321,11 @@ impl TreeCall {
     }
 }
 
-/// What was asked for.
 #[derive(Clone)]
 pub enum TreeReply {
-    /// It is done.
     Done,
     /// A node and its attributes.
     Node(Node, Attributes),
-    /// Attributes.
     Attributes(Attributes),
     /// Bits of `R_OK`, `W_OK`, `X_OK`.
     Access(u32),
@@ -408,14 +339,12 @@ pub enum TreeReply {
     Space(Space),
     /// What the file system can.
     Limits(Limits),
-    /// An open file.
     Opened(OpenNode),
 }
 
 /// An entry of a directory. `.` and `..` are among them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its name.
     pub name: Vec<u8>,
     /// The number of its node on the file system.
     pub number: u64,
@@ -430,13 +359,10 @@ pub struct Entry {
 pub struct Space {
     /// Bytes in all.
     pub bytes: u64,
-    /// Free ones.
     pub bytes_free: u64,
     /// Free ones for users who are not root.
     pub bytes_available: u64,
-    /// Nodes in all.
     pub nodes: u64,
-    /// Free ones.
     pub nodes_free: u64,
 }
 
@@ -471,11 +397,9 @@ pub struct OpenNode {
 /// A question to a tree, and the place for its answer.
 #[derive(Clone)]
 pub struct TreeOp {
-    /// Which tree.
     pub tree: Tree,
     /// For whom; `None`: for the server itself, who may do everything.
     pub caller: Option<Caller>,
-    /// What.
     pub call: TreeCall,
     /// Filled before the operation completes well.
     pub reply: Arc<Mutex<Option<TreeReply>>>,
@@ -486,7 +410,6 @@ pub struct TreeOp {
 /// Attributes after a call that went well, asked for together with it: as of the directory in which a name was changed.
 #[derive(Clone)]
 pub struct After {
-    /// Whose.
     pub nodes: Vec<Node>,
     /// As many, in the same order; `None` for a node that has none any more. Filled before the reply.
     pub attributes: Arc<Mutex<Vec<Option<Attributes>>>>,

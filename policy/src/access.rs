@@ -10,7 +10,6 @@ use crate::unit::ProcessorId;
 pub enum Mode {
     /// Only the master: 1a.
     Funnel,
-    /// Each processor: 1b.
     #[default]
     Symmetric,
 }

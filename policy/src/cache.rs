@@ -162,7 +162,6 @@ impl Replacement {
         self.queued() + self.lists.len(Place::Held)
     }
 
-    /// Slots that may go.
     fn queued(&self) -> usize {
         self.lists.len(Place::Small) + self.lists.len(Place::Main)
     }

@@ -69,7 +69,6 @@ pub use message::{Address, Envelope, Incarnation, Message, Mode, NodeId, Request
 /// The shared space and its nodes; the same at all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Nodes, numbered from 0.
     pub nodes: u16,
     /// Pages of the space. The home of a page is its number modulo the nodes.
     pub pages: u64,
@@ -89,7 +88,6 @@ impl Config {
 /// What a node's own processes want.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Local {
-    /// To read a page.
     Read,
     /// To write it. What is written is safe from this node's death once it is written back.
     Write,
@@ -106,11 +104,9 @@ pub enum Action {
     Send(Envelope),
     /// The local request for this page is granted: do the access now. `version` is what is read, or what is now written.
     Access {
-        /// Which page.
         page: PageNo,
         /// Read or write.
         mode: Mode,
-        /// Of the page.
         version: Version,
     },
     /// Nobody here may write the page any more (mappings lose the right).
@@ -124,7 +120,6 @@ pub enum Action {
     /// The home's part: the bytes that came with this message are now the page's last copy. They are in storage before
     /// the next action is done.
     Store {
-        /// Which page.
         page: PageNo,
         /// Of the bytes.
         version: Version,
@@ -178,7 +173,6 @@ impl Node {
         Node { config, me, members, copies: Copies::new(me, config.pages_max), directory }
     }
 
-    /// Its name and incarnation.
     pub fn address(&self) -> Address {
         self.me
     }
@@ -227,7 +221,6 @@ impl Node {
         self.end(turn)
     }
 
-    /// A node has returned.
     pub fn on_alive(&mut self, now: Instant, address: Address) -> Actions {
         let mut turn = Turn::new(now);
         if self.members.of(address.node).is_none_or(|known| known < address.incarnation) {

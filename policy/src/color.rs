@@ -24,7 +24,6 @@ pub enum Mode {
     /// A page gets a frame of its own colour.
     #[default]
     Hint,
-    /// It gets any frame.
     NoHint,
 }
 
@@ -67,12 +66,10 @@ impl FreeFrames {
         Some(frame)
     }
 
-    /// Which way it chooses.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Free frames.
     pub fn free(&self) -> usize {
         self.free
     }

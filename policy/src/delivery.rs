@@ -5,7 +5,6 @@
 
 use crate::unit::ProcessorId;
 
-/// Who takes completions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Method {
     /// Always this one: 2a-1 when it is the first, 2a-2 when it is the second.
@@ -28,19 +27,14 @@ pub struct Urgency(pub u32);
 /// What a processor does. Idle is less than anything that runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Activity {
-    /// Nothing.
     #[default]
     Idle,
-    /// It runs something.
     Running(Urgency),
 }
 
-/// Where a completion goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// To this processor.
     One(ProcessorId),
-    /// To each of them.
     All,
 }
 

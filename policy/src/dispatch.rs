@@ -68,12 +68,10 @@ impl<T> Dispatch<T> {
         }
     }
 
-    /// Is nobody ready?
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many are ready.
     pub fn len(&self) -> usize {
         self.len
     }

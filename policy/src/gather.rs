@@ -27,7 +27,6 @@ const TRY_AGAIN: u32 = 32;
 /// When the next flush starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// Now.
     Now,
     /// At this moment, if nothing changes.
     At(Instant),
@@ -111,7 +110,6 @@ impl Gather {
         self.coming = self.coming.saturating_sub(1);
     }
 
-    /// Somebody wants a flush.
     pub fn on_arrival(&mut self, now: Instant) {
         if self.forming == 0 {
             self.first = now;
@@ -170,7 +168,6 @@ impl Gather {
         self.running
     }
 
-    /// It has ended.
     pub fn on_end(&mut self, now: Instant) {
         let took = now.since(self.started);
         self.flush = if self.flush.is_zero() { took } else { (self.flush * 7 + took) / 8 };

@@ -70,7 +70,6 @@ const BATCH_BLOCKS: u64 = 64;
 /// What is above half the limit is written within about so long.
 const CATCH_UP: Duration = Duration::from_secs(1);
 
-/// Paces one volume.
 pub struct Pace {
     config: Config,
     /// Blocks a second that the disk takes.

@@ -6,7 +6,6 @@
 
 use std::time::Duration;
 
-/// Which sizes are allowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// Huge pages where the host provides them about as cheaply as small ones.

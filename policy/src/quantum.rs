@@ -10,22 +10,17 @@ use std::time::Duration;
 
 use crate::unit::Instant;
 
-/// How long to wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// Never.
     Off,
     /// Always so long (the paper: 24 ms).
-    Fixed {
-        /// The quantum.
-        quantum: Duration,
-    },
+    Fixed { quantum: Duration },
     /// A little while, when that proves to serve more.
     #[default]
     Adaptive,
 }
 
-/// What is tried.
 const QUANTUM: Duration = Duration::from_micros(20);
 /// Turns that wait to see whether more comes together.
 const PROBES: u64 = 8;
@@ -48,7 +43,6 @@ const DOUBT_PERMILLE: u64 = 20;
 pub struct Quantum {
     mode: Mode,
     began: Instant,
-    /// Since `began`.
     served: Served,
     state: State,
 }

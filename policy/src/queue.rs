@@ -36,10 +36,8 @@ pub struct StreamId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BatchId(pub u32);
 
-/// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// Reads a range.
     Read,
     /// Writes a range. A batch is stable if one of its members must be: that is for the caller to see.
     Write,
@@ -62,7 +60,6 @@ pub struct Config {
     pub fair: bool,
     /// Largest merged transfer, in bytes.
     pub transfer_bytes_max: u32,
-    /// Batches in flight.
     pub depth: u16,
     /// Asynchronous bytes in flight, at most. With priority.
     pub asynchronous_bytes_max: u32,
@@ -88,20 +85,15 @@ impl Default for Config {
     }
 }
 
-/// A request that arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Its name.
     pub id: RequestId,
-    /// In which stream.
     pub stream: StreamId,
-    /// What it does.
     pub kind: Kind,
     /// Where. Without meaning for a flush.
     pub range: ByteRange,
     /// Does somebody wait for it?
     pub class: Class,
-    /// For whom.
     pub job: JobId,
 }
 
@@ -110,15 +102,12 @@ pub struct Arrival {
 pub struct Batch {
     /// Its name until it is complete.
     pub id: BatchId,
-    /// In which stream.
     pub stream: StreamId,
-    /// What it does.
     pub kind: Kind,
     /// The whole range. The members' ranges lie in it end to end.
     pub range: ByteRange,
     /// Synchronous if somebody waits for one of its members.
     pub class: Class,
-    /// In order of address.
     pub members: SmallVec<[RequestId; 4]>,
 }
 
@@ -149,7 +138,6 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// An empty queue.
     pub fn new(config: Config) -> Self {
         Queue {
             window: Window::new(u64::from(config.asynchronous_bytes_max)),
@@ -234,12 +222,10 @@ impl Queue {
         Some(self.forced.map_or(overdue, |then| overdue.max(then + self.forced_pace())))
     }
 
-    /// Requests that wait.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Batches in flight.
     pub fn in_flight(&self) -> usize {
         self.batches.len() - self.free.len()
     }

@@ -6,10 +6,8 @@
 
 use std::ops::Range;
 
-/// How far ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Nothing is fetched ahead.
     Off,
     /// Always this far ahead of the reader (WS-5, Table 5: 1 and 4 blocks).
     Fixed {
@@ -23,10 +21,8 @@ pub enum Mode {
     },
 }
 
-/// How read-ahead is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// How far ahead.
     pub mode: Mode,
     /// Streams that are known at a time.
     pub streams_max: usize,

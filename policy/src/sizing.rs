@@ -11,7 +11,6 @@ use crate::unit::Instant;
 /// What the machine knows of memory. All in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryFacts {
-    /// Memory of the host.
     pub total: u64,
     /// What programs could still get without swapping (`MemAvailable`), not counting what Awase could give back.
     pub available: u64,
@@ -23,7 +22,6 @@ pub struct MemoryFacts {
 /// A control group's memory. In bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupMemory {
-    /// The limit.
     pub limit: u64,
     /// What is used and cannot be reclaimed.
     pub used: u64,
@@ -43,23 +41,18 @@ const IDLE_AVAILABLE_BYTES: u64 = 512 << 20;
 /// What must be free in a control group for that: where a host would reclaim, a group kills.
 const IDLE_GROUP_FREE_BYTES: u64 = 2 << 30;
 
-/// Who decides the size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// The memory that nobody else needs.
     #[default]
     Dynamic,
     /// Always the same, as before WS-2 (there about 10 % of memory), yet never into what is kept for others.
-    Fixed {
-        /// The size.
-        bytes: u64,
-    },
+    Fixed { bytes: u64 },
 }
 
 /// How the size follows memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Who decides the size.
     pub mode: Mode,
     /// The size where the mode is changed to a fixed one while running.
     pub fixed_bytes: u64,

@@ -72,7 +72,6 @@ impl BlockNo {
         BlockNo(at.0 / BLOCK_BYTES)
     }
 
-    /// Where the block starts.
     pub const fn start(self) -> ByteOffset {
         ByteOffset(self.0 * BLOCK_BYTES)
     }

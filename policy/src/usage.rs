@@ -32,7 +32,6 @@ impl Inheritance {
     pub const NONE: Inheritance = Inheritance { at_fork: false, at_exit: false };
 }
 
-/// How estimates decay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decay {
     /// Once in so long. In 4.3BSD a second, in which about `2 * load / (2 * load + 1)` is left.
@@ -61,7 +60,6 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Nothing used yet.
     pub fn new(decay: Decay, now: Instant) -> Self {
         Usage { used_ns: 0.0, inherited_ns: 0.0, period: period(decay, now) }
     }
@@ -90,7 +88,6 @@ impl Usage {
         Usage { used_ns: inherited_ns, inherited_ns, period: self.period }
     }
 
-    /// A child has ended.
     pub fn take_over(&mut self, mut child: Usage, decay: Decay, now: Instant, load: f64, inheritance: Inheritance) {
         if !inheritance.at_exit {
             return;

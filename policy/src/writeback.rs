@@ -54,7 +54,6 @@ pub struct DirtyFacts {
 /// May a writer go on?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// Yes.
     Go,
     /// Not before blocks were written.
     Wait,

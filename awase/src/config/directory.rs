@@ -39,28 +39,23 @@ pub fn check_mount_path(path: &str) -> Result<(), &'static str> {
     }
 }
 
-/// One directory, complete.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Directory {
     /// Its name in messages and flags.
     pub name: String,
-    /// Where it is.
     pub path: PathBuf,
     /// May it be made if it is missing?
     pub create: bool,
     /// The path by which clients mount it.
     pub mount: String,
-    /// Refuse changes?
     pub read_only: bool,
     /// From where clients are served; empty: from everywhere.
     pub clients: Vec<IpNet>,
     /// Only clients with privileged ports?
     pub secure: bool,
-    /// As whom clients act.
     pub squash: Squash,
     /// Nobody asked for it: that this host cannot serve it is no reason not to start.
     pub optional: bool,
-    /// Where it was configured.
     pub place: Place,
 }
 
@@ -113,7 +108,6 @@ impl Directory {
         self.mount.split('/').filter(|name| !name.is_empty())
     }
 
-    /// Its key in messages.
     pub fn key(&self, key: &str) -> String {
         format!("export {:?} {key}", self.name)
     }

@@ -7,21 +7,17 @@ use super::given::Given;
 use super::key::Entry;
 use super::problem::{Place, Problem};
 
-/// What a file says.
 #[derive(Debug, Default)]
 pub struct Document {
     /// The keys outside of exports, in the order of the file.
     pub entries: Vec<Entry>,
-    /// One for each `[[export]]`.
     pub exports: Vec<TableEntries>,
-    /// One for each `[[client]]`.
     pub clients: Vec<TableEntries>,
 }
 
 /// The keys of one `[[export]]` or `[[client]]`.
 #[derive(Debug)]
 pub struct TableEntries {
-    /// Where it begins.
     pub place: Place,
     /// Its keys, in the order of the file.
     pub entries: Vec<Entry>,

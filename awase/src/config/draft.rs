@@ -36,47 +36,28 @@ const OF_DIRECTORIES: &[&str] = &["mount", "clients", "secure", "squash", "anony
 /// What was written of one export.
 #[derive(Clone, Debug, Default)]
 pub struct Draft {
-    /// `name`.
     pub name: Option<String>,
-    /// `description`.
     pub description: Option<String>,
-    /// `kind`.
     pub kind: Option<Kind>,
-    /// `path`.
     pub path: Option<PathBuf>,
     /// `size` in bytes.
     pub size: Option<u64>,
-    /// `read_only`.
     pub read_only: Option<bool>,
     /// `block_size` in bytes.
     pub block_size: Option<u32>,
-    /// `create`.
     pub create: Option<bool>,
-    /// `stable_writes`.
     pub stable_writes: Option<StableWrites>,
-    /// `access`.
     pub access: Option<access::Mode>,
-    /// `latency`.
     pub latency: Option<Duration>,
-    /// `model`.
     pub model: Option<MechanicalModel>,
-    /// `delay`.
     pub delay: Option<Duration>,
-    /// `faults.*`.
     pub faults: Faults,
-    /// `mount`.
     pub mount: Option<String>,
-    /// `clients`.
     pub clients: Option<Vec<IpNet>>,
-    /// `secure`.
     pub secure: Option<bool>,
-    /// `squash`.
     pub squash: Option<Squashed>,
-    /// `anonymous_uid`.
     pub anonymous_uid: Option<u32>,
-    /// `anonymous_gid`.
     pub anonymous_gid: Option<u32>,
-    /// Where the export begins.
     pub place: Place,
     /// Was one of its keys not allowed?
     pub was_refused: bool,
@@ -85,7 +66,6 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Nothing written yet.
     pub fn at(place: Place) -> Draft {
         Draft { place, ..Draft::default() }
     }

@@ -28,9 +28,7 @@ pub enum Kind {
 /// What a disk can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disk {
-    /// An image file.
     File,
-    /// A block device.
     Block,
     /// Memory; gone when the server ends.
     Ram,
@@ -41,7 +39,6 @@ pub enum Disk {
 }
 
 impl Kind {
-    /// Names, as written.
     const NAMES: [(&'static str, Kind); 6] = [
         ("file", Kind::Disk(Disk::File)),
         ("block", Kind::Disk(Disk::Block)),
@@ -56,7 +53,6 @@ impl Kind {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind)
     }
 
-    /// Its name, as written.
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(_, kind)| *kind == self).map_or("file", |(name, _)| name)
     }
@@ -65,21 +61,16 @@ impl Kind {
 /// Where the bytes of an export are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Store {
-    /// In a file.
     File {
-        /// Which.
         path: PathBuf,
         /// Its size in bytes: what it must be, or is made with.
         size: Option<u64>,
         /// May it be made, sparse, if it is missing?
         create: bool,
     },
-    /// On a block device.
     Block {
-        /// Which.
         path: PathBuf,
     },
-    /// In memory.
     Ram {
         /// How much. Bytes.
         size: u64,
@@ -100,7 +91,6 @@ pub enum Behaviour {
 /// How stable writes (forced unit access of NBD) become durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StableWrites {
-    /// Whichever is cheaper.
     #[default]
     Auto,
     /// A write, then a flush.
@@ -110,7 +100,6 @@ pub enum StableWrites {
 }
 
 impl StableWrites {
-    /// Names, as written.
     const NAMES: [(&'static str, StableWrites); 3] =
         [("auto", StableWrites::Auto), ("flush", StableWrites::Flush), ("fua", StableWrites::ForcedUnitAccess)];
 
@@ -119,26 +108,21 @@ impl StableWrites {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, way)| *way)
     }
 
-    /// Its name, as written.
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(_, way)| *way == self).map_or("auto", |(name, _)| name)
     }
 }
 
-/// One disk, complete.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Export {
     /// The name that clients ask for.
     pub name: String,
-    /// A line for people.
     pub description: String,
     /// What it is called in the configuration.
     pub kind: Disk,
     /// Where the bytes are.
     pub store: Store,
-    /// How the medium behaves.
     pub behaviour: Behaviour,
-    /// Refuse changes?
     pub read_only: bool,
     /// Smallest unit that clients may transfer. Bytes.
     pub block_size: u32,
@@ -150,7 +134,6 @@ pub struct Export {
     pub delay: Duration,
     /// Injected: how often operations fail.
     pub faults: Faults,
-    /// Where it was configured.
     pub place: Place,
 }
 
@@ -228,12 +211,10 @@ impl Export {
         }
     }
 
-    /// Its key in messages.
     pub fn key(&self, key: &str) -> String {
         format!("export {:?} {key}", self.name)
     }
 
-    /// The medium, for people.
     pub fn medium(&self) -> String {
         let store = match &self.store {
             Store::File { path, .. } => format!("file {}", path.display()),

@@ -312,7 +312,6 @@ pub static EXPORT_KEYS: &[Key<Draft>] = &[
     },
 ];
 
-/// A TOML string.
 pub(super) fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }

@@ -9,11 +9,9 @@ use std::time::Duration;
 pub enum Given {
     /// A string of the file, or whatever stood behind a flag.
     Text(String),
-    /// A whole number.
     Integer(i128),
     /// `true` or `false`.
     Boolean(bool),
-    /// An array.
     List(Vec<Given>),
     /// What no key takes: a date, a fraction. Holds its name in messages.
     Other(&'static str),
@@ -44,7 +42,6 @@ impl fmt::Display for Given {
 }
 
 impl Given {
-    /// A string.
     pub fn text(&self) -> Result<&str, Refusal> {
         match self {
             Given::Text(text) => Ok(text),

@@ -25,9 +25,7 @@ pub struct Key<T: 'static> {
 pub struct Entry {
     /// The key, with its sections before dots.
     pub key: String,
-    /// The value.
     pub given: Given,
-    /// Where it was written.
     pub place: Place,
 }
 

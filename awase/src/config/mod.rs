@@ -47,11 +47,9 @@ pub struct Config {
 /// What flags say; they win over the file.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
-    /// The file.
     pub file: Option<PathBuf>,
     /// Settings and switches, under their names in the file.
     pub entries: Vec<Entry>,
-    /// One for each `--export`.
     pub exports: Vec<Vec<Entry>>,
     /// Refuse changes to all exports?
     pub read_only: bool,
@@ -187,7 +185,6 @@ fn take(draft: &mut Draft, entries: &[Entry], problems: &mut Problems) {
     }
 }
 
-/// An export, complete.
 enum Described {
     Disk(Export),
     Directory(Directory),

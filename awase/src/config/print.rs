@@ -55,7 +55,6 @@ fn line<T>(text: &mut String, key: &Key<T>, name: &str, target: &T) {
     }
 }
 
-/// The switches for `--help`.
 pub fn switches_help() -> String {
     let defaults = Switches::default();
     let mut text = String::from("Switches (--switch NAME=VALUE), one for each technique:\n");

@@ -8,14 +8,12 @@ pub enum Place {
     /// Nowhere: it is the default.
     #[default]
     Default,
-    /// In a file.
     Line {
         /// The file, as it was named.
         file: String,
         /// Counted from 1; 0 when the file as a whole is meant.
         line: usize,
     },
-    /// Behind a flag.
     Flag(String),
 }
 
@@ -33,7 +31,6 @@ impl fmt::Display for Place {
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
-    /// Where it was given.
     pub place: Place,
     /// The key, with its section; empty when no key is to blame.
     pub key: String,

@@ -37,16 +37,13 @@ pub enum Engine {
     Auto,
     /// `io_uring`, or an error.
     IoUring,
-    /// A pool of threads.
     Threads,
 }
 
 impl Engine {
-    /// Names, as written.
     const NAMES: [(&'static str, Engine); 3] =
         [("auto", Engine::Auto), ("io_uring", Engine::IoUring), ("threads", Engine::Threads)];
 
-    /// Its name, as written.
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(_, engine)| *engine == self).map_or("auto", |(name, _)| name)
     }
@@ -55,7 +52,6 @@ impl Engine {
 /// Bounds, so that no client can make the server grow without end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at a time.
     pub connections: u32,
     /// Requests under way on one connection.
     pub requests_a_connection: u32,
@@ -75,16 +71,13 @@ pub enum Control {
     /// A Unix socket in the data directory.
     #[default]
     InData,
-    /// A Unix socket elsewhere.
     At(PathBuf),
-    /// Nowhere.
     Nowhere,
 }
 
 /// The name of the control socket in the data directory.
 pub const CONTROL_NAME: &str = "control";
 
-/// The settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Processors; `None`: one for each core that the process may use.
@@ -113,7 +106,6 @@ pub struct Settings {
     pub rpcbind: bool,
     /// Where `awase top` and `awase set` reach the server.
     pub control: Control,
-    /// Bounds.
     pub limits: Limits,
     /// Where each key was given that was given at all.
     pub places: BTreeMap<String, Place>,

@@ -46,7 +46,6 @@ macro_rules! on_off {
     };
 }
 
-/// All switches.
 pub static SWITCHES: &[Key<Switches>] = &[
     on_off!(
         dynamic_cache,

@@ -39,9 +39,7 @@ pub struct Shown {
     pub name: String,
     /// `disk` or `directory`.
     pub kind: &'static str,
-    /// What it lies on.
     pub medium: String,
-    /// Are changes refused?
     pub read_only: bool,
     /// Of a disk. To be looked at does not keep it open.
     pub volume: Weak<Volume>,

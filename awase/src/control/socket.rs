@@ -107,7 +107,6 @@ fn serve(stream: &UnixStream, board: &Weak<Board>) -> io::Result<()> {
 
 enum Line {
     Complete(Vec<u8>),
-    /// The client has left.
     None,
     TooLong,
 }

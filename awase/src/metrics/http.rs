@@ -24,7 +24,6 @@ const HEADERS_MAX: usize = 64;
 /// So long may a client take to ask, and as long again to take the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What is answered.
 pub(super) struct Answer {
     status: u16,
     kind: &'static str,
@@ -32,12 +31,10 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// What was asked for.
     pub(super) fn ok(kind: &'static str, body: String) -> Self {
         Answer { status: 200, kind, body }
     }
 
-    /// A line for people.
     pub(super) fn plain(status: u16, line: &str) -> Self {
         Answer { status, kind: "text/plain; charset=utf-8", body: line.to_owned() }
     }
@@ -65,7 +62,6 @@ impl Answer {
 pub(super) struct Doors {
     hosts: Hosts,
     open: Mutex<Open>,
-    /// A thread has ended.
     left: Condvar,
     /// One answer is made at a time: whoever asks without end has one core at most.
     making: Mutex<()>,
@@ -79,7 +75,6 @@ struct Open {
 }
 
 impl Doors {
-    /// Under these names.
     pub(super) fn new(hosts: Hosts) -> Self {
         Doors { hosts, open: Mutex::default(), left: Condvar::new(), making: Mutex::default() }
     }
@@ -152,7 +147,6 @@ fn serve(stream: &TcpStream, hosts: &Hosts, answer: impl FnOnce(&str) -> Answer)
     Ok(())
 }
 
-/// What is asked for.
 #[derive(Debug)]
 struct Request {
     path: String,

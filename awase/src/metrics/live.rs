@@ -9,7 +9,6 @@ use serde_json::{Map, Value, json};
 use super::prometheus::activity_name;
 use super::sample::Sample;
 
-/// The JSON text.
 pub(super) fn json(sample: &Sample) -> String {
     let count = |what| sample.sum.count(what);
     let value = json!({

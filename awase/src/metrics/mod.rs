@@ -97,7 +97,6 @@ pub struct FrontEnd {
 }
 
 impl FrontEnd {
-    /// Where it is reached.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }

@@ -15,7 +15,6 @@ const BOUNDS: &[f64] = &[
     10.0,
 ];
 
-/// The text.
 pub(super) fn text(sample: &Sample) -> String {
     let mut text = Text::default();
     server(&mut text, sample);

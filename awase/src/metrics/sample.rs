@@ -46,19 +46,15 @@ pub(super) struct CacheSample {
     pub(super) locks: LockReading,
 }
 
-/// All that is seen.
 pub(super) struct Sample {
     /// Since when it is counted: since 1970.
     pub(super) begun: Duration,
     pub(super) uptime: Duration,
     pub(super) seconds_a_tick: f64,
     pub(super) processors: Vec<Reading>,
-    /// Of all processors together.
     pub(super) sum: Reading,
-    /// Of each processor.
     pub(super) connections: Vec<u32>,
     pub(super) disks: Vec<Disk>,
-    /// Each of them.
     pub(super) connected: Vec<ConnectionReading>,
     pub(super) cache: CacheSample,
     /// Those that there is most to say of.

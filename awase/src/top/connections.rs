@@ -11,7 +11,6 @@ use super::view::View;
 /// The title of the section.
 pub(super) const CONNECTIONS: &str = "connections";
 
-/// What comes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Order {
     /// Most requests a second.
@@ -19,13 +18,9 @@ pub(super) enum Order {
     Requests,
     /// Most bytes a second, in and out.
     Bytes,
-    /// Most requests in flight.
     InFlight,
-    /// The oldest.
     Age,
-    /// By the client's name.
     Client,
-    /// By the export's name.
     Export,
 }
 
@@ -38,7 +33,6 @@ impl Order {
         Order::ALL[(at + 1) % Order::ALL.len()]
     }
 
-    /// For people.
     pub(super) fn name(self) -> &'static str {
         match self {
             Order::Requests => "requests/s",

@@ -9,15 +9,12 @@ use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Table, TableState};
 use super::connections::{CONNECTIONS, Order};
 use super::sections::{SERVER, SWITCHES, Section, widths};
 
-/// What is in sight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Page {
     /// The whole server; the switches and the connections, too, where there is room for them.
     #[default]
     Overview,
-    /// The connections.
     Connections,
-    /// The switches.
     Switches,
 }
 
@@ -38,11 +35,8 @@ pub(super) struct Desk {
     pub selected: usize,
     /// The value that is being typed.
     pub typed: Option<String>,
-    /// What happened last.
     pub message: String,
-    /// What is looked at.
     pub page: Page,
-    /// Which connections come first.
     pub order: Order,
 }
 

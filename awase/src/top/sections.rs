@@ -57,7 +57,6 @@ pub(super) const SERVER: &str = "server";
 /// Connections that are printed, at most.
 const PRINTED_MAX: usize = 50;
 
-/// Everything, the switches last.
 pub(super) fn sections(view: &View, order: Order) -> Vec<Section> {
     let connections = connections::section(view, order);
     let (disks, exports) = (disks(view), exports(view));
@@ -183,7 +182,6 @@ fn text_of(section: &Section) -> String {
     lines.join("\n") + "\n"
 }
 
-/// All sections as text.
 pub(super) fn page(sections: &[Section]) -> String {
     sections.iter().map(text_of).collect::<Vec<_>>().join("\n")
 }

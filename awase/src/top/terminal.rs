@@ -83,7 +83,6 @@ fn watch(ended: &AtomicUsize) {
     }
 }
 
-/// Was the terminal closed?
 fn is_closed() -> bool {
     let mut polled = libc::pollfd { fd: stdin().as_raw_fd(), events: 0, revents: 0 };
     // SAFETY: one structure, which lives until poll returns.

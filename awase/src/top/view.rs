@@ -6,10 +6,8 @@ use serde_json::Value;
 
 use crate::control::client::Client;
 
-/// What is shown.
 #[derive(Default)]
 pub(super) struct View {
-    /// The last answer.
     pub status: Value,
     /// All switches, as they are.
     pub switches: Vec<Switch>,
@@ -18,7 +16,6 @@ pub(super) struct View {
     looked: Option<Instant>,
 }
 
-/// A switch.
 pub(super) struct Switch {
     pub name: String,
     pub value: String,

@@ -17,7 +17,6 @@ const STAGES: &[(&str, &[Event])] = &[
     ("flushing, alone or with others", &[Event::FlushGathered]),
 ];
 
-/// Requests of a kind.
 #[derive(Default)]
 struct Requests {
     times: Vec<Duration>,

@@ -14,7 +14,6 @@ use anyhow::Context as _;
 use kernel::trace::{Mode, TraceMemory, Tracer};
 use machine::linux::shared_memory::SharedMemory;
 
-/// Of all processors together.
 const BYTES: usize = 8 << 20;
 
 /// A file system in memory.

@@ -38,7 +38,6 @@ fn configuration(random: &mut Random, export: &str) -> String {
     text
 }
 
-/// Changes anything.
 fn change(place: &Place, server: &mut Server, export: &str, random: &mut Random) {
     for _ in 0..CHANGES {
         let key = random.pick(SWITCHES);

@@ -38,7 +38,6 @@ impl Small {
         Ok(Small(mounted))
     }
 
-    /// Leaves so much.
     fn fill(&self, left: u64) {
         let ballast = File::create(self.0.join("ballast")).expect("a file");
         let piece = vec![0; 1 << 20];

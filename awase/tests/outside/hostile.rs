@@ -68,7 +68,6 @@ struct Good {
     looks: u64,
 }
 
-/// Either kind of connection.
 trait Stream: Read + Write {
     fn bound(&self, time: Duration);
     fn end_sending(&self);

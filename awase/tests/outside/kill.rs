@@ -42,17 +42,14 @@ pub const ARGUMENTS: [&[&str]; 3] = [
     ],
 ];
 
-/// How a server ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// `kill -9`.
     Killed,
     /// SIGTERM, which it answers in order.
     Terminated,
 }
 
 impl End {
-    /// Most are killed.
     pub fn drawn(random: &mut Random) -> End {
         if random.chance(750) { End::Killed } else { End::Terminated }
     }

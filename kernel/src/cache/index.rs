@@ -44,7 +44,6 @@ pub(super) fn mix(value: u64) -> u64 {
 }
 
 impl Index {
-    /// The slot of `key`.
     pub(super) fn find(&self, key: Key, links: &impl Links) -> Option<u32> {
         if self.buckets.is_empty() {
             return None;
@@ -66,7 +65,6 @@ impl Index {
         self.place(slot, links);
     }
 
-    /// Takes a slot out.
     pub(super) fn remove(&mut self, slot: u32, links: &mut impl Links) {
         let bucket = self.bucket(links.key(slot));
         let next = links.next(slot);

@@ -24,10 +24,8 @@ const NEIGHBOURS: u64 = 32;
 /// Evictions tried in one shard before the next has its turn.
 const EVICTIONS_A_SHARD: usize = 16;
 
-/// The buffer cache.
 pub struct Cache {
     shards: Box<[Padded]>,
-    /// Which shard gives next.
     turn: AtomicUsize,
     /// Buffers that a shard should hold.
     shard_capacity: AtomicUsize,
@@ -36,7 +34,6 @@ pub struct Cache {
 #[repr(align(128))]
 struct Padded {
     shard: CountedMutex<Shard>,
-    /// Changed under the lock.
     evicted: Counter,
 }
 
@@ -224,7 +221,6 @@ impl Cache {
         self.shards.iter().map(|s| s.shard.lock().len()).sum()
     }
 
-    /// Is it empty?
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

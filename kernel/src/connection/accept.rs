@@ -36,10 +36,8 @@ pub type Session = Pin<Box<dyn Future<Output = ()>>>;
 
 /// What is spoken with clients.
 pub trait Protocol: Send + Sync + 'static {
-    /// `nbd`, `nfs`.
     fn name(&self) -> &'static str;
 
-    /// What its connections share.
     fn service(&self) -> &Service;
 
     /// Who has connected; `None`: it has gone. Whose a connection is decides what it may have, so nothing is guessed.
@@ -69,9 +67,7 @@ pub struct Acceptor {
     changed: WaitList,
 }
 
-/// How many there are.
 struct Connections {
-    /// Of each processor.
     processors: Box<[u32]>,
     clients: HashMap<Client, u32>,
 }
@@ -98,7 +94,6 @@ impl Acceptor {
         })
     }
 
-    /// Connections of each processor.
     pub fn connections(&self) -> Vec<u32> {
         self.lock().processors.to_vec()
     }

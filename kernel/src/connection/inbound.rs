@@ -61,7 +61,6 @@ impl Served {
         served
     }
 
-    /// What watches it.
     pub fn watchdog(&self) -> &Rc<Watchdog> {
         &self.watchdog
     }
@@ -81,7 +80,6 @@ impl Served {
         self.stop.quiet.set(quiet);
     }
 
-    /// Closes it.
     pub fn end(self) {
         self.watchdog.end();
         if let Some(follower) = self.stop.follower.take() {
@@ -112,7 +110,6 @@ impl Served {
     }
 }
 
-/// For what is waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// For the next message, so long if at all.
@@ -124,25 +121,21 @@ pub enum Wait {
 /// The receiving side of a connection.
 pub struct Inbound<'a> {
     served: &'a Served,
-    /// What was received.
     pub scatter: Scatter,
     predicted: Predicted,
     outbound: Rc<Outbound>,
 }
 
 impl<'a> Inbound<'a> {
-    /// Nothing received yet.
     pub fn new(served: &'a Served, outbound: Rc<Outbound>) -> Self {
         let predicted = Predicted::new(&served.service);
         Inbound { served, scatter: Scatter::new(), predicted, outbound }
     }
 
-    /// What is served.
     pub fn served(&self) -> &'a Served {
         self.served
     }
 
-    /// The sending side.
     pub fn outbound(&self) -> &Rc<Outbound> {
         &self.outbound
     }

@@ -27,7 +27,6 @@ pub use watchdog::{Keeps, Watchdog};
 /// How much one connection may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Requests under way.
     pub requests: usize,
     /// Payload of the requests under way, in bytes. One request always passes.
     pub bytes: u64,

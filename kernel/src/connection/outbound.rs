@@ -35,7 +35,6 @@ const HEADER_BYTES_INLINE: usize = 136;
 pub struct Reply {
     /// Header bytes.
     pub header: Header,
-    /// Payload, if any.
     pub frames: Frames,
     /// Where the payload begins in the first frame.
     pub offset: usize,
@@ -50,7 +49,6 @@ pub struct Reply {
 /// A part of what one connection may have under way.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Release {
-    /// Requests.
     pub requests: usize,
     /// Bytes of payload.
     pub bytes: u64,
@@ -116,7 +114,6 @@ impl Outbound {
         self.job.set(job);
     }
 
-    /// Queues a reply.
     pub fn push(&self, reply: Reply) {
         if self.exclusive.get() {
             self.held_back.borrow_mut().push_back(reply);
@@ -243,7 +240,6 @@ impl Outbound {
         self.wake_waiters();
     }
 
-    /// Ends the sender.
     pub fn end(&self) {
         self.ended.set(true);
         self.wake_sender();
@@ -301,7 +297,6 @@ impl Outbound {
     }
 }
 
-/// Replies that leave together.
 struct Batch {
     hold: Hold,
     parts: Vec<Part>,

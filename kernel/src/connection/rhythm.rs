@@ -31,7 +31,6 @@ pub(super) struct Rhythm {
 }
 
 impl Rhythm {
-    /// A write's header came.
     pub(super) fn on_write(&mut self, shape: Shape) {
         self.others.end();
         if self.shape != Some(shape) {

@@ -24,7 +24,6 @@ const PREDICTED_MAX: usize = 16;
 
 /// Received bytes that nobody has taken yet, in the order of the stream.
 enum Piece {
-    /// In the buffer.
     Buffer(Range<usize>),
     /// In frames, which were laid out for a payload.
     Frames(Filling),
@@ -35,11 +34,9 @@ struct Filling {
     frames: Frames,
     /// How many frames these are, also while a receive has them.
     count: usize,
-    /// Where the payload starts.
     start: usize,
     /// Up to where it is there, and nobody has taken it.
     filled: usize,
-    /// Where it ends.
     end: usize,
     /// Were the frames laid out before the payload was known?
     was_predicted: bool,
@@ -81,7 +78,6 @@ fn frames_for((offset, len): Shape) -> usize {
 }
 
 impl Scatter {
-    /// Nothing received, nothing predicted.
     pub fn new() -> Self {
         Scatter {
             buffer: vec![0; BUFFER_BYTES],

@@ -25,7 +25,6 @@ pub struct Introduction {
     pub protocol: &'static str,
     /// Who is at the other end, for people.
     pub client: String,
-    /// When it came.
     pub at: Instant,
 }
 
@@ -134,7 +133,6 @@ pub struct ConnectionReading {
     pub job: JobId,
     /// With which exports it works.
     pub uses: Uses,
-    /// Requests that came.
     pub requests: u64,
     /// Of these, such as are under way.
     pub under_way: u32,
@@ -168,7 +166,6 @@ impl ConnectionTable {
         cpu.trace(Event::ConnectionTurnedAway, JobId::default(), u64::from(connections), 0);
     }
 
-    /// That one is gone.
     pub fn forget(&self, connection: Connection) {
         self.entries().remove(&connection.0);
     }

@@ -29,7 +29,6 @@ const PATIENCE_WHEN_SHORT: Duration = Duration::from_secs(5);
 pub enum Keeps {
     /// Nothing that others could need.
     Nothing,
-    /// Frames of the cache.
     Frames,
 }
 
@@ -60,7 +59,6 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Watches `connection`.
     pub fn watch(cpu: &Processor, connection: Connection, service: &Arc<Service>) -> Rc<Watchdog> {
         let watchdog = Rc::new(Watchdog::default());
         let (here, own, service) = (cpu.clone(), Rc::clone(&watchdog), Arc::clone(service));
@@ -100,12 +98,10 @@ impl Watchdog {
         }
     }
 
-    /// It did.
     pub fn disarm(&self) {
         self.deadline.set(None);
     }
 
-    /// Is the connection over?
     pub fn is_over(&self) -> bool {
         self.over.get()
     }

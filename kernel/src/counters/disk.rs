@@ -33,7 +33,6 @@ impl DiskBlock {
         self.ended.add(requests as u64);
     }
 
-    /// A transfer begins.
     pub(crate) fn issue(&self, action: &Action) {
         let bytes = action.range().map_or(0, |range| range.len);
         match action {
@@ -50,7 +49,6 @@ impl DiskBlock {
         }
     }
 
-    /// It took so long.
     pub(crate) fn complete(&self, ticks: u64, is_ok: bool) {
         self.ticks.add(ticks);
         if !is_ok {
@@ -64,7 +62,6 @@ impl DiskBlock {
 pub(crate) struct DiskCounters(OnceLock<Box<[DiskBlock]>>);
 
 impl DiskCounters {
-    /// That of a processor.
     pub(crate) fn of(&self, cpu: &Processor) -> &DiskBlock {
         let make = || (0..cpu.kernel().processors()).map(|_| DiskBlock::default()).collect();
         &self.0.get_or_init(make)[usize::from(cpu.id().0)]
@@ -99,13 +96,9 @@ pub struct DiskReading {
     pub requests: u64,
     /// Of these, such as are not over: they wait, or are on the disk.
     pub depth: u64,
-    /// Transfers from it.
     pub reads: u64,
-    /// Transfers to it.
     pub writes: u64,
-    /// Flushes.
     pub flushes: u64,
-    /// Zeroes and discards.
     pub others: u64,
     /// Bytes from it.
     pub bytes_read: u64,

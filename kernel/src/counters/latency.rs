@@ -6,7 +6,6 @@ use super::Counter;
 /// Buckets of an octave, as a power of two.
 const CUT_BITS: u32 = 3;
 
-/// Buckets of an octave.
 const CUT: usize = 1 << CUT_BITS;
 
 /// What takes 2^41 ticks or longer (minutes) is in the last bucket.

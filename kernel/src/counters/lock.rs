@@ -14,7 +14,6 @@ pub(crate) struct CountedMutex<T> {
     contended: AtomicU64,
 }
 
-/// What holds it.
 pub(crate) type CountedGuard<'a, T> = MutexGuard<'a, T>;
 
 impl<T> CountedMutex<T> {
@@ -37,7 +36,6 @@ impl<T> CountedMutex<T> {
         guard
     }
 
-    /// How it was used.
     pub(crate) fn read(&self) -> LockReading {
         LockReading { taken: self.taken.get(), contended: self.contended.load(Ordering::Relaxed) }
     }
@@ -46,7 +44,6 @@ impl<T> CountedMutex<T> {
 /// How one lock, or several, were used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LockReading {
-    /// How often taken.
     pub taken: u64,
     /// How often it was not free at once.
     pub contended: u64,

@@ -5,17 +5,13 @@ use crate::trace::Event;
 /// What is spoken with clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// Disks.
     Nbd,
-    /// Directories.
     Nfs,
 }
 
 impl Service {
-    /// All of them.
     pub const ALL: [Service; 2] = [Service::Nbd, Service::Nfs];
 
-    /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             Service::Nbd => "nbd",
@@ -27,21 +23,15 @@ impl Service {
 /// Requests whose latencies belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// They read content.
     Read,
-    /// They write content.
     Write,
-    /// They make content durable.
     Sync,
-    /// All others.
     Other,
 }
 
 impl Group {
-    /// All of them.
     pub const ALL: [Group; 4] = [Group::Read, Group::Write, Group::Sync, Group::Other];
 
-    /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             Group::Read => "read",
@@ -85,7 +75,6 @@ const TYPES: &[(Event, Service, Group)] = &[
     (Event::Mount, Service::Nfs, Group::Other),
 ];
 
-/// No type of request.
 const NONE: u8 = u8::MAX;
 
 /// The place of each event in `TYPES`.
@@ -110,7 +99,6 @@ const GROUP_INDICES: [u8; TYPES.len()] = {
     indices
 };
 
-/// A type of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestType(u8);
 
@@ -118,7 +106,6 @@ impl RequestType {
     pub(super) const NUMBER: usize = TYPES.len();
     pub(super) const GROUPS: usize = Service::ALL.len() * Group::ALL.len();
 
-    /// All of them.
     pub fn all() -> impl Iterator<Item = RequestType> {
         (0..TYPES.len() as u8).map(RequestType)
     }

@@ -12,7 +12,6 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// `below`, watched.
     pub fn new(below: DeviceRef) -> Self {
         Checked { below }
     }

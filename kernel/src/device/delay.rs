@@ -15,7 +15,6 @@ pub struct Delay {
 }
 
 impl Delay {
-    /// `below`, slower.
     pub fn new(below: DeviceRef, by: Duration) -> Self {
         Delay { below, by }
     }

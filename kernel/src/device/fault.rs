@@ -9,27 +9,19 @@ use super::{Device, DeviceFacts, DeviceRef, SeekTarget, Work};
 use crate::processor::Processor;
 use crate::request::{Action, Request};
 
-/// What may fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Reads.
     Read,
-    /// Writes, zeroing and discarding.
     Write,
-    /// Flushes.
     Flush,
 }
 
 /// How often operations fail, in a thousand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Reads.
     pub read_permille: u16,
-    /// Writes, zeroing and discarding.
     pub write_permille: u16,
-    /// Flushes.
     pub flush_permille: u16,
-    /// What decides which ones.
     pub seed: u64,
 }
 
@@ -47,7 +39,6 @@ struct State {
 }
 
 impl Fault {
-    /// `below`, unreliable.
     pub fn new(below: DeviceRef, faults: Faults) -> Self {
         Fault { below, faults, state: Mutex::new(State { random: faults.seed, next: Vec::new() }) }
     }

@@ -31,11 +31,8 @@ pub use ram::RamDisk;
 /// What is known of a device. Sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceFacts {
-    /// Size.
     pub size: u64,
-    /// May it be written?
     pub writable: bool,
-    /// Does seeking cost time?
     pub rotational: bool,
     /// Largest transfer worth asking for at once.
     pub transfer_bytes_max: u32,

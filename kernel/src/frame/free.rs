@@ -33,12 +33,10 @@ pub(crate) fn set_thread_processor(id: ProcessorId) {
 }
 
 impl FreeLists {
-    /// Empty ones.
     pub(super) fn new(processors: u16) -> Self {
         FreeLists((0..processors.max(1)).map(|_| FreeList::default()).collect())
     }
 
-    /// Frames in all lists.
     pub(super) fn len(&self) -> u32 {
         self.0.iter().map(FreeList::len).sum()
     }
@@ -76,7 +74,6 @@ impl FreeLists {
         Vec::new()
     }
 
-    /// More frames are free.
     pub(super) fn add(&self, frames: impl IntoIterator<Item = u32>) {
         if let Some(own) = self.own_first().next() {
             own.with(|list| list.extend(frames));

@@ -39,7 +39,6 @@ unsafe impl Send for FrameRef {}
 unsafe impl Sync for FrameRef {}
 
 impl FrameRef {
-    /// Its number.
     pub fn no(&self) -> FrameNo {
         self.no
     }
@@ -50,7 +49,6 @@ impl FrameRef {
         self.pool().address(self.no)
     }
 
-    /// Its content.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the frame is mapped while a share exists, and nobody writes a frame that has a reader.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), FRAME_BYTES) }

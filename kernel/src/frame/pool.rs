@@ -57,7 +57,6 @@ struct Meta {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChunkState {
-    /// No memory behind it.
     Empty,
     /// The host is providing its memory.
     Growing,
@@ -165,7 +164,6 @@ impl FramePool {
         u64::from(self.chunks_active() + self.chunks_retiring()) * self.chunk_bytes()
     }
 
-    /// Frames that nobody has.
     pub fn frames_free(&self) -> u32 {
         self.shared.frames_free()
     }
@@ -238,7 +236,6 @@ pub(crate) struct Growing<'a> {
 }
 
 impl Growing<'_> {
-    /// Its memory.
     pub(crate) fn region(&self) -> machine::Region {
         self.pool.region(self.chunk)
     }

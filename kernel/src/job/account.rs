@@ -40,7 +40,6 @@ pub(crate) struct Accounts {
     /// Those that have used something of late.
     active: Vec<usize>,
     load: f64,
-    /// Of the last merge.
     merged_at: Instant,
     clock: Clock,
 }

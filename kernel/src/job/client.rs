@@ -6,12 +6,10 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-/// Whose work it is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Client {
     /// Clients that have a name together.
     Named(Arc<str>),
-    /// Another host.
     Address(IpAddr),
     /// A user of another host, as far as the host says who it is (`AUTH_SYS`).
     UserAt(IpAddr, u32),
@@ -45,7 +43,6 @@ pub struct Origin {
 /// Clients that are one job by a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// The name.
     pub name: Arc<str>,
     /// Where they are; empty: anywhere.
     pub networks: Vec<IpNet>,

@@ -8,13 +8,11 @@ use super::{Client, JOBS_MAX, JobFacts, JobId, Merged, OTHERS, PLACE_BITS, USERS
 
 #[derive(Default)]
 pub(super) struct Table {
-    /// From place 1 on.
     entries: Vec<Entry>,
     by_client: BTreeMap<Client, usize>,
     /// Of those with nobody connected, by when the last one left.
     left: BTreeMap<u64, usize>,
     sequence: u64,
-    /// Connections of [`OTHERS`].
     others: u32,
 }
 

@@ -108,7 +108,6 @@ impl Processor {
         }
     }
 
-    /// It parks.
     pub(super) fn publish_idle(&self) {
         self.publish(Activity::Idle);
     }

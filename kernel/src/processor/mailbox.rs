@@ -31,7 +31,6 @@ pub(super) struct Post {
 }
 
 impl Mailbox {
-    /// Whose mailbox it is.
     pub fn id(&self) -> ProcessorId {
         self.id
     }
@@ -41,7 +40,6 @@ impl Mailbox {
         self.post(|post| post.starts.push(Box::new(start)));
     }
 
-    /// Makes its [`Processor::run`] return.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         self.doorbell.ring();

@@ -38,7 +38,6 @@ pub(super) struct Ready {
     dispatch: Dispatch<Arc<TaskWaker>>,
     by_usage: bool,
     accounts: Accounts,
-    /// In this turn.
     tasks: usize,
     turn_ns: u64,
     turn_bytes: u64,

@@ -43,7 +43,6 @@ impl Processor {
         self.0.recorder.begin(event, whose, || self.0.recorder.stamp())
     }
 
-    /// It ends.
     #[inline]
     pub fn end(&self, began: Began, event: Event, whose: impl Into<Whose>, a: u64, b: u64) {
         self.0.recorder.end(began, event, whose, a, short(b), || self.ticks());

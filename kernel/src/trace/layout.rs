@@ -9,7 +9,6 @@ use crate::export::ExportNo;
 /// Says that it is a trace, in this layout.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"AWASETR2");
 
-/// Words of the head.
 pub(super) const HEAD_WORDS: usize = 64;
 /// Words before the records of a ring; the first one counts the records that were ever put.
 const RING_HEAD_WORDS: usize = 8;
@@ -90,12 +89,10 @@ impl Layout {
     }
 }
 
-/// 0 for 0.
 fn power_of_two_below(number: usize) -> usize {
     (number + 1).next_power_of_two() / 2
 }
 
-/// One ring in memory.
 #[derive(Clone, Copy)]
 pub(super) struct RingWords<'a> {
     counter: &'a AtomicU64,
@@ -121,26 +118,20 @@ pub enum Part {
     Whole,
     /// The beginning of a span that was not merged.
     Begin,
-    /// Its end.
     End,
 }
 
-/// What one record holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
     /// When, of a span its end. Ticks.
     pub stamp: u64,
-    /// What.
     pub event: Event,
-    /// All of it?
     pub part: Part,
     /// On which processor: at most [`PROCESSOR_MAX`].
     pub processor: u16,
     /// On whose behalf: 0 is nobody in particular.
     pub job: u32,
-    /// Of which export.
     pub export: ExportNo,
-    /// The long argument.
     pub a: u64,
     /// The short argument, at most [`SHORT_MAX`].
     pub b: u32,

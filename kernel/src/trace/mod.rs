@@ -34,7 +34,6 @@ pub use layout::{DURATION_MAX, PROCESSOR_MAX, Part, Record, SHORT_MAX};
 pub use names::{Name, Named};
 pub use read::{Moment, ReadError, Trace};
 
-/// How events are recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Mode {
@@ -43,14 +42,12 @@ pub enum Mode {
     /// The frequent ones in place, the rare ones centrally.
     #[default]
     Direct,
-    /// All of them centrally.
     Central,
     /// All of them centrally, beginnings and ends apart, and what others imply.
     Unthinned,
 }
 
 impl Mode {
-    /// All modes.
     pub const ALL: [Mode; 4] = [Mode::Off, Mode::Direct, Mode::Central, Mode::Unthinned];
 
     fn from_number(number: u8) -> Mode {
@@ -77,9 +74,7 @@ struct Area {
 /// One moment by the counter and by the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockPair {
-    /// Of the counter.
     pub ticks: u64,
-    /// Of the clock.
     pub now: Instant,
 }
 
@@ -177,14 +172,12 @@ pub struct Recorder {
     processor: u16,
     ring: Option<RingWords<'static>>,
     count: Cell<u64>,
-    /// Of the batch. Ticks.
     stamp: Cell<u64>,
 }
 
 /// On whose behalf something is done, and with which export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Whose {
-    /// For whom.
     pub job: JobId,
     /// With what.
     pub export: ExportNo,
@@ -231,7 +224,6 @@ impl Recorder {
         &self.tracer
     }
 
-    /// Is anything recorded?
     #[inline]
     pub fn is_on(&self) -> bool {
         self.tracer.mode() != Mode::Off
@@ -288,7 +280,6 @@ impl Recorder {
         Began { stamp: Some(stamp) }
     }
 
-    /// It ends.
     #[inline]
     pub fn end(
         &self,

@@ -10,7 +10,6 @@ pub(super) const NAME_WORDS: usize = 16;
 /// Bytes of a name that are kept; of a longer one, its beginning and its length.
 const TEXT_BYTES: usize = (NAME_WORDS - 1) * 8;
 
-/// What has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Named {
     /// The number is an [`ExportNo`](crate::export::ExportNo).
@@ -24,12 +23,10 @@ pub enum Named {
 pub struct Name {
     /// Its first bytes.
     bytes: Vec<u8>,
-    /// How many it has.
     len: usize,
 }
 
 impl Name {
-    /// Is it this one?
     pub fn is(&self, name: &str) -> bool {
         self.len == name.len() && name.as_bytes().starts_with(&self.bytes)
     }

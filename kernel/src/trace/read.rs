@@ -19,12 +19,10 @@ pub enum ReadError {
     /// Another version's, whose records lie otherwise.
     #[error("the trace was recorded by another version of Awase, and this one does not know its layout")]
     OtherLayout,
-    /// Another version's.
     #[error("the trace was recorded by another version of Awase ({found} types of events, this one knows {known})")]
     OtherVersion {
         /// Types that the writer knew.
         found: u64,
-        /// Types known here.
         known: u64,
     },
     /// Shorter than its head says.
@@ -32,12 +30,10 @@ pub enum ReadError {
     Damaged(&'static str),
 }
 
-/// What was recorded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
     /// How it is or was recorded.
     pub mode: Mode,
-    /// Of the server.
     pub process: u32,
     /// Nanoseconds since 1970 when recording began.
     pub began_ns: u64,
@@ -56,9 +52,7 @@ pub struct Trace {
 pub struct Moment {
     /// Since the server's machine started; of a span, its end.
     pub at: Instant,
-    /// Of a whole span.
     pub took: Duration,
-    /// The rest.
     pub record: Record,
 }
 
@@ -128,7 +122,6 @@ fn records(ring: RingWords<'_>) -> (Vec<Record>, u64) {
     ((oldest..before).filter_map(decode).collect(), oldest)
 }
 
-/// From ticks to time.
 struct Clock {
     first: (u64, u64),
     ns_a_tick: f64,

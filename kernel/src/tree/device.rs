@@ -23,7 +23,6 @@ use crate::wait::WaitList;
 /// What a read ends with when somebody else changed the file meanwhile: what the cache has is old.
 pub(super) const CHANGED: Errno = Errno(libc::EAGAIN);
 
-/// A file that grows.
 pub(super) struct GrowingFile {
     /// Open for reading, for as long as the device is there.
     open: OpenNode,

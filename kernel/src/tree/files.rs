@@ -44,12 +44,10 @@ pub(super) enum Found {
 pub(super) enum Victim {
     /// Taken out of the table.
     Clean(Arc<Vnode>),
-    /// Must be written first.
     Dirty(Node, Arc<Vnode>),
 }
 
 impl Files {
-    /// Open and being opened.
     pub(super) fn len(&self) -> usize {
         self.slots.len()
     }

@@ -44,9 +44,7 @@ pub const FRESH: Duration = Duration::from_millis(500);
 /// How a tree is given out.
 #[derive(Clone)]
 pub struct FileTreeConfig {
-    /// Name in messages.
     pub name: String,
-    /// Refuse all changes?
     pub read_only: bool,
     /// What its open files are charged to, with those of other trees.
     pub open_files: Arc<OpenFiles>,
@@ -89,7 +87,6 @@ impl FileTree {
         tree
     }
 
-    /// Its name in messages.
     pub fn name(&self) -> &str {
         &self.config.name
     }
@@ -107,7 +104,6 @@ impl FileTree {
         export
     }
 
-    /// Are changes refused?
     pub fn read_only(&self) -> bool {
         self.config.read_only
     }

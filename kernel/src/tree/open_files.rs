@@ -20,7 +20,6 @@ const WRITTEN_MAX: usize = 8;
 /// all are in use, more are open for so long.
 pub struct OpenFiles {
     files_max: AtomicUsize,
-    /// Open and being opened.
     open: AtomicUsize,
     trees: Mutex<Vec<Weak<FileTree>>>,
 }

@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A file of the host: its file system and its number there.
 type Name = (u64, u64);
 
-/// All open files.
 #[derive(Default)]
 pub(crate) struct Siblings(Mutex<BTreeMap<Name, Arc<Family>>>);
 
@@ -32,7 +31,6 @@ impl Siblings {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A file is opened.
     pub(super) fn join(self: &Arc<Self>, name: Name) -> Sibling {
         let changes = Arc::new(AtomicU64::new(0));
         let mut families = self.lock();

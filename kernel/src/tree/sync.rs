@@ -104,7 +104,6 @@ impl Drop for SyncUnderWay<'_> {
 pub(super) struct SyncsUnderWay(HashMap<Node, Vec<(Arc<Vnode>, ForeignFlush)>>);
 
 impl SyncsUnderWay {
-    /// A file was opened.
     pub(super) fn join(&mut self, node: Node, file: &Arc<Vnode>) {
         if let Some(files) = self.0.get_mut(&node) {
             files.push((Arc::clone(file), file.begin_sync()));

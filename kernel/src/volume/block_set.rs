@@ -10,7 +10,6 @@ const LEAF_WORDS: usize = 512;
 #[derive(Clone)]
 struct Leaf {
     words: Box<[u64; LEAF_WORDS]>,
-    /// Bits that are set.
     count: u32,
 }
 
@@ -79,7 +78,6 @@ impl BlockSet {
             .is_some_and(|leaf| leaf.words[(within / 64) as usize] >> (within % 64) & 1 == 1)
     }
 
-    /// The last member.
     pub(super) fn last(&self) -> Option<u64> {
         let (leaf_no, leaf) = self.leaves.last_key_value()?;
         let (word, bits) = leaf.words.iter().enumerate().rfind(|(_, bits)| **bits != 0)?;
@@ -96,7 +94,6 @@ impl BlockSet {
         Some(start..end)
     }
 
-    /// All runs.
     pub(super) fn runs(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         let mut from = 0;
         std::iter::from_fn(move || {

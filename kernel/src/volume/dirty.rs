@@ -18,7 +18,6 @@ pub(super) struct Dirty {
     young_since: Option<Instant>,
     /// What was dirty at the last tick was noted then.
     ticked: Option<Instant>,
-    /// Where write-back goes on.
     pub(super) cursor: u64,
 }
 
@@ -93,7 +92,6 @@ impl Dirty {
         }
     }
 
-    /// The next lap begins.
     pub(super) fn turn(&mut self) {
         self.young = BlockSet::default();
         // What became dirty since the last tick and was not noted yet is as old as that at most.

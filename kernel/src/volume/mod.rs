@@ -62,16 +62,13 @@ pub enum ForcedUnitAccess {
     Never,
     /// Those beside which nobody else wants a flush.
     Alone,
-    /// All.
     Always,
 }
 
 /// How a volume is opened.
 #[derive(Clone, Debug)]
 pub struct VolumeConfig {
-    /// Name in messages.
     pub name: String,
-    /// Refuse all changes?
     pub read_only: bool,
     /// Forced unit access for stable writes, instead of write and flush, by what was measured to be cheaper.
     pub forced_unit_access: ForcedUnitAccess,
@@ -103,7 +100,6 @@ pub struct Volume {
     settled: WaitList,
     /// A write to the device ended.
     settled_within: RangeWaitList,
-    /// There is something dirty.
     dirtied: WaitList,
     read_ahead: Mutex<ReadAhead>,
     /// Blocks for which readers wait.
@@ -216,7 +212,6 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Its name in messages.
     pub fn name(&self) -> &str {
         &self.config.name
     }
@@ -226,7 +221,6 @@ impl Volume {
         ExportNo(self.export.load(Ordering::Relaxed))
     }
 
-    /// Sets [`Volume::export`].
     pub fn set_export(&self, export: ExportNo) {
         self.export.store(export.0, Ordering::Relaxed);
     }
@@ -240,7 +234,6 @@ impl Volume {
         self.size.load(Ordering::Acquire)
     }
 
-    /// Are changes refused?
     pub fn read_only(&self) -> bool {
         self.config.read_only
     }

@@ -108,7 +108,6 @@ fn change_words(bits: &mut [u64; WORDS], bytes: Range<usize>, change: impl Fn(&m
 /// A block that its writers have not sent as a whole.
 #[derive(Debug, Default)]
 struct Entry {
-    /// To be written.
     dirty: Part,
     /// On their way to the device.
     writing: Part,
@@ -187,7 +186,6 @@ impl Parts {
         });
     }
 
-    /// A block was forgotten.
     pub(super) fn on_gone(&self, block: u64) {
         self.change_known(block, |entry| *entry = Entry::default());
     }

@@ -27,7 +27,6 @@ pub(super) struct Gate {
 const CLOSED: u64 = 1 << 63;
 
 impl Gate {
-    /// Enters as a writer.
     pub(super) async fn enter(&self) -> Inside<'_> {
         let enter = |inside: u64| (inside & CLOSED == 0).then_some(inside + 1);
         let try_enter = || self.inside.fetch_update(Ordering::SeqCst, Ordering::SeqCst, enter).ok().map(drop);

@@ -111,7 +111,6 @@ impl Trouble {
         self.told
     }
 
-    /// Has anything been forgotten?
     pub(super) fn has_given_up(&self) -> bool {
         self.all_given_up || !self.given_up.is_empty()
     }

@@ -38,7 +38,6 @@ fn any_switches(random: &mut Random) -> Switches {
     }
 }
 
-/// What a run meets.
 #[derive(Clone, Copy)]
 struct Weather {
     /// Does the disk fail now and then?

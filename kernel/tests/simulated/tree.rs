@@ -181,7 +181,6 @@ fn a_file_without_a_name_is_stale_and_its_content_is_not_written() {
 struct Model {
     /// As it was when it was durable last.
     durable: Vec<u8>,
-    /// Now.
     current: Vec<u8>,
     /// For each byte, what else it may be after a crash: what was written since.
     since: Vec<(u64, Vec<u8>)>,

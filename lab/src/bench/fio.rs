@@ -14,11 +14,9 @@ use crate::bench::process::{Interrupted, Process};
 pub enum Pattern {
     /// Reads, each block once in random order.
     RandomRead,
-    /// Reads in order.
     Read,
     /// Writes, each block once in random order.
     RandomWrite,
-    /// Writes in order.
     Write,
 }
 
@@ -46,16 +44,13 @@ pub enum Length {
     Seconds(u32),
 }
 
-/// One job.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
-    /// What it does.
     pub pattern: Pattern,
     /// Bytes a request, in KiB.
     pub block_kib: u32,
     /// Requests in flight on each connection.
     pub depth: u32,
-    /// Connections.
     pub connections: u32,
     /// A flush follows after so many writes; 0 for none.
     pub writes_a_flush: u32,
@@ -63,7 +58,6 @@ pub struct Job {
     pub region: (u64, u64),
     /// At most so many MiB a second; 0 for no limit.
     pub rate_mib: u32,
-    /// How long.
     pub length: Length,
 }
 
@@ -129,15 +123,12 @@ impl Job {
 pub enum Target<'a> {
     /// The file itself, without the host's cache.
     File(&'a Path),
-    /// An export.
     Uri(&'a str),
 }
 
 /// Jobs that run at the same time; the first is the one that is reported.
 pub struct Run<'a> {
-    /// The jobs.
     pub jobs: &'a [Job],
-    /// On what.
     pub target: Target<'a>,
     /// Size of the image in bytes.
     pub bytes: u64,
@@ -167,7 +158,6 @@ pub struct Report {
 }
 
 impl Run<'_> {
-    /// Starts it.
     pub fn start(&self, interrupted: &Interrupted) -> Result<Process> {
         self.start_as(&[], interrupted)
     }

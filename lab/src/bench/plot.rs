@@ -28,11 +28,9 @@ const VALUE_WIDTH: i32 = 150;
 const LEGEND_HEIGHT: i32 = 34;
 const MARGIN: i32 = 14;
 
-/// One bar.
 struct Bar {
     label: String,
     value: f64,
-    /// Smallest and largest.
     spread: Option<(f64, f64)>,
     note: String,
     color: RGBColor,
@@ -47,7 +45,6 @@ struct Panel {
     mark: Option<f64>,
 }
 
-/// Draws all results.
 pub fn svg(comparison: &[Measured], switches: &[Measured]) -> Result<String> {
     let mut panels: Vec<Panel> = comparison.iter().filter_map(panel).collect();
     panels.extend(technique_panel(switches));

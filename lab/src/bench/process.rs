@@ -85,7 +85,6 @@ impl Process {
         fs::read_to_string(&self.log).unwrap_or_default().trim().to_owned()
     }
 
-    /// Has it ended already?
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }

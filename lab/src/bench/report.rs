@@ -13,15 +13,12 @@ use crate::bench::workload::ON_OFF;
 
 /// What the report says besides the numbers.
 pub struct Setting {
-    /// Its title.
     pub title: &'static str,
     /// How clients reach the servers.
     pub reached: &'static str,
     /// How to do it again.
     pub command: String,
-    /// The machine.
     pub host: Vec<String>,
-    /// The programs.
     pub versions: Vec<String>,
     /// Repetitions, sizes and times, in a line.
     pub scale: String,

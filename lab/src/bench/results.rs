@@ -8,11 +8,8 @@ use crate::bench::sample::{Sample, Summary, Unit};
 pub struct Subject {
     /// Its name, for `--only`.
     pub name: String,
-    /// Its title.
     pub title: &'static str,
-    /// What exactly is done.
     pub about: &'static str,
-    /// What the number is.
     pub unit: Unit,
     /// Labels of those who take part.
     pub contenders: Vec<&'static str>,
@@ -22,9 +19,7 @@ pub struct Subject {
 
 /// The samples of one workload: for each contender, in its order, one a repetition.
 pub struct Result {
-    /// What was measured.
     pub subject: Subject,
-    /// The samples.
     pub samples: Vec<Vec<Sample>>,
     /// Why a contender could not be measured.
     pub failures: Vec<Option<String>>,

@@ -9,7 +9,6 @@ use crate::bench::process::Interrupted;
 use crate::bench::results::{self, Subject};
 use crate::bench::sample::{Sample, show};
 
-/// What can measure.
 pub trait Measure {
     /// What goes before the first contender of a subject.
     fn prepare(&mut self, subject: usize) -> Result<()>;

@@ -43,7 +43,6 @@ pub struct Scale {
     pub small_bytes: u64,
     /// How long a job of fio goes on.
     pub seconds: u32,
-    /// Requests of `qemu-img bench`.
     pub requests: u64,
 }
 
@@ -74,7 +73,6 @@ impl Stand {
         Ok(stand)
     }
 
-    /// Its directory.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
@@ -122,7 +120,6 @@ impl Stand {
         Ok(())
     }
 
-    /// Measures one contender once.
     pub fn measure(&self, workload: &Workload, contender: &Contender) -> Result<Sample> {
         match workload.client {
             Client::Bookkeeping => self.bookkeeping(workload, contender),

@@ -1,6 +1,5 @@
 //! Numbers: what one run gave, and what several runs say together.
 
-/// What a number counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Requests a second.
@@ -20,7 +19,6 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// How it is written.
     pub fn name(self) -> &'static str {
         match self {
             Unit::RequestsASecond => "requests/s",
@@ -39,7 +37,6 @@ impl Unit {
     }
 }
 
-/// What one run gave.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
     /// The number that is compared.
@@ -51,20 +48,16 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// A number alone.
     pub fn bare(value: f64) -> Sample {
         Sample { value, cpu_us: None, latency_us: None }
     }
 }
 
-/// Several numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
     /// Half of them are not larger; of an even count the mean of the two in the middle.
     pub median: f64,
-    /// The smallest.
     pub min: f64,
-    /// The largest.
     pub max: f64,
 }
 

@@ -20,7 +20,6 @@ const GREETING: &[u8; 8] = b"NBDMAGIC";
 /// The name of the export, everywhere.
 const EXPORT: &str = "disk";
 
-/// Who serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Peer {
     /// Nobody: fio uses the file itself, which is the limit for all that serve it.
@@ -36,7 +35,6 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// How reports name it.
     pub fn label(&self) -> &'static str {
         match self {
             Peer::Raw => "raw file (io_uring)",
@@ -50,9 +48,7 @@ impl Peer {
 
 /// What a server is to serve, and where.
 pub struct Order<'a> {
-    /// The program of Awase.
     pub awase: &'a Path,
-    /// The image.
     pub image: &'a Path,
     /// Its size in bytes.
     pub bytes: u64,
@@ -66,7 +62,6 @@ pub struct Order<'a> {
 
 /// A server that is ready.
 pub struct Server {
-    /// Its process.
     pub process: Process,
     socket: PathBuf,
 }

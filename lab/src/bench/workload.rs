@@ -63,40 +63,30 @@ pub enum Client {
     Bookkeeping,
 }
 
-/// Somebody who takes part.
 #[derive(Clone, Debug)]
 pub struct Contender {
     /// How it is named in the report.
     pub label: &'static str,
-    /// Who.
     pub peer: Peer,
 }
 
-/// One comparison.
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// Its name, for `--only`.
     pub name: String,
     /// Its title in the report.
     pub title: &'static str,
-    /// What exactly is done.
     pub about: &'static str,
-    /// What the number is.
     pub unit: Unit,
-    /// Who takes part.
     pub contenders: Vec<Contender>,
-    /// The image.
     pub image: Image,
-    /// Memory for Awase's cache.
     pub memory: Memory,
     /// What is cached before.
     pub cache: Cache,
-    /// What is done.
     pub client: Client,
 }
 
 impl Workload {
-    /// As reports name it.
     pub fn subject(&self) -> Subject {
         let contenders = self.contenders.iter().map(|contender| contender.label).collect();
         let bounds = FIGURES.iter().filter(|(name, _)| *name == self.name).map(|(_, bound)| *bound).collect();

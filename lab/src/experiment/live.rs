@@ -4,7 +4,6 @@ use super::{Experiment, Run};
 use crate::parameter::{Origin, Parameter, Parameters};
 use crate::result::Results;
 
-/// The experiment.
 pub struct Live;
 
 impl Experiment for Live {

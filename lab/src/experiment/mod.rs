@@ -63,9 +63,7 @@ pub trait Experiment: Sync {
 
 /// One run of an experiment.
 pub struct Run<'a> {
-    /// What it is told.
     pub parameters: &'a Parameters,
-    /// Whence all chance comes.
     pub seed: u64,
     /// Steps done, for whoever draws the progress.
     pub done: &'a AtomicU64,

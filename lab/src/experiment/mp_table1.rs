@@ -7,7 +7,6 @@ use super::{Experiment, Run, in_the_paper};
 use crate::parameter::Parameters;
 use crate::result::{Axis, Cell, Drawing, Finding, Plot, Results, Series, Source, Table};
 
-/// The experiment.
 pub struct MpTable1;
 
 const WAITS: [u32; 6] = [0, 10, 20, 50, 100, 200];

@@ -8,7 +8,6 @@ use super::{Experiment, Run, in_the_paper};
 use crate::parameter::Parameters;
 use crate::result::{Axis, Cell, Drawing, Finding, Plot, Results, Series, Source, Table};
 
-/// The experiment.
 pub struct MpTable2;
 
 /// The wait count of the paper's table.

@@ -30,9 +30,7 @@ const TRANSFER_BYTES_MAX: u32 = 128 << 10;
 /// What is varied, beside what the parameters say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Setting {
-    /// Client daemons.
     pub(super) biods: u32,
-    /// Server processes.
     pub(super) nfsds: u32,
     /// What is done with the file.
     pub(super) load: Load,
@@ -43,16 +41,13 @@ pub(super) struct Setting {
 /// What is done with the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Load {
-    /// It is written.
     Write {
         /// With the rendezvous?
         gather: bool,
     },
-    /// It is read.
     Read {
         /// Blocks that the client reads ahead.
         ahead: u64,
-        /// From the server's memory?
         cached: bool,
     },
 }
@@ -62,7 +57,6 @@ pub(super) enum Load {
 pub(super) struct Outcome {
     /// Bytes moved.
     bytes: f64,
-    /// Time that it took.
     time: f64,
     ethernet: f64,
     disk: f64,
@@ -78,7 +72,6 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// KB/s.
     pub(super) fn throughput(&self) -> f64 {
         self.bytes / KILOBYTE / self.time
     }
@@ -88,7 +81,6 @@ impl Outcome {
         self.accesses / (self.bytes / TRANSFER_BYTES as f64)
     }
 
-    /// Writes in a group.
     pub(super) fn group(&self) -> f64 {
         if self.flushes > 0.0 { self.flushed / self.flushes } else { 1.0 }
     }
@@ -99,7 +91,6 @@ impl Outcome {
     }
 }
 
-/// Runs a setting.
 pub(super) fn measure(run: &Run<'_>, setting: Setting) -> Outcome {
     let mut outcome = Outcome::default();
     for file in 0..setting.files.max(1) {
@@ -207,7 +198,6 @@ fn ms(ms: f64) -> Duration {
     Duration::from_nanos((ms * 1e6) as u64)
 }
 
-/// The parts of [`Outcome::utilisation`].
 pub(super) const PARTS: [&str; 4] = ["Ethernet", "server's disk", "server's processor", "client's processor"];
 
 /// How many times as fast, beside the paper's.

@@ -36,7 +36,6 @@ const TECHNIQUES: [&str; 6] = [
 /// Quanta that are tried with all techniques, in those of the parameters.
 const QUANTA: [f64; 6] = [0.125, 0.25, 0.5, 1.0, 2.0, 4.0];
 
-/// The paper's system.
 pub struct Oltp;
 
 impl Experiment for Oltp {
@@ -80,7 +79,6 @@ impl Experiment for Oltp {
     }
 }
 
-/// What a mix gave.
 struct OfMix {
     before: Account,
     /// With each technique alone.

@@ -25,7 +25,6 @@ use crate::parameter::Parameters;
 pub(super) use parameters::MODERN;
 pub use parameters::{Table, parameters, setup, wait};
 
-/// `unix_master`, PU1.
 pub const MASTER: ProcessorId = ProcessorId(0);
 
 /// Of TOP-1, that run OSF/1.
@@ -37,12 +36,10 @@ pub const PROCESSES: [u32; 13] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20];
 /// Bytes that `iotest` reads at a time.
 const READ_BYTES: u64 = 4096;
 
-/// What is read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Device {
     /// The SCSI disk behind the disk subsystem.
     Disk {
-        /// Which disk.
         drive: Drive,
         /// Commands that it takes at a time.
         depth: u16,
@@ -50,19 +47,12 @@ pub enum Device {
         command: Duration,
     },
     /// Answers after a fixed time, so many at a time.
-    Fixed {
-        /// How long.
-        time: Duration,
-        /// How many.
-        servers: u32,
-    },
-    /// Shared memory.
+    Fixed { time: Duration, servers: u32 },
     Memory {
         /// Of a read, the processor's copy.
         copy: Duration,
         /// Beside it, what it takes of the bus.
         transfer: Duration,
-        /// In so many turns.
         bursts: u32,
     },
 }
@@ -70,31 +60,21 @@ pub enum Device {
 /// A machine, and what it runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setup {
-    /// That run OSF/1.
     pub processors: u16,
-    /// Of processors.
     pub costs: processors::Costs,
-    /// Of interrupts.
     pub interrupt: completion::Costs,
-    /// Of reads.
     pub read: raw_device::Costs,
-    /// Time slice.
     pub quantum: Duration,
     /// Is the master told of threads that want to go there?
     pub tells_master: bool,
     /// How often a system thread that is bound to the master runs.
     pub daemon_every: Duration,
-    /// How long.
     pub daemon_runs: Duration,
-    /// What is read.
     pub device: Device,
-    /// Who starts it.
     pub access: Mode,
-    /// Who takes its completions.
     pub delivery: Method,
     /// From the start of one `iotest` to that of the next, on average.
     pub start_every: Duration,
-    /// How many `iotest`s.
     pub processes: u32,
     /// Reads of all of them that are measured, when all have been running for some time.
     pub reads: u32,
@@ -186,7 +166,6 @@ fn daemon(processors: &Processors, time: &Virtual, setup: &Setup) {
     });
 }
 
-/// Reads, computes, and again.
 fn iotest(processors: &Processors, device: &RawDevice, setup: &Setup, start: Duration, reads: Rc<Cell<u32>>) {
     let (device, wait) = (device.clone(), setup.wait);
     processors.start(move |thread| async move {

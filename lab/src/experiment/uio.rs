@@ -24,7 +24,6 @@ const ALL: [(Buffers, &str); 4] = [
     (Buffers::Batched(BATCH), "mapped, 32 unmapped together"),
 ];
 
-/// Unmapped I/O.
 pub struct Uio;
 
 impl Experiment for Uio {
@@ -265,7 +264,6 @@ struct Measured {
 }
 
 impl Measured {
-    /// On the paper's machine.
     fn on_papers(&self, buffers: usize) -> Outcome {
         let found = self.counts.iter().position(|count| *count == self.papers);
         found.map_or_else(Outcome::default, |at| self.outcomes[buffers][at])

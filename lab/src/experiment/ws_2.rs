@@ -16,7 +16,6 @@ use crate::parameter::Parameters;
 use crate::result::{Cell, Results, Series, Source, Table};
 use machine::Hardware;
 
-/// The experiment.
 pub struct Ws2;
 
 impl Experiment for Ws2 {

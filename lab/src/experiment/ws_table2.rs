@@ -24,7 +24,6 @@ const FILE: &str = "all throughputs of the paper's tables 2, 4 and 5 are 8,192 K
 /// Largest transfers of the sweep, in KB.
 const BOUNDS_KB: [u32; 7] = [8, 16, 32, 64, 128, 256, 512];
 
-/// The experiment.
 pub struct WsTable2;
 
 /// What is switched on. The paper's line "with merging" is all three.

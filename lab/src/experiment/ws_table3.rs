@@ -26,7 +26,6 @@ const TRANSFER: &str = "on when write ends with priority (1.5 s): a synchronous 
                         (its reference 8), perhaps with less";
 const SPARSE: &str = "none: the paper measured without protection from starvation, and says that it is needed";
 
-/// The experiment.
 pub struct WsTable3;
 
 /// How the queue is kept.
@@ -34,7 +33,6 @@ pub struct WsTable3;
 enum Order {
     /// As 4.3BSD does: by position, whoever waits.
     Position,
-    /// Synchronous first.
     Priority,
     /// Synchronous first, but who has waited for the deadline takes turns.
     PriorityWithDeadline,

@@ -11,9 +11,7 @@ use super::nfs::{self, Load, Outcome, Setting, is_of_1991, measure};
 use super::workstation::parameter;
 use super::{Experiment, Run};
 
-/// KB/s.
 const WITHOUT: f64 = 98.5;
-/// KB/s.
 const WITH: f64 = 440.4;
 /// "Three disk accesses are always needed."
 const ACCESSES_WITHOUT: f64 = 3.0;
@@ -27,7 +25,6 @@ const TIMELINE_WRITES: usize = 12;
 const BIODS: &str = "on the cell with the rendezvous. The manual page of the time says 4 (SunOS 4.0, nfsd(8)), start \
      scripts had 8 (Sequent DYNIX 3 rc.local; AIX rc.nfs); the paper does not tell";
 
-/// The experiment.
 pub struct WsTable4;
 
 impl Experiment for WsTable4 {

@@ -18,7 +18,6 @@ const DAEMONS: Origin = Origin::Derived(
      some would not be",
 );
 
-/// The experiment.
 pub struct WsTable5;
 
 impl Experiment for WsTable5 {

@@ -17,7 +17,6 @@ use thiserror::Error;
 /// The most that a measurement may want of the host's disk, bytes.
 pub const SCRATCH_BYTES_MAX: u64 = 1 << 30;
 
-/// Where measurements run.
 pub trait Host: Sync {
     /// Starts processors, with a kernel of their own.
     ///
@@ -50,7 +49,6 @@ pub trait Host: Sync {
 
 /// A kernel that runs until this is dropped; what is dirty then is given up.
 pub trait Stage {
-    /// The kernel.
     fn kernel(&self) -> &Arc<Kernel>;
 
     /// A device, behind the queue that every disk of Awase has. One at a time of each host's disk.
@@ -105,7 +103,6 @@ pub struct Spent {
 /// How a server is started.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Serving {
-    /// Its processors.
     pub processors: u16,
     /// Memory of its cache. Bytes.
     pub memory: u64,
@@ -120,7 +117,6 @@ pub struct Serving {
 /// A disk that a server exports.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Export {
-    /// Its name.
     pub name: &'static str,
     /// What it is made of.
     pub medium: Medium,
@@ -169,42 +165,28 @@ pub enum Medium {
         /// Size, at least.
         bytes: u64,
     },
-    /// Memory.
     Ram {
-        /// Size.
         bytes: u64,
     },
     /// Memory that answers a fixed time after it was asked, any number of requests side by side.
     FixedLatency {
-        /// Size.
         bytes: u64,
-        /// The time.
         latency: Duration,
     },
     /// Memory that takes the time of a mechanical disk, one request after another.
     Mechanical {
-        /// Size.
         bytes: u64,
-        /// Which disk.
         model: MechanicalModel,
     },
 }
 
-/// Why nothing was measured.
 #[derive(Debug, Error)]
 pub enum HereError {
     /// The disk is too full.
     #[error(
         "{directory} has {free} bytes free and {needed} are needed: choose another directory (--out, or TMPDIR), or make room"
     )]
-    NoSpace {
-        /// Where.
-        directory: PathBuf,
-        /// What is needed.
-        needed: u64,
-        /// What there is.
-        free: u64,
-    },
+    NoSpace { directory: PathBuf, needed: u64, free: u64 },
     /// The page cache can't be bypassed.
     #[error(
         "{0} lies on a file system that can't bypass the page cache (direct I/O), so its disk can't be measured: choose \
@@ -213,18 +195,10 @@ pub enum HereError {
     NoDirectIo(PathBuf),
     /// The cache would not get what the measurement is about.
     #[error("{needed} bytes of memory are needed for the cache and {available} can be had: end other programs")]
-    NoMemory {
-        /// What is needed.
-        needed: u64,
-        /// What there is.
-        available: u64,
-    },
-    /// A scratch file.
+    NoMemory { needed: u64, available: u64 },
     #[error("cannot {what} a scratch file in {directory}: {source}")]
     Scratch {
-        /// Make, fill, ...
         what: &'static str,
-        /// Where.
         directory: PathBuf,
         /// Why not.
         source: std::io::Error,
@@ -247,7 +221,6 @@ pub enum HereError {
     /// A task that was to give a result.
     #[error("a task ended without a result")]
     Lost,
-    /// The models of drives.
     #[error("there is no model of a disk named {0:?}")]
     NoModel(&'static str),
 }

@@ -42,12 +42,10 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Reads and writes.
     pub(super) fn transfers(&self) -> u64 {
         self.transfers.load(Ordering::Relaxed)
     }
 
-    /// Flushes.
     pub(super) fn flushes(&self) -> u64 {
         self.flushes.load(Ordering::Relaxed)
     }

@@ -47,7 +47,6 @@ pub trait Here: Sync {
     fn measure(&self, run: &HereRun<'_>) -> Result<Measured, HereError>;
 }
 
-/// How much is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Effort {
     /// For people: some seconds.
@@ -68,9 +67,7 @@ impl Effort {
 
 /// One run of a measurement.
 pub struct HereRun<'a> {
-    /// Where.
     pub host: &'a dyn Host,
-    /// How much.
     pub effort: Effort,
     /// What the experiment is told. Only one that is measured and not simulated minds them.
     pub parameters: &'a Parameters,
@@ -88,7 +85,6 @@ impl HereRun<'_> {
     }
 }
 
-/// What was measured.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
     /// Numbers for cells of the experiment's own tables.

@@ -57,7 +57,6 @@ const LOOPS_MAX: u64 = 2000;
 
 const ROUNDS: Rounds = Rounds { most: 5, time_max: Duration::from_millis(3000) };
 
-/// The measurement.
 pub(super) struct DeviceAccess;
 
 impl Here for DeviceAccess {
@@ -203,14 +202,11 @@ fn on(run: &HereRun<'_>, name: &str, processors: u16) -> Result<Vec<Times>, Here
     })
 }
 
-/// Processes that run together.
 #[derive(Clone, Copy)]
 struct Load {
     processes: u64,
-    /// Of each process.
     loops: u64,
     wait: Duration,
-    /// About, if nothing disturbs.
     expected: Duration,
 }
 
@@ -275,7 +271,6 @@ async fn process(cpu: Processor, device: DeviceRef, load: Load, access: Access) 
     Ok((start, cpu.now()))
 }
 
-/// What another processor found.
 #[derive(Default)]
 struct Answer {
     result: Mutex<Option<Result<(), Errno>>>,

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use super::{HereError, HereRun};
 use crate::result::{Cell, Table};
 
-/// How often is measured.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rounds {
     /// Rounds at most; one at least.

@@ -30,7 +30,6 @@ const PAGE_PERIOD: Duration = Duration::from_millis(500);
 
 /// What lies on the host's disk for all servers, one after another.
 pub(crate) struct Scratch {
-    /// The image of [`Medium::Disk`].
     pub(crate) image: PathBuf,
     /// The directory that is exported.
     pub(crate) files: PathBuf,

@@ -19,14 +19,12 @@ use super::HereError;
 /// What applications and file systems of the time asked for at once (a block of the Berkeley file system), bytes.
 pub(super) const REQUEST_BYTES: u64 = 8192;
 
-/// Whose requests these are.
 pub(super) const JOB: JobId = JobId(1);
 
 /// The result of a task, once it has ended.
 pub(super) struct Pending<T>(Receiver<T>);
 
 impl<T> Pending<T> {
-    /// Waits for it.
     pub(super) fn wait(self) -> Result<T, HereError> {
         self.0.recv().map_err(|_| HereError::Lost)
     }
@@ -109,12 +107,10 @@ pub(super) struct UnderWay {
 }
 
 impl UnderWay {
-    /// One more begins.
     pub(super) fn begin(&self) {
         self.count.set(self.count.get() + 1);
     }
 
-    /// One has ended.
     pub(super) fn end(&self, result: Result<(), Errno>) {
         self.count.set(self.count.get() - 1);
         if let Err(errno) = result {

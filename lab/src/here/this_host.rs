@@ -34,11 +34,9 @@ const LEFT_FREE: u64 = 64 << 20;
 /// For the tasks of a kernel to be dropped, at most.
 const ABANDON_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// This machine.
 pub struct LabHost {
     directory: PathBuf,
     cores: Cores,
-    /// Awase.
     program: PathBuf,
     interrupted: Arc<AtomicBool>,
     /// The image and the directory of servers. They have names, and go with this.
@@ -171,7 +169,6 @@ fn memory_for_cache() -> u64 {
     facts.group.map_or(host, |group| host.min(room(group.limit, group.limit.saturating_sub(group.used))))
 }
 
-/// A kernel that runs.
 struct LabStage<'a> {
     host: &'a LabHost,
     kernel: Arc<Kernel>,

@@ -32,7 +32,6 @@ const COUNTS: u64 = 3;
 
 const BUFFERS: [(bool, &str); 2] = [(false, "mapped"), (true, "unmapped")];
 
-/// The measurement.
 pub(super) struct UnmappedIo;
 
 impl Here for UnmappedIo {

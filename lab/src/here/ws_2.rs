@@ -30,13 +30,11 @@ const READ: Rounds = Rounds { most: 5, time_max: Duration::from_millis(2500) };
 const BURST: Rounds = Rounds { most: 5, time_max: Duration::from_secs(1) };
 const BURST_MODEL: Rounds = Rounds { most: 1, time_max: Duration::ZERO };
 
-/// Where tasks run.
 const FIRST: ProcessorId = ProcessorId(0);
 
 /// A cache of a tenth of memory, and a dynamic one.
 const CACHES: [&str; 2] = ["fixed 10 %", "dynamic"];
 
-/// The measurement.
 pub(super) struct DynamicCache;
 
 impl Here for DynamicCache {

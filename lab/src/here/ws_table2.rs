@@ -34,7 +34,6 @@ const READ_AHEAD_BLOCKS: u64 = 2 * (128 << 10) / BLOCK_BYTES;
 const DISK: Rounds = Rounds { most: 7, time_max: Duration::from_secs(3) };
 const MODEL: Rounds = Rounds { most: 2, time_max: Duration::from_secs(5) };
 
-/// The measurement.
 pub(super) struct BlockMerge;
 
 impl Here for BlockMerge {

@@ -37,7 +37,6 @@ const GROUP_DISK: u64 = 4 << 20;
 const MODEL: Rounds = Rounds { most: 2, time_max: Duration::from_secs(6) };
 const DISK: Rounds = Rounds { most: 9, time_max: Duration::from_secs(2) };
 
-/// The measurement.
 pub(super) struct Priority;
 
 impl Here for Priority {
@@ -122,7 +121,6 @@ impl Layout {
         (1 + group) * self.group
     }
 
-    /// All that it takes.
     fn bytes(self) -> u64 {
         self.group_at((self.file / REQUEST_BYTES).div_ceil(self.data()))
     }

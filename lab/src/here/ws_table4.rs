@@ -32,7 +32,6 @@ const ROUNDS: Rounds = Rounds { most: 3, time_max: Duration::from_secs(6) };
 /// Writers at a time: the daemons of a client of the time (four `biod`), and a busy server.
 const WRITERS: [u64; 2] = [4, 16];
 
-/// The measurement.
 pub(super) struct Rendezvous;
 
 /// What is compared: on which disk, how many writers, with the rendezvous?
@@ -137,7 +136,6 @@ pub(super) fn close(kernel: &Kernel, volume: Arc<Volume>) -> Result<(), HereErro
     Ok(())
 }
 
-/// What the writers did.
 struct Writes {
     count: u64,
     took: Duration,

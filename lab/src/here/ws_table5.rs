@@ -38,7 +38,6 @@ const fn ahead(requests: u64) -> Mode {
     Mode::Fixed { blocks: requests * (REQUEST_BYTES / BLOCK_BYTES) }
 }
 
-/// The measurement.
 pub(super) struct ReadAhead;
 
 impl Here for ReadAhead {

@@ -24,7 +24,6 @@ struct State {
 }
 
 impl Bus {
-    /// An idle bus.
     pub fn new(time: &Virtual) -> Self {
         Bus(Rc::new(State { time: time.clone(), free_at: Cell::default(), busy: Cell::default() }))
     }

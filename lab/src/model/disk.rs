@@ -19,7 +19,6 @@ pub struct Disk(Rc<State>);
 /// What a disk did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskCounters {
-    /// Requests done.
     pub requests: u64,
     /// Commands to the drive that they were merged into.
     pub batches: u64,
@@ -40,17 +39,13 @@ pub struct DiskCounters {
 /// A request that is done, for those who draw what happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Served {
-    /// What it did.
     pub access: Access,
-    /// Where.
     pub range: ByteRange,
     /// Did somebody wait for it?
     pub class: Class,
-    /// When it came.
     pub arrived: Instant,
     /// When the drive was told of it.
     pub issued: Instant,
-    /// When it was done.
     pub done: Instant,
 }
 

@@ -22,16 +22,13 @@ pub trait Handler {
     fn on_signal(&self, token: u64);
 }
 
-/// A handler, registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandlerId(u32);
 
 /// Whom to signal, and what to say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal {
-    /// Whom.
     pub handler: HandlerId,
-    /// What.
     pub token: u64,
 }
 
@@ -194,7 +191,6 @@ impl Drop for Simulation {
 }
 
 impl Virtual {
-    /// The time.
     pub fn now(&self) -> Instant {
         Instant::from_ns(self.0.now_ns.get())
     }
@@ -236,7 +232,6 @@ impl Virtual {
         .await;
     }
 
-    /// Waits that long.
     pub async fn sleep(&self, time: Duration) {
         self.sleep_until(self.now() + time).await;
     }
@@ -254,7 +249,6 @@ impl Virtual {
         .await;
     }
 
-    /// Registers a model.
     pub fn register(&self, handler: Rc<dyn Handler>) -> HandlerId {
         let mut handlers = self.0.handlers.borrow_mut();
         handlers.push(handler);

@@ -35,7 +35,6 @@ pub struct Ethernet {
 }
 
 impl Ethernet {
-    /// Nothing on it yet.
     pub fn new(time: &Virtual, config: Config) -> Self {
         Ethernet { config, medium: Resource::new(time, 1) }
     }

@@ -29,10 +29,8 @@ use super::wait::{Answer, Gate, Resource};
 use layout::{BITMAP_BYTES, DIRECT, Format, Layout};
 use machine::drive::Access;
 
-/// Time of the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// Of each system call.
     pub call: Duration,
     /// Of each block that is read or written: finding or taking it, copying it.
     pub block: Duration,
@@ -69,13 +67,10 @@ enum Buffer {
 /// What system calls waited for on the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
-    /// Times.
     pub count: u64,
-    /// For how long.
     pub time: Duration,
 }
 
-/// An open file.
 pub struct File {
     home: u64,
     /// Its blocks in order.
@@ -247,7 +242,6 @@ impl State {
         self.cache.borrow_mut().insert(range.at, Buffer::Here);
     }
 
-    /// `bwrite`.
     async fn write_and_wait(&self, block: u64) {
         let (asked, range) = (self.time.now(), self.range(block));
         self.cache.borrow_mut().insert(range.at, Buffer::Here);

@@ -56,9 +56,7 @@ pub struct Host<M> {
     processors: Resource,
     costs: Costs,
     ethernet: Ethernet,
-    /// Handed to the driver.
     queued: Mailbox<Frame<M>>,
-    /// In the interface's memory.
     copied: Mailbox<(Frame<M>, Held)>,
     /// Arrived, the interrupt not taken.
     received: Mailbox<Frame<M>>,
@@ -128,7 +126,6 @@ impl<M: 'static> Host<M> {
         }
     }
 
-    /// Waits for a datagram.
     pub async fn receive(&self) -> M {
         self.inbox.receive().await
     }
@@ -140,7 +137,6 @@ impl<M: 'static> Host<M> {
         }
     }
 
-    /// What things cost here.
     pub fn costs(&self) -> &Costs {
         &self.costs
     }

@@ -22,7 +22,6 @@ struct State {
 }
 
 impl SpinLock {
-    /// A free lock.
     pub fn new(time: &Virtual) -> Self {
         SpinLock(Rc::new(State { time: time.clone(), free_at: Cell::default(), spun: Cell::default() }))
     }

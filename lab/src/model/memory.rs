@@ -21,12 +21,10 @@ impl Memory {
         Memory(Rc::new(State { total, programs: Cell::new(programs.min(total)), cache: Cell::new(0) }))
     }
 
-    /// What there is.
     pub fn total(&self) -> u64 {
         self.0.total
     }
 
-    /// What nobody has.
     pub fn free(&self) -> u64 {
         self.0.total - self.programs() - self.cache()
     }

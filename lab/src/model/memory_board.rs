@@ -11,7 +11,6 @@ use policy::unit::Instant;
 
 use super::token_ring::Network;
 
-/// What a board is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
     /// One word of 4 bytes read or written by the processor over the bus.
@@ -20,7 +19,6 @@ pub struct Config {
     pub commands: u32,
     /// Words of a command: the operation, and the page's address in the shared space.
     pub command_words: u32,
-    /// Words of an answer.
     pub response_words: u32,
     /// From the arrival of a frame until the board answers it: looks where the page is, starts its copy.
     pub turnaround: Duration,

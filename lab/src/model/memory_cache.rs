@@ -3,7 +3,6 @@
 /// What a cache is. Sizes in bytes, powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheShape {
-    /// Capacity.
     pub bytes: u64,
     /// What is fetched at a miss.
     pub line_bytes: u64,
@@ -36,7 +35,6 @@ pub struct MemoryCache {
 const NONE: u64 = u64::MAX;
 
 impl MemoryCache {
-    /// An empty cache.
     pub fn new(shape: CacheShape) -> Self {
         let lines = shape.bytes / shape.line_bytes;
         let sets = lines / u64::from(shape.ways);
@@ -65,7 +63,6 @@ impl MemoryCache {
         self.accesses
     }
 
-    /// Lines fetched so far.
     pub fn misses(&self) -> u64 {
         self.misses
     }

@@ -26,9 +26,7 @@ const WRITE_CALL_BYTES: u64 = READ_CALL_BYTES + 4;
 /// Bytes of a reply without data: RPC header, status, attributes (RFC 1094, 2.3.5).
 const REPLY_BYTES: u64 = 24 + 4 + 68;
 
-/// What a datagram says.
 pub enum Message {
-    /// To the server.
     Call(Call),
     /// To the client: the answer to give.
     Reply(Answer<()>),
@@ -36,18 +34,15 @@ pub enum Message {
 
 /// A remote procedure call for one block.
 pub struct Call {
-    /// What to do.
     pub procedure: Procedure,
     /// Which block of the file, of [`TRANSFER_BYTES`].
     pub block: u64,
-    /// Who waits.
     pub reply: Answer<()>,
 }
 
 /// What a call asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Procedure {
-    /// Reads the block.
     Read,
     /// Writes the block; the reply promises that it is on the disk.
     Write,

@@ -29,7 +29,6 @@ use machine::drive::Access;
 pub struct Placement {
     /// The block that holds its inode.
     pub inode: ByteOffset,
-    /// Data, in order.
     pub data: Vec<ByteOffset>,
     /// For each data block what is written for its allocation: the block that points to it.
     pub allocation: Vec<ByteOffset>,
@@ -38,7 +37,6 @@ pub struct Placement {
 /// How the server does its work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Server processes.
     pub processes: u32,
     /// Do writes meet, or does each do its three disk accesses under the lock?
     pub gather: bool,
@@ -51,9 +49,7 @@ pub struct Config {
 /// The flush of a group ended, for those who draw what happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flushed {
-    /// When.
     pub at: Instant,
-    /// For so many writes.
     pub writes: u32,
 }
 

@@ -45,15 +45,12 @@ pub type Effect = Box<dyn FnOnce(&Processors, ProcessorId)>;
 /// What processors did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessorCounters {
-    /// Threads dispatched.
     pub dispatches: u64,
     /// Of these, those that ran elsewhere before.
     pub migrations: u64,
-    /// Threads stopped for others.
     pub stops: u64,
     /// Interrupts of processors that ran a thread.
     pub interrupts_busy: u64,
-    /// Interrupts of idle ones.
     pub interrupts_idle: u64,
 }
 
@@ -113,7 +110,6 @@ const INTERRUPT: u64 = 2;
 const WAKE: u64 = 3;
 
 impl Processors {
-    /// `count` idle processors.
     pub fn new(time: &Virtual, count: u16, costs: Costs, scheduler: Box<dyn Scheduler>) -> Self {
         let inner = Rc::new(Inner {
             time: time.clone(),
@@ -131,7 +127,6 @@ impl Processors {
         processors
     }
 
-    /// What each processor does.
     pub fn activities(&self) -> Vec<Activity> {
         let (now, scheduler) = (self.0.time.now(), self.0.scheduler.borrow());
         let activity = |one: &Processor| match one.running {
@@ -141,7 +136,6 @@ impl Processors {
         self.0.processors.borrow().iter().map(activity).collect()
     }
 
-    /// How many there are.
     pub fn count(&self) -> u16 {
         self.0.processors.borrow().len() as u16
     }

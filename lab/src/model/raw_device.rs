@@ -29,34 +29,23 @@ pub struct Costs {
     pub locked: Duration,
 }
 
-/// What serves the requests.
 #[derive(Clone)]
 pub enum Backing {
-    /// `ramdisk`: the processor copies.
     Memory {
-        /// Over this bus.
         bus: Bus,
         /// Bus time of a read.
         transfer: Duration,
-        /// In so many turns.
         bursts: u32,
         /// Processor time of the copy beside it.
         copy: Duration,
     },
     /// `testdev`: answers after a fixed time, so many requests at a time.
-    Fixed {
-        /// Who serves.
-        servers: Resource,
-        /// How long.
-        time: Duration,
-    },
+    Fixed { servers: Resource, time: Duration },
     /// `scsihd`: a disk behind a processor that handles one command at a time.
     Disk {
-        /// That processor.
         controller: Resource,
         /// Its work on a command, half before the disk and half after it.
         command: Duration,
-        /// The disk.
         disk: Disk,
     },
 }
@@ -78,7 +67,6 @@ impl RawDevice {
         RawDevice { time: time.clone(), access, costs, lock: SpinLock::new(time), completions, backing }
     }
 
-    /// Reads, for the thread.
     pub async fn read(&self, thread: &Thread, range: ByteRange) {
         let Costs { call, start, locked } = self.costs;
         if let Some(master) = self.access.only() {

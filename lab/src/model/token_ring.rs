@@ -16,7 +16,6 @@ use policy::unit::Instant;
 pub struct Config {
     /// Bits a second.
     pub bits_per_second: u64,
-    /// Stations in the ring.
     pub stations: u32,
     /// What each of them, with its cable, delays the token.
     pub station: Duration,
@@ -48,7 +47,6 @@ fn at_rate(bytes: u64, bits_per_second: u64) -> Duration {
 }
 
 impl TokenRing {
-    /// An idle ring.
     pub fn new(config: Config) -> Self {
         TokenRing { config, free: Instant::ZERO, in_line: 0, busy: Duration::ZERO }
     }

@@ -151,18 +151,15 @@ impl<T: Clone> Answer<T> {
         Answer(Rc::new((RefCell::new(None), Gate::new(time))))
     }
 
-    /// Gives it.
     pub fn give(&self, value: T) {
         *self.0.0.borrow_mut() = Some(value);
         self.0.1.open();
     }
 
-    /// Is it given?
     pub fn is_given(&self) -> bool {
         self.0.0.borrow().is_some()
     }
 
-    /// Waits for it.
     pub async fn wait(&self) -> T {
         loop {
             if let Some(value) = self.0.0.borrow().clone() {
@@ -178,12 +175,10 @@ impl<T: Clone> Answer<T> {
 pub struct Mailbox<T>(Rc<(RefCell<VecDeque<T>>, Gate)>);
 
 impl<T> Mailbox<T> {
-    /// Empty.
     pub fn new(time: &Virtual) -> Self {
         Mailbox(Rc::new((RefCell::default(), Gate::new(time))))
     }
 
-    /// Puts a message in.
     pub fn send(&self, message: T) {
         self.0.0.borrow_mut().push_back(message);
         self.0.1.open();
@@ -194,7 +189,6 @@ impl<T> Mailbox<T> {
         self.0.0.borrow_mut().pop_front()
     }
 
-    /// Waits for a message.
     pub async fn receive(&self) -> T {
         loop {
             if let Some(message) = self.try_receive() {
@@ -204,7 +198,6 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// Messages that wait.
     pub fn len(&self) -> usize {
         self.0.0.borrow().len()
     }

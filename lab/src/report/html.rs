@@ -10,7 +10,6 @@ use crate::result::Results;
 /// What the page says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heading {
-    /// Of the program.
     pub version: String,
     /// How the page was made.
     pub command: String,
@@ -18,7 +17,6 @@ pub struct Heading {
 
 const STYLE: &str = include_str!("report.css");
 
-/// The page.
 pub fn page(outcomes: &[Outcome], heading: &Heading) -> String {
     let mut html = String::from("<!doctype html>\n<html lang=en>\n<head>\n<meta charset=utf-8>\n");
     html += "<meta name=viewport content=\"width=device-width, initial-scale=1\">\n";

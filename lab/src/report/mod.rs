@@ -23,9 +23,7 @@ use crate::result::{Cell, Source, Table};
 /// A file of a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
-    /// In the report's directory.
     pub name: String,
-    /// What is in it.
     pub text: String,
 }
 
@@ -55,7 +53,6 @@ enum Closeness {
     Close,
     /// Within 15 %, which is what we want.
     Near,
-    /// Farther off.
     Far,
 }
 

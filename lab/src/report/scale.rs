@@ -2,13 +2,11 @@
 
 use super::number;
 
-/// A scale.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Scale {
     min: f64,
     max: f64,
     logarithmic: bool,
-    /// Where it has marks.
     pub marks: Vec<(f64, String)>,
 }
 
@@ -104,7 +102,6 @@ impl Scale {
         Some((place(value) - place(self.min)) / (place(self.max) - place(self.min)))
     }
 
-    /// Where bars begin.
     pub(super) fn ground(&self) -> f64 {
         if self.logarithmic { self.min } else { 0.0_f64.clamp(self.min, self.max) }
     }

@@ -20,11 +20,8 @@ const fn colour(light: u32, dark: u32) -> Colour {
     Colour { light: rgb(light), dark: rgb(dark) }
 }
 
-/// Text and axes.
 pub(super) const INK: Colour = colour(0x1F2328, 0xE6E8EB);
-/// Labels of axes.
 pub(super) const FAINT: Colour = colour(0x59636E, 0x9AA4AF);
-/// Lines behind the data.
 pub(super) const GRID: Colour = colour(0xE4E7EB, 0x30363D);
 /// The ground of a plot, which hollow marks show.
 pub(super) const GROUND: Colour = colour(0xFFFFFE, 0x171B21);

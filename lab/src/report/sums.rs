@@ -15,14 +15,11 @@ pub struct Summary {
     pub within: usize,
     /// The least variance explained of any table in points.
     pub variance_explained: Option<f64>,
-    /// What must be true.
     pub findings: usize,
-    /// What of it is.
     pub held: usize,
 }
 
 impl Summary {
-    /// Of these results.
     pub fn of(results: &Results) -> Self {
         let percents = || {
             let tables = results.tables.iter().filter(|table| !table.in_points);
@@ -39,7 +36,6 @@ impl Summary {
         }
     }
 
-    /// As phrases.
     pub fn phrases(&self) -> Vec<(String, bool)> {
         let mut phrases = Vec::new();
         if self.findings > 0 {

@@ -5,12 +5,9 @@ use super::{Closeness, difference, difference_unit, has, is_grid, shown, source_
 use crate::order::Outcome;
 use crate::result::{Cell, Results, Source, Table};
 
-/// A terminal.
 #[derive(Clone, Copy, Debug)]
 pub struct Terminal {
-    /// Are there colours?
     pub colour: bool,
-    /// Letters a line.
     pub width: usize,
 }
 
@@ -35,7 +32,6 @@ pub(super) struct Column {
 }
 
 impl Terminal {
-    /// All of an experiment.
     pub fn outcome(&self, outcome: &Outcome) -> String {
         let (order, results) = (&outcome.order, &outcome.results);
         let experiment = order.experiment;

@@ -11,7 +11,6 @@ pub struct Small;
 /// A grid of 6 by 13 in points, lines and a logarithmic axis.
 pub struct Grid;
 
-/// One that gives up.
 pub struct Broken;
 
 fn parameter(name: &'static str, unit: &'static str, default: f64, origin: Origin) -> Parameter {

@@ -9,7 +9,6 @@ use super::{Access, Timing};
 /// The data sheet of a flash device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Flash {
-    /// Name in configurations.
     pub name: &'static str,
     /// Where the numbers come from.
     pub source: &'static str,
@@ -38,7 +37,6 @@ pub struct Channels {
 }
 
 impl Channels {
-    /// An idle device.
     pub fn new(model: Flash) -> Self {
         let units = model.units.max(1) as usize;
         Channels { model, free_at: vec![Instant::ZERO; units], bus_free_at: Instant::ZERO }

@@ -17,19 +17,15 @@ use super::catalog;
 /// The data sheet of a mechanical disk.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mechanical {
-    /// Name in configurations.
     pub name: &'static str,
     /// Where the numbers come from.
     pub source: &'static str,
-    /// Rotations a minute.
     pub rpm: u32,
     /// Bytes in a sector.
     pub sector_bytes: u32,
     /// Sectors on a track.
     pub sectors_per_track: u32,
-    /// Tracks in a cylinder.
     pub heads: u32,
-    /// Cylinders.
     pub cylinders: u32,
     /// From one track of a cylinder to the next.
     pub head_switch: Duration,
@@ -38,7 +34,6 @@ pub struct Mechanical {
     pub track_skew: u32,
     /// The same from the last track of a cylinder to the first of the next one.
     pub cylinder_skew: u32,
-    /// Moving the arm.
     pub seek: SeekCurve,
     /// What the controller does with a command before it moves the arm or data.
     pub overhead: Duration,
@@ -61,11 +56,8 @@ pub struct Mechanical {
 /// longest one are right: Lee and Katz, "An analytic performance model of disk arrays", SIGMETRICS 1993.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SeekCurve {
-    /// To the next cylinder.
     pub single: Duration,
-    /// Mean of random seeks.
     pub mean: Duration,
-    /// Across the whole disk.
     pub full: Duration,
 }
 
@@ -108,7 +100,6 @@ impl Mechanical {
         self.cylinder_sectors() * u64::from(self.cylinders) * u64::from(self.sector_bytes)
     }
 
-    /// One rotation.
     pub fn rotation(&self) -> Duration {
         Duration::from_secs(60) / self.rpm.max(1)
     }

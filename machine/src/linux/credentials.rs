@@ -14,7 +14,6 @@ use crate::Errno;
 /// The capability that lets a thread exceed quotas and take reserved blocks: capability.h.
 const SYS_RESOURCE: u32 = 24;
 
-/// `_LINUX_CAPABILITY_VERSION_3`.
 const VERSION: u32 = 0x2008_0522;
 
 /// The overflow user, to whom nothing belongs.

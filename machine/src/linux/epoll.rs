@@ -41,7 +41,6 @@ impl Epoll {
         }
     }
 
-    /// Forgets `fd`.
     pub(super) fn forget(&self, fd: RawFd) {
         // Fails only when it is not known: just as well.
         let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0);

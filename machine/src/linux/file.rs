@@ -25,14 +25,11 @@ pub enum DirectIo {
     Auto,
     /// Yes, or the file is not opened.
     Always,
-    /// No.
     Never,
 }
 
-/// How to open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// May it be written?
     pub writable: bool,
     /// Creates a file that is missing, sparse, with this size in bytes. A file that has a size keeps it.
     pub create_size: Option<u64>,
@@ -49,12 +46,10 @@ pub enum OpenError {
     /// We may not.
     #[error("no permission to open {path} for {purpose}", path = path.display())]
     Permission {
-        /// Which file.
         path: PathBuf,
         /// Reading, or reading and writing.
         purpose: &'static str,
     },
-    /// It is a directory.
     #[error("{0} is a directory, not an image file or block device")]
     Directory(PathBuf),
     /// It is something else without blocks.
@@ -66,22 +61,13 @@ pub enum OpenError {
     /// It holds no bytes.
     #[error("{0} is empty: a disk of size 0 can't be served")]
     Empty(PathBuf),
-    /// Somebody else uses it.
     #[error("{0} is locked: another server or program uses it, or it is mounted")]
     Locked(PathBuf),
     /// Bypassing the page cache was demanded and is impossible.
     #[error("{0} can't be opened for direct I/O: its file system refuses; allow buffered I/O")]
     NoDirectIo(PathBuf),
-    /// Anything else.
     #[error("can't {what} {path}: {errno}", path = path.display())]
-    Host {
-        /// What was tried.
-        what: &'static str,
-        /// On which file.
-        path: PathBuf,
-        /// The host's answer.
-        errno: Errno,
-    },
+    Host { what: &'static str, path: PathBuf, errno: Errno },
 }
 
 /// Alignment where none is known: no file system or disk in use wants more.

@@ -13,7 +13,6 @@ use policy::sizing::{GroupMemory, MemoryFacts};
 /// Largest file read; the rest would be of no interest.
 const TEXT_BYTES_MAX: usize = 8192;
 
-/// The open files.
 pub(super) struct MemoryWatch {
     meminfo: Option<File>,
     groups: Vec<Group>,
@@ -25,7 +24,6 @@ impl MemoryWatch {
         MemoryWatch { meminfo: File::open("/proc/meminfo").ok(), groups: group::above_this_process() }
     }
 
-    /// The facts now.
     pub(super) fn read(&self) -> MemoryFacts {
         let text = self.meminfo.as_ref().and_then(|file| read(file, parse_meminfo));
         let (total, available) = text.flatten().unwrap_or_else(ask_the_kernel);

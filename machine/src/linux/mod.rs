@@ -34,7 +34,6 @@ use uring::Uring;
 
 use crate::{Errno, Machine, Park};
 
-/// Most processors.
 pub const PROCESSORS_MAX: usize = 1024;
 
 /// How many processors to use.
@@ -69,12 +68,9 @@ impl fmt::Display for Engine {
     }
 }
 
-/// What to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// How many processors.
     pub processors: Processors,
-    /// Which engine.
     pub engine: Engine,
     /// Is each processor's thread pinned to a core?
     pub pin: bool,
@@ -88,7 +84,6 @@ impl Default for Config {
     }
 }
 
-/// What was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
     /// The engine: never [`Engine::Auto`].
@@ -120,14 +115,8 @@ pub enum Error {
     /// So many processors can't be.
     #[error("{0} processors are not possible: 1 to {PROCESSORS_MAX} are")]
     Processors(usize),
-    /// The host refused something.
     #[error("can't {what}: {errno}")]
-    Host {
-        /// What was tried.
-        what: &'static str,
-        /// Its answer.
-        errno: Errno,
-    },
+    Host { what: &'static str, errno: Errno },
 }
 
 /// Makes the machine of one processor. To be called on the thread that will use it; pins that thread if so configured.
@@ -253,7 +242,6 @@ fn park_time(park: Park, now: Instant) -> Option<Option<Duration>> {
     }
 }
 
-/// The time of day.
 fn time_of_day() -> crate::tree::Time {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     crate::tree::Time { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }

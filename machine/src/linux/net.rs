@@ -42,7 +42,6 @@ impl fmt::Display for Address {
 /// Why a socket can't be had.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NetError {
-    /// Somebody listens there already.
     #[error("{0} is in use by another server; stop it or choose another address")]
     AddrInUse(Address),
     /// Something that is not a socket is in the way.
@@ -54,17 +53,10 @@ pub enum NetError {
     /// We may not.
     #[error("no permission for {0}")]
     Permission(Address),
-    /// Nobody answers.
     #[error("nobody listens on {0}")]
     Refused(Address),
-    /// Anything else.
     #[error("{address}: {errno}")]
-    Host {
-        /// Where.
-        address: Address,
-        /// The host's answer.
-        errno: Errno,
-    },
+    Host { address: Address, errno: Errno },
 }
 
 /// Owns a listening socket. Dropping it closes the socket and removes its file, if it made one.
@@ -92,7 +84,6 @@ impl ListeningSocket {
         Ok(listener)
     }
 
-    /// Where it listens.
     pub fn address(&self) -> &Address {
         &self.address
     }
@@ -265,11 +256,8 @@ pub fn peer_core(connection: Connection) -> Option<usize> {
 /// As whom the peer connected through a Unix socket: what the host says, at that moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerCredentials {
-    /// User.
     pub uid: u32,
-    /// Group.
     pub gid: u32,
-    /// Its other groups.
     pub groups: Vec<u32>,
 }
 
@@ -337,7 +325,6 @@ pub(super) fn is_shut_down(fd: RawFd) -> bool {
     unsafe { libc::poll(&raw mut polled, 1, 0) == 1 && polled.revents & libc::POLLHUP != 0 }
 }
 
-/// Closes a connection.
 pub(super) fn close(connection: Connection) {
     // SAFETY: a connection owns its descriptor, and who closes it does not use it afterwards.
     unsafe { libc::close(connection.0 as RawFd) };

@@ -19,16 +19,13 @@ const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
 /// How a range is emptied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Emptying {
-    /// A hole.
     Hole,
     /// A hole, or where there are none, allocated zeroes.
     HoleOrZeroes,
-    /// Allocated zeroes.
     Zeroes,
 }
 
 impl Emptying {
-    /// The mode of `fallocate(2)`.
     pub(super) fn mode(self) -> libc::c_int {
         let how = match self {
             Emptying::Hole | Emptying::HoleOrZeroes => libc::FALLOC_FL_PUNCH_HOLE,
@@ -38,7 +35,6 @@ impl Emptying {
     }
 }
 
-/// Which system call.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Call {
     Read {
@@ -79,7 +75,6 @@ pub(super) enum Call {
     Send {
         fd: RawFd,
     },
-    /// What [`Task::tree_op`] asks.
     Tree,
 }
 
@@ -90,7 +85,6 @@ pub(super) struct Lane(u64);
 /// What to do after a system call came back.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// The operation is complete.
     Done(Result<u64, Errno>),
     /// Make the (possibly changed) call again.
     Again,
@@ -98,7 +92,6 @@ pub(super) enum Step {
     Wait(RawFd, libc::c_short),
 }
 
-/// An operation under way.
 pub(super) struct Task {
     pub(super) token: Token,
     pub(super) call: Call,

@@ -173,9 +173,7 @@ impl Drop for Threads {
 /// Which way bytes flow.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// Accepting and receiving.
     In,
-    /// Sending.
     Out,
 }
 
@@ -196,7 +194,6 @@ struct Sockets {
     by_fd: HashMap<RawFd, Socket>,
     /// Sockets with operations never tried.
     fresh: Vec<(RawFd, Way)>,
-    /// How many are armed.
     armed: usize,
     ready: Vec<(RawFd, u32)>,
     /// System calls since asked last.
@@ -222,7 +219,6 @@ impl Sockets {
         }
     }
 
-    /// Tries what is new.
     fn try_fresh(&mut self, done: &mut Vec<Completion>) {
         let mut fresh = std::mem::take(&mut self.fresh);
         for (fd, way) in fresh.drain(..) {

@@ -52,7 +52,6 @@ pub enum OpenTreeError {
     /// There is none.
     #[error("{0} does not exist")]
     Missing(PathBuf),
-    /// It is something else.
     #[error("{0} is not a directory")]
     NotDirectory(PathBuf),
     /// We may not.
@@ -69,19 +68,10 @@ pub enum OpenTreeError {
     /// Somebody else uses it, or a directory above or in it.
     #[error("{0} is locked: another server gives it out, or a directory in it, or above it")]
     Locked(PathBuf),
-    /// Anything else.
     #[error("can't {what} {path}: {errno}", path = path.display())]
-    Host {
-        /// What was tried.
-        what: &'static str,
-        /// On which directory.
-        path: PathBuf,
-        /// The host's answer.
-        errno: Errno,
-    },
+    Host { what: &'static str, path: PathBuf, errno: Errno },
 }
 
-/// One tree.
 struct HostTree {
     number: u32,
     root: OwnedFd,
@@ -93,7 +83,6 @@ struct HostTree {
     read_only: bool,
     identity: Identity,
     disk: TreeDisk,
-    /// As [`journal::is_committed_as_a_whole`].
     commits_as_a_whole: bool,
     verified: Verified,
     unsynced: Unsynced,

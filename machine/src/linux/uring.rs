@@ -48,7 +48,6 @@ pub struct Uring {
     ring: IoUring,
     vectored_fixed: bool,
     no_iowait: bool,
-    /// As [`setup::Setup::writer`].
     writer: Option<u16>,
     missing: Vec<&'static str>,
     slots: Slots,

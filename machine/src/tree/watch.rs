@@ -12,7 +12,6 @@ pub struct Watch {
     pub changes: Arc<AtomicU64>,
     /// Has it go up at once for what is over.
     pub take: fn(),
-    /// What keeps the watch.
     pub owner: Arc<dyn Any + Send + Sync>,
 }
 

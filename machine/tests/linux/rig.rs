@@ -74,7 +74,6 @@ impl Rig {
     }
 }
 
-/// Page-aligned memory.
 pub struct Memory {
     base: *mut u8,
     len: usize,

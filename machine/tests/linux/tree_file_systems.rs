@@ -38,7 +38,6 @@ on_file_systems!(
     overlay: super::Kind::Overlay,
 );
 
-/// What to mount.
 #[derive(Clone, Copy)]
 pub enum Kind {
     Image(&'static str, &'static [&'static str]),

@@ -27,9 +27,7 @@ pub struct Served {
     pub rig: Rig,
     pub open: OpenTree,
     pub root: Node,
-    /// What is served.
     pub directory: PathBuf,
-    /// Where places are kept.
     pub kept: Rc<TempDir>,
     pub temporary: Option<TempDir>,
 }

@@ -11,7 +11,6 @@ use crate::tree_rig::*;
 use machine::tree::{Caller, Creation, Node, SetAttributes, SetTime, Time, TreeCall, TreeReply};
 use testkit::skip::note;
 
-/// Whose program it becomes.
 const USER: u32 = 65534;
 
 /// Runs tests of this program as an ordinary user. Gives what it printed, or nothing where that can't be.

@@ -9,7 +9,6 @@ pub(super) enum Place {
     None = 0,
     /// The small queue, where a block proves itself.
     Small = 1,
-    /// The main queue.
     Main = 2,
     /// In no queue for now: it may not go.
     Held = 3,

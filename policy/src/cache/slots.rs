@@ -11,7 +11,6 @@ pub struct Slots<T, const PIECE: usize = 256> {
 }
 
 impl<T: Copy, const PIECE: usize> Slots<T, PIECE> {
-    /// For no slot yet.
     pub const fn new() -> Self {
         Slots { pieces: Vec::new(), len: 0 }
     }

@@ -83,7 +83,6 @@ impl Copy {
         }
     }
 
-    /// Gives it up.
     fn revoke(&mut self, is_awaited: bool, turn: &mut Turn) {
         let Some(held) = self.held.take() else { return };
         turn.act(Action::Revoke(self.page));

@@ -20,11 +20,9 @@ pub(super) struct Directory {
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) page: PageNo,
-    /// The last copy.
     pub(super) stored: Version,
     /// The one holder may write.
     pub(super) is_exclusive: bool,
-    /// In order of node.
     pub(super) holders: Vec<Holder>,
     /// In order of asking; each node once.
     pub(super) queue: VecDeque<Asker>,
@@ -43,8 +41,9 @@ pub(super) struct Holder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Holding {
     /// Not known to have got it. With data?
-    Granted { with_data: bool },
-    /// Got it.
+    Granted {
+        with_data: bool,
+    },
     Held,
     /// Is to give it up.
     Recalled,

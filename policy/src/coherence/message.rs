@@ -18,9 +18,7 @@ impl Incarnation {
 /// A node in one of its lives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address {
-    /// Who.
     pub node: NodeId,
-    /// In which life.
     pub incarnation: Incarnation,
 }
 
@@ -31,7 +29,6 @@ pub struct Request(pub u64);
 /// A grant's number, counted up by the home: later grants of a page have higher ones, over all lives of the home.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Serial {
-    /// The home's life.
     pub incarnation: Incarnation,
     /// Counted from 1 in each life.
     pub count: u64,
@@ -41,9 +38,7 @@ pub struct Serial {
 /// A later version of a page is higher; one that was lost with its node is never given again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
-    /// The grant.
     pub serial: Serial,
-    /// Writes under it.
     pub writes: u64,
 }
 
@@ -52,58 +47,39 @@ pub struct Version {
 pub enum Mode {
     /// With other readers.
     Read,
-    /// Alone.
     Write,
 }
 
 /// A message about a page. See the table in [`coherence`](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Message {
-    /// I want it.
     Ask {
-        /// Which page.
         page: PageNo,
-        /// What for.
         mode: Mode,
-        /// Number of the request.
         request: Request,
         /// I have a copy to read by this grant, and need no data if it is still good.
         have: Option<Serial>,
     },
-    /// You may.
     Grant {
-        /// Which page.
         page: PageNo,
-        /// What for.
         mode: Mode,
         /// The request that it answers.
         request: Request,
-        /// Number of the grant.
         serial: Serial,
         /// The data that come with it; none if the copy that the node has is good.
         data: Option<Version>,
     },
     /// I got the grant and did my access.
-    Got {
-        /// Which page.
-        page: PageNo,
-        /// The grant.
-        serial: Serial,
-    },
-    /// Others want it.
+    Got { page: PageNo, serial: Serial },
     Recall {
-        /// Which page.
         page: PageNo,
-        /// The grant that ends.
         serial: Serial,
         /// May a copy to read be kept?
         keep: bool,
     },
     /// I write no more, or use it no more.
     GaveUp {
-        /// Which page.
         page: PageNo,
-        /// The grant that ends.
         serial: Serial,
         /// Did I keep a copy to read?
         kept: bool,
@@ -112,7 +88,6 @@ pub enum Message {
     },
     /// The data that you gave up are stored.
     Taken {
-        /// Which page.
         page: PageNo,
         /// The grant that they were written under.
         serial: Serial,
@@ -138,10 +113,7 @@ impl Message {
 /// A message on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Envelope {
-    /// Who says it.
     pub from: Address,
-    /// To whom.
     pub to: Address,
-    /// What.
     pub message: Message,
 }

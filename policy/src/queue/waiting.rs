@@ -5,12 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Arrival, Kind, RequestId, StreamId};
 use crate::unit::{Class, Instant, JobId};
 
-/// A request that waits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     pub(super) arrival: Arrival,
     pub(super) since: Instant,
-    /// Order of arrival.
     pub(super) sequence: u64,
 }
 

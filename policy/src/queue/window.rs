@@ -26,7 +26,6 @@ const RISE: u64 = 64;
 const SIZES: usize = 8;
 const KINDS: usize = 4;
 
-/// A batch in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InFlight {
     issued: Instant,

@@ -13,7 +13,6 @@ pub(crate) type Page = [u8; PAGE_BYTES as usize];
 pub(crate) enum Payload {
     /// These bytes; the first belongs to the start of the change.
     Bytes(Rc<Vec<u8>>),
-    /// Zeroes that take space.
     Zeroes,
     /// Nothing: it reads as zeroes.
     Hole,

@@ -6,9 +6,7 @@ use crate::random::Random;
 /// A time between two bounds, drawn anew for every operation. In nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latency {
-    /// Shortest.
     pub ns_min: u64,
-    /// Longest.
     pub ns_max: u64,
 }
 
@@ -28,7 +26,6 @@ impl Latency {
     }
 }
 
-/// A simulated disk.
 #[derive(Clone, Debug)]
 pub struct DiskConfig {
     /// Size in bytes: a multiple of the sector. If it is none of `align`, the end is written through the page cache.
@@ -44,7 +41,6 @@ pub struct DiskConfig {
     pub write: Latency,
     /// What a stable write takes longer.
     pub stable_extra: Latency,
-    /// Time of a flush.
     pub flush: Latency,
     /// Time to transfer 1 KiB, in nanoseconds.
     pub ns_per_kib: u64,
@@ -63,11 +59,8 @@ pub struct DiskConfig {
     pub rotational: bool,
     /// Told to the kernel: the largest transfer in one piece, in bytes.
     pub transfer_bytes_max: u32,
-    /// Does it take [`Zero`](machine::Op::Zero)?
     pub zero_supported: bool,
-    /// Does it take [`Discard`](machine::Op::Discard)?
     pub discard_supported: bool,
-    /// Does it take [`Seek`](machine::Op::Seek)?
     pub seek_supported: bool,
     /// What goes wrong by chance.
     pub faults: DiskFaults,

@@ -16,15 +16,10 @@ use machine::{Errno, Op, Segments, total_len};
 /// What was asked of a disk since it was added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskCounters {
-    /// Reads.
     pub reads: u64,
-    /// Writes, stable ones included.
     pub writes: u64,
-    /// Stable writes.
     pub stable_writes: u64,
-    /// Flushes.
     pub flushes: u64,
-    /// Zeroings and discards.
     pub zeroes_and_discards: u64,
     /// Bytes that the reads asked for.
     pub bytes_read: u64,
@@ -372,7 +367,6 @@ impl Disk {
         self.content.abandon(in_flight, &mut self.random);
     }
 
-    /// The power went.
     pub(crate) fn power_cut(&mut self, in_flight: Vec<Change>) {
         self.channels.fill(0);
         self.content.power_cut(in_flight, &self.config.faults, &mut self.random);

@@ -29,7 +29,6 @@ pub(crate) struct Endpoint {
     pub(crate) arrives_last: u64,
     /// The peer's end of stream has arrived.
     pub(crate) ended: bool,
-    /// The connection was reset.
     pub(crate) reset: bool,
     /// The peer is gone without a word: nothing that it sent will arrive any more.
     pub(crate) cut: bool,

@@ -9,19 +9,13 @@ use machine::{Errno, Op};
 /// Kinds of operations on disks and in trees, as faults know them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpClass {
-    /// [`Op::Read`].
     Read,
     /// [`Op::Write`], stable or not.
     Write,
-    /// [`Op::Flush`].
     Flush,
-    /// [`Op::Zero`].
     Zero,
-    /// [`Op::Discard`].
     Discard,
-    /// [`Op::Seek`].
     Seek,
-    /// [`Op::Tree`], syncs apart.
     Call,
     /// [`Op::Tree`] with a sync.
     Sync,

@@ -16,7 +16,6 @@ impl Random {
         Random(rng)
     }
 
-    /// Any number.
     #[expect(clippy::should_implement_trait, reason = "it never ends")]
     pub fn next(&mut self) -> u64 {
         self.0.next_u64()

@@ -27,15 +27,12 @@ const TURNS_AT_ONCE_MAX: u64 = 1_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostId(pub u16);
 
-/// A simulated disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DiskId(pub u16);
 
-/// A simulated directory tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TreeId(pub u16);
 
-/// What [`World::step`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// This processor has something to do: give it a turn.
@@ -121,7 +118,6 @@ impl World {
         self.0.borrow().seed
     }
 
-    /// The time.
     pub fn now(&self) -> Instant {
         Instant::from_ns(self.0.borrow().now)
     }
@@ -326,7 +322,6 @@ impl Inner {
         self.note(|| format!("{token:?} complete: {result:?}"));
     }
 
-    /// Adds to the fingerprint.
     pub(crate) fn mix(&mut self, value: u64) {
         self.fingerprint = scatter(self.fingerprint ^ value ^ self.now.rotate_left(32));
     }

@@ -58,7 +58,6 @@ impl Default for Journal {
 }
 
 impl Journal {
-    /// Now.
     pub fn stamp(&self) -> Stamp {
         Stamp { order: self.order.fetch_add(1, Ordering::SeqCst), at: self.start.elapsed() }
     }
@@ -98,7 +97,6 @@ impl Journal {
 pub enum Content {
     /// The number of the write, all over.
     Number(u64),
-    /// Zeroes.
     Zero,
     /// Zeroes, or what was there before.
     Trimmed,
@@ -107,7 +105,6 @@ pub enum Content {
 /// What became of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is durable.
     Stable,
     /// It is acknowledged, under this verifier (0 where there is none).
     Unstable(u64),
@@ -138,7 +135,6 @@ pub struct Ledger {
     first: usize,
     sectors: Vec<Sector>,
     changes: Vec<Change>,
-    /// Changes that failed.
     pub failures: u64,
 }
 
@@ -149,7 +145,6 @@ impl Ledger {
         Ledger { client, first, sectors, changes: Vec::new(), failures: 0 }
     }
 
-    /// Whose it is.
     pub fn client(&self) -> usize {
         self.client
     }
@@ -202,7 +197,6 @@ impl Ledger {
         ChangeId(id)
     }
 
-    /// Notes the answer.
     pub fn answer(&mut self, change: ChangeId, outcome: Outcome, journal: &Journal) {
         self.changes[change.0].answered = Some((journal.stamp(), outcome));
         self.failures += u64::from(matches!(outcome, Outcome::Failed(_)));

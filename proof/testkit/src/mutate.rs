@@ -41,7 +41,6 @@ pub fn conversation(random: &mut Random, messages: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// Changes a message.
 pub fn message(random: &mut Random, bytes: &mut Vec<u8>) {
     if bytes.is_empty() {
         return bytes.push(random.next() as u8);

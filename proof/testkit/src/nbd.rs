@@ -32,10 +32,8 @@ pub enum Command {
     WriteZeroes = 6,
 }
 
-/// A connection in transmission.
 pub struct Client {
     stream: UnixStream,
-    /// Size of the export.
     pub size: u64,
     cookie: u64,
 }
@@ -85,7 +83,6 @@ impl Client {
         }
     }
 
-    /// Reads.
     pub fn read(&mut self, at: u64, len: u32) -> io::Result<Vec<u8>> {
         self.send(Command::Read, 0, at, len, &[])?;
         self.reply()?;
@@ -122,7 +119,6 @@ impl Client {
         self.reply()
     }
 
-    /// Says good-bye.
     pub fn disconnect(mut self) -> io::Result<()> {
         self.send(Command::Disconnect, 0, 0, 0, &[])?;
         let mut rest = Vec::new();
@@ -151,7 +147,6 @@ impl Client {
         Ok((u64::from_be_bytes(head[8..].try_into().expect("8 bytes")), be_u32(&head[4..8])))
     }
 
-    /// Takes what was read.
     pub fn payload(&mut self, len: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; len];
         self.stream.read_exact(&mut bytes)?;

@@ -20,25 +20,19 @@ const VERIFIED_AT_ONCE: usize = 2048;
 /// How often each kind of request is made, in parts of all of them.
 #[derive(Clone, Copy)]
 pub struct Mix {
-    /// Plain writes.
     pub write: u64,
     /// Writes with forced unit access.
     pub forced: u64,
-    /// Flushes.
     pub flush: u64,
-    /// Trims, plain and forced.
     pub trim: u64,
-    /// Zeroes, plain and forced.
     pub zero: u64,
     /// Reads, whose content is checked.
     pub read: u64,
 }
 
 impl Mix {
-    /// Some of everything.
     pub const ALL: Mix = Mix { write: 45, forced: 12, flush: 8, trim: 8, zero: 10, read: 17 };
 
-    /// Zeroes now and then.
     pub const FEW_ZEROES: Mix = Mix { write: 100, forced: 20, flush: 20, trim: 1, zero: 2, read: 10 };
 
     /// Nothing that is only zeroes.
@@ -50,7 +44,6 @@ impl Mix {
 pub struct Load {
     /// The flushes of the volume.
     pub journal: Journal,
-    /// How far they are.
     pub progress: Progress,
 }
 

@@ -5,9 +5,7 @@ use std::fs;
 /// What a process holds at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holdings {
-    /// Open sockets.
     pub sockets: usize,
-    /// Other open descriptors.
     pub files: usize,
     /// Threads of its own, not the kernel's workers for it.
     pub threads: usize,

@@ -31,7 +31,6 @@ impl Progress {
         self.more.notify_all();
     }
 
-    /// A request failed.
     pub fn note_failure(&self) {
         self.counts().failed += 1;
         self.more.notify_all();
@@ -42,7 +41,6 @@ impl Progress {
         self.counts().durable
     }
 
-    /// Requests that failed.
     pub fn failed(&self) -> u64 {
         self.counts().failed
     }
@@ -73,7 +71,6 @@ impl Progress {
         self.counts().is_stopped = false;
     }
 
-    /// Shall they end?
     pub fn is_stopped(&self) -> bool {
         self.counts().is_stopped
     }

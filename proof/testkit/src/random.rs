@@ -5,7 +5,6 @@
 pub struct Random(pub u64);
 
 impl Random {
-    /// Any number.
     #[expect(clippy::should_implement_trait, reason = "it never ends")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -15,7 +14,6 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
@@ -30,7 +28,6 @@ impl Random {
         self.below(1000) < permille
     }
 
-    /// One of them.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.index(from.len())]
     }

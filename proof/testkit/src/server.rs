@@ -42,19 +42,16 @@ impl Drop for Directory {
 }
 
 impl Place {
-    /// An empty one.
     #[expect(clippy::new_without_default, reason = "it makes a directory")]
     pub fn new() -> Place {
         let directory = tempfile::Builder::new().prefix("awase-").tempdir().expect("temporary directory");
         Place(Arc::new(Directory(directory)))
     }
 
-    /// Its path.
     pub fn path(&self) -> &Path {
         self.0.0.path()
     }
 
-    /// A file in it.
     pub fn file(&self, name: &str) -> PathBuf {
         self.path().join(name)
     }
@@ -133,7 +130,6 @@ pub struct Server {
 }
 
 impl Server {
-    /// Its Unix socket.
     pub fn socket(&self) -> PathBuf {
         self.place.file("awase-data/nbd.sock")
     }
@@ -146,7 +142,6 @@ impl Server {
         String::from_utf8_lossy(&bytes[..len]).into_owned()
     }
 
-    /// Its process.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -186,7 +181,6 @@ impl Server {
         }
     }
 
-    /// Sends a signal.
     pub fn signal(&self, signal: i32) {
         // SAFETY: kill takes numbers; the child was not waited for yet, so its id is still its own.
         let result = unsafe { libc::kill(self.child.id() as i32, signal) };

@@ -35,10 +35,8 @@ impl From<Gone> for ClientError {
     }
 }
 
-/// What came back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// Data of a read.
     pub data: Vec<u8>,
     /// Extents of a block status: length and flags.
     pub extents: Vec<(u32, u32)>,
@@ -58,7 +56,6 @@ pub struct Client {
     connection: Connection,
     /// Size of the export in bytes.
     pub size: u64,
-    /// Its transmission flags.
     pub flags: u16,
     cookie: Cell<u64>,
     pending: RefCell<BTreeMap<u64, Pending>>,

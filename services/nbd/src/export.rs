@@ -18,16 +18,13 @@ pub const REQUEST_BYTES_MAX: u32 = 32 << 20;
 pub struct Export {
     /// The name that clients ask for.
     pub name: String,
-    /// A line for people.
     pub description: String,
     /// Smallest unit of a request, in bytes: a power of two up to 4096.
     pub block_size: u32,
-    /// What is served.
     pub volume: Arc<Volume>,
 }
 
 impl Export {
-    /// The transmission flags.
     pub(crate) fn flags(&self, structured: bool) -> u16 {
         let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::CAN_MULTI_CONN | flag::SEND_CACHE;
         if self.volume.read_only() {
@@ -69,7 +66,6 @@ impl Default for Limits {
     }
 }
 
-/// What all connections share.
 pub struct Server {
     limits: Limits,
     exports: Mutex<Arc<[Arc<Export>]>>,

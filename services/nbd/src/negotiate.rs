@@ -20,11 +20,9 @@ const OPTIONS_MAX: usize = 256;
 /// The number under which block status speaks of [`BASE_ALLOCATION`].
 pub(crate) const BASE_ALLOCATION_ID: u32 = 1;
 
-/// What was agreed on.
 pub(crate) struct Session {
     pub(crate) export: Arc<Export>,
     pub(crate) structured: bool,
-    /// Was `base:allocation` asked for?
     pub(crate) allocation: bool,
 }
 

@@ -18,13 +18,11 @@ pub const NBD_STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
 /// Handshake flags, server and client ("Handshake phase").
 pub mod handshake {
-    /// Fixed newstyle negotiation.
     pub const FIXED_NEWSTYLE: u16 = 1;
     /// No 124 zeroes after `NBD_OPT_EXPORT_NAME`.
     pub const NO_ZEROES: u16 = 2;
 }
 
-/// Options ("Option types").
 pub mod option {
     #![allow(missing_docs, reason = "the names are the protocol's")]
     pub const EXPORT_NAME: u32 = 1;
@@ -63,7 +61,6 @@ pub mod info {
     pub const BLOCK_SIZE: u16 = 3;
 }
 
-/// Transmission flags.
 pub mod flag {
     #![allow(missing_docs, reason = "the names are the protocol's")]
     pub const HAS_FLAGS: u16 = 1;
@@ -79,7 +76,6 @@ pub mod flag {
     pub const SEND_FAST_ZERO: u16 = 1 << 11;
 }
 
-/// Requests ("Request types").
 pub mod cmd {
     #![allow(missing_docs, reason = "the names are the protocol's")]
     pub const READ: u16 = 0;
@@ -158,9 +154,7 @@ pub const REQUEST_BYTES: usize = 28;
 /// A request's header ("Request message").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Command flags.
     pub flags: u16,
-    /// Which command.
     pub kind: u16,
     /// The client's name for it, returned with the reply.
     pub cookie: u64,
@@ -193,7 +187,6 @@ impl Request {
     }
 }
 
-/// A simple reply's header.
 pub fn simple_reply(error: u32, cookie: u64) -> [u8; 16] {
     let mut header = [0; 16];
     header[..4].copy_from_slice(&NBD_SIMPLE_REPLY_MAGIC.to_be_bytes());
@@ -240,22 +233,18 @@ impl<'a> Reader<'a> {
         Some(head)
     }
 
-    /// Is nothing left?
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// A 16 bit integer.
     pub fn u16(&mut self) -> Option<u16> {
         Some(u16::from_be_bytes(self.take(2)?.try_into().ok()?))
     }
 
-    /// A 32 bit integer.
     pub fn u32(&mut self) -> Option<u32> {
         Some(u32::from_be_bytes(self.take(4)?.try_into().ok()?))
     }
 
-    /// A 64 bit integer.
     pub fn u64(&mut self) -> Option<u64> {
         Some(u64::from_be_bytes(self.take(8)?.try_into().ok()?))
     }

@@ -24,12 +24,10 @@ pub(crate) enum Refusal {
     StatusOfNothing,
     NoContext,
     PayloadTooLong,
-    /// The host says so.
     Host(Errno),
 }
 
 impl Refusal {
-    /// The protocol's error.
     pub(crate) fn error(self) -> NbdError {
         match self {
             Refusal::ReadOnly => NbdError::EPERM,

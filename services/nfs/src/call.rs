@@ -34,7 +34,6 @@ pub(crate) fn transfer_bytes_max(kernel: &Kernel) -> u32 {
 /// From where a client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ClientAddress {
-    /// Over the network.
     Ip(SocketAddr),
     /// Through a socket of this host, as this user of it.
     Unix(u32),
@@ -43,11 +42,8 @@ pub enum ClientAddress {
 /// As whom the host says that a client has connected to a Unix socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalPeer {
-    /// User.
     pub uid: u32,
-    /// Group.
     pub gid: u32,
-    /// Other groups.
     pub groups: Vec<u32>,
 }
 
@@ -62,7 +58,6 @@ impl LocalPeer {
 /// Those who share what is kept for one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ClientHost {
-    /// Another host.
     Address(IpAddr),
     /// A user of this one.
     User(u32),
@@ -99,32 +94,20 @@ impl ClientAddress {
 /// The programs that are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Program {
-    /// NFS version 3.
     Nfs,
-    /// MOUNT version 3.
     Mount,
 }
 
 /// Who a caller says it is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Credentials {
-    /// `AUTH_NONE`.
     None,
-    /// `AUTH_SYS`.
-    Unix {
-        /// User.
-        uid: u32,
-        /// Group.
-        gid: u32,
-        /// Other groups.
-        groups: SmallVec<[u32; GROUPS_MAX]>,
-    },
+    Unix { uid: u32, gid: u32, groups: SmallVec<[u32; GROUPS_MAX]> },
 }
 
 /// The data of a WRITE.
 #[derive(Debug)]
 pub(crate) struct Payload {
-    /// Where the data is.
     pub(crate) frames: Frames,
     /// Where its first byte lies in the first frame: the WRITE's offset modulo 4096.
     pub(crate) start: usize,
@@ -146,7 +129,6 @@ impl Payload {
     }
 }
 
-/// A call.
 pub(crate) struct Call {
     pub(crate) cpu: Processor,
     pub(crate) server: Arc<Server>,
@@ -170,7 +152,6 @@ pub(crate) struct Call {
 /// What came of a call.
 #[derive(Debug)]
 pub(crate) enum Results {
-    /// The results' XDR.
     Bytes(Vec<u8>),
     /// Results that end with an opaque: the data of a READ.
     Data {
@@ -189,7 +170,6 @@ pub(crate) enum Results {
     ProcedureUnavailable,
     /// The caller must show other credentials.
     AuthError(auth_stat),
-    /// The server cannot.
     SystemError,
     /// No reply: the same call is under way already.
     Silence,

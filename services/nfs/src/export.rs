@@ -18,23 +18,18 @@ pub const NOBODY: u32 = 65534;
 /// Whose requests are done as the anonymous user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Squashed {
-    /// Nobody's (`no_root_squash`).
     Nobody,
     /// Those of user 0 and group 0 (`root_squash`).
     #[default]
     Root,
-    /// Everybody's (`all_squash`).
     All,
 }
 
-/// As whom clients act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Squash {
     /// Whose requests are done as the anonymous user.
     pub squashed: Squashed,
-    /// The anonymous user.
     pub uid: u32,
-    /// The anonymous group.
     pub gid: u32,
 }
 
@@ -70,7 +65,6 @@ impl Squash {
         }
     }
 
-    /// The anonymous user.
     pub(crate) fn anonymous(&self) -> Caller {
         Caller { uid: self.uid, gid: self.gid, groups: Arc::from([]) }
     }
@@ -82,22 +76,18 @@ pub struct ExportConfig {
     /// The path by which clients mount it, such as `/files`. Handles carry its hash: under another name it is another
     /// export.
     pub name: String,
-    /// Refuse all changes?
     pub read_only: bool,
     /// Networks whose clients are served; empty: all. Clients of a Unix socket always are: its permissions decide.
     pub clients: Vec<IpNet>,
     /// Only those whose port is privileged? Else any user of a client's host may claim to be any other.
     pub secure: bool,
-    /// As whom clients act.
     pub squash: Squash,
 }
 
 /// Why a client is not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotAdmitted {
-    /// [`ExportConfig::clients`].
     Address,
-    /// [`ExportConfig::secure`].
     Port,
 }
 
@@ -111,18 +101,15 @@ pub struct Export {
 }
 
 impl Export {
-    /// Gives out `tree`.
     pub fn new(config: ExportConfig, tree: Arc<FileTree>) -> Arc<Self> {
         let number = tree.export_as(&config.name);
         Arc::new(Export { id: ExportId::of(&config.name), number, config, tree, grants: Grants::default() })
     }
 
-    /// Its name in handles.
     pub fn id(&self) -> ExportId {
         self.id
     }
 
-    /// Its name in records.
     pub fn number(&self) -> ExportNo {
         self.number
     }
@@ -132,12 +119,10 @@ impl Export {
         &self.config
     }
 
-    /// What is given out.
     pub fn tree(&self) -> &Arc<FileTree> {
         &self.tree
     }
 
-    /// Are changes refused?
     pub fn read_only(&self) -> bool {
         self.config.read_only || self.tree.read_only()
     }

@@ -59,7 +59,6 @@ impl ExportId {
     }
 }
 
-/// What a handle names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Handle {
     pub(crate) export: ExportId,

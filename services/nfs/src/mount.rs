@@ -158,7 +158,6 @@ fn client_name(call: &Call) -> String {
     }
 }
 
-/// Who has mounted what.
 #[derive(Default)]
 pub(crate) struct MountList(Mutex<VecDeque<Mount>>);
 

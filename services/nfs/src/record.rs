@@ -122,7 +122,6 @@ impl Incoming {
         }
     }
 
-    /// What comes next.
     pub(crate) fn next(&mut self) -> Next {
         loop {
             if self.broken {
@@ -247,7 +246,6 @@ impl Incoming {
         ControlFlow::Break(Next::Write { head, arguments, shape, whole })
     }
 
-    /// All fragments are there.
     fn end_record(&mut self) -> Option<Next> {
         let message = std::mem::take(&mut self.message);
         let stage = std::mem::replace(&mut self.stage, Stage::Head);

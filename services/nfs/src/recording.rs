@@ -15,7 +15,6 @@ use crate::handle::{self, ExportId};
 use crate::server::Server;
 use crate::shape::{Cursor, HANDLE_BYTES_MAX, READ, WRITE};
 
-/// The number of COMMIT.
 const COMMIT: u32 = NFS_PROGRAM::NFSPROC3_COMMIT as u32;
 
 /// Calls of NFS, by their numbers.
@@ -114,7 +113,6 @@ impl Recorded {
         cpu.end_with(together, began, self.event, self.whose, self.place, bytes);
     }
 
-    /// It was answered.
     pub(crate) fn end(&self, cpu: &Processor, began: Timed, status: u32) {
         cpu.end_request(began, self.event, self.whose, self.place, self.bytes.unwrap_or(status).into());
     }

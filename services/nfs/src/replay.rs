@@ -33,7 +33,6 @@ const RETRANSMISSION_TIMER_MIN: Duration = Duration::from_secs(1);
 /// Old replies of all clients are looked for so many times in the age that they may reach.
 const SWEEPS: u32 = 8;
 
-/// How much is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplayLimits {
     /// Bytes of all replies and what belongs to them. Each client has an equal share, and what others leave of theirs.
@@ -55,7 +54,6 @@ pub(crate) struct RequestKey {
     client: ClientHost,
     xid: u32,
     procedure: u32,
-    /// Of credentials and arguments.
     checksum: u64,
     /// Length and checksum of a WRITE's data, all of it: pages of a database differ in a few bytes anywhere.
     data: Option<(u32, u32)>,
@@ -108,14 +106,11 @@ pub(crate) struct Replay {
 
 #[derive(Default)]
 struct State {
-    /// By address.
     clients: HashMap<ClientHost, Share>,
-    /// Of all clients.
     bytes: usize,
     swept: Option<Instant>,
 }
 
-/// Of one client.
 #[derive(Default)]
 struct Share {
     requests: HashMap<RequestKey, Request>,
@@ -145,7 +140,6 @@ enum Request {
 
 struct Done {
     reply: Arc<[u8]>,
-    /// Of its [`Finished`].
     number: u64,
     /// That took the reply last.
     connection: ConnectionNumber,
@@ -161,7 +155,6 @@ impl Done {
     }
 }
 
-/// What [`Replay::look`] finds.
 enum Look<'a> {
     Known(Known<'a>),
     /// It is being done for another connection.
@@ -334,7 +327,6 @@ pub(crate) struct InProgress<'a> {
 }
 
 impl InProgress<'_> {
-    /// It is done.
     pub(crate) fn finish(mut self, reply: &[u8], now: Instant) {
         self.finished = true;
         self.replay.finish(self.key, reply, now);

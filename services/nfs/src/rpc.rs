@@ -23,9 +23,7 @@ const AUTH_BYTES_MAX: usize = 400;
 /// Longest name of a caller's machine, in bytes (appendix A).
 const MACHINE_NAME_BYTES_MAX: usize = 255;
 
-/// `AUTH_NONE`.
 const AUTH_NONE: u32 = 0;
-/// `AUTH_SYS`.
 const AUTH_SYS: u32 = 1;
 
 /// The part of a call before its arguments.
@@ -135,7 +133,6 @@ fn credentials(credentials: &[u8], verifier: &[u8]) -> Result<Credentials, auth_
     }
 }
 
-/// `authsys_parms` (appendix A).
 fn unix(mut at: Cursor<'_>) -> Option<Credentials> {
     let _stamp = at.u32()?;
     let _machine = at.opaque(MACHINE_NAME_BYTES_MAX)?;

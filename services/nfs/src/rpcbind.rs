@@ -45,23 +45,17 @@ pub enum RpcbindError {
     NoAnswer,
     /// Another server is registered, or rpcbind takes no registrations from this user.
     #[error("rpcbind did not accept program {program}: is another server registered? (`rpcinfo -p` tells)")]
-    Refused {
-        /// Which one.
-        program: u32,
-    },
+    Refused { program: u32 },
 }
 
-/// Where rpcbind listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rpcbind {
-    /// Its Unix socket.
     pub socket: PathBuf,
     /// Where it is asked when there is no such socket.
     pub address: SocketAddr,
 }
 
 impl Default for Rpcbind {
-    /// That of this host.
     fn default() -> Self {
         let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), portmap::PMAP_PORT);
         Rpcbind { socket: PathBuf::from("/run/rpcbind.sock"), address }

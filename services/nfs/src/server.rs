@@ -40,7 +40,6 @@ impl Default for Limits {
     }
 }
 
-/// What all connections share.
 pub struct Server {
     key: HandleKey,
     limits: Limits,
@@ -90,7 +89,6 @@ impl Server {
         &self.service
     }
 
-    /// What is served.
     pub fn exports(&self) -> Arc<[Arc<Export>]> {
         Arc::clone(&self.exports.lock().unwrap_or_else(PoisonError::into_inner))
     }

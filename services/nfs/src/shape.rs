@@ -11,13 +11,10 @@ use crate::call::{Program, TRANSFER_BYTES_MAX};
 /// Longest file handle, in bytes (RFC 1813, section 2.4: `NFS3_FHSIZE`).
 pub(crate) const HANDLE_BYTES_MAX: usize = 64;
 
-/// The number of GETATTR.
 pub(crate) const GETATTR: u32 = NFS_PROGRAM::NFSPROC3_GETATTR as u32;
 
-/// The number of READ.
 pub(crate) const READ: u32 = NFS_PROGRAM::NFSPROC3_READ as u32;
 
-/// The number of WRITE.
 pub(crate) const WRITE: u32 = NFS_PROGRAM::NFSPROC3_WRITE as u32;
 
 /// A part of the arguments.
@@ -26,7 +23,6 @@ enum Part {
     Handle,
     /// A name or a path. How long it may be is for the procedure to say.
     Name,
-    /// `sattr3`.
     Attributes,
 }
 
@@ -104,7 +100,6 @@ pub(crate) fn write(arguments: &[u8]) -> Option<Result<WriteShape, usize>> {
     Some(Ok(WriteShape { offset, data_len: at.u32()?, arguments: arguments_len }))
 }
 
-/// A position in XDR.
 #[derive(Clone, Copy)]
 pub(crate) struct Cursor<'a>(pub(crate) &'a [u8]);
 

@@ -23,14 +23,12 @@ struct Table {
 pub(super) struct Cell {
     /// The number; none where there was nothing to compare.
     pub(super) here: Option<f64>,
-    /// The paper's.
     pub(super) paper: Option<f64>,
     /// Do repetitions differ by more?
     pub(super) within_noise: bool,
 }
 
 impl Tables {
-    /// Reads the file's text.
     pub(super) fn read(text: &str) -> Result<Tables> {
         let value: Value = serde_json::from_str(text)?;
         let list = |key: &str| value[key].as_array().with_context(|| format!("{key:?} is missing"));
@@ -46,7 +44,6 @@ impl Tables {
         cells.get(column).copied()
     }
 
-    /// All tables.
     pub(super) fn markdown(&self) -> String {
         self.tables.iter().map(|table| format!("\n{}", table.markdown())).collect()
     }

@@ -9,11 +9,8 @@ use super::server::{await_answer, free_ports};
 use super::session::Endpoint;
 use crate::bench::process::{Interrupted, Process};
 
-/// Awase.
 pub struct Awase {
-    /// Its process.
     pub process: Process,
-    /// Where it answers.
     pub endpoint: Endpoint,
 }
 

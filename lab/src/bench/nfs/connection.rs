@@ -29,7 +29,6 @@ pub struct Connection<'a> {
 }
 
 impl<'a> Connection<'a> {
-    /// Connects.
     pub fn new(address: SocketAddr, payload: &'a [u8]) -> Result<Connection<'a>> {
         let stream = TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
         stream.set_nodelay(true)?;
@@ -37,7 +36,6 @@ impl<'a> Connection<'a> {
         Ok(Connection { stream, payload, unsent: VecDeque::new(), sent: 0, records: Records::default() })
     }
 
-    /// Queues a call.
     pub fn queue(&mut self, head: Vec<u8>, with_payload: bool) {
         self.unsent.push_back(Piece { head, with_payload });
     }

@@ -47,7 +47,6 @@ impl DelayedLink {
         Ok(DelayedLink { address, is_closed, streams, acceptor: Some(acceptor) })
     }
 
-    /// Where clients connect.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -26,7 +26,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Places in flight on a connection: their number is the low byte of the identifiers of calls.
 pub const IN_FLIGHT_MAX: u32 = 256;
 
-/// What one receive takes.
 const RECEIVE_BYTES: usize = 256 << 10;
 
 /// Latencies are told apart to three digits.

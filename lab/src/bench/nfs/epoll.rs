@@ -11,13 +11,11 @@ const EVENTS_MAX: usize = 256;
 /// After so long a wait ends without any.
 const TIMEOUT_MS: i32 = 200;
 
-/// `epoll(7)`, level triggered.
 pub struct Epoll {
     epoll: OwnedFd,
 }
 
 impl Epoll {
-    /// An empty one.
     pub fn new() -> Result<Epoll> {
         // SAFETY: epoll_create1 takes a number and gives a new descriptor, which nobody else owns.
         let epoll = unsafe {

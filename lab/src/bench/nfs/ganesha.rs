@@ -18,9 +18,7 @@ const PACKAGES: &str = "NFS-Ganesha needs: sudo apt-get install nfs-ganesha nfs-
 
 /// Ganesha, serving a directory, and the port mapper without which it does not start.
 pub struct Ganesha {
-    /// Its process.
     pub process: Process,
-    /// Where it answers.
     pub endpoint: Endpoint,
     port_mapper: Option<Process>,
 }
@@ -49,7 +47,6 @@ impl Ganesha {
         Ok(ganesha)
     }
 
-    /// Ends it.
     pub fn stop(self) -> Result<()> {
         self.process.stop()?;
         self.port_mapper.map_or(Ok(()), Process::stop)

@@ -9,7 +9,6 @@ use hdrhistogram::Histogram;
 pub enum Order {
     /// Behind the last one; from the beginning again at the end of the file.
     Sequential,
-    /// Anywhere in the file.
     Random,
 }
 
@@ -46,7 +45,6 @@ impl Operation {
     }
 }
 
-/// When it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
     /// After a time.
@@ -55,7 +53,6 @@ pub enum Length {
     OnePass,
 }
 
-/// A load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
     /// What is asked of the server.
@@ -83,7 +80,6 @@ impl Load {
 pub struct Outcome {
     /// Requests that were answered; COMMITs are not counted.
     pub requests: u64,
-    /// COMMITs that were answered.
     pub commits: u64,
     /// Bytes of READ or WRITE.
     pub bytes: u64,

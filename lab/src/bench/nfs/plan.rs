@@ -4,29 +4,38 @@ use nfs3_types::nfs3::stable_how;
 
 use super::load::{Length, Load, Operation, Order, Stability};
 
-/// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// READ at a byte of a file of the connection.
-    Read { file: usize, offset: u64 },
+    Read {
+        file: usize,
+        offset: u64,
+    },
     /// WRITE at a byte of a file of the connection.
-    Write { file: usize, offset: u64, stable: stable_how },
+    Write {
+        file: usize,
+        offset: u64,
+        stable: stable_how,
+    },
     /// COMMIT of a whole file.
-    Commit { file: usize },
+    Commit {
+        file: usize,
+    },
     /// CREATE of the file of a place in flight.
-    Create { slot: usize },
-    /// REMOVE of it.
-    Remove { slot: usize },
+    Create {
+        slot: usize,
+    },
+    Remove {
+        slot: usize,
+    },
 }
 
 /// What to do with a free place in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Ask this.
     Step(Step),
     /// Nothing before all that is in flight is answered.
     Wait,
-    /// Nothing any more.
     End,
 }
 

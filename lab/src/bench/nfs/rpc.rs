@@ -16,11 +16,8 @@ const RECORD_BYTES_MAX: usize = 64 << 20;
 /// A procedure of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Procedure {
-    /// Number of the program.
     pub program: u32,
-    /// Its version.
     pub version: u32,
-    /// Number of the procedure.
     pub number: u32,
 }
 

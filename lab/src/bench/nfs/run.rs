@@ -46,7 +46,6 @@ impl Stand {
         Ok(Stand { slow: None, awase: awase.to_owned(), directory, here, interrupted: interrupted.clone() })
     }
 
-    /// Where it is.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
@@ -130,7 +129,6 @@ impl Drop for SynchronousDirectory {
 
 /// A server as clients reach it.
 pub struct Reached {
-    /// Where they connect.
     pub endpoint: Endpoint,
     _link: Option<DelayedLink>,
 }

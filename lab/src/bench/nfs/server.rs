@@ -16,7 +16,6 @@ use crate::bench::process::{Interrupted, Process};
 /// How long a server may take to start.
 pub const START_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Who serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     /// Awase, with flags.
@@ -31,9 +30,7 @@ pub enum Peer {
 
 /// What a server is to serve.
 pub struct Order<'a> {
-    /// The program of Awase.
     pub awase: &'a Path,
-    /// The directory.
     pub directory: &'a Path,
     /// A directory for the server alone.
     pub place: &'a Path,
@@ -41,9 +38,7 @@ pub struct Order<'a> {
 
 /// A server that is ready.
 pub enum Server {
-    /// Awase.
     Awase(Awase),
-    /// NFS-Ganesha.
     Ganesha(Ganesha),
 }
 
@@ -60,7 +55,6 @@ impl Server {
         }
     }
 
-    /// Where it answers.
     pub fn endpoint(&self) -> &Endpoint {
         match self {
             Server::Awase(awase) => &awase.endpoint,
@@ -68,7 +62,6 @@ impl Server {
         }
     }
 
-    /// Its process.
     pub fn process(&self) -> &Process {
         match self {
             Server::Awase(awase) => &awase.process,
@@ -76,7 +69,6 @@ impl Server {
         }
     }
 
-    /// Ends it.
     pub fn stop(self) -> Result<()> {
         match self {
             Server::Awase(awase) => awase.process.stop(),

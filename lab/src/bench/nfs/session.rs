@@ -20,24 +20,18 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Where a server answers, and as whom it is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Address of NFS.
     pub nfs: SocketAddr,
     /// Address of MOUNT; some servers use the same.
     pub mount: SocketAddr,
-    /// Path of the export.
     pub export: String,
-    /// User.
     pub uid: u32,
-    /// Group.
     pub gid: u32,
 }
 
 /// The largest transfers that a server takes, in bytes (FSINFO, RFC 1813, 3.3.19).
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// READ.
     pub read: u32,
-    /// WRITE.
     pub write: u32,
 }
 
@@ -50,7 +44,6 @@ pub struct Session {
 }
 
 impl Session {
-    /// Connects.
     pub fn new(address: SocketAddr, uid: u32, gid: u32) -> Result<Session> {
         let stream = TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
         stream.set_nodelay(true)?;
@@ -106,7 +99,6 @@ impl Session {
         }
     }
 
-    /// Makes a file.
     pub fn create(&mut self, dir: &nfs_fh3, name: &str) -> Result<nfs_fh3> {
         let how = createhow3::UNCHECKED(sattr3 { mode: Nfs3Option::Some(0o644), ..sattr3::default() });
         let where_ = diropargs3 { dir: dir.clone(), name: name.as_bytes().into() };

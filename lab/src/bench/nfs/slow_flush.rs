@@ -29,7 +29,6 @@ use fuser::{
 /// The name of the one file.
 const DISK: &str = "disk";
 
-/// Its number.
 const DISK_INODE: INodeNo = INodeNo(2);
 
 /// The kernel need not ask again within this: nothing changes.

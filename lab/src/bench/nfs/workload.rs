@@ -13,7 +13,6 @@ pub const SLOW_FLUSH: Duration = Duration::from_millis(5);
 /// How long a byte takes on the delayed link, each way.
 pub const LINK_DELAY: Duration = Duration::from_millis(1);
 
-/// Where the files lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disk {
     /// On the disk of this machine.
@@ -25,7 +24,6 @@ pub enum Disk {
 /// How clients reach the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// Over loopback.
     Loopback,
     /// Over one that takes [`LINK_DELAY`] each way.
     Delayed,
@@ -42,7 +40,6 @@ pub enum Cache {
     Warm,
 }
 
-/// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
     /// The load, until its time is over; once through the files where they are cold.
@@ -51,12 +48,10 @@ pub enum Measure {
     Memory,
 }
 
-/// Somebody who takes part.
 #[derive(Clone, Copy, Debug)]
 pub struct Contender {
     /// How it is named in the report.
     pub label: &'static str,
-    /// Who serves.
     pub peer: Peer,
     /// Requests that the client keeps in flight, if not as many as the workload's.
     pub in_flight: Option<u32>,
@@ -81,35 +76,26 @@ const fn ahead(label: &'static str, blocks: u32) -> Contender {
     Contender { in_flight: Some(blocks + 1), ..awase(label, &[]) }
 }
 
-/// One workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
-    /// Its name.
     pub name: &'static str,
     /// Its title in the report.
     pub title: &'static str,
-    /// What exactly is done.
     pub about: &'static str,
-    /// What the number is.
     pub unit: Unit,
-    /// What is done.
     pub load: Load,
-    /// Where the files lie.
     pub disk: Disk,
     /// How clients reach the server.
     pub link: Link,
     /// What is cached before.
     pub cache: Cache,
-    /// What is measured.
     pub measure: Measure,
-    /// Who takes part.
     pub contenders: &'static [Contender],
     /// What Awase is to reach.
     pub bounds: &'static [Bound],
 }
 
 impl Workload {
-    /// As reports name it.
     pub fn subject(&self) -> Subject {
         Subject {
             name: self.name.into(),
@@ -169,7 +155,6 @@ const fn of_flush_limit(in_flight: u32) -> Bound {
     Bound::OfLimit(0.8, in_flight as f64 * 1e6 / SLOW_FLUSH.as_micros() as f64)
 }
 
-/// All of them.
 pub static WORKLOADS: &[Workload] = &[
     here(
         "write_sync",

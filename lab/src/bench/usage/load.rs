@@ -21,12 +21,9 @@ const REQUEST_BYTES: usize = 28;
 /// What is received at a time, at most.
 const BUFFER_BYTES: usize = 512 << 10;
 
-/// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// READ.
     Read,
-    /// WRITE.
     Write,
 }
 
@@ -38,7 +35,6 @@ impl Kind {
         }
     }
 
-    /// Asks for a block.
     fn request(self, block: u64) -> Vec<u8> {
         let mut request = vec![0; REQUEST_BYTES];
         request[..4].copy_from_slice(&0x2560_9513_u32.to_be_bytes());
@@ -53,10 +49,8 @@ impl Kind {
     }
 }
 
-/// Where the server is.
 #[derive(Clone, Debug)]
 pub enum At {
-    /// A Unix socket.
     Unix(PathBuf),
     /// A port of this host.
     Port(u16),
@@ -118,7 +112,6 @@ impl Connection {
         Ok(answered)
     }
 
-    /// Reads every block once.
     pub fn read_all(&mut self) -> io::Result<()> {
         let mut buffer = vec![0; Kind::Read.reply_bytes()];
         for block in 0..self.blocks {

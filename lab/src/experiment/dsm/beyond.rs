@@ -31,7 +31,6 @@ fn nodes(run: &Run<'_>) -> Vec<usize> {
     NODES.into_iter().filter(|nodes| *nodes <= most).collect()
 }
 
-/// What [`add`] takes.
 pub(super) fn steps(most: f64) -> u64 {
     let sizes = NODES.iter().filter(|nodes| **nodes as f64 <= most).count();
     (WAYS.len() * WRITES.len() + sizes * patterns().len() * 2) as u64

@@ -42,7 +42,6 @@ pub(super) struct Sizes {
     pub(super) page: u64,
 }
 
-/// What there was.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Traffic {
     pub(super) accesses: u64,

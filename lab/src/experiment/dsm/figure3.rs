@@ -19,7 +19,6 @@ use super::machine::Machine;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Shares {
     pub(super) kernel: Duration,
-    /// On the VME bus.
     pub(super) bus: Duration,
     pub(super) network: Duration,
 }
@@ -160,7 +159,6 @@ pub(super) fn disk(machine: &Machine, seed: u64) -> Duration {
     run.now().since(Instant::ZERO)
 }
 
-/// What a datagram says.
 enum Datagram {
     Read(u64, Answer<()>),
     Data(Answer<()>),
@@ -169,7 +167,6 @@ enum Datagram {
 /// Bytes of a READ call and of its reply beside the data: headers, credential, handle, attributes (RFC 1057, RFC 1094).
 const CALL_BYTES: u64 = 144;
 const REPLY_BYTES: u64 = 100;
-/// Server processes.
 const DAEMONS: u32 = 4;
 
 /// NFS over Ethernet, from another workstation with such a disk.

@@ -23,7 +23,6 @@ const SHARES: [f64; 3] = [52.0, 33.0, 15.0];
 /// Figure 3, from the text: how many times as fast as NFS and as a SCSI disk, with the data in local and in remote memory.
 const RATIOS: [[f64; 2]; 2] = [[2.4, 2.0], [1.7, 1.4]];
 
-/// Distributed shared memory.
 pub struct Dsm;
 
 impl Experiment for Dsm {

@@ -17,11 +17,9 @@ pub enum Path {
     OtherCalls,
     /// Supervisor call: I/O is requested.
     IoRequest,
-    /// An I/O has ended.
     IoCompletion,
     /// The state of the program that an interrupt has hit.
     StateSave,
-    /// The dispatcher.
     Dispatch,
     /// Routines that the OLTP system wants to be run when an I/O has ended.
     ExitRoutine,
@@ -29,7 +27,6 @@ pub enum Path {
     Names,
 }
 
-/// How many there are.
 pub const PATHS: usize = 12;
 
 impl Path {
@@ -75,14 +72,12 @@ pub struct Account {
     pub interrupts: u64,
     /// Trace records that each path left, in thousandths.
     pub records: [u64; PATHS],
-    /// Transactions answered.
     pub transactions: u64,
     /// Nanoseconds from message to answer, of all of them.
     pub response_ns: u64,
 }
 
 impl Account {
-    /// What happened since `earlier`.
     pub fn since(&self, earlier: &Account) -> Account {
         let each = |now: [u64; PATHS], then: [u64; PATHS]| std::array::from_fn(|path| now[path] - then[path]);
         Account {
@@ -97,12 +92,10 @@ impl Account {
         }
     }
 
-    /// All of it.
     pub fn total_ns(&self) -> u64 {
         self.own_ns.iter().sum::<u64>() + self.trace_ns.iter().sum::<u64>() + self.idle_ns
     }
 
-    /// Transactions an hour.
     pub fn per_hour(&self) -> f64 {
         self.per_second(self.transactions) * 3600.0
     }

@@ -9,11 +9,8 @@ use super::workload::Mix;
 /// Times of the devices, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceTimes {
-    /// A disk's mean seek.
     pub seek_ns: u64,
-    /// A disk's rotation.
     pub rotation_ns: u64,
-    /// A block's transfer.
     pub transfer_ns: u64,
     /// A message from or to the front-end processor.
     pub front_end_ns: u64,
@@ -28,7 +25,6 @@ pub struct Costs {
     pub own_ns: [u64; PATHS],
     /// Trace records that each path leaves, in thousandths.
     pub records: [u64; PATHS],
-    /// What a record takes.
     pub record: RecordCost,
     /// One pass over the channels, to issue what there is.
     pub pass_ns: u64,
@@ -40,7 +36,6 @@ pub struct Costs {
     pub look_ns: u64,
     /// To compare a terminal's name with one of the table.
     pub compare_ns: u64,
-    /// Terminals.
     pub terminals: u64,
     /// Searches in the table for a message that comes.
     pub searches_in: u64,
@@ -50,16 +45,13 @@ pub struct Costs {
     pub other_calls: u64,
     /// Applications that can run at once.
     pub regions: usize,
-    /// Disks.
     pub disks: usize,
-    /// The devices.
     pub devices: DeviceTimes,
     completion_min_ns: u64,
     completion_max_ns: u64,
 }
 
 impl Costs {
-    /// As the parameters say.
     pub fn of(run: &Run<'_>) -> Self {
         let us = |name: &str| (run.get(name) * 1000.0) as u64;
         let steps_us = run.get("cpu.speed");

@@ -22,7 +22,6 @@ pub struct Channels {
 }
 
 impl Channels {
-    /// Nothing has ended.
     pub fn new(time: &Virtual) -> Self {
         Channels { time: time.clone(), ended: RefCell::default(), enabled: Cell::new(None) }
     }
@@ -58,14 +57,12 @@ impl Handler for Channels {
     }
 }
 
-/// What a device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A disk of the data base.
     Disk,
     /// Messages from or to the front-end processor.
     FrontEnd,
-    /// The journal.
     Tape,
 }
 
@@ -104,7 +101,6 @@ impl Devices {
         DISKS + self.time.below((self.all.len() - DISKS) as u64) as usize
     }
 
-    /// What it is.
     pub fn kind(&self, device: usize) -> Kind {
         match device {
             MESSAGES | ANSWERS => Kind::FrontEnd,

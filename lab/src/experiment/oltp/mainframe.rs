@@ -26,18 +26,15 @@ pub struct Techniques {
     pub is_exit_immediate: bool,
     /// (4) The call for supervisor mode is looked for first.
     pub is_mode_call_first: bool,
-    /// (5) Terminals have numbers.
     pub has_binary_names: bool,
     /// (6) A call after a call is served without a way back.
     pub looks_ahead: bool,
 }
 
-/// What is run.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Transactions that the front-end processor replays.
     pub transactions: u64,
-    /// What they are.
     pub mix: Mix,
 }
 
@@ -90,7 +87,6 @@ struct Processor {
     time: Virtual,
     costs: Costs,
     techniques: Techniques,
-    /// That are replayed.
     transactions: u64,
     channels: Rc<Channels>,
     devices: Devices,
@@ -111,7 +107,6 @@ struct Processor {
 }
 
 impl Processor {
-    /// The dispatcher's loop.
     async fn serve(mut self) -> Account {
         // With the last tenth, regions begin to be empty.
         let (from, to) = (self.transactions / 10, self.transactions * 9 / 10);

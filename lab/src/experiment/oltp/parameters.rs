@@ -6,7 +6,6 @@ use crate::parameter::{Origin, Parameter};
 const KEPT_IN_ORDER: &str = "3 (2) orders the calls by number (B >= C > A >= D) and by time (B > D > A > C), and 3 (5) \
      calls sub-dispatch short: hundreds of steps each, so that sums of time lie as close as the order lets them";
 
-/// All of them.
 pub fn all() -> Vec<Parameter> {
     [load(), io(), supervisor(), trace(), devices()].concat()
 }

@@ -15,9 +15,7 @@ pub const TYPES: u64 = 70;
 /// What a record costs, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordCost {
-    /// By the central routine.
     pub central_ns: u64,
-    /// In place.
     pub direct_ns: u64,
 }
 

@@ -20,7 +20,6 @@ const TYPES: [(u64, f64); 5] = [(35, 0.6), (30, 0.9), (20, 1.2), (10, 1.6), (5, 
 /// I/O for the message, its answer and the journal: any transaction has them.
 const FIXED_IOS: f64 = 3.0;
 
-/// One transaction.
 #[derive(Clone, Copy, Debug)]
 pub struct Transaction {
     calls: u64,
@@ -35,7 +34,6 @@ pub struct Transaction {
 /// A transaction as the front-end processor has it on its disk.
 #[derive(Clone, Copy, Debug)]
 pub struct Replayed {
-    /// What it is.
     pub transaction: Transaction,
     /// Which terminal it comes from, counted from 1.
     pub terminal: u64,
@@ -105,11 +103,9 @@ impl Transaction {
 /// A place for one application at a time, and the transaction in it.
 #[derive(Clone, Debug, Default)]
 pub struct Region {
-    /// What it waits for.
     pub phase: Phase,
     /// The transaction, when there is one.
     pub transaction: Option<Transaction>,
-    /// Its terminal.
     pub terminal: u64,
     /// When its message came, nanoseconds.
     pub since_ns: u64,
@@ -118,14 +114,10 @@ pub struct Region {
 /// What a region waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
-    /// To be used.
     #[default]
     Free,
-    /// A message.
     Reading,
-    /// I/O of a call.
     Calling,
-    /// The journal.
     Journal,
     /// The answer to be sent.
     Replying,
@@ -134,7 +126,6 @@ pub enum Phase {
 /// The OLTP system: one program to the operating system, parent of all applications.
 #[derive(Debug)]
 pub struct Oltp {
-    /// Its regions.
     pub regions: Vec<Region>,
     /// Those for which there is something to do, in order.
     pub ready: VecDeque<usize>,

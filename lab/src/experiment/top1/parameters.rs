@@ -16,9 +16,7 @@ use crate::parameter::{Parameter, Parameters};
 /// Which table of the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Table {
-    /// Who starts the device.
     Access,
-    /// Who takes its interrupt.
     Delivery,
 }
 

@@ -23,7 +23,6 @@ pub enum Buffers {
 /// What everything takes, in nanoseconds, and how many there are.
 #[derive(Clone, Debug)]
 pub struct Server {
-    /// Processors.
     pub processors: usize,
     /// Of them, so many in one socket.
     pub socket: usize,
@@ -41,7 +40,6 @@ pub struct Server {
     pub near_ns: u64,
     /// A cache line that is to be written comes from another socket.
     pub far_ns: u64,
-    /// Host adapters.
     pub adapters: usize,
     /// One I/O of an adapter.
     pub adapter_ns: u64,
@@ -55,7 +53,6 @@ pub struct Server {
     pub rounds: u64,
 }
 
-/// What came out.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// I/O a second.
@@ -86,7 +83,6 @@ fn add(cell: &Cell<u64>, more: u64) {
     cell.set(cell.get() + more);
 }
 
-/// Runs it.
 pub fn run(server: &Server, buffers: Buffers, seed: u64) -> Outcome {
     let simulation = Simulation::new(seed);
     let time: &Virtual = &simulation;

@@ -26,7 +26,6 @@ const AFTER: Duration = Duration::from_secs(20);
 /// What goes on before.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Before {
-    /// Files are read.
     Reading,
     /// And then a file of so many parts of memory is written.
     Writing(u64),

@@ -33,7 +33,6 @@ pub(super) struct Setup {
 }
 
 impl Setup {
-    /// As 4.3BSD.
     pub(super) const BSD: Setup =
         Setup { dynamic: false, replacement: Kind::Lru, smooth: false, priority: false, merge: false };
     /// As the paper: the size follows memory.
@@ -78,7 +77,6 @@ impl Hardware {
         Config { buffer_bytes: self.buffer, replacement: setup.replacement, sizing, write_back }
     }
 
-    /// Turns the machine on.
     pub(super) fn start(&self, setup: Setup) -> Host {
         let run = Simulation::new(self.seed);
         let memory = Memory::new(self.memory, self.resident());
@@ -93,7 +91,6 @@ impl Hardware {
     }
 }
 
-/// A machine that runs.
 pub(super) struct Host {
     pub(super) run: Simulation,
     pub(super) disk: Disk,
@@ -112,7 +109,6 @@ pub(super) struct Process {
 }
 
 impl Host {
-    /// Starts a process.
     pub(super) fn spawn<W: Future<Output = ()> + 'static>(&self, work: impl FnOnce(Process) -> W) {
         self.run.spawn(work(self.process()));
     }

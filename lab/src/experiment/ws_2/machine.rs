@@ -21,7 +21,6 @@ const BUFFERS_MIN: f64 = 512.0;
 
 const MB: f64 = (1 << 20) as f64;
 
-/// A workstation's numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hardware {
     pub(super) mips: f64,
@@ -30,7 +29,6 @@ pub(super) struct Hardware {
     pub(super) memory_access_ns: f64,
     /// MB (10^6 bytes) a second.
     pub(super) memory_rate: f64,
-    /// Share of memory.
     resident: f64,
     disk: DiskNumbers,
     /// Bytes.
@@ -97,7 +95,6 @@ fn sectors(rate: f64, rpm: f64) -> u32 {
 }
 
 impl Hardware {
-    /// As the parameters say.
     pub(super) fn of(run: &Run<'_>) -> Self {
         Hardware {
             mips: run.get("cpu.mips"),
@@ -207,7 +204,6 @@ impl Hardware {
         Duration::from_nanos((bytes as f64 / self.memory_rate * 1e3) as u64)
     }
 
-    /// The disk.
     pub(super) fn drive(&self) -> Drive {
         let DiskNumbers { access_ms, rate, size, rpm, units, overhead_ms } = self.disk;
         let us = |us: f64| Duration::from_nanos((us * 1e3) as u64);

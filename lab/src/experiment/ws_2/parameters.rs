@@ -25,7 +25,6 @@ fn p(
     Parameter { name, about, unit, default, range, origin }
 }
 
-/// All of them.
 pub(super) fn all() -> Parameters {
     let mut all = machine();
     all.extend(cache());
@@ -179,7 +178,6 @@ fn loads() -> Vec<Parameter> {
     ]
 }
 
-/// A machine of 2026.
 pub(super) const MODERN: &[(&str, f64)] = &[
     ("cpu.mips", 20_000.0),
     ("memory.size", 262_144.0),

@@ -37,9 +37,7 @@ struct Seen {
 /// What the machine does: how often, for how long.
 #[derive(Clone, Copy)]
 struct Load {
-    /// Between two writes.
     every: Duration,
-    /// Between two reads.
     pause: Duration,
     end: Instant,
 }

@@ -25,7 +25,6 @@ const BOTH: usize = 3;
 /// Sources compiled at a time.
 const COMPILERS: [u32; 2] = [1, 4];
 
-/// CPU usage inheritance.
 pub struct Ws7;
 
 impl Experiment for Ws7 {

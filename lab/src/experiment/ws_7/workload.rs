@@ -13,14 +13,11 @@ use policy::usage::Inheritance;
 
 use super::super::Run;
 
-/// Who decides who runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// 4.3BSD, with what is handed on from parents to children and back.
     Bsd(Inheritance),
-    /// Fair between threads.
     Threads,
-    /// Fair between sessions.
     Sessions,
 }
 
@@ -54,7 +51,6 @@ impl Load {
     }
 }
 
-/// What happened.
 #[derive(Default)]
 pub(super) struct Seen {
     /// From a key to its echo. Milliseconds, in order of time.
@@ -62,7 +58,6 @@ pub(super) struct Seen {
     /// Processor time of the long process and of the job. Seconds.
     pub long_s: f64,
     pub job_s: f64,
-    /// Sources compiled.
     pub sources: u64,
     /// Priority of the compiler's pass that was begun last, as 4.3BSD sees it: seconds and priority.
     pub priorities: Vec<(f64, f64)>,
@@ -70,7 +65,6 @@ pub(super) struct Seen {
     pub jumps: Vec<f64>,
 }
 
-/// Which processes there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Who {
     pub interactive: bool,
@@ -79,7 +73,6 @@ pub(super) struct Who {
     pub compilers: u32,
 }
 
-/// Runs it.
 pub(super) fn simulate(load: Load, kind: Kind, who: Who, seed: u64) -> Seen {
     let run = Simulation::new(seed);
     let station = Station::new(&run, load, kind);

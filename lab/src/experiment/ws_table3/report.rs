@@ -32,7 +32,6 @@ fn names(count: usize) -> Vec<String> {
     ORDERS[..count].iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// The paper's two lines.
 fn table(writes: &[Written; 3], compare: bool) -> Table {
     let cell = |paper, simulated: Duration| {
         let simulated = simulated.as_secs_f64();

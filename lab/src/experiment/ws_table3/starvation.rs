@@ -13,7 +13,6 @@ use super::super::Run;
 use super::super::workstation::drive;
 use super::{Order, blocks, queue_of};
 
-/// What came of it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Starved {
     /// For how long it was watched.
@@ -22,7 +21,6 @@ pub(super) struct Starved {
     pub(super) written: Vec<Served>,
     /// Blocks of the file, all of them handed to the queue at the start.
     pub(super) of: u64,
-    /// Reads that were done.
     pub(super) reads: u64,
     /// The mean time of a read.
     pub(super) read_time: Duration,

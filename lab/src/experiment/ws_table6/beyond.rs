@@ -27,7 +27,6 @@ const LISTS: u64 = 4;
 /// Free frames in the table of colours that run out, for each page of the program.
 const FREE: [f64; 6] = [64.0, 16.0, 4.0, 2.0, 1.5, 1.0];
 
-/// What [`add`] takes.
 pub(super) const STEPS: u64 = SHAPES.len() as u64 * PROGRAMS as u64 + FREE.len() as u64;
 
 /// Programs that use about so many bytes.

@@ -7,7 +7,6 @@ const ELEMENT: u64 = 8;
 
 /// `b = transpose(a)`, square matrices one behind the other.
 pub struct Transpose {
-    /// Rows and columns.
     pub n: u64,
 }
 
@@ -40,7 +39,6 @@ impl Program for Transpose {
 pub struct HashJoin {
     /// Buckets of two elements: key and value.
     pub buckets: u64,
-    /// Rows that probe.
     pub probes: u64,
 }
 
@@ -73,7 +71,6 @@ impl Program for HashJoin {
 
 /// A five-point stencil from one square grid into another.
 pub struct Stencil {
-    /// Rows and columns.
     pub n: u64,
 }
 

@@ -297,7 +297,6 @@ impl Machine {
     }
 }
 
-/// What a program got.
 struct Pages {
     frames: Vec<u64>,
     /// Pages that got another colour than their own because it had run out.
@@ -310,7 +309,6 @@ struct Mapped<'a> {
     page_shift: u32,
     cache: MemoryCache,
     miss_cycles: f64,
-    /// Cycles.
     spent: f64,
 }
 
@@ -353,7 +351,6 @@ fn mean(of: &[f64]) -> f64 {
     of.iter().sum::<f64>() / of.len() as f64
 }
 
-/// Standard deviation.
 fn spread(of: &[f64]) -> f64 {
     let mean = mean(of);
     let squares: f64 = of.iter().map(|rate| (rate - mean) * (rate - mean)).sum();

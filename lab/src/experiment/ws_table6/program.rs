@@ -4,7 +4,6 @@
 pub trait Memory {
     /// A read of the element at this virtual address.
     fn read(&mut self, address: u64);
-    /// A write.
     fn write(&mut self, address: u64);
     /// The processor computes for so many cycles, other than waiting for memory.
     fn compute(&mut self, cycles: f64);
@@ -17,19 +16,15 @@ pub struct Cycles {
     pub multiply_add: f64,
     /// One element that is looked at, scaled or moved.
     pub move_one: f64,
-    /// Beginning a loop.
     pub start: f64,
 }
 
-/// A program.
 pub trait Program {
-    /// Its name in tables.
     fn name(&self) -> &'static str;
     /// Bytes of virtual memory that it uses, from address 0.
     fn bytes(&self) -> u64;
     /// What it does, as counted by those who measure it: floating-point operations or elements, in one run.
     fn work(&self) -> f64;
-    /// Runs it once.
     fn run(&self, cycles: Cycles, memory: &mut dyn Memory);
 }
 
@@ -125,7 +120,6 @@ impl Linpack {
         pivots
     }
 
-    /// `SGESL`.
     fn solve(&self, cycles: Cycles, memory: &mut dyn Memory, pivots: &[usize]) {
         let n = self.n;
         for (k, &pivot) in pivots.iter().enumerate().take(n - 1) {

@@ -8,13 +8,10 @@ use super::load::{Asks, Clients, Order, Sends, Speaks};
 pub(super) struct Case {
     /// In tables: the switch, and which load where it has several.
     pub(super) name: &'static str,
-    /// The load, for people.
     pub(super) about: &'static str,
     /// What is compared: first the defaults, then what they are compared with. Each sets the same switches.
     pub(super) values: &'static [Value],
-    /// Where it runs.
     pub(super) bed: Bed,
-    /// What is done.
     pub(super) load: Load,
     /// A cell takes no less, however little is asked for: what is slow needs its time. Zero with little effort.
     pub(super) time_min: Duration,
@@ -27,7 +24,6 @@ pub(super) struct Case {
 
 /// One of the values that are compared.
 pub(super) struct Value {
-    /// In tables.
     pub(super) name: &'static str,
     /// Switches and their values, as `awase set` takes them.
     pub(super) set: &'static [(&'static str, &'static str)],
@@ -41,14 +37,11 @@ pub(super) struct Value {
 
 /// A ratio of a paper.
 pub(super) struct Published {
-    /// Of what.
     pub(super) of: Measure,
     pub(super) ratio: f64,
-    /// Where it stands.
     pub(super) source: &'static str,
 }
 
-/// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Measure {
     /// Requests a second.
@@ -57,7 +50,6 @@ pub(super) enum Measure {
     Cpu,
 }
 
-/// Where a case runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Bed {
     /// A server whose switches are set while it runs.
@@ -77,12 +69,9 @@ pub(super) enum Bed {
     },
 }
 
-/// What is done.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Load {
-    /// Clients ask.
     Clients {
-        /// These are measured.
         measured: Clients,
         /// These are not, and disturb.
         beside: Option<Clients>,
@@ -93,9 +82,7 @@ pub(super) enum Load {
     Iotest {
         /// A device that answers after so long; without, memory.
         latency: Option<Duration>,
-        /// Processes a processor.
         processes: u32,
-        /// Between two reads.
         spin: Duration,
     },
     /// A reader of a modelled disk beside a writer whose blocks are synced every three seconds.

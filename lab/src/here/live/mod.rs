@@ -40,7 +40,6 @@ const SETTLE_TIME: Duration = Duration::from_millis(60);
 /// No other round of a case begins when it has taken so many times what it should.
 const OVERTIME: u32 = 3;
 
-/// The measurement.
 pub(super) struct Switches;
 
 /// The numbers of one cell, in this order: requests a second; microseconds that half, 99 of 100 and 999 of 1000 requests
@@ -56,7 +55,6 @@ const ENTRIES: usize = 5;
 /// What one case came to: for each of its values, the numbers of each round.
 struct Measurements {
     case: &'static Case,
-    /// `rounds[value][round]`.
     rounds: Vec<Vec<Numbers>>,
 }
 
@@ -154,7 +152,6 @@ impl Here for Switches {
     }
 }
 
-/// Tells where it was.
 fn of_case(error: HereError, case: &Case, value: &Value) -> HereError {
     match error {
         HereError::Load(what) => HereError::Load(format!("{}: {}: {what}", case.name, value.name)),

@@ -14,7 +14,6 @@ use policy::unit::ProcessorId;
 use super::super::rounds::{Rounds, Spread, interleaved};
 use super::super::{HereError, HereRun, Setup, task};
 
-/// What is measured.
 pub(super) const WHAT: [&str; 4] = [
     "direct event with a time stamp of its own",
     "direct event with the time stamp of its batch",
@@ -22,7 +21,6 @@ pub(super) const WHAT: [&str; 4] = [
     "counters of one request",
 ];
 
-/// Recorded at a time.
 const EVENTS: u64 = 1_000_000;
 const EVENTS_TINY: u64 = 1000;
 

@@ -9,7 +9,6 @@ use crate::result::{Axis, Cell, Drawing, Plot, Series, Source, Table};
 /// Of fewer repetitions nothing is certain.
 const CERTAIN_MIN: usize = 3;
 
-/// Cases in a plot.
 const PLOTTED: usize = 7;
 
 /// Columns of the first table, and whether more is better.

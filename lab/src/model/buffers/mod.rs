@@ -42,7 +42,6 @@ pub struct Content(pub u64);
 pub struct Config {
     /// Bytes of a block and of a buffer.
     pub buffer_bytes: u64,
-    /// Which buffer goes.
     pub replacement: Kind,
     /// How much memory it has. A fixed size, or the floor of a dynamic one, is taken at the start, as a kernel does at
     /// boot: no program can take that.
@@ -51,7 +50,6 @@ pub struct Config {
     pub write_back: writeback::Config,
 }
 
-/// How a write goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
     /// Returns when it is on the disk (`bwrite`).
@@ -62,10 +60,8 @@ pub enum Write {
     Delayed,
 }
 
-/// What was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Read {
-    /// What the block holds.
     pub content: Content,
     /// Without waiting for the disk?
     pub cached: bool,
@@ -76,7 +72,6 @@ pub struct Read {
 pub struct Counts {
     /// Read from the disk, those ahead included.
     pub disk_reads: u64,
-    /// Written to the disk.
     pub disk_writes: u64,
     /// Left the cache to make room for others, or because memory was given back.
     pub evicted: u64,
@@ -101,7 +96,6 @@ struct Shared {
     on_disk: RefCell<HashMap<DiskBlock, Content>>,
     /// Bytes that the cache may hold.
     target: Cell<u64>,
-    /// Where write-back goes on.
     cursor: Cell<DiskBlock>,
     /// The cache must give back memory, and all of it is dirty or in use.
     is_short: Cell<bool>,
@@ -135,7 +129,6 @@ impl Buffers {
         buffers
     }
 
-    /// Reads a block (`bread`).
     pub async fn read(&self, block: DiskBlock) -> Read {
         let (slot, waited) = self.get(block).await;
         let content = self.pool().content(slot);
@@ -197,7 +190,6 @@ impl Buffers {
         self.pool().find(block).is_some()
     }
 
-    /// What the disk holds.
     pub fn on_disk(&self, block: DiskBlock) -> Content {
         self.0.on_disk.borrow().get(&block).copied().unwrap_or_default()
     }

@@ -53,7 +53,6 @@ impl Pool {
         }
     }
 
-    /// Buffers that have memory.
     pub(super) fn held(&self) -> u64 {
         self.held as u64
     }

@@ -27,9 +27,7 @@ pub struct Format {
     pub sector_bytes: u64,
     /// Sectors on a track.
     pub sectors_per_track: u64,
-    /// Tracks in a cylinder.
     pub heads: u64,
-    /// Cylinders.
     pub cylinders: u64,
     /// Rotations a second.
     pub rotations_per_second: f64,
@@ -62,7 +60,6 @@ struct Group {
 }
 
 impl Layout {
-    /// An empty file system.
     pub fn new(format: Format) -> Self {
         let cylinder_bytes = format.sectors_per_track * format.heads * format.sector_bytes;
         let group_bytes = cylinder_bytes * format.cylinders_per_group;
@@ -71,7 +68,6 @@ impl Layout {
         Layout { format, group_blocks, groups, touched: BTreeMap::new() }
     }
 
-    /// As it was made.
     pub fn format(&self) -> &Format {
         &self.format
     }
@@ -81,7 +77,6 @@ impl Layout {
         self.format.block_bytes / POINTER_BYTES
     }
 
-    /// Groups.
     pub fn groups(&self) -> u64 {
         self.groups
     }

@@ -15,11 +15,9 @@ use super::scheduler::{Placement, Scheduler, ThreadId};
 
 /// `PUSER`: the best priority of user mode.
 const PUSER: u32 = 50;
-/// The worst.
 const MAXPRI: u32 = 127;
 /// `RQB_PPQ`: priorities in a run queue.
 const PRIORITIES_A_QUEUE: u32 = 4;
-/// A clock tick.
 const TICK: Duration = Duration::from_millis(10);
 /// `p_cpu` decays each second and counts to 255 ticks.
 const DECAY: Decay = Decay { period: Duration::from_secs(1), most: Duration::from_millis(2550) };
@@ -28,7 +26,6 @@ const DECAY: Decay = Decay { period: Duration::from_secs(1), most: Duration::fro
 #[derive(Default)]
 pub struct Bsd {
     threads: Vec<Thread>,
-    /// In order of coming.
     queue: Vec<ThreadId>,
     running: Option<ThreadId>,
     /// Seconds up to which usage has decayed.
@@ -40,7 +37,6 @@ pub struct Bsd {
 #[derive(Clone, Copy, Default)]
 struct Thread {
     nice: u32,
-    /// `p_cpu`.
     usage: Usage,
     ended: bool,
 }
@@ -64,7 +60,6 @@ impl Bsd {
             self.threads[parent.0 as usize].usage.fork(DECAY, now, load, inheritance);
     }
 
-    /// `child` ends (WS-7).
     pub fn exit(&mut self, now: Instant, parent: ThreadId, child: ThreadId, inheritance: Inheritance) {
         self.decay(now);
         let load = self.load();
@@ -79,7 +74,6 @@ impl Bsd {
         self.threads[thread.0 as usize].usage.last_estimate()
     }
 
-    /// `p_usrpri`: less is better.
     pub fn user_priority(&self, thread: ThreadId) -> u32 {
         self.priority(thread)
     }

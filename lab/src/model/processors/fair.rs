@@ -16,7 +16,6 @@ use super::scheduler::{Placement, Scheduler, ThreadId};
 const LATENCY_NS: u64 = 6_000_000;
 /// `sched_min_granularity_ns`: nobody is stopped earlier.
 const SLICE: Duration = Duration::from_micros(750);
-/// `sched_wakeup_granularity_ns`.
 const WAKE_UP_NS: u64 = 1_000_000;
 
 /// The scheduler of the one processor.
@@ -36,7 +35,6 @@ pub struct Fair {
 
 #[derive(Clone, Copy, Default)]
 struct Thread {
-    /// Virtual run time.
     ran_ns: u64,
     group: usize,
     started: bool,

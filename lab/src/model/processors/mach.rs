@@ -26,7 +26,6 @@ use super::scheduler::{Placement, Scheduler, ThreadId};
 
 /// Priorities, of which 0 is the best.
 const PRIORITIES: u32 = 32;
-/// `BASEPRI_USER` of 32 priorities.
 const BASE: u32 = 12;
 /// With the decay, a thread that always runs has 2.67 s of usage and the worst priority: microseconds to priorities by
 /// `PRI_SHIFT` 17 of `kern/sched.h`.
@@ -35,9 +34,7 @@ const USAGE_SHIFT: u32 = 17;
 /// How a Mach scheduler is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Processors.
     pub processors: u16,
-    /// `unix_master`.
     pub master: ProcessorId,
     /// `min_quantum`: 100 ms.
     pub quantum: Duration,
@@ -45,7 +42,6 @@ pub struct Config {
     pub tells_master: bool,
 }
 
-/// The scheduler.
 pub struct Mach {
     config: Config,
     /// From the first to be used on.
@@ -73,7 +69,6 @@ impl Thread {
         Thread { usage_us, stamp: second, ..self }
     }
 
-    /// 0 is the best.
     fn priority(self) -> u32 {
         let levels = (self.usage_us >> USAGE_SHIFT).min(u64::from(PRIORITIES));
         (BASE + levels as u32).min(PRIORITIES - 1)

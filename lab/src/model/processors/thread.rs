@@ -33,7 +33,6 @@ impl Processors {
 }
 
 impl Thread {
-    /// Its name.
     pub fn id(&self) -> ThreadId {
         self.id
     }

@@ -24,7 +24,6 @@ impl Locked {
         Ok(Locked(file))
     }
 
-    /// The file.
     pub(super) fn file(&self) -> &File {
         &self.0
     }

@@ -23,17 +23,14 @@ impl TreeDisk {
         Ok(TreeDisk { disk: Disk::under(&root.metadata()?), direct_reads_work: OnceLock::new() })
     }
 
-    /// As [`FileFacts::disk`].
     pub(in crate::linux) fn number(&self) -> u64 {
         self.disk.number
     }
 
-    /// As [`FileFacts::rotational`].
     pub(in crate::linux) fn rotational(&self) -> bool {
         self.disk.rotational
     }
 
-    /// As [`FileFacts::transfer_bytes_max`].
     pub(in crate::linux) fn transfer_bytes_max(&self) -> u32 {
         self.disk.transfer_bytes_max
     }

@@ -8,7 +8,6 @@ use policy::sizing::GroupMemory;
 
 /// The files of one group, kept open.
 pub(super) struct Group {
-    /// Limits; the lowest holds.
     limits: Vec<File>,
     usage: File,
     stat: Option<File>,
@@ -19,9 +18,7 @@ pub(super) struct Group {
 /// The two generations of control groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Generation {
-    /// One hierarchy a controller.
     V1,
-    /// One hierarchy for all.
     V2,
 }
 
@@ -75,12 +72,10 @@ fn parse_stat(text: &str, field: &str) -> Option<u64> {
     lines.find(|(name, _)| *name == field)?.1.trim().parse().ok()
 }
 
-/// A mounted hierarchy.
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
     /// Which of its groups is mounted.
     root: PathBuf,
-    /// Where.
     point: PathBuf,
 }
 

@@ -9,7 +9,6 @@ use crate::Errno;
 use crate::linux::syscall::check;
 use crate::tree::{LINK_BYTES_MAX, Node};
 
-/// `FS_CASEFOLD_FL` of linux/fs.h.
 const CASEFOLD: libc::c_int = 0x4000_0000;
 
 /// The number of a mount, as long as it is there.
@@ -191,7 +190,6 @@ pub(super) fn chown(fd: BorrowedFd, uid: Option<u32>, gid: Option<u32>) -> Resul
     again(|| unsafe { libc::fchownat(fd.as_raw_fd(), c"".as_ptr(), uid, gid, libc::AT_EMPTY_PATH) }).map(drop)
 }
 
-/// Sets the permissions.
 pub(super) fn chmod(fd: BorrowedFd, mode: u32) -> Result<(), Errno> {
     let path = DescriptorPath::new(fd);
     // SAFETY: the path is a C string.
@@ -205,13 +203,11 @@ pub(super) fn set_times(fd: BorrowedFd, times: &[libc::timespec; 2]) -> Result<(
     again(|| unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), times.as_ptr(), 0) }).map(drop)
 }
 
-/// Makes a directory.
 pub(super) fn make_directory(dir: BorrowedFd, name: &CStr, mode: u32) -> Result<(), Errno> {
     // SAFETY: the name is a C string.
     again(|| unsafe { libc::mkdirat(dir.as_raw_fd(), name.as_ptr(), mode as libc::mode_t) }).map(drop)
 }
 
-/// Makes a symbolic link.
 pub(super) fn make_symbolic_link(dir: BorrowedFd, name: &CStr, target: &CStr) -> Result<(), Errno> {
     // SAFETY: both are C strings.
     again(|| unsafe { libc::symlinkat(target.as_ptr(), dir.as_raw_fd(), name.as_ptr()) }).map(drop)

@@ -55,7 +55,6 @@ impl Listings {
         open.push_back(listing);
     }
 
-    /// The directory is removed.
     pub(super) fn forget(&self, dir: &Node) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|listing| listing.dir != *dir);
     }

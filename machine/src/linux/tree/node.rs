@@ -63,7 +63,6 @@ impl Found {
 /// longer, for nobody could unmount its file system.
 #[derive(Default)]
 struct Held {
-    /// Calls in a row.
     is_holding: bool,
     directory: Option<(u32, Node, Rc<OwnedFd>)>,
 }
@@ -106,7 +105,6 @@ impl Verified {
         known.extend(nodes.iter().take(VERIFIED_MAX));
     }
 
-    /// The directory is removed.
     pub(super) fn remove(&self, node: &Node) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(node);
     }

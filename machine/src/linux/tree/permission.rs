@@ -17,9 +17,7 @@ use crate::tree::{Caller, SetAttributes, SetTime};
 
 /// To find names in a directory.
 pub(super) const SEARCH: u32 = libc::X_OK as u32;
-/// To change a file.
 pub(super) const WRITE: u32 = libc::W_OK as u32;
-/// To list a directory.
 pub(super) const READ: u32 = libc::R_OK as u32;
 /// To change the names in a directory.
 pub(super) const CHANGE: u32 = WRITE | SEARCH;

@@ -27,12 +27,10 @@ const FIXED_BYTES: usize = 4 + 8 + 8 + 1;
 /// Records that count no more may take so many bytes beside those that do, before the file is written anew.
 const WASTE_BYTES_MIN: u64 = 1 << 20;
 
-/// Where a node is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     /// The number of its directory.
     pub(super) dir: u64,
-    /// Its name there.
     pub(super) name: Vec<u8>,
 }
 

@@ -47,7 +47,6 @@ const HANDLE: u8 = 0xfe;
 /// What tells nodes apart that had the same number, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Distinction {
-    /// The handle.
     Handle,
     /// The time when it was made.
     Birth,
@@ -82,7 +81,6 @@ impl Distinction {
     }
 }
 
-/// What finds nodes.
 pub(super) struct Search {
     distinction: Distinction,
     root_number: u64,
@@ -95,7 +93,6 @@ pub(super) struct Search {
     gone: Mutex<HashSet<Node>>,
 }
 
-/// The last search.
 struct Last {
     begun: Instant,
     ended: Instant,

@@ -125,7 +125,6 @@ impl Watcher {
         check(done).map(drop)
     }
 
-    /// Waits for a report.
     fn wait(&self) {
         let mut ready = libc::pollfd { fd: self.group.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one descriptor is passed, to be filled in.

@@ -16,7 +16,6 @@ const REGION_BYTES_MAX: usize = 1 << 30;
 pub(super) struct Regions {
     /// Where they lie. Empty until the first offer.
     slots: Vec<Option<(usize, usize)>>,
-    /// How many are registered.
     registered: usize,
 }
 

@@ -37,7 +37,6 @@ pub(super) struct Setup {
     pub(super) no_iowait: bool,
     /// As whom content is written; nothing where that is as whom everything is done.
     pub(super) writer: Option<u16>,
-    /// What this kernel lacks.
     pub(super) missing: Vec<&'static str>,
 }
 
@@ -51,11 +50,8 @@ const TIERS: [(Tier, &[&str]); 4] = [
 
 #[derive(Clone, Copy)]
 enum Tier {
-    /// Linux 6.1.
     DeferredTaskWork,
-    /// Linux 6.0.
     SingleIssuer,
-    /// Linux 5.19.
     CooperativeTaskWork,
     /// Any that has what we cannot do without.
     Plain,

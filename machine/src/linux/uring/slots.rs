@@ -11,7 +11,6 @@ use super::super::task::{Call, Task};
 use super::regions::Regions;
 use crate::{Errno, Op, Token};
 
-/// One operation under way.
 pub(super) struct Slot {
     pub(super) task: Task,
     /// The header for vectored receives and sends.
@@ -78,7 +77,6 @@ impl Slots {
         &mut self.slots[no.0 as usize]
     }
 
-    /// The operation is complete.
     pub(super) fn end(&mut self, no: SlotNo) {
         let slot = self.get(no);
         let with_worker = std::mem::take(&mut slot.with_worker);
@@ -106,7 +104,6 @@ impl Slots {
         self.on_disk
     }
 
-    /// Which ones.
     pub(super) fn numbers(&self) -> Vec<SlotNo> {
         let slots = (0..).map(SlotNo).zip(&self.slots);
         let busy = slots.filter(|(_, slot)| slot.under_way);

@@ -19,7 +19,6 @@ use super::encode::Encoder;
 use super::past;
 use super::world::{Broken, Flaw, World};
 
-/// What is explored.
 #[derive(Clone, Copy, Debug)]
 pub struct Space {
     pub nodes: usize,
@@ -36,7 +35,6 @@ pub struct Space {
     pub states_max: usize,
 }
 
-/// What there was.
 #[derive(Debug)]
 pub struct Explored {
     pub states: usize,
@@ -51,7 +49,6 @@ pub struct Explored {
 enum Kind {
     /// Processes want something, or the network or a node fails.
     Disturbed,
-    /// Things take their course.
     Course,
 }
 
@@ -120,7 +117,6 @@ fn successors(world: &World, space: &Space, mut found: impl FnMut(Kind, Result<W
     }
 }
 
-/// The states seen.
 struct Seen {
     numbers: HashMap<u128, u32, BuildHasherDefault<Hashed>>,
     /// Of each state: from which one it came first, as the how manieth of its successors.
@@ -152,7 +148,6 @@ impl Seen {
     }
 }
 
-/// Explores it all.
 pub fn explore(space: Space) -> Explored {
     let mut first = World::new(space.nodes, space.pages, space.in_flight);
     first.flaw = space.flaw;

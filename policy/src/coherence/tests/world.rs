@@ -23,7 +23,6 @@ pub enum Flaw {
     CopyKept,
     /// Data given up are forgotten before the home has them.
     DataNotKept,
-    /// Nothing is sent again.
     NeverSentAgain,
     /// An answer counts for the present grant, whichever it names.
     SerialsIgnored,
@@ -193,7 +192,6 @@ impl World {
         &self.told[observer * count..][..count]
     }
 
-    /// Local requests that wait.
     pub fn waiting(&self) -> usize {
         let copies = self.nodes.iter().flatten().flat_map(|node| &node.copies.pages);
         copies.filter(|copy| copy.waiting.is_some()).count()

@@ -14,7 +14,6 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub(crate) struct TreeJob {
     fault: Option<Errno>,
-    /// What a sync covers.
     sync: Option<Coverage>,
 }
 

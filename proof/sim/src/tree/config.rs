@@ -2,7 +2,6 @@
 
 use super::super::config::{DiskConfig, Latency};
 
-/// A simulated directory tree.
 #[derive(Clone, Debug)]
 pub struct TreeConfig {
     /// The disk beneath. For the content of files hold its timing, sectors, alignment (of the direct ones), abilities
@@ -10,7 +9,6 @@ pub struct TreeConfig {
     pub disk: DiskConfig,
     /// Time of a call that is no sync.
     pub call: Latency,
-    /// Time of a sync.
     pub sync: Latency,
     /// Nodes that there may be.
     pub nodes_max: u64,
@@ -62,7 +60,6 @@ impl Default for TreeConfig {
 pub struct TreeCounters {
     /// Calls that are no syncs.
     pub calls: u64,
-    /// Syncs.
     pub syncs: u64,
     /// Nodes that the syncs named.
     pub nodes_synced: u64,

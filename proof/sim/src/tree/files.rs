@@ -32,7 +32,6 @@ pub(crate) struct OpenInode {
 }
 
 impl OpenInode {
-    /// Whoever opened it died.
     pub(super) fn close(&mut self) {
         self.owner = Weak::new();
     }

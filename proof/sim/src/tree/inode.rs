@@ -157,7 +157,6 @@ impl Inode {
 /// An entry of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
-    /// Of its node.
     pub(super) number: u64,
     pub(super) cookie: u64,
 }

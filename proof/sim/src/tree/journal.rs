@@ -53,7 +53,6 @@ pub(super) struct Captured {
     content: u64,
 }
 
-/// What a sync covers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Coverage {
     as_of: u64,
@@ -112,7 +111,6 @@ impl SimTree {
         Coverage { as_of: self.captures, change: self.changes, nodes: numbers.iter().filter_map(capture).collect() }
     }
 
-    /// A sync succeeded.
     pub(super) fn make_durable(&mut self, coverage: &Coverage) {
         let synced: BTreeSet<u64> = coverage.nodes.iter().map(|node| node.number).collect();
         self.make_names_durable(&synced, coverage.change);
@@ -127,7 +125,6 @@ impl SimTree {
         self.forget_nameless();
     }
 
-    /// A sync failed.
     pub(super) fn drop_covered(&mut self, coverage: &Coverage) {
         if !self.disk.config.faults.failed_flush_drops {
             return;

@@ -87,7 +87,6 @@ impl World {
         done
     }
 
-    /// The node at `path`.
     pub fn tree_node(&self, id: TreeId, path: &str) -> Option<Node> {
         self.tree(id, |tree| Some(tree.inodes[&tree.walk(path)?].node()))
     }

@@ -40,7 +40,6 @@ impl Pair {
         run(&self.world, &mut [&mut self.server, &mut self.client]);
     }
 
-    /// What the client receives.
     fn received(&mut self) -> (Result<u64, Errno>, Vec<u8>) {
         let token = self.client.receive(self.near, 4096);
         self.run();

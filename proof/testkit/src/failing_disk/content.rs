@@ -22,7 +22,6 @@ pub struct Flush {
 }
 
 impl Content {
-    /// Its size now.
     pub fn size(&self) -> usize {
         self.live.len()
     }
@@ -33,7 +32,6 @@ impl Content {
         &self.live[at.min(end)..end]
     }
 
-    /// Writes.
     pub fn write(&mut self, at: usize, bytes: &[u8]) {
         let end = at + bytes.len();
         self.set_size(self.live.len().max(end));

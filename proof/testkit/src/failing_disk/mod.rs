@@ -36,7 +36,6 @@ use tree::Tree;
 /// Threads that answer the kernel: an `fsync` holds one.
 const THREADS: usize = 6;
 
-/// How often what fails.
 #[derive(Clone, Copy, Debug)]
 pub struct Faults {
     /// So many of 1000 `fsync`s fail.

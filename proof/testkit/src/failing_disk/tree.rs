@@ -9,7 +9,6 @@ use fuser::{Errno, FileAttr, FileType, INodeNo, Request};
 use super::content::Content;
 use crate::ledger::SECTOR;
 
-/// All nodes.
 pub struct Tree {
     nodes: HashMap<u64, Node>,
     next: u64,
@@ -136,7 +135,6 @@ impl Tree {
         self.touch(to.0)
     }
 
-    /// Its content was changed.
     pub fn touch(&mut self, inode: INodeNo) -> Result<(), Errno> {
         let attributes = &mut self.node(inode.0)?.attributes;
         attributes.mtime = SystemTime::now();

@@ -8,39 +8,14 @@ use crate::ledger::{ChangeId, Stamp};
 
 /// A call that may have been done or not when the server is killed under it.
 pub enum Doing {
-    Write {
-        id: ChangeId,
-        sectors: Range<usize>,
-        stable: stable_how,
-    },
-    /// The file ends here.
-    SetSize {
-        id: ChangeId,
-        sectors: Range<usize>,
-    },
-    Commit {
-        sent: Stamp,
-    },
-    Read {
-        sectors: Range<usize>,
-    },
-    Create {
-        name: usize,
-        mode: u32,
-        is_directory: bool,
-    },
-    Remove {
-        name: usize,
-        is_directory: bool,
-    },
-    Rename {
-        from: usize,
-        to: usize,
-    },
-    SetMode {
-        name: usize,
-        mode: u32,
-    },
+    Write { id: ChangeId, sectors: Range<usize>, stable: stable_how },
+    SetSize { id: ChangeId, sectors: Range<usize> },
+    Commit { sent: Stamp },
+    Read { sectors: Range<usize> },
+    Create { name: usize, mode: u32, is_directory: bool },
+    Remove { name: usize, is_directory: bool },
+    Rename { from: usize, to: usize },
+    SetMode { name: usize, mode: u32 },
 }
 
 /// What a name stands for.

@@ -54,7 +54,6 @@ fn name_of(name: usize) -> String {
     format!("name-{name}")
 }
 
-/// What the procedure gave.
 fn outcome<T, E>(results: Nfs3Result<T, E>) -> Result<T, nfsstat3> {
     match results {
         Nfs3Result::Ok(ok) => Ok(ok),

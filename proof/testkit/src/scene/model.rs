@@ -56,7 +56,6 @@ impl Model {
         }
     }
 
-    /// The write was acknowledged.
     pub fn acknowledge(&mut self, sector: u64, count: u64) {
         for sector in self.at(sector, count) {
             sector.doubtful = false;

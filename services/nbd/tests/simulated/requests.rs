@@ -15,7 +15,6 @@ use std::time::Duration;
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
 
-/// Requests under way.
 const LANES: u64 = 16;
 /// Bytes of each lane but the last one: neighbours share blocks.
 const NARROW: u64 = 20_003;

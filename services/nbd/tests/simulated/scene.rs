@@ -22,7 +22,6 @@ use smallvec::smallvec;
 pub use testkit::scene::Host;
 use testkit::scene::{Spoken, drive, small_kernel};
 
-/// Where the server listens.
 const PORT: u16 = 10809;
 
 /// What a client sees when the server has ended the connection.
@@ -151,7 +150,6 @@ impl Scene {
     }
 }
 
-/// Accepts for ever.
 fn accept(world: &World, disk: &Host, server: &Arc<Server>, origin_of: fn(u16) -> Origin) -> Arc<Acceptor> {
     let (server, service, turn) = (Arc::clone(server), Arc::clone(server.service()), AtomicU16::new(0));
     let origin = move || origin_of(turn.fetch_add(1, Ordering::Relaxed));
@@ -250,7 +248,6 @@ impl Peer {
         self.send(&flags.to_be_bytes()).await
     }
 
-    /// Sends an option.
     pub async fn option(&mut self, option: u32, payload: &[u8]) -> Result<(), Ended> {
         self.option_header(NBD_OPTS_MAGIC, option, payload.len() as u32).await?;
         self.send(payload).await
@@ -346,12 +343,10 @@ impl Peer {
         self.cpu.now()
     }
 
-    /// Waits.
     pub async fn pause(&self, duration: Duration) {
         self.cpu.sleep(duration).await;
     }
 
-    /// Goes.
     pub fn hang_up(self) {
         self.cpu.shutdown(self.connection);
         self.cpu.close(self.connection);

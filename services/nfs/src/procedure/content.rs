@@ -73,7 +73,6 @@ fn read_head(attributes: post_op_attr, count: u32, eof: bool) -> Result<Vec<u8>,
     fits.map(|()| head).map_err(|_| nfsstat3::NFS3ERR_SERVERFAULT.into())
 }
 
-/// The same, appended.
 pub(crate) fn pack_read_head(
     to: &mut impl Write,
     attributes: post_op_attr,

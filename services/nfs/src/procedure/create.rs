@@ -77,7 +77,6 @@ fn number(device: &devicedata3) -> DeviceNumber {
     DeviceNumber { major: device.spec.specdata1, minor: device.spec.specdata2 }
 }
 
-/// Makes something in `dir`.
 async fn make(dir: &Object<'_>, call: TreeCall) -> Answer {
     dir.check_writable()?;
     let (node, attributes, after) = dir.ask_node_in(call).await?;

@@ -36,7 +36,6 @@ pub(crate) enum Refusal {
     Garbage,
     /// Its caller must say who it is.
     TooWeak,
-    /// It failed.
     Status(nfsstat3),
 }
 

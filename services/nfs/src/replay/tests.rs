@@ -8,7 +8,6 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Eight small replies.
 const LIMITS: ReplayLimits = ReplayLimits { bytes: 8 * (ENTRY_BYTES + 10), age: Duration::from_secs(120) };
 
 fn host(no: u8) -> ClientHost {

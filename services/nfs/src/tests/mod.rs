@@ -47,9 +47,7 @@ struct Seen {
     procedure: u32,
     credentials: Credentials,
     arguments: Vec<u8>,
-    /// Of a WRITE.
     data: Option<Vec<u8>>,
-    /// Who is charged.
     job: JobId,
 }
 
@@ -148,7 +146,6 @@ struct Setup {
 }
 
 impl Setup {
-    /// On a faultless network.
     fn new(seed: u64) -> Setup {
         let network = NetworkConfig { backlog_max: 1024, ..NetworkConfig::default() };
         Setup { seed, memory: 32 << 20, network, limits: Limits::default() }
@@ -159,7 +156,6 @@ fn server(limits: Limits) -> Arc<Server> {
     Server::new([7; 32], limits, Vec::new())
 }
 
-/// Accepts for ever.
 fn accept_all(world: &World, disk: &Host, server: &Arc<Server>, log: &Arc<Log>) -> Arc<Acceptor> {
     let (server, log, service) = (Arc::clone(server), Arc::clone(log), Arc::clone(server.service()));
     let origin = Origin { address: Some(CLIENT.into()), user: None };
@@ -283,7 +279,6 @@ impl Peer {
         kernel::connection::receive_exact(&self.cpu, self.connection, len).await.map_err(|_| Ended)
     }
 
-    /// The next reply.
     async fn answer(&mut self) -> Result<Answer, Ended> {
         let mark = self.receive(4).await?;
         let mark = u32::from_be_bytes(mark.try_into().expect("4 bytes"));

@@ -24,7 +24,6 @@ impl Wire {
         Wire { cpu: cpu.clone(), connection: connect() }
     }
 
-    /// The results.
     async fn call(&self, xid: u32, procedure: NFS_PROGRAM, args: &impl Pack) -> Vec<u8> {
         let words = [xid, 0, 2, PROGRAM, 3, procedure as u32, 1, 20, 0, 0, 1000, 1000, 0, 0, 0];
         let mut message: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_be_bytes()).collect();

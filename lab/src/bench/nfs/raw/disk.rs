@@ -81,7 +81,6 @@ pub fn fill(file: &File, bytes: u64) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Memory for direct transfers.
 pub struct Buffer {
     memory: Vec<u8>,
     start: usize,
@@ -96,7 +95,6 @@ impl Buffer {
         Buffer { memory, start, len }
     }
 
-    /// Them.
     pub fn bytes(&self) -> &[u8] {
         &self.memory[self.start..self.start + self.len]
     }

@@ -12,12 +12,9 @@ use anyhow::Result;
 
 use super::load::{Load, Operation, Stability};
 
-/// What was done.
 #[derive(Clone, Copy, Debug)]
 pub struct Done {
-    /// Requests of the load.
     pub requests: u64,
-    /// How long they took.
     pub elapsed: Duration,
 }
 

@@ -16,7 +16,6 @@ pub(super) struct Told<'a> {
     pub(super) warm: Instant,
     /// To here; without one, until it is over for others.
     pub(super) end: Option<Instant>,
-    /// It is.
     pub(super) is_over: &'a AtomicBool,
     /// Somebody wants all of it to end.
     pub(super) is_interrupted: &'a (dyn Fn() -> bool + Sync),
@@ -219,7 +218,6 @@ struct Plan {
     order: Order,
     bytes: u32,
     from: u64,
-    /// Requests that fit.
     places: u64,
     number: u64,
     state: u64,

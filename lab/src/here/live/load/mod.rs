@@ -29,26 +29,20 @@ const FILE: &str = "load";
 /// What is read to have it cached, at a time. Bytes.
 const FILL_BYTES: u32 = 64 << 10;
 
-/// Clients of one kind.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Clients {
-    /// What they speak.
     pub(super) protocol: Speaks,
-    /// What they ask for.
     pub(super) asks: Asks,
     /// Of a read or a write. Bytes.
     pub(super) bytes: u32,
-    /// Where.
     pub(super) order: Order,
     /// From here on. Bytes.
     pub(super) from: u64,
     /// So much. Bytes.
     pub(super) region: u64,
-    /// How many.
     pub(super) connections: u32,
     /// Requests that each has under way.
     pub(super) depth: u32,
-    /// How they send them.
     pub(super) sends: Sends,
 }
 
@@ -58,13 +52,9 @@ pub(super) enum Sends {
     /// All that the replies that came together leave room for, at once: asks as much as it can of the server.
     Together,
     /// Each by itself, after as much work on what came as fio and libnbd do for each.
-    Singly {
-        /// How long that takes.
-        work: Duration,
-    },
+    Singly { work: Duration },
 }
 
-/// What clients speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Speaks {
     /// NBD, with the export of that name.
@@ -73,30 +63,24 @@ pub(super) enum Speaks {
     Nfs,
 }
 
-/// What clients ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asks {
-    /// Reads.
     Reads,
     /// Reads and attributes in turn.
     ReadsAndAttributes,
     /// Writes; over NFS, stable ones. After so many of them a flush, with which the last one's time ends; 0 for none.
     Writes {
-        /// How many.
         a_flush: u32,
     },
 }
 
-/// In which order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     /// One after the other, each connection in its part.
     Sequential,
-    /// Anywhere.
     Random,
 }
 
-/// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     Read { at: u64, len: u32 },
@@ -107,7 +91,6 @@ enum Action {
 
 /// A reply, of which the head was read.
 struct Reply {
-    /// Of which request.
     slot: u32,
     /// What is left of it. Bytes.
     rest: u64,
@@ -125,7 +108,6 @@ trait Protocol: Send {
     fn reply(&self, head: &[u8], slots: &[Action]) -> io::Result<Reply>;
 }
 
-/// A socket.
 trait Stream: Read + Write + Send {}
 
 impl<T: Read + Write + Send> Stream for T {}
@@ -139,14 +121,12 @@ pub(super) struct Target<'a> {
     pub(super) processors: u16,
 }
 
-/// How long is measured.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Time {
     pub(super) warm: Duration,
     pub(super) measured: Duration,
 }
 
-/// What came of it.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     /// Requests a second, while it was measured.

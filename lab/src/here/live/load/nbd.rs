@@ -17,7 +17,6 @@ const REPLY_ERROR: u32 = 1 << 31;
 /// Longer replies to options are no replies.
 const OPTION_BYTES_MAX: u32 = 64 << 10;
 
-/// One connection's requests.
 pub(super) struct Nbd {
     payload: Vec<u8>,
 }

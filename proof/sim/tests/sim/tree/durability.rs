@@ -29,7 +29,6 @@ fn count<T: PartialEq>(found: &[T], wanted: impl Into<T>) -> usize {
     found.iter().filter(|found| **found == wanted).count()
 }
 
-/// Makes a directory, durable.
 fn durable_directory(rig: &mut TreeRig, name: &str) -> Node {
     let root = rig.root();
     let dir = rig.make_directory(root, name).unwrap();

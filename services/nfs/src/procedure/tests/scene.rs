@@ -132,12 +132,10 @@ pub(super) struct Data<'a> {
     pub(super) bytes: &'a [u8],
 }
 
-/// Somebody who calls procedures.
 pub(super) struct Client<'s> {
     pub(super) scene: &'s Scene,
     address: ClientAddress,
     credentials: Credentials,
-    /// Over which it calls.
     pub(super) connection: Cell<u64>,
 }
 

@@ -14,9 +14,7 @@ use super::{EXPORT, note_verifier};
 /// Why a call has no results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failed {
-    /// The server is gone.
     Gone,
-    /// It says so.
     Status(nfsstat3),
 }
 
@@ -36,7 +34,6 @@ pub struct Found {
     pub attributes: fattr3,
 }
 
-/// A client.
 pub struct Client {
     pub book: Rc<Book>,
     present: Rc<RefCell<BTreeSet<Verifier>>>,

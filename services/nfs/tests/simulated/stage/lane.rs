@@ -27,7 +27,6 @@ pub struct Lane {
     pub names: Names,
     /// Its slots in the file that all write.
     pub stripe: Stripe,
-    /// Requests that were answered.
     pub answered: u64,
 }
 

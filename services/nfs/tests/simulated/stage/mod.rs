@@ -73,7 +73,6 @@ pub struct Stage {
     pub tree: TreeId,
     pub server_host: HostId,
     pub clients: Host,
-    /// Verifiers of earlier lives.
     past_verifiers: Rc<RefCell<BTreeSet<[u8; 8]>>>,
 }
 
@@ -92,7 +91,6 @@ impl Stage {
         Stage { world, setup, tree, server_host, clients, past_verifiers: Rc::default() }
     }
 
-    /// Starts the server.
     pub fn begin(&self) -> Life {
         let Setup { cache, files_max, switches, limits, .. } = self.setup.clone();
         let host = Host::boot(&self.world, self.server_host, small_kernel(2, cache, switches));
@@ -142,7 +140,6 @@ pub struct Route {
     pub world: World,
     pub from: HostId,
     pub to: HostId,
-    /// Which client it is.
     pub no: u8,
 }
 

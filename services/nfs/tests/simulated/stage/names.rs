@@ -12,12 +12,10 @@ pub type Id = usize;
 /// An entry of a directory.
 pub type Key = (Id, String);
 
-/// The client's own directory.
 pub const OWN: Id = 0;
 /// The directory in which all clients have entries.
 pub const COMMON: Id = 1;
 
-/// What an object is.
 #[derive(Clone, Debug)]
 pub enum Body {
     File(Content),

@@ -18,7 +18,6 @@ const NOENT: nfsstat3 = nfsstat3::NFS3ERR_NOENT;
 type Done = Result<(), Failed>;
 
 impl Lane {
-    /// One random request.
     pub async fn operate(&mut self) -> Done {
         match self.random.below(40) {
             0..9 => self.write().await,

@@ -18,10 +18,8 @@ use testkit::random::Random;
 const PATIENCE: Duration = Duration::from_millis(300);
 /// How often clients look at their watch.
 const TICK: Duration = Duration::from_millis(20);
-/// Connections of one client.
 const LINKS: usize = 2;
 
-/// The server is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gone;
 
@@ -119,7 +117,6 @@ impl Book {
         self.changed.until(look).await
     }
 
-    /// One of the connections.
     fn link(self: &Rc<Self>) -> Result<Rc<Link>, Gone> {
         if self.over.get() {
             return Err(Gone);
@@ -135,7 +132,6 @@ impl Book {
         Ok(Rc::clone(&links[which]))
     }
 
-    /// Ends all connections.
     pub fn hang_up(&self) {
         self.links.borrow_mut().drain(..).for_each(|link| link.hang_up());
     }
@@ -176,7 +172,6 @@ fn results(reply: &[u8]) -> Result<Vec<u8>, Gone> {
     Ok(reply[24..].to_vec())
 }
 
-/// One connection.
 pub struct Link {
     cpu: Processor,
     connection: Connection,

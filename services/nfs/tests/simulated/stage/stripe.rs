@@ -13,7 +13,6 @@ pub const SLOT_BYTES: u64 = 128;
 /// Slots that a client has.
 pub const SLOTS: u64 = 96;
 
-/// One client's slots.
 pub struct Stripe {
     file: nfs_fh3,
     /// Every `clients`-th slot from `first` is its own.
@@ -34,7 +33,6 @@ impl Stripe {
         (slot * self.clients + self.first) * SLOT_BYTES
     }
 
-    /// One random request.
     pub async fn operate(&mut self, client: &Client, random: &mut Random, faulty: bool) -> Result<(), Failed> {
         let slot = random.below(SLOTS);
         let done = match random.below(6) {
