@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use machine::Errno;
-use policy::gather::{Gather, Present, Start};
+use policy::gather::{Gather, Start, Writers};
 use policy::unit::Instant;
 
 use crate::processor::Processor;
@@ -32,7 +32,7 @@ struct State<W> {
     forming: Arc<Round>,
     wanted: W,
     /// How many there were when whoever leads looked last.
-    seen: Present,
+    seen: Writers,
     /// Those who wait for their turn alone, by number; how many there have been.
     line: VecDeque<u64>,
     places: u64,
@@ -53,9 +53,9 @@ impl Round {
 }
 
 impl<W: Default> Rendezvous<W> {
-    /// One to which all come together, but late ([`Gather::in_bursts`]).
+    /// One to which all come together, but late ([`Gather::for_bursts`]).
     pub(crate) fn in_bursts() -> Self {
-        let state = State { policy: Gather::in_bursts(), ..State::default() };
+        let state = State { policy: Gather::for_bursts(), ..State::default() };
         Rendezvous { state: Mutex::new(state), changed: WaitList::default() }
     }
 
@@ -90,7 +90,7 @@ impl<W: Default> Rendezvous<W> {
         state.policy.on_arrival(cpu.now());
         let round = Arc::clone(&state.forming);
         let is_first = !std::mem::replace(&mut state.running, true);
-        let is_awaited = state.policy.is_changed(state.seen);
+        let is_awaited = state.policy.is_stale(state.seen);
         drop(state);
         if is_awaited {
             self.changed.wake_all();
@@ -100,7 +100,7 @@ impl<W: Default> Rendezvous<W> {
 
     /// Says that the caller will want a flush when its data is on the disk: as soon as what is returned is dropped.
     pub(crate) fn announce(&self, cpu: &Processor) -> Announced<'_, W> {
-        lock(&self.state).policy.on_announced(cpu.now());
+        lock(&self.state).policy.on_data_issued(cpu.now());
         Announced(self)
     }
 
@@ -140,7 +140,7 @@ impl<W: Default> Rendezvous<W> {
         loop {
             let (at, seen) = {
                 let mut state = lock(&self.state);
-                let is_over = state.policy.forming() == 0 || has_led && !state.line.is_empty();
+                let is_over = state.policy.waiting() == 0 || has_led && !state.line.is_empty();
                 if is_over {
                     drop(state);
                     self.release();
@@ -152,7 +152,7 @@ impl<W: Default> Rendezvous<W> {
                         return Some((std::mem::take(&mut state.forming), std::mem::take(&mut state.wanted)));
                     }
                     Start::At(at) => {
-                        state.seen = state.policy.present();
+                        state.seen = state.policy.writers();
                         (at, state.seen)
                     }
                 }
@@ -173,9 +173,9 @@ impl<W: Default> Rendezvous<W> {
     }
 
     /// Waits until something has changed that counts since so many were `seen`, at the latest until `end`.
-    async fn until_changed(&self, cpu: &Processor, seen: Present, end: Instant) {
+    async fn until_changed(&self, cpu: &Processor, seen: Writers, end: Instant) {
         let mut timer = Some(end);
-        let is_over = || (cpu.now() >= end || lock(&self.state).policy.is_changed(seen)).then_some(());
+        let is_over = || (cpu.now() >= end || lock(&self.state).policy.is_stale(seen)).then_some(());
         poll_fn(|cx| {
             if let Some(end) = timer.take() {
                 cpu.wake_at(end, cx.waker().clone());
@@ -194,8 +194,8 @@ impl<W: Default> Drop for Announced<'_, W> {
     fn drop(&mut self) {
         let is_awaited = {
             let mut state = lock(&self.0.state);
-            state.policy.on_there();
-            state.policy.is_changed(state.seen)
+            state.policy.on_data_done();
+            state.policy.is_stale(state.seen)
         };
         if is_awaited {
             self.0.changed.wake_all();

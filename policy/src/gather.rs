@@ -1,70 +1,68 @@
 //! Which stable writes and metadata changes share one flush (WS-5).
 //!
-//! While one flush is under way, the next group forms: that is the rendezvous, and no timer is in it. But those whom a
-//! flush releases come back at about the same time: a new flush that starts for the first of them leaves the others to
-//! the one after, and each waits for two. So when a flush ends, the next one waits a little for as many as are known,
-//! never longer than a quarter of what a flush takes, and only while they keep coming; for those whose data is on its way
-//! to the disk, three quarters: as long as less than a flush is waited for those who would else wait for a whole one, all
-//! win. A lone writer waits for nobody.
+//! While one flush is in flight, the next group forms: that is the rendezvous, without a timer. But the writers that a
+//! flush releases return at about the same time: a new flush that starts for the first of them leaves the others to the
+//! one after, and each waits for two. So when a flush ends, the next one waits for as many writers as are known, at
+//! most a quarter of a flush's duration and only while they keep arriving; for those whose data is in flight, three
+//! quarters: a wait shorter than one flush saves each of them a whole one. A lone writer never waits.
 
 use std::time::Duration;
 
 use crate::unit::Instant;
 
-/// Waits for those who were released last no longer than a flush takes, divided by this...
-const PATIENCE: u32 = 4;
-/// ...nor longer than this part of it after the last one came.
-const GAP: u32 = 8;
-/// While data of some of them is on its way: so many quarters of a flush...
-const QUARTERS_COMING: u32 = 3;
-/// ...and this part of it after the last one came.
-const GAP_COMING: u32 = 4;
-/// Trust in that they come back: at most so many times in vain, and then nobody is waited for...
+/// The wait for writers released by the last flush is at most a flush's duration divided by this...
+const WAIT_DIVISOR: u32 = 4;
+/// ...and, after the last arrival, that duration divided by this.
+const GAP_DIVISOR: u32 = 8;
+/// While data of some of them is in flight: this number of quarters of a flush...
+const IN_FLIGHT_QUARTERS: u32 = 3;
+/// ...and, after the last arrival, a flush's duration divided by this.
+const IN_FLIGHT_GAP_DIVISOR: u32 = 4;
+/// Waits in vain, in a row, after which flushes start at once...
 const TRUST_MAX: u32 = 3;
-/// ...in all but one of so many rounds.
-const TRY_AGAIN: u32 = 32;
+/// ...except one in this number.
+const PROBE_EVERY: u32 = 32;
 
 /// When the next flush starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     Now,
-    /// At this moment, if nothing changes.
+    /// At this time, unless the policy decides anew before.
     At(Instant),
 }
 
-/// How many are there, and how many on their way.
+/// Writers of the next flush.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Present {
-    /// Who wait for the next flush.
-    pub forming: u32,
-    /// Whose data is on its way.
-    pub coming: u32,
+pub struct Writers {
+    pub waiting: u32,
+    /// Their data is in flight; they will wait when it is complete.
+    pub in_flight: u32,
 }
 
-/// Those who want a flush of one disk, file or directory tree.
+/// The writers that need a flush of one disk, file or directory tree.
 #[derive(Clone, Debug)]
 pub struct Gather {
-    /// What a flush takes, smoothed.
+    /// Duration of a flush, smoothed.
     flush: Duration,
-    /// When the last one started and ended, and when somebody came or announced himself last.
+    /// When the last flush started and ended, and the last arrival or issue.
     started: Instant,
     ended: Option<Instant>,
-    heard: Option<Instant>,
-    /// Who wait for the next flush, and for the one under way.
-    forming: u32,
+    last_event: Option<Instant>,
+    /// Writers that wait for the next flush, and those of the flush in flight.
+    waiting: u32,
     running: u32,
-    /// Whose data is on its way.
-    coming: u32,
-    /// Who might want the next one.
+    /// Writers whose data is in flight.
+    in_flight: u32,
+    /// Writers that may want the next flush.
     expected: u32,
-    /// The next one was put off for them.
-    waited: bool,
+    /// The next flush was delayed for them.
+    delayed: bool,
     trust: u32,
-    rounds: u32,
-    /// Is waited for others from the first arrival on, however long ago the last flush ended?
-    in_bursts: bool,
-    /// When the first of those came who wait for the next flush.
-    first: Instant,
+    flushes: u32,
+    /// Wait for others from the first arrival on, however long ago the last flush ended.
+    bursty: bool,
+    /// The first arrival of those that wait for the next flush.
+    first_arrival: Instant,
 }
 
 impl Default for Gather {
@@ -74,97 +72,94 @@ impl Default for Gather {
 }
 
 impl Gather {
-    /// A policy that has seen nothing yet.
     pub const fn new() -> Self {
         Gather {
             flush: Duration::ZERO,
             started: Instant::ZERO,
             ended: None,
-            heard: None,
-            forming: 0,
+            last_event: None,
+            waiting: 0,
             running: 0,
-            coming: 0,
+            in_flight: 0,
             expected: 0,
-            waited: false,
+            delayed: false,
             trust: TRUST_MAX,
-            rounds: 0,
-            in_bursts: false,
-            first: Instant::ZERO,
+            flushes: 0,
+            bursty: false,
+            first_arrival: Instant::ZERO,
         }
     }
 
-    /// The same for what something longer follows, for which all wait: they come back together, but late. As long as the
-    /// others keep coming, the first waits for them, as if the last flush had ended when it came.
-    pub const fn in_bursts() -> Self {
-        Gather { in_bursts: true, ..Gather::new() }
+    /// For flushes that precede longer work which all writers wait for: they return together, but late. The wait begins
+    /// at the first arrival, as if the last flush had ended then.
+    pub const fn for_bursts() -> Self {
+        Gather { bursty: true, ..Gather::new() }
     }
 
-    /// Somebody's data is on its way to the disk; a flush will be wanted when it is there.
-    pub fn on_announced(&mut self, now: Instant) {
-        self.heard = Some(now);
-        self.coming += 1;
+    /// A writer issued its data; it will want a flush when that is complete.
+    pub fn on_data_issued(&mut self, now: Instant) {
+        self.last_event = Some(now);
+        self.in_flight += 1;
     }
 
-    /// It is there, or failed.
-    pub fn on_there(&mut self) {
-        self.coming = self.coming.saturating_sub(1);
+    /// The data is complete, or failed.
+    pub fn on_data_done(&mut self) {
+        self.in_flight = self.in_flight.saturating_sub(1);
     }
 
     pub fn on_arrival(&mut self, now: Instant) {
-        if self.forming == 0 {
-            self.first = now;
+        if self.waiting == 0 {
+            self.first_arrival = now;
         }
-        self.forming += 1;
-        self.heard = Some(now);
+        self.waiting += 1;
+        self.last_event = Some(now);
     }
 
-    /// How many wait for the next flush.
-    pub fn forming(&self) -> u32 {
-        self.forming
+    pub fn waiting(&self) -> u32 {
+        self.waiting
     }
 
-    /// Who are there for the next flush, and who will be.
-    pub fn present(&self) -> Present {
-        Present { forming: self.forming, coming: self.coming }
+    pub fn writers(&self) -> Writers {
+        Writers { waiting: self.waiting, in_flight: self.in_flight }
     }
 
-    /// Are all there who are known, or is nobody's data on its way any more, while there was when so many were `seen`?
-    /// Otherwise whoever waits for the moment that [`start`](Self::start) named need not look sooner: who comes before it
-    /// only moves it further away.
-    pub fn is_changed(&self, seen: Present) -> bool {
-        self.forming >= self.expected || self.coming == 0 && seen.coming > 0
+    /// Whether the deadline that [`start`](Self::start) returned at `seen` is to be reconsidered: all expected writers
+    /// arrived, or the last data in flight is complete. Any other arrival only postpones it.
+    pub fn is_stale(&self, seen: Writers) -> bool {
+        self.waiting >= self.expected || self.in_flight == 0 && seen.in_flight > 0
     }
 
-    /// Is whoever has announced itself the only one, with nobody expected?
+    /// Whether one writer with data in flight is the only one, and no other is expected.
     pub fn is_alone(&self) -> bool {
-        self.forming == 0 && self.coming == 1 && self.expected <= 1
+        self.waiting == 0 && self.in_flight == 1 && self.expected <= 1
     }
 
-    /// When to start the flush for those who came, while none is under way.
+    /// When to start the flush for the waiting writers, while none is in flight.
     pub fn start(&mut self, now: Instant) -> Start {
-        let (Some(ended), Some(heard)) = (self.ended, self.heard) else { return Start::Now };
-        let ended = if self.in_bursts { ended.max(self.first) } else { ended };
-        let may_wait = self.trust > 0 || self.rounds.is_multiple_of(TRY_AGAIN);
-        let deadline = match self.coming {
-            0 => (ended + self.flush / PATIENCE).min(ended.max(heard) + self.flush / GAP),
-            _ => (ended + self.flush * QUARTERS_COMING / 4).min(ended.max(heard) + self.flush / GAP_COMING),
+        let (Some(ended), Some(last_event)) = (self.ended, self.last_event) else { return Start::Now };
+        let ended = if self.bursty { ended.max(self.first_arrival) } else { ended };
+        let may_wait = self.trust > 0 || self.flushes.is_multiple_of(PROBE_EVERY);
+        let deadline = match self.in_flight {
+            0 => (ended + self.flush / WAIT_DIVISOR).min(ended.max(last_event) + self.flush / GAP_DIVISOR),
+            _ => (ended + self.flush * IN_FLIGHT_QUARTERS / 4)
+                .min(ended.max(last_event) + self.flush / IN_FLIGHT_GAP_DIVISOR),
         };
-        if self.forming >= self.expected || !may_wait || now >= deadline {
+        if self.waiting >= self.expected || !may_wait || now >= deadline {
             return Start::Now;
         }
-        self.waited = true;
+        self.delayed = true;
         Start::At(deadline)
     }
 
-    /// The flush starts; how many it is for.
+    /// The flush starts. Returns the number of writers that it is for.
     pub fn on_start(&mut self, now: Instant) -> u32 {
-        if std::mem::take(&mut self.waited) {
-            let came = u64::from(self.forming) * 4 >= u64::from(self.expected) * 3;
-            self.trust = if came { TRUST_MAX } else { self.trust.saturating_sub(1) };
+        if std::mem::take(&mut self.delayed) {
+            let arrived = u64::from(self.waiting) * 4 >= u64::from(self.expected) * 3;
+            self.trust = if arrived { TRUST_MAX } else { self.trust.saturating_sub(1) };
         }
-        self.rounds = self.rounds.wrapping_add(1);
+        self.flushes = self.flushes.wrapping_add(1);
         self.started = now;
-        self.running = std::mem::take(&mut self.forming);
+        self.running = std::mem::take(&mut self.waiting);
         self.running
     }
 
@@ -172,6 +167,6 @@ impl Gather {
         let took = now.since(self.started);
         self.flush = if self.flush.is_zero() { took } else { (self.flush * 7 + took) / 8 };
         self.ended = Some(now);
-        self.expected = self.running + self.forming + self.coming;
+        self.expected = self.running + self.waiting + self.in_flight;
     }
 }

@@ -1,4 +1,4 @@
-//! What gathering promises.
+//! Guarantees of gathering.
 
 use std::collections::BinaryHeap;
 use std::time::Duration;
@@ -7,35 +7,35 @@ use policy::gather::{Gather, Start};
 use policy::unit::Instant;
 use proptest::prelude::*;
 
-/// Writers who want a flush, and so long after it the next one. Returns how many writes were flushed, and the longest that
-/// any waited though no flush was under way, within `time`.
+/// Writers that want a flush, and another one `returns` after it. Returns how many writes were flushed within `time`,
+/// and the longest that any waited without a flush in flight.
 fn run(returns: &[Duration], flush: Duration, time: Duration) -> (u64, Duration) {
     run_with(Gather::new(), returns, flush, time)
 }
 
 fn run_with(mut gather: Gather, returns: &[Duration], flush: Duration, time: Duration) -> (u64, Duration) {
-    // Who comes when; the earliest first.
-    let mut coming: BinaryHeap<std::cmp::Reverse<(Instant, usize)>> =
+    // The next arrival of each writer; the earliest first.
+    let mut arrivals: BinaryHeap<std::cmp::Reverse<(Instant, usize)>> =
         returns.iter().enumerate().map(|(writer, after)| std::cmp::Reverse((Instant::ZERO + *after, writer))).collect();
     let (mut now, mut waiting, mut done, mut idle_most) = (Instant::ZERO, Vec::new(), 0, Duration::ZERO);
     let mut first = None;
     while now < Instant::ZERO + time {
-        let next = coming.peek().map(|next| next.0.0);
+        let next = arrivals.peek().map(|next| next.0.0);
         let start = if waiting.is_empty() { None } else { Some(gather.start(now)) };
         let at = match (start, next) {
             (Some(Start::Now), _) => now,
             (Some(Start::At(at)), Some(next)) if next < at => next,
             (Some(Start::At(at)), _) => at,
-            (None, next) => next.expect("somebody comes"),
+            (None, next) => next.expect("a writer arrives"),
         };
         now = now.max(at);
         if start == Some(Start::Now) {
-            idle_most = idle_most.max(now.since(first.take().expect("somebody waits")));
+            idle_most = idle_most.max(now.since(first.take().expect("a writer waits")));
             assert_eq!(gather.on_start(now) as usize, waiting.len());
             let end = now + flush;
             let members = std::mem::take(&mut waiting);
-            while coming.peek().is_some_and(|next| next.0.0 < end) {
-                let std::cmp::Reverse((at, writer)) = coming.pop().expect("just seen");
+            while arrivals.peek().is_some_and(|next| next.0.0 < end) {
+                let std::cmp::Reverse((at, writer)) = arrivals.pop().expect("just seen");
                 gather.on_arrival(at);
                 waiting.push(writer);
             }
@@ -44,12 +44,12 @@ fn run_with(mut gather: Gather, returns: &[Duration], flush: Duration, time: Dur
             first = (!waiting.is_empty()).then_some(now);
             done += members.len() as u64;
             for writer in members {
-                coming.push(std::cmp::Reverse((now + returns[writer], writer)));
+                arrivals.push(std::cmp::Reverse((now + returns[writer], writer)));
             }
             continue;
         }
-        while coming.peek().is_some_and(|next| next.0.0 <= now) {
-            let std::cmp::Reverse((_, writer)) = coming.pop().expect("just seen");
+        while arrivals.peek().is_some_and(|next| next.0.0 <= now) {
+            let std::cmp::Reverse((_, writer)) = arrivals.pop().expect("just seen");
             gather.on_arrival(now);
             waiting.push(writer);
             first = first.or(Some(now));
@@ -60,8 +60,8 @@ fn run_with(mut gather: Gather, returns: &[Duration], flush: Duration, time: Dur
 
 proptest! {
     #[test]
-    fn a_lone_writer_waits_for_nobody(after_us in 0u64..20_000, flush_us in 1u64..10_000) {
-        for gather in [Gather::new(), Gather::in_bursts()] {
+    fn a_lone_writer_never_waits(after_us in 0u64..20_000, flush_us in 1u64..10_000) {
+        for gather in [Gather::new(), Gather::for_bursts()] {
             let after = [Duration::from_micros(after_us)];
             let (_, idle) = run_with(gather, &after, Duration::from_micros(flush_us), Duration::from_secs(1));
             prop_assert_eq!(idle, Duration::ZERO);
@@ -69,20 +69,20 @@ proptest! {
     }
 
     #[test]
-    fn nobody_waits_longer_than_a_quarter_of_a_flush_beside_an_idle_disk(
+    fn no_writer_waits_longer_than_a_quarter_of_a_flush_while_the_disk_is_idle(
         after_us in prop::collection::vec(0u64..20_000, 1..40),
         flush_us in 1u64..10_000,
     ) {
         let flush = Duration::from_micros(flush_us);
         let returns: Vec<_> = after_us.into_iter().map(Duration::from_micros).collect();
-        for gather in [Gather::new(), Gather::in_bursts()] {
+        for gather in [Gather::new(), Gather::for_bursts()] {
             let (_, idle) = run_with(gather, &returns, flush, Duration::from_secs(1));
             prop_assert!(idle <= flush / 4);
         }
     }
 
     #[test]
-    fn writers_who_come_back_at_once_nearly_all_share_each_flush(
+    fn nearly_all_writers_that_return_at_once_share_each_flush(
         writers in 2usize..64,
         after_us in 1u64..200,
         spread_us in 0u64..300,
@@ -98,18 +98,18 @@ proptest! {
     }
 
     #[test]
-    fn who_comes_back_late_does_not_slow_the_others_much(writers in 1usize..16, late in 1usize..16) {
+    fn writers_that_return_late_do_not_slow_the_others_much(writers in 1usize..16, late in 1usize..16) {
         let flush = Duration::from_millis(5);
         let mut returns = vec![Duration::from_micros(50); writers];
         let time = Duration::from_secs(5);
         let (alone, _) = run(&returns, flush, time);
         returns.extend(vec![Duration::from_millis(7); late]);
-        let (together, _) = run(&returns, flush, time);
-        prop_assert!(together * 10 >= alone * 8, "{together} after {alone}");
+        let (mixed, _) = run(&returns, flush, time);
+        prop_assert!(mixed * 10 >= alone * 8, "{mixed} after {alone}");
     }
 }
 
-/// A gathering at which `members` have met once, and whose flush took `flush`.
+/// A policy for which `members` arrived once, and whose flush took `flush`.
 fn met(mut gather: Gather, members: u32, flush: Duration) -> Gather {
     (0..members).for_each(|_| gather.on_arrival(Instant::ZERO));
     assert_eq!(gather.start(Instant::ZERO), Start::Now);
@@ -119,25 +119,25 @@ fn met(mut gather: Gather, members: u32, flush: Duration) -> Gather {
 }
 
 #[test]
-fn those_who_come_back_together_but_late_share_what_gathers_in_bursts() {
+fn writers_that_return_together_but_late_share_a_flush_for_bursts() {
     let flush = Duration::from_micros(400);
     let (late, apart) = (Instant::ZERO + Duration::from_millis(10), Duration::from_micros(6));
-    let mut gather = met(Gather::in_bursts(), 16, flush);
+    let mut gather = met(Gather::for_bursts(), 16, flush);
     for member in 0..16 {
         let now = late + apart * member;
         gather.on_arrival(now);
-        assert_eq!(gather.start(now) == Start::Now, member == 15, "{member} came");
+        assert_eq!(gather.start(now) == Start::Now, member == 15, "after arrival {member}");
     }
     assert_eq!(gather.on_start(late + apart * 15), 16);
     let mut other = met(Gather::new(), 16, flush);
     other.on_arrival(late);
-    assert_eq!(other.start(late), Start::Now, "elsewhere nobody waits so long after a flush");
+    assert_eq!(other.start(late), Start::Now, "only bursts wait this long after a flush");
 }
 
 #[test]
-fn who_comes_late_and_alone_to_what_gathers_in_bursts_waits_an_eighth_of_a_flush_and_soon_not_at_all() {
+fn a_late_lone_writer_of_bursts_waits_an_eighth_of_a_flush_and_soon_not_at_all() {
     let flush = Duration::from_micros(400);
-    let mut gather = met(Gather::in_bursts(), 16, flush);
+    let mut gather = met(Gather::for_bursts(), 16, flush);
     let mut waits = Vec::new();
     for round in 1..6 {
         let now = Instant::ZERO + Duration::from_millis(10) * round;
@@ -155,34 +155,34 @@ fn who_comes_late_and_alone_to_what_gathers_in_bursts_waits_an_eighth_of_a_flush
     assert!(waits[1..].iter().all(Duration::is_zero), "{waits:?}");
 }
 
-/// Writers who come back at once and whose data then goes to the disk one after the other, each for `data`; those who come
-/// back during a flush write behind it. Returns how many rounds it took until all have been flushed `times` times.
-fn rounds_of_queued_writers(writers: u64, data: Duration, flush: Duration, times: u64) -> u64 {
+/// Writers that return at once and whose data is then written one after the other, each for `data`; those that return
+/// during a flush write after it. Returns the number of flushes until all have been flushed `times` times.
+fn flushes_of_queued_writers(writers: u64, data: Duration, flush: Duration, times: u64) -> u64 {
     let mut gather = Gather::new();
-    let (mut now, mut rounds, mut flushed) = (Instant::ZERO, 0, 0);
-    // When the data of each who is on the way is there.
-    let mut there: Vec<Instant> = Vec::new();
-    let queue = |there: &mut Vec<Instant>, gather: &mut Gather, from: Instant, count: u64| {
-        let mut at = there.iter().copied().max().unwrap_or(from).max(from);
+    let (mut now, mut flushes, mut flushed) = (Instant::ZERO, 0, 0);
+    // Completion times of the data in flight.
+    let mut completions: Vec<Instant> = Vec::new();
+    let queue = |completions: &mut Vec<Instant>, gather: &mut Gather, from: Instant, count: u64| {
+        let mut at = completions.iter().copied().max().unwrap_or(from).max(from);
         for _ in 0..count {
             at += data;
-            there.push(at);
-            gather.on_announced(from);
+            completions.push(at);
+            gather.on_data_issued(from);
         }
     };
-    queue(&mut there, &mut gather, now, writers);
+    queue(&mut completions, &mut gather, now, writers);
     while flushed < writers * times {
-        there.retain(|at| {
-            let is_there = *at <= now;
-            if is_there {
-                gather.on_there();
+        completions.retain(|at| {
+            let is_complete = *at <= now;
+            if is_complete {
+                gather.on_data_done();
                 gather.on_arrival(*at);
             }
-            !is_there
+            !is_complete
         });
-        let next = there.iter().copied().min();
-        if gather.forming() == 0 {
-            now = next.expect("somebody comes");
+        let next = completions.iter().copied().min();
+        if gather.waiting() == 0 {
+            now = next.expect("a writer arrives");
             continue;
         }
         match (gather.start(now), next) {
@@ -190,23 +190,23 @@ fn rounds_of_queued_writers(writers: u64, data: Duration, flush: Duration, times
                 let group = u64::from(gather.on_start(now));
                 now += flush;
                 // The disk writes nothing during a flush.
-                there.iter_mut().for_each(|at| *at += flush);
+                completions.iter_mut().for_each(|at| *at += flush);
                 gather.on_end(now);
-                (rounds, flushed) = (rounds + 1, flushed + group);
-                queue(&mut there, &mut gather, now, group);
+                (flushes, flushed) = (flushes + 1, flushed + group);
+                queue(&mut completions, &mut gather, now, group);
             }
             (Start::At(at), Some(next)) => now = at.min(next).max(now),
             (Start::At(at), None) => now = at,
         }
     }
-    rounds
+    flushes
 }
 
 proptest! {
     #[test]
-    fn who_is_on_the_way_is_waited_for(writers in 2u64..64, data_us in 1u64..30) {
+    fn a_flush_waits_for_data_in_flight(writers in 2u64..64, data_us in 1u64..30) {
         let (data, flush) = (Duration::from_micros(data_us), Duration::from_millis(5));
-        let rounds = rounds_of_queued_writers(writers, data, flush, 100);
-        prop_assert!(rounds <= 100 + 10, "{rounds} rounds for 100");
+        let flushes = flushes_of_queued_writers(writers, data, flush, 100);
+        prop_assert!(flushes <= 100 + 10, "{flushes} flushes for 100");
     }
 }
