@@ -1,11 +1,11 @@
-//! `awase check`: finds all problems of a configuration that can be found without serving it.
+//! `awase check`: everything that can be known of a configuration without serving it.
 
 use std::process::ExitCode;
 
 use crate::config::{Config, Overrides, Problems, show_bytes};
 use crate::{directories, media};
 
-/// Prints what would be served, or all problems.
+/// Prints what would be served, or everything that is wrong.
 pub fn check(overrides: &Overrides) -> ExitCode {
     match examine(overrides) {
         Ok(summary) => {
@@ -21,10 +21,10 @@ pub fn check(overrides: &Overrides) -> ExitCode {
     }
 }
 
-/// What would be served, as lines of text.
+/// What would be served, in lines.
 ///
 /// # Errors
-/// All problems.
+/// Everything that is wrong.
 pub fn examine(overrides: &Overrides) -> Result<String, Problems> {
     let config = Config::load(overrides)?;
     let mut problems = Problems::default();
@@ -34,21 +34,22 @@ pub fn examine(overrides: &Overrides) -> Result<String, Problems> {
         if let Some(medium) = problems.note(media::inspect(export)) {
             let mode = if export.read_only { ", read-only" } else { "" };
             summary += &format!("  {:<16} {:>9}  {}{mode}\n", export.name, show_bytes(medium.size), export.medium());
-            // Stays open, so that a second export of the same file finds it locked.
+            // Kept, so that two exports of one file find each other's lock.
             media.push(medium);
         }
     }
-    let notices = problems.note_all(directories::inspect(&config.directories, &config.exports)).unwrap_or_default();
-    for directory in config.directories.iter().filter(|_| notices.is_empty()) {
+    let told = problems.note_all(directories::inspect(&config.directories, &config.exports)).unwrap_or_default();
+    for directory in config.directories.iter().filter(|_| told.is_empty()) {
         let (path, mode) = (directory.path.display(), if directory.read_only { ", read-only" } else { "" });
         summary += &format!("  {:<26}  directory {path}{mode}\n", directory.mount);
     }
-    summary.extend(notices.iter().map(|line| format!("  {line}\n")));
-    summary += &format!("at: {}\n", addresses(&config));
+    summary.extend(told.iter().map(|line| format!("  {line}\n")));
+    summary += &format!("at: {}\n", places(&config));
     problems.or(summary)
 }
 
-fn addresses(config: &Config) -> String {
+/// Where clients will find it.
+fn places(config: &Config) -> String {
     let settings = &config.settings;
     let mut all = Vec::new();
     if !config.exports.is_empty() {

@@ -1,8 +1,8 @@
-//! How stable writes are made durable: by forced unit access, or by a write and a flush. Which is cheaper differs between
-//! drives, fourfold either way, so both are measured, on an unnamed file near the image and never on what is served.
+//! How stable writes are made durable: by forced unit access, or by a write and a flush. Drives differ fourfold either
+//! way, so both are measured, on a file of our own beside the image, never on what is served.
 //!
-//! Forced writes are trusted only on block devices and on file systems that are known to make them durable. Others accept
-//! the flag and ignore it: FUSE passes such a write on as a plain one, with no `fsync` after it.
+//! A forced write is believed only of block devices and of file systems that are known to make it durable. Others take the
+//! flag and do nothing: FUSE passes such a write on as a plain one, with no `fsync` behind it.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -20,34 +20,33 @@ use machine::FileFacts;
 use crate::config::{Behaviour, Export, StableWrites, Store};
 use crate::media::Medium;
 
-/// Limits the time of the measurement.
+/// After so long no further pair is measured.
 const TIME_MAX: Duration = Duration::from_millis(50);
 
-/// Fewest (on a slow disk) and most pairs of one write of each kind.
+/// Pairs of one write of each kind: at most, and at least (on a slow disk).
 const PAIRS: std::ops::RangeInclusive<usize> = 3..=16;
 
-/// Size of the measured file, in blocks.
+/// Blocks that are written in turn.
 const BLOCKS: u64 = 16;
 
 const BLOCK_BYTES: usize = 4096;
 
-/// Forced unit access is always used where the disk has it and it costs less than this percentage of a write and a flush.
-/// Not 100: writers can share a flush, so at equal cost flushes win. Where the host implements it by a write and a flush,
-/// each of several concurrent writes pays for a flush of its own, one after another, however cheap one alone was.
+/// Forced unit access that costs less than so many hundredths of a write and a flush is always taken: flushes can be shared
+/// by writers, so where both cost the same they win.
 const ALWAYS_PERCENT: u128 = 90;
 
-/// Up to this percentage it is used by a writer that has no other to share a flush with: it is one request instead of
-/// two.
+/// Up to so many hundredths, by a writer who has nobody to share a flush with: it is one request instead of two.
 const ALONE_PERCENT: u128 = 125;
 
-/// The `f_type` of file systems whose forced writes are durable: ext2 to ext4, XFS, Btrfs, F2FS.
+/// The `f_type` of file systems whose forced writes end durable: ext2 to ext4, XFS, Btrfs, F2FS.
 const FORCING_FILE_SYSTEMS: [i64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
 
-/// The result for each disk, by its number.
+/// What was found out of each disk.
 #[derive(Default)]
 pub struct Measured(BTreeMap<u64, ForcedUnitAccess>);
 
 impl Measured {
+    /// Which stable writes to `medium` should use forced unit access?
     pub fn of_medium(&mut self, export: &Export, medium: &Medium) -> ForcedUnitAccess {
         match export.stable_writes {
             StableWrites::Flush => ForcedUnitAccess::Never,
@@ -57,11 +56,12 @@ impl Measured {
         }
     }
 
+    /// Which stable writes to files of a directory on this disk should?
     pub fn of_directory(&mut self, path: &Path, disk: u64) -> ForcedUnitAccess {
-        if !honours_forced_writes_at(path) {
+        if !is_forcing(path) {
             return ForcedUnitAccess::Never;
         }
-        *self.0.entry(disk).or_insert_with(|| measure_in(path, true, disk))
+        *self.0.entry(disk).or_insert_with(|| measure_in(path, true))
     }
 
     fn cheapest(&mut self, export: &Export, medium: &Medium) -> ForcedUnitAccess {
@@ -69,30 +69,31 @@ impl Measured {
             return ForcedUnitAccess::Never;
         }
         let Some(open) = medium.open.as_ref().filter(|_| export.behaviour == Behaviour::Plain) else {
-            // In memory and models, a write and a flush are two operations, a forced write is one.
+            // Memory and models take their time for each operation, and a write with a flush is two.
             return ForcedUnitAccess::Always;
         };
         match &export.store {
-            // A device holds data, so it is not measured: sysfs is trusted.
-            Store::Block { .. } if reported_by_sysfs(open.facts.disk) => ForcedUnitAccess::Always,
+            // What lies on a device is somebody's data: its kernel is believed.
+            Store::Block { .. } if told_by_sysfs(open.facts.disk) => ForcedUnitAccess::Always,
             Store::Block { .. } => ForcedUnitAccess::Alone,
             Store::File { path, .. } => {
-                *self.0.entry(open.facts.disk).or_insert_with(|| measure_near(path, open.facts))
+                *self.0.entry(open.facts.disk).or_insert_with(|| measure_beside(path, open.facts))
             }
             Store::Ram { .. } => ForcedUnitAccess::Always,
         }
     }
 }
 
-/// True if a forced write to the export's medium is known to be durable when it completes.
+/// Is a forced write to the export's medium durable when it ends, as far as is known?
 pub fn honours_forced_writes(export: &Export) -> bool {
     match &export.store {
-        Store::File { path, .. } => honours_forced_writes_at(path),
+        Store::File { path, .. } => is_forcing(path),
         Store::Block { .. } | Store::Ram { .. } => true,
     }
 }
 
-fn honours_forced_writes_at(path: &Path) -> bool {
+/// The same of what lies on the file system at `path`.
+fn is_forcing(path: &Path) -> bool {
     file_system(path).is_some_and(|kind| FORCING_FILE_SYSTEMS.contains(&kind))
 }
 
@@ -103,44 +104,35 @@ fn file_system(path: &Path) -> Option<i64> {
     let mut found: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: the path is a C string and the call fills `found`.
     let status = unsafe { libc::statfs(path.as_ptr(), &raw mut found) };
-    // The field's type differs between C libraries, and where it has 32 bits it may be negative.
+    // Its type differs between the C libraries, and where it has 32 bits it may be negative.
     (status == 0).then_some(found.f_type as i64 & 0xffff_ffff)
 }
 
-/// True if the disk has forced unit access (`queue/fua`). Otherwise the host implements it by a write and a flush.
-fn reported_by_sysfs(disk: u64) -> bool {
+/// `queue/fua`: does the disk have forced unit access? (Otherwise the host makes it a write and a flush.)
+fn told_by_sysfs(disk: u64) -> bool {
     let place = PathBuf::from(format!("/sys/dev/block/{}:{}/queue/fua", libc::major(disk), libc::minor(disk)));
     fs::read_to_string(place).is_ok_and(|text| text.trim() == "1")
 }
 
-/// Where nothing can be measured (no space, no unnamed files), a flush, which every disk supports.
-fn measure_near(path: &Path, facts: FileFacts) -> ForcedUnitAccess {
+/// Where nothing can be measured (no space, no unnamed files there), a flush is what every disk has.
+fn measure_beside(path: &Path, facts: FileFacts) -> ForcedUnitAccess {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    measure_in(directory, facts.direct, facts.disk)
+    measure_in(directory, facts.direct)
 }
 
-fn measure_in(directory: &Path, direct: bool, disk: u64) -> ForcedUnitAccess {
-    measure(directory, direct).map_or(ForcedUnitAccess::default(), |percent| cheapest(percent, reported_by_sysfs(disk)))
-}
-
-/// `percent`: what a forced write costs, of a write and a flush. `has_forced`: the disk has forced unit access.
-fn cheapest(percent: u128, has_forced: bool) -> ForcedUnitAccess {
-    match percent {
-        ..ALWAYS_PERCENT if has_forced => ForcedUnitAccess::Always,
-        ..=ALONE_PERCENT => ForcedUnitAccess::Alone,
-        _ => ForcedUnitAccess::Never,
-    }
+fn measure_in(directory: &Path, direct: bool) -> ForcedUnitAccess {
+    measure(directory, direct).unwrap_or_default()
 }
 
 #[repr(align(4096))]
 struct Block([u8; BLOCK_BYTES]);
 
-/// Overwrites blocks of an unnamed file, alternating between both ways; returns the ratio of the medians in percent.
-fn measure(directory: &Path, direct: bool) -> io::Result<u128> {
+/// Overwrites blocks of an unnamed file in both ways in turn, and compares the medians.
+fn measure(directory: &Path, direct: bool) -> io::Result<ForcedUnitAccess> {
     let flags = libc::O_TMPFILE | if direct { libc::O_DIRECT } else { 0 };
     let file = OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(flags).open(directory)?;
     let block = Box::new(Block([0x5a; BLOCK_BYTES]));
-    // Allocated first: allocation costs journal writes, which are not to be measured.
+    // Space first: allocating it costs the file system's journal, which is not what is measured.
     (0..BLOCKS).try_for_each(|number| file.write_all_at(&block.0, number * BLOCK_BYTES as u64))?;
     file.sync_all()?;
     let (mut flushed, mut forced) = (Vec::new(), Vec::new());
@@ -150,7 +142,12 @@ fn measure(directory: &Path, direct: bool) -> io::Result<u128> {
         flushed.push(time(|| file.write_all_at(&block.0, at).and_then(|()| file.sync_data()))?);
         forced.push(time(|| write_forced(&file, &block, at + BLOCK_BYTES as u64))?);
     }
-    Ok(median(forced).as_nanos() * 100 / median(flushed).as_nanos().max(1))
+    let percent = median(forced).as_nanos() * 100 / median(flushed).as_nanos().max(1);
+    Ok(match percent {
+        ..ALWAYS_PERCENT => ForcedUnitAccess::Always,
+        ALWAYS_PERCENT..=ALONE_PERCENT => ForcedUnitAccess::Alone,
+        _ => ForcedUnitAccess::Never,
+    })
 }
 
 fn time(write: impl FnOnce() -> io::Result<()>) -> io::Result<Duration> {
@@ -180,17 +177,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::media;
-    use crate::predecessor::Deadline;
-
-    #[test]
-    fn a_disk_without_forced_unit_access_is_never_trusted_with_concurrent_forced_writes() {
-        for percent in [0, 50, 89, 90, 125] {
-            assert_eq!(cheapest(percent, false), ForcedUnitAccess::Alone, "{percent}");
-        }
-        assert_eq!(cheapest(89, true), ForcedUnitAccess::Always);
-        assert_eq!(cheapest(90, true), ForcedUnitAccess::Alone);
-        assert_eq!(cheapest(126, true), ForcedUnitAccess::Never);
-    }
+    use crate::predecessor::Patience;
 
     fn export(directory: &Path, rest: &str) -> Export {
         let path = directory.join("disk.img");
@@ -199,18 +186,18 @@ mod tests {
     }
 
     fn choose(measured: &mut Measured, export: &Export) -> ForcedUnitAccess {
-        let medium = media::prepare(export, Deadline::passed()).expect("made");
+        let medium = media::prepare(export, Patience::none()).expect("made");
         measured.of_medium(export, &medium)
     }
 
     #[test]
-    fn measuring_leaves_no_file_and_does_not_touch_the_image() {
+    fn measuring_leaves_nothing_behind_and_the_image_alone() {
         let directory = tempfile::tempdir().expect("temporary directory");
         let export = export(directory.path(), "kind = \"file\"");
         let mut measured = Measured::default();
         choose(&mut measured, &export);
-        let expected = if honours_forced_writes_at(directory.path()) { 1 } else { 0 };
-        assert_eq!(measured.0.len(), expected, "one disk is measured, if its file system honours forced writes");
+        let expected = if is_forcing(directory.path()) { 1 } else { 0 };
+        assert_eq!(measured.0.len(), expected, "one disk was measured, if its file system is one that forces writes");
         let names: Vec<_> =
             fs::read_dir(directory.path()).expect("read").map(|e| e.expect("entry").file_name()).collect();
         assert_eq!(names, ["disk.img"]);
@@ -218,20 +205,20 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_is_measured_once() {
+    fn a_disk_is_measured_once_and_then_remembered() {
         let directory = tempfile::tempdir().expect("temporary directory");
         let export = export(directory.path(), "kind = \"file\"");
-        let disk = media::prepare(&export, Deadline::passed()).expect("made").open.expect("a file").facts.disk;
+        let disk = media::prepare(&export, Patience::none()).expect("made").open.expect("a file").facts.disk;
         for known in [ForcedUnitAccess::Never, ForcedUnitAccess::Alone, ForcedUnitAccess::Always] {
             let mut measured = Measured(BTreeMap::from([(disk, known)]));
-            let expected = if honours_forced_writes_at(directory.path()) { known } else { ForcedUnitAccess::Never };
+            let expected = if is_forcing(directory.path()) { known } else { ForcedUnitAccess::Never };
             assert_eq!(choose(&mut measured, &export), expected);
         }
     }
 
     #[test]
-    fn writes_are_not_forced_on_file_systems_that_are_not_known_to_honour_it() {
-        // A file system in memory, where a forced write ends as soon as a plain one, as on FUSE.
+    fn nothing_is_forced_on_file_systems_that_are_not_known_to_make_it_durable() {
+        // In memory: as of FUSE, a forced write ends there as soon as a plain one.
         let Ok(directory) = tempfile::tempdir_in("/dev/shm") else { testkit::skip!("no /dev/shm") };
         let mut measured = Measured::default();
         for value in ["auto", "fua"] {
@@ -246,10 +233,9 @@ mod tests {
     }
 
     #[test]
-    fn a_configured_way_is_not_measured() {
+    fn what_is_configured_is_not_measured() {
         let directory = tempfile::tempdir().expect("temporary directory");
-        let fua =
-            if honours_forced_writes_at(directory.path()) { ForcedUnitAccess::Always } else { ForcedUnitAccess::Never };
+        let fua = if is_forcing(directory.path()) { ForcedUnitAccess::Always } else { ForcedUnitAccess::Never };
         for (value, forced) in [("flush", ForcedUnitAccess::Never), ("fua", fua)] {
             let export = export(directory.path(), &format!("kind = \"file\"\nstable_writes = {value:?}"));
             let mut measured = Measured::default();
@@ -259,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_measurement_stable_writes_are_flushed() {
+    fn where_nothing_can_be_measured_a_flush_is_taken() {
         let facts = FileFacts {
             size: 4096,
             align: 512,
@@ -269,8 +255,8 @@ mod tests {
             transfer_bytes_max: 4096,
             disk: 0,
         };
-        assert_eq!(measure_near(Path::new("/nowhere/at/all/disk.img"), facts), ForcedUnitAccess::Never);
-        assert_eq!(measure_near(Path::new("/proc/disk.img"), facts), ForcedUnitAccess::Never);
-        assert!(!reported_by_sysfs(u64::MAX));
+        assert_eq!(measure_beside(Path::new("/nowhere/at/all/disk.img"), facts), ForcedUnitAccess::Never);
+        assert_eq!(measure_beside(Path::new("/proc/disk.img"), facts), ForcedUnitAccess::Never);
+        assert!(!told_by_sysfs(u64::MAX));
     }
 }

@@ -1,19 +1,19 @@
-//! A server without clients hardly wakes up and does not look busy.
+//! What a server without clients asks of its host: next to nothing, and nothing that looks like work.
 
 use std::fs;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use testkit::server::{Sandbox, Server};
+use testkit::server::{Place, Server};
 
-/// Accounting of the time that processes wait for disks; off by default.
+/// Whether new processes are told how long they waited for disks. Harmless, and off by default.
 const DELAY_ACCOUNTING: &str = "/proc/sys/kernel/task_delayacct";
 
-/// Period of the measurement.
+/// For how long it is looked at.
 const WINDOW: Duration = Duration::from_secs(4);
 
-/// Enables delay accounting until dropped.
+/// Switches delay accounting on while it lives.
 struct DelayAccounting(String);
 
 impl DelayAccounting {
@@ -30,13 +30,13 @@ impl Drop for DelayAccounting {
     }
 }
 
-/// The directories of its threads in proc(5).
+/// The directories of its threads.
 fn threads(server: &Server) -> Vec<PathBuf> {
     let tasks = fs::read_dir(format!("/proc/{}/task", server.id())).expect("threads");
     tasks.map(|task| task.expect("a thread").path()).collect()
 }
 
-/// Number of times that its threads went to sleep.
+/// How often all its threads have slept.
 fn sleeps(server: &Server) -> u64 {
     let of = |task: &PathBuf| {
         let status = fs::read_to_string(task.join("status")).unwrap_or_default();
@@ -46,7 +46,8 @@ fn sleeps(server: &Server) -> u64 {
     threads(server).iter().map(of).sum()
 }
 
-/// Time that its threads have waited for disks (proc(5), field 42 of `stat`). Hundredths of a second.
+/// For how long its threads have waited for disks, by the host's account (proc(5), field 42 of `stat`). Hundredths of a
+/// second.
 fn iowait(server: &Server) -> u64 {
     let of = |task: &PathBuf| {
         let stat = fs::read_to_string(task.join("stat")).unwrap_or_default();
@@ -57,14 +58,14 @@ fn iowait(server: &Server) -> u64 {
 }
 
 #[test]
-fn an_idle_server_wakes_twice_a_second_at_most_and_has_no_iowait() {
+fn an_idle_server_wakes_twice_a_second_at_most_and_is_not_shown_as_waiting_for_disks() {
     let accounting = DelayAccounting::on();
     if accounting.is_none() {
-        testkit::skip::note("delay accounting cannot be enabled, so iowait is not checked");
+        testkit::skip::note("delay accounting cannot be switched on here, so iowait is not looked at");
     }
-    let sandbox = Sandbox::new();
-    let (server, _) = sandbox.serve_directories(0, &[]);
-    // Work left from the start ends at the first check of memory that finds no transfers since the last check.
+    let place = Place::new();
+    let (server, _) = place.serve_directories(0, &[]);
+    // What the start left to be done is over when the memory has been looked at without any transfer.
     thread::sleep(Duration::from_secs(1));
     let (began, slept, waited) = (Instant::now(), sleeps(&server), iowait(&server));
     thread::sleep(WINDOW);

@@ -1,5 +1,6 @@
-//! The cache grows into free memory and shrinks when another process needs it, measured in a control group with a real
-//! neighbour. Where no group can be created (no root, no memory controller), only configured sizes are tested.
+//! Memory is borrowed: the cache grows into what is free and is given back when another process needs it, measured in a
+//! control group of its own with a real neighbour. Where no group can be made (no root, no memory controller), the
+//! configured size is tested alone.
 
 use std::fs;
 use std::io::Write as _;
@@ -11,33 +12,33 @@ use std::time::{Duration, Instant};
 use testkit::group::Group;
 use testkit::nbd::Client;
 use testkit::process::resident;
-use testkit::server::{AWASE, Sandbox, Server};
+use testkit::server::{AWASE, Place, Server};
 use testkit::skip;
 
 const MIB: u64 = 1 << 20;
 
-/// Size of the disk: more than the cache may ever hold.
+/// The disk: more than the cache may ever hold.
 const DISK: u64 = 512 * MIB;
 
-/// Limit of the group of server and neighbour.
+/// What server and neighbour may use together.
 const LIMIT: u64 = 400 * MIB;
 
 const NEIGHBOUR: u64 = 200 * MIB;
 
-/// Code, stacks, metadata, rings.
+/// Besides the cache: code, stacks, book-keeping, rings.
 const SERVER_WITHOUT_CACHE: u64 = 32 * MIB;
 
-/// The promise is one second; a machine that is busy with other tests gets more.
+/// Within a second, says the promise; a machine that is busy with other tests gets more.
 const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(10);
 
 const READ_BYTES: u32 = 1 << 20;
 
-/// A neighbour takes memory as fast as a core writes it: two at once would starve everything else.
+/// A neighbour takes memory as fast as a core writes it: two would have the machine to themselves.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// A sparse image in which each MiB begins with its number.
-fn image(sandbox: &Sandbox) {
-    let file = fs::File::create(sandbox.file("disk.img")).expect("create");
+fn image(place: &Place) {
+    let file = fs::File::create(place.file("disk.img")).expect("create");
     file.set_len(DISK).expect("size");
     for at in (0..DISK).step_by(MIB as usize) {
         file.write_all_at(&at.to_le_bytes(), at).expect("write");
@@ -45,7 +46,7 @@ fn image(sandbox: &Sandbox) {
     file.sync_all().expect("sync");
 }
 
-/// Reads a MiB and asserts its content.
+/// Reads a MiB and says whether it is what was written.
 fn check(client: &mut Client, at: u64) {
     let bytes = client.read(at, READ_BYTES).expect("read");
     assert_eq!(bytes[..8], at.to_le_bytes(), "the number at {at}");
@@ -56,7 +57,7 @@ fn check_all(client: &mut Client) {
     (0..DISK).step_by(MIB as usize).for_each(|at| check(client, at));
 }
 
-/// A process that holds memory: `tail` buffers the end of its input until that ends. Killed when dropped.
+/// A process that holds all that it is given: `tail` keeps the end of its input until it ends. Killed when dropped.
 struct Neighbour {
     process: Child,
     input: ChildStdin,
@@ -86,13 +87,13 @@ impl Drop for Neighbour {
     }
 }
 
-fn serve_in(group: &Group, sandbox: &Sandbox, engine: &str) -> Server {
+fn serve_in(group: &Group, place: &Place, engine: &str) -> Server {
     let mut command = group.command(&AWASE);
     command.args(["serve", "--nbd", "none", "--engine", engine, "--export", "name=d,kind=file,path=disk.img"]);
-    sandbox.start(command)
+    place.start(command)
 }
 
-/// Reads until the cache has grown into half of what is free: in the background, so slower on a busy machine.
+/// Reads until the cache has grown into half of what is free: beside its work, so slower on a busy machine.
 fn read_until_large(client: &mut Client, server: &Server) {
     let start = Instant::now();
     while resident(server.id()) < LIMIT / 2 {
@@ -102,15 +103,15 @@ fn read_until_large(client: &mut Client, server: &Server) {
     }
 }
 
-fn shrinks(engine: &str) {
-    let _guard = ONE_AT_A_TIME.lock();
-    let Some(group) = Group::new(engine, LIMIT) else { skip!("no control group can be created") };
-    let sandbox = Sandbox::new();
-    image(&sandbox);
-    let server = serve_in(&group, &sandbox, engine);
+fn gives_back(engine: &str) {
+    let _turn = ONE_AT_A_TIME.lock();
+    let Some(group) = Group::new(engine, LIMIT) else { skip!("no control group can be made here") };
+    let place = Place::new();
+    image(&place);
+    let server = serve_in(&group, &place, engine);
     let mut client = Client::connect(&server.socket(), "d").expect("connect");
 
-    // More is read than it may hold; it grows within the group's limit.
+    // More than it may hold is read; it grows, and stays within the group.
     read_until_large(&mut client, &server);
     check_all(&mut client);
     let full = resident(server.id());
@@ -140,28 +141,28 @@ fn shrinks(engine: &str) {
     assert!(neighbour.process.try_wait().expect("wait").is_none(), "the neighbour is gone");
     assert!(group.used() <= LIMIT);
 
-    // It grows again into the memory that the neighbour has freed.
+    // What the neighbour leaves is taken again.
     drop(neighbour);
     read_until_large(&mut client, &server);
     assert_eq!(group.killed(), 0);
 }
 
 #[test]
-fn the_cache_shrinks_before_a_neighbour_is_killed_with_io_uring() {
-    shrinks("auto");
+fn memory_is_given_back_before_a_neighbour_is_killed_with_io_uring() {
+    gives_back("auto");
 }
 
 #[test]
-fn the_cache_shrinks_before_a_neighbour_is_killed_with_threads() {
-    shrinks("threads");
+fn memory_is_given_back_before_a_neighbour_is_killed_with_threads() {
+    gives_back("threads");
 }
 
 #[test]
 fn the_cache_never_exceeds_its_configured_size() {
-    let sandbox = Sandbox::new();
-    image(&sandbox);
+    let place = Place::new();
+    image(&place);
     let size = 64 * MIB;
-    let server = sandbox.serve(&["--memory", "64MiB", "--export", "name=d,kind=file,path=disk.img"]);
+    let server = place.serve(&["--memory", "64MiB", "--export", "name=d,kind=file,path=disk.img"]);
     let mut client = Client::connect(&server.socket(), "d").expect("connect");
     for at in (0..DISK).step_by(MIB as usize) {
         check(&mut client, at);
@@ -173,14 +174,14 @@ fn the_cache_never_exceeds_its_configured_size() {
 
 #[test]
 fn an_idle_server_is_small() {
-    let sandbox = Sandbox::new();
-    let server = sandbox.serve(&["--export", "name=d,kind=ram,size=1GiB"]);
+    let place = Place::new();
+    let server = place.serve(&["--export", "name=d,kind=ram,size=1GiB"]);
     Client::connect(&server.socket(), "d").expect("connect").read(0, 4096).expect("read");
     let found = resident(server.id());
     assert!(found <= SERVER_WITHOUT_CACHE, "{} KiB", found >> 10);
 }
 
-/// See capabilities(7).
+/// The number of the capability to lock memory (capabilities(7)).
 const CAP_IPC_LOCK: u32 = 14;
 
 fn status_of(server: &Server, name: &str) -> String {
@@ -190,14 +191,14 @@ fn status_of(server: &Server, name: &str) -> String {
 }
 
 #[test]
-fn with_the_capability_code_and_heap_are_locked_and_the_caches_address_space_is_not() {
-    let sandbox = Sandbox::new();
-    let server = sandbox.serve(&["--export", "name=d,kind=ram,size=1MiB"]);
+fn a_server_that_may_has_its_code_and_heap_in_memory_and_not_what_the_cache_may_become() {
+    let place = Place::new();
+    let server = place.serve(&["--export", "name=d,kind=ram,size=1MiB"]);
     if u64::from_str_radix(&status_of(&server, "CapEff"), 16).expect("a set") >> CAP_IPC_LOCK & 1 == 0 {
-        skip!("the server may not lock memory");
+        skip!("only who may lock memory does");
     }
     let kib = |name| status_of(&server, name).trim_end_matches(" kB").parse::<u64>().expect("a number");
     let (locked, all) = (kib("VmLck"), kib("VmSize"));
-    assert!(locked > 0, "nothing is locked");
-    assert!(locked < all / 2, "{locked} of {all} KiB are locked: the cache could not shrink");
+    assert!(locked > 0, "all may be paged out");
+    assert!(locked < all / 2, "{locked} of {all} KiB are locked: what the cache reserves could not be given back");
 }

@@ -1,8 +1,6 @@
-//! Jobs (WS-7): every client is a job, its connections are the job's processes. Work for a client is charged to its job,
-//! on every processor. A client that reconnects soon gets the same job, so a connection per request gains nothing.
-//!
-//! Users of another host are jobs of their own, at most 16 at a time, since with AUTH_SYS the host itself states the
-//! user.
+//! Jobs (WS-7): every client is one, and each of its connections a process of it. What is done for a client is charged to
+//! its job, on whatever processor, and a client that comes again soon is the job that it was: it gains nothing by making
+//! a connection for each request.
 
 mod account;
 mod client;
@@ -17,23 +15,23 @@ pub(crate) use account::Accounts;
 pub use client::{Client, Group, Origin};
 use table::Table;
 
-/// Work for no client in particular.
+/// What is done for nobody in particular.
 pub const NOBODY: JobId = JobId(0);
 
-/// Bits of a [`JobId`] that index the tables; the others distinguish successive jobs at one index.
+/// Bits of a [`JobId`] that say where in the tables the job is; the others tell it from those that were there before.
 const PLACE_BITS: u32 = 12;
 
-/// Size of the tables: the jobs remembered, [`NOBODY`] and the job of all others.
+/// Places in the tables: jobs remembered at a time, and [`NOBODY`].
 const PLACES: usize = 1 << PLACE_BITS;
 
-/// Jobs remembered, at most. Of those without connections, the one that disconnected first is replaced first.
+/// Jobs remembered at a time, at most. Of those of which nobody is connected, the one that left longest ago goes first.
 pub const JOBS_MAX: usize = PLACES - 2;
 
-/// Users of one host that are jobs of their own, at most: the host states the user, and must not be able to make any
-/// number of jobs. Others share the host's job.
+/// Users of one host that are jobs of their own at a time, at most: a host says itself who asks, and must not make itself
+/// as many jobs as it likes. The others are the host's job.
 pub const USERS_AT_MAX: usize = 16;
 
-/// The job of all clients that do not fit into the tables.
+/// All clients for which there is no room are this one job.
 const OTHERS: JobId = JobId(PLACES as u32 - 1);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,13 +39,13 @@ pub struct JobFacts {
     pub id: JobId,
     pub client: Client,
     pub connections: u32,
-    /// Processor time used in its life.
+    /// Processor time used since it came.
     pub used: Duration,
-    /// Recent use, decayed: the job with less runs first.
+    /// Of late, decayed: less goes first.
     pub recent: Duration,
-    /// Requests answered in its life.
+    /// Requests answered since it came.
     pub requests: u64,
-    /// Blocks that it wrote and that are not on their disks yet.
+    /// Blocks that it wrote and that are not yet on their disks.
     pub dirty_blocks: u64,
 }
 
@@ -57,14 +55,14 @@ pub struct Jobs {
     groups: Mutex<Arc<[Group]>>,
 }
 
-/// The sums of all processors for the job at an index, updated periodically.
+/// What is known of the job at a place; processors tell each other of it now and then.
 #[derive(Default)]
 struct Merged {
-    /// Used since the start by all jobs at this index.
+    /// Used since the start by all jobs that were there.
     used_ns: AtomicU64,
-    /// Recent use of the present job.
+    /// How much that of now has used of late.
     recent_ns: AtomicU64,
-    /// Requests answered since the start for all jobs at this index.
+    /// Requests answered since the start for all that were there.
     requests: AtomicU64,
     /// Blocks.
     dirty: AtomicU64,
@@ -78,7 +76,7 @@ impl Default for Jobs {
 }
 
 impl Jobs {
-    /// Groups of clients that share a named job. Applies to new connections.
+    /// Clients that are one job by a name, from now on: those that are connected stay who they are.
     pub fn set_groups(&self, groups: &[Group]) {
         *self.groups.lock().unwrap_or_else(PoisonError::into_inner) = groups.into();
     }
@@ -88,7 +86,7 @@ impl Jobs {
         origin.client(&groups)
     }
 
-    /// Registers a connection of `client`.
+    /// A connection of `client` has come.
     pub fn connect(self: &Arc<Self>, client: Client) -> Member {
         let job = self.lock().connect(client, &self.merged);
         Member { jobs: Arc::clone(self), job }
@@ -98,7 +96,8 @@ impl Jobs {
         self.lock().list(&self.merged)
     }
 
-    /// The `number` jobs with most recent use, among those that have connections, recent use or dirty blocks.
+    /// What there is to be seen: those that have connections, use something, or have something dirty, by what they used
+    /// of late, the most first; at most so many.
     pub fn most_used(&self, number: usize) -> Vec<JobFacts> {
         let mut jobs = self.list();
         jobs.retain(|facts| facts.connections > 0 || !facts.recent.is_zero() || facts.dirty_blocks > 0);
@@ -107,17 +106,17 @@ impl Jobs {
         jobs
     }
 
-    /// Blocks that the job wrote and that are not on their disks yet.
+    /// Blocks that the job wrote and that are not yet on their disks.
     pub(crate) fn dirty(&self, job: JobId) -> u64 {
         self.merged[place(job)].dirty.load(Ordering::Relaxed)
     }
 
-    /// The job wrote `blocks` more.
+    /// It has written so many more.
     pub(crate) fn add_dirty(&self, job: JobId, blocks: u64) {
         self.merged[place(job)].dirty.fetch_add(blocks, Ordering::Relaxed);
     }
 
-    /// `blocks` of them are on their disks, or dropped.
+    /// So many of them are on their disks, or forgotten.
     pub(crate) fn subtract_dirty(&self, job: JobId, blocks: u64) {
         self.merged[place(job)].dirty.fetch_sub(blocks, Ordering::Relaxed);
     }
@@ -127,6 +126,7 @@ impl Jobs {
     }
 }
 
+/// One connection of a job.
 pub struct Member {
     jobs: Arc<Jobs>,
     job: JobId,
@@ -144,7 +144,7 @@ impl Drop for Member {
     }
 }
 
-/// A job's index in the tables.
+/// Where in the tables a job is.
 fn place(job: JobId) -> usize {
     job.0 as usize % PLACES
 }

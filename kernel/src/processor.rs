@@ -1,10 +1,7 @@
-//! A processor: one machine, its tasks, timers and operations.
+//! A processor: one machine, its tasks, its timers, its operations.
 //!
-//! A task stays on the processor that started it. Other processors wake it, or start a new one here with
-//! [`Processor::spawn_on`].
-//!
-//! The machine returns at most eight completions per time slice. A virtual disk completes everything it has at once;
-//! taken in one batch, it would idle until the last of them was answered and the first client asked again.
+//! A task stays on the processor that started it. Another processor reaches it by its waker, or starts a new one
+//! here with [`Processor::spawn_on`].
 
 mod accounting;
 mod delivery;
@@ -34,6 +31,7 @@ use crate::Kernel;
 use crate::Switches;
 use crate::counters::{Activity, Block, Count};
 use crate::frame::set_thread_processor;
+use crate::housekeeping;
 use crate::job::JobId;
 use crate::operation::Operations;
 use crate::trace::{Event, Recorder};
@@ -46,10 +44,10 @@ use ready::Ready;
 use recording::NOBODY;
 pub(crate) use recording::here;
 
-/// Tasks run in one time slice, at most.
+/// Rounds of ready tasks between two looks at the machine.
 const TASKS_A_TURN_MAX: usize = 256;
 
-/// Wakers of ended tasks retained for new ones, at most.
+/// Wakers of ended tasks that are kept for new ones, at most.
 const USED_WAKERS_MAX: usize = 256;
 
 thread_local! {
@@ -59,7 +57,7 @@ thread_local! {
 type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
 type Start = Box<dyn FnOnce(Processor) + Send>;
 
-/// Cheap to clone. Not `Send`: it never leaves its thread.
+/// One processor. Cheap to clone; not `Send`: it never leaves its thread.
 #[derive(Clone)]
 pub struct Processor(Rc<Inner>);
 
@@ -69,9 +67,9 @@ struct Inner {
     mailbox: Arc<Mailbox>,
     tasks: RefCell<Slab<Task>>,
     ready: RefCell<Ready>,
-    /// Of ended tasks, for reuse.
+    /// Of tasks that have ended, for new ones.
     used_wakers: RefCell<Vec<Arc<TaskWaker>>>,
-    /// Charged for what runs now.
+    /// For whom what runs now is done.
     job: Cell<JobId>,
     timers: RefCell<BinaryHeap<Reverse<Timer>>>,
     operations: Rc<Operations>,
@@ -79,15 +77,15 @@ struct Inner {
     regions_seen: Cell<u64>,
     serial: Cell<u64>,
     quantum: RefCell<Quantum>,
-    /// Client requests since the quantum policy was last asked.
+    /// Requests of clients since the quantum was asked last.
     requests: Cell<u64>,
     recorder: Recorder,
     tick_source: TickSource,
     switches: RefCell<Rc<Switches>>,
-    /// The generation of the switches that this processor last saw.
+    /// The change of the switches that this processor has seen last.
     switches_seen: Cell<u64>,
     counters: Arc<Block>,
-    /// The time is accounted for up to here. Ticks.
+    /// Up to when its time is accounted for. Ticks.
     charged: Cell<u64>,
 }
 
@@ -97,7 +95,7 @@ struct Task {
     activity: Activity,
 }
 
-/// Ordered by time, then by the order of setting.
+/// A timer: ordered by time, then by the order in which they were set.
 struct Timer {
     at: Instant,
     serial: u64,
@@ -122,7 +120,7 @@ impl Ord for Timer {
 }
 
 impl Processor {
-    /// A processor of `kernel` on `machine`.
+    /// A processor on `machine`, one of those of `kernel`.
     pub fn new(machine: Box<dyn Machine>, kernel: &Arc<Kernel>) -> Self {
         let mailbox = Arc::new(Mailbox {
             id: machine.processor(),
@@ -137,8 +135,8 @@ impl Processor {
         kernel.enroll(Arc::clone(&mailbox));
         let tick_source = machine.tick_source();
         let recorder = Recorder::new(kernel.tracer(), mailbox.id);
-        // Before the switches: a change in between is seen at the first time slice.
-        let switches_seen = Cell::new(kernel.observed().switches.generation());
+        // Before the switches themselves: what changes in between is seen at the first turn.
+        let switches_seen = Cell::new(kernel.live_switches().generation());
         let switches = Rc::new(Switches::clone(&kernel.switches()));
         let counters = kernel.counters().block(mailbox.id, tick_source);
         let processor = Processor(Rc::new(Inner {
@@ -165,7 +163,11 @@ impl Processor {
         }));
         processor.0.charged.set(processor.ticks());
         processor.trace(Event::ProcessorStarted, NOBODY, 0, 0);
-        kernel.begin(&processor);
+        if processor.id() == ProcessorId(0) {
+            processor.spawn_path(housekeeping::follow_memory(processor.clone()));
+            processor.spawn_path(housekeeping::keep_stock(processor.clone()));
+            processor.spawn_path(housekeeping::note_clock(processor.clone()));
+        }
         processor
     }
 
@@ -173,6 +175,7 @@ impl Processor {
         self.0.mailbox.id
     }
 
+    /// The kernel that it belongs to.
     pub fn kernel(&self) -> &Arc<Kernel> {
         &self.0.kernel
     }
@@ -181,45 +184,37 @@ impl Processor {
         self.0.machine.borrow().now()
     }
 
-    /// The time of day, on the clock of the host's files.
+    /// The time of day, as the host's files have it.
     pub fn time_of_day(&self) -> machine::tree::Time {
         self.0.machine.borrow().time_of_day()
     }
 
-    /// Access to the machine, for what is not an operation.
+    /// Its machine, for what is not an operation.
     pub(crate) fn machine<T>(&self, ask: impl FnOnce(&mut dyn Machine) -> T) -> T {
         ask(self.0.machine.borrow_mut().as_mut())
     }
 
-    /// A one-line description of its machine.
+    /// What its machine is, in one line.
     pub fn describe(&self) -> String {
         self.0.machine.borrow().describe()
     }
 
-    /// Starts a local task, charged to the job of this one.
+    /// Starts a task here, for whom this one was started: it is charged for what it does.
     pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
         self.spawn_for(self.job(), future);
     }
 
-    /// Starts a local task, charged to `job`, as is what it starts.
+    /// Starts a task here that is done for `job`, as is what it starts.
     pub fn spawn_for(&self, job: JobId, future: impl Future<Output = ()> + 'static) {
         self.spawn_as(Activity::Service, job, future);
     }
 
-    /// Polls a future that rarely waits at once, and spawns a task only if it is pending.
-    pub async fn spawn_unless_ready(&self, future: impl Future<Output = ()> + 'static) {
-        let mut future = Box::pin(future);
-        if !poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await {
-            self.spawn(future);
-        }
-    }
-
-    /// Starts a local task of the I/O path, charged to the job of this one.
+    /// Starts a task of the I/O path here, for whom this one was started.
     pub(crate) fn spawn_path(&self, future: impl Future<Output = ()> + 'static) {
         self.spawn_path_for(self.job(), future);
     }
 
-    /// Starts a local task of the I/O path, charged to `job`.
+    /// Starts a task of the I/O path here that is done for `job`.
     pub(crate) fn spawn_path_for(&self, job: JobId, future: impl Future<Output = ()> + 'static) {
         self.spawn_as(Activity::Path, job, future);
     }
@@ -248,7 +243,8 @@ impl Processor {
         self.0.ready.borrow_mut().push(waker);
     }
 
-    /// Runs `start` on processor `id`, where it may spawn tasks, charged to the job of this task.
+    /// Starts a task on processor `id`; `start` runs there and spawns what it wants. What it does there is charged to
+    /// the job of this task.
     pub fn spawn_on(&self, id: ProcessorId, start: impl FnOnce(Processor) + Send + 'static) {
         if id == self.id() {
             start(self.clone());
@@ -258,13 +254,14 @@ impl Processor {
         }
     }
 
+    /// Waits until `at`.
     pub async fn sleep_until(&self, at: Instant) {
         let mut set: Option<Waker> = None;
         poll_fn(|cx| {
             if self.now() >= at {
                 return Poll::Ready(());
             }
-            // Set anew for another task: a future may be begun by one task and finished by another.
+            // Anew for another task: a future may be begun by one and finished by another.
             if !set.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
                 set = Some(cx.waker().clone());
                 self.wake_at(at, cx.waker().clone());
@@ -278,7 +275,7 @@ impl Processor {
         self.sleep_until(self.now() + duration).await;
     }
 
-    /// Lets other ready tasks run, and the machine deliver completions, before this task continues.
+    /// Lets the other ready tasks run, and the machine deliver, before this one goes on.
     pub async fn yield_now(&self) {
         let mut yielded = false;
         poll_fn(|cx| {
@@ -296,7 +293,7 @@ impl Processor {
         self.0.timers.borrow_mut().push(Reverse(Timer { at, serial, waker }));
     }
 
-    /// A client's request has arrived.
+    /// A request of a client has come in.
     pub fn count_request(&self) {
         self.0.requests.set(self.0.requests.get() + 1);
     }
@@ -309,8 +306,8 @@ impl Processor {
         self.trace(Event::ProcessorStopped, NOBODY, 0, 0);
     }
 
-    /// One time slice: takes post and completions, wakes due timers, runs ready tasks. Parks first if there is nothing
-    /// to do.
+    /// One round: takes post and completions, wakes due timers, runs the ready tasks. Parks first when there is
+    /// nothing to do.
     pub fn turn(&self) {
         let before = CURRENT.replace(Some(self.clone()));
         set_thread_processor(self.id());
@@ -328,7 +325,7 @@ impl Processor {
         CURRENT.set(before);
     }
 
-    /// Drops all tasks, as in a crash. Memory of operations in flight is retained until they end.
+    /// Drops all tasks, as at a crash. Operations under way keep their memory until they end.
     pub fn abandon(&self) {
         let tasks = self.0.tasks.take();
         self.0.ready.borrow_mut().clear();
@@ -341,7 +338,7 @@ impl Processor {
         self.0.tasks.borrow().len()
     }
 
-    /// Operations in flight, for an orderly shutdown.
+    /// Operations under way, for shutting down in order.
     pub fn operations_under_way(&self) -> usize {
         self.0.operations.under_way()
     }
@@ -379,7 +376,7 @@ impl Processor {
             self.count(Count::Completions, done.len() as u64);
         }
         if !done.is_empty() {
-            // Otherwise it stays parked until the next time slice: a machine may return before the wait is over.
+            // Otherwise it stays parked until its next turn: a machine may return before the wait is over.
             self.0.mailbox.parked.store(false, Ordering::SeqCst);
         }
         self.take_post();
@@ -388,11 +385,11 @@ impl Processor {
         self.0.completions.replace(done);
     }
 
-    /// Delays to gather completions, if that increases throughput (OLTP-1).
+    /// Lets completions gather, if that serves more (OLTP-1).
     fn wait_for_quantum(&self) {
         let requests = self.0.requests.take();
         self.0.mailbox.note_requests(requests);
-        let quantum = self.0.quantum.borrow_mut().on_time_slice(self.now(), requests);
+        let quantum = self.0.quantum.borrow_mut().on_turn(self.now(), requests);
         if !quantum.is_zero() {
             let began = self.begin(Event::QuantumWaited, NOBODY);
             self.charge(Activity::Overhead);
@@ -449,7 +446,7 @@ impl Processor {
         self.publish_running();
     }
 
-    /// Runs a task; returns the job that it worked for.
+    /// Runs a task. For whom that was done.
     fn run_task(&self, waker: Arc<TaskWaker>, immediate: bool) -> JobId {
         let (key, serial) = (waker.key, waker.serial);
         let taken = match self.0.tasks.borrow_mut().get_mut(key) {
@@ -472,7 +469,7 @@ impl Processor {
             drop((future, waker));
             let mut task = self.0.tasks.borrow_mut().remove(key);
             let mut used = self.0.used_wakers.borrow_mut();
-            // A waker without other references is reused.
+            // If nobody else has it, the next task may.
             if used.len() < USED_WAKERS_MAX && Arc::get_mut(&mut task.waker).is_some() {
                 used.push(task.waker);
             }
@@ -483,7 +480,7 @@ impl Processor {
         job
     }
 
-    /// Offers and withdraws regions as the frame pool grows and shrinks.
+    /// Offers and withdraws regions as the frame pool grew and shrank.
     fn follow_regions(&self) {
         let pool = self.0.kernel.frames();
         if self.0.regions_seen.get() == pool.region_changes() {

@@ -1,4 +1,4 @@
-//! `awase-lab list`, `show` and `run`: lists, describes and runs the papers' experiments, and writes the report.
+//! `awase-lab list`, `show` and `run`: the papers' experiments, run, shown and written down.
 
 use std::fs;
 use std::io::{self, IsTerminal};
@@ -28,24 +28,26 @@ use crate::{
     here, named, order,
 };
 
-/// Columns of a line. Wider tables continue below.
+/// Of lines. Wider tables go on below.
 const WIDTH: usize = 100;
 
-/// Interval between updates of a measurement's progress.
+/// Between two looks at how far a measurement is.
 const BAR_PERIOD: Duration = Duration::from_millis(100);
 
-/// A process ended by a signal exits with this plus its number, as shells report it.
+/// A process that a signal ended exits with that much more than its number, as shells tell it.
 const EXIT_SIGNAL: i32 = 128;
 
 const ALL: &str = "all";
 
+/// Prints the list of experiments.
+///
 /// # Errors
 /// When standard output cannot be written.
 pub fn list() -> anyhow::Result<()> {
     print(terminal().list(experiments()).as_bytes())
 }
 
-/// Prints the description of an experiment and its parameters.
+/// Prints what an experiment is about and its parameters.
 ///
 /// # Errors
 /// [`Problems`] when there is no such experiment.
@@ -61,11 +63,11 @@ fn terminal() -> Terminal {
 /// Runs experiments and writes the report.
 ///
 /// # Errors
-/// When a name or value is wrong ([`Problems`]), an experiment panics, or the report cannot be written.
+/// When a name or value is wrong ([`Problems`]), an experiment gives up, or the report cannot be written.
 pub fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     let chosen = chosen(arguments)?;
     let orders = orders(arguments, &chosen)?;
-    // Fails before the work is done.
+    // Known before the work is done.
     fs::create_dir_all(&arguments.out).with_context(|| format!("--out: cannot make {}", arguments.out.display()))?;
     let mut outcomes = Vec::new();
     let mut code = ExitCode::SUCCESS;
@@ -89,7 +91,7 @@ pub fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// The results in virtual time; empty ones for orders that are only measured on this machine.
+/// What comes of the orders in virtual time; nothing yet of those for which only this machine is asked, or is there.
 fn simulated(on: Side, orders: Vec<Order>) -> Vec<Result<Outcome, Failed>> {
     let is_simulated = |order: &Order| on != Side::Here && order.experiment.is_simulated();
     let (orders, others): (Vec<Order>, Vec<Order>) = orders.into_iter().partition(is_simulated);
@@ -104,13 +106,13 @@ fn simulated(on: Side, orders: Vec<Order>) -> Vec<Result<Outcome, Failed>> {
     results.into_iter().chain(others).collect()
 }
 
-/// Is it measured on this machine?
+/// Is it to be measured here?
 fn is_measured(on: Side, experiment: &dyn Experiment) -> bool {
     on != Side::Sim || !experiment.is_simulated()
 }
 
-/// Adds the measurements on this machine, one experiment at a time so that they do not disturb each other. An error is
-/// printed and the others continue; returns whether all succeeded.
+/// Adds what is measured on this machine: one experiment after another, with nothing of ours beside it. One that can't be
+/// is told of, and the others go on; tells whether all could.
 fn measure(arguments: &RunArguments, outcomes: &mut [Outcome]) -> anyhow::Result<bool> {
     let outcomes = outcomes.iter_mut().filter(|outcome| is_measured(arguments.on, outcome.order.experiment));
     let mut outcomes = outcomes.peekable();
@@ -119,7 +121,7 @@ fn measure(arguments: &RunArguments, outcomes: &mut [Outcome]) -> anyhow::Result
     }
     let host = LabHost::new(&arguments.out, &programs::beside()?);
     for signal in [SIGINT, SIGTERM] {
-        // The first signal starts the cleanup; a second one ends the process at once.
+        // The first one has it clean up; a second one ends it at once.
         flag::register_conditional_shutdown(signal, EXIT_SIGNAL + signal, Arc::clone(host.interrupted()))?;
         flag::register(signal, Arc::clone(host.interrupted()))?;
     }
@@ -128,7 +130,7 @@ fn measure(arguments: &RunArguments, outcomes: &mut [Outcome]) -> anyhow::Result
     let mut all_well = true;
     for outcome in outcomes {
         let name = outcome.order.experiment.name();
-        // With two simulated machines, the measurement goes to the first one's results.
+        // Of the two simulated machines, it stands beside the first.
         let Some(here) = here::named(name).filter(|_| !measured.contains(&name)) else { continue };
         measured.push(name);
         let parameters = &outcome.order.parameters;
@@ -180,7 +182,7 @@ fn write(directory: &Path, outcomes: &[Outcome], heading: &Heading) -> anyhow::R
     Ok(())
 }
 
-/// The experiments of these names, each once, in the order of the list. `all`: those that have the requested side.
+/// The experiments of these names, each once, in the order of the list. Of all, those that have the side that is asked for.
 fn chosen(arguments: &RunArguments) -> Result<Vec<&'static dyn Experiment>, Problems> {
     let needs_here = arguments.on != Side::Sim;
     let mut is_told = false;
@@ -210,6 +212,7 @@ fn chosen(arguments: &RunArguments) -> Result<Vec<&'static dyn Experiment>, Prob
     Ok(experiments().iter().copied().filter(asked).collect())
 }
 
+/// The experiments that run on this machine.
 fn measurable() -> String {
     let names = here::measurements().iter().map(|here| here.experiment());
     names.filter(|name| named(name).is_some()).collect::<Vec<_>>().join(", ")
@@ -226,7 +229,7 @@ fn experiment(place: &str, name: &str) -> Result<&'static dyn Experiment, Proble
     })
 }
 
-/// The runs, with their parameters: those of a machine, then those that are set.
+/// What is run, with its parameters: those of a machine, then those that are set.
 fn orders(arguments: &RunArguments, chosen: &[&'static dyn Experiment]) -> anyhow::Result<Vec<Order>> {
     let settings: &[Setting] = match arguments.machine {
         _ if arguments.on == Side::Here => &[Setting::Paper],
@@ -247,7 +250,7 @@ fn orders(arguments: &RunArguments, chosen: &[&'static dyn Experiment]) -> anyho
     Ok(orders)
 }
 
-/// A parameter that none of the experiments has is misspelt.
+/// What none of the experiments has is misspelt.
 fn known_somewhere(given: &[(String, f64)], chosen: &[&'static dyn Experiment]) -> Result<(), Problems> {
     let mut known: Vec<&'static str> = Vec::new();
     for experiment in chosen {
@@ -284,7 +287,7 @@ fn flag(name: &str) -> Place {
     Place::Flag(name.to_owned())
 }
 
-/// The known word nearest to a misspelt one.
+/// The word that was probably meant.
 fn nearest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let given = given.to_lowercase().replace('_', "-");
     known
@@ -294,7 +297,7 @@ fn nearest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a 
         .map(|(word, _)| word)
 }
 
-/// On standard error, and hidden if that is no terminal.
+/// On standard error, and nowhere if that is no terminal.
 fn bar() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
     let template = "{bar:32} {percent:>3} %  {elapsed}  {wide_msg}";
@@ -310,7 +313,7 @@ fn show_progress(bar: &ProgressBar, progress: &Progress) {
     bar.set_message(progress.running.join(", "));
 }
 
-/// The command that makes the same report. Without the directory, so that the report is the same everywhere.
+/// How to make the same report again. Not where it lies, so that it is the same everywhere.
 fn command_line(arguments: &RunArguments) -> String {
     let mut command = format!("awase lab run {}", arguments.names.join(" "));
     match arguments.machine {

@@ -1,4 +1,4 @@
-//! Running experiments: several concurrently on the host's cores, each deterministic on one thread.
+//! Running experiments: several side by side on the host's cores, each alone on one thread and the same every time.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
@@ -14,17 +14,18 @@ use crate::experiment::{Experiment, Run};
 use crate::parameter::{ParameterError, Parameters};
 use crate::result::{Results, Source};
 
-/// Interval of progress reports.
+/// So often whoever draws the progress is told of it.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Setting {
     #[default]
     Paper,
-    /// A machine of 2026.
+    /// One of 2026 in its place.
     Modern,
 }
 
+/// An experiment to be run.
 pub struct Order {
     pub experiment: &'static dyn Experiment,
     pub setting: Setting,
@@ -32,20 +33,23 @@ pub struct Order {
     pub seed: u64,
 }
 
+/// An experiment that was run.
 pub struct Outcome {
     pub order: Order,
     pub results: Results,
 }
 
-/// An experiment panicked: a bug of its own.
+/// An experiment gave up: a mistake of its own.
 #[derive(Debug, Error)]
 #[error("{experiment} failed with seed {seed} and these parameters: {message}")]
 pub struct Failed {
     pub experiment: &'static str,
+    /// With which seed.
     pub seed: u64,
     pub message: String,
 }
 
+/// How far a run is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     pub done: u64,
@@ -82,7 +86,7 @@ impl Order {
         Ok(Order { experiment, setting, parameters, seed })
     }
 
-    /// The name in files and headings: `ws-table3`, `ws-table3-2026`.
+    /// What files and headings call it: `ws-table3`, `ws-table3-2026`.
     pub fn name(&self) -> String {
         match self.setting {
             Setting::Paper => self.experiment.name().to_owned(),
@@ -90,7 +94,7 @@ impl Order {
         }
     }
 
-    /// Parameters that differ from the chosen machine's: name, value, the machine's value.
+    /// What differs from the machine that was asked for: name, value, the value that it would have.
     pub fn changed(&self) -> Vec<(&'static str, f64, f64)> {
         let usual = |name: &str, default: f64| match self.setting {
             Setting::Paper => default,
@@ -102,7 +106,7 @@ impl Order {
         all.filter(|(_, value, usual)| value != usual).collect()
     }
 
-    /// The command that repeats it.
+    /// How to run it again.
     pub fn command(&self) -> String {
         let mut command = format!("awase lab run {}", self.experiment.name());
         if self.setting == Setting::Modern {
@@ -119,7 +123,7 @@ impl Order {
 
     fn run(&self, done: &AtomicU64) -> Result<Results, Failed> {
         let run = Run { parameters: &self.parameters, seed: self.seed, done };
-        // An experiment that panics on strange parameters must not discard the others' results.
+        // An experiment that is told nonsense within its ranges is not to take the others' results with it.
         let results = catch_unwind(AssertUnwindSafe(|| self.experiment.simulate(&run)));
         let mut results = results.map_err(|panic| Failed {
             experiment: self.experiment.name(),
@@ -133,7 +137,7 @@ impl Order {
     }
 }
 
-/// The default seed, with which results are recorded.
+/// The seed unless another is asked for, with which results are recorded.
 pub const DEFAULT_SEED: u64 = 1;
 
 fn said(panic: &(dyn std::any::Any + Send)) -> String {
@@ -152,7 +156,8 @@ fn forget_the_paper(results: &mut Results) {
     }
 }
 
-/// Runs all on `threads` threads; the results are in the order of `orders`. The calling thread calls `progress`.
+/// Runs all on so many threads; what came of them is in the order of `orders`, whoever ends first. `progress` is told now
+/// and then, in the calling thread.
 pub fn run(
     orders: Vec<Order>,
     threads: NonZeroUsize,
@@ -174,7 +179,7 @@ pub fn run(
                     let Some(order) = orders.get(index) else { return };
                     let told =
                         tell.send((index, None)).and_then(|()| tell.send((index, Some(order.run(&done[index])))));
-                    // The receiver is gone.
+                    // Nobody listens any more.
                     if told.is_err() {
                         return;
                     }
@@ -195,7 +200,7 @@ pub fn run(
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            // The steps of an experiment are an estimate.
+            // Steps are told about, not exactly.
             let so_far = done.iter().zip(&steps).map(|(done, steps)| done.load(Ordering::Relaxed).min(*steps)).sum();
             let running = running.iter().map(|index| orders[*index].name()).collect();
             progress(&Progress { done: so_far, total: steps.iter().sum(), running });

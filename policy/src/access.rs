@@ -1,18 +1,20 @@
-//! Which processor starts a device (MP 1a, 1b): the one that runs the request, or always the same one.
+//! Which processor starts a device (MP 1a, 1b): whichever runs the request, or always the same one.
 //!
-//! A funnel lets a driver without locks run on a multiprocessor: each request migrates to one processor and the driver
-//! runs only there. It costs a migration for each request and makes that processor the bottleneck.
+//! A funnel lets a driver that knows of no locks run on a multiprocessor: whoever wants the device goes to one processor
+//! first, and the driver runs there alone. It costs a move for each request and makes that processor the narrow place.
 
 use crate::unit::ProcessorId;
 
+/// Who may start a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Only the master (MP 1a).
+    /// Only the master: 1a.
     Funnel,
     #[default]
     Symmetric,
 }
 
+/// Which processor starts a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     mode: Mode,
@@ -25,7 +27,7 @@ impl Access {
         Access { mode, master }
     }
 
-    /// The processor that starts a request that arrives on `initiator`.
+    /// Who starts a request that arrives on `initiator`.
     pub const fn starts(&self, initiator: ProcessorId) -> ProcessorId {
         match self.mode {
             Mode::Funnel => self.master,
@@ -33,7 +35,7 @@ impl Access {
         }
     }
 
-    /// The one processor that starts all requests, if funnelled.
+    /// The one processor that starts all requests, if it is one.
     pub const fn only(&self) -> Option<ProcessorId> {
         match self.mode {
             Mode::Funnel => Some(self.master),

@@ -1,20 +1,16 @@
-//! How long an idle processor polls for work before it sleeps.
+//! For how long a processor that ran dry looks out for work before it sleeps.
 //!
-//! Sleeping and waking takes longer than most requests, and the waking processor pays a part of it. Polling takes time
-//! of the core from others. So a processor polls for about as long as work has lately taken to arrive, and not at all
-//! after a longer idle period (as KVM does for halted guests: "The KVM halt polling system", Linux documentation).
-//!
-//! A processor looks out before it sleeps (up to `idle_poll`, less where work comes seldom, not at all where somebody
-//! else runs on the core; beside workers, the kernel's that end stable writes and our own threads, it yields to them at
-//! each look). On a virtual machine, to sleep and to be woken costs some fifty microseconds: one 4 KiB read in flight
-//! became more than twice as fast. Idle-priority threads that keep the cores awake were tried instead: a quarter of
-//! that gain.
+//! To sleep and to be woken takes longer than most requests, and the one who wakes pays a part of it. Looking out costs
+//! time of the processor that nobody else gets. So it is done for about as long as work has lately been awaited, and
+//! not at all after a longer silence (as KVM does for halted guests: "The KVM halt polling system", Linux
+//! documentation).
 
 use std::time::Duration;
 
+/// How long processors look out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Zero disables polling.
+    /// The longest; zero: never.
     pub longest: Duration,
 }
 
@@ -24,38 +20,39 @@ impl Default for Config {
     }
 }
 
-/// The first step up from zero.
+/// The first step up from nothing.
 const SHORTEST: Duration = Duration::from_micros(10);
 
-/// Idle polling of one processor.
+/// The look-out of one processor.
 #[derive(Clone, Copy, Debug)]
-pub struct IdlePolling {
+pub struct LookOut {
     config: Config,
-    duration: Duration,
+    span: Duration,
 }
 
-impl IdlePolling {
+impl LookOut {
+    /// It does not look out until work has come soon.
     pub const fn new(config: Config) -> Self {
-        IdlePolling { config, duration: Duration::ZERO }
+        LookOut { config, span: Duration::ZERO }
     }
 
-    /// How long to poll now.
-    pub const fn duration(&self) -> Duration {
-        self.duration
+    /// For how long to look out now.
+    pub const fn span(&self) -> Duration {
+        self.span
     }
 
-    /// Work arrived `waited` after the processor became idle, while it polled or after it slept.
+    /// Work came `waited` after the processor ran dry, seen in time or after it had slept.
     pub fn on_work(&mut self, waited: Duration) {
         if waited > self.config.longest {
-            // Work that arrives this rarely is not worth polling for.
-            self.duration = if self.duration > SHORTEST { self.duration / 2 } else { Duration::ZERO };
-        } else if waited > self.duration {
-            self.duration = (2 * self.duration).clamp(SHORTEST.min(self.config.longest), self.config.longest);
+            // What comes this seldom is not worth it.
+            self.span = if self.span > SHORTEST { self.span / 2 } else { Duration::ZERO };
+        } else if waited > self.span {
+            self.span = (2 * self.span).clamp(SHORTEST.min(self.config.longest), self.config.longest);
         }
     }
 
-    /// Another thread ran on the core meanwhile: polling takes time from it.
+    /// Somebody else ran on the core meanwhile: it is not ours to keep warm.
     pub fn on_preempted(&mut self) {
-        self.duration = Duration::ZERO;
+        self.span = Duration::ZERO;
     }
 }

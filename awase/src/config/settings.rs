@@ -1,4 +1,4 @@
-//! Settings of the whole server: processors, memory, listeners, limits.
+//! What concerns the whole server: processors, memory, listeners, bounds.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -11,26 +11,28 @@ use super::given::{Given, Refusal, show_bytes, show_duration};
 use super::key::Key;
 use super::problem::Place;
 
-/// Registered with IANA.
+/// The port that is registered for NBD.
 pub const NBD_PORT: u16 = 10809;
 
-/// Registered with IANA; only root may bind it.
+/// The port that is registered for NFS: only root may take it.
 pub const NFS_PORT: u16 = 2049;
 
+/// The port on which NFS is served otherwise.
 pub const NFS_PORT_OF_USERS: u16 = 20490;
 
-/// In the range that Prometheus exporters use.
+/// The port at which the server can be watched: of those that exporters of Prometheus use.
 pub const METRICS_PORT: u16 = 9809;
 
-/// Beyond any supported host; each processor costs memory.
+/// More processors than this no host of ours has, and each costs memory.
 const PROCESSORS_MAX: u64 = 1024;
 
-/// Smallest cache: a few frames for each request that may be in flight. Bytes.
+/// Least memory for the cache: a few frames for each request that may be under way.
 const MEMORY_MIN: u64 = 8 << 20;
 
+/// How processors reach the world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Engine {
-    /// `io_uring` where the host permits it, else threads.
+    /// `io_uring` where the host allows it, else threads.
     #[default]
     Auto,
     /// `io_uring`, or an error.
@@ -47,23 +49,23 @@ impl Engine {
     }
 }
 
-/// Bounds on what clients can make the server allocate.
+/// Bounds, so that no client can make the server grow without end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub connections: u32,
-    /// Requests in flight on one connection.
+    /// Requests under way on one connection.
     pub requests_a_connection: u32,
-    /// Payload of the requests in flight on one connection. Bytes.
+    /// Payload of the requests under way on one connection. Bytes.
     pub bytes_a_connection: u64,
-    /// Files of directories that are open at a time; `None`: as the descriptor limit allows.
+    /// Files of directories that are open at a time; `None`: as many as descriptors allow, within reason.
     pub open_files: Option<u32>,
-    /// A client that makes no progress within a message for this long is disconnected.
+    /// A client that neither sends nor takes what it is in the middle of for so long is disconnected.
     pub stall_timeout: Duration,
-    /// The longest that a draining server waits for requests in flight.
+    /// How long a server that was told to end waits for its clients' requests.
     pub drain_timeout: Duration,
 }
 
-/// The control socket.
+/// Where a server is watched and told what to change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Control {
     /// A Unix socket in the data directory.
@@ -73,35 +75,39 @@ pub enum Control {
     Nowhere,
 }
 
-/// Name of the control socket in the data directory.
+/// The name of the control socket in the data directory.
 pub const CONTROL_NAME: &str = "control";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// `None`: one for each core that the process may use.
+    /// Processors; `None`: one for each core that the process may use.
     pub processors: Option<u16>,
-    /// The most memory for the cache; `None`: all that the host can spare. Bytes.
+    /// The most memory for the cache, in bytes; `None`: whatever nobody else needs.
     pub memory: Option<u64>,
+    /// How processors reach the world.
     pub engine: Engine,
-    /// The longest that an idle processor polls before it sleeps.
+    /// For how long an idle processor looks out for work before it sleeps, at most.
     pub idle_poll: Duration,
-    /// The data directory: what the server creates by itself.
+    /// Where the server keeps what it makes by itself.
     pub data: PathBuf,
+    /// Addresses on which NBD is served.
     pub nbd: Vec<SocketAddr>,
-    /// `None`: one in `data`.
+    /// Unix sockets on which NBD is served; `None`: one in `data`.
     pub nbd_unix: Option<Vec<PathBuf>>,
-    /// `None`: one on loopback.
+    /// Addresses on which NFS and MOUNT are served; `None`: one on loopback.
     pub nfs: Option<Vec<SocketAddr>>,
+    /// Unix sockets on which NFS and MOUNT are served.
     pub nfs_unix: Vec<PathBuf>,
-    /// `None`: one on loopback, if its port is free.
+    /// Addresses on which metrics are served; `None`: one on loopback, if nobody uses it.
     pub metrics: Option<Vec<SocketAddr>>,
-    /// Host names accepted in requests for metrics, besides the usual ones.
+    /// Names under which metrics are served, besides the usual ones.
     pub metrics_names: Vec<String>,
-    /// Register NFS with the host's rpcbind.
+    /// Is rpcbind told where NFS is served?
     pub rpcbind: bool,
+    /// Where `awase top` and `awase set` reach the server.
     pub control: Control,
     pub limits: Limits,
-    /// Where each key was set, if it was.
+    /// Where each key was given that was given at all.
     pub places: BTreeMap<String, Place>,
 }
 
@@ -135,15 +141,17 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Where a key was set, for messages about what the host refuses.
+    /// Where a key was given, for messages about what the host says of its value.
     pub fn place(&self, key: &str) -> Place {
         self.places.get(key).cloned().unwrap_or_default()
     }
 
+    /// The Unix sockets on which NBD is served.
     pub fn unix_sockets(&self) -> Vec<PathBuf> {
         self.nbd_unix.clone().unwrap_or_else(|| vec![self.data.join("nbd.sock")])
     }
 
+    /// The control socket, if there is to be one.
     pub fn control_socket(&self) -> Option<PathBuf> {
         match &self.control {
             Control::InData => Some(self.data.join(CONTROL_NAME)),
@@ -152,16 +160,18 @@ impl Settings {
         }
     }
 
+    /// The addresses on which NFS is served.
     pub fn nfs_addresses(&self) -> Vec<SocketAddr> {
         self.nfs.clone().unwrap_or_else(|| vec![SocketAddr::new(IpAddr::from([127, 0, 0, 1]), nfs_port())])
     }
 }
 
+/// All settings outside of switches and exports.
 pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "processors",
-        allowed: "\"auto\" (one for each core) or a number from 1 to 1024",
-        about: "The number of processors: threads pinned to a core, each with its own ring",
+        allowed: "\"auto\" (one a core) or a number from 1 to 1024",
+        about: "How many processors (threads pinned to a core, each with its own ring) serve",
         paper: "",
         set: |settings, given| {
             settings.processors = unless_auto(given, |given| given.number(1..=PROCESSORS_MAX))?.map(|n| n as u16);
@@ -171,8 +181,8 @@ pub static SETTINGS: &[Key<Settings>] = &[
     },
     Key {
         name: "memory",
-        allowed: "\"auto\" (all that the host can spare) or a size of at least 8MiB such as \"512MiB\"",
-        about: "The most memory for the buffer cache",
+        allowed: "\"auto\" (what nobody else needs) or a size of at least 8MiB such as \"512MiB\"",
+        about: "The most memory that the buffer cache may take",
         paper: "WS-2",
         set: |settings, given| {
             settings.memory = unless_auto(given, |given| given.bytes(MEMORY_MIN..=1 << 50))?;
@@ -183,7 +193,7 @@ pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "engine",
         allowed: "\"auto\", \"io_uring\", \"threads\"",
-        about: "How the host is asked for I/O; auto: io_uring where it is permitted",
+        about: "How the host is asked for I/O; auto takes io_uring where it is permitted",
         paper: "",
         set: |settings, given| {
             let text = given.text()?;
@@ -196,7 +206,7 @@ pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "idle_poll",
         allowed: "a time up to 10ms such as \"100us\"; \"0\" for never",
-        about: "The longest that an idle processor polls for work before it sleeps; shorter where polling finds none (io_uring)",
+        about: "How long an idle processor looks out for work before it sleeps, at most; less where none comes (io_uring)",
         paper: "",
         set: |settings, given| {
             settings.idle_poll = given.duration(Duration::ZERO..=Duration::from_millis(10))?;
@@ -207,8 +217,8 @@ pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "data",
         allowed: "a directory",
-        about: "Directory for what the server creates by itself: the default disk image, directory and Unix socket, the control \
-                socket, the link to the trace, and the secret of NFS file handles",
+        about: "Where the server keeps what it makes by itself: the default disk image, directory and Unix socket, \
+                and the secret of NFS file handles",
         paper: "",
         set: |settings, given| {
             settings.data = given.filled_text()?.into();
@@ -242,7 +252,7 @@ pub static SETTINGS: &[Key<Settings>] = &[
         name: "listen.nfs",
         allowed: "\"auto\" (127.0.0.1:2049 for root, otherwise 127.0.0.1:20490), a list of addresses such as \
                   \"[::]:2049\", or [] for none",
-        about: "Addresses on which NFS and MOUNT are served, if there are directories",
+        about: "Addresses on which NFS and MOUNT are served, when there are directories",
         paper: "",
         set: |settings, given| {
             settings.nfs = unless_auto(given, |given| {
@@ -258,8 +268,8 @@ pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "listen.nfs_unix",
         allowed: "a path (at most 107 bytes), a list of paths, or [] for none",
-        about: "Unix sockets on which NFS and MOUNT are served, if there are directories. The host says who the caller is \
-                (`SO_PEERCRED`), whatever it claims; root alone may act for others",
+        about: "Unix sockets on which NFS and MOUNT are served, when there are directories. Callers are who the host says \
+                (`SO_PEERCRED`), whatever they claim; root alone may act for others",
         paper: "",
         set: |settings, given| {
             settings.nfs_unix = given.texts()?.into_iter().map(socket_path).collect::<Result<_, _>>()?;
@@ -269,10 +279,10 @@ pub static SETTINGS: &[Key<Settings>] = &[
     },
     Key {
         name: "listen.metrics",
-        allowed: "\"auto\" (127.0.0.1:9809, if it is free), a list of addresses such as \"127.0.0.1:9809\", \
+        allowed: "\"auto\" (127.0.0.1:9809, if nobody uses it), a list of addresses such as \"127.0.0.1:9809\", \
                   or [] for none",
-        about: "Addresses on which counters are served over HTTP, to every client that reaches them: `/metrics` for \
-                Prometheus, `/` a page with live plots",
+        about: "Addresses on which counters are served over HTTP, to whoever can reach them: `/metrics` for Prometheus, \
+                `/` a page with live plots",
         paper: "OLTP",
         set: |settings, given| {
             settings.metrics = unless_auto(given, |given| {
@@ -288,9 +298,8 @@ pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "listen.metrics_names",
         allowed: "a list of host names such as \"storage.example.org\"",
-        about: "Host names accepted in requests for metrics, besides addresses, `localhost` and this host's own name. \
-                Requests under other names are refused: a site could have its name resolve to this host and read the \
-                answers (DNS rebinding)",
+        about: "Names under which metrics are asked for, besides addresses, `localhost` and this host's own name. Under \
+                any other they are refused: a site could have its name mean this host and read them (DNS rebinding)",
         paper: "",
         set: |settings, given| {
             settings.metrics_names = given.texts()?;
@@ -301,7 +310,7 @@ pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "listen.rpcbind",
         allowed: "true, false",
-        about: "Register the port of NFS with this host's rpcbind, so that clients need not name it",
+        about: "Tell this host's rpcbind the port of NFS, so that clients need not name it",
         paper: "",
         set: |settings, given| {
             settings.rpcbind = given.boolean()?;
@@ -312,7 +321,7 @@ pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "listen.control",
         allowed: "\"auto\" (control in the data directory), a path (at most 107 bytes), or \"none\"",
-        about: "Unix socket of `awase top` and `awase set`, for the server's user alone",
+        about: "Unix socket, for the server's user alone, at which `awase top` and `awase set` reach the server",
         paper: "",
         set: |settings, given| {
             settings.control = match given.filled_text()? {
@@ -333,7 +342,7 @@ pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "limits.connections",
         allowed: "a number from 1 to 65536",
-        about: "Connections at a time; further ones are refused. One client has at most as many as stay free for others",
+        about: "Connections at a time; further clients are turned away. Of one client as many at most as stay free for others",
         paper: "",
         set: |settings, given| {
             settings.limits.connections = given.number(1..=65536)? as u32;
@@ -344,7 +353,7 @@ pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "limits.requests_a_connection",
         allowed: "a number from 1 to 4096",
-        about: "Requests in flight on one connection; the client is slowed beyond that",
+        about: "Requests under way on one connection; the client is slowed beyond that",
         paper: "",
         set: |settings, given| {
             settings.limits.requests_a_connection = given.number(1..=4096)? as u32;
@@ -355,7 +364,7 @@ pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "limits.bytes_a_connection",
         allowed: "a size from 32MiB (the largest request) to 4GiB",
-        about: "Payload of the requests in flight on one connection; the client is slowed beyond that",
+        about: "Payload of the requests under way on one connection; the client is slowed beyond that",
         paper: "",
         set: |settings, given| {
             settings.limits.bytes_a_connection = given.bytes(32 << 20..=4 << 30)?;
@@ -366,7 +375,7 @@ pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "limits.open_files",
         allowed: "\"auto\" (60000, or what the host allows) or a number from 64 to 60000",
-        about: "Files of directories that are open at a time; beyond that the least used are closed",
+        about: "Files of directories that are kept open; the ones least used are closed beyond that",
         paper: "",
         set: |settings, given| {
             settings.limits.open_files =
@@ -378,7 +387,7 @@ pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "limits.stall_timeout",
         allowed: "a time from 1s to 60min such as \"60s\"",
-        about: "A client that takes longer for a request, or for a piece (1 MiB at most) of its payload, is disconnected",
+        about: "A client that takes so long for a request, or for a piece (1 MiB at most) of its payload, is disconnected",
         paper: "",
         set: |settings, given| {
             settings.limits.stall_timeout = given.duration(Duration::from_secs(1)..=Duration::from_secs(3600))?;
@@ -389,7 +398,7 @@ pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "limits.drain_timeout",
         allowed: "a time from 0s to 60min such as \"30s\"",
-        about: "The longest that a draining server waits for requests in flight",
+        about: "How long a server that was told to end waits for requests under way",
         paper: "",
         set: |settings, given| {
             settings.limits.drain_timeout = given.duration(Duration::ZERO..=Duration::from_secs(3600))?;
@@ -403,16 +412,16 @@ fn unless_auto<T>(given: &Given, read: impl FnOnce(&Given) -> Result<T, Refusal>
     if *given == Given::Text("auto".into()) { Ok(None) } else { read(given).map(Some) }
 }
 
-/// The port of NFS where none is configured.
+/// Where NFS is served when no port was given.
 fn nfs_port() -> u16 {
     // SAFETY: geteuid takes nothing and cannot fail.
     if unsafe { libc::geteuid() } == 0 { NFS_PORT } else { NFS_PORT_OF_USERS }
 }
 
-/// An address with a port, or without: then `port`.
+/// An address with its port, or without: then `port`.
 fn address(text: &str, port: u16) -> Result<SocketAddr, Refusal> {
     let bare = || text.parse().map(|ip: IpAddr| SocketAddr::new(ip, port));
-    text.parse().or_else(|_| bare()).map_err(|_| Refusal::Because(format!("holds {text:?}, not an IP address")))
+    text.parse().or_else(|_| bare()).map_err(|_| Refusal::Because(format!("holds {text:?}, which is no IP address")))
 }
 
 /// `sun_path` holds 108 bytes with the final zero (unix(7)).

@@ -1,13 +1,13 @@
-//! The status of a server, from counters that its parts have anyway.
+//! What a server is doing, from what its parts count anyway.
 
 use kernel::counters::Count;
 use policy::unit::BLOCK_BYTES;
 use serde_json::{Value, json};
 
-use super::{ControlPanel, ExportInfo};
+use super::{Board, Shown};
 use crate::metrics::{JOBS_SHOWN, disk_name, live_job};
 
-impl ControlPanel {
+impl Board {
     pub(super) fn status(&self) -> Value {
         let connections: Vec<u32> = self.acceptor.connections();
         let requests = self.kernel.requests();
@@ -57,7 +57,7 @@ impl ControlPanel {
     }
 }
 
-fn export(shown: &ExportInfo) -> Value {
+fn export(shown: &Shown) -> Value {
     let volume = shown.volume.upgrade();
     json!({
         "name": shown.name,

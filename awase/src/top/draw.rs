@@ -6,12 +6,12 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Table, TableState};
 
-use super::connections::{CONNECTIONS, SortKey};
+use super::connections::{CONNECTIONS, Order};
 use super::sections::{SERVER, SWITCHES, Section, widths};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Page {
-    /// The whole server; with the switches and the connections where there is room.
+    /// The whole server; the switches and the connections, too, where there is room for them.
     #[default]
     Overview,
     Connections,
@@ -28,34 +28,34 @@ impl Page {
     }
 }
 
-/// The state of the user's input.
+/// What the person at the keys is doing.
 #[derive(Default)]
-pub(super) struct UiState {
-    /// Index of the selected switch.
+pub(super) struct Desk {
+    /// The switch that is chosen.
     pub selected: usize,
-    /// The value being typed.
+    /// The value that is being typed.
     pub typed: Option<String>,
     pub message: String,
     pub page: Page,
-    pub sort_key: SortKey,
+    pub order: Order,
 }
 
-/// A section's border and head, and one row.
+/// A section's border and head.
 const FRAME_LINES: usize = 3;
 
 /// Between columns, where there is room for it.
 const WIDE_SPACING: u16 = 2;
 
-/// Fewest characters of the last column.
+/// What the last column gets of that, at least.
 const LAST_COLUMN_MIN: u16 = 10;
 
-/// Fewest lines of the switches.
+/// Lines of the switches, at least.
 const SWITCHES_LINES: usize = FRAME_LINES - 1 + 5;
 
-/// Draws the page's sections below each other.
-pub(super) fn draw(frame: &mut Frame<'_>, sections: &[Section], state: &UiState) {
+/// Draws the page's sections below each other; the last has what is left.
+pub(super) fn draw(frame: &mut Frame<'_>, sections: &[Section], desk: &Desk) {
     let lines_max = usize::from(frame.area().height).saturating_sub(1);
-    let shown = shown(sections, state.page, lines_max);
+    let shown = shown(sections, desk.page, lines_max);
     let heights = heights(&shown, lines_max);
     let mut constraints: Vec<Constraint> =
         heights.iter().map(|lines| Constraint::Length(u16::try_from(*lines).unwrap_or(u16::MAX))).collect();
@@ -63,20 +63,20 @@ pub(super) fn draw(frame: &mut Frame<'_>, sections: &[Section], state: &UiState)
     constraints.push(Constraint::Length(1));
     let areas = Layout::vertical(constraints).split(frame.area());
     for (section, area) in shown.iter().zip(areas.iter()) {
-        table(frame, section, state, *area);
+        table(frame, section, desk, *area);
     }
     if let Some(area) = areas.last() {
         let is_changeable = shown.iter().any(|section| section.title == SWITCHES);
-        frame.render_widget(Paragraph::new(foot(sections, state, is_changeable)), *area);
+        frame.render_widget(Paragraph::new(foot(sections, desk, is_changeable)), *area);
     }
 }
 
-/// The lines of the whole section.
+/// Lines that a section would have.
 fn wanted(section: &Section) -> usize {
     section.rows.len().max(1) + FRAME_LINES - 1
 }
 
-/// The sections that are visible within `lines_max` lines.
+/// The sections that are in sight where there are so many lines.
 fn shown(sections: &[Section], page: Page, lines_max: usize) -> Vec<&Section> {
     let titles: &[&str] = match page {
         Page::Overview => &[],
@@ -95,12 +95,14 @@ fn shown(sections: &[Section], page: Page, lines_max: usize) -> Vec<&Section> {
     shown
 }
 
+/// Are the switches in sight?
 pub(super) fn shows_switches(sections: &[Section], page: Page, height: u16) -> bool {
     let lines_max = usize::from(height).saturating_sub(1);
     shown(sections, page, lines_max).iter().any(|section| section.title == SWITCHES)
 }
 
-/// The lines of each section: all if there is room, else each has its fewest lines and the rest is dealt out line by line.
+/// Gives each section its lines: what it wants if there is room for all, else one row to each first and then in turn,
+/// after the least of the last, which scrolls or ends with how many more there are.
 fn heights(sections: &[&Section], lines_max: usize) -> Vec<usize> {
     let least = |section: &&Section| if section.title == SWITCHES { SWITCHES_LINES } else { FRAME_LINES };
     let mut heights: Vec<usize> = sections.iter().map(|section| least(section).min(wanted(section))).collect();
@@ -116,19 +118,19 @@ fn heights(sections: &[&Section], lines_max: usize) -> Vec<usize> {
             break;
         }
     }
-    // A blank line between sections, where there is room.
+    // Air between them, where there is enough.
     if left >= sections.len() {
         heights.iter_mut().for_each(|height| *height += 1);
     }
     heights
 }
 
-fn table(frame: &mut Frame<'_>, section: &Section, state: &UiState, area: Rect) {
+fn table(frame: &mut Frame<'_>, section: &Section, desk: &Desk, area: Rect) {
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let dim = Style::new().add_modifier(Modifier::DIM);
     let places = usize::from(area.height).saturating_sub(FRAME_LINES - 1);
     let scrolls = section.title == SWITCHES;
-    // The number of rows that do not fit is shown, except where the section scrolls.
+    // What does not fit is told, but for what scrolls.
     let hidden =
         if scrolls || section.rows.len() <= places { 0 } else { section.rows.len() - places.saturating_sub(1) };
     let cell = |(column, text): (usize, &str)| match section.is_number(column) {
@@ -139,12 +141,12 @@ fn table(frame: &mut Frame<'_>, section: &Section, state: &UiState, area: Rect) 
     let rows = section.rows[..section.rows.len() - hidden].iter();
     let rows = rows.map(|row| line(&row.iter().map(String::as_str).collect::<Vec<_>>()));
     let rows = rows.chain((hidden > 0).then(|| Row::new([format!("+{hidden}")]).style(dim)));
-    // Without enough room the last column is truncated: it has the longest texts.
+    // Where there is too little room, the last column is cut off: it has the longest texts.
     let mut widths = widths(section);
     if hidden > 0
         && let Some(first) = widths.first_mut()
     {
-        // It shows the number of hidden rows.
+        // How many are hidden is told there.
         *first = (*first).max(6);
     }
     let without_last: u16 = widths.iter().rev().skip(1).map(|width| width + WIDE_SPACING).sum();
@@ -156,7 +158,7 @@ fn table(frame: &mut Frame<'_>, section: &Section, state: &UiState, area: Rect) 
         *last = Constraint::Fill(1);
     }
     let title = match section.title {
-        CONNECTIONS => format!(" {} ({}), by {} ", section.title, section.rows.len(), state.sort_key.name()),
+        CONNECTIONS => format!(" {} ({}), by {} ", section.title, section.rows.len(), desk.order.name()),
         title => format!(" {title} "),
     };
     let table = Table::new(rows, columns)
@@ -164,21 +166,21 @@ fn table(frame: &mut Frame<'_>, section: &Section, state: &UiState, area: Rect) 
         .header(line(section.head).style(dim))
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
         .block(Block::new().borders(Borders::TOP).title(Line::styled(title, bold)));
-    let selected = scrolls.then_some(state.selected);
+    let selected = scrolls.then_some(desk.selected);
     frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(selected));
 }
 
-fn foot(sections: &[Section], state: &UiState, is_changeable: bool) -> String {
-    let chosen = sections.last().and_then(|section| section.rows.get(state.selected)).and_then(|row| row.first());
-    let next = match state.page {
+fn foot(sections: &[Section], desk: &Desk, is_changeable: bool) -> String {
+    let chosen = sections.last().and_then(|section| section.rows.get(desk.selected)).and_then(|row| row.first());
+    let next = match desk.page {
         Page::Overview => "connections",
         Page::Connections => "switches",
         Page::Switches => "server",
     };
-    match (&state.typed, chosen) {
+    match (&desk.typed, chosen) {
         (Some(typed), Some(name)) => format!("{name} = {typed}_   (Enter sets it, Esc does not)"),
-        _ if !state.message.is_empty() => state.message.clone(),
-        _ if state.page == Page::Connections => format!("q ends  Tab {next}  s sorts"),
+        _ if !desk.message.is_empty() => desk.message.clone(),
+        _ if desk.page == Page::Connections => format!("q ends  Tab {next}  s sorts"),
         _ if is_changeable => format!("q ends  Tab {next}  up/down choose a switch  left/right change it  e types"),
         _ => format!("q ends  Tab {next}"),
     }
@@ -200,32 +202,32 @@ mod tests {
         ]
     }
 
-    fn drawn(width: u16, height: u16, exports: usize, state: &UiState) -> String {
+    fn drawn(width: u16, height: u16, exports: usize, desk: &Desk) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal in memory");
-        terminal.draw(|frame| draw(frame, &sections(exports), state)).expect("drawn");
+        terminal.draw(|frame| draw(frame, &sections(exports), desk)).expect("drawn");
         terminal.backend().to_string()
     }
 
     #[test]
-    fn the_selected_switch_is_visible_in_a_small_terminal_with_many_exports() {
+    fn the_chosen_switch_is_in_sight_however_small_the_terminal_and_however_many_the_exports() {
         for selected in 0..12 {
-            let screen = drawn(60, 14, 200, &UiState { selected, page: Page::Switches, ..UiState::default() });
+            let screen = drawn(60, 14, 200, &Desk { selected, page: Page::Switches, ..Desk::default() });
             assert!(screen.contains(&format!("switch-{selected} ")), "{screen}");
         }
-        let screen = drawn(60, 14, 200, &UiState::default());
+        let screen = drawn(60, 14, 200, &Desk::default());
         assert!(screen.contains("disk-8") && screen.contains("+190") && !screen.contains("switch-"), "{screen}");
-        assert!(drawn(60, 40, 3, &UiState::default()).contains("switch-11 "), "there is room for all");
+        assert!(drawn(60, 40, 3, &Desk::default()).contains("switch-11 "), "there is room for all");
     }
 
     #[test]
-    fn connections_have_their_own_page_and_hidden_rows_are_counted() {
+    fn the_connections_have_a_page_of_their_own_and_what_does_not_fit_is_counted() {
         let row = |number: usize| vec![number.to_string(), format!("10.0.0.{number}")];
         let of = |title, count| Section { title, head: &["no.", "client"], rows: (1..=count).map(row).collect() };
         let sections = [of(SERVER, 1), of("exports", 3), of(CONNECTIONS, 100), of(SWITCHES, 12)];
         let drawn = |page, height| {
             let mut terminal = Terminal::new(TestBackend::new(80, height)).expect("a terminal in memory");
-            let state = UiState { page, ..UiState::default() };
-            terminal.draw(|frame| draw(frame, &sections, &state)).expect("drawn");
+            let desk = Desk { page, ..Desk::default() };
+            terminal.draw(|frame| draw(frame, &sections, &desk)).expect("drawn");
             terminal.backend().to_string()
         };
         let page = drawn(Page::Connections, 24);
@@ -241,9 +243,9 @@ mod tests {
     }
 
     #[test]
-    fn terminals_of_any_size_can_be_drawn() {
+    fn a_terminal_of_any_size_is_drawn_on() {
         for (width, height) in [(1, 1), (2, 9), (300, 2), (80, 24)] {
-            drawn(width, height, 3, &UiState { typed: Some("24ms".into()), ..UiState::default() });
+            drawn(width, height, 3, &Desk { typed: Some("24ms".into()), ..Desk::default() });
         }
     }
 }

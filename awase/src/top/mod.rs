@@ -1,4 +1,4 @@
-//! `awase top`: live status of a server, with every switch, changeable by keys.
+//! `awase top`: what a server is doing, live, with every switch, changeable by keys.
 
 mod connections;
 mod draw;
@@ -14,16 +14,16 @@ use anyhow::bail;
 
 use crate::cli::TopArguments;
 use crate::control::client::Client;
-use connections::SortKey;
+use connections::Order;
 use view::View;
 
-/// Between two samples.
+/// Between two looks at the server.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Period of the rates of `--once`.
+/// What is a rate in one frame is taken over so long.
 const ONCE_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Shows the server until a key or signal ends it, or once.
+/// Shows the server until told to end, or once.
 ///
 /// # Errors
 /// When no server is reached, or there is no terminal.
@@ -31,14 +31,14 @@ pub fn top(arguments: &TopArguments) -> anyhow::Result<()> {
     let path = arguments.server.control_socket();
     let mut client = Client::connect(&path)?;
     let mut view = View::default();
-    view.sample(&mut client)?;
+    view.look(&mut client)?;
     if arguments.once {
         thread::sleep(ONCE_INTERVAL);
-        view.sample(&mut client)?;
-        let text = sections::page(&sections::sections(&view, SortKey::default()));
+        view.look(&mut client)?;
+        let text = sections::page(&sections::sections(&view, Order::default()));
         let mut output = std::io::stdout().lock();
         return match output.write_all(text.as_bytes()) {
-            // The reader has closed the pipe.
+            // Whoever reads has seen enough.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
             result => Ok(result?),
         };

@@ -1,21 +1,22 @@
-//! The content as tables, for a terminal or as text.
+//! What is shown, as tables, whether in a terminal or as text.
 
 use serde_json::Value;
 
-use super::connections::{self, CONNECTIONS, SortKey};
+use super::connections::{self, CONNECTIONS, Order};
 use super::view::View;
 use crate::config::show_bytes;
 
+/// A table under a heading.
 pub(super) struct Section {
     pub title: &'static str,
     pub head: &'static [&'static str],
     pub rows: Vec<Vec<String>>,
 }
 
-/// Most jobs on the screen.
+/// Jobs on the screen, at most.
 const JOBS_MAX: usize = 12;
 
-/// Heads of columns of numbers, which are right-aligned.
+/// Heads of columns of numbers, which stand below each other by their ends.
 const NUMBERS: &[&str] = &[
     "process",
     "up",
@@ -25,7 +26,7 @@ const NUMBERS: &[&str] = &[
     "transfers",
     "transfers/s",
     "size",
-    "limit",
+    "may be",
     "in use",
     "dirty",
     "processor",
@@ -37,26 +38,27 @@ const NUMBERS: &[&str] = &[
     "in flight",
     "in/s",
     "out/s",
-    "recent use",
+    "used of late",
 ];
 
 impl Section {
+    /// Is it a column of numbers?
     pub(super) fn is_number(&self, column: usize) -> bool {
         self.head.get(column).is_some_and(|head| NUMBERS.contains(head))
     }
 }
 
-/// Title of the section that can be changed.
+/// The title of the section that can be changed.
 pub(super) const SWITCHES: &str = "switches";
 
-/// Title of the section that is always visible.
+/// The title of the section that is always in sight.
 pub(super) const SERVER: &str = "server";
 
-/// Most connections in printed text.
+/// Connections that are printed, at most.
 const PRINTED_MAX: usize = 50;
 
-pub(super) fn sections(view: &View, sort_key: SortKey) -> Vec<Section> {
-    let connections = connections::section(view, sort_key);
+pub(super) fn sections(view: &View, order: Order) -> Vec<Section> {
+    let connections = connections::section(view, order);
     let (disks, exports) = (disks(view), exports(view));
     vec![server(view), cache(view), processors(view), jobs(view), disks, exports, connections, switches(view)]
 }
@@ -81,7 +83,7 @@ fn server(view: &View) -> Section {
 fn cache(view: &View) -> Section {
     let cache = &view.status["cache"];
     let row = ["bytes", "target_bytes", "used_bytes", "dirty_bytes"].map(|key| bytes(&cache[key]));
-    Section { title: "cache", head: &["size", "limit", "in use", "dirty"], rows: vec![row.into()] }
+    Section { title: "cache", head: &["size", "may be", "in use", "dirty"], rows: vec![row.into()] }
 }
 
 fn processors(view: &View) -> Section {
@@ -110,7 +112,7 @@ fn jobs(view: &View) -> Section {
     };
     Section {
         title: "jobs",
-        head: &["client", "connections", "requests", "requests/s", "processor", "recent use", "dirty"],
+        head: &["client", "connections", "requests", "requests/s", "processor", "used of late", "dirty"],
         rows: items(&view.status["jobs"]).take(JOBS_MAX).map(row).collect(),
     }
 }
@@ -142,7 +144,7 @@ fn exports(view: &View) -> Section {
     };
     Section {
         title: "exports",
-        head: &["export", "kind", "size", "dirty", "medium", ""],
+        head: &["export", "kind", "size", "dirty", "on", ""],
         rows: items(&view.status["exports"]).map(row).collect(),
     }
 }
@@ -184,7 +186,7 @@ pub(super) fn page(sections: &[Section]) -> String {
     sections.iter().map(text_of).collect::<Vec<_>>().join("\n")
 }
 
-/// Width of each column. Characters.
+/// What each column needs. Characters.
 pub(super) fn widths(section: &Section) -> Vec<u16> {
     let width = |column: usize| {
         let cells = section.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
@@ -198,7 +200,7 @@ pub(super) fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }
 
-/// Names are not trusted: control characters, which would move a terminal's cursor, are replaced.
+/// Control characters would move a terminal's cursor: names may come from anywhere.
 pub(super) fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect(),

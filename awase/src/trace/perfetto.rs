@@ -1,4 +1,4 @@
-//! A trace in the Trace Event Format (JSON) for Perfetto, one track for each processor and one for each client.
+//! A trace as Perfetto opens it: the Trace Event Format (JSON), one track for each processor and one for each client.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -6,10 +6,12 @@ use std::io::{self, Write};
 use kernel::trace::{Moment, Part, Shape, Trace};
 use serde_json::json;
 
-/// Perfetto's process of the processors, which are its threads; likewise of the clients.
+/// The server's processors are threads of this process; clients are threads of the next.
 const PROCESSORS: u32 = 1;
 const CLIENTS: u32 = 2;
 
+/// Writes it.
+///
 /// # Errors
 /// When `to` cannot be written.
 pub fn write(trace: &Trace, moments: &[Moment], to: &mut impl Write) -> io::Result<()> {
@@ -42,7 +44,7 @@ fn name(to: &mut impl Write, what: &str, process: u32, thread: u32, name: &str) 
     )
 }
 
-/// Names of events and arguments are constants that need no escaping.
+/// Names of events and arguments are ours and need no escape.
 fn event(to: &mut impl Write, trace: &Trace, number: usize, moment: &Moment) -> io::Result<()> {
     let record = &moment.record;
     let facts = record.event.facts();
@@ -66,7 +68,7 @@ fn event(to: &mut impl Write, trace: &Trace, number: usize, moment: &Moment) -> 
             let took_us = moment.took.as_nanos() as f64 / 1e3;
             write!(to, ",\n{{\"ph\":\"X\",\"ts\":{:.3},\"dur\":{took_us:.3},{head}}}", end_us - took_us)
         }
-        // On a processor they nest; of a client they overlap, and the records do not say which begin belongs to which end.
+        // Of a processor they are nested; of a client they overlap, and nothing tells which belong together.
         (_, Part::Begin) if record.job == 0 => write!(to, ",\n{{\"ph\":\"B\",\"ts\":{end_us:.3},{head}}}"),
         (_, Part::End) if record.job == 0 => write!(to, ",\n{{\"ph\":\"E\",\"ts\":{end_us:.3},{head}}}"),
         _ => write!(to, ",\n{{\"ph\":\"i\",\"s\":\"t\",\"ts\":{end_us:.3},{head}}}"),

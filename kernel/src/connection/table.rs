@@ -1,4 +1,5 @@
-//! All connections and their counters, written by the connection's processor, read by monitoring.
+//! The connections that there are, and what each has done: counted by the processor to which it belongs, read by whoever
+//! watches.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -14,29 +15,31 @@ use crate::export::ExportNo;
 use crate::request::JobId;
 use crate::trace::{Event, Whose};
 
-/// In place of an export's number: several exports.
+/// In place of an export's number: the connection uses several.
 const SEVERAL: u16 = u16::MAX;
 
-/// Known of a connection before its session starts.
+/// What is known of a connection before it is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Introduction {
-    /// `nbd`, `nfs`.
+    /// What is spoken: `nbd`, `nfs`.
     pub protocol: &'static str,
-    /// Display name of the client.
+    /// Who is at the other end, for people.
     pub client: String,
     pub at: Instant,
 }
 
-/// The exports that a connection uses.
+/// With which exports a connection works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Uses {
-    /// None yet, or one without a number.
+    /// With none yet, or one without a number.
     None,
+    /// With this one.
     One(ExportNo),
+    /// With several.
     Several,
 }
 
-/// Counters of one connection. Written by its processor only, on cache lines of their own.
+/// What one connection has done. Its processor alone writes it, on cache lines of its own.
 #[repr(align(128))]
 #[derive(Debug, Default)]
 pub struct Tally {
@@ -50,17 +53,17 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Unique in the server's life; 0: no connection.
+    /// Tells the connection from all others of this server's life; 0: none of them.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Requests received.
+    /// So many requests have come.
     pub fn requests(&self) -> u64 {
         self.requests.get()
     }
 
-    /// A request begins; `under_way` are in flight now.
+    /// A request begins; so many are under way now.
     #[inline]
     pub(super) fn begin_request(&self, under_way: usize) {
         self.requests.add(1);
@@ -80,11 +83,12 @@ impl Tally {
         self.sent.add(bytes);
     }
 
-    /// The job to charge.
+    /// To whom its work is charged.
     pub fn job(&self) -> JobId {
         JobId(self.job.load(Ordering::Relaxed))
     }
 
+    /// It works with this export.
     #[inline]
     pub fn use_export(&self, export: ExportNo) {
         let before = self.export.load(Ordering::Relaxed);
@@ -94,6 +98,7 @@ impl Tally {
         }
     }
 
+    /// With which exports it works.
     pub fn uses(&self) -> Uses {
         match self.export.load(Ordering::Relaxed) {
             0 => Uses::None,
@@ -102,7 +107,7 @@ impl Tally {
         }
     }
 
-    /// As [`Tally::uses`], for trace records: `NONE` unless it is a single one.
+    /// As [`Tally::uses`], for records: none where it is not one.
     fn export(&self) -> ExportNo {
         if let Uses::One(export) = self.uses() { export } else { ExportNo::NONE }
     }
@@ -115,23 +120,25 @@ impl From<&Tally> for Whose {
     }
 }
 
-/// A connection's state and counters.
+/// A connection, as it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionReading {
-    /// Unique in the server's life.
+    /// Tells it from all others of this server's life.
     pub number: u64,
-    /// `None` before its session starts.
+    /// The processor to which it belongs; `None` before it is served.
     pub processor: Option<ProcessorId>,
+    /// What is known of it.
     pub introduction: Option<Introduction>,
-    /// The job to charge.
+    /// To whom its work is charged.
     pub job: JobId,
+    /// With which exports it works.
     pub uses: Uses,
     pub requests: u64,
-    /// Those in flight.
+    /// Of these, such as are under way.
     pub under_way: u32,
-    /// Bytes.
+    /// Bytes that came.
     pub received: u64,
-    /// Bytes.
+    /// Bytes that went.
     pub sent: u64,
 }
 
@@ -141,6 +148,7 @@ struct Entry {
     tally: Arc<Tally>,
 }
 
+/// The connections that there are.
 #[derive(Default)]
 pub struct ConnectionTable {
     entries: Mutex<BTreeMap<u32, Entry>>,
@@ -148,12 +156,12 @@ pub struct ConnectionTable {
 }
 
 impl ConnectionTable {
-    /// A client was accepted. Its connection must be removed with [`ConnectionTable::forget`] before it is closed.
+    /// Somebody has come, and is going to be served. It must be forgotten before it is closed.
     pub fn introduce(&self, connection: Connection, introduction: Introduction) {
         self.entry(&mut self.entries(), connection).introduction = Some(introduction);
     }
 
-    /// A client was refused: too many connections, or the server is stopping.
+    /// Somebody was sent away, because there are so many already or the server ends.
     pub fn turn_away(&self, cpu: &Processor, connections: u32) {
         cpu.trace(Event::ConnectionTurnedAway, JobId::default(), u64::from(connections), 0);
     }
@@ -162,7 +170,7 @@ impl ConnectionTable {
         self.entries().remove(&connection.0);
     }
 
-    /// This processor owns the connection from now on.
+    /// It is served by this processor from now on.
     pub(super) fn begin(&self, connection: Connection, cpu: &Processor) -> Arc<Tally> {
         let tally = self.begin_on(connection, cpu.id());
         tally.job.store(cpu.job().0, Ordering::Relaxed);
@@ -176,12 +184,12 @@ impl ConnectionTable {
         Arc::clone(&entry.tally)
     }
 
-    /// The connection's counters; unlisted ones if it is not in the table.
+    /// What it counts with; in nobody's sight, if it is none of these.
     pub(super) fn tally(&self, connection: Connection) -> Arc<Tally> {
         self.entries().get(&connection.0).map(|entry| Arc::clone(&entry.tally)).unwrap_or_default()
     }
 
-    /// The oldest first.
+    /// All of them, the oldest first.
     pub fn read(&self) -> Vec<ConnectionReading> {
         let read = |entry: &Entry| {
             let tally = &entry.tally;

@@ -1,4 +1,4 @@
-//! Ends connections whose peer exceeds its timeout.
+//! Ends connections whose peer takes too long.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -10,58 +10,61 @@ use std::time::Duration;
 use machine::Connection;
 use policy::unit::Instant;
 
-use crate::connection::Sessions;
+use crate::connection::Service;
 use crate::trace::Event;
 use crate::{Frames, Processor};
 
-/// Checks per timeout, at intervals within these bounds. The watchdog may outlive its connection, or be late for a
-/// shorter deadline, by one interval.
+/// How often a watchdog looks while somebody is late: so many times until the timeout, within these bounds. So long it may
+/// outlive its connection, or overlook a shorter deadline.
 const LOOKS: u32 = 32;
 const LOOK_INTERVAL_MIN: Duration = Duration::from_secs(1);
 const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(10);
 
-/// Timeout of a stalled client that holds frames while others wait for memory.
-const TIMEOUT_WHEN_SHORT: Duration = Duration::from_secs(5);
+/// A client that keeps frames and does not move is given up after so long when others wait for memory: of those who hold
+/// it, the ones that do nothing with it go first.
+const PATIENCE_WHEN_SHORT: Duration = Duration::from_secs(5);
 
-/// What a connection holds while its peer is late.
+/// What a connection keeps from others while its peer is late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holds {
+pub enum Keeps {
+    /// Nothing that others could need.
     Nothing,
     Frames,
 }
 
+/// By when something must have happened.
 #[derive(Clone, Copy)]
 struct Deadline {
     since: Instant,
     timeout: Duration,
-    holds: Holds,
+    keeps: Keeps,
 }
 
 impl Deadline {
-    fn is_over(&self, cpu: &Processor, sessions: &Sessions) -> bool {
+    fn is_over(&self, cpu: &Processor, service: &Service) -> bool {
         let waited = cpu.now().since(self.since);
-        let is_short = || sessions.reservations().has_waiters() || !cpu.kernel().try_allocate(1, &mut Frames::new());
-        let hinders = || self.holds == Holds::Frames && is_short();
-        waited >= self.timeout || (waited >= TIMEOUT_WHEN_SHORT && hinders())
+        let is_short = || service.kept().is_waited_for() || !cpu.kernel().try_allocate(1, &mut Frames::new());
+        let hinders = || self.keeps == Keeps::Frames && is_short();
+        waited >= self.timeout || (waited >= PATIENCE_WHEN_SHORT && hinders())
     }
 }
 
-/// Ends a connection whose peer exceeds its timeout. Costs nothing while no deadline is set.
+/// Ends a connection whose peer takes too long. Costs nothing while nothing is expected of it.
 #[derive(Default)]
 pub struct Watchdog {
     deadline: Cell<Option<Deadline>>,
     over: Cell<bool>,
-    /// Waits for a deadline, or for the end.
+    /// Waits for a deadline to watch, or for the end.
     sleeper: Cell<Option<Waker>>,
 }
 
 impl Watchdog {
-    pub fn watch(cpu: &Processor, connection: Connection, sessions: &Arc<Sessions>) -> Rc<Watchdog> {
+    pub fn watch(cpu: &Processor, connection: Connection, service: &Arc<Service>) -> Rc<Watchdog> {
         let watchdog = Rc::new(Watchdog::default());
-        let (here, own, sessions) = (cpu.clone(), Rc::clone(&watchdog), Arc::clone(sessions));
+        let (here, own, service) = (cpu.clone(), Rc::clone(&watchdog), Arc::clone(service));
         cpu.spawn(async move {
             while let Some(deadline) = own.next_deadline().await {
-                if deadline.is_over(&here, &sessions) {
+                if deadline.is_over(&here, &service) {
                     let tally = here.kernel().connections().tally(connection);
                     let waited_ms = here.now().since(deadline.since).as_millis() as u64;
                     here.trace(Event::ConnectionStalled, &*tally, tally.number(), waited_ms);
@@ -87,10 +90,10 @@ impl Watchdog {
         .await
     }
 
-    /// Sets a deadline `timeout` from now, unless one is set.
-    pub fn arm(&self, cpu: &Processor, timeout: Duration, holds: Holds) {
+    /// Something must happen within `timeout`.
+    pub fn arm(&self, cpu: &Processor, timeout: Duration, keeps: Keeps) {
         if self.deadline.get().is_none() {
-            self.deadline.set(Some(Deadline { since: cpu.now(), timeout, holds }));
+            self.deadline.set(Some(Deadline { since: cpu.now(), timeout, keeps }));
             self.wake();
         }
     }
@@ -103,7 +106,7 @@ impl Watchdog {
         self.over.get()
     }
 
-    /// The connection is closing and must not be touched any more.
+    /// The connection is over: do not touch it any more.
     pub fn end(&self) {
         self.over.set(true);
         self.wake();

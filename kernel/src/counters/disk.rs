@@ -1,13 +1,12 @@
-//! Counters of a disk's queue, per processor.
+//! What the queue of a disk counts, for each processor apart.
 
 use std::sync::OnceLock;
 
-use policy::unit::ProcessorId;
-
 use super::{Counter, LockReading};
+use crate::processor::Processor;
 use crate::request::Action;
 
-/// One processor's share.
+/// What one processor did with the disk.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct DiskBlock {
@@ -24,12 +23,12 @@ pub(crate) struct DiskBlock {
 }
 
 impl DiskBlock {
-    /// A request was queued.
+    /// A request came to the queue.
     pub(crate) fn arrive(&self) {
         self.arrived.add(1);
     }
 
-    /// `requests` have ended.
+    /// So many requests are over.
     pub(crate) fn end(&self, requests: usize) {
         self.ended.add(requests as u64);
     }
@@ -58,22 +57,21 @@ impl DiskBlock {
     }
 }
 
-/// The blocks of all processors, made on first use.
+/// The blocks of all processors, made when the first of them comes.
 #[derive(Default)]
 pub(crate) struct DiskCounters(OnceLock<Box<[DiskBlock]>>);
 
 impl DiskCounters {
-    /// The block of one of `processors`, to be written by it only.
-    pub(crate) fn of(&self, id: ProcessorId, processors: u16) -> &DiskBlock {
-        let make = || (0..processors).map(|_| DiskBlock::default()).collect();
-        &self.0.get_or_init(make)[usize::from(id.0)]
+    pub(crate) fn of(&self, cpu: &Processor) -> &DiskBlock {
+        let make = || (0..cpu.kernel().processors()).map(|_| DiskBlock::default()).collect();
+        &self.0.get_or_init(make)[usize::from(cpu.id().0)]
     }
 
     pub(crate) fn read(&self, lock: LockReading) -> DiskReading {
         let mut sum = DiskReading { lock, ..DiskReading::default() };
         let (mut arrived, mut ended) = (0, 0);
         for block in self.0.get().into_iter().flatten() {
-            // Ended first: a request that arrives and ends during the reading must not make the depth negative.
+            // Ended first: what came and ended in between must not count as waiting for less than nothing.
             ended += block.ended.get();
             sum.reads += block.reads.get();
             sum.writes += block.writes.get();
@@ -91,23 +89,25 @@ impl DiskCounters {
     }
 }
 
-/// Totals since the queue was made.
+/// What was done with a disk since its queue was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskReading {
-    /// Requests queued.
+    /// Requests that came to its queue.
     pub requests: u64,
-    /// Those not ended: they wait, or are on the disk.
+    /// Of these, such as are not over: they wait, or are on the disk.
     pub depth: u64,
     pub reads: u64,
     pub writes: u64,
     pub flushes: u64,
     pub others: u64,
+    /// Bytes from it.
     pub bytes_read: u64,
+    /// Bytes to it.
     pub bytes_written: u64,
     /// Transfers and flushes that failed.
     pub failed: u64,
-    /// Sum of the durations of transfers and flushes. Ticks.
+    /// How long transfers and flushes took, together. Ticks.
     pub ticks: u64,
-    /// Use of the queue's lock.
+    /// How its queue's lock was used.
     pub lock: LockReading,
 }

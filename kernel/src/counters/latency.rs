@@ -1,16 +1,17 @@
-//! Latency histograms: each power of two is divided into eight buckets, so that percentiles are exact to an eighth at
-//! any scale, and recording is an increment.
+//! How long requests take: buckets that double in width, each octave cut in eight, so that a percentile is known to an
+//! eighth at any scale and to record one is an increment.
 
 use super::Counter;
 
-/// log2 of the buckets per octave.
+/// Buckets of an octave, as a power of two.
 const CUT_BITS: u32 = 3;
 
 const CUT: usize = 1 << CUT_BITS;
 
-/// 2^41 ticks or longer (minutes) go into the last bucket.
+/// What takes 2^41 ticks or longer (minutes) is in the last bucket.
 const OCTAVE_MAX: u32 = 40;
 
+/// How many buckets there are.
 pub const BUCKETS: usize = (OCTAVE_MAX - CUT_BITS + 2) as usize * CUT;
 
 /// The bucket of a duration in ticks.
@@ -27,7 +28,7 @@ fn bucket(ticks: u64) -> usize {
     (shift as usize + 1) * CUT + (ticks >> shift) as usize % CUT
 }
 
-/// The shortest duration, in ticks, that is beyond a bucket.
+/// The least duration in ticks that is too long for a bucket.
 pub fn upper_bound(bucket: usize) -> u64 {
     if bucket < CUT {
         return bucket as u64 + 1;
@@ -36,7 +37,7 @@ pub fn upper_bound(bucket: usize) -> u64 {
     ((CUT + bucket % CUT + 1) as u64) << shift
 }
 
-/// A histogram with one processor as its writer.
+/// A histogram that one processor writes.
 pub(super) struct Latency([Counter; BUCKETS]);
 
 impl Default for Latency {
@@ -56,7 +57,7 @@ impl Latency {
     }
 }
 
-/// Number of requests by latency.
+/// How many requests took how long.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
     buckets: Vec<u64>,
@@ -68,16 +69,18 @@ impl Histogram {
         &self.buckets
     }
 
+    /// Requests in all of them.
     pub fn total(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
+    /// Takes those of another one in.
     pub fn add(&mut self, other: &Histogram) {
         self.buckets.resize(BUCKETS, 0);
         self.buckets.iter_mut().zip(&other.buckets).for_each(|(sum, more)| *sum += more);
     }
 
-    /// Requests that took less than `ticks`, interpolated within a bucket.
+    /// How many took less than `ticks`, where those of one bucket are taken to be spread evenly over it.
     pub fn below(&self, ticks: f64) -> u64 {
         let (mut sum, mut lower) = (0, 0);
         for (bucket, count) in self.buckets.iter().enumerate() {
@@ -92,8 +95,7 @@ impl Histogram {
         sum
     }
 
-    /// The latency, in ticks, that `part` of the requests did not exceed: 0.99 for the 99th percentile. `None` without
-    /// requests.
+    /// What that part of the requests took at most, in ticks: 0.99 for the 99th percentile. `None` without requests.
     pub fn percentile(&self, part: f64) -> Option<u64> {
         let wanted = (self.total() as f64 * part).ceil().max(1.0) as u64;
         let mut sum = 0;

@@ -1,12 +1,12 @@
-//! A lock that counts acquisitions and contention (MP, future work: lock efficiency).
+//! A lock that counts how often it was taken and how often it was not free (MP, future work: lock efficiency).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::Counter;
 
-/// The holder counts acquisitions, so that counter needs no protection; it lies next to the lock, on a cache line that
-/// the holder has anyway. Contention is counted before waiting.
+/// Who holds it counts, so the counter needs no protection of its own; it lies beside the lock, on a line that its holder
+/// has anyway. Who finds it taken waits anyway, and may count before.
 #[derive(Default)]
 pub(crate) struct CountedMutex<T> {
     mutex: Mutex<T>,
@@ -21,7 +21,7 @@ impl<T> CountedMutex<T> {
         CountedMutex { mutex: Mutex::new(value), taken: Counter::default(), contended: AtomicU64::new(0) }
     }
 
-    /// Ignores poisoning.
+    /// Takes it. What a thread left behind that panicked is taken as it is.
     #[inline]
     pub(crate) fn lock(&self) -> CountedGuard<'_, T> {
         let guard = match self.mutex.try_lock() {
@@ -41,11 +41,11 @@ impl<T> CountedMutex<T> {
     }
 }
 
-/// Use of one or several locks.
+/// How one lock, or several, were used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LockReading {
     pub taken: u64,
-    /// Acquisitions that had to wait.
+    /// How often it was not free at once.
     pub contended: u64,
 }
 

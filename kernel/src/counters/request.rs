@@ -1,10 +1,8 @@
-//! The types of requests that are counted: the spans of services.
-//!
-//! Reads answered from the cache in a batch are timed together: they leave in one send, so they have one latency.
-//! Reading the clock twice for each took more than a hundredth of the fastest ones' time.
+//! The types of requests that are counted: those that are recorded as spans of a service.
 
 use crate::trace::Event;
 
+/// What is spoken with clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
     Nbd,
@@ -22,7 +20,7 @@ impl Service {
     }
 }
 
-/// Requests whose latencies are reported together.
+/// Requests whose latencies belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
     Read,
@@ -79,7 +77,7 @@ const TYPES: &[(Event, Service, Group)] = &[
 
 const NONE: u8 = u8::MAX;
 
-/// The index of each event in `TYPES`.
+/// The place of each event in `TYPES`.
 const PLACES: [u8; Event::COUNT] = {
     let mut places = [NONE; Event::COUNT];
     let mut place = 0;
@@ -112,7 +110,7 @@ impl RequestType {
         (0..TYPES.len() as u8).map(RequestType)
     }
 
-    /// The type of a span, if it is a request.
+    /// That which is recorded so, if it is one.
     #[inline]
     pub fn of(event: Event) -> Option<RequestType> {
         let place = PLACES[event as usize];
@@ -129,17 +127,19 @@ impl RequestType {
         usize::from(GROUP_INDICES[self.index()])
     }
 
+    /// Of which service it is.
     #[inline]
     pub fn service(self) -> Service {
         TYPES[self.index()].1
     }
 
+    /// With which others it belongs together.
     #[inline]
     pub fn group(self) -> Group {
         TYPES[self.index()].2
     }
 
-    /// Its name within its service; `mount` for MOUNT.
+    /// Its name within its service; that of MOUNT is `mount`.
     pub fn name(self) -> &'static str {
         let event = TYPES[self.index()].0;
         match event.facts().name.split_once('.') {

@@ -1,12 +1,12 @@
-//! Checks of the contract between two layers.
+//! The contract between two layers, checked at the hop.
 
 use policy::unit::{BLOCK_BYTES, ByteOffset, ByteRange};
 
 use super::{Device, DeviceFacts, DeviceRef, SeekTarget, Work, contains};
 use crate::processor::Processor;
-use crate::request::{Action, Outcome, Request};
+use crate::request::{Action, Request};
 
-/// Asserts, in builds with debug assertions, that requests satisfy the contract of [`Device`].
+/// Asserts, in builds with debug assertions, that requests keep the contract of [`Device`].
 pub struct Checked {
     below: DeviceRef,
 }
@@ -26,7 +26,7 @@ impl Device for Checked {
         self.below.is_immediate()
     }
 
-    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {
+    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, ()> {
         let facts = self.below.facts();
         if let Some(range) = request.action.range() {
             debug_assert!(contains(facts.size, range), "{range:?} outside {} bytes", facts.size);

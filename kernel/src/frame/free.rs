@@ -1,7 +1,4 @@
-//! Free frames: one list per processor, to avoid contention.
-//!
-//! Frames are handed out in address order, so that what is loaded together is contiguous: a vector of 32 segments costs
-//! a socket a seventh of its throughput.
+//! Which frames are free: one list a processor, so that they do not meet.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,20 +6,20 @@ use std::sync::{Mutex, PoisonError};
 
 use policy::unit::ProcessorId;
 
-/// Taken at once from another processor's list, if as many remain there: frames whose metadata shares cache lines
-/// should belong to one processor.
+/// Who finds its own list empty takes so many at once from another's, if that keeps as many: frames whose book-keeping
+/// shares cache lines had better be those of one processor.
 const STOLEN: usize = 64;
 
-/// The lists. At most one of their locks is held at a time.
+/// The lists. Memory locks: one at a time.
 #[derive(Default)]
 pub(super) struct FreeLists(Box<[FreeList]>);
 
-/// On cache lines of its own (two: processors prefetch pairs).
+/// On cache lines of its own (two, as processors fetch pairs of them).
 #[derive(Default)]
 #[repr(align(128))]
 struct FreeList {
     frames: Mutex<Vec<u32>>,
-    /// Readable without the lock.
+    /// How many, for those who only count.
     len: AtomicU32,
 }
 
@@ -30,7 +27,7 @@ thread_local! {
     static OWN: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Sets the processor of this thread.
+/// Tells on which processor this thread works now.
 pub(crate) fn set_thread_processor(id: ProcessorId) {
     OWN.set(usize::from(id.0));
 }
@@ -44,7 +41,7 @@ impl FreeLists {
         self.0.iter().map(FreeList::len).sum()
     }
 
-    /// Are `count` frames free? Looks at other processors' lists only if the own one has too few.
+    /// Are there so many? Looks at others' lists only where this processor's own does not tell.
     pub(super) fn has(&self, count: u64) -> bool {
         let mut left = count;
         self.own_first().any(|list| {
@@ -53,8 +50,8 @@ impl FreeLists {
         })
     }
 
-    /// Hands out up to `count` frames. Returns more frames taken from another processor's list, which the caller must
-    /// [`add`](Self::add).
+    /// Up to `count` frames, for the caller to hand out, and some more where it is another processor that has them: those
+    /// the caller gives to [`add`](Self::add).
     pub(super) fn take(&self, count: usize, mut hand_out: impl FnMut(&mut [u32])) -> Vec<u32> {
         let mut left = count;
         let mut lists = self.own_first();
@@ -83,13 +80,14 @@ impl FreeLists {
         }
     }
 
+    /// Takes out those that are not to be kept.
     pub(super) fn retain(&self, mut keeps: impl FnMut(u32) -> bool) {
         for list in &self.0 {
             list.with(|frames| frames.retain(|&no| keeps(no)));
         }
     }
 
-    /// All lists, the own processor's first.
+    /// All lists, this processor's own first.
     fn own_first(&self) -> impl Iterator<Item = &FreeList> {
         let own = OWN.get() % self.0.len().max(1);
         self.0[own..].iter().chain(&self.0[..own])
@@ -109,7 +107,7 @@ impl FreeList {
     }
 }
 
-/// Hands out up to `count` of the last frames; returns the number.
+/// Hands out up to `count` of the last frames; returns how many.
 fn cut(frames: &mut Vec<u32>, count: usize, hand_out: &mut impl FnMut(&mut [u32])) -> usize {
     let taken = count.min(frames.len());
     let from = frames.len() - taken;

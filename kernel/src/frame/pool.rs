@@ -1,7 +1,7 @@
-//! The pool of frames: one reservation of address space, populated and released by chunk.
+//! The pool of frames: one reservation of address space, filled and emptied chunk by chunk.
 //!
-//! A chunk is the unit of taking memory from the host, registering it with the machines and returning it: one or
-//! several huge pages. Lock order: at most one free list, or the chunk table and then free lists; never two free lists.
+//! A chunk is the unit that is taken from the host, registered with the machines and given back. It is a huge page or
+//! several. Memory locks: at most one free list, or the chunk table and then free lists; never two free lists.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
@@ -16,41 +16,42 @@ use super::region::{Followed, RegionLog};
 use super::reserve::reserve;
 use super::{FRAME_BYTES, FrameRef, Frames};
 
-/// The number of a frame in the pool.
+/// Names a frame of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FrameNo(pub u32);
 
-/// Layout of a pool. Bytes.
+/// How a pool is laid out. Bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolConfig {
-    /// Address space to reserve, the most that the pool can hold. A multiple of the chunk.
+    /// Address space to reserve; the pool never holds more. A multiple of the chunk.
     pub bytes_max: u64,
-    /// A power of two of at least one frame.
+    /// Bytes in a chunk: a power of two of at least one frame.
     pub chunk_bytes: u64,
     /// Offer chunks to the machines for registration?
     pub register: bool,
-    /// Number of processors.
+    /// How many processors there will be.
     pub processors: u16,
 }
 
-/// At most: io_uring registers up to 2^14 buffers per ring.
+/// Most chunks: io_uring registers at most 2^14 buffers a ring.
 pub const CHUNKS_MAX: u64 = 1 << 14;
 
-/// The smallest chunk worth a huge page.
+/// Smallest chunk that is worth a huge page.
 pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
-/// Marks a frame that is not in the cache.
+/// The owner of a frame that the cache does not have.
 const NO_OWNER: u64 = u64::MAX;
 
+/// Frames for the whole kernel.
 pub struct FramePool {
     shared: Box<Shared>,
 }
 
-/// Metadata of a frame: 16 bytes.
+/// What a frame knows: 16 bytes.
 struct Meta {
     references: AtomicU32,
     _spare: AtomicU32,
-    /// Cache key of the block in this frame, for retiring its chunk.
+    /// Cache key of the block in this frame, for giving chunks back.
     owner: AtomicU64,
 }
 
@@ -60,7 +61,7 @@ enum ChunkState {
     /// The host is providing its memory.
     Growing,
     Active,
-    /// Its frames are being freed, none is handed out; `free` counts the free ones.
+    /// Its frames are being freed, none is handed out; counts the free ones.
     Retiring {
         free: u32,
     },
@@ -76,7 +77,7 @@ pub(super) struct Shared {
     frames_a_chunk: u32,
     chunks: Mutex<Vec<ChunkState>>,
     free: FreeLists,
-    /// Free frames of retiring chunks.
+    /// Free ones of chunks that retire.
     frames_retired: AtomicU32,
     chunks_active: AtomicU32,
     chunks_retiring: AtomicU32,
@@ -92,7 +93,7 @@ impl FramePool {
     /// Reserves address space. No memory is used yet.
     ///
     /// # Errors
-    /// The host's error if it refuses the reservation.
+    /// What the host says when it refuses the reservation.
     pub fn new(config: PoolConfig) -> std::io::Result<Self> {
         assert!(config.chunk_bytes.is_power_of_two() && config.chunk_bytes >= FRAME_BYTES as u64);
         assert!(config.bytes_max.is_multiple_of(config.chunk_bytes) && config.bytes_max > 0);
@@ -118,17 +119,17 @@ impl FramePool {
         })
     }
 
-    /// Sets whether new chunks are offered for registration.
+    /// Are chunks offered for registration that are taken from now on?
     pub(crate) fn set_register(&self, register: bool) {
         self.shared.registers.store(register, Ordering::Relaxed);
     }
 
-    /// Takes up to `count` free frames, with undefined content; fewer if no more are free.
+    /// Takes up to `count` free frames; fewer when there are not so many. Their content is whatever it was.
     pub fn take(&self, count: usize, into: &mut Frames) {
         self.shared.take(count, into);
     }
 
-    /// Takes another chunk from the host, if the pool holds fewer than `chunks_max`. Returns whether it did.
+    /// Takes another chunk from the host, if the pool holds fewer than `chunks_max`. Tells whether it did.
     pub fn grow(&self, chunks_max: u32, pages: PageSize) -> bool {
         self.begin_grow(chunks_max, pages).map(Growing::finish).is_some()
     }
@@ -138,25 +139,27 @@ impl FramePool {
         self.shared.begin_grow(chunks_max, pages).map(|chunk| Growing { pool: &self.shared, chunk })
     }
 
+    /// The largest number of chunks that it may ever hold.
     pub fn chunks_max(&self) -> u32 {
         (self.shared.config.bytes_max / self.shared.config.chunk_bytes) as u32
     }
 
-    /// Chunks held, without those that are retiring.
+    /// Chunks that it holds and will keep.
     pub fn chunks_active(&self) -> u32 {
         self.shared.chunks_active.load(Ordering::Relaxed)
     }
 
-    /// Chunks held that will be returned to the host.
+    /// Chunks that it is about to give back.
     pub fn chunks_retiring(&self) -> u32 {
         self.shared.chunks_retiring.load(Ordering::Relaxed)
     }
 
+    /// Bytes in a chunk.
     pub fn chunk_bytes(&self) -> u64 {
         self.shared.config.chunk_bytes
     }
 
-    /// Bytes of the host's memory held, without book-keeping.
+    /// Bytes that it holds of the host's memory, without its book-keeping.
     pub fn bytes_held(&self) -> u64 {
         u64::from(self.chunks_active() + self.chunks_retiring()) * self.chunk_bytes()
     }
@@ -165,50 +168,51 @@ impl FramePool {
         self.shared.frames_free()
     }
 
-    /// Are at least `count` frames free, not counting those of retiring chunks?
+    /// Are so many frames free, or more? Those of chunks that retire do not count.
     pub(crate) fn has_free(&self, count: u64) -> bool {
         self.shared.free.has(count)
     }
 
-    /// Per frame.
+    /// Bytes of book-keeping for each frame.
     pub const fn bookkeeping_bytes_a_frame() -> usize {
         size_of::<Meta>()
     }
 
-    /// Stops handing out frames of the chunk furthest from the start; returns those in use. `None` if no chunk can
-    /// retire.
+    /// Stops handing out the frames of a chunk, and names those that are in use. `None` when there is no chunk to
+    /// retire. The chunk furthest from the start goes first.
     pub(crate) fn retire(&self) -> Option<Vec<FrameNo>> {
         self.shared.retire()
     }
 
-    /// Restores the reference that [`FrameRef::into_no`] gave up.
+    /// Turns a number that [`FrameRef::into_no`] gave back into the share it stood for.
     ///
     /// # Safety
-    /// The number must come from `into_no` of a frame of this pool, and be adopted once.
+    /// The number must come from `into_no` of a frame of this pool, and be turned back once.
     pub(crate) unsafe fn adopt(&self, no: FrameNo) -> FrameRef {
         FrameRef { pool: &*self.shared, no }
     }
 
-    /// Another reference to a frame whose number the caller (the cache, under its lock) holds.
+    /// Another share in a frame of which the caller (the cache, under its lock) keeps the number.
     ///
     /// # Safety
-    /// The frame must have a reference that is not dropped meanwhile.
+    /// The frame must have a share that is not given up meanwhile.
     pub(crate) unsafe fn share(&self, no: FrameNo) -> FrameRef {
         self.shared.retain(no);
         FrameRef { pool: &*self.shared, no }
     }
 
-    /// The frame's reference count.
+    /// How many shares a frame has.
     pub(crate) fn references(&self, no: FrameNo) -> u32 {
         self.shared.references(no)
     }
 
-    /// The cache key of the block in a frame, if any.
+    /// Which block of the cache a frame holds, if it does.
     pub(crate) fn owner(&self, no: FrameNo) -> Option<u64> {
         let key = self.shared.meta(no).owner.load(Ordering::Relaxed);
         (key != NO_OWNER).then_some(key)
     }
 
+    /// Notes which block a frame holds.
     pub(crate) fn set_owner(&self, no: FrameNo, key: u64) {
         self.shared.meta(no).owner.store(key, Ordering::Relaxed);
     }
@@ -218,14 +222,14 @@ impl FramePool {
         self.shared.regions.version()
     }
 
-    /// Reports the changes after `seen` to a processor's machine; returns the new position.
+    /// Lets a processor's machine know the changes after `seen`; returns what it has seen now.
     pub(crate) fn follow_regions(&self, seen: u64, id: ProcessorId, machine: &mut dyn Machine) -> Followed {
         let shared = &*self.shared;
         shared.regions.follow(seen, id, machine, |chunk| shared.region(chunk), |chunk| shared.give_back(chunk))
     }
 }
 
-/// A chunk whose memory the host is providing. Dropping it cancels the growth.
+/// A chunk that the pool is about to have. Dropped, it is not.
 pub(crate) struct Growing<'a> {
     pool: &'a Shared,
     chunk: u32,
@@ -236,7 +240,7 @@ impl Growing<'_> {
         self.pool.region(self.chunk)
     }
 
-    /// Makes its frames available.
+    /// Its frames may be taken.
     pub(crate) fn finish(self) {
         self.pool.end_grow(self.chunk);
         std::mem::forget(self);
@@ -255,7 +259,7 @@ impl Drop for FramePool {
             self.shared.chunks_active.load(Ordering::Acquire) + self.shared.chunks_retiring.load(Ordering::Acquire);
         let frames = u64::from(held) * u64::from(self.shared.frames_a_chunk);
         if u64::from(self.shared.frames_free()) < frames {
-            // A caller that outlives the kernel still has a reference: the memory must stay mapped.
+            // Somebody still has a share: its memory must stay. Only a caller that outlives the kernel does that.
             let empty = Box::new(Shared::unmapped(self.shared.config));
             std::mem::forget(std::mem::replace(&mut self.shared, empty));
         }
@@ -314,7 +318,7 @@ impl Shared {
 
     fn take(&self, count: usize, into: &mut Frames) {
         let stolen = self.free.take(count, |frames| {
-            // Adjacent frames make short vectors, for disks and sockets.
+            // Neighbours in memory make short vectors, for the disk and for the wire.
             frames.sort_unstable();
             for &mut no in frames {
                 let meta = self.meta(FrameNo(no));
@@ -329,7 +333,7 @@ impl Shared {
     }
 
     fn put_back(&self, no: FrameNo) {
-        // Nearly always nothing is retiring, and the chunk table is not touched.
+        // While nothing retires (nearly always), the chunk table is not touched.
         if self.chunks_retiring.load(Ordering::SeqCst) > 0 && self.count_in_if_retiring(no) {
             return;
         }
@@ -338,7 +342,7 @@ impl Shared {
 
     fn list_as_free(&self, frames: &[u32]) {
         self.free.add(frames.iter().copied());
-        // Their chunk may have begun to retire just before they were listed. Only then are all lists scanned.
+        // Their chunk may have retired just before the list had them. Nothing else is worth looking through all lists.
         if self.chunks_retiring.load(Ordering::SeqCst) > 0 && self.is_any_retiring(frames) {
             self.sweep_retired();
         }
@@ -364,7 +368,7 @@ impl Shared {
         true
     }
 
-    /// Removes frames of retiring chunks from the free lists.
+    /// Takes frames of retiring chunks out of the free lists.
     fn sweep_retired(&self) {
         let mut chunks = self.chunks();
         self.free.retain(|no| match &mut chunks[(no / self.frames_a_chunk) as usize] {
@@ -409,7 +413,7 @@ impl Shared {
             self.regions.offer(chunk);
         }
         let first = chunk * self.frames_a_chunk;
-        // In reverse: frames are taken from the end of the list.
+        // In reverse: the list is taken from its end.
         self.free.add((first..first + self.frames_a_chunk).rev());
     }
 
@@ -430,12 +434,12 @@ impl Shared {
         Some((first..first + self.frames_a_chunk).map(FrameNo).filter(|&no| self.references(no) > 0).collect())
     }
 
-    /// Returns the memory of a chunk to the host, after all processors have withdrawn it.
+    /// All processors have withdrawn the chunk: its memory goes back to the host.
     fn give_back(&self, chunk: u32) {
         let mut chunks = self.chunks();
         debug_assert_eq!(chunks[chunk as usize], ChunkState::Withdrawing);
         let bytes = self.config.chunk_bytes as usize;
-        // SAFETY: the chunk lies in our mapping, and none of its frames is referenced.
+        // SAFETY: the chunk lies in our mapping, and none of its frames has a share: nobody looks at it.
         unsafe { libc::madvise(self.base.add(chunk as usize * bytes).cast(), bytes, libc::MADV_DONTNEED) };
         chunks[chunk as usize] = ChunkState::Empty;
         self.chunks_retiring.fetch_sub(1, Ordering::SeqCst);
@@ -458,7 +462,7 @@ impl Drop for Shared {
             return;
         }
         let frames = self.config.bytes_max as usize / FRAME_BYTES;
-        // SAFETY: both mappings are ours, and the pool's drop made sure that no reference is left.
+        // SAFETY: both mappings are ours, and the pool's drop made sure that no share is left.
         unsafe {
             libc::munmap(self.base.cast(), self.config.bytes_max as usize);
             libc::munmap(self.metas.cast(), frames * size_of::<Meta>());

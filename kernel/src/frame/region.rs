@@ -1,4 +1,4 @@
-//! An ordered log of the chunks offered to and withdrawn from the machines; each processor follows it.
+//! Which chunks every processor's machine has to know of: an ordered log that each processor follows.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use policy::unit::ProcessorId;
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Offer(u32),
-    /// `left`: processors that have yet to withdraw.
+    /// With the number of processors that have yet to withdraw.
     Withdraw {
         chunk: u32,
         left: u16,
@@ -19,14 +19,14 @@ enum Change {
 
 #[derive(Default)]
 struct Log {
-    /// The changes from number `first` on.
+    /// Changes after number `first`.
     changes: VecDeque<Change>,
     first: u64,
-    /// Each processor's position.
+    /// What each processor has seen.
     seen: Vec<u64>,
 }
 
-/// A processor's new position, and the number of offers that its machine declined.
+/// Up to where a processor has followed the log, and how many offers its machine declined on the way.
 pub(crate) struct Followed {
     pub(crate) seen: u64,
     pub(crate) declined: u64,
@@ -62,7 +62,7 @@ impl RegionLog {
         self.version.store(log.first + log.changes.len() as u64, Ordering::Release);
     }
 
-    /// Passes the changes after `seen` to one processor's machine. `all_withdrawn` is called for each chunk that this
+    /// Passes the changes after `seen` to one processor's machine. `all_withdrawn` is told of each chunk that this
     /// processor was the last to withdraw.
     pub(super) fn follow(
         &self,
@@ -95,7 +95,7 @@ impl RegionLog {
             log.first += 1;
         }
         drop(log);
-        // After unlocking the log: the chunk table's lock comes before it.
+        // Outside the log's lock: the chunk table's comes before it.
         free.into_iter().for_each(all_withdrawn);
         Followed { seen: now, declined }
     }

@@ -1,5 +1,6 @@
-//! One processor's accounts of the jobs' usage. Charging takes no lock; the processors exchange their sums once per
-//! [`MERGE`], so that a job on several processors is charged for all of them.
+//! What one processor knows of what jobs have used, here and elsewhere.
+//!
+//! It charges without a lock, and tells the others once in [`MERGE`]: a job that several processors serve counts once.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,32 +11,33 @@ use policy::usage::{Decay, Usage};
 
 use super::{JobId, Jobs, NOBODY, place};
 
-/// Decay period of usage. 4.3BSD decays once a second, against processes that live for days. A request takes micro- to
-/// milliseconds; with a second, a client that copied a file would come last for many thousands of requests. With two
-/// jobs, 90 % decay in ten periods: 0.1 s, which users perceive as immediate.
+/// Usage decays once in so long: in 4.3BSD a second, against the days of a process. A request takes from microseconds to
+/// milliseconds; with a second, who has copied a file would come last for many thousands of requests afterwards. With two
+/// jobs, 90 % are forgotten after ten periods: 0.1 s, as long as a person takes for immediate.
 const PERIOD: Duration = Duration::from_millis(10);
 
-/// Usage is capped at this: what a job reaches that has several processors to itself.
+/// More than this counts as this: what a job that has several processors to itself all the time comes to.
 const MOST: Duration = Duration::from_millis(400);
 
-/// Interval of exchanges between processors: a fraction of the period.
+/// How often processors tell each other what was used: a part of the period.
 const MERGE: Duration = Duration::from_millis(1);
 
-/// The dispatcher's time per task, added to the task's own.
+/// What the dispatcher needs for a task, beside the task's own time.
 const DISPATCH_NS: u64 = 200;
 
-/// Less than this is treated as zero, and the account becomes inactive.
+/// Less than this is nothing: it makes no difference to anybody, and the account rests.
 const FORGOTTEN_NS: u64 = 1_000;
 
-/// Weight of a new sample in the average number of busy jobs.
+/// The part of a new measurement in the average of how many jobs are busy.
 const LOAD_PART: f64 = 1.0 / 16.0;
 
 const DECAY: Decay = Decay { period: PERIOD, most: MOST };
 
+/// The accounts of one processor.
 pub(crate) struct Accounts {
     jobs: Arc<Jobs>,
     accounts: Vec<Account>,
-    /// Indexes of the accounts with recent use.
+    /// Those that have used something of late.
     active: Vec<usize>,
     load: f64,
     merged_at: Instant,
@@ -46,17 +48,17 @@ pub(crate) struct Accounts {
 struct Account {
     job: JobId,
     usage: Usage,
-    /// The usage at the last merge.
+    /// What that came to at the last merge.
     decayed_ns: u64,
-    /// Charged locally since the last merge.
+    /// Charged here, and the others do not know.
     untold_ns: u64,
     untold_requests: u64,
-    /// How much of the sum of all processors is in `usage`.
+    /// Of what all have used, how much this processor has taken note of.
     seen_ns: u64,
     is_active: bool,
 }
 
-/// Converts ticks to time.
+/// How long a tick is.
 struct Clock {
     began: Option<(u64, Instant)>,
     ns_a_tick: f64,
@@ -74,17 +76,17 @@ impl Accounts {
         }
     }
 
-    /// Recent use of the job, in nanoseconds.
+    /// How much the job has used of late, in nanoseconds.
     pub(crate) fn used(&self, job: JobId) -> u64 {
         match self.accounts.get(place(job)) {
             Some(account) if account.job == job && account.is_active => account.used(),
-            // No recent local use: the sum of the other processors.
+            // Not seen here of late: what the others say.
             _ if job == NOBODY => 0,
             _ => self.jobs.merged[place(job)].recent_ns.load(Ordering::Relaxed),
         }
     }
 
-    /// Charges a task's run. Returns the job's recent use and the time charged, in nanoseconds.
+    /// A task of the job ran for so many ticks. Returns what the job has used of late, and the time in nanoseconds.
     pub(crate) fn charge(&mut self, job: JobId, ticks: u64) -> (u64, u64) {
         let ns = (ticks as f64 * self.clock.ns_a_tick) as u64 + DISPATCH_NS;
         if job == NOBODY {
@@ -95,6 +97,7 @@ impl Accounts {
         (account.used(), ns)
     }
 
+    /// Requests of the job were answered.
     pub(crate) fn count_requests(&mut self, job: JobId, count: u64) {
         if job != NOBODY {
             self.open(job).untold_requests += count;
@@ -109,7 +112,7 @@ impl Accounts {
         }
         let account = &mut self.accounts[at];
         if account.job != job || !account.is_active {
-            // Starts with the job's use on other processors.
+            // It begins with what it has used elsewhere.
             let merged = &self.jobs.merged[at];
             let mut usage = Usage::new(DECAY, now);
             let inherited = Duration::from_nanos(merged.recent_ns.load(Ordering::Relaxed));
@@ -125,16 +128,17 @@ impl Accounts {
         account
     }
 
-    /// Have several jobs used this processor recently?
+    /// Do several jobs share this processor of late?
     pub(crate) fn is_shared(&self) -> bool {
         self.active.len() > 1
     }
 
+    /// Is it time for [`Accounts::merge`]?
     pub(crate) fn is_merge_due(&self, ticks: u64) -> bool {
         !self.active.is_empty() && self.clock.since_merge(ticks, self.merged_at) >= MERGE.as_nanos() as f64
     }
 
-    /// Exchanges usage with the other processors, and decays it.
+    /// Exchanges with the other processors what was used, and lets it decay.
     pub(crate) fn merge(&mut self, now: Instant, ticks: u64) {
         self.merged_at = now;
         self.clock.note(ticks, now);
@@ -159,7 +163,7 @@ impl Accounts {
         });
     }
 
-    /// Recent use of the jobs that are active on this processor.
+    /// What jobs that are active here have used of late.
     pub(crate) fn active(&self) -> impl Iterator<Item = (JobId, u64)> {
         self.active.iter().map(|&at| (self.accounts[at].job, self.accounts[at].used()))
     }
@@ -172,7 +176,7 @@ impl Account {
 }
 
 fn nanoseconds(usage: &Usage) -> u64 {
-    // At most a few hundred milliseconds.
+    // No estimate is larger than a few hundred milliseconds.
     usage.last_estimate().as_nanos() as u64
 }
 
@@ -185,7 +189,7 @@ impl Clock {
         }
     }
 
-    /// Nanoseconds since the last merge, by the tick counter.
+    /// Nanoseconds since the last merge, as far as the counter says.
     fn since_merge(&self, ticks: u64, merged_at: Instant) -> f64 {
         let Some((first_ticks, first)) = self.began else { return f64::INFINITY };
         let merged = merged_at.since(first).as_nanos() as f64;
@@ -226,7 +230,7 @@ mod tests {
         }
         let facts = jobs.list();
         assert_eq!((facts[0].used, facts[0].connections), (Duration::from_millis(2), 1));
-        // A third processor that serves it later sees the usage.
+        // A third one that it comes to knows.
         let mut third = Accounts::new(&jobs);
         assert_eq!(third.used(member.job()), 2_000_000);
         third.merge(now, ticks);

@@ -1,4 +1,4 @@
-//! Identity of clients: by address and credential, or by a configured name.
+//! Who clients are: by their address and credential, or by a name from the configuration.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,13 +8,14 @@ use ipnet::IpNet;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Client {
-    /// Clients that share a configured name.
+    /// Clients that have a name together.
     Named(Arc<str>),
     Address(IpAddr),
-    /// A user of another host, as stated by that host (`AUTH_SYS`).
+    /// A user of another host, as far as the host says who it is (`AUTH_SYS`).
     UserAt(IpAddr, u32),
     /// A user of this host, through a Unix socket.
     User(u32),
+    /// Nothing is known of it.
     Unknown,
 }
 
@@ -30,22 +31,22 @@ impl fmt::Display for Client {
     }
 }
 
-/// Facts that identify a caller.
+/// What is known of one who asks for something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Origin {
-    /// `None`: this host.
+    /// The address of the other host; `None`: this one.
     pub address: Option<IpAddr>,
-    /// Of this host: the user that the host reports; of another: the user stated in the request.
+    /// The user: of this host, the one that the host names; of another, the one that a request names.
     pub user: Option<u32>,
 }
 
-/// Clients that share a job by name.
+/// Clients that are one job by a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     pub name: Arc<str>,
-    /// Empty: any.
+    /// Where they are; empty: anywhere.
     pub networks: Vec<IpNet>,
-    /// Empty: any.
+    /// As whom they ask; empty: as anybody.
     pub users: Vec<u32>,
 }
 
@@ -59,7 +60,7 @@ impl Group {
 }
 
 impl Origin {
-    /// The first group that matches, or else the client's own identity.
+    /// Who that is: the first group that has it, else itself.
     pub fn client(self, groups: &[Group]) -> Client {
         let origin = Origin { address: self.address.map(|address| address.to_canonical()), ..self };
         if let Some(group) = groups.iter().find(|group| group.has(origin)) {

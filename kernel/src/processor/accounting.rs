@@ -1,4 +1,4 @@
-//! A processor's counters and use of time (OLTP 1.2).
+//! What a processor counts, and what it does with its time (OLTP 1.2).
 
 use std::cell::{Cell, RefCell};
 
@@ -9,7 +9,7 @@ use crate::counters::{Activity, Count};
 use crate::request::JobId;
 use crate::trace::{Began, Event, Whose};
 
-/// The start of an operation whose duration is counted, whether or not it is recorded.
+/// The beginning of something whose duration is counted, whether or not it is recorded.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "what is begun is counted at its end"]
 pub struct Timed {
@@ -17,19 +17,19 @@ pub struct Timed {
     ticks: u64,
 }
 
-/// Requests that are answered in one batch (OLTP-6): their replies leave in one send, so they have one latency, and the
-/// time is read once.
+/// Requests that came together and are answered in one go (OLTP-6): they leave together, so their latency is one, and the
+/// time is asked once for all.
 #[derive(Debug, Default)]
 pub struct Together {
-    /// The first one's start. Ticks.
+    /// When the first began. Ticks.
     began: Cell<u64>,
-    /// Number of requests by type and job.
+    /// How many of which type, and for whom.
     answered: RefCell<SmallVec<[(Event, JobId, u64); 2]>>,
-    /// The single requests, while recording is on.
+    /// Each of them, while they are recorded.
     spans: RefCell<SmallVec<[Span; 4]>>,
 }
 
-/// A record whose end is pending.
+/// What is recorded when its end is known.
 #[derive(Debug)]
 struct Span {
     began: Began,
@@ -54,28 +54,28 @@ impl Together {
 }
 
 impl Processor {
-    /// Adds `number` to a counter.
+    /// Counts what it did so often, or so much of.
     #[inline]
     pub fn count(&self, what: Count, number: u64) {
         self.0.counters.count(what, number);
     }
 
-    /// As [`Processor::begin`], for operations whose duration is counted, too.
+    /// As [`Processor::begin`], for what is counted with its duration, too.
     #[inline]
     pub fn begin_timed(&self, event: Event, whose: impl Into<Whose>) -> Timed {
         let ticks = self.ticks();
         Timed { began: self.0.recorder.begin(event, whose, || ticks), ticks }
     }
 
-    /// As [`Processor::begin_timed`], for consecutive operations: starts at the end of the last one on this processor,
-    /// or at the start of this task's run, without reading the clock.
+    /// As [`Processor::begin_timed`], where one thing follows the other: it begins when the last one ended on this
+    /// processor, or this task began to run, and the counter need not be read again.
     #[inline]
     pub fn begin_next(&self, event: Event, whose: impl Into<Whose>) -> Timed {
         let ticks = self.0.recorder.stamp();
         Timed { began: self.0.recorder.begin(event, whose, || ticks), ticks }
     }
 
-    /// Ends an operation; returns its duration in ticks.
+    /// It ends. How long it took, in ticks.
     #[inline]
     pub fn end_timed(&self, timed: Timed, event: Event, whose: impl Into<Whose>, a: u64, b: u64) -> u64 {
         let ticks = self.ticks();
@@ -84,7 +84,7 @@ impl Processor {
         ticks.saturating_sub(timed.ticks)
     }
 
-    /// A client's request was answered: as [`Processor::end_timed`], and counts it with its latency.
+    /// A request of a client was answered: [`Processor::end_timed`], counted with its latency.
     #[inline]
     pub fn end_request(&self, timed: Timed, event: Event, whose: impl Into<Whose>, a: u64, b: u64) {
         let whose = whose.into();
@@ -93,7 +93,7 @@ impl Processor {
         self.count_job_requests(whose.job, 1);
     }
 
-    /// A client's request was answered in a batch: recorded and counted at [`Processor::end_together`].
+    /// A request of a client was answered with others: recorded and counted with them at [`Processor::end_together`].
     #[inline]
     pub fn end_with(&self, together: &Together, timed: Timed, event: Event, whose: impl Into<Whose>, a: u64, b: u64) {
         let whose = whose.into();
@@ -104,7 +104,8 @@ impl Processor {
         together.add(event, whose.job, timed.ticks);
     }
 
-    /// Counts and records the batch. To be called before other work or a wait.
+    /// All that were answered together leave now: counts them, and records each. To be called before anything else is done
+    /// or awaited.
     #[inline]
     pub fn end_together(&self, together: &Together) {
         let mut answered = together.answered.borrow_mut();
@@ -122,8 +123,8 @@ impl Processor {
         }
     }
 
-    /// Charges the time since the last charge to `activity`; returns ticks. To be called right after a record, whose
-    /// stamp is the time: the clock is read only while recording is off.
+    /// What has passed since the last charge was spent so. Called where something was just recorded with a stamp of its
+    /// own, which then is the time: the counter is read only while nothing is recorded. How much that is, in ticks.
     #[inline]
     pub(super) fn charge(&self, activity: Activity) -> u64 {
         if self.0.recorder.is_on() {
@@ -133,7 +134,7 @@ impl Processor {
         }
     }
 
-    /// As `charge`, with the present time.
+    /// What has passed since the last charge was spent so.
     #[inline]
     pub(super) fn charge_now(&self, activity: Activity) -> u64 {
         let ticks = self.ticks();
@@ -143,7 +144,7 @@ impl Processor {
 
     #[inline]
     fn charge_until(&self, ticks: u64, activity: Activity) -> u64 {
-        // A stamp may be older than the last charge if recording was switched on in between.
+        // A stamp may be older than the last charge, where recording was switched on in between.
         let passed = ticks.saturating_sub(self.0.charged.get());
         if passed > 0 {
             self.0.counters.spend(activity, passed);

@@ -1,4 +1,4 @@
-//! Trace records of a processor.
+//! What a processor records of what happens on it.
 
 use machine::TickSource;
 
@@ -6,11 +6,11 @@ use super::{CURRENT, Processor};
 use crate::request::JobId;
 use crate::trace::{Began, Event, SHORT_MAX, Whose};
 
-/// The job of work for no client in particular.
+/// What is done for nobody in particular.
 pub(super) const NOBODY: JobId = JobId(0);
 
 impl Processor {
-    /// The present time, in the unit of stamps.
+    /// Stamps are in these units.
     #[inline]
     pub fn ticks(&self) -> u64 {
         match self.0.tick_source {
@@ -19,25 +19,25 @@ impl Processor {
         }
     }
 
-    /// Records a moment; on a processor with the stamp of its previous record.
+    /// Records a moment; in place, with the stamp of what this processor recorded before it.
     #[inline]
     pub fn trace(&self, event: Event, whose: impl Into<Whose>, a: u64, b: u64) {
         self.0.recorder.moment_by(event, whose, a, short(b), || self.ticks());
     }
 
-    /// Records a moment that other records imply, unless records are being thinned out.
+    /// Records a moment that what else is recorded implies, where nothing is thinned out.
     #[inline]
     pub fn trace_implied(&self, event: Event, whose: impl Into<Whose>, a: u64, b: u64) {
         self.0.recorder.implied_by(event, whose, a, short(b), || self.ticks());
     }
 
-    /// Starts a span, which is recorded when it ends.
+    /// Something begins that is recorded when it ends.
     #[inline]
     pub fn begin(&self, event: Event, whose: impl Into<Whose>) -> Began {
         self.0.recorder.begin(event, whose, || self.ticks())
     }
 
-    /// As `begin`, for consecutive spans: starts at this processor's previous record.
+    /// The same, where one thing follows the other: it begins when this processor last recorded something.
     #[inline]
     pub fn begin_after(&self, event: Event, whose: impl Into<Whose>) -> Began {
         self.0.recorder.begin(event, whose, || self.0.recorder.stamp())
@@ -49,11 +49,12 @@ impl Processor {
     }
 }
 
-/// The processor of this thread, if any.
+/// The processor whose thread this is, if it is one's.
 pub(crate) fn here() -> Option<Processor> {
     CURRENT.with_borrow(Clone::clone)
 }
 
+/// As a record's short argument.
 pub(super) fn short(value: u64) -> u32 {
     value.min(u64::from(SHORT_MAX)) as u32
 }

@@ -1,4 +1,4 @@
-//! A processor's copy of the switches, renewed at the start of a time slice.
+//! The switches as one processor sees them: a copy of its own, renewed at the beginning of a turn.
 
 use std::rc::Rc;
 
@@ -8,14 +8,14 @@ use crate::Switches;
 use crate::trace::Event;
 
 impl Processor {
-    /// As of this time slice.
+    /// The techniques that are on, as of this turn.
     pub fn switches(&self) -> Rc<Switches> {
         Rc::clone(&self.0.switches.borrow())
     }
 
-    /// Adopts changes since the last time slice.
+    /// Takes over what was changed since the turn before.
     pub(super) fn follow_switches(&self) {
-        let live = &self.kernel().observed().switches;
+        let live = self.kernel().live_switches();
         let generation = live.generation();
         if self.0.switches_seen.replace(generation) == generation {
             return;

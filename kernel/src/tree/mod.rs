@@ -1,10 +1,10 @@
-//! An exported directory tree: names and attributes from the host, the content of files from the buffer cache.
+//! A directory tree that is given out: names and attributes from the host, the content of files from the buffer cache.
 //!
-//! Attributes include what the cache has newer than the host: the size and times of a file are those that its writers
-//! have seen. A change made on the host is seen when the host is asked again, at most [`FRESH`] later.
+//! What the cache has newer than the host shows in the attributes: size and times of a file are those that its writers
+//! were told. A change made on the host beside us is seen when the host is asked again, at most [`FRESH`] later.
 //!
-//! Lock order: the table of files, then a vnode's times or its descriptor for writing, then a volume's state; none is
-//! held across a wait.
+//! Lock order: the table of files, then a vnode's times or what has it open for writing, then a volume's state; none is held
+//! across a wait.
 
 mod call;
 mod device;
@@ -38,21 +38,23 @@ pub(crate) use siblings::Siblings;
 pub use vnode::Vnode;
 use writers::Writers;
 
-/// Attributes from the host are valid for this long.
+/// What the host said of a file is believed for so long.
 pub const FRESH: Duration = Duration::from_millis(500);
 
+/// How a tree is given out.
 #[derive(Clone)]
 pub struct FileTreeConfig {
     pub name: String,
     pub read_only: bool,
-    /// The budget of open files, shared with other trees.
+    /// What its open files are charged to, with those of other trees.
     pub open_files: Arc<OpenFiles>,
     /// How stable writes to files become durable.
     pub forced_unit_access: ForcedUnitAccess,
-    /// Of the disk on which the tree lies.
+    /// The queue of the disk that the tree lies on.
     pub queue: Arc<DiskQueue>,
 }
 
+/// A directory tree that is given out.
 pub struct FileTree {
     this: Weak<FileTree>,
     kernel: Arc<Kernel>,
@@ -66,7 +68,7 @@ pub struct FileTree {
 }
 
 impl FileTree {
-    /// Exports an open tree.
+    /// Gives out an open tree.
     pub fn new(cpu: &Processor, open: OpenTree, config: FileTreeConfig) -> Arc<Self> {
         let start = cpu.time_of_day();
         let verifier = (start.seconds as u64) << 32 ^ u64::from(start.nanoseconds) << 2;
@@ -89,12 +91,13 @@ impl FileTree {
         &self.config.name
     }
 
-    /// The export to record for requests that name none: the first one of this tree.
+    /// The export that what is done here is recorded with, where a request names none: the first one of those that give
+    /// the tree out.
     pub fn export(&self) -> ExportNo {
         ExportNo(self.export.load(Ordering::Relaxed))
     }
 
-    /// Exports the tree under this name. Returns the number used in trace records.
+    /// Gives the tree out under this name. Returns the number that stands for it in records.
     pub fn export_as(&self, name: &str) -> ExportNo {
         let export = self.kernel.number_export(name);
         let _ = self.export.compare_exchange(0, export.0, Ordering::Relaxed, Ordering::Relaxed);
@@ -105,7 +108,7 @@ impl FileTree {
         self.config.read_only
     }
 
-    /// Changes at every start, and whenever unstable writes may have been lost (RFC 1813, 3.3.7: `writeverf3`).
+    /// Changes at every start, and whenever something written may have been lost (RFC 1813, 3.3.7: `writeverf3`).
     pub fn verifier(&self) -> u64 {
         self.verifier.load(Ordering::SeqCst)
     }
@@ -114,7 +117,7 @@ impl FileTree {
         self.verifier.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Calls the tree. The reply's attributes are the clients' view.
+    /// Asks the tree. Attributes in the reply are as clients must see them.
     ///
     /// # Errors
     /// The host's; [`Errno::READ_ONLY`].
@@ -125,13 +128,13 @@ impl FileTree {
         match call {
             TreeCall::Attributes { node } => self.attributes(cpu, caller, node).await.map(TreeReply::Attributes),
             TreeCall::SetAttributes { node, attributes, guard } => {
-                self.set_attributes(cpu, caller, node, attributes, guard).await
+                self.set_attributes(cpu, caller, node, attributes, guard).await.map(TreeReply::Attributes)
             }
             call => Ok(self.call_and_after(cpu, caller, call, Vec::new()).await?.0),
         }
     }
 
-    /// As [`FileTree::call`], for calls on names; also returns the attributes of `dirs` after the call.
+    /// The same for what is about a name, and the attributes that these directories have after it.
     ///
     /// # Errors
     /// As [`FileTree::call`].
@@ -161,10 +164,10 @@ impl FileTree {
         Ok((reply, after))
     }
 
-    /// Flushes and closes its files.
+    /// Makes durable all that was written to its files, and closes them.
     ///
     /// # Errors
-    /// The first of the host's errors.
+    /// The first of the host's.
     pub async fn close(&self, cpu: &Processor) -> Result<(), Errno> {
         let mut result = Ok(());
         let open = self.files().take_all();
@@ -193,21 +196,21 @@ impl FileTree {
         node: Node,
         attributes: SetAttributes,
         guard: Option<machine::tree::Time>,
-    ) -> Result<TreeReply, Errno> {
+    ) -> Result<Attributes, Errno> {
         let call = TreeCall::SetAttributes { node, attributes, guard };
         let file = match attributes.size {
             Some(_) => Some(self.file(cpu, node).await?),
             None => self.files().get(node),
         };
         let Some(file) = file else {
-            return self.ask(cpu, caller, call).await;
+            return attributes_of(self.ask(cpu, caller, call).await?);
         };
-        // The guard is a time from the clients' view.
+        // Clients compare with the time that they were told.
         if guard.is_some_and(|guard| guard != file.attributes().changed) {
-            return Ok(TreeReply::GuardFailed);
+            return Err(Errno(libc::EAGAIN));
         }
         if attributes.modified.is_some() && !file.is_clean() {
-            // Later write-back on the host would change the time again.
+            // What the cache writes to the host later would change the time once more.
             file.commit(cpu, Context::synchronous(cpu.job())).await?;
         }
         let call = TreeCall::SetAttributes { node, attributes, guard: None };
@@ -216,14 +219,14 @@ impl FileTree {
             Some(size) => file.resize(cpu, size, change).await?,
             None => change.await?,
         };
-        Ok(TreeReply::Attributes(file.adopt(cpu, after)))
+        Ok(file.adopt(cpu, after))
     }
 
     async fn ask(&self, cpu: &Processor, caller: Option<&Caller>, call: TreeCall) -> Result<TreeReply, Errno> {
         cpu.tree((self.open.tree, self.export()), caller.cloned(), call).await
     }
 
-    /// Replaces attributes in the host's reply where the cache has newer ones, and drops removed files.
+    /// Puts what the cache knows better into a reply of the host, and lets go of files that are gone.
     fn present(&self, cpu: &Processor, reply: TreeReply) -> TreeReply {
         match reply {
             TreeReply::Node(node, attributes) => {
@@ -249,7 +252,7 @@ impl FileTree {
         }
     }
 
-    /// A node lost or gained a name: refreshes its attributes, or drops it if it has no name left.
+    /// A node lost a name or has another: what is known of it is old. If it has none, it goes.
     async fn check_links(&self, cpu: &Processor, node: Node) {
         let Some(file) = self.files().get(node) else { return };
         match self.ask(cpu, None, TreeCall::Attributes { node }).await {
@@ -258,7 +261,7 @@ impl FileTree {
         }
     }
 
-    /// A file has lost its last name: its data is no longer needed.
+    /// A file has lost its last name: nobody will ask for what was written to it.
     fn forget(&self, cpu: &Processor, node: Node) {
         self.files().lost.remove(&node);
         if let Some(file) = self.files().remove(node) {
@@ -268,7 +271,7 @@ impl FileTree {
     }
 }
 
-/// Identifies a node in trace records: the first bytes of its handle on the host.
+/// What stands for a node in records: the first bytes of what names it on the host.
 pub fn node_for_records(name: &[u8]) -> u64 {
     let mut bytes = [0; 8];
     bytes.iter_mut().zip(name.iter().skip(1)).for_each(|(to, from)| *to = *from);

@@ -1,29 +1,28 @@
-//! Cleared ranges: zeroed or discarded and not flushed since. A failed flush may bring the old content back, so they
-//! are cleared again before the next flush; until one succeeds, zeroes are read from this record, never from the
-//! device.
+//! What was zeroed or discarded and not flushed since. A flush that fails may bring the old content back, so it is done
+//! again before the next one; until a flush has succeeded, zeroes are read from here, never from the device.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// With this many ranges, the device is flushed before another one is cleared.
+/// More ranges than so many are flushed before another one is cleared.
 const RANGES_MAX: usize = 4096;
 
-/// What was done to a range.
+/// What the device was told of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Clearing {
     Zero {
-        /// May its space be freed?
+        /// May its space be given back?
         may_release: bool,
     },
     Discard,
 }
 
-/// Ranges of blocks by their starts; they do not overlap.
+/// Ranges of blocks that do not overlap, by their starts.
 #[derive(Default)]
 struct Ranges(BTreeMap<u64, (u64, Clearing)>);
 
 impl Ranges {
-    /// The ranges that overlap `blocks`, cut to it, in order.
+    /// Those that overlap `blocks`, cut to it, in order.
     fn within(&self, blocks: Range<u64>) -> impl Iterator<Item = (Range<u64>, Clearing)> {
         let before = self.0.range(..blocks.start).next_back().filter(|(_, (end, _))| *end > blocks.start);
         let cut = blocks.clone();
@@ -59,7 +58,7 @@ impl Ranges {
             return;
         }
         self.remove(&blocks);
-        // Adjacent ranges are merged: a disk that is zeroed from start to end is one range.
+        // Neighbours become one: a disk that is zeroed from its start to its end is one range.
         if let Some((&start, &(end, same))) = self.0.range(..blocks.start).next_back()
             && (end, same) == (blocks.start, clearing)
         {
@@ -81,14 +80,14 @@ impl Ranges {
     }
 }
 
-/// Ranges that may not be durable.
+/// What was zeroed or discarded and is not sure to be durable.
 #[derive(Default)]
 pub(super) struct Cleared {
-    /// Cleared since the last flush began.
+    /// Since the last flush began.
     unflushed: Ranges,
-    /// Cleared before the flush in flight began.
+    /// Before the flush that is under way began.
     flushing: Ranges,
-    /// A flush failed since: to be cleared again.
+    /// A flush failed since: to be done again.
     again: Ranges,
 }
 
@@ -99,7 +98,7 @@ impl Cleared {
         if is_suspect { &mut self.again } else { &mut self.unflushed }.insert(blocks, clearing);
     }
 
-    /// The device has newer content, or the blocks were dropped.
+    /// Something newer is on the device, or the blocks are gone.
     pub(super) fn remove(&mut self, blocks: &Range<u64>) {
         [&mut self.unflushed, &mut self.flushing, &mut self.again].into_iter().for_each(|ranges| ranges.remove(blocks));
     }
@@ -117,17 +116,17 @@ impl Cleared {
         self.again.append(std::mem::take(&mut self.unflushed));
     }
 
-    /// The first range to be cleared again.
+    /// The first range to be done again.
     pub(super) fn first_again(&self) -> Option<Range<u64>> {
         self.again.0.first_key_value().map(|(&start, &(end, _))| start..end)
     }
 
-    /// The parts of `blocks` to be cleared again.
+    /// What of `blocks` is to be done again.
     pub(super) fn again_within(&self, blocks: Range<u64>) -> Vec<(Range<u64>, Clearing)> {
         self.again.within(blocks).collect()
     }
 
-    /// The parts of `blocks` that read as zeroes, whatever the device returns.
+    /// Which of `blocks` read as zeroes, whatever the device says.
     pub(super) fn zeroes_within(&self, blocks: &Range<u64>) -> Vec<Range<u64>> {
         let all = [&self.unflushed, &self.flushing, &self.again].into_iter();
         all.flat_map(|ranges| ranges.within(blocks.clone()))
@@ -139,7 +138,7 @@ impl Cleared {
         self.len() == 0
     }
 
-    /// Should the ranges be flushed before more are cleared?
+    /// Are there so many ranges that they should be flushed before there are more?
     pub(super) fn is_full(&self) -> bool {
         self.len() >= RANGES_MAX
     }

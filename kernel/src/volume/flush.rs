@@ -1,6 +1,4 @@
-//! Flushing: everything acknowledged before becomes durable. Concurrent callers share one flush of the device.
-//!
-//! A flush writes out its own volume only, never another export's blocks.
+//! Flushing: everything that was acknowledged before becomes durable, and those who wait share a device's flush.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -14,19 +12,18 @@ use super::{ForcedUnitAccess, State, Volume};
 use crate::cache::{Cache, State as BufferState, key};
 use crate::counters::Count;
 use crate::processor::Processor;
-use crate::rendezvous::WriteInFlight;
-use crate::request::{Action, Context, Outcome, Request};
+use crate::request::{Action, Context, Request};
 use crate::trace::Event;
 
-/// Writes in flight for one flush, at most.
+/// Writes of one flush under way, at most.
 const UNDER_WAY_MAX: usize = 512;
 
 impl Volume {
-    /// Makes everything that was acknowledged before durable.
+    /// Makes durable all that was acknowledged before.
     ///
     /// # Errors
-    /// The device's error. Nothing is dropped: what the failed flush covered stays cached, is dirty again and will be
-    /// written by the next flush; zeroing and discarding are repeated.
+    /// What the device says. Nothing is forgotten then: the cache still has what the failed flush covered, it is dirty
+    /// again, and the next flush writes it; what was zeroed or discarded is zeroed or discarded again.
     pub async fn flush(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
         if self.config.read_only {
             return Ok(());
@@ -37,12 +34,12 @@ impl Volume {
             let rewrites = self.rewrites();
             self.write_out_all(cpu, context).await;
             if self.rewrites() == rewrites || self.failures() != failures {
-                return self.flush_device(cpu, context, failures, None).await;
+                return self.flush_device(cpu, context, failures).await;
             }
         }
     }
 
-    /// Makes `blocks`, which the caller has just marked dirty, durable.
+    /// Makes `blocks`, which the caller has just made dirty, durable.
     pub(super) async fn write_through(
         &self,
         cpu: &Processor,
@@ -50,27 +47,29 @@ impl Volume {
         context: Context,
     ) -> Result<(), Errno> {
         let failures = self.failures();
-        let write = self.flushes.begin_write(cpu);
+        let announced = self.flushes.announce(cpu);
         if cpu.switches().flush_gathering && self.lies_beyond_device(&blocks) {
             self.write_growth(cpu, blocks, context).await?;
-            return self.flush_device(cpu, context, failures, Some(write)).await;
+            drop(announced);
+            return self.flush_device(cpu, context, failures).await;
         }
         let forced = match self.config.forced_unit_access {
             ForcedUnitAccess::Never => false,
-            ForcedUnitAccess::Alone => self.flushes.is_alone(cpu),
+            ForcedUnitAccess::Alone => self.flushes.is_alone(),
             ForcedUnitAccess::Always => true,
         };
         let stability = if forced { Stability::Stable } else { Stability::Unstable };
         let written = self.write_and_settle(cpu, blocks.clone(), context.with_stability(stability)).await;
-        // A concurrent write may have claimed the new content and written it unforced.
+        // Another write may have begun just before and taken the new content with it, unforced.
         let all_forced = forced && written == blocks.end - blocks.start && !self.awaits_flush(&blocks);
         if all_forced && self.failures() == failures {
             return self.lost();
         }
-        self.flush_device(cpu, context, failures, Some(write)).await
+        drop(announced);
+        self.flush_device(cpu, context, failures).await
     }
 
-    /// Flushes, and ends the volume's write-back. No writes may follow.
+    /// Flushes what is dirty, and ends the volume's write-back. Nothing may be written any more.
     ///
     /// # Errors
     /// As [`Volume::flush`].
@@ -80,11 +79,11 @@ impl Volume {
         result
     }
 
-    /// Ends the volume's write-back. Dirty blocks are abandoned.
+    /// Ends the volume's write-back. What is dirty is given up.
     pub fn stop(&self) {
         self.closing.store(true, Ordering::SeqCst);
         self.dirtied.wake_all();
-        self.memory.write_back_wait().wake_all();
+        self.kernel.write_back_wait().wake_all();
     }
 
     pub(super) fn is_closing(&self) -> bool {
@@ -94,13 +93,13 @@ impl Volume {
     async fn write_out_all(&self, cpu: &Processor, context: Context) {
         let end = self.size().div_ceil(policy::unit::BLOCK_BYTES);
         self.write_out_within(cpu, 0..end, context.with_stability(Stability::Unstable)).await;
-        // Writes that write-back issued may be queued behind others; now a client waits for them.
+        // What write-back had begun may wait in the queue behind others; now somebody waits for it.
         self.device.expedite(cpu, self.bytes_of(0..end));
         self.until_settled().await;
     }
 
-    /// Starts writing every dirty block in `within`, in one pass; returns the number of blocks. A block that is being
-    /// written already is written again after that.
+    /// Starts writing every dirty block within `within`, in one pass; returns how many blocks. A block that is still
+    /// being written has its turn when that has ended.
     pub(super) async fn write_out_within(&self, cpu: &Processor, within: Range<u64>, context: Context) -> u64 {
         let mut later = Vec::new();
         let mut at = within.start;
@@ -130,72 +129,66 @@ impl Volume {
         count
     }
 
-    /// Writes the dirty blocks among `blocks` until no write of them is in flight and none must be repeated; returns
-    /// the number of blocks written by the last pass.
+    /// Writes what is dirty of `blocks`, until no write of them is under way that must be done again; returns how many
+    /// blocks the last pass has written.
     pub(super) async fn write_and_settle(&self, cpu: &Processor, blocks: Range<u64>, context: Context) -> u64 {
         let failures = self.failures();
         loop {
             let rewrites = self.rewrites();
             let written = self.write_out_within(cpu, blocks.clone(), context).await;
             self.until_settled_within(&blocks).await;
-            // After a further failure the caller gets an error anyway.
+            // Those who wait for more than one failure are told of it anyway.
             if self.rewrites() == rewrites || self.failures() != failures {
                 return written;
             }
         }
     }
 
-    /// Waits until no write of `blocks` is in flight.
+    /// Waits until no write of `blocks` is under way.
     pub(super) async fn until_settled_within(&self, blocks: &Range<u64>) {
         let is_over = || self.state().writing.first_run(blocks.clone(), 1).is_none();
         self.settled_within.until(blocks, is_over).await;
     }
 
-    /// Flushes the device, shared with concurrent callers. `failures` was counted before the caller's data was issued:
-    /// if it has changed since, that data may be among what failed.
+    /// Flushes the device, together with others who want that. `failures` is what was counted before the caller's data
+    /// went to the device: if that changed, its data may be among what failed.
     pub(super) async fn flush_device(
         &self,
         cpu: &Processor,
         context: Context,
         failures: Failures,
-        write: Option<WriteInFlight<'_, ()>>,
     ) -> Result<(), Errno> {
         self.check_failures(failures)?;
         if self.is_flushed() {
             return Ok(());
         }
         if cpu.switches().flush_gathering {
-            self.join_flush(cpu, context, write).await?;
+            self.join_flush(cpu, context).await?;
         } else {
             self.flush_alone(cpu, context).await?;
         }
         self.check_failures(failures)
     }
 
-    async fn join_flush(
-        &self,
-        cpu: &Processor,
-        context: Context,
-        write: Option<WriteInFlight<'_, ()>>,
-    ) -> Result<(), Errno> {
+    async fn join_flush(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
         let context = self.with_export(context);
         let began = cpu.begin(Event::FlushGathered, context);
         cpu.count(Count::Gathers, 1);
         let lead = || {
             let Some(volume) = self.this.upgrade() else { return };
             let here = cpu.clone();
-            // The task runs after those that are ready now, so that their flushes join the first group.
+            // The task has its turn after those that are ready now: who wants a flush, too, is in the first round.
             cpu.spawn_path(async move {
                 volume.flushes.lead(&here, async |()| volume.flush_once(&here, context).await).await
             });
         };
-        let result = self.flushes.share(cpu, write, |()| (), lead).await;
+        let result = self.flushes.share(cpu, |()| (), lead).await;
         cpu.end(began, Event::FlushGathered, context, 0, 0);
         result
     }
 
-    /// Flushes without sharing, after the flushes before it: of two concurrent flushes one may fail, and then the
-    /// other's success proves nothing.
+    /// Flushes for nobody else, when those before have ended: of two flushes side by side one may fail, and nobody would
+    /// know what the other one was worth.
     async fn flush_alone(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
         let _turn = self.flushes.turn().await;
         self.flush_once(cpu, context).await
@@ -203,7 +196,7 @@ impl Volume {
 
     async fn flush_once(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
         self.lost()?;
-        // Write-back may lead the group, but synchronous callers join it.
+        // Write-back may lead the round, but others join it: somebody waits.
         let context = Context { class: Class::Synchronous, ..self.with_export(context) };
         if let Err(errno) = self.clear_again(cpu, context).await {
             self.note_failed_flush(errno);
@@ -218,9 +211,8 @@ impl Volume {
         let failures = self.failures().flushes;
         let began = cpu.begin(Event::Flush, context);
         cpu.count(Count::Flushes, 1);
-        let outcome = self.device.perform(cpu, Request { action: Action::Flush, context }).await;
-        let mut result = outcome.and_then(Outcome::required);
-        // A concurrent flush or forced write that failed makes this one's success meaningless.
+        let mut result = self.device.perform(cpu, Request { action: Action::Flush, context }).await;
+        // Of two side by side one may fail, and nobody would know what the other one was worth.
         self.foreign.until_ended().await;
         self.until_forced_settled().await;
         if self.failures().flushes != failures {
@@ -244,10 +236,10 @@ impl Volume {
         result
     }
 
-    /// Blocks that a flush covered become clean, unless they were written again meanwhile.
+    /// What a flush covered may leave the cache, unless it was written anew meanwhile.
     fn on_flushed(&self, covered: &BlockSet) {
         for piece in covered.runs().flat_map(Cache::runs) {
-            let mut shard = self.memory.cache().lock(self.id, piece.start);
+            let mut shard = self.kernel.cache().lock(self.id, piece.start);
             for block in piece {
                 let Some(slot) = shard.find(key(self.id, block)) else { continue };
                 if !self.state().unflushed.contains(block) {
@@ -259,16 +251,17 @@ impl Volume {
         }
     }
 
-    /// What a failed flush covered may or may not be durable: it is dirty again, or will be zeroed or discarded again.
-    /// So is what completed during the flush: the device may have lost that too. Writes still in flight are checked
-    /// when they end (`State::suspect`), since their completion may be seen long after the fact.
+    /// What a failed flush covered may or may not be on the medium: it is dirty again, or to be zeroed or discarded again.
+    ///
+    /// That goes for what was done while the flush was under way, too: the device may have lost it with the rest. What is
+    /// still under way is looked at when it ends (`State::suspect`): its end may be seen long after it was complete.
     pub(super) fn on_failed_flush(&self, covered: &BlockSet, errno: Errno) {
         self.repeat_unflushed(covered);
         self.note_failed_flush(errno);
     }
 
-    /// A forced write failed. The host may implement it as a write and a flush and reports lost data only once: the
-    /// next flush would succeed.
+    /// A forced write failed. The host may have made it a write and a flush, and tells of what it lost only once: the next
+    /// flush would not fail for it.
     pub(super) fn on_failed_forced_write(&self) {
         let covered = self.state().flushing.clone();
         self.repeat_unflushed(&covered);
@@ -292,7 +285,7 @@ impl Volume {
         };
         for piece in covered.runs().chain(meanwhile.runs()).flat_map(Cache::runs) {
             let mut again = BlockSet::default();
-            let mut shard = self.memory.cache().lock(self.id, piece.start);
+            let mut shard = self.kernel.cache().lock(self.id, piece.start);
             for block in piece {
                 let Some(slot) = shard.find(key(self.id, block)) else { continue };
                 let state = shard.state(slot);
@@ -328,13 +321,13 @@ impl Volume {
         self.state().lost.map_or(Ok(()), Err)
     }
 
-    /// Was any of `blocks` written unforced and not flushed since?
+    /// Was any of `blocks` written without being forced, and not flushed since?
     fn awaits_flush(&self, blocks: &Range<u64>) -> bool {
         let state = self.state();
         [&state.unflushed, &state.flushing].iter().any(|set| set.first_run(blocks.clone(), 1).is_some())
     }
 
-    /// Is the device unchanged since its last successful flush?
+    /// Has nothing changed on the device since its last successful flush?
     fn is_flushed(&self) -> bool {
         let state = self.state();
         state.changes_flushed == Some(state.changes) && !state.awaits_flush()
@@ -342,13 +335,13 @@ impl Volume {
 }
 
 impl State {
-    /// Is there a change of the device that a flush can still make durable?
+    /// Was anything done to the device that a flush may still make durable?
     pub(super) fn awaits_flush(&self) -> bool {
         self.lost.is_none() && !(self.unflushed.is_empty() && self.cleared.is_empty())
     }
 }
 
-/// Counts failed writes and flushes of a volume.
+/// How many writes and flushes of a volume have failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Failures {
     writes: u64,

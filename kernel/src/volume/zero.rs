@@ -1,7 +1,7 @@
-//! Zeroing and discarding: done by the device; the cached blocks of the range are dropped.
+//! Zeroing and discarding: the device is told, and what the cache has of the range goes.
 //!
-//! A barrier on the range keeps loads and write-outs off it meanwhile. Writes still enter the cache; a concurrent write
-//! to the range is ordered before or after the zeroing, as the protocols allow.
+//! Meanwhile a barrier lies on the range: nothing in it is loaded or written out. Writes go on into the cache; one that
+//! overlaps the range while it is being zeroed comes before or after, as the protocols allow.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -14,22 +14,22 @@ use super::cleared::Clearing;
 use crate::cache::{Cache, Shard, State as BufferState, key};
 use crate::frame::{FRAME_BYTES, FrameRef};
 use crate::processor::Processor;
-use crate::request::{Action, Context, JobId, Outcome, Request};
+use crate::request::{Action, Context, JobId, Request};
 
-/// Up to this many blocks, zeroes that must stay allocated are written as data.
+/// Up to so many blocks, zeroes that must stay allocated are simply written.
 const WRITTEN_BLOCKS_MAX: u64 = 32;
 
-/// Blocks processed between two yields.
+/// Blocks looked at between two chances for other tasks.
 const BLOCKS_AT_ONCE: u64 = 4096;
 
 static ZEROES: [u8; FRAME_BYTES] = [0; FRAME_BYTES];
 
 impl Volume {
-    /// Makes `range` read as zeroes. `may_release` allows its space to be freed. With `fast_only` it fails unless it is
-    /// faster than writing.
+    /// Makes `range` read as zeroes. With `may_release` its space may be given back. With `fast_only` it is done only if
+    /// that is faster than writing.
     ///
     /// # Errors
-    /// [`Errno::NOT_SUPPORTED`] with `fast_only` where it is not fast; otherwise as [`Volume::write`].
+    /// [`Errno::NOT_SUPPORTED`] with `fast_only` where it would not be fast; otherwise as [`Volume::write`].
     pub async fn zero(
         &self,
         cpu: &Processor,
@@ -48,17 +48,17 @@ impl Volume {
         if !may_release && !fast_only && whole.end - whole.start <= WRITTEN_BLOCKS_MAX {
             self.write_zeroes(cpu, whole.clone(), context.job).await;
         } else if !whole.is_empty() {
-            match self.clear(cpu, whole.clone(), Clearing::Zero { may_release }, None, context).await? {
-                Outcome::Unsupported if !fast_only => self.zero_slowly(cpu, whole.clone(), context).await?,
-                outcome => outcome.required()?,
+            match self.clear(cpu, whole.clone(), Clearing::Zero { may_release }, None, context).await {
+                Err(Errno::NOT_SUPPORTED) if !fast_only => self.zero_slowly(cpu, whole.clone(), context).await?,
+                other => other?,
             }
         }
         self.zero_edges(cpu, range, &whole, context).await?;
         self.make_stable(cpu, range, context).await
     }
 
-    /// Discards `range`, which the client does not need. Partial blocks stay; a device that cannot discard retains its
-    /// content, as the protocols allow.
+    /// Tells the device that `range` is not needed. What is not whole blocks stays as it is; a device that cannot
+    /// discard keeps its content, as the protocols allow.
     ///
     /// # Errors
     /// As [`Volume::write`].
@@ -71,9 +71,10 @@ impl Volume {
         if whole.is_empty() {
             return Ok(());
         }
-        // Discarding is advisory: unsupported is success.
-        let _ = self.clear(cpu, whole, Clearing::Discard, None, context).await?;
-        self.make_stable(cpu, range, context).await
+        match self.clear(cpu, whole, Clearing::Discard, None, context).await {
+            Ok(()) | Err(Errno::NOT_SUPPORTED) => self.make_stable(cpu, range, context).await,
+            Err(errno) => Err(errno),
+        }
     }
 
     async fn make_stable(&self, cpu: &Processor, range: ByteRange, context: Context) -> Result<(), Errno> {
@@ -83,7 +84,7 @@ impl Volume {
         }
     }
 
-    /// The blocks that lie entirely in `range`, or up to the volume's end.
+    /// The blocks that lie in `range` as a whole, as far as the device has them.
     fn whole_blocks(&self, range: ByteRange) -> Range<u64> {
         let start = range.at.0.div_ceil(BLOCK_BYTES);
         let to_the_end = range.end().0 == self.size();
@@ -106,7 +107,7 @@ impl Volume {
             let part =
                 (range.at.0.max(start) - start) as usize..(range.end().0.min(start + BLOCK_BYTES) - start) as usize;
             let len = part.len();
-            self.patch(cpu, block, part, &ZEROES[..len], context).await?.required()?;
+            self.patch(cpu, block, part, &ZEROES[..len], context).await?;
         }
         Ok(())
     }
@@ -115,18 +116,22 @@ impl Volume {
         if blocks.is_empty() {
             return;
         }
-        let mut frames = self.memory.allocate(cpu, (blocks.end - blocks.start) as usize).await;
-        frames.iter_mut().filter_map(FrameRef::bytes_mut).for_each(|bytes| bytes.fill(0));
-        self.install(blocks.clone(), &mut frames.drain(..));
+        let mut frames = self.kernel.allocate(cpu, (blocks.end - blocks.start) as usize).await;
+        for (block, mut frame) in blocks.clone().zip(frames.drain(..)) {
+            if let Some(bytes) = frame.bytes_mut() {
+                bytes.fill(0);
+            }
+            self.install(block, frame);
+        }
         self.mark_dirty(blocks, job);
     }
 
-    /// Writes zeroes, for devices that cannot zero.
+    /// Writes zeroes to the device where it has no better way.
     async fn zero_slowly(&self, cpu: &Processor, blocks: Range<u64>, context: Context) -> Result<(), Errno> {
-        let zero = self.memory.zero_frame(cpu).await;
+        let zero = self.kernel.zero_frame(cpu).await;
         let clearing = Clearing::Zero { may_release: false };
         for piece in self.transfers(blocks) {
-            self.clear(cpu, piece, clearing, Some(&zero), context).await?.required()?;
+            self.clear(cpu, piece, clearing, Some(&zero), context).await?;
         }
         Ok(())
     }
@@ -136,8 +141,8 @@ impl Volume {
         blocks.clone().step_by(step as usize).map(move |start| start..blocks.end.min(start + step))
     }
 
-    /// Zeroes or discards `blocks` on the device while nothing else of them is in flight, then drops them from the
-    /// cache. With `zero`, zeroes are written, that frame for each block.
+    /// Has the device zero or discard `blocks`, with nothing else of them under way; then forgets what the cache has of
+    /// them. Zeroes are written, each block with `zero`, if there is one.
     async fn clear(
         &self,
         cpu: &Processor,
@@ -145,15 +150,15 @@ impl Volume {
         clearing: Clearing,
         zero: Option<&FrameRef>,
         context: Context,
-    ) -> Result<Outcome, Errno> {
+    ) -> Result<(), Errno> {
         if self.state().cleared.is_full() {
-            self.flush_device(cpu, context, self.failures(), None).await?;
+            self.flush_device(cpu, context, self.failures()).await?;
         }
         let barrier = self.raise_barrier(blocks.clone()).await;
         self.until_quiet(cpu, blocks.clone()).await;
         let sequence = self.next_sequence();
         let result = self.perform_clearing(cpu, &blocks, clearing, zero, context).await;
-        if result == Ok(Outcome::Done) {
+        if result.is_ok() {
             self.forget(cpu, blocks.clone()).await;
             self.note_cleared(blocks, clearing, sequence);
         }
@@ -161,39 +166,39 @@ impl Volume {
         result
     }
 
-    /// Repeats the zeroing and discarding that a failed flush may have undone.
+    /// Zeroes and discards again what a failed flush may have brought back.
     pub(super) async fn clear_again(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
         loop {
             let Some(blocks) = self.state().cleared.first_again() else { return Ok(()) };
-            if self.clear_some_again(cpu, blocks.clone(), None, context).await? == Outcome::Unsupported {
-                let zero = self.memory.zero_frame(cpu).await;
-                for piece in self.transfers(blocks) {
-                    self.clear_some_again(cpu, piece, Some(&zero), context).await?.required()?;
+            match self.clear_some_again(cpu, blocks.clone(), None, context).await {
+                Err(Errno::NOT_SUPPORTED) => {
+                    let zero = self.kernel.zero_frame(cpu).await;
+                    for piece in self.transfers(blocks) {
+                        self.clear_some_again(cpu, piece, Some(&zero), context).await?;
+                    }
                 }
+                other => other?,
             }
         }
     }
 
-    /// As `clear_again`, within `blocks`. Blocks written since are newer; the cache is not touched.
+    /// The same within `blocks`. What was written since is newer, and what the cache has is not touched.
     async fn clear_some_again(
         &self,
         cpu: &Processor,
         blocks: Range<u64>,
         zero: Option<&FrameRef>,
         context: Context,
-    ) -> Result<Outcome, Errno> {
+    ) -> Result<(), Errno> {
         let _barrier = self.raise_barrier(blocks.clone()).await;
         self.until_quiet(cpu, blocks.clone()).await;
         let again = self.state().cleared.again_within(blocks);
         for (blocks, clearing) in again {
             let sequence = self.next_sequence();
-            let outcome = self.perform_clearing(cpu, &blocks, clearing, zero, context).await?;
-            if outcome != Outcome::Done {
-                return Ok(outcome);
-            }
+            self.perform_clearing(cpu, &blocks, clearing, zero, context).await?;
             self.note_cleared(blocks, clearing, sequence);
         }
-        Ok(Outcome::Done)
+        Ok(())
     }
 
     async fn perform_clearing(
@@ -203,19 +208,19 @@ impl Volume {
         clearing: Clearing,
         zero: Option<&FrameRef>,
         context: Context,
-    ) -> Result<Outcome, Errno> {
+    ) -> Result<(), Errno> {
         let range = self.bytes_of(blocks.clone());
         let action = match (clearing, zero) {
             (Clearing::Discard, _) => Action::Discard(range),
             (Clearing::Zero { .. }, Some(zero)) => Action::Write(range, blocks.clone().map(|_| zero.clone()).collect()),
             (Clearing::Zero { may_release }, None) => Action::Zero { range, may_release },
         };
-        // Callers that need it durable flush afterwards.
+        // Whoever wants it durable flushes after it.
         let context = self.with_export(context).with_stability(Stability::Unstable);
         self.device.perform(cpu, Request { action, context }).await
     }
 
-    /// Numbers a change of the device that starts now.
+    /// A number for a change of the device that starts now.
     fn next_sequence(&self) -> u64 {
         let mut state = self.state();
         state.sequence += 1;
@@ -229,7 +234,7 @@ impl Volume {
         state.cleared.insert(blocks, clearing, is_suspect);
     }
 
-    /// Puts a barrier on `blocks`, after overlapping ones were lifted.
+    /// Lays a barrier on `blocks`, after those that overlap are gone.
     pub(super) async fn raise_barrier(&self, blocks: Range<u64>) -> Barrier<'_> {
         let raise = || {
             let mut state = self.state();
@@ -244,7 +249,7 @@ impl Volume {
         Barrier { volume: self, blocks }
     }
 
-    /// Waits until nothing of `blocks`, which are barred, is in flight.
+    /// Waits until nothing of `blocks`, on which there is a barrier, is under way.
     pub(super) async fn until_quiet(&self, cpu: &Processor, blocks: Range<u64>) {
         self.until_settled_within(&blocks).await;
         self.until_not_loading(cpu, blocks).await;
@@ -259,17 +264,17 @@ impl Volume {
         })
         .await;
         for block in loading {
-            self.memory.cache().until_not(self.id, block, BufferState::LOADING).await;
+            self.kernel.cache().until_not(self.id, block, BufferState::LOADING).await;
         }
     }
 
-    /// Drops `blocks` from the cache, dirty or not.
+    /// Forgets what the cache has of `blocks`, dirty or not.
     pub(super) async fn forget(&self, cpu: &Processor, blocks: Range<u64>) {
         let mut removed = 0;
         self.for_cached(cpu, blocks.clone(), |shard, block, slot| {
-            drop(shard.remove(slot, self.memory.frames()));
+            drop(shard.remove(slot, self.kernel.frames()));
             self.parts.on_gone(block);
-            // With the shard locked: a later write of the block must not be counted as this one.
+            // With the shard locked: a write of the block that follows is not taken for this one.
             let mut state = self.state();
             state.unflushed.remove(block..block + 1);
             state.trouble.on_gone(block..block + 1);
@@ -279,23 +284,23 @@ impl Volume {
         })
         .await;
         self.state().cleared.remove(&blocks);
-        self.memory.subtract_dirty(removed);
+        self.kernel.subtract_dirty(removed);
     }
 
-    /// Drops those of `blocks` that are durable on the device from the cache.
+    /// Forgets what the cache has of `blocks` that the device has, too, for good.
     pub(super) async fn forget_clean(&self, cpu: &Processor, blocks: Range<u64>) {
         self.for_cached(cpu, blocks, |shard, _, slot| {
             if shard.may_go(slot) {
-                drop(shard.remove(slot, self.memory.frames()));
+                drop(shard.remove(slot, self.kernel.frames()));
             }
         })
         .await;
     }
 
-    /// Calls `act` for each cached block among `blocks`, with its shard locked; yields between shards. Takes time in
-    /// proportion to the cache at most, however long the range is.
+    /// Calls `act` with each of `blocks` that is in the cache, its shard locked; between shards others have their turn.
+    /// That takes as long as the cache is large, at most, however many blocks there could be.
     async fn for_cached(&self, cpu: &Processor, blocks: Range<u64>, mut act: impl FnMut(&mut Shard, u64, u32)) {
-        let cache = self.memory.cache();
+        let cache = self.kernel.cache();
         let count = blocks.end.saturating_sub(blocks.start);
         if count > BLOCKS_AT_ONCE && count > cache.len() as u64 {
             for number in 0..cache.shards() {
@@ -326,7 +331,7 @@ impl Volume {
     }
 }
 
-/// Keeps loads and write-outs off a range until dropped.
+/// Keeps loads and write-outs off a range while it exists.
 pub(super) struct Barrier<'a> {
     volume: &'a Volume,
     blocks: Range<u64>,

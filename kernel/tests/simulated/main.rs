@@ -1,4 +1,4 @@
-//! Guarantees of the kernel, on the simulated machine.
+//! Promises of the kernel, on the simulated machine.
 
 mod counters;
 mod crash;

@@ -1,5 +1,6 @@
-//! `awase-lab bench`: Awase, nbdkit and qemu-nbd in one run, and each technique of Awase on and off; a load driver for
-//! file servers, with NFS-Ganesha as a peer; the speed of the lab and of recording events; and every switch live.
+//! `awase-lab bench`: Awase, nbdkit and qemu-nbd side by side in one run, and each technique of Awase on and off. And a
+//! load driver for servers of files, with NFS-Ganesha as a peer. And the speed of the lab, of recording events, and
+//! every switch live.
 
 mod event;
 mod fio;
@@ -8,7 +9,7 @@ mod lab;
 mod live;
 mod nfs;
 mod plot;
-pub(crate) mod process;
+mod process;
 pub mod programs;
 mod report;
 mod results;
@@ -75,6 +76,8 @@ pub struct Disks {
 const FULL: Scale = Scale { large_bytes: 4 << 30, small_bytes: 1 << 30, seconds: 5, requests: 200_000 };
 const QUICK: Scale = Scale { large_bytes: 1 << 30, small_bytes: 256 << 20, seconds: 2, requests: 50_000 };
 
+/// Measures.
+///
 /// # Errors
 /// When a program is missing, or a server or client fails.
 pub fn run(bench: &Bench) -> Result<()> {
@@ -133,6 +136,7 @@ fn measure_disks(arguments: &Disks, interrupted: &Interrupted) -> Result<()> {
     report::write(&output(arguments), "benchmarks", &setting, &comparison, &switches)
 }
 
+/// What is measured, each in its place.
 struct Subjects<'a> {
     stand: &'a Stand,
     workloads: Vec<Workload>,
@@ -149,7 +153,7 @@ impl rounds::Measure for Subjects<'_> {
     }
 }
 
-/// The selected workloads: the comparison and the switches.
+/// The workloads that were asked for: the comparison and the switches.
 fn selected(arguments: &Disks) -> Result<(Vec<Workload>, Vec<Workload>)> {
     let (mut comparison, mut switches) = (workload::comparison(), workload::switches());
     if arguments.peers_only {
@@ -176,7 +180,7 @@ fn output(arguments: &Disks) -> PathBuf {
     arguments.output.clone().unwrap_or_else(|| Path::new(if part { "target" } else { "docs" }).to_owned())
 }
 
-/// The command line that repeats this run.
+/// How to do it again.
 fn command_line(arguments: &Disks) -> String {
     let mut flags = Vec::new();
     flags.extend(arguments.quick.then(|| "--quick".to_owned()));

@@ -1,4 +1,4 @@
-//! Child programs: bounded in time, ended by their id, and killed when this program ends.
+//! Programs that are run here: bounded in time, ended by their id, and gone when this one is.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,24 +12,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// Time for a server to write out what is dirty after SIGTERM.
+/// So long may a server take to write out what it holds when it is told to end.
 const STOP_PATIENCE: Duration = Duration::from_secs(120);
 
-/// Set when the user interrupts the program.
+/// Set when the person at the terminal has had enough.
 pub type Interrupted = Arc<AtomicBool>;
 
-/// Has a program killed when the thread that starts it ends.
-pub fn end_with_parent(command: &mut Command) {
-    // SAFETY: between fork and exec only prctl is called, which is a system call and touches no memory of ours.
-    unsafe {
-        command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        });
-    }
-}
-
-/// A running program. Killed when dropped.
+/// A program under way. Killed when dropped.
 pub struct Process {
     child: Child,
     name: String,
@@ -38,18 +27,24 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a program; stderr goes to `log`, stdout to `log` with the extension `.out`.
+    /// Starts a program; what it prints goes to `log` and `log` with `.out` instead of its ending.
     pub fn start(mut command: Command, log: &Path, interrupted: &Interrupted) -> Result<Process> {
         let name = command.get_program().to_string_lossy().into_owned();
         let errors = File::create(log).with_context(|| log.display().to_string())?;
         let output = File::create(output_path(log)).with_context(|| log.display().to_string())?;
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
-        end_with_parent(&mut command);
+        // SAFETY: between fork and exec only prctl is called, which is a system call and touches no memory of ours.
+        unsafe {
+            command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            });
+        }
         let child = command.spawn().with_context(|| format!("cannot start {name}"))?;
         Ok(Process { child, name, log: log.to_owned(), interrupted: interrupted.clone() })
     }
 
-    /// Processor time of all its threads so far, in user and system mode.
+    /// Processor time that all its threads took so far, in user and system mode.
     pub fn cpu(&self) -> Result<Duration> {
         let text = self.proc_file("stat")?;
         // The name, in parentheses, may hold spaces. After it, utime and stime are the 12th and 13th (proc(5)).
@@ -58,17 +53,17 @@ impl Process {
         let (Some(user), Some(system)) = (ticks(11), ticks(12)) else {
             bail!("/proc/{}/stat: {text}", self.child.id())
         };
-        // SAFETY: sysconf takes and returns numbers.
+        // SAFETY: sysconf takes and gives numbers.
         let ticks_a_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
         Ok(Duration::from_secs_f64((user + system) as f64 / ticks_a_second as f64))
     }
 
-    /// Resident memory in bytes, huge pages included.
+    /// Memory that it has in use, in bytes, huge pages included.
     pub fn resident_bytes(&self) -> Result<u64> {
         Ok(self.status_bytes("VmRSS:")? + self.status_bytes("HugetlbPages:")?)
     }
 
-    /// The largest resident memory in bytes, huge pages as of now.
+    /// The most memory that it had in use, in bytes.
     pub fn peak_resident_bytes(&self) -> Result<u64> {
         Ok(self.status_bytes("VmHWM:")? + self.status_bytes("HugetlbPages:")?)
     }
@@ -85,6 +80,7 @@ impl Process {
         fs::read_to_string(&path).with_context(|| format!("{} has ended: {}", self.name, self.messages()))
     }
 
+    /// What it wrote to standard error.
     pub fn messages(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default().trim().to_owned()
     }
@@ -93,7 +89,7 @@ impl Process {
         Ok(self.child.try_wait()?)
     }
 
-    /// Waits for the program's end. Returns its standard output; an error if it failed or took longer than `patience`.
+    /// Waits for its end. Gives what it printed; an error if it failed or took longer than `patience`.
     pub fn finish(mut self, patience: Duration) -> Result<String> {
         self.await_end(patience)?;
         let status = self.child.wait()?;
@@ -103,7 +99,7 @@ impl Process {
         Ok(fs::read_to_string(output_path(&self.log))?)
     }
 
-    /// Sends SIGTERM and waits for the end.
+    /// Tells it to end and waits until it has.
     pub fn stop(mut self) -> Result<()> {
         // SAFETY: kill takes numbers; the child was not waited for, so its id is still its own.
         unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
@@ -113,7 +109,7 @@ impl Process {
     }
 
     fn await_end(&self, patience: Duration) -> Result<()> {
-        // SAFETY: pidfd_open takes numbers and returns a new descriptor, which has no other owner.
+        // SAFETY: pidfd_open takes numbers and gives a new descriptor, which nobody else owns.
         let end = unsafe {
             let fd = libc::syscall(libc::SYS_pidfd_open, self.child.id() as i32, 0);
             if fd < 0 {
@@ -124,7 +120,7 @@ impl Process {
         let deadline = Instant::now() + patience;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            // Wakes periodically, since a signal may arrive just before poll.
+            // Looks up now and then, since a signal may come just before poll.
             let timeout_ms = left.min(Duration::from_millis(200)).as_millis() as i32;
             let mut poll = libc::pollfd { fd: end.as_raw_fd(), events: libc::POLLIN, revents: 0 };
             // SAFETY: one pollfd, which lives until poll returns.

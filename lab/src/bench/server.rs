@@ -11,22 +11,26 @@ use anyhow::{Context, Result, bail};
 use crate::bench::process::{Interrupted, Process};
 use crate::bench::workload::Memory;
 
-/// Timeout of a server's start: reading back a large image is not part of it.
+/// How long a server may take to start: reading back a large image is not part of that for any of them.
 const START_PATIENCE: Duration = Duration::from_secs(30);
 
-/// The first bytes that every NBD server sends (NBD protocol, fixed newstyle negotiation).
+/// Every NBD server greets with this (NBD protocol, fixed newstyle negotiation).
 const GREETING: &[u8; 8] = b"NBDMAGIC";
 
+/// The name of the export, everywhere.
 const EXPORT: &str = "disk";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// No server: fio uses the file itself, which is the limit for all servers.
+    /// Nobody: fio uses the file itself, which is the limit for all that serve it.
     Raw,
+    /// Awase, with flags.
     Awase(&'static [&'static str]),
+    /// nbdkit with its file plugin.
     NbdkitFile,
+    /// nbdkit with its memory plugin.
     NbdkitMemory,
-    /// qemu-nbd without the host's cache, with `io_uring`.
+    /// qemu-nbd without a cache of the host, with `io_uring`.
     QemuNbd,
 }
 
@@ -42,11 +46,13 @@ impl Peer {
     }
 }
 
-/// What a server is to export, and where.
+/// What a server is to serve, and where.
 pub struct Order<'a> {
     pub awase: &'a Path,
     pub image: &'a Path,
+    /// Its size in bytes.
     pub bytes: u64,
+    /// How much Awase's cache may take.
     pub memory: Memory,
     /// Connections that clients will make.
     pub connections: u32,
@@ -54,13 +60,14 @@ pub struct Order<'a> {
     pub place: &'a Path,
 }
 
+/// A server that is ready.
 pub struct Server {
     pub process: Process,
     socket: PathBuf,
 }
 
 impl Server {
-    /// Starts a server and waits for its greeting; `None` if the peer is no server.
+    /// Starts one and waits until it greets; `None` if nobody is to serve.
     pub fn start(peer: &Peer, order: &Order<'_>, interrupted: &Interrupted) -> Result<Option<Server>> {
         let socket = order.place.join("nbd.sock");
         let Some(command) = command(peer, order, &socket) else { return Ok(None) };
@@ -70,7 +77,7 @@ impl Server {
         Ok(Some(server))
     }
 
-    /// The URI of the export.
+    /// How clients name the export.
     pub fn uri(&self) -> String {
         format!("nbd+unix:///{EXPORT}?socket={}", self.socket.display())
     }
@@ -93,7 +100,7 @@ impl Server {
             if Instant::now() > deadline {
                 bail!("no socket within {} s: {}", START_PATIENCE.as_secs(), self.process.messages());
             }
-            // Polled: only Awase reports its readiness.
+            // Only readiness of Awase could be waited for; the others do not tell.
             std::thread::sleep(Duration::from_millis(5));
         }
     }

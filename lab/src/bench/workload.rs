@@ -1,24 +1,27 @@
-//! The workloads of the comparison, and one for each switch.
+//! What is measured: the workloads of the comparison and one for each switch.
 
 use crate::bench::fio::{Job, Length, Pattern};
 use crate::bench::results::{Bound, Subject};
 use crate::bench::sample::Unit;
 use crate::bench::server::Peer;
 
+/// Which image a workload uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Image {
-    /// The large one, read-only unless a workload says otherwise: for reads that no cache answers.
+    /// The large one, which is only read where nothing else is said: for reads that no cache answers.
     Large,
     /// The small one, which fits into the caches.
     Small,
 }
 
-/// The memory that Awase's cache may take.
+/// How much Awase's cache may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// Awase sizes its cache itself.
+    /// It finds out by itself.
     Auto,
+    /// So many MiB.
     Mib(u64),
+    /// A tenth of the image.
     TenthOfImage,
 }
 
@@ -27,16 +30,18 @@ pub enum Memory {
 pub enum Cache {
     /// Nothing is cached, neither by the server, which is fresh, nor by the host.
     Cold,
-    /// The whole image was read through the server (or written into it, if it stores its data in memory).
+    /// The whole image was read through the server (or written into it, if it keeps its data in memory).
     Filled,
 }
 
+/// What is done with the server.
 #[derive(Clone, Copy, Debug)]
 pub enum Client {
+    /// fio: jobs one after another, then jobs at the same time of which the first is measured.
     Fio {
-        /// Run one after another.
+        /// What goes before.
         before: &'static [Job],
-        /// Run concurrently after that; the first is measured.
+        /// What runs at the same time.
         jobs: &'static [Job],
     },
     /// nbdcopy of a file into the export, flushed.
@@ -48,19 +53,19 @@ pub enum Client {
         /// Writes, with a flush after every 64; otherwise reads.
         write: bool,
     },
-    /// Memory in use before any client connects.
+    /// Memory in use when nobody is connected yet.
     IdleMemory,
     /// The most memory in use under jobs.
     PeakMemory(Job),
     /// Memory in use when the cache is full.
     FilledMemory,
-    /// Memory that a server takes for a larger cache beyond the cache itself.
+    /// How much more memory a server takes for a larger cache, beside the cache.
     Bookkeeping,
 }
 
 #[derive(Clone, Debug)]
 pub struct Contender {
-    /// Its name in the report.
+    /// How it is named in the report.
     pub label: &'static str,
     pub peer: Peer,
 }
@@ -69,13 +74,14 @@ pub struct Contender {
 pub struct Workload {
     /// Its name, for `--only`.
     pub name: String,
+    /// Its title in the report.
     pub title: &'static str,
     pub about: &'static str,
     pub unit: Unit,
     pub contenders: Vec<Contender>,
     pub image: Image,
     pub memory: Memory,
-    /// What is cached before the client begins.
+    /// What is cached before.
     pub cache: Cache,
     pub client: Client,
 }
@@ -88,13 +94,13 @@ impl Workload {
     }
 }
 
-/// The other servers that export files.
+/// The other servers of disks in files.
 pub const PEERS: &[&str] = &["nbdkit file", "qemu-nbd"];
 
 /// 64 MiB of cache, the payload of 256 · 128 requests of 4 KiB, and an idle server. MiB.
 const CROWD_MIB_MAX: f64 = 64.0 + 128.0 + 32.0;
 
-/// The targets of Awase.
+/// What Awase is to reach.
 const FIGURES: &[(&str, Bound)] = &[
     ("random_read_uncached", Bound::Times(0.9, &["raw file (io_uring)"])),
     ("random_read_cached", Bound::Times(1.8, &["nbdkit memory"])),
@@ -117,6 +123,7 @@ const SINGLE: Job = Job::new(Pattern::RandomRead, 4, 1);
 const SYNCHRONOUS: Job = Job { writes_a_flush: 1, ..Job::new(Pattern::RandomWrite, 8, 16) };
 const AWASE: Peer = Peer::Awase(&[]);
 
+/// The comparison with other servers.
 pub fn comparison() -> Vec<Workload> {
     let files = [AWASE, Peer::NbdkitFile, Peer::QemuNbd];
     let caches = [AWASE, Peer::NbdkitMemory, Peer::NbdkitFile];
@@ -256,7 +263,7 @@ pub fn comparison() -> Vec<Workload> {
             )
         },
         Workload {
-            // Larger than either cache, also with --quick: only a full cache shows its cost.
+            // Larger than either cache, also with --quick: a cache that is not full says nothing.
             image: Image::Large,
             ..small(
                 "memory_bookkeeping",
@@ -290,11 +297,11 @@ const READS_ONCE: Client = Client::Fio { before: &[], jobs: &[READ_ONCE] };
 const LARGE_READS: Client =
     Client::Fio { before: &[], jobs: &[Job { length: Length::AsAskedOnce, ..Job::new(Pattern::RandomRead, 128, 8) }] };
 
-/// A twentieth of the image; the scan covers twelve times as much.
+/// A twentieth of the image; a scan of twelve times as much.
 const HOT: Job = Job { region: (0, 5), length: Length::OnePass, ..READ };
 const SCAN: Job = Job { region: (5, 65), length: Length::OnePass, ..SEQUENTIAL };
 
-/// One reader of uncached blocks, next to a writer of other blocks.
+/// One reader where nothing is cached, beside a writer elsewhere.
 const READER: Job = Job { region: (50, 100), ..SINGLE };
 const WRITER: Job = Job { region: (0, 25), ..WRITE };
 const STEADY_WRITER: Job = Job { region: (0, 25), rate_mib: 20, length: Length::Seconds(40), ..WRITE };
@@ -446,9 +453,10 @@ static TECHNIQUES: &[Technique] = &[
     },
 ];
 
+/// The labels of the two contenders of a switch.
 pub const ON_OFF: [&str; 2] = ["on", "off"];
 
-/// Each switch of Awase on and off, under a load that it should affect.
+/// Each switch of Awase on and off, where it should matter.
 pub fn switches() -> Vec<Workload> {
     let side = |label, flags| Contender { label, peer: Peer::Awase(flags) };
     TECHNIQUES

@@ -1,4 +1,4 @@
-//! The physical memory of a machine: that of programs, that of the buffer cache, and free memory.
+//! The physical memory of a machine: what programs have, what the buffer cache has, what is free.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ struct State {
 }
 
 impl Memory {
-    /// `programs`: what kernel and programs have of `total`.
+    /// `total` of it, of which kernel and programs have `programs`.
     pub fn new(total: u64, programs: u64) -> Self {
         Memory(Rc::new(State { total, programs: Cell::new(programs.min(total)), cache: Cell::new(0) }))
     }
@@ -29,15 +29,17 @@ impl Memory {
         self.0.total - self.programs() - self.cache()
     }
 
+    /// What kernel and programs have.
     pub fn programs(&self) -> u64 {
         self.0.programs.get()
     }
 
+    /// What the buffer cache has.
     pub fn cache(&self) -> u64 {
         self.0.cache.get()
     }
 
-    /// Allocates memory to a program, if enough is free. If not, the program has to wait for the cache, or to page.
+    /// A program takes so much, if there is so much. If not, it has to wait until the cache gives some back, or to page.
     pub fn take(&self, bytes: u64) -> bool {
         let is_there = self.free() >= bytes;
         if is_there {
@@ -46,12 +48,12 @@ impl Memory {
         is_there
     }
 
-    /// A program frees memory.
+    /// A program gives back so much of what it took.
     pub fn give_back(&self, bytes: u64) {
         self.0.programs.set(self.programs().saturating_sub(bytes));
     }
 
-    /// Allocates memory to the cache, if enough is free.
+    /// The cache takes so much, if there is so much.
     pub fn lend(&self, bytes: u64) -> bool {
         let is_there = self.free() >= bytes;
         if is_there {
@@ -60,12 +62,12 @@ impl Memory {
         is_there
     }
 
-    /// The cache returns memory.
+    /// The cache gives back so much of what it took.
     pub fn on_returned(&self, bytes: u64) {
         self.0.cache.set(self.cache().saturating_sub(bytes));
     }
 
-    /// A policy's view of it.
+    /// What a policy is told of it.
     pub fn facts(&self) -> MemoryFacts {
         MemoryFacts { total: self.0.total, available: self.free(), group: None }
     }

@@ -11,7 +11,7 @@ use policy::unit::Instant;
 
 use super::{Virtual, WaiterId};
 
-/// Wakes all waiters, which check their conditions.
+/// Wakes all who wait; they look whether it is what they waited for.
 #[derive(Clone)]
 pub struct Gate(Rc<GateState>);
 
@@ -22,11 +22,12 @@ struct GateState {
 }
 
 impl Gate {
+    /// A gate that nobody waits at.
     pub fn new(time: &Virtual) -> Self {
         Gate(Rc::new(GateState { time: time.clone(), openings: Cell::new(0), waiting: RefCell::default() }))
     }
 
-    /// Wakes the present waiters.
+    /// Lets all through who wait now.
     pub fn open(&self) {
         self.0.openings.set(self.0.openings.get() + 1);
         for waiter in self.0.waiting.borrow_mut().drain(..) {
@@ -34,7 +35,7 @@ impl Gate {
         }
     }
 
-    /// Waits for the next opening.
+    /// Waits until it is opened the next time.
     pub async fn wait(&self) {
         let before = self.0.openings.get();
         let mut queued = false;
@@ -50,7 +51,7 @@ impl Gate {
         .await;
     }
 
-    /// Waits until `condition` holds; checked now and at each opening.
+    /// Waits until `condition` holds; it is looked at now and whenever the gate opens.
     pub async fn until(&self, mut condition: impl FnMut() -> bool) {
         while !condition() {
             self.wait().await;
@@ -58,7 +59,7 @@ impl Gate {
     }
 }
 
-/// A resource of several units, granted in order of request: a lock, a bus, a processor without time slices.
+/// Something of which there are so many, given out in order of asking: a lock, a bus, a processor without time slices.
 #[derive(Clone)]
 pub struct Resource(Rc<ResourceState>);
 
@@ -75,13 +76,14 @@ struct Grant {
     given: Cell<bool>,
 }
 
-/// A unit of a resource, released when dropped.
+/// A share in a resource, given back when it is dropped.
 pub struct Held {
     resource: Rc<ResourceState>,
     since: Instant,
 }
 
 impl Resource {
+    /// `count` of it, all free.
     pub fn new(time: &Virtual, count: u32) -> Self {
         Resource(Rc::new(ResourceState {
             time: time.clone(),
@@ -92,7 +94,7 @@ impl Resource {
         }))
     }
 
-    /// Waits for one unit.
+    /// Waits for one of it.
     pub async fn acquire(&self) -> Held {
         let state = &self.0;
         let asked = state.time.now();
@@ -107,19 +109,19 @@ impl Resource {
         Held { resource: Rc::clone(state), since: state.time.now() }
     }
 
-    /// Waits for one unit and uses it for that long.
+    /// Waits for one of it and uses it for that long.
     pub async fn serve(&self, time: Duration) {
         let held = self.acquire().await;
         self.0.time.sleep(time).await;
         drop(held);
     }
 
-    /// Sum of the times that units were held, ended uses only.
+    /// How long it was held so far, all of it together, ended uses only.
     pub fn busy(&self) -> Duration {
         self.0.busy.get()
     }
 
-    /// Sum of the times that tasks waited for it.
+    /// How long others waited for it so far, all of them together.
     pub fn waited(&self) -> Duration {
         self.0.waited.get()
     }
@@ -139,11 +141,12 @@ impl Drop for Held {
     }
 }
 
-/// An answer given once; any number of tasks may wait for it.
+/// An answer that comes once; any number of tasks may wait for it.
 #[derive(Clone)]
 pub struct Answer<T>(Rc<(RefCell<Option<T>>, Gate)>);
 
 impl<T: Clone> Answer<T> {
+    /// Not given yet.
     pub fn new(time: &Virtual) -> Self {
         Answer(Rc::new((RefCell::new(None), Gate::new(time))))
     }
@@ -167,7 +170,7 @@ impl<T: Clone> Answer<T> {
     }
 }
 
-/// Messages in order; each goes to one waiter.
+/// Messages in order; each goes to one of those who wait for it.
 #[derive(Clone)]
 pub struct Mailbox<T>(Rc<(RefCell<VecDeque<T>>, Gate)>);
 
@@ -181,7 +184,7 @@ impl<T> Mailbox<T> {
         self.0.1.open();
     }
 
-    /// Takes a message, if any.
+    /// Takes one out if there is one.
     pub fn try_receive(&self) -> Option<T> {
         self.0.0.borrow_mut().pop_front()
     }
@@ -199,6 +202,7 @@ impl<T> Mailbox<T> {
         self.0.0.borrow().len()
     }
 
+    /// Does none wait?
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

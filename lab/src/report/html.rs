@@ -1,4 +1,4 @@
-//! The report for readers: one self-contained page of HTML, for light and dark screens.
+//! The report for people: one page of HTML that needs nothing else, on light and dark screens.
 
 use std::fmt::Write as _;
 
@@ -7,10 +7,11 @@ use super::{origin, plot, style, tables, value};
 use crate::order::Outcome;
 use crate::result::Results;
 
+/// What the page says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heading {
     pub version: String,
-    /// The command that made the page.
+    /// How the page was made.
     pub command: String,
 }
 
@@ -45,7 +46,7 @@ machine dotted or striped. Every parameter has its source; at most one a table i
 are predictions. <em>Variance explained</em> is 1 where all cells are right and 0 where the mean would do as well.</p>\
 </footer>\n";
 
-/// An experiment in the index: its subject and its result.
+/// An experiment in the index: what it is about and what it came to.
 fn card(outcome: &Outcome) -> String {
     let (order, results) = (&outcome.order, &outcome.results);
     let name = escaped(&order.name());
@@ -181,7 +182,7 @@ pub(super) fn escaped(text: &str) -> String {
             '>' => html += "&gt;",
             '"' => html += "&quot;",
             '\'' => html += "&#39;",
-            // Not allowed in HTML.
+            // No document may hold them.
             '\0'..='\u{8}' | '\u{b}'..='\u{1f}' => {}
             _ => html.push(character),
         }

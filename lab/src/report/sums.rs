@@ -1,16 +1,17 @@
-//! The summary of a report.
+//! What a report says at a glance.
 
 use super::AIM_PERCENT;
 use crate::result::{Results, Table};
 
-/// With fewer published cells, the explained variance says nothing.
+/// Fewer published cells than these vary too little to say how much of it is explained.
 const VARIANCE_CELLS_MIN: usize = 6;
 
-/// Key numbers of an experiment.
+/// All of an experiment in a few numbers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summary {
-    /// Cells that differ from the paper's in percent, without fitted ones, which predict nothing.
+    /// Cells that differ from the paper's in percent; one that a parameter was fitted on is no prediction.
     pub predicted: usize,
+    /// Of these, how many are within 15 %.
     pub within: usize,
     /// The least variance explained of any table in points.
     pub variance_explained: Option<f64>,
@@ -51,7 +52,7 @@ impl Summary {
     }
 }
 
-/// The explained variance of a table with enough cells.
+/// How much of the variance is explained, where there are enough cells.
 pub(super) fn variance_explained(table: &Table) -> Option<f64> {
     let pairs = table.cells.iter().flatten().filter(|cell| cell.difference().is_some()).count();
     table.variance_explained().filter(|_| pairs >= VARIANCE_CELLS_MIN)

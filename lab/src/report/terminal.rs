@@ -1,4 +1,4 @@
-//! Results of an experiment, as text for a terminal.
+//! What an experiment found, as text for a terminal.
 
 use super::sums::variance_explained;
 use super::{Closeness, difference, difference_unit, has, is_grid, shown, source_name, value};
@@ -11,6 +11,7 @@ pub struct Terminal {
     pub width: usize,
 }
 
+/// How a piece of text is shown.
 #[derive(Clone, Copy)]
 pub(super) enum Tone {
     Plain,
@@ -111,7 +112,7 @@ impl Terminal {
         self.columns(&columns)
     }
 
-    /// As in the paper, with a block of rows for each row, and as many columns at a time as fit.
+    /// As in the paper, with a block of rows for each row, and as many columns at a time as there is room for.
     fn grid(&self, table: &Table) -> String {
         let widest = |column: usize| {
             let cells = table.cells.iter().filter_map(|row| row.get(column));
@@ -154,7 +155,7 @@ impl Terminal {
                     columns[index + 2].cells.push(cells.get(column).map_or((String::new(), Tone::Plain), of));
                 }
             };
-            // A row without a published number has none to show.
+            // Of a row without a published number there is nothing to compare with.
             let told = |source: &&Source| {
                 **source != Source::Paper || alone || cells.iter().any(|cell| cell.from(Source::Paper).is_some())
             };
@@ -188,7 +189,7 @@ impl Terminal {
         text
     }
 
-    /// Wraps and indents text.
+    /// Over as many lines as it needs.
     pub(super) fn wrapped(&self, text: &str, indent: &str, tone: Tone) -> String {
         let lines = wrap(text, self.width - letters(indent));
         lines.iter().map(|line| format!("{indent}{}\n", self.toned(line, tone))).collect()
@@ -233,7 +234,7 @@ fn letters(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Lines of at most `width` letters, broken between words.
+/// Lines of at most so many letters, broken between words.
 pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {

@@ -2,25 +2,27 @@
 
 use super::slots::Slots;
 
+/// Which queue a slot is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
+    /// Not in the cache.
     None = 0,
-    /// The small queue: blocks on probation.
+    /// The small queue, where a block proves itself.
     Small = 1,
     Main = 2,
-    /// In no queue: may not be evicted.
+    /// In no queue for now: it may not go.
     Held = 3,
 }
 
-/// Bits of a key's hash that a slot stores.
+/// Bits of a key's hash that a slot remembers.
 pub(super) const HASH_BITS: u32 = 28;
 
 const NIL: u32 = u32::MAX;
 const COUNTER_SHIFT: u32 = 2;
 const HASH_SHIFT: u32 = 4;
 
-/// `word` holds the hash (28 bits), the counter (2 bits) and the place (2 bits). A held slot is linked to no other: its
-/// `older` holds the queue to which it belongs.
+/// One slot. `word` holds the hash (28 bits), the counter (2 bits) and the place (2 bits). A slot that is held is linked to
+/// no other: its `older` holds the queue to which it belongs.
 #[derive(Clone, Copy)]
 struct Node {
     newer: u32,
@@ -79,7 +81,7 @@ impl Lists {
         }
     }
 
-    /// The queue of a slot; of a held one, the queue to which it will return.
+    /// The queue that a slot is in, or belongs to while it is held.
     pub(super) fn home(&self, slot: u32) -> Place {
         match self.place(slot) {
             Place::Held if self.nodes[slot].older == Place::Small as u32 => Place::Small,
@@ -88,7 +90,7 @@ impl Lists {
         }
     }
 
-    /// Takes a slot out of its queue until [`Lists::release`]; its counter stays.
+    /// Takes a queued slot out of its queue until [`Lists::release`]; its counter stays.
     pub(super) fn hold(&mut self, slot: u32) {
         let home = self.place(slot);
         if matches!(home, Place::Small | Place::Main) {
@@ -127,7 +129,7 @@ impl Lists {
         }
     }
 
-    /// Puts an unqueued slot at the new end of a queue, with the counter at 0.
+    /// Puts a slot that is in no queue at the new end of one, with the counter at 0.
     pub(super) fn insert(&mut self, slot: u32, place: Place, hash: u32) {
         self.make_room(slot);
         self.nodes[slot].word = hash << HASH_SHIFT;

@@ -1,102 +1,105 @@
-//! The messages between nodes about a page.
+//! What nodes say to each other about a page.
 
 use super::PageNo;
 
+/// A node, numbered from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u16);
 
-/// Increases each time a node returns.
+/// Which life of a node: a new and higher one each time it returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u32);
 
 impl Incarnation {
+    /// The first life of all.
     pub const FIRST: Incarnation = Incarnation(1);
 }
 
-/// A node in one incarnation.
+/// A node in one of its lives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address {
     pub node: NodeId,
     pub incarnation: Incarnation,
 }
 
-/// A request's number, counted by the requesting node.
+/// A request's number, counted up by the node that asks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Request(pub u64);
 
-/// A grant's number, counted by the home: later grants of a page have higher ones, over all incarnations of the home.
+/// A grant's number, counted up by the home: later grants of a page have higher ones, over all lives of the home.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Serial {
     pub incarnation: Incarnation,
-    /// Counted from 1 in each incarnation.
+    /// Counted from 1 in each life.
     pub count: u64,
 }
 
-/// The contents of a page: the grant under which it was written, and the number of writes since. The default is a page
-/// never written. Later versions are higher; one that was lost with its node is not used again.
+/// What a page holds: under which grant it was written, and how often since then. The default is a page never written.
+/// A later version of a page is higher; one that was lost with its node is never given again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
     pub serial: Serial,
     pub writes: u64,
 }
 
+/// What a page may be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
-    /// Shared with other readers.
+    /// With other readers.
     Read,
     Write,
 }
 
-/// See the table in [`coherence`](super).
+/// A message about a page. See the table in [`coherence`](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Message {
     Ask {
         page: PageNo,
         mode: Mode,
         request: Request,
-        /// The grant of a copy to read that the node has; if it is still valid, no data is needed.
+        /// I have a copy to read by this grant, and need no data if it is still good.
         have: Option<Serial>,
     },
     Grant {
         page: PageNo,
         mode: Mode,
-        /// The request that this answers.
+        /// The request that it answers.
         request: Request,
         serial: Serial,
-        /// The version that is attached; none if the node's copy is valid.
+        /// The data that come with it; none if the copy that the node has is good.
         data: Option<Version>,
     },
-    /// The grant arrived and its access is done.
+    /// I got the grant and did my access.
     Got { page: PageNo, serial: Serial },
     Recall {
         page: PageNo,
         serial: Serial,
-        /// A copy to read may be retained.
-        retain: bool,
+        /// May a copy to read be kept?
+        keep: bool,
     },
-    /// Writing, or all use, has ended.
+    /// I write no more, or use it no more.
     GaveUp {
         page: PageNo,
         serial: Serial,
-        /// A copy to read was retained.
-        retained: bool,
-        /// The version that is attached: what this node wrote.
+        /// Did I keep a copy to read?
+        kept: bool,
+        /// The data that come with it: those that I wrote.
         data: Option<Version>,
     },
-    /// The data given up are stored.
+    /// The data that you gave up are stored.
     Taken {
         page: PageNo,
-        /// The grant under which they were written.
+        /// The grant that they were written under.
         serial: Serial,
     },
-    /// The home returned and knows no holder.
+    /// I have returned and know of no holder.
     Survey,
-    /// Nothing granted by an earlier incarnation of the home is held.
+    /// I hold nothing that an earlier life of yours granted.
     Surveyed,
 }
 
 impl Message {
-    /// The page whose bytes are attached, and their version.
+    /// The page whose bytes come with it, and their version.
     pub fn data(&self) -> Option<(PageNo, Version)> {
         match *self {
             Message::Grant { page, data, .. } | Message::GaveUp { page, data, .. } => {
@@ -107,6 +110,7 @@ impl Message {
     }
 }
 
+/// A message on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Envelope {
     pub from: Address,

@@ -1,4 +1,4 @@
-//! Changes of a disk's content, and their application to pages.
+//! Changes of a disk's content, and how they are put into pages.
 
 use std::rc::Rc;
 
@@ -8,16 +8,17 @@ pub(crate) const PAGE_BYTES: u64 = 4096;
 
 pub(crate) type Page = [u8; PAGE_BYTES as usize];
 
-/// The new content of a change.
+/// What a change puts in place of the old content.
 #[derive(Clone, Debug)]
 pub(crate) enum Payload {
-    /// The first byte belongs to the start of the change.
+    /// These bytes; the first belongs to the start of the change.
     Bytes(Rc<Vec<u8>>),
     Zeroes,
-    /// Deallocated: reads as zeroes.
+    /// Nothing: it reads as zeroes.
     Hole,
 }
 
+/// A change of a range of bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     pub(crate) at: u64,
@@ -25,13 +26,13 @@ pub(crate) struct Change {
     pub(crate) payload: Payload,
 }
 
-/// The part of a change in one page. Bit `i` of `sectors` stands for sector `i` of the page.
+/// The part of a change that falls into one page. Bit `i` of `sectors` stands for sector `i` of the page.
 #[derive(Debug)]
 pub(crate) struct Version {
     /// The number of the change.
     pub(crate) change: u64,
     pub(crate) sectors: u8,
-    /// Start of the whole change.
+    /// Where the whole change starts.
     pub(crate) at: u64,
     pub(crate) payload: Payload,
 }
@@ -41,7 +42,7 @@ pub(crate) fn whole_page(sector_bytes: u64) -> u8 {
     if count >= 8 { u8::MAX } else { (1 << count) - 1 }
 }
 
-/// Applies the chosen `sectors` of `version` to `image`.
+/// Puts the chosen `sectors` of `version` into `image`.
 pub(crate) fn put(image: &mut Option<Box<Page>>, page: u64, version: &Version, sectors: u8, sector_bytes: u64) {
     if sectors == 0 {
         return;
@@ -79,7 +80,7 @@ fn fill_bytes(image: &mut Page, page: u64, version: &Version, from: u64, len: u6
     }
 }
 
-/// Leaves one of the `missed` sectors partly new, partly old.
+/// Leaves one of the `missed` sectors part new, part old.
 pub(crate) fn tear_sector(
     image: &mut Option<Box<Page>>,
     page: u64,

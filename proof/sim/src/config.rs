@@ -1,9 +1,9 @@
-//! Properties of a simulated disk and network, and how a seed chooses them.
+//! What a simulated disk and network are like, and how a seed chooses it.
 
 use crate::faults::DiskFaults;
 use crate::random::Random;
 
-/// A duration between two bounds, drawn for each operation. In nanoseconds.
+/// A time between two bounds, drawn anew for every operation. In nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latency {
     pub ns_min: u64,
@@ -11,10 +11,12 @@ pub struct Latency {
 }
 
 impl Latency {
+    /// From `ns_min` to `ns_max` nanoseconds.
     pub const fn ns(ns_min: u64, ns_max: u64) -> Self {
         Latency { ns_min, ns_max }
     }
 
+    /// From `us_min` to `us_max` microseconds.
     pub const fn us(us_min: u64, us_max: u64) -> Self {
         Latency { ns_min: us_min * 1_000, ns_max: us_max * 1_000 }
     }
@@ -26,9 +28,9 @@ impl Latency {
 
 #[derive(Clone, Debug)]
 pub struct DiskConfig {
-    /// In bytes, a multiple of the sector. If not a multiple of `align`, the end is written through the page cache.
+    /// Size in bytes: a multiple of the sector. If it is none of `align`, the end is written through the page cache.
     pub size: u64,
-    /// What the medium writes completely or not at all, in bytes: a power of two from 512 to 4096.
+    /// What the medium writes whole or not at all, in bytes: a power of two from 512 to 4096.
     pub sector_bytes: u32,
     /// Offsets and lengths of transfers must be multiples of this, in bytes: a power of two up to 4096. 1 is a file
     /// behind the host's page cache.
@@ -37,28 +39,30 @@ pub struct DiskConfig {
     pub read: Latency,
     /// Time of a write into the disk's cache (and of a discard or zeroing), besides `ns_per_kib`.
     pub write: Latency,
-    /// Additional time of a stable write.
+    /// What a stable write takes longer.
     pub stable_extra: Latency,
     pub flush: Latency,
     /// Time to transfer 1 KiB, in nanoseconds.
     pub ns_per_kib: u64,
-    /// Operations in a thousand that stall.
+    /// How many operations in a thousand stall.
     pub stall_permille: u32,
+    /// How long a stall is.
     pub stall: Latency,
-    /// Operations in a thousand that take effect long before their completion is seen: later ones may be seen first.
+    /// How many operations in a thousand have their effect long before their end is seen: others that end later are seen
+    /// before them.
     pub late_permille: u32,
-    /// The time between effect and completion.
+    /// How much later that is.
     pub late: Latency,
-    /// Operations that the disk works on concurrently; others wait in order. Flushes do not count.
+    /// Operations that the disk works on at once; the others wait in order. Flushes do not count.
     pub channels: u32,
-    /// Reported by the kernel: it has moving parts.
+    /// Told to the kernel: does it have moving parts?
     pub rotational: bool,
-    /// Reported by the kernel: the largest transfer in one request, in bytes.
+    /// Told to the kernel: the largest transfer in one piece, in bytes.
     pub transfer_bytes_max: u32,
     pub zero_supported: bool,
     pub discard_supported: bool,
     pub seek_supported: bool,
-    /// Random faults.
+    /// What goes wrong by chance.
     pub faults: DiskFaults,
 }
 
@@ -88,7 +92,7 @@ impl DiskConfig {
         }
     }
 
-    /// A faultless disk of `size` bytes, a multiple of 4096, whose timing, sectors and features are drawn from `seed`.
+    /// A faultless disk of `size` bytes, a multiple of 4096, whose timing, sectors and abilities are drawn from `seed`.
     pub fn drawn(size: u64, seed: u64) -> Self {
         let mut random = Random::new(seed, u64::MAX);
         let base = DiskConfig::new(size);
@@ -111,7 +115,7 @@ impl DiskConfig {
         }
     }
 
-    /// Panics when the values are inconsistent, which is a bug of the test.
+    /// Panics when the values contradict each other: that is a mistake in the test that made them.
     pub(crate) fn check(&self) {
         let sector = self.sector_bytes;
         assert!(sector.is_power_of_two() && (512..=4096).contains(&sector), "sector of {sector} bytes");
@@ -121,7 +125,7 @@ impl DiskConfig {
     }
 }
 
-/// Durations around `us` microseconds: sometimes narrow, sometimes so wide that everything is reordered.
+/// A range of times around `us` microseconds: sometimes narrow, sometimes so wide that everything is reordered.
 fn spread(random: &mut Random, us: u64) -> Latency {
     let width = random.pick(&[1, 2, 20]);
     Latency::us(us.div_ceil(width), us * width)
@@ -130,17 +134,17 @@ fn spread(random: &mut Random, us: u64) -> Latency {
 /// The simulated network, the same between all hosts.
 #[derive(Clone, Debug)]
 pub struct NetworkConfig {
-    /// From sending to arrival. A connection preserves order all the same.
+    /// From sending to arriving. Order is kept within a connection all the same.
     pub latency: Latency,
     /// Time to transfer 1 KiB, in nanoseconds.
     pub ns_per_kib: u64,
-    /// Bytes that a connection buffers in each direction: in flight, and arrived but not received.
+    /// Bytes that a connection holds in each direction: on the way, and arrived but not received.
     pub buffer_bytes: u32,
-    /// Receives in a thousand that return only a part of what has arrived.
+    /// How many receives in a thousand return only a part of what has arrived.
     pub short_receive_permille: u32,
-    /// Sends in a thousand that take only a part of what fits.
+    /// How many sends in a thousand take only a part of what there is room for.
     pub short_send_permille: u32,
-    /// Connections waiting to be accepted on one port, at most.
+    /// Connections that may wait to be accepted on one port.
     pub backlog_max: usize,
 }
 
@@ -160,7 +164,7 @@ impl NetworkConfig {
 }
 
 impl Default for NetworkConfig {
-    /// A local network that shortens one transfer in four.
+    /// A local network that cuts one transfer in four short.
     fn default() -> Self {
         NetworkConfig {
             latency: Latency::us(10, 100),

@@ -1,17 +1,18 @@
-//! The simulated network: connections with bounded buffers that preserve order, delay arrivals and shorten transfers.
+//! The simulated network: connections with bounded buffers, order kept, arrival delayed, transfers cut short.
 
 use std::collections::VecDeque;
 
 use crate::config::NetworkConfig;
 use crate::endpoint::{Endpoint, Port};
 use crate::operation::{OpRef, Operation};
-use crate::world::{EventKind, HostId, Inner, World};
+use crate::world::{Happening, HostId, Inner, World};
 use machine::{Connection, Errno, Listener, Op};
 
 const BAD_FILE: Errno = Errno(libc::EBADF);
 const REFUSED: Errno = Errno(libc::ECONNREFUSED);
 
 impl World {
+    /// Sets what the network is like from now on.
     pub fn set_network(&self, config: NetworkConfig) {
         assert!(config.buffer_bytes > 0, "a network without buffers");
         self.0.borrow_mut().network.config = config;
@@ -29,15 +30,15 @@ impl World {
         Listener((listeners.len() - 1) as u32)
     }
 
-    /// Closes a port. Accepts in flight fail with `ECANCELED`, connections not yet accepted are reset.
+    /// Closes a port. Accepts under way fail with `ECANCELED`, connections not yet accepted are reset.
     pub fn stop_listening(&self, listener: Listener) {
         self.0.borrow_mut().close_port(listener.0 as usize);
     }
 
-    /// Connects `from` to a port of `to`, at once. The remote end has to be accepted.
+    /// Connects `from` to a port of `to`, at once. The other end is to be accepted there.
     ///
     /// # Errors
-    /// `ECONNREFUSED` when the port is closed or too many connections wait to be accepted.
+    /// `ECONNREFUSED` when nobody listens there or too many wait to be accepted.
     pub fn connect(&self, from: HostId, to: HostId, port: u16) -> Result<Connection, Errno> {
         let mut inner = self.0.borrow_mut();
         let network = &mut inner.network;
@@ -46,12 +47,12 @@ impl World {
         if network.listeners[index].backlog.len() >= network.config.backlog_max {
             return Err(REFUSED);
         }
-        let local = network.endpoints.len();
-        network.add_endpoint(from, local + 1);
-        let remote = network.add_endpoint(to, local);
-        network.listeners[index].backlog.push_back(remote);
+        let here = network.endpoints.len();
+        network.add_endpoint(from, here + 1);
+        let there = network.add_endpoint(to, here);
+        network.listeners[index].backlog.push_back(there);
         inner.pump_accept(index);
-        Ok(Connection(local as u32))
+        Ok(Connection(here as u32))
     }
 
     /// Resets a connection from outside, as a broken router would: both ends see it after the network's latency.
@@ -63,7 +64,7 @@ impl World {
     }
 }
 
-/// The connection of an operation.
+/// The connection that an operation is on.
 fn connection_of(op: &Op) -> Option<Connection> {
     match *op {
         Op::Receive { connection, .. } | Op::Send { connection, .. } => Some(connection),
@@ -72,7 +73,7 @@ fn connection_of(op: &Op) -> Option<Connection> {
 }
 
 impl Inner {
-    /// Records that `processor` starts `op`.
+    /// Takes note that `processor` starts `op`.
     pub(crate) fn begin_use(&mut self, processor: usize, op: &Op) {
         let host = self.processors[processor].host;
         let Some(connection) = connection_of(op) else {
@@ -86,7 +87,7 @@ impl Inner {
         end.used += 1;
     }
 
-    /// Records that `operation` was returned or never will be.
+    /// Takes note that `operation` was handed over or will never be.
     pub(crate) fn end_use(&mut self, operation: &Operation) {
         let host = self.processors[operation.processor].host;
         let Some(connection) = connection_of(&operation.op) else {
@@ -112,7 +113,7 @@ impl Inner {
         }
     }
 
-    /// Matches waiting connections of a port with waiting accepts.
+    /// Gives connections that wait at a port to accepts that do.
     fn pump_accept(&mut self, index: usize) {
         loop {
             let port = &mut self.network.listeners[index];
@@ -122,7 +123,7 @@ impl Inner {
             let Some(of) = port.accepting.pop_front() else {
                 return;
             };
-            // An accept whose machine died consumes no connection.
+            // An accept whose machine died takes no connection with it.
             if self.operations.get_mut(of).is_some() {
                 port.backlog.pop_front();
                 self.complete(of, Ok(end as u64));
@@ -172,7 +173,7 @@ impl Inner {
         self.network.find(host, connection).ok_or(BAD_FILE)
     }
 
-    /// Completes receives that wait at `index`, as far as possible.
+    /// Completes what can be of the receives that wait at `index`.
     fn pump_receive(&mut self, index: usize) {
         while let Some(&of) = self.network.endpoints[index].receiving.front() {
             let result = match self.operations.get_mut(of) {
@@ -191,7 +192,7 @@ impl Inner {
         }
     }
 
-    /// Completes sends that wait at `index`, as far as possible.
+    /// Completes what can be of the sends that wait at `index`.
     fn pump_send(&mut self, index: usize) {
         while let Some(&of) = self.network.endpoints[index].sending.front() {
             let result = match self.operations.get_mut(of) {
@@ -211,15 +212,15 @@ impl Inner {
         }
     }
 
-    /// Puts `bytes` that were just sent from `index` in flight.
+    /// Puts `bytes` that were just sent from `index` on their way.
     fn dispatch(&mut self, index: usize, bytes: u64) {
         let peer = self.network.endpoints[index].peer;
         if self.network.endpoints[peer].closed {
-            // A closed peer answers data with a reset.
+            // Nobody is there: the answer to the data is a reset.
             return self.send_end(index, true);
         }
         let at = self.arrival_at(peer, bytes);
-        self.schedule(at, EventKind::Arrive { endpoint: peer as u32, bytes: bytes as u32 });
+        self.schedule(at, Happening::Arrive { endpoint: peer as u32, bytes: bytes as u32 });
     }
 
     /// When something sent now arrives at `index`: never before what was sent earlier.
@@ -231,12 +232,13 @@ impl Inner {
         end.arrives_last
     }
 
-    /// Sends the end of the stream, or a reset, to the end at `index`.
+    /// Tells the end at `index` that its peer sends no more.
     fn send_end(&mut self, index: usize, reset: bool) {
         let at = self.arrival_at(index, 0);
-        self.schedule(at, EventKind::End { endpoint: index as u32, reset });
+        self.schedule(at, Happening::End { endpoint: index as u32, reset });
     }
 
+    /// Some bytes arrive.
     pub(crate) fn arrive(&mut self, endpoint: u32, bytes: u32) {
         let end = &mut self.network.endpoints[endpoint as usize];
         if !end.closed && !end.cut {
@@ -271,19 +273,20 @@ impl Inner {
         self.send_end(peer, false);
     }
 
+    /// A processor closes its end.
     pub(crate) fn close_by(&mut self, processor: usize, connection: Connection) {
         let host = self.processors[processor].host;
         let Some(end) = self.network.find(host, connection) else {
             return;
         };
-        assert!(end.used == 0, "{connection:?} is closed with {} operations in flight", end.used);
+        assert!(end.used == 0, "{connection:?} is closed with {} operations under way", end.used);
         self.close(connection.0 as usize);
     }
 
     fn close(&mut self, index: usize) {
         let end = &mut self.network.endpoints[index];
         end.closed = true;
-        // Data that were sent and never received are answered with a reset.
+        // What was sent and never received tells the peer that it was in vain.
         let unread = !end.inbox.is_empty();
         end.inbox = VecDeque::new();
         let (peer, shut) = (end.peer, end.shut);
@@ -293,7 +296,7 @@ impl Inner {
         self.pump_send(peer);
     }
 
-    /// The end at `index` receives nothing that is in flight, and is reset.
+    /// The end at `index` gets nothing more that is on its way, and is reset.
     fn cut_off(&mut self, index: usize) {
         let end = &mut self.network.endpoints[index];
         end.inbox.truncate(end.arrived);
@@ -301,7 +304,7 @@ impl Inner {
         self.send_end(index, true);
     }
 
-    /// Closes all that a process on `host` held.
+    /// Closes everything that a process on `host` held.
     pub(crate) fn close_all(&mut self, host: HostId) {
         self.close_ports(host);
         for index in 0..self.network.endpoints.len() {
@@ -311,7 +314,7 @@ impl Inner {
         }
     }
 
-    /// Cuts all connections of `host` without a message.
+    /// All of `host`'s connections end without a word.
     pub(crate) fn cut_all(&mut self, host: HostId) {
         self.close_ports(host);
         for index in 0..self.network.endpoints.len() {

@@ -1,4 +1,4 @@
-//! The disks of a world and the open files on them.
+//! The disks of a world and the files that are open on them.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,12 +12,13 @@ use crate::faults::{DiskFaults, OpClass};
 use crate::operation::{OpRef, OpState, Operation};
 use crate::random::Random;
 use crate::tree::OpenInode;
-use crate::world::{DiskId, EventKind, HostId, Inner, World};
+use crate::world::{DiskId, Happening, HostId, Inner, World};
 use machine::{Errno, File, FileFacts, Op, OpenFile};
 
-/// First stream number of the random numbers of disks.
+/// Stream numbers of the random numbers of disks start here.
 const DISK_STREAMS: u64 = 1 << 32;
 
+/// What an open file is.
 #[derive(Debug)]
 pub(crate) enum FileEntry {
     Disk { disk: DiskId, writable: bool, align: u32 },
@@ -28,7 +29,7 @@ impl World {
     /// Adds a disk to `host`, full of zeroes, none of them allocated.
     ///
     /// # Panics
-    /// When `config` is inconsistent.
+    /// When `config` contradicts itself.
     pub fn add_disk(&self, host: HostId, config: DiskConfig) -> DiskId {
         let mut inner = self.0.borrow_mut();
         let id = DiskId(inner.disks.len() as u16);
@@ -37,7 +38,7 @@ impl World {
         id
     }
 
-    /// Opens a disk. The file stays open when its host dies, for the restarted process.
+    /// Opens a disk. The file stays open when its host dies, for whoever is restarted there.
     pub fn open(&self, disk: DiskId, writable: bool) -> OpenFile {
         let mut inner = self.0.borrow_mut();
         let Inner { files, disks, .. } = &mut *inner;
@@ -60,8 +61,8 @@ impl World {
         OpenFile { file, facts, tail, owner: Arc::new(()) }
     }
 
-    /// Makes the next `count` operations of `class` that start on `disk` fail with `errno`. Calls for the same class
-    /// are served in order.
+    /// Makes the next `count` operations of `class` that start on `disk` fail with `errno`. After calls for the same
+    /// class, the earlier go first.
     pub fn fail_next(&self, disk: DiskId, class: OpClass, count: u32, errno: Errno) {
         self.disk(disk, |disk| disk.injections.fail_next(class, count, errno));
     }
@@ -71,12 +72,12 @@ impl World {
         self.disk(disk, |disk| disk.injections.fail_range(range, class, false));
     }
 
-    /// Makes every read that touches `range` fail with `EIO`, until it is rewritten.
+    /// Makes every read that touches `range` fail with `EIO`, until it is written anew.
     pub fn latent_error(&self, disk: DiskId, range: ByteRange) {
         self.disk(disk, |disk| disk.injections.fail_range(range, OpClass::Read, true));
     }
 
-    /// Removes all faults of `disk`, requested and random.
+    /// Takes back all faults that were asked for on `disk`, and what goes wrong by chance.
     pub fn heal(&self, disk: DiskId) {
         self.disk(disk, |disk| {
             disk.injections.clear();
@@ -84,36 +85,36 @@ impl World {
         });
     }
 
-    /// Sets the random faults of `disk`.
+    /// Sets what goes wrong by chance on `disk` from now on.
     pub fn set_faults(&self, disk: DiskId, faults: DiskFaults) {
         self.disk(disk, |disk| disk.config.faults = faults);
     }
 
-    /// Writes that would allocate more than `bytes` in total are shortened or fail with `ENOSPC`; `None`: no limit.
+    /// Writes that would allocate more than `bytes` in all are cut short or fail with `ENOSPC`; `None` lifts that.
     pub fn limit_space(&self, disk: DiskId, bytes: Option<u64>) {
         self.disk(disk, |disk| disk.space_max = bytes);
     }
 
-    /// Operations on `disk` so far.
+    /// What was asked of `disk` so far.
     pub fn disk_counters(&self, disk: DiskId) -> DiskCounters {
         self.disk(disk, |disk| disk.counters)
     }
 
-    /// The content of `range` as a read would return it without faults.
+    /// What a read of `range` would return, without faults.
     pub fn read_disk(&self, disk: DiskId, range: ByteRange) -> Vec<u8> {
         let mut bytes = vec![0; range.len as usize];
         self.disk(disk, |disk| disk.content.read(range.at.0, &mut bytes));
         bytes
     }
 
-    /// The durable content of `range`.
+    /// What is sure to be in `range` after a power cut if nothing else survived.
     pub fn read_durable(&self, disk: DiskId, range: ByteRange) -> Vec<u8> {
         let mut bytes = vec![0; range.len as usize];
         self.disk(disk, |disk| disk.content.read_durable(range.at.0, &mut bytes));
         bytes
     }
 
-    /// Writes `bytes` to `disk`, durable, without taking time.
+    /// Puts `bytes` on `disk`, durable, without taking time.
     ///
     /// # Panics
     /// When they reach beyond its end.
@@ -133,7 +134,7 @@ impl World {
     }
 }
 
-/// The file of an operation.
+/// The file that an operation is on.
 pub(crate) fn file_of(op: &Op) -> Option<File> {
     match *op {
         Op::Read { file, .. }
@@ -146,7 +147,7 @@ pub(crate) fn file_of(op: &Op) -> Option<File> {
     }
 }
 
-/// The disk of an operation of a processor of `host`, if it is permitted, and the alignment required.
+/// Which of `disks` an operation of a processor of `host` goes to, if it may, and how it must be aligned.
 fn disk_of(files: &[FileEntry], disks: &[Disk], host: HostId, op: &Op) -> Result<(usize, u32), Errno> {
     let entry = file_of(op).and_then(|file| files.get(file.0 as usize));
     let Some(FileEntry::Disk { disk, writable, align }) = entry else {
@@ -182,12 +183,12 @@ impl Inner {
         };
         let host = processors[operation.processor].host;
         let ends = disk_of(files, disks, host, &operation.op).and_then(|(disk, align)| {
-            // SAFETY: the starter of the operation keeps its memory valid until its completion is returned or the
-            // machine is gone, and then it is not among the operations.
+            // SAFETY: who started the operation keeps its memory valid until it is handed over or the machine is
+            // gone, and then it is no longer among the operations.
             unsafe { disks[disk].start(*now, &operation.op, align, &mut operation.job) }
         });
         match ends {
-            Ok(at) => self.schedule(at, EventKind::FileOpDone(of)),
+            Ok(at) => self.schedule(at, Happening::FileOpDone(of)),
             Err(errno) => self.complete(of, Err(errno)),
         }
     }
@@ -200,7 +201,7 @@ impl Inner {
         let host = processors[operation.processor].host;
         let (result, late_ns) = match disk_of(files, disks, host, &operation.op) {
             Ok((disk, _)) => {
-                // SAFETY: as in `submit_disk_op`; the memory of a read is not used by others by the same guarantee.
+                // SAFETY: as in `submit_disk_op`; into the memory of a read nobody else looks by the same promise.
                 (unsafe { disks[disk].finish(&operation.op, &mut operation.job) }, disks[disk].lateness())
             }
             Err(errno) => (Err(errno), 0),
@@ -208,14 +209,14 @@ impl Inner {
         self.complete_late(of, result, late_ns);
     }
 
-    /// The changes that the operations of a machine that just died would have made: (index of the disk, change).
-    pub(crate) fn changes_in_flight(&self, died: &[Operation]) -> Vec<(usize, Change)> {
-        let in_flight = died.iter().filter(|operation| operation.state == OpState::InFlight);
+    /// What the operations of a machine that just died would have changed on each disk: (index of the disk, change).
+    pub(crate) fn changes_under_way(&self, died: &[Operation]) -> Vec<(usize, Change)> {
+        let under_way = died.iter().filter(|operation| operation.state == OpState::UnderWay);
         let change = |operation: &Operation| {
             let host = self.processors[operation.processor].host;
             let (disk, _) = disk_of(&self.files, &self.disks, host, &operation.op).ok()?;
-            Some((disk, self.disks[disk].change_in_flight(&operation.op, &operation.job)?))
+            Some((disk, self.disks[disk].change_under_way(&operation.op, &operation.job)?))
         };
-        in_flight.filter_map(change).collect()
+        under_way.filter_map(change).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! The world: its time, the order of its events, and which processor runs next.
+//! The world: its time, its events in order, and whose turn it is.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -19,8 +19,9 @@ use crate::storage::FileEntry;
 use crate::tree::SimTree;
 use machine::{Errno, Machine};
 
-/// Time slices of processors without any time passing. A kernel that needs more spins for an event that takes time.
-const SLICES_AT_ONCE_MAX: u64 = 1_000_000;
+/// Turns that processors may take without any time passing. A kernel that needs more spins for something that only
+/// time can bring.
+const TURNS_AT_ONCE_MAX: u64 = 1_000_000;
 
 /// A simulated host: processors, disks and connections that fail together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,9 +35,9 @@ pub struct TreeId(pub u16);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// This processor has something to do: run it.
+    /// This processor has something to do: give it a turn.
     Processor(HostId, ProcessorId),
-    /// No further event, unless one is caused from outside: the end, or a deadlock.
+    /// Nothing will ever happen again unless somebody acts from outside: the end, or a deadlock.
     Nothing,
 }
 
@@ -49,7 +50,7 @@ pub(crate) struct Inner {
     /// Nanoseconds since the world began.
     pub(crate) now: u64,
     pub(crate) operations: Operations,
-    /// Including dead ones; `alive` has the indices of the others.
+    /// All that ever were; `alive` has the indices of those that are.
     pub(crate) processors: Vec<Proc>,
     pub(crate) alive: Vec<usize>,
     pub(crate) hosts: Vec<Host>,
@@ -62,8 +63,8 @@ pub(crate) struct Inner {
     random: Random,
     fingerprint: u64,
     trace: bool,
-    pub(crate) slice_ns: u64,
-    slices_at_once: u64,
+    pub(crate) turn_ns: u64,
+    turns_at_once: u64,
 }
 
 pub(crate) struct Host {
@@ -71,16 +72,16 @@ pub(crate) struct Host {
     pub(crate) memory: MemoryFacts,
 }
 
-/// Events at the same time happen in the order in which they were scheduled.
+/// Something that happens at a time. Events at the same time happen in the order in which they were made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Event {
     at: u64,
     serial: u64,
-    kind: EventKind,
+    happening: Happening,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum EventKind {
+pub(crate) enum Happening {
     FileOpDone(OpRef),
     TreeCallDone(OpRef),
     Seen(OpRef),
@@ -89,7 +90,7 @@ pub(crate) enum EventKind {
 }
 
 impl World {
-    /// An empty world, determined by `seed`.
+    /// An empty world in which everything follows from `seed`.
     pub fn new(seed: u64) -> Self {
         World(Rc::new(RefCell::new(Inner {
             seed,
@@ -107,11 +108,12 @@ impl World {
             random: Random::new(seed, 0),
             fingerprint: scatter(seed),
             trace: false,
-            slice_ns: 0,
-            slices_at_once: 0,
+            turn_ns: 0,
+            turns_at_once: 0,
         })))
     }
 
+    /// The seed that it was made from.
     pub fn seed(&self) -> u64 {
         self.0.borrow().seed
     }
@@ -120,19 +122,19 @@ impl World {
         Instant::from_ns(self.0.borrow().now)
     }
 
-    /// A hash of all events so far and their order: equal seeds must give equal ones.
+    /// A number that follows from all events so far and their order: equal seeds must give equal ones.
     pub fn fingerprint(&self) -> u64 {
         self.0.borrow().fingerprint
     }
 
-    /// Prints every event with its time to standard error, or stops doing so.
+    /// Prints every event with its time to standard error from now on, or no longer.
     pub fn trace(&self, on: bool) {
         self.0.borrow_mut().trace = on;
     }
 
-    /// Duration of a time slice that does not park, in nanoseconds: 0 unless set.
-    pub fn set_slice_ns(&self, ns: u64) {
-        self.0.borrow_mut().slice_ns = ns;
+    /// How long a turn takes that does not park, in nanoseconds: 0 unless set.
+    pub fn set_turn_ns(&self, ns: u64) {
+        self.0.borrow_mut().turn_ns = ns;
     }
 
     /// Adds a host with 1 GiB of memory, half of it available.
@@ -143,15 +145,15 @@ impl World {
         HostId((inner.hosts.len() - 1) as u16)
     }
 
-    /// Sets the memory facts that processors of `host` see.
+    /// Sets what processors of `host` are told of its memory.
     pub fn set_memory(&self, host: HostId, facts: MemoryFacts) {
         self.0.borrow_mut().hosts[usize::from(host.0)].memory = facts;
     }
 
-    /// The seam for processor `id` of `host`. It is due at once.
+    /// The seam for processor `id` of `host`. It is due for a first turn at once.
     ///
     /// # Panics
-    /// When that processor has a machine that was neither dropped nor died with its host.
+    /// When that processor has a machine already that was neither dropped nor died with its host.
     pub fn machine(&self, host: HostId, id: ProcessorId) -> Box<dyn Machine> {
         let mut inner = self.0.borrow_mut();
         assert!(inner.find(host, id).is_none(), "{}: processor {id:?} of {host:?} has a machine", inner.describe());
@@ -163,7 +165,8 @@ impl World {
         Box::new(SimMachine::new(self.clone(), index, id, bell))
     }
 
-    /// Makes the processor due now, if it has a machine. For work handed to it from outside without a doorbell.
+    /// Makes the processor due for a turn now, if it has a machine. Needed after handing it work from outside its turns
+    /// that rings no doorbell.
     pub fn kick(&self, host: HostId, id: ProcessorId) {
         let mut inner = self.0.borrow_mut();
         if let Some(index) = inner.find(host, id) {
@@ -171,20 +174,20 @@ impl World {
         }
     }
 
-    /// Processes events, and lets time pass, until a processor has something to do. Of several, the seed chooses.
+    /// Lets events happen, and time pass, until a processor has something to do. Of several, the seed chooses.
     ///
     /// A processor is due when it started an operation or one of its operations is complete, its doorbell was rung, it
-    /// was [kicked](Self::kick), its last [`enter`](Machine::enter) would not have parked, or its deadline for parking
-    /// has passed.
+    /// was [kicked](Self::kick), its last [`enter`](Machine::enter) would not have parked, or the time until which it
+    /// would have has come.
     ///
     /// # Panics
-    /// When processors ran a million time slices without time passing: they spin.
+    /// When processors took a million turns without time passing: they spin.
     pub fn step(&self) -> Step {
         self.0.borrow_mut().step(u64::MAX)
     }
 
-    /// As [`step`](Self::step), but time passes at most until `limit`: `Nothing` then only means that no processor is
-    /// due until then, and the time is `limit`.
+    /// As [`step`](Self::step), but time passes at most until `limit`: `Nothing` then says only that nobody is due
+    /// until then, and it is `limit` now.
     pub fn step_until(&self, limit: Instant) -> Step {
         let mut inner = self.0.borrow_mut();
         let step = inner.step(limit.ns());
@@ -194,7 +197,7 @@ impl World {
         step
     }
 
-    /// The seed and all values drawn from it, in a few lines for people.
+    /// The seed and everything that was chosen for it, in a few lines for people.
     pub fn describe(&self) -> String {
         self.0.borrow().describe()
     }
@@ -212,9 +215,9 @@ impl fmt::Debug for World {
 impl Inner {
     fn step(&mut self, limit: u64) -> Step {
         loop {
-            self.process_events();
+            self.let_events_happen();
             if let Some(index) = self.choose_due() {
-                return self.run_slice(index);
+                return self.give_turn(index);
             }
             match self.next_time() {
                 Some(at) if at <= limit => self.pass_time(at),
@@ -223,20 +226,20 @@ impl Inner {
         }
     }
 
-    fn process_events(&mut self) {
+    fn let_events_happen(&mut self) {
         while let Some(Reverse(event)) = self.events.peek().copied() {
             if event.at > self.now {
                 return;
             }
             self.events.pop();
             self.mix(event.serial);
-            self.note(|| format!("{:?}", event.kind));
-            match event.kind {
-                EventKind::FileOpDone(of) => self.finish_file_op(of),
-                EventKind::TreeCallDone(of) => self.finish_tree_call(of),
-                EventKind::Seen(of) => self.see(of),
-                EventKind::Arrive { endpoint, bytes } => self.arrive(endpoint, bytes),
-                EventKind::End { endpoint, reset } => self.end(endpoint, reset),
+            self.note(|| format!("{:?}", event.happening));
+            match event.happening {
+                Happening::FileOpDone(of) => self.finish_file_op(of),
+                Happening::TreeCallDone(of) => self.finish_tree_call(of),
+                Happening::Seen(of) => self.see(of),
+                Happening::Arrive { endpoint, bytes } => self.arrive(endpoint, bytes),
+                Happening::End { endpoint, reset } => self.end(endpoint, reset),
             }
         }
     }
@@ -252,9 +255,9 @@ impl Inner {
         }
     }
 
-    fn run_slice(&mut self, index: usize) -> Step {
-        self.slices_at_once += 1;
-        assert!(self.slices_at_once <= SLICES_AT_ONCE_MAX, "processors spin at {}: {}", self.now, self.describe());
+    fn give_turn(&mut self, index: usize) -> Step {
+        self.turns_at_once += 1;
+        assert!(self.turns_at_once <= TURNS_AT_ONCE_MAX, "processors spin at {}: {}", self.now, self.describe());
         self.mix(index as u64);
         let processor = &mut self.processors[index];
         processor.kicked = false;
@@ -271,7 +274,7 @@ impl Inner {
 
     fn pass_time(&mut self, to: u64) {
         self.now = to;
-        self.slices_at_once = 0;
+        self.turns_at_once = 0;
     }
 
     pub(crate) fn find(&self, host: HostId, id: ProcessorId) -> Option<usize> {
@@ -281,18 +284,18 @@ impl Inner {
         })
     }
 
-    /// Schedules `kind` for the time `at`.
-    pub(crate) fn schedule(&mut self, at: u64, kind: EventKind) {
+    /// Makes `happening` happen at `at`.
+    pub(crate) fn schedule(&mut self, at: u64, happening: Happening) {
         self.events_made += 1;
-        self.events.push(Reverse(Event { at, serial: self.events_made, kind }));
+        self.events.push(Reverse(Event { at, serial: self.events_made, happening }));
     }
 
-    /// As [`complete`](Self::complete), but the starter of the operation sees its completion only `late_ns` later.
+    /// As [`complete`](Self::complete), but whoever started the operation sees its end only `late_ns` later.
     pub(crate) fn complete_late(&mut self, of: OpRef, result: Result<u64, Errno>, late_ns: u64) {
         match self.operations.get_mut(of) {
             Some(operation) if late_ns > 0 => {
                 operation.state = OpState::Unseen(result);
-                self.schedule(self.now + late_ns, EventKind::Seen(of));
+                self.schedule(self.now + late_ns, Happening::Seen(of));
             }
             _ => self.complete(of, result),
         }
@@ -304,7 +307,7 @@ impl Inner {
         }
     }
 
-    /// Completes an operation in flight; its completion waits to be returned.
+    /// Ends an operation that is under way; it waits to be handed over.
     pub(crate) fn complete(&mut self, of: OpRef, result: Result<u64, Errno>) {
         let Some(operation) = self.operations.get_mut(of) else {
             return;

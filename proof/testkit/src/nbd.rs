@@ -1,4 +1,5 @@
-//! A minimal NBD client, written from the protocol's text, so that a test knows exactly what was acknowledged.
+//! An NBD client of few lines, written from the protocol's text: one request at a time, so that a test knows exactly
+//! what was acknowledged.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -18,6 +19,7 @@ const INFO_EXPORT: u16 = 0;
 /// Durable before the reply.
 pub const FLAG_FUA: u16 = 1;
 
+/// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the protocol's names")]
 #[repr(u16)]
@@ -37,7 +39,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects and negotiates an export.
+    /// Connects and asks for an export.
     pub fn connect(socket: &Path, export: &str) -> io::Result<Client> {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(Duration::from_secs(120)))?;
@@ -87,19 +89,19 @@ impl Client {
         self.payload(len as usize)
     }
 
-    /// Sends a read without waiting for the answer. Returns its cookie.
+    /// Sends the request to read and does not wait for the answer. Gives its cookie.
     pub fn ask_to_read(&mut self, at: u64, len: u32) -> io::Result<u64> {
         self.send(Command::Read, 0, at, len, &[])
     }
 
-    /// Receives the answer to any read of `len` bytes. Returns its cookie.
+    /// Takes the answer to any request to read `len` bytes. Gives its cookie.
     pub fn take_read(&mut self, len: u32) -> io::Result<u64> {
         let cookie = self.any_reply()?;
         self.payload(len as usize)?;
         Ok(cookie)
     }
 
-    /// Writes; not durable when it returns.
+    /// Writes; not durable yet when it returns.
     pub fn write(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
         self.send(Command::Write, 0, at, bytes.len() as u32, bytes)?;
         self.reply()
@@ -111,7 +113,7 @@ impl Client {
         self.reply()
     }
 
-    /// Makes all earlier writes durable.
+    /// Makes everything durable that was written before.
     pub fn flush(&mut self) -> io::Result<()> {
         self.send(Command::Flush, 0, 0, 0, &[])?;
         self.reply()
@@ -123,7 +125,7 @@ impl Client {
         self.stream.read_to_end(&mut rest).map(|_| ())
     }
 
-    /// Sends a request without waiting for the answer. Returns its cookie.
+    /// Sends a request and does not wait for the answer. Gives its cookie.
     pub fn send(&mut self, command: Command, flags: u16, at: u64, len: u32, payload: &[u8]) -> io::Result<u64> {
         self.cookie += 1;
         let mut message = REQUEST.to_be_bytes().to_vec();
@@ -137,7 +139,7 @@ impl Client {
         Ok(self.cookie)
     }
 
-    /// Receives the answer to any request: its cookie, and the error or 0. Data follows ([`Client::payload`]).
+    /// Takes the answer to any request: its cookie, and the error or 0. What was read follows ([`Client::payload`]).
     pub fn answer(&mut self) -> io::Result<(u64, u32)> {
         let mut head = [0; 16];
         self.stream.read_exact(&mut head)?;

@@ -1,5 +1,5 @@
-//! A minimal NFS client, which can have several calls in flight and never retransmits, so that a test knows exactly what
-//! was acknowledged.
+//! An NFS client of few lines: it sends what it is told, several calls before their answers, so that a test knows
+//! exactly what was acknowledged. It never sends anything twice.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Write};
@@ -25,30 +25,31 @@ const LAST_FRAGMENT: u32 = 1 << 31;
 /// The procedure MNT of the MOUNT protocol (RFC 1813, 5.2.1).
 const MNT: u32 = 1;
 
-/// A connection on which calls are made as root.
+/// A connection, on which calls are made as root.
 pub struct Client {
     stream: TcpStream,
     xid: u32,
 }
 
+/// What came back for a call: its number, and the results.
 pub struct Answer {
-    /// Transaction id of the call.
+    /// The number of the call.
     pub xid: u32,
     results: Vec<u8>,
 }
 
 impl Answer {
-    /// Decodes the results, which must have no trailing bytes.
+    /// The results, of which nothing may be left over.
     pub fn results<T: Unpack>(&self) -> T {
         let mut rest = &self.results[..];
         let (results, _) = T::unpack(&mut rest).expect("results of the procedure that was called");
-        assert!(rest.is_empty(), "{} bytes after the results", rest.len());
+        assert!(rest.is_empty(), "{} bytes behind the results", rest.len());
         results
     }
 }
 
-/// A connection's first transaction id: random as with real clients, since a server would take reused ids for
-/// retransmissions (RFC 1813, section 4.8).
+/// Where a connection's transaction ids begin: as with every real client not where those of the last one did, or its calls
+/// would be repetitions to the server (RFC 1813, section 4.8).
 fn first_xid() -> u32 {
     RandomState::new().hash_one(0) as u32
 }
@@ -66,7 +67,7 @@ impl Client {
     pub fn connect_unix(path: &Path) -> io::Result<Client> {
         let stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(Duration::from_secs(120)))?;
-        // Only used as a stream of bytes.
+        // A stream of bytes like any other.
         Ok(Client { stream: TcpStream::from(OwnedFd::from(stream)), xid: first_xid() })
     }
 
@@ -79,12 +80,12 @@ impl Client {
         }
     }
 
-    /// Sends a call without waiting for the answer. Returns its transaction id.
+    /// Sends a call and does not wait for the answer. Gives its number.
     pub fn send(&mut self, procedure: Nfs, arguments: &impl Pack) -> io::Result<u32> {
         self.send_to(PROGRAM, VERSION, procedure as u32, arguments)
     }
 
-    /// Receives the answer to any call.
+    /// Takes the answer to any call.
     pub fn answer(&mut self) -> io::Result<Answer> {
         let mut mark = [0; 4];
         self.stream.read_exact(&mut mark)?;
@@ -93,7 +94,7 @@ impl Client {
         let mut record = vec![0; (mark & !LAST_FRAGMENT) as usize];
         self.stream.read_exact(&mut record)?;
         let mut rest = &record[..];
-        let (message, _) = rpc_msg::unpack(&mut rest).expect("an RPC message");
+        let (message, _) = rpc_msg::unpack(&mut rest).expect("a message of RPC");
         match message.body {
             msg_body::REPLY(reply_body::MSG_ACCEPTED(reply))
                 if matches!(reply.reply_data, accept_stat_data::SUCCESS) =>
@@ -104,7 +105,7 @@ impl Client {
         }
     }
 
-    /// Calls and waits for the answer. No other call may be in flight.
+    /// Calls and waits for the answer. Nothing else may be under way.
     pub fn call<T: Unpack>(&mut self, procedure: Nfs, arguments: &impl Pack) -> io::Result<T> {
         let xid = self.send(procedure, arguments)?;
         let answer = self.answer()?;
@@ -112,6 +113,7 @@ impl Client {
         Ok(answer.results())
     }
 
+    /// What a handle stands for now.
     pub fn attributes(&mut self, handle: &nfs_fh3) -> io::Result<Result<fattr3, nfsstat3>> {
         let arguments = GETATTR3args { object: handle.clone() };
         let results: GETATTR3res = self.call(Nfs::NFSPROC3_GETATTR, &arguments)?;
@@ -121,6 +123,7 @@ impl Client {
         })
     }
 
+    /// The handle behind a name.
     pub fn lookup(&mut self, directory: &nfs_fh3, name: &str) -> io::Result<Result<nfs_fh3, nfsstat3>> {
         let arguments = LOOKUP3args { what: entry(directory, name) };
         let results: LOOKUP3res = self.call(Nfs::NFSPROC3_LOOKUP, &arguments)?;
@@ -130,7 +133,7 @@ impl Client {
         })
     }
 
-    /// Reads `count` bytes, or fewer at the end of the file.
+    /// Content of a file: as many bytes as were asked for, unless it ends before.
     pub fn read(&mut self, file: &nfs_fh3, offset: u64, count: u32) -> io::Result<Vec<u8>> {
         let arguments = READ3args { file: file.clone(), offset, count };
         let results: READ3res<'static> = self.call(Nfs::NFSPROC3_READ, &arguments)?;
@@ -160,7 +163,7 @@ impl Client {
     }
 }
 
-/// A call as root, as a record: program, version, procedure and arguments.
+/// A call of root's as a record: program, version and procedure, and its arguments.
 pub fn record(xid: u32, [prog, vers, proc]: [u32; 3], arguments: &impl Pack) -> Vec<u8> {
     let cred = opaque_auth::auth_unix(&auth_unix::default());
     let call = call_body { rpcvers: RPC_VERSION_2, prog, vers, proc, cred, verf: opaque_auth::default() };
@@ -173,6 +176,7 @@ pub fn record(xid: u32, [prog, vers, proc]: [u32; 3], arguments: &impl Pack) -> 
     record
 }
 
+/// A name in a directory, as arguments have it.
 pub fn entry<'a>(directory: &nfs_fh3, name: &'a str) -> diropargs3<'a> {
     diropargs3 { dir: directory.clone(), name: filename3(Opaque::borrowed(name.as_bytes())) }
 }

@@ -1,7 +1,8 @@
-//! The resources of a process (proc(5)).
+//! What a process holds (proc(5)).
 
 use std::fs;
 
+/// What a process holds at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holdings {
     pub sockets: usize,
@@ -13,6 +14,7 @@ pub struct Holdings {
 }
 
 impl Holdings {
+    /// Of a process that lives.
     pub fn of(process: u32) -> Holdings {
         let descriptors = descriptors(process);
         let sockets = descriptors.iter().filter(|target| target.starts_with("socket:")).count();
@@ -22,21 +24,21 @@ impl Holdings {
 }
 
 fn threads(process: u32) -> usize {
-    let tasks = fs::read_dir(format!("/proc/{process}/task")).expect("the process runs");
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).expect("the process lives");
     let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).ok();
     let names = tasks.filter_map(|task| name(task.ok()?));
-    // The kernel starts and ends workers of io_uring as it likes.
+    // Workers of io_uring come and go as the kernel likes.
     names.filter(|name| !name.starts_with("iou-")).count()
 }
 
-/// Resident memory (`VmRSS`). Bytes.
+/// Memory of a process, in bytes (proc(5), `VmRSS`).
 pub fn resident(process: u32) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{process}/status")).expect("the process runs");
+    let text = fs::read_to_string(format!("/proc/{process}/status")).expect("the process lives");
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
 }
 
-/// The targets of a process's descriptors.
+/// What the open descriptors of a process are.
 pub fn descriptors(process: u32) -> Vec<String> {
     let entries = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten();
     let target = |entry: fs::DirEntry| fs::read_link(entry.path()).ok().map(|target| target.display().to_string());

@@ -1,4 +1,4 @@
-//! A client for tests and the simulated machine.
+//! A client: what the tests and the simulated machine use to ask a server.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,16 +15,16 @@ use crate::proto::{
     NBD_STRUCTURED_REPLY_MAGIC, NbdError, Reader, Request, chunk, cmd, handshake, info, option, rep,
 };
 
-/// Why a request failed.
+/// Why a request was not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientError {
     /// The server refused it or failed.
     #[error("the server answered with error {}", .0.0)]
     Refused(NbdError),
-    /// The connection ended: whether the request was executed is unknown.
+    /// The connection is gone: whether it was done is not known.
     #[error("the connection is gone")]
     Gone,
-    /// The server violated the protocol.
+    /// The server broke the protocol.
     #[error("the server broke the protocol: {0}")]
     Protocol(&'static str),
 }
@@ -50,11 +50,11 @@ struct Pending {
     waker: Option<Waker>,
 }
 
-/// A session with a server. Many requests may be in flight.
+/// A session with a server. Many requests may be under way.
 pub struct Client {
     cpu: Processor,
     connection: Connection,
-    /// Bytes.
+    /// Size of the export in bytes.
     pub size: u64,
     pub flags: u16,
     cookie: Cell<u64>,
@@ -65,10 +65,11 @@ pub struct Client {
 }
 
 impl Client {
-    /// Negotiates `export` on a new connection. With `structured`, requests structured replies and `base:allocation`.
+    /// Negotiates for `export` on a fresh connection. With `structured`, structured replies and `base:allocation` are
+    /// asked for.
     ///
     /// # Errors
-    /// If the server refuses or disconnects.
+    /// When the server refuses or goes.
     pub async fn connect(
         cpu: &Processor,
         connection: Connection,
@@ -95,7 +96,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Sends a request and waits for its reply.
+    /// Sends a request and waits for its answer.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -152,7 +153,7 @@ impl Client {
         self.request(cmd::WRITE, flags, offset, data.len() as u32, data).await.map(drop)
     }
 
-    /// Makes all acknowledged writes durable.
+    /// Makes durable what was answered before.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -160,7 +161,7 @@ impl Client {
         self.request(cmd::FLUSH, 0, 0, 0, &[]).await.map(drop)
     }
 
-    /// Shuts the connection down in any state.
+    /// Ends the connection, in whatever state it is.
     pub fn hang_up(&self) {
         self.cpu.shutdown(self.connection);
     }
@@ -263,7 +264,7 @@ impl Client {
     }
 }
 
-/// Applies a chunk to its request; `None` if it does not fit.
+/// Takes a chunk's content in; `None` when it does not fit the request.
 fn apply(pending: &mut Pending, kind: u16, payload: &[u8]) -> Option<()> {
     let mut at = Reader::new(payload);
     match kind {
@@ -290,7 +291,7 @@ fn apply(pending: &mut Pending, kind: u16, payload: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// Negotiates `export`; returns its size and flags.
+/// Asks for `export`; returns its size and flags.
 async fn negotiate(
     cpu: &Processor,
     connection: Connection,
@@ -351,7 +352,7 @@ async fn ask(
     }
 }
 
-/// A request's bytes with any magic, for tests of hostile clients.
+/// A request's bytes with whatever magic, for tests of hostile clients.
 pub fn raw_request(magic: u32, request: &Request) -> Vec<u8> {
     let mut bytes = request.encode().to_vec();
     if magic != NBD_REQUEST_MAGIC {

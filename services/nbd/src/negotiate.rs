@@ -2,52 +2,65 @@
 
 use std::sync::Arc;
 
-use kernel::connection::{Gone, Session, receive_exact, send_all};
+use kernel::Processor;
+use kernel::connection::{Gone, Keeps, Served, receive_exact, send_all};
+use machine::Connection;
 
-use crate::export::{Export, NAME_BYTES_MAX, Nbd, REQUEST_BYTES_MAX};
+use crate::export::{Export, NAME_BYTES_MAX, REQUEST_BYTES_MAX, Server};
 use crate::proto::{
     self, BASE_ALLOCATION, NBD_MAGIC, NBD_OPTS_MAGIC, Reader, handshake, info, option, option_reply, rep,
 };
 
-/// Longest option payload that is parsed, in bytes; the largest useful one is a list of contexts.
+/// Longest payload of an option that is looked at, in bytes; the largest that makes sense is a list of contexts.
 const OPTION_BYTES_MAX: u32 = 64 << 10;
-/// Longer options up to this many bytes are skipped and refused; beyond, the client is disconnected.
+/// Up to so many bytes, a longer option is skipped and refused; beyond, the client is disconnected.
 const OPTION_BYTES_SKIPPED_MAX: u32 = 1 << 20;
 /// Options before a client must have chosen an export.
 const OPTIONS_MAX: usize = 256;
-/// The context id of [`BASE_ALLOCATION`] in block status.
+/// The number under which block status speaks of [`BASE_ALLOCATION`].
 pub(crate) const BASE_ALLOCATION_ID: u32 = 1;
 
-/// The client's choices.
-pub(crate) struct Negotiated {
+pub(crate) struct Session {
     pub(crate) export: Arc<Export>,
     pub(crate) structured: bool,
     pub(crate) allocation: bool,
 }
 
 struct Negotiation<'a> {
-    nbd: &'a Nbd,
-    session: &'a Session,
+    cpu: &'a Processor,
+    connection: Connection,
+    server: &'a Server,
+    served: &'a Served,
     no_zeroes: bool,
     structured: bool,
     /// The export for which `base:allocation` was selected.
     allocation: Option<String>,
 }
 
+/// What to do after an option.
 enum Next {
     Option,
-    Transmission(Negotiated),
+    Transmission(Session),
     End,
 }
 
-/// Negotiates; `None` if the client disconnected or was refused.
-pub(crate) async fn negotiate(nbd: &Nbd, session: &Session) -> Option<Negotiated> {
-    let mut negotiation = Negotiation { nbd, session, no_zeroes: false, structured: false, allocation: None };
-    negotiation.run().await.ok().flatten()
+/// Negotiates; `None` when the client went or was refused.
+pub(crate) async fn negotiate(
+    cpu: &Processor,
+    connection: Connection,
+    server: &Server,
+    served: &Served,
+) -> Option<Session> {
+    served.watchdog().arm(cpu, server.limits().negotiation_timeout, Keeps::Nothing);
+    let mut negotiation =
+        Negotiation { cpu, connection, server, served, no_zeroes: false, structured: false, allocation: None };
+    let session = negotiation.run().await.ok().flatten();
+    served.watchdog().disarm();
+    session
 }
 
 impl Negotiation<'_> {
-    async fn run(&mut self) -> Result<Option<Negotiated>, Gone> {
+    async fn run(&mut self) -> Result<Option<Session>, Gone> {
         let mut hello = Vec::with_capacity(18);
         hello.extend_from_slice(&NBD_MAGIC.to_be_bytes());
         hello.extend_from_slice(&NBD_OPTS_MAGIC.to_be_bytes());
@@ -57,18 +70,18 @@ impl Negotiation<'_> {
         let flags = self.receive(4).await?;
         let flags = Reader::new(&flags).u32().ok_or(Gone)?;
         if flags & !u32::from(offered) != 0 || flags & u32::from(handshake::FIXED_NEWSTYLE) == 0 {
-            self.session.note_malformed();
+            self.served.note_malformed();
             return Ok(None);
         }
         self.no_zeroes = flags & u32::from(handshake::NO_ZEROES) != 0;
         for _ in 0..OPTIONS_MAX {
             match self.option().await? {
                 Next::Option => {}
-                Next::Transmission(negotiated) => return Ok(Some(negotiated)),
+                Next::Transmission(session) => return Ok(Some(session)),
                 Next::End => return Ok(None),
             }
         }
-        self.session.note_malformed();
+        self.served.note_malformed();
         Ok(None)
     }
 
@@ -79,7 +92,7 @@ impl Negotiation<'_> {
         let option = header.u32().ok_or(Gone)?;
         let len = header.u32().ok_or(Gone)?;
         if magic != NBD_OPTS_MAGIC || len > OPTION_BYTES_SKIPPED_MAX {
-            self.session.note_malformed();
+            self.served.note_malformed();
             return Ok(Next::End);
         }
         if len > OPTION_BYTES_MAX {
@@ -93,7 +106,7 @@ impl Negotiation<'_> {
         match option {
             option::EXPORT_NAME => self.export_name(&payload).await,
             option::ABORT => {
-                // The client may disconnect without waiting for the reply.
+                // The client may be gone without waiting for the answer.
                 let _ = self.reply(option, rep::ACK, &[]).await;
                 Ok(Next::End)
             }
@@ -114,9 +127,9 @@ impl Negotiation<'_> {
     }
 
     async fn export_name(&mut self, payload: &[u8]) -> Result<Next, Gone> {
-        // A refusal is impossible: "the server MUST disconnect".
+        // There is no way to refuse: "the server MUST disconnect".
         let name = std::str::from_utf8(payload).ok().filter(|name| name.len() <= NAME_BYTES_MAX);
-        let Some(export) = name.and_then(|name| self.nbd.find(name)) else { return Ok(Next::End) };
+        let Some(export) = name.and_then(|name| self.server.find(name)) else { return Ok(Next::End) };
         let mut reply = Vec::with_capacity(134);
         reply.extend_from_slice(&export.volume.size().to_be_bytes());
         reply.extend_from_slice(&export.flags(self.structured).to_be_bytes());
@@ -124,7 +137,7 @@ impl Negotiation<'_> {
             reply.resize(reply.len() + 124, 0);
         }
         self.send(reply).await?;
-        Ok(Next::Transmission(self.negotiated(export)))
+        Ok(Next::Transmission(self.session(export)))
     }
 
     async fn list(&mut self, payload: &[u8]) -> Result<Next, Gone> {
@@ -132,7 +145,7 @@ impl Negotiation<'_> {
             return self.refuse(option::LIST, rep::ERR_INVALID, "NBD_OPT_LIST takes no data").await;
         }
         let mut replies = Vec::new();
-        for export in self.nbd.exports().iter() {
+        for export in self.server.exports().iter() {
             let mut entry = Vec::new();
             entry.extend_from_slice(&(export.name.len() as u32).to_be_bytes());
             entry.extend_from_slice(export.name.as_bytes());
@@ -148,7 +161,7 @@ impl Negotiation<'_> {
         let Some((name, wanted)) = read_info(payload) else {
             return self.refuse(option, rep::ERR_INVALID, "the request for information is malformed").await;
         };
-        let Some(export) = self.nbd.find(name) else {
+        let Some(export) = self.server.find(name) else {
             return self.refuse(option, rep::ERR_UNKNOWN, "there is no export of that name").await;
         };
         let mut replies = Vec::new();
@@ -158,18 +171,18 @@ impl Negotiation<'_> {
         };
         let size = export.volume.size().to_be_bytes();
         reply(info::EXPORT, &[&size[..], &export.flags(self.structured).to_be_bytes()].concat());
-        // At most once each, however often requested, to bound the reply's size.
+        // Once each, however often it is asked for: an option is no lever for memory.
         for (kind, text) in [(info::NAME, &export.name), (info::DESCRIPTION, &export.description)] {
             if wanted.contains(&kind) {
                 reply(kind, text.as_bytes());
             }
         }
-        // Sent even if not requested: clients that know it perform better.
+        // Sent whether or not it was asked for: a client that knows it does better with it.
         let preferred = 4096_u32.max(export.block_size);
         reply(info::BLOCK_SIZE, &[export.block_size, preferred, REQUEST_BYTES_MAX].map(u32::to_be_bytes).concat());
         option_reply(&mut replies, option, rep::ACK, &[]);
         self.send(replies).await?;
-        if option == option::GO { Ok(Next::Transmission(self.negotiated(export))) } else { Ok(Next::Option) }
+        if option == option::GO { Ok(Next::Transmission(self.session(export))) } else { Ok(Next::Option) }
     }
 
     async fn meta_context(&mut self, option: u32, payload: &[u8]) -> Result<Next, Gone> {
@@ -183,7 +196,7 @@ impl Negotiation<'_> {
         if !self.structured {
             return self.refuse(option, rep::ERR_INVALID, "contexts need structured replies").await;
         }
-        let Some(export) = self.nbd.find(name) else {
+        let Some(export) = self.server.find(name) else {
             return self.refuse(option, rep::ERR_UNKNOWN, "there is no export of that name").await;
         };
         let matches = |query: &&str| *query == BASE_ALLOCATION || (!setting && *query == "base:");
@@ -206,10 +219,10 @@ impl Negotiation<'_> {
         Ok(Next::Option)
     }
 
-    /// Contexts apply to the export for which they were selected.
-    fn negotiated(&self, export: Arc<Export>) -> Negotiated {
+    /// Contexts hold for the export for which they were selected.
+    fn session(&self, export: Arc<Export>) -> Session {
         let allocation = self.allocation.as_ref() == Some(&export.name);
-        Negotiated { export, structured: self.structured, allocation }
+        Session { export, structured: self.structured, allocation }
     }
 
     async fn refuse(&self, option: u32, error: u32, why: &str) -> Result<Next, Gone> {
@@ -234,15 +247,15 @@ impl Negotiation<'_> {
     }
 
     async fn receive(&self, len: usize) -> Result<Vec<u8>, Gone> {
-        receive_exact(self.session.cpu(), self.session.connection(), len).await
+        receive_exact(self.cpu, self.connection, len).await
     }
 
     async fn send(&self, bytes: Vec<u8>) -> Result<(), Gone> {
-        send_all(self.session.cpu(), self.session.connection(), bytes).await
+        send_all(self.cpu, self.connection, bytes).await
     }
 }
 
-/// The name and the requested kinds of information.
+/// The name and the kinds of information that are asked for.
 fn read_info(payload: &[u8]) -> Option<(&str, Vec<u16>)> {
     let mut at = proto::Reader::new(payload);
     let name = at.string()?;
@@ -258,7 +271,7 @@ fn read_meta_context(payload: &[u8]) -> Option<(&str, Vec<&str>)> {
     let count = at.u32()?;
     let mut queries = Vec::new();
     for _ in 0..count {
-        // Each takes at least four bytes: a wrong count runs out of payload, not of memory.
+        // Each takes four bytes at least: a wrong count runs out of payload, not of memory.
         queries.push(at.string()?);
     }
     (at.is_empty() && name.len() <= NAME_BYTES_MAX).then_some((name, queries))

@@ -1,25 +1,25 @@
-//! Refusals: the protocol's error, and a text for replies that have room for it.
+//! Why a request was not done: the protocol's error, and its text for people where replies have room for it.
 
 use kernel::connection::Header;
 use machine::Errno;
 
 use crate::proto::{NbdError, chunk, structured_chunk};
 
-/// Length of an error text, at most ("Values": strings). Bytes.
+/// Text of an error, at most ("Values": strings). Ours are far shorter; the host's are a line. Bytes.
 const TEXT_BYTES_MAX: usize = 4096;
 
-/// Why a request was not executed.
+/// Why a request was not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     UnknownCommand,
     Flags,
     ReadOnly,
-    /// For reads and the like; a write there would need more space.
+    /// A read or the like; a write there would need more space.
     BeyondEnd,
     NoSpace,
     TooLong,
     Unaligned,
-    /// "Don't fragment" is impossible.
+    /// "Don't fragment" cannot be kept.
     Fragments,
     StatusOfNothing,
     NoContext,
@@ -62,7 +62,7 @@ impl Refusal {
             Refusal::StatusOfNothing => "block status of nothing",
             Refusal::NoContext => "no context was negotiated",
             Refusal::PayloadTooLong => "the payload is too long",
-            // The protocol has only few errors.
+            // The protocol's errors are few.
             Refusal::Host(errno) => return errno.to_string(),
         };
         text.to_owned()

@@ -1,4 +1,4 @@
-//! The callers on one connection: each user that a client's host states is a job of its own (WS-7).
+//! Whose calls come over one connection: each user that a client's host names is a job of its own (WS-7).
 
 use kernel::Processor;
 use kernel::connection::Outbound;
@@ -6,24 +6,25 @@ use kernel::job::{JobId, Member, NOBODY, Origin};
 
 use crate::call::{ClientAddress, Credentials};
 
-/// Users of one connection remembered. A host makes one connection for all of its users.
+/// Users of one connection that are remembered. A host that serves many people makes one connection for all of them.
 const USERS_MAX: usize = 8;
 
+/// The users of one connection.
 pub(crate) struct Callers {
     client: ClientAddress,
-    /// The connection's, for calls without a user.
+    /// Of the connection, for calls that name nobody.
     job: JobId,
-    /// The most recent last.
+    /// Those that called last, the last one at the end.
     users: Vec<(u32, Member)>,
 }
 
 impl Callers {
-    /// For the connection that the running task serves.
+    /// Of the connection that the running task serves.
     pub(crate) fn new(cpu: &Processor, client: ClientAddress) -> Callers {
         Callers { client, job: cpu.job(), users: Vec::new() }
     }
 
-    /// Charges the running task, and the sender of replies, to the caller's job.
+    /// Has the running task, and the sender of replies, work for who makes a call.
     pub(crate) fn work_for(&mut self, cpu: &Processor, credentials: &Credentials, outbound: &Outbound) {
         let job = self.job_of(cpu, credentials);
         cpu.work_for(job);
@@ -31,8 +32,8 @@ impl Callers {
     }
 
     fn job_of(&mut self, cpu: &Processor, credentials: &Credentials) -> JobId {
-        // Users of a Unix socket are identified by the host. And if the connection is not charged to a job, its calls
-        // are not either.
+        // Who speaks through a socket of this host is known without being told. And where nobody is charged for the
+        // connection, nobody is for its calls.
         let (Some(address), &Credentials::Unix { uid, .. }) = (self.client.ip(), credentials) else { return self.job };
         if self.job == NOBODY {
             return NOBODY;

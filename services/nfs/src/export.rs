@@ -1,4 +1,4 @@
-//! Exports: a directory tree with a name, its permitted clients and its squashing.
+//! A directory tree with a name, who may mount it, and as whom its clients act.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use crate::procedure::Grants;
 use kernel::export::ExportNo;
 use kernel::tree::FileTree;
 
-/// The default anonymous user and group.
+/// Who nobody is, when nothing else was said.
 pub const NOBODY: u32 = 65534;
 
-/// Callers that act as the anonymous user.
+/// Whose requests are done as the anonymous user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Squashed {
     Nobody,
-    /// User 0 and group 0 (`root_squash`).
+    /// Those of user 0 and group 0 (`root_squash`).
     #[default]
     Root,
     All,
@@ -27,7 +27,7 @@ pub enum Squashed {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Squash {
-    /// Callers that act as the anonymous user.
+    /// Whose requests are done as the anonymous user.
     pub squashed: Squashed,
     pub uid: u32,
     pub gid: u32,
@@ -40,8 +40,8 @@ impl Default for Squash {
 }
 
 impl Squash {
-    /// The user as whom the host executes calls with these credentials. `None`: calls without credentials are refused
-    /// (`AUTH_TOOWEAK`), unless all callers are squashed.
+    /// The user as whom the host does what these credentials ask for. `None`: who says nothing about himself is not
+    /// served (`AUTH_TOOWEAK`), unless all are anonymous anyway.
     pub(crate) fn caller(&self, credentials: &Credentials) -> Option<Caller> {
         match credentials {
             _ if self.squashed == Squashed::All => Some(self.anonymous()),
@@ -55,7 +55,7 @@ impl Squash {
         }
     }
 
-    /// Only the user of [`Squash::caller`].
+    /// The user alone of [`Squash::caller`].
     pub(crate) fn user(&self, credentials: &Credentials) -> Option<u32> {
         match credentials {
             _ if self.squashed == Squashed::All => Some(self.uid),
@@ -70,26 +70,28 @@ impl Squash {
     }
 }
 
+/// How a tree is given out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExportConfig {
-    /// The path by which clients mount it, such as `/files`. Handles contain its hash: under another name it is another
+    /// The path by which clients mount it, such as `/files`. Handles carry its hash: under another name it is another
     /// export.
     pub name: String,
     pub read_only: bool,
-    /// Networks of permitted clients; empty: all. Clients of a Unix socket always are: its permissions decide.
+    /// Networks whose clients are served; empty: all. Clients of a Unix socket always are: its permissions decide.
     pub clients: Vec<IpNet>,
-    /// Require privileged ports? Otherwise any user of a client's host can impersonate any other.
+    /// Only those whose port is privileged? Else any user of a client's host may claim to be any other.
     pub secure: bool,
     pub squash: Squash,
 }
 
-/// Why a client is refused.
+/// Why a client is not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotAdmitted {
     Address,
     Port,
 }
 
+/// A directory tree that is given out.
 pub struct Export {
     id: ExportId,
     number: ExportNo,
@@ -112,6 +114,7 @@ impl Export {
         self.number
     }
 
+    /// How it is given out.
     pub fn config(&self) -> &ExportConfig {
         &self.config
     }
@@ -124,10 +127,10 @@ impl Export {
         self.config.read_only || self.tree.read_only()
     }
 
-    /// Checks the client's address and port.
+    /// Is this client served?
     ///
     /// # Errors
-    /// The reason to refuse it.
+    /// Why not.
     pub fn admit(&self, client: ClientAddress) -> Result<(), NotAdmitted> {
         match client {
             _ if !admits(&self.config.clients, client.ip()) => Err(NotAdmitted::Address),
@@ -136,11 +139,12 @@ impl Export {
         }
     }
 
-    /// Permissions recently granted by the host.
+    /// Rights that the host granted lately.
     pub(crate) fn grants(&self) -> &Grants {
         &self.grants
     }
 
+    /// The handle of a node.
     pub(crate) fn handle(&self, key: &HandleKey, node: Node) -> Vec<u8> {
         Handle { export: self.id, node }.seal(key)
     }
@@ -157,7 +161,7 @@ fn admits(networks: &[IpNet], address: Option<IpAddr>) -> bool {
     networks.is_empty() || networks.iter().any(|network| network.contains(&address))
 }
 
-/// The names in a path, without empty ones and `.`.
+/// The names in a path; empty ones and `.` mean nothing.
 pub(crate) fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".")
 }

@@ -1,4 +1,4 @@
-//! Channels and their devices: disks, the front-end processor's two lines, a tape.
+//! Channels and what hangs on them: disks, the front-end processor's two lines, a tape.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -12,7 +12,7 @@ use policy::unit::Instant;
 
 use super::costs::{Costs, DeviceTimes};
 
-/// The channels' completions for the processor.
+/// What channels tell the processor.
 pub struct Channels {
     time: Virtual,
     /// Devices whose I/O has ended and was not taken yet.
@@ -26,6 +26,7 @@ impl Channels {
         Channels { time: time.clone(), ended: RefCell::default(), enabled: Cell::new(None) }
     }
 
+    /// Takes one that has ended.
     pub fn take(&self) -> Option<usize> {
         self.ended.borrow_mut().pop_front()
     }
@@ -65,12 +66,16 @@ pub enum Kind {
     Tape,
 }
 
+/// The device that gives messages.
 pub const MESSAGES: usize = 0;
+/// The device that takes answers.
 pub const ANSWERS: usize = 1;
+/// The device that takes the journal.
 pub const JOURNAL: usize = 2;
+/// The first of the disks.
 const DISKS: usize = 3;
 
-/// The devices of the I/O supervisor: an I/O is for a region, and a device does one at a time.
+/// The devices as the I/O supervisor knows them: an I/O is for a region, and a device does one at a time.
 pub struct Devices {
     time: Virtual,
     handler: HandlerId,
@@ -85,13 +90,13 @@ struct Device {
 }
 
 impl Devices {
-    /// The ends of their I/O are signalled to `handler`.
+    /// All idle; the ends of their I/O are signalled to `handler`.
     pub fn new(costs: &Costs, time: &Virtual, handler: HandlerId) -> Self {
         let all = vec![Device::default(); DISKS + costs.disks];
         Devices { time: time.clone(), handler, times: costs.devices, all }
     }
 
-    /// Any disk, with equal probability.
+    /// Any disk, all being used alike.
     pub fn any_disk(&self) -> usize {
         DISKS + self.time.below((self.all.len() - DISKS) as u64) as usize
     }
@@ -112,7 +117,7 @@ impl Devices {
         }
     }
 
-    /// Takes the end of a device's I/O; returns its region. The next one starts at `at`.
+    /// The end of a device's I/O is taken: for which region it was. The next one starts at `at`.
     pub fn end(&mut self, device: usize, at: Instant) -> Option<usize> {
         let ended = self.all[device].active.take();
         self.start(device, at);

@@ -9,35 +9,36 @@ use crate::model::buffers::{Buffers, Config, Content, Write};
 use crate::model::disk::Disk;
 use crate::model::memory::Memory;
 use crate::model::{Simulation, Virtual};
-use policy::cache::Algorithm;
+use policy::cache::Kind;
 use policy::unit::Instant;
 use policy::{queue, sizing, writeback};
 
 use super::machine::{BSD_BUFFERS_MIN, Hardware};
 
-/// A run that takes longer, in virtual time, hangs.
+/// What does not come to an end within a day of virtual time never does.
 const PATIENCE: Duration = Duration::from_secs(86_400);
 
+/// How the cache is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Setup {
-    /// All memory that nobody else needs, or a tenth?
+    /// A tenth of memory, or what nobody else needs?
     pub(super) dynamic: bool,
-    pub(super) replacement: Algorithm,
+    pub(super) replacement: Kind,
     /// Written steadily, or every 30 s?
     pub(super) smooth: bool,
-    /// Does the disk queue prefer synchronous requests (WS-4)?
+    /// Does the disk queue let those who wait go first (WS-4)?
     pub(super) priority: bool,
-    /// Are a file's blocks contiguous, and does the queue merge neighbours (WS-3)?
+    /// Do a file's blocks lie end to end, and does it merge neighbours (WS-3)?
     pub(super) merge: bool,
 }
 
 impl Setup {
     pub(super) const BSD: Setup =
-        Setup { dynamic: false, replacement: Algorithm::Lru, smooth: false, priority: false, merge: false };
-    /// The paper's: the size follows memory.
+        Setup { dynamic: false, replacement: Kind::Lru, smooth: false, priority: false, merge: false };
+    /// As the paper: the size follows memory.
     pub(super) const PAPER: Setup = Setup { dynamic: true, ..Setup::BSD };
-    /// Awase's, still with the disk queue of 4.3BSD: one technique at a time.
-    pub(super) const AWASE: Setup = Setup { replacement: Algorithm::S3Fifo, smooth: true, ..Setup::PAPER };
+    /// As Awase, with the disk queue of 4.3BSD still: one technique at a time.
+    pub(super) const AWASE: Setup = Setup { replacement: Kind::S3Fifo, smooth: true, ..Setup::PAPER };
 }
 
 impl Hardware {
@@ -45,11 +46,12 @@ impl Hardware {
         let has_arm = self.has_arm();
         queue::Config {
             merge: setup.merge,
+            // WS-3.
             transfer_bytes_max: 128 << 10,
             priority: setup.priority,
             elevator: has_arm,
             depth: if has_arm { 1 } else { 64 },
-            // 4.3BSD's disksort never changes its order for a long wait.
+            // 4.3BSD's disksort lets nobody go out of order, however long he waited.
             synchronous_deadline: if setup.priority { Duration::from_millis(50) } else { Duration::from_secs(86_400) },
             ..queue::Config::default()
         }
@@ -82,7 +84,7 @@ impl Hardware {
         let buffers = Buffers::new(&run, &disk, &memory, self.cache(setup));
         let mut hardware = *self;
         if setup.merge {
-            // Merging needs blocks without gaps (WS-3).
+            // Who merges leaves no gaps (WS-3).
             hardware.rotdelay_ms = 0.0;
         }
         Host { run, hardware, disk, memory, buffers }
@@ -97,7 +99,7 @@ pub(super) struct Host {
     pub(super) buffers: Buffers,
 }
 
-/// A process's access to the run.
+/// What a process has of it.
 #[derive(Clone)]
 pub(super) struct Process {
     pub(super) time: Virtual,
@@ -120,7 +122,7 @@ impl Host {
         }
     }
 
-    /// Runs a process to its end and returns its result.
+    /// Runs a process to its end and gives what it gives.
     pub(super) fn complete<T: 'static, W: Future<Output = T> + 'static>(
         &self,
         work: impl FnOnce(Process) -> W,
@@ -139,7 +141,8 @@ impl Host {
 }
 
 impl Process {
-    /// Reads a file from `start` in order, each block with the next one ahead, as 4.3BSD does. Returns the seconds.
+    /// Reads a file that starts there in order, each block with the next one ahead, as 4.3BSD does. Gives the seconds it
+    /// took.
     pub(super) async fn read_file(&self, start: u64, blocks: u64) -> f64 {
         let began = self.time.now();
         for index in 0..blocks {
@@ -151,7 +154,7 @@ impl Process {
         self.since(began)
     }
 
-    /// Writes a file from `start` in order. Returns the seconds until the last write returned.
+    /// Writes a file that starts there in order. Gives the seconds until the last write returned.
     pub(super) async fn write_file(&self, start: u64, blocks: u64, how: Write) -> f64 {
         let began = self.time.now();
         for index in 0..blocks {
@@ -161,6 +164,7 @@ impl Process {
         self.since(began)
     }
 
+    /// Seconds since then.
     pub(super) fn since(&self, start: Instant) -> f64 {
         (self.time.now() - start).as_secs_f64()
     }

@@ -1,7 +1,8 @@
-//! Loops with other uses of memory than Linpack's.
+//! Other loops than Linpack's: they use memory in other ways.
 
 use super::program::{Cycles, Memory, Program};
 
+/// Bytes of an element.
 const ELEMENT: u64 = 8;
 
 /// `b = transpose(a)`, square matrices one behind the other.

@@ -1,39 +1,41 @@
-//! Types of the table of switches.
+//! What the table of switches is made of.
 
 use std::time::Duration;
 
 use super::load::{Asks, Clients, Order, Sends, Speaks};
 
-/// A switch, or several that are set in one step, under one load.
+/// A switch, or several that are set together, under one load.
 pub(super) struct Case {
-    /// Name in tables: the switch, and the load if the switch has several.
+    /// In tables: the switch, and which load where it has several.
     pub(super) name: &'static str,
     pub(super) about: &'static str,
-    /// Values that are compared, the defaults first. Each sets the same switches.
+    /// What is compared: first the defaults, then what they are compared with. Each sets the same switches.
     pub(super) values: &'static [Value],
     pub(super) bed: Bed,
     pub(super) load: Load,
-    /// Least time of a cell, even with a shorter run: slow effects need their time. Zero with little effort.
+    /// A cell takes no less, however little is asked for: what is slow needs its time. Zero with little effort.
     pub(super) time_min: Duration,
-    /// Slices of a round. More slices show smaller differences: close measurements meet the same state of the host.
+    /// Each round is cut into so many, where a small difference matters: what lies close together in time meets the same
+    /// host.
     pub(super) slices: u32,
-    /// Rounds at most, for cases whose rounds take long.
+    /// Rounds at most, where a round takes long.
     pub(super) rounds_max: u32,
 }
 
+/// One of the values that are compared.
 pub(super) struct Value {
     pub(super) name: &'static str,
     /// Switches and their values, as `awase set` takes them.
     pub(super) set: &'static [(&'static str, &'static str)],
-    /// Memory of the cache, if not the bed's. Bytes.
+    /// Memory of the cache, where it is not that of the bed. Bytes.
     pub(super) memory: Option<u64>,
     /// How many times better the default is, as published.
     pub(super) paper: Option<Published>,
-    /// Is the server's web page open, and asked for its numbers twice a second? Otherwise the page is not served.
+    /// Is the server's web page open, and asked for its numbers twice a second? Otherwise nothing is served to watch it.
     pub(super) watched: bool,
 }
 
-/// A ratio published in a paper.
+/// A ratio of a paper.
 pub(super) struct Published {
     pub(super) of: Measure,
     pub(super) ratio: f64,
@@ -42,26 +44,27 @@ pub(super) struct Published {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Measure {
+    /// Requests a second.
     Rate,
-    /// CPU time of a request.
+    /// Processor time of a request.
     Cpu,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Bed {
-    /// A server whose switches are set at run time.
+    /// A server whose switches are set while it runs.
     Server {
-        /// Memory of its cache. Bytes.
+        /// Of its cache. Bytes.
         memory: u64,
     },
-    /// A server for each cell, started with its switches: for those that apply to memory as it is taken.
+    /// A server for each cell, started with its switches: for those that apply to memory that is taken from then on.
     Fresh {
-        /// Memory of its cache. Bytes.
+        /// Of its cache. Bytes.
         memory: u64,
     },
-    /// A kernel in this process: for what no client can ask of a server.
+    /// A kernel in this process, on so many processors: for what no client can ask of a server.
     Kernel {
-        /// Limited to what the host has.
+        /// How many, if there are.
         processors: u16,
     },
 }
@@ -70,22 +73,20 @@ pub(super) enum Bed {
 pub(super) enum Load {
     Clients {
         measured: Clients,
-        /// Concurrent clients that are not measured, to disturb.
+        /// These are not, and disturb.
         beside: Option<Clients>,
         /// Is what they ask for cached before?
         cached: bool,
     },
-    /// The test program of paper MP, a process on each processor: in a loop, reads 4 KiB of a raw device, then spins.
+    /// The test program of paper MP, a process on each processor: reads 4 KiB of a raw device, spins, and again.
     Iotest {
-        /// A device that answers after this time; `None`: memory.
+        /// A device that answers after so long; without, memory.
         latency: Option<Duration>,
         processes: u32,
         spin: Duration,
     },
-    /// A reader of a modelled disk, with a writer whose blocks are synced every two seconds.
+    /// A reader of a modelled disk beside a writer whose blocks are synced every three seconds.
     Storm,
-    /// A writer of 8 KiB in order to a modelled disk, with a flush after every `a_flush` writes.
-    Appends { a_flush: u64 },
 }
 
 /// As many as `load.depth` says.

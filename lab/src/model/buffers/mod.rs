@@ -1,14 +1,14 @@
 //! The buffer cache of a Unix kernel, with the operations of 4.3BSD: `bread`, `breada`, `bwrite`, `bawrite`, `bdwrite`,
 //! and what the update process does every 30 s.
 //!
-//! The operations and their waiting are those of Leffler, McKusick, Karels, Quarterman, *The Design and Implementation
-//! of the 4.3BSD UNIX Operating System* (1989), section 7.4, and of its source (`ufs_bio.c` 7.1): a buffer has one user
-//! at a time, others wait; a task that needs a buffer takes the next one in order of replacement, starts the write of
-//! dirty ones met on the way, and waits when all are in use. The policies decide which buffer is replaced
-//! ([`policy::cache`]), how much memory the cache has ([`policy::sizing`]), and when dirty buffers are written
-//! ([`policy::writeback`]). With LRU, a fixed size and a storm every 30 s they do what 4.3BSD did.
+//! The operations and their waiting are those of Leffler, McKusick, Karels, Quarterman, *The Design and Implementation of
+//! the 4.3BSD UNIX Operating System* (1989), section 7.4, and of its source (`ufs_bio.c` 7.1): a buffer has one user at
+//! a time, others wait; who needs a buffer takes the next one in order of replacement, starts the write of dirty ones met on
+//! the way, and waits when all are in use. What is decided is decided by the policies: which buffer goes
+//! ([`policy::cache`]), how much memory the cache has ([`policy::sizing`]), when dirty buffers are written
+//! ([`policy::writeback`]). With LRU, a fixed size and a storm every 30 s they are what 4.3BSD did.
 //!
-//! Contents are numbers: a read must return what was written last, or the model is wrong.
+//! Contents are numbers: what is read is what was written last, or the model is wrong.
 
 mod pool;
 mod tasks;
@@ -19,7 +19,7 @@ use std::cell::{Cell, RefCell, RefMut};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use policy::cache::{Algorithm, Slot};
+use policy::cache::{Kind, Slot};
 use policy::sizing::{self, Sizing};
 use policy::unit::{ByteRange, Class};
 use policy::writeback::{self, Admission, DirtyFacts, WriteBack};
@@ -33,17 +33,18 @@ use super::{Virtual, buffers::pool::Pool};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DiskBlock(pub u64);
 
-/// The version number of a block's content; 0: never written.
+/// What a block holds: the number of its version. Nothing was ever written: 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Content(pub u64);
 
+/// How a cache is built and decides.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Bytes of a block and of a buffer.
     pub buffer_bytes: u64,
-    pub replacement: Algorithm,
+    pub replacement: Kind,
     /// How much memory it has. A fixed size, or the floor of a dynamic one, is taken at the start, as a kernel does at
-    /// boot: programs cannot get it.
+    /// boot: no program can take that.
     pub sizing: sizing::Config,
     /// When dirty buffers are written. In blocks of a buffer's size.
     pub write_back: writeback::Config,
@@ -51,11 +52,11 @@ pub struct Config {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// Returns when the block is on the disk (`bwrite`).
+    /// Returns when it is on the disk (`bwrite`).
     Synchronous,
-    /// Starts the write at once and returns (`bawrite`): 4.3BSD for a full block.
+    /// Starts at once and returns (`bawrite`): 4.3BSD for a block that is full.
     Asynchronous,
-    /// Leaves the block to the update process or to write-back (`bdwrite`): 4.3BSD for a part of a block.
+    /// Is left to the update process or to write-back (`bdwrite`): 4.3BSD for a part of a block.
     Delayed,
 }
 
@@ -66,13 +67,13 @@ pub struct Read {
     pub cached: bool,
 }
 
-/// Counters of a cache, in blocks.
+/// What a cache did so far. In blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Read from the disk, read-ahead included.
+    /// Read from the disk, those ahead included.
     pub disk_reads: u64,
     pub disk_writes: u64,
-    /// Evicted for other blocks, or to return memory.
+    /// Left the cache to make room for others, or because memory was given back.
     pub evicted: u64,
     /// Written because a buffer was needed and dirty ones were next (`getnewbuf`).
     pub written_for_room: u64,
@@ -87,7 +88,7 @@ struct Shared {
     disk: Disk,
     memory: Memory,
     config: Config,
-    /// Opens when a buffer is released or memory arrives.
+    /// A buffer was released, or memory came.
     changed: Gate,
     pool: RefCell<Pool>,
     sizing: RefCell<Sizing>,
@@ -96,7 +97,7 @@ struct Shared {
     /// Bytes that the cache may hold.
     target: Cell<u64>,
     cursor: Cell<DiskBlock>,
-    /// The cache must return memory, and all of it is dirty or in use.
+    /// The cache must give back memory, and all of it is dirty or in use.
     is_short: Cell<bool>,
     /// Writers that wait until less is dirty.
     held_up: Cell<u32>,
@@ -141,7 +142,7 @@ impl Buffers {
         Read { content, cached: false }
     }
 
-    /// Reads a block and starts to read the next one (`breada`).
+    /// Reads a block and starts to read the one that will be asked for next (`breada`).
     pub async fn read_ahead(&self, block: DiskBlock, next: Option<DiskBlock>) -> Read {
         let was_cached = self.is_cached(block);
         if !was_cached {
@@ -158,7 +159,7 @@ impl Buffers {
         Read { cached: read.cached && was_cached, ..read }
     }
 
-    /// Writes a whole block. Returns when the caller may continue.
+    /// Writes a whole block, in that manner. Returns when the caller may go on.
     pub async fn write(&self, block: DiskBlock, content: Content, how: Write) {
         self.until_admitted().await;
         let (slot, _) = self.get(block).await;
@@ -179,11 +180,12 @@ impl Buffers {
         while self.start_next_write() {}
     }
 
+    /// Waits until nothing is dirty.
     pub async fn until_clean(&self) {
         self.0.changed.until(|| self.dirty_blocks() == 0).await;
     }
 
-    /// Is the block in a buffer, or being read into one (`incore`)?
+    /// Is the block in a buffer, or on its way into one (`incore`)?
     pub fn is_cached(&self, block: DiskBlock) -> bool {
         self.pool().find(block).is_some()
     }
@@ -192,6 +194,7 @@ impl Buffers {
         self.0.on_disk.borrow().get(&block).copied().unwrap_or_default()
     }
 
+    /// Bytes of memory that the cache has.
     pub fn bytes_held(&self) -> u64 {
         self.pool().held() * self.0.config.buffer_bytes
     }
@@ -201,6 +204,7 @@ impl Buffers {
         self.pool().dirty()
     }
 
+    /// What it did so far.
     pub fn counts(&self) -> Counts {
         self.0.counts.get()
     }
@@ -223,7 +227,7 @@ impl Buffers {
         DirtyFacts { dirty_blocks: self.dirty_blocks(), cache_blocks: self.capacity() as u64 }
     }
 
-    /// The block's buffer for exclusive use (`getblk`); and whether that took waiting.
+    /// The block's buffer, which nobody else uses (`getblk`); and whether that took waiting.
     async fn get(&self, block: DiskBlock) -> (Slot, bool) {
         let mut waited = false;
         loop {
@@ -246,7 +250,7 @@ impl Buffers {
         }
     }
 
-    /// Provides an unused buffer (`getnewbuf`): from memory while the cache may grow, else from another block.
+    /// Sees to an unused buffer (`getnewbuf`): from memory while the cache may grow, else from another block.
     fn make_room(&self) {
         let bytes = self.0.config.buffer_bytes;
         if self.pool().has_unused() {
@@ -257,12 +261,12 @@ impl Buffers {
         }
         let found = self.evict();
         if !found && self.0.config.write_back.smooth {
-            // Write-back was too slow: help it.
+            // Write-back is to have written enough before; it has not.
             self.start_next_write();
         }
     }
 
-    /// Evicts a block. Without write-back, the dirty ones that are next are written, as 4.3BSD does.
+    /// Takes a buffer from its block. Without write-back, the dirty ones that are next are written, as 4.3BSD does.
     fn evict(&self) -> bool {
         let mut met = Vec::new();
         let found = self.pool().evict(&mut met);
@@ -271,7 +275,7 @@ impl Buffers {
         }
         if !self.0.config.write_back.smooth {
             for slot in met {
-                // With few buffers, one search may meet the same buffer twice.
+                // One look may meet the same buffer twice, when there are few.
                 if !self.pool().is_busy(slot) {
                     self.count(|counts| counts.written_for_room += 1);
                     self.pool().hold(slot);
@@ -336,7 +340,7 @@ impl Buffers {
         self.0.changed.open();
     }
 
-    /// Starts to write the next dirty block in cyclic order of the disk. False when there is none.
+    /// Starts to write the next dirty block in order of the disk, going round. False when there is none.
     fn start_next_write(&self) -> bool {
         let next = self.pool().next_dirty(self.0.cursor.get());
         let Some((block, slot)) = next else { return false };

@@ -1,16 +1,18 @@
+//! Groups of bars.
+
 use super::canvas::{At, Canvas, Side};
 use super::{Area, FAINT, GROUND, INK, SMALL_TEXT, Undrawn, colour_of, dashes, names, value};
 use crate::report::number;
 use crate::report::style::Colour;
 use crate::result::{Plot, Series, Source};
 
-/// Distance between lines of a group's name.
+/// Between lines of a group's name.
 pub(super) const LINE: f64 = 15.0;
 
 const BAR_WIDTH_MAX: f64 = 54.0;
 const LINES_MAX: usize = 3;
 
-/// The names of groups, wrapped.
+/// The names of groups, each over as many lines as it needs.
 pub(super) fn wrapped(groups: &[String], width: f64) -> Vec<Vec<String>> {
     let letters = ((width / groups.len() as f64 - 6.0) / 6.4).max(4.0) as usize;
     groups.iter().map(|name| wrap(name, letters)).collect()
@@ -42,7 +44,7 @@ pub(super) fn draw(canvas: &Canvas<'_>, area: &Area, plot: &Plot, groups: &[Vec<
     all.sort_by_key(|series| (names.iter().position(|name| *name == series.name), series.source));
     let group_width = (area.right - area.left) / groups.len() as f64;
     let width = (group_width * 0.8 / all.len().max(1) as f64).min(BAR_WIDTH_MAX);
-    // Either all series have their values written at the bars, or none.
+    // All have their values written at them, or none.
     let has_room =
         |series: &Series| series.points.iter().all(|(_, y)| short(*y).chars().count() as f64 * 6.2 <= width + 3.0);
     let with_values = plot.series.iter().all(has_room);
@@ -63,7 +65,7 @@ pub(super) fn draw(canvas: &Canvas<'_>, area: &Area, plot: &Plot, groups: &[Vec<
     Ok(())
 }
 
-/// A bar, optionally with its value at its end.
+/// A bar, with its value at its end where that is wanted.
 fn one(
     canvas: &Canvas<'_>,
     area: &Area,
@@ -82,7 +84,7 @@ fn one(
     Ok(())
 }
 
-/// About three digits.
+/// Three digits or so.
 fn short(y: f64) -> String {
     match y.abs() {
         _ if y.fract() == 0.0 => value(y),

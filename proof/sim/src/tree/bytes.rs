@@ -1,4 +1,4 @@
-//! The bytes of a regular file: content and size, and what of both would survive a power cut.
+//! The bytes of a regular file: a content with an end that moves, and what of both would survive a power cut.
 
 use super::super::change::{Change, Payload};
 use super::super::content::Content;
@@ -9,10 +9,10 @@ use machine::SeekTarget;
 /// A change of the size that is not durable.
 #[derive(Clone, Copy, Debug)]
 struct SizeChange {
-    /// The number of the change of the content with which it was made.
+    /// The number of the change of the content that made it.
     change: u64,
     size: u64,
-    /// It truncated the content.
+    /// Did it cut something off?
     cut: bool,
 }
 
@@ -34,6 +34,7 @@ impl FileBytes {
         self.size
     }
 
+    /// Bytes that are allocated.
     pub(super) fn allocated(&self) -> u64 {
         self.content.allocated()
     }
@@ -51,7 +52,7 @@ impl FileBytes {
         self.content.seek(at, target, self.size)
     }
 
-    /// Fills `out` with the content from `at` on; the caller respects the size.
+    /// Fills `out` with what is stored from `at` on; the caller minds the size.
     pub(super) fn read(&self, at: u64, out: &mut [u8]) {
         self.content.read(at, out);
     }
@@ -62,14 +63,14 @@ impl FileBytes {
         bytes
     }
 
-    /// The durable content.
+    /// What is sure to be there after a power cut if nothing else survived.
     pub(super) fn durable(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.durable_size as usize];
         self.content.read_durable(0, &mut bytes);
         bytes
     }
 
-    /// Applies a change that extends the file when it reaches beyond the end.
+    /// Makes a change that moves the end when it reaches beyond it.
     pub(super) fn write(&mut self, change: &Change, stable: bool) {
         if change.len == 0 {
             return;
@@ -84,7 +85,7 @@ impl FileBytes {
         }
     }
 
-    /// Applies some sectors of a change, as `salt` chooses. Extends the file if it `grows`.
+    /// A change of which some sectors landed, as `salt` chooses. The end moves if it `grows`.
     pub(super) fn tear(&mut self, change: &Change, salt: u64, grows: bool) {
         let change = if grows { change.clone() } else { self.within(change) };
         if change.len > 0 {
@@ -93,7 +94,7 @@ impl FileBytes {
         }
     }
 
-    /// Applies a change as far as it lies before the end.
+    /// Makes a change only of what lies before the end.
     pub(super) fn change_within(&mut self, change: &Change) {
         let change = self.within(change);
         if change.len > 0 {
@@ -122,7 +123,7 @@ impl FileBytes {
         self.sizes.push(SizeChange { change, size, cut });
     }
 
-    /// Makes the sizes up to that of change `last` durable, and what they cut off is gone for good.
+    /// The sizes up to that of change `last` become durable, and what they cut off is gone for good.
     fn settle_sizes(&mut self, last: u64) {
         let count = self.sizes.partition_point(|size| size.change <= last);
         for size in self.sizes.drain(..count) {
@@ -139,7 +140,7 @@ impl FileBytes {
         self.content.flush(covers);
     }
 
-    /// Such a flush failed, and what it covered may be lost; only what was cut off does not return.
+    /// Such a flush failed, and what it covered may be lost; only that what was cut off does not come back.
     pub(super) fn drop_covered(&mut self, covers: u64, random: &mut Random) {
         let covered = self.sizes.partition_point(|size| size.change <= covers);
         if let Some(last) = self.sizes[..covered].iter().rev().find(|size| size.cut) {
@@ -148,7 +149,7 @@ impl FileBytes {
         self.content.drop_covered(covers, random);
     }
 
-    /// The power failed: decides what is left.
+    /// The power went: decides what is there when it comes back.
     pub(super) fn power_cut(&mut self, faults: &DiskFaults, random: &mut Random) {
         self.settle_sizes(self.content.latest_spilled());
         let all = self.sizes.len() as u64;
@@ -172,7 +173,7 @@ impl FileBytes {
     }
 }
 
-/// The payload of [`Op::Zero`](machine::Op::Zero).
+/// What [`Op::Zero`](machine::Op::Zero) puts in place of the old content.
 pub(super) fn zeroes(may_release: bool) -> Payload {
     if may_release { Payload::Hole } else { Payload::Zeroes }
 }

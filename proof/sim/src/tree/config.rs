@@ -1,25 +1,26 @@
-//! Properties of a simulated directory tree, and how a seed chooses them.
+//! What a simulated directory tree is like, and how a seed chooses it.
 
 use super::super::config::{DiskConfig, Latency};
 
 #[derive(Clone, Debug)]
 pub struct TreeConfig {
-    /// The disk. Its timing, sectors, alignment (for direct files), features and faults apply to the content of files;
-    /// its size is that of the file system.
+    /// The disk beneath. For the content of files hold its timing, sectors, alignment (of the direct ones), abilities
+    /// and faults; its size is that of the file system.
     pub disk: DiskConfig,
-    /// Time of a call other than a sync.
+    /// Time of a call that is no sync.
     pub call: Latency,
     pub sync: Latency,
+    /// Nodes that there may be.
     pub nodes_max: u64,
-    /// Maximum of names of a node; for a directory of its subdirectories plus two.
+    /// Names that a node may have; for a directory its subdirectories and two.
     pub links_max: u32,
     /// Largest file, in bytes.
     pub file_bytes_max: u64,
-    /// Every change fails with `EROFS`.
+    /// Does every change fail with `EROFS`?
     pub read_only: bool,
-    /// Times are multiples of this, in nanoseconds: changes within one tick cannot be distinguished by them.
+    /// Times are multiples of this, in nanoseconds: changes within one tick can't be told apart by them.
     pub tick_ns: u32,
-    /// The host reports changes of open files by others.
+    /// Does the host report what others do to open files?
     pub watches: bool,
 }
 
@@ -39,8 +40,8 @@ impl TreeConfig {
         }
     }
 
-    /// A faultless tree whose disk's timing, sectors and features, and whether the host reports changes of files by
-    /// others, are drawn from `seed`.
+    /// A faultless tree on a disk whose timing, sectors and abilities are drawn from `seed`, as is whether the host reports
+    /// what others do to files.
     pub fn drawn(seed: u64) -> Self {
         let disk = DiskConfig::drawn(64 << 20, seed);
         let sync = Latency::ns(disk.flush.ns_min, disk.flush.ns_max * 2);
@@ -54,12 +55,12 @@ impl Default for TreeConfig {
     }
 }
 
-/// Calls on a tree since it was added, not counting the operations on its files.
+/// What was asked of a tree since it was added, besides the operations on its files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TreeCounters {
-    /// Calls other than syncs.
+    /// Calls that are no syncs.
     pub calls: u64,
     pub syncs: u64,
-    /// Nodes in syncs.
+    /// Nodes that the syncs named.
     pub nodes_synced: u64,
 }

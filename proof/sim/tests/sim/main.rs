@@ -1,4 +1,4 @@
-//! Tests of the simulated machine.
+//! Promises of the simulated machine.
 
 mod disk;
 mod durability;

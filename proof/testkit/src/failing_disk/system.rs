@@ -1,4 +1,4 @@
-//! The FUSE calls of a [`super::FailingDisk`].
+//! What the kernel asks of the file system of a [`super::FailingDisk`].
 
 use std::ffi::OsStr;
 use std::io;
@@ -16,10 +16,10 @@ use fuser::{
 use super::Shared;
 use super::tree::Tree;
 
-/// Attributes and names may be cached: they change only by the kernel's own calls.
+/// The kernel need not ask again within this: nothing changes but by its calls.
 const TTL: Duration = Duration::from_secs(3600);
 
-/// Reported size of the file system, in blocks of 4 KiB.
+/// Blocks that there are, of 4 KiB.
 const BLOCKS: u64 = 1 << 20;
 
 /// One mount of the disk.
@@ -36,7 +36,7 @@ impl System {
         if self.shared.cuts.load(Ordering::SeqCst) == self.cuts { Ok(tree) } else { Err(Errno::EIO) }
     }
 
-    /// A random delay, with the probability `permille`.
+    /// How long something is delayed.
     fn draw_delay(&self, permille: u64) -> Duration {
         let most = self.shared.faults.lock().expect("no panic").delay_us_max;
         let mut random = self.shared.random.lock().expect("no panic");

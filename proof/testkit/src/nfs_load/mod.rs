@@ -1,7 +1,7 @@
-//! An NFS client with several calls in flight, which records what was acknowledged: content of a file by sectors, and
-//! names of a directory.
+//! A client of NFS that has several calls under way and enters into its ledger what was acknowledged: content of a file
+//! by sectors, and names of a directory.
 
-mod call;
+mod doing;
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -18,35 +18,35 @@ use crate::ledger::{Content, Journal, Ledger, Outcome, SECTOR};
 use crate::nfs::{Answer, Client, entry};
 use crate::progress::Progress;
 use crate::random::Random;
-use call::{Call, Names, Object, is_same};
+use doing::{Doing, Names, Object, is_same};
 
 /// Sectors of each client's file.
 const SECTORS: usize = 4096;
-/// Sectors read at a time for verification.
-const VERIFY_BATCH: usize = 256;
-/// Names in each client's directory, which may exist or not.
+/// What is read at a time to verify.
+const VERIFIED_AT_ONCE: usize = 256;
+/// Names in each client's directory, each there or not.
 const NAMES: usize = 24;
-/// Calls of each client in flight.
-const IN_FLIGHT: usize = 8;
+/// Calls of each client that are under way at a time.
+const UNDER_WAY: usize = 8;
 
-/// One client and its expectations of its directory.
+/// What one client knows of its directory.
 pub struct Load {
     directory: nfs_fh3,
     file: nfs_fh3,
     content: Ledger,
     journal: Journal,
-    /// Upper bound of the file's size.
+    /// The file can't be longer.
     end_max: usize,
     names: Names,
-    /// Handles of removed files.
-    removed: Vec<nfs_fh3>,
-    in_flight: HashMap<u32, Call>,
-    /// Failed changes of names, which may have taken effect or not.
-    unsure: Vec<Call>,
-    /// The write verifier of this server, and those of earlier ones.
+    /// Handles of files that were removed.
+    gone: Vec<nfs_fh3>,
+    under_way: HashMap<u32, Doing>,
+    /// Changes of names that failed: they may have been done or not.
+    unsure: Vec<Doing>,
+    /// The verifier of this server, and those of the ones before.
     verifier: Option<u64>,
     old_verifiers: HashSet<u64>,
-    /// Calls may fail, and unstable writes may be lost if the verifier changes.
+    /// Calls may fail, and what was written may be lost if the server says so by another verifier.
     is_tolerant: bool,
 }
 
@@ -66,7 +66,7 @@ fn is_invalid(what: String) -> io::Error {
 }
 
 impl Load {
-    /// For a directory `client-N` with an empty file `data`, which the test has created.
+    /// Of a directory `client-N` with an empty file `data`, as the test has made them.
     pub fn new(port: u16, client: usize, is_tolerant: bool) -> io::Result<Load> {
         let mut connection = Client::connect(port)?;
         let root = connection.mount("/files")?;
@@ -82,8 +82,8 @@ impl Load {
             journal: Journal::default(),
             end_max: 0,
             names: vec![None; NAMES],
-            removed: Vec::new(),
-            in_flight: HashMap::new(),
+            gone: Vec::new(),
+            under_way: HashMap::new(),
             unsure: Vec::new(),
             verifier: None,
             old_verifiers: HashSet::new(),
@@ -91,22 +91,23 @@ impl Load {
         })
     }
 
-    /// Works until the connection ends or `progress` is stopped. An error of the kind `InvalidData` means a wrong answer.
+    /// Works until the server is gone or all shall stop. `Err` of the kind `InvalidData` says that something was answered
+    /// that may not be.
     pub fn work(&mut self, port: u16, seed: u64, progress: &Progress) -> io::Result<()> {
         let mut random = Random(seed << 8 | self.content.client() as u64);
         let mut client = Client::connect(port)?;
         loop {
-            while !progress.is_stopped() && self.in_flight.len() < IN_FLIGHT {
-                let call = self.choose(&mut random);
-                let xid = self.send(&mut client, &call)?;
-                self.in_flight.insert(xid, call);
+            while !progress.is_stopped() && self.under_way.len() < UNDER_WAY {
+                let doing = self.choose(&mut random);
+                let xid = self.send(&mut client, &doing)?;
+                self.under_way.insert(xid, doing);
             }
-            if self.in_flight.is_empty() {
+            if self.under_way.is_empty() {
                 return Ok(());
             }
             let answer = client.answer()?;
-            let call = self.in_flight.remove(&answer.xid).expect("an answer to a call that is in flight");
-            match self.note(call, &answer)? {
+            let doing = self.under_way.remove(&answer.xid).expect("an answer to a call that is under way");
+            match self.note(doing, &answer)? {
                 Ok(is_durable) => progress.note(is_durable),
                 Err(_) if self.is_tolerant => progress.note_failure(),
                 Err(status) => return Err(is_invalid(format!("a call failed: {status}"))),
@@ -114,87 +115,87 @@ impl Load {
         }
     }
 
-    /// Chooses a call whose result does not depend on any call in flight.
-    fn choose(&mut self, random: &mut Random) -> Call {
+    /// Something that can be done, and whose outcome does not depend on anything that is under way.
+    fn choose(&mut self, random: &mut Random) -> Doing {
         loop {
             let (name, to, mode) = (random.index(NAMES), random.index(NAMES), random.below(0o1000) as u32);
             let is_directory = random.chance(300);
             let kind = |name: usize| self.names[name].as_ref().map(|object: &Object| object.is_directory);
-            let call = match random.below(24) {
+            let doing = match random.below(24) {
                 0..11 => return self.choose_content(random),
-                11 | 12 => return Call::Commit { sent: self.journal.stamp() },
-                13..16 if kind(name).is_none() => Call::Create { name, mode, is_directory },
-                16 | 17 if kind(name).is_some() => Call::Remove { name, is_directory: kind(name) == Some(true) },
+                11 | 12 => return Doing::Commit { sent: self.journal.stamp() },
+                13..16 if kind(name).is_none() => Doing::Create { name, mode, is_directory },
+                16 | 17 if kind(name).is_some() => Doing::Remove { name, is_directory: kind(name) == Some(true) },
                 18 | 19 if kind(name).is_some() && name != to && [None, kind(name)].contains(&kind(to)) => {
-                    Call::Rename { from: name, to }
+                    Doing::Rename { from: name, to }
                 }
-                20 if kind(name).is_some() => Call::SetMode { name, mode },
+                20 if kind(name).is_some() => Doing::SetMode { name, mode },
                 21.. => {
                     let sectors = self.content.choose(random);
-                    if self.in_flight.values().any(|other| other.touches(&sectors)) {
+                    if self.under_way.values().any(|other| other.touches(&sectors)) {
                         continue;
                     }
-                    return Call::Read { sectors };
+                    return Doing::Read { sectors };
                 }
                 _ => continue,
             };
-            let about = call.names();
-            let mut others = self.in_flight.values().chain(&self.unsure);
-            // After a failure its handle may be unknown.
-            let is_known = !matches!(call, Call::SetMode { .. })
+            let about = doing.names();
+            let mut others = self.under_way.values().chain(&self.unsure);
+            // After a failure its handle may be unknown for long.
+            let is_known = !matches!(doing, Doing::SetMode { .. })
                 || self.names[name].as_ref().is_some_and(|object| object.handle.is_some());
             if is_known && others.all(|other| about.iter().all(|name| !other.names().contains(name))) {
-                return call;
+                return doing;
             }
         }
     }
 
-    fn choose_content(&mut self, random: &mut Random) -> Call {
-        let content_is_idle = !self.in_flight.values().any(|other| other.touches(&(0..SECTORS)));
+    fn choose_content(&mut self, random: &mut Random) -> Doing {
+        let content_is_idle = !self.under_way.values().any(|other| other.touches(&(0..SECTORS)));
         if content_is_idle && random.chance(100) {
             let sectors = random.index(SECTORS)..SECTORS;
             let id = self.content.send(sectors.clone(), Content::Zero, &self.journal);
-            return Call::SetSize { id, sectors };
+            return Doing::SetSize { id, sectors };
         }
         loop {
             let sectors = self.content.choose(random);
-            let size_is_set = self.in_flight.values().any(|other| matches!(other, Call::SetSize { .. }));
+            let size_is_set = self.under_way.values().any(|other| matches!(other, Doing::SetSize { .. }));
             if size_is_set {
-                return Call::Commit { sent: self.journal.stamp() };
+                return Doing::Commit { sent: self.journal.stamp() };
             }
-            if self.in_flight.values().any(|other| other.touches(&sectors)) {
+            if self.under_way.values().any(|other| other.touches(&sectors)) {
                 continue;
             }
             let number = self.content.number();
             let id = self.content.send(sectors.clone(), Content::Number(number), &self.journal);
             let stable = [stable_how::FILE_SYNC, stable_how::DATA_SYNC, stable_how::UNSTABLE, stable_how::UNSTABLE];
-            return Call::Write { id, sectors, stable: *random.pick(&stable) };
+            return Doing::Write { id, sectors, stable: *random.pick(&stable) };
         }
     }
 
-    fn send(&mut self, client: &mut Client, call: &Call) -> io::Result<u32> {
+    fn send(&mut self, client: &mut Client, doing: &Doing) -> io::Result<u32> {
         let (file, directory) = (self.file.clone(), &self.directory);
-        match *call {
-            Call::Write { id, ref sectors, stable } => {
+        match *doing {
+            Doing::Write { id, ref sectors, stable } => {
                 self.end_max = self.end_max.max(sectors.end * SECTOR);
                 let bytes = self.content.bytes_of(id, sectors.clone());
                 let (offset, count) = (self.content.offset(sectors.start), bytes.len() as u32);
                 let data = Opaque::borrowed(&bytes);
                 client.send(Nfs::NFSPROC3_WRITE, &WRITE3args { file, offset, count, stable, data })
             }
-            Call::SetSize { ref sectors, .. } => {
+            Doing::SetSize { ref sectors, .. } => {
                 self.end_max = self.end_max.max(sectors.start * SECTOR);
                 let size = Nfs3Option::Some(self.content.offset(sectors.start));
                 let new_attributes = sattr3 { size, ..sattr3::default() };
                 let arguments = SETATTR3args { object: file, new_attributes, guard: Nfs3Option::None };
                 client.send(Nfs::NFSPROC3_SETATTR, &arguments)
             }
-            Call::Commit { .. } => client.send(Nfs::NFSPROC3_COMMIT, &COMMIT3args { file, offset: 0, count: 0 }),
-            Call::Read { ref sectors } => {
+            Doing::Commit { .. } => client.send(Nfs::NFSPROC3_COMMIT, &COMMIT3args { file, offset: 0, count: 0 }),
+            Doing::Read { ref sectors } => {
                 let (offset, count) = (self.content.offset(sectors.start), (sectors.len() * SECTOR) as u32);
                 client.send(Nfs::NFSPROC3_READ, &READ3args { file, offset, count })
             }
-            Call::Create { name, mode, is_directory } => {
+            Doing::Create { name, mode, is_directory } => {
                 let (name, attributes) = (name_of(name), sattr3 { mode: Nfs3Option::Some(mode), ..sattr3::default() });
                 let where_ = entry(directory, &name);
                 if is_directory {
@@ -202,18 +203,18 @@ impl Load {
                 }
                 client.send(Nfs::NFSPROC3_CREATE, &CREATE3args { where_, how: createhow3::GUARDED(attributes) })
             }
-            Call::Remove { name, is_directory: true } => {
+            Doing::Remove { name, is_directory: true } => {
                 client.send(Nfs::NFSPROC3_RMDIR, &RMDIR3args { object: entry(directory, &name_of(name)) })
             }
-            Call::Remove { name, is_directory: false } => {
+            Doing::Remove { name, is_directory: false } => {
                 client.send(Nfs::NFSPROC3_REMOVE, &REMOVE3args { object: entry(directory, &name_of(name)) })
             }
-            Call::Rename { from, to } => {
+            Doing::Rename { from, to } => {
                 let (from, to) = (name_of(from), name_of(to));
                 let arguments = RENAME3args { from: entry(directory, &from), to: entry(directory, &to) };
                 client.send(Nfs::NFSPROC3_RENAME, &arguments)
             }
-            Call::SetMode { name, mode } => {
+            Doing::SetMode { name, mode } => {
                 let object = self.names[name].as_ref().and_then(|object| object.handle.clone()).expect("known");
                 let new_attributes = sattr3 { mode: Nfs3Option::Some(mode), ..sattr3::default() };
                 let arguments = SETATTR3args { object, new_attributes, guard: Nfs3Option::None };
@@ -222,12 +223,12 @@ impl Load {
         }
     }
 
-    /// Records an answer. Returns whether the call is now durable, or its error.
-    fn note(&mut self, call: Call, answer: &Answer) -> io::Result<Result<bool, nfsstat3>> {
-        match call {
-            Call::Write { id, sectors, stable } => {
+    /// Notes what was answered: is something durable now, or did it fail?
+    fn note(&mut self, doing: Doing, answer: &Answer) -> io::Result<Result<bool, nfsstat3>> {
+        match doing {
+            Doing::Write { id, sectors, stable } => {
                 let result = outcome(answer.results::<WRITE3res>());
-                let recorded = match &result {
+                let noted = match &result {
                     Err(status) => Outcome::Failed(*status as u32),
                     Ok(ok) if ok.count as usize != sectors.len() * SECTOR => {
                         return Err(is_invalid(format!("a short write: {} of {sectors:?}", ok.count)));
@@ -238,27 +239,26 @@ impl Load {
                     Ok(ok) if ok.committed == stable_how::UNSTABLE => Outcome::Unstable(number(ok.verf)),
                     Ok(_) => Outcome::Stable,
                 };
-                self.content.answer(id, recorded, &self.journal);
+                self.content.answer(id, noted, &self.journal);
                 let Ok(ok) = result else { return Ok(result.map(|_| false)) };
                 self.note_verifier(ok.verf)?;
-                Ok(Ok(recorded == Outcome::Stable))
+                Ok(Ok(noted == Outcome::Stable))
             }
-            Call::SetSize { id, .. } => {
+            Doing::SetSize { id, .. } => {
                 let result = outcome(answer.results::<SETATTR3res>());
-                let recorded =
-                    result.as_ref().map_or_else(|status| Outcome::Failed(*status as u32), |_| Outcome::Stable);
-                self.content.answer(id, recorded, &self.journal);
+                let noted = result.as_ref().map_or_else(|status| Outcome::Failed(*status as u32), |_| Outcome::Stable);
+                self.content.answer(id, noted, &self.journal);
                 Ok(result.map(|_| true))
             }
-            Call::Commit { sent } => {
+            Doing::Commit { sent } => {
                 let result = outcome(answer.results::<COMMIT3res>());
-                let recorded = result.as_ref().map(|ok| number(ok.verf)).map_err(|status| *status as u32);
-                self.journal.note_flush(self.content.client(), sent, recorded);
+                let noted = result.as_ref().map(|ok| number(ok.verf)).map_err(|status| *status as u32);
+                self.journal.note_flush(self.content.client(), sent, noted);
                 let Ok(ok) = result else { return Ok(result.map(|_| false)) };
                 self.note_verifier(ok.verf)?;
                 Ok(Ok(true))
             }
-            Call::Read { sectors } => match outcome(answer.results::<READ3res<'static>>()) {
+            Doing::Read { sectors } => match outcome(answer.results::<READ3res<'static>>()) {
                 Ok(ok) => {
                     let mut bytes = ok.data.to_vec();
                     bytes.resize(sectors.len() * SECTOR, 0);
@@ -267,35 +267,37 @@ impl Load {
                 }
                 Err(status) => Ok(Err(status)),
             },
-            call => Ok(self.note_names(call, answer)),
+            doing => Ok(self.note_names(doing, answer)),
         }
     }
 
-    fn note_names(&mut self, call: Call, answer: &Answer) -> Result<bool, nfsstat3> {
-        let made = match call {
-            Call::Create { is_directory: true, .. } => outcome(answer.results::<MKDIR3res>()).map(|ok| ok.obj),
-            Call::Create { .. } => outcome(answer.results::<CREATE3res>()).map(|ok| ok.obj),
-            Call::Remove { is_directory: true, .. } => outcome(answer.results::<RMDIR3res>()).map(|_| Nfs3Option::None),
-            Call::Remove { .. } => outcome(answer.results::<REMOVE3res>()).map(|_| Nfs3Option::None),
-            Call::Rename { .. } => outcome(answer.results::<RENAME3res>()).map(|_| Nfs3Option::None),
+    fn note_names(&mut self, doing: Doing, answer: &Answer) -> Result<bool, nfsstat3> {
+        let made = match doing {
+            Doing::Create { is_directory: true, .. } => outcome(answer.results::<MKDIR3res>()).map(|ok| ok.obj),
+            Doing::Create { .. } => outcome(answer.results::<CREATE3res>()).map(|ok| ok.obj),
+            Doing::Remove { is_directory: true, .. } => {
+                outcome(answer.results::<RMDIR3res>()).map(|_| Nfs3Option::None)
+            }
+            Doing::Remove { .. } => outcome(answer.results::<REMOVE3res>()).map(|_| Nfs3Option::None),
+            Doing::Rename { .. } => outcome(answer.results::<RENAME3res>()).map(|_| Nfs3Option::None),
             _ => outcome(answer.results::<SETATTR3res>()).map(|_| Nfs3Option::None),
         };
         match made {
             Ok(made) => {
-                self.removed.extend(call.apply(&mut self.names));
-                if let (Call::Create { name, .. }, Nfs3Option::Some(handle)) = (&call, made) {
-                    self.names[*name].as_mut().expect("the name exists").handle = Some(handle);
+                self.gone.extend(doing.apply(&mut self.names));
+                if let (Doing::Create { name, .. }, Nfs3Option::Some(handle)) = (&doing, made) {
+                    self.names[*name].as_mut().expect("it is there").handle = Some(handle);
                 }
                 Ok(true)
             }
             Err(status) => {
-                self.unsure.push(call);
+                self.unsure.push(doing);
                 Err(status)
             }
         }
     }
 
-    /// While a server runs and loses nothing, its verifier must not change.
+    /// As long as a server lives and loses nothing, its verifier stays.
     fn note_verifier(&mut self, verifier: writeverf3) -> io::Result<()> {
         let verifier = number(verifier);
         if self.old_verifiers.contains(&verifier) {
@@ -308,22 +310,23 @@ impl Load {
         Ok(())
     }
 
+    /// The server has ended in order.
     pub fn note_orderly_end(&self) {
         self.journal.note_orderly_end();
     }
 
-    /// Verifies content, names and handles after a restart; what is found becomes the new expectation.
+    /// Is everything there that must be, under the handles of before? What is there now is what goes on from here.
     pub fn verify(&mut self, port: u16) -> Result<(), String> {
         let mut client = Client::connect(port).map_err(|error| error.to_string())?;
         self.verify_content(&mut client)?;
         self.verify_names(&mut client)?;
-        for removed in &self.removed {
-            let found = client.attributes(removed).map_err(|error| error.to_string())?;
+        for gone in &self.gone {
+            let found = client.attributes(gone).map_err(|error| error.to_string())?;
             if !matches!(found, Err(nfsstat3::NFS3ERR_STALE)) {
-                return Err(format!("a removed file exists again: {found:?}"));
+                return Err(format!("a file that was removed is there again: {found:?}"));
             }
         }
-        self.in_flight.clear();
+        self.under_way.clear();
         self.unsure.clear();
         self.old_verifiers.extend(self.verifier.take());
         Ok(())
@@ -333,12 +336,12 @@ impl Load {
         let text = |error: io::Error| error.to_string();
         let attributes = client.attributes(&self.file).map_err(text)?.map_err(|status| status.to_string())?;
         if attributes.size as usize > self.end_max {
-            return Err(format!("the file has {} bytes but never had more than {}", attributes.size, self.end_max));
+            return Err(format!("the file has {} bytes and was never longer than {}", attributes.size, self.end_max));
         }
         self.end_max = attributes.size as usize;
         let mut lost = Vec::new();
-        for first in (0..SECTORS).step_by(VERIFY_BATCH) {
-            let (offset, count) = (self.content.offset(first), VERIFY_BATCH * SECTOR);
+        for first in (0..SECTORS).step_by(VERIFIED_AT_ONCE) {
+            let (offset, count) = (self.content.offset(first), VERIFIED_AT_ONCE * SECTOR);
             let mut bytes = client.read(&self.file, offset, count as u32).map_err(text)?;
             let expected = attributes.size.saturating_sub(offset).min(count as u64);
             if bytes.len() as u64 != expected {
@@ -349,7 +352,7 @@ impl Load {
             lost.extend(sectors.filter_map(|(at, bytes)| self.content.verify(at, bytes, &self.journal).err()));
         }
         if let Some(first) = lost.first() {
-            return Err(format!("{} sectors have wrong content; the first: {first}", lost.len()));
+            return Err(format!("{} sectors hold what they must not; the first: {first}", lost.len()));
         }
         self.content.clear();
         self.journal.clear();
@@ -363,13 +366,13 @@ impl Load {
         }
         let expects = |names: &Names, about: &[usize]| about.iter().all(|&name| is_same(&found[name], &names[name]));
         let mut free: Vec<usize> = (0..NAMES).collect();
-        for call in self.in_flight.values().chain(&self.unsure) {
-            let about = call.names();
+        for doing in self.under_way.values().chain(&self.unsure) {
+            let about = doing.names();
             let mut after = self.names.clone();
-            call.apply(&mut after);
-            // A change is atomic.
+            doing.apply(&mut after);
+            // All of it or nothing.
             if !expects(&self.names, &about) && !expects(&after, &about) {
-                return Err(format!("a change of {about:?} is partly done: {found:?} after {:?}", self.names));
+                return Err(format!("half of a change of {about:?} is there: {found:?} after {:?}", self.names));
             }
             free.retain(|name| !about.contains(name));
         }

@@ -1,5 +1,5 @@
-//! Nearly valid conversations, from the first option to the last request, in any pieces: each session ends, and no
-//! other client notices.
+//! Conversations that are nearly right, from the first option to the last request, in whatever pieces: each session ends,
+//! and nobody else notices.
 
 use crate::scene::{Peer, Route, Scene, Setup};
 use kernel::Processor;
@@ -10,6 +10,7 @@ use testkit::{conversation, mutate};
 
 const MIB: u64 = 1 << 20;
 
+/// Hostile peers of a simulated world.
 const PEERS: u64 = 12;
 
 async fn attack(cpu: &Processor, route: &Route, seed: u64) {

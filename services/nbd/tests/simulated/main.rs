@@ -1,4 +1,4 @@
-//! Guarantees of NBD, on the simulated machine.
+//! Promises of NBD, on the simulated machine.
 
 mod bounds;
 mod crash;

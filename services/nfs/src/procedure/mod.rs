@@ -32,9 +32,9 @@ pub(crate) use status::{mount_status, status};
 /// Why a call has no results.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// Malformed arguments.
+    /// Its arguments are not what the procedure takes.
     Garbage,
-    /// The caller must provide credentials.
+    /// Its caller must say who it is.
     TooWeak,
     Status(nfsstat3),
 }
@@ -51,9 +51,10 @@ impl From<Errno> for Refusal {
     }
 }
 
+/// What comes of a procedure.
 type Answer = Result<Results, Refusal>;
 
-/// Executes a call.
+/// Does what a call asks for.
 pub(crate) async fn perform(call: Call) -> Results {
     match call.program {
         Program::Mount => mount::perform(&call).await,
@@ -65,7 +66,7 @@ pub(crate) async fn perform(call: Call) -> Results {
     }
 }
 
-/// Is the procedure not idempotent?
+/// Would it do harm, or say something else, when done twice?
 fn must_not_repeat(procedure: NFS_PROGRAM) -> bool {
     match procedure {
         NFS_PROGRAM::NFSPROC3_SETATTR
@@ -93,17 +94,11 @@ fn must_not_repeat(procedure: NFS_PROGRAM) -> bool {
     }
 }
 
-/// Is the reply sent only when something is durable?
-pub(crate) fn is_durable(program: Program, procedure: u32) -> bool {
-    let procedure = NFS_PROGRAM::try_from(procedure).ok().filter(|_| program == Program::Nfs);
-    procedure.is_some_and(|procedure| procedure == NFS_PROGRAM::NFSPROC3_COMMIT || must_not_repeat(procedure))
-}
-
-/// Executes a call that may be retransmitted. A late copy of a WRITE, from an abandoned connection, must not overwrite
-/// newer data with old.
+/// Does a call that may be the repetition of one that was done, or is being done. Of a WRITE, a copy that comes late, out of
+/// a connection that the client has abandoned, must not put old data over what the client has written there since.
 async fn perform_once(call: Call, procedure: NFS_PROGRAM) -> Results {
-    let (nfs, cpu) = (Arc::clone(&call.nfs), call.cpu.clone());
-    let replies = if procedure == NFS_PROGRAM::NFSPROC3_WRITE { nfs.writes() } else { nfs.replay() };
+    let (server, cpu) = (Arc::clone(&call.server), call.cpu.clone());
+    let replies = if procedure == NFS_PROGRAM::NFSPROC3_WRITE { server.writes() } else { server.replay() };
     let request = match replies.begin(key_of(&call), call.connection, || cpu.now()).await {
         Known::New(request) => request,
         Known::Answered => return Results::Silence,
@@ -155,23 +150,24 @@ async fn dispatch(mut call: Call, procedure: NFS_PROGRAM) -> Results {
     })
 }
 
-/// Decodes a call's arguments. Ignores what follows them.
+/// A call's arguments. What follows them is not looked at.
 pub(crate) fn arguments<T: Unpack>(mut bytes: &[u8]) -> Result<T, Refusal> {
     T::unpack(&mut bytes).map(|(arguments, _)| arguments).map_err(|_| Refusal::Garbage)
 }
 
+/// The results of a call that succeeded.
 fn success(results: &impl Pack) -> Answer {
     packed(nfsstat3::NFS3_OK, results)
 }
 
-/// A status and the results that follow it.
+/// A status and what goes with it.
 fn packed(status: nfsstat3, results: &impl Pack) -> Answer {
     let mut bytes = Vec::with_capacity(status.packed_size() + results.packed_size());
     let fits = status.pack(&mut bytes).and_then(|_| results.pack(&mut bytes));
     fits.map(|_| Results::Bytes(bytes)).map_err(|_| nfsstat3::NFS3ERR_SERVERFAULT.into())
 }
 
-/// The results of a failed call, without attributes: `FALSE` for each optional one.
+/// The results of a call that failed, without any attributes: `FALSE` for each that there might have been.
 fn failure(procedure: NFS_PROGRAM, status: nfsstat3) -> Vec<u8> {
     let absent = match procedure {
         NFS_PROGRAM::NFSPROC3_NULL | NFS_PROGRAM::NFSPROC3_GETATTR => 0,
@@ -211,7 +207,7 @@ mod failures {
 
     use super::*;
 
-    /// A client decodes the failure of this procedure completely.
+    /// A client of this procedure understands the failure, and nothing of it is left over.
     fn is_understood<T, E>(procedure: NFS_PROGRAM)
     where
         Nfs3Result<T, E>: Unpack,

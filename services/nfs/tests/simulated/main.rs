@@ -1,4 +1,4 @@
-//! Guarantees of NFS, on the simulated machine.
+//! Promises of NFS, on the simulated machine.
 
 mod crash;
 mod crowd;

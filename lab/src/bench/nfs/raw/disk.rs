@@ -1,4 +1,5 @@
-//! Stable writes: direct I/O in batches of as many writes as requests in flight, with a flush after each batch.
+//! Stable writes: as many at once as there are requests in flight, past the host's page cache, then one flush for all of
+//! them; and so on.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -10,10 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use super::Done;
-use crate::load::Load;
-use crate::spread::XorShift;
+use crate::bench::nfs::load::Load;
 
-/// Memory alignment of direct I/O.
+/// Direct transfers begin at a multiple of this in memory.
 const ALIGN: usize = 4096;
 
 /// `IOCB_CMD_PWRITE` and `struct io_event` of linux/aio_abi.h.
@@ -28,16 +28,22 @@ struct Event {
     more: i64,
 }
 
-/// Writes at random offsets of an existing file.
+/// Writes anywhere in a file that is there already.
 pub fn overwrite(load: &Load, path: &Path, duration: Duration) -> Result<Done> {
     let in_flight = (load.in_flight * load.connections) as usize;
     let bytes = load.request_bytes as usize;
     let (file, buffer) = (direct(path)?, Buffer::new(bytes));
     fill(&file, load.file_bytes)?;
     let ring = Asynchronous::new(in_flight)?;
-    let (start, mut requests, mut random) = (Instant::now(), 0, XorShift(XorShift::SEED));
+    let (start, mut requests, mut random) = (Instant::now(), 0, 0x9e37_79b9_7f4a_7c15_u64);
     while start.elapsed() < duration {
-        let mut offset = || random.number() % (load.file_bytes / bytes as u64) * bytes as u64;
+        let mut offset = || {
+            // xorshift64 (Marsaglia 2003).
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % (load.file_bytes / bytes as u64) * bytes as u64
+        };
         let offsets: Vec<u64> = (0..in_flight).map(|_| offset()).collect();
         ring.write(&file, buffer.bytes(), &offsets)?;
         file.sync_data()?;
@@ -46,7 +52,7 @@ pub fn overwrite(load: &Load, path: &Path, duration: Duration) -> Result<Done> {
     Ok(Done { requests, elapsed: start.elapsed() })
 }
 
-/// Extends a file, by one batch of writes at a time.
+/// Makes a file longer, by one write for all that is in flight.
 pub fn extend(load: &Load, path: &Path, duration: Duration) -> Result<Done> {
     let in_flight = u64::from(load.in_flight * load.connections);
     let buffer = Buffer::new(in_flight as usize * load.request_bytes as usize);
@@ -61,12 +67,12 @@ pub fn extend(load: &Load, path: &Path, duration: Duration) -> Result<Done> {
     Ok(Done { requests, elapsed: start.elapsed() })
 }
 
-/// A new file for direct I/O.
+/// A new file, whose content goes past the page cache.
 pub fn direct(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(true).custom_flags(libc::O_DIRECT).open(path)
 }
 
-/// Fills a file and makes it durable.
+/// Fills it with bytes, durable.
 pub fn fill(file: &File, bytes: u64) -> io::Result<()> {
     let buffer = Buffer::new(1 << 20);
     for at in (0..bytes).step_by(buffer.bytes().len()) {
@@ -82,7 +88,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// `len` bytes, none of them zero: file systems and disks may treat zeroes specially.
+    /// So many bytes, none of them zero: zeroes are treated specially here and there.
     pub fn new(len: usize) -> Buffer {
         let memory = vec![7; len + ALIGN];
         let start = memory.as_ptr().align_offset(ALIGN);
@@ -94,7 +100,7 @@ impl Buffer {
     }
 }
 
-/// The kernel's asynchronous I/O (`io_submit(2)`).
+/// Asynchronous I/O of the kernel (`io_submit(2)`).
 struct Asynchronous(libc::c_ulong);
 
 impl Asynchronous {
@@ -105,10 +111,10 @@ impl Asynchronous {
         Ok(Asynchronous(context))
     }
 
-    /// Writes the same bytes at all offsets, and waits until all are written.
+    /// Writes the same bytes at all these offsets, and waits until all are written.
     fn write(&self, file: &File, bytes: &[u8], offsets: &[u64]) -> Result<()> {
         let block = |&offset: &u64| {
-            // SAFETY: a control block of zero bytes is valid.
+            // SAFETY: all bytes zero are a control block.
             let mut block: libc::iocb = unsafe { std::mem::zeroed() };
             block.aio_lio_opcode = WRITE;
             block.aio_fildes = file.as_raw_fd() as u32;
@@ -121,11 +127,11 @@ impl Asynchronous {
         let mut pointers: Vec<*mut libc::iocb> = blocks.iter_mut().map(|block| &raw mut *block).collect();
         let mut events = vec![Event::default(); offsets.len()];
         let count = offsets.len() as libc::c_long;
-        // SAFETY: `count` pointers lead to control blocks; their bytes stay in place until io_getevents has reported
-        // all of them as written.
+        // SAFETY: so many pointers lead to control blocks; the bytes that these name stay where they are until the second
+        // call has said that all are written.
         let submitted = check(unsafe { libc::syscall(libc::SYS_io_submit, self.0, count, pointers.as_mut_ptr()) })?;
         let none = std::ptr::null_mut::<libc::timespec>();
-        // SAFETY: `events` holds `submitted` entries at least; there is no timeout.
+        // SAFETY: there is room for so many events; no time limit is given.
         check(unsafe {
             libc::syscall(libc::SYS_io_getevents, self.0, submitted, submitted, events.as_mut_ptr(), none)
         })?;
@@ -137,7 +143,7 @@ impl Asynchronous {
 
 impl Drop for Asynchronous {
     fn drop(&mut self) {
-        // SAFETY: the context belongs to this value, and nothing is in flight in it.
+        // SAFETY: the context is this one's, and nothing is under way in it.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.0) };
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of the simulated directory tree.
+//! Promises of the simulated directory tree.
 
 mod durability;
 mod files;

@@ -6,8 +6,10 @@ use nfs3_types::nfs3::{fattr3, ftype3, nfs_fh3, nfstime3};
 
 use super::content::Content;
 
+/// Number of an object in the model.
 pub type Id = usize;
 
+/// An entry of a directory.
 pub type Key = (Id, String);
 
 pub const OWN: Id = 0;
@@ -21,20 +23,21 @@ pub enum Body {
     Link(Vec<u8>),
 }
 
+/// A file, directory or link.
 #[derive(Clone, Debug)]
 pub struct Object {
-    /// `None` as long as it is unknown whether the object was created.
+    /// None as long as nobody knows whether it was made.
     pub handle: Option<nfs_fh3>,
     pub body: Body,
     /// One of these: several when setting it failed.
     pub modes: Vec<u32>,
-    /// Set explicitly, and not changed since.
+    /// Set, and not changed since.
     pub modified: Option<nfstime3>,
     /// Of an EXCLUSIVE creation after which the times were not changed.
     pub verifier: Option<[u8; 8]>,
-    /// The attributes in the client's cache.
+    /// What the client's cache has.
     pub told: Option<fattr3>,
-    /// Is the link count unknown to the client?
+    /// Does the client know the name count?
     pub is_doubtful: bool,
 }
 
@@ -78,12 +81,13 @@ pub struct Doubt {
     pub after: Vec<(Key, Option<Id>)>,
 }
 
+/// The client's part of the tree.
 #[derive(Default)]
 pub struct Names {
     pub objects: Vec<Object>,
     pub names: BTreeMap<Key, Id>,
     pub doubts: Vec<Doubt>,
-    /// Handles of permanently removed objects.
+    /// Handles of what is gone for good.
     pub graves: Vec<nfs_fh3>,
 }
 
@@ -97,28 +101,30 @@ impl Names {
         self.names.get(key).copied()
     }
 
+    /// How many names it has.
     pub fn links(&self, id: Id) -> usize {
         self.names.values().filter(|other| **other == id).count()
     }
 
-    /// Is it known what this name refers to?
+    /// Is it known what is behind this name?
     pub fn is_known(&self, key: &Key) -> bool {
         let object = self.get(key).is_none_or(|id| !self.objects[id].is_doubtful);
         object && !self.objects[key.0].is_doubtful && !self.doubts.iter().any(|doubt| doubt.mentions(key))
     }
 
+    /// Its entries, if all of them are known.
     pub fn entries(&self, dir: Id) -> Option<BTreeSet<&str>> {
         let is_known = !self.doubts.iter().any(|doubt| doubt.keys().any(|key| key.0 == dir));
         is_known.then(|| self.names.keys().filter(|key| key.0 == dir).map(|key| key.1.as_str()).collect())
     }
 
-    /// Directories that surely exist.
+    /// The directories that there are for sure.
     pub fn directories(&self) -> Vec<Id> {
         let below = self.names.iter().filter(|(key, id)| self.objects[**id].is_directory() && self.is_known(key));
         [OWN, COMMON].into_iter().chain(below.map(|(_, id)| *id)).collect()
     }
 
-    /// From now on it is unknown whether this was done.
+    /// From now on nobody knows whether this was done.
     pub fn begin(&mut self, doubt: Doubt) {
         for id in doubt.before.iter().chain(&doubt.after).filter_map(|(_, id)| *id) {
             self.objects[id].is_doubtful = true;
@@ -152,7 +158,7 @@ impl Names {
         }
     }
 
-    /// After a crash: resolves each doubt by what exists. `found`: the handle of each name.
+    /// After a crash: decides each doubt by what is there. `found`: the handle of each name.
     pub fn resolve(&mut self, found: &BTreeMap<Key, nfs_fh3>) {
         for doubt in std::mem::take(&mut self.doubts) {
             let is = |entries: &[(Key, Option<Id>)]| {
@@ -171,7 +177,7 @@ impl Names {
             for (key, id) in side {
                 if let (Some(id), Some(handle)) = (id, found.get(key)) {
                     self.objects[*id].handle = Some(handle.clone());
-                    // A verifier that was never reported may be missing.
+                    // A verifier that nobody was told of need not be there.
                     self.objects[*id].verifier = None;
                 }
             }
