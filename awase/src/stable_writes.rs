@@ -61,7 +61,7 @@ impl Measured {
         if !is_forcing(path) {
             return ForcedUnitAccess::Never;
         }
-        *self.0.entry(disk).or_insert_with(|| measure_in(path, true))
+        *self.0.entry(disk).or_insert_with(|| on_disk(disk, measure_in(path, true)))
     }
 
     fn cheapest(&mut self, export: &Export, medium: &Medium) -> ForcedUnitAccess {
@@ -77,7 +77,8 @@ impl Measured {
             Store::Block { .. } if told_by_sysfs(open.facts.disk) => ForcedUnitAccess::Always,
             Store::Block { .. } => ForcedUnitAccess::Alone,
             Store::File { path, .. } => {
-                *self.0.entry(open.facts.disk).or_insert_with(|| measure_beside(path, open.facts))
+                let disk = open.facts.disk;
+                *self.0.entry(disk).or_insert_with(|| on_disk(disk, measure_beside(path, open.facts)))
             }
             Store::Ram { .. } => ForcedUnitAccess::Always,
         }
@@ -112,6 +113,15 @@ fn file_system(path: &Path) -> Option<i64> {
 fn told_by_sysfs(disk: u64) -> bool {
     let place = PathBuf::from(format!("/sys/dev/block/{}:{}/queue/fua", libc::major(disk), libc::minor(disk)));
     fs::read_to_string(place).is_ok_and(|text| text.trim() == "1")
+}
+
+/// Where the host makes a forced write of a write and a flush, each of several at a time pays for a flush of its own, one
+/// after another, however cheap one alone was: they share flushes.
+fn on_disk(disk: u64, measured: ForcedUnitAccess) -> ForcedUnitAccess {
+    match measured {
+        ForcedUnitAccess::Always if !told_by_sysfs(disk) => ForcedUnitAccess::Alone,
+        other => other,
+    }
 }
 
 /// Where nothing can be measured (no space, no unnamed files there), a flush is what every disk has.
@@ -258,5 +268,11 @@ mod tests {
         assert_eq!(measure_beside(Path::new("/nowhere/at/all/disk.img"), facts), ForcedUnitAccess::Never);
         assert_eq!(measure_beside(Path::new("/proc/disk.img"), facts), ForcedUnitAccess::Never);
         assert!(!told_by_sysfs(u64::MAX));
+    }
+
+    #[test]
+    fn concurrent_writes_are_not_forced_on_a_disk_without_forced_unit_access() {
+        assert_eq!(on_disk(u64::MAX, ForcedUnitAccess::Always), ForcedUnitAccess::Alone);
+        assert_eq!(on_disk(u64::MAX, ForcedUnitAccess::Never), ForcedUnitAccess::Never);
     }
 }
