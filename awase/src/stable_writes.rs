@@ -31,8 +31,9 @@ const BLOCKS: u64 = 16;
 
 const BLOCK_BYTES: usize = 4096;
 
-/// Forced unit access that costs less than so many hundredths of a write and a flush is always taken: flushes can be shared
-/// by writers, so where both cost the same they win.
+/// Forced unit access that costs less than so many hundredths of a write and a flush is always taken, on a disk that has it:
+/// flushes can be shared by writers, so where both cost the same they win. Where the host makes a forced write of a write
+/// and a flush, each of several concurrent writes pays for a flush of its own, one after another, whatever one alone cost.
 const ALWAYS_PERCENT: u128 = 90;
 
 /// Up to so many hundredths, by a writer who has nobody to share a flush with: it is one request instead of two.
@@ -61,7 +62,7 @@ impl Measured {
         if !is_forcing(path) {
             return ForcedUnitAccess::Never;
         }
-        *self.0.entry(disk).or_insert_with(|| on_disk(disk, measure_in(path, true)))
+        *self.0.entry(disk).or_insert_with(|| measure_in(path, true, disk))
     }
 
     fn cheapest(&mut self, export: &Export, medium: &Medium) -> ForcedUnitAccess {
@@ -77,8 +78,7 @@ impl Measured {
             Store::Block { .. } if told_by_sysfs(open.facts.disk) => ForcedUnitAccess::Always,
             Store::Block { .. } => ForcedUnitAccess::Alone,
             Store::File { path, .. } => {
-                let disk = open.facts.disk;
-                *self.0.entry(disk).or_insert_with(|| on_disk(disk, measure_beside(path, open.facts)))
+                *self.0.entry(open.facts.disk).or_insert_with(|| measure_beside(path, open.facts))
             }
             Store::Ram { .. } => ForcedUnitAccess::Always,
         }
@@ -115,30 +115,31 @@ fn told_by_sysfs(disk: u64) -> bool {
     fs::read_to_string(place).is_ok_and(|text| text.trim() == "1")
 }
 
-/// Where the host makes a forced write of a write and a flush, each of several at a time pays for a flush of its own, one
-/// after another, however cheap one alone was: they share flushes.
-fn on_disk(disk: u64, measured: ForcedUnitAccess) -> ForcedUnitAccess {
-    match measured {
-        ForcedUnitAccess::Always if !told_by_sysfs(disk) => ForcedUnitAccess::Alone,
-        other => other,
-    }
-}
-
 /// Where nothing can be measured (no space, no unnamed files there), a flush is what every disk has.
 fn measure_beside(path: &Path, facts: FileFacts) -> ForcedUnitAccess {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    measure_in(directory, facts.direct)
+    measure_in(directory, facts.direct, facts.disk)
 }
 
-fn measure_in(directory: &Path, direct: bool) -> ForcedUnitAccess {
-    measure(directory, direct).unwrap_or_default()
+fn measure_in(directory: &Path, direct: bool, disk: u64) -> ForcedUnitAccess {
+    measure(directory, direct)
+        .map_or_else(|_| ForcedUnitAccess::default(), |percent| choose(percent, told_by_sysfs(disk)))
+}
+
+/// `percent`: what a forced write costs of a write and a flush. `is_disks_own`: the disk has forced unit access itself.
+fn choose(percent: u128, is_disks_own: bool) -> ForcedUnitAccess {
+    match percent {
+        ..ALWAYS_PERCENT if is_disks_own => ForcedUnitAccess::Always,
+        ..=ALONE_PERCENT => ForcedUnitAccess::Alone,
+        _ => ForcedUnitAccess::Never,
+    }
 }
 
 #[repr(align(4096))]
 struct Block([u8; BLOCK_BYTES]);
 
-/// Overwrites blocks of an unnamed file in both ways in turn, and compares the medians.
-fn measure(directory: &Path, direct: bool) -> io::Result<ForcedUnitAccess> {
+/// Overwrites blocks of an unnamed file in both ways in turn; the ratio of the medians, in percent.
+fn measure(directory: &Path, direct: bool) -> io::Result<u128> {
     let flags = libc::O_TMPFILE | if direct { libc::O_DIRECT } else { 0 };
     let file = OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(flags).open(directory)?;
     let block = Box::new(Block([0x5a; BLOCK_BYTES]));
@@ -152,12 +153,7 @@ fn measure(directory: &Path, direct: bool) -> io::Result<ForcedUnitAccess> {
         flushed.push(time(|| file.write_all_at(&block.0, at).and_then(|()| file.sync_data()))?);
         forced.push(time(|| write_forced(&file, &block, at + BLOCK_BYTES as u64))?);
     }
-    let percent = median(forced).as_nanos() * 100 / median(flushed).as_nanos().max(1);
-    Ok(match percent {
-        ..ALWAYS_PERCENT => ForcedUnitAccess::Always,
-        ALWAYS_PERCENT..=ALONE_PERCENT => ForcedUnitAccess::Alone,
-        _ => ForcedUnitAccess::Never,
-    })
+    Ok(median(forced).as_nanos() * 100 / median(flushed).as_nanos().max(1))
 }
 
 fn time(write: impl FnOnce() -> io::Result<()>) -> io::Result<Duration> {
@@ -195,7 +191,7 @@ mod tests {
         Config::parse("awase.toml", &text).expect("a good configuration").exports.remove(0)
     }
 
-    fn choose(measured: &mut Measured, export: &Export) -> ForcedUnitAccess {
+    fn chosen(measured: &mut Measured, export: &Export) -> ForcedUnitAccess {
         let medium = media::prepare(export, Patience::none()).expect("made");
         measured.of_medium(export, &medium)
     }
@@ -205,7 +201,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("temporary directory");
         let export = export(directory.path(), "kind = \"file\"");
         let mut measured = Measured::default();
-        choose(&mut measured, &export);
+        chosen(&mut measured, &export);
         let expected = if is_forcing(directory.path()) { 1 } else { 0 };
         assert_eq!(measured.0.len(), expected, "one disk was measured, if its file system is one that forces writes");
         let names: Vec<_> =
@@ -222,7 +218,7 @@ mod tests {
         for known in [ForcedUnitAccess::Never, ForcedUnitAccess::Alone, ForcedUnitAccess::Always] {
             let mut measured = Measured(BTreeMap::from([(disk, known)]));
             let expected = if is_forcing(directory.path()) { known } else { ForcedUnitAccess::Never };
-            assert_eq!(choose(&mut measured, &export), expected);
+            assert_eq!(chosen(&mut measured, &export), expected);
         }
     }
 
@@ -233,7 +229,7 @@ mod tests {
         let mut measured = Measured::default();
         for value in ["auto", "fua"] {
             let export = export(directory.path(), &format!("kind = \"file\"\nstable_writes = {value:?}"));
-            assert_eq!(choose(&mut measured, &export), ForcedUnitAccess::Never, "{value}");
+            assert_eq!(chosen(&mut measured, &export), ForcedUnitAccess::Never, "{value}");
         }
         assert_eq!(measured.of_directory(directory.path(), 7), ForcedUnitAccess::Never);
         assert!(measured.0.is_empty());
@@ -249,7 +245,7 @@ mod tests {
         for (value, forced) in [("flush", ForcedUnitAccess::Never), ("fua", fua)] {
             let export = export(directory.path(), &format!("kind = \"file\"\nstable_writes = {value:?}"));
             let mut measured = Measured::default();
-            assert_eq!(choose(&mut measured, &export), forced);
+            assert_eq!(chosen(&mut measured, &export), forced);
             assert!(measured.0.is_empty());
         }
     }
@@ -271,8 +267,14 @@ mod tests {
     }
 
     #[test]
-    fn concurrent_writes_are_not_forced_on_a_disk_without_forced_unit_access() {
-        assert_eq!(on_disk(u64::MAX, ForcedUnitAccess::Always), ForcedUnitAccess::Alone);
-        assert_eq!(on_disk(u64::MAX, ForcedUnitAccess::Never), ForcedUnitAccess::Never);
+    fn concurrent_writes_are_forced_only_on_a_disk_that_has_forced_unit_access() {
+        for percent in [0, 50, 89, 90, 125] {
+            assert_eq!(choose(percent, false), ForcedUnitAccess::Alone, "{percent}");
+        }
+        assert_eq!(choose(89, true), ForcedUnitAccess::Always);
+        assert_eq!(choose(90, true), ForcedUnitAccess::Alone);
+        for is_disks_own in [false, true] {
+            assert_eq!(choose(126, is_disks_own), ForcedUnitAccess::Never);
+        }
     }
 }

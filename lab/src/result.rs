@@ -155,6 +155,7 @@ pub struct Series {
     pub name: String,
     /// Where it comes from: those of one name and different sources get one colour and different strokes.
     pub source: Source,
+    /// In order of x.
     pub points: Vec<(f64, f64)>,
 }
 

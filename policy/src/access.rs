@@ -10,6 +10,7 @@ use crate::unit::ProcessorId;
 pub enum Mode {
     /// Only the master: 1a.
     Funnel,
+    /// Each processor: 1b.
     #[default]
     Symmetric,
 }

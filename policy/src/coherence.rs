@@ -69,6 +69,7 @@ pub use message::{Address, Envelope, Incarnation, Message, Mode, NodeId, Request
 /// The shared space and its nodes; the same at all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
+    /// Nodes, numbered from 0.
     pub nodes: u16,
     /// Pages of the space. The home of a page is its number modulo the nodes.
     pub pages: u64,

@@ -16,6 +16,7 @@ const STREAM_BLOCKS: u64 = 16;
 /// Writes and flushes of one file or device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EarlyWrite {
+    /// Since the last flush.
     writes: u32,
     expected: bool,
 }

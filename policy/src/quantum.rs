@@ -43,6 +43,7 @@ const DOUBT_PERMILLE: u64 = 20;
 pub struct Quantum {
     mode: Mode,
     began: Instant,
+    /// Since `began`.
     served: Served,
     state: State,
 }

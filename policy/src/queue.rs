@@ -108,6 +108,7 @@ pub struct Batch {
     pub range: ByteRange,
     /// Synchronous if somebody waits for one of its members.
     pub class: Class,
+    /// In order of address.
     pub members: SmallVec<[RequestId; 4]>,
 }
 

@@ -158,8 +158,8 @@ pub static EXPORT_KEYS: &[Key<Draft>] = &[
         name: "stable_writes",
         allowed: "\"auto\", \"flush\", \"fua\"",
         about: "Disks: how writes that must be durable become so: by a write and a flush, by forced unit access, or whichever \
-                was found to be cheaper at the start; a write beside which nobody else \
-                wants a flush is forced where that costs about the same; on file systems that are not known to make forced \
+                was found to be cheaper at the start, of these forced unit access only if the disk itself has it; a write \
+                beside which nobody else wants a flush is forced where that costs about the same; on file systems that are not known to make forced \
                 writes durable (all but ext4, XFS, Btrfs and F2FS) always a write and a flush (default auto)",
         paper: "",
         set: |draft, given| {

@@ -37,6 +37,7 @@ pub(super) struct Desk {
     pub typed: Option<String>,
     pub message: String,
     pub page: Page,
+    /// Which connections come first.
     pub order: Order,
 }
 

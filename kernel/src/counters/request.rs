@@ -25,6 +25,7 @@ impl Service {
 pub enum Group {
     Read,
     Write,
+    /// They make content durable.
     Sync,
     Other,
 }

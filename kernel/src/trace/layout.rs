@@ -89,6 +89,7 @@ impl Layout {
     }
 }
 
+/// 0 for 0.
 fn power_of_two_below(number: usize) -> usize {
     (number + 1).next_power_of_two() / 2
 }

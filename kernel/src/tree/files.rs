@@ -44,6 +44,7 @@ pub(super) enum Found {
 pub(super) enum Victim {
     /// Taken out of the table.
     Clean(Arc<Vnode>),
+    /// Must be written first.
     Dirty(Node, Arc<Vnode>),
 }
 

@@ -33,6 +33,7 @@ pub struct WsTable3;
 enum Order {
     /// As 4.3BSD does: by position, whoever waits.
     Position,
+    /// Synchronous first.
     Priority,
     /// Synchronous first, but who has waited for the deadline takes turns.
     PriorityWithDeadline,

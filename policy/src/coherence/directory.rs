@@ -23,6 +23,7 @@ pub(super) struct Entry {
     pub(super) stored: Version,
     /// The one holder may write.
     pub(super) is_exclusive: bool,
+    /// In order of node.
     pub(super) holders: Vec<Holder>,
     /// In order of asking; each node once.
     pub(super) queue: VecDeque<Asker>,

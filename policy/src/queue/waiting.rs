@@ -9,6 +9,7 @@ use crate::unit::{Class, Instant, JobId};
 pub(super) struct Request {
     pub(super) arrival: Arrival,
     pub(super) since: Instant,
+    /// Order of arrival.
     pub(super) sequence: u64,
 }
 

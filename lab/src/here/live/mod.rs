@@ -55,6 +55,7 @@ const ENTRIES: usize = 5;
 /// What one case came to: for each of its values, the numbers of each round.
 struct Measurements {
     case: &'static Case,
+    /// `rounds[value][round]`.
     rounds: Vec<Vec<Numbers>>,
 }
 

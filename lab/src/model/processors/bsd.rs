@@ -26,6 +26,7 @@ const DECAY: Decay = Decay { period: Duration::from_secs(1), most: Duration::fro
 #[derive(Default)]
 pub struct Bsd {
     threads: Vec<Thread>,
+    /// In order of coming.
     queue: Vec<ThreadId>,
     running: Option<ThreadId>,
     /// Seconds up to which usage has decayed.
@@ -74,6 +75,7 @@ impl Bsd {
         self.threads[thread.0 as usize].usage.last_estimate()
     }
 
+    /// `p_usrpri`: less is better.
     pub fn user_priority(&self, thread: ThreadId) -> u32 {
         self.priority(thread)
     }

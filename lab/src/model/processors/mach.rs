@@ -69,6 +69,7 @@ impl Thread {
         Thread { usage_us, stamp: second, ..self }
     }
 
+    /// 0 is the best.
     fn priority(self) -> u32 {
         let levels = (self.usage_us >> USAGE_SHIFT).min(u64::from(PRIORITIES));
         (BASE + levels as u32).min(PRIORITIES - 1)

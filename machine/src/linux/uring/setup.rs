@@ -50,8 +50,11 @@ const TIERS: [(Tier, &[&str]); 4] = [
 
 #[derive(Clone, Copy)]
 enum Tier {
+    /// Linux 6.1.
     DeferredTaskWork,
+    /// Linux 6.0.
     SingleIssuer,
+    /// Linux 5.19.
     CooperativeTaskWork,
     /// Any that has what we cannot do without.
     Plain,

@@ -22,6 +22,7 @@ pub(super) struct FileBytes {
     content: Content,
     size: u64,
     durable_size: u64,
+    /// Oldest first.
     sizes: Vec<SizeChange>,
 }
 

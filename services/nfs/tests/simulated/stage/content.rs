@@ -24,6 +24,7 @@ pub struct Content {
     durable: Vec<u8>,
     /// What a read must give.
     current: Vec<u8>,
+    /// Written since, oldest first.
     since: Vec<Write>,
     /// Sizes that the file has had since, or may have had.
     sizes: Vec<u64>,
