@@ -1,5 +1,5 @@
-# `make run` builds Awase and serves a disk and a directory. `make test` proves it. Both install what they need when run as root on
-# Debian or a relative, and name the packages otherwise.
+# `make run` builds Awase and serves a disk and a directory. `make test` runs all tests. As root on Debian or a derivative, both
+# install missing packages; otherwise they name them.
 
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -15,12 +15,12 @@ TEST_NEEDS := nbdinfo=libnbd-bin nbdcopy=libnbd-bin python3:nbd=python3-libnbd q
     unshare=util-linux setpriv=util-linux ip=iproute2 rpcbind=rpcbind rpcinfo=rpcbind showmount=nfs-common
 BENCH_NEEDS := fio=fio nbdkit=nbdkit nbdcopy=libnbd-bin qemu-nbd=qemu-utils qemu-img=qemu-utils
 BENCH_FILES_NEEDS := ganesha.nfsd=nfs-ganesha rpcbind=rpcbind mkfs.ext4=e2fsprogs losetup=mount
-# How long `make test-long` takes, without the time to compile.
+# Duration of `make test-long`, without compilation.
 MINUTES ?= 60
-# Where tests note what they skipped, and why.
+# File in which tests record what they skipped, and why.
 SKIPPED := $(abspath $(TARGET))/skipped
 
-.PHONY: run build test check clients test-long bench bench-disks bench-files bench-lab bench-live docs install install-lab clean
+.PHONY: run build test check audit clients test-long bench bench-disks bench-files bench-lab bench-live docs install install-lab clean
 
 run: build
 	exec $(TARGET)/release/awase serve $(ARGS)
@@ -30,26 +30,32 @@ build:
 	@scripts/need $(BUILD_NEEDS)
 	$(CARGO) build --release --package awase
 
-# What was skipped is listed at the end; AWASE_SKIPS_FAIL=1 makes it a failure.
+# Skipped tests are listed at the end; with AWASE_SKIPS_FAIL=1 they fail.
 test: check
 	AWASE_SKIPPED=$(SKIPPED) $(CARGO) test --workspace
 	AWASE_SKIPPED=$(SKIPPED) AWASE_ENGINE=threads $(CARGO) test --workspace --test clients --test directories
 	@scripts/skipped $(SKIPPED)
+	@echo "not checked here: known vulnerabilities of dependencies; make audit does"
 
-# What needs no running program: format, lints, licences.
+# Static checks: format and lints.
 check:
 	@scripts/need-rust
 	@scripts/need $(BUILD_NEEDS) $(TEST_NEEDS)
 	@mkdir -p $(TARGET) && rm -f $(SKIPPED)
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	AWASE_SKIPPED=$(SKIPPED) scripts/check-dependencies
 
-# Only the tests with real clients (they are part of `make test` too).
+# Only the tests with real clients (also part of `make test`).
 clients:
 	@scripts/need $(BUILD_NEEDS) $(TEST_NEEDS)
 	$(CARGO) test --package awase --test clients --test directories --test outside \
 	    --test front --test guest
+
+# Known vulnerabilities of dependencies, from the database at github.com/RustSec. Licences and sources are tested by `make test`.
+audit:
+	@scripts/need-rust
+	command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny
+	$(CARGO) deny check advisories
 
 # All tests in their long forms, in a given time: MINUTES=20 make test-long
 test-long:
@@ -59,7 +65,7 @@ test-long:
 	CARGO="$(CARGO)" AWASE_SKIPPED=$(SKIPPED) scripts/test-long $(MINUTES)
 	@scripts/skipped $(SKIPPED)
 
-# About half an hour each; nothing else should run meanwhile.
+# About half an hour each, on an otherwise idle machine.
 bench: bench-disks bench-files
 
 bench-disks:
@@ -68,21 +74,21 @@ bench-disks:
 	$(CARGO) build --release --workspace
 	$(TARGET)/release/awase-lab bench disks $(ARGS)
 
-# Beside NFS-Ganesha; as root.
+# Compared with NFS-Ganesha; as root.
 bench-files:
 	@scripts/need-rust
 	@scripts/need $(BUILD_NEEDS) $(BENCH_FILES_NEEDS)
 	$(CARGO) build --release --workspace
 	$(TARGET)/release/awase-lab bench nfs $(ARGS)
 
-# The simulator's speed, and what all experiments take: a few minutes.
+# The simulator's speed and the duration of all experiments: a few minutes.
 bench-lab:
 	@scripts/need-rust
 	@scripts/need $(BUILD_NEEDS)
 	$(CARGO) build --release --workspace
 	$(TARGET)/release/awase-lab bench lab $(ARGS)
 
-# Every switch on this machine, and the figures to reach: some minutes, and nothing else should run meanwhile.
+# Every switch on this machine, and the figures to reach: some minutes, on an otherwise idle machine.
 bench-live:
 	@scripts/need-rust
 	@scripts/need $(BUILD_NEEDS)
@@ -109,7 +115,7 @@ install: docs
 	sed 's|@PREFIX@|$(PREFIX)|' packaging/awase.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/awase.service
 	install -m 644 packaging/awase.socket $(DESTDIR)$(PREFIX)/lib/systemd/system/awase.socket
 
-# What `awase lab` runs.
+# The program that `awase lab` runs.
 install-lab:
 	@scripts/need-rust
 	@scripts/need $(BUILD_NEEDS)

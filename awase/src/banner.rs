@@ -1,4 +1,4 @@
-//! What a server prints when it is ready: what it serves, and how to connect.
+//! What a server prints when it is ready: its exports, and how to connect.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -12,13 +12,13 @@ use crate::server::Server;
 
 pub fn banner(config: &Config, server: &Server, watched_at: &[SocketAddr]) -> String {
     let memory = match (config.settings.memory, config.switches.dynamic_cache) {
-        (None, true) => "what nobody else needs".to_owned(),
-        (None, false) => "a tenth".to_owned(),
+        (None, true) => "all that the host can spare".to_owned(),
+        (None, false) => "a tenth of the host's".to_owned(),
         (Some(bytes), true) => format!("at most {}", show_bytes(bytes)),
         (Some(bytes), false) => show_bytes(bytes),
     };
     let mut text = format!("Awase {}: {}, memory: {memory}\n\n", env!("CARGO_PKG_VERSION"), server.description());
-    for served in server.served() {
+    for served in server.disks() {
         let export = &served.export;
         let on_disk = export.path().is_some();
         let mode = match (served.volume.read_only(), on_disk, served.forced_unit_access) {
@@ -33,10 +33,10 @@ pub fn banner(config: &Config, server: &Server, watched_at: &[SocketAddr]) -> St
     }
     for served in server.directories() {
         let (directory, mode) = (&served.directory, if served.export.read_only() { ", read-only" } else { "" });
-        let ports = if directory.secure { "" } else { ", users are believed from any port (secure = false)" };
+        let ports = if directory.secure { "" } else { ", clients are accepted from any port (secure = false)" };
         let _ = writeln!(text, "  {:<26}  directory {}{mode}{ports}", directory.mount, directory.path.display());
     }
-    let first_disk = server.served().next().map(|served| served.export.name.as_str());
+    let first_disk = server.disks().next().map(|served| served.export.name.as_str());
     let first_directory = server.directories().first().map(|served| served.directory.mount.as_str());
     let disks_at = first_disk.into_iter().flat_map(|name| server.nbd_addresses().map(move |at| uri(at, name)));
     let directories_at =
@@ -55,7 +55,7 @@ pub fn banner(config: &Config, server: &Server, watched_at: &[SocketAddr]) -> St
     if let (Some(Address::Tcp(address)), Some(mount)) = (server.nfs_addresses().next(), first_directory) {
         text += &directory_commands(*address, mount);
     }
-    text.push_str("\nCtrl-C finishes what is under way, writes everything to the disks and ends.\n");
+    text.push_str("\nCtrl-C finishes the requests in flight, writes everything to the disks and ends.\n");
     text
 }
 
@@ -87,7 +87,7 @@ fn directory_commands(address: SocketAddr, mount: &str) -> String {
     )
 }
 
-/// The host as clients write it before a path.
+/// The host as clients write it.
 fn host(ip: IpAddr) -> String {
     match ip {
         _ if ip.is_unspecified() => "HOST".to_owned(),
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_name_port_and_host_as_clients_write_them() {
+    fn commands_have_the_clients_syntax_for_host_and_port() {
         let text = directory_commands(([127, 0, 0, 1], 20490).into(), "/files");
         let linux = "mount -t nfs -o vers=3,proto=tcp,port=20490,mountport=20490,mountproto=tcp,nolock \
                      '127.0.0.1:/files' /mnt\n";
@@ -111,6 +111,6 @@ mod tests {
         let text = directory_commands("[::1]:2049".parse().expect("an address"), "/a");
         assert!(text.contains("'[::1]:/a' /mnt"), "{text}");
         let text = directory_commands(([0, 0, 0, 0], 2049).into(), "/a");
-        assert!(text.contains("'HOST:/a' /mnt"), "nobody mounts from 0.0.0.0: {text}");
+        assert!(text.contains("'HOST:/a' /mnt"), "no client mounts from 0.0.0.0: {text}");
     }
 }

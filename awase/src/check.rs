@@ -1,11 +1,11 @@
-//! `awase check`: everything that can be known of a configuration without serving it.
+//! `awase check`: finds all problems of a configuration that can be found without serving it.
 
 use std::process::ExitCode;
 
 use crate::config::{Config, Overrides, Problems, show_bytes};
 use crate::{directories, media};
 
-/// Prints what would be served, or everything that is wrong.
+/// Prints what would be served, or all problems.
 pub fn check(overrides: &Overrides) -> ExitCode {
     match examine(overrides) {
         Ok(summary) => {
@@ -21,10 +21,10 @@ pub fn check(overrides: &Overrides) -> ExitCode {
     }
 }
 
-/// What would be served, in lines.
+/// What would be served, as lines of text.
 ///
 /// # Errors
-/// Everything that is wrong.
+/// All problems.
 pub fn examine(overrides: &Overrides) -> Result<String, Problems> {
     let config = Config::load(overrides)?;
     let mut problems = Problems::default();
@@ -34,22 +34,21 @@ pub fn examine(overrides: &Overrides) -> Result<String, Problems> {
         if let Some(medium) = problems.note(media::inspect(export)) {
             let mode = if export.read_only { ", read-only" } else { "" };
             summary += &format!("  {:<16} {:>9}  {}{mode}\n", export.name, show_bytes(medium.size), export.medium());
-            // Kept, so that two exports of one file find each other's lock.
+            // Stays open, so that a second export of the same file finds it locked.
             media.push(medium);
         }
     }
-    let told = problems.note_all(directories::inspect(&config.directories, &config.exports)).unwrap_or_default();
-    for directory in config.directories.iter().filter(|_| told.is_empty()) {
+    let notices = problems.note_all(directories::inspect(&config.directories, &config.exports)).unwrap_or_default();
+    for directory in config.directories.iter().filter(|_| notices.is_empty()) {
         let (path, mode) = (directory.path.display(), if directory.read_only { ", read-only" } else { "" });
         summary += &format!("  {:<26}  directory {path}{mode}\n", directory.mount);
     }
-    summary.extend(told.iter().map(|line| format!("  {line}\n")));
-    summary += &format!("at: {}\n", places(&config));
+    summary.extend(notices.iter().map(|line| format!("  {line}\n")));
+    summary += &format!("at: {}\n", addresses(&config));
     problems.or(summary)
 }
 
-/// Where clients will find it.
-fn places(config: &Config) -> String {
+fn addresses(config: &Config) -> String {
     let settings = &config.settings;
     let mut all = Vec::new();
     if !config.exports.is_empty() {

@@ -1,5 +1,5 @@
-//! The command line. Flags that set what a file can set carry the key's name of the file, so that both go through the
-//! same tables and give the same messages.
+//! The command line. A flag for a key of the file becomes an entry of that key, so that both go through the same tables
+//! and give the same messages.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::config::{CONTROL_NAME, Entry, Given, Overrides, Place, parse_bytes, parse_duration, switches_help};
 
-/// Serves disks and directories over the network through an I/O path of its own: safe as a flush, fast as memory.
+/// Serves disks and directories over the network through its own I/O path in user space.
 #[derive(Debug, Parser)]
 #[command(name = "awase", version, max_term_width = 110, after_long_help = EXAMPLES)]
 pub struct Cli {
@@ -26,7 +26,7 @@ Examples:
   awase iotest --device testdev --processes 4  the papers' device test
   awase lab run all                            what each technique is worth, on the papers' machines
 
-Exit codes: 0 all is well, 1 something failed while running, 2 the command line or configuration is wrong.";
+Exit codes: 0 success, 1 failure while running, 2 the command line or configuration is wrong.";
 
 const SERVE_EXAMPLES: &str = "\
 Examples:
@@ -37,32 +37,31 @@ Examples:
   awase serve --export name=home,kind=directory,path=/srv/home,clients=10.0.0.0/8 --nfs 0.0.0.0
   awase serve --engine threads --switch read_ahead=off --switch priority=off
 
-Signals: SIGTERM and SIGINT finish what is under way, write everything to the disks and end (a second one ends at
+Signals: SIGTERM and SIGINT finish the requests in flight, write everything to the disks and end (a second one ends at
 once); SIGHUP reads the configuration again, adds, removes and changes exports, and sets the switches that changed.";
 
-/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Serve disks over NBD and directories over NFS.
     #[command(after_long_help = format!("{}\n{SERVE_EXAMPLES}", switches_help()))]
     Serve(ServeArguments),
-    /// Tell what is wrong with a configuration, or what it would serve.
+    /// List the problems of a configuration, or what it would serve.
     Check(ServeArguments),
     /// Print the configuration in effect, as a file.
     Config(ConfigArguments),
     /// Read 4096 bytes at a time from raw devices with many processes, as the papers did (MP, figure 3).
     #[command(after_long_help = IOTEST_EXAMPLES)]
     Iotest(IotestArguments),
-    /// Watch a running server, live, and change its switches by keys.
+    /// Watch a running server and change its switches by keys.
     #[command(after_long_help = TOP_EXAMPLES)]
     Top(TopArguments),
     /// Change switches of a running server.
     #[command(after_long_help = format!("{}\n{SET_EXAMPLES}", switches_help()))]
     Set(SetArguments),
-    /// Show what a server did, while it runs or after its end: events, a file for Perfetto, or where the time goes.
+    /// Show what a server did, while it runs or after its end: events, a file for Perfetto, or a breakdown of the time.
     #[command(after_long_help = TRACE_EXAMPLES)]
     Trace(TraceArguments),
-    /// Run the papers' experiments and show what each technique is worth (the program awase-lab, where it is installed).
+    /// Run the papers' experiments and measure each technique (the program awase-lab, where it is installed).
     #[command(disable_help_flag = true)]
     Lab {
         /// Passed to awase-lab.
@@ -71,12 +70,12 @@ pub enum Command {
     },
     /// Print shell completions.
     Completions {
-        /// For which shell.
+        /// The shell.
         shell: clap_complete::Shell,
     },
     /// Print the manual page, or write all of them into a directory.
     Man {
-        /// Where to write one page for each command.
+        /// Write one page for each command into this directory.
         #[arg(long, value_name = "DIR")]
         directory: Option<PathBuf>,
     },
@@ -85,10 +84,10 @@ pub enum Command {
 /// Arguments of `serve` and `check`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ServeArguments {
-    /// Configuration file (TOML); flags win over it.
+    /// Configuration file (TOML); flags override it.
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Processors that serve: a number, or auto for one a core.
+    /// Processors that serve: a number, or auto for one for each core.
     #[arg(long, value_name = "N")]
     pub processors: Option<String>,
     /// The most memory for the cache: a size such as 512MiB, or auto.
@@ -112,7 +111,7 @@ pub struct ServeArguments {
     /// Serve metrics and live plots over HTTP at this address (may be repeated); none for no address.
     #[arg(long, value_name = "ADDR")]
     pub metrics: Vec<String>,
-    /// Tell this host's rpcbind where NFS is served.
+    /// Register NFS with this host's rpcbind.
     #[arg(long)]
     pub rpcbind: bool,
     /// Add an export, or change one of the file: name=NAME,kind=KIND,path=PATH,size=SIZE,... (may be repeated).
@@ -124,7 +123,7 @@ pub struct ServeArguments {
     /// Set a switch (may be repeated); see the list below.
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
     pub switch: Vec<(String, String)>,
-    /// Where to keep what the server makes by itself.
+    /// The data directory: what the server creates by itself.
     #[arg(long, value_name = "DIR")]
     pub data: Option<String>,
 }
@@ -142,19 +141,17 @@ Examples:
   awase set priority=off
   awase set --data /var/lib/awase read_ahead=64 quantum=adaptive";
 
-/// Which server is meant.
 #[derive(Args, Clone, Debug)]
 pub struct ServerArguments {
     /// The server's data directory, where its control socket is.
     #[arg(long, value_name = "DIR", default_value = "awase-data")]
     pub data: PathBuf,
-    /// Its control socket, where that is elsewhere (listen.control).
+    /// Its control socket, if not in the data directory (listen.control).
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 }
 
 impl ServerArguments {
-    /// Where the server is reached.
     pub fn control_socket(&self) -> PathBuf {
         self.socket.clone().unwrap_or_else(|| self.data.join(CONTROL_NAME))
     }
@@ -163,7 +160,6 @@ impl ServerArguments {
 /// Arguments of `top`.
 #[derive(Args, Clone, Debug)]
 pub struct TopArguments {
-    /// Which server.
     #[command(flatten)]
     pub server: ServerArguments,
     /// Print one frame as text and end.
@@ -174,7 +170,6 @@ pub struct TopArguments {
 /// Arguments of `set`.
 #[derive(Args, Clone, Debug)]
 pub struct SetArguments {
-    /// Which server.
     #[command(flatten)]
     pub server: ServerArguments,
     /// The switches and their new values.
@@ -186,40 +181,41 @@ const TRACE_EXAMPLES: &str = "\
 Examples:
   awase trace --last 10ms                      what happened in the last ten milliseconds
   awase trace --event nbd. --slower 5ms        requests over NBD that took longer
-  awase trace --export vm1 --event device.     what vm1's disk was asked for
+  awase trace --export vm1 --event device.     the requests to vm1's disk
   awase trace --client 10.0.0.7 --breakdown    where the time of that client's requests went
-  awase trace --breakdown --slower 5ms         where the time of the slow ones went
-  awase trace --perfetto trace.json            to look at in https://ui.perfetto.dev
+  awase trace --breakdown --slower 5ms         where the time of the slow requests went
+  awase trace --perfetto trace.json            for https://ui.perfetto.dev
 
-The trace lies in memory (/dev/shm); `trace` in the server's data directory leads to it. It stays when the server is
-killed; when the next one starts there, `trace.previous` leads to it, until the one after that. The filters may be
-combined; what is shown passes all of them. Files, and what is in them, are not in it.";
+The trace is in memory (/dev/shm); `trace` in the server's data directory is a link to it. It survives the server's
+death by any signal; when the next server starts with this data directory, `trace.previous` becomes the link to it,
+until a third one starts. Filters may be combined: events that pass all are shown. Names and contents of files are not
+recorded.";
 
 /// Arguments of `trace`.
 #[derive(Args, Debug)]
 pub struct TraceArguments {
-    /// The trace: of a server that runs, or of one that was killed.
+    /// The trace of a running server, or of one that was killed.
     #[arg(default_value = "awase-data/trace", value_name = "FILE")]
     pub file: PathBuf,
     /// Only events whose name contains this, such as nbd. or device.read.
     #[arg(long, value_name = "TEXT")]
     pub event: Option<String>,
-    /// Only what was done for this client: its number as events show it (c17), or its address.
+    /// Only events for this client: its number as events show it (c17), or its address.
     #[arg(long, value_name = "CLIENT")]
     pub client: Option<String>,
-    /// Only what was done with this export: the name of a disk, or the path by which a directory is mounted.
+    /// Only events of this export: the name of a disk, or the path by which a directory is mounted.
     #[arg(long, value_name = "NAME")]
     pub export: Option<String>,
-    /// Only what took at least so long, such as 1ms.
+    /// Only events of at least this duration, such as 1ms.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub slower: Option<Duration>,
-    /// Only the last part, such as 100ms.
+    /// Only events of this last period, such as 100ms.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub last: Option<Duration>,
     /// Write a file that Perfetto opens (Trace Event Format).
     #[arg(long, value_name = "FILE", conflicts_with = "breakdown")]
     pub perfetto: Option<PathBuf>,
-    /// Tell where the time of requests went, by stage.
+    /// Show where the time of requests went, by stage.
     #[arg(long)]
     pub breakdown: bool,
 }
@@ -227,7 +223,6 @@ pub struct TraceArguments {
 /// Arguments of `config`.
 #[derive(Args, Debug)]
 pub struct ConfigArguments {
-    /// What to print the configuration of.
     #[command(flatten)]
     pub serve: ServeArguments,
     /// Print the reference of all keys (Markdown) instead.
@@ -235,12 +230,10 @@ pub struct ConfigArguments {
     pub reference: bool,
 }
 
-/// The keys of one `--export`.
 #[derive(Clone, Debug)]
 pub struct ExportFlag(Vec<Entry>);
 
 impl ServeArguments {
-    /// What the flags change.
     pub fn overrides(&self) -> Overrides {
         let mut entries = Vec::new();
         let single = [
@@ -307,15 +300,11 @@ Examples:
   awase iotest --device testdev --processes 1,2,4,9 --wait 100
   awase iotest --device /dev/nvme0n1 --processes 32 --random --json";
 
-/// Which device `iotest` reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IotestDevice {
-    /// Memory.
     Ramdisk,
     /// Fixed latency over memory.
     Testdev,
-    /// A modelled disk over memory, by its name.
-    Mechanical(&'static str),
     /// A file or block device.
     File(PathBuf),
 }
@@ -323,20 +312,20 @@ pub enum IotestDevice {
 /// Arguments of `iotest`.
 #[derive(Args, Clone, Debug)]
 pub struct IotestArguments {
-    /// ramdisk, testdev, mechanical (or the name of a model), or the path of a file or block device.
+    /// ramdisk, testdev, or the path of a file or block device.
     #[arg(long, value_name = "DEVICE", default_value = "ramdisk", value_parser = device)]
     pub device: IotestDevice,
     /// Processes (tasks) that read at the same time; several numbers make several runs.
     #[arg(short = 'n', long, value_name = "N,...", default_value = "1", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub processes: Vec<u32>,
-    /// Reads of each process.
+    /// Number of reads of each process.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     pub count: u64,
-    /// Units that a process spins after each read; 10 were about 20 ms on the papers' machine.
+    /// Units of time that a process spins after each read; 10 were about 20 ms on the papers' machine.
     #[arg(short, long, value_name = "UNITS", default_value_t = 0)]
     pub wait: u32,
-    /// How long one unit of --wait is.
+    /// Length of one unit of --wait.
     #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = duration)]
     pub wait_unit: Duration,
     /// Read in random order rather than sequentially.
@@ -351,27 +340,23 @@ pub struct IotestArguments {
     /// Size of devices in memory.
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size)]
     pub size: u64,
-    /// Processors that run the processes: a number, or auto for one a core.
+    /// Processors that run the processes: a number, or auto for one for each core.
     #[arg(long, value_name = "N", default_value = "auto")]
     pub processors: String,
     /// How the host is asked for I/O: auto, io_uring or threads.
     #[arg(long, value_name = "ENGINE", default_value = "auto")]
     pub engine: String,
-    /// Print JSON, one object a run.
+    /// Print JSON, one object for each run.
     #[arg(long)]
     pub json: bool,
 }
 
 fn device(text: &str) -> Result<IotestDevice, String> {
-    let model = |name: &str| kernel::device::MechanicalModel::named(name).map(|model| model.name);
     Ok(match text {
         "ramdisk" | "ram" => IotestDevice::Ramdisk,
         "testdev" => IotestDevice::Testdev,
-        "mechanical" => IotestDevice::Mechanical(kernel::device::MechanicalModel::ALL[0].name),
-        _ => match model(text) {
-            Some(name) => IotestDevice::Mechanical(name),
-            None => IotestDevice::File(text.into()),
-        },
+        "mechanical" => return Err(crate::config::MECHANICAL.to_owned()),
+        path => IotestDevice::File(path.into()),
     })
 }
 

@@ -18,29 +18,28 @@ use machine::tree::OpenTree;
 use policy::unit::ProcessorId;
 
 use crate::config::{Directory, Export, Problem, Problems};
-use crate::predecessor::Patience;
+use crate::predecessor::Deadline;
 use crate::processors::Processors;
 use crate::stable_writes::Measured;
 use crate::stack::queue_of_directory;
 
-/// What is said of a directory that is served in the slower way.
+/// Reported of a directory that is served in the slower way.
 const BY_PLACE: &str =
     "files are found by their names and by searching, for want of CAP_DAC_READ_SEARCH or file handles";
 
-/// A directory that is served.
-pub struct Served {
+pub struct OpenDirectory {
     pub directory: Directory,
     pub export: Arc<nfs::Export>,
 }
 
-/// A directory, whatever path leads to it: its file system and its number there.
+/// Identifies a directory by any path: device and inode number.
 type Identity = (u64, u64);
 
-/// A directory that is wanted, and what it is.
+/// A configured directory and what its path leads to.
 struct Located<'a> {
     directory: &'a Directory,
     path: PathBuf,
-    /// Not known of one that is not there.
+    /// `None` if it does not exist.
     identity: Option<Identity>,
     read_only: bool,
 }
@@ -51,7 +50,7 @@ impl Located<'_> {
     }
 }
 
-/// An open tree. All exports of one directory share it: two caches over one file would not know of each other's changes.
+/// An open tree. All exports of one directory share it: two caches over one file would not see each other's changes.
 #[derive(Clone)]
 struct Root {
     /// Without symbolic links.
@@ -60,68 +59,67 @@ struct Root {
     tree: Arc<FileTree>,
 }
 
-/// A tree that nobody gets any more; requests under way may still have it.
+/// A tree that is no longer served; requests in flight may still hold it.
 struct Retired {
     root: Root,
     closing: Option<Arc<Closing>>,
 }
 
-/// A tree that is written to its disk and closed.
+/// The close of a tree, which writes it to its disk.
 #[derive(Default)]
 struct Closing {
     done: AtomicBool,
     changed: WaitList,
 }
 
-/// The directories that are served, and those that were.
+/// The directories that are served, and those retired but not closed.
 #[derive(Default)]
 pub struct Directories {
-    served: Vec<Served>,
+    served: Vec<OpenDirectory>,
     roots: Vec<Root>,
     retired: Vec<Retired>,
-    /// Of all of them together.
+    /// Shared by all trees.
     open_files: Arc<OpenFiles>,
 }
 
-/// What came of a new configuration, in lines for people.
+/// What a new configuration has changed, as lines of text.
 #[derive(Default)]
 pub struct Report {
-    /// How it is done, where that is not as usual.
+    /// Deviations from the usual way of serving.
     pub notices: Vec<String>,
     pub changes: Vec<String>,
 }
 
-/// What a new configuration needs; nothing has changed yet.
+/// What a new configuration will change.
 pub struct Plan {
-    /// Each with the index of its root.
+    /// With the index of the root.
     wanted: Vec<(Directory, usize)>,
     roots: Vec<Planned>,
     notices: Vec<String>,
 }
 
 impl Plan {
-    /// Is there a directory to serve?
     pub fn serves_any(&self) -> bool {
         !self.wanted.is_empty()
     }
 }
 
 enum Planned {
-    Kept(Root),
+    Reused(Root),
     Opened { path: PathBuf, identity: Option<Identity>, open: OpenTree, name: String, read_only: bool },
 }
 
 impl Planned {
     fn is(&self, located: &Located<'_>) -> bool {
         match self {
-            Planned::Kept(root) => located.is(&root.path, root.identity),
+            Planned::Reused(root) => located.is(&root.path, root.identity),
             Planned::Opened { path, identity, .. } => located.is(path, *identity),
         }
     }
 }
 
 impl Directories {
-    pub fn served(&self) -> &[Served] {
+    pub fn served(&self) -> &[OpenDirectory] {
         &self.served
     }
 
@@ -129,25 +127,25 @@ impl Directories {
         self.served.iter().map(|served| Arc::clone(&served.export)).collect()
     }
 
-    /// Opens what is `wanted` and not open yet. A directory that stays the same stays open, with its cache. In the data
-    /// directory is kept where files are that can't be found by handle.
+    /// Opens the directories that are `wanted` and not open yet; an unchanged one stays open, with its cache. The paths of
+    /// files that cannot be found by handle are stored in the data directory.
     ///
     /// # Errors
-    /// Everything that stands in the way.
+    /// All problems.
     pub fn plan(&self, wanted: &[Directory], disks: &[Export], data: &Path) -> Result<Plan, Problems> {
         let mut problems = Problems::default();
         let mut plan = Plan { wanted: Vec::new(), roots: Vec::new(), notices: Vec::new() };
         let located = locate(wanted, disks, true, &mut problems);
-        let patience = Patience::new();
+        let deadline = Deadline::for_takeover();
         for wanted in &located {
             let directory = wanted.directory;
             let index = plan.roots.iter().position(|root| root.is(wanted));
-            // Opened by a path through which it can be changed, if there is one.
+            // Opened by a writable path, if there is one.
             let mut same = located.iter().filter(|other| wanted.is(&other.path, other.identity));
             let by = same.find(|other| !other.read_only).unwrap_or(wanted);
             let index = match index {
                 Some(index) => index,
-                None => match problems.note(self.root(by, data, patience)) {
+                None => match problems.note(self.root(by, data, deadline)) {
                     Some(root) => {
                         plan.roots.push(root);
                         plan.roots.len() - 1
@@ -165,30 +163,29 @@ impl Directories {
         problems.or(plan)
     }
 
-    fn root(&self, wanted: &Located<'_>, data: &Path, patience: Patience) -> Result<Planned, Problem> {
+    fn root(&self, wanted: &Located<'_>, data: &Path, deadline: Deadline) -> Result<Planned, Problem> {
         let Located { directory, path, identity, read_only } = wanted;
-        // What was opened for changes can be given out without: the export refuses them.
+        // A writable tree also serves a read-only export, which refuses changes itself.
         let serves = |root: &&Root| wanted.is(&root.path, root.identity) && (*read_only || !root.tree.read_only());
         if let Some(root) = self.roots.iter().find(serves) {
-            return Ok(Planned::Kept(root.clone()));
+            return Ok(Planned::Reused(root.clone()));
         }
         if self.retired.iter().any(|retired| wanted.is(&retired.root.path, retired.root.identity)) {
-            let what = "was served until a moment ago and is still being written to its disk";
+            let what = "is no longer served, but still being written to its disk";
             let problem = Problem::new(&directory.place, directory.key("path"), what);
             return Err(problem.allowed("to read the configuration again in a moment"));
         }
         let is_locked = |error: &OpenTreeError| matches!(error, OpenTreeError::Locked(_));
-        let open = patience.retry(|| tree::open_locked(path, *read_only, Some(data)), is_locked);
+        let open = deadline.retry(|| tree::open_locked(path, *read_only, Some(data)), is_locked);
         let open = open.map_err(|error| refused(directory, &error))?;
         let (path, name) = (path.clone(), directory.name.clone());
         Ok(Planned::Opened { path, identity: *identity, open, name, read_only: *read_only })
     }
 
-    /// Goes over to what was planned. Of all directories together, at most `files_max` files are kept open. Returns what
-    /// happened.
+    /// Carries out the plan. At most `files_max` files of all directories are open at a time.
     ///
     /// # Errors
-    /// When a processor is gone.
+    /// When a processor has ended.
     pub fn apply(
         &mut self,
         processors: &Processors,
@@ -201,7 +198,7 @@ impl Directories {
         self.open_files.set_max(files_max);
         for planned in plan.roots {
             roots.push(match planned {
-                Planned::Kept(root) => root,
+                Planned::Reused(root) => root,
                 Planned::Opened { path, identity, open, name, read_only } => {
                     if !tree::finds_by_handle(&open) {
                         report.notices.push(format!("export {name:?}: {BY_PLACE}"));
@@ -217,7 +214,7 @@ impl Directories {
                 }
             });
         }
-        let served: Vec<Served> =
+        let served: Vec<OpenDirectory> =
             plan.wanted.into_iter().map(|(directory, index)| self.serve(directory, &roots[index].tree)).collect();
         for new in &served {
             if !self.served.iter().any(|old| Arc::ptr_eq(&old.export, &new.export)) {
@@ -228,7 +225,7 @@ impl Directories {
         }
         for old in &self.served {
             if !served.iter().any(|new| new.directory.name == old.directory.name) {
-                report.changes.push(format!("export {:?} is not served any more", old.directory.name));
+                report.changes.push(format!("export {:?} is no longer served", old.directory.name));
             }
             if !served.iter().any(|new| new.directory.mount == old.directory.mount) {
                 processors.kernel().note_export(&old.directory.mount, ExportChange::Removed);
@@ -243,8 +240,8 @@ impl Directories {
         Ok(report)
     }
 
-    /// The export as clients get it: the old one if nothing about it has changed.
-    fn serve(&self, directory: Directory, tree: &Arc<FileTree>) -> Served {
+    /// The export for clients: the old one if its configuration is unchanged.
+    fn serve(&self, directory: Directory, tree: &Arc<FileTree>) -> OpenDirectory {
         let config = nfs::ExportConfig {
             name: directory.mount.clone(),
             read_only: directory.read_only,
@@ -252,23 +249,22 @@ impl Directories {
             secure: directory.secure,
             squash: directory.squash,
         };
-        let is_same = |old: &&Served| Arc::ptr_eq(old.export.tree(), tree) && *old.export.config() == config;
+        let is_same = |old: &&OpenDirectory| Arc::ptr_eq(old.export.tree(), tree) && *old.export.config() == config;
         let export = match self.served.iter().find(is_same) {
             Some(old) => Arc::clone(&old.export),
             None => nfs::Export::new(config, Arc::clone(tree)),
         };
-        Served { directory, export }
+        OpenDirectory { directory, export }
     }
 
-    /// Are there directories that are not served any more and not closed yet?
     pub fn has_retired(&self) -> bool {
         !self.retired.is_empty()
     }
 
-    /// Closes trees that nobody has any more.
+    /// Closes retired trees that no request holds.
     pub fn close_retired(&mut self, processors: &Processors) {
         for retired in &mut self.retired {
-            // Exports have it, and requests under way have exports.
+            // Requests hold exports, which hold the tree.
             if retired.closing.is_none() && Arc::strong_count(&retired.root.tree) == 1 {
                 retired.closing = Some(Closing::start(processors, Arc::clone(&retired.root.tree)));
             }
@@ -276,7 +272,6 @@ impl Directories {
         self.retired.retain(|retired| !retired.closing.as_ref().is_some_and(|closing| closing.is_done()));
     }
 
-    /// What is to be closed at the end.
     pub fn to_close(&self) -> ToClose {
         let left = self.retired.iter().filter(|retired| retired.closing.is_none()).map(|retired| &retired.root);
         ToClose {
@@ -286,14 +281,14 @@ impl Directories {
     }
 }
 
-/// Trees that are to be written to their disks, and those that are being written.
+/// The trees to close at shutdown, and those being closed.
 pub struct ToClose {
     trees: Vec<Arc<FileTree>>,
     closing: Vec<Arc<Closing>>,
 }
 
 impl ToClose {
-    /// Closes them. Gives those that could not be written.
+    /// Returns the trees that could not be written.
     pub async fn close(self, cpu: &kernel::Processor) -> Vec<(String, Errno)> {
         let mut failures = Vec::new();
         for tree in self.trees {
@@ -311,14 +306,14 @@ impl ToClose {
 impl Closing {
     fn start(processors: &Processors, tree: Arc<FileTree>) -> Arc<Closing> {
         let closing = Arc::new(Closing::default());
-        let told = Arc::clone(&closing);
-        // The result is not waited for here; a failure is told when it is known.
+        let notified = Arc::clone(&closing);
+        // Not waited for: a failure is printed when it is known.
         drop(processors.start_task(ProcessorId(0), move |cpu| async move {
             if let Err(error) = tree.close(&cpu).await {
                 eprintln!("awase: export {:?} could not be written to its disk: {error}", tree.name());
             }
-            told.done.store(true, Ordering::SeqCst);
-            told.changed.wake_all();
+            notified.done.store(true, Ordering::SeqCst);
+            notified.changed.wake_all();
         }));
         closing
     }
@@ -333,16 +328,16 @@ fn open_tree(processors: &Processors, open: OpenTree, config: FileTreeConfig) ->
     opened.recv().context("a processor ended")
 }
 
-/// What stands in the way of serving them, as far as it can be seen without opening anything for long.
+/// The problems of serving these directories, as far as they show without opening anything for long.
 ///
 /// # Errors
-/// Everything that is wrong; of a directory that nobody asked for, that is only told.
+/// All problems; those of a default directory are returned as notices.
 pub fn inspect(wanted: &[Directory], disks: &[Export]) -> Result<Vec<String>, Problems> {
     let (mut problems, mut report) = (Problems::default(), Vec::new());
     for Located { directory, path, .. } in locate(wanted, disks, false, &mut problems) {
-        // One that would be made lies where its parent does.
-        let there = path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
-        match tree::open(there, true, None) {
+        // A directory that would be created will be on the file system of its parent.
+        let existing = path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+        match tree::open(existing, true, None) {
             Err(error) if directory.optional => {
                 report.push(format!("no directory is served: {}", refused(directory, &error)));
             }
@@ -352,8 +347,8 @@ pub fn inspect(wanted: &[Directory], disks: &[Export]) -> Result<Vec<String>, Pr
     problems.or(report)
 }
 
-/// Finds out where directories really are, makes those that are missing if it `may_create` and they should be made, and
-/// refuses those that overlap.
+/// Resolves the paths of directories, creates missing ones if configured and `may_create`, and refuses those that
+/// overlap.
 fn locate<'a>(
     wanted: &'a [Directory],
     disks: &[Export],
@@ -369,16 +364,16 @@ fn locate<'a>(
         });
         if let Some(other) = overlapping {
             let name = &other.directory.name;
-            let what = format!("lies in the directory of export {name:?}, or the other way round");
+            let what = format!("is inside the directory of export {name:?}, or contains it");
             let problem = Problem::new(&directory.place, directory.key("path"), what);
-            problems.0.push(problem.allowed("directories beside each other, or read_only = true in both"));
+            problems.0.push(problem.allowed("directories that do not contain each other, or read_only = true in both"));
         }
         let image = disks.iter().find(|disk| {
             let image = disk.path().and_then(|image| fs::canonicalize(image).ok());
             image.is_some_and(|image| image.starts_with(&path)) && !(disk.read_only && directory.read_only)
         });
         if let Some(disk) = image {
-            let what = format!("holds the medium of export {:?}", disk.name);
+            let what = format!("contains the medium of export {:?}", disk.name);
             let problem = Problem::new(&directory.place, directory.key("path"), what);
             problems.0.push(problem.allowed("a directory without it, or read_only = true in both"));
         }
@@ -392,8 +387,9 @@ fn locate<'a>(
 fn find(directory: &Directory, may_create: bool) -> Result<PathBuf, Problem> {
     let problem = |what: String| Problem::new(&directory.place, directory.key("path"), what);
     if directory.create && may_create {
-        let made = if directory.optional { make_for_all(&directory.path) } else { fs::create_dir_all(&directory.path) };
-        made.map_err(|error| problem(format!("= {:?} cannot be made: {error}", directory.path)))?;
+        let made =
+            if directory.optional { create_shared(&directory.path) } else { fs::create_dir_all(&directory.path) };
+        made.map_err(|error| problem(format!("= {:?} cannot be created: {error}", directory.path)))?;
     }
     match fs::canonicalize(&directory.path) {
         Ok(path) => Ok(path),
@@ -405,14 +401,14 @@ fn find(directory: &Directory, may_create: bool) -> Result<PathBuf, Problem> {
     }
 }
 
-/// Makes a directory to which everybody may write, as to `/tmp`: clients come as anybody, and their root as nobody. One
-/// that is there stays as it is.
-fn make_for_all(path: &Path) -> io::Result<()> {
+/// Creates a directory that every user may write to, as to `/tmp`: clients may be any user, and their root is squashed.
+/// An existing one is left unchanged.
+fn create_shared(path: &Path) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
     }
     match fs::create_dir(path) {
-        // Not at once: of what is made, the mask of the process takes something away.
+        // Not in the call that creates it, where the process's umask applies.
         Ok(()) => fs::set_permissions(path, Permissions::from_mode(0o1777)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(error),
@@ -424,7 +420,7 @@ fn refused(directory: &Directory, error: &OpenTreeError) -> Problem {
     match error {
         OpenTreeError::NotDirectory(_) => problem.allowed("a directory, or another kind"),
         OpenTreeError::Locked(_) => {
-            problem.allowed("a directory that no other server gives out, or read_only = true in both")
+            problem.allowed("a directory that no other server serves, or read_only = true in both")
         }
         OpenTreeError::NoHandles(_) => problem.allowed("a directory on a file system such as ext4, XFS or btrfs"),
         _ => problem,

@@ -9,7 +9,7 @@ use policy::unit::ProcessorId;
 
 use crate::config::{Export, Problem, Problems, StableWrites};
 use crate::media::{self, Medium};
-use crate::predecessor::Patience;
+use crate::predecessor::Deadline;
 use crate::stable_writes::{Measured, honours_forced_writes};
 use crate::stack::{Bottom, Layers, stack};
 
@@ -19,7 +19,7 @@ const FLUSHED_ALL_THE_SAME: &str = "stable_writes = \"fua\" becomes a write and 
 
 /// An export with its open volume.
 #[derive(Clone)]
-pub struct Served {
+pub struct OpenDisk {
     pub export: Export,
     pub volume: Arc<Volume>,
     /// Which stable writes use forced unit access.
@@ -29,10 +29,17 @@ pub struct Served {
 /// What a new configuration changes.
 pub struct Change {
     /// What is served from now on, in the order of the configuration.
-    pub served: Vec<Served>,
+    pub served: Vec<OpenDisk>,
     /// What is not served to new clients any more; to be closed when the last client is gone.
-    pub retired: Vec<Served>,
+    pub retired: Vec<OpenDisk>,
     pub report: Vec<String>,
+}
+
+/// Where a wanted export comes from.
+enum Planned<'a> {
+    /// It is open already.
+    Open(&'a OpenDisk),
+    New(Medium),
 }
 
 /// Goes over from what is `served` to what is `wanted`. A disk that stays the same stays open, with its cache.
@@ -42,26 +49,28 @@ pub struct Change {
 pub fn change(
     kernel: &Arc<Kernel>,
     measured: &mut Measured,
-    served: &[Served],
+    served: &[OpenDisk],
     wanted: &[Export],
 ) -> Result<Change, Problems> {
     let mut problems = Problems::default();
     let mut plan = Vec::new();
-    let patience = Patience::new();
+    let deadline = Deadline::for_takeover();
     for export in wanted {
         let old = served.iter().find(|old| old.export.name == export.name);
-        let kept = old.filter(|old| old.export.has_same_medium(export));
-        match (kept, old) {
-            (Some(kept), _) => plan.push((export, Err(kept.clone()))),
-            (None, old) => plan.extend(problems.note(open(export, old, patience)).map(|medium| (export, Ok(medium)))),
+        match old.filter(|old| old.export.has_same_medium(export)) {
+            Some(same) => plan.push((export, Planned::Open(same))),
+            None => {
+                let opened = problems.note(open(export, old, deadline));
+                plan.extend(opened.map(|medium| (export, Planned::New(medium))));
+            }
         }
     }
     let plan = problems.or(plan)?;
     let mut change = Change { served: Vec::new(), retired: Vec::new(), report: Vec::new() };
     for (export, how) in plan {
         match how {
-            Err(kept) => change.served.push(Served { export: export.clone(), ..kept }),
-            Ok(medium) => {
+            Planned::Open(same) => change.served.push(OpenDisk { export: export.clone(), ..same.clone() }),
+            Planned::New(medium) => {
                 change.report.push(format!("export {:?} is served: {}", export.name, export.medium()));
                 kernel.note_export(&export.name, ExportChange::Added);
                 if export.stable_writes == StableWrites::ForcedUnitAccess && !honours_forced_writes(export) {
@@ -83,17 +92,17 @@ pub fn change(
     Ok(change)
 }
 
-fn open(export: &Export, old: Option<&Served>, patience: Patience) -> Result<Medium, Problem> {
+fn open(export: &Export, old: Option<&OpenDisk>, deadline: Deadline) -> Result<Medium, Problem> {
     if old.is_some_and(|old| old.export.path().is_some() && old.export.path() == export.path()) {
         // Two caches over one file would not know of each other's changes.
         let what = "stays the same while other keys change how it is served, and clients may be using it";
         let problem = Problem::new(&export.place, export.key("path"), what);
         return Err(problem.allowed("a restart of the server, or another file"));
     }
-    media::prepare(export, patience)
+    media::prepare(export, deadline)
 }
 
-fn serve(kernel: &Arc<Kernel>, measured: &mut Measured, export: &Export, medium: Medium) -> Result<Served, Problem> {
+fn serve(kernel: &Arc<Kernel>, measured: &mut Measured, export: &Export, medium: Medium) -> Result<OpenDisk, Problem> {
     let forced_unit_access = measured.of_medium(export, &medium);
     let bottom = match medium.open {
         Some(open) => Bottom::File(open),
@@ -107,7 +116,7 @@ fn serve(kernel: &Arc<Kernel>, measured: &mut Measured, export: &Export, medium:
     let volume = Volume::open(kernel, device, config, home(kernel, export))
         .map_err(|error| Problem::new(&export.place, export.key("name"), format!("cannot be served: {error}")))?;
     volume.set_export(kernel.number_export(&export.name));
-    Ok(Served { export: export.clone(), volume, forced_unit_access })
+    Ok(OpenDisk { export: export.clone(), volume, forced_unit_access })
 }
 
 /// The processor that writes back for the export: always the same one for a name, spread over all.

@@ -1,4 +1,4 @@
-//! What is generated from the tables: completions, manual pages, configurations.
+//! Prints what is generated from the tables: completions, manual pages, configurations.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -20,8 +20,6 @@ pub fn config(arguments: &ConfigArguments) -> anyhow::Result<()> {
     print(text.as_bytes())
 }
 
-/// Prints completions.
-///
 /// # Errors
 /// When standard output cannot be written.
 pub fn completions(shell: clap_complete::Shell, command: &mut clap::Command) -> anyhow::Result<()> {
@@ -41,11 +39,11 @@ pub fn man(command: clap::Command, directory: Option<&Path>) -> anyhow::Result<(
         clap_mangen::Man::new(command).render(&mut page)?;
         return print(&page);
     };
-    std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     clap_mangen::generate_to(command, directory).with_context(|| format!("cannot write to {}", directory.display()))
 }
 
-/// A reader that has seen enough (`| head`) is no error.
+/// Prints. A closed pipe (`| head`) is not an error.
 ///
 /// # Errors
 /// When standard output cannot be written.

@@ -1,9 +1,9 @@
-//! What the server asks of the host's management of memory.
+//! What the server asks of the host's memory management.
 //!
-//! A client may be on this host: an NBD device or a mount of our own export. The host then frees memory by writing through
-//! us, so whatever we wait for must not wait for that. Threads of a flusher get memory without waiting for writes to
-//! disks or file systems (`PR_SET_IO_FLUSHER`; nbd-client, tcmu-runner and iscsid do the same), code and heap are not paged
-//! out, and the cache never gives back its smallest size, from which every write can be served.
+//! A client may be on this host: an NBD device or a mount of our own export. The host then frees memory by writing to
+//! this server, which therefore must never wait for that memory. So its threads are I/O flushers, whose allocations do
+//! not wait for writes to disks or file systems (`PR_SET_IO_FLUSHER`; nbd-client, tcmu-runner and iscsid do the same),
+//! code and heap are not paged out, and the cache never shrinks below the size from which every write can be served.
 
 use std::fs;
 
@@ -14,27 +14,27 @@ const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
 const CAP_IPC_LOCK: u32 = 14;
 
-/// Makes this thread, and all that it starts from now on, one of a flusher, and locks what the process has and will have
-/// in memory, as far as the host permits: that is for those who may raise priorities and lock memory.
+/// Makes this thread, and all that it starts from now on, an I/O flusher, and locks the process's present and future
+/// memory, as far as the host permits (CAP_SYS_RESOURCE, CAP_IPC_LOCK).
 pub fn prepare() {
     const ON: libc::c_ulong = 1;
     // SAFETY: neither call takes a pointer. Without CAP_SYS_RESOURCE the first changes nothing.
     unsafe { libc::prctl(PR_SET_IO_FLUSHER, ON, 0, 0, 0) };
-    // Without that capability the cache's address space would count towards the limit of locked memory.
+    // Without the capability the cache's address space would count towards the limit of locked memory.
     if has_capability(CAP_IPC_LOCK) {
-        // Pages are locked when they are first touched: nothing becomes larger for it.
-        // SAFETY: as above. Failing, it changes nothing.
+        // Pages are locked when they are first touched, so memory use does not grow.
+        // SAFETY: as above. On failure nothing has changed.
         unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) };
     }
 }
 
-/// What people should know of the limit of locked memory, within which the host registers the cache for transfers.
+/// A notice where the limit of locked memory is too low to register the whole cache for transfers.
 pub fn notice(config: &Config, is_io_uring: bool) -> Option<String> {
     if !is_io_uring || !config.switches.registered_buffers || has_capability(CAP_IPC_LOCK) {
         return None;
     }
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure outlives the call; when it fails, nothing is said.
+    // SAFETY: the structure outlives the call; on failure the limit stays 0.
     unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
     let wanted = config.settings.memory.unwrap_or(u64::MAX);
     (limit.rlim_cur < wanted).then(|| {
@@ -46,7 +46,6 @@ pub fn notice(config: &Config, is_io_uring: bool) -> Option<String> {
     })
 }
 
-/// Has this process the capability, as its effective set tells?
 fn has_capability(number: u32) -> bool {
     fs::read_to_string("/proc/self/status").is_ok_and(|status| effective(&status) >> number & 1 == 1)
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use hdrhistogram::Histogram;
 use kernel::Processor;
-use kernel::device::{DeviceRef, Faults, MechanicalModel};
+use kernel::device::{DeviceRef, Faults};
 use kernel::request::{Action, Context, JobId, Request};
 use machine::linux::file::{self, OpenError, OpenOptions};
 use policy::unit::{BLOCK_BYTES, ByteRange, ProcessorId};
@@ -69,10 +69,6 @@ fn device(processors: &Processors, arguments: &IotestArguments) -> anyhow::Resul
     let (bottom, behaviour) = match &arguments.device {
         IotestDevice::Ramdisk => (Bottom::Ram { size: arguments.size }, Behaviour::Plain),
         IotestDevice::Testdev => (Bottom::Ram { size: arguments.size }, Behaviour::FixedLatency(arguments.latency)),
-        IotestDevice::Mechanical(name) => {
-            let model = MechanicalModel::named(name).context("no such model")?;
-            (Bottom::Ram { size: arguments.size }, Behaviour::Mechanical(model))
-        }
         IotestDevice::File(path) => (Bottom::File(open(path)?), Behaviour::Plain),
     };
     let layers = Layers { behaviour, access: None, delay: Duration::ZERO, faults: Faults::default() };
@@ -92,7 +88,6 @@ fn title(processors: &Processors, arguments: &IotestArguments) -> String {
     let device = match &arguments.device {
         IotestDevice::Ramdisk => "ramdisk".to_owned(),
         IotestDevice::Testdev => format!("testdev of {:?}", arguments.latency),
-        IotestDevice::Mechanical(name) => (*name).to_owned(),
         IotestDevice::File(path) => path.display().to_string(),
     };
     format!(
@@ -173,7 +168,7 @@ impl Process {
             let frames = cpu.kernel().allocate(&cpu, 1).await;
             let request = Request { action: Action::Read(range, frames), context: Context::synchronous(self.job) };
             let start = cpu.now();
-            self.device.perform(&cpu, request).await?;
+            self.device.perform(&cpu, request).await?.required()?;
             latency.record(cpu.now().since(start).as_nanos() as u64)?;
             self.spin(&cpu).await;
         }

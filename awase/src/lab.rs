@@ -1,4 +1,4 @@
-//! `awase lab`: the program `awase-lab` in place of this one.
+//! `awase lab`: replaces this program by `awase-lab`.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -10,19 +10,19 @@ use anyhow::{Context, bail};
 
 const PROGRAM: &str = "awase-lab";
 
-/// Becomes `awase-lab`: the one beside this program, else the first in `PATH`.
+/// Executes `awase-lab`: the one in this program's directory, else the first in `PATH`.
 ///
 /// # Errors
 /// When it is not installed.
 pub fn lab(arguments: &[OsString]) -> anyhow::Result<Infallible> {
-    let beside = std::env::current_exe().context("cannot tell where this program is")?.with_file_name(PROGRAM);
-    for program in [beside, PROGRAM.into()] {
+    let neighbour = std::env::current_exe().context("the path of this program is unknown")?.with_file_name(PROGRAM);
+    for program in [neighbour, PROGRAM.into()] {
         let error = Command::new(&program).args(arguments).exec();
         if error.kind() != ErrorKind::NotFound {
             return Err(error).with_context(|| format!("cannot run {}", program.display()));
         }
     }
     bail!(
-        "the laboratory is a program of its own, {PROGRAM}, which is not installed: build it beside this one (cargo build --release --package awase-lab)"
+        "the laboratory is a program of its own, {PROGRAM}, which is not installed: build it (cargo build --release --package awase-lab)"
     )
 }

@@ -1,6 +1,7 @@
-//! Awase's command line: configuration, the server's front end, and the tools around it. The I/O path is in the crates
-//! below; here it is decided which machine they run on.
+//! Awase's command line: configuration, the server's front end, and its tools. The I/O path is in the crates below; this
+//! one chooses the machine that they run on.
 
+pub mod accepting;
 pub mod banner;
 pub mod check;
 pub mod cli;
@@ -22,7 +23,6 @@ pub mod registration;
 pub mod secret;
 pub mod serve;
 pub mod server;
-pub mod service;
 pub mod stable_writes;
 pub mod stack;
 pub mod top;

@@ -5,13 +5,16 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use kernel::connection::Protocol as _;
 use listenfd::ListenFd;
 use machine::linux::net::{
     Address, ListeningSocket, NetError, adopt_listener, listen_tcp, listen_unix, listen_unix_private,
 };
+use nbd::Nbd;
+use nfs::Nfs;
 
 use crate::config::{Config, Directory, Place, Problem, Problems, Settings};
-use crate::predecessor::Patience;
+use crate::predecessor::Deadline;
 
 const TCP_KEY: &str = "listen.nbd";
 const UNIX_KEY: &str = "listen.nbd_unix";
@@ -22,12 +25,9 @@ const NFS_UNIX_KEY: &str = "listen.nfs_unix";
 /// What systemd calls sockets of NFS (`FileDescriptorName=`); all others are of NBD.
 const NFS_NAME: &str = "nfs";
 
-/// Those on which clients are awaited.
+/// Those on which clients are awaited, each with the name of what is spoken there.
 #[derive(Debug, Default)]
-pub struct Sockets {
-    pub nbd: Vec<ListeningSocket>,
-    pub nfs: Vec<ListeningSocket>,
-}
+pub struct Sockets(Vec<(&'static str, ListeningSocket)>);
 
 /// The export `name` at `address`, as clients write it (NBD URI specification).
 pub fn uri(address: &Address, name: &str) -> String {
@@ -54,13 +54,13 @@ fn percent_encoded(name: &str) -> String {
 
 impl Sockets {
     /// Takes over the sockets that systemd passed (`LISTEN_FDS`); for what it passed none, makes those of the
-    /// configuration. Waits with `patience` for a server before this one.
+    /// configuration. Waits with `deadline` for a server before this one.
     ///
     /// # Errors
     /// When a socket is in use, not permitted or not of a kind that can be served.
-    pub fn open(config: &Config, patience: Patience) -> Result<Sockets, Problems> {
+    pub fn open(config: &Config, deadline: Deadline) -> Result<Sockets, Problems> {
         let mut sockets = activated()?;
-        let made = sockets.make_missing(&config.settings, !config.exports.is_empty(), &config.directories, patience)?;
+        let made = sockets.make_missing(&config.settings, !config.exports.is_empty(), &config.directories, deadline)?;
         sockets.take(made);
         Ok(sockets)
     }
@@ -75,40 +75,57 @@ impl Sockets {
         settings: &Settings,
         any_disks: bool,
         directories: &[Directory],
-        patience: Patience,
+        deadline: Deadline,
     ) -> Result<Sockets, Problems> {
         let (mut made, mut problems) = (Sockets::default(), Problems::default());
-        if any_disks && self.nbd.is_empty() {
-            made.nbd.extend(problems.note_all(for_disks(settings, patience)).into_iter().flatten());
+        if any_disks && !self.has(Nbd::NAME) {
+            made.add(Nbd::NAME, problems.note_all(for_disks(settings, deadline)).into_iter().flatten());
         }
-        if !directories.is_empty() && self.nfs.is_empty() {
-            match for_directories(settings, patience) {
+        if !directories.is_empty() && !self.has(Nfs::NAME) {
+            match for_directories(settings, deadline) {
                 Err(refused) if directories.iter().all(|directory| directory.optional) => {
                     eprintln!("awase: no directory is served: {refused}");
                 }
-                result => made.nfs.extend(problems.note_all(result).into_iter().flatten()),
+                result => made.add(Nfs::NAME, problems.note_all(result).into_iter().flatten()),
             }
         }
         problems.or(made)
     }
 
+    fn add(&mut self, protocol: &'static str, sockets: impl IntoIterator<Item = ListeningSocket>) {
+        self.0.extend(sockets.into_iter().map(|socket| (protocol, socket)));
+    }
+
+    /// Those of one protocol.
+    pub fn of(&self, protocol: &str) -> impl Iterator<Item = &ListeningSocket> {
+        self.0.iter().filter(move |(of, _)| *of == protocol).map(|(_, socket)| socket)
+    }
+
+    pub fn has(&self, protocol: &str) -> bool {
+        self.of(protocol).next().is_some()
+    }
+
+    /// Takes out those of one protocol, which end with that.
+    pub fn close(&mut self, protocol: &str) {
+        self.0.retain(|(of, _)| *of != protocol);
+    }
+
     pub fn take(&mut self, others: Sockets) {
-        self.nbd.extend(others.nbd);
-        self.nfs.extend(others.nfs);
+        self.0.extend(others.0);
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &ListeningSocket> {
-        self.nbd.iter().chain(&self.nfs)
+        self.0.iter().map(|(_, socket)| socket)
     }
 }
 
-fn for_disks(settings: &Settings, patience: Patience) -> Result<Vec<ListeningSocket>, Problems> {
+fn for_disks(settings: &Settings, deadline: Deadline) -> Result<Vec<ListeningSocket>, Problems> {
     let (mut sockets, mut problems) = (Vec::new(), Problems::default());
     for address in &settings.nbd {
-        sockets.extend(problems.note(tcp(TCP_KEY, *address, patience).map_err(at(settings, TCP_KEY))));
+        sockets.extend(problems.note(tcp(TCP_KEY, *address, deadline).map_err(at(settings, TCP_KEY))));
     }
     for path in settings.unix_sockets() {
-        sockets.extend(problems.note(unix(UNIX_KEY, &path, &settings.data, patience).map_err(at(settings, UNIX_KEY))));
+        sockets.extend(problems.note(unix(UNIX_KEY, &path, &settings.data, deadline).map_err(at(settings, UNIX_KEY))));
     }
     if sockets.is_empty() && problems.0.is_empty() {
         let problem = Problem::new(&settings.place(TCP_KEY), "listen", "has neither nbd nor nbd_unix");
@@ -117,13 +134,13 @@ fn for_disks(settings: &Settings, patience: Patience) -> Result<Vec<ListeningSoc
     problems.or(sockets)
 }
 
-fn for_directories(settings: &Settings, patience: Patience) -> Result<Vec<ListeningSocket>, Problems> {
+fn for_directories(settings: &Settings, deadline: Deadline) -> Result<Vec<ListeningSocket>, Problems> {
     let (mut sockets, mut problems) = (Vec::new(), Problems::default());
     for address in settings.nfs_addresses() {
-        sockets.extend(problems.note(tcp(NFS_KEY, address, patience).map_err(at(settings, NFS_KEY))));
+        sockets.extend(problems.note(tcp(NFS_KEY, address, deadline).map_err(at(settings, NFS_KEY))));
     }
     for path in &settings.nfs_unix {
-        let made = unix(NFS_UNIX_KEY, path, &settings.data, patience).and_then(|socket| {
+        let made = unix(NFS_UNIX_KEY, path, &settings.data, deadline).and_then(|socket| {
             // Callers are who they are: whoever can walk to the socket may ask.
             let mode = std::fs::Permissions::from_mode(0o666);
             let problem = |error| {
@@ -144,9 +161,9 @@ fn for_directories(settings: &Settings, patience: Patience) -> Result<Vec<Listen
 ///
 /// # Errors
 /// When it cannot be made.
-pub fn control(settings: &Settings, patience: Patience) -> Result<Option<ListeningSocket>, Problem> {
+pub fn control(settings: &Settings, deadline: Deadline) -> Result<Option<ListeningSocket>, Problem> {
     let Some(path) = settings.control_socket() else { return Ok(None) };
-    let listen = || patience.retry(|| listen_unix_private(&path), is_in_use);
+    let listen = || deadline.retry(|| listen_unix_private(&path), is_in_use);
     let make = || {
         make_directory(CONTROL_KEY, &path, &settings.data)?;
         listen()
@@ -180,22 +197,22 @@ fn activated() -> Result<Sockets, Problem> {
             let socket = unsafe { OwnedFd::from_raw_fd(fd) };
             let socket = adopt_listener(socket).map_err(|error| refused(error.to_string()))?;
             let of_nfs = names.get(index) == Some(&NFS_NAME);
-            if of_nfs { &mut sockets.nfs } else { &mut sockets.nbd }.push(socket);
+            sockets.add(if of_nfs { Nfs::NAME } else { Nbd::NAME }, [socket]);
         }
     }
     Ok(sockets)
 }
 
-fn tcp(key: &str, address: SocketAddr, patience: Patience) -> Result<ListeningSocket, Problem> {
-    match patience.retry(|| listen_tcp(address), is_in_use) {
+fn tcp(key: &str, address: SocketAddr, deadline: Deadline) -> Result<ListeningSocket, Problem> {
+    match deadline.retry(|| listen_tcp(address), is_in_use) {
         Ok((socket, _)) => Ok(socket),
         Err(error) => Err(refused(key, &error, "an address of this host whose port nobody uses, or \"none\"")),
     }
 }
 
-fn unix(key: &str, path: &Path, data: &Path, patience: Patience) -> Result<ListeningSocket, Problem> {
+fn unix(key: &str, path: &Path, data: &Path, deadline: Deadline) -> Result<ListeningSocket, Problem> {
     make_directory(key, path, data)?;
-    let socket = patience.retry(|| listen_unix(path), is_in_use);
+    let socket = deadline.retry(|| listen_unix(path), is_in_use);
     socket.map_err(|error| refused(key, &error, "a path of its own in an existing directory, or \"none\""))
 }
 
@@ -220,8 +237,13 @@ fn refused(key: &str, error: &NetError, allowed: &str) -> Problem {
 mod tests {
     use super::*;
 
-    fn open(settings: &Settings, patience: Patience) -> Result<Sockets, Problems> {
-        Sockets::default().make_missing(settings, true, &[], patience)
+    /// Of disks and of directories.
+    fn numbers(sockets: &Sockets) -> (usize, usize) {
+        (sockets.of(Nbd::NAME).count(), sockets.of(Nfs::NAME).count())
+    }
+
+    fn open(settings: &Settings, deadline: Deadline) -> Result<Sockets, Problems> {
+        Sockets::default().make_missing(settings, true, &[], deadline)
     }
 
     fn settings(directory: &Path) -> Settings {
@@ -232,15 +254,15 @@ mod tests {
     fn a_socket_in_use_is_refused_and_an_abandoned_one_is_taken_over() {
         let directory = tempfile::tempdir().expect("temporary directory");
         let settings = settings(directory.path());
-        let held = open(&settings, Patience::none()).expect("free");
-        let message = open(&settings, Patience::none()).expect_err("in use").to_string();
+        let held = open(&settings, Deadline::passed()).expect("free");
+        let message = open(&settings, Deadline::passed()).expect_err("in use").to_string();
         assert!(message.contains("is in use by another server"), "{message}");
         drop(held);
         let path = directory.path().join("nbd.sock");
         assert!(!path.exists());
         // As after kill -9: the file is there, the server is not.
         drop(std::os::unix::net::UnixListener::bind(&path).expect("bind"));
-        open(&settings, Patience::none()).expect("abandoned");
+        open(&settings, Deadline::passed()).expect("abandoned");
     }
 
     #[test]
@@ -248,7 +270,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("temporary directory");
         let path = directory.path().join("nbd.sock");
         std::fs::write(&path, "precious").expect("write");
-        let message = open(&settings(directory.path()), Patience::none()).expect_err("a file").to_string();
+        let message = open(&settings(directory.path()), Deadline::passed()).expect_err("a file").to_string();
         assert!(message.contains("exists and is not a socket"), "{message}");
         assert_eq!(std::fs::read_to_string(&path).expect("still there"), "precious");
     }
@@ -256,7 +278,7 @@ mod tests {
     #[test]
     fn a_server_that_nobody_can_reach_is_refused() {
         let settings = Settings { nbd: Vec::new(), nbd_unix: Some(Vec::new()), ..Settings::default() };
-        let message = open(&settings, Patience::none()).expect_err("nowhere").to_string();
+        let message = open(&settings, Deadline::passed()).expect_err("nowhere").to_string();
         assert!(message.contains("listen has neither nbd nor nbd_unix"), "{message}");
     }
 
@@ -272,13 +294,13 @@ mod tests {
         let directory = tempfile::tempdir().expect("temporary directory");
         let loopback = Some(vec![([127, 0, 0, 1], 0).into()]);
         let settings = Settings { nfs: loopback, ..settings(directory.path()) };
-        let disks = open(&settings, Patience::none()).expect("free");
-        assert_eq!((disks.nbd.len(), disks.nfs.len()), (1, 0));
+        let disks = open(&settings, Deadline::passed()).expect("free");
+        assert_eq!(numbers(&disks), (1, 0));
         let files = [Directory::default_files(directory.path(), Place::Default)];
-        let more = disks.make_missing(&settings, true, &files, Patience::none()).expect("free");
-        assert_eq!((more.nbd.len(), more.nfs.len()), (0, 1), "NBD has its socket");
-        let only = Sockets::default().make_missing(&settings, false, &files, Patience::none()).expect("free");
-        assert_eq!((only.nbd.len(), only.nfs.len()), (0, 1));
+        let more = disks.make_missing(&settings, true, &files, Deadline::passed()).expect("free");
+        assert_eq!(numbers(&more), (0, 1), "NBD has its socket");
+        let only = Sockets::default().make_missing(&settings, false, &files, Deadline::passed()).expect("free");
+        assert_eq!(numbers(&only), (0, 1));
     }
 
     #[test]
@@ -286,10 +308,10 @@ mod tests {
         let directory = tempfile::tempdir().expect("temporary directory");
         let settings = Settings { nfs: Some(Vec::new()), ..settings(directory.path()) };
         let files = Directory::default_files(directory.path(), Place::Default);
-        let made = Sockets::default().make_missing(&settings, false, std::slice::from_ref(&files), Patience::none());
-        assert!(made.expect("only told").nfs.is_empty());
+        let made = Sockets::default().make_missing(&settings, false, std::slice::from_ref(&files), Deadline::passed());
+        assert!(!made.expect("only told").has(Nfs::NAME));
         let wanted = [Directory { optional: false, ..files }];
-        let refused = Sockets::default().make_missing(&settings, false, &wanted, Patience::none());
+        let refused = Sockets::default().make_missing(&settings, false, &wanted, Deadline::passed());
         let message = refused.expect_err("nowhere").to_string();
         assert!(message.contains("listen.nfs is empty, and directories are to be served"), "{message}");
     }

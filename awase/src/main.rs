@@ -15,7 +15,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("awase: {error:#}");
-            // What a person can put right in the configuration is told apart from what went wrong while running.
+            // Problems of the configuration have an exit code of their own.
             if error.is::<Problems>() { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
         }
     }

@@ -1,31 +1,29 @@
-//! How many files of directories are kept open: every one costs descriptors, which connections need too.
+//! The number of files of directories that stay open: each costs descriptors, which connections need, too.
 
 use kernel::tree::OPEN_FILES_MAX;
 
 use crate::config::Limits;
 
-/// Unless the configuration says otherwise.
-const FILES: u64 = OPEN_FILES_MAX as u64;
+const FILES_DEFAULT: u64 = OPEN_FILES_MAX as u64;
 
-/// A file is open for reading and, while it is written, twice more: past the host's page cache, and through it for the
-/// end.
-const DESCRIPTORS_A_FILE: u64 = 3;
+/// A file is open for reading and, while it is written, twice more: with direct I/O, and buffered for its end.
+const DESCRIPTORS_PER_FILE: u64 = 3;
 
-/// For rings, media, sockets, and what the host's calls open for a moment.
+/// For rings, media, sockets, and what library calls open for a moment.
 const OTHERS: u64 = 512;
 
-/// Fewer would be opened and closed all the time.
+/// With fewer, files would be opened and closed all the time.
 const FILES_MIN: u64 = 64;
 
-/// Takes as many descriptors as the host allows without asking.
+/// Raises the soft limit of descriptors to the hard limit.
 pub fn raise_limit() {
     let mut limit = limit();
     limit.rlim_cur = limit.rlim_max;
-    // SAFETY: the structure outlives the call. That it fails changes nothing.
+    // SAFETY: the structure outlives the call. On failure nothing has changed.
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
 }
 
-/// What people should know if there are fewer descriptors than the configured number of connections takes.
+/// A notice where there are fewer descriptors than the configured number of connections needs.
 pub fn notice(limits: &Limits) -> Option<String> {
     shortage(limits, limit().rlim_cur)
 }
@@ -42,22 +40,22 @@ fn shortage(limits: &Limits, descriptors: u64) -> Option<String> {
     })
 }
 
-/// How many files may be open: what is configured, as far as descriptors go.
+/// The number of files that may be open: as configured, within the descriptor limit.
 pub fn files_max(limits: &Limits) -> usize {
     fitted(limits, limit().rlim_cur) as usize
 }
 
 fn fitted(limits: &Limits, descriptors: u64) -> u64 {
-    let wanted = limits.open_files.map_or(FILES, u64::from);
-    // Beyond those kept open, each connection may have one in use.
-    let for_connections = u64::from(limits.connections) * (1 + DESCRIPTORS_A_FILE);
+    let wanted = limits.open_files.map_or(FILES_DEFAULT, u64::from);
+    // Each connection may have one more file in use.
+    let for_connections = u64::from(limits.connections) * (1 + DESCRIPTORS_PER_FILE);
     let left = descriptors.saturating_sub(for_connections + OTHERS);
-    wanted.min(left / DESCRIPTORS_A_FILE).max(FILES_MIN)
+    wanted.min(left / DESCRIPTORS_PER_FILE).max(FILES_MIN)
 }
 
 fn limit() -> libc::rlimit {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure outlives the call; when it fails, no descriptors are counted on.
+    // SAFETY: the structure outlives the call; on failure the limit stays 0.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
     limit
 }
@@ -68,21 +66,21 @@ mod tests {
     use crate::config::Settings;
 
     #[test]
-    fn too_few_descriptors_for_the_connections_are_noticed() {
+    fn too_few_descriptors_for_the_connections_are_reported() {
         let limits = Limits { connections: 2048, ..Settings::default().limits };
         assert_eq!(shortage(&limits, 1 << 20), None);
-        let said = shortage(&limits, 1024).expect("a notice");
-        assert!(said.contains("limits.connections is 2048") && said.contains("leaves about 512"), "{said}");
+        let notice = shortage(&limits, 1024).expect("a notice");
+        assert!(notice.contains("limits.connections is 2048") && notice.contains("leaves about 512"), "{notice}");
     }
 
     #[test]
-    fn files_leave_descriptors_for_connections() {
+    fn open_files_leave_descriptors_for_connections() {
         let limits = |open_files| Limits { connections: 1000, open_files, ..Settings::default().limits };
-        assert_eq!(fitted(&limits(None), 1 << 20), FILES);
+        assert_eq!(fitted(&limits(None), 1 << 20), FILES_DEFAULT);
         assert_eq!(fitted(&limits(Some(100)), 1 << 20), 100);
         assert_eq!(fitted(&limits(None), 20_000), (20_000 - 4000 - OTHERS) / 3);
         assert_eq!(fitted(&limits(Some(5000)), 8192), (8192 - 4000 - OTHERS) / 3);
         assert_eq!(fitted(&limits(None), 1024), FILES_MIN);
-        assert_eq!(fitted(&limits(None), libc::RLIM_INFINITY), FILES);
+        assert_eq!(fitted(&limits(None), libc::RLIM_INFINITY), FILES_DEFAULT);
     }
 }

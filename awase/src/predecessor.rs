@@ -1,50 +1,44 @@
-//! The server before this one. When it was killed, the kernel ends its rings a moment after it is gone, and what it had
-//! open stays in use until then: a supervisor that restarts it at once must not fail for that. Its locks outlive its
-//! last write to the disk, so whoever has them next meets no late write.
+//! The server before this one. The kernel tears down the rings of a killed process after its death, and its files and
+//! sockets stay in use until then: a supervisor that restarts the server at once must not fail for that. The locks are
+//! held past the last write to the disk, so that no late write can follow once the successor has them.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Ending a ring takes milliseconds, or as long as what is under way on its disks.
+/// Tearing down a ring takes milliseconds, or as long as its requests on disks.
 const WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// Nobody is told when a lock or an address becomes free, so it is tried again.
+/// There is no notification when a lock or an address becomes free, so it is polled.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// How long is still waited for it, over all that it may have had.
+/// Until when to retry, for all files and sockets together.
 #[derive(Clone, Copy)]
-pub struct Patience {
+pub struct Deadline {
     end: Instant,
 }
 
-impl Patience {
+impl Deadline {
     /// For a server that starts now.
-    pub fn new() -> Patience {
-        Patience { end: Instant::now() + WAIT_MAX }
+    pub fn for_takeover() -> Deadline {
+        Deadline { end: Instant::now() + WAIT_MAX }
     }
 
-    /// For who only looks.
-    pub fn none() -> Patience {
-        Patience { end: Instant::now() }
+    /// Does not retry.
+    pub fn passed() -> Deadline {
+        Deadline { end: Instant::now() }
     }
 
-    /// Tries again while the error says that somebody `is_using` it.
+    /// Retries while the error `is_busy`.
     ///
     /// # Errors
-    /// Any other error, and that one when the time is over.
-    pub fn retry<T, E>(self, mut attempt: impl FnMut() -> Result<T, E>, is_using: impl Fn(&E) -> bool) -> Result<T, E> {
+    /// Any other error at once; after the deadline, that one.
+    pub fn retry<T, E>(self, mut attempt: impl FnMut() -> Result<T, E>, is_busy: impl Fn(&E) -> bool) -> Result<T, E> {
         loop {
             match attempt() {
-                Err(error) if is_using(&error) && Instant::now() < self.end => thread::sleep(RETRY),
+                Err(error) if is_busy(&error) && Instant::now() < self.end => thread::sleep(RETRY),
                 result => return result,
             }
         }
-    }
-}
-
-impl Default for Patience {
-    fn default() -> Self {
-        Patience::new()
     }
 }
 
@@ -53,9 +47,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_becomes_free_is_taken_and_what_is_wrong_is_told_at_once() {
+    fn only_errors_of_use_are_retried() {
         let mut left = 3;
-        let taken = Patience::new().retry(
+        let taken = Deadline::for_takeover().retry(
             || {
                 left -= 1;
                 if left == 0 { Ok("free") } else { Err("in use") }
@@ -64,7 +58,7 @@ mod tests {
         );
         assert_eq!(taken, Ok("free"));
         let mut attempts = 0;
-        let refused: Result<(), _> = Patience::new().retry(
+        let refused: Result<(), _> = Deadline::for_takeover().retry(
             || {
                 attempts += 1;
                 Err("not permitted")
@@ -75,8 +69,8 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_in_use_is_told_at_the_end() {
-        let refused: Result<(), _> = Patience::none().retry(|| Err("in use"), |_| true);
+    fn after_the_deadline_the_error_is_returned() {
+        let refused: Result<(), _> = Deadline::passed().retry(|| Err("in use"), |_| true);
         assert_eq!(refused, Err("in use"));
     }
 }

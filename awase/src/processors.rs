@@ -1,5 +1,5 @@
-//! The processors on this host: threads that run until they are told to stop. Here, and where files and sockets are
-//! handed over, it is known that the machine is Linux.
+//! The processors of this host: threads that run until they are stopped. This module, and those that open files and
+//! sockets, choose Linux as the machine.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use policy::{idle, sizing, writeback};
 
 use crate::config::{Config, Engine, Problem, Problems, Settings};
 
-/// Of memory, where it is neither dynamic nor configured: the tenth that caches had before they were dynamic (WS-2).
+/// The cache's share of memory where it is neither dynamic nor configured: a tenth, as before dynamic caches (WS-2).
 pub const FIXED_SHARE: u64 = 10;
 
-/// How the names of their threads begin.
+/// Prefix of the threads' names.
 pub const PROCESSOR_THREADS: &str = "processor-";
 
 pub struct Processors {
@@ -28,7 +28,7 @@ pub struct Processors {
 }
 
 impl Processors {
-    /// Starts as many as configured, with the kernel that they share.
+    /// Starts the configured number of processors, and the kernel that they share.
     ///
     /// # Errors
     /// When the host refuses what the configuration demands.
@@ -36,7 +36,7 @@ impl Processors {
         Processors::start_traced(config, |_| Tracer::none())
     }
 
-    /// The same; `tracer` makes what records the events of so many.
+    /// The same, with the tracer that `tracer` makes for this number of processors.
     ///
     /// # Errors
     /// As [`Processors::start`].
@@ -49,7 +49,7 @@ impl Processors {
         })
     }
 
-    /// Starts processors with the kernel and what records its events that are told for their number.
+    /// Starts processors; `kernel` and `tracer` are given their number.
     ///
     /// # Errors
     /// When the host refuses; a [`linux::Error`] where it refuses the machine.
@@ -67,7 +67,7 @@ impl Processors {
         }
         let (mut threads, mut failure) = (Vec::new(), None);
         for (thread, ready) in starting {
-            // A sender that is gone without a word is a thread that panicked, which aborts.
+            // A sender dropped without a message is a thread that panicked, which aborts.
             failure = failure.or(ready.recv().context("a processor ended while it started")?.err());
             threads.push(thread);
         }
@@ -89,7 +89,7 @@ impl Processors {
         (0..self.kernel.processors()).map(ProcessorId)
     }
 
-    /// How many, and which engine, for people.
+    /// Their number and engine, as text.
     pub fn description(&self) -> String {
         self.chosen.to_string()
     }
@@ -102,7 +102,7 @@ impl Processors {
         &self.chosen.cores
     }
 
-    /// Starts a task on processor `id`; its result arrives at what is returned.
+    /// Starts a task on processor `id`; the receiver gets its result.
     pub fn start_task<T, F>(&self, id: ProcessorId, task: impl FnOnce(Processor) -> F + Send + 'static) -> Receiver<T>
     where
         T: Send + 'static,
@@ -112,18 +112,18 @@ impl Processors {
         self.kernel.mailbox(id).start(move |cpu| {
             let future = task(cpu.clone());
             cpu.spawn(async move {
-                // Nobody may wait for it any more.
+                // The receiver may have been dropped.
                 let _ = sender.send(future.await);
             });
         });
         receiver
     }
 
-    /// Ends them. What is under way is abandoned.
+    /// Stops them. Requests in flight are abandoned.
     pub fn stop(self) {
         self.kernel.mailboxes().for_each(|mailbox| mailbox.stop());
         for thread in self.threads {
-            // A panic has aborted before.
+            // A panic would have aborted the process.
             let _ = thread.join();
         }
     }
@@ -151,8 +151,8 @@ fn start(number: usize, builder: Builder, kernel: &Arc<Kernel>) -> anyhow::Resul
     Ok((thread.context("cannot start a thread for a processor")?, receiver))
 }
 
-/// A processor that panicked leaves requests that nobody answers and locks that nobody opens. Everything is made to
-/// survive a crash, so that is what becomes of it.
+/// A processor that panics leaves requests unanswered and locks held. Everything is designed to survive a crash, so the
+/// process aborts.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
@@ -179,11 +179,11 @@ fn machine_config(settings: &Settings) -> linux::Config {
     }
 }
 
-/// What was demanded and is not there is the configuration's fault; everything else is the host's.
+/// A missing engine that was demanded is a problem of the configuration; any other error is the host's.
 fn engine_problem(error: linux::Error, settings: &Settings) -> anyhow::Error {
     match error {
         linux::Error::NoIoUring(why) => {
-            let what = format!("= \"io_uring\" does not work here: {why}");
+            let what = format!("= \"io_uring\" is not available: {why}");
             Problems::from(Problem::new(&settings.place("engine"), "engine", what).allowed("\"auto\", \"threads\""))
                 .into()
         }
@@ -193,7 +193,7 @@ fn engine_problem(error: linux::Error, settings: &Settings) -> anyhow::Error {
 
 fn kernel_config(settings: &Settings, switches: &Switches, processors: u16) -> KernelConfig {
     let host = host_memory_bytes();
-    // Address space for either way: which one it is may change while running.
+    // Address space for both modes, between which a switch changes at run time.
     let memory_max = settings.memory.map_or(host, |wanted| wanted.min(host));
     let fixed_bytes = settings.memory.map_or(host / FIXED_SHARE, |wanted| wanted.min(host));
     let mode = if switches.dynamic_cache { sizing::Mode::Dynamic } else { sizing::Mode::Fixed { bytes: fixed_bytes } };
@@ -207,7 +207,7 @@ fn kernel_config(settings: &Settings, switches: &Switches, processors: u16) -> K
     }
 }
 
-/// Memory of the host. Limits of control groups are followed while running (`policy::sizing`).
+/// Memory of the host. Limits of control groups are followed at run time (`policy::sizing`).
 fn host_memory_bytes() -> u64 {
     // SAFETY: sysconf takes a number and no memory.
     let (pages, page) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };

@@ -1,4 +1,4 @@
-//! That the host's rpcbind knows where NFS is served. Taken back when dropped.
+//! The registration of NFS with the host's rpcbind, withdrawn when dropped.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Tells rpcbind the first TCP address. That it cannot be told is no reason to end: clients can name the port.
+    /// Registers the first TCP address. A failure is printed and no error: clients can name the port.
     pub fn make<'a>(mut addresses: impl Iterator<Item = &'a Address>) -> Option<Registration> {
         let listening = addresses.find_map(|address| match address {
             Address::Tcp(address) => Some(*address),

@@ -1,5 +1,5 @@
-//! The secret with which NFS file handles are made. Clients keep their handles over a restart of the server, so it keeps
-//! the secret.
+//! The secret with which NFS file handles are signed. Handles stay valid over a restart of the server, so the secret is
+//! stored.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -8,18 +8,18 @@ use std::path::Path;
 
 use crate::config::{Problem, Settings};
 
-/// Its file in the data directory.
+/// In the data directory.
 const FILE: &str = "nfs-secret";
 
 const BYTES: usize = 32;
 
 pub type Secret = [u8; BYTES];
 
-/// The secret in the data directory; made, and durable, when there is none.
+/// The secret in the data directory; created, and made durable, if there is none.
 ///
 /// # Errors
-/// When it cannot be read, is not whole, or is open to others. It is never replaced: all handles of all clients would be
-/// void.
+/// When it cannot be read, is not whole, or is readable by others. It is never replaced: all handles of all clients
+/// would become stale.
 pub fn load(settings: &Settings) -> Result<Secret, Problem> {
     let path = settings.data.join(FILE);
     let problem = |what: String| Problem::new(&settings.place("data"), "data", what);
@@ -39,7 +39,7 @@ pub fn load(settings: &Settings) -> Result<Secret, Problem> {
     })
 }
 
-/// What is in the file, as far as it matters, and who may read it.
+/// The file's content, at most one byte more than it should have, and its mode.
 fn read(path: &Path) -> io::Result<(Vec<u8>, u32)> {
     let file = File::open(path)?;
     let mode = file.metadata()?.mode();
@@ -48,7 +48,7 @@ fn read(path: &Path) -> io::Result<(Vec<u8>, u32)> {
     Ok((bytes, mode))
 }
 
-/// Makes one: whole and durable before it has its name. Another server's that came first stays.
+/// Creates the file, whole and durable before it has its name. If another server was first, its file stays.
 fn make(directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     let draft = directory.join(format!("{FILE}.{}", std::process::id()));
@@ -56,14 +56,14 @@ fn make(directory: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         result => result,
     });
-    // Nobody reads what may stay behind.
+    // A draft that cannot be removed does no harm.
     let _ = fs::remove_file(&draft);
     made?;
     File::open(directory)?.sync_all()
 }
 
 fn write(path: &Path) -> io::Result<()> {
-    // One left behind by a server that was killed, whose number is used again.
+    // Left by a server that was killed and had the same process id.
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -79,7 +79,7 @@ fn random() -> io::Result<Secret> {
     let len = unsafe { libc::getrandom(secret.as_mut_ptr().cast(), BYTES, 0) };
     match usize::try_from(len) {
         Ok(BYTES) => Ok(secret),
-        // Up to 256 bytes come whole or not at all (getrandom(2)).
+        // Up to 256 bytes are returned whole or not at all (getrandom(2)).
         _ => Err(io::Error::last_os_error()),
     }
 }
@@ -95,13 +95,13 @@ mod tests {
     }
 
     #[test]
-    fn it_is_made_once_for_its_owner_alone_and_stays_the_same() {
+    fn the_secret_is_created_once_readable_by_its_owner_alone() {
         let directory = tempfile::tempdir().expect("temporary directory");
         let settings = settings(directory.path());
         let first = load(&settings).expect("made");
         assert_ne!(first, [0; BYTES]);
         assert_eq!(load(&settings).expect("read"), first);
-        let metadata = fs::metadata(settings.data.join(FILE)).expect("there");
+        let metadata = fs::metadata(settings.data.join(FILE)).expect("found");
         assert_eq!(metadata.mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(&settings.data).expect("data").count(), 1, "no draft stays behind");
         let other = tempfile::tempdir().expect("temporary directory");
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_not_whole_or_open_to_others_is_refused_and_left_alone() {
+    fn a_truncated_or_readable_secret_is_refused_and_not_replaced() {
         let directory = tempfile::tempdir().expect("temporary directory");
         let settings = settings(directory.path());
         let secret = load(&settings).expect("made");
@@ -122,12 +122,12 @@ mod tests {
             fs::write(&path, bytes).expect("write");
             let message = load(&settings).expect_err("not whole").to_string();
             assert!(message.contains("instead of a secret of 32"), "{message}");
-            assert_eq!(fs::read(&path).expect("still there"), bytes);
+            assert_eq!(fs::read(&path).expect("not replaced"), bytes);
         }
     }
 
     #[test]
-    fn a_directory_in_its_place_is_refused() {
+    fn a_directory_instead_of_the_secret_is_refused() {
         let directory = tempfile::tempdir().expect("temporary directory");
         let settings = settings(directory.path());
         fs::create_dir_all(settings.data.join(FILE)).expect("directory");

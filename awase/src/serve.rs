@@ -1,4 +1,4 @@
-//! `awase serve`: the front of the server. The main thread waits for signals; the processors do the work.
+//! `awase serve`: the main thread waits for signals; the processors serve.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -18,16 +18,15 @@ use crate::host_memory;
 use crate::listeners::Sockets;
 use crate::metrics::{FrontEnd, Listeners};
 use crate::open_files;
-use crate::predecessor::Patience;
+use crate::predecessor::Deadline;
 use crate::server::Server;
 
-/// How often exports that are not served any more are looked at, while there are any.
+/// How often retired exports are checked, while there are any.
 const RETIRED_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the main thread waits for.
 enum Event {
     Signal(i32),
-    /// Everything is finished and written, but for what is named.
+    /// All is written, except for these exports.
     Drained(Vec<(String, Errno)>),
 }
 
@@ -37,23 +36,22 @@ enum Event {
 /// When the configuration is wrong or the host refuses something.
 pub fn serve(overrides: &Overrides) -> anyhow::Result<ExitCode> {
     let config = Config::load(overrides)?;
-    // Before there are other threads: they inherit it.
+    // Before there are other threads, which inherit it.
     host_memory::prepare();
     let (sender, events) = channel();
     forward_signals(sender.clone())?;
-    // Every connection is a descriptor, and every open file.
     open_files::raise_limit();
-    // Sockets first: a server that cannot be reached must not make disks.
-    let sockets = Sockets::open(&config, Patience::new())?;
-    let (watched, unwatched) = Listeners::open(&config.settings)?;
+    // Sockets first: a server that cannot be reached must not create disks.
+    let sockets = Sockets::open(&config, Deadline::for_takeover())?;
+    let (metrics, unserved) = Listeners::open(&config.settings)?;
     let (server, notices) = Server::start(&config, sockets)?;
-    let metrics = watched.serve(server.view()).context("cannot start a thread")?;
+    let metrics = metrics.serve(server.view()).context("cannot start a thread")?;
     let limits = [open_files::notice(&config.settings.limits), host_memory::notice(&config, server.uses_io_uring())];
-    for notice in notices.into_iter().chain(unwatched).chain(limits.into_iter().flatten()) {
+    for notice in notices.into_iter().chain(unserved).chain(limits.into_iter().flatten()) {
         eprintln!("awase: {notice}");
     }
     let mut front = Front { server, config, overrides, metrics };
-    say(&banner::banner(&front.config, &front.server, front.metrics.addresses()));
+    print(&banner::banner(&front.config, &front.server, front.metrics.addresses()));
     notify(&[NotifyState::Ready]);
     front.run(&events)?;
     notify(&[NotifyState::Stopping]);
@@ -64,12 +62,11 @@ struct Front<'a> {
     server: Server,
     config: Config,
     overrides: &'a Overrides,
-    /// Serves until the end.
     metrics: FrontEnd,
 }
 
 impl Front<'_> {
-    /// Until a signal ends the server.
+    /// Returns when a signal ends the server.
     fn run(&mut self, events: &Receiver<Event>) -> anyhow::Result<()> {
         loop {
             match self.next(events)? {
@@ -91,7 +88,7 @@ impl Front<'_> {
         }
     }
 
-    /// Reads the configuration again. What is wrong with it is reported, and everything stays as it is.
+    /// Reads the configuration again. If it has problems, they are reported and nothing changes.
     fn reload(&mut self) {
         let now = NotifyState::monotonic_usec_now().unwrap_or(NotifyState::MonotonicUsec(0));
         notify(&[NotifyState::Reloading, now]);
@@ -104,7 +101,7 @@ impl Front<'_> {
             Ok((config, report)) => {
                 let switches = self.change_switches(&config.switches);
                 for line in report.iter().chain(&switches).chain(&needs_restart(&self.config, &config)) {
-                    say(&format!("{line}\n"));
+                    print(&format!("{line}\n"));
                 }
                 self.config.exports = config.exports;
                 self.config.directories = config.directories;
@@ -123,14 +120,14 @@ impl Front<'_> {
         notify(&[NotifyState::Ready]);
     }
 
-    /// Sets the switches that differ from those of the configuration before. What was set since on the running server
-    /// stays, unless the configuration has something new to say of it. Tells what happened.
+    /// Sets the switches that differ from those of the previous configuration, so a switch that was set on the running
+    /// server is reset only if its configuration has changed. Returns a report, as lines of text.
     fn change_switches(&self, new: &Switches) -> Vec<String> {
         let mut report = Vec::new();
         for (name, value) in config::change(&self.config.switches, new) {
-            // As a flag would give it: every key reads that.
+            // As in a flag, which every key can parse.
             let given = Given::Text(value.trim_matches('"').to_owned());
-            match self.server.board().set_switch(name, &given, &Place::Default) {
+            match self.server.panel().set_switch(name, &given, &Place::Default) {
                 Ok(unreached) => {
                     report.push(format!("switches.{name} = {value}"));
                     report.extend(unreached.iter().map(ToString::to_string));
@@ -141,12 +138,12 @@ impl Front<'_> {
         report
     }
 
-    /// Finishes what is under way and writes everything to the disks. A second signal ends that.
+    /// Finishes the requests in flight and writes everything to the disks. A second signal ends the process at once.
     fn drain(mut self, events: &Receiver<Event>, sender: Sender<Event>) -> anyhow::Result<ExitCode> {
-        say("finishing what is under way and writing everything to the disks; a second signal ends at once\n");
+        print("finishing the requests in flight and writing everything to the disks; a second signal ends at once\n");
         let drained = self.server.drain(self.config.settings.limits.drain_timeout);
         let wait = move || {
-            // A task that is gone without a word was abandoned with its processor, which aborts.
+            // Without a result, its processor has ended, which aborts the process.
             let _ = sender.send(Event::Drained(drained.recv().unwrap_or_default()));
         };
         std::thread::Builder::new().name("drain".into()).spawn(wait).context("cannot start a thread")?;
@@ -156,7 +153,7 @@ impl Front<'_> {
                 Event::Signal(_) => {
                     eprintln!("awase: ended at once by a second signal; what was not flushed may be lost");
                     self.server.abandon();
-                    // Processors may be anywhere; nothing is waited for.
+                    // Processors are not waited for.
                     std::process::exit(1);
                 }
                 Event::Drained(failures) => {
@@ -171,7 +168,7 @@ impl Front<'_> {
     }
 }
 
-/// Has signals arrive as events: a handler itself may do next to nothing.
+/// Forwards signals as events: a handler itself may call almost nothing (signal-safety(7)).
 fn forward_signals(sender: Sender<Event>) -> anyhow::Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot handle signals")?;
     let forward = move || {
@@ -185,21 +182,21 @@ fn forward_signals(sender: Sender<Event>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Settings that differ and do not follow a reload.
+/// Reports settings that have changed but do not follow a reload.
 fn needs_restart(old: &Config, new: &Config) -> Vec<String> {
     let settings = SETTINGS.iter().filter(|key| (key.show)(&old.settings) != (key.show)(&new.settings));
-    settings.map(|key| format!("{} has changed: that takes a restart", key.name)).collect()
+    settings.map(|key| format!("{} has changed, which takes effect after a restart", key.name)).collect()
 }
 
-/// Tells systemd, if it asked for it. That it cannot be told is no reason to end.
+/// Notifies systemd, if it asked for it. A failure is printed and no error.
 fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         eprintln!("awase: systemd cannot be notified: {error}");
     }
 }
 
-/// Prints for people, of whom nobody may listen.
-fn say(text: &str) {
+/// Prints to standard output, which may be closed.
+fn print(text: &str) {
     let mut output = std::io::stdout().lock();
     let _ = output.write_all(text.as_bytes()).and_then(|()| output.flush());
 }

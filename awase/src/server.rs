@@ -1,30 +1,31 @@
-//! A server that runs: processors, exports, sockets, and the services that join them.
+//! A server that runs: processors, exports, sockets, and the protocols that join them.
 
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use kernel::Volume;
-use kernel::connection::Acceptor;
+use kernel::connection::{self, Acceptor, Protocol as _};
 use kernel::job::Group;
 use kernel::trace::{Mode, Tracer};
 use machine::Errno;
 use machine::linux::net::{Address, ListeningSocket};
-use nbd::Export as Shared;
+use nbd::{Export as Shared, Nbd};
+use nfs::Nfs;
 use policy::unit::ProcessorId;
 
+use crate::accepting::{self, HostSockets};
 use crate::config::{Config, Control, Directory, Export, Problems, Settings};
-use crate::control::{Board, ControlSocket, Shown};
+use crate::control::{ControlPanel, ControlSocket, ExportInfo};
 use crate::directories::{self, Directories, Report};
-use crate::exports::{self, Served};
+use crate::exports::{self, OpenDisk};
 use crate::listeners::{self, Sockets};
 use crate::metrics::View;
 use crate::open_files;
-use crate::predecessor::Patience;
+use crate::predecessor::Deadline;
 use crate::processors::Processors;
 use crate::registration::Registration;
 use crate::secret;
-use crate::service::{self, Directories as NfsProtocol, Disks};
 use crate::stable_writes::Measured;
 use crate::trace::file::{self, TraceFile};
 
@@ -35,12 +36,12 @@ pub struct Server {
     sockets: Sockets,
     acceptor: Arc<Acceptor>,
     /// What is shown of it.
-    board: Arc<Board>,
+    panel: Arc<ControlPanel>,
     control: Option<ControlSocket>,
-    nbd: Arc<nbd::Server>,
+    nbd: Arc<Nbd>,
     served: Vec<Current>,
     retired: Vec<Retired>,
-    nfs: Option<Arc<nfs::Server>>,
+    nfs: Option<Arc<Nfs>>,
     registration: Option<Registration>,
     directories: Directories,
     /// What was found out of disks.
@@ -51,7 +52,7 @@ pub struct Server {
 
 /// An export that new clients get.
 struct Current {
-    served: Served,
+    served: OpenDisk,
     /// What clients hold while they use it.
     shared: Arc<Shared>,
     /// What clients hold who came when it was described otherwise.
@@ -60,7 +61,7 @@ struct Current {
 
 /// An export that only old clients have.
 struct Retired {
-    served: Served,
+    served: OpenDisk,
     clients: Vec<Weak<Shared>>,
 }
 
@@ -73,7 +74,7 @@ impl Current {
 }
 
 /// The export as clients hold it while they use it.
-fn share(served: &Served) -> Shared {
+fn share(served: &OpenDisk) -> Shared {
     Shared {
         name: served.export.name.clone(),
         description: served.export.description.clone(),
@@ -103,6 +104,17 @@ fn start_processors(config: &Config) -> anyhow::Result<(Processors, Option<Trace
     Ok((processors, trace, notices))
 }
 
+/// What one connection may have: the protocol's own limits, but for what is configured.
+fn limits(settings: &Settings, own: connection::Limits) -> connection::Limits {
+    let limits = &settings.limits;
+    connection::Limits {
+        requests: limits.requests_a_connection as usize,
+        bytes: limits.bytes_a_connection,
+        stall_timeout: limits.stall_timeout,
+        ..own
+    }
+}
+
 /// Exports that could not be written to their disks.
 pub type Failures = Vec<(String, Errno)>;
 
@@ -114,23 +126,16 @@ impl Server {
     pub fn start(config: &Config, sockets: Sockets) -> anyhow::Result<(Server, Vec<String>)> {
         let (processors, trace, mut notices) = start_processors(config)?;
         processors.kernel().jobs().set_groups(&config.clients);
-        let limits = &config.settings.limits;
-        let nbd = nbd::Server::new(nbd::Limits {
-            requests_a_connection: limits.requests_a_connection as usize,
-            bytes_a_connection: limits.bytes_a_connection,
-            stall_timeout: limits.stall_timeout,
-            ..nbd::Limits::default()
-        });
         let cores = processors.cores().iter().copied().map(Some).collect();
-        let acceptor = Acceptor::new(cores, limits.connections);
+        let acceptor = Acceptor::new(cores, config.settings.limits.connections, HostSockets);
         let mut server = Server {
-            board: Board::new(&processors, &acceptor),
+            panel: ControlPanel::new(&processors, &acceptor),
             control: None,
             acceptor,
             processors,
             settings: config.settings.clone(),
             sockets: Sockets::default(),
-            nbd,
+            nbd: Nbd::new(limits(&config.settings, connection::Limits::default())),
             served: Vec::new(),
             retired: Vec::new(),
             nfs: None,
@@ -149,9 +154,9 @@ impl Server {
 
     /// Listens on the control socket. That one which nobody asked for cannot be made is only told.
     fn listen_for_control(&mut self) -> anyhow::Result<Option<String>> {
-        match listeners::control(&self.settings, Patience::new()) {
+        match listeners::control(&self.settings, Deadline::for_takeover()) {
             Ok(socket) => {
-                let serve = |socket| ControlSocket::serve(socket, &self.board);
+                let serve = |socket| ControlSocket::serve(socket, &self.panel);
                 self.control = socket.map(serve).transpose()?;
                 Ok(None)
             }
@@ -161,26 +166,26 @@ impl Server {
     }
 
     /// What is shown of it, and where its switches are changed.
-    pub fn board(&self) -> &Arc<Board> {
-        &self.board
+    pub fn panel(&self) -> &Arc<ControlPanel> {
+        &self.panel
     }
 
-    fn shown(&self) -> Vec<Shown> {
-        let disk = |served: &Served| Shown {
+    fn shown(&self) -> Vec<ExportInfo> {
+        let disk = |served: &OpenDisk| ExportInfo {
             name: served.export.name.clone(),
             kind: "disk",
             medium: served.export.medium(),
             read_only: served.volume.read_only(),
             volume: Arc::downgrade(&served.volume),
         };
-        let directory = |served: &directories::Served| Shown {
+        let directory = |served: &directories::OpenDirectory| ExportInfo {
             name: served.directory.mount.clone(),
             kind: "directory",
             medium: served.directory.path.display().to_string(),
             read_only: served.export.read_only(),
             volume: Weak::new(),
         };
-        self.served().map(disk).chain(self.directories().iter().map(directory)).collect()
+        self.disks().map(disk).chain(self.directories().iter().map(directory)).collect()
     }
 
     /// Goes over to other exports. Clients keep the disks that they have. Returns what happened.
@@ -189,7 +194,7 @@ impl Server {
     /// Everything that stands in the way; then nothing has changed.
     pub fn change(&mut self, disks: &[Export], directories: &[Directory]) -> anyhow::Result<Vec<String>> {
         let any_disks = !disks.is_empty();
-        let sockets = self.sockets.make_missing(&self.settings, any_disks, directories, Patience::none())?;
+        let sockets = self.sockets.make_missing(&self.settings, any_disks, directories, Deadline::passed())?;
         let report = self.change_on(sockets, disks, directories)?;
         Ok(report.notices.into_iter().chain(report.changes).collect())
     }
@@ -201,7 +206,7 @@ impl Server {
         disks: &[Export],
         directories: &[Directory],
     ) -> anyhow::Result<Report> {
-        let is_reached = !(self.sockets.nfs.is_empty() && sockets.nfs.is_empty());
+        let is_reached = self.sockets.has(Nfs::NAME) || sockets.has(Nfs::NAME);
         let directories = if is_reached { directories } else { &[] };
         let plan = self.directories.plan(directories, disks, &self.settings.data)?;
         let secret = match self.nfs {
@@ -213,49 +218,37 @@ impl Server {
         let mut report = self.directories.apply(&self.processors, &mut self.measured, plan, files_max)?;
         report.changes.splice(0..0, changes);
         if let Some(secret) = secret {
-            let nfs = nfs::Server::new(secret, self.nfs_limits(), Vec::new());
+            let defaults = nfs::Limits::default();
+            let connection = limits(&self.settings, defaults.connection);
+            let nfs = Nfs::new(secret, nfs::Limits { connection, ..defaults }, Vec::new());
             nfs.report_to(|line| eprintln!("awase: {line}"));
             self.nfs = Some(nfs);
         }
         match &self.nfs {
             Some(nfs) => nfs.set_exports(self.directories.exports()),
             // Nobody asked for directories, or this host cannot serve them.
-            None => sockets.nfs.clear(),
+            None => sockets.close(Nfs::NAME),
         }
         self.accept(sockets);
-        self.board.set_exports(self.shown());
+        self.panel.set_exports(self.shown());
         self.close_retired();
         Ok(report)
     }
 
     /// Accepts clients on these sockets, too.
     fn accept(&mut self, sockets: Sockets) {
-        if !sockets.nbd.is_empty() {
-            let disks = Arc::new(Disks(Arc::clone(&self.nbd)));
-            service::accept(&self.acceptor, &self.processors, disks, &sockets.nbd);
-        }
-        if let Some(nfs) = self.nfs.as_ref().filter(|_| !sockets.nfs.is_empty()) {
-            let directories = Arc::new(NfsProtocol(Arc::clone(nfs)));
-            service::accept(&self.acceptor, &self.processors, directories, &sockets.nfs);
-            if self.settings.rpcbind {
-                self.registration = Registration::make(sockets.nfs.iter().map(ListeningSocket::address));
+        accepting::accept(&self.acceptor, &self.processors, &self.nbd, &sockets);
+        if let Some(nfs) = &self.nfs {
+            accepting::accept(&self.acceptor, &self.processors, nfs, &sockets);
+            if self.settings.rpcbind && sockets.has(Nfs::NAME) {
+                self.registration = Registration::make(sockets.of(Nfs::NAME).map(ListeningSocket::address));
             }
         }
         self.sockets.take(sockets);
     }
 
-    fn nfs_limits(&self) -> nfs::Limits {
-        let limits = &self.settings.limits;
-        nfs::Limits {
-            requests_a_connection: limits.requests_a_connection as usize,
-            bytes_a_connection: limits.bytes_a_connection,
-            stall_timeout: limits.stall_timeout,
-            ..nfs::Limits::default()
-        }
-    }
-
     fn change_disks(&mut self, wanted: &[Export]) -> Result<Vec<String>, Problems> {
-        let served: Vec<Served> = self.served().cloned().collect();
+        let served: Vec<OpenDisk> = self.disks().cloned().collect();
         let change = exports::change(self.processors.kernel(), &mut self.measured, &served, wanted)?;
         let mut now: Vec<Current> = Vec::new();
         for served in change.served {
@@ -273,21 +266,21 @@ impl Server {
     }
 
     /// The disks that new clients get.
-    pub fn served(&self) -> impl Iterator<Item = &Served> {
+    pub fn disks(&self) -> impl Iterator<Item = &OpenDisk> {
         self.served.iter().map(|current| &current.served)
     }
 
     /// The directories that clients get.
-    pub fn directories(&self) -> &[directories::Served] {
+    pub fn directories(&self) -> &[directories::OpenDirectory] {
         self.directories.served()
     }
 
     pub fn nbd_addresses(&self) -> impl Iterator<Item = &Address> {
-        self.sockets.nbd.iter().map(ListeningSocket::address)
+        self.sockets.of(Nbd::NAME).map(ListeningSocket::address)
     }
 
     pub fn nfs_addresses(&self) -> impl Iterator<Item = &Address> {
-        self.sockets.nfs.iter().map(ListeningSocket::address)
+        self.sockets.of(Nfs::NAME).map(ListeningSocket::address)
     }
 
     /// Clients that are one job by a name, from now on.
@@ -341,7 +334,7 @@ impl Server {
         let directories = self.directories.to_close();
         let retired = self.retired.iter().map(|retired| &retired.served);
         let volumes: Vec<(String, Arc<Volume>)> = self
-            .served()
+            .disks()
             .chain(retired)
             .map(|served| (served.export.name.clone(), Arc::clone(&served.volume)))
             .collect();

@@ -1,8 +1,8 @@
-//! How stable writes are made durable: by forced unit access, or by a write and a flush. Drives differ fourfold either
-//! way, so both are measured, on a file of our own beside the image, never on what is served.
+//! How stable writes are made durable: by forced unit access, or by a write and a flush. Which is cheaper differs between
+//! drives, fourfold either way, so both are measured, on an unnamed file near the image and never on what is served.
 //!
-//! A forced write is believed only of block devices and of file systems that are known to make it durable. Others take the
-//! flag and do nothing: FUSE passes such a write on as a plain one, with no `fsync` behind it.
+//! Forced writes are trusted only on block devices and on file systems that are known to make them durable. Others accept
+//! the flag and ignore it: FUSE passes such a write on as a plain one, with no `fsync` after it.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -20,34 +20,34 @@ use machine::FileFacts;
 use crate::config::{Behaviour, Export, StableWrites, Store};
 use crate::media::Medium;
 
-/// After so long no further pair is measured.
+/// Limits the time of the measurement.
 const TIME_MAX: Duration = Duration::from_millis(50);
 
-/// Pairs of one write of each kind: at most, and at least (on a slow disk).
+/// Fewest (on a slow disk) and most pairs of one write of each kind.
 const PAIRS: std::ops::RangeInclusive<usize> = 3..=16;
 
-/// Blocks that are written in turn.
+/// Size of the measured file, in blocks.
 const BLOCKS: u64 = 16;
 
 const BLOCK_BYTES: usize = 4096;
 
-/// Forced unit access that costs less than so many hundredths of a write and a flush is always taken, on a disk that has it:
-/// flushes can be shared by writers, so where both cost the same they win. Where the host makes a forced write of a write
-/// and a flush, each of several concurrent writes pays for a flush of its own, one after another, whatever one alone cost.
+/// Forced unit access is always used where the disk has it and it costs less than this percentage of a write and a flush.
+/// Not 100: writers can share a flush, so at equal cost flushes win. Where the host implements it by a write and a flush,
+/// each of several concurrent writes pays for a flush of its own, one after another, however cheap one alone was.
 const ALWAYS_PERCENT: u128 = 90;
 
-/// Up to so many hundredths, by a writer who has nobody to share a flush with: it is one request instead of two.
+/// Up to this percentage it is used by a writer that has no other to share a flush with: it is one request instead of
+/// two.
 const ALONE_PERCENT: u128 = 125;
 
-/// The `f_type` of file systems whose forced writes end durable: ext2 to ext4, XFS, Btrfs, F2FS.
+/// The `f_type` of file systems whose forced writes are durable: ext2 to ext4, XFS, Btrfs, F2FS.
 const FORCING_FILE_SYSTEMS: [i64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
 
-/// What was found out of each disk.
+/// The result for each disk, by its number.
 #[derive(Default)]
 pub struct Measured(BTreeMap<u64, ForcedUnitAccess>);
 
 impl Measured {
-    /// Which stable writes to `medium` should use forced unit access?
     pub fn of_medium(&mut self, export: &Export, medium: &Medium) -> ForcedUnitAccess {
         match export.stable_writes {
             StableWrites::Flush => ForcedUnitAccess::Never,
@@ -57,9 +57,8 @@ impl Measured {
         }
     }
 
-    /// Which stable writes to files of a directory on this disk should?
     pub fn of_directory(&mut self, path: &Path, disk: u64) -> ForcedUnitAccess {
-        if !is_forcing(path) {
+        if !honours_forced_writes_at(path) {
             return ForcedUnitAccess::Never;
         }
         *self.0.entry(disk).or_insert_with(|| measure_in(path, true, disk))
@@ -70,31 +69,30 @@ impl Measured {
             return ForcedUnitAccess::Never;
         }
         let Some(open) = medium.open.as_ref().filter(|_| export.behaviour == Behaviour::Plain) else {
-            // Memory and models take their time for each operation, and a write with a flush is two.
+            // In memory and models, a write and a flush are two operations, a forced write is one.
             return ForcedUnitAccess::Always;
         };
         match &export.store {
-            // What lies on a device is somebody's data: its kernel is believed.
-            Store::Block { .. } if told_by_sysfs(open.facts.disk) => ForcedUnitAccess::Always,
+            // A device holds data, so it is not measured: sysfs is trusted.
+            Store::Block { .. } if reported_by_sysfs(open.facts.disk) => ForcedUnitAccess::Always,
             Store::Block { .. } => ForcedUnitAccess::Alone,
             Store::File { path, .. } => {
-                *self.0.entry(open.facts.disk).or_insert_with(|| measure_beside(path, open.facts))
+                *self.0.entry(open.facts.disk).or_insert_with(|| measure_near(path, open.facts))
             }
             Store::Ram { .. } => ForcedUnitAccess::Always,
         }
     }
 }
 
-/// Is a forced write to the export's medium durable when it ends, as far as is known?
+/// True if a forced write to the export's medium is known to be durable when it completes.
 pub fn honours_forced_writes(export: &Export) -> bool {
     match &export.store {
-        Store::File { path, .. } => is_forcing(path),
+        Store::File { path, .. } => honours_forced_writes_at(path),
         Store::Block { .. } | Store::Ram { .. } => true,
     }
 }
 
-/// The same of what lies on the file system at `path`.
-fn is_forcing(path: &Path) -> bool {
+fn honours_forced_writes_at(path: &Path) -> bool {
     file_system(path).is_some_and(|kind| FORCING_FILE_SYSTEMS.contains(&kind))
 }
 
@@ -105,31 +103,30 @@ fn file_system(path: &Path) -> Option<i64> {
     let mut found: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: the path is a C string and the call fills `found`.
     let status = unsafe { libc::statfs(path.as_ptr(), &raw mut found) };
-    // Its type differs between the C libraries, and where it has 32 bits it may be negative.
+    // The field's type differs between C libraries, and where it has 32 bits it may be negative.
     (status == 0).then_some(found.f_type as i64 & 0xffff_ffff)
 }
 
-/// `queue/fua`: does the disk have forced unit access? (Otherwise the host makes it a write and a flush.)
-fn told_by_sysfs(disk: u64) -> bool {
+/// True if the disk has forced unit access (`queue/fua`). Otherwise the host implements it by a write and a flush.
+fn reported_by_sysfs(disk: u64) -> bool {
     let place = PathBuf::from(format!("/sys/dev/block/{}:{}/queue/fua", libc::major(disk), libc::minor(disk)));
     fs::read_to_string(place).is_ok_and(|text| text.trim() == "1")
 }
 
-/// Where nothing can be measured (no space, no unnamed files there), a flush is what every disk has.
-fn measure_beside(path: &Path, facts: FileFacts) -> ForcedUnitAccess {
+/// Where nothing can be measured (no space, no unnamed files), a flush, which every disk supports.
+fn measure_near(path: &Path, facts: FileFacts) -> ForcedUnitAccess {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     measure_in(directory, facts.direct, facts.disk)
 }
 
 fn measure_in(directory: &Path, direct: bool, disk: u64) -> ForcedUnitAccess {
-    measure(directory, direct)
-        .map_or_else(|_| ForcedUnitAccess::default(), |percent| choose(percent, told_by_sysfs(disk)))
+    measure(directory, direct).map_or(ForcedUnitAccess::default(), |percent| cheapest(percent, reported_by_sysfs(disk)))
 }
 
-/// `percent`: what a forced write costs of a write and a flush. `is_disks_own`: the disk has forced unit access itself.
-fn choose(percent: u128, is_disks_own: bool) -> ForcedUnitAccess {
+/// `percent`: what a forced write costs, of a write and a flush. `has_forced`: the disk has forced unit access.
+fn cheapest(percent: u128, has_forced: bool) -> ForcedUnitAccess {
     match percent {
-        ..ALWAYS_PERCENT if is_disks_own => ForcedUnitAccess::Always,
+        ..ALWAYS_PERCENT if has_forced => ForcedUnitAccess::Always,
         ..=ALONE_PERCENT => ForcedUnitAccess::Alone,
         _ => ForcedUnitAccess::Never,
     }
@@ -138,12 +135,12 @@ fn choose(percent: u128, is_disks_own: bool) -> ForcedUnitAccess {
 #[repr(align(4096))]
 struct Block([u8; BLOCK_BYTES]);
 
-/// Overwrites blocks of an unnamed file in both ways in turn; the ratio of the medians, in percent.
+/// Overwrites blocks of an unnamed file, alternating between both ways; returns the ratio of the medians in percent.
 fn measure(directory: &Path, direct: bool) -> io::Result<u128> {
     let flags = libc::O_TMPFILE | if direct { libc::O_DIRECT } else { 0 };
     let file = OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(flags).open(directory)?;
     let block = Box::new(Block([0x5a; BLOCK_BYTES]));
-    // Space first: allocating it costs the file system's journal, which is not what is measured.
+    // Allocated first: allocation costs journal writes, which are not to be measured.
     (0..BLOCKS).try_for_each(|number| file.write_all_at(&block.0, number * BLOCK_BYTES as u64))?;
     file.sync_all()?;
     let (mut flushed, mut forced) = (Vec::new(), Vec::new());
@@ -183,7 +180,17 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::media;
-    use crate::predecessor::Patience;
+    use crate::predecessor::Deadline;
+
+    #[test]
+    fn a_disk_without_forced_unit_access_is_never_trusted_with_concurrent_forced_writes() {
+        for percent in [0, 50, 89, 90, 125] {
+            assert_eq!(cheapest(percent, false), ForcedUnitAccess::Alone, "{percent}");
+        }
+        assert_eq!(cheapest(89, true), ForcedUnitAccess::Always);
+        assert_eq!(cheapest(90, true), ForcedUnitAccess::Alone);
+        assert_eq!(cheapest(126, true), ForcedUnitAccess::Never);
+    }
 
     fn export(directory: &Path, rest: &str) -> Export {
         let path = directory.join("disk.img");
@@ -191,19 +198,19 @@ mod tests {
         Config::parse("awase.toml", &text).expect("a good configuration").exports.remove(0)
     }
 
-    fn chosen(measured: &mut Measured, export: &Export) -> ForcedUnitAccess {
-        let medium = media::prepare(export, Patience::none()).expect("made");
+    fn choose(measured: &mut Measured, export: &Export) -> ForcedUnitAccess {
+        let medium = media::prepare(export, Deadline::passed()).expect("made");
         measured.of_medium(export, &medium)
     }
 
     #[test]
-    fn measuring_leaves_nothing_behind_and_the_image_alone() {
+    fn measuring_leaves_no_file_and_does_not_touch_the_image() {
         let directory = tempfile::tempdir().expect("temporary directory");
         let export = export(directory.path(), "kind = \"file\"");
         let mut measured = Measured::default();
-        chosen(&mut measured, &export);
-        let expected = if is_forcing(directory.path()) { 1 } else { 0 };
-        assert_eq!(measured.0.len(), expected, "one disk was measured, if its file system is one that forces writes");
+        choose(&mut measured, &export);
+        let expected = if honours_forced_writes_at(directory.path()) { 1 } else { 0 };
+        assert_eq!(measured.0.len(), expected, "one disk is measured, if its file system honours forced writes");
         let names: Vec<_> =
             fs::read_dir(directory.path()).expect("read").map(|e| e.expect("entry").file_name()).collect();
         assert_eq!(names, ["disk.img"]);
@@ -211,25 +218,25 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_is_measured_once_and_then_remembered() {
+    fn a_disk_is_measured_once() {
         let directory = tempfile::tempdir().expect("temporary directory");
         let export = export(directory.path(), "kind = \"file\"");
-        let disk = media::prepare(&export, Patience::none()).expect("made").open.expect("a file").facts.disk;
+        let disk = media::prepare(&export, Deadline::passed()).expect("made").open.expect("a file").facts.disk;
         for known in [ForcedUnitAccess::Never, ForcedUnitAccess::Alone, ForcedUnitAccess::Always] {
             let mut measured = Measured(BTreeMap::from([(disk, known)]));
-            let expected = if is_forcing(directory.path()) { known } else { ForcedUnitAccess::Never };
-            assert_eq!(chosen(&mut measured, &export), expected);
+            let expected = if honours_forced_writes_at(directory.path()) { known } else { ForcedUnitAccess::Never };
+            assert_eq!(choose(&mut measured, &export), expected);
         }
     }
 
     #[test]
-    fn nothing_is_forced_on_file_systems_that_are_not_known_to_make_it_durable() {
-        // In memory: as of FUSE, a forced write ends there as soon as a plain one.
+    fn writes_are_not_forced_on_file_systems_that_are_not_known_to_honour_it() {
+        // A file system in memory, where a forced write ends as soon as a plain one, as on FUSE.
         let Ok(directory) = tempfile::tempdir_in("/dev/shm") else { testkit::skip!("no /dev/shm") };
         let mut measured = Measured::default();
         for value in ["auto", "fua"] {
             let export = export(directory.path(), &format!("kind = \"file\"\nstable_writes = {value:?}"));
-            assert_eq!(chosen(&mut measured, &export), ForcedUnitAccess::Never, "{value}");
+            assert_eq!(choose(&mut measured, &export), ForcedUnitAccess::Never, "{value}");
         }
         assert_eq!(measured.of_directory(directory.path(), 7), ForcedUnitAccess::Never);
         assert!(measured.0.is_empty());
@@ -239,19 +246,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_configured_is_not_measured() {
+    fn a_configured_way_is_not_measured() {
         let directory = tempfile::tempdir().expect("temporary directory");
-        let fua = if is_forcing(directory.path()) { ForcedUnitAccess::Always } else { ForcedUnitAccess::Never };
+        let fua =
+            if honours_forced_writes_at(directory.path()) { ForcedUnitAccess::Always } else { ForcedUnitAccess::Never };
         for (value, forced) in [("flush", ForcedUnitAccess::Never), ("fua", fua)] {
             let export = export(directory.path(), &format!("kind = \"file\"\nstable_writes = {value:?}"));
             let mut measured = Measured::default();
-            assert_eq!(chosen(&mut measured, &export), forced);
+            assert_eq!(choose(&mut measured, &export), forced);
             assert!(measured.0.is_empty());
         }
     }
 
     #[test]
-    fn where_nothing_can_be_measured_a_flush_is_taken() {
+    fn without_a_measurement_stable_writes_are_flushed() {
         let facts = FileFacts {
             size: 4096,
             align: 512,
@@ -261,20 +269,8 @@ mod tests {
             transfer_bytes_max: 4096,
             disk: 0,
         };
-        assert_eq!(measure_beside(Path::new("/nowhere/at/all/disk.img"), facts), ForcedUnitAccess::Never);
-        assert_eq!(measure_beside(Path::new("/proc/disk.img"), facts), ForcedUnitAccess::Never);
-        assert!(!told_by_sysfs(u64::MAX));
-    }
-
-    #[test]
-    fn concurrent_writes_are_forced_only_on_a_disk_that_has_forced_unit_access() {
-        for percent in [0, 50, 89, 90, 125] {
-            assert_eq!(choose(percent, false), ForcedUnitAccess::Alone, "{percent}");
-        }
-        assert_eq!(choose(89, true), ForcedUnitAccess::Always);
-        assert_eq!(choose(90, true), ForcedUnitAccess::Alone);
-        for is_disks_own in [false, true] {
-            assert_eq!(choose(126, is_disks_own), ForcedUnitAccess::Never);
-        }
+        assert_eq!(measure_near(Path::new("/nowhere/at/all/disk.img"), facts), ForcedUnitAccess::Never);
+        assert_eq!(measure_near(Path::new("/proc/disk.img"), facts), ForcedUnitAccess::Never);
+        assert!(!reported_by_sysfs(u64::MAX));
     }
 }

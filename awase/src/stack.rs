@@ -1,11 +1,11 @@
-//! The layers of an export's device. From the top: queue, contract, injected faults and delay, behaviour, store.
+//! The layers of an export's device, from the top: queue, contract checks, injected faults and delay, behaviour, store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kernel::Kernel;
 use kernel::device::RamDisk;
-use kernel::device::{Checked, Delay, DeviceRef, Fault, Faults, FileDevice, FixedLatency, Mechanical};
+use kernel::device::{Checked, Delay, DeviceRef, Fault, Faults, FileDevice, FixedLatency};
 use kernel::queue::{DiskQueue, Queued};
 use machine::OpenFile;
 use machine::tree::OpenTree;
@@ -13,52 +13,48 @@ use policy::{access, queue};
 
 use crate::config::Behaviour;
 
-/// What an export's bytes lie in.
+/// The store of an export's bytes.
 pub enum Bottom {
     /// An open file or block device.
     File(OpenFile),
     Ram {
-        /// How much. Bytes.
+        /// Bytes.
         size: u64,
     },
 }
 
-/// What is put over it.
 #[derive(Clone, Debug)]
 pub struct Layers {
     pub behaviour: Behaviour,
-    /// Who may start it, where it has a rule of its own.
+    /// Which processors may start it; `None`: as the switch says.
     pub access: Option<access::Mode>,
     pub delay: std::time::Duration,
     pub faults: Faults,
 }
 
-/// From here on disks have numbers that exist in memory or as a model only; the host's own are device numbers, far below.
+/// First number of disks that exist in memory or as a model only; the host's device numbers are far below.
 const FIRST_IN_MEMORY: u64 = 1 << 63;
 
 static NEXT_DISK: AtomicU64 = AtomicU64::new(FIRST_IN_MEMORY);
 
-/// Which one of the disks that exist in memory or as a model only, if `disk` is one.
+/// The index of `disk` among those that exist in memory or as a model only.
 pub fn is_in_memory(disk: u64) -> Option<u64> {
     disk.checked_sub(FIRST_IN_MEMORY)
 }
 
+/// The number of another disk that exists in memory or as a model only.
+pub fn disk_in_memory() -> u64 {
+    NEXT_DISK.fetch_add(1, Ordering::Relaxed)
+}
+
 /// Puts the layers on each other.
-pub fn stack(kernel: &Arc<Kernel>, bottom: Bottom, layers: &Layers) -> DeviceRef {
-    let own_disk = NEXT_DISK.fetch_add(1, Ordering::Relaxed);
+pub fn stack(kernel: &Kernel, bottom: Bottom, layers: &Layers) -> DeviceRef {
     let mut device: DeviceRef = match bottom {
         Bottom::File(open) => Arc::new(FileDevice::new(open)),
-        Bottom::Ram { size } => Arc::new(RamDisk::new(size, own_disk)),
+        Bottom::Ram { size } => Arc::new(RamDisk::new(size, disk_in_memory())),
     };
-    let mut disk = device.facts().disk;
-    match &layers.behaviour {
-        Behaviour::Plain => {}
-        Behaviour::FixedLatency(latency) => device = Arc::new(FixedLatency::new(device, *latency)),
-        Behaviour::Mechanical(model) => {
-            // A modelled disk has its own arm, whatever disk its bytes lie on.
-            disk = own_disk;
-            device = Arc::new(Mechanical::new(device, *model));
-        }
+    if let Behaviour::FixedLatency(latency) = layers.behaviour {
+        device = Arc::new(FixedLatency::new(device, latency));
     }
     if !layers.delay.is_zero() {
         device = Arc::new(Delay::new(device, layers.delay));
@@ -66,39 +62,36 @@ pub fn stack(kernel: &Arc<Kernel>, bottom: Bottom, layers: &Layers) -> DeviceRef
     if layers.faults != Faults::default() {
         device = Arc::new(Fault::new(device, layers.faults));
     }
-    let device: DeviceRef = Arc::new(Checked::new(device));
+    queued(kernel, device, layers.access, queue::Config::default().depth)
+}
+
+/// Puts the contract and the queue of its disk, which takes `depth` requests at a time, over a device.
+pub fn queued(kernel: &Kernel, device: DeviceRef, access: Option<access::Mode>, depth: u16) -> DeviceRef {
     let facts = device.facts();
-    let is_model = matches!(layers.behaviour, Behaviour::Mechanical(_));
-    let queue = queue_of(kernel, disk, Arm { rotational: facts.rotational, is_model }, facts.transfer_bytes_max);
-    Arc::new(Queued::new(queue, device).with_access(layers.access))
+    let queue = kernel.queue_of_disk(facts.disk, || {
+        DiskQueue::new(queue_config(kernel, facts.rotational, facts.transfer_bytes_max, depth))
+    });
+    Arc::new(Queued::new(queue, Arc::new(Checked::new(device))).with_access(access))
 }
 
-/// The queue of the disk that a directory lies on, which is that of the image files there.
+/// The queue of the disk under a directory, shared with image files on the same disk.
 pub fn queue_of_directory(kernel: &Kernel, open: &OpenTree) -> Arc<DiskQueue> {
-    queue_of(kernel, open.disk, Arm { rotational: open.rotational, is_model: false }, open.transfer_bytes_max)
+    let depth = queue::Config::default().depth;
+    kernel.queue_of_disk(open.disk, || {
+        DiskQueue::new(queue_config(kernel, open.rotational, open.transfer_bytes_max, depth))
+    })
 }
 
-#[derive(Clone, Copy)]
-struct Arm {
-    rotational: bool,
-    is_model: bool,
-}
-
-fn queue_of(kernel: &Kernel, disk: u64, arm: Arm, transfer_bytes_max: u32) -> Arc<DiskQueue> {
-    kernel.queue_of_disk(disk, || DiskQueue::new(queue_config(kernel, arm, transfer_bytes_max)))
-}
-
-fn queue_config(kernel: &Kernel, arm: Arm, transfer_bytes_max: u32) -> queue::Config {
+fn queue_config(kernel: &Kernel, rotational: bool, transfer_bytes_max: u32, depth: u16) -> queue::Config {
     let switches = kernel.switches();
     let defaults = queue::Config::default();
     queue::Config {
         merge: switches.block_merge,
         priority: switches.priority,
-        elevator: arm.rotational,
+        elevator: rotational,
         fair: switches.usage,
         transfer_bytes_max: transfer_bytes_max.min(defaults.transfer_bytes_max),
-        // The disks that are modelled took one command at a time.
-        depth: if arm.is_model { 1 } else { defaults.depth },
+        depth,
         ..defaults
     }
 }

@@ -1,4 +1,4 @@
-//! Who callers of NFS are: what the host vouches for counts, not what they claim.
+//! The identity of NFS callers: as authenticated by the host, not as claimed.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -10,21 +10,21 @@ use nfs3_types::nfs3::{
     sattr3,
 };
 use testkit::nfs::Client;
-use testkit::server::Place;
+use testkit::server::Sandbox;
 
-/// A user of this host that is nobody in particular.
+/// Any ordinary user of this host.
 const OTHER: u32 = 4321;
 
-/// Makes a directory that everybody can walk to and write to.
-fn make_directory(place: &Place, name: &str) -> PathBuf {
-    let path = place.file(name);
+/// Makes a directory that every user can reach and write to.
+fn make_directory(sandbox: &Sandbox, name: &str) -> PathBuf {
+    let path = sandbox.file(name);
     fs::create_dir_all(&path).expect("directory");
-    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
+    fs::set_permissions(sandbox.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("chmod");
     path
 }
 
-/// Makes a file, as root, or so the client says.
+/// Creates a file; the client claims to be root.
 fn create(client: &mut Client, dir: &nfs_fh3, name: &str) -> Result<(), nfsstat3> {
     let where_ = diropargs3 { dir: dir.clone(), name: filename3::from(name.as_bytes()) };
     let arguments = CREATE3args { where_, how: createhow3::GUARDED(sattr3::default()) };
@@ -35,13 +35,13 @@ fn create(client: &mut Client, dir: &nfs_fh3, name: &str) -> Result<(), nfsstat3
 }
 
 #[test]
-fn a_client_with_an_unprivileged_port_is_refused_and_that_is_said_once() {
-    let place = Place::new();
-    make_directory(&place, "files");
+fn a_client_with_an_unprivileged_port_is_refused_and_reported_once() {
+    let sandbox = Sandbox::new();
+    make_directory(&sandbox, "files");
     let exports = ["safe,kind=directory,path=files", "open,kind=directory,secure=false,path=files"];
     let exports = exports.map(|export| format!("name={export}"));
     let arguments: Vec<&str> = exports.iter().flat_map(|export| ["--export", export]).collect();
-    let (server, port) = place.serve_directories(0, &arguments);
+    let (server, port) = sandbox.serve_directories(0, &arguments);
     for _ in 0..3 {
         let mut client = Client::connect(port).expect("connect");
         let refused = client.mount("/safe").expect_err("refused");
@@ -56,17 +56,17 @@ fn a_client_with_an_unprivileged_port_is_refused_and_that_is_said_once() {
 }
 
 #[test]
-fn a_caller_at_a_unix_socket_is_who_the_host_says_whatever_it_claims() {
-    let place = Place::new();
-    let files = make_directory(&place, "files");
+fn the_host_authenticates_callers_at_a_unix_socket() {
+    let sandbox = Sandbox::new();
+    let files = make_directory(&sandbox, "files");
     let export = "name=files,kind=directory,path=files,squash=no_root_squash";
-    let _server = place.serve(&["--nfs-unix", "nfs.sock", "--export", export]);
-    let socket = place.file("nfs.sock");
+    let _server = sandbox.serve(&["--nfs-unix", "nfs.sock", "--export", export]);
+    let socket = sandbox.file("nfs.sock");
     let make = move |user: Option<u32>, name: &'static str| {
         let socket = socket.clone();
         let run = move || {
             if let Some(user) = user {
-                // SAFETY: it takes numbers. Called like this, it is about this thread alone.
+                // SAFETY: numbers only. The raw system call changes this thread alone.
                 let result = unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) };
                 assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
             }
@@ -76,12 +76,12 @@ fn a_caller_at_a_unix_socket_is_who_the_host_says_whatever_it_claims() {
         };
         thread::spawn(run).join().expect("a client");
     };
-    // SAFETY: it takes nothing and cannot fail.
+    // SAFETY: geteuid takes nothing and cannot fail.
     let own = unsafe { libc::geteuid() };
     make(None, "own");
     assert_eq!(fs::metadata(files.join("own")).expect("made").uid(), own);
     if own == 0 {
         make(Some(OTHER), "other");
-        assert_eq!(fs::metadata(files.join("other")).expect("made").uid(), OTHER, "not root's, though it says so");
+        assert_eq!(fs::metadata(files.join("other")).expect("made").uid(), OTHER, "not root's, as claimed");
     }
 }

@@ -1,9 +1,9 @@
-//! Real clients against the real server: libnbd's programs, its Python binding, qemu-img.
+//! Real clients of NBD: libnbd's programs, its Python binding, qemu-img.
 
 use std::path::Path;
 
 use testkit::nbd::Client;
-use testkit::server::{Place, Server, attempt, client};
+use testkit::server::{Sandbox, Server, attempt, client};
 
 const IMAGE_BYTES: u64 = 64 << 20;
 
@@ -11,9 +11,9 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a path of the test")
 }
 
-/// A file system with something in it.
-fn image(place: &Place) -> String {
-    let (tree, image) = (place.file("tree"), place.file("image"));
+/// An image of a file system with files.
+fn image(sandbox: &Sandbox) -> String {
+    let (tree, image) = (sandbox.file("tree"), sandbox.file("image"));
     std::fs::create_dir_all(tree.join("a/b")).expect("directories");
     for n in 0..200u32 {
         let content: Vec<u8> =
@@ -24,9 +24,9 @@ fn image(place: &Place) -> String {
     text(&image).to_owned()
 }
 
-fn serve_file(place: &Place, more: &[&str]) -> Server {
+fn serve_file(sandbox: &Sandbox, more: &[&str]) -> Server {
     let export = format!("name=d,kind=file,path=d.img,size={IMAGE_BYTES},create=true");
-    place.serve(&[&["--export", &export], more].concat())
+    sandbox.serve(&[&["--export", &export], more].concat())
 }
 
 fn assert_same(a: &str, b: &str) {
@@ -36,9 +36,9 @@ fn assert_same(a: &str, b: &str) {
 }
 
 #[test]
-fn nbdinfo_shows_exports_sizes_and_what_they_can() {
-    let place = Place::new();
-    let server = place.serve(&[
+fn nbdinfo_shows_exports_sizes_and_capabilities() {
+    let sandbox = Sandbox::new();
+    let server = sandbox.serve(&[
         "--export",
         "name=one,kind=ram,size=1MiB,description=the first",
         "--export",
@@ -66,22 +66,22 @@ fn nbdinfo_shows_exports_sizes_and_what_they_can() {
 }
 
 #[test]
-fn an_export_that_is_not_there_is_refused_and_others_are_served() {
-    let place = Place::new();
-    let server = place.serve(&["--export", "name=one,kind=ram,size=1MiB"]);
+fn an_unknown_export_is_refused_and_others_are_served() {
+    let sandbox = Sandbox::new();
+    let server = sandbox.serve(&["--export", "name=one,kind=ram,size=1MiB"]);
     let output = attempt("nbdinfo", &[&server.uri("three")]);
     assert!(!output.status.success());
     assert_eq!(client("nbdinfo", &["--size", &server.uri("one")]).trim(), "1048576");
 }
 
 #[test]
-fn nbdcopy_brings_a_file_system_in_and_out_unchanged() {
+fn nbdcopy_copies_a_file_system_in_and_out_unchanged() {
     for more in [&["--engine", "auto"][..], &["--engine", "threads"], &["--switch", "unmapped_io=off"]] {
-        let place = Place::new();
-        let image = image(&place);
-        let server = serve_file(&place, more);
+        let sandbox = Sandbox::new();
+        let image = image(&sandbox);
+        let server = serve_file(&sandbox, more);
         client("nbdcopy", &["--flush", &image, &server.uri("d")]);
-        let copy = place.file("copy");
+        let copy = sandbox.file("copy");
         client("nbdcopy", &[&server.uri("d"), text(&copy)]);
         assert_same(&image, text(&copy));
         client("e2fsck", &["-f", "-n", text(&copy)]);
@@ -89,37 +89,37 @@ fn nbdcopy_brings_a_file_system_in_and_out_unchanged() {
 }
 
 #[test]
-fn qemu_img_understands_and_converts() {
-    let place = Place::new();
-    let image = image(&place);
-    let server = serve_file(&place, &[]);
+fn qemu_img_converts_and_compares() {
+    let sandbox = Sandbox::new();
+    let image = image(&sandbox);
+    let server = serve_file(&sandbox, &[]);
     let info = client("qemu-img", &["info", &server.uri("d")]);
     assert!(info.contains("64 MiB (67108864 bytes)"), "{info}");
     client("qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", &image, &server.uri("d")]);
     client("qemu-img", &["compare", "-f", "raw", "-F", "raw", &image, &server.uri("d")]);
-    let copy = place.file("copy.qcow2");
+    let copy = sandbox.file("copy.qcow2");
     client("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", &server.uri("d"), text(&copy)]);
     client("qemu-img", &["compare", "-f", "raw", "-F", "qcow2", &image, text(&copy)]);
 }
 
 #[test]
-fn what_was_never_written_is_shown_as_a_hole() {
-    let place = Place::new();
-    let server = serve_file(&place, &[]);
+fn unwritten_blocks_are_reported_as_a_hole() {
+    let sandbox = Sandbox::new();
+    let server = serve_file(&sandbox, &[]);
     let map = client("nbdinfo", &["--map", "--totals", &server.uri("d")]);
     assert!(map.contains("100.0%") && map.contains("hole"), "{map}");
 }
 
-/// A Python that has libnbd's module: Debian installs it for its own, which need not be the first in the path.
+/// A Python with libnbd's module: Debian installs it for its own Python, which need not be the first in the path.
 fn python() -> &'static str {
     let has_module = |python: &&str| attempt(python, &["-c", "import nbd"]).status.success();
     ["python3", "/usr/bin/python3"].into_iter().find(has_module).expect("python3-libnbd (`make test` installs it)")
 }
 
 #[test]
-fn every_command_does_what_the_protocol_says() {
-    let place = Place::new();
-    let server = serve_file(&place, &[]);
+fn every_command_follows_the_protocol() {
+    let sandbox = Sandbox::new();
+    let server = serve_file(&sandbox, &[]);
     let script = r#"
 import nbd, sys
 h = nbd.NBD()
@@ -154,8 +154,8 @@ h.shutdown()
 
 #[test]
 fn connections_see_each_others_writes_at_once() {
-    let place = Place::new();
-    let server = place.serve(&["--processors", "2", "--export", "name=d,kind=ram,size=1MiB"]);
+    let sandbox = Sandbox::new();
+    let server = sandbox.serve(&["--processors", "2", "--export", "name=d,kind=ram,size=1MiB"]);
     let mut clients: Vec<_> = (0..8).map(|_| Client::connect(&server.socket(), "d").expect("connect")).collect();
     for round in 0..64u8 {
         let writer = usize::from(round) % clients.len();
@@ -168,9 +168,9 @@ fn connections_see_each_others_writes_at_once() {
 
 #[test]
 fn a_read_only_export_refuses_writes_and_serves_reads() {
-    let place = Place::new();
-    let image = image(&place);
-    let server = place.serve(&["--export", &format!("name=d,kind=file,path={image}"), "--read-only"]);
+    let sandbox = Sandbox::new();
+    let image = image(&sandbox);
+    let server = sandbox.serve(&["--export", &format!("name=d,kind=file,path={image}"), "--read-only"]);
     assert!(!attempt("nbdcopy", &[&image, &server.uri("d")]).status.success());
     let mut client = Client::connect(&server.socket(), "d").expect("connect");
     let error = client.write(0, b"no").expect_err("read-only");
@@ -179,9 +179,9 @@ fn a_read_only_export_refuses_writes_and_serves_reads() {
 }
 
 #[test]
-fn a_failing_medium_gives_errors_to_its_clients_and_to_nobody_else() {
-    let place = Place::new();
-    let server = place.serve(&[
+fn only_clients_of_a_failing_medium_get_errors() {
+    let sandbox = Sandbox::new();
+    let server = sandbox.serve(&[
         "--export",
         "name=bad,kind=ram,size=1MiB,faults.read_permille=1000,faults.flush_permille=1000",
         "--export",
@@ -193,22 +193,22 @@ fn a_failing_medium_gives_errors_to_its_clients_and_to_nobody_else() {
     assert_eq!(bad.read(0, 4096).expect_err("fails").raw_os_error(), Some(libc::EIO));
     bad.write(0, &[1; 4096]).expect("into the cache");
     for _ in 0..3 {
-        assert_eq!(bad.flush().expect_err("fails, and is not forgotten").raw_os_error(), Some(libc::EIO));
+        assert_eq!(bad.flush().expect_err("fails again").raw_os_error(), Some(libc::EIO));
     }
     good.flush().expect("flush");
     assert_eq!(good.read(0, 4).expect("read"), b"fine");
 }
 
 #[test]
-fn garbage_on_the_wire_harms_nobody_else() {
+fn garbage_on_the_wire_harms_no_other_client() {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
-    let place = Place::new();
-    let server = place.serve(&["--export", "name=d,kind=ram,size=1MiB"]);
+    let sandbox = Sandbox::new();
+    let server = sandbox.serve(&["--export", "name=d,kind=ram,size=1MiB"]);
     let mut good = Client::connect(&server.socket(), "d").expect("connect");
     for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 4096], b"\0\0\0\x03IHAVEOPT\0\0\0\x07\xff\xff\xff\xff"] {
         let mut stream = UnixStream::connect(server.socket()).expect("connect");
-        // It may be thrown out before it has said all.
+        // It may be disconnected before all is sent.
         let _ = stream.write_all(garbage);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let mut rest = Vec::new();

@@ -1,4 +1,4 @@
-//! A running server is watched and told what to change: the control socket, `awase set`, one frame of `awase top`.
+//! The control socket of a running server, `awase set`, one frame of `awase top`.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -12,17 +12,16 @@ use std::time::Duration;
 use awase::config::SWITCHES;
 use awase::control::client::Client;
 use serde_json::{Value, json};
-use testkit::server::{Place, Server};
+use testkit::server::{Sandbox, Server};
 
-/// A block as the load writes it.
 const BLOCK: usize = 4096;
 
-fn control(place: &Place) -> std::path::PathBuf {
-    place.file("awase-data/control")
+fn control(sandbox: &Sandbox) -> std::path::PathBuf {
+    sandbox.file("awase-data/control")
 }
 
-fn connect(place: &Place) -> Client {
-    Client::connect(&control(place)).expect("a control socket")
+fn connect(sandbox: &Sandbox) -> Client {
+    Client::connect(&control(sandbox)).expect("a control socket")
 }
 
 fn switches(client: &mut Client) -> Vec<(String, String)> {
@@ -36,10 +35,10 @@ fn value(client: &mut Client, name: &str) -> String {
     found.unwrap_or_else(|| panic!("no switch {name}")).1
 }
 
-/// Sends one line and takes what comes back.
-fn say(place: &Place, line: &[u8]) -> Value {
-    let mut stream = UnixStream::connect(control(place)).expect("connected");
-    stream.set_read_timeout(Some(Duration::from_secs(120))).expect("a bound");
+/// Sends one line and receives the answer.
+fn ask(sandbox: &Sandbox, line: &[u8]) -> Value {
+    let mut stream = UnixStream::connect(control(sandbox)).expect("connected");
+    stream.set_read_timeout(Some(Duration::from_secs(120))).expect("a timeout");
     stream.write_all(line).expect("sent");
     answer(&mut BufReader::new(stream))
 }
@@ -54,7 +53,7 @@ fn error(answer: &Value) -> &str {
     answer["error"].as_str().unwrap_or_else(|| panic!("not refused: {answer}"))
 }
 
-/// Clients that write, flush and read back until they are told to end. Each sees what it wrote.
+/// Clients that write, flush and read back until stopped. Each must read what it wrote.
 struct Load {
     stop: Arc<AtomicBool>,
     rounds: Arc<AtomicU64>,
@@ -90,8 +89,8 @@ impl Load {
         Load { stop, rounds, clients }
     }
 
-    /// Waits until each has done something more, so that what was just changed was under load.
-    fn go_on(&self) {
+    /// Waits for further rounds, so that a change just made is exercised by the load.
+    fn await_rounds(&self) {
         let aim = self.rounds.load(Ordering::SeqCst) + 20;
         while self.rounds.load(Ordering::SeqCst) < aim {
             assert!(!self.clients.iter().any(thread::JoinHandle::is_finished), "a client failed");
@@ -105,7 +104,7 @@ impl Load {
     }
 }
 
-/// The values that are named among those allowed, and one of those that are not, where there are any.
+/// The allowed values that are words, and one number where numbers are allowed.
 fn values_of(allowed: &str) -> Vec<String> {
     let words = allowed.split([' ', ',']).filter(|word| word.starts_with('"') || ["true", "false"].contains(word));
     let mut values: Vec<String> = words.map(|word| word.trim_matches('"').to_owned()).collect();
@@ -116,10 +115,10 @@ fn values_of(allowed: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_switch_is_changed_on_a_running_server_under_load_and_seen() {
-    let place = Place::new();
-    let server = place.serve(&[]);
-    let mut client = connect(&place);
+fn every_switch_can_be_changed_under_load() {
+    let sandbox = Sandbox::new();
+    let server = sandbox.serve(&[]);
+    let mut client = connect(&sandbox);
     let names: BTreeSet<String> = switches(&mut client).into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, SWITCHES.iter().map(|key| key.name.to_owned()).collect());
     let load = Load::start(&server);
@@ -128,10 +127,10 @@ fn every_switch_is_changed_on_a_running_server_under_load_and_seen() {
         for wanted in values_of(key.allowed).into_iter().chain([before]) {
             let (now, notes) = client.set(key.name, &wanted).expect("set");
             assert_eq!((&now, &value(&mut client, key.name)), (&wanted, &wanted), "{}", key.name);
-            let is_told = notes.iter().any(|note| note.contains(key.name));
+            let is_noted = notes.iter().any(|note| note.contains(key.name));
             let takes_new_memory = ["huge_pages", "registered_buffers"].contains(&key.name);
-            assert!(is_told || !takes_new_memory || notes.is_empty(), "{}: {notes:?}", key.name);
-            load.go_on();
+            assert!(is_noted || !takes_new_memory || notes.is_empty(), "{}: {notes:?}", key.name);
+            load.await_rounds();
         }
     }
     let (_, notes) = client.set("registered_buffers", "false").expect("set");
@@ -142,47 +141,47 @@ fn every_switch_is_changed_on_a_running_server_under_load_and_seen() {
 }
 
 #[test]
-fn what_is_not_allowed_is_refused_with_the_message_of_the_configuration() {
-    let place = Place::new();
-    let _server = place.serve(&[]);
+fn a_refused_value_has_the_message_of_the_configuration() {
+    let sandbox = Sandbox::new();
+    let _server = sandbox.serve(&[]);
     for assignment in ["prioriti=off", "priority=maybe", "read_ahead=0", "quantum=2s", "nothing_like_it=1"] {
-        let on_start = place.run(&["serve", "--switch", assignment]);
-        let while_running = place.run(&["set", assignment]);
+        let on_start = sandbox.run(&["serve", "--switch", assignment]);
+        let while_running = sandbox.run(&["set", assignment]);
         assert_eq!((on_start.status.code(), while_running.status.code()), (Some(2), Some(2)), "{assignment}");
-        let told = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let (start, running) = (told(&on_start.stderr), told(&while_running.stderr));
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (start, running) = (text(&on_start.stderr), text(&while_running.stderr));
         assert_eq!(running, start.replace("awase: --switch: ", "awase: set: "), "{assignment}");
     }
-    let fraction = say(&place, b"{\"request\": \"set\", \"name\": \"priority\", \"value\": 0.5}\n");
+    let fraction = ask(&sandbox, b"{\"request\": \"set\", \"name\": \"priority\", \"value\": 0.5}\n");
     assert_eq!(error(&fraction), "set: switches.priority = a fraction is not allowed; allowed: true, false");
-    let off = say(&place, b"{\"request\": \"set\", \"name\": \"priority\", \"value\": false}\n");
+    let off = ask(&sandbox, b"{\"request\": \"set\", \"name\": \"priority\", \"value\": false}\n");
     assert_eq!(off["answer"], json!({ "name": "priority", "value": "false", "notes": [] }));
 }
 
 #[test]
-fn set_changes_several_and_tells_what_they_are() {
-    let place = Place::new();
-    let _server = place.serve(&[]);
-    let output = place.run(&["set", "read_ahead=64", "priority=off"]);
+fn set_changes_several_switches_and_prints_their_values() {
+    let sandbox = Sandbox::new();
+    let _server = sandbox.serve(&[]);
+    let output = sandbox.run(&["set", "read_ahead=64", "priority=off"]);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "read_ahead = 64\npriority = false\n");
-    let mut client = connect(&place);
+    let mut client = connect(&sandbox);
     assert_eq!((value(&mut client, "read_ahead"), value(&mut client, "priority")), ("64".into(), "false".into()));
-    let nobody = place.run(&["set", "--data", "elsewhere", "priority=off"]);
-    let told = String::from_utf8_lossy(&nobody.stderr).into_owned();
-    assert!(told.contains("no server is reached at elsewhere/control; --data DIR names"), "{told}");
-    assert_eq!(nobody.status.code(), Some(1));
+    let output = sandbox.run(&["set", "--data", "elsewhere", "priority=off"]);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(errors.contains("no server is reached at elsewhere/control; --data DIR names"), "{errors}");
+    assert_eq!(output.status.code(), Some(1));
 }
 
 #[test]
-fn reloading_sets_the_switches_that_the_file_changes_and_no_others() {
-    let place = Place::new();
-    let file = place.write("awase.toml", "[switches]\npriority = false\n");
-    let mut server = place.serve(&["--config", file.to_str().expect("text")]);
+fn reloading_sets_only_the_switches_whose_configuration_changed() {
+    let sandbox = Sandbox::new();
+    let file = sandbox.write("awase.toml", "[switches]\npriority = false\n");
+    let mut server = sandbox.serve(&["--config", file.to_str().expect("text")]);
     server.banner();
-    let mut client = connect(&place);
+    let mut client = connect(&sandbox);
     assert_eq!(value(&mut client, "priority"), "false");
     client.set("read_ahead", "8").expect("set");
-    place.write("awase.toml", "[switches]\nquantum = \"24ms\"\n");
+    sandbox.write("awase.toml", "[switches]\nquantum = \"24ms\"\n");
     server.signal(libc::SIGHUP);
     server.await_notice("READY=1");
     assert_eq!(server.banner(), "switches.priority = true\nswitches.quantum = \"24ms\"\n");
@@ -191,38 +190,38 @@ fn reloading_sets_the_switches_that_the_file_changes_and_no_others() {
 }
 
 #[test]
-fn the_socket_is_for_its_user_alone_and_goes_with_the_server() {
-    let place = Place::new();
-    let server = place.serve(&[]);
-    let found = std::fs::metadata(control(&place)).expect("a socket");
+fn the_socket_is_private_to_its_user_and_removed_at_the_end() {
+    let sandbox = Sandbox::new();
+    let server = sandbox.serve(&[]);
+    let found = std::fs::metadata(control(&sandbox)).expect("a socket");
     assert!(found.file_type().is_socket());
     assert_eq!(found.mode() & 0o777, 0o600);
     server.crash();
-    assert!(control(&place).exists(), "a server that is killed leaves it");
-    let server = place.serve(&[]);
-    connect(&place).status().expect("the new server answers");
+    assert!(control(&sandbox).exists(), "a killed server leaves it");
+    let server = sandbox.serve(&[]);
+    connect(&sandbox).status().expect("the new server answers");
     server.signal(libc::SIGTERM);
     assert!(server.wait().0.success());
-    assert!(!control(&place).exists());
+    assert!(!control(&sandbox).exists());
 }
 
 #[test]
-fn there_is_no_socket_where_none_is_wanted_and_another_one_where_it_is() {
-    let place = Place::new();
-    let file = place.write("awase.toml", "[listen]\ncontrol = \"none\"\n");
+fn the_socket_can_be_disabled_or_placed_elsewhere() {
+    let sandbox = Sandbox::new();
+    let file = sandbox.write("awase.toml", "[listen]\ncontrol = \"none\"\n");
     let file = file.to_str().expect("text");
-    drop(place.serve(&["--config", file]));
-    assert!(!control(&place).exists());
-    place.write("awase.toml", "[listen]\ncontrol = \"over-here\"\n");
-    let _server = place.serve(&["--config", file]);
-    let output = place.run(&["top", "--once", "--socket", "over-here"]);
+    drop(sandbox.serve(&["--config", file]));
+    assert!(!control(&sandbox).exists());
+    sandbox.write("awase.toml", "[listen]\ncontrol = \"elsewhere\"\n");
+    let _server = sandbox.serve(&["--config", file]);
+    let output = sandbox.run(&["top", "--once", "--socket", "elsewhere"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
-fn nothing_that_is_said_to_the_socket_harms_the_server() {
-    let place = Place::new();
-    let _server = place.serve(&[]);
+fn malformed_requests_to_the_socket_are_refused() {
+    let sandbox = Sandbox::new();
+    let _server = sandbox.serve(&[]);
     for nonsense in [
         &b"\n"[..],
         b"status\n",
@@ -235,35 +234,35 @@ fn nothing_that_is_said_to_the_socket_harms_the_server() {
         b"{\"request\": \"set\", \"name\": \"priority\"}\n",
         b"{\"request\": \"set\", \"name\": \"priority\", \"value\": {\"a\": [1, 2]}}\n",
     ] {
-        let answer = say(&place, nonsense);
+        let answer = ask(&sandbox, nonsense);
         assert!(error(&answer).contains("allowed: "), "{answer}");
     }
     // Deep nesting is a classic way to exhaust the stack of a parser.
-    assert!(error(&say(&place, &[&[b'['; 4000][..], b"\n"].concat())).contains("not an object"));
+    assert!(error(&ask(&sandbox, &[&[b'['; 4000][..], b"\n"].concat())).contains("not a JSON object"));
     let long = [&b"{\"request\": \""[..], &[b'x'; 5000], b"\"}\n"].concat();
-    assert_eq!(error(&say(&place, &long)), "the request is longer than 4096 bytes");
-    // One that leaves in the middle, and more than may be there.
-    UnixStream::connect(control(&place)).expect("connected").write_all(b"{\"request\"").expect("sent");
-    let crowd: Vec<UnixStream> = (0..40).map(|_| UnixStream::connect(control(&place)).expect("connected")).collect();
+    assert_eq!(error(&ask(&sandbox, &long)), "the request is longer than 4096 bytes");
+    // A client that disconnects within a request, and more clients than are allowed.
+    UnixStream::connect(control(&sandbox)).expect("connected").write_all(b"{\"request\"").expect("sent");
+    let crowd: Vec<UnixStream> = (0..40).map(|_| UnixStream::connect(control(&sandbox)).expect("connected")).collect();
     let mut last = BufReader::new(crowd.last().expect("many").try_clone().expect("a descriptor"));
     assert_eq!(error(&answer(&mut last)), "16 clients are connected already; try again later");
     drop(crowd);
-    // Their threads end when they see it: until then one may still be turned away.
-    let status = || Client::connect(&control(&place)).and_then(|mut client| client.status());
+    // Until their threads have ended, a new client may still be refused.
+    let status = || Client::connect(&control(&sandbox)).and_then(|mut client| client.status());
     while status().is_err() {}
 }
 
 #[test]
-fn top_shows_exports_processors_and_switches_once() {
-    let place = Place::new();
+fn top_once_prints_exports_processors_and_switches() {
+    let sandbox = Sandbox::new();
     let uid = std::fs::metadata("/proc/self").expect("this process").uid();
-    place.write("awase.toml", &format!("[[client]]\nname = \"build farm\"\nuid = {uid}\n"));
-    let config = place.file("awase.toml");
+    sandbox.write("awase.toml", &format!("[[client]]\nname = \"build farm\"\nuid = {uid}\n"));
+    let config = sandbox.file("awase.toml");
     let exports = ["--export", "name=vm,kind=ram,size=32MiB", "--export", "name=other,kind=ram,size=1GiB"];
-    let server = place.serve(&[&["--config", &config.to_string_lossy()], &exports[..]].concat());
+    let server = sandbox.serve(&[&["--config", &config.to_string_lossy()], &exports[..]].concat());
     let mut client = testkit::nbd::Client::connect(&server.socket(), "vm").expect("connected");
     client.read(0, 4096).expect("read");
-    let output = place.run(&["top", "--once"]);
+    let output = sandbox.run(&["top", "--once"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).expect("text");
     for part in ["vm", "32.0 MiB", "other", "1GiB", "processors", "cache", "requests/s", "jobs", "build farm"] {
@@ -275,10 +274,10 @@ fn top_shows_exports_processors_and_switches_once() {
 }
 
 #[test]
-fn connections_are_listed_with_who_has_what_and_what_each_did() {
-    let place = Place::new();
-    let server = place.serve(&["--processors", "2", "--export", "name=vm,kind=ram,size=32MiB"]);
-    let mut control = connect(&place);
+fn connections_are_listed_with_client_export_and_counters() {
+    let sandbox = Sandbox::new();
+    let server = sandbox.serve(&["--processors", "2", "--export", "name=vm,kind=ram,size=32MiB"]);
+    let mut control = connect(&sandbox);
     assert_eq!(control.status().expect("an answer")["connected"], json!([]));
     let mut clients: Vec<_> =
         (0..3).map(|_| testkit::nbd::Client::connect(&server.socket(), "vm").expect("connected")).collect();
@@ -298,7 +297,7 @@ fn connections_are_listed_with_who_has_what_and_what_each_did() {
         assert!(row["sent_bytes"].as_u64() >= Some((wanted - 1) * 4096) && row["age_s"].as_f64() >= Some(0.0), "{row}");
         assert!(row["received_bytes"].as_u64() >= Some(wanted * 28) && row["processor"].as_u64() < Some(2), "{row}");
     }
-    let text = String::from_utf8(place.run(&["top", "--once"]).stdout).expect("text");
+    let text = String::from_utf8(sandbox.run(&["top", "--once"]).stdout).expect("text");
     let listed = text.lines().filter(|line| line.contains("  nbd  ") && line.contains("uid ") && line.ends_with("vm"));
     assert_eq!(listed.count(), 3, "{text}");
     drop(clients);

@@ -1,4 +1,4 @@
-//! Directories with the real clients of libnfs, and what their users and the host's see of each other.
+//! Directories with the real clients of libnfs, and the visibility of changes between clients and the host.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 use nfs3_types::nfs3::{nfsstat3, stable_how};
 
 use testkit::nfs::Client;
-use testkit::server::{AWASE, Place, Server, attempt, client};
+use testkit::server::{AWASE, Sandbox, Server, attempt, client};
 use testkit::skip;
 
-/// Of a copy: not whole in any unit of transfer.
+/// Not a multiple of any unit of transfer.
 const COPY_BYTES: u32 = 50_000_001;
 
-/// How libnfs's clients name a path at a port of loopback.
+/// libnfs's URL of a path at a port of loopback.
 fn url(port: u16, path: &str) -> String {
     format!("nfs://127.0.0.1{path}?nfsport={port}&mountport={port}")
 }
@@ -33,18 +33,18 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a path of the test")
 }
 
-/// Makes a directory to which everybody may write.
-fn make_directory(place: &Place, name: &str) -> PathBuf {
-    let path = place.file(name);
+/// Makes a directory that every user may write to.
+fn make_directory(sandbox: &Sandbox, name: &str) -> PathBuf {
+    let path = sandbox.file(name);
     fs::create_dir_all(&path).expect("directory");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("chmod");
     path
 }
 
-fn make_content(place: &Place, name: &str, bytes: u32) -> PathBuf {
+fn make_content(sandbox: &Sandbox, name: &str, bytes: u32) -> PathBuf {
     let content: Vec<u8> = (0..bytes).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-    fs::write(place.file(name), content).expect("file");
-    place.file(name)
+    fs::write(sandbox.file(name), content).expect("file");
+    sandbox.file(name)
 }
 
 fn assert_same(a: &Path, b: &Path) {
@@ -53,18 +53,18 @@ fn assert_same(a: &Path, b: &Path) {
     assert_eq!((a_bytes.len(), differs), (b_bytes.len(), None), "{a:?} and {b:?} differ (length, first difference)");
 }
 
-/// The names that `nfs-ls` shows.
+/// The names listed by `nfs-ls`.
 fn names(url: &str) -> BTreeSet<String> {
     let list = client("nfs-ls", &[url]);
     list.lines().filter_map(|line| line.split_whitespace().last()).map(str::to_owned).collect()
 }
 
-/// Runs a client that must fail; gives what it said.
+/// Runs a client that must fail; returns its standard error.
 fn refused(program: &str, arguments: &[&str]) -> String {
     let output = attempt(program, arguments);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success(), "{program} {arguments:?} was not refused: {said}");
-    said
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{program} {arguments:?} was not refused: {errors}");
+    errors
 }
 
 fn is_root() -> bool {
@@ -79,12 +79,12 @@ fn end(server: Server) {
 }
 
 #[test]
-fn without_configuration_a_directory_for_everyone_is_made_and_served() {
-    let place = Place::new();
-    let (_server, port) = place.serve_directories(0, &[]);
-    let files = place.file("awase-data/files");
+fn by_default_a_directory_for_all_users_is_created_and_served() {
+    let sandbox = Sandbox::new();
+    let (_server, port) = sandbox.serve_directories(0, &[]);
+    let files = sandbox.file("awase-data/files");
     assert_eq!(fs::metadata(&files).expect("made").mode() & 0o7777, 0o1777, "as /tmp");
-    let note = place.write("note", "hello\n");
+    let note = sandbox.write("note", "hello\n");
     client("nfs-cp", &[text(&note), &url(port, "/files/of-root")]);
     client("nfs-cp", &[text(&note), &url_as(port, "/files/of-a-user", 1234)]);
     assert_eq!(names(&url(port, "/files")), ["of-a-user", "of-root"].map(String::from).into());
@@ -93,39 +93,39 @@ fn without_configuration_a_directory_for_everyone_is_made_and_served() {
 }
 
 #[test]
-fn a_directory_that_was_there_keeps_its_permissions() {
-    let place = Place::new();
-    let files = place.file("awase-data/files");
+fn an_existing_directory_keeps_its_permissions() {
+    let sandbox = Sandbox::new();
+    let files = sandbox.file("awase-data/files");
     fs::create_dir_all(&files).expect("directory");
     fs::set_permissions(&files, fs::Permissions::from_mode(0o750)).expect("chmod");
-    let _server = place.serve_directories(0, &[]);
-    assert_eq!(fs::metadata(&files).expect("there").mode() & 0o7777, 0o750);
+    let _server = sandbox.serve_directories(0, &[]);
+    assert_eq!(fs::metadata(&files).expect("metadata").mode() & 0o7777, 0o750);
 }
 
 #[test]
-fn fifty_megabytes_come_in_and_out_unchanged() {
+fn fifty_megabytes_are_copied_in_and_out_unchanged() {
     for more in [&["--engine", "auto"][..], &["--engine", "threads"], &["--switch", "unmapped_io=off"]] {
-        let place = Place::new();
-        let (server, port) = place.serve_directories(0, more);
-        let (big, back) = (make_content(&place, "big", COPY_BYTES), place.file("back"));
-        let there = url(port, "/files/big");
-        client("nfs-cp", &[text(&big), &there]);
+        let sandbox = Sandbox::new();
+        let (server, port) = sandbox.serve_directories(0, more);
+        let (big, back) = (make_content(&sandbox, "big", COPY_BYTES), sandbox.file("back"));
+        let remote = url(port, "/files/big");
+        client("nfs-cp", &[text(&big), &remote]);
         assert!(client("nfs-ls", &[&url(port, "/files")]).contains(" 50000001 big"));
-        client("nfs-cp", &[&there, text(&back)]);
+        client("nfs-cp", &[&remote, text(&back)]);
         assert_same(&big, &back);
-        // A server without anything in its cache reads it from the disk.
+        // A server with an empty cache reads it from the disk.
         end(server);
-        assert_same(&big, &place.file("awase-data/files/big"));
-        let (_server, port) = place.serve_directories(0, more);
+        assert_same(&big, &sandbox.file("awase-data/files/big"));
+        let (_server, port) = sandbox.serve_directories(0, more);
         let read = attempt("nfs-cat", &[&url(port, "/files/big")]);
         assert!(read.status.success() && read.stdout == fs::read(&big).expect("read"), "{more:?}: read again");
     }
 }
 
 #[test]
-fn three_thousand_names_and_what_lies_below_are_listed() {
-    let place = Place::new();
-    let files = make_directory(&place, "files");
+fn three_thousand_names_and_subdirectories_are_listed() {
+    let sandbox = Sandbox::new();
+    let files = make_directory(&sandbox, "files");
     let many: BTreeSet<String> =
         (0..3000).map(|n| format!("a-name-that-is-long-enough-to-need-some-room-{n}")).collect();
     for name in &many {
@@ -134,7 +134,7 @@ fn three_thousand_names_and_what_lies_below_are_listed() {
     fs::create_dir_all(files.join("down/below")).expect("directories");
     fs::write(files.join("down/below/at-the-end"), "").expect("file");
     let (_server, port) =
-        place.serve_directories(0, &["--export", "name=files,kind=directory,secure=false,path=files"]);
+        sandbox.serve_directories(0, &["--export", "name=files,kind=directory,secure=false,path=files"]);
     let mut all = names(&url(port, "/files"));
     assert!(all.remove("down"));
     assert_eq!(all, many);
@@ -143,10 +143,10 @@ fn three_thousand_names_and_what_lies_below_are_listed() {
 }
 
 #[test]
-fn each_of_several_exports_gives_out_its_own() {
-    let place = Place::new();
+fn each_export_serves_its_own_directory() {
+    let sandbox = Sandbox::new();
     for name in ["one", "two"] {
-        fs::write(make_directory(&place, name).join(format!("in-{name}")), name).expect("file");
+        fs::write(make_directory(&sandbox, name).join(format!("in-{name}")), name).expect("file");
     }
     let exports = [
         "--export",
@@ -154,7 +154,7 @@ fn each_of_several_exports_gives_out_its_own() {
         "--export",
         "name=two,kind=directory,secure=false,path=two,mount=/srv/2",
     ];
-    let (_server, port) = place.serve_directories(0, &exports);
+    let (_server, port) = sandbox.serve_directories(0, &exports);
     assert_eq!(names(&url(port, "/one")), ["in-one".to_owned()].into());
     assert_eq!(names(&url(port, "/srv/2")), ["in-two".to_owned()].into());
     assert!(refused("nfs-ls", &[&url(port, "/two")]).contains("MNT3ERR_NOENT"));
@@ -162,47 +162,47 @@ fn each_of_several_exports_gives_out_its_own() {
 
 #[test]
 fn a_read_only_export_refuses_changes_and_serves_reads() {
-    let place = Place::new();
-    let files = make_directory(&place, "files");
-    let note = place.write("files/note", "as it was");
+    let sandbox = Sandbox::new();
+    let files = make_directory(&sandbox, "files");
+    let note = sandbox.write("files/note", "as it was");
     for arguments in [
         &["name=files,kind=directory,secure=false,path=files,read_only=true"][..],
         &["name=files,kind=directory,secure=false,path=files", "--read-only"],
     ] {
-        let (_server, port) = place.serve_directories(0, &[&["--export"], arguments].concat());
+        let (_server, port) = sandbox.serve_directories(0, &[&["--export"], arguments].concat());
         for name in ["note", "other"] {
-            let said = refused("nfs-cp", &[text(&note), &url(port, &format!("/files/{name}"))]);
-            assert!(said.contains("NFS3ERR_ROFS"), "{said}");
+            let errors = refused("nfs-cp", &[text(&note), &url(port, &format!("/files/{name}"))]);
+            assert!(errors.contains("NFS3ERR_ROFS"), "{errors}");
         }
         assert_eq!(client("nfs-cat", &[&url(port, "/files/note")]), "as it was");
-        assert_eq!(fs::read_dir(&files).expect("directory").count(), 1, "nothing was made");
+        assert_eq!(fs::read_dir(&files).expect("directory").count(), 1, "nothing was created");
     }
 }
 
 #[test]
 fn clients_of_other_networks_are_refused() {
-    let place = Place::new();
-    make_directory(&place, "files");
-    place.write("files/note", "for some");
+    let sandbox = Sandbox::new();
+    make_directory(&sandbox, "files");
+    sandbox.write("files/note", "for some");
     let exports = [
         "--export",
         "name=theirs,kind=directory,secure=false,path=files,clients=192.0.2.0/24",
         "--export",
         "name=ours,kind=directory,secure=false,path=files,clients=127.0.0.0/8",
     ];
-    let (_server, port) = place.serve_directories(0, &exports);
+    let (_server, port) = sandbox.serve_directories(0, &exports);
     assert!(refused("nfs-cat", &[&url(port, "/theirs/note")]).contains("MNT3ERR_ACCES"));
     assert_eq!(client("nfs-cat", &[&url(port, "/ours/note")]), "for some");
 }
 
 #[test]
-fn what_clients_make_belongs_to_whom_the_rules_say() {
+fn new_files_belong_to_the_user_that_squashing_decides() {
     if !is_root() {
-        skip!("only a server of root acts for others");
+        skip!("only a server run by root acts as other users");
     }
-    let place = Place::new();
-    let files = make_directory(&place, "files");
-    let note = place.write("note", "mine");
+    let sandbox = Sandbox::new();
+    let files = make_directory(&sandbox, "files");
+    let note = sandbox.write("note", "mine");
     for (rules, uid, owner) in [
         ("squash=root_squash", 0, 65534),
         ("squash=root_squash", 1234, 1234),
@@ -213,7 +213,7 @@ fn what_clients_make_belongs_to_whom_the_rules_say() {
         ("squash=all_squash,anonymous_uid=99,anonymous_gid=98", 1234, 99),
     ] {
         let export = format!("name=files,kind=directory,secure=false,path=files,{rules}");
-        let (_server, port) = place.serve_directories(0, &["--export", &export]);
+        let (_server, port) = sandbox.serve_directories(0, &["--export", &export]);
         client("nfs-cp", &[text(&note), &url_as(port, "/files/made", uid)]);
         let made = fs::metadata(files.join("made")).expect("made");
         let group = if owner == 99 { 98 } else { owner };
@@ -223,13 +223,13 @@ fn what_clients_make_belongs_to_whom_the_rules_say() {
 }
 
 #[test]
-fn the_hosts_permissions_hold_for_clients() {
+fn clients_are_bound_by_the_hosts_permissions() {
     if !is_root() {
-        skip!("only a server of root acts for others");
+        skip!("only a server run by root acts as other users");
     }
-    let place = Place::new();
-    make_directory(&place, "files");
-    let secret = place.write("files/secret", "of root");
+    let sandbox = Sandbox::new();
+    make_directory(&sandbox, "files");
+    let secret = sandbox.write("files/secret", "of root");
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).expect("chmod");
     let exports = [
         "--export",
@@ -237,21 +237,21 @@ fn the_hosts_permissions_hold_for_clients() {
         "--export",
         "name=trusted,kind=directory,secure=false,path=files,squash=no_root_squash",
     ];
-    let (_server, port) = place.serve_directories(0, &exports);
+    let (_server, port) = sandbox.serve_directories(0, &exports);
     assert_eq!(client("nfs-cat", &[&url_as(port, "/trusted/secret", 0)]), "of root");
-    for there in [url_as(port, "/trusted/secret", 1234), url_as(port, "/squashed/secret", 0)] {
-        let said = refused("nfs-cat", &[&there]);
-        assert!(said.contains("ACCESS denied"), "{there}: {said}");
+    for url in [url_as(port, "/trusted/secret", 1234), url_as(port, "/squashed/secret", 0)] {
+        let errors = refused("nfs-cat", &[&url]);
+        assert!(errors.contains("ACCESS denied"), "{url}: {errors}");
     }
-    // One that reads without asking first. The content is in the cache by now, which gives nobody a right to it.
+    // A client that reads without ACCESS. The content is cached by now, which must not bypass the permissions.
     let mut squashed = Client::connect(port).expect("connect");
     let root = squashed.mount("/squashed").expect("mount");
-    let secret = squashed.lookup(&root, "secret").expect("answer").expect("there");
-    let said = squashed.read(&secret, 0, 100).expect_err("root is nobody here").to_string();
-    assert!(said.contains("NFS3ERR_ACCES"), "{said}");
+    let secret = squashed.lookup(&root, "secret").expect("answer").expect("found");
+    let error = squashed.read(&secret, 0, 100).expect_err("root is squashed").to_string();
+    assert!(error.contains("NFS3ERR_ACCES"), "{error}");
 }
 
-/// Polls until `is_new`; a request sent more than a second after the change may not find what was there before.
+/// Polls until `is_new`; a request sent more than a second after the change must not see the old state.
 fn until_new(mut is_new: impl FnMut() -> bool) {
     let changed = Instant::now();
     loop {
@@ -264,16 +264,16 @@ fn until_new(mut is_new: impl FnMut() -> bool) {
 }
 
 #[test]
-fn changes_on_the_host_become_visible_within_a_second_and_never_mixed() {
+fn changes_on_the_host_are_visible_whole_and_within_a_second() {
     const BYTES: usize = 256 << 10;
-    let place = Place::new();
-    let files = make_directory(&place, "files");
+    let sandbox = Sandbox::new();
+    let files = make_directory(&sandbox, "files");
     let export = "name=files,kind=directory,secure=false,path=files,squash=no_root_squash";
-    let (_server, port) = place.serve_directories(0, &["--export", export]);
+    let (_server, port) = sandbox.serve_directories(0, &["--export", export]);
     fs::write(files.join("file"), vec![0; BYTES]).expect("file");
     let mut client = Client::connect(port).expect("connect");
     let root = client.mount("/files").expect("mount");
-    let file = client.lookup(&root, "file").expect("answer").expect("there");
+    let file = client.lookup(&root, "file").expect("answer").expect("found");
     let on_host = fs::File::options().write(true).open(files.join("file")).expect("open");
     for round in 1..=2 {
         assert_eq!(client.read(&file, 0, BYTES as u32).expect("read"), vec![round - 1; BYTES]);
@@ -286,7 +286,7 @@ fn changes_on_the_host_become_visible_within_a_second_and_never_mixed() {
         });
     }
     on_host.set_len(100).expect("cut");
-    until_new(|| client.attributes(&file).expect("answer").expect("there").size == 100);
+    until_new(|| client.attributes(&file).expect("answer").expect("found").size == 100);
     assert_eq!(client.read(&file, 0, BYTES as u32).expect("read"), [2; 100]);
     fs::rename(files.join("file"), files.join("renamed")).expect("rename");
     until_new(|| client.lookup(&root, "renamed").expect("answer").is_ok());
@@ -299,43 +299,43 @@ fn changes_on_the_host_become_visible_within_a_second_and_never_mixed() {
 
 #[test]
 fn sighup_adds_and_removes_directories_and_handles_of_removed_ones_are_stale() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let export = |name: &str| {
-        fs::write(make_directory(&place, name).join("note"), name).expect("file");
+        fs::write(make_directory(&sandbox, name).join("note"), name).expect("file");
         format!(
             "[[export]]\nname = \"{name}\"\nkind = \"directory\"\npath = \"{name}\"\nsecure = false\n\
              squash = \"no_root_squash\"\n"
         )
     };
-    place.write("awase.toml", &(export("stays") + &export("goes")));
-    let (mut server, port) = place.serve_directories(0, &["--config", "awase.toml"]);
+    sandbox.write("awase.toml", &(export("stays") + &export("removed")));
+    let (mut server, port) = sandbox.serve_directories(0, &["--config", "awase.toml"]);
     let mut client = Client::connect(port).expect("connect");
     let handle_in = |client: &mut Client, name: &str| {
         let root = client.mount(name).expect("mount");
-        client.lookup(&root, "note").expect("answer").expect("there")
+        client.lookup(&root, "note").expect("answer").expect("found")
     };
-    let (stays, goes) = (handle_in(&mut client, "/stays"), handle_in(&mut client, "/goes"));
-    assert_eq!(client.read(&goes, 0, 100).expect("read"), b"goes");
+    let (stays, removed) = (handle_in(&mut client, "/stays"), handle_in(&mut client, "/removed"));
+    assert_eq!(client.read(&removed, 0, 100).expect("read"), b"removed");
 
-    place.write("awase.toml", &(export("stays") + &export("comes")));
+    sandbox.write("awase.toml", &(export("stays") + &export("added")));
     server.signal(libc::SIGHUP);
     server.await_notice("RELOADING=1");
     server.await_notice("READY=1");
 
     assert_eq!(client.read(&stays, 0, 100).expect("read"), b"stays");
-    assert!(matches!(client.attributes(&goes).expect("answer"), Err(nfsstat3::NFS3ERR_STALE)));
-    assert!(client.mount("/goes").expect_err("gone").to_string().contains("MNT3ERR_NOENT"));
-    let comes = handle_in(&mut client, "/comes");
-    assert_eq!(client.read(&comes, 0, 100).expect("read"), b"comes");
+    assert!(matches!(client.attributes(&removed).expect("answer"), Err(nfsstat3::NFS3ERR_STALE)));
+    assert!(client.mount("/removed").expect_err("gone").to_string().contains("MNT3ERR_NOENT"));
+    let added = handle_in(&mut client, "/added");
+    assert_eq!(client.read(&added, 0, 100).expect("read"), b"added");
 }
 
 #[test]
-fn what_cannot_be_served_is_refused_with_one_message_and_2() {
-    let place = Place::new();
+fn directories_that_cannot_be_served_are_refused_with_one_message_and_exit_code_2() {
+    let sandbox = Sandbox::new();
     for name in ["a/b", "c"] {
-        make_directory(&place, name);
+        make_directory(&sandbox, name);
     }
-    place.write("file", "");
+    sandbox.write("file", "");
     let taken = TcpListener::bind("127.0.0.1:0").expect("bind");
     let taken = taken.local_addr().expect("address").to_string();
     for (address, exports, message) in [
@@ -343,37 +343,37 @@ fn what_cannot_be_served_is_refused_with_one_message_and_2() {
         ("none", &["path=c"], "listen.nfs is empty, and directories are to be served".to_owned()),
         ("127.0.0.1:0", &["path=none"], "export \"n0\" path = \"none\" cannot be served: No such file".to_owned()),
         ("127.0.0.1:0", &["path=file"], "export \"n0\" path cannot be served:".to_owned()),
-        ("127.0.0.1:0", &["path=a", "path=a/b"], "lies in the directory of export \"n0\", or the other way".to_owned()),
+        ("127.0.0.1:0", &["path=a", "path=a/b"], "is inside the directory of export \"n0\", or contains it".to_owned()),
         ("127.0.0.1:0", &["path=c,mount=c"], "mount = \"c\" does not begin with \"/\"".to_owned()),
     ] {
         let exports =
             exports.iter().enumerate().map(|(n, more)| format!("name=n{n},kind=directory,secure=false,{more}"));
         let exports: Vec<String> = exports.flat_map(|export| ["--export".to_owned(), export]).collect();
         let exports: Vec<&str> = exports.iter().map(String::as_str).collect();
-        let output = place.run(&[&["serve", "--nbd", "none", "--nfs", address], &exports[..]].concat());
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{exports:?}: {said}");
-        assert_eq!(said.lines().count(), 1, "one message is enough: {said}");
-        assert!(said.contains(&message), "{message:?} is not in: {said}");
+        let output = sandbox.run(&[&["serve", "--nbd", "none", "--nfs", address], &exports[..]].concat());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{exports:?}: {errors}");
+        assert_eq!(errors.lines().count(), 1, "more than one message: {errors}");
+        assert!(errors.contains(&message), "{message:?} is not in: {errors}");
     }
 }
 
 #[test]
-fn sigterm_under_load_ends_with_0_and_everything_on_the_disk() {
+fn sigterm_under_load_writes_everything_and_ends_with_exit_code_0() {
     const BLOCK: usize = 5000;
-    let place = Place::new();
-    let files = make_directory(&place, "files");
+    let sandbox = Sandbox::new();
+    let files = make_directory(&sandbox, "files");
     let names = ["a", "b", "c", "d"];
     names.iter().for_each(|name| fs::write(files.join(name), "").expect("file"));
     let export = "name=files,kind=directory,secure=false,path=files,squash=no_root_squash";
-    let (mut server, port) = place.serve_directories(0, &["--export", export]);
+    let (mut server, port) = sandbox.serve_directories(0, &["--export", export]);
     let (sender, acknowledged) = channel();
     let writers = names.map(|name| {
         let sender = sender.clone();
         thread::spawn(move || {
             let mut client = Client::connect(port).expect("connect");
             let root = client.mount("/files").expect("mount");
-            let file = client.lookup(&root, name).expect("answer").expect("there");
+            let file = client.lookup(&root, name).expect("answer").expect("found");
             for number in 0.. {
                 let stable = if number % 16 == 0 { stable_how::FILE_SYNC } else { stable_how::UNSTABLE };
                 let bytes = vec![number as u8 | 1; BLOCK];
@@ -382,7 +382,7 @@ fn sigterm_under_load_ends_with_0_and_everything_on_the_disk() {
                 }
                 let _ = sender.send(());
             }
-            unreachable!("it writes until the server is gone")
+            unreachable!("it writes until the connection ends")
         })
     });
     drop(sender);
@@ -400,25 +400,25 @@ fn sigterm_under_load_ends_with_0_and_everything_on_the_disk() {
     }
 }
 
-/// Runs a program in the network and file systems of another process.
-fn beside(process: u32, program: &[&str]) -> String {
+/// Runs a program in the network and mount namespaces of another process.
+fn run_in_namespaces_of(process: u32, program: &[&str]) -> String {
     client("nsenter", &[&["--target", &process.to_string(), "--net", "--mount"], program].concat())
 }
 
 #[test]
-fn rpcbind_tells_clients_where_directories_are() {
-    // A network and a /run of its own: rpcbind has one port and one socket.
+fn clients_find_directories_by_rpcbind() {
+    // Own network and mount namespaces: rpcbind has one fixed port and one socket in /run.
     let own = ["--net", "--mount", "--pid", "--fork", "--kill-child"];
     let has = |command: &str| attempt("sh", &["-c", &format!("command -v {command}")]).status.success();
     let missing = ["rpcbind", "rpcinfo", "showmount", "nsenter", "ip"].into_iter().find(|command| !has(command));
     if missing.is_some() || !attempt("unshare", &[&own[..], &["true"]].concat()).status.success() {
-        skip!("{} here", missing.map_or("no namespaces".into(), |command| format!("no {command}")));
+        skip!("{}", missing.map_or("no namespaces".into(), |command| format!("no {command}")));
     }
-    let place = Place::new();
-    make_directory(&place, "files");
-    place.write("files/note", "found");
-    // The shell stays, as the first process: when it is killed all others are. The server could not take its place, for
-    // a process that acts for other users is not killed with its parent any more (prctl(2), PR_SET_PDEATHSIG).
+    let sandbox = Sandbox::new();
+    make_directory(&sandbox, "files");
+    sandbox.write("files/note", "found");
+    // The shell stays as the first process: when it is killed, so are all others. The server must not replace it: a process
+    // that changes its credentials is no longer killed with its parent (prctl(2), PR_SET_PDEATHSIG).
     let script = "mount -t tmpfs none /run && ip link set lo up && rpcbind && \"$0\" \"$@\"; exit $?";
     let mut command = Command::new("unshare");
     command.args(own).args([
@@ -435,35 +435,36 @@ fn rpcbind_tells_clients_where_directories_are() {
     ]);
     command.args(["--export", "name=files,kind=directory,secure=false,path=files,clients=127.0.0.0/8"]);
     command.env("PATH", format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default()));
-    let server = place.start(command);
-    let known = beside(server.id(), &["rpcinfo", "-p", "127.0.0.1"]);
+    let server = sandbox.start(command);
+    let known = run_in_namespaces_of(server.id(), &["rpcinfo", "-p", "127.0.0.1"]);
     for program in ["100003", "100005"] {
         let line = known.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
         let found = line.filter(|words| words.starts_with(&[program, "3", "tcp", "2049"])).count();
         assert_eq!(found, 1, "{program} is missing in:\n{known}");
     }
-    let exports = beside(server.id(), &["showmount", "--no-headers", "-e", "127.0.0.1"]);
+    let exports = run_in_namespaces_of(server.id(), &["showmount", "--no-headers", "-e", "127.0.0.1"]);
     assert_eq!(exports.split_whitespace().collect::<Vec<_>>(), ["/files", "127.0.0.0/8"]);
-    assert_eq!(beside(server.id(), &["nfs-cat", "nfs://127.0.0.1/files/note"]), "found");
+    assert_eq!(run_in_namespaces_of(server.id(), &["nfs-cat", "nfs://127.0.0.1/files/note"]), "found");
 }
 
-/// A program of the host's in an exported directory, and its handle.
+/// Copies a program of the host into an exported directory.
 fn make_program(directory: &Path, name: &str, of: &str) -> PathBuf {
     let path = directory.join(name);
-    // By another process: what this one has open for writing, programs that other tests start have for a moment, too.
+    // By another process: descriptors that this process has open for writing are inherited for a moment by programs that
+    // other tests start, and would make this one busy (ETXTBSY).
     assert!(Command::new("cp").arg(of).arg(&path).status().expect("cp").success());
     path
 }
 
 #[test]
-fn what_clients_have_read_or_written_the_host_executes() {
-    let place = Place::new();
-    let directory = make_directory(&place, "programs");
+fn the_host_can_execute_files_that_clients_have_read_or_written() {
+    let sandbox = Sandbox::new();
+    let directory = make_directory(&sandbox, "programs");
     let (read, written) = (make_program(&directory, "read", "/bin/true"), directory.join("written"));
     fs::write(&written, "").expect("made");
     fs::set_permissions(&written, fs::Permissions::from_mode(0o777)).expect("chmod");
     let export = "name=programs,kind=directory,secure=false,path=programs,squash=no_root_squash";
-    let (_server, port) = place.serve_directories(0, &["--export", export]);
+    let (_server, port) = sandbox.serve_directories(0, &["--export", export]);
     let mut client = Client::connect(port).expect("connect");
     let root = client.mount("/programs").expect("mounted");
     let handle = |client: &mut Client, name| client.lookup(&root, name).expect("an answer").expect("a file");
@@ -489,9 +490,9 @@ fn what_clients_have_read_or_written_the_host_executes() {
     let of_running = handle(&mut client, "running");
     assert_eq!(client.read(&of_running, 0, 4).expect("read"), b"\x7fELF");
     let refusal = client.write(&of_running, 0, script, stable_how::UNSTABLE);
-    // Before anything is said of it: it must not outlive the test.
+    // Before any assertion: the program must not outlive the test.
     running.kill().and_then(|()| running.wait()).expect("ended");
     let refusal = refusal.expect_err("it was executed").to_string();
     assert_eq!(refusal, nfsstat3::NFS3ERR_ACCES.to_string());
-    client.write(&of_running, 0, script, stable_how::UNSTABLE).expect("the refusal was not for ever");
+    client.write(&of_running, 0, script, stable_how::UNSTABLE).expect("accepted after the program has ended");
 }

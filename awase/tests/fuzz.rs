@@ -1,4 +1,4 @@
-//! Files that people and other programs may have damaged: configurations and traces are read or refused.
+//! Damaged configurations and traces are read or refused.
 
 use std::sync::atomic::AtomicU64;
 
@@ -7,7 +7,7 @@ use kernel::trace::Trace;
 use testkit::mutate;
 use testkit::random::Random;
 use testkit::rounds::Rounds;
-use testkit::server::Place;
+use testkit::server::Sandbox;
 
 #[test]
 fn damaged_configurations_are_read_or_refused() {
@@ -26,7 +26,7 @@ fn damaged_configurations_are_read_or_refused() {
             Ok(_) => valid += 1,
             Err(problems) => {
                 refused += 1;
-                assert!(!problems.to_string().is_empty(), "seed {seed}: it is said what is wrong");
+                assert!(!problems.to_string().is_empty(), "seed {seed}: no message");
             }
         }
     }
@@ -35,14 +35,14 @@ fn damaged_configurations_are_read_or_refused() {
 
 #[test]
 fn damaged_traces_are_read_or_refused() {
-    let place = Place::new();
-    let server = place.serve(&["--export", "name=d,kind=ram,size=16MiB"]);
+    let sandbox = Sandbox::new();
+    let server = sandbox.serve(&["--export", "name=d,kind=ram,size=16MiB"]);
     let mut client = testkit::nbd::Client::connect(&server.socket(), "d").expect("connect");
     for block in 0..200 {
         client.read(block * 4096, 4096).expect("read");
     }
     server.crash();
-    let trace = std::fs::read(place.file("awase-data/trace")).expect("a trace");
+    let trace = std::fs::read(sandbox.file("awase-data/trace")).expect("a trace");
     let words: Vec<u64> = trace.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
     let read = |words: &[u64]| Trace::read(&words.iter().copied().map(AtomicU64::new).collect::<Vec<_>>());
     assert!(read(&words).is_ok_and(|trace| !trace.moments.is_empty()), "a trace that is whole");
@@ -63,7 +63,7 @@ fn damaged_traces_are_read_or_refused() {
         if random.chance(100) {
             words.truncate(random.index(words.len()));
         }
-        // Whatever it says: it says it.
+        // Either result is right; it must not panic.
         drop(read(&words));
     }
 }

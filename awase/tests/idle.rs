@@ -1,19 +1,19 @@
-//! What a server without clients asks of its host: next to nothing, and nothing that looks like work.
+//! A server without clients hardly wakes up and does not look busy.
 
 use std::fs;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use testkit::server::{Place, Server};
+use testkit::server::{Sandbox, Server};
 
-/// Whether new processes are told how long they waited for disks. Harmless, and off by default.
+/// Accounting of the time that processes wait for disks; off by default.
 const DELAY_ACCOUNTING: &str = "/proc/sys/kernel/task_delayacct";
 
-/// For how long it is looked at.
+/// Period of the measurement.
 const WINDOW: Duration = Duration::from_secs(4);
 
-/// Switches delay accounting on while it lives.
+/// Enables delay accounting until dropped.
 struct DelayAccounting(String);
 
 impl DelayAccounting {
@@ -30,13 +30,13 @@ impl Drop for DelayAccounting {
     }
 }
 
-/// The directories of its threads.
+/// The directories of its threads in proc(5).
 fn threads(server: &Server) -> Vec<PathBuf> {
     let tasks = fs::read_dir(format!("/proc/{}/task", server.id())).expect("threads");
     tasks.map(|task| task.expect("a thread").path()).collect()
 }
 
-/// How often all its threads have slept.
+/// Number of times that its threads went to sleep.
 fn sleeps(server: &Server) -> u64 {
     let of = |task: &PathBuf| {
         let status = fs::read_to_string(task.join("status")).unwrap_or_default();
@@ -46,8 +46,7 @@ fn sleeps(server: &Server) -> u64 {
     threads(server).iter().map(of).sum()
 }
 
-/// For how long its threads have waited for disks, by the host's account (proc(5), field 42 of `stat`). Hundredths of a
-/// second.
+/// Time that its threads have waited for disks (proc(5), field 42 of `stat`). Hundredths of a second.
 fn iowait(server: &Server) -> u64 {
     let of = |task: &PathBuf| {
         let stat = fs::read_to_string(task.join("stat")).unwrap_or_default();
@@ -58,14 +57,14 @@ fn iowait(server: &Server) -> u64 {
 }
 
 #[test]
-fn an_idle_server_wakes_twice_a_second_at_most_and_is_not_shown_as_waiting_for_disks() {
+fn an_idle_server_wakes_twice_a_second_at_most_and_has_no_iowait() {
     let accounting = DelayAccounting::on();
     if accounting.is_none() {
-        testkit::skip::note("delay accounting cannot be switched on here, so iowait is not looked at");
+        testkit::skip::note("delay accounting cannot be enabled, so iowait is not checked");
     }
-    let place = Place::new();
-    let (server, _) = place.serve_directories(0, &[]);
-    // What the start left to be done is over when the memory has been looked at without any transfer.
+    let sandbox = Sandbox::new();
+    let (server, _) = sandbox.serve_directories(0, &[]);
+    // Work left from the start ends at the first check of memory that finds no transfers since the last check.
     thread::sleep(Duration::from_secs(1));
     let (began, slept, waited) = (Instant::now(), sleeps(&server), iowait(&server));
     thread::sleep(WINDOW);

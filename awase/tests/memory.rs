@@ -1,6 +1,5 @@
-//! Memory is borrowed: the cache grows into what is free and is given back when another process needs it, measured in a
-//! control group of its own with a real neighbour. Where no group can be made (no root, no memory controller), the
-//! configured size is tested alone.
+//! The cache grows into free memory and shrinks when another process needs it, measured in a control group with a real
+//! neighbour. Where no group can be created (no root, no memory controller), only configured sizes are tested.
 
 use std::fs;
 use std::io::Write as _;
@@ -12,33 +11,33 @@ use std::time::{Duration, Instant};
 use testkit::group::Group;
 use testkit::nbd::Client;
 use testkit::process::resident;
-use testkit::server::{AWASE, Place, Server};
+use testkit::server::{AWASE, Sandbox, Server};
 use testkit::skip;
 
 const MIB: u64 = 1 << 20;
 
-/// The disk: more than the cache may ever hold.
+/// Size of the disk: more than the cache may ever hold.
 const DISK: u64 = 512 * MIB;
 
-/// What server and neighbour may use together.
+/// Limit of the group of server and neighbour.
 const LIMIT: u64 = 400 * MIB;
 
 const NEIGHBOUR: u64 = 200 * MIB;
 
-/// Besides the cache: code, stacks, book-keeping, rings.
+/// Code, stacks, metadata, rings.
 const SERVER_WITHOUT_CACHE: u64 = 32 * MIB;
 
-/// Within a second, says the promise; a machine that is busy with other tests gets more.
+/// The promise is one second; a machine that is busy with other tests gets more.
 const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(10);
 
 const READ_BYTES: u32 = 1 << 20;
 
-/// A neighbour takes memory as fast as a core writes it: two would have the machine to themselves.
+/// A neighbour takes memory as fast as a core writes it: two at once would starve everything else.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// A sparse image in which each MiB begins with its number.
-fn image(place: &Place) {
-    let file = fs::File::create(place.file("disk.img")).expect("create");
+fn image(sandbox: &Sandbox) {
+    let file = fs::File::create(sandbox.file("disk.img")).expect("create");
     file.set_len(DISK).expect("size");
     for at in (0..DISK).step_by(MIB as usize) {
         file.write_all_at(&at.to_le_bytes(), at).expect("write");
@@ -46,7 +45,7 @@ fn image(place: &Place) {
     file.sync_all().expect("sync");
 }
 
-/// Reads a MiB and says whether it is what was written.
+/// Reads a MiB and asserts its content.
 fn check(client: &mut Client, at: u64) {
     let bytes = client.read(at, READ_BYTES).expect("read");
     assert_eq!(bytes[..8], at.to_le_bytes(), "the number at {at}");
@@ -57,7 +56,7 @@ fn check_all(client: &mut Client) {
     (0..DISK).step_by(MIB as usize).for_each(|at| check(client, at));
 }
 
-/// A process that holds all that it is given: `tail` keeps the end of its input until it ends. Killed when dropped.
+/// A process that holds memory: `tail` buffers the end of its input until that ends. Killed when dropped.
 struct Neighbour {
     process: Child,
     input: ChildStdin,
@@ -87,13 +86,13 @@ impl Drop for Neighbour {
     }
 }
 
-fn serve_in(group: &Group, place: &Place, engine: &str) -> Server {
+fn serve_in(group: &Group, sandbox: &Sandbox, engine: &str) -> Server {
     let mut command = group.command(&AWASE);
     command.args(["serve", "--nbd", "none", "--engine", engine, "--export", "name=d,kind=file,path=disk.img"]);
-    place.start(command)
+    sandbox.start(command)
 }
 
-/// Reads until the cache has grown into half of what is free: beside its work, so slower on a busy machine.
+/// Reads until the cache has grown into half of what is free: in the background, so slower on a busy machine.
 fn read_until_large(client: &mut Client, server: &Server) {
     let start = Instant::now();
     while resident(server.id()) < LIMIT / 2 {
@@ -103,15 +102,15 @@ fn read_until_large(client: &mut Client, server: &Server) {
     }
 }
 
-fn gives_back(engine: &str) {
-    let _turn = ONE_AT_A_TIME.lock();
-    let Some(group) = Group::new(engine, LIMIT) else { skip!("no control group can be made here") };
-    let place = Place::new();
-    image(&place);
-    let server = serve_in(&group, &place, engine);
+fn shrinks(engine: &str) {
+    let _guard = ONE_AT_A_TIME.lock();
+    let Some(group) = Group::new(engine, LIMIT) else { skip!("no control group can be created") };
+    let sandbox = Sandbox::new();
+    image(&sandbox);
+    let server = serve_in(&group, &sandbox, engine);
     let mut client = Client::connect(&server.socket(), "d").expect("connect");
 
-    // More than it may hold is read; it grows, and stays within the group.
+    // More is read than it may hold; it grows within the group's limit.
     read_until_large(&mut client, &server);
     check_all(&mut client);
     let full = resident(server.id());
@@ -141,28 +140,28 @@ fn gives_back(engine: &str) {
     assert!(neighbour.process.try_wait().expect("wait").is_none(), "the neighbour is gone");
     assert!(group.used() <= LIMIT);
 
-    // What the neighbour leaves is taken again.
+    // It grows again into the memory that the neighbour has freed.
     drop(neighbour);
     read_until_large(&mut client, &server);
     assert_eq!(group.killed(), 0);
 }
 
 #[test]
-fn memory_is_given_back_before_a_neighbour_is_killed_with_io_uring() {
-    gives_back("auto");
+fn the_cache_shrinks_before_a_neighbour_is_killed_with_io_uring() {
+    shrinks("auto");
 }
 
 #[test]
-fn memory_is_given_back_before_a_neighbour_is_killed_with_threads() {
-    gives_back("threads");
+fn the_cache_shrinks_before_a_neighbour_is_killed_with_threads() {
+    shrinks("threads");
 }
 
 #[test]
 fn the_cache_never_exceeds_its_configured_size() {
-    let place = Place::new();
-    image(&place);
+    let sandbox = Sandbox::new();
+    image(&sandbox);
     let size = 64 * MIB;
-    let server = place.serve(&["--memory", "64MiB", "--export", "name=d,kind=file,path=disk.img"]);
+    let server = sandbox.serve(&["--memory", "64MiB", "--export", "name=d,kind=file,path=disk.img"]);
     let mut client = Client::connect(&server.socket(), "d").expect("connect");
     for at in (0..DISK).step_by(MIB as usize) {
         check(&mut client, at);
@@ -174,14 +173,14 @@ fn the_cache_never_exceeds_its_configured_size() {
 
 #[test]
 fn an_idle_server_is_small() {
-    let place = Place::new();
-    let server = place.serve(&["--export", "name=d,kind=ram,size=1GiB"]);
+    let sandbox = Sandbox::new();
+    let server = sandbox.serve(&["--export", "name=d,kind=ram,size=1GiB"]);
     Client::connect(&server.socket(), "d").expect("connect").read(0, 4096).expect("read");
     let found = resident(server.id());
     assert!(found <= SERVER_WITHOUT_CACHE, "{} KiB", found >> 10);
 }
 
-/// The number of the capability to lock memory (capabilities(7)).
+/// See capabilities(7).
 const CAP_IPC_LOCK: u32 = 14;
 
 fn status_of(server: &Server, name: &str) -> String {
@@ -191,14 +190,14 @@ fn status_of(server: &Server, name: &str) -> String {
 }
 
 #[test]
-fn a_server_that_may_has_its_code_and_heap_in_memory_and_not_what_the_cache_may_become() {
-    let place = Place::new();
-    let server = place.serve(&["--export", "name=d,kind=ram,size=1MiB"]);
+fn with_the_capability_code_and_heap_are_locked_and_the_caches_address_space_is_not() {
+    let sandbox = Sandbox::new();
+    let server = sandbox.serve(&["--export", "name=d,kind=ram,size=1MiB"]);
     if u64::from_str_radix(&status_of(&server, "CapEff"), 16).expect("a set") >> CAP_IPC_LOCK & 1 == 0 {
-        skip!("only who may lock memory does");
+        skip!("the server may not lock memory");
     }
     let kib = |name| status_of(&server, name).trim_end_matches(" kB").parse::<u64>().expect("a number");
     let (locked, all) = (kib("VmLck"), kib("VmSize"));
-    assert!(locked > 0, "all may be paged out");
-    assert!(locked < all / 2, "{locked} of {all} KiB are locked: what the cache reserves could not be given back");
+    assert!(locked > 0, "nothing is locked");
+    assert!(locked < all / 2, "{locked} of {all} KiB are locked: the cache could not shrink");
 }

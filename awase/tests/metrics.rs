@@ -1,5 +1,4 @@
-//! A server that is watched: what `/metrics` says of a load that is known, what hostile clients do to it (nothing), and
-//! the page in a browser.
+//! Metrics over HTTP: `/metrics` under a known load, hostile clients, and the page in a browser.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -10,32 +9,32 @@ use std::time::Duration;
 
 use nfs3_types::nfs3::stable_how;
 use testkit::nbd::Client;
-use testkit::server::{AWASE, Place, Server};
+use testkit::server::{AWASE, Sandbox, Server};
 
-/// So long may an answer take; only a hanging server ever takes it.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Only a server that hangs takes longer.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const RAM: &str = "name=r,kind=ram,size=16MiB";
 
-/// Starts a server that is watched at any free port. Gives where.
-fn serve(place: &Place, arguments: &[&str]) -> (Server, SocketAddr) {
-    let mut server = place.serve(&[&["--metrics", "127.0.0.1:0"], arguments].concat());
+/// Starts a server with metrics at any free port. Returns the address, too.
+fn serve(sandbox: &Sandbox, arguments: &[&str]) -> (Server, SocketAddr) {
+    let mut server = sandbox.serve(&[&["--metrics", "127.0.0.1:0"], arguments].concat());
     let banner = server.banner();
-    (server, watched_at(&banner))
+    (server, metrics_address(&banner))
 }
 
-fn watched_at(banner: &str) -> SocketAddr {
-    let said = banner.split_once("http://").and_then(|(_, rest)| rest.split_once('/'));
-    said.and_then(|(address, _)| address.parse().ok()).unwrap_or_else(|| panic!("no address in:\n{banner}"))
+fn metrics_address(banner: &str) -> SocketAddr {
+    let found = banner.split_once("http://").and_then(|(_, rest)| rest.split_once('/'));
+    found.and_then(|(address, _)| address.parse().ok()).unwrap_or_else(|| panic!("no address in:\n{banner}"))
 }
 
 fn connect(at: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(at).expect("connect");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
     stream
 }
 
-/// Sends bytes and gives all that comes back: status, head and body.
+/// Sends bytes and returns the answer: status, head and body.
 fn ask(at: SocketAddr, request: &[u8]) -> (u16, String, String) {
     let mut stream = connect(at);
     stream.write_all(request).expect("sent");
@@ -54,7 +53,7 @@ fn get(at: SocketAddr, path: &str) -> String {
     body
 }
 
-/// The lines of `/metrics` by name and labels. Each must belong to the family that was announced before it.
+/// The lines of `/metrics` by name and labels. Each must belong to the family declared before it.
 fn metrics(at: SocketAddr) -> BTreeMap<String, f64> {
     let (mut found, mut family, mut kind) = (BTreeMap::new(), String::new(), String::new());
     for line in get(at, "/metrics").lines() {
@@ -71,23 +70,23 @@ fn metrics(at: SocketAddr) -> BTreeMap<String, f64> {
             assert!(labels.ends_with('}'), "{line}");
             let value: f64 = value.parse().expect("a number");
             assert!(value.is_finite() && value >= 0.0, "{line}");
-            assert!(found.insert(series.to_owned(), value).is_none(), "{series} is there twice");
+            assert!(found.insert(series.to_owned(), value).is_none(), "{series} occurs twice");
         }
     }
     found
 }
 
-/// All lines of a family together.
+/// Sum over a family.
 fn total(metrics: &BTreeMap<String, f64>, family: &str) -> f64 {
     metrics.iter().filter(|(series, _)| series.split('{').next() == Some(family)).map(|(_, value)| value).sum()
 }
 
 #[test]
-fn metrics_follow_a_load_of_nbd_to_the_last_request() {
+fn metrics_count_every_request_of_nbd() {
     for engine in ["auto", "threads"] {
-        let place = Place::new();
+        let sandbox = Sandbox::new();
         let arguments = ["--engine", engine, "--processors", "2", "--switch", "read_ahead=off", "--export", RAM];
-        let (server, at) = serve(&place, &arguments);
+        let (server, at) = serve(&sandbox, &arguments);
         let before = metrics(at);
         let mut client = Client::connect(&server.socket(), "r").expect("connect");
         for block in 0..50 {
@@ -128,18 +127,19 @@ fn metrics_follow_a_load_of_nbd_to_the_last_request() {
 }
 
 #[test]
-fn metrics_follow_a_load_of_nfs_to_the_last_call() {
-    let place = Place::new();
-    std::fs::create_dir(place.file("shared")).expect("a directory");
-    std::fs::write(place.file("shared/file"), [7; 8192]).expect("a file");
+fn metrics_count_every_call_of_nfs() {
+    let sandbox = Sandbox::new();
+    std::fs::create_dir(sandbox.file("shared")).expect("a directory");
+    std::fs::write(sandbox.file("shared/file"), [7; 8192]).expect("a file");
     let export = "name=s,kind=directory,secure=false,path=shared,mount=/s,squash=no_root_squash";
-    let mut server = place.serve(&["--nfs", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--export", export]);
+    let mut server = sandbox.serve(&["--nfs", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--export", export]);
     let banner = server.banner();
-    let (at, said) = (watched_at(&banner), banner.split_once("?nfsport=").and_then(|(_, rest)| rest.split_once('&')));
-    let port = said.and_then(|(port, _)| port.parse().ok()).unwrap_or_else(|| panic!("no port in:\n{banner}"));
+    let (at, found) =
+        (metrics_address(&banner), banner.split_once("?nfsport=").and_then(|(_, rest)| rest.split_once('&')));
+    let port = found.and_then(|(port, _)| port.parse().ok()).unwrap_or_else(|| panic!("no port in:\n{banner}"));
     let mut client = testkit::nfs::Client::connect(port).expect("connect");
     let root = client.mount("/s").expect("mounted");
-    let file = client.lookup(&root, "file").expect("an answer").expect("there");
+    let file = client.lookup(&root, "file").expect("an answer").expect("found");
     for _ in 0..20 {
         client.read(&file, 0, 4096).expect("read");
     }
@@ -152,12 +152,12 @@ fn metrics_follow_a_load_of_nfs_to_the_last_call() {
     assert!(total(&after, "awase_job_connections") >= 1.0, "the client is a job: {after:?}");
 }
 
-/// A site whose name resolves to this host must not read what its scripts ask for.
+/// Scripts of a site whose name resolves to this host must not read metrics.
 #[test]
 fn metrics_are_answered_only_under_names_of_this_host() {
-    let place = Place::new();
-    place.write("names.toml", "[listen]\nmetrics_names = [\"storage.example\"]\n");
-    let (_server, at) = serve(&place, &["--config", "names.toml", "--export", RAM]);
+    let sandbox = Sandbox::new();
+    sandbox.write("names.toml", "[listen]\nmetrics_names = [\"storage.example\"]\n");
+    let (_server, at) = serve(&sandbox, &["--config", "names.toml", "--export", RAM]);
     for (host, status) in [
         (at.to_string(), 200),
         (format!("localhost:{}", at.port()), 200),
@@ -175,9 +175,9 @@ fn metrics_are_answered_only_under_names_of_this_host() {
 }
 
 #[test]
-fn requests_that_are_none_get_a_clear_answer() {
-    let place = Place::new();
-    let (_server, at) = serve(&place, &["--export", RAM]);
+fn malformed_requests_get_a_clear_answer() {
+    let sandbox = Sandbox::new();
+    let (_server, at) = serve(&sandbox, &["--export", RAM]);
     for (request, status) in [
         ("GET /nothing HTTP/1.1\r\n\r\n".to_owned(), 404),
         ("GET /../etc/passwd HTTP/1.1\r\n\r\n".to_owned(), 404),
@@ -193,14 +193,14 @@ fn requests_that_are_none_get_a_clear_answer() {
 }
 
 #[test]
-fn clients_that_say_nothing_keep_neither_watchers_nor_disks_from_anybody() {
-    let place = Place::new();
-    let (server, at) = serve(&place, &["--export", RAM]);
+fn silent_clients_delay_neither_metrics_nor_disks() {
+    let sandbox = Sandbox::new();
+    let (server, at) = serve(&sandbox, &["--export", RAM]);
     let mut client = Client::connect(&server.socket(), "r").expect("connect");
     let mut silent: Vec<TcpStream> = (0..200).map(|_| connect(at)).collect();
-    for (place, stream) in silent.iter_mut().enumerate() {
-        // Some of them have begun. Whom the server has left already it need not reach.
-        let begun: &[u8] = if place % 2 == 0 { b"GET /metrics HT" } else { b"" };
+    for (sandbox, stream) in silent.iter_mut().enumerate() {
+        // Some have begun a request. The server may have ended the connection already.
+        let begun: &[u8] = if sandbox % 2 == 0 { b"GET /metrics HT" } else { b"" };
         let _ = stream.write_all(begun);
     }
     assert_eq!(client.read(0, 4096).expect("served"), [0; 4096]);
@@ -208,18 +208,18 @@ fn clients_that_say_nothing_keep_neither_watchers_nor_disks_from_anybody() {
     assert_eq!(after["awase_requests_total{service=\"nbd\",request=\"read\"}"], 1.0);
     let threads = std::fs::read_dir(format!("/proc/{}/task", server.id())).expect("threads");
     let names = threads.map(|task| std::fs::read_to_string(task.expect("a thread").path().join("comm")));
-    // A thread may end between the two looks at it.
+    // A thread may end between the two reads.
     let watchers = names.filter(|name| name.as_ref().is_ok_and(|name| name.trim() == "metrics")).count();
-    assert!(watchers <= 100, "{watchers} threads wait for clients that say nothing");
-    // Those who came first had their time, and were let go.
+    assert!(watchers <= 100, "{watchers} threads wait for silent clients");
+    // The first ones were ended for later ones.
     let mut rest = Vec::new();
     assert!(matches!(silent[0].read_to_end(&mut rest), Ok(0) | Err(_)) && rest.is_empty());
 }
 
 #[test]
-fn a_server_ends_in_order_while_it_is_watched() {
-    let place = Place::new();
-    let (server, at) = serve(&place, &["--export", RAM]);
+fn a_server_ends_in_order_with_open_connections_to_metrics() {
+    let sandbox = Sandbox::new();
+    let (server, at) = serve(&sandbox, &["--export", RAM]);
     let _silent = connect(at);
     get(at, "/live.json");
     server.signal(libc::SIGTERM);
@@ -228,14 +228,14 @@ fn a_server_ends_in_order_while_it_is_watched() {
 }
 
 #[test]
-fn a_port_in_use_is_told_where_it_is_the_usual_one_and_refused_where_it_was_asked_for() {
-    let place = Place::new();
-    // If this fails, somebody else uses it: that is as good.
+fn a_port_in_use_is_a_notice_if_default_and_refused_if_configured() {
+    let sandbox = Sandbox::new();
+    // If this fails, the port is in use already.
     let _usual = TcpListener::bind("127.0.0.1:9809");
     let mut command = Command::new(&*AWASE);
     command.args(["serve", "--nbd", "none", "--nfs", "none", "--export", RAM]);
-    let server = place.start(command);
-    Client::connect(&server.socket(), "r").expect("served all the same");
+    let server = sandbox.start(command);
+    Client::connect(&server.socket(), "r").expect("served without metrics");
     server.signal(libc::SIGTERM);
     let (status, output, errors) = server.wait();
     assert_eq!(status.code(), Some(0));
@@ -243,16 +243,16 @@ fn a_port_in_use_is_told_where_it_is_the_usual_one_and_refused_where_it_was_aske
     assert!(!output.contains("http://"), "{output}");
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address").to_string();
-    let output = place.run(&["serve", "--nbd", "none", "--nfs", "none", "--metrics", &address, "--export", RAM]);
+    let output = sandbox.run(&["serve", "--nbd", "none", "--nfs", "none", "--metrics", &address, "--export", RAM]);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{errors}");
     assert!(errors.contains(&format!("listen.metrics cannot be served: {address}: ")), "{errors}");
 }
 
 #[test]
-fn every_metric_is_in_the_documentation_and_no_other() {
-    let place = Place::new();
-    let (_server, at) = serve(&place, &["--export", RAM]);
+fn the_documentation_lists_exactly_the_metrics_served() {
+    let sandbox = Sandbox::new();
+    let (_server, at) = serve(&sandbox, &["--export", RAM]);
     let text = get(at, "/metrics");
     let served: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
@@ -263,9 +263,9 @@ fn every_metric_is_in_the_documentation_and_no_other() {
 }
 
 #[test]
-fn each_look_of_the_page_sees_all_that_was_answered_before_it_and_no_export_s_name() {
-    let place = Place::new();
-    let (server, at) = serve(&place, &["--export", "name=classified,kind=ram,size=16MiB"]);
+fn live_data_counts_all_requests_answered_before_and_names_no_export() {
+    let sandbox = Sandbox::new();
+    let (server, at) = serve(&sandbox, &["--export", "name=classified,kind=ram,size=16MiB"]);
     let mut client = Client::connect(&server.socket(), "classified").expect("connect");
     let mut uptime = 0.0;
     for number in 1..20_u64 {
@@ -280,20 +280,20 @@ fn each_look_of_the_page_sees_all_that_was_answered_before_it_and_no_export_s_na
         let before = std::mem::replace(&mut uptime, now["uptime"].as_f64().expect("seconds"));
         assert!(uptime > before);
     }
-    // It looks twice a second.
+    // The page samples twice a second.
     assert!(get(at, "/").contains("INTERVAL_MS = 500,"));
 }
 
 #[test]
 fn a_browser_shows_live_data_of_a_server_at_work() {
-    let place = Place::new();
-    let (server, at) = serve(&place, &["--processors", "2", "--export", RAM]);
+    let sandbox = Sandbox::new();
+    let (server, at) = serve(&sandbox, &["--processors", "2", "--export", RAM]);
     let mut client = Client::connect(&server.socket(), "r").expect("connect");
     let page = format!("http://{at}/");
     let mut browser = Command::new("chromium");
     browser.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1200,1800"]);
-    browser.arg(format!("--user-data-dir={}", place.file("profile").display()));
-    // Time passes as fast as answers come, and stands still while one is awaited.
+    browser.arg(format!("--user-data-dir={}", sandbox.file("profile").display()));
+    // Virtual time advances as fast as answers arrive, and stops while one is awaited.
     browser.args(["--virtual-time-budget=300000", "--dump-dom"]);
     browser.arg(&page);
     let running = std::sync::atomic::AtomicBool::new(true);

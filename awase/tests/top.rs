@@ -9,9 +9,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use awase::control::client::Client;
-use testkit::server::{AWASE, Place};
+use testkit::server::{AWASE, Sandbox};
 
-/// A terminal in which a program runs.
+/// A pseudoterminal in which a program runs.
 struct Terminal {
     ours: File,
     theirs: OwnedFd,
@@ -24,11 +24,11 @@ impl Terminal {
         // SAFETY: numbers only.
         let ours = unsafe { libc::posix_openpt(flags) };
         assert!(ours >= 0, "posix_openpt: {}", std::io::Error::last_os_error());
-        // SAFETY: the descriptor is new, and nobody else has it.
+        // SAFETY: the descriptor is new and not owned elsewhere.
         let ours = unsafe { File::from_raw_fd(ours) };
         let size = libc::winsize { ws_row: ROWS as u16, ws_col: COLUMNS as u16, ws_xpixel: 0, ws_ypixel: 0 };
         let fd = ours.as_raw_fd();
-        // SAFETY: the descriptor is open, and the size lives through the call.
+        // SAFETY: the descriptor is open, and the size outlives the call.
         let theirs = unsafe {
             assert_eq!((libc::unlockpt(fd), libc::ioctl(fd, libc::TIOCSWINSZ, &size)), (0, 0));
             libc::ioctl(fd, libc::TIOCGPTPEER, flags)
@@ -39,7 +39,7 @@ impl Terminal {
         Terminal { ours, theirs, drawn: Vec::new() }
     }
 
-    /// Runs `awase top` there, whose terminal it is.
+    /// Runs `awase top` with this as its controlling terminal.
     fn run(&self, directory: &Path) -> Child {
         let mut command = self.command(directory);
         // SAFETY: only system calls between fork and exec.
@@ -70,10 +70,10 @@ impl Terminal {
         }
     }
 
-    /// Takes what is drawn within so many milliseconds; tells whether anything was.
+    /// Reads what is drawn within `within_ms`; returns false on timeout.
     fn take(&mut self, within_ms: i32) -> bool {
         let mut polled = libc::pollfd { fd: self.ours.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one structure, which lives until poll returns.
+        // SAFETY: one structure, which outlives the call.
         if unsafe { libc::poll(&mut polled, 1, within_ms) } != 1 {
             return false;
         }
@@ -83,7 +83,7 @@ impl Terminal {
         true
     }
 
-    /// Waits for the program's end, taking what it draws meanwhile. Gives all that it drew.
+    /// Waits for the program's end. Returns all that it drew, and whether it succeeded.
     fn await_end(&mut self, mut program: Child) -> (String, bool) {
         let status = program.wait().expect("ended");
         while self.take(0) {}
@@ -95,7 +95,7 @@ impl Terminal {
     }
 }
 
-/// Makes standard input this process's terminal, whose end it is then told by a signal.
+/// Makes standard input this process's controlling terminal, so that its end causes a signal.
 fn take_terminal() -> std::io::Result<()> {
     // SAFETY: both take numbers only.
     if unsafe { libc::setsid() < 0 || libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 } {
@@ -106,16 +106,15 @@ fn take_terminal() -> std::io::Result<()> {
 
 type Settings = (u32, u32, u32, [u8; 32]);
 
-/// How a terminal is set.
 fn settings(terminal: &OwnedFd) -> Settings {
     // SAFETY: all zeroes is a valid value, which the call fills.
     let mut found: libc::termios = unsafe { std::mem::zeroed() };
-    // SAFETY: the descriptor is open and the place lives.
+    // SAFETY: the descriptor is open, and the structure outlives the call.
     assert_eq!(unsafe { libc::tcgetattr(terminal.as_raw_fd(), &mut found) }, 0);
     (found.c_iflag, found.c_oflag, found.c_lflag, found.c_cc)
 }
 
-/// What a terminal shows after this was written to it: places the cursor, clears, and passes over colours and modes.
+/// The screen after `drawn` was written: interprets cursor movement and clearing, ignores colours and modes.
 fn screen(drawn: &str) -> String {
     let mut cells = vec![[' '; COLUMNS]; ROWS];
     let (mut row, mut column) = (0, 0);
@@ -158,18 +157,18 @@ fn scan_resistant(client: &mut Client) -> String {
 }
 
 #[test]
-fn top_runs_in_a_terminal_changes_a_switch_by_keys_and_leaves_the_terminal_as_it_was() {
-    let place = Place::new();
-    let _server = place.serve(&["--export", "name=vm,kind=ram,size=32MiB"]);
+fn top_changes_a_switch_by_keys_and_restores_the_terminal() {
+    let sandbox = Sandbox::new();
+    let _server = sandbox.serve(&["--export", "name=vm,kind=ram,size=32MiB"]);
     let mut terminal = Terminal::new();
     let before = terminal.settings();
-    let top = terminal.run(place.path());
+    let top = terminal.run(sandbox.path());
     let text = terminal.await_text("q ends");
     assert!(text.contains("vm") && text.contains("dynamic_cache"), "{text}");
-    assert_ne!(terminal.settings(), before, "keys come one by one");
+    assert_ne!(terminal.settings(), before, "raw mode");
     // The second switch, off; then a value that is refused, typed.
     terminal.press("j ");
-    let mut client = Client::connect(&place.file("awase-data/control")).expect("a control socket");
+    let mut client = Client::connect(&sandbox.file("awase-data/control")).expect("a control socket");
     while scan_resistant(&mut client) != "false" {}
     terminal.press("emaybe\r");
     terminal.await_text("set: switches.scan_resistant");
@@ -181,37 +180,37 @@ fn top_runs_in_a_terminal_changes_a_switch_by_keys_and_leaves_the_terminal_as_it
     let (drawn, is_well) = terminal.await_end(top);
     assert!(is_well);
     assert_eq!(terminal.settings(), before);
-    assert!(drawn.find(ENTER_SCREEN) < drawn.find(LEAVE_SCREEN), "the screen from before is back");
+    assert!(drawn.find(ENTER_SCREEN) < drawn.find(LEAVE_SCREEN), "the screen is restored");
 }
 
 #[test]
-fn a_signal_ends_top_and_the_terminal_is_as_it_was() {
-    let place = Place::new();
-    let _server = place.serve(&[]);
+fn a_signal_ends_top_and_restores_the_terminal() {
+    let sandbox = Sandbox::new();
+    let _server = sandbox.serve(&[]);
     for signal in [libc::SIGINT, libc::SIGTERM] {
         let mut terminal = Terminal::new();
         let before = terminal.settings();
-        let top = terminal.run(place.path());
+        let top = terminal.run(sandbox.path());
         terminal.await_text("q ends");
-        // SAFETY: kill takes numbers; the child was not waited for yet, so its id is still its own.
+        // SAFETY: numbers only; the child was not waited for yet, so its id was not reused.
         assert_eq!(unsafe { libc::kill(top.id() as i32, signal) }, 0);
         let (drawn, is_well) = terminal.await_end(top);
         assert!(is_well);
         assert_eq!(terminal.settings(), before);
-        assert!(drawn.contains(LEAVE_SCREEN), "the screen from before is back");
+        assert!(drawn.contains(LEAVE_SCREEN), "the screen is restored");
     }
 }
 
 #[test]
-fn top_outlives_a_server_that_is_killed_and_finds_the_next_one() {
-    let place = Place::new();
-    let server = place.serve(&[]);
+fn top_survives_a_restart_of_the_server() {
+    let sandbox = Sandbox::new();
+    let server = sandbox.serve(&[]);
     let mut terminal = Terminal::new();
-    let top = terminal.run(place.path());
+    let top = terminal.run(sandbox.path());
     terminal.await_text("q ends");
     server.crash();
-    terminal.await_text("the server is gone");
-    let _server = place.serve(&[]);
+    terminal.await_text("the server is not reached");
+    let _server = sandbox.serve(&[]);
     terminal.await_text("the server is back");
     terminal.press("q");
     assert!(terminal.await_end(top).1);
@@ -219,28 +218,28 @@ fn top_outlives_a_server_that_is_killed_and_finds_the_next_one() {
 
 #[test]
 fn top_ends_when_its_terminal_is_closed() {
-    let place = Place::new();
-    let _server = place.serve(&[]);
-    // One that belongs to another is closed without a signal.
-    for is_its_own in [true, false] {
+    let sandbox = Sandbox::new();
+    let _server = sandbox.serve(&[]);
+    // Without a controlling terminal there is no signal.
+    for is_controlling in [true, false] {
         let mut terminal = Terminal::new();
-        let mut top = match is_its_own {
-            true => terminal.run(place.path()),
-            false => terminal.command(place.path()).spawn().expect("start awase top"),
+        let mut top = match is_controlling {
+            true => terminal.run(sandbox.path()),
+            false => terminal.command(sandbox.path()).spawn().expect("start awase top"),
         };
         terminal.await_text("q ends");
         drop(terminal);
-        assert_eq!(top.wait().expect("ended").code(), Some(128 + libc::SIGHUP), "its own: {is_its_own}");
+        assert_eq!(top.wait().expect("ended").code(), Some(128 + libc::SIGHUP), "controlling: {is_controlling}");
     }
 }
 
 #[test]
-fn a_signal_ends_top_though_its_terminal_takes_no_output() {
-    let place = Place::new();
-    let _server = place.serve(&[]);
+fn a_signal_ends_top_while_its_terminal_takes_no_output() {
+    let sandbox = Sandbox::new();
+    let _server = sandbox.serve(&[]);
     let mut terminal = Terminal::new();
     let before = terminal.settings();
-    let mut top = terminal.run(place.path());
+    let mut top = terminal.run(sandbox.path());
     terminal.await_text("q ends");
     let call = format!("/proc/{}/syscall", top.id());
     let write = format!("{} 0x1 ", libc::SYS_write);
@@ -258,13 +257,13 @@ fn a_signal_ends_top_though_its_terminal_takes_no_output() {
 }
 
 #[test]
-fn top_without_a_terminal_says_so() {
-    let place = Place::new();
-    let _server = place.serve(&[]);
-    let output = place.run(&["top"]);
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+fn top_needs_a_terminal() {
+    let sandbox = Sandbox::new();
+    let _server = sandbox.serve(&[]);
+    let output = sandbox.run(&["top"]);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(
-        (output.status.code(), told.as_str()),
+        (output.status.code(), errors.as_str()),
         (Some(1), "awase: awase top needs a terminal; --once prints one frame\n")
     );
 }

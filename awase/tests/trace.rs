@@ -4,32 +4,32 @@ use std::path::PathBuf;
 use std::process::Output;
 
 use testkit::nbd::Client;
-use testkit::server::{Place, Server, await_that, client};
+use testkit::server::{Sandbox, Server, await_that, client};
 
-/// Serves a file of which every block holds something.
-fn serve(place: &Place) -> Server {
-    serve_with(place, "trace=direct")
+/// Serves a file without holes.
+fn serve(sandbox: &Sandbox) -> Server {
+    serve_with(sandbox, "trace=direct")
 }
 
 /// The same, with a switch.
-fn serve_with(place: &Place, switch: &str) -> Server {
-    place.write("image", &"contents".repeat((1 << 20) / 8));
-    place.serve(&["--export", "name=d,kind=file,path=image,size=1MiB", "--switch", switch])
+fn serve_with(sandbox: &Sandbox, switch: &str) -> Server {
+    sandbox.write("image", &"contents".repeat((1 << 20) / 8));
+    sandbox.serve(&["--export", "name=d,kind=file,path=image,size=1MiB", "--switch", switch])
 }
 
-/// The file in memory to which the data directory leads.
-fn file(place: &Place) -> PathBuf {
-    std::fs::read_link(place.file("awase-data/trace")).expect("a link to the trace")
+/// The file in memory that the link in the data directory leads to.
+fn file(sandbox: &Sandbox) -> PathBuf {
+    std::fs::read_link(sandbox.file("awase-data/trace")).expect("a link to the trace")
 }
 
-fn said(output: &Output) -> String {
+fn text_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-fn trace(place: &Place, arguments: &[&str]) -> String {
-    let output = place.run(&[&["trace"], arguments].concat());
-    assert!(output.status.success(), "{}", said(&output));
-    said(&output)
+fn trace(sandbox: &Sandbox, arguments: &[&str]) -> String {
+    let output = sandbox.run(&[&["trace"], arguments].concat());
+    assert!(output.status.success(), "{}", text_of(&output));
+    text_of(&output)
 }
 
 /// Reads all of the export.
@@ -42,41 +42,41 @@ fn reads(text: &str) -> usize {
 }
 
 #[test]
-fn what_a_server_did_is_read_while_it_runs_and_after_it_was_killed() {
-    let place = Place::new();
-    let server = serve(&place);
+fn a_trace_is_read_while_the_server_runs_and_after_it_was_killed() {
+    let sandbox = Sandbox::new();
+    let server = serve(&sandbox);
     read(&server);
-    let live = reads(&trace(&place, &["--event", "nbd.read"]));
+    let live = reads(&trace(&sandbox, &["--event", "nbd.read"]));
     assert!(live >= 1);
     server.signal(libc::SIGKILL);
     let (status, _, _) = server.wait();
     assert!(!status.success());
-    assert_eq!(reads(&trace(&place, &["--event", "nbd.read"])), live);
+    assert_eq!(reads(&trace(&sandbox, &["--event", "nbd.read"])), live);
 }
 
 #[test]
-fn filters_choose_by_client_and_by_time_taken() {
-    let place = Place::new();
-    let server = serve(&place);
+fn events_are_filtered_by_client_and_duration() {
+    let sandbox = Sandbox::new();
+    let server = serve(&sandbox);
     read(&server);
-    let all = trace(&place, &["--event", "nbd.read"]);
+    let all = trace(&sandbox, &["--event", "nbd.read"]);
     let of_client = |line: &str| line.split_whitespace().nth(2).unwrap_or_default().to_owned();
     let first = all.lines().map(of_client).find(|client| client.starts_with('c')).expect("a client");
-    let of_first = trace(&place, &["--event", "nbd.read", "--client", &first[1..]]);
+    let of_first = trace(&sandbox, &["--event", "nbd.read", "--client", &first[1..]]);
     assert!(reads(&of_first) > 0);
     assert!(of_first.lines().all(|line| !line.contains("nbd.read") || of_client(line) == first), "{of_first}");
-    assert_eq!(reads(&trace(&place, &["--event", "nbd.read", "--slower", "3600s"])), 0);
+    assert_eq!(reads(&trace(&sandbox, &["--event", "nbd.read", "--slower", "3600s"])), 0);
 }
 
 #[test]
-fn where_the_time_went_is_told_and_perfetto_gets_what_it_reads() {
-    let place = Place::new();
-    let server = serve(&place);
+fn the_breakdown_names_stages_and_perfetto_gets_valid_json() {
+    let sandbox = Sandbox::new();
+    let server = serve(&sandbox);
     read(&server);
-    let breakdown = trace(&place, &["--breakdown"]);
+    let breakdown = trace(&sandbox, &["--breakdown"]);
     assert!(breakdown.contains("nbd.read") && breakdown.contains("reading on the device"), "{breakdown}");
-    trace(&place, &["--perfetto", "trace.json"]);
-    let text = std::fs::read_to_string(place.file("trace.json")).expect("written");
+    trace(&sandbox, &["--perfetto", "trace.json"]);
+    let text = std::fs::read_to_string(sandbox.file("trace.json")).expect("written");
     let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let events = json["traceEvents"].as_array().expect("events");
     let named = |name: &str| events.iter().filter(|event| event["name"] == name).count();
@@ -86,51 +86,51 @@ fn where_the_time_went_is_told_and_perfetto_gets_what_it_reads() {
 }
 
 #[test]
-fn a_trace_goes_with_its_server_and_that_of_one_that_was_killed_with_the_start_after_the_next() {
-    let place = Place::new();
-    let previous = || std::fs::read_link(place.file("awase-data/trace.previous"));
-    let first = serve(&place);
+fn a_trace_is_removed_at_an_orderly_end_or_by_the_second_start_after_a_kill() {
+    let sandbox = Sandbox::new();
+    let previous = || std::fs::read_link(sandbox.file("awase-data/trace.previous"));
+    let first = serve(&sandbox);
     read(&first);
-    let left = file(&place);
-    let live = reads(&trace(&place, &["--event", "nbd.read"]));
+    let left = file(&sandbox);
+    let live = reads(&trace(&sandbox, &["--event", "nbd.read"]));
     first.crash();
     assert!(left.exists() && previous().is_err());
-    let second = serve(&place);
-    let present = file(&place);
+    let second = serve(&sandbox);
+    let present = file(&sandbox);
     assert!(present != left && present.exists());
-    // Who starts a server again at once can still see what the one before did.
-    assert_eq!(previous().expect("kept"), left);
-    let before = trace(&place, &["awase-data/trace.previous", "--event", "nbd.read"]);
-    assert!(live > 0 && reads(&before) == live && reads(&trace(&place, &["--event", "nbd.read"])) == 0, "{before}");
+    // An immediate restart does not destroy the killed server's trace.
+    assert_eq!(previous().expect("a link"), left);
+    let before = trace(&sandbox, &["awase-data/trace.previous", "--event", "nbd.read"]);
+    assert!(live > 0 && reads(&before) == live && reads(&trace(&sandbox, &["--event", "nbd.read"])) == 0, "{before}");
     second.crash();
-    let third = serve(&place);
-    assert!(!left.exists() && present.exists() && previous().expect("kept") == present);
-    let own = file(&place);
+    let third = serve(&sandbox);
+    assert!(!left.exists() && present.exists() && previous().expect("a link") == present);
+    let own = file(&sandbox);
     third.signal(libc::SIGTERM);
     assert!(third.wait().0.success());
-    assert!(!own.exists() && std::fs::read_link(place.file("awase-data/trace")).is_err());
+    assert!(!own.exists() && std::fs::read_link(sandbox.file("awase-data/trace")).is_err());
     assert!(present.exists());
-    std::fs::remove_file(present).expect("nobody else clears it away");
+    std::fs::remove_file(present).expect("no later server removes it");
 }
 
 #[test]
-fn a_trace_is_for_its_user_only_and_holds_neither_names_of_files_nor_what_is_in_them() {
+fn a_trace_is_private_and_without_names_or_content_of_files() {
     use std::os::unix::fs::PermissionsExt as _;
-    let place = Place::new();
-    std::fs::create_dir(place.file("shared")).expect("a directory");
-    std::fs::write(place.file("shared/classified.txt"), "a secret content ".repeat(1000)).expect("a file");
+    let sandbox = Sandbox::new();
+    std::fs::create_dir(sandbox.file("shared")).expect("a directory");
+    std::fs::write(sandbox.file("shared/classified.txt"), "a secret content ".repeat(1000)).expect("a file");
     let export = "name=s,kind=directory,secure=false,path=shared,mount=/s,squash=no_root_squash";
-    let mut server = place.serve(&["--nfs", "127.0.0.1:0", "--export", export, "--switch", "trace=direct"]);
+    let mut server = sandbox.serve(&["--nfs", "127.0.0.1:0", "--export", export, "--switch", "trace=direct"]);
     let mut client = nfs_client(&server.banner());
     let root = client.mount("/s").expect("mounted");
-    let file = client.lookup(&root, "classified.txt").expect("an answer").expect("there");
+    let file = client.lookup(&root, "classified.txt").expect("an answer").expect("found");
     client.read(&file, 0, 4096).expect("read");
-    let path = self::file(&place);
+    let path = self::file(&sandbox);
     let bytes = std::fs::read(&path).expect("the trace");
     for secret in ["classified", "a secret content", "shared"] {
         assert!(!bytes.windows(secret.len()).any(|at| at == secret.as_bytes()), "{secret}");
     }
-    // The code in a handle that proves that we gave it out would open the file for others.
+    // The authentication code of a handle would let others open the file.
     let code = &file.data[8..24];
     for part in code.chunks(8).chain(code.windows(4)) {
         assert!(!bytes.windows(part.len()).any(|at| at == part), "{part:x?}");
@@ -139,25 +139,25 @@ fn a_trace_is_for_its_user_only_and_holds_neither_names_of_files_nor_what_is_in_
     assert_eq!(mode & 0o777, 0o600);
 }
 
-/// A client of the directories of a server that said this.
+/// A client of the directories of the server with this banner.
 fn nfs_client(banner: &str) -> testkit::nfs::Client {
-    let said = banner.split_once("?nfsport=").and_then(|(_, rest)| rest.split_once('&'));
-    let port = said.and_then(|(port, _)| port.parse().ok()).unwrap_or_else(|| panic!("no port in:\n{banner}"));
+    let found = banner.split_once("?nfsport=").and_then(|(_, rest)| rest.split_once('&'));
+    let port = found.and_then(|(port, _)| port.parse().ok()).unwrap_or_else(|| panic!("no port in:\n{banner}"));
     testkit::nfs::Client::connect(port).expect("connect")
 }
 
 #[test]
-fn filters_choose_by_export_of_disks_and_directories_and_all_filters_together() {
-    let place = Place::new();
-    std::fs::create_dir(place.file("shared")).expect("a directory");
-    std::fs::write(place.file("shared/file"), [7; 8192]).expect("a file");
+fn events_are_filtered_by_export_and_by_combined_filters() {
+    let sandbox = Sandbox::new();
+    std::fs::create_dir(sandbox.file("shared")).expect("a directory");
+    std::fs::write(sandbox.file("shared/file"), [7; 8192]).expect("a file");
     let export = "name=s,kind=directory,secure=false,path=shared,mount=/s,squash=no_root_squash";
     let disks = ["--export", "name=a,kind=ram,size=1MiB,delay=1ms", "--export", "name=b,kind=ram,size=1MiB,delay=2ms"];
     let rest = ["--nfs", "127.0.0.1:0", "--export", export, "--switch", "trace=direct", "--switch", "read_ahead=off"];
-    let mut server = place.serve(&[&disks[..], &rest].concat());
+    let mut server = sandbox.serve(&[&disks[..], &rest].concat());
     let mut nfs = nfs_client(&server.banner());
     let root = nfs.mount("/s").expect("mounted");
-    let file = nfs.lookup(&root, "file").expect("an answer").expect("there");
+    let file = nfs.lookup(&root, "file").expect("an answer").expect("found");
     nfs.read(&file, 4096, 4096).expect("read");
     for (disk, blocks) in [("a", 5), ("b", 3)] {
         let mut client = Client::connect(&server.socket(), disk).expect("connect");
@@ -166,91 +166,91 @@ fn filters_choose_by_export_of_disks_and_directories_and_all_filters_together() 
         }
     }
     let count = |arguments: &[&str], name: &str| {
-        trace(&place, arguments).lines().filter(|line| line.split_whitespace().any(|word| word == name)).count()
+        trace(&sandbox, arguments).lines().filter(|line| line.split_whitespace().any(|word| word == name)).count()
     };
     for name in ["nbd.read", "cache.miss", "queue.waited", "device.read"] {
         assert_eq!((count(&["--export", "a"], name), count(&["--export", "b"], name)), (5, 3), "{name}");
         assert_eq!(count(&[], name) - count(&["--export", "/s"], name), 8, "{name}");
     }
-    // A directory is found with and without its slash, with what is done for it below.
+    // A directory is named with or without its slash, and events below the protocol belong to it, too.
     assert_eq!((count(&["--export", "s"], "nfs.read"), count(&["--export", "/s"], "nfs.read")), (1, 1));
     assert!(count(&["--export", "s"], "device.read") > 0 && count(&["--export", "s"], "file.opened") == 1);
-    let line = trace(&place, &["--export", "s", "--event", "nfs.read"]);
+    let line = trace(&sandbox, &["--export", "s", "--event", "nfs.read"]);
     assert!(line.contains("offset 4096  bytes 4096  export /s"), "{line}");
-    // Each of the filters takes some away.
+    // Each filter excludes some events.
     let all = ["--export", "b", "--event", "nbd.read", "--slower", "1ms", "--last", "3600s"];
-    let slow = trace(&place, &all);
+    let slow = trace(&sandbox, &all);
     assert_eq!(reads(&slow), 3, "{slow}");
     let client = slow.split_whitespace().nth(2).expect("a client").to_owned();
-    assert_eq!(reads(&trace(&place, &[&all[..], &["--client", &client]].concat())), 3);
-    assert_eq!(reads(&trace(&place, &["--export", "a", "--event", "nbd.read", "--slower", "3600s"])), 0);
-    assert_eq!(reads(&trace(&place, &[&all[..6], &["--last", "0s"]].concat())), 0);
-    let breakdown = trace(&place, &["--export", "b", "--breakdown"]);
+    assert_eq!(reads(&trace(&sandbox, &[&all[..], &["--client", &client]].concat())), 3);
+    assert_eq!(reads(&trace(&sandbox, &["--export", "a", "--event", "nbd.read", "--slower", "3600s"])), 0);
+    assert_eq!(reads(&trace(&sandbox, &[&all[..6], &["--last", "0s"]].concat())), 0);
+    let breakdown = trace(&sandbox, &["--export", "b", "--breakdown"]);
     assert!(breakdown.contains("nbd.read") && !breakdown.contains("nfs.read"), "{breakdown}");
-    // What there is not is said, with what there is.
+    // Unknown names are reported with those that exist.
     for (arguments, named) in [(["--export", "c"], "\"a\", \"b\", \"/s\""), (["--client", "nobody"], "there are c")] {
-        let output = place.run(&[&["trace"], &arguments[..]].concat());
-        assert!(!output.status.success() && said(&output).contains(named), "{}", said(&output));
+        let output = sandbox.run(&[&["trace"], &arguments[..]].concat());
+        assert!(!output.status.success() && text_of(&output).contains(named), "{}", text_of(&output));
     }
 }
 
 #[test]
-fn what_is_no_trace_is_said() {
-    let place = Place::new();
-    place.write("garbage", &"garbage ".repeat(1000));
+fn files_that_are_no_trace_are_refused() {
+    let sandbox = Sandbox::new();
+    sandbox.write("garbage", &"garbage ".repeat(1000));
     for (arguments, wanted) in [
         (&["trace"] as &[&str], "cannot read a trace"),
         (&["trace", "garbage"], "no trace of Awase"),
         (&["trace", "."], "not a regular file"),
     ] {
-        let output = place.run(arguments);
-        assert!(!output.status.success() && said(&output).contains(wanted), "{arguments:?}: {}", said(&output));
+        let output = sandbox.run(arguments);
+        assert!(!output.status.success() && text_of(&output).contains(wanted), "{arguments:?}: {}", text_of(&output));
     }
 }
 
 #[test]
-fn a_name_that_no_event_has_is_answered_with_those_there_are() {
-    let place = Place::new();
-    let _server = serve(&place);
-    let output = place.run(&["trace", "--event", "nbd.raed"]);
-    let text = said(&output);
+fn an_unknown_event_is_reported_with_the_names_of_events() {
+    let sandbox = Sandbox::new();
+    let _server = serve(&sandbox);
+    let output = sandbox.run(&["trace", "--event", "nbd.raed"]);
+    let text = text_of(&output);
     assert!(!output.status.success() && text.contains("nbd.raed") && text.contains("nbd.read"), "{text}");
 }
 
 #[test]
-fn a_server_that_traces_nothing_begins_when_it_is_told_to() {
-    let place = Place::new();
-    let server = serve_with(&place, "trace=off");
+fn tracing_can_be_switched_on_at_run_time() {
+    let sandbox = Sandbox::new();
+    let server = serve_with(&sandbox, "trace=off");
     read(&server);
-    assert_eq!(trace(&place, &[]), "");
-    assert!(place.run(&["set", "trace=direct"]).status.success());
+    assert_eq!(trace(&sandbox, &[]), "");
+    assert!(sandbox.run(&["set", "trace=direct"]).status.success());
     read(&server);
-    assert!(reads(&trace(&place, &[])) > 0);
+    assert!(reads(&trace(&sandbox, &[])) > 0);
 }
 
 #[test]
-fn what_happens_to_clients_and_exports_is_recorded() {
+fn events_of_connections_and_exports_are_recorded() {
     use std::io::{Read as _, Write as _};
     use std::os::unix::net::UnixStream;
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let configuration = |name: &str| {
         let text = format!(
             "[limits]\nconnections = 1\nstall_timeout = \"1s\"\n\n[[export]]\nname = \"{name}\"\nkind = \"ram\"\nsize = \"1MiB\"\n"
         );
-        place.write("awase.toml", &text)
+        sandbox.write("awase.toml", &text)
     };
     let file = configuration("first");
-    let server = place.serve(&["--config", file.to_str().expect("text"), "--switch", "trace=direct"]);
+    let server = sandbox.serve(&["--config", file.to_str().expect("text"), "--switch", "trace=direct"]);
     let count = |name: &str, arguments: &[&str]| {
-        let text = trace(&place, &[&["--event", name], arguments].concat());
+        let text = trace(&sandbox, &[&["--event", name], arguments].concat());
         text.lines().filter(|line| line.contains(name)).count()
     };
-    // One that knows no client's flags, and is gone when it was told so.
+    // A client with unknown flags, which is disconnected.
     let mut hostile = UnixStream::connect(server.socket()).expect("connected");
     hostile.write_all(&[0xff; 64]).expect("sent");
-    // What it sent and nobody read makes a reset of the end.
+    // Unread input makes the close a reset.
     let _ = hostile.read_to_end(&mut Vec::new());
-    // The next is served when the first is forgotten, and until it goes all others are sent away.
+    // The next is served once the first is no longer counted; while it is connected, all others are refused.
     let mut client = loop {
         match Client::connect(&server.socket(), "first") {
             Ok(client) => break client,
@@ -262,29 +262,29 @@ fn what_happens_to_clients_and_exports_is_recorded() {
     assert_eq!((count("connection.malformed", &[]), count("connection.negotiated", &["--export", "first"])), (1, 1));
     assert!(count("connection.turned_away", &[]) >= 1);
     assert_eq!((count("export.added", &["--export", "first"]), count("export.removed", &[])), (1, 0));
-    // One that stops in the middle of a request.
+    // A client that stalls within a request.
     drop(client);
-    let mut stalled = stop_in_the_middle(&server, "first");
+    let mut stalled = stall(&server, "first");
     let _ = stalled.read_to_end(&mut Vec::new());
-    let told = trace(&place, &["--event", "connection.stalled", "--export", "first"]);
-    assert!(told.contains("waited_ms "), "{told}");
+    let stalls = trace(&sandbox, &["--event", "connection.stalled", "--export", "first"]);
+    assert!(stalls.contains("waited_ms "), "{stalls}");
     configuration("second");
     server.signal(libc::SIGHUP);
-    await_that("an export was removed", || !trace(&place, &["--event", "export.removed"]).is_empty());
+    await_that("an export was removed", || !trace(&sandbox, &["--event", "export.removed"]).is_empty());
     assert_eq!(
         (count("export.added", &["--export", "second"]), count("export.removed", &["--export", "first"])),
         (1, 1)
     );
 }
 
-/// Agrees on an export and sends a part of a request.
-fn stop_in_the_middle(server: &Server, export: &str) -> std::os::unix::net::UnixStream {
+/// Negotiates an export and sends a part of a request.
+fn stall(server: &Server, export: &str) -> std::os::unix::net::UnixStream {
     use std::io::{Read as _, Write as _};
     let hello = [&3_u32.to_be_bytes()[..], b"IHAVEOPT", &1_u32.to_be_bytes(), &(export.len() as u32).to_be_bytes()];
     loop {
         let mut stream = std::os::unix::net::UnixStream::connect(server.socket()).expect("connected");
         let (mut greeting, mut agreed) = ([0; 18], [0; 10]);
-        // Until those before are forgotten, it is sent away.
+        // Refused while earlier connections are still counted.
         let is_served = stream.read_exact(&mut greeting).is_ok()
             && stream.write_all(&[&hello.concat()[..], export.as_bytes()].concat()).is_ok()
             && stream.read_exact(&mut agreed).is_ok();
@@ -296,17 +296,17 @@ fn stop_in_the_middle(server: &Server, export: &str) -> std::os::unix::net::Unix
 }
 
 #[test]
-fn what_leaves_the_cache_and_who_waits_for_room_is_recorded() {
-    let place = Place::new();
+fn evictions_and_throttled_writers_are_recorded() {
+    let sandbox = Sandbox::new();
     let export = "name=slow,kind=ram,size=64MiB,delay=5ms";
-    let server = place.serve(&["--memory", "8MiB", "--export", export, "--switch", "trace=direct"]);
+    let server = sandbox.serve(&["--memory", "8MiB", "--export", export, "--switch", "trace=direct"]);
     let mut client = Client::connect(&server.socket(), "slow").expect("connect");
     for part in 0..32 {
         client.write(part << 20, &[1; 1 << 20]).expect("written");
     }
     client.flush().expect("flushed");
-    let told = |name: &str| trace(&place, &["--export", "slow", "--event", name]);
-    assert!(told("write_back.writer_held_back").contains("dirty "), "32 MiB do not fit into 8");
-    let evicted = trace(&place, &["--event", "cache.evicted"]);
+    let events = |name: &str| trace(&sandbox, &["--export", "slow", "--event", name]);
+    assert!(events("write_back.writer_held_back").contains("dirty "), "32 MiB do not fit into 8");
+    let evicted = trace(&sandbox, &["--event", "cache.evicted"]);
     assert!(evicted.contains("blocks "), "{evicted}");
 }

@@ -1,29 +1,29 @@
-//! A server that is an ordinary user serves directories: with real clients, and over restarts.
+//! A server run by an ordinary user serves directories, with real clients and across restarts.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use testkit::server::{AWASE, Place, Server, attempt, client};
+use testkit::server::{AWASE, Sandbox, Server, attempt, client};
 use testkit::skip::note;
 
-/// So long the tests wait for what only a wrong server never does.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Only a server that hangs takes longer.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Whose the server is. Root is squashed to the same.
+/// The server's user, to which root is also squashed.
 const USER: u32 = 65534;
 
-/// Becomes that user, after giving it the directory of the test; runs what follows.
+/// Gives that user the test's directory, changes to that user and runs the arguments.
 const AS_USER: &str = "chown -R 65534:65534 . && chmod -R u+rwX . && { [ ! -e notify.sock ] || chmod 777 notify.sock; } && \
     HOME=$PWD exec setpriv --reuid 65534 --regid 65534 --clear-groups \"$0\" \"$@\"";
 
-/// Awase, to be run as an ordinary user; nothing where that can't be.
+/// Awase as an ordinary user; `None` where that is not possible.
 fn awase() -> Option<Command> {
     as_user(&AWASE)
 }
 
-/// Another program that starts Awase, or Awase.
+/// `program`, which may start Awase, as an ordinary user.
 fn as_user(program: &str) -> Option<Command> {
     // SAFETY: no pointer is passed.
     if unsafe { libc::geteuid() } != 0 {
@@ -39,11 +39,11 @@ fn as_user(program: &str) -> Option<Command> {
     Some(command)
 }
 
-/// A server of an ordinary user, and the port at which it serves directories.
-fn serve(place: &Place) -> Option<(Server, u16)> {
+/// A server run by an ordinary user, and the port of its directories.
+fn serve(sandbox: &Sandbox) -> Option<(Server, u16)> {
     let mut command = awase()?;
     command.args(["serve", "--nbd", "none", "--nfs", "127.0.0.1:0"]);
-    let mut server = place.start(command);
+    let mut server = sandbox.start(command);
     let banner = server.banner();
     let port = banner.split("nfsport=").nth(1).and_then(|rest| rest.split('&').next()).expect("a port");
     Some((server, port.parse().expect("a number")))
@@ -51,35 +51,35 @@ fn serve(place: &Place) -> Option<(Server, u16)> {
 
 #[test]
 fn real_clients_use_the_directory_of_an_ordinary_user() {
-    let place = Place::new();
-    let Some((server, port)) = serve(&place) else { return };
+    let sandbox = Sandbox::new();
+    let Some((server, port)) = serve(&sandbox) else { return };
     let uri = |name: &str, port: u16| format!("nfs://127.0.0.1/files/{name}?nfsport={port}&mountport={port}");
     let content: Vec<u8> = (0..3_000_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-    std::fs::write(place.file("source"), &content).expect("written");
-    let source = place.file("source");
+    std::fs::write(sandbox.file("source"), &content).expect("written");
+    let source = sandbox.file("source");
     client("nfs-cp", &[source.to_str().expect("a path"), &uri("copy", port)]);
     client("nfs-cp", &["/etc/hostname", &uri("small", port)]);
     let list = client("nfs-ls", &[&uri("", port)]);
     assert!(list.contains("copy") && list.contains("small") && list.contains("3000000"), "{list}");
-    assert!(attempt("nfs-cat", &[&uri("copy", port)]).stdout == content, "what is read is not what was written");
-    assert!(std::fs::read(place.file("awase-data/files/copy")).expect("there") == content);
+    assert!(attempt("nfs-cat", &[&uri("copy", port)]).stdout == content, "the content read differs from that written");
+    assert!(std::fs::read(sandbox.file("awase-data/files/copy")).expect("read") == content);
     server.signal(libc::SIGTERM);
     let (status, _, errors) = server.wait();
     assert!(status.success(), "{errors}");
-    let Some((_server, port)) = serve(&place) else { return };
+    let Some((_server, port)) = serve(&sandbox) else { return };
     assert!(attempt("nfs-cat", &[&uri("copy", port)]).stdout == content, "after a restart");
 }
 
 #[test]
-fn root_of_a_namespace_of_its_own_serves_as_the_ordinary_user_that_it_is() {
+fn root_of_a_user_namespace_serves_as_its_ordinary_user() {
     if !attempt("unshare", &["--user", "--map-root-user", "true"]).status.success() {
-        testkit::skip!("no user namespaces here");
+        testkit::skip!("no user namespaces");
     }
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let Some(mut command) = as_user("unshare") else { return };
     command.args(["--user", "--map-root-user", &*AWASE, "serve", "--nbd", "none", "--metrics", "none"]);
     command.args(["--nfs", "127.0.0.1:0"]);
-    let mut server = place.start(command);
+    let mut server = sandbox.start(command);
     let banner = server.banner();
     let port = banner.split("nfsport=").nth(1).and_then(|rest| rest.split('&').next()).expect("a port");
     let uri = format!("nfs://127.0.0.1/files/note?nfsport={port}&mountport={port}");
@@ -88,10 +88,10 @@ fn root_of_a_namespace_of_its_own_serves_as_the_ordinary_user_that_it_is() {
 }
 
 #[test]
-fn an_ordinary_user_serves_at_a_port_that_it_may_take() {
-    let place = Place::new();
+fn an_ordinary_user_serves_at_an_unprivileged_port() {
+    let sandbox = Sandbox::new();
     let Some(mut command) = awase() else { return };
-    let output = command.args(["check", "--nbd", "none"]).current_dir(place.path()).output().expect("run");
+    let output = command.args(["check", "--nbd", "none"]).current_dir(sandbox.path()).output().expect("run");
     let printed = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(printed.contains("nfs 127.0.0.1:20490"), "{printed}");
@@ -99,22 +99,22 @@ fn an_ordinary_user_serves_at_a_port_that_it_may_take() {
 }
 
 #[test]
-fn what_the_limit_of_locked_memory_declines_is_said_and_counted() {
-    let place = Place::new();
+fn memory_beyond_the_limit_of_locked_memory_is_reported_and_counted() {
+    let sandbox = Sandbox::new();
     let Some(mut command) = as_user("sh") else { return };
     // Enough for rings, and for a part of the cache.
     command.args(["-c", "ulimit -l 4096; exec \"$0\" \"$@\"", &AWASE, "serve", "--nbd", "none", "--nfs", "none"]);
     command.args(["--memory", "64MiB", "--metrics", "127.0.0.1:0", "--export", "name=r,kind=ram,size=64MiB"]);
-    let mut server = place.start(command);
+    let mut server = sandbox.start(command);
     let banner = server.banner();
     if !banner.contains(", io_uring") {
         return testkit::skip::note_kernel("without io_uring nothing is registered");
     }
-    let watched = banner.split_once("http://").and_then(|(_, rest)| rest.split_once('/')).expect("an address").0;
+    let address = banner.split_once("http://").and_then(|(_, rest)| rest.split_once('/')).expect("an address").0;
     let mut client = testkit::nbd::Client::connect(&server.socket(), "r").expect("connect");
     (0..32).for_each(|at| client.write(at << 20, &[1; 1 << 20]).expect("written"));
-    let mut stream = TcpStream::connect(watched).expect("connect");
-    stream.write_all(format!("GET /metrics HTTP/1.1\r\nHost: {watched}\r\n\r\n").as_bytes()).expect("sent");
+    let mut stream = TcpStream::connect(address).expect("connect");
+    stream.write_all(format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes()).expect("sent");
     let mut metrics = String::new();
     stream.read_to_string(&mut metrics).expect("an answer");
     let declined = metrics.lines().filter(|line| line.starts_with("awase_regions_declined_total"));
@@ -126,38 +126,38 @@ fn what_the_limit_of_locked_memory_declines_is_said_and_counted() {
 }
 
 #[test]
-fn handles_of_an_ordinary_users_server_outlast_crashes_renames_and_lost_places() {
-    let place = Place::new();
-    let Some((server, port)) = serve(&place) else { return };
+fn handles_survive_crashes_renames_and_loss_of_the_table_of_places() {
+    let sandbox = Sandbox::new();
+    let Some((server, port)) = serve(&sandbox) else { return };
     let mut nfs = Nfs::connect(port);
     let root = nfs.mount("/files");
     let dir = nfs.make(9, &root, "dir");
     let file = nfs.make(8, &dir, "file");
     assert_eq!(nfs.write(&file, b"content"), 0);
     server.crash();
-    let files = place.file("awase-data/files");
-    let (server, port) = serve(&place).expect("as before");
+    let files = sandbox.file("awase-data/files");
+    let (server, port) = serve(&sandbox).expect("as before");
     let mut nfs = Nfs::connect(port);
     assert_eq!(nfs.read(&file), Ok(b"content".to_vec()));
-    // Somebody moves it on the host, while it is served and while not.
+    // Moved on the host, while it is served and while not.
     std::fs::rename(files.join("dir"), files.join("moved")).expect("moved");
     assert_eq!(nfs.write(&file, b"changed"), 0);
     server.crash();
     std::fs::rename(files.join("moved/file"), files.join("file")).expect("moved");
-    let kept = std::fs::read_dir(place.file("awase-data")).expect("listed").filter_map(Result::ok);
-    let kept: Vec<_> = kept.filter(|entry| entry.file_name().to_string_lossy().starts_with("places-")).collect();
-    assert_eq!(kept.len(), 1, "one file of places for one directory");
-    std::fs::remove_file(kept[0].path()).expect("removed");
-    let (_server, port) = serve(&place).expect("as before");
+    let entries = std::fs::read_dir(sandbox.file("awase-data")).expect("listed").filter_map(Result::ok);
+    let places: Vec<_> = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("places-")).collect();
+    assert_eq!(places.len(), 1, "one file of places for one directory");
+    std::fs::remove_file(places[0].path()).expect("removed");
+    let (_server, port) = serve(&sandbox).expect("as before");
     let mut nfs = Nfs::connect(port);
     assert_eq!(nfs.read(&file), Ok(b"changed".to_vec()));
     std::fs::remove_file(files.join("file")).expect("removed");
     std::fs::write(files.join("file"), "another").expect("written");
-    // What the server knows of a file counts for a moment; then it is gone, and never another file.
+    // Until attributes are revalidated the old file is served; then its handle is stale, and never another file.
     const STALE: u32 = 70;
     let begun = Instant::now();
     loop {
-        assert!(begun.elapsed() < PATIENCE, "what is gone is served on");
+        assert!(begun.elapsed() < TIMEOUT, "a removed file is still served");
         match nfs.read(&file) {
             Err(STALE) => break,
             read => assert_eq!(read, Ok(b"changed".to_vec())),
@@ -165,7 +165,7 @@ fn handles_of_an_ordinary_users_server_outlast_crashes_renames_and_lost_places()
     }
 }
 
-/// Just enough of a client to keep handles over restarts, which real ones don't let us see. RFC 1813.
+/// A minimal client that uses handles across restarts, which real clients do not expose. RFC 1813.
 struct Nfs(TcpStream);
 
 type Handle = Vec<u8>;
@@ -199,7 +199,7 @@ impl Nfs {
         Nfs(TcpStream::connect(("127.0.0.1", port)).expect("connected"))
     }
 
-    /// The results of a call, done as the server's user.
+    /// The results of a call as the server's user.
     fn call(&mut self, program: u32, procedure: u32, arguments: &[u8]) -> Vec<u8> {
         let credentials = words(&[0, 0, USER, USER, 0]);
         let mut call = words(&[7, 0, 2, program, 3, procedure, 1]);
@@ -234,7 +234,7 @@ impl Nfs {
         arguments.extend(words(&[1, 0o755, 0, 0, 0, 0, 0]));
         let reply = self.call(100_003, procedure, &arguments);
         let mut rest = &reply[..];
-        assert_eq!((take_word(&mut rest), take_word(&mut rest)), (0, 1), "made, and its handle follows");
+        assert_eq!((take_word(&mut rest), take_word(&mut rest)), (0, 1), "created, and its handle follows");
         take_opaque(&mut rest)
     }
 

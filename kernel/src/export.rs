@@ -1,36 +1,28 @@
-//! Exports, as they are told apart in what is recorded: by numbers, so that nothing on the way of a request handles a
-//! name. A number belongs to a name as long as the server lives: an export that goes and comes again has it again.
+//! Numbers of exports, used instead of names in requests and records. A number belongs to a name for the server's life:
+//! an export that is removed and added again gets the same one.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use policy::unit::ProcessorId;
-
-use crate::Kernel;
-use crate::request::JobId;
-use crate::trace::{Event, Named};
-
-/// A disk or a directory that is served.
+/// An export's number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExportNo(pub u16);
 
 impl ExportNo {
-    /// None in particular; also those for which there was no number left.
+    /// None in particular; also exports beyond [`ExportNo::MAX`].
     pub const NONE: ExportNo = ExportNo(0);
 
-    /// The largest number: what a record of the trace has room for.
+    /// The largest number that fits into a trace record.
     pub const MAX: ExportNo = ExportNo(2047);
 }
 
-/// What happens to an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExportChange {
-    /// New clients get it from now on.
+    /// New clients may use it from now on.
     Added,
-    /// New clients do not get it any more.
+    /// New clients may not use it any more.
     Removed,
 }
 
-/// The names that have numbers.
 #[derive(Default)]
 pub(crate) struct ExportNumbers(Mutex<Vec<String>>);
 
@@ -39,8 +31,8 @@ impl ExportNumbers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of a name, and whether it is a new one.
-    fn number(&self, name: &str) -> (ExportNo, bool) {
+    /// The number of a name, and whether it is new.
+    pub(crate) fn number(&self, name: &str) -> (ExportNo, bool) {
         let mut names = self.names();
         let known = names.iter().position(|known| known == name);
         let at = known.unwrap_or(names.len());
@@ -52,35 +44,10 @@ impl ExportNumbers {
         }
         (ExportNo(at as u16 + 1), known.is_none())
     }
-}
 
-impl Kernel {
-    /// The number of the export with this name; [`ExportNo::NONE`] when there are no more.
-    pub fn number_export(&self, name: &str) -> ExportNo {
-        let (export, is_new) = self.exports().number(name);
-        if is_new {
-            self.tracer().name(Named::Export, u32::from(export.0), name);
-        }
-        export
-    }
-
-    /// The name that a number stands for.
-    pub fn export_name(&self, export: ExportNo) -> Option<String> {
+    pub(crate) fn name(&self, export: ExportNo) -> Option<String> {
         let at = usize::from(export.0).checked_sub(1)?;
-        self.exports().names().get(at).cloned()
-    }
-
-    /// Records that an export came or went. There must be processors.
-    pub fn note_export(&self, name: &str, change: ExportChange) {
-        let export = self.number_export(name);
-        let event = match change {
-            ExportChange::Added => Event::ExportAdded,
-            ExportChange::Removed => Event::ExportRemoved,
-        };
-        let record = move |cpu: crate::Processor| {
-            cpu.trace(event, (JobId::default(), export), 0, 0);
-        };
-        self.mailbox(ProcessorId(0)).start(record);
+        self.names().get(at).cloned()
     }
 }
 

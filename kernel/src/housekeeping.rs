@@ -1,4 +1,5 @@
-//! The cache's size follows the host's memory (WS-2): memory is borrowed, and given back before others suffer.
+//! Background tasks: the cache's size follows the host's memory (WS-2), the reserve of free frames is refilled, and the
+//! trace's clock is recorded.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,74 +9,80 @@ use policy::unit::Instant;
 
 use crate::counters::Count;
 use crate::frame::{FrameNo, Frames};
-use crate::kernel::Kernel;
+use crate::memory::Memory;
 use crate::processor::Processor;
 use crate::request::JobId;
 use crate::trace::{ClockPair, Event};
 
-/// Between two looks at the host's memory while the cache holds no more than its floor, and nothing can be given back.
+/// Sampling interval of the host's memory while the cache is no larger than its floor and cannot shrink.
 const SAMPLE_INTERVAL_SMALL: Duration = Duration::from_millis(50);
 
-/// Between two looks at chunks whose memory is being given back.
+/// Retry interval while the memory of chunks is being returned.
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Given back between two looks at the host's memory: others may take faster, or less, than it seemed. Bytes.
+/// Returned between two samples of the host's memory, since other processes' demand may change meanwhile. Bytes.
 const SHRINK_AT_ONCE: u64 = 32 << 20;
 
-/// After the host took some time to provide memory, none is taken for so many times as long, unless somebody reads what
-/// is not cached: what is only written, as a copy, is seldom wanted again.
+/// After the host took some time to provide memory, the pool pauses for this many times as long, unless there are read
+/// misses: what is only written, such as a copy, is seldom read again.
 const PAUSE_FACTOR: u32 = 3;
 
-/// Blocks vacated between two looks at the other tasks.
+/// Blocks vacated between two yields.
 const VACATE_AT_ONCE: usize = 512;
 
-/// Between two notes of how stamps and time go together.
+/// Interval of clock records for the trace.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Tells whoever reads the trace how its stamps and time go together.
-pub(crate) async fn note_clock(cpu: Processor) {
-    let kernel = Arc::clone(cpu.kernel());
-    while kernel.tracer().has_memory() {
-        kernel.tracer().note_clock(ClockPair { ticks: cpu.ticks(), now: cpu.now() });
+/// Starts the background tasks on this processor.
+pub(crate) fn start(cpu: &Processor) {
+    cpu.spawn_path(follow_memory(cpu.clone()));
+    cpu.spawn_path(keep_stock(cpu.clone()));
+    cpu.spawn_path(note_clock(cpu.clone()));
+}
+
+/// Records for readers of the trace how stamps correspond to time.
+async fn note_clock(cpu: Processor) {
+    let tracer = Arc::clone(cpu.kernel().tracer());
+    while tracer.has_memory() {
+        tracer.note_clock(ClockPair { ticks: cpu.ticks(), now: cpu.now() });
         sleep_to_multiple(&cpu, CLOCK_INTERVAL).await;
     }
 }
 
-/// Sleeps until the time is a multiple of `interval`: whoever does the same for a multiple of it is woken with it.
+/// Sleeps until the time is a multiple of `interval`, so that tasks with related intervals wake together.
 async fn sleep_to_multiple(cpu: &Processor, interval: Duration) {
     let interval = interval.as_nanos() as u64;
     cpu.sleep_until(Instant::from_ns((cpu.now().ns() / interval + 1) * interval)).await;
 }
 
-/// Follows the host's memory for as long as the processor runs.
-pub(crate) async fn follow_memory(cpu: Processor) {
-    let kernel = Arc::clone(cpu.kernel());
-    let Some(config) = kernel.config().sizing.clone() else { return };
+async fn follow_memory(cpu: Processor) {
+    let memory = Arc::clone(cpu.kernel().memory());
+    let Some(config) = memory.sizing().cloned() else { return };
     let floor = config.floor_bytes;
     let mut sizing = Sizing::new(config);
-    let mut dynamic = kernel.grows_gently();
+    let mut dynamic = memory.grows_gently();
     let mut leaving = Vec::new();
     let mut sized = 0;
     let mut completions = 0;
     loop {
-        if kernel.grows_gently() != dynamic {
+        if memory.grows_gently() != dynamic {
             dynamic = !dynamic;
             sizing.set_config(in_mode(sizing.config(), dynamic));
         }
         let facts = cpu.machine(|machine| machine.memory());
-        let held = kernel.frames().bytes_held();
+        let held = memory.frames().bytes_held();
         let target = sizing.on_sample(cpu.now(), facts, held);
-        kernel.set_chunks_target(u32::try_from(target / kernel.frames().chunk_bytes()).unwrap_or(u32::MAX));
-        if kernel.chunks_target() != sized {
-            sized = kernel.chunks_target();
-            cpu.trace(Event::CacheSized, JobId::default(), u64::from(sized) * kernel.frames().chunk_bytes(), 0);
+        memory.set_chunks_target(memory.chunks_of(target));
+        if memory.chunks_target() != sized {
+            sized = memory.chunks_target();
+            cpu.trace(Event::CacheSized, JobId::default(), u64::from(sized) * memory.frames().chunk_bytes(), 0);
         }
-        shrink(&cpu, &kernel, &mut leaving).await;
-        if kernel.frames().chunks_active() <= kernel.chunks_target() {
-            let before = std::mem::replace(&mut completions, kernel.counters().total(Count::Completions));
+        shrink(&cpu, &memory, &mut leaving).await;
+        if memory.frames().chunks_active() <= memory.chunks_target() {
+            let before = std::mem::replace(&mut completions, cpu.kernel().counters().total(Count::Completions));
             let is_idle = completions == before;
             let next = match is_idle {
-                // Nothing can be given back.
+                // Nothing can be returned.
                 true if held <= floor => SAMPLE_INTERVAL_IDLE,
                 true => sizing.next_idle_sample(facts),
                 false if held <= floor => SAMPLE_INTERVAL_SMALL,
@@ -90,7 +97,7 @@ pub(crate) async fn follow_memory(cpu: Processor) {
     }
 }
 
-/// The same rules, with the size that memory allows or a fixed one.
+/// The same configuration, with a dynamic or a fixed size.
 fn in_mode(config: &sizing::Config, dynamic: bool) -> sizing::Config {
     let (mode, fixed_bytes) = match (dynamic, config.mode) {
         (true, sizing::Mode::Fixed { bytes }) => (sizing::Mode::Dynamic, bytes),
@@ -100,64 +107,64 @@ fn in_mode(config: &sizing::Config, dynamic: bool) -> sizing::Config {
     sizing::Config { mode, fixed_bytes, ..config.clone() }
 }
 
-/// Keeps some free frames in stock, so that nobody waits for the host to provide memory (zeroed, and on a virtual machine
-/// perhaps taken from another one first: that takes microseconds a page).
-pub(crate) async fn keep_stock(cpu: Processor) {
-    let kernel = Arc::clone(cpu.kernel());
+/// Refills the reserve of free frames, so that allocations do not wait for the host to provide memory (zeroed, and on a
+/// virtual machine perhaps taken from another one first: microseconds per page).
+async fn keep_stock(cpu: Processor) {
+    let memory = Arc::clone(cpu.kernel().memory());
     loop {
-        kernel.until_stock_low().await;
-        if !may_grow(&cpu, &kernel) {
+        memory.until_stock_low().await;
+        if !may_grow(&cpu, &memory) {
             cpu.sleep(RETRY_INTERVAL).await;
             continue;
         }
-        let pages = kernel.page_choice().next();
-        let Some(growing) = kernel.frames().begin_grow(kernel.chunks_target(), pages) else {
-            // Its memory is still being given back.
+        let pages = memory.page_choice().next();
+        let Some(growing) = memory.frames().begin_grow(memory.chunks_target(), pages) else {
+            // Memory of retiring chunks is still being returned.
             cpu.sleep(RETRY_INTERVAL).await;
             continue;
         };
         let start = cpu.now();
         cpu.populate(growing.region()).await;
         growing.finish();
-        kernel.fit_cache();
+        memory.fit_cache();
         let took = cpu.now().since(start);
-        cpu.trace(Event::MemoryTaken, JobId::default(), kernel.frames().chunk_bytes(), 0);
-        kernel.page_choice().on_taken(pages, took);
-        if kernel.grows_gently() && !kernel.take_read_misses() {
+        cpu.trace(Event::MemoryTaken, JobId::default(), memory.frames().chunk_bytes(), 0);
+        memory.page_choice().on_taken(pages, took);
+        if memory.grows_gently() && !memory.take_read_misses() {
             cpu.sleep(took * PAUSE_FACTOR).await;
         }
     }
 }
 
-/// Is there memory for another chunk, by what the host says now? The last sample may be old where we seldom run.
-fn may_grow(cpu: &Processor, kernel: &Kernel) -> bool {
-    let Some(sizing) = kernel.config().sizing.as_ref().filter(|_| kernel.grows_gently()) else { return true };
-    let (facts, frames) = (cpu.machine(|machine| machine.memory()), kernel.frames());
+/// Does the host have memory for another chunk now? The last sample may be old while idle.
+fn may_grow(cpu: &Processor, memory: &Memory) -> bool {
+    let Some(sizing) = memory.sizing().filter(|_| memory.grows_gently()) else { return true };
+    let (facts, frames) = (cpu.machine(|machine| machine.memory()), memory.frames());
     sizing.may_take(facts, frames.bytes_held(), frames.chunk_bytes())
 }
 
-/// Retires chunks until the pool will hold no more than its target, or as many as are given back at once. `leaving` are
-/// the frames of retired chunks that could not be freed yet: somebody was transferring from or into them.
-async fn shrink(cpu: &Processor, kernel: &Kernel, leaving: &mut Vec<FrameNo>) {
-    vacate(cpu, kernel, leaving).await;
-    let mut left = (SHRINK_AT_ONCE / kernel.frames().chunk_bytes()).max(1);
-    while left > 0 && kernel.frames().chunks_active() > kernel.chunks_target() {
-        let Some(mut in_use) = kernel.frames().retire() else { break };
-        cpu.trace(Event::MemoryReturned, JobId::default(), kernel.frames().chunk_bytes(), 0);
-        vacate(cpu, kernel, &mut in_use).await;
+/// Retires chunks until the pool meets its target, or up to [`SHRINK_AT_ONCE`]. `leaving`: frames of retired chunks
+/// that could not be freed yet because of transfers.
+async fn shrink(cpu: &Processor, memory: &Memory, leaving: &mut Vec<FrameNo>) {
+    vacate(cpu, memory, leaving).await;
+    let mut left = (SHRINK_AT_ONCE / memory.frames().chunk_bytes()).max(1);
+    while left > 0 && memory.frames().chunks_active() > memory.chunks_target() {
+        let Some(mut in_use) = memory.frames().retire() else { break };
+        cpu.trace(Event::MemoryReturned, JobId::default(), memory.frames().chunk_bytes(), 0);
+        vacate(cpu, memory, &mut in_use).await;
         leaving.append(&mut in_use);
-        // At once: a chunk goes back to the host when all have withdrawn it, and a parked processor does not look.
-        kernel.wake_processors();
+        // At once: a chunk is returned after all processors have withdrawn it, and a parked one does not check.
+        cpu.kernel().wake_processors();
         left -= 1;
     }
-    if kernel.frames().chunks_retiring() > 0 {
-        kernel.wake_processors();
+    if memory.frames().chunks_retiring() > 0 {
+        cpu.kernel().wake_processors();
     }
 }
 
-/// Frees what can be freed of `frames`, which all lie in retired chunks, and leaves the others in it.
-async fn vacate(cpu: &Processor, kernel: &Kernel, frames: &mut Vec<FrameNo>) {
-    let pool = kernel.frames();
+/// Frees `frames`, which lie in retiring chunks, as far as possible; retains the others in `frames`.
+async fn vacate(cpu: &Processor, memory: &Memory, frames: &mut Vec<FrameNo>) {
+    let pool = memory.frames();
     let mut stuck = Vec::new();
     let mut spare = Frames::new();
     for some in frames.chunks(VACATE_AT_ONCE) {
@@ -165,9 +172,9 @@ async fn vacate(cpu: &Processor, kernel: &Kernel, frames: &mut Vec<FrameNo>) {
             let vacated = match pool.owner(frame) {
                 Some(owner) => {
                     // Before the shard is locked: allocating may evict from any shard.
-                    kernel.try_allocate(1, &mut spare);
+                    memory.try_allocate(1, &mut spare);
                     let mut one = spare.pop();
-                    let vacated = kernel.cache().vacate(owner, frame, pool, &mut one);
+                    let vacated = memory.cache().vacate(owner, frame, pool, &mut one);
                     spare.extend(one);
                     vacated
                 }

@@ -1,6 +1,8 @@
-//! Jobs (WS-7): every client is one, and each of its connections a process of it. What is done for a client is charged to
-//! its job, on whatever processor, and a client that comes again soon is the job that it was: it gains nothing by making
-//! a connection for each request.
+//! Jobs (WS-7): every client is a job, its connections are the job's processes. Work for a client is charged to its job,
+//! on every processor. A client that reconnects soon gets the same job, so a connection per request gains nothing.
+//!
+//! Users of another host are jobs of their own, at most 16 at a time, since with AUTH_SYS the host itself states the
+//! user.
 
 mod account;
 mod client;
@@ -15,23 +17,23 @@ pub(crate) use account::Accounts;
 pub use client::{Client, Group, Origin};
 use table::Table;
 
-/// What is done for nobody in particular.
+/// Work for no client in particular.
 pub const NOBODY: JobId = JobId(0);
 
-/// Bits of a [`JobId`] that say where in the tables the job is; the others tell it from those that were there before.
+/// Bits of a [`JobId`] that index the tables; the others distinguish successive jobs at one index.
 const PLACE_BITS: u32 = 12;
 
-/// Places in the tables: jobs remembered at a time, and [`NOBODY`].
+/// Size of the tables: the jobs remembered, [`NOBODY`] and the job of all others.
 const PLACES: usize = 1 << PLACE_BITS;
 
-/// Jobs remembered at a time, at most. Of those of which nobody is connected, the one that left longest ago goes first.
+/// Jobs remembered, at most. Of those without connections, the one that disconnected first is replaced first.
 pub const JOBS_MAX: usize = PLACES - 2;
 
-/// Users of one host that are jobs of their own at a time, at most: a host says itself who asks, and must not make itself
-/// as many jobs as it likes. The others are the host's job.
+/// Users of one host that are jobs of their own, at most: the host states the user, and must not be able to make any
+/// number of jobs. Others share the host's job.
 pub const USERS_AT_MAX: usize = 16;
 
-/// All clients for which there is no room are this one job.
+/// The job of all clients that do not fit into the tables.
 const OTHERS: JobId = JobId(PLACES as u32 - 1);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,13 +41,13 @@ pub struct JobFacts {
     pub id: JobId,
     pub client: Client,
     pub connections: u32,
-    /// Processor time used since it came.
+    /// Processor time used in its life.
     pub used: Duration,
-    /// Of late, decayed: less goes first.
+    /// Recent use, decayed: the job with less runs first.
     pub recent: Duration,
-    /// Requests answered since it came.
+    /// Requests answered in its life.
     pub requests: u64,
-    /// Blocks that it wrote and that are not yet on their disks.
+    /// Blocks that it wrote and that are not on their disks yet.
     pub dirty_blocks: u64,
 }
 
@@ -55,14 +57,14 @@ pub struct Jobs {
     groups: Mutex<Arc<[Group]>>,
 }
 
-/// What is known of the job at a place; processors tell each other of it now and then.
+/// The sums of all processors for the job at an index, updated periodically.
 #[derive(Default)]
 struct Merged {
-    /// Used since the start by all jobs that were there.
+    /// Used since the start by all jobs at this index.
     used_ns: AtomicU64,
-    /// How much that of now has used of late.
+    /// Recent use of the present job.
     recent_ns: AtomicU64,
-    /// Requests answered since the start for all that were there.
+    /// Requests answered since the start for all jobs at this index.
     requests: AtomicU64,
     /// Blocks.
     dirty: AtomicU64,
@@ -76,7 +78,7 @@ impl Default for Jobs {
 }
 
 impl Jobs {
-    /// Clients that are one job by a name, from now on: those that are connected stay who they are.
+    /// Groups of clients that share a named job. Applies to new connections.
     pub fn set_groups(&self, groups: &[Group]) {
         *self.groups.lock().unwrap_or_else(PoisonError::into_inner) = groups.into();
     }
@@ -86,7 +88,7 @@ impl Jobs {
         origin.client(&groups)
     }
 
-    /// A connection of `client` has come.
+    /// Registers a connection of `client`.
     pub fn connect(self: &Arc<Self>, client: Client) -> Member {
         let job = self.lock().connect(client, &self.merged);
         Member { jobs: Arc::clone(self), job }
@@ -96,8 +98,7 @@ impl Jobs {
         self.lock().list(&self.merged)
     }
 
-    /// What there is to be seen: those that have connections, use something, or have something dirty, by what they used
-    /// of late, the most first; at most so many.
+    /// The `number` jobs with most recent use, among those that have connections, recent use or dirty blocks.
     pub fn most_used(&self, number: usize) -> Vec<JobFacts> {
         let mut jobs = self.list();
         jobs.retain(|facts| facts.connections > 0 || !facts.recent.is_zero() || facts.dirty_blocks > 0);
@@ -106,17 +107,17 @@ impl Jobs {
         jobs
     }
 
-    /// Blocks that the job wrote and that are not yet on their disks.
+    /// Blocks that the job wrote and that are not on their disks yet.
     pub(crate) fn dirty(&self, job: JobId) -> u64 {
         self.merged[place(job)].dirty.load(Ordering::Relaxed)
     }
 
-    /// It has written so many more.
+    /// The job wrote `blocks` more.
     pub(crate) fn add_dirty(&self, job: JobId, blocks: u64) {
         self.merged[place(job)].dirty.fetch_add(blocks, Ordering::Relaxed);
     }
 
-    /// So many of them are on their disks, or forgotten.
+    /// `blocks` of them are on their disks, or dropped.
     pub(crate) fn subtract_dirty(&self, job: JobId, blocks: u64) {
         self.merged[place(job)].dirty.fetch_sub(blocks, Ordering::Relaxed);
     }
@@ -126,7 +127,6 @@ impl Jobs {
     }
 }
 
-/// One connection of a job.
 pub struct Member {
     jobs: Arc<Jobs>,
     job: JobId,
@@ -144,7 +144,7 @@ impl Drop for Member {
     }
 }
 
-/// Where in the tables a job is.
+/// A job's index in the tables.
 fn place(job: JobId) -> usize {
     job.0 as usize % PLACES
 }

@@ -1,7 +1,7 @@
-//! The I/O path: processors and tasks, frames, buffer cache, request queues, devices, volumes.
+//! The I/O path: processors and tasks, frames, buffer cache, request queues, devices, volumes, trees.
 //!
-//! Services (crate `nbd`) see a [`Volume`] and a [`Processor`]; they never see a device or the machine's operations
-//! on disks. Runs unchanged on every [`machine::Machine`].
+//! Services (crates `nbd`, `nfs`) use volumes, trees and a [`Processor`], never a device or the machine's disk
+//! operations. Runs unchanged on every [`machine::Machine`].
 
 pub mod cache;
 pub mod connection;
@@ -12,11 +12,14 @@ pub mod frame;
 mod housekeeping;
 pub mod job;
 mod kernel;
+mod memory;
+mod observed;
 pub mod operation;
 pub mod processor;
 pub mod queue;
 mod rendezvous;
 pub mod request;
+mod served;
 pub mod switches;
 pub mod trace;
 pub mod tree;
@@ -25,7 +28,10 @@ pub mod wait;
 
 pub use frame::{FRAME_BYTES, FrameRef, Frames};
 pub use kernel::{Kernel, KernelConfig};
+pub use memory::Memory;
+pub use observed::Observed;
 pub use operation::Hold;
 pub use processor::Processor;
+pub use served::Served;
 pub use switches::{Reach, Switches};
 pub use volume::{ForcedUnitAccess, Volume};

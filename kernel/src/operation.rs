@@ -1,4 +1,4 @@
-//! Operations under way on one processor: who waits for each, and the memory that it uses.
+//! Operations in flight on one processor: their waiters and their memory.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -6,27 +6,46 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use machine::{Completion, Errno, Token};
+use machine::{Completion, Errno, Segment, Token};
 use slab::Slab;
 
-use crate::device::MappedBuffer;
-use crate::frame::Frames;
+use crate::frame::{FRAME_BYTES, Frames, MappedBuffer};
 
-/// Memory that an operation uses. The processor keeps it until the operation is complete, whatever happens to the
-/// task that started it, then gives it back.
+/// Memory of an operation. The processor owns it until completion, even if the task that started the operation is
+/// dropped, and then returns it.
 #[derive(Debug, Default)]
 pub struct Hold {
     /// Header bytes. Their heap memory does not move with the `Hold`.
     pub bytes: Vec<u8>,
     pub frames: Frames,
-    /// A buffer mapped for this operation alone.
+    /// A buffer mapped for this operation only.
     pub(crate) mapped: Option<MappedBuffer>,
 }
 
 impl Hold {
-    /// Header bytes and payload.
     pub fn new(bytes: Vec<u8>, frames: Frames) -> Self {
         Hold { bytes, frames, mapped: None }
+    }
+
+    /// Asserts that the segments lie in this memory, in builds with debug assertions only: every caller makes its
+    /// segments from the frames that it holds.
+    pub(crate) fn assert_holds(&self, segments: &[Segment]) {
+        if cfg!(debug_assertions) {
+            let mut bases: Vec<usize> = self.frames.iter().map(|frame| frame.as_ptr() as usize).collect();
+            bases.sort_unstable();
+            let in_frame = |at: usize| {
+                let base = bases[..bases.partition_point(|&base| base <= at)].last();
+                base.is_some_and(|base| at < base + FRAME_BYTES)
+            };
+            for segment in segments {
+                let start = segment.ptr as usize;
+                let end = start + segment.len as usize;
+                let bytes = self.bytes.as_ptr() as usize..self.bytes.as_ptr() as usize + self.bytes.capacity();
+                let inside = (bytes.start <= start && end <= bytes.end)
+                    || (in_frame(end - 1) && (start..end).step_by(FRAME_BYTES).all(in_frame));
+                assert!(inside, "a segment lies outside the memory that the operation holds");
+            }
+        }
     }
 }
 
@@ -37,7 +56,7 @@ enum Slot {
         waker: Option<Waker>,
         is_short: bool,
     },
-    /// The task is gone, the operation is not.
+    /// The task was dropped, the operation is in flight.
     Abandoned {
         _hold: Hold,
     },
@@ -47,25 +66,24 @@ enum Slot {
     },
 }
 
-/// The operations under way on one processor.
 #[derive(Debug, Default)]
 pub(crate) struct Operations {
     slots: RefCell<Slab<Slot>>,
 }
 
 impl Operations {
-    /// Registers an operation that is about to start, and names it. Is what its task does at the end short?
+    /// Registers an operation that is about to start. `is_short`: does little work follow its completion?
     pub(crate) fn begin(self: &Rc<Self>, hold: Hold, is_short: bool) -> Operation {
         let key = self.slots.borrow_mut().insert(Slot::Waiting { hold, waker: None, is_short });
         Operation { operations: Rc::clone(self), key, finished: false }
     }
 
-    /// How many are under way.
+    /// Operations in flight.
     pub(crate) fn under_way(&self) -> usize {
         self.slots.borrow().len()
     }
 
-    /// Takes note of the end of an operation and wakes whoever waits for it. Says whether what it does then is short.
+    /// Records a completion and wakes its waiter. Returns whether the work after it is short.
     pub(crate) fn complete(&self, completion: Completion) -> bool {
         let mut slots = self.slots.borrow_mut();
         let key = completion.token.0 as usize;
@@ -93,7 +111,7 @@ impl Operations {
     }
 }
 
-/// The end of one operation, to be awaited: its result and the memory that it used.
+/// A future of an operation's result and memory.
 #[must_use = "an operation does nothing for a task that does not await it"]
 pub(crate) struct Operation {
     operations: Rc<Operations>,

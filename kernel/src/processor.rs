@@ -1,7 +1,10 @@
-//! A processor: one machine, its tasks, its timers, its operations.
+//! A processor: one machine, its tasks, timers and operations.
 //!
-//! A task stays on the processor that started it. Another processor reaches it by its waker, or starts a new one
-//! here with [`Processor::spawn_on`].
+//! A task stays on the processor that started it. Other processors wake it, or start a new one here with
+//! [`Processor::spawn_on`].
+//!
+//! The machine returns at most eight completions per time slice. A virtual disk completes everything it has at once;
+//! taken in one batch, it would idle until the last of them was answered and the first client asked again.
 
 mod accounting;
 mod delivery;
@@ -31,7 +34,6 @@ use crate::Kernel;
 use crate::Switches;
 use crate::counters::{Activity, Block, Count};
 use crate::frame::set_thread_processor;
-use crate::housekeeping;
 use crate::job::JobId;
 use crate::operation::Operations;
 use crate::trace::{Event, Recorder};
@@ -44,10 +46,10 @@ use ready::Ready;
 use recording::NOBODY;
 pub(crate) use recording::here;
 
-/// Rounds of ready tasks between two looks at the machine.
+/// Tasks run in one time slice, at most.
 const TASKS_A_TURN_MAX: usize = 256;
 
-/// Wakers of ended tasks that are kept for new ones, at most.
+/// Wakers of ended tasks retained for new ones, at most.
 const USED_WAKERS_MAX: usize = 256;
 
 thread_local! {
@@ -57,7 +59,7 @@ thread_local! {
 type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
 type Start = Box<dyn FnOnce(Processor) + Send>;
 
-/// One processor. Cheap to clone; not `Send`: it never leaves its thread.
+/// Cheap to clone. Not `Send`: it never leaves its thread.
 #[derive(Clone)]
 pub struct Processor(Rc<Inner>);
 
@@ -67,9 +69,9 @@ struct Inner {
     mailbox: Arc<Mailbox>,
     tasks: RefCell<Slab<Task>>,
     ready: RefCell<Ready>,
-    /// Of tasks that have ended, for new ones.
+    /// Of ended tasks, for reuse.
     used_wakers: RefCell<Vec<Arc<TaskWaker>>>,
-    /// For whom what runs now is done.
+    /// Charged for what runs now.
     job: Cell<JobId>,
     timers: RefCell<BinaryHeap<Reverse<Timer>>>,
     operations: Rc<Operations>,
@@ -77,15 +79,15 @@ struct Inner {
     regions_seen: Cell<u64>,
     serial: Cell<u64>,
     quantum: RefCell<Quantum>,
-    /// Requests of clients since the quantum was asked last.
+    /// Client requests since the quantum policy was last asked.
     requests: Cell<u64>,
     recorder: Recorder,
     tick_source: TickSource,
     switches: RefCell<Rc<Switches>>,
-    /// The change of the switches that this processor has seen last.
+    /// The generation of the switches that this processor last saw.
     switches_seen: Cell<u64>,
     counters: Arc<Block>,
-    /// Up to when its time is accounted for. Ticks.
+    /// The time is accounted for up to here. Ticks.
     charged: Cell<u64>,
 }
 
@@ -95,7 +97,7 @@ struct Task {
     activity: Activity,
 }
 
-/// A timer: ordered by time, then by the order in which they were set.
+/// Ordered by time, then by the order of setting.
 struct Timer {
     at: Instant,
     serial: u64,
@@ -120,7 +122,7 @@ impl Ord for Timer {
 }
 
 impl Processor {
-    /// A processor on `machine`, one of those of `kernel`.
+    /// A processor of `kernel` on `machine`.
     pub fn new(machine: Box<dyn Machine>, kernel: &Arc<Kernel>) -> Self {
         let mailbox = Arc::new(Mailbox {
             id: machine.processor(),
@@ -135,8 +137,8 @@ impl Processor {
         kernel.enroll(Arc::clone(&mailbox));
         let tick_source = machine.tick_source();
         let recorder = Recorder::new(kernel.tracer(), mailbox.id);
-        // Before the switches themselves: what changes in between is seen at the first turn.
-        let switches_seen = Cell::new(kernel.live_switches().generation());
+        // Before the switches: a change in between is seen at the first time slice.
+        let switches_seen = Cell::new(kernel.observed().switches.generation());
         let switches = Rc::new(Switches::clone(&kernel.switches()));
         let counters = kernel.counters().block(mailbox.id, tick_source);
         let processor = Processor(Rc::new(Inner {
@@ -163,11 +165,7 @@ impl Processor {
         }));
         processor.0.charged.set(processor.ticks());
         processor.trace(Event::ProcessorStarted, NOBODY, 0, 0);
-        if processor.id() == ProcessorId(0) {
-            processor.spawn_path(housekeeping::follow_memory(processor.clone()));
-            processor.spawn_path(housekeeping::keep_stock(processor.clone()));
-            processor.spawn_path(housekeeping::note_clock(processor.clone()));
-        }
+        kernel.begin(&processor);
         processor
     }
 
@@ -175,7 +173,6 @@ impl Processor {
         self.0.mailbox.id
     }
 
-    /// The kernel that it belongs to.
     pub fn kernel(&self) -> &Arc<Kernel> {
         &self.0.kernel
     }
@@ -184,37 +181,45 @@ impl Processor {
         self.0.machine.borrow().now()
     }
 
-    /// The time of day, as the host's files have it.
+    /// The time of day, on the clock of the host's files.
     pub fn time_of_day(&self) -> machine::tree::Time {
         self.0.machine.borrow().time_of_day()
     }
 
-    /// Its machine, for what is not an operation.
+    /// Access to the machine, for what is not an operation.
     pub(crate) fn machine<T>(&self, ask: impl FnOnce(&mut dyn Machine) -> T) -> T {
         ask(self.0.machine.borrow_mut().as_mut())
     }
 
-    /// What its machine is, in one line.
+    /// A one-line description of its machine.
     pub fn describe(&self) -> String {
         self.0.machine.borrow().describe()
     }
 
-    /// Starts a task here, for whom this one was started: it is charged for what it does.
+    /// Starts a local task, charged to the job of this one.
     pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
         self.spawn_for(self.job(), future);
     }
 
-    /// Starts a task here that is done for `job`, as is what it starts.
+    /// Starts a local task, charged to `job`, as is what it starts.
     pub fn spawn_for(&self, job: JobId, future: impl Future<Output = ()> + 'static) {
         self.spawn_as(Activity::Service, job, future);
     }
 
-    /// Starts a task of the I/O path here, for whom this one was started.
+    /// Polls a future that rarely waits at once, and spawns a task only if it is pending.
+    pub async fn spawn_unless_ready(&self, future: impl Future<Output = ()> + 'static) {
+        let mut future = Box::pin(future);
+        if !poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await {
+            self.spawn(future);
+        }
+    }
+
+    /// Starts a local task of the I/O path, charged to the job of this one.
     pub(crate) fn spawn_path(&self, future: impl Future<Output = ()> + 'static) {
         self.spawn_path_for(self.job(), future);
     }
 
-    /// Starts a task of the I/O path here that is done for `job`.
+    /// Starts a local task of the I/O path, charged to `job`.
     pub(crate) fn spawn_path_for(&self, job: JobId, future: impl Future<Output = ()> + 'static) {
         self.spawn_as(Activity::Path, job, future);
     }
@@ -243,8 +248,7 @@ impl Processor {
         self.0.ready.borrow_mut().push(waker);
     }
 
-    /// Starts a task on processor `id`; `start` runs there and spawns what it wants. What it does there is charged to
-    /// the job of this task.
+    /// Runs `start` on processor `id`, where it may spawn tasks, charged to the job of this task.
     pub fn spawn_on(&self, id: ProcessorId, start: impl FnOnce(Processor) + Send + 'static) {
         if id == self.id() {
             start(self.clone());
@@ -254,14 +258,13 @@ impl Processor {
         }
     }
 
-    /// Waits until `at`.
     pub async fn sleep_until(&self, at: Instant) {
         let mut set: Option<Waker> = None;
         poll_fn(|cx| {
             if self.now() >= at {
                 return Poll::Ready(());
             }
-            // Anew for another task: a future may be begun by one and finished by another.
+            // Set anew for another task: a future may be begun by one task and finished by another.
             if !set.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
                 set = Some(cx.waker().clone());
                 self.wake_at(at, cx.waker().clone());
@@ -275,7 +278,7 @@ impl Processor {
         self.sleep_until(self.now() + duration).await;
     }
 
-    /// Lets the other ready tasks run, and the machine deliver, before this one goes on.
+    /// Lets other ready tasks run, and the machine deliver completions, before this task continues.
     pub async fn yield_now(&self) {
         let mut yielded = false;
         poll_fn(|cx| {
@@ -293,7 +296,7 @@ impl Processor {
         self.0.timers.borrow_mut().push(Reverse(Timer { at, serial, waker }));
     }
 
-    /// A request of a client has come in.
+    /// A client's request has arrived.
     pub fn count_request(&self) {
         self.0.requests.set(self.0.requests.get() + 1);
     }
@@ -306,8 +309,8 @@ impl Processor {
         self.trace(Event::ProcessorStopped, NOBODY, 0, 0);
     }
 
-    /// One round: takes post and completions, wakes due timers, runs the ready tasks. Parks first when there is
-    /// nothing to do.
+    /// One time slice: takes post and completions, wakes due timers, runs ready tasks. Parks first if there is nothing
+    /// to do.
     pub fn turn(&self) {
         let before = CURRENT.replace(Some(self.clone()));
         set_thread_processor(self.id());
@@ -325,7 +328,7 @@ impl Processor {
         CURRENT.set(before);
     }
 
-    /// Drops all tasks, as at a crash. Operations under way keep their memory until they end.
+    /// Drops all tasks, as in a crash. Memory of operations in flight is retained until they end.
     pub fn abandon(&self) {
         let tasks = self.0.tasks.take();
         self.0.ready.borrow_mut().clear();
@@ -338,7 +341,7 @@ impl Processor {
         self.0.tasks.borrow().len()
     }
 
-    /// Operations under way, for shutting down in order.
+    /// Operations in flight, for an orderly shutdown.
     pub fn operations_under_way(&self) -> usize {
         self.0.operations.under_way()
     }
@@ -376,7 +379,7 @@ impl Processor {
             self.count(Count::Completions, done.len() as u64);
         }
         if !done.is_empty() {
-            // Otherwise it stays parked until its next turn: a machine may return before the wait is over.
+            // Otherwise it stays parked until the next time slice: a machine may return before the wait is over.
             self.0.mailbox.parked.store(false, Ordering::SeqCst);
         }
         self.take_post();
@@ -385,11 +388,11 @@ impl Processor {
         self.0.completions.replace(done);
     }
 
-    /// Lets completions gather, if that serves more (OLTP-1).
+    /// Delays to gather completions, if that increases throughput (OLTP-1).
     fn wait_for_quantum(&self) {
         let requests = self.0.requests.take();
         self.0.mailbox.note_requests(requests);
-        let quantum = self.0.quantum.borrow_mut().on_turn(self.now(), requests);
+        let quantum = self.0.quantum.borrow_mut().on_time_slice(self.now(), requests);
         if !quantum.is_zero() {
             let began = self.begin(Event::QuantumWaited, NOBODY);
             self.charge(Activity::Overhead);
@@ -446,7 +449,7 @@ impl Processor {
         self.publish_running();
     }
 
-    /// Runs a task. For whom that was done.
+    /// Runs a task; returns the job that it worked for.
     fn run_task(&self, waker: Arc<TaskWaker>, immediate: bool) -> JobId {
         let (key, serial) = (waker.key, waker.serial);
         let taken = match self.0.tasks.borrow_mut().get_mut(key) {
@@ -469,7 +472,7 @@ impl Processor {
             drop((future, waker));
             let mut task = self.0.tasks.borrow_mut().remove(key);
             let mut used = self.0.used_wakers.borrow_mut();
-            // If nobody else has it, the next task may.
+            // A waker without other references is reused.
             if used.len() < USED_WAKERS_MAX && Arc::get_mut(&mut task.waker).is_some() {
                 used.push(task.waker);
             }
@@ -480,7 +483,7 @@ impl Processor {
         job
     }
 
-    /// Offers and withdraws regions as the frame pool grew and shrank.
+    /// Offers and withdraws regions as the frame pool grows and shrinks.
     fn follow_regions(&self) {
         let pool = self.0.kernel.frames();
         if self.0.regions_seen.get() == pool.region_changes() {

@@ -1,7 +1,10 @@
-//! The request queue of one physical disk: every file and volume on it goes through here (WS-3, WS-4).
+//! The request queue of one physical disk, for every file and volume on it (WS-3, WS-4).
 //!
-//! Whoever brings a request, or completes one, takes from the queue what the disk may have next and gives it to the
-//! disk. Lock order: the queue's lock is taken alone.
+//! The task that adds or completes a request also takes from the queue what the disk may have next, and issues it. Lock
+//! order: under the queue's lock only the central trace recorder's is taken.
+//!
+//! Memory disks bypass the queue: they complete at once, so there is nothing to order, and with the queue's lock two
+//! processors read no faster than one.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -12,8 +15,8 @@ use std::task::{Context, Poll, Waker};
 use machine::{Errno, SeekTarget};
 use policy::access::{Access, Mode as AccessMode};
 use policy::delivery::Method;
-use policy::queue::{Arrival, Batch, BatchId, Config, Kind, Queue, RequestId, StreamId};
-use policy::unit::{ByteOffset, ByteRange, Class, ProcessorId, Stability};
+use policy::queue::{Arrival, Batch, BatchId, Config, Queue, RequestId, RequestKind, StreamId};
+use policy::unit::{ByteOffset, ByteRange, Class, Instant, ProcessorId, Stability};
 use slab::Slab;
 use smallvec::SmallVec;
 
@@ -21,13 +24,12 @@ use crate::counters::{CountedGuard, CountedMutex, DiskBlock, DiskCounters, DiskR
 use crate::device::{Device, DeviceFacts, DeviceRef, Work};
 use crate::frame::Frames;
 use crate::processor::Processor;
-use crate::request::{Action, JobId, Request};
+use crate::request::{Action, JobId, Outcome, Request};
 use crate::trace::{Began, Event};
 
-/// The processor that owns the devices: with funnelled access it alone starts them (MP 1a).
+/// With funnelled access, only this processor starts devices (MP 1a).
 const OWNER: ProcessorId = ProcessorId(0);
 
-/// The queue of one disk.
 pub struct DiskQueue {
     state: CountedMutex<State>,
     streams: AtomicU32,
@@ -39,11 +41,11 @@ struct State {
     waiting: Slab<Waiting>,
 }
 
-/// What a queue has done since it was made.
+/// Totals since the queue was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounters {
     pub requests: u64,
-    /// Transfers given to the disk for them.
+    /// Requests issued to the disk for them.
     pub batches: u64,
 }
 
@@ -56,36 +58,37 @@ struct Waiting {
     began: Began,
 }
 
-/// Where the one who brought a request learns how it ended.
-#[derive(Default)]
-struct End<T = ()> {
+/// The pending result of a request.
+struct End<T = Outcome> {
     state: Mutex<EndState<T>>,
 }
 
-#[derive(Default)]
 struct EndState<T> {
     result: Option<Result<T, Errno>>,
     waker: Option<Waker>,
 }
 
-/// Requests that go to the disk as one: usually one alone.
+/// Requests issued as one: usually a single one.
 type Members = SmallVec<[Member; 1]>;
 
-/// What goes to the disk as one.
+/// What the disk may have now: usually one batch, or nothing.
+type Issues = SmallVec<[Issue; 1]>;
+
+/// A batch to be issued.
 struct Issue {
     batch: BatchId,
     below: DeviceRef,
-    /// Who may start it: the device's own rule, if it has one.
+    /// The device's own access rule, if it has one.
     access: Option<AccessMode>,
     members: Members,
 }
 
-/// One of them, and how it ended.
+/// A request of a batch, and its result.
 struct Member {
-    /// Until it is done alone.
+    /// Taken when it is performed alone.
     request: Option<Request>,
     end: Arc<End>,
-    result: Result<(), Errno>,
+    result: Result<Outcome, Errno>,
 }
 
 impl DiskQueue {
@@ -100,38 +103,56 @@ impl DiskQueue {
         QueueCounters { requests: reading.requests, batches }
     }
 
-    /// Merges, puts first who waits, and lets jobs take turns, or not, from now on; for those that wait here, too.
+    /// Switches merging, priority of synchronous requests and fairness between jobs; affects waiting requests, too.
     pub(crate) fn set_switches(&self, merge: bool, priority: bool, fair: bool) {
         let mut state = self.lock();
         let config = Config { merge, priority, fair, ..state.policy.config().clone() };
         state.policy.set_config(config);
     }
 
-    /// What was done with the disk. Takes no lock.
+    /// Takes no lock.
     pub fn reading(&self) -> DiskReading {
         self.counts.read(self.state.read())
+    }
+
+    fn counts_of(&self, cpu: &Processor) -> &DiskBlock {
+        self.counts.of(cpu.id(), cpu.kernel().processors())
     }
 
     fn lock(&self) -> CountedGuard<'_, State> {
         self.state.lock()
     }
 
-    /// Takes what the disk may have next.
-    fn take_next(&self, cpu: &Processor) -> Option<Issue> {
-        let now = cpu.now();
+    /// Changes the queue and takes what the disk may have then; leaves that to the processor that may start devices, if
+    /// it is a remote one.
+    fn update(
+        self: &Arc<Self>,
+        cpu: &Processor,
+        access: Option<AccessMode>,
+        change: impl FnOnce(&mut State, Instant),
+    ) -> Issues {
+        let (now, owner) = (cpu.now(), owner_elsewhere(cpu, access));
         let mut state = self.lock();
-        let batch = state.policy.next(now)?;
-        Some(state.take(cpu, &batch))
-    }
-
-    /// Gives the disk what it may have, each transfer as a task of this processor.
-    fn pump(self: &Arc<Self>, cpu: &Processor) {
-        while let Some(issue) = self.take_next(cpu) {
-            self.start(cpu, issue);
+        change(&mut state, now);
+        let Some(owner) = owner else { return state.take_next(cpu, now) };
+        let is_empty = state.waiting.is_empty();
+        drop(state);
+        if !is_empty {
+            let disk = Arc::clone(self);
+            hand_over(cpu, owner, move |there| {
+                let issues = disk.lock().take_next(&there, there.now());
+                disk.start_all(&there, issues);
+            });
         }
+        Issues::new()
     }
 
-    /// What is done for a job is charged to it, whoever starts it.
+    /// Issues batches, each in a task of this processor.
+    fn start_all(self: &Arc<Self>, cpu: &Processor, issues: Issues) {
+        issues.into_iter().for_each(|issue| self.start(cpu, issue));
+    }
+
+    /// The task is charged to the request's job, on any processor.
     fn start(self: &Arc<Self>, cpu: &Processor, issue: Issue) {
         if let Some(owner) = owner_elsewhere(cpu, issue.access) {
             let disk = Arc::clone(self);
@@ -142,54 +163,43 @@ impl DiskQueue {
         cpu.spawn_path_for(job, async move { disk.issue(&here, issue).await });
     }
 
-    /// Like [`pump`](Self::pump), on the processor that starts devices with this rule.
-    fn pump_where_started(self: &Arc<Self>, cpu: &Processor, access: Option<AccessMode>) {
-        let Some(owner) = owner_elsewhere(cpu, access) else { return self.pump(cpu) };
-        if self.lock().waiting.is_empty() {
-            return;
-        }
-        let disk = Arc::clone(self);
-        hand_over(cpu, owner, move |there| disk.pump(&there));
-    }
-
     async fn issue(self: &Arc<Self>, cpu: &Processor, issue: Issue) {
         let in_flight = InFlight { disk: self, cpu, batch: issue.batch };
         let mut members = issue.members;
-        let counts = self.counts.of(cpu);
+        let counts = self.counts_of(cpu);
         let is_shared = members.len() > 1;
         let request = if is_shared { merge(&members) } else { members[0].request.take() };
-        let mut result = Ok(());
+        let mut result = Ok(Outcome::Done);
         if let Some(request) = request {
             result = perform(cpu, counts, &issue.below, request).await;
         }
         for member in &mut members {
             member.result = match (result, &member.request) {
-                // One bad sector must not fail its neighbours.
+                // One bad sector must not fail the other requests of a batch.
                 (Err(_), Some(request)) if is_shared => perform(cpu, counts, &issue.below, request.clone()).await,
                 _ => result,
             };
         }
         counts.end(members.len());
-        // From here on it is over when the work after it is done, wherever that is.
+        // From here on, `finish` reports the completion to the policy.
         std::mem::forget(in_flight);
         let (disk, batch) = (Arc::clone(self), issue.batch);
         cpu.deliver(move |there| disk.finish(there, batch, members));
     }
 
-    /// Has a device that does everything at once do it: nobody waits for the disk, and no processor for another's lock.
-    async fn perform_at_once(&self, cpu: &Processor, below: &DeviceRef, request: Request) -> Result<(), Errno> {
-        let counts = self.counts.of(cpu);
+    /// For a device that completes at once: needs no queue, and no lock shared by processors.
+    async fn perform_at_once(&self, cpu: &Processor, below: &DeviceRef, request: Request) -> Result<Outcome, Errno> {
+        let counts = self.counts_of(cpu);
         counts.arrive();
         let result = perform(cpu, counts, below, request).await;
         counts.end(1);
         result
     }
 
-    /// The work after a completion: lets the disk have the next request, and wakes who waited for these.
+    /// After a completion: issues what the disk may have next, and wakes the waiters.
     fn finish(self: &Arc<Self>, cpu: &Processor, batch: BatchId, members: Members) {
-        let now = cpu.now();
-        self.lock().policy.on_completion(now, batch);
-        self.pump_where_started(cpu, None);
+        let issues = self.update(cpu, None, |state, now| state.policy.on_completion(now, batch));
+        self.start_all(cpu, issues);
         for Member { request, end, result } in members {
             drop(request);
             end.set(result);
@@ -204,6 +214,14 @@ impl Member {
 }
 
 impl State {
+    fn take_next(&mut self, cpu: &Processor, now: Instant) -> Issues {
+        let mut issues = Issues::new();
+        while let Some(batch) = self.policy.next(now) {
+            issues.push(self.take(cpu, &batch));
+        }
+        issues
+    }
+
     fn take(&mut self, cpu: &Processor, batch: &Batch) -> Issue {
         let (mut below, mut access) = (None, None);
         let mut members = Members::with_capacity(batch.members.len());
@@ -214,7 +232,7 @@ impl State {
             cpu.end(waiting.began, Event::QueueWaited, request.context, at, len);
             below.get_or_insert(waiting.below);
             access = waiting.access;
-            members.push(Member { request: Some(request), end: waiting.end, result: Ok(()) });
+            members.push(Member { request: Some(request), end: waiting.end, result: Ok(Outcome::Done) });
         }
         let below = below.unwrap_or_else(|| unreachable!("a batch has members"));
         if members.len() > 1 {
@@ -224,8 +242,8 @@ impl State {
     }
 }
 
-/// Has the device do it, and records how long that took.
-async fn perform(cpu: &Processor, counts: &DiskBlock, below: &DeviceRef, request: Request) -> Result<(), Errno> {
+/// Performs a request on the device, and records its duration.
+async fn perform(cpu: &Processor, counts: &DiskBlock, below: &DeviceRef, request: Request) -> Result<Outcome, Errno> {
     let event = match request.action {
         Action::Read(..) => Event::DeviceRead,
         Action::Write(..) => Event::DeviceWrite,
@@ -244,19 +262,19 @@ async fn perform(cpu: &Processor, counts: &DiskBlock, below: &DeviceRef, request
     result
 }
 
-/// The processor that starts devices, if it is another one; `access`: the device's own rule, if it has one.
+/// The processor that starts devices, if it is a remote one. `access`: the device's own rule.
 fn owner_elsewhere(cpu: &Processor, access: Option<AccessMode>) -> Option<ProcessorId> {
     let owner = Access::new(access.unwrap_or(cpu.switches().access), OWNER).starts(cpu.id());
     (owner != cpu.id()).then_some(owner)
 }
 
-/// Has the owner of the disks do something with them.
+/// Runs `work` on the owner of the disks.
 fn hand_over(cpu: &Processor, owner: ProcessorId, work: impl FnOnce(Processor) + Send + 'static) {
     cpu.trace(Event::QueueHandedOver, JobId::default(), u64::from(owner.0), 0);
     cpu.spawn_on(owner, work);
 }
 
-/// One request for the bytes of all, which lie end to end.
+/// One request for the bytes of all, which are contiguous.
 fn merge(members: &[Member]) -> Option<Request> {
     let mut frames = Frames::new();
     let mut range: Option<ByteRange> = None;
@@ -281,7 +299,7 @@ fn merge(members: &[Member]) -> Option<Request> {
     Some(Request { action, context })
 }
 
-/// Tells the policy that the disk is done with a batch, also when its task was dropped.
+/// Reports a batch as completed to the policy, even if its task was dropped.
 struct InFlight<'a> {
     disk: &'a DiskQueue,
     cpu: &'a Processor,
@@ -296,6 +314,10 @@ impl Drop for InFlight<'_> {
 }
 
 impl<T: Copy> End<T> {
+    fn new() -> Arc<Self> {
+        Arc::new(End { state: Mutex::new(EndState { result: None, waker: None }) })
+    }
+
     fn set(&self, result: Result<T, Errno>) {
         let waker = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -319,14 +341,14 @@ impl<T: Copy> End<T> {
     }
 }
 
-/// A device whose requests go through its disk's queue.
+/// A device behind its disk's queue.
 pub struct Queued {
     disk: Arc<DiskQueue>,
     stream: StreamId,
     below: DeviceRef,
     access: Option<AccessMode>,
     is_immediate: bool,
-    /// Asynchronous requests that are not done, for [`Device::expedite`].
+    /// Asynchronous requests in progress, for [`Device::expedite`].
     asynchronous: Mutex<BTreeMap<RequestId, ByteRange>>,
 }
 
@@ -338,46 +360,43 @@ impl Queued {
         Queued { disk, stream, below, access: None, is_immediate, asynchronous: Mutex::default() }
     }
 
-    /// The same with a rule of its own for who may start it, in place of the switch.
+    /// Sets an access rule of its own, in place of the switch.
     #[must_use]
     pub fn with_access(self, access: Option<AccessMode>) -> Self {
         Queued { access, ..self }
     }
 
-    fn arrive(&self, cpu: &Processor, request: Request, end: &Arc<End>) -> RequestId {
-        let now = cpu.now();
+    /// Queues a request, and takes what the disk may have then.
+    fn arrive(&self, cpu: &Processor, request: Request, end: &Arc<End>) -> (RequestId, Issues) {
         let (kind, range) = match &request.action {
-            Action::Read(range, _) => (Kind::Read, *range),
-            Action::Write(range, _) => (Kind::Write, *range),
-            Action::Zero { range, .. } | Action::Discard(range) => (Kind::Other, *range),
-            Action::Flush => (Kind::Flush, ByteRange::new(0, 0)),
+            Action::Read(range, _) => (RequestKind::Read, *range),
+            Action::Write(range, _) => (RequestKind::Write, *range),
+            Action::Zero { range, .. } | Action::Discard(range) => (RequestKind::Other, *range),
+            Action::Flush => (RequestKind::Flush, ByteRange::new(0, 0)),
         };
         let (class, job) = (request.context.class, request.context.job);
         let began = cpu.begin(Event::QueueWaited, request.context);
-        self.disk.counts.of(cpu).arrive();
-        let mut state = self.disk.lock();
-        let id = RequestId(state.waiting.insert(Waiting {
-            request: Some(request),
-            stream: self.stream,
-            below: Arc::clone(&self.below),
-            access: self.access,
-            end: Arc::clone(end),
-            began,
-        }) as u32);
-        state.policy.on_arrival(now, Arrival { id, stream: self.stream, kind, range, class, job });
-        drop(state);
+        self.disk.counts_of(cpu).arrive();
+        let (stream, access) = (self.stream, self.access);
+        let (below, end) = (Arc::clone(&self.below), Arc::clone(end));
+        let waiting = Waiting { request: Some(request), stream, below, access, end, began };
+        let mut id = RequestId(0);
+        let issues = self.disk.update(cpu, access, |state, now| {
+            id = RequestId(state.waiting.insert(waiting) as u32);
+            state.policy.on_arrival(now, Arrival { id, stream, kind, range, class, job });
+        });
         if class == Class::Asynchronous {
             self.asynchronous().insert(id, range);
         }
-        id
+        (id, issues)
     }
 
-    /// Past the queue, on the processor that starts the disk.
-    async fn perform_at_once(&self, cpu: &Processor, request: Request) -> Result<(), Errno> {
+    /// Bypasses the queue, on the processor that starts the disk.
+    async fn perform_at_once(&self, cpu: &Processor, request: Request) -> Result<Outcome, Errno> {
         let Some(owner) = owner_elsewhere(cpu, self.access) else {
             return self.disk.perform_at_once(cpu, &self.below, request).await;
         };
-        let end = Arc::new(End::default());
+        let end = End::new();
         let (disk, below, theirs) = (Arc::clone(&self.disk), Arc::clone(&self.below), Arc::clone(&end));
         hand_over(cpu, owner, move |there| {
             let here = there.clone();
@@ -386,11 +405,10 @@ impl Queued {
         poll_fn(|cx| end.poll(cx)).await
     }
 
-    /// Gives the disk what it may have. Usually it has room, and the request at hand, which ends at `end`, is what it may
-    /// have: no task is needed for that.
-    async fn start(&self, cpu: &Processor, end: &Arc<End>) {
+    /// Issues `issues`. Usually the only one is the request at hand, which ends at `end`: it needs no task.
+    async fn start(&self, cpu: &Processor, issues: Issues, end: &Arc<End>) {
         let mut own = None;
-        while let Some(issue) = self.disk.take_next(cpu) {
+        for issue in issues {
             let is_own = issue.members.len() == 1 && Arc::ptr_eq(&issue.members[0].end, end);
             if is_own {
                 own = Some(issue);
@@ -413,20 +431,16 @@ impl Device for Queued {
         self.below.facts()
     }
 
-    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, ()> {
-        // What is done at once has no completion that could be delivered elsewhere.
+    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {
+        // What completes at once has no completion that could be delivered elsewhere.
         if self.is_immediate && cpu.switches().delivery == Method::Initiator {
             return Box::pin(self.perform_at_once(cpu, request));
         }
         Box::pin(async move {
             let class = request.context.class;
-            let end = Arc::new(End::default());
-            let id = self.arrive(cpu, request, &end);
-            if owner_elsewhere(cpu, self.access).is_some() {
-                self.disk.pump_where_started(cpu, self.access);
-            } else {
-                self.start(cpu, &end).await;
-            }
+            let end = End::new();
+            let (id, issues) = self.arrive(cpu, request, &end);
+            self.start(cpu, issues, &end).await;
             let result = poll_fn(|cx| end.poll(cx)).await;
             if class == Class::Asynchronous {
                 self.asynchronous().remove(&id);
@@ -441,24 +455,23 @@ impl Device for Queued {
         if ids.is_empty() {
             return;
         }
-        let now = cpu.now();
-        let mut state = self.disk.lock();
-        for id in ids {
-            // The number may stand for a later request by now; only one that still waits here is meant.
-            let waits = state.waiting.get(id.0 as usize).is_some_and(|waiting| waiting.stream == self.stream);
-            if waits {
-                cpu.trace(Event::QueuePromoted, JobId::default(), range.at.0, 0);
-                state.policy.promote(now, id);
+        let issues = self.disk.update(cpu, self.access, |state, now| {
+            for id in ids {
+                // The number may have been reused for a later request; only one that still waits here is promoted.
+                let waits = state.waiting.get(id.0 as usize).is_some_and(|waiting| waiting.stream == self.stream);
+                if waits {
+                    cpu.trace(Event::QueuePromoted, JobId::default(), range.at.0, 0);
+                    state.policy.promote(now, id);
+                }
             }
-        }
-        drop(state);
-        self.disk.pump_where_started(cpu, self.access);
+        });
+        self.disk.start_all(cpu, issues);
     }
 
     fn seek<'a>(&'a self, cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
         let Some(owner) = owner_elsewhere(cpu, self.access) else { return self.below.seek(cpu, at, target) };
         Box::pin(async move {
-            let end = Arc::new(End::default());
+            let end = End::new();
             let (below, theirs) = (Arc::clone(&self.below), Arc::clone(&end));
             hand_over(cpu, owner, move |there| {
                 let here = there.clone();

@@ -1,8 +1,7 @@
-//! The rendezvous (WS-5): those who want something flushed share one flush. `policy/gather` decides when it starts.
+//! The rendezvous (WS-5): concurrent callers share one flush. `policy/gather` decides when it starts.
 //!
-//! Some may want to share and others to be alone at the same time, while the switch is being changed: a group that
-//! forms while somebody flushes alone finds its leader when that ends, and a leader lets those go first who wait for
-//! their turn, so that neither keeps the other waiting for ever.
+//! While the switch is being changed, some callers share and others flush alone. To prevent starvation, a group that
+//! forms during a lone flush gets a leader when that ends, and a leader yields to callers that wait to flush alone.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -10,35 +9,35 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use machine::Errno;
-use policy::gather::{Gather, Present, Start};
+use policy::gather::{Gather, Start};
 use policy::unit::Instant;
 
 use crate::processor::Processor;
 use crate::wait::WaitList;
 
-/// Where groups form that want a flush. `W` is what is to be flushed, all together.
+/// `W` is what to flush, the union of all callers' wants.
 #[derive(Default)]
 pub(crate) struct Rendezvous<W> {
     state: Mutex<State<W>>,
-    /// Somebody came, or the flush under way ended.
+    /// A caller arrived, or the flush in flight ended.
     changed: WaitList,
 }
 
 #[derive(Default)]
 struct State<W> {
     policy: Gather,
-    /// Somebody flushes, or is about to.
+    /// A flush is in flight or about to start.
     running: bool,
     forming: Arc<Round>,
     wanted: W,
-    /// How many there were when whoever leads looked last.
-    seen: Present,
-    /// Those who wait for their turn alone, by number; how many there have been.
+    /// When the leader will start the flush, while it waits for more to join.
+    planned: Option<Instant>,
+    /// Numbers of the callers that wait to flush alone; the last number given.
     line: VecDeque<u64>,
     places: u64,
 }
 
-/// Those who share one flush.
+/// The callers that share one flush.
 #[derive(Default)]
 pub(crate) struct Round {
     result: Mutex<Option<Result<(), Errno>>>,
@@ -53,16 +52,17 @@ impl Round {
 }
 
 impl<W: Default> Rendezvous<W> {
-    /// One to which all come together, but late ([`Gather::in_bursts`]).
-    pub(crate) fn in_bursts() -> Self {
-        let state = State { policy: Gather::in_bursts(), ..State::default() };
-        Rendezvous { state: Mutex::new(state), changed: WaitList::default() }
-    }
-
-    /// Joins the group that forms and waits for the end of its flush; `want` adds to what is to be flushed. `lead` is
-    /// called when nobody leads, and must spawn a task that does ([`Rendezvous::lead`]).
-    pub(crate) async fn share(&self, cpu: &Processor, want: impl FnOnce(&mut W), lead: impl Fn()) -> Result<(), Errno> {
-        let (round, mut leads) = self.join(cpu, want);
+    /// Joins the forming group and waits for the end of its flush. `want` adds to what to flush; `write` is the
+    /// completed write to flush, if it was announced. `lead` is called if the group has no leader, and must spawn a
+    /// task that [leads](Rendezvous::lead).
+    pub(crate) async fn share(
+        &self,
+        cpu: &Processor,
+        write: Option<WriteInFlight<'_, W>>,
+        want: impl FnOnce(&mut W),
+        lead: impl Fn(),
+    ) -> Result<(), Errno> {
+        let (round, mut leads) = self.join(cpu, write, want);
         loop {
             if leads {
                 lead();
@@ -75,7 +75,7 @@ impl<W: Default> Rendezvous<W> {
         }
     }
 
-    /// Has nobody led this group since whoever was alone has ended? Then the caller must.
+    /// Is the group without a leader after a lone flush has ended? Then the caller must lead.
     fn try_lead(&self, round: &Arc<Round>) -> bool {
         let mut state = lock(&self.state);
         let is_left = !state.running && state.line.is_empty() && Arc::ptr_eq(&state.forming, round);
@@ -83,39 +83,51 @@ impl<W: Default> Rendezvous<W> {
         is_left
     }
 
-    /// Joins the group that forms. When the second value is true nobody leads.
-    fn join(&self, cpu: &Processor, want: impl FnOnce(&mut W)) -> (Arc<Round>, bool) {
+    /// Joins the forming group. The second value: does it need a leader?
+    fn join(
+        &self,
+        cpu: &Processor,
+        write: Option<WriteInFlight<'_, W>>,
+        want: impl FnOnce(&mut W),
+    ) -> (Arc<Round>, bool) {
+        let now = cpu.now();
         let mut state = lock(&self.state);
         want(&mut state.wanted);
-        state.policy.on_arrival(cpu.now());
+        match write {
+            Some(write) => {
+                std::mem::forget(write);
+                state.policy.on_write_completed(now);
+            }
+            None => state.policy.on_arrival(now),
+        }
         let round = Arc::clone(&state.forming);
         let is_first = !std::mem::replace(&mut state.running, true);
-        let is_awaited = state.policy.is_changed(state.seen);
+        let is_due = state.is_due(now);
         drop(state);
-        if is_awaited {
+        if is_due {
             self.changed.wake_all();
         }
         (round, is_first)
     }
 
-    /// Says that the caller will want a flush when its data is on the disk: as soon as what is returned is dropped.
-    pub(crate) fn announce(&self, cpu: &Processor) -> Announced<'_, W> {
-        lock(&self.state).policy.on_announced(cpu.now());
-        Announced(self)
+    /// Announces a write that will need a flush when it completes.
+    pub(crate) fn begin_write<'a>(&'a self, cpu: &'a Processor) -> WriteInFlight<'a, W> {
+        lock(&self.state).policy.on_write_issued(cpu.now());
+        WriteInFlight { rendezvous: self, cpu }
     }
 
-    /// Is whoever asks, and has announced it, the only one who will want a flush, as far as is known?
-    pub(crate) fn is_alone(&self) -> bool {
-        let state = lock(&self.state);
-        !state.running && state.policy.is_alone()
+    /// Is the caller's write the only one in flight, and no other expected?
+    pub(crate) fn is_alone(&self, cpu: &Processor) -> bool {
+        let mut state = lock(&self.state);
+        !state.running && state.policy.is_alone(cpu.now())
     }
 
-    /// Is a flush under way, or about to be?
+    /// Is a flush in flight or about to start?
     pub(crate) fn is_running(&self) -> bool {
         lock(&self.state).running
     }
 
-    /// Flushes for those who have come, then for the group that formed meanwhile, until nobody came.
+    /// Flushes for the present group, then for groups that formed meanwhile, until there is none.
     pub(crate) async fn lead(&self, cpu: &Processor, flush: impl AsyncFn(W) -> Result<(), Errno>) {
         let mut has_led = false;
         while let Some((round, wanted)) = self.next_round(cpu, has_led).await {
@@ -123,45 +135,47 @@ impl<W: Default> Rendezvous<W> {
             let result = flush(wanted).await;
             lock(&self.state).policy.on_end(cpu.now());
             round.end(result);
-            // Who wrote while the flush was under way and now wants one is in the next group, too.
+            // Writers that completed during the flush and now need one join the next group, too.
             cpu.yield_now().await;
         }
     }
 
-    /// Waits for the right to flush for nobody else, when those before have ended.
+    /// Waits for the right to flush alone, after earlier flushes have ended.
     pub(crate) async fn turn(&self) -> Turn<'_, W> {
         let place = Place::new(self);
         self.changed.until(|| place.try_leave().then_some(())).await;
         Turn(self)
     }
 
-    /// The group to flush for now; `None` when nobody came, or when it is others' turn.
+    /// The group to flush for now; `None` if there is none, or if a lone flush is next.
     async fn next_round(&self, cpu: &Processor, has_led: bool) -> Option<(Arc<Round>, W)> {
         loop {
-            let (at, seen) = {
+            let at = {
+                let now = cpu.now();
                 let mut state = lock(&self.state);
-                let is_over = state.policy.forming() == 0 || has_led && !state.line.is_empty();
+                let is_over = state.policy.waiting() == 0 || has_led && !state.line.is_empty();
                 if is_over {
                     drop(state);
                     self.release();
                     return None;
                 }
-                match state.policy.start(cpu.now()) {
+                match state.policy.start(now) {
                     Start::Now => {
-                        state.policy.on_start(cpu.now());
+                        state.planned = None;
+                        state.policy.on_start(now);
                         return Some((std::mem::take(&mut state.forming), std::mem::take(&mut state.wanted)));
                     }
                     Start::At(at) => {
-                        state.seen = state.policy.present();
-                        (at, state.seen)
+                        state.planned = Some(at);
+                        at
                     }
                 }
             };
-            self.until_changed(cpu, seen, at).await;
+            self.until_due(cpu, at).await;
         }
     }
 
-    /// Nobody flushes any more: who waits for a turn, or for a leader, is told.
+    /// No flush is in flight any more: wakes waiters for a lone flush and for a leader.
     fn release(&self) {
         let forming = {
             let mut state = lock(&self.state);
@@ -172,38 +186,52 @@ impl<W: Default> Rendezvous<W> {
         forming.wait.wake_all();
     }
 
-    /// Waits until something has changed that counts since so many were `seen`, at the latest until `end`.
-    async fn until_changed(&self, cpu: &Processor, seen: Present, end: Instant) {
-        let mut timer = Some(end);
-        let is_over = || (cpu.now() >= end || lock(&self.state).policy.is_changed(seen)).then_some(());
+    /// Waits until `planned`, or until an arrival makes waiting longer useless.
+    async fn until_due(&self, cpu: &Processor, planned: Instant) {
+        let mut timer = Some(planned);
         poll_fn(|cx| {
-            if let Some(end) = timer.take() {
-                cpu.wake_at(end, cx.waker().clone());
+            if let Some(planned) = timer.take() {
+                cpu.wake_at(planned, cx.waker().clone());
             }
             Poll::Ready(())
         })
         .await;
-        self.changed.until(is_over).await;
+        let is_due = || (cpu.now() >= planned || lock(&self.state).is_due(cpu.now())).then_some(());
+        self.changed.until(is_due).await;
     }
 }
 
-/// Somebody whose data is on its way.
-pub(crate) struct Announced<'a, W: Default>(&'a Rendezvous<W>);
+impl<W> State<W> {
+    /// Is a leader waiting that should start sooner than planned?
+    fn is_due(&self, now: Instant) -> bool {
+        self.planned.is_some_and(|planned| match self.policy.start(now) {
+            Start::Now => true,
+            Start::At(at) => at < planned,
+        })
+    }
+}
 
-impl<W: Default> Drop for Announced<'_, W> {
+/// A write in flight that will need a flush; dropping it withdraws that.
+pub(crate) struct WriteInFlight<'a, W: Default> {
+    rendezvous: &'a Rendezvous<W>,
+    cpu: &'a Processor,
+}
+
+impl<W: Default> Drop for WriteInFlight<'_, W> {
     fn drop(&mut self) {
-        let is_awaited = {
-            let mut state = lock(&self.0.state);
-            state.policy.on_there();
-            state.policy.is_changed(state.seen)
+        let is_due = {
+            let mut state = lock(&self.rendezvous.state);
+            let now = self.cpu.now();
+            state.policy.on_write_abandoned(now);
+            state.is_due(now)
         };
-        if is_awaited {
-            self.0.changed.wake_all();
+        if is_due {
+            self.rendezvous.changed.wake_all();
         }
     }
 }
 
-/// A place in the line of those who flush for nobody else.
+/// A place in the queue for lone flushes.
 struct Place<'a, W: Default> {
     rendezvous: &'a Rendezvous<W>,
     number: u64,
@@ -218,7 +246,7 @@ impl<'a, W: Default> Place<'a, W> {
         Place { rendezvous, number }
     }
 
-    /// Is it one's turn? Then it is taken.
+    /// Takes the right to flush, if this place is first and no flush is in flight.
     fn try_leave(&self) -> bool {
         let mut state = lock(&self.rendezvous.state);
         if state.running || state.line.front() != Some(&self.number) {
@@ -232,7 +260,7 @@ impl<'a, W: Default> Place<'a, W> {
 
 impl<W: Default> Drop for Place<'_, W> {
     fn drop(&mut self) {
-        // Who does not wait any more must not keep the others waiting.
+        // An abandoned place must not block the others.
         let (gave_up, forming) = {
             let mut state = lock(&self.rendezvous.state);
             let before = state.line.len();
@@ -246,7 +274,7 @@ impl<W: Default> Drop for Place<'_, W> {
     }
 }
 
-/// The right to flush alone, while it lasts.
+/// The right to flush alone, until dropped.
 pub(crate) struct Turn<'a, W: Default>(&'a Rendezvous<W>);
 
 impl<W: Default> Drop for Turn<'_, W> {

@@ -1,20 +1,21 @@
-//! What travels from the wire to the device queue.
+//! Requests and their context, from the wire to the device queue.
 
+use machine::Errno;
 pub use policy::unit::JobId;
 use policy::unit::{ByteRange, Class, Stability};
 
 use crate::export::ExportNo;
 use crate::frame::Frames;
 
-/// What a request carries on its whole way, whatever it does.
+/// Attributes that a request carries on its whole way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
     pub class: Class,
     /// Must it be durable before the reply?
     pub stability: Stability,
-    /// To whom it is charged.
+    /// The job to charge.
     pub job: JobId,
-    /// What it is about; none where the volume knows.
+    /// `NONE`: the volume's.
     pub export: ExportNo,
 }
 
@@ -24,46 +25,41 @@ impl Context {
         Context { class: Class::Synchronous, stability: Stability::Unstable, job, export: ExportNo::NONE }
     }
 
-    /// Nobody waits for it: write-back, read-ahead.
+    /// No client waits for it: write-back, read-ahead.
     pub fn asynchronous(job: JobId) -> Self {
         Context { class: Class::Asynchronous, ..Context::synchronous(job) }
     }
 
-    /// The same, with another promise.
     pub fn with_stability(self, stability: Stability) -> Self {
         Context { stability, ..self }
     }
 
-    /// The same, for what is asked of this export.
     pub fn of_export(self, export: ExportNo) -> Self {
         Context { export, ..self }
     }
 }
 
-/// What a device is asked to do. Ranges of reads and writes are whole blocks, but for the end of a device whose size
-/// is no multiple of the block, and for writes of a part of a block to a file: the first byte then lies `at % 4096` bytes
-/// into the first frame.
+/// An operation on a device. Reads and writes are whole blocks, except at the end of a device whose size is not a
+/// multiple of the block, and for writes of a partial block to a file: the first byte then lies `at % 4096` bytes into
+/// the first frame.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// Fill the frames from the range.
     Read(ByteRange, Frames),
-    /// Write the frames to the range.
     Write(ByteRange, Frames),
     /// Make all completed writes durable.
     Flush,
     /// Make the range read as zeroes.
     Zero {
-        /// Which bytes.
         range: ByteRange,
-        /// May the space be given back?
+        /// May the space be freed?
         may_release: bool,
     },
-    /// The range is no longer needed and reads as zeroes.
+    /// The range is no longer needed. On success it reads as zeroes.
     Discard(ByteRange),
 }
 
 impl Action {
-    /// The bytes that it is about, if any.
+    /// The range affected, if any.
     pub fn range(&self) -> Option<ByteRange> {
         match self {
             Action::Read(range, _) | Action::Write(range, _) | Action::Discard(range) => Some(*range),
@@ -73,10 +69,33 @@ impl Action {
     }
 }
 
-/// One request to a device.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub action: Action,
-    /// For whom, how urgently, and with what promise.
     pub context: Context,
+}
+
+/// The result of a request that did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "what was asked for need not have been done"]
+pub enum Outcome {
+    Done,
+    /// The content was changed by others during the read: the data is stale and must be read again.
+    Changed,
+    /// The device has no such operation (zero, discard).
+    Unsupported,
+}
+
+impl Outcome {
+    /// For callers without an alternative.
+    ///
+    /// # Errors
+    /// [`Errno::IO`] if changed, [`Errno::NOT_SUPPORTED`] if unsupported.
+    pub fn required(self) -> Result<(), Errno> {
+        match self {
+            Outcome::Done => Ok(()),
+            Outcome::Changed => Err(Errno::IO),
+            Outcome::Unsupported => Err(Errno::NOT_SUPPORTED),
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! Waiting for something that another task does.
+//! Waiting for events of other tasks.
 
 use std::future::{Future, poll_fn};
 use std::ops::Range;
@@ -12,11 +12,11 @@ use smallvec::SmallVec;
 #[cfg(test)]
 mod tests;
 
-/// Wakers of waiters, one slot each. A waiter that is polled again keeps its slot, and gives it back when it is dropped.
+/// Wakers of waiters, one slot each. A waiter that is polled again reuses its slot, and frees it when dropped.
 ///
-/// Not `event-listener`: it allocates for each wait, and cannot notify those of a range alone.
+/// Not `event-listener`: it allocates for each wait, and cannot notify the waiters of a range only.
 ///
-/// Lock order: innermost; nothing is locked while slots are, and no waker is woken or dropped.
+/// Lock order: innermost. While slots are locked nothing else is, and no waker is woken.
 #[derive(Debug)]
 struct Slots<T> {
     state: Mutex<State<T>>,
@@ -25,13 +25,13 @@ struct Slots<T> {
 #[derive(Debug)]
 struct State<T> {
     slots: Slab<Slot<T>>,
-    /// Of the slot that was taken last.
+    /// Number of the newest slot.
     last: u64,
 }
 
 #[derive(Debug)]
 struct Slot<T> {
-    /// Never given twice: a key is, once its slot has been notified.
+    /// Never reused, unlike keys, which are free once their slot was notified.
     number: u64,
     what: T,
     waker: Waker,
@@ -60,13 +60,13 @@ impl<'a, T> Place<'a, T> {
         Place { slots, taken: None }
     }
 
-    /// The next notification goes to `waker`.
+    /// Registers `waker` for the next notification.
     fn register(&mut self, what: impl FnOnce() -> T, waker: &Waker) {
         let mut state = self.slots.lock();
         let state = &mut *state;
         let own = self.taken.and_then(|(key, number)| state.slots.get_mut(key).filter(|slot| slot.number == number));
         if let Some(slot) = own {
-            // One task waits all the time, but for what `join_all` and the like do.
+            // Usually the same task, except with `join_all` and the like.
             if !slot.waker.will_wake(waker) {
                 slot.waker.clone_from(waker);
             }
@@ -89,14 +89,14 @@ impl<T> Drop for Place<'_, T> {
     }
 }
 
-/// Tasks that wait until they are notified that a condition may have changed.
+/// Tasks that wait for a condition, and are notified when it may have changed.
 #[derive(Debug, Default)]
 pub struct WaitList {
     slots: Slots<()>,
 }
 
 impl WaitList {
-    /// Wakes all waiters; each looks at its condition again.
+    /// Wakes all waiters; each checks its condition again.
     pub fn wake_all(&self) {
         let slots = std::mem::take(&mut self.slots.lock().slots);
         slots.into_iter().for_each(|(_, slot)| slot.waker.wake());
@@ -106,7 +106,7 @@ impl WaitList {
         self.slots.lock().slots.is_empty()
     }
 
-    /// Waits until `ready` gives a value. It is asked at once and again after every [`wake_all`](Self::wake_all).
+    /// Waits until `ready` returns a value. Called at once and after every [`wake_all`](Self::wake_all).
     pub async fn until<T>(&self, mut ready: impl FnMut() -> Option<T>) -> T {
         let mut place = Place::new(&self.slots);
         poll_fn(|cx| {
@@ -114,7 +114,7 @@ impl WaitList {
                 return Poll::Ready(value);
             }
             place.register(|| (), cx.waker());
-            // The condition may have changed between the question and the registration.
+            // The condition may have changed between the check and the registration.
             match ready() {
                 Some(value) => Poll::Ready(value),
                 None => Poll::Pending,
@@ -124,15 +124,14 @@ impl WaitList {
     }
 }
 
-/// Tasks that wait for something that happens to a range of blocks. Of many that wait, each for its own, only those are
-/// woken whom it concerns.
+/// Tasks that wait for events on a range of blocks. Only those whose range is affected are woken.
 #[derive(Debug, Default)]
 pub(crate) struct RangeWaitList {
     slots: Slots<Range<u64>>,
 }
 
 impl RangeWaitList {
-    /// Wakes those who wait for any of `blocks`; each looks at its condition again.
+    /// Wakes the waiters for any of `blocks`; each checks its condition again.
     pub(crate) fn wake(&self, blocks: &Range<u64>) {
         let mut woken: SmallVec<[Waker; 4]> = SmallVec::new();
         let mut state = self.slots.lock();
@@ -144,7 +143,7 @@ impl RangeWaitList {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// Waits until `ready`. It is asked at once, and again whenever something happened to any of `blocks`.
+    /// Waits until `ready` is true. Called at once and after every event on any of `blocks`.
     pub(crate) async fn until(&self, blocks: &Range<u64>, ready: impl Fn() -> bool) {
         let mut place = Place::new(&self.slots);
         poll_fn(|cx| {
@@ -159,7 +158,7 @@ impl RangeWaitList {
     }
 }
 
-/// Runs several futures side by side and gives their results in order.
+/// Runs futures concurrently; returns their results in order.
 pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     enum Slot<F: Future> {
         Running(Pin<Box<F>>),

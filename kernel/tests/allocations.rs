@@ -1,4 +1,4 @@
-//! How much of the heap a read takes: a call of the allocator costs as much as a look into the cache.
+//! How much of the heap a read takes: a call of the allocator costs as much as a cache lookup.
 
 use kernel::device::RamDisk;
 use kernel::queue::{DiskQueue, Queued};
@@ -16,19 +16,19 @@ thread_local! {
     static TAKEN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Counts what each thread asks for.
+/// Counts the allocations of each thread.
 struct Counting;
 
-// SAFETY: everything is left to the system's allocator.
+// SAFETY: all calls go to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         TAKEN.set(TAKEN.get() + 1);
-        // SAFETY: as the caller promises.
+        // SAFETY: as the caller guarantees.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
+        // SAFETY: as the caller guarantees.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -36,8 +36,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Of one block that is not cached, through the queue of a disk that answers at once: the boxed work of two devices and
-/// where the end is told. A few more for tables that grow now and then.
+/// For one uncached block, through the queue of a disk that answers at once: the boxed work of two devices and the
+/// completion's receiver. A few more for tables that grow from time to time.
 const UNCACHED_MAX: u64 = 6;
 
 const READS: u64 = 200;

@@ -1,4 +1,4 @@
-//! `awase-lab list`, `show` and `run`: the papers' experiments, run, shown and written down.
+//! `awase-lab list`, `show` and `run`: lists, describes and runs the papers' experiments, and writes the report.
 
 use std::fs;
 use std::io::{self, IsTerminal};
@@ -28,26 +28,24 @@ use crate::{
     here, named, order,
 };
 
-/// Of lines. Wider tables go on below.
+/// Columns of a line. Wider tables continue below.
 const WIDTH: usize = 100;
 
-/// Between two looks at how far a measurement is.
+/// Interval between updates of a measurement's progress.
 const BAR_PERIOD: Duration = Duration::from_millis(100);
 
-/// A process that a signal ended exits with that much more than its number, as shells tell it.
+/// A process ended by a signal exits with this plus its number, as shells report it.
 const EXIT_SIGNAL: i32 = 128;
 
 const ALL: &str = "all";
 
-/// Prints the list of experiments.
-///
 /// # Errors
 /// When standard output cannot be written.
 pub fn list() -> anyhow::Result<()> {
     print(terminal().list(experiments()).as_bytes())
 }
 
-/// Prints what an experiment is about and its parameters.
+/// Prints the description of an experiment and its parameters.
 ///
 /// # Errors
 /// [`Problems`] when there is no such experiment.
@@ -63,11 +61,11 @@ fn terminal() -> Terminal {
 /// Runs experiments and writes the report.
 ///
 /// # Errors
-/// When a name or value is wrong ([`Problems`]), an experiment gives up, or the report cannot be written.
+/// When a name or value is wrong ([`Problems`]), an experiment panics, or the report cannot be written.
 pub fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     let chosen = chosen(arguments)?;
     let orders = orders(arguments, &chosen)?;
-    // Known before the work is done.
+    // Fails before the work is done.
     fs::create_dir_all(&arguments.out).with_context(|| format!("--out: cannot make {}", arguments.out.display()))?;
     let mut outcomes = Vec::new();
     let mut code = ExitCode::SUCCESS;
@@ -91,7 +89,7 @@ pub fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// What comes of the orders in virtual time; nothing yet of those for which only this machine is asked, or is there.
+/// The results in virtual time; empty ones for orders that are only measured on this machine.
 fn simulated(on: Side, orders: Vec<Order>) -> Vec<Result<Outcome, Failed>> {
     let is_simulated = |order: &Order| on != Side::Here && order.experiment.is_simulated();
     let (orders, others): (Vec<Order>, Vec<Order>) = orders.into_iter().partition(is_simulated);
@@ -106,13 +104,13 @@ fn simulated(on: Side, orders: Vec<Order>) -> Vec<Result<Outcome, Failed>> {
     results.into_iter().chain(others).collect()
 }
 
-/// Is it to be measured here?
+/// Is it measured on this machine?
 fn is_measured(on: Side, experiment: &dyn Experiment) -> bool {
     on != Side::Sim || !experiment.is_simulated()
 }
 
-/// Adds what is measured on this machine: one experiment after another, with nothing of ours beside it. One that can't be
-/// is told of, and the others go on; tells whether all could.
+/// Adds the measurements on this machine, one experiment at a time so that they do not disturb each other. An error is
+/// printed and the others continue; returns whether all succeeded.
 fn measure(arguments: &RunArguments, outcomes: &mut [Outcome]) -> anyhow::Result<bool> {
     let outcomes = outcomes.iter_mut().filter(|outcome| is_measured(arguments.on, outcome.order.experiment));
     let mut outcomes = outcomes.peekable();
@@ -121,7 +119,7 @@ fn measure(arguments: &RunArguments, outcomes: &mut [Outcome]) -> anyhow::Result
     }
     let host = LabHost::new(&arguments.out, &programs::beside()?);
     for signal in [SIGINT, SIGTERM] {
-        // The first one has it clean up; a second one ends it at once.
+        // The first signal starts the cleanup; a second one ends the process at once.
         flag::register_conditional_shutdown(signal, EXIT_SIGNAL + signal, Arc::clone(host.interrupted()))?;
         flag::register(signal, Arc::clone(host.interrupted()))?;
     }
@@ -130,7 +128,7 @@ fn measure(arguments: &RunArguments, outcomes: &mut [Outcome]) -> anyhow::Result
     let mut all_well = true;
     for outcome in outcomes {
         let name = outcome.order.experiment.name();
-        // Of the two simulated machines, it stands beside the first.
+        // With two simulated machines, the measurement goes to the first one's results.
         let Some(here) = here::named(name).filter(|_| !measured.contains(&name)) else { continue };
         measured.push(name);
         let parameters = &outcome.order.parameters;
@@ -182,7 +180,7 @@ fn write(directory: &Path, outcomes: &[Outcome], heading: &Heading) -> anyhow::R
     Ok(())
 }
 
-/// The experiments of these names, each once, in the order of the list. Of all, those that have the side that is asked for.
+/// The experiments of these names, each once, in the order of the list. `all`: those that have the requested side.
 fn chosen(arguments: &RunArguments) -> Result<Vec<&'static dyn Experiment>, Problems> {
     let needs_here = arguments.on != Side::Sim;
     let mut is_told = false;
@@ -212,7 +210,6 @@ fn chosen(arguments: &RunArguments) -> Result<Vec<&'static dyn Experiment>, Prob
     Ok(experiments().iter().copied().filter(asked).collect())
 }
 
-/// The experiments that run on this machine.
 fn measurable() -> String {
     let names = here::measurements().iter().map(|here| here.experiment());
     names.filter(|name| named(name).is_some()).collect::<Vec<_>>().join(", ")
@@ -229,7 +226,7 @@ fn experiment(place: &str, name: &str) -> Result<&'static dyn Experiment, Proble
     })
 }
 
-/// What is run, with its parameters: those of a machine, then those that are set.
+/// The runs, with their parameters: those of a machine, then those that are set.
 fn orders(arguments: &RunArguments, chosen: &[&'static dyn Experiment]) -> anyhow::Result<Vec<Order>> {
     let settings: &[Setting] = match arguments.machine {
         _ if arguments.on == Side::Here => &[Setting::Paper],
@@ -250,7 +247,7 @@ fn orders(arguments: &RunArguments, chosen: &[&'static dyn Experiment]) -> anyho
     Ok(orders)
 }
 
-/// What none of the experiments has is misspelt.
+/// A parameter that none of the experiments has is misspelt.
 fn known_somewhere(given: &[(String, f64)], chosen: &[&'static dyn Experiment]) -> Result<(), Problems> {
     let mut known: Vec<&'static str> = Vec::new();
     for experiment in chosen {
@@ -287,7 +284,7 @@ fn flag(name: &str) -> Place {
     Place::Flag(name.to_owned())
 }
 
-/// The word that was probably meant.
+/// The known word nearest to a misspelt one.
 fn nearest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let given = given.to_lowercase().replace('_', "-");
     known
@@ -297,7 +294,7 @@ fn nearest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a 
         .map(|(word, _)| word)
 }
 
-/// On standard error, and nowhere if that is no terminal.
+/// On standard error, and hidden if that is no terminal.
 fn bar() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
     let template = "{bar:32} {percent:>3} %  {elapsed}  {wide_msg}";
@@ -313,7 +310,7 @@ fn show_progress(bar: &ProgressBar, progress: &Progress) {
     bar.set_message(progress.running.join(", "));
 }
 
-/// How to make the same report again. Not where it lies, so that it is the same everywhere.
+/// The command that makes the same report. Without the directory, so that the report is the same everywhere.
 fn command_line(arguments: &RunArguments) -> String {
     let mut command = format!("awase lab run {}", arguments.names.join(" "));
     match arguments.machine {

@@ -1,15 +1,17 @@
 //! The lab: what each technique of the papers is worth, on the papers' machines and beyond.
 //!
 //! An [`Experiment`] is one published table or figure: one file in `experiment/`. It builds its machine from the models
-//! of `crate::model` and from [`Parameters`], each with its source; lets the policies of crate `policy` decide what
-//! the table is about; and gives [`Results`]: tables with the published beside the simulated number, plots, and findings
-//! that hold or do not. The same parameters and seed give the same results, to the last bit.
+//! of `crate::model` and from [`Parameters`], each with its source; the policies of crate `policy` make the decisions
+//! that the table is about; and it returns [`Results`]: tables with the published next to the simulated number, plots,
+//! and findings that hold or do not. The same parameters and seed give the same results, to the last bit.
 
 pub mod bench;
 pub mod cli;
 pub mod command;
+pub mod drive;
 pub mod experiment;
 pub mod here;
+mod load;
 pub mod model;
 pub mod order;
 pub mod parameter;
@@ -17,6 +19,7 @@ pub mod recorded;
 pub mod report;
 pub mod result;
 pub mod speed;
+mod spread;
 
 pub use experiment::{Experiment, Run, experiments, named, simulated};
 pub use here::{Effort, Here, HereCell, HereError, HereRun, Host, Measured};

@@ -8,7 +8,7 @@ use clap::{CommandFactory, Parser};
 use lab::cli::{Cli, Command};
 use lab::{bench, command};
 
-/// The command line is wrong.
+/// Exit code of a wrong command line.
 const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {

@@ -1,4 +1,4 @@
-//! Running experiments: several side by side on the host's cores, each alone on one thread and the same every time.
+//! Running experiments: several concurrently on the host's cores, each deterministic on one thread.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
@@ -14,18 +14,17 @@ use crate::experiment::{Experiment, Run};
 use crate::parameter::{ParameterError, Parameters};
 use crate::result::{Results, Source};
 
-/// So often whoever draws the progress is told of it.
+/// Interval of progress reports.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Setting {
     #[default]
     Paper,
-    /// One of 2026 in its place.
+    /// A machine of 2026.
     Modern,
 }
 
-/// An experiment to be run.
 pub struct Order {
     pub experiment: &'static dyn Experiment,
     pub setting: Setting,
@@ -33,23 +32,20 @@ pub struct Order {
     pub seed: u64,
 }
 
-/// An experiment that was run.
 pub struct Outcome {
     pub order: Order,
     pub results: Results,
 }
 
-/// An experiment gave up: a mistake of its own.
+/// An experiment panicked: a bug of its own.
 #[derive(Debug, Error)]
 #[error("{experiment} failed with seed {seed} and these parameters: {message}")]
 pub struct Failed {
     pub experiment: &'static str,
-    /// With which seed.
     pub seed: u64,
     pub message: String,
 }
 
-/// How far a run is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     pub done: u64,
@@ -86,7 +82,7 @@ impl Order {
         Ok(Order { experiment, setting, parameters, seed })
     }
 
-    /// What files and headings call it: `ws-table3`, `ws-table3-2026`.
+    /// The name in files and headings: `ws-table3`, `ws-table3-2026`.
     pub fn name(&self) -> String {
         match self.setting {
             Setting::Paper => self.experiment.name().to_owned(),
@@ -94,7 +90,7 @@ impl Order {
         }
     }
 
-    /// What differs from the machine that was asked for: name, value, the value that it would have.
+    /// Parameters that differ from the chosen machine's: name, value, the machine's value.
     pub fn changed(&self) -> Vec<(&'static str, f64, f64)> {
         let usual = |name: &str, default: f64| match self.setting {
             Setting::Paper => default,
@@ -106,7 +102,7 @@ impl Order {
         all.filter(|(_, value, usual)| value != usual).collect()
     }
 
-    /// How to run it again.
+    /// The command that repeats it.
     pub fn command(&self) -> String {
         let mut command = format!("awase lab run {}", self.experiment.name());
         if self.setting == Setting::Modern {
@@ -123,7 +119,7 @@ impl Order {
 
     fn run(&self, done: &AtomicU64) -> Result<Results, Failed> {
         let run = Run { parameters: &self.parameters, seed: self.seed, done };
-        // An experiment that is told nonsense within its ranges is not to take the others' results with it.
+        // An experiment that panics on strange parameters must not discard the others' results.
         let results = catch_unwind(AssertUnwindSafe(|| self.experiment.simulate(&run)));
         let mut results = results.map_err(|panic| Failed {
             experiment: self.experiment.name(),
@@ -137,7 +133,7 @@ impl Order {
     }
 }
 
-/// The seed unless another is asked for, with which results are recorded.
+/// The default seed, with which results are recorded.
 pub const DEFAULT_SEED: u64 = 1;
 
 fn said(panic: &(dyn std::any::Any + Send)) -> String {
@@ -156,8 +152,7 @@ fn forget_the_paper(results: &mut Results) {
     }
 }
 
-/// Runs all on so many threads; what came of them is in the order of `orders`, whoever ends first. `progress` is told now
-/// and then, in the calling thread.
+/// Runs all on `threads` threads; the results are in the order of `orders`. The calling thread calls `progress`.
 pub fn run(
     orders: Vec<Order>,
     threads: NonZeroUsize,
@@ -179,7 +174,7 @@ pub fn run(
                     let Some(order) = orders.get(index) else { return };
                     let told =
                         tell.send((index, None)).and_then(|()| tell.send((index, Some(order.run(&done[index])))));
-                    // Nobody listens any more.
+                    // The receiver is gone.
                     if told.is_err() {
                         return;
                     }
@@ -200,7 +195,7 @@ pub fn run(
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            // Steps are told about, not exactly.
+            // The steps of an experiment are an estimate.
             let so_far = done.iter().zip(&steps).map(|(done, steps)| done.load(Ordering::Relaxed).min(*steps)).sum();
             let running = running.iter().map(|index| orders[*index].name()).collect();
             progress(&Progress { done: so_far, total: steps.iter().sum(), running });

@@ -1,51 +1,50 @@
-//! What an experiment can be told: numbers, each with unit, range and source.
+//! The parameters of an experiment: numbers, each with unit, range and source.
+
+pub mod sheet;
 
 use std::ops::RangeInclusive;
 
+use serde::Deserialize;
 use thiserror::Error;
 
+/// A text that lives as long as the program.
+pub type Text = &'static str;
+
 /// Where a number comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
 pub enum Origin {
     /// The paper that the experiment is about; where in it.
-    Paper(&'static str),
+    Paper(#[serde(deserialize_with = "sheet::text")] Text),
     /// Another publication of the time: a data sheet, a manual, a paper.
-    Published(&'static str),
+    Published(#[serde(deserialize_with = "sheet::text")] Text),
     /// Follows from other published numbers; how.
-    Derived(&'static str),
-    /// How the experiment is set up (counts, sizes) where the paper leaves it open; why so.
-    Chosen(&'static str),
+    Derived(#[serde(deserialize_with = "sheet::text")] Text),
+    /// Set up so (counts, sizes) where the paper leaves it open; why.
+    Chosen(#[serde(deserialize_with = "sheet::text")] Text),
     /// Fitted on one cell of the table; which. At most one a table.
-    Fitted(&'static str),
+    Fitted(#[serde(deserialize_with = "sheet::text")] Text),
 }
 
-/// A number that an experiment is told.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameter {
     pub name: &'static str,
     pub about: &'static str,
     /// Such as `ms`, `KB/s`; empty for a count.
     pub unit: &'static str,
-    /// Its value unless it is set.
     pub default: f64,
-    /// What it may be set to.
     pub range: RangeInclusive<f64>,
-    /// Where the default comes from.
     pub origin: Origin,
 }
 
-/// Why a parameter was not set.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum ParameterError {
-    /// None has that name.
     #[error("{experiment} has no parameter {name:?}; `awase lab show {experiment}` lists them")]
     Unknown { experiment: &'static str, name: String },
-    /// Not between the bounds.
     #[error("{name} = {value} is out of range: {min} to {max} {unit}")]
     OutOfRange { name: &'static str, value: f64, min: f64, max: f64, unit: &'static str },
 }
 
-/// The parameters of one experiment and their values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameters {
     experiment: &'static str,
@@ -54,12 +53,16 @@ pub struct Parameters {
 
 impl Parameters {
     pub fn new(experiment: &'static str, all: Vec<Parameter>) -> Self {
-        let all = all.into_iter().map(|parameter| (parameter.default, parameter)).map(|(v, p)| (p, v)).collect();
-        Parameters { experiment, all }
+        let with_value = |parameter: Parameter| (parameter.default, parameter);
+        Parameters { experiment, all: all.into_iter().map(with_value).map(|(value, of)| (of, value)).collect() }
     }
 
-    /// Sets one.
-    ///
+    /// # Panics
+    /// See [`sheet::named`].
+    pub fn of_sheet(name: &'static str) -> Self {
+        Parameters::new(name, sheet::named(name).parameters.clone())
+    }
+
     /// # Errors
     /// When there is none of that name, or the value is out of its range.
     pub fn set(&mut self, name: &str, value: f64) -> Result<(), ParameterError> {
@@ -79,27 +82,25 @@ impl Parameters {
         Ok(())
     }
 
-    /// The value of one.
-    ///
     /// # Panics
-    /// When the experiment has none of that name: its own mistake, which its first run shows.
+    /// When the experiment has none of that name: its own bug, which its first run shows.
     pub fn get(&self, name: &str) -> f64 {
         let found = self.all.iter().find(|(parameter, _)| parameter.name == name);
         found.unwrap_or_else(|| panic!("{} has no parameter {name}", self.experiment)).1
     }
 
-    /// Are more than half of these set? Who changes a number or two of a machine still has that machine.
+    /// Are more than half of these set? A machine with a few changed numbers is still that machine.
     pub fn are_mostly(&self, machine: &[(&str, f64)]) -> bool {
         let is_set = |(name, value): &&(&str, f64)| self.iter().any(|(of, now)| of.name == *name && now == *value);
         machine.iter().filter(is_set).count() * 2 > machine.len()
     }
 
-    /// All with their values, as declared.
+    /// All with their values, in the order of declaration.
     pub fn iter(&self) -> impl Iterator<Item = (&Parameter, f64)> {
         self.all.iter().map(|(parameter, value)| (parameter, *value))
     }
 
-    /// Those that were set to something else than their defaults.
+    /// Those that differ from their defaults.
     pub fn changed(&self) -> impl Iterator<Item = (&Parameter, f64)> {
         self.iter().filter(|(parameter, value)| parameter.default != *value)
     }

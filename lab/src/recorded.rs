@@ -1,18 +1,17 @@
-//! Recorded results: what an experiment's tables were, simulated with its defaults, so that a change of a policy or model
-//! that moves a published table is seen and not only felt.
+//! Recorded results: an experiment's tables, simulated with its defaults, so that a change of a policy or model that
+//! moves a published table is noticed.
 
 use std::collections::BTreeMap;
 
 use crate::report::csv::{fields, line, number};
 use crate::result::Results;
 
-/// Simulated numbers that differ by no more than this part of each other are the same: the last bits of some functions
-/// are those of the host's library.
+/// Simulated numbers are the same if they differ by no more than this part: the last bits of some functions are those
+/// of the host's library.
 const SAME_WITHIN: f64 = 1e-9;
 
 const HEAD: &str = "table,row,column,simulated\r\n";
 
-/// All simulated cells, a line each.
 pub fn text(results: &Results) -> String {
     let mut text = HEAD.to_owned();
     for (key, value) in cells(results) {

@@ -1,29 +1,30 @@
-//! What an experiment gives: tables, plots, findings.
+//! The results of an experiment: tables, plots, findings.
 
-/// Where a number of a table or plot comes from. Simulated and measured ones are never mixed up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+use serde::{Deserialize, Serialize};
+
+/// Where a number of a table or plot comes from. Simulated and measured ones are never mixed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Source {
     Paper,
     Simulated,
     /// Measured on this host, with the real kernel of Awase.
+    #[serde(rename = "this machine")]
     Here,
 }
 
-/// What an experiment found out.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Results {
-    /// Numbers beside those of the paper.
+    /// Numbers next to those of the paper.
     pub tables: Vec<Table>,
-    /// The same, and more, to look at.
     pub plots: Vec<Plot>,
-    /// What must be true, and whether it is.
+    /// Statements that should hold, and whether they do.
     pub findings: Vec<Finding>,
-    /// What a reader should know: what misses and why, what was left out.
+    /// Remarks for the reader: what misses and why, what was left out.
     pub notes: Vec<String>,
 }
 
-/// A table: a grid of cells.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Table {
     /// Short name, unique in its experiment, for files: `scsihd`.
     pub name: String,
@@ -34,35 +35,36 @@ pub struct Table {
     pub rows_are: String,
     pub rows: Vec<String>,
     /// What the columns are: `processes`.
+    #[serde(default)]
     pub columns_are: String,
     pub columns: Vec<String>,
     pub cells: Vec<Vec<Cell>>,
-    /// Do cells differ from the paper's in percent of it, or, as cells that are percentages themselves, in points?
+    /// Are differences from the paper in points, since the cells are percentages themselves? Otherwise in percent of
+    /// the paper's cell.
+    #[serde(default, rename = "differences_in_points")]
     pub in_points: bool,
-    /// Digits after the point.
+    #[serde(skip)]
     pub digits: usize,
 }
 
-/// One number of a table.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Cell {
     pub paper: Option<f64>,
-    /// What the simulated machine gives.
     pub simulated: Option<f64>,
     pub here: Option<f64>,
     /// A parameter was fitted on this cell: it predicts nothing.
     pub fitted: bool,
-    /// What it tells is less than repetitions of the same thing differ by.
+    /// Its effect is smaller than the noise between repetitions.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub within_noise: bool,
 }
 
 impl Cell {
-    /// A published cell and what was simulated for it.
     pub fn of(paper: f64, simulated: f64) -> Self {
         Cell { paper: Some(paper), simulated: Some(simulated), ..Cell::default() }
     }
 
-    /// Simulated, with nothing published to compare.
     pub fn simulated(simulated: f64) -> Self {
         Cell { simulated: Some(simulated), ..Cell::default() }
     }
@@ -73,7 +75,6 @@ impl Cell {
         Cell { fitted: true, ..self }
     }
 
-    /// What the cell holds of that source.
     pub fn from(&self, source: Source) -> Option<f64> {
         match source {
             Source::Paper => self.paper,
@@ -82,21 +83,52 @@ impl Cell {
         }
     }
 
-    /// How much more the simulated number is than the published one, in percent of it.
+    /// The excess of the simulated number over the published one, in percent of the latter.
     pub fn difference_percent(&self) -> Option<f64> {
         let (paper, simulated) = (self.paper?, self.simulated?);
         (paper != 0.0).then(|| (simulated / paper - 1.0) * 100.0)
     }
 
-    /// How much more the simulated number is than the published one.
+    /// The excess of the simulated number over the published one.
     pub fn difference(&self) -> Option<f64> {
         Some(self.simulated? - self.paper?)
     }
 }
 
 impl Table {
-    /// How much of the variance of the published cells the simulated ones explain, from 1 (all) downwards: one less the
-    /// sum of squared differences over the sum of squared deviations from the mean. `None` with nothing published.
+    pub fn new(name: impl Into<String>, title: impl Into<String>) -> Self {
+        Table { name: name.into(), title: title.into(), ..Table::default() }
+    }
+
+    #[must_use]
+    pub fn unit(self, unit: impl Into<String>, digits: usize) -> Self {
+        Table { unit: unit.into(), digits, ..self }
+    }
+
+    #[must_use]
+    pub fn rows(self, rows_are: &str, names: impl IntoIterator<Item: Into<String>>) -> Self {
+        Table { rows_are: rows_are.to_owned(), rows: names.into_iter().map(Into::into).collect(), ..self }
+    }
+
+    #[must_use]
+    pub fn columns(self, columns_are: &str, names: impl IntoIterator<Item: Into<String>>) -> Self {
+        Table { columns_are: columns_are.to_owned(), columns: names.into_iter().map(Into::into).collect(), ..self }
+    }
+
+    #[must_use]
+    pub fn cells(self, cells: Vec<Vec<Cell>>) -> Self {
+        Table { cells, ..self }
+    }
+
+    /// Its cells are percentages: they differ from the paper's in points.
+    #[must_use]
+    pub fn in_points(self) -> Self {
+        Table { in_points: true, ..self }
+    }
+
+    /// The fraction of the variance of the published cells that the simulated ones explain, from 1 (all) downwards: one
+    /// less the sum of squared differences over the sum of squared deviations from the mean. `None` with nothing
+    /// published.
     pub fn variance_explained(&self) -> Option<f64> {
         let cells = self.cells.iter().flatten();
         let pairs: Vec<(f64, f64)> = cells.filter_map(|cell| Some((cell.paper?, cell.simulated?))).collect();
@@ -107,31 +139,53 @@ impl Table {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plot {
-    /// Short name, unique in its experiment, for files.
     pub name: String,
     pub title: String,
+    #[serde(flatten)]
     pub drawing: Drawing,
-    /// What lies to the right.
     pub x: Axis,
     pub y: Axis,
     pub series: Vec<Series>,
 }
 
-/// How a plot is drawn.
-#[derive(Clone, Debug, PartialEq)]
+impl Plot {
+    pub fn lines(name: impl Into<String>, title: impl Into<String>, x: Axis, y: Axis, series: Vec<Series>) -> Self {
+        Plot { name: name.into(), title: title.into(), drawing: Drawing::Lines, x, y, series }
+    }
+
+    pub fn steps(name: impl Into<String>, title: impl Into<String>, x: Axis, y: Axis, series: Vec<Series>) -> Self {
+        Plot { drawing: Drawing::Steps, ..Plot::lines(name, title, x, y, series) }
+    }
+
+    /// Groups of bars; `groups_are` names what they stand for.
+    pub fn bars(
+        name: impl Into<String>,
+        title: impl Into<String>,
+        groups_are: &str,
+        groups: impl IntoIterator<Item: Into<String>>,
+        y: Axis,
+        series: Vec<Series>,
+    ) -> Self {
+        let drawing = Drawing::Bars(groups.into_iter().map(Into::into).collect());
+        Plot { drawing, ..Plot::lines(name, title, Axis::linear(groups_are, ""), y, series) }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "drawing", content = "groups", rename_all = "lowercase")]
 pub enum Drawing {
     Lines,
     /// Points joined by steps: each value holds until the next.
     Steps,
-    /// Groups of bars, one group for each of these names; the x of a point is the number of its group.
+    /// Groups of bars, one for each of these names; the x of a point is the number of its group.
     Bars(Vec<String>),
 }
 
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Axis {
-    /// What it shows: `processes`, `throughput`.
+    /// The quantity: `processes`, `throughput`.
     pub label: String,
     /// Such as `KB/s`; empty for a count.
     pub unit: String,
@@ -148,19 +202,36 @@ impl Axis {
     }
 }
 
-/// A line or a colour of bars.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Series {
     /// In the legend: `wait 100`.
     pub name: String,
-    /// Where it comes from: those of one name and different sources get one colour and different strokes.
+    /// Series of one name and different sources get one colour and different strokes.
     pub source: Source,
     /// In order of x.
     pub points: Vec<(f64, f64)>,
 }
 
-/// Something that the paper found, or that a technique must keep, and whether it is so.
-#[derive(Clone, Debug, PartialEq)]
+impl Series {
+    pub fn of(name: impl Into<String>, source: Source, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        Series { name: name.into(), source, points: points.into_iter().collect() }
+    }
+
+    pub fn paper(name: impl Into<String>, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        Series::of(name, Source::Paper, points)
+    }
+
+    pub fn simulated(name: impl Into<String>, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        Series::of(name, Source::Simulated, points)
+    }
+
+    pub fn here(name: impl Into<String>, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        Series::of(name, Source::Here, points)
+    }
+}
+
+/// A result of the paper, or a property that a technique must have, and whether it holds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
     pub text: String,
     pub holds: bool,

@@ -1,4 +1,4 @@
-//! How fast virtual time passes: a mix of what the models do, for a benchmark to take the time of.
+//! The speed of virtual time: a mix of what the models do, for a benchmark.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use crate::model::{Handler, HandlerId, Signal, Simulation, Virtual};
 
 pub const TASKS: u64 = 1000;
 
-/// A model without a task: a timer that goes off again and again.
+/// A model without a task: a periodic timer.
 struct Timer {
     time: Virtual,
     itself: Cell<Option<HandlerId>>,
@@ -24,8 +24,8 @@ impl Handler for Timer {
     }
 }
 
-/// Runs the mix until at least so many events happened, and tells how many did: a quarter of the tasks sleep for random
-/// times, a quarter share a resource, half send each other messages in pairs; and a hundred timers signal a model.
+/// Runs the mix until at least `events` events happened; returns their number. A quarter of the tasks sleep for random
+/// times, a quarter share a resource, half exchange messages in pairs; a hundred timers signal a model.
 pub fn mix(events: u64, seed: u64) -> u64 {
     let run = Simulation::new(seed);
     for _ in 0..TASKS / 4 {

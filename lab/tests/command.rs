@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use lab::{Experiment, experiments, here, simulated};
-use testkit::server::Place;
+use testkit::server::Sandbox as Place;
 
 /// The one that takes the fewest steps.
 fn smallest() -> &'static dyn Experiment {

@@ -1,14 +1,14 @@
-//! The processor's own counter: the cheapest clock there is, for stamps.
+//! The processor's time stamp counter: the cheapest clock, for event stamps.
 
 use std::sync::OnceLock;
 
 use super::TickSource;
 
-/// Ticks of the processor's counter since some moment. On a processor without one, nanoseconds of the system's clock.
+/// Ticks of the processor's counter. 0 on a processor without one.
 #[inline]
 pub fn counter() -> u64 {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: every x86-64 processor has the instruction; where user programs may not use it, [`tick_source`] says so.
+    // SAFETY: every x86-64 processor has the instruction; where user programs may not use it, the clock is used.
     unsafe {
         std::arch::x86_64::_rdtsc()
     }
@@ -16,8 +16,8 @@ pub fn counter() -> u64 {
     0
 }
 
-/// The counter, if it runs evenly on all cores and never stops (`constant_tsc` and `nonstop_tsc` of `/proc/cpuinfo`);
-/// else the clock.
+/// The counter, if it has a constant rate on all cores and never stops (`constant_tsc` and `nonstop_tsc` of
+/// `/proc/cpuinfo`); else the clock.
 pub(crate) fn tick_source() -> TickSource {
     static SOURCE: OnceLock<TickSource> = OnceLock::new();
     *SOURCE.get_or_init(|| {

@@ -1,8 +1,8 @@
-//! The seam: what a processor may ask of the world, and nothing else.
+//! The seam: the calls that a processor may make of the world, and nothing else.
 //!
-//! Operations are started and complete later; nothing here blocks, except that [`Machine::enter`] may park the
-//! processor when it was told to. [`linux::uring`] and [`linux::threads`] keep this contract, and whatever
-//! else implements [`Machine`]: everything above runs unchanged on each.
+//! Operations are started and complete later; nothing blocks, except that [`Machine::enter`] may park the processor
+//! when asked to. [`linux::uring`], [`linux::threads`] and any other [`Machine`] implement the same contract:
+//! everything above runs unchanged on each.
 
 use std::any::Any;
 use std::fmt;
@@ -15,13 +15,12 @@ use smallvec::SmallVec;
 use tree::TreeOp;
 
 mod counter;
-pub mod drive;
 pub mod linux;
 pub mod tree;
 
 pub use counter::counter;
 
-/// Names an operation under way: chosen by the caller of [`Machine::start`], returned in its [`Completion`].
+/// Identifies an operation in flight: chosen by the caller of [`Machine::start`], returned in its [`Completion`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Token(pub u64);
 
@@ -29,8 +28,8 @@ pub struct Token(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct File(pub u32);
 
-/// One end of a connection. Belongs to the processor that accepted or connected it, or to the one it was handed to
-/// while no operation was under way.
+/// One end of a connection. Belongs to the processor that accepted or connected it, or to the one to which it was
+/// handed while no operation was in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Connection(pub u32);
 
@@ -38,64 +37,56 @@ pub struct Connection(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Listener(pub u32);
 
-/// A run of memory that was offered for registration with [`Machine::offer_region`].
+/// Memory that was offered for registration with [`Machine::offer_region`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RegionId(pub u16);
 
-/// Memory from which many transfers will be made; a machine may register it with the host.
+/// Memory that is used for many transfers; a machine may register it with the host.
 #[derive(Clone, Copy, Debug)]
 pub struct Region {
     pub id: RegionId,
-    /// First byte.
     pub base: *mut u8,
-    /// Length in bytes.
+    /// In bytes.
     pub len: usize,
 }
 
-/// A piece of memory to transfer from or into.
+/// Memory to transfer from or into.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment {
-    /// First byte.
     pub ptr: *mut u8,
-    /// Length in bytes, never 0.
+    /// In bytes, never 0.
     pub len: u32,
-    /// The offered region that holds all of it, if one does.
+    /// The offered region that contains all of it, if any.
     pub region: Option<RegionId>,
 }
 
-/// Pieces of memory in the order of the bytes on the disk or the wire.
+/// Memory in the order of the bytes on the disk or the wire.
 pub type Segments = SmallVec<[Segment; 4]>;
 
-/// Most segments that one operation may carry (Linux: `UIO_MAXIOV`).
+/// Maximum of segments in one operation (Linux: `UIO_MAXIOV`).
 pub const SEGMENTS_MAX: usize = 1024;
 
-/// Bytes in `segments`, all together.
+/// Bytes in all `segments`.
 pub fn total_len(segments: &[Segment]) -> u64 {
     segments.iter().map(|s| u64::from(s.len)).sum()
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekTarget {
-    /// The next byte that is stored (`SEEK_DATA`).
+    /// The next stored byte (`SEEK_DATA`).
     Data,
-    /// The next byte that is not (`SEEK_HOLE`); the end of the file counts as a hole.
+    /// The next byte that is not stored (`SEEK_HOLE`); the end of the file counts as a hole.
     Hole,
 }
 
-/// An operation. What [`Completion::result`] holds when it succeeds is said at each.
+/// An operation. "Result" is what [`Completion::result`] holds when it succeeds.
 #[derive(Debug)]
 pub enum Op {
-    /// Reads from a file. Result: bytes read; fewer than asked only at the end of the file.
-    Read {
-        file: File,
-        /// Where the first byte lies.
-        at: ByteOffset,
-        into: Segments,
-    },
-    /// Writes to a file. Result: bytes written, which may be fewer than asked (the caller goes on from there).
+    /// Reads from a file. Result: bytes read; fewer than requested only at the end of the file.
+    Read { file: File, at: ByteOffset, into: Segments },
+    /// Writes to a file. Result: bytes written, which may be fewer than requested (the caller continues from there).
     Write {
         file: File,
-        /// Where the first byte goes.
         at: ByteOffset,
         from: Segments,
         /// `Stable`: forced unit access (`RWF_DSYNC`).
@@ -103,41 +94,29 @@ pub enum Op {
     },
     /// Makes all completed writes to the file stable (`fdatasync`). Result: 0.
     Flush { file: File },
-    /// Makes the range read as zeroes, without changing the size. Result: 0. Fails with `EOPNOTSUPP` where the host
-    /// can't do it faster than by writing.
+    /// Makes the range read as zeroes, without changing the size. Result: 0. `EOPNOTSUPP` where the host can do it no
+    /// faster than by writing.
     Zero {
         file: File,
-        /// First byte.
         at: ByteOffset,
-        /// Length in bytes.
         len: u64,
-        /// May the space be given back (a hole), or must it stay allocated?
+        /// The space may be released (a hole); otherwise it stays allocated.
         may_release: bool,
     },
-    /// Tells that the range is no longer needed; on success it reads as zeroes. Result: 0.
-    Discard {
-        file: File,
-        /// First byte.
-        at: ByteOffset,
-        /// Length in bytes.
-        len: u64,
-    },
-    /// Finds stored data or a hole from `at` on. Result: its offset; `ENXIO` when there is no data from `at` on.
+    /// The range is no longer needed; on success it reads as zeroes. Result: 0.
+    Discard { file: File, at: ByteOffset, len: u64 },
+    /// Finds stored data or a hole from `at` on. Result: its offset; `ENXIO` when there is none.
     Seek { file: File, at: ByteOffset, target: SeekTarget },
-    /// Has the host provide the memory of a region of which no page is used yet, so that nobody who uses it later waits
-    /// for that. Only a hint. Result: 0.
+    /// Populates the memory of a region of which no page is used yet, so that no later access waits for it. A hint.
+    /// Result: 0.
     Populate { region: Region },
     /// Accepts one connection. Result: the [`Connection`].
     Accept { listener: Listener },
     /// Receives what has arrived, at least one byte. Result: bytes received, 0 when the peer has closed.
-    Receive {
-        connection: Connection,
-        /// Memory to fill, in order.
-        into: Segments,
-    },
-    /// Sends. Result: bytes sent, at least one, which may be fewer than asked.
+    Receive { connection: Connection, into: Segments },
+    /// Sends. Result: bytes sent, at least one, which may be fewer than requested.
     Send { connection: Connection, from: Segments },
-    /// Asks a directory tree. Result: 0, and the answer is in [`TreeOp::reply`](tree::TreeOp::reply).
+    /// A call on a directory tree. Result: 0, and the reply is in [`TreeOp::reply`](tree::TreeOp::reply).
     Tree(Box<TreeOp>),
 }
 
@@ -151,19 +130,16 @@ impl Errno {
     pub const READ_ONLY: Errno = Errno(libc::EROFS);
     pub const NO_SPACE: Errno = Errno(libc::ENOSPC);
     pub const NO_MEMORY: Errno = Errno(libc::ENOMEM);
-    /// The operation is not supported.
     pub const NOT_SUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
-    /// The argument is not valid.
     pub const INVALID: Errno = Errno(libc::EINVAL);
-    /// No such device or address; no data from here on.
+    /// No such device or address; no data from an offset on.
     pub const NO_SUCH_ADDRESS: Errno = Errno(libc::ENXIO);
     pub const CONNECTION_RESET: Errno = Errno(libc::ECONNRESET);
     pub const CANCELLED: Errno = Errno(libc::ECANCELED);
-    /// The file that the handle names is gone.
+    /// The file that the handle identifies is gone.
     pub const STALE: Errno = Errno(libc::ESTALE);
-    /// The file would be larger than is possible.
+    /// The file would exceed the maximum size.
     pub const FILE_TOO_LARGE: Errno = Errno(libc::EFBIG);
-    /// The owner has as much as it may.
     pub const QUOTA_EXCEEDED: Errno = Errno(libc::EDQUOT);
     pub const TIMED_OUT: Errno = Errno(libc::ETIMEDOUT);
 }
@@ -182,115 +158,115 @@ impl fmt::Debug for Errno {
 
 impl std::error::Error for Errno {}
 
-/// The end of an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Completion {
     pub token: Token,
-    /// What came of it; see [`Op`].
+    /// See [`Op`].
     pub result: Result<u64, Errno>,
 }
 
-/// May [`Machine::enter`] wait when nothing is complete?
+/// Whether [`Machine::enter`] waits when nothing is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Park {
-    /// No: take what is complete and return.
+    /// Take what is complete and return.
     No,
-    /// Until something completes or the doorbell rings, at the latest at this moment.
+    /// Until something completes or the doorbell rings, at the latest at this time.
     Until(Option<Instant>),
 }
 
-/// Wakes a processor that is parked. May be rung from any thread.
+/// Wakes a parked processor. May be rung from any thread.
 pub trait Doorbell: Send + Sync {
-    /// Makes a present or the next [`Machine::enter`] return at once.
+    /// Makes the current or the next [`Machine::enter`] return at once.
     fn ring(&self);
 }
 
-/// What events are stamped with.
+/// The unit of event stamps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TickSource {
     /// The clock: a tick is a nanosecond of [`Machine::now`].
     #[default]
     Clock,
-    /// The host's counter, [`counter`]: cheaper, in a unit of its own.
+    /// The host's counter, [`counter`]: cheaper, in its own unit.
     Counter,
 }
 
-/// One processor's view of the world. Used by one thread (or one modelled processor) only.
+/// One processor's view of the world, used by a single thread (or modelled processor).
 pub trait Machine {
     fn processor(&self) -> ProcessorId;
 
-    /// The time. Monotonic, the same on all processors of a machine.
+    /// Monotonic, the same on all processors of a machine.
     fn now(&self) -> Instant;
 
-    /// What its events are stamped with; the same on all processors of a machine.
+    /// The unit of its event stamps; the same on all processors of a machine.
     fn tick_source(&self) -> TickSource {
         TickSource::Clock
     }
 
-    /// Starts an operation; the world sees it at the latest at the next [`enter`](Machine::enter).
+    /// Starts an operation; it is submitted at the latest at the next [`enter`](Machine::enter).
     ///
     /// # Safety
-    /// The memory of all its segments must stay valid, and for reads and receives untouched by anybody else, until
-    /// its completion was returned or the machine was dropped.
+    /// The memory of all its segments must stay valid, and for reads and receives untouched by others, until its
+    /// completion was returned or the machine was dropped.
     unsafe fn start(&mut self, token: Token, op: Op);
 
-    /// Submits what was started, and appends to `done` what is complete; parks first if told to and nothing is.
-    /// A simulated machine never parks: it notes until when it would have and returns.
+    /// Submits what was started, and appends what is complete to `done`; parks first if allowed and nothing is.
+    /// A simulated machine never parks: it records until when it would have and returns.
     fn enter(&mut self, park: Park, done: &mut Vec<Completion>);
 
-    /// Lets a short time pass without taking completions. Less where it does not matter: a simulated machine goes on.
+    /// Lets a short time pass without taking completions. May do nothing: a simulated machine continues.
     fn pause(&mut self, time: Duration);
 
-    /// Ends a connection in both directions. Operations under way on it complete soon, the peer sees the end.
+    /// Acknowledges to the peer what has arrived, instead of with the next reply. A hint: may do nothing.
+    fn acknowledge(&mut self, _connection: Connection) {}
+
+    /// Ends a connection in both directions. Operations in flight on it complete soon, and the peer sees the end.
     fn shutdown(&mut self, connection: Connection);
 
-    /// Frees a connection on which no operation is under way.
+    /// Frees a connection without operations in flight.
     fn close(&mut self, connection: Connection);
 
-    /// Offers memory for registration. It is only a hint: transfers work without. A machine that registers nothing accepts
-    /// every offer.
+    /// Offers memory for registration, as a hint: transfers work without. A machine may accept without registering.
     ///
     /// # Errors
     /// The host's, where it declines: [`Errno::NO_MEMORY`] beyond the limit of locked memory.
     fn offer_region(&mut self, region: Region) -> Result<(), Errno>;
 
-    /// Takes the offer back, when no operation on it is under way: the host holds on to none of its pages after.
+    /// Withdraws the offer, without operations on it in flight: the host then pins none of its pages.
     fn withdraw_region(&mut self, region: RegionId);
 
-    /// How often this machine has entered the host's kernel since it was asked last: system calls of its thread for
-    /// operations, and those with which it was woken or had others work for it. Clocks and sleep between operations are
-    /// not among them.
+    /// Entries into the host's kernel since the last call: system calls of its thread for operations, and those that
+    /// woke it or handed work to others. Not clocks, nor sleep between operations.
     fn take_kernel_entries(&mut self) -> u64 {
         0
     }
 
     fn doorbell(&self) -> Arc<dyn Doorbell>;
 
-    /// The time of day, as the host's files have it. It may be set, and jump.
+    /// The time of day, as used for files by the host. It may be set, and jump.
     fn time_of_day(&self) -> tree::Time;
 
-    /// How much memory there is and who uses it.
+    /// Memory of the host and what is used of it.
     fn memory(&self) -> MemoryFacts;
 
-    /// One line for people: what this machine is and what it had to do without.
+    /// One line for people: what this machine is and what it lacks.
     fn describe(&self) -> String;
 }
 
-/// What is known of an open file or device.
+/// Properties of an open file or device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileFacts {
-    /// Size in bytes.
+    /// In bytes.
     pub size: u64,
-    /// Offsets and lengths of transfers must be multiples of this (bytes, a power of two, at most 4096).
+    /// Offsets and lengths of transfers must be multiples of this (in bytes, a power of two, at most 4096).
     pub align: u32,
-    /// Does I/O bypass the host's page cache?
+    /// I/O bypasses the host's page cache.
     pub direct: bool,
     pub writable: bool,
-    /// Is it a disk with moving parts (or does it say so)?
+    /// It is a disk with moving parts, or says so.
     pub rotational: bool,
-    /// Largest transfer that the device takes in one piece, in bytes.
+    /// Largest transfer that the device takes in one request, in bytes.
     pub transfer_bytes_max: u32,
-    /// Which physical disk it lies on: files with the same number share a request queue.
+    /// The physical disk: files with the same number share a request queue.
     pub disk: u64,
 }
 
@@ -298,10 +274,9 @@ pub struct FileFacts {
 #[derive(Clone)]
 pub struct OpenFile {
     pub file: File,
-    /// What is known of it.
     pub facts: FileFacts,
-    /// The same file through the host's page cache, for the last block, where direct I/O can't write it: when the size is
-    /// no multiple of the alignment.
+    /// The same file through the host's page cache, for the last block: direct I/O cannot write it when the size is not
+    /// a multiple of the alignment.
     pub tail: Option<File>,
     pub owner: Arc<dyn Any + Send + Sync>,
 }

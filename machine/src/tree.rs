@@ -1,8 +1,8 @@
-//! What may be asked of a directory tree of the host: names and attributes. The content of files is read and written
-//! with the operations on an open [`File`](crate::File).
+//! Calls on a directory tree of the host: names and attributes. The content of files is read and written with the
+//! operations on an open [`File`](crate::File).
 //!
-//! Nodes are named by what the host calls a file handle: the name stays the same when the node is renamed and when the
-//! host restarts, and is never used again for another one.
+//! Nodes are identified by the host's file handles: they stay the same across renames of the node and restarts of the
+//! host, and are never reused.
 
 use std::any::Any;
 use std::fmt;
@@ -13,7 +13,7 @@ mod watch;
 use crate::OpenFile;
 pub use watch::Watch;
 
-/// A directory tree that is given out. Shared by all processors of one machine.
+/// An exported directory tree. Shared by all processors of one machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tree(pub u32);
 
@@ -21,27 +21,27 @@ pub struct Tree(pub u32);
 #[derive(Clone)]
 pub struct OpenTree {
     pub tree: Tree,
-    /// Which physical disk it lies on: as [`FileFacts::disk`](crate::FileFacts::disk).
+    /// Number of the physical disk, as [`FileFacts::disk`](crate::FileFacts::disk).
     pub disk: u64,
-    /// Does that disk have moving parts (or say so)?
+    /// That disk has moving parts, or says so.
     pub rotational: bool,
-    /// Largest transfer that the disk takes in one piece, in bytes.
+    /// Largest transfer that the disk takes in one request, in bytes.
     pub transfer_bytes_max: u32,
-    /// Does making many nodes durable cost no more than one? If not, better ask for a few in each of several calls.
+    /// Syncing many nodes costs no more than one. If not, better sync a few in each of several calls.
     pub syncs_as_a_whole: bool,
     pub owner: Arc<dyn Any + Send + Sync>,
 }
 
-/// Longest name of a node. Bytes; the file systems in use need 8 (ext4) to 40 (btrfs).
+/// Longest identifier of a node, in bytes; the file systems in use need 8 (ext4) to 40 (btrfs).
 pub const NODE_BYTES_MAX: usize = 40;
 
-/// Longest name of an entry of a directory, in bytes.
+/// Longest name of a directory entry, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 
 /// Longest target of a symbolic link, in bytes.
 pub const LINK_BYTES_MAX: usize = 4095;
 
-/// Names a file, directory or other node of a tree.
+/// Identifies a file, directory or other node of a tree.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Node {
     len: u8,
@@ -49,7 +49,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// The node with this name; `None` when no node has a name so long.
+    /// `None` if `name` is too long.
     pub fn new(name: &[u8]) -> Option<Self> {
         let mut bytes = [0; NODE_BYTES_MAX];
         bytes.get_mut(..name.len())?.copy_from_slice(name);
@@ -69,7 +69,7 @@ impl fmt::Debug for Node {
     }
 }
 
-/// For whom something is done: the host decides by this what is allowed, and who owns what is made.
+/// The user for whom a call is made: the host decides by it what is allowed, and who owns new nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Caller {
     pub uid: u32,
@@ -95,16 +95,15 @@ pub struct DeviceNumber {
     pub minor: u32,
 }
 
-/// A moment, counted from 1970.
+/// A time since 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time {
-    /// Seconds.
     pub seconds: i64,
-    /// Nanoseconds beyond them, below 10^9.
+    /// Below 10^9.
     pub nanoseconds: u32,
 }
 
-/// What is known of a node. Sizes in bytes.
+/// Attributes of a node. Sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
     pub kind: Kind,
@@ -115,7 +114,6 @@ pub struct Attributes {
     pub gid: u32,
     pub size: u64,
     pub used: u64,
-    /// The file system that it lies on.
     pub file_system: u64,
     pub number: u64,
     pub accessed: Time,
@@ -125,17 +123,17 @@ pub struct Attributes {
     pub changed: Time,
 }
 
-/// What to set a time to.
+/// The value to set a time to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
     Now,
     To(Time),
 }
 
-/// Attributes to set; `None` leaves one as it is.
+/// Attributes to set; `None` leaves one unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttributes {
-    /// Permissions, the low 12 bits of `st_mode`. What is made without it gets none.
+    /// Permissions, the low 12 bits of `st_mode`. A new node without it has none.
     pub mode: Option<u32>,
     pub uid: Option<u32>,
     pub gid: Option<u32>,
@@ -149,37 +147,36 @@ pub struct SetAttributes {
 /// How to make a regular file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Creation {
-    /// One that is there already is taken, and only its size is set if that was asked for. `EISDIR` when a directory has
-    /// the name, `EEXIST` when anything else that is no regular file has it.
+    /// An existing file is taken, and only its size is set if requested. `EISDIR` when a directory has the name,
+    /// `EEXIST` when another node that is not a regular file has it.
     Unchecked,
-    /// `EEXIST` when the name is there already.
+    /// `EEXIST` when the name exists.
     Guarded,
-    /// As `Guarded`, except that a file is taken that was made with the same verifier: a request that was repeated
-    /// succeeds. The verifier is kept on the medium, in the times of the file; no attributes are set. RFC 1813, 3.3.8.
+    /// As `Guarded`, except that a file made with the same verifier is taken: a retransmitted request succeeds. The
+    /// verifier is stored in the times of the file; no attributes are set. RFC 1813, 3.3.8.
     Exclusive {
         /// Chosen by the caller, unique.
         verifier: [u8; 8],
     },
 }
 
-/// What is asked. A name is one entry of a directory: not empty, without `/` and zero bytes, and `.` and `..` may only be
-/// looked up (otherwise `EINVAL`); at most [`NAME_BYTES_MAX`] long (otherwise `ENAMETOOLONG`). A node that has no name any
-/// more, or that lies outside the tree, is `ESTALE`.
+/// A call. A name is one entry of a directory: not empty, without `/` and zero bytes, and `.` and `..` may only be
+/// looked up (otherwise `EINVAL`); at most [`NAME_BYTES_MAX`] long (otherwise `ENAMETOOLONG`). A node without a name,
+/// or outside the tree, is `ESTALE`.
 #[derive(Clone, Debug)]
 pub enum TreeCall {
     Root,
     Attributes {
         node: Node,
     },
-    /// The node of a name: [`TreeReply::Node`]. `..` of the root is the root. Nodes of other file systems mounted in the
-    /// tree are refused (`EXDEV`).
+    /// The node of a name: [`TreeReply::Node`]. `..` of the root is the root. Nodes of other file systems mounted in
+    /// the tree are refused (`EXDEV`).
     Lookup {
         dir: Node,
         name: Vec<u8>,
     },
-    /// What the caller may do: [`TreeReply::Access`], at most `wanted`.
+    /// The caller's permissions: [`TreeReply::Access`], a subset of `wanted`.
     Access {
-        /// With what.
         node: Node,
         /// Bits of `R_OK`, `W_OK`, `X_OK`.
         wanted: u32,
@@ -188,13 +185,13 @@ pub enum TreeCall {
     ReadLink {
         node: Node,
     },
-    /// Makes a regular file, or takes one: [`TreeReply::Node`].
+    /// Makes a regular file, or takes an existing one: [`TreeReply::Node`].
     Create {
         dir: Node,
         name: Vec<u8>,
-        /// What if the name is there.
+        /// For a name that exists.
         how: Creation,
-        /// Attributes of a new one.
+        /// Of a new file.
         attributes: SetAttributes,
     },
     MakeDirectory {
@@ -207,7 +204,7 @@ pub enum TreeCall {
         dir: Node,
         name: Vec<u8>,
         target: Vec<u8>,
-        /// Its attributes; hosts without permissions of links ignore the mode.
+        /// Hosts without permissions of links ignore the mode.
         attributes: SetAttributes,
     },
     /// Makes a device, socket or pipe: [`TreeReply::Node`].
@@ -217,8 +214,8 @@ pub enum TreeCall {
         kind: Kind,
         attributes: SetAttributes,
     },
-    /// Removes a name of anything but a directory: [`TreeReply::Node`], the node that had the name (its `links` tell
-    /// whether it has others).
+    /// Removes a name of a node that is not a directory: [`TreeReply::Node`], the node that had the name (`links` is
+    /// the number of names left).
     Remove {
         dir: Node,
         name: Vec<u8>,
@@ -228,7 +225,7 @@ pub enum TreeCall {
         dir: Node,
         name: Vec<u8>,
     },
-    /// Gives a node another name; what had that name loses it: [`TreeReply::Renamed`].
+    /// Changes a node's name, replacing the node that had the new name: [`TreeReply::Renamed`].
     Rename {
         from_dir: Node,
         from_name: Vec<u8>,
@@ -241,38 +238,35 @@ pub enum TreeCall {
         dir: Node,
         name: Vec<u8>,
     },
-    /// Sets attributes: [`TreeReply::Attributes`], those after.
+    /// Sets attributes: [`TreeReply::Attributes`], those after, or [`TreeReply::GuardFailed`].
     SetAttributes {
         node: Node,
         attributes: SetAttributes,
-        /// Only if its `changed` time is this one; otherwise `EAGAIN`.
+        /// Only if its `changed` time is this one.
         guard: Option<Time>,
     },
     ReadDirectory {
         dir: Node,
-        /// Behind which entry to begin: the cookie that came with it, 0 at the beginning. Cookies outlive changes of
-        /// other entries.
+        /// Begin after the entry with this cookie; 0 is the beginning. Cookies stay valid when other entries change.
         cookie: u64,
-        /// Entries at most, at least 1. Fewer may come; none only when those were all.
+        /// At least 1. The reply may have fewer; none only at the end.
         entries_max: usize,
-        /// With node and attributes of each?
+        /// With node and attributes of each entry.
         with_nodes: bool,
     },
-    /// How full the file system is: [`TreeReply::Space`].
     Space,
-    /// What the file system can: [`TreeReply::Limits`].
     Limits {
         node: Node,
     },
-    /// Makes names and attributes of these nodes durable (`fsync` of each): [`TreeReply::Done`]. Nodes that are gone are
-    /// passed over: nothing of them can be lost.
+    /// Makes names and attributes of these nodes durable (`fsync` of each): [`TreeReply::Done`]. Removed nodes are
+    /// skipped: they have nothing to lose.
     Sync {
         /// Directories whose entries changed, and nodes whose attributes did.
         nodes: Vec<Node>,
     },
-    /// Opens a regular file for reading or, if it is to be writable, for both, whoever asks: [`TreeReply::Opened`]. As long
-    /// as a file is open for writing, the host cannot execute it; as long as the host executes it, it cannot be opened for
-    /// writing (`ETXTBSY`).
+    /// Opens a regular file for reading or, if `writable`, for both, with the server's permissions:
+    /// [`TreeReply::Opened`]. As long as a file is open for writing, the host cannot execute it; as long as the host
+    /// executes it, it cannot be opened for writing (`ETXTBSY`).
     Open {
         node: Node,
         writable: bool,
@@ -280,7 +274,7 @@ pub enum TreeCall {
 }
 
 impl TreeCall {
-    /// The directory in which it changes names, if that is one.
+    /// The directory in which it changes names, if it is a single one.
     pub fn directory_changed(&self) -> Option<Node> {
         match self {
             TreeCall::Create { dir, .. }
@@ -295,7 +289,7 @@ impl TreeCall {
         }
     }
 
-    /// Does it change the tree?
+    /// Whether it changes the tree.
     pub fn changes(&self) -> bool {
         match self {
             TreeCall::Create { .. }
@@ -324,94 +318,89 @@ impl TreeCall {
 #[derive(Clone)]
 pub enum TreeReply {
     Done,
-    /// A node and its attributes.
     Node(Node, Attributes),
     Attributes(Attributes),
+    /// The `changed` time is another one than the caller expected: nothing was set.
+    GuardFailed,
     /// Bits of `R_OK`, `W_OK`, `X_OK`.
     Access(u32),
-    /// Bytes.
     Bytes(Vec<u8>),
-    /// Entries of a directory, and whether these are the last.
+    /// Entries of a directory, and whether they are the last.
     Entries(Vec<Entry>, bool),
-    /// The node that moved, and the one that lost its name to it.
+    /// The node that moved, and the one that it replaced.
     Renamed(Node, Option<Node>),
-    /// How full the file system is.
     Space(Space),
-    /// What the file system can.
     Limits(Limits),
     Opened(OpenNode),
 }
 
-/// An entry of a directory. `.` and `..` are among them.
+/// An entry of a directory, including `.` and `..`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub name: Vec<u8>,
-    /// The number of its node on the file system.
+    /// The inode number of its node.
     pub number: u64,
-    /// To go on behind it.
+    /// To continue after it.
     pub cookie: u64,
-    /// The node and its attributes, when asked for and it is still there.
+    /// The node and its attributes, if requested and it still exists.
     pub node: Option<(Node, Attributes)>,
 }
 
-/// How full a file system is. Bytes and nodes.
+/// Capacity of a file system, in bytes and nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
-    /// Bytes in all.
     pub bytes: u64,
     pub bytes_free: u64,
-    /// Free ones for users who are not root.
+    /// Free for users other than root.
     pub bytes_available: u64,
     pub nodes: u64,
     pub nodes_free: u64,
 }
 
-/// What a file system can.
+/// Limits of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Names that a node may have.
     pub links_max: u32,
-    /// Bytes in a name.
     pub name_bytes_max: u32,
-    /// Largest file, in bytes.
     pub file_bytes_max: u64,
-    /// The unit of its times.
+    /// Resolution of its times.
     pub time_granularity_ns: u32,
-    /// Is a name found in another case, too?
+    /// Names are case-insensitive.
     pub case_insensitive: bool,
 }
 
-/// A regular file of a tree that is open.
+/// An open regular file of a tree.
 #[derive(Clone)]
 pub struct OpenNode {
-    /// For whole blocks, past the host's page cache where its file system can. Its facts hold the size at this moment.
+    /// For whole blocks, with direct I/O where its file system supports it. Its facts hold the size at this time.
     pub direct: OpenFile,
-    /// The same file through the host's page cache, for a last block that is not whole; where `direct` is direct and writable.
+    /// The same file through the host's page cache, for an incomplete last block; if `direct` is direct and writable.
     pub buffered: Option<OpenFile>,
-    /// Reports what others do to its content. Not there where the host can't.
+    /// Reports changes of its content by others. `None` where the host cannot.
     pub watch: Option<Watch>,
-    /// The largest size that its file system lets it have. Bytes.
+    /// The maximum size on its file system, in bytes.
     pub bytes_max: u64,
 }
 
-/// A question to a tree, and the place for its answer.
+/// A call on a tree, and the place for its reply.
 #[derive(Clone)]
 pub struct TreeOp {
     pub tree: Tree,
-    /// For whom; `None`: for the server itself, who may do everything.
+    /// `None`: the server itself, which may do everything.
     pub caller: Option<Caller>,
     pub call: TreeCall,
-    /// Filled before the operation completes well.
+    /// Set before the operation succeeds.
     pub reply: Arc<Mutex<Option<TreeReply>>>,
-    /// What else is asked for.
+    /// Attributes requested in addition.
     pub after: Option<After>,
 }
 
-/// Attributes after a call that went well, asked for together with it: as of the directory in which a name was changed.
+/// Attributes after a successful call, requested with it: for example of the directory in which a name was changed.
 #[derive(Clone)]
 pub struct After {
     pub nodes: Vec<Node>,
-    /// As many, in the same order; `None` for a node that has none any more. Filled before the reply.
+    /// In the order of `nodes`; `None` for a node that has none any more. Set before the reply.
     pub attributes: Arc<Mutex<Vec<Option<Attributes>>>>,
 }
 

@@ -1,4 +1,4 @@
-//! Alone in its process, for it looks at what the whole process has pinned.
+//! In a process of its own, since it checks what the whole process has pinned.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
@@ -38,7 +38,7 @@ fn registered_memory_is_pinned_and_withdrawn_memory_is_not() {
     }
     machine.withdraw_region(id);
     assert_eq!(pinned_kib(), before);
-    // What can't be registered is declined.
+    // What cannot be registered is declined.
     let id = RegionId(u16::MAX);
     assert_eq!(machine.offer_region(Region { id, base, len: LEN }), Err(Errno::INVALID));
     machine.withdraw_region(id);

@@ -1,21 +1,19 @@
-//! Which processor starts a device (MP 1a, 1b): whichever runs the request, or always the same one.
+//! Which processor starts a device (MP 1a, 1b): the one that runs the request, or always the same one.
 //!
-//! A funnel lets a driver that knows of no locks run on a multiprocessor: whoever wants the device goes to one processor
-//! first, and the driver runs there alone. It costs a move for each request and makes that processor the narrow place.
+//! A funnel lets a driver without locks run on a multiprocessor: each request migrates to one processor and the driver
+//! runs only there. It costs a migration for each request and makes that processor the bottleneck.
 
 use crate::unit::ProcessorId;
 
-/// Who may start a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Only the master: 1a.
+    /// Only the master (MP 1a).
     Funnel,
     /// Each processor: 1b.
     #[default]
     Symmetric,
 }
 
-/// Which processor starts a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     mode: Mode,
@@ -28,7 +26,7 @@ impl Access {
         Access { mode, master }
     }
 
-    /// Who starts a request that arrives on `initiator`.
+    /// The processor that starts a request that arrives on `initiator`.
     pub const fn starts(&self, initiator: ProcessorId) -> ProcessorId {
         match self.mode {
             Mode::Funnel => self.master,
@@ -36,7 +34,7 @@ impl Access {
         }
     }
 
-    /// The one processor that starts all requests, if it is one.
+    /// The one processor that starts all requests, if funnelled.
     pub const fn only(&self) -> Option<ProcessorId> {
         match self.mode {
             Mode::Funnel => Some(self.master),

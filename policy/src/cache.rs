@@ -1,21 +1,27 @@
-//! Which block stays in the cache and which frame goes (WS-2).
+//! Which block stays in the cache and which frame is evicted (WS-2).
 //!
 //! With as many buffers as memory holds, no step may depend on their number, and one long scan must not throw out what
 //! is used all the time. S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi: *FIFO queues are all you need for cache eviction*,
 //! SOSP '23, algorithm 1) does both: a new block enters a small queue (a tenth of the cache); only if it was hit there
-//! more than once it goes on to the main queue, else it leaves, and its fingerprint is kept for a while. A block that
-//! comes back while its fingerprint is known enters the main queue at once. A hit only raises a counter.
+//! more than once it moves on to the main queue, else it is evicted, and its fingerprint is remembered for a while. A
+//! block that is inserted again while its fingerprint is remembered enters the main queue. A hit only raises a counter.
 //!
-//! Two things differ from the paper. A block may not go while it is dirty or on its way, and a frame may be pinned. A
-//! block that may not go is held: it is in no queue until it may, and then enters its own at the new end. So however many
-//! are dirty, they are not looked at to find one that is not. (They were left in the queues and refused: 32 of them at the
-//! old ends hid all the clean ones behind them.) Who pins a frame says nothing when it is done, so a victim may still be
-//! refused; of these there are as many as there are transfers under way. And one call gives a bounded number of second
-//! chances, so that even the worst eviction is short: the paper's cost is O(1) only on average, and its worst case, with a
-//! lock held, is three turns through the whole main queue.
+//! Two things differ from the paper. A dirty block or one with I/O in flight may not be evicted, and a frame may be
+//! pinned. A block that may not be evicted is held: it is in no queue until it is released, and then enters its own at
+//! the new end. So a search for a victim never passes dirty blocks, however many there are. (Leaving them in the queues
+//! and refusing them was tried: 32 of them at the old ends hid all clean ones.) Unpinning is not reported, so a victim
+//! may still be refused; at most one for each transfer in flight. And one call gives a bounded number of second
+//! chances: the paper's cost is O(1) only on average, and its worst case, with a lock held, is three passes through the
+//! main queue.
 //!
-//! Hits are counted by call. Reads of less than a block should count once for each pass over the block, or a scan in
-//! small pieces looks like reuse.
+//! Hits are counted by call. Reads smaller than a block should count once for each pass over the block, or a scan in
+//! small reads looks like reuse.
+//!
+//! S3-FIFO rather than LRU or ARC: a hit is one store, not a list move under a lock, and a scan leaves through the
+//! small queue.
+//!
+//! Dirty blocks are in no eviction queue. They were, and were refused: enough of them at the old end hid all clean
+//! ones.
 
 mod ghost;
 mod lists;
@@ -31,11 +37,11 @@ pub struct Slot(pub u32);
 
 /// How a victim is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kind {
+pub enum Algorithm {
     /// S3-FIFO: scans do not throw out what is used often.
     #[default]
     S3Fifo,
-    /// Least recently used, to compare (`scan_resistant = off`).
+    /// Least recently used, for comparison (`scan_resistant = off`).
     Lru,
 }
 
@@ -43,16 +49,16 @@ pub enum Kind {
 const COUNTER_MAX: u8 = 3;
 /// Hits in the small queue that let a block into the main queue: "accessed more than once".
 const HITS_TO_PROMOTE: u8 = 2;
-/// The small queue's share of the cache: one in so many.
+/// The small queue's share of the cache: one part in ten.
 const SMALL_SHARE: usize = 10;
-/// After so many refusals a queue is left alone for the rest of the call.
+/// After this number of refusals a queue is not searched further in the same call.
 const REFUSALS_MAX: usize = 32;
-/// Second chances that one call gives; after that even a block that was hit goes.
+/// Second chances in one call; beyond it even a block that was hit is evicted.
 const CHANCES_MAX: u32 = 128;
 
-/// The replacement policy of one cache shard. The caller locks.
+/// The replacement policy of one cache shard. The caller holds the shard's lock.
 pub struct Replacement {
-    kind: Kind,
+    algorithm: Algorithm,
     lists: Lists,
     ghost: Ghost,
     capacity: usize,
@@ -60,44 +66,43 @@ pub struct Replacement {
 }
 
 impl Replacement {
-    /// A policy that knows of no slot.
-    pub const fn new(kind: Kind) -> Self {
-        Replacement { kind, lists: Lists::new(), ghost: Ghost::new(), capacity: 0, steps: 0 }
+    pub const fn new(algorithm: Algorithm) -> Self {
+        Replacement { algorithm, lists: Lists::new(), ghost: Ghost::new(), capacity: 0, steps: 0 }
     }
 
-    /// Chooses in another way from now on. O(1); what is in the cache keeps its order.
-    pub fn set_kind(&mut self, kind: Kind) {
-        self.kind = kind;
+    /// Changes the algorithm. O(1); cached blocks keep their order.
+    pub fn set_algorithm(&mut self, algorithm: Algorithm) {
+        self.algorithm = algorithm;
     }
 
-    /// A block with this hash of its key now lies in `slot`, in a shard that may hold `capacity` slots at present.
+    /// A block whose key has this hash was put into `slot`. `capacity`: slots that the shard may hold at present.
     pub fn on_insert(&mut self, slot: Slot, key_hash: u64, capacity: usize) {
         debug_assert_eq!(self.lists.place(slot.0), Place::None, "slot inserted twice");
         self.lists.unlink(slot.0);
         self.capacity = capacity;
         self.steps += 1;
         let hash = fingerprint(key_hash);
-        let place = match self.kind {
-            Kind::Lru => Place::Main,
-            Kind::S3Fifo if self.ghost.recall(hash) => Place::Main,
-            Kind::S3Fifo => Place::Small,
+        let place = match self.algorithm {
+            Algorithm::Lru => Place::Main,
+            Algorithm::S3Fifo if self.ghost.recall(hash) => Place::Main,
+            Algorithm::S3Fifo => Place::Small,
         };
         self.lists.insert(slot.0, place, hash);
     }
 
-    /// The block in `slot` may not go until [`Replacement::on_release`]: it is dirty, or on its way.
+    /// The block in `slot` may not be evicted until [`Replacement::on_release`]: it is dirty or has I/O in flight.
     pub fn on_hold(&mut self, slot: Slot) {
         self.steps += 1;
         self.lists.hold(slot.0);
     }
 
-    /// The block in `slot` may go again.
+    /// The block in `slot` may be evicted again.
     pub fn on_release(&mut self, slot: Slot) {
         self.steps += 1;
         self.lists.release(slot.0);
     }
 
-    /// The block in `slot` was used. Moves nothing (S3-FIFO).
+    /// The block in `slot` was used. Does not move it (S3-FIFO).
     pub fn on_hit(&mut self, slot: Slot) {
         let place = self.lists.place(slot.0);
         if place == Place::None {
@@ -108,21 +113,19 @@ impl Replacement {
         if counter < COUNTER_MAX {
             self.lists.set_counter(slot.0, counter + 1);
         }
-        if self.kind == Kind::Lru && place != Place::Held {
+        if self.algorithm == Algorithm::Lru && place != Place::Held {
             self.lists.requeue(slot.0, Place::Main);
         }
     }
 
-    /// The block in `slot` was taken out of the cache by the caller (discarded, for example).
+    /// The caller took the block in `slot` out of the cache (discard, for example).
     pub fn on_remove(&mut self, slot: Slot) {
         self.steps += 1;
         self.lists.unlink(slot.0);
     }
 
-    /// Chooses a slot that is not held, removes it and returns it. `may_evict` refuses slots that can't go now (pinned);
-    /// they are queued again. `None` when all are held, or when too many were refused: the next call goes on from there.
-    ///
-    /// One call looks at a bounded number of slots, however many there are.
+    /// Removes and returns a slot that is not held. `may_evict` refuses slots that are pinned; they are queued again.
+    /// `None` when all are held or too many were refused: the next call continues from there. Bounded work per call.
     pub fn evict(&mut self, mut may_evict: impl FnMut(Slot) -> bool) -> Option<Slot> {
         let mut refused = Refused::default();
         let mut chances = 0;
@@ -139,7 +142,7 @@ impl Replacement {
                 refused.count(place);
                 continue;
             }
-            if place == Place::Small && self.kind == Kind::S3Fifo {
+            if place == Place::Small && self.algorithm == Algorithm::S3Fifo {
                 self.ghost.fit(self.capacity);
                 self.ghost.remember(self.lists.hash(slot));
             }
@@ -148,12 +151,12 @@ impl Replacement {
         }
     }
 
-    /// Would the block in `slot` outlive a scan?
+    /// Whether the block in `slot` would survive a scan.
     pub fn is_hot(&self, slot: Slot) -> bool {
         match self.lists.home(slot.0) {
             Place::None | Place::Held => false,
             Place::Small => self.lists.counter(slot.0) >= HITS_TO_PROMOTE,
-            Place::Main => self.kind == Kind::S3Fifo,
+            Place::Main => self.algorithm == Algorithm::S3Fifo,
         }
     }
 
@@ -166,45 +169,44 @@ impl Replacement {
         self.lists.len(Place::Small) + self.lists.len(Place::Main)
     }
 
-    /// Does no slot hold a block?
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Memory used to decide, in bytes: at most 20 a slot, and a piece of slots in reserve.
+    /// Memory used for bookkeeping, in bytes: at most 20 a slot, plus one segment of slots in reserve.
     pub fn bookkeeping_bytes(&self) -> usize {
         size_of::<Self>() + self.lists.bytes() + self.ghost.bytes()
     }
 
-    /// Slots that all operations so far have looked at: the cost of deciding.
+    /// Slots examined by all operations so far: the cost of deciding.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// From which queue the next victim comes: the small one while it is over its share, and the other one when too
-    /// many were refused. Without that, a small queue full of pinned blocks would hide all the others.
+    /// The queue of the next victim: the small one while it exceeds its share; the other one when too many were
+    /// refused, or a small queue full of pinned blocks would hide all others.
     fn next_place(&self, refused: Refused) -> Option<Place> {
         let small = self.lists.len(Place::Small);
-        let small_first = match self.kind {
-            Kind::S3Fifo => small > self.small_target(),
-            Kind::Lru => true,
+        let small_first = match self.algorithm {
+            Algorithm::S3Fifo => small > self.small_target(),
+            Algorithm::Lru => true,
         };
         let order = if small_first { [Place::Small, Place::Main] } else { [Place::Main, Place::Small] };
         order.into_iter().find(|place| self.lists.len(*place) > 0 && refused.of(*place) < REFUSALS_MAX)
     }
 
-    /// What the small queue may hold. Of what may go, when that is less than the capacity: a cache that shrinks, is not
-    /// yet full, or is half dirty, keeps the same shares.
+    /// Target length of the small queue, relative to the evictable blocks when they are fewer than the capacity: a
+    /// cache that shrinks, is not yet full or is half dirty keeps the same proportions.
     fn small_target(&self) -> usize {
         self.capacity.min(self.queued()) / SMALL_SHARE
     }
 
-    /// Moves a block that was hit on, instead of evicting it. Every chance is paid for by a hit.
+    /// Requeues a block that was hit instead of evicting it. Each chance is paid for by a hit.
     fn give_chance(&mut self, slot: u32, place: Place) -> bool {
         let counter = self.lists.counter(slot);
-        let counter_left = match (self.kind, place) {
-            (Kind::S3Fifo, Place::Small) if counter >= HITS_TO_PROMOTE => 0,
-            (Kind::S3Fifo, Place::Main) if counter > 0 => counter - 1,
+        let counter_left = match (self.algorithm, place) {
+            (Algorithm::S3Fifo, Place::Small) if counter >= HITS_TO_PROMOTE => 0,
+            (Algorithm::S3Fifo, Place::Main) if counter > 0 => counter - 1,
             _ => return false,
         };
         self.lists.requeue(slot, Place::Main);
@@ -213,7 +215,6 @@ impl Replacement {
     }
 }
 
-/// How often each queue's slots were refused in one call.
 #[derive(Clone, Copy, Default)]
 struct Refused {
     small: usize,
@@ -234,7 +235,7 @@ impl Refused {
     }
 }
 
-/// Mixes (Fibonacci hashing), so that a caller's weak hash does no harm, and keeps what a slot has room for.
+/// Fibonacci hashing, so that a weak hash from the caller does no harm; truncated to the bits that a slot stores.
 fn fingerprint(key_hash: u64) -> u32 {
     ((key_hash ^ key_hash >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - HASH_BITS)) as u32
 }

@@ -1,12 +1,11 @@
 //! Which frame a page gets, by cache colour (WS-6).
 //!
-//! In a cache that is addressed physically, frames whose numbers are equal modulo the cache's size (one way of it) lie in
-//! the same place: they have one colour. With the hint, a page gets a frame of its own page number's colour, so that a
-//! range of virtual addresses as large as the cache never conflicts with itself. Without it, the frame that was freed
-//! longest ago, whatever its colour.
+//! In a physically indexed cache, frames whose numbers are equal modulo the cache's size (of one way) map to the same
+//! place: they have one colour. With the hint, a page gets a frame of its own page number's colour, so that a range of
+//! virtual addresses as large as the cache never conflicts with itself. Without it, the frame freed longest ago.
 //!
-//! The paper does not say what happens when a colour has run out. Here the page gets a frame of the colour that has most
-//! of them left: it leaves the others to pages that may still get their own.
+//! The paper does not say what happens when a colour is exhausted. Here the page gets a frame of the colour with most
+//! frames left, which leaves the others to pages that may still get their own.
 
 use std::collections::VecDeque;
 
@@ -18,7 +17,7 @@ pub struct PageNo(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PhysicalFrame(pub u64);
 
-/// Is the page number a hint?
+/// Whether the page number is a hint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// A page gets a frame of its own colour.
@@ -27,18 +26,17 @@ pub enum Mode {
     NoHint,
 }
 
-/// The free frames of a machine.
 #[derive(Clone, Debug)]
 pub struct FreeFrames {
     mode: Mode,
-    /// One list for each colour, or a single one; freed longest ago first.
+    /// One list for each colour, or a single one; longest free first.
     lists: Vec<VecDeque<PhysicalFrame>>,
     free: usize,
     missed: u64,
 }
 
 impl FreeFrames {
-    /// No frame, for a cache of so many colours: the bytes of one way divided by the bytes of a page, at least 1.
+    /// Without frames, for a cache of `colors` colours: the bytes of one way divided by the page size, at least 1.
     pub fn new(mode: Mode, colors: u32) -> Self {
         let lists = match mode {
             Mode::Hint => colors.max(1) as usize,
@@ -47,14 +45,14 @@ impl FreeFrames {
         FreeFrames { mode, lists: vec![VecDeque::new(); lists], free: 0, missed: 0 }
     }
 
-    /// A frame is free. O(1).
+    /// Frees a frame. O(1).
     pub fn put(&mut self, frame: PhysicalFrame) {
         let list = self.list_of(frame.0);
         self.lists[list].push_back(frame);
         self.free += 1;
     }
 
-    /// The frame for a page; `None` when none is free. O(1), or O(colours) when the page's colour has run out.
+    /// The frame for a page; `None` when none is free. O(1), or O(colours) when the page's colour is exhausted.
     pub fn take(&mut self, page: PageNo) -> Option<PhysicalFrame> {
         let own = self.list_of(page.0);
         let frame = self.lists[own].pop_front().or_else(|| {
@@ -74,7 +72,7 @@ impl FreeFrames {
         self.free
     }
 
-    /// Pages so far that got a frame of another colour because theirs had run out.
+    /// Pages that got a frame of another colour because their own was exhausted.
     pub fn missed(&self) -> u64 {
         self.missed
     }

@@ -1,30 +1,30 @@
 //! Which processor takes a device's completion (MP 2a-1 to 2b-4).
 //!
-//! An interrupt on a busy processor holds up whoever runs there, so what counts is to hit one that is idle. The processor
-//! that started the request usually is, as it waits for just this; and it has the request in its cache.
+//! An interrupt on a busy processor delays what runs there, so it should hit an idle one. The processor that started
+//! the request usually is idle, since it waits for just this completion; and it has the request in its cache.
 
 use crate::unit::ProcessorId;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Method {
-    /// Always this one: 2a-1 when it is the first, 2a-2 when it is the second.
+    /// Always this one: 2a-1 for the first, 2a-2 for the second.
     Fixed(ProcessorId),
     /// The one that started the request: 2b-1.
     #[default]
     Initiator,
-    /// One that is idle, else the one that runs what is least urgent: 2b-2.
+    /// One that is idle, else the one with the least urgent work: 2b-2.
     Idle,
-    /// The one that runs what is most urgent: 2b-3. Only for comparison.
+    /// The one with the most urgent work: 2b-3. Only for comparison.
     Busiest,
-    /// All of them; who gets the lock does the work: 2b-4. Only for comparison.
+    /// All of them; the one that gets the lock does the work: 2b-4. Only for comparison.
     All,
 }
 
-/// How urgent is what a processor runs? More is more urgent.
+/// Urgency of what a processor runs; more is more urgent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Urgency(pub u32);
 
-/// What a processor does. Idle is less than anything that runs.
+/// What a processor does; idle sorts below anything that runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Activity {
     #[default]
@@ -39,14 +39,14 @@ pub enum Target {
 }
 
 impl Method {
-    /// Does the choice depend on what the processors do? Otherwise nobody need say it.
-    pub const fn looks_at_activity(self) -> bool {
+    /// Whether the choice depends on the activity of the processors; if not, they need not report it.
+    pub const fn needs_activity(self) -> bool {
         matches!(self, Method::Idle | Method::Busiest)
     }
 
-    /// Who takes the completion of a request that `initiator` started, when `processors[n]` is what processor `n` does.
-    /// Among equals the initiator is preferred, then the first: that way the same facts have the same answer. A fixed
-    /// processor that is not there leaves it to the initiator. O(n).
+    /// The processor that takes the completion of a request that `initiator` started; `processors[n]` is the activity
+    /// of processor `n`. Among equals the initiator is preferred, then the first, so that the choice is deterministic.
+    /// A fixed processor that does not exist falls back to the initiator. O(n).
     pub fn target(self, initiator: ProcessorId, processors: &[Activity]) -> Target {
         let preferred = |best: Option<Activity>| {
             let best = best?;

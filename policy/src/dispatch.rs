@@ -1,44 +1,42 @@
-//! Which of the ready tasks runs next (WS-7): one of the job that has used least of late.
+//! Which ready task runs next (WS-7): one of the job that has used least lately.
 //!
-//! Within a job tasks run in the order in which they became ready; those of nobody in particular go before all jobs: they
-//! are few, and others wait for them. So that nobody waits without bound, each [`OLDEST_EVERY`]th task is the one that
-//! has been ready longest, whoever's it is: a task runs at the latest [`OLDEST_EVERY`] times as late as in order of
-//! arrival.
+//! Within a job tasks run in the order in which they became ready; tasks without a job run before all jobs: they are
+//! few, and others wait for them. To bound the wait, each [`OLDEST_EVERY`]th task is the one that has been ready
+//! longest, whatever its job: a task runs at most [`OLDEST_EVERY`] times as late as in order of arrival.
 //!
-//! While all ready tasks are of one job (or nobody's), and when it is off, they are in one line: first come, first
+//! While all ready tasks belong to one job (or none), and when it is off, they are in one queue: first come, first
 //! served, at the cost of a ring buffer.
 //!
-//! A task that a completion woke runs at once (OLTP-3), unless another job that has used less has something ready: else
-//! one whose completions never end would always come first.
+//! A task woken by a completion runs at once (OLTP-3), unless a job that has used less has a ready task: else a task
+//! with an endless series of completions would always run first.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::unit::JobId;
 
-/// Once in so many tasks it is the turn of the one that has been ready longest.
+/// One task in this number is the one that has been ready longest.
 pub const OLDEST_EVERY: u32 = 8;
 
-/// What is done for nobody in particular.
-const NOBODY: JobId = JobId(0);
+/// Work that belongs to no job.
+const NO_JOB: JobId = JobId(0);
 
-/// Buffers of lanes kept for the next ones.
+/// Empty buffers of lanes that are reused.
 const SPARE_MAX: usize = 32;
 
-/// The ready tasks of one processor.
 pub struct Dispatch<T> {
     by_usage: bool,
-    /// All of them, while they are of one job or nobody's.
+    /// All tasks, while they are of one job or none.
     line: VecDeque<(JobId, T)>,
-    /// Whose they are in the line, but nobody's.
+    /// The job of the tasks in the line, other than none.
     line_of: JobId,
-    /// Otherwise they are here. Empty while the line is used.
+    /// All tasks otherwise. Empty while the line is used.
     lanes: BTreeMap<JobId, Lane<T>>,
     /// Jobs with a lane, least used first.
     order: BTreeSet<(u64, JobId)>,
-    /// In order of arrival, and some that have run already.
+    /// In order of arrival; may contain tasks that have run already.
     arrivals: VecDeque<(u64, JobId)>,
     sequence: u64,
-    /// Whose task became ready last, if it waits in a lane.
+    /// Job of the task that became ready last, if it waits in a lane.
     newest: Option<JobId>,
     since_oldest: u32,
     len: usize,
@@ -51,12 +49,12 @@ struct Lane<T> {
 }
 
 impl<T> Dispatch<T> {
-    /// Nobody is ready. `by_usage`: is usage looked at?
+    /// `by_usage`: whether jobs that used less run first.
     pub fn new(by_usage: bool) -> Self {
         Dispatch {
             by_usage,
             line: VecDeque::new(),
-            line_of: NOBODY,
+            line_of: NO_JOB,
             lanes: BTreeMap::new(),
             order: BTreeSet::new(),
             arrivals: VecDeque::new(),
@@ -76,20 +74,19 @@ impl<T> Dispatch<T> {
         self.len
     }
 
-    /// Nobody is ready any more.
     pub fn clear(&mut self) {
         *self = Dispatch::new(self.by_usage);
     }
 
-    /// A task of `job` is ready. `used` is asked what a job has used of late.
+    /// A task of `job` is ready. `used` returns the recent usage of a job.
     pub fn push(&mut self, job: JobId, task: T, used: impl Fn(JobId) -> u64) {
         self.len += 1;
         if !self.lanes.is_empty() {
             return self.push_into_lane(job, task, used(job));
         }
-        let is_of_line = job == NOBODY || job == self.line_of || self.line_of == NOBODY || self.line.is_empty();
+        let is_of_line = job == NO_JOB || job == self.line_of || self.line_of == NO_JOB || self.line.is_empty();
         if is_of_line || !self.by_usage {
-            if job != NOBODY || self.line.is_empty() {
+            if job != NO_JOB || self.line.is_empty() {
                 self.line_of = job;
             }
             self.line.push_back((job, task));
@@ -112,16 +109,16 @@ impl<T> Dispatch<T> {
         let job = if self.since_oldest >= OLDEST_EVERY {
             self.since_oldest = 0;
             self.oldest()
-        } else if self.lanes.contains_key(&NOBODY) {
-            Some(NOBODY)
+        } else if self.lanes.contains_key(&NO_JOB) {
+            Some(NO_JOB)
         } else {
             self.order.first().map(|(_, job)| *job)
         };
         self.take_of(job?)
     }
 
-    /// Takes the task that became ready last, if it may run before all others: it is nobody's, or no job that waits has
-    /// used less than its own. To be asked at once after the [`push`](Self::push) of it.
+    /// Takes the task that became ready last, if it may run before all others: it has no job, or no waiting job has
+    /// used less than its own. Call it directly after the [`push`](Self::push) of that task.
     pub fn take_newest(&mut self) -> Option<(JobId, T)> {
         if self.lanes.is_empty() {
             let newest = self.line.pop_back()?;
@@ -131,7 +128,7 @@ impl<T> Dispatch<T> {
         let job = self.newest.take()?;
         let least = self.order.first().map_or(0, |(used, _)| *used);
         let lane = self.lanes.get_mut(&job)?;
-        if job != NOBODY && lane.used > least {
+        if job != NO_JOB && lane.used > least {
             return None;
         }
         let (_, task) = lane.ready.pop_back()?;
@@ -140,29 +137,28 @@ impl<T> Dispatch<T> {
         Some((job, task))
     }
 
-    /// Is usage looked at from now on? `used` as for [`push`](Self::push).
+    /// Turns the order by usage on or off. `used` as for [`push`](Self::push).
     pub fn set_by_usage(&mut self, by_usage: bool, used: impl Fn(JobId) -> u64) {
         self.by_usage = by_usage;
         let mut all: Vec<_> = self.line.drain(..).map(|(job, task)| (0, job, task)).collect();
         for (job, lane) in std::mem::take(&mut self.lanes) {
             all.extend(lane.ready.into_iter().map(|(sequence, task)| (sequence, job, task)));
         }
-        // In the order in which they became ready.
         all.sort_by_key(|(sequence, ..)| *sequence);
         self.clear();
         all.into_iter().for_each(|(_, job, task)| self.push(job, task, &used));
     }
 
-    /// Whose task runs next, but for the turn of the one that has been ready longest.
+    /// The job of the next task, except when the task that has been ready longest is due.
     pub fn next_job(&self) -> Option<JobId> {
         match self.lanes.is_empty() {
             true => self.line.front().map(|(job, _)| *job),
-            false if self.lanes.contains_key(&NOBODY) => Some(NOBODY),
+            false if self.lanes.contains_key(&NO_JOB) => Some(NO_JOB),
             false => self.order.first().map(|(_, job)| *job),
         }
     }
 
-    /// A job has used so much of late.
+    /// Updates a job's recent usage.
     pub fn set_used(&mut self, job: JobId, used: u64) {
         if let Some(lane) = self.lanes.get_mut(&job)
             && lane.used != used
@@ -185,7 +181,6 @@ impl<T> Dispatch<T> {
         lane.ready.push_back((self.sequence, task));
     }
 
-    /// Whose task has been ready longest.
     fn oldest(&mut self) -> Option<JobId> {
         while let Some((sequence, job)) = self.arrivals.pop_front() {
             let first = self.lanes.get(&job).and_then(|lane| lane.ready.front());

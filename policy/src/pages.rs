@@ -1,23 +1,25 @@
-//! In pages of which size the cache takes memory from the host.
+//! In which page size the cache takes memory from the host.
 //!
-//! Huge pages save address translations. But a virtual machine that reports free memory to its host gives away whole huge
-//! pages, and gets one back at ten times the cost of small pages out of what it kept. Whether that is so changes while
-//! it runs: a page that was freed a moment ago is still there. So the cost is measured with every piece taken.
+//! Huge pages save address translations. But a virtual machine that reports free memory to its host gives back whole
+//! huge pages, and getting one again costs ten times as much as small pages that it retained. Whether that holds
+//! changes at run time: a page freed a moment ago is still backed. So the cost is measured with every chunk taken.
+//!
+//! Huge pages where they come as cheaply as small ones, measured with every piece of memory taken: a virtual machine
+//! that reports free memory gets a huge page back at ten times the cost of small ones, but not if it was freed a moment
+//! ago. To measure once at the start was tried: it saw now the one, now the other.
 
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Huge pages where the host provides them about as cheaply as small ones.
+    /// Huge pages where the host provides them at about the cost of small ones.
     #[default]
     Auto,
-    /// Huge pages where the host has them.
+    /// Huge pages where available.
     Huge,
-    /// Small pages.
     Small,
 }
 
-/// The size of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageSize {
     /// 2 MiB.
@@ -26,37 +28,35 @@ pub enum PageSize {
     Small,
 }
 
-/// Pieces in small pages after huge ones were dear: at first, and when they were so again and again.
-const SMALL_PIECES: (u32, u32) = (16, 256);
+/// Chunks taken in small pages after huge ones were slow: the first time, and at most.
+const SMALL_CHUNKS: (u32, u32) = (16, 256);
 
-/// Of so many pieces in huge pages, one is taken in small ones, to compare.
+/// One chunk in this number is taken in small pages, to compare.
 const COMPARE_EVERY: u32 = 64;
 
-/// Chooses for each piece of memory, all of the same length.
+/// Chooses the page size of each chunk; all chunks have the same length.
 #[derive(Clone, Debug)]
 pub struct PageChoice {
     mode: Mode,
-    /// What a piece in small pages takes, smoothed.
+    /// Time to take a chunk in small pages, smoothed.
     small: Option<Duration>,
-    /// Pieces to take in small pages before huge ones are tried again.
+    /// Chunks to take in small pages before huge ones are tried again.
     small_left: u32,
-    /// How many it will be when they are dear again.
+    /// What `small_left` becomes when huge pages are slow again.
     small_next: u32,
     huge_in_a_row: u32,
 }
 
 impl PageChoice {
-    /// A policy that has seen nothing yet.
     pub const fn new(mode: Mode) -> Self {
-        PageChoice { mode, small: None, small_left: 0, small_next: SMALL_PIECES.0, huge_in_a_row: 0 }
+        PageChoice { mode, small: None, small_left: 0, small_next: SMALL_CHUNKS.0, huge_in_a_row: 0 }
     }
 
-    /// Allows other sizes from now on; what was measured is kept.
+    /// Changes the mode; measurements stay.
     pub const fn set_mode(&mut self, mode: Mode) {
         self.mode = mode;
     }
 
-    /// In which pages to take the next piece.
     pub fn next(&self) -> PageSize {
         match self.mode {
             Mode::Huge => PageSize::Huge,
@@ -66,7 +66,7 @@ impl PageChoice {
         }
     }
 
-    /// So long the host took to provide a piece in pages of this size.
+    /// The host took `took` to provide a chunk in pages of this size.
     pub fn on_taken(&mut self, size: PageSize, took: Duration) {
         match size {
             PageSize::Small => {
@@ -75,11 +75,11 @@ impl PageChoice {
             }
             PageSize::Huge if self.small.is_some_and(|small| took > small * 2) => {
                 self.small_left = self.small_next;
-                self.small_next = (self.small_next * 2).min(SMALL_PIECES.1);
+                self.small_next = (self.small_next * 2).min(SMALL_CHUNKS.1);
                 self.huge_in_a_row = 0;
             }
             PageSize::Huge => {
-                self.small_next = SMALL_PIECES.0;
+                self.small_next = SMALL_CHUNKS.0;
                 self.huge_in_a_row += 1;
                 self.small_left = u32::from(self.huge_in_a_row.is_multiple_of(COMPARE_EVERY));
             }

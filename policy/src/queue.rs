@@ -1,17 +1,20 @@
 //! The request queue of one disk (WS-3, WS-4): order, merging, synchronous before asynchronous, bounded waiting for
 //! both. No data, only decisions.
 //!
-//! - **Merging (WS-3).** Neighbours in one stream go to the disk in one transfer, up to a bound, so that one transfer
-//!   does not hold the disk too long.
-//! - **Priority (WS-4).** Who is waited for goes first, and how much asynchronous work is in flight beside it adapts
-//!   (`queue/window.rs`). An asynchronous request that has waited for its deadline takes turns with the synchronous ones.
+//! - **Merging (WS-3).** Adjacent requests of one stream go to the disk in one transfer, up to a bound, so that one
+//!   transfer does not occupy the disk too long.
+//! - **Priority (WS-4).** Synchronous requests go first, and the amount of concurrent asynchronous work adapts
+//!   (`queue/window.rs`). An asynchronous request beyond its deadline alternates with the synchronous ones.
 //! - **Elevator.** On disks with moving parts, requests go in ascending order of position and then again from the
-//!   start (C-SCAN: unlike SCAN, it treats the middle no better than the edges). One that is overdue is next, at most
-//!   every [`RUN`] requests: a disk that only served overdue ones would seek for each.
-//! - **Fairness (WS-7).** Within a class, jobs take turns (`queue/turns.rs`): one that has much waiting lets the few
-//!   requests of others pass. One that is overdue is next as above.
+//!   start (C-SCAN: unlike SCAN, it does not favour the middle). An overdue request is next, but only once in [`RUN`]
+//!   requests: a disk that served only overdue ones would seek for each.
+//! - **Fairness (WS-7).** Within a class, jobs share the disk (`queue/fair.rs`): one with a long backlog lets the few
+//!   requests of others pass. An overdue request is next as above.
+//!
+//! An asynchronous request that somebody begins to wait for is promoted, so read-ahead and write-back can be kept back
+//! hard when readers suffer without anybody being caught behind them.
 
-mod turns;
+mod fair;
 mod waiting;
 mod window;
 
@@ -20,11 +23,11 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::unit::{ByteOffset, ByteRange, Class, Instant, JobId};
-use turns::Turns;
+use fair::FairQueue;
 use waiting::{Position, Request, Waiting};
 use window::{InFlight, Window};
 
-/// A request, named by the caller. Unique among those that wait.
+/// A request, numbered by the caller. Unique among those that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u32);
 
@@ -32,40 +35,40 @@ pub struct RequestId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u32);
 
-/// A batch in flight. The number is used again after its completion.
+/// A batch in flight. Reused after its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BatchId(pub u32);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum RequestKind {
     Read,
-    /// Writes a range. A batch is stable if one of its members must be: that is for the caller to see.
+    /// A batch is stable if one of its members must be: the caller sees to that.
     Write,
-    /// Makes what was written stable. It may overtake: the caller has made sure that what it covers is complete.
+    /// Makes completed writes stable. It may overtake others: the caller has made sure that what it covers is complete.
     Flush,
     /// Discards or zeroes a range. Never merged.
     Other,
 }
 
-/// How a disk's queue is kept.
+/// Parameters of a disk's queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Do neighbours go in one transfer?
+    /// Merge adjacent requests into one transfer.
     pub merge: bool,
-    /// Do synchronous requests go before asynchronous ones?
+    /// Synchronous requests go before asynchronous ones.
     pub priority: bool,
-    /// Do requests go in order of position, or of arrival?
+    /// Order by position instead of arrival.
     pub elevator: bool,
-    /// Do jobs take turns within a class?
+    /// Jobs share the disk within a class.
     pub fair: bool,
     /// Largest merged transfer, in bytes.
     pub transfer_bytes_max: u32,
     pub depth: u16,
-    /// Asynchronous bytes in flight, at most. With priority.
+    /// Asynchronous bytes in flight, at most. Used with `priority`.
     pub asynchronous_bytes_max: u32,
-    /// An asynchronous request that has waited so long takes turns with synchronous ones.
+    /// An asynchronous request that has waited this long alternates with synchronous ones.
     pub asynchronous_deadline: Duration,
-    /// A synchronous request that has waited so long is no longer passed by others that lie better.
+    /// A synchronous request that has waited this long is no longer overtaken by better placed ones.
     pub synchronous_deadline: Duration,
 }
 
@@ -89,34 +92,33 @@ impl Default for Config {
 pub struct Arrival {
     pub id: RequestId,
     pub stream: StreamId,
-    pub kind: Kind,
-    /// Where. Without meaning for a flush.
+    pub kind: RequestKind,
+    /// Meaningless for a flush.
     pub range: ByteRange,
-    /// Does somebody wait for it?
     pub class: Class,
     pub job: JobId,
 }
 
-/// What to hand to the disk as one transfer.
+/// One transfer to hand to the disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// Its name until it is complete.
+    /// Identifies the batch until it is complete.
     pub id: BatchId,
     pub stream: StreamId,
-    pub kind: Kind,
-    /// The whole range. The members' ranges lie in it end to end.
+    pub kind: RequestKind,
+    /// The whole range; the members' ranges lie in it end to end.
     pub range: ByteRange,
-    /// Synchronous if somebody waits for one of its members.
+    /// Synchronous if one of its members is.
     pub class: Class,
     /// In order of address.
     pub members: SmallVec<[RequestId; 4]>,
 }
 
-/// Requests in one batch, at most: each has memory segments of its own, of which a host takes about a thousand.
+/// Requests in one batch, at most: each has its own memory segments, of which a host accepts about a thousand.
 pub const MEMBERS_MAX: usize = 128;
-/// An overdue request is preferred over the elevator's order once in so many requests of its class.
+/// One request in this number, of its class, may be an overdue one taken out of the elevator's order.
 pub const RUN: u32 = 16;
-/// Beyond the window, an overdue asynchronous request is issued so many times within a deadline.
+/// Times within a deadline that an overdue asynchronous request is issued beyond the window.
 const FORCED_PER_DEADLINE: u32 = 8;
 
 const BOTH: [Class; 2] = [Class::Synchronous, Class::Asynchronous];
@@ -133,8 +135,8 @@ pub struct Queue {
     /// Requests of each class issued since an overdue one was preferred.
     run: [u32; 2],
     asynchronous_went_last: bool,
-    /// Of each class; without priority the first is for both.
-    turns: [Turns; 2],
+    /// For each class; without priority the first serves both.
+    fair_queues: [FairQueue; 2],
     forced: Option<Instant>,
 }
 
@@ -150,17 +152,16 @@ impl Queue {
             head: (StreamId(0), 0),
             run: [RUN; 2],
             asynchronous_went_last: false,
-            turns: Default::default(),
+            fair_queues: Default::default(),
             forced: None,
         }
     }
 
-    /// The rules by which it decides.
     pub const fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Decides by other rules from now on, for those that wait too.
+    /// Changes the parameters, also for waiting requests.
     pub fn set_config(&mut self, config: Config) {
         self.window.set_bytes_max(u64::from(config.asynchronous_bytes_max));
         self.config = config;
@@ -175,8 +176,8 @@ impl Queue {
         self.waiting.insert(Request { arrival, since: now, sequence: self.sequence });
     }
 
-    /// Somebody now waits for an asynchronous request (a reader reached what is being read ahead). False when it no
-    /// longer waits in the queue. O(log n).
+    /// An asynchronous request becomes synchronous (a reader reached what is being read ahead). False when it no longer
+    /// waits in the queue. O(log n).
     pub fn promote(&mut self, now: Instant, id: RequestId) -> bool {
         let Some(mut request) = self.waiting.remove(id) else {
             return false;
@@ -187,8 +188,8 @@ impl Queue {
         true
     }
 
-    /// What to issue next; call it until `None` after arrivals, after a completion and at
-    /// [`next_deadline`](Self::next_deadline). O(log n) for each member, and O(jobs that have requests waiting).
+    /// The next batch to issue. Call it until `None` after arrivals, after a completion and at
+    /// [`next_deadline`](Self::next_deadline). O(log n) for each member, and O(jobs that have waiting requests).
     pub fn next(&mut self, now: Instant) -> Option<Batch> {
         if self.in_flight() >= usize::from(self.config.depth.max(1)) {
             return None;
@@ -201,7 +202,7 @@ impl Queue {
         self.issue(now, seed)
     }
 
-    /// A batch is complete, well or not.
+    /// A batch is complete, or failed.
     pub fn on_completion(&mut self, now: Instant, id: BatchId) {
         let batch = self.batches.get_mut(id.0 as usize).and_then(Option::take);
         debug_assert!(batch.is_some(), "completion of a batch that is not in flight");
@@ -211,8 +212,8 @@ impl Queue {
         }
     }
 
-    /// When to call [`next`](Self::next) again even if nothing arrives or completes: when the window keeps back an
-    /// asynchronous request.
+    /// When to call [`next`](Self::next) again even if nothing arrives or completes: when an asynchronous request that
+    /// the window holds back becomes overdue.
     pub fn next_deadline(&self) -> Option<Instant> {
         let is_full = self.in_flight() >= usize::from(self.config.depth.max(1));
         if is_full || !self.config.priority {
@@ -231,14 +232,14 @@ impl Queue {
         self.batches.len() - self.free.len()
     }
 
-    /// Asynchronous bytes that may be in flight beside synchronous requests, at present.
+    /// Asynchronous bytes that may be in flight at present while synchronous requests are.
     pub fn asynchronous_window_bytes(&self) -> u64 {
         self.window.bytes()
     }
 
     fn by_priority(&mut self, now: Instant) -> Option<RequestId> {
         let synchronous_waits = self.waiting.has(Class::Synchronous);
-        if let Some(seed) = self.asynchronous_turn(now, synchronous_waits) {
+        if let Some(seed) = self.admissible_asynchronous(now, synchronous_waits) {
             self.asynchronous_went_last = synchronous_waits;
             return Some(seed);
         }
@@ -247,10 +248,10 @@ impl Queue {
         Some(seed)
     }
 
-    /// An asynchronous request, when it is the turn of one: none synchronous waits and the window has room; or it is
-    /// overdue, and the last one was not (turns). An overdue one may exceed the window now and then, or one request
-    /// that hangs in the disk would stop all others.
-    fn asynchronous_turn(&mut self, now: Instant, synchronous_waits: bool) -> Option<RequestId> {
+    /// An asynchronous request, if one may go next: no synchronous one waits and the window has room; or it is overdue
+    /// and the last one issued was synchronous. An overdue one may exceed the window at times, or one request that
+    /// hangs in the disk would stop all others.
+    fn admissible_asynchronous(&mut self, now: Instant, synchronous_waits: bool) -> Option<RequestId> {
         let oldest = self.waiting.oldest(Class::Asynchronous)?;
         let overdue = now >= oldest.since + self.config.asynchronous_deadline;
         if synchronous_waits && (!overdue || self.asynchronous_went_last) {
@@ -258,7 +259,7 @@ impl Queue {
         }
         let seed = self.seed(now, &[Class::Asynchronous], self.config.asynchronous_deadline)?;
         let bytes = self.waiting.get(seed)?.arrival.range.len;
-        // Some of the depth is kept for a synchronous request that comes next.
+        // Part of the depth is reserved for the next synchronous request.
         let depth = u64::from(self.config.depth - self.config.depth / 8);
         if self.window.admits(bytes) && (overdue || self.window.in_flight() < depth.max(1)) {
             return Some(seed);
@@ -284,13 +285,13 @@ impl Queue {
         if prefers_oldest || overdue && self.run[oldest.arrival.class as usize] >= RUN {
             return Some(oldest.arrival.id);
         }
-        let unfair = if self.config.elevator { self.in_order(classes, oldest) } else { oldest };
-        let seed = if is_fair { self.in_turn(classes, unfair) } else { unfair };
+        let unfair = if self.config.elevator { self.by_position(classes, oldest) } else { oldest };
+        let seed = if is_fair { self.by_fairness(classes, unfair) } else { unfair };
         Some(seed.arrival.id)
     }
 
-    /// What the elevator takes next.
-    fn in_order<'a>(&'a self, classes: &[Class], oldest: &'a Request) -> &'a Request {
+    /// The next request in the elevator's order.
+    fn by_position<'a>(&'a self, classes: &[Class], oldest: &'a Request) -> &'a Request {
         let first_from = |from: Position| {
             let first = classes.iter().filter_map(|c| self.waiting.first_from(*c, from));
             first.min_by_key(|r| (r.position(), r.sequence))
@@ -300,18 +301,18 @@ impl Queue {
         next.unwrap_or(oldest)
     }
 
-    /// `unfair`, unless it is the turn of another job: then one of that.
-    fn in_turn<'a>(&'a self, classes: &[Class], unfair: &'a Request) -> &'a Request {
-        if unfair.arrival.kind == Kind::Flush && self.config.elevator {
+    /// `unfair`, unless another job has received less: then a request of that job.
+    fn by_fairness<'a>(&'a self, classes: &[Class], unfair: &'a Request) -> &'a Request {
+        if unfair.arrival.kind == RequestKind::Flush && self.config.elevator {
             return unfair;
         }
-        let turns = &self.turns[self.turns_of(classes[0])];
+        let queue = &self.fair_queues[self.fair_index(classes[0])];
         let jobs = classes.iter().flat_map(|class| self.waiting.jobs(*class));
-        let Some((least, _, job)) = jobs.map(|(job, since)| (turns.next_of(job), since, job)).min() else {
+        let Some((least, _, job)) = jobs.map(|(job, since)| (queue.start_tag(job), since, job)).min() else {
             return unfair;
         };
-        let slack = if self.config.elevator { turns::SLACK } else { 0 };
-        let own = turns.next_of(unfair.arrival.job);
+        let slack = if self.config.elevator { fair::SLACK } else { 0 };
+        let own = queue.start_tag(unfair.arrival.job);
         if unfair.arrival.job == job || slack > 0 && own <= least + slack {
             return unfair;
         }
@@ -322,21 +323,21 @@ impl Queue {
         of_job.min_by_key(|request| request.sequence).unwrap_or(unfair)
     }
 
-    fn turns_of(&self, class: Class) -> usize {
+    fn fair_index(&self, class: Class) -> usize {
         if self.config.priority { class as usize } else { 0 }
     }
 
-    /// Takes a request out to be issued, and charges its job.
+    /// Takes a request out of the queue, and charges its job.
     fn take(&mut self, id: RequestId) -> Option<Request> {
         let request = self.waiting.remove(id)?;
-        let turns = self.turns_of(request.arrival.class);
-        self.turns[turns].charge(request.arrival.job, request.arrival.range.len);
+        let index = self.fair_index(request.arrival.class);
+        self.fair_queues[index].charge(request.arrival.job, request.arrival.range.len);
         Some(request)
     }
 
     fn issue(&mut self, now: Instant, seed: RequestId) -> Option<Batch> {
         self.count_run(now, seed);
-        self.begin_turn(seed);
+        self.advance_virtual_time(seed);
         let seed = self.take(seed)?;
         let Arrival { id, stream, kind, range, class, job: _ } = seed.arrival;
         let mut run = MergedRun { range, class, members: SmallVec::from_slice(&[id]) };
@@ -344,7 +345,7 @@ impl Queue {
             self.gather_behind(&mut run, stream, kind);
             self.gather_before(&mut run, stream, kind);
         }
-        if kind != Kind::Flush {
+        if kind != RequestKind::Flush {
             self.head = (stream, run.range.end().0);
         }
         let in_flight = self.window.on_issue(now, run.class, kind, run.range.len);
@@ -352,17 +353,17 @@ impl Queue {
         Some(Batch { id, stream, kind, range: run.range, class: run.class, members: run.members })
     }
 
-    /// Jobs that come from now on are not behind those that wait.
-    fn begin_turn(&mut self, seed: RequestId) {
+    /// Keeps the queue's virtual time up with the waiting jobs: a job that arrives later starts level with them.
+    fn advance_virtual_time(&mut self, seed: RequestId) {
         let Some(class) = self.waiting.get(seed).map(|request| request.arrival.class) else { return };
         let classes: &[Class] = if self.config.priority { &[class] } else { &BOTH };
-        let turns = self.turns_of(class);
+        let index = self.fair_index(class);
         let jobs = classes.iter().flat_map(|class| self.waiting.jobs(*class));
-        let least = jobs.map(|(job, _)| self.turns[turns].next_of(job)).min();
-        self.turns[turns].advance(least.unwrap_or(0));
+        let least = jobs.map(|(job, _)| self.fair_queues[index].start_tag(job)).min();
+        self.fair_queues[index].advance(least.unwrap_or(0));
     }
 
-    fn gather_behind(&mut self, run: &mut MergedRun, stream: StreamId, kind: Kind) {
+    fn gather_behind(&mut self, run: &mut MergedRun, stream: StreamId, kind: RequestKind) {
         while let Some(next) = self.waiting.following(stream, kind, run.range.end().0).copied() {
             if !self.may_join(run, &next) {
                 return;
@@ -373,7 +374,7 @@ impl Queue {
         }
     }
 
-    fn gather_before(&mut self, run: &mut MergedRun, stream: StreamId, kind: Kind) {
+    fn gather_before(&mut self, run: &mut MergedRun, stream: StreamId, kind: RequestKind) {
         let mut before: SmallVec<[RequestId; 4]> = SmallVec::new();
         while let Some(next) = self.waiting.preceding(stream, kind, run.range.at.0).copied() {
             if run.members.len() + before.len() >= MEMBERS_MAX || !self.may_join(run, &next) {
@@ -386,7 +387,7 @@ impl Queue {
         run.members.insert_many(0, before.into_iter().rev());
     }
 
-    /// Nobody waits for the longer transfer that a narrow window forbids.
+    /// A narrow window also bounds merged transfers with asynchronous members.
     fn may_join(&self, run: &MergedRun, next: &Request) -> bool {
         let transfer_bytes_max = u64::from(self.config.transfer_bytes_max);
         let carries_asynchronous = run.class == Class::Asynchronous || next.arrival.class == Class::Asynchronous;
@@ -399,7 +400,7 @@ impl Queue {
         run.members.len() < MEMBERS_MAX && len <= bytes_max
     }
 
-    /// Counts for [`Queue::seed`] how many requests were issued since an overdue one was preferred.
+    /// Counts the requests issued since an overdue one was preferred, for [`Queue::seed`].
     fn count_run(&mut self, now: Instant, seed: RequestId) {
         let Some(seed) = self.waiting.get(seed) else {
             return;
@@ -427,12 +428,12 @@ impl Queue {
             return BatchId(free);
         }
         self.batches.push(Some(in_flight));
-        // As many as the depth, which is 16 bits wide.
+        // At most the depth, which is 16 bits wide.
         BatchId(self.batches.len() as u32 - 1)
     }
 }
 
-/// A batch while it grows.
+/// A batch under construction.
 struct MergedRun {
     range: ByteRange,
     class: Class,
@@ -442,7 +443,7 @@ struct MergedRun {
 impl MergedRun {
     fn add(&mut self, next: &Request, at: ByteOffset) {
         self.range = ByteRange { at, len: self.range.len + next.arrival.range.len };
-        // Synchronous is the lesser of the two.
+        // Synchronous is the smaller one.
         self.class = self.class.min(next.arrival.class);
     }
 }

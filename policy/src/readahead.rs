@@ -1,8 +1,10 @@
 //! How many blocks to fetch ahead of a reader (WS-3, WS-5), for each stream of one file or device.
 //!
-//! Nothing is fetched at the first touch, not even at block 0: on a disk, every probe reads that. Reads that lie side by
-//! side make a stream; several streams may interleave. The window doubles as the reader reaches what was fetched, and
-//! the next fetch starts when half of the last one is consumed, so that a steady reader never waits.
+//! Nothing is fetched at the first access, not even at block 0: every probe of a disk reads that. Adjacent reads make a
+//! stream; several streams may interleave. The window doubles as the reader reaches what was fetched, and the next
+//! fetch starts when half of the last one is consumed, so that a steady reader never waits.
+//!
+//! Read-ahead stops where readers themselves have 2 MiB under way.
 
 use std::ops::Range;
 
@@ -11,12 +13,10 @@ pub enum Mode {
     Off,
     /// Always this far ahead of the reader (WS-5, Table 5: 1 and 4 blocks).
     Fixed {
-        /// Blocks.
         blocks: u64,
     },
-    /// As far as proves useful.
+    /// As far as proves useful; at most `blocks_max` in one fetch.
     Adaptive {
-        /// The most in one fetch. In blocks.
         blocks_max: u64,
     },
 }
@@ -24,7 +24,7 @@ pub enum Mode {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub mode: Mode,
-    /// Streams that are known at a time.
+    /// Streams tracked at a time.
     pub streams_max: usize,
 }
 
@@ -36,13 +36,13 @@ impl Default for Config {
 
 /// The smallest window, in blocks.
 const WINDOW_MIN: u64 = 4;
-/// So many reads may be under way and arrive in any order.
+/// Number of concurrent reads that may arrive in any order.
 const READS_SWAPPED: u64 = 32;
-/// Reads further apart than this, in blocks, never belong together.
+/// Reads further apart than this, in blocks, never belong to one stream.
 const REACH_MAX: u64 = 1024;
-/// With so many reads a run may have holes.
+/// From this number of reads on, a run may have holes.
 const READS_TO_TRUST: u64 = 4;
-/// A stream's density is taken over about so many blocks, or four times the reach of a read.
+/// A stream's density is computed over about this number of blocks, or four times the reach of a read.
 const SPAN: u64 = 256;
 
 /// Finds the sequential readers of one file or device.
@@ -51,35 +51,34 @@ pub struct ReadAhead {
     streams: Vec<Stream>,
     candidates: Vec<Run>,
     reads: u64,
-    /// The largest window at present: less than configured after waste.
+    /// The largest window at present: smaller than configured after waste.
     window_max: u64,
     wasted: u64,
 }
 
-/// Reads that lie close together.
+/// Reads close to each other.
 #[derive(Clone, Debug)]
 struct Run {
     span: Range<u64>,
     /// Blocks read in the span.
     seen: u64,
     reads: u64,
-    /// Reads that went beyond all before.
+    /// Reads that extended the span forward.
     forward: u64,
     used: u64,
 }
 
-/// A run that proved to be sequential.
+/// A run found to be sequential.
 #[derive(Clone, Debug)]
 struct Stream {
     run: Run,
     fetched: u64,
     window: u64,
-    /// When the reader gets here, the next fetch starts.
+    /// The next fetch starts when the reader arrives at this block.
     marker: u64,
 }
 
 impl ReadAhead {
-    /// A policy that has seen no read.
     pub fn new(config: Config) -> Self {
         let mut new =
             ReadAhead { config, streams: Vec::new(), candidates: Vec::new(), reads: 0, window_max: 0, wasted: 0 };
@@ -87,18 +86,17 @@ impl ReadAhead {
         new
     }
 
-    /// The rules by which it decides.
     pub const fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Decides by other rules from now on, and forgets all streams.
+    /// Changes the parameters, and forgets all streams.
     pub fn set_config(&mut self, config: Config) {
         *self = ReadAhead::new(config);
     }
 
-    /// These blocks are read, cached or not. Returns what to fetch in advance; the caller cuts off what is beyond the
-    /// end or already in the cache.
+    /// These blocks are read, cached or not. Returns what to fetch in advance; the caller clips it to the device and to
+    /// what is not cached.
     pub fn on_read(&mut self, blocks: Range<u64>) -> Option<Range<u64>> {
         if self.blocks_max() == 0 || self.config.streams_max == 0 || blocks.is_empty() {
             return None;
@@ -127,7 +125,7 @@ impl ReadAhead {
         self.fetch(index, len)
     }
 
-    /// So many blocks were fetched in advance and left the cache unread: windows become smaller for a while.
+    /// `blocks` blocks fetched in advance were evicted unread: windows become smaller for a while.
     pub fn on_wasted(&mut self, blocks: u64) {
         self.wasted = self.wasted.saturating_add(blocks);
         while self.window_max > WINDOW_MIN && self.wasted >= self.window_max / 2 {
@@ -150,7 +148,7 @@ impl ReadAhead {
         if reader < stream.marker {
             return None;
         }
-        // The reader got to the marker, so the fetch before was useful.
+        // The reader reached the marker, so the previous fetch was useful.
         if stream.fetched > 0 {
             self.wasted = self.wasted.saturating_sub(stream.window);
             self.window_max = (self.window_max + self.window_max / 8 + 1).min(blocks_max);
@@ -176,8 +174,7 @@ impl ReadAhead {
         near.filter(|(distance, _)| *distance <= reach).min().map(|(_, index)| index)
     }
 
-    /// The candidate that the read belongs to, or a new one. Candidates have a table of their own, so that random
-    /// reads do not displace streams.
+    /// The candidate that the read belongs to, or a new one. In their own table, so random reads displace no streams.
     fn candidate_near(&mut self, blocks: &Range<u64>) -> usize {
         let reach = reach(blocks.end - blocks.start);
         let near = self.candidates.iter().position(|c| c.span.end == blocks.start);
@@ -218,7 +215,7 @@ impl Run {
         self.used = used;
     }
 
-    /// Would the run, with this read in it, still be no longer than reads that were swapped on the way make it?
+    /// Whether the run, extended by this read, is no longer than reordered reads can make it.
     fn reaches(&self, blocks: &Range<u64>, reach: u64) -> bool {
         self.span.end.max(blocks.end) - self.span.start.min(blocks.start) <= reach
     }
@@ -231,7 +228,7 @@ impl Run {
         dense && self.forward >= 2
     }
 
-    /// Less than a quarter read, over more than what swapped reads may leave open for a while.
+    /// Less than a quarter was read, over more than reordered reads can leave open for a while.
     fn is_sparse(&self, len: u64) -> bool {
         let span = self.span.end - self.span.start;
         span > 2 * reach(len) && 4 * self.seen < span
@@ -246,7 +243,7 @@ impl Run {
     }
 }
 
-/// How far apart, in blocks, two reads of one stream may lie when reads of `len` blocks overtake each other.
+/// How far apart, in blocks, two reads of one stream may lie when reads of `len` blocks are reordered.
 fn reach(len: u64) -> u64 {
     len.saturating_mul(READS_SWAPPED).min(REACH_MAX.max(len))
 }

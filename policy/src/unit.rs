@@ -7,19 +7,17 @@ use std::time::Duration;
 /// Bytes in one cache block and in one frame.
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// To whom work is charged: the job of a client. 0 is nobody in particular.
+/// The job of a client, to which work is charged. 0 is work without a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(pub u32);
 
-/// A moment, in nanoseconds since the machine started. A policy never reads a clock: it is told.
+/// A time in nanoseconds since the machine started. A policy never reads a clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 
 impl Instant {
-    /// The moment at which the machine started.
     pub const ZERO: Instant = Instant(0);
 
-    /// The moment `ns` nanoseconds after the machine started.
     pub const fn from_ns(ns: u64) -> Self {
         Instant(ns)
     }
@@ -101,17 +99,14 @@ impl fmt::Display for ByteOffset {
     }
 }
 
-/// A run of bytes on a device: `at .. at + len`.
+/// Bytes on a device: `at .. at + len`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ByteRange {
-    /// First byte.
     pub at: ByteOffset,
-    /// Length in bytes.
     pub len: u64,
 }
 
 impl ByteRange {
-    /// The range of `len` bytes from `at`.
     pub const fn new(at: u64, len: u64) -> Self {
         ByteRange { at: ByteOffset(at), len }
     }
@@ -139,16 +134,15 @@ pub struct ProcessorId(pub u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub u16);
 
-/// Does somebody wait for this request? (WS-4)
+/// Whether a client waits for a request (WS-4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// A client waits for the answer.
     Synchronous,
-    /// Nobody waits: write-back and read-ahead.
+    /// Write-back and read-ahead: no client waits.
     Asynchronous,
 }
 
-/// What a write promises when it is answered.
+/// What a completed write guarantees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stability {
     /// The data may be lost at a crash until the next flush.

@@ -1,25 +1,31 @@
-//! How much of the processor somebody has used lately, and who inherits it (WS-7).
+//! How much processor time a job has used lately, and who inherits that estimate (WS-7).
 //!
 //! 4.3BSD gives each process an estimate of its recent use, which decays, and lets those run that used least (Leffler,
 //! McKusick, Karels, Quarterman: *The Design and Implementation of the 4.3BSD UNIX Operating System*, 1989, section
-//! 4.4). A new process starts with none, so a job of many short processes always has one that used little: it gets more
-//! than one long process and disturbs whoever works interactively. Here a child inherits its parent's estimate, and at its
-//! end the parent takes over what the child used: a job of many short processes weighs as much as one long one.
+//! 4.4). A new process starts at zero, so a job of many short processes always has one that used little: it gets more
+//! than one long process and disturbs interactive users. Here a child inherits its parent's estimate, and when it exits
+//! the parent takes over what the child used: a job of many short processes weighs as much as one long one.
 //!
-//! The paper leaves open what a parent takes over that has several children at a time. Only what a child added counts
-//! here: what it inherited the parent has already (decayed alike), and would otherwise count once for each child.
+//! The paper leaves open what a parent with several concurrent children takes over. Here only what a child added
+//! counts: what it inherited the parent has already (decayed alike), and would otherwise count once for each child.
 //!
-//! Requests that a server does for a client are short children of the client's job: they are begun with
-//! [`Usage::fork`] or charged at once, and given back with [`Usage::take_over`], on whatever machine they were done.
+//! Requests that a server executes for a client are short children of the client's job: they begin with [`Usage::fork`]
+//! or are charged at once, and are merged with [`Usage::take_over`], on whatever machine they ran.
+//!
+//! Usage decays by periods of 10 ms, not of a second as in 4.3BSD: requests take microseconds, and who has copied a
+//! file should not come last for a second. Each eighth task is the one that has been ready longest, whoever's it is, so
+//! that nobody waits without bound. While only one job is busy, its tasks are a plain line, and a turn is as long as
+//! ever. While several are, the machine is looked at after 16 tasks, 25 µs or 64 KiB to be sent, or who used little
+//! would not be noticed: most of the time of a small cached read is the host's, which copies the reply while it is told
+//! to send.
 
 use std::time::Duration;
 
 use crate::unit::Instant;
 
-/// Which estimates are handed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inheritance {
-    /// A child begins with its parent's.
+    /// A child begins with its parent's estimate.
     pub at_fork: bool,
     /// A parent takes over what its child used.
     pub at_exit: bool,
@@ -28,15 +34,15 @@ pub struct Inheritance {
 impl Inheritance {
     /// Both, as the paper proposes.
     pub const BOTH: Inheritance = Inheritance { at_fork: true, at_exit: true };
-    /// None, as 4.3BSD does it.
+    /// Neither, as in 4.3BSD.
     pub const NONE: Inheritance = Inheritance { at_fork: false, at_exit: false };
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decay {
-    /// Once in so long. In 4.3BSD a second, in which about `2 * load / (2 * load + 1)` is left.
+    /// Decay happens once in this time: in 4.3BSD a second, after which about `2 * load / (2 * load + 1)` is left.
     pub period: Duration,
-    /// No estimate is larger. In 4.3BSD 255 ticks of 10 ms.
+    /// Upper bound of an estimate. In 4.3BSD 255 ticks of 10 ms.
     pub most: Duration,
 }
 
@@ -46,16 +52,16 @@ impl Default for Decay {
     }
 }
 
-/// After so many periods nothing is left, whatever the load up to a hundred.
+/// After this number of periods nothing is left at any load up to a hundred.
 const PERIODS_MAX: u64 = 4096;
 
 /// The recent use of one process, client or job.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
     used_ns: f64,
-    /// Of that, what was inherited.
+    /// The inherited part of it.
     inherited_ns: f64,
-    /// The period in which it decayed last.
+    /// The period of the last decay.
     period: u64,
 }
 
@@ -64,24 +70,24 @@ impl Usage {
         Usage { used_ns: 0.0, inherited_ns: 0.0, period: period(decay, now) }
     }
 
-    /// It has used the processor for `time`. `load`: how many are ready to run, on average over the last minute or so.
+    /// Adds processor time. `load`: ready tasks, averaged over the last minute or so.
     pub fn charge(&mut self, decay: Decay, now: Instant, load: f64, time: Duration) {
         self.catch_up(decay, now, load);
         self.used_ns = (self.used_ns + time.as_nanos() as f64).min(decay.most.as_nanos() as f64);
     }
 
-    /// How much it has used lately: less is more urgent.
+    /// Recent use: less is more urgent.
     pub fn estimate(&mut self, decay: Decay, now: Instant, load: f64) -> Duration {
         self.catch_up(decay, now, load);
         Duration::from_nanos(self.used_ns as u64)
     }
 
-    /// How much it had used when it was charged or asked for last.
+    /// The estimate at the last call, without decay since.
     pub fn last_estimate(&self) -> Duration {
         Duration::from_nanos(self.used_ns as u64)
     }
 
-    /// What a child begins with.
+    /// The estimate with which a child begins.
     pub fn fork(&mut self, decay: Decay, now: Instant, load: f64, inheritance: Inheritance) -> Usage {
         self.catch_up(decay, now, load);
         let inherited_ns = if inheritance.at_fork { self.used_ns } else { 0.0 };
@@ -98,7 +104,7 @@ impl Usage {
         self.used_ns = (self.used_ns + added).min(decay.most.as_nanos() as f64);
     }
 
-    /// Lets pass what has passed since the last time. Like 4.3BSD for processes that slept, with the load of now.
+    /// Decays for the periods since the last call; like 4.3BSD for processes that slept, at the current load.
     fn catch_up(&mut self, decay: Decay, now: Instant, load: f64) {
         let period = period(decay, now);
         let passed = period.saturating_sub(self.period);
@@ -117,7 +123,7 @@ fn period(decay: Decay, now: Instant) -> u64 {
     now.ns() / ns
 }
 
-/// What is left after so many periods: squaring, for multiplication is the same everywhere.
+/// The factor left after `periods`. By squaring, since multiplication gives the same result on every machine.
 fn left(load: f64, periods: u64) -> f64 {
     if periods > PERIODS_MAX {
         return 0.0;

@@ -1,4 +1,4 @@
-//! What the choice of the processor that starts a device promises.
+//! Guarantees of the choice of the processor that starts a device.
 
 use policy::access::{Access, Mode};
 use policy::unit::ProcessorId;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 proptest! {
     #[test]
-    fn a_funnel_has_one_end_and_without_it_nobody_moves(master in 0u16..64, initiator in 0u16..64) {
+    fn a_funnel_has_one_end_and_symmetric_requests_do_not_migrate(master in 0u16..64, initiator in 0u16..64) {
         let (master, initiator) = (ProcessorId(master), ProcessorId(initiator));
         let funnel = Access::new(Mode::Funnel, master);
         prop_assert_eq!((funnel.starts(initiator), funnel.only()), (master, Some(master)));
@@ -16,6 +16,6 @@ proptest! {
 }
 
 #[test]
-fn access_is_symmetric_unless_told_otherwise() {
+fn access_is_symmetric_by_default() {
     assert_eq!(Mode::default(), Mode::Symmetric);
 }

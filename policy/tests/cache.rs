@@ -1,11 +1,11 @@
-//! What the replacement policy promises.
+//! Guarantees of the replacement policy.
 
 use std::collections::{HashMap, VecDeque};
 
-use policy::cache::{Kind, Replacement, Slot};
+use policy::cache::{Algorithm, Replacement, Slot};
 use proptest::prelude::*;
 
-/// The algorithm as the paper writes it, with whole lists: O(n), without a ghost (keys never come back here).
+/// The paper's algorithm with plain lists: O(n), without a ghost, since no key is inserted twice.
 #[derive(Default)]
 struct Naive {
     small: VecDeque<u32>,
@@ -96,7 +96,7 @@ fn play(
 proptest! {
     #[test]
     fn s3_fifo_evicts_what_the_paper_s_lists_evict(acts in acts(), capacity in 1usize..60) {
-        let policy = std::cell::RefCell::new(Replacement::new(Kind::S3Fifo));
+        let policy = std::cell::RefCell::new(Replacement::new(Algorithm::S3Fifo));
         let victims = play(
             &acts,
             capacity,
@@ -131,7 +131,7 @@ proptest! {
 
     #[test]
     fn lru_evicts_what_was_used_longest_ago(acts in acts(), capacity in 1usize..60) {
-        let policy = std::cell::RefCell::new(Replacement::new(Kind::Lru));
+        let policy = std::cell::RefCell::new(Replacement::new(Algorithm::Lru));
         let victims = play(
             &acts,
             capacity,
@@ -161,7 +161,7 @@ proptest! {
         slots in 1u32..300,
         hits in prop::collection::vec(any::<u32>(), 0..600),
         pinned_one_in in 2u32..9,
-        kind in prop_oneof![Just(Kind::S3Fifo), Just(Kind::Lru)],
+        kind in prop_oneof![Just(Algorithm::S3Fifo), Just(Algorithm::Lru)],
     ) {
         let mut policy = Replacement::new(kind);
         for slot in 0..slots {
@@ -172,7 +172,7 @@ proptest! {
         }
         let pinned = |slot: Slot| slot.0.is_multiple_of(pinned_one_in);
         let mut gone = std::collections::BTreeSet::new();
-        // Refusals may end a call early; the next one goes on from there.
+        // Refusals may end a call early; the next one continues.
         for _ in 0..20 {
             while let Some(slot) = policy.evict(|s| !pinned(s)) {
                 prop_assert!(!pinned(slot));
@@ -187,12 +187,12 @@ proptest! {
     }
 
     #[test]
-    fn however_many_are_held_one_that_may_go_is_found_in_a_bounded_number_of_steps(
+    fn a_victim_is_found_in_bounded_steps_however_many_blocks_are_held(
         slots in 1u32..3000,
         hits in prop::collection::vec(any::<u32>(), 0..200),
         held_permille in 0u32..=1000,
         salt in any::<u64>(),
-        kind in prop_oneof![Just(Kind::S3Fifo), Just(Kind::Lru)],
+        kind in prop_oneof![Just(Algorithm::S3Fifo), Just(Algorithm::Lru)],
     ) {
         let mut policy = Replacement::new(kind);
         let is_held = |slot: u32| split_mix(u64::from(slot) ^ salt) % 1000 < u64::from(held_permille);
@@ -214,7 +214,7 @@ proptest! {
         }
         prop_assert_eq!(policy.evict(|_| true), None);
         prop_assert_eq!(policy.len(), slots as usize - gone.len());
-        // Those that may go again do, and none is lost or found twice; some were taken out meanwhile.
+        // Released slots are evicted, each once; some were removed meanwhile.
         let held: Vec<u32> = (0..slots).filter(|&slot| is_held(slot)).collect();
         for (n, &slot) in held.iter().enumerate() {
             if n % 3 == 0 { policy.on_remove(Slot(slot)) } else { policy.on_release(Slot(slot)) }
@@ -225,10 +225,10 @@ proptest! {
     }
 
     #[test]
-    fn changing_the_kind_loses_no_slot(slots in 1u32..200, changes in prop::collection::vec(any::<bool>(), 1..40)) {
-        let mut policy = Replacement::new(Kind::S3Fifo);
+    fn changing_the_algorithm_loses_no_slot(slots in 1u32..200, changes in prop::collection::vec(any::<bool>(), 1..40)) {
+        let mut policy = Replacement::new(Algorithm::S3Fifo);
         for (n, lru) in changes.iter().enumerate() {
-            policy.set_kind(if *lru { Kind::Lru } else { Kind::S3Fifo });
+            policy.set_algorithm(if *lru { Algorithm::Lru } else { Algorithm::S3Fifo });
             for slot in (0..slots).filter(|s| *s as usize % changes.len() == n) {
                 policy.on_insert(Slot(slot), slot.into(), slots as usize);
                 policy.on_hit(Slot(slot / 2));
@@ -239,8 +239,8 @@ proptest! {
     }
 }
 
-/// Share of a hot set of `hot` blocks that is left after a scan of twice the cache, in thousandths.
-fn left_after_scan(kind: Kind, capacity: u32, hot: u32) -> u32 {
+/// Share of a hot set of `hot` blocks that survives a scan of twice the cache, in thousandths.
+fn left_after_scan(kind: Algorithm, capacity: u32, hot: u32) -> u32 {
     let mut policy = Replacement::new(kind);
     let mut free: Vec<u32> = (0..capacity).collect();
     let mut slot_of = HashMap::new();
@@ -264,17 +264,17 @@ fn left_after_scan(kind: Kind, capacity: u32, hot: u32) -> u32 {
 fn a_scan_of_twice_the_cache_leaves_the_hot_set() {
     for capacity in [200, 1_000, 50_000] {
         for hot in [capacity / 10, capacity / 2, capacity * 8 / 10] {
-            let left = left_after_scan(Kind::S3Fifo, capacity, hot);
+            let left = left_after_scan(Algorithm::S3Fifo, capacity, hot);
             assert!(left >= 950, "{left} per mille left of {hot} hot blocks in {capacity}");
         }
-        assert_eq!(left_after_scan(Kind::Lru, capacity, capacity / 2), 0, "what the switch turns off");
+        assert_eq!(left_after_scan(Algorithm::Lru, capacity, capacity / 2), 0, "what the switch turns off");
     }
 }
 
 #[test]
-fn a_block_that_comes_back_soon_enters_the_main_queue() {
+fn a_block_inserted_again_soon_enters_the_main_queue() {
     let capacity = 1000;
-    let mut policy = Replacement::new(Kind::S3Fifo);
+    let mut policy = Replacement::new(Algorithm::S3Fifo);
     for key in 0..1000u32 {
         policy.on_insert(Slot(key), key.into(), capacity);
     }
@@ -283,8 +283,8 @@ fn a_block_that_comes_back_soon_enters_the_main_queue() {
         slot = policy.evict(|_| true).expect("nothing is pinned");
         policy.on_insert(slot, key, capacity);
     }
-    assert!(!policy.is_hot(slot), "a new block has to prove itself");
-    // Blocks 0 to 399 have left; a full bucket may have forgotten a few.
+    assert!(!policy.is_hot(slot), "a new block is on probation");
+    // Blocks 0 to 399 were evicted; a full bucket may have forgotten a few.
     let known = (0..400u64)
         .filter(|key| {
             let slot = policy.evict(|_| true).expect("nothing is pinned");
@@ -300,7 +300,7 @@ fn a_block_that_comes_back_soon_enters_the_main_queue() {
             policy.is_hot(slot)
         })
         .count();
-    assert!(strange <= 2, "{strange} of 400 new blocks were taken for old ones");
+    assert!(strange <= 2, "{strange} of 400 new blocks were taken for known ones");
 }
 
 fn split_mix(key: u64) -> u64 {
@@ -311,29 +311,29 @@ fn split_mix(key: u64) -> u64 {
 }
 
 #[test]
-fn a_block_that_left_long_ago_has_to_prove_itself_again() {
+fn a_block_evicted_long_ago_is_on_probation_again() {
     let capacity = 1000;
-    let mut policy = Replacement::new(Kind::S3Fifo);
+    let mut policy = Replacement::new(Algorithm::S3Fifo);
     let mut insert = |key: u64| {
         let slot = if key < 1000 { Slot(key as u32) } else { policy.evict(|_| true).expect("nothing is pinned") };
-        // Keys in sequence would spread over the ghost more evenly than keys do (SplitMix64).
+        // Hashed, since consecutive keys would spread over the ghost more evenly than real ones.
         policy.on_insert(slot, split_mix(key % 2200), capacity);
         policy.is_hot(slot)
     };
     (0..2200).for_each(|key| assert!(!insert(key)));
-    // The first of them left 1200 evictions ago.
+    // The first was evicted 1200 evictions ago.
     let known = (2200..2400).filter(|key| insert(*key)).count();
     assert_eq!(known, 0);
 }
 
 #[test]
 fn a_held_block_stays_as_hot_as_it_was() {
-    let mut policy = Replacement::new(Kind::S3Fifo);
+    let mut policy = Replacement::new(Algorithm::S3Fifo);
     for slot in 0..100 {
         policy.on_insert(Slot(slot), slot.into(), 100);
         (0..3).for_each(|_| policy.on_hit(Slot(slot)));
     }
-    // It went on to the main queue.
+    // The next call promotes it to the main queue.
     let cold = policy.evict(|_| true).expect("nothing is held");
     policy.on_insert(cold, 1000, 100);
     let hot = (0..100).map(Slot).find(|&slot| slot != cold).expect("a hundred");
@@ -347,7 +347,7 @@ fn a_held_block_stays_as_hot_as_it_was() {
 
 #[test]
 fn clean_blocks_are_found_behind_a_small_queue_of_pinned_ones() {
-    let mut policy = Replacement::new(Kind::S3Fifo);
+    let mut policy = Replacement::new(Algorithm::S3Fifo);
     for slot in 0..1000 {
         policy.on_insert(Slot(slot), slot.into(), 1000);
         policy.on_hit(Slot(slot));
@@ -363,9 +363,9 @@ fn clean_blocks_are_found_behind_a_small_queue_of_pinned_ones() {
     }
 }
 
-/// The most steps and refusals of one call, and steps for each operation, in a cache of `slots`.
+/// The most steps of one call, and the mean for each operation, in a cache of `slots`.
 fn cost(slots: u32) -> (u64, f64) {
-    let mut policy = Replacement::new(Kind::S3Fifo);
+    let mut policy = Replacement::new(Algorithm::S3Fifo);
     for slot in 0..slots {
         policy.on_insert(Slot(slot), slot.into(), slots as usize);
         (0..3).for_each(|_| policy.on_hit(Slot(slot)));
@@ -392,13 +392,13 @@ fn steps_do_not_grow_with_the_number_of_slots() {
     let (worst_small, mean_small) = cost(1_000);
     let (worst_large, mean_large) = cost(1_000_000);
     assert!(worst_small <= 200 && worst_large <= 200, "worst call: {worst_small}, {worst_large}");
-    // In the large cache the hits of a million slots are not paid back within the test: at most the bound of a call.
+    // In the large cache the hits of a million slots are not used up within the test: at most the bound of a call.
     assert!(mean_small <= 60.0 && mean_large <= 60.0, "mean: {mean_small}, {mean_large}");
 }
 
 #[test]
-fn a_cache_of_nothing_but_pinned_slots_gives_up_after_few() {
-    for kind in [Kind::S3Fifo, Kind::Lru] {
+fn a_search_among_pinned_slots_ends_after_few_refusals() {
+    for kind in [Algorithm::S3Fifo, Algorithm::Lru] {
         let mut policy = Replacement::new(kind);
         for slot in 0..100_000 {
             policy.on_insert(Slot(slot), slot.into(), 100_000);
@@ -415,12 +415,12 @@ fn a_cache_of_nothing_but_pinned_slots_gives_up_after_few() {
 }
 
 #[test]
-fn bookkeeping_is_at_most_twenty_bytes_a_slot_and_a_piece_of_slots() {
-    let mut policy = Replacement::new(Kind::S3Fifo);
+fn bookkeeping_is_at_most_twenty_bytes_a_slot_and_a_segment() {
+    let mut policy = Replacement::new(Algorithm::S3Fifo);
     for slot in 0..300_000u32 {
         policy.on_insert(Slot(slot), slot.into(), slot as usize + 1);
         if slot % 997 == 996 {
-            // What left is known for a while: that takes memory, too.
+            // Evicted blocks are remembered for a while, which takes memory too.
             let victim = policy.evict(|_| true).expect("nothing is pinned");
             policy.on_insert(victim, slot.into(), slot as usize + 1);
             let most = (slot as usize + 1 + 256) * 20 + slot as usize / 16 + 512;

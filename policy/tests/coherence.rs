@@ -1,4 +1,4 @@
-//! What coherence promises to who uses it. That it keeps it whatever the network does is proved beside the code.
+//! Guarantees of coherence to its users. That they hold whatever the network does is tested next to the code.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,7 +13,7 @@ const NOW: Instant = Instant::ZERO;
 const PAGE: PageNo = PageNo(0);
 
 fn config(nodes: u16) -> Config {
-    Config { nodes, pages: 8, pages_max: 2, patience: Duration::from_millis(5) }
+    Config { nodes, pages: 8, pages_max: 2, timeout: Duration::from_millis(5) }
 }
 
 fn address(node: u16, incarnation: u32) -> Address {
@@ -24,7 +24,7 @@ fn address(node: u16, incarnation: u32) -> Address {
 struct Orderly {
     nodes: Vec<Node>,
     network: VecDeque<Envelope>,
-    /// What was granted: node, what for, version.
+    /// Node, mode and version of each grant.
     granted: Vec<(u16, Mode, Version)>,
     sent: Vec<Message>,
 }
@@ -69,7 +69,7 @@ impl Orderly {
 }
 
 #[test]
-fn what_one_node_wrote_the_others_read_and_it_keeps_a_copy() {
+fn other_nodes_read_what_one_wrote_and_it_retains_a_copy() {
     let mut all = Orderly::new(3);
     all.done(1, Local::Write);
     let written = all.granted[0].2;
@@ -80,7 +80,7 @@ fn what_one_node_wrote_the_others_read_and_it_keeps_a_copy() {
 }
 
 #[test]
-fn a_page_that_is_held_costs_no_message_and_a_right_to_write_that_is_added_no_data() {
+fn access_to_a_held_page_sends_no_message_and_an_upgrade_to_write_no_data() {
     let mut all = Orderly::new(3);
     all.done(1, Local::Read);
     assert_eq!(all.sent.len(), 3, "ask, grant, got");
@@ -108,7 +108,7 @@ fn a_writer_waits_until_each_reader_has_given_up_its_copy() {
 }
 
 #[test]
-fn all_who_want_to_write_are_served_once_in_the_order_of_asking() {
+fn writers_are_served_once_each_in_order_of_arrival() {
     let mut all = Orderly::new(64);
     (0..64).for_each(|node| drop(all.want(node, Local::Write)));
     all.settle();
@@ -117,7 +117,7 @@ fn all_who_want_to_write_are_served_once_in_the_order_of_asking() {
 }
 
 #[test]
-fn what_is_lost_is_sent_again_when_patience_ends_and_not_before() {
+fn lost_messages_are_retransmitted_after_the_timeout_and_not_before() {
     let mut all = Orderly::new(2);
     all.want(1, Local::Write);
     let asked = all.network.pop_front();
@@ -128,7 +128,7 @@ fn what_is_lost_is_sent_again_when_patience_ends_and_not_before() {
 }
 
 #[test]
-fn what_was_written_back_survives_its_node_and_what_was_not_does_not() {
+fn a_written_back_page_survives_its_node_and_later_writes_do_not() {
     let mut all = Orderly::new(3);
     all.done(1, Local::Write);
     let saved = all.granted[0].2;
@@ -141,7 +141,7 @@ fn what_was_written_back_survives_its_node_and_what_was_not_does_not() {
 }
 
 #[test]
-fn a_home_that_returns_gets_what_others_wrote_meanwhile_before_it_grants_anything() {
+fn a_home_that_returns_collects_dirty_pages_before_it_grants() {
     let mut all = Orderly::new(3);
     all.done(1, Local::Write);
     let written = all.granted[0].2;
@@ -162,7 +162,7 @@ fn a_home_that_returns_gets_what_others_wrote_meanwhile_before_it_grants_anythin
 }
 
 #[test]
-fn a_buffer_cache_is_told_to_drop_the_page_before_its_data_go_away() {
+fn a_page_is_revoked_before_its_data_are_sent_and_discarded_after() {
     let mut all = Orderly::new(3);
     all.done(1, Local::Write);
     all.want(2, Local::Write);
@@ -182,7 +182,7 @@ fn a_buffer_cache_is_told_to_drop_the_page_before_its_data_go_away() {
 }
 
 #[test]
-fn what_cannot_be_done_is_told() {
+fn invalid_requests_are_rejected_with_their_reason() {
     let mut node = Node::new(config(2), address(1, 1), [], []);
     assert_eq!(node.on_local(NOW, Local::Read, PageNo(8)), Err(LocalError::NoSuchPage(8)));
     assert!(node.on_local(NOW, Local::Read, PageNo(0)).is_ok());

@@ -1,4 +1,4 @@
-//! What colouring promises.
+//! Guarantees of page colouring.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,6 @@ use policy::color::{FreeFrames, Mode, PageNo, PhysicalFrame};
 use proptest::prelude::*;
 
 proptest! {
-    /// Whatever is put in and taken out: each frame once, and all of them.
     #[test]
     fn no_frame_is_lost_or_given_twice(
         hint in any::<bool>(),
@@ -25,7 +24,6 @@ proptest! {
         prop_assert_eq!(free.free(), frames.len() - taken.len());
     }
 
-    /// With the hint, a page gets its colour as long as there is one; what it misses is counted.
     #[test]
     fn a_page_gets_its_own_colour_as_long_as_there_is_one(
         colors in 1u32..40,
@@ -61,7 +59,7 @@ fn without_the_hint_the_frame_freed_longest_ago_goes_first() {
 }
 
 #[test]
-fn when_a_colour_has_run_out_the_most_plentiful_one_is_taken() {
+fn when_a_colour_is_exhausted_the_most_plentiful_one_is_taken() {
     let mut free = FreeFrames::new(Mode::Hint, 4);
     [1, 2, 6, 3].into_iter().for_each(|frame| free.put(PhysicalFrame(frame)));
     assert_eq!(free.take(PageNo(4)), Some(PhysicalFrame(2)));

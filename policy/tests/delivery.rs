@@ -1,4 +1,4 @@
-//! What the choice of the processor that takes a completion promises.
+//! Guarantees of the choice of the processor that takes a completion.
 
 use policy::delivery::{Activity, Method, Target, Urgency};
 use policy::unit::ProcessorId;
@@ -21,7 +21,7 @@ fn one(target: Target) -> ProcessorId {
 
 proptest! {
     #[test]
-    fn nobody_who_runs_something_is_disturbed_while_another_is_idle((all, initiator) in activities()) {
+    fn no_busy_processor_is_interrupted_while_another_is_idle((all, initiator) in activities()) {
         let to = one(Method::Idle.target(initiator, &all));
         prop_assert_eq!(all[usize::from(to.0)], *all.iter().min().expect("not empty"));
         if all[usize::from(initiator.0)] == Activity::Idle {
@@ -36,7 +36,7 @@ proptest! {
     }
 
     #[test]
-    fn a_completion_comes_back_to_who_started_it_or_to_the_fixed_one((all, initiator) in activities(), fixed in 0u16..16) {
+    fn a_completion_goes_to_the_initiator_or_the_fixed_processor((all, initiator) in activities(), fixed in 0u16..16) {
         prop_assert_eq!(one(Method::Initiator.target(initiator, &all)), initiator);
         let to = one(Method::Fixed(ProcessorId(fixed)).target(initiator, &all));
         prop_assert_eq!(to, if usize::from(fixed) < all.len() { ProcessorId(fixed) } else { initiator });
@@ -45,6 +45,6 @@ proptest! {
 }
 
 #[test]
-fn completions_go_to_the_initiator_unless_told_otherwise() {
+fn completions_go_to_the_initiator_by_default() {
     assert_eq!(Method::default(), Method::Initiator);
 }

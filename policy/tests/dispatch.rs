@@ -1,4 +1,4 @@
-//! What dispatching by usage promises.
+//! Guarantees of dispatching by usage.
 
 use std::collections::BTreeMap;
 
@@ -6,9 +6,9 @@ use policy::dispatch::{Dispatch, OLDEST_EVERY};
 use policy::unit::JobId;
 use proptest::prelude::*;
 
-const NOBODY: JobId = JobId(0);
+const NO_JOB: JobId = JobId(0);
 
-/// `Some` is a task of that job that gets ready, `None` lets one run.
+/// `Some`: a task of that job becomes ready; `None`: one runs.
 fn events() -> impl Strategy<Value = Vec<Option<u32>>> {
     prop::collection::vec(prop_oneof![5 => (0u32..5).prop_map(Some), 4 => Just(None)], 1..400)
 }
@@ -42,9 +42,9 @@ proptest! {
         }
     }
 
-    /// However much its job has used, and whatever comes after it.
+    /// However much its job has used, and whatever arrives after it.
     #[test]
-    fn nobody_waits_longer_than_a_bound(before in 0u32..40, come_in_between in 1u32..4, jobs in 2u32..9) {
+    fn every_wait_is_bounded(before in 0u32..40, arrive_in_between in 1u32..4, jobs in 2u32..9) {
         let used = |job: JobId| if job == JobId(1) { u64::MAX } else { 0 };
         let mut dispatch = Dispatch::new(true);
         for number in 0..before {
@@ -55,14 +55,14 @@ proptest! {
         while let Some((_, 0)) = dispatch.take_next() {
             others += 1;
             prop_assert!(others <= OLDEST_EVERY * (before + 1), "{others} others went first");
-            for number in 0..come_in_between {
+            for number in 0..arrive_in_between {
                 dispatch.push(JobId(2 + number), 0, used);
-                dispatch.push(NOBODY, 0, used);
+                dispatch.push(NO_JOB, 0, used);
             }
         }
     }
 
-    /// Two jobs always have something ready, one a single task at a time, the other many: both run as long.
+    /// Two jobs always have ready tasks, one a single one at a time, the other many: both run equally long.
     #[test]
     fn a_job_of_many_tasks_gets_no_more_than_one_of_a_single_task(many in 8usize..100, cost in 1u64..50) {
         let mut used = BTreeMap::from([(JobId(1), 0u64), (JobId(2), 0u64)]);
@@ -77,14 +77,14 @@ proptest! {
             dispatch.set_used(job, used[&job]);
             dispatch.push(job, (), |job| used[&job]);
         }
-        // Each eighth goes by age, which favours the many.
+        // One in eight runs by age, which favours the many.
         let share = used[&JobId(1)] as f64 / (used[&JobId(1)] + used[&JobId(2)]) as f64;
         prop_assert!(share > 0.4, "{share}");
     }
 }
 
 #[test]
-fn the_job_that_used_least_goes_first_and_nobodys_tasks_before_it() {
+fn tasks_without_a_job_run_first_and_then_the_job_that_used_least() {
     let used = |job: JobId| u64::from(job.0);
     let mut dispatch = Dispatch::new(true);
     for job in [3, 2, 0, 1] {
@@ -95,7 +95,7 @@ fn the_job_that_used_least_goes_first_and_nobodys_tasks_before_it() {
 }
 
 #[test]
-fn what_a_completion_woke_runs_at_once_unless_a_job_that_used_less_waits() {
+fn a_task_woken_by_a_completion_runs_at_once_unless_a_job_that_used_less_waits() {
     let used = |job: JobId| u64::from(job.0);
     let mut dispatch = Dispatch::new(true);
     dispatch.push(JobId(3), 'a', used);
@@ -106,19 +106,19 @@ fn what_a_completion_woke_runs_at_once_unless_a_job_that_used_less_waits() {
     dispatch.push(JobId(1), 'd', used);
     dispatch.push(JobId(3), 'e', used);
     assert_eq!(dispatch.take_newest(), None, "the first has used less");
-    dispatch.push(NOBODY, 'f', used);
-    assert_eq!(dispatch.take_newest(), Some((NOBODY, 'f')));
+    dispatch.push(NO_JOB, 'f', used);
+    assert_eq!(dispatch.take_newest(), Some((NO_JOB, 'f')));
     let order: Vec<char> = std::iter::from_fn(|| dispatch.take_next()).map(|(_, task)| task).collect();
     assert_eq!(order, ['d', 'a', 'e']);
 
     let mut dispatch = Dispatch::new(false);
     dispatch.push(JobId(1), 'a', used);
     dispatch.push(JobId(3), 'b', used);
-    assert_eq!(dispatch.take_newest(), Some((JobId(3), 'b')), "usage is not looked at");
+    assert_eq!(dispatch.take_newest(), Some((JobId(3), 'b')), "usage is ignored");
 }
 
 #[test]
-fn to_turn_usage_on_and_off_loses_no_task_and_off_they_run_in_order_of_arrival() {
+fn switching_usage_loses_no_task_and_without_it_they_run_in_order_of_arrival() {
     let used = |job: JobId| 10 - u64::from(job.0);
     let jobs = [1, 2, 0, 2, 1, 3].map(JobId);
     let mut dispatch = Dispatch::new(false);
@@ -126,7 +126,7 @@ fn to_turn_usage_on_and_off_loses_no_task_and_off_they_run_in_order_of_arrival()
         dispatch.push(job, number, used);
     }
     dispatch.set_by_usage(true, used);
-    assert_eq!((dispatch.len(), dispatch.take_next()), (6, Some((NOBODY, 2))));
+    assert_eq!((dispatch.len(), dispatch.take_next()), (6, Some((NO_JOB, 2))));
     assert_eq!(dispatch.take_next(), Some((JobId(3), 5)));
     dispatch.set_by_usage(false, used);
     let order: Vec<usize> = std::iter::from_fn(|| dispatch.take_next()).map(|(_, task)| task).collect();

@@ -1,4 +1,4 @@
-//! What writing early promises.
+//! Guarantees of early writes.
 
 use policy::early::EarlyWrite;
 use policy::unit::Class;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 proptest! {
     #[test]
-    fn who_flushes_after_few_writes_is_served_early_after_the_first_flush(
+    fn writers_that_flush_after_few_writes_write_early_after_the_first_flush(
         writes in 1usize..=32,
         flushes in 1usize..20,
         rounds in 2usize..10,
@@ -20,7 +20,7 @@ proptest! {
     }
 
     #[test]
-    fn of_a_long_run_of_writes_only_the_beginning_goes_early(
+    fn of_a_long_run_of_writes_only_the_beginning_is_written_early(
         before in prop::collection::vec(any::<bool>(), 0..100),
         run in 33usize..1000,
     ) {
@@ -38,7 +38,7 @@ proptest! {
     }
 
     #[test]
-    fn large_writes_to_where_nothing_was_go_early_and_nobody_waits(blocks in 16u64..1024, writes in 33usize..100) {
+    fn large_writes_to_uncached_blocks_are_written_early_and_asynchronously(blocks in 16u64..1024, writes in 33usize..100) {
         let mut early = EarlyWrite::new();
         for _ in 0..writes {
             prop_assert_eq!(early.on_write(blocks, false), Some(Class::Asynchronous));

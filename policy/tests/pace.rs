@@ -1,4 +1,4 @@
-//! What pacing a volume promises.
+//! Guarantees of pacing a volume.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 const TICK: Duration = Duration::from_millis(100);
 
-/// A volume whose blocks are written in laps, in whatever order within one.
+/// A volume whose blocks are written in passes, in any order within one.
 struct Volume {
     pace: Pace,
     now: Instant,
@@ -24,7 +24,7 @@ fn sum(blocks: &VecDeque<(Instant, u64)>) -> u64 {
 
 impl Volume {
     fn new() -> Self {
-        // What disks can do is another promise.
+        // Without a limit: that is tested separately.
         let config = Config { blocks_at_first: u64::MAX / 4, ..Config::default() };
         let (old, young) = (VecDeque::new(), VecDeque::new());
         Volume { pace: Pace::new(config), now: Instant::ZERO, old, young, waited_longest: Duration::ZERO }
@@ -34,7 +34,7 @@ impl Volume {
         sum(&self.old) + sum(&self.young)
     }
 
-    /// The youngest of a lap go first: no order within it may make a block too old.
+    /// The youngest of a pass go first: no order within it may make a block too old.
     fn write(&mut self, blocks: u64) {
         let mut left = blocks;
         while left > 0 {
@@ -94,7 +94,7 @@ proptest! {
         let most = writes.iter().max().copied().unwrap_or(0);
         prop_assert!(most <= rate + rate / 3 + 65, "{most} in one tick, {rate} become dirty in one");
         let settled: u64 = writes[1500..].iter().sum();
-        prop_assert!(settled * 100 >= rate * 1500 * 98, "kept up: {settled}");
+        prop_assert!(settled * 100 >= rate * 1500 * 98, "only {settled} written");
     }
 
     #[test]
@@ -103,7 +103,7 @@ proptest! {
         disturbed in prop::collection::vec(any::<bool>(), 0..30),
     ) {
         let mut pace = Pace::new(Config::default());
-        // Sometimes others have the disk, or there is nothing to do.
+        // At times others use the disk, or there is nothing to write.
         for is_disturbed in disturbed {
             let written = Written { blocks: disk / 20, busy: TICK, is_all: !is_disturbed };
             pace.on_written(written);
@@ -137,7 +137,7 @@ fn a_burst_is_written_evenly_over_its_age() {
 }
 
 #[test]
-fn few_dirty_blocks_are_written_together() {
+fn few_dirty_blocks_are_written_at_once() {
     let mut volume = Volume::new();
     volume.tick(TICK, 40);
     let writes = (0..400).filter(|_| volume.tick(TICK, 0) > 0).count();
@@ -145,7 +145,7 @@ fn few_dirty_blocks_are_written_together() {
 }
 
 #[test]
-fn a_disk_with_little_to_do_is_not_taken_for_a_slow_one() {
+fn the_limit_ignores_a_disk_with_little_to_do() {
     let mut pace = Pace::new(Config::default());
     (0..10).for_each(|_| pace.on_written(Written { blocks: 10_000, busy: TICK, is_all: true }));
     let before = pace.limit();

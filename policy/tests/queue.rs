@@ -1,21 +1,21 @@
-//! What the request queue promises: nothing lost, merging, order.
+//! Guarantees of the request queue: completeness, merging, order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use policy::queue::{Arrival, Batch, Config, Kind, Queue, RequestId, StreamId};
+use policy::queue::{Arrival, Batch, Config, Queue, RequestId, RequestKind, StreamId};
 use policy::unit::{ByteRange, Class, Instant, JobId};
 use proptest::prelude::*;
 
 const US: Duration = Duration::from_micros(1);
 const MS: Duration = Duration::from_millis(1);
 
-fn arrival(id: u32, stream: u32, kind: Kind, at: u64, len: u64, class: Class) -> Arrival {
+fn arrival(id: u32, stream: u32, kind: RequestKind, at: u64, len: u64, class: Class) -> Arrival {
     Arrival { id: RequestId(id), stream: StreamId(stream), kind, range: ByteRange::new(at, len), class, job: JobId(1) }
 }
 
 fn read(id: u32, block: u64, class: Class) -> Arrival {
-    arrival(id, 0, Kind::Read, block * 4096, 4096, class)
+    arrival(id, 0, RequestKind::Read, block * 4096, 4096, class)
 }
 
 prop_compose! {
@@ -34,7 +34,7 @@ prop_compose! {
 
 #[derive(Clone, Debug)]
 enum Event {
-    Arrive { stream: u32, kind: Kind, block: u64, blocks: u64, class: Class },
+    Arrive { stream: u32, kind: RequestKind, block: u64, blocks: u64, class: Class },
     Issue,
     Complete(usize),
     Promote(u32),
@@ -43,8 +43,7 @@ enum Event {
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
-    let kind =
-        prop_oneof![4 => Just(Kind::Read), 4 => Just(Kind::Write), 1 => Just(Kind::Flush), 1 => Just(Kind::Other)];
+    let kind = prop_oneof![4 => Just(RequestKind::Read), 4 => Just(RequestKind::Write), 1 => Just(RequestKind::Flush), 1 => Just(RequestKind::Other)];
     let class = prop_oneof![Just(Class::Synchronous), Just(Class::Asynchronous)];
     let arrive = (0u32..3, kind, 0u64..60, 0u64..9, class)
         .prop_map(|(stream, kind, block, blocks, class)| Event::Arrive { stream, kind, block, blocks, class });
@@ -59,7 +58,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(event, 1..400)
 }
 
-/// A queue and what it was told.
+/// A queue, and a model of its contents.
 struct Harness {
     queue: Queue,
     config: Config,
@@ -92,7 +91,7 @@ impl Harness {
         }
         prop_assert_eq!(self.queue.waiting(), self.waiting.len());
         if let Some(deadline) = self.queue.next_deadline() {
-            prop_assert!(deadline > self.now, "it would have to be issued now");
+            prop_assert!(deadline > self.now, "it should have been issued now");
         }
         Ok(())
     }
@@ -115,7 +114,7 @@ impl Harness {
         prop_assert_eq!(class, batch.class);
         if batch.members.len() > 1 {
             prop_assert!(self.config.merge && batch.range.len <= self.config.transfer_bytes_max.into());
-            prop_assert!(matches!(batch.kind, Kind::Read | Kind::Write));
+            prop_assert!(matches!(batch.kind, RequestKind::Read | RequestKind::Write));
         }
         Ok(())
     }
@@ -143,7 +142,7 @@ impl Harness {
             }
             Event::Pass(time) => self.now += time,
             Event::Configure(config) => {
-                // A smaller depth would have to wait for what is in flight.
+                // A smaller depth would be violated by what is in flight.
                 let config = Config { depth: config.depth.max(self.config.depth), ..config };
                 self.config = config.clone();
                 self.queue.set_config(config);
@@ -161,7 +160,7 @@ proptest! {
         for event in events {
             harness.apply(event)?;
         }
-        // All completes: all that waits goes, without any time passing.
+        // When all completes, all waiting requests are issued, without any time passing.
         for n in 0.. {
             harness.issue()?;
             if harness.in_flight.is_empty() {
@@ -173,7 +172,7 @@ proptest! {
     }
 
     #[test]
-    fn a_synchronous_request_is_never_passed_by_an_asynchronous_one_that_is_not_overdue(
+    fn no_asynchronous_request_overtakes_a_synchronous_one_before_its_deadline(
         classes in prop::collection::vec(any::<bool>(), 1..200),
         depth in 1u16..10,
         elevator in any::<bool>(),
@@ -199,7 +198,7 @@ proptest! {
     }
 
     #[test]
-    fn under_endless_synchronous_load_asynchronous_requests_go_within_their_deadline_and_turns(
+    fn under_endless_synchronous_load_asynchronous_requests_are_issued_within_a_bound(
         backlog in 1u32..60,
         depth in 1u16..8,
         elevator in any::<bool>(),
@@ -208,7 +207,7 @@ proptest! {
         let mut queue = Queue::new(Config { depth, elevator, merge: false, ..Config::default() });
         let mut now = Instant::ZERO;
         for n in 0..backlog {
-            // Behind what is read: the elevator alone would never get there.
+            // Behind what is read: the elevator alone would never reach them.
             queue.on_arrival(now, read(n, 1 << 30, Class::Asynchronous));
         }
         let mut next_id = backlog;
@@ -278,7 +277,7 @@ proptest! {
 
 #[test]
 fn sequential_arrivals_merge_up_to_the_bound() {
-    // 1 MiB in pieces of 4 KiB goes as 128 KiB transfers (WS-3) of 32.
+    // 1 MiB in requests of 4 KiB becomes 128 KiB transfers (WS-3) of 32 each.
     let mut queue = Queue::new(Config { transfer_bytes_max: 128 << 10, ..Config::default() });
     for n in 0..256 {
         queue.on_arrival(Instant::ZERO, read(n, n.into(), Class::Asynchronous));
@@ -302,7 +301,7 @@ fn blocks_that_are_read_again_and_again_merge_each_time() {
 }
 
 #[test]
-fn without_merging_each_goes_alone() {
+fn without_merging_each_request_is_a_batch() {
     let mut queue = Queue::new(Config { merge: false, ..Config::default() });
     for n in 0..20 {
         queue.on_arrival(Instant::ZERO, read(n, n.into(), Class::Synchronous));
@@ -311,7 +310,7 @@ fn without_merging_each_goes_alone() {
 }
 
 #[test]
-fn an_asynchronous_neighbour_rides_along() {
+fn an_asynchronous_neighbour_joins_a_synchronous_batch() {
     let mut queue = Queue::new(Config::default());
     queue.on_arrival(Instant::ZERO, read(0, 0, Class::Asynchronous));
     queue.on_arrival(Instant::ZERO, read(1, 1, Class::Synchronous));
@@ -333,13 +332,13 @@ fn without_priority_requests_go_in_order_of_arrival() {
 }
 
 #[test]
-fn an_overdue_synchronous_request_is_not_passed_for_ever_by_the_elevator() {
+fn the_elevator_does_not_starve_an_overdue_synchronous_request() {
     let mut queue = Queue::new(Config { elevator: true, merge: false, depth: 1, ..Config::default() });
     queue.on_arrival(Instant::ZERO, read(0, 5, Class::Synchronous));
     queue.on_arrival(Instant::ZERO, read(1, 1000, Class::Synchronous));
     let mut now = Instant::ZERO;
     let mut id = 2;
-    // After the first, the far one waits while new ones arrive just ahead of the head for ever.
+    // After the first, the far one waits while new ones arrive just ahead of the head.
     for _ in 0..200 {
         let batch = queue.next(now).expect("some always wait");
         if batch.members[0] == RequestId(1) {
@@ -363,11 +362,11 @@ fn a_hanging_asynchronous_request_does_not_stop_the_others() {
     queue.on_arrival(Instant::ZERO, read(1, 9, Class::Asynchronous));
     assert!(queue.next(Instant::ZERO).is_some());
     assert!(queue.next(Instant::ZERO).is_none(), "the window holds one");
-    let deadline = queue.next_deadline().expect("one is kept back");
+    let deadline = queue.next_deadline().expect("one is held back");
     assert_eq!(deadline, Instant::ZERO + MS * 500);
     queue.on_arrival(Instant::ZERO, read(2, 99, Class::Asynchronous));
     assert!(queue.next(deadline).is_some());
-    assert!(queue.next(deadline).is_none(), "a backlog does not pass the window all at once");
-    let deadline = queue.next_deadline().expect("one is kept back");
+    assert!(queue.next(deadline).is_none(), "a backlog does not exceed the window all at once");
+    let deadline = queue.next_deadline().expect("one is held back");
     assert!(queue.next(deadline).is_some());
 }

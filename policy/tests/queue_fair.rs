@@ -1,13 +1,13 @@
-//! What the request queue promises to jobs: turns within a class, and that nobody waits without bound.
+//! Guarantees of the request queue to jobs: fairness within a class, and bounded waiting.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use policy::queue::{Arrival, Config, Kind, Queue, RUN, RequestId, StreamId};
+use policy::queue::{Arrival, Config, Queue, RUN, RequestId, RequestKind, StreamId};
 use policy::unit::{ByteRange, Class, Instant, JobId};
 use proptest::prelude::*;
 
-/// What a request costs beside its bytes (`queue/turns.rs`).
+/// The cost of a request in addition to its bytes (`queue/fair.rs`).
 const REQUEST_BYTES: u64 = 32 << 10;
 
 const HEAVY: JobId = JobId(1);
@@ -15,7 +15,7 @@ const LIGHT: JobId = JobId(2);
 
 fn read(id: u32, job: JobId, block: u64, blocks: u64) -> Arrival {
     let range = ByteRange::new(block * 4096, blocks * 4096);
-    Arrival { id: RequestId(id), stream: StreamId(0), kind: Kind::Read, range, class: Class::Synchronous, job }
+    Arrival { id: RequestId(id), stream: StreamId(0), kind: RequestKind::Read, range, class: Class::Synchronous, job }
 }
 
 fn alone() -> Config {
@@ -23,12 +23,12 @@ fn alone() -> Config {
 }
 
 proptest! {
-    /// As long as all of them have something waiting (start-time fair queueing, theorem 1).
+    /// As long as all of them have waiting requests (start-time fair queueing, theorem 1).
     #[test]
-    fn jobs_that_always_wait_get_the_same_of_the_disk_but_for_one_request_each(
+    fn jobs_with_a_backlog_get_equal_shares_up_to_one_request_each(
         blocks in prop::collection::vec(1u64..64, 2..6),
         deep in 1usize..20,
-        turns in 50u32..300,
+        batches in 50u32..300,
         priority in any::<bool>(),
     ) {
         let mut queue = Queue::new(Config { depth: 1, priority, ..alone() });
@@ -42,11 +42,11 @@ proptest! {
             queue.on_arrival(Instant::ZERO, read(id, job, u64::from(id) * 100, blocks[job.0 as usize]));
         };
         for job in 0..blocks.len() as u32 {
-            // The first has the most.
+            // The first has the longest backlog.
             (0..if job == 0 { deep * 10 } else { deep }).for_each(|_| arrive(&mut queue, &mut job_of, JobId(job)));
         }
-        for _ in 0..turns {
-            let batch = queue.next(Instant::ZERO).expect("all have something waiting");
+        for _ in 0..batches {
+            let batch = queue.next(Instant::ZERO).expect("all have waiting requests");
             let job = job_of[&batch.members[0]];
             *served.entry(job).or_default() += batch.range.len + REQUEST_BYTES;
             arrive(&mut queue, &mut job_of, job);
@@ -59,9 +59,9 @@ proptest! {
         }
     }
 
-    /// One request of a job that has nothing else waiting goes at once; on a disk with an arm, soon.
+    /// At once, or soon on a disk with an arm.
     #[test]
-    fn a_single_request_passes_those_of_a_job_that_has_many(
+    fn a_single_request_passes_the_backlog_of_another_job(
         many in 20u32..500,
         before in 1u32..200,
         elevator in any::<bool>(),
@@ -88,9 +88,9 @@ proptest! {
         prop_assert!(passed <= if elevator { 9 } else { 1 }, "{passed} went first");
     }
 
-    /// Each newcomer is level with whoever is next, and there is one for each request that is issued.
+    /// Each newcomer starts level with the next job, and one arrives for each request issued.
     #[test]
-    fn among_ever_new_jobs_nobody_waits_much_longer_than_its_deadline(
+    fn with_new_jobs_arriving_all_the_time_waits_are_bounded_by_the_deadline(
         backlog in 1u32..30,
         elevator in any::<bool>(),
     ) {
@@ -118,7 +118,7 @@ proptest! {
 }
 
 #[test]
-fn with_turns_off_requests_go_in_order_of_arrival_whoevers_they_are() {
+fn without_fairness_requests_go_in_order_of_arrival_whatever_their_job() {
     let mut queue = Queue::new(Config { fair: false, ..alone() });
     for id in 0..60 {
         queue.on_arrival(Instant::ZERO, read(id, JobId(u32::from(id > 50)), 1000 - u64::from(id), 1));
@@ -128,7 +128,7 @@ fn with_turns_off_requests_go_in_order_of_arrival_whoevers_they_are() {
 }
 
 #[test]
-fn a_pause_saves_nothing_up() {
+fn idling_earns_no_credit() {
     let mut queue = Queue::new(Config { depth: 1, ..alone() });
     let issue = |queue: &mut Queue| {
         let batch = queue.next(Instant::ZERO).expect("some wait");

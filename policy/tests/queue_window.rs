@@ -1,32 +1,32 @@
-//! What the asynchronous window promises, on a modelled disk that works on what it was handed in turn.
+//! Guarantees of the asynchronous window, on a modelled disk that serves batches in order.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use policy::queue::{Arrival, BatchId, Config, Kind, Queue, RequestId, StreamId};
+use policy::queue::{Arrival, BatchId, Config, Queue, RequestId, RequestKind, StreamId};
 use policy::unit::{ByteRange, Class, Instant, JobId};
 use proptest::prelude::*;
 
 const US: Duration = Duration::from_micros(1);
 
-/// A disk that serves batches in the order in which they came: so much for each, so much for each 4 KiB.
+/// A disk that serves batches in order of arrival, in a time for each batch and one for each 4 KiB.
 struct Disk {
     each: Duration,
     per_block: Duration,
     free_at: Instant,
-    under_way: VecDeque<(Instant, BatchId)>,
+    in_flight: VecDeque<(Instant, BatchId)>,
 }
 
 impl Disk {
     fn take(&mut self, now: Instant, id: BatchId, bytes: u64) {
         self.free_at = self.free_at.max(now) + self.each + self.per_block * (bytes / 4096) as u32;
-        self.under_way.push_back((self.free_at, id));
+        self.in_flight.push_back((self.free_at, id));
     }
 }
 
-/// One reader that reads 4 KiB again and again, beside writers that always have `backlog` requests of `write_bytes`
-/// waiting. Returns each read's time from arrival to completion (sorted), and bytes written.
-fn read_beside_writers(
+/// One reader that reads 4 KiB again and again, with concurrent writers that always have `backlog` requests of
+/// `write_bytes` waiting. Returns each read's time from arrival to completion (sorted), and the bytes written.
+fn read_among_writers(
     config: Config,
     reads: usize,
     write_bytes: u64,
@@ -35,7 +35,7 @@ fn read_beside_writers(
 ) -> (Vec<Duration>, u64) {
     let mut queue = Queue::new(config);
     let (each, per_block) = (US * disk.0, US * disk.1);
-    let mut disk = Disk { each, per_block, free_at: Instant::ZERO, under_way: VecDeque::new() };
+    let mut disk = Disk { each, per_block, free_at: Instant::ZERO, in_flight: VecDeque::new() };
     let mut now = Instant::ZERO;
     let (mut writes, mut written, mut next_id) = (0, 0, 1);
     let mut took = Vec::new();
@@ -48,14 +48,17 @@ fn read_beside_writers(
             let class = Class::Synchronous;
             queue.on_arrival(
                 now,
-                Arrival { id: RequestId(0), stream: StreamId(0), kind: Kind::Read, range, class, job: JobId(1) },
+                Arrival { id: RequestId(0), stream: StreamId(0), kind: RequestKind::Read, range, class, job: JobId(1) },
             );
         }
-        // The reader alone for a while, as in life: writers come and go.
+        // The reader is alone at first, so that the window can learn.
         while took.len() >= 200 && writes < backlog {
             let range = ByteRange::new(u64::from(next_id) * 2 * write_bytes, write_bytes);
             let (id, class) = (RequestId(next_id), Class::Asynchronous);
-            queue.on_arrival(now, Arrival { id, stream: StreamId(1), kind: Kind::Write, range, class, job: JobId(1) });
+            queue.on_arrival(
+                now,
+                Arrival { id, stream: StreamId(1), kind: RequestKind::Write, range, class, job: JobId(1) },
+            );
             next_id += 1;
             writes += 1;
         }
@@ -68,7 +71,7 @@ fn read_beside_writers(
                 written += batch.range.len;
             }
         }
-        let (done, id) = disk.under_way.pop_front().expect("the reader always reads");
+        let (done, id) = disk.in_flight.pop_front().expect("the reader always reads");
         now = done;
         queue.on_completion(now, id);
         if reading_in == Some(id) {
@@ -76,7 +79,7 @@ fn read_beside_writers(
             reading_in = None;
         }
     }
-    // What it was before the window had learned does not count.
+    // Without the time in which the window learned.
     let mut took = took.split_off(500);
     took.sort();
     (took, written)
@@ -86,7 +89,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn a_reader_beside_many_writers_is_nearly_as_fast_as_alone(
+    fn a_reader_among_many_writers_is_nearly_as_fast_as_alone(
         write_bytes in prop_oneof![Just(4096u64), Just(16 << 10), Just(64 << 10)],
         backlog in 20u32..400,
         each_us in 60u32..300,
@@ -95,11 +98,11 @@ proptest! {
         let disk = (each_us, 1);
         let config = Config { merge: false, ..Config::default() };
         let off = Config { priority: false, ..config.clone() };
-        let (with, _) = read_beside_writers(config, 3000, write_bytes, backlog, disk);
-        let (without, _) = read_beside_writers(off, 700, write_bytes, backlog, disk);
+        let (with, _) = read_among_writers(config, 3000, write_bytes, backlog, disk);
+        let (without, _) = read_among_writers(off, 700, write_bytes, backlog, disk);
         let alone = US * (each_us + 1);
         let median = |took: &[Duration]| took[took.len() / 2];
-        // One small write may always be before it, and the window tries a second one now and then.
+        // One small write may always be in flight, and the window tries a second one at times.
         let one_write = US * (each_us + (write_bytes / 4096) as u32);
         prop_assert!(median(&with) <= alone + one_write, "{:?}, alone {alone:?}", median(&with));
         prop_assert!(with[with.len() * 99 / 100] <= alone + one_write * 4, "99th: {:?}", with[with.len() * 99 / 100]);
@@ -108,13 +111,13 @@ proptest! {
 }
 
 #[test]
-fn writers_beside_a_reader_still_write() {
-    let (_, written) = read_beside_writers(Config::default(), 2500, 64 << 10, 1000, (100, 1));
+fn writers_next_to_a_reader_progress() {
+    let (_, written) = read_among_writers(Config::default(), 2500, 64 << 10, 1000, (100, 1));
     assert!(written >= 2000 * 4096, "{written}");
 }
 
 #[test]
-fn the_window_opens_by_steps_and_fast_when_nobody_waits() {
+fn the_window_opens_by_steps_and_fast_without_synchronous_requests() {
     let mut queue = Queue::new(Config { merge: false, ..Config::default() });
     let mut now = Instant::ZERO;
     let mut id = 0;
@@ -122,7 +125,7 @@ fn the_window_opens_by_steps_and_fast_when_nobody_waits() {
         let range = ByteRange::new(u64::from(id) << 20, 4096);
         queue.on_arrival(
             now,
-            Arrival { id: RequestId(id), stream: StreamId(0), kind: Kind::Read, range, class, job: JobId(1) },
+            Arrival { id: RequestId(id), stream: StreamId(0), kind: RequestKind::Read, range, class, job: JobId(1) },
         );
         id += 1;
         std::iter::from_fn(|| queue.next(now)).map(|b| b.id).collect::<Vec<_>>()
@@ -143,7 +146,7 @@ fn the_window_opens_by_steps_and_fast_when_nobody_waits() {
         batches.into_iter().for_each(|b| queue.on_completion(now, b));
     }
     let wider = queue.asynchronous_window_bytes();
-    assert_eq!(wider, 3 * (64 << 10), "step by step while somebody waits");
+    assert_eq!(wider, 3 * (64 << 10), "step by step with synchronous requests");
     now += Duration::from_millis(11);
     for _ in 0..10 {
         let batches = issue(&mut queue, now, Class::Asynchronous);

@@ -1,4 +1,4 @@
-//! What read-ahead promises.
+//! Guarantees of read-ahead.
 
 use std::collections::HashSet;
 
@@ -46,11 +46,11 @@ proptest! {
     }
 
     #[test]
-    fn reads_that_overtake_each_other_are_still_one_stream(
+    fn reordered_reads_are_still_one_stream(
         keys in prop::collection::vec(0u64..32, 500),
         len in 1u64..33,
     ) {
-        // Each read may be passed by those up to 31 behind it.
+        // Each read may be overtaken by those up to 31 behind it.
         let mut order: Vec<u64> = (0..500).collect();
         order.sort_by_key(|n| n + keys[*n as usize]);
         let mut policy = adaptive(512);
@@ -67,7 +67,7 @@ proptest! {
     }
 
     #[test]
-    fn as_many_streams_as_are_configured_are_found(
+    fn as_many_streams_as_configured_are_found(
         streams in 1usize..=16,
         order in prop::collection::vec(any::<u16>(), 0..2000),
         random in prop::collection::vec(0u64..1 << 20, 2000),
@@ -76,7 +76,7 @@ proptest! {
         let mut at = vec![0u64; streams];
         let mut fetched_to = vec![0u64; streams];
         let base = |s: usize| (s as u64 + 1) << 32;
-        // A round to begin with, then any order, with one random read beside each.
+        // Three rounds in order, then any order, with one random read between each.
         let rounds = (0..3 * streams).map(|n| n % streams);
         for (n, s) in rounds.chain(order.iter().map(|o| *o as usize % streams)).enumerate() {
             let read = base(s) + at[s]..base(s) + at[s] + 1;
@@ -94,7 +94,7 @@ proptest! {
     }
 
     #[test]
-    fn fixed_read_ahead_stays_so_many_blocks_ahead(blocks in 1u64..64, len in 1u64..16) {
+    fn fixed_read_ahead_stays_a_fixed_distance_ahead(blocks in 1u64..64, len in 1u64..16) {
         let config = Config { mode: Mode::Fixed { blocks }, ..Config::default() };
         let mut policy = ReadAhead::new(config);
         let mut fetched_to = 0;
@@ -124,7 +124,7 @@ proptest! {
 }
 
 #[test]
-fn the_first_touch_and_backward_reads_fetch_nothing() {
+fn the_first_access_and_backward_reads_fetch_nothing() {
     let mut policy = adaptive(512);
     assert_eq!(policy.on_read(0..8), None);
     for n in (0..1000u64).rev() {
@@ -140,7 +140,7 @@ fn strided_reads_fetch_almost_nothing() {
 }
 
 #[test]
-fn a_stream_that_turns_into_strides_is_no_longer_fetched() {
+fn a_stream_that_becomes_strided_is_no_longer_fetched() {
     let mut policy = adaptive(64);
     assert!((0..1000u64).filter(|n| policy.on_read(*n..n + 1).is_some()).count() >= 10);
     let strides = (0..500u64).map(|n| 1000 + 16 * n);
@@ -155,12 +155,12 @@ fn short_streams_do_not_displace_the_ones_in_use() {
     for n in 0..1000u64 {
         let long = [0, 1, 2].map(|s| policy.on_read((s << 40) + n..(s << 40) + n + 1));
         fetched += long.into_iter().flatten().map(|f| f.end - f.start).sum::<u64>();
-        // The long ones come first in the table.
+        // The long ones enter the table first.
         for m in 0..if n < 5 { 0 } else { 3 } {
             policy.on_read((n << 20) + (1 << 50) + m..(n << 20) + (1 << 50) + m + 1);
         }
     }
-    // A stream that is forgotten starts again with a small window, and blocks are fetched twice.
+    // A stream that was displaced starts again with a small window, and fetches blocks twice.
     assert!((3 * 998..3 * 1130).contains(&fetched), "{fetched}");
 }
 

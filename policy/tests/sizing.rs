@@ -1,4 +1,4 @@
-//! What the size of the cache promises.
+//! Guarantees of the size of the cache.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const SAMPLE: Duration = Duration::from_millis(50);
 
-/// As the documentation of [`Config`] states it, for the defaults: of a host, or of a group.
+/// The reserve of a host or group, as documented at [`Config`], for the defaults.
 fn reserve(total: u64) -> u64 {
     (total * 60 / 1000).max(512 * MIB).min(total / 4)
 }
@@ -41,7 +41,7 @@ fn ceiling(facts: MemoryFacts) -> u64 {
 
 proptest! {
     #[test]
-    fn the_target_never_reaches_into_the_reserve_and_a_shortage_is_given_back_at_once(
+    fn the_target_never_exceeds_the_reserve_and_a_shortage_is_returned_at_once(
         samples in prop::collection::vec((facts(), 0..512 * GIB, 0u64..5000), 1..40),
         fixed in prop::option::of(0..512 * GIB),
     ) {
@@ -60,7 +60,7 @@ proptest! {
     }
 
     #[test]
-    fn with_steady_others_the_size_settles_and_stays(
+    fn with_constant_others_the_size_settles(
         total in 128 * MIB..256 * GIB,
         others_permille in 0u64..950,
         limit_permille in prop::option::of(100u64..1000),
@@ -78,8 +78,8 @@ proptest! {
         }
         let last = &sizes[1000..];
         prop_assert!(last.iter().all(|s| s == &last[0]), "{:?}", &last[..20]);
-        prop_assert!(sizes.is_sorted(), "it took what it had to give back");
-        // What nobody needs is used, but for the reserve and a band of two steps.
+        prop_assert!(sizes.is_sorted(), "it took what it had to return");
+        // Free memory is used, except the reserve and a band of two steps.
         let room = (total - others).saturating_sub(reserve(total));
         let room = limit_permille.map_or(room, |p| {
             let limit = total / 1000 * p;
@@ -96,7 +96,7 @@ proptest! {
         rate_mib_s in 100u64..=4096,
     ) {
         let others = total / 1000 * others_permille;
-        // It wants all that there is, but for what the cache and the reserve keep in the end.
+        // It wants all memory except what the cache and the reserve retain in the end.
         let wanted = total - others - reserve(total) - 256 * MIB;
         let (mut cache, mut taken) = (0, 0);
         let mut sizing = Sizing::new(Config::default());
@@ -106,7 +106,7 @@ proptest! {
             prop_assert!(used < total, "sample {n}: nothing is available, {} over", used - total);
             let facts = MemoryFacts { total, available: total - used, group: None };
             let target = sizing.on_sample(Instant::ZERO + SAMPLE * n, facts, cache);
-            // The program goes on taking before what was released is there, within the sample.
+            // Within the sample, the program takes more before what was released is available.
             if n >= start + 200 {
                 taken = (taken + rate_mib_s * MIB / 20).min(wanted);
             }
@@ -119,7 +119,7 @@ proptest! {
 }
 
 #[test]
-fn fixed_is_fixed() {
+fn a_fixed_size_does_not_change() {
     let mut sizing = Sizing::new(Config { mode: Mode::Fixed { bytes: GIB }, ..Config::default() });
     for (n, available) in [8 * GIB, 0, GIB].into_iter().enumerate() {
         let facts = MemoryFacts { total: 16 * GIB, available, group: None };
@@ -141,7 +141,7 @@ fn after_shrinking_it_does_not_grow_for_a_second() {
 }
 
 #[test]
-fn a_shrink_is_enough_for_the_next_sample_too() {
+fn a_shrink_suffices_for_the_next_sample_too() {
     let total = 16 * GIB;
     let mut sizing = Sizing::new(Config::default());
     let (mut cache, mut taken) = (total - reserve(total) - 100 * MIB, 0);
@@ -157,7 +157,7 @@ fn a_shrink_is_enough_for_the_next_sample_too() {
 }
 
 #[test]
-fn small_changes_elsewhere_change_nothing() {
+fn small_changes_of_others_change_nothing() {
     let total = 16 * GIB;
     let mut sizing = Sizing::new(Config::default());
     let mut cache = 0;
@@ -172,7 +172,7 @@ fn small_changes_elsewhere_change_nothing() {
 }
 
 #[test]
-fn an_idle_host_is_looked_at_twice_a_second_and_a_small_group_as_often_as_ever() {
+fn an_idle_host_is_sampled_twice_a_second_and_a_small_group_as_often_as_a_busy_one() {
     let sizing = Sizing::new(Config::default());
     let full = |total: u64| MemoryFacts { total, available: reserve(total), group: None };
     assert_eq!(sizing.next_idle_sample(full(24 * GIB)), Duration::from_millis(500));
@@ -186,13 +186,13 @@ fn an_idle_host_is_looked_at_twice_a_second_and_a_small_group_as_often_as_ever()
 
 proptest! {
     #[test]
-    fn nothing_is_taken_of_the_reserve_once_the_cache_has_its_floor(facts in facts(), held in 0..8 * GIB, more in 1..16 * MIB) {
+    fn a_cache_above_its_floor_takes_nothing_of_the_reserve(facts in facts(), held in 0..8 * GIB, more in 1..16 * MIB) {
         let config = Config::default();
-        let is_there = shortage(MemoryFacts {
+        let is_available = shortage(MemoryFacts {
             available: facts.available.saturating_sub(more),
             group: facts.group.map(|group| GroupMemory { used: group.used + more, ..group }),
             ..facts
         }) == 0 && facts.available >= more;
-        prop_assert_eq!(config.may_take(facts, held, more), held < config.floor_bytes || is_there);
+        prop_assert_eq!(config.may_take(facts, held, more), held < config.floor_bytes || is_available);
     }
 }

@@ -1,4 +1,4 @@
-//! What usage and its inheritance promise.
+//! Guarantees of usage estimates and their inheritance.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn at(time: u64) -> Instant {
     Instant::ZERO + ms(time)
 }
 
-/// What a job of one process has used, when it runs as `bursts` say: pauses and uses, in milliseconds.
+/// Usage of a job of one process with these `bursts`: pauses and uses, in milliseconds.
 fn one_process(bursts: &[(u64, u64)]) -> (Usage, u64) {
     let decay = Decay::default();
     let (mut usage, mut now) = (Usage::new(decay, at(0)), 0);
@@ -27,7 +27,7 @@ fn one_process(bursts: &[(u64, u64)]) -> (Usage, u64) {
     (usage, now)
 }
 
-/// The same by children, one after the other, one for each burst.
+/// The same work by children, one after the other, one for each burst.
 fn by_children(bursts: &[(u64, u64)], inheritance: Inheritance) -> (Usage, u64) {
     let decay = Decay::default();
     let (mut parent, mut now) = (Usage::new(decay, at(0)), 0);
@@ -42,7 +42,6 @@ fn by_children(bursts: &[(u64, u64)], inheritance: Inheritance) -> (Usage, u64) 
 }
 
 proptest! {
-    /// A job of short processes, one after the other, weighs exactly as much as one long process.
     #[test]
     fn a_job_of_short_processes_weighs_as_much_as_one_long_one(
         bursts in proptest::collection::vec((0u64..3000, 1u64..500), 1..60),
@@ -53,16 +52,14 @@ proptest! {
         prop_assert!(one.abs_diff(many) <= Duration::from_nanos(10), "{one:?} and {many:?}");
     }
 
-    /// Without inheritance the parent of any number of children seems to have used nothing.
     #[test]
-    fn without_inheritance_a_parent_seems_idle(bursts in proptest::collection::vec((0u64..3000, 1u64..500), 1..60)) {
+    fn without_inheritance_a_parent_of_many_children_seems_idle(bursts in proptest::collection::vec((0u64..3000, 1u64..500), 1..60)) {
         let (mut parent, now) = by_children(&bursts, Inheritance::NONE);
         prop_assert_eq!(parent.estimate(Decay::default(), at(now), LOAD), Duration::ZERO);
     }
 
-    /// Several children at a time: what they inherited does not count again for each.
     #[test]
-    fn what_children_inherited_counts_once(
+    fn what_concurrent_children_inherited_counts_once(
         before in 0u64..1000,
         used in proptest::collection::vec(0u64..100, 0..12),
         after in 0u64..5000,
@@ -84,9 +81,9 @@ proptest! {
         prop_assert!(parent.abs_diff(alone) <= Duration::from_nanos(20), "{parent:?} and {alone:?}");
     }
 
-    /// It decays to nothing, the sooner the less load there is, and never grows by itself nor beyond its bound.
+    /// It decays to zero, faster with less load, and never grows by itself or beyond its bound.
     #[test]
-    fn use_is_forgotten_and_bounded(used in 0u64..10_000, load in 0.0f64..50.0, times in proptest::collection::vec(0u64..9000, 1..20)) {
+    fn use_decays_and_is_bounded(used in 0u64..10_000, load in 0.0f64..50.0, times in proptest::collection::vec(0u64..9000, 1..20)) {
         let decay = Decay::default();
         let (mut usage, mut idle) = (Usage::new(decay, at(0)), Usage::new(decay, at(0)));
         usage.charge(decay, at(0), load, ms(used));
@@ -104,7 +101,7 @@ proptest! {
 }
 
 #[test]
-fn with_a_load_of_one_90_percent_are_forgotten_in_about_five_seconds() {
+fn with_a_load_of_one_90_percent_decay_in_about_five_seconds() {
     // Leffler et al., section 4.4: "the load average is 1 ... after five seconds, 90 % of the user's CPU usage".
     let decay = Decay::default();
     let mut usage = Usage::new(decay, at(0));

@@ -1,4 +1,4 @@
-//! What write-back promises.
+//! Guarantees of write-back.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 const TICK: Duration = Duration::from_millis(100);
 
-/// Writers and a disk that writes what it is told, in ticks. The oldest blocks go first.
+/// Writers and a disk that writes what the policy returns, in ticks. The oldest blocks go first.
 struct Host {
     policy: WriteBack,
     now: Instant,
@@ -33,7 +33,7 @@ impl Host {
         DirtyFacts { dirty_blocks: self.dirty.iter().map(|d| d.1).sum(), cache_blocks: self.cache_blocks }
     }
 
-    /// Blocks become dirty (unless writers must wait), then a tick comes. Returns blocks written.
+    /// Blocks become dirty (unless writers must wait), then the tick. Returns blocks written.
     fn tick(&mut self, spacing: Duration, arrive: u64) -> u64 {
         if arrive > 0 && self.policy.admit(self.facts()) == Admission::Go {
             self.dirty.push_back((self.now, arrive));
@@ -58,14 +58,14 @@ impl Host {
 proptest! {
     #[test]
     fn constant_writers_never_build_a_spike(rate in 1u64..40_000, cache_blocks in 200_000u64..8_000_000) {
-        // Writers faster than a tenth of the cache in a tick are limited by waiting, not by this.
+        // Writers faster than a tenth of the cache in a tick are limited by the limit, not by this.
         let rate = rate.min(cache_blocks / 50);
         let mut host = Host::new(cache_blocks);
         let writes: Vec<u64> = (0..3000).map(|_| host.tick(TICK, rate)).collect();
         let most = writes.iter().max().copied().unwrap_or(0);
         prop_assert!(most <= rate + rate / 4 + 65, "{most} in one tick, {rate} become dirty in one");
         let settled: u64 = writes[1500..].iter().sum();
-        prop_assert!(settled * 10 >= rate * 1500 * 9, "kept up: {settled}");
+        prop_assert!(settled * 10 >= rate * 1500 * 9, "only {settled} written");
     }
 
     #[test]
@@ -108,7 +108,7 @@ proptest! {
     }
 
     #[test]
-    fn writers_that_wait_may_go_on_after_one_tick(
+    fn waiting_writers_may_proceed_after_one_tick(
         cache_blocks in 3u64..1 << 30,
         excess in 1u64..1 << 20,
         smooth in any::<bool>(),
@@ -136,7 +136,7 @@ fn the_rate_rises_smoothly_from_the_background_to_the_limit() {
 }
 
 #[test]
-fn few_dirty_blocks_are_written_together() {
+fn few_dirty_blocks_are_written_at_once() {
     let mut host = Host::new(1_000_000);
     host.tick(TICK, 40);
     let writes = (0..400).filter(|_| host.tick(TICK, 0) > 0).count();
@@ -145,7 +145,7 @@ fn few_dirty_blocks_are_written_together() {
 }
 
 #[test]
-fn the_classic_way_writes_everything_at_once_every_interval() {
+fn the_classic_method_writes_everything_once_an_interval() {
     let mut host = Host::with(1_000_000, Config { smooth: false, ..Config::default() });
     let writes: Vec<u64> = (0..1000).map(|_| host.tick(TICK, 100)).collect();
     let storms: Vec<usize> = (0..1000).filter(|n| writes[*n] > 0).collect();
@@ -155,9 +155,9 @@ fn the_classic_way_writes_everything_at_once_every_interval() {
 }
 
 proptest! {
-    /// Jobs that write all the time and a disk that never writes: what each gets, and that another still gets something.
+    /// Jobs that write constantly and a disk that never writes: what each gets, and what is left for another one.
     #[test]
-    fn jobs_that_fill_the_limit_get_the_same_and_leave_room_for_one_that_has_nothing_dirty(
+    fn jobs_that_fill_the_limit_get_equal_shares_and_leave_some_to_a_job_without_dirty_blocks(
         jobs in 1usize..12,
         cache_blocks in 10_000u64..10_000_000,
         request in 1u64..8,
@@ -166,7 +166,7 @@ proptest! {
         let limit = cache_blocks * u64::from(Config::default().limit_permille) / 1000;
         let facts = |own: &[u64]| DirtyFacts { dirty_blocks: own.iter().sum(), cache_blocks };
         let mut own = vec![0u64; jobs];
-        // In turns, the first begins long before the others.
+        // One after the other; the first begins long before the others.
         while policy.admit_job(facts(&own), own[0]) == Admission::Go {
             own[0] += request;
         }

@@ -1,4 +1,4 @@
-//! Names for clients: those of a table `[[client]]` are one job together (WS-7).
+//! Names for clients: the clients of one table `[[client]]` are one job (WS-7).
 
 use kernel::job::Group;
 use nfs::IpNet;
@@ -8,13 +8,12 @@ use super::given::{Given, Refusal};
 use super::key::{Entry, Key, apply};
 use super::problem::{Place, Problem, Problems};
 
-/// Longest name, in bytes: it stands in tables and metrics.
+/// Longest name: it appears in tables and metrics. Bytes.
 const NAME_BYTES_MAX: usize = 64;
 
-/// Tables, at most: each call of a new client looks through them.
+/// Most tables: they are searched for each new client.
 const CLIENTS_MAX: usize = 256;
 
-/// What was written of one.
 #[derive(Clone, Debug, Default)]
 pub struct ClientDraft {
     name: Option<String>,
@@ -22,12 +21,11 @@ pub struct ClientDraft {
     users: Vec<u32>,
 }
 
-/// The keys of a table `[[client]]`.
 pub static CLIENT_KEYS: &[Key<ClientDraft>] = &[
     Key {
         name: "name",
         allowed: "a text of 1 to 64 bytes",
-        about: "What these clients are called together, in `awase top` and the metrics; required",
+        about: "The name of these clients in `awase top` and the metrics; required",
         paper: "",
         set: |draft, given| {
             let name = given.filled_text()?;
@@ -45,12 +43,12 @@ pub static CLIENT_KEYS: &[Key<ClientDraft>] = &[
     Key {
         name: "address",
         allowed: "a network or an address such as \"10.0.0.0/24\" or \"fd00::1\", or a list of them",
-        about: "Where they are (default: anywhere)",
+        about: "Their addresses (default: any)",
         paper: "",
         set: |draft, given| {
             draft.networks = given.texts()?.iter().map(|text| network(text)).collect::<Result<_, _>>()?;
             match draft.networks.is_empty() {
-                true => Err(Refusal::Because("names nobody; leave it out for everybody".into())),
+                true => Err(Refusal::Because("is empty; leave it out for any client".into())),
                 false => Ok(()),
             }
         },
@@ -62,8 +60,8 @@ pub static CLIENT_KEYS: &[Key<ClientDraft>] = &[
     Key {
         name: "uid",
         allowed: "a number from 0 to 4294967294, or a list of them",
-        about: "As which users they ask (default: any): through a Unix socket the user whose program it is, in NFS the \
-                user whom the client names",
+        about: "Their users (default: any): through a Unix socket the user of the connected process, in NFS the user \
+                that the client names",
         paper: "",
         set: |draft, given| {
             let one = |given: &Given| Ok(given.number(0..=ID_MAX)? as u32);
@@ -72,7 +70,7 @@ pub static CLIENT_KEYS: &[Key<ClientDraft>] = &[
                 user => vec![one(user)?],
             };
             match draft.users.is_empty() {
-                true => Err(Refusal::Because("names nobody; leave it out for everybody".into())),
+                true => Err(Refusal::Because("is empty; leave it out for any client".into())),
                 false => Ok(()),
             }
         },
@@ -83,7 +81,6 @@ pub static CLIENT_KEYS: &[Key<ClientDraft>] = &[
     },
 ];
 
-/// Makes groups of what was written.
 pub(super) fn groups(written: Vec<(Place, Vec<Entry>)>, problems: &mut Problems) -> Vec<Group> {
     if let Some((place, _)) = written.get(CLIENTS_MAX) {
         problems.0.push(Problem::new(place, "client", "is one too many").allowed(format!("{CLIENTS_MAX} of them")));
@@ -117,11 +114,11 @@ fn group(place: &Place, entries: &[Entry], problems: &mut Problems) -> Option<Gr
     }
     let missing = |name: &str, allowed: &str| Problem::new(place, key(&draft, name), "is missing").allowed(allowed);
     let Some(name) = &draft.name else {
-        problems.0.push(missing("name", "what these clients are called together"));
+        problems.0.push(missing("name", "a name for these clients"));
         return None;
     };
     if draft.networks.is_empty() && draft.users.is_empty() {
-        problems.0.push(missing("address", "address, uid, or both: whom the name is for"));
+        problems.0.push(missing("address", "address, uid, or both"));
         return None;
     }
     Some(Group { name: name.as_str().into(), networks: draft.networks, users: draft.users })
@@ -134,7 +131,7 @@ fn key(draft: &ClientDraft, key: &str) -> String {
     }
 }
 
-/// The draft that would make `group`, to be printed.
+/// The draft from which `group` would be read, for printing.
 impl From<&Group> for ClientDraft {
     fn from(group: &Group) -> ClientDraft {
         let name = Some(group.name.to_string());
@@ -154,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_have_names_by_address_by_user_or_both_and_are_printed_as_they_were_read() {
+    fn clients_are_named_by_address_or_user_or_both_and_printed_as_they_were_read() {
         let text = "[[client]]\nname = \"build\"\naddress = [\"10.0.0.0/24\", \"fd00::1\"]\n\
                     [[client]]\nname = \"backup\"\naddress = \"10.0.1.7\"\nuid = 34\n\
                     [[client]]\nname = \"root\"\nuid = [0, 1]\n";
@@ -166,14 +163,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_client_is_said_with_its_line_and_what_is_allowed() {
+    fn a_problem_with_a_client_names_the_line_and_what_is_allowed() {
         for (text, expected) in [
             ("[[client]]\nname = \"a\"\n", "awase.toml:1: client \"a\" address is missing"),
             ("[[client]]\nuid = 1\n", "awase.toml:1: client name is missing"),
             ("[[client]]\nname = \"a\"\nadress = \"::1\"\n", "did you mean \"address\"?"),
             ("[[client]]\nname = \"a\"\naddress = \"10.0.0.0/33\"\n", "awase.toml:3: client \"a\" address"),
             ("[[client]]\nname = \"a\"\nuid = -1\n", "a number from 0 to 4294967294"),
-            ("[[client]]\nname = \"a\"\naddress = []\n", "names nobody"),
+            ("[[client]]\nname = \"a\"\naddress = []\n", "is empty"),
             ("[[client]]\nname = \"\"\nuid = 1\n", "is empty"),
             ("[[client]]\nname = \"a\"\nuid = 1\n[[client]]\nname = \"a\"\nuid = 2\n", "is taken already"),
             ("client = 1\n", "is not a list of tables"),

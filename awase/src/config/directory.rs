@@ -1,4 +1,4 @@
-//! Directories: what is served over NFS, to whom, and as whom its clients act.
+//! Directories served over NFS: to which clients, and as which users they act.
 
 use std::path::{Path, PathBuf};
 
@@ -10,24 +10,22 @@ use super::problem::{Place, Problem};
 /// Longest path of the MOUNT protocol, in bytes (RFC 1813, 5.1.4: `MNTPATHLEN`).
 const MOUNT_BYTES_MAX: usize = 1024;
 
-/// Names of the rules, as written; those of exports(5).
+/// Names of the squash rules: those of exports(5).
 const SQUASH_NAMES: [(&str, Squashed); 3] =
     [("root_squash", Squashed::Root), ("all_squash", Squashed::All), ("no_root_squash", Squashed::Nobody)];
 
-/// The rule of that name.
 pub fn squash_named(name: &str) -> Option<Squashed> {
     SQUASH_NAMES.iter().find(|(known, _)| *known == name).map(|(_, squash)| *squash)
 }
 
-/// The name of a rule, as written.
 pub fn squash_name(squash: Squashed) -> &'static str {
     SQUASH_NAMES.iter().find(|(_, known)| *known == squash).map_or("root_squash", |(name, _)| name)
 }
 
-/// Can clients mount by this path?
+/// Checks that clients can mount by this path.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The problem, to be appended to the path.
 pub fn check_mount_path(path: &str) -> Result<(), &'static str> {
     let has_dots = path.split('/').any(|part| part == "." || part == "..");
     match path {
@@ -41,26 +39,25 @@ pub fn check_mount_path(path: &str) -> Result<(), &'static str> {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Directory {
-    /// Its name in messages and flags.
     pub name: String,
     pub path: PathBuf,
-    /// May it be made if it is missing?
+    /// Create it if it is missing.
     pub create: bool,
     /// The path by which clients mount it.
     pub mount: String,
     pub read_only: bool,
-    /// From where clients are served; empty: from everywhere.
+    /// The networks whose clients are served; empty: all.
     pub clients: Vec<IpNet>,
-    /// Only clients with privileged ports?
+    /// Serve only clients with privileged ports.
     pub secure: bool,
     pub squash: Squash,
-    /// Nobody asked for it: that this host cannot serve it is no reason not to start.
+    /// Served by default, not configured: the server starts even if this host cannot serve it.
     pub optional: bool,
     pub place: Place,
 }
 
 impl Directory {
-    /// The directory that is served when no export is configured; `place` is where `data` was given.
+    /// The directory that is served when no export is configured; `place` is where `data` was set.
     pub fn default_files(data: &Path, place: Place) -> Directory {
         Directory {
             name: "files".into(),
@@ -69,7 +66,7 @@ impl Directory {
             mount: "/files".into(),
             read_only: false,
             clients: Vec::new(),
-            // For trying it out with any client. It is as open as /tmp to users of this host.
+            // So that any client can try it. Users of this host have the same access as to /tmp.
             secure: false,
             squash: Squash::default(),
             optional: true,
@@ -77,10 +74,8 @@ impl Directory {
         }
     }
 
-    /// Makes a directory of what was written about it.
-    ///
     /// # Errors
-    /// The first thing that is missing, impossible or at odds with the rest.
+    /// The first key that is missing, impossible or contradicts another.
     pub fn from_draft(name: String, draft: Draft) -> Result<Directory, Problem> {
         let path = draft.path.clone().ok_or_else(|| draft.missing("path").allowed("the path of a directory"))?;
         let read_only = draft.read_only.unwrap_or(false);
@@ -103,7 +98,7 @@ impl Directory {
         Ok(Directory { name, path, create, mount, read_only, clients, secure, squash, optional, place })
     }
 
-    /// The names in the path by which clients mount it: two paths with the same are one.
+    /// The components of the mount path: paths with equal components are the same.
     pub fn mount_names(&self) -> impl Iterator<Item = &str> {
         self.mount.split('/').filter(|name| !name.is_empty())
     }

@@ -9,7 +9,7 @@ use super::problem::{Place, Problem};
 
 #[derive(Debug, Default)]
 pub struct Document {
-    /// The keys outside of exports, in the order of the file.
+    /// The keys outside of the arrays, in the order of the file.
     pub entries: Vec<Entry>,
     pub exports: Vec<TableEntries>,
     pub clients: Vec<TableEntries>,
@@ -19,20 +19,18 @@ pub struct Document {
 #[derive(Debug)]
 pub struct TableEntries {
     pub place: Place,
-    /// Its keys, in the order of the file.
+    /// In the order of the file.
     pub entries: Vec<Entry>,
 }
 
-/// The name of the array of exports.
 const EXPORT: &str = "export";
 
-/// The name of the array of clients' names.
 const CLIENT: &str = "client";
 
-/// Reads `text`, which is called `file` in messages.
+/// Parses `text`; `file` is its name in messages.
 ///
 /// # Errors
-/// When it is no TOML, or `export` or `client` is not an array of tables.
+/// When it is not TOML, or `export` or `client` is not an array of tables.
 pub fn parse(file: &str, text: &str) -> Result<Document, Problem> {
     let reader = Reader { file, text };
     let table = DeTable::parse(text).map_err(|error| {
@@ -96,7 +94,7 @@ fn given(value: &DeValue<'_>) -> Given {
         DeValue::String(text) => Given::Text(text.to_string()),
         DeValue::Integer(number) => match i128::from_str_radix(number.as_str(), number.radix()) {
             Ok(number) => Given::Integer(number),
-            Err(_) => Given::Other("a number out of all bounds"),
+            Err(_) => Given::Other("a number out of range"),
         },
         DeValue::Boolean(value) => Given::Boolean(*value),
         DeValue::Array(values) => Given::List(values.iter().map(|value| given(value.get_ref())).collect()),

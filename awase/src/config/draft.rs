@@ -1,10 +1,10 @@
-//! An export as it is written, key by key, before it is known whether the keys make sense together.
+//! An export as written, key by key, before the keys are checked against each other.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use kernel::device::{Faults, MechanicalModel};
+use kernel::device::Faults;
 use nfs::{IpNet, Squashed};
 use policy::access;
 
@@ -22,7 +22,6 @@ const OF_DISKS: &[&str] = &[
     "stable_writes",
     "access",
     "latency",
-    "model",
     "delay",
     "faults.read_permille",
     "faults.write_permille",
@@ -33,23 +32,21 @@ const OF_DISKS: &[&str] = &[
 /// Keys that only directories have.
 const OF_DIRECTORIES: &[&str] = &["mount", "clients", "secure", "squash", "anonymous_uid", "anonymous_gid"];
 
-/// What was written of one export.
 #[derive(Clone, Debug, Default)]
 pub struct Draft {
     pub name: Option<String>,
     pub description: Option<String>,
     pub kind: Option<Kind>,
     pub path: Option<PathBuf>,
-    /// `size` in bytes.
+    /// Bytes.
     pub size: Option<u64>,
     pub read_only: Option<bool>,
-    /// `block_size` in bytes.
+    /// Bytes.
     pub block_size: Option<u32>,
     pub create: Option<bool>,
     pub stable_writes: Option<StableWrites>,
     pub access: Option<access::Mode>,
     pub latency: Option<Duration>,
-    pub model: Option<MechanicalModel>,
     pub delay: Option<Duration>,
     pub faults: Faults,
     pub mount: Option<String>,
@@ -59,9 +56,9 @@ pub struct Draft {
     pub anonymous_uid: Option<u32>,
     pub anonymous_gid: Option<u32>,
     pub place: Place,
-    /// Was one of its keys not allowed?
+    /// A key was refused.
     pub was_refused: bool,
-    /// Where each key was written.
+    /// Where each key was set.
     places: BTreeMap<String, Place>,
 }
 
@@ -70,8 +67,6 @@ impl Draft {
         Draft { place, ..Draft::default() }
     }
 
-    /// Takes one key.
-    ///
     /// # Errors
     /// When there is no such key or its value is not allowed.
     pub fn take(&mut self, entry: &Entry) -> Result<(), Problem> {
@@ -89,18 +84,16 @@ impl Draft {
         }
     }
 
-    /// A problem with a key, at the line of the key if it was written.
+    /// A problem with a key, at the line of the key if it was set.
     pub fn problem(&self, key: &str, what: impl Into<String>) -> Problem {
         Problem::new(self.places.get(key).unwrap_or(&self.place), self.key(key), what)
     }
 
-    /// The problem that a key is missing.
     pub fn missing(&self, key: &str) -> Problem {
         self.problem(key, "is missing")
     }
 
-    /// Finds keys that mean nothing for `kind`.
-    pub fn refuse_what_does_not_belong(&self, kind: Kind) -> Result<(), Problem> {
+    pub fn refuse_keys_of_other_kinds(&self, kind: Kind) -> Result<(), Problem> {
         let others = match kind {
             Kind::Disk(_) => OF_DIRECTORIES,
             Kind::Directory => OF_DISKS,
@@ -109,19 +102,17 @@ impl Draft {
             return Err(self.stray(key, kind));
         }
         match kind {
-            Kind::Disk(disk) => self.refuse_what_no_such_disk_has(disk),
+            Kind::Disk(disk) => self.refuse_keys_of_other_disks(disk),
             Kind::Directory => Ok(()),
         }
     }
 
-    fn refuse_what_no_such_disk_has(&self, disk: Disk) -> Result<(), Problem> {
-        let in_memory_only = disk == Disk::Ram;
+    fn refuse_keys_of_other_disks(&self, disk: Disk) -> Result<(), Problem> {
         let stray = [
-            ("path", self.path.is_some() && in_memory_only),
+            ("path", self.path.is_some() && disk == Disk::Ram),
             ("create", self.create.is_some() && (self.path.is_none() || matches!(disk, Disk::Ram | Disk::Block))),
             ("size", self.size.is_some() && disk == Disk::Block),
             ("latency", self.latency.is_some() && disk != Disk::TestDevice),
-            ("model", self.model.is_some() && disk != Disk::Mechanical),
         ];
         match stray.into_iter().find(|(_, is_stray)| *is_stray) {
             Some(("create", _)) if self.path.is_none() && disk != Disk::Ram => {
@@ -137,7 +128,7 @@ impl Draft {
     }
 }
 
-/// The draft that would make `export`, to be printed.
+/// The draft from which `export` would be read, for printing.
 impl From<&Export> for Draft {
     fn from(export: &Export) -> Draft {
         use super::export::{Behaviour, Store};
@@ -157,7 +148,6 @@ impl From<&Export> for Draft {
         match &export.behaviour {
             Behaviour::Plain => {}
             Behaviour::FixedLatency(latency) => draft.latency = Some(*latency),
-            Behaviour::Mechanical(model) => draft.model = Some(*model),
         }
         match &export.store {
             Store::File { path, size, create } => {

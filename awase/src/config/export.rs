@@ -1,52 +1,55 @@
-//! Disks: what is served under a name over NBD, and on which medium it lies.
+//! Disks served over NBD, and their media.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use kernel::device::{Faults, MechanicalModel, TESTDEV_LATENCY};
+use kernel::device::{Faults, TESTDEV_LATENCY};
 use policy::access;
 
 use super::draft::Draft;
 use super::given::show_bytes;
 use super::problem::{Place, Problem};
 
-/// Sizes are multiples of this. Bytes; the sector of the oldest clients.
+/// Sizes are multiples of this, the smallest sector of any client. Bytes.
 pub const SECTOR_BYTES: u64 = 512;
 
-/// The size of the disk that is served when nothing is configured.
+/// Size of the disk that is served when nothing is configured.
 const DEFAULT_DISK_BYTES: u64 = 1 << 30;
+
+/// What is said where a modelled disk is asked for, as earlier versions had it.
+pub const MECHANICAL: &str = "is not served any more: disks of 1990 are modelled in the laboratory (awase-lab run \
+                              EXPERIMENT --on here)";
 
 /// What an export can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A disk, served over NBD.
+    /// Served over NBD.
     Disk(Disk),
-    /// A directory, served over NFS.
+    /// Served over NFS.
     Directory,
 }
 
-/// What a disk can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disk {
     File,
     Block,
     /// Memory; gone when the server ends.
     Ram,
-    /// Answers after a fixed time (MP, section 4).
+    /// Completes after a fixed time (MP, section 4).
     TestDevice,
-    /// A modelled disk with moving parts, in real time.
-    Mechanical,
 }
 
 impl Kind {
-    const NAMES: [(&'static str, Kind); 6] = [
+    const NAMES: [(&'static str, Kind); 5] = [
         ("file", Kind::Disk(Disk::File)),
         ("block", Kind::Disk(Disk::Block)),
         ("ram", Kind::Disk(Disk::Ram)),
         ("testdev", Kind::Disk(Disk::TestDevice)),
-        ("mechanical", Kind::Disk(Disk::Mechanical)),
         ("directory", Kind::Directory),
     ];
+
+    /// The names, for people.
+    pub const ALLOWED: &str = "\"file\", \"block\", \"ram\", \"testdev\", \"directory\"";
 
     /// The kind of that name.
     pub fn named(name: &str) -> Option<Kind> {
@@ -58,34 +61,31 @@ impl Kind {
     }
 }
 
-/// Where the bytes of an export are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Store {
     File {
         path: PathBuf,
-        /// Its size in bytes: what it must be, or is made with.
+        /// The size that it must have, or is created with. Bytes.
         size: Option<u64>,
-        /// May it be made, sparse, if it is missing?
+        /// Create it, sparse, if it is missing.
         create: bool,
     },
     Block {
         path: PathBuf,
     },
     Ram {
-        /// How much. Bytes.
+        /// Bytes.
         size: u64,
     },
 }
 
-/// What is put over the store to make it behave like an old device.
+/// A layer over the store that makes it behave like an old device.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Behaviour {
-    /// Nothing: as fast as it is.
+    /// None.
     Plain,
-    /// Every operation takes so long (MP: about 17 ms).
+    /// The time that every operation takes (MP: about 17 ms).
     FixedLatency(Duration),
-    /// Arm, rotation and bus of a disk of its time.
-    Mechanical(MechanicalModel),
 }
 
 /// How stable writes (forced unit access of NBD) become durable.
@@ -103,7 +103,6 @@ impl StableWrites {
     const NAMES: [(&'static str, StableWrites); 3] =
         [("auto", StableWrites::Auto), ("flush", StableWrites::Flush), ("fua", StableWrites::ForcedUnitAccess)];
 
-    /// The way of that name.
     pub fn named(name: &str) -> Option<StableWrites> {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, way)| *way)
     }
@@ -115,30 +114,25 @@ impl StableWrites {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Export {
-    /// The name that clients ask for.
     pub name: String,
     pub description: String,
-    /// What it is called in the configuration.
     pub kind: Disk,
-    /// Where the bytes are.
     pub store: Store,
     pub behaviour: Behaviour,
     pub read_only: bool,
     /// Smallest unit that clients may transfer. Bytes.
     pub block_size: u32,
-    /// How stable writes become durable.
     pub stable_writes: StableWrites,
-    /// Who may start it; otherwise the switch tells.
+    /// Which processors may start it; `None`: as the switch says.
     pub access: Option<access::Mode>,
-    /// Injected: added to every operation.
+    /// Injected into every operation.
     pub delay: Duration,
-    /// Injected: how often operations fail.
     pub faults: Faults,
     pub place: Place,
 }
 
 impl Export {
-    /// The disk that is served when no export is configured; `place` is where `data` was given.
+    /// The disk that is served when no export is configured; `place` is where `data` was set.
     pub fn default_disk(data: &Path, place: Place) -> Export {
         Export {
             name: "disk".into(),
@@ -156,14 +150,11 @@ impl Export {
         }
     }
 
-    /// Makes a disk of what was written about it.
-    ///
     /// # Errors
-    /// The first thing that is missing, impossible or at odds with the rest.
+    /// The first key that is missing, impossible or contradicts another.
     pub fn from_draft(name: String, kind: Disk, draft: Draft) -> Result<Export, Problem> {
         let behaviour = match kind {
             Disk::TestDevice => Behaviour::FixedLatency(draft.latency.unwrap_or(TESTDEV_LATENCY)),
-            Disk::Mechanical => Behaviour::Mechanical(draft.model.unwrap_or(MechanicalModel::ALL[0])),
             Disk::File | Disk::Block | Disk::Ram => Behaviour::Plain,
         };
         let read_only = draft.read_only.unwrap_or(false);
@@ -173,7 +164,7 @@ impl Export {
         }
         let block_size = draft.block_size.unwrap_or(1);
         if let Some(size) = draft.size.filter(|size| !size.is_multiple_of(u64::from(block_size))) {
-            let what = format!("= {:?} is no multiple of block_size = {block_size}", show_bytes(size));
+            let what = format!("= {:?} is not a multiple of block_size = {block_size}", show_bytes(size));
             return Err(draft.problem("size", what));
         }
         Ok(Export {
@@ -192,7 +183,7 @@ impl Export {
         })
     }
 
-    /// Is all that clients cannot see changed without a new connection the same? Then the disk stays open.
+    /// True when all that clients must not see changed within a connection is the same: then the disk stays open.
     pub fn has_same_medium(&self, other: &Export) -> bool {
         self.store == other.store
             && self.behaviour == other.behaviour
@@ -203,7 +194,6 @@ impl Export {
             && self.faults == other.faults
     }
 
-    /// The file or device that holds its bytes, if one does.
     pub fn path(&self) -> Option<&Path> {
         match &self.store {
             Store::File { path, .. } | Store::Block { path } => Some(path),
@@ -224,7 +214,6 @@ impl Export {
         match &self.behaviour {
             Behaviour::Plain => store,
             Behaviour::FixedLatency(latency) => format!("testdev of {latency:?} over {store}"),
-            Behaviour::Mechanical(model) => format!("modelled {} over {store}", model.name),
         }
     }
 }
@@ -241,7 +230,7 @@ fn store(draft: &Draft, kind: Disk) -> Result<Store, Problem> {
             }
             Ok(Store::File { path, size: draft.size, create })
         }
-        (Disk::Ram | Disk::TestDevice | Disk::Mechanical, None) => {
+        (Disk::Ram | Disk::TestDevice, None) => {
             let size = draft.size.ok_or_else(|| draft.missing("size").allowed("a size such as \"1GiB\""))?;
             Ok(Store::Ram { size })
         }

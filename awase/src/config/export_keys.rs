@@ -3,12 +3,11 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use kernel::device::MechanicalModel;
 use nfs::IpNet;
 
 use super::directory;
 use super::draft::Draft;
-use super::export::{Kind, SECTOR_BYTES, StableWrites};
+use super::export::{Kind, MECHANICAL, SECTOR_BYTES, StableWrites};
 use super::given::{Refusal, show_bytes, show_duration};
 use super::key::Key;
 use super::switches::{ACCESS_MODES, name_of, named};
@@ -16,10 +15,10 @@ use super::switches::{ACCESS_MODES, name_of, named};
 /// NBD protocol, "Values": strings are at most 4096 bytes.
 const TEXT_BYTES_MAX: usize = 4096;
 
-/// What blocks can be numbered for. 1 EiB; far below the end of `off_t`, too.
+/// The largest volume whose blocks can be numbered, 1 EiB: within `off_t`, too.
 const SIZE_MAX: u64 = kernel::volume::VOLUME_BYTES_MAX;
 
-/// The user and group "-1" mean "do not change" to the host (chown(2)).
+/// To the host, user or group -1 means "do not change" (chown(2)).
 pub(super) const ID_MAX: u64 = u32::MAX as u64 - 1;
 
 fn short(text: &str) -> Result<String, Refusal> {
@@ -48,18 +47,16 @@ macro_rules! permille {
     };
 }
 
-/// A network such as `10.0.0.0/8`, or one address.
 pub(super) fn network(text: &str) -> Result<IpNet, Refusal> {
     let one = || text.parse().map(|address: IpAddr| IpNet::from(address));
-    text.parse().or_else(|_| one()).map_err(|_| Refusal::Because(format!("holds {text:?}, which is no network")))
+    text.parse().or_else(|_| one()).map_err(|_| Refusal::Because(format!("holds {text:?}, which is not a network")))
 }
 
-/// The keys of an export.
 pub static EXPORT_KEYS: &[Key<Draft>] = &[
     Key {
         name: "name",
         allowed: "a text of 1 to 4096 bytes",
-        about: "The name that clients ask for; required. The first disk also answers to the empty name",
+        about: "The name by which clients ask for it; required. The empty name means the first disk",
         paper: "",
         set: |draft, given| {
             draft.name = Some(short(given.filled_text()?)?);
@@ -70,7 +67,7 @@ pub static EXPORT_KEYS: &[Key<Draft>] = &[
     Key {
         name: "description",
         allowed: "a text of at most 4096 bytes",
-        about: "Disks: a line for people, shown by nbdinfo",
+        about: "Disks: one line of text, shown by nbdinfo",
         paper: "",
         set: |draft, given| {
             draft.description = Some(short(given.text()?)?);
@@ -80,12 +77,15 @@ pub static EXPORT_KEYS: &[Key<Draft>] = &[
     },
     Key {
         name: "kind",
-        allowed: "\"file\", \"block\", \"ram\", \"testdev\", \"mechanical\", \"directory\"",
-        about: "What it is: a disk (NBD) in an image file, on a block device, in memory, the papers' device of fixed \
-                latency, or a modelled disk in real time; or a directory (NFS); required",
+        allowed: Kind::ALLOWED,
+        about: "What it is: a disk (NBD) in an image file, on a block device, in memory, or the papers' device of fixed \
+                latency; or a directory (NFS); required",
         paper: "",
         set: |draft, given| {
-            draft.kind = Some(Kind::named(given.text()?).ok_or(Refusal::NotAllowed)?);
+            draft.kind = Some(match given.text()? {
+                "mechanical" => return Err(Refusal::Because(MECHANICAL.to_owned())),
+                name => Kind::named(name).ok_or(Refusal::NotAllowed)?,
+            });
             Ok(())
         },
         show: |draft| draft.kind.map(|kind| quoted(kind.name())),
@@ -93,7 +93,7 @@ pub static EXPORT_KEYS: &[Key<Draft>] = &[
     Key {
         name: "path",
         allowed: "a path",
-        about: "The file, device or directory; testdev and mechanical keep their bytes in memory without it",
+        about: "The file, device or directory; a testdev keeps its bytes in memory without it",
         paper: "",
         set: |draft, given| {
             draft.path = Some(given.filled_text()?.into());
@@ -104,12 +104,12 @@ pub static EXPORT_KEYS: &[Key<Draft>] = &[
     Key {
         name: "size",
         allowed: "a size such as \"1GiB\", at most \"1EiB\", that is a multiple of 512",
-        about: "Disks: the size; for a file that exists it must be its size, and may be left out",
+        about: "Disks: the size; optional for a file that exists, whose size it must be",
         paper: "",
         set: |draft, given| {
             let size = given.bytes(SECTOR_BYTES..=SIZE_MAX)?;
             if !size.is_multiple_of(SECTOR_BYTES) {
-                return Err(Refusal::Because("is no multiple of 512".into()));
+                return Err(Refusal::Because("is not a multiple of 512".into()));
             }
             draft.size = Some(size);
             Ok(())
@@ -146,7 +146,7 @@ pub static EXPORT_KEYS: &[Key<Draft>] = &[
     Key {
         name: "create",
         allowed: "true, false",
-        about: "Make the file, sparse and of `size`, or the directory when it does not exist (default false)",
+        about: "Create the file, sparse and of `size`, or the directory if it does not exist (default false)",
         paper: "",
         set: |draft, given| {
             draft.create = Some(given.boolean()?);
@@ -157,10 +157,10 @@ pub static EXPORT_KEYS: &[Key<Draft>] = &[
     Key {
         name: "stable_writes",
         allowed: "\"auto\", \"flush\", \"fua\"",
-        about: "Disks: how writes that must be durable become so: by a write and a flush, by forced unit access, or whichever \
-                was found to be cheaper at the start, of these forced unit access only if the disk itself has it; a write \
-                beside which nobody else wants a flush is forced where that costs about the same; on file systems that are not known to make forced \
-                writes durable (all but ext4, XFS, Btrfs and F2FS) always a write and a flush (default auto)",
+        about: "Disks: how stable writes become durable: by a write and a flush, by forced unit access, or by whichever \
+                measured cheaper at start, concurrent ones by forced unit access only if the disk itself has it; where both cost about the same, a write that no other shares a flush with is \
+                forced; on file systems that are not known to make forced writes durable (all but ext4, XFS, Btrfs and \
+                F2FS) always by a write and a flush (default auto)",
         paper: "",
         set: |draft, given| {
             draft.stable_writes = Some(StableWrites::named(given.text()?).ok_or(Refusal::NotAllowed)?);
@@ -171,8 +171,8 @@ pub static EXPORT_KEYS: &[Key<Draft>] = &[
     Key {
         name: "access",
         allowed: "\"symmetric\", \"funnel\"",
-        about: "Disks: each processor starts the device, or only the first, to which the others hand over their requests \
-                (default: what the switch of that name says)",
+        about: "Disks: every processor starts the device, or only the first, to which the others hand over their \
+                requests (default: as the switch `access`)",
         paper: "MP 1a, 1b",
         set: |draft, given| {
             draft.access = Some(named(given, &ACCESS_MODES)?);
@@ -183,7 +183,7 @@ pub static EXPORT_KEYS: &[Key<Draft>] = &[
     Key {
         name: "mount",
         allowed: "a path of at most 1024 bytes that begins with \"/\"",
-        about: "Directories: the path by which clients mount it (default \"/\" and the name)",
+        about: "Directories: the path by which clients mount it (default: \"/\" and the name)",
         paper: "",
         set: |draft, given| {
             let path = given.filled_text()?;
@@ -195,17 +195,16 @@ pub static EXPORT_KEYS: &[Key<Draft>] = &[
     },
     Key {
         name: "clients",
-        allowed: "a list of networks and addresses such as \"10.0.0.0/8\" or \"fd00::1\"; behind a flag with spaces \
-                  between them",
-        about: "Directories: from where clients are served (default: from everywhere that reaches `listen.nfs`)",
+        allowed: "a list of networks and addresses such as \"10.0.0.0/8\" or \"fd00::1\"; in a flag separated by spaces",
+        about: "Directories: the clients that are served (default: all that reach `listen.nfs`)",
         paper: "",
         set: |draft, given| {
             let texts = given.texts()?;
             let words = texts.iter().flat_map(|text| text.split_whitespace());
             let networks = words.map(network).collect::<Result<Vec<_>, _>>()?;
-            // An empty list would let in everybody, which hardly anybody means who writes it.
+            // An empty list would admit every client, which its author hardly means.
             if networks.is_empty() {
-                return Err(Refusal::Because("names nobody; leave it out to serve everybody".into()));
+                return Err(Refusal::Because("is empty; leave it out to serve all clients".into()));
             }
             draft.clients = Some(networks);
             Ok(())
@@ -219,9 +218,9 @@ pub static EXPORT_KEYS: &[Key<Draft>] = &[
     Key {
         name: "secure",
         allowed: "true, false",
-        about: "Directories: are clients served only from ports below 1024, which a host gives to root alone (default \
-                true)? Else any user of a client's host can claim to be any other. Clients in user space (libnfs) run by \
-                users need false, or `listen.nfs_unix`",
+        about: "Directories: serve only clients with ports below 1024, which a host gives to root alone (default true). \
+                If false, any user of a client's host can claim to be any other. Clients in user space (libnfs) that \
+                ordinary users run need false, or `listen.nfs_unix`",
         paper: "",
         set: |draft, given| {
             draft.secure = Some(given.boolean()?);
@@ -232,8 +231,7 @@ pub static EXPORT_KEYS: &[Key<Draft>] = &[
     Key {
         name: "squash",
         allowed: "\"root_squash\", \"all_squash\", \"no_root_squash\"",
-        about: "Directories: whose requests are done as the anonymous user: root's, everybody's, nobody's \
-                (default root_squash)",
+        about: "Directories: which callers act as the anonymous user: root, all, or none (default root_squash)",
         paper: "",
         set: |draft, given| {
             draft.squash = Some(directory::squash_named(given.text()?).ok_or(Refusal::NotAllowed)?);
@@ -266,24 +264,13 @@ pub static EXPORT_KEYS: &[Key<Draft>] = &[
     Key {
         name: "latency",
         allowed: "a time from 0s to 60s such as \"17ms\"",
-        about: "How long each operation of a testdev takes (default 17ms, as in the paper)",
+        about: "The time that each operation of a testdev takes (default 17ms, as in the paper)",
         paper: "",
         set: |draft, given| {
             draft.latency = Some(given.duration(Duration::ZERO..=Duration::from_secs(60))?);
             Ok(())
         },
         show: |draft| draft.latency.map(|latency| quoted(&show_duration(latency))),
-    },
-    Key {
-        name: "model",
-        allowed: "\"scsi-1990\", \"mo-1990\"",
-        about: "Which disk a mechanical export models (default scsi-1990)",
-        paper: "",
-        set: |draft, given| {
-            draft.model = Some(MechanicalModel::named(given.text()?).ok_or(Refusal::NotAllowed)?);
-            Ok(())
-        },
-        show: |draft| draft.model.as_ref().map(|model| quoted(model.name)),
     },
     Key {
         name: "delay",
@@ -296,13 +283,13 @@ pub static EXPORT_KEYS: &[Key<Draft>] = &[
         },
         show: |draft| draft.delay.map(|delay| quoted(&show_duration(delay))),
     },
-    permille!("faults.read_permille", read_permille, "For tests: so many of 1000 reads of the medium fail"),
-    permille!("faults.write_permille", write_permille, "For tests: so many of 1000 writes of the medium fail"),
-    permille!("faults.flush_permille", flush_permille, "For tests: so many of 1000 flushes of the medium fail"),
+    permille!("faults.read_permille", read_permille, "For tests: failing reads of the medium, of 1000"),
+    permille!("faults.write_permille", write_permille, "For tests: failing writes of the medium, of 1000"),
+    permille!("faults.flush_permille", flush_permille, "For tests: failing flushes of the medium, of 1000"),
     Key {
         name: "faults.seed",
         allowed: "a number",
-        about: "For tests: which operations fail is decided by this",
+        about: "For tests: the seed from which the failing operations are drawn",
         paper: "",
         set: |draft, given| {
             draft.faults.seed = given.number(0..=i64::MAX as u64)?;

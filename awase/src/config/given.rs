@@ -1,28 +1,26 @@
-//! A value as the person wrote it, in a file or behind a flag, and how each kind of value is read from it.
+//! A value as written in a file or flag, and how each type is parsed from it.
 
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// A value before anybody has said what it should be.
+/// A value before its type is known.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Given {
-    /// A string of the file, or whatever stood behind a flag.
+    /// A string of the file, or the argument of a flag.
     Text(String),
     Integer(i128),
-    /// `true` or `false`.
     Boolean(bool),
     List(Vec<Given>),
-    /// What no key takes: a date, a fraction. Holds its name in messages.
+    /// A type that no key takes (a date, a fraction), by its name in messages.
     Other(&'static str),
 }
 
-/// Why a value was refused.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Refusal {
-    /// It is not of the kind that the key takes; what is allowed says the rest.
+    /// Not of the type that the key takes: the message says what is allowed.
     NotAllowed,
-    /// It is of the kind, and still impossible.
+    /// Of the right type, yet impossible for this reason.
     Because(String),
 }
 
@@ -49,7 +47,7 @@ impl Given {
         }
     }
 
-    /// A string that is not empty.
+    /// A nonempty string.
     pub fn filled_text(&self) -> Result<&str, Refusal> {
         match self.text()? {
             "" => Err(Refusal::Because("is empty".into())),
@@ -57,7 +55,7 @@ impl Given {
         }
     }
 
-    /// Strings: an array, one string, or several with commas between them. `"none"` and `""` are no string at all.
+    /// Strings: an array, or one string, split at commas. `"none"` and `""` are the empty list.
     pub fn texts(&self) -> Result<Vec<String>, Refusal> {
         match self {
             Given::List(values) => values.iter().map(|value| Ok(value.filled_text()?.to_owned())).collect(),
@@ -80,7 +78,7 @@ impl Given {
         }
     }
 
-    /// A whole number in `range`.
+    /// An integer in `range`.
     pub fn number(&self, range: RangeInclusive<u64>) -> Result<u64, Refusal> {
         let number = match self {
             Given::Integer(number) => *number,
@@ -96,7 +94,7 @@ impl Given {
         }
     }
 
-    /// A number of bytes in `range`: a whole number, or one with a unit.
+    /// A number of bytes in `range`: an integer, with or without a unit.
     pub fn bytes(&self, range: RangeInclusive<u64>) -> Result<u64, Refusal> {
         let bytes = match self {
             Given::Integer(number) => u64::try_from(*number).ok(),
@@ -127,7 +125,7 @@ impl Given {
     }
 }
 
-/// Units of size, the largest first; at each factor, what is shown comes first.
+/// Units of size, the largest first; of one factor, the unit used for printing first.
 const BYTE_UNITS: [(&str, u64); 19] = [
     ("EiB", 1 << 60),
     ("E", 1 << 60),
@@ -161,7 +159,7 @@ pub fn parse_bytes(text: &str) -> Option<u64> {
     number.checked_mul(factor)
 }
 
-/// A length of time such as `17ms`, `500us` or `2s`. A bare `0` is allowed, other numbers need their unit.
+/// A length of time such as `17ms`, `500us` or `2s`. Only `0` needs no unit.
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let (number, unit) = split_unit(text)?;
     let factor = if unit.is_empty() && number == 0 { 1 } else { factor_of(unit, &TIME_UNITS)? };
@@ -200,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_with_the_units_people_use() {
+    fn sizes_are_parsed_with_common_units() {
         for (text, bytes) in
             [("4096", 4096), ("1k", 1024), ("1KiB", 1024), ("3 MiB", 3 << 20), ("1G", 1 << 30), ("2TiB", 2 << 40)]
         {
@@ -209,14 +207,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused() {
+    fn malformed_sizes_are_refused() {
         for text in ["", "GiB", "1.5GiB", "-1", "1Gb", "1 G B", "20000000TiB", "99999999999999999999"] {
             assert_eq!(parse_bytes(text), None, "{text}");
         }
     }
 
     #[test]
-    fn a_time_needs_its_unit() {
+    fn a_time_needs_a_unit() {
         assert_eq!(parse_duration("17ms"), Some(Duration::from_millis(17)));
         assert_eq!(parse_duration("0"), Some(Duration::ZERO));
         assert_eq!(parse_duration("17"), None);
@@ -224,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_read_back_as_the_same() {
+    fn sizes_and_times_survive_printing_and_parsing() {
         for bytes in [1, 511, 512, 4096, 1 << 20, (1 << 30) + 1024, 3 << 40, u64::MAX] {
             assert_eq!(parse_bytes(&show_bytes(bytes)), Some(bytes));
         }

@@ -1,38 +1,37 @@
-//! A key of the configuration: what it takes, how it is set and shown. Tables of keys drive everything that has to
-//! agree: the file, the flags, the help, the reference and the README.
+//! A key of the configuration: what it takes, how it is set and shown. The file, the flags, the help, the reference and
+//! the README are all driven by the same tables of keys, so that they agree.
 
 use super::given::{Given, Refusal};
 use super::problem::{Place, Problem};
 
 /// One key of a table over `T`.
 pub struct Key<T: 'static> {
-    /// Its name, with its section before a dot if it has one.
+    /// With its section and a dot before it, if it has a section.
     pub name: &'static str,
-    /// What may be given, as a person would say it.
+    /// The values allowed, in words.
     pub allowed: &'static str,
-    /// What it is for, in one sentence.
+    /// Its purpose, in one sentence.
     pub about: &'static str,
-    /// Which technique of which paper it switches; empty for most.
+    /// The paper's technique that it switches, if any.
     pub paper: &'static str,
-    /// Reads a value and sets it.
     pub set: fn(&mut T, &Given) -> Result<(), Refusal>,
-    /// Its value as it would be written in a file; `None` when it is not set.
+    /// Its value as written in a file; `None` when it is not set.
     pub show: fn(&T) -> Option<String>,
 }
 
-/// A key as it was written.
+/// A key and its value, as written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// The key, with its sections before dots.
+    /// With its sections and dots before it.
     pub key: String,
     pub given: Given,
     pub place: Place,
 }
 
-/// Sets in `target` what `entry` says. `shown` is the key's name in messages.
+/// Applies `entry` to `target`. `shown` is the key's name in messages.
 ///
 /// # Errors
-/// When there is no such key (the nearest is proposed) or the value is not allowed.
+/// When there is no such key (the message proposes the nearest) or the value is not allowed.
 pub fn apply<T>(table: &[Key<T>], target: &mut T, entry: &Entry, shown: &str) -> Result<(), Problem> {
     let Some(key) = table.iter().find(|key| key.name == entry.key) else {
         return Err(unknown(&entry.place, shown, &entry.key, table.iter().map(|key| key.name)));
@@ -46,7 +45,7 @@ pub fn apply<T>(table: &[Key<T>], target: &mut T, entry: &Entry, shown: &str) ->
     })
 }
 
-/// The problem that `given` is none of `known`. `shown` is its name in messages.
+/// The problem that `given` is not among `known`. `shown` is its name in messages.
 pub fn unknown<'a>(place: &Place, shown: &str, given: &str, known: impl Iterator<Item = &'a str> + Clone) -> Problem {
     match nearest(given, known.clone()) {
         Some(near) => Problem::new(place, shown, format!("is not a known key; did you mean {near:?}?")),
@@ -57,7 +56,6 @@ pub fn unknown<'a>(place: &Place, shown: &str, given: &str, known: impl Iterator
     }
 }
 
-/// The word that was probably meant.
 pub fn nearest<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let flat = given.replace('-', "_").to_lowercase();
     known

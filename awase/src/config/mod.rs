@@ -1,4 +1,4 @@
-//! The configuration: defaults, then the file, then the flags; and everything that is wrong with them.
+//! The configuration: defaults, overridden by the file, overridden by flags; and all problems found in them.
 
 mod client;
 mod directory;
@@ -20,7 +20,7 @@ use kernel::job::Group;
 
 pub use directory::Directory;
 pub use draft::Draft;
-pub use export::{Behaviour, Disk, Export, Kind, SECTOR_BYTES, StableWrites, Store};
+pub use export::{Behaviour, Disk, Export, Kind, MECHANICAL, SECTOR_BYTES, StableWrites, Store};
 pub use export_keys::EXPORT_KEYS;
 pub use given::{Given, parse_bytes, parse_duration, show_bytes, show_duration};
 pub use key::{Entry, Key};
@@ -29,40 +29,34 @@ pub use problem::{Place, Problem, Problems};
 pub use settings::{CONTROL_NAME, Control, Engine, Limits, METRICS_PORT, SETTINGS, Settings};
 pub use switches::{SWITCHES, change, set_switch};
 
-/// Everything that can be configured.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What concerns the whole server.
     pub settings: Settings,
-    /// The techniques that are on.
     pub switches: Switches,
-    /// The disks that are served.
     pub exports: Vec<Export>,
-    /// The directories that are served. There is at least one of both, and all have names of their own.
+    /// There is at least one export or directory, and all names differ.
     pub directories: Vec<Directory>,
-    /// Clients that are one job by a name.
+    /// Clients that are one job under a common name.
     pub clients: Vec<Group>,
 }
 
-/// What flags say; they win over the file.
+/// The flags, which override the file.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
     pub file: Option<PathBuf>,
-    /// Settings and switches, under their names in the file.
     pub entries: Vec<Entry>,
     pub exports: Vec<Vec<Entry>>,
-    /// Refuse changes to all exports?
+    /// Make all exports read-only.
     pub read_only: bool,
 }
 
-/// The section of the switches.
 const SWITCHES_SECTION: &str = "switches.";
 
 impl Config {
-    /// Reads the file, if there is one, and puts the flags over it.
+    /// Reads the file, if one is named, and applies the flags.
     ///
     /// # Errors
-    /// Everything that is wrong, as far as it can be seen without looking at disks and addresses.
+    /// All problems that can be found without looking at disks and addresses.
     pub fn load(overrides: &Overrides) -> Result<Config, Problems> {
         let document = match &overrides.file {
             Some(path) => read(path)?,
@@ -88,7 +82,7 @@ impl Config {
         let written = std::mem::take(&mut document.clients).into_iter().map(|table| (table.place, table.entries));
         let clients = client::groups(written.collect(), &mut problems);
         let drafts = drafts(document, overrides, &mut problems);
-        // What is left of a draft with a refused key would be blamed for missing it.
+        // A draft with a refused key would also be reported for missing that key.
         let whole = drafts.into_iter().filter(|draft| !draft.was_refused);
         let described: Vec<Described> = whole.filter_map(|draft| problems.note(describe(draft))).collect();
         refuse_same_names(&described, &mut problems);
@@ -130,7 +124,7 @@ fn apply(settings: &mut Settings, switches: &mut Switches, entry: &Entry) -> Res
         settings.places.insert(entry.key.clone(), entry.place.clone());
         return key::apply(SETTINGS, settings, entry, &entry.key);
     }
-    // A switch or an export's key outside of its section is the commonest slip.
+    // A switch outside of its section is the commonest mistake.
     if SWITCHES.iter().any(|key| key.name == entry.key) {
         let what = format!("belongs into the section [switches], not {}", section_of(&entry.key));
         return Err(Problem::new(&entry.place, &entry.key, what));
@@ -143,7 +137,7 @@ fn section_of(key: &str) -> String {
     key.rsplit_once('.').map_or("the top".to_owned(), |(section, _)| format!("[{section}]"))
 }
 
-/// Drafts of the file, changed by the flags that name the same export, then the exports that only flags name.
+/// The drafts of the file, changed by flags that name the same export, then the exports that only flags name.
 fn drafts(document: document::Document, overrides: &Overrides, problems: &mut Problems) -> Vec<Draft> {
     let mut drafts = Vec::new();
     for export in document.exports {
@@ -199,14 +193,11 @@ impl Described {
     }
 }
 
-/// Makes an export of what was written about it.
 fn describe(draft: Draft) -> Result<Described, Problem> {
     let missing = |key, allowed: &str| Problem::new(&draft.place, draft.key(key), "is missing").allowed(allowed);
     let name = draft.name.clone().ok_or_else(|| missing("name", "the name that clients will ask for"))?;
-    let kind = draft
-        .kind
-        .ok_or_else(|| missing("kind", "\"file\", \"block\", \"ram\", \"testdev\", \"mechanical\", \"directory\""))?;
-    draft.refuse_what_does_not_belong(kind)?;
+    let kind = draft.kind.ok_or_else(|| missing("kind", Kind::ALLOWED))?;
+    draft.refuse_keys_of_other_kinds(kind)?;
     match kind {
         Kind::Disk(disk) => Export::from_draft(name, disk, draft).map(Described::Disk),
         Kind::Directory => Directory::from_draft(name, draft).map(Described::Directory),

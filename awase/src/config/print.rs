@@ -1,4 +1,4 @@
-//! The configuration printed: as a file, as help, as reference.
+//! Prints the configuration: as a file, as help, as reference.
 
 use std::fmt::Write as _;
 
@@ -12,9 +12,9 @@ use super::key::Key;
 use super::settings::{SETTINGS, Settings};
 use super::switches::SWITCHES;
 
-/// The configuration as a file that means the same, each key with its explanation.
+/// A file of the same meaning, with an explanation of each key.
 pub fn toml(config: &Config) -> String {
-    let mut text = String::from("# Awase's configuration, complete. What is left out has its default.\n");
+    let mut text = String::from("# Awase's configuration, complete. Keys that are left out have their defaults.\n");
     let mut section = "";
     for key in SETTINGS {
         let (of, name) = key.name.split_once('.').unwrap_or(("", key.name));
@@ -24,7 +24,7 @@ pub fn toml(config: &Config) -> String {
         }
         line(&mut text, key, name, &config.settings);
     }
-    text += "\n# One switch for each technique, to see what it is worth.\n[switches]\n";
+    text += "\n# One switch for each technique.\n[switches]\n";
     for key in SWITCHES {
         line(&mut text, key, key.name, &config.switches);
     }
@@ -65,7 +65,6 @@ pub fn switches_help() -> String {
     text
 }
 
-/// The switches as a Markdown table.
 pub fn switch_table() -> String {
     let defaults = Switches::default();
     let mut text = String::from("| switch | default | what it does | technique |\n|---|---|---|---|\n");
@@ -76,28 +75,27 @@ pub fn switch_table() -> String {
     text
 }
 
-/// All keys as a Markdown page.
 pub fn reference() -> String {
     let mut text = String::from(
         "# Configuration reference\n\n\
-         `awase serve --config FILE` reads a TOML file; flags win over it; `awase check --config FILE` tells what is\n\
-         wrong with it; `awase config` prints what is in effect. Sizes take the units KiB to EiB (also k, M, \
+         `awase serve --config FILE` reads a TOML file, which flags override; `awase check --config FILE` lists all its\n\
+         problems; `awase config` prints what is in effect. Sizes take the units KiB to EiB (also k, M, \
          G, T;\nall powers of 1024), times ns, us, ms, s and min. This page is printed by `awase config --reference`.\n",
     );
     text += "\n## The server\n\n| key | default | allowed | meaning |\n|---|---|---|---|\n";
     rows(&mut text, SETTINGS, "", &Settings::default());
-    text += "\n## Switches\n\nOne for each technique, so that anyone can see what it is worth.\n\n\
+    text += "\n## Switches\n\nOne for each technique, so that its effect can be measured.\n\n\
              | key | default | allowed | meaning |\n|---|---|---|---|\n";
     rows(&mut text, SWITCHES, "switches.", &Switches::default());
-    text += "\n## Exports\n\nA table `[[export]]` for each. Without any, a sparse disk image of 1 GiB is made in `data` \
-             and served as `disk`, and a directory `files` in `data`, to which everyone may write as to `/tmp`, as `/files`.\n\n| key | allowed | meaning |\n|---|---|---|\n";
+    text += "\n## Exports\n\nA table `[[export]]` for each. Without any, a sparse disk image of 1 GiB is created in `data` \
+             and served as `disk`, and a directory `files` in `data`, writable for every user as `/tmp` is, as `/files`.\n\n| key | allowed | meaning |\n|---|---|---|\n";
     for key in EXPORT_KEYS {
         text += &format!("| `{}` | {} | {} |\n", key.name, key.allowed, key.about);
     }
-    text += "\n## Clients\n\nClients share the processors and disks by what they used of late (`switches.usage`), and \
-             each counts once, however many connections it has: a host by its address (in NFS each of its users, up \
-             to 16 at a time), a user of this host by its number. A table `[[client]]` makes several one, under a name. \
-             The first that fits counts.\n\n| key | allowed | meaning |\n|---|---|---|\n";
+    text += "\n## Clients\n\nProcessors and disks are shared among clients by their recent usage (`switches.usage`). A \
+             client counts once, however many connections it has: a host by its address (in NFS each of its users, up \
+             to 16 at a time), a user of this host by its number. A table `[[client]]` counts several as one, under a \
+             name. The first that matches applies.\n\n| key | allowed | meaning |\n|---|---|---|\n";
     for key in CLIENT_KEYS {
         text += &format!("| `{}` | {} | {} |\n", key.name, key.allowed, key.about);
     }

@@ -1,17 +1,15 @@
-//! What is wrong with a configuration, said so that it can be put right.
+//! Problems of a configuration, and how each can be corrected.
 
 use std::fmt;
 
-/// Where a value was given.
+/// Where a value was set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
-    /// Nowhere: it is the default.
     #[default]
     Default,
     Line {
-        /// The file, as it was named.
         file: String,
-        /// Counted from 1; 0 when the file as a whole is meant.
+        /// Counted from 1; 0 means the whole file.
         line: usize,
     },
     Flag(String),
@@ -28,25 +26,22 @@ impl fmt::Display for Place {
     }
 }
 
-/// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     pub place: Place,
-    /// The key, with its section; empty when no key is to blame.
+    /// With its section; empty when the problem is not with one key.
     pub key: String,
-    /// What is wrong with it.
     pub what: String,
-    /// What may be given instead; empty when that does not help.
+    /// What is allowed instead; may be empty.
     pub allowed: String,
 }
 
 impl Problem {
-    /// A problem with one key. `what` goes on after its name.
+    /// `what` continues a sentence that begins with the key.
     pub fn new(place: &Place, key: impl Into<String>, what: impl Into<String>) -> Self {
         Problem { place: place.clone(), key: key.into(), what: what.into(), allowed: String::new() }
     }
 
-    /// The same, saying what may be given instead.
     pub fn allowed(self, allowed: impl Into<String>) -> Self {
         Problem { allowed: allowed.into(), ..self }
     }
@@ -66,12 +61,12 @@ impl fmt::Display for Problem {
     }
 }
 
-/// All that is wrong; never empty when it is an error.
+/// All problems; never empty when returned as an error.
 #[derive(Clone, Debug, Default, PartialEq, thiserror::Error)]
 pub struct Problems(pub Vec<Problem>);
 
 impl Problems {
-    /// `value`, if nothing is wrong.
+    /// `value`, if there are no problems.
     ///
     /// # Errors
     /// All problems, in the order in which they were found.
@@ -79,12 +74,12 @@ impl Problems {
         if self.0.is_empty() { Ok(value) } else { Err(self) }
     }
 
-    /// Takes note of several problems and goes on.
+    /// Records the problems of a failed result.
     pub fn note_all<T>(&mut self, result: Result<T, Problems>) -> Option<T> {
         result.map_err(|problems| self.0.extend(problems.0)).ok()
     }
 
-    /// Takes note of a problem and goes on.
+    /// Records the problem of a failed result.
     pub fn note<T>(&mut self, result: Result<T, Problem>) -> Option<T> {
         result.map_err(|problem| self.0.push(problem)).ok()
     }
@@ -97,9 +92,9 @@ impl From<Problem> for Problems {
 }
 
 impl fmt::Display for Problems {
-    /// The first problem, and how many more there are: a person mends one at a time.
+    /// The first problem and the number of the others: they are corrected one at a time.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(first) = self.0.first() else { return f.write_str("nothing is wrong") };
+        let Some(first) = self.0.first() else { return f.write_str("no problems") };
         first.fmt(f)?;
         match self.0.len() - 1 {
             0 => Ok(()),

@@ -1,4 +1,4 @@
-//! What concerns the whole server: processors, memory, listeners, bounds.
+//! Settings of the whole server: processors, memory, listeners, limits.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -11,28 +11,26 @@ use super::given::{Given, Refusal, show_bytes, show_duration};
 use super::key::Key;
 use super::problem::Place;
 
-/// The port that is registered for NBD.
+/// Registered with IANA.
 pub const NBD_PORT: u16 = 10809;
 
-/// The port that is registered for NFS: only root may take it.
+/// Registered with IANA; only root may bind it.
 pub const NFS_PORT: u16 = 2049;
 
-/// The port on which NFS is served otherwise.
 pub const NFS_PORT_OF_USERS: u16 = 20490;
 
-/// The port at which the server can be watched: of those that exporters of Prometheus use.
+/// In the range that Prometheus exporters use.
 pub const METRICS_PORT: u16 = 9809;
 
-/// More processors than this no host of ours has, and each costs memory.
+/// Beyond any supported host; each processor costs memory.
 const PROCESSORS_MAX: u64 = 1024;
 
-/// Least memory for the cache: a few frames for each request that may be under way.
+/// Smallest cache: a few frames for each request that may be in flight. Bytes.
 const MEMORY_MIN: u64 = 8 << 20;
 
-/// How processors reach the world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Engine {
-    /// `io_uring` where the host allows it, else threads.
+    /// `io_uring` where the host permits it, else threads.
     #[default]
     Auto,
     /// `io_uring`, or an error.
@@ -49,23 +47,23 @@ impl Engine {
     }
 }
 
-/// Bounds, so that no client can make the server grow without end.
+/// Bounds on what clients can make the server allocate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub connections: u32,
-    /// Requests under way on one connection.
+    /// Requests in flight on one connection.
     pub requests_a_connection: u32,
-    /// Payload of the requests under way on one connection. Bytes.
+    /// Payload of the requests in flight on one connection. Bytes.
     pub bytes_a_connection: u64,
-    /// Files of directories that are open at a time; `None`: as many as descriptors allow, within reason.
+    /// Files of directories that are open at a time; `None`: as the descriptor limit allows.
     pub open_files: Option<u32>,
-    /// A client that neither sends nor takes what it is in the middle of for so long is disconnected.
+    /// A client that makes no progress within a message for this long is disconnected.
     pub stall_timeout: Duration,
-    /// How long a server that was told to end waits for its clients' requests.
+    /// The longest that a draining server waits for requests in flight.
     pub drain_timeout: Duration,
 }
 
-/// Where a server is watched and told what to change.
+/// The control socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Control {
     /// A Unix socket in the data directory.
@@ -75,39 +73,35 @@ pub enum Control {
     Nowhere,
 }
 
-/// The name of the control socket in the data directory.
+/// Name of the control socket in the data directory.
 pub const CONTROL_NAME: &str = "control";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Processors; `None`: one for each core that the process may use.
+    /// `None`: one for each core that the process may use.
     pub processors: Option<u16>,
-    /// The most memory for the cache, in bytes; `None`: whatever nobody else needs.
+    /// The most memory for the cache; `None`: all that the host can spare. Bytes.
     pub memory: Option<u64>,
-    /// How processors reach the world.
     pub engine: Engine,
-    /// For how long an idle processor looks out for work before it sleeps, at most.
+    /// The longest that an idle processor polls before it sleeps.
     pub idle_poll: Duration,
-    /// Where the server keeps what it makes by itself.
+    /// The data directory: what the server creates by itself.
     pub data: PathBuf,
-    /// Addresses on which NBD is served.
     pub nbd: Vec<SocketAddr>,
-    /// Unix sockets on which NBD is served; `None`: one in `data`.
+    /// `None`: one in `data`.
     pub nbd_unix: Option<Vec<PathBuf>>,
-    /// Addresses on which NFS and MOUNT are served; `None`: one on loopback.
+    /// `None`: one on loopback.
     pub nfs: Option<Vec<SocketAddr>>,
-    /// Unix sockets on which NFS and MOUNT are served.
     pub nfs_unix: Vec<PathBuf>,
-    /// Addresses on which metrics are served; `None`: one on loopback, if nobody uses it.
+    /// `None`: one on loopback, if its port is free.
     pub metrics: Option<Vec<SocketAddr>>,
-    /// Names under which metrics are served, besides the usual ones.
+    /// Host names accepted in requests for metrics, besides the usual ones.
     pub metrics_names: Vec<String>,
-    /// Is rpcbind told where NFS is served?
+    /// Register NFS with the host's rpcbind.
     pub rpcbind: bool,
-    /// Where `awase top` and `awase set` reach the server.
     pub control: Control,
     pub limits: Limits,
-    /// Where each key was given that was given at all.
+    /// Where each key was set, if it was.
     pub places: BTreeMap<String, Place>,
 }
 
@@ -141,17 +135,15 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Where a key was given, for messages about what the host says of its value.
+    /// Where a key was set, for messages about what the host refuses.
     pub fn place(&self, key: &str) -> Place {
         self.places.get(key).cloned().unwrap_or_default()
     }
 
-    /// The Unix sockets on which NBD is served.
     pub fn unix_sockets(&self) -> Vec<PathBuf> {
         self.nbd_unix.clone().unwrap_or_else(|| vec![self.data.join("nbd.sock")])
     }
 
-    /// The control socket, if there is to be one.
     pub fn control_socket(&self) -> Option<PathBuf> {
         match &self.control {
             Control::InData => Some(self.data.join(CONTROL_NAME)),
@@ -160,18 +152,16 @@ impl Settings {
         }
     }
 
-    /// The addresses on which NFS is served.
     pub fn nfs_addresses(&self) -> Vec<SocketAddr> {
         self.nfs.clone().unwrap_or_else(|| vec![SocketAddr::new(IpAddr::from([127, 0, 0, 1]), nfs_port())])
     }
 }
 
-/// All settings outside of switches and exports.
 pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "processors",
-        allowed: "\"auto\" (one a core) or a number from 1 to 1024",
-        about: "How many processors (threads pinned to a core, each with its own ring) serve",
+        allowed: "\"auto\" (one for each core) or a number from 1 to 1024",
+        about: "The number of processors: threads pinned to a core, each with its own ring",
         paper: "",
         set: |settings, given| {
             settings.processors = unless_auto(given, |given| given.number(1..=PROCESSORS_MAX))?.map(|n| n as u16);
@@ -181,8 +171,8 @@ pub static SETTINGS: &[Key<Settings>] = &[
     },
     Key {
         name: "memory",
-        allowed: "\"auto\" (what nobody else needs) or a size of at least 8MiB such as \"512MiB\"",
-        about: "The most memory that the buffer cache may take",
+        allowed: "\"auto\" (all that the host can spare) or a size of at least 8MiB such as \"512MiB\"",
+        about: "The most memory for the buffer cache",
         paper: "WS-2",
         set: |settings, given| {
             settings.memory = unless_auto(given, |given| given.bytes(MEMORY_MIN..=1 << 50))?;
@@ -193,7 +183,7 @@ pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "engine",
         allowed: "\"auto\", \"io_uring\", \"threads\"",
-        about: "How the host is asked for I/O; auto takes io_uring where it is permitted",
+        about: "How the host is asked for I/O; auto: io_uring where it is permitted",
         paper: "",
         set: |settings, given| {
             let text = given.text()?;
@@ -206,7 +196,7 @@ pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "idle_poll",
         allowed: "a time up to 10ms such as \"100us\"; \"0\" for never",
-        about: "How long an idle processor looks out for work before it sleeps, at most; less where none comes (io_uring)",
+        about: "The longest that an idle processor polls for work before it sleeps; shorter where polling finds none (io_uring)",
         paper: "",
         set: |settings, given| {
             settings.idle_poll = given.duration(Duration::ZERO..=Duration::from_millis(10))?;
@@ -217,8 +207,8 @@ pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "data",
         allowed: "a directory",
-        about: "Where the server keeps what it makes by itself: the default disk image, directory and Unix socket, \
-                and the secret of NFS file handles",
+        about: "Directory for what the server creates by itself: the default disk image, directory and Unix socket, the control \
+                socket, the link to the trace, and the secret of NFS file handles",
         paper: "",
         set: |settings, given| {
             settings.data = given.filled_text()?.into();
@@ -252,7 +242,7 @@ pub static SETTINGS: &[Key<Settings>] = &[
         name: "listen.nfs",
         allowed: "\"auto\" (127.0.0.1:2049 for root, otherwise 127.0.0.1:20490), a list of addresses such as \
                   \"[::]:2049\", or [] for none",
-        about: "Addresses on which NFS and MOUNT are served, when there are directories",
+        about: "Addresses on which NFS and MOUNT are served, if there are directories",
         paper: "",
         set: |settings, given| {
             settings.nfs = unless_auto(given, |given| {
@@ -268,8 +258,8 @@ pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "listen.nfs_unix",
         allowed: "a path (at most 107 bytes), a list of paths, or [] for none",
-        about: "Unix sockets on which NFS and MOUNT are served, when there are directories. Callers are who the host says \
-                (`SO_PEERCRED`), whatever they claim; root alone may act for others",
+        about: "Unix sockets on which NFS and MOUNT are served, if there are directories. The host says who the caller is \
+                (`SO_PEERCRED`), whatever it claims; root alone may act for others",
         paper: "",
         set: |settings, given| {
             settings.nfs_unix = given.texts()?.into_iter().map(socket_path).collect::<Result<_, _>>()?;
@@ -279,10 +269,10 @@ pub static SETTINGS: &[Key<Settings>] = &[
     },
     Key {
         name: "listen.metrics",
-        allowed: "\"auto\" (127.0.0.1:9809, if nobody uses it), a list of addresses such as \"127.0.0.1:9809\", \
+        allowed: "\"auto\" (127.0.0.1:9809, if it is free), a list of addresses such as \"127.0.0.1:9809\", \
                   or [] for none",
-        about: "Addresses on which counters are served over HTTP, to whoever can reach them: `/metrics` for Prometheus, \
-                `/` a page with live plots",
+        about: "Addresses on which counters are served over HTTP, to every client that reaches them: `/metrics` for \
+                Prometheus, `/` a page with live plots",
         paper: "OLTP",
         set: |settings, given| {
             settings.metrics = unless_auto(given, |given| {
@@ -298,8 +288,9 @@ pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "listen.metrics_names",
         allowed: "a list of host names such as \"storage.example.org\"",
-        about: "Names under which metrics are asked for, besides addresses, `localhost` and this host's own name. Under \
-                any other they are refused: a site could have its name mean this host and read them (DNS rebinding)",
+        about: "Host names accepted in requests for metrics, besides addresses, `localhost` and this host's own name. \
+                Requests under other names are refused: a site could have its name resolve to this host and read the \
+                answers (DNS rebinding)",
         paper: "",
         set: |settings, given| {
             settings.metrics_names = given.texts()?;
@@ -310,7 +301,7 @@ pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "listen.rpcbind",
         allowed: "true, false",
-        about: "Tell this host's rpcbind the port of NFS, so that clients need not name it",
+        about: "Register the port of NFS with this host's rpcbind, so that clients need not name it",
         paper: "",
         set: |settings, given| {
             settings.rpcbind = given.boolean()?;
@@ -321,7 +312,7 @@ pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "listen.control",
         allowed: "\"auto\" (control in the data directory), a path (at most 107 bytes), or \"none\"",
-        about: "Unix socket, for the server's user alone, at which `awase top` and `awase set` reach the server",
+        about: "Unix socket of `awase top` and `awase set`, for the server's user alone",
         paper: "",
         set: |settings, given| {
             settings.control = match given.filled_text()? {
@@ -342,7 +333,7 @@ pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "limits.connections",
         allowed: "a number from 1 to 65536",
-        about: "Connections at a time; further clients are turned away. Of one client as many at most as stay free for others",
+        about: "Connections at a time; further ones are refused. One client has at most as many as stay free for others",
         paper: "",
         set: |settings, given| {
             settings.limits.connections = given.number(1..=65536)? as u32;
@@ -353,7 +344,7 @@ pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "limits.requests_a_connection",
         allowed: "a number from 1 to 4096",
-        about: "Requests under way on one connection; the client is slowed beyond that",
+        about: "Requests in flight on one connection; the client is slowed beyond that",
         paper: "",
         set: |settings, given| {
             settings.limits.requests_a_connection = given.number(1..=4096)? as u32;
@@ -364,7 +355,7 @@ pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "limits.bytes_a_connection",
         allowed: "a size from 32MiB (the largest request) to 4GiB",
-        about: "Payload of the requests under way on one connection; the client is slowed beyond that",
+        about: "Payload of the requests in flight on one connection; the client is slowed beyond that",
         paper: "",
         set: |settings, given| {
             settings.limits.bytes_a_connection = given.bytes(32 << 20..=4 << 30)?;
@@ -375,7 +366,7 @@ pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "limits.open_files",
         allowed: "\"auto\" (60000, or what the host allows) or a number from 64 to 60000",
-        about: "Files of directories that are kept open; the ones least used are closed beyond that",
+        about: "Files of directories that are open at a time; beyond that the least used are closed",
         paper: "",
         set: |settings, given| {
             settings.limits.open_files =
@@ -387,7 +378,7 @@ pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "limits.stall_timeout",
         allowed: "a time from 1s to 60min such as \"60s\"",
-        about: "A client that takes so long for a request, or for a piece (1 MiB at most) of its payload, is disconnected",
+        about: "A client that takes longer for a request, or for a piece (1 MiB at most) of its payload, is disconnected",
         paper: "",
         set: |settings, given| {
             settings.limits.stall_timeout = given.duration(Duration::from_secs(1)..=Duration::from_secs(3600))?;
@@ -398,7 +389,7 @@ pub static SETTINGS: &[Key<Settings>] = &[
     Key {
         name: "limits.drain_timeout",
         allowed: "a time from 0s to 60min such as \"30s\"",
-        about: "How long a server that was told to end waits for requests under way",
+        about: "The longest that a draining server waits for requests in flight",
         paper: "",
         set: |settings, given| {
             settings.limits.drain_timeout = given.duration(Duration::ZERO..=Duration::from_secs(3600))?;
@@ -412,16 +403,16 @@ fn unless_auto<T>(given: &Given, read: impl FnOnce(&Given) -> Result<T, Refusal>
     if *given == Given::Text("auto".into()) { Ok(None) } else { read(given).map(Some) }
 }
 
-/// Where NFS is served when no port was given.
+/// The port of NFS where none is configured.
 fn nfs_port() -> u16 {
     // SAFETY: geteuid takes nothing and cannot fail.
     if unsafe { libc::geteuid() } == 0 { NFS_PORT } else { NFS_PORT_OF_USERS }
 }
 
-/// An address with its port, or without: then `port`.
+/// An address with a port, or without: then `port`.
 fn address(text: &str, port: u16) -> Result<SocketAddr, Refusal> {
     let bare = || text.parse().map(|ip: IpAddr| SocketAddr::new(ip, port));
-    text.parse().or_else(|_| bare()).map_err(|_| Refusal::Because(format!("holds {text:?}, which is no IP address")))
+    text.parse().or_else(|_| bare()).map_err(|_| Refusal::Because(format!("holds {text:?}, not an IP address")))
 }
 
 /// `sun_path` holds 108 bytes with the final zero (unix(7)).

@@ -1,4 +1,4 @@
-//! The switches: one for each technique of the papers. The only table of them; README, help and reference follow it.
+//! The switches: one for each technique of the papers. README, help and reference are generated from this table.
 
 use kernel::Switches;
 use kernel::trace::Mode;
@@ -12,7 +12,7 @@ use super::given::{Given, Refusal, show_duration};
 use super::key::{Entry, Key, apply};
 use super::problem::{Place, Problem};
 
-/// The most blocks that may be read ahead: 16 MiB.
+/// 16 MiB.
 const READ_AHEAD_BLOCKS_MAX: u64 = 4096;
 
 const TRACE_MODES: [(Mode, &str); 4] =
@@ -55,19 +55,15 @@ pub static SWITCHES: &[Key<Switches>] = &[
     on_off!(
         scan_resistant,
         "WS-2",
-        "A long sequential read does not evict what is used often (S3-FIFO); off: least recently used"
+        "A long sequential read does not evict blocks that are used often (S3-FIFO); off: least recently used"
     ),
-    on_off!(
-        smooth_write_back,
-        "WS-2",
-        "Changed blocks are written steadily; off: all of them every 30 s, the sync storm"
-    ),
-    on_off!(block_merge, "WS-3", "Neighbouring requests go to the disk as one"),
+    on_off!(smooth_write_back, "WS-2", "Dirty blocks are written steadily; off: all of them every 30 s, a sync storm"),
+    on_off!(block_merge, "WS-3", "Neighbouring requests are merged into one"),
     on_off!(priority, "WS-4", "Requests that a client waits for go to the disk first"),
     Key {
         name: "read_ahead",
         allowed: "\"adaptive\", \"off\", or a number of blocks of 4 KiB from 1 to 4096",
-        about: "What a sequential reader will ask for is read in advance",
+        about: "Sequential reads are read ahead",
         paper: "WS-3, WS-5",
         set: |switches, given| {
             switches.read_ahead = read_ahead(given)?;
@@ -81,16 +77,16 @@ pub static SWITCHES: &[Key<Switches>] = &[
             })
         },
     },
-    on_off!(flush_gathering, "WS-5", "Flushes that arrive while one is under way share the next one"),
+    on_off!(flush_gathering, "WS-5", "Flushes that arrive while one is in flight share the next one"),
     on_off!(
         usage,
         "WS-7",
-        "Clients that have used little of late go first, on processors and disks; off: first come, first served"
+        "Clients with little recent usage go first, on processors and disks; off: first come, first served"
     ),
     Key {
         name: "quantum",
         allowed: "\"adaptive\", \"off\", or a time up to 100ms such as \"24ms\"",
-        about: "Completions are taken together after a while; adaptive: where that serves more requests",
+        about: "Completions are gathered for a while and taken at once; adaptive: where that serves more requests",
         paper: "OLTP-1",
         set: |switches, given| {
             switches.quantum = match given {
@@ -115,7 +111,7 @@ pub static SWITCHES: &[Key<Switches>] = &[
     Key {
         name: "access",
         allowed: "\"symmetric\", \"funnel\"",
-        about: "Each processor starts devices; funnel: only the first, to which the others hand over their requests",
+        about: "Every processor starts devices; funnel: only the first, to which the others hand over their requests",
         paper: "MP 1a, 1b",
         set: |switches, given| {
             switches.access = named(given, &ACCESS_MODES)?;
@@ -126,7 +122,7 @@ pub static SWITCHES: &[Key<Switches>] = &[
     Key {
         name: "delivery",
         allowed: "\"initiator\", \"first\", \"second\", \"idle\", \"busiest\", \"all\"",
-        about: "Which processor does the work after a completion; idle: else what is least urgent; all: whoever comes first",
+        about: "Which processor does the work after a completion; idle: an idle one, else that with the least urgent work; all: the first to take it",
         paper: "MP 2a, 2b",
         set: |switches, given| {
             switches.delivery = named(given, &DELIVERY_METHODS)?;
@@ -137,27 +133,27 @@ pub static SWITCHES: &[Key<Switches>] = &[
     on_off!(
         immediate_dispatch,
         "OLTP-3",
-        "What a completion wakes runs at once, as far as it is short; off: behind the tasks that are ready"
+        "A short task that a completion wakes runs at once; off: after the tasks that are ready"
     ),
     on_off!(
         hottest_first,
         "OLTP-4",
-        "Reads (and GETATTR) that the cache can answer are answered before the general path; off: on it"
+        "Reads (and GETATTR) that hit in the cache are answered before the general path; off: on it"
     ),
     on_off!(
         look_ahead,
         "OLTP-6",
-        "Requests that have come in together are served in one go and answered in one send; off: each by itself"
+        "Requests that arrived together are served in one batch and answered in one send; off: each by itself"
     ),
     on_off!(
         unmapped_io,
         "UIO",
-        "Devices transfer cache frames themselves; off: through a buffer mapped before and unmapped after each I/O"
+        "Devices transfer cache frames directly; off: through a buffer mapped before and unmapped after each I/O"
     ),
     Key {
         name: "huge_pages",
         allowed: "\"auto\", true, false",
-        about: "Frames lie in huge pages where the host has them; auto: where it provides them as cheaply as small ones",
+        about: "Frames are in huge pages where the host has them; auto: where it provides them as cheaply as small ones",
         paper: "UIO",
         set: |switches, given| {
             switches.huge_pages = match given {
@@ -184,7 +180,7 @@ pub static SWITCHES: &[Key<Switches>] = &[
     Key {
         name: "trace",
         allowed: "\"direct\", \"off\", \"central\", \"unthinned\"",
-        about: "Events are recorded in place; central: all by one recorder; unthinned: beginnings and ends apart, too",
+        about: "Events are recorded by each processor; central: all by one recorder; unthinned: also with separate beginnings and ends",
         paper: "OLTP-2",
         set: |switches, given| {
             switches.trace = match given {
@@ -204,13 +200,11 @@ pub static SWITCHES: &[Key<Switches>] = &[
     },
 ];
 
-/// The one of `all` whose name is given.
 pub(super) fn named<T: Copy>(given: &Given, all: &[(T, &str)]) -> Result<T, Refusal> {
     let Given::Text(text) = given else { return Err(Refusal::NotAllowed) };
     all.iter().find(|(_, name)| name == text).map(|(value, _)| *value).ok_or(Refusal::NotAllowed)
 }
 
-/// Its name, as it is given.
 pub(super) fn name_of<T: PartialEq>(value: T, all: &[(T, &str)]) -> Option<String> {
     all.iter().find(|(other, _)| *other == value).map(|(_, name)| format!("{name:?}"))
 }
@@ -224,8 +218,6 @@ fn read_ahead(given: &Given) -> Result<readahead::Mode, Refusal> {
     }
 }
 
-/// Sets one switch by its name.
-///
 /// # Errors
 /// When there is no such switch or the value is not allowed.
 pub fn set_switch(switches: &mut Switches, name: &str, given: &Given, place: &Place) -> Result<(), Problem> {
@@ -233,7 +225,7 @@ pub fn set_switch(switches: &mut Switches, name: &str, given: &Given, place: &Pl
     apply(SWITCHES, switches, &entry, &format!("{}{name}", super::SWITCHES_SECTION))
 }
 
-/// The switches that differ between two, with their new values as a file would have them.
+/// The switches that differ, with their new values as written in a file.
 pub fn change(old: &Switches, new: &Switches) -> Vec<(&'static str, String)> {
     let shown = |key: &Key<Switches>, switches| (key.show)(switches).unwrap_or_default();
     let changed = SWITCHES.iter().filter(|key| shown(key, old) != shown(key, new));

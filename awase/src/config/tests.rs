@@ -29,7 +29,7 @@ fn a_message_names_line_key_and_what_is_allowed() {
     for (text, message) in [
         (
             "processors = 0",
-            "awase.toml:1: processors = 0 is not between 1 and 1024; allowed: \"auto\" (one a core) or a number from 1 to 1024",
+            "awase.toml:1: processors = 0 is not between 1 and 1024; allowed: \"auto\" (one for each core) or a number from 1 to 1024",
         ),
         (
             "\n\nengine = \"uring\"",
@@ -43,7 +43,7 @@ fn a_message_names_line_key_and_what_is_allowed() {
         ("priority = true", "awase.toml:1: priority belongs into the section [switches], not the top"),
         (
             "[[export]]\nkind = \"ram\"\nsize = 1000",
-            "awase.toml:3: export size = 1000 is no multiple of 512; allowed: a size such as \"1GiB\", at most \"1EiB\", that is a multiple of 512",
+            "awase.toml:3: export size = 1000 is not a multiple of 512; allowed: a size such as \"1GiB\", at most \"1EiB\", that is a multiple of 512",
         ),
         (
             "[[export]]\nname = \"a\"\nkind = \"ram\"\nsize = 0",
@@ -59,7 +59,11 @@ fn a_message_names_line_key_and_what_is_allowed() {
         ),
         (
             "[[export]]\nname = \"a\"\npath = \"x\"",
-            "awase.toml:1: export \"a\" kind is missing; allowed: \"file\", \"block\", \"ram\", \"testdev\", \"mechanical\", \"directory\"",
+            "awase.toml:1: export \"a\" kind is missing; allowed: \"file\", \"block\", \"ram\", \"testdev\", \"directory\"",
+        ),
+        (
+            "[[export]]\nname = \"a\"\nkind = \"mechanical\"",
+            "awase.toml:3: export \"a\" kind = \"mechanical\" is not served any more: disks of 1990 are modelled in the laboratory (awase-lab run EXPERIMENT --on here); allowed: \"file\", \"block\", \"ram\", \"testdev\", \"directory\"",
         ),
         (
             "[[export]]\nname = \"a\"\nkind = \"ram\"\nsize = \"1M\"\nlatency = \"1ms\"",
@@ -71,7 +75,7 @@ fn a_message_names_line_key_and_what_is_allowed() {
         ),
         (
             "[listen]\nnbd = [\"localhost:1\"]",
-            "awase.toml:2: listen.nbd = [\"localhost:1\"] holds \"localhost:1\", which is no IP address; allowed: a list of addresses such as \"127.0.0.1:10809\" or \"[::]:10809\"; [] for none",
+            "awase.toml:2: listen.nbd = [\"localhost:1\"] holds \"localhost:1\", not an IP address; allowed: a list of addresses such as \"127.0.0.1:10809\" or \"[::]:10809\"; [] for none",
         ),
         ("export = 3", "awase.toml:1: export is not a list of tables; allowed: [[export]] for each export"),
     ] {
@@ -80,7 +84,7 @@ fn a_message_names_line_key_and_what_is_allowed() {
 }
 
 #[test]
-fn what_is_no_toml_is_refused_with_its_line() {
+fn malformed_toml_is_refused_with_its_line() {
     let message = problem("processors = 1\nmemory = = 2\n");
     assert!(message.starts_with("awase.toml:2: is not valid TOML: "), "{message}");
 }
@@ -92,14 +96,14 @@ fn a_name_longer_than_the_protocol_allows_is_refused() {
 }
 
 #[test]
-fn all_problems_are_found_at_once() {
+fn all_problems_are_reported_at_once() {
     let text = "processors = 0\nmemory = \"much\"\n[[export]]\nname = \"a\"\n[switches]\nnothing = 1\n";
-    let problems = Config::parse("awase.toml", text).expect_err("five things are wrong");
+    let problems = Config::parse("awase.toml", text).expect_err("four keys are wrong");
     assert_eq!(problems.0.len(), 4, "{problems:?}");
 }
 
 #[test]
-fn flags_win_over_the_file() {
+fn flags_override_the_file() {
     let directory = tempfile::tempdir().expect("temporary directory");
     let file = directory.path().join("awase.toml");
     std::fs::write(&file, "processors = 2\n[[export]]\nname = \"a\"\nkind = \"ram\"\nsize = \"1MiB\"\n")
@@ -126,7 +130,7 @@ fn flags_win_over_the_file() {
 }
 
 #[test]
-fn what_is_printed_means_the_same() {
+fn a_printed_configuration_has_the_same_meaning() {
     let text = r#"
         processors = 2
         memory = "64MiB"
@@ -161,8 +165,7 @@ fn what_is_printed_means_the_same() {
         faults = { read_permille = 5, seed = 7 }
         [[export]]
         name = "m"
-        kind = "mechanical"
-        model = "mo-1990"
+        kind = "testdev"
         path = "/tmp/y"
         read_only = true
         stable_writes = "flush"
@@ -184,7 +187,7 @@ fn what_is_printed_means_the_same() {
     let printed = toml(&config);
     let again = Config::parse("second", &printed).unwrap_or_else(|problems| panic!("{problems}\n{printed}"));
     assert_eq!(toml(&again), printed);
-    // Where a key was written is not what it means.
+    // The places of keys differ.
     let meaning = |config: &Config| Settings { places: Default::default(), ..config.settings.clone() };
     assert_eq!(meaning(&again), meaning(&config));
     assert_eq!(format!("{:?}", again.switches), format!("{:?}", config.switches));
@@ -199,31 +202,23 @@ fn what_is_printed_means_the_same() {
 }
 
 #[test]
-fn every_model_of_the_kernel_can_be_configured() {
-    let key = EXPORT_KEYS.iter().find(|key| key.name == "model").expect("key model");
-    for model in kernel::device::MechanicalModel::ALL {
-        assert!(key.allowed.contains(model.name), "{} is missing in {:?}", model.name, key.allowed);
-    }
-}
-
-#[test]
-fn a_refused_key_is_the_only_problem_of_its_export() {
+fn an_export_with_a_refused_key_is_reported_once() {
     let problems = Config::parse("f", "[[export]]\nname = \"a\"\nkind = \"ram\"\nsize = -5\n").expect_err("refused");
     assert_eq!(problems.0.len(), 1, "{problems:?}");
 }
 
 #[test]
-fn one_file_is_not_exported_twice_unless_nobody_writes_it() {
+fn one_file_is_not_exported_twice_unless_both_are_read_only() {
     let export =
         |name: &str, more: &str| format!("[[export]]\nname = {name:?}\nkind = \"file\"\npath = \"x\"\n{more}\n");
     let read_only = "read_only = true";
     let message = Config::parse("f", &(export("a", "") + &export("b", read_only))).expect_err("twice").to_string();
     assert!(message.contains("f:6: export \"b\" path is served by the export of f:1 already"), "{message}");
-    Config::parse("f", &(export("a", read_only) + &export("b", read_only))).expect("nobody writes");
+    Config::parse("f", &(export("a", read_only) + &export("b", read_only))).expect("both are read-only");
 }
 
 #[test]
-fn what_the_host_refuses_is_told_where_it_was_given() {
+fn a_value_remembers_its_line_for_later_problems() {
     let config = Config::parse("f", "data = \"d\"\n[listen]\nnbd = []\n").expect("good");
     assert_eq!(config.settings.place("listen.nbd").to_string(), "f:3");
     assert_eq!(config.settings.place("listen.nbd_unix"), Place::Default);
@@ -237,7 +232,7 @@ fn directory(more: &str) -> Directory {
 }
 
 #[test]
-fn a_directory_is_mounted_by_its_name_and_root_is_squashed_unless_told_otherwise() {
+fn by_default_a_directory_is_mounted_by_its_name_and_root_is_squashed() {
     let plain = directory("");
     assert_eq!((plain.mount.as_str(), plain.read_only, plain.create), ("/home", false, false));
     assert_eq!(plain.squash, nfs::Squash { squashed: nfs::Squashed::Root, uid: 65534, gid: 65534 });
@@ -250,7 +245,7 @@ fn a_directory_is_mounted_by_its_name_and_root_is_squashed_unless_told_otherwise
 }
 
 #[test]
-fn keys_of_disks_and_directories_are_told_apart() {
+fn disks_and_directories_refuse_each_others_keys() {
     for (key, value) in [
         ("size", "\"1GiB\""),
         ("description", "\"x\""),
@@ -258,7 +253,6 @@ fn keys_of_disks_and_directories_are_told_apart() {
         ("stable_writes", "\"fua\""),
         ("access", "\"funnel\""),
         ("latency", "\"1ms\""),
-        ("model", "\"mo-1990\""),
         ("delay", "\"1ms\""),
         ("faults.seed", "0"),
     ] {
@@ -278,14 +272,14 @@ fn keys_of_disks_and_directories_are_told_apart() {
 }
 
 #[test]
-fn what_no_directory_can_have_is_refused() {
+fn impossible_values_of_a_directory_are_refused() {
     for (more, message) in [
-        ("clients = []", "awase.toml:5: export \"home\" clients = [] names nobody; leave it out to serve everybody; "),
+        ("clients = []", "awase.toml:5: export \"home\" clients = [] is empty; leave it out to serve all clients; "),
         (
             "clients = [\"home.lan\"]",
-            "awase.toml:5: export \"home\" clients = [\"home.lan\"] holds \"home.lan\", which is no network; ",
+            "awase.toml:5: export \"home\" clients = [\"home.lan\"] holds \"home.lan\", which is not a network; ",
         ),
-        ("clients = [\"10.0.0.0/33\"]", "holds \"10.0.0.0/33\", which is no network; allowed: a list of networks"),
+        ("clients = [\"10.0.0.0/33\"]", "holds \"10.0.0.0/33\", which is not a network; allowed: a list of networks"),
         (
             "squash = \"root\"",
             "awase.toml:5: export \"home\" squash = \"root\" is not allowed; allowed: \"root_squash\", ",
@@ -308,7 +302,7 @@ fn what_no_directory_can_have_is_refused() {
 }
 
 #[test]
-fn two_directories_have_names_and_mount_paths_of_their_own() {
+fn two_directories_may_not_share_a_name_or_a_mount_path() {
     let second = |more: &str| format!("{DIRECTORY}[[export]]\nkind = \"directory\"\npath = \"/b\"\n{more}\n");
     let message = problem(&second("name = \"other\"\nmount = \"//home/\""));
     assert_eq!(
@@ -323,7 +317,7 @@ fn two_directories_have_names_and_mount_paths_of_their_own() {
 }
 
 #[test]
-fn a_port_that_is_left_out_is_the_one_that_this_user_may_take() {
+fn the_default_port_of_nfs_is_one_that_this_user_may_bind() {
     let config = Config::parse("f", "[listen]\nnfs = [\"0.0.0.0\", \"[::1]:111\"]\n").expect("good");
     let default = Settings::default().nfs_addresses()[0].port();
     assert!([2049, 20490].contains(&default));
@@ -333,5 +327,5 @@ fn a_port_that_is_left_out_is_the_one_that_this_user_may_take() {
     );
     let none = Config::parse("f", "[listen]\nnfs = []\n").expect("good");
     assert!(none.settings.nfs_addresses().is_empty());
-    assert!(none.directories.is_empty(), "what cannot be reached is not made");
+    assert!(none.directories.is_empty(), "without an address no directory is served");
 }

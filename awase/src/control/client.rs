@@ -1,4 +1,4 @@
-//! The other end of the control socket: what `awase top` and `awase set` ask a server.
+//! The client of the control socket, used by `awase top` and `awase set`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -10,13 +10,12 @@ use serde_json::{Value, json};
 
 use crate::config::{Place, Problem, Problems};
 
-/// Longer answers come from something else than a server. Bytes.
+/// No server's answer is longer. Bytes.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
-/// A server answers at once.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Ample: a server answers at once.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection to a server's control socket.
 pub struct Client {
     stream: BufReader<UnixStream>,
 }
@@ -25,7 +24,7 @@ impl Client {
     /// Connects to the socket at `path`.
     ///
     /// # Errors
-    /// When no server listens there, or its user is another one.
+    /// When no server listens at `path`, or the server's user is another one.
     pub fn connect(path: &Path) -> anyhow::Result<Client> {
         let stream = UnixStream::connect(path).with_context(|| {
             format!(
@@ -33,28 +32,24 @@ impl Client {
                 path.display()
             )
         })?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         Ok(Client { stream: BufReader::new(stream) })
     }
 
-    /// What the server is doing.
-    ///
     /// # Errors
     /// When it does not answer.
     pub fn status(&mut self) -> anyhow::Result<Value> {
         self.ask(&json!({ "request": "status" }))
     }
 
-    /// Its switches.
-    ///
     /// # Errors
     /// When it does not answer.
     pub fn switches(&mut self) -> anyhow::Result<Value> {
         self.ask(&json!({ "request": "switches" }))
     }
 
-    /// Sets a switch. Returns its value as it is now, and what the change does not reach.
+    /// Sets a switch. Returns its new value, and notes on what the change does not affect.
     ///
     /// # Errors
     /// [`Problems`] when there is no such switch or the value is not allowed; others when it does not answer.
@@ -67,7 +62,7 @@ impl Client {
     fn ask(&mut self, request: &Value) -> anyhow::Result<Value> {
         let mut line = request.to_string();
         line.push('\n');
-        self.stream.get_mut().write_all(line.as_bytes()).context("the server does not listen any more")?;
+        self.stream.get_mut().write_all(line.as_bytes()).context("the server has closed the connection")?;
         let mut answer = Vec::new();
         self.stream.by_ref().take(ANSWER_BYTES_MAX).read_until(b'\n', &mut answer).context("no answer")?;
         if answer.is_empty() {
@@ -76,8 +71,8 @@ impl Client {
         let mut answer: Value = serde_json::from_slice(&answer).context("the answer is not JSON: is this a server?")?;
         if let Some(problem) = answer.get("problem") {
             let text = |key: &str| problem[key].as_str().unwrap_or_default();
-            let told = Problem::new(&Place::Flag("set".into()), text("key"), text("what")).allowed(text("allowed"));
-            return Err(Problems::from(told).into());
+            let problem = Problem::new(&Place::Flag("set".into()), text("key"), text("what")).allowed(text("allowed"));
+            return Err(Problems::from(problem).into());
         }
         if let Some(error) = answer["error"].as_str() {
             bail!("{error}");

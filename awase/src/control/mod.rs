@@ -1,9 +1,9 @@
-//! How a running server is watched and told what to change: lines of JSON over a Unix socket, answered by threads of the
-//! front end. Nothing of it is on the path of requests.
+//! Monitoring and control of a running server: lines of JSON over a Unix socket, answered by threads of the front end, off
+//! the I/O path.
 //!
 //! A request is an object with `request`: `status`, `switches`, or `set` with `name` and `value`. The answer is an object
-//! with `answer`, or with `error` (for people) and, where a value is to blame, `problem` (its parts). Who reads answers
-//! must ignore what it does not know: there will be more.
+//! with `answer`, or with `error` (text) and, if a value is not allowed, `problem` (its parts). Clients must ignore keys
+//! that they do not know: more will be added.
 
 pub mod client;
 mod connected;
@@ -24,46 +24,41 @@ use kernel::connection::Acceptor;
 pub use set::set;
 pub use socket::ControlSocket;
 
-/// What the front end knows of the server.
-pub struct Board {
+/// What clients of the control socket see and change.
+pub struct ControlPanel {
     kernel: Arc<Kernel>,
     acceptor: Arc<Acceptor>,
     machine: String,
     started: Instant,
-    exports: Mutex<Vec<Shown>>,
+    exports: Mutex<Vec<ExportInfo>>,
 }
 
-/// An export, as it is shown.
-pub struct Shown {
-    /// Its name; of a directory, what clients mount.
+pub struct ExportInfo {
+    /// Of a directory, the path by which clients mount it.
     pub name: String,
     /// `disk` or `directory`.
     pub kind: &'static str,
     pub medium: String,
     pub read_only: bool,
-    /// Of a disk. To be looked at does not keep it open.
+    /// Of a disk; weak, so that monitoring does not keep it open.
     pub volume: Weak<Volume>,
 }
 
-/// Where values come from that are set over the socket.
 const PLACE: &str = "set";
 
-/// What is said when a request is not understood.
 const REQUESTS: &str = "{\"request\": \"status\"}, {\"request\": \"switches\"}, \
                         {\"request\": \"set\", \"name\": NAME, \"value\": VALUE}";
 
-/// Why a request is refused.
 enum Refused {
-    /// It was not understood.
+    /// It is malformed.
     Request(String),
     /// A name or a value is not allowed.
     Value(Problem),
 }
 
-impl Board {
-    /// Of a server that starts now.
-    pub fn new(processors: &Processors, acceptor: &Arc<Acceptor>) -> Arc<Board> {
-        Arc::new(Board {
+impl ControlPanel {
+    pub fn new(processors: &Processors, acceptor: &Arc<Acceptor>) -> Arc<ControlPanel> {
+        Arc::new(ControlPanel {
             kernel: Arc::clone(processors.kernel()),
             acceptor: Arc::clone(acceptor),
             machine: processors.description(),
@@ -72,24 +67,22 @@ impl Board {
         })
     }
 
-    /// These are served from now on.
-    pub fn set_exports(&self, exports: Vec<Shown>) {
+    pub fn set_exports(&self, exports: Vec<ExportInfo>) {
         *self.exports() = exports;
     }
 
-    fn exports(&self) -> MutexGuard<'_, Vec<Shown>> {
+    fn exports(&self) -> MutexGuard<'_, Vec<ExportInfo>> {
         self.exports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes a switch while everything runs; says what the change does not reach.
+    /// Changes a switch of the running server; returns what the change does not affect.
     ///
     /// # Errors
-    /// As in the configuration: there is no such switch, or the value is not allowed.
+    /// When there is no such switch, or the value is not allowed.
     pub fn set_switch(&self, name: &str, given: &Given, place: &Place) -> Result<Vec<Reach>, Problem> {
         self.kernel.change_switches(|switches| set_switch(switches, name, given, place))
     }
 
-    /// The answer to one line.
     fn answer(&self, line: &[u8]) -> Value {
         match self.try_answer(line) {
             Ok(answer) => json!({ "answer": answer }),
@@ -103,7 +96,7 @@ impl Board {
 
     fn try_answer(&self, line: &[u8]) -> Result<Value, Refused> {
         let request: Map<String, Value> = serde_json::from_slice(line)
-            .map_err(|error| Refused::Request(format!("the request is not an object of JSON: {error}")))?;
+            .map_err(|error| Refused::Request(format!("the request is not a JSON object: {error}")))?;
         let text = |key: &str| request.get(key).and_then(Value::as_str);
         match text("request") {
             Some("status") => Ok(self.status()),
@@ -115,14 +108,14 @@ impl Board {
                 let unreached =
                     self.set_switch(name, &given(value), &Place::Flag(PLACE.into())).map_err(Refused::Value)?;
                 let notes: Vec<String> = unreached.iter().map(Reach::to_string).collect();
-                Ok(json!({ "name": name, "value": self.shown(name), "notes": notes }))
+                Ok(json!({ "name": name, "value": self.value_of(name), "notes": notes }))
             }
             Some(other) => Err(Refused::Request(format!("there is no request {other:?}"))),
             None => Err(Refused::Request("\"request\" is missing".into())),
         }
     }
 
-    /// All switches, as they are now, in the order of the README.
+    /// All switches, in the order of the README.
     fn switches(&self) -> Value {
         let current = self.kernel.switches();
         let row = |key: &crate::config::Key<kernel::Switches>| {
@@ -137,18 +130,18 @@ impl Board {
         SWITCHES.iter().map(row).collect()
     }
 
-    fn shown(&self, name: &str) -> String {
+    fn value_of(&self, name: &str) -> String {
         let current = self.kernel.switches();
         bare(SWITCHES.iter().find(|key| key.name == name).and_then(|key| (key.show)(&current)))
     }
 }
 
-/// A value as it is written behind a flag.
+/// A value as in a flag, without quotes.
 fn bare(shown: Option<String>) -> String {
     shown.unwrap_or_default().trim_matches('"').to_owned()
 }
 
-/// A value of JSON, as the configuration's tables take it.
+/// A JSON value for the configuration's tables.
 fn given(value: &Value) -> Given {
     match value {
         Value::Bool(value) => Given::Boolean(*value),

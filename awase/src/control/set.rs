@@ -3,10 +3,10 @@
 use super::client::Client;
 use crate::cli::SetArguments;
 
-/// Sets one switch after the other, and tells what each is now.
+/// Sets switches one by one, and prints the new value of each.
 ///
 /// # Errors
-/// When no server is reached, or it refuses one; those before it are set.
+/// When no server is reached, or it refuses a value; the switches before it are set.
 pub fn set(arguments: &SetArguments) -> anyhow::Result<()> {
     let mut client = Client::connect(&arguments.server.control_socket())?;
     for (name, value) in &arguments.switches {

@@ -1,4 +1,4 @@
-//! The control socket: its threads, and the bounds within which anybody is listened to.
+//! The control socket: its threads and bounds.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -11,26 +11,26 @@ use anyhow::Context;
 use machine::linux::net::ListeningSocket;
 use serde_json::{Value, json};
 
-use super::Board;
+use super::ControlPanel;
 
 /// The longest request. Bytes.
 const LINE_BYTES_MAX: usize = 4096;
 
-/// Clients at a time; more are turned away.
+/// Clients at a time; further ones are refused.
 const CLIENTS_MAX: u32 = 16;
 
-/// A client that says nothing for so long, or does not take its answer, is disconnected.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// A client that sends no request or takes no answer for this long is disconnected.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// After the host could not accept a client, it is asked again so much later.
+/// Delay before the next attempt after the host could not accept a client.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// The socket while it is listened to. Dropped, it takes no more clients; those there are find no server.
+/// The listening socket. When dropped, it accepts no more clients and the connected ones are disconnected.
 pub struct ControlSocket {
     /// Its drop ends the thread that accepts.
     _socket: ListeningSocket,
-    /// Its drop is what clients' threads notice.
-    _board: Arc<Board>,
+    /// Its drop ends the clients' threads.
+    _panel: Arc<ControlPanel>,
 }
 
 impl ControlSocket {
@@ -38,29 +38,29 @@ impl ControlSocket {
     ///
     /// # Errors
     /// When the host has no descriptor or thread left.
-    pub fn serve(socket: ListeningSocket, board: &Arc<Board>) -> anyhow::Result<ControlSocket> {
+    pub fn serve(socket: ListeningSocket, panel: &Arc<ControlPanel>) -> anyhow::Result<ControlSocket> {
         let listener = socket.for_thread().context("cannot listen on the control socket")?;
-        let known = Arc::downgrade(board);
+        let known = Arc::downgrade(panel);
         let accept = move || accept(&listener, &known);
         thread::Builder::new().name("control".into()).spawn(accept).context("cannot start a thread")?;
-        Ok(ControlSocket { _socket: socket, _board: Arc::clone(board) })
+        Ok(ControlSocket { _socket: socket, _panel: Arc::clone(panel) })
     }
 }
 
-fn accept(listener: &UnixListener, board: &Weak<Board>) {
+fn accept(listener: &UnixListener, panel: &Weak<ControlPanel>) {
     let clients = Arc::new(AtomicU32::new(0));
     loop {
         match listener.accept() {
-            Ok((stream, _)) => start(stream, board, &clients),
-            // It was shut down: the server ends.
+            Ok((stream, _)) => start(stream, panel, &clients),
+            // Shut down: the server ends.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
-            Err(_) if board.strong_count() == 0 => return,
+            Err(_) if panel.strong_count() == 0 => return,
             Err(_) => thread::sleep(ACCEPT_RETRY),
         }
     }
 }
 
-/// Counts a client for as long as it is there.
+/// Counts a client while it is connected.
 struct Counted(Arc<AtomicU32>);
 
 impl Drop for Counted {
@@ -69,39 +69,39 @@ impl Drop for Counted {
     }
 }
 
-fn start(stream: UnixStream, board: &Weak<Board>, clients: &Arc<AtomicU32>) {
+fn start(stream: UnixStream, panel: &Weak<ControlPanel>, clients: &Arc<AtomicU32>) {
     let before = clients.fetch_add(1, Ordering::SeqCst);
     let counted = Counted(Arc::clone(clients));
     if before >= CLIENTS_MAX {
-        // It may have gone again, which is as well.
+        // The client may have disconnected.
         let _ =
-            say(&stream, &json!({ "error": format!("{CLIENTS_MAX} clients are connected already; try again later") }));
+            send(&stream, &json!({ "error": format!("{CLIENTS_MAX} clients are connected already; try again later") }));
         return;
     }
-    let board = Weak::clone(board);
+    let panel = Weak::clone(panel);
     let serve = move || {
         let _counted = counted;
-        // However it ends: the client is gone, or is made to go.
-        let _ = serve(&stream, &board);
+        // An error also ends the connection.
+        let _ = serve(&stream, &panel);
     };
-    // Without a thread the client is dropped, and counted no more.
+    // Without a thread the client is dropped, and no longer counted.
     let _ = thread::Builder::new().name("control client".into()).spawn(serve);
 }
 
-/// Answers one client's requests until it leaves or goes beyond a bound.
-fn serve(stream: &UnixStream, board: &Weak<Board>) -> io::Result<()> {
-    stream.set_write_timeout(Some(PATIENCE))?;
+/// Answers one client's requests until it disconnects or exceeds a bound.
+fn serve(stream: &UnixStream, panel: &Weak<ControlPanel>) -> io::Result<()> {
+    stream.set_write_timeout(Some(TIMEOUT))?;
     let mut received = Vec::new();
     loop {
         let line = match next_line(stream, &mut received)? {
             Line::Complete(line) => line,
             Line::None => return Ok(()),
             Line::TooLong => {
-                return say(stream, &json!({ "error": format!("the request is longer than {LINE_BYTES_MAX} bytes") }));
+                return send(stream, &json!({ "error": format!("the request is longer than {LINE_BYTES_MAX} bytes") }));
             }
         };
-        let Some(board) = board.upgrade() else { return Ok(()) };
-        say(stream, &board.answer(&line))?;
+        let Some(panel) = panel.upgrade() else { return Ok(()) };
+        send(stream, &panel.answer(&line))?;
     }
 }
 
@@ -111,19 +111,20 @@ enum Line {
     TooLong,
 }
 
-/// The next line of what was `received` and what is to come; all of it must be there in time, however it trickles.
+/// The next line, from what was `received` and the stream. The whole line must arrive before the timeout, so a client that
+/// sends byte by byte does not extend it.
 fn next_line(mut stream: &UnixStream, received: &mut Vec<u8>) -> io::Result<Line> {
-    let end = Instant::now() + PATIENCE;
-    let mut looked = 0;
+    let end = Instant::now() + TIMEOUT;
+    let mut searched = 0;
     loop {
-        if let Some(at) = received[looked..].iter().position(|byte| *byte == b'\n') {
-            let rest = received.split_off(looked + at + 1);
+        if let Some(at) = received[searched..].iter().position(|byte| *byte == b'\n') {
+            let rest = received.split_off(searched + at + 1);
             return Ok(Line::Complete(std::mem::replace(received, rest)));
         }
         if received.len() >= LINE_BYTES_MAX {
             return Ok(Line::TooLong);
         }
-        looked = received.len();
+        searched = received.len();
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
@@ -133,14 +134,14 @@ fn next_line(mut stream: &UnixStream, received: &mut Vec<u8>) -> io::Result<Line
         match stream.read(&mut bytes) {
             Ok(0) => return Ok(Line::None),
             Ok(len) => received.extend(&bytes[..len]),
-            // A signal of the server's, which happened to meet this thread.
+            // A signal to the server, delivered to this thread.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
     }
 }
 
-fn say(mut stream: &UnixStream, answer: &Value) -> io::Result<()> {
+fn send(mut stream: &UnixStream, answer: &Value) -> io::Result<()> {
     let mut line = answer.to_string();
     line.push('\n');
     stream.write_all(line.as_bytes())

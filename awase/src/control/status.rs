@@ -1,13 +1,13 @@
-//! What a server is doing, from what its parts count anyway.
+//! The status of a server, from counters that its parts have anyway.
 
 use kernel::counters::Count;
 use policy::unit::BLOCK_BYTES;
 use serde_json::{Value, json};
 
-use super::{Board, Shown};
+use super::{ControlPanel, ExportInfo};
 use crate::metrics::{JOBS_SHOWN, disk_name, live_job};
 
-impl Board {
+impl ControlPanel {
     pub(super) fn status(&self) -> Value {
         let connections: Vec<u32> = self.acceptor.connections();
         let requests = self.kernel.requests();
@@ -57,7 +57,7 @@ impl Board {
     }
 }
 
-fn export(shown: &Shown) -> Value {
+fn export(shown: &ExportInfo) -> Value {
     let volume = shown.volume.upgrade();
     json!({
         "name": shown.name,

@@ -1,24 +1,24 @@
-//! Under which names the server is asked.
+//! The host names under which the server answers.
 //!
-//! A page of another site can have its own name resolve to an address of this host ("DNS rebinding"): then its scripts may
-//! read what this server answers. But the browser says which name it asked for, and that is the site's.
+//! A site can have its own name resolve to an address of this host ("DNS rebinding"): then its scripts may read what this
+//! server answers. But the browser sends the name that it asked for (`Host`), which is the site's.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Names that mean this server. Addresses always do: nobody else resolves them.
+/// Names that mean this server. Addresses always do: they are not resolved.
 #[derive(Debug)]
 pub(super) struct Hosts(Vec<String>);
 
 impl Hosts {
     /// `localhost`, the host's own name, and `others`.
     pub(super) fn new(others: &[String]) -> Hosts {
-        // A host that does not say its name is reached by its addresses.
+        // A host whose name cannot be read is reached by its addresses.
         let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let all = ["localhost", own.trim()].into_iter().chain(others.iter().map(String::as_str));
         Hosts(all.filter(|name| !name.is_empty()).map(str::to_owned).collect())
     }
 
-    /// Does `host` (RFC 9110, section 7.2: `uri-host [ ":" port ]`) mean this server?
+    /// True if `host` (RFC 9110, section 7.2: `uri-host [ ":" port ]`) means this server.
     pub(super) fn has(&self, host: &str) -> bool {
         let name = match host.rsplit_once(':') {
             Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_and_known_names_are_this_server_and_others_are_not() {
+    fn only_addresses_and_known_names_mean_this_server() {
         let hosts = Hosts::new(&["storage.example.org".to_owned()]);
         for host in
             ["127.0.0.1", "127.0.0.1:9809", "[::1]:9809", "[::1]", "localhost", "LOCALHOST:80", "localhost.:9809"]

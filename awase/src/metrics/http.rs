@@ -1,5 +1,5 @@
-//! As much of HTTP/1.1 as it takes to be asked for a page: requests without a body, one a connection, each within its
-//! time and its bounds.
+//! The part of HTTP/1.1 that serving a page needs: requests without a body, one for each connection, bounded in time and
+//! size.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -9,20 +9,20 @@ use std::time::{Duration, Instant};
 
 use super::hosts::Hosts;
 
-/// Connections at a time. When one more comes, the oldest has had its time.
+/// Connections at a time. For a further one, the oldest is ended.
 const CONNECTIONS_MAX: usize = 32;
 
-/// Threads at a time: those whose connection was ended for another one take a moment to end, too.
+/// Threads at a time, including those of ended connections, which take a moment to end.
 const THREADS_MAX: usize = 2 * CONNECTIONS_MAX;
 
-/// A request's head, at most. Bytes.
+/// Longest head of a request. Bytes.
 const HEAD_BYTES_MAX: usize = 8 << 10;
 
-/// Header lines of a request, at most.
+/// Most header lines of a request.
 const HEADERS_MAX: usize = 64;
 
-/// So long may a client take to ask, and as long again to take the answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// For the request, and again for taking the answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) struct Answer {
     status: u16,
@@ -58,12 +58,12 @@ impl Answer {
     }
 }
 
-/// The connections that are open, oldest first.
-pub(super) struct Doors {
+/// The open connections.
+pub(super) struct OpenConnections {
     hosts: Hosts,
     open: Mutex<Open>,
     left: Condvar,
-    /// One answer is made at a time: whoever asks without end has one core at most.
+    /// Held while an answer is made, so that clients together use one core at most.
     making: Mutex<()>,
 }
 
@@ -74,12 +74,12 @@ struct Open {
     threads: usize,
 }
 
-impl Doors {
+impl OpenConnections {
     pub(super) fn new(hosts: Hosts) -> Self {
-        Doors { hosts, open: Mutex::default(), left: Condvar::new(), making: Mutex::default() }
+        OpenConnections { hosts, open: Mutex::default(), left: Condvar::new(), making: Mutex::default() }
     }
 
-    /// Serves a connection in a thread of its own; `answer` is given the path that is asked for.
+    /// Serves a connection in a thread of its own; `answer` is called with the requested path.
     pub(super) fn admit(self: &Arc<Self>, stream: TcpStream, answer: impl FnOnce(&str) -> Answer + Send + 'static) {
         let Ok(second) = stream.try_clone() else { return };
         let number = {
@@ -87,7 +87,7 @@ impl Doors {
             if open.streams.len() >= CONNECTIONS_MAX
                 && let Some((_, oldest)) = open.streams.pop_front()
             {
-                // Its thread ends by itself; that it has gone already is as good.
+                // Its thread then ends by itself, if it has not ended yet.
                 let _ = oldest.shutdown(Shutdown::Both);
             }
             open =
@@ -98,14 +98,14 @@ impl Doors {
             open.streams.push_back((number, second));
             number
         };
-        let doors = Arc::clone(self);
+        let connections = Arc::clone(self);
         let serve = move || {
-            // A client that does not ask, or does not listen, gets nothing.
-            let _ = serve(&stream, &doors.hosts, |path| {
-                let _alone = doors.making.lock().unwrap_or_else(PoisonError::into_inner);
+            // A client that sends no request or takes no answer is dropped.
+            let _ = serve(&stream, &connections.hosts, |path| {
+                let _alone = connections.making.lock().unwrap_or_else(PoisonError::into_inner);
                 answer(path)
             });
-            doors.leave(number);
+            connections.leave(number);
         };
         if std::thread::Builder::new().name("metrics".into()).spawn(serve).is_err() {
             self.leave(number);
@@ -140,9 +140,9 @@ fn serve(stream: &TcpStream, hosts: &Hosts, answer: impl FnOnce(&str) -> Answer)
     }
     send(stream, &bytes)?;
     stream.shutdown(Shutdown::Write)?;
-    // A close while something unread is there would take the answer back.
+    // A close with unread input would reset the connection and discard the answer.
     let mut rest = [0; HEAD_BYTES_MAX];
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     let _ = (&mut &*stream).read(&mut rest)?;
     Ok(())
 }
@@ -150,14 +150,14 @@ fn serve(stream: &TcpStream, hosts: &Hosts, answer: impl FnOnce(&str) -> Answer)
 #[derive(Debug)]
 struct Request {
     path: String,
-    /// The name under which the server is asked. Every browser says it.
+    /// The `Host` header, which every browser sends.
     host: Option<String>,
     head_only: bool,
 }
 
-/// Reads a request's head. Fails when the client goes or takes too long.
+/// Reads a request's head. Fails when the client disconnects or takes too long.
 fn read_request(mut stream: &TcpStream) -> std::io::Result<Result<Request, Answer>> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     let mut head = [0; HEAD_BYTES_MAX];
     let mut len = 0;
     loop {
@@ -173,7 +173,7 @@ fn read_request(mut stream: &TcpStream) -> std::io::Result<Result<Request, Answe
     }
 }
 
-/// A request, if all of its head is there, or why it is none.
+/// The request or its refusal; `None` while the head is incomplete.
 fn parse(head: &[u8]) -> Option<Result<Request, Answer>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
@@ -192,12 +192,12 @@ fn parse(head: &[u8]) -> Option<Result<Request, Answer>> {
             _ => Err(Answer::plain(405, "only GET and HEAD are answered\n")),
         }),
         Err(httparse::Error::TooManyHeaders) => Some(Err(Answer::plain(431, "the request has too many headers\n"))),
-        Err(_) => Some(Err(Answer::plain(400, "this is no request of HTTP\n"))),
+        Err(_) => Some(Err(Answer::plain(400, "this is not an HTTP request\n"))),
     }
 }
 
 fn send(mut stream: &TcpStream, mut bytes: &[u8]) -> std::io::Result<()> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while !bytes.is_empty() {
         stream.set_write_timeout(Some(left(end)?))?;
         let count = stream.write(bytes)?;
@@ -206,7 +206,7 @@ fn send(mut stream: &TcpStream, mut bytes: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The time that is left, which is not zero.
+/// The time left, which is not zero.
 fn left(end: Instant) -> std::io::Result<Duration> {
     let left = end.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(std::io::ErrorKind::TimedOut.into()) } else { Ok(left) }
@@ -221,10 +221,10 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_told_from_garbage_at_any_length() {
+    fn requests_are_parsed_or_refused_at_any_length() {
         let whole = b"GET /metrics?a=b HTTP/1.1\r\nHost: localhost:9809\r\nAccept: */*\r\n\r\n";
         for len in 0..whole.len() {
-            assert!(parse(&whole[..len]).is_none(), "{len} bytes are no whole request");
+            assert!(parse(&whole[..len]).is_none(), "{len} bytes are an incomplete request");
         }
         let request = parse(whole).expect("whole").map_err(|refusal| refusal.status).expect("good");
         assert_eq!((request.path.as_str(), request.head_only), ("/metrics", false));

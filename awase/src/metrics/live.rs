@@ -1,4 +1,4 @@
-//! The counters for the page with live plots: as they stand, so that whoever asks takes differences as often as wanted.
+//! The counters as JSON for the page with live plots, as totals: each client takes differences at its own rate.
 
 use kernel::connection::ConnectionReading;
 use kernel::counters::{Activity, Count, Group, Histogram, RequestType, Service, upper_bound};
@@ -37,24 +37,24 @@ pub(super) fn json(sample: &Sample) -> String {
     value.to_string()
 }
 
-/// Of each type that was asked for at all.
+/// Types of requests that have occurred.
 fn requests(sample: &Sample) -> Vec<Value> {
     let counted = RequestType::all().map(|request| (request, sample.sum.requests(request)));
     let some = counted.filter(|(_, (count, _))| *count > 0);
     let row = |(request, (count, ticks)): (RequestType, (u64, u64))| {
-        let seconds = ticks as f64 * sample.seconds_a_tick;
+        let seconds = ticks as f64 * sample.seconds_per_tick;
         json!({ "service": request.service().name(), "request": request.name(), "count": count, "seconds": seconds })
     };
     some.map(row).collect()
 }
 
-/// Of each group that was asked for at all: upper bounds in seconds and counts, of buckets that are not empty.
+/// Groups of requests that have occurred: upper bounds in seconds and counts of nonempty buckets.
 fn latencies(sample: &Sample) -> Vec<Value> {
     let groups = Service::ALL.into_iter().flat_map(|service| Group::ALL.map(|group| (service, group)));
     let read = groups.map(|(service, group)| (service, group, sample.sum.latency(service, group)));
     let row = |(service, group, histogram): (Service, Group, Histogram)| {
         let filled = histogram.buckets().iter().enumerate().filter(|(_, count)| **count > 0);
-        let pair = |(at, count): (usize, &u64)| json!([upper_bound(at) as f64 * sample.seconds_a_tick, count]);
+        let pair = |(at, count): (usize, &u64)| json!([upper_bound(at) as f64 * sample.seconds_per_tick, count]);
         json!({ "service": service.name(), "class": group.name(), "buckets": filled.map(pair).collect::<Vec<_>>() })
     };
     read.filter(|(.., histogram)| histogram.total() > 0).map(row).collect()
@@ -62,7 +62,7 @@ fn latencies(sample: &Sample) -> Vec<Value> {
 
 fn processors(sample: &Sample) -> Vec<Value> {
     let row = |(reading, connections): (&kernel::counters::Reading, &u32)| {
-        let seconds = |activity| json!(reading.time(activity) as f64 * sample.seconds_a_tick);
+        let seconds = |activity| json!(reading.time(activity) as f64 * sample.seconds_per_tick);
         let mut row: Map<String, Value> =
             Activity::ALL.into_iter().map(|activity| (activity_name(activity).to_owned(), seconds(activity))).collect();
         row.insert("dispatches".into(), json!(reading.count(Count::Dispatches)));
@@ -102,17 +102,17 @@ fn disks(sample: &Sample) -> Vec<Value> {
     sample.disks.iter().map(row).collect()
 }
 
-/// Of so many connections at most, the oldest, what they do is told: whoever asks twice a second gets no more than this.
+/// Most connections in one answer, the oldest: a client may ask twice a second.
 const CONNECTED_MAX: usize = 2048;
 
-/// By numbers alone: who it is and what it has is for the control socket.
+/// Without the client's name and its export, which only the control socket reveals.
 fn connected(sample: &Sample) -> Vec<Value> {
     let row = |connection: &ConnectionReading| {
-        let known = connection.introduction.as_ref();
+        let introduction = connection.introduction.as_ref();
         json!({
             "number": connection.number,
-            "protocol": known.map(|known| known.protocol),
-            "age": known.map(|known| known.at.elapsed().as_secs_f64()),
+            "protocol": introduction.map(|introduction| introduction.protocol),
+            "age": introduction.map(|introduction| introduction.at.elapsed().as_secs_f64()),
             "processor": connection.processor.map(|processor| processor.0),
             "requests": connection.requests,
             "in_flight": connection.under_way,

@@ -1,7 +1,7 @@
-//! How a running server is watched: its counters over HTTP, as text for Prometheus and as a page with live plots.
+//! A running server's counters over HTTP, as text for Prometheus and as a page with live plots.
 //!
-//! The front end is threads of its own, outside the path: they read what processors count (`kernel::counters`) and send
-//! it. No processor waits for them or knows of them.
+//! The front end has its own threads, off the I/O path, which read the processors' counters (`kernel::counters`). No
+//! processor waits for them.
 
 mod hosts;
 mod http;
@@ -16,38 +16,37 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::config::{METRICS_PORT, Problem, Problems, Settings};
-use crate::predecessor::Patience;
+use crate::predecessor::Deadline;
 use hosts::Hosts;
-use http::{Answer, Doors};
+use http::{Answer, OpenConnections};
 pub(crate) use live::job as live_job;
 pub(crate) use sample::disk_name;
 pub use sample::{JOBS_SHOWN, View};
 
 const KEY: &str = "listen.metrics";
 
-/// The page: no other file and no other host is needed to show it.
+/// Complete: it loads no other file and needs no other host.
 const PAGE: &str = include_str!("page.html");
 
-/// After a connection could not be accepted (no descriptors), the next attempt.
+/// Delay before the next attempt after a connection could not be accepted (no descriptors).
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// Sockets on which those who watch are awaited.
 pub struct Listeners {
     listeners: Vec<(TcpListener, SocketAddr)>,
     hosts: Hosts,
 }
 
 impl Listeners {
-    /// Those that are configured. Where nothing is configured, a port that somebody else uses is only told.
+    /// Opens the configured sockets. If none are configured, failure to open the default one is a notice and no error.
     ///
     /// # Errors
-    /// When a configured address cannot be had.
+    /// When a configured address cannot be bound.
     pub fn open(settings: &Settings) -> Result<(Listeners, Vec<String>), Problems> {
         let mut listeners = Listeners { listeners: Vec::new(), hosts: Hosts::new(&settings.metrics_names) };
         let (mut notices, mut problems) = (Vec::new(), Problems::default());
         let Some(addresses) = &settings.metrics else {
             let usual = SocketAddr::from((Ipv4Addr::LOCALHOST, METRICS_PORT));
-            match bind(usual, Patience::none()) {
+            match bind(usual, Deadline::passed()) {
                 Ok(listener) => listeners.listeners.push(listener),
                 Err(error) => notices.push(format!(
                     "no metrics are served at {usual}: {error}; {KEY} (--metrics) chooses another address, or none"
@@ -58,24 +57,25 @@ impl Listeners {
         for address in addresses {
             let refused = |error| {
                 Problem::new(&settings.place(KEY), KEY, format!("cannot be served: {address}: {error}"))
-                    .allowed("an address of this host whose port nobody uses, or \"none\"")
+                    .allowed("an address of this host whose port is free, or \"none\"")
             };
-            listeners.listeners.extend(problems.note(bind(*address, Patience::new()).map_err(refused)));
+            listeners.listeners.extend(problems.note(bind(*address, Deadline::for_takeover()).map_err(refused)));
         }
         problems.or((listeners, notices))
     }
 
-    /// Serves what `view` sees, until what is returned is dropped.
+    /// Serves samples of `view` until the front end is dropped.
     ///
     /// # Errors
-    /// When the host gives no thread.
+    /// When no thread can be started.
     pub fn serve(self, view: View) -> std::io::Result<FrontEnd> {
         let (view, stopping) = (Arc::new(view), Arc::new(AtomicBool::new(false)));
         let mut front = FrontEnd { addresses: Vec::new(), stopping };
-        let doors = Arc::new(Doors::new(self.hosts));
+        let connections = Arc::new(OpenConnections::new(self.hosts));
         for (listener, address) in self.listeners {
-            let (view, doors, stopping) = (Arc::clone(&view), Arc::clone(&doors), Arc::clone(&front.stopping));
-            let run = move || accept(&listener, &view, &doors, &stopping);
+            let (view, connections, stopping) =
+                (Arc::clone(&view), Arc::clone(&connections), Arc::clone(&front.stopping));
+            let run = move || accept(&listener, &view, &connections, &stopping);
             std::thread::Builder::new().name("metrics".into()).spawn(run)?;
             front.addresses.push(address);
         }
@@ -83,9 +83,9 @@ impl Listeners {
     }
 }
 
-fn bind(address: SocketAddr, patience: Patience) -> std::io::Result<(TcpListener, SocketAddr)> {
+fn bind(address: SocketAddr, deadline: Deadline) -> std::io::Result<(TcpListener, SocketAddr)> {
     let is_in_use = |error: &std::io::Error| error.kind() == ErrorKind::AddrInUse;
-    let listener = patience.retry(|| TcpListener::bind(address), is_in_use)?;
+    let listener = deadline.retry(|| TcpListener::bind(address), is_in_use)?;
     let address = listener.local_addr()?;
     Ok((listener, address))
 }
@@ -106,18 +106,18 @@ impl Drop for FrontEnd {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::SeqCst);
         for address in &self.addresses {
-            // Has the thread look. If that fails it goes with the process.
+            // Wakes the thread from accept. If that fails, it ends with the process.
             let _ = TcpStream::connect(address);
         }
     }
 }
 
-fn accept(listener: &TcpListener, view: &Arc<View>, doors: &Arc<Doors>, stopping: &AtomicBool) {
+fn accept(listener: &TcpListener, view: &Arc<View>, connections: &Arc<OpenConnections>, stopping: &AtomicBool) {
     while !stopping.load(Ordering::SeqCst) {
         match listener.accept() {
             Ok((stream, _)) => {
                 let view = Arc::clone(view);
-                doors.admit(stream, move |path| answer(&view, path));
+                connections.admit(stream, move |path| answer(&view, path));
             }
             Err(_) => std::thread::sleep(ACCEPT_RETRY),
         }
@@ -134,6 +134,6 @@ fn answer(view: &View, path: &str) -> Answer {
         "/" => Answer::ok("text/html; charset=utf-8", PAGE.to_owned()),
         "/metrics" => of_sample(TEXT, prometheus::text),
         "/live.json" => of_sample("application/json", live::json),
-        _ => Answer::plain(404, "there are / (live plots), /metrics (Prometheus) and /live.json\n"),
+        _ => Answer::plain(404, "available: / (live plots), /metrics (Prometheus), /live.json\n"),
     }
 }

@@ -33,7 +33,6 @@ pub(super) fn text(sample: &Sample) -> String {
 struct Text(String);
 
 impl Text {
-    /// What the lines after it are about.
     fn family(&mut self, name: &str, kind: &str, about: &str) {
         let _ = writeln!(self.0, "# HELP {name} {about}\n# TYPE {name} {kind}");
     }
@@ -48,7 +47,6 @@ impl Text {
         let _ = writeln!(self.0, "{} {value}", if labels.is_empty() { "" } else { "}" });
     }
 
-    /// A family of one line.
     fn single(&mut self, name: &str, kind: &str, about: &str, value: impl Display) {
         self.family(name, kind, about);
         self.line(name, &[], value);
@@ -58,33 +56,33 @@ impl Text {
 fn server(text: &mut Text, sample: &Sample) {
     text.family("awase_build_info", "gauge", "The version that runs.");
     text.line("awase_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
-    let begun = sample.begun.as_secs_f64();
-    text.single("awase_start_time_seconds", "gauge", "When the server began, since 1970.", begun);
-    text.family("awase_connections", "gauge", "Clients that are connected.");
+    let start = sample.start.as_secs_f64();
+    text.single("awase_start_time_seconds", "gauge", "When the server started, since 1970.", start);
+    text.family("awase_connections", "gauge", "Connected clients.");
     for (processor, count) in sample.connections.iter().enumerate() {
         text.line("awase_connections", &[("processor", &processor.to_string())], count);
     }
     let (received, sent) = (sample.sum.count(Count::BytesReceived), sample.sum.count(Count::BytesSent));
-    text.single("awase_received_bytes_total", "counter", "Bytes that came from clients.", received);
-    text.single("awase_sent_bytes_total", "counter", "Bytes that went to clients.", sent);
+    text.single("awase_received_bytes_total", "counter", "Bytes received from clients.", received);
+    text.single("awase_sent_bytes_total", "counter", "Bytes sent to clients.", sent);
 }
 
 fn requests(text: &mut Text, sample: &Sample) {
     let labels = |request: RequestType| [("service", request.service().name()), ("request", request.name())];
-    text.family("awase_requests_total", "counter", "Requests that were answered.");
+    text.family("awase_requests_total", "counter", "Requests answered.");
     for request in RequestType::all() {
         text.line("awase_requests_total", &labels(request), sample.sum.requests(request).0);
     }
-    text.family("awase_request_seconds_total", "counter", "How long they took, together.");
+    text.family("awase_request_seconds_total", "counter", "Total time of requests.");
     for request in RequestType::all() {
-        let seconds = sample.sum.requests(request).1 as f64 * sample.seconds_a_tick;
+        let seconds = sample.sum.requests(request).1 as f64 * sample.seconds_per_tick;
         text.line("awase_request_seconds_total", &labels(request), seconds);
     }
 }
 
 fn latencies(text: &mut Text, sample: &Sample) {
     const NAME: &str = "awase_request_duration_seconds";
-    text.family(NAME, "histogram", "How long requests took, from the last byte of the request to the reply.");
+    text.family(NAME, "histogram", "Time of requests, from the last byte of the request to the reply.");
     let (bucket, sum, count) = (format!("{NAME}_bucket"), format!("{NAME}_sum"), format!("{NAME}_count"));
     for service in Service::ALL {
         for group in Group::ALL {
@@ -94,19 +92,18 @@ fn latencies(text: &mut Text, sample: &Sample) {
                 text.line(&bucket, &[labels[0], labels[1], ("le", bound)], value);
             };
             for bound in BOUNDS {
-                with(&bound.to_string(), text, histogram.below(bound / sample.seconds_a_tick));
+                with(&bound.to_string(), text, histogram.below(bound / sample.seconds_per_tick));
             }
             let total = histogram.total();
             with("+Inf", text, total);
             let of = RequestType::all().filter(|request| request.service() == service && request.group() == group);
             let ticks: u64 = of.map(|request| sample.sum.requests(request).1).sum();
-            text.line(&sum, &labels, ticks as f64 * sample.seconds_a_tick);
+            text.line(&sum, &labels, ticks as f64 * sample.seconds_per_tick);
             text.line(&count, &labels, total);
         }
     }
 }
 
-/// What a processor does with its time, as a label.
 pub(super) fn activity_name(activity: Activity) -> &'static str {
     match activity {
         Activity::Service => "service",
@@ -117,28 +114,32 @@ pub(super) fn activity_name(activity: Activity) -> &'static str {
 }
 
 fn processors(text: &mut Text, sample: &Sample) {
-    text.family("awase_processor_seconds_total", "counter", "What processors did with their time.");
+    text.family("awase_processor_seconds_total", "counter", "Time of processors, by activity.");
     for (number, reading) in sample.processors.iter().enumerate() {
         for activity in Activity::ALL {
             let labels = [("processor", number.to_string()), ("activity", activity_name(activity).to_owned())];
             let labels = labels.each_ref().map(|(name, value)| (*name, value.as_str()));
-            text.line("awase_processor_seconds_total", &labels, reading.time(activity) as f64 * sample.seconds_a_tick);
+            text.line(
+                "awase_processor_seconds_total",
+                &labels,
+                reading.time(activity) as f64 * sample.seconds_per_tick,
+            );
         }
     }
-    text.family("awase_dispatches_total", "counter", "Tasks that were run, by how they came to it.");
+    text.family("awase_dispatches_total", "counter", "Dispatches of tasks, by kind.");
     for (number, reading) in sample.processors.iter().enumerate() {
         let labels = [("processor", &*number.to_string()), ("kind", "normal")];
         text.line("awase_dispatches_total", &labels, reading.count(Count::Dispatches));
     }
     for (name, count, about) in [
-        ("awase_tasks_started_total", Count::TasksStarted, "Tasks that were begun."),
+        ("awase_tasks_started_total", Count::TasksStarted, "Tasks started."),
         ("awase_completions_total", Count::Completions, "Completions taken from the machine."),
-        ("awase_parks_total", Count::Parks, "Times that a processor had nothing to do."),
+        ("awase_parks_total", Count::Parks, "Times that a processor became idle."),
         ("awase_kernel_entries_total", Count::KernelEntries, "System calls, and wake-ups that took one."),
         (
             "awase_regions_declined_total",
             Count::RegionsDeclined,
-            "Pieces of memory that the host did not register for transfers.",
+            "Memory regions that the host did not register for transfers.",
         ),
     ] {
         text.family(name, "counter", about);
@@ -151,7 +152,7 @@ fn processors(text: &mut Text, sample: &Sample) {
 fn modules(text: &mut Text, sample: &Sample) {
     let count = |what| sample.sum.count(what);
     let queued: u64 = sample.disks.iter().map(|disk| disk.reading.requests).sum();
-    text.family("awase_module_calls_total", "counter", "How often the modules of the I/O path were used.");
+    text.family("awase_module_calls_total", "counter", "Calls of the modules of the I/O path.");
     for (module, calls) in [
         ("cache", count(Count::CacheReads) + count(Count::CacheWrites)),
         ("read_ahead", count(Count::ReadAheads)),
@@ -162,33 +163,37 @@ fn modules(text: &mut Text, sample: &Sample) {
         text.line("awase_module_calls_total", &[("module", module)], calls);
     }
     let blocks = count(Count::ReadAheadBlocks);
-    text.single("awase_read_ahead_blocks_total", "counter", "Blocks (4 KiB) that were read in advance.", blocks);
+    text.single("awase_read_ahead_blocks_total", "counter", "Blocks (4 KiB) read ahead.", blocks);
     let blocks = count(Count::WriteOutBlocks);
-    text.single("awase_write_back_blocks_total", "counter", "Blocks (4 KiB) that were written to disks.", blocks);
+    text.single("awase_write_back_blocks_total", "counter", "Blocks (4 KiB) written back to disks.", blocks);
     text.single("awase_flushes_total", "counter", "Flushes of volumes.", count(Count::Flushes));
 }
 
 fn cache(text: &mut Text, sample: &Sample) {
     let cache = &sample.cache;
     for (name, about, blocks) in [
-        ("awase_cache_hits_total", "Blocks (4 KiB) that readers found.", sample.sum.count(Count::CacheHits)),
+        (
+            "awase_cache_hits_total",
+            "Blocks (4 KiB) that readers found in the cache.",
+            sample.sum.count(Count::CacheHits),
+        ),
         ("awase_cache_misses_total", "Blocks that readers had to wait for.", sample.sum.count(Count::CacheMisses)),
-        ("awase_cache_evictions_total", "Blocks that had to leave for others.", cache.evicted),
+        ("awase_cache_evictions_total", "Blocks evicted.", cache.evicted),
     ] {
         text.single(name, "counter", about, blocks);
     }
     for (name, about, bytes) in [
-        ("awase_cache_limit_bytes", "How large the cache may be now.", cache.limit),
-        ("awase_cache_memory_bytes", "Memory that it has.", cache.memory),
-        ("awase_cache_used_bytes", "What of it holds blocks or passes through.", cache.used),
-        ("awase_cache_dirty_bytes", "Blocks that are newer than on their disks.", cache.dirty),
+        ("awase_cache_limit_bytes", "Current limit of the cache's size.", cache.limit),
+        ("awase_cache_memory_bytes", "Memory of the cache.", cache.memory),
+        ("awase_cache_used_bytes", "Memory of the cache that holds blocks or data in transit.", cache.used),
+        ("awase_cache_dirty_bytes", "Dirty blocks, in bytes.", cache.dirty),
     ] {
         text.single(name, "gauge", about, bytes);
     }
 }
 
 fn disks(text: &mut Text, sample: &Sample) {
-    text.family("awase_disk_operations_total", "counter", "What was asked of disks.");
+    text.family("awase_disk_operations_total", "counter", "Operations of disks.");
     for disk in &sample.disks {
         let of = &disk.reading;
         for (operation, count) in
@@ -204,20 +209,22 @@ fn disks(text: &mut Text, sample: &Sample) {
             text.line(name, &[("disk", &disk.name)], value(sample, place));
         }
     };
-    family("awase_disk_read_bytes_total", "counter", "Bytes from disks.", |s, at| {
+    family("awase_disk_read_bytes_total", "counter", "Bytes read from disks.", |s, at| {
         s.disks[at].reading.bytes_read as f64
     });
-    family("awase_disk_written_bytes_total", "counter", "Bytes to disks.", |s, at| {
+    family("awase_disk_written_bytes_total", "counter", "Bytes written to disks.", |s, at| {
         s.disks[at].reading.bytes_written as f64
     });
-    family("awase_disk_errors_total", "counter", "What disks did not do.", |s, at| s.disks[at].reading.failed as f64);
-    family("awase_disk_operation_seconds_total", "counter", "How long disks took, together.", |s, at| {
-        s.disks[at].reading.ticks as f64 * s.seconds_a_tick
+    family("awase_disk_errors_total", "counter", "Failed operations of disks.", |s, at| {
+        s.disks[at].reading.failed as f64
     });
-    family("awase_disk_requests_total", "counter", "Requests that came to the queue.", |s, at| {
+    family("awase_disk_operation_seconds_total", "counter", "Total time of disk operations.", |s, at| {
+        s.disks[at].reading.ticks as f64 * s.seconds_per_tick
+    });
+    family("awase_disk_requests_total", "counter", "Requests that entered the queue.", |s, at| {
         s.disks[at].reading.requests as f64
     });
-    family("awase_disk_queue_depth", "gauge", "Requests that wait or are on the disk.", |s, at| {
+    family("awase_disk_queue_depth", "gauge", "Requests queued or in flight on the disk.", |s, at| {
         s.disks[at].reading.depth as f64
     });
 }
@@ -231,14 +238,15 @@ fn jobs(text: &mut Text, sample: &Sample) {
         }
     };
     family("awase_job_seconds_total", "counter", "Processor time used for clients.", |facts| facts.used.as_secs_f64());
-    family("awase_job_usage_seconds", "gauge", "The same of late, decayed: who has least goes first.", |facts| {
-        facts.recent.as_secs_f64()
-    });
-    family("awase_job_requests_total", "counter", "Requests of clients that were answered.", |facts| {
-        facts.requests as f64
-    });
+    family(
+        "awase_job_usage_seconds",
+        "gauge",
+        "Recent processor time, decayed: the client with the least is served first.",
+        |facts| facts.recent.as_secs_f64(),
+    );
+    family("awase_job_requests_total", "counter", "Requests of clients answered.", |facts| facts.requests as f64);
     family("awase_job_connections", "gauge", "Connections of clients.", |facts| f64::from(facts.connections));
-    family("awase_job_dirty_bytes", "gauge", "What clients wrote and is newer than on its disk.", |facts| {
+    family("awase_job_dirty_bytes", "gauge", "Dirty blocks written by clients, in bytes.", |facts| {
         (facts.dirty_blocks * BLOCK_BYTES) as f64
     });
 }
@@ -246,11 +254,11 @@ fn jobs(text: &mut Text, sample: &Sample) {
 fn locks(text: &mut Text, sample: &Sample) {
     let disks = sample.disks.iter().map(|disk| ("queue", disk.name.as_str(), disk.reading.lock));
     let locks: Vec<_> = [("cache", "", sample.cache.locks)].into_iter().chain(disks).collect();
-    text.family("awase_lock_acquisitions_total", "counter", "How often locks were taken.");
+    text.family("awase_lock_acquisitions_total", "counter", "Acquisitions of locks.");
     for (lock, disk, reading) in &locks {
         text.line("awase_lock_acquisitions_total", &[("lock", lock), ("disk", disk)], reading.taken);
     }
-    text.family("awase_lock_contentions_total", "counter", "How often they were not free.");
+    text.family("awase_lock_contentions_total", "counter", "Acquisitions that found the lock taken.");
     for (lock, disk, reading) in &locks {
         text.line("awase_lock_contentions_total", &[("lock", lock), ("disk", disk)], reading.contended);
     }

@@ -1,4 +1,4 @@
-//! What there is to be seen of a server, at one moment.
+//! A sample of a server's counters and gauges.
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -13,29 +13,28 @@ use policy::unit::BLOCK_BYTES;
 use crate::stack::is_in_memory;
 use kernel::connection::Acceptor;
 
-/// After so long the counter's rate is known well enough, and does not change any more.
+/// From then on the tick rate is precise enough, and fixed.
 const RATE_SETTLES: Duration = Duration::from_secs(10);
 
-/// Jobs that are shown at a time, at most: whoever collects metrics keeps each name that it ever saw.
+/// Most jobs shown at a time: collectors of metrics store every name that they ever saw.
 pub const JOBS_SHOWN: usize = 64;
 
-/// Through which a server is seen. It does not keep the server alive.
+/// Takes samples of a server, without keeping it alive.
 pub struct View {
     kernel: Weak<Kernel>,
     acceptor: Weak<Acceptor>,
-    begun: Instant,
-    begun_ticks: u64,
-    begun_time: Duration,
-    seconds_a_tick: OnceLock<f64>,
+    start: Instant,
+    start_ticks: u64,
+    start_time: Duration,
+    seconds_per_tick: OnceLock<f64>,
 }
 
-/// A disk and what was done with it.
 pub(super) struct Disk {
     pub(super) name: String,
     pub(super) reading: DiskReading,
 }
 
-/// What there is in the buffer cache. Bytes.
+/// Gauges of the buffer cache. Bytes.
 pub(super) struct CacheSample {
     pub(super) limit: u64,
     pub(super) memory: u64,
@@ -47,34 +46,34 @@ pub(super) struct CacheSample {
 }
 
 pub(super) struct Sample {
-    /// Since when it is counted: since 1970.
-    pub(super) begun: Duration,
+    /// Start of the server, since 1970.
+    pub(super) start: Duration,
     pub(super) uptime: Duration,
-    pub(super) seconds_a_tick: f64,
+    pub(super) seconds_per_tick: f64,
     pub(super) processors: Vec<Reading>,
     pub(super) sum: Reading,
     pub(super) connections: Vec<u32>,
     pub(super) disks: Vec<Disk>,
     pub(super) connected: Vec<ConnectionReading>,
     pub(super) cache: CacheSample,
-    /// Those that there is most to say of.
+    /// Those with the most usage.
     pub(super) jobs: Vec<JobFacts>,
 }
 
 impl View {
-    /// Of a server that begins now.
+    /// Of a server that starts now.
     pub fn new(kernel: &Arc<Kernel>, acceptor: &Arc<Acceptor>) -> Self {
         View {
             kernel: Arc::downgrade(kernel),
             acceptor: Arc::downgrade(acceptor),
-            begun: Instant::now(),
-            begun_ticks: machine::counter(),
-            begun_time: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
-            seconds_a_tick: OnceLock::new(),
+            start: Instant::now(),
+            start_ticks: machine::counter(),
+            start_time: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
+            seconds_per_tick: OnceLock::new(),
         }
     }
 
-    /// What is seen now; `None` when the server is gone.
+    /// `None` when the server has ended.
     pub(super) fn sample(&self) -> Option<Sample> {
         let (kernel, acceptor) = (self.kernel.upgrade()?, self.acceptor.upgrade()?);
         let processors = kernel.counters().read();
@@ -85,9 +84,9 @@ impl View {
             Disk { name: disk_name(number), reading }
         });
         Some(Sample {
-            begun: self.begun_time,
-            uptime: self.begun.elapsed(),
-            seconds_a_tick: self.seconds_a_tick(kernel.counters().tick_source().unwrap_or_default()),
+            start: self.start_time,
+            uptime: self.start.elapsed(),
+            seconds_per_tick: self.seconds_per_tick(kernel.counters().tick_source().unwrap_or_default()),
             sum: Reading::sum(&processors),
             processors,
             connections: acceptor.connections(),
@@ -105,21 +104,21 @@ impl View {
         })
     }
 
-    /// How long a tick is: the counter beside the clock, from the beginning until now.
-    fn seconds_a_tick(&self, source: TickSource) -> f64 {
+    /// The length of a tick: clock time over counter ticks, since the start.
+    fn seconds_per_tick(&self, source: TickSource) -> f64 {
         if source == TickSource::Clock {
             return 1e-9;
         }
-        if let Some(known) = self.seconds_a_tick.get() {
+        if let Some(known) = self.seconds_per_tick.get() {
             return *known;
         }
-        let (elapsed, ticks) = (self.begun.elapsed(), machine::counter().wrapping_sub(self.begun_ticks));
+        let (elapsed, ticks) = (self.start.elapsed(), machine::counter().wrapping_sub(self.start_ticks));
         let found = elapsed.as_secs_f64() / ticks.max(1) as f64;
-        if elapsed >= RATE_SETTLES { *self.seconds_a_tick.get_or_init(|| found) } else { found }
+        if elapsed >= RATE_SETTLES { *self.seconds_per_tick.get_or_init(|| found) } else { found }
     }
 }
 
-/// A disk as the host calls it, or by its number.
+/// The host's name of a disk, or its number.
 pub(crate) fn disk_name(number: u64) -> String {
     if let Some(number) = is_in_memory(number) {
         return format!("memory{number}");

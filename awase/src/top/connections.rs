@@ -1,4 +1,4 @@
-//! The connections, each with what it did since the last look.
+//! The connections, with their rates since the last sample.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,15 +8,14 @@ use serde_json::Value;
 use super::sections::{Section, bytes, items, text, uptime};
 use super::view::View;
 
-/// The title of the section.
 pub(super) const CONNECTIONS: &str = "connections";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Order {
-    /// Most requests a second.
+pub(super) enum SortKey {
+    /// Requests per second.
     #[default]
     Requests,
-    /// Most bytes a second, in and out.
+    /// Bytes per second, in and out.
     Bytes,
     InFlight,
     Age,
@@ -24,28 +23,29 @@ pub(super) enum Order {
     Export,
 }
 
-impl Order {
-    const ALL: [Order; 6] = [Order::Requests, Order::Bytes, Order::InFlight, Order::Age, Order::Client, Order::Export];
+impl SortKey {
+    const ALL: [SortKey; 6] =
+        [SortKey::Requests, SortKey::Bytes, SortKey::InFlight, SortKey::Age, SortKey::Client, SortKey::Export];
 
-    /// The one after it, and round.
-    pub(super) fn next(self) -> Order {
-        let at = Order::ALL.iter().position(|order| *order == self).unwrap_or(0);
-        Order::ALL[(at + 1) % Order::ALL.len()]
+    /// The next, cyclically.
+    pub(super) fn next(self) -> SortKey {
+        let at = SortKey::ALL.iter().position(|sort_key| *sort_key == self).unwrap_or(0);
+        SortKey::ALL[(at + 1) % SortKey::ALL.len()]
     }
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Order::Requests => "requests/s",
-            Order::Bytes => "bytes/s",
-            Order::InFlight => "in flight",
-            Order::Age => "age",
-            Order::Client => "client",
-            Order::Export => "export",
+            SortKey::Requests => "requests/s",
+            SortKey::Bytes => "bytes/s",
+            SortKey::InFlight => "in flight",
+            SortKey::Age => "age",
+            SortKey::Client => "client",
+            SortKey::Export => "export",
         }
     }
 }
 
-/// What a connection did, a second; `None` where that is not known yet.
+/// Rates per second; `None` before the second sample.
 #[derive(Clone, Copy, Default)]
 struct Rates {
     requests: Option<f64>,
@@ -53,8 +53,7 @@ struct Rates {
     sent: Option<f64>,
 }
 
-/// The table.
-pub(super) fn section(view: &View, order: Order) -> Section {
+pub(super) fn section(view: &View, sort_key: SortKey) -> Section {
     let before: BTreeMap<u64, &Value> = view
         .before()
         .into_iter()
@@ -78,13 +77,13 @@ pub(super) fn section(view: &View, order: Order) -> Section {
         let text = |row: &Value, key: &str| row[key].as_str().unwrap_or_default().to_owned();
         let whole = |rate: Option<f64>| rate.unwrap_or(0.0) as u64;
         let transferred = |of: &Rates| whole(of.received) + whole(of.sent);
-        match order {
-            Order::Requests => Reverse(whole(of_one.requests)).cmp(&Reverse(whole(of_other.requests))),
-            Order::Bytes => Reverse(transferred(of_one)).cmp(&Reverse(transferred(of_other))),
-            Order::InFlight => one["in_flight"].as_u64().cmp(&other["in_flight"].as_u64()).reverse(),
-            Order::Age => number(one).cmp(&number(other)),
-            Order::Client => text(one, "client").cmp(&text(other, "client")),
-            Order::Export => text(one, "export").cmp(&text(other, "export")),
+        match sort_key {
+            SortKey::Requests => Reverse(whole(of_one.requests)).cmp(&Reverse(whole(of_other.requests))),
+            SortKey::Bytes => Reverse(transferred(of_one)).cmp(&Reverse(transferred(of_other))),
+            SortKey::InFlight => one["in_flight"].as_u64().cmp(&other["in_flight"].as_u64()).reverse(),
+            SortKey::Age => number(one).cmp(&number(other)),
+            SortKey::Client => text(one, "client").cmp(&text(other, "client")),
+            SortKey::Export => text(one, "export").cmp(&text(other, "export")),
         }
     });
     Section {
@@ -137,39 +136,39 @@ mod tests {
         })
     }
 
-    fn numbers(view: &View, order: Order) -> Vec<String> {
-        section(view, order).rows.into_iter().map(|row| row[0].clone()).collect()
+    fn numbers(view: &View, sort_key: SortKey) -> Vec<String> {
+        section(view, sort_key).rows.into_iter().map(|row| row[0].clone()).collect()
     }
 
     #[test]
-    fn each_connection_has_its_own_rates_though_others_came_and_went_and_any_order_can_be_had() {
+    fn rates_are_matched_by_connection_and_rows_sorted_by_any_key() {
         let before =
             json!({ "process": 1, "connected": [row(1, 100, 0, "z", Some("a")), row(2, 7, 10, "gone", None)] });
         let now = json!({ "process": 1, "connected": [
             row(1, 300, 0, "z", Some("a")), row(3, 900, 0, "new", Some("b")), row(2, 7, 2058, "y", None),
         ] });
         let view = View::between(before, now, 2.0);
-        let section_ = section(&view, Order::Requests);
+        let section_ = section(&view, SortKey::Requests);
         assert_eq!(section_.rows[0][..6], ["1", "nbd", "0", "0:01:01", "100", "1"].map(str::to_owned));
-        // What came since is not known yet.
+        // No rate is known of a new connection.
         assert_eq!(section_.rows.iter().find(|row| row[0] == "3").expect("the new one")[4], "-");
-        assert_eq!(numbers(&view, Order::Requests), ["1", "2", "3"]);
-        assert_eq!(numbers(&view, Order::Bytes), ["2", "1", "3"]);
-        assert_eq!(numbers(&view, Order::InFlight), ["2", "1", "3"]);
-        assert_eq!(numbers(&view, Order::Age), ["1", "2", "3"]);
-        assert_eq!(numbers(&view, Order::Client), ["3", "2", "1"]);
-        assert_eq!(numbers(&view, Order::Export), ["2", "1", "3"]);
-        let mut order = Order::default();
-        for _ in 0..Order::ALL.len() {
-            order = order.next();
+        assert_eq!(numbers(&view, SortKey::Requests), ["1", "2", "3"]);
+        assert_eq!(numbers(&view, SortKey::Bytes), ["2", "1", "3"]);
+        assert_eq!(numbers(&view, SortKey::InFlight), ["2", "1", "3"]);
+        assert_eq!(numbers(&view, SortKey::Age), ["1", "2", "3"]);
+        assert_eq!(numbers(&view, SortKey::Client), ["3", "2", "1"]);
+        assert_eq!(numbers(&view, SortKey::Export), ["2", "1", "3"]);
+        let mut sort_key = SortKey::default();
+        for _ in 0..SortKey::ALL.len() {
+            sort_key = sort_key.next();
         }
-        assert_eq!(order, Order::default(), "keys go round");
+        assert_eq!(sort_key, SortKey::default(), "cyclic");
     }
 
     #[test]
-    fn names_that_would_move_the_cursor_do_not() {
+    fn control_characters_in_names_are_replaced() {
         let status = json!({ "process": 1, "connected": [row(1, 0, 0, "\u{1b}[2J", Some("a\nb"))] });
         let view = View::between(status.clone(), status, 1.0);
-        assert!(section(&view, Order::Age).rows[0].iter().all(|cell| !cell.contains(char::is_control)));
+        assert!(section(&view, SortKey::Age).rows[0].iter().all(|cell| !cell.contains(char::is_control)));
     }
 }

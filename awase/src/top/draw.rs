@@ -6,12 +6,12 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Table, TableState};
 
-use super::connections::{CONNECTIONS, Order};
+use super::connections::{CONNECTIONS, SortKey};
 use super::sections::{SERVER, SWITCHES, Section, widths};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Page {
-    /// The whole server; the switches and the connections, too, where there is room for them.
+    /// The whole server; with the switches and the connections where there is room.
     #[default]
     Overview,
     Connections,
@@ -28,35 +28,35 @@ impl Page {
     }
 }
 
-/// What the person at the keys is doing.
+/// The state of the user's input.
 #[derive(Default)]
-pub(super) struct Desk {
-    /// The switch that is chosen.
+pub(super) struct UiState {
+    /// Index of the selected switch.
     pub selected: usize,
-    /// The value that is being typed.
+    /// The value being typed.
     pub typed: Option<String>,
     pub message: String,
     pub page: Page,
     /// Which connections come first.
-    pub order: Order,
+    pub sort_key: SortKey,
 }
 
-/// A section's border and head.
+/// A section's border and head, and one row.
 const FRAME_LINES: usize = 3;
 
 /// Between columns, where there is room for it.
 const WIDE_SPACING: u16 = 2;
 
-/// What the last column gets of that, at least.
+/// Fewest characters of the last column.
 const LAST_COLUMN_MIN: u16 = 10;
 
-/// Lines of the switches, at least.
+/// Fewest lines of the switches.
 const SWITCHES_LINES: usize = FRAME_LINES - 1 + 5;
 
-/// Draws the page's sections below each other; the last has what is left.
-pub(super) fn draw(frame: &mut Frame<'_>, sections: &[Section], desk: &Desk) {
+/// Draws the page's sections below each other.
+pub(super) fn draw(frame: &mut Frame<'_>, sections: &[Section], state: &UiState) {
     let lines_max = usize::from(frame.area().height).saturating_sub(1);
-    let shown = shown(sections, desk.page, lines_max);
+    let shown = shown(sections, state.page, lines_max);
     let heights = heights(&shown, lines_max);
     let mut constraints: Vec<Constraint> =
         heights.iter().map(|lines| Constraint::Length(u16::try_from(*lines).unwrap_or(u16::MAX))).collect();
@@ -64,20 +64,20 @@ pub(super) fn draw(frame: &mut Frame<'_>, sections: &[Section], desk: &Desk) {
     constraints.push(Constraint::Length(1));
     let areas = Layout::vertical(constraints).split(frame.area());
     for (section, area) in shown.iter().zip(areas.iter()) {
-        table(frame, section, desk, *area);
+        table(frame, section, state, *area);
     }
     if let Some(area) = areas.last() {
         let is_changeable = shown.iter().any(|section| section.title == SWITCHES);
-        frame.render_widget(Paragraph::new(foot(sections, desk, is_changeable)), *area);
+        frame.render_widget(Paragraph::new(foot(sections, state, is_changeable)), *area);
     }
 }
 
-/// Lines that a section would have.
+/// The lines of the whole section.
 fn wanted(section: &Section) -> usize {
     section.rows.len().max(1) + FRAME_LINES - 1
 }
 
-/// The sections that are in sight where there are so many lines.
+/// The sections that are visible within `lines_max` lines.
 fn shown(sections: &[Section], page: Page, lines_max: usize) -> Vec<&Section> {
     let titles: &[&str] = match page {
         Page::Overview => &[],
@@ -96,14 +96,12 @@ fn shown(sections: &[Section], page: Page, lines_max: usize) -> Vec<&Section> {
     shown
 }
 
-/// Are the switches in sight?
 pub(super) fn shows_switches(sections: &[Section], page: Page, height: u16) -> bool {
     let lines_max = usize::from(height).saturating_sub(1);
     shown(sections, page, lines_max).iter().any(|section| section.title == SWITCHES)
 }
 
-/// Gives each section its lines: what it wants if there is room for all, else one row to each first and then in turn,
-/// after the least of the last, which scrolls or ends with how many more there are.
+/// The lines of each section: all if there is room, else each has its fewest lines and the rest is dealt out line by line.
 fn heights(sections: &[&Section], lines_max: usize) -> Vec<usize> {
     let least = |section: &&Section| if section.title == SWITCHES { SWITCHES_LINES } else { FRAME_LINES };
     let mut heights: Vec<usize> = sections.iter().map(|section| least(section).min(wanted(section))).collect();
@@ -119,19 +117,19 @@ fn heights(sections: &[&Section], lines_max: usize) -> Vec<usize> {
             break;
         }
     }
-    // Air between them, where there is enough.
+    // A blank line between sections, where there is room.
     if left >= sections.len() {
         heights.iter_mut().for_each(|height| *height += 1);
     }
     heights
 }
 
-fn table(frame: &mut Frame<'_>, section: &Section, desk: &Desk, area: Rect) {
+fn table(frame: &mut Frame<'_>, section: &Section, state: &UiState, area: Rect) {
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let dim = Style::new().add_modifier(Modifier::DIM);
     let places = usize::from(area.height).saturating_sub(FRAME_LINES - 1);
     let scrolls = section.title == SWITCHES;
-    // What does not fit is told, but for what scrolls.
+    // The number of rows that do not fit is shown, except where the section scrolls.
     let hidden =
         if scrolls || section.rows.len() <= places { 0 } else { section.rows.len() - places.saturating_sub(1) };
     let cell = |(column, text): (usize, &str)| match section.is_number(column) {
@@ -142,12 +140,12 @@ fn table(frame: &mut Frame<'_>, section: &Section, desk: &Desk, area: Rect) {
     let rows = section.rows[..section.rows.len() - hidden].iter();
     let rows = rows.map(|row| line(&row.iter().map(String::as_str).collect::<Vec<_>>()));
     let rows = rows.chain((hidden > 0).then(|| Row::new([format!("+{hidden}")]).style(dim)));
-    // Where there is too little room, the last column is cut off: it has the longest texts.
+    // Without enough room the last column is truncated: it has the longest texts.
     let mut widths = widths(section);
     if hidden > 0
         && let Some(first) = widths.first_mut()
     {
-        // How many are hidden is told there.
+        // It shows the number of hidden rows.
         *first = (*first).max(6);
     }
     let without_last: u16 = widths.iter().rev().skip(1).map(|width| width + WIDE_SPACING).sum();
@@ -159,7 +157,7 @@ fn table(frame: &mut Frame<'_>, section: &Section, desk: &Desk, area: Rect) {
         *last = Constraint::Fill(1);
     }
     let title = match section.title {
-        CONNECTIONS => format!(" {} ({}), by {} ", section.title, section.rows.len(), desk.order.name()),
+        CONNECTIONS => format!(" {} ({}), by {} ", section.title, section.rows.len(), state.sort_key.name()),
         title => format!(" {title} "),
     };
     let table = Table::new(rows, columns)
@@ -167,21 +165,21 @@ fn table(frame: &mut Frame<'_>, section: &Section, desk: &Desk, area: Rect) {
         .header(line(section.head).style(dim))
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
         .block(Block::new().borders(Borders::TOP).title(Line::styled(title, bold)));
-    let selected = scrolls.then_some(desk.selected);
+    let selected = scrolls.then_some(state.selected);
     frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(selected));
 }
 
-fn foot(sections: &[Section], desk: &Desk, is_changeable: bool) -> String {
-    let chosen = sections.last().and_then(|section| section.rows.get(desk.selected)).and_then(|row| row.first());
-    let next = match desk.page {
+fn foot(sections: &[Section], state: &UiState, is_changeable: bool) -> String {
+    let chosen = sections.last().and_then(|section| section.rows.get(state.selected)).and_then(|row| row.first());
+    let next = match state.page {
         Page::Overview => "connections",
         Page::Connections => "switches",
         Page::Switches => "server",
     };
-    match (&desk.typed, chosen) {
+    match (&state.typed, chosen) {
         (Some(typed), Some(name)) => format!("{name} = {typed}_   (Enter sets it, Esc does not)"),
-        _ if !desk.message.is_empty() => desk.message.clone(),
-        _ if desk.page == Page::Connections => format!("q ends  Tab {next}  s sorts"),
+        _ if !state.message.is_empty() => state.message.clone(),
+        _ if state.page == Page::Connections => format!("q ends  Tab {next}  s sorts"),
         _ if is_changeable => format!("q ends  Tab {next}  up/down choose a switch  left/right change it  e types"),
         _ => format!("q ends  Tab {next}"),
     }
@@ -203,32 +201,32 @@ mod tests {
         ]
     }
 
-    fn drawn(width: u16, height: u16, exports: usize, desk: &Desk) -> String {
+    fn drawn(width: u16, height: u16, exports: usize, state: &UiState) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal in memory");
-        terminal.draw(|frame| draw(frame, &sections(exports), desk)).expect("drawn");
+        terminal.draw(|frame| draw(frame, &sections(exports), state)).expect("drawn");
         terminal.backend().to_string()
     }
 
     #[test]
-    fn the_chosen_switch_is_in_sight_however_small_the_terminal_and_however_many_the_exports() {
+    fn the_selected_switch_is_visible_in_a_small_terminal_with_many_exports() {
         for selected in 0..12 {
-            let screen = drawn(60, 14, 200, &Desk { selected, page: Page::Switches, ..Desk::default() });
+            let screen = drawn(60, 14, 200, &UiState { selected, page: Page::Switches, ..UiState::default() });
             assert!(screen.contains(&format!("switch-{selected} ")), "{screen}");
         }
-        let screen = drawn(60, 14, 200, &Desk::default());
+        let screen = drawn(60, 14, 200, &UiState::default());
         assert!(screen.contains("disk-8") && screen.contains("+190") && !screen.contains("switch-"), "{screen}");
-        assert!(drawn(60, 40, 3, &Desk::default()).contains("switch-11 "), "there is room for all");
+        assert!(drawn(60, 40, 3, &UiState::default()).contains("switch-11 "), "there is room for all");
     }
 
     #[test]
-    fn the_connections_have_a_page_of_their_own_and_what_does_not_fit_is_counted() {
+    fn connections_have_their_own_page_and_hidden_rows_are_counted() {
         let row = |number: usize| vec![number.to_string(), format!("10.0.0.{number}")];
         let of = |title, count| Section { title, head: &["no.", "client"], rows: (1..=count).map(row).collect() };
         let sections = [of(SERVER, 1), of("exports", 3), of(CONNECTIONS, 100), of(SWITCHES, 12)];
         let drawn = |page, height| {
             let mut terminal = Terminal::new(TestBackend::new(80, height)).expect("a terminal in memory");
-            let desk = Desk { page, ..Desk::default() };
-            terminal.draw(|frame| draw(frame, &sections, &desk)).expect("drawn");
+            let state = UiState { page, ..UiState::default() };
+            terminal.draw(|frame| draw(frame, &sections, &state)).expect("drawn");
             terminal.backend().to_string()
         };
         let page = drawn(Page::Connections, 24);
@@ -244,9 +242,9 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_of_any_size_is_drawn_on() {
+    fn terminals_of_any_size_can_be_drawn() {
         for (width, height) in [(1, 1), (2, 9), (300, 2), (80, 24)] {
-            drawn(width, height, 3, &Desk { typed: Some("24ms".into()), ..Desk::default() });
+            drawn(width, height, 3, &UiState { typed: Some("24ms".into()), ..UiState::default() });
         }
     }
 }

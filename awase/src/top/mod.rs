@@ -1,4 +1,4 @@
-//! `awase top`: what a server is doing, live, with every switch, changeable by keys.
+//! `awase top`: live status of a server, with every switch, changeable by keys.
 
 mod connections;
 mod draw;
@@ -14,16 +14,16 @@ use anyhow::bail;
 
 use crate::cli::TopArguments;
 use crate::control::client::Client;
-use connections::Order;
+use connections::SortKey;
 use view::View;
 
-/// Between two looks at the server.
+/// Between two samples.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is a rate in one frame is taken over so long.
+/// Period of the rates of `--once`.
 const ONCE_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Shows the server until told to end, or once.
+/// Shows the server until a key or signal ends it, or once.
 ///
 /// # Errors
 /// When no server is reached, or there is no terminal.
@@ -31,14 +31,14 @@ pub fn top(arguments: &TopArguments) -> anyhow::Result<()> {
     let path = arguments.server.control_socket();
     let mut client = Client::connect(&path)?;
     let mut view = View::default();
-    view.look(&mut client)?;
+    view.sample(&mut client)?;
     if arguments.once {
         thread::sleep(ONCE_INTERVAL);
-        view.look(&mut client)?;
-        let text = sections::page(&sections::sections(&view, Order::default()));
+        view.sample(&mut client)?;
+        let text = sections::page(&sections::sections(&view, SortKey::default()));
         let mut output = std::io::stdout().lock();
         return match output.write_all(text.as_bytes()) {
-            // Whoever reads has seen enough.
+            // The reader has closed the pipe.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
             result => Ok(result?),
         };

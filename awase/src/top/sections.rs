@@ -1,22 +1,21 @@
-//! What is shown, as tables, whether in a terminal or as text.
+//! The content as tables, for a terminal or as text.
 
 use serde_json::Value;
 
-use super::connections::{self, CONNECTIONS, Order};
+use super::connections::{self, CONNECTIONS, SortKey};
 use super::view::View;
 use crate::config::show_bytes;
 
-/// A table under a heading.
 pub(super) struct Section {
     pub title: &'static str,
     pub head: &'static [&'static str],
     pub rows: Vec<Vec<String>>,
 }
 
-/// Jobs on the screen, at most.
+/// Most jobs on the screen.
 const JOBS_MAX: usize = 12;
 
-/// Heads of columns of numbers, which stand below each other by their ends.
+/// Heads of columns of numbers, which are right-aligned.
 const NUMBERS: &[&str] = &[
     "process",
     "up",
@@ -26,7 +25,7 @@ const NUMBERS: &[&str] = &[
     "transfers",
     "transfers/s",
     "size",
-    "may be",
+    "limit",
     "in use",
     "dirty",
     "processor",
@@ -38,27 +37,26 @@ const NUMBERS: &[&str] = &[
     "in flight",
     "in/s",
     "out/s",
-    "used of late",
+    "recent use",
 ];
 
 impl Section {
-    /// Is it a column of numbers?
     pub(super) fn is_number(&self, column: usize) -> bool {
         self.head.get(column).is_some_and(|head| NUMBERS.contains(head))
     }
 }
 
-/// The title of the section that can be changed.
+/// Title of the section that can be changed.
 pub(super) const SWITCHES: &str = "switches";
 
-/// The title of the section that is always in sight.
+/// Title of the section that is always visible.
 pub(super) const SERVER: &str = "server";
 
-/// Connections that are printed, at most.
+/// Most connections in printed text.
 const PRINTED_MAX: usize = 50;
 
-pub(super) fn sections(view: &View, order: Order) -> Vec<Section> {
-    let connections = connections::section(view, order);
+pub(super) fn sections(view: &View, sort_key: SortKey) -> Vec<Section> {
+    let connections = connections::section(view, sort_key);
     let (disks, exports) = (disks(view), exports(view));
     vec![server(view), cache(view), processors(view), jobs(view), disks, exports, connections, switches(view)]
 }
@@ -83,7 +81,7 @@ fn server(view: &View) -> Section {
 fn cache(view: &View) -> Section {
     let cache = &view.status["cache"];
     let row = ["bytes", "target_bytes", "used_bytes", "dirty_bytes"].map(|key| bytes(&cache[key]));
-    Section { title: "cache", head: &["size", "may be", "in use", "dirty"], rows: vec![row.into()] }
+    Section { title: "cache", head: &["size", "limit", "in use", "dirty"], rows: vec![row.into()] }
 }
 
 fn processors(view: &View) -> Section {
@@ -112,7 +110,7 @@ fn jobs(view: &View) -> Section {
     };
     Section {
         title: "jobs",
-        head: &["client", "connections", "requests", "requests/s", "processor", "used of late", "dirty"],
+        head: &["client", "connections", "requests", "requests/s", "processor", "recent use", "dirty"],
         rows: items(&view.status["jobs"]).take(JOBS_MAX).map(row).collect(),
     }
 }
@@ -144,7 +142,7 @@ fn exports(view: &View) -> Section {
     };
     Section {
         title: "exports",
-        head: &["export", "kind", "size", "dirty", "on", ""],
+        head: &["export", "kind", "size", "dirty", "medium", ""],
         rows: items(&view.status["exports"]).map(row).collect(),
     }
 }
@@ -186,7 +184,7 @@ pub(super) fn page(sections: &[Section]) -> String {
     sections.iter().map(text_of).collect::<Vec<_>>().join("\n")
 }
 
-/// What each column needs. Characters.
+/// Width of each column. Characters.
 pub(super) fn widths(section: &Section) -> Vec<u16> {
     let width = |column: usize| {
         let cells = section.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
@@ -200,7 +198,7 @@ pub(super) fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }
 
-/// Control characters would move a terminal's cursor: names may come from anywhere.
+/// Names are not trusted: control characters, which would move a terminal's cursor, are replaced.
 pub(super) fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect(),

@@ -1,4 +1,4 @@
-//! The live view: draws, waits for keys and seconds, and leaves the terminal as it was, however it ends.
+//! The live view: draws, waits for keys and the next sample, and restores the terminal however it ends.
 
 use std::io::{stdin, stdout};
 use std::mem::ManuallyDrop;
@@ -19,24 +19,24 @@ use ratatui::crossterm::terminal::disable_raw_mode;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::INTERVAL;
-use super::draw::{Desk, draw, shows_switches};
+use super::draw::{UiState, draw, shows_switches};
 use super::sections::sections;
 use super::view::View;
 use crate::control::client::Client;
 
-/// How soon a signal is noticed.
+/// Latency of noticing a signal.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long the view may take to end by itself after a signal: the server may be slow to answer. It takes longer when its
+/// After a signal, the view has this long to end by itself: the server may be slow to answer. It never does while its
 /// terminal takes no output.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Gives the terminal back. A panic does it before it prints (`ratatui::try_init` sets the hook).
+/// Restores the terminal when dropped. A panic does so before it prints (the hook of `ratatui::try_init`).
 struct Restored;
 
 impl Drop for Restored {
     fn drop(&mut self) {
-        // Where this fails, nothing can be told either.
+        // If this fails, an error could not be shown either.
         let _ = ratatui::try_restore();
         let _ = execute!(stdout(), Show);
     }
@@ -52,21 +52,21 @@ pub(super) fn run(path: &Path, client: Client, view: View) -> anyhow::Result<()>
         signal_hook::flag::register_usize(signal, Arc::clone(&ended), signal as usize)
             .context("cannot handle signals")?;
     }
-    // Before the first change of the terminal, so that half a change is taken back, too.
+    // Before the first change of the terminal, so that an incomplete change is undone, too.
     let restored = Restored;
-    // Not dropped: it would show the cursor, and panic where it can neither do that nor tell.
+    // Not dropped: its drop shows the cursor, and panics where it can neither do that nor print the error.
     let mut terminal = ManuallyDrop::new(ratatui::try_init().context("this terminal cannot be drawn on")?);
     let watched = Arc::clone(&ended);
     thread::Builder::new().name("watch".to_owned()).spawn(move || watch(&watched)).context("cannot start a thread")?;
-    let mut top = Top { path, client: Some(client), view, desk: Desk::default(), switches_in_sight: false };
+    let mut top = Top { path, client: Some(client), view, state: UiState::default(), switches_visible: false };
     let result = top.run(&mut terminal, &ended);
     drop(restored);
-    // Who closes a terminal wants no error, and there is nowhere to print one.
+    // After the terminal was closed there is nowhere to print an error.
     if is_closed() { process::exit(128 + SIGHUP) } else { result }
 }
 
-/// Ends the program where the view cannot: it waits for keys of a terminal that is closed, whose end it reads over and
-/// over, or writes to one that takes no output.
+/// Ends the program where the view cannot: it reads the end of a closed terminal over and over, or is blocked writing to
+/// one that takes no output.
 fn watch(ended: &AtomicUsize) {
     let mut end_at = None;
     loop {
@@ -76,7 +76,7 @@ fn watch(ended: &AtomicUsize) {
         }
         let signal = ended.load(Ordering::Relaxed) as i32;
         if signal != 0 && Instant::now() >= *end_at.get_or_insert_with(|| Instant::now() + END_TIMEOUT) {
-            // The rest of it is output.
+            // Restoring more would need output.
             let _ = disable_raw_mode();
             process::exit(128 + signal);
         }
@@ -85,20 +85,19 @@ fn watch(ended: &AtomicUsize) {
 
 fn is_closed() -> bool {
     let mut polled = libc::pollfd { fd: stdin().as_raw_fd(), events: 0, revents: 0 };
-    // SAFETY: one structure, which lives until poll returns.
+    // SAFETY: one structure, which outlives the call.
     unsafe { libc::poll(&mut polled, 1, 0) == 1 && polled.revents & libc::POLLHUP != 0 }
 }
 
 struct Top<'a> {
     path: &'a Path,
-    /// `None` while the server is gone.
+    /// `None` while the server is not reached.
     client: Option<Client>,
     view: View,
-    desk: Desk,
-    switches_in_sight: bool,
+    state: UiState,
+    switches_visible: bool,
 }
 
-/// Goes on or ends.
 #[derive(PartialEq, Eq)]
 enum Next {
     On,
@@ -107,12 +106,12 @@ enum Next {
 
 impl Top<'_> {
     fn run(&mut self, terminal: &mut DefaultTerminal, ended: &AtomicUsize) -> anyhow::Result<()> {
-        let mut look_at = Instant::now() + INTERVAL;
+        let mut sample_at = Instant::now() + INTERVAL;
         loop {
-            let sections = sections(&self.view, self.desk.order);
-            self.switches_in_sight = shows_switches(&sections, self.desk.page, terminal.size()?.height);
-            terminal.draw(|frame| draw(frame, &sections, &self.desk))?;
-            let left = look_at.saturating_duration_since(Instant::now());
+            let sections = sections(&self.view, self.state.sort_key);
+            self.switches_visible = shows_switches(&sections, self.state.page, terminal.size()?.height);
+            terminal.draw(|frame| draw(frame, &sections, &self.state))?;
+            let left = sample_at.saturating_duration_since(Instant::now());
             if event::poll(left.min(SIGNAL_INTERVAL))?
                 && let Event::Key(key) = event::read()?
                 && key.kind != KeyEventKind::Release
@@ -123,61 +122,61 @@ impl Top<'_> {
             if ended.load(Ordering::Relaxed) != 0 {
                 return Ok(());
             }
-            if Instant::now() >= look_at {
-                look_at = Instant::now() + INTERVAL;
-                self.look();
+            if Instant::now() >= sample_at {
+                sample_at = Instant::now() + INTERVAL;
+                self.sample();
             }
         }
     }
 
-    /// Asks the server, or looks whether there is one again.
-    fn look(&mut self) {
+    /// Samples the server, or reconnects first.
+    fn sample(&mut self) {
         let was_gone = self.client.is_none();
-        let looked = match &mut self.client {
-            Some(client) => self.view.look(client),
-            None => Client::connect(self.path).and_then(|client| self.view.look(self.client.insert(client))),
+        let sampled = match &mut self.client {
+            Some(client) => self.view.sample(client),
+            None => Client::connect(self.path).and_then(|client| self.view.sample(self.client.insert(client))),
         };
-        match looked {
-            Ok(()) if was_gone => self.desk.message = "the server is back".to_owned(),
+        match sampled {
+            Ok(()) if was_gone => self.state.message = "the server is back".to_owned(),
             Ok(()) => {}
             Err(error) => {
                 self.client = None;
-                self.desk.message = format!("the server is gone; what was last known is shown ({error:#})");
+                self.state.message = format!("the server is not reached; its last status is shown ({error:#})");
             }
         }
-        self.desk.selected = self.desk.selected.min(self.view.switches.len().saturating_sub(1));
+        self.state.selected = self.state.selected.min(self.view.switches.len().saturating_sub(1));
     }
 
     fn on_key(&mut self, key: KeyEvent) -> Next {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return if matches!(key.code, KeyCode::Char('c' | 'd')) { Next::End } else { Next::On };
         }
-        if self.desk.typed.is_some() {
+        if self.state.typed.is_some() {
             self.on_key_while_typing(key.code);
             return Next::On;
         }
-        self.desk.message.clear();
+        self.state.message.clear();
         let last = self.view.switches.len().saturating_sub(1);
         match key.code {
             KeyCode::Char('q') | KeyCode::Esc => return Next::End,
-            KeyCode::Tab => self.desk.page = self.desk.page.next(),
-            KeyCode::Char('s') => self.desk.order = self.desk.order.next(),
-            // Nothing is changed out of sight.
-            _ if !self.switches_in_sight => {}
-            KeyCode::Up | KeyCode::Char('k') => self.desk.selected = self.desk.selected.saturating_sub(1),
-            KeyCode::Down | KeyCode::Char('j') => self.desk.selected = (self.desk.selected + 1).min(last),
-            KeyCode::Home => self.desk.selected = 0,
-            KeyCode::End => self.desk.selected = last,
-            KeyCode::Right | KeyCode::Enter | KeyCode::Char(' ') => self.choose_beside(1),
-            KeyCode::Left => self.choose_beside(-1),
-            KeyCode::Char('e') => self.desk.typed = Some(String::new()),
+            KeyCode::Tab => self.state.page = self.state.page.next(),
+            KeyCode::Char('s') => self.state.sort_key = self.state.sort_key.next(),
+            // Switches are changed only while visible.
+            _ if !self.switches_visible => {}
+            KeyCode::Up | KeyCode::Char('k') => self.state.selected = self.state.selected.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => self.state.selected = (self.state.selected + 1).min(last),
+            KeyCode::Home => self.state.selected = 0,
+            KeyCode::End => self.state.selected = last,
+            KeyCode::Right | KeyCode::Enter | KeyCode::Char(' ') => self.choose(1),
+            KeyCode::Left => self.choose(-1),
+            KeyCode::Char('e') => self.state.typed = Some(String::new()),
             _ => {}
         }
         Next::On
     }
 
     fn on_key_while_typing(&mut self, key: KeyCode) {
-        let Some(mut typed) = self.desk.typed.take() else { return };
+        let Some(mut typed) = self.state.typed.take() else { return };
         match key {
             KeyCode::Esc => return,
             KeyCode::Enter => return self.set(typed.trim()),
@@ -185,21 +184,21 @@ impl Top<'_> {
             KeyCode::Char(character) => typed.push(character),
             _ => {}
         }
-        self.desk.typed = Some(typed);
+        self.state.typed = Some(typed);
     }
 
-    fn choose_beside(&mut self, by: isize) {
-        let chosen = self.view.switches.get(self.desk.selected).and_then(|switch| switch.choice_beside(by));
+    fn choose(&mut self, by: isize) {
+        let chosen = self.view.switches.get(self.state.selected).and_then(|switch| switch.neighbour(by));
         if let Some(value) = chosen {
             self.set(&value);
         }
     }
 
     fn set(&mut self, value: &str) {
-        let (Some(client), Some(switch)) = (&mut self.client, self.view.switches.get_mut(self.desk.selected)) else {
+        let (Some(client), Some(switch)) = (&mut self.client, self.view.switches.get_mut(self.state.selected)) else {
             return;
         };
-        self.desk.message = match client.set(&switch.name, value) {
+        self.state.message = match client.set(&switch.name, value) {
             Ok((now, notes)) => {
                 switch.value = now;
                 notes.join("; ")

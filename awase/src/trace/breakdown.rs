@@ -1,4 +1,4 @@
-//! Where the time of requests goes, by stage (as DSM table 1 does it).
+//! The time of requests by stage, as in DSM table 1.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use kernel::trace::{Event, Moment, Part};
 use policy::unit::Instant;
 
-/// Stages that requests wait for, and what they are for people. What none of them covers is the server's own work.
+/// The stages of requests by name. Time that none of them covers is the server's own work.
 const STAGES: &[(&str, &[Event])] = &[
     ("waiting for memory", &[Event::MemoryAwaited]),
     ("waiting for another's read", &[Event::CacheLoadAwaited]),
@@ -22,7 +22,7 @@ struct Requests {
     times: Vec<Duration>,
 }
 
-/// A table for people, of the requests that took at least `slower`, and of what happened for their clients meanwhile.
+/// A table of the requests that took at least `slower`, and of the stages of their clients meanwhile.
 pub fn table(moments: &[Moment], slower: Duration) -> String {
     let whole = || moments.iter().filter(|moment| moment.record.part == Part::Whole);
     let mut requests: BTreeMap<&str, Requests> = BTreeMap::new();
@@ -32,7 +32,7 @@ pub fn table(moments: &[Moment], slower: Duration) -> String {
         clients.entry(moment.record.job).or_default().add(moment, None);
     }
     for moment in whole() {
-        // What is done for nobody in particular, such as write-back of the host's files, no request waits for.
+        // No request waits for work without a job, such as write-back of the host's files.
         if let Some(stage) = STAGES.iter().position(|(_, events)| events.contains(&moment.record.event))
             && moment.record.job > 0
             && let Some(client) = clients.get_mut(&moment.record.job)
@@ -84,23 +84,22 @@ fn stages_table(stages: &Stages) -> String {
     text
 }
 
-/// What was under way for the requests of all clients.
+/// Stages of the requests of all clients.
 #[derive(Default)]
 struct Stages {
-    /// Spans of each stage that lay in the time of a request.
+    /// Spans of each stage that overlap a request.
     count: [u64; STAGES.len()],
-    /// How long they took, one by one.
+    /// Sum of their durations.
     took: [Duration; STAGES.len()],
-    /// Of the time of the requests, what went to each stage. Nanoseconds.
+    /// Time of the requests attributed to each stage. Nanoseconds.
     time: [f64; STAGES.len()],
-    /// What went to none of them.
+    /// Time attributed to none. Nanoseconds.
     server: f64,
 }
 
-/// When requests and stages of one client were under way. A record does not say to which request a stage belongs, and one
-/// request may be in several stages at a time (its pieces) or have left some behind (read-ahead, write-back): so the time
-/// of the requests that are under way at a moment is shared equally among the stages that are, as far as those are
-/// not fewer than the requests.
+/// The requests and stages of one client over time. A record does not name the request of a stage, and one request may be
+/// in several stages at once (its parts) or leave some behind (read-ahead, write-back). So at each moment the time of the
+/// active requests is shared equally among the active stages, each of which takes at most the time of one request.
 #[derive(Default)]
 struct Timeline {
     spans: Vec<Span>,
@@ -128,7 +127,7 @@ impl Timeline {
         edges.sort_unstable_by_key(|(at, change, _)| (*at, *change));
         let (mut requests, mut active) = (0, [0i64; STAGES.len()]);
         let mut before = Instant::ZERO;
-        // For how long any request was under way before each moment: tells whether a span met one.
+        // At each moment, for how long any request was active before it: from this follows whether a span overlaps one.
         let mut busy: Vec<(Instant, u64)> = vec![(Instant::ZERO, 0)];
         let mut busy_ns = 0;
         for (at, change, stage) in edges {
@@ -159,7 +158,7 @@ impl Timeline {
 }
 
 impl Stages {
-    /// For `ns`, so many requests were under way, and so many spans of each stage.
+    /// Attributes `ns` during which `requests` were active, and `active` spans of each stage.
     fn share(&mut self, ns: f64, requests: i64, active: &[i64; STAGES.len()]) {
         let spans: i64 = active.iter().sum();
         let each = ns * requests as f64 / spans.max(requests) as f64;
@@ -203,7 +202,7 @@ mod tests {
             span(Event::NbdRead, 2, 300),
             span(Event::QueueWaited, 1, 40),
             span(Event::DeviceRead, 2, 260),
-            // Of write-back: nobody waits for it.
+            // Write-back, for which no request waits.
             span(Event::DeviceWrite, 0, 1000),
         ];
         let text = table(&moments, Duration::ZERO);
@@ -218,14 +217,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_recorded_is_said() {
+    fn an_empty_trace_is_reported() {
         assert_eq!(table(&[], Duration::ZERO), "no request was recorded\n");
         let fast = [span(Event::NbdRead, 1, 100)];
         assert_eq!(table(&fast, Duration::from_millis(1)), "no request was recorded that took 1ms\n");
     }
 
     #[test]
-    fn pieces_of_a_request_and_what_it_left_behind_take_no_more_than_its_time() {
+    fn parts_and_after_effects_of_a_request_take_no_more_than_its_time() {
         let mut moments = vec![span(Event::NbdWrite, 1, 100)];
         moments.extend((0..300).map(|_| span(Event::DeviceWrite, 1, 900)));
         let text = table(&moments, Duration::ZERO);
@@ -236,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn many_pieces_at_a_time_weigh_no_more_than_one() {
+    fn many_concurrent_parts_weigh_no_more_than_one() {
         // In the second half of a request.
         let mut moments = vec![span(Event::NbdWrite, 1, 100)];
         moments.extend((0..300).map(|_| span(Event::DeviceWrite, 1, 50)));
@@ -248,10 +247,10 @@ mod tests {
     }
 
     #[test]
-    fn of_slow_requests_only_the_stages_that_lie_in_their_time_count() {
+    fn only_stages_that_overlap_slow_requests_count() {
         let at = |ms: u64, moment: Moment| Moment { at: Instant::from_ns(ms * 1_000_000), ..moment };
         let moments = [
-            // A fast request and its stage, then a slow one from 10 to 30 ms with its own, which is short.
+            // A fast request and its stage, then a slow one from 10 to 30 ms with a short stage.
             at(5, span(Event::DeviceRead, 1, 500)),
             at(5, span(Event::NbdRead, 1, 900)),
             at(20, span(Event::DeviceRead, 1, 5_000)),

@@ -1,4 +1,4 @@
-//! What of a trace is shown. Names are looked up once, here; records are compared by numbers.
+//! Filters of a trace. Names are resolved once, here; records are compared by numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::cli::TraceArguments;
 
 /// The filters, all of which a record must pass.
 pub(super) struct Filters {
-    /// By the number of the type; `None` lets all pass, here and below.
+    /// Numbers of event types; `None` passes all, also in the fields below.
     events: Option<BTreeSet<u16>>,
     clients: Option<BTreeSet<u32>>,
     exports: Option<BTreeSet<u32>>,
@@ -20,16 +20,12 @@ pub(super) struct Filters {
 }
 
 impl Filters {
-    /// What was asked for.
-    ///
     /// # Errors
     /// When nothing can pass: there is no such event, client or export.
     pub(super) fn of(trace: &Trace, arguments: &TraceArguments) -> anyhow::Result<Filters> {
         let slower = arguments.slower.unwrap_or(Duration::ZERO);
         if trace.mode == Mode::Unthinned && (!slower.is_zero() || arguments.breakdown) {
-            bail!(
-                "with trace = \"unthinned\" beginnings and ends are recorded apart: how long things took is not known"
-            );
+            bail!("with trace = \"unthinned\" beginnings and ends are separate records, so no durations are known");
         }
         let end = trace.moments.last().map(|moment| moment.at).unwrap_or_default();
         let last_ns = arguments.last.map(|last| u64::try_from(last.as_nanos()).unwrap_or(u64::MAX));
@@ -42,7 +38,7 @@ impl Filters {
         })
     }
 
-    /// Does it pass all but [`Filters::is_slow`]?
+    /// True if it passes all filters but [`Filters::is_slow`].
     pub(super) fn concerns(&self, moment: &Moment) -> bool {
         let record = &moment.record;
         moment.at >= self.from
@@ -51,13 +47,11 @@ impl Filters {
             && self.exports.as_ref().is_none_or(|exports| exports.contains(&u32::from(record.export.0)))
     }
 
-    /// Did it take long enough?
     pub(super) fn is_slow(&self, moment: &Moment) -> bool {
         moment.took >= self.slower
     }
 }
 
-/// Those whose names contain it.
 fn events(pattern: &str) -> anyhow::Result<BTreeSet<u16>> {
     let found: BTreeSet<u16> =
         Event::all().filter(|event| event.facts().name.contains(pattern)).map(|event| event as u16).collect();
@@ -72,8 +66,8 @@ fn events(pattern: &str) -> anyhow::Result<BTreeSet<u16>> {
 fn clients(trace: &Trace, wanted: &str) -> anyhow::Result<BTreeSet<u32>> {
     let mut found = named(&trace.clients, wanted);
     let number: Option<u32> = wanted.strip_prefix('c').unwrap_or(wanted).parse().ok();
-    let is_there = |number: &u32| trace.moments.iter().any(|moment| moment.record.job == *number);
-    found.extend(number.filter(|number| *number > 0 && is_there(number)));
+    let is_recorded = |number: &u32| trace.moments.iter().any(|moment| moment.record.job == *number);
+    found.extend(number.filter(|number| *number > 0 && is_recorded(number)));
     if found.is_empty() {
         let numbers: BTreeSet<u32> =
             trace.moments.iter().map(|moment| moment.record.job).filter(|job| *job > 0).collect();
@@ -105,7 +99,6 @@ fn named(names: &BTreeMap<u32, Name>, wanted: &str) -> BTreeSet<u32> {
     names.iter().filter(|(_, name)| name.is(wanted)).map(|(number, _)| *number).collect()
 }
 
-/// Some of them, for people.
 fn list(of: impl Iterator<Item = String>) -> String {
     const MOST: usize = 20;
     let all: Vec<String> = of.collect();

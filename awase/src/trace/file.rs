@@ -1,8 +1,8 @@
-//! Where the server's trace is: a file in memory, to which `trace` in the data directory leads.
+//! The server's trace: a file in memory, with a symbolic link `trace` to it in the data directory.
 //!
-//! It is not on a disk: the host would write it there all the time, and hold up whoever records meanwhile. So it outlives
-//! the server's end by any signal, but not the host's. The next server that starts there keeps it, as the one before, and
-//! takes away what was kept until then.
+//! It is not on a disk, where the host would write it back all the time and block processors that record meanwhile. So it
+//! survives the server's death by any signal, but not the host's. The next server with this data directory keeps it as
+//! `trace.previous`, and removes the previous one before.
 
 use std::fs;
 use std::io;
@@ -16,16 +16,15 @@ use machine::linux::shared_memory::SharedMemory;
 
 const BYTES: usize = 8 << 20;
 
-/// A file system in memory.
 const MEMORY: &str = "/dev/shm";
 
-/// Its name in the data directory.
+/// The link in the data directory.
 const NAME: &str = "trace";
 
-/// There, the name of the one before.
+/// The link to the trace of the killed server before.
 const PREVIOUS: &str = "trace.previous";
 
-/// The trace of a server that runs; its file goes when it is dropped.
+/// The trace of a running server; its file is removed on drop.
 pub struct TraceFile {
     link: PathBuf,
     file: PathBuf,
@@ -33,7 +32,7 @@ pub struct TraceFile {
 
 impl Drop for TraceFile {
     fn drop(&mut self) {
-        // Only what is still ours: a successor may have its own by now.
+        // Only if it still leads to this file: a successor may have replaced it.
         if fs::read_link(&self.link).is_ok_and(|to| to == self.file) {
             let _ = fs::remove_file(&self.link);
         }
@@ -41,7 +40,7 @@ impl Drop for TraceFile {
     }
 }
 
-/// A tracer that records into a new file, to which nothing leads before it is [published](TraceFile::publish).
+/// A tracer that records into a new file, which has no link before it is [published](TraceFile::publish).
 ///
 /// # Errors
 /// When the host has no room for it.
@@ -57,8 +56,8 @@ pub fn create(data: &Path, mode: Mode, processors: u16) -> anyhow::Result<(Trace
 }
 
 impl TraceFile {
-    /// Leads to the file from now on, and to that of a server that was killed as the one before. Only a server that has
-    /// what it serves does so: one that is refused because another has it must leave the other's trace where it is.
+    /// Links to the file, and makes that of a killed server the previous one. To be called once the server has locked
+    /// what it serves: one that is refused because another server runs must not replace that server's link.
     ///
     /// # Errors
     /// When the host refuses.
@@ -67,55 +66,55 @@ impl TraceFile {
     }
 }
 
-/// Processors record into it for as long as the program runs.
+/// Never unmapped: processors record into it until the process ends.
 fn map(file: &Path) -> io::Result<TraceMemory> {
     let memory: &'static SharedMemory = Box::leak(Box::new(SharedMemory::create(file, BYTES / 8)?));
     Ok(memory.words())
 }
 
-/// Leads to the new file from now on, and to that of a server that was killed as the one before: who starts a server again
-/// at once must not take away what would tell why.
+/// The trace of a killed server becomes the previous one, so that an immediate restart does not destroy the evidence.
 fn replace_link(trace: &TraceFile) -> io::Result<()> {
-    if let Some(before) = left_by_the_dead(&trace.link, &trace.file) {
+    if let Some(before) = left_by_killed(&trace.link, &trace.file) {
         let previous = trace.link.with_file_name(PREVIOUS);
-        if let Some(older) = left_by_the_dead(&previous, &trace.file)
+        if let Some(older) = left_by_killed(&previous, &trace.file)
             && older != before
         {
             let _ = fs::remove_file(older);
         }
-        remove_if_there(&previous)?;
+        remove_if_exists(&previous)?;
         fs::rename(&trace.link, &previous)?;
     }
-    remove_if_there(&trace.link)?;
+    remove_if_exists(&trace.link)?;
     symlink(&trace.file, &trace.link)
 }
 
-fn remove_if_there(path: &Path) -> io::Result<()> {
+fn remove_if_exists(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
 }
 
-/// Where `link` leads, if that is a trace that no server records any more. `own` is ours.
-fn left_by_the_dead(link: &Path, own: &Path) -> Option<PathBuf> {
+/// The target of `link`, if it is a trace that no server records any more. `own` is this server's.
+fn left_by_killed(link: &Path, own: &Path) -> Option<PathBuf> {
     let file = fs::read_link(link).ok()?;
     (file.starts_with(MEMORY) && file != own && file.exists() && !is_alive(&file)).then_some(file)
 }
 
-/// Removes the trace of a server that was killed, and had this data directory.
+/// Removes the trace of a killed server with this data directory.
 pub fn remove_of(data: &Path) {
     let link = data.join(NAME);
     if let Ok(file) = fs::read_link(&link)
         && file.starts_with(MEMORY)
     {
-        // Whoever has removed it already has done the same.
+        // It may have been removed already.
         let _ = fs::remove_file(file);
         let _ = fs::remove_file(link);
     }
 }
 
-/// Does the server live that records there? Its number may be another process's by now, which has not mapped the file.
+/// True if the server that records into `file` runs. Its process id may have been reused by a process that has not mapped
+/// the file.
 fn is_alive(file: &Path) -> bool {
     let name = file.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
     let Some(process) = name.strip_prefix("awase-").and_then(|process| process.parse::<u32>().ok()) else {

@@ -18,10 +18,8 @@ use machine::linux::shared_memory::SharedMemory;
 use crate::cli::TraceArguments;
 use choose::Filters;
 
-/// Reads a trace and shows what was asked for.
-///
 /// # Errors
-/// When there is no trace, or what is asked for cannot be written.
+/// When there is no trace, or the output cannot be written.
 pub fn trace(arguments: &TraceArguments) -> anyhow::Result<()> {
     let trace = read(&arguments.file)?;
     let filters = Filters::of(&trace, arguments)?;
@@ -45,7 +43,7 @@ pub fn trace(arguments: &TraceArguments) -> anyhow::Result<()> {
 
 fn print(text: &str) -> anyhow::Result<()> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
-        // Whoever reads has seen enough.
+        // The reader has closed the pipe.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         result => Ok(result?),
     }
@@ -66,7 +64,7 @@ fn list(trace: &Trace, moments: &[Moment]) -> anyhow::Result<()> {
     let mut to = BufWriter::new(std::io::stdout().lock());
     for moment in moments {
         match writeln!(to, "{}", line(trace, moment)) {
-            // Whoever reads has seen enough.
+            // The reader has closed the pipe.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
             result => result?,
         }
@@ -102,7 +100,7 @@ fn line(trace: &Trace, moment: &Moment) -> String {
     line
 }
 
-/// The export's name; its number where it has none.
+/// The export's name, or its number if it has none.
 fn export(trace: &Trace, export: ExportNo) -> Option<String> {
     let name = || trace.exports.get(&u32::from(export.0));
     (export != ExportNo::NONE).then(|| name().map_or_else(|| format!("#{}", export.0), ToString::to_string))

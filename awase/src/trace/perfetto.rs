@@ -1,4 +1,4 @@
-//! A trace as Perfetto opens it: the Trace Event Format (JSON), one track for each processor and one for each client.
+//! A trace in the Trace Event Format (JSON) for Perfetto, one track for each processor and one for each client.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -6,12 +6,10 @@ use std::io::{self, Write};
 use kernel::trace::{Moment, Part, Shape, Trace};
 use serde_json::json;
 
-/// The server's processors are threads of this process; clients are threads of the next.
+/// Perfetto's process of the processors, which are its threads; likewise of the clients.
 const PROCESSORS: u32 = 1;
 const CLIENTS: u32 = 2;
 
-/// Writes it.
-///
 /// # Errors
 /// When `to` cannot be written.
 pub fn write(trace: &Trace, moments: &[Moment], to: &mut impl Write) -> io::Result<()> {
@@ -44,7 +42,7 @@ fn name(to: &mut impl Write, what: &str, process: u32, thread: u32, name: &str) 
     )
 }
 
-/// Names of events and arguments are ours and need no escape.
+/// Names of events and arguments are constants that need no escaping.
 fn event(to: &mut impl Write, trace: &Trace, number: usize, moment: &Moment) -> io::Result<()> {
     let record = &moment.record;
     let facts = record.event.facts();
@@ -68,7 +66,7 @@ fn event(to: &mut impl Write, trace: &Trace, number: usize, moment: &Moment) -> 
             let took_us = moment.took.as_nanos() as f64 / 1e3;
             write!(to, ",\n{{\"ph\":\"X\",\"ts\":{:.3},\"dur\":{took_us:.3},{head}}}", end_us - took_us)
         }
-        // Of a processor they are nested; of a client they overlap, and nothing tells which belong together.
+        // On a processor they nest; of a client they overlap, and the records do not say which begin belongs to which end.
         (_, Part::Begin) if record.job == 0 => write!(to, ",\n{{\"ph\":\"B\",\"ts\":{end_us:.3},{head}}}"),
         (_, Part::End) if record.job == 0 => write!(to, ",\n{{\"ph\":\"E\",\"ts\":{end_us:.3},{head}}}"),
         _ => write!(to, ",\n{{\"ph\":\"i\",\"s\":\"t\",\"ts\":{end_us:.3},{head}}}"),

@@ -1,25 +1,25 @@
-//! Everything that can be changed under way is changed at random under load: switches by `awase set` and over the control
-//! socket, the configuration by SIGHUP. What clients were told stays true, also when the server is killed meanwhile.
+//! Everything that can be changed at run time is changed at random under load: switches by `awase set` and the control
+//! socket, the configuration by SIGHUP. Acknowledged writes survive it, also when the server is killed meanwhile.
 
 use awase::config::SWITCHES;
 use awase::control::client::Client;
 use testkit::nbd_load::Mix;
 use testkit::random::Random;
 use testkit::rounds::Rounds;
-use testkit::server::{Place, Server};
+use testkit::server::{Sandbox, Server};
 
 use crate::kill::{Disk, End};
 
-/// Changes of each round before the server is killed.
+/// Changes in each round before the server is killed.
 const CHANGES: u64 = 60;
 
-/// The values that are named among those allowed.
+/// The allowed values that are words.
 fn values_of(allowed: &str) -> Vec<String> {
     let words = allowed.split([' ', ',']).filter(|word| word.starts_with('"') || ["true", "false"].contains(word));
     words.map(|word| word.trim_matches('"').to_owned()).collect()
 }
 
-/// A configuration with some switches as they like and an export that is there or not.
+/// A configuration with random switches, and sometimes another export.
 fn configuration(random: &mut Random, export: &str) -> String {
     let mut text = String::from("[switches]\n");
     for key in SWITCHES {
@@ -38,23 +38,23 @@ fn configuration(random: &mut Random, export: &str) -> String {
     text
 }
 
-fn change(place: &Place, server: &mut Server, export: &str, random: &mut Random) {
+fn change(sandbox: &Sandbox, server: &mut Server, export: &str, random: &mut Random) {
     for _ in 0..CHANGES {
         let key = random.pick(SWITCHES);
         let values = values_of(key.allowed);
         let value = random.pick(&values);
         match random.below(10) {
             0 => {
-                let set = place.run(&["set", &format!("{}={value}", key.name)]);
+                let set = sandbox.run(&["set", &format!("{}={value}", key.name)]);
                 assert!(set.status.success(), "{}={value}: {}", key.name, String::from_utf8_lossy(&set.stderr));
             }
             1 | 2 => {
-                place.write("awase.toml", &configuration(random, export));
+                sandbox.write("awase.toml", &configuration(random, export));
                 server.signal(libc::SIGHUP);
                 server.await_notice("READY=1");
             }
             _ => {
-                let mut client = Client::connect(&place.file("awase-data/control")).expect("a control socket");
+                let mut client = Client::connect(&sandbox.file("awase-data/control")).expect("a control socket");
                 client.set(key.name, value).unwrap_or_else(|error| panic!("{}={value}: {error}", key.name));
             }
         }
@@ -62,23 +62,23 @@ fn change(place: &Place, server: &mut Server, export: &str, random: &mut Random)
 }
 
 #[test]
-fn sectors_survive_whatever_is_changed_under_load() {
-    let place = Place::new();
+fn sectors_survive_changes_under_load() {
+    let sandbox = Sandbox::new();
     let size = Disk::BYTES;
     let export =
         format!("[[export]]\nname = \"disk\"\nkind = \"file\"\npath = \"disk.img\"\nsize = {size}\ncreate = true\n");
     let mut disk = Disk::new();
-    for seed in Rounds::new("sectors_survive_whatever_is_changed_under_load", 3) {
+    for seed in Rounds::new("sectors_survive_changes_under_load", 3) {
         let random = &mut Random(seed);
-        place.write("awase.toml", &configuration(random, &export));
+        sandbox.write("awase.toml", &configuration(random, &export));
         let arguments = ["--config", "awase.toml", "--memory", "16MiB"];
-        let mut server = place.serve(&arguments);
+        let mut server = sandbox.serve(&arguments);
         let socket = server.socket();
-        disk.work_beside(&socket, Mix::ALL, seed, || change(&place, &mut server, &export, random));
+        disk.work_during(&socket, Mix::ALL, seed, || change(&sandbox, &mut server, &export, random));
         disk.work_until_end(server, 20, Mix::ALL, seed, End::drawn(random));
-        let server = place.serve(&arguments);
+        let server = sandbox.serve(&arguments);
         disk.verify(&server).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
-        assert_eq!(disk.load.progress.failed(), 0, "seed {seed}: requests failed where no disk did");
+        assert_eq!(disk.load.progress.failed(), 0, "seed {seed}: requests failed on a sound disk");
         server.crash();
     }
 }

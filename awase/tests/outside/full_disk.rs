@@ -1,4 +1,4 @@
-//! A disk that is full: who writes is told, what was acknowledged stays, and when there is space again all goes on.
+//! A full disk: writers get errors, acknowledged writes survive, and once there is space again all requests succeed.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -11,26 +11,26 @@ use nfs3_types::nfs3::stable_how;
 use testkit::nbd_load::Mix;
 use testkit::random::Random;
 use testkit::rounds::Rounds;
-use testkit::server::{Place, Server};
+use testkit::server::{Sandbox, Server};
 use testkit::skip;
 
 use crate::kill::{Directory, Disk, End};
 
-/// The file system: most of it is taken by a file in the way.
+/// Size of the file system, most of which is taken by a ballast file.
 const BYTES: u64 = 64 << 20;
-/// What is left when a round begins: less than the clients write.
+/// Free at the begin of a round: less than the clients write.
 const LEFT: u64 = 6 << 20;
 /// Requests that fail before the round goes on.
 const FAILURES: u64 = 20;
-/// When there is space again, a flush succeeds within this.
+/// Once there is space again, a flush must succeed within this time.
 const RECOVERY_TIME: Duration = Duration::from_secs(60);
 
 /// A small ext4 on a loop device. Unmounted when dropped.
 struct Small(PathBuf);
 
 impl Small {
-    fn new(place: &Place) -> Result<Small, String> {
-        let (image, mounted) = (place.file("small.ext4"), place.file("small"));
+    fn new(sandbox: &Sandbox) -> Result<Small, String> {
+        let (image, mounted) = (sandbox.file("small.ext4"), sandbox.file("small"));
         File::create(&image).and_then(|file| file.set_len(BYTES)).expect("an image");
         fs::create_dir(&mounted).expect("directory");
         run("mkfs.ext4", &["-q", "-m", "0"], &[&image])?;
@@ -58,7 +58,7 @@ impl Small {
 
     fn free(&self) -> u64 {
         let path = std::ffi::CString::new(self.0.as_os_str().as_encoded_bytes()).expect("no zero");
-        // SAFETY: statvfs is plain numbers, and is filled in by the call; the path is a C string.
+        // SAFETY: the structure has numbers only and is filled by the call; the path is a C string.
         let found = unsafe {
             let mut found: libc::statvfs = std::mem::zeroed();
             assert_eq!(libc::statvfs(path.as_ptr(), &mut found), 0);
@@ -84,7 +84,7 @@ fn run(program: &str, options: &[&str], paths: &[&Path]) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(format!("{program}: {}", errors.trim())) }
 }
 
-/// Asks for a flush until one succeeds.
+/// Flushes until one succeeds.
 fn await_flush(server: &Server) {
     let start = Instant::now();
     let mut client = testkit::nbd::Client::connect(&server.socket(), "disk").expect("connect");
@@ -96,10 +96,10 @@ fn await_flush(server: &Server) {
 
 #[test]
 fn sectors_survive_a_full_disk_which_recovers() {
-    let place = Place::new();
-    let small = match Small::new(&place) {
+    let sandbox = Sandbox::new();
+    let small = match Small::new(&sandbox) {
         Ok(small) => small,
-        Err(reason) => skip!("no file system of its own: {reason}"),
+        Err(reason) => skip!("no file system can be mounted: {reason}"),
     };
     let size = Disk::BYTES;
     let export = format!("name=disk,kind=file,path=small/disk.img,size={size},create=true");
@@ -108,14 +108,14 @@ fn sectors_survive_a_full_disk_which_recovers() {
     for seed in Rounds::new(name, 2) {
         let random = &mut Random(seed);
         let mut disk = Disk::new();
-        let _ = fs::remove_file(place.file("small/disk.img"));
-        let server = place.serve(&arguments);
+        let _ = fs::remove_file(sandbox.file("small/disk.img"));
+        let server = sandbox.serve(&arguments);
         small.fill(LEFT);
         let mix = *random.pick(&[Mix::ALL, Mix::DATA]);
         disk.work_until_failures(server.socket(), FAILURES, mix, seed);
         let server = if random.chance(500) {
             server.crash();
-            let server = place.serve(&arguments);
+            let server = sandbox.serve(&arguments);
             disk.verify(&server).unwrap_or_else(|what| panic!("seed {seed}, full: {what}"));
             server
         } else {
@@ -126,32 +126,32 @@ fn sectors_survive_a_full_disk_which_recovers() {
         let failed = disk.load.progress.failed();
         disk.load.progress.resume();
         disk.work_until_end(server, 100, mix, seed, End::Terminated);
-        assert_eq!(disk.load.progress.failed(), failed, "seed {seed}: requests failed where there is space");
-        let server = place.serve(&arguments);
+        assert_eq!(disk.load.progress.failed(), failed, "seed {seed}: requests failed although there is space");
+        let server = sandbox.serve(&arguments);
         disk.verify(&server).unwrap_or_else(|what| panic!("seed {seed}, recovered: {what}"));
     }
 }
 
 #[test]
 fn content_and_names_survive_a_full_disk_which_recovers() {
-    let place = Place::new();
-    let small = match Small::new(&place) {
+    let sandbox = Sandbox::new();
+    let small = match Small::new(&sandbox) {
         Ok(small) => small,
-        Err(reason) => skip!("no file system of its own: {reason}"),
+        Err(reason) => skip!("no file system can be mounted: {reason}"),
     };
     let export = "name=files,kind=directory,secure=false,path=small/files,squash=no_root_squash";
     let arguments = ["--memory", "64MiB", "--export", export];
     for seed in Rounds::new("content_and_names_survive_a_full_disk_which_recovers", 2) {
         let random = &mut Random(seed);
-        let _ = fs::remove_dir_all(place.file("small/files"));
-        Directory::make(&place.file("small/files"));
-        let (server, port) = place.serve_directories(0, &arguments);
+        let _ = fs::remove_dir_all(sandbox.file("small/files"));
+        Directory::make(&sandbox.file("small/files"));
+        let (server, port) = sandbox.serve_directories(0, &arguments);
         let mut directory = Directory::new(port, true);
         small.fill(LEFT);
         directory.work_until_failures(port, FAILURES, seed);
         let server = if random.chance(500) {
             server.crash();
-            let (server, _) = place.serve_directories(port, &arguments);
+            let (server, _) = sandbox.serve_directories(port, &arguments);
             directory.verify(port).unwrap_or_else(|what| panic!("seed {seed}, full: {what}"));
             server
         } else {
@@ -161,12 +161,12 @@ fn content_and_names_survive_a_full_disk_which_recovers() {
         await_write(port);
         directory.progress.resume();
         directory.work_until_end(server, port, 200, seed, End::Terminated);
-        let (_server, _) = place.serve_directories(port, &arguments);
+        let (_server, _) = sandbox.serve_directories(port, &arguments);
         directory.verify(port).unwrap_or_else(|what| panic!("seed {seed}, recovered: {what}"));
     }
 }
 
-/// Writes to another file until that succeeds.
+/// Writes to another file until one write succeeds.
 fn await_write(port: u16) {
     let start = Instant::now();
     let mut client = testkit::nfs::Client::connect(port).expect("connect");

@@ -1,5 +1,5 @@
-//! Garbage that is nearly right, of every protocol, and connections in turn: whoever keeps to the protocol is served
-//! meanwhile, what the server holds is afterwards what it was before, and it ends in time.
+//! Mutated conversations of every protocol, and many short connections: well-behaved clients are served meanwhile, the
+//! server's resources return to what they were before, and it ends in time.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -11,71 +11,70 @@ use nfs3_types::nfs3::stable_how;
 use testkit::process::Holdings;
 use testkit::random::Random;
 use testkit::rounds::{Rounds, is_long};
-use testkit::server::{Place, Server};
+use testkit::server::{Sandbox, Server};
 use testkit::{conversation, mutate, nbd, nfs};
 
-/// Hostile connections between two looks at those who keep to the protocol.
-const LOOK_EVERY: usize = 64;
+/// Hostile connections between two checks of the well-behaved clients.
+const CHECK_EVERY: usize = 64;
 
-/// Connections before the server's holdings are noted for the first time.
+/// Connections before the server's resources are recorded for the first time.
 const WARM_UP: usize = 256;
 
-/// A hostile client waits so long for an answer, or for the end of its connection.
-const ANSWER_TIME: Duration = Duration::from_millis(250);
+/// A hostile client waits this long for an answer, or for the end of its connection.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// The server's holdings are back at the start within this: more than any of its timeouts.
+/// Resources must return to their start within this time, which is longer than any of the server's timeouts.
 const RETURN_TIME: Duration = Duration::from_secs(60);
 
-/// Bytes of the disk that is attacked: more than the cache holds.
+/// Size of the disk that is attacked: more than the cache holds.
 const DISK: u64 = 64 << 20;
 
-/// Files that the server keeps open, each with three descriptors at most.
+/// Files that the server has open, each with three descriptors at most.
 const OPEN_FILES: usize = 64;
 
-/// Threads that do calls about files come as they are needed, up to a bound.
+/// Threads for calls about files are started on demand, up to this bound.
 const THREADS: usize = 16;
 
-/// Memory that may be held for other reasons than connections: caches that fill up, fragments of the heap.
+/// Memory that may be held for other reasons than connections: filling caches, fragmentation of the heap.
 const RESIDENT_SLACK: u64 = 6 << 20;
 
-/// Bytes that a connection may leave behind, on average over many.
-const RESIDENT_A_CONNECTION: u64 = 100;
+/// Bytes that a connection may leak, on average over many.
+const RESIDENT_PER_CONNECTION: u64 = 100;
 
-/// A server with everything that can be attacked.
+/// A server with all its listeners.
 struct Target {
     server: Server,
     nfs: u16,
     metrics: SocketAddr,
     control: PathBuf,
-    conversations: Vec<(Door, Vec<Vec<u8>>)>,
-    good: Good,
+    conversations: Vec<(Listener, Vec<Vec<u8>>)>,
+    good: WellBehaved,
 }
 
-/// Where hostile clients come in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Door {
+enum Listener {
     Nbd,
     Nfs,
     Http,
     Control,
 }
 
-/// Clients of both protocols who keep to them.
-struct Good {
+/// Well-behaved clients of both protocols.
+struct WellBehaved {
     disk: nbd::Client,
     directory: nfs::Client,
     file: nfs3_types::nfs3::nfs_fh3,
-    looks: u64,
+    checks: u64,
 }
 
 trait Stream: Read + Write {
-    fn bound(&self, time: Duration);
+    fn set_timeouts(&self, time: Duration);
     fn end_sending(&self);
 }
 
 impl Stream for TcpStream {
-    fn bound(&self, time: Duration) {
-        self.set_read_timeout(Some(time)).and_then(|()| self.set_write_timeout(Some(time))).expect("a bound");
+    fn set_timeouts(&self, time: Duration) {
+        self.set_read_timeout(Some(time)).and_then(|()| self.set_write_timeout(Some(time))).expect("a timeout");
     }
 
     fn end_sending(&self) {
@@ -84,8 +83,8 @@ impl Stream for TcpStream {
 }
 
 impl Stream for UnixStream {
-    fn bound(&self, time: Duration) {
-        self.set_read_timeout(Some(time)).and_then(|()| self.set_write_timeout(Some(time))).expect("a bound");
+    fn set_timeouts(&self, time: Duration) {
+        self.set_read_timeout(Some(time)).and_then(|()| self.set_write_timeout(Some(time))).expect("a timeout");
     }
 
     fn end_sending(&self) {
@@ -94,33 +93,33 @@ impl Stream for UnixStream {
 }
 
 impl Target {
-    fn new(place: &Place) -> Target {
-        std::fs::create_dir_all(place.file("hostile")).expect("directory");
-        std::fs::create_dir_all(place.file("good")).expect("directory");
-        std::fs::write(place.file("hostile/data"), [9; 10_000]).expect("file");
-        std::fs::write(place.file("good/data"), "").expect("file");
-        place.write("awase.toml", &format!("[limits]\nstall_timeout = \"2s\"\nopen_files = {OPEN_FILES}\n"));
+    fn new(sandbox: &Sandbox) -> Target {
+        std::fs::create_dir_all(sandbox.file("hostile")).expect("directory");
+        std::fs::create_dir_all(sandbox.file("good")).expect("directory");
+        std::fs::write(sandbox.file("hostile/data"), [9; 10_000]).expect("file");
+        std::fs::write(sandbox.file("good/data"), "").expect("file");
+        sandbox.write("awase.toml", &format!("[limits]\nstall_timeout = \"2s\"\nopen_files = {OPEN_FILES}\n"));
         let exports = [
             &format!("name=disk,kind=file,path=disk.img,size={DISK},create=true"),
             "name=good,kind=file,path=good.img,size=16MiB,create=true",
             "name=hostile,kind=directory,secure=false,path=hostile,squash=no_root_squash",
-            "name=kept,kind=directory,secure=false,path=good,squash=no_root_squash",
+            "name=steady,kind=directory,secure=false,path=good,squash=no_root_squash",
         ];
         let arguments = ["--config", "awase.toml", "--memory", "32MiB", "--metrics", "127.0.0.1:0"];
         let arguments =
             [&arguments[..], &["--nfs", "127.0.0.1:0"], &exports.map(|export| ["--export", export]).concat()];
-        let mut server = place.serve(&arguments.concat());
+        let mut server = sandbox.serve(&arguments.concat());
         let banner = server.banner();
         let nfs = between(&banner, "?nfsport=", '&').parse().expect("a port");
         let metrics = between(&banner, "http://", '/').parse().expect("an address");
-        let (control, good) = (place.file("awase-data/control"), Good::new(&server, nfs));
+        let (control, good) = (sandbox.file("awase-data/control"), WellBehaved::new(&server, nfs));
         let mut target = Target { server, nfs, metrics, control, conversations: Vec::new(), good };
         target.conversations = target.conversations();
         target.fill_cache();
         target
     }
 
-    /// Has the cache take all that it may, so that it does not grow later.
+    /// Fills the cache, so that it does not grow later.
     fn fill_cache(&self) {
         let mut client = nbd::Client::connect(&self.server.socket(), "disk").expect("connect");
         for at in (0..DISK).step_by(1 << 20) {
@@ -129,40 +128,40 @@ impl Target {
         client.disconnect().expect("an orderly end");
     }
 
-    fn conversations(&self) -> Vec<(Door, Vec<Vec<u8>>)> {
+    fn conversations(&self) -> Vec<(Listener, Vec<Vec<u8>>)> {
         let mut client = nfs::Client::connect(self.nfs).expect("connect");
         let root = client.mount("/hostile").expect("mounted");
         let file = client.lookup(&root, "data").expect("an answer").expect("a file");
         vec![
-            (Door::Nbd, conversation::nbd("disk", true)),
-            (Door::Nbd, conversation::nbd("disk", false)),
-            (Door::Nfs, conversation::nfs("/hostile", &root, &file)),
-            (Door::Nfs, conversation::nfs("/hostile", &root, &root)),
-            (Door::Http, conversation::http()),
-            (Door::Control, conversation::control()),
+            (Listener::Nbd, conversation::nbd("disk", true)),
+            (Listener::Nbd, conversation::nbd("disk", false)),
+            (Listener::Nfs, conversation::nfs("/hostile", &root, &file)),
+            (Listener::Nfs, conversation::nfs("/hostile", &root, &root)),
+            (Listener::Http, conversation::http()),
+            (Listener::Control, conversation::control()),
         ]
     }
 
-    fn connect(&self, door: Door) -> Box<dyn Stream> {
-        match door {
-            Door::Nbd => Box::new(UnixStream::connect(self.server.socket()).expect("connect")),
-            Door::Control => Box::new(UnixStream::connect(&self.control).expect("connect")),
-            Door::Nfs => Box::new(TcpStream::connect(("127.0.0.1", self.nfs)).expect("connect")),
-            Door::Http => Box::new(TcpStream::connect(self.metrics).expect("connect")),
+    fn connect(&self, listener: Listener) -> Box<dyn Stream> {
+        match listener {
+            Listener::Nbd => Box::new(UnixStream::connect(self.server.socket()).expect("connect")),
+            Listener::Control => Box::new(UnixStream::connect(&self.control).expect("connect")),
+            Listener::Nfs => Box::new(TcpStream::connect(("127.0.0.1", self.nfs)).expect("connect")),
+            Listener::Http => Box::new(TcpStream::connect(self.metrics).expect("connect")),
         }
     }
 
-    /// A conversation that is nearly right. Gives how many messages it had.
+    /// Sends a mutated conversation. Returns its number of messages.
     fn attack(&self, random: &mut Random) -> usize {
-        let (door, messages) = random.pick(&self.conversations);
+        let (listener, messages) = random.pick(&self.conversations);
         let bytes = mutate::conversation(random, messages);
-        let mut stream = self.connect(*door);
-        stream.bound(ANSWER_TIME);
+        let mut stream = self.connect(*listener);
+        stream.set_timeouts(ANSWER_TIMEOUT);
         let mut pieces = bytes.chunks(if random.chance(100) { 1 + random.index(99) } else { bytes.len().max(1) });
         let _ = pieces.try_for_each(|piece| stream.write_all(piece));
-        // It may be refused at any point; what counts is what the server holds in the end.
+        // It may be refused at any point; only the server's resources in the end matter.
         let _ = match random.below(4) {
-            // Gone at once, with what came back unread.
+            // Disconnects at once, with the answer unread.
             0 => Ok(0),
             1 => stream.read(&mut [0; 100]),
             _ => {
@@ -173,9 +172,9 @@ impl Target {
         messages.len()
     }
 
-    /// Waits until the server holds no more than before: sockets exactly, the rest nearly.
+    /// Waits until the server holds no more than before: sockets exactly, the rest within slack.
     fn assert_returned(&mut self, before: Holdings, connections: u64, seed: u64) {
-        let slack = RESIDENT_SLACK + connections * RESIDENT_A_CONNECTION;
+        let slack = RESIDENT_SLACK + connections * RESIDENT_PER_CONNECTION;
         let (start, process) = (Instant::now(), self.server.id());
         loop {
             let now = Holdings::of(process);
@@ -190,14 +189,14 @@ impl Target {
                 let open = testkit::process::descriptors(process).join("\n  ");
                 panic!("seed {seed}: {now:?} after {connections} connections, {before:?} before them\n  {open}");
             }
-            // It lives and works meanwhile.
-            self.good.look();
+            // Meanwhile it serves.
+            self.good.check();
         }
     }
 
-    /// Has it end as service managers do.
+    /// Ends it as service managers do.
     fn terminate(self, seed: u64) {
-        let Good { disk, directory, .. } = self.good;
+        let WellBehaved { disk, directory, .. } = self.good;
         disk.disconnect().expect("an orderly end");
         drop(directory);
         self.server.signal(libc::SIGTERM);
@@ -211,19 +210,19 @@ fn between<'a>(text: &'a str, before: &str, after: char) -> &'a str {
     found.unwrap_or_else(|| panic!("no {before} in:\n{text}")).0
 }
 
-impl Good {
-    fn new(server: &Server, port: u16) -> Good {
+impl WellBehaved {
+    fn new(server: &Server, port: u16) -> WellBehaved {
         let disk = nbd::Client::connect(&server.socket(), "good").expect("connect");
         let mut directory = nfs::Client::connect(port).expect("connect");
-        let root = directory.mount("/kept").expect("mounted");
+        let root = directory.mount("/steady").expect("mounted");
         let file = directory.lookup(&root, "data").expect("an answer").expect("a file");
-        Good { disk, directory, file, looks: 0 }
+        WellBehaved { disk, directory, file, checks: 0 }
     }
 
     /// Both are served, and read what they wrote.
-    fn look(&mut self) {
-        self.looks += 1;
-        let (at, bytes) = (self.looks % 1000 * 8192, self.looks.to_le_bytes().repeat(1024));
+    fn check(&mut self) {
+        self.checks += 1;
+        let (at, bytes) = (self.checks % 1000 * 8192, self.checks.to_le_bytes().repeat(1024));
         self.disk.write(at, &bytes).expect("written");
         assert!(self.disk.read(at, 8192).expect("read") == bytes, "another content on the disk");
         self.directory.write(&self.file, at, &bytes, stable_how::UNSTABLE).expect("written");
@@ -232,24 +231,24 @@ impl Good {
 }
 
 #[test]
-fn garbage_harms_nobody_else_and_leaves_nothing_behind() {
-    let place = Place::new();
-    let mut target = Target::new(&place);
+fn garbage_harms_no_other_client_and_leaks_nothing() {
+    let sandbox = Sandbox::new();
+    let mut target = Target::new(&sandbox);
     let warm_up = &mut Random(0);
     for _ in 0..WARM_UP {
         target.attack(warm_up);
     }
-    (0..2000).for_each(|_| target.good.look());
+    (0..2000).for_each(|_| target.good.check());
     let before = Holdings::of(target.server.id());
     let (mut connections, mut messages) = (0, 0);
     let mut last = 0;
-    for seed in Rounds::new("garbage_harms_nobody_else_and_leaves_nothing_behind", 4) {
+    for seed in Rounds::new("garbage_harms_no_other_client_and_leaks_nothing", 4) {
         let random = &mut Random(seed << 32);
-        for _ in 0..LOOK_EVERY {
+        for _ in 0..CHECK_EVERY {
             messages += target.attack(random);
             connections += 1;
         }
-        target.good.look();
+        target.good.check();
         last = seed;
         if seed % 100 == 0 {
             target.assert_returned(before, connections, seed);
@@ -263,11 +262,11 @@ fn garbage_harms_nobody_else_and_leaves_nothing_behind() {
     target.terminate(last);
 }
 
-/// One that keeps to the protocol, or ends at once.
-fn come_and_go(target: &Target, random: &mut Random) {
+/// A connection that follows the protocol, or ends at once.
+fn connect_briefly(target: &Target, random: &mut Random) {
     match random.below(6) {
-        0 => drop(target.connect(Door::Nbd)),
-        1 => drop(target.connect(Door::Nfs)),
+        0 => drop(target.connect(Listener::Nbd)),
+        1 => drop(target.connect(Listener::Nfs)),
         2 => drop(nbd::Client::connect(&target.server.socket(), "disk").expect("connect")),
         3 => {
             let mut client = nbd::Client::connect(&target.server.socket(), "disk").expect("connect");
@@ -283,21 +282,21 @@ fn come_and_go(target: &Target, random: &mut Random) {
 }
 
 #[test]
-fn connections_in_turn_leave_nothing_behind() {
-    let place = Place::new();
-    let mut target = Target::new(&place);
+fn many_short_connections_leak_nothing() {
+    let sandbox = Sandbox::new();
+    let mut target = Target::new(&sandbox);
     let warm_up = &mut Random(0);
-    (0..4 * WARM_UP).for_each(|_| come_and_go(&target, warm_up));
-    (0..2000).for_each(|_| target.good.look());
+    (0..4 * WARM_UP).for_each(|_| connect_briefly(&target, warm_up));
+    (0..2000).for_each(|_| target.good.check());
     let before = Holdings::of(target.server.id());
     let (mut connections, mut last) = (0, 0);
-    for seed in Rounds::new("connections_in_turn_leave_nothing_behind", if is_long() { 100 } else { 2 }) {
+    for seed in Rounds::new("many_short_connections_leak_nothing", if is_long() { 100 } else { 2 }) {
         let random = &mut Random(seed << 32);
-        (0..1000).for_each(|_| come_and_go(&target, random));
-        target.good.look();
+        (0..1000).for_each(|_| connect_briefly(&target, random));
+        target.good.check();
         (connections, last) = (connections + 1000, seed);
     }
     target.assert_returned(before, connections, last);
-    println!("{connections} connections in turn: {:?}, {before:?} before", Holdings::of(target.server.id()));
+    println!("{connections} short connections: {:?}, {before:?} before", Holdings::of(target.server.id()));
     target.terminate(last);
 }

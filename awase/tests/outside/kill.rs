@@ -1,9 +1,9 @@
 //! What was acknowledged as durable survives `kill -9` under load.
 //!
-//! A process that is killed leaves the host alone, and with it all that the host was given, flushed or not. So these
-//! tests prove that nothing acknowledged as durable was in the server's memory alone (its cache, groups that await their
-//! flush, what it knows of names and handles), that the next server goes on with the handles of the last, and that it
-//! says by another verifier that unstable writes may be gone. `failing_disk` takes from the host what was not flushed.
+//! The host survives, and with it all that was written to it, flushed or not. So these tests prove that nothing
+//! acknowledged as durable was only in the server's memory (its cache, writes that wait for a shared flush, its knowledge of
+//! names and handles), that handles stay valid for the next server, and that its other verifier reports that unstable
+//! writes may be lost. In `failing_disk` the host, too, loses what was not flushed.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -15,16 +15,16 @@ use testkit::nfs_load;
 use testkit::progress::Progress;
 use testkit::random::Random;
 use testkit::rounds::Rounds;
-use testkit::server::{Place, Server};
+use testkit::server::{Sandbox, Server};
 
 /// Connections, each with a ledger.
 pub const CLIENTS: usize = 8;
 /// Sectors of each client of a disk.
 const SECTORS: usize = 4096;
-/// So long is waited for acknowledgements, where a disk fails.
+/// Bounds the wait for acknowledgements where a disk fails.
 const LOAD_MAX: Duration = Duration::from_secs(5);
 
-/// In turn: both engines, and every technique off.
+/// Used in rotation: both engines, and techniques off.
 pub const ARGUMENTS: [&[&str]; 3] = [
     &["--engine", "auto"],
     &["--engine", "threads"],
@@ -45,7 +45,7 @@ pub const ARGUMENTS: [&[&str]; 3] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Killed,
-    /// SIGTERM, which it answers in order.
+    /// By SIGTERM, after which it ends in order.
     Terminated,
 }
 
@@ -55,7 +55,7 @@ impl End {
     }
 }
 
-/// Has a server end. Did it end in order, so that all that was acknowledged is durable?
+/// Ends a server. Returns true if it ended in order, so that all acknowledged writes are durable.
 fn end(server: Server, how: End) -> bool {
     match how {
         End::Killed => {
@@ -83,10 +83,10 @@ impl Disk {
         Disk { ledgers, load: nbd_load::Load::default() }
     }
 
-    /// The size of its image.
+    /// Size of its image.
     pub const BYTES: u64 = (CLIENTS * SECTORS * SECTOR) as u64;
 
-    /// Has all clients work until `count` requests were acknowledged as durable, and the server end under them.
+    /// Runs all clients until `count` requests were acknowledged as durable, and ends the server under load.
     pub fn work_until_end(&mut self, server: Server, count: u64, mix: Mix, seed: u64, how: End) {
         let (load, socket) = (&self.load, server.socket());
         let ended_in_order = thread::scope(|scope| {
@@ -94,7 +94,7 @@ impl Disk {
             load.progress.await_durable(count, LOAD_MAX);
             let ended_in_order = end(server, how);
             for client in clients {
-                let error = client.join().expect("no panic").expect_err("it works until the server is gone");
+                let error = client.join().expect("no panic").expect_err("it works until the connection ends");
                 assert_ne!(error.kind(), std::io::ErrorKind::InvalidData, "seed {seed}: {error}");
             }
             ended_in_order
@@ -104,25 +104,25 @@ impl Disk {
         }
     }
 
-    /// Has all clients work while something else is done.
-    pub fn work_beside<T>(&mut self, socket: &Path, mix: Mix, seed: u64, beside: impl FnOnce() -> T) -> T {
+    /// Runs all clients during `task`.
+    pub fn work_during<T>(&mut self, socket: &Path, mix: Mix, seed: u64, task: impl FnOnce() -> T) -> T {
         let load = &self.load;
         load.progress.resume();
         thread::scope(|scope| {
             let clients = load.start(scope, &mut self.ledgers, socket, mix, seed);
-            // Also when it panics: the clients are waited for.
+            // Also when it panics, since the scope waits for the clients.
             let stop = StopOnDrop(&load.progress);
-            let done = beside();
+            let result = task();
             drop(stop);
             for client in clients {
                 client.join().expect("no panic").unwrap_or_else(|error| panic!("seed {seed}: {error}"));
             }
             load.progress.resume();
-            done
+            result
         })
     }
 
-    /// Has all clients work until `count` requests have failed.
+    /// Runs all clients until `count` requests have failed.
     pub fn work_until_failures(&mut self, socket: PathBuf, count: u64, mix: Mix, seed: u64) {
         let load = &self.load;
         thread::scope(|scope| {
@@ -136,13 +136,13 @@ impl Disk {
         });
     }
 
-    /// Holds what a new server has against the ledgers.
+    /// Compares what a new server returns with the ledgers.
     pub fn verify(&mut self, server: &Server) -> Result<(), String> {
         nbd_load::verify(&server.socket(), &mut self.ledgers, &self.load.journal)
     }
 }
 
-/// Has the clients of a load end.
+/// Stops the clients of a load.
 struct StopOnDrop<'a>(&'a Progress);
 
 impl Drop for StopOnDrop<'_> {
@@ -153,7 +153,7 @@ impl Drop for StopOnDrop<'_> {
 
 #[test]
 fn sectors_of_a_disk_survive_kill() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let size = Disk::BYTES;
     let export = format!("name=disk,kind=file,path=disk.img,size={size},create=true");
     let mut disk = Disk::new();
@@ -162,11 +162,11 @@ fn sectors_of_a_disk_survive_kill() {
         let chosen = ARGUMENTS[seed as usize % ARGUMENTS.len()];
         let arguments = [chosen, &["--memory", "16MiB", "--export", &export]].concat();
         let how = End::drawn(random);
-        disk.work_until_end(place.serve(&arguments), 10 + random.below(400), Mix::ALL, seed, how);
-        let server = place.serve(&arguments);
+        disk.work_until_end(sandbox.serve(&arguments), 10 + random.below(400), Mix::ALL, seed, how);
+        let server = sandbox.serve(&arguments);
         disk.verify(&server).unwrap_or_else(|what| panic!("{arguments:?} seed {seed} {how:?}: {what}"));
-        assert_eq!(disk.load.progress.failed(), 0, "requests failed where no disk did");
-        // Half of the rounds begin with what is only in the cache of a server that was killed again.
+        assert_eq!(disk.load.progress.failed(), 0, "requests failed on a sound disk");
+        // Killed again, so that the next round starts without an orderly end of this server.
         server.crash();
     }
 }
@@ -178,7 +178,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// What a server must find before it starts.
+    /// Creates the files that the clients expect.
     pub fn make(path: &Path) {
         for client in 0..CLIENTS {
             let directory = path.join(format!("client-{client}"));
@@ -193,7 +193,7 @@ impl Directory {
         Directory { loads: (0..CLIENTS).map(new).collect(), progress: Progress::default() }
     }
 
-    /// Has all clients work until `count` calls were acknowledged as durable, and the server end under them.
+    /// Runs all clients until `count` calls were acknowledged as durable, and ends the server under load.
     pub fn work_until_end(&mut self, server: Server, port: u16, count: u64, seed: u64, how: End) {
         let progress = &self.progress;
         let ended_in_order = thread::scope(|scope| {
@@ -202,7 +202,7 @@ impl Directory {
             progress.await_durable(count, LOAD_MAX);
             let ended_in_order = end(server, how);
             for client in clients {
-                let error = client.join().expect("no panic").expect_err("it works until the server is gone");
+                let error = client.join().expect("no panic").expect_err("it works until the connection ends");
                 assert_ne!(error.kind(), std::io::ErrorKind::InvalidData, "seed {seed}: {error}");
             }
             ended_in_order
@@ -212,7 +212,7 @@ impl Directory {
         }
     }
 
-    /// Has all clients work until `count` calls have failed.
+    /// Runs all clients until `count` calls have failed.
     pub fn work_until_failures(&mut self, port: u16, count: u64, seed: u64) {
         let progress = &self.progress;
         thread::scope(|scope| {
@@ -227,7 +227,7 @@ impl Directory {
         });
     }
 
-    /// Holds what a new server has against the ledgers.
+    /// Compares what a new server returns with the ledgers.
     pub fn verify(&mut self, port: u16) -> Result<(), String> {
         self.loads.iter_mut().try_for_each(|load| load.verify(port))
     }
@@ -235,8 +235,8 @@ impl Directory {
 
 #[test]
 fn content_and_names_of_a_directory_survive_kill() {
-    let place = Place::new();
-    Directory::make(&place.file("files"));
+    let sandbox = Sandbox::new();
+    Directory::make(&sandbox.file("files"));
     let export =
         ["--memory", "16MiB", "--export", "name=files,kind=directory,secure=false,path=files,squash=no_root_squash"];
     let mut port = 0;
@@ -246,12 +246,12 @@ fn content_and_names_of_a_directory_survive_kill() {
         let arguments = [ARGUMENTS[seed as usize % ARGUMENTS.len()], &export].concat();
         let how = End::drawn(random);
         let server;
-        (server, port) = place.serve_directories(port, &arguments);
+        (server, port) = sandbox.serve_directories(port, &arguments);
         let directory = directory.get_or_insert_with(|| Directory::new(port, false));
         directory.work_until_end(server, port, 10 + random.below(800), seed, how);
-        let (server, _) = place.serve_directories(port, &arguments);
+        let (server, _) = sandbox.serve_directories(port, &arguments);
         directory.verify(port).unwrap_or_else(|what| panic!("{arguments:?} seed {seed} {how:?}: {what}"));
-        assert_eq!(directory.progress.failed(), 0, "calls failed where no disk did");
+        assert_eq!(directory.progress.failed(), 0, "calls failed on a sound disk");
         server.crash();
     }
 }

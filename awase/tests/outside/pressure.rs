@@ -1,5 +1,5 @@
-//! Memory is taken away from a server under load, by the limit of its control group: it gives its cache back and is not
-//! killed, and what it acknowledged is there.
+//! The limit of the server's control group is lowered under load: its cache shrinks, it is not killed, and acknowledged
+//! writes survive.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use testkit::nbd::Client;
 use testkit::nbd_load::Mix;
 use testkit::random::Random;
 use testkit::rounds::Rounds;
-use testkit::server::{AWASE, Place, Server};
+use testkit::server::{AWASE, Sandbox, Server};
 use testkit::skip;
 
 use crate::kill::{Disk, End};
@@ -16,14 +16,14 @@ use crate::kill::{Disk, End};
 const MIB: u64 = 1 << 20;
 const LIMIT_MAX: u64 = 240 * MIB;
 const LIMIT_MIN: u64 = 160 * MIB;
-/// The limit goes down by so much at a time.
+/// Decrement of the limit.
 const STEP: u64 = 16 * MIB;
-/// What is read to have the cache grow.
+/// Bytes that are read to grow the cache.
 const READ: u64 = 256 * MIB;
-/// A step that is not made within this has failed.
+/// A step that takes longer has failed.
 const STEP_TIME: Duration = Duration::from_secs(60);
 
-/// Takes memory away step by step, while a reader would have more, and gives it back.
+/// Lowers the limit step by step while a reader fills the cache, and restores it.
 fn squeeze(group: &Group, server: &Server) {
     let mut reader = Client::connect(&server.socket(), "read").expect("connect");
     let mut at = 0;
@@ -44,8 +44,8 @@ fn squeeze(group: &Group, server: &Server) {
 
 #[test]
 fn sectors_survive_when_memory_is_taken_away() {
-    let place = Place::new();
-    let Some(group) = Group::new("pressure", LIMIT_MAX) else { skip!("no control group can be made here") };
+    let sandbox = Sandbox::new();
+    let Some(group) = Group::new("pressure", LIMIT_MAX) else { skip!("no control group can be created") };
     let size = Disk::BYTES;
     let exports = [
         format!("name=disk,kind=file,path=disk.img,size={size},create=true"),
@@ -57,18 +57,18 @@ fn sectors_survive_when_memory_is_taken_away() {
         for export in &exports {
             command.args(["--export", export]);
         }
-        place.start(command)
+        sandbox.start(command)
     };
     let mut disk = Disk::new();
     for seed in Rounds::new("sectors_survive_when_memory_is_taken_away", 1) {
         let random = &mut Random(seed);
         let server = serve();
-        disk.work_beside(&server.socket(), Mix::ALL, seed, || squeeze(&group, &server));
+        disk.work_during(&server.socket(), Mix::ALL, seed, || squeeze(&group, &server));
         assert_eq!(group.killed(), 0, "seed {seed}: the server was killed for lack of memory");
         disk.work_until_end(server, 20 + random.below(100), Mix::ALL, seed, End::drawn(random));
         let server = serve();
         disk.verify(&server).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
-        assert_eq!(disk.load.progress.failed(), 0, "seed {seed}: requests failed where no disk did");
+        assert_eq!(disk.load.progress.failed(), 0, "seed {seed}: requests failed on a sound disk");
         server.crash();
     }
 }

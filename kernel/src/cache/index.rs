@@ -1,33 +1,34 @@
-//! From a block to its buffer: buckets, each the first of a chain of buffers. There is more room a group of buckets at a
-//! time (linear hashing: Litwin, *Linear hashing: a new tool for file and table addressing*, VLDB 1980), so that no insertion
-//! takes long however many buffers there are. Sixteen neighbouring blocks share a cache line of buckets.
+//! Maps blocks to buffers: a hash table of buckets, each the head of a chain of buffers. It grows by one group of
+//! buckets at a time (linear hashing: Litwin, *Linear hashing: a new tool for file and table addressing*, VLDB 1980),
+//! so that no insertion takes long. Tables that grew as a whole left holes in the heap, a third of all book-keeping,
+//! and moved all of their entries under a shard's lock.
+//!
+//! Sixteen adjacent blocks share a cache line of buckets. Frames larger than 4 KiB would halve the look-ups of large
+//! requests, but waste fifteen sixteenths of the memory on random 4 KiB working sets.
 
 use policy::cache::Slots;
 
-/// A block of a device, packed: 16 bits of device, 48 bits of block number.
+/// A packed block: 16 bits of device, 48 bits of block number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key(pub u64);
 
-/// Neighbouring blocks that are kept together.
+/// Adjacent blocks whose buckets are adjacent.
 const GROUP: u64 = 16;
 
-/// Chains are short: a look at a block that is there meets 1.25 buffers on average.
+/// Keeps chains short: finding a cached block visits 1.25 buffers on average.
 const BUCKETS_A_BUFFER: usize = 2;
 
-/// The end of a chain. No slot has this number or a larger one.
+/// The end of a chain. All slot numbers are smaller.
 pub(super) const END: u32 = (1 << 27) - 1;
 
-/// The buffers, as links of chains.
+/// The buffers' chain links.
 pub(super) trait Links {
-    /// The block of a slot.
     fn key(&self, slot: u32) -> Key;
-    /// The slot after it in its chain.
     fn next(&self, slot: u32) -> u32;
-    /// Puts another slot after it.
     fn set_next(&mut self, slot: u32, next: u32);
 }
 
-/// Groups are spread, blocks within a group are not, so a run of blocks is one look into memory.
+/// Groups of blocks are hashed, blocks within a group are not: a run of blocks costs one memory access.
 #[derive(Default)]
 pub(super) struct Index {
     /// The first slot of each chain, or [`END`].
@@ -55,7 +56,7 @@ impl Index {
         (slot != END).then_some(slot)
     }
 
-    /// Adds the slot of a key that is not there.
+    /// The slot's key must not be in the index.
     pub(super) fn insert(&mut self, slot: u32, links: &mut impl Links) {
         debug_assert!(slot < END, "slot {slot} is beyond what a link reaches");
         self.len += 1;
@@ -94,7 +95,7 @@ impl Index {
         self.buckets[bucket] = slot;
     }
 
-    /// Adds a group, to which half of the blocks of another one go.
+    /// Adds a group and moves about half of the blocks of another one to it.
     fn grow(&mut self, links: &mut impl Links) {
         let new = self.groups();
         for _ in 0..GROUP {
@@ -122,7 +123,7 @@ impl Index {
         let groups = self.groups();
         let round = groups.next_power_of_two();
         let hash = mix(key.0 / GROUP) & (round - 1);
-        // Those of the round to which there is no group yet are still with the one that it will be split from.
+        // Groups that this round has not created yet are still part of the one that they will be split from.
         let group = if hash < groups { hash } else { hash & (round / 2 - 1) };
         (group * GROUP + key.0 % GROUP) as u32
     }
@@ -182,7 +183,7 @@ mod tests {
         let mut buffers = Buffers::default();
         for count in [1000, 10_000, 100_000] {
             while buffers.0.len() < count {
-                // Runs of blocks with gaps, as files leave them.
+                // Runs of blocks with gaps, as from files.
                 let no = buffers.0.len() as u64;
                 buffers.0.push((Key(no / 40 * 1000 + no % 40), 0));
                 index.insert(no as u32, &mut buffers);

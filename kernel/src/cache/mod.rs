@@ -1,7 +1,7 @@
 //! The buffer cache (WS-2), shared by all processors: blocks of all devices, in shards with a lock each.
 //!
-//! Neighbouring blocks share a shard, so that a request of ordinary length takes one lock. A shard's lock is never
-//! held across a wait, and no other lock but a free list of the frame pool is taken under it.
+//! Adjacent blocks share a shard, so that a request of ordinary length takes one lock. A shard's lock is never held
+//! across a wait; only locks of a volume, of the frame pool and of mailboxes (for wake-ups) are taken under it.
 
 mod index;
 mod shard;
@@ -11,23 +11,23 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 
-use policy::cache::Kind;
+use policy::cache::Algorithm;
 use policy::unit::DeviceId;
 
 use crate::counters::{CountedGuard, CountedMutex, Counter, LockReading};
 use crate::frame::{FrameNo, FramePool, FrameRef, Frames};
 pub(crate) use shard::{Shard, State};
 
-/// Blocks that share a shard: 128 KiB.
+/// Adjacent blocks that share a shard: 128 KiB.
 const NEIGHBOURS: u64 = 32;
 
-/// Evictions tried in one shard before the next has its turn.
+/// Evictions tried in one shard before the next.
 const EVICTIONS_A_SHARD: usize = 16;
 
 pub struct Cache {
     shards: Box<[Padded]>,
     turn: AtomicUsize,
-    /// Buffers that a shard should hold.
+    /// Buffers that each shard should hold.
     shard_capacity: AtomicUsize,
 }
 
@@ -38,25 +38,25 @@ struct Padded {
 }
 
 impl Padded {
-    fn new(kind: Kind) -> Self {
+    fn new(kind: Algorithm) -> Self {
         Padded { shard: CountedMutex::new(Shard::new(kind)), evicted: Counter::default() }
     }
 }
 
-/// Packs a block's name. Panics when the device is larger than 2^60 bytes, which no open device is.
+/// Packs a block's device and number. Panics for a block beyond 2^60 bytes, which no open device has.
 pub(crate) fn key(device: DeviceId, block: u64) -> u64 {
     assert!(block < 1 << 48, "block {block} beyond 2^48");
     u64::from(device.0) << 48 | block
 }
 
-/// The block that a packed name stands for.
+/// The inverse of [`key`].
 pub(crate) fn unpack(key: u64) -> (DeviceId, u64) {
     (DeviceId((key >> 48) as u16), key & ((1 << 48) - 1))
 }
 
 impl Cache {
-    /// An empty cache of `shards` parts.
-    pub(crate) fn new(shards: usize, kind: Kind) -> Self {
+    /// An empty cache of `shards` shards.
+    pub(crate) fn new(shards: usize, kind: Algorithm) -> Self {
         Cache {
             shards: (0..shards.max(1)).map(|_| Padded::new(kind)).collect(),
             turn: AtomicUsize::new(0),
@@ -64,42 +64,40 @@ impl Cache {
         }
     }
 
-    /// Chooses what goes in another way from now on. What is here stays, in its order.
-    pub(crate) fn set_kind(&self, kind: Kind) {
+    /// Changes the replacement algorithm. Cached blocks stay, in their order.
+    pub(crate) fn set_kind(&self, kind: Algorithm) {
         for shard in &self.shards {
             shard.shard.lock().set_kind(kind);
         }
     }
 
-    /// Tells how many blocks the cache may hold now.
+    /// Sets the number of blocks that the cache may hold.
     pub(crate) fn set_capacity(&self, blocks: u64) {
         let each = (blocks as usize / self.shards.len()).max(1);
         self.shard_capacity.store(each, Ordering::Relaxed);
     }
 
-    /// Buffers that a shard should hold now.
+    /// Buffers that each shard should hold.
     pub(crate) fn shard_capacity(&self) -> usize {
         self.shard_capacity.load(Ordering::Relaxed)
     }
 
-    /// Locks the shard of `block`. It also has the other blocks of [`Cache::runs`]' piece.
+    /// Locks the shard of `block`, which also has the other blocks of its piece of [`Cache::runs`].
     pub(crate) fn lock(&self, device: DeviceId, block: u64) -> CountedGuard<'_, Shard> {
         let hash = index::mix(key(device, block) / NEIGHBOURS);
         let shard = (hash as u32 as u64 * self.shards.len() as u64) >> 32;
         self.shards[shard as usize].shard.lock()
     }
 
-    /// How many shards there are.
     pub(crate) fn shards(&self) -> usize {
         self.shards.len()
     }
 
-    /// Locks a shard by its number.
     pub(crate) fn lock_number(&self, shard: usize) -> CountedGuard<'_, Shard> {
         self.shards[shard].shard.lock()
     }
 
-    /// Cuts a run of blocks into pieces that share a shard.
+    /// Splits a run of blocks into pieces that share a shard.
     pub(crate) fn runs(blocks: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let mut at = blocks.start;
         std::iter::from_fn(move || {
@@ -109,35 +107,37 @@ impl Cache {
         })
     }
 
-    /// Appends shares in the frames of all `blocks`, if all are here; otherwise leaves `into` as it was.
-    pub(crate) fn try_share(&self, device: DeviceId, blocks: Range<u64>, pool: &FramePool, into: &mut Frames) -> bool {
-        let before = into.len();
+    /// Appends references to the frames of `blocks` up to the first block that is not cached: returns its locked shard,
+    /// and the remaining blocks in that shard.
+    pub(crate) fn share(
+        &self,
+        device: DeviceId,
+        blocks: Range<u64>,
+        pool: &FramePool,
+        into: &mut Frames,
+    ) -> Option<(CountedGuard<'_, Shard>, Range<u64>)> {
         into.reserve((blocks.end - blocks.start).min(NEIGHBOURS * 8) as usize);
         for run in Cache::runs(blocks) {
             let mut shard = self.lock(device, run.start);
-            for block in run {
+            for block in run.clone() {
                 match shard.find(key(device, block)) {
                     Some(slot) if !shard.state(slot).any(State::LOADING) => {
                         shard.touch(slot);
                         into.push(shard.share(slot, pool));
                     }
-                    _ => {
-                        drop(shard);
-                        into.truncate(before);
-                        return false;
-                    }
+                    _ => return Some((shard, block..run.end)),
                 }
             }
         }
-        true
+        None
     }
 
-    /// Is the block here, or on its way?
+    /// Is the block cached or loading?
     pub(crate) fn has(&self, device: DeviceId, block: u64) -> bool {
         self.lock(device, block).find(key(device, block)).is_some()
     }
 
-    /// Waits until a block is not in any of `states` (or not here at all).
+    /// Waits until a block is in none of `states`, or not cached.
     pub(crate) async fn until_not(&self, device: DeviceId, block: u64, states: State) {
         poll_fn(|cx| {
             let mut shard = self.lock(device, block);
@@ -152,7 +152,7 @@ impl Cache {
         .await;
     }
 
-    /// Evicts up to `count` blocks and returns how many.
+    /// Evicts up to `count` blocks; returns the number evicted.
     pub(crate) fn evict(&self, count: usize, pool: &FramePool) -> usize {
         let mut evicted = 0;
         for _ in 0..self.shards.len() {
@@ -172,13 +172,13 @@ impl Cache {
         evicted
     }
 
-    /// Frees the frame `no` of the block `owner`, whose chunk is to be given back: a cold clean block is forgotten,
-    /// another one moves to the frame `spare`. Returns false when the block must stay for now.
+    /// Frees the frame `no` of the block `owner`, whose chunk is retiring: a cold clean block is evicted, others move
+    /// to the frame `spare`. Returns false if the block must stay for now.
     pub(crate) fn vacate(&self, owner: u64, no: FrameNo, pool: &FramePool, spare: &mut Option<FrameRef>) -> bool {
         let (device, block) = unpack(owner);
         let mut shard = self.lock(device, block);
         let Some(slot) = shard.find(owner).filter(|&slot| shard.frame_no(slot) == no) else { return false };
-        // A frame that somebody transfers from or into stays where it is until they are done.
+        // A frame in a transfer stays until that has ended.
         if !shard.is_sole_owner(slot, pool) || shard.state(slot).any(State::LOADING) {
             return false;
         }
@@ -194,9 +194,9 @@ impl Cache {
         true
     }
 
-    /// Forgets every block of a device that is being closed, all of which are below `end`. Nothing of it may be under way.
+    /// Drops every block of a device that is being closed; all are below `end`. Nothing of it may be in flight.
     pub(crate) fn forget_device(&self, device: DeviceId, end: u64, pool: &FramePool) {
-        // Small files come and go: to look through the whole cache for their few blocks would cost too much.
+        // Small files are opened and closed often: a scan of the whole cache for their few blocks would cost too much.
         if end < self.len() as u64 {
             for run in Cache::runs(0..end) {
                 let mut shard = self.lock(device, run.start);
@@ -216,7 +216,6 @@ impl Cache {
         }
     }
 
-    /// Blocks in the cache.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|s| s.shard.lock().len()).sum()
     }
@@ -225,17 +224,17 @@ impl Cache {
         self.len() == 0
     }
 
-    /// Bytes of book-keeping, without that of the frame pool.
+    /// Without the frame pool's.
     pub fn bookkeeping_bytes(&self) -> usize {
         self.shards.iter().map(|s| s.shard.lock().bookkeeping_bytes()).sum()
     }
 
-    /// How the locks of its parts were used. Takes none of them.
+    /// Use of the shards' locks. Takes none of them.
     pub fn lock_use(&self) -> LockReading {
         self.shards.iter().map(|part| part.shard.read()).sum()
     }
 
-    /// Blocks that had to leave for others. Takes no lock.
+    /// Takes no lock.
     pub fn evictions(&self) -> u64 {
         self.shards.iter().map(|part| part.evicted.get()).sum()
     }

@@ -1,32 +1,32 @@
-//! A part of the buffer cache under one lock: which block is in which frame, and in what state.
+//! A shard of the buffer cache, under one lock: the frame and the state of each of its blocks.
 
 use std::collections::HashSet;
 use std::task::Waker;
 
-use policy::cache::{Kind, Replacement, Slot, Slots};
+use policy::cache::{Algorithm, Replacement, Slot, Slots};
 use policy::unit::DeviceId;
 
 use super::index::{END, Index, Key, Links, mix};
 use super::unpack;
 use crate::frame::{FrameNo, FramePool, FrameRef};
 
-/// What is going on with a buffer: a set of flags.
+/// The state of a buffer: a set of flags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State(u8);
 
 impl State {
-    /// Content is there and is what the device has, for good.
+    /// Content is valid and durable on the device.
     pub(crate) const CLEAN: State = State(0);
-    /// Content is on its way from the device.
+    /// Content is being read from the device.
     pub(crate) const LOADING: State = State(1);
     /// Content is newer than the device's.
     pub(crate) const DIRTY: State = State(2);
-    /// Content (or what it was before) is on its way to the device.
+    /// Content, or an earlier version of it, is being written.
     pub(crate) const WRITING: State = State(4);
-    /// Content is what the device has, but its last successful flush was before. It may not go: if the flush fails, it
-    /// must be written again.
+    /// Written since the device's last successful flush. Must not be evicted: if the flush fails, it must be written
+    /// again.
     pub(crate) const UNFLUSHED: State = State(8);
-    /// Somebody waits for a change of state.
+    /// There are waiters for a change of state.
     const AWAITED: State = State(16);
 
     /// May the buffer be evicted in this state?
@@ -34,28 +34,25 @@ impl State {
         self.without(State::AWAITED) == State::CLEAN
     }
 
-    /// Has it any of these flags?
     pub(crate) fn any(self, flags: State) -> bool {
         self.0 & flags.0 != 0
     }
 
-    /// With these flags.
     pub(crate) fn with(self, flags: State) -> State {
         State(self.0 | flags.0)
     }
 
-    /// Without these flags.
     pub(crate) fn without(self, flags: State) -> State {
         State(self.0 & !flags.0)
     }
 }
 
-/// A buffer: a block and the frame that holds it. 16 bytes.
+/// A block and the frame that holds it. 16 bytes.
 #[derive(Clone, Copy)]
 struct Buffer {
     key: Key,
     frame: FrameNo,
-    /// The next slot in the chain of the index in the upper 27 bits, the state in the lower 5.
+    /// Upper 27 bits: the next slot in the index's chain. Lower 5 bits: the state.
     word: u32,
 }
 
@@ -95,7 +92,7 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    pub(super) fn new(kind: Kind) -> Self {
+    pub(super) fn new(kind: Algorithm) -> Self {
         Shard {
             index: Index::default(),
             buffers: Slots::new(),
@@ -105,9 +102,9 @@ impl Shard {
         }
     }
 
-    /// Chooses what goes in another way from now on.
-    pub(super) fn set_kind(&mut self, kind: Kind) {
-        self.replacement.set_kind(kind);
+    /// Changes the replacement algorithm.
+    pub(super) fn set_kind(&mut self, kind: Algorithm) {
+        self.replacement.set_algorithm(kind);
     }
 
     pub(crate) fn find(&self, key: u64) -> Option<u32> {
@@ -118,7 +115,7 @@ impl Shard {
         self.buffers[slot].state()
     }
 
-    /// Changes the state, and wakes who waits for that.
+    /// Changes the state and wakes its waiters.
     pub(crate) fn set_state(&mut self, slot: u32, state: State) {
         let state = state.without(State::AWAITED);
         let buffer = &mut self.buffers[slot];
@@ -132,30 +129,30 @@ impl Shard {
         self.wake(slot);
     }
 
-    /// Notes that the block was used.
+    /// Records a use of the block.
     pub(crate) fn touch(&mut self, slot: u32) {
         self.replacement.on_hit(Slot(slot));
     }
 
-    /// A share in the frame.
+    /// A reference to the block's frame.
     pub(crate) fn share(&self, slot: u32, pool: &FramePool) -> FrameRef {
-        // SAFETY: the buffer keeps a share while it exists, and the shard is locked.
+        // SAFETY: the buffer holds a reference while it exists, and the shard is locked.
         unsafe { pool.share(self.buffers[slot].frame) }
     }
 
-    /// Is the cache the only one that has the frame? Then nobody can get it while the shard is locked.
+    /// Does only the cache hold the frame? Then no other reference can be made while the shard is locked.
     pub(crate) fn is_sole_owner(&self, slot: u32, pool: &FramePool) -> bool {
         pool.references(self.buffers[slot].frame) == 1
     }
 
-    /// Changes a part of the content in place, if nobody else has the frame. Tells whether it did.
+    /// Changes a part of the content in place, if only the cache holds the frame. Returns whether it did.
     pub(crate) fn patch_if_sole(&mut self, slot: u32, offset: usize, bytes: &[u8], pool: &FramePool) -> bool {
         assert!(offset + bytes.len() <= crate::frame::FRAME_BYTES, "a patch outside its frame");
         if !self.is_sole_owner(slot, pool) {
             return false;
         }
         let frame = self.share(slot, pool);
-        // SAFETY: inside the frame; nobody else has a share, and nobody gets one while the shard is borrowed.
+        // SAFETY: inside the frame; there is no other reference, and none can be made while the shard is borrowed.
         unsafe { frame.as_ptr().add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         true
     }
@@ -164,7 +161,7 @@ impl Shard {
         self.buffers[slot].frame
     }
 
-    /// Adds a block that is not there. `capacity`: buffers that the shard should hold.
+    /// The block must not be cached. `capacity`: buffers that the shard should hold.
     pub(crate) fn insert(&mut self, key: u64, frame: FrameRef, state: State, capacity: usize, pool: &FramePool) -> u32 {
         pool.set_owner(frame.no(), key);
         let buffer = Buffer { key: Key(key), frame: frame.into_no(), word: END << STATE_BITS | u32::from(state.0) };
@@ -186,7 +183,7 @@ impl Shard {
         slot
     }
 
-    /// Puts another frame in the place of a block's, which is returned.
+    /// Replaces a block's frame; returns the old one.
     pub(crate) fn replace(&mut self, slot: u32, frame: FrameRef, pool: &FramePool) -> FrameRef {
         let buffer = &mut self.buffers[slot];
         pool.set_owner(frame.no(), buffer.key.0);
@@ -195,23 +192,23 @@ impl Shard {
         unsafe { pool.adopt(old) }
     }
 
-    /// Forgets a block; wakes who waits for it.
+    /// Drops a block and wakes its waiters.
     pub(crate) fn remove(&mut self, slot: u32, pool: &FramePool) -> FrameRef {
         self.replacement.on_remove(Slot(slot));
         self.unlink(slot, pool)
     }
 
-    /// Forgets the block that is needed least, of those that are clean and nobody is using.
+    /// Evicts the least needed block, of those that are clean and not in use.
     pub(super) fn evict(&mut self, pool: &FramePool) -> Option<FrameRef> {
         let buffers = &self.buffers;
         let slot = self.replacement.evict(|slot| {
-            // Those that are dirty or on their way are held, and not asked about.
+            // The policy does not ask for dirty buffers or those in flight: they are on hold.
             pool.references(buffers[slot.0].frame) == 1
         })?;
         Some(self.unlink(slot.0, pool))
     }
 
-    /// Is the block one that is used often?
+    /// Is the block used often?
     pub(super) fn is_hot(&self, slot: u32) -> bool {
         self.replacement.is_hot(Slot(slot))
     }
@@ -224,17 +221,16 @@ impl Shard {
             .collect()
     }
 
-    /// Which block of its device a buffer holds.
+    /// The block number of a buffer.
     pub(crate) fn block(&self, slot: u32) -> u64 {
         unpack(self.buffers[slot].key.0).1
     }
 
-    /// Could the buffer be evicted?
     pub(crate) fn may_go(&self, slot: u32) -> bool {
         self.state(slot).may_go()
     }
 
-    /// Registers somebody who waits for a change of the block's state.
+    /// Registers a waiter for a change of the block's state.
     pub(super) fn wait(&mut self, slot: u32, waker: &Waker) {
         let buffer = &mut self.buffers[slot];
         buffer.set_state(buffer.state().with(State::AWAITED));
@@ -252,7 +248,7 @@ impl Shard {
             + self.replacement.bookkeeping_bytes()
     }
 
-    /// Gives all frames back to the pool. The kernel is going down.
+    /// Returns all frames to the pool, at the end of the kernel.
     pub(super) fn clear(&mut self, pool: &FramePool) {
         self.spare.sort_unstable();
         for (slot, buffer) in (0..).zip(self.buffers.iter()) {

@@ -1,9 +1,10 @@
-//! Accepts clients of every protocol, gives each to the processor with the fewest, and lets them end in order.
+//! Accepts clients of all protocols, assigns each to the processor with the fewest connections, and drains them.
+//!
+//! The connection of a client on this host is assigned to another core than the client's: two that alternate on one
+//! core keep each other from the disk.
 
 use std::collections::HashMap;
-use std::future::Future;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,58 +12,61 @@ use std::time::{Duration, Instant};
 use machine::{Connection, Errno, Listener};
 use policy::unit::ProcessorId;
 
-use super::{Introduction, Service};
+use super::{Introduction, Protocol, Sessions, session};
 use crate::Processor;
 use crate::job::{Client, Origin};
 use crate::trace::Named;
 use crate::wait::WaitList;
 
-/// After the host could not accept (no descriptors, no memory), it is asked again so much later.
+/// Delay after an accept failed on the host (no descriptors, no memory).
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// Who is at the other end of a connection.
-#[derive(Clone, Copy, Debug, Default)]
+/// The remote end of a connection.
+#[derive(Clone, Debug, Default)]
 pub struct Peer {
-    /// To whom its work is charged.
-    pub origin: Origin,
-    /// Its address, where it has one.
     pub address: Option<SocketAddr>,
-    /// The core of this host that sends, if it is of this host.
+    /// The client's user, if it is on this host and the host reports it.
+    pub user: Option<LocalUser>,
+    /// The client's core, if it is on this host.
     pub core: Option<usize>,
 }
 
-/// A session, from the first byte until the connection is closed.
-pub type Session = Pin<Box<dyn Future<Output = ()>>>;
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalUser {
+    pub uid: u32,
+    pub gid: u32,
+    pub groups: Vec<u32>,
+}
 
-/// What is spoken with clients.
-pub trait Protocol: Send + Sync + 'static {
-    fn name(&self) -> &'static str;
+impl Peer {
+    /// Determines the job to charge.
+    fn origin(&self) -> Origin {
+        Origin { address: self.address.map(|address| address.ip()), user: self.user.as_ref().map(|user| user.uid) }
+    }
+}
 
-    fn service(&self) -> &Service;
-
-    /// Who has connected; `None`: it has gone. Whose a connection is decides what it may have, so nothing is guessed.
+/// The host's knowledge of its sockets.
+pub trait Sockets: Send + Sync + 'static {
+    /// `None`: the client has disconnected. The peer determines permissions, so it is never guessed.
     fn peer(&self, connection: Connection) -> Option<Peer>;
 
-    /// Serves a client on this processor, then closes the connection.
-    fn serve(self: Arc<Self>, cpu: Processor, connection: Connection, peer: Peer) -> Session;
-
     /// A client could not be accepted.
-    fn note_refusal(&self, error: Errno) {
-        let _ = error;
-    }
+    fn note_refusal(&self, error: Errno);
 }
 
 /// All clients of a server.
 pub struct Acceptor {
     connections_max: u32,
-    /// The core of each processor.
+    /// The core of each processor, where known.
     cores: Box<[Option<usize>]>,
+    sockets: Box<dyn Sockets>,
     connections: Mutex<Connections>,
-    protocols: Mutex<Vec<Arc<dyn Protocol>>>,
-    /// Listeners on which an accept is under way.
+    /// One of each protocol.
+    sessions: Mutex<Vec<Arc<Sessions>>>,
+    /// Listeners with an accept in flight.
     accepting: AtomicU32,
     stopping: AtomicBool,
-    overdue: AtomicBool,
+    aborting: AtomicBool,
     /// Woken when one of these changes.
     changed: WaitList,
 }
@@ -79,17 +83,18 @@ impl Connections {
 }
 
 impl Acceptor {
-    /// No clients yet, `connections_max` at most. `cores`: of each processor, where it has one.
-    pub fn new(cores: Box<[Option<usize>]>, connections_max: u32) -> Arc<Acceptor> {
+    /// `cores`: the core of each processor, where known.
+    pub fn new(cores: Box<[Option<usize>]>, connections_max: u32, sockets: impl Sockets) -> Arc<Acceptor> {
         let connections = Connections { processors: vec![0; cores.len()].into(), clients: HashMap::new() };
         Arc::new(Acceptor {
             connections_max,
             cores,
+            sockets: Box::new(sockets),
             connections: Mutex::new(connections),
-            protocols: Mutex::default(),
+            sessions: Mutex::default(),
             accepting: AtomicU32::new(0),
             stopping: AtomicBool::new(false),
-            overdue: AtomicBool::new(false),
+            aborting: AtomicBool::new(false),
             changed: WaitList::default(),
         })
     }
@@ -98,18 +103,18 @@ impl Acceptor {
         self.lock().processors.to_vec()
     }
 
-    /// The core of each processor.
+    /// The core of each processor, where known.
     pub fn cores(&self) -> &[Option<usize>] {
         &self.cores
     }
 
-    /// Another protocol: it ends with the others.
-    pub fn add(&self, protocol: &Arc<dyn Protocol>) {
-        self.protocols().push(Arc::clone(protocol));
+    /// Adds a protocol, whose sessions end with the others.
+    pub fn add(&self, protocol: &impl Protocol) {
+        self.sessions().push(Arc::clone(protocol.sessions()));
     }
 
-    /// Accepts clients of `protocol` until the end. `listener` is stopped by whoever has it, after [`Acceptor::stop`].
-    pub async fn accept(self: Arc<Self>, cpu: Processor, protocol: Arc<dyn Protocol>, listener: Listener) {
+    /// Accepts clients of `protocol` until stopped. The owner of `listener` stops it, after [`Acceptor::stop`].
+    pub async fn accept<P: Protocol>(self: Arc<Self>, cpu: Processor, protocol: Arc<P>, listener: Listener) {
         self.accepting.fetch_add(1, Ordering::SeqCst);
         while !self.is_stopping() {
             match cpu.accept(listener).await {
@@ -117,7 +122,7 @@ impl Acceptor {
                 Err(Errno(libc::ECONNABORTED)) => {}
                 Err(_) if self.is_stopping() => break,
                 Err(error) => {
-                    protocol.note_refusal(error);
+                    self.sockets.note_refusal(error);
                     cpu.sleep(ACCEPT_RETRY).await;
                 }
             }
@@ -127,9 +132,9 @@ impl Acceptor {
     }
 
     /// Hands a new connection to a processor, unless there are too many.
-    fn place(self: &Arc<Self>, cpu: &Processor, protocol: &Arc<dyn Protocol>, connection: Connection) {
-        let Some(peer) = protocol.peer(connection) else { return cpu.close(connection) };
-        let client = cpu.kernel().jobs().client_of(peer.origin);
+    fn place<P: Protocol>(self: &Arc<Self>, cpu: &Processor, protocol: &Arc<P>, connection: Connection) {
+        let Some(peer) = self.sockets.peer(connection) else { return cpu.close(connection) };
+        let client = cpu.kernel().jobs().client_of(peer.origin());
         let Some(processor) = self.admit(cpu, &client, peer.core) else {
             cpu.shutdown(connection);
             return cpu.close(connection);
@@ -139,20 +144,20 @@ impl Acceptor {
             let (here, kernel, name) = (cpu.clone(), cpu.kernel(), client.to_string());
             let shown = peer.address.map(|address| SocketAddr::new(address.ip().to_canonical(), address.port()));
             let shown = shown.map_or_else(|| name.clone(), |address| address.to_string());
-            let introduction = Introduction { protocol: protocol.name(), client: shown, at: Instant::now() };
+            let introduction = Introduction { protocol: P::NAME, client: shown, at: Instant::now() };
             kernel.connections().introduce(connection, introduction);
             let member = kernel.jobs().connect(client.clone());
             kernel.tracer().name(Named::Client, member.job().0, &name);
             cpu.spawn_for(member.job(), async move {
-                protocol.serve(here, connection, peer).await;
+                session::serve(protocol, here, connection, peer).await;
                 drop(member);
                 acceptor.end(processor, &client);
             });
         });
     }
 
-    /// Counts a connection of `client` and says where it belongs: where there are fewest, of several preferably where the
-    /// core is not the client's.
+    /// Counts a connection of `client` and chooses its processor: one with the fewest, preferably not on the client's
+    /// core.
     fn admit(&self, cpu: &Processor, client: &Client, core: Option<usize>) -> Option<ProcessorId> {
         let mut connections = self.lock();
         let (sum, own) = (connections.sum(), connections.clients.get(client).copied().unwrap_or(0));
@@ -189,38 +194,39 @@ impl Acceptor {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn protocols(&self) -> MutexGuard<'_, Vec<Arc<dyn Protocol>>> {
-        self.protocols.lock().unwrap_or_else(PoisonError::into_inner)
+    fn sessions(&self) -> MutexGuard<'_, Vec<Arc<Sessions>>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Before its listeners are stopped: no more clients, no more requests.
+    /// No more clients, no more requests. To be called before the listeners are stopped.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
-        self.protocols().iter().for_each(|protocol| protocol.service().stop());
+        self.sessions().iter().for_each(|sessions| sessions.stop());
     }
 
-    /// After [`Acceptor::stop`]: waits until all clients are gone, for at most `bound`. Says whether they are.
+    /// After [`Acceptor::stop`]: waits until all clients have disconnected, for at most `bound`. Returns whether they
+    /// have.
     pub async fn drain(self: &Arc<Self>, cpu: &Processor, bound: Duration) -> bool {
         let (acceptor, here) = (Arc::clone(self), cpu.clone());
         cpu.spawn(async move {
             here.sleep(bound).await;
-            acceptor.overdue.store(true, Ordering::SeqCst);
-            acceptor.protocols().iter().for_each(|protocol| protocol.service().give_up());
+            acceptor.aborting.store(true, Ordering::SeqCst);
+            acceptor.sessions().iter().for_each(|sessions| sessions.abort());
             acceptor.changed.wake_all();
         });
-        let ended = || self.is_empty() || self.overdue.load(Ordering::SeqCst);
+        let ended = || self.is_empty() || self.aborting.load(Ordering::SeqCst);
         self.changed.until(|| ended().then_some(())).await;
         self.is_empty()
     }
 
-    /// Is nobody connected, and nobody accepted?
+    /// Is there no connection and no accept in flight?
     pub fn is_empty(&self) -> bool {
         self.lock().sum() + self.accepting.load(Ordering::SeqCst) == 0
     }
 }
 
-/// May a client that has `own` of `connected` connections have another? As many as it has already must stay free for
-/// others: so one alone has at most half, and for one that has none there is a place while there is any.
+/// May a client that has `own` of `connected` connections have another? As many as it has must stay free for others:
+/// one client alone gets at most half, and a new client is admitted while any are free.
 fn may_connect(connections_max: u32, connected: u32, own: u32) -> bool {
     own < connections_max.saturating_sub(connected)
 }

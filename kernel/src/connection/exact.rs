@@ -1,16 +1,15 @@
-//! Whole messages over a connection that gives and takes pieces: for what is short and not frequent. Bytes are copied here;
-//! payload does not pass.
+//! Whole messages over a stream, for what is short and infrequent. Bytes are copied; payload is not sent this way.
 
 use machine::{Connection, Errno, Segment};
 use smallvec::smallvec;
 
 use crate::{Hold, Processor};
 
-/// The peer has closed, or the connection broke.
+/// The peer closed the connection, or it broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gone;
 
-/// A segment for a part of a buffer that is going into a [`Hold`].
+/// A segment for a part of a buffer that will be moved into a [`Hold`].
 pub fn segment(bytes: &mut [u8]) -> Segment {
     Segment { ptr: bytes.as_mut_ptr(), len: bytes.len() as u32, region: None }
 }
@@ -31,7 +30,6 @@ pub async fn receive_exact(cpu: &Processor, connection: Connection, len: usize) 
     Ok(bytes)
 }
 
-/// Sends all of `bytes`.
 pub async fn send_all(cpu: &Processor, connection: Connection, mut bytes: Vec<u8>) -> Result<(), Gone> {
     let mut at = 0;
     while at < bytes.len() {

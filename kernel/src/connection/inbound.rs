@@ -1,167 +1,216 @@
-//! The receiving side of a connection, and its end.
+//! The receiving side of a session: bytes for the decoder, payloads into frames.
 
-use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::rc::Rc;
-use std::sync::Arc;
-use std::task::{Poll, Waker};
+use std::task::Poll;
 use std::time::Duration;
 
-use machine::Connection;
-
-use super::kept::Predicted;
-use crate::Processor;
-use crate::connection::{Gone, Headers, Keeps, Outbound, Scatter, Service, Tally, Watchdog};
+use super::reservation::{ArrivalPermit, EdgePermit, Predicted};
+use super::{Decoder, End, Holds, Next, Release, Scatter, Session, Step};
 use crate::counters::Count;
 use crate::trace::Event;
+use crate::{FRAME_BYTES, Frames};
 
-/// A connection that is being served: watched, and ended when its service ends.
-pub struct Served {
-    cpu: Processor,
-    connection: Connection,
-    service: Arc<Service>,
-    watchdog: Rc<Watchdog>,
-    stop: Rc<Stop>,
-    tally: Arc<Tally>,
-}
+/// A skipped payload has the timeout for each piece of this size, as a written one. Bytes.
+const SKIPPED_BYTES_A_PIECE: usize = 1 << 20;
 
-/// Tells a connection that waits for a request that none will be taken any more.
-#[derive(Default)]
-struct Stop {
-    stopped: Cell<bool>,
-    /// Nothing can be under way.
-    quiet: Cell<bool>,
-    waker: RefCell<Option<Waker>>,
-    /// Of the task that follows the end of the service, while the connection lasts.
-    follower: RefCell<Option<Waker>>,
-}
-
-impl Stop {
-    /// Waits until `ended`, which is asked when something changes for the service or the connection ends.
-    async fn either_ends(&self, service: &Service, ended: impl Fn() -> bool) {
-        let mut changed = pin!(service.changed().until(|| ended().then_some(())));
-        poll_fn(|cx| {
-            self.follower.replace(Some(cx.waker().clone()));
-            changed.as_mut().poll(cx)
-        })
-        .await;
-    }
-}
-
-impl Served {
-    /// Follows the service's end for as long as the connection lasts.
-    pub fn begin(cpu: &Processor, connection: Connection, service: &Arc<Service>) -> Served {
-        let watchdog = Watchdog::watch(cpu, connection, service);
-        let tally = cpu.kernel().connections().begin(connection, cpu);
-        cpu.trace(Event::ConnectionBegun, &*tally, tally.number(), 0);
-        let service = Arc::clone(service);
-        let served = Served { cpu: cpu.clone(), connection, service, watchdog, stop: Rc::default(), tally };
-        served.follow_end();
-        served
-    }
-
-    pub fn watchdog(&self) -> &Rc<Watchdog> {
-        &self.watchdog
-    }
-
-    /// What it counts with.
-    pub fn tally(&self) -> &Arc<Tally> {
-        &self.tally
-    }
-
-    /// Its peer said what no client may: it is going to be ended.
-    pub fn note_malformed(&self) {
-        self.cpu.trace(Event::ConnectionMalformed, &*self.tally, self.tally.number(), 0);
-    }
-
-    /// While nothing can be under way, it may be ended at once.
-    pub fn set_quiet(&self, quiet: bool) {
-        self.stop.quiet.set(quiet);
-    }
-
-    pub fn end(self) {
-        self.watchdog.end();
-        if let Some(follower) = self.stop.follower.take() {
-            follower.wake();
-        }
-        self.cpu.trace(Event::ConnectionEnded, &*self.tally, self.tally.number(), self.tally.requests());
-        self.cpu.kernel().connections().forget(self.connection);
-        self.cpu.close(self.connection);
-    }
-
-    fn follow_end(&self) {
-        let (here, connection, service) = (self.cpu.clone(), self.connection, Arc::clone(&self.service));
-        let (watchdog, stop) = (Rc::clone(&self.watchdog), Rc::clone(&self.stop));
-        self.cpu.spawn(async move {
-            stop.either_ends(&service, || service.is_stopping() || watchdog.is_over()).await;
-            stop.stopped.set(true);
-            if stop.quiet.get() && !watchdog.is_over() {
-                here.shutdown(connection);
-            }
-            if let Some(waker) = stop.waker.take() {
-                waker.wake();
-            }
-            stop.either_ends(&service, || service.is_overdue() || watchdog.is_over()).await;
-            if !watchdog.is_over() {
-                here.shutdown(connection);
-            }
-        });
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
-    /// For the next message, so long if at all.
-    Next(Option<Duration>),
-    /// For the rest of a message, so long. Meanwhile this is kept from others.
-    Rest(Duration, Keeps),
-}
-
-/// The receiving side of a connection.
-pub struct Inbound<'a> {
-    served: &'a Served,
-    pub scatter: Scatter,
+pub struct Inbound<'a, D> {
+    pub decoder: D,
+    session: &'a Session,
+    scatter: Scatter,
     predicted: Predicted,
-    outbound: Rc<Outbound>,
+    /// Time left for the message that has begun, as a whole: otherwise a byte now and then would prolong it for ever.
+    time_left: Duration,
+    /// Calls begun since this task last waited to receive.
+    calls_in_a_row: u32,
+    acknowledges: bool,
 }
 
-impl<'a> Inbound<'a> {
-    pub fn new(served: &'a Served, outbound: Rc<Outbound>) -> Self {
-        let predicted = Predicted::new(&served.service);
-        Inbound { served, scatter: Scatter::new(), predicted, outbound }
+impl<'a, D: Decoder> Inbound<'a, D> {
+    pub(super) fn new(session: &'a Session, decoder: D) -> Self {
+        let predicted = Predicted::new(&session.sessions);
+        let time_left = session.sessions.limits().stall_timeout;
+        Inbound {
+            decoder,
+            session,
+            scatter: Scatter::new(),
+            predicted,
+            time_left,
+            calls_in_a_row: 0,
+            acknowledges: false,
+        }
     }
 
-    pub fn served(&self) -> &'a Served {
-        self.served
+    pub fn session(&self) -> &'a Session {
+        self.session
     }
 
-    pub fn outbound(&self) -> &Rc<Outbound> {
-        &self.outbound
+    /// The next call.
+    pub async fn next(&mut self) -> Step<D::Call> {
+        loop {
+            if !self.decoder.is_within_message() {
+                self.restart_timeout();
+                if self.session.sessions.is_stopping() {
+                    return Step::Break(End::Closed);
+                }
+            }
+            match self.decoder.next() {
+                Next::Bytes(most) => {
+                    if self.decoder.give(most, |to| self.scatter.take(to)) == 0 {
+                        self.receive(Holds::Frames).await?;
+                    }
+                }
+                Next::Skip(len) => match self.scatter.skip(len) {
+                    0 => self.receive(Holds::Nothing).await?,
+                    skipped => self.decoder.pass(skipped),
+                },
+                Next::Call(call) => {
+                    if !self.decoder.has_payload(&call) {
+                        self.scatter.on_other();
+                    }
+                    return Step::Continue(call);
+                }
+                Next::Malformed => return Step::Break(End::Malformed),
+            }
+        }
     }
 
-    /// Receives what has arrived; false at the end of the stream. Fails when the service ends between two messages.
-    ///
-    /// # Errors
-    /// The connection is of no use any more.
-    pub async fn receive(&mut self, wait: Wait, headers: Headers) -> Result<bool, Gone> {
-        let (cpu, connection, watchdog, stop) =
-            (&self.served.cpu, self.served.connection, &self.served.watchdog, &self.served.stop);
-        match wait {
-            Wait::Next(None) => {}
-            Wait::Next(Some(timeout)) => watchdog.arm(cpu, timeout, Keeps::Nothing),
-            Wait::Rest(timeout, keeps) => watchdog.arm(cpu, timeout, keeps),
+    /// Without `look_ahead` the dispatcher runs before every call, otherwise after a number of calls (OLTP-6).
+    pub(super) async fn yield_when_due(&mut self) {
+        let cpu = &self.session.cpu;
+        self.calls_in_a_row += 1;
+        if !cpu.switches().look_ahead || self.calls_in_a_row > cpu.look_ahead_max() {
+            self.calls_in_a_row = 1;
+            self.session.end_batch();
+            cpu.yield_now().await;
+        }
+    }
+
+    /// Starts the timeout of a message, or of a piece of a payload that has its own.
+    /// The reply to this call takes a flush: what has arrived is acknowledged before. A client that has not turned off Nagle's
+    /// algorithm (RFC 896; libnfs has not) sends no further small request until then, and TCP delays the acknowledgement to
+    /// send it with the reply: of four writes in flight, each flush would cover two.
+    pub fn acknowledge(&mut self) {
+        self.acknowledges = true;
+    }
+
+    pub fn restart_timeout(&mut self) {
+        self.time_left = self.session.sessions.limits().stall_timeout;
+    }
+
+    /// Waits until one more request with this payload is admitted. `holds`: what it needs from now on until its reply
+    /// is sent.
+    pub async fn admit(&self, bytes: u64, holds: Holds) -> Release {
+        let cpu = &self.session.cpu;
+        cpu.count_request();
+        self.session.outbound().admit(bytes, holds, cpu.kernel().cache_blocks()).await;
+        Release { requests: 1, bytes }
+    }
+
+    /// Reserves frames to write a range that is not whole blocks: the rest of its first and last block may have to be
+    /// read. The range begins `offset` bytes into a block. The caller must hold no frames.
+    pub async fn edge_permit(&self, offset: usize, len: usize) -> EdgePermit {
+        let frames = (offset + len).div_ceil(FRAME_BYTES);
+        EdgePermit::take(&self.session.sessions, frames, self.session.cpu.kernel().cache_blocks()).await
+    }
+
+    /// Receives the next payload in one piece: `len` bytes, the first of which goes `offset` bytes into the first
+    /// frame. The caller must hold no frames.
+    pub async fn payload(&mut self, offset: usize, len: usize) -> Step<Frames> {
+        let (mut fresh, mut _arrival) = (Frames::new(), None);
+        if !self.scatter.is_predicted(offset, len) {
+            // The permit lasts until all of it has arrived.
+            (fresh, _arrival) = self.frames_for(offset, len, self.scatter.has(len)).await;
+        }
+        self.scatter.begin_payload(offset, len, fresh);
+        self.complete(len).await
+    }
+
+    /// Frames for a payload in several pieces, and the permit for them until all of it [has arrived](Self::fill).
+    pub async fn frames(&self, offset: usize, len: usize) -> (Frames, Option<ArrivalPermit>) {
+        self.frames_for(offset, len, len == 0).await
+    }
+
+    async fn frames_for(&self, offset: usize, len: usize, has_arrived: bool) -> (Frames, Option<ArrivalPermit>) {
+        let (cpu, sessions) = (&self.session.cpu, &self.session.sessions);
+        let count = if len > 0 { (offset + len).div_ceil(FRAME_BYTES) } else { 0 };
+        let mut arrival = None;
+        if !has_arrived {
+            arrival = Some(ArrivalPermit::take(sessions, count, cpu.kernel().cache_blocks()).await);
+        }
+        (cpu.kernel().allocate(cpu, count).await, arrival)
+    }
+
+    /// Receives a piece of a payload: `len` bytes, placed `offset` bytes into `frames`.
+    pub async fn fill(&mut self, offset: usize, len: usize, frames: Frames) -> Step<Frames> {
+        self.scatter.fill(offset, len, frames);
+        self.complete(len).await
+    }
+
+    async fn complete(&mut self, len: usize) -> Step<Frames> {
+        loop {
+            if let Some(frames) = self.scatter.payload() {
+                self.decoder.pass(len);
+                return Step::Continue(frames);
+            }
+            self.receive(Holds::Frames).await?;
+        }
+    }
+
+    /// Discards a payload.
+    pub async fn skip(&mut self, len: usize) -> Step {
+        let mut left = len;
+        self.scatter.on_other();
+        self.restart_timeout();
+        loop {
+            // In pieces, as if it were written.
+            let before = left.div_ceil(SKIPPED_BYTES_A_PIECE);
+            left -= self.scatter.skip(left);
+            if left == 0 {
+                return Step::Continue(());
+            }
+            if left.div_ceil(SKIPPED_BYTES_A_PIECE) < before {
+                self.restart_timeout();
+            }
+            self.receive(Holds::Nothing).await?;
+        }
+    }
+
+    /// Receives what has arrived. Ends with the stream and, between messages, when the sessions stop. `holds`: what the
+    /// incomplete message holds; nothing if it is skipped.
+    async fn receive(&mut self, holds: Holds) -> Step {
+        self.calls_in_a_row = 0;
+        self.session.end_batch();
+        let is_within = holds == Holds::Nothing || self.decoder.is_within_message() || self.scatter.is_within_payload();
+        let (cpu, watchdog) = (&self.session.cpu, &self.session.watchdog);
+        if is_within {
+            watchdog.arm(cpu, self.time_left, holds);
+        } else if let Some(timeout) = self.session.sessions.limits().idle_timeout {
+            watchdog.arm(cpu, timeout, Holds::Nothing);
+        }
+        let since = cpu.now();
+        let received = self.receive_until_stop(!is_within).await;
+        if is_within {
+            self.time_left = self.time_left.saturating_sub(cpu.now().since(since));
+        }
+        received
+    }
+
+    async fn receive_until_stop(&mut self, ends_with_sessions: bool) -> Step {
+        let Session { cpu, connection, watchdog, stop, .. } = self.session;
+        if std::mem::take(&mut self.acknowledges) {
+            cpu.acknowledge(*connection);
         }
         let kernel = cpu.kernel();
-        let room = self.predicted.room(kernel.cache_blocks());
-        let (hold, segments) = self.scatter.plan(headers, room, |missing, into| {
+        let budget = self.predicted.budget(kernel.cache_blocks());
+        let (hold, segments) = self.scatter.plan(self.decoder.headers(), budget, |missing, into| {
             kernel.try_allocate(into.len() + missing, into);
         });
         self.predicted.set(self.scatter.predicted());
-        let mut received = pin!(cpu.receive(connection, hold, segments));
+        let mut received = pin!(cpu.receive(*connection, hold, segments));
         let outcome = poll_fn(|cx| match received.as_mut().poll(cx) {
             Poll::Ready(done) => Poll::Ready(Some(done)),
-            Poll::Pending if stop.stopped.get() && matches!(wait, Wait::Next(_)) => Poll::Ready(None),
+            Poll::Pending if stop.stopped.get() && ends_with_sessions => Poll::Ready(None),
             Poll::Pending => {
                 stop.waker.replace(Some(cx.waker().clone()));
                 Poll::Pending
@@ -170,17 +219,17 @@ impl<'a> Inbound<'a> {
         .await;
         watchdog.disarm();
         let Some((result, hold)) = outcome else {
-            // The receive must end before the connection is closed; the replies leave first.
-            self.outbound.until_idle().await;
-            cpu.shutdown(connection);
+            // The receive must end before the connection is closed; pending replies are sent first.
+            self.session.outbound().until_idle().await;
+            cpu.shutdown(*connection);
             let _ = received.await;
-            return Err(Gone);
+            return Step::Break(End::Closed);
         };
         let count = result.unwrap_or(0) as usize;
         cpu.count(Count::BytesReceived, count as u64);
-        self.served.tally.receive(count as u64);
-        cpu.trace(Event::Received, &*self.served.tally, count as u64, 0);
+        self.session.tally().receive(count as u64);
+        cpu.trace(Event::Received, &**self.session.tally(), count as u64, 0);
         self.scatter.land(hold, count);
-        Ok(count > 0)
+        if count > 0 { Step::Continue(()) } else { Step::Break(End::Closed) }
     }
 }

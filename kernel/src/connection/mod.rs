@@ -1,4 +1,5 @@
-//! What the services have in common: connections of clients, what they may have, and how they end.
+//! Client connections of all protocols: accepting, receiving, limits, timeouts, replies and closing. A service provides
+//! a [`Protocol`]: a [`Decoder`] for what a client sends, and a [`Handler`] that executes calls.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -6,88 +7,104 @@ use std::time::Duration;
 use crate::wait::WaitList;
 
 mod accept;
+mod arrivals;
 mod exact;
 mod inbound;
-mod kept;
 mod outbound;
-mod rhythm;
+mod protocol;
+mod reservation;
 mod scatter;
+mod session;
 mod table;
 mod watchdog;
 
-pub use accept::{Acceptor, Peer, Protocol, Session};
+pub use accept::{Acceptor, LocalUser, Peer, Sockets};
 pub use exact::{Gone, receive_exact, segment, send_all};
-pub use inbound::{Inbound, Served, Wait};
-pub use kept::{ArrivalPermit, EdgePermit, Kept};
+pub use inbound::Inbound;
 pub use outbound::{Header, Outbound, Release, Reply};
+pub use protocol::{Decoder, End, FastPath, Handler, Next, Protocol, Step};
+pub use reservation::{EdgePermit, Reservations};
 pub use scatter::{Headers, Scatter};
+pub use session::Session;
 pub use table::{ConnectionReading, ConnectionTable, Introduction, Tally, Uses};
-pub use watchdog::{Keeps, Watchdog};
+pub use watchdog::Holds;
 
-/// How much one connection may have.
+/// Limits of one connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct Limits {
+    /// Requests in flight.
     pub requests: usize,
-    /// Payload of the requests under way, in bytes. One request always passes.
+    /// Payload of the requests in flight, in bytes. A single request is always admitted.
     pub bytes: u64,
-    /// A client that stops in the middle of a message for so long is disconnected.
+    /// For one message (of a long payload, for each piece), and for the client to accept replies.
     pub stall_timeout: Duration,
+    /// From the connection's start until [`Protocol::open`] has ended.
+    pub handshake_timeout: Duration,
+    /// Between two messages; `None`: unlimited.
+    pub idle_timeout: Option<Duration>,
 }
 
-/// What all connections of one service share.
-pub struct Service {
-    bounds: Bounds,
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            requests: 128,
+            bytes: 8 << 20,
+            stall_timeout: Duration::from_secs(60),
+            handshake_timeout: Duration::from_secs(30),
+            idle_timeout: None,
+        }
+    }
+}
+
+/// Shared by all sessions of one protocol.
+pub struct Sessions {
+    limits: Limits,
     stopping: AtomicBool,
-    overdue: AtomicBool,
-    kept: Kept,
+    aborting: AtomicBool,
+    reservations: Reservations,
     changed: WaitList,
 }
 
-impl Service {
-    /// A service without connections.
-    pub fn new(bounds: Bounds) -> Self {
-        Service {
-            bounds,
+impl Sessions {
+    pub fn new(limits: Limits) -> Self {
+        Sessions {
+            limits,
             stopping: AtomicBool::new(false),
-            overdue: AtomicBool::new(false),
-            kept: Kept::default(),
+            aborting: AtomicBool::new(false),
+            reservations: Reservations::default(),
             changed: WaitList::default(),
         }
     }
 
-    /// How much one connection may have.
-    pub fn bounds(&self) -> &Bounds {
-        &self.bounds
+    pub fn limits(&self) -> &Limits {
+        &self.limits
     }
 
-    /// What the connections keep of the cache's frames.
-    pub fn kept(&self) -> &Kept {
-        &self.kept
+    pub fn reservations(&self) -> &Reservations {
+        &self.reservations
     }
 
-    /// Takes no more requests: those under way are answered, then the connections end.
+    /// Accepts no more requests: those in flight are answered, then the sessions end.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         self.changed.wake_all();
     }
 
-    /// Ends the connections that are left, whatever is under way.
-    pub fn give_up(&self) {
-        self.overdue.store(true, Ordering::SeqCst);
+    /// Ends the remaining sessions, whatever is in flight.
+    pub fn abort(&self) {
+        self.aborting.store(true, Ordering::SeqCst);
         self.changed.wake_all();
     }
 
-    /// Has it been told to end?
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::SeqCst)
     }
 
-    /// Has it waited long enough for requests under way?
-    pub fn is_overdue(&self) -> bool {
-        self.overdue.load(Ordering::SeqCst)
+    pub fn is_aborting(&self) -> bool {
+        self.aborting.load(Ordering::SeqCst)
     }
 
-    /// Woken when [`Service::is_stopping`] or [`Service::is_overdue`] changes.
+    /// Woken by [`Sessions::stop`] and [`Sessions::abort`].
     pub fn changed(&self) -> &WaitList {
         &self.changed
     }

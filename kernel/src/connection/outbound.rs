@@ -1,5 +1,5 @@
-//! Replies on their way out: one queue and one sender for each connection. What is queued when the sender turns to it
-//! leaves in one send, headers and frames as one vector.
+//! Replies: one queue and one sender task for each connection. Everything queued when the sender runs leaves in one
+//! send, headers and frames as one vector.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -10,7 +10,8 @@ use std::task::{Poll, Waker};
 use machine::{Connection, SEGMENTS_MAX, Segment, Segments};
 use smallvec::SmallVec;
 
-use crate::connection::{Keeps, Service, Tally, Watchdog, segment};
+use super::watchdog::{Holds, Watchdog};
+use super::{Sessions, Tally, segment};
 use crate::counters::Count;
 use crate::frame::append_segments;
 use crate::job::JobId;
@@ -18,35 +19,34 @@ use crate::processor::here;
 use crate::trace::Event;
 use crate::{FRAME_BYTES, Frames, Hold, Processor};
 
-/// Payload of one send, at most: more only makes the first reply wait for the last. Bytes.
+/// Payload of one send, at most: a larger one only delays its first reply. Bytes.
 const SEND_BYTES_MAX: usize = 1 << 20;
 
-/// Memory for header bytes that is kept from one send to the next, at most: that of a batch of ordinary replies.
-const BATCH_BYTES_KEPT: usize = 16 << 10;
+/// Header memory retained for the next send, at most: that of a batch of ordinary replies.
+const BATCH_BYTES_REUSED: usize = 16 << 10;
 
-/// Header bytes of a reply. Those of the most frequent ones fit in without memory of their own.
+/// Header bytes of a reply. The most frequent ones need no allocation.
 pub type Header = SmallVec<[u8; HEADER_BYTES_INLINE]>;
 
-/// The header of a READ's reply in NFS is the longest of these: mark 4, RPC 24, `READ3resok` 104.
+/// The longest of these is the header of NFS READ's reply: record mark 4, RPC 24, `READ3resok` 104.
 const HEADER_BYTES_INLINE: usize = 136;
 
 /// A reply, or a part of one.
 #[derive(Debug, Default)]
 pub struct Reply {
-    /// Header bytes.
     pub header: Header,
     pub frames: Frames,
-    /// Where the payload begins in the first frame.
+    /// Offset of the payload in the first frame.
     pub offset: usize,
     /// Bytes of payload.
     pub len: usize,
     /// Bytes of zeroes after it.
     pub padding: usize,
-    /// What the connection may take in again when this has left.
+    /// What to release when this has been sent.
     pub release: Release,
 }
 
-/// A part of what one connection may have under way.
+/// A part of what a connection has in flight.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Release {
     pub requests: usize,
@@ -54,26 +54,26 @@ pub struct Release {
     pub bytes: u64,
 }
 
-/// What a connection has under way, and what it has to say.
+/// A connection's replies and requests in flight.
 pub struct Outbound {
-    service: Arc<Service>,
+    sessions: Arc<Sessions>,
     queue: RefCell<VecDeque<Reply>>,
-    /// Replies of others, while one reply that may not be interrupted goes out in parts. They have no frames: whoever
-    /// reads the next part may wait for just those.
+    /// Replies without frames, held back while an exclusive reply is sent in parts: the reader of its next part may
+    /// need the frames that others would hold.
     held_back: RefCell<VecDeque<Reply>>,
     exclusive: Cell<bool>,
-    /// Replies with frames that are being made; none is begun during an exclusive one.
+    /// Replies with frames in preparation; none starts during an exclusive reply.
     with_frames: Cell<usize>,
     requests: Cell<usize>,
     bytes: Cell<u64>,
-    /// What of the bytes counts among those of all connections: nothing while a request without frames is alone, which
-    /// always passes, or many who are stuck in one each would leave no room for the others.
+    /// The part of `bytes` that is accounted for in the sum of all connections: 0 while a single request without frames
+    /// is in flight. Such a request is always admitted; if it counted, many stuck ones would starve the others.
     shared: Cell<u64>,
-    /// Since nothing was under way, was there a request that keeps frames?
-    keeps_frames: Cell<bool>,
+    /// Has any request held frames since the connection was last idle?
+    holds_frames: Cell<bool>,
     broken: Cell<bool>,
     ended: Cell<bool>,
-    /// For whom replies are sent.
+    /// Charged for sending.
     job: Cell<JobId>,
     sender: RefCell<Option<Waker>>,
     waiters: RefCell<Vec<Waker>>,
@@ -81,10 +81,10 @@ pub struct Outbound {
 }
 
 impl Outbound {
-    /// Nothing under way; starts the sender.
-    pub fn start(cpu: &Processor, connection: Connection, service: &Arc<Service>) -> Rc<Outbound> {
+    /// Starts the sender.
+    pub fn start(cpu: &Processor, connection: Connection, sessions: &Arc<Sessions>) -> Rc<Outbound> {
         let outbound = Rc::new(Outbound {
-            service: Arc::clone(service),
+            sessions: Arc::clone(sessions),
             queue: RefCell::default(),
             held_back: RefCell::default(),
             exclusive: Cell::new(false),
@@ -92,7 +92,7 @@ impl Outbound {
             requests: Cell::new(0),
             bytes: Cell::new(0),
             shared: Cell::new(0),
-            keeps_frames: Cell::new(false),
+            holds_frames: Cell::new(false),
             broken: Cell::new(false),
             ended: Cell::new(false),
             job: Cell::new(cpu.job()),
@@ -104,12 +104,12 @@ impl Outbound {
         outbound
     }
 
-    /// What the connection counts with.
+    /// The connection's counters.
     pub fn tally(&self) -> &Arc<Tally> {
         &self.tally
     }
 
-    /// From now on replies are sent for another job.
+    /// Charges sending to another job from now on.
     pub fn set_job(&self, job: JobId) {
         self.job.set(job);
     }
@@ -122,37 +122,37 @@ impl Outbound {
         }
     }
 
-    /// Queues a part of the reply for which [`Outbound::begin_exclusive`] was awaited.
+    /// Queues a part of the exclusive reply.
     pub fn push_first(&self, reply: Reply) {
         self.queue.borrow_mut().push_back(reply);
         self.wake_sender();
     }
 
-    /// From now on, only one reply goes out.
+    /// Starts an exclusive reply: no other is sent until [`Outbound::end_exclusive`].
     pub async fn begin_exclusive(&self) {
         self.until(|| !self.exclusive.replace(true)).await;
         self.until(|| self.with_frames.get() == 0).await;
     }
 
-    /// Does a reply go out that may not be interrupted?
+    /// Is an exclusive reply being sent?
     pub fn is_exclusive(&self) -> bool {
         self.exclusive.get()
     }
 
-    /// A reply with frames is going to be made; [`Outbound::push_with_frames`] must follow.
+    /// Prepares a reply with frames; [`Outbound::push_with_frames`] must follow.
     pub async fn begin_with_frames(&self) {
         self.until(|| !self.exclusive.get()).await;
         self.with_frames.set(self.with_frames.get() + 1);
     }
 
-    /// Queues the reply for which [`Outbound::begin_with_frames`] was awaited.
+    /// Queues a reply that was prepared by [`Outbound::begin_with_frames`].
     pub fn push_with_frames(&self, reply: Reply) {
         self.with_frames.set(self.with_frames.get() - 1);
         self.push_first(reply);
         self.wake_waiters();
     }
 
-    /// The others may go on.
+    /// Ends the exclusive reply.
     pub fn end_exclusive(&self) {
         self.exclusive.set(false);
         self.queue.borrow_mut().append(&mut self.held_back.borrow_mut());
@@ -160,80 +160,80 @@ impl Outbound {
         self.wake_waiters();
     }
 
-    /// Waits until one more request with so much payload may be under way. `keeps`: does it need frames from now on until
-    /// its reply has left?
-    pub async fn admit(&self, bytes: u64, keeps: Keeps, cache_blocks: u64) {
+    /// Waits until one more request with `bytes` of payload is admitted. `holds`: does it need frames from now on until
+    /// its reply is sent?
+    pub async fn admit(&self, bytes: u64, holds: Holds, cache_blocks: u64) {
         let is_admitted =
-            self.fits(bytes, cache_blocks) && (keeps == Keeps::Nothing || self.has_room(bytes, cache_blocks));
+            self.fits(bytes, cache_blocks) && (holds == Holds::Nothing || self.has_room(bytes, cache_blocks));
         if !is_admitted {
-            self.wait_for_room(bytes, keeps, cache_blocks).await;
+            self.wait_for_room(bytes, holds, cache_blocks).await;
         }
-        self.begin(bytes, keeps);
+        self.begin(bytes, holds);
     }
 
-    async fn wait_for_room(&self, bytes: u64, keeps: Keeps, cache_blocks: u64) {
+    async fn wait_for_room(&self, bytes: u64, holds: Holds, cache_blocks: u64) {
         let began = here().map(|cpu| (cpu.begin(Event::AdmissionAwaited, &*self.tally), cpu));
         self.until(|| self.fits(bytes, cache_blocks) || self.broken.get()).await;
-        if keeps == Keeps::Frames && self.requests.get() == 0 {
-            self.service.kept().until(|| self.has_room(bytes, cache_blocks)).await;
+        if holds == Holds::Frames && self.requests.get() == 0 {
+            self.sessions.reservations().until(|| self.has_room(bytes, cache_blocks)).await;
         }
         if let Some((began, cpu)) = began {
             cpu.end(began, Event::AdmissionAwaited, &*self.tally, bytes, self.requests.get() as u64);
         }
     }
 
-    /// Would [`Outbound::admit`] let a request that keeps frames pass at once?
+    /// Would [`Outbound::admit`] admit a request that holds frames without waiting?
     pub fn admits_at_once(&self, bytes: u64, cache_blocks: u64) -> bool {
         self.fits(bytes, cache_blocks) && self.has_room(bytes, cache_blocks)
     }
 
     fn fits(&self, bytes: u64, cache_blocks: u64) -> bool {
-        let bounds = self.service.bounds();
+        let limits = self.sessions.limits();
         self.requests.get() == 0
-            || (self.requests.get() < bounds.requests
-                && self.bytes.get() + bytes <= bounds.bytes
+            || (self.requests.get() < limits.requests
+                && self.bytes.get() + bytes <= limits.bytes
                 && self.has_room(bytes, cache_blocks))
     }
 
     fn has_room(&self, bytes: u64, cache_blocks: u64) -> bool {
-        self.service.kept().has_room(self.shared.get(), self.bytes.get() + bytes, cache_blocks)
+        self.sessions.reservations().has_room(self.shared.get(), self.bytes.get() + bytes, cache_blocks)
     }
 
-    /// One more request is under way. It has been admitted, or could have been [at once](Self::admits_at_once).
-    pub fn begin(&self, bytes: u64, keeps: Keeps) {
-        self.keeps_frames.set(self.keeps_frames.get() || keeps == Keeps::Frames);
+    /// Starts a request that was admitted, or could have been [at once](Self::admits_at_once).
+    pub fn begin(&self, bytes: u64, holds: Holds) {
+        self.holds_frames.set(self.holds_frames.get() || holds == Holds::Frames);
         self.requests.set(self.requests.get() + 1);
         self.bytes.set(self.bytes.get() + bytes);
         self.tally.begin_request(self.requests.get());
         self.account();
     }
 
-    /// Says what is under way beside the request that always passes.
+    /// Updates the sum of all connections; a single request without frames does not count.
     fn account(&self) {
         if self.requests.get() == 0 {
-            self.keeps_frames.set(false);
+            self.holds_frames.set(false);
         }
-        let counts = self.requests.get() > 1 || self.keeps_frames.get();
+        let counts = self.requests.get() > 1 || self.holds_frames.get();
         let shared = if counts { self.bytes.get() } else { 0 };
-        self.service.kept().change_in_flight(self.shared.replace(shared), shared);
+        self.sessions.reservations().change_in_flight(self.shared.replace(shared), shared);
     }
 
-    /// Waits until nothing is under way and everything is sent.
+    /// Waits until nothing is in flight and everything is sent.
     pub async fn until_idle(&self) {
         self.until(|| self.requests.get() == 0).await;
     }
 
-    /// Waits until a reply's parts that are queued are few.
+    /// Waits until at most one part of a reply is queued.
     pub async fn until_sent(&self) {
         self.until(|| self.queue.borrow().len() <= 1 || self.broken.get()).await;
     }
 
-    /// Is there no use in sending any more?
+    /// Has sending failed for good?
     pub fn is_broken(&self) -> bool {
         self.broken.get()
     }
 
-    /// Sends nothing any more; what is queued is dropped.
+    /// Stops sending; what is queued is dropped.
     pub fn set_broken(&self) {
         self.broken.set(true);
         self.wake_sender();
@@ -245,13 +245,13 @@ impl Outbound {
         self.wake_sender();
     }
 
-    /// Counts a request, or a part of one, as no longer under way.
+    /// Ends a request, or a part of one.
     pub fn release(&self, release: Release) {
         self.requests.set(self.requests.get() - release.requests);
         self.bytes.set(self.bytes.get() - release.bytes);
         self.tally.set_under_way(self.requests.get());
         self.account();
-        // Even if nothing is released: whoever sends a long reply in parts waits for each part to leave.
+        // Even if nothing is released: the sender of a long reply waits for each part to leave.
         self.wake_waiters();
     }
 
@@ -278,13 +278,12 @@ impl Outbound {
         }
     }
 
-    /// Waits for something to send; `None` at the end. Replies that are queued together leave together, with look-ahead
-    /// (OLTP-6).
+    /// Waits for something to send; `None` at the end. With look-ahead (OLTP-6), all queued replies leave in one send.
     async fn next_batch(&self, cpu: &Processor, memory: &mut BatchMemory) -> Option<Batch> {
         std::future::poll_fn(|cx| {
             if !self.queue.borrow().is_empty() {
-                let together = cpu.switches().look_ahead;
-                let most = if together { cpu.send_bytes_max(SEND_BYTES_MAX) } else { 0 };
+                let look_ahead = cpu.switches().look_ahead;
+                let most = if look_ahead { cpu.send_bytes_max(SEND_BYTES_MAX) } else { 0 };
                 return Poll::Ready(Some(Batch::take(&mut self.queue.borrow_mut(), most, memory)));
             }
             if self.ended.get() {
@@ -303,14 +302,14 @@ struct Batch {
     release: Release,
 }
 
-/// Memory of a batch that has left, for the next one.
+/// Memory reused from the previous batch.
 #[derive(Default)]
 struct BatchMemory {
     hold: Hold,
     parts: Vec<Part>,
 }
 
-/// Where the bytes of one reply are: as many of header, frames, payload and padding, in a batch's memory.
+/// Bytes of one reply within the batch's memory.
 struct Part {
     header: usize,
     frames: usize,
@@ -320,8 +319,7 @@ struct Part {
 }
 
 impl Batch {
-    /// Takes what is to leave in one send: one reply, and what else there is up to `most` bytes of payload; with 0, one
-    /// alone.
+    /// Takes the first reply and others of up to `most` bytes of payload in all; with `most` 0, only the first.
     fn take(queue: &mut VecDeque<Reply>, most: usize, memory: &mut BatchMemory) -> Batch {
         let BatchMemory { hold, parts } = std::mem::take(memory);
         let mut batch = Batch { hold, parts, release: Release::default() };
@@ -344,7 +342,7 @@ impl Batch {
         batch
     }
 
-    /// Bytes that lie side by side make one segment.
+    /// Adjacent bytes become one segment.
     fn segments(&mut self) -> Segments {
         let mut segments = Segments::new();
         let (mut run, mut frame) = (0..0, 0);
@@ -369,7 +367,7 @@ impl Batch {
 }
 
 async fn run(cpu: Processor, connection: Connection, outbound: Rc<Outbound>) {
-    let watchdog = Watchdog::watch(&cpu, connection, &outbound.service);
+    let watchdog = Watchdog::watch(&cpu, connection, &outbound.sessions);
     let mut memory = BatchMemory::default();
     while let Some(mut batch) = outbound.next_batch(&cpu, &mut memory).await {
         cpu.work_for(outbound.job.get());
@@ -384,12 +382,12 @@ async fn run(cpu: Processor, connection: Connection, outbound: Rc<Outbound>) {
             }
         }
         hold.bytes.clear();
-        hold.bytes.shrink_to(BATCH_BYTES_KEPT);
+        hold.bytes.shrink_to(BATCH_BYTES_REUSED);
         hold.frames.clear();
         parts.clear();
         memory = BatchMemory { hold, parts };
         if outbound.is_broken() {
-            // The side that receives must not wait for a client that will get no answer.
+            // The receiving side must not wait for a client that will get no answer.
             cpu.shutdown(connection);
         }
         outbound.release(release);
@@ -397,7 +395,7 @@ async fn run(cpu: Processor, connection: Connection, outbound: Rc<Outbound>) {
     watchdog.end();
 }
 
-/// Sends all; tells whether the peer took it, and gives the memory back.
+/// Returns whether the peer accepted all of it, and the memory for reuse.
 async fn send(
     cpu: &Processor,
     connection: Connection,
@@ -407,9 +405,9 @@ async fn send(
     watchdog: &Watchdog,
     replies: usize,
 ) -> (bool, Hold) {
-    let stall = outbound.service.bounds().stall_timeout;
+    let stall = outbound.sessions.limits().stall_timeout;
     while !segments.is_empty() {
-        watchdog.arm(cpu, stall, Keeps::Frames);
+        watchdog.arm(cpu, stall, Holds::Frames);
         let began = cpu.begin_after(Event::Sent, &*outbound.tally);
         let (result, back) = cpu.send(connection, hold, segments.clone()).await;
         cpu.end(began, Event::Sent, &*outbound.tally, result.unwrap_or(0), replies as u64);
@@ -425,7 +423,7 @@ async fn send(
     (true, hold)
 }
 
-/// Takes `len` bytes off the front.
+/// Removes `len` bytes from the front.
 fn advance(segments: &mut Segments, len: usize) {
     let mut left = len;
     let mut whole = 0;

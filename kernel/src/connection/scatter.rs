@@ -1,66 +1,65 @@
-//! Where received bytes go: headers into a buffer, payload straight into the frames that the cache will keep.
+//! Placement of received bytes: headers go into a buffer, payload directly into frames for the cache.
 //!
-//! What comes next is not known before it is there, so it is predicted (`rhythm.rs`). Among reads, many small headers
-//! come in one receive. Where writes are expected, a receive is laid out as header, payload, header, payload, … so that a
-//! pipeline of writes needs one receive and no copy. Where a prediction was wrong the bytes are copied to where they belong: that
-//! costs time at a change of the pattern, never correctness.
+//! What arrives next is unknown until it is received, so it is predicted (`arrivals.rs`). Among reads, many small
+//! headers arrive in one receive. Where writes are expected, a receive is laid out as header, payload, header, payload,
+//! … so that a pipeline of writes needs one receive and no copy. A wrong prediction costs a copy, never correctness.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use machine::Segments;
 
-use super::rhythm::{Rhythm, Shape};
+use super::arrivals::{ArrivalEstimate, Shape};
 use crate::connection::segment;
 use crate::frame::append_segments;
 use crate::{FRAME_BYTES, Frames, Hold};
 
-/// Bytes of the header buffer: a receive after reads takes up to so many.
+/// Size of the header buffer, and of a receive after reads. Bytes.
 const BUFFER_BYTES: usize = 4096;
 /// Predicted payload of one receive, at most. Bytes.
 const PREDICTED_BYTES_MAX: usize = 256 << 10;
 /// Predicted requests of one receive, at most.
 const PREDICTED_MAX: usize = 16;
 
-/// Received bytes that nobody has taken yet, in the order of the stream.
+/// Received bytes not taken yet, in stream order.
 enum Piece {
     Buffer(Range<usize>),
-    /// In frames, which were laid out for a payload.
+    /// In frames laid out for a payload.
     Frames(Filling),
 }
 
-/// A payload on its way into frames. Positions are bytes from the start of the first frame.
+/// A payload being received into frames. Positions are bytes from the start of the first frame.
 struct Filling {
     frames: Frames,
-    /// How many frames these are, also while a receive has them.
+    /// Number of frames, valid also while a receive owns them.
     count: usize,
     start: usize,
-    /// Up to where it is there, and nobody has taken it.
+    /// End of the bytes that have arrived.
     filled: usize,
     end: usize,
-    /// Were the frames laid out before the payload was known?
+    /// Were the frames laid out before the request was known?
     was_predicted: bool,
 }
 
-/// Bytes that are expected before a payload.
+/// Header bytes expected before payloads.
 #[derive(Clone, Copy, Debug)]
 pub struct Headers {
-    /// Before the next one: what of it was [taken](Scatter::take) already does not count.
+    /// Before the next payload, without what was already [taken](Scatter::take).
     pub first: usize,
-    /// Before each that follows.
+    /// Before each further payload.
     pub each: usize,
 }
 
-/// The receiving side of a connection's memory.
+/// Memory of a connection's receiving side.
 pub struct Scatter {
     buffer: Vec<u8>,
     landed: VecDeque<Piece>,
     filling: Option<Filling>,
-    /// Laid out for the receive that is under way: what will land where, in order.
+    /// The layout of the receive in flight.
     planned: Vec<Planned>,
-    /// Frames that were predicted in vain, for the next time.
+    /// Unused predicted frames, for the next prediction.
     spare: Frames,
-    rhythm: Rhythm,
+    estimate: ArrivalEstimate,
 }
 
 enum Planned {
@@ -68,7 +67,7 @@ enum Planned {
     Frames { count: usize, shape: Shape },
 }
 
-/// For how many payloads of `len` bytes memory is laid out in one receive.
+/// Payloads of `len` bytes to lay out in one receive, at most.
 fn most_expected(len: usize) -> usize {
     if len > PREDICTED_BYTES_MAX / 2 { 0 } else { (PREDICTED_BYTES_MAX / len.max(1)).clamp(1, PREDICTED_MAX) }
 }
@@ -85,16 +84,17 @@ impl Scatter {
             filling: None,
             planned: Vec::new(),
             spare: Frames::new(),
-            rhythm: Rhythm::default(),
+            estimate: ArrivalEstimate::default(),
         }
     }
 
-    /// Lays out the next receive, with up to `room` frames for payload that is only predicted. `take` gives up to so many
-    /// frames without waiting. Whatever [`Scatter::take`] or [`Scatter::payload`] could give must have been taken.
+    /// Lays out the next receive, with up to `budget` frames for predicted payload. `take` adds up to a number of
+    /// frames without waiting. Everything that [`Scatter::take`] or [`Scatter::payload`] could return must have been
+    /// taken.
     pub fn plan(
         &mut self,
         headers: Headers,
-        room: usize,
+        budget: usize,
         mut take: impl FnMut(usize, &mut Frames),
     ) -> (Hold, Segments) {
         debug_assert!(self.landed.is_empty(), "received bytes were not taken");
@@ -104,8 +104,8 @@ impl Scatter {
         let mut at = 0;
         let mut next = headers.first;
         let expected = self.expected();
-        let mut left = room.saturating_sub(self.predicted_and_begun());
-        // More than are of use would only lie idle.
+        let mut left = budget.saturating_sub(self.predicted_and_begun());
+        // More than the prediction needs would lie idle.
         self.spare.truncate(if expected.is_none_or(|(_, count)| count == 0) { 0 } else { left });
         if let Some(filling) = &mut self.filling {
             append_segments(&mut segments, &filling.frames, filling.filled, filling.end - filling.filled);
@@ -134,12 +134,12 @@ impl Scatter {
         (Hold::new(std::mem::take(&mut self.buffer), frames), segments)
     }
 
-    /// Frames that were kept ready for the payload that is coming in now.
+    /// Predicted frames of the payload that is arriving.
     fn predicted_and_begun(&self) -> usize {
         self.filling.as_ref().filter(|filling| filling.was_predicted).map_or(0, |filling| filling.count)
     }
 
-    /// Frames kept ready for predicted payload, after [`Scatter::plan`]; until it is complete, which may be never.
+    /// Frames reserved for predicted payload, after [`Scatter::plan`], until it is complete, which may be never.
     pub fn predicted(&self) -> usize {
         let planned = self.planned.iter().map(|planned| match planned {
             Planned::Frames { count, .. } => *count,
@@ -148,7 +148,7 @@ impl Scatter {
         self.spare.len() + planned.sum::<usize>() + self.predicted_and_begun()
     }
 
-    /// `received` bytes have come into what was laid out; 0 when none have.
+    /// `received` bytes have arrived in the layout; may be 0.
     pub fn land(&mut self, hold: Hold, received: usize) {
         self.buffer = hold.bytes;
         let mut frames = hold.frames.into_iter();
@@ -192,10 +192,10 @@ impl Scatter {
                 }
             }
         }
-        self.rhythm.on_landed(used, expected, most);
+        self.estimate.on_landed(used, expected, most);
     }
 
-    /// Takes received bytes off, up to `to` is full; returns how many there were.
+    /// Takes received bytes until `to` is full; returns the number taken.
     pub fn take(&mut self, mut to: &mut [u8]) -> usize {
         let most = to.len();
         while !to.is_empty() {
@@ -210,31 +210,31 @@ impl Scatter {
         most - to.len()
     }
 
-    /// Is a payload begun and not complete?
+    /// Is a payload incomplete?
     pub fn is_within_payload(&self) -> bool {
         self.filling.is_some()
     }
 
     /// The request was not a write.
     pub fn on_other(&mut self) {
-        self.rhythm.on_other();
+        self.estimate.on_other();
     }
 
-    /// Did the payload that comes next land in frames that were laid out for just that?
+    /// Did the next payload arrive in frames laid out for exactly its shape?
     pub fn is_predicted(&self, offset: usize, len: usize) -> bool {
         matches!(self.landed.front(), Some(Piece::Frames(piece))
             if piece.start == offset && piece.end == offset + len && piece.frames.len() == frames_for((offset, len)))
     }
 
-    /// Are `len` bytes there that nobody has taken?
+    /// Have `len` bytes arrived that were not taken?
     pub fn has(&self, len: usize) -> bool {
         self.landed.iter().map(Piece::len).sum::<usize>() >= len
     }
 
-    /// A write's payload of `len` bytes comes next; its first byte goes `offset` bytes into the first frame. `fresh`: enough
-    /// frames for it, unless it [is predicted](Self::is_predicted).
+    /// A write's payload of `len` bytes follows; its first byte lies `offset` bytes into the first frame. `fresh`:
+    /// frames for it, unneeded if it [is predicted](Self::is_predicted).
     pub fn begin_payload(&mut self, offset: usize, len: usize, fresh: Frames) {
-        self.rhythm.on_write((offset, len));
+        self.estimate.on_write((offset, len));
         if self.is_predicted(offset, len) {
             if let Some(Piece::Frames(filling)) = self.landed.pop_front() {
                 self.filling = Some(filling);
@@ -244,7 +244,7 @@ impl Scatter {
         self.fill(offset, len, fresh);
     }
 
-    /// A part of a payload comes next: `len` bytes, which go `offset` bytes behind the start of `frames`.
+    /// A part of a payload follows: `len` bytes, to be placed `offset` bytes into `frames`.
     pub fn fill(&mut self, offset: usize, len: usize, frames: Frames) {
         let count = frames.len();
         let mut filling =
@@ -253,13 +253,13 @@ impl Scatter {
         self.filling = Some(filling);
     }
 
-    /// The payload, when it is complete.
+    /// The payload, once complete.
     pub fn payload(&mut self) -> Option<Frames> {
         let complete = self.filling.as_ref().is_some_and(|filling| filling.filled == filling.end);
         if complete { self.filling.take().map(|filling| filling.frames) } else { None }
     }
 
-    /// Takes up to `len` received bytes off and forgets them; returns how many there were.
+    /// Discards up to `len` received bytes; returns the number discarded.
     pub fn skip(&mut self, len: usize) -> usize {
         let mut left = len;
         while left > 0 {
@@ -278,9 +278,9 @@ impl Scatter {
         self.planned.push(Planned::Buffer(range));
     }
 
-    /// The shape of the writes that are expected next, and for how many to lay out memory.
+    /// The shape of the writes expected next, and the number to lay out.
     fn expected(&self) -> Option<(Shape, usize)> {
-        self.rhythm.expected().map(|(shape, count)| (shape, count.min(most_expected(shape.1))))
+        self.estimate.expected().map(|(shape, count)| (shape, count.min(most_expected(shape.1))))
     }
 
     fn copy_into(&mut self, filling: &mut Filling) {
@@ -330,7 +330,7 @@ impl Piece {
         len
     }
 
-    /// Copies its first bytes.
+    /// Copies its first bytes to `to`.
     fn copy(&self, buffer: &[u8], to: &mut [u8]) {
         match self {
             Piece::Buffer(range) => to.copy_from_slice(&buffer[range.start..range.start + to.len()]),

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::frame::{FramePool, PoolConfig};
 
-/// A message of an invented protocol: whether payload follows, where it goes, its length.
+/// A message of an invented protocol: whether payload follows, its offset, its length.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Message {
     is_write: bool,
@@ -55,8 +55,8 @@ fn stream(requests: &[(bool, u64, usize)]) -> (Vec<u8>, Vec<(Message, Vec<u8>)>)
     (bytes, expected)
 }
 
-/// Feeds `bytes` in pieces as `cuts` say, and takes the requests as a connection would. Returns them and the number of
-/// receives.
+/// Feeds `bytes` in pieces according to `cuts`, and takes the requests as a connection would. Returns them and the
+/// number of receives.
 fn take_all(pool: &FramePool, bytes: &[u8], cuts: &[usize]) -> (Vec<(Message, Vec<u8>)>, usize) {
     let mut scatter = Scatter::new();
     let mut taken = Vec::new();
@@ -97,16 +97,16 @@ fn take_all(pool: &FramePool, bytes: &[u8], cuts: &[usize]) -> (Vec<(Message, Ve
             assert!(begun == 0 && !scatter.is_within_payload(), "nothing is left over");
             return (taken, receives);
         }
-        // How much may be predicted changes with what others do.
-        let room = if receives % 7 == 6 { receives % 5 } else { usize::MAX };
+        // The budget changes with what other connections hold.
+        let budget = if receives % 7 == 6 { receives % 5 } else { usize::MAX };
         let headers = Headers { first: HEADER_BYTES - begun, each: HEADER_BYTES };
-        let (hold, segments) = scatter.plan(headers, room, |count, into| pool.take(count, into));
+        let (hold, segments) = scatter.plan(headers, budget, |count, into| pool.take(count, into));
         let cut = cuts[receives % cuts.len()].max(1);
         let mut left = cut.min(bytes.len() - at);
         let mut received = 0;
         for segment in segments {
             let len = left.min(segment.len as usize);
-            // SAFETY: the segment lies in the hold, and nobody else uses that now.
+            // SAFETY: the segment lies in the hold, to which nothing else has access now.
             unsafe { segment.ptr.copy_from_nonoverlapping(bytes[at..].as_ptr(), len) };
             at += len;
             received += len;

@@ -1,5 +1,4 @@
-//! The connections that there are, and what each has done: counted by the processor to which it belongs, read by whoever
-//! watches.
+//! All connections and their counters, written by the connection's processor, read by monitoring.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -15,31 +14,29 @@ use crate::export::ExportNo;
 use crate::request::JobId;
 use crate::trace::{Event, Whose};
 
-/// In place of an export's number: the connection uses several.
+/// In place of an export's number: several exports.
 const SEVERAL: u16 = u16::MAX;
 
-/// What is known of a connection before it is served.
+/// Known of a connection before its session starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Introduction {
-    /// What is spoken: `nbd`, `nfs`.
+    /// `nbd`, `nfs`.
     pub protocol: &'static str,
-    /// Who is at the other end, for people.
+    /// Display name of the client.
     pub client: String,
     pub at: Instant,
 }
 
-/// With which exports a connection works.
+/// The exports that a connection uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Uses {
-    /// With none yet, or one without a number.
+    /// None yet, or one without a number.
     None,
-    /// With this one.
     One(ExportNo),
-    /// With several.
     Several,
 }
 
-/// What one connection has done. Its processor alone writes it, on cache lines of its own.
+/// Counters of one connection. Written by its processor only, on cache lines of their own.
 #[repr(align(128))]
 #[derive(Debug, Default)]
 pub struct Tally {
@@ -53,17 +50,17 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Tells the connection from all others of this server's life; 0: none of them.
+    /// Unique in the server's life; 0: no connection.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// So many requests have come.
+    /// Requests received.
     pub fn requests(&self) -> u64 {
         self.requests.get()
     }
 
-    /// A request begins; so many are under way now.
+    /// A request begins; `under_way` are in flight now.
     #[inline]
     pub(super) fn begin_request(&self, under_way: usize) {
         self.requests.add(1);
@@ -83,12 +80,11 @@ impl Tally {
         self.sent.add(bytes);
     }
 
-    /// To whom its work is charged.
+    /// The job to charge.
     pub fn job(&self) -> JobId {
         JobId(self.job.load(Ordering::Relaxed))
     }
 
-    /// It works with this export.
     #[inline]
     pub fn use_export(&self, export: ExportNo) {
         let before = self.export.load(Ordering::Relaxed);
@@ -98,7 +94,6 @@ impl Tally {
         }
     }
 
-    /// With which exports it works.
     pub fn uses(&self) -> Uses {
         match self.export.load(Ordering::Relaxed) {
             0 => Uses::None,
@@ -107,7 +102,7 @@ impl Tally {
         }
     }
 
-    /// As [`Tally::uses`], for records: none where it is not one.
+    /// As [`Tally::uses`], for trace records: `NONE` unless it is a single one.
     fn export(&self) -> ExportNo {
         if let Uses::One(export) = self.uses() { export } else { ExportNo::NONE }
     }
@@ -120,25 +115,23 @@ impl From<&Tally> for Whose {
     }
 }
 
-/// A connection, as it stands.
+/// A connection's state and counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionReading {
-    /// Tells it from all others of this server's life.
+    /// Unique in the server's life.
     pub number: u64,
-    /// The processor to which it belongs; `None` before it is served.
+    /// `None` before its session starts.
     pub processor: Option<ProcessorId>,
-    /// What is known of it.
     pub introduction: Option<Introduction>,
-    /// To whom its work is charged.
+    /// The job to charge.
     pub job: JobId,
-    /// With which exports it works.
     pub uses: Uses,
     pub requests: u64,
-    /// Of these, such as are under way.
+    /// Those in flight.
     pub under_way: u32,
-    /// Bytes that came.
+    /// Bytes.
     pub received: u64,
-    /// Bytes that went.
+    /// Bytes.
     pub sent: u64,
 }
 
@@ -148,7 +141,6 @@ struct Entry {
     tally: Arc<Tally>,
 }
 
-/// The connections that there are.
 #[derive(Default)]
 pub struct ConnectionTable {
     entries: Mutex<BTreeMap<u32, Entry>>,
@@ -156,12 +148,12 @@ pub struct ConnectionTable {
 }
 
 impl ConnectionTable {
-    /// Somebody has come, and is going to be served. It must be forgotten before it is closed.
+    /// A client was accepted. Its connection must be removed with [`ConnectionTable::forget`] before it is closed.
     pub fn introduce(&self, connection: Connection, introduction: Introduction) {
         self.entry(&mut self.entries(), connection).introduction = Some(introduction);
     }
 
-    /// Somebody was sent away, because there are so many already or the server ends.
+    /// A client was refused: too many connections, or the server is stopping.
     pub fn turn_away(&self, cpu: &Processor, connections: u32) {
         cpu.trace(Event::ConnectionTurnedAway, JobId::default(), u64::from(connections), 0);
     }
@@ -170,7 +162,7 @@ impl ConnectionTable {
         self.entries().remove(&connection.0);
     }
 
-    /// It is served by this processor from now on.
+    /// This processor owns the connection from now on.
     pub(super) fn begin(&self, connection: Connection, cpu: &Processor) -> Arc<Tally> {
         let tally = self.begin_on(connection, cpu.id());
         tally.job.store(cpu.job().0, Ordering::Relaxed);
@@ -184,12 +176,12 @@ impl ConnectionTable {
         Arc::clone(&entry.tally)
     }
 
-    /// What it counts with; in nobody's sight, if it is none of these.
+    /// The connection's counters; unlisted ones if it is not in the table.
     pub(super) fn tally(&self, connection: Connection) -> Arc<Tally> {
         self.entries().get(&connection.0).map(|entry| Arc::clone(&entry.tally)).unwrap_or_default()
     }
 
-    /// All of them, the oldest first.
+    /// The oldest first.
     pub fn read(&self) -> Vec<ConnectionReading> {
         let read = |entry: &Entry| {
             let tally = &entry.tally;

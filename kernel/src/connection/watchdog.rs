@@ -1,4 +1,4 @@
-//! Ends connections whose peer takes too long.
+//! Ends connections whose peer exceeds its timeout.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -10,61 +10,58 @@ use std::time::Duration;
 use machine::Connection;
 use policy::unit::Instant;
 
-use crate::connection::Service;
+use crate::connection::Sessions;
 use crate::trace::Event;
 use crate::{Frames, Processor};
 
-/// How often a watchdog looks while somebody is late: so many times until the timeout, within these bounds. So long it may
-/// outlive its connection, or overlook a shorter deadline.
+/// Checks per timeout, at intervals within these bounds. The watchdog may outlive its connection, or be late for a
+/// shorter deadline, by one interval.
 const LOOKS: u32 = 32;
 const LOOK_INTERVAL_MIN: Duration = Duration::from_secs(1);
 const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(10);
 
-/// A client that keeps frames and does not move is given up after so long when others wait for memory: of those who hold
-/// it, the ones that do nothing with it go first.
-const PATIENCE_WHEN_SHORT: Duration = Duration::from_secs(5);
+/// Timeout of a stalled client that holds frames while others wait for memory.
+const TIMEOUT_WHEN_SHORT: Duration = Duration::from_secs(5);
 
-/// What a connection keeps from others while its peer is late.
+/// What a connection holds while its peer is late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keeps {
-    /// Nothing that others could need.
+pub enum Holds {
     Nothing,
     Frames,
 }
 
-/// By when something must have happened.
 #[derive(Clone, Copy)]
 struct Deadline {
     since: Instant,
     timeout: Duration,
-    keeps: Keeps,
+    holds: Holds,
 }
 
 impl Deadline {
-    fn is_over(&self, cpu: &Processor, service: &Service) -> bool {
+    fn is_over(&self, cpu: &Processor, sessions: &Sessions) -> bool {
         let waited = cpu.now().since(self.since);
-        let is_short = || service.kept().is_waited_for() || !cpu.kernel().try_allocate(1, &mut Frames::new());
-        let hinders = || self.keeps == Keeps::Frames && is_short();
-        waited >= self.timeout || (waited >= PATIENCE_WHEN_SHORT && hinders())
+        let is_short = || sessions.reservations().has_waiters() || !cpu.kernel().try_allocate(1, &mut Frames::new());
+        let hinders = || self.holds == Holds::Frames && is_short();
+        waited >= self.timeout || (waited >= TIMEOUT_WHEN_SHORT && hinders())
     }
 }
 
-/// Ends a connection whose peer takes too long. Costs nothing while nothing is expected of it.
+/// Ends a connection whose peer exceeds its timeout. Costs nothing while no deadline is set.
 #[derive(Default)]
 pub struct Watchdog {
     deadline: Cell<Option<Deadline>>,
     over: Cell<bool>,
-    /// Waits for a deadline to watch, or for the end.
+    /// Waits for a deadline, or for the end.
     sleeper: Cell<Option<Waker>>,
 }
 
 impl Watchdog {
-    pub fn watch(cpu: &Processor, connection: Connection, service: &Arc<Service>) -> Rc<Watchdog> {
+    pub fn watch(cpu: &Processor, connection: Connection, sessions: &Arc<Sessions>) -> Rc<Watchdog> {
         let watchdog = Rc::new(Watchdog::default());
-        let (here, own, service) = (cpu.clone(), Rc::clone(&watchdog), Arc::clone(service));
+        let (here, own, sessions) = (cpu.clone(), Rc::clone(&watchdog), Arc::clone(sessions));
         cpu.spawn(async move {
             while let Some(deadline) = own.next_deadline().await {
-                if deadline.is_over(&here, &service) {
+                if deadline.is_over(&here, &sessions) {
                     let tally = here.kernel().connections().tally(connection);
                     let waited_ms = here.now().since(deadline.since).as_millis() as u64;
                     here.trace(Event::ConnectionStalled, &*tally, tally.number(), waited_ms);
@@ -90,10 +87,10 @@ impl Watchdog {
         .await
     }
 
-    /// Something must happen within `timeout`.
-    pub fn arm(&self, cpu: &Processor, timeout: Duration, keeps: Keeps) {
+    /// Sets a deadline `timeout` from now, unless one is set.
+    pub fn arm(&self, cpu: &Processor, timeout: Duration, holds: Holds) {
         if self.deadline.get().is_none() {
-            self.deadline.set(Some(Deadline { since: cpu.now(), timeout, keeps }));
+            self.deadline.set(Some(Deadline { since: cpu.now(), timeout, holds }));
             self.wake();
         }
     }
@@ -106,7 +103,7 @@ impl Watchdog {
         self.over.get()
     }
 
-    /// The connection is over: do not touch it any more.
+    /// The connection is closing and must not be touched any more.
     pub fn end(&self) {
         self.over.set(true);
         self.wake();

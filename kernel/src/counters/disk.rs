@@ -1,12 +1,13 @@
-//! What the queue of a disk counts, for each processor apart.
+//! Counters of a disk's queue, per processor.
 
 use std::sync::OnceLock;
 
+use policy::unit::ProcessorId;
+
 use super::{Counter, LockReading};
-use crate::processor::Processor;
 use crate::request::Action;
 
-/// What one processor did with the disk.
+/// One processor's share.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct DiskBlock {
@@ -23,12 +24,12 @@ pub(crate) struct DiskBlock {
 }
 
 impl DiskBlock {
-    /// A request came to the queue.
+    /// A request was queued.
     pub(crate) fn arrive(&self) {
         self.arrived.add(1);
     }
 
-    /// So many requests are over.
+    /// `requests` have ended.
     pub(crate) fn end(&self, requests: usize) {
         self.ended.add(requests as u64);
     }
@@ -57,21 +58,22 @@ impl DiskBlock {
     }
 }
 
-/// The blocks of all processors, made when the first of them comes.
+/// The blocks of all processors, made on first use.
 #[derive(Default)]
 pub(crate) struct DiskCounters(OnceLock<Box<[DiskBlock]>>);
 
 impl DiskCounters {
-    pub(crate) fn of(&self, cpu: &Processor) -> &DiskBlock {
-        let make = || (0..cpu.kernel().processors()).map(|_| DiskBlock::default()).collect();
-        &self.0.get_or_init(make)[usize::from(cpu.id().0)]
+    /// The block of one of `processors`, to be written by it only.
+    pub(crate) fn of(&self, id: ProcessorId, processors: u16) -> &DiskBlock {
+        let make = || (0..processors).map(|_| DiskBlock::default()).collect();
+        &self.0.get_or_init(make)[usize::from(id.0)]
     }
 
     pub(crate) fn read(&self, lock: LockReading) -> DiskReading {
         let mut sum = DiskReading { lock, ..DiskReading::default() };
         let (mut arrived, mut ended) = (0, 0);
         for block in self.0.get().into_iter().flatten() {
-            // Ended first: what came and ended in between must not count as waiting for less than nothing.
+            // Ended first: a request that arrives and ends during the reading must not make the depth negative.
             ended += block.ended.get();
             sum.reads += block.reads.get();
             sum.writes += block.writes.get();
@@ -89,25 +91,23 @@ impl DiskCounters {
     }
 }
 
-/// What was done with a disk since its queue was made.
+/// Totals since the queue was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskReading {
-    /// Requests that came to its queue.
+    /// Requests queued.
     pub requests: u64,
-    /// Of these, such as are not over: they wait, or are on the disk.
+    /// Those not ended: they wait, or are on the disk.
     pub depth: u64,
     pub reads: u64,
     pub writes: u64,
     pub flushes: u64,
     pub others: u64,
-    /// Bytes from it.
     pub bytes_read: u64,
-    /// Bytes to it.
     pub bytes_written: u64,
     /// Transfers and flushes that failed.
     pub failed: u64,
-    /// How long transfers and flushes took, together. Ticks.
+    /// Sum of the durations of transfers and flushes. Ticks.
     pub ticks: u64,
-    /// How its queue's lock was used.
+    /// Use of the queue's lock.
     pub lock: LockReading,
 }

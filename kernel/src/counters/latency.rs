@@ -1,17 +1,16 @@
-//! How long requests take: buckets that double in width, each octave cut in eight, so that a percentile is known to an
-//! eighth at any scale and to record one is an increment.
+//! Latency histograms: each power of two is divided into eight buckets, so that percentiles are exact to an eighth at
+//! any scale, and recording is an increment.
 
 use super::Counter;
 
-/// Buckets of an octave, as a power of two.
+/// log2 of the buckets per octave.
 const CUT_BITS: u32 = 3;
 
 const CUT: usize = 1 << CUT_BITS;
 
-/// What takes 2^41 ticks or longer (minutes) is in the last bucket.
+/// 2^41 ticks or longer (minutes) go into the last bucket.
 const OCTAVE_MAX: u32 = 40;
 
-/// How many buckets there are.
 pub const BUCKETS: usize = (OCTAVE_MAX - CUT_BITS + 2) as usize * CUT;
 
 /// The bucket of a duration in ticks.
@@ -28,7 +27,7 @@ fn bucket(ticks: u64) -> usize {
     (shift as usize + 1) * CUT + (ticks >> shift) as usize % CUT
 }
 
-/// The least duration in ticks that is too long for a bucket.
+/// The shortest duration, in ticks, that is beyond a bucket.
 pub fn upper_bound(bucket: usize) -> u64 {
     if bucket < CUT {
         return bucket as u64 + 1;
@@ -37,7 +36,7 @@ pub fn upper_bound(bucket: usize) -> u64 {
     ((CUT + bucket % CUT + 1) as u64) << shift
 }
 
-/// A histogram that one processor writes.
+/// A histogram with one processor as its writer.
 pub(super) struct Latency([Counter; BUCKETS]);
 
 impl Default for Latency {
@@ -57,7 +56,7 @@ impl Latency {
     }
 }
 
-/// How many requests took how long.
+/// Number of requests by latency.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
     buckets: Vec<u64>,
@@ -69,18 +68,16 @@ impl Histogram {
         &self.buckets
     }
 
-    /// Requests in all of them.
     pub fn total(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// Takes those of another one in.
     pub fn add(&mut self, other: &Histogram) {
         self.buckets.resize(BUCKETS, 0);
         self.buckets.iter_mut().zip(&other.buckets).for_each(|(sum, more)| *sum += more);
     }
 
-    /// How many took less than `ticks`, where those of one bucket are taken to be spread evenly over it.
+    /// Requests that took less than `ticks`, interpolated within a bucket.
     pub fn below(&self, ticks: f64) -> u64 {
         let (mut sum, mut lower) = (0, 0);
         for (bucket, count) in self.buckets.iter().enumerate() {
@@ -95,7 +92,8 @@ impl Histogram {
         sum
     }
 
-    /// What that part of the requests took at most, in ticks: 0.99 for the 99th percentile. `None` without requests.
+    /// The latency, in ticks, that `part` of the requests did not exceed: 0.99 for the 99th percentile. `None` without
+    /// requests.
     pub fn percentile(&self, part: f64) -> Option<u64> {
         let wanted = (self.total() as f64 * part).ceil().max(1.0) as u64;
         let mut sum = 0;

@@ -1,12 +1,12 @@
-//! A lock that counts how often it was taken and how often it was not free (MP, future work: lock efficiency).
+//! A lock that counts acquisitions and contention (MP, future work: lock efficiency).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::Counter;
 
-/// Who holds it counts, so the counter needs no protection of its own; it lies beside the lock, on a line that its holder
-/// has anyway. Who finds it taken waits anyway, and may count before.
+/// The holder counts acquisitions, so that counter needs no protection; it lies next to the lock, on a cache line that
+/// the holder has anyway. Contention is counted before waiting.
 #[derive(Default)]
 pub(crate) struct CountedMutex<T> {
     mutex: Mutex<T>,
@@ -21,7 +21,7 @@ impl<T> CountedMutex<T> {
         CountedMutex { mutex: Mutex::new(value), taken: Counter::default(), contended: AtomicU64::new(0) }
     }
 
-    /// Takes it. What a thread left behind that panicked is taken as it is.
+    /// Ignores poisoning.
     #[inline]
     pub(crate) fn lock(&self) -> CountedGuard<'_, T> {
         let guard = match self.mutex.try_lock() {
@@ -41,11 +41,11 @@ impl<T> CountedMutex<T> {
     }
 }
 
-/// How one lock, or several, were used.
+/// Use of one or several locks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LockReading {
     pub taken: u64,
-    /// How often it was not free at once.
+    /// Acquisitions that had to wait.
     pub contended: u64,
 }
 

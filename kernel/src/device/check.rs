@@ -1,12 +1,12 @@
-//! The contract between two layers, checked at the hop.
+//! Checks of the contract between two layers.
 
 use policy::unit::{BLOCK_BYTES, ByteOffset, ByteRange};
 
 use super::{Device, DeviceFacts, DeviceRef, SeekTarget, Work, contains};
 use crate::processor::Processor;
-use crate::request::{Action, Request};
+use crate::request::{Action, Outcome, Request};
 
-/// Asserts, in builds with debug assertions, that requests keep the contract of [`Device`].
+/// Asserts, in builds with debug assertions, that requests satisfy the contract of [`Device`].
 pub struct Checked {
     below: DeviceRef,
 }
@@ -26,7 +26,7 @@ impl Device for Checked {
         self.below.is_immediate()
     }
 
-    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, ()> {
+    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {
         let facts = self.below.facts();
         if let Some(range) = request.action.range() {
             debug_assert!(contains(facts.size, range), "{range:?} outside {} bytes", facts.size);

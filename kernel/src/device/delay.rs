@@ -6,9 +6,9 @@ use policy::unit::{ByteOffset, ByteRange};
 
 use super::{Device, DeviceFacts, DeviceRef, SeekTarget, Work};
 use crate::processor::Processor;
-use crate::request::Request;
+use crate::request::{Outcome, Request};
 
-/// A device on which everything takes longer by a fixed time; requests wait side by side.
+/// Delays every request by a fixed time; requests wait concurrently.
 pub struct Delay {
     below: DeviceRef,
     by: Duration,
@@ -25,7 +25,7 @@ impl Device for Delay {
         self.below.facts()
     }
 
-    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, ()> {
+    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {
         Box::pin(async move {
             cpu.sleep(self.by).await;
             self.below.perform(cpu, request).await

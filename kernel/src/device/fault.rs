@@ -1,4 +1,4 @@
-//! Makes a device fail, for tests: by chance from a seed, or the next so many operations.
+//! Injects failures, for tests: at random from a seed, or the next N operations.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -7,7 +7,7 @@ use policy::unit::{ByteOffset, ByteRange};
 
 use super::{Device, DeviceFacts, DeviceRef, SeekTarget, Work};
 use crate::processor::Processor;
-use crate::request::{Action, Request};
+use crate::request::{Action, Outcome, Request};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
@@ -16,7 +16,7 @@ pub enum Operation {
     Flush,
 }
 
-/// How often operations fail, in a thousand.
+/// Failures per thousand operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     pub read_permille: u16,
@@ -25,7 +25,7 @@ pub struct Faults {
     pub seed: u64,
 }
 
-/// A device that fails. What fails does not reach the device below.
+/// Failed operations do not reach the device below.
 pub struct Fault {
     below: DeviceRef,
     faults: Faults,
@@ -34,7 +34,7 @@ pub struct Fault {
 
 struct State {
     random: u64,
-    /// Operations that are sure to fail, and with what.
+    /// Scheduled failures: operation, number, error.
     next: Vec<(Operation, u32, Errno)>,
 }
 
@@ -43,7 +43,7 @@ impl Fault {
         Fault { below, faults, state: Mutex::new(State { random: faults.seed, next: Vec::new() }) }
     }
 
-    /// Makes the next `count` operations of that kind fail with `errno`.
+    /// Makes the next `count` operations of a kind fail with `errno`.
     pub fn fail_next(&self, operation: Operation, count: u32, errno: Errno) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).next.push((operation, count, errno));
     }
@@ -86,7 +86,7 @@ impl Device for Fault {
         self.below.facts()
     }
 
-    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, ()> {
+    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {
         match self.verdict(&request.action) {
             Ok(()) => self.below.perform(cpu, request),
             Err(errno) => Box::pin(async move { Err(errno) }),

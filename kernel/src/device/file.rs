@@ -1,4 +1,5 @@
-//! A device in a file or block device of the host.
+//! A device on a file or block device of the host. Transfers are 256 KiB if the disk reports no preferred size, else up
+//! to 512 KiB: larger ones are split or slower on some disks.
 
 use std::ops::Range;
 
@@ -10,27 +11,25 @@ use super::{Device, DeviceFacts, SeekTarget, Work, contains};
 use crate::frame::{FrameRef, Frames, segments};
 use crate::operation::Hold;
 use crate::processor::Processor;
-use crate::request::{Action, Request};
+use crate::request::{Action, Outcome, Request};
 
-/// A file or block device, read and written by the machine. A last block that direct I/O can't write goes through the
-/// host's page cache ([`OpenFile::tail`]); the host keeps both views the same.
+/// Reads and writes go through the machine. A last block that direct I/O cannot write goes through the host's page
+/// cache ([`OpenFile::tail`]); the host keeps both views coherent.
 pub struct FileDevice {
     open: OpenFile,
 }
 
 impl FileDevice {
-    /// The device in an open file. Without the switch `unmapped_io` each transfer goes through a buffer mapped for it
-    /// (UIO).
+    /// Without the switch `unmapped_io`, each transfer goes through a buffer mapped for it (UIO).
     pub fn new(open: OpenFile) -> Self {
         FileDevice { open }
     }
 
-    /// What the host knows of the file.
     pub fn file(&self) -> &OpenFile {
         &self.open
     }
 
-    /// The length that the transfer of `len` bytes must have: with direct I/O, a multiple of the alignment.
+    /// The transfer length for `len` bytes: with direct I/O, a multiple of the alignment.
     fn aligned(&self, len: u64) -> u64 {
         if self.open.facts.direct { len.next_multiple_of(u64::from(self.open.facts.align)) } else { len }
     }
@@ -47,7 +46,7 @@ impl FileDevice {
             frames = frames_back;
             let read = result?;
             if read == 0 {
-                // The file was cut short beneath us: what is not there reads as zeroes, as from a hole.
+                // The file was truncated by others: its missing part reads as zeroes, like a hole.
                 zero_tail(&frames, done as usize, (range.len - done) as usize);
                 return Ok(());
             }
@@ -75,7 +74,7 @@ impl FileDevice {
         Ok(())
     }
 
-    /// Writes `part` of what the frames hold, whose first byte belongs at `at`.
+    /// Writes the bytes `part` of the frames, the first byte of which belongs at `at`.
     async fn put(
         &self,
         cpu: &Processor,
@@ -106,11 +105,19 @@ impl FileDevice {
         // SAFETY: the operation has no segments.
         unsafe { cpu.perform(Hold::default(), op) }.await.0.map(drop)
     }
+
+    /// For operations that not every file system and disk supports.
+    async fn command_if_supported(&self, cpu: &Processor, op: Op) -> Result<Outcome, Errno> {
+        match self.command(cpu, op).await {
+            Err(Errno::NOT_SUPPORTED) => Ok(Outcome::Unsupported),
+            result => result.map(|()| Outcome::Done),
+        }
+    }
 }
 
-/// Does a transfer whose segments lie in `frames`.
+/// Performs a transfer whose segments lie in `frames`.
 async fn transfer(cpu: &Processor, frames: Frames, op: Op) -> (Result<u64, Errno>, Frames) {
-    // SAFETY: the callers made the segments from these frames, which the hold keeps.
+    // SAFETY: the callers made the segments from these frames, which the hold owns.
     let (result, hold) = unsafe { cpu.perform(Hold::new(Vec::new(), frames), op) }.await;
     (result, hold.frames)
 }
@@ -118,7 +125,7 @@ async fn transfer(cpu: &Processor, frames: Frames, op: Op) -> (Result<u64, Errno
 fn zero_tail(frames: &[FrameRef], from: usize, len: usize) {
     let tail: Segments = segments(frames, from, len);
     for segment in tail {
-        // SAFETY: the frames are being filled by this transfer; nobody else touches them.
+        // SAFETY: the frames are being filled by this transfer; there is no other access to them.
         unsafe { segment.ptr.write_bytes(0, segment.len as usize) };
     }
 }
@@ -136,21 +143,26 @@ impl Device for FileDevice {
         }
     }
 
-    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, ()> {
+    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {
         Box::pin(async move {
             if request.action.range().is_some_and(|range| !contains(self.open.facts.size, range)) {
                 return Err(Errno::INVALID);
             }
             let file = self.open.file;
             match request.action {
-                Action::Read(range, frames) => self.read(cpu, range, frames).await,
-                Action::Write(range, frames) => self.write(cpu, range, frames, request.context.stability).await,
-                Action::Flush => self.command(cpu, Op::Flush { file }).await,
+                Action::Read(range, frames) => self.read(cpu, range, frames).await?,
+                Action::Write(range, frames) => self.write(cpu, range, frames, request.context.stability).await?,
+                Action::Flush => self.command(cpu, Op::Flush { file }).await?,
                 Action::Zero { range, may_release } => {
-                    self.command(cpu, Op::Zero { file, at: range.at, len: range.len, may_release }).await
+                    let op = Op::Zero { file, at: range.at, len: range.len, may_release };
+                    return self.command_if_supported(cpu, op).await;
                 }
-                Action::Discard(range) => self.command(cpu, Op::Discard { file, at: range.at, len: range.len }).await,
+                Action::Discard(range) => {
+                    let op = Op::Discard { file, at: range.at, len: range.len };
+                    return self.command_if_supported(cpu, op).await;
+                }
             }
+            Ok(Outcome::Done)
         })
     }
 

@@ -1,4 +1,4 @@
-//! The papers' `testdev`: it answers a fixed time after it was asked (MP section 3.3).
+//! The papers' `testdev`: a fixed latency (MP section 3.3).
 
 use std::time::Duration;
 
@@ -6,19 +6,18 @@ use policy::unit::{ByteOffset, ByteRange};
 
 use super::{Device, DeviceFacts, DeviceRef, SeekTarget, Work};
 use crate::processor::Processor;
-use crate::request::Request;
+use crate::request::{Outcome, Request};
 
-/// Each request ends this long after it was issued, whatever the content device below takes.
+/// Each request ends this long after it was issued, if the device below is not slower.
 pub struct FixedLatency {
     below: DeviceRef,
     latency: Duration,
 }
 
-/// What `testdev` of the MP paper takes: about 17 ms.
+/// Latency of the MP paper's `testdev`: about 17 ms.
 pub const TESTDEV_LATENCY: Duration = Duration::from_millis(17);
 
 impl FixedLatency {
-    /// A device with the content of `below`.
     pub fn new(below: DeviceRef, latency: Duration) -> Self {
         FixedLatency { below, latency }
     }
@@ -29,7 +28,7 @@ impl Device for FixedLatency {
         self.below.facts()
     }
 
-    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, ()> {
+    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {
         Box::pin(async move {
             let end = cpu.now() + self.latency;
             let result = self.below.perform(cpu, request).await;

@@ -1,43 +1,12 @@
-//! The buffer of `unmapped_io = off`: mapped before each I/O and unmapped after it, as in FreeBSD 9 (UIO).
-//!
-//! Each unmapping costs a TLB shootdown on every processor of the process; that is what is to be measured.
+//! Transfers with `unmapped_io = off`: each through a buffer mapped for it.
 
-use machine::{Errno, Op, Segment, Segments};
-use smallvec::smallvec;
+use machine::{Errno, Op, Segments};
 
-use crate::frame::Frames;
+use crate::frame::{Frames, MappedBuffer};
 use crate::operation::Hold;
 use crate::processor::Processor;
 
-/// Memory mapped for one I/O.
-#[derive(Debug)]
-pub(crate) struct MappedBuffer {
-    ptr: *mut u8,
-    len: usize,
-}
-
-impl MappedBuffer {
-    fn new(len: usize) -> Result<Self, Errno> {
-        let prot = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a fresh anonymous mapping touches nobody's memory.
-        let ptr = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
-        if ptr == libc::MAP_FAILED { Err(Errno::NO_MEMORY) } else { Ok(MappedBuffer { ptr: ptr.cast(), len }) }
-    }
-
-    fn segments(&self) -> Segments {
-        smallvec![Segment { ptr: self.ptr, len: self.len as u32, region: None }]
-    }
-}
-
-impl Drop for MappedBuffer {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping, which no operation uses any more: it was in the operation's hold.
-        unsafe { libc::munmap(self.ptr.cast(), self.len) };
-    }
-}
-
-/// Reads into `frames` through a mapped buffer. `op` makes the operation for the buffer's segments.
+/// Reads into `frames` through a mapped buffer. `op` makes the operation from the buffer's segments.
 pub(crate) async fn read_mapped(
     cpu: &Processor,
     frames: Frames,
@@ -50,10 +19,10 @@ pub(crate) async fn read_mapped(
     };
     let op = op(buffer.segments());
     let hold = Hold { frames, mapped: Some(buffer), ..Hold::default() };
-    // SAFETY: the segments lie in the buffer, which the hold keeps.
+    // SAFETY: the segments lie in the buffer, which the hold owns.
     let (result, hold) = unsafe { cpu.perform(hold, op) }.await;
     if let Some(buffer) = &hold.mapped {
-        let mut from = buffer.ptr;
+        let mut from = buffer.as_ptr();
         for segment in &within {
             // SAFETY: the buffer is as long as the segments, which lie in frames that this transfer fills.
             unsafe {
@@ -76,7 +45,7 @@ pub(crate) async fn write_mapped(
         Ok(buffer) => buffer,
         Err(error) => return (Err(error), frames),
     };
-    let mut to = buffer.ptr;
+    let mut to = buffer.as_ptr();
     for segment in &within {
         // SAFETY: the buffer is as long as the segments, which lie in frames that do not change meanwhile.
         unsafe {

@@ -1,4 +1,4 @@
-//! Devices: one shape, stacked. From the top: queue, injectors of delay and faults, then a file, RAM or a model.
+//! Devices: layers of one shape. From the top: queue, injectors of delay and faults, then a file or RAM.
 
 mod check;
 mod delay;
@@ -6,7 +6,6 @@ mod fault;
 mod file;
 mod fixed_latency;
 mod mapped;
-mod mechanical;
 mod ram;
 
 use std::future::Future;
@@ -17,24 +16,22 @@ use machine::{Errno, SeekTarget};
 use policy::unit::{ByteOffset, ByteRange};
 
 use crate::processor::Processor;
-use crate::request::Request;
+use crate::request::{Outcome, Request};
 
 pub use check::Checked;
 pub use delay::Delay;
 pub use fault::{Fault, Faults, Operation};
 pub use file::FileDevice;
 pub use fixed_latency::{FixedLatency, TESTDEV_LATENCY};
-pub(crate) use mapped::MappedBuffer;
-pub use mechanical::{Mechanical, MechanicalModel};
 pub use ram::RamDisk;
 
-/// What is known of a device. Sizes in bytes.
+/// Sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceFacts {
     pub size: u64,
     pub writable: bool,
     pub rotational: bool,
-    /// Largest transfer worth asking for at once.
+    /// Largest useful transfer.
     pub transfer_bytes_max: u32,
     /// Can it zero and discard faster than by writing zeroes?
     pub fast_zero: bool,
@@ -42,27 +39,25 @@ pub struct DeviceFacts {
     pub disk: u64,
 }
 
-/// What a device's work comes to.
+/// The future result of a device operation.
 pub type Work<'a, T> = Pin<Box<dyn Future<Output = Result<T, Errno>> + 'a>>;
 
-/// A device, or a layer that looks like one.
 pub trait Device: Send + Sync {
-    /// What is known of it.
     fn facts(&self) -> DeviceFacts;
 
-    /// Does what is asked, on this processor. Ends when it is done: for a write with `Stability::Stable` and for a
-    /// flush that means durable.
-    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, ()>;
+    /// Performs a request on this processor. Completion of a flush, or of a write with `Stability::Stable`, means
+    /// durable.
+    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome>;
 
-    /// Is everything done at once, by the processor that asks? Then nothing ever waits for it that could be put in order.
+    /// Does every request complete at once on the calling processor? Then a queue has nothing to order.
     fn is_immediate(&self) -> bool {
         false
     }
 
-    /// Somebody waits now for what was asked for asynchronously in this range: it should go first.
+    /// A client now waits for asynchronous requests in this range: promotes them.
     fn expedite(&self, _cpu: &Processor, _range: ByteRange) {}
 
-    /// Finds stored data or a hole from `at` on, `None` when there is none. A device without holes is all data.
+    /// Finds data or a hole from `at` on; `None` if there is none. A device without holes is all data.
     fn seek<'a>(&'a self, _cpu: &'a Processor, at: ByteOffset, target: SeekTarget) -> Work<'a, Option<ByteOffset>> {
         let size = self.facts().size;
         Box::pin(async move {
@@ -74,10 +69,8 @@ pub trait Device: Send + Sync {
     }
 }
 
-/// A device at any level of a stack.
 pub type DeviceRef = Arc<dyn Device>;
 
-/// Does `range` lie on a device of `size` bytes?
 pub(crate) fn contains(size: u64, range: ByteRange) -> bool {
     range.at.0.checked_add(range.len).is_some_and(|end| end <= size)
 }

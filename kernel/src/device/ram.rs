@@ -10,24 +10,23 @@ use policy::unit::{BLOCK_BYTES, ByteOffset, ByteRange};
 use super::{Device, DeviceFacts, SeekTarget, Work, contains};
 use crate::frame::{FRAME_BYTES, FrameRef};
 use crate::processor::Processor;
-use crate::request::{Action, Request};
+use crate::request::{Action, Outcome, Request};
 
-/// Blocks in the unit in which memory is taken: 64 KiB.
+/// Blocks in the unit of allocation: 64 KiB.
 const PIECE_BLOCKS: u64 = 16;
 const PIECE_BYTES: usize = PIECE_BLOCKS as usize * FRAME_BYTES;
 
-/// Neighbouring pieces lie in different parts, each with a lock, so that processors seldom meet.
+/// Adjacent pieces are in different parts, each with a lock, to avoid contention.
 const PARTS: u64 = 32;
 
-/// A disk in memory, which takes memory only for what was written. Lost at the end of the process: its flush means
-/// nothing.
+/// A disk in memory that allocates only what was written. Its content ends with the process, so a flush does nothing.
 pub struct RamDisk {
     size: u64,
     disk: u64,
     parts: [Part; PARTS as usize],
 }
 
-/// Some of the pieces, by their numbers. On cache lines of its own (two, as processors fetch pairs of them).
+/// A subset of the pieces, by number. On cache lines of its own (two: processors prefetch pairs).
 #[derive(Default)]
 #[repr(align(128))]
 struct Part(RwLock<BTreeMap<u64, Box<[u8]>>>);
@@ -42,7 +41,7 @@ impl Part {
     }
 }
 
-/// Cuts blocks where pieces end, each with the number of its piece.
+/// Splits blocks at the ends of pieces, each part with the number of its piece.
 fn cut(blocks: Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
     let mut at = blocks.start;
     std::iter::from_fn(move || {
@@ -52,7 +51,7 @@ fn cut(blocks: Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
     })
 }
 
-/// Where a block lies in its piece. Bytes.
+/// Offset of a block in its piece. Bytes.
 fn place(block: u64) -> usize {
     (block % PIECE_BLOCKS) as usize * FRAME_BYTES
 }
@@ -73,8 +72,8 @@ impl RamDisk {
             let pieces = self.part(number).read();
             let piece = pieces.get(&number);
             for (block, frame) in blocks.zip(frames.by_ref()) {
-                // SAFETY: the caller gave the frame to be filled by this transfer; nobody else touches it meanwhile. The
-                // bytes from the block's place in its piece on are at least a frame's.
+                // SAFETY: the caller gave the frame to be filled by this transfer; there is no other access to it. The
+                // piece has at least a frame's bytes from the block's offset on.
                 unsafe {
                     match piece.map(|piece| &piece[place(block)..][..FRAME_BYTES]) {
                         Some(bytes) => frame.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), FRAME_BYTES),
@@ -156,7 +155,7 @@ impl Device for RamDisk {
         true
     }
 
-    fn perform<'a>(&'a self, _cpu: &'a Processor, request: Request) -> Work<'a, ()> {
+    fn perform<'a>(&'a self, _cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {
         Box::pin(async move {
             if request.action.range().is_some_and(|range| !contains(self.size, range)) {
                 return Err(Errno::INVALID);
@@ -167,7 +166,7 @@ impl Device for RamDisk {
                 Action::Zero { range, .. } | Action::Discard(range) => self.zero(range),
                 Action::Flush => {}
             }
-            Ok(())
+            Ok(Outcome::Done)
         })
     }
 

@@ -1,10 +1,11 @@
-//! Frames: the memory that every byte passes through, from socket to disk and back.
+//! Frames: the memory of all data, from socket to disk and back.
 //!
-//! A frame holds one block. It is written by its only owner and immutable while shared: the cache replaces the frame of
-//! a block, it does not change it under a reader, a sender or a disk write. So nobody waits for anybody's transfer,
-//! and what is on its way to the disk or the wire stays as it was.
+//! A frame holds one block. Only a sole owner writes it; while shared it is immutable: the cache replaces a block's
+//! frame instead of changing it under a reader, a sender or a disk write. So no transfer blocks another, and data in
+//! flight never changes.
 
 mod free;
+mod mapped;
 mod pool;
 mod region;
 mod reserve;
@@ -15,25 +16,24 @@ use machine::{Segment, Segments};
 use policy::unit::BLOCK_BYTES;
 use smallvec::SmallVec;
 
-use crate::operation::Hold;
 pub(crate) use free::set_thread_processor;
+pub(crate) use mapped::MappedBuffer;
 use pool::Shared;
 pub use pool::{CHUNKS_MAX, FrameNo, FramePool, HUGE_PAGE_BYTES, PoolConfig};
 
-/// Bytes in one frame.
 pub const FRAME_BYTES: usize = BLOCK_BYTES as usize;
 
-/// A share in a frame. Dropping the last one frees it.
+/// A counted reference to a frame. Dropping the last one frees it.
 pub struct FrameRef {
     pool: *const Shared,
     no: FrameNo,
 }
 
-/// Several frames, in the order of their blocks.
+/// In the order of their blocks.
 pub type Frames = SmallVec<[FrameRef; 2]>;
 
-// SAFETY: the frame's count is atomic, its bytes are written only through an exclusive reference to the only share,
-// and the pool is shared between threads and outlives all shares.
+// SAFETY: the frame's count is atomic, its bytes are written only through an exclusive reference to the only share, and
+// the pool is shared between threads and outlives all shares.
 unsafe impl Send for FrameRef {}
 // SAFETY: as above.
 unsafe impl Sync for FrameRef {}
@@ -43,30 +43,30 @@ impl FrameRef {
         self.no
     }
 
-    /// The first byte. Whoever writes through it must have the only share or own the frame's content by contract
-    /// (a transfer into it under way).
+    /// The first byte. A writer through it must have the only reference, or own the frame's content by contract (a
+    /// transfer into it is in flight).
     pub fn as_ptr(&self) -> *mut u8 {
         self.pool().address(self.no)
     }
 
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the frame is mapped while a share exists, and nobody writes a frame that has a reader.
+        // SAFETY: the frame is mapped while there is a reference, and a frame with readers is never written.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), FRAME_BYTES) }
     }
 
-    /// Its content, to write, if this is the only share.
+    /// The content for writing, if this is the only reference.
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         if self.pool().references(self.no) != 1 {
             return None;
         }
-        // SAFETY: this is the only share and it is borrowed exclusively.
+        // SAFETY: this is the only reference and it is borrowed exclusively.
         Some(unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), FRAME_BYTES) })
     }
 
     /// A segment for `len` bytes from `offset`.
     ///
     /// # Panics
-    /// When they do not lie in the frame.
+    /// If they are not within the frame.
     pub fn segment(&self, offset: usize, len: usize) -> Segment {
         assert!(len > 0 && offset + len <= FRAME_BYTES, "segment {offset}+{len} outside a frame");
         // SAFETY: inside the frame, as just asserted.
@@ -75,11 +75,11 @@ impl FrameRef {
     }
 
     fn pool(&self) -> &Shared {
-        // SAFETY: the pool is kept (leaked, if need be) while there is a share.
+        // SAFETY: the pool is retained (leaked, if need be) while there is a reference.
         unsafe { &*self.pool }
     }
 
-    /// Gives up the share without freeing the frame; [`FramePool::adopt`] takes it back. The cache keeps numbers.
+    /// Gives up the reference without freeing the frame; [`FramePool::adopt`] restores it. The cache stores numbers.
     pub(crate) fn into_no(self) -> FrameNo {
         let no = self.no;
         std::mem::forget(self);
@@ -106,20 +106,20 @@ impl fmt::Debug for FrameRef {
     }
 }
 
-/// Segments for `len` bytes from the `offset`-th byte of `frames`; neighbours in memory are joined.
+/// Segments for `len` bytes from the `offset`-th byte of `frames`; contiguous ones are joined.
 ///
 /// # Panics
-/// When `frames` hold fewer bytes.
+/// If `frames` hold fewer bytes.
 pub fn segments(frames: &[FrameRef], offset: usize, len: usize) -> Segments {
     let mut segments = Segments::new();
     append_segments(&mut segments, frames, offset, len);
     segments
 }
 
-/// Like [`segments`], appended to what is there.
+/// As [`segments`], appended to `segments`.
 ///
 /// # Panics
-/// When `frames` hold fewer bytes.
+/// If `frames` hold fewer bytes.
 pub fn append_segments(segments: &mut Segments, frames: &[FrameRef], offset: usize, len: usize) {
     let mut left = len;
     let skip = (offset / FRAME_BYTES).min(frames.len());
@@ -145,27 +145,4 @@ fn push_joined(segments: &mut Segments, next: Segment) {
         }
     }
     segments.push(next);
-}
-
-impl Hold {
-    /// Asserts that the segments lie in this memory. Frames are looked up only in builds with debug assertions:
-    /// every caller makes its segments from the frames that it holds.
-    pub(crate) fn assert_holds(&self, segments: &[Segment]) {
-        if cfg!(debug_assertions) {
-            let mut bases: Vec<usize> = self.frames.iter().map(|frame| frame.as_ptr() as usize).collect();
-            bases.sort_unstable();
-            let in_frame = |at: usize| {
-                let base = bases[..bases.partition_point(|&base| base <= at)].last();
-                base.is_some_and(|base| at < base + FRAME_BYTES)
-            };
-            for segment in segments {
-                let start = segment.ptr as usize;
-                let end = start + segment.len as usize;
-                let bytes = self.bytes.as_ptr() as usize..self.bytes.as_ptr() as usize + self.bytes.capacity();
-                let inside = (bytes.start <= start && end <= bytes.end)
-                    || (in_frame(end - 1) && (start..end).step_by(FRAME_BYTES).all(in_frame));
-                assert!(inside, "a segment lies outside the memory that the operation holds");
-            }
-        }
-    }
 }

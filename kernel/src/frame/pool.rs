@@ -1,7 +1,7 @@
-//! The pool of frames: one reservation of address space, filled and emptied chunk by chunk.
+//! The pool of frames: one reservation of address space, populated and released by chunk.
 //!
-//! A chunk is the unit that is taken from the host, registered with the machines and given back. It is a huge page or
-//! several. Memory locks: at most one free list, or the chunk table and then free lists; never two free lists.
+//! A chunk is the unit of taking memory from the host, registering it with the machines and returning it: one or
+//! several huge pages. Lock order: at most one free list, or the chunk table and then free lists; never two free lists.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
@@ -16,42 +16,41 @@ use super::region::{Followed, RegionLog};
 use super::reserve::reserve;
 use super::{FRAME_BYTES, FrameRef, Frames};
 
-/// Names a frame of the pool.
+/// The number of a frame in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FrameNo(pub u32);
 
-/// How a pool is laid out. Bytes.
+/// Layout of a pool. Bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolConfig {
-    /// Address space to reserve; the pool never holds more. A multiple of the chunk.
+    /// Address space to reserve, the most that the pool can hold. A multiple of the chunk.
     pub bytes_max: u64,
-    /// Bytes in a chunk: a power of two of at least one frame.
+    /// A power of two of at least one frame.
     pub chunk_bytes: u64,
     /// Offer chunks to the machines for registration?
     pub register: bool,
-    /// How many processors there will be.
+    /// Number of processors.
     pub processors: u16,
 }
 
-/// Most chunks: io_uring registers at most 2^14 buffers a ring.
+/// At most: io_uring registers up to 2^14 buffers per ring.
 pub const CHUNKS_MAX: u64 = 1 << 14;
 
-/// Smallest chunk that is worth a huge page.
+/// The smallest chunk worth a huge page.
 pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
-/// The owner of a frame that the cache does not have.
+/// Marks a frame that is not in the cache.
 const NO_OWNER: u64 = u64::MAX;
 
-/// Frames for the whole kernel.
 pub struct FramePool {
     shared: Box<Shared>,
 }
 
-/// What a frame knows: 16 bytes.
+/// Metadata of a frame: 16 bytes.
 struct Meta {
     references: AtomicU32,
     _spare: AtomicU32,
-    /// Cache key of the block in this frame, for giving chunks back.
+    /// Cache key of the block in this frame, for retiring its chunk.
     owner: AtomicU64,
 }
 
@@ -61,7 +60,7 @@ enum ChunkState {
     /// The host is providing its memory.
     Growing,
     Active,
-    /// Its frames are being freed, none is handed out; counts the free ones.
+    /// Its frames are being freed, none is handed out; `free` counts the free ones.
     Retiring {
         free: u32,
     },
@@ -77,7 +76,7 @@ pub(super) struct Shared {
     frames_a_chunk: u32,
     chunks: Mutex<Vec<ChunkState>>,
     free: FreeLists,
-    /// Free ones of chunks that retire.
+    /// Free frames of retiring chunks.
     frames_retired: AtomicU32,
     chunks_active: AtomicU32,
     chunks_retiring: AtomicU32,
@@ -93,7 +92,7 @@ impl FramePool {
     /// Reserves address space. No memory is used yet.
     ///
     /// # Errors
-    /// What the host says when it refuses the reservation.
+    /// The host's error if it refuses the reservation.
     pub fn new(config: PoolConfig) -> std::io::Result<Self> {
         assert!(config.chunk_bytes.is_power_of_two() && config.chunk_bytes >= FRAME_BYTES as u64);
         assert!(config.bytes_max.is_multiple_of(config.chunk_bytes) && config.bytes_max > 0);
@@ -119,17 +118,17 @@ impl FramePool {
         })
     }
 
-    /// Are chunks offered for registration that are taken from now on?
+    /// Sets whether new chunks are offered for registration.
     pub(crate) fn set_register(&self, register: bool) {
         self.shared.registers.store(register, Ordering::Relaxed);
     }
 
-    /// Takes up to `count` free frames; fewer when there are not so many. Their content is whatever it was.
+    /// Takes up to `count` free frames, with undefined content; fewer if no more are free.
     pub fn take(&self, count: usize, into: &mut Frames) {
         self.shared.take(count, into);
     }
 
-    /// Takes another chunk from the host, if the pool holds fewer than `chunks_max`. Tells whether it did.
+    /// Takes another chunk from the host, if the pool holds fewer than `chunks_max`. Returns whether it did.
     pub fn grow(&self, chunks_max: u32, pages: PageSize) -> bool {
         self.begin_grow(chunks_max, pages).map(Growing::finish).is_some()
     }
@@ -139,27 +138,25 @@ impl FramePool {
         self.shared.begin_grow(chunks_max, pages).map(|chunk| Growing { pool: &self.shared, chunk })
     }
 
-    /// The largest number of chunks that it may ever hold.
     pub fn chunks_max(&self) -> u32 {
         (self.shared.config.bytes_max / self.shared.config.chunk_bytes) as u32
     }
 
-    /// Chunks that it holds and will keep.
+    /// Chunks held, without those that are retiring.
     pub fn chunks_active(&self) -> u32 {
         self.shared.chunks_active.load(Ordering::Relaxed)
     }
 
-    /// Chunks that it is about to give back.
+    /// Chunks held that will be returned to the host.
     pub fn chunks_retiring(&self) -> u32 {
         self.shared.chunks_retiring.load(Ordering::Relaxed)
     }
 
-    /// Bytes in a chunk.
     pub fn chunk_bytes(&self) -> u64 {
         self.shared.config.chunk_bytes
     }
 
-    /// Bytes that it holds of the host's memory, without its book-keeping.
+    /// Bytes of the host's memory held, without book-keeping.
     pub fn bytes_held(&self) -> u64 {
         u64::from(self.chunks_active() + self.chunks_retiring()) * self.chunk_bytes()
     }
@@ -168,51 +165,50 @@ impl FramePool {
         self.shared.frames_free()
     }
 
-    /// Are so many frames free, or more? Those of chunks that retire do not count.
+    /// Are at least `count` frames free, not counting those of retiring chunks?
     pub(crate) fn has_free(&self, count: u64) -> bool {
         self.shared.free.has(count)
     }
 
-    /// Bytes of book-keeping for each frame.
+    /// Per frame.
     pub const fn bookkeeping_bytes_a_frame() -> usize {
         size_of::<Meta>()
     }
 
-    /// Stops handing out the frames of a chunk, and names those that are in use. `None` when there is no chunk to
-    /// retire. The chunk furthest from the start goes first.
+    /// Stops handing out frames of the chunk furthest from the start; returns those in use. `None` if no chunk can
+    /// retire.
     pub(crate) fn retire(&self) -> Option<Vec<FrameNo>> {
         self.shared.retire()
     }
 
-    /// Turns a number that [`FrameRef::into_no`] gave back into the share it stood for.
+    /// Restores the reference that [`FrameRef::into_no`] gave up.
     ///
     /// # Safety
-    /// The number must come from `into_no` of a frame of this pool, and be turned back once.
+    /// The number must come from `into_no` of a frame of this pool, and be adopted once.
     pub(crate) unsafe fn adopt(&self, no: FrameNo) -> FrameRef {
         FrameRef { pool: &*self.shared, no }
     }
 
-    /// Another share in a frame of which the caller (the cache, under its lock) keeps the number.
+    /// Another reference to a frame whose number the caller (the cache, under its lock) holds.
     ///
     /// # Safety
-    /// The frame must have a share that is not given up meanwhile.
+    /// The frame must have a reference that is not dropped meanwhile.
     pub(crate) unsafe fn share(&self, no: FrameNo) -> FrameRef {
         self.shared.retain(no);
         FrameRef { pool: &*self.shared, no }
     }
 
-    /// How many shares a frame has.
+    /// The frame's reference count.
     pub(crate) fn references(&self, no: FrameNo) -> u32 {
         self.shared.references(no)
     }
 
-    /// Which block of the cache a frame holds, if it does.
+    /// The cache key of the block in a frame, if any.
     pub(crate) fn owner(&self, no: FrameNo) -> Option<u64> {
         let key = self.shared.meta(no).owner.load(Ordering::Relaxed);
         (key != NO_OWNER).then_some(key)
     }
 
-    /// Notes which block a frame holds.
     pub(crate) fn set_owner(&self, no: FrameNo, key: u64) {
         self.shared.meta(no).owner.store(key, Ordering::Relaxed);
     }
@@ -222,14 +218,14 @@ impl FramePool {
         self.shared.regions.version()
     }
 
-    /// Lets a processor's machine know the changes after `seen`; returns what it has seen now.
+    /// Reports the changes after `seen` to a processor's machine; returns the new position.
     pub(crate) fn follow_regions(&self, seen: u64, id: ProcessorId, machine: &mut dyn Machine) -> Followed {
         let shared = &*self.shared;
         shared.regions.follow(seen, id, machine, |chunk| shared.region(chunk), |chunk| shared.give_back(chunk))
     }
 }
 
-/// A chunk that the pool is about to have. Dropped, it is not.
+/// A chunk whose memory the host is providing. Dropping it cancels the growth.
 pub(crate) struct Growing<'a> {
     pool: &'a Shared,
     chunk: u32,
@@ -240,7 +236,7 @@ impl Growing<'_> {
         self.pool.region(self.chunk)
     }
 
-    /// Its frames may be taken.
+    /// Makes its frames available.
     pub(crate) fn finish(self) {
         self.pool.end_grow(self.chunk);
         std::mem::forget(self);
@@ -259,7 +255,7 @@ impl Drop for FramePool {
             self.shared.chunks_active.load(Ordering::Acquire) + self.shared.chunks_retiring.load(Ordering::Acquire);
         let frames = u64::from(held) * u64::from(self.shared.frames_a_chunk);
         if u64::from(self.shared.frames_free()) < frames {
-            // Somebody still has a share: its memory must stay. Only a caller that outlives the kernel does that.
+            // A caller that outlives the kernel still has a reference: the memory must stay mapped.
             let empty = Box::new(Shared::unmapped(self.shared.config));
             std::mem::forget(std::mem::replace(&mut self.shared, empty));
         }
@@ -318,7 +314,7 @@ impl Shared {
 
     fn take(&self, count: usize, into: &mut Frames) {
         let stolen = self.free.take(count, |frames| {
-            // Neighbours in memory make short vectors, for the disk and for the wire.
+            // Adjacent frames make short vectors, for disks and sockets.
             frames.sort_unstable();
             for &mut no in frames {
                 let meta = self.meta(FrameNo(no));
@@ -333,7 +329,7 @@ impl Shared {
     }
 
     fn put_back(&self, no: FrameNo) {
-        // While nothing retires (nearly always), the chunk table is not touched.
+        // Nearly always nothing is retiring, and the chunk table is not touched.
         if self.chunks_retiring.load(Ordering::SeqCst) > 0 && self.count_in_if_retiring(no) {
             return;
         }
@@ -342,7 +338,7 @@ impl Shared {
 
     fn list_as_free(&self, frames: &[u32]) {
         self.free.add(frames.iter().copied());
-        // Their chunk may have retired just before the list had them. Nothing else is worth looking through all lists.
+        // Their chunk may have begun to retire just before they were listed. Only then are all lists scanned.
         if self.chunks_retiring.load(Ordering::SeqCst) > 0 && self.is_any_retiring(frames) {
             self.sweep_retired();
         }
@@ -368,7 +364,7 @@ impl Shared {
         true
     }
 
-    /// Takes frames of retiring chunks out of the free lists.
+    /// Removes frames of retiring chunks from the free lists.
     fn sweep_retired(&self) {
         let mut chunks = self.chunks();
         self.free.retain(|no| match &mut chunks[(no / self.frames_a_chunk) as usize] {
@@ -413,7 +409,7 @@ impl Shared {
             self.regions.offer(chunk);
         }
         let first = chunk * self.frames_a_chunk;
-        // In reverse: the list is taken from its end.
+        // In reverse: frames are taken from the end of the list.
         self.free.add((first..first + self.frames_a_chunk).rev());
     }
 
@@ -434,12 +430,12 @@ impl Shared {
         Some((first..first + self.frames_a_chunk).map(FrameNo).filter(|&no| self.references(no) > 0).collect())
     }
 
-    /// All processors have withdrawn the chunk: its memory goes back to the host.
+    /// Returns the memory of a chunk to the host, after all processors have withdrawn it.
     fn give_back(&self, chunk: u32) {
         let mut chunks = self.chunks();
         debug_assert_eq!(chunks[chunk as usize], ChunkState::Withdrawing);
         let bytes = self.config.chunk_bytes as usize;
-        // SAFETY: the chunk lies in our mapping, and none of its frames has a share: nobody looks at it.
+        // SAFETY: the chunk lies in our mapping, and none of its frames is referenced.
         unsafe { libc::madvise(self.base.add(chunk as usize * bytes).cast(), bytes, libc::MADV_DONTNEED) };
         chunks[chunk as usize] = ChunkState::Empty;
         self.chunks_retiring.fetch_sub(1, Ordering::SeqCst);
@@ -462,7 +458,7 @@ impl Drop for Shared {
             return;
         }
         let frames = self.config.bytes_max as usize / FRAME_BYTES;
-        // SAFETY: both mappings are ours, and the pool's drop made sure that no share is left.
+        // SAFETY: both mappings are ours, and the pool's drop made sure that no reference is left.
         unsafe {
             libc::munmap(self.base.cast(), self.config.bytes_max as usize);
             libc::munmap(self.metas.cast(), frames * size_of::<Meta>());

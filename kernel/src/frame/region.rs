@@ -1,4 +1,4 @@
-//! Which chunks every processor's machine has to know of: an ordered log that each processor follows.
+//! An ordered log of the chunks offered to and withdrawn from the machines; each processor follows it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use policy::unit::ProcessorId;
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Offer(u32),
-    /// With the number of processors that have yet to withdraw.
+    /// `left`: processors that have yet to withdraw.
     Withdraw {
         chunk: u32,
         left: u16,
@@ -19,14 +19,14 @@ enum Change {
 
 #[derive(Default)]
 struct Log {
-    /// Changes after number `first`.
+    /// The changes from number `first` on.
     changes: VecDeque<Change>,
     first: u64,
-    /// What each processor has seen.
+    /// Each processor's position.
     seen: Vec<u64>,
 }
 
-/// Up to where a processor has followed the log, and how many offers its machine declined on the way.
+/// A processor's new position, and the number of offers that its machine declined.
 pub(crate) struct Followed {
     pub(crate) seen: u64,
     pub(crate) declined: u64,
@@ -62,7 +62,7 @@ impl RegionLog {
         self.version.store(log.first + log.changes.len() as u64, Ordering::Release);
     }
 
-    /// Passes the changes after `seen` to one processor's machine. `all_withdrawn` is told of each chunk that this
+    /// Passes the changes after `seen` to one processor's machine. `all_withdrawn` is called for each chunk that this
     /// processor was the last to withdraw.
     pub(super) fn follow(
         &self,
@@ -95,7 +95,7 @@ impl RegionLog {
             log.first += 1;
         }
         drop(log);
-        // Outside the log's lock: the chunk table's comes before it.
+        // After unlocking the log: the chunk table's lock comes before it.
         free.into_iter().for_each(all_withdrawn);
         Followed { seen: now, declined }
     }

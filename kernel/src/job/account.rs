@@ -1,6 +1,5 @@
-//! What one processor knows of what jobs have used, here and elsewhere.
-//!
-//! It charges without a lock, and tells the others once in [`MERGE`]: a job that several processors serve counts once.
+//! One processor's accounts of the jobs' usage. Charging takes no lock; the processors exchange their sums once per
+//! [`MERGE`], so that a job on several processors is charged for all of them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,33 +10,32 @@ use policy::usage::{Decay, Usage};
 
 use super::{JobId, Jobs, NOBODY, place};
 
-/// Usage decays once in so long: in 4.3BSD a second, against the days of a process. A request takes from microseconds to
-/// milliseconds; with a second, who has copied a file would come last for many thousands of requests afterwards. With two
-/// jobs, 90 % are forgotten after ten periods: 0.1 s, as long as a person takes for immediate.
+/// Decay period of usage. 4.3BSD decays once a second, against processes that live for days. A request takes micro- to
+/// milliseconds; with a second, a client that copied a file would come last for many thousands of requests. With two
+/// jobs, 90 % decay in ten periods: 0.1 s, which users perceive as immediate.
 const PERIOD: Duration = Duration::from_millis(10);
 
-/// More than this counts as this: what a job that has several processors to itself all the time comes to.
+/// Usage is capped at this: what a job reaches that has several processors to itself.
 const MOST: Duration = Duration::from_millis(400);
 
-/// How often processors tell each other what was used: a part of the period.
+/// Interval of exchanges between processors: a fraction of the period.
 const MERGE: Duration = Duration::from_millis(1);
 
-/// What the dispatcher needs for a task, beside the task's own time.
+/// The dispatcher's time per task, added to the task's own.
 const DISPATCH_NS: u64 = 200;
 
-/// Less than this is nothing: it makes no difference to anybody, and the account rests.
+/// Less than this is treated as zero, and the account becomes inactive.
 const FORGOTTEN_NS: u64 = 1_000;
 
-/// The part of a new measurement in the average of how many jobs are busy.
+/// Weight of a new sample in the average number of busy jobs.
 const LOAD_PART: f64 = 1.0 / 16.0;
 
 const DECAY: Decay = Decay { period: PERIOD, most: MOST };
 
-/// The accounts of one processor.
 pub(crate) struct Accounts {
     jobs: Arc<Jobs>,
     accounts: Vec<Account>,
-    /// Those that have used something of late.
+    /// Indexes of the accounts with recent use.
     active: Vec<usize>,
     load: f64,
     merged_at: Instant,
@@ -48,17 +46,17 @@ pub(crate) struct Accounts {
 struct Account {
     job: JobId,
     usage: Usage,
-    /// What that came to at the last merge.
+    /// The usage at the last merge.
     decayed_ns: u64,
-    /// Charged here, and the others do not know.
+    /// Charged locally since the last merge.
     untold_ns: u64,
     untold_requests: u64,
-    /// Of what all have used, how much this processor has taken note of.
+    /// How much of the sum of all processors is in `usage`.
     seen_ns: u64,
     is_active: bool,
 }
 
-/// How long a tick is.
+/// Converts ticks to time.
 struct Clock {
     began: Option<(u64, Instant)>,
     ns_a_tick: f64,
@@ -76,17 +74,17 @@ impl Accounts {
         }
     }
 
-    /// How much the job has used of late, in nanoseconds.
+    /// Recent use of the job, in nanoseconds.
     pub(crate) fn used(&self, job: JobId) -> u64 {
         match self.accounts.get(place(job)) {
             Some(account) if account.job == job && account.is_active => account.used(),
-            // Not seen here of late: what the others say.
+            // No recent local use: the sum of the other processors.
             _ if job == NOBODY => 0,
             _ => self.jobs.merged[place(job)].recent_ns.load(Ordering::Relaxed),
         }
     }
 
-    /// A task of the job ran for so many ticks. Returns what the job has used of late, and the time in nanoseconds.
+    /// Charges a task's run. Returns the job's recent use and the time charged, in nanoseconds.
     pub(crate) fn charge(&mut self, job: JobId, ticks: u64) -> (u64, u64) {
         let ns = (ticks as f64 * self.clock.ns_a_tick) as u64 + DISPATCH_NS;
         if job == NOBODY {
@@ -97,7 +95,6 @@ impl Accounts {
         (account.used(), ns)
     }
 
-    /// Requests of the job were answered.
     pub(crate) fn count_requests(&mut self, job: JobId, count: u64) {
         if job != NOBODY {
             self.open(job).untold_requests += count;
@@ -112,7 +109,7 @@ impl Accounts {
         }
         let account = &mut self.accounts[at];
         if account.job != job || !account.is_active {
-            // It begins with what it has used elsewhere.
+            // Starts with the job's use on other processors.
             let merged = &self.jobs.merged[at];
             let mut usage = Usage::new(DECAY, now);
             let inherited = Duration::from_nanos(merged.recent_ns.load(Ordering::Relaxed));
@@ -128,17 +125,16 @@ impl Accounts {
         account
     }
 
-    /// Do several jobs share this processor of late?
+    /// Have several jobs used this processor recently?
     pub(crate) fn is_shared(&self) -> bool {
         self.active.len() > 1
     }
 
-    /// Is it time for [`Accounts::merge`]?
     pub(crate) fn is_merge_due(&self, ticks: u64) -> bool {
         !self.active.is_empty() && self.clock.since_merge(ticks, self.merged_at) >= MERGE.as_nanos() as f64
     }
 
-    /// Exchanges with the other processors what was used, and lets it decay.
+    /// Exchanges usage with the other processors, and decays it.
     pub(crate) fn merge(&mut self, now: Instant, ticks: u64) {
         self.merged_at = now;
         self.clock.note(ticks, now);
@@ -163,7 +159,7 @@ impl Accounts {
         });
     }
 
-    /// What jobs that are active here have used of late.
+    /// Recent use of the jobs that are active on this processor.
     pub(crate) fn active(&self) -> impl Iterator<Item = (JobId, u64)> {
         self.active.iter().map(|&at| (self.accounts[at].job, self.accounts[at].used()))
     }
@@ -176,7 +172,7 @@ impl Account {
 }
 
 fn nanoseconds(usage: &Usage) -> u64 {
-    // No estimate is larger than a few hundred milliseconds.
+    // At most a few hundred milliseconds.
     usage.last_estimate().as_nanos() as u64
 }
 
@@ -189,7 +185,7 @@ impl Clock {
         }
     }
 
-    /// Nanoseconds since the last merge, as far as the counter says.
+    /// Nanoseconds since the last merge, by the tick counter.
     fn since_merge(&self, ticks: u64, merged_at: Instant) -> f64 {
         let Some((first_ticks, first)) = self.began else { return f64::INFINITY };
         let merged = merged_at.since(first).as_nanos() as f64;
@@ -230,7 +226,7 @@ mod tests {
         }
         let facts = jobs.list();
         assert_eq!((facts[0].used, facts[0].connections), (Duration::from_millis(2), 1));
-        // A third one that it comes to knows.
+        // A third processor that serves it later sees the usage.
         let mut third = Accounts::new(&jobs);
         assert_eq!(third.used(member.job()), 2_000_000);
         third.merge(now, ticks);

@@ -1,4 +1,4 @@
-//! Who clients are: by their address and credential, or by a name from the configuration.
+//! Identity of clients: by address and credential, or by a configured name.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,14 +8,13 @@ use ipnet::IpNet;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Client {
-    /// Clients that have a name together.
+    /// Clients that share a configured name.
     Named(Arc<str>),
     Address(IpAddr),
-    /// A user of another host, as far as the host says who it is (`AUTH_SYS`).
+    /// A user of another host, as stated by that host (`AUTH_SYS`).
     UserAt(IpAddr, u32),
     /// A user of this host, through a Unix socket.
     User(u32),
-    /// Nothing is known of it.
     Unknown,
 }
 
@@ -31,22 +30,22 @@ impl fmt::Display for Client {
     }
 }
 
-/// What is known of one who asks for something.
+/// Facts that identify a caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Origin {
-    /// The address of the other host; `None`: this one.
+    /// `None`: this host.
     pub address: Option<IpAddr>,
-    /// The user: of this host, the one that the host names; of another, the one that a request names.
+    /// Of this host: the user that the host reports; of another: the user stated in the request.
     pub user: Option<u32>,
 }
 
-/// Clients that are one job by a name.
+/// Clients that share a job by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     pub name: Arc<str>,
-    /// Where they are; empty: anywhere.
+    /// Empty: any.
     pub networks: Vec<IpNet>,
-    /// As whom they ask; empty: as anybody.
+    /// Empty: any.
     pub users: Vec<u32>,
 }
 
@@ -60,7 +59,7 @@ impl Group {
 }
 
 impl Origin {
-    /// Who that is: the first group that has it, else itself.
+    /// The first group that matches, or else the client's own identity.
     pub fn client(self, groups: &[Group]) -> Client {
         let origin = Origin { address: self.address.map(|address| address.to_canonical()), ..self };
         if let Some(group) = groups.iter().find(|group| group.has(origin)) {

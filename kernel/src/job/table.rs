@@ -1,4 +1,4 @@
-//! Which jobs there are, and where in the tables.
+//! The table of jobs.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use super::{Client, JOBS_MAX, JobFacts, JobId, Merged, OTHERS, PLACE_BITS, USERS
 pub(super) struct Table {
     entries: Vec<Entry>,
     by_client: BTreeMap<Client, usize>,
-    /// Of those with nobody connected, by when the last one left.
+    /// Entries without connections, by the time of the last disconnect.
     left: BTreeMap<u64, usize>,
     sequence: u64,
     others: u32,
@@ -21,7 +21,7 @@ struct Entry {
     client: Client,
     connections: u32,
     left: u64,
-    /// What others used at its place before.
+    /// Sums at this index when the job started.
     used_before_ns: u64,
     requests_before: u64,
 }
@@ -77,7 +77,7 @@ impl Table {
         self.entries.iter().map(facts).collect()
     }
 
-    /// Makes room for a new job, if everybody else is not connected.
+    /// Finds a place for a new job, replacing one without connections if necessary.
     fn place_for(&mut self, client: &Client, merged: &[Merged]) -> Placed {
         let index = match self.user_to_replace(client) {
             Err(host) => return Placed::WithHost(host),
@@ -96,7 +96,7 @@ impl Table {
         let entry = &mut self.entries[index];
         let shared = &merged[place(entry.id)];
         if entry.client != *client {
-            // The same place, for another one. What that left dirty it takes over, until it is written.
+            // A new job at the same index. It inherits the dirty blocks of the old one until they are written.
             entry.id = JobId(entry.id.0.wrapping_add(1 << PLACE_BITS));
             entry.client = client.clone();
             shared.recent_ns.store(0, Ordering::Relaxed);
@@ -107,10 +107,10 @@ impl Table {
         Placed::At(index)
     }
 
-    /// The user of the same host who gives way to a new one, where there are many.
+    /// The user of the same host to be replaced by a new one, where there are many.
     ///
     /// # Errors
-    /// All are connected: the client whose job the new one shares.
+    /// All are connected: the client whose job the new user shares.
     fn user_to_replace(&self, client: &Client) -> Result<Option<usize>, Client> {
         let Client::UserAt(address, _) = *client else { return Ok(None) };
         let users = || self.by_client.range(Client::UserAt(address, 0)..=Client::UserAt(address, u32::MAX));
@@ -121,7 +121,7 @@ impl Table {
         idle.min_by_key(|&index| self.entries[index].left).map(Some).ok_or(Client::Address(address))
     }
 
-    /// Forgets who was at a place where nobody is connected.
+    /// Removes the job at an index, which has no connections.
     fn free(&mut self, index: usize) -> usize {
         self.left.remove(&self.entries[index].left);
         self.by_client.remove(&self.entries[index].client);
@@ -131,7 +131,7 @@ impl Table {
 
 enum Placed {
     At(usize),
-    /// As this other client, which is no user.
+    /// Shares the job of this client, the host.
     WithHost(Client),
     Nowhere,
 }

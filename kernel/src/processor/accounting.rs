@@ -1,4 +1,4 @@
-//! What a processor counts, and what it does with its time (OLTP 1.2).
+//! A processor's counters and use of time (OLTP 1.2).
 
 use std::cell::{Cell, RefCell};
 
@@ -9,7 +9,7 @@ use crate::counters::{Activity, Count};
 use crate::request::JobId;
 use crate::trace::{Began, Event, Whose};
 
-/// The beginning of something whose duration is counted, whether or not it is recorded.
+/// The start of an operation whose duration is counted, whether or not it is recorded.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "what is begun is counted at its end"]
 pub struct Timed {
@@ -17,19 +17,19 @@ pub struct Timed {
     ticks: u64,
 }
 
-/// Requests that came together and are answered in one go (OLTP-6): they leave together, so their latency is one, and the
-/// time is asked once for all.
+/// Requests that are answered in one batch (OLTP-6): their replies leave in one send, so they have one latency, and the
+/// time is read once.
 #[derive(Debug, Default)]
 pub struct Together {
-    /// When the first began. Ticks.
+    /// The first one's start. Ticks.
     began: Cell<u64>,
-    /// How many of which type, and for whom.
+    /// Number of requests by type and job.
     answered: RefCell<SmallVec<[(Event, JobId, u64); 2]>>,
-    /// Each of them, while they are recorded.
+    /// The single requests, while recording is on.
     spans: RefCell<SmallVec<[Span; 4]>>,
 }
 
-/// What is recorded when its end is known.
+/// A record whose end is pending.
 #[derive(Debug)]
 struct Span {
     began: Began,
@@ -54,28 +54,28 @@ impl Together {
 }
 
 impl Processor {
-    /// Counts what it did so often, or so much of.
+    /// Adds `number` to a counter.
     #[inline]
     pub fn count(&self, what: Count, number: u64) {
         self.0.counters.count(what, number);
     }
 
-    /// As [`Processor::begin`], for what is counted with its duration, too.
+    /// As [`Processor::begin`], for operations whose duration is counted, too.
     #[inline]
     pub fn begin_timed(&self, event: Event, whose: impl Into<Whose>) -> Timed {
         let ticks = self.ticks();
         Timed { began: self.0.recorder.begin(event, whose, || ticks), ticks }
     }
 
-    /// As [`Processor::begin_timed`], where one thing follows the other: it begins when the last one ended on this
-    /// processor, or this task began to run, and the counter need not be read again.
+    /// As [`Processor::begin_timed`], for consecutive operations: starts at the end of the last one on this processor,
+    /// or at the start of this task's run, without reading the clock.
     #[inline]
     pub fn begin_next(&self, event: Event, whose: impl Into<Whose>) -> Timed {
         let ticks = self.0.recorder.stamp();
         Timed { began: self.0.recorder.begin(event, whose, || ticks), ticks }
     }
 
-    /// It ends. How long it took, in ticks.
+    /// Ends an operation; returns its duration in ticks.
     #[inline]
     pub fn end_timed(&self, timed: Timed, event: Event, whose: impl Into<Whose>, a: u64, b: u64) -> u64 {
         let ticks = self.ticks();
@@ -84,7 +84,7 @@ impl Processor {
         ticks.saturating_sub(timed.ticks)
     }
 
-    /// A request of a client was answered: [`Processor::end_timed`], counted with its latency.
+    /// A client's request was answered: as [`Processor::end_timed`], and counts it with its latency.
     #[inline]
     pub fn end_request(&self, timed: Timed, event: Event, whose: impl Into<Whose>, a: u64, b: u64) {
         let whose = whose.into();
@@ -93,7 +93,7 @@ impl Processor {
         self.count_job_requests(whose.job, 1);
     }
 
-    /// A request of a client was answered with others: recorded and counted with them at [`Processor::end_together`].
+    /// A client's request was answered in a batch: recorded and counted at [`Processor::end_together`].
     #[inline]
     pub fn end_with(&self, together: &Together, timed: Timed, event: Event, whose: impl Into<Whose>, a: u64, b: u64) {
         let whose = whose.into();
@@ -104,8 +104,7 @@ impl Processor {
         together.add(event, whose.job, timed.ticks);
     }
 
-    /// All that were answered together leave now: counts them, and records each. To be called before anything else is done
-    /// or awaited.
+    /// Counts and records the batch. To be called before other work or a wait.
     #[inline]
     pub fn end_together(&self, together: &Together) {
         let mut answered = together.answered.borrow_mut();
@@ -123,8 +122,8 @@ impl Processor {
         }
     }
 
-    /// What has passed since the last charge was spent so. Called where something was just recorded with a stamp of its
-    /// own, which then is the time: the counter is read only while nothing is recorded. How much that is, in ticks.
+    /// Charges the time since the last charge to `activity`; returns ticks. To be called right after a record, whose
+    /// stamp is the time: the clock is read only while recording is off.
     #[inline]
     pub(super) fn charge(&self, activity: Activity) -> u64 {
         if self.0.recorder.is_on() {
@@ -134,7 +133,7 @@ impl Processor {
         }
     }
 
-    /// What has passed since the last charge was spent so.
+    /// As `charge`, with the present time.
     #[inline]
     pub(super) fn charge_now(&self, activity: Activity) -> u64 {
         let ticks = self.ticks();
@@ -144,7 +143,7 @@ impl Processor {
 
     #[inline]
     fn charge_until(&self, ticks: u64, activity: Activity) -> u64 {
-        // A stamp may be older than the last charge, where recording was switched on in between.
+        // A stamp may be older than the last charge if recording was switched on in between.
         let passed = ticks.saturating_sub(self.0.charged.get());
         if passed > 0 {
             self.0.counters.spend(activity, passed);

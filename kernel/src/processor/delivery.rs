@@ -1,4 +1,4 @@
-//! The work after a completion: on which processor it is done (MP 2a-1 to 2b-4), and whether at once (OLTP-3).
+//! Delivery of completions: on which processor (MP 2a-1 to 2b-4), and whether at once (OLTP-3).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,12 +12,12 @@ use super::mailbox::TaskWaker;
 use super::recording::NOBODY;
 use crate::trace::Event;
 
-/// Tasks that run at once in one look at the machine. Those woken beyond that are queued: whoever was ready before has
-/// its turn after at most so many, however fast a disk is.
+/// Tasks run immediately in one time slice, at most. Further ones are queued, which bounds the delay of tasks that were
+/// ready before, however fast a disk is.
 pub const IMMEDIATE_TASKS_MAX: usize = 32;
 
-/// What a processor does, for others to read. In cache lines of its own (two, as processors fetch pairs of them): the
-/// mailbox beside it is written by everybody.
+/// A processor's activity, for others to read. On cache lines of its own (two: processors prefetch pairs), since all
+/// processors write the rest of the mailbox.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Published(AtomicU32);
@@ -28,13 +28,13 @@ impl Published {
             Activity::Idle => 0,
             Activity::Running(Urgency(urgency)) => urgency.saturating_add(1),
         };
-        // Others have the line only if it changes.
+        // Avoids invalidating the others' copies of the line.
         if self.0.load(Ordering::Relaxed) != value {
             self.0.store(value, Ordering::Relaxed);
         }
     }
 
-    /// A hint: it may have changed already.
+    /// A hint, possibly outdated.
     fn get(&self) -> Activity {
         match self.0.load(Ordering::Relaxed) {
             0 => Activity::Idle,
@@ -44,7 +44,7 @@ impl Published {
 }
 
 impl Processor {
-    /// Has the work after a completion done by the processor that the switch `delivery` chooses.
+    /// Runs `work` on the processor that the switch `delivery` chooses.
     pub(crate) fn deliver(&self, work: impl FnOnce(&Processor) + Send + 'static) {
         let method = self.switches().delivery;
         if method == Method::Initiator {
@@ -65,7 +65,7 @@ impl Processor {
         }
     }
 
-    /// Each processor gets it, this one no sooner than the others; the first that takes it does it.
+    /// Offered to every processor, this one included; the first that takes it runs it.
     fn deliver_to_all(&self, work: impl FnOnce(&Processor) + Send + 'static) {
         let (from, job, work) = (self.id(), self.job(), Arc::new(Mutex::new(Some(work))));
         for mailbox in self.0.kernel.mailboxes() {
@@ -79,7 +79,7 @@ impl Processor {
         }
     }
 
-    /// Does what another processor delivered here: at once, or as a task behind those that are ready.
+    /// Runs work from another processor: at once, or as a task behind the ready ones.
     fn take_delivery(&self, from: u16, work: impl FnOnce(&Processor) + 'static) {
         self.trace(Event::CompletionDelivered, NOBODY, u64::from(from), 0);
         if self.switches().immediate_dispatch {
@@ -90,8 +90,8 @@ impl Processor {
         }
     }
 
-    /// What each processor does; of this one, what it would do but for the completion at hand. In the order of their
-    /// numbers: every processor enrolls before there are devices.
+    /// The activity of each processor, in the order of their numbers (all enroll before there are devices); of this
+    /// one, without the completion at hand.
     fn activities(&self) -> SmallVec<[Activity; 16]> {
         let own = match self.0.ready.borrow().len() {
             0 => Activity::Idle,
@@ -101,9 +101,9 @@ impl Processor {
         mailboxes.map(|mailbox| if mailbox.id == self.id() { own } else { mailbox.activity.get() }).collect()
     }
 
-    /// Says what it does, if anybody wants to know.
+    /// Publishes the activity, if the delivery method needs it.
     fn publish(&self, activity: Activity) {
-        if self.switches().delivery.looks_at_activity() {
+        if self.switches().delivery.needs_activity() {
             self.0.mailbox.activity.set(activity);
         }
     }
@@ -112,12 +112,12 @@ impl Processor {
         self.publish(Activity::Idle);
     }
 
-    /// It runs what is ready: the more there is, the more urgent.
+    /// The more tasks are ready, the more urgent.
     pub(super) fn publish_running(&self) {
         self.publish(running(self.0.ready.borrow().len()));
     }
 
-    /// Takes note of what is complete. Short routines run at once; what else was woken is queued (OLTP-3).
+    /// Processes completions. Short routines run at once; other woken tasks are queued (OLTP-3).
     pub(super) fn complete(&self, done: &mut Vec<Completion>) {
         let is_on = self.switches().immediate_dispatch;
         let mut left = if is_on { IMMEDIATE_TASKS_MAX } else { 0 };
@@ -134,7 +134,7 @@ impl Processor {
         }
     }
 
-    /// The task that was queued since so many were ready, if it may go before the others.
+    /// The task queued since `ready` tasks were, if it may run before the others.
     fn take_woken(&self, ready: usize) -> Option<Arc<TaskWaker>> {
         let mut queue = self.0.ready.borrow_mut();
         if queue.len() > ready { queue.take_woken() } else { None }

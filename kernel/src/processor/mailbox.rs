@@ -1,4 +1,4 @@
-//! How others reach a processor: what they put in for it, and the wakers of its tasks.
+//! The mailbox of a processor, and the wakers of its tasks.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use super::delivery::Published;
 use super::{CURRENT, Processor, Start};
 use crate::job::JobId;
 
-/// What other processors put in for one processor, and how they wake it.
+/// Where other processors put tasks and wake-ups for one processor.
 pub struct Mailbox {
     pub(super) id: ProcessorId,
     pub(super) post: Mutex<Post>,
@@ -19,7 +19,7 @@ pub struct Mailbox {
     pub(super) parked: AtomicBool,
     pub(super) stopping: AtomicBool,
     pub(super) activity: Published,
-    /// Of clients, as far as the processor has told.
+    /// Of clients, as last published by the processor.
     pub(super) requests: AtomicU64,
     pub(super) doorbell: Arc<dyn Doorbell>,
 }
@@ -35,7 +35,7 @@ impl Mailbox {
         self.id
     }
 
-    /// Starts a task on that processor: `start` runs there.
+    /// Runs `start` on that processor.
     pub fn start(&self, start: impl FnOnce(Processor) + Send + 'static) {
         self.post(|post| post.starts.push(Box::new(start)));
     }
@@ -45,18 +45,18 @@ impl Mailbox {
         self.doorbell.ring();
     }
 
-    /// Drops what nobody will take any more.
+    /// Drops post that no processor will take any more.
     pub(crate) fn forget_post(&self) {
         let post = std::mem::take(&mut *self.post.lock().unwrap_or_else(PoisonError::into_inner));
         drop(post);
     }
 
-    /// Requests of clients so far, as of the last time that the processor had nothing to do.
+    /// Client requests so far, as of the last time that the processor had nothing to do.
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Told by its processor alone.
+    /// Called by its processor only.
     pub(super) fn note_requests(&self, more: u64) {
         if more > 0 {
             self.requests.store(self.requests.load(Ordering::Relaxed) + more, Ordering::Relaxed);
@@ -66,7 +66,7 @@ impl Mailbox {
     fn post(&self, put: impl FnOnce(&mut Post)) {
         put(&mut self.post.lock().unwrap_or_else(PoisonError::into_inner));
         self.has_post.store(true, Ordering::SeqCst);
-        // Only a parked processor needs the doorbell (a system call); it looks again after it said that it parks.
+        // Only a parked processor needs the doorbell (a system call); it checks for post again after setting `parked`.
         if self.parked.swap(false, Ordering::SeqCst) {
             self.doorbell.ring();
         }
@@ -77,7 +77,7 @@ pub(super) struct TaskWaker {
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) key: usize,
     pub(super) serial: u64,
-    /// For whom it is done. Only its processor changes it.
+    /// The job to charge. Only its processor changes it.
     pub(super) job: AtomicU32,
     pub(super) queued: AtomicBool,
 }

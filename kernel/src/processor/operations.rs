@@ -1,4 +1,4 @@
-//! What a processor asks of its machine.
+//! Operations on a processor's machine.
 
 use machine::{Connection, Errno, Listener, Op, Region, Segments};
 
@@ -9,11 +9,10 @@ impl Processor {
     /// Starts an operation whose memory is `hold`, and waits for it.
     ///
     /// # Safety
-    /// Every segment of the operation must lie in the memory of `hold`, in something that lives as long as the
-    /// kernel, or be kept valid by the caller until the future completes *and* the future must then not be dropped
-    /// before.
+    /// Every segment of the operation must lie in the memory of `hold`, in something that lives as long as the kernel,
+    /// or be kept valid by the caller until the future completes *and* the future must then not be dropped before.
     pub(crate) async unsafe fn perform(&self, hold: Hold, op: Op) -> (Result<u64, Errno>, Hold) {
-        // After a receive come a client's next requests, as many as have arrived; after anything else, the rest of one.
+        // After a receive, any number of requests may follow; after anything else, only the rest of one.
         let is_short = !matches!(op, Op::Receive { .. } | Op::Accept { .. });
         let bytes = match &op {
             Op::Send { from, .. } => from.iter().map(|segment| u64::from(segment.len)).sum(),
@@ -21,18 +20,17 @@ impl Processor {
         };
         self.note_start(bytes);
         let operation = self.0.operations.begin(hold, is_short);
-        // SAFETY: the hold stays in `operations` until the completion, whether or not this future is dropped.
+        // SAFETY: the hold stays in `operations` until the completion, even if this future is dropped.
         unsafe { self.0.machine.borrow_mut().start(operation.token(), op) };
         operation.await
     }
 
-    /// Has the host provide the memory of a region of which no page is used yet.
+    /// Populates the memory of a region of which no page is used yet.
     pub(crate) async fn populate(&self, region: Region) {
-        // SAFETY: nothing is transferred. It is only a hint: how it ends does not matter.
+        // SAFETY: nothing is transferred. Only a hint: the result does not matter.
         let _ = unsafe { self.perform(Hold::default(), Op::Populate { region }) }.await;
     }
 
-    /// Accepts one connection.
     ///
     /// # Errors
     /// The host's error number.
@@ -43,32 +41,37 @@ impl Processor {
     }
 
     /// Receives what has arrived into `into`, which must lie in `hold` (see [`Hold::bytes`] and
-    /// [`crate::frame::segments`]). Returns bytes received, 0 at the end of the stream, and the memory.
+    /// [`crate::frame::segments`]). Returns the bytes received, 0 at the end of the stream, and the memory.
     ///
     /// # Panics
-    /// When a segment lies outside `hold`: that is a bug of the caller, not of the wire.
+    /// If a segment lies outside `hold`: a bug of the caller, not of the wire.
     pub async fn receive(&self, connection: Connection, hold: Hold, into: Segments) -> (Result<u64, Errno>, Hold) {
         hold.assert_holds(&into);
         // SAFETY: just asserted.
         unsafe { self.perform(hold, Op::Receive { connection, into }) }.await
     }
 
-    /// Sends `from`, which must lie in `hold`. Returns bytes sent, which may be fewer than asked, and the memory.
+    /// Sends `from`, which must lie in `hold`. Returns the bytes sent, possibly fewer than requested, and the memory.
     ///
     /// # Panics
-    /// When a segment lies outside `hold`: that is a bug of the caller.
+    /// If a segment lies outside `hold`: a bug of the caller.
     pub async fn send(&self, connection: Connection, hold: Hold, from: Segments) -> (Result<u64, Errno>, Hold) {
         hold.assert_holds(&from);
         // SAFETY: just asserted.
         unsafe { self.perform(hold, Op::Send { connection, from }) }.await
     }
 
-    /// Ends a connection in both directions; what is under way on it completes soon.
+    /// Acknowledges to the peer what has arrived, instead of with the next reply.
+    pub fn acknowledge(&self, connection: Connection) {
+        self.machine(|m| m.acknowledge(connection));
+    }
+
+    /// Shuts a connection down in both directions; operations in flight on it complete soon.
     pub fn shutdown(&self, connection: Connection) {
         self.machine(|m| m.shutdown(connection));
     }
 
-    /// Frees a connection on which nothing is under way.
+    /// Frees a connection without operations in flight.
     pub fn close(&self, connection: Connection) {
         self.machine(|m| m.close(connection));
     }

@@ -1,4 +1,4 @@
-//! The ready tasks of a processor, and what their jobs have used.
+//! The ready tasks of a processor, and the usage of their jobs.
 
 use std::sync::Arc;
 
@@ -10,25 +10,24 @@ use super::mailbox::TaskWaker;
 use crate::counters::Activity;
 use crate::job::{Accounts, JobId, Jobs, NOBODY};
 
-/// Tasks that run between two looks at the machine while several jobs share the processor: who has used little must
-/// not wait until all others had their turn before it is even noticed.
+/// Tasks in one time slice while several jobs share the processor: an arrival for a light job must not wait until all
+/// others have run before it is even noticed.
 const SHARED_TASKS_A_TURN_MAX: usize = 16;
 
-/// And how long they run.
+/// Length of such a time slice.
 const SHARED_TURN_NS: u64 = 25_000;
 
-/// And what they start to send: the host copies it while it is told, and whoever has come meanwhile waits for that.
+/// Bytes sent in such a time slice: the host copies them during the call, which delays what has arrived meanwhile.
 const SHARED_TURN_BYTES: u64 = 64 << 10;
 
-/// Bytes of one send, at most, so that one does not take a turn of its own many times over.
+/// Bytes of one send, at most, so that one does not exceed a time slice many times over.
 const SHARED_SEND_BYTES_MAX: usize = 64 << 10;
 
-/// A job that has used so many times less than who is next has what it started given to the machine before the other
+/// If the next job has used this many times more, what this one started is submitted to the machine before the next one
 /// runs.
 const LIGHTER: u64 = 2;
 
-/// Requests of one connection that are served in one go, at most: others on this processor want their turn, and clients
-/// their replies.
+/// Requests of one connection served in one batch, at most: other tasks need the processor, and clients their replies.
 const LOOK_AHEAD_MAX: u32 = 32;
 
 /// The same while several jobs share the processor.
@@ -41,7 +40,7 @@ pub(super) struct Ready {
     tasks: usize,
     turn_ns: u64,
     turn_bytes: u64,
-    /// Has the task that ran last started something?
+    /// Has the last task started an operation?
     has_started: bool,
 }
 
@@ -83,7 +82,7 @@ impl Ready {
         self.dispatch.clear();
     }
 
-    /// Tasks are going to run.
+    /// A time slice begins.
     fn begin_turn(&mut self, ticks: u64, now: impl FnOnce() -> Instant) {
         (self.tasks, self.turn_ns, self.turn_bytes) = (0, 0, 0);
         if self.accounts.is_merge_due(ticks) {
@@ -101,18 +100,18 @@ impl Ready {
         self.dispatch.set_used(job, used);
     }
 
-    /// Do several jobs share this processor, and is that looked at?
+    /// Do several jobs share this processor, with `usage` switched on?
     fn is_shared(&self) -> bool {
         self.by_usage && self.accounts.is_shared()
     }
 
-    /// Something was started, and so many bytes are to be sent.
+    /// An operation was started that sends `bytes`.
     fn start(&mut self, bytes: u64) {
         self.turn_bytes += bytes;
         self.has_started = true;
     }
 
-    /// Should the machine be looked at before the next task, after one of `job`?
+    /// Should the machine be entered before the next task, after one of `job`?
     fn is_turn_over(&mut self, job: JobId) -> bool {
         let has_started = std::mem::take(&mut self.has_started);
         if !self.is_shared() {
@@ -129,60 +128,59 @@ impl Ready {
 }
 
 impl Processor {
-    /// For whom the task that runs now was started.
+    /// The job of the running task.
     pub fn job(&self) -> JobId {
         self.0.job.get()
     }
 
-    /// Requests of one connection that may be served in one go (OLTP-6).
+    /// Requests of one connection that may be served in one batch (OLTP-6).
     pub fn look_ahead_max(&self) -> u32 {
         if self.0.ready.borrow().is_shared() { SHARED_LOOK_AHEAD_MAX } else { LOOK_AHEAD_MAX }
     }
 
-    /// From now on the running task, and what it starts, is done for `job`.
+    /// Charges the running task, and what it starts, to `job` from now on.
     pub fn work_for(&self, job: JobId) {
         let before = self.job();
         if job != before {
-            // Up to now it was done for another.
+            // The time until now is the other job's.
             let ticks = self.charge_now(Activity::Service);
             self.charge_job(before, ticks);
             self.0.job.set(job);
         }
     }
 
-    /// Bytes of one send, at most; `most` while nobody else wants the processor.
+    /// Bytes of one send, at most; `most` while no other job shares the processor.
     pub(crate) fn send_bytes_max(&self, most: usize) -> usize {
         if self.0.ready.borrow().is_shared() { most.min(SHARED_SEND_BYTES_MAX) } else { most }
     }
 
-    /// A task starts something, with so many bytes to be sent.
+    /// A task starts an operation that sends `bytes`.
     pub(super) fn note_start(&self, bytes: u64) {
         self.0.ready.borrow_mut().start(bytes);
     }
 
-    /// What is started here is done for `job`.
+    /// Runs `work`, charging what it starts to `job`.
     pub(super) fn doing_for(&self, job: JobId, work: impl FnOnce()) {
         let before = self.0.job.replace(job);
         work();
         self.0.job.set(before);
     }
 
-    /// The time is accounted for up to now.
+    /// The time must be accounted for up to now.
     pub(super) fn begin_ready_turn(&self) {
         self.0.ready.borrow_mut().begin_turn(self.0.charged.get(), || self.now());
     }
 
-    /// Should the machine be looked at now, after a task of `job`?
+    /// Should the machine be entered now, after a task of `job`?
     pub(super) fn is_ready_turn_over(&self, job: JobId) -> bool {
         self.0.ready.borrow_mut().is_turn_over(job)
     }
 
-    /// Requests of the job were answered.
     pub(super) fn count_job_requests(&self, job: JobId, count: u64) {
         self.0.ready.borrow_mut().accounts.count_requests(job, count);
     }
 
-    /// A task of the job has run for so many ticks.
+    /// Charges the run of a task.
     pub(super) fn charge_job(&self, job: JobId, ticks: u64) {
         self.0.ready.borrow_mut().charge(job, ticks);
     }

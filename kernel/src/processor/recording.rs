@@ -1,4 +1,4 @@
-//! What a processor records of what happens on it.
+//! Trace records of a processor.
 
 use machine::TickSource;
 
@@ -6,11 +6,11 @@ use super::{CURRENT, Processor};
 use crate::request::JobId;
 use crate::trace::{Began, Event, SHORT_MAX, Whose};
 
-/// What is done for nobody in particular.
+/// The job of work for no client in particular.
 pub(super) const NOBODY: JobId = JobId(0);
 
 impl Processor {
-    /// Stamps are in these units.
+    /// The present time, in the unit of stamps.
     #[inline]
     pub fn ticks(&self) -> u64 {
         match self.0.tick_source {
@@ -19,25 +19,25 @@ impl Processor {
         }
     }
 
-    /// Records a moment; in place, with the stamp of what this processor recorded before it.
+    /// Records a moment; on a processor with the stamp of its previous record.
     #[inline]
     pub fn trace(&self, event: Event, whose: impl Into<Whose>, a: u64, b: u64) {
         self.0.recorder.moment_by(event, whose, a, short(b), || self.ticks());
     }
 
-    /// Records a moment that what else is recorded implies, where nothing is thinned out.
+    /// Records a moment that other records imply, unless records are being thinned out.
     #[inline]
     pub fn trace_implied(&self, event: Event, whose: impl Into<Whose>, a: u64, b: u64) {
         self.0.recorder.implied_by(event, whose, a, short(b), || self.ticks());
     }
 
-    /// Something begins that is recorded when it ends.
+    /// Starts a span, which is recorded when it ends.
     #[inline]
     pub fn begin(&self, event: Event, whose: impl Into<Whose>) -> Began {
         self.0.recorder.begin(event, whose, || self.ticks())
     }
 
-    /// The same, where one thing follows the other: it begins when this processor last recorded something.
+    /// As `begin`, for consecutive spans: starts at this processor's previous record.
     #[inline]
     pub fn begin_after(&self, event: Event, whose: impl Into<Whose>) -> Began {
         self.0.recorder.begin(event, whose, || self.0.recorder.stamp())
@@ -49,12 +49,11 @@ impl Processor {
     }
 }
 
-/// The processor whose thread this is, if it is one's.
+/// The processor of this thread, if any.
 pub(crate) fn here() -> Option<Processor> {
     CURRENT.with_borrow(Clone::clone)
 }
 
-/// As a record's short argument.
 pub(super) fn short(value: u64) -> u32 {
     value.min(u64::from(SHORT_MAX)) as u32
 }

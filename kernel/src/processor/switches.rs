@@ -1,4 +1,4 @@
-//! The switches as one processor sees them: a copy of its own, renewed at the beginning of a turn.
+//! A processor's copy of the switches, renewed at the start of a time slice.
 
 use std::rc::Rc;
 
@@ -8,14 +8,14 @@ use crate::Switches;
 use crate::trace::Event;
 
 impl Processor {
-    /// The techniques that are on, as of this turn.
+    /// As of this time slice.
     pub fn switches(&self) -> Rc<Switches> {
         Rc::clone(&self.0.switches.borrow())
     }
 
-    /// Takes over what was changed since the turn before.
+    /// Adopts changes since the last time slice.
     pub(super) fn follow_switches(&self) {
-        let live = self.kernel().live_switches();
+        let live = &self.kernel().observed().switches;
         let generation = live.generation();
         if self.0.switches_seen.replace(generation) == generation {
             return;

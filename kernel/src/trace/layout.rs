@@ -1,4 +1,4 @@
-//! How a trace lies in memory: a head, a ring of records for each processor, and the central one.
+//! The layout of a trace in memory: a head, a ring of records for each processor, and a central ring.
 
 use std::sync::atomic::AtomicU64;
 
@@ -6,19 +6,19 @@ use super::event::Event;
 use super::names::{NAME_WORDS, NameSlots, Named};
 use crate::export::ExportNo;
 
-/// Says that it is a trace, in this layout.
+/// Identifies a trace, and its layout.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"AWASETR2");
 
 pub(super) const HEAD_WORDS: usize = 64;
-/// Words before the records of a ring; the first one counts the records that were ever put.
+/// Words before the records of a ring; the first one counts all records ever written.
 const RING_HEAD_WORDS: usize = 8;
-/// Words of a record: stamp, what, argument, argument and duration.
+/// Words of a record: stamp, type, long argument, short argument with duration.
 pub(super) const RECORD_WORDS: usize = 4;
 
-/// Places of words in the head.
+/// Indexes of words in the head.
 pub(super) mod head {
     pub const MAGIC: usize = 0;
-    /// How many types of events the writer knew.
+    /// Event types that the writer had.
     pub const TYPES: usize = 1;
     pub const PROCESSORS: usize = 2;
     pub const RECORDS: usize = 3;
@@ -26,33 +26,32 @@ pub(super) mod head {
     pub const PROCESS: usize = 5;
     /// Nanoseconds since 1970 at the first pair.
     pub const TIME_OF_DAY: usize = 6;
-    /// Ticks and nanoseconds of one moment, at the start...
+    /// Ticks and nanoseconds at one moment, at the start...
     pub const FIRST_PAIR: usize = 8;
-    /// ...and the last that was noted.
+    /// ...and at the last update.
     pub const LAST_PAIR: usize = 10;
-    /// Odd while the last pair is being noted.
+    /// Odd during an update of the last pair.
     pub const PAIR_VERSION: usize = 12;
-    /// Places for names of exports, and as many for those of clients.
+    /// Slots for names of exports, and as many for clients.
     pub const NAMES: usize = 13;
 }
 
-/// How large the parts are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     pub processors: usize,
     /// In each ring. A power of two.
     pub records: usize,
-    /// Places for names of each kind. A power of two.
+    /// Slots for names of each kind. A power of two.
     pub names: usize,
 }
 
-/// One word of so many may be of names...
+/// One word in this many is for names, at most...
 const NAMES_SHARE: usize = 8;
-/// ...up to so many of each kind.
+/// ...and this many names of each kind.
 const NAMES_MAX: usize = ExportNo::MAX.0 as usize + 1;
 
 impl Layout {
-    /// The largest that fits into so many words; `None` when not even a few records fit.
+    /// The largest layout that fits into `words`; `None` if not even a few records fit.
     pub(super) fn fitting(processors: usize, words: usize) -> Option<Self> {
         let rings = processors.checked_add(1)?;
         let names = power_of_two_below(words / NAMES_SHARE / 2 / NAME_WORDS).min(NAMES_MAX);
@@ -74,14 +73,14 @@ impl Layout {
         RING_HEAD_WORDS + self.records * RECORD_WORDS
     }
 
-    /// The places for names of a kind.
+    /// The slots for names of a kind.
     pub(super) fn names<'a>(&self, words: &'a [AtomicU64], named: Named) -> NameSlots<'a> {
         let len = self.names * NAME_WORDS;
         let first = HEAD_WORDS + if named == Named::Client { len } else { 0 };
         NameSlots(words[first..first + len].as_chunks().0)
     }
 
-    /// The words of a ring; the central one is behind those of the processors.
+    /// The words of a ring; the central one follows those of the processors.
     pub(super) fn ring<'a>(&self, words: &'a [AtomicU64], ring: usize) -> RingWords<'a> {
         let first = self.first_ring() + ring * self.ring_words();
         let (records, _) = words[first + RING_HEAD_WORDS..first + self.ring_words()].as_chunks();
@@ -101,51 +100,50 @@ pub(super) struct RingWords<'a> {
 }
 
 impl<'a> RingWords<'a> {
-    /// Counts the records that were ever put.
+    /// Counts all records ever written.
     pub(super) fn counter(&self) -> &'a AtomicU64 {
         self.counter
     }
 
-    /// Places of records; a power of two.
+    /// The slots for records; a power of two.
     pub(super) fn records(&self) -> &'a [[AtomicU64; RECORD_WORDS]] {
         self.records
     }
 }
 
-/// A record is of a moment or a whole span, or of one end of a span.
+/// What a record covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// A moment or a whole span.
     Whole,
-    /// The beginning of a span that was not merged.
+    /// The start of a span, in the mode without merging.
     Begin,
     End,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// When, of a span its end. Ticks.
+    /// Ticks; of a span, its end.
     pub stamp: u64,
     pub event: Event,
     pub part: Part,
-    /// On which processor: at most [`PROCESSOR_MAX`].
+    /// At most [`PROCESSOR_MAX`].
     pub processor: u16,
-    /// On whose behalf: 0 is nobody in particular.
+    /// 0: no job in particular.
     pub job: u32,
     pub export: ExportNo,
     pub a: u64,
-    /// The short argument, at most [`SHORT_MAX`].
+    /// At most [`SHORT_MAX`].
     pub b: u32,
-    /// Of a whole span, how long. Ticks, at most [`DURATION_MAX`].
+    /// Of a whole span. Ticks, at most [`DURATION_MAX`].
     pub duration: u64,
 }
 
 const SHORT_BITS: u32 = 28;
-/// The short argument is no larger; what is, is recorded as this.
+/// Limit of the short argument; larger values are recorded as this.
 pub const SHORT_MAX: u32 = (1 << SHORT_BITS) - 1;
-/// Durations are no longer: at 3 GHz some 20 seconds.
+/// Limit of durations: some 20 seconds at 3 GHz.
 pub const DURATION_MAX: u64 = (1 << (64 - SHORT_BITS)) - 1;
-/// The largest number of a processor.
 pub const PROCESSOR_MAX: u16 = 1023;
 
 // The second word: event, part, processor, export, job.
@@ -172,7 +170,7 @@ impl Record {
         [self.stamp, what, self.a, last]
     }
 
-    /// `None` for words that no writer of this version put.
+    /// `None` for words that no writer of this version wrote.
     pub(super) fn decode(words: [u64; RECORD_WORDS]) -> Option<Self> {
         let [stamp, what, a, last] = words;
         let part = match what >> PART_SHIFT & 3 {

@@ -1,16 +1,15 @@
-//! What happens, recorded so cheaply that it always may be (OLTP-2).
+//! The trace: records of events, cheap enough to be always on (OLTP-2).
 //!
-//! The frequent events are recorded in place, by the processor where they happen, into a ring of its own; the rare ones by
-//! a central recorder under a lock. What begins and ends is one record, put at the end. To see what that is worth there
-//! are two other modes: everything centrally, and everything centrally with beginnings and ends apart, as the paper's
-//! system did before.
+//! Frequent events are recorded in place, by their processor, into a ring of its own; rare ones by a central recorder
+//! under a lock. A span is one record, written at its end. For comparison there are two other modes: everything
+//! centrally, and everything centrally with separate records of starts and ends, as in the paper's earlier system.
 //!
-//! The rings lie in memory that the program gives, such as a file that is mapped: what was recorded up to a crash can be
-//! read after it ([`Trace::read`]), and while the server runs by another program.
+//! The rings lie in memory that the program provides, such as a mapped file: they can be read after a crash
+//! ([`Trace::read`]), and during operation by another program.
 //!
-//! A record has one long and one short argument, a job, an export, and a stamp in ticks of the processor's counter. Its
-//! stamp is its own where durations matter, else that of the batch: of the last look at the counter on this processor. A
-//! central recorder knows of no batches: each of its records has a stamp of its own.
+//! A record has a long and a short argument, a job, an export, and a stamp in ticks of the processor's counter. Where
+//! durations matter the stamp is exact, otherwise it is the last one read on this processor. A central recorder knows
+//! no batches: it stamps each record.
 
 mod event;
 mod layout;
@@ -37,13 +36,12 @@ pub use read::{Moment, ReadError, Trace};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Mode {
-    /// Not at all.
     Off,
-    /// The frequent ones in place, the rare ones centrally.
+    /// Frequent events in place, rare ones centrally.
     #[default]
     Direct,
     Central,
-    /// All of them centrally, beginnings and ends apart, and what others imply.
+    /// Everything centrally, with separate starts and ends, and implied events.
     Unthinned,
 }
 
@@ -55,10 +53,10 @@ impl Mode {
     }
 }
 
-/// Memory that a trace is recorded into: there as long as the program runs.
+/// Memory of a trace, for the life of the program.
 pub type TraceMemory = &'static [AtomicU64];
 
-/// What all processors share of the trace.
+/// The part of the trace that all processors share.
 pub struct Tracer {
     mode: AtomicU8,
     area: Option<Area>,
@@ -79,13 +77,13 @@ pub struct ClockPair {
 }
 
 impl Tracer {
-    /// One that records nothing, ever.
+    /// A tracer that never records.
     pub fn none() -> Self {
         Tracer { mode: AtomicU8::new(Mode::Off as u8), area: None, central: Mutex::new(0) }
     }
 
-    /// Records into `words`, which are all zero. Nothing, when they are too few for so many processors.
-    /// `time_of_day_ns`: since 1970.
+    /// Records into `words`, which must be zero; nothing if they are too few for the processors. `time_of_day_ns`:
+    /// since 1970.
     pub fn new(mode: Mode, processors: u16, words: TraceMemory, time_of_day_ns: u64) -> Self {
         let Some(layout) = Layout::fitting(usize::from(processors), words.len()) else {
             return Tracer::none();
@@ -102,25 +100,23 @@ impl Tracer {
         Tracer { mode: AtomicU8::new(mode as u8), area: Some(Area { words, layout }), central: Mutex::new(0) }
     }
 
-    /// How events are recorded now.
     #[inline]
     pub fn mode(&self) -> Mode {
         Mode::from_number(self.mode.load(Ordering::Relaxed))
     }
 
-    /// Is there memory to record into?
     pub fn has_memory(&self) -> bool {
         self.area.is_some()
     }
 
-    /// Records in another way from now on. Without memory it stays off.
+    /// Without memory, the mode stays off.
     pub fn set_mode(&self, mode: Mode) {
         let Some(area) = &self.area else { return };
         area.words[head::MODE].store(mode as u64, Ordering::Relaxed);
         self.mode.store(mode as u8, Ordering::Relaxed);
     }
 
-    /// Notes how counter and clock go together; from time to time, by one thread.
+    /// Records how counter and clock correspond; to be called periodically by one thread.
     pub fn note_clock(&self, pair: ClockPair) {
         let Some(area) = &self.area else { return };
         let words = area.words;
@@ -134,7 +130,7 @@ impl Tracer {
         words[head::PAIR_VERSION].fetch_add(1, Ordering::Release);
     }
 
-    /// Puts a name into the trace, for who reads it.
+    /// Adds a name for readers of the trace.
     pub fn name(&self, named: Named, number: u32, name: &str) {
         let Some(area) = &self.area else { return };
         // One writer at a time; rare.
@@ -142,7 +138,7 @@ impl Tracer {
         area.layout.names(area.words, named).put(number, name);
     }
 
-    /// Records where processors record under a lock; for threads that are no processors, too.
+    /// Records under the lock of the central ring; also for threads that are not processors.
     #[cold]
     pub fn record_centrally(&self, record: Record) {
         let Some(area) = &self.area else { return };
@@ -151,10 +147,10 @@ impl Tracer {
     }
 }
 
-/// Puts a record into a ring of which this is the only writer.
+/// Writes a record to a ring of which the caller is the only writer.
 #[inline]
 fn put(ring: RingWords<'_>, count: &mut u64, record: Record) {
-    // Who sees a word of this record sees the count of those before: the reader leaves it out then.
+    // A reader that sees a word of this record also sees the count of those before, and skips it.
     fence(Ordering::Release);
     let records = ring.records();
     if let Some(place) = records.get(*count as usize & (records.len() - 1)) {
@@ -166,7 +162,7 @@ fn put(ring: RingWords<'_>, count: &mut u64, record: Record) {
     ring.counter().store(*count, Ordering::Release);
 }
 
-/// What one processor records with. It belongs to its thread.
+/// One processor's recorder. It belongs to its thread.
 pub struct Recorder {
     tracer: Arc<Tracer>,
     processor: u16,
@@ -175,11 +171,10 @@ pub struct Recorder {
     stamp: Cell<u64>,
 }
 
-/// On whose behalf something is done, and with which export.
+/// The job and the export of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Whose {
     pub job: JobId,
-    /// With what.
     pub export: ExportNo,
 }
 
@@ -204,22 +199,20 @@ impl From<Context> for Whose {
     }
 }
 
-/// The beginning of a span.
+/// The start of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a span that is begun is recorded at its end"]
 pub struct Began {
-    /// `None` while nothing is recorded.
+    /// `None` while recording is off.
     stamp: Option<u64>,
 }
 
 impl Recorder {
-    /// The recorder of that processor.
     pub fn new(tracer: &Arc<Tracer>, processor: ProcessorId) -> Self {
         let ring = tracer.area.map(|area| area.layout.ring(area.words, usize::from(processor.0)));
         Recorder { tracer: Arc::clone(tracer), processor: processor.0, ring, count: Cell::new(0), stamp: Cell::new(0) }
     }
 
-    /// What it shares with others.
     pub fn tracer(&self) -> &Arc<Tracer> {
         &self.tracer
     }
@@ -229,25 +222,25 @@ impl Recorder {
         self.tracer.mode() != Mode::Off
     }
 
-    /// Sets the stamp of what is recorded next.
+    /// Sets the stamp of the next record.
     #[inline]
     pub fn set_stamp(&self, ticks: u64) {
         self.stamp.set(ticks);
     }
 
-    /// The stamp of what was recorded last, or is recorded next.
+    /// The stamp of the last or next record.
     #[inline]
     pub fn stamp(&self) -> u64 {
         self.stamp.get()
     }
 
-    /// A moment, with the stamp of its batch.
+    /// Records a moment, with the stamp of its batch.
     #[inline]
     pub fn moment(&self, event: Event, whose: impl Into<Whose>, a: u64, b: u32) {
         self.moment_by(event, whose, a, b, || self.stamp.get());
     }
 
-    /// A moment: in place with the stamp of its batch, centrally with its own, for which `ticks` is asked.
+    /// Records a moment: in place with the stamp of its batch, centrally with an exact one, read by `ticks`.
     #[inline]
     pub fn moment_by(&self, event: Event, whose: impl Into<Whose>, a: u64, b: u32, ticks: impl FnOnce() -> u64) {
         let mode = self.tracer.mode();
@@ -257,7 +250,7 @@ impl Recorder {
         }
     }
 
-    /// A moment that what else is recorded implies: recorded only where nothing is thinned out.
+    /// Records a moment that other records imply, only in the mode [`Mode::Unthinned`].
     #[inline]
     pub fn implied_by(&self, event: Event, whose: impl Into<Whose>, a: u64, b: u32, ticks: impl FnOnce() -> u64) {
         if self.tracer.mode() == Mode::Unthinned {
@@ -265,7 +258,7 @@ impl Recorder {
         }
     }
 
-    /// Something begins. `ticks` is asked for the time if it matters.
+    /// Starts a span. `ticks` is called while recording is on.
     #[inline]
     pub fn begin(&self, event: Event, whose: impl Into<Whose>, ticks: impl FnOnce() -> u64) -> Began {
         let mode = self.tracer.mode();
@@ -320,7 +313,7 @@ impl Recorder {
     }
 }
 
-/// Memory of the program's own, for those who read it in the same program. It is never given back.
+/// Memory within the program, for readers in the same program. It is never freed.
 pub fn private_memory(words: usize) -> TraceMemory {
     let words: Box<[AtomicU64]> = (0..words.max(HEAD_WORDS)).map(|_| AtomicU64::new(0)).collect();
     Box::leak(words)

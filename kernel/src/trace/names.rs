@@ -1,27 +1,26 @@
-//! Names of what records have numbers of: exports and clients. They are put when a number is given, and looked up by who
-//! reads the trace, at the end; nothing on the way of a request handles one.
+//! Names of exports and clients, which records refer to by number. They are written when a number is assigned and
+//! looked up by the reader of the trace, never on the path of a request.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Words of a name: its head, then its text.
+/// A head, then the text.
 pub(super) const NAME_WORDS: usize = 16;
 
-/// Bytes of a name that are kept; of a longer one, its beginning and its length.
+/// Bytes of a name retained; of a longer one, its beginning and its length.
 const TEXT_BYTES: usize = (NAME_WORDS - 1) * 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Named {
-    /// The number is an [`ExportNo`](crate::export::ExportNo).
+    /// Numbered by [`ExportNo`](crate::export::ExportNo).
     Export,
-    /// The number is a [`JobId`](crate::request::JobId).
+    /// Numbered by [`JobId`](crate::request::JobId).
     Client,
 }
 
-/// A name as the trace has it.
+/// A name as retained in the trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// Its first bytes.
     bytes: Vec<u8>,
     len: usize,
 }
@@ -32,7 +31,7 @@ impl Name {
     }
 }
 
-/// For people: without control characters, which would move a terminal's cursor.
+/// For display: control characters, which could move a terminal's cursor, are replaced.
 impl std::fmt::Display for Name {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let text = String::from_utf8_lossy(&self.bytes).replace(char::is_control, "\u{fffd}");
@@ -41,8 +40,7 @@ impl std::fmt::Display for Name {
     }
 }
 
-/// Places for names in the trace's memory. A number has one by its lowest bits, which the latest of those that share it
-/// has.
+/// Slots for names in the trace's memory, indexed by a number's lowest bits; the latest name replaces others.
 #[derive(Clone, Copy)]
 pub(super) struct NameSlots<'a>(pub(super) &'a [[AtomicU64; NAME_WORDS]]);
 
@@ -52,7 +50,7 @@ impl NameSlots<'_> {
         let Some(slot) = self.0.get(number as usize % self.0.len().max(1)) else { return };
         let [head, text @ ..] = slot;
         head.store(0, Ordering::Relaxed);
-        // Who sees a word of this name sees that the one before has ended.
+        // A reader that sees a word of this name also sees the head as 0.
         fence(Ordering::Release);
         let mut chunks = name.as_bytes().chunks(8);
         for word in text {
@@ -69,7 +67,7 @@ impl NameSlots<'_> {
     }
 }
 
-/// Never 0, which is no name.
+/// Never 0, which marks an empty slot.
 fn encode(number: u32, len: usize) -> u64 {
     u64::from(number) << 32 | (len as u64 + 1).min(u64::from(u32::MAX))
 }
@@ -120,7 +118,7 @@ mod tests {
             slots.read().into_iter().map(|(number, name)| (number, name.to_string())).collect::<Vec<_>>(),
             [(3, "b".to_owned())]
         );
-        // Nowhere to put it.
+        // No slots.
         NameSlots(&[]).put(1, "c");
     }
 }

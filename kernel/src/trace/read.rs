@@ -1,4 +1,4 @@
-//! Reading a trace, of a server that runs or of one that is no more.
+//! Reading a trace, during or after the server's life.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -10,63 +10,62 @@ use thiserror::Error;
 use super::layout::{HEAD_WORDS, Layout, MAGIC, RECORD_WORDS, Record, RingWords, head};
 use super::{Event, Mode, Name, Named};
 
-/// Why there is nothing to read.
+/// Why a trace cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ReadError {
-    /// Not the beginning of a trace.
+    /// It does not begin as a trace.
     #[error("this is no trace of Awase")]
     NoTrace,
-    /// Another version's, whose records lie otherwise.
+    /// Of another version, with another layout of records.
     #[error("the trace was recorded by another version of Awase, and this one does not know its layout")]
     OtherLayout,
     #[error("the trace was recorded by another version of Awase ({found} types of events, this one knows {known})")]
     OtherVersion {
-        /// Types that the writer knew.
+        /// Event types that the writer had.
         found: u64,
         known: u64,
     },
-    /// Shorter than its head says.
+    /// Shorter than stated in its head.
     #[error("the trace is damaged: {0}")]
     Damaged(&'static str),
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
-    /// How it is or was recorded.
+    /// The mode of recording.
     pub mode: Mode,
     pub process: u32,
     /// Nanoseconds since 1970 when recording began.
     pub began_ns: u64,
-    /// In order of time; of a span, of its end.
+    /// By time; of a span, of its end.
     pub moments: Vec<Moment>,
     /// Records that were overwritten by later ones.
     pub overwritten: u64,
-    /// Names of exports, by their numbers.
+    /// By export number.
     pub exports: BTreeMap<u32, Name>,
-    /// Names of clients, by their jobs.
+    /// By job.
     pub clients: BTreeMap<u32, Name>,
 }
 
-/// A record, with its time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moment {
-    /// Since the server's machine started; of a span, its end.
+    /// Since the start of the server's machine; of a span, its end.
     pub at: Instant,
     pub took: Duration,
     pub record: Record,
 }
 
 impl Trace {
-    /// Reads what is there. A server may go on recording meanwhile.
+    /// Reads all records. A server may be recording concurrently.
     ///
     /// # Errors
-    /// When it is no trace, or not one that this version can read.
+    /// If it is not a trace, or not one that this version can read.
     pub fn read(words: &[AtomicU64]) -> Result<Trace, ReadError> {
         let head = words.get(..HEAD_WORDS).ok_or(ReadError::NoTrace)?;
         let get = |place: usize| head[place].load(Ordering::Relaxed);
         let magic = head[head::MAGIC].load(Ordering::Acquire);
         if magic != MAGIC {
-            // The last byte tells the layout.
+            // The last byte is the layout's version.
             let is_trace = magic << 8 == MAGIC << 8;
             return Err(if is_trace { ReadError::OtherLayout } else { ReadError::NoTrace });
         }
@@ -108,7 +107,7 @@ fn layout(words: &[AtomicU64], processors: u64, records: u64, names: u64) -> Res
     Ok(layout)
 }
 
-/// What a ring holds, in the order in which it was put, and how many records it held before.
+/// The records of a ring, in order, and the number that were overwritten.
 fn records(ring: RingWords<'_>) -> (Vec<Record>, u64) {
     let places = ring.records().len() as u64;
     let before = ring.counter().load(Ordering::Acquire);
@@ -116,7 +115,8 @@ fn records(ring: RingWords<'_>) -> (Vec<Record>, u64) {
     let copy: Vec<[u64; RECORD_WORDS]> = ring.records().iter().map(load).collect();
     fence(Ordering::Acquire);
     let after = ring.counter().load(Ordering::Relaxed).max(before);
-    // The one after the last may be half written, where the oldest was; and if the writer has counted on, more of them.
+    // The record after the last may be half written, over the oldest one; so may later ones if the counter has
+    // advanced.
     let oldest = if after >= places { after + 1 - places } else { 0 }.min(before);
     let decode = |number: u64| Record::decode(*copy.get((number % places) as usize)?);
     ((oldest..before).filter_map(decode).collect(), oldest)
@@ -135,14 +135,14 @@ impl Clock {
             let version = head[head::PAIR_VERSION].load(Ordering::Acquire);
             let last = pair(head::LAST_PAIR);
             fence(Ordering::Acquire);
-            // Odd for ever: the server ended while it noted the pair. Its words are good enough then.
+            // Odd for ever if the server ended during the update. The words are good enough then.
             if version % 2 == 1 || version == head[head::PAIR_VERSION].load(Ordering::Relaxed) {
                 break last;
             }
         };
         let ticks = last.0.wrapping_sub(first.0) as i64;
         let ns = last.1.wrapping_sub(first.1) as i64;
-        // Not noted yet, or nonsense: the counter of a common processor.
+        // Not recorded yet, or invalid: a common processor's counter.
         let ns_a_tick = if ticks > 0 && ns > 0 { ns as f64 / ticks as f64 } else { 1.0 };
         Clock { first, ns_a_tick }
     }

@@ -109,7 +109,7 @@ fn one_that_reads_while_others_write_sees_whole_records_only() {
                 let recorder = Recorder::new(&tracer, ProcessorId(processor));
                 for number in 0..200_000_u64 {
                     recorder.set_stamp(number);
-                    // All words tell the same number; every tenth record is central.
+                    // All words hold the same number; every tenth record is central.
                     let event = if number % 10 == 0 { Event::CacheSized } else { Event::CacheHit };
                     recorder.moment(event, JobId(number as u32), number, number as u32);
                 }

@@ -1,4 +1,5 @@
-//! Asks directory trees of the host.
+//! Calls to directory trees of the host. The attributes of a directory are returned by the call of the seam that
+//! changes a name in it: each call costs two thread switches, and clients want both.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,7 +12,7 @@ use crate::processor::Processor;
 use crate::trace::Event;
 
 impl Processor {
-    /// Asks `tree`, which an export gives out, for `caller`; for the server itself, who may do everything, when there is none.
+    /// Calls `tree` on behalf of `caller`; without one, for the server itself, which has all permissions.
     ///
     /// # Errors
     /// The host's error number.
@@ -24,7 +25,7 @@ impl Processor {
         self.tree_op((tree, export), caller, call, None).await
     }
 
-    /// The same, and the attributes that `nodes` have after it.
+    /// As [`Processor::tree`]; also returns the attributes of `nodes` after the call.
     ///
     /// # Errors
     /// As [`Processor::tree`].
@@ -51,7 +52,7 @@ impl Processor {
         let began = self.begin(Event::TreeCall, whose);
         let reply = Arc::new(Mutex::new(None));
         let op = Box::new(TreeOp { tree, caller, call, reply: Arc::clone(&reply), after });
-        // SAFETY: nothing is transferred; the operation owns what it asks, and shares the place for the answer.
+        // SAFETY: nothing is transferred; the operation owns its arguments and shares ownership of the reply.
         let (result, _) = unsafe { self.perform(Hold::default(), Op::Tree(op)) }.await;
         self.end(began, Event::TreeCall, whose, u64::from(tree.0), 0);
         result?;

@@ -1,8 +1,8 @@
-//! A device in a file of a directory tree: it grows when it is written beyond its end.
+//! A device on a file of a directory tree. Writes beyond its end extend it.
 //!
-//! Whole blocks go past the host's page cache. A part of a block goes through it, and only that part: so the file is never
-//! longer than what was written (after a crash there is no tail of zeroes), and what a process of the host writes to the
-//! rest of the block at the same time stays. The host keeps both views the same.
+//! Whole blocks bypass the host's page cache. A partial block goes through it, and only the bytes written: so the file
+//! is never longer than what was written (no tail of zeroes after a crash), and concurrent writes by the host's
+//! processes to the rest of the block survive. The host keeps both views coherent.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -17,49 +17,47 @@ use crate::device::{Device, DeviceFacts, Work};
 use crate::frame::{FRAME_BYTES, Frames, segments};
 use crate::operation::Hold;
 use crate::processor::Processor;
-use crate::request::{Action, Request};
+use crate::request::{Action, Outcome, Request};
 use crate::wait::WaitList;
 
-/// What a read ends with when somebody else changed the file meanwhile: what the cache has is old.
-pub(super) const CHANGED: Errno = Errno(libc::EAGAIN);
-
 pub(super) struct GrowingFile {
-    /// Open for reading, for as long as the device is there.
+    /// Open for reading during the device's life.
     open: OpenNode,
     is_writable: bool,
-    /// Open for writing: not before the first write and not longer than needed, for the host cannot execute it meanwhile.
+    /// Open for writing: only from the first write on and while needed, since the host cannot execute the file
+    /// meanwhile.
     writing: Mutex<Option<Arc<OpenNode>>>,
-    /// Held by who opens it for writing.
+    /// Serialises opening for writing.
     upgrade: Turn,
-    /// Who knows whether somebody else changed the file.
+    /// Checks whether others changed the file.
     file: OnceLock<Weak<Vnode>>,
-    /// Its size on the host, as far as we changed it.
+    /// Size on the host, without changes by others.
     size: AtomicU64,
-    /// Held by who makes it longer. The host does that one after the other anyway, and in the order of their offsets no
-    /// hole is left by a crash.
+    /// Serialises writes that extend the file. The host does that anyway, and in the order of offsets a crash leaves no
+    /// holes.
     growth: Turn,
-    /// Writes to the host so far.
+    /// Writes to the host begun so far.
     begun: AtomicU64,
-    /// Those of them that have ended.
+    /// Those that have ended.
     ended: AtomicU64,
-    /// Reads in a row that others' changes made old.
+    /// Consecutive reads during which others changed the file.
     outrun: AtomicU32,
     /// The same file, open in other trees.
     sibling: Sibling,
 }
 
-/// How often a read is begun anew when somebody else changes the file meanwhile. After that it is what was read: some blocks
-/// may be older than others, as for any program that reads while another one writes.
+/// Reads that are retried in a row because others change the file meanwhile. After that the result stands: some blocks
+/// may be older than others, as for any program that reads a file during writes.
 const OUTRUN_MAX: u32 = 3;
 
-/// Changes by others that were reported up to a moment.
+/// Counts of changes by others, as reported so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reported {
     pub(super) by_host: u64,
     pub(super) by_siblings: u64,
 }
 
-/// The writes to the host at a moment.
+/// Counts of our writes to the host at some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Writes {
     begun: u64,
@@ -67,13 +65,13 @@ pub(super) struct Writes {
 }
 
 impl Writes {
-    /// Was none of ours under way or begun from when this was taken until `later`?
+    /// Was no write of ours in flight or begun between `self` and `later`?
     pub(super) fn were_none_until(self, later: Writes) -> bool {
         self.ended == self.begun && self.begun == later.begun
     }
 }
 
-/// What one does at a time.
+/// A mutex for tasks.
 #[derive(Default)]
 struct Turn {
     is_taken: AtomicBool,
@@ -97,7 +95,7 @@ impl Drop for Taken<'_> {
 }
 
 impl GrowingFile {
-    /// The device in a file that is open for reading.
+    /// `open`: open for reading.
     pub(super) fn new(open: OpenNode, sibling: Sibling, is_writable: bool) -> Self {
         let size = AtomicU64::new(open.direct.facts.size);
         GrowingFile {
@@ -115,12 +113,12 @@ impl GrowingFile {
         }
     }
 
-    /// Does the host report what others do to the content?
+    /// Does the host report changes by others?
     pub(super) fn is_watched(&self) -> bool {
         self.open.watch.is_some()
     }
 
-    /// What others did to the content, as far as it was reported. With `all`, what is over is sure to be.
+    /// Changes by others that were reported. With `all`, includes every change that has ended.
     pub(super) fn reported(&self, all: bool) -> Reported {
         let watch = self.open.watch.as_ref();
         if let Some(watch) = watch.filter(|_| all) {
@@ -129,21 +127,22 @@ impl GrowingFile {
         Reported { by_host: watch.map_or(0, Watch::changes), by_siblings: self.sibling.changes() }
     }
 
-    /// What was written to the host up to now.
+    /// Our writes so far.
     pub(super) fn writes(&self) -> Writes {
         let ended = self.ended.load(Ordering::SeqCst);
         Writes { begun: self.begun.load(Ordering::SeqCst), ended }
     }
 
-    /// The file whose content this is.
+    /// Sets the file whose content this is.
     pub(super) fn belongs_to(&self, file: Weak<Vnode>) {
         let _ = self.file.set(file);
     }
 
-    /// The file for writing; opened by `open` if it is not. Who has it keeps it open. Was it opened now?
+    /// The file open for writing, opened by `open` if necessary; it stays so while the caller has it. Was it opened
+    /// now?
     ///
     /// # Errors
-    /// The host's. The next attempt may succeed.
+    /// The host's. The caller may retry.
     pub(super) async fn writing(
         &self,
         open: impl AsyncFnOnce() -> Result<OpenNode, Errno>,
@@ -160,7 +159,7 @@ impl GrowingFile {
         Ok((writing, true))
     }
 
-    /// Is not open for writing any more, if nobody is just writing and `is_clean`. Returns whether it is not.
+    /// Closes the file for writing, unless a writer has it or not `is_clean`. Returns whether it is closed.
     pub(super) fn end_writing(&self, is_clean: impl FnOnce() -> bool) -> bool {
         let mut writing = self.writing_now();
         if writing.as_ref().is_some_and(|writing| Arc::strong_count(writing) == 1 && is_clean()) {
@@ -173,28 +172,28 @@ impl GrowingFile {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn read(&self, cpu: &Processor, range: ByteRange, frames: Frames) -> Result<(), Errno> {
+    async fn read(&self, cpu: &Processor, range: ByteRange, frames: Frames) -> Result<Outcome, Errno> {
         let facts = &self.open.direct.facts;
         let len = if facts.direct { range.len.next_multiple_of(u64::from(facts.align)) } else { range.len };
         let into = segments(&frames, 0, len as usize);
         let op = Op::Read { file: self.open.direct.file, at: range.at, into };
-        // SAFETY: the segments were made from the frames that the hold keeps.
+        // SAFETY: the segments were made from the frames that the hold owns.
         let (result, hold) = unsafe { cpu.perform(Hold::new(Vec::new(), frames), op) }.await;
         let read = result?.min(range.len);
-        // What the host does not have yet, or not any more, reads as zeroes.
+        // Beyond the end of the host's file, zeroes are read.
         for segment in segments(&hold.frames, read as usize, (range.len - read) as usize) {
-            // SAFETY: the frames are being filled by this transfer; nobody else touches them.
+            // SAFETY: the frames are being filled by this transfer; there is no other access to them.
             unsafe { segment.ptr.write_bytes(0, segment.len as usize) };
         }
-        // Beside older blocks in the cache, content that somebody else wrote since would be a file that never was.
+        // Newer content next to older cached blocks would be a version of the file that never existed.
         match self.file.get().and_then(Weak::upgrade) {
             Some(file) if file.was_changed(cpu).await? => {
                 let is_outrun = self.outrun.fetch_add(1, Ordering::Relaxed) >= OUTRUN_MAX;
-                if is_outrun { Ok(()) } else { Err(CHANGED) }
+                Ok(if is_outrun { Outcome::Done } else { Outcome::Changed })
             }
             _ => {
                 self.outrun.store(0, Ordering::Relaxed);
-                Ok(())
+                Ok(Outcome::Done)
             }
         }
     }
@@ -212,7 +211,7 @@ impl GrowingFile {
         let grows = range.end().0 > self.size.load(Ordering::Acquire);
         let _growth = if grows { Some(self.growth.take().await) } else { None };
         let (at, end) = (range.at.0, range.end().0);
-        // Where whole blocks begin and end.
+        // The range of whole blocks.
         let (from, to) = match writing.buffered {
             Some(_) => (end.min(at.next_multiple_of(BLOCK_BYTES)), end / BLOCK_BYTES * BLOCK_BYTES),
             None => (at, end),
@@ -230,7 +229,7 @@ impl GrowingFile {
         Ok(())
     }
 
-    /// Writes `part` of the file, from frames the first of which holds the block in which `at` lies.
+    /// Writes `part` of the file; the first of `frames` holds the block that contains `at`.
     async fn put(
         &self,
         cpu: &Processor,
@@ -245,7 +244,7 @@ impl GrowingFile {
         while done < part.end {
             let from = segments(&frames, (done - base) as usize, (part.end - done) as usize);
             let op = Op::Write { file, at: ByteOffset(done), from, stability };
-            // SAFETY: the segments were made from the frames that the hold keeps.
+            // SAFETY: the segments were made from the frames that the hold owns.
             let (result, hold) = unsafe { cpu.perform(Hold::new(Vec::new(), frames), op) }.await;
             frames = hold.frames;
             match result? {
@@ -256,12 +255,12 @@ impl GrowingFile {
         Ok(frames)
     }
 
-    /// Its largest size, by the host's file system. Bytes.
+    /// The host file system's limit. Bytes.
     pub(super) fn bytes_max(&self) -> u64 {
         self.open.bytes_max
     }
 
-    /// The host has given the file another size for us.
+    /// We have changed the size of the host's file.
     pub(super) fn on_resized(&self, size: u64) {
         self.set_size(size);
         self.sibling.report();
@@ -273,7 +272,7 @@ impl GrowingFile {
     }
 }
 
-/// A write to the host.
+/// A write to the host in flight.
 struct UnderWay<'a>(&'a GrowingFile);
 
 impl<'a> UnderWay<'a> {
@@ -303,22 +302,24 @@ impl Device for GrowingFile {
         }
     }
 
-    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, ()> {
+    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {
         Box::pin(async move {
             match request.action {
                 Action::Read(range, frames) => {
                     debug_assert!(frames.len() * FRAME_BYTES >= range.len as usize);
                     self.read(cpu, range, frames).await
                 }
-                Action::Write(range, frames) => self.write(cpu, range, frames, request.context.stability).await,
+                Action::Write(range, frames) => {
+                    self.write(cpu, range, frames, request.context.stability).await.map(|()| Outcome::Done)
+                }
                 Action::Flush => {
-                    // Where something was written, errors of writing it are told to who wrote.
+                    // The host reports write errors on the descriptor that was written through.
                     let writing = self.writing_now().clone();
                     let op = Op::Flush { file: writing.as_deref().unwrap_or(&self.open).direct.file };
                     // SAFETY: the operation has no segments.
-                    unsafe { cpu.perform(Hold::default(), op) }.await.0.map(drop)
+                    unsafe { cpu.perform(Hold::default(), op) }.await.0.map(|_| Outcome::Done)
                 }
-                Action::Zero { .. } | Action::Discard(_) => Err(Errno::NOT_SUPPORTED),
+                Action::Zero { .. } | Action::Discard(_) => Ok(Outcome::Unsupported),
             }
         })
     }

@@ -1,4 +1,4 @@
-//! The table of a tree's open files: each at most once.
+//! The table of a tree's open files: each is open at most once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -11,16 +11,15 @@ use super::opening::Attempt;
 use super::sync::SyncsUnderWay;
 use super::vnode::Vnode;
 
-/// Files looked at, at most, before one that is dirty will do, too.
+/// Files examined, at most, before a dirty one is accepted.
 const LOOKS_MAX: usize = 64;
 
-/// The table of open files.
 #[derive(Default)]
 pub(super) struct Files {
     slots: HashMap<Node, Slot>,
-    /// All open ones, and no others, in no order.
+    /// All open files, unordered.
     open: Vec<(Node, Arc<Vnode>)>,
-    /// Which of them is looked at next to find one to close (as the hand of a clock).
+    /// Position of the clock algorithm that finds a file to close.
     hand: usize,
     pub(super) syncs: SyncsUnderWay,
     pub(super) lost: LostFiles,
@@ -28,21 +27,21 @@ pub(super) struct Files {
 
 enum Slot {
     Opening(Arc<Attempt>),
-    /// Its place among the open ones.
+    /// Index in `Files::open`.
     Open(usize),
 }
 
-/// What a look into the table found.
+/// The result of a lookup.
 pub(super) enum Found {
     Open(Arc<Vnode>),
     Opening(Arc<Attempt>),
-    /// The caller opens it; the others wait.
+    /// The caller must open it; others wait for the attempt.
     Absent(Arc<Attempt>),
 }
 
-/// A file that may be closed.
+/// A file that can be closed.
 pub(super) enum Victim {
-    /// Taken out of the table.
+    /// Already removed from the table.
     Clean(Arc<Vnode>),
     /// Must be written first.
     Dirty(Node, Arc<Vnode>),
@@ -53,7 +52,6 @@ impl Files {
         self.slots.len()
     }
 
-    /// A file, if it is open.
     pub(super) fn get(&self, node: Node) -> Option<Arc<Vnode>> {
         match self.slots.get(&node) {
             Some(&Slot::Open(at)) => {
@@ -79,7 +77,7 @@ impl Files {
         }
     }
 
-    /// An attempt to open a file ended, well if there is one.
+    /// An attempt to open a file ended, with `file` if it succeeded.
     pub(super) fn end_opening(&mut self, node: Node, file: Option<&Arc<Vnode>>) {
         match file {
             Some(file) => {
@@ -94,7 +92,7 @@ impl Files {
         }
     }
 
-    /// Takes an open file out. One that is being opened stays: who opens it puts it in all the same.
+    /// Removes an open file. A file that is being opened is not removed, and will be added when opened.
     pub(super) fn remove(&mut self, node: Node) -> Option<Arc<Vnode>> {
         let Some(&Slot::Open(at)) = self.slots.get(&node) else { return None };
         self.slots.remove(&node);
@@ -110,11 +108,10 @@ impl Files {
         std::mem::take(&mut self.open).into_iter().map(|(_, file)| file).collect()
     }
 
-    /// A file that nobody uses and that was not used of late: one that holds nothing newer than the host, if one is found
-    /// soon.
+    /// An unused file that was not used lately; preferably a clean one, if one is found soon.
     pub(super) fn pick(&mut self) -> Option<Victim> {
         let mut dirty = None;
-        // The first pass over all takes the marks of those used of late.
+        // The first pass clears the marks of recent use.
         for look in 0..2 * self.open.len() {
             if look >= LOOKS_MAX && dirty.is_some() {
                 break;
@@ -133,15 +130,15 @@ impl Files {
         dirty.map(|(node, file)| Victim::Dirty(node, file))
     }
 
-    /// Takes a file out that the caller has, if nobody else has it and it holds nothing newer than the host.
+    /// Removes the caller's file if it has no other user and is clean.
     pub(super) fn take_idle(&mut self, node: Node, file: &Arc<Vnode>) -> bool {
         let is_same = matches!(self.slots.get(&node), Some(&Slot::Open(at)) if Arc::ptr_eq(&self.open[at].1, file));
-        // The table's share, and the caller's.
+        // The table's reference, and the caller's.
         let is_idle = is_same && Arc::strong_count(file) == 2 && file.is_clean();
         is_idle && self.retire(node).is_some()
     }
 
-    /// Takes a file out that may be opened again: what of it was lost stays known.
+    /// Removes a file that may be opened again: its loss is remembered.
     fn retire(&mut self, node: Node) -> Option<Arc<Vnode>> {
         let file = self.remove(node)?;
         if let Some(loss) = file.loss() {
@@ -150,7 +147,7 @@ impl Files {
         Some(file)
     }
 
-    /// Open files with something that is not durable yet.
+    /// Open files with content that is not durable yet.
     pub(super) fn unclean(&self) -> impl Iterator<Item = &Arc<Vnode>> {
         self.open.iter().map(|(_, file)| file).filter(|file| !file.is_clean())
     }
@@ -161,7 +158,6 @@ impl FileTree {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A regular file, if it is open.
     pub fn open_file(&self, node: Node) -> Option<Arc<Vnode>> {
         self.files().get(node)
     }

@@ -1,4 +1,4 @@
-//! Files that were closed after something of them was lost: whoever opens one again must not find a file that seems well.
+//! Files that were closed after data of them was lost: when opened again, they must not seem healthy.
 
 use std::collections::HashMap;
 
@@ -7,10 +7,10 @@ use machine::tree::Node;
 
 use crate::volume::Loss;
 
-/// Runs of lost blocks that are remembered, of all files; of what comes after these, whole files are taken to be lost.
+/// Runs of lost blocks remembered, of all files; beyond that, whole files count as lost.
 const RUNS_MAX: usize = 1 << 16;
 
-/// Files that are remembered. When there are more, every file that is opened is taken to be one of them.
+/// Files remembered. Beyond that, every file that is opened counts as lost.
 const FILES_MAX: usize = 1 << 16;
 
 /// The lost files of a tree that are not open.
@@ -18,7 +18,7 @@ const FILES_MAX: usize = 1 << 16;
 pub(super) struct LostFiles {
     files: HashMap<Node, Loss>,
     runs: usize,
-    /// With which error one was lost that is not remembered.
+    /// The error of a lost file that is not remembered.
     others: Option<Errno>,
 }
 
@@ -36,13 +36,13 @@ impl LostFiles {
         self.files.insert(node, loss);
     }
 
-    /// A file is opened: what of it was lost before.
+    /// The earlier loss of a file that is opened.
     pub(super) fn of(&self, node: &Node) -> Option<Loss> {
         let others = || self.others.map(|errno| Loss { errno, size: 0, forgotten: None });
         self.files.get(node).cloned().or_else(others)
     }
 
-    /// The file is no more.
+    /// The file was removed.
     pub(super) fn remove(&mut self, node: &Node) {
         if let Some(loss) = self.files.remove(node) {
             self.runs -= loss.runs();

@@ -1,10 +1,10 @@
-//! A directory tree that is given out: names and attributes from the host, the content of files from the buffer cache.
+//! An exported directory tree: names and attributes from the host, the content of files from the buffer cache.
 //!
-//! What the cache has newer than the host shows in the attributes: size and times of a file are those that its writers
-//! were told. A change made on the host beside us is seen when the host is asked again, at most [`FRESH`] later.
+//! Attributes include what the cache has newer than the host: the size and times of a file are those that its writers
+//! have seen. A change made on the host is seen when the host is asked again, at most [`FRESH`] later.
 //!
-//! Lock order: the table of files, then a vnode's times or what has it open for writing, then a volume's state; none is held
-//! across a wait.
+//! Lock order: the table of files, then a vnode's times or its descriptor for writing, then a volume's state; none is
+//! held across a wait.
 
 mod call;
 mod device;
@@ -38,23 +38,21 @@ pub(crate) use siblings::Siblings;
 pub use vnode::Vnode;
 use writers::Writers;
 
-/// What the host said of a file is believed for so long.
+/// Attributes from the host are valid for this long.
 pub const FRESH: Duration = Duration::from_millis(500);
 
-/// How a tree is given out.
 #[derive(Clone)]
 pub struct FileTreeConfig {
     pub name: String,
     pub read_only: bool,
-    /// What its open files are charged to, with those of other trees.
+    /// The budget of open files, shared with other trees.
     pub open_files: Arc<OpenFiles>,
     /// How stable writes to files become durable.
     pub forced_unit_access: ForcedUnitAccess,
-    /// The queue of the disk that the tree lies on.
+    /// Of the disk on which the tree lies.
     pub queue: Arc<DiskQueue>,
 }
 
-/// A directory tree that is given out.
 pub struct FileTree {
     this: Weak<FileTree>,
     kernel: Arc<Kernel>,
@@ -68,7 +66,7 @@ pub struct FileTree {
 }
 
 impl FileTree {
-    /// Gives out an open tree.
+    /// Exports an open tree.
     pub fn new(cpu: &Processor, open: OpenTree, config: FileTreeConfig) -> Arc<Self> {
         let start = cpu.time_of_day();
         let verifier = (start.seconds as u64) << 32 ^ u64::from(start.nanoseconds) << 2;
@@ -91,13 +89,12 @@ impl FileTree {
         &self.config.name
     }
 
-    /// The export that what is done here is recorded with, where a request names none: the first one of those that give
-    /// the tree out.
+    /// The export to record for requests that name none: the first one of this tree.
     pub fn export(&self) -> ExportNo {
         ExportNo(self.export.load(Ordering::Relaxed))
     }
 
-    /// Gives the tree out under this name. Returns the number that stands for it in records.
+    /// Exports the tree under this name. Returns the number used in trace records.
     pub fn export_as(&self, name: &str) -> ExportNo {
         let export = self.kernel.number_export(name);
         let _ = self.export.compare_exchange(0, export.0, Ordering::Relaxed, Ordering::Relaxed);
@@ -108,7 +105,7 @@ impl FileTree {
         self.config.read_only
     }
 
-    /// Changes at every start, and whenever something written may have been lost (RFC 1813, 3.3.7: `writeverf3`).
+    /// Changes at every start, and whenever unstable writes may have been lost (RFC 1813, 3.3.7: `writeverf3`).
     pub fn verifier(&self) -> u64 {
         self.verifier.load(Ordering::SeqCst)
     }
@@ -117,7 +114,7 @@ impl FileTree {
         self.verifier.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Asks the tree. Attributes in the reply are as clients must see them.
+    /// Calls the tree. The reply's attributes are the clients' view.
     ///
     /// # Errors
     /// The host's; [`Errno::READ_ONLY`].
@@ -128,13 +125,13 @@ impl FileTree {
         match call {
             TreeCall::Attributes { node } => self.attributes(cpu, caller, node).await.map(TreeReply::Attributes),
             TreeCall::SetAttributes { node, attributes, guard } => {
-                self.set_attributes(cpu, caller, node, attributes, guard).await.map(TreeReply::Attributes)
+                self.set_attributes(cpu, caller, node, attributes, guard).await
             }
             call => Ok(self.call_and_after(cpu, caller, call, Vec::new()).await?.0),
         }
     }
 
-    /// The same for what is about a name, and the attributes that these directories have after it.
+    /// As [`FileTree::call`], for calls on names; also returns the attributes of `dirs` after the call.
     ///
     /// # Errors
     /// As [`FileTree::call`].
@@ -164,10 +161,10 @@ impl FileTree {
         Ok((reply, after))
     }
 
-    /// Makes durable all that was written to its files, and closes them.
+    /// Flushes and closes its files.
     ///
     /// # Errors
-    /// The first of the host's.
+    /// The first of the host's errors.
     pub async fn close(&self, cpu: &Processor) -> Result<(), Errno> {
         let mut result = Ok(());
         let open = self.files().take_all();
@@ -196,21 +193,21 @@ impl FileTree {
         node: Node,
         attributes: SetAttributes,
         guard: Option<machine::tree::Time>,
-    ) -> Result<Attributes, Errno> {
+    ) -> Result<TreeReply, Errno> {
         let call = TreeCall::SetAttributes { node, attributes, guard };
         let file = match attributes.size {
             Some(_) => Some(self.file(cpu, node).await?),
             None => self.files().get(node),
         };
         let Some(file) = file else {
-            return attributes_of(self.ask(cpu, caller, call).await?);
+            return self.ask(cpu, caller, call).await;
         };
-        // Clients compare with the time that they were told.
+        // The guard is a time from the clients' view.
         if guard.is_some_and(|guard| guard != file.attributes().changed) {
-            return Err(Errno(libc::EAGAIN));
+            return Ok(TreeReply::GuardFailed);
         }
         if attributes.modified.is_some() && !file.is_clean() {
-            // What the cache writes to the host later would change the time once more.
+            // Later write-back on the host would change the time again.
             file.commit(cpu, Context::synchronous(cpu.job())).await?;
         }
         let call = TreeCall::SetAttributes { node, attributes, guard: None };
@@ -219,14 +216,14 @@ impl FileTree {
             Some(size) => file.resize(cpu, size, change).await?,
             None => change.await?,
         };
-        Ok(file.adopt(cpu, after))
+        Ok(TreeReply::Attributes(file.adopt(cpu, after)))
     }
 
     async fn ask(&self, cpu: &Processor, caller: Option<&Caller>, call: TreeCall) -> Result<TreeReply, Errno> {
         cpu.tree((self.open.tree, self.export()), caller.cloned(), call).await
     }
 
-    /// Puts what the cache knows better into a reply of the host, and lets go of files that are gone.
+    /// Replaces attributes in the host's reply where the cache has newer ones, and drops removed files.
     fn present(&self, cpu: &Processor, reply: TreeReply) -> TreeReply {
         match reply {
             TreeReply::Node(node, attributes) => {
@@ -252,7 +249,7 @@ impl FileTree {
         }
     }
 
-    /// A node lost a name or has another: what is known of it is old. If it has none, it goes.
+    /// A node lost or gained a name: refreshes its attributes, or drops it if it has no name left.
     async fn check_links(&self, cpu: &Processor, node: Node) {
         let Some(file) = self.files().get(node) else { return };
         match self.ask(cpu, None, TreeCall::Attributes { node }).await {
@@ -261,7 +258,7 @@ impl FileTree {
         }
     }
 
-    /// A file has lost its last name: nobody will ask for what was written to it.
+    /// A file has lost its last name: its data is no longer needed.
     fn forget(&self, cpu: &Processor, node: Node) {
         self.files().lost.remove(&node);
         if let Some(file) = self.files().remove(node) {
@@ -271,7 +268,7 @@ impl FileTree {
     }
 }
 
-/// What stands for a node in records: the first bytes of what names it on the host.
+/// Identifies a node in trace records: the first bytes of its handle on the host.
 pub fn node_for_records(name: &[u8]) -> u64 {
     let mut bytes = [0; 8];
     bytes.iter_mut().zip(name.iter().skip(1)).for_each(|(to, from)| *to = *from);

@@ -1,4 +1,4 @@
-//! One budget of open files for all trees: each costs descriptors, which connections need too.
+//! A budget of open files for all trees: each file costs descriptors, which connections need, too.
 
 use std::cmp::Reverse;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,15 +9,15 @@ use super::files::Victim;
 use crate::processor::Processor;
 use crate::request::Context;
 
-/// Files that may be open, at most: each is a device of the buffer cache, of which there are 65,536, and disks and files
-/// that are just being closed are others.
+/// Open files at most: each is a device of the buffer cache, of which there are 65,536, including disks and files that
+/// are being closed.
 pub const OPEN_FILES_MAX: usize = 60_000;
 
-/// Files that are written, at most, to close one: those that the disk does not take are passed over.
+/// Files written, at most, in order to close one: those that the disk does not take are skipped.
 const WRITTEN_MAX: usize = 8;
 
-/// How many files all trees together may have open. Beyond it the ones least used are closed, those that nobody uses; when
-/// all are in use, more are open for so long.
+/// The number of files that all trees together may have open. Beyond it, unused files are closed, least recently used
+/// first; while all are in use, the limit is exceeded.
 pub struct OpenFiles {
     files_max: AtomicUsize,
     open: AtomicUsize,
@@ -32,14 +32,14 @@ impl Default for OpenFiles {
 }
 
 impl OpenFiles {
-    /// A budget that nothing is charged to.
+    /// An unused budget.
     pub fn new(files_max: usize) -> Arc<Self> {
         let budget = OpenFiles::default();
         budget.set_max(files_max);
         Arc::new(budget)
     }
 
-    /// Changes the budget. Files beyond it are closed when others are opened.
+    /// Files in excess are closed when others are opened.
     pub fn set_max(&self, files_max: usize) {
         self.files_max.store(files_max.min(OPEN_FILES_MAX), Ordering::Relaxed);
     }
@@ -55,23 +55,23 @@ impl OpenFiles {
         trees.push(tree);
     }
 
-    /// A file is going to be opened.
+    /// To be called before a file is opened.
     pub(super) fn begin(&self) {
         self.open.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So many are not open any more.
+    /// `files` were closed.
     pub(super) fn end(&self, files: usize) {
         self.open.fetch_sub(files, Ordering::Relaxed);
     }
 
-    /// Closes files until the budget is kept, or all of them are in use.
+    /// Closes files until the budget is met, or all are in use.
     pub(super) async fn make_room(&self, cpu: &Processor) {
         while self.open() > self.files_max.load(Ordering::Relaxed) && self.evict(cpu).await {}
     }
 
-    /// Closes a file that nobody uses, of the tree that has most of them if it has one. False: there is none, or the disk
-    /// does not take what must be written before.
+    /// Closes an unused file, preferably of the tree with most files. False: there is none, or the disk does not take
+    /// what must be written first.
     pub(super) async fn evict(&self, cpu: &Processor) -> bool {
         let mut trees: Vec<_> = self.trees().iter().filter_map(Weak::upgrade).collect();
         trees.sort_by_cached_key(|tree| Reverse(tree.files().len()));
@@ -89,7 +89,7 @@ impl OpenFiles {
                     Some(Victim::Dirty(_, _)) if written == WRITTEN_MAX => return false,
                     Some(Victim::Dirty(node, file)) => {
                         written += 1;
-                        // Closed unless somebody has begun to use it meanwhile.
+                        // Unless it came into use meanwhile.
                         let is_written = file.commit(cpu, Context::synchronous(cpu.job())).await.is_ok();
                         if is_written && tree.files().take_idle(node, &file) {
                             file.abandon(cpu);

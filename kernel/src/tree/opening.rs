@@ -1,4 +1,4 @@
-//! Opening a file, once for all who want it.
+//! Opening a file once for all concurrent callers.
 
 use std::sync::{Arc, OnceLock};
 
@@ -8,17 +8,18 @@ use machine::tree::{Node, OpenNode, TreeCall, TreeReply};
 use super::FileTree;
 use super::files::Found;
 use super::vnode::Vnode;
+use crate::kernel::KernelError;
 use crate::processor::Processor;
 use crate::wait::WaitList;
 
-/// Files closed, at most, to open one when descriptors or numbers of devices have run out.
+/// Files closed, at most, to open one after descriptors or device numbers ran out.
 const ATTEMPTS_MAX: usize = 64;
 
-/// An attempt to open a file. Its outcome is kept with it and not looked for in the table: when a waiter gets to look,
-/// the next attempt may be there, which wakes only those who wait for it.
+/// An attempt to open a file. Waiters take the outcome from here, not from the table: by the time they run, the table
+/// may have the next attempt, which wakes only its own waiters.
 #[derive(Default)]
 pub(super) struct Attempt {
-    /// `None`: it was abandoned.
+    /// `None`: the attempt was abandoned.
     outcome: OnceLock<Option<Result<Arc<Vnode>, Errno>>>,
     ended: WaitList,
 }
@@ -35,10 +36,10 @@ impl Attempt {
 }
 
 impl FileTree {
-    /// A regular file, opened if it is not.
+    /// A regular file, opened if necessary.
     ///
     /// # Errors
-    /// The host's; what is no regular file is [`Errno::INVALID`], a directory `EISDIR`.
+    /// The host's; [`Errno::INVALID`] for what is not a regular file, `EISDIR` for a directory.
     pub async fn file(&self, cpu: &Processor, node: Node) -> Result<Arc<Vnode>, Errno> {
         loop {
             let found = self.files().look(node);
@@ -54,28 +55,28 @@ impl FileTree {
         }
     }
 
-    /// Has the host open a file. Where descriptors have run out, others are closed for it.
+    /// Opens a file on the host. If descriptors have run out, closes other files.
     pub(super) async fn open_on_host(&self, cpu: &Processor, node: Node, writable: bool) -> Result<OpenNode, Errno> {
         let mut attempts = 0;
         loop {
             match self.ask(cpu, None, TreeCall::Open { node, writable }).await {
                 Ok(TreeReply::Opened(open)) => return Ok(open),
                 Ok(_) => return Err(Errno::IO),
-                Err(errno) => self.make_room_after(cpu, errno, &mut attempts).await?,
+                Err(Errno(libc::EMFILE | libc::ENFILE)) if self.make_room(cpu, &mut attempts).await => {}
+                Err(errno) => return Err(errno),
             }
         }
     }
 
-    /// An attempt failed: closes another file, if that may help.
-    async fn make_room_after(&self, cpu: &Processor, errno: Errno, attempts: &mut usize) -> Result<(), Errno> {
+    /// Descriptors have run out: closes another file, unless none can be or too many attempts have failed.
+    async fn make_room(&self, cpu: &Processor, attempts: &mut usize) -> bool {
         *attempts += 1;
-        let helps = matches!(errno.0, libc::EMFILE | libc::ENFILE) && *attempts < ATTEMPTS_MAX;
-        // Boxed, for what is evicted may be written, and that may open a file.
-        if helps && Box::pin(self.config.open_files.evict(cpu)).await { Ok(()) } else { Err(errno) }
+        // Boxed: evicting may write, which may open a file (recursion).
+        *attempts < ATTEMPTS_MAX && Box::pin(self.config.open_files.evict(cpu)).await
     }
 }
 
-/// A file that is being opened. Dropped before the end, it is not.
+/// A file being opened. Dropping it abandons the attempt.
 struct Opening<'a> {
     tree: &'a FileTree,
     node: Node,
@@ -90,7 +91,13 @@ impl<'a> Opening<'a> {
 
     async fn open(self, cpu: &Processor) -> Result<Arc<Vnode>, Errno> {
         self.tree.config.open_files.make_room(cpu).await;
-        let opened = self.ask(cpu).await;
+        let mut attempts = 0;
+        let opened = loop {
+            match self.ask(cpu).await {
+                Err(Errno(libc::EMFILE | libc::ENFILE)) if self.tree.make_room(cpu, &mut attempts).await => {}
+                opened => break opened,
+            }
+        };
         self.end(Some(opened.clone()));
         opened
     }
@@ -101,13 +108,10 @@ impl<'a> Opening<'a> {
             _ => return Err(Errno::IO),
         };
         let open = self.tree.open_on_host(cpu, self.node, false).await?;
-        let mut attempts = 0;
-        loop {
-            match Vnode::new(cpu, self.tree, self.node, open.clone(), attributes) {
-                Err(errno) => self.tree.make_room_after(cpu, errno, &mut attempts).await?,
-                opened => return opened,
-            }
-        }
+        Vnode::new(cpu, self.tree, self.node, open, attributes).map_err(|error| match error {
+            KernelError::TooManyDevices => Errno(libc::ENFILE),
+            KernelError::Reserve { .. } => Errno::NO_MEMORY,
+        })
     }
 
     fn end(&self, outcome: Option<Result<Arc<Vnode>, Errno>>) {

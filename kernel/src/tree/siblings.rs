@@ -1,11 +1,11 @@
-//! Files that are open in more than one tree: by hard links or bind mounts in two exports. Each has a cache of its own, and
-//! the host reports to nobody what its own process does. So they report it to each other.
+//! Aliases: one file that is open in several trees, by hard links or bind mounts in two exports. Each has its own
+//! cache, and the host does not report a process's own changes to it, so aliases report changes to each other.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A file of the host: its file system and its number there.
+/// File system and inode number on the host.
 type Name = (u64, u64);
 
 #[derive(Default)]
@@ -13,12 +13,12 @@ pub(crate) struct Siblings(Mutex<BTreeMap<Name, Arc<Family>>>);
 
 #[derive(Default)]
 struct Family {
-    /// Of each open one, how often others changed the file.
+    /// One counter of changes by others for each open alias.
     members: Mutex<Vec<Arc<AtomicU64>>>,
     count: AtomicUsize,
 }
 
-/// One of those that are open.
+/// One open alias.
 pub(super) struct Sibling {
     all: Arc<Siblings>,
     name: Name,
@@ -45,7 +45,7 @@ impl Family {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns how many are left.
+    /// Returns the number of members left.
     fn change(&self, change: impl FnOnce(&mut Vec<Arc<AtomicU64>>)) -> usize {
         let mut members = self.lock();
         change(&mut members);
@@ -55,12 +55,12 @@ impl Family {
 }
 
 impl Sibling {
-    /// How often the others have changed the file.
+    /// Counts changes by the other aliases.
     pub(super) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// This one has changed the file on the host.
+    /// Reports a change by this alias to the others.
     pub(super) fn report(&self) {
         if self.family.count.load(Ordering::SeqCst) > 1 {
             let members = self.family.lock();

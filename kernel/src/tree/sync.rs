@@ -1,4 +1,4 @@
-//! Names and attributes become durable, for those who meet (WS-5), together.
+//! Making names and attributes durable, shared by concurrent callers (WS-5).
 
 use std::collections::{BTreeSet, HashMap};
 use std::future::poll_fn;
@@ -15,14 +15,14 @@ use super::vnode::Vnode;
 use crate::processor::Processor;
 use crate::volume::ForeignFlush;
 
-/// Calls side by side where each node costs a flush of its own: flushes at the same time share the disk's.
+/// Concurrent calls where each node needs a flush of its own: concurrent flushes share the disk's.
 const CALLS_MAX: usize = 16;
 
 impl FileTree {
-    /// Makes the names in these directories and the attributes of these nodes durable, together with others who want that.
+    /// Makes the names in these directories and the attributes of these nodes durable, shared with concurrent callers.
     ///
     /// # Errors
-    /// The host's: then nothing that this call or those with it wanted is sure to be durable.
+    /// The host's: then nothing that this group of callers asked for is known to be durable.
     pub async fn make_durable(&self, cpu: &Processor, nodes: &[Node]) -> Result<(), Errno> {
         if !cpu.switches().flush_gathering {
             let _turn = self.syncs.turn().await;
@@ -36,11 +36,11 @@ impl FileTree {
                 tree.syncs.lead(&here, sync).await;
             });
         };
-        self.syncs.share(cpu, |wanted| wanted.extend(nodes.iter().copied()), lead).await
+        self.syncs.share(cpu, None, |wanted| wanted.extend(nodes.iter().copied()), lead).await
     }
 
-    /// Makes a rename from one directory to another durable: the new name first, for a crash between the two must not leave
-    /// the node with neither.
+    /// Makes a rename between directories durable: the new name first, so that a crash in between cannot leave the node
+    /// without a name.
     ///
     /// # Errors
     /// As [`FileTree::make_durable`].
@@ -59,13 +59,13 @@ impl FileTree {
         let each = nodes.len().div_ceil(CALLS_MAX).max(1);
         let calls = nodes.chunks(each).map(|nodes| Box::pin(self.sync(cpu, nodes.to_vec()))).collect();
         let results = all(calls).await;
-        // That somebody removed a node is known to be harmless to the others: what is worse comes first.
+        // A removed node (`ESTALE`) is harmless to the others: any other error takes precedence.
         let is_worse = |result: &Result<(), Errno>| result.is_err() && *result != Err(Errno::STALE);
         results.iter().copied().find(is_worse).unwrap_or_else(|| results.into_iter().collect())
     }
 
-    /// Syncs nodes on the host, each by one call at a time. When that fails, the host may forget what it covered of the
-    /// content of files, too: those who wrote that learn of it as from a flush that failed.
+    /// Syncs nodes on the host, with one call at a time for each node. After a failure the host may also drop dirty
+    /// content of the files, which is handled as a failed flush.
     async fn sync(&self, cpu: &Processor, nodes: Vec<Node>) -> Result<(), Errno> {
         self.files().begin_syncs(&nodes);
         let under_way = SyncUnderWay { tree: self, nodes: &nodes };
@@ -75,7 +75,7 @@ impl FileTree {
         {
             let mut files = self.files().syncs.end(&nodes);
             if self.open.syncs_as_a_whole {
-                // It covered the files of all nodes.
+                // The call covered the files of all nodes.
                 files.extend(self.files().unclean().map(|file| (Arc::clone(file), file.begin_sync())));
             }
             files.into_iter().for_each(|(file, sync)| file.on_failed_sync(sync, errno));
@@ -85,7 +85,7 @@ impl FileTree {
     }
 }
 
-/// A call that syncs nodes, while it lasts.
+/// A sync call in flight.
 struct SyncUnderWay<'a> {
     tree: &'a FileTree,
     nodes: &'a [Node],
@@ -98,8 +98,8 @@ impl Drop for SyncUnderWay<'_> {
     }
 }
 
-/// The nodes that are being synced, with those of their files that are open or were opened meanwhile: what is written to
-/// such a one at once may be lost, too, when the sync fails.
+/// The nodes being synced, with their files that are open or were opened meanwhile: what is written to these meanwhile
+/// may be lost, too, if the sync fails.
 #[derive(Default)]
 pub(super) struct SyncsUnderWay(HashMap<Node, Vec<(Arc<Vnode>, ForeignFlush)>>);
 
@@ -116,7 +116,7 @@ impl SyncsUnderWay {
 }
 
 impl Files {
-    /// Of one node, one sync at a time.
+    /// One sync per node at a time.
     fn begin_syncs(&mut self, nodes: &[Node]) {
         for node in nodes {
             let open = self.get(*node);
@@ -129,7 +129,7 @@ impl Files {
     }
 }
 
-/// What all of them say.
+/// Runs all futures concurrently.
 async fn all<T, F: Future<Output = T>>(mut futures: Vec<Pin<Box<F>>>) -> Vec<T> {
     let mut results: Vec<Option<T>> = futures.iter().map(|_| None).collect();
     poll_fn(|cx| {

@@ -1,5 +1,3 @@
-//! A regular file in the buffer cache.
-
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -9,7 +7,7 @@ use machine::Errno;
 use machine::tree::{Attributes, Node, OpenNode, Time, TreeCall, TreeReply};
 use policy::unit::{BLOCK_BYTES, ByteRange, Instant, ProcessorId};
 
-use super::device::{CHANGED, GrowingFile, Reported, Writes};
+use super::device::{GrowingFile, Reported, Writes};
 use super::{FRESH, FileTree, node_for_records};
 use crate::device::DeviceRef;
 use crate::frame::Frames;
@@ -18,16 +16,19 @@ use crate::processor::Processor;
 use crate::queue::Queued;
 use crate::request::Context;
 use crate::trace::Event;
-use crate::volume::{ForeignFlush, Loss, Volume, VolumeConfig};
+use crate::volume::{Attempt, ForeignFlush, Loss, Volume, VolumeConfig};
 use crate::wait::WaitList;
 
-/// A file that somebody on the host writes all the time is looked at again so often at most.
+/// Minimum interval of revalidations of a file that the host's processes write all the time.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// How often something is begun anew because the file changed meanwhile, before the client is told to try again later.
+/// Attempts at an operation during which the file changes, before the client must retry later.
 const ATTEMPTS_MAX: u32 = 16;
 
-/// A regular file that is open.
+/// The error then (`NFS3ERR_JUKEBOX`).
+const TRY_LATER: Errno = Errno(libc::EAGAIN);
+
+/// A regular file in use, with its volume and attributes.
 pub struct Vnode {
     pub(super) this: Weak<Vnode>,
     pub(super) tree: Weak<FileTree>,
@@ -36,29 +37,29 @@ pub struct Vnode {
     volume: Arc<Volume>,
     known: Mutex<Known>,
     used: AtomicBool,
-    /// Was it written since that was looked at?
+    /// Written since the last check?
     pub(super) is_written: AtomicBool,
-    /// Somebody makes the cache follow the host.
+    /// A task is revalidating the cache.
     is_following: AtomicBool,
     followed: WaitList,
 }
 
-/// What is known of the file's attributes.
+/// The file's known attributes.
 struct Known {
-    /// What the host said last, and when.
+    /// The host's last reply; when is in `asked`.
     host: Attributes,
     asked: Instant,
-    /// Our writes before it was asked; `None` where that is not known.
+    /// Our writes before the host was asked; `None` where unknown.
     writes: Option<Writes>,
-    /// The changes by others that had been reported before.
+    /// The changes by others reported before that.
     reported: Reported,
-    /// Did somebody else change the content, while the cache is still as it was before?
+    /// Did others change the content since it was cached?
     stale: Stale,
-    /// How often that was found.
+    /// Counts such findings.
     found_stale: u64,
-    /// Writes and flushes that had failed when somebody looked last.
+    /// The volume's failed writes and flushes at the last check.
     failures: u64,
-    /// What clients are told: the host changes its times when the cache writes, which is not when the clients did.
+    /// As clients see it: the host changes its times when the cache writes back, not when the clients wrote.
     modified: Time,
     changed: Time,
 }
@@ -67,7 +68,7 @@ struct Known {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stale {
     No,
-    /// Nothing tells whether a change since this moment was ours.
+    /// A change since this time may have been ours or not.
     Perhaps(Instant),
     Yes,
 }
@@ -79,8 +80,8 @@ impl Vnode {
         node: Node,
         open: OpenNode,
         host: Attributes,
-    ) -> Result<Arc<Self>, Errno> {
-        let sibling = tree.kernel.siblings().join((host.file_system, host.number));
+    ) -> Result<Arc<Self>, KernelError> {
+        let sibling = tree.kernel.served().siblings.join((host.file_system, host.number));
         let device = Arc::new(GrowingFile::new(open, sibling, !tree.config.read_only));
         let reported = device.reported(false);
         let below: DeviceRef = device.clone();
@@ -92,16 +93,13 @@ impl Vnode {
             grows: true,
         };
         let home = ProcessorId((host.number % u64::from(tree.kernel.processors())) as u16);
-        let volume = Volume::open(&tree.kernel, queued, config, home).map_err(|error| match error {
-            KernelError::TooManyDevices => Errno(libc::ENFILE),
-            KernelError::Reserve { .. } => Errno::NO_MEMORY,
-        })?;
+        let volume = Volume::open(&tree.kernel, queued, config, home)?;
         volume.set_export(tree.export());
         cpu.trace(Event::FileOpened, (cpu.job(), tree.export()), node_for_records(node.as_bytes()), host.size);
         let known = Mutex::new(Known {
             host,
             asked: cpu.now(),
-            // The file was opened after that.
+            // The file was opened after the attributes were read.
             writes: Some(device.writes()),
             reported,
             stale: Stale::No,
@@ -126,9 +124,12 @@ impl Vnode {
         Ok(file)
     }
 
-    /// Its attributes as clients must see them, as far as they are known.
+    /// Its known attributes, as clients must see them.
     pub fn attributes(&self) -> Attributes {
-        let known = self.known();
+        self.attributes_by(&self.known())
+    }
+
+    fn attributes_by(&self, known: &Known) -> Attributes {
         let size = self.volume.size();
         let unwritten = if self.is_clean() { 0 } else { size };
         Attributes {
@@ -140,24 +141,27 @@ impl Vnode {
         }
     }
 
-    /// Its attributes, if the host was asked lately.
-    pub fn fresh_attributes(&self, cpu: &Processor) -> Option<Attributes> {
-        self.is_fresh(cpu).then(|| self.attributes())
+    /// The file's known state, if still valid.
+    pub fn fresh(&self, cpu: &Processor) -> Option<Fresh<'_>> {
+        let reported = self.device.reported(false);
+        let known = self.known();
+        known.is_fresh(cpu.now(), reported).then(|| Fresh { file: self, attributes: self.attributes_by(&known) })
     }
 
-    /// Its attributes; the host is asked when that is [`FRESH`] ago, or when it reported a change.
+    /// Its attributes; asks the host if the last reply is older than [`FRESH`], or after a reported change.
     ///
     /// # Errors
     /// The host's.
     pub async fn refresh(&self, cpu: &Processor) -> Result<Attributes, Errno> {
-        if !self.is_fresh(cpu) {
-            self.ask_host(cpu).await?;
-            self.follow_host(cpu).await?;
+        if let Some(fresh) = self.fresh(cpu) {
+            return Ok(fresh.attributes);
         }
+        self.ask_host(cpu).await?;
+        self.follow_host(cpu).await?;
         Ok(self.attributes())
     }
 
-    /// Asks the host: did somebody else change the content?
+    /// Asks the host whether others changed the content.
     ///
     /// # Errors
     /// The host's.
@@ -170,7 +174,7 @@ impl Vnode {
         let Some(tree) = self.tree.upgrade() else { return Err(Errno::IO) };
         let (writes, reported) = (self.device.writes(), self.device.reported(false));
         match tree.ask(cpu, None, TreeCall::Attributes { node: self.node }).await? {
-            // We alone keep it alive.
+            // Only our descriptor keeps the file alive.
             TreeReply::Attributes(host) if host.links == 0 => {
                 tree.forget(cpu, self.node);
                 Err(Errno::STALE)
@@ -183,7 +187,7 @@ impl Vnode {
         }
     }
 
-    /// Forgets what the cache has, if somebody else changed the content.
+    /// Drops cached content if others changed the file.
     async fn follow_host(&self, cpu: &Processor) -> Result<(), Errno> {
         if self.known().stale == Stale::No {
             return Ok(());
@@ -202,7 +206,7 @@ impl Vnode {
         };
         let is_all_ours = self.volume.follow_host(cpu, ask).await?;
         let mut known = self.known();
-        // What was found later is another change.
+        // A later finding is another change.
         if known.found_stale == found_stale.get() {
             known.stale = if is_all_ours { Stale::No } else { Stale::Perhaps(cpu.now()) };
         }
@@ -215,12 +219,12 @@ impl Vnode {
         Following(self)
     }
 
-    /// Reads from the cache, if it has all of `range`, which must lie in the file, and the host was asked lately.
+    /// Reads from the cache, if it has all of `range`, which must lie in the file, and the known attributes are valid.
     pub fn try_read(&self, cpu: &Processor, range: ByteRange) -> Option<Frames> {
-        if self.is_fresh(cpu) { self.volume.try_read(cpu, range) } else { None }
+        self.fresh(cpu)?.try_read(cpu, range)
     }
 
-    /// Reads `range`, cut at the end of the file: returns what that is. The first byte lies `range.at % 4096` bytes into
+    /// Reads `range`, cut at the end of the file; returns that range. The first byte lies `range.at % 4096` bytes into
     /// the first frame.
     ///
     /// # Errors
@@ -237,20 +241,17 @@ impl Vnode {
             if range.len == 0 {
                 return Ok((range, Frames::new()));
             }
-            match self.volume.read(cpu, range, context).await {
-                Err(CHANGED) => {}
-                // Cut short meanwhile.
-                Err(Errno::INVALID) if self.volume.clip(range) != range => {}
-                result => return result.map(|frames| (range, frames)),
+            if let Attempt::Done(frames) = self.volume.attempt_read(cpu, range, context).await? {
+                return Ok((range, frames));
             }
         }
-        Err(CHANGED)
+        Err(TRY_LATER)
     }
 
-    /// Writes, as [`Volume::write`] does. The file grows when it is written beyond its end.
+    /// As [`Volume::write`]. A write beyond the end extends the file.
     ///
     /// # Errors
-    /// The host's: then nothing of it is promised.
+    /// The host's: then nothing is promised.
     pub async fn write(
         &self,
         cpu: &Processor,
@@ -261,41 +262,44 @@ impl Vnode {
         if range.end().0 > self.device.bytes_max() {
             return Err(Errno::FILE_TOO_LARGE);
         }
-        // What is no whole block is put into the present content, which may have to be read.
+        // Partial blocks are merged into the present content, which may have to be read.
         let is_whole = range.at.0.is_multiple_of(BLOCK_BYTES) && range.len.is_multiple_of(BLOCK_BYTES);
         let kept = if is_whole { Frames::new() } else { frames.clone() };
-        // Not refused when it is written back: nobody would be there to hear it.
+        // Opened now, not at write-back: an error there could not be returned.
         let _writing = self.writing(cpu).await?;
         self.refresh(cpu).await?;
-        let mut result = self.volume.write(cpu, range, frames, context).await;
+        let mut result = self.volume.attempt_write(cpu, range, frames, context).await;
         for _ in 1..ATTEMPTS_MAX {
-            if result != Err(CHANGED) || is_whole {
+            if result != Ok(Attempt::Changed) || is_whole {
                 break;
             }
             self.refresh(cpu).await?;
-            result = self.volume.write(cpu, range, kept.clone(), context).await;
+            result = self.volume.attempt_write(cpu, range, kept.clone(), context).await;
         }
         self.note_write(cpu.time_of_day());
         self.look_for_failures();
-        result
+        match result? {
+            Attempt::Done(()) => Ok(()),
+            Attempt::Changed => Err(TRY_LATER),
+        }
     }
 
-    /// Makes durable all that was written before. Who reads after it sees what others wrote before it.
+    /// Makes everything written before durable. Later readers see what others wrote before.
     ///
     /// # Errors
-    /// The host's: then some of it may be lost.
+    /// The host's: some of it may be lost.
     pub async fn commit(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
         let result = self.volume.flush(cpu, context).await;
         self.look_for_failures();
         let is_current = self.device.reported(true) == self.known().reported && self.device.is_watched();
-        // What was written is durable, whatever can be found out about others.
+        // The result stands even if the revalidation fails.
         if is_current || self.ask_host(cpu).await.is_ok() {
             let _ = self.follow_host(cpu).await;
         }
         result
     }
 
-    /// Gives the file another size; `change` does it on the host.
+    /// Changes the file's size; `change` does it on the host.
     pub(super) async fn resize(
         &self,
         cpu: &Processor,
@@ -310,7 +314,7 @@ impl Vnode {
         self.volume.resize(cpu, size, change).await
     }
 
-    /// Attributes were set on the host for a client: clients are told these.
+    /// Attributes were set on the host for a client: clients see these from now on.
     pub(super) fn adopt(&self, cpu: &Processor, host: Attributes) -> Attributes {
         let writes = self.device.writes();
         let mut known = self.known();
@@ -324,15 +328,15 @@ impl Vnode {
         self.attributes()
     }
 
-    /// The host told these attributes: what clients are told.
+    /// The host returned these attributes; returns what clients see.
     pub(super) fn observe(&self, cpu: &Processor, host: Attributes) -> Attributes {
         let reported = self.known().reported;
         self.note(cpu, host, None, reported);
         if self.known().stale == Stale::Yes { host } else { self.attributes() }
     }
 
-    /// Takes note of what the host told when it was asked after our `writes`, where those are known, and after `reported`
-    /// changes by others.
+    /// Records attributes of the host, read after our `writes`, where those are known, and after `reported` changes by
+    /// others.
     fn note(&self, cpu: &Processor, host: Attributes, writes: Option<Writes>, reported: Reported) {
         let until = self.device.writes();
         let is_watched = self.device.is_watched();
@@ -366,7 +370,7 @@ impl Vnode {
         known.changed = known.changed.max(now);
     }
 
-    /// Tells the clients, by the tree's verifier, when something that they wrote may have been lost.
+    /// Changes the tree's write verifier if data that clients wrote may have been lost.
     fn look_for_failures(&self) {
         let failures = self.volume.failures_so_far();
         let before = std::mem::replace(&mut self.known().failures, failures);
@@ -377,23 +381,23 @@ impl Vnode {
         }
     }
 
-    /// The node is synced beside the volume's own flushes, while this lasts.
+    /// The node is synced by a call that is not the volume's own flush, until this is dropped.
     pub(super) fn begin_sync(&self) -> ForeignFlush {
         self.volume.begin_foreign_flush()
     }
 
-    /// The sync failed: what was written to the host before may be lost.
+    /// The sync failed: earlier writes to the host may be lost.
     pub(super) fn on_failed_sync(&self, sync: ForeignFlush, errno: Errno) {
         sync.failed(errno);
         self.look_for_failures();
     }
 
-    /// Does it hold nothing that is newer than on the host?
+    /// Is everything on the host, and flushed?
     pub(super) fn is_clean(&self) -> bool {
         self.volume.is_clean()
     }
 
-    /// Makes durable what was written, and closes.
+    /// Flushes and closes.
     pub(super) async fn close(&self, cpu: &Processor) -> Result<(), Errno> {
         let result = self.volume.flush(cpu, Context::synchronous(cpu.job())).await;
         self.look_for_failures();
@@ -401,19 +405,18 @@ impl Vnode {
         result
     }
 
-    /// Closes; what was not written is given up.
+    /// Closes; unwritten data is dropped.
     pub(super) fn abandon(&self, cpu: &Processor) {
         let node = node_for_records(self.node.as_bytes());
         cpu.trace(Event::FileClosed, (cpu.job(), self.volume.export()), node, 0);
         self.volume.stop();
     }
 
-    /// What of it was lost.
     pub(super) fn loss(&self) -> Option<Loss> {
         self.volume.loss()
     }
 
-    /// It was open before, and this of it was lost then.
+    /// Restores the loss of an earlier opening.
     pub(super) fn restore_loss(&self, loss: &Loss) {
         self.volume.restore_loss(loss);
     }
@@ -426,26 +429,42 @@ impl Vnode {
         self.used.swap(false, Ordering::Relaxed)
     }
 
-    fn is_fresh(&self, cpu: &Processor) -> bool {
-        let reported = self.device.reported(false);
-        let known = self.known();
-        let now = cpu.now();
-        let age = now.since(known.asked);
-        let is_current = match known.stale {
-            Stale::No => true,
-            Stale::Perhaps(since) => now.since(since) < FRESH,
-            Stale::Yes => false,
-        };
-        let is_quiet = reported.by_host == known.reported.by_host || age < LOOK_AGAIN;
-        is_current && age < FRESH && is_quiet && reported.by_siblings == known.reported.by_siblings
-    }
-
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The right to make the cache follow the host, while it lasts.
+impl Known {
+    /// Was the host asked lately, and no change `reported` since?
+    fn is_fresh(&self, now: Instant, reported: Reported) -> bool {
+        let age = now.since(self.asked);
+        let is_current = match self.stale {
+            Stale::No => true,
+            Stale::Perhaps(since) => now.since(since) < FRESH,
+            Stale::Yes => false,
+        };
+        let is_quiet = reported.by_host == self.reported.by_host || age < LOOK_AGAIN;
+        is_current && age < FRESH && is_quiet && reported.by_siblings == self.reported.by_siblings
+    }
+}
+
+/// A file whose known attributes are valid.
+pub struct Fresh<'a> {
+    file: &'a Vnode,
+    pub attributes: Attributes,
+}
+
+impl Fresh<'_> {
+    /// Reads from the cache, if it has all of `range`, which must lie in the file. The size in the attributes is not
+    /// older than what was read.
+    pub fn try_read(&mut self, cpu: &Processor, range: ByteRange) -> Option<Frames> {
+        let frames = self.file.volume.try_read(cpu, range)?;
+        self.attributes.size = self.file.volume.size();
+        Some(frames)
+    }
+}
+
+/// The exclusive right to revalidate, until dropped.
 struct Following<'a>(&'a Vnode);
 
 impl Drop for Following<'_> {
@@ -455,7 +474,7 @@ impl Drop for Following<'_> {
     }
 }
 
-/// A time by which clients see that something has changed since `before`, the host's if possible.
+/// A time after `before`, so that clients notice a change; the host's if possible.
 fn later(before: Time, host: Time) -> Time {
     let next = match before.nanoseconds {
         999_999_999 => Time { seconds: before.seconds + 1, nanoseconds: 0 },

@@ -1,4 +1,4 @@
-//! Files open for writing: no longer than somebody writes, for meanwhile the host cannot execute them ("Text file busy").
+//! Files open for writing: no longer than needed, since the host cannot execute them meanwhile ("Text file busy").
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
@@ -12,26 +12,24 @@ use super::vnode::Vnode;
 use crate::processor::Processor;
 use crate::request::Context;
 
-/// How often they are looked at, while there are any.
+/// Interval of checks while there are any.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Looks without a write after which what was written is made durable, so that the file need not be open for writing any
-/// more, though nobody asked for that.
+/// Checks without a write after which the file is flushed unasked, so that it can be closed for writing.
 const LOOKS_UNTIL_WRITTEN: u32 = 4;
 
-/// The files of a tree that are open for writing.
 #[derive(Default)]
 pub(super) struct Writers {
     files: Vec<(Weak<Vnode>, u32)>,
-    /// Is there a task that looks at them?
+    /// Is the checking task running?
     is_watched: bool,
 }
 
 impl Vnode {
-    /// The file for writing. As long as somebody has this, it stays open for that.
+    /// The file open for writing; it stays so while a caller has this.
     ///
     /// # Errors
-    /// The host's: `ETXTBSY` as long as the host executes it.
+    /// The host's: `ETXTBSY` while the host executes it.
     pub(super) async fn writing(&self, cpu: &Processor) -> Result<Arc<OpenNode>, Errno> {
         self.is_written.store(true, Ordering::Relaxed);
         let Some(tree) = self.tree.upgrade() else { return Err(Errno::IO) };
@@ -43,7 +41,8 @@ impl Vnode {
         Ok(writing)
     }
 
-    /// Ends its being open for writing if it can, for which it is flushed after some `looks` without a write. Did it end?
+    /// Closes the file for writing if possible; flushes it after some `looks` without a write. Returns whether it is
+    /// closed.
     async fn end_writing(&self, cpu: &Processor, looks: &mut u32) -> bool {
         if self.is_written.swap(false, Ordering::Relaxed) {
             *looks = 0;
@@ -51,7 +50,7 @@ impl Vnode {
         }
         *looks += 1;
         if looks.is_multiple_of(LOOKS_UNTIL_WRITTEN) && !self.is_clean() {
-            // Who wrote learns of a failure as of any other.
+            // An error is reported to writers by the verifier, as any other.
             let _ = self.commit(cpu, Context::asynchronous(cpu.job())).await;
         }
         self.device.end_writing(|| self.is_clean())
@@ -76,7 +75,7 @@ impl FileTree {
         }
     }
 
-    /// False when there are none left.
+    /// Returns false if there are none left.
     async fn look_at_writers(&self, cpu: &Processor) -> bool {
         let files = std::mem::take(&mut self.writers().files);
         for (file, mut looks) in files {

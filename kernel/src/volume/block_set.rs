@@ -1,9 +1,9 @@
-//! A set of blocks of one volume: one bit a block where there are any, ordered, with runs found quickly.
+//! A set of block numbers: a sparse, ordered bitmap in which runs are found quickly.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Blocks whose bits lie in one leaf: 128 MiB of a volume in 4 KiB.
+/// Blocks of one leaf: 128 MiB of a volume in blocks of 4 KiB.
 const LEAF_BLOCKS: u64 = 64 * LEAF_WORDS as u64;
 const LEAF_WORDS: usize = 512;
 
@@ -13,7 +13,6 @@ struct Leaf {
     count: u32,
 }
 
-/// A set of block numbers.
 #[derive(Clone, Default)]
 pub(super) struct BlockSet {
     leaves: BTreeMap<u64, Leaf>,
@@ -29,7 +28,7 @@ impl BlockSet {
         self.len == 0
     }
 
-    /// Adds blocks; returns how many were not there.
+    /// Returns the number of blocks added.
     pub(super) fn insert(&mut self, blocks: Range<u64>) -> u64 {
         let mut added = 0;
         for (leaf_no, within) in leaves_of(blocks) {
@@ -47,7 +46,7 @@ impl BlockSet {
         added
     }
 
-    /// Takes blocks out; returns how many were there.
+    /// Returns the number of blocks removed.
     pub(super) fn remove(&mut self, blocks: Range<u64>) -> u64 {
         let mut removed = 0;
         let touched = blocks.start / LEAF_BLOCKS..blocks.end.div_ceil(LEAF_BLOCKS).max(blocks.start / LEAF_BLOCKS);
@@ -84,7 +83,7 @@ impl BlockSet {
         Some(leaf_no * LEAF_BLOCKS + word as u64 * 64 + 63 - u64::from(bits.leading_zeros()))
     }
 
-    /// The first run of members within `within`, at most `len_max` blocks of it.
+    /// The first run of members within `within`, cut to `len_max` blocks.
     pub(super) fn first_run(&self, within: Range<u64>, len_max: u64) -> Option<Range<u64>> {
         let start = self.first_member(within.clone())?;
         let mut end = start + 1;
@@ -107,14 +106,14 @@ impl BlockSet {
         self.first_where(within, |_, _, bits| bits)
     }
 
-    /// The first member within `within` that `other` does not have.
+    /// The first member within `within` that is not in `other`.
     pub(super) fn first_not_in(&self, other: &BlockSet, within: Range<u64>) -> Option<u64> {
         self.first_where(within, |leaf_no, word, bits| {
             bits & !other.leaves.get(&leaf_no).map_or(0, |leaf| leaf.words[word])
         })
     }
 
-    /// The first member within `within` of those that `select` leaves of each word's bits.
+    /// The first member within `within` among the bits that `select` returns for a word.
     fn first_where(&self, within: Range<u64>, select: impl Fn(u64, usize, u64) -> u64) -> Option<u64> {
         if within.is_empty() {
             return None;
@@ -143,7 +142,7 @@ impl BlockSet {
     }
 }
 
-/// The leaves that a run touches, each with its part of the run, counted from the leaf's start.
+/// The leaves that a run touches, each with its part of the run relative to the leaf's start.
 fn leaves_of(blocks: Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
     let mut at = blocks.start;
     std::iter::from_fn(move || {
@@ -158,7 +157,7 @@ fn leaves_of(blocks: Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
     })
 }
 
-/// The words that a run within one leaf touches, each with the mask of its bits.
+/// The words that a run within one leaf touches, each with a mask of the run's bits.
 fn words_of(within: Range<u64>) -> impl Iterator<Item = (usize, u64)> {
     let (first, last) = ((within.start / 64) as usize, within.end.div_ceil(64) as usize);
     let (head, tail) = (within.start % 64, within.end % 64);
@@ -190,7 +189,7 @@ mod tests {
             let mut set = BlockSet::default();
             let mut model = BTreeSet::new();
             for (start, len, insert) in steps {
-                // Around the borders of leaves and words, where mistakes are made.
+                // Around the borders of leaves and words.
                 let start = start / 150 * 150 + LEAF_BLOCKS - 100;
                 let blocks = start..start + len;
                 if insert {

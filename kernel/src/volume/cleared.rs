@@ -1,28 +1,29 @@
-//! What was zeroed or discarded and not flushed since. A flush that fails may bring the old content back, so it is done
-//! again before the next one; until a flush has succeeded, zeroes are read from here, never from the device.
+//! Cleared ranges: zeroed or discarded and not flushed since. A failed flush may bring the old content back, so they
+//! are cleared again before the next flush; until one succeeds, zeroes are read from this record, never from the
+//! device.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// More ranges than so many are flushed before another one is cleared.
+/// With this many ranges, the device is flushed before another one is cleared.
 const RANGES_MAX: usize = 4096;
 
-/// What the device was told of a range.
+/// What was done to a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Clearing {
     Zero {
-        /// May its space be given back?
+        /// May its space be freed?
         may_release: bool,
     },
     Discard,
 }
 
-/// Ranges of blocks that do not overlap, by their starts.
+/// Ranges of blocks by their starts; they do not overlap.
 #[derive(Default)]
 struct Ranges(BTreeMap<u64, (u64, Clearing)>);
 
 impl Ranges {
-    /// Those that overlap `blocks`, cut to it, in order.
+    /// The ranges that overlap `blocks`, cut to it, in order.
     fn within(&self, blocks: Range<u64>) -> impl Iterator<Item = (Range<u64>, Clearing)> {
         let before = self.0.range(..blocks.start).next_back().filter(|(_, (end, _))| *end > blocks.start);
         let cut = blocks.clone();
@@ -58,7 +59,7 @@ impl Ranges {
             return;
         }
         self.remove(&blocks);
-        // Neighbours become one: a disk that is zeroed from its start to its end is one range.
+        // Adjacent ranges are merged: a disk that is zeroed from start to end is one range.
         if let Some((&start, &(end, same))) = self.0.range(..blocks.start).next_back()
             && (end, same) == (blocks.start, clearing)
         {
@@ -80,14 +81,14 @@ impl Ranges {
     }
 }
 
-/// What was zeroed or discarded and is not sure to be durable.
+/// Ranges that may not be durable.
 #[derive(Default)]
 pub(super) struct Cleared {
-    /// Since the last flush began.
+    /// Cleared since the last flush began.
     unflushed: Ranges,
-    /// Before the flush that is under way began.
+    /// Cleared before the flush in flight began.
     flushing: Ranges,
-    /// A flush failed since: to be done again.
+    /// A flush failed since: to be cleared again.
     again: Ranges,
 }
 
@@ -98,7 +99,7 @@ impl Cleared {
         if is_suspect { &mut self.again } else { &mut self.unflushed }.insert(blocks, clearing);
     }
 
-    /// Something newer is on the device, or the blocks are gone.
+    /// The device has newer content, or the blocks were dropped.
     pub(super) fn remove(&mut self, blocks: &Range<u64>) {
         [&mut self.unflushed, &mut self.flushing, &mut self.again].into_iter().for_each(|ranges| ranges.remove(blocks));
     }
@@ -116,17 +117,17 @@ impl Cleared {
         self.again.append(std::mem::take(&mut self.unflushed));
     }
 
-    /// The first range to be done again.
+    /// The first range to be cleared again.
     pub(super) fn first_again(&self) -> Option<Range<u64>> {
         self.again.0.first_key_value().map(|(&start, &(end, _))| start..end)
     }
 
-    /// What of `blocks` is to be done again.
+    /// The parts of `blocks` to be cleared again.
     pub(super) fn again_within(&self, blocks: Range<u64>) -> Vec<(Range<u64>, Clearing)> {
         self.again.within(blocks).collect()
     }
 
-    /// Which of `blocks` read as zeroes, whatever the device says.
+    /// The parts of `blocks` that read as zeroes, whatever the device returns.
     pub(super) fn zeroes_within(&self, blocks: &Range<u64>) -> Vec<Range<u64>> {
         let all = [&self.unflushed, &self.flushing, &self.again].into_iter();
         all.flat_map(|ranges| ranges.within(blocks.clone()))
@@ -138,7 +139,7 @@ impl Cleared {
         self.len() == 0
     }
 
-    /// Are there so many ranges that they should be flushed before there are more?
+    /// Should the ranges be flushed before more are cleared?
     pub(super) fn is_full(&self) -> bool {
         self.len() >= RANGES_MAX
     }

@@ -1,4 +1,4 @@
-//! What is newer in the cache than on the device and not yet on its way, in laps of write-back (`policy/pace`).
+//! The dirty blocks of a volume for which no write has been issued, in passes of write-back (`policy/pace`).
 
 use std::ops::Range;
 
@@ -7,16 +7,15 @@ use policy::unit::Instant;
 
 use super::block_set::BlockSet;
 
-/// The dirty blocks of a volume.
 #[derive(Default)]
 pub(super) struct Dirty {
     all: BlockSet,
-    /// Those that became dirty during this lap; the others, the old ones, are to be written in it.
+    /// Became dirty during this pass; the others, the old ones, are to be written in it.
     young: BlockSet,
-    /// When the oldest of either became dirty, or before.
+    /// A lower bound of the time when the oldest of either became dirty.
     old_since: Instant,
     young_since: Option<Instant>,
-    /// What was dirty at the last tick was noted then.
+    /// The time of the last tick, if anything was dirty then.
     ticked: Option<Instant>,
     pub(super) cursor: u64,
 }
@@ -30,17 +29,17 @@ impl Dirty {
         self.all.is_empty()
     }
 
-    /// The blocks, in whatever lap.
+    /// The blocks of any pass.
     pub(super) fn all(&self) -> &BlockSet {
         &self.all
     }
 
-    /// Blocks have become dirty; returns how many were not.
+    /// Blocks became dirty; returns how many were clean before.
     pub(super) fn insert(&mut self, blocks: Range<u64>) -> u64 {
         let added = self.all.len();
         let mut at = blocks.start;
         while at < blocks.end {
-            // An old block that is written anew stays an old one.
+            // An old block that is written anew stays old.
             let next = self.all.first_run(at..blocks.end, u64::MAX).unwrap_or(blocks.end..blocks.end);
             if at < next.start {
                 self.young.insert(at..next.start);
@@ -57,7 +56,7 @@ impl Dirty {
         self.all.insert(blocks)
     }
 
-    /// Blocks are not dirty any more; returns how many were.
+    /// Blocks are no longer dirty; returns how many were.
     pub(super) fn remove(&mut self, blocks: Range<u64>) -> u64 {
         self.young.remove(blocks.clone());
         self.all.remove(blocks)
@@ -68,13 +67,13 @@ impl Dirty {
         self.all.first_run(within, len_max)
     }
 
-    /// The first dirty run that begins with a block of the lap; young ones behind it go along.
+    /// The first dirty run that starts with an old block; young ones that follow are included.
     pub(super) fn first_old_run(&self, within: Range<u64>, len_max: u64) -> Option<Range<u64>> {
         let start = self.all.first_not_in(&self.young, within.clone())?;
         self.all.first_run(start..within.end, len_max)
     }
 
-    /// A tick of write-back: what the pace needs to know. A lap that is over gives way to the next.
+    /// A tick of write-back: returns what the pace needs. Starts the next pass if this one is over.
     pub(super) fn on_tick(&mut self, now: Instant) -> VolumeFacts {
         let before = self.ticked.unwrap_or(now);
         self.ticked = (!self.is_empty()).then_some(now);
@@ -94,7 +93,7 @@ impl Dirty {
 
     pub(super) fn turn(&mut self) {
         self.young = BlockSet::default();
-        // What became dirty since the last tick and was not noted yet is as old as that at most.
+        // What became dirty after the last tick is not noted yet, and is no older than that tick.
         self.old_since = self.young_since.take().or(self.ticked).unwrap_or(self.old_since);
     }
 

@@ -1,4 +1,4 @@
-//! Which parts of a volume are stored (NBD `base:allocation`).
+//! Allocation status of a volume (NBD `base:allocation`).
 
 use machine::{Errno, SeekTarget};
 use policy::unit::{BLOCK_BYTES, ByteOffset, ByteRange};
@@ -7,29 +7,28 @@ use super::Volume;
 use super::block_set::BlockSet;
 use crate::processor::Processor;
 
-/// A run of a volume that is stored, or not.
+/// A run of bytes with one status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Which bytes.
     pub range: ByteRange,
     /// Does it take space on the medium?
     pub allocated: bool,
-    /// Does it surely read as zeroes?
+    /// Is it known to read as zeroes?
     pub zero: bool,
 }
 
 impl Volume {
-    /// The extents of `range` from its start, at most `extents_max` of them; neighbours differ. They end with the range
-    /// or before it.
+    /// The extents of `range` from its start, at most `extents_max`; adjacent ones differ. They may end before the
+    /// range does.
     ///
     /// # Errors
-    /// [`Errno::INVALID`] for a range outside the volume, otherwise what the device says.
+    /// [`Errno::INVALID`] for a range outside the volume, otherwise the device's error.
     pub async fn extents(&self, cpu: &Processor, range: ByteRange, extents_max: usize) -> Result<Vec<Extent>, Errno> {
         self.check(range)?;
         if let Some(errno) = self.is_given_up(&range.blocks()).then_some(Errno::IO) {
             return Err(errno);
         }
-        // Taken before the device is asked: what is in neither set was on the device then.
+        // Before the device is asked: a block that is in none of these sets was on the device then.
         let newer = self.newer_blocks(range);
         let mut extents = Extents { found: Vec::new(), max: extents_max.max(1) };
         let mut at = range.at;
@@ -51,7 +50,7 @@ impl Volume {
         Ok(extents.found)
     }
 
-    /// Blocks of `range` that the device does not have yet, or may lose again when a flush fails.
+    /// Blocks of `range` that the device does not have yet, or may lose when a flush fails.
     fn newer_blocks(&self, range: ByteRange) -> BlockSet {
         let blocks = range.blocks();
         let mut newer = BlockSet::default();
@@ -82,11 +81,11 @@ struct Extents {
 
 impl Extents {
     fn is_full(&self) -> bool {
-        // One more than asked for, so that the last one is known to be complete.
+        // One more than requested, so that the last one returned is known to be complete.
         self.found.len() > self.max
     }
 
-    /// A hole of the device, in which blocks of the cache may lie.
+    /// A hole of the device, in which there may be newer blocks in the cache.
     fn push_hole(&mut self, from: ByteOffset, to: ByteOffset, newer: &BlockSet) {
         let mut at = from;
         while at < to && !self.is_full() {

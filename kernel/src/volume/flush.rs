@@ -1,4 +1,6 @@
-//! Flushing: everything that was acknowledged before becomes durable, and those who wait share a device's flush.
+//! Flushing: everything acknowledged before becomes durable. Concurrent callers share one flush of the device.
+//!
+//! A flush writes out its own volume only, never another export's blocks.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -12,18 +14,19 @@ use super::{ForcedUnitAccess, State, Volume};
 use crate::cache::{Cache, State as BufferState, key};
 use crate::counters::Count;
 use crate::processor::Processor;
-use crate::request::{Action, Context, Request};
+use crate::rendezvous::WriteInFlight;
+use crate::request::{Action, Context, Outcome, Request};
 use crate::trace::Event;
 
-/// Writes of one flush under way, at most.
+/// Writes in flight for one flush, at most.
 const UNDER_WAY_MAX: usize = 512;
 
 impl Volume {
-    /// Makes durable all that was acknowledged before.
+    /// Makes everything that was acknowledged before durable.
     ///
     /// # Errors
-    /// What the device says. Nothing is forgotten then: the cache still has what the failed flush covered, it is dirty
-    /// again, and the next flush writes it; what was zeroed or discarded is zeroed or discarded again.
+    /// The device's error. Nothing is dropped: what the failed flush covered stays cached, is dirty again and will be
+    /// written by the next flush; zeroing and discarding are repeated.
     pub async fn flush(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
         if self.config.read_only {
             return Ok(());
@@ -34,12 +37,12 @@ impl Volume {
             let rewrites = self.rewrites();
             self.write_out_all(cpu, context).await;
             if self.rewrites() == rewrites || self.failures() != failures {
-                return self.flush_device(cpu, context, failures).await;
+                return self.flush_device(cpu, context, failures, None).await;
             }
         }
     }
 
-    /// Makes `blocks`, which the caller has just made dirty, durable.
+    /// Makes `blocks`, which the caller has just marked dirty, durable.
     pub(super) async fn write_through(
         &self,
         cpu: &Processor,
@@ -47,29 +50,27 @@ impl Volume {
         context: Context,
     ) -> Result<(), Errno> {
         let failures = self.failures();
-        let announced = self.flushes.announce(cpu);
+        let write = self.flushes.begin_write(cpu);
         if cpu.switches().flush_gathering && self.lies_beyond_device(&blocks) {
             self.write_growth(cpu, blocks, context).await?;
-            drop(announced);
-            return self.flush_device(cpu, context, failures).await;
+            return self.flush_device(cpu, context, failures, Some(write)).await;
         }
         let forced = match self.config.forced_unit_access {
             ForcedUnitAccess::Never => false,
-            ForcedUnitAccess::Alone => self.flushes.is_alone(),
+            ForcedUnitAccess::Alone => self.flushes.is_alone(cpu),
             ForcedUnitAccess::Always => true,
         };
         let stability = if forced { Stability::Stable } else { Stability::Unstable };
         let written = self.write_and_settle(cpu, blocks.clone(), context.with_stability(stability)).await;
-        // Another write may have begun just before and taken the new content with it, unforced.
+        // A concurrent write may have claimed the new content and written it unforced.
         let all_forced = forced && written == blocks.end - blocks.start && !self.awaits_flush(&blocks);
         if all_forced && self.failures() == failures {
             return self.lost();
         }
-        drop(announced);
-        self.flush_device(cpu, context, failures).await
+        self.flush_device(cpu, context, failures, Some(write)).await
     }
 
-    /// Flushes what is dirty, and ends the volume's write-back. Nothing may be written any more.
+    /// Flushes, and ends the volume's write-back. No writes may follow.
     ///
     /// # Errors
     /// As [`Volume::flush`].
@@ -79,11 +80,11 @@ impl Volume {
         result
     }
 
-    /// Ends the volume's write-back. What is dirty is given up.
+    /// Ends the volume's write-back. Dirty blocks are abandoned.
     pub fn stop(&self) {
         self.closing.store(true, Ordering::SeqCst);
         self.dirtied.wake_all();
-        self.kernel.write_back_wait().wake_all();
+        self.memory.write_back_wait().wake_all();
     }
 
     pub(super) fn is_closing(&self) -> bool {
@@ -93,13 +94,13 @@ impl Volume {
     async fn write_out_all(&self, cpu: &Processor, context: Context) {
         let end = self.size().div_ceil(policy::unit::BLOCK_BYTES);
         self.write_out_within(cpu, 0..end, context.with_stability(Stability::Unstable)).await;
-        // What write-back had begun may wait in the queue behind others; now somebody waits for it.
+        // Writes that write-back issued may be queued behind others; now a client waits for them.
         self.device.expedite(cpu, self.bytes_of(0..end));
         self.until_settled().await;
     }
 
-    /// Starts writing every dirty block within `within`, in one pass; returns how many blocks. A block that is still
-    /// being written has its turn when that has ended.
+    /// Starts writing every dirty block in `within`, in one pass; returns the number of blocks. A block that is being
+    /// written already is written again after that.
     pub(super) async fn write_out_within(&self, cpu: &Processor, within: Range<u64>, context: Context) -> u64 {
         let mut later = Vec::new();
         let mut at = within.start;
@@ -129,66 +130,72 @@ impl Volume {
         count
     }
 
-    /// Writes what is dirty of `blocks`, until no write of them is under way that must be done again; returns how many
-    /// blocks the last pass has written.
+    /// Writes the dirty blocks among `blocks` until no write of them is in flight and none must be repeated; returns
+    /// the number of blocks written by the last pass.
     pub(super) async fn write_and_settle(&self, cpu: &Processor, blocks: Range<u64>, context: Context) -> u64 {
         let failures = self.failures();
         loop {
             let rewrites = self.rewrites();
             let written = self.write_out_within(cpu, blocks.clone(), context).await;
             self.until_settled_within(&blocks).await;
-            // Those who wait for more than one failure are told of it anyway.
+            // After a further failure the caller gets an error anyway.
             if self.rewrites() == rewrites || self.failures() != failures {
                 return written;
             }
         }
     }
 
-    /// Waits until no write of `blocks` is under way.
+    /// Waits until no write of `blocks` is in flight.
     pub(super) async fn until_settled_within(&self, blocks: &Range<u64>) {
         let is_over = || self.state().writing.first_run(blocks.clone(), 1).is_none();
         self.settled_within.until(blocks, is_over).await;
     }
 
-    /// Flushes the device, together with others who want that. `failures` is what was counted before the caller's data
-    /// went to the device: if that changed, its data may be among what failed.
+    /// Flushes the device, shared with concurrent callers. `failures` was counted before the caller's data was issued:
+    /// if it has changed since, that data may be among what failed.
     pub(super) async fn flush_device(
         &self,
         cpu: &Processor,
         context: Context,
         failures: Failures,
+        write: Option<WriteInFlight<'_, ()>>,
     ) -> Result<(), Errno> {
         self.check_failures(failures)?;
         if self.is_flushed() {
             return Ok(());
         }
         if cpu.switches().flush_gathering {
-            self.join_flush(cpu, context).await?;
+            self.join_flush(cpu, context, write).await?;
         } else {
             self.flush_alone(cpu, context).await?;
         }
         self.check_failures(failures)
     }
 
-    async fn join_flush(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
+    async fn join_flush(
+        &self,
+        cpu: &Processor,
+        context: Context,
+        write: Option<WriteInFlight<'_, ()>>,
+    ) -> Result<(), Errno> {
         let context = self.with_export(context);
         let began = cpu.begin(Event::FlushGathered, context);
         cpu.count(Count::Gathers, 1);
         let lead = || {
             let Some(volume) = self.this.upgrade() else { return };
             let here = cpu.clone();
-            // The task has its turn after those that are ready now: who wants a flush, too, is in the first round.
+            // The task runs after those that are ready now, so that their flushes join the first group.
             cpu.spawn_path(async move {
                 volume.flushes.lead(&here, async |()| volume.flush_once(&here, context).await).await
             });
         };
-        let result = self.flushes.share(cpu, |()| (), lead).await;
+        let result = self.flushes.share(cpu, write, |()| (), lead).await;
         cpu.end(began, Event::FlushGathered, context, 0, 0);
         result
     }
 
-    /// Flushes for nobody else, when those before have ended: of two flushes side by side one may fail, and nobody would
-    /// know what the other one was worth.
+    /// Flushes without sharing, after the flushes before it: of two concurrent flushes one may fail, and then the
+    /// other's success proves nothing.
     async fn flush_alone(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
         let _turn = self.flushes.turn().await;
         self.flush_once(cpu, context).await
@@ -196,7 +203,7 @@ impl Volume {
 
     async fn flush_once(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
         self.lost()?;
-        // Write-back may lead the round, but others join it: somebody waits.
+        // Write-back may lead the group, but synchronous callers join it.
         let context = Context { class: Class::Synchronous, ..self.with_export(context) };
         if let Err(errno) = self.clear_again(cpu, context).await {
             self.note_failed_flush(errno);
@@ -211,8 +218,9 @@ impl Volume {
         let failures = self.failures().flushes;
         let began = cpu.begin(Event::Flush, context);
         cpu.count(Count::Flushes, 1);
-        let mut result = self.device.perform(cpu, Request { action: Action::Flush, context }).await;
-        // Of two side by side one may fail, and nobody would know what the other one was worth.
+        let outcome = self.device.perform(cpu, Request { action: Action::Flush, context }).await;
+        let mut result = outcome.and_then(Outcome::required);
+        // A concurrent flush or forced write that failed makes this one's success meaningless.
         self.foreign.until_ended().await;
         self.until_forced_settled().await;
         if self.failures().flushes != failures {
@@ -236,10 +244,10 @@ impl Volume {
         result
     }
 
-    /// What a flush covered may leave the cache, unless it was written anew meanwhile.
+    /// Blocks that a flush covered become clean, unless they were written again meanwhile.
     fn on_flushed(&self, covered: &BlockSet) {
         for piece in covered.runs().flat_map(Cache::runs) {
-            let mut shard = self.kernel.cache().lock(self.id, piece.start);
+            let mut shard = self.memory.cache().lock(self.id, piece.start);
             for block in piece {
                 let Some(slot) = shard.find(key(self.id, block)) else { continue };
                 if !self.state().unflushed.contains(block) {
@@ -251,17 +259,16 @@ impl Volume {
         }
     }
 
-    /// What a failed flush covered may or may not be on the medium: it is dirty again, or to be zeroed or discarded again.
-    ///
-    /// That goes for what was done while the flush was under way, too: the device may have lost it with the rest. What is
-    /// still under way is looked at when it ends (`State::suspect`): its end may be seen long after it was complete.
+    /// What a failed flush covered may or may not be durable: it is dirty again, or will be zeroed or discarded again.
+    /// So is what completed during the flush: the device may have lost that too. Writes still in flight are checked
+    /// when they end (`State::suspect`), since their completion may be seen long after the fact.
     pub(super) fn on_failed_flush(&self, covered: &BlockSet, errno: Errno) {
         self.repeat_unflushed(covered);
         self.note_failed_flush(errno);
     }
 
-    /// A forced write failed. The host may have made it a write and a flush, and tells of what it lost only once: the next
-    /// flush would not fail for it.
+    /// A forced write failed. The host may implement it as a write and a flush and reports lost data only once: the
+    /// next flush would succeed.
     pub(super) fn on_failed_forced_write(&self) {
         let covered = self.state().flushing.clone();
         self.repeat_unflushed(&covered);
@@ -285,7 +292,7 @@ impl Volume {
         };
         for piece in covered.runs().chain(meanwhile.runs()).flat_map(Cache::runs) {
             let mut again = BlockSet::default();
-            let mut shard = self.kernel.cache().lock(self.id, piece.start);
+            let mut shard = self.memory.cache().lock(self.id, piece.start);
             for block in piece {
                 let Some(slot) = shard.find(key(self.id, block)) else { continue };
                 let state = shard.state(slot);
@@ -321,13 +328,13 @@ impl Volume {
         self.state().lost.map_or(Ok(()), Err)
     }
 
-    /// Was any of `blocks` written without being forced, and not flushed since?
+    /// Was any of `blocks` written unforced and not flushed since?
     fn awaits_flush(&self, blocks: &Range<u64>) -> bool {
         let state = self.state();
         [&state.unflushed, &state.flushing].iter().any(|set| set.first_run(blocks.clone(), 1).is_some())
     }
 
-    /// Has nothing changed on the device since its last successful flush?
+    /// Is the device unchanged since its last successful flush?
     fn is_flushed(&self) -> bool {
         let state = self.state();
         state.changes_flushed == Some(state.changes) && !state.awaits_flush()
@@ -335,13 +342,13 @@ impl Volume {
 }
 
 impl State {
-    /// Was anything done to the device that a flush may still make durable?
+    /// Is there a change of the device that a flush can still make durable?
     pub(super) fn awaits_flush(&self) -> bool {
         self.lost.is_none() && !(self.unflushed.is_empty() && self.cleared.is_empty())
     }
 }
 
-/// How many writes and flushes of a volume have failed.
+/// Counts failed writes and flushes of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Failures {
     writes: u64,

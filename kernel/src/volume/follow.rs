@@ -1,4 +1,4 @@
-//! A process of the host changed the file beside us: what the cache has of it goes, but for what clients wrote and the host
+//! Follows changes of a file by processes of the host: drops what is cached, except what clients wrote and the host
 //! does not have.
 
 use std::sync::atomic::Ordering;
@@ -11,12 +11,12 @@ use crate::processor::Processor;
 use crate::request::Context;
 
 impl Volume {
-    /// Forgets what the cache has of the file, unless clients wrote it and the host does not have it for sure. `ask` tells
-    /// how long the host's file is while nothing of ours is under way. Returns whether what is left is all our clients', and
-    /// not yet the host's: otherwise some of it may be old, and this is to be done again.
+    /// Drops the cached content of the file, except what clients wrote and the host may not have. `ask` returns the
+    /// length of the host's file, and runs while nothing of ours is in flight. Returns whether everything that stays
+    /// cached is dirty, in whole blocks: otherwise some of it may be stale, and this must be repeated.
     ///
     /// # Errors
-    /// What `ask` says: then the cache is as it was.
+    /// Those of `ask`: then the cache is unchanged.
     pub async fn follow_host(
         &self,
         cpu: &Processor,
@@ -37,8 +37,8 @@ impl Volume {
         asked.map(|_| is_all_ours)
     }
 
-    /// Gives the host the parts of blocks that clients wrote, and has it make durable what it was given: so that these blocks
-    /// can be forgotten, too. What fails stays dirty, and is seen as it is here until it does not.
+    /// Writes the partly written blocks to the host and flushes them, so that they can be dropped, too. What fails
+    /// stays dirty, and readers see the cached block until a write of it succeeds.
     async fn hand_over(&self, cpu: &Processor) {
         let context = self.with_export(Context::synchronous(cpu.job()));
         let failures = self.failures();
@@ -47,12 +47,12 @@ impl Volume {
         }
         self.until_settled().await;
         if !self.state().unflushed.is_empty() {
-            // Who asks for a flush is told of a failure.
-            let _ = self.flush_device(cpu, context, failures).await;
+            // The error is counted, and the next flush returns it.
+            let _ = self.flush_device(cpu, context, failures, None).await;
         }
     }
 
-    /// Where what clients wrote and the host does not have yet ends. Bytes.
+    /// The end of what clients wrote and the host does not have yet. Bytes.
     fn dirty_end(&self) -> u64 {
         let state = self.state();
         let last = [state.dirty.all(), &state.writing].into_iter().filter_map(|set| set.last()).max();

@@ -1,8 +1,9 @@
-//! Flushes of the device that the volume did not ask for: a file is synced by its name, too, when its attributes change.
+//! Flushes of the device that the volume did not issue: a change of a file's attributes syncs the file by its name,
+//! too.
 //!
-//! A host may forget what such a flush covered when it fails, and says so only to whoever asked. So it counts as one of
-//! the volume's own. Of two flushes side by side one may fail, and nobody would know what the other one was worth: the
-//! volume's own counts when those that had begun before its end have ended, too.
+//! When such a flush fails, the host may drop what it covered and report that to its caller only, so it counts as the
+//! volume's own. Of two concurrent flushes one may fail, and then the other's success proves nothing: the volume's own
+//! flush completes only after the foreign ones that began before its end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +13,7 @@ use machine::Errno;
 use super::Volume;
 use crate::wait::WaitList;
 
-/// Those that have begun and ended so far, in their order: one is under way at a time.
+/// Numbers of flushes begun and ended; one is in flight at a time.
 #[derive(Default)]
 pub(super) struct ForeignFlushes {
     begun: AtomicU64,
@@ -21,18 +22,18 @@ pub(super) struct ForeignFlushes {
 }
 
 impl ForeignFlushes {
-    /// Waits for the end of those that have begun.
+    /// Waits for the end of the flushes that have begun.
     pub(super) async fn until_ended(&self) {
         let begun = self.begun.load(Ordering::SeqCst);
         self.changed.until(|| (self.ended.load(Ordering::SeqCst) >= begun).then_some(())).await;
     }
 }
 
-/// A flush that the volume did not ask for, while it lasts.
+/// A foreign flush in flight, until dropped.
 pub struct ForeignFlush(Arc<Volume>);
 
 impl Volume {
-    /// Somebody else flushes the device from now on. One at a time.
+    /// To be called before the device is flushed. One at a time.
     pub fn begin_foreign_flush(self: &Arc<Self>) -> ForeignFlush {
         self.foreign.begun.fetch_add(1, Ordering::SeqCst);
         ForeignFlush(Arc::clone(self))
@@ -40,7 +41,7 @@ impl Volume {
 }
 
 impl ForeignFlush {
-    /// It failed: what was written before, flushed or not as far as the volume knows, may be lost.
+    /// The flush failed: the device may have lost what was written before, even what the volume considers flushed.
     pub fn failed(self, errno: Errno) {
         let volume = &self.0;
         let covered = volume.state().flushing.clone();

@@ -1,334 +1,330 @@
-//! Reading: from the cache, or into it.
+//! Loading: blocks are read from the device into the cache.
+//!
+//! A lookup shares the frames of cached blocks and registers buffers for the others, with each shard locked once; when
+//! they are loaded, each shard is locked once more.
 
 use std::cell::Cell;
 use std::cmp::Reverse;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use machine::Errno;
-use policy::readahead;
-use policy::unit::{BLOCK_BYTES, ByteRange, Class};
+use policy::unit::{BLOCK_BYTES, Class};
 use smallvec::SmallVec;
 
-use super::Volume;
-use crate::cache::{Cache, State as BufferState, key};
+use super::{Attempt, Volume};
+use crate::cache::{Cache, Shard, State as BufferState, key};
 use crate::counters::Count;
 use crate::frame::{FrameRef, Frames, segments};
 use crate::processor::Processor;
-use crate::request::{Action, Context, Request};
+use crate::request::{Action, Context, Outcome, Request};
 use crate::trace::Event;
 use crate::wait::join_all;
 
-/// Nothing is read ahead while readers wait for so many blocks.
-const READ_AHEAD_BESIDE_MAX: u64 = (2 << 20) / BLOCK_BYTES;
+#[expect(clippy::large_enum_variant, reason = "to box a miss would cost it a call of the allocator")]
+pub enum Lookup {
+    Cached(Frames),
+    /// Some blocks must be read from the device, or are being read.
+    Missing(Reading),
+}
 
-/// What a look into the cache found for a run of blocks.
-#[derive(Default)]
-struct Found {
-    /// Nobody has asked the device for these.
-    missing: SmallVec<[Range<u64>; 4]>,
-    /// Somebody else is loading this one.
+/// A read that the cache cannot satisfy. The lookup has registered the missing blocks that no other reader loads:
+/// others may wait for them, so this must be driven without waiting for anything of theirs, or be dropped.
+pub struct Reading {
+    volume: Arc<Volume>,
+    blocks: Range<u64>,
+    context: Context,
+    /// The frames found so far, by block.
+    frames: SmallVec<[Option<FrameRef>; 4]>,
+    /// Frames for the missing blocks.
+    spare: Frames,
+    /// Begun by the last lookup, and not ended.
+    loads: SmallVec<[Load; 1]>,
+    /// Missing blocks whose load the last lookup could not begin, for lack of memory or because of a barrier, and their
+    /// range.
+    left: u64,
+    left_within: Range<u64>,
+    /// A block that another reader loads.
     loading: Option<u64>,
+    /// Blocks counted in the volume's `blocks_awaited`.
+    awaited: u64,
+}
+
+/// Adjacent blocks that one request reads.
+struct Load {
+    blocks: Range<u64>,
+    frames: Frames,
+    is_settled: Cell<bool>,
 }
 
 impl Volume {
-    /// The blocks of `range`, if the cache has all of them. Never waits. The first byte of the range lies
-    /// `range.at % 4096` bytes into the first frame.
-    pub fn try_read(&self, cpu: &Processor, range: ByteRange) -> Option<Frames> {
-        let mut frames = Frames::new();
-        let blocks = range.blocks();
-        if self.check(range).is_err()
-            || !self.kernel.cache().try_share(self.id, blocks.clone(), self.kernel.frames(), &mut frames)
-        {
-            return None;
-        }
-        // A request without a miss hit.
-        cpu.trace_implied(Event::CacheHit, (cpu.job(), self.export()), blocks.start, blocks.end - blocks.start);
-        cpu.count(Count::CacheReads, 1);
-        cpu.count(Count::CacheHits, blocks.end - blocks.start);
-        self.note_read(cpu, blocks);
-        Some(frames)
-    }
-
-    /// Reads `range`; see [`Volume::try_read`] for what the frames hold.
-    ///
-    /// # Errors
-    /// [`Errno::INVALID`] for a range outside the volume, otherwise what the device says.
-    pub async fn read(&self, cpu: &Processor, range: ByteRange, context: Context) -> Result<Frames, Errno> {
-        self.check(range)?;
-        let blocks = range.blocks();
-        self.note_read(cpu, blocks.clone());
-        let _waits = Waits::new(self, blocks.end - blocks.start);
-        self.load(cpu, blocks, context).await
-    }
-
-    /// Brings `range` into the cache (NBD `CACHE`).
-    ///
-    /// # Errors
-    /// As [`Volume::read`].
-    pub async fn prefetch(&self, cpu: &Processor, range: ByteRange, context: Context) -> Result<(), Errno> {
-        self.check(range)?;
-        let blocks = range.blocks();
-        let step = self.transfer_blocks_max();
-        for start in blocks.clone().step_by(step as usize) {
-            self.load(cpu, start..blocks.end.min(start + step), context).await?;
-        }
-        Ok(())
-    }
-
-    /// Tells the read-ahead policy of a read, and fetches what it asks for.
-    fn note_read(&self, cpu: &Processor, blocks: Range<u64>) {
-        let ahead = {
-            let mut policy = self.read_ahead();
-            let mode = cpu.switches().read_ahead;
-            if policy.config().mode != mode {
-                let config = readahead::Config { mode, ..policy.config().clone() };
-                policy.set_config(config);
-            }
-            policy.on_read(blocks)
-        };
-        let Some(ahead) = ahead else { return };
-        let last = self.size().div_ceil(BLOCK_BYTES);
-        let ahead = ahead.start.min(last)..ahead.end.min(last);
-        // Readers who ask for so much at a time keep the disk busy by themselves.
-        let is_busy = self.blocks_awaited.load(Ordering::Relaxed) >= READ_AHEAD_BESIDE_MAX;
-        if ahead.is_empty() || is_busy || self.kernel.is_memory_short() {
-            return;
-        }
-        // What is fetched in advance must not push out what it was fetched beside.
-        let end = ahead.end.min(ahead.start + (self.kernel.cache_blocks() / 8).max(1));
-        let step = self.transfer_blocks_max();
-        for start in (ahead.start..end).step_by(step as usize) {
-            self.fetch_ahead(cpu, start..end.min(start + step));
-        }
-    }
-
-    /// Fetches `blocks` for nobody yet, unless they are cached: of a cached file, every block would be looked up twice.
-    fn fetch_ahead(&self, cpu: &Processor, blocks: Range<u64>) {
-        let has = |block| self.kernel.cache().has(self.id, block);
-        // The ends stand for the rest. A block between them that is not there is loaded when somebody reads it.
-        if has(blocks.start) && has(blocks.end - 1) {
-            return;
-        }
-        let Some(volume) = self.this.upgrade() else { return };
-        cpu.trace(Event::ReadAhead, (cpu.job(), self.export()), blocks.start, blocks.end - blocks.start);
-        cpu.count(Count::ReadAheads, 1);
-        cpu.count(Count::ReadAheadBlocks, blocks.end - blocks.start);
-        let here = cpu.clone();
-        cpu.spawn_path(async move {
-            let context = Context::asynchronous(here.job());
-            // A read in advance may fail; who needs the block will ask and be told.
-            let _ = volume.load(&here, blocks, context).await;
-        });
-    }
-
-    /// The frames of `blocks`, read from the device where the cache does not have them.
-    pub(super) async fn load(&self, cpu: &Processor, blocks: Range<u64>, context: Context) -> Result<Frames, Errno> {
-        let context = self.with_export(context);
-        let mut frames: SmallVec<[Option<FrameRef>; 4]> = blocks.clone().map(|_| None).collect();
-        let mut spare = Frames::new();
-        // Only what somebody waits for tells what the cache is worth, and only at the first look.
-        let mut is_counted = context.class == Class::Asynchronous;
-        loop {
-            if self.is_given_up(&blocks) {
-                return Err(Errno::IO);
-            }
-            let found = self.look(blocks.clone(), &mut frames);
-            if !std::mem::replace(&mut is_counted, true) {
-                let hits = frames.iter().flatten().count() as u64;
-                cpu.count(Count::CacheReads, 1);
-                cpu.count(Count::CacheHits, hits);
-                cpu.count(Count::CacheMisses, frames.len() as u64 - hits);
-            }
-            let missing: u64 = found.missing.iter().map(|run| run.end - run.start).sum();
-            if missing > 0 {
-                cpu.trace(Event::CacheMiss, context, blocks.start, missing);
-                self.kernel.note_read_miss();
-                if !self.kernel.try_allocate(missing as usize, &mut spare) {
-                    // Who waits for memory holds none: others may need just that.
-                    spare.clear();
-                    frames.fill_with(|| None);
-                    spare = self.kernel.allocate(cpu, missing as usize).await;
-                    continue;
-                }
-                self.fetch(cpu, &found.missing, &mut spare, context, blocks.start, &mut frames).await?;
-            } else if let Some(block) = found.loading {
-                if context.class == Class::Synchronous {
-                    self.device.expedite(cpu, self.bytes_of(block..block + 1));
-                }
-                let began = cpu.begin(Event::CacheLoadAwaited, context);
-                self.kernel.cache().until_not(self.id, block, BufferState::LOADING).await;
-                cpu.end(began, Event::CacheLoadAwaited, context, block, 0);
-            } else {
-                return Ok(frames.into_iter().flatten().collect());
-            }
-        }
-    }
-
-    /// Takes shares in what the cache has of `blocks` and `frames` lacks.
-    fn look(&self, blocks: Range<u64>, frames: &mut [Option<FrameRef>]) -> Found {
-        let cache = self.kernel.cache();
-        let mut found = Found::default();
-        for run in Cache::runs(blocks.clone()) {
-            let mut shard = cache.lock(self.id, run.start);
-            for block in run {
-                let frame = &mut frames[(block - blocks.start) as usize];
-                if frame.is_some() {
-                    continue;
-                }
-                match shard.find(key(self.id, block)) {
-                    Some(slot) if shard.state(slot).any(BufferState::LOADING) => found.loading = Some(block),
-                    Some(slot) => {
-                        shard.touch(slot);
-                        *frame = Some(shard.share(slot, self.kernel.frames()));
-                    }
-                    None => match found.missing.last_mut() {
-                        Some(last) if last.end == block => last.end += 1,
-                        _ => found.missing.push(block..block + 1),
-                    },
-                }
-            }
-        }
-        found
-    }
-
-    /// Reads `missing` runs from the device into new buffers, whose frames are taken from `spare`. Blocks that somebody
-    /// else began to load meanwhile are left to them.
-    async fn fetch(
+    /// The frames of `blocks`, cached or read from the device.
+    pub(super) async fn load(
         &self,
         cpu: &Processor,
-        missing: &[Range<u64>],
-        spare: &mut Frames,
+        blocks: Range<u64>,
         context: Context,
-        first: u64,
-        frames: &mut [Option<FrameRef>],
-    ) -> Result<(), Errno> {
-        let step = self.transfer_blocks_max();
-        // They are taken from the end: neighbouring blocks in neighbouring frames make short vectors.
-        spare.sort_unstable_by_key(|frame| Reverse(frame.no()));
-        let mut loads = Loads::new();
-        // Before any load is begun: who raises a barrier waits for those that have.
-        self.settled.until(|| (!missing.iter().any(|run| self.is_barred(run))).then_some(())).await;
-        for run in missing {
-            for start in run.clone().step_by(step as usize) {
-                self.begin_loads(start..run.end.min(start + step), spare, &mut loads);
-            }
+    ) -> Result<Attempt<Frames>, Errno> {
+        match self.look_up(cpu, blocks, context)? {
+            Lookup::Cached(frames) => Ok(Attempt::Done(frames)),
+            Lookup::Missing(reading) => reading.attempt(cpu).await,
         }
-        if let [only] = loads.as_slice() {
-            self.finish_load(cpu, only, context).await?;
-        } else {
-            let results = join_all(loads.iter().map(|load| self.finish_load(cpu, load, context))).await;
-            results.into_iter().collect::<Result<(), Errno>>()?;
-        }
-        for load in &loads {
-            for (block, frame) in load.blocks.clone().zip(&load.frames) {
-                frames[(block - first) as usize] = Some(frame.clone());
-            }
-        }
-        Ok(())
     }
 
-    /// Registers buffers for those of `blocks` that are still missing, and appends the loads to be done.
-    fn begin_loads<'a>(&'a self, blocks: Range<u64>, spare: &mut Frames, loads: &mut Loads<'a>) {
-        let cache = self.kernel.cache();
-        let pool = self.kernel.frames();
-        let mut open = false;
+    /// Shares the cached frames of `blocks`, and begins to load the others.
+    pub(super) fn look_up(&self, cpu: &Processor, blocks: Range<u64>, context: Context) -> Result<Lookup, Errno> {
+        let mut frames = Frames::new();
+        let missed = self.memory.cache().share(self.id, blocks.clone(), self.memory.frames(), &mut frames);
+        let Some((mut shard, rest)) = missed else {
+            if context.class == Class::Synchronous {
+                self.note_hit(cpu, &blocks);
+            }
+            return Ok(Lookup::Cached(frames));
+        };
+        let mut reading = Reading::new(self, blocks, self.with_export(context), frames)?;
+        reading.look_in(&mut shard, rest.clone());
+        drop(shard);
+        reading.look_at(rest.end..reading.blocks.end);
+        reading.note_first_look(cpu);
+        Ok(Lookup::Missing(reading))
+    }
+}
+
+impl Reading {
+    /// `first`: the frames of the first blocks, which were cached.
+    fn new(volume: &Volume, blocks: Range<u64>, context: Context, first: Frames) -> Result<Self, Errno> {
+        let mut frames: SmallVec<[Option<FrameRef>; 4]> = first.into_iter().map(Some).collect();
+        frames.resize_with((blocks.end - blocks.start) as usize, || None);
+        let reading = Reading {
+            volume: volume.this.upgrade().ok_or(Errno::IO)?,
+            context,
+            frames,
+            spare: Frames::new(),
+            loads: SmallVec::new(),
+            left: 0,
+            left_within: blocks.start..blocks.start,
+            loading: None,
+            awaited: 0,
+            blocks,
+        };
+        reading.check_given_up().map(|()| reading)
+    }
+
+    /// A client waits for this read until it ends.
+    pub(super) fn note_waiter(&mut self) {
+        self.awaited = self.blocks.end - self.blocks.start;
+        self.volume.blocks_awaited.fetch_add(self.awaited, Ordering::Relaxed);
+    }
+
+    /// Waits for the blocks.
+    ///
+    /// # Errors
+    /// The device's error.
+    pub async fn finish(self, cpu: &Processor) -> Result<Frames, Errno> {
+        self.attempt(cpu).await?.required()
+    }
+
+    /// As [`Reading::finish`], for content that others may change.
+    pub(super) async fn attempt(mut self, cpu: &Processor) -> Result<Attempt<Frames>, Errno> {
+        loop {
+            let outcome = self.perform_loads(cpu).await?;
+            if outcome == Outcome::Changed {
+                return Ok(Attempt::Changed);
+            }
+            outcome.required()?;
+            if self.left > 0 {
+                self.until_others_can_load(cpu).await;
+            } else if let Some(block) = self.loading {
+                self.until_loaded(cpu, block).await;
+            } else {
+                return Ok(Attempt::Done(self.frames.drain(..).flatten().collect()));
+            }
+            self.check_given_up()?;
+            (self.left, self.loading) = (0, None);
+            self.look_at(self.blocks.clone());
+            self.note_look(cpu);
+        }
+    }
+
+    fn check_given_up(&self) -> Result<(), Errno> {
+        if self.volume.is_given_up(&self.blocks) { Err(Errno::IO) } else { Ok(()) }
+    }
+
+    fn look_at(&mut self, blocks: Range<u64>) {
+        let volume = Arc::clone(&self.volume);
         for run in Cache::runs(blocks) {
-            let mut shard = cache.lock(self.id, run.start);
-            // A barrier set before the shard was locked must be seen: whoever set it looks for loads under the lock.
-            if self.is_barred(&run) {
-                open = false;
+            let mut shard = volume.memory.cache().lock(volume.id, run.start);
+            self.look_in(&mut shard, run);
+        }
+    }
+
+    /// Shares the frames of `run` that are cached and not held yet. Begins to load what is absent and no other reader
+    /// loads, if there are free frames for all of it.
+    fn look_in(&mut self, shard: &mut Shard, run: Range<u64>) {
+        let (id, pool) = (self.volume.id, self.volume.memory.frames());
+        let mut absent: SmallVec<[Range<u64>; 2]> = SmallVec::new();
+        for block in run {
+            let frame = &mut self.frames[(block - self.blocks.start) as usize];
+            if frame.is_some() {
                 continue;
             }
-            for block in run {
-                let key = key(self.id, block);
-                let frame = if shard.find(key).is_none() { spare.pop() } else { None };
-                let Some(frame) = frame else {
-                    open = false;
-                    continue;
-                };
-                self.note_block(block);
-                shard.insert(key, frame.clone(), BufferState::LOADING, cache.shard_capacity(), pool);
-                if !open {
-                    loads.push(Load {
-                        volume: self,
-                        blocks: block..block,
-                        frames: Frames::new(),
-                        settled: Cell::new(false),
-                    });
-                    open = true;
+            match shard.find(key(id, block)) {
+                Some(slot) if shard.state(slot).any(BufferState::LOADING) => self.loading = Some(block),
+                Some(slot) => {
+                    shard.touch(slot);
+                    *frame = Some(shard.share(slot, pool));
                 }
-                if let Some(load) = loads.last_mut() {
-                    load.blocks.end = block + 1;
-                    load.frames.push(frame);
-                }
+                None => match absent.last_mut() {
+                    Some(last) if last.end == block => last.end += 1,
+                    _ => absent.push(block..block + 1),
+                },
             }
+        }
+        let (Some(first), Some(last)) = (absent.first(), absent.last()) else { return };
+        let (within, count) = (first.start..last.end, absent.iter().map(|run| run.end - run.start).sum());
+        // A barrier set before the shard was locked must be seen: its owner looks for loads under the shard's lock.
+        if !self.volume.is_barred(&within) && self.take_spare(count) {
+            absent.into_iter().flatten().for_each(|block| self.begin_load(shard, block));
+        } else {
+            self.left_within = if self.left == 0 { within } else { self.left_within.start..within.end };
+            self.left += count;
         }
     }
 
-    async fn finish_load(&self, cpu: &Processor, load: &Load<'_>, context: Context) -> Result<(), Errno> {
-        let range = self.bytes_of(load.blocks.clone());
-        let mut result = Ok(());
-        // A file may have been cut short since somebody asked.
+    /// Takes `count` frames to load into, if that many are free.
+    fn take_spare(&mut self, count: u64) -> bool {
+        let missing = (count as usize).saturating_sub(self.spare.len());
+        self.volume.memory.frames().take(missing, &mut self.spare);
+        // They are popped from the end: adjacent blocks in adjacent frames make short vectors.
+        self.spare.sort_unstable_by_key(|frame| Reverse(frame.no()));
+        self.spare.len() >= count as usize
+    }
+
+    fn begin_load(&mut self, shard: &mut Shard, block: u64) {
+        let (volume, Some(frame)) = (&self.volume, self.spare.pop()) else { return };
+        let (cache, pool) = (volume.memory.cache(), volume.memory.frames());
+        volume.note_block(block);
+        shard.insert(key(volume.id, block), frame.clone(), BufferState::LOADING, cache.shard_capacity(), pool);
+        let blocks_max = volume.transfer_blocks_max();
+        match self.loads.last_mut() {
+            Some(last) if last.blocks.end == block && last.blocks.end - last.blocks.start < blocks_max => {
+                last.blocks.end += 1;
+                last.frames.push(frame);
+            }
+            _ => self.loads.push(Load {
+                blocks: block..block + 1,
+                frames: Frames::from_iter([frame]),
+                is_settled: Cell::new(false),
+            }),
+        }
+    }
+
+    /// Only synchronous reads measure the cache's worth, and only their first lookup.
+    fn note_first_look(&self, cpu: &Processor) {
+        if self.context.class == Class::Synchronous {
+            let hits = self.frames.iter().flatten().count() as u64;
+            cpu.count(Count::CacheReads, 1);
+            cpu.count(Count::CacheHits, hits);
+            cpu.count(Count::CacheMisses, self.frames.len() as u64 - hits);
+        }
+        self.note_look(cpu);
+    }
+
+    fn note_look(&self, cpu: &Processor) {
+        let begun: u64 = self.loads.iter().map(|load| load.blocks.end - load.blocks.start).sum();
+        if begun + self.left > 0 {
+            cpu.trace(Event::CacheMiss, self.context, self.blocks.start, begun + self.left);
+            self.volume.memory.note_read_miss();
+            self.volume.memory.look_at_stock();
+        }
+    }
+
+    /// Waits for memory, or for the end of a barrier.
+    async fn until_others_can_load(&mut self, cpu: &Processor) {
+        let (volume, within) = (Arc::clone(&self.volume), self.left_within.clone());
+        volume.settled.until(|| (!volume.is_barred(&within)).then_some(())).await;
+        if !volume.memory.try_allocate(self.left as usize, &mut self.spare) {
+            // A reader that waits for memory holds none: others may need just that.
+            self.spare.clear();
+            self.frames.fill_with(|| None);
+            // For all blocks: what was cached may be evicted meanwhile, and with less two large reads could take it
+            // from each other for ever.
+            self.spare = volume.memory.allocate(cpu, self.frames.len()).await;
+        }
+    }
+
+    /// Waits for a block that another reader loads.
+    async fn until_loaded(&self, cpu: &Processor, block: u64) {
+        let volume = &self.volume;
+        if self.context.class == Class::Synchronous {
+            volume.device.expedite(cpu, volume.bytes_of(block..block + 1));
+        }
+        let began = cpu.begin(Event::CacheLoadAwaited, self.context);
+        volume.memory.cache().until_not(volume.id, block, BufferState::LOADING).await;
+        cpu.end(began, Event::CacheLoadAwaited, self.context, block, 0);
+    }
+
+    /// Issues the loads and takes their frames.
+    async fn perform_loads(&mut self, cpu: &Processor) -> Result<Outcome, Errno> {
+        let outcome = match self.loads.as_slice() {
+            [] => return Ok(Outcome::Done),
+            [only] => self.perform(cpu, only).await?,
+            loads => {
+                let results = join_all(loads.iter().map(|load| self.perform(cpu, load))).await;
+                let outcomes = results.into_iter().collect::<Result<Vec<_>, Errno>>()?;
+                outcomes.into_iter().find(|outcome| *outcome != Outcome::Done).unwrap_or(Outcome::Done)
+            }
+        };
+        for Load { blocks, frames, .. } in self.loads.drain(..) {
+            for (block, frame) in blocks.zip(frames) {
+                self.frames[(block - self.blocks.start) as usize] = Some(frame);
+            }
+        }
+        Ok(outcome)
+    }
+
+    async fn perform(&self, cpu: &Processor, load: &Load) -> Result<Outcome, Errno> {
+        let (volume, context) = (&self.volume, self.context);
+        let range = volume.bytes_of(load.blocks.clone());
+        let mut result = Ok(Outcome::Done);
+        // A file may have been truncated since the lookup.
         let mut frames = load.frames.clone();
         frames.truncate(range.len.div_ceil(BLOCK_BYTES) as usize);
-        // A flush that failed may have brought back what they were before they were zeroed.
-        let zeroes = self.state().cleared.zeroes_within(&load.blocks);
+        // A failed flush may have restored the content from before the zeroing.
+        let zeroes = volume.state().cleared.zeroes_within(&load.blocks);
         if !frames.is_empty() && !zeroes.contains(&load.blocks) {
             let action = Action::Read(range, frames);
-            result = self.device.perform(cpu, Request { action, context }).await;
+            result = volume.device.perform(cpu, Request { action, context }).await;
         }
-        if result.is_ok() {
+        let is_done = result == Ok(Outcome::Done);
+        if is_done {
             zeroes.into_iter().for_each(|blocks| load.zero(blocks));
             load.zero_beyond_end(range.len);
         }
-        load.settle(result.is_ok());
+        load.settle(volume, is_done);
         result
     }
 }
 
-/// A reader who waits for blocks.
-struct Waits<'a> {
-    volume: &'a Volume,
-    blocks: u64,
-}
-
-impl<'a> Waits<'a> {
-    fn new(volume: &'a Volume, blocks: u64) -> Self {
-        volume.blocks_awaited.fetch_add(blocks, Ordering::Relaxed);
-        Waits { volume, blocks }
-    }
-}
-
-impl Drop for Waits<'_> {
+impl Drop for Reading {
     fn drop(&mut self) {
-        self.volume.blocks_awaited.fetch_sub(self.blocks, Ordering::Relaxed);
+        self.volume.blocks_awaited.fetch_sub(self.awaited, Ordering::Relaxed);
+        self.loads.iter().filter(|load| !load.is_settled.get()).for_each(|load| load.settle(&self.volume, false));
     }
 }
 
-/// Loads of one request: usually one.
-type Loads<'a> = SmallVec<[Load<'a>; 1]>;
-
-/// Blocks on their way from the device. If it is dropped before they came, the buffers go.
-struct Load<'a> {
-    volume: &'a Volume,
-    blocks: Range<u64>,
-    frames: Frames,
-    settled: Cell<bool>,
-}
-
-impl Load<'_> {
-    /// Makes the buffers valid, or forgets them.
-    fn settle(&self, ok: bool) {
-        self.settled.set(true);
-        let kernel = &self.volume.kernel;
-        let id = self.volume.id;
+impl Load {
+    /// Makes the buffers valid, or drops them.
+    fn settle(&self, volume: &Volume, ok: bool) {
+        self.is_settled.set(true);
+        let pool = volume.memory.frames();
         for run in Cache::runs(self.blocks.clone()) {
-            let mut shard = kernel.cache().lock(id, run.start);
+            let mut shard = volume.memory.cache().lock(volume.id, run.start);
             for block in run {
-                let Some(slot) = shard.find(key(id, block)) else { continue };
+                let Some(slot) = shard.find(key(volume.id, block)) else { continue };
                 let own = &self.frames[(block - self.blocks.start) as usize];
-                // A write may have put its own frame here meanwhile.
+                // A write may have replaced the frame meanwhile.
                 if shard.frame_no(slot) != own.no() || !shard.state(slot).any(BufferState::LOADING) {
                     continue;
                 }
@@ -336,35 +332,27 @@ impl Load<'_> {
                     let state = shard.state(slot).without(BufferState::LOADING);
                     shard.set_state(slot, state);
                 } else {
-                    drop(shard.remove(slot, kernel.frames()));
+                    drop(shard.remove(slot, pool));
                 }
             }
         }
     }
 
-    /// What lies beyond the first `len` bytes, where the device ends, reads as zeroes.
+    /// Zeroes what follows the first `len` bytes, where the device ends.
     fn zero_beyond_end(&self, len: u64) {
         let held = self.frames.len() as u64 * BLOCK_BYTES;
         self.zero_bytes(len, held.saturating_sub(len));
     }
 
-    /// Some of its blocks read as zeroes.
+    /// Zeroes some of its blocks.
     fn zero(&self, blocks: Range<u64>) {
         self.zero_bytes((blocks.start - self.blocks.start) * BLOCK_BYTES, (blocks.end - blocks.start) * BLOCK_BYTES);
     }
 
     fn zero_bytes(&self, from: u64, len: u64) {
         for segment in segments(&self.frames, from as usize, len as usize) {
-            // SAFETY: the frames are being loaded: nobody reads them before `settle`.
+            // SAFETY: the frames are being loaded: no reader has access before `settle`.
             unsafe { segment.ptr.write_bytes(0, segment.len as usize) };
-        }
-    }
-}
-
-impl Drop for Load<'_> {
-    fn drop(&mut self) {
-        if !self.settled.get() {
-            self.settle(false);
         }
     }
 }

@@ -1,11 +1,11 @@
-//! A volume: a device seen through the buffer cache. What services read and write.
+//! A volume: a device behind the buffer cache. Services read and write volumes.
 //!
-//! Ranges are bytes, of any alignment. Whole blocks are never copied: a read hands out shares in the cache's frames, a
-//! write puts the frames that it is given into the cache.
+//! Ranges are bytes, of any alignment. Whole blocks are never copied: a read returns references to the cache's frames,
+//! and a write installs the frames it is given.
 //!
-//! A block is absent, loading or there; if it is there, it may be dirty, writing, unflushed, or several of these. The
-//! shard has the flags and the volume the sets. Only `write_out` makes dirty blocks writing, only `flush` makes unflushed
-//! blocks clean. Lock order: a shard, then a volume's state.
+//! A block is absent, loading or cached; a cached block may be dirty, writing, unflushed, or several of these. The
+//! flags are in the shard, the sets in the volume. Only `write_out` moves blocks from dirty to writing, only `flush`
+//! from unflushed to clean. Lock order: a shard, then a volume's state.
 
 mod block_set;
 mod cleared;
@@ -17,6 +17,7 @@ mod foreign;
 mod load;
 mod owners;
 mod parts;
+mod read;
 mod size;
 mod trouble;
 mod write;
@@ -36,9 +37,12 @@ use policy::unit::{BLOCK_BYTES, ByteRange, DeviceId, ProcessorId};
 use crate::Kernel;
 use crate::device::{DeviceFacts, DeviceRef, contains};
 use crate::export::ExportNo;
+use crate::job::Jobs;
 use crate::kernel::KernelError;
+use crate::memory::Memory;
 use crate::rendezvous::Rendezvous;
 use crate::request::Context;
+use crate::served::DeviceNumbers;
 use crate::wait::{RangeWaitList, WaitList};
 use block_set::BlockSet;
 use cleared::Cleared;
@@ -46,6 +50,7 @@ use dirty::Dirty;
 pub use extents::Extent;
 pub use foreign::ForeignFlush;
 use foreign::ForeignFlushes;
+pub use load::{Lookup, Reading};
 use owners::Owners;
 use parts::Parts;
 use size::{Gate, Growth};
@@ -54,45 +59,64 @@ use trouble::Trouble;
 use write_back::Early;
 use write_out::Busy;
 
-/// Which stable writes use forced unit access; the others are a write and a flush, which several can share.
+/// Which stable writes use forced unit access; the others are a write and a flush, which several writers can share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ForcedUnitAccess {
-    /// None.
     #[default]
     Never,
-    /// Those beside which nobody else wants a flush.
+    /// Those that have no concurrent flush to share.
     Alone,
     Always,
 }
 
-/// How a volume is opened.
 #[derive(Clone, Debug)]
 pub struct VolumeConfig {
     pub name: String,
     pub read_only: bool,
-    /// Forced unit access for stable writes, instead of write and flush, by what was measured to be cheaper.
+    /// Set by what was measured to be cheaper: FUA, or write and flush.
     pub forced_unit_access: ForcedUnitAccess,
-    /// Does a write beyond the end make it longer, as that of a file?
+    /// Does a write beyond the end extend it, as for a file?
     pub grows: bool,
+}
+
+/// The result of an operation that may have to read blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "it need not have been done"]
+pub enum Attempt<T> {
+    Done(T),
+    /// The content was changed by others meanwhile: revalidate and retry.
+    Changed,
+}
+
+impl<T> Attempt<T> {
+    /// For a volume that only we change.
+    fn required(self) -> Result<T, Errno> {
+        match self {
+            Attempt::Done(value) => Ok(value),
+            Attempt::Changed => Err(Errno::IO),
+        }
+    }
 }
 
 /// Largest size of a volume, in bytes: what the blocks' numbers in the cache allow.
 pub const VOLUME_BYTES_MAX: u64 = 1 << 60;
 
-/// Largest size of a volume that grows. Bytes: so that no sum with what is written at once exceeds that.
+/// Largest size of a volume that grows, in bytes: its sum with any single write stays below [`VOLUME_BYTES_MAX`].
 const GROWING_BYTES_MAX: u64 = 1 << 59;
 
 /// A device seen through the buffer cache.
 pub struct Volume {
-    /// Itself, for the tasks that it starts.
+    /// For the tasks that it starts.
     this: Weak<Volume>,
     config: VolumeConfig,
-    kernel: Arc<Kernel>,
+    memory: Arc<Memory>,
+    jobs: Arc<Jobs>,
+    numbers: Arc<DeviceNumbers>,
     device: DeviceRef,
     facts: DeviceFacts,
-    /// Bytes; the device has fewer as long as it was not written what the volume grew by.
+    /// Bytes; the device is shorter until the blocks that extend it are written.
     size: AtomicU64,
-    /// All of its blocks that are or were in the cache are below this one.
+    /// Every block that is or was cached is below this one.
     blocks_end: AtomicU64,
     id: DeviceId,
     state: Mutex<State>,
@@ -110,56 +134,55 @@ pub struct Volume {
     growths: Rendezvous<Growth>,
     foreign: ForeignFlushes,
     early: Mutex<Early>,
-    /// Blocks that may be dirty, by what the disk takes.
+    /// Dirty blocks at most, by the disk's measured rate.
     dirty_limit: AtomicU64,
-    /// Was anything forgotten that the device does not have?
+    /// Was anything abandoned before the device had it?
     has_given_up: AtomicBool,
     closing: AtomicBool,
     gate: Gate,
-    /// Of a file: others may change what its writers have not sent.
+    /// For a file, which others may change: the bytes that its writers sent.
     parts: Parts,
     export: AtomicU16,
 }
 
-/// What a volume knows of its blocks.
 #[derive(Default)]
 struct State {
-    /// Newer in the cache than on the device, and not yet on their way.
+    /// Newer in the cache than on the device; no write has been issued.
     dirty: Dirty,
-    /// On their way to the device.
+    /// A write is in flight.
     writing: BlockSet,
-    /// Who wrote what of both.
+    /// Which job wrote the blocks of both.
     owners: Owners,
     /// Written to the device since its last successful flush.
     unflushed: BlockSet,
-    /// What the flush that is under way covers; nothing otherwise.
+    /// Covered by the flush in flight; otherwise empty.
     flushing: BlockSet,
     /// Being zeroed or discarded.
     barriers: Vec<Range<u64>>,
-    /// Numbers writes to the device in the order in which they start.
+    /// Numbers writes to the device in the order of their start.
     sequence: u64,
-    /// A flush failed after this number was given: writes up to it may be among what the device lost.
+    /// The newest number when a flush failed: the device may have lost any write up to it.
     suspect: u64,
-    /// Counts writes that succeeded and must be done again all the same, since a flush failed while they were under way.
+    /// Counts writes that succeeded but must be repeated because a flush failed while they were in flight.
     rewrites: u64,
-    /// The numbers of those under way.
+    /// Numbers of the writes in flight.
     under_way: BTreeSet<u64>,
-    /// Of these, the forced ones.
+    /// The forced ones among them.
     forced: BTreeSet<u64>,
-    /// Writes that failed, with the last error. Their blocks are dirty again.
+    /// Counts failed writes. Their blocks are dirty again.
     failures: u64,
     last_failure: Option<Errno>,
     trouble: Trouble,
-    /// What the disk has taken since write-back looked.
+    /// What the disk has taken since write-back last looked.
     busy: Busy,
-    /// Flushes of the device that failed.
+    /// Counts failed flushes.
     flush_failures: u64,
     cleared: Cleared,
-    /// Counts the changes of the device that ended: writes, zeroing, discarding.
+    /// Counts completed changes of the device: writes, zeroing, discarding.
     changes: u64,
-    /// How many of them are covered by a successful flush; `None` before the first flush, which is never left out.
+    /// How many of them a successful flush covers; `None` before the first flush, which is never skipped.
     changes_flushed: Option<u64>,
-    /// Something was forgotten before the device had it: nothing can be promised any more.
+    /// Something was abandoned before the device had it: nothing can be promised any more.
     lost: Option<Errno>,
 }
 
@@ -174,13 +197,16 @@ impl Volume {
         config: VolumeConfig,
         home: ProcessorId,
     ) -> Result<Arc<Self>, KernelError> {
-        let id = kernel.number_device()?;
+        let numbers = Arc::clone(&kernel.served().devices);
+        let id = numbers.take().ok_or(KernelError::TooManyDevices)?;
         let facts = device.facts();
         let read_ahead = readahead::Config { mode: kernel.switches().read_ahead, ..readahead::Config::default() };
         let volume = Arc::new_cyclic(|this| Volume {
             this: Weak::clone(this),
             config: VolumeConfig { read_only: config.read_only || !facts.writable, ..config },
-            kernel: Arc::clone(kernel),
+            memory: Arc::clone(kernel.memory()),
+            jobs: Arc::clone(kernel.jobs()),
+            numbers,
             device,
             facts,
             size: AtomicU64::new(facts.size),
@@ -194,8 +220,8 @@ impl Volume {
             blocks_awaited: AtomicU64::new(0),
             barriers: AtomicU32::new(0),
             flushes: Rendezvous::default(),
-            // The flush after it is what they wait for.
-            growths: Rendezvous::in_bursts(),
+            // Shared by the callers that wait for the flush after it.
+            growths: Rendezvous::default(),
             foreign: ForeignFlushes::default(),
             early: Mutex::default(),
             dirty_limit: AtomicU64::new(write_back::dirty_limit_at_first(kernel.switches().smooth_write_back)),
@@ -216,7 +242,7 @@ impl Volume {
         &self.config.name
     }
 
-    /// The export that what is done here is recorded with, where a request names none.
+    /// The export to record for requests that name none.
     pub fn export(&self) -> ExportNo {
         ExportNo(self.export.load(Ordering::Relaxed))
     }
@@ -229,7 +255,7 @@ impl Volume {
         if context.export == ExportNo::NONE { context.of_export(self.export()) } else { context }
     }
 
-    /// Its size in bytes.
+    /// Bytes.
     pub fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
     }
@@ -238,17 +264,16 @@ impl Volume {
         self.config.read_only
     }
 
-    /// What is known of its device.
     pub fn facts(&self) -> DeviceFacts {
         DeviceFacts { size: self.size(), ..self.facts }
     }
 
-    /// The device itself, without the cache.
+    /// Bypasses the cache.
     pub fn device(&self) -> &DeviceRef {
         &self.device
     }
 
-    /// Blocks that are newer than on the device or on their way there.
+    /// Dirty blocks, including those being written.
     pub fn dirty_blocks(&self) -> u64 {
         let state = self.state();
         state.dirty.len() + state.writing.len()
@@ -278,7 +303,7 @@ impl Volume {
     }
 
     fn check(&self, range: ByteRange) -> Result<(), Errno> {
-        // A file on the host may be larger than what can be served.
+        // A file on the host may be larger than a volume can be.
         if contains(self.size().min(VOLUME_BYTES_MAX), range) { Ok(()) } else { Err(Errno::INVALID) }
     }
 
@@ -296,12 +321,12 @@ impl Volume {
         ByteRange::new(at, (blocks.end * BLOCK_BYTES).min(self.size()).saturating_sub(at))
     }
 
-    /// Blocks of the largest transfer worth asking for.
+    /// Blocks of the largest useful transfer.
     fn transfer_blocks_max(&self) -> u64 {
         (u64::from(self.facts.transfer_bytes_max) / BLOCK_BYTES).clamp(1, 256)
     }
 
-    /// A block is about to enter the cache.
+    /// To be called before a block enters the cache.
     fn note_block(&self, block: u64) {
         if block >= self.blocks_end.load(Ordering::Relaxed) {
             self.blocks_end.fetch_max(block + 1, Ordering::Relaxed);
@@ -332,8 +357,10 @@ impl Drop for Volume {
             self.note_clean(&mut state, dirty);
             (dirty, state.trouble.told())
         };
-        self.kernel.subtract_dirty(dirty);
-        self.kernel.change_stuck(stuck, 0);
-        self.kernel.return_device(self.id, self.blocks_end.load(Ordering::Relaxed));
+        self.memory.subtract_dirty(dirty);
+        self.memory.change_stuck(stuck, 0);
+        let end = self.blocks_end.load(Ordering::Relaxed);
+        self.memory.cache().forget_device(self.id, end, self.memory.frames());
+        self.numbers.give_back(self.id);
     }
 }

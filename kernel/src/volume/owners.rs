@@ -1,8 +1,8 @@
-//! Of a volume's dirty blocks, how many each job wrote (WS-7).
+//! The number of a volume's dirty blocks that each job wrote (WS-7).
 //!
-//! Whose a single block is, nobody remembers. Where several write to one volume, what was written out is shared among
-//! them in proportion to what they have dirty: exact for a volume with one writer, as most have, and right on average
-//! for others, since write-back goes round the volume.
+//! The writer of each single block is not recorded. Where several jobs write to one volume, what is written out is
+//! attributed to them in proportion to their dirty blocks: exact for a volume with one writer, as most have, and right
+//! on average for others, since write-back passes over the whole volume.
 
 use smallvec::SmallVec;
 
@@ -11,7 +11,7 @@ use crate::request::JobId;
 
 type Shares = SmallVec<[(JobId, u64); 2]>;
 
-/// Blocks of each job, those on their way to the device included.
+/// Dirty blocks of each job, including those being written.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
     shares: Shares,
@@ -28,7 +28,7 @@ impl Owners {
         }
     }
 
-    /// So many blocks are written. Whose they are taken to be.
+    /// `blocks` were written: removes them from the shares and returns the part attributed to each job.
     fn take(&mut self, blocks: u64) -> Shares {
         let total: u64 = self.shares.iter().map(|(_, count)| count).sum();
         let blocks = blocks.min(total);
@@ -44,28 +44,28 @@ impl Owners {
         taken
     }
 
-    /// Who is charged for writing them: who has most, or wrote last.
+    /// The job to charge for writing: the one with most dirty blocks, or else the last writer.
     pub(super) fn payer(&self) -> JobId {
         self.shares.iter().max_by_key(|(_, count)| *count).map_or(self.last, |(job, _)| *job)
     }
 }
 
 impl Volume {
-    /// The job has made so many more blocks dirty.
+    /// The job has made `blocks` more blocks dirty.
     pub(super) fn note_dirty(&self, state: &mut State, job: JobId, blocks: u64) {
         state.owners.add(job, blocks);
-        self.kernel.jobs().add_dirty(job, blocks);
-        self.kernel.add_dirty(blocks);
+        self.jobs.add_dirty(job, blocks);
+        self.memory.add_dirty(blocks);
     }
 
-    /// So many are no longer dirty. Who waits for that is to be told, with [`crate::Kernel::subtract_dirty`].
+    /// `blocks` are no longer dirty. The caller must then wake the waiters with `Memory::subtract_dirty`.
     pub(super) fn note_clean(&self, state: &mut State, blocks: u64) {
         for (job, blocks) in state.owners.take(blocks) {
-            self.kernel.jobs().subtract_dirty(job, blocks);
+            self.jobs.subtract_dirty(job, blocks);
         }
     }
 
-    /// To whom write-back of this volume is charged.
+    /// The job to charge for write-back of this volume.
     pub(super) fn payer(&self) -> JobId {
         self.state().owners.payer()
     }

@@ -1,11 +1,11 @@
-//! Which bytes of a block its writers sent, where that is not all of it.
+//! The bytes that writers sent, of blocks that they did not send as a whole.
 //!
-//! A process of the host may change a file beside us, also within a block that a client has written a part of, and no look at
-//! the host's times proves that it does not do so at this moment. So of such a block only what the clients sent is written,
-//! through the host's page cache, which puts it in its place; the rest of the block in the cache is for readers only.
+//! A process on the host may change a file concurrently, also within a block that a client has partly written, and no
+//! check of the host's timestamps can exclude that. So only the bytes that clients sent are written, through the host's
+//! page cache, which merges them; the rest of the cached block serves readers only.
 //!
-//! A block without an entry is all its writers': whatever it is marked as (dirty, writing, unflushed) is so as a whole.
-//! Entries change with the block's shard locked. Lock order: a shard, then this, alone.
+//! A block without an entry was sent as a whole: its flags (dirty, writing, unflushed) apply to all of it. Entries
+//! change with the block's shard locked. Lock order: a shard, then this lock, which is a leaf.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use policy::unit::{BLOCK_BYTES, ByteRange};
+use smallvec::SmallVec;
 
 use crate::cache::State as BufferState;
 
@@ -44,7 +45,7 @@ impl Part {
     }
 
     fn remove_from(&mut self, from: usize) {
-        // All of a block lies before the volume's end, wherever that is, until it is written again.
+        // A whole block stays whole, wherever the volume ends, until it is written again.
         let Part::Some(bits) = self else { return };
         change_words(bits, from..WORDS * 64, |word, mask| *word &= !mask);
         if bits.iter().all(|&word| word == 0) {
@@ -65,7 +66,7 @@ impl Part {
         }
     }
 
-    /// Its bytes on the volume, of a block that begins at `at`: run by run.
+    /// Its maximal runs as bytes of the volume, for a block that starts at `at`.
     pub(super) fn ranges(&self, at: u64) -> Vec<ByteRange> {
         let bits = match self {
             Part::Nothing => return Vec::new(),
@@ -83,7 +84,7 @@ impl Part {
     }
 }
 
-/// The first byte from `from` on that is in the set, or not; the end of the block if there is none.
+/// The first byte from `from` on that is in the set, or is not; the end of the block if there is none.
 fn next(bits: &[u64; WORDS], from: usize, is_in: bool) -> usize {
     let mut at = from;
     while at < WORDS * 64 {
@@ -105,18 +106,17 @@ fn change_words(bits: &mut [u64; WORDS], bytes: Range<usize>, change: impl Fn(&m
     }
 }
 
-/// A block that its writers have not sent as a whole.
 #[derive(Debug, Default)]
 struct Entry {
     dirty: Part,
-    /// On their way to the device.
+    /// In flight to the device.
     writing: Part,
-    /// Written, and to be written again if the flush fails.
+    /// Written; to be written again if the flush fails.
     unflushed: Part,
 }
 
 impl Entry {
-    /// A block whose state says it all.
+    /// For a block that has only its flags.
     fn of(state: BufferState) -> Self {
         let part = |mark| if state.any(mark) { Part::Whole } else { Part::Nothing };
         Entry {
@@ -135,22 +135,22 @@ impl Entry {
 #[derive(Default)]
 pub(super) struct Parts {
     entries: Mutex<BTreeMap<u64, Entry>>,
-    /// How many, to be looked at without the lock: that of a block's entry is seen by whoever has locked its shard.
+    /// Length of `entries`, readable without their lock: exact for a block whose shard the caller has locked.
     count: AtomicUsize,
 }
 
 impl Parts {
-    /// Some bytes of a block that was in `state` were written.
+    /// Some bytes of a block in `state` were written.
     pub(super) fn on_part(&self, block: u64, state: BufferState, bytes: Range<usize>) {
         self.change(block, state, |entry| entry.dirty.insert(bytes));
     }
 
-    /// The whole of a block was written.
-    pub(super) fn on_whole(&self, block: u64) {
-        self.change_known(block, |entry| entry.dirty = Part::Whole);
+    /// These blocks, whose shard is locked, were written as a whole.
+    pub(super) fn on_whole(&self, blocks: Range<u64>) {
+        self.change_all_known(blocks, |entry| entry.dirty = Part::Whole);
     }
 
-    /// A dirty block is about to be written to the device: gives what of it.
+    /// A dirty block is about to be written; returns which part.
     pub(super) fn on_write_out(&self, block: u64) -> Part {
         let mut part = None;
         self.change_known(block, |entry| {
@@ -161,7 +161,7 @@ impl Parts {
         part.unwrap_or(Part::Whole)
     }
 
-    /// The write to the device ended; `next` is what is true of the bytes now.
+    /// The write to the device ended; `next` is the new state of its bytes.
     pub(super) fn on_written(&self, block: u64, next: BufferState) {
         self.change_known(block, |entry| {
             let written = std::mem::take(&mut entry.writing);
@@ -173,12 +173,12 @@ impl Parts {
         });
     }
 
-    /// What was written of a block was flushed, or never will be.
+    /// The written part was flushed, or never will be.
     pub(super) fn on_flushed(&self, block: u64) {
         self.change_known(block, |entry| entry.unflushed = Part::Nothing);
     }
 
-    /// What was written of a block must be written again.
+    /// The written part must be written again.
     pub(super) fn on_failed_flush(&self, block: u64) {
         self.change_known(block, |entry| {
             let again = std::mem::take(&mut entry.unflushed);
@@ -190,19 +190,18 @@ impl Parts {
         self.change_known(block, |entry| *entry = Entry::default());
     }
 
-    /// The volume ends here now, within this block.
+    /// The volume now ends at byte `at` of this block.
     pub(super) fn on_end(&self, block: u64, at: usize) {
         self.change_known(block, |entry| {
             [&mut entry.dirty, &mut entry.unflushed].into_iter().for_each(|part| part.remove_from(at));
         });
     }
 
-    /// Have all blocks been sent as a whole?
     pub(super) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// The blocks of which a part is dirty.
+    /// The partly dirty blocks.
     pub(super) fn dirty_blocks(&self) -> Vec<u64> {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries.iter().filter(|(_, entry)| matches!(entry.dirty, Part::Some(_))).map(|(&block, _)| block).collect()
@@ -218,15 +217,24 @@ impl Parts {
         self.count.store(entries.len(), Ordering::Relaxed);
     }
 
-    /// The same for a block that may have no entry, which stays so.
-    fn change_known(&self, block: u64, change: impl FnOnce(&mut Entry)) {
+    /// As `change`, but creates no entry.
+    fn change_known(&self, block: u64, change: impl FnMut(&mut Entry)) {
+        self.change_all_known(block..block + 1, change);
+    }
+
+    fn change_all_known(&self, blocks: Range<u64>, mut change: impl FnMut(&mut Entry)) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(entry) = entries.get_mut(&block) else { return };
-        change(entry);
-        if !entry.is_needed() {
+        let mut unneeded: SmallVec<[u64; 4]> = SmallVec::new();
+        for (&block, entry) in entries.range_mut(blocks) {
+            change(entry);
+            if !entry.is_needed() {
+                unneeded.push(block);
+            }
+        }
+        for block in unneeded {
             entries.remove(&block);
         }
         self.count.store(entries.len(), Ordering::Relaxed);

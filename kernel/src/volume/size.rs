@@ -1,7 +1,7 @@
-//! The size of a volume that grows: that of a file.
+//! The size of a volume that grows, as a file does.
 //!
-//! In the cache, what lies beyond the end in the last block is zero. A write changes its blocks, then the size, and only
-//! then marks the blocks dirty: so no write-out reaches beyond what was written.
+//! In the cache, the last block is zero beyond the end. A write changes its blocks, then the size, and only then marks
+//! the blocks dirty, so that no write-out extends beyond what was written.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,10 +16,10 @@ use crate::processor::Processor;
 use crate::request::Context;
 use crate::wait::WaitList;
 
-/// Writers pass side by side, who changes the size passes alone.
+/// Shared by writers, exclusive for a change of the size.
 #[derive(Default)]
 pub(super) struct Gate {
-    /// Writers inside; the highest bit: somebody changes the size, or waits for that.
+    /// Writers inside; the highest bit is set while an exclusive holder is inside or waits.
     inside: AtomicU64,
     changed: WaitList,
 }
@@ -36,7 +36,7 @@ impl Gate {
         Inside { gate: self, weight: 1 }
     }
 
-    /// Keeps writers out, and waits until those inside have left.
+    /// Keeps new writers out, and waits until those inside have left.
     pub(super) async fn close(&self) -> Inside<'_> {
         let close = |inside: u64| (inside & CLOSED == 0).then_some(inside | CLOSED);
         self.changed.until(|| self.inside.fetch_update(Ordering::SeqCst, Ordering::SeqCst, close).ok().map(drop)).await;
@@ -46,7 +46,7 @@ impl Gate {
     }
 }
 
-/// The blocks that those want written who meet to make a file longer.
+/// The union of the blocks of all callers that extend a file in one group.
 #[derive(Default)]
 pub(super) struct Growth(Option<Range<u64>>);
 
@@ -57,7 +57,6 @@ impl Growth {
     }
 }
 
-/// The right to be inside, while it lasts.
 pub(super) struct Inside<'a> {
     gate: &'a Gate,
     weight: u64,
@@ -66,7 +65,7 @@ pub(super) struct Inside<'a> {
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
         let before = self.gate.inside.fetch_sub(self.weight, Ordering::SeqCst);
-        // The last writer, for whom somebody may wait who has closed; or who had closed.
+        // Either the last writer left, and the closer may wait for it, or the closer itself.
         if before & CLOSED != 0 {
             self.gate.changed.wake_all();
         }
@@ -74,20 +73,20 @@ impl Drop for Inside<'_> {
 }
 
 impl Volume {
-    /// The volume is at least so long now. Bytes. Nothing happens unless it grows.
+    /// Extends a volume that grows to at least `size` bytes; does nothing to others.
     pub(super) fn grow(&self, size: u64) {
         if self.config.grows {
             self.size.fetch_max(size, Ordering::AcqRel);
         }
     }
 
-    /// Will writing these blocks make the file on the host longer?
+    /// Will writing these blocks extend the file on the host?
     pub(super) fn lies_beyond_device(&self, blocks: &Range<u64>) -> bool {
         self.config.grows && self.bytes_of(blocks.clone()).end().0 > self.device.facts().size
     }
 
-    /// Writes dirty blocks beyond the end of the device, together with others who want that: the host makes a file longer
-    /// for one after the other, and each time costs it a place in its journal.
+    /// Writes dirty blocks beyond the end of the device, batched with concurrent callers: the host extends a file for
+    /// one write at a time, each with a journal transaction.
     ///
     /// # Errors
     /// None of the device's: those are counted ([`Volume::failures`]).
@@ -110,14 +109,14 @@ impl Volume {
                 volume.growths.lead(&here, write).await;
             });
         };
-        self.growths.share(cpu, |growth| growth.add(blocks), lead).await
+        self.growths.share(cpu, None, |growth| growth.add(blocks), lead).await
     }
 
-    /// Gives a volume that grows another size in bytes. `change` does it on the host, with nothing of what is cut off
-    /// under way and no write going on; if it fails, nothing happens.
+    /// Sets the size, in bytes, of a volume that grows. `change` does it on the host while no write runs and nothing
+    /// beyond the new end is in flight; if it fails, nothing changes.
     ///
     /// # Errors
-    /// What `change` says.
+    /// Those of `change`.
     pub async fn resize<T>(
         &self,
         cpu: &Processor,
@@ -142,23 +141,23 @@ impl Volume {
         result
     }
 
-    /// Has the cache hold a block that lies beyond the end.
+    /// Caches a block that lies beyond the end.
     pub(super) async fn put_zeroes(&self, cpu: &Processor, block: u64) {
-        let mut frames = self.kernel.allocate(cpu, 1).await;
+        let mut frames = self.memory.allocate(cpu, 1).await;
         let Some(mut frame) = frames.pop() else { return };
         if let Some(bytes) = frame.bytes_mut() {
             bytes.fill(0);
         }
-        let cache = self.kernel.cache();
+        let cache = self.memory.cache();
         let mut shard = cache.lock(self.id, block);
         if shard.find(key(self.id, block)).is_none() {
             let (key, capacity) = (key(self.id, block), cache.shard_capacity());
             self.note_block(block);
-            shard.insert(key, frame, BufferState::CLEAN, capacity, self.kernel.frames());
+            shard.insert(key, frame, BufferState::CLEAN, capacity, self.memory.frames());
         }
     }
 
-    /// Zeroes what the cache has of the last block beyond `size`.
+    /// Zeroes the cached last block beyond `size`.
     async fn zero_end(&self, cpu: &Processor, size: u64) {
         let (block, from) = (size / BLOCK_BYTES, (size % BLOCK_BYTES) as usize);
         if from == 0 {
@@ -166,20 +165,20 @@ impl Volume {
         }
         let mut spare = None;
         while !self.try_zero_end(block, from, &mut spare) {
-            spare = self.kernel.allocate(cpu, 1).await.pop();
+            spare = self.memory.allocate(cpu, 1).await.pop();
         }
     }
 
     fn try_zero_end(&self, block: u64, from: usize, spare: &mut Option<FrameRef>) -> bool {
         static ZEROES: [u8; FRAME_BYTES] = [0; FRAME_BYTES];
-        let pool = self.kernel.frames();
-        let mut shard = self.kernel.cache().lock(self.id, block);
+        let pool = self.memory.frames();
+        let mut shard = self.memory.cache().lock(self.id, block);
         let Some(slot) = shard.find(key(self.id, block)) else { return true };
         self.parts.on_end(block, from);
         if shard.patch_if_sole(slot, from, &ZEROES[from..], pool) {
             return true;
         }
-        // Somebody sends this frame: it stays as it is, and another takes its place.
+        // The frame is being sent and must not change: a copy replaces it.
         let Some(mut copy) = spare.take() else { return false };
         if let Some(content) = copy.bytes_mut() {
             content.copy_from_slice(shard.share(slot, pool).bytes());
@@ -189,7 +188,7 @@ impl Volume {
         true
     }
 
-    /// The bytes of `range` that the volume has.
+    /// `range`, cut at the end of the volume.
     pub fn clip(&self, range: ByteRange) -> ByteRange {
         let end = range.end().0.min(self.size());
         ByteRange::new(range.at.0, end.saturating_sub(range.at.0))

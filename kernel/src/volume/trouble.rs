@@ -1,15 +1,17 @@
-//! A disk that does not take what it is given.
+//! Degraded and failed volumes: the disk refuses writes or flushes.
 //!
-//! Its volume keeps what it could not write and tries again every second: most trouble passes (a path that is switched
-//! over, a full pool that is made larger). But a disk that stays broken must not keep memory from the volumes of others.
-//! So what such volumes hold counts among nobody else's dirty blocks; together they may hold a twentieth of the cache, and
-//! new writes beyond that are refused with the disk's error; and who has held more for half a minute, in which nothing got
-//! better, gives up. Then the volume is lost: every flush fails from then on, and so does every change and every read of
-//! what was forgotten, until the volume is opened anew. So whoever asks whether a write is durable is told.
+//! A degraded volume retains what it could not write and retries every second, since most failures pass (a path fails
+//! over, a full pool is extended). To bound the memory, such blocks do not count as the dirty blocks of other volumes;
+//! all degraded volumes together may hold a twentieth of the cache, and writes beyond that get the disk's error; a
+//! volume that holds more for half a minute without progress abandons the excess. It has then failed: every flush,
+//! every change and every read of abandoned blocks gives an error until the volume is opened anew.
 //!
-//! What others do: Linux marks pages clean when their write-back failed and tells each open file once (`errseq_t`), so the
-//! second `fsync` succeeds over lost data, as PostgreSQL found out in 2018. ZFS suspends the whole pool and waits for an
-//! operator (`failmode=wait`): nothing is lost, and everybody waits. QEMU stops the guest or hands it the error (`werror`).
+//! What others do: Linux marks pages clean whose write-back failed and reports it once to each open file (`errseq_t`);
+//! the second `fsync` succeeds over lost data, as PostgreSQL found in 2018. ZFS suspends the pool until an operator
+//! acts (`failmode=wait`): nothing is lost, and everybody waits, also for disks that work. QEMU stops the guest or
+//! passes the error on (`werror`). Awase passes the error on at once, and reports a loss for ever, not once: it has no
+//! open files for which a reported error could be counted, and a client that reconnects must not find a volume that
+//! seems healthy.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -25,53 +27,52 @@ use crate::processor::Processor;
 use crate::request::JobId;
 use crate::trace::Event;
 
-/// The part of the cache that volumes on failing disks may hold together.
+/// The fraction of the cache that all degraded volumes together may hold.
 const HELD_SHARE: u64 = 20;
 
-/// A volume whose trouble has not become less for so long gives up what it holds beyond that.
+/// A volume without progress for this long abandons what it holds beyond that.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(30);
 
-/// While a disk refuses writes, so many parts of what is dirty are tried at a time, and so many blocks at least.
+/// While a disk refuses writes, this fraction of the dirty blocks is tried at a time, and this many blocks at least.
 const PARTS_TRIED: u64 = 16;
 const BLOCKS_TRIED: u64 = 1024;
 
-/// Blocks forgotten between two chances for other tasks.
+/// Blocks abandoned between two yields.
 const BLOCKS_AT_ONCE: u64 = 1024;
 
-/// What became of a volume of which something was forgotten before the disk had it.
+/// The abandoned data of a failed volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// What every flush and change is told.
+    /// Returned by every flush and change.
     pub errno: Errno,
     /// The volume's size. Bytes.
     pub size: u64,
-    /// The blocks that were forgotten; nothing: perhaps all.
+    /// The abandoned blocks; `None`: possibly all.
     pub forgotten: Option<Vec<Range<u64>>>,
 }
 
 impl Loss {
-    /// Runs that it takes to remember it.
+    /// Runs needed to record it.
     pub fn runs(&self) -> usize {
         self.forgotten.as_ref().map_or(0, Vec::len)
     }
 }
 
-/// What a volume's disk does not take.
 #[derive(Default)]
 pub(super) struct Trouble {
-    /// Blocks whose last write failed. They are dirty, or on their way again.
+    /// Blocks whose last write failed. They are dirty, or in flight again.
     refused: BlockSet,
-    /// The last write failed with this.
+    /// The last write's error.
     writes: Option<Errno>,
-    /// The last flush failed with this.
+    /// The last flush's error.
     flushes: Option<Errno>,
-    /// Nothing has got better since.
+    /// No progress since.
     since: Option<Instant>,
-    /// Blocks that were forgotten before the disk had them.
+    /// Blocks abandoned before the disk had them.
     given_up: BlockSet,
-    /// All of them, as far as is known.
+    /// Unknown which: treat all as abandoned.
     all_given_up: bool,
-    /// What the kernel was told that the volume holds.
+    /// Blocks last reported to the kernel as held.
     told: u64,
 }
 
@@ -86,7 +87,7 @@ impl Trouble {
         self.on_gone(blocks);
     }
 
-    /// Blocks are not to be written any more.
+    /// Blocks need not be written any more.
     pub(super) fn on_gone(&mut self, blocks: Range<u64>) {
         if !self.refused.is_empty() && self.refused.remove(blocks) > 0 {
             self.since = None;
@@ -100,13 +101,13 @@ impl Trouble {
         }
     }
 
-    /// What the disk says, if it is in trouble.
+    /// The disk's error, if the volume is degraded.
     fn errno(&self, state: &State) -> Option<Errno> {
         let refused = || state.last_failure.filter(|_| !self.refused.is_empty());
         self.writes.or(self.flushes.filter(|_| state.is_flush_in_doubt())).or_else(refused)
     }
 
-    /// What the kernel was told that the volume holds. Blocks.
+    /// Blocks last reported to the kernel as held.
     pub(super) fn told(&self) -> u64 {
         self.told
     }
@@ -117,7 +118,7 @@ impl Trouble {
 }
 
 impl State {
-    /// Does the disk not take what it is given?
+    /// Is the volume degraded?
     pub(super) fn is_in_trouble(&self) -> bool {
         self.trouble.errno(self).is_some()
     }
@@ -127,13 +128,13 @@ impl State {
         self.trouble.flushes.is_some() && self.lost.is_none()
     }
 
-    /// How many dirty blocks are worth a try now.
+    /// Dirty blocks that may be tried now.
     pub(super) fn worth_trying(&self) -> u64 {
         let dirty = self.dirty.len();
         if self.trouble.writes.is_some() { dirty.min((dirty / PARTS_TRIED).max(BLOCKS_TRIED)) } else { dirty }
     }
 
-    /// Blocks that stay in the cache because the disk is in trouble.
+    /// Blocks that stay in the cache because the volume is degraded.
     fn stuck(&self) -> u64 {
         let trouble = &self.trouble;
         let on_their_way = self.dirty.len() + self.writing.len();
@@ -148,7 +149,7 @@ impl State {
 }
 
 impl Volume {
-    /// Why nothing more may be written, if so.
+    /// The error with which to refuse writes, if any.
     pub(super) fn refusal(&self) -> Option<Errno> {
         let mut state = self.state();
         if state.trouble.has_given_up() {
@@ -156,10 +157,10 @@ impl Volume {
         }
         let errno = state.trouble.errno(&state)?;
         self.tell_stuck(&mut state);
-        (self.kernel.stuck_blocks() > self.held_max()).then_some(errno)
+        (self.memory.stuck_blocks() > self.held_max()).then_some(errno)
     }
 
-    /// Is any of `blocks` one that was forgotten before the disk had it?
+    /// Was any of `blocks` abandoned?
     pub(super) fn is_given_up(&self, blocks: &Range<u64>) -> bool {
         self.has_given_up.load(Ordering::SeqCst) && {
             let state = self.state();
@@ -167,7 +168,6 @@ impl Volume {
         }
     }
 
-    /// What was lost, if anything was.
     pub fn loss(&self) -> Option<Loss> {
         let state = self.state();
         let errno = state.lost?;
@@ -175,7 +175,7 @@ impl Volume {
         Some(Loss { errno, size: self.size(), forgotten })
     }
 
-    /// The volume was open before, and this was lost then. To be said before anybody uses it.
+    /// Restores the loss of an earlier opening. To be called before the first use.
     pub fn restore_loss(&self, loss: &Loss) {
         let mut state = self.state();
         state.lost = Some(loss.errno);
@@ -193,16 +193,16 @@ impl Volume {
         self.grow(loss.size);
     }
 
-    /// Tells the kernel what the volume holds because its disk is in trouble.
+    /// Reports to the kernel what a degraded volume holds.
     pub(super) fn tell_stuck(&self, state: &mut State) {
         let stuck = state.stuck();
         if stuck != state.trouble.told {
-            self.kernel.change_stuck(state.trouble.told, stuck);
+            self.memory.change_stuck(state.trouble.told, stuck);
             state.trouble.told = stuck;
         }
     }
 
-    /// A tick of write-back: gives up when nothing gets better and others need the memory.
+    /// A tick of write-back: abandons blocks if there is no progress and others need the memory.
     pub(super) async fn look_for_trouble(&self, cpu: &Processor) {
         let left = {
             let mut state = self.state();
@@ -212,14 +212,14 @@ impl Volume {
                 return;
             };
             let since = *state.trouble.since.get_or_insert(cpu.now());
-            let left = self.kernel.stuck_blocks().saturating_sub(self.held_max()).min(state.stuck());
+            let left = self.memory.stuck_blocks().saturating_sub(self.held_max()).min(state.stuck());
             if left == 0 || cpu.now().since(since) < GIVE_UP_AFTER {
                 return;
             }
             if state.lost.is_none() {
                 cpu.trace(Event::FlushFailed, JobId::default(), errno.0 as u64, 0);
                 state.lost = Some(errno);
-                // Who asked for a flush, or will, is told; so are clients of NFS, by the verifier.
+                // Reported to past and future flushes, and to NFS clients by the write verifier.
                 state.flush_failures += 1;
                 state.last_failure = Some(errno);
             }
@@ -228,8 +228,8 @@ impl Volume {
         self.give_up(cpu, left).await;
     }
 
-    /// Nothing of the volume will ever be durable again. What the disk has taken may leave the cache; of what it has
-    /// refused, up to `left` blocks are forgotten. What it takes still, or has not been given yet, has its turn.
+    /// Nothing of the volume will be durable from now on. Unflushed blocks become clean; of the refused blocks, up to
+    /// `left` are abandoned. Blocks that the disk still takes, or that were not tried yet, are still written.
     async fn give_up(&self, cpu: &Processor, left: u64) {
         let unflushed = std::mem::take(&mut self.state().unflushed);
         for piece in unflushed.runs().flat_map(Cache::runs) {
@@ -247,23 +247,23 @@ impl Volume {
                 state.trouble.given_up.insert(run.clone());
                 self.has_given_up.store(true, Ordering::SeqCst);
                 state.trouble.refused.remove(run.clone());
-                // Nobody may begin to write it now.
+                // No write of it may start now.
                 let removed = state.dirty.remove(run.clone());
                 self.note_clean(&mut state, removed);
                 drop(state);
-                self.kernel.subtract_dirty(removed);
+                self.memory.subtract_dirty(removed);
                 run
             };
             left -= run.end - run.start;
             self.forget(cpu, run).await;
         }
         self.tell_stuck(&mut self.state());
-        self.kernel.memory_wait().wake_all();
+        self.memory.memory_wait().wake_all();
     }
 
-    /// Changes what is going on with the blocks of `piece` that are in the cache; they share a shard.
+    /// Changes the state of the cached blocks of `piece`, which share a shard.
     pub(super) fn change_states(&self, piece: Range<u64>, change: impl Fn(BufferState) -> BufferState) {
-        let mut shard = self.kernel.cache().lock(self.id, piece.start);
+        let mut shard = self.memory.cache().lock(self.id, piece.start);
         for block in piece {
             if let Some(slot) = shard.find(key(self.id, block)) {
                 let state = change(shard.state(slot));
@@ -276,6 +276,6 @@ impl Volume {
     }
 
     fn held_max(&self) -> u64 {
-        self.kernel.cache_blocks() / HELD_SHARE
+        self.memory.cache_blocks() / HELD_SHARE
     }
 }

@@ -1,4 +1,10 @@
-//! Writing: frames are put into the cache.
+//! Writing: frames are installed in the cache.
+//!
+//! Frames are replaced, not overwritten. Locking a buffer during the transfer (as the classic buffer cache does) lets
+//! one slow client block all others that want it. Replacing costs one frame for each write in flight.
+//!
+//! Large writes to uncached blocks are issued at once, as asynchronous requests: they belong to a copy or a log and
+//! will not be rewritten soon, and the disk works while the next ones arrive.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -7,10 +13,10 @@ use machine::Errno;
 use policy::unit::{BLOCK_BYTES, ByteRange, Stability};
 use policy::writeback::{Admission, WriteBack};
 
-use super::Volume;
-use crate::cache::{Shard, State as BufferState, key};
+use super::{Attempt, Volume};
+use crate::cache::{Cache, Shard, State as BufferState, key};
 use crate::counters::Count;
-use crate::frame::{FRAME_BYTES, FrameRef, Frames};
+use crate::frame::{FrameRef, Frames};
 use crate::job::NOBODY;
 use crate::processor::Processor;
 use crate::request::{Context, JobId};
@@ -18,12 +24,11 @@ use crate::trace::Event;
 
 impl Volume {
     /// Writes `range`. `frames` has one frame for each block that the range touches; the payload's first byte lies
-    /// `range.at % 4096` bytes into the first. Ends when the cache has it or, with `Stability::Stable`, when it is
-    /// durable.
+    /// `range.at % 4096` bytes into the first. Completes when the data is cached or, with `Stability::Stable`, durable.
     ///
     /// # Errors
     /// [`Errno::INVALID`] for a range outside the volume or frames that do not fit it, [`Errno::READ_ONLY`], otherwise
-    /// what the device says.
+    /// the device's error.
     pub async fn write(
         &self,
         cpu: &Processor,
@@ -31,64 +36,98 @@ impl Volume {
         frames: Frames,
         context: Context,
     ) -> Result<(), Errno> {
+        self.attempt_write(cpu, range, frames, context).await?.required()
+    }
+
+    /// As [`Volume::write`], for content that others may change: matters to blocks that are written in part.
+    ///
+    /// # Errors
+    /// As [`Volume::write`].
+    pub async fn attempt_write(
+        &self,
+        cpu: &Processor,
+        range: ByteRange,
+        frames: Frames,
+        context: Context,
+    ) -> Result<Attempt<()>, Errno> {
         self.check_writable(range)?;
         let blocks = range.blocks();
         if frames.len() as u64 != blocks.end - blocks.start {
             return Err(Errno::INVALID);
         }
         if range.len == 0 {
-            return Ok(());
+            return Ok(Attempt::Done(()));
         }
         cpu.count(Count::CacheWrites, 1);
         let context = self.with_export(context);
         cpu.trace(Event::CacheWrite, context, blocks.start, blocks.end - blocks.start);
         self.admit(cpu, context).await?;
         let _writer = self.gate.enter().await;
-        let mut were_cached = false;
-        let mut installed = blocks.start..blocks.start;
-        let mut result = Ok(());
-        for (block, frame) in blocks.clone().zip(frames) {
-            let part = self.part_of(block, range);
-            match self.install_if_whole(block, frame, &part) {
-                Ok(was_cached) => {
-                    were_cached |= was_cached;
-                    installed.start = if installed.is_empty() { block } else { installed.start };
-                    installed.end = block + 1;
-                }
-                // Only the first and the last can be such.
-                Err(frame) => result = self.patch(cpu, block, part.clone(), &frame.bytes()[part], context).await,
-            }
-            if result.is_err() {
-                break;
-            }
+        let mut installed = Installed { blocks: blocks.start..blocks.start, were_cached: false };
+        let result = self.install_all(cpu, range, frames, context, &mut installed).await;
+        // Even after an error: an installed block that is not in the dirty set would stay in the cache for ever.
+        if !installed.blocks.is_empty() {
+            self.grow(range.end().0.min(installed.blocks.end * BLOCK_BYTES));
+            self.mark_dirty(installed.blocks, context.job);
         }
-        // Also when the last one failed: what is in the cache and nobody knows to be dirty would stay there for ever.
-        if !installed.is_empty() {
-            self.grow(range.end().0.min(installed.end * BLOCK_BYTES));
-            self.mark_dirty(installed, context.job);
+        if result? == Attempt::Changed {
+            return Ok(Attempt::Changed);
         }
-        result?;
         match context.stability {
-            Stability::Unstable => {
-                self.write_early(cpu, blocks, were_cached, context);
-                Ok(())
-            }
-            Stability::Stable => self.write_through(cpu, blocks, context).await,
+            Stability::Unstable => self.write_early(cpu, blocks, installed.were_cached, context),
+            Stability::Stable => self.write_through(cpu, blocks, context).await?,
         }
+        Ok(Attempt::Done(()))
     }
 
-    /// Waits while too much is dirty: in the whole cache, for what the volume's disk takes, or of what the job wrote
-    /// (WS-7): who writes to a slow disk leaves room for those who write to a fast one, or little.
+    /// Installs the frames of `range`, up to the first error: whole blocks in one batch; the first and the last may
+    /// have to be loaded first.
+    async fn install_all(
+        &self,
+        cpu: &Processor,
+        range: ByteRange,
+        frames: Frames,
+        context: Context,
+        installed: &mut Installed,
+    ) -> Result<Attempt<()>, Errno> {
+        let whole = range.at.0.div_ceil(BLOCK_BYTES)..range.end().0 / BLOCK_BYTES;
+        let mut frames = frames.into_iter();
+        let mut block = range.blocks().start;
+        while block < range.blocks().end {
+            if whole.contains(&block) {
+                let were_cached = self.install(whole.clone(), &mut frames);
+                installed.add(whole.clone(), were_cached);
+                block = whole.end;
+                continue;
+            }
+            let (Some(frame), part) = (frames.next(), self.part_of(block, range)) else { return Err(Errno::INVALID) };
+            match self.install_end(block, frame, &part) {
+                EndOfVolume::Installed => installed.add(block..block + 1, false),
+                EndOfVolume::Elsewhere(frame) => {
+                    let patched = self.patch(cpu, block, part.clone(), &frame.bytes()[part], context).await?;
+                    if patched == Attempt::Changed {
+                        return Ok(Attempt::Changed);
+                    }
+                }
+            }
+            block += 1;
+        }
+        Ok(Attempt::Done(()))
+    }
+
+    /// Throttles the writer while there is too much dirty: in the whole cache, for the rate of the volume's disk, or by
+    /// the writer's job (WS-7). So writers to a slow disk leave memory to writers to a fast one.
     ///
     /// # Errors
-    /// What the device says, when it fails and cannot take what is dirty already.
+    /// The device's error, if the device fails and no more may be held for it.
     pub(super) async fn admit(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
-        let policy = WriteBack::new(self.kernel.config().write_back.clone());
+        let policy = WriteBack::new(self.memory.write_back().clone());
         let admission = || {
-            let (facts, switches, job) = (self.kernel.dirty_facts(), cpu.switches(), context.job);
-            // Between storms nothing would be written for one who waits below the limit.
+            let (facts, switches, job) = (self.memory.dirty_facts(), cpu.switches(), context.job);
+            // Per-job limits need smooth write-back: the classic update process writes nothing between its passes, so a
+            // writer below the limit would wait for nothing.
             let by_job = job != NOBODY && switches.usage && switches.smooth_write_back;
-            if by_job { policy.admit_job(facts, self.kernel.jobs().dirty(job)) } else { policy.admit(facts) }
+            if by_job { policy.admit_job(facts, self.jobs.dirty(job)) } else { policy.admit(facts) }
         };
         let go = || match self.refusal() {
             Some(errno) => Some(Err(errno)),
@@ -98,13 +137,13 @@ impl Volume {
             return verdict;
         }
         let began = cpu.begin(Event::WriterHeldBack, context);
-        let _waits = self.kernel.await_write_back();
-        let verdict = self.kernel.memory_wait().until(go).await;
-        cpu.end(began, Event::WriterHeldBack, context, self.kernel.dirty_blocks(), 0);
+        let _waits = self.memory.await_write_back();
+        let verdict = self.memory.memory_wait().until(go).await;
+        cpu.end(began, Event::WriterHeldBack, context, self.memory.dirty_blocks(), 0);
         verdict
     }
 
-    /// Is as much dirty as the volume's disk takes in due time? What a disk in trouble takes is another question
+    /// Has the volume more dirty than its disk can write in due time? A degraded disk has a limit of its own
     /// ([`Volume::refusal`]).
     pub(super) fn is_at_limit(&self) -> bool {
         let state = self.state();
@@ -112,7 +151,7 @@ impl Volume {
         dirty > self.dirty_limit.load(Ordering::Relaxed) && !state.is_in_trouble()
     }
 
-    /// Which bytes of a block lie in `range`.
+    /// The bytes of a block that lie in `range`.
     fn part_of(&self, block: u64, range: ByteRange) -> Range<usize> {
         let start = block * BLOCK_BYTES;
         let from = range.at.0.max(start) - start;
@@ -120,46 +159,50 @@ impl Volume {
         from as usize..to as usize
     }
 
-    /// Makes `frame` the content of a block, if `part` of it is all that there is of the block. Was it cached before?
-    fn install_if_whole(&self, block: u64, mut frame: FrameRef, part: &Range<usize>) -> Result<bool, FrameRef> {
-        if *part == (0..FRAME_BYTES) {
-            return Ok(self.install(block, frame));
-        }
+    /// Installs `frame` as the content of a block, if `part` is all of the block within the volume.
+    fn install_end(&self, block: u64, mut frame: FrameRef, part: &Range<usize>) -> EndOfVolume {
         if part.start > 0 {
-            return Err(frame);
+            return EndOfVolume::Elsewhere(frame);
         }
-        let Some(bytes) = frame.bytes_mut() else { return Err(frame) };
-        // What lies beyond the end reads as zeroes when the volume grows.
+        let Some(bytes) = frame.bytes_mut() else { return EndOfVolume::Elsewhere(frame) };
+        // Bytes beyond the end must read as zeroes when the volume grows.
         bytes[part.end..].fill(0);
-        let mut shard = self.kernel.cache().lock(self.id, block);
-        // Under the lock: who grows the volume within this block changes the block first, then the size, and the block
-        // stays here until then.
+        let mut shard = self.memory.cache().lock(self.id, block);
+        // Under the lock: a writer that grows the volume within this block changes the block first, then the size, and
+        // the block stays cached until then.
         if self.size() > block * BLOCK_BYTES + part.end as u64 || shard.find(key(self.id, block)).is_some() {
-            return Err(frame);
+            return EndOfVolume::Elsewhere(frame);
         }
         self.install_in(&mut shard, block, frame);
         if self.config.grows {
             self.parts.on_part(block, BufferState::CLEAN, part.clone());
         }
-        Ok(false)
+        EndOfVolume::Installed
     }
 
-    /// Makes `frame` the content of a block. Was it cached before?
-    pub(super) fn install(&self, block: u64, frame: FrameRef) -> bool {
-        self.install_in(&mut self.kernel.cache().lock(self.id, block), block, frame)
+    /// Installs the next frames as `blocks`, adjacent ones under one lock. Returns whether any was cached before.
+    pub(super) fn install(&self, blocks: Range<u64>, frames: &mut impl Iterator<Item = FrameRef>) -> bool {
+        let mut were_cached = false;
+        for run in Cache::runs(blocks) {
+            let mut shard = self.memory.cache().lock(self.id, run.start);
+            for (block, frame) in run.clone().zip(&mut *frames) {
+                were_cached |= self.install_in(&mut shard, block, frame);
+            }
+            self.parts.on_whole(run);
+        }
+        were_cached
     }
 
     fn install_in(&self, shard: &mut Shard, block: u64, frame: FrameRef) -> bool {
-        let (cache, pool) = (self.kernel.cache(), self.kernel.frames());
+        let (cache, pool) = (self.memory.cache(), self.memory.frames());
         let key = key(self.id, block);
         match shard.find(key) {
             Some(slot) => {
                 let old = shard.replace(slot, frame, pool);
-                // A load under way finds another frame here and leaves it alone.
+                // A load in flight finds that the frame was replaced and leaves it alone.
                 let state = shard.state(slot).without(BufferState::LOADING).with(BufferState::DIRTY);
                 shard.set_state(slot, state);
                 shard.touch(slot);
-                self.parts.on_whole(block);
                 drop(old);
                 true
             }
@@ -171,7 +214,7 @@ impl Volume {
         }
     }
 
-    /// Changes a part of a block, which is brought into the cache first.
+    /// Changes a part of a block, loading it first if necessary.
     pub(super) async fn patch(
         &self,
         cpu: &Processor,
@@ -179,14 +222,18 @@ impl Volume {
         part: Range<usize>,
         bytes: &[u8],
         context: Context,
-    ) -> Result<(), Errno> {
+    ) -> Result<Attempt<()>, Errno> {
         let mut spare = None;
         loop {
             match self.try_patch(block, part.clone(), bytes, &mut spare, context.job) {
-                Patched::Done => return Ok(()),
+                Patched::Done => return Ok(Attempt::Done(())),
                 Patched::Absent if block * BLOCK_BYTES >= self.size() => self.put_zeroes(cpu, block).await,
-                Patched::Absent => drop(self.load(cpu, block..block + 1, context).await?),
-                Patched::Shared => spare = self.kernel.allocate(cpu, 1).await.pop(),
+                Patched::Absent => {
+                    if matches!(self.load(cpu, block..block + 1, context).await?, Attempt::Changed) {
+                        return Ok(Attempt::Changed);
+                    }
+                }
+                Patched::Shared => spare = self.memory.allocate(cpu, 1).await.pop(),
             }
         }
     }
@@ -199,15 +246,15 @@ impl Volume {
         spare: &mut Option<FrameRef>,
         job: JobId,
     ) -> Patched {
-        let pool = self.kernel.frames();
-        let mut shard = self.kernel.cache().lock(self.id, block);
+        let pool = self.memory.frames();
+        let mut shard = self.memory.cache().lock(self.id, block);
         let Some(slot) = shard.find(key(self.id, block)) else { return Patched::Absent };
         let state = shard.state(slot);
         if state.any(BufferState::LOADING) {
             return Patched::Absent;
         }
         if !shard.patch_if_sole(slot, part.start, bytes, pool) {
-            // Somebody sends or writes this frame: it stays as it is, and another takes its place.
+            // The frame is being sent or written and must not change: a copy replaces it.
             let Some(mut copy) = spare.take() else { return Patched::Shared };
             if let Some(content) = copy.bytes_mut() {
                 content.copy_from_slice(shard.share(slot, pool).bytes());
@@ -241,11 +288,31 @@ impl Volume {
     }
 }
 
-/// How an attempt to change a part of a block ended.
+/// Whole blocks that a write has put into the cache.
+struct Installed {
+    blocks: Range<u64>,
+    were_cached: bool,
+}
+
+impl Installed {
+    /// `blocks` must follow without a gap.
+    fn add(&mut self, blocks: Range<u64>, were_cached: bool) {
+        let start = if self.blocks.is_empty() { blocks.start } else { self.blocks.start };
+        self.blocks = start..blocks.end;
+        self.were_cached |= were_cached;
+    }
+}
+
+/// Did a part of a block cover all of it within the volume?
+enum EndOfVolume {
+    Installed,
+    Elsewhere(FrameRef),
+}
+
 enum Patched {
     Done,
     /// The block must be loaded first.
     Absent,
-    /// The frame is shared: a spare one is needed.
+    /// The frame is shared: a spare one is needed for the copy.
     Shared,
 }

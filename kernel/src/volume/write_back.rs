@@ -1,4 +1,4 @@
-//! Write-back: dirty blocks trickle out, as the policy says.
+//! Write-back: dirty blocks are written asynchronously, at the policies' rate.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -16,28 +16,28 @@ use crate::processor::Processor;
 use crate::request::{Context, JobId};
 use crate::trace::Event;
 
-/// How often the policy is asked.
+/// Period of the policy.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How often while it hurries: the disk has something to do all the time, and others find a place in between.
+/// Period while it hurries: keeps the disk busy and leaves gaps for other requests.
 const TICK_HURRIED: Duration = Duration::from_millis(10);
 
-/// How often while writers wait for it.
+/// Period while writers wait.
 const TICK_AWAITED: Duration = Duration::from_millis(1);
 
-/// After a write failed, write-back waits so long before it tries again.
+/// Delay after a failed write.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Beyond this part of the cache as it is, what is unflushed is flushed though more is to be written.
+/// Unflushed blocks beyond this fraction of the cache's present size are flushed even if there is more to write.
 const UNFLUSHED_SHARE: u64 = 8;
 
-/// Writes of one volume under way for write-back, at most. The queue decides which of them the disk gets.
+/// Writes in flight for write-back of one volume, at most. The disk queue decides which of them are issued.
 const UNDER_WAY_MAX: usize = 64;
 
-/// Writes back what is dirty, until the volume is closed.
+/// Runs until the volume is closed.
 pub(super) async fn run(cpu: Processor, volume: Weak<Volume>) {
     let Some(volume) = volume.upgrade() else { return };
-    let mut policy = WriteBack::new(volume.kernel.config().write_back.clone());
+    let mut policy = WriteBack::new(volume.memory.write_back().clone());
     let mut pace = Pace::new(pace::Config { age: policy.config().age, ..pace::Config::default() });
     loop {
         volume.dirtied.until(|| (volume.is_closing() || volume.has_work()).then_some(())).await;
@@ -47,7 +47,7 @@ pub(super) async fn run(cpu: Processor, volume: Weak<Volume>) {
         follow_switches(&cpu, &mut policy);
         let failures = volume.state().failures;
         volume.follow_disk(&cpu, &mut pace, policy.config().smooth);
-        // Before anything is tried again: what is on its way cannot be given up.
+        // Before anything is tried again: what is in flight cannot be abandoned.
         volume.look_for_trouble(&cpu).await;
         volume.write_some(&cpu, &mut policy, &mut pace).await;
         volume.flush_some(&cpu);
@@ -59,12 +59,12 @@ pub(super) async fn run(cpu: Processor, volume: Weak<Volume>) {
     }
 }
 
-/// What a volume may have dirty before anything is known of its disk.
+/// The dirty limit before the disk's rate is known.
 pub(super) fn dirty_limit_at_first(smooth: bool) -> u64 {
     dirty_limit(&Pace::new(pace::Config::default()), smooth)
 }
 
-/// The classic update process knows no limit but that of the whole cache.
+/// The classic update process has only the limit of the whole cache.
 fn dirty_limit(pace: &Pace, smooth: bool) -> u64 {
     if smooth { pace.limit() } else { u64::MAX }
 }
@@ -77,17 +77,16 @@ fn follow_switches(cpu: &Processor, policy: &mut WriteBack) {
     }
 }
 
-/// What goes to the device at once because a flush will follow soon.
+/// Early writes: issued at once because a flush is expected soon.
 #[derive(Default)]
 pub(super) struct Early {
     policy: EarlyWrite,
-    /// Written, and not on its way yet. A task takes it when it is not empty.
+    /// Written by clients, not yet issued. A task is scheduled whenever this is not empty.
     blocks: Vec<Range<u64>>,
 }
 
 impl Volume {
-    /// Blocks have become dirty, of which some were cached before or none: has them written at once if that is
-    /// better than later.
+    /// Blocks have become dirty. Issues them at once if the policy prefers that. `were_cached`: were any of them?
     pub(super) fn write_early(&self, cpu: &Processor, blocks: Range<u64>, were_cached: bool, context: Context) {
         if !cpu.switches().smooth_write_back {
             return;
@@ -104,14 +103,14 @@ impl Volume {
             }
             early.blocks.len() == 1
         };
-        // A flush will follow: with what else is written before this processor turns to its other tasks.
+        // A flush is expected: batch what else is written before this processor runs its other tasks.
         if is_first && let Some(volume) = self.this.upgrade() {
             let here = cpu.clone();
             cpu.spawn_path(async move { volume.start_early_writes(&here, context) });
         }
     }
 
-    /// Starts writing a part of a stream, unless the disk has enough to do: then it is left to write-back.
+    /// Starts writing a part of a stream, unless enough is in flight: the rest is left to write-back.
     fn start_streaming(&self, cpu: &Processor, blocks: Range<u64>, context: Context) {
         let mut at = blocks.start;
         while self.state().under_way.len() < UNDER_WAY_MAX
@@ -128,7 +127,7 @@ impl Volume {
         let neighbours = written.chunk_by(|before, after| before.end >= after.start);
         for run in neighbours.filter_map(|run| Some(run.first()?.start..run.iter().map(|blocks| blocks.end).max()?)) {
             let mut at = run.start;
-            // What is being written at present, or is no longer dirty, is left to the flush.
+            // Blocks being written, or no longer dirty, are left to the flush.
             while let Claimed::Run(claim) = self.claim(cpu.now(), at..run.end) {
                 at = claim.blocks.end;
                 self.start_write_out(cpu, claim, context);
@@ -144,37 +143,37 @@ impl Volume {
         self.early.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the disk has taken tells what the volume may have dirty.
+    /// Adjusts the dirty limit to the rate of the disk.
     fn follow_disk(&self, cpu: &Processor, pace: &mut Pace, smooth: bool) {
         {
             let mut state = self.state();
             let is_behind = pace.is_behind(state.dirty.len());
             let written = state.busy.take(cpu.now(), is_behind);
-            // What it refuses says nothing of how fast it is.
+            // Refused writes say nothing about the disk's speed.
             if !state.is_in_trouble() {
                 pace.on_written(written);
             }
         }
         let limit = dirty_limit(pace, smooth);
         if self.dirty_limit.swap(limit, Ordering::Relaxed) < limit {
-            self.kernel.memory_wait().wake_all();
+            self.memory.memory_wait().wake_all();
         }
     }
 
-    /// Writes as many blocks as the policies ask for now, in the order of the disk, going round in laps.
+    /// Writes as many blocks as the policies ask for now, in the disk's order, in passes.
     async fn write_some(&self, cpu: &Processor, policy: &mut WriteBack, pace: &mut Pace) {
-        let facts = self.kernel.dirty_facts();
+        let facts = self.memory.dirty_facts();
         let all = policy.on_tick(cpu.now(), facts);
         cpu.trace(Event::WriteBackTick, (JobId::default(), self.export()), facts.dirty_blocks, all);
         let (own, most, lap) = {
             let mut state = self.state();
             (state.dirty.len(), state.worth_trying(), state.dirty.on_tick(cpu.now()))
         };
-        // One policy looks at the whole cache, of which each volume writes its share, the other at the volume.
+        // One policy looks at the whole cache, of which each volume writes its share; the other at the volume.
         let share = (u128::from(all) * u128::from(own)).div_ceil(u128::from(facts.dirty_blocks.max(1))) as u64;
         let due = if policy.config().smooth { pace.on_tick(cpu.now(), lap) } else { 0 };
-        let mut left = if self.kernel.is_memory_short() { own } else { share.max(due) }.min(most);
-        // Of several who write to one volume, one is charged for all: whose a block is, nobody remembers.
+        let mut left = if self.memory.is_memory_short() { own } else { share.max(due) }.min(most);
+        // One job is charged for all: the writer of each single block is not recorded.
         let context = Context::asynchronous(self.payer());
         let mut wrapped = 0;
         while left > 0 && !self.is_closing() {
@@ -192,7 +191,7 @@ impl Volume {
                     state.dirty.cursor = 0;
                     match wrapped {
                         0 => {}
-                        // Nothing of this lap is left but what is busy.
+                        // Only busy blocks of this pass are left.
                         1 => state.dirty.turn(),
                         _ => return,
                     }
@@ -202,40 +201,40 @@ impl Volume {
         }
     }
 
-    /// Is there anything dirty, on its way, or unflushed?
+    /// Is anything dirty, in flight, or unflushed?
     fn has_work(&self) -> bool {
         let state = self.state();
         !state.dirty.is_empty() || !state.under_way.is_empty() || state.awaits_flush()
     }
 
-    /// Has the device flushed when the last flush failed, and may not the next time, when nothing more is to be written, when what is unflushed takes too much of the cache, or
-    /// when memory is short: what is unflushed cannot leave the cache. Writing goes on meanwhile.
+    /// Starts a flush of the device if the last one failed, if there is nothing more to write, if unflushed blocks take
+    /// too much of the cache, or if memory is short: unflushed blocks cannot be evicted. Writing continues meanwhile.
     fn flush_some(&self, cpu: &Processor) {
         let (is_flushed, is_idle, is_in_doubt) = {
             let state = self.state();
             let is_idle = state.dirty.is_empty() && state.under_way.is_empty();
             (!state.awaits_flush(), is_idle || state.cleared.is_full(), state.is_flush_in_doubt())
         };
-        let is_time = is_idle || is_in_doubt || self.is_much_unflushed() || self.kernel.is_memory_short();
+        let is_time = is_idle || is_in_doubt || self.is_much_unflushed() || self.memory.is_memory_short();
         if is_flushed || self.flushes.is_running() || !is_time {
             return;
         }
         let Some(volume) = self.this.upgrade() else { return };
         let here = cpu.clone();
         cpu.spawn_path_for(self.payer(), async move {
-            // An error is counted, and told to the next who asks for a flush.
+            // The error is counted, and the next flush returns it.
             let context = Context::asynchronous(here.job());
-            let _ = volume.flush_device(&here, context, volume.failures()).await;
+            let _ = volume.flush_device(&here, context, volume.failures(), None).await;
         });
     }
 
     fn is_much_unflushed(&self) -> bool {
-        self.state().unflushed.len() > self.kernel.frames().bytes_held() / BLOCK_BYTES / UNFLUSHED_SHARE
+        self.state().unflushed.len() > self.memory.frames().bytes_held() / BLOCK_BYTES / UNFLUSHED_SHARE
     }
 
-    /// Waits for the next tick. It comes early when somebody waits for it, unless the device just `failed`.
+    /// Waits for the next tick, which is early if a writer waits for it, unless the device just `failed`.
     async fn pause(&self, cpu: &Processor, policy: &WriteBack, pace: &Pace, failed: bool) {
-        let facts = self.kernel.dirty_facts();
+        let facts = self.memory.dirty_facts();
         let tick = match failed {
             true => RETRY,
             false if policy.is_behind(facts) || self.is_much_unflushed() => TICK_HURRIED,
@@ -243,8 +242,8 @@ impl Volume {
             false => TICK,
         };
         let (end, early) = (cpu.now() + tick, cpu.now() + if failed { RETRY } else { TICK_AWAITED });
-        let is_short = || policy.admit(self.kernel.dirty_facts()) == Admission::Wait || self.is_at_limit();
-        let is_awaited = || self.kernel.is_write_back_awaited() || is_short();
+        let is_short = || policy.admit(self.memory.dirty_facts()) == Admission::Wait || self.is_at_limit();
+        let is_awaited = || self.memory.is_write_back_awaited() || is_short();
         let mut timers = Some([early, end]);
         let set_timers = std::future::poll_fn(|cx| {
             timers.take().into_iter().flatten().for_each(|at| cpu.wake_at(at, cx.waker().clone()));
@@ -252,6 +251,6 @@ impl Volume {
         });
         set_timers.await;
         let is_over = || cpu.now() >= end || cpu.now() >= early && is_awaited();
-        self.kernel.write_back_wait().until(|| (is_over() || self.is_closing()).then_some(())).await;
+        self.memory.write_back_wait().until(|| (is_over() || self.is_closing()).then_some(())).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Dirty blocks on their way to the device: the one place where that happens.
+//! Write-out: the only place where dirty blocks are written to the device.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::cache::{Cache, State as BufferState, key};
 use crate::counters::Count;
 use crate::frame::Frames;
 use crate::processor::Processor;
-use crate::request::{Action, Context, Request};
+use crate::request::{Action, Context, Outcome, Request};
 use crate::trace::Event;
 
-/// A run of dirty blocks that is now the claimant's to write.
+/// A run of dirty blocks that the claimant must write.
 #[derive(Debug)]
 pub(super) struct Claim {
     pub(super) blocks: Range<u64>,
@@ -26,7 +26,7 @@ pub(super) struct Claim {
 
 type Ranges = SmallVec<[ByteRange; 1]>;
 
-/// What goes to the device at once: neighbouring blocks, or some bytes of one block.
+/// What is issued as one request: adjacent blocks, or some bytes of one block.
 struct Piece {
     blocks: Range<u64>,
     ranges: Ranges,
@@ -34,14 +34,13 @@ struct Piece {
 }
 
 impl Piece {
-    /// Do these bytes of the next block lie end to end with what there is?
+    /// Are the bytes of the next block contiguous with this piece?
     fn goes_on_with(&self, next: &[ByteRange]) -> bool {
         let end = self.blocks.end * BLOCK_BYTES;
         matches!((self.ranges.as_slice(), next), ([own], [next]) if own.end().0 == end && next.at.0 == end)
     }
 }
 
-/// What there was to claim.
 pub(super) enum Claimed {
     Run(Claim),
     /// The first dirty block is still being written, or barred.
@@ -57,7 +56,7 @@ impl Volume {
         self.claim_run(&mut state, now, run)
     }
 
-    /// The same, of what is to be written in this lap of write-back.
+    /// As `claim`, limited to what this pass of write-back covers.
     pub(super) fn claim_old(&self, now: Instant, within: Range<u64>) -> Claimed {
         let mut state = self.state();
         let run = state.dirty.first_old_run(within, self.transfer_blocks_max());
@@ -80,7 +79,7 @@ impl Volume {
         Claimed::Run(Claim { blocks, sequence })
     }
 
-    /// Writes what was claimed, in a task of its own: it goes to its end whatever happens to the caller.
+    /// Writes the claimed blocks in a task of its own, which completes even if the caller is dropped.
     pub(super) fn start_write_out(&self, cpu: &Processor, claim: Claim, context: Context) {
         let Some(volume) = self.this.upgrade() else { return };
         if context.stability == Stability::Stable {
@@ -92,19 +91,19 @@ impl Volume {
         cpu.spawn_path_for(context.job, async move { volume.write_out(&here, claim, context).await });
     }
 
-    /// Waits until at most `count` writes to the device are under way.
+    /// Waits until at most `count` writes to the device are in flight.
     pub(super) async fn until_under_way(&self, count: usize) {
         self.settled.until(|| (self.state().under_way.len() <= count).then_some(())).await;
     }
 
-    /// Waits until every write that was under way at this moment has ended.
+    /// Waits until every write that is in flight now has ended.
     pub(super) async fn until_settled(&self) {
         let newest = self.state().sequence;
         let is_over = |state: &State| state.under_way.first().is_none_or(|&oldest| oldest > newest);
         self.settled.until(|| is_over(&self.state()).then_some(())).await;
     }
 
-    /// Waits until every forced write that was under way at this moment has ended.
+    /// As `until_settled`, for forced writes only.
     pub(super) async fn until_forced_settled(&self) {
         let newest = self.state().sequence;
         let is_over = |state: &State| state.forced.first().is_none_or(|&oldest| oldest > newest);
@@ -124,7 +123,8 @@ impl Volume {
             let mut written = Ok(());
             for range in ranges {
                 let action = Action::Write(range, frames.clone());
-                written = written.and(self.device.perform(cpu, Request { action, context }).await);
+                let outcome = self.device.perform(cpu, Request { action, context }).await;
+                written = written.and(outcome.and_then(Outcome::required));
             }
             self.end(&blocks, written, context, claim.sequence);
             result = result.and(written);
@@ -137,12 +137,12 @@ impl Volume {
         self.settle(cpu.now(), &claim, result);
     }
 
-    /// Marks the buffers, and takes shares in their frames. A block that somebody else wrote between its change and
-    /// the note of it is not dirty any more and left out.
+    /// Marks the buffers as writing and shares their frames. Skips a block that another claim wrote between its change
+    /// and its insertion into the dirty set.
     fn begin(&self, blocks: &Range<u64>) -> Vec<Piece> {
         let mut pieces: Vec<Piece> = Vec::with_capacity(1);
         for run in Cache::runs(blocks.clone()) {
-            let mut shard = self.kernel.cache().lock(self.id, run.start);
+            let mut shard = self.memory.cache().lock(self.id, run.start);
             for block in run {
                 let Some(slot) = shard.find(key(self.id, block)) else { continue };
                 let state = shard.state(slot);
@@ -150,7 +150,7 @@ impl Volume {
                     continue;
                 }
                 shard.set_state(slot, state.without(BufferState::DIRTY).with(BufferState::WRITING));
-                let frame = shard.share(slot, self.kernel.frames());
+                let frame = shard.share(slot, self.memory.frames());
                 let ranges = self.ranges_of(block, &self.parts.on_write_out(block));
                 match pieces.last_mut().filter(|last| last.goes_on_with(&ranges)) {
                     Some(last) => {
@@ -165,7 +165,7 @@ impl Volume {
         pieces
     }
 
-    /// The bytes of a part of a block that lie before the volume's end.
+    /// The bytes of a part of a block before the volume's end.
     fn ranges_of(&self, block: u64, part: &Part) -> Ranges {
         let whole = self.bytes_of(block..block + 1);
         match part {
@@ -181,9 +181,9 @@ impl Volume {
 
     fn end(&self, blocks: &Range<u64>, written: Result<(), Errno>, context: Context, sequence: u64) {
         for piece in Cache::runs(blocks.clone()) {
-            let mut shard = self.kernel.cache().lock(self.id, piece.start);
-            // With the shard locked: a flush that fails at this moment finds the blocks in the set with their marks, or
-            // in neither and says so by `suspect`.
+            let mut shard = self.memory.cache().lock(self.id, piece.start);
+            // With the shard locked: a flush that fails concurrently finds the blocks both in the set and marked, or
+            // neither, and then reports them by `suspect`.
             let next = match written {
                 Ok(()) => self.note_written(&piece, context, sequence),
                 Err(_) => BufferState::DIRTY,
@@ -197,14 +197,14 @@ impl Volume {
         }
     }
 
-    /// Blocks were written; what that makes of them.
+    /// Blocks were written; returns their new state.
     fn note_written(&self, blocks: &Range<u64>, context: Context, sequence: u64) -> BufferState {
         let mut state = self.state();
-        // What was zeroed before is replaced; it is these that are to be durable now.
+        // The write replaces what was zeroed before.
         state.cleared.remove(blocks);
         if sequence <= state.suspect {
-            // A flush failed while they were under way. It may have lost even what was forced: where the host makes that a
-            // write and a flush, the disk may have lost the write by the time of the flush.
+            // A flush failed while they were in flight. Even a forced write may be lost: where the host implements it
+            // as a write and a flush, the disk may have dropped the write before that flush.
             let again = state.dirty.insert_again(blocks.clone());
             self.note_dirty(&mut state, context.job, again);
             state.rewrites += 1;
@@ -212,7 +212,7 @@ impl Volume {
         } else if context.stability == Stability::Stable {
             BufferState::CLEAN
         } else if state.lost.is_some() {
-            // No flush will ever succeed again: what waited for one would stay in the cache for ever.
+            // No flush will ever succeed again: unflushed blocks would stay in the cache for ever.
             BufferState::CLEAN
         } else {
             state.unflushed.insert(blocks.clone());
@@ -245,13 +245,13 @@ impl Volume {
         self.tell_stuck(&mut state);
         self.note_clean(&mut state, written - dirty_again);
         drop(state);
-        self.kernel.subtract_dirty(written - dirty_again);
+        self.memory.subtract_dirty(written - dirty_again);
         self.settled.wake_all();
         self.settled_within.wake(&claim.blocks);
     }
 }
 
-/// What the device has taken of a volume's blocks, and for how long it had some to take.
+/// Blocks that the device has taken, and the time it was busy with them.
 #[derive(Default)]
 pub(super) struct Busy {
     blocks: u64,
@@ -264,7 +264,7 @@ impl Busy {
         self.spent += self.since.take().map_or(Duration::ZERO, |since| now.since(since));
     }
 
-    /// What it was since this was asked before. `is_all`: was there more all the time?
+    /// Returns the counts since the last call. `is_all`: was there more to write all the time?
     pub(super) fn take(&mut self, now: Instant, is_all: bool) -> Written {
         let is_under_way = self.since.is_some();
         self.pause(now);

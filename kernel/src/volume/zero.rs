@@ -1,7 +1,7 @@
-//! Zeroing and discarding: the device is told, and what the cache has of the range goes.
+//! Zeroing and discarding: done by the device; the cached blocks of the range are dropped.
 //!
-//! Meanwhile a barrier lies on the range: nothing in it is loaded or written out. Writes go on into the cache; one that
-//! overlaps the range while it is being zeroed comes before or after, as the protocols allow.
+//! A barrier on the range keeps loads and write-outs off it meanwhile. Writes still enter the cache; a concurrent write
+//! to the range is ordered before or after the zeroing, as the protocols allow.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -14,22 +14,22 @@ use super::cleared::Clearing;
 use crate::cache::{Cache, Shard, State as BufferState, key};
 use crate::frame::{FRAME_BYTES, FrameRef};
 use crate::processor::Processor;
-use crate::request::{Action, Context, JobId, Request};
+use crate::request::{Action, Context, JobId, Outcome, Request};
 
-/// Up to so many blocks, zeroes that must stay allocated are simply written.
+/// Up to this many blocks, zeroes that must stay allocated are written as data.
 const WRITTEN_BLOCKS_MAX: u64 = 32;
 
-/// Blocks looked at between two chances for other tasks.
+/// Blocks processed between two yields.
 const BLOCKS_AT_ONCE: u64 = 4096;
 
 static ZEROES: [u8; FRAME_BYTES] = [0; FRAME_BYTES];
 
 impl Volume {
-    /// Makes `range` read as zeroes. With `may_release` its space may be given back. With `fast_only` it is done only if
-    /// that is faster than writing.
+    /// Makes `range` read as zeroes. `may_release` allows its space to be freed. With `fast_only` it fails unless it is
+    /// faster than writing.
     ///
     /// # Errors
-    /// [`Errno::NOT_SUPPORTED`] with `fast_only` where it would not be fast; otherwise as [`Volume::write`].
+    /// [`Errno::NOT_SUPPORTED`] with `fast_only` where it is not fast; otherwise as [`Volume::write`].
     pub async fn zero(
         &self,
         cpu: &Processor,
@@ -48,17 +48,17 @@ impl Volume {
         if !may_release && !fast_only && whole.end - whole.start <= WRITTEN_BLOCKS_MAX {
             self.write_zeroes(cpu, whole.clone(), context.job).await;
         } else if !whole.is_empty() {
-            match self.clear(cpu, whole.clone(), Clearing::Zero { may_release }, None, context).await {
-                Err(Errno::NOT_SUPPORTED) if !fast_only => self.zero_slowly(cpu, whole.clone(), context).await?,
-                other => other?,
+            match self.clear(cpu, whole.clone(), Clearing::Zero { may_release }, None, context).await? {
+                Outcome::Unsupported if !fast_only => self.zero_slowly(cpu, whole.clone(), context).await?,
+                outcome => outcome.required()?,
             }
         }
         self.zero_edges(cpu, range, &whole, context).await?;
         self.make_stable(cpu, range, context).await
     }
 
-    /// Tells the device that `range` is not needed. What is not whole blocks stays as it is; a device that cannot
-    /// discard keeps its content, as the protocols allow.
+    /// Discards `range`, which the client does not need. Partial blocks stay; a device that cannot discard retains its
+    /// content, as the protocols allow.
     ///
     /// # Errors
     /// As [`Volume::write`].
@@ -71,10 +71,9 @@ impl Volume {
         if whole.is_empty() {
             return Ok(());
         }
-        match self.clear(cpu, whole, Clearing::Discard, None, context).await {
-            Ok(()) | Err(Errno::NOT_SUPPORTED) => self.make_stable(cpu, range, context).await,
-            Err(errno) => Err(errno),
-        }
+        // Discarding is advisory: unsupported is success.
+        let _ = self.clear(cpu, whole, Clearing::Discard, None, context).await?;
+        self.make_stable(cpu, range, context).await
     }
 
     async fn make_stable(&self, cpu: &Processor, range: ByteRange, context: Context) -> Result<(), Errno> {
@@ -84,7 +83,7 @@ impl Volume {
         }
     }
 
-    /// The blocks that lie in `range` as a whole, as far as the device has them.
+    /// The blocks that lie entirely in `range`, or up to the volume's end.
     fn whole_blocks(&self, range: ByteRange) -> Range<u64> {
         let start = range.at.0.div_ceil(BLOCK_BYTES);
         let to_the_end = range.end().0 == self.size();
@@ -107,7 +106,7 @@ impl Volume {
             let part =
                 (range.at.0.max(start) - start) as usize..(range.end().0.min(start + BLOCK_BYTES) - start) as usize;
             let len = part.len();
-            self.patch(cpu, block, part, &ZEROES[..len], context).await?;
+            self.patch(cpu, block, part, &ZEROES[..len], context).await?.required()?;
         }
         Ok(())
     }
@@ -116,22 +115,18 @@ impl Volume {
         if blocks.is_empty() {
             return;
         }
-        let mut frames = self.kernel.allocate(cpu, (blocks.end - blocks.start) as usize).await;
-        for (block, mut frame) in blocks.clone().zip(frames.drain(..)) {
-            if let Some(bytes) = frame.bytes_mut() {
-                bytes.fill(0);
-            }
-            self.install(block, frame);
-        }
+        let mut frames = self.memory.allocate(cpu, (blocks.end - blocks.start) as usize).await;
+        frames.iter_mut().filter_map(FrameRef::bytes_mut).for_each(|bytes| bytes.fill(0));
+        self.install(blocks.clone(), &mut frames.drain(..));
         self.mark_dirty(blocks, job);
     }
 
-    /// Writes zeroes to the device where it has no better way.
+    /// Writes zeroes, for devices that cannot zero.
     async fn zero_slowly(&self, cpu: &Processor, blocks: Range<u64>, context: Context) -> Result<(), Errno> {
-        let zero = self.kernel.zero_frame(cpu).await;
+        let zero = self.memory.zero_frame(cpu).await;
         let clearing = Clearing::Zero { may_release: false };
         for piece in self.transfers(blocks) {
-            self.clear(cpu, piece, clearing, Some(&zero), context).await?;
+            self.clear(cpu, piece, clearing, Some(&zero), context).await?.required()?;
         }
         Ok(())
     }
@@ -141,8 +136,8 @@ impl Volume {
         blocks.clone().step_by(step as usize).map(move |start| start..blocks.end.min(start + step))
     }
 
-    /// Has the device zero or discard `blocks`, with nothing else of them under way; then forgets what the cache has of
-    /// them. Zeroes are written, each block with `zero`, if there is one.
+    /// Zeroes or discards `blocks` on the device while nothing else of them is in flight, then drops them from the
+    /// cache. With `zero`, zeroes are written, that frame for each block.
     async fn clear(
         &self,
         cpu: &Processor,
@@ -150,15 +145,15 @@ impl Volume {
         clearing: Clearing,
         zero: Option<&FrameRef>,
         context: Context,
-    ) -> Result<(), Errno> {
+    ) -> Result<Outcome, Errno> {
         if self.state().cleared.is_full() {
-            self.flush_device(cpu, context, self.failures()).await?;
+            self.flush_device(cpu, context, self.failures(), None).await?;
         }
         let barrier = self.raise_barrier(blocks.clone()).await;
         self.until_quiet(cpu, blocks.clone()).await;
         let sequence = self.next_sequence();
         let result = self.perform_clearing(cpu, &blocks, clearing, zero, context).await;
-        if result.is_ok() {
+        if result == Ok(Outcome::Done) {
             self.forget(cpu, blocks.clone()).await;
             self.note_cleared(blocks, clearing, sequence);
         }
@@ -166,39 +161,39 @@ impl Volume {
         result
     }
 
-    /// Zeroes and discards again what a failed flush may have brought back.
+    /// Repeats the zeroing and discarding that a failed flush may have undone.
     pub(super) async fn clear_again(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
         loop {
             let Some(blocks) = self.state().cleared.first_again() else { return Ok(()) };
-            match self.clear_some_again(cpu, blocks.clone(), None, context).await {
-                Err(Errno::NOT_SUPPORTED) => {
-                    let zero = self.kernel.zero_frame(cpu).await;
-                    for piece in self.transfers(blocks) {
-                        self.clear_some_again(cpu, piece, Some(&zero), context).await?;
-                    }
+            if self.clear_some_again(cpu, blocks.clone(), None, context).await? == Outcome::Unsupported {
+                let zero = self.memory.zero_frame(cpu).await;
+                for piece in self.transfers(blocks) {
+                    self.clear_some_again(cpu, piece, Some(&zero), context).await?.required()?;
                 }
-                other => other?,
             }
         }
     }
 
-    /// The same within `blocks`. What was written since is newer, and what the cache has is not touched.
+    /// As `clear_again`, within `blocks`. Blocks written since are newer; the cache is not touched.
     async fn clear_some_again(
         &self,
         cpu: &Processor,
         blocks: Range<u64>,
         zero: Option<&FrameRef>,
         context: Context,
-    ) -> Result<(), Errno> {
+    ) -> Result<Outcome, Errno> {
         let _barrier = self.raise_barrier(blocks.clone()).await;
         self.until_quiet(cpu, blocks.clone()).await;
         let again = self.state().cleared.again_within(blocks);
         for (blocks, clearing) in again {
             let sequence = self.next_sequence();
-            self.perform_clearing(cpu, &blocks, clearing, zero, context).await?;
+            let outcome = self.perform_clearing(cpu, &blocks, clearing, zero, context).await?;
+            if outcome != Outcome::Done {
+                return Ok(outcome);
+            }
             self.note_cleared(blocks, clearing, sequence);
         }
-        Ok(())
+        Ok(Outcome::Done)
     }
 
     async fn perform_clearing(
@@ -208,19 +203,19 @@ impl Volume {
         clearing: Clearing,
         zero: Option<&FrameRef>,
         context: Context,
-    ) -> Result<(), Errno> {
+    ) -> Result<Outcome, Errno> {
         let range = self.bytes_of(blocks.clone());
         let action = match (clearing, zero) {
             (Clearing::Discard, _) => Action::Discard(range),
             (Clearing::Zero { .. }, Some(zero)) => Action::Write(range, blocks.clone().map(|_| zero.clone()).collect()),
             (Clearing::Zero { may_release }, None) => Action::Zero { range, may_release },
         };
-        // Whoever wants it durable flushes after it.
+        // Callers that need it durable flush afterwards.
         let context = self.with_export(context).with_stability(Stability::Unstable);
         self.device.perform(cpu, Request { action, context }).await
     }
 
-    /// A number for a change of the device that starts now.
+    /// Numbers a change of the device that starts now.
     fn next_sequence(&self) -> u64 {
         let mut state = self.state();
         state.sequence += 1;
@@ -234,7 +229,7 @@ impl Volume {
         state.cleared.insert(blocks, clearing, is_suspect);
     }
 
-    /// Lays a barrier on `blocks`, after those that overlap are gone.
+    /// Puts a barrier on `blocks`, after overlapping ones were lifted.
     pub(super) async fn raise_barrier(&self, blocks: Range<u64>) -> Barrier<'_> {
         let raise = || {
             let mut state = self.state();
@@ -249,7 +244,7 @@ impl Volume {
         Barrier { volume: self, blocks }
     }
 
-    /// Waits until nothing of `blocks`, on which there is a barrier, is under way.
+    /// Waits until nothing of `blocks`, which are barred, is in flight.
     pub(super) async fn until_quiet(&self, cpu: &Processor, blocks: Range<u64>) {
         self.until_settled_within(&blocks).await;
         self.until_not_loading(cpu, blocks).await;
@@ -264,17 +259,17 @@ impl Volume {
         })
         .await;
         for block in loading {
-            self.kernel.cache().until_not(self.id, block, BufferState::LOADING).await;
+            self.memory.cache().until_not(self.id, block, BufferState::LOADING).await;
         }
     }
 
-    /// Forgets what the cache has of `blocks`, dirty or not.
+    /// Drops `blocks` from the cache, dirty or not.
     pub(super) async fn forget(&self, cpu: &Processor, blocks: Range<u64>) {
         let mut removed = 0;
         self.for_cached(cpu, blocks.clone(), |shard, block, slot| {
-            drop(shard.remove(slot, self.kernel.frames()));
+            drop(shard.remove(slot, self.memory.frames()));
             self.parts.on_gone(block);
-            // With the shard locked: a write of the block that follows is not taken for this one.
+            // With the shard locked: a later write of the block must not be counted as this one.
             let mut state = self.state();
             state.unflushed.remove(block..block + 1);
             state.trouble.on_gone(block..block + 1);
@@ -284,23 +279,23 @@ impl Volume {
         })
         .await;
         self.state().cleared.remove(&blocks);
-        self.kernel.subtract_dirty(removed);
+        self.memory.subtract_dirty(removed);
     }
 
-    /// Forgets what the cache has of `blocks` that the device has, too, for good.
+    /// Drops those of `blocks` that are durable on the device from the cache.
     pub(super) async fn forget_clean(&self, cpu: &Processor, blocks: Range<u64>) {
         self.for_cached(cpu, blocks, |shard, _, slot| {
             if shard.may_go(slot) {
-                drop(shard.remove(slot, self.kernel.frames()));
+                drop(shard.remove(slot, self.memory.frames()));
             }
         })
         .await;
     }
 
-    /// Calls `act` with each of `blocks` that is in the cache, its shard locked; between shards others have their turn.
-    /// That takes as long as the cache is large, at most, however many blocks there could be.
+    /// Calls `act` for each cached block among `blocks`, with its shard locked; yields between shards. Takes time in
+    /// proportion to the cache at most, however long the range is.
     async fn for_cached(&self, cpu: &Processor, blocks: Range<u64>, mut act: impl FnMut(&mut Shard, u64, u32)) {
-        let cache = self.kernel.cache();
+        let cache = self.memory.cache();
         let count = blocks.end.saturating_sub(blocks.start);
         if count > BLOCKS_AT_ONCE && count > cache.len() as u64 {
             for number in 0..cache.shards() {
@@ -331,7 +326,7 @@ impl Volume {
     }
 }
 
-/// Keeps loads and write-outs off a range while it exists.
+/// Keeps loads and write-outs off a range until dropped.
 pub(super) struct Barrier<'a> {
     volume: &'a Volume,
     blocks: Range<u64>,

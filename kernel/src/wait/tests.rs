@@ -1,4 +1,4 @@
-//! Who is woken.
+//! Which waiters are woken.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -48,7 +48,7 @@ fn of_those_who_wait_for_blocks_only_those_concerned_are_woken() {
 fn what_happened_while_a_wait_begins_is_not_missed() {
     let list = RangeWaitList::default();
     let asked = Cell::new(0);
-    // Not yet at the first question, but before the place in the list is taken.
+    // False at the first check, true before the registration.
     let is_ready = || asked.replace(asked.get() + 1) > 0;
     let mut waiting = pin!(list.until(&(0..1), is_ready));
     let polled = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));

@@ -1,4 +1,4 @@
-//! What the counters say of a load that is known to the last block.
+//! The counters after a load that is known to the last block.
 
 use kernel::counters::{Activity, Count, Group, Reading, RequestType, Service};
 use kernel::device::{Checked, Device, FileDevice, FixedLatency, RamDisk};
@@ -17,7 +17,6 @@ use testkit::scene::{Host, run, small_kernel};
 
 const MIB: u64 = 1 << 20;
 
-/// The number of the disk under test.
 const DISK: u64 = 7;
 
 fn context() -> Context {
@@ -71,7 +70,7 @@ fn what_was_read_written_and_flushed_is_counted_to_the_last_block() {
             for block in [10, 200, 300, 10, 300] {
                 read(&cpu, &volume, ByteRange::new(block * 4096, 2 * 4096)).await;
             }
-            // One of its two blocks is there.
+            // One of its two blocks is cached.
             read(&cpu, &volume, ByteRange::new(11 * 4096, 2 * 4096)).await;
             write(&cpu, &volume, ByteRange::new(MIB, 64 << 10)).await;
             write(&cpu, &volume, ByteRange::new(4 * MIB, 4096)).await;
@@ -92,7 +91,7 @@ fn what_was_read_written_and_flushed_is_counted_to_the_last_block() {
     assert_eq!((read.writes, read.bytes_written), (2, 17 * 4096));
     assert_eq!((read.flushes, read.others, read.failed), (1, 0, 0));
     assert_eq!((read.requests, read.depth), (7, 0));
-    // And the disk itself has seen the same.
+    // The disk itself has counted the same.
     let seen = world.disk_counters(disk);
     assert_eq!(seen.bytes_written, read.bytes_written);
     assert!(read.lock.taken >= 7 && host.kernel.cache().lock_use().taken >= 12);

@@ -21,7 +21,7 @@ const DISK_BYTES: u64 = 4 << 20;
 const CLIENTS: u64 = 3;
 const CACHE_BYTES: u64 = 1 << 20;
 
-/// Any switches, those that cannot be changed at once among them.
+/// Any switches, also those that take effect only later.
 fn any_switches(random: &mut Random) -> Switches {
     use policy::{pages, quantum, readahead};
     let long = std::time::Duration::from_micros(random.below(2000));
@@ -40,9 +40,8 @@ fn any_switches(random: &mut Random) -> Switches {
 
 #[derive(Clone, Copy)]
 struct Weather {
-    /// Does the disk fail now and then?
+    /// Does the disk fail occasionally?
     faulty: bool,
-    /// Are the switches changed under load?
     changing: bool,
 }
 
@@ -90,7 +89,7 @@ async fn operate(cpu: &Processor, volume: &Volume, model: &RefCell<Model>, rando
             volume.zero(cpu, range, random.chance(500), false, context).await
         }
         5 => {
-            // What is not whole blocks keeps its content: discard whole blocks only.
+            // Partial blocks keep their content: discard whole blocks only.
             if !sector.is_multiple_of(8) || !count.is_multiple_of(8) {
                 return;
             }
@@ -165,7 +164,7 @@ fn crash_test(seed: u64, Weather { faulty, changing }: Weather, processors: u16,
         for cpu in &host.processors {
             world.kick(id, cpu.id());
         }
-        // On a disk that fails, what can never be flushed must not keep anybody waiting for ever either.
+        // On a failing disk, dirty blocks that can never be flushed must not block a waiter forever either.
         let is_patient = changing && random.chance(500);
         let mut steps = if is_patient { u64::MAX } else { 100 + random.below(1500) };
         let ended = drive(&world, &[&host], || {
@@ -184,7 +183,7 @@ fn crash_test(seed: u64, Weather { faulty, changing }: Weather, processors: u16,
         }
         host.die();
     }
-    // The disk works again: what is there is what counts.
+    // The disk works again: its content must be right.
     world.set_faults(disk, Default::default());
     let host = Host::boot(&world, id, small_kernel(1, CACHE_BYTES, Switches::default()));
     let volume = open_disk(&world, &host, disk, seed);
@@ -205,7 +204,7 @@ fn verify(world: &World, host: &Host, volume: &Arc<Volume>, models: &[Rc<RefCell
                 let count = 256.min(start + len - sector);
                 let range = ByteRange::new(sector * SECTOR, count * SECTOR);
                 let frames = loop {
-                    // Reads may fail by chance; the next one may not.
+                    // Reads may fail at random; the next one may not.
                     if let Ok(frames) = volume.read(&cpu, range, Context::synchronous(JobId(0))).await {
                         break frames;
                     }
@@ -235,7 +234,7 @@ fn what_was_flushed_or_forced_survives_crashes_of_a_failing_disk() {
     });
 }
 
-/// Everything that processors can do to each other's requests.
+/// All ways in which processors can handle each other's requests.
 fn combinations() -> Vec<(u16, access::Mode, Method, bool)> {
     let fixed = |number| Method::Fixed(ProcessorId(number));
     let methods = [fixed(0), fixed(1), Method::Initiator, Method::Idle, Method::Busiest, Method::All];

@@ -1,7 +1,7 @@
-//! What a volume makes of flushes that fail, and of disks that are odd or large, in the simulated machine.
+//! Volumes with failing flushes, and with odd or large disks, in the simulated machine.
 
 use kernel::device::{Checked, Device, DeviceFacts, FileDevice, Work};
-use kernel::request::{Action, Context, JobId, Request};
+use kernel::request::{Action, Context, JobId, Outcome, Request};
 use kernel::volume::{VOLUME_BYTES_MAX, VolumeConfig};
 use kernel::{ForcedUnitAccess, Processor, Switches, Volume};
 use machine::Errno;
@@ -73,7 +73,7 @@ fn what_was_zeroed_before_a_flush_failed_reads_as_zeroes_and_is_zeroed_again_by_
     });
 }
 
-/// A disk on which the ends of what is written or zeroed at one place are seen only when it is said.
+/// A disk that holds back the completions of writes and zeroing at one place until released.
 struct Late {
     below: Arc<dyn Device>,
     at: u64,
@@ -85,7 +85,7 @@ impl Device for Late {
         self.below.facts()
     }
 
-    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, ()> {
+    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {
         Box::pin(async move {
             let is_held = match &request.action {
                 Action::Write(range, _) | Action::Zero { range, .. } => range.at.0 == self.at,
@@ -119,7 +119,7 @@ fn a_write_whose_end_is_seen_after_a_flush_failed_is_written_again_before_the_ne
             write(&cpu, &volume, late, 7, context()).await.expect("cached");
             let first = flush(&volume);
             cpu.sleep(Duration::from_millis(1)).await;
-            // It is complete, and its end not seen, when the flush of another write fails.
+            // It is complete, but its completion not seen, when the flush of another write fails.
             seen.fail_next(disk, OpClass::Flush, 1, Errno::IO);
             let stable = context().with_stability(Stability::Stable);
             assert_eq!(write(&cpu, &volume, early, 8, stable).await, Err(Errno::IO));
@@ -195,7 +195,7 @@ fn zeroes_whose_end_is_seen_after_a_flush_failed_are_written_again_before_the_ne
     });
 }
 
-/// A disk on which flushes begin when it is said, and forced writes end then: those fail.
+/// A disk that holds back the start of flushes, and the completion of forced writes, which then fail.
 struct Refusing {
     below: Arc<dyn Device>,
     holds_flushes: AtomicBool,
@@ -219,7 +219,7 @@ impl Device for Refusing {
         self.below.facts()
     }
 
-    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, ()> {
+    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {
         Box::pin(async move {
             if matches!(request.action, Action::Flush) {
                 while_held(cpu, &self.holds_flushes).await;
@@ -260,7 +260,7 @@ fn a_flush_beside_a_forced_write_counts_when_that_has_ended_and_fails_with_it() 
         cpu.sleep(Duration::from_millis(1)).await;
         device.holds_flushes.store(false, Ordering::SeqCst);
         cpu.sleep(Duration::from_millis(1)).await;
-        // The host may have told the forced write of what it lost of the other one.
+        // The host may have reported the loss of the other write to the forced write.
         assert!(flushed.borrow().is_none(), "the flush counts before the forced write has ended");
         device.holds_forced.store(false, Ordering::SeqCst);
         while flushed.borrow().is_none() || written.borrow().is_none() {
@@ -295,7 +295,7 @@ fn what_was_zeroed_or_written_while_a_failing_flush_was_under_way_is_done_again_
                 spawn(&cpu, async move |cpu| volume.flush(&cpu, context()).await)
             };
             cpu.sleep(Duration::from_millis(1)).await;
-            // The flush has begun, and the disk loses what it has when it fails.
+            // The flush has begun; when it fails, the disk loses what it has.
             volume.zero(&cpu, zeroed, true, false, context()).await.expect("zeroed");
             let stable = {
                 let (volume, context) = (Arc::clone(&volume), context().with_stability(Stability::Stable));
@@ -343,7 +343,7 @@ fn a_flush_counts_when_the_syncs_beside_it_have_ended_and_fails_with_them() {
     });
 }
 
-/// A disk as large as can be, that does everything at once and holds nothing.
+/// A disk of the largest size, that completes everything at once and stores nothing.
 struct Endless;
 
 impl Device for Endless {
@@ -358,11 +358,11 @@ impl Device for Endless {
         }
     }
 
-    fn perform<'a>(&'a self, _cpu: &'a Processor, request: Request) -> Work<'a, ()> {
+    fn perform<'a>(&'a self, _cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {
         Box::pin(async move {
             match request.action {
                 Action::Read(..) => Err(Errno::IO),
-                _ => Ok(()),
+                _ => Ok(Outcome::Done),
             }
         })
     }

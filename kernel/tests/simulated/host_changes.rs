@@ -1,4 +1,4 @@
-//! Files that a process of the host changes while clients write to them: what it wrote stays, and clients see it.
+//! Files that a process of the host changes while clients write to them: its writes stay, and clients see them.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -94,7 +94,7 @@ fn what_the_host_appended_stays_when_a_client_appends_and_writes_beyond() {
     });
 }
 
-/// The reader asks the host, and meanwhile the writer makes a block dirty.
+/// While the reader asks the host, the writer makes a block dirty.
 fn slip_in(after: Duration) {
     let (world, host, id) = server(4);
     let seen = world.clone();
@@ -153,11 +153,13 @@ fn a_cold_read_of_a_file_that_the_host_writes_all_the_time_ends() {
         write(&cpu, &file, 5, b"x", stable()).await.expect("part of a block that is to be read first");
         assert!(cpu.now().since(began) < Duration::from_millis(100), "{:?}", cpu.now().since(began));
         ended.set(true);
+        let (_, disk) = cpu.kernel().disk_queues().pop().expect("the tree's");
+        assert!(disk.reading().reads > 2, "some were begun anew");
+        assert_eq!(disk.reading().failed, 0, "that is no failure of the disk");
     });
 }
 
-/// Who writes the bytes from `at` to the next multiple of [`CELL`]. Some blocks belong to one of them, in the others they
-/// are neighbours.
+/// Each cell of bytes has one owner, the clients or the host. Some blocks have one owner, others both.
 const CELL: u64 = 64;
 
 fn is_clients(at: u64) -> bool {
@@ -170,7 +172,7 @@ fn is_clients(at: u64) -> bool {
 
 const FILE_BYTES: u64 = 40 * BLOCK;
 
-/// A run of cells of one of them. Bytes.
+/// A run of cells of one owner. Bytes.
 fn run_of_cells(random: &mut Random, clients: bool) -> (u64, u64) {
     loop {
         let at = random.below(FILE_BYTES / CELL) * CELL;
@@ -186,7 +188,7 @@ fn run_of_cells(random: &mut Random, clients: bool) -> (u64, u64) {
     }
 }
 
-/// What each byte was set to last, by whoever it belongs to.
+/// The last value of each byte, written by its owner.
 struct Ledger {
     bytes: Vec<u8>,
 }

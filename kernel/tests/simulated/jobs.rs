@@ -1,9 +1,9 @@
-//! What jobs may expect of processors and disks that others use as well.
+//! A job's share of processors and disks that others use as well.
 
 use kernel::device::{Checked, Device, FileDevice, FixedLatency, RamDisk};
 use kernel::job::{Client, JobId};
 use kernel::queue::{DiskQueue, Queued};
-use kernel::request::{Action, Context, Request};
+use kernel::request::{Action, Context, Outcome, Request};
 use kernel::volume::VolumeConfig;
 use kernel::{ForcedUnitAccess, Processor, Switches, Volume};
 use policy::unit::{ByteRange, Instant, ProcessorId};
@@ -22,8 +22,8 @@ fn host(world: &World, usage: bool) -> Host {
     Host::boot(world, id, small_kernel(2, 4 << 20, Switches { usage, ..Switches::default() }))
 }
 
-/// Eight connections of one client with 64 requests each are always ready; another client has one. How many of the
-/// others run between two of its turns at most, after the first?
+/// Eight connections of one client with 64 requests each are always ready; another client has one. Returns the most
+/// requests of the first that run between two of the second's, after the first.
 fn most_passed(usage: bool) -> usize {
     let world = World::new(1);
     let host = host(&world, usage);
@@ -75,7 +75,7 @@ fn a_task_that_used_much_still_has_its_turn() {
         let (here, ran, other) = (cpu.clone(), Rc::clone(ran), Rc::clone(&heavy_ran));
         cpu.spawn_for(job, async move {
             while other.get() < 2000 {
-                // Only when the heavy one has used much does the other begin.
+                // The light one begins only after the heavy one has used much.
                 ran.set(ran.get() + usize::from(other.get() >= begin));
                 here.yield_now().await;
             }
@@ -139,7 +139,7 @@ fn write_back_is_charged_to_the_job_that_wrote() {
         for block in 0..200 {
             let frames = cpu.kernel().allocate(&cpu, 1).await;
             let range = ByteRange::new(block * 8192 % (4 << 20), 4096);
-            // The task is nobody's: whatever is charged comes of the writes.
+            // The task has no job: only the writes are charged.
             writer.write(&cpu, range, frames, Context::synchronous(job)).await.expect("written");
         }
     });
@@ -152,8 +152,7 @@ fn write_back_is_charged_to_the_job_that_wrote() {
 
 const LATENCY: Duration = Duration::from_millis(5);
 
-/// A disk that does four things at a time has 512 requests of one job; another has one at a time. How long does it wait
-/// at most?
+/// A disk of depth 4 has 512 requests of one job; another job has one at a time. Returns its longest wait.
 fn longest_wait(fair: bool) -> Duration {
     let world = World::new(5);
     let host = host(&world, true);
@@ -170,7 +169,7 @@ fn longest_wait(fair: bool) -> Duration {
     let waits: Rc<RefCell<Vec<Duration>>> = Rc::default();
     let (here, told, job) = (cpu.clone(), Rc::clone(&waits), light.job());
     cpu.spawn_for(job, async move {
-        // When the others have all come.
+        // After all others have arrived.
         here.sleep(LATENCY / 2).await;
         for number in 1000..1010 {
             let began: Instant = here.now();
@@ -189,19 +188,19 @@ async fn read(cpu: &Processor, device: &Queued, block: u64, job: JobId) {
         action: Action::Read(ByteRange::new(block * 8192, 4096), frames),
         context: Context::synchronous(job),
     };
-    device.perform(cpu, request).await.expect("read");
+    assert_eq!(device.perform(cpu, request).await, Ok(Outcome::Done));
 }
 
 #[test]
 fn a_disk_that_one_job_keeps_busy_serves_another_soon() {
     let (on, off) = (longest_wait(true), longest_wait(false));
-    // The requests that the disk has, one that was its turn, its own.
+    // The requests in the disk, one that was already next, its own.
     assert!(on <= LATENCY * 3, "{on:?}");
     assert!(off >= LATENCY * (512 / 4 - 1), "{off:?}: the test would show nothing");
 }
 
-/// A job writes to a slow disk as fast as it may, and another five times to a fast one. How often within ten seconds, and
-/// how long did it wait at most?
+/// A job writes to a slow disk as fast as it may, another five times to a fast one. Returns the second's writes within
+/// ten seconds and their longest wait.
 fn writes_beside(usage: bool) -> (usize, Duration) {
     let world = World::new(6);
     let host = host(&world, usage);
@@ -221,7 +220,7 @@ fn writes_beside(usage: bool) -> (usize, Duration) {
     for writer in 0..16u64 {
         let (here, volume, over, job) = (cpu.clone(), Arc::clone(&slow), Rc::clone(&over), heavy.job());
         cpu.spawn_for(job, async move {
-            // No two blocks lie side by side: each is a transfer.
+            // No two blocks are neighbours: each is a transfer.
             for block in (0..).map(|number| (number * 16 + writer) * 2 % (64 << 20 >> 12)) {
                 if over.get() {
                     return;
@@ -266,6 +265,6 @@ async fn write(cpu: &Processor, volume: &Volume, block: u64, job: JobId) {
 fn a_job_that_writes_to_a_slow_disk_leaves_room_in_the_cache_for_another() {
     let ((number, longest), off) = (writes_beside(true), writes_beside(false));
     assert!(number == 5 && longest <= Duration::from_millis(1), "{number} writes, {longest:?}");
-    // Whoever asks most often gets what becomes free.
+    // Without usage, the most frequent writer gets what becomes free.
     assert!(off.0 < 5 || off.1 >= LATENCY * 4, "{off:?}: the test would show nothing");
 }

@@ -1,4 +1,4 @@
-//! Promises of the kernel, on the simulated machine.
+//! Guarantees of the kernel, on the simulated machine.
 
 mod counters;
 mod crash;

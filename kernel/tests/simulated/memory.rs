@@ -1,4 +1,4 @@
-//! Memory is borrowed: the cache takes what is free and gives it back (WS-2), in the simulated machine.
+//! The cache takes what memory is free and returns it (WS-2), in the simulated machine.
 
 use kernel::device::{Checked, FileDevice};
 use kernel::request::{Context, JobId};
@@ -56,14 +56,14 @@ fn the_cache_grows_into_free_memory_and_gives_it_back_within_a_second() {
     let (server, kernel, knob) = (host.id, Arc::clone(&host.kernel), world.clone());
     let (before, after) = run(&world, &host, async move |cpu| {
         let range = |at| ByteRange::new(at * 262_144, 262_144);
-        // Some of it dirty, in all parts of what is held.
+        // Some of it dirty, in all parts of the cache.
         for at in 0..200 {
             volume.read(&cpu, range(at), context()).await.expect("read");
             write(&cpu, &volume, at * 64 + 7, at as u8).await;
             cpu.sleep(Duration::from_millis(1)).await;
         }
         let before = kernel.frames().bytes_held();
-        // Somebody takes nearly everything; what the cache gives back shows as available.
+        // A program takes nearly everything; what the cache returns counts as available.
         let hungry = MemoryFacts { total: GIB, available: 20 * MIB, group: None };
         knob.set_memory(server, hungry);
         cpu.sleep(Duration::from_secs(1)).await;
@@ -113,7 +113,7 @@ fn shrinking_keeps_what_is_used_often() {
                 read(&cpu, &volume, at).await;
             }
         }
-        // Half of the cache must go.
+        // Half of the cache must be returned.
         for _ in 0..8 {
             let held = kernel.frames().bytes_held();
             if held > 16 * MIB {

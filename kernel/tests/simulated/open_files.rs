@@ -146,3 +146,25 @@ fn where_the_host_has_no_descriptor_left_others_are_closed_for_the_next_file() {
         write(&cpu, &other, 0, &[8; 5000], context()).await.expect("and not for ever");
     });
 }
+
+#[test]
+fn an_open_closes_other_files_whichever_of_its_calls_finds_no_descriptor() {
+    for failures in 1..=3 {
+        let (world, host, id) = server(12);
+        let seen = world.clone();
+        run(&world, &host, async move |cpu| {
+            let budget = OpenFiles::new(1);
+            let tree = open_within(&seen, &cpu, id, &budget);
+            let (node, _) = file(&cpu, &tree, "closed by the next one").await;
+            file(&cpu, &tree, "idle").await;
+            budget.set_max(100);
+            for number in 0..4 {
+                file(&cpu, &tree, &format!("idle{number}")).await;
+            }
+            let before = budget.open();
+            seen.fail_next_in_tree(id, OpClass::Call, failures, Errno(libc::EMFILE));
+            tree.file(&cpu, node).await.expect("opened in place of others");
+            assert_eq!(budget.open(), before + 1 - failures as usize);
+        });
+    }
+}

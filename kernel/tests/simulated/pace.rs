@@ -1,7 +1,7 @@
-//! Write-back of one volume: as much as its disk takes in due time, and nothing kept from it by what is written meanwhile.
+//! Write-back of one volume: as much as its disk takes in due time, and not delayed by later writes.
 
 use kernel::device::{Checked, Device, DeviceFacts, FileDevice, Work};
-use kernel::request::{Action, Context, JobId, Request};
+use kernel::request::{Action, Context, JobId, Outcome, Request};
 use kernel::volume::VolumeConfig;
 use kernel::{ForcedUnitAccess, Kernel, Processor, Switches, Volume};
 use machine::SeekTarget;
@@ -18,7 +18,7 @@ fn context() -> Context {
     Context::synchronous(JobId(0))
 }
 
-/// A device that notes when which blocks were written.
+/// A device that records when which blocks were written.
 struct Noting {
     below: Arc<dyn Device>,
     written: Mutex<Vec<(Instant, ByteRange)>>,
@@ -29,7 +29,7 @@ impl Device for Noting {
         self.below.facts()
     }
 
-    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, ()> {
+    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {
         if let Action::Write(range, _) = &request.action {
             self.written.lock().expect("no panic").push((cpu.now(), *range));
         }

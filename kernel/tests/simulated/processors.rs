@@ -1,9 +1,9 @@
-//! Which processor starts a device, which does the work after its completion, and when, in the simulated machine.
+//! Which processor starts a device, which handles its completion, and when, in the simulated machine.
 
 use kernel::device::{Device, DeviceFacts, DeviceRef, FileDevice, RamDisk, Work};
 use kernel::processor::IMMEDIATE_TASKS_MAX;
 use kernel::queue::{DiskQueue, Queued};
-use kernel::request::{Action, Context, JobId, Request};
+use kernel::request::{Action, Context, JobId, Outcome, Request};
 use kernel::trace::{Event, Mode as TraceMode, Record, Trace, TraceMemory, Tracer, private_memory};
 use kernel::{Frames, Kernel, Processor, Switches};
 use machine::SeekTarget;
@@ -20,7 +20,7 @@ use testkit::scene::{Host, drive, small_kernel, spawn};
 const MIB: u64 = 1 << 20;
 const READS: u64 = 20;
 
-/// A device that notes which processor starts it.
+/// A device that records which processor starts it.
 struct Noting {
     below: DeviceRef,
     starts: Mutex<BTreeMap<ProcessorId, u64>>,
@@ -41,7 +41,7 @@ impl Device for Noting {
         self.below.is_immediate()
     }
 
-    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, ()> {
+    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {
         self.note(cpu);
         self.below.perform(cpu, request)
     }
@@ -52,7 +52,7 @@ impl Device for Noting {
     }
 }
 
-/// A host of three processors whose events are recorded.
+/// A host of three processors with tracing.
 fn host(world: &World, switches: Switches) -> (Host, TraceMemory) {
     let memory = private_memory(1 << 20);
     let tracer = Arc::new(Tracer::new(TraceMode::Direct, 3, memory, 0));
@@ -70,7 +70,8 @@ fn queued(below: DeviceRef) -> DeviceRef {
 
 async fn perform(cpu: &Processor, device: &DeviceRef, action: Action) {
     let context = Context::synchronous(JobId(1));
-    device.perform(cpu, Request { action, context }).await.expect("a faultless disk");
+    let done = device.perform(cpu, Request { action, context }).await;
+    assert_eq!(done, Ok(Outcome::Done), "a faultless disk");
 }
 
 async fn frames(cpu: &Processor, byte: u8) -> Frames {
@@ -86,12 +87,12 @@ fn block(number: u64) -> ByteRange {
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Disk,
-    /// Which does everything at once.
+    /// Completes everything at once.
     Memory,
 }
 
-/// All kinds of requests from each of three processors to a device that may have a rule of its own. Which of them started
-/// it, and how often? Another device on the same disk has as much to do, and no rule.
+/// All kinds of requests from each of three processors to a device that may have an access rule of its own. Returns the
+/// starts by processor. Another device on the same disk has as many requests, and no rule.
 fn starts(kind: Kind, access: access::Mode, own: Option<access::Mode>, delivery: Method) -> BTreeMap<ProcessorId, u64> {
     let world = World::new(1);
     let (host, _) = host(&world, Switches { access, delivery, ..Switches::default() });
@@ -151,11 +152,11 @@ fn with_a_funnel_only_the_owner_starts_a_device() {
 }
 
 /// `READS` reads one after the other from `initiator`, while each processor `n` runs `busy[n]` tasks that are always
-/// ready. Where was the work after them done?
+/// ready. Returns where the completions were handled.
 fn delivered(method: Method, initiator: usize, busy: [usize; 3]) -> Vec<Record> {
     let world = World::new(2);
-    // A read takes a turn or two.
-    world.set_turn_ns(100_000);
+    // A read takes a time slice or two.
+    world.set_slice_ns(100_000);
     let (host, memory) = host(&world, Switches { delivery: method, ..Switches::default() });
     let device = queued(disk(&world, &host, DiskConfig::new(8 * MIB)));
     let over = Rc::new(Cell::new(false));
@@ -184,7 +185,7 @@ fn delivered(method: Method, initiator: usize, busy: [usize; 3]) -> Vec<Record> 
     records.filter(|record| record.event == Event::CompletionDelivered).collect()
 }
 
-/// Who starts `READS` requests that `initiator` brings side by side, to a disk that takes one at a time?
+/// Starts by processor of `READS` concurrent requests of `initiator`, on a disk of depth 1.
 fn starts_one_by_one(method: Method, initiator: usize) -> BTreeMap<ProcessorId, u64> {
     let world = World::new(4);
     let (host, _) = host(&world, Switches { delivery: method, ..Switches::default() });
@@ -261,7 +262,7 @@ fn one_of_all_does_the_work_of_each_completion_once() {
     assert!(!places_of_all.is_empty(), "the initiator was always the first");
 }
 
-/// What happened on one processor, in order.
+/// Events on one processor, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Happened {
     Turn,
@@ -269,10 +270,10 @@ enum Happened {
     Read,
 }
 
-/// `reads` end at the same time while `spinning` tasks are always ready. What happened in the turn in which they did?
+/// `reads` complete at the same time while `spinning` tasks are always ready. Returns the events of that time slice.
 fn turn_of_completion(immediate_dispatch: bool, spinning: usize, reads: u64) -> Vec<Happened> {
     let world = World::new(3);
-    world.set_turn_ns(1_000);
+    world.set_slice_ns(1_000);
     let (host, _) = host(&world, Switches { immediate_dispatch, ..Switches::default() });
     let config = DiskConfig { read: Latency::us(100, 100), ns_per_kib: 0, channels: 1000, ..DiskConfig::new(8 * MIB) };
     let device = disk(&world, &host, config);

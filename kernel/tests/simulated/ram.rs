@@ -1,7 +1,7 @@
-//! A disk in memory holds what was written, whatever the parts that its bytes lie in.
+//! A disk in memory holds what was written, across the parts that store its bytes.
 
 use kernel::device::{Device, RamDisk};
-use kernel::request::{Action, Context, JobId, Request};
+use kernel::request::{Action, Context, JobId, Outcome, Request};
 use kernel::{FRAME_BYTES, Processor, Switches};
 use machine::SeekTarget;
 use policy::unit::{ByteOffset, ByteRange};
@@ -18,7 +18,8 @@ const STEPS: u64 = 200;
 
 async fn perform(cpu: &Processor, disk: &RamDisk, action: Action) {
     let context = Context::synchronous(JobId(0));
-    disk.perform(cpu, Request { action, context }).await.expect("inside the disk");
+    let done = disk.perform(cpu, Request { action, context }).await;
+    assert_eq!(done, Ok(Outcome::Done), "inside the disk");
 }
 
 /// Some whole blocks, or up to the end of the disk.

@@ -1,4 +1,4 @@
-//! The switches of a kernel that runs: when a change is seen, and what it does not reach.
+//! The switches of a running kernel: when a change takes effect, and what it does not affect.
 
 use kernel::trace::{Mode, Tracer, private_memory};
 use kernel::{Kernel, KernelConfig, Reach, Switches};

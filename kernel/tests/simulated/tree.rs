@@ -1,4 +1,4 @@
-//! What a directory tree promises to the services above it, in the simulated machine.
+//! A directory tree's guarantees to the services above it, in the simulated machine.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -176,13 +176,13 @@ fn a_file_without_a_name_is_stale_and_its_content_is_not_written() {
     });
 }
 
-/// What one writer knows of its file.
+/// One writer's knowledge of its file.
 #[derive(Clone, Default)]
 struct Model {
-    /// As it was when it was durable last.
+    /// Content when it was durable last.
     durable: Vec<u8>,
     current: Vec<u8>,
-    /// For each byte, what else it may be after a crash: what was written since.
+    /// For each byte, other values that a crash may leave: what was written since.
     since: Vec<(u64, Vec<u8>)>,
     /// Sizes that it has had since.
     sizes: Vec<u64>,
@@ -208,7 +208,7 @@ impl Model {
         self.sizes.clear();
     }
 
-    /// Is this what a crash may leave?
+    /// Is this content possible after a crash?
     fn check(&self, found: &[u8]) -> Result<(), String> {
         let least = self.sizes.iter().copied().min().unwrap_or(u64::MAX).min(self.durable.len() as u64);
         let most = self.sizes.iter().copied().max().unwrap_or(0).max(self.durable.len() as u64);
@@ -247,7 +247,7 @@ async fn operate(
             let result = write(cpu, &file.1, at, &bytes, if is_stable { stable() } else { context() }).await;
             assert_eq!(result, Ok(()));
             if is_stable {
-                // What is stable is this write; that the ones before it are too is more than is promised.
+                // Only this write is guaranteed stable, not the ones before it.
                 let mut model = model.borrow_mut();
                 let end = at as usize + bytes.len();
                 let size = model.durable.len().max(end);
@@ -267,7 +267,7 @@ async fn operate(
             }
         }
         6 => {
-            // Cut where everything is durable, so that the model need not know what is cut off when.
+            // Truncated when everything is durable, so that the model need not track when the cut takes effect.
             file.1.commit(cpu, context()).await.expect("durable");
             model.borrow_mut().made_durable();
             model.borrow_mut().resize(at);
@@ -305,7 +305,7 @@ fn crash_test(seed: u64) {
                 let file = file(&cpu, &tree, &number.to_string()).await;
                 let found = read(&cpu, &file.1, 0, 1 << 20).await.expect("read");
                 assert_eq!(model.borrow().check(&found), Ok(()), "file {number}");
-                // Whatever is there now is what counts.
+                // The present content counts.
                 file.1.commit(&cpu, context()).await.expect("durable");
                 *model.borrow_mut() = Model { durable: found.clone(), current: found, ..Model::default() };
                 files.push(file);

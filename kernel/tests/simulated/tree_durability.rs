@@ -1,4 +1,4 @@
-//! What files of a tree keep when syncs fail, files are closed, cut off or moved, in the simulated machine.
+//! What files of a tree retain when syncs fail, and when files are closed, truncated or moved.
 
 use std::sync::Arc;
 use std::time::Duration;

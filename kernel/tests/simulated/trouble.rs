@@ -1,4 +1,4 @@
-//! A disk that takes nothing any more: its clients are told, and the clients of others hardly notice.
+//! A disk that accepts nothing any more: its clients get errors, and clients of other disks hardly notice.
 
 use kernel::device::{Checked, FileDevice};
 use kernel::request::{Context, JobId};
@@ -128,7 +128,7 @@ fn a_dead_disk_holds_a_twentieth_of_the_cache_in_the_end_and_nobody_is_told_that
         cpu.sleep(Duration::from_secs(40)).await;
         let left = bad.dirty_blocks();
         assert!((1..=1024 / 20).contains(&left), "{left} blocks are left");
-        // What is forgotten is not what the disk had before it.
+        // An abandoned block must not read as the disk's older content.
         let mut answers = [0, 0];
         for block in 0..400 {
             match read(&cpu, &bad, block * 2).await {
@@ -179,7 +179,7 @@ fn a_disk_that_cannot_flush_does_not_keep_the_cache_for_ever() {
     let kernel = Arc::clone(&scene.host.kernel);
     run(&scene.world, &scene.host, async move |cpu| {
         world.set_faults(bad_disk, no_flushes());
-        // Its writes succeed, so that nothing of it is dirty for long: all the more waits for a flush.
+        // Its writes succeed, so no block is dirty for long, but all remain unflushed.
         let mut refused = None;
         for block in 0..3000 {
             refused = refused.or(write(&cpu, &bad, block, 1).await.err());

@@ -1,4 +1,4 @@
-//! What a volume promises to the services above it, in the simulated machine.
+//! A volume's guarantees to the services above it, in the simulated machine.
 
 use kernel::device::{Checked, Delay, Device, Fault, Faults, FileDevice, Operation, RamDisk};
 use kernel::queue::{DiskQueue, Queued};
@@ -32,7 +32,7 @@ fn open(kernel: &Arc<Kernel>, device: Arc<dyn Device>, name: &str) -> Arc<Volume
     Volume::open(kernel, Arc::new(Checked::new(device)), config(name), ProcessorId(0)).expect("a number")
 }
 
-/// Writes `range`, a multiple of blocks, full of `byte`.
+/// Fills `range`, a multiple of blocks, with `byte`.
 async fn write(cpu: &Processor, volume: &Volume, range: ByteRange, byte: u8) -> Result<(), Errno> {
     let blocks = range.blocks();
     let mut frames = cpu.kernel().allocate(cpu, (blocks.end - blocks.start) as usize).await;
@@ -83,7 +83,7 @@ fn a_forced_write_whose_content_an_unforced_one_took_along_is_durable() {
                 let block = ByteRange::new(0, 4096);
                 write(&cpu, &volume, block, 1).await.expect("cached");
                 volume.flush(&cpu, context()).await.expect("flushed");
-                // A flush is expected: this one is claimed at once, and begun when the tasks before it had their turn.
+                // A flush is expected: this early write is claimed at once, and begun after the tasks before it.
                 write(&cpu, &volume, block, 2).await.expect("cached");
                 cpu.yield_now().await;
                 let mut frames = cpu.kernel().allocate(&cpu, 1).await;
@@ -215,13 +215,13 @@ fn sequential_small_writes_reach_the_disk_merged_up_to_the_bound() {
                 }
             });
             for result in kernel::wait::join_all(requests).await {
-                result.expect("written");
+                assert_eq!(result, Ok(kernel::request::Outcome::Done));
             }
         });
         world.disk_counters(disk).writes
     };
     assert_eq!(writes(false), 64);
-    // The first goes alone, at once; the others wait behind it and go 128 KiB at a time.
+    // The first goes alone, at once; the others queue behind it and go 128 KiB at a time.
     assert_eq!(writes(true), 1 + 63_u64.div_ceil(16));
 }
 

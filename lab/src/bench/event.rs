@@ -1,4 +1,4 @@
-//! What it costs to record an event (OLTP-2): one thread records in a loop and does nothing else.
+//! The cost of recording an event (OLTP-2): one thread records in a loop and does nothing else.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -11,8 +11,9 @@ use machine::counter;
 use policy::unit::ProcessorId;
 
 use crate::bench::lab::processor_time;
+use crate::spread::Spread;
 
-/// As much as a server has: what is recorded leaves the nearest caches before it is overwritten.
+/// A server's size: records leave the nearest caches before they are overwritten.
 const WORDS: usize = 1 << 20;
 
 /// Records of one repetition.
@@ -27,10 +28,8 @@ pub struct Command {
 }
 
 impl Command {
-    /// Measures and prints.
-    ///
     /// # Errors
-    /// When the host does not tell this thread's time.
+    /// When the host does not report this thread's CPU time.
     pub fn run(&self) -> Result<()> {
         let costs = Costs::measure(self.reps)?;
         let show = |what, ns: f64| println!("{what:44} {ns:6.2} ns");
@@ -45,30 +44,30 @@ impl Command {
     }
 }
 
-/// What one record costs: medians of the repetitions.
+/// Cost of one record, the median of the repetitions.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
-    /// To read the time stamp counter; nothing is recorded.
+    /// Reading the time stamp counter; nothing is recorded.
     pub counter_ns: f64,
-    /// A moment while tracing is off.
+    /// An instant event while tracing is off.
     pub off_ns: f64,
-    /// A moment, recorded in place with the stamp of its batch.
+    /// An instant event, recorded in place with the stamp of its batch.
     pub shared_stamp_ns: f64,
-    /// A moment, recorded in place with a stamp of its own.
+    /// An instant event, recorded in place with a stamp of its own.
     pub own_stamp_ns: f64,
-    /// A beginning and an end, recorded in place: two stamps, one record.
+    /// A span's begin and end, recorded in place: two stamps, one record.
     pub span_ns: f64,
-    /// A moment, recorded centrally while nobody else records.
+    /// An instant event, recorded centrally without contention.
     pub central_ns: f64,
-    /// A beginning and an end, recorded centrally as two records.
+    /// A span's begin and end, recorded centrally as two records.
     pub unthinned_span_ns: f64,
 }
 
 impl Costs {
-    /// Measures each so many times, in turn.
+    /// Measures each `repetitions` times, interleaved.
     ///
     /// # Errors
-    /// When the host does not tell this thread's time.
+    /// When the host does not report this thread's CPU time.
     pub fn measure(repetitions: u32) -> Result<Costs> {
         let recorder = |mode| {
             let tracer = Tracer::new(mode, 2, private_memory(WORDS), 0);
@@ -92,7 +91,7 @@ impl Costs {
             rounds.iter_mut().zip(round).for_each(|(all, one)| all.push(one));
         }
         let [counter_ns, off_ns, shared_stamp_ns, own_stamp_ns, span_ns, central_ns, unthinned_span_ns] =
-            rounds.map(median);
+            rounds.map(|values| Spread::of(values).median);
         Ok(Costs { counter_ns, off_ns, shared_stamp_ns, own_stamp_ns, span_ns, central_ns, unthinned_span_ns })
     }
 }
@@ -106,16 +105,11 @@ fn span(recorder: &Recorder, number: u32) {
     recorder.end(began, Event::NbdRead, JobId(7), u64::from(number), 4096, counter);
 }
 
-/// Of one call of `record`. Time of this thread: whoever else runs on the host takes none of it.
+/// CPU time of one call of `record`: other load on the host does not count.
 fn nanoseconds(record: impl Fn(u32)) -> Result<f64> {
     let start = processor_time()?;
     for number in 0..RECORDS {
         record(black_box(number));
     }
     Ok((processor_time()? - start).as_nanos() as f64 / f64::from(RECORDS))
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! fio: what it is told to do, and what it reports.
+//! fio: its jobs and its report.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,13 +9,12 @@ use serde_json::Value;
 
 use crate::bench::process::{Interrupted, Process};
 
-/// Which blocks, and whether they are read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
-    /// Reads, each block once in random order.
+    /// Each block once, in random order.
     RandomRead,
     Read,
-    /// Writes, each block once in random order.
+    /// Each block once, in random order.
     RandomWrite,
     Write,
 }
@@ -31,38 +30,36 @@ impl Pattern {
     }
 }
 
-/// How long a job goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// Until every block of its region was used once.
+    /// Until every block of the region was used once.
     OnePass,
-    /// As long as the person who measures said.
+    /// The duration given on the command line.
     AsAsked,
-    /// The same, but ends before when every block of its region was used once.
+    /// The duration given on the command line, or less when every block of the region was used once.
     AsAskedOnce,
-    /// So long, whatever was said, since it would show nothing in less.
+    /// Seconds, whatever the command line says: a shorter job would show nothing.
     Seconds(u32),
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
     pub pattern: Pattern,
-    /// Bytes a request, in KiB.
+    /// Request size in KiB.
     pub block_kib: u32,
     /// Requests in flight on each connection.
     pub depth: u32,
     pub connections: u32,
-    /// A flush follows after so many writes; 0 for none.
+    /// Writes between two flushes; 0 for no flushes.
     pub writes_a_flush: u32,
-    /// The part of the image that it uses, as percentages of it: first and end.
+    /// The part of the image that the job uses: first and end, in percent.
     pub region: (u64, u64),
-    /// At most so many MiB a second; 0 for no limit.
+    /// Limit in MiB/s; 0 for none.
     pub rate_mib: u32,
     pub length: Length,
 }
 
 impl Job {
-    /// A job on the whole image over one connection.
     pub const fn new(pattern: Pattern, block_kib: u32, depth: u32) -> Job {
         let region = (0, 100);
         Job {
@@ -118,42 +115,39 @@ impl Job {
     }
 }
 
-/// What fio is to use.
 #[derive(Clone, Copy, Debug)]
 pub enum Target<'a> {
-    /// The file itself, without the host's cache.
+    /// The file itself, bypassing the host's page cache.
     File(&'a Path),
     Uri(&'a str),
 }
 
-/// Jobs that run at the same time; the first is the one that is reported.
+/// Concurrent jobs; only the first is reported.
 pub struct Run<'a> {
     pub jobs: &'a [Job],
     pub target: Target<'a>,
-    /// Size of the image in bytes.
     pub bytes: u64,
-    /// How long jobs go on that last as long as asked.
+    /// Duration of jobs that do not set their own.
     pub seconds: u32,
-    /// Where it may keep its log.
+    /// The log file.
     pub log: &'a Path,
 }
 
-/// What the first job reported, and how much all did.
+/// What the first job reported, and the requests of all jobs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// Its requests a second.
+    /// Requests a second.
     pub rate: f64,
-    /// Its bytes a second.
     pub bytes_a_second: f64,
-    /// Its mean time from submission to completion. Microseconds.
+    /// Mean latency, microseconds.
     pub mean_us: f64,
-    /// Half of its requests took no longer. Microseconds.
+    /// Median latency, microseconds.
     pub p50_us: f64,
-    /// 99 % of its requests took no longer. Microseconds.
+    /// 99th percentile of the latency, microseconds.
     pub p99_us: f64,
-    /// 99.9 % of its requests took no longer. Microseconds.
+    /// 99.9th percentile of the latency, microseconds.
     pub p999_us: f64,
-    /// Requests of all jobs, flushes not counted.
+    /// Requests of all jobs, without flushes.
     pub requests: u64,
 }
 
@@ -162,7 +156,7 @@ impl Run<'_> {
         self.start_as(&[], interrupted)
     }
 
-    /// The same, by another program, which is given with its arguments.
+    /// Starts fio under another program, given with its arguments.
     pub fn start_as(&self, before: &[&str], interrupted: &Interrupted) -> Result<Process> {
         let mut words = before.iter().copied().chain(["fio"]);
         let mut command = Command::new(words.next().unwrap_or_default());
@@ -183,18 +177,18 @@ impl Run<'_> {
         Process::start(command, self.log, interrupted)
     }
 
-    /// Waits for its end and reads the report.
+    /// Waits for fio's end and reads the report.
     pub fn finish(&self, process: Process) -> Result<Report> {
         let patience = self.jobs.iter().map(|job| job.seconds_max(self.seconds)).max().unwrap_or(0);
         parse(&process.finish(Duration::from_secs(patience))?)
     }
 }
 
-/// Reads the report, before which the nbd engine prints lines of its own.
+/// The nbd engine prints lines of its own before the report.
 fn parse(output: &str) -> Result<Report> {
     let start = if output.starts_with('{') { Some(0) } else { output.find("\n{").map(|at| at + 1) };
     let json = &output[start.with_context(|| format!("fio printed no report: {output}"))?..];
-    // Some versions print after it as well.
+    // Some versions of fio print after the report, too.
     let report = serde_json::Deserializer::from_str(json).into_iter::<Value>().next().context("an empty report")?;
     let report = report.context("fio's report")?;
     let jobs = report["jobs"].as_array().filter(|jobs| !jobs.is_empty()).context("fio reports no job")?;

@@ -1,9 +1,9 @@
-//! The machine on which it was measured, without names and dates.
+//! The host of the measurement, without names and dates.
 
 use std::fs;
 use std::path::Path;
 
-/// Facts that others need to compare, one a line.
+/// What a reader needs to compare results, one fact a line.
 pub fn facts(directory: &Path) -> Vec<String> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");
@@ -41,7 +41,7 @@ fn disk(directory: &Path) -> String {
     format!("{kind} on {device}{}", queue_facts(name))
 }
 
-/// What the kernel says of a whole disk; partitions say it one directory up.
+/// The kernel's facts of a whole disk; for a partition they are one directory up.
 fn queue_facts(name: &str) -> String {
     let Ok(device) = fs::canonicalize(format!("/sys/class/block/{name}")) else { return String::new() };
     let whole = if device.join("queue").is_dir() { device.as_path() } else { device.parent().unwrap_or(&device) };

@@ -11,11 +11,12 @@ use clap::Args;
 
 use crate::bench::process::Interrupted;
 use crate::bench::{host, programs};
+use crate::spread::Spread;
 
-/// Of one measurement of the engine.
+/// Events in one measurement of the engine.
 const EVENTS: u64 = 20_000_000;
 
-/// What is aimed for.
+/// Target of the engine.
 const EVENTS_A_SECOND_MIN: f64 = 5e6;
 const SECONDS_MAX: f64 = 60.0;
 const MEBIBYTES_MAX: f64 = 500.0;
@@ -34,27 +35,11 @@ pub struct Lab {
     output: PathBuf,
 }
 
-/// The median, smallest and largest of some numbers.
-struct Spread(f64, f64, f64);
-
-impl Spread {
-    fn of(mut values: Vec<f64>) -> Result<Self> {
-        values.sort_by(f64::total_cmp);
-        match (values.get(values.len() / 2), values.first(), values.last()) {
-            (Some(median), Some(min), Some(max)) => Ok(Spread(*median, *min, *max)),
-            _ => bail!("nothing was measured"),
-        }
-    }
-
-    fn show(&self, factor: f64, digits: usize) -> String {
-        let Spread(median, min, max) = self;
-        format!("{:.digits$} ({:.digits$} … {:.digits$})", median * factor, min * factor, max * factor)
-    }
+fn show(Spread { median, least, most, .. }: Spread, factor: f64, digits: usize) -> String {
+    format!("{:.digits$} ({:.digits$} … {:.digits$})", median * factor, least * factor, most * factor)
 }
 
 impl Lab {
-    /// Measures and writes the report.
-    ///
     /// # Errors
     /// When the program is missing or fails, or the report cannot be written.
     pub fn run(&self, interrupted: &Interrupted) -> Result<()> {
@@ -71,11 +56,11 @@ impl Lab {
             speeds.push(events as f64 / (processor_time()? - before).as_secs_f64());
             all.push(seconds_of(&awase, "all", directory.path())?);
         }
-        let (speed, all) = (Spread::of(speeds)?, Spread::of(all)?);
-        // All children so far ran everything.
+        let (speed, all) = (Spread::of(speeds), Spread::of(all));
+        // Every child so far ran all experiments.
         let mebibytes = children_peak_bytes()? as f64 / f64::from(1 << 20);
-        println!("events: {} million/s", speed.show(1e-6, 1));
-        println!("awase lab run all: {} s, {mebibytes:.0} MiB", all.show(1.0, 2));
+        println!("events: {} million/s", show(speed, 1e-6, 1));
+        println!("awase lab run all: {} s, {mebibytes:.0} MiB", show(all, 1.0, 2));
         let mut each = String::new();
         for experiment in crate::simulated() {
             let seconds = seconds_of(&awase, experiment.name(), directory.path())?;
@@ -83,14 +68,14 @@ impl Lab {
         }
         let path = self.output.join("benchmarks-lab.md");
         fs::create_dir_all(&self.output).with_context(|| self.output.display().to_string())?;
-        fs::write(&path, self.report(&speed, &all, mebibytes, &each)).with_context(|| path.display().to_string())?;
+        fs::write(&path, self.report(speed, all, mebibytes, &each)).with_context(|| path.display().to_string())?;
         println!("written: {}", path.display());
         Ok(())
     }
 
-    fn report(&self, speed: &Spread, all: &Spread, mebibytes: f64, each: &str) -> String {
+    fn report(&self, speed: Spread, all: Spread, mebibytes: f64, each: &str) -> String {
         let arguments = if self.reps == 5 { String::new() } else { format!(" ARGS=\"--reps {}\"", self.reps) };
-        // Of the disk, nothing is measured.
+        // Nothing is measured of the disk.
         let host: Vec<String> =
             host::facts(Path::new("/")).into_iter().filter(|line| !line.starts_with("Disk")).collect();
         let met = |met| if met { "yes" } else { "**no**" };
@@ -108,17 +93,17 @@ impl Lab {
             env!("CARGO_PKG_VERSION"),
             self.reps,
             EVENTS_A_SECOND_MIN / 1e6,
-            speed.show(1e-6, 1),
-            met(speed.0 >= EVENTS_A_SECOND_MIN),
-            all.show(1.0, 2),
-            met(all.0 <= SECONDS_MAX),
+            show(speed, 1e-6, 1),
+            met(speed.median >= EVENTS_A_SECOND_MIN),
+            show(all, 1.0, 2),
+            met(all.median <= SECONDS_MAX),
             met(mebibytes <= MEBIBYTES_MAX),
             crate::speed::TASKS,
         )
     }
 }
 
-/// How long experiments take, with their report.
+/// Wall-clock time of an experiment with its report.
 fn seconds_of(awase: &Path, name: &str, directory: &Path) -> Result<f64> {
     let start = Instant::now();
     let mut command = Command::new(awase);
@@ -130,7 +115,7 @@ fn seconds_of(awase: &Path, name: &str, directory: &Path) -> Result<f64> {
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// What this thread has had of a processor: whoever else runs on the host takes time, but not of this.
+/// CPU time of this thread: other load on the host does not count.
 pub(crate) fn processor_time() -> Result<Duration> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: clock_gettime fills the structure that it is given, which lives until it returns.
@@ -140,7 +125,7 @@ pub(crate) fn processor_time() -> Result<Duration> {
     Ok(Duration::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64))
 }
 
-/// The most memory that any child had in use, of those that have ended.
+/// The largest resident set of any child that has ended.
 fn children_peak_bytes() -> Result<u64> {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: getrusage fills the structure that it is given, which lives until it returns.

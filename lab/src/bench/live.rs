@@ -39,8 +39,6 @@ pub struct Live {
 }
 
 impl Live {
-    /// Measures and writes the report.
-    ///
     /// # Errors
     /// When the program is missing or fails, or the report cannot be written.
     pub fn run(&self, interrupted: &Interrupted) -> Result<()> {
@@ -66,7 +64,7 @@ impl Live {
         command.args(["lab", "run", "live", "--out"]).arg(&out);
         command.args(["--set", &format!("run.repetitions={}", self.reps)]);
         command.args(["--set", &format!("run.seconds={}", self.seconds)]);
-        // Its progress is shown. Ctrl-C reaches it, too, and it cleans up before it ends.
+        // Its progress is shown. It receives Ctrl-C, too, and cleans up before it ends.
         let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
         let status = status.with_context(|| awase.display().to_string())?;
         if interrupted.load(Ordering::Relaxed) {

@@ -1,6 +1,5 @@
-//! `awase-lab bench`: Awase, nbdkit and qemu-nbd side by side in one run, and each technique of Awase on and off. And a
-//! load driver for servers of files, with NFS-Ganesha as a peer. And the speed of the lab, of recording events, and
-//! every switch live.
+//! `awase-lab bench`: Awase, nbdkit and qemu-nbd in one run, and each technique of Awase on and off; a load driver for
+//! file servers, with NFS-Ganesha as a peer; the speed of the lab and of recording events; and every switch live.
 
 mod event;
 mod fio;
@@ -9,7 +8,7 @@ mod lab;
 mod live;
 mod nfs;
 mod plot;
-mod process;
+pub(crate) mod process;
 pub mod programs;
 mod report;
 mod results;
@@ -76,8 +75,6 @@ pub struct Disks {
 const FULL: Scale = Scale { large_bytes: 4 << 30, small_bytes: 1 << 30, seconds: 5, requests: 200_000 };
 const QUICK: Scale = Scale { large_bytes: 1 << 30, small_bytes: 256 << 20, seconds: 2, requests: 50_000 };
 
-/// Measures.
-///
 /// # Errors
 /// When a program is missing, or a server or client fails.
 pub fn run(bench: &Bench) -> Result<()> {
@@ -136,7 +133,6 @@ fn measure_disks(arguments: &Disks, interrupted: &Interrupted) -> Result<()> {
     report::write(&output(arguments), "benchmarks", &setting, &comparison, &switches)
 }
 
-/// What is measured, each in its place.
 struct Subjects<'a> {
     stand: &'a Stand,
     workloads: Vec<Workload>,
@@ -153,7 +149,7 @@ impl rounds::Measure for Subjects<'_> {
     }
 }
 
-/// The workloads that were asked for: the comparison and the switches.
+/// The selected workloads: the comparison and the switches.
 fn selected(arguments: &Disks) -> Result<(Vec<Workload>, Vec<Workload>)> {
     let (mut comparison, mut switches) = (workload::comparison(), workload::switches());
     if arguments.peers_only {
@@ -180,7 +176,7 @@ fn output(arguments: &Disks) -> PathBuf {
     arguments.output.clone().unwrap_or_else(|| Path::new(if part { "target" } else { "docs" }).to_owned())
 }
 
-/// How to do it again.
+/// The command line that repeats this run.
 fn command_line(arguments: &Disks) -> String {
     let mut flags = Vec::new();
     flags.extend(arguments.quick.then(|| "--quick".to_owned()));

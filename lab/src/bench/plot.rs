@@ -18,7 +18,6 @@ const AWASE: RGBColor = RGBColor(0, 107, 164);
 const OTHER: RGBColor = RGBColor(171, 171, 171);
 const WORSE: RGBColor = RGBColor(200, 82, 0);
 
-/// Pixels.
 const PANEL_WIDTH: i32 = 560;
 const BAR_HEIGHT: i32 = 18;
 const BAR_PITCH: i32 = 26;
@@ -36,12 +35,11 @@ struct Bar {
     color: RGBColor,
 }
 
-/// A heading and its bars.
 struct Panel {
     title: String,
     unit: String,
     bars: Vec<Bar>,
-    /// Where a line is drawn through all bars.
+    /// Where a line is drawn across all bars.
     mark: Option<f64>,
 }
 
@@ -86,7 +84,7 @@ fn panel(result: &Measured) -> Option<Panel> {
             Some(Bar {
                 label: contender.to_string(),
                 value: value.median,
-                spread: Some((value.min, value.max)),
+                spread: Some((value.least, value.most)),
                 note: show(value.median),
                 color: if *contender == "Awase" { AWASE } else { OTHER },
             })

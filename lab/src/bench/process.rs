@@ -1,4 +1,4 @@
-//! Programs that are run here: bounded in time, ended by their id, and gone when this one is.
+//! Child programs: bounded in time, ended by their id, and killed when this program ends.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,13 +12,24 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// So long may a server take to write out what it holds when it is told to end.
+/// Time for a server to write out what is dirty after SIGTERM.
 const STOP_PATIENCE: Duration = Duration::from_secs(120);
 
-/// Set when the person at the terminal has had enough.
+/// Set when the user interrupts the program.
 pub type Interrupted = Arc<AtomicBool>;
 
-/// A program under way. Killed when dropped.
+/// Has a program killed when the thread that starts it ends.
+pub fn end_with_parent(command: &mut Command) {
+    // SAFETY: between fork and exec only prctl is called, which is a system call and touches no memory of ours.
+    unsafe {
+        command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        });
+    }
+}
+
+/// A running program. Killed when dropped.
 pub struct Process {
     child: Child,
     name: String,
@@ -27,24 +38,18 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a program; what it prints goes to `log` and `log` with `.out` instead of its ending.
+    /// Starts a program; stderr goes to `log`, stdout to `log` with the extension `.out`.
     pub fn start(mut command: Command, log: &Path, interrupted: &Interrupted) -> Result<Process> {
         let name = command.get_program().to_string_lossy().into_owned();
         let errors = File::create(log).with_context(|| log.display().to_string())?;
         let output = File::create(output_path(log)).with_context(|| log.display().to_string())?;
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
-        // SAFETY: between fork and exec only prctl is called, which is a system call and touches no memory of ours.
-        unsafe {
-            command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
-                0 => Ok(()),
-                _ => Err(io::Error::last_os_error()),
-            });
-        }
+        end_with_parent(&mut command);
         let child = command.spawn().with_context(|| format!("cannot start {name}"))?;
         Ok(Process { child, name, log: log.to_owned(), interrupted: interrupted.clone() })
     }
 
-    /// Processor time that all its threads took so far, in user and system mode.
+    /// Processor time of all its threads so far, in user and system mode.
     pub fn cpu(&self) -> Result<Duration> {
         let text = self.proc_file("stat")?;
         // The name, in parentheses, may hold spaces. After it, utime and stime are the 12th and 13th (proc(5)).
@@ -53,17 +58,17 @@ impl Process {
         let (Some(user), Some(system)) = (ticks(11), ticks(12)) else {
             bail!("/proc/{}/stat: {text}", self.child.id())
         };
-        // SAFETY: sysconf takes and gives numbers.
+        // SAFETY: sysconf takes and returns numbers.
         let ticks_a_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
         Ok(Duration::from_secs_f64((user + system) as f64 / ticks_a_second as f64))
     }
 
-    /// Memory that it has in use, in bytes, huge pages included.
+    /// Resident memory in bytes, huge pages included.
     pub fn resident_bytes(&self) -> Result<u64> {
         Ok(self.status_bytes("VmRSS:")? + self.status_bytes("HugetlbPages:")?)
     }
 
-    /// The most memory that it had in use, in bytes.
+    /// The largest resident memory in bytes, huge pages as of now.
     pub fn peak_resident_bytes(&self) -> Result<u64> {
         Ok(self.status_bytes("VmHWM:")? + self.status_bytes("HugetlbPages:")?)
     }
@@ -80,7 +85,6 @@ impl Process {
         fs::read_to_string(&path).with_context(|| format!("{} has ended: {}", self.name, self.messages()))
     }
 
-    /// What it wrote to standard error.
     pub fn messages(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default().trim().to_owned()
     }
@@ -89,7 +93,7 @@ impl Process {
         Ok(self.child.try_wait()?)
     }
 
-    /// Waits for its end. Gives what it printed; an error if it failed or took longer than `patience`.
+    /// Waits for the program's end. Returns its standard output; an error if it failed or took longer than `patience`.
     pub fn finish(mut self, patience: Duration) -> Result<String> {
         self.await_end(patience)?;
         let status = self.child.wait()?;
@@ -99,7 +103,7 @@ impl Process {
         Ok(fs::read_to_string(output_path(&self.log))?)
     }
 
-    /// Tells it to end and waits until it has.
+    /// Sends SIGTERM and waits for the end.
     pub fn stop(mut self) -> Result<()> {
         // SAFETY: kill takes numbers; the child was not waited for, so its id is still its own.
         unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
@@ -109,7 +113,7 @@ impl Process {
     }
 
     fn await_end(&self, patience: Duration) -> Result<()> {
-        // SAFETY: pidfd_open takes numbers and gives a new descriptor, which nobody else owns.
+        // SAFETY: pidfd_open takes numbers and returns a new descriptor, which has no other owner.
         let end = unsafe {
             let fd = libc::syscall(libc::SYS_pidfd_open, self.child.id() as i32, 0);
             if fd < 0 {
@@ -120,7 +124,7 @@ impl Process {
         let deadline = Instant::now() + patience;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            // Looks up now and then, since a signal may come just before poll.
+            // Wakes periodically, since a signal may arrive just before poll.
             let timeout_ms = left.min(Duration::from_millis(200)).as_millis() as i32;
             let mut poll = libc::pollfd { fd: end.as_raw_fd(), events: libc::POLLIN, revents: 0 };
             // SAFETY: one pollfd, which lives until poll returns.

@@ -1,11 +1,11 @@
-//! The programs that are measured or measure, and the Debian packages that hold them.
+//! The programs that are measured or measure, and the Debian packages that contain them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Result, bail};
 
-/// Program, package, and how it tells its version.
+/// Program and package.
 const NEEDED: &[(&str, &str)] = &[
     ("fio", "fio"),
     ("nbdkit", "nbdkit"),
@@ -32,12 +32,12 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
-/// Where the program of Awase should be: beside this program.
+/// The default path of Awase's program: next to this program.
 pub fn beside() -> Result<PathBuf> {
     Ok(std::env::current_exe()?.with_file_name("awase"))
 }
 
-/// The program of Awase: the one given, or that beside this program.
+/// The program of Awase: the one given, or the default.
 pub fn awase(given: Option<&Path>) -> Result<PathBuf> {
     let path = given.map_or_else(beside, |path| Ok(path.to_owned()))?;
     if !path.is_file() {
@@ -56,7 +56,7 @@ pub fn versions(awase: Option<&Path>) -> Vec<String> {
     versions
 }
 
-/// The versions of the servers of files.
+/// The versions of the file servers.
 pub fn versions_of_files(awase: &Path) -> Vec<String> {
     let ganesha = first_lines("ganesha.nfsd", &["-v"]);
     vec![first_line(&awase.to_string_lossy()), ganesha.lines().next().unwrap_or("NFS-Ganesha").trim().to_owned()]

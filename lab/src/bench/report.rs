@@ -8,28 +8,28 @@ use anyhow::{Context, bail};
 
 use crate::bench::plot;
 use crate::bench::results::{Bound, Result};
-use crate::bench::sample::{Summary, Unit, show};
+use crate::bench::sample::{Unit, show};
 use crate::bench::workload::ON_OFF;
+use crate::spread::Spread;
 
 /// What the report says besides the numbers.
 pub struct Setting {
     pub title: &'static str,
-    /// How clients reach the servers.
     pub reached: &'static str,
-    /// How to do it again.
+    /// The command line that repeats the run.
     pub command: String,
     pub host: Vec<String>,
     pub versions: Vec<String>,
     /// Repetitions, sizes and times, in a line.
     pub scale: String,
-    /// What else belongs to it: how it is kept fair, what others found.
+    /// Further remarks: how the comparison is fair, what others found.
     pub notes: &'static str,
 }
 
-/// Writes the report and its plot as `name` with endings into a directory.
+/// Writes the report and its plot as `name` with extensions into a directory.
 ///
 /// # Errors
-/// Also when somebody could not be measured; then after everything is written.
+/// Also when a contender could not be measured, after everything is written.
 pub fn write(
     directory: &Path,
     name: &str,
@@ -54,7 +54,7 @@ pub fn write(
     Ok(())
 }
 
-/// The report. `switches` are those results whose contenders are on and off.
+/// `switches` are those results whose contenders are on and off.
 fn markdown(setting: &Setting, comparison: &[Result], switches: &[Result], plot: &str) -> String {
     let mut text = String::new();
     // Writing into a string does not fail.
@@ -115,12 +115,12 @@ fn figures(text: &mut String, comparison: &[Result]) -> std::fmt::Result {
     )
 }
 
-/// What was reached of what a bound asks, and whether that is enough.
+/// The value that a bound is about, and whether the bound is met.
 fn judge(bound: &Bound, result: &Result) -> Option<(String, bool)> {
     match *bound {
         Bound::Times(least, others) => {
             let ratio = result.ratio("Awase", others)?;
-            Some((format!("{:.2} ({:.2} … {:.2})", ratio.median, ratio.min, ratio.max), ratio.median >= least))
+            Some((format!("{:.2} ({:.2} … {:.2})", ratio.median, ratio.least, ratio.most), ratio.median >= least))
         }
         Bound::AtMost(most) => {
             let value = result.value(result.contender("Awase")?)?;
@@ -128,7 +128,7 @@ fn judge(bound: &Bound, result: &Result) -> Option<(String, bool)> {
         }
         Bound::OfLimit(least, limit) => {
             let value = result.value(result.contender("Awase")?)?;
-            let [median, min, max] = [value.median, value.min, value.max].map(|value| value / limit);
+            let [median, min, max] = [value.median, value.least, value.most].map(|value| value / limit);
             Some((format!("{median:.2} ({min:.2} … {max:.2})"), median >= least))
         }
     }
@@ -181,7 +181,7 @@ fn switch_table(text: &mut String, switches: &[Result]) -> std::fmt::Result {
         let (title, about) = (result.subject.title, result.subject.about);
         let about = if about.is_empty() { String::new() } else { format!(" ({})", about.trim_end_matches('.')) };
         let unit = result.subject.unit.name();
-        let overlap = on.min <= off.max && off.min <= on.max;
+        let overlap = on.least <= off.most && off.least <= on.most;
         let doubt = if overlap { " (not certain)" } else { "" };
         let better = gain(result).map_or("".into(), |gain| format!("{gain:.2} ×{doubt}"));
         let (on, off, cpu_on, cpu_off) = (spread(on), spread(off), cpu(0), cpu(1));
@@ -190,17 +190,17 @@ fn switch_table(text: &mut String, switches: &[Result]) -> std::fmt::Result {
     Ok(())
 }
 
-/// How many times better a technique makes it: over 1 if it helps.
+/// How many times better a technique makes the result: over 1 if it helps.
 pub fn gain(result: &Result) -> Option<f64> {
     let ratio = result.ratio(ON_OFF[0], &ON_OFF[1..])?.median;
     Some(if result.subject.unit.more_is_better() { ratio } else { 1.0 / ratio })
 }
 
-/// A message as it fits into a cell.
+/// A message that fits into a table cell.
 fn one_line(message: &str) -> String {
     message.replace('|', "/").split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn spread(value: Summary) -> String {
-    format!("{} ({} … {})", show(value.median), show(value.min), show(value.max))
+fn spread(value: Spread) -> String {
+    format!("{} ({} … {})", show(value.median), show(value.least), show(value.most))
 }

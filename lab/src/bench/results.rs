@@ -1,23 +1,23 @@
-//! All samples, by workload and contender, and what is asked of them.
+//! All samples, by workload and contender, and their targets.
 
 use std::fmt;
 
-use crate::bench::sample::{Sample, Summary, Unit};
+use crate::bench::sample::{Sample, Unit};
+use crate::spread::Spread;
 
-/// What was measured, as reports name it.
 pub struct Subject {
     /// Its name, for `--only`.
     pub name: String,
     pub title: &'static str,
     pub about: &'static str,
     pub unit: Unit,
-    /// Labels of those who take part.
+    /// Labels of the contenders.
     pub contenders: Vec<&'static str>,
-    /// What Awase is to reach.
+    /// The targets of Awase.
     pub bounds: Vec<Bound>,
 }
 
-/// The samples of one workload: for each contender, in its order, one a repetition.
+/// The samples of one workload: for each contender, in order, one a repetition.
 pub struct Result {
     pub subject: Subject,
     pub samples: Vec<Vec<Sample>>,
@@ -26,41 +26,39 @@ pub struct Result {
 }
 
 impl Result {
-    /// Without samples yet.
     pub fn new(subject: Subject) -> Result {
         let samples = vec![Vec::new(); subject.contenders.len()];
         let failures = vec![None; subject.contenders.len()];
         Result { subject, samples, failures }
     }
 
-    /// What a contender reached; nothing if it failed once.
-    pub fn value(&self, contender: usize) -> Option<Summary> {
+    /// A contender's value; `None` if it failed once.
+    pub fn value(&self, contender: usize) -> Option<Spread> {
         if self.failures[contender].is_some() {
             return None;
         }
-        Summary::of(self.samples[contender].iter().map(|sample| sample.value))
+        Spread::of_any(self.samples[contender].iter().map(|sample| sample.value))
     }
 
-    /// Processor time of its server for each unit of work. Microseconds.
-    pub fn cpu_us(&self, contender: usize) -> Option<Summary> {
-        Summary::of(self.samples[contender].iter().filter_map(|sample| sample.cpu_us))
+    /// Processor time of the contender's server for each unit of work. Microseconds.
+    pub fn cpu_us(&self, contender: usize) -> Option<Spread> {
+        Spread::of_any(self.samples[contender].iter().filter_map(|sample| sample.cpu_us))
     }
 
-    /// The medians of its median and its 99th percentile latency. Microseconds.
+    /// The medians of the contender's median and 99th percentile latency. Microseconds.
     pub fn latency_us(&self, contender: usize) -> Option<(f64, f64)> {
         let of = |pick: fn(&(f64, f64)) -> f64| {
-            Summary::of(self.samples[contender].iter().filter_map(|sample| sample.latency_us.as_ref().map(pick)))
+            Spread::of_any(self.samples[contender].iter().filter_map(|sample| sample.latency_us.as_ref().map(pick)))
         };
         Some((of(|latency| latency.0)?.median, of(|latency| latency.1)?.median))
     }
 
-    /// The place of a contender.
     pub fn contender(&self, label: &str) -> Option<usize> {
         self.subject.contenders.iter().position(|contender| *contender == label)
     }
 
     /// Median of `label` over the largest median of `others`, and the spread of that over the repetitions.
-    pub fn ratio(&self, label: &str, others: &[&str]) -> Option<Summary> {
+    pub fn ratio(&self, label: &str, others: &[&str]) -> Option<Spread> {
         let of = self.contender(label)?;
         let others: Option<Vec<usize>> = others.iter().map(|other| self.contender(other)).collect();
         let others = others?;
@@ -71,8 +69,8 @@ impl Result {
             let best = others.iter().map(|other| self.samples[*other][repetition].value).fold(f64::MIN, f64::max);
             self.samples[of][repetition].value / best
         });
-        let spread = Summary::of(pairs)?;
-        Some(Summary { median: self.value(of)?.median / best, ..spread })
+        let spread = Spread::of_any(pairs)?;
+        Some(Spread { median: self.value(of)?.median / best, ..spread })
     }
 }
 
@@ -87,14 +85,14 @@ impl fmt::Display for Bound {
     }
 }
 
-/// What Awase's number is held against.
+/// What Awase's value is compared with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
-    /// At least so many times the best of these.
+    /// At least this many times the best of these.
     Times(f64, &'static [&'static str]),
-    /// At most this, in the unit.
+    /// At most this, in the workload's unit.
     AtMost(f64),
-    /// At least such a part of a limit, in the unit.
+    /// At least this part of a limit, in the workload's unit.
     OfLimit(f64, f64),
 }
 
@@ -119,7 +117,7 @@ mod tests {
         let values: &[(&str, &[f64])] =
             &[("Awase", &[6.0, 9.0, 8.0]), ("nbdkit file", &[2.0, 3.0, 4.0]), ("qemu-nbd", &[4.0, 4.0, 2.0])];
         let ratio = measured("copy_in", values).ratio("Awase", PEERS).unwrap();
-        assert_eq!((ratio.median, ratio.min, ratio.max), (2.0, 1.5, 2.25));
+        assert_eq!((ratio.median, ratio.least, ratio.most), (2.0, 1.5, 2.25));
     }
 
     #[test]

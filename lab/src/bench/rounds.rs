@@ -10,15 +10,14 @@ use crate::bench::results::{self, Subject};
 use crate::bench::sample::{Sample, show};
 
 pub trait Measure {
-    /// What goes before the first contender of a subject.
+    /// Runs before the first contender of a subject.
     fn prepare(&mut self, subject: usize) -> Result<()>;
 
-    /// Measures a contender of a subject once.
     fn measure(&mut self, subject: usize, contender: usize) -> Result<Sample>;
 }
 
-/// Measures all contenders of all subjects, those of one subject in turn. Who fails is left out from there on, so that an
-/// hour of numbers is not lost.
+/// Measures all contenders of all subjects, those of one subject in turn. A contender that fails is left out from then
+/// on, so that an hour of numbers is not lost.
 pub fn run(
     measure: &mut impl Measure,
     subjects: Vec<Subject>,
@@ -35,7 +34,7 @@ pub fn run(
         for repetition in 1..=repetitions {
             let contenders = result.subject.contenders.len();
             for turn in 0..contenders {
-                // Each repetition begins with another, since who comes first may find the disk in another state.
+                // Each repetition begins with another contender, since the first may find the disk in another state.
                 let index = (turn + repetition as usize - 1) % contenders;
                 if result.failures[index].is_none() {
                     note(&mut result, index, repetition, measure.measure(number, index), interrupted)?;
@@ -47,7 +46,7 @@ pub fn run(
     Ok(measured)
 }
 
-/// Notes what came of measuring a contender, and says it.
+/// Records and prints the outcome of one measurement.
 fn note(
     result: &mut results::Result,
     index: usize,

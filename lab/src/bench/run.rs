@@ -16,37 +16,36 @@ use crate::bench::process::{Interrupted, Process};
 use crate::bench::sample::{Sample, Unit};
 use crate::bench::server::{Order, Peer, Server};
 use crate::bench::workload::{Cache, Client, Contender, Image, Memory, Workload};
+use crate::spread::XorShift;
 
-/// So long may nbdcopy and qemu-img take.
+/// Timeout of nbdcopy and qemu-img.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(600);
 
-/// Bytes of a request of `qemu-img bench`.
+/// Request size of `qemu-img bench`.
 const QEMU_IMG_BYTES: u64 = 4096;
 
 const MIB: f64 = 1048576.0;
 
-/// Two sizes of a cache, in MiB: what a server takes more for the larger one, is for the cache.
+/// Two sizes of a cache, in MiB: the difference in memory beyond the difference in cache is bookkeeping.
 const CACHES_MIB: [u64; 2] = [64, 320];
 
-/// Times that an image is read to have it cached, at most.
+/// Reads of an image until it counts as cached.
 const FILLS_MAX: usize = 10;
 
 /// `f_type` of file systems that are not on a disk (statfs(2)).
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
-/// How large and how long.
+/// Sizes and times.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
-    /// Size of [`Image::Large`] in bytes.
     pub large_bytes: u64,
-    /// Size of [`Image::Small`] and of what is copied in, in bytes.
+    /// Size of [`Image::Small`] and of the file that is copied in, in bytes.
     pub small_bytes: u64,
-    /// How long a job of fio goes on.
     pub seconds: u32,
     pub requests: u64,
 }
 
-/// The place where all is measured; it is removed with what is in it at the end.
+/// The directory of all measurements; removed with its content at the end.
 pub struct Stand {
     directory: TempDir,
     awase: PathBuf,
@@ -89,30 +88,26 @@ impl Stand {
         if image == Image::Large { self.scale.large_bytes } else { self.scale.small_bytes }
     }
 
-    /// Writes an image in which no block is like another, so that nothing can be left out or compressed.
+    /// Writes an image in which no two blocks are alike, so that nothing can be deduplicated or compressed.
     fn fill(&self, path: &Path, bytes: u64) -> Result<()> {
         let file = || format!("cannot make {} of {} MiB", path.display(), bytes >> 20);
         let mut image = File::create_new(path).with_context(file)?;
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ bytes;
+        let mut random = XorShift(XorShift::SEED ^ bytes);
         let mut block = vec![0; 1 << 20];
         for _ in 0..bytes >> 20 {
             if self.interrupted.load(Ordering::Relaxed) {
                 bail!("interrupted");
             }
             for word in block.chunks_exact_mut(8) {
-                // xorshift64 (Marsaglia 2003).
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                word.copy_from_slice(&state.to_le_bytes());
+                word.copy_from_slice(&random.number().to_le_bytes());
             }
             image.write_all(&block).with_context(file)?;
         }
         image.sync_all().with_context(file)
     }
 
-    /// Reads the image of a workload once. Disks have caches of their own (that of a virtual machine may be its host's
-    /// memory), which would answer everyone but the first.
+    /// Reads the image of a workload once. Disks have caches of their own (a virtual disk's may be the memory of the
+    /// VM's host), which would answer every contender but the first.
     pub fn warm_disk(&self, workload: &Workload) -> Result<()> {
         let image = self.image(workload.image);
         forget(&image)?;
@@ -171,7 +166,7 @@ impl Stand {
     }
 }
 
-/// One run with a server that is up.
+/// One run with a running server.
 struct Turn<'a> {
     stand: &'a Stand,
     workload: &'a Workload,
@@ -193,7 +188,7 @@ impl Turn<'_> {
             Client::Fio { before, jobs } => self.fio(before, jobs),
             Client::CopyIn => {
                 let source = self.stand.source();
-                // Read once, so that it comes from memory for all.
+                // Read once, so that it is in memory for all contenders.
                 std::io::copy(&mut File::open(&source)?, &mut std::io::sink())?;
                 self.copy(&["--flush", &source.to_string_lossy(), &self.uri()?])
             }
@@ -212,7 +207,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Reads the whole image until the server caches as much of it as it wants to: a cache may grow beside its work.
+    /// Reads the whole image until the server's memory stops growing: a cache may grow in the background.
     fn fill(&self) -> Result<()> {
         let mut before = 0;
         for _ in 0..FILLS_MAX {
@@ -267,7 +262,7 @@ impl Turn<'_> {
         Ok(Sample { value, cpu_us, latency_us: Some((report.p50_us, report.p99_us)) })
     }
 
-    /// Runs nbdcopy and tells how long it took.
+    /// Runs nbdcopy and returns how long it took.
     fn nbdcopy(&self, arguments: &[&str]) -> Result<Duration> {
         let mut command = Command::new("nbdcopy");
         command.args(arguments);
@@ -305,11 +300,11 @@ fn qemu_img_seconds(output: &str) -> Option<f64> {
     output.split("Run completed in ").nth(1)?.split_whitespace().next()?.parse().ok().filter(|seconds| *seconds > 0.0)
 }
 
-/// Writes what the host keeps of a file to the disk and drops it from memory.
+/// Writes a file's cached pages to the disk and drops them from memory.
 pub fn forget(path: &Path) -> Result<()> {
     let file = File::open(path)?;
     file.sync_all()?;
-    // SAFETY: posix_fadvise takes a descriptor that is open and numbers.
+    // SAFETY: posix_fadvise takes an open descriptor and numbers.
     let result = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
     if result != 0 {
         bail!("posix_fadvise {}: {}", path.display(), std::io::Error::from_raw_os_error(result));

@@ -1,20 +1,16 @@
-//! Numbers: what one run gave, and what several runs say together.
+//! The numbers of one run.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Requests a second.
     RequestsASecond,
-    /// MiB a second.
     MibASecond,
-    /// The mean latency in microseconds.
+    /// Mean latency in microseconds.
     MeanMicros,
-    /// The 99th percentile of the latency in microseconds.
+    /// 99th percentile of the latency in microseconds.
     P99Micros,
-    /// The 99.9th percentile of the latency in microseconds.
+    /// 99.9th percentile of the latency in microseconds.
     P999Micros,
-    /// Memory in MiB.
     Mib,
-    /// A share in percent.
     Percent,
 }
 
@@ -31,7 +27,6 @@ impl Unit {
         }
     }
 
-    /// Is more of it better?
     pub fn more_is_better(self) -> bool {
         matches!(self, Unit::RequestsASecond | Unit::MibASecond)
     }
@@ -53,27 +48,7 @@ impl Sample {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Summary {
-    /// Half of them are not larger; of an even count the mean of the two in the middle.
-    pub median: f64,
-    pub min: f64,
-    pub max: f64,
-}
-
-impl Summary {
-    /// Of some numbers; `None` of none.
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Summary> {
-        let mut values: Vec<f64> = values.into_iter().collect();
-        values.sort_by(f64::total_cmp);
-        let (min, max) = (*values.first()?, *values.last()?);
-        let middle = values.len() / 2;
-        let median = if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 };
-        Some(Summary { median, min, max })
-    }
-}
-
-/// A number as people read it: three digits that count, thousands apart.
+/// Two decimals below 10, one below 100, else none; thousands separated.
 pub fn show(value: f64) -> String {
     let decimals = match value.abs() {
         size if size >= 100.0 => 0,
@@ -96,13 +71,6 @@ pub fn show(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_median_does_not_depend_on_the_order() {
-        assert_eq!(Summary::of([3.0, 1.0, 2.0]), Some(Summary { median: 2.0, min: 1.0, max: 3.0 }));
-        assert_eq!(Summary::of([4.0, 1.0, 2.0, 3.0]).map(|summary| summary.median), Some(2.5));
-        assert_eq!(Summary::of([]), None);
-    }
 
     #[test]
     fn numbers_are_shown_with_three_digits_that_count() {

@@ -11,26 +11,22 @@ use anyhow::{Context, Result, bail};
 use crate::bench::process::{Interrupted, Process};
 use crate::bench::workload::Memory;
 
-/// How long a server may take to start: reading back a large image is not part of that for any of them.
+/// Timeout of a server's start: reading back a large image is not part of it.
 const START_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Every NBD server greets with this (NBD protocol, fixed newstyle negotiation).
+/// The first bytes that every NBD server sends (NBD protocol, fixed newstyle negotiation).
 const GREETING: &[u8; 8] = b"NBDMAGIC";
 
-/// The name of the export, everywhere.
 const EXPORT: &str = "disk";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// Nobody: fio uses the file itself, which is the limit for all that serve it.
+    /// No server: fio uses the file itself, which is the limit for all servers.
     Raw,
-    /// Awase, with flags.
     Awase(&'static [&'static str]),
-    /// nbdkit with its file plugin.
     NbdkitFile,
-    /// nbdkit with its memory plugin.
     NbdkitMemory,
-    /// qemu-nbd without a cache of the host, with `io_uring`.
+    /// qemu-nbd without the host's cache, with `io_uring`.
     QemuNbd,
 }
 
@@ -46,13 +42,11 @@ impl Peer {
     }
 }
 
-/// What a server is to serve, and where.
+/// What a server is to export, and where.
 pub struct Order<'a> {
     pub awase: &'a Path,
     pub image: &'a Path,
-    /// Its size in bytes.
     pub bytes: u64,
-    /// How much Awase's cache may take.
     pub memory: Memory,
     /// Connections that clients will make.
     pub connections: u32,
@@ -60,14 +54,13 @@ pub struct Order<'a> {
     pub place: &'a Path,
 }
 
-/// A server that is ready.
 pub struct Server {
     pub process: Process,
     socket: PathBuf,
 }
 
 impl Server {
-    /// Starts one and waits until it greets; `None` if nobody is to serve.
+    /// Starts a server and waits for its greeting; `None` if the peer is no server.
     pub fn start(peer: &Peer, order: &Order<'_>, interrupted: &Interrupted) -> Result<Option<Server>> {
         let socket = order.place.join("nbd.sock");
         let Some(command) = command(peer, order, &socket) else { return Ok(None) };
@@ -77,7 +70,7 @@ impl Server {
         Ok(Some(server))
     }
 
-    /// How clients name the export.
+    /// The URI of the export.
     pub fn uri(&self) -> String {
         format!("nbd+unix:///{EXPORT}?socket={}", self.socket.display())
     }
@@ -100,7 +93,7 @@ impl Server {
             if Instant::now() > deadline {
                 bail!("no socket within {} s: {}", START_PATIENCE.as_secs(), self.process.messages());
             }
-            // Only readiness of Awase could be waited for; the others do not tell.
+            // Polled: only Awase reports its readiness.
             std::thread::sleep(Duration::from_millis(5));
         }
     }

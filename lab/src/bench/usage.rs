@@ -1,10 +1,7 @@
-//! `awase-lab bench usage`: what a light client gets beside a heavy one, with usage of jobs looked at (WS-7) and without.
-
-mod load;
+//! `awase-lab bench usage`: what a light client gets next to a heavy one, with job usage considered (WS-7) and without.
 
 use std::fs;
-use std::io;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,23 +11,24 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use self::load::{At, Connection, Kind};
 use crate::bench::process::{Interrupted, Process};
 use crate::bench::{host, programs};
+use crate::here::give_way;
+use crate::load::{Address, Drive, Length, Load, Operation, Order, Outcome, Stability, Stop, Target, drive, nbd};
+use crate::spread::Spread;
 
-/// Connections of the heavy client.
-const CONNECTIONS: usize = 8;
+const CONNECTIONS: u32 = 8;
 
-/// Requests that it has in flight on each.
-const DEPTH: usize = 64;
+/// Requests in flight on each of its connections.
+const DEPTH: u32 = 64;
 
-/// What is aimed for: how many times its idle 99th percentile the light client's may be beside the heavy one.
+/// Target: the light client's 99th percentile next to the heavy one, as a multiple of its idle one.
 const RATIO_MAX: f64 = 3.0;
 
 const EXPORT: &str = "disk";
 const IMAGE_MIB: u64 = 64;
 
-/// The heavy client begins so much before the light one.
+/// The heavy client starts this long before the light one.
 const MARGIN: Duration = Duration::from_millis(500);
 
 const START_PATIENCE: Duration = Duration::from_secs(30);
@@ -64,32 +62,37 @@ struct Seen {
 }
 
 impl Seen {
-    fn add(&mut self, mut took: Vec<Duration>, seconds: f64) -> Result<()> {
-        took.sort_unstable();
-        let at = |part: f64| took.get(((took.len() as f64 - 1.0) * part) as usize);
-        let (Some(p50), Some(p99)) = (at(0.5), at(0.99)) else { bail!("the light client got no answer") };
-        self.p50_us.push(p50.as_secs_f64() * 1e6);
-        self.p99_us.push(p99.as_secs_f64() * 1e6);
-        self.light.push(took.len() as f64 / seconds);
-        Ok(())
+    fn add(&mut self, light: &Outcome) {
+        self.p50_us.push(light.latencies.percentile_us(50.0));
+        self.p99_us.push(light.latencies.percentile_us(99.0));
+        self.light.push(light.rate());
     }
 }
 
-/// What was seen beside a heavy client that asks for one kind, with the switch on and off.
+/// Measured next to a heavy client, with the switch on and off.
 struct Beside {
-    kind: Kind,
+    /// The heavy client's requests: their name in the table, and the operation.
+    asks: &'static str,
+    operation: Operation,
     on: Seen,
     off: Seen,
 }
 
 impl Beside {
-    fn new(kind: Kind) -> Beside {
-        Beside { kind, on: Seen::default(), off: Seen::default() }
+    fn new(asks: &'static str, operation: Operation) -> Beside {
+        Beside { asks, operation, on: Seen::default(), off: Seen::default() }
     }
 }
 
+const READS: Operation = Operation::Read(Order::Random);
+const WRITES: Operation = Operation::Overwrite(Order::Random, Stability::Flushed { writes: 0 });
+
+const fn load(operation: Operation, in_flight: u32) -> Load {
+    Load { file_bytes: IMAGE_MIB << 20, shared: true, ..Load::new(operation, 4, in_flight) }
+}
+
 impl Usage {
-    /// Measures and prints a table.
+    /// Prints a table.
     ///
     /// # Errors
     /// When the program is missing or fails.
@@ -97,16 +100,16 @@ impl Usage {
         let awase = programs::awase(self.awase.as_deref())?;
         let place = tempfile::tempdir().context("a temporary directory")?;
         let server = Server::start(&awase, place.path(), interrupted)?;
-        let (mut idle, mut beside) = (Seen::default(), [Beside::new(Kind::Read), Beside::new(Kind::Write)]);
+        let asked = || interrupted.load(Ordering::Relaxed);
+        let stop = Stop::when(&asked);
+        drive(&server.unix(), &load(READS, 1).reading_once(), Length::OnePass, &stop)?;
+        let (mut idle, mut beside) = (Seen::default(), [Beside::new("reads", READS), Beside::new("writes", WRITES)]);
         for _ in 0..self.reps {
-            if interrupted.load(Ordering::Relaxed) {
-                bail!("interrupted");
-            }
-            idle.add(self.light(&server)?, self.seconds.into())?;
-            for Beside { kind, on, off } in &mut beside {
+            idle.add(&self.light(&server, &stop)?);
+            for Beside { operation, on, off, .. } in &mut beside {
                 for (seen, usage) in [(on, true), (off, false)] {
                     server.set_usage(usage)?;
-                    self.beside_heavy(&server, *kind, seen)?;
+                    self.beside_heavy(&server, *operation, seen, &stop)?;
                 }
             }
         }
@@ -119,33 +122,34 @@ impl Usage {
         Ok(())
     }
 
-    fn light(&self, server: &Server) -> Result<Vec<Duration>> {
+    fn light(&self, server: &Server, stop: &Stop<'_>) -> Result<Outcome> {
+        let length = Length::For { warm: Duration::ZERO, measured: Duration::from_secs(self.seconds.into()) };
         let client = || {
             keep_off_first_core();
-            Connection::open(&server.unix(), EXPORT)?.one_at_a_time(Duration::from_secs(self.seconds.into()))
+            drive(&server.unix(), &load(READS, 1), length, stop)
         };
-        // In a thread of its own: where it may run is for it alone.
+        // A separate thread: its affinity is its own.
         thread::scope(|scope| joined(scope.spawn(client))).context("the light client")
     }
 
-    fn beside_heavy(&self, server: &Server, kind: Kind, seen: &mut Seen) -> Result<()> {
-        let ends = AtomicBool::new(false);
+    fn beside_heavy(&self, server: &Server, operation: Operation, seen: &mut Seen, stop: &Stop<'_>) -> Result<()> {
+        let over = AtomicBool::new(false);
+        let heavy = Load { connections: CONNECTIONS, ..load(operation, DEPTH) };
+        let heavy = Drive::open(&server.tcp(), &heavy, Length::UntilOver)?;
         let client = || {
             keep_off_first_core();
             give_way();
-            Connection::open(&At::Port(server.port), EXPORT)?.keep_in_flight(kind, DEPTH, &ends)
+            heavy.run(&Stop { over: &over, ..*stop })
         };
-        let (light, answered, seconds) = thread::scope(|scope| {
-            let began = Instant::now();
-            let heavy: Vec<_> = (0..CONNECTIONS).map(|_| scope.spawn(client)).collect();
+        let (light, heavy) = thread::scope(|scope| {
+            let heavy = scope.spawn(client);
             thread::sleep(MARGIN);
-            let light = self.light(server);
-            ends.store(true, Ordering::Relaxed);
-            let answered: io::Result<u64> = heavy.into_iter().map(joined).sum();
-            (light, answered, began.elapsed().as_secs_f64())
+            let light = self.light(server, stop);
+            over.store(true, Ordering::Relaxed);
+            (light, joined(heavy))
         });
-        seen.add(light?, self.seconds.into())?;
-        seen.heavy.push(answered.context("the heavy client")? as f64 / seconds);
+        seen.add(&light?);
+        seen.heavy.push(heavy.context("the heavy client")?.rate());
         Ok(())
     }
 
@@ -165,15 +169,11 @@ impl Usage {
             )
         };
         let (mut rows, mut aims) = (String::new(), Vec::new());
-        for Beside { kind, on, off } in beside {
-            let kind = match kind {
-                Kind::Read => "reads",
-                Kind::Write => "writes",
-            };
-            rows += &row(&format!("beside {kind}, usage on"), on);
-            rows += &row(&format!("beside {kind}, usage off"), off);
+        for Beside { asks, on, off, .. } in beside {
+            rows += &row(&format!("beside {asks}, usage on"), on);
+            rows += &row(&format!("beside {asks}, usage off"), off);
             let reached = if ratio(on) <= RATIO_MAX { "reached" } else { "**not reached**" };
-            aims.push(format!("beside {kind} {reached}"));
+            aims.push(format!("beside {asks} {reached}"));
         }
         let host: Vec<String> =
             host::facts(Path::new("/")).into_iter().filter(|line| !line.starts_with("Disk")).collect();
@@ -192,20 +192,18 @@ impl Usage {
     }
 }
 
-fn joined<T>(client: thread::ScopedJoinHandle<'_, io::Result<T>>) -> io::Result<T> {
-    client.join().unwrap_or_else(|_| Err(io::Error::other("panicked")))
+fn joined<T>(client: thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+    client.join().unwrap_or_else(|_| bail!("panicked"))
 }
 
 fn median(values: &[f64]) -> f64 {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    Spread::of(values.iter().copied()).median
 }
 
-/// The calling thread leaves the first core to the server, if there are others.
+/// Keeps the calling thread off the first core, which is the server's, if there are others.
 fn keep_off_first_core() {
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    // SAFETY: an all-zero set is an empty one; the calls read and write it alone, within its length.
+    // SAFETY: an all-zero set is an empty one; the calls access only it, within its length.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         (1..cores.min(libc::CPU_SETSIZE as usize)).for_each(|core| libc::CPU_SET(core, &mut set));
@@ -213,14 +211,6 @@ fn keep_off_first_core() {
             libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
         }
     }
-}
-
-/// The calling thread runs only where nobody else wants to. (With the lowest priority alone, who is woken there still
-/// waits for the end of a slice of time.)
-fn give_way() {
-    let parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the parameters live until it returns.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
 }
 
 struct Server {
@@ -232,9 +222,8 @@ struct Server {
 }
 
 impl Server {
-    /// With one processor, on the first core that there is.
+    /// One processor, on the first core.
     fn start(awase: &Path, place: &Path, interrupted: &Interrupted) -> Result<Server> {
-        // Free a moment ago.
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let socket = place.join("nbd.sock");
         let mut command = Command::new(awase);
@@ -244,24 +233,25 @@ impl Server {
         let process = Process::start(command, &place.join("server.log"), interrupted)?;
         let mut server = Server { process, awase: awase.to_owned(), place: place.to_owned(), socket, port };
         let deadline = Instant::now() + START_PATIENCE;
-        let mut connection = loop {
-            match Connection::open(&server.unix(), EXPORT) {
-                Ok(connection) => break connection,
-                Err(_) if Instant::now() < deadline => {}
-                Err(error) => bail!("Awase did not start: {error}: {}", server.process.messages()),
+        while let Err(error) = nbd::connect(&Address::Unix(server.socket.clone()), EXPORT) {
+            if Instant::now() >= deadline {
+                bail!("Awase did not start: {error:#}: {}", server.process.messages());
             }
             if let Some(status) = server.process.ended()? {
                 bail!("Awase ended ({status}): {}", server.process.messages());
             }
             thread::sleep(Duration::from_millis(5));
-        };
-        // Everything is cached.
-        connection.read_all()?;
+        }
         Ok(server)
     }
 
-    fn unix(&self) -> At {
-        At::Unix(self.socket.clone())
+    fn unix(&self) -> Target {
+        Target::Nbd { at: Address::Unix(self.socket.clone()), export: EXPORT.to_owned() }
+    }
+
+    fn tcp(&self) -> Target {
+        let at = Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, self.port)));
+        Target::Nbd { at, export: EXPORT.to_owned() }
     }
 
     fn set_usage(&self, on: bool) -> Result<()> {
@@ -284,8 +274,8 @@ mod tests {
         let usage = Usage { reps: 1, seconds: 1, awase: None, output: None };
         let seen = |p99: &[f64]| Seen { p50_us: vec![10.0], p99_us: p99.to_vec(), light: vec![1.0], heavy: vec![2.0] };
         let beside = [
-            Beside { kind: Kind::Read, on: seen(&[130.0, 90.0, 100.0]), off: seen(&[4000.0]) },
-            Beside { kind: Kind::Write, on: seen(&[121.0]), off: seen(&[4000.0]) },
+            Beside { on: seen(&[130.0, 90.0, 100.0]), off: seen(&[4000.0]), ..Beside::new("reads", READS) },
+            Beside { on: seen(&[121.0]), off: seen(&[4000.0]), ..Beside::new("writes", WRITES) },
         ];
         let table = usage.table(&seen(&[40.0]), &beside);
         assert!(table.contains("| beside reads, usage on | 10 | 100 (90 … 130) | 2.5 | 1 | 2 |"), "{table}");

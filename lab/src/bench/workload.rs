@@ -1,27 +1,24 @@
-//! What is measured: the workloads of the comparison and one for each switch.
+//! The workloads of the comparison, and one for each switch.
 
 use crate::bench::fio::{Job, Length, Pattern};
 use crate::bench::results::{Bound, Subject};
 use crate::bench::sample::Unit;
 use crate::bench::server::Peer;
 
-/// Which image a workload uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Image {
-    /// The large one, which is only read where nothing else is said: for reads that no cache answers.
+    /// The large one, read-only unless a workload says otherwise: for reads that no cache answers.
     Large,
     /// The small one, which fits into the caches.
     Small,
 }
 
-/// How much Awase's cache may take.
+/// The memory that Awase's cache may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// It finds out by itself.
+    /// Awase sizes its cache itself.
     Auto,
-    /// So many MiB.
     Mib(u64),
-    /// A tenth of the image.
     TenthOfImage,
 }
 
@@ -30,18 +27,16 @@ pub enum Memory {
 pub enum Cache {
     /// Nothing is cached, neither by the server, which is fresh, nor by the host.
     Cold,
-    /// The whole image was read through the server (or written into it, if it keeps its data in memory).
+    /// The whole image was read through the server (or written into it, if it stores its data in memory).
     Filled,
 }
 
-/// What is done with the server.
 #[derive(Clone, Copy, Debug)]
 pub enum Client {
-    /// fio: jobs one after another, then jobs at the same time of which the first is measured.
     Fio {
-        /// What goes before.
+        /// Run one after another.
         before: &'static [Job],
-        /// What runs at the same time.
+        /// Run concurrently after that; the first is measured.
         jobs: &'static [Job],
     },
     /// nbdcopy of a file into the export, flushed.
@@ -53,19 +48,19 @@ pub enum Client {
         /// Writes, with a flush after every 64; otherwise reads.
         write: bool,
     },
-    /// Memory in use when nobody is connected yet.
+    /// Memory in use before any client connects.
     IdleMemory,
     /// The most memory in use under jobs.
     PeakMemory(Job),
     /// Memory in use when the cache is full.
     FilledMemory,
-    /// How much more memory a server takes for a larger cache, beside the cache.
+    /// Memory that a server takes for a larger cache beyond the cache itself.
     Bookkeeping,
 }
 
 #[derive(Clone, Debug)]
 pub struct Contender {
-    /// How it is named in the report.
+    /// Its name in the report.
     pub label: &'static str,
     pub peer: Peer,
 }
@@ -74,14 +69,13 @@ pub struct Contender {
 pub struct Workload {
     /// Its name, for `--only`.
     pub name: String,
-    /// Its title in the report.
     pub title: &'static str,
     pub about: &'static str,
     pub unit: Unit,
     pub contenders: Vec<Contender>,
     pub image: Image,
     pub memory: Memory,
-    /// What is cached before.
+    /// What is cached before the client begins.
     pub cache: Cache,
     pub client: Client,
 }
@@ -94,13 +88,13 @@ impl Workload {
     }
 }
 
-/// The other servers of disks in files.
+/// The other servers that export files.
 pub const PEERS: &[&str] = &["nbdkit file", "qemu-nbd"];
 
 /// 64 MiB of cache, the payload of 256 · 128 requests of 4 KiB, and an idle server. MiB.
 const CROWD_MIB_MAX: f64 = 64.0 + 128.0 + 32.0;
 
-/// What Awase is to reach.
+/// The targets of Awase.
 const FIGURES: &[(&str, Bound)] = &[
     ("random_read_uncached", Bound::Times(0.9, &["raw file (io_uring)"])),
     ("random_read_cached", Bound::Times(1.8, &["nbdkit memory"])),
@@ -123,7 +117,6 @@ const SINGLE: Job = Job::new(Pattern::RandomRead, 4, 1);
 const SYNCHRONOUS: Job = Job { writes_a_flush: 1, ..Job::new(Pattern::RandomWrite, 8, 16) };
 const AWASE: Peer = Peer::Awase(&[]);
 
-/// The comparison with other servers.
 pub fn comparison() -> Vec<Workload> {
     let files = [AWASE, Peer::NbdkitFile, Peer::QemuNbd];
     let caches = [AWASE, Peer::NbdkitMemory, Peer::NbdkitFile];
@@ -263,7 +256,7 @@ pub fn comparison() -> Vec<Workload> {
             )
         },
         Workload {
-            // Larger than either cache, also with --quick: a cache that is not full says nothing.
+            // Larger than either cache, also with --quick: only a full cache shows its cost.
             image: Image::Large,
             ..small(
                 "memory_bookkeeping",
@@ -297,11 +290,11 @@ const READS_ONCE: Client = Client::Fio { before: &[], jobs: &[READ_ONCE] };
 const LARGE_READS: Client =
     Client::Fio { before: &[], jobs: &[Job { length: Length::AsAskedOnce, ..Job::new(Pattern::RandomRead, 128, 8) }] };
 
-/// A twentieth of the image; a scan of twelve times as much.
+/// A twentieth of the image; the scan covers twelve times as much.
 const HOT: Job = Job { region: (0, 5), length: Length::OnePass, ..READ };
 const SCAN: Job = Job { region: (5, 65), length: Length::OnePass, ..SEQUENTIAL };
 
-/// One reader where nothing is cached, beside a writer elsewhere.
+/// One reader of uncached blocks, next to a writer of other blocks.
 const READER: Job = Job { region: (50, 100), ..SINGLE };
 const WRITER: Job = Job { region: (0, 25), ..WRITE };
 const STEADY_WRITER: Job = Job { region: (0, 25), rate_mib: 20, length: Length::Seconds(40), ..WRITE };
@@ -453,10 +446,9 @@ static TECHNIQUES: &[Technique] = &[
     },
 ];
 
-/// The labels of the two contenders of a switch.
 pub const ON_OFF: [&str; 2] = ["on", "off"];
 
-/// Each switch of Awase on and off, where it should matter.
+/// Each switch of Awase on and off, under a load that it should affect.
 pub fn switches() -> Vec<Workload> {
     let side = |label, flags| Contender { label, peer: Peer::Awase(flags) };
     TECHNIQUES

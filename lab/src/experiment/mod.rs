@@ -20,58 +20,64 @@ pub mod ws_table6;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::here::{self, Here};
-use crate::parameter::Parameters;
+use crate::parameter::{Parameters, sheet};
 use crate::result::Results;
 
-/// An experiment: a published table or figure, and what lies beyond it.
+/// A published table or figure, and what lies beyond it.
 pub trait Experiment: Sync {
-    /// Its name on the command line: `ws-table3`.
+    /// Its name on the command line, and of its sheet: `ws-table3`.
     fn name(&self) -> &'static str;
 
     /// One line: what is compared.
-    fn title(&self) -> &'static str;
+    fn title(&self) -> &'static str {
+        sheet::named(self.name()).title
+    }
 
-    /// A few sentences for somebody who does not know the paper: the problem, the technique, what to look at.
-    fn about(&self) -> &'static str;
+    /// A few sentences for a reader who does not know the paper: the problem, the technique, what to look at.
+    fn about(&self) -> &'static str {
+        sheet::named(self.name()).about
+    }
 
     /// Which table or figure of which paper.
-    fn paper(&self) -> &'static str;
+    fn paper(&self) -> &'static str {
+        sheet::named(self.name()).paper
+    }
 
-    /// What it can be told, all at their defaults.
-    fn parameters(&self) -> Parameters;
+    /// Its parameters at their defaults.
+    fn parameters(&self) -> Parameters {
+        Parameters::of_sheet(self.name())
+    }
 
-    /// What to set so that the machine is one of 2026 (NVMe, 64 cores) in place of the paper's: names and values of
-    /// parameters. Run with these, nothing published is there to compare.
-    fn modern(&self) -> &'static [(&'static str, f64)];
+    /// Names and values of the parameters that make the machine one of 2026 (NVMe, 64 cores). A run with these has
+    /// nothing published to compare with.
+    fn modern(&self) -> &'static [(&'static str, f64)] {
+        &sheet::named(self.name()).modern
+    }
 
-    /// How many [`Run::step`]s it takes, about.
+    /// Approximate number of [`Run::step`]s.
     fn steps(&self, parameters: &Parameters) -> u64;
 
-    /// Has it a simulated machine? One that has none is always measured on this host.
+    /// Has it a simulated machine? Without one, it is always measured on this host.
     fn is_simulated(&self) -> bool {
         true
     }
 
-    /// Runs it on simulated machines.
     fn simulate(&self, run: &Run<'_>) -> Results;
 
-    /// What of it can be measured on this host, with the real kernel of Awase.
+    /// Its measurement on this host, with the real kernel of Awase.
     fn here(&self) -> Option<&'static dyn Here> {
         here::named(self.name())
     }
 }
 
-/// One run of an experiment.
 pub struct Run<'a> {
     pub parameters: &'a Parameters,
     pub seed: u64,
-    /// Steps done, for whoever draws the progress.
+    /// Steps done, for the progress bar.
     pub done: &'a AtomicU64,
 }
 
 impl Run<'_> {
-    /// The value of a parameter.
-    ///
     /// # Panics
     /// See [`Parameters::get`].
     pub fn get(&self, name: &str) -> f64 {
@@ -83,18 +89,17 @@ impl Run<'_> {
         self.parameters.are_mostly(experiment.modern())
     }
 
-    /// One more step is done.
     pub fn step(&self) {
         self.done.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// What a headline says of the paper's number, where it is compared: ` (paper: 3.3)`.
+/// The paper's number in a headline, if it is comparable: ` (paper: 3.3)`.
 fn in_the_paper(compared: bool, number: impl FnOnce() -> String) -> String {
     if compared { format!(" (paper: {})", number()) } else { String::new() }
 }
 
-/// All experiments, in the order in which they are listed.
+/// All experiments, in the order of the list.
 pub fn experiments() -> &'static [&'static dyn Experiment] {
     &[
         &ws_2::Ws2,
@@ -113,12 +118,10 @@ pub fn experiments() -> &'static [&'static dyn Experiment] {
     ]
 }
 
-/// Those of them that have a simulated machine.
 pub fn simulated() -> impl Iterator<Item = &'static dyn Experiment> {
     experiments().iter().copied().filter(|experiment| experiment.is_simulated())
 }
 
-/// The experiment of that name.
 pub fn named(name: &str) -> Option<&'static dyn Experiment> {
     experiments().iter().copied().find(|experiment| experiment.name() == name)
 }

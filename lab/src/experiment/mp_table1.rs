@@ -1,16 +1,16 @@
-//! MP table 1 (a), (b), (c) and figure 4: what a device driver gains that any processor may enter.
+//! MP table 1 (a), (b), (c) and figure 4: the gain of a device driver that any processor may enter.
 
 use policy::access::Mode;
 
 use super::top1::{self, Setup};
 use super::{Experiment, Run, in_the_paper};
 use crate::parameter::Parameters;
-use crate::result::{Axis, Cell, Drawing, Finding, Plot, Results, Series, Source, Table};
+use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Source, Table};
 
 pub struct MpTable1;
 
 const WAITS: [u32; 6] = [0, 10, 20, 50, 100, 200];
-/// Processors of the table beyond the paper's, each with as many processes.
+/// Numbers of processors beyond the paper's, each with as many processes.
 const SCALED: [u16; 10] = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 const SCALED_WAITS: [u32; 4] = [0, 10, 50, 200];
 
@@ -43,7 +43,6 @@ const RAMDISK: Published = [
     [1.9, 1.8, 1.6, 1.9, 2.0, 2.2, 1.9, 1.6, 1.2, -0.6, 0.0, 0.0, 0.1],
 ];
 
-/// A sub-table of the paper.
 struct Case {
     name: &'static str,
     letter: char,
@@ -61,30 +60,6 @@ const DEVICES: [Case; 3] = [
 impl Experiment for MpTable1 {
     fn name(&self) -> &'static str {
         "mp-table1"
-    }
-
-    fn title(&self) -> &'static str {
-        "A device that any processor may start, against one that only the master may"
-    }
-
-    fn about(&self) -> &'static str {
-        "A multiprocessor with a driver that knows of no locks sends each process that wants the device to one processor, \
-         the master: a funnel. Processes read 4096 bytes, compute for a while (the wait count) and read again. The tables \
-         tell how much faster they are when each processor may start the device. Look at where nothing is gained: with one \
-         process, with more processes than processors, and where the device itself is the narrow place; and at the ramdisk, \
-         where the funnel is."
-    }
-
-    fn paper(&self) -> &'static str {
-        "Kawachiya, Shiratori, Yamasaki: Comparison of device access methods in MP UNIX; table 1 and figure 4"
-    }
-
-    fn parameters(&self) -> Parameters {
-        top1::parameters(self.name(), top1::Table::Access)
-    }
-
-    fn modern(&self) -> &'static [(&'static str, f64)] {
-        top1::MODERN
     }
 
     fn steps(&self, _parameters: &Parameters) -> u64 {
@@ -137,9 +112,9 @@ fn table(run: &Run<'_>, name: &str, setup: &Setup) -> Table {
     }
 }
 
-/// By how many percent processes get through faster without the funnel: the median of some runs.
+/// How much faster processes get through without the funnel, in percent: the median of some runs.
 fn gain(run: &Run<'_>, setup: &Setup) -> f64 {
-    // What becomes of few processes depends on how they began: they keep in step with clock and disk.
+    // Runs of few processes depend on how they began: they stay in step with clock and disk.
     let runs = run.get("run.runs") as u64 * if setup.processes <= 4 { 5 } else { 1 };
     let gain = |number: u64| {
         let seed = run.seed.wrapping_mul(1000) + number;
@@ -171,18 +146,17 @@ fn figure(table: &Table) -> Plot {
             let point = |(processes, cell): (&String, &Cell)| Some((processes.parse().ok()?, cell.from(source)?));
             let points: Vec<(f64, f64)> = table.columns.iter().zip(cells).filter_map(point).collect();
             if !points.is_empty() {
-                series.push(Series { name: format!("wait {wait}"), source, points });
+                series.push(Series::of(format!("wait {wait}"), source, points));
             }
         }
     }
-    Plot {
-        name: format!("figure4-{}", table.name),
-        title: format!("Figure 4: {}, gain of symmetric over funnelled access", table.name),
-        drawing: Drawing::Lines,
-        x: Axis::linear("processes", ""),
-        y: Axis::linear("gain", "%"),
+    Plot::lines(
+        format!("figure4-{}", table.name),
+        format!("Figure 4: {}, gain of symmetric over funnelled access", table.name),
+        Axis::linear("processes", ""),
+        Axis::linear("gain", "%"),
         series,
-    }
+    )
 }
 
 /// The ramdisk of machines of other sizes, each with as many processes as processors.
@@ -194,40 +168,32 @@ fn scaled(run: &Run<'_>, setup: &Setup) -> Table {
         let wait = |count: &u32| top1::wait(run.parameters, *count);
         SCALED_WAITS.iter().map(|count| Cell::simulated(gain(run, &Setup { wait: wait(count), ..setup }))).collect()
     };
-    Table {
-        name: "scaled".to_owned(),
-        title: "Beyond the paper: ramdisk with 2 to 1,024 processors on the same bus, one process on each".to_owned(),
-        unit: "%".to_owned(),
-        rows_are: "processors".to_owned(),
-        rows: SCALED.iter().map(u16::to_string).collect(),
-        columns_are: "wait count".to_owned(),
-        columns: SCALED_WAITS.iter().map(u32::to_string).collect(),
-        cells: SCALED.iter().map(row).collect(),
-        in_points: true,
-        digits: 1,
-    }
+    Table::new("scaled", "Beyond the paper: ramdisk with 2 to 1,024 processors on the same bus, one process on each")
+        .unit("%", 1)
+        .rows("processors", SCALED.iter().map(u16::to_string))
+        .columns("wait count", SCALED_WAITS.iter().map(u32::to_string))
+        .cells(SCALED.iter().map(row).collect())
+        .in_points()
 }
 
 fn scaled_figure(table: &Table) -> Plot {
-    let of_wait = |(column, wait): (usize, &String)| Series {
-        name: format!("wait {wait}"),
-        source: Source::Simulated,
-        points: (SCALED.iter().zip(&table.cells))
-            .filter_map(|(processors, cells)| Some((f64::from(*processors), cells[column].simulated?)))
-            .collect(),
+    let of_wait = |(column, wait): (usize, &String)| {
+        Series::simulated(
+            format!("wait {wait}"),
+            (SCALED.iter().zip(&table.cells))
+                .filter_map(|(processors, cells)| Some((f64::from(*processors), cells[column].simulated?))),
+        )
     };
-    Plot {
-        name: table.name.clone(),
-        title: table.title.clone(),
-        drawing: Drawing::Lines,
-        x: Axis::logarithmic("processors", ""),
-        y: Axis::linear("gain", "%"),
-        series: table.columns.iter().enumerate().map(of_wait).collect(),
-    }
+    Plot::lines(
+        table.name.clone(),
+        table.title.clone(),
+        Axis::logarithmic("processors", ""),
+        Axis::linear("gain", "%"),
+        table.columns.iter().enumerate().map(of_wait).collect(),
+    )
 }
 
-/// What the technique is worth: the largest gains of the three devices, over all cells or, where some are published,
-/// over those.
+/// The technique's worth: the largest gains of the three devices, over the published cells or, without any, all.
 fn headline(tables: &[Table]) -> Finding {
     let largest = |table: &Table| {
         let cells = || table.cells.iter().flatten();
@@ -257,7 +223,7 @@ fn headline(tables: &[Table]) -> Finding {
 
 fn findings(tables: &[Table]) -> Vec<Finding> {
     let gain = |table: usize, row: usize, column: usize| tables[table].cells[row][column].simulated.unwrap_or(f64::NAN);
-    // Cells that were published, of these tables, rows and columns.
+    // Published cells of these tables, rows and columns.
     let all = |tables: &[usize], rows: std::ops::Range<usize>, columns: std::ops::Range<usize>, most: f64| {
         tables.iter().all(|&table| {
             let cells = rows.clone().flat_map(|row| columns.clone().map(move |column| (row, column)));

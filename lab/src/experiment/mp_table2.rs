@@ -6,14 +6,13 @@ use policy::unit::ProcessorId;
 use super::top1::{self, MASTER, Setup};
 use super::{Experiment, Run, in_the_paper};
 use crate::parameter::Parameters;
-use crate::result::{Axis, Cell, Drawing, Finding, Plot, Results, Series, Source, Table};
+use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Source, Table};
 
 pub struct MpTable2;
 
-/// The wait count of the paper's table.
 const WAIT: u32 = 100;
 
-/// Name in the paper, what it does, and what was published.
+/// Name in the paper, method, and published gains.
 const METHODS: [(&str, Method, [f64; 13]); 6] = [
     ("2a-1", Method::Fixed(MASTER), [0.0; 13]),
     ("2a-2", Method::Fixed(ProcessorId(1)), [0.0, 0.0, 0.0, 0.0, -0.3, -0.5, -1.4, -2.0, -0.5, 0.3, 0.1, 0.0, 0.1]),
@@ -30,29 +29,6 @@ const COMPARED: std::ops::Range<usize> = 3..9;
 impl Experiment for MpTable2 {
     fn name(&self) -> &'static str {
         "mp-table2"
-    }
-
-    fn title(&self) -> &'static str {
-        "Six ways to choose the processor that takes a disk's interrupt"
-    }
-
-    fn about(&self) -> &'static str {
-        "A device's completion interrupts a processor. If that runs a process, the process stands still meanwhile; if it is \
-         idle, nobody does. The paper compares a fixed processor (2a-1 the master, 2a-2 the second one), the one that started \
-         the request (2b-1), an idle one (2b-2), the busiest (2b-3) and all of them (2b-4). Look at how little it matters, \
-         and that the disk's rotation turns some delays into none and others into 17 ms."
-    }
-
-    fn paper(&self) -> &'static str {
-        "Kawachiya, Shiratori, Yamasaki: Comparison of device access methods in MP UNIX; table 2 and figure 5"
-    }
-
-    fn parameters(&self) -> Parameters {
-        top1::parameters(self.name(), top1::Table::Delivery)
-    }
-
-    fn modern(&self) -> &'static [(&'static str, f64)] {
-        top1::MODERN
     }
 
     fn steps(&self, _parameters: &Parameters) -> u64 {
@@ -91,18 +67,12 @@ fn table(run: &Run<'_>, compares: bool) -> Table {
         let paper = (compares && row > 0).then(|| METHODS[row].2[column]);
         Cell { paper, simulated: Some(gain), fitted: compares && (row, column) == FITTED, ..Cell::default() }
     };
-    Table {
-        name: "delivery".to_owned(),
-        title: "Table 2: gain over interrupts of the master (2a-1); scsihd, wait 100, symmetric access".to_owned(),
-        unit: "%".to_owned(),
-        rows_are: "method".to_owned(),
-        rows: METHODS.map(|(name, ..)| name.to_owned()).to_vec(),
-        columns_are: "processes".to_owned(),
-        columns: counts.iter().map(u32::to_string).collect(),
-        cells: (0..METHODS.len()).map(|row| (0..counts.len()).map(|column| cell(row, column)).collect()).collect(),
-        in_points: true,
-        digits: 1,
-    }
+    Table::new("delivery", "Table 2: gain over interrupts of the master (2a-1); scsihd, wait 100, symmetric access")
+        .unit("%", 1)
+        .rows("method", METHODS.map(|(name, ..)| name.to_owned()).to_vec())
+        .columns("processes", counts.iter().map(u32::to_string))
+        .cells((0..METHODS.len()).map(|row| (0..counts.len()).map(|column| cell(row, column)).collect()).collect())
+        .in_points()
 }
 
 fn figure(table: &Table) -> Plot {
@@ -112,27 +82,24 @@ fn figure(table: &Table) -> Plot {
             let point = |(processes, cell): (&String, &Cell)| Some((processes.parse().ok()?, cell.from(source)?));
             let points: Vec<(f64, f64)> = table.columns.iter().zip(cells).filter_map(point).collect();
             if !points.is_empty() {
-                series.push(Series { name: method.clone(), source, points });
+                series.push(Series::of(method.clone(), source, points));
             }
         }
     }
-    Plot {
-        name: "figure5".to_owned(),
-        title: "Figure 5: gain over interrupts of the master".to_owned(),
-        drawing: Drawing::Lines,
-        x: Axis::linear("processes", ""),
-        y: Axis::linear("gain", "%"),
+    Plot::lines(
+        "figure5",
+        "Figure 5: gain over interrupts of the master",
+        Axis::linear("processes", ""),
+        Axis::linear("gain", "%"),
         series,
-    }
+    )
 }
 
-/// The mean of a method over 4 to 9 processes.
 fn mean(table: &Table, row: usize, source: Source) -> f64 {
     let gains = table.cells[row][COMPARED].iter().filter_map(|cell| cell.from(source));
     gains.sum::<f64>() / COMPARED.len() as f64
 }
 
-/// What it is worth who takes the interrupt.
 fn headline(table: &Table) -> Finding {
     let compares = table.cells.iter().flatten().any(|cell| cell.paper.is_some());
     let cost = |row: usize| {

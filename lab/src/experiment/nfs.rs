@@ -1,44 +1,38 @@
 //! The bench of section 5 of the workstation paper: a client and a server on an Ethernet, a file on the server's disk.
 
-mod sheet;
-
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::drive::flash::NVME_2026;
 use crate::model::Simulation;
 use crate::model::disk::{Disk, DiskCounters, Served};
 use crate::model::ethernet::{self, Ethernet};
 use crate::model::host::{Costs, Host};
 use crate::model::nfs_client::{Client, Message, Process, TRANSFER_BYTES};
 use crate::model::nfs_server::{self, Flushed, Placement, Server};
-use machine::drive::Drive;
 use policy::readahead;
 use policy::unit::{ByteOffset, Instant};
 
-use crate::result::{Axis, Cell, Drawing, Finding, Plot, Series, Source, Table};
+use crate::result::{Axis, Cell, Finding, Plot, Series, Source, Table};
 
 use super::workstation::{drive, queue};
 use super::{Run, in_the_paper};
-
-pub(super) use sheet::{MODERN, parameters};
 
 /// As in the paper, a kilobyte has 1,024 bytes.
 const KILOBYTE: f64 = 1024.0;
 /// "The maximum of a merged block is limited to 128 KB" (section 3).
 const TRANSFER_BYTES_MAX: u32 = 128 << 10;
 
-/// What is varied, beside what the parameters say.
+/// What is varied, in addition to the parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Setting {
     pub(super) biods: u32,
     pub(super) nfsds: u32,
-    /// What is done with the file.
     pub(super) load: Load,
-    /// How many files, one after another, each elsewhere on the disk.
+    /// Number of files, one after another, each in another place of the disk.
     pub(super) files: u32,
 }
 
-/// What is done with the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Load {
     Write {
@@ -52,10 +46,9 @@ pub(super) enum Load {
     },
 }
 
-/// What came out, over all files.
+/// Results over all files.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
-    /// Bytes moved.
     bytes: f64,
     time: f64,
     ethernet: f64,
@@ -67,7 +60,7 @@ pub(super) struct Outcome {
     flushed: f64,
     /// Of the first file: when writes were acknowledged.
     pub(super) acknowledged: Vec<Instant>,
-    /// Of the first file: what the disk did.
+    /// Of the first file: the disk's completed requests.
     pub(super) served: Vec<Served>,
 }
 
@@ -180,7 +173,7 @@ fn costs(run: &Run<'_>) -> Costs {
 
 /// The inode, the block of pointers and the data, each at a random place of the disk.
 fn placement(run: &Run<'_>, simulation: &Simulation, blocks: u64) -> Placement {
-    // Two more, for what would else lie within the data.
+    // Two more, to place the inode and the pointers if they would fall into the data.
     let all = (drive(run).size() / TRANSFER_BYTES).saturating_sub(blocks + 2).max(1);
     let spread = ((all as f64 * run.get("file.spread")) as u64).clamp(1, all);
     let start = simulation.below(all - spread + 1);
@@ -200,25 +193,18 @@ fn ms(ms: f64) -> Duration {
 
 pub(super) const PARTS: [&str; 4] = ["Ethernet", "server's disk", "server's processor", "client's processor"];
 
-/// How many times as fast, beside the paper's.
+/// The speed-up, with the paper's.
 pub(super) fn gain(paper: (f64, f64), simulated: (&Outcome, &Outcome), old: bool) -> Table {
     let (less, more) = simulated;
     let gain = Cell::simulated(more.throughput() / less.throughput());
-    Table {
-        name: "gain".into(),
-        title: "The gain: second row of the table above over the first".into(),
-        unit: "times".into(),
-        rows_are: String::new(),
-        rows: vec!["gain".into()],
-        columns_are: String::new(),
-        columns: vec!["times".into()],
-        cells: vec![vec![Cell { paper: old.then_some(paper.1 / paper.0), ..gain }]],
-        digits: 2,
-        ..Table::default()
-    }
+    Table::new("gain", "The gain: second row of the table above over the first")
+        .unit("times", 2)
+        .rows("", ["gain"])
+        .columns("", ["times"])
+        .cells(vec![vec![Cell { paper: old.then_some(paper.1 / paper.0), ..gain }]])
 }
 
-/// What the technique is worth: `with it, a file is written`.
+/// The headline finding: `with it, a file is written`.
 pub(super) fn headline(what: &str, paper: (f64, f64), (less, more): (&Outcome, &Outcome), old: bool) -> Finding {
     let (less, more) = (less.throughput(), more.throughput());
     let gain = in_the_paper(old, || format!("{:.1}", paper.1 / paper.0));
@@ -231,48 +217,37 @@ pub(super) fn headline(what: &str, paper: (f64, f64), (less, more): (&Outcome, &
 /// How busy each part is, one row for each outcome.
 pub(super) fn utilisation(names: &[&str], outcomes: &[&Outcome]) -> Table {
     let row = |outcome: &&Outcome| outcome.utilisation().map(Cell::simulated).to_vec();
-    Table {
-        name: "busy".into(),
-        title: "How busy each part is".into(),
-        unit: "% of the time".into(),
-        rows_are: "with".into(),
-        rows: names.iter().map(ToString::to_string).collect(),
-        columns_are: "part".into(),
-        columns: PARTS.map(str::to_owned).to_vec(),
-        cells: outcomes.iter().map(row).collect(),
-        in_points: true,
-        digits: 0,
-    }
+    Table::new("busy", "How busy each part is")
+        .unit("% of the time", 0)
+        .rows("with", names.iter().map(ToString::to_string))
+        .columns("part", PARTS.map(str::to_owned).to_vec())
+        .cells(outcomes.iter().map(row).collect())
+        .in_points()
 }
 
-/// Bars: the paper's throughput, where there is one, beside the simulated one.
+/// Bars: the paper's throughput, where published, and the simulated one.
 pub(super) fn compared(name: &str, title: &str, groups: &[&str], pairs: &[(Option<f64>, f64)]) -> Plot {
-    let bars = |source, heights: Vec<Option<f64>>| Series {
-        name: "throughput".into(),
-        source,
-        points: heights.into_iter().enumerate().filter_map(|(group, height)| Some((group as f64, height?))).collect(),
+    let bars = |source, heights: Vec<Option<f64>>| {
+        Series::of(
+            "throughput",
+            source,
+            heights.into_iter().enumerate().filter_map(|(group, height)| Some((group as f64, height?))),
+        )
     };
     let (paper, simulated) = pairs.iter().map(|(paper, simulated)| (*paper, Some(*simulated))).unzip();
     let mut series = vec![bars(Source::Paper, paper), bars(Source::Simulated, simulated)];
     series.retain(|bars| !bars.points.is_empty());
-    Plot {
-        name: name.into(),
-        title: title.into(),
-        drawing: Drawing::Bars(groups.iter().map(ToString::to_string).collect()),
-        x: Axis::default(),
-        y: Axis::linear("throughput", "KB/s"),
-        series,
-    }
+    Plot::bars(name, title, "", groups.iter().map(ToString::to_string), Axis::linear("throughput", "KB/s"), series)
 }
 
-/// Is the machine the paper's, so that its numbers may be compared?
+/// Is the machine the paper's, so that its numbers are comparable?
 pub(super) fn is_of_1991(run: &Run<'_>) -> bool {
     run.get("disk.nvme") < 0.5
 }
 
-/// What to know of the machine of 2026.
+/// Remarks on the machine of 2026.
 pub(super) fn modern_notes() -> Vec<String> {
-    let flash = Drive::named("nvme-2026").map_or("", |drive| drive.source());
+    let flash = NVME_2026.source;
     vec![
         format!("The device: {flash}. It has no arm: a group saves commands, not seeks."),
         "The protocol stays NFS version 2 with 8 KB a call: what is seen is what the technique is worth on other hardware, \

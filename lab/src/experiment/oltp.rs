@@ -1,10 +1,9 @@
-//! OLTP: what the system costs a transaction, and six techniques that make it cost less.
+//! OLTP: the system's cost of a transaction, and six techniques that reduce it.
 
 mod account;
 mod costs;
 mod devices;
 mod mainframe;
-mod parameters;
 mod plots;
 mod report;
 #[cfg(test)]
@@ -33,7 +32,7 @@ const TECHNIQUES: [&str; 6] = [
     "look-ahead",
 ];
 
-/// Quanta that are tried with all techniques, in those of the parameters.
+/// Quanta tried with all techniques, as multiples of the parameter's quantum.
 const QUANTA: [f64; 6] = [0.125, 0.25, 0.5, 1.0, 2.0, 4.0];
 
 pub struct Oltp;
@@ -41,31 +40,6 @@ pub struct Oltp;
 impl Experiment for Oltp {
     fn name(&self) -> &'static str {
         "oltp"
-    }
-
-    fn title(&self) -> &'static str {
-        "Six ways to make the system cost a transaction less, on a mainframe"
-    }
-
-    fn about(&self) -> &'static str {
-        "A mainframe serves transactions from terminals, and its processor is the bottleneck: eight tenths of it go to the \
-         system, three to its trace alone. The applications are not touched; the system takes I/O completions together \
-         after a quantum, thins its trace and records in place, runs exit routines at once, looks for the hottest \
-         supervisor call first, gives terminals numbers in place of names, and looks ahead for the next call. A front-end \
-         processor replays 3,000 transactions. Look at what each technique gives alone and with those before it, and \
-         where the processor's time goes before and after."
-    }
-
-    fn paper(&self) -> &'static str {
-        "OLTP sections 3 to 5"
-    }
-
-    fn parameters(&self) -> Parameters {
-        Parameters::new(self.name(), parameters::all())
-    }
-
-    fn modern(&self) -> &'static [(&'static str, f64)] {
-        parameters::MODERN
     }
 
     fn steps(&self, _: &Parameters) -> u64 {
@@ -81,7 +55,6 @@ impl Experiment for Oltp {
 
 struct OfMix {
     before: Account,
-    /// With each technique alone.
     alone: [Account; 6],
     /// With each technique and those before it.
     together: [Account; 6],
@@ -130,7 +103,7 @@ impl Measured {
     }
 }
 
-/// Those techniques that `has` says, with so many quanta as one.
+/// The techniques that `has` selects, with a multiple of the quantum.
 fn techniques(run: &Run<'_>, quanta: f64, has: impl Fn(usize) -> bool) -> Techniques {
     let quantum = Duration::from_nanos((run.get("quantum") * quanta * 1000.0) as u64);
     Techniques {

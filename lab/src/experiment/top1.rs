@@ -1,11 +1,12 @@
 //! TOP-1 with OSF/1, and the test program `iotest`, of the multiprocessor paper.
 
-mod parameters;
-
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::drive::Drive;
+use crate::drive::flash::NVME_2026;
+use crate::drive::mechanical::Mechanical;
 use crate::model::bus::Bus;
 use crate::model::completion::{self, Completions};
 use crate::model::disk::Disk;
@@ -14,7 +15,6 @@ use crate::model::processors::{self, Processors};
 use crate::model::raw_device::{self, Backing, RawDevice};
 use crate::model::wait::Resource;
 use crate::model::{Simulation, Virtual};
-use machine::drive::Drive;
 use policy::access::{Access, Mode};
 use policy::delivery::Method;
 use policy::queue;
@@ -22,18 +22,13 @@ use policy::unit::{ByteRange, Instant, ProcessorId};
 
 use crate::parameter::Parameters;
 
-pub(super) use parameters::MODERN;
-pub use parameters::{Table, parameters, setup, wait};
-
 pub const MASTER: ProcessorId = ProcessorId(0);
 
-/// Of TOP-1, that run OSF/1.
+/// Processors of TOP-1 that run OSF/1.
 const PROCESSORS: u16 = 9;
 
-/// Processes in the paper's tables.
 pub const PROCESSES: [u32; 13] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20];
 
-/// Bytes that `iotest` reads at a time.
 const READ_BYTES: u64 = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,18 +41,17 @@ pub enum Device {
         /// The subsystem's work on a command.
         command: Duration,
     },
-    /// Answers after a fixed time, so many at a time.
+    /// Answers after a fixed time, `servers` requests at a time.
     Fixed { time: Duration, servers: u32 },
     Memory {
-        /// Of a read, the processor's copy.
+        /// The processor's copy of a read.
         copy: Duration,
-        /// Beside it, what it takes of the bus.
+        /// Its concurrent use of the bus.
         transfer: Duration,
         bursts: u32,
     },
 }
 
-/// A machine, and what it runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setup {
     pub processors: u16,
@@ -65,9 +59,9 @@ pub struct Setup {
     pub interrupt: completion::Costs,
     pub read: raw_device::Costs,
     pub quantum: Duration,
-    /// Is the master told of threads that want to go there?
+    /// Is the master interrupted for threads that want to run there?
     pub tells_master: bool,
-    /// How often a system thread that is bound to the master runs.
+    /// Interval of a system thread that is bound to the master.
     pub daemon_every: Duration,
     pub daemon_runs: Duration,
     pub device: Device,
@@ -76,18 +70,18 @@ pub struct Setup {
     /// From the start of one `iotest` to that of the next, on average.
     pub start_every: Duration,
     pub processes: u32,
-    /// Reads of all of them that are measured, when all have been running for some time.
+    /// Measured reads of all processes, after all have been running for some time.
     pub reads: u32,
-    /// How long it computes after each read.
+    /// Computing time after each read.
     pub wait: Duration,
 }
 
-/// Is it the paper's machine, so that its numbers can stand beside?
+/// Is it the paper's machine, so that its numbers are comparable?
 pub fn is_the_papers(told: &Parameters) -> bool {
     told.get("machine.processors") == f64::from(PROCESSORS) && told.get("disk.flash") < 0.5
 }
 
-/// How many processes are run: those of the paper, or as many more as there are more processors.
+/// Numbers of processes: those of the paper, scaled with the number of processors.
 pub fn process_counts(processors: u16) -> Vec<u32> {
     let (here, there) = (u32::from(processors), u32::from(PROCESSORS));
     let mut counts: Vec<u32> =
@@ -103,7 +97,7 @@ pub fn loop_ms(setup: &Setup, seed: u64, runs: u32) -> f64 {
     loops.sum::<f64>() * 1000.0 / f64::from(runs.max(1))
 }
 
-/// Runs it: the time from one read of a process to its next, on average.
+/// Mean time from one read of a process to its next.
 fn run(setup: &Setup, seed: u64) -> Duration {
     let run = Simulation::new(seed);
     let order = order(&run, setup.processors);
@@ -120,7 +114,7 @@ fn run(setup: &Setup, seed: u64) -> Duration {
         start += setup.start_every.mul_f64(2.0 * run.fraction());
         iotest(&processors, &device, setup, start, Rc::clone(&reads));
     }
-    // Not until each has read: one whose processor does nothing but take interrupts never does.
+    // Not until each has read: a process whose processor only takes interrupts never does.
     run.run_until(Instant::ZERO + start);
     let warm = reads.get() + setup.reads / 10;
     run.run_while(|| reads.get() < warm);
@@ -130,7 +124,7 @@ fn run(setup: &Setup, seed: u64) -> Duration {
     a_read * setup.processes
 }
 
-/// The order in which processors happened to become idle before the test began.
+/// A random order in which processors became idle before the test.
 fn order(time: &Virtual, processors: u16) -> Vec<ProcessorId> {
     let mut order: Vec<_> = (0..processors).map(ProcessorId).collect();
     for place in (1..order.len()).rev() {
@@ -153,7 +147,7 @@ fn backing(time: &Virtual, device: &Device) -> Backing {
     }
 }
 
-/// What cannot be killed: system threads that only `unix_master` can run. They come at random.
+/// System threads that cannot be killed and that only `unix_master` can run. They run at random times.
 fn daemon(processors: &Processors, time: &Virtual, setup: &Setup) {
     let (time, every, runs) = (time.clone(), setup.daemon_every, setup.daemon_runs);
     processors.start(move |thread| async move {
@@ -177,4 +171,57 @@ fn iotest(processors: &Processors, device: &RawDevice, setup: &Setup, start: Dur
             thread.compute(wait).await;
         }
     });
+}
+
+/// The machines of the parameters, with one process that reads from memory and does not wait.
+pub fn setup(told: &Parameters) -> [Setup; 3] {
+    let ms = |name: &str| ms(told.get(name));
+    let base = Setup {
+        processors: told.get("machine.processors") as u16,
+        costs: processors::Costs {
+            dispatch: ms("processor.dispatch"),
+            migration: ms("processor.migration"),
+            tick: ms("clock.tick"),
+        },
+        interrupt: completion::Costs {
+            entry: ms("interrupt.entry"),
+            handler: ms("interrupt.handler"),
+            spread: ms("interrupt.spread"),
+        },
+        read: raw_device::Costs { call: ms("read.call"), start: ms("read.start"), locked: ms("read.locked") },
+        quantum: ms("scheduler.quantum"),
+        tells_master: told.get("scheduler.tells_master") >= 0.5,
+        daemon_every: ms("daemon.every"),
+        daemon_runs: ms("daemon.runs"),
+        device: Device::Disk { drive: drive(told), depth: told.get("disk.depth") as u16, command: ms("hd.command") },
+        access: Mode::Symmetric,
+        delivery: Method::Fixed(MASTER),
+        start_every: ms("run.start_every"),
+        processes: 1,
+        reads: told.get("run.reads") as u32,
+        wait: Duration::ZERO,
+    };
+    let fixed =
+        Device::Fixed { time: ms("testdev.time") + ms("hd.command"), servers: told.get("testdev.servers") as u32 };
+    let memory = Device::Memory {
+        copy: ms("ramdisk.copy"),
+        transfer: ms("ramdisk.bus"),
+        bursts: told.get("ramdisk.bursts") as u32,
+    };
+    [base, Setup { device: fixed, ..base }, Setup { device: memory, ..base }]
+}
+
+pub fn wait(told: &Parameters, count: u32) -> Duration {
+    ms(told.get("spin.ten_counts") * f64::from(count) / 10.0)
+}
+
+fn drive(told: &Parameters) -> Drive {
+    match told.get("disk.flash") >= 0.5 {
+        true => Drive::Flash(NVME_2026),
+        false => Drive::Mechanical(Mechanical { read_ahead: false, ..Mechanical::named("scsi-1990") }),
+    }
+}
+
+fn ms(ms: f64) -> Duration {
+    Duration::from_nanos((ms * 1e6 + 0.5) as u64)
 }

@@ -5,8 +5,8 @@ mod machine;
 mod tests;
 
 use super::{Experiment, Run, in_the_paper};
-use crate::parameter::{Origin, Parameter, Parameters};
-use crate::result::{Axis, Cell, Drawing, Finding, Plot, Results, Series, Source, Table};
+use crate::parameter::Parameters;
+use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Table};
 use machine::{Buffers, Outcome, Server};
 
 /// Thousands of I/O a second on 40 processors: mapped, unmapped ("over 1M").
@@ -29,46 +29,6 @@ pub struct Uio;
 impl Experiment for Uio {
     fn name(&self) -> &'static str {
         "uio"
-    }
-
-    fn title(&self) -> &'static str {
-        "Buffers mapped for each I/O against buffers not mapped, by number of processors"
-    }
-
-    fn about(&self) -> &'static str {
-        "Before FreeBSD 10 the buffer of each I/O was mapped into the kernel and unmapped after it. To unmap it, every other \
-         processor is interrupted to drop its translation, and all is waited for, under one lock of the whole machine. The \
-         more processors, the longer it takes and the more it disturbs. Here threads on 1 to 64 processors read small \
-         blocks from solid state disks. Look at how more processors serve less while buffers are mapped."
-    }
-
-    fn paper(&self) -> &'static str {
-        "UIO, the gain in performance"
-    }
-
-    fn parameters(&self) -> Parameters {
-        Parameters::new(self.name(), parameters())
-    }
-
-    fn modern(&self) -> &'static [(&'static str, f64)] {
-        // 64 cores in groups of eight around a cache, NVMe disks.
-        &[
-            ("processors", 64.0),
-            ("processors.socket", 8.0),
-            ("threads", 1024.0),
-            ("cpu.io", 1.5),
-            ("cpu.map", 50.0),
-            ("ipi.deliver", 400.0),
-            ("ipi.trap", 300.0),
-            ("line.near", 25.0),
-            ("line.far", 110.0),
-            ("adapters", 16.0),
-            ("adapter.rate", 3000.0),
-            ("disks", 16.0),
-            ("disk.rate", 1500.0),
-            ("disk.latency", 60.0),
-            ("rounds", 10.0),
-        ]
     }
 
     fn steps(&self, parameters: &Parameters) -> u64 {
@@ -97,7 +57,7 @@ impl Experiment for Uio {
     }
 }
 
-/// Numbers of processors that are tried, that of the paper among them.
+/// Tried numbers of processors, that of the paper among them.
 fn counts(papers: usize) -> Vec<usize> {
     let mut counts = PROCESSORS.to_vec();
     counts.push(papers);
@@ -106,133 +66,10 @@ fn counts(papers: usize) -> Vec<usize> {
     counts
 }
 
-fn parameters() -> Vec<Parameter> {
-    use Origin::{Chosen, Paper, Published};
-    let parameter = |name, about, unit, default, range, origin| Parameter { name, about, unit, default, range, origin };
-    vec![
-        parameter("processors", "processors", "", 40.0, 1.0..=256.0, Paper("40 cores")),
-        parameter(
-            "processors.socket",
-            "of them in one socket",
-            "",
-            10.0,
-            1.0..=256.0,
-            Published("Intel, Xeon Processor E7 Family, performance brief (2012): ten cores; four of them are 40"),
-        ),
-        parameter(
-            "threads",
-            "threads that read",
-            "",
-            256.0,
-            1.0..=100_000.0,
-            Published("FreeBSD commit 40ea77a036 (GEOM direct dispatch, 2013): more than 1 million with 256 threads"),
-        ),
-        parameter(
-            "cpu.io",
-            "processor time of an I/O",
-            "us",
-            10.0,
-            0.1..=1000.0,
-            Chosen(
-                "not published for FreeBSD 9; half or twice as much changes nothing on 40 processors, only fewer ones",
-            ),
-        ),
-        parameter(
-            "cpu.map",
-            "to enter or remove one page, the shootdown not counted",
-            "ns",
-            200.0,
-            0.0..=100_000.0,
-            Chosen("some hundred instructions, and a page table entry that is not in the cache"),
-        ),
-        parameter(
-            "ipi.deliver",
-            "from the order to interrupt all others until they are",
-            "ns",
-            500.0,
-            0.0..=100_000.0,
-            Chosen(
-                "no measurement of this part alone was found; whole round trips are told as 1 to 3 us; 0.2 or 1 us moves the 300 K by 15 %",
-            ),
-        ),
-        parameter(
-            "ipi.trap",
-            "what a processor loses by the interrupt",
-            "ns",
-            375.0,
-            0.0..=100_000.0,
-            Chosen("a judgement: some 800 cycles at 2.13 GHz for trap, entry and return; 500 to 1,500 were usual"),
-        ),
-        parameter(
-            "line.near",
-            "atomic operation on a line that a core of the socket has changed",
-            "ns",
-            56.0,
-            0.0..=100_000.0,
-            Chosen("a judgement: some 120 cycles at 2.13 GHz; 100 to 150 from core to core through a shared cache"),
-        ),
-        parameter(
-            "line.far",
-            "the same of another socket, one hop away",
-            "ns",
-            152.0,
-            0.0..=100_000.0,
-            Chosen("a judgement: some 320 cycles at 2.13 GHz; 250 to 400 from socket to socket"),
-        ),
-        parameter("adapters", "host adapters", "", 4.0, 1.0..=1000.0, Published("FreeBSD commit 40ea77a036: 4 HBAs")),
-        parameter(
-            "adapter.rate",
-            "what an adapter can do",
-            "thousand/s",
-            290.0,
-            1.0..=100_000.0,
-            Chosen(
-                "a judgement: an adapter of the time (LSI SAS2008) does 250,000 to 350,000; four of them did more than 1 \
-                 million",
-            ),
-        ),
-        parameter(
-            "disks",
-            "solid state disks",
-            "",
-            16.0,
-            1.0..=1000.0,
-            Published("FreeBSD commit 40ea77a036: 16 SATA SSDs"),
-        ),
-        parameter(
-            "disk.rate",
-            "what a disk can do",
-            "thousand/s",
-            75.0,
-            0.1..=100_000.0,
-            Chosen(
-                "a judgement: SATA SSDs of 2012 did 35,000 to 90,000 reads a second, and 16 of them more than 1 million: at \
-                 least 62,500 each",
-            ),
-        ),
-        parameter(
-            "disk.latency",
-            "of a read",
-            "us",
-            50.0,
-            0.0..=100_000.0,
-            Chosen("a judgement: flash behind SATA takes 50 to 100 us; with 256 threads it hardly matters"),
-        ),
-        parameter(
-            "rounds",
-            "I/O of each thread that are measured, in the mean",
-            "",
-            20.0,
-            1.0..=1000.0,
-            Chosen("more do not change the rates"),
-        ),
-    ]
-}
-
 fn server(run: &Run<'_>, processors: usize) -> Server {
     let count = |name: &str| run.get(name) as usize;
     let ns = |name: &str, unit: f64| (run.get(name) * unit) as u64;
-    // Thousands a second: microseconds are the reciprocal of thousandths of them.
+    // Parameters are in thousands a second.
     let each_ns = |name: &str| (1e6 / run.get(name)) as u64;
     Server {
         processors,
@@ -254,12 +91,11 @@ fn server(run: &Run<'_>, processors: usize) -> Server {
 }
 
 struct Measured {
-    /// With the blog.
+    /// Is this comparable with the published numbers?
     compares: bool,
-    /// Processors of the paper's machine.
     papers: usize,
     counts: Vec<usize>,
-    /// As [`ALL`], then as `counts`.
+    /// Indexed as [`ALL`], then as `counts`.
     outcomes: [Vec<Outcome>; ALL.len()],
 }
 
@@ -279,33 +115,19 @@ impl Measured {
             vec![Cell { paper: self.compares.then_some(PUBLISHED[buffers]), ..simulated }]
         };
         let blog = if self.compares { " (the blog, on 40: 300 K, and over 1 M)" } else { "" };
-        Table {
-            name: "rates".to_owned(),
-            title: format!("I/O served on {} processors{blog}", self.papers),
-            unit: "thousand/s".to_owned(),
-            rows_are: "buffers".to_owned(),
-            rows: ALL[..2].iter().map(|(_, name)| (*name).to_owned()).collect(),
-            columns_are: "processors".to_owned(),
-            columns: vec![self.papers.to_string()],
-            cells: vec![row(0), row(1)],
-            in_points: false,
-            digits: 0,
-        }
+        Table::new("rates", format!("I/O served on {} processors{blog}", self.papers))
+            .unit("thousand/s", 0)
+            .rows("buffers", ALL[..2].iter().map(|(_, name)| *name))
+            .columns("processors", vec![self.papers.to_string()])
+            .cells(vec![row(0), row(1)])
     }
 
     fn scaling(&self) -> Table {
-        Table {
-            name: "scaling".to_owned(),
-            title: "I/O served by number of processors".to_owned(),
-            unit: "thousand/s".to_owned(),
-            rows_are: "buffers".to_owned(),
-            rows: ALL.iter().map(|(_, name)| (*name).to_owned()).collect(),
-            columns_are: "processors".to_owned(),
-            columns: self.counts.iter().map(usize::to_string).collect(),
-            cells: (0..ALL.len()).map(|b| self.thousands(b).into_iter().map(Cell::simulated).collect()).collect(),
-            in_points: false,
-            digits: 0,
-        }
+        Table::new("scaling", "I/O served by number of processors")
+            .unit("thousand/s", 0)
+            .rows("buffers", ALL.iter().map(|(_, name)| *name))
+            .columns("processors", self.counts.iter().map(usize::to_string))
+            .cells((0..ALL.len()).map(|b| self.thousands(b).into_iter().map(Cell::simulated).collect()).collect())
     }
 
     fn times(&self) -> Table {
@@ -314,46 +136,33 @@ impl Measured {
             let idle = (100.0 - work - lock - answers - interrupted).max(0.0);
             [shootdowns / 1000.0, work, lock, answers, interrupted, idle].map(Cell::simulated).to_vec()
         };
-        Table {
-            name: "times".to_owned(),
-            title: format!("Where the time of {} processors goes", self.papers),
-            unit: "thousand/s; % of the time".to_owned(),
-            rows_are: "buffers".to_owned(),
-            rows: ALL.iter().map(|(_, name)| (*name).to_owned()).collect(),
-            columns_are: "what".to_owned(),
-            columns: ["shootdowns", "I/O", "waiting for the lock", "waiting for answers", "interrupted", "idle"]
-                .map(str::to_owned)
-                .to_vec(),
-            cells: (0..ALL.len()).map(row).collect(),
-            in_points: false,
-            digits: 1,
-        }
+        Table::new("times", format!("Where the time of {} processors goes", self.papers))
+            .unit("thousand/s; % of the time", 1)
+            .rows("buffers", ALL.iter().map(|(_, name)| *name))
+            .columns(
+                "what",
+                ["shootdowns", "I/O", "waiting for the lock", "waiting for answers", "interrupted", "idle"],
+            )
+            .cells((0..ALL.len()).map(row).collect())
     }
 
     fn plot(&self) -> Plot {
-        let simulated = |(buffers, (_, name)): (usize, &(Buffers, &str))| Series {
-            name: (*name).to_owned(),
-            source: Source::Simulated,
-            points: self.counts.iter().map(|count| *count as f64).zip(self.thousands(buffers)).collect(),
+        let simulated = |(buffers, (_, name)): (usize, &(Buffers, &str))| {
+            Series::simulated(*name, self.counts.iter().map(|count| *count as f64).zip(self.thousands(buffers)))
         };
-        let paper = |buffers: usize| Series {
-            name: ALL[buffers].1.to_owned(),
-            source: Source::Paper,
-            points: vec![(40.0, PUBLISHED[buffers])],
-        };
-        Plot {
-            name: "scaling".to_owned(),
-            title: "I/O served by number of processors".to_owned(),
-            drawing: Drawing::Lines,
-            x: Axis::linear("processors", ""),
-            y: Axis::linear("served", "thousand I/O a second"),
-            series: [0, 1]
+        let paper = |buffers: usize| Series::paper(ALL[buffers].1.to_owned(), [(40.0, PUBLISHED[buffers])]);
+        Plot::lines(
+            "scaling",
+            "I/O served by number of processors",
+            Axis::linear("processors", ""),
+            Axis::linear("served", "thousand I/O a second"),
+            [0, 1]
                 .into_iter()
                 .filter(|_| self.compares)
                 .map(paper)
                 .chain(ALL.iter().enumerate().map(simulated))
                 .collect(),
-        }
+        )
     }
 
     fn findings(&self, is_papers: bool) -> Vec<Finding> {
@@ -370,7 +179,7 @@ impl Measured {
                     mapped / 1000.0,
                     unmapped / mapped,
                 ),
-                // On one processor there is nobody to interrupt.
+                // With one processor there is none to interrupt.
                 unmapped >= mapped,
             ),
             Finding::new(

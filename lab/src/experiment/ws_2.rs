@@ -1,11 +1,10 @@
-//! WS-2: the dynamic buffer cache. The paper describes what it is good for and which side effects had to be cured, and
-//! publishes no numbers: the tables here are predictions, on the machines of its table 1.
+//! WS-2: the dynamic buffer cache. The paper describes its benefits and the side effects that had to be cured, and
+//! publishes no numbers: the tables are predictions, on the machines of its table 1.
 
 mod giving;
 mod host;
 mod machine;
 mod operations;
-mod parameters;
 mod reading;
 mod scanning;
 mod storm;
@@ -13,7 +12,7 @@ mod writing;
 
 use super::{Experiment, Run};
 use crate::parameter::Parameters;
-use crate::result::{Cell, Results, Series, Source, Table};
+use crate::result::{Cell, Results, Series, Table};
 use machine::Hardware;
 
 pub struct Ws2;
@@ -21,30 +20,6 @@ pub struct Ws2;
 impl Experiment for Ws2 {
     fn name(&self) -> &'static str {
         "ws-2"
-    }
-
-    fn title(&self) -> &'static str {
-        "The buffer cache: a tenth of memory against all that nobody else needs"
-    }
-
-    fn about(&self) -> &'static str {
-        "4.3BSD gave about a tenth of memory to its buffer cache, for good. Sony's kernel let the cache have nearly all of \
-         memory and give it back on demand: files are read again at the speed of memory, and write returns sooner. That \
-         had side effects: searches made for few buffers, a sync every 30 s that holds up everybody, and memory taken from \
-         programs. Look at where the throughput of a second reading falls (a), when write returns (b), what a reader waits \
-         for while dirty buffers are written (c), how fast memory is given back (d), and what operations cost (e)."
-    }
-
-    fn paper(&self) -> &'static str {
-        "Workstation paper, sections 1 (table 1: the machines) and 2; it publishes no measurement of this"
-    }
-
-    fn parameters(&self) -> Parameters {
-        parameters::all()
-    }
-
-    fn modern(&self) -> &'static [(&'static str, f64)] {
-        parameters::MODERN
     }
 
     fn steps(&self, _parameters: &Parameters) -> u64 {
@@ -95,32 +70,21 @@ const NOTES: [&str; 8] = [
     "(e) Each buffer looked at counts as a miss of the processor's cache, with few buffers too: the first rows are too dear.",
 ];
 
-/// A table of simulated cells. Of the table: name, title, unit, digits; of rows and columns: what they are, and their names.
+/// A table of simulated cells. Of the table: name, title, unit, digits; of rows and columns: kind and names.
 fn grid(
     (name, title, unit, digits): (&str, &str, &str, usize),
     (rows_are, rows): (&str, Vec<String>),
     (columns_are, columns): (&str, Vec<String>),
     cells: Vec<Vec<Cell>>,
 ) -> Table {
-    Table {
-        name: name.to_owned(),
-        title: title.to_owned(),
-        unit: unit.to_owned(),
-        rows_are: rows_are.to_owned(),
-        rows,
-        columns_are: columns_are.to_owned(),
-        columns,
-        cells,
-        in_points: false,
-        digits,
-    }
+    Table::new(name, title).unit(unit, digits).rows(rows_are, rows).columns(columns_are, columns).cells(cells)
 }
 
 fn line(name: &str, points: Vec<(f64, f64)>) -> Series {
-    Series { name: name.to_owned(), source: Source::Simulated, points }
+    Series::simulated(name, points)
 }
 
-/// What that part of the numbers, sorted, does not exceed; 0 of none.
+/// A percentile of sorted numbers, `part` from 0 to 1; 0 without numbers.
 fn percentile(sorted: &[f64], part: f64) -> f64 {
     let rank = (part * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)

@@ -1,32 +1,28 @@
-//! WS table 2: what merging neighbouring blocks into one transfer is worth.
+//! WS table 2: the worth of merging neighbouring blocks into one transfer.
 
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::drive::Drive;
+use crate::drive::flash::NVME_2026;
 use crate::model::Simulation;
 use crate::model::disk::{Disk, DiskCounters};
-use machine::drive::Drive;
 use policy::readahead::Mode;
 
-use super::workstation::{disk_parameters, drive, drive_on_bus, file_system, parameter, queue, system_parameters};
+use super::workstation::{drive, drive_on_bus, file_system, queue};
 use super::{Experiment, Run, in_the_paper};
-use crate::parameter::{Origin, Parameters};
-use crate::result::{Axis, Cell as TableCell, Drawing, Finding, Plot, Results, Series, Source, Table};
+use crate::parameter::Parameters;
+use crate::result::{Axis, Cell as TableCell, Finding, Plot, Results, Series, Source, Table};
 
 const NAME: &str = "ws-table2";
 const PAPER: [[f64; 2]; 2] = [[327.7, 630.2], [827.5, 765.6]];
-const BUS: &str = "data between drive and memory, with all that the handshake costs: on reading with merging (765.6 \
-                   KB/s), where hardly anything else takes time. Asynchronous SCSI shakes hands for every byte over \
-                   metres of cable: 1 to 2 MB/s were to be expected";
-const FILE: &str = "all throughputs of the paper's tables 2, 4 and 5 are 8,192 KB over a time in whole tenths of a second \
-                    (here 25.0, 13.0, 9.9 and 10.7 s): an 8 MB file";
 /// Largest transfers of the sweep, in KB.
 const BOUNDS_KB: [u32; 7] = [8, 16, 32, 64, 128, 256, 512];
 
 pub struct WsTable2;
 
-/// What is switched on. The paper's line "with merging" is all three.
+/// The techniques in use. The paper's line "with merging" is all three.
 #[derive(Clone, Copy)]
 struct Techniques {
     contiguous: bool,
@@ -46,53 +42,6 @@ impl Experiment for WsTable2 {
         NAME
     }
 
-    fn title(&self) -> &'static str {
-        "Block merge: throughput of a file on a SCSI disk, with neighbouring blocks in one transfer and without"
-    }
-
-    fn about(&self) -> &'static str {
-        "A UNIX of 1990 gives its disk one command for each block of 8 KB. By the time a command has gone to the disk, the \
-         place where the next block lies has passed under the head, and the disk must turn once more: half of its time is \
-         waiting. So the file system was made to leave a gap between blocks, which halves what a SCSI disk could give when \
-         it is asked for much at a time. The technique turns this round: blocks lie side by side, and those that wait in \
-         the queue side by side go to the disk in one command, of no more than 128 KB; a reader has several blocks fetched \
-         ahead. Look at the first plot for what it is worth, and at the third for what each part of it gives."
-    }
-
-    fn paper(&self) -> &'static str {
-        "Tezuka, Improved Performance of Workstation Unix Kernel, section 3, table 2"
-    }
-
-    fn parameters(&self) -> Parameters {
-        let mut all = disk_parameters("hd639", (0.895, Origin::Fitted(BUS)));
-        all.extend(system_parameters());
-        let section = Origin::Paper("section 3: merged blocks are bounded at 128 KB");
-        let gap =
-            Origin::Published("newfs of 4.3BSD (-d): 4 ms between blocks; with merging the paper changes it to none");
-        let ahead = Origin::Derived("the paper fetches several blocks ahead; as many as one transfer takes");
-        all.extend([
-            parameter(("fs.rotdelay", "ms"), "gap between blocks without merging", 4.0, 0.0..=50.0, gap),
-            parameter(("queue.transfer", "KB"), "largest merged transfer", 128.0, 8.0..=4096.0, section),
-            parameter(("readahead.blocks", ""), "blocks ahead with merging", 16.0, 1.0..=1024.0, ahead),
-            parameter(("file.size", "KB"), "the file", 8192.0, 256.0..=65_536.0, Origin::Derived(FILE)),
-        ]);
-        Parameters::new(NAME, all)
-    }
-
-    fn modern(&self) -> &'static [(&'static str, f64)] {
-        // 512 KB are a transfer of today's kernels. The processor: a system call of 0.2 us, a block of 8 KB in 1.5 us.
-        &[
-            ("disk.nvme", 1.0),
-            ("queue.depth", 64.0),
-            ("queue.transfer", 512.0),
-            ("readahead.blocks", 64.0),
-            ("fs.maxbpg", 2048.0),
-            ("cpu.call", 0.0002),
-            ("cpu.block", 0.0015),
-            ("file.size", 65_536.0),
-        ]
-    }
-
     fn steps(&self, parameters: &Parameters) -> u64 {
         let others = if parameters.get("disk.nvme") < 0.5 { 2 * OTHERS.len() } else { 0 };
         (STAGES.len() + BOUNDS_KB.len() + others) as u64
@@ -110,9 +59,8 @@ impl Experiment for WsTable2 {
         let is_old = run.get("disk.nvme") < 0.5;
         let mut tables = vec![table(without, with, is_old), parts(&stages)];
         if is_old {
-            let of =
-                |name| drive_on_bus(run, name).map(|drive| [none, all].map(|kind| measure(run, drive, staged(kind))));
-            tables.push(other_disks(&OTHERS.map(|(name, _)| of(name).unwrap_or_default())));
+            let of = |name| [none, all].map(|kind| measure(run, drive_on_bus(run, name), staged(kind)));
+            tables.push(other_disks(&OTHERS.map(|(name, _)| of(name))));
         }
         Results {
             tables,
@@ -123,11 +71,11 @@ impl Experiment for WsTable2 {
     }
 }
 
-/// Other drives of the time, to see how much hangs on which one it is.
+/// Other drives of the time, to show the influence of the drive.
 const OTHERS: [(&str, &str); 2] =
     [("hd1280", "Hitachi DK516C-16 (hd1280), table 1 of the paper"), ("scsi-1990", "Seagate ST4766N (Wren VI)")];
 
-/// What is added one after the other; the first and the last are the paper's lines.
+/// Techniques added one after the other; the first and the last are the paper's lines.
 const STAGES: [(&str, Techniques); 4] = [
     ("without", Techniques { contiguous: false, merge_kb: None, blocks_ahead: false }),
     ("blocks side by side", Techniques { contiguous: true, merge_kb: None, blocks_ahead: false }),
@@ -177,18 +125,11 @@ fn table(without: Throughput, with: Throughput, compare: bool) -> Table {
     if compare {
         cells[1][1] = cells[1][1].fitted();
     }
-    Table {
-        name: "throughput".into(),
-        title: "Table 2: throughput of a file with block merge and without".into(),
-        unit: "KB/s".into(),
-        rows_are: "block merge".into(),
-        rows: vec!["without".into(), "with".into()],
-        columns_are: "access".into(),
-        columns: vec!["write".into(), "read".into()],
-        cells,
-        in_points: false,
-        digits: 1,
-    }
+    Table::new("throughput", "Table 2: throughput of a file with block merge and without")
+        .unit("KB/s", 1)
+        .rows("block merge", ["without", "with"])
+        .columns("access", ["write", "read"])
+        .cells(cells)
 }
 
 fn parts(stages: &[Throughput]) -> Table {
@@ -197,43 +138,26 @@ fn parts(stages: &[Throughput]) -> Table {
         let turning = run.writing.rotation.as_secs_f64() / run.writing.busy.as_secs_f64().max(1e-9) * 100.0;
         vec![run.write, run.read, commands, turning].into_iter().map(TableCell::simulated).collect()
     };
-    Table {
-        name: "parts".into(),
-        title: "What each part of the technique gives".into(),
-        unit: String::new(),
-        rows_are: "technique".into(),
-        rows: STAGES.iter().map(|(name, _)| (*name).to_owned()).collect(),
-        columns_are: "measure".into(),
-        columns: ["write, KB/s", "read, KB/s", "commands to write", "of that time, waiting for rotation, %"]
-            .map(str::to_owned)
-            .to_vec(),
-        cells: stages.iter().map(row).collect(),
-        in_points: false,
-        digits: 0,
-    }
+    Table::new("parts", "What each part of the technique gives")
+        .unit("", 0)
+        .rows("technique", STAGES.iter().map(|(name, _)| (*name).to_owned()))
+        .columns("measure", ["write, KB/s", "read, KB/s", "commands to write", "of that time, waiting for rotation, %"])
+        .cells(stages.iter().map(row).collect())
 }
 
 fn other_disks(runs: &[[Throughput; 2]]) -> Table {
     let row = |[without, with]: &[Throughput; 2]| {
         [without.write, without.read, with.write, with.read].map(TableCell::simulated).to_vec()
     };
-    Table {
-        name: "disks".into(),
-        title: "The same with other disks on the same bus".into(),
-        unit: "KB/s".into(),
-        rows_are: "disk".into(),
-        rows: OTHERS.iter().map(|(_, about)| (*about).to_owned()).collect(),
-        columns_are: "block merge and access".into(),
-        columns: ["without, write", "without, read", "with, write", "with, read"].map(str::to_owned).to_vec(),
-        cells: runs.iter().map(row).collect(),
-        in_points: false,
-        digits: 1,
-    }
+    Table::new("disks", "The same with other disks on the same bus")
+        .unit("KB/s", 1)
+        .rows("disk", OTHERS.iter().map(|(_, about)| (*about).to_owned()))
+        .columns("block merge and access", ["without, write", "without, read", "with, write", "with, read"])
+        .cells(runs.iter().map(row).collect())
 }
 
 fn series(name: &str, source: Source, values: impl IntoIterator<Item = f64>) -> Series {
-    let points = values.into_iter().enumerate().map(|(x, y)| (x as f64, y)).collect();
-    Series { name: name.to_owned(), source, points }
+    Series::of(name, source, values.into_iter().enumerate().map(|(x, y)| (x as f64, y)))
 }
 
 fn bars(without: Throughput, with: Throughput, compare: bool) -> Plot {
@@ -244,60 +168,52 @@ fn bars(without: Throughput, with: Throughput, compare: bool) -> Plot {
     }
     all.push(series("without merge", Source::Simulated, [without.write, without.read]));
     all.push(series("with merge", Source::Simulated, [with.write, with.read]));
-    Plot {
-        name: "throughput".into(),
-        title: "What block merge is worth".into(),
-        drawing: Drawing::Bars(vec!["write".into(), "read".into()]),
-        x: Axis::linear("access", ""),
-        y: Axis::linear("throughput", "KB/s"),
-        series: all,
-    }
+    Plot::bars(
+        "throughput",
+        "What block merge is worth",
+        "access",
+        ["write", "read"],
+        Axis::linear("throughput", "KB/s"),
+        all,
+    )
 }
 
 fn by_bound(bounds: &[Throughput]) -> Plot {
-    let line = |name: &str, of: fn(&Throughput) -> f64| Series {
-        name: name.to_owned(),
-        source: Source::Simulated,
-        points: BOUNDS_KB.iter().map(|kb| f64::from(*kb)).zip(bounds.iter().map(of)).collect(),
+    let line = |name: &str, of: fn(&Throughput) -> f64| {
+        Series::simulated(name, BOUNDS_KB.iter().map(|kb| f64::from(*kb)).zip(bounds.iter().map(of)))
     };
-    Plot {
-        name: "bound".into(),
-        title: "Throughput by the bound on merged transfers: beyond 128 KB little is left to gain".into(),
-        drawing: Drawing::Lines,
-        x: Axis::logarithmic("largest transfer", "KB"),
-        y: Axis::linear("throughput", "KB/s"),
-        series: vec![line("write", |run| run.write), line("read", |run| run.read)],
-    }
+    Plot::lines(
+        "bound",
+        "Throughput by the bound on merged transfers: beyond 128 KB little is left to gain",
+        Axis::logarithmic("largest transfer", "KB"),
+        Axis::linear("throughput", "KB/s"),
+        vec![line("write", |run| run.write), line("read", |run| run.read)],
+    )
 }
 
 fn holding(bounds: &[Throughput]) -> Plot {
     let held = |run: &Throughput| run.writing.busy.as_secs_f64() * 1e3 / run.writing.batches.max(1) as f64;
-    Plot {
-        name: "holding".into(),
-        title: "Why there is a bound: how long one transfer holds the disk while others wait".into(),
-        drawing: Drawing::Lines,
-        x: Axis::logarithmic("largest transfer", "KB"),
-        y: Axis::linear("mean time of a transfer", "ms"),
-        series: vec![Series {
-            name: "write".into(),
-            source: Source::Simulated,
-            points: BOUNDS_KB.iter().map(|kb| f64::from(*kb)).zip(bounds.iter().map(held)).collect(),
-        }],
-    }
+    Plot::lines(
+        "holding",
+        "Why there is a bound: how long one transfer holds the disk while others wait",
+        Axis::logarithmic("largest transfer", "KB"),
+        Axis::linear("mean time of a transfer", "ms"),
+        vec![Series::simulated("write", BOUNDS_KB.iter().map(|kb| f64::from(*kb)).zip(bounds.iter().map(held)))],
+    )
 }
 
 fn parts_plot(stages: &[Throughput]) -> Plot {
-    Plot {
-        name: "parts".into(),
-        title: "What each part of the technique gives".into(),
-        drawing: Drawing::Bars(STAGES.iter().map(|(name, _)| (*name).to_owned()).collect()),
-        x: Axis::linear("technique", ""),
-        y: Axis::linear("throughput", "KB/s"),
-        series: vec![
+    Plot::bars(
+        "parts",
+        "What each part of the technique gives",
+        "technique",
+        STAGES.iter().map(|(name, _)| (*name).to_owned()),
+        Axis::linear("throughput", "KB/s"),
+        vec![
             series("write", Source::Simulated, stages.iter().map(|run| run.write)),
             series("read", Source::Simulated, stages.iter().map(|run| run.read)),
         ],
-    }
+    )
 }
 
 fn findings(stages: &[Throughput; STAGES.len()], bounds: &[Throughput], is_old: bool) -> Vec<Finding> {
@@ -320,7 +236,6 @@ fn findings(stages: &[Throughput; STAGES.len()], bounds: &[Throughput], is_old: 
     ]
 }
 
-/// What the technique is worth.
 fn headline(without: &Throughput, with: &Throughput, is_old: bool) -> Finding {
     let gain = |access: usize| in_the_paper(is_old, || format!("{:.1}", PAPER[1][access] / PAPER[0][access]));
     Finding::new(
@@ -342,7 +257,7 @@ fn headline(without: &Throughput, with: &Throughput, is_old: bool) -> Finding {
 
 fn notes(is_old: bool) -> Vec<String> {
     if !is_old {
-        let flash = Drive::named("nvme-2026").map_or("", |drive| drive.source());
+        let flash = NVME_2026.source;
         return vec![format!(
             "The device: {flash}. It has no rotation to save, and takes so many commands at a time that no block waits long \
              enough to meet its neighbour: merging finds little to do. What is left of the technique is to have several \

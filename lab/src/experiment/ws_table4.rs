@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 
 use policy::unit::Instant;
 
-use crate::parameter::{Origin, Parameters};
-use crate::result::{Axis, Cell, Drawing, Finding, Plot, Results, Series, Source, Table};
+use crate::parameter::Parameters;
+use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Table};
 
 use super::nfs::{self, Load, Outcome, Setting, is_of_1991, measure};
-use super::workstation::parameter;
 use super::{Experiment, Run};
 
 const WITHOUT: f64 = 98.5;
@@ -19,70 +18,14 @@ const ACCESSES_WITHOUT: f64 = 3.0;
 const DAEMONS: [u32; 11] = [1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 24];
 /// Files of each point of the sweep; fewer than of the table.
 const SWEEP_FILES: u32 = 4;
-/// Writes of the slower variant that the timeline shows.
+/// Writes of the slower variant in the timeline.
 const TIMELINE_WRITES: usize = 12;
-
-const BIODS: &str = "on the cell with the rendezvous. The manual page of the time says 4 (SunOS 4.0, nfsd(8)), start \
-     scripts had 8 (Sequent DYNIX 3 rc.local; AIX rc.nfs); the paper does not tell";
 
 pub struct WsTable4;
 
 impl Experiment for WsTable4 {
     fn name(&self) -> &'static str {
         "ws-table4"
-    }
-
-    fn title(&self) -> &'static str {
-        "NFS writes: each alone with three disk accesses, or many in one flush"
-    }
-
-    fn about(&self) -> &'static str {
-        "An NFS server of version 2 may only answer a write when the data are safely on its disk. The usual server \
-         process locks the file and does three disk writes one after another: the block that points to the data \
-         (allocation), the data, the inode. Several processes don't help, for each waits for the lock; nor do the \
-         client's daemons, which send several writes at once. With the rendezvous each process changes allocation and \
-         inode only in memory, starts the write of the data, and lets go of the lock; the processes then meet, what they \
-         changed is flushed once for all of them, and all answers go out. Look at the disk accesses a write, and at how \
-         the gain grows with the number of daemons: a group can only be as large as the number of writes that are under \
-         way at the same time."
-    }
-
-    fn paper(&self) -> &'static str {
-        "Tezuka, Improved Performance of Workstation Unix Kernel, section 5, table 4"
-    }
-
-    fn parameters(&self) -> Parameters {
-        let mut all = nfs::parameters();
-        all.extend([
-            parameter(
-                ("client.biods", ""),
-                "daemons of the client that write behind; one more write is done by the writer itself",
-                16.0,
-                0.0..=256.0,
-                Origin::Fitted(BIODS),
-            ),
-            parameter(
-                ("server.nfsds", ""),
-                "processes of the server",
-                16.0,
-                1.0..=256.0,
-                Origin::Chosen(
-                    "as many as the client has daemons: start scripts of the time had the same number for both",
-                ),
-            ),
-            parameter(
-                ("file.count", ""),
-                "files written one after another, each somewhere else on the disk",
-                16.0,
-                1.0..=256.0,
-                Origin::Chosen("so that the mean depends little on where a file lies"),
-            ),
-        ]);
-        Parameters::new(self.name(), all)
-    }
-
-    fn modern(&self) -> &'static [(&'static str, f64)] {
-        nfs::MODERN
     }
 
     fn steps(&self, parameters: &Parameters) -> u64 {
@@ -124,73 +67,53 @@ fn throughput(without: &Outcome, with: &Outcome, old: bool) -> Table {
         fitted: old && fitted,
         ..Cell::simulated(outcome.throughput())
     };
-    Table {
-        name: "throughput".into(),
-        title: "Table 4: NFS write throughput".into(),
-        unit: "KB/s".into(),
-        rows_are: "server".into(),
-        rows: vec!["without rendezvous".into(), "with rendezvous".into()],
-        columns_are: "throughput".into(),
-        columns: vec!["write".into()],
-        cells: vec![vec![cell(WITHOUT, without, false)], vec![cell(WITH, with, true)]],
-        digits: 1,
-        ..Table::default()
-    }
+    Table::new("throughput", "Table 4: NFS write throughput")
+        .unit("KB/s", 1)
+        .rows("server", ["without rendezvous", "with rendezvous"])
+        .columns("throughput", ["write"])
+        .cells(vec![vec![cell(WITHOUT, without, false)], vec![cell(WITH, with, true)]])
 }
 
 fn accesses(without: &Outcome, with: &Outcome, old: bool) -> Table {
-    Table {
-        name: "accesses".into(),
-        title: "Disk accesses for each write of 8 KB, and writes in one flush".into(),
-        unit: String::new(),
-        rows_are: "server".into(),
-        rows: vec!["without rendezvous".into(), "with rendezvous".into()],
-        columns_are: "count".into(),
-        columns: vec!["disk accesses a write".into(), "writes in a group".into()],
-        cells: vec![
+    Table::new("accesses", "Disk accesses for each write of 8 KB, and writes in one flush")
+        .unit("", 2)
+        .rows("server", ["without rendezvous", "with rendezvous"])
+        .columns("count", ["disk accesses a write", "writes in a group"])
+        .cells(vec![
             vec![
                 Cell { paper: old.then_some(ACCESSES_WITHOUT), ..Cell::simulated(without.accesses()) },
                 Cell::simulated(1.0),
             ],
             vec![Cell::simulated(with.accesses()), Cell::simulated(with.group())],
-        ],
-        digits: 2,
-        ..Table::default()
-    }
+        ])
 }
 
 fn daemons(sweep: &[[Outcome; 2]]) -> Table {
     let row = |of: usize| sweep.iter().map(|pair| Cell::simulated(pair[of].throughput())).collect();
-    Table {
-        name: "daemons".into(),
-        title: "Write throughput by the number of daemons, as many at the client as at the server".into(),
-        unit: "KB/s".into(),
-        rows_are: "server".into(),
-        rows: vec!["without rendezvous".into(), "with rendezvous".into()],
-        columns_are: "daemons".into(),
-        columns: DAEMONS.iter().map(u32::to_string).collect(),
-        cells: vec![row(0), row(1)],
-        digits: 1,
-        ..Table::default()
-    }
+    Table::new("daemons", "Write throughput by the number of daemons, as many at the client as at the server")
+        .unit("KB/s", 1)
+        .rows("server", ["without rendezvous", "with rendezvous"])
+        .columns("daemons", DAEMONS.iter().map(u32::to_string))
+        .cells(vec![row(0), row(1)])
 }
 
 fn plots(without: &Outcome, with: &Outcome, sweep: &[[Outcome; 2]], old: bool) -> Vec<Plot> {
-    let by_daemons = |of: usize, name: &str| Series {
-        name: name.into(),
-        source: Source::Simulated,
-        points: DAEMONS.iter().zip(sweep).map(|(daemons, pair)| (f64::from(*daemons), pair[of].throughput())).collect(),
+    let by_daemons = |of: usize, name: &str| {
+        Series::simulated(
+            name,
+            DAEMONS.iter().zip(sweep).map(|(daemons, pair)| (f64::from(*daemons), pair[of].throughput())),
+        )
     };
     let end = without.acknowledged.get(TIMELINE_WRITES).copied().unwrap_or_default();
     let ms = |at: Instant| at.ns() as f64 / 1e6;
-    let steps = |name: &str, times: &mut dyn Iterator<Item = Instant>, each: f64| Series {
-        name: name.into(),
-        source: Source::Simulated,
-        points: std::iter::once((0.0, 0.0))
-            .chain(times.take_while(|at| *at <= end).enumerate().map(|(n, at)| (ms(at), (n + 1) as f64 * each)))
-            .collect(),
+    let steps = |name: &str, times: &mut dyn Iterator<Item = Instant>, each: f64| {
+        Series::simulated(
+            name,
+            std::iter::once((0.0, 0.0))
+                .chain(times.take_while(|at| *at <= end).enumerate().map(|(n, at)| (ms(at), (n + 1) as f64 * each))),
+        )
     };
-    // Requests that were merged into one command were issued at one moment.
+    // Requests merged into one command were issued at one moment.
     let commands = |outcome: &Outcome| outcome.served.iter().map(|served| served.issued).collect::<BTreeSet<_>>();
     vec![
         nfs::compared(
@@ -199,36 +122,33 @@ fn plots(without: &Outcome, with: &Outcome, sweep: &[[Outcome; 2]], old: bool) -
             &["without rendezvous", "with rendezvous"],
             &[(old.then_some(WITHOUT), without.throughput()), (old.then_some(WITH), with.throughput())],
         ),
-        Plot {
-            name: "daemons".into(),
-            title: "Write throughput by the number of daemons, as many at the client as at the server".into(),
-            drawing: Drawing::Lines,
-            x: Axis::linear("daemons", ""),
-            y: Axis::linear("throughput", "KB/s"),
-            series: vec![by_daemons(0, "without rendezvous"), by_daemons(1, "with rendezvous")],
-        },
-        Plot {
-            name: "acknowledged".into(),
-            title: "Data acknowledged since the first write".into(),
-            drawing: Drawing::Steps,
-            x: Axis::linear("time", "ms"),
-            y: Axis::linear("acknowledged", "KB"),
-            series: vec![
+        Plot::lines(
+            "daemons",
+            "Write throughput by the number of daemons, as many at the client as at the server",
+            Axis::linear("daemons", ""),
+            Axis::linear("throughput", "KB/s"),
+            vec![by_daemons(0, "without rendezvous"), by_daemons(1, "with rendezvous")],
+        ),
+        Plot::steps(
+            "acknowledged",
+            "Data acknowledged since the first write",
+            Axis::linear("time", "ms"),
+            Axis::linear("acknowledged", "KB"),
+            vec![
                 steps("without rendezvous", &mut without.acknowledged.iter().copied(), 8.0),
                 steps("with rendezvous", &mut with.acknowledged.iter().copied(), 8.0),
             ],
-        },
-        Plot {
-            name: "accesses".into(),
-            title: "Disk accesses since the first write".into(),
-            drawing: Drawing::Steps,
-            x: Axis::linear("time", "ms"),
-            y: Axis::linear("disk accesses", ""),
-            series: vec![
+        ),
+        Plot::steps(
+            "accesses",
+            "Disk accesses since the first write",
+            Axis::linear("time", "ms"),
+            Axis::linear("disk accesses", ""),
+            vec![
                 steps("without rendezvous", &mut commands(without).into_iter(), 1.0),
                 steps("with rendezvous", &mut commands(with).into_iter(), 1.0),
             ],
-        },
+        ),
     ]
 }
 
@@ -259,7 +179,7 @@ fn findings(without: &Outcome, with: &Outcome, sweep: &[[Outcome; 2]], old: bool
         Finding::new(
             "From two on it gains, the more the more there are",
             gains[1..].is_sorted_by(|few, many| {
-                // A step of the elevator's order more or less is no matter.
+                // Tolerates a step of the elevator's order more or less.
                 *many > 0.97 * few
             }) && gains[1] > 1.2,
         ),

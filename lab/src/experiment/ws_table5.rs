@@ -1,75 +1,20 @@
 //! The workstation paper's table 5: NFS reads by the number of blocks that the client reads ahead.
 
-use crate::parameter::{Origin, Parameters};
-use crate::result::{Axis, Cell, Drawing, Finding, Plot, Results, Series, Source, Table};
+use crate::parameter::Parameters;
+use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Table};
 
 use super::nfs::{self, Load, Outcome, Setting, is_of_1991, measure};
-use super::workstation::parameter;
 use super::{Experiment, Run};
 
 /// Blocks ahead, KB/s.
 const PAPER: [(u64, f64); 2] = [(1, 505.7), (4, 787.7)];
 const AHEAD: [u64; 11] = [0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16];
 
-const LOOK_AHEAD: &str = "on the cell with one block ahead: with the drive's own prefetch the simulated machine reads \
-     1,070 KB/s there";
-const DAEMONS: Origin = Origin::Derived(
-    "as many as the machines of table 4 have; with fewer than the blocks read ahead, \
-     some would not be",
-);
-
 pub struct WsTable5;
 
 impl Experiment for WsTable5 {
     fn name(&self) -> &'static str {
         "ws-table5"
-    }
-
-    fn title(&self) -> &'static str {
-        "NFS reads: one block read ahead by the client, or several"
-    }
-
-    fn about(&self) -> &'static str {
-        "A process reads a file over NFS from start to end, 8 KB at a time. With one call after another the Ethernet, \
-         the server's processor, its disk and the client's processor mostly wait for each other. While the process works on \
-         one block, the client's daemons can fetch the next ones: one, as was usual, or several. Several calls are then \
-         under way, and each part works on another one. Look at how busy each part is: throughput grows until one of \
-         them is busy all the time. The server's disk is helped in yet another way: several blocks wait for it at once, lie \
-         side by side, and are read with one command (section 3 of the paper)."
-    }
-
-    fn paper(&self) -> &'static str {
-        "Tezuka, Improved Performance of Workstation Unix Kernel, section 5, table 5"
-    }
-
-    fn parameters(&self) -> Parameters {
-        let mut all = nfs::parameters();
-        if let Some(look_ahead) = all.iter_mut().find(|parameter| parameter.name == "disk.read_ahead") {
-            look_ahead.default = 0.0;
-            look_ahead.origin = Origin::Fitted(LOOK_AHEAD);
-        }
-        all.extend([
-            parameter(
-                ("client.biods", ""),
-                "daemons of the client; at least one more than blocks are read ahead",
-                16.0,
-                0.0..=256.0,
-                DAEMONS,
-            ),
-            parameter(("server.nfsds", ""), "processes of the server", 16.0, 1.0..=256.0, DAEMONS),
-            parameter(
-                ("file.count", ""),
-                "files read one after another, each somewhere else on the disk",
-                4.0,
-                1.0..=256.0,
-                Origin::Chosen("so that the mean depends little on where a file lies"),
-            ),
-        ]);
-        Parameters::new(self.name(), all)
-    }
-
-    fn modern(&self) -> &'static [(&'static str, f64)] {
-        nfs::MODERN
     }
 
     fn steps(&self, parameters: &Parameters) -> u64 {
@@ -115,68 +60,46 @@ fn throughput(one: &Outcome, four: &Outcome, old: bool) -> Table {
         fitted: old && paper == PAPER[0].1,
         ..Cell::simulated(outcome.throughput())
     };
-    Table {
-        name: "throughput".into(),
-        title: "Table 5: NFS read throughput".into(),
-        unit: "KB/s".into(),
-        rows_are: "read ahead".into(),
-        rows: PAPER.iter().map(|(ahead, _)| blocks(*ahead)).collect(),
-        columns_are: "throughput".into(),
-        columns: vec!["read".into()],
-        cells: vec![vec![cell((PAPER[0].1, one))], vec![cell((PAPER[1].1, four))]],
-        digits: 1,
-        ..Table::default()
-    }
+    Table::new("throughput", "Table 5: NFS read throughput")
+        .unit("KB/s", 1)
+        .rows("read ahead", PAPER.iter().map(|(ahead, _)| blocks(*ahead)))
+        .columns("throughput", ["read"])
+        .cells(vec![vec![cell((PAPER[0].1, one))], vec![cell((PAPER[1].1, four))]])
 }
 
 fn sweep(disk: &[Outcome], memory: &[Outcome]) -> Table {
     let row = |outcomes: &[Outcome]| outcomes.iter().map(|outcome| Cell::simulated(outcome.throughput())).collect();
-    Table {
-        name: "blocks".into(),
-        title: "Read throughput by the number of blocks read ahead".into(),
-        unit: "KB/s".into(),
-        rows_are: "the file is read".into(),
-        rows: vec!["from the server's disk".into(), "from the server's memory".into()],
-        columns_are: "blocks ahead".into(),
-        columns: AHEAD.iter().map(u64::to_string).collect(),
-        cells: vec![row(disk), row(memory)],
-        digits: 1,
-        ..Table::default()
-    }
+    Table::new("blocks", "Read throughput by the number of blocks read ahead")
+        .unit("KB/s", 1)
+        .rows("the file is read", ["from the server's disk", "from the server's memory"])
+        .columns("blocks ahead", AHEAD.iter().map(u64::to_string))
+        .cells(vec![row(disk), row(memory)])
 }
 
 fn plots(disk: &[Outcome], memory: &[Outcome], old: bool) -> Vec<Plot> {
-    let line = |name: &str, outcomes: &[Outcome], of: &dyn Fn(&Outcome) -> f64| Series {
-        name: name.into(),
-        source: Source::Simulated,
-        points: AHEAD.iter().zip(outcomes).map(|(ahead, outcome)| (*ahead as f64, of(outcome))).collect(),
+    let line = |name: &str, outcomes: &[Outcome], of: &dyn Fn(&Outcome) -> f64| {
+        Series::simulated(name, AHEAD.iter().zip(outcomes).map(|(ahead, outcome)| (*ahead as f64, of(outcome))))
     };
-    let paper = Series {
-        name: "from disk".into(),
-        source: Source::Paper,
-        points: PAPER.iter().map(|(ahead, kilobytes)| (*ahead as f64, *kilobytes)).collect(),
-    };
+    let paper = Series::paper("from disk", PAPER.iter().map(|(ahead, kilobytes)| (*ahead as f64, *kilobytes)));
     let throughput = |outcome: &Outcome| outcome.throughput();
     let busy = nfs::PARTS.iter().enumerate().map(|(part, name)| line(name, disk, &|o| o.utilisation()[part])).collect();
     let simulated = [line("from disk", disk, &throughput), line("from memory", memory, &throughput)];
     let x = || Axis::linear("blocks read ahead", "");
     vec![
-        Plot {
-            name: "throughput".into(),
-            title: "Table 5 and beyond: NFS read throughput".into(),
-            drawing: Drawing::Lines,
-            x: x(),
-            y: Axis::linear("throughput", "KB/s"),
-            series: old.then_some(paper).into_iter().chain(simulated).collect(),
-        },
-        Plot {
-            name: "busy".into(),
-            title: "How busy each part is, the file on the server's disk".into(),
-            drawing: Drawing::Lines,
-            x: x(),
-            y: Axis::linear("busy", "%"),
-            series: busy,
-        },
+        Plot::lines(
+            "throughput",
+            "Table 5 and beyond: NFS read throughput",
+            x(),
+            Axis::linear("throughput", "KB/s"),
+            old.then_some(paper).into_iter().chain(simulated).collect(),
+        ),
+        Plot::lines(
+            "busy",
+            "How busy each part is, the file on the server's disk",
+            x(),
+            Axis::linear("busy", "%"),
+            busy,
+        ),
     ]
 }
 

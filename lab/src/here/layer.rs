@@ -1,4 +1,4 @@
-//! Layers that measurements put on a device.
+//! Device layers that measurements use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use kernel::Processor;
 use kernel::device::{Device, DeviceFacts, DeviceRef, Work};
-use kernel::request::{Action, Request};
+use kernel::request::{Action, Outcome, Request};
 use policy::unit::ByteRange;
 
-/// A device whose flush takes a fixed time, as that of a disk whose cache has to be written to the platters.
+/// A device whose flush takes a fixed time, like that of a disk whose cache has to be written to the platters.
 pub(super) struct SlowFlush {
     pub(super) below: DeviceRef,
     pub(super) flush: Duration,
@@ -20,7 +20,7 @@ impl Device for SlowFlush {
         self.below.facts()
     }
 
-    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, ()> {
+    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {
         Box::pin(async move {
             if matches!(request.action, Action::Flush) {
                 cpu.sleep(self.flush).await;
@@ -34,7 +34,6 @@ impl Device for SlowFlush {
     }
 }
 
-/// What a device was asked for.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     transfers: AtomicU64,
@@ -51,7 +50,7 @@ impl Asked {
     }
 }
 
-/// A device that counts what it is asked for.
+/// A device that counts its requests.
 pub(super) struct Counted {
     pub(super) below: DeviceRef,
     pub(super) asked: Arc<Asked>,
@@ -62,7 +61,7 @@ impl Device for Counted {
         self.below.facts()
     }
 
-    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, ()> {
+    fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {
         let counter = match request.action {
             Action::Flush => &self.asked.flushes,
             _ => &self.asked.transfers,

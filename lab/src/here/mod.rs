@@ -1,8 +1,8 @@
 //! The papers' experiments on this host: the real kernel of Awase, its disk, its memory, its processors.
 //!
-//! One file a table. What is measured goes into [`Cell::here`](crate::Cell::here) of the experiment's own tables where a
-//! cell is the same thing, and whole, with its spread, into tables of its own. It never stands where a simulated number
-//! does.
+//! One file a table. A measured number goes into [`Cell::here`](crate::Cell::here) of the experiment's own table if
+//! that has a cell for the same quantity, and always, with its spread, into a table of its own. It never stands where a
+//! simulated number does.
 
 mod host;
 mod layer;
@@ -26,33 +26,32 @@ use crate::parameter::Parameters;
 use crate::result::{Plot, Results, Table};
 pub use host::{Export, HereError, Host, Medium, SCRATCH_BYTES_MAX, Served, Serving, Setup, Spent, Stage};
 pub use this_host::LabHost;
+pub(crate) use this_host::give_way;
 
 /// What an experiment measures on this host.
 pub trait Here: Sync {
-    /// Of which experiment: its name.
+    /// The experiment's name.
     fn experiment(&self) -> &'static str;
 
-    /// How many steps of [`HereRun::done`] it takes.
+    /// Steps of [`HereRun::done`] that it takes.
     fn steps(&self, effort: Effort, parameters: &Parameters) -> u64;
 
-    /// How long it takes, about, where that is more than some seconds.
+    /// Estimated time, if more than some seconds.
     fn takes(&self, _effort: Effort, _parameters: &Parameters) -> Option<Duration> {
         None
     }
 
-    /// Measures.
-    ///
     /// # Errors
-    /// When the host has not what is needed, or its disk fails.
+    /// When the host lacks what is needed, or its disk fails.
     fn measure(&self, run: &HereRun<'_>) -> Result<Measured, HereError>;
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Effort {
-    /// For people: some seconds.
+    /// The default: some seconds.
     #[default]
     Usual,
-    /// As little as gives all numbers, whatever they are worth.
+    /// The shortest run that gives all numbers, whatever their precision.
     Tiny,
 }
 
@@ -65,13 +64,12 @@ impl Effort {
     }
 }
 
-/// One run of a measurement.
 pub struct HereRun<'a> {
     pub host: &'a dyn Host,
     pub effort: Effort,
-    /// What the experiment is told. Only one that is measured and not simulated minds them.
+    /// The experiment's parameters. Only an experiment that is measured and not simulated uses them.
     pub parameters: &'a Parameters,
-    /// Steps done, for whoever draws the progress.
+    /// Steps done, for the progress bar.
     pub done: &'a AtomicU64,
 }
 
@@ -91,28 +89,30 @@ pub struct Measured {
     pub cells: Vec<HereCell>,
     /// All numbers, with their spreads.
     pub tables: Vec<Table>,
-    /// The same, to look at.
     pub plots: Vec<Plot>,
-    /// What a reader should know.
+    /// Remarks for the reader.
     pub notes: Vec<String>,
 }
 
-/// A number for a cell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HereCell {
     /// The table's name; `None`: the experiment's first.
     pub table: Option<&'static str>,
-    /// The row's name, or the beginning of it.
+    /// The row's name, or a prefix of it.
     pub row: String,
-    /// The column's name, or the beginning of it.
+    /// The column's name, or a prefix of it.
     pub column: String,
     /// In the table's unit.
     pub value: f64,
 }
 
 impl Measured {
-    /// Puts the numbers beside those of the same experiment. Returns those for which it has no cell: the tables of what
-    /// was measured have all.
+    /// Adds a number for a cell of one of the experiment's own tables.
+    fn cell(&mut self, table: &'static str, row: impl Into<String>, column: impl Into<String>, value: f64) {
+        self.cells.push(HereCell { table: Some(table), row: row.into(), column: column.into(), value });
+    }
+
+    /// Puts the numbers into the experiment's results. Returns those without a cell: its own tables have them.
     pub fn merge_into(self, results: &mut Results) -> Vec<HereCell> {
         let unplaced = self.cells.into_iter().filter(|cell| !cell.place(results)).collect();
         results.tables.extend(self.tables);
@@ -136,7 +136,7 @@ impl HereCell {
     }
 }
 
-/// Where the name stands, or else the first that begins with it as a word (of any name, nothing is the beginning).
+/// Position of the name, or else of the first name of which it is a whole-word prefix (if empty: the first).
 fn position(names: &[String], wanted: &str) -> Option<usize> {
     let begins = |name: &String| {
         let rest = name.strip_prefix(wanted);
@@ -145,7 +145,6 @@ fn position(names: &[String], wanted: &str) -> Option<usize> {
     names.iter().position(|name| name == wanted).or_else(|| names.iter().position(begins))
 }
 
-/// All that can be measured.
 pub fn measurements() -> &'static [&'static dyn Here] {
     &[
         &ws_2::DynamicCache,
@@ -159,7 +158,6 @@ pub fn measurements() -> &'static [&'static dyn Here] {
     ]
 }
 
-/// What the experiment of that name measures here, if anything.
 pub fn named(experiment: &str) -> Option<&'static dyn Here> {
     measurements().iter().copied().find(|here| here.experiment() == experiment)
 }

@@ -1,56 +1,54 @@
-//! MP table 1 on this host: `iotest` with funnelled and with symmetric access, on as many processors as there are, up to
-//! the paper's nine.
+//! MP table 1 on this host: `iotest` with funnelled and with symmetric access, on up to the paper's nine processors.
 //!
-//! Funnelled: whoever is on another processor than the first has that one do the read, and goes on with the result. The
-//! paper's milliseconds are [`FASTER`] times shorter here, those of its disk and of its test device too: processors have
-//! become faster by more than that.
+//! Funnelled: a process on another processor than the first has the first do the read, and continues with the result.
+//! The paper's times, including those of its disk and test device, are divided by [`FASTER`]: processors have become
+//! faster by more than that.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use kernel::device::{DeviceRef, MechanicalModel};
+use crate::drive::mechanical::{Mechanical, SeekCurve};
+use kernel::device::DeviceRef;
 use kernel::request::Context;
 use kernel::wait::WaitList;
 use kernel::{Kernel, Processor};
 use machine::Errno;
-use machine::drive::mechanical::SeekCurve;
 use policy::access::{Access, Mode};
 use policy::unit::{BLOCK_BYTES, ByteRange, Instant, ProcessorId};
 
 use super::rounds::{Rounds, Spread, interleaved};
 use super::task::{self, JOB};
-use super::{Effort, Here, HereCell, HereError, HereRun, Measured, Medium, Setup, host};
+use super::{Effort, Here, HereError, HereRun, Measured, Medium, Setup};
 use crate::parameter::Parameters;
-use crate::result::{Axis, Cell, Drawing, Plot, Series, Source, Table};
+use crate::result::{Axis, Cell, Plot, Series, Table};
 
-/// Time is so many times shorter than in the paper.
+/// Divisor of the paper's times.
 const FASTER: u32 = 100;
 
-/// What a wait count takes there: ten, about 20 ms (MP footnote 3).
+/// Duration of a wait count in the paper: ten, about 20 ms (MP footnote 3).
 const WAIT: Duration = Duration::from_millis(2);
 
-/// What `testdev` takes there (MP section 3.3).
+/// Service time of `testdev` in the paper (MP section 3.3).
 const TESTDEV: Duration = Duration::from_millis(17);
 
-/// A process that spins lets others run so often there: a time slice of a Unix of the time.
+/// A spinning process yields after this time, in the paper's terms: a time slice of a Unix of the time.
 const TIME_SLICE: Duration = Duration::from_millis(100);
 
-/// Processors that ran processes there.
+/// Processors that ran processes in the paper.
 const PROCESSORS_MAX: u16 = 9;
 
-/// Of the paper's thirteen, fewer and more often: on a host that does other things, too, only repetition helps.
+/// Fewer than the paper's thirteen, but repeated: on a host with other load only repetition helps.
 const PROCESSES: [u64; 8] = [1, 2, 3, 4, 6, 9, 12, 20];
 const WAITS: [u32; 6] = [0, 10, 20, 50, 100, 200];
 const DEVICES: [&str; 3] = ["scsihd", "testdev", "ramdisk"];
 
-/// The processor that starts the device when access is funnelled.
 const MASTER: ProcessorId = ProcessorId(0);
 
-/// Size of the devices, and what a process reads before it begins again. Bytes.
+/// Size of the devices; a process starts over when it has read them. Bytes.
 const DEVICE_BYTES: u64 = 16 << 20;
 
-/// A run of one cell is to take so long, unless a few loops of each process take longer: less than a time slice of the
-/// host, so that some runs are not interrupted by others' programs.
+/// Target time of one cell, unless a few loops of each process take longer: less than a time slice of the host, so that
+/// some runs are not interrupted by other programs.
 const CELL_TIME: Duration = Duration::from_millis(2);
 const LOOPS_MIN: u64 = 2;
 const LOOPS_MAX: u64 = 2000;
@@ -81,12 +79,8 @@ impl Here for DeviceAccess {
             let gains = on(run, name, processors)?;
             for (row, gains) in gains.chunks(processes(run.effort).len()).enumerate() {
                 for (column, times) in gains.iter().enumerate() {
-                    measured.cells.push(HereCell {
-                        table: Some(name),
-                        row: waits(run.effort)[row].to_string(),
-                        column: processes(run.effort)[column].to_string(),
-                        value: gain(times),
-                    });
+                    let (wait, count) = (waits(run.effort)[row], processes(run.effort)[column]);
+                    measured.cell(name, wait.to_string(), count.to_string(), gain(times));
                 }
             }
             measured.tables.push(gain_table(run.effort, name, processors, &gains));
@@ -114,8 +108,8 @@ fn medium(name: &str) -> Result<Medium, HereError> {
     let bytes = DEVICE_BYTES;
     let model = match name {
         "scsihd" => {
-            let model = host::model("scsi-1990")?;
-            MechanicalModel {
+            let model = Mechanical::named("scsi-1990");
+            Mechanical {
                 rpm: model.rpm * FASTER,
                 head_switch: model.head_switch / FASTER,
                 seek: SeekCurve {
@@ -134,12 +128,10 @@ fn medium(name: &str) -> Result<Medium, HereError> {
     Ok(Medium::Mechanical { bytes, model })
 }
 
-/// One request after another, each in the same time: nothing moves.
-fn testdev() -> MechanicalModel {
+/// Each request takes the same time: nothing moves.
+fn testdev() -> Mechanical {
     let none = Duration::ZERO;
-    MechanicalModel {
-        name: "testdev",
-        source: "MP section 3.3",
+    Mechanical {
         rpm: 600_000_000,
         sector_bytes: 512,
         sectors_per_track: 8,
@@ -158,40 +150,39 @@ fn testdev() -> MechanicalModel {
     }
 }
 
-/// What one cell came to: seconds with funnelled and with symmetric access.
+/// The result of one cell: seconds with funnelled and with symmetric access.
 type Times = [Spread; 2];
 
-/// How much faster symmetric access is, in percent (as the paper's tables have it): of the least disturbed repetitions,
-/// since what else the host does only ever adds time, and at this scale more than is to be measured.
+/// How much faster symmetric access is, in percent (as in the paper's tables). It compares the least disturbed
+/// repetitions: other load on the host only ever adds time, and at this scale more than the effect.
 fn gain([funnelled, symmetric]: &Times) -> f64 {
     (funnelled.least / symmetric.least.max(1e-9) - 1.0) * 100.0
 }
 
-/// What the numbers are worth: how far repetitions of the same thing lie apart.
+/// The precision of the numbers: how far repetitions of the same thing lie apart.
 fn disturbance(name: &str, cells: &[Times]) -> String {
     let repetitions = cells.iter().flatten().map(|spread| spread.count).max().unwrap_or(0);
     if repetitions < 2 {
         return format!("Here, {name}: this host was too busy for a second repetition, and the numbers say little.");
     }
     let apart = cells.iter().flatten().map(|spread| (spread.most / spread.least.max(1e-9) - 1.0) * 100.0);
-    let apart = Spread::of(apart.collect()).median;
+    let apart = Spread::of(apart).median;
     format!(
         "Here, {name}: the slowest of {repetitions} repetitions took {apart:.0} % longer than the fastest (median over the \
          cells). The table compares the fastest; differences far below that say little."
     )
 }
 
-/// Funnelled and symmetric access, wait by wait and in each process count by process count.
+/// Funnelled and symmetric access, for each wait and, within that, for each number of processes.
 fn on(run: &HereRun<'_>, name: &str, processors: u16) -> Result<Vec<Times>, HereError> {
     let setup = Setup { processors_max: processors, ..Setup::with_memory(64 << 20) };
     let stage = run.host.start(&setup)?;
     let device = stage.device(&medium(name)?)?;
     let (waits, counts) = (waits(run.effort), processes(run.effort));
-    let rounds = run.pick(ROUNDS, Rounds { most: 1, time_max: Duration::ZERO });
-    interleaved(run, rounds, waits.len() * counts.len(), |arm| {
+    interleaved(run, ROUNDS, waits.len() * counts.len(), |arm| {
         let load = Load::new(name, waits[arm / counts.len()], counts[arm % counts.len()], processors, run.effort);
         let mut took = [Duration::MAX; 2];
-        // There and back: neither is always the first. What takes long is not worth both.
+        // In both orders, so that neither mode is always the first. Long runs are not repeated in reverse.
         let turn = [Mode::Funnel, Mode::Symmetric, Mode::Symmetric, Mode::Funnel];
         let half = if arm % 2 == 0 { &turn[..2] } else { &turn[2..] };
         for &mode in if load.is_long() { half } else { &turn[..] } {
@@ -213,7 +204,7 @@ struct Load {
 impl Load {
     fn new(name: &str, wait: u32, processes: u64, processors: u16, effort: Effort) -> Self {
         let wait = WAIT * wait / FASTER;
-        // One loop of all: they spin side by side, and the devices with moving parts serve one at a time.
+        // Estimated time of one loop of all: they spin in parallel, and devices with moving parts serve one at a time.
         let device = if name == "ramdisk" { Duration::from_micros(3) } else { TESTDEV / FASTER };
         let spinning = wait * processes.div_ceil(processors.into()) as u32;
         let loop_of_all = spinning.max(device * processes as u32).max(wait + device);
@@ -226,7 +217,7 @@ impl Load {
         self.expected > 2 * CELL_TIME
     }
 
-    /// The time from the start of the first process to the end of the last.
+    /// Time from the start of the first process to the end of the last.
     fn run(&self, kernel: &Arc<Kernel>, device: &DeviceRef, access: Access) -> Result<Duration, HereError> {
         let load = *self;
         let tasks: Vec<_> = (0..self.processes)
@@ -246,8 +237,8 @@ impl Load {
     }
 }
 
-/// Where a process runs: the master is kept idle while there are fewer processes than processors (MP section 5.2), but for
-/// a single one, which stays where its reads are done (section 5.1).
+/// Where a process runs: the master is left idle while there are fewer processes than processors (MP section 5.2),
+/// except that a single process runs where its reads are done (section 5.1).
 fn place(number: u64, processes: u64, processors: u16) -> ProcessorId {
     let count = u64::from(processors);
     let processor = match processes {
@@ -277,7 +268,7 @@ struct Answer {
     came: WaitList,
 }
 
-/// Has `master` do the read: the funnel.
+/// The funnel: has `master` do the read.
 async fn read_on(cpu: &Processor, master: ProcessorId, device: &DeviceRef, range: ByteRange) -> Result<(), Errno> {
     let answer = Arc::new(Answer::default());
     let (device, theirs) = (DeviceRef::clone(device), Arc::clone(&answer));
@@ -292,7 +283,7 @@ async fn read_on(cpu: &Processor, master: ProcessorId, device: &DeviceRef, range
     answer.came.until(|| *answer.result.lock().unwrap_or_else(PoisonError::into_inner)).await
 }
 
-/// Uses the processor for as long as the wait, a time slice at once.
+/// Uses the processor for `wait`, yielding after each time slice.
 async fn spin(cpu: &Processor, wait: Duration) {
     let mut left = wait;
     while !left.is_zero() {
@@ -310,37 +301,26 @@ fn gain_table(effort: Effort, name: &str, processors: u16, gains: &[Times]) -> T
     let (waits, counts) = (waits(effort), processes(effort));
     let repetitions = gains.iter().map(|[times, _]| times.count).max().unwrap_or(0);
     let here = |times: &Times| Cell { here: Some(gain(times)), ..Cell::default() };
-    Table {
-        name: format!("here-{name}"),
-        title: format!(
+    Table::new(format!("here-{name}"), format!(
             "On this host: {name}, {processors} processors, improvement of symmetric over funnelled access (fastest of {repetitions})"
-        ),
-        unit: "%".to_owned(),
-        rows_are: "wait count".to_owned(),
-        rows: waits.iter().map(u32::to_string).collect(),
-        columns_are: "processes".to_owned(),
-        columns: counts.iter().map(u64::to_string).collect(),
-        cells: gains.chunks(counts.len()).map(|row| row.iter().map(here).collect()).collect(),
-        in_points: true,
-        digits: 1,
-    }
+        )).unit("%", 1).rows("wait count", waits.iter().map(u32::to_string)).columns("processes", counts.iter().map(u64::to_string)).cells(gains.chunks(counts.len()).map(|row| row.iter().map(here).collect()).collect()).in_points()
 }
 
 fn gain_plot(effort: Effort, name: &str, processors: u16, gains: &[Times]) -> Plot {
     let counts = processes(effort);
-    let series = waits(effort).iter().zip(gains.chunks(counts.len())).map(|(wait, gains)| Series {
-        name: format!("wait {wait}"),
-        source: Source::Here,
-        points: counts.iter().zip(gains).map(|(&count, times)| (count as f64, gain(times))).collect(),
+    let series = waits(effort).iter().zip(gains.chunks(counts.len())).map(|(wait, gains)| {
+        Series::here(
+            format!("wait {wait}"),
+            counts.iter().zip(gains).map(|(&count, times)| (count as f64, gain(times))),
+        )
     });
-    Plot {
-        name: format!("here-{name}"),
-        title: format!("On this host: {name}, {processors} processors"),
-        drawing: Drawing::Lines,
-        x: Axis::linear("processes", ""),
-        y: Axis::linear("improvement", "%"),
-        series: series.collect(),
-    }
+    Plot::lines(
+        format!("here-{name}"),
+        format!("On this host: {name}, {processors} processors"),
+        Axis::linear("processes", ""),
+        Axis::linear("improvement", "%"),
+        series.collect(),
+    )
 }
 
 #[cfg(test)]

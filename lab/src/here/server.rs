@@ -1,4 +1,4 @@
-//! A whole server for the lab: this program, in a process of its own, which ends with whoever measures it.
+//! A whole server for the lab: this program in a process of its own, which ends with its parent.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -13,40 +13,40 @@ use std::time::Duration;
 use super::{Export, HereError, Medium, Served, Serving, Spent};
 use tempfile::TempDir;
 
+use crate::bench::process::end_with_parent;
 use awase::config::{CONTROL_NAME, show_duration};
 use awase::control::client::Client;
 
-/// With this line the banner ends: the server is ready.
+/// Start of the banner's last line: the server is ready.
 const LAST_LINE: &str = "Ctrl-C ";
 
-/// In front of the port of NFS, in the banner.
+/// In front of the NFS port, in the banner.
 const PORT_MARK: &str = "?nfsport=";
 
-/// In front of the port of the web page.
+/// In front of the web page's port.
 const PAGE_MARK: &str = "http://127.0.0.1:";
 
-/// So often an open page asks for its numbers.
+/// How often an open page asks for its numbers.
 const PAGE_PERIOD: Duration = Duration::from_millis(500);
 
-/// What lies on the host's disk for all servers, one after another.
+/// The files on the host's disk that servers use, one server after another.
 pub(crate) struct Scratch {
     pub(crate) image: PathBuf,
-    /// The directory that is exported.
     pub(crate) files: PathBuf,
 }
 
-/// A server that runs. Killed when dropped: what it serves is not worth writing out.
+/// A running server. Killed when dropped: its dirty data need not be written out.
 pub(crate) struct LabServer {
     child: Child,
     nbd: PathBuf,
     nfs: Option<SocketAddr>,
-    /// Its data directory. Not where the scratch is: names of sockets must be short.
+    /// Its data directory. Not in the scratch directory: socket paths must be short.
     data: TempDir,
-    /// There while it is watched.
+    /// Present while the server is watched.
     _page: Option<Page>,
 }
 
-/// Somebody who has the server's page open. Dropped, it is closed.
+/// A client that has the server's page open. Dropping it closes the page.
 struct Page {
     close: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -57,7 +57,7 @@ impl Page {
         let (close, closed) = channel();
         let look = move || {
             while closed.recv_timeout(PAGE_PERIOD) == Err(RecvTimeoutError::Timeout) {
-                // Who does not answer a page is asked again.
+                // A failed request is repeated in the next period.
                 let _ = ask(at);
             }
         };
@@ -68,7 +68,7 @@ impl Page {
 impl Drop for Page {
     fn drop(&mut self) {
         self.close = None;
-        // It had nothing to say.
+        // The thread returns nothing.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -87,7 +87,7 @@ impl LabServer {
         let data = tempfile::Builder::new().prefix("awase-live-").tempdir();
         let data = data.map_err(|error| failed("no temporary directory", error))?;
         let nbd = data.path().join("nbd.sock");
-        let mut command = command(program, serving, scratch, data.path());
+        let mut command = command(program, serving, scratch, data.path())?;
         command.arg("--nbd-unix").arg(&nbd);
         let mut child =
             command.spawn().map_err(|error| failed(&format!("cannot start {}", program.display()), error))?;
@@ -112,7 +112,7 @@ impl LabServer {
 }
 
 impl LabServer {
-    /// Connects each time: a server does not keep who is silent for long.
+    /// Connects each time: a server closes silent connections after a while.
     fn control(&self) -> anyhow::Result<Client> {
         Client::connect(&self.data.path().join(CONTROL_NAME))
     }
@@ -150,7 +150,7 @@ impl Served for LabServer {
     }
 }
 
-fn command(program: &Path, serving: &Serving, scratch: &Scratch, data: &Path) -> Command {
+fn command(program: &Path, serving: &Serving, scratch: &Scratch, data: &Path) -> Result<Command, HereError> {
     let mut command = Command::new(program);
     command.arg("serve").arg("--data").arg(data);
     command.args(["--processors", &serving.processors.to_string(), "--memory", &serving.memory.to_string()]);
@@ -163,11 +163,11 @@ fn command(program: &Path, serving: &Serving, scratch: &Scratch, data: &Path) ->
             Medium::FixedLatency { bytes, latency } => {
                 format!("kind=testdev,size={bytes},latency={}", show_duration(*latency))
             }
-            Medium::Mechanical { bytes, model } => format!("kind=mechanical,size={bytes},model={}", model.name),
+            Medium::Mechanical { .. } => return Err(HereError::Server("it exports no modelled disk".to_owned())),
         };
         command.arg("--export").arg(format!("name={name},{what}"));
     }
-    // SAFETY: both only give a number.
+    // SAFETY: both calls only return a number.
     let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
     let squash = format!("squash=all_squash,anonymous_uid={user},anonymous_gid={group}");
     command
@@ -178,31 +178,25 @@ fn command(program: &Path, serving: &Serving, scratch: &Scratch, data: &Path) ->
     }
     command.env_remove("NOTIFY_SOCKET").env_remove("LISTEN_FDS");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // Ctrl-C is for whoever measures, who then ends it.
+    // Ctrl-C is for the measuring process, which then ends the server.
     command.process_group(0);
-    // SAFETY: between fork and exec only prctl is called, which is a system call and touches no memory of ours.
-    unsafe {
-        command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        });
-    }
-    command
+    end_with_parent(&mut command);
+    Ok(command)
 }
 
-/// What it prints until it is ready; what it complains of when it does not become so.
+/// The server's output until it is ready, or its standard error if it fails to start.
 fn banner(child: &mut Child) -> Result<String, HereError> {
     let mut banner = String::new();
     let mut lines = BufReader::new(child.stdout.take().ok_or(HereError::Lost)?);
     while !banner.lines().last().is_some_and(|line| line.starts_with(LAST_LINE)) {
         if lines.read_line(&mut banner).map_or(0, |bytes| bytes) == 0 {
             let mut complaint = String::new();
-            // What can't be read is not told.
+            // An unreadable pipe leaves the message empty.
             let _ = child.stderr.take().map(|mut errors| errors.read_to_string(&mut complaint));
             return Err(HereError::Server(format!("it did not start: {}", complaint.trim())));
         }
     }
-    // It says no more before its end, but must not be stopped by a pipe that nobody holds.
+    // The server prints no more before its end, but the pipe must stay open: writing to a closed one would kill it.
     child.stdout = Some(lines.into_inner());
     Ok(banner)
 }
@@ -213,15 +207,14 @@ fn port(banner: &str, mark: &str) -> Option<u16> {
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// Ends a server at once, and removes what it can't remove then.
+/// Kills a server, and removes what it leaves behind.
 fn end(child: &mut Child, data: &Path) {
-    // It may have ended already.
     let _ = child.kill();
     let _ = child.wait();
     awase::trace::file::remove_of(data);
 }
 
-/// Time on cores of those threads of a process whose names begin so.
+/// CPU time of the threads of a process whose names begin with `named`.
 pub(crate) fn cpu_time(process: u32, named: &str) -> Result<Duration, HereError> {
     let failed = |error: io::Error| HereError::Server(format!("/proc/{process}/task: {error}"));
     let mut ns = 0;

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use kernel::device::{Device, DeviceRef};
 use kernel::queue::{DiskQueue, QueueCounters};
-use kernel::request::{Action, Context, JobId, Request};
+use kernel::request::{Action, Context, JobId, Outcome, Request};
 use kernel::wait::WaitList;
 use kernel::{Frames, Kernel, Processor};
 use machine::Errno;
@@ -16,12 +16,11 @@ use policy::unit::{BLOCK_BYTES, ByteRange, ProcessorId};
 
 use super::HereError;
 
-/// What applications and file systems of the time asked for at once (a block of the Berkeley file system), bytes.
+/// Request size of applications and file systems of the time (a block of the Berkeley file system), bytes.
 pub(super) const REQUEST_BYTES: u64 = 8192;
 
 pub(super) const JOB: JobId = JobId(1);
 
-/// The result of a task, once it has ended.
 pub(super) struct Pending<T>(Receiver<T>);
 
 impl<T> Pending<T> {
@@ -30,7 +29,6 @@ impl<T> Pending<T> {
     }
 }
 
-/// Starts a task on a processor.
 pub(super) fn start<T, F>(
     kernel: &Kernel,
     id: ProcessorId,
@@ -44,7 +42,7 @@ where
     kernel.mailbox(id).start(move |cpu| {
         let future = task(cpu.clone());
         cpu.spawn(async move {
-            // Nobody may wait for it any more.
+            // The receiver may be gone.
             let _ = sender.send(future.await);
         });
     });
@@ -60,12 +58,11 @@ where
     start(kernel, ProcessorId(0), task).wait()
 }
 
-/// The `number`-th request of a file that begins at byte `start`.
 pub(super) fn request_at(start: u64, number: u64) -> ByteRange {
     ByteRange::new(start + number * REQUEST_BYTES, REQUEST_BYTES)
 }
 
-/// Frames for a write of `bytes`, filled: a disk may know zeroes and take a shorter way.
+/// Frames for a write of `bytes`, filled: a disk may treat zeroes specially.
 pub(super) async fn filled(cpu: &Processor, bytes: u64, content: u64) -> Frames {
     let mut frames = cpu.kernel().allocate(cpu, bytes.div_ceil(BLOCK_BYTES) as usize).await;
     for frame in &mut frames {
@@ -76,29 +73,32 @@ pub(super) async fn filled(cpu: &Processor, bytes: u64, content: u64) -> Frames 
     frames
 }
 
-/// Writes `range` of the device.
 pub(super) async fn write(cpu: &Processor, device: &DeviceRef, range: ByteRange, how: Context) -> Result<(), Errno> {
     let frames = filled(cpu, range.len, range.at.0 / REQUEST_BYTES).await;
-    device.perform(cpu, Request { action: Action::Write(range, frames), context: how }).await
+    device
+        .perform(cpu, Request { action: Action::Write(range, frames), context: how })
+        .await
+        .and_then(Outcome::required)
 }
 
-/// Reads `range` of the device.
 pub(super) async fn read(cpu: &Processor, device: &DeviceRef, range: ByteRange, how: Context) -> Result<(), Errno> {
     let frames = cpu.kernel().allocate(cpu, range.len.div_ceil(BLOCK_BYTES) as usize).await;
-    device.perform(cpu, Request { action: Action::Read(range, frames), context: how }).await
+    device.perform(cpu, Request { action: Action::Read(range, frames), context: how }).await.and_then(Outcome::required)
 }
 
-/// Makes durable what was written.
 pub(super) async fn flush(cpu: &Processor, device: &DeviceRef) -> Result<(), Errno> {
-    device.perform(cpu, Request { action: Action::Flush, context: Context::synchronous(JOB) }).await
+    device
+        .perform(cpu, Request { action: Action::Flush, context: Context::synchronous(JOB) })
+        .await
+        .and_then(Outcome::required)
 }
 
-/// What the queue of the device's disk has done.
+/// Counters of the queue of the device's disk.
 pub(super) fn queue_counters(kernel: &Kernel, device: &dyn Device) -> QueueCounters {
     kernel.queue_of_disk(device.facts().disk, || DiskQueue::new(queue::Config::default())).counters()
 }
 
-/// Requests of one processor that are under way and that nobody waits for singly.
+/// Requests of one processor in flight that have no waiter of their own.
 #[derive(Default)]
 pub(super) struct UnderWay {
     count: Cell<usize>,
@@ -119,7 +119,7 @@ impl UnderWay {
         self.ended.wake_all();
     }
 
-    /// Waits until at most `count` are left.
+    /// Waits until at most `count` are in flight.
     ///
     /// # Errors
     /// When one has failed.

@@ -1,4 +1,4 @@
-//! The host on which the lab measures: kernels on the processors of this machine, a scratch file on its disk.
+//! The host on which the lab measures: kernels on this machine's processors, a scratch file on its disk.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -21,17 +21,21 @@ use policy::{sizing, writeback};
 use tempfile::TempDir;
 
 use super::server::{LabServer, Scratch, cpu_time};
+use crate::drive::DriveDevice;
 use awase::config::{Behaviour, Given, Place, set_switch};
 use awase::processors::{FIXED_SHARE, PROCESSOR_THREADS, Processors};
-use awase::stack::{Bottom, Layers, stack};
+use awase::stack::{Bottom, Layers, disk_in_memory, queued, stack};
 
-/// The scratch file is filled in pieces of this size. Bytes.
+/// Size of the writes that fill the scratch file. Bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// What is left free of a file system, for others. Bytes.
+/// Queue depth of the disks of 1990.
+const ONE_AT_A_TIME: u16 = 1;
+
+/// Space left free in a file system, for others. Bytes.
 const LEFT_FREE: u64 = 64 << 20;
 
-/// For the tasks of a kernel to be dropped, at most.
+/// Timeout for dropping the tasks of a kernel.
 const ABANDON_TIME_MAX: Duration = Duration::from_secs(10);
 
 pub struct LabHost {
@@ -39,9 +43,9 @@ pub struct LabHost {
     cores: Cores,
     program: PathBuf,
     interrupted: Arc<AtomicBool>,
-    /// The image and the directory of servers. They have names, and go with this.
+    /// The image and the directory of servers. They have names, and are removed with this value.
     served: Mutex<Option<(TempDir, Arc<Scratch>)>>,
-    /// The largest scratch file so far. It has no name: it is gone when the last who uses it is, whatever happens.
+    /// The largest scratch file so far. It has no name, so the host frees it after its last user's end.
     scratch: Mutex<Option<OpenFile>>,
 }
 
@@ -58,12 +62,12 @@ impl LabHost {
         }
     }
 
-    /// Set, it has what is measured end.
+    /// Setting it ends the measurement.
     pub fn interrupted(&self) -> &Arc<AtomicBool> {
         &self.interrupted
     }
 
-    /// The image, of at least so many bytes, and the directory of servers.
+    /// The image, of at least `bytes`, and the directory of servers.
     fn served(&self, bytes: u64) -> Result<Arc<Scratch>, HereError> {
         let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
         let long = |scratch: &Scratch| std::fs::metadata(&scratch.image).is_ok_and(|found| found.len() >= bytes);
@@ -77,13 +81,13 @@ impl LabHost {
         Ok(scratch)
     }
 
-    /// A scratch file of at least so many bytes.
+    /// A scratch file of at least `bytes`.
     fn scratch(&self, bytes: u64) -> Result<OpenFile, HereError> {
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(open) = scratch.as_ref().filter(|open| open.facts.size >= bytes) {
             return Ok(open.clone());
         }
-        // The smaller one makes room first.
+        // The smaller one must free its space first.
         *scratch = None;
         let open = make_scratch(&self.directory, bytes)?;
         *scratch = Some(open.clone());
@@ -114,16 +118,13 @@ impl Host for LabHost {
     fn keep_clear(&self, processors: u16, number: usize) {
         let (all, theirs) = (self.cores.count(), usize::from(processors));
         if all > theirs {
-            // Where it is refused, the thread is as well where it is.
+            // If pinning is refused, the thread may run anywhere.
             let _ = self.cores.pin(theirs + number % (all - theirs));
         }
     }
 
     fn give_way(&self) {
-        let parameters = libc::sched_param { sched_priority: 0 };
-        // Where it is refused, the thread is in the others' way, no more.
-        // SAFETY: the parameters live until it returns.
-        unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
+        give_way();
     }
 
     fn is_interrupted(&self) -> bool {
@@ -144,6 +145,15 @@ impl Host for LabHost {
     }
 }
 
+/// The calling thread runs only on otherwise idle cores. (With the lowest nice level alone, a thread that wakes up
+/// there would still wait for the end of a time slice.)
+pub(crate) fn give_way() {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // If refused, the thread competes with others, no more.
+    // SAFETY: the parameters live until the call returns.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
+}
+
 fn kernel_config(setup: &Setup, processors: u16) -> KernelConfig {
     let dynamic = setup.switches.dynamic_cache;
     let memory_max = if dynamic { setup.memory } else { setup.memory / FIXED_SHARE };
@@ -158,7 +168,7 @@ fn kernel_config(setup: &Setup, processors: u16) -> KernelConfig {
     }
 }
 
-/// What a dynamic cache would be given here: what is available above what it keeps for others. Bytes.
+/// Size of a dynamic cache on this host: available memory beyond the reservation for others. Bytes.
 fn memory_for_cache() -> u64 {
     let (facts, config) = (linux::memory(), sizing::Config::default());
     let room = |total: u64, free: u64| {
@@ -172,7 +182,7 @@ fn memory_for_cache() -> u64 {
 struct LabStage<'a> {
     host: &'a LabHost,
     kernel: Arc<Kernel>,
-    /// There until the end.
+    /// Present until drop.
     processors: Option<Processors>,
 }
 
@@ -186,7 +196,10 @@ impl Stage for LabStage<'_> {
             Medium::Disk { bytes } => (Bottom::File(self.host.scratch(bytes)?), Behaviour::Plain),
             Medium::Ram { bytes } => (Bottom::Ram { size: bytes }, Behaviour::Plain),
             Medium::FixedLatency { bytes, latency } => (Bottom::Ram { size: bytes }, Behaviour::FixedLatency(latency)),
-            Medium::Mechanical { bytes, model } => (Bottom::Ram { size: bytes }, Behaviour::Mechanical(model)),
+            Medium::Mechanical { bytes, model } => {
+                let device = Arc::new(DriveDevice::new(model, bytes, disk_in_memory()));
+                return Ok(queued(&self.kernel, device, None, ONE_AT_A_TIME));
+            }
         };
         let layers = Layers { behaviour, access: None, delay: Duration::ZERO, faults: Faults::default() };
         Ok(stack(&self.kernel, bottom, &layers))
@@ -206,16 +219,16 @@ impl Stage for LabStage<'_> {
 }
 
 impl Drop for LabStage<'_> {
-    /// Tasks know their processor, which knows its tasks: without this, neither they nor the kernel's memory would go.
+    /// Tasks refer to their processor, which owns its tasks: without this, no memory would be freed.
     fn drop(&mut self) {
-        // Twice: a task that was dropped on one processor may have started another one elsewhere.
+        // Twice: a task dropped on one processor may have started another on a different one.
         for _ in 0..2 {
             let (sender, abandoned) = channel();
             for mailbox in self.kernel.mailboxes() {
                 let sender = sender.clone();
                 mailbox.start(move |cpu| {
                     cpu.abandon();
-                    // Nobody waits longer than a while.
+                    // The receiver may have timed out.
                     let _ = sender.send(());
                 });
             }
@@ -228,7 +241,7 @@ impl Drop for LabStage<'_> {
     }
 }
 
-/// What servers serve from the host's disk, in a directory of its own.
+/// The files that servers export from the host's disk, in a directory of their own.
 fn make_served(directory: &Path, bytes: u64) -> Result<(TempDir, Arc<Scratch>), HereError> {
     let failed =
         |what: &'static str| move |source| HereError::Scratch { what, directory: directory.to_owned(), source };
@@ -237,7 +250,7 @@ fn make_served(directory: &Path, bytes: u64) -> Result<(TempDir, Arc<Scratch>), 
         let needed = bytes + LEFT_FREE;
         return Err(HereError::NoSpace { directory: directory.to_owned(), needed, free });
     }
-    // Servers are told the whole path, wherever they run.
+    // Servers need the whole path, whatever their working directory.
     let place = std::fs::canonicalize(directory).map_err(failed("find the place of"))?;
     let place = tempfile::Builder::new().prefix("live-").tempdir_in(place).map_err(failed("make"))?;
     let scratch = Scratch { image: place.path().join("disk.img"), files: place.path().join("files") };
@@ -247,7 +260,7 @@ fn make_served(directory: &Path, bytes: u64) -> Result<(TempDir, Arc<Scratch>), 
     Ok((place, Arc::new(scratch)))
 }
 
-/// A file without a name, whose space is allocated, opened past the page cache.
+/// A file without a name, preallocated, opened for direct I/O.
 fn make_scratch(directory: &Path, bytes: u64) -> Result<OpenFile, HereError> {
     let failed =
         |what: &'static str| move |source| HereError::Scratch { what, directory: directory.to_owned(), source };
@@ -264,7 +277,7 @@ fn make_scratch(directory: &Path, bytes: u64) -> Result<OpenFile, HereError> {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => no_space(bytes, free),
         _ => failed("fill")(source),
     })?;
-    // Opened by the kernel's own rules, under the only name that it has.
+    // Opened like any file of the kernel, under the only name that it has.
     let place = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
     let options = OpenOptions { writable: true, direct: DirectIo::Always, ..OpenOptions::default() };
     file::open(&place, options).map_err(|error| match error {
@@ -273,8 +286,8 @@ fn make_scratch(directory: &Path, bytes: u64) -> Result<OpenFile, HereError> {
     })
 }
 
-/// Writes all of the file: allocating space while it is measured would cost the file system's journal, and reading where
-/// nothing was written no disk at all.
+/// Writes the whole file: otherwise the measurement would include the journal's work for space allocation, and reads of
+/// unwritten parts would not access the disk.
 fn fill(file: &File, bytes: u64) -> std::io::Result<()> {
     let piece = vec![0xa5; PIECE_BYTES];
     for at in (0..bytes).step_by(PIECE_BYTES) {
@@ -284,7 +297,7 @@ fn fill(file: &File, bytes: u64) -> std::io::Result<()> {
     file.sync_all()
 }
 
-/// What this process may still write in the file system of `directory`.
+/// Bytes that this process may still write in the file system of `directory`.
 fn free_bytes(directory: &Path) -> std::io::Result<u64> {
     let path = std::ffi::CString::new(directory.as_os_str().as_encoded_bytes())?;
     let mut facts = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
@@ -307,7 +320,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("temporary directory");
         let host = LabHost::new(directory.path(), Path::new("awase"));
         let Ok(open) = host.scratch(1 << 20) else {
-            // A file system without direct I/O: nothing can be measured there, and nothing is left.
+            // A file system without direct I/O: nothing can be measured there, and no file remains.
             assert_eq!(std::fs::read_dir(directory.path()).expect("read").count(), 0);
             return;
         };

@@ -1,5 +1,5 @@
-//! UIO on this host: random blocks of its disk, read into frames and through a buffer that is mapped for each I/O, on one
-//! and on more processors; with the host's own count of TLB shootdowns.
+//! UIO on this host: random blocks of its disk, read into frames or through a buffer that is mapped for each I/O, on
+//! one and on more processors; with the host's own count of TLB shootdowns.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -12,17 +12,17 @@ use policy::unit::{BLOCK_BYTES, ByteRange, ProcessorId};
 
 use super::rounds::{Rounds, Spread, interleaved, table};
 use super::task::{self, JOB};
-use super::{Effort, Here, HereCell, HereError, HereRun, Measured, Medium, Setup};
+use super::{Effort, Here, HereError, HereRun, Measured, Medium, Setup};
 use crate::parameter::Parameters;
-use crate::result::{Axis, Drawing, Plot, Series, Source};
+use crate::result::{Axis, Plot, Series};
 
-/// What is read. Bytes.
+/// Size of the file. Bytes.
 const FILE: u64 = 64 << 20;
 
-/// Memory of the kernel: all reads that are under way, and room. Bytes.
+/// Memory of the kernel: more than all reads in flight. Bytes.
 const MEMORY: u64 = 64 << 20;
 
-/// Reads that each processor has under way.
+/// Reads in flight on each processor.
 const DEPTH: u64 = 16;
 
 const ROUNDS: Rounds = Rounds { most: 5, time_max: Duration::from_secs(3) };
@@ -45,11 +45,10 @@ impl Here for UnmappedIo {
 
     fn measure(&self, run: &HereRun<'_>) -> Result<Measured, HereError> {
         let counts = counts(run.host.processors());
-        let rounds = run.pick(ROUNDS, Rounds { most: 1, time_max: Duration::ZERO });
         let arms = counts.len() * BUFFERS.len();
-        // The host has fewer processors than there are numbers of them to try.
-        run.step(self.steps(run.effort, run.parameters) - u64::from(rounds.most) * arms as u64);
-        let spreads = interleaved(run, rounds, arms, |arm| {
+        // Counts the steps for which the host has too few processors.
+        run.step(self.steps(run.effort, run.parameters) - u64::from(run.pick(ROUNDS.most, 1)) * arms as u64);
+        let spreads = interleaved(run, ROUNDS, arms, |arm| {
             let (is_unmapped, _) = BUFFERS[arm % BUFFERS.len()];
             read(run, counts[arm / BUFFERS.len()], is_unmapped)
         })?;
@@ -57,7 +56,6 @@ impl Here for UnmappedIo {
     }
 }
 
-/// Numbers of processors that are tried.
 fn counts(all: u16) -> Vec<u16> {
     let mut counts = vec![1, (all / 2).max(1), all];
     counts.dedup();
@@ -70,7 +68,7 @@ fn read(run: &HereRun<'_>, processors: u16, is_unmapped: bool) -> Result<[f64; 3
     let stage = run.host.start(&setup.switched(|switches| switches.unmapped_io = is_unmapped))?;
     let device = stage.device(&Medium::Disk { bytes: FILE })?;
     let time = run.pick(Duration::from_millis(150), Duration::from_millis(5));
-    let (shootdowns, used) = (shootdowns(), processor_time());
+    let (shootdowns, before) = (shootdowns(), stage.spent()?);
     let start = Instant::now();
     let tasks: Vec<_> = (0..u64::from(stage.kernel().processors()) * DEPTH)
         .map(|number| {
@@ -86,11 +84,11 @@ fn read(run: &HereRun<'_>, processors: u16, is_unmapped: bool) -> Result<[f64; 3
     let took = start.elapsed();
     let each = |all: u64| all as f64 / reads.max(1) as f64;
     let shot_down = self::shootdowns().zip(shootdowns).map_or(0, |(now, then)| now.saturating_sub(then));
-    let used = processor_time().saturating_sub(used);
+    let used = stage.spent()?.cpu.saturating_sub(before.cpu);
     Ok([reads as f64 / took.as_secs_f64() / 1000.0, each(shot_down), each(used.as_nanos() as u64) / 1000.0])
 }
 
-/// Reads random blocks for so long. Returns how many.
+/// Reads random blocks for `time`. Returns their number.
 async fn read_for(cpu: Processor, device: DeviceRef, task: u64, time: Duration) -> Result<u64, Errno> {
     let end = cpu.now() + time;
     let (mut reads, mut state) = (0, task + 1);
@@ -104,33 +102,22 @@ async fn read_for(cpu: Processor, device: DeviceRef, task: u64, time: Duration) 
     Ok(reads)
 }
 
-/// TLB shootdowns of the whole host since it was started, when it counts them.
+/// TLB shootdowns of the whole host since boot, if it counts them.
 fn shootdowns() -> Option<u64> {
     counted(&fs::read_to_string("/proc/interrupts").ok()?)
 }
 
-/// The sum over all processors in what `/proc/interrupts` says.
+/// The sum over all processors in `/proc/interrupts`.
 fn counted(interrupts: &str) -> Option<u64> {
     let line = interrupts.lines().find_map(|line| line.trim_start().strip_prefix("TLB:"))?;
     Some(line.split_whitespace().map_while(|word| word.parse::<u64>().ok()).sum())
-}
-
-/// Processor time of this process's threads so far; those that have ended are not counted.
-fn processor_time() -> Duration {
-    let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    let ns = threads.filter_map(|thread| {
-        let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        text.split_whitespace().next()?.parse::<u64>().ok()
-    });
-    Duration::from_nanos(ns.sum())
 }
 
 fn measured(run: &HereRun<'_>, counts: &[u16], spreads: &[[Spread; 3]]) -> Measured {
     let mut measured = Measured::default();
     let arms = || counts.iter().flat_map(|count| BUFFERS.map(|(_, buffers)| (*count, buffers)));
     for ((count, buffers), [rate, ..]) in arms().zip(spreads) {
-        let (row, column) = (buffers.to_owned(), count.to_string());
-        measured.cells.push(HereCell { table: Some("scaling"), row, column, value: rate.median });
+        measured.cell("scaling", buffers, count.to_string(), rate.median);
     }
     let disk = run.host.disk();
     let rows = |what: usize| {
@@ -159,23 +146,22 @@ fn measured(run: &HereRun<'_>, counts: &[u16], spreads: &[[Spread; 3]]) -> Measu
 }
 
 fn plot(counts: &[u16], spreads: &[[Spread; 3]]) -> Plot {
-    let series = BUFFERS.iter().enumerate().map(|(arm, (_, name))| Series {
-        name: (*name).to_owned(),
-        source: Source::Here,
-        points: counts
-            .iter()
-            .zip(spreads.chunks(BUFFERS.len()))
-            .map(|(count, spreads)| (f64::from(*count), spreads[arm][0].median))
-            .collect(),
+    let series = BUFFERS.iter().enumerate().map(|(arm, (_, name))| {
+        Series::here(
+            *name,
+            counts
+                .iter()
+                .zip(spreads.chunks(BUFFERS.len()))
+                .map(|(count, spreads)| (f64::from(*count), spreads[arm][0].median)),
+        )
     });
-    Plot {
-        name: "here-scaling".to_owned(),
-        title: "On this host: blocks read by number of processors".to_owned(),
-        drawing: Drawing::Lines,
-        x: Axis::linear("processors", ""),
-        y: Axis::linear("read", "thousand blocks a second"),
-        series: series.collect(),
-    }
+    Plot::lines(
+        "here-scaling",
+        "On this host: blocks read by number of processors",
+        Axis::linear("processors", ""),
+        Axis::linear("read", "thousand blocks a second"),
+        series.collect(),
+    )
 }
 
 #[cfg(test)]

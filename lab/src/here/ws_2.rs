@@ -1,4 +1,4 @@
-//! WS section 2 on this host: a file read again, a burst of writes, and a reader beside the write-back, with a cache of a
+//! WS section 2 on this host: a file read again, a burst of writes, and a reader during write-back, with a cache of a
 //! tenth of memory and one that may take all of it.
 
 use std::sync::Arc;
@@ -14,16 +14,17 @@ use super::rounds::{Rounds, Spread, interleaved, table};
 use super::task::{self, JOB, REQUEST_BYTES, request_at};
 use super::ws_table4::{close, open_volume};
 use super::ws_table5::read_through;
-use super::{Effort, Here, HereError, HereRun, Measured, Medium, Setup, host};
+use super::{Effort, Here, HereError, HereRun, Measured, Medium, Setup};
+use crate::drive::mechanical::Mechanical;
 use crate::parameter::Parameters;
 
-/// Memory of the machine that is played on the host's disk: the file is half of it, the burst a quarter. Bytes.
+/// Memory of the machine that uses the host's disk: the file is half of it, the burst a quarter. Bytes.
 const MEMORY: u64 = 256 << 20;
 
 /// Memory of an old workstation with a SCSI disk, which is modelled in real time (WS table 1: 1988). Bytes.
 const MEMORY_OLD: u64 = 16 << 20;
 
-/// A burst that a tenth of it can't hold. Bytes.
+/// A burst that exceeds a tenth of the old machine's memory. Bytes.
 const BURST_OLD: u64 = 2 << 20;
 
 const READ: Rounds = Rounds { most: 5, time_max: Duration::from_millis(2500) };
@@ -32,7 +33,6 @@ const BURST_MODEL: Rounds = Rounds { most: 1, time_max: Duration::ZERO };
 
 const FIRST: ProcessorId = ProcessorId(0);
 
-/// A cache of a tenth of memory, and a dynamic one.
 const CACHES: [&str; 2] = ["fixed 10 %", "dynamic"];
 
 pub(super) struct DynamicCache;
@@ -47,14 +47,13 @@ impl Here for DynamicCache {
     }
 
     fn measure(&self, run: &HereRun<'_>) -> Result<Measured, HereError> {
-        let once = Rounds { most: 1, time_max: Duration::ZERO };
         let memory = run.pick(MEMORY, 48 << 20);
-        let reads = read_twice(run, run.pick(READ, once), memory)?;
+        let reads = read_twice(run, READ, memory)?;
         let (bytes, medium) = (memory / 4, Medium::Disk { bytes: memory / 2 });
-        let bursts = burst(run, run.pick(BURST, once), medium, memory, bytes)?;
-        let medium = Medium::Mechanical { bytes: 280 << 20, model: host::model("hd639")? };
+        let bursts = burst(run, BURST, medium, memory, bytes)?;
+        let medium = Medium::Mechanical { bytes: 280 << 20, model: Mechanical::named("hd639") };
         let bytes_old = run.pick(BURST_OLD, 64 << 10);
-        let bursts_old = burst(run, run.pick(BURST_MODEL, once), medium, MEMORY_OLD, bytes_old)?;
+        let bursts_old = burst(run, BURST_MODEL, medium, MEMORY_OLD, bytes_old)?;
         let storms = storm(run)?;
 
         let name_disk = run.host.disk();
@@ -102,7 +101,7 @@ fn setup(memory: u64, arm: usize) -> Setup {
     Setup::with_memory(memory).switched(|switches| switches.dynamic_cache = arm == 1)
 }
 
-/// MB/s of the first and the second reading.
+/// MB/s of the first and the second pass over the file.
 fn read_twice(run: &HereRun<'_>, rounds: Rounds, memory: u64) -> Result<Vec<[Spread; 2]>, HereError> {
     let bytes = memory / 2;
     interleaved(run, rounds, 2, |arm| {
@@ -119,7 +118,7 @@ fn read_twice(run: &HereRun<'_>, rounds: Rounds, memory: u64) -> Result<Vec<[Spr
     })
 }
 
-/// Milliseconds until the program has written its burst. What is dirty then is given up.
+/// Milliseconds until the program has written its burst. What is dirty then is discarded.
 fn burst(
     run: &HereRun<'_>,
     rounds: Rounds,
@@ -146,31 +145,31 @@ async fn write_burst(cpu: Processor, volume: Arc<Volume>, bytes: u64) -> Result<
     Ok(cpu.now().since(start))
 }
 
-/// The writer's rate: a file that grows, 8 KB at a time.
+/// The writer's pause: a file that grows by 8 KB at a time.
 const WRITER_PAUSE: Duration = Duration::from_millis(25);
 
-/// Between two syncs, in place of 30 s; and the age at which a block is written when there are none.
+/// Interval of syncs, in place of 30 s; without them, the age at which a block is written.
 const STORM_INTERVAL: Duration = Duration::from_secs(3);
 
-/// For how long it goes on: one storm, and what comes before and after.
+/// Duration of a run: one storm, and the time before and after it.
 const STORM_TIME: Duration = Duration::from_secs(4);
 
-/// The reader's blocks lie behind the writer's, and are read in no order. 7919 is prime, so that each has its turn.
+/// The reader's blocks lie behind the writer's, and are read in no order. 7919 is prime, so that each is read.
 const READ_FROM: u64 = 16 << 20;
 const READ_BLOCKS: u64 = 1 << 13;
 const READ_STEP: u64 = 7919;
 const READER_PAUSE: Duration = Duration::from_millis(10);
 
-/// Milliseconds that reads take beside a writer: median, 99th percentile, slowest. All at once every so often, and smooth.
-/// Both at a time, each with a modelled disk of its own: the host only lets time pass.
+/// Milliseconds that reads take while another task writes: median, 99th percentile, slowest; with periodic syncs, and
+/// smooth. Both run concurrently, each with a modelled disk of its own: the host only lets time pass.
 fn storm(run: &HereRun<'_>) -> Result<Vec<[Spread; 3]>, HereError> {
     let time = run.pick(STORM_TIME, Duration::from_millis(50));
-    let medium = Medium::Mechanical { bytes: 64 << 20, model: host::model("hd639")? };
+    let medium = Medium::Mechanical { bytes: 64 << 20, model: Mechanical::named("hd639") };
     let mut stages = Vec::new();
     for smooth in [false, true] {
         let mut setup = Setup::with_memory(MEMORY_OLD).switched(|switches| {
             switches.smooth_write_back = smooth;
-            // The kernels that had storms had no priorities, which hide most of them.
+            // The kernels that had storms had no priorities, which hide most of the effect.
             switches.priority = false;
         });
         setup.write_back = writeback::Config { interval: STORM_INTERVAL, age: STORM_INTERVAL, ..setup.write_back };
@@ -188,15 +187,13 @@ fn storm(run: &HereRun<'_>) -> Result<Vec<[Spread; 3]>, HereError> {
         volume.stop();
         times.sort_unstable();
         let at = |part: usize| times.get((times.len() * part / 100).min(times.len().saturating_sub(1)));
-        all.push(
-            [50, 99, 100].map(|part| Spread::of(at(part).map(|time| time.as_secs_f64() * 1e3).into_iter().collect())),
-        );
+        all.push([50, 99, 100].map(|part| Spread::of(at(part).map(|time| time.as_secs_f64() * 1e3))));
         run.step(1);
     }
     Ok(all)
 }
 
-/// Writes one block after another, at an even rate.
+/// Writes one block after another, at a steady rate.
 pub(super) async fn grow(cpu: Processor, volume: Arc<Volume>, time: Duration) -> Result<(), Errno> {
     let start = cpu.now();
     for number in 0..READ_FROM / REQUEST_BYTES {
@@ -210,7 +207,7 @@ pub(super) async fn grow(cpu: Processor, volume: Arc<Volume>, time: Duration) ->
     Ok(())
 }
 
-/// Reads blocks that are not cached, one at a time.
+/// Reads uncached blocks, one at a time.
 async fn read_beside(cpu: Processor, volume: Arc<Volume>, time: Duration) -> Result<Vec<Duration>, Errno> {
     let start = cpu.now();
     let mut times = Vec::new();

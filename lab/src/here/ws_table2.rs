@@ -1,8 +1,8 @@
 //! WS table 2 on this host: a file of 8 KB blocks written and read one after another, with and without block merge.
 //!
-//! The blocks go to the disk's queue as a file system of the time asks for them: writes asynchronously, all that memory
-//! holds; reads one by one, with others read ahead as the policy says. Read-ahead is the same in both arms: only what the
-//! queue makes of the requests differs.
+//! The blocks reach the disk's queue as a file system of the time requests them: writes asynchronously, as many as
+//! memory holds; reads one by one, with read-ahead as the policy says. Read-ahead is the same in both arms: only the
+//! queue's merging differs.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -18,13 +18,14 @@ use policy::unit::{BLOCK_BYTES, Class};
 
 use super::rounds::{Rounds, Spread, interleaved, table};
 use super::task::{self, JOB, REQUEST_BYTES, UnderWay, request_at};
-use super::{Effort, Here, HereCell, HereError, HereRun, Measured, Medium, Setup, host};
+use super::{Effort, Here, HereError, HereRun, Measured, Medium, Setup};
+use crate::drive::mechanical::Mechanical;
 use crate::parameter::Parameters;
 
-/// Memory of the kernel: what is under way at a time, and room. Bytes.
+/// Memory of the kernel: more than what is in flight. Bytes.
 const MEMORY: u64 = 64 << 20;
 
-/// Writes under way: what a cache of 16 MiB holds.
+/// Writes in flight: what a cache of 16 MiB holds.
 const WRITES_UNDER_WAY: usize = 2048;
 
 /// Read ahead at most: two of the paper's largest transfers (WS-3: 128 KB).
@@ -46,18 +47,16 @@ impl Here for BlockMerge {
     }
 
     fn measure(&self, run: &HereRun<'_>) -> Result<Measured, HereError> {
-        let once = Rounds { most: 1, time_max: Duration::ZERO };
         let bytes = run.pick(64 << 20, 1 << 20);
-        let disk = on(run, run.pick(DISK, once), Medium::Disk { bytes }, bytes)?;
+        let disk = on(run, DISK, Medium::Disk { bytes }, bytes)?;
         let bytes = run.pick(512 << 10, 32 << 10);
-        let model = host::model("hd639")?;
-        let scsi = on(run, run.pick(MODEL, once), Medium::Mechanical { bytes: 600 << 20, model }, bytes)?;
+        let model = Mechanical::named("hd639");
+        let scsi = on(run, MODEL, Medium::Mechanical { bytes: 600 << 20, model }, bytes)?;
 
         let mut measured = Measured::default();
         for (row, arm) in ["without", "with"].into_iter().zip(&disk) {
             for (column, spread) in ["write", "read"].into_iter().zip(arm) {
-                let (row, column, value) = (row.to_owned(), column.to_owned(), spread.median);
-                measured.cells.push(HereCell { table: Some("throughput"), row, column, value });
+                measured.cell("throughput", row, column, spread.median);
             }
         }
         let name_disk = run.host.disk();
@@ -82,7 +81,7 @@ impl Here for BlockMerge {
     }
 }
 
-/// Without and with merge: KB/s written and read, requests in one transfer written and read.
+/// Without and with merge: KB/s written and read, requests a transfer written and read.
 fn on(run: &HereRun<'_>, rounds: Rounds, medium: Medium, bytes: u64) -> Result<Vec<[Spread; 4]>, HereError> {
     interleaved(run, rounds, 2, |arm| {
         let setup = Setup::with_memory(MEMORY).switched(|switches| switches.block_merge = arm == 1);
@@ -99,7 +98,7 @@ pub(super) fn kb_a_second(bytes: u64, took: Duration) -> f64 {
     bytes as f64 / 1024.0 / took.as_secs_f64().max(1e-9)
 }
 
-/// How long a task took, and how many requests the queue made one transfer of.
+/// How long a task took, and how many requests the queue merged into a transfer on average.
 fn timed<F>(
     kernel: &Kernel,
     device: &DeviceRef,
@@ -136,9 +135,9 @@ async fn write_file(cpu: Processor, device: DeviceRef, count: u64) -> Result<(),
     task::flush(&cpu, &device).await
 }
 
-/// What a reader has asked for.
+/// The reader's blocks and their state.
 struct Blocks {
-    /// By number: not asked for, asked for, there.
+    /// By number: not requested, requested, arrived.
     state: Vec<Cell<Asked>>,
     came: WaitList,
     under_way: UnderWay,
@@ -175,7 +174,7 @@ async fn read_file(cpu: Processor, device: DeviceRef, count: u64) -> Result<(), 
     blocks.under_way.until(0).await
 }
 
-/// Asks for a block that was not asked for.
+/// Requests a block that was not requested yet.
 fn ask(cpu: &Processor, device: &DeviceRef, blocks: &Rc<Blocks>, number: u64, class: Class) {
     if blocks.state[number as usize].get() != Asked::Not {
         return;
@@ -186,7 +185,7 @@ fn ask(cpu: &Processor, device: &DeviceRef, blocks: &Rc<Blocks>, number: u64, cl
     cpu.spawn(async move {
         let context = Context { class, ..Context::synchronous(JOB) };
         let result = task::read(&here, &device, request_at(0, number), context).await;
-        // There, or never: whoever waits is told by what is under way.
+        // Also after a failure: waiters learn of that from the requests in flight.
         blocks.state[number as usize].set(Asked::There);
         blocks.came.wake_all();
         blocks.under_way.end(result);

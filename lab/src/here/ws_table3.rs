@@ -1,33 +1,34 @@
 //! WS table 3 on this host: a new file of 1 MB, with and without priority for synchronous requests.
 //!
-//! Its data blocks are written asynchronously. The program waits for what a Berkeley file system needs to be safe and to go
-//! on: directory and inode of the new file, the indirect block when the 13th block is allocated, and the bitmaps of each
-//! group of cylinders that it comes to (Leffler et al., The Design and Implementation of the 4.3BSD UNIX Operating System,
-//! 1989, chapter 7).
+//! Its data blocks are written asynchronously. The program waits for what a Berkeley file system needs for safety and
+//! progress: directory and inode of the new file, the indirect block when the 13th block is allocated, and the bitmaps
+//! of each cylinder group that it reaches (Leffler et al., The Design and Implementation of the 4.3BSD UNIX Operating
+//! System, 1989, chapter 7).
 
 use std::rc::Rc;
 use std::time::Duration;
 
 use kernel::Processor;
-use kernel::device::{DeviceRef, MechanicalModel};
+use kernel::device::DeviceRef;
 use kernel::request::Context;
 use machine::Errno;
 
 use super::rounds::{Rounds, Spread, interleaved, table};
 use super::task::{self, JOB, REQUEST_BYTES, UnderWay, request_at};
-use super::{Effort, Here, HereCell, HereError, HereRun, Measured, Medium, Setup, host};
+use super::{Effort, Here, HereError, HereRun, Measured, Medium, Setup};
+use crate::drive::mechanical::Mechanical;
 use crate::parameter::Parameters;
 
-/// Memory of the kernel: all data blocks at once, and room. Bytes.
+/// Memory of the kernel: more than all data blocks. Bytes.
 const MEMORY: u64 = 128 << 20;
 
-/// Blocks whose numbers stand in the inode itself.
+/// Blocks whose numbers are in the inode itself.
 const DIRECT_BLOCKS: u64 = 12;
 
-/// Largest transfer of the optical disk, as in the simulated table: whoever is waited for waits for the one in the drive.
+/// Largest transfer of the optical disk, as in the simulated table: a synchronous request waits for it.
 const TRANSFER: u32 = 64 << 10;
 
-/// A group of the optical disk: 16 cylinders (the default of newfs) of one track of 31 sectors, in whole requests. Bytes.
+/// Bytes of a group of the optical disk: 16 cylinders (newfs's default) of a track of 31 sectors, in whole requests.
 const GROUP_OPTICAL: u64 = 248 << 10;
 
 /// A group of the larger file: enough that the queue becomes long. Bytes.
@@ -49,24 +50,18 @@ impl Here for Priority {
     }
 
     fn measure(&self, run: &HereRun<'_>) -> Result<Measured, HereError> {
-        let once = Rounds { most: 1, time_max: Duration::ZERO };
-        let model = MechanicalModel { transfer_bytes_max: TRANSFER, ..host::model("mo-1990")? };
+        let model = Mechanical { transfer_bytes_max: TRANSFER, ..Mechanical::named("mo-1990") };
         let file = run.pick(1 << 20, 32 << 10);
-        let optical = on(
-            run,
-            run.pick(MODEL, once),
-            Medium::Mechanical { bytes: 280 << 20, model },
-            Layout { file, group: GROUP_OPTICAL },
-        )?;
+        let optical =
+            on(run, MODEL, Medium::Mechanical { bytes: 280 << 20, model }, Layout { file, group: GROUP_OPTICAL })?;
         let file = run.pick(32 << 20, 256 << 10);
         let layout = Layout { file, group: GROUP_DISK };
-        let disk = on(run, run.pick(DISK, once), Medium::Disk { bytes: layout.bytes() }, layout)?;
+        let disk = on(run, DISK, Medium::Disk { bytes: layout.bytes() }, layout)?;
 
         let mut measured = Measured::default();
         for (row, arm) in ["without", "with"].into_iter().zip(&optical) {
             for (column, spread) in ["write", "I/O"].into_iter().zip(arm) {
-                let (row, column, value) = (row.to_owned(), column.to_owned(), spread.median);
-                measured.cells.push(HereCell { table: Some("times"), row, column, value });
+                measured.cell("times", row, column, spread.median);
             }
         }
         let rows = |arms: &[[Spread; 2]], scale: f64| {
@@ -101,22 +96,21 @@ impl Here for Priority {
 struct Layout {
     /// Data. Bytes.
     file: u64,
-    /// Of these, the first request holds the bitmaps. Bytes.
+    /// A group; its first request holds the bitmaps. Bytes.
     group: u64,
 }
 
-/// Of the first group, the requests after the bitmaps.
+/// Requests of the first group, after the bitmaps.
 const DIRECTORY: u64 = 1;
 const INODE: u64 = 2;
 const INDIRECT: u64 = 3;
 
 impl Layout {
-    /// Requests of data in a group.
     fn data(self) -> u64 {
         (self.group / REQUEST_BYTES).saturating_sub(1).max(1)
     }
 
-    /// Where a group begins. What manages the file lies in one before its data.
+    /// Where a group of data begins. The file's metadata lie in a group before them.
     fn group_at(self, group: u64) -> u64 {
         (1 + group) * self.group
     }
@@ -126,7 +120,7 @@ impl Layout {
     }
 }
 
-/// Without and with priority: seconds until the program has written, and until the disk has.
+/// Without and with priority: seconds until the program has finished, and until the disk has.
 fn on(run: &HereRun<'_>, rounds: Rounds, medium: Medium, layout: Layout) -> Result<Vec<[Spread; 2]>, HereError> {
     interleaved(run, rounds, 2, |arm| {
         let setup = Setup::with_memory(MEMORY).switched(|switches| switches.priority = arm == 1);
@@ -137,7 +131,7 @@ fn on(run: &HereRun<'_>, rounds: Rounds, medium: Medium, layout: Layout) -> Resu
     })
 }
 
-/// How long the program takes, and the disk.
+/// How long the program takes, and how long the disk.
 async fn write_new_file(cpu: Processor, device: DeviceRef, layout: Layout) -> Result<[Duration; 2], Errno> {
     let start = cpu.now();
     let awaited = Context::synchronous(JOB);
@@ -158,7 +152,7 @@ async fn write_new_file(cpu: Processor, device: DeviceRef, layout: Layout) -> Re
         cpu.spawn(async move {
             ended.end(task::write(&here, &device, range, Context::asynchronous(JOB)).await);
         });
-        // The block is in the queue before the program goes on.
+        // The block is in the queue before the program continues.
         cpu.yield_now().await;
     }
     let program = cpu.now().since(start);

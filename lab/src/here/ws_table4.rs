@@ -1,5 +1,5 @@
-//! WS table 4 on this host: writers who each want their 8 KB durable before they go on (NFS `FILE_SYNC`), with and without
-//! the rendezvous.
+//! WS table 4 on this host: writers who each need their 8 KB durable before they continue (NFS `FILE_SYNC`), with and
+//! without the rendezvous.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,32 +16,31 @@ use super::layer::{Asked, Counted, SlowFlush};
 use super::rounds::{Rounds, Spread, interleaved, table};
 use super::task::{self, JOB, REQUEST_BYTES, request_at};
 use super::ws_table2::kb_a_second;
-use super::{Effort, Here, HereCell, HereError, HereRun, Measured, Medium, Setup};
+use super::{Effort, Here, HereError, HereRun, Measured, Medium, Setup};
 use crate::parameter::Parameters;
 
 const MEMORY: u64 = 128 << 20;
 
-/// The file that is written, again from its start when its end is reached. Bytes.
+/// The file; writers start over at its end. Bytes.
 const FILE: u64 = 32 << 20;
 
-/// What a flush takes on the slow one: half a rotation of a disk with 7,200 rpm, and a little.
+/// Flush time of the slow disk: half a rotation at 7,200 rpm, and a little.
 const SLOW_FLUSH: Duration = Duration::from_millis(5);
 
 const ROUNDS: Rounds = Rounds { most: 3, time_max: Duration::from_secs(6) };
 
-/// Writers at a time: the daemons of a client of the time (four `biod`), and a busy server.
+/// Concurrent writers: the daemons of a client of the time (four `biod`), and a busy server.
 const WRITERS: [u64; 2] = [4, 16];
 
 pub(super) struct Rendezvous;
 
-/// What is compared: on which disk, how many writers, with the rendezvous?
 struct Arm {
     slow: bool,
     writers: u64,
     gathers: bool,
 }
 
-/// The rate in KB/s, flushes a write, disk accesses a write.
+/// KB/s, flushes a write, disk accesses a write.
 type Numbers<T> = [T; 3];
 
 impl Here for Rendezvous {
@@ -55,9 +54,8 @@ impl Here for Rendezvous {
 
     fn measure(&self, run: &HereRun<'_>) -> Result<Measured, HereError> {
         let arms = arms();
-        let rounds = run.pick(ROUNDS, Rounds { most: 1, time_max: Duration::ZERO });
         let time = run.pick(Duration::from_millis(200), Duration::from_millis(10));
-        let numbers = interleaved(run, rounds, arms.len(), |arm| on(run, &arms[arm], time))?;
+        let numbers = interleaved(run, ROUNDS, arms.len(), |arm| on(run, &arms[arm], time))?;
 
         let mut measured = Measured::default();
         let name_disk = run.host.disk();
@@ -68,8 +66,7 @@ impl Here for Rendezvous {
             let name = format!("{medium}, {} writers, {how} rendezvous", arm.writers);
             rows.iter_mut().zip(numbers).for_each(|(rows, number)| rows.push((name.clone(), *number)));
             if !arm.slow && arm.writers == WRITERS[0] {
-                let (row, column, value) = (how.to_owned(), String::new(), numbers[0].median);
-                measured.cells.push(HereCell { table: Some("throughput"), row, column, value });
+                measured.cell("throughput", how, "", numbers[0].median);
             }
         }
         let [rates, flushes, accesses] = rows;
@@ -165,7 +162,7 @@ fn write_stably(
     Ok(writes)
 }
 
-/// Writes the next place that nobody else takes, until the time is over. Writes done, and how long they took.
+/// Writes the next place that no other writer takes, until the time is over. Returns the writes and their time.
 async fn writer(
     cpu: Processor,
     volume: Arc<Volume>,

@@ -1,5 +1,5 @@
-//! WS table 5 on this host: a sequential reader of 8 KB, and how far ahead is read for it. (There the reader is the client
-//! of a file server, here a volume: what keeps several requests under way is the same policy.)
+//! WS table 5 on this host: a sequential reader of 8 KB, by the depth of read-ahead. (In the paper the reader is the
+//! client of a file server, here a task on a volume: the read-ahead policy is the same.)
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use super::rounds::{Rounds, Spread, interleaved, table};
 use super::task::{self, JOB, REQUEST_BYTES, request_at};
 use super::ws_table2::kb_a_second;
 use super::ws_table4::{close, open_volume};
-use super::{Effort, Here, HereCell, HereError, HereRun, Measured, Medium, Setup};
+use super::{Effort, Here, HereError, HereRun, Measured, Medium, Setup};
 use crate::parameter::Parameters;
 
 const MEMORY: u64 = 128 << 20;
 
-/// As of a request that crosses a local network and a server.
+/// Of a request that crosses a local network and a server.
 const LATENCY: Duration = Duration::from_millis(1);
 
 const DISTANT: Rounds = Rounds { most: 3, time_max: Duration::from_secs(3) };
@@ -50,12 +50,11 @@ impl Here for ReadAhead {
     }
 
     fn measure(&self, run: &HereRun<'_>) -> Result<Measured, HereError> {
-        let once = Rounds { most: 1, time_max: Duration::ZERO };
         let bytes = run.pick(2 << 20, 64 << 10);
         let medium = Medium::FixedLatency { bytes, latency: LATENCY };
-        let distant = on(run, run.pick(DISTANT, once), medium, bytes)?;
+        let distant = on(run, DISTANT, medium, bytes)?;
         let bytes = run.pick(32 << 20, 256 << 10);
-        let disk = on(run, run.pick(DISK, once), Medium::Disk { bytes }, bytes)?;
+        let disk = on(run, DISK, Medium::Disk { bytes }, bytes)?;
 
         let mut measured = Measured::default();
         let name_disk = run.host.disk();
@@ -67,8 +66,7 @@ impl Here for ReadAhead {
         for ((ahead, _), [rate]) in
             AHEAD.iter().zip(&disk).filter(|((ahead, _), _)| ["1 block", "4 blocks"].contains(ahead))
         {
-            let (row, column, value) = ((*ahead).to_owned(), String::new(), rate.median);
-            measured.cells.push(HereCell { table: Some("throughput"), row, column, value });
+            measured.cell("throughput", *ahead, "", rate.median);
         }
         measured.tables.push(table("here-rate", "sequential reads of 8 KB, one at a time", "KB/s", 0, rows));
         measured.notes.push(format!(
@@ -91,7 +89,7 @@ fn on(run: &HereRun<'_>, rounds: Rounds, medium: Medium, bytes: u64) -> Result<V
     })
 }
 
-/// Reads the first `bytes` of the volume in order, into a buffer as `read` does; how long that takes.
+/// Reads the first `bytes` of the volume in order, into a buffer as `read` does. Returns how long that takes.
 pub(super) async fn read_through(cpu: Processor, volume: Arc<Volume>, bytes: u64) -> Result<Duration, Errno> {
     let start = cpu.now();
     let mut buffer = Vec::with_capacity(REQUEST_BYTES as usize);

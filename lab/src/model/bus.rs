@@ -1,8 +1,8 @@
-//! A memory bus that processors share: who moves data waits for those who came before.
+//! A memory bus that processors share: a transfer waits for those requested before it.
 //!
-//! TOP-1's bus gives its turns nearly round robin (Shimizu et al., "Design choices for the TOP-1 multiprocessor
-//! workstation", IBM Journal of Research and Development 35(5/6), 1991), so a server in order of coming is near to it. A
-//! copy goes over it in bursts, between which the processor works by itself.
+//! TOP-1's bus is nearly round robin (Shimizu et al., "Design choices for the TOP-1 multiprocessor workstation", IBM
+//! Journal of Research and Development 35(5/6), 1991), so a first-come first-served server is close to it. A copy
+//! crosses the bus in bursts, between which the processor works by itself.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -28,13 +28,14 @@ impl Bus {
         Bus(Rc::new(State { time: time.clone(), free_at: Cell::default(), busy: Cell::default() }))
     }
 
-    /// A processor works for `processor`, the bus for `bus`, in `bursts` turns; the thread runs in the kernel meanwhile.
-    /// How the work lies between the bursts is drawn at random, or all who began together would stay in step.
+    /// A processor works for `processor`, the bus for `bus`, in `bursts` bursts; the thread runs in the kernel
+    /// meanwhile. The work between bursts is distributed at random, or copies that begin at the same time would stay in
+    /// step.
     pub async fn copy(&self, thread: &Thread, processor: Duration, bus: Duration, bursts: u32) {
         let State { time, free_at, busy } = &*self.0;
         let bursts = bursts.max(1);
         let burst = bus / bursts;
-        // What is left of the work; the time of the last burst.
+        // Remaining work; time to wait for the last burst.
         let (mut left, mut waits) = (processor, Duration::ZERO);
         for turn in 1..=bursts {
             let part =
@@ -48,7 +49,6 @@ impl Bus {
         thread.run_in_kernel(waits).await;
     }
 
-    /// How long it was busy so far.
     pub fn busy(&self) -> Duration {
         self.0.busy.get()
     }

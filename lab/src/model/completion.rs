@@ -1,4 +1,4 @@
-//! How a device's completion gets to a processor: [`policy::delivery`] on interrupts that take time.
+//! How a device's completion reaches a processor: [`policy::delivery`] on interrupts that take time.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use super::Virtual;
 use super::lock::SpinLock;
 use super::processors::{Effect, Processors, ThreadId};
 
-/// What an interrupt costs the processor that takes it.
+/// Cost of an interrupt for the processor that takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// To save what runs, find out what has happened, and go back.
+    /// To save state, find the cause, and return.
     pub entry: Duration,
-    /// To complete the request and wake who waits for it.
+    /// To complete the request and wake its waiter.
     pub handler: Duration,
-    /// Between the first and the last of several processors that an interrupt goes to, at most.
+    /// Delay between the first and the last of several interrupted processors, at most.
     pub spread: Duration,
 }
 
@@ -37,7 +37,7 @@ impl Completions {
         Completions { lock: SpinLock::new(&time), time, processors, method, costs }
     }
 
-    /// What `thread` waits for, which `initiator` has started, is done.
+    /// Completes a request of `initiator` that `thread` waits for.
     pub fn deliver(&self, thread: ThreadId, initiator: ProcessorId) {
         let Costs { entry, handler, .. } = self.costs;
         match self.method.target(initiator, &self.processors.activities()) {
@@ -46,7 +46,7 @@ impl Completions {
         }
     }
 
-    /// All go for the lock. Who gets it first does the work; the others find nothing left to do.
+    /// All contend for the lock. The first one does the work; the others find nothing left to do.
     fn deliver_to_all(&self, thread: ThreadId) {
         let Costs { entry, handler, spread } = self.costs;
         let count = self.processors.count();
@@ -81,8 +81,8 @@ mod tests {
     use super::super::processors::{self, ProcessorCounters};
     use super::*;
 
-    /// Three processors, of which one runs a thread until it is through; another thread waits. When is each through, in
-    /// microseconds, and how many processors were interrupted?
+    /// One of three processors runs a thread to its end; another thread waits. Returns the end of each in microseconds,
+    /// and the number of processors that were interrupted.
     fn delivered(method: Method) -> (u64, u64, u64) {
         let run = Simulation::new(1);
         let ms = Duration::from_millis;

@@ -4,47 +4,43 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use policy::queue::{Arrival, Batch, BatchId, Config, Kind, Queue, RequestId, StreamId};
+use policy::queue::{Arrival, Batch, BatchId, Config, Queue, RequestId, RequestKind, StreamId};
 use policy::unit::{ByteRange, Class, Instant, JobId};
 use slab::Slab;
 
 use super::wait::Answer;
 use super::{Handler, HandlerId, Signal, Virtual};
-use machine::drive::{Access, Drive, Running, Timing};
+use crate::drive::{Access, Drive, Running, Timing};
 
 /// A disk. Clones are the same disk.
 #[derive(Clone)]
 pub struct Disk(Rc<State>);
 
-/// What a disk did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskCounters {
     pub requests: u64,
-    /// Commands to the drive that they were merged into.
+    /// Commands to the drive that the requests were merged into.
     pub batches: u64,
-    /// Bytes read.
     pub bytes_read: u64,
-    /// Bytes written.
     pub bytes_written: u64,
-    /// Time that the arm moved.
     pub seek: Duration,
-    /// Time that was waited for rotation.
+    /// Time spent waiting for rotation.
     pub rotation: Duration,
-    /// Time that data were moved.
+    /// Time spent moving data.
     pub transfer: Duration,
-    /// Time that the drive had at least one command.
+    /// Time with at least one command in the drive.
     pub busy: Duration,
 }
 
-/// A request that is done, for those who draw what happened.
+/// A completed request, for plots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Served {
     pub access: Access,
     pub range: ByteRange,
-    /// Did somebody wait for it?
+    /// Did a task wait for it?
     pub class: Class,
     pub arrived: Instant,
-    /// When the drive was told of it.
+    /// When it was issued to the drive.
     pub issued: Instant,
     pub done: Instant,
 }
@@ -57,7 +53,7 @@ struct State {
     requests: RefCell<Slab<Request>>,
     in_flight: RefCell<Vec<Option<(Batch, Instant)>>>,
     busy_since: Cell<Option<Instant>>,
-    /// The earliest moment to come for which a look at the queue is on the agenda.
+    /// The earliest future moment at which a look at the queue is scheduled.
     look_at: Cell<Option<Instant>>,
     counters: Cell<DiskCounters>,
     log: RefCell<Option<Log>>,
@@ -71,13 +67,13 @@ struct Request {
     told: Told,
 }
 
-/// Which requests are noted, and those that were.
+/// Which requests are logged, and the log.
 struct Log {
     wanted: fn(&Served) -> bool,
     noted: Vec<Served>,
 }
 
-/// Who is told that a request is done.
+/// How a completion is reported.
 enum Told {
     Answer(Answer<Instant>),
     Signal(Signal),
@@ -87,7 +83,7 @@ enum Told {
 const LOOK: u64 = u64::MAX;
 
 impl Disk {
-    /// An idle disk. Its queue is kept by `config`: depth 1 for the disks of 1990, which take one command at a time.
+    /// An idle disk. `config`: depth 1 for the disks of 1990, which take one command at a time.
     pub fn new(time: &Virtual, drive: Drive, config: Config) -> Self {
         let state = Rc::new(State {
             time: time.clone(),
@@ -106,33 +102,31 @@ impl Disk {
         Disk(state)
     }
 
-    /// Reads, and waits for it.
     pub async fn read(&self, range: ByteRange, class: Class) {
         self.submit(Access::Read, range, class).wait().await;
     }
 
-    /// Writes, and waits for it.
     pub async fn write(&self, range: ByteRange, class: Class) {
         self.submit(Access::Write, range, class).wait().await;
     }
 
-    /// Reads or writes; the answer is when it was done.
+    /// Reads or writes; the answer is the time of completion.
     pub fn submit(&self, access: Access, range: ByteRange, class: Class) -> Answer<Instant> {
         self.submit_named(access, range, class).1
     }
 
-    /// As [`submit`](Self::submit), with a name for [`promote`](Self::promote).
+    /// As [`submit`](Self::submit), with an id for [`promote`](Self::promote).
     pub fn submit_named(&self, access: Access, range: ByteRange, class: Class) -> (RequestId, Answer<Instant>) {
         let answer = Answer::new(&self.0.time);
         (self.0.arrive(access, range, class, Told::Answer(answer.clone())), answer)
     }
 
-    /// Reads or writes, and signals when it is done: for models without a task.
+    /// Reads or writes, and signals the completion: for models without a task.
     pub fn submit_signal(&self, access: Access, range: ByteRange, class: Class, signal: Signal) -> RequestId {
         self.0.arrive(access, range, class, Told::Signal(signal))
     }
 
-    /// Somebody now waits for an asynchronous request. Of no effect on one that is already in the drive.
+    /// Makes an asynchronous request synchronous. No effect on one that is already in the drive.
     pub fn promote(&self, id: RequestId) {
         let waits = self.0.queue.borrow_mut().promote(self.0.time.now(), id);
         if let Some(request) = self.0.requests.borrow_mut().get_mut(id.0 as usize).filter(|_| waits) {
@@ -140,7 +134,6 @@ impl Disk {
         }
     }
 
-    /// Requests that wait for the drive.
     pub fn waiting(&self) -> usize {
         self.0.queue.borrow().waiting()
     }
@@ -150,7 +143,6 @@ impl Disk {
         self.0.requests.borrow().len()
     }
 
-    /// What it did so far.
     pub fn counters(&self) -> DiskCounters {
         let mut counters = self.0.counters.get();
         if let Some(since) = self.0.busy_since.get() {
@@ -159,17 +151,17 @@ impl Disk {
         counters
     }
 
-    /// Notes every request from now on, for [`log`](Self::log).
+    /// Logs every request from now on, for [`log`](Self::log).
     pub fn keep_log(&self) {
         self.keep_log_of(|_| true);
     }
 
-    /// Notes the requests from now on that are `wanted`: a fast device serves too many to note them all.
+    /// Logs the `wanted` requests from now on: a fast device completes too many to log them all.
     pub fn keep_log_of(&self, wanted: fn(&Served) -> bool) {
         *self.0.log.borrow_mut() = Some(Log { wanted, noted: Vec::new() });
     }
 
-    /// The requests noted so far, in the order in which they were done.
+    /// The logged requests, in order of completion.
     pub fn log(&self) -> Vec<Served> {
         self.0.log.borrow().as_ref().map(|log| log.noted.clone()).unwrap_or_default()
     }
@@ -179,9 +171,9 @@ impl State {
     fn arrive(&self, access: Access, range: ByteRange, class: Class, told: Told) -> RequestId {
         let now = self.time.now();
         let request = Request { access, range, class, arrived: now, told };
-        // Fewer than that wait at a time.
+        // Fewer than 2^32 wait at a time.
         let id = RequestId(self.requests.borrow_mut().insert(request) as u32);
-        let kind = if access == Access::Read { Kind::Read } else { Kind::Write };
+        let kind = if access == Access::Read { RequestKind::Read } else { RequestKind::Write };
         self.queue
             .borrow_mut()
             .on_arrival(now, Arrival { id, stream: StreamId(0), kind, range, class, job: JobId::default() });
@@ -189,13 +181,13 @@ impl State {
         id
     }
 
-    /// Hands to the drive what the queue lets go.
+    /// Issues to the drive what the queue releases.
     fn issue(&self) {
         let now = self.time.now();
         loop {
             let next = self.queue.borrow_mut().next(now);
             let Some(batch) = next else { break };
-            let access = if batch.kind == Kind::Read { Access::Read } else { Access::Write };
+            let access = if batch.kind == RequestKind::Read { Access::Read } else { Access::Write };
             let timing = self.drive.borrow_mut().serve(now, access, batch.range);
             self.count(access, &batch, timing);
             self.signal_at(timing.done, u64::from(batch.id.0));
@@ -209,7 +201,7 @@ impl State {
         self.look_again(now);
     }
 
-    /// The queue may keep back a request until a deadline, without another event before it.
+    /// The queue may hold a request until a deadline, without another event before it.
     fn look_again(&self, now: Instant) {
         let Some(deadline) = self.queue.borrow().next_deadline().filter(|deadline| *deadline > now) else { return };
         if self.look_at.get().is_none_or(|planned| planned <= now || deadline < planned) {
@@ -284,6 +276,7 @@ mod tests {
 
     use super::super::Simulation;
     use super::*;
+    use crate::drive::mechanical::Mechanical;
 
     const BLOCK: u64 = 8192;
 
@@ -292,7 +285,7 @@ mod tests {
     }
 
     fn disk(run: &Simulation, config: Config) -> Disk {
-        Disk::new(run, Drive::named("scsi-1990").expect("known"), config)
+        Disk::new(run, Drive::Mechanical(Mechanical::named("scsi-1990")), config)
     }
 
     fn block(number: u64) -> ByteRange {

@@ -1,4 +1,4 @@
-//! Virtual time: the agenda of what happens next, and the tasks that wait for it.
+//! Virtual time: the agenda of future events, and the tasks that wait for them.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -15,31 +15,31 @@ use slab::Slab;
 
 use sim::Random;
 
-/// A model that is told of what it put on the agenda, without a task of its own.
+/// A model that receives its own scheduled signals, without a task.
 pub trait Handler {
-    /// It is time for what was put on the agenda with this token. A model that has changed its mind since knows by the
-    /// token: nothing is ever taken off the agenda.
+    /// The time of a signal with this token has come. Signals are never cancelled: the model must recognise a stale one
+    /// by its token.
     fn on_signal(&self, token: u64);
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandlerId(u32);
 
-/// Whom to signal, and what to say.
+/// The receiver of a signal, and its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal {
     pub handler: HandlerId,
     pub token: u64,
 }
 
-/// A task that waits. It may be woken for nothing and looks again.
+/// A task that waits. Wake-ups may be spurious.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WaiterId {
     index: u32,
     generation: u32,
 }
 
-/// One run of a simulated machine. It ends when it is dropped, with all of its tasks.
+/// One run of a simulated machine. Dropping it ends it, with all of its tasks.
 pub struct Simulation(Virtual);
 
 /// What tasks and models of a run share: its time, agenda and random numbers.
@@ -65,7 +65,7 @@ struct Task {
     work: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
 
-/// In order of time, then of when it was put there.
+/// Ordered by time, then by insertion.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     at_ns: u64,
@@ -96,7 +96,7 @@ impl Simulation {
         })))
     }
 
-    /// Runs until nothing is left to happen. A machine with daemons never comes to that: see [`Simulation::run_while`].
+    /// Runs until nothing is left to happen. A machine with daemons never gets there: see [`Simulation::run_while`].
     pub fn run(&self) {
         self.run_while(|| true);
     }
@@ -108,7 +108,7 @@ impl Simulation {
         core.now_ns.set(core.now_ns.get().max(end.ns()));
     }
 
-    /// Runs as long as `go_on` says so (asked before every event) and something is left to happen.
+    /// Runs while `go_on` returns true (called before every event) and something is left to happen.
     pub fn run_while(&self, mut go_on: impl FnMut() -> bool) {
         self.run_ready();
         while go_on() && self.step() {
@@ -116,7 +116,7 @@ impl Simulation {
         }
     }
 
-    /// What happened so far: entries of the agenda, and turns of tasks that others woke.
+    /// Number of events so far: entries of the agenda, and tasks that others woke.
     pub fn events(&self) -> u64 {
         self.0.0.events.get()
     }
@@ -180,7 +180,7 @@ impl Deref for Simulation {
 }
 
 impl Drop for Simulation {
-    /// Tasks and models hold on to the run that they are part of.
+    /// Breaks the cycle: tasks and models refer to the run that owns them.
     fn drop(&mut self) {
         let core = &self.0.0;
         let tasks = std::mem::take(&mut *core.tasks.borrow_mut());
@@ -195,12 +195,12 @@ impl Virtual {
         Instant::from_ns(self.0.now_ns.get())
     }
 
-    /// Starts a task. It has its first turn when the running one waits or ends.
+    /// Starts a task. It first runs when the running one waits or ends.
     pub fn spawn(&self, work: impl Future<Output = ()> + 'static) {
         let generation = self.0.generation.get().wrapping_add(1);
         self.0.generation.set(generation);
         let index = self.0.tasks.borrow_mut().insert(Task { generation, work: Some(Box::pin(work)) });
-        // A run has fewer tasks than that.
+        // A run has fewer tasks than 2^32.
         self.wake(WaiterId { index: index as u32, generation });
     }
 
@@ -212,7 +212,7 @@ impl Virtual {
         self.0.running.get().expect("only a task can wait")
     }
 
-    /// Gives a task a turn after those that are ready already.
+    /// Makes a task ready, after those that are ready already.
     pub fn wake(&self, waiter: WaiterId) {
         self.0.ready.borrow_mut().push_back(waiter);
     }
@@ -236,7 +236,7 @@ impl Virtual {
         self.sleep_until(self.now() + time).await;
     }
 
-    /// Lets all others that are ready go first.
+    /// Lets all other ready tasks run first.
     pub async fn yield_now(&self) {
         let mut yielded = false;
         poll_fn(|_| {
@@ -252,11 +252,10 @@ impl Virtual {
     pub fn register(&self, handler: Rc<dyn Handler>) -> HandlerId {
         let mut handlers = self.0.handlers.borrow_mut();
         handlers.push(handler);
-        // A run has a few of them.
         HandlerId(handlers.len() as u32 - 1)
     }
 
-    /// Signals at `then`, or as the next thing when that has passed.
+    /// Signals at `then`, or as the next event when that has passed.
     pub fn signal_at(&self, then: Instant, signal: Signal) {
         let Signal { handler, token } = signal;
         self.put(then.max(self.now()), What::Signal { handler: handler.0, token });

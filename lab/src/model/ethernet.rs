@@ -1,9 +1,9 @@
 //! An Ethernet: one shared medium, one frame after another (IEEE 802.3-1985).
 //!
-//! A frame costs its preamble (8 bytes), header (14), data (at least 46), check sequence (4) and the gap of 96 bit times
-//! before the next. A UDP datagram that is larger than a frame travels as IP fragments (RFC 791). Stations that find the
-//! medium busy wait in line. Collisions are left out: with two stations and large frames they cost little (Boggs, Mogul
-//! and Kent, "Measured capacity of an Ethernet: myths and reality", SIGCOMM 1988).
+//! A frame costs its preamble (8 bytes), header (14), data (at least 46), check sequence (4) and the gap of 96 bit
+//! times before the next. A UDP datagram larger than a frame travels as IP fragments (RFC 791). Stations that find the
+//! medium busy queue. Collisions are left out: with two stations and large frames they cost little (Boggs, Mogul and
+//! Kent, "Measured capacity of an Ethernet: myths and reality", SIGCOMM 1988).
 
 use std::time::Duration;
 
@@ -18,10 +18,8 @@ const FRAMING_BYTES: u64 = 8 + 14 + 4;
 const DATA_BYTES_MIN: u64 = 46;
 const GAP_BITS: u64 = 96;
 
-/// How fast, and how large its frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Bits a second.
     pub bits_per_second: u64,
     /// Data of the largest frame, in bytes: 1,500.
     pub mtu_bytes: u64,
@@ -39,19 +37,19 @@ impl Ethernet {
         Ethernet { config, medium: Resource::new(time, 1) }
     }
 
-    /// Waits for the medium and sends a frame with so many bytes of data.
+    /// Waits for the medium and sends a frame with `data_bytes` of data.
     pub async fn transmit(&self, data_bytes: u64) {
         self.medium.serve(self.frame_time(data_bytes)).await;
     }
 
-    /// How long a frame with so many bytes of data keeps the medium, the gap behind it included.
+    /// How long a frame with `data_bytes` of data occupies the medium, the gap behind it included.
     pub fn frame_time(&self, data_bytes: u64) -> Duration {
         let bits = (data_bytes.max(DATA_BYTES_MIN) + FRAMING_BYTES) * 8 + GAP_BITS;
         let ns = u128::from(bits) * 1_000_000_000 / u128::from(self.config.bits_per_second.max(1));
         Duration::from_nanos(ns as u64)
     }
 
-    /// The data of the frames that carry a UDP datagram with so many bytes of payload, in bytes.
+    /// The data bytes of the frames that carry a UDP datagram with `payload_bytes` of payload.
     pub fn fragments(&self, payload_bytes: u64) -> Vec<u64> {
         // All but the last carry a multiple of 8 bytes.
         let most = ((self.config.mtu_bytes.saturating_sub(IP_HEADER_BYTES)) / 8 * 8).max(8);
@@ -65,7 +63,6 @@ impl Ethernet {
         frames
     }
 
-    /// How long it carried something so far.
     pub fn busy(&self) -> Duration {
         self.medium.busy()
     }

@@ -26,17 +26,17 @@ use policy::unit::{ByteOffset, ByteRange, Class, Instant};
 use super::Virtual;
 use super::disk::Disk;
 use super::wait::{Answer, Gate, Resource};
+use crate::drive::Access;
 use layout::{BITMAP_BYTES, DIRECT, Format, Layout};
-use machine::drive::Access;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
     pub call: Duration,
-    /// Of each block that is read or written: finding or taking it, copying it.
+    /// Time for each block read or written: to find or allocate it, and to copy it.
     pub block: Duration,
 }
 
-/// A file system, mounted. Clones are the same one.
+/// A mounted file system. Clones are the same one.
 #[derive(Clone)]
 pub struct FileSystem(Rc<State>);
 
@@ -47,24 +47,23 @@ struct State {
     costs: Costs,
     layout: RefCell<Layout>,
     readahead: readahead::Config,
-    /// Buffers, in blocks.
     buffers: u64,
-    /// By where they are on the disk.
+    /// By their place on the disk.
     cache: RefCell<BTreeMap<ByteOffset, Buffer>>,
-    /// Writes that are under way without anybody waiting.
+    /// Writes in flight without a waiter.
     writing: Cell<u64>,
     written: Gate,
     synchronous: Cell<Waits>,
 }
 
-/// A block in the cache, or on its way there.
+/// A block in the cache, or being read.
 #[derive(Clone)]
 enum Buffer {
     Here,
     Coming(RequestId, Answer<Instant>),
 }
 
-/// What system calls waited for on the disk.
+/// System calls' waits for the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
     pub count: u64,
@@ -73,20 +72,18 @@ pub struct Waits {
 
 pub struct File {
     home: u64,
-    /// Its blocks in order.
     blocks: Vec<u64>,
     readahead: ReadAhead,
 }
 
 impl File {
-    /// Its blocks.
     pub fn blocks(&self) -> u64 {
         self.blocks.len() as u64
     }
 }
 
 impl FileSystem {
-    /// An empty file system on that disk, with nothing of it in the cache but its root directory.
+    /// An empty file system on that disk. Only its root directory is cached.
     pub fn new(
         time: &Virtual,
         disk: &Disk,
@@ -110,7 +107,7 @@ impl FileSystem {
         }))
     }
 
-    /// Makes a new file in group `home`: its inode and its name are written, and waited for, one after the other.
+    /// Makes a new file in group `home`: writes its inode, then its name, and waits for each.
     pub async fn create(&self, home: u64) -> File {
         let state = &self.0;
         state.processor.serve(state.costs.call).await;
@@ -125,8 +122,8 @@ impl FileSystem {
         File { home, blocks: Vec::new(), readahead: ReadAhead::new(state.readahead.clone()) }
     }
 
-    /// Appends that many blocks with one system call each. Returns when the last call returns; the disk may have much
-    /// to do yet. On a full disk it ends early: [`File::blocks`] tells.
+    /// Appends blocks with one system call each. Returns when the last call returns; the disk may still be writing. On
+    /// a full disk it ends early: see [`File::blocks`].
     pub async fn write(&self, file: &mut File, blocks: u64) {
         let state = &self.0;
         for _ in 0..blocks {
@@ -142,7 +139,7 @@ impl FileSystem {
         let state = &self.0;
         for index in 0..file.blocks.len() as u64 {
             state.processor.serve(state.costs.call).await;
-            // The block that is waited for is started before those ahead of it.
+            // The block with a waiter is started before those ahead of it.
             state.start_read(state.range(file.blocks[index as usize]), Synchronous);
             for ahead in file.readahead.on_read(index..index + 1).into_iter().flatten() {
                 if let Some(&block) = file.blocks.get(ahead as usize) {
@@ -154,29 +151,28 @@ impl FileSystem {
         }
     }
 
-    /// Waits until nothing is being written.
     pub async fn settle(&self) {
         self.0.written.until(|| self.0.writing.get() == 0).await;
     }
 
-    /// Forgets all that is in the cache, as if the file system were mounted anew.
+    /// Empties the cache, as if the file system were mounted anew.
     pub fn forget(&self) {
         self.0.cache.borrow_mut().clear();
     }
 
-    /// Blocks that are being written without anybody waiting.
+    /// Blocks being written without a waiter.
     pub fn writing(&self) -> u64 {
         self.0.writing.get()
     }
 
-    /// What system calls waited for on the disk so far.
+    /// System calls' waits for the disk so far.
     pub fn waits(&self) -> Waits {
         self.0.synchronous.get()
     }
 }
 
 impl State {
-    /// Takes the file's next block, and before it the indirect blocks that will point to it.
+    /// Allocates the file's next block, and before it the indirect blocks that will point to it.
     async fn allocate(&self, file: &mut File) -> Option<u64> {
         let index = file.blocks.len() as u64;
         let pointers = self.layout.borrow().pointers();
@@ -196,7 +192,7 @@ impl State {
         Some(block)
     }
 
-    /// Takes a block. The bitmaps of its group must be in the cache; that they change is left there.
+    /// Allocates a block. The bitmaps of its group must be in the cache; their change stays there.
     async fn take(&self, preferred: u64) -> Option<u64> {
         let group = self.layout.borrow().group_of(preferred);
         self.load_bitmaps(group).await;
@@ -220,7 +216,7 @@ impl State {
         ByteRange::new(block * bytes, bytes)
     }
 
-    /// `bread`, or `breada` for what nobody waits for yet, begins.
+    /// Starts `bread`, or `breada` for a block without a waiter yet.
     fn start_read(&self, range: ByteRange, class: Class) {
         if self.cache.borrow().contains_key(&range.at) {
             return;
@@ -229,7 +225,7 @@ impl State {
         self.cache.borrow_mut().insert(range.at, Buffer::Coming(id, answer));
     }
 
-    /// Waits for what was started: who is waited for goes first.
+    /// Waits for a read that was started, and promotes it.
     async fn wait_for(&self, range: ByteRange) {
         let buffer = self.cache.borrow().get(&range.at).cloned();
         let Some(Buffer::Coming(id, answer)) = buffer else { return };

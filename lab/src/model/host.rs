@@ -1,11 +1,10 @@
-//! A workstation on the network: its processor, what the kernel does with it for each datagram, and its Ethernet
-//! interface.
+//! A workstation on the network: its processor, the kernel's work for each datagram, and its Ethernet interface.
 //!
 //! The interface is the Am7990 (LANCE) of the Sony NEWS: frames lie in 16 KB of memory of its own, and the processor
 //! copies each of them there and back (NetBSD, `sys/arch/newsmips/dev/if_le.c`: `sc_memsize = 0x4000`,
-//! `lance_copytobuf_contig`). Two frames fit in the half for sending, so that one is copied while another is on the wire.
-//! Frames that come are taken one after another by an interrupt. They are never lost: the processor takes a third of
-//! the time for a frame that the wire takes, so eight buffers do not fill.
+//! `lance_copytobuf_contig`). Two frames fit in the half for sending, so that one is copied while another is on the
+//! wire. Received frames are taken one after another by an interrupt. They are never lost: the processor takes a third
+//! of a frame's time on the wire, so eight buffers do not fill.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -14,11 +13,11 @@ use super::Virtual;
 use super::ethernet::Ethernet;
 use super::wait::{Held, Mailbox, Resource};
 
-/// What things cost on the processor.
+/// Costs on the processor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
-    /// One remote procedure call on one side: request and reply through RPC, XDR, UDP, file system entry, and the switch to
-    /// the daemon that handles it.
+    /// One remote procedure call on one side: request and reply through RPC, XDR, UDP, file system entry, and the
+    /// switch to the daemon that handles it.
     pub rpc: Duration,
     /// One frame sent or received: interrupt, driver, IP fragment.
     pub frame: Duration,
@@ -26,14 +25,13 @@ pub struct Costs {
     pub copy_bytes_per_second: u64,
     /// Copied to or from the interface's memory, bytes a second.
     pub interface_bytes_per_second: u64,
-    /// Summed for the UDP check, bytes a second; `None` where that is off.
+    /// UDP checksum, bytes a second; `None` if it is off.
     pub checksum_bytes_per_second: Option<u64>,
     /// A disk access: start, interrupt, switch to the process that waited.
     pub disk_access: Duration,
 }
 
 impl Costs {
-    /// A copy of so many bytes in memory.
     pub fn copy(&self, bytes: u64) -> Duration {
         at_rate(bytes, self.copy_bytes_per_second)
     }
@@ -51,26 +49,25 @@ fn at_rate(bytes: u64, per_second: u64) -> Duration {
 /// Frames that the interface holds for sending.
 const TRANSMIT_BUFFERS: u32 = 2;
 
-/// A workstation. `M` is what its datagrams say.
+/// A workstation. `M` is the content of its datagrams.
 pub struct Host<M> {
     processors: Resource,
     costs: Costs,
     ethernet: Ethernet,
     queued: Mailbox<Frame<M>>,
     copied: Mailbox<(Frame<M>, Held)>,
-    /// Arrived, the interrupt not taken.
+    /// Frames that arrived and whose interrupt was not taken yet.
     received: Mailbox<Frame<M>>,
     inbox: Mailbox<M>,
 }
 
 struct Frame<M> {
     bytes: u64,
-    /// With the last frame of a datagram.
+    /// Present on the last frame of a datagram.
     message: Option<M>,
 }
 
 impl<M: 'static> Host<M> {
-    /// A workstation with so many processors.
     pub fn new(time: &Virtual, ethernet: &Ethernet, processors: u32, costs: Costs) -> Rc<Self> {
         Rc::new(Host {
             processors: Resource::new(time, processors),
@@ -83,7 +80,7 @@ impl<M: 'static> Host<M> {
         })
     }
 
-    /// Starts the driver and the interface, which sends all to `peer`. Both hosts need that.
+    /// Starts the driver and the interface, which sends everything to `peer`. Both hosts need that.
     pub fn connect(self: &Rc<Self>, time: &Virtual, peer: &Rc<Self>) {
         let (driver, buffers) = (Rc::clone(self), Resource::new(time, TRANSMIT_BUFFERS));
         time.spawn(async move {
@@ -115,7 +112,7 @@ impl<M: 'static> Host<M> {
         });
     }
 
-    /// Queues a datagram of so many bytes of payload.
+    /// Queues a datagram of `payload_bytes`.
     pub fn send(&self, message: M, payload_bytes: u64) {
         let frames = self.ethernet.fragments(payload_bytes);
         let last = frames.len() - 1;
@@ -141,7 +138,7 @@ impl<M: 'static> Host<M> {
         &self.costs
     }
 
-    /// How long its processors worked so far, all together.
+    /// Working time of all its processors so far.
     pub fn busy(&self) -> Duration {
         self.processors.busy()
     }

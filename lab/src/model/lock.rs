@@ -1,6 +1,6 @@
-//! A spin lock: who waits for it keeps his processor.
+//! A spin lock: a waiter occupies its processor.
 //!
-//! Given in order of asking, which is near to what a fair bus makes of Mach's `simple_lock`.
+//! Granted in order of request, which is close to what a fair bus makes of Mach's `simple_lock`.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -26,7 +26,7 @@ impl SpinLock {
         SpinLock(Rc::new(State { time: time.clone(), free_at: Cell::default(), spun: Cell::default() }))
     }
 
-    /// The thread takes the lock, keeps it that long and frees it; in the kernel.
+    /// The thread, in the kernel, takes the lock, holds it that long and releases it.
     pub async fn hold(&self, thread: &Thread, time: Duration) {
         let spins = self.reserve(time);
         thread.run_in_kernel(spins + time).await;
@@ -41,7 +41,7 @@ impl SpinLock {
         is_free
     }
 
-    /// How long processors spun for it so far, all together.
+    /// Time that all processors have spun for it so far.
     pub fn spun(&self) -> Duration {
         self.0.spun.get()
     }

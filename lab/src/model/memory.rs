@@ -1,4 +1,4 @@
-//! The physical memory of a machine: what programs have, what the buffer cache has, what is free.
+//! The physical memory of a machine: that of programs, that of the buffer cache, and free memory.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ struct State {
 }
 
 impl Memory {
-    /// `total` of it, of which kernel and programs have `programs`.
+    /// `programs`: what kernel and programs have of `total`.
     pub fn new(total: u64, programs: u64) -> Self {
         Memory(Rc::new(State { total, programs: Cell::new(programs.min(total)), cache: Cell::new(0) }))
     }
@@ -29,17 +29,15 @@ impl Memory {
         self.0.total - self.programs() - self.cache()
     }
 
-    /// What kernel and programs have.
     pub fn programs(&self) -> u64 {
         self.0.programs.get()
     }
 
-    /// What the buffer cache has.
     pub fn cache(&self) -> u64 {
         self.0.cache.get()
     }
 
-    /// A program takes so much, if there is so much. If not, it has to wait until the cache gives some back, or to page.
+    /// Allocates memory to a program, if enough is free. If not, the program has to wait for the cache, or to page.
     pub fn take(&self, bytes: u64) -> bool {
         let is_there = self.free() >= bytes;
         if is_there {
@@ -48,12 +46,12 @@ impl Memory {
         is_there
     }
 
-    /// A program gives back so much of what it took.
+    /// A program frees memory.
     pub fn give_back(&self, bytes: u64) {
         self.0.programs.set(self.programs().saturating_sub(bytes));
     }
 
-    /// The cache takes so much, if there is so much.
+    /// Allocates memory to the cache, if enough is free.
     pub fn lend(&self, bytes: u64) -> bool {
         let is_there = self.free() >= bytes;
         if is_there {
@@ -62,12 +60,12 @@ impl Memory {
         is_there
     }
 
-    /// The cache gives back so much of what it took.
+    /// The cache returns memory.
     pub fn on_returned(&self, bytes: u64) {
         self.0.cache.set(self.cache().saturating_sub(bytes));
     }
 
-    /// What a policy is told of it.
+    /// A policy's view of it.
     pub fn facts(&self) -> MemoryFacts {
         MemoryFacts { total: self.0.total, available: self.free(), group: None }
     }

@@ -1,9 +1,9 @@
 //! A board with memory on a VME bus that copies pages from other boards by itself (DSM: PUMA-II).
 //!
-//! The processor writes commands, one for each page, into the board's command FIFO, as many as it has room for; the
-//! board fetches the pages one after another over its network and puts an answer for each into the response FIFO. Its
-//! memory is read by the processor word by word over the VME bus (IEEE 1014-1987): the bus is not the one of the
-//! processor's own memory, and each word is a transaction of its own that the processor waits for.
+//! The processor writes commands, one for each page, into the board's command FIFO, as many as fit; the board fetches
+//! the pages one after another over its network and puts an answer for each into the response FIFO. The processor reads
+//! the board's memory word by word over the VME bus (IEEE 1014-1987): that bus is separate from the processor's own
+//! memory, and the processor waits for each word's transaction.
 
 use std::time::Duration;
 
@@ -15,35 +15,32 @@ use super::token_ring::Network;
 pub struct Config {
     /// One word of 4 bytes read or written by the processor over the bus.
     pub word: Duration,
-    /// Pages that the command FIFO has room for.
     pub commands: u32,
     /// Words of a command: the operation, and the page's address in the shared space.
     pub command_words: u32,
     pub response_words: u32,
-    /// From the arrival of a frame until the board answers it: looks where the page is, starts its copy.
+    /// From the arrival of a frame until the board answers it: finding the page, starting its copy.
     pub turnaround: Duration,
     /// Bytes of a message to another board that carries no page.
     pub message_bytes: u64,
-    /// Bytes of a page.
     pub page_bytes: u64,
 }
 
-/// What fetching pages took.
+/// Time to fetch pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fetched {
     /// On the bus, for commands and responses.
     pub bus: Duration,
-    /// In the network and the boards.
     pub network: Duration,
 }
 
 impl Config {
-    /// The processor copies so many bytes out of the board's memory, or into it.
+    /// The processor copies `bytes` out of the board's memory, or into it.
     pub fn copy(&self, bytes: u64) -> Duration {
         self.word * bytes.div_ceil(4) as u32
     }
 
-    /// Fetches pages from the board `from` to the board `to`: a processor has asked for them now, and waits for the last.
+    /// Fetches pages from the board `from` to the board `to`: requested by a processor at `now`, which waits for all.
     pub fn fetch(&self, network: &mut dyn Network, now: Instant, from: usize, to: usize, pages: u32) -> Fetched {
         let mut fetched = Fetched::default();
         let mut left = pages;

@@ -1,14 +1,13 @@
 //! A processor's data cache, physically tagged: which accesses miss.
 
-/// What a cache is. Sizes in bytes, powers of two.
+/// Geometry of a cache. Sizes in bytes, powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheShape {
     pub bytes: u64,
-    /// What is fetched at a miss.
     pub line_bytes: u64,
-    /// Places that one line may lie in: 1 is direct-mapped.
+    /// Associativity: 1 is direct-mapped.
     pub ways: u32,
-    /// Does a write that misses fetch the line? (The R3000 writes words through and fetches nothing: Kane, *MIPS RISC
+    /// Does a write miss fetch the line? (The R3000 writes words through and fetches nothing: Kane, *MIPS RISC
     /// Architecture*, 1988, chapter 5.)
     pub write_allocates: bool,
 }
@@ -20,7 +19,7 @@ impl CacheShape {
     }
 }
 
-/// A cache and what it holds; least recently used goes first within a set.
+/// A cache and its content; the least recently used line of a set is replaced.
 #[derive(Clone, Debug)]
 pub struct MemoryCache {
     shape: CacheShape,
@@ -48,17 +47,16 @@ impl MemoryCache {
         }
     }
 
-    /// Reads at a physical address; true when the line had to be fetched.
+    /// Reads at a physical address; true if the line had to be fetched.
     pub fn read(&mut self, address: u64) -> bool {
         self.access(address, true)
     }
 
-    /// Writes at a physical address; true when the line had to be fetched.
+    /// Writes at a physical address; true if the line had to be fetched.
     pub fn write(&mut self, address: u64) -> bool {
         self.access(address, self.shape.write_allocates)
     }
 
-    /// Reads and writes so far.
     pub fn accesses(&self) -> u64 {
         self.accesses
     }

@@ -1,12 +1,12 @@
 //! The machines of the papers: processors, disks, networks and operating systems as models, in virtual time.
 //!
 //! A [`Simulation`] is one run. Processes and daemons are tasks: `async` functions that wait for virtual time and for
-//! each other. Everything that they wait for is in [`wait`], or a model of its own file here. Nothing is random but
-//! what is drawn from the run's seed, and tasks that become ready at the same moment run in the order in which they
-//! became so: the same seed gives the same run, on every host.
+//! each other. All that they wait for is in [`wait`], or is a model in a file of its own. All randomness is drawn from
+//! the run's seed, and tasks that become ready at the same moment run in that order: the same seed gives the same run,
+//! on every host.
 //!
-//! This is beside the machine that runs the kernel ([`super::World`]): that one proves, this one measures, and what is
-//! measured are other people's kernels with the policies of this one.
+//! This is separate from the simulated machine that runs the kernel: that one proves, this one measures other kernels
+//! with the policies of this one.
 
 pub mod buffers;
 pub mod bus;

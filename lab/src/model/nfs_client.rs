@@ -1,9 +1,9 @@
-//! An NFS client (protocol version 2, RFC 1094): a process that reads or writes a file from start to end, and the
-//! block I/O daemons (`biod`) that read ahead and write behind for it.
+//! An NFS client (protocol version 2, RFC 1094): a process that reads or writes a file from start to end, and the block
+//! I/O daemons (`biod`) that read ahead and write behind for it.
 //!
-//! As in the reference port of Sun: an asynchronous block goes to a daemon if one is idle; if none is, a write is done by
-//! the process itself, and a read-ahead is not done at all. Calls are never sent again, however long they take: the
-//! experiments say where that matters.
+//! As in the reference port of Sun: an asynchronous block goes to an idle daemon; without one, the process itself does
+//! a write, and drops a read-ahead. Calls are never retransmitted, however long they take: the experiments say where
+//! that matters.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -21,18 +21,16 @@ pub const TRANSFER_BYTES: u64 = 8192;
 
 /// Bytes of a READ call: RPC header with a UNIX credential of about 60 bytes (RFC 1057), file handle, arguments.
 const READ_CALL_BYTES: u64 = 24 + 8 + 60 + 8 + 32 + 12;
-/// Bytes of a WRITE call without the data.
 const WRITE_CALL_BYTES: u64 = READ_CALL_BYTES + 4;
 /// Bytes of a reply without data: RPC header, status, attributes (RFC 1094, 2.3.5).
 const REPLY_BYTES: u64 = 24 + 4 + 68;
 
 pub enum Message {
     Call(Call),
-    /// To the client: the answer to give.
+    /// To the client: the answer to complete.
     Reply(Answer<()>),
 }
 
-/// A remote procedure call for one block.
 pub struct Call {
     pub procedure: Procedure,
     /// Which block of the file, of [`TRANSFER_BYTES`].
@@ -40,11 +38,10 @@ pub struct Call {
     pub reply: Answer<()>,
 }
 
-/// What a call asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Procedure {
     Read,
-    /// Writes the block; the reply promises that it is on the disk.
+    /// Writes the block; the reply guarantees that it is on the disk.
     Write,
 }
 
@@ -56,7 +53,6 @@ impl Procedure {
         }
     }
 
-    /// Payload of the datagram that replies, in bytes.
     pub fn reply_bytes(self) -> u64 {
         match self {
             Procedure::Read => REPLY_BYTES + 4 + TRANSFER_BYTES,
@@ -65,14 +61,13 @@ impl Procedure {
     }
 }
 
-/// What a process does to one block besides the calls.
+/// A process's own work for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// System call and whatever else the process does for a block.
+    /// System call and other work for a block.
     pub per_block: Duration,
 }
 
-/// The client's side of a mounted file.
 pub struct Client {
     host: Rc<Host<Message>>,
     daemons: Mailbox<(Procedure, u64)>,
@@ -85,7 +80,6 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client with so many daemons.
     pub fn new(time: &Virtual, host: &Rc<Host<Message>>, daemons: u32) -> Rc<Self> {
         let client = Rc::new(Client {
             host: Rc::clone(host),
@@ -110,7 +104,7 @@ impl Client {
         client
     }
 
-    /// Reads so many blocks from the start of the file, as a process does, with that much read-ahead.
+    /// Reads blocks from the start of the file, as a process does, with that read-ahead.
     pub async fn read_file(&self, blocks: u64, config: readahead::Config, process: Process) {
         let mut ahead = ReadAhead::new(config);
         for block in 0..blocks {
@@ -131,7 +125,7 @@ impl Client {
         }
     }
 
-    /// Writes so many blocks from the start of the file, and closes it: that waits for all of them.
+    /// Writes blocks from the start of the file, and closes it, which waits for all of them.
     pub async fn write_file(&self, blocks: u64, process: Process) {
         for block in 0..blocks {
             self.host.compute(process.per_block + self.host.costs().copy(TRANSFER_BYTES)).await;

@@ -1,9 +1,9 @@
 //! NFS server processes (`nfsd`), as in section 5 of *Improved Performance of Workstation Unix Kernel* (Tezuka).
 //!
-//! Before: a write holds the inode's lock over three synchronous disk writes (block allocation, data, inode), so that the
-//! processes go one after another. After: the data is written asynchronously, allocation and inode are only changed in
-//! memory, the lock is released, and the processes meet: when `policy::gather` says so, one of them writes what was changed
-//! for all who have come, and all reply.
+//! Before: a write holds the inode's lock during three synchronous disk writes (block allocation, data, inode), so that
+//! the processes run one after another. After: the data is written asynchronously, allocation and inode are changed in
+//! memory only, the lock is released, and the processes meet: when `policy::gather` decides so, one of them writes the
+//! changes of all that have arrived, and all reply.
 
 #[cfg(test)]
 mod tests;
@@ -22,19 +22,17 @@ use super::disk::Disk;
 use super::host::Host;
 use super::nfs_client::{Call, Message, Procedure, TRANSFER_BYTES};
 use super::wait::{Answer, Gate, Resource};
-use machine::drive::Access;
+use crate::drive::Access;
 
 /// Where a file's blocks lie on the disk, each of [`TRANSFER_BYTES`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// The block that holds its inode.
     pub inode: ByteOffset,
     pub data: Vec<ByteOffset>,
-    /// For each data block what is written for its allocation: the block that points to it.
+    /// For each data block, the block that points to it and is written for its allocation.
     pub allocation: Vec<ByteOffset>,
 }
 
-/// How the server does its work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub processes: u32,
@@ -42,18 +40,17 @@ pub struct Config {
     pub gather: bool,
     /// Is the file in the server's memory when it is read?
     pub cached: bool,
-    /// How far the server itself reads ahead on its disk.
+    /// The server's own read-ahead on its disk.
     pub read_ahead: readahead::Mode,
 }
 
-/// The flush of a group ended, for those who draw what happened.
+/// The end of a group's flush, for plots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flushed {
     pub at: Instant,
     pub writes: u32,
 }
 
-/// The server's side of one file.
 pub struct Server {
     time: Virtual,
     host: Rc<Host<Message>>,
@@ -63,26 +60,24 @@ pub struct Server {
     inode: Resource,
     rendezvous: Rendezvous,
     reader: RefCell<ReadAhead>,
-    /// Blocks read, or being read.
     buffers: RefCell<BTreeMap<u64, (RequestId, Answer<()>)>>,
     acknowledged: RefCell<Vec<Instant>>,
     flushed: RefCell<Vec<Flushed>>,
 }
 
-/// Where those meet who want what they changed to be on the disk.
+/// Where processes meet whose changes must reach the disk.
 struct Rendezvous {
     policy: RefCell<Gather>,
-    /// Somebody flushes, or is about to.
+    /// A process flushes, or is about to.
     leading: Cell<bool>,
     wanted: RefCell<Group>,
     somebody_came: Gate,
 }
 
-/// Those who share one flush.
+/// The processes that share one flush.
 struct Group {
-    /// Blocks that were changed in memory.
     changed: BTreeSet<u64>,
-    /// Data blocks that are on their way to the disk.
+    /// Data blocks being written.
     data: Vec<Answer<()>>,
     done: Answer<()>,
 }
@@ -94,7 +89,6 @@ impl Group {
 }
 
 impl Server {
-    /// A server of one file with its processes.
     pub fn new(time: &Virtual, host: &Rc<Host<Message>>, disk: &Disk, place: Placement, config: Config) -> Rc<Self> {
         let rendezvous = Rendezvous {
             policy: RefCell::new(Gather::new()),
@@ -122,12 +116,10 @@ impl Server {
         server
     }
 
-    /// When each write was acknowledged, in order of time.
     pub fn acknowledged(&self) -> Vec<Instant> {
         self.acknowledged.borrow().clone()
     }
 
-    /// The flushes of groups so far, in order of time.
     pub fn flushed(&self) -> Vec<Flushed> {
         self.flushed.borrow().clone()
     }
@@ -163,7 +155,7 @@ impl Server {
     /// The paper's listing after: (2) to (6) without waiting for the disk, (12) rendezvous, (13) flush.
     async fn write_gathered(self: &Rc<Self>, block: u64) {
         let meeting = &self.rendezvous;
-        meeting.policy.borrow_mut().on_announced(self.time.now());
+        meeting.policy.borrow_mut().on_write_issued(self.time.now());
         let lock = self.inode.acquire().await;
         self.host.compute(self.host.costs().copy(TRANSFER_BYTES)).await;
         let data = self.begin_put(self.place.data[block as usize], Class::Asynchronous);
@@ -174,8 +166,7 @@ impl Server {
             wanted.data.push(data);
             wanted.done.clone()
         };
-        meeting.policy.borrow_mut().on_there();
-        meeting.policy.borrow_mut().on_arrival(self.time.now());
+        meeting.policy.borrow_mut().on_write_completed(self.time.now());
         meeting.somebody_came.open();
         if !meeting.leading.replace(true) {
             self.time.spawn(Rc::clone(self).lead());
@@ -183,11 +174,11 @@ impl Server {
         done.wait().await;
     }
 
-    /// Flushes for those who have come, then for the group that formed meanwhile, until nobody came.
+    /// Flushes for the group that has arrived, then for those that formed meanwhile, until none has.
     async fn lead(self: Rc<Self>) {
         let meeting = &self.rendezvous;
-        while meeting.policy.borrow().forming() > 0 {
-            let start = meeting.policy.borrow_mut().start(self.time.now());
+        while meeting.policy.borrow().waiting() > 0 {
+            let start = meeting.policy.borrow().start(self.time.now());
             if let Start::At(at) = start {
                 self.until_somebody_comes_or(at).await;
                 continue;
@@ -232,7 +223,7 @@ impl Server {
         self.host.compute(self.host.costs().copy(TRANSFER_BYTES)).await;
     }
 
-    /// The buffer of that block, read from the disk if it was not yet.
+    /// The buffer of that block, read from the disk if necessary.
     fn fetch(self: &Rc<Self>, block: u64, class: Class) -> Answer<()> {
         if let Some((id, known)) = self.buffers.borrow().get(&block) {
             if class == Class::Synchronous && !known.is_given() {

@@ -1,9 +1,9 @@
 //! Processors that run threads in time slices: dispatch, preemption, migration, interrupts that steal time.
 //!
-//! A process is a script: an async function with a [`Thread`] that works, waits and binds itself to a processor. Who runs
-//! where is the matter of a [`Scheduler`]: [`mach`] or [`bsd`]. In user mode a thread can be stopped at any time, in the
-//! kernel it cannot: both kernels of the time look for a better thread on the way back to user mode, at a clock tick and at
-//! the end of an interrupt. Clock ticks are on the agenda only when somebody waits for one.
+//! A process is a script: an async function with a [`Thread`] that works, waits and binds itself to a processor. A
+//! [`Scheduler`] decides which thread runs where: [`mach`] or [`bsd`]. In user mode a thread can be preempted at any
+//! time, in the kernel it cannot: both kernels of the time look for a better thread on the return to user mode, at a
+//! clock tick and at the end of an interrupt. Clock ticks are on the agenda only when a thread waits for one.
 
 pub mod bsd;
 pub mod fair;
@@ -24,14 +24,13 @@ pub use thread::Thread;
 
 use super::{Handler, HandlerId, Signal, Virtual, WaiterId};
 
-/// What processors need for what they do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// To go over to another thread.
+    /// To switch to another thread.
     pub dispatch: Duration,
-    /// More when that thread ran on another processor before: its data are in the cache there.
+    /// Additional cost when that thread last ran on another processor, whose cache has its data.
     pub migration: Duration,
-    /// From one clock tick to the next. The ticks of all processors come together.
+    /// From one clock tick to the next. All processors tick at the same time.
     pub tick: Duration,
 }
 
@@ -39,14 +38,13 @@ pub struct Costs {
 #[derive(Clone)]
 pub struct Processors(Rc<Inner>);
 
-/// What an interrupt does when its handler is through, on the processor that took it.
+/// What an interrupt does at the end of its handler, on the processor that took it.
 pub type Effect = Box<dyn FnOnce(&Processors, ProcessorId)>;
 
-/// What processors did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessorCounters {
     pub dispatches: u64,
-    /// Of these, those that ran elsewhere before.
+    /// Of these, threads that ran on another processor before.
     pub migrations: u64,
     pub stops: u64,
     /// Interrupts of processors that ran a thread.
@@ -68,27 +66,27 @@ struct Inner {
 #[derive(Clone, Copy, Default)]
 struct Processor {
     running: Option<ThreadId>,
-    /// Of the signal that its thread's work is done.
+    /// Generation of the signal that ends its thread's work.
     generation: u32,
-    /// Since then the thread works on.
+    /// The thread has worked since then.
     since: Instant,
-    /// Until then interrupt handlers run.
+    /// Interrupt handlers run until then.
     handlers_until: Instant,
     slice_end: Instant,
-    /// The next look that is on the agenda.
+    /// The next scheduled look.
     look_at: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Entry {
     state: State,
-    /// Work before its task goes on.
+    /// Work before its task continues.
     left: Duration,
     user: bool,
     on: Option<ProcessorId>,
     last: Option<ProcessorId>,
     waiter: Option<WaiterId>,
-    /// It was woken before it went to sleep.
+    /// Woken before it went to sleep.
     woken: bool,
 }
 
@@ -96,11 +94,11 @@ struct Entry {
 enum State {
     #[default]
     Asleep,
-    /// It waits for a processor.
+    /// Waits for a processor.
     Able,
-    /// It has a processor and work to do.
+    /// Has a processor and work to do.
     Works,
-    /// It has a processor, and its task goes on.
+    /// Has a processor, and its task runs.
     Acts,
 }
 
@@ -140,12 +138,11 @@ impl Processors {
         self.0.processors.borrow().len() as u16
     }
 
-    /// What they did so far.
     pub fn counters(&self) -> ProcessorCounters {
         self.0.counters.get()
     }
 
-    /// Interrupts a processor: its thread stands still while the handler runs that long, then `effect` happens.
+    /// Interrupts a processor: its thread is suspended for the handler's time, then `effect` happens.
     pub fn interrupt(&self, processor: ProcessorId, handler: Duration, effect: Effect) {
         let now = self.0.time.now();
         let running = self.with(processor, |one| one.running);
@@ -167,7 +164,7 @@ impl Processors {
         self.signal(end, INTERRUPT, slot as u32, 0);
     }
 
-    /// Wakes a thread that sleeps, or the next time that it goes to sleep; `on` is the processor where this happens.
+    /// Wakes a thread, or cancels its next sleep; `on` is the processor where this happens.
     pub fn wake(&self, thread: ThreadId, on: Option<ProcessorId>) {
         if self.entry(thread, |entry| entry.state) == State::Asleep {
             self.able(thread, on);
@@ -196,7 +193,7 @@ impl Processors {
         }
     }
 
-    /// The processor looks at the end of its slice whether to go on, or, when that is over, at its next clock tick.
+    /// The processor decides at the end of its slice whether to continue, or, after that, at its next clock tick.
     fn look_after_slice(&self, processor: ProcessorId) {
         let now = self.0.time.now();
         let end = self.with(processor, |one| one.slice_end);
@@ -227,7 +224,7 @@ impl Processors {
         self.go_on(processor, thread);
     }
 
-    /// The processor's thread works from now on, or from when interrupts are through.
+    /// The processor's thread works from now on, or from the end of interrupt handlers.
     fn go_on(&self, processor: ProcessorId, thread: ThreadId) {
         let (now, left) = (self.0.time.now(), self.entry(thread, |entry| entry.left));
         let (end, generation) = self.with(processor, |one| {
@@ -238,7 +235,7 @@ impl Processors {
         self.signal(end, DONE, u32::from(processor.0), generation);
     }
 
-    /// What the processor's thread did since is done; nothing more is on the agenda for it.
+    /// Accounts for the work of the processor's thread; cancels its end signal.
     fn pause(&self, processor: ProcessorId) {
         let now = self.0.time.now();
         let (running, worked) = self.with(processor, |one| {
@@ -269,7 +266,7 @@ impl Processors {
         }
     }
 
-    /// The processor stops its thread for another one.
+    /// The processor preempts its thread.
     fn stop(&self, processor: ProcessorId, thread: ThreadId) {
         self.count_up(|counters| counters.stops += 1);
         self.pause(processor);
@@ -279,7 +276,7 @@ impl Processors {
         self.place(thread, placement);
     }
 
-    /// The processor looks whether to stop its thread for another one, or, when idle, whether there is one.
+    /// The processor checks whether to preempt its thread, or, when idle, whether one can run.
     fn look(&self, processor: ProcessorId) {
         let now = self.0.time.now();
         let one = self.with(processor, |one| *one);
@@ -312,7 +309,7 @@ impl Processors {
         self.0.scheduler.borrow().stops(processor, thread, slice_is_over)
     }
 
-    /// The thread's work is done: its task goes on.
+    /// The thread's work is done: its task continues.
     fn done(&self, processor: ProcessorId) {
         self.pause(processor);
         let Some(thread) = self.with(processor, |one| one.running) else { return };

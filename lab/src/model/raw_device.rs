@@ -1,9 +1,9 @@
-//! Reads of a raw device, and the devices of TOP-1: what a processor does for them, and what the disk subsystem does.
+//! Reads of a raw device, and the devices of TOP-1: a processor's work for them, and that of the disk subsystem.
 //!
-//! As the paper describes them (Kawachiya, Shiratori, Yamasaki: "Comparison of device access methods in MP UNIX"): `scsihd`
-//! is a SCSI disk behind a processor of its own, which serves commands of the other nine; `testdev` is served by the same
-//! processor, which waits for about 17 ms; `ramdisk` is a part of the shared memory. With a funnel, the thread goes to
-//! `unix_master` before it enters the driver and stays bound to it until it leaves it (OSF/1, as [`policy::access`]).
+//! As the paper describes them (Kawachiya, Shiratori, Yamasaki: "Comparison of device access methods in MP UNIX"):
+//! `scsihd` is a SCSI disk behind a processor of its own, which executes commands of the other nine; `testdev` is on
+//! the same processor, which waits for about 17 ms; `ramdisk` is a part of the shared memory. With a funnel, the thread
+//! is bound to `unix_master` while it is in the driver (OSF/1, as [`policy::access`]).
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ use super::lock::SpinLock;
 use super::processors::Thread;
 use super::wait::Resource;
 
-/// What the processor does for a read, on its way through the kernel.
+/// A processor's work for a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
     /// System call and return, before and after the driver.
     pub call: Duration,
     /// The driver's upper half and what is around it: wiring the buffer, starting the device.
     pub start: Duration,
-    /// Of it, with the driver's lock held.
+    /// The part of it with the driver's lock held.
     pub locked: Duration,
 }
 
@@ -36,10 +36,10 @@ pub enum Backing {
         /// Bus time of a read.
         transfer: Duration,
         bursts: u32,
-        /// Processor time of the copy beside it.
+        /// Processor time of the concurrent copy.
         copy: Duration,
     },
-    /// `testdev`: answers after a fixed time, so many requests at a time.
+    /// `testdev`: answers after a fixed time, a limited number of requests at a time.
     Fixed { servers: Resource, time: Duration },
     /// `scsihd`: a disk behind a processor that handles one command at a time.
     Disk {
@@ -62,7 +62,7 @@ pub struct RawDevice {
 }
 
 impl RawDevice {
-    /// A device that `access` starts, whose completions go by `completions`.
+    /// `access` starts the device; `completions` delivers.
     pub fn new(time: &Virtual, access: Access, costs: Costs, completions: Completions, backing: Backing) -> Self {
         RawDevice { time: time.clone(), access, costs, lock: SpinLock::new(time), completions, backing }
     }

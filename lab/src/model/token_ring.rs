@@ -1,8 +1,9 @@
-//! A token ring: one frame at a time; who has the token may send (IEEE 802.5-1989; ANSI X3.139-1987 for 100 Mb/s).
+//! A token ring: one frame at a time; the holder of the token may send (IEEE 802.5-1989; ANSI X3.139-1987 for 100
+//! Mb/s).
 //!
-//! A station that wants to send waits for the token: half a turn of it while the ring is idle; while others wait too, the
-//! token passes to the next of them in the ring's order, which is taken as the order of asking. A frame arrives when its last
-//! bit does; the way along the ring is part of a turn and is not counted again.
+//! A station that wants to send waits for the token: half a rotation of it while the ring is idle; while others wait
+//! too, the token passes to the next of them in the ring's order, which is taken as the order of requests. A frame
+//! arrives when its last bit does; the way along the ring is part of a rotation and is not counted again.
 //!
 //! A network in which every station has its own line to a switch is the same without a token, each line for itself:
 //! [`Switched`].
@@ -11,24 +12,22 @@ use std::time::Duration;
 
 use policy::unit::Instant;
 
-/// How fast, and how large.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// Bits a second.
     pub bits_per_second: u64,
     pub stations: u32,
-    /// What each of them, with its cable, delays the token.
+    /// Each station's delay of the token, with its cable.
     pub station: Duration,
-    /// Bytes of a frame beside its data: preamble, addresses, check, status, and what its interface wastes.
+    /// Bytes of a frame other than its data: preamble, addresses, check, status, and what its interface wastes.
     pub overhead_bytes: u64,
 }
 
-/// What carries frames between nodes. Times only: who sends what is its user's matter.
+/// Carries frames between nodes. Times only: its user tracks what is sent.
 pub trait Network {
-    /// A frame with so many bytes of data is handed over now by one node for another; when it has arrived there.
+    /// A node hands over a frame with `bytes` of data at `now`; returns its arrival.
     fn send(&mut self, now: Instant, from: usize, to: usize, bytes: u64) -> Instant;
 
-    /// How long it was busy: the ring, or the busiest line.
+    /// Busy time of the ring, or of the busiest line.
     fn busy(&self) -> Duration;
 }
 
@@ -37,7 +36,7 @@ pub trait Network {
 pub struct TokenRing {
     config: Config,
     free: Instant,
-    /// Frames that were asked to be sent while it was busy, since it was idle last.
+    /// Frames queued since it was idle last.
     in_line: u32,
     busy: Duration,
 }
@@ -51,12 +50,12 @@ impl TokenRing {
         TokenRing { config, free: Instant::ZERO, in_line: 0, busy: Duration::ZERO }
     }
 
-    /// Once round for the token.
+    /// One rotation of the token.
     pub fn turn(&self) -> Duration {
         self.config.station * self.config.stations
     }
 
-    /// How long a frame with so many bytes of data is on the ring.
+    /// How long a frame with `bytes` of data is on the ring.
     pub fn frame(&self, bytes: u64) -> Duration {
         at_rate(bytes + self.config.overhead_bytes, self.config.bits_per_second)
     }
@@ -83,7 +82,7 @@ impl Network for TokenRing {
     }
 }
 
-/// A network with a line for each node, and switches that pass frames on as they come.
+/// A network with a line for each node, and cut-through switches.
 #[derive(Clone, Debug)]
 pub struct Switched {
     bits_per_second: u64,
@@ -95,7 +94,7 @@ pub struct Switched {
 }
 
 impl Switched {
-    /// Idle; so many nodes, with so much time from the one's memory to the other's beside that on the line.
+    /// An idle network; `latency` is the time from memory to memory without that on the line.
     pub fn new(nodes: usize, bits_per_second: u64, latency: Duration, overhead_bytes: u64) -> Self {
         let into = vec![(Instant::ZERO, Duration::ZERO); nodes];
         Switched { bits_per_second, latency, overhead_bytes, out: vec![Instant::ZERO; nodes], into }

@@ -11,7 +11,7 @@ use policy::unit::Instant;
 
 use super::{Virtual, WaiterId};
 
-/// Wakes all who wait; they look whether it is what they waited for.
+/// Wakes all waiters, which check their conditions.
 #[derive(Clone)]
 pub struct Gate(Rc<GateState>);
 
@@ -22,12 +22,11 @@ struct GateState {
 }
 
 impl Gate {
-    /// A gate that nobody waits at.
     pub fn new(time: &Virtual) -> Self {
         Gate(Rc::new(GateState { time: time.clone(), openings: Cell::new(0), waiting: RefCell::default() }))
     }
 
-    /// Lets all through who wait now.
+    /// Wakes the present waiters.
     pub fn open(&self) {
         self.0.openings.set(self.0.openings.get() + 1);
         for waiter in self.0.waiting.borrow_mut().drain(..) {
@@ -35,7 +34,7 @@ impl Gate {
         }
     }
 
-    /// Waits until it is opened the next time.
+    /// Waits for the next opening.
     pub async fn wait(&self) {
         let before = self.0.openings.get();
         let mut queued = false;
@@ -51,7 +50,7 @@ impl Gate {
         .await;
     }
 
-    /// Waits until `condition` holds; it is looked at now and whenever the gate opens.
+    /// Waits until `condition` holds; checked now and at each opening.
     pub async fn until(&self, mut condition: impl FnMut() -> bool) {
         while !condition() {
             self.wait().await;
@@ -59,7 +58,7 @@ impl Gate {
     }
 }
 
-/// Something of which there are so many, given out in order of asking: a lock, a bus, a processor without time slices.
+/// A resource of several units, granted in order of request: a lock, a bus, a processor without time slices.
 #[derive(Clone)]
 pub struct Resource(Rc<ResourceState>);
 
@@ -76,14 +75,13 @@ struct Grant {
     given: Cell<bool>,
 }
 
-/// A share in a resource, given back when it is dropped.
+/// A unit of a resource, released when dropped.
 pub struct Held {
     resource: Rc<ResourceState>,
     since: Instant,
 }
 
 impl Resource {
-    /// `count` of it, all free.
     pub fn new(time: &Virtual, count: u32) -> Self {
         Resource(Rc::new(ResourceState {
             time: time.clone(),
@@ -94,7 +92,7 @@ impl Resource {
         }))
     }
 
-    /// Waits for one of it.
+    /// Waits for one unit.
     pub async fn acquire(&self) -> Held {
         let state = &self.0;
         let asked = state.time.now();
@@ -109,19 +107,19 @@ impl Resource {
         Held { resource: Rc::clone(state), since: state.time.now() }
     }
 
-    /// Waits for one of it and uses it for that long.
+    /// Waits for one unit and uses it for that long.
     pub async fn serve(&self, time: Duration) {
         let held = self.acquire().await;
         self.0.time.sleep(time).await;
         drop(held);
     }
 
-    /// How long it was held so far, all of it together, ended uses only.
+    /// Sum of the times that units were held, ended uses only.
     pub fn busy(&self) -> Duration {
         self.0.busy.get()
     }
 
-    /// How long others waited for it so far, all of them together.
+    /// Sum of the times that tasks waited for it.
     pub fn waited(&self) -> Duration {
         self.0.waited.get()
     }
@@ -141,12 +139,11 @@ impl Drop for Held {
     }
 }
 
-/// An answer that comes once; any number of tasks may wait for it.
+/// An answer given once; any number of tasks may wait for it.
 #[derive(Clone)]
 pub struct Answer<T>(Rc<(RefCell<Option<T>>, Gate)>);
 
 impl<T: Clone> Answer<T> {
-    /// Not given yet.
     pub fn new(time: &Virtual) -> Self {
         Answer(Rc::new((RefCell::new(None), Gate::new(time))))
     }
@@ -170,7 +167,7 @@ impl<T: Clone> Answer<T> {
     }
 }
 
-/// Messages in order; each goes to one of those who wait for it.
+/// Messages in order; each goes to one waiter.
 #[derive(Clone)]
 pub struct Mailbox<T>(Rc<(RefCell<VecDeque<T>>, Gate)>);
 
@@ -184,7 +181,7 @@ impl<T> Mailbox<T> {
         self.0.1.open();
     }
 
-    /// Takes one out if there is one.
+    /// Takes a message, if any.
     pub fn try_receive(&self) -> Option<T> {
         self.0.0.borrow_mut().pop_front()
     }
@@ -202,7 +199,6 @@ impl<T> Mailbox<T> {
         self.0.0.borrow().len()
     }
 
-    /// Does none wait?
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,8 +1,7 @@
-//! CSV (RFC 4180): a line for each cell, numbers in full.
+//! CSV (RFC 4180): a line for each cell, numbers in full precision.
 
 use crate::result::Table;
 
-/// The table, with a head.
 pub fn table(table: &Table) -> String {
     let mut text = line(&[
         named(&table.rows_are, "row"),
@@ -31,7 +30,7 @@ fn with_unit(name: &str, unit: &str) -> String {
     if unit.is_empty() { name.to_owned() } else { format!("{name} ({unit})") }
 }
 
-/// As short as it is told apart from all others.
+/// The shortest text that is distinct from all other numbers.
 pub(crate) fn number(value: Option<f64>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
 }

@@ -1,11 +1,10 @@
-//! What experiments there are and what they can be told, as text for a terminal.
+//! The list of experiments and their parameters, as text for a terminal.
 
 use super::terminal::{Column, Terminal, Tone, wrap};
 use super::{origin, value};
 use crate::experiment::Experiment;
 
 impl Terminal {
-    /// All of these, a line each.
     pub fn list(&self, experiments: &[&'static dyn Experiment]) -> String {
         let column = |head: &str, of: &dyn Fn(&dyn Experiment) -> &'static str, tone| {
             let mut column = Column::head(head, false);
@@ -19,7 +18,7 @@ impl Terminal {
         ])
     }
 
-    /// What it is about, and its parameters with their sources.
+    /// An experiment's description, and its parameters with their sources.
     pub fn description(&self, experiment: &dyn Experiment) -> String {
         let mut text = format!("{}  {}\n", self.toned(experiment.name(), Tone::Bold), experiment.title());
         text += &self.wrapped(experiment.paper(), "", Tone::Faint);

@@ -1,4 +1,4 @@
-//! The report for people: one page of HTML that needs nothing else, on light and dark screens.
+//! The report for readers: one self-contained page of HTML, for light and dark screens.
 
 use std::fmt::Write as _;
 
@@ -7,11 +7,10 @@ use super::{origin, plot, style, tables, value};
 use crate::order::Outcome;
 use crate::result::Results;
 
-/// What the page says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heading {
     pub version: String,
-    /// How the page was made.
+    /// The command that made the page.
     pub command: String,
 }
 
@@ -46,7 +45,7 @@ machine dotted or striped. Every parameter has its source; at most one a table i
 are predictions. <em>Variance explained</em> is 1 where all cells are right and 0 where the mean would do as well.</p>\
 </footer>\n";
 
-/// An experiment in the index: what it is about and what it came to.
+/// An experiment in the index: its subject and its result.
 fn card(outcome: &Outcome) -> String {
     let (order, results) = (&outcome.order, &outcome.results);
     let name = escaped(&order.name());
@@ -182,7 +181,7 @@ pub(super) fn escaped(text: &str) -> String {
             '>' => html += "&gt;",
             '"' => html += "&quot;",
             '\'' => html += "&#39;",
-            // No document may hold them.
+            // Not allowed in HTML.
             '\0'..='\u{8}' | '\u{b}'..='\u{1f}' => {}
             _ => html.push(character),
         }

@@ -1,12 +1,11 @@
-//! JSON, for programs: everything that an experiment was told and found.
+//! JSON, for programs: all parameters and results of an experiment.
 
 use serde_json::{Value, json};
 
-use super::{origin, source_name};
+use super::origin;
 use crate::order::{Outcome, Setting};
-use crate::result::{Axis, Drawing, Plot, Table};
+use crate::result::{Plot, Table};
 
-/// One object, over several lines.
 pub fn outcome(outcome: &Outcome, version: &str) -> String {
     let (order, results) = (&outcome.order, &outcome.results);
     let experiment = order.experiment;
@@ -23,7 +22,6 @@ pub fn outcome(outcome: &Outcome, version: &str) -> String {
             })
         })
         .collect();
-    let findings = results.findings.iter().map(|finding| json!({ "text": finding.text, "holds": finding.holds }));
     let value = json!({
         "experiment": experiment.name(),
         "title": experiment.title(),
@@ -36,48 +34,21 @@ pub fn outcome(outcome: &Outcome, version: &str) -> String {
         "parameters": parameters,
         "tables": results.tables.iter().map(table).collect::<Vec<_>>(),
         "plots": results.plots.iter().map(plot).collect::<Vec<_>>(),
-        "findings": findings.collect::<Vec<_>>(),
+        "findings": results.findings,
         "notes": results.notes,
     });
     format!("{value:#}\n")
 }
 
 fn table(table: &Table) -> Value {
-    let cells = table.cells.iter().map(|row| {
-        let cell = |cell: &crate::Cell| {
-            let mut told = json!({
-                "paper": cell.paper, "simulated": cell.simulated, "here": cell.here, "fitted": cell.fitted,
-            });
-            if cell.within_noise {
-                told["within_noise"] = true.into();
-            }
-            told
-        };
-        Value::Array(row.iter().map(cell).collect())
-    });
-    json!({
-        "name": table.name, "title": table.title, "unit": table.unit,
-        "rows_are": table.rows_are, "rows": table.rows,
-        "columns_are": table.columns_are, "columns": table.columns,
-        "cells": cells.collect::<Vec<_>>(),
-        "differences_in_points": table.in_points,
-        "variance_explained": super::sums::variance_explained(table),
-    })
+    let mut value = json!(table);
+    value["variance_explained"] = json!(super::sums::variance_explained(table));
+    value
 }
 
 fn plot(plot: &Plot) -> Value {
-    let axis = |axis: &Axis| json!({ "label": axis.label, "unit": axis.unit, "logarithmic": axis.logarithmic });
-    let series = plot.series.iter().map(|series| {
-        let points: Vec<[f64; 2]> = series.points.iter().map(|(x, y)| [*x, *y]).collect();
-        json!({ "name": series.name, "source": source_name(series.source), "points": points })
-    });
-    let (drawing, groups) = match &plot.drawing {
-        Drawing::Lines => ("lines", None),
-        Drawing::Steps => ("steps", None),
-        Drawing::Bars(groups) => ("bars", Some(groups)),
-    };
-    json!({
-        "name": plot.name, "title": plot.title, "drawing": drawing, "groups": groups,
-        "x": axis(&plot.x), "y": axis(&plot.y), "series": series.collect::<Vec<_>>(),
-    })
+    let mut value = json!(plot);
+    // Only bars have groups.
+    value["groups"] = value["groups"].take();
+    value
 }

@@ -1,4 +1,4 @@
-//! Reports: what experiments found, for people and for programs. Texts only; whoever calls writes them.
+//! Reports: results for readers and for programs. Texts only; the caller writes them to files.
 //!
 //! None of them holds a time or anything else of the host: the same seed and version give the same bytes.
 
@@ -20,7 +20,6 @@ use crate::order::Outcome;
 use crate::parameter::Origin;
 use crate::result::{Cell, Source, Table};
 
-/// A file of a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
     pub name: String,
@@ -40,7 +39,7 @@ pub fn files(outcomes: &[Outcome], heading: &Heading) -> Vec<File> {
     files
 }
 
-/// A name without what file systems mind.
+/// Replaces what file systems may not accept.
 fn file_name(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
     name.chars().map(plain).collect()
@@ -51,12 +50,12 @@ fn file_name(name: &str) -> String {
 enum Closeness {
     /// Within 5 % of it (of the span of all published cells, where cells differ in points).
     Close,
-    /// Within 15 %, which is what we want.
+    /// Within 15 %, which is the target.
     Near,
     Far,
 }
 
-/// The largest difference that is aimed for, in percent.
+/// The target for the largest difference, in percent.
 const AIM_PERCENT: f64 = 15.0;
 
 impl Closeness {
@@ -86,7 +85,6 @@ fn difference(table: &Table, cell: &Cell) -> Option<String> {
     }
 }
 
-/// What differences are told in.
 fn difference_unit(table: &Table) -> &'static str {
     if table.in_points { "difference, points" } else { "difference" }
 }
@@ -97,7 +95,7 @@ fn signed(value: f64, digits: usize, unit: &str) -> String {
     format!("{sign}{text}{unit}")
 }
 
-/// With so many digits after the point, and commas between thousands from ten thousand on.
+/// With `digits` after the point, and commas between thousands from ten thousand on.
 pub fn number(value: f64, digits: usize) -> String {
     if !value.is_finite() {
         return "n/a".to_owned();
@@ -119,7 +117,7 @@ pub fn number(value: f64, digits: usize) -> String {
     told
 }
 
-/// A parameter's value: as short as it can be said.
+/// A parameter's value, as short as possible.
 pub fn value(value: f64) -> String {
     let text = format!("{value}");
     match text.split_once('.') {
@@ -128,7 +126,7 @@ pub fn value(value: f64) -> String {
     }
 }
 
-/// The kind of an origin, and what it says.
+/// The kind of an origin, and its text.
 pub fn origin(origin: &Origin) -> (&'static str, &'static str) {
     match origin {
         Origin::Paper(text) => ("paper", text),
@@ -139,7 +137,6 @@ pub fn origin(origin: &Origin) -> (&'static str, &'static str) {
     }
 }
 
-/// What a source is called.
 fn source_name(source: Source) -> &'static str {
     match source {
         Source::Paper => "paper",
@@ -148,12 +145,11 @@ fn source_name(source: Source) -> &'static str {
     }
 }
 
-/// Is there a cell of that source?
 fn has(table: &Table, source: Source) -> bool {
     table.cells.iter().flatten().any(|cell| cell.from(source).is_some())
 }
 
-/// A cell's number of that source, with what marks it; empty where there is none.
+/// A cell's number of that source, with its marks; empty without one.
 fn shown(table: &Table, cell: &Cell, source: Source) -> String {
     let mark = match source {
         Source::Simulated if cell.fitted => "*",

@@ -1,4 +1,4 @@
-//! The scale of an axis: which values it spans, where it has marks, what stands at them.
+//! The scale of an axis: its range, its marks and their labels.
 
 use super::number;
 
@@ -11,7 +11,7 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// One for upward: from 0 where the values are not far from it, so that lengths can be compared.
+    /// A vertical scale: from 0 if the values are not far from it, so that lengths are comparable.
     pub(super) fn upward(values: &[f64], logarithmic: bool, from_zero: bool) -> Option<Self> {
         if logarithmic {
             return Scale::logarithmic(values);
@@ -32,7 +32,7 @@ impl Scale {
         Some(Scale { marks: linear_marks(min, max, step), min, max, logarithmic })
     }
 
-    /// One to the right: as wide as the values, with a mark at each where they are few and `room` for so many.
+    /// A horizontal scale: as wide as the values, with a mark at each if at most `room` marks are needed.
     pub(super) fn rightward(values: &[f64], logarithmic: bool, room: usize) -> Option<Self> {
         let mut scale = if logarithmic {
             let (min, max) = span(values.iter().copied().filter(|value| *value > 0.0))?;
@@ -44,7 +44,7 @@ impl Scale {
             let (min, max) = if min > 0.0 && min < 0.3 * max { (0.0, max) } else { (min, max) };
             let (min, max) = if min == max { (min - 1.0, max + 1.0) } else { (min, max) };
             let step = step((max - min) / 8.0);
-            // Of what is counted there are no halves.
+            // Integer values have no marks between integers.
             let step = if values.iter().all(|value| value.fract() == 0.0) { step.ceil() } else { step };
             Scale { marks: linear_marks(min, max, step), min, max, logarithmic }
         };
@@ -82,7 +82,7 @@ impl Scale {
             }
             decade *= 10.0;
         }
-        // Nothing but the last mark below the data is needed.
+        // Only the last mark below the data is needed.
         while marks.get(1).is_some_and(|(mark, _)| *mark <= least) {
             marks.remove(0);
         }
@@ -93,7 +93,7 @@ impl Scale {
         Some(Scale { min, max, logarithmic: true, marks })
     }
 
-    /// How far along the axis a value lies, from 0 to 1; none where a logarithmic axis has no place for it.
+    /// Position of a value along the axis, from 0 to 1; `None` where a logarithmic axis has no place for it.
     pub(super) fn at(&self, value: f64) -> Option<f64> {
         if !value.is_finite() || (self.logarithmic && value <= 0.0) {
             return None;

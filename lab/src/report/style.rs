@@ -26,8 +26,8 @@ pub(super) const GRID: Colour = colour(0xE4E7EB, 0x30363D);
 /// The ground of a plot, which hollow marks show.
 pub(super) const GROUND: Colour = colour(0xFFFFFE, 0x171B21);
 
-/// For series, in order: those of Okabe and Ito, which people who confuse red and green tell apart, without its yellow,
-/// which is faint on white.
+/// Colours of series, in order: those of Okabe and Ito, which people who confuse red and green can distinguish, without
+/// the yellow, which is faint on white.
 pub(super) const PALETTE: [Colour; 8] = [
     colour(0x0072B2, 0x4AA8E0),
     colour(0xD55E00, 0xFF8A3D),
@@ -39,7 +39,7 @@ pub(super) const PALETTE: [Colour; 8] = [
     colour(0x6B6B6B, 0xABABAB),
 ];
 
-/// How lines of a source are dashed: lengths of dash and gap, in pixels.
+/// Dashes of a source's lines: lengths of dash and gap, in pixels.
 pub(super) fn dashes(source: Source) -> Option<(f64, f64)> {
     match source {
         Source::Paper => Some((6.0, 4.0)),
@@ -53,7 +53,7 @@ fn hex(RGBColor(red, green, blue): RGBColor) -> String {
     format!("#{red:02X}{green:02X}{blue:02X}")
 }
 
-/// What turns the drawn light colours into the dark ones. They are attributes of the drawing, over which rules win.
+/// Rules that turn the drawn light colours into the dark ones. Rules override the drawing's attributes.
 pub(super) fn dark_rules(prefix: &str) -> String {
     let mut rules = String::new();
     for colour in [INK, FAINT, GRID, GROUND].iter().chain(&PALETTE) {

@@ -1,17 +1,16 @@
-//! What a report says at a glance.
+//! The summary of a report.
 
 use super::AIM_PERCENT;
 use crate::result::{Results, Table};
 
-/// Fewer published cells than these vary too little to say how much of it is explained.
+/// With fewer published cells, the explained variance says nothing.
 const VARIANCE_CELLS_MIN: usize = 6;
 
-/// All of an experiment in a few numbers.
+/// Key numbers of an experiment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summary {
-    /// Cells that differ from the paper's in percent; one that a parameter was fitted on is no prediction.
+    /// Cells that differ from the paper's in percent, without fitted ones, which predict nothing.
     pub predicted: usize,
-    /// Of these, how many are within 15 %.
     pub within: usize,
     /// The least variance explained of any table in points.
     pub variance_explained: Option<f64>,
@@ -52,7 +51,7 @@ impl Summary {
     }
 }
 
-/// How much of the variance is explained, where there are enough cells.
+/// The explained variance of a table with enough cells.
 pub(super) fn variance_explained(table: &Table) -> Option<f64> {
     let pairs = table.cells.iter().flatten().filter(|cell| cell.difference().is_some()).count();
     table.variance_explained().filter(|_| pairs >= VARIANCE_CELLS_MIN)

@@ -27,7 +27,6 @@ pub(super) fn table(table: &Table, of: &str) -> String {
     html
 }
 
-/// A row for each cell.
 fn list(table: &Table) -> String {
     let sources: Vec<Source> = SOURCES.into_iter().filter(|source| has(table, *source)).collect();
     let compared = has(table, Source::Paper) && has(table, Source::Simulated);
@@ -66,7 +65,7 @@ fn list(table: &Table) -> String {
     html + "</tbody></table>"
 }
 
-/// As in the paper: what was simulated, shaded, with what was published below.
+/// As in the paper: simulated values, shaded, with the published ones below.
 fn grid(table: &Table) -> String {
     let mut html = String::from("<table class=grid><thead><tr>");
     let corner = [table.rows_are.as_str(), table.columns_are.as_str()].map(escaped);

@@ -1,4 +1,4 @@
-//! What an experiment found, as text for a terminal.
+//! Results of an experiment, as text for a terminal.
 
 use super::sums::variance_explained;
 use super::{Closeness, difference, difference_unit, has, is_grid, shown, source_name, value};
@@ -11,7 +11,6 @@ pub struct Terminal {
     pub width: usize,
 }
 
-/// How a piece of text is shown.
 #[derive(Clone, Copy)]
 pub(super) enum Tone {
     Plain,
@@ -112,7 +111,7 @@ impl Terminal {
         self.columns(&columns)
     }
 
-    /// As in the paper, with a block of rows for each row, and as many columns at a time as there is room for.
+    /// As in the paper, with a block of rows for each row, and as many columns at a time as fit.
     fn grid(&self, table: &Table) -> String {
         let widest = |column: usize| {
             let cells = table.cells.iter().filter_map(|row| row.get(column));
@@ -155,7 +154,7 @@ impl Terminal {
                     columns[index + 2].cells.push(cells.get(column).map_or((String::new(), Tone::Plain), of));
                 }
             };
-            // Of a row without a published number there is nothing to compare with.
+            // A row without a published number has none to show.
             let told = |source: &&Source| {
                 **source != Source::Paper || alone || cells.iter().any(|cell| cell.from(Source::Paper).is_some())
             };
@@ -189,7 +188,7 @@ impl Terminal {
         text
     }
 
-    /// Over as many lines as it needs.
+    /// Wraps and indents text.
     pub(super) fn wrapped(&self, text: &str, indent: &str, tone: Tone) -> String {
         let lines = wrap(text, self.width - letters(indent));
         lines.iter().map(|line| format!("{indent}{}\n", self.toned(line, tone))).collect()
@@ -234,7 +233,7 @@ fn letters(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Lines of at most so many letters, broken between words.
+/// Lines of at most `width` letters, broken between words.
 pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {

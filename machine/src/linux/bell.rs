@@ -1,4 +1,4 @@
-//! What wakes a parked processor: an eventfd that is written only when somebody is asleep behind it.
+//! Wakes a parked processor, by an eventfd that is written only when the processor sleeps.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -6,21 +6,20 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::syscall;
 use crate::{Doorbell, Errno};
 
-/// Somebody rang: `enter` must return.
+/// The bell was rung: `enter` must return.
 const RUNG: u32 = 1;
-/// There is something to collect: `enter` must look again, and may go back to sleep when it finds nothing.
+/// There is something to collect: `enter` must look, and may sleep again when it finds nothing.
 const WOKEN: u32 = 2;
-/// The processor sleeps, or is about to: only now does waking it need a system call.
+/// The processor sleeps, or is about to: only in this state waking it needs a system call.
 const PARKED: u32 = 4;
 
-/// A doorbell. All its moves are sequentially consistent read-modify-write operations on one word, so that whatever was
-/// stored before a ring is seen by the processor that takes it.
+/// A doorbell. All its transitions are sequentially consistent read-modify-write operations on one word, so that
+/// whatever was stored before a ring is seen by the processor that takes it.
 pub(super) struct Bell {
     state: AtomicU32,
-    /// Times that the eventfd was written.
     writes: AtomicU64,
-    /// In blocking mode, for io_uring does not wait for files in non-blocking mode on all kernels. Nobody ever blocks
-    /// on it: its only reader is its processor, after it became readable or within the ring.
+    /// In blocking mode, since io_uring does not wait for files in non-blocking mode on all kernels. No reader ever
+    /// blocks: only its processor reads, after it became readable or within the ring.
     event: OwnedFd,
 }
 
@@ -31,39 +30,39 @@ impl Bell {
         Ok(Bell {
             state: AtomicU32::new(0),
             writes: AtomicU64::new(0),
-            // SAFETY: the descriptor was just created and belongs to nobody else.
+            // SAFETY: the descriptor was just created and has no other owner.
             event: unsafe { OwnedFd::from_raw_fd(fd) },
         })
     }
 
-    /// What becomes readable when a parked processor is to wake.
+    /// Becomes readable when a parked processor is to wake.
     pub(super) fn event(&self) -> RawFd {
         self.event.as_raw_fd()
     }
 
-    /// Ends a park, if there was one, and takes what was rung. Did somebody ring?
+    /// Ends a park and takes pending rings. Returns whether it was rung.
     pub(super) fn take(&self) -> bool {
         self.state.load(Ordering::SeqCst) != 0 && self.state.swap(0, Ordering::SeqCst) & RUNG != 0
     }
 
-    /// Did anybody ring or wake since [`take`](Self::take)?
+    /// Whether it was rung or woken since [`take`](Self::take).
     pub(super) fn is_raised(&self) -> bool {
         self.state.load(Ordering::SeqCst) != 0
     }
 
-    /// May the processor sleep now? If not, something came in since [`take`](Self::take).
+    /// Whether the processor may sleep: nothing happened since [`take`](Self::take).
     pub(super) fn park(&self) -> bool {
         self.state.compare_exchange(0, PARKED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// Tells the processor to collect, without making `enter` return for it.
+    /// Makes the processor collect, without making `enter` return for it.
     pub(super) fn wake(&self) {
         self.raise(WOKEN);
     }
 
-    /// Times that waking took a system call, since asked last.
+    /// Wake-ups that took a system call, since the last call.
     pub(super) fn take_writes(&self) -> u64 {
-        // Seldom more than none, and then the line is not taken from whoever rings.
+        // Usually zero, and a plain load leaves the cache line with the ringing processors.
         if self.writes.load(Ordering::Relaxed) == 0 { 0 } else { self.writes.swap(0, Ordering::Relaxed) }
     }
 

@@ -3,12 +3,12 @@
 use super::syscall;
 use crate::Errno;
 
-/// The cores that this process may use (its affinity when it started), by number.
+/// The cores that this process may use (its affinity at start), by number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cores(Vec<usize>);
 
 impl Cores {
-    /// The cores that the calling thread may use now: call it before any thread is pinned.
+    /// The cores that the calling thread may use: to be called before any thread is pinned.
     pub fn allowed() -> Self {
         let mut set = empty_set();
         // SAFETY: the kernel writes at most the size given into `set`.
@@ -20,19 +20,19 @@ impl Cores {
             cores.extend(all.filter(|&core| unsafe { libc::CPU_ISSET(core, &set) }));
         }
         if cores.is_empty() {
-            // More than 1024 cores, or no such call: at least their number is known.
+            // More than 1024 cores, or no such call: use at least their number.
             let count = std::thread::available_parallelism().map_or(1, usize::from);
             cores.extend(0..count);
         }
         Cores(cores)
     }
 
-    /// How many there are, at least 1.
+    /// At least 1.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// The number of the `k`th core, counted modulo how many there are.
+    /// The number of the `k`th core, modulo their number.
     pub fn number(&self, k: usize) -> usize {
         self.0[k % self.0.len()]
     }
@@ -44,14 +44,12 @@ impl Cores {
         Ok(core)
     }
 
-    /// Lets the calling thread run on all of them again. It is only a hint: where it is refused the thread stays where
-    /// it is.
+    /// Lets the calling thread run on all of them again, as a hint.
     pub(super) fn use_all(&self) {
-        // Refused only when the cores were taken away meanwhile; then the kernel has chosen others already.
+        // Fails only when the cores were taken away meanwhile; then the kernel has chosen others already.
         let _ = set_affinity(&self.0);
     }
 
-    /// As the kernel writes it.
     pub(super) fn set(&self) -> libc::cpu_set_t {
         set_of(&self.0)
     }

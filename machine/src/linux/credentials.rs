@@ -1,13 +1,12 @@
-//! As whom content is written.
+//! The user as whom content is written.
 //!
-//! A thread of root's may exceed quotas (`CAP_SYS_RESOURCE`) and take the blocks that a file system reserves for root (ext4
-//! gives them to a thread with that capability, or whose file system user is root): what clients write through it could fill
-//! the host's disk to the last block. So threads that do input and output give the capability up, and content is written as
-//! a user who is nobody. Space is charged to the owner of the file, whoever writes, and a descriptor that is open for
-//! writing stays so.
+//! A thread of root's may exceed quotas (`CAP_SYS_RESOURCE`) and take the blocks that a file system reserves for root
+//! (ext4 gives them to a thread with that capability, or whose file system user is root): clients could fill the host's
+//! disk to the last block. So threads that do I/O drop the capability, and content is written as the user nobody. Space
+//! is charged to the owner of the file, whoever writes, and a descriptor that is open for writing stays so.
 //!
-//! To write as the owner of each file was rejected: it would let those who write to files of root's have the reserve, which
-//! is there so that the host can still be put right.
+//! Rejected: writing as the owner of each file. Writers to root's files would get the reserve, which exists so that the
+//! host can still be repaired.
 
 use crate::Errno;
 
@@ -16,14 +15,14 @@ const SYS_RESOURCE: u32 = 24;
 
 const VERSION: u32 = 0x2008_0522;
 
-/// The overflow user, to whom nothing belongs.
+/// The overflow user, who owns nothing.
 const NOBODY: u32 = 65534;
 
-/// Attempts at becoming oneself again: only a host out of memory refuses one.
+/// Attempts at restoring the own user: only a host out of memory refuses one.
 const RETURNS_MAX: u32 = 1000;
 
-/// The calling thread exceeds no limits any more. Where that is forbidden, or nothing is to be given up, nothing happens.
-pub(super) fn keep_to_limits() {
+/// Subjects the calling thread to quotas. Does nothing where that is forbidden or the capability is missing.
+pub(super) fn drop_resource_capability() {
     let mut header = [VERSION, 0];
     // The low and the high word of each: effective, permitted, inheritable.
     let mut sets = [0u32; 6];
@@ -33,19 +32,19 @@ pub(super) fn keep_to_limits() {
             return;
         }
         if sets[0] & 1 << SYS_RESOURCE != 0 {
-            // Not what is permitted: programs that this thread starts get it again.
+            // Not the permitted set: programs that this thread starts get it again.
             sets[0] &= !(1 << SYS_RESOURCE);
             libc::syscall(libc::SYS_capset, header.as_mut_ptr(), sets.as_ptr());
         }
     }
 }
 
-/// While this lives, the calling thread acts on files as nobody.
+/// While this lives, the calling thread accesses files as nobody.
 #[must_use = "the thread acts as nobody only as long as this lives"]
 pub(super) struct AsNobody(());
 
 impl AsNobody {
-    /// Nothing where the thread is not root's, or may not act for others.
+    /// `None` where the thread is not root's, or may not act for others.
     pub(super) fn begin() -> Option<Self> {
         // SAFETY: no pointer is passed.
         let is_root = unsafe { libc::geteuid() } == 0;
@@ -56,13 +55,13 @@ impl AsNobody {
 impl Drop for AsNobody {
     fn drop(&mut self) {
         if !(0..RETURNS_MAX).any(|_| set_user(0).inspect_err(|_| std::thread::yield_now()).is_ok()) {
-            // The thread would do all that follows as nobody.
+            // The thread would do everything else as nobody.
             std::process::abort();
         }
     }
 }
 
-/// Sets this thread's user for files. The call tells no errors; the user that is then in force does.
+/// Sets this thread's file system user. The call reports no errors; the user then in force does.
 pub(super) fn set_user(uid: u32) -> Result<(), Errno> {
     // SAFETY: no pointer is passed; -1 changes nothing. The C libraries leave both to the calling thread.
     let now = unsafe {

@@ -19,18 +19,18 @@ impl Epoll {
         // SAFETY: no pointer is passed.
         let fd = syscall::check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         Ok(Epoll {
-            // SAFETY: the descriptor was just created and belongs to nobody else.
+            // SAFETY: the descriptor was just created and has no other owner.
             fd: unsafe { OwnedFd::from_raw_fd(fd) },
         })
     }
 
-    /// Tells whenever `fd` is readable, until it is closed.
+    /// Reports whenever `fd` is readable, until it is closed.
     pub(super) fn watch(&self, fd: RawFd) -> Result<(), Errno> {
         self.control(libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32)
     }
 
-    /// Tells once when one of `events` comes true for `fd`, or it fails. `known`: it was armed before. A descriptor
-    /// may have been closed, and its number given to another, by another processor since: hence the second try.
+    /// Reports once when one of `events` is true for `fd`, or it fails. `known`: it was armed before. Another processor
+    /// may have closed a descriptor and reused its number since: hence the second attempt.
     pub(super) fn arm(&self, fd: RawFd, events: u32, known: bool) -> Result<(), Errno> {
         let events = events | libc::EPOLLONESHOT as u32;
         let (first, second) =
@@ -42,7 +42,7 @@ impl Epoll {
     }
 
     pub(super) fn forget(&self, fd: RawFd) {
-        // Fails only when it is not known: just as well.
+        // Fails only when it is not known, which is as good.
         let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0);
     }
 
@@ -53,7 +53,7 @@ impl Epoll {
             let (at, room) = (events.as_mut_ptr(), EVENTS_PER_CALL as libc::c_int);
             // SAFETY: the kernel writes at most `room` events.
             let count = unsafe { libc::epoll_wait(self.fd.as_raw_fd(), at, room, 0) };
-            // Fails only when interrupted, which a wait of no time is not.
+            // Fails only when interrupted, which a call with timeout 0 is not.
             let count = usize::try_from(count).unwrap_or(0);
             ready.extend(events[..count].iter().map(|e| (e.u64 as RawFd, e.events)));
             if count < EVENTS_PER_CALL {
@@ -62,8 +62,8 @@ impl Epoll {
         }
     }
 
-    /// Sleeps until something is ready, a signal comes or the time is over. To the nanosecond, which `epoll_wait`
-    /// can't do.
+    /// Sleeps until something is ready, a signal arrives or the time is over. `ppoll` for its resolution of
+    /// nanoseconds, which `epoll_wait` lacks.
     pub(super) fn sleep(&self, time: Option<Duration>) {
         let mut watched = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let time = time.map(|time| libc::timespec {
@@ -71,7 +71,7 @@ impl Epoll {
             tv_nsec: time.subsec_nanos().into(),
         });
         let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: one descriptor is passed; the time, where there is one, outlives the call; no signal mask is given.
+        // SAFETY: one descriptor is passed; the time, if any, outlives the call; no signal mask is given.
         unsafe { libc::ppoll(&raw mut watched, 1, time, std::ptr::null()) };
     }
 

@@ -1,4 +1,4 @@
-//! Opens image files and block devices, locks them, and finds out what is to be known of them.
+//! Opens image files and block devices, locks them, and finds out their properties.
 
 mod disk;
 mod lock;
@@ -17,13 +17,13 @@ use disk::Disk;
 use lock::Locked;
 pub(super) use tree_disk::TreeDisk;
 
-/// Is the host's page cache bypassed (`O_DIRECT`)?
+/// Whether the host's page cache is bypassed (`O_DIRECT`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DirectIo {
-    /// Where the file system can.
+    /// Where the file system supports it.
     #[default]
     Auto,
-    /// Yes, or the file is not opened.
+    /// Always, or the file is not opened.
     Always,
     Never,
 }
@@ -31,64 +31,58 @@ pub enum DirectIo {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
     pub writable: bool,
-    /// Creates a file that is missing, sparse, with this size in bytes. A file that has a size keeps it.
+    /// Creates a missing file, sparse, with this size in bytes. A file with a size keeps it.
     pub create_size: Option<u64>,
-    /// Is the host's page cache bypassed?
     pub direct: DirectIo,
 }
 
 /// Why a file can't be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// There is none.
     #[error("{0} does not exist")]
     Missing(PathBuf),
-    /// We may not.
     #[error("no permission to open {path} for {purpose}", path = path.display())]
     Permission {
         path: PathBuf,
-        /// Reading, or reading and writing.
+        /// "reading" or "reading and writing".
         purpose: &'static str,
     },
     #[error("{0} is a directory, not an image file or block device")]
     Directory(PathBuf),
-    /// It is something else without blocks.
     #[error("{0} is neither a regular file nor a block device")]
     NotRegular(PathBuf),
-    /// Its medium can't be written.
+    /// Its medium cannot be written.
     #[error("{0} can't be written: it is read-only; export it read-only")]
     ReadOnly(PathBuf),
-    /// It holds no bytes.
     #[error("{0} is empty: a disk of size 0 can't be served")]
     Empty(PathBuf),
     #[error("{0} is locked: another server or program uses it, or it is mounted")]
     Locked(PathBuf),
-    /// Bypassing the page cache was demanded and is impossible.
+    /// [`DirectIo::Always`] is impossible.
     #[error("{0} can't be opened for direct I/O: its file system refuses; allow buffered I/O")]
     NoDirectIo(PathBuf),
     #[error("can't {what} {path}: {errno}", path = path.display())]
     Host { what: &'static str, path: PathBuf, errno: Errno },
 }
 
-/// Alignment where none is known: no file system or disk in use wants more.
+/// Alignment where it is unknown: no file system or disk in use needs more.
 const ALIGN_MAX: u32 = 4096;
-/// Marks the number of a [`File`] that is a block device which the host zeroes by writing. Descriptors never reach it.
+/// Marks the number of a [`File`] that is a block device which the host zeroes by writing. Larger than any descriptor.
 const ZEROES_ARE_WRITTEN: u32 = 1 << 31;
 
-/// The descriptor that `file` stands for.
 pub(super) fn descriptor(file: File) -> RawFd {
     (file.0 & !ZEROES_ARE_WRITTEN) as RawFd
 }
 
-/// Would the host write zeroes itself when told to zero a range that stays allocated?
+/// Whether the host zeroes a range that stays allocated by writing.
 pub(super) fn zeroes_are_written(file: File) -> bool {
     file.0 & ZEROES_ARE_WRITTEN != 0
 }
 
-/// Opens a regular file or block device, and locks it until the last clone of the result is dropped: against
-/// everybody else when it may be written, else against writers.
+/// Opens a regular file or block device, and locks it until the last clone of the result is dropped: exclusively when
+/// it may be written, else against writers.
 pub fn open(path: &Path, options: OpenOptions) -> Result<OpenFile, OpenError> {
-    let at = Place { path, options };
+    let at = Target { path, options };
     let before = fs::metadata(path).ok();
     let file = at.open(before.as_ref())?;
     let metadata = file.metadata().map_err(|e| at.host("examine", &e))?;
@@ -129,23 +123,23 @@ pub fn open(path: &Path, options: OpenOptions) -> Result<OpenFile, OpenError> {
     Ok(OpenFile { file: File(number), facts, tail: tail_number, owner: Arc::new((tail, locked)) })
 }
 
-/// What is being opened and how; makes the errors.
-struct Place<'a> {
+/// What is being opened and how; constructs the errors.
+struct Target<'a> {
     path: &'a Path,
     options: OpenOptions,
 }
 
-impl Place<'_> {
-    /// Opens without direct I/O, which is switched on later where it works: so there is one descriptor and one lock.
+impl Target<'_> {
+    /// Opens without direct I/O, which is enabled later where it works: one descriptor, one lock.
     fn open(&self, before: Option<&fs::Metadata>) -> Result<StdFile, OpenError> {
         let writable = self.options.writable;
         let block_device = before.is_some_and(|found| found.file_type().is_block_device());
         let create =
             self.options.create_size.is_some() && before.is_none_or(|found| found.is_file() && found.len() == 0);
-        // Non-blocking, for else opening a pipe would wait for its other end.
+        // Non-blocking, since opening a pipe would wait for its other end.
         let mut flags = libc::O_NONBLOCK | libc::O_NOCTTY;
         if block_device && writable {
-            // Nobody may have mounted it or use it in the same way.
+            // Fails if it is mounted or used exclusively by another.
             flags |= libc::O_EXCL;
         }
         if create {
@@ -156,7 +150,7 @@ impl Place<'_> {
         opened.map_err(|error| self.not_opened(&error))
     }
 
-    /// Another descriptor of the open file, without direct I/O.
+    /// Opens the file again, without direct I/O.
     fn open_again(&self, file: &StdFile) -> Result<StdFile, OpenError> {
         let place = format!("/proc/self/fd/{}", file.as_raw_fd());
         let opened = fs::OpenOptions::new().read(true).write(self.options.writable).open(place);
@@ -192,7 +186,7 @@ impl Place<'_> {
         OpenError::Host { what, path, errno }
     }
 
-    /// The size in bytes, after a new file was given one.
+    /// The size in bytes, after a new file got one.
     fn size(&self, file: &StdFile, new: bool) -> Result<u64, OpenError> {
         let metadata = file.metadata().map_err(|e| self.host("examine", &e))?;
         let mut size = if metadata.is_file() {
@@ -211,7 +205,7 @@ impl Place<'_> {
         Ok(size)
     }
 
-    /// What will be acknowledged as stable is so only if the file itself, and its name, survive a crash.
+    /// Acknowledged data is stable only if the file itself, and its name, survive a crash.
     fn make_stable(&self, file: &StdFile, new: bool) -> Result<(), OpenError> {
         file.sync_all().map_err(|e| self.host("flush", &e))?;
         if !new {
@@ -222,7 +216,7 @@ impl Place<'_> {
             .map_err(|e| self.host("flush the directory of", &e))
     }
 
-    /// Switches direct I/O on where it is wanted and works. Returns the alignment it needs, nothing when it is off.
+    /// Enables direct I/O where it is wanted and works. Returns the alignment that it needs; `None` when it is off.
     fn choose_direct(&self, file: &StdFile, disk: &Disk) -> Result<Option<u32>, OpenError> {
         let direct = match self.options.direct {
             DirectIo::Never => None,
@@ -240,7 +234,7 @@ impl Place<'_> {
     }
 }
 
-/// Sets the status flags of the open file; those not given, non-blocking mode among them, are cleared.
+/// Sets the status flags of the open file; others, including non-blocking mode, are cleared.
 fn set_status(file: &StdFile, flags: libc::c_int) -> Result<(), Errno> {
     // SAFETY: no pointer is passed.
     syscall::check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags) }).map(drop)
@@ -257,7 +251,7 @@ fn directory_of(path: &Path) -> &Path {
     }
 }
 
-/// The number of the device on which the file lies, or which it is.
+/// The number of the file's device, or of the device that it is.
 fn device_of(metadata: &fs::Metadata) -> u64 {
     if metadata.file_type().is_block_device() { metadata.rdev() } else { metadata.dev() }
 }

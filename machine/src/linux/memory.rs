@@ -1,6 +1,6 @@
-//! How much memory there is: of the host from `/proc/meminfo`, of the control groups (v1 and v2) above this process.
+//! Memory of the host, from `/proc/meminfo`, and of this process's control groups (v1 and v2).
 //!
-//! Read often, so the files stay open and each is one `pread` into a buffer on the stack.
+//! Read often, so the files stay open, and each read is one `pread` into a buffer on the stack.
 
 mod group;
 
@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use group::Group;
 use policy::sizing::{GroupMemory, MemoryFacts};
 
-/// Largest file read; the rest would be of no interest.
+/// Bytes read of a file; the rest is not needed.
 const TEXT_BYTES_MAX: usize = 8192;
 
 pub(super) struct MemoryWatch {
@@ -19,7 +19,7 @@ pub(super) struct MemoryWatch {
 }
 
 impl MemoryWatch {
-    /// Opens what there is. A process that is moved to another control group later is still measured by this one.
+    /// A process that is moved to another control group later is still measured by this one.
     pub(super) fn new() -> Self {
         MemoryWatch { meminfo: File::open("/proc/meminfo").ok(), groups: group::above_this_process() }
     }
@@ -32,20 +32,19 @@ impl MemoryWatch {
     }
 }
 
-/// The one that leaves least.
+/// The group with least memory left.
 fn tightest(groups: impl Iterator<Item = GroupMemory>) -> Option<GroupMemory> {
     groups.min_by_key(|group| (group.limit.saturating_sub(group.used), group.limit))
 }
 
-/// What `parse` makes of the beginning of the file.
+/// Parses the beginning of the file.
 fn read<T>(file: &File, parse: impl FnOnce(&str) -> T) -> Option<T> {
     let mut buffer = [0; TEXT_BYTES_MAX];
     let count = file.read_at(&mut buffer, 0).ok()?;
     Some(parse(std::str::from_utf8(&buffer[..count]).ok()?))
 }
 
-/// `MemTotal` and `MemAvailable` in bytes. Kernels before 3.14 don't estimate the latter: there it is what is free or
-/// can be reclaimed.
+/// `MemTotal` and `MemAvailable` in bytes. Kernels before 3.14 lack the latter: then what is free or reclaimable.
 fn parse_meminfo(text: &str) -> Option<(u64, u64)> {
     let field = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -59,7 +58,7 @@ fn parse_meminfo(text: &str) -> Option<(u64, u64)> {
     Some((field("MemTotal")?, available?))
 }
 
-/// Where there is no `/proc`: total and free memory from sysinfo(2), in bytes.
+/// Without `/proc`: total and free memory from sysinfo(2), in bytes.
 fn ask_the_kernel() -> (u64, u64) {
     // SAFETY: all zeroes is a valid value of the structure, which has integers only.
     let mut info: libc::sysinfo = unsafe { std::mem::zeroed() };
@@ -81,13 +80,13 @@ mod tests {
     }
 
     #[test]
-    fn old_kernels_have_available_what_is_free_or_cached() {
+    fn old_kernels_count_free_and_cached_memory_as_available() {
         let text = "MemTotal: 1000 kB\nMemFree: 100 kB\nBuffers: 10 kB\nCached: 50 kB\n";
         assert_eq!(parse_meminfo(text), Some((1000 << 10, 160 << 10)));
     }
 
     #[test]
-    fn nonsense_in_meminfo_gives_nothing() {
+    fn invalid_meminfo_gives_nothing() {
         assert_eq!(parse_meminfo(""), None);
         assert_eq!(parse_meminfo("MemTotal: many kB\nMemAvailable: 1 kB\n"), None);
         let text = "MemTotal: 18446744073709551615 kB\nMemAvailable: 1 kB\n";
@@ -95,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_group_that_leaves_least_counts() {
+    fn the_group_with_least_memory_left_counts() {
         let group = |limit, used| GroupMemory { limit, used };
         let groups = [group(1000, 100), group(5000, 4900), group(2000, 0)];
         assert_eq!(tightest(groups.into_iter()), Some(group(5000, 4900)));
@@ -103,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn this_host_has_memory_of_which_no_more_than_all_is_available() {
+    fn available_memory_of_this_host_is_at_most_its_total() {
         let facts = MemoryWatch::new().read();
         assert!(facts.total > 0);
         assert!(facts.available <= facts.total);

@@ -1,7 +1,7 @@
 //! Machines on Linux: [`uring`] on io_uring, [`threads`] on epoll and a pool of threads where io_uring is forbidden.
 //!
-//! [`machines`] chooses, and returns one builder a processor: a ring belongs to the thread that makes it, so each
-//! processor's thread calls its own. Beside them the control plane: [`file`](mod@file) opens files and devices, [`tree`]
+//! [`machines`] chooses, and returns one builder for each processor, to be called on that processor's thread: a ring
+//! belongs to the thread that makes it. The control plane: [`file`](mod@file) opens files and devices, [`tree`]
 //! directory trees, [`net`] makes sockets.
 
 mod bell;
@@ -36,25 +36,22 @@ use crate::{Errno, Machine, Park};
 
 pub const PROCESSORS_MAX: usize = 1024;
 
-/// How many processors to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Processors {
     /// One for each core that this process may use.
     #[default]
     Auto,
-    /// So many, from 1 to [`PROCESSORS_MAX`].
+    /// From 1 to [`PROCESSORS_MAX`].
     Count(usize),
 }
 
-/// How to do input and output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Engine {
-    /// With io_uring, or with threads where it does not work.
+    /// io_uring, or threads where it does not work.
     #[default]
     Auto,
-    /// With io_uring or not at all.
+    /// io_uring or an error.
     IoUring,
-    /// With threads.
     Threads,
 }
 
@@ -72,9 +69,9 @@ impl fmt::Display for Engine {
 pub struct Config {
     pub processors: Processors,
     pub engine: Engine,
-    /// Is each processor's thread pinned to a core?
+    /// Pin each processor's thread to a core.
     pub pin: bool,
-    /// For how long a processor looks out for work before it sleeps. With io_uring.
+    /// Idle polling, with io_uring.
     pub idle: idle::Config,
 }
 
@@ -86,9 +83,9 @@ impl Default for Config {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
-    /// The engine: never [`Engine::Auto`].
+    /// Never [`Engine::Auto`].
     pub engine: Engine,
-    /// Why it is not io_uring, where [`Engine::Auto`] would have preferred that.
+    /// Why it is not io_uring, where [`Engine::Auto`] was configured.
     pub reason: Option<String>,
     /// The core of each processor.
     pub cores: Vec<usize>,
@@ -106,23 +103,21 @@ impl fmt::Display for Chosen {
     }
 }
 
-/// Why there is no machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// io_uring was demanded and does not work.
+    /// io_uring was configured and does not work.
     #[error("io_uring does not work: {0}; choose the engine `threads` or `auto`")]
     NoIoUring(String),
-    /// So many processors can't be.
     #[error("{0} processors are not possible: 1 to {PROCESSORS_MAX} are")]
     Processors(usize),
     #[error("can't {what}: {errno}")]
     Host { what: &'static str, errno: Errno },
 }
 
-/// Makes the machine of one processor. To be called on the thread that will use it; pins that thread if so configured.
+/// Makes the machine of one processor. To be called on the thread that will use it; pins that thread if configured.
 pub type Builder = Box<dyn FnOnce() -> Result<Box<dyn Machine>, Error> + Send>;
 
-/// What all processors of one machine share.
+/// State that all processors of one machine share.
 struct Shared {
     clock: Clock,
     pool: Arc<Pool>,
@@ -131,7 +126,7 @@ struct Shared {
     idle: idle::Config,
 }
 
-/// Chooses the engine (by trying io_uring out) and returns a builder for each processor, in the order of their numbers.
+/// Chooses the engine (by testing io_uring) and returns a builder for each processor, in order of number.
 pub fn machines(config: &Config) -> Result<(Vec<Builder>, Chosen), Error> {
     let cores = Cores::allowed();
     let count = match config.processors {
@@ -163,7 +158,7 @@ pub fn machines(config: &Config) -> Result<(Vec<Builder>, Chosen), Error> {
     Ok((builders.collect(), chosen))
 }
 
-/// What there is of memory now, for this process.
+/// The memory of this process now.
 pub fn memory() -> MemoryFacts {
     MemoryWatch::new().read()
 }
@@ -179,12 +174,11 @@ fn choose(wanted: Engine) -> Result<(Engine, Option<String>), Error> {
     }
 }
 
-/// How one processor is to be made.
 struct Plan {
     processor: ProcessorId,
     shared: Arc<Shared>,
     engine: Engine,
-    /// May it be made with threads if its ring can't be had, after the first could?
+    /// Falls back to threads if its ring cannot be made, after the test succeeded.
     may_fall_back: bool,
     reason: Option<String>,
     pin: bool,
@@ -210,7 +204,7 @@ impl Plan {
     }
 }
 
-/// The time since the machine was made.
+/// Time since the machine was made.
 #[derive(Clone, Copy)]
 struct Clock(std::time::Instant);
 
@@ -224,7 +218,7 @@ impl Clock {
     }
 }
 
-/// Lets time pass. Sleeping for so short a time would take longer.
+/// Spins: sleeping for such a short time would take longer.
 fn pause(clock: &Clock, time: Duration) {
     let end = clock.now() + time;
     while clock.now() < end {
@@ -232,7 +226,7 @@ fn pause(clock: &Clock, time: Duration) {
     }
 }
 
-/// For how long a processor may sleep: not at all (`None`), or until it is woken (`Some(None)`), at most for a while.
+/// How long a processor may sleep: not at all (`None`), until it is woken (`Some(None)`), or at most a time.
 fn park_time(park: Park, now: Instant) -> Option<Option<Duration>> {
     match park {
         Park::No => None,

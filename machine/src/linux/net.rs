@@ -2,6 +2,8 @@
 //!
 //! A [`Listener`] and a [`Connection`] are descriptors in non-blocking mode. A connection is closed by
 //! [`Machine::close`](crate::Machine::close), a listener by dropping its [`ListeningSocket`].
+//!
+//! Twice the usual send buffer on Unix sockets: server and client copy side by side (128 KiB reads: an eighth more).
 
 use std::fmt;
 use std::io;
@@ -15,17 +17,16 @@ use std::path::{Path, PathBuf};
 use super::syscall;
 use crate::{Connection, Errno, Listener};
 
-/// Connections that may wait to be accepted.
+/// Connections waiting to be accepted, at most.
 const BACKLOG: libc::c_int = 1024;
 
-/// Where a socket listens or connects to.
+/// An address to listen at or connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// TCP over IPv4 or IPv6.
     Tcp(SocketAddr),
-    /// A socket in the file system.
+    /// In the file system.
     Unix(PathBuf),
-    /// Some other, made by whoever started us.
+    /// Another kind, made by the parent process.
     Unnamed,
 }
 
@@ -39,45 +40,44 @@ impl fmt::Display for Address {
     }
 }
 
-/// Why a socket can't be had.
+/// Why a socket cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NetError {
     #[error("{0} is in use by another server; stop it or choose another address")]
     AddrInUse(Address),
-    /// Something that is not a socket is in the way.
+    /// Something that is not a socket has its path.
     #[error("{0} exists and is not a socket; remove it or choose another path")]
     NotASocket(Address),
-    /// What was handed over can't accept connections.
+    /// The socket that was handed over cannot accept connections.
     #[error("descriptor {0} that was handed over is not a listening stream socket")]
     NotListening(RawFd),
-    /// We may not.
     #[error("no permission for {0}")]
     Permission(Address),
-    #[error("nobody listens on {0}")]
+    #[error("no server listens on {0}")]
     Refused(Address),
     #[error("{address}: {errno}")]
     Host { address: Address, errno: Errno },
 }
 
-/// Owns a listening socket. Dropping it closes the socket and removes its file, if it made one.
+/// Owns a listening socket. Dropping it closes the socket and removes the file made for it.
 #[derive(Debug)]
 pub struct ListeningSocket {
     socket: OwnedFd,
     address: Address,
-    /// The file made for it: device and inode number.
+    /// Device and inode number of the file made for it.
     file: Option<(u64, u64)>,
 }
 
 impl ListeningSocket {
-    /// Its name in operations; good until this is dropped.
+    /// Identifies it in operations; valid until this is dropped.
     pub fn listener(&self) -> Listener {
         Listener(self.socket.as_raw_fd() as u32)
     }
 
-    /// For a thread that accepts and waits for it by itself, until [`ListeningSocket::stop`].
+    /// For a thread that accepts by itself, blocking, until [`ListeningSocket::stop`].
     ///
     /// # Errors
-    /// When the host has no descriptors left.
+    /// When the process has no descriptors left.
     pub fn for_thread(&self) -> io::Result<UnixListener> {
         let listener = UnixListener::from(self.socket.try_clone()?);
         listener.set_nonblocking(false)?;
@@ -88,8 +88,8 @@ impl ListeningSocket {
         &self.address
     }
 
-    /// Ends listening: an accept under way completes soon, with `EINVAL`. Before the socket is dropped all of them must
-    /// be complete.
+    /// Stops listening: an accept in flight completes soon, with `EINVAL`. All of them must be complete before the
+    /// socket is dropped.
     pub fn stop(&self) {
         shutdown_fd(self.socket.as_fd());
     }
@@ -101,15 +101,15 @@ impl Drop for ListeningSocket {
         let (Address::Unix(path), Some(ours)) = (&self.address, self.file) else {
             return;
         };
-        // Somebody may have put another file in its place: that is not ours to remove.
+        // Another file may have been put in its place.
         if file_id(path).is_ok_and(|found| found == ours) {
-            // If it can't be removed it is stale, which the next server will notice.
+            // If this fails the file is stale, which the next server will notice.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// Listens on TCP; port 0 chooses a free one. Returns the socket and where it really listens.
+/// Listens on TCP; port 0 chooses a free one. Returns the socket and the address in use.
 pub fn listen_tcp(addr: SocketAddr) -> Result<(ListeningSocket, SocketAddr), NetError> {
     let at = |error| failure(Address::Tcp(addr), &error);
     // The standard library sets SO_REUSEADDR and close-on-exec.
@@ -120,12 +120,12 @@ pub fn listen_tcp(addr: SocketAddr) -> Result<(ListeningSocket, SocketAddr), Net
     Ok((socket, bound))
 }
 
-/// Listens on a socket in the file system. A file left behind by a server that is gone is replaced.
+/// Listens on a socket in the file system. Replaces the file of a server that no longer runs.
 pub fn listen_unix(path: &Path) -> Result<ListeningSocket, NetError> {
     listen_at(path, |path| UnixListener::bind(path))
 }
 
-/// The same, for this user (and root) alone.
+/// The same, accessible to this user (and root) only.
 pub fn listen_unix_private(path: &Path) -> Result<ListeningSocket, NetError> {
     listen_at(path, bind_private)
 }
@@ -146,8 +146,8 @@ fn listen_at(path: &Path, bind: impl Fn(&Path) -> io::Result<UnixListener>) -> R
     Ok(ListeningSocket { socket, address, file: Some(file) })
 }
 
-/// Binds a socket whose file nobody else may connect to, not even for a moment: on Linux the file gets the mode that the
-/// socket has when it is bound.
+/// Binds a socket to whose file no other user can connect, not even for a moment: on Linux the file gets the mode that
+/// the socket has when it is bound.
 fn bind_private(path: &Path) -> io::Result<UnixListener> {
     let bytes = path.as_os_str().as_bytes();
     // SAFETY: all zeroes is a valid address.
@@ -162,9 +162,9 @@ fn bind_private(path: &Path) -> io::Result<UnixListener> {
     let check = |result: libc::c_int| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) };
     // SAFETY: only numbers are passed.
     let fd = check(unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })?;
-    // SAFETY: the descriptor is new, and nobody else has it.
+    // SAFETY: the descriptor is new and has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: the descriptor is open, and the address as long as said.
+    // SAFETY: the descriptor is open, and the address has the given length.
     unsafe {
         check(libc::fchmod(fd, 0o600))?;
         check(libc::bind(fd, (&raw const address).cast(), size_of_val(&address) as libc::socklen_t))?;
@@ -173,7 +173,7 @@ fn bind_private(path: &Path) -> io::Result<UnixListener> {
     Ok(UnixListener::from(socket))
 }
 
-/// Takes over a listening socket that whoever started us has made (socket activation).
+/// Takes over a listening socket made by the parent process (socket activation).
 pub fn adopt_listener(socket: OwnedFd) -> Result<ListeningSocket, NetError> {
     let fd = socket.as_raw_fd();
     let listening = option(socket.as_fd(), libc::SO_ACCEPTCONN) == Ok(1)
@@ -195,7 +195,7 @@ pub fn adopt_listener(socket: OwnedFd) -> Result<ListeningSocket, NetError> {
     Ok(ListeningSocket { socket, address, file: None })
 }
 
-/// Connects by TCP; waits until connected.
+/// Connects by TCP; blocks until connected.
 pub fn connect_tcp(addr: SocketAddr) -> Result<Connection, NetError> {
     let at = |error| failure(Address::Tcp(addr), &error);
     let stream = TcpStream::connect(addr).map_err(at)?;
@@ -218,13 +218,12 @@ pub fn adopt_connection(socket: OwnedFd) -> io::Result<Connection> {
     Ok(Connection(fd as u32))
 }
 
-/// What the kernel may hold of a reply that a client on this host has not taken yet; it allows less where `wmem_max` is less.
-/// Two requests of 128 KiB fit into twice the default, so that server and client copy at the same time instead of taking
-/// turns: such reads are an eighth faster. Bytes.
+/// Send buffer, in bytes, for a client on this host; the kernel allows less where `wmem_max` is less. Large enough for
+/// two replies of 128 KiB, so that server and client copy concurrently instead of alternately: such reads are an eighth
+/// faster.
 const UNIX_SEND_BUFFER: libc::c_int = 1 << 20;
 
-/// Sets a new connection's options: small messages are sent at once instead of being collected. TCP finds out by itself how
-/// much should be on its way.
+/// Sets a new connection's options: small messages are sent at once, not collected. TCP sizes its buffers itself.
 pub(super) fn set_options(fd: RawFd) {
     let set = |level, name, value: libc::c_int| {
         let len = size_of_val(&value) as libc::socklen_t;
@@ -233,15 +232,15 @@ pub(super) fn set_options(fd: RawFd) {
     };
     let is_tcp = set(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
     if !is_tcp {
-        // Refused or not, the connection works.
+        // The connection works without it.
         set(libc::SOL_SOCKET, libc::SO_SNDBUF, UNIX_SEND_BUFFER);
     }
 }
 
-/// On which core the peer ran last, if it is a process of this host: known for Unix sockets and for loopback. A server
-/// that shares its core takes turns with it instead of working beside it.
+/// The core on which the peer ran last, if it is a process of this host: known for Unix sockets and for loopback. A
+/// server on the same core runs alternately with it instead of concurrently.
 pub fn peer_core(connection: Connection) -> Option<usize> {
-    // SAFETY: whoever names a connection has it open.
+    // SAFETY: the holder of a connection has it open.
     let socket = unsafe { BorrowedFd::borrow_raw(connection.0 as RawFd) };
     if let Ok(credentials) = getsockopt::<libc::ucred>(socket, libc::SO_PEERCRED)
         && credentials.pid > 0
@@ -253,7 +252,7 @@ pub fn peer_core(connection: Connection) -> Option<usize> {
     usize::try_from(core).ok()
 }
 
-/// As whom the peer connected through a Unix socket: what the host says, at that moment.
+/// The user of the peer when it connected through a Unix socket, as the host reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerCredentials {
     pub uid: u32,
@@ -261,9 +260,9 @@ pub struct PeerCredentials {
     pub groups: Vec<u32>,
 }
 
-/// As whom the peer connected, if through a Unix socket.
+/// `None` if not through a Unix socket.
 pub fn peer_credentials(connection: Connection) -> Option<PeerCredentials> {
-    // SAFETY: whoever names a connection has it open.
+    // SAFETY: the holder of a connection has it open.
     let socket = unsafe { BorrowedFd::borrow_raw(connection.0 as RawFd) };
     if option(socket, libc::SO_DOMAIN).ok()? != libc::AF_UNIX {
         return None;
@@ -282,7 +281,7 @@ fn peer_groups(socket: BorrowedFd<'_>) -> Result<Vec<u32>, Errno> {
         let result = unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, to, &raw mut len) };
         let count = len as usize / size_of::<libc::gid_t>();
         match syscall::check(result) {
-            // There are more, and the host says how many.
+            // There are more; the host returned their number.
             Err(Errno(libc::ERANGE)) if count > groups.len() => groups.resize(count, 0),
             Err(error) => return Err(error),
             Ok(_) => {
@@ -293,17 +292,17 @@ fn peer_groups(socket: BorrowedFd<'_>) -> Result<Vec<u32>, Errno> {
     }
 }
 
-/// The core in a `/proc/PID/stat` (proc(5)): field 39, where 2 is a name in brackets that may hold anything.
+/// The core in a `/proc/PID/stat` (proc(5)): field 39; field 2 is a name in brackets that may contain anything.
 fn core_of(stat: &str) -> Option<usize> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(39 - 3)?.parse().ok()
 }
 
-/// Who is at the other end. A peer that has gone already is an error, never somebody else.
+/// The peer's address. An error for a peer that has gone already, never another's address.
 ///
 /// # Errors
 /// The host's.
 pub fn peer_address(connection: Connection) -> Result<Address, Errno> {
-    // SAFETY: whoever names a connection has it open.
+    // SAFETY: the holder of a connection has it open.
     let socket = unsafe { BorrowedFd::borrow_raw(connection.0 as RawFd) };
     if option(socket, libc::SO_DOMAIN)? == libc::AF_UNIX {
         return Ok(Address::Unnamed);
@@ -312,13 +311,28 @@ pub fn peer_address(connection: Connection) -> Result<Address, Errno> {
     address.map(Address::Tcp).map_err(|error| syscall::errno(&error))
 }
 
+/// Sends the acknowledgement that TCP delays (RFC 1122, section 4.2.3.2). Nothing happens on other sockets.
+pub(super) fn acknowledge(connection: Connection) {
+    let on: libc::c_int = 1;
+    // SAFETY: the option's value is passed with its length. An error changes nothing: it is only a hint.
+    unsafe {
+        libc::setsockopt(
+            connection.0 as RawFd,
+            libc::IPPROTO_TCP,
+            libc::TCP_QUICKACK,
+            (&raw const on).cast(),
+            size_of_val(&on) as libc::socklen_t,
+        )
+    };
+}
+
 /// Ends a connection in both directions.
 pub(super) fn shutdown(connection: Connection) {
-    // SAFETY: no pointer is passed. It fails when the peer was faster, which comes to the same.
+    // SAFETY: no pointer is passed. It fails when the peer was faster, with the same effect.
     unsafe { libc::shutdown(connection.0 as RawFd, libc::SHUT_RDWR) };
 }
 
-/// Was the socket ended in both directions?
+/// Whether the socket was shut down in both directions.
 pub(super) fn is_shut_down(fd: RawFd) -> bool {
     let mut polled = libc::pollfd { fd, events: 0, revents: 0 };
     // SAFETY: one descriptor is passed.
@@ -326,7 +340,7 @@ pub(super) fn is_shut_down(fd: RawFd) -> bool {
 }
 
 pub(super) fn close(connection: Connection) {
-    // SAFETY: a connection owns its descriptor, and who closes it does not use it afterwards.
+    // SAFETY: a connection owns its descriptor, which is not used after closing.
     unsafe { libc::close(connection.0 as RawFd) };
 }
 
@@ -368,7 +382,7 @@ fn file_id(path: &Path) -> io::Result<(u64, u64)> {
     Ok((found.dev(), found.ino()))
 }
 
-/// Removes a socket's file on which nobody answers.
+/// Removes the file of a socket to which no server listens.
 fn remove_if_stale(path: &Path) -> Result<(), NetError> {
     let address = || Address::Unix(path.to_owned());
     let at = |error| failure(address(), &error);
@@ -377,7 +391,7 @@ fn remove_if_stale(path: &Path) -> Result<(), NetError> {
             return Err(NetError::NotASocket(address()));
         }
         Ok(_) => {}
-        // It went away meanwhile.
+        // It was removed meanwhile.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(at(error)),
     }
@@ -385,7 +399,7 @@ fn remove_if_stale(path: &Path) -> Result<(), NetError> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path).map_err(at),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(at(error)),
-        // It answers, or it is too busy to.
+        // A server answers, or is too busy to.
         _ => Err(NetError::AddrInUse(address())),
     }
 }
@@ -398,7 +412,7 @@ fn failure(address: Address, error: &io::Error) -> NetError {
         io::ErrorKind::NotFound if matches!(address, Address::Unix(_)) => {
             NetError::Host { address, errno: Errno(libc::ENOENT) }
         }
-        // A path that is too long for a socket comes without an error number.
+        // A path that is too long for a socket is reported without an error number.
         io::ErrorKind::InvalidInput => NetError::Host { address, errno: Errno(libc::ENAMETOOLONG) },
         _ => NetError::Host { address, errno: syscall::errno(error) },
     }
@@ -409,7 +423,7 @@ mod tests {
     use super::core_of;
 
     #[test]
-    fn the_core_is_found_behind_any_name() {
+    fn the_core_is_found_after_any_name() {
         let rest = (3..39).map(|field| field.to_string()).collect::<Vec<_>>().join(" ");
         assert_eq!(core_of(&format!("17 (a) b) (c) {rest} 5 0 0\n")), Some(5));
         assert_eq!(core_of("17 (cut) S 1 2"), None);

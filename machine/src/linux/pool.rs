@@ -1,9 +1,9 @@
-//! Threads that make blocking calls on files for the processors: for all of them in the thread engine, for the few
-//! that io_uring lacks in the other.
+//! Threads that make blocking calls on files for the processors: all of them for the thread engine, the few that
+//! io_uring lacks for the other.
 //!
-//! The host changes the names in one directory one after the other. Several threads that ask for that only wait for each
-//! other, and are put to sleep and woken for each change: so such calls form a lane, and one thread makes those that have
-//! come together.
+//! The host serializes changes of the names in one directory. Several threads that make such calls would only wait for
+//! each other, each put to sleep and woken for every change: so these calls form a lane, and one thread makes all that
+//! have gathered.
 //!
 //! Lock order: the pool's queue and an inbox are never held together.
 
@@ -19,14 +19,13 @@ use super::task::{Lane, Step, Task};
 use super::tree;
 use crate::{Completion, Errno};
 
-/// Threads at most. Enough to keep a disk's queue busy, few enough that a slow disk does not fill the host with
-/// sleeping threads.
+/// Enough threads to keep a disk's queue busy, few enough that a slow disk does not fill the host with sleepers.
 const WORKERS_MAX: usize = 24;
 
-/// Calls of one lane that a thread makes before it looks what else there is to do.
+/// Calls of one lane that a thread makes before it serves others.
 const LANE_CALLS_MAX: usize = 32;
 
-/// Where completions wait until their processor collects them.
+/// Completions until their processor collects them.
 pub(super) struct Inbox {
     state: Mutex<InboxState>,
     idle: Condvar,
@@ -36,8 +35,8 @@ pub(super) struct Inbox {
 #[derive(Default)]
 struct InboxState {
     done: Vec<Completion>,
-    /// Tasks handed in and not done yet.
-    under_way: usize,
+    /// Tasks submitted and not done yet.
+    in_flight: usize,
 }
 
 impl Inbox {
@@ -45,7 +44,7 @@ impl Inbox {
         Arc::new(Inbox { state: Mutex::default(), idle: Condvar::new(), bell })
     }
 
-    /// Moves what is complete to `done`. Returns how many there were.
+    /// Moves completions to `done`. Returns their number.
     pub(super) fn collect(&self, done: &mut Vec<Completion>) -> usize {
         let mut state = lock(&self.state);
         let count = state.done.len();
@@ -56,8 +55,8 @@ impl Inbox {
     fn complete(&self, completion: Completion) {
         let mut state = lock(&self.state);
         state.done.push(completion);
-        state.under_way -= 1;
-        if state.under_way == 0 {
+        state.in_flight -= 1;
+        if state.in_flight == 0 {
             self.idle.notify_all();
         }
         drop(state);
@@ -73,8 +72,8 @@ struct Job {
 impl Job {
     fn run(mut self) {
         let result = loop {
-            // SAFETY: whoever started the operation promises its memory until the completion is returned, and the
-            // processor that owns the inbox waits for its jobs before it goes.
+            // SAFETY: the starter of the operation guarantees its memory until the completion is returned, and the
+            // processor that owns the inbox waits for its jobs before it ends.
             let result = unsafe { syscall::perform(&self.task) };
             if let Step::Done(result) = self.task.on_result(result) {
                 break result;
@@ -88,14 +87,13 @@ impl Job {
     }
 }
 
-/// What a thread takes on.
 enum Work {
     Job(Job),
-    /// What waits in a lane.
+    /// The jobs waiting in a lane.
     Lane(Lane),
 }
 
-/// The threads and what waits for them. The queue's length is bounded by what the processors have under way.
+/// The threads and their queue. The queue's length is bounded by the processors' operations in flight.
 pub(super) struct Pool {
     shared: Arc<Shared>,
 }
@@ -109,7 +107,7 @@ struct Shared {
 #[derive(Default)]
 struct PoolState {
     queue: VecDeque<Work>,
-    /// What waits in lanes that are in the queue, or that a thread is busy with.
+    /// Jobs of lanes that are in the queue or served by a thread.
     lanes: HashMap<Lane, VecDeque<Job>>,
     workers: usize,
     idle: usize,
@@ -117,19 +115,19 @@ struct PoolState {
 }
 
 impl Pool {
-    /// A pool without threads: they start when there is work. They may run on all of `cores`, not just on the one to
-    /// which the processor that starts them is pinned.
+    /// Without threads: they start when there is work. They may run on all of `cores`, not only on that of the
+    /// processor that starts them.
     pub(super) fn new(cores: Cores) -> Arc<Self> {
         Arc::new(Pool { shared: Arc::new(Shared { state: Mutex::default(), work: Condvar::new(), cores }) })
     }
 
-    /// Has a call on a file made; its completion goes to `inbox`.
+    /// Has a thread make a call; its completion goes to `inbox`.
     ///
     /// # Safety
     /// The memory of the task's vectors must stay valid, and untouched where it is read into, until `inbox` has the
     /// completion or [`abandon`](Self::abandon) returned.
     pub(super) unsafe fn submit(&self, task: Task, inbox: &Arc<Inbox>) {
-        lock(&inbox.state).under_way += 1;
+        lock(&inbox.state).in_flight += 1;
         let inbox = Arc::clone(inbox);
         let mut state = lock(&self.shared.state);
         let Some(work) = state.take_in(Job { task, inbox }) else { return };
@@ -149,7 +147,7 @@ impl Pool {
         let name = "awase-file".to_string();
         let started = std::thread::Builder::new().name(name).spawn(move || {
             shared.cores.use_all();
-            credentials::keep_to_limits();
+            credentials::drop_resource_capability();
             shared.work();
         });
         if started.is_err() {
@@ -157,8 +155,8 @@ impl Pool {
         }
     }
 
-    /// The host gives no more threads: when there is none at all, the processor has to make the calls itself. Slow is
-    /// better than never.
+    /// The host gives no more threads: if there is none at all, the processor makes the calls itself, which is slow but
+    /// makes progress.
     fn run_without_threads(&self) {
         let mut state = lock(&self.shared.state);
         state.workers -= 1;
@@ -170,21 +168,21 @@ impl Pool {
         jobs.into_iter().for_each(Job::run);
     }
 
-    /// Takes back what waits for `inbox` and waits for what is being done: afterwards no thread touches its memory.
+    /// Cancels the waiting jobs of `inbox` and waits for the running ones: afterwards no thread touches its memory.
     pub(super) fn abandon(&self, inbox: &Arc<Inbox>) {
         let mut state = lock(&self.shared.state);
         let mine = state.take_out(|job| Arc::ptr_eq(&job.inbox, inbox));
         drop(state);
         mine.into_iter().for_each(|job| job.finish(Err(Errno::CANCELLED)));
         let mut state = lock(&inbox.state);
-        while state.under_way > 0 {
+        while state.in_flight > 0 {
             state = inbox.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
 
 impl PoolState {
-    /// Puts a job into its lane; returns what the threads are to take on, unless one does already.
+    /// Queues a job; returns the work for a thread, unless one serves the job's lane already.
     fn take_in(&mut self, job: Job) -> Option<Work> {
         let Some(lane) = job.task.lane() else { return Some(Work::Job(job)) };
         match self.lanes.entry(lane) {
@@ -199,7 +197,7 @@ impl PoolState {
         }
     }
 
-    /// The next job of a lane that the caller is busy with. Without one the lane is free.
+    /// The next job of a lane that the caller serves. Without one the lane is removed.
     fn next_of(&mut self, lane: Lane) -> Option<Job> {
         let job = self.lanes.get_mut(&lane).and_then(VecDeque::pop_front);
         if job.is_none() {
@@ -208,7 +206,7 @@ impl PoolState {
         job
     }
 
-    /// Takes out the jobs of which that is true. Lanes that are empty then are left to who takes them on.
+    /// Removes the jobs for which `which` is true. Empty lanes are left to the thread that serves them.
     fn take_out(&mut self, mut which: impl FnMut(&Job) -> bool) -> Vec<Job> {
         let mut out = Vec::new();
         for work in std::mem::take(&mut self.queue) {
@@ -225,7 +223,7 @@ impl PoolState {
         out
     }
 
-    /// Takes out everything, when nobody is busy.
+    /// Removes all jobs, when no thread runs.
     fn take_all(&mut self) -> Vec<Job> {
         let all = self.take_out(|_| true);
         self.queue.clear();
@@ -266,7 +264,7 @@ impl Shared {
         }
     }
 
-    /// Makes the calls of a lane, until there is none or others must have their turn.
+    /// Makes the calls of a lane, until it is empty or its time slice is over.
     fn work_in(&self, lane: Lane) {
         let _held = tree::hold_directory();
         for _ in 0..LANE_CALLS_MAX {
@@ -276,7 +274,7 @@ impl Shared {
         }
         let mut state = lock(&self.state);
         state.queue.push_back(Work::Lane(lane));
-        // The caller takes on the first; somebody else may wait behind it, or the rest of this lane.
+        // The caller serves the first; others may wait behind it, or the rest of this lane.
         if state.queue.len() > 1 {
             self.work.notify_one();
         }

@@ -1,4 +1,4 @@
-//! The system calls of [`Task`]s made by a thread itself, and the error number they leave.
+//! The system calls of [`Task`]s made by a thread itself, and their error numbers.
 
 use std::io;
 
@@ -13,7 +13,6 @@ pub(super) fn errno(error: &io::Error) -> Errno {
     Errno(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// The error number that the last failed call left.
 fn last_errno() -> Errno {
     errno(&io::Error::last_os_error())
 }
@@ -31,17 +30,17 @@ fn offset(at: u64) -> Result<libc::off_t, Errno> {
     libc::off_t::try_from(at).map_err(|_| Errno::INVALID)
 }
 
-/// Makes the call that `task` is at. Calls on files block; those on sockets, which are in non-blocking mode, do not.
+/// Makes the current call of `task`. Calls on files block; those on sockets, which are in non-blocking mode, do not.
 ///
 /// # Safety
-/// The memory of the task's vectors must be valid, and for reads and receives touched by nobody else.
+/// The memory of the task's vectors must be valid, and for reads and receives untouched by others.
 pub(super) unsafe fn perform(task: &Task) -> Result<u64, Errno> {
     let vectors = task.vectors();
     let (iov, count) = (vectors.as_ptr(), vectors.len() as libc::c_int);
     match task.call {
         Call::Read { fd, at } => {
             let at = offset(at)?;
-            // SAFETY: `iov` points to `count` vectors; the caller answers for the memory behind them.
+            // SAFETY: `iov` points to `count` vectors; the caller guarantees the memory they point to.
             check_long(unsafe { libc::preadv(fd, iov, count, at) } as i64)
         }
         Call::Write { fd, at, stability } => {
@@ -55,7 +54,7 @@ pub(super) unsafe fn perform(task: &Task) -> Result<u64, Errno> {
             // SAFETY: no pointer is passed.
             check(unsafe { libc::fdatasync(fd) }).map(|_| 0)
         }
-        Call::Empty { fd, at, len, how, .. } => {
+        Call::Zero { fd, at, len, how, .. } => {
             let (at, len) = (offset(at)?, offset(len)?);
             let _acting = AsNobody::begin();
             // SAFETY: no pointer is passed.
@@ -64,20 +63,20 @@ pub(super) unsafe fn perform(task: &Task) -> Result<u64, Errno> {
         Call::Seek { fd, at, target } => seek(fd, offset(at)?, target),
         Call::Populate { base, len } => {
             let base = std::ptr::with_exposed_provenance_mut::<libc::c_void>(base);
-            // SAFETY: the caller answers for the memory, whose content does not change. Kernels before 5.14 refuse, and
-            // provide each page when it is used.
+            // SAFETY: the caller guarantees the memory, whose content does not change. Kernels before 5.14 refuse, and
+            // populate each page on access.
             unsafe { libc::madvise(base, len, libc::MADV_POPULATE_WRITE) };
             Ok(0)
         }
         Call::Accept { fd } => {
             let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
             let none = std::ptr::null_mut();
-            // SAFETY: the address of the peer is not asked for, so null is allowed.
+            // SAFETY: the address of the peer is not wanted, so null is allowed.
             check(unsafe { libc::accept4(fd, none, none.cast(), flags) }).map(|fd| fd as u64)
         }
         Call::Receive { fd } => {
             let mut message = message(vectors);
-            // SAFETY: the message holds `count` vectors; the caller answers for the memory behind them.
+            // SAFETY: the message holds `count` vectors; the caller guarantees the memory they point to.
             check_long(unsafe { libc::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT) } as i64)
         }
         Call::Send { fd } => {
@@ -90,7 +89,7 @@ pub(super) unsafe fn perform(task: &Task) -> Result<u64, Errno> {
     }
 }
 
-/// The flags of `pwritev2(2)` that keep the promise.
+/// The flags of `pwritev2(2)` for a stability.
 pub(super) fn write_flags(stability: Stability) -> libc::c_int {
     match stability {
         Stability::Unstable => 0,
@@ -113,14 +112,14 @@ fn seek(fd: libc::c_int, at: libc::off_t, target: SeekTarget) -> Result<u64, Err
         SeekTarget::Data => libc::SEEK_DATA,
         SeekTarget::Hole => libc::SEEK_HOLE,
     };
-    // SAFETY: no pointer is passed. The file position that changes is used by nobody.
+    // SAFETY: no pointer is passed. The file position is not used otherwise.
     match check_long(unsafe { libc::lseek(fd, at, whence) }) {
         Err(Errno::INVALID) => seek_without_holes(fd, at, target),
         other => other,
     }
 }
 
-/// Block devices don't know holes: all is data, as on file systems that don't track them.
+/// Block devices have no holes: all is data, as on file systems that do not track them.
 fn seek_without_holes(fd: libc::c_int, at: libc::off_t, target: SeekTarget) -> Result<u64, Errno> {
     // SAFETY: no pointer is passed.
     let size = check_long(unsafe { libc::lseek(fd, 0, libc::SEEK_END) })?;

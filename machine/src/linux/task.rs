@@ -1,4 +1,4 @@
-//! An operation as the host knows it: descriptors, vectors, and what a result of the system call means.
+//! An operation in the host's terms: descriptors, vectors, and the meaning of a system call's result.
 //!
 //! Both engines share it, so that they cannot differ in what they retry, continue or translate.
 
@@ -13,23 +13,23 @@ use crate::{Errno, Op, RegionId, SeekTarget, Segment, Token};
 use policy::unit::Stability;
 use std::os::fd::RawFd;
 
-/// Most bytes that one system call transfers (`MAX_RW_COUNT` of Linux).
+/// Maximum of bytes that one system call transfers (Linux: `MAX_RW_COUNT`).
 const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
 
-/// How a range is emptied.
+/// How a range is zeroed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Emptying {
+pub(super) enum Zeroing {
     Hole,
-    /// A hole, or where there are none, allocated zeroes.
+    /// A hole, or where holes are not supported, allocated zeroes.
     HoleOrZeroes,
     Zeroes,
 }
 
-impl Emptying {
+impl Zeroing {
     pub(super) fn mode(self) -> libc::c_int {
         let how = match self {
-            Emptying::Hole | Emptying::HoleOrZeroes => libc::FALLOC_FL_PUNCH_HOLE,
-            Emptying::Zeroes => libc::FALLOC_FL_ZERO_RANGE,
+            Zeroing::Hole | Zeroing::HoleOrZeroes => libc::FALLOC_FL_PUNCH_HOLE,
+            Zeroing::Zeroes => libc::FALLOC_FL_ZERO_RANGE,
         };
         how | libc::FALLOC_FL_KEEP_SIZE
     }
@@ -49,12 +49,12 @@ pub(super) enum Call {
     Flush {
         fd: RawFd,
     },
-    Empty {
+    Zero {
         fd: RawFd,
         at: u64,
         len: u64,
-        how: Emptying,
-        /// Would allocated zeroes be written by the host, as slowly as by anybody else?
+        how: Zeroing,
+        /// The host would write allocated zeroes itself, no faster than the caller can.
         zeroes_are_written: bool,
     },
     Seek {
@@ -78,16 +78,16 @@ pub(super) enum Call {
     Tree,
 }
 
-/// Calls that the host makes one after the other anyway.
+/// Calls that the host serializes anyway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Lane(u64);
 
-/// What to do after a system call came back.
+/// What to do after a system call returned.
 #[derive(Debug)]
 pub(super) enum Step {
     Done(Result<u64, Errno>),
-    /// Make the (possibly changed) call again.
-    Again,
+    /// Make the (possibly modified) call again.
+    Retry,
     /// Make the call again when the descriptor is ready for these events (`POLLIN`, `POLLOUT`).
     Wait(RawFd, libc::c_short),
 }
@@ -100,13 +100,13 @@ pub(super) struct Task {
     first: usize,
     /// Bytes that earlier calls of the same operation transferred.
     before: u64,
-    /// The region in which all vectors lie.
+    /// The region of all vectors.
     pub(super) region: Option<RegionId>,
     tree_op: Option<Box<TreeOp>>,
 }
 
-// SAFETY: the vectors are only addresses; who starts an operation promises that the memory behind them is valid, and
-// left alone, until its completion is returned, whichever thread makes the call.
+// SAFETY: the vectors are only addresses; the starter of an operation guarantees that the memory they point to is
+// valid, and not accessed by others, until its completion is returned, whichever thread makes the call.
 unsafe impl Send for Task {}
 
 impl Task {
@@ -128,8 +128,7 @@ impl Task {
         Ok(task)
     }
 
-    /// Becomes another operation, in the memory of this one. Fails when it is known beforehand that the host has no
-    /// way to do it.
+    /// Becomes another operation, reusing the memory of this one. Fails when the host is known not to support it.
     pub(super) fn begin(&mut self, token: Token, op: Op) -> Result<(), Errno> {
         self.token = token;
         self.first = 0;
@@ -148,20 +147,16 @@ impl Task {
             }
             Op::Flush { file } => Call::Flush { fd: file::descriptor(file) },
             Op::Zero { file, at, len, may_release } => {
-                let how = if may_release { Emptying::HoleOrZeroes } else { Emptying::Zeroes };
+                let how = if may_release { Zeroing::HoleOrZeroes } else { Zeroing::Zeroes };
                 let zeroes_are_written = file::zeroes_are_written(file);
-                if how == Emptying::Zeroes && zeroes_are_written {
+                if how == Zeroing::Zeroes && zeroes_are_written {
                     return Err(Errno::NOT_SUPPORTED);
                 }
-                Call::Empty { fd: file::descriptor(file), at: at.0, len, how, zeroes_are_written }
+                Call::Zero { fd: file::descriptor(file), at: at.0, len, how, zeroes_are_written }
             }
-            Op::Discard { file, at, len } => Call::Empty {
-                fd: file::descriptor(file),
-                at: at.0,
-                len,
-                how: Emptying::Hole,
-                zeroes_are_written: false,
-            },
+            Op::Discard { file, at, len } => {
+                Call::Zero { fd: file::descriptor(file), at: at.0, len, how: Zeroing::Hole, zeroes_are_written: false }
+            }
             Op::Seek { file, at, target } => Call::Seek { fd: file::descriptor(file), at: at.0, target },
             Op::Populate { region } => Call::Populate { base: region.base.expose_provenance(), len: region.len },
             Op::Accept { listener } => Call::Accept { fd: listener.0 as RawFd },
@@ -181,12 +176,12 @@ impl Task {
         Ok(())
     }
 
-    /// What is still to be transferred.
+    /// What remains to be transferred.
     pub(super) fn vectors(&self) -> &[iovec] {
         &self.vectors[self.first..]
     }
 
-    /// What a tree is asked, when the call is [`Call::Tree`].
+    /// The tree operation, when the call is [`Call::Tree`].
     pub(super) fn tree_op(&self) -> Option<&TreeOp> {
         self.tree_op.as_deref()
     }
@@ -198,16 +193,16 @@ impl Task {
         Some(Lane(BuildHasherDefault::<DefaultHasher>::default().hash_one((op.tree.0, dir))))
     }
 
-    /// Gives back memory that only unusually long operations need.
+    /// Releases memory that only unusually long operations need.
     pub(super) fn trim(&mut self) {
-        const VECTORS_KEPT: usize = 64;
+        const VECTORS_RETAINED: usize = 64;
         self.vectors.clear();
         self.first = 0;
         self.tree_op = None;
-        self.vectors.shrink_to(VECTORS_KEPT);
+        self.vectors.shrink_to(VECTORS_RETAINED);
     }
 
-    /// Takes the segments over; neighbours in memory become one vector.
+    /// Takes over the segments; those adjacent in memory become one vector.
     fn gather(&mut self, segments: &[Segment]) {
         self.region = segments.first().and_then(|segment| segment.region);
         let mut last_region = None;
@@ -230,13 +225,12 @@ impl Task {
         }
     }
 
-    /// What the result of the system call means for the operation.
     pub(super) fn on_result(&mut self, result: Result<u64, Errno>) -> Step {
         match result {
-            // Done once and for all, whatever came of it.
+            // Complete, whatever the result.
             result if matches!(self.call, Call::Tree) => Step::Done(result),
             Ok(count) => self.on_success(count),
-            Err(Errno(libc::EINTR)) => Step::Again,
+            Err(Errno(libc::EINTR)) => Step::Retry,
             Err(Errno(libc::EAGAIN)) => self.on_not_ready(),
             Err(errno) => self.on_error(errno),
         }
@@ -248,8 +242,8 @@ impl Task {
                 *at += count;
                 self.before += count;
                 self.advance(count);
-                // The host may stop short anywhere; only when it then finds nothing is it the end of the file.
-                if count == 0 || self.vectors().is_empty() { Step::Done(Ok(self.before)) } else { Step::Again }
+                // The host may stop short anywhere; only a read of nothing is the end of the file.
+                if count == 0 || self.vectors().is_empty() { Step::Done(Ok(self.before)) } else { Step::Retry }
             }
             Call::Accept { .. } => {
                 net::set_options(count as RawFd);
@@ -261,14 +255,14 @@ impl Task {
 
     fn on_not_ready(&self) -> Step {
         match (self.call, self.socket()) {
-            // A Unix socket that was shut down is for ever readable and never has a client. TCP says so by itself.
+            // A Unix socket that was shut down stays readable without a client. TCP reports an error by itself.
             (Call::Accept { fd }, _) if net::is_shut_down(fd) => Step::Done(Err(Errno::INVALID)),
             (_, Some((fd, events))) => Step::Wait(fd, events),
-            (_, None) => Step::Again,
+            (_, None) => Step::Retry,
         }
     }
 
-    /// The socket that it is about, if it is about one, and the event (`POLLIN`, `POLLOUT`) after which it can go on.
+    /// The socket of the call, if any, and the event (`POLLIN`, `POLLOUT`) after which it can continue.
     pub(super) fn socket(&self) -> Option<(RawFd, libc::c_short)> {
         match self.call {
             Call::Accept { fd } | Call::Receive { fd } => Some((fd, libc::POLLIN)),
@@ -281,12 +275,12 @@ impl Task {
         match (&mut self.call, errno.0) {
             // After a short direct read the next offset is not aligned: there the file ends.
             (Call::Read { .. }, libc::EINVAL) if self.before > 0 => Step::Done(Ok(self.before)),
-            // That client is gone already: the next one, please.
-            (Call::Accept { .. }, libc::ECONNABORTED | libc::EPROTO) => Step::Again,
-            (Call::Empty { how, zeroes_are_written, .. }, libc::EOPNOTSUPP | libc::ENOSYS | libc::ENODEV) => {
-                if *how == Emptying::HoleOrZeroes && !*zeroes_are_written {
-                    *how = Emptying::Zeroes;
-                    Step::Again
+            // That client has left already: accept the next one.
+            (Call::Accept { .. }, libc::ECONNABORTED | libc::EPROTO) => Step::Retry,
+            (Call::Zero { how, zeroes_are_written, .. }, libc::EOPNOTSUPP | libc::ENOSYS | libc::ENODEV) => {
+                if *how == Zeroing::HoleOrZeroes && !*zeroes_are_written {
+                    *how = Zeroing::Zeroes;
+                    Step::Retry
                 } else {
                     Step::Done(Err(Errno::NOT_SUPPORTED))
                 }
@@ -344,16 +338,16 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_of_different_regions_stay_apart_and_have_no_common_region() {
+    fn neighbours_of_different_regions_stay_separate_and_have_no_common_region() {
         let task = read(&[segment(0x1000, 0x1000, Some(3)), segment(0x2000, 0x1000, None)]);
         assert_eq!(shape(&task), [(0x1000, 0x1000), (0x2000, 0x1000)]);
         assert_eq!(task.region, None);
     }
 
     #[test]
-    fn a_short_read_goes_on_behind_what_was_read_until_the_file_ends() {
+    fn a_short_read_continues_until_the_file_ends() {
         let mut task = read(&[segment(0x1000, 10, None), segment(0x9000, 10, None)]);
-        assert!(matches!(task.on_result(Ok(13)), Step::Again));
+        assert!(matches!(task.on_result(Ok(13)), Step::Retry));
         assert_eq!(shape(&task), [(0x9003, 7)]);
         assert!(matches!(task.call, Call::Read { fd: 9, at: 4109, .. }));
         assert!(matches!(task.on_result(Ok(0)), Step::Done(Ok(13))));
@@ -362,15 +356,15 @@ mod tests {
     #[test]
     fn an_error_in_the_middle_of_a_read_is_not_taken_for_the_end_of_the_file() {
         let mut task = read(&[segment(0x1000, 8192, None)]);
-        assert!(matches!(task.on_result(Ok(4096)), Step::Again));
+        assert!(matches!(task.on_result(Ok(4096)), Step::Retry));
         assert!(matches!(task.on_result(Err(Errno::IO)), Step::Done(Err(Errno::IO))));
     }
 
     #[test]
-    fn interruptions_and_sockets_that_are_not_ready_are_not_told() {
+    fn interruptions_and_sockets_that_are_not_ready_are_not_reported() {
         let op = Op::Send { connection: Connection(7), from: Segments::from_slice(&[segment(0x1000, 10, None)]) };
         let mut task = Task::new(Token(1), op).expect("sends are always possible");
-        assert!(matches!(task.on_result(Err(Errno(libc::EINTR))), Step::Again));
+        assert!(matches!(task.on_result(Err(Errno(libc::EINTR))), Step::Retry));
         assert!(matches!(task.on_result(Err(Errno(libc::EAGAIN))), Step::Wait(7, libc::POLLOUT)));
     }
 
@@ -379,7 +373,7 @@ mod tests {
         let op = Op::Zero { file: File(9), at: ByteOffset(0), len: 4096, may_release: true };
         let mut task = Task::new(Token(1), op).expect("possible");
         let refused = Err(Errno::NOT_SUPPORTED);
-        assert!(matches!(task.on_result(refused), Step::Again));
+        assert!(matches!(task.on_result(refused), Step::Retry));
         assert!(matches!(task.on_result(refused), Step::Done(Err(Errno::NOT_SUPPORTED))));
     }
 }

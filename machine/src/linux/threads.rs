@@ -23,21 +23,21 @@ pub struct Threads {
     shared: Arc<Shared>,
     bell: Arc<Bell>,
     inbox: Arc<Inbox>,
-    /// Calls handed to the pool and not collected yet.
+    /// Calls submitted to the pool and not collected yet.
     offloaded: usize,
     sockets: Sockets,
-    /// Operations that ended before they began.
+    /// Operations that failed before they began.
     refused: Vec<Completion>,
-    /// System calls since asked last, but for those of sockets.
+    /// System calls since the last query, other than those of sockets.
     entries: u64,
-    /// Why not io_uring.
+    /// Why it is not io_uring.
     reason: Option<String>,
 }
 
 impl Threads {
     pub(super) fn new(processor: ProcessorId, shared: Arc<Shared>, reason: Option<String>) -> Result<Self, Errno> {
-        // When there are no threads to do it, this one makes calls on files.
-        credentials::keep_to_limits();
+        // Without pool threads, this one makes calls on files.
+        credentials::drop_resource_capability();
         let bell = Arc::new(Bell::new()?);
         let epoll = Epoll::new()?;
         epoll.watch(bell.event())?;
@@ -93,8 +93,8 @@ impl Machine for Threads {
             None => {
                 self.offloaded += 1;
                 self.entries += 1;
-                // SAFETY: the caller promises the memory until the completion is returned or this machine is dropped,
-                // and dropping it abandons what it has in the pool.
+                // SAFETY: the caller guarantees the memory until the completion is returned or this machine is dropped,
+                // and dropping it abandons its jobs in the pool.
                 unsafe { self.shared.pool.submit(task, &self.inbox) };
             }
         }
@@ -122,6 +122,10 @@ impl Machine for Threads {
 
     fn pause(&mut self, time: Duration) {
         pause(&self.shared.clock, time);
+    }
+
+    fn acknowledge(&mut self, connection: Connection) {
+        net::acknowledge(connection);
     }
 
     fn shutdown(&mut self, connection: Connection) {
@@ -170,21 +174,20 @@ impl Drop for Threads {
     }
 }
 
-/// Which way bytes flow.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Direction {
     In,
     Out,
 }
 
-/// The operations on one socket, in each way in the order in which they were started.
+/// The operations on one socket; in each direction in the order in which they were started.
 #[derive(Default)]
 struct Socket {
     incoming: VecDeque<Task>,
     outgoing: VecDeque<Task>,
-    /// Events that epoll will tell of.
+    /// Events for which epoll is armed.
     armed: u32,
-    /// Has epoll ever heard of it?
+    /// It was registered with epoll before.
     known: bool,
 }
 
@@ -192,11 +195,11 @@ struct Sockets {
     epoll: Epoll,
     bell: Arc<Bell>,
     by_fd: HashMap<RawFd, Socket>,
-    /// Sockets with operations never tried.
-    fresh: Vec<(RawFd, Way)>,
+    /// Sockets with operations that were not tried yet.
+    fresh: Vec<(RawFd, Direction)>,
     armed: usize,
     ready: Vec<(RawFd, u32)>,
-    /// System calls since asked last.
+    /// System calls since the last query.
     entries: u64,
 }
 
@@ -205,30 +208,30 @@ impl Sockets {
         Sockets { epoll, bell, by_fd: HashMap::new(), fresh: Vec::new(), armed: 0, ready: Vec::new(), entries: 0 }
     }
 
-    /// Takes an operation; it is tried at the next `enter`.
+    /// Queues an operation; it is tried at the next `enter`.
     fn begin(&mut self, fd: RawFd, events: libc::c_short, task: Task) {
         let socket = self.by_fd.entry(fd).or_default();
-        let (queue, way) = match events {
-            libc::POLLOUT => (&mut socket.outgoing, Way::Out),
-            _ => (&mut socket.incoming, Way::In),
+        let (queue, direction) = match events {
+            libc::POLLOUT => (&mut socket.outgoing, Direction::Out),
+            _ => (&mut socket.incoming, Direction::In),
         };
         queue.push_back(task);
-        // Behind others it has its turn when those are complete.
+        // Others are tried when those before them are complete.
         if queue.len() == 1 {
-            self.fresh.push((fd, way));
+            self.fresh.push((fd, direction));
         }
     }
 
     fn try_fresh(&mut self, done: &mut Vec<Completion>) {
         let mut fresh = std::mem::take(&mut self.fresh);
-        for (fd, way) in fresh.drain(..) {
-            self.attempt(fd, way, done);
+        for (fd, direction) in fresh.drain(..) {
+            self.attempt(fd, direction, done);
             self.arm(fd, done);
         }
         self.fresh = fresh;
     }
 
-    /// Tries what has become ready.
+    /// Tries the operations of sockets that have become ready.
     fn try_ready(&mut self, done: &mut Vec<Completion>) {
         let mut ready = std::mem::take(&mut self.ready);
         self.entries += 1;
@@ -251,26 +254,26 @@ impl Sockets {
         self.armed -= usize::from(std::mem::take(&mut socket.armed) != 0);
         let failed = events & (libc::EPOLLERR | libc::EPOLLHUP) as u32 != 0;
         if failed || events & libc::EPOLLIN as u32 != 0 {
-            self.attempt(fd, Way::In, done);
+            self.attempt(fd, Direction::In, done);
         }
         if failed || events & libc::EPOLLOUT as u32 != 0 {
-            self.attempt(fd, Way::Out, done);
+            self.attempt(fd, Direction::Out, done);
         }
         self.arm(fd, done);
     }
 
     /// Completes as many operations as the socket is ready for.
-    fn attempt(&mut self, fd: RawFd, way: Way, done: &mut Vec<Completion>) {
+    fn attempt(&mut self, fd: RawFd, direction: Direction, done: &mut Vec<Completion>) {
         let Some(socket) = self.by_fd.get_mut(&fd) else {
             return;
         };
-        let queue = match way {
-            Way::In => &mut socket.incoming,
-            Way::Out => &mut socket.outgoing,
+        let queue = match direction {
+            Direction::In => &mut socket.incoming,
+            Direction::Out => &mut socket.outgoing,
         };
         while let Some(task) = queue.front_mut() {
             self.entries += 1;
-            // SAFETY: who started the operation promises its memory until the completion is returned.
+            // SAFETY: the starter of the operation guarantees its memory until the completion is returned.
             let result = unsafe { syscall::perform(task) };
             match task.on_result(result) {
                 Step::Done(result) => {
@@ -278,13 +281,13 @@ impl Sockets {
                     done.push(Completion { token, result });
                     queue.pop_front();
                 }
-                Step::Again => {}
+                Step::Retry => {}
                 Step::Wait(..) => return,
             }
         }
     }
 
-    /// Has epoll tell when the socket is ready for what waits.
+    /// Arms epoll for the queued operations.
     fn arm(&mut self, fd: RawFd, done: &mut Vec<Completion>) {
         let Some(socket) = self.by_fd.get_mut(&fd) else {
             return;
@@ -313,7 +316,6 @@ impl Sockets {
         }
     }
 
-    /// The socket is about to be closed.
     fn forget(&mut self, fd: RawFd) {
         if let Some(socket) = self.by_fd.remove(&fd) {
             self.armed -= usize::from(socket.armed != 0);

@@ -1,12 +1,12 @@
 //! Directory trees of the host, as [`crate::tree`] describes them.
 //!
-//! A tree lies on one mounted file system. Its nodes have the file system's own names for them (file handles). To find them
-//! by those takes the capability `CAP_DAC_READ_SEARCH`; without it, and on file systems without handles, they are found by
-//! the places where they were seen, and by searching. Linux 5.8 is needed. What callers may do is decided by the host: the
-//! thread that makes a call acts as the caller. A server that is not root acts as its own user for everybody, and checks
-//! itself what callers may, as far as modes tell.
+//! A tree lies on one mounted file system. Its nodes are identified by the file system's file handles. Opening by
+//! handle takes the capability `CAP_DAC_READ_SEARCH`; without it, and on file systems without handles, nodes are found
+//! at the places where they were seen, and by searching. Linux 5.8 is needed. The host decides what callers may do: the
+//! thread that makes a call acts as the caller. A server that is not root acts as its own user for all callers, and
+//! checks itself what callers may do, as far as modes tell.
 //!
-//! A server that changes from one way of finding nodes to the other gives them other names: its clients must mount again.
+//! A server that changes the way it finds nodes identifies them differently: its clients must mount again.
 
 mod attributes;
 mod call;
@@ -49,24 +49,22 @@ use search::Search;
 /// Why a tree can't be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenTreeError {
-    /// There is none.
     #[error("{0} does not exist")]
     Missing(PathBuf),
     #[error("{0} is not a directory")]
     NotDirectory(PathBuf),
-    /// We may not.
     #[error("no permission to open {0}")]
     Permission(PathBuf),
-    /// Its file system has nothing by which a node could be told from a later one.
+    /// Its file system has nothing that distinguishes a node from a later one with the same number.
     #[error("{0} can't be exported: its file system has neither file handles nor times of birth")]
     NoHandles(PathBuf),
-    /// We are root, but may not act as anybody else, so all would be done as root.
+    /// The server is root, but may not act for others, so everything would be done as root.
     #[error(
         "{0} can't be exported: the server is root, but the host does not let it act for its clients' users; that takes the capabilities CAP_SETUID and CAP_SETGID, and a user namespace that has those users"
     )]
     NoOtherUsers(PathBuf),
-    /// Somebody else uses it, or a directory above or in it.
-    #[error("{0} is locked: another server gives it out, or a directory in it, or above it")]
+    /// Another server uses it, or a directory above or in it.
+    #[error("{0} is locked: another server exports it, or a directory in it, or above it")]
     Locked(PathBuf),
     #[error("can't {what} {path}: {errno}", path = path.display())]
     Host { what: &'static str, path: PathBuf, errno: Errno },
@@ -78,7 +76,7 @@ struct HostTree {
     root_node: Node,
     root_number: u64,
     mount_id: MountId,
-    /// How nodes are found; nothing when it is by handle.
+    /// Finds nodes by place; `None` when they are found by handle.
     search: Option<Search>,
     read_only: bool,
     identity: Identity,
@@ -90,17 +88,17 @@ struct HostTree {
     name_locks: NameLocks,
     /// Held while attributes are compared and set.
     guarded: Mutex<()>,
-    /// Size of the largest file; nothing when that can't be found out.
+    /// Size of the largest file; `None` when it cannot be determined.
     file_bytes_max: OnceLock<Option<u64>>,
     /// Held while permissions are set.
     modes: Mutex<()>,
-    /// Keeps other servers from it.
+    /// Excludes other servers.
     _locked: Option<Locked>,
 }
 
-/// The trees that are open, by number. A process has few.
+/// The open trees, by number. A process has few.
 static TREES: RwLock<BTreeMap<u32, Weak<HostTree>>> = RwLock::new(BTreeMap::new());
-/// The number of the next; none is used twice.
+/// The next tree's number; none is reused.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 impl Drop for HostTree {
@@ -111,27 +109,27 @@ impl Drop for HostTree {
 
 /// Opens the tree whose root is the directory `path`. With `read_only` nothing in it can be changed.
 ///
-/// Where nodes can't be found by handle, where they are is kept in a file in the directory `keep_in`; without it, or when the
-/// file can't be used, the tree is searched again after each restart. That directory must lie outside of the tree.
+/// Where nodes cannot be found by handle, their places are recorded in a file in the directory `state_dir`; without it,
+/// or when the file cannot be used, the tree is searched again after each restart. It must lie outside the tree.
 ///
 /// # Errors
-/// Why it can't be given out.
-pub fn open(path: &Path, read_only: bool, keep_in: Option<&Path>) -> Result<OpenTree, OpenTreeError> {
-    open_as(path, read_only, keep_in, None)
+/// When it cannot be exported.
+pub fn open(path: &Path, read_only: bool, state_dir: Option<&Path>) -> Result<OpenTree, OpenTreeError> {
+    open_as(path, read_only, state_dir, None)
 }
 
-/// The same, and no other process can do so until the last clone of the result is dropped: with `read_only`, not for changes.
+/// The same, and excludes other processes until the last clone of the result is dropped; `read_only`: only writers.
 ///
 /// # Errors
 /// [`OpenTreeError::Locked`], and those of [`open`].
-pub fn open_locked(path: &Path, read_only: bool, keep_in: Option<&Path>) -> Result<OpenTree, OpenTreeError> {
-    open_as(path, read_only, keep_in, Some(Locked::new(path, read_only)?))
+pub fn open_locked(path: &Path, read_only: bool, state_dir: Option<&Path>) -> Result<OpenTree, OpenTreeError> {
+    open_as(path, read_only, state_dir, Some(Locked::new(path, read_only)?))
 }
 
 fn open_as(
     path: &Path,
     read_only: bool,
-    keep_in: Option<&Path>,
+    state_dir: Option<&Path>,
     locked: Option<Locked>,
 ) -> Result<OpenTree, OpenTreeError> {
     let host = |what, errno| OpenTreeError::Host { what, path: path.to_owned(), errno };
@@ -145,7 +143,7 @@ fn open_as(
     let search = match by_handle(root.as_fd()) {
         Ok(()) => None,
         Err(Errno(libc::EPERM | libc::EOPNOTSUPP | libc::EOVERFLOW | libc::ENOSYS | libc::ESTALE)) => {
-            let search = Search::new(root.as_fd(), path, keep_in).map_err(|errno| match errno.0 {
+            let search = Search::new(root.as_fd(), path, state_dir).map_err(|errno| match errno.0 {
                 libc::EOPNOTSUPP => OpenTreeError::NoHandles(path.to_owned()),
                 _ => host("name the nodes of", errno),
             })?;
@@ -158,7 +156,7 @@ fn open_as(
         None => call::node_of(root.as_fd()),
     };
     let root_node = root_node.map_err(|errno| host("name the nodes of", errno))?;
-    // Both are not there on an old kernel or without `/proc`; better to hear that now.
+    // An old kernel, or one without `/proc`, has neither: fail now.
     call::may(root.as_fd(), libc::R_OK as u32).map_err(|errno| host("ask for permissions in", errno))?;
     call::reach_by_descriptor(root.as_fd()).map_err(|errno| host("use /proc to reach", errno))?;
     let identity = Identity::of_process().map_err(|errno| match errno.0 {
@@ -198,19 +196,18 @@ fn open_as(
     })
 }
 
-/// Can nothing be changed by this path? The same directory may be mounted elsewhere so that it can.
+/// Whether the mount of this path is read-only. The same directory may be mounted writable elsewhere.
 pub fn is_mounted_read_only(path: &Path) -> bool {
     let Ok(place) = fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path) else { return false };
     call::is_mounted_read_only(place.as_fd()).unwrap_or(false)
 }
 
-/// Are the nodes of this tree found by their handles? Otherwise by their places, which takes longer the deeper they lie, and
-/// a search of the whole tree when somebody moves them on the host.
+/// Whether the tree finds nodes by handle. Otherwise by place, which takes longer for deeper nodes, and a search of the
+/// whole tree when one was moved on the host.
 pub fn finds_by_handle(open: &OpenTree) -> bool {
     open.owner.downcast_ref::<HostTree>().is_some_and(|tree| tree.search.is_none())
 }
 
-/// Can nodes be found by handle?
 fn by_handle(root: BorrowedFd) -> Result<(), Errno> {
     call::open_node(root, &call::node_of(root)?, libc::O_PATH).map(drop)
 }
@@ -226,7 +223,7 @@ fn not_opened(path: &Path, error: &io::Error) -> OpenTreeError {
     }
 }
 
-/// Does what is asked, and waits for it.
+/// Performs a call, and blocks until it is done.
 pub(super) fn perform(op: &TreeOp) -> Result<u64, Errno> {
     let tree = TREES.read().unwrap_or_else(PoisonError::into_inner).get(&op.tree.0).and_then(Weak::upgrade);
     let tree = tree.ok_or(Errno(libc::EBADF))?;

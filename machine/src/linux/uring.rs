@@ -1,7 +1,7 @@
 //! The machine on io_uring: one ring a processor, used by its thread alone.
 //!
-//! A call of `enter` is at most one system call, and none when there is nothing to submit, nobody parks and the kernel
-//! has not said (in shared memory) that it holds completions back.
+//! A call of `enter` is at most one system call, and none when there is nothing to submit, it does not park and the
+//! kernel has not flagged (in shared memory) that it holds completions back.
 
 mod regions;
 mod setup;
@@ -21,7 +21,7 @@ use super::syscall;
 use super::task::{Call, Step, Task};
 use super::{Shared, net, park_time, pause};
 use crate::{Completion, Connection, Doorbell, Errno, Machine, Op, Park, Region, RegionId, TickSource, Token};
-use policy::idle::LookOut;
+use policy::idle::IdlePolling;
 use policy::sizing::MemoryFacts;
 use policy::unit::{Instant, ProcessorId};
 use regions::Regions;
@@ -30,16 +30,15 @@ use slots::{SlotNo, Slots};
 
 /// `user_data` of the read that waits for the doorbell. Slots are numbered from 0 in 32 bits.
 const BELL: u64 = u64::MAX;
-/// `user_data` of cancellations, whose own results nobody needs.
+/// `user_data` of cancellations, whose own results are ignored.
 const CANCEL: u64 = u64::MAX - 1;
-/// Completions taken in one turn, at most. A disk that completes a whole burst at once would otherwise have the first reply
-/// wait until all of them are made, and their clients and the disk itself wait meanwhile. Those left are taken in the
-/// next turn, without a system call.
-const TAKEN_A_TURN: usize = 8;
-/// Looks into the queues between two looks at the clock.
-const LOOKS_A_TIME: u32 = 16;
-/// Between two looks at the clock passes less than a microsecond, unless the host took the core away.
-const AWAY: Duration = Duration::from_micros(100);
+/// Completions taken in one time slice. A disk that completes a burst would otherwise delay the first reply until all
+/// are made, while their clients and the disk wait. The rest is taken in the next time slice, without a system call.
+const COMPLETIONS_PER_SLICE: usize = 8;
+/// Checks of the queues for each read of the clock.
+const CHECKS_PER_CLOCK_READ: u32 = 16;
+/// Between two reads of the clock passes less than a microsecond, unless the host preempted the thread.
+const PREEMPTED_AFTER: Duration = Duration::from_micros(100);
 
 /// One processor of the io_uring engine.
 pub struct Uring {
@@ -51,25 +50,25 @@ pub struct Uring {
     writer: Option<u16>,
     missing: Vec<&'static str>,
     slots: Slots,
-    /// Entries for which the submission queue had no room, because the kernel wants completions taken first.
+    /// Entries that did not fit into the submission queue, because the kernel wants completions taken first.
     backlog: VecDeque<squeue::Entry>,
     regions: Regions,
     bell: Arc<Bell>,
-    /// Where the kernel puts the count of rings.
+    /// The kernel stores the count of rings here.
     rings: Box<u64>,
-    /// Is the read that waits for the doorbell with the kernel?
+    /// The read that waits for the doorbell is in flight.
     listening: bool,
     inbox: Arc<Inbox>,
-    /// Calls handed to the pool and not collected yet.
+    /// Calls submitted to the pool and not collected yet.
     offloaded: usize,
-    /// Operations that ended before they began.
+    /// Operations that failed before they began.
     refused: Vec<Completion>,
-    /// Completions just taken from the ring: `user_data` and result.
+    /// Completions taken from the ring: `user_data` and result.
     taken: Vec<(u64, i32)>,
-    look_out: LookOut,
-    /// System calls since asked last.
+    polling: IdlePolling,
+    /// System calls since the last query.
     entries: Cell<u64>,
-    /// This machine is being dropped: nothing is submitted again.
+    /// Being dropped: nothing is submitted again.
     closing: bool,
 }
 
@@ -78,8 +77,7 @@ impl Uring {
         let setup = setup::set_up()?;
         let bell = Arc::new(Bell::new().map_err(SetupError::Failed)?);
         let set = shared.cores.set();
-        // The kernel's workers would share the one core of the thread that caused them. Kernels before 5.14 can't do
-        // otherwise.
+        // Otherwise the kernel's workers share the core of the thread that caused them, as in kernels before 5.14.
         let _ = setup.ring.submitter().register_iowq_aff(&set);
         Ok(Uring {
             processor,
@@ -98,19 +96,19 @@ impl Uring {
             offloaded: 0,
             refused: Vec::new(),
             taken: Vec::new(),
-            look_out: LookOut::new(shared.idle),
+            polling: IdlePolling::new(shared.idle),
             entries: Cell::new(0),
             shared,
             closing: false,
         })
     }
 
-    /// Puts the slot's call into the submission queue, or hands it to the pool.
+    /// Puts the slot's call into the submission queue, or submits it to the pool.
     fn issue(&mut self, no: SlotNo) {
         let slot = self.slots.get(no);
         match slot.entry(&self.regions, self.vectored_fixed) {
             Some(entry) => {
-                let allocates = matches!(slot.task.call, Call::Write { .. } | Call::Empty { .. });
+                let allocates = matches!(slot.task.call, Call::Write { .. } | Call::Zero { .. });
                 let writer = self.writer.filter(|_| allocates).unwrap_or(0);
                 self.push(entry.personality(writer).user_data(no.0.into()));
             }
@@ -119,7 +117,7 @@ impl Uring {
                 self.slots.end(no);
                 self.offloaded += 1;
                 self.count_entry();
-                // SAFETY: what is not for io_uring (seeks, providing memory, trees) transfers nothing.
+                // SAFETY: calls that are not for io_uring (seeks, populating memory, trees) transfer nothing.
                 unsafe { self.shared.pool.submit(task, &self.inbox) };
             }
         }
@@ -128,18 +126,18 @@ impl Uring {
     fn push(&mut self, entry: squeue::Entry) {
         self.backlog.push_back(entry);
         while !self.fill() {
-            // The queue is full: the kernel takes it over now. When it can't, the rest waits for the next `enter`.
+            // The queue is full: submit it now. When the kernel refuses, the rest waits for the next `enter`.
             if self.submit().is_err() || self.ring.submission().is_full() {
                 return;
             }
         }
     }
 
-    /// Moves the backlog into the submission queue. Did it fit?
+    /// Moves the backlog into the submission queue. Returns whether all of it fit.
     fn fill(&mut self) -> bool {
         let mut queue = self.ring.submission();
         while let Some(entry) = self.backlog.front() {
-            // SAFETY: what the entry points to is memory that whoever started the operation promises until its
+            // SAFETY: what the entry points to is memory that the starter of the operation guarantees until its
             // completion, or lies in its slot or in `rings`, which are boxed; dropping this machine waits for both.
             if unsafe { queue.push(entry) }.is_err() {
                 return false;
@@ -165,24 +163,23 @@ impl Uring {
         let needed = !queue.is_empty() || queue.taskrun() || queue.cq_overflow();
         drop(queue);
         if needed || !fits {
-            // An error means that the kernel wants completions taken first or is short of memory: the entries stay in
-            // the queue for the next time.
+            // On an error the kernel wants completions taken first or is short of memory: the entries stay queued.
             let _ = self.submit();
         }
     }
 
-    /// Submits, and looks out for completions for as long as the policy says. Did something come?
-    fn look_out(&mut self, since: Instant, time: Option<Duration>) -> bool {
-        let span = self.look_out.span().min(time.unwrap_or(Duration::MAX));
-        if span.is_zero() {
+    /// Submits, and polls for completions as long as the policy allows. Returns whether something arrived.
+    fn poll_idle(&mut self, since: Instant, time: Option<Duration>) -> bool {
+        let limit = self.polling.duration().min(time.unwrap_or(Duration::MAX));
+        if limit.is_zero() {
             return false;
         }
-        // Workers, the kernel's and ours, are woken on this core, and would wait for us.
+        // Worker threads, the kernel's and ours, wake on this core, and would wait for this thread.
         let yields = self.slots.with_workers() > 0 || self.offloaded > 0;
         self.submit_if_needed();
         let mut before = self.now();
         loop {
-            for _ in 0..LOOKS_A_TIME {
+            for _ in 0..CHECKS_PER_CLOCK_READ {
                 let queue = self.ring.submission();
                 let held_back = queue.taskrun() || queue.cq_overflow();
                 drop(queue);
@@ -199,18 +196,18 @@ impl Uring {
                 std::thread::yield_now();
             }
             let now = self.now();
-            if !yields && now.since(before) >= AWAY {
-                self.look_out.on_preempted();
+            if !yields && now.since(before) >= PREEMPTED_AFTER {
+                self.polling.on_preempted();
                 return false;
             }
-            if now.since(since) >= span {
+            if now.since(since) >= limit {
                 return false;
             }
             before = now;
         }
     }
 
-    /// Submits and sleeps until something completes, a signal comes or the time is over.
+    /// Submits and sleeps until something completes, a signal arrives or the time is over.
     fn sleep(&mut self, time: Option<Duration>) {
         if !self.listening {
             let event = types::Fd(self.bell.event());
@@ -225,13 +222,13 @@ impl Uring {
         let slept = self.wait(time);
         match slept.map_err(|error| error.raw_os_error()) {
             Ok(_) | Err(Some(libc::ETIME | libc::EINTR)) => {}
-            // Short of memory for now, or completions must be taken first (the caller does).
+            // Short of memory, or completions must be taken first (the caller does).
             Err(_) => std::thread::yield_now(),
         }
     }
 
-    /// Submits what is in the queue and waits for a completion. Unless a disk is waited for, the host is asked not to
-    /// show the time as iowait: an idle server would look like one whose disk is full of work.
+    /// Submits the queue and waits for a completion. Unless an operation on a disk is in flight, the time is not to be
+    /// accounted as iowait: an idle server would look like one with a saturated disk.
     fn wait(&mut self, time: Option<Duration>) -> io::Result<usize> {
         let submissions = self.ring.submission().len() as u32;
         let mut flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
@@ -248,10 +245,10 @@ impl Uring {
         unsafe { self.ring.submitter().enter(submissions, 1, flags.bits(), Some(&args)) }
     }
 
-    /// Takes what is complete, up to [`TAKEN_A_TURN`].
+    /// Takes completions, up to [`COMPLETIONS_PER_SLICE`].
     fn collect(&mut self, done: &mut Vec<Completion>) {
-        // What the caller has not looked at yet does not count.
-        let most = done.len() + TAKEN_A_TURN;
+        // Not counting those that the caller has not processed yet.
+        let most = done.len() + COMPLETIONS_PER_SLICE;
         done.append(&mut self.refused);
         if self.offloaded > 0 {
             self.offloaded -= self.inbox.collect(done);
@@ -264,7 +261,7 @@ impl Uring {
                 self.on_completion(name, result, done);
             }
             self.taken = taken;
-            // What overflowed is posted by the next system call, now that there is room.
+            // The next system call posts completions that overflowed, now that there is room.
             if done.len() >= most || !self.ring.submission().cq_overflow() || self.submit().is_err() {
                 return;
             }
@@ -293,7 +290,7 @@ impl Uring {
                 let result = unsafe { syscall::perform(&slot.task) };
                 slot.task.on_result(result)
             }
-            (_, Ok(_)) if was_waiting => Step::Again,
+            (_, Ok(_)) if was_waiting => Step::Retry,
             _ => slot.task.on_result(result),
         };
         match step {
@@ -301,7 +298,7 @@ impl Uring {
                 self.slots.end(no);
                 done.push(Completion { token, result });
             }
-            Step::Again => self.issue(no),
+            Step::Retry => self.issue(no),
             Step::Wait(fd, events) => {
                 slot.waiting = true;
                 self.push(slots::poll(fd, events).user_data(no.0.into()));
@@ -332,7 +329,7 @@ impl Machine for Uring {
 
     fn enter(&mut self, park: Park, done: &mut Vec<Completion>) {
         let before = done.len();
-        let mut dry = None;
+        let mut idle_since = None;
         let mut slept = false;
         loop {
             let rung = self.bell.take();
@@ -340,8 +337,8 @@ impl Machine for Uring {
             let now = self.now();
             let time = if rung || done.len() > before { None } else { park_time(park, now) };
             let Some(time) = time else {
-                if let Some(since) = dry {
-                    self.look_out.on_work(now.since(since));
+                if let Some(since) = idle_since {
+                    self.polling.on_work(now.since(since));
                 }
                 // Sleeping has submitted everything.
                 if !slept {
@@ -350,8 +347,8 @@ impl Machine for Uring {
                 }
                 return;
             };
-            let since = *dry.get_or_insert(now);
-            if !self.look_out(since, time) && self.bell.park() {
+            let since = *idle_since.get_or_insert(now);
+            if !self.poll_idle(since, time) && self.bell.park() {
                 self.sleep(time);
                 slept = true;
             }
@@ -360,6 +357,10 @@ impl Machine for Uring {
 
     fn pause(&mut self, time: Duration) {
         pause(&self.shared.clock, time);
+    }
+
+    fn acknowledge(&mut self, connection: Connection) {
+        net::acknowledge(connection);
     }
 
     fn shutdown(&mut self, connection: Connection) {
@@ -404,8 +405,8 @@ impl Machine for Uring {
 }
 
 impl Drop for Uring {
-    /// The kernel may write to slots, and to the memory of operations, until the last of them is complete: cancels them
-    /// and waits. Only a disk that never answers can make that long.
+    /// The kernel may write to slots, and to the memory of operations, until the last one is complete: cancels them and
+    /// waits. Only a disk that never answers can make that long.
     fn drop(&mut self) {
         self.closing = true;
         self.shared.pool.abandon(&self.inbox);
@@ -414,7 +415,7 @@ impl Drop for Uring {
         for name in names.chain(self.listening.then_some(BELL)) {
             self.push(opcode::AsyncCancel::new(name).build().user_data(CANCEL));
         }
-        while self.slots.under_way() > 0 || self.listening {
+        while self.slots.in_flight() > 0 || self.listening {
             self.fill();
             if self.ring.submit_and_wait(1).is_err() {
                 std::thread::yield_now();

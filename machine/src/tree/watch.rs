@@ -1,22 +1,22 @@
-//! Changes of files beside Awase.
+//! Changes of files by other processes.
 
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Reports what others than this process do to the content of an open file: each write and each change of its size by a
-/// system call, soon after it. What is written through shared mappings shows in the file's times alone.
+/// Reports what other processes do to the content of an open file: each write and each change of its size by a system
+/// call, soon after it. Writes through shared mappings show in the file's times only.
 #[derive(Clone)]
 pub struct Watch {
-    /// How often something may have been done: goes up, soon after it.
+    /// Incremented soon after each possible change.
     pub changes: Arc<AtomicU64>,
-    /// Has it go up at once for what is over.
+    /// Makes `changes` include all that has happened.
     pub take: fn(),
     pub owner: Arc<dyn Any + Send + Sync>,
 }
 
 impl Watch {
-    /// How often others may have changed the content, as far as that is known without asking.
+    /// Number of possible changes reported so far.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }

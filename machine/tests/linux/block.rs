@@ -1,4 +1,4 @@
-//! Block devices on both engines. Making one takes root and a loop device; without, it is said that nothing was tested.
+//! Block devices on both engines. Making one takes root and a loop device; without them the test is skipped.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use machine::{Errno, Op, SeekTarget};
 use policy::unit::{ByteOffset, Stability};
 use testkit::skip;
 
-on_both_engines!(a_block_device_is_read_written_emptied_and_all_data);
+on_both_engines!(a_block_device_is_read_written_and_zeroed_and_has_no_holes);
 
 const SIZE: u64 = 8 << 20;
 
@@ -33,7 +33,7 @@ impl Drop for LoopDevice {
     }
 }
 
-fn a_block_device_is_read_written_emptied_and_all_data(mut rig: Rig) {
+fn a_block_device_is_read_written_and_zeroed_and_has_no_holes(mut rig: Rig) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let backing = directory.path().join("backing");
     std::fs::write(&backing, vec![9u8; SIZE as usize]).expect("written");
@@ -42,7 +42,7 @@ fn a_block_device_is_read_written_emptied_and_all_data(mut rig: Rig) {
     };
     let options = OpenOptions {
         writable: true,
-        // Only for files: a device has its size.
+        // Ignored for a device, which has its size.
         create_size: Some(4096),
         ..OpenOptions::default()
     };

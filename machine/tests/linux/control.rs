@@ -26,7 +26,7 @@ fn creating(size: u64) -> OpenOptions {
     OpenOptions { create_size: Some(size), ..writable() }
 }
 
-/// The error of opening; `OpenFile` itself can't be printed.
+/// The error of opening; `OpenFile` itself cannot be printed.
 fn refused(result: Result<OpenFile, OpenError>) -> OpenError {
     match result {
         Ok(_) => panic!("it was opened"),
@@ -42,7 +42,7 @@ fn a_missing_file_is_created_sparse_with_its_size_and_keeps_it() {
     let created = open(&path, creating(1 << 30)).expect("created");
     assert_eq!(created.facts.size, 1 << 30);
     assert!(created.facts.writable);
-    let allocated = std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&path).expect("there"));
+    let allocated = std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&path).expect("it exists"));
     assert!(allocated < 1000, "{allocated} sectors are allocated");
     drop(created);
     let again = open(&path, creating(1 << 20)).expect("opened");
@@ -50,7 +50,7 @@ fn a_missing_file_is_created_sparse_with_its_size_and_keeps_it() {
 }
 
 #[test]
-fn a_file_that_was_closed_is_free_though_programs_were_started_meanwhile() {
+fn closing_a_file_unlocks_it_though_programs_were_started_meanwhile() {
     let directory = directory();
     let path = directory.path().join("disk.img");
     let done = AtomicBool::new(false);
@@ -67,7 +67,7 @@ fn a_file_that_was_closed_is_free_though_programs_were_started_meanwhile() {
 }
 
 #[test]
-fn facts_are_plausible() {
+fn properties_of_an_open_file_are_plausible() {
     let directory = directory();
     let path = directory.path().join("disk.img");
     let direct = open(&path, creating(1 << 20)).expect("created").facts;
@@ -80,7 +80,7 @@ fn facts_are_plausible() {
 }
 
 #[test]
-fn a_writer_excludes_everybody_and_readers_only_writers() {
+fn a_writer_excludes_all_others_and_readers_only_writers() {
     let directory = directory();
     let path = directory.path().join("disk.img");
     let writer = open(&path, creating(4096)).expect("created");
@@ -98,7 +98,7 @@ fn a_writer_excludes_everybody_and_readers_only_writers() {
 }
 
 #[test]
-fn what_is_no_disk_is_refused_by_name() {
+fn what_cannot_be_a_disk_is_refused_with_its_path() {
     let directory = directory();
     let at = |name: &str| directory.path().join(name);
     let path = directory.path().to_owned();
@@ -155,7 +155,7 @@ fn a_stale_socket_file_is_replaced_and_a_live_one_is_not() {
 }
 
 #[test]
-fn a_file_that_is_no_socket_is_left_alone() {
+fn a_file_that_is_not_a_socket_is_left_alone() {
     let directory = directory();
     let path = directory.path().join("precious");
     fs::write(&path, "text").expect("written");
@@ -165,18 +165,18 @@ fn a_file_that_is_no_socket_is_left_alone() {
 }
 
 #[test]
-fn only_the_own_socket_file_is_removed() {
+fn a_replaced_socket_file_is_not_removed() {
     let directory = directory();
     let path = directory.path().join("socket");
     let listening = net::listen_unix(&path).expect("listening");
     fs::remove_file(&path).expect("removed");
-    fs::write(&path, "somebody else's").expect("written");
+    fs::write(&path, "another server's").expect("written");
     drop(listening);
     assert!(path.exists());
 }
 
 #[test]
-fn a_port_in_use_is_said_to_be() {
+fn a_port_in_use_is_an_error_that_names_it() {
     let any = "127.0.0.1:0".parse().expect("an address");
     let (listening, addr) = net::listen_tcp(any).expect("listening");
     let expected = NetError::AddrInUse(Address::Tcp(addr));
@@ -187,7 +187,7 @@ fn a_port_in_use_is_said_to_be() {
 }
 
 #[test]
-fn nobody_listening_is_said_to_be() {
+fn connecting_without_a_listener_is_refused() {
     let directory = directory();
     let path = directory.path().join("socket");
     drop(UnixListener::bind(&path).expect("bound"));
@@ -203,7 +203,7 @@ fn a_listening_socket_can_be_handed_over_and_others_not() {
     let adopted = net::adopt_listener(OwnedFd::from(unix)).expect("adopted");
     assert_eq!(*adopted.address(), Address::Unix(path.clone()));
     drop(adopted);
-    assert!(path.exists(), "the file belongs to whoever made it");
+    assert!(path.exists(), "the file belongs to its maker");
     let tcp = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
     let addr = tcp.local_addr().expect("bound");
     let adopted = net::adopt_listener(OwnedFd::from(tcp)).expect("adopted");

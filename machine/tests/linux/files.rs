@@ -12,16 +12,16 @@ use tempfile::TempDir;
 on_both_engines!(
     several_segments_are_written_and_read_back_in_order,
     registered_memory_is_written_and_read_back,
-    a_region_can_be_taken_back_and_offered_again,
+    a_region_can_be_withdrawn_and_offered_again,
     a_read_ends_early_only_at_the_end_of_the_file,
     a_stable_write_and_a_flush_succeed,
     a_zeroed_range_reads_as_zeroes_and_the_size_stays,
     a_discarded_range_reads_as_zeroes_and_the_size_stays,
     seeking_finds_data_and_holes,
-    errors_of_the_host_come_through,
+    errors_of_the_host_are_returned,
     ten_thousand_operations_complete_once_each,
-    dropping_the_machine_waits_for_what_is_under_way,
-    the_end_of_an_image_that_is_no_whole_number_of_its_disks_sectors_is_written_and_flushed,
+    dropping_the_machine_waits_for_operations_in_flight,
+    an_incomplete_last_sector_of_an_image_is_written_and_flushed,
 );
 
 const KIB: usize = 1024;
@@ -61,7 +61,7 @@ impl Disk {
 fn several_segments_are_written_and_read_back_in_order(mut rig: Rig) {
     let disk = Disk::new(1 << 20, DirectIo::Auto);
     let from = Memory::filled(64 * KIB, 7);
-    // Neighbours, one apart, and one before the others.
+    // Neighbours, a separate one, and one before the others.
     let pieces = [(16 * KIB, 4 * KIB), (20 * KIB, 8 * KIB), (40 * KIB, 4 * KIB), (0, 8 * KIB)];
     let written = rig.run(disk.write(8 * KIB, from.segments(&pieces)));
     assert_eq!(written, Ok(24 * KIB as u64));
@@ -83,8 +83,8 @@ fn registered_memory_is_written_and_read_back(mut rig: Rig) {
         let mut into = Memory::new(64 * KIB);
         into.offer(&mut *rig.machine, 6);
         let apart = [(0, 4 * KIB), (8 * KIB, 4 * KIB), (60 * KIB, 4 * KIB)];
-        let together = [(16 * KIB, 8 * KIB), (24 * KIB, 8 * KIB)];
-        for (k, pieces) in [&apart[..], &together[..]].into_iter().enumerate() {
+        let adjacent = [(16 * KIB, 8 * KIB), (24 * KIB, 8 * KIB)];
+        for (k, pieces) in [&apart[..], &adjacent[..]].into_iter().enumerate() {
             let total: usize = pieces.iter().map(|p| p.1).sum();
             let at = k * 128 * KIB;
             let written = rig.run(disk.write(at, from.segments(pieces)));
@@ -103,7 +103,7 @@ fn registered_memory_is_written_and_read_back(mut rig: Rig) {
     }
 }
 
-fn a_region_can_be_taken_back_and_offered_again(mut rig: Rig) {
+fn a_region_can_be_withdrawn_and_offered_again(mut rig: Rig) {
     let disk = Disk::new(1 << 20, DirectIo::Auto);
     for round in 0..3 {
         let mut memory = Memory::filled(16 * KIB, round);
@@ -112,7 +112,7 @@ fn a_region_can_be_taken_back_and_offered_again(mut rig: Rig) {
         assert_eq!(written, Ok(16 * KIB as u64));
         assert_eq!(disk.content()[..16 * KIB], *memory.bytes());
         rig.machine.withdraw_region(memory.region.expect("offered"));
-        // Segments may still name it: they are then transferred the ordinary way.
+        // Segments may still refer to it: they are then transferred without registration.
         memory.bytes_mut().fill(0);
         let count = rig.run(disk.read(0, memory.all()));
         assert_eq!(count, Ok(16 * KIB as u64));
@@ -165,7 +165,7 @@ fn a_zeroed_range_reads_as_zeroes_and_the_size_stays(mut rig: Rig) {
     for may_release in [true, false] {
         let op = Op::Zero { file: disk.file(), at: ByteOffset(8 * KIB as u64), len: 32 * KIB as u64, may_release };
         let result = zeroes_after(&mut rig, &disk, op);
-        // Not every file system can zero without releasing (tmpfs can't); then it says so.
+        // Not every file system can zero without releasing (tmpfs cannot).
         if may_release || result.is_ok() {
             assert_eq!(result, Ok(()));
         } else {
@@ -195,7 +195,7 @@ fn seeking_finds_data_and_holes(mut rig: Rig) {
     assert_eq!(seek(4 * MIB, data), Err(Errno::NO_SUCH_ADDRESS));
 }
 
-fn errors_of_the_host_come_through(mut rig: Rig) {
+fn errors_of_the_host_are_returned(mut rig: Rig) {
     let disk = Disk::new(1 << 20, DirectIo::Auto);
     let Disk { _directory, path, open: writable } = disk;
     drop(writable);
@@ -234,7 +234,7 @@ fn ten_thousand_operations_complete_once_each(mut rig: Rig) {
     assert_eq!(disk.content(), from.bytes());
 }
 
-fn dropping_the_machine_waits_for_what_is_under_way(mut rig: Rig) {
+fn dropping_the_machine_waits_for_operations_in_flight(mut rig: Rig) {
     const COUNT: usize = 256;
     let disk = Disk::new((COUNT * 64 * KIB) as u64, DirectIo::Auto);
     std::fs::write(&disk.path, vec![5u8; COUNT * 64 * KIB]).expect("written");
@@ -245,21 +245,21 @@ fn dropping_the_machine_waits_for_what_is_under_way(mut rig: Rig) {
     }
     rig.machine.enter(Park::No, &mut rig.done);
     drop(rig);
-    // From here on nobody but us may write to the memory.
+    // From here on only the test may write to the memory.
     into.bytes_mut().fill(1);
     for _ in 0..20 {
         assert!(into.bytes().iter().all(|&byte| byte == 1));
     }
 }
 
-fn the_end_of_an_image_that_is_no_whole_number_of_its_disks_sectors_is_written_and_flushed(mut rig: Rig) {
+fn an_incomplete_last_sector_of_an_image_is_written_and_flushed(mut rig: Rig) {
     const WHOLE: u64 = 1 << 20;
     let Some(mounted) = Mounted::new(Kind::LargeSectors("mkfs.ext4", &["-q", "-F", "-b", "4096"])) else { return };
     let path = mounted.path().join("disk.img");
     let options = OpenOptions { writable: true, create_size: Some(WHOLE + 512), direct: DirectIo::Always };
     let disk = open(&path, options).expect("opened");
     assert_eq!(disk.facts.align, 4096);
-    let tail = disk.tail.expect("what is no whole sector has another way");
+    let tail = disk.tail.expect("an incomplete sector needs buffered I/O");
     let from = Memory::filled(4 * KIB, 5);
     for (file, at, len) in [(disk.file, WHOLE - 4096, 4 * KIB), (tail, WHOLE, 512)] {
         let from = from.segments(&[(0, len)]);
@@ -269,9 +269,9 @@ fn the_end_of_an_image_that_is_no_whole_number_of_its_disks_sectors_is_written_a
     assert_eq!(rig.run(Op::Flush { file: disk.file }), Ok(0));
     let into = Memory::new(8 * KIB);
     let read = Op::Read { file: disk.file, at: ByteOffset(WHOLE - 4096), into: into.all() };
-    assert_eq!(rig.run(read), Ok(4096 + 512), "both ways lead to one content");
+    assert_eq!(rig.run(read), Ok(4096 + 512), "both descriptors see the same content");
     assert_eq!(into.bytes()[..4 * KIB], from.bytes()[..4 * KIB]);
     assert_eq!(into.bytes()[4 * KIB..][..512], from.bytes()[..512]);
-    assert_eq!(std::fs::metadata(&path).expect("there").len(), WHOLE + 512, "it is as long as it was");
+    assert_eq!(std::fs::metadata(&path).expect("it exists").len(), WHOLE + 512, "the size is unchanged");
     drop(disk);
 }

@@ -4,7 +4,7 @@ use std::thread;
 
 use machine::linux::{Config, Engine, Error, Processors, machines};
 
-/// Has the kernel refuse `io_uring_setup` to the calling thread from now on, as container runtimes do.
+/// Makes the kernel refuse `io_uring_setup` to the calling thread from now on, as container runtimes do.
 fn forbid_io_uring() {
     let instruction = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
     let refuse = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
@@ -25,7 +25,7 @@ fn forbid_io_uring() {
 }
 
 #[test]
-fn the_thread_pool_takes_over_and_says_why() {
+fn the_thread_pool_is_the_fallback_and_names_the_reason() {
     let forbidden = thread::spawn(|| {
         forbid_io_uring();
         let mut config =
@@ -43,7 +43,7 @@ fn the_thread_pool_takes_over_and_says_why() {
 }
 
 #[test]
-fn a_processor_whose_ring_is_refused_later_gets_threads() {
+fn a_processor_whose_ring_is_refused_later_uses_threads() {
     let config = Config { processors: Processors::Count(1), engine: Engine::Auto, pin: false, ..Config::default() };
     let (mut builders, chosen) = machines(&config).expect("a machine");
     let builder = builders.remove(0);

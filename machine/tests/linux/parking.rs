@@ -17,7 +17,7 @@ on_both_engines!(
     a_ring_is_taken_by_one_enter,
     a_ring_from_another_thread_wakes_a_parked_processor,
     a_completion_wakes_a_parked_processor,
-    memory_facts_can_be_had,
+    memory_facts_are_plausible,
 );
 
 fn a_park_ends_at_its_deadline_and_not_before(mut rig: Rig) {
@@ -25,7 +25,7 @@ fn a_park_ends_at_its_deadline_and_not_before(mut rig: Rig) {
     rig.machine.enter(Park::Until(Some(deadline)), &mut rig.done);
     assert!(rig.machine.now() >= deadline);
     assert!(rig.done.is_empty());
-    // A deadline that is over is no park.
+    // A deadline in the past is no park.
     rig.machine.enter(Park::Until(Some(deadline)), &mut rig.done);
 }
 
@@ -60,7 +60,7 @@ fn a_ring_is_taken_by_one_enter(mut rig: Rig) {
     }
 }
 
-/// Two threads pass a ball: each parks without limit until it is its turn. One lost ring and it never ends.
+/// Two threads pass a ball: each parks without limit until it has it. One lost ring and the test never ends.
 fn a_ring_from_another_thread_wakes_a_parked_processor(mut rig: Rig) {
     const ROUNDS: u32 = 5000;
     let engine = if rig.machine.describe().starts_with("io_uring") { Engine::IoUring } else { Engine::Threads };
@@ -76,15 +76,15 @@ fn a_ring_from_another_thread_wakes_a_parked_processor(mut rig: Rig) {
     });
     let theirs = take.recv().expect("given");
     play(&mut rig, &ball, &*theirs, 0, ROUNDS);
-    other.join().expect("the other is content");
+    other.join().expect("the other thread passed");
 }
 
 fn play(rig: &mut Rig, ball: &AtomicU32, other: &dyn Doorbell, me: u32, rounds: u32) {
-    for turn in (me..rounds).step_by(2) {
-        while ball.load(Ordering::Acquire) != turn {
+    for step in (me..rounds).step_by(2) {
+        while ball.load(Ordering::Acquire) != step {
             rig.machine.enter(Park::Until(None), &mut rig.done);
         }
-        ball.store(turn + 1, Ordering::Release);
+        ball.store(step + 1, Ordering::Release);
         other.ring();
     }
 }
@@ -103,13 +103,13 @@ fn a_completion_wakes_a_parked_processor(mut rig: Rig) {
     rig.machine.close(connection);
 }
 
-fn memory_facts_can_be_had(rig: Rig) {
+fn memory_facts_are_plausible(rig: Rig) {
     let facts = rig.machine.memory();
     assert!(facts.total > 0 && facts.available <= facts.total);
 }
 
 #[test]
-fn impossible_numbers_of_processors_are_refused() {
+fn invalid_numbers_of_processors_are_refused() {
     for count in [0, 100_000] {
         let config = Config { processors: Processors::Count(count), ..Config::default() };
         let error = machines(&config).map(drop).expect_err("impossible");
@@ -118,7 +118,7 @@ fn impossible_numbers_of_processors_are_refused() {
 }
 
 #[test]
-fn the_engine_that_is_demanded_is_the_one_that_runs() {
+fn the_configured_engine_runs() {
     let config = Config { processors: Processors::Count(2), engine: Engine::Threads, pin: false, ..Config::default() };
     let (builders, chosen) = machines(&config).expect("threads always work");
     assert_eq!((chosen.engine, chosen.cores.len()), (Engine::Threads, 2));

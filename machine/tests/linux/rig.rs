@@ -1,4 +1,4 @@
-//! One processor to try things on, and memory for it.
+//! A processor under test, and memory for it.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use machine::linux::{self, Config, Engine, Error, Processors};
 use machine::{Completion, Errno, Machine, Op, Park, Region, RegionId, Segment, Segments, Token};
 use testkit::skip::note;
 
-/// Runs each test on both engines. Where io_uring is forbidden only the other is tested, and it is said so.
+/// Runs each test on both engines. Where io_uring is forbidden only the other is tested, and the skip is noted.
 macro_rules! on_both_engines {
     ($($name:ident),+ $(,)?) => {
         mod io_uring {
@@ -20,8 +20,8 @@ macro_rules! on_both_engines {
 }
 pub(crate) use on_both_engines;
 
-/// A test gives up when something has not happened for so long.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// A test fails when an operation takes longer than this.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub fn with(engine: Engine, test: fn(Rig)) {
     match build(engine, 1) {
@@ -36,7 +36,7 @@ pub fn build(engine: Engine, count: usize) -> Result<Vec<linux::Builder>, Error>
     linux::machines(&config).map(|(builders, _)| builders)
 }
 
-/// A machine, and what it completed that nobody has asked for yet.
+/// A machine, and its completions that were not asked for yet.
 pub struct Rig {
     pub machine: Box<dyn Machine>,
     next: u64,
@@ -51,20 +51,20 @@ impl Rig {
     pub fn start(&mut self, op: Op) -> Token {
         self.next += 1;
         let token = Token(self.next);
-        // SAFETY: all tests keep their memory until they have waited for the completion or dropped the machine.
+        // SAFETY: all tests hold their memory until they have waited for the completion or dropped the machine.
         unsafe { self.machine.start(token, op) };
         token
     }
 
     /// Parks until the operation is complete.
     pub fn wait(&mut self, token: Token) -> Result<u64, Errno> {
-        let give_up = self.machine.now() + PATIENCE;
+        let deadline = self.machine.now() + TIMEOUT;
         loop {
             if let Some(at) = self.done.iter().position(|c| c.token == token) {
                 return self.done.swap_remove(at).result;
             }
-            assert!(self.machine.now() < give_up, "{token:?} never completed");
-            self.machine.enter(Park::Until(Some(give_up)), &mut self.done);
+            assert!(self.machine.now() < deadline, "{token:?} never completed");
+            self.machine.enter(Park::Until(Some(deadline)), &mut self.done);
         }
     }
 
@@ -82,7 +82,7 @@ pub struct Memory {
 
 impl Memory {
     pub fn new(len: usize) -> Self {
-        // SAFETY: no test asks for no memory.
+        // SAFETY: no test asks for a length of 0.
         let base = unsafe { alloc_zeroed(Self::layout(len)) };
         assert!(!base.is_null());
         let region = None;
@@ -90,7 +90,7 @@ impl Memory {
     }
 
     fn layout(len: usize) -> Layout {
-        Layout::from_size_align(len, 4096).expect("a size that can be had")
+        Layout::from_size_align(len, 4096).expect("a valid size")
     }
 
     pub fn filled(len: usize, seed: u64) -> Self {
@@ -102,7 +102,7 @@ impl Memory {
     }
 
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the memory is ours, and tests look at it only when no operation writes to it.
+        // SAFETY: the memory is owned, and tests read it only when no operation writes to it.
         unsafe { std::slice::from_raw_parts(self.base, self.len) }
     }
 
@@ -116,7 +116,7 @@ impl Memory {
         Segment { ptr: self.base.wrapping_add(at), len: len as u32, region: self.region }
     }
 
-    /// Segments of these places and lengths, in this order.
+    /// Segments of these offsets and lengths, in this order.
     pub fn segments(&self, pieces: &[(usize, usize)]) -> Segments {
         pieces.iter().map(|&(at, len)| self.segment(at, len)).collect()
     }
@@ -125,7 +125,6 @@ impl Memory {
         self.segments(&[(0, self.len)])
     }
 
-    /// Offers all of it as region `id`.
     pub fn offer(&mut self, machine: &mut dyn Machine, id: u16) {
         self.region = Some(RegionId(id));
         // Declined beyond the limit of locked memory, which changes no result.
@@ -140,7 +139,7 @@ impl Drop for Memory {
     }
 }
 
-/// A byte that depends on its place, with a period that is no power of two.
+/// A byte that depends on its position, with a period that is not a power of two.
 pub fn pattern(at: u64) -> u8 {
     (at % 251) as u8 ^ (at / 65521) as u8
 }

@@ -1,5 +1,8 @@
 //! Sockets on both engines.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::thread;
 
@@ -12,12 +15,13 @@ on_both_engines!(
     sixty_four_mebibytes_arrive_in_order_through_a_unix_socket,
     sixty_four_mebibytes_arrive_in_order_through_tcp,
     both_ends_on_one_processor_exchange_vectors,
-    two_accepts_under_way_get_one_client_each,
+    two_accepts_in_flight_get_one_client_each,
     stopping_a_listener_completes_its_accepts,
-    a_peer_that_closes_ends_receiving_with_nothing,
-    shutdown_completes_a_receive_and_a_send_under_way,
+    a_receive_from_a_closed_peer_returns_0,
+    shutdown_completes_a_receive_and_a_send_in_flight,
     sending_to_a_closed_peer_is_an_error_and_no_signal,
     a_dropped_machine_no_longer_receives_into_memory,
+    data_without_a_reply_is_acknowledged_on_request,
 );
 
 fn receive(connection: Connection, into: Segments) -> Op {
@@ -84,7 +88,7 @@ fn carry_sixty_four_mebibytes(
     let into = Memory::new(CHUNK);
     let mut received = 0;
     loop {
-        // Out of order in memory, in order on the wire; and now and then a single piece.
+        // Not in the order of memory, and at times a single segment.
         let pieces = [(CHUNK / 2, 1000), (0, CHUNK / 2)];
         let pieces = if received % 2 == 0 { &pieces[..] } else { &pieces[..1] };
         let count = rig.run(receive(connection, into.segments(pieces)));
@@ -104,7 +108,7 @@ fn carry_sixty_four_mebibytes(
     }
     assert!(received >= TOTAL);
     rig.machine.close(connection);
-    sender.join().expect("the sender is content");
+    sender.join().expect("the sender passed");
 }
 
 fn both_ends_on_one_processor_exchange_vectors(mut rig: Rig) {
@@ -121,7 +125,7 @@ fn both_ends_on_one_processor_exchange_vectors(mut rig: Rig) {
     rig.machine.close(b);
 }
 
-fn two_accepts_under_way_get_one_client_each(mut rig: Rig) {
+fn two_accepts_in_flight_get_one_client_each(mut rig: Rig) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("socket");
     let listening = net::listen_unix(&path).expect("listening");
@@ -150,7 +154,7 @@ fn stopping_a_listener_completes_its_accepts(mut rig: Rig) {
     }
 }
 
-fn a_peer_that_closes_ends_receiving_with_nothing(mut rig: Rig) {
+fn a_receive_from_a_closed_peer_returns_0(mut rig: Rig) {
     let (a, b) = pair();
     let into = Memory::new(4096);
     let token = rig.start(receive(a, into.all()));
@@ -160,12 +164,12 @@ fn a_peer_that_closes_ends_receiving_with_nothing(mut rig: Rig) {
     rig.machine.close(a);
 }
 
-fn shutdown_completes_a_receive_and_a_send_under_way(mut rig: Rig) {
+fn shutdown_completes_a_receive_and_a_send_in_flight(mut rig: Rig) {
     let (a, b) = pair();
     let into = Memory::new(4096);
     let from = Memory::new(1 << 20);
     let receiving = rig.start(receive(a, into.all()));
-    // Fill the socket until one send has to wait.
+    // Fill the socket until a send has to wait.
     let sending = loop {
         let token = rig.start(send(a, from.all()));
         rig.machine.enter(machine::Park::No, &mut rig.done);
@@ -185,10 +189,10 @@ fn sending_to_a_closed_peer_is_an_error_and_no_signal(mut rig: Rig) {
     rig.machine.close(b);
     let from = Memory::new(4096);
     let gone = [Errno(libc::EPIPE), Errno::CONNECTION_RESET];
-    let whole = rig.run(send(a, from.all())).expect_err("nobody is there");
+    let whole = rig.run(send(a, from.all())).expect_err("the peer is gone");
     assert!(gone.contains(&whole), "{whole}");
     let pieces = from.segments(&[(2048, 100), (0, 100)]);
-    let pieces = rig.run(send(a, pieces)).expect_err("nobody is there");
+    let pieces = rig.run(send(a, pieces)).expect_err("the peer is gone");
     assert!(gone.contains(&pieces), "{pieces}");
     rig.machine.close(a);
 }
@@ -219,4 +223,42 @@ fn the_core_of_a_peer_on_this_host_is_known() {
     std::io::Write::write_all(&mut &client, b"x").expect("sent");
     let connection = net::adopt_connection(server.into()).expect("adopted");
     assert!(net::peer_core(connection).is_some_and(|core| core < 1024), "loopback");
+}
+
+/// Segments that the peer has not acknowledged.
+fn unacknowledged(stream: &TcpStream) -> u32 {
+    // SAFETY: all zeroes is a valid value of the structure, which has integers only.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut len = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the structure is passed with its length.
+    let status = unsafe {
+        libc::getsockopt(stream.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut info).cast(), &raw mut len)
+    };
+    assert_eq!(status, 0);
+    info.tcpi_unacked
+}
+
+fn data_without_a_reply_is_acknowledged_on_request(mut rig: Rig) {
+    let any = "127.0.0.1:0".parse().expect("an address");
+    let (listening, addr) = net::listen_tcp(any).expect("listening");
+    let mut client = TcpStream::connect(addr).expect("connected");
+    let connection = accept(&mut rig, &listening);
+    let (question, answer) = (Memory::new(64), Memory::filled(64, 0));
+    // After questions and answers TCP delays acknowledgements, to send them with the answers.
+    for _ in 0..32 {
+        client.write_all(&[1; 64]).expect("sent");
+        assert_eq!(rig.run(receive(connection, question.segments(&[(0, 64)]))), Ok(64));
+        assert_eq!(rig.run(send(connection, answer.segments(&[(0, 64)]))), Ok(64));
+        client.read_exact(&mut [0; 64]).expect("received");
+    }
+    client.write_all(&[2; 64]).expect("sent");
+    assert_eq!(rig.run(receive(connection, question.segments(&[(0, 64)]))), Ok(64));
+    rig.machine.acknowledge(connection);
+    assert_eq!(unacknowledged(&client), 0);
+    rig.machine.close(connection);
+    // A hint to other sockets, too.
+    let (a, b) = pair();
+    rig.machine.acknowledge(a);
+    rig.machine.close(a);
+    rig.machine.close(b);
 }

@@ -10,18 +10,18 @@ use machine::{Errno, Op, OpenFile, Segments};
 use policy::unit::{ByteOffset, Stability};
 
 on_all_trees!(
-    an_open_file_is_written_and_read_in_both_ways,
+    an_open_file_is_written_and_read_direct_and_buffered,
     a_file_is_opened_whatever_its_mode,
-    an_open_file_stays_open_when_its_name_goes,
-    what_is_no_regular_file_is_not_opened,
-    a_file_in_execution_is_opened_for_reading_alone,
+    an_open_file_stays_open_when_its_name_is_removed,
+    only_regular_files_are_opened,
+    a_file_in_execution_is_opened_for_reading_only,
     a_file_open_for_reading_can_be_executed,
-    nodes_of_every_kind_are_made_durable_and_those_that_are_gone_passed_over,
-    a_tree_lies_on_the_disk_that_its_files_lie_on,
-    what_others_do_to_an_open_file_is_reported_and_what_we_do_is_not,
+    nodes_of_every_kind_are_synced_and_removed_ones_skipped,
+    a_tree_has_the_disk_of_its_files,
+    changes_of_an_open_file_by_other_processes_are_reported_and_own_ones_are_not,
 );
 
-fn opened(served: &mut Served, node: Node, writable: bool) -> OpenNode {
+fn opened(served: &mut ServedTree, node: Node, writable: bool) -> OpenNode {
     match served.ask(None, TreeCall::Open { node, writable }) {
         Ok(TreeReply::Opened(open)) => open,
         other => panic!("not opened: {:?}", other.err()),
@@ -36,8 +36,8 @@ fn read(open: &OpenFile, at: u64, into: Segments) -> Op {
     Op::Read { file: open.file, at: ByteOffset(at), into }
 }
 
-fn an_open_file_is_written_and_read_in_both_ways(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn an_open_file_is_written_and_read_direct_and_buffered(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let node = served.file("file");
     let open = opened(&mut served, node, true);
     assert_eq!(open.direct.facts.size, 0);
@@ -56,14 +56,14 @@ fn an_open_file_is_written_and_read_in_both_ways(rig: Rig) {
     assert_eq!(served.rig.run(read(&open.direct, 0, into.all())), Ok(64 << 10));
     assert_eq!(into.bytes(), whole.bytes());
     assert_eq!(served.rig.run(Op::Flush { file: open.direct.file }), Ok(0));
-    // Again, now that it holds something.
+    // Again, now that it is not empty.
     let again = opened(&mut served, node, true);
     assert_eq!(again.direct.facts.size, (64 << 10) + 1000);
     assert_eq!(again.direct.facts.direct, open.direct.facts.direct);
 }
 
 fn a_file_is_opened_whatever_its_mode(rig: Rig) {
-    let Some(mut served) = Served::as_root(rig) else { return };
+    let Some(mut served) = ServedTree::as_root(rig) else { return };
     let node = served.file("file");
     let closed = SetAttributes { uid: Some(5001), ..mode(0) };
     assert!(served.ask(None, set(node, closed)).is_ok());
@@ -74,8 +74,8 @@ fn a_file_is_opened_whatever_its_mode(rig: Rig) {
     assert!(open.direct.facts.writable);
 }
 
-fn an_open_file_stays_open_when_its_name_goes(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn an_open_file_stays_open_when_its_name_is_removed(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     let node = served.file("file");
     let open = opened(&mut served, node, true);
@@ -89,28 +89,28 @@ fn an_open_file_stays_open_when_its_name_goes(rig: Rig) {
     assert_eq!(into.bytes(), from.bytes());
 }
 
-fn fifo(served: &mut Served, name: &str) -> Node {
+fn fifo(served: &mut ServedTree, name: &str) -> Node {
     let call = TreeCall::MakeSpecial { dir: served.root, name: name.into(), kind: Kind::Fifo, attributes: mode(0o600) };
     served.node(None, call).expect("made").0
 }
 
-fn what_is_no_regular_file_is_not_opened(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn only_regular_files_are_opened(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     assert_eq!(served.ask(None, TreeCall::Open { node: root, writable: false }).err(), Some(EISDIR));
-    // To open it would wait for a writer.
+    // Opening it would wait for a writer.
     let node = fifo(&mut served, "fifo");
-    assert!(served.path("fifo").metadata().expect("there").file_type().is_fifo());
+    assert!(served.path("fifo").metadata().expect("it exists").file_type().is_fifo());
     assert_eq!(served.ask(None, TreeCall::Open { node, writable: true }).err(), Some(Errno::INVALID));
 }
 
-/// By another process: what this one has open for writing, programs that other tests start have open for a moment, too.
+/// By another process: a descriptor open for writing in this one is inherited for a moment by programs of other tests.
 fn copy(program: &str, to: &std::path::Path) {
     assert!(std::process::Command::new("cp").arg(program).arg(to).status().expect("cp").success());
 }
 
-fn a_file_in_execution_is_opened_for_reading_alone(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn a_file_in_execution_is_opened_for_reading_only(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     copy("/bin/sleep", &served.path("program"));
     let mut running = std::process::Command::new(served.path("program")).arg("60").spawn().expect("started");
@@ -121,14 +121,14 @@ fn a_file_in_execution_is_opened_for_reading_alone(rig: Rig) {
     running.wait().expect("ended");
     assert!(!open.direct.facts.writable && open.buffered.is_none());
     assert_eq!(refusal, Some(Errno(libc::ETXTBSY)));
-    assert!(opened(&mut served, node, true).direct.facts.writable, "nobody executes it any more");
+    assert!(opened(&mut served, node, true).direct.facts.writable, "it is no longer executed");
     let into = Memory::new(4096);
     assert_eq!(served.rig.run(read(&open.direct, 0, into.all())), Ok(4096));
     assert_eq!(&into.bytes()[..4], b"\x7fELF");
 }
 
 fn a_file_open_for_reading_can_be_executed(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     copy("/bin/true", &served.path("program"));
     let node = served.lookup(root, "program").expect("found").0;
@@ -136,8 +136,8 @@ fn a_file_open_for_reading_can_be_executed(rig: Rig) {
     assert!(std::process::Command::new(served.path("program")).status().expect("executed").success());
 }
 
-fn nodes_of_every_kind_are_made_durable_and_those_that_are_gone_passed_over(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn nodes_of_every_kind_are_synced_and_removed_ones_skipped(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     let (file, gone) = (served.file("file"), served.file("gone"));
     let directory = served.make_directory("directory", 0);
@@ -147,12 +147,12 @@ fn nodes_of_every_kind_are_made_durable_and_those_that_are_gone_passed_over(rig:
     for nodes in [vec![], vec![root], vec![gone], vec![root, file, gone, directory, link, fifo, root]] {
         assert_eq!(done_in(served.ask(None, TreeCall::Sync { nodes })), Ok(()));
     }
-    // An ordinary user could not look into it to remove it with the rest.
+    // An ordinary user could not remove it with the rest.
     assert_eq!(done_in(served.ask(None, remove_directory(root, "directory"))), Ok(()));
 }
 
-fn a_tree_lies_on_the_disk_that_its_files_lie_on(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn a_tree_has_the_disk_of_its_files(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let node = served.file("file");
     let open = opened(&mut served, node, true);
     assert_eq!(open.direct.facts.disk, served.open.disk);
@@ -168,11 +168,11 @@ fn change(path: &std::path::Path, program: &str) {
     assert!(status.expect("a shell").success(), "{program}");
 }
 
-fn what_others_do_to_an_open_file_is_reported_and_what_we_do_is_not(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
-    let (node, beside) = (served.file("file"), served.file("beside"));
+fn changes_of_an_open_file_by_other_processes_are_reported_and_own_ones_are_not(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
+    let (node, other) = (served.file("file"), served.file("other"));
     let (watched, open) = (opened(&mut served, node, false), opened(&mut served, node, true));
-    let _beside = opened(&mut served, beside, false);
+    let _other = opened(&mut served, other, false);
     let watch = watched.watch.clone().expect("the host reports");
     let so_far = || {
         (watch.take)();
@@ -184,8 +184,8 @@ fn what_others_do_to_an_open_file_is_reported_and_what_we_do_is_not(rig: Rig) {
     assert_eq!(served.rig.run(write(page_cache, 100, bytes.all())), Ok(4096));
     let cut = SetAttributes { size: Some(10), ..SetAttributes::default() };
     assert!(served.ask(None, set(node, cut)).is_ok());
-    change(&served.path("beside"), "printf x >> \"$1\"");
-    assert_eq!(so_far(), 0, "what we do, and what others do elsewhere");
+    change(&served.path("other"), "printf x >> \"$1\"");
+    assert_eq!(so_far(), 0, "own changes, and those of other files");
     let mut before = 0;
     for program in ["printf x >> \"$1\"", ": > \"$1\"", "truncate -s 10 \"$1\"", "cat /etc/hostname > \"$1\""] {
         change(&served.path("file"), program);
@@ -193,7 +193,7 @@ fn what_others_do_to_an_open_file_is_reported_and_what_we_do_is_not(rig: Rig) {
         assert!(now > before, "{program}");
         before = now;
     }
-    // Opened once more, and closed once.
+    // Opened again, and closed once.
     let again = opened(&mut served, node, false);
     drop((watched, open));
     change(&served.path("file"), "printf x >> \"$1\"");

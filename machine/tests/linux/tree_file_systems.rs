@@ -1,4 +1,4 @@
-//! Trees on the file systems that people have: each is made for the test, in an image of its own.
+//! Trees on common file systems: each is made for the test, in an image of its own.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -19,11 +19,11 @@ macro_rules! on_file_systems {
     ($($name:ident: $kind:expr),+ $(,)?) => {
         mod by_handle {
             $(#[test] fn $name() {
-                crate::rig::with(machine::linux::Engine::Auto, |rig| super::all_promises(rig, $kind));
+                crate::rig::with(machine::linux::Engine::Auto, |rig| super::test_all(rig, $kind));
             })+
         }
         mod searched {
-            $(#[test] fn $name() { crate::tree_rig::searched(|rig| super::all_promises(rig, $kind)); })+
+            $(#[test] fn $name() { crate::tree_rig::searched(|rig| super::test_all(rig, $kind)); })+
         }
     };
 }
@@ -47,10 +47,10 @@ pub enum Kind {
     Overlay,
 }
 
-/// Sparse, and as small as XFS lets it be.
+/// Sparse, and as small as XFS allows.
 const IMAGE_BYTES: u64 = 320 << 20;
 
-/// How often it is tried to unmount what is still in use.
+/// Attempts at unmounting what is still in use.
 const ATTEMPTS_MAX: usize = 1000;
 
 /// A mounted file system; unmounted when dropped.
@@ -58,7 +58,7 @@ pub struct Mounted {
     place: TempDir,
     kind: Kind,
     is_mounted: bool,
-    /// The loop device, when it does not go by itself.
+    /// The loop device, if it must be detached explicitly.
     device: Option<String>,
 }
 
@@ -67,7 +67,7 @@ impl Mounted {
         Self::make(kind, note)
     }
 
-    /// The same; a kernel that cannot mount it lacks something, which is no failure.
+    /// The same; a kernel that cannot mount it lacks a feature, which is no failure.
     pub fn if_kernel_can(kind: Kind) -> Option<Self> {
         Self::make(kind, testkit::skip::note_kernel)
     }
@@ -121,7 +121,7 @@ impl Mounted {
 
     fn unmount(&mut self) {
         if std::mem::take(&mut self.is_mounted) {
-            // A program that another test starts has our descriptors for a moment, and a ring that is closed keeps its files.
+            // A program of another test inherits our descriptors for a moment, and a closed ring holds its files.
             let done = (0..ATTEMPTS_MAX).any(|_| run(Command::new("umount").arg(self.path())).is_ok());
             assert!(done, "still in use");
         }
@@ -130,7 +130,7 @@ impl Mounted {
         }
     }
 
-    /// Does it outlast being unmounted?
+    /// Whether it survives being unmounted.
     fn lasts(&self) -> bool {
         !matches!(self.kind, Kind::Tmpfs)
     }
@@ -142,7 +142,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Runs a program to its end. `Err` when it is not there or does not work here.
+/// Runs a program to its end. `Err` when it is missing or does not work.
 fn run(command: &mut Command) -> Result<String, String> {
     match command.output() {
         Ok(output) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
@@ -156,45 +156,45 @@ fn prepare(command: &mut Command) -> Option<String> {
     run(command).map_err(|reason| note(&reason)).ok()
 }
 
-fn all_promises(rig: Rig, kind: Kind) {
+fn test_all(rig: Rig, kind: Kind) {
     let Some(mut mounted) = Mounted::new(kind) else { return };
-    let Some(mut served) = Served::at(rig, &mounted.path()) else { return };
-    names_are_as_long_as_told(&mut served);
-    numbers_that_are_used_again_are_other_nodes(&mut served);
-    files_are_as_large_as_told(&mut served);
+    let Some(mut served) = ServedTree::at(rig, &mounted.path()) else { return };
+    names_reach_the_reported_length(&mut served);
+    reused_numbers_are_other_nodes(&mut served);
+    files_reach_the_reported_size(&mut served);
     holes_are_found(&mut served);
-    content_is_written_with_the_alignment_told(&mut served);
+    content_is_written_with_the_reported_alignment(&mut served);
     let nodes = a_tree_made_durable(&mut served);
-    let mut served = served.again_after(|_| {
+    let mut served = served.reopen_after(|_| {
         if mounted.lasts() {
             mounted.unmount();
             mounted.mount().expect("mounted again");
         }
     });
     for (name, node) in &nodes {
-        let number = fs::symlink_metadata(served.path(name)).expect("there").ino();
+        let number = fs::symlink_metadata(served.path(name)).expect("it exists").ino();
         assert_eq!(served.attributes(*node).expect(name).number, number, "{name}");
     }
-    // Lets go of the file system.
+    // Releases the file system.
     drop(served);
     mounted.unmount();
 }
 
-fn opened(served: &mut Served, node: Node) -> OpenNode {
+fn opened(served: &mut ServedTree, node: Node) -> OpenNode {
     match served.ask(None, TreeCall::Open { node, writable: true }) {
         Ok(TreeReply::Opened(open)) => open,
         other => panic!("not opened: {:?}", other.err()),
     }
 }
 
-fn limits(served: &mut Served, node: Node) -> Limits {
+fn limits(served: &mut ServedTree, node: Node) -> Limits {
     match served.ask(None, TreeCall::Limits { node }) {
         Ok(TreeReply::Limits(limits)) => limits,
         other => panic!("no limits: {:?}", other.err()),
     }
 }
 
-fn names_are_as_long_as_told(served: &mut Served) {
+fn names_reach_the_reported_length(served: &mut ServedTree) {
     let root = served.root;
     let longest = limits(served, root).name_bytes_max as usize;
     let name = "\u{e9}".repeat(longest / 2) + &"x".repeat(longest % 2);
@@ -206,11 +206,11 @@ fn names_are_as_long_as_told(served: &mut Served) {
     assert_eq!(served.lookup(root, &(name + "x")), Err(Errno(libc::ENAMETOOLONG)));
 }
 
-fn numbers_that_are_used_again_are_other_nodes(served: &mut Served) {
+fn reused_numbers_are_other_nodes(served: &mut ServedTree) {
     let mut removed: Vec<Node> = Vec::new();
     for _ in 0..50 {
         let node = served.file("again");
-        assert!(!removed.contains(&node), "the file system names two nodes alike");
+        assert!(!removed.contains(&node), "the file system gave two nodes the same identifier");
         assert!(served.remove(served.root, "again").is_ok());
         removed.push(node);
     }
@@ -221,7 +221,7 @@ fn numbers_that_are_used_again_are_other_nodes(served: &mut Served) {
     assert!(served.attributes(last).is_ok());
 }
 
-fn files_are_as_large_as_told(served: &mut Served) {
+fn files_reach_the_reported_size(served: &mut ServedTree) {
     let node = served.file("large");
     let max = limits(served, node).file_bytes_max;
     let size = |size| SetAttributes { size: Some(size), ..SetAttributes::default() };
@@ -233,11 +233,11 @@ fn files_are_as_large_as_told(served: &mut Served) {
     assert!(served.remove(served.root, "large").is_ok());
 }
 
-fn holes_are_found(served: &mut Served) {
+fn holes_are_found(served: &mut ServedTree) {
     let node = served.file("holes");
     let at = 8 << 20;
     let file = File::options().write(true).open(served.path("holes")).expect("opened");
-    // On its disk: ext4 without extents takes for a hole what has no place there yet (seen with Linux 6.18).
+    // Synced: ext4 without extents reports blocks that are not allocated yet as holes (seen with Linux 6.18).
     file.write_all_at(&[7; 4096], at).and_then(|()| file.sync_all()).expect("written");
     let open = opened(served, node).direct;
     let seek = |target, from| Op::Seek { file: open.file, at: ByteOffset(from), target };
@@ -249,7 +249,7 @@ fn holes_are_found(served: &mut Served) {
     assert!(used < at, "{used}");
 }
 
-fn content_is_written_with_the_alignment_told(served: &mut Served) {
+fn content_is_written_with_the_reported_alignment(served: &mut ServedTree) {
     let node = served.file("content");
     let open = opened(served, node);
     let align = u64::from(open.direct.facts.align);
@@ -269,7 +269,7 @@ fn content_is_written_with_the_alignment_told(served: &mut Served) {
     assert_eq!(content, [from.bytes(), from.bytes()].concat());
     let begin = (64 << 10) - align.max(512) as usize;
     assert_eq!(page.bytes(), &content[begin..begin + 4096]);
-    // As long as no block is whole the page cache has to do.
+    // While no block is complete the page cache is used.
     let tail = Memory::filled(100, 8);
     let through = open.buffered.as_ref().unwrap_or(&open.direct);
     let op =
@@ -278,7 +278,7 @@ fn content_is_written_with_the_alignment_told(served: &mut Served) {
     assert_eq!(served.attributes(node).expect("attributes").size, (128 << 10) + 100);
 }
 
-fn a_tree_made_durable(served: &mut Served) -> Vec<(String, Node)> {
+fn a_tree_made_durable(served: &mut ServedTree) -> Vec<(String, Node)> {
     let root = served.root;
     let dir = served.make_directory("dir", 0o755);
     let file = served.node(None, create(dir, "file", Creation::Guarded, mode(0o644))).expect("made").0;
@@ -291,28 +291,28 @@ fn a_tree_made_durable(served: &mut Served) -> Vec<(String, Node)> {
     nodes.map(|(name, node)| (name.to_owned(), node)).to_vec()
 }
 
-/// Overlays give a file of a lower layer another time of birth when it is first changed: then its node is another one.
+/// Overlays give a file of a lower layer another birth time when it is first changed: then its identifier changes.
 #[test]
 fn a_file_of_a_lower_layer_is_never_mistaken_for_another() {
     crate::rig::with(machine::linux::Engine::Threads, |rig| {
         let Some(mounted) = Mounted::new(Kind::Overlay) else { return };
-        let Some(mut served) = Served::at(rig, &mounted.path().join("layer")) else { return };
+        let Some(mut served) = ServedTree::at(rig, &mounted.path().join("layer")) else { return };
         let root = served.root;
         let below = served.lookup(root, "below").expect("found").0;
         fs::write(served.path("below"), "changed").expect("written");
         assert!(matches!(served.attributes(below), Ok(_) | Err(ESTALE)));
         let now = served.lookup(root, "below").expect("found").0;
         assert_eq!(served.attributes(now).expect("attributes").size, 7);
-        // The root stays itself, though it was copied up with it, and after a restart.
+        // The root is unchanged, though it was copied up with it, and after a restart.
         assert_eq!(served.node(None, TreeCall::Root).expect("a root").0, root);
         let made = served.file("made");
-        let mut served = served.again();
+        let mut served = served.reopen();
         assert_eq!((served.root, served.lookup(root, "made").expect("found").0), (root, made));
         drop(served);
     });
 }
 
-/// Looks at what the disk has been given so far, as it is found after a power cut: what only the host's memory has is lost.
+/// Examines what has reached the disk so far, as after a power cut: what only the host's memory has is lost.
 fn after_power_cut(mounted: &Mounted, options: &str, look: impl FnOnce(&Path)) -> Option<()> {
     let place = tempfile::tempdir().expect("a temporary directory");
     let (copy, at) = (place.path().join("image"), place.path().join("tree"));
@@ -324,15 +324,15 @@ fn after_power_cut(mounted: &Mounted, options: &str, look: impl FnOnce(&Path)) -
     Some(())
 }
 
-/// `options`: with which a copy is mounted beside what it is a copy of.
-fn what_was_synced_has_reached_the_disk(rig: Rig, kind: Kind, options: &str, one_commit: bool) {
+/// `options`: the mount options of a copy next to the original.
+fn synced_changes_are_on_disk(rig: Rig, kind: Kind, options: &str, one_commit: bool) {
     let Some(mut mounted) = Mounted::new(kind) else { return };
-    let Some(mut served) = Served::at(rig, &mounted.path()) else { return };
+    let Some(mut served) = ServedTree::at(rig, &mounted.path()) else { return };
     let (root, here, there) =
         (served.root, served.make_directory("here", 0o755), served.make_directory("there", 0o755));
     let (moved, changed) = (served.file("moved"), served.file("changed"));
     assert_eq!(served.open.syncs_as_a_whole, one_commit);
-    let sync = |served: &mut Served, nodes: Vec<Node>| done_in(served.ask(None, TreeCall::Sync { nodes }));
+    let sync = |served: &mut ServedTree, nodes: Vec<Node>| done_in(served.ask(None, TreeCall::Sync { nodes }));
     sync(&mut served, vec![root, here, there, moved, changed]).expect("synced");
 
     let made = served.node(None, create(here, "made", Creation::Guarded, mode(0o640))).expect("made").0;
@@ -355,15 +355,15 @@ fn what_was_synced_has_reached_the_disk(rig: Rig, kind: Kind, options: &str, one
 }
 
 #[test]
-fn what_was_synced_has_reached_the_disk_under_ext4_with_one_commit() {
+fn synced_changes_are_on_disk_under_ext4_with_one_commit() {
     crate::rig::with(machine::linux::Engine::Auto, |rig| {
-        what_was_synced_has_reached_the_disk(rig, Kind::Image("mkfs.ext4", &["-q", "-F"]), "loop", true);
+        synced_changes_are_on_disk(rig, Kind::Image("mkfs.ext4", &["-q", "-F"]), "loop", true);
     });
 }
 
 #[test]
-fn what_was_synced_has_reached_the_disk_under_xfs() {
+fn synced_changes_are_on_disk_under_xfs() {
     crate::rig::with(machine::linux::Engine::Auto, |rig| {
-        what_was_synced_has_reached_the_disk(rig, Kind::Image("mkfs.xfs", &["-q", "-f"]), "loop,nouuid", false);
+        synced_changes_are_on_disk(rig, Kind::Image("mkfs.xfs", &["-q", "-f"]), "loop,nouuid", false);
     });
 }

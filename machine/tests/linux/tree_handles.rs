@@ -1,4 +1,4 @@
-//! How long the names of nodes are good, and for what.
+//! Validity of node identifiers.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -14,47 +14,47 @@ use testkit::skip;
 on_all_trees!(
     nodes_stay_the_same_when_the_tree_is_opened_anew,
     the_node_of_a_removed_file_is_stale_and_not_given_to_the_next,
-    what_nobody_was_given_is_stale,
+    unknown_identifiers_are_stale,
     directories_outside_the_tree_are_stale,
-    a_directory_that_was_moved_out_of_the_tree_leads_nowhere_outside,
-    what_is_mounted_in_the_tree_is_not_part_of_it,
-    a_tree_that_was_closed_answers_no_more,
+    a_directory_moved_out_of_the_tree_gives_no_access_outside,
+    file_systems_mounted_in_the_tree_are_not_part_of_it,
+    calls_on_a_closed_tree_fail,
 );
 
 fn nodes_stay_the_same_when_the_tree_is_opened_anew(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     let file = served.file("file");
     let outer = served.make_directory("outer", 0o755);
     let inner = served.node(None, make_directory(outer, "inner", 0o755)).expect("made").0;
-    let mut served = served.again();
+    let mut served = served.reopen();
     assert_eq!(served.root, root);
-    // The deepest first: nothing is known of what is above it.
+    // The deepest first: its parents are not known yet.
     assert_eq!(served.lookup(inner, "..").expect("found").0, outer);
     assert_eq!(served.lookup(root, "file").expect("found").0, file);
     assert!(served.attributes(file).is_ok());
 }
 
 fn the_node_of_a_removed_file_is_stale_and_not_given_to_the_next(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     let first = served.file("file");
     let number = served.attributes(first).expect("attributes").number;
     assert!(served.remove(root, "file").is_ok());
     let second = served.file("file");
-    // Mostly the file system uses the number again at once; the name of the node it does not.
+    // The file system usually reuses the number at once, but never the identifier.
     let again = served.attributes(second).expect("attributes").number;
     assert_ne!(first, second, "both have numbers {number} and {again}");
     assert_eq!(served.attributes(first), Err(ESTALE));
-    // Even while somebody on the host still has it open.
+    // Even while a process on the host still has it open.
     let held = std::fs::File::open(served.path("file")).expect("opened");
     assert!(served.remove(root, "file").is_ok());
     assert_eq!(served.attributes(second), Err(ESTALE));
     drop(held);
 }
 
-fn what_nobody_was_given_is_stale(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn unknown_identifiers_are_stale(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     let file = served.file("file");
     let mut other_generation = file.as_bytes().to_vec();
@@ -74,13 +74,13 @@ fn what_nobody_was_given_is_stale(rig: Rig) {
 }
 
 fn directories_outside_the_tree_are_stale(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+    let Some(mut served) = ServedTree::new(rig) else { return };
     served.make_directory("inside", 0o755);
     let outside = served.make_directory("outside", 0o755);
     let below = served.node(None, make_directory(outside, "below", 0o755)).expect("made").0;
     let whole = served.root;
     let open = open_tree(&served.path("inside"), false, None).expect("opened");
-    let mut served = Served { open, ..served };
+    let mut served = ServedTree { open, ..served };
     let inside = served.node(None, TreeCall::Root).expect("a root").0;
     for node in [outside, below, whole] {
         assert_eq!(served.attributes(node), Err(ESTALE));
@@ -92,8 +92,8 @@ fn directories_outside_the_tree_are_stale(rig: Rig) {
     assert_eq!(served.lookup(inside, "..").expect("found").0, inside);
 }
 
-fn a_directory_that_was_moved_out_of_the_tree_leads_nowhere_outside(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn a_directory_moved_out_of_the_tree_gives_no_access_outside(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let inside = served.make_directory("inside", 0o755);
     let moved = served.node(None, make_directory(inside, "moved", 0o755)).expect("made").0;
     let open = open_tree(&served.path("inside"), false, None).expect("opened");
@@ -102,11 +102,11 @@ fn a_directory_that_was_moved_out_of_the_tree_leads_nowhere_outside(rig: Rig) {
     assert_eq!(served.lookup(inside, "moved").expect("found").0, moved);
     std::fs::rename(served.path("inside/moved"), served.path("moved")).expect("moved");
     assert_eq!(served.lookup(moved, ".."), Err(ESTALE));
-    // What is found by its place is found nowhere else. By handle it is, as long as it is remembered.
+    // By place it is not found elsewhere. By handle it is, while it is remembered as verified.
     match served.list(None, moved, 0, 10, true) {
         Ok((entries, _)) => {
             assert!(!is_searched());
-            let above = entries.iter().find(|entry| entry.name == b"..").expect("there");
+            let above = entries.iter().find(|entry| entry.name == b"..").expect("it exists");
             assert_eq!(above.node, None);
         }
         Err(errno) => assert!(is_searched() && errno == ESTALE, "{errno}"),
@@ -137,31 +137,31 @@ impl Drop for Mounted {
     }
 }
 
-fn what_is_mounted_in_the_tree_is_not_part_of_it(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn file_systems_mounted_in_the_tree_are_not_part_of_it(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     let below = served.make_directory("below", 0o755);
     let Some(mounted) = Mounted::at(&served.path("below")) else {
-        skip!("nothing can be mounted here");
+        skip!("nothing can be mounted");
     };
     let other_file_system = Some(Errno(libc::EXDEV));
     assert_eq!(served.lookup(root, "below").err(), other_file_system);
     assert_eq!(served.ask(None, remove_directory(root, "below")).err(), other_file_system);
     assert_eq!(served.ask(None, rename(root, "below", root, "other")).err(), other_file_system);
     let (entries, _) = served.list(None, root, 0, 100, true).expect("listed");
-    let entry = entries.iter().find(|entry| entry.name == b"below").expect("its name is there");
+    let entry = entries.iter().find(|entry| entry.name == b"below").expect("its name exists");
     assert_eq!(entry.node, None);
     drop(mounted);
     assert_eq!(served.lookup(root, "below").expect("found").0, below);
 }
 
-fn a_tree_that_was_closed_answers_no_more(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn calls_on_a_closed_tree_fail(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     let closed = served.open.tree;
     let mut served = {
         assert!(served.attributes(root).is_ok());
-        served.again()
+        served.reopen()
     };
     let still_open = std::mem::replace(&mut served.open.tree, closed);
     assert_eq!(served.attributes(root), Err(Errno(libc::EBADF)));
@@ -170,7 +170,7 @@ fn a_tree_that_was_closed_answers_no_more(rig: Rig) {
 }
 
 #[test]
-fn what_can_not_be_a_tree_says_why() {
+fn what_cannot_be_a_tree_is_refused_with_the_reason() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path();
     std::fs::write(path.join("file"), "").expect("written");

@@ -1,4 +1,4 @@
-//! Many changes of names asked for at the same time.
+//! Many concurrent changes of names.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -9,21 +9,21 @@ use machine::tree::{After, Attributes, Creation, Node, TreeCall, TreeOp};
 use machine::{Op, Token};
 
 on_all_trees!(
-    changes_in_several_directories_asked_for_together_are_all_done,
-    what_is_made_together_belongs_to_whoever_asked_for_it,
-    a_directory_is_told_as_it_is_after_each_of_several_changes,
-    a_directory_that_goes_between_changes_is_stale_to_those_after_it,
-    a_machine_that_goes_takes_back_what_waits,
+    concurrent_changes_in_several_directories_are_all_done,
+    concurrently_made_nodes_belong_to_their_callers,
+    attributes_after_a_change_are_those_right_after_it,
+    changes_in_a_removed_directory_are_stale,
+    dropping_a_machine_cancels_waiting_calls,
 );
 
-/// More than a thread does before it looks what else there is.
+/// More than a thread does before it serves others.
 const MANY: usize = 100;
 
 fn names() -> Vec<String> {
     (0..MANY).map(|k| format!("name-{k}")).collect()
 }
 
-/// As the server does at its start: each call that is under way may have some.
+/// As the server does at start: each call in flight may need some.
 fn allow_descriptors() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure lives, and is what the calls expect.
@@ -35,8 +35,8 @@ fn allow_descriptors() {
     assert!(done, "{}", std::io::Error::last_os_error());
 }
 
-/// Asks for all of these before it waits for the first.
-fn together(served: &mut Served, calls: impl IntoIterator<Item = TreeCall>) -> Vec<NodeResult> {
+/// Starts all of these before it waits for the first.
+fn concurrently(served: &mut ServedTree, calls: impl IntoIterator<Item = TreeCall>) -> Vec<NodeResult> {
     allow_descriptors();
     let asked: Vec<(Token, Reply)> = calls.into_iter().map(|call| served.start(None, call)).collect();
     let answer = |(token, reply): (Token, Reply)| {
@@ -46,20 +46,20 @@ fn together(served: &mut Served, calls: impl IntoIterator<Item = TreeCall>) -> V
     asked.into_iter().map(answer).collect()
 }
 
-fn changes_in_several_directories_asked_for_together_are_all_done(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn concurrent_changes_in_several_directories_are_all_done(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let dirs: Vec<Node> = ["a", "b", "c"].into_iter().map(|name| served.make_directory(name, 0o777)).collect();
     let names = names();
     let each = || names.iter().flat_map(|name| dirs.iter().map(move |dir| (*dir, name.as_str())));
-    let made = together(&mut served, each().map(|(dir, name)| create(dir, name, Creation::Guarded, mode(0o600))));
+    let made = concurrently(&mut served, each().map(|(dir, name)| create(dir, name, Creation::Guarded, mode(0o600))));
     let made: Vec<Node> = made.into_iter().map(|made| made.expect("created").0).collect();
     assert_eq!(made.iter().collect::<HashSet<_>>().len(), 3 * MANY, "each is a file of its own");
     for ((dir, name), node) in each().zip(&made) {
         assert_eq!(served.lookup(dir, name).expect("found").0, *node, "{name}");
     }
-    let again = together(&mut served, each().map(|(dir, name)| create(dir, name, Creation::Guarded, mode(0o600))));
+    let again = concurrently(&mut served, each().map(|(dir, name)| create(dir, name, Creation::Guarded, mode(0o600))));
     assert!(again.into_iter().all(|made| made == Err(EEXIST)));
-    let removed = together(&mut served, each().map(|(dir, name)| remove(dir, name)));
+    let removed = concurrently(&mut served, each().map(|(dir, name)| remove(dir, name)));
     let removed: Vec<Node> = removed.into_iter().map(|removed| removed.expect("removed").0).collect();
     assert_eq!(removed, made);
     for name in ["a", "b", "c"] {
@@ -67,8 +67,8 @@ fn changes_in_several_directories_asked_for_together_are_all_done(rig: Rig) {
     }
 }
 
-fn what_is_made_together_belongs_to_whoever_asked_for_it(rig: Rig) {
-    let Some(mut served) = Served::as_root(rig) else { return };
+fn concurrently_made_nodes_belong_to_their_callers(rig: Rig) {
+    let Some(mut served) = ServedTree::as_root(rig) else { return };
     let root = served.root;
     allow_descriptors();
     let callers = [caller(1000, 100, &[]), caller(2000, 200, &[100, 300]), caller(0, 0, &[])];
@@ -85,8 +85,8 @@ fn what_is_made_together_belongs_to_whoever_asked_for_it(rig: Rig) {
     }
 }
 
-fn a_directory_is_told_as_it_is_after_each_of_several_changes(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn attributes_after_a_change_are_those_right_after_it(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     let before = served.attributes(root).expect("attributes").links;
     let asked: Vec<_> = names()
@@ -99,36 +99,36 @@ fn a_directory_is_told_as_it_is_after_each_of_several_changes(rig: Rig) {
             (served.rig.start(Op::Tree(Box::new(op))), attributes)
         })
         .collect();
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for (token, attributes) in asked {
         served.rig.wait(token).expect("made");
-        told.push(attributes.lock().expect("not poisoned")[0].expect("attributes").links);
+        reported.push(attributes.lock().expect("not poisoned")[0].expect("attributes").links);
     }
-    told.sort_unstable();
-    // Some file systems count no directories.
+    reported.sort_unstable();
+    // Some file systems do not count directories.
     let counted: Vec<u32> = (1..=MANY as u32).map(|more| before + more).collect();
-    assert!(told == counted || told.iter().all(|links| *links == before), "{told:?}");
+    assert!(reported == counted || reported.iter().all(|links| *links == before), "{reported:?}");
 }
 
-fn a_directory_that_goes_between_changes_is_stale_to_those_after_it(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn changes_in_a_removed_directory_are_stale(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let dir = served.make_directory("dir", 0o777);
-    let made = together(&mut served, names().iter().map(|name| create(dir, name, Creation::Guarded, mode(0o600))));
+    let made = concurrently(&mut served, names().iter().map(|name| create(dir, name, Creation::Guarded, mode(0o600))));
     assert!(made.iter().all(Result::is_ok));
     std::fs::remove_dir_all(served.path("dir")).expect("removed");
-    std::fs::create_dir(served.path("dir")).expect("another with its name");
-    let late = together(&mut served, names().iter().map(|name| create(dir, name, Creation::Guarded, mode(0o600))));
+    std::fs::create_dir(served.path("dir")).expect("another one of that name");
+    let late = concurrently(&mut served, names().iter().map(|name| create(dir, name, Creation::Guarded, mode(0o600))));
     assert!(late.into_iter().all(|made| made == Err(ESTALE)));
     assert_eq!(std::fs::read_dir(served.path("dir")).expect("listed").count(), 0);
 }
 
-fn a_machine_that_goes_takes_back_what_waits(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn dropping_a_machine_cancels_waiting_calls(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     let started: Vec<Token> =
         names().iter().map(|name| served.start(None, create(root, name, Creation::Guarded, mode(0o600))).0).collect();
     assert_eq!(served.rig.wait(started[0]), Ok(0));
-    let Served { rig, open, directory, .. } = served;
+    let ServedTree { rig, open, directory, .. } = served;
     let acknowledged: HashSet<Token> =
         rig.done.iter().filter(|done| done.result.is_ok()).map(|done| done.token).collect();
     drop(rig);

@@ -7,11 +7,11 @@ use crate::tree_rig::*;
 use machine::tree::Kind;
 
 on_all_trees!(
-    a_directory_is_listed_whole_in_pieces_of_any_size,
-    entries_come_with_their_nodes_when_asked_for,
-    nothing_above_the_root_is_told,
-    a_listing_goes_on_when_the_tree_was_opened_anew,
-    untouched_entries_are_listed_once_while_others_come_and_go,
+    a_directory_is_listed_completely_in_parts_of_any_size,
+    entries_have_their_nodes_when_requested,
+    nothing_above_the_root_is_disclosed,
+    a_listing_continues_after_the_tree_was_reopened,
+    unchanged_entries_are_listed_once_while_others_are_added_and_removed,
     several_listings_of_one_directory_do_not_disturb_each_other,
 );
 
@@ -19,8 +19,8 @@ fn names_of(entries: &[machine::tree::Entry]) -> Vec<String> {
     entries.iter().map(|entry| String::from_utf8(entry.name.clone()).expect("text")).collect()
 }
 
-fn a_directory_is_listed_whole_in_pieces_of_any_size(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn a_directory_is_listed_completely_in_parts_of_any_size(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     let mut expected = BTreeSet::from([".".to_string(), "..".to_string()]);
     for k in 0..100 {
@@ -48,8 +48,8 @@ fn a_directory_is_listed_whole_in_pieces_of_any_size(rig: Rig) {
     assert_eq!((entries.len(), last), (2, true));
 }
 
-fn entries_come_with_their_nodes_when_asked_for(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn entries_have_their_nodes_when_requested(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let dir = served.make_directory("dir", 0o755);
     std::fs::write(served.path("dir/file"), "content").expect("written");
     std::fs::create_dir(served.path("dir/below")).expect("made");
@@ -68,8 +68,8 @@ fn entries_come_with_their_nodes_when_asked_for(rig: Rig) {
     assert_eq!(link.map(|(_, attributes)| attributes.kind), Some(Kind::SymbolicLink));
 }
 
-fn nothing_above_the_root_is_told(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn nothing_above_the_root_is_disclosed(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     let number = served.attributes(root).expect("attributes").number;
     let (entries, _) = served.list(None, root, 0, 100, true).expect("listed");
@@ -79,14 +79,14 @@ fn nothing_above_the_root_is_told(rig: Rig) {
     }
 }
 
-fn a_listing_goes_on_when_the_tree_was_opened_anew(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn a_listing_continues_after_the_tree_was_reopened(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     for k in 0..1000 {
         std::fs::write(served.path(&format!("{k}")), "").expect("written");
     }
     let (first, _) = served.list(None, root, 0, 400, false).expect("listed");
-    let mut served = served.again();
+    let mut served = served.reopen();
     let cookie = first.last().expect("not empty").cookie;
     let (second, last) = served.list(None, root, cookie, 1000, false).expect("listed");
     assert!(last);
@@ -94,11 +94,11 @@ fn a_listing_goes_on_when_the_tree_was_opened_anew(rig: Rig) {
     assert_eq!((names.len(), first.len() + second.len()), (1002, 1002));
 }
 
-/// 20,000 entries, of which every second is removed on the way, while others are added.
-fn untouched_entries_are_listed_once_while_others_come_and_go(rig: Rig) {
+/// 20,000 entries, of which every second is removed meanwhile, while others are added.
+fn unchanged_entries_are_listed_once_while_others_are_added_and_removed(rig: Rig) {
     const COUNT: usize = 20_000;
     const PIECE: usize = 250;
-    let Some(mut served) = Served::new(rig) else { return };
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     for k in 0..COUNT {
         std::fs::write(served.path(&format!("entry-{k}")), "").expect("written");
@@ -137,13 +137,13 @@ fn untouched_entries_are_listed_once_while_others_come_and_go(rig: Rig) {
 
 fn several_listings_of_one_directory_do_not_disturb_each_other(rig: Rig) {
     const LISTINGS: usize = 100;
-    let Some(mut served) = Served::new(rig) else { return };
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     for k in 0..98 {
         std::fs::write(served.path(&format!("{k}")), "").expect("written");
     }
     let mut listings = vec![(0, BTreeSet::new()); LISTINGS];
-    // More of them than directories are kept open, in steps of different sizes.
+    // More of them than directories are held open, in steps of different sizes.
     while listings.iter().any(|(_, seen)| seen.len() < 100) {
         for (k, (cookie, seen)) in listings.iter_mut().enumerate() {
             let (entries, last) = served.list(None, root, *cookie, 10 + k % 30, false).expect("listed");

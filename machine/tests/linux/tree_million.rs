@@ -5,18 +5,18 @@ use machine::linux::Engine;
 use crate::rig::{self, Rig};
 use crate::tree_rig::*;
 
-/// With many seeds there is time for a million entries.
+/// With many seeds there is time for a million.
 fn entries() -> usize {
     if std::env::var_os("AWASE_SEEDS").is_some() { 1_000_000 } else { 20_000 }
 }
 
 #[test]
-fn every_entry_of_a_very_large_directory_comes_once_in_batches_of_what_was_asked_for() {
+fn every_entry_of_a_very_large_directory_is_listed_once_in_bounded_batches() {
     rig::with(Engine::Threads, list);
 }
 
 fn list(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let (count, batch) = (entries(), 512);
     let dir = served.make_directory("large", 0o755);
     for number in 0..count {
@@ -26,12 +26,12 @@ fn list(rig: Rig) {
     let mut cookie = 0;
     loop {
         let (entries, last) = served.list(None, dir, cookie, batch, false).expect("listed");
-        // No more is in memory than one batch, however large the directory.
+        // Memory holds no more than one batch, however large the directory.
         assert!(entries.len() <= batch && (last || !entries.is_empty()));
         cookie = entries.last().map_or(cookie, |entry| entry.cookie);
         for entry in entries.into_iter().filter(|entry| entry.name != b"." && entry.name != b"..") {
             let number: usize = String::from_utf8(entry.name).expect("text").parse().expect("a number");
-            assert!(!std::mem::replace(&mut seen[number], true), "{number} comes twice");
+            assert!(!std::mem::replace(&mut seen[number], true), "{number} is listed twice");
         }
         if last {
             break;

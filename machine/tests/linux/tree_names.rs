@@ -6,29 +6,29 @@ use machine::Errno;
 use machine::tree::{Creation, DeviceNumber, Kind, Limits, SetAttributes, SetTime, Space, Time, TreeCall, TreeReply};
 
 on_all_trees!(
-    the_root_is_a_directory_above_which_there_is_only_itself,
-    what_is_created_is_found_by_its_name_with_the_mode_that_was_asked_for,
-    every_kind_of_node_is_made_and_told_as_what_it_is,
-    names_that_no_entry_may_have_are_refused_by_every_call,
-    what_is_not_there_or_no_directory_is_told,
+    the_root_is_a_directory_and_its_own_parent,
+    new_nodes_have_their_name_and_the_requested_mode,
+    every_kind_of_node_is_made_and_reported,
+    invalid_names_are_refused_by_every_call,
+    missing_names_and_parents_that_are_not_directories_are_errors,
     symbolic_links_are_never_followed,
-    a_renamed_node_stays_itself_and_what_it_replaces_is_told,
+    a_renamed_node_stays_the_same_and_the_replaced_one_is_reported,
     renaming_between_two_names_of_one_node_changes_nothing,
-    renames_that_make_no_sense_are_refused,
+    invalid_renames_are_refused,
     a_node_with_two_names_outlives_the_first,
-    a_directory_is_removed_only_empty_and_only_as_one,
-    an_unchecked_creation_takes_the_file_that_is_there,
-    a_repeated_exclusive_creation_takes_its_own_file_and_nobody_elses,
-    attributes_are_set_as_asked_and_told_after,
-    what_can_not_be_made_as_asked_is_not_made,
-    a_guard_lets_only_those_set_who_saw_the_last_change,
+    a_directory_is_removed_only_when_empty_and_only_as_a_directory,
+    an_unchecked_creation_takes_an_existing_file,
+    a_repeated_exclusive_creation_takes_only_its_own_file,
+    attributes_are_set_and_returned,
+    a_node_that_cannot_get_its_attributes_is_not_made,
+    a_guard_refuses_callers_that_missed_a_change,
     setting_a_size_is_for_regular_files,
-    the_file_system_tells_its_space_and_limits,
+    space_and_limits_of_the_file_system_are_reported,
     a_read_only_tree_is_not_changed,
 );
 
-fn the_root_is_a_directory_above_which_there_is_only_itself(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn the_root_is_a_directory_and_its_own_parent(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     let attributes = served.attributes(root).expect("attributes");
     assert_eq!((attributes.kind, attributes.mode), (Kind::Directory, 0o777));
@@ -39,10 +39,10 @@ fn the_root_is_a_directory_above_which_there_is_only_itself(rig: Rig) {
     assert_eq!(served.lookup(below, ".").expect("found").0, below);
 }
 
-fn what_is_created_is_found_by_its_name_with_the_mode_that_was_asked_for(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn new_nodes_have_their_name_and_the_requested_mode(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
-    // The process has a mask that would take bits from these.
+    // The process has a mask that would clear bits of these.
     for (name, permissions) in [("a", 0o666), ("b", 0o777), ("c", 0), ("d", 0o4755)] {
         let made = served.node(None, create(root, name, Creation::Guarded, mode(permissions))).expect("created");
         assert_eq!((made.1.kind, made.1.mode, made.1.size, made.1.links), (Kind::File, permissions, 0, 1));
@@ -60,8 +60,8 @@ fn what_is_created_is_found_by_its_name_with_the_mode_that_was_asked_for(rig: Ri
     assert_eq!((made.1.size, made.1.mode), (12345, 0o400));
 }
 
-fn every_kind_of_node_is_made_and_told_as_what_it_is(rig: Rig) {
-    let Some(mut served) = Served::as_root(rig) else { return };
+fn every_kind_of_node_is_made_and_reported(rig: Rig) {
+    let Some(mut served) = ServedTree::as_root(rig) else { return };
     let root = served.root;
     let device = DeviceNumber { major: 300, minor: 70_000 };
     for kind in [Kind::Fifo, Kind::Socket, Kind::BlockDevice(device), Kind::CharacterDevice(device)] {
@@ -78,17 +78,17 @@ fn every_kind_of_node_is_made_and_told_as_what_it_is(rig: Rig) {
     let target = "x".repeat(3000);
     let made = served.node(None, make_symbolic_link(root, "link", &target)).expect("made");
     assert_eq!((made.1.kind, made.1.size), (Kind::SymbolicLink, 3000));
-    let Ok(TreeReply::Bytes(told)) = served.ask(None, TreeCall::ReadLink { node: made.0 }) else {
+    let Ok(TreeReply::Bytes(reported)) = served.ask(None, TreeCall::ReadLink { node: made.0 }) else {
         panic!("no target");
     };
-    assert_eq!(told, target.as_bytes());
+    assert_eq!(reported, target.as_bytes());
     assert_eq!(served.ask(None, TreeCall::ReadLink { node: root }).err(), Some(Errno::INVALID));
     let long = make_symbolic_link(root, "long", &"x".repeat(4096));
     assert_eq!(served.node(None, long), Err(Errno(libc::ENAMETOOLONG)));
 }
 
-fn names_that_no_entry_may_have_are_refused_by_every_call(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn invalid_names_are_refused_by_every_call(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     let file = served.file("file");
     let long = "n".repeat(256);
@@ -119,8 +119,8 @@ fn names_that_no_entry_may_have_are_refused_by_every_call(rig: Rig) {
     assert!(served.lookup(root, &longest).is_ok());
 }
 
-fn what_is_not_there_or_no_directory_is_told(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn missing_names_and_parents_that_are_not_directories_are_errors(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     let file = served.file("file");
     assert_eq!(served.lookup(root, "nothing"), Err(ENOENT));
@@ -137,7 +137,7 @@ fn what_is_not_there_or_no_directory_is_told(rig: Rig) {
 }
 
 fn symbolic_links_are_never_followed(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     let directory = served.make_directory("directory", 0o755);
     let target = served.file("target");
@@ -145,7 +145,7 @@ fn symbolic_links_are_never_followed(rig: Rig) {
     let to_target = served.node(None, make_symbolic_link(root, "to-target", "target")).expect("made").0;
     assert_eq!(served.lookup(to_directory, "name"), Err(ENOTDIR));
     assert_eq!(served.lookup(root, "to-target").expect("found").0, to_target);
-    // What is there already is the link, not what it points to.
+    // The existing node is the link, not its target.
     for how in [Creation::Unchecked, Creation::Guarded, Creation::Exclusive { verifier: [1; 8] }] {
         assert_eq!(served.node(None, create(root, "to-target", how, mode(0o600))), Err(EEXIST));
     }
@@ -154,7 +154,7 @@ fn symbolic_links_are_never_followed(rig: Rig) {
     let attributes = SetAttributes { modified: Some(times), accessed: Some(times), ..mode(0o600) };
     let after = attributes_in(served.ask(None, set(to_target, attributes))).expect("set");
     assert_eq!((after.kind, after.modified.seconds), (Kind::SymbolicLink, 77));
-    // A second name for the link is one for the link.
+    // A second name for the link links to the link.
     assert_eq!(attributes_in(served.ask(None, link(to_target, root, "again"))).expect("linked").links, 2);
     assert_eq!(served.attributes(target), Ok(before));
     assert_eq!(served.ask(None, TreeCall::Open { node: to_target, writable: true }).err(), Some(Errno::INVALID));
@@ -170,8 +170,8 @@ fn renamed(reply: Result<TreeReply, Errno>) -> Result<(machine::tree::Node, Opti
     }
 }
 
-fn a_renamed_node_stays_itself_and_what_it_replaces_is_told(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn a_renamed_node_stays_the_same_and_the_replaced_one_is_reported(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     let directory = served.make_directory("directory", 0o755);
     let (one, other) = (served.file("one"), served.file("other"));
@@ -181,7 +181,7 @@ fn a_renamed_node_stays_itself_and_what_it_replaces_is_told(rig: Rig) {
     assert_eq!(renamed(served.ask(None, rename(directory, "new", root, "other"))), Ok((one, Some(other))));
     assert_eq!(served.lookup(root, "other").expect("found").0, one);
     assert_eq!(served.attributes(other), Err(ESTALE));
-    // A directory, onto an empty one that was listed half.
+    // A directory, onto an empty one that was listed in part.
     let empty = served.make_directory("empty", 0o755);
     assert!(served.list(None, empty, 0, 1, false).is_ok());
     assert_eq!(renamed(served.ask(None, rename(root, "directory", root, "empty"))), Ok((directory, Some(empty))));
@@ -190,7 +190,7 @@ fn a_renamed_node_stays_itself_and_what_it_replaces_is_told(rig: Rig) {
 }
 
 fn renaming_between_two_names_of_one_node_changes_nothing(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     let node = served.file("one");
     assert!(served.ask(None, link(node, root, "two")).is_ok());
@@ -198,8 +198,8 @@ fn renaming_between_two_names_of_one_node_changes_nothing(rig: Rig) {
     assert_eq!(served.lookup(root, "one").expect("found").1.links, 2);
 }
 
-fn renames_that_make_no_sense_are_refused(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn invalid_renames_are_refused(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     let (outer, inner) = (served.make_directory("outer", 0o755), served.make_directory("inner", 0o755));
     served.file("file");
@@ -214,7 +214,7 @@ fn renames_that_make_no_sense_are_refused(rig: Rig) {
 }
 
 fn a_node_with_two_names_outlives_the_first(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     let node = served.file("one");
     assert_eq!(attributes_in(served.ask(None, link(node, root, "two"))).expect("linked").links, 2);
@@ -228,8 +228,8 @@ fn a_node_with_two_names_outlives_the_first(rig: Rig) {
     assert_eq!(served.ask(None, TreeCall::Open { node, writable: true }).err(), Some(ESTALE));
 }
 
-fn a_directory_is_removed_only_empty_and_only_as_one(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn a_directory_is_removed_only_when_empty_and_only_as_a_directory(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     let directory = served.make_directory("directory", 0o755);
     served.file("file");
@@ -239,7 +239,7 @@ fn a_directory_is_removed_only_empty_and_only_as_one(rig: Rig) {
     assert_eq!(served.ask(None, remove_directory(root, "file")).err(), Some(ENOTDIR));
     assert_eq!(served.ask(None, remove_directory(root, "directory")).err(), Some(Errno(libc::ENOTEMPTY)));
     assert!(served.remove(directory, "inside").is_ok());
-    // Half listed: what is kept for the other half must not keep it.
+    // Listed in part: what is held for the rest must not keep it alive.
     assert!(served.list(None, directory, 0, 1, false).is_ok());
     assert_eq!(done_in(served.ask(None, remove_directory(root, "directory"))), Ok(()));
     assert_eq!(served.attributes(directory), Err(ESTALE));
@@ -248,8 +248,8 @@ fn a_directory_is_removed_only_empty_and_only_as_one(rig: Rig) {
     assert_eq!(served.list(None, directory, 0, 1, false).err(), Some(ESTALE));
 }
 
-fn an_unchecked_creation_takes_the_file_that_is_there(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn an_unchecked_creation_takes_an_existing_file(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     let node = served.file("file");
     std::fs::write(served.path("file"), [1; 1000]).expect("written");
@@ -264,16 +264,16 @@ fn an_unchecked_creation_takes_the_file_that_is_there(rig: Rig) {
     assert_eq!(served.node(None, create(root, "directory", Creation::Guarded, mode(0o777))), Err(EEXIST));
 }
 
-fn a_repeated_exclusive_creation_takes_its_own_file_and_nobody_elses(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn a_repeated_exclusive_creation_takes_only_its_own_file(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     let exclusive = |name: &str, verifier| create(root, name, Creation::Exclusive { verifier }, mode(0o777));
     let verifier = [0xfe, 2, 3, 4, 0xff, 6, 7, 8];
     let made = served.node(None, exclusive("file", verifier)).expect("created");
-    // No attributes are set: their time is when the verifier has done its service.
+    // No attributes are set: that happens when the verifier has served its purpose.
     assert_eq!((made.1.mode, made.1.size), (0, 0));
     assert_eq!(served.node(None, exclusive("file", verifier)), Ok(made));
-    let mut served = served.again();
+    let mut served = served.reopen();
     assert_eq!(served.node(None, exclusive("file", verifier)), Ok(made));
     for place in 0..8 {
         let mut other = verifier;
@@ -288,8 +288,8 @@ fn a_repeated_exclusive_creation_takes_its_own_file_and_nobody_elses(rig: Rig) {
     assert_eq!(served.node(None, exclusive("file", verifier)), Err(EEXIST));
 }
 
-fn attributes_are_set_as_asked_and_told_after(rig: Rig) {
-    let Some(mut served) = Served::as_root(rig) else { return };
+fn attributes_are_set_and_returned(rig: Rig) {
+    let Some(mut served) = ServedTree::as_root(rig) else { return };
     let node = served.file("file");
     let at = |seconds, nanoseconds| Time { seconds, nanoseconds };
     let all = SetAttributes {
@@ -300,15 +300,18 @@ fn attributes_are_set_as_asked_and_told_after(rig: Rig) {
         accessed: Some(SetTime::To(at(1_000_000_000, 1))),
         modified: Some(SetTime::To(at(2_000_000_000, 999_999_999))),
     };
-    let told = attributes_in(served.ask(None, set(node, all))).expect("set");
-    assert_eq!((told.mode, told.uid, told.gid, told.size), (0o6751, 12345, 70_000, 5_000_000_000));
-    assert_eq!((told.accessed, told.modified), (at(1_000_000_000, 1), at(2_000_000_000, 999_999_999)));
-    assert_eq!(served.attributes(node), Ok(told));
-    // What is not named stays.
+    let reported = attributes_in(served.ask(None, set(node, all))).expect("set");
+    assert_eq!((reported.mode, reported.uid, reported.gid, reported.size), (0o6751, 12345, 70_000, 5_000_000_000));
+    assert_eq!((reported.accessed, reported.modified), (at(1_000_000_000, 1), at(2_000_000_000, 999_999_999)));
+    assert_eq!(served.attributes(node), Ok(reported));
+    // Others are unchanged.
     let now = SetAttributes { modified: Some(SetTime::Now), ..SetAttributes::default() };
-    let told = attributes_in(served.ask(None, set(node, now))).expect("set");
-    assert_eq!((told.mode, told.uid, told.size, told.accessed), (0o6751, 12345, 5_000_000_000, at(1_000_000_000, 1)));
-    assert_eq!(told.modified.seconds, told.changed.seconds);
+    let reported = attributes_in(served.ask(None, set(node, now))).expect("set");
+    assert_eq!(
+        (reported.mode, reported.uid, reported.size, reported.accessed),
+        (0o6751, 12345, 5_000_000_000, at(1_000_000_000, 1))
+    );
+    assert_eq!(reported.modified.seconds, reported.changed.seconds);
     let wrong = [
         SetAttributes { uid: Some(u32::MAX), ..SetAttributes::default() },
         SetAttributes { modified: Some(SetTime::To(at(0, 1_000_000_000))), ..SetAttributes::default() },
@@ -320,8 +323,8 @@ fn attributes_are_set_as_asked_and_told_after(rig: Rig) {
     assert_eq!(served.ask(None, set(node, huge)).err(), Some(Errno(libc::EFBIG)));
 }
 
-fn what_can_not_be_made_as_asked_is_not_made(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn a_node_that_cannot_get_its_attributes_is_not_made(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let dir = served.make_directory("dir", 0o755);
     let wrong = SetTime::To(Time { seconds: 0, nanoseconds: 1_000_000_000 });
     let attributes = SetAttributes { modified: Some(wrong), ..mode(0o600) };
@@ -341,19 +344,19 @@ fn what_can_not_be_made_as_asked_is_not_made(rig: Rig) {
     assert_eq!(entries.len(), 2, "{entries:?}");
 }
 
-fn a_guard_lets_only_those_set_who_saw_the_last_change(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn a_guard_refuses_callers_that_missed_a_change(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let node = served.file("file");
     let seen = served.attributes(node).expect("attributes").changed;
     let wrong = Time { seconds: seen.seconds - 1, ..seen };
     let guarded = |guard| TreeCall::SetAttributes { node, attributes: mode(0o600), guard: Some(guard) };
-    assert_eq!(served.ask(None, guarded(wrong)).err(), Some(Errno(libc::EAGAIN)));
+    assert!(matches!(served.ask(None, guarded(wrong)), Ok(TreeReply::GuardFailed)));
     assert_eq!(served.attributes(node).expect("attributes").mode, 0o644);
     assert_eq!(attributes_in(served.ask(None, guarded(seen))).expect("set").mode, 0o600);
 }
 
 fn setting_a_size_is_for_regular_files(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     let size = SetAttributes { size: Some(0), ..SetAttributes::default() };
     assert_eq!(served.ask(None, set(root, size)).err(), Some(EISDIR));
@@ -362,8 +365,8 @@ fn setting_a_size_is_for_regular_files(rig: Rig) {
     assert_eq!(served.ask(None, set(fifo, size)).err(), Some(Errno::INVALID));
 }
 
-fn the_file_system_tells_its_space_and_limits(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn space_and_limits_of_the_file_system_are_reported(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     let Ok(TreeReply::Space(Space { bytes, bytes_free, bytes_available, nodes, nodes_free })) =
         served.ask(None, TreeCall::Space)
@@ -381,9 +384,9 @@ fn the_file_system_tells_its_space_and_limits(rig: Rig) {
 }
 
 fn a_read_only_tree_is_not_changed(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let file = served.file("file");
-    let mut served = served.again_read_only();
+    let mut served = served.reopen_read_only();
     let root = served.root;
     let calls = [
         create(root, "new", Creation::Unchecked, mode(0o600)),

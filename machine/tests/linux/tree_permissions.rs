@@ -1,4 +1,4 @@
-//! What callers may do in trees of the host is what the host lets them do.
+//! The host decides what callers may do in its trees.
 
 use crate::rig::Rig;
 use crate::tree_rig::*;
@@ -8,18 +8,18 @@ use machine::{Completion, Errno};
 use testkit::skip::note;
 
 on_all_trees!(
-    what_a_caller_makes_belongs_to_it,
-    who_may_not_change_a_directory_changes_nothing_in_it,
-    who_may_not_read_or_search_a_directory_does_not,
-    supplementary_groups_count_all_of_them,
+    new_nodes_belong_to_their_caller,
+    a_caller_without_permission_changes_nothing_in_a_directory,
+    a_caller_without_permission_neither_lists_nor_searches_a_directory,
+    all_supplementary_groups_count,
     in_a_sticky_directory_only_owners_remove,
-    access_tells_what_the_caller_may_do,
+    access_returns_the_permissions_of_the_caller,
     attributes_are_changed_by_owners_only,
-    an_owner_cuts_its_file_whatever_the_mode,
-    what_is_made_in_a_set_group_id_directory_has_its_group,
-    a_caller_does_not_get_the_owner_that_it_asks_for_unless_it_is_root,
-    users_that_can_not_be_are_nobody_least_of_all_root,
-    callers_at_the_same_time_are_not_mistaken_for_each_other,
+    an_owner_truncates_its_file_whatever_the_mode,
+    new_nodes_in_a_set_group_id_directory_have_its_group,
+    only_root_gets_the_owner_that_it_requests,
+    invalid_users_are_refused_and_never_become_root,
+    concurrent_callers_do_not_get_each_others_identity,
 );
 
 fn alice() -> Caller {
@@ -34,8 +34,8 @@ fn a_file(dir: Node, name: &str) -> TreeCall {
     create(dir, name, Creation::Guarded, mode(0o644))
 }
 
-fn what_a_caller_makes_belongs_to_it(rig: Rig) {
-    let Some(mut served) = Served::as_root(rig) else { return };
+fn new_nodes_belong_to_their_caller(rig: Rig) {
+    let Some(mut served) = ServedTree::as_root(rig) else { return };
     let root = served.root;
     let alice = alice();
     let special = TreeCall::MakeSpecial { dir: root, name: "fifo".into(), kind: Kind::Fifo, attributes: mode(0o600) };
@@ -59,8 +59,8 @@ fn what_a_caller_makes_belongs_to_it(rig: Rig) {
     assert_eq!((attributes.uid, attributes.gid), (0, 7));
 }
 
-fn who_may_not_change_a_directory_changes_nothing_in_it(rig: Rig) {
-    let Some(mut served) = Served::as_root(rig) else { return };
+fn a_caller_without_permission_changes_nothing_in_a_directory(rig: Rig) {
+    let Some(mut served) = ServedTree::as_root(rig) else { return };
     let root = served.root;
     let dir = served.make_directory("dir", 0o755);
     let file = served.node(None, a_file(dir, "file")).expect("made").0;
@@ -85,7 +85,7 @@ fn who_may_not_change_a_directory_changes_nothing_in_it(rig: Rig) {
     }
     let (entries, _) = served.list(None, dir, 0, 10, false).expect("listed");
     assert_eq!(entries.len(), 4);
-    // What is there is taken by whoever may search the directory; cutting it takes more.
+    // An existing file is taken by a caller that may search the directory; truncating it takes more.
     let taken = served.node(Some(&alice()), create(dir, "file", Creation::Unchecked, mode(0o600)));
     assert_eq!(taken.expect("taken").0, file);
     let cut = SetAttributes { size: Some(0), ..SetAttributes::default() };
@@ -95,8 +95,8 @@ fn who_may_not_change_a_directory_changes_nothing_in_it(rig: Rig) {
     assert_eq!(served.node(Some(&alice()), device), Err(EPERM));
 }
 
-fn who_may_not_read_or_search_a_directory_does_not(rig: Rig) {
-    let Some(mut served) = Served::as_root(rig) else { return };
+fn a_caller_without_permission_neither_lists_nor_searches_a_directory(rig: Rig) {
+    let Some(mut served) = ServedTree::as_root(rig) else { return };
     let closed = served.make_directory("closed", 0o700);
     let only_read = served.make_directory("only-read", 0o744);
     let only_search = served.make_directory("only-search", 0o711);
@@ -113,7 +113,7 @@ fn who_may_not_read_or_search_a_directory_does_not(rig: Rig) {
     for dir in [closed, only_search] {
         assert_eq!(served.list(Some(&alice), dir, 0, 10, false).err(), Some(EACCES));
     }
-    // Names without what they belong to.
+    // Names without their nodes.
     let (entries, last) = served.list(Some(&alice), only_read, 0, 10, true).expect("listed");
     assert_eq!((entries.len(), last), (3, true));
     assert!(entries.iter().all(|entry| entry.node.is_none()));
@@ -121,8 +121,8 @@ fn who_may_not_read_or_search_a_directory_does_not(rig: Rig) {
     assert!(entries.iter().all(|entry| entry.node.is_some()));
 }
 
-fn supplementary_groups_count_all_of_them(rig: Rig) {
-    let Some(mut served) = Served::as_root(rig) else { return };
+fn all_supplementary_groups_count(rig: Rig) {
+    let Some(mut served) = ServedTree::as_root(rig) else { return };
     let dir = served.make_directory("dir", 0o770);
     let group = SetAttributes { gid: Some(7777), ..SetAttributes::default() };
     assert!(served.ask(None, set(dir, group)).is_ok());
@@ -130,14 +130,14 @@ fn supplementary_groups_count_all_of_them(rig: Rig) {
     assert_eq!(served.node(Some(&caller(5001, 6001, &many[..15])), a_file(dir, "a")), Err(EACCES));
     assert!(served.node(Some(&caller(5001, 6001, &many)), a_file(dir, "b")).is_ok());
     assert!(served.node(Some(&caller(5001, 7777, &[])), a_file(dir, "c")).is_ok());
-    // Nothing of the one before is left for the next.
+    // Nothing of one caller is left for the next.
     for _ in 0..100 {
         assert_eq!(served.node(Some(&alice()), lookup(dir, "b")), Err(EACCES));
     }
 }
 
 fn in_a_sticky_directory_only_owners_remove(rig: Rig) {
-    let Some(mut served) = Served::as_root(rig) else { return };
+    let Some(mut served) = ServedTree::as_root(rig) else { return };
     let dir = served.make_directory("dir", 0o1777);
     for (name, who) in [("a", alice()), ("b", bob())] {
         assert!(served.node(Some(&who), a_file(dir, name)).is_ok());
@@ -150,8 +150,8 @@ fn in_a_sticky_directory_only_owners_remove(rig: Rig) {
     assert!(served.node(None, remove(dir, "b")).is_ok());
 }
 
-fn access_tells_what_the_caller_may_do(rig: Rig) {
-    let Some(mut served) = Served::as_root(rig) else { return };
+fn access_returns_the_permissions_of_the_caller(rig: Rig) {
+    let Some(mut served) = ServedTree::as_root(rig) else { return };
     let root = served.root;
     let (read, write, execute) = (libc::R_OK as u32, libc::W_OK as u32, libc::X_OK as u32);
     let all = read | write | execute;
@@ -169,7 +169,7 @@ fn access_tells_what_the_caller_may_do(rig: Rig) {
 }
 
 fn attributes_are_changed_by_owners_only(rig: Rig) {
-    let Some(mut served) = Served::as_root(rig) else { return };
+    let Some(mut served) = ServedTree::as_root(rig) else { return };
     let root = served.root;
     let node = served.node(Some(&alice()), create(root, "file", Creation::Guarded, mode(0o4666))).expect("made").0;
     let none = SetAttributes::default();
@@ -178,7 +178,7 @@ fn attributes_are_changed_by_owners_only(rig: Rig) {
     let now = SetAttributes { modified: Some(SetTime::Now), accessed: Some(SetTime::Now), ..none };
     assert_eq!(served.ask(Some(&bob()), set(node, mode(0o777))).err(), Some(EPERM));
     assert_eq!(served.ask(Some(&bob()), set(node, chosen)).err(), Some(EPERM));
-    // Who may write may touch.
+    // A caller that may write may set the times to now.
     assert!(served.ask(Some(&bob()), set(node, now)).is_ok());
     assert!(served.ask(Some(&alice()), set(node, chosen)).is_ok());
     let away = SetAttributes { uid: Some(5002), ..none };
@@ -186,16 +186,16 @@ fn attributes_are_changed_by_owners_only(rig: Rig) {
     let foreign = SetAttributes { gid: Some(6002), ..none };
     assert_eq!(served.ask(Some(&alice()), set(node, foreign)).err(), Some(EPERM));
     let of_hers = caller(5001, 6001, &[6002]);
-    let told = attributes_in(served.ask(Some(&of_hers), set(node, foreign))).expect("set");
-    // A file that acts as its owner does not go on to when its group changes.
-    assert_eq!((told.gid, told.mode), (6002, 0o666));
+    let reported = attributes_in(served.ask(Some(&of_hers), set(node, foreign))).expect("set");
+    // A set-user-ID bit is cleared when the group changes.
+    assert_eq!((reported.gid, reported.mode), (6002, 0o666));
     assert_eq!(attributes_in(served.ask(None, set(node, away))).expect("set").uid, 5002);
     let closed = served.node(Some(&alice()), create(root, "closed", Creation::Guarded, mode(0o600))).expect("made").0;
     assert_eq!(served.ask(Some(&bob()), set(closed, now)).err(), Some(EACCES));
 }
 
-fn an_owner_cuts_its_file_whatever_the_mode(rig: Rig) {
-    let Some(mut served) = Served::as_root(rig) else { return };
+fn an_owner_truncates_its_file_whatever_the_mode(rig: Rig) {
+    let Some(mut served) = ServedTree::as_root(rig) else { return };
     let root = served.root;
     let node = served.node(Some(&alice()), create(root, "file", Creation::Guarded, mode(0o444))).expect("made").0;
     let size = SetAttributes { size: Some(100), ..SetAttributes::default() };
@@ -205,8 +205,8 @@ fn an_owner_cuts_its_file_whatever_the_mode(rig: Rig) {
     assert_eq!(served.ask(Some(&group), set(node, size)).err(), Some(EACCES));
 }
 
-fn what_is_made_in_a_set_group_id_directory_has_its_group(rig: Rig) {
-    let Some(mut served) = Served::as_root(rig) else { return };
+fn new_nodes_in_a_set_group_id_directory_have_its_group(rig: Rig) {
+    let Some(mut served) = ServedTree::as_root(rig) else { return };
     let dir = served.make_directory("dir", 0o2777);
     let group = SetAttributes { gid: Some(7777), ..mode(0o2777) };
     assert!(served.ask(None, set(dir, group)).is_ok());
@@ -216,8 +216,8 @@ fn what_is_made_in_a_set_group_id_directory_has_its_group(rig: Rig) {
     assert_eq!((below.gid, below.mode), (7777, 0o2755));
 }
 
-fn a_caller_does_not_get_the_owner_that_it_asks_for_unless_it_is_root(rig: Rig) {
-    let Some(mut served) = Served::as_root(rig) else { return };
+fn only_root_gets_the_owner_that_it_requests(rig: Rig) {
+    let Some(mut served) = ServedTree::as_root(rig) else { return };
     let root = served.root;
     let asked = SetAttributes { uid: Some(5002), gid: Some(6002), ..mode(0o4755) };
     let made = served.node(Some(&alice()), create(root, "a", Creation::Guarded, asked)).expect("made").1;
@@ -226,25 +226,25 @@ fn a_caller_does_not_get_the_owner_that_it_asks_for_unless_it_is_root(rig: Rig) 
     assert_eq!((made.uid, made.gid, made.mode), (5002, 6002, 0o4755));
 }
 
-fn users_that_can_not_be_are_nobody_least_of_all_root(rig: Rig) {
-    let Some(mut served) = Served::as_root(rig) else { return };
+fn invalid_users_are_refused_and_never_become_root(rig: Rig) {
+    let Some(mut served) = ServedTree::as_root(rig) else { return };
     let root = served.root;
     let never = u32::MAX;
     for who in [caller(never, 1, &[]), caller(1, never, &[]), caller(1, 1, &[never]), caller(never, never, &[])] {
         assert_eq!(served.node(Some(&who), a_file(root, "file")), Err(EPERM), "{who:?}");
     }
     assert_eq!(served.lookup(root, "file"), Err(ENOENT));
-    // The threads are themselves again.
+    // The threads have their own identity again.
     let closed = served.make_directory("closed", 0);
     for k in 0..32 {
         assert!(served.node(None, a_file(closed, &format!("{k}"))).is_ok());
     }
 }
 
-fn callers_at_the_same_time_are_not_mistaken_for_each_other(rig: Rig) {
+fn concurrent_callers_do_not_get_each_others_identity(rig: Rig) {
     const CALLERS: u32 = 50;
     const FILES: u32 = 20;
-    let Some(mut served) = Served::as_root(rig) else { return };
+    let Some(mut served) = ServedTree::as_root(rig) else { return };
     let root = served.root;
     let closed = served.make_directory("closed", 0o700);
     let mut expected = Vec::new();
@@ -275,7 +275,7 @@ fn a_root_that_may_not_act_for_others_opens_no_tree() {
         let opened = std::thread::spawn(move || {
             let directory = tempfile::tempdir().expect("a temporary directory");
             let before = tree::open(directory.path(), true, None).is_ok();
-            let tried = before && give_up(capability);
+            let tried = before && drop_capability(capability);
             tried.then(|| tree::open(directory.path(), true, None).map(drop))
         });
         match opened.join().expect("no panic") {

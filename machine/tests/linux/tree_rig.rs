@@ -1,4 +1,4 @@
-//! A directory of the host to ask as a tree.
+//! A directory of the host as a tree under test.
 
 use std::cell::Cell;
 use std::os::unix::fs::PermissionsExt;
@@ -23,21 +23,21 @@ pub const EEXIST: Errno = Errno(libc::EEXIST);
 pub const EISDIR: Errno = Errno(libc::EISDIR);
 pub const ENOTDIR: Errno = Errno(libc::ENOTDIR);
 
-pub struct Served {
+pub struct ServedTree {
     pub rig: Rig,
     pub open: OpenTree,
     pub root: Node,
     pub directory: PathBuf,
-    pub kept: Rc<TempDir>,
+    pub state: Rc<TempDir>,
     pub temporary: Option<TempDir>,
 }
 
 thread_local! {
-    /// Are trees opened so that nodes are searched, not found by handle?
+    /// Open trees so that nodes are searched for instead of found by handle.
     static SEARCHED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs each test on both engines, and once more so that nodes are found by their places.
+/// Runs each test on both engines, and once more with nodes found by place.
 macro_rules! on_all_trees {
     ($($name:ident),+ $(,)?) => {
         crate::rig::on_both_engines!($($name),+);
@@ -48,14 +48,14 @@ macro_rules! on_all_trees {
 }
 pub(crate) use on_all_trees;
 
-/// Runs the test so that nodes are found by their places, as if the server could not find them by handle.
+/// Runs the test with nodes found by place, as if the server could not open handles.
 pub fn searched(test: fn(Rig)) {
     SEARCHED.set(true);
     crate::rig::with(Engine::Threads, test);
     SEARCHED.set(false);
 }
 
-/// Are nodes found by their places? Without root always.
+/// Whether nodes are found by place. Always so without root.
 pub fn is_searched() -> bool {
     SEARCHED.get() || !is_root()
 }
@@ -65,22 +65,21 @@ pub fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Opens a tree in the way of this test.
-pub fn open_tree(path: &Path, read_only: bool, keep_in: Option<&Path>) -> Result<OpenTree, OpenTreeError> {
+pub fn open_tree(path: &Path, read_only: bool, state_dir: Option<&Path>) -> Result<OpenTree, OpenTreeError> {
     if !SEARCHED.get() {
-        return tree::open(path, read_only, keep_in);
+        return tree::open(path, read_only, state_dir);
     }
     let open = || {
         const DAC_READ_SEARCH: u32 = 2;
-        give_up(DAC_READ_SEARCH);
-        tree::open(path, read_only, keep_in)
+        drop_capability(DAC_READ_SEARCH);
+        tree::open(path, read_only, state_dir)
     };
     std::thread::scope(|scope| scope.spawn(open).join().expect("no panic"))
 }
 
-/// Takes a capability from the calling thread. False when it has none to take.
-pub fn give_up(capability: u32) -> bool {
-    // The header and data of capset(2), version 3: effective, permitted and inheritable ones, the low 32 of each first.
+/// Drops a capability of the calling thread. False when it has none.
+pub fn drop_capability(capability: u32) -> bool {
+    // The header and data of capset(2), version 3: effective, permitted and inheritable, the low 32 of each first.
     let mut header = [0x2008_0522u32, 0];
     let mut sets = [0u32; 6];
     // SAFETY: the calls read the header, and read or fill two sets of three words.
@@ -94,26 +93,26 @@ pub fn give_up(capability: u32) -> bool {
     }
 }
 
-/// Where the answer to something asked will be.
+/// The place for the reply of a call.
 pub type Reply = Arc<Mutex<Option<TreeReply>>>;
 
 pub type NodeResult = Result<(Node, Attributes), Errno>;
 
-impl Served {
-    /// A new directory in which everybody may do everything. Nothing where trees can't be opened; then it is said so.
+impl ServedTree {
+    /// A new directory, accessible to all. `None`, noted as a skip, where trees cannot be opened.
     pub fn new(rig: Rig) -> Option<Self> {
         let directory = tempfile::tempdir().expect("a temporary directory");
         std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o777)).expect("allowed");
-        let mut served = Served::at(rig, directory.path())?;
+        let mut served = ServedTree::at(rig, directory.path())?;
         served.temporary = Some(directory);
         Some(served)
     }
 
-    /// A directory that is there. Nothing where it can't be opened.
+    /// An existing directory. `None` where it cannot be opened.
     pub fn at(rig: Rig, directory: &Path) -> Option<Self> {
-        let kept = tempfile::tempdir().expect("a temporary directory");
-        match open_tree(directory, false, Some(kept.path())) {
-            Ok(open) => Some(Served::of(rig, open, directory.to_owned(), Rc::new(kept))),
+        let state = tempfile::tempdir().expect("a temporary directory");
+        match open_tree(directory, false, Some(state.path())) {
+            Ok(open) => Some(ServedTree::of(rig, open, directory.to_owned(), Rc::new(state))),
             Err(error @ OpenTreeError::NoHandles(_)) => {
                 note(&error.to_string());
                 None
@@ -122,18 +121,18 @@ impl Served {
         }
     }
 
-    /// The same where callers can be others than the server: only root can act for them.
+    /// The same where callers can differ from the server: only root can act for them.
     pub fn as_root(rig: Rig) -> Option<Self> {
         if !is_root() {
             note("takes root");
             return None;
         }
-        Served::new(rig)
+        ServedTree::new(rig)
     }
 
-    fn of(mut rig: Rig, open: OpenTree, directory: PathBuf, kept: Rc<TempDir>) -> Self {
+    fn of(mut rig: Rig, open: OpenTree, directory: PathBuf, state: Rc<TempDir>) -> Self {
         let (root, _) = node_in(ask(&mut rig, &open, None, TreeCall::Root)).expect("a root");
-        Served { rig, open, root, directory, kept, temporary: None }
+        ServedTree { rig, open, root, directory, state, temporary: None }
     }
 
     /// The path of a name in the root directory.
@@ -141,24 +140,23 @@ impl Served {
         self.directory.join(name)
     }
 
-    /// Opens the tree anew, as a server that starts again.
-    pub fn again(self) -> Self {
-        self.again_after(|_| {})
+    /// Reopens the tree, as after a restart of the server.
+    pub fn reopen(self) -> Self {
+        self.reopen_after(|_| {})
     }
 
-    /// The same, after something happened to the directory or to what is kept.
-    pub fn again_after(self, what: impl FnOnce(&Path)) -> Self {
-        let Served { rig, open, directory, kept, temporary, .. } = self;
+    /// The same, after a change of the directory or of the state.
+    pub fn reopen_after(self, what: impl FnOnce(&Path)) -> Self {
+        let ServedTree { rig, open, directory, state, temporary, .. } = self;
         drop(open);
-        what(kept.path());
-        let open = open_tree(&directory, false, Some(kept.path())).expect("opened");
-        Served { temporary, ..Served::of(rig, open, directory, kept) }
+        what(state.path());
+        let open = open_tree(&directory, false, Some(state.path())).expect("opened");
+        ServedTree { temporary, ..ServedTree::of(rig, open, directory, state) }
     }
 
-    /// Opens the tree anew, so that nothing in it can be changed.
-    pub fn again_read_only(self) -> Self {
-        let open = open_tree(&self.directory, true, Some(self.kept.path())).expect("opened");
-        Served { temporary: self.temporary, ..Served::of(self.rig, open, self.directory, self.kept) }
+    pub fn reopen_read_only(self) -> Self {
+        let open = open_tree(&self.directory, true, Some(self.state.path())).expect("opened");
+        ServedTree { temporary: self.temporary, ..ServedTree::of(self.rig, open, self.directory, self.state) }
     }
 
     pub fn ask(&mut self, caller: Option<&Caller>, call: TreeCall) -> Result<TreeReply, Errno> {
@@ -197,7 +195,7 @@ impl Served {
         self.node(None, remove(dir, name))
     }
 
-    /// A piece of a directory, and whether it is the last.
+    /// Part of a directory, and whether it is the last one.
     pub fn list(
         &mut self,
         caller: Option<&Caller>,
@@ -223,7 +221,7 @@ fn ask(rig: &mut Rig, open: &OpenTree, caller: Option<&Caller>, call: TreeCall) 
     let (token, reply) = start(rig, open, caller, call);
     let result = rig.wait(token);
     let reply = reply.lock().expect("not poisoned").take();
-    assert_eq!(reply.is_some(), result.is_ok(), "an answer comes exactly with success");
+    assert_eq!(reply.is_some(), result.is_ok(), "there is a reply exactly on success");
     result.map(|value| {
         assert_eq!(value, 0);
         reply.expect("just seen")
@@ -247,7 +245,7 @@ pub fn attributes_in(reply: Result<TreeReply, Errno>) -> Result<Attributes, Errn
 pub fn done_in(reply: Result<TreeReply, Errno>) -> Result<(), Errno> {
     match reply? {
         TreeReply::Done => Ok(()),
-        _ => panic!("more than done"),
+        _ => panic!("unexpected reply"),
     }
 }
 

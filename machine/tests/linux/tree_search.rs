@@ -1,4 +1,4 @@
-//! Nodes that are found by their places: after restarts, and when somebody moves or removes them on the host.
+//! Nodes found by place: after restarts, and when they are moved or removed on the host.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +10,7 @@ use machine::Errno;
 use machine::tree::{Creation, Node, TreeCall};
 use testkit::skip::note;
 
-/// Runs each test so that nodes are found by their places.
+/// Runs each test with nodes found by place.
 macro_rules! searched {
     ($($name:ident),+ $(,)?) => {
         mod searched {
@@ -21,19 +21,19 @@ macro_rules! searched {
 
 searched!(
     nodes_are_found_after_a_restart_with_the_places_and_with_less,
-    nodes_that_are_moved_on_the_host_are_followed,
-    nodes_that_were_moved_while_nobody_served_them_are_found,
+    nodes_moved_on_the_host_are_found,
+    nodes_moved_while_no_server_ran_are_found,
     two_files_that_exchange_their_names_are_not_mistaken_for_each_other,
-    a_number_that_another_file_has_by_now_is_stale,
+    an_identifier_whose_number_was_reused_is_stale,
     a_file_that_lost_its_first_name_on_the_host_is_found_by_the_second,
-    what_we_move_ourselves_is_found_at_every_moment,
-    what_somebody_moved_is_made_durable,
-    one_search_finds_all_that_was_moved_in_a_large_tree,
-    what_was_moved_out_of_the_tree_is_stale_until_it_is_back,
+    a_node_that_the_server_moves_is_found_at_any_time,
+    a_node_moved_on_the_host_is_synced,
+    one_search_finds_all_moved_nodes_of_a_large_tree,
+    a_node_moved_out_of_the_tree_is_stale_until_it_is_back,
 );
 
-/// Files in directories in directories, with their paths.
-fn grove(served: &mut Served) -> Vec<(PathBuf, Node)> {
+/// Files in nested directories, with their paths.
+fn grove(served: &mut ServedTree) -> Vec<(PathBuf, Node)> {
     let mut nodes = Vec::new();
     for outer in ["a", "b"] {
         let dir = served.make_directory(outer, 0o755);
@@ -51,8 +51,8 @@ fn grove(served: &mut Served) -> Vec<(PathBuf, Node)> {
     nodes
 }
 
-/// Asks for the node as often as it takes until its absence can be known.
-fn number(served: &mut Served, node: Node) -> Result<u64, Errno> {
+/// Retries until the absence of the node can be known.
+fn number(served: &mut ServedTree, node: Node) -> Result<u64, Errno> {
     loop {
         match served.attributes(node) {
             Err(Errno(libc::EBUSY)) => {}
@@ -61,39 +61,39 @@ fn number(served: &mut Served, node: Node) -> Result<u64, Errno> {
     }
 }
 
-fn assert_all_found(served: &mut Served, nodes: &[(PathBuf, Node)]) {
+fn assert_all_found(served: &mut ServedTree, nodes: &[(PathBuf, Node)]) {
     // The deepest first.
     for (path, node) in nodes.iter().rev() {
-        let expected = fs::symlink_metadata(served.directory.join(path)).expect("there").ino();
+        let expected = fs::symlink_metadata(served.directory.join(path)).expect("it exists").ino();
         assert_eq!(number(served, *node), Ok(expected), "{}", path.display());
     }
 }
 
-fn places_in(kept: &Path) -> PathBuf {
-    fs::read_dir(kept).expect("listed").next().expect("the places").expect("read").path()
+fn places_in(state: &Path) -> PathBuf {
+    fs::read_dir(state).expect("listed").next().expect("the places").expect("read").path()
 }
 
 fn nodes_are_found_after_a_restart_with_the_places_and_with_less(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let nodes = grove(&mut served);
-    served = served.again();
+    served = served.reopen();
     assert_all_found(&mut served, &nodes);
-    let size = fs::metadata(places_in(served.kept.path())).expect("kept").len();
+    let size = fs::metadata(places_in(served.state.path())).expect("state").len();
     for keep in [size - 1, size / 2, 9, 3, 0] {
-        served = served.again_after(|kept| {
-            let file = fs::OpenOptions::new().write(true).open(places_in(kept)).expect("opened");
+        served = served.reopen_after(|state| {
+            let file = fs::OpenOptions::new().write(true).open(places_in(state)).expect("opened");
             file.set_len(keep).expect("torn");
         });
         assert_all_found(&mut served, &nodes);
-        // Those that were searched for are kept as before.
-        assert!(fs::metadata(places_in(served.kept.path())).expect("kept").len() >= size / 2, "{keep}");
+        // Places that were searched for are recorded again.
+        assert!(fs::metadata(places_in(served.state.path())).expect("state").len() >= size / 2, "{keep}");
     }
-    served = served.again_after(|kept| fs::remove_file(places_in(kept)).expect("removed"));
+    served = served.reopen_after(|state| fs::remove_file(places_in(state)).expect("removed"));
     assert_all_found(&mut served, &nodes);
 }
 
-fn nodes_that_are_moved_on_the_host_are_followed(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn nodes_moved_on_the_host_are_found(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let nodes = grove(&mut served);
     for (from, to) in [("a/c/e", "a/c/other"), ("a/c/other", "b/d/e2"), ("a/c", "b/d/c"), ("b", "elsewhere")] {
         fs::rename(served.path(from), served.path(to)).expect("moved");
@@ -106,16 +106,16 @@ fn nodes_that_are_moved_on_the_host_are_followed(rig: Rig) {
         ("b", "elsewhere"),
     ] {
         let node = nodes.iter().find(|(at, _)| at == Path::new(path)).expect("made").1;
-        assert_eq!(number(&mut served, node), Ok(served.path(now).metadata().expect("there").ino()), "{path}");
+        assert_eq!(number(&mut served, node), Ok(served.path(now).metadata().expect("it exists").ino()), "{path}");
         assert_eq!(served.lookup(node, "..").is_ok(), served.path(now).is_dir());
     }
 }
 
-fn nodes_that_were_moved_while_nobody_served_them_are_found(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn nodes_moved_while_no_server_ran_are_found(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let nodes = grove(&mut served);
     let directory = served.directory.clone();
-    let mut served = served.again_after(|_| {
+    let mut served = served.reopen_after(|_| {
         fs::rename(directory.join("a/c"), directory.join("b/moved")).expect("moved");
         fs::remove_dir_all(directory.join("b/d")).expect("removed");
     });
@@ -130,7 +130,7 @@ fn nodes_that_were_moved_while_nobody_served_them_are_found(rig: Rig) {
 }
 
 fn two_files_that_exchange_their_names_are_not_mistaken_for_each_other(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let (one, other) = (served.file("one"), served.file("other"));
     let numbers = [one, other].map(|node| served.attributes(node).expect("attributes").number);
     for _ in 0..10 {
@@ -141,31 +141,31 @@ fn two_files_that_exchange_their_names_are_not_mistaken_for_each_other(rig: Rig)
     }
 }
 
-fn a_number_that_another_file_has_by_now_is_stale(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
-    // The file system mostly gives the number to the next; another test may have made that.
+fn an_identifier_whose_number_was_reused_is_stale(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
+    // The file system usually gives the number to the next file; another test may have made that.
     for k in 0..200 {
         let old = served.file("old");
-        let wanted = number(&mut served, old).expect("there");
+        let wanted = number(&mut served, old).expect("it exists");
         fs::remove_file(served.path("old")).expect("removed");
         let path = served.path(&format!("new-{k}"));
         fs::write(&path, "not yours").expect("written");
-        if path.metadata().expect("there").ino() != wanted {
+        if path.metadata().expect("it exists").ino() != wanted {
             continue;
         }
         assert_eq!(number(&mut served, old), Err(ESTALE));
         let new = served.lookup(served.root, &format!("new-{k}")).expect("found").0;
         assert_ne!(new, old);
-        served = served.again();
+        served = served.reopen();
         assert_eq!((number(&mut served, old), number(&mut served, new)), (Err(ESTALE), Ok(wanted)));
         assert_eq!(served.ask(None, TreeCall::Open { node: old, writable: true }).err(), Some(ESTALE));
         return;
     }
-    note("the file system does not use numbers again");
+    note("the file system does not reuse numbers");
 }
 
 fn a_file_that_lost_its_first_name_on_the_host_is_found_by_the_second(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let file = served.file("first");
     let expected = number(&mut served, file);
     fs::hard_link(served.path("first"), served.path("second")).expect("linked");
@@ -176,9 +176,9 @@ fn a_file_that_lost_its_first_name_on_the_host_is_found_by_the_second(rig: Rig) 
     assert_eq!(served.lookup(served.root, "second"), Err(ENOENT));
 }
 
-fn what_we_move_ourselves_is_found_at_every_moment(rig: Rig) {
+fn a_node_that_the_server_moves_is_found_at_any_time(rig: Rig) {
     const ROUNDS: usize = 400;
-    let Some(mut served) = Served::new(rig) else { return };
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let (one, other) = (served.make_directory("one", 0o755), served.make_directory("other", 0o755));
     let dir = served.node(None, make_directory(one, "dir", 0o755)).expect("made").0;
     let file = served.node(None, create(dir, "file", Creation::Guarded, mode(0o644))).expect("made").0;
@@ -196,8 +196,8 @@ fn what_we_move_ourselves_is_found_at_every_moment(rig: Rig) {
     }
 }
 
-fn what_somebody_moved_is_made_durable(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn a_node_moved_on_the_host_is_synced(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let nodes = grove(&mut served);
     fs::rename(served.path("a"), served.path("moved")).expect("moved");
     let nodes = nodes.into_iter().map(|(_, node)| node).collect();
@@ -207,21 +207,21 @@ fn what_somebody_moved_is_made_durable(rig: Rig) {
     assert_eq!(done_in(served.ask(None, TreeCall::Sync { nodes: again })), Ok(()));
 }
 
-fn what_was_moved_out_of_the_tree_is_stale_until_it_is_back(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn a_node_moved_out_of_the_tree_is_stale_until_it_is_back(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let outside = tempfile::tempdir_in(served.directory.parent().expect("a parent")).expect("a temporary directory");
     let file = served.file("file");
     fs::rename(served.path("file"), outside.path().join("file")).expect("moved");
     assert_eq!(number(&mut served, file), Err(ESTALE));
-    // Back in the tree it is itself again.
+    // Back in the tree it has its identifier again.
     fs::rename(outside.path().join("file"), served.path("back")).expect("moved");
     assert!(number(&mut served, file).is_ok());
 }
 
-fn one_search_finds_all_that_was_moved_in_a_large_tree(rig: Rig) {
+fn one_search_finds_all_moved_nodes_of_a_large_tree(rig: Rig) {
     const DIRECTORIES: usize = 40;
     const FILES: usize = 100;
-    let Some(mut served) = Served::new(rig) else { return };
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let (from, to) = (served.make_directory("from", 0o777), served.path("to"));
     fs::create_dir(&to).expect("made");
     for dir in 0..DIRECTORIES {
@@ -237,11 +237,11 @@ fn one_search_finds_all_that_was_moved_in_a_large_tree(rig: Rig) {
         fs::rename(served.path(&format!("from/{dir}")), to.join(dir.to_string())).expect("moved");
     }
     assert_eq!(nodes.len(), DIRECTORIES * FILES);
-    // The first is searched for. Were the next one, too, it would be refused when the search was a long one.
+    // The first one is searched for. A second search would be refused if the first was long.
     for (node, attributes) in nodes {
         assert_eq!(served.attributes(node).map(|now| now.number), Ok(attributes.number));
     }
-    // Of one that is removed it can't be known now that it is not elsewhere, if the search was a long one; but soon.
+    // After a long search the absence of a removed node is not known at once, but soon.
     let gone = served.lookup(served.root, "to").and_then(|(to, _)| served.lookup(to, "0")).expect("found").0;
     let gone = served.lookup(gone, "7").expect("found").0;
     fs::remove_file(to.join("0/7")).expect("removed");

@@ -1,7 +1,7 @@
-//! What bounds the space of those who write through a server holds though the server is root.
+//! Limits of space apply to clients even though the server is root.
 //!
-//! Whether a thread may exceed quotas and whether it may have reserved blocks is the same question to Linux (may it exceed
-//! limits of resources?): where the kernel has no quotas, the reserve of ext4 tells as much.
+//! Linux decides by one capability whether a thread may exceed quotas and use reserved blocks: where the kernel has no
+//! quotas, testing the reserve of ext4 suffices.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -16,15 +16,15 @@ use crate::rig::{Memory, Rig, on_both_engines};
 use crate::tree_file_systems::{Kind, Mounted};
 use crate::tree_rig::*;
 
-on_both_engines!(the_blocks_reserved_for_root_are_not_for_clients, the_quota_of_its_owner_bounds_a_file,);
+on_both_engines!(clients_get_none_of_the_blocks_reserved_for_root, the_quota_of_its_owner_bounds_a_file,);
 
-/// The owner of what is written.
+/// The owner of the files.
 const OWNER: u32 = 5001;
 
 const MIB: u64 = 1 << 20;
 
-/// A file of the owner's, open for writing.
-fn opened(served: &mut Served, name: &str) -> OpenNode {
+/// A file of the owner, open for writing.
+fn opened(served: &mut ServedTree, name: &str) -> OpenNode {
     let node = served.file(name);
     let owned = SetAttributes { uid: Some(OWNER), gid: Some(OWNER), ..SetAttributes::default() };
     assert!(served.ask(None, set(node, owned)).is_ok());
@@ -34,8 +34,8 @@ fn opened(served: &mut Served, name: &str) -> OpenNode {
     }
 }
 
-/// Writes until the host refuses, `most` bytes at most. Gives how many were written, and the refusal.
-fn fill(served: &mut Served, open: &OpenNode, stability: Stability, most: u64) -> (u64, Option<Errno>) {
+/// Writes until the host refuses, `most` bytes at most. Returns the number of bytes written, and the refusal.
+fn fill(served: &mut ServedTree, open: &OpenNode, stability: Stability, most: u64) -> (u64, Option<Errno>) {
     let memory = Memory::filled(MIB as usize / 4, 1);
     let mut at = 0;
     while at < most {
@@ -48,18 +48,18 @@ fn fill(served: &mut Served, open: &OpenNode, stability: Stability, most: u64) -
     (at, None)
 }
 
-fn space(served: &mut Served) -> machine::tree::Space {
+fn space(served: &mut ServedTree) -> machine::tree::Space {
     match served.ask(None, TreeCall::Space) {
         Ok(TreeReply::Space(space)) => space,
         other => panic!("no answer: {:?}", other.err()),
     }
 }
 
-fn the_blocks_reserved_for_root_are_not_for_clients(rig: Rig) {
+fn clients_get_none_of_the_blocks_reserved_for_root(rig: Rig) {
     let Some(mounted) = Mounted::new(Kind::Image("mkfs.ext4", &["-q", "-F", "-m", "20"])) else { return };
-    let Some(mut served) = Served::at(rig, &mounted.path()) else { return };
+    let Some(mut served) = ServedTree::at(rig, &mounted.path()) else { return };
     let open = opened(&mut served, "file");
-    // All but a little of what is for everybody is taken.
+    // All but a little of what is available to users is taken.
     let taken = File::create(served.path("taken")).expect("made");
     let size = (space(&mut served).bytes_available - 8 * MIB) as libc::off_t;
     // SAFETY: no pointer is passed.
@@ -71,23 +71,23 @@ fn the_blocks_reserved_for_root_are_not_for_clients(rig: Rig) {
     }
     let left = space(&mut served);
     assert!(left.bytes_free > 40 * MIB, "{left:?}");
-    // Root on the host has it all the same.
+    // Root on the host can still use it.
     std::fs::write(served.path("of root"), vec![1; 10 * MIB as usize]).expect("written");
     drop((taken, open, served));
 }
 
-/// Of this file system, users may have so many bytes.
+/// Sets the quota of users on this file system.
 fn set_quota(mounted: &Mounted, bytes: u64) -> Result<(), String> {
     let found = Command::new("findmnt").args(["-n", "-o", "SOURCE"]).arg(mounted.path()).output();
     let found = found.map_err(|error| format!("findmnt: {error}"))?;
     let device = CString::new(String::from_utf8_lossy(&found.stdout).trim()).expect("a path");
     const QFMT_VFS_V1: libc::c_int = 4;
-    // SAFETY: a limit of nothing, whose fields are numbers.
+    // SAFETY: all zeroes is a valid limit, which has integers only.
     let mut limit: libc::dqblk = unsafe { std::mem::zeroed() };
     (limit.dqb_bhardlimit, limit.dqb_bsoftlimit) = (bytes / 1024, bytes / 1024);
     limit.dqb_valid = libc::QIF_BLIMITS;
     let command = |command: libc::c_int| command << 8 | libc::USRQUOTA;
-    // SAFETY: the device is a C string; the first call takes nothing else, the second reads the limit.
+    // SAFETY: the device is a C string; the first call reads nothing else, the second reads the limit.
     let results = unsafe {
         let on = libc::quotactl(command(libc::Q_QUOTAON), device.as_ptr(), QFMT_VFS_V1, c"".as_ptr().cast_mut().cast());
         let on = if on == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) };
@@ -103,12 +103,12 @@ fn set_quota(mounted: &Mounted, bytes: u64) -> Result<(), String> {
 
 fn the_quota_of_its_owner_bounds_a_file(rig: Rig) {
     const WITH_QUOTA: &[&str] = &["-q", "-F", "-O", "quota", "-E", "quotatype=usrquota"];
-    // Not without the format of quotas that ext4 has (CONFIG_QFMT_V2).
+    // Needs the quota format of ext4 (CONFIG_QFMT_V2).
     let Some(mounted) = Mounted::if_kernel_can(Kind::Image("mkfs.ext4", WITH_QUOTA)) else { return };
     if let Err(why) = set_quota(&mounted, 4 * MIB) {
         testkit::skip!("{why}");
     }
-    let Some(mut served) = Served::at(rig, &mounted.path()) else { return };
+    let Some(mut served) = ServedTree::at(rig, &mounted.path()) else { return };
     for (name, stability) in [("first", Stability::Unstable), ("second", Stability::Stable)] {
         let open = opened(&mut served, name);
         let (written, refusal) = fill(&mut served, &open, stability, 20 * MIB);

@@ -1,7 +1,6 @@
-//! A server that is an ordinary user.
+//! A server that runs as an ordinary user.
 //!
-//! The tests below run as root mostly: then this program is run again as an ordinary user, with all tests of trees that say
-//! something there.
+//! Tests mostly run as root: then this program is run again as an ordinary user, with all tests of trees for one.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -13,7 +12,7 @@ use testkit::skip::note;
 
 const USER: u32 = 65534;
 
-/// Runs tests of this program as an ordinary user. Gives what it printed, or nothing where that can't be.
+/// Runs tests of this program as an ordinary user. Returns its output; `None` where that is impossible.
 fn run_as_user(arguments: &[&str]) -> Option<String> {
     if !is_root() {
         note("takes root, or is run as a user already");
@@ -21,13 +20,13 @@ fn run_as_user(arguments: &[&str]) -> Option<String> {
     }
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(arguments).env_remove("TMPDIR").current_dir("/");
-    // What an ordinary user cannot test is tested by root, and its list is root's.
+    // What an ordinary user cannot test is tested by root, whose list of skips counts.
     command.env_remove("AWASE_SKIPPED").env_remove("AWASE_SKIPS_FAIL");
-    // That leaves all groups of root, too.
+    // Drops all groups of root, too.
     command.gid(USER).uid(USER);
     let output = match command.output() {
         Ok(output) => output,
-        // It lies where only root comes to.
+        // It lies where only root has access.
         Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
             note(&format!("an ordinary user can't run this program: {error}"));
             return None;
@@ -40,7 +39,7 @@ fn run_as_user(arguments: &[&str]) -> Option<String> {
 }
 
 #[test]
-fn an_ordinary_user_serves_trees_as_well() {
+fn the_tests_of_trees_pass_as_an_ordinary_user() {
     let names = ["tree_content::threads", "tree_handles::threads", "tree_listing::", "tree_names::", "tree_search::"];
     if let Some(printed) = run_as_user(&names) {
         assert!(printed.contains("test tree_handles::threads::nodes_stay"), "{printed}");
@@ -48,13 +47,13 @@ fn an_ordinary_user_serves_trees_as_well() {
 }
 
 #[test]
-fn an_ordinary_user_keeps_to_what_its_callers_may() {
+fn a_server_that_is_an_ordinary_user_checks_its_callers() {
     if let Some(printed) = run_as_user(&["--ignored", "tree_unprivileged::"]) {
         assert!(printed.contains("7 passed"), "{printed}");
     }
 }
 
-/// Tests that say something only where the server is an ordinary user.
+/// Tests that apply only where the server is an ordinary user.
 macro_rules! as_user {
     ($($name:ident),+ $(,)?) => {
         mod as_user {
@@ -68,13 +67,13 @@ macro_rules! as_user {
 }
 
 as_user!(
-    all_is_done_as_the_servers_user,
+    everything_is_done_as_the_servers_user,
     a_caller_changes_names_only_where_it_may,
     a_caller_lists_and_searches_only_what_it_may,
     in_a_sticky_directory_a_caller_removes_nothing_of_others,
     a_caller_sets_attributes_only_of_what_it_owns,
-    access_tells_what_both_the_server_and_the_caller_may_do,
-    the_owner_writes_to_what_it_made_without_permission_to,
+    access_returns_the_permissions_common_to_server_and_caller,
+    the_owner_writes_to_its_file_made_read_only,
 );
 
 fn me() -> Caller {
@@ -90,11 +89,11 @@ fn a_file(dir: Node, name: &str) -> TreeCall {
     create(dir, name, Creation::Guarded, mode(0o644))
 }
 
-fn all_is_done_as_the_servers_user(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn everything_is_done_as_the_servers_user(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let root = served.root;
     for (name, who) in [("a", None), ("b", Some(me())), ("c", Some(stranger())), ("d", Some(caller(0, 0, &[])))] {
-        // That it is to belong to somebody else is passed over.
+        // A request for another owner is ignored.
         let asked = SetAttributes { uid: Some(5001), gid: Some(6001), ..mode(0o640) };
         let made = served.node(who.as_ref(), create(root, name, Creation::Guarded, asked)).expect("made").1;
         assert_eq!((made.uid, made.gid, made.mode), (me().uid, me().gid, 0o640), "{name}");
@@ -102,10 +101,10 @@ fn all_is_done_as_the_servers_user(rig: Rig) {
 }
 
 fn a_caller_changes_names_only_where_it_may(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let (root, dir) = (served.root, served.make_directory("dir", 0o755));
     assert!(served.node(Some(&me()), a_file(dir, "file")).is_ok());
-    let mine = served.node(Some(&stranger()), a_file(root, "mine")).expect("everybody may here").0;
+    let mine = served.node(Some(&stranger()), a_file(root, "mine")).expect("accessible to all").0;
     for call in [
         a_file(dir, "new"),
         create(dir, "new", Creation::Unchecked, mode(0o600)),
@@ -120,14 +119,14 @@ fn a_caller_changes_names_only_where_it_may(rig: Rig) {
     }
     assert_eq!(served.list(None, dir, 0, 10, false).expect("listed").0.len(), 3);
     let taken = served.node(Some(&stranger()), create(dir, "file", Creation::Unchecked, mode(0o600)));
-    assert!(taken.is_ok(), "it is there: {taken:?}");
+    assert!(taken.is_ok(), "it exists: {taken:?}");
     let cut = SetAttributes { size: Some(0), ..SetAttributes::default() };
     assert_eq!(served.node(Some(&stranger()), create(dir, "file", Creation::Unchecked, cut)), Err(EACCES));
     assert_eq!(served.node(Some(&stranger()), a_file(dir, "file")), Err(EEXIST));
 }
 
 fn a_caller_lists_and_searches_only_what_it_may(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let closed = served.make_directory("closed", 0o700);
     let only_read = served.make_directory("only-read", 0o744);
     let only_search = served.make_directory("only-search", 0o711);
@@ -149,7 +148,7 @@ fn a_caller_lists_and_searches_only_what_it_may(rig: Rig) {
 }
 
 fn in_a_sticky_directory_a_caller_removes_nothing_of_others(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let sticky = served.make_directory("sticky", 0o1777);
     assert!(served.node(None, a_file(sticky, "file")).is_ok());
     assert!(served.node(None, a_file(sticky, "other")).is_ok());
@@ -163,7 +162,7 @@ fn in_a_sticky_directory_a_caller_removes_nothing_of_others(rig: Rig) {
 }
 
 fn a_caller_sets_attributes_only_of_what_it_owns(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let (root, node) = (served.root, served.file("file"));
     let time = SetTime::To(Time { seconds: 5, nanoseconds: 0 });
     let nothing = SetAttributes::default();
@@ -185,8 +184,8 @@ fn a_caller_sets_attributes_only_of_what_it_owns(rig: Rig) {
     assert_eq!(served.lookup(root, "file").expect("found").1.size, 7);
 }
 
-fn access_tells_what_both_the_server_and_the_caller_may_do(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn access_returns_the_permissions_common_to_server_and_caller(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     let node = served.file("file");
     let all = (libc::R_OK | libc::W_OK | libc::X_OK) as u32;
     let (read, write) = (libc::R_OK as u32, libc::W_OK as u32);
@@ -196,13 +195,13 @@ fn access_tells_what_both_the_server_and_the_caller_may_do(rig: Rig) {
         assert!(served.ask(None, set(node, mode(permissions))).is_ok());
         let call = TreeCall::Access { node, wanted: all };
         assert_eq!(access(served.ask(Some(&me()), call.clone())), Ok(mine), "{permissions:o}");
-        // What the server may not, nobody may through it.
+        // The caller's permissions are limited by the server's.
         assert_eq!(access(served.ask(Some(&stranger()), call)), Ok(strangers & mine), "{permissions:o}");
     }
 }
 
-fn the_owner_writes_to_what_it_made_without_permission_to(rig: Rig) {
-    let Some(mut served) = Served::new(rig) else { return };
+fn the_owner_writes_to_its_file_made_read_only(rig: Rig) {
+    let Some(mut served) = ServedTree::new(rig) else { return };
     for permissions in [0o444, 0] {
         let name = format!("{permissions:o}");
         let call = create(served.root, &name, Creation::Guarded, mode(permissions));

@@ -1,4 +1,4 @@
-//! What left the small queue lately: fingerprints only, at most 8 bytes for each slot of the cache.
+//! Blocks lately evicted from the small queue: fingerprints only, at most 8 bytes for each slot of the cache.
 
 use super::lists::HASH_BITS;
 use super::slots::Slots;
@@ -7,11 +7,11 @@ use super::slots::Slots;
 const WAYS: usize = 8;
 const STAMP_MASK: u64 = u64::MAX >> HASH_BITS;
 
-/// A table of buckets. An entry holds a fingerprint (28 bits) and when it came (36 bits, counted in insertions); 0 is
-/// an empty entry. A full bucket loses its oldest entry, so the table forgets a little early instead of growing.
+/// A table of buckets. An entry holds a fingerprint (28 bits) and its insertion number (36 bits); 0 is an empty entry.
+/// A full bucket replaces its oldest entry, so the table forgets a little early instead of growing.
 pub(super) struct Ghost {
     buckets: Slots<[u64; WAYS], 16>,
-    /// Entries older than so many insertions are forgotten.
+    /// Entries older than this, in insertions, are ignored.
     window: u64,
     stamp: u64,
 }
@@ -21,9 +21,8 @@ impl Ghost {
         Ghost { buckets: Slots::new(), window: 0, stamp: 1 }
     }
 
-    /// Fits the table to a cache of `capacity` slots. When that takes another number of buckets, most of what it holds is
-    /// not found any more and is replaced as it grows old: to move it would cost as much as there are buffers, and while a
-    /// cache grows it evicts little.
+    /// Fits the table to a cache of `capacity` slots. When the number of buckets changes, most entries are no longer
+    /// found and age out: rehashing would cost as much as there are buffers, and a cache that grows evicts little.
     pub(super) fn fit(&mut self, capacity: usize) {
         self.window = (capacity - capacity / 10) as u64;
         let held = self.buckets.len() * WAYS;
@@ -53,7 +52,7 @@ impl Ghost {
         bucket[place] = stamp << HASH_BITS | u64::from(hash);
     }
 
-    /// Was it evicted lately? It is forgotten at once: its block is in the cache again.
+    /// Whether it was evicted lately. Removes the entry: its block is cached again.
     pub(super) fn recall(&mut self, hash: u32) -> bool {
         let (stamp, window) = (self.stamp, self.window);
         let Some(bucket) = self.bucket(hash) else {

@@ -2,27 +2,25 @@
 
 use super::slots::Slots;
 
-/// Which queue a slot is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Not in the cache.
     None = 0,
-    /// The small queue, where a block proves itself.
+    /// The small queue: blocks on probation.
     Small = 1,
     Main = 2,
-    /// In no queue for now: it may not go.
+    /// In no queue: may not be evicted.
     Held = 3,
 }
 
-/// Bits of a key's hash that a slot remembers.
+/// Bits of a key's hash that a slot stores.
 pub(super) const HASH_BITS: u32 = 28;
 
 const NIL: u32 = u32::MAX;
 const COUNTER_SHIFT: u32 = 2;
 const HASH_SHIFT: u32 = 4;
 
-/// One slot. `word` holds the hash (28 bits), the counter (2 bits) and the place (2 bits). A slot that is held is linked to
-/// no other: its `older` holds the queue to which it belongs.
+/// `word` holds the hash (28 bits), the counter (2 bits) and the place (2 bits). A held slot is linked to no other: its
+/// `older` holds the queue to which it belongs.
 #[derive(Clone, Copy)]
 struct Node {
     newer: u32,
@@ -81,7 +79,7 @@ impl Lists {
         }
     }
 
-    /// The queue that a slot is in, or belongs to while it is held.
+    /// The queue of a slot; of a held one, the queue to which it will return.
     pub(super) fn home(&self, slot: u32) -> Place {
         match self.place(slot) {
             Place::Held if self.nodes[slot].older == Place::Small as u32 => Place::Small,
@@ -90,7 +88,7 @@ impl Lists {
         }
     }
 
-    /// Takes a queued slot out of its queue until [`Lists::release`]; its counter stays.
+    /// Takes a slot out of its queue until [`Lists::release`]; its counter stays.
     pub(super) fn hold(&mut self, slot: u32) {
         let home = self.place(slot);
         if matches!(home, Place::Small | Place::Main) {
@@ -129,7 +127,7 @@ impl Lists {
         }
     }
 
-    /// Puts a slot that is in no queue at the new end of one, with the counter at 0.
+    /// Puts an unqueued slot at the new end of a queue, with the counter at 0.
     pub(super) fn insert(&mut self, slot: u32, place: Place, hash: u32) {
         self.make_room(slot);
         self.nodes[slot].word = hash << HASH_SHIFT;

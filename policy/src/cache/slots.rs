@@ -1,10 +1,9 @@
-//! A value for each slot, in pieces that stay where they are: a table that grows as one allocation copies itself each
-//! time, leaves a hole in the heap where it was, and holds room in reserve. Of many tables that was a hundredth of what
-//! is cached.
+//! A value for each slot, in segments that never move. A vector that grows in one allocation copies itself each time,
+//! leaves a hole in the heap and over-reserves: over many tables that was a hundredth of the memory cached.
 
 use std::ops::{Index, IndexMut};
 
-/// Values for the slots from 0 on, so many in a piece: a power of two.
+/// Values of the slots from 0 on, in segments of `PIECE` (a power of two).
 pub struct Slots<T, const PIECE: usize = 256> {
     pieces: Vec<Box<[T; PIECE]>>,
     len: usize,
@@ -15,29 +14,26 @@ impl<T: Copy, const PIECE: usize> Slots<T, PIECE> {
         Slots { pieces: Vec::new(), len: 0 }
     }
 
-    /// How many slots have a value.
+    /// Number of slots that have a value.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Has none a value?
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The value of a slot, if it has one.
     pub fn get(&self, slot: u32) -> Option<&T> {
         let slot = slot as usize;
         if slot < self.len { Some(&self.pieces[slot / PIECE][slot % PIECE]) } else { None }
     }
 
-    /// The value of a slot, if it has one, to change.
     pub fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
         let slot = slot as usize;
         if slot < self.len { Some(&mut self.pieces[slot / PIECE][slot % PIECE]) } else { None }
     }
 
-    /// Gives the next slot a value.
+    /// Appends the next slot's value.
     pub fn push(&mut self, value: T) {
         if self.len == self.pieces.len() * PIECE {
             self.pieces.push(Box::new([value; PIECE]));
@@ -47,12 +43,11 @@ impl<T: Copy, const PIECE: usize> Slots<T, PIECE> {
         self.len += 1;
     }
 
-    /// The values, from slot 0 on.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.pieces.iter().flat_map(|piece| piece.iter()).take(self.len)
     }
 
-    /// Takes the values of all slots from `len` on away.
+    /// Removes the values of all slots from `len` on.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
         self.pieces.truncate(self.len.div_ceil(PIECE));
@@ -71,7 +66,7 @@ impl<T: Copy, const PIECE: usize> Default for Slots<T, PIECE> {
     }
 }
 
-/// Of the slots that have a value; another one is a mistake of the caller's.
+/// Panics for a slot without a value.
 impl<T: Copy, const PIECE: usize> Index<u32> for Slots<T, PIECE> {
     type Output = T;
 
@@ -91,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_slot_keeps_its_value_while_the_table_grows() {
+    fn values_do_not_change_while_the_table_grows() {
         let mut slots = Slots::<u32, 64>::new();
         for slot in 0..1000u32 {
             assert_eq!(slots.get(slot), None);
@@ -108,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_in_reserve_is_less_than_a_piece() {
+    fn the_reserve_is_less_than_a_segment() {
         let mut slots = Slots::<u32>::new();
         for slot in 0..100_000u32 {
             slots.push(slot);

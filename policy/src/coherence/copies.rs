@@ -1,11 +1,10 @@
-//! A node's own copies of pages: asked for, held, given up.
+//! A node's own copies of pages: requested, held, given up.
 
 use std::time::Duration;
 
-use super::{Action, Address, Config, Local, LocalError, Message, Mode, PageNo, Request, Serial, Turn, Version};
+use super::{Action, Address, Config, Local, LocalError, Message, Mode, Outbox, PageNo, Request, Serial, Version};
 use crate::unit::Instant;
 
-/// A node's copies, in order of page.
 #[derive(Clone, Debug)]
 pub(super) struct Copies {
     pub(super) me: Address,
@@ -14,14 +13,14 @@ pub(super) struct Copies {
     pub(super) requests: u64,
 }
 
-/// What there is to know of one page. Forgotten when all is `None`.
+/// State of one page. Removed when all is `None`.
 #[derive(Clone, Debug)]
 pub(super) struct Copy {
     pub(super) page: PageNo,
     pub(super) held: Option<Held>,
     pub(super) waiting: Option<Waiting>,
     pub(super) saving: Option<Saving>,
-    /// When what is unanswered was sent.
+    /// When the last unanswered message was sent.
     sent: Instant,
 }
 
@@ -33,19 +32,19 @@ pub(super) struct Held {
     pub(super) is_dirty: bool,
 }
 
-/// The local request that was not granted yet.
+/// A local request that is not granted yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
     pub(super) request: Request,
     pub(super) mode: Mode,
 }
 
-/// Data given up, until the home has them. Nothing is asked for meanwhile: the home would think that they do not exist.
+/// Data given up, until the home has them. No request is sent meanwhile: the home would not know that they exist.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Saving {
     pub(super) serial: Serial,
     pub(super) version: Version,
-    /// Somebody here waits to hear that they are saved.
+    /// A local process waits for `Saved`.
     pub(super) is_awaited: bool,
 }
 
@@ -58,50 +57,50 @@ impl Copy {
         self.held.is_none() && self.waiting.is_none() && self.saving.is_none()
     }
 
-    fn ask(&mut self, turn: &mut Turn) {
+    fn ask(&mut self, out: &mut Outbox) {
         let Some(Waiting { request, mode }) = self.waiting.filter(|_| self.saving.is_none()) else { return };
-        self.sent = turn.now;
+        self.sent = out.now;
         let have = self.held.map(|held| held.serial);
-        turn.send_home(self.page, Message::Ask { page: self.page, mode, request, have });
+        out.send_home(self.page, Message::Ask { page: self.page, mode, request, have });
     }
 
-    /// How the node stands to this grant.
-    fn tell_given_up(&mut self, serial: Serial, turn: &mut Turn) {
-        self.sent = turn.now;
-        let kept = self.held.is_some_and(|held| held.serial == serial);
+    /// The state of this grant at the node.
+    fn send_gave_up(&mut self, serial: Serial, out: &mut Outbox) {
+        self.sent = out.now;
+        let retained = self.held.is_some_and(|held| held.serial == serial);
         let data = self.saving.filter(|saving| saving.serial == serial).map(|saving| saving.version);
-        turn.send_home(self.page, Message::GaveUp { page: self.page, serial, kept, data });
+        out.send_home(self.page, Message::GaveUp { page: self.page, serial, retained, data });
     }
 
-    /// Gives up the right to write, keeping a copy to read.
-    fn protect(&mut self, is_awaited: bool, turn: &mut Turn) {
+    /// Gives up the right to write, retaining a copy to read.
+    fn protect(&mut self, is_awaited: bool, out: &mut Outbox) {
         let Some(held) = self.held.as_mut().filter(|held| held.mode == Mode::Write) else { return };
         held.mode = Mode::Read;
-        turn.act(Action::Protect(self.page));
+        out.act(Action::Protect(self.page));
         if std::mem::take(&mut held.is_dirty) {
             self.saving = Some(Saving { serial: held.serial, version: held.version, is_awaited });
         }
     }
 
-    fn revoke(&mut self, is_awaited: bool, turn: &mut Turn) {
+    fn revoke(&mut self, is_awaited: bool, out: &mut Outbox) {
         let Some(held) = self.held.take() else { return };
-        turn.act(Action::Revoke(self.page));
+        out.act(Action::Revoke(self.page));
         if held.is_dirty {
             self.saving = Some(Saving { serial: held.serial, version: held.version, is_awaited });
         } else if self.saving.is_none() {
-            turn.act(Action::Discard(self.page));
+            out.act(Action::Discard(self.page));
         }
     }
 
-    fn write(&mut self, turn: &mut Turn) {
+    fn write(&mut self, out: &mut Outbox) {
         let Some(held) = self.held.as_mut() else { return };
         let writes = if held.is_dirty { held.version.writes + 1 } else { 1 };
         held.version = Version { serial: held.serial, writes };
         held.is_dirty = true;
-        turn.act(Action::Access { page: self.page, mode: Mode::Write, version: held.version });
+        out.act(Action::Access { page: self.page, mode: Mode::Write, version: held.version });
     }
 
-    fn on_grant(&mut self, message: Message, turn: &mut Turn) {
+    fn on_grant(&mut self, message: Message, out: &mut Outbox) {
         let Message::Grant { page, mode, request, serial, data } = message else { return };
         let version = data.or(self.held.map(|held| held.version));
         let is_mine = self.waiting.is_some_and(|waiting| waiting.request == request);
@@ -110,36 +109,36 @@ impl Copy {
                 self.waiting = None;
                 self.held = Some(Held { serial, mode, version, is_dirty: false });
                 match mode {
-                    Mode::Read => turn.act(Action::Access { page, mode, version }),
-                    Mode::Write => self.write(turn),
+                    Mode::Read => out.act(Action::Access { page, mode, version }),
+                    Mode::Write => self.write(out),
                 }
-                turn.send_home(page, Message::Got { page, serial });
+                out.send_home(page, Message::Got { page, serial });
             }
-            // It came before, and is held still.
+            // A duplicate of the present grant.
             None if self.held.is_some_and(|held| held.serial == serial) && self.saving.is_none() => {
-                turn.send_home(page, Message::Got { page, serial });
+                out.send_home(page, Message::Got { page, serial });
             }
-            None => self.tell_given_up(serial, turn),
+            None => self.send_gave_up(serial, out),
         }
     }
 
-    fn on_recall(&mut self, serial: Serial, keep: bool, turn: &mut Turn) {
+    fn on_recall(&mut self, serial: Serial, retain: bool, out: &mut Outbox) {
         if self.held.is_some_and(|held| held.serial == serial) {
-            if keep { self.protect(false, turn) } else { self.revoke(false, turn) }
+            if retain { self.protect(false, out) } else { self.revoke(false, out) }
         }
-        self.tell_given_up(serial, turn);
+        self.send_gave_up(serial, out);
     }
 
-    fn on_taken(&mut self, serial: Serial, turn: &mut Turn) {
+    fn on_taken(&mut self, serial: Serial, out: &mut Outbox) {
         let Some(saving) = self.saving.filter(|saving| saving.serial == serial) else { return };
         self.saving = None;
         if self.held.is_none() {
-            turn.act(Action::Discard(self.page));
+            out.act(Action::Discard(self.page));
         }
         if saving.is_awaited {
-            turn.act(Action::Saved(self.page));
+            out.act(Action::Saved(self.page));
         }
-        self.ask(turn);
+        self.ask(out);
     }
 }
 
@@ -164,12 +163,12 @@ impl Copies {
         self.pages.iter().all(|copy| copy.waiting.is_none() && copy.saving.is_none())
     }
 
-    pub(super) fn on_local(&mut self, want: Local, page: PageNo, turn: &mut Turn) -> Result<(), LocalError> {
+    pub(super) fn on_local(&mut self, want: Local, page: PageNo, out: &mut Outbox) -> Result<(), LocalError> {
         let is_full = self.pages.len() >= self.pages_max;
         let index = match self.index(page) {
             Ok(index) => index,
             Err(_) if matches!(want, Local::WriteBack | Local::Drop) => {
-                turn.act(Action::Saved(page));
+                out.act(Action::Saved(page));
                 return Ok(());
             }
             Err(_) if is_full => return Err(LocalError::Full),
@@ -184,24 +183,24 @@ impl Copies {
         }
         match (want, copy.held) {
             (Local::Read, Some(Held { version, .. })) => {
-                turn.act(Action::Access { page, mode: Mode::Read, version });
+                out.act(Action::Access { page, mode: Mode::Read, version });
             }
-            (Local::Write, Some(Held { mode: Mode::Write, .. })) => copy.write(turn),
+            (Local::Write, Some(Held { mode: Mode::Write, .. })) => copy.write(out),
             (Local::Read | Local::Write, _) => {
                 self.requests += 1;
                 let mode = if want == Local::Read { Mode::Read } else { Mode::Write };
                 copy.waiting = Some(Waiting { request: Request(self.requests), mode });
-                copy.ask(turn);
+                copy.ask(out);
             }
             (Local::WriteBack | Local::Drop, _) => {
-                save(copy, want, turn);
+                save(copy, want, out);
                 self.forget(page);
             }
         }
         Ok(())
     }
 
-    pub(super) fn on_message(&mut self, message: Message, turn: &mut Turn) {
+    pub(super) fn on_message(&mut self, message: Message, out: &mut Outbox) {
         let (Message::Grant { page, .. } | Message::Recall { page, .. } | Message::Taken { page, .. }) = message else {
             return;
         };
@@ -211,53 +210,53 @@ impl Copies {
             Err(_) => &mut unknown,
         };
         match message {
-            Message::Grant { .. } => copy.on_grant(message, turn),
-            Message::Recall { serial, keep, .. } => copy.on_recall(serial, keep, turn),
-            Message::Taken { serial, .. } => copy.on_taken(serial, turn),
+            Message::Grant { .. } => copy.on_grant(message, out),
+            Message::Recall { serial, retain, .. } => copy.on_recall(serial, retain, out),
+            Message::Taken { serial, .. } => copy.on_taken(serial, out),
             _ => {}
         }
         self.forget(page);
     }
 
-    pub(super) fn on_tick(&mut self, config: &Config, patience: Duration, turn: &mut Turn) {
+    pub(super) fn on_tick(&mut self, config: &Config, timeout: Duration, out: &mut Outbox) {
         let me = self.me;
         for copy in &mut self.pages {
-            // What a node says to itself is never lost.
-            if turn.now.since(copy.sent) < patience || config.home(copy.page) == me.node {
+            // Messages of a node to itself are never lost.
+            if out.now.since(copy.sent) < timeout || config.home(copy.page) == me.node {
                 continue;
             }
             match copy.saving {
-                Some(saving) => copy.tell_given_up(saving.serial, turn),
-                None => copy.ask(turn),
+                Some(saving) => copy.send_gave_up(saving.serial, out),
+                None => copy.ask(out),
             }
         }
     }
 
-    /// A home has returned. What it granted before ends: data go back to it, and copies are gone.
-    pub(super) fn on_new_home(&mut self, config: &Config, home: Address, turn: &mut Turn) {
+    /// A home has returned. Its earlier grants end: dirty data return to it, and copies are dropped.
+    pub(super) fn on_new_home(&mut self, config: &Config, home: Address, out: &mut Outbox) {
         for copy in self.pages.iter_mut().filter(|copy| config.home(copy.page) == home.node) {
             if copy.held.is_some_and(|held| held.serial.incarnation < home.incarnation) {
-                copy.revoke(false, turn);
+                copy.revoke(false, out);
             }
             match copy.saving {
-                Some(saving) => copy.tell_given_up(saving.serial, turn),
-                None => copy.ask(turn),
+                Some(saving) => copy.send_gave_up(saving.serial, out),
+                None => copy.ask(out),
             }
         }
         self.pages.retain(|copy| !copy.is_idle());
     }
 
-    /// A home asks what there is of before.
-    pub(super) fn on_survey(&mut self, config: &Config, home: Address, turn: &mut Turn) {
+    /// A home asks for what it granted earlier.
+    pub(super) fn on_survey(&mut self, config: &Config, home: Address, out: &mut Outbox) {
         let mut has_old = false;
         for copy in self.pages.iter_mut().filter(|copy| config.home(copy.page) == home.node) {
             if let Some(old) = copy.saving.filter(|saving| saving.serial.incarnation < home.incarnation) {
                 has_old = true;
-                copy.tell_given_up(old.serial, turn);
+                copy.send_gave_up(old.serial, out);
             }
         }
         if !has_old {
-            turn.send(home.node, Message::Surveyed);
+            out.send(home.node, Message::Surveyed);
         }
     }
 
@@ -278,23 +277,23 @@ impl Copies {
     }
 }
 
-/// Writes back what is dirty; a clean copy to be dropped goes without a word.
-fn save(copy: &mut Copy, want: Local, turn: &mut Turn) {
+/// Writes back dirty data; a clean copy is dropped without a message.
+fn save(copy: &mut Copy, want: Local, out: &mut Outbox) {
     let was_dirty = copy.held.is_some_and(|held| held.is_dirty);
     match want {
-        Local::Drop => copy.revoke(true, turn),
-        _ if was_dirty => copy.protect(true, turn),
+        Local::Drop => copy.revoke(true, out),
+        _ if was_dirty => copy.protect(true, out),
         _ => {}
     }
     match &mut copy.saving {
-        // Under way already, by a recall.
+        // In flight already, after a recall.
         Some(saving) => {
             saving.is_awaited = true;
             let serial = saving.serial;
             if was_dirty {
-                copy.tell_given_up(serial, turn);
+                copy.send_gave_up(serial, out);
             }
         }
-        None => turn.act(Action::Saved(copy.page)),
+        None => out.act(Action::Saved(copy.page)),
     }
 }

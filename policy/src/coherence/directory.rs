@@ -1,18 +1,17 @@
-//! The directory of the pages that a node is home of: who holds them, who waits.
+//! The directory of a home: the holders of its pages, and the queued requests.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{Action, Address, Message, Mode, NodeId, PageNo, Request, Serial, Turn, Version};
+use super::{Action, Address, Message, Mode, NodeId, Outbox, PageNo, Request, Serial, Version};
 use crate::unit::Instant;
 
-/// The directory of one home, in order of page.
 #[derive(Clone, Debug)]
 pub(super) struct Directory {
     pub(super) me: Address,
     pub(super) entries: Vec<Entry>,
     pub(super) serials: u64,
-    /// Who has not said yet that it holds nothing of before.
+    /// Nodes that may still hold grants of an earlier incarnation.
     pub(super) surveying: Vec<NodeId>,
     surveyed: Instant,
 }
@@ -21,13 +20,13 @@ pub(super) struct Directory {
 pub(super) struct Entry {
     pub(super) page: PageNo,
     pub(super) stored: Version,
-    /// The one holder may write.
+    /// The only holder may write.
     pub(super) is_exclusive: bool,
     /// In order of node.
     pub(super) holders: Vec<Holder>,
-    /// In order of asking; each node once.
+    /// In order of arrival; each node once.
     pub(super) queue: VecDeque<Asker>,
-    /// When what is unanswered was sent.
+    /// When the last unanswered message was sent.
     sent: Instant,
 }
 
@@ -41,12 +40,12 @@ pub(super) struct Holder {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Holding {
-    /// Not known to have got it. With data?
+    /// Not confirmed yet.
     Granted {
         with_data: bool,
     },
     Held,
-    /// Is to give it up.
+    /// Asked to give it up.
     Recalled,
 }
 
@@ -75,23 +74,23 @@ impl Entry {
         self.queue.is_empty() && self.holders.iter().all(|holder| holder.step == Holding::Held)
     }
 
-    fn tell_granted(&self, index: usize, turn: &mut Turn) {
+    fn send_grant(&self, index: usize, out: &mut Outbox) {
         let Holder { node, serial, request, step } = self.holders[index];
         let mode = if self.is_exclusive { Mode::Write } else { Mode::Read };
         let with_data = step != Holding::Granted { with_data: false };
         let data = with_data.then_some(self.stored);
-        turn.send(node, Message::Grant { page: self.page, mode, request, serial, data });
+        out.send(node, Message::Grant { page: self.page, mode, request, serial, data });
     }
 
-    fn tell_recalled(&self, index: usize, turn: &mut Turn) {
+    fn send_recall(&self, index: usize, out: &mut Outbox) {
         let Holder { node, serial, .. } = self.holders[index];
-        let keep = self.queue.front().is_some_and(|first| first.mode == Mode::Read);
-        turn.send(node, Message::Recall { page: self.page, serial, keep });
+        let retain = self.queue.front().is_some_and(|first| first.mode == Mode::Read);
+        out.send(node, Message::Recall { page: self.page, serial, retain });
     }
 
-    fn on_ask(&mut self, asker: Asker, turn: &mut Turn) {
+    fn on_ask(&mut self, asker: Asker, out: &mut Outbox) {
         if let Some(queued) = self.queue.iter_mut().find(|queued| queued.node == asker.node) {
-            // It keeps its turn.
+            // It keeps its place in the queue.
             if asker.request > queued.request {
                 *queued = asker;
             }
@@ -100,7 +99,7 @@ impl Entry {
         if let Ok(index) = self.holder(asker.node) {
             let holder = self.holders[index];
             if asker.request == holder.request && matches!(holder.step, Holding::Granted { .. }) {
-                self.tell_granted(index, turn);
+                self.send_grant(index, out);
             }
             if asker.request <= holder.request {
                 return;
@@ -109,10 +108,10 @@ impl Entry {
         self.queue.push_back(asker);
     }
 
-    /// Serves those who wait, as far as it can be done now.
-    fn advance(&mut self, home: Address, serials: &mut u64, turn: &mut Turn) {
+    /// Serves queued requests as far as possible now.
+    fn advance(&mut self, home: Address, serials: &mut u64, out: &mut Outbox) {
         while let Some(first) = self.queue.front().copied() {
-            if !self.make_way(first, turn) {
+            if !self.make_way(first, out) {
                 return;
             }
             self.queue.pop_front();
@@ -120,7 +119,7 @@ impl Entry {
             let serial = Serial { incarnation: home.incarnation, count: *serials };
             let found = self.holder(first.node);
             let has_data = found.is_ok_and(|index| Some(self.holders[index].serial) == first.have);
-            // One that could write asks anew only after it dropped the page, clean.
+            // A former writer asks again only after it dropped the page, clean.
             let with_data = !has_data || self.is_exclusive;
             self.is_exclusive = first.mode == Mode::Write;
             let step = Holding::Granted { with_data };
@@ -135,14 +134,14 @@ impl Entry {
                     index
                 }
             };
-            self.sent = turn.now;
-            self.tell_granted(index, turn);
+            self.sent = out.now;
+            self.send_grant(index, out);
         }
     }
 
-    /// Recalls what stands in the way of the first who waits; false if there is anything. Who has not got its grant
-    /// yet is let alone: the recall must not overtake it.
-    fn make_way(&mut self, first: Asker, turn: &mut Turn) -> bool {
+    /// Recalls the holders that conflict with the first request; false if there are any. A holder that has not
+    /// confirmed its grant is left alone: the recall must not overtake it.
+    fn make_way(&mut self, first: Asker, out: &mut Outbox) -> bool {
         if first.mode == Mode::Read && !self.is_exclusive {
             return true;
         }
@@ -154,8 +153,8 @@ impl Entry {
             is_free = false;
             if self.holders[index].step == Holding::Held {
                 self.holders[index].step = Holding::Recalled;
-                self.sent = turn.now;
-                self.tell_recalled(index, turn);
+                self.sent = out.now;
+                self.send_recall(index, out);
             }
         }
         is_free
@@ -170,15 +169,15 @@ impl Entry {
         }
     }
 
-    fn on_gave_up(&mut self, node: NodeId, serial: Serial, kept: bool, data: Option<Version>, turn: &mut Turn) {
+    fn on_gave_up(&mut self, node: NodeId, serial: Serial, retained: bool, data: Option<Version>, out: &mut Outbox) {
         let found = self.holder(node).ok().filter(|index| self.holders[*index].serial == serial);
         if let Some(index) = found {
             if let Some(version) = data.filter(|_| self.is_exclusive) {
                 self.stored = version;
-                turn.act(Action::Store { page: self.page, version });
+                out.act(Action::Store { page: self.page, version });
             }
             let was_exclusive = std::mem::replace(&mut self.is_exclusive, false);
-            if !kept {
+            if !retained {
                 self.holders.remove(index);
             } else if was_exclusive {
                 self.holders[index].step = Holding::Held;
@@ -186,7 +185,7 @@ impl Entry {
         }
     }
 
-    /// Its copies are gone, and it waits no more. Who was recalled for it is recalled anew for the next.
+    /// Its copies and its request are gone. Holders recalled for it are recalled anew for the next request.
     fn on_dead(&mut self, node: NodeId) {
         self.queue.retain(|queued| queued.node != node);
         if let Ok(index) = self.holder(node) {
@@ -206,7 +205,7 @@ impl Directory {
         Directory { me, entries, serials: 0, surveying: Vec::new(), surveyed: Instant::ZERO }
     }
 
-    /// Nothing is granted before all of these have given up what they hold.
+    /// Nothing is granted before all of these nodes have given up what they hold.
     pub(super) fn survey(&mut self, living: impl Iterator<Item = NodeId>) {
         self.surveying = living.collect();
     }
@@ -224,62 +223,62 @@ impl Directory {
         self.surveying.is_empty() && self.entries.iter().all(Entry::is_quiet)
     }
 
-    pub(super) fn on_message(&mut self, from: NodeId, message: Message, turn: &mut Turn) {
+    pub(super) fn on_message(&mut self, from: NodeId, message: Message, out: &mut Outbox) {
         match message {
             Message::Ask { page, mode, request, have } => {
-                self.change(page, turn, |entry, turn| entry.on_ask(Asker { node: from, mode, request, have }, turn));
+                self.change(page, out, |entry, out| entry.on_ask(Asker { node: from, mode, request, have }, out));
             }
-            Message::Got { page, serial } => self.change(page, turn, |entry, _| entry.on_got(from, serial)),
-            Message::GaveUp { page, serial, kept, data } => {
+            Message::Got { page, serial } => self.change(page, out, |entry, _| entry.on_got(from, serial)),
+            Message::GaveUp { page, serial, retained, data } => {
                 let is_survey = self.surveying.contains(&from) && serial.incarnation < self.me.incarnation;
-                self.change(page, turn, |entry, turn| match data.filter(|_| is_survey) {
+                self.change(page, out, |entry, out| match data.filter(|_| is_survey) {
                     Some(version) if version > entry.stored => {
                         entry.stored = version;
-                        turn.act(Action::Store { page, version });
+                        out.act(Action::Store { page, version });
                     }
                     Some(_) => {}
-                    None => entry.on_gave_up(from, serial, kept, data, turn),
+                    None => entry.on_gave_up(from, serial, retained, data, out),
                 });
                 if data.is_some() {
-                    turn.send(from, Message::Taken { page, serial });
+                    out.send(from, Message::Taken { page, serial });
                 }
             }
-            Message::Surveyed => self.end_survey_of(from, turn),
+            Message::Surveyed => self.end_survey_of(from, out),
             _ => {}
         }
     }
 
-    pub(super) fn on_tick(&mut self, patience: Duration, turn: &mut Turn) {
-        if turn.now.since(self.surveyed) >= patience && !self.surveying.is_empty() {
-            self.surveyed = turn.now;
-            self.surveying.iter().for_each(|node| turn.send(*node, Message::Survey));
+    pub(super) fn on_tick(&mut self, timeout: Duration, out: &mut Outbox) {
+        if out.now.since(self.surveyed) >= timeout && !self.surveying.is_empty() {
+            self.surveyed = out.now;
+            self.surveying.iter().for_each(|node| out.send(*node, Message::Survey));
         }
         for entry in self.entries.iter_mut().filter(|entry| !entry.is_quiet()) {
-            if turn.now.since(entry.sent) < patience {
+            if out.now.since(entry.sent) < timeout {
                 continue;
             }
-            entry.sent = turn.now;
+            entry.sent = out.now;
             for index in 0..entry.holders.len() {
                 match entry.holders[index].step {
-                    Holding::Granted { .. } => entry.tell_granted(index, turn),
+                    Holding::Granted { .. } => entry.send_grant(index, out),
                     Holding::Held => {}
-                    Holding::Recalled => entry.tell_recalled(index, turn),
+                    Holding::Recalled => entry.send_recall(index, out),
                 }
             }
         }
     }
 
-    pub(super) fn on_dead(&mut self, node: NodeId, turn: &mut Turn) {
+    pub(super) fn on_dead(&mut self, node: NodeId, out: &mut Outbox) {
         self.entries.iter_mut().for_each(|entry| entry.on_dead(node));
-        self.end_survey_of(node, turn);
+        self.end_survey_of(node, out);
         self.entries.retain(|entry| !entry.is_idle());
     }
 
-    fn end_survey_of(&mut self, node: NodeId, turn: &mut Turn) {
+    fn end_survey_of(&mut self, node: NodeId, out: &mut Outbox) {
         self.surveying.retain(|other| *other != node);
         if self.surveying.is_empty() {
             for entry in &mut self.entries {
-                entry.advance(self.me, &mut self.serials, turn);
+                entry.advance(self.me, &mut self.serials, out);
             }
         }
     }
@@ -288,15 +287,15 @@ impl Directory {
         self.entries.binary_search_by_key(&page, |entry| entry.page)
     }
 
-    fn change(&mut self, page: PageNo, turn: &mut Turn, change: impl FnOnce(&mut Entry, &mut Turn)) {
+    fn change(&mut self, page: PageNo, out: &mut Outbox, change: impl FnOnce(&mut Entry, &mut Outbox)) {
         let index = self.index(page).unwrap_or_else(|index| {
             self.entries.insert(index, Entry::new(page, Version::default()));
             index
         });
         let entry = &mut self.entries[index];
-        change(entry, turn);
+        change(entry, out);
         if self.surveying.is_empty() {
-            entry.advance(self.me, &mut self.serials, turn);
+            entry.advance(self.me, &mut self.serials, out);
         }
         if entry.is_idle() {
             self.entries.remove(index);

@@ -1,8 +1,8 @@
-//! The requests that wait, found by arrival, by position and by where they end: each in O(log n).
+//! Waiting requests, indexed by arrival, by position and by end: each lookup in O(log n).
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Arrival, Kind, RequestId, StreamId};
+use super::{Arrival, RequestId, RequestKind, StreamId};
 use crate::unit::{Class, Instant, JobId};
 
 #[derive(Clone, Copy, Debug)]
@@ -13,16 +13,15 @@ pub(super) struct Request {
     pub(super) sequence: u64,
 }
 
-/// Where on the disk: a stream and a byte in it.
+/// A stream and a byte in it.
 pub(super) type Position = (StreamId, u64);
 
-/// Sorted by position; kind and sequence tell requests at the same position apart.
-type Key = (StreamId, u64, Kind, u64);
+/// Sorted by position; kind and sequence distinguish requests at the same position.
+type Key = (StreamId, u64, RequestKind, u64);
 
-/// All that wait, one lane for each class.
 #[derive(Default)]
 pub(super) struct Waiting {
-    /// A request that waits alone is not indexed: on a disk that keeps up, most are.
+    /// A single waiting request is not indexed: on a disk that keeps up, most wait alone.
     lone: Option<Request>,
     requests: BTreeMap<RequestId, Request>,
     synchronous: Lane,
@@ -38,7 +37,7 @@ struct Lane {
     jobs: BTreeMap<JobId, JobLane>,
 }
 
-/// The same of one job.
+/// The same indices for one job.
 #[derive(Default)]
 struct JobLane {
     by_arrival: BTreeMap<u64, RequestId>,
@@ -78,7 +77,7 @@ impl Waiting {
         let lane = self.lane_mut(request.arrival.class);
         lane.remove_of_job(&request);
         lane.by_arrival.remove(&request.sequence);
-        if request.arrival.kind == Kind::Flush {
+        if request.arrival.kind == RequestKind::Flush {
             lane.flushes.remove(&request.sequence);
         } else {
             lane.by_start.remove(&start_key(&request));
@@ -89,7 +88,7 @@ impl Waiting {
         Some(request)
     }
 
-    /// The one of this class that has waited longest.
+    /// The longest waiting request of this class.
     pub(super) fn oldest(&self, class: Class) -> Option<&Request> {
         if let Some(lone) = &self.lone {
             return Some(lone).filter(|r| r.arrival.class == class);
@@ -98,63 +97,64 @@ impl Waiting {
         self.requests.get(id)
     }
 
-    /// Do requests of more than one job wait?
+    /// Whether requests of more than one job wait.
     pub(super) fn has_several_jobs(&self, classes: &[Class]) -> bool {
         let mut jobs = classes.iter().flat_map(|class| self.lane(*class).jobs.keys());
         jobs.next().is_some_and(|first| jobs.any(|job| job != first))
     }
 
-    /// The jobs of which requests of this class wait, and when each one's oldest came.
+    /// The jobs with waiting requests of this class, each with the sequence number of its oldest.
     pub(super) fn jobs(&self, class: Class) -> impl Iterator<Item = (JobId, u64)> {
         let lone = self.lone.filter(|r| r.arrival.class == class).map(|r| (r.arrival.job, r.sequence));
         let oldest = |jobs: &JobLane| jobs.by_arrival.first_key_value().map_or(u64::MAX, |(sequence, _)| *sequence);
         lone.into_iter().chain(self.lane(class).jobs.iter().map(move |(job, lane)| (*job, oldest(lane))))
     }
 
-    /// The one of this class and job that has waited longest.
+    /// The longest waiting request of this class and job.
     pub(super) fn oldest_of(&self, class: Class, job: JobId) -> Option<&Request> {
         let (_, id) = self.lane(class).jobs.get(&job)?.by_arrival.first_key_value()?;
         self.requests.get(id)
     }
 
-    /// The first of this class and job at or behind a position, else the first of all.
+    /// The first request of this class and job at or after a position, else its first of all.
     pub(super) fn first_of(&self, class: Class, job: JobId, (stream, at): Position) -> Option<&Request> {
         let by_start = &self.lane(class).jobs.get(&job)?.by_start;
-        let behind = by_start.range((stream, at, Kind::Read, 0)..).next();
+        let behind = by_start.range((stream, at, RequestKind::Read, 0)..).next();
         let (_, id) = behind.or_else(|| by_start.first_key_value())?;
         self.requests.get(id)
     }
 
-    /// The flush of this class that has waited longest.
+    /// The longest waiting flush of this class.
     pub(super) fn flush(&self, class: Class) -> Option<&Request> {
         if let Some(lone) = &self.lone {
-            return Some(lone).filter(|r| r.arrival.class == class && r.arrival.kind == Kind::Flush);
+            return Some(lone).filter(|r| r.arrival.class == class && r.arrival.kind == RequestKind::Flush);
         }
         let lane = self.lane(class);
         self.requests.get(lane.by_arrival.get(lane.flushes.first()?)?)
     }
 
-    /// The first of this class at or behind a position. Flushes have none.
+    /// The first request of this class at or after a position. Flushes have none.
     pub(super) fn first_from(&self, class: Class, (stream, at): Position) -> Option<&Request> {
         if let Some(lone) = &self.lone {
-            return Some(lone)
-                .filter(|r| r.arrival.class == class && r.arrival.kind != Kind::Flush && r.position() >= (stream, at));
+            return Some(lone).filter(|r| {
+                r.arrival.class == class && r.arrival.kind != RequestKind::Flush && r.position() >= (stream, at)
+            });
         }
-        let from = (stream, at, Kind::Read, 0);
+        let from = (stream, at, RequestKind::Read, 0);
         let (_, id) = self.lane(class).by_start.range(from..).next()?;
         self.requests.get(id)
     }
 
-    /// One that starts where a run of this kind ends; one that somebody waits for, if there is one.
-    pub(super) fn following(&self, stream: StreamId, kind: Kind, end: u64) -> Option<&Request> {
+    /// A request that starts where a run of this kind ends; a synchronous one, if there is one.
+    pub(super) fn following(&self, stream: StreamId, kind: RequestKind, end: u64) -> Option<&Request> {
         let at_end = (stream, end, kind, 0)..=(stream, end, kind, u64::MAX);
         let find = |lane: &Lane| lane.by_start.range(at_end.clone()).next().map(|(_, id)| *id);
         let id = find(&self.synchronous).or_else(|| find(&self.asynchronous))?;
         self.requests.get(&id)
     }
 
-    /// One that ends where a run of this kind starts.
-    pub(super) fn preceding(&self, stream: StreamId, kind: Kind, start: u64) -> Option<&Request> {
+    /// A request that ends where a run of this kind starts.
+    pub(super) fn preceding(&self, stream: StreamId, kind: RequestKind, start: u64) -> Option<&Request> {
         let at_start = (stream, start, kind, 0)..=(stream, start, kind, u64::MAX);
         let (_, id) = self.ends.range(at_start).next()?;
         self.requests.get(id)
@@ -165,7 +165,7 @@ impl Waiting {
         let lane = self.lane_mut(request.arrival.class);
         lane.by_arrival.insert(request.sequence, id);
         lane.insert_of_job(&request);
-        if request.arrival.kind == Kind::Flush {
+        if request.arrival.kind == RequestKind::Flush {
             lane.flushes.insert(request.sequence);
         } else {
             lane.by_start.insert(start_key(&request), id);
@@ -195,7 +195,7 @@ impl Lane {
     fn insert_of_job(&mut self, request: &Request) {
         let job = self.jobs.entry(request.arrival.job).or_default();
         job.by_arrival.insert(request.sequence, request.arrival.id);
-        if request.arrival.kind != Kind::Flush {
+        if request.arrival.kind != RequestKind::Flush {
             job.by_start.insert(start_key(request), request.arrival.id);
         }
     }
@@ -216,7 +216,7 @@ impl Request {
     }
 
     pub(super) fn may_merge(&self) -> bool {
-        matches!(self.arrival.kind, Kind::Read | Kind::Write) && self.arrival.range.len > 0
+        matches!(self.arrival.kind, RequestKind::Read | RequestKind::Write) && self.arrival.range.len > 0
     }
 }
 

@@ -1,28 +1,28 @@
-//! How much asynchronous work may be in flight beside synchronous requests.
+//! How much asynchronous work may be in flight while synchronous requests are.
 //!
-//! Going first in the queue is not enough (WS-4 on today's disks): what was already handed to the disk is in front too,
-//! and a disk takes megabytes. As Linux does (`block/blk-wbt.c`, write-back throttling), the window is halved while
-//! synchronous requests take clearly longer than they do on their own, and opens again when they don't or are gone.
-//! Unlike there, nothing is configured: what a request takes on its own is learned, by kind and size.
+//! Order in the queue is not enough (WS-4 on today's disks): what the disk has accepted goes first too, and a disk
+//! accepts megabytes. As in Linux (`block/blk-wbt.c`, write-back throttling), the window is halved while synchronous
+//! requests take clearly longer than they do alone, and opens again when they do not or have stopped. Unlike Linux,
+//! nothing is configured: the time that a request takes alone is learned, by kind and size.
 
 use std::time::Duration;
 
-use super::Kind;
+use super::RequestKind;
 use crate::unit::{Class, Instant};
 
 /// The smallest window and the largest asynchronous request while it is narrow: 64 KiB.
 pub(super) const WINDOW_MIN: u64 = 64 << 10;
-/// Without a synchronous request for so long, the window opens fast.
+/// Without a synchronous request for this long, the window opens fast.
 const QUIET: Duration = Duration::from_millis(10);
-/// The window is judged after so many synchronous completions that had asynchronous work beside them...
+/// The window is adjusted after this number of synchronous completions with concurrent asynchronous work...
 const SAMPLES: u32 = 8;
-/// ...or as soon as so many of them were slow.
+/// ...or as soon as this number of them were slow.
 const SAMPLES_SLOW: u32 = 4;
-/// The learned time follows a shorter sample by one part in so many, a longer one by one in the other: it settles near
-/// the tenth percentile, and a disk that has become slower for good is believed after some hundred requests.
+/// The learned time follows a shorter sample by one part in `FALL`, a longer one by one in `RISE`: it settles near the
+/// tenth percentile, and follows a disk that became slower for good within some hundred requests.
 const FALL: u64 = 8;
 const RISE: u64 = 64;
-/// Sizes up to 4 KiB, 8 KiB, ... 512 KiB and more are learned apart.
+/// Sizes up to 4 KiB, 8 KiB, ... 512 KiB and more are learned separately.
 const SIZES: usize = 8;
 const KINDS: usize = 4;
 
@@ -30,14 +30,14 @@ const KINDS: usize = 4;
 pub(super) struct InFlight {
     issued: Instant,
     class: Class,
-    kind: Kind,
+    kind: RequestKind,
     bytes: u64,
-    /// Asynchronous batches issued until then, when there were some in flight.
-    beside: bool,
+    /// Whether asynchronous batches were in flight at issue, and the number of those issued before.
+    is_concurrent: bool,
     asynchronous_before: u64,
 }
 
-/// The asynchronous window of one disk.
+/// The window of asynchronous requests of one disk.
 pub(super) struct Window {
     bytes: u64,
     bytes_max: u64,
@@ -45,10 +45,10 @@ pub(super) struct Window {
     in_flight_bytes: u64,
     issued: u64,
     synchronous_in_flight: u64,
-    synchronous_seen: Option<Instant>,
+    last_synchronous: Option<Instant>,
     samples: u32,
     slow: u32,
-    /// Nanoseconds from issue to completion with nothing asynchronous beside it; 0 is unknown.
+    /// Nanoseconds from issue to completion without concurrent asynchronous work; 0 is unknown.
     alone_ns: [[u64; SIZES]; KINDS],
 }
 
@@ -62,7 +62,7 @@ impl Window {
             in_flight_bytes: 0,
             issued: 0,
             synchronous_in_flight: 0,
-            synchronous_seen: None,
+            last_synchronous: None,
             samples: 0,
             slow: 0,
             alone_ns: [[0; SIZES]; KINDS],
@@ -82,25 +82,25 @@ impl Window {
         self.in_flight
     }
 
-    /// May a request of so many bytes be issued? One always may: nobody waits without bound.
+    /// Whether a request of `bytes` may be issued. A single one always may, to bound its wait.
     pub(super) fn admits(&self, bytes: u64) -> bool {
         let requests_max = self.bytes / WINDOW_MIN;
         self.in_flight == 0 || self.in_flight < requests_max && self.in_flight_bytes.saturating_add(bytes) <= self.bytes
     }
 
-    /// The largest batch that may carry asynchronous requests now, in bytes: a narrow window means that synchronous
-    /// requests suffer, and one large transfer would hold the disk as long as many small ones. It may exceed what is
-    /// left of the window (not the window): filling up remainders would make many small transfers.
+    /// The largest batch with asynchronous members at present, in bytes: with a narrow window synchronous requests
+    /// suffer, and one large transfer would occupy the disk as long as many small ones. It may exceed the remainder of
+    /// the window, but not the window: filling remainders would make many small transfers.
     pub(super) fn batch_bytes_max(&self, transfer_bytes_max: u64) -> u64 {
         self.bytes.min(transfer_bytes_max)
     }
 
     pub(super) fn on_synchronous(&mut self, now: Instant) {
-        self.synchronous_seen = Some(now);
+        self.last_synchronous = Some(now);
     }
 
-    pub(super) fn on_issue(&mut self, now: Instant, class: Class, kind: Kind, bytes: u64) -> InFlight {
-        let beside = self.in_flight > 0;
+    pub(super) fn on_issue(&mut self, now: Instant, class: Class, kind: RequestKind, bytes: u64) -> InFlight {
+        let is_concurrent = self.in_flight > 0;
         match class {
             Class::Synchronous => self.synchronous_in_flight += 1,
             Class::Asynchronous => {
@@ -109,7 +109,7 @@ impl Window {
                 self.in_flight_bytes += bytes;
             }
         }
-        InFlight { issued: now, class, kind, bytes, beside, asynchronous_before: self.issued }
+        InFlight { issued: now, class, kind, bytes, is_concurrent, asynchronous_before: self.issued }
     }
 
     pub(super) fn on_completion(&mut self, now: Instant, batch: InFlight) {
@@ -123,21 +123,21 @@ impl Window {
             }
             Class::Synchronous => {
                 self.synchronous_in_flight -= 1;
-                self.synchronous_seen = Some(now);
-                self.judge(now, batch);
+                self.last_synchronous = Some(now);
+                self.adjust(now, batch);
             }
         }
     }
 
     fn is_quiet(&self, now: Instant) -> bool {
-        self.synchronous_in_flight == 0 && self.synchronous_seen.is_none_or(|then| now.since(then) >= QUIET)
+        self.synchronous_in_flight == 0 && self.last_synchronous.is_none_or(|then| now.since(then) >= QUIET)
     }
 
-    /// Half of the samples decide, not one: a single slow request may have reasons of its own.
-    fn judge(&mut self, now: Instant, batch: InFlight) {
+    /// Several slow samples decide, not one: a single slow request may have other causes.
+    fn adjust(&mut self, now: Instant, batch: InFlight) {
         let took_ns = (now.since(batch.issued).as_nanos() as u64).max(1);
         let alone_ns = &mut self.alone_ns[batch.kind as usize][size_class(batch.bytes)];
-        let was_alone = !batch.beside && batch.asynchronous_before == self.issued;
+        let was_alone = !batch.is_concurrent && batch.asynchronous_before == self.issued;
         if *alone_ns == 0 {
             *alone_ns = took_ns;
         } else if took_ns < *alone_ns {

@@ -1,4 +1,4 @@
-//! Changes of a disk's content, and how they are put into pages.
+//! Changes of a disk's content, and their application to pages.
 
 use std::rc::Rc;
 
@@ -8,17 +8,16 @@ pub(crate) const PAGE_BYTES: u64 = 4096;
 
 pub(crate) type Page = [u8; PAGE_BYTES as usize];
 
-/// What a change puts in place of the old content.
+/// The new content of a change.
 #[derive(Clone, Debug)]
 pub(crate) enum Payload {
-    /// These bytes; the first belongs to the start of the change.
+    /// The first byte belongs to the start of the change.
     Bytes(Rc<Vec<u8>>),
     Zeroes,
-    /// Nothing: it reads as zeroes.
+    /// Deallocated: reads as zeroes.
     Hole,
 }
 
-/// A change of a range of bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     pub(crate) at: u64,
@@ -26,13 +25,13 @@ pub(crate) struct Change {
     pub(crate) payload: Payload,
 }
 
-/// The part of a change that falls into one page. Bit `i` of `sectors` stands for sector `i` of the page.
+/// The part of a change in one page. Bit `i` of `sectors` stands for sector `i` of the page.
 #[derive(Debug)]
 pub(crate) struct Version {
     /// The number of the change.
     pub(crate) change: u64,
     pub(crate) sectors: u8,
-    /// Where the whole change starts.
+    /// Start of the whole change.
     pub(crate) at: u64,
     pub(crate) payload: Payload,
 }
@@ -42,7 +41,7 @@ pub(crate) fn whole_page(sector_bytes: u64) -> u8 {
     if count >= 8 { u8::MAX } else { (1 << count) - 1 }
 }
 
-/// Puts the chosen `sectors` of `version` into `image`.
+/// Applies the chosen `sectors` of `version` to `image`.
 pub(crate) fn put(image: &mut Option<Box<Page>>, page: u64, version: &Version, sectors: u8, sector_bytes: u64) {
     if sectors == 0 {
         return;
@@ -80,7 +79,7 @@ fn fill_bytes(image: &mut Page, page: u64, version: &Version, from: u64, len: u6
     }
 }
 
-/// Leaves one of the `missed` sectors part new, part old.
+/// Leaves one of the `missed` sectors partly new, partly old.
 pub(crate) fn tear_sector(
     image: &mut Option<Box<Page>>,
     page: u64,

@@ -1,9 +1,9 @@
-//! What a simulated disk and network are like, and how a seed chooses it.
+//! Properties of a simulated disk and network, and how a seed chooses them.
 
 use crate::faults::DiskFaults;
 use crate::random::Random;
 
-/// A time between two bounds, drawn anew for every operation. In nanoseconds.
+/// A duration between two bounds, drawn for each operation. In nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latency {
     pub ns_min: u64,
@@ -11,12 +11,10 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// From `ns_min` to `ns_max` nanoseconds.
     pub const fn ns(ns_min: u64, ns_max: u64) -> Self {
         Latency { ns_min, ns_max }
     }
 
-    /// From `us_min` to `us_max` microseconds.
     pub const fn us(us_min: u64, us_max: u64) -> Self {
         Latency { ns_min: us_min * 1_000, ns_max: us_max * 1_000 }
     }
@@ -28,9 +26,9 @@ impl Latency {
 
 #[derive(Clone, Debug)]
 pub struct DiskConfig {
-    /// Size in bytes: a multiple of the sector. If it is none of `align`, the end is written through the page cache.
+    /// In bytes, a multiple of the sector. If not a multiple of `align`, the end is written through the page cache.
     pub size: u64,
-    /// What the medium writes whole or not at all, in bytes: a power of two from 512 to 4096.
+    /// What the medium writes completely or not at all, in bytes: a power of two from 512 to 4096.
     pub sector_bytes: u32,
     /// Offsets and lengths of transfers must be multiples of this, in bytes: a power of two up to 4096. 1 is a file
     /// behind the host's page cache.
@@ -39,30 +37,28 @@ pub struct DiskConfig {
     pub read: Latency,
     /// Time of a write into the disk's cache (and of a discard or zeroing), besides `ns_per_kib`.
     pub write: Latency,
-    /// What a stable write takes longer.
+    /// Additional time of a stable write.
     pub stable_extra: Latency,
     pub flush: Latency,
     /// Time to transfer 1 KiB, in nanoseconds.
     pub ns_per_kib: u64,
-    /// How many operations in a thousand stall.
+    /// Operations in a thousand that stall.
     pub stall_permille: u32,
-    /// How long a stall is.
     pub stall: Latency,
-    /// How many operations in a thousand have their effect long before their end is seen: others that end later are seen
-    /// before them.
+    /// Operations in a thousand that take effect long before their completion is seen: later ones may be seen first.
     pub late_permille: u32,
-    /// How much later that is.
+    /// The time between effect and completion.
     pub late: Latency,
-    /// Operations that the disk works on at once; the others wait in order. Flushes do not count.
+    /// Operations that the disk works on concurrently; others wait in order. Flushes do not count.
     pub channels: u32,
-    /// Told to the kernel: does it have moving parts?
+    /// Reported by the kernel: it has moving parts.
     pub rotational: bool,
-    /// Told to the kernel: the largest transfer in one piece, in bytes.
+    /// Reported by the kernel: the largest transfer in one request, in bytes.
     pub transfer_bytes_max: u32,
     pub zero_supported: bool,
     pub discard_supported: bool,
     pub seek_supported: bool,
-    /// What goes wrong by chance.
+    /// Random faults.
     pub faults: DiskFaults,
 }
 
@@ -92,7 +88,7 @@ impl DiskConfig {
         }
     }
 
-    /// A faultless disk of `size` bytes, a multiple of 4096, whose timing, sectors and abilities are drawn from `seed`.
+    /// A faultless disk of `size` bytes, a multiple of 4096, whose timing, sectors and features are drawn from `seed`.
     pub fn drawn(size: u64, seed: u64) -> Self {
         let mut random = Random::new(seed, u64::MAX);
         let base = DiskConfig::new(size);
@@ -115,7 +111,7 @@ impl DiskConfig {
         }
     }
 
-    /// Panics when the values contradict each other: that is a mistake in the test that made them.
+    /// Panics when the values are inconsistent, which is a bug of the test.
     pub(crate) fn check(&self) {
         let sector = self.sector_bytes;
         assert!(sector.is_power_of_two() && (512..=4096).contains(&sector), "sector of {sector} bytes");
@@ -125,7 +121,7 @@ impl DiskConfig {
     }
 }
 
-/// A range of times around `us` microseconds: sometimes narrow, sometimes so wide that everything is reordered.
+/// Durations around `us` microseconds: sometimes narrow, sometimes so wide that everything is reordered.
 fn spread(random: &mut Random, us: u64) -> Latency {
     let width = random.pick(&[1, 2, 20]);
     Latency::us(us.div_ceil(width), us * width)
@@ -134,17 +130,17 @@ fn spread(random: &mut Random, us: u64) -> Latency {
 /// The simulated network, the same between all hosts.
 #[derive(Clone, Debug)]
 pub struct NetworkConfig {
-    /// From sending to arriving. Order is kept within a connection all the same.
+    /// From sending to arrival. A connection preserves order all the same.
     pub latency: Latency,
     /// Time to transfer 1 KiB, in nanoseconds.
     pub ns_per_kib: u64,
-    /// Bytes that a connection holds in each direction: on the way, and arrived but not received.
+    /// Bytes that a connection buffers in each direction: in flight, and arrived but not received.
     pub buffer_bytes: u32,
-    /// How many receives in a thousand return only a part of what has arrived.
+    /// Receives in a thousand that return only a part of what has arrived.
     pub short_receive_permille: u32,
-    /// How many sends in a thousand take only a part of what there is room for.
+    /// Sends in a thousand that take only a part of what fits.
     pub short_send_permille: u32,
-    /// Connections that may wait to be accepted on one port.
+    /// Connections waiting to be accepted on one port, at most.
     pub backlog_max: usize,
 }
 
@@ -164,7 +160,7 @@ impl NetworkConfig {
 }
 
 impl Default for NetworkConfig {
-    /// A local network that cuts one transfer in four short.
+    /// A local network that shortens one transfer in four.
     fn default() -> Self {
         NetworkConfig {
             latency: Latency::us(10, 100),

@@ -1,7 +1,7 @@
-//! What a simulated disk holds: what a read returns, and of that what would survive a power cut.
+//! The content of a simulated disk: what reads return, and what of that would survive a power cut.
 //!
-//! Pages of 4 KiB that were never written do not exist (they are holes). A page with changes that are not durable also
-//! has an entry in `cached`: its durable image and the changes since, oldest first. Nothing else needs two images.
+//! Pages of 4 KiB that were never written do not exist (holes). A page with changes that are not durable also has an
+//! entry in `cached`: its durable image and the changes since, oldest first.
 
 mod cut;
 
@@ -15,25 +15,24 @@ use crate::faults::DiskFaults;
 use crate::random::{Random, scatter};
 use machine::SeekTarget;
 
-/// Changes of one page that are remembered apart. Beyond, the oldest counts as written to the medium in the meantime.
+/// Changes of one page that are tracked separately. Beyond, the oldest is considered written to the medium.
 const VERSIONS_MAX: usize = 32;
 
 #[derive(Debug, Default)]
 struct Cached {
     durable: Option<Box<Page>>,
-    /// Sectors that a failed flush dropped: what a read returns will not survive, whatever is flushed later.
+    /// Sectors dropped by a failed flush: what reads return will not survive, even if flushed later.
     dropped: u8,
     versions: SmallVec<[Version; 2]>,
 }
 
-/// The content of one disk.
 #[derive(Debug)]
 pub(crate) struct Content {
     sector_bytes: u64,
     live: BTreeMap<u64, Box<Page>>,
     cached: BTreeMap<u64, Cached>,
     changes: u64,
-    /// The latest change that counts as written to the medium because there were too many after it.
+    /// The latest change considered written to the medium because there were too many after it.
     spilled: u64,
 }
 
@@ -43,12 +42,12 @@ impl Content {
         Content { sector_bytes, live: BTreeMap::new(), cached: BTreeMap::new(), changes: 0, spilled: 0 }
     }
 
-    /// The number of the latest change: a flush that starts now covers everything up to it.
+    /// Number of the latest change: a flush that starts now covers all up to it.
     pub(crate) fn latest_change(&self) -> u64 {
         self.changes
     }
 
-    /// Fills `out` with what is stored from `at` on.
+    /// Fills `out` with the content from `at` on.
     pub(crate) fn read(&self, at: u64, out: &mut [u8]) {
         let mut at = at;
         let mut rest = out;
@@ -65,7 +64,7 @@ impl Content {
         }
     }
 
-    /// As [`read`](Self::read), but what would be there if nothing of what is not durable survived.
+    /// As [`read`](Self::read), but only what is durable.
     pub(crate) fn read_durable(&self, at: u64, out: &mut [u8]) {
         for (i, byte) in out.iter_mut().enumerate() {
             let at = at + i as u64;
@@ -78,12 +77,12 @@ impl Content {
         }
     }
 
-    /// Makes `change` seen by all reads from now on, and durable if `stable`.
+    /// Makes `change` visible to reads, and durable if `stable`.
     pub(crate) fn apply(&mut self, change: &Change, stable: bool) {
         self.apply_sectors(change, stable, |_| u8::MAX);
     }
 
-    /// As [`apply`](Self::apply), but only some sectors, as `salt` chooses: a torn write. Not durable.
+    /// As [`apply`](Self::apply), but only for sectors chosen by `salt`: a torn write. Not durable.
     pub(crate) fn apply_torn(&mut self, change: &Change, salt: u64) {
         self.apply_sectors(change, false, |page| scatter(salt ^ page) as u8);
     }
@@ -113,7 +112,7 @@ impl Content {
         }
     }
 
-    /// A change whose ends lie within sectors rewrites these sectors whole: `None` when they do not.
+    /// A change whose ends lie within sectors rewrites these completely: `None` when they do not.
     fn widen(&self, change: &Change) -> Option<Change> {
         let from = change.at - change.at % self.sector_bytes;
         let to = (change.at + change.len).next_multiple_of(self.sector_bytes);
@@ -145,7 +144,7 @@ impl Content {
         };
         put(&mut cached.durable, page, version, version.sectors, self.sector_bytes);
         cached.dropped &= !version.sectors;
-        // Older versions of these sectors can't come back: the drive keeps the order within a sector.
+        // Older versions of these sectors cannot return: the drive preserves the order within a sector.
         cached.versions.retain(|older| {
             older.sectors &= !version.sectors;
             older.sectors != 0
@@ -199,21 +198,21 @@ impl Content {
         });
     }
 
-    /// A flush that covers everything up to change number `covers` failed, and what it covered may be lost: each
-    /// change with an even chance. Some pages show it at once, some still read as if nothing had happened.
+    /// A flush that covers everything up to change number `covers` failed, and each change that it covered may be lost,
+    /// with an even chance. Some pages show it at once, others still read as if it had succeeded.
     pub(crate) fn drop_covered(&mut self, covers: u64, random: &mut Random) {
         let salt = random.next();
         let sector_bytes = self.sector_bytes;
         let mut shown = Vec::new();
         self.cached.retain(|&page, cached| {
-            let mut kept_later = 0;
+            let mut retained_later = 0;
             let mut dropped = 0;
             for version in cached.versions.iter_mut().rev() {
                 if version.change <= covers && scatter(salt ^ scatter(version.change)) & 1 == 0 {
-                    dropped |= version.sectors & !kept_later;
+                    dropped |= version.sectors & !retained_later;
                     version.sectors = 0;
                 } else {
-                    kept_later |= version.sectors;
+                    retained_later |= version.sectors;
                 }
             }
             cached.versions.retain(|version| version.sectors != 0);
@@ -233,7 +232,7 @@ impl Content {
         }
     }
 
-    /// The process that issued `in_flight` died: each of them landed, or did not, or was torn.
+    /// The process that issued `in_flight` died: each change landed, did not land, or was torn.
     pub(crate) fn abandon(&mut self, in_flight: &[Change], random: &mut Random) {
         for change in in_flight {
             match random.below(3) {
@@ -244,7 +243,7 @@ impl Content {
         }
     }
 
-    /// The power went while `in_flight` was: decides what is on the medium when it comes back.
+    /// The power failed during `in_flight`: decides what is on the medium afterwards.
     pub(crate) fn power_cut(&mut self, mut in_flight: Vec<Change>, faults: &DiskFaults, random: &mut Random) {
         // They may have landed in any order.
         for i in (1..in_flight.len()).rev() {
@@ -253,7 +252,7 @@ impl Content {
         for change in &in_flight {
             self.apply(change, false);
         }
-        // Even chances for each write would hardly ever lose or keep them all.
+        // With even chances for each write, losing or retaining them all would hardly ever happen.
         let (keep, tear) = match random.below(6) {
             0 => (0, 0),
             1 => (1000, 0),
@@ -267,13 +266,13 @@ impl Content {
             for version in &cached.versions {
                 let fate = scatter(salt ^ scatter(version.change));
                 let torn = fate % 1000 < tear;
-                let kept = match (torn, (fate >> 32) % 1000 < keep) {
+                let retained = match (torn, (fate >> 32) % 1000 < keep) {
                     (true, _) => version.sectors & scatter(fate ^ page) as u8,
                     (false, true) => version.sectors,
                     (false, false) => 0,
                 };
-                put(&mut image, page, version, kept, self.sector_bytes);
-                let missed = version.sectors & !kept;
+                put(&mut image, page, version, retained, self.sector_bytes);
+                let missed = version.sectors & !retained;
                 if torn && missed != 0 && random.permille(faults.sector_tear_permille) {
                     tear_sector(&mut image, page, version, missed, self.sector_bytes, random);
                 }
@@ -289,12 +288,11 @@ impl Content {
         };
     }
 
-    /// Bytes that are allocated.
     pub(crate) fn allocated(&self) -> u64 {
         self.live.len() as u64 * PAGE_BYTES
     }
 
-    /// How many bytes from `at` on, `len` at most, can be written when `room` bytes may still be allocated.
+    /// The number of bytes from `at` on, at most `len`, that can be written when `room` bytes may be allocated.
     pub(crate) fn fitting(&self, at: u64, len: u64, room: u64) -> u64 {
         let mut room = room / PAGE_BYTES;
         for page in at / PAGE_BYTES..(at + len).div_ceil(PAGE_BYTES) {

@@ -1,4 +1,4 @@
-//! A simulated disk: how long an operation takes, and what it does at its end.
+//! A simulated disk: the duration of operations, and their effect at the end.
 
 use std::rc::Rc;
 
@@ -13,7 +13,7 @@ use crate::transfer::{gather, scatter_into};
 use crate::world::HostId;
 use machine::{Errno, Op, Segments, total_len};
 
-/// What was asked of a disk since it was added.
+/// Operations on a disk since it was added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskCounters {
     pub reads: u64,
@@ -21,19 +21,19 @@ pub struct DiskCounters {
     pub stable_writes: u64,
     pub flushes: u64,
     pub zeroes_and_discards: u64,
-    /// Bytes that the reads asked for.
+    /// Bytes requested by reads.
     pub bytes_read: u64,
-    /// Bytes that the writes asked for.
+    /// Bytes requested by writes.
     pub bytes_written: u64,
 }
 
-/// What the disk keeps of an operation that is under way.
+/// The disk's state of an operation in flight.
 #[derive(Debug, Default)]
 pub(crate) struct DiskJob {
     pub(crate) fault: Option<Errno>,
     /// A flush covers all changes up to this one.
     pub(crate) covers: u64,
-    /// What a write transfers, as it was when it started.
+    /// The data of a write when it started.
     data: Option<Rc<Vec<u8>>>,
 }
 
@@ -42,19 +42,18 @@ impl DiskJob {
         Payload::Bytes(self.data.clone().unwrap_or_default())
     }
 
-    /// Bytes that a write transfers.
     pub(crate) fn data_len(&self) -> u64 {
         self.data.as_ref().map_or(0, |data| data.len() as u64)
     }
 
-    /// A device may fetch the data of a write early or late: code that changes them under way must live with either.
+    /// A device may fetch the data of a write early or late: code that changes them meanwhile must tolerate either.
     ///
     /// # Safety
     /// The memory of the segments is valid.
     pub(crate) unsafe fn fetch_late(&mut self, from: &Segments, len: u64, random: &mut Random) {
         if random.permille(500) {
             let mut late = Vec::with_capacity(len as usize);
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { gather(from, len, &mut late) };
             self.data = Some(Rc::new(late));
         }
@@ -69,9 +68,9 @@ pub(crate) struct Disk {
     pub(crate) injections: Injections,
     pub(crate) counters: DiskCounters,
     pub(crate) random: Random,
-    /// Most bytes that may be allocated.
+    /// Maximum of allocated bytes.
     pub(crate) space_max: Option<u64>,
-    /// Until when each channel is busy, in nanoseconds.
+    /// When each channel becomes free, in nanoseconds.
     channels: Vec<u64>,
 }
 
@@ -90,18 +89,19 @@ impl Disk {
         }
     }
 
-    /// Starts `op`, whose transfer must be aligned to `align` bytes, and returns when it will end, in nanoseconds. An error is one of the request itself.
+    /// Starts `op`, which must be aligned to `align` bytes, and returns its end in nanoseconds. Errors are those of the
+    /// request itself.
     ///
     /// # Safety
     /// The memory of its segments is valid.
     pub(crate) unsafe fn start(&mut self, now: u64, op: &Op, align: u32, job: &mut DiskJob) -> Result<u64, Errno> {
         self.check(op, align)?;
         job.covers = self.content.latest_change();
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.begin(now, op, job) }
     }
 
-    /// As [`start`](Self::start), for a request that was checked: whether it fails, its data and its end.
+    /// As [`start`](Self::start), for a valid request: decides whether it fails, its data and its end.
     ///
     /// # Safety
     /// The memory of its segments is valid.
@@ -117,7 +117,7 @@ impl Disk {
         };
         if let Op::Write { from, .. } = op {
             let mut data = Vec::with_capacity(bytes as usize);
-            // SAFETY: valid by the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { gather(from, bytes, &mut data) };
             job.data = Some(Rc::new(data));
         }
@@ -134,7 +134,7 @@ impl Disk {
                 && at.checked_add(total_len(segments)).is_some()
         };
         let range = |at: u64, len: u64| {
-            // The host zeroes a part of a block by itself.
+            // The host zeroes a partial last block by itself.
             let is_aligned = aligned(at, len) || at.checked_add(len) == Some(self.config.size);
             len > 0 && is_aligned && at.checked_add(len).is_some_and(|end| end <= self.config.size)
         };
@@ -197,13 +197,13 @@ impl Disk {
         }
     }
 
-    /// Ends `op`: does what it does and returns its result.
+    /// Applies the effect of `op` and returns its result.
     ///
     /// # Safety
-    /// The memory of its segments is valid, and for reads nobody else uses it.
+    /// The memory of its segments is valid, and for reads not used by others.
     pub(crate) unsafe fn finish(&mut self, op: &Op, job: &mut DiskJob) -> Result<u64, Errno> {
         match op {
-            // SAFETY: the caller's promise is theirs.
+            // SAFETY: guaranteed by the caller.
             Op::Read { at, into, .. } => unsafe { self.finish_read(at.0, into, job) },
             Op::Write { at, from, stability, .. } => {
                 // SAFETY: as above.
@@ -234,17 +234,17 @@ impl Disk {
             return Err(errno);
         }
         let content = &self.content;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { scatter_into(into, len, |passed, bytes| content.read(at + passed, bytes)) };
         // SAFETY: as above.
         unsafe { self.flip_by_chance(into, len) };
         Ok(len)
     }
 
-    /// Makes one of the first `len` bytes read wrong, as often as it was told to.
+    /// Flips a bit in one of the first `len` bytes, as often as configured.
     ///
     /// # Safety
-    /// The memory of the segments is valid, and nobody else uses it.
+    /// The memory of the segments is valid, and not used by others.
     pub(crate) unsafe fn flip_by_chance(&mut self, into: &Segments, len: u64) {
         if len == 0 || !self.random.permille(self.config.faults.read_flip_permille) {
             return;
@@ -256,7 +256,7 @@ impl Disk {
                 *byte ^= flip;
             }
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { scatter_into(into, len, flip_it) };
     }
 
@@ -272,7 +272,7 @@ impl Disk {
         if let Some(errno) = self.fault(OpClass::Write, at, len, job) {
             self.tear(errno, Change { at, len, payload: job.payload() });
             if stability == Stability::Stable && self.config.faults.failed_flush_drops {
-                // The host may have made it a write and a flush.
+                // The host may have split it into a write and a flush.
                 self.content.drop_covered(self.content.latest_change(), &mut self.random);
             }
             return Err(errno);
@@ -288,7 +288,7 @@ impl Disk {
         if len == 0 && asked > 0 {
             return Err(Errno::NO_SPACE);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { job.fetch_late(from, len, &mut self.random) };
         let change = Change { at, len, payload: job.payload() };
         let lies = self.random.permille(self.config.faults.stable_lie_permille);
@@ -321,13 +321,12 @@ impl Disk {
         Ok(0)
     }
 
-    /// The latest change that a failed flush may lose: those that it covered, and often those that were complete before it
-    /// failed.
+    /// The latest change that a failed flush may lose: those it covered, and often those complete before it failed.
     pub(crate) fn dropped_by_failure(&mut self, covered: u64, latest: u64) -> u64 {
         if self.random.permille(500) { latest } else { covered }
     }
 
-    /// How much later than its effect the end of an operation is seen, in nanoseconds.
+    /// Time from the effect of an operation until its completion is seen, in nanoseconds.
     pub(crate) fn lateness(&mut self) -> u64 {
         if self.random.permille(self.config.late_permille) { self.config.late.draw(&mut self.random) } else { 0 }
     }
@@ -336,7 +335,7 @@ impl Disk {
         job.fault.or_else(|| self.injections.on_range(class, ByteRange::new(at, len)))
     }
 
-    /// A change failed with `errno`: some of it may be there all the same.
+    /// A change failed with `errno`: it may have taken effect partly.
     fn tear(&mut self, errno: Errno, change: Change) {
         if errno == Errno::IO && change.len > 0 && self.config.faults.failed_write_tears {
             let salt = self.random.next();
@@ -344,8 +343,8 @@ impl Disk {
         }
     }
 
-    /// What `op`, under way when its machine died, would have changed.
-    pub(crate) fn change_under_way(&self, op: &Op, job: &DiskJob) -> Option<Change> {
+    /// The change that `op`, in flight when its machine died, would have made.
+    pub(crate) fn change_in_flight(&self, op: &Op, job: &DiskJob) -> Option<Change> {
         let within = |at: u64, len: u64| len.min(self.config.size.saturating_sub(at));
         let change = match op {
             Op::Write { at, .. } => {
@@ -361,7 +360,7 @@ impl Disk {
         (change.len > 0).then_some(change)
     }
 
-    /// Its process is gone: the channels are free again.
+    /// Its process died: the channels are free again.
     pub(crate) fn abandon(&mut self, in_flight: &[Change]) {
         self.channels.fill(0);
         self.content.abandon(in_flight, &mut self.random);

@@ -1,6 +1,6 @@
-//! The ends of connections: what each holds, receives and sends.
+//! The ends of connections: state, receives and sends.
 //!
-//! Each end has an inbox: bytes that arrived, then bytes still on their way. Both count against the buffer.
+//! Each end has an inbox: bytes that arrived, then bytes in flight. Both count against the buffer.
 
 use std::collections::VecDeque;
 
@@ -18,26 +18,26 @@ pub(crate) struct Network {
     pub(crate) random: Random,
 }
 
-/// One end of a connection. Its index is the number of the [`Connection`], never used again.
+/// One end of a connection. Its index is the number of the [`Connection`], never reused.
 pub(crate) struct Endpoint {
     pub(crate) host: HostId,
     pub(crate) peer: usize,
     pub(crate) inbox: VecDeque<u8>,
-    /// How much of the inbox has arrived.
+    /// Bytes of the inbox that have arrived.
     pub(crate) arrived: usize,
-    /// When the last of what is on its way arrives, in nanoseconds.
+    /// When the last byte in flight arrives, in nanoseconds.
     pub(crate) arrives_last: u64,
     /// The peer's end of stream has arrived.
     pub(crate) ended: bool,
     pub(crate) reset: bool,
-    /// The peer is gone without a word: nothing that it sent will arrive any more.
+    /// The peer vanished without a message: nothing in flight from it will arrive.
     pub(crate) cut: bool,
-    /// It was shut down on this side.
+    /// It was shut down locally.
     pub(crate) shut: bool,
     pub(crate) closed: bool,
     pub(crate) receiving: VecDeque<OpRef>,
     pub(crate) sending: VecDeque<OpRef>,
-    /// Operations not yet handed over, and the index of the processor that started them.
+    /// Operations that were not returned yet, and the index of the processor that started them.
     pub(crate) used: u32,
     pub(crate) user: usize,
 }
@@ -75,12 +75,12 @@ impl Network {
         self.endpoints.len() - 1
     }
 
-    /// The open end named `connection`, if it is on `host`.
+    /// The open end `connection`, if it is on `host`.
     pub(crate) fn find(&mut self, host: HostId, connection: Connection) -> Option<&mut Endpoint> {
         self.endpoints.get_mut(connection.0 as usize).filter(|end| end.host == host && !end.closed)
     }
 
-    /// `n`, or a random part of it, `permille` times in a thousand.
+    /// `n`, or, in `permille` of a thousand cases, a random part of it.
     pub(crate) fn cut_short(&mut self, n: u64, permille: u32) -> u64 {
         if n > 1 && self.random.permille(permille) { self.random.between(1, n - 1) } else { n }
     }
@@ -107,15 +107,15 @@ impl Network {
             let start = (passed + head.len()).saturating_sub(front.len());
             tail.copy_from_slice(&back[start..start + tail.len()]);
         };
-        // SAFETY: who started the receive keeps its memory valid and unshared until it is handed over or its machine
-        // is gone, and then it is no longer among the operations.
+        // SAFETY: the starter of the receive keeps its memory valid and unshared until its completion is returned or
+        // its machine is gone, and then it is not among the operations.
         unsafe { scatter_into(into, n, copy) };
         end.inbox.drain(..n as usize);
         end.arrived -= n as usize;
         Some(Ok(n))
     }
 
-    /// Takes what there is room for of a send at `index`; `None` when it has to wait.
+    /// Takes what fits of a send at `index`; `None` when it has to wait.
     pub(crate) fn send(&mut self, index: usize, from: &[Segment]) -> Option<Result<u64, Errno>> {
         let end = &self.endpoints[index];
         if end.reset {

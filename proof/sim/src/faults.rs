@@ -1,4 +1,4 @@
-//! What goes wrong on a simulated disk: by chance, or because a test asked for it.
+//! Faults of a simulated disk: random, or requested by a test.
 
 use libc::EIO;
 use policy::unit::ByteRange;
@@ -6,7 +6,7 @@ use policy::unit::ByteRange;
 use crate::random::Random;
 use machine::{Errno, Op};
 
-/// Kinds of operations on disks and in trees, as faults know them.
+/// Classes of operations on disks and in trees, for faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpClass {
     Read,
@@ -22,7 +22,7 @@ pub enum OpClass {
 }
 
 impl OpClass {
-    /// The class of `op`; none for those that are not on files.
+    /// The class of `op`; `None` for those that are not on files.
     pub(crate) fn of(op: &Op) -> Option<Self> {
         match op {
             Op::Read { .. } => Some(OpClass::Read),
@@ -36,7 +36,7 @@ impl OpClass {
     }
 }
 
-/// What goes wrong by chance, in operations of a thousand, and how it does. The numbers are those of the
+/// Random faults, in operations of a thousand, and their effects. The numbers are those of the
 /// [assumptions about media](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskFaults {
@@ -46,17 +46,17 @@ pub struct DiskFaults {
     pub write_error_permille: u32,
     /// M5: flushes that fail with `EIO`.
     pub flush_error_permille: u32,
-    /// M6: writes of more than one aligned unit that write only a part of it and say so.
+    /// M6: writes of more than one aligned unit that write only a part of it, and report its length.
     pub short_write_permille: u32,
-    /// M7: after a failed flush, or a failed stable write (which may be a write and a flush), each write that it covered
-    /// or that was complete before it failed may be lost at the next power cut, even if later flushes succeed; reads may
-    /// or may not still see it until then.
+    /// M7: after a failed flush, or a failed stable write (which may be a write and a flush), each write that it
+    /// covered or that was complete before it failed may be lost at the next power cut, even if later flushes succeed;
+    /// until then reads may or may not see it.
     pub failed_flush_drops: bool,
     /// M8: a write that fails with `EIO` may have written any of its sectors.
     pub failed_write_tears: bool,
-    /// M1: of torn writes, how many have a sector that is part new and part old.
+    /// M1: torn writes that have a sector which is partly new and partly old.
     pub sector_tear_permille: u32,
-    /// M2: flushes that succeed without doing anything.
+    /// M2: flushes that succeed without effect.
     pub flush_lie_permille: u32,
     /// M3: stable writes that are only in the cache when they complete.
     pub stable_lie_permille: u32,
@@ -65,7 +65,7 @@ pub struct DiskFaults {
 }
 
 impl Default for DiskFaults {
-    /// Nothing fails by chance; what is made to fail does so as badly as disks do.
+    /// No random faults; requested ones have the worst effects of real disks.
     fn default() -> Self {
         DiskFaults {
             read_error_permille: 0,
@@ -93,7 +93,7 @@ impl DiskFaults {
     }
 }
 
-/// Faults that a test asked for.
+/// Faults requested by a test.
 #[derive(Debug, Default)]
 pub(crate) struct Injections {
     next: Vec<NextFault>,
@@ -111,7 +111,7 @@ struct NextFault {
 struct RangeFault {
     range: ByteRange,
     class: OpClass,
-    /// Gone once all of it was written anew, as a sector that the drive can remap.
+    /// Removed once all of it was rewritten, as a sector that the drive can remap.
     until_written: bool,
 }
 
@@ -129,7 +129,7 @@ impl Injections {
         self.ranges.clear();
     }
 
-    /// Does an operation that starts now fail, wherever it goes?
+    /// The error of an operation that starts now, whatever its range.
     pub(crate) fn on_start(&mut self, class: OpClass, faults: &DiskFaults, random: &mut Random) -> Option<Errno> {
         if let Some(i) = self.next.iter().position(|fault| fault.class == class && fault.count > 0) {
             self.next[i].count -= 1;
@@ -140,12 +140,12 @@ impl Injections {
         random.permille(faults.error_permille(class)).then_some(Errno(EIO))
     }
 
-    /// Does an operation on `range` fail for where it goes?
+    /// The error of an operation on `range`, because of its range.
     pub(crate) fn on_range(&self, class: OpClass, range: ByteRange) -> Option<Errno> {
         self.ranges.iter().any(|fault| fault.class == class && overlap(fault.range, range)).then_some(Errno(EIO))
     }
 
-    /// Takes note that `range` was written: there the latent errors are gone.
+    /// Removes latent errors of a `range` that was written.
     pub(crate) fn written(&mut self, range: ByteRange) {
         if !self.ranges.iter().any(|fault| fault.until_written && overlap(fault.range, range)) {
             return;

@@ -2,16 +2,16 @@
 //!
 //! A [`World`] holds hosts, their disks and the network between them. [`World::machine`] gives the seam's view of it
 //! for one processor of one host; code above the seam runs on it unchanged. Time passes only in [`World::step`], which
-//! says which processor has something to do: the driver (a test or the lab) then gives that processor its turn.
+//! returns a processor that has something to do: the driver (a test or the lab) then runs that processor.
 //!
-//! The same seed and the same calls give the same order of events: nothing here iterates a hash map, looks at an
-//! address to decide, or reads a clock. [`World::fingerprint`] is there to check it.
+//! The same seed and the same calls give the same order of events: no hash map is iterated, no decision depends on an
+//! address, and no clock is read. [`World::fingerprint`] serves to check it.
 //!
-//! # What a simulated disk assumes of media, and how it breaks it
+//! # Assumptions about media, and how a simulated disk breaks them
 //!
 //! | | assumption | broken by |
 //! |---|---|---|
-//! | M1 | a sector is written whole or not at all | [`DiskFaults::sector_tear_permille`] |
+//! | M1 | a sector is written completely or not at all | [`DiskFaults::sector_tear_permille`] |
 //! | M2 | what was complete when a successful flush started survives a power cut | [`DiskFaults::flush_lie_permille`] |
 //! | M3 | a completed stable write (forced unit access) survives a power cut | [`DiskFaults::stable_lie_permille`] |
 //! | M4 | a read that succeeds returns what was written last | [`DiskFaults::read_flip_permille`] |
@@ -20,12 +20,12 @@
 //! | M7 | a failed flush (or stable write) leaves what was written before in the cache | [`DiskFaults::failed_flush_drops`] |
 //! | M8 | a failed write leaves the old content | [`DiskFaults::failed_write_tears`] |
 //!
-//! No assumption, since no disk promises it, and always simulated: writes between two flushes reach the medium in any
+//! No assumption, since no disk guarantees it, and always simulated: writes between two flushes reach the medium in any
 //! order or not at all; a write of several sectors may be torn between sectors; of several writes to one sector since
-//! it was last durable, any may be what survives; a write in flight may or may not have landed;
-//! ends of operations are seen in another order than that of their effects ([`DiskConfig::late_permille`]).
+//! it was last durable, any may survive; a write in flight may or may not have landed; completions are seen in another
+//! order than that of the effects ([`DiskConfig::late_permille`]).
 //!
-//! # What a simulated directory tree assumes of file systems
+//! # Assumptions about file systems
 //!
 //! | | assumption |
 //! |---|---|
@@ -33,18 +33,18 @@
 //! | T2 | So do attributes of a node, and for a regular file content and size, when the sync was of the node. |
 //! | T3 | Content and size of a file survive from before the start of a successful flush (`fdatasync`); its times, mode and owner need not. |
 //! | T4 | A completed stable write survives, with the size that it needs and the changes of the size before it. |
-//! | T5 | Of the unsynced changes of one directory a prefix survives; different directories are independent but for T6 to T8. |
+//! | T5 | Of the unsynced changes of one directory a prefix survives; different directories are independent except for T6 to T8. |
 //! | T6 | A rename between two directories survives in both or in none; a sync of either, or of a directory that moved, makes it durable with everything before it in both. |
 //! | T7 | No removal of a name survives without the earlier links to its node or, for a directory, without the removals that emptied it. |
-//! | T8 | No rename to another directory and no link survives without what gave that directory, and those above it, their names. |
-//! | T9 | A node comes back with its attributes of some moment since the durable ones; if they were never synced perhaps with those that its creation gave (kind, mode, owner; a regular file empty). |
-//! | T10 | A file comes back with one of its sizes since the durable one. What of its content did not reach the medium reads as older content or as zeroes, never as what was cut off before. |
+//! | T8 | No rename to another directory and no link survives without the names of that directory and its parents. |
+//! | T9 | A node is restored with its attributes of some time since the durable ones; if they were never synced perhaps with those of its creation (kind, mode, owner; a regular file empty). |
+//! | T10 | A file is restored with one of its sizes since the durable one. Content that did not reach the medium reads as older content or as zeroes, never as what was cut off before. |
 //! | T11 | After a failed flush, sync or stable write, each write to the files that it covered that was complete by then may be lost, even if later ones succeed ([`DiskFaults::failed_flush_drops`]); names and attributes stay unsynced. |
 //! | T12 | A node that lost its last name is gone (`ESTALE`), after a power cut also one that never had a durable name. A removed file that is open is read and written until it is closed. |
 //!
-//! A sync of a new file or directory does not make its name durable: that takes a sync of the directory above. For reads,
-//! writes and flushes of files M1 to M8 hold as on disks. Reads don't change times (`noatime`), and a node's number is
-//! used again when it is gone for good, under another generation.
+//! A sync of a new file or directory does not make its name durable: that takes a sync of its parent. For reads, writes
+//! and flushes of files M1 to M8 hold as on disks. Reads do not change times (`noatime`), and a removed node's number
+//! is reused with another generation.
 
 mod change;
 mod config;

@@ -1,4 +1,4 @@
-//! How hosts and processors end, and what is left of them.
+//! The end of hosts and processors, and its effects.
 
 use crate::change::Change;
 use crate::operation::Operation;
@@ -7,10 +7,10 @@ use crate::world::{HostId, Inner, World};
 
 impl World {
     /// The process on `host` dies (`kill -9`). Its machines do nothing from now on. What it wrote stays in the disks'
-    /// caches and its trees; each change under way may or may not have landed, or is torn. Its connections are closed: peers receive
-    /// what was sent, then the end, or a reset if it had not received everything.
+    /// caches and its trees; each change in flight may or may not have landed, or is torn. Its connections are closed:
+    /// peers receive what was sent, then the end, or a reset if it had not received everything.
     ///
-    /// Memory of operations under way is not touched any more. [`World::machine`] may be called again.
+    /// Memory of operations in flight is not accessed any more. [`World::machine`] may be called again.
     pub fn kill(&self, host: HostId) {
         let mut inner = self.0.borrow_mut();
         inner.note(|| format!("kill {host:?}"));
@@ -23,8 +23,8 @@ impl World {
         inner.close_all(host);
     }
 
-    /// The power of `host` goes and comes back. As [`kill`](Self::kill), but its disks lose what was not durable, as
-    /// the [module](super) says, and its peers' connections are reset, with what was on its way lost.
+    /// The power of `host` fails and returns. As [`kill`](Self::kill), but its disks lose what was not durable, as
+    /// documented in the [module](super), and its peers' connections are reset, with bytes in flight lost.
     pub fn power_cut(&self, host: HostId) {
         let mut inner = self.0.borrow_mut();
         inner.note(|| format!("power cut of {host:?}"));
@@ -51,11 +51,11 @@ impl Inner {
         died
     }
 
-    /// What `died` would have changed on each of the disks of `host`, by index.
+    /// The changes that `died` would have made on each of the disks of `host`, by index.
     fn changes_on_disks(&self, host: HostId, died: &[Operation]) -> Vec<(usize, Vec<Change>)> {
         let disks = self.disks.iter().enumerate().filter(|(_, disk)| disk.host == host);
         let mut lost: Vec<(usize, Vec<Change>)> = disks.map(|(index, _)| (index, Vec::new())).collect();
-        for (disk, change) in self.changes_under_way(died) {
+        for (disk, change) in self.changes_in_flight(died) {
             if let Some((_, changes)) = lost.iter_mut().find(|(index, _)| *index == disk) {
                 changes.push(change);
             }
@@ -74,10 +74,10 @@ impl Inner {
         died
     }
 
-    /// The machine of one processor was dropped: its operations under way are abandoned, its connections stay.
+    /// The machine of one processor was dropped: its operations in flight are abandoned, its connections stay.
     pub(crate) fn drop_processor(&mut self, index: usize) {
         let died = self.stop_processor(index);
-        for (disk, change) in self.changes_under_way(&died) {
+        for (disk, change) in self.changes_in_flight(&died) {
             let disk = &mut self.disks[disk];
             disk.content.abandon(&[change], &mut disk.random);
         }

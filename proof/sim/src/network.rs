@@ -1,18 +1,17 @@
-//! The simulated network: connections with bounded buffers, order kept, arrival delayed, transfers cut short.
+//! The simulated network: connections with bounded buffers that preserve order, delay arrivals and shorten transfers.
 
 use std::collections::VecDeque;
 
 use crate::config::NetworkConfig;
 use crate::endpoint::{Endpoint, Port};
 use crate::operation::{OpRef, Operation};
-use crate::world::{Happening, HostId, Inner, World};
+use crate::world::{EventKind, HostId, Inner, World};
 use machine::{Connection, Errno, Listener, Op};
 
 const BAD_FILE: Errno = Errno(libc::EBADF);
 const REFUSED: Errno = Errno(libc::ECONNREFUSED);
 
 impl World {
-    /// Sets what the network is like from now on.
     pub fn set_network(&self, config: NetworkConfig) {
         assert!(config.buffer_bytes > 0, "a network without buffers");
         self.0.borrow_mut().network.config = config;
@@ -30,15 +29,15 @@ impl World {
         Listener((listeners.len() - 1) as u32)
     }
 
-    /// Closes a port. Accepts under way fail with `ECANCELED`, connections not yet accepted are reset.
+    /// Closes a port. Accepts in flight fail with `ECANCELED`, connections not yet accepted are reset.
     pub fn stop_listening(&self, listener: Listener) {
         self.0.borrow_mut().close_port(listener.0 as usize);
     }
 
-    /// Connects `from` to a port of `to`, at once. The other end is to be accepted there.
+    /// Connects `from` to a port of `to`, at once. The remote end has to be accepted.
     ///
     /// # Errors
-    /// `ECONNREFUSED` when nobody listens there or too many wait to be accepted.
+    /// `ECONNREFUSED` when the port is closed or too many connections wait to be accepted.
     pub fn connect(&self, from: HostId, to: HostId, port: u16) -> Result<Connection, Errno> {
         let mut inner = self.0.borrow_mut();
         let network = &mut inner.network;
@@ -47,12 +46,12 @@ impl World {
         if network.listeners[index].backlog.len() >= network.config.backlog_max {
             return Err(REFUSED);
         }
-        let here = network.endpoints.len();
-        network.add_endpoint(from, here + 1);
-        let there = network.add_endpoint(to, here);
-        network.listeners[index].backlog.push_back(there);
+        let local = network.endpoints.len();
+        network.add_endpoint(from, local + 1);
+        let remote = network.add_endpoint(to, local);
+        network.listeners[index].backlog.push_back(remote);
         inner.pump_accept(index);
-        Ok(Connection(here as u32))
+        Ok(Connection(local as u32))
     }
 
     /// Resets a connection from outside, as a broken router would: both ends see it after the network's latency.
@@ -64,7 +63,7 @@ impl World {
     }
 }
 
-/// The connection that an operation is on.
+/// The connection of an operation.
 fn connection_of(op: &Op) -> Option<Connection> {
     match *op {
         Op::Receive { connection, .. } | Op::Send { connection, .. } => Some(connection),
@@ -73,7 +72,7 @@ fn connection_of(op: &Op) -> Option<Connection> {
 }
 
 impl Inner {
-    /// Takes note that `processor` starts `op`.
+    /// Records that `processor` starts `op`.
     pub(crate) fn begin_use(&mut self, processor: usize, op: &Op) {
         let host = self.processors[processor].host;
         let Some(connection) = connection_of(op) else {
@@ -87,7 +86,7 @@ impl Inner {
         end.used += 1;
     }
 
-    /// Takes note that `operation` was handed over or will never be.
+    /// Records that `operation` was returned or never will be.
     pub(crate) fn end_use(&mut self, operation: &Operation) {
         let host = self.processors[operation.processor].host;
         let Some(connection) = connection_of(&operation.op) else {
@@ -113,7 +112,7 @@ impl Inner {
         }
     }
 
-    /// Gives connections that wait at a port to accepts that do.
+    /// Matches waiting connections of a port with waiting accepts.
     fn pump_accept(&mut self, index: usize) {
         loop {
             let port = &mut self.network.listeners[index];
@@ -123,7 +122,7 @@ impl Inner {
             let Some(of) = port.accepting.pop_front() else {
                 return;
             };
-            // An accept whose machine died takes no connection with it.
+            // An accept whose machine died consumes no connection.
             if self.operations.get_mut(of).is_some() {
                 port.backlog.pop_front();
                 self.complete(of, Ok(end as u64));
@@ -173,7 +172,7 @@ impl Inner {
         self.network.find(host, connection).ok_or(BAD_FILE)
     }
 
-    /// Completes what can be of the receives that wait at `index`.
+    /// Completes receives that wait at `index`, as far as possible.
     fn pump_receive(&mut self, index: usize) {
         while let Some(&of) = self.network.endpoints[index].receiving.front() {
             let result = match self.operations.get_mut(of) {
@@ -192,7 +191,7 @@ impl Inner {
         }
     }
 
-    /// Completes what can be of the sends that wait at `index`.
+    /// Completes sends that wait at `index`, as far as possible.
     fn pump_send(&mut self, index: usize) {
         while let Some(&of) = self.network.endpoints[index].sending.front() {
             let result = match self.operations.get_mut(of) {
@@ -212,15 +211,15 @@ impl Inner {
         }
     }
 
-    /// Puts `bytes` that were just sent from `index` on their way.
+    /// Puts `bytes` that were just sent from `index` in flight.
     fn dispatch(&mut self, index: usize, bytes: u64) {
         let peer = self.network.endpoints[index].peer;
         if self.network.endpoints[peer].closed {
-            // Nobody is there: the answer to the data is a reset.
+            // A closed peer answers data with a reset.
             return self.send_end(index, true);
         }
         let at = self.arrival_at(peer, bytes);
-        self.schedule(at, Happening::Arrive { endpoint: peer as u32, bytes: bytes as u32 });
+        self.schedule(at, EventKind::Arrive { endpoint: peer as u32, bytes: bytes as u32 });
     }
 
     /// When something sent now arrives at `index`: never before what was sent earlier.
@@ -232,13 +231,12 @@ impl Inner {
         end.arrives_last
     }
 
-    /// Tells the end at `index` that its peer sends no more.
+    /// Sends the end of the stream, or a reset, to the end at `index`.
     fn send_end(&mut self, index: usize, reset: bool) {
         let at = self.arrival_at(index, 0);
-        self.schedule(at, Happening::End { endpoint: index as u32, reset });
+        self.schedule(at, EventKind::End { endpoint: index as u32, reset });
     }
 
-    /// Some bytes arrive.
     pub(crate) fn arrive(&mut self, endpoint: u32, bytes: u32) {
         let end = &mut self.network.endpoints[endpoint as usize];
         if !end.closed && !end.cut {
@@ -273,20 +271,19 @@ impl Inner {
         self.send_end(peer, false);
     }
 
-    /// A processor closes its end.
     pub(crate) fn close_by(&mut self, processor: usize, connection: Connection) {
         let host = self.processors[processor].host;
         let Some(end) = self.network.find(host, connection) else {
             return;
         };
-        assert!(end.used == 0, "{connection:?} is closed with {} operations under way", end.used);
+        assert!(end.used == 0, "{connection:?} is closed with {} operations in flight", end.used);
         self.close(connection.0 as usize);
     }
 
     fn close(&mut self, index: usize) {
         let end = &mut self.network.endpoints[index];
         end.closed = true;
-        // What was sent and never received tells the peer that it was in vain.
+        // Data that were sent and never received are answered with a reset.
         let unread = !end.inbox.is_empty();
         end.inbox = VecDeque::new();
         let (peer, shut) = (end.peer, end.shut);
@@ -296,7 +293,7 @@ impl Inner {
         self.pump_send(peer);
     }
 
-    /// The end at `index` gets nothing more that is on its way, and is reset.
+    /// The end at `index` receives nothing that is in flight, and is reset.
     fn cut_off(&mut self, index: usize) {
         let end = &mut self.network.endpoints[index];
         end.inbox.truncate(end.arrived);
@@ -304,7 +301,7 @@ impl Inner {
         self.send_end(index, true);
     }
 
-    /// Closes everything that a process on `host` held.
+    /// Closes all that a process on `host` held.
     pub(crate) fn close_all(&mut self, host: HostId) {
         self.close_ports(host);
         for index in 0..self.network.endpoints.len() {
@@ -314,7 +311,7 @@ impl Inner {
         }
     }
 
-    /// All of `host`'s connections end without a word.
+    /// Cuts all connections of `host` without a message.
     pub(crate) fn cut_all(&mut self, host: HostId) {
         self.close_ports(host);
         for index in 0..self.network.endpoints.len() {

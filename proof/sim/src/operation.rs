@@ -1,4 +1,4 @@
-//! Operations of a simulated world, from start to hand-over.
+//! Operations of a simulated world, from their start until their completion is returned.
 
 use slab::Slab;
 
@@ -6,7 +6,7 @@ use crate::disk::DiskJob;
 use crate::tree::TreeJob;
 use machine::{Errno, Op, Token};
 
-/// Names an operation. The serial number tells it from a later one in the same place.
+/// Identifies an operation. The serial number distinguishes it from a later one with the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct OpRef {
     key: usize,
@@ -27,16 +27,16 @@ pub(crate) struct Operation {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpState {
-    /// The world has not seen it yet.
+    /// Not submitted yet.
     Started,
-    UnderWay,
-    /// It has had its effect; its end is seen later.
+    InFlight,
+    /// It has taken effect; its completion is seen later.
     Unseen(Result<u64, Errno>),
-    /// Waits to be handed over.
+    /// Complete, not returned yet.
     Done(Result<u64, Errno>),
 }
 
-/// All operations that were started and not yet handed over.
+/// All operations that were started and not yet returned.
 #[derive(Debug, Default)]
 pub(crate) struct Operations {
     slab: Slab<Operation>,
@@ -52,7 +52,7 @@ impl Operations {
         OpRef { key, serial }
     }
 
-    /// None when it was handed over or its machine is dead.
+    /// `None` when it was returned or its machine is dead.
     pub(crate) fn get_mut(&mut self, of: OpRef) -> Option<&mut Operation> {
         self.slab.get_mut(of.key).filter(|operation| operation.serial == of.serial)
     }

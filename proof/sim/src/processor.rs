@@ -16,7 +16,6 @@ use machine::{
     Completion, Connection, Doorbell, Errno, Machine, Op, Park, Region, RegionId, SEGMENTS_MAX, Segment, Token,
 };
 
-/// What the world knows of one processor.
 pub(crate) struct Proc {
     pub(crate) host: HostId,
     pub(crate) id: ProcessorId,
@@ -24,7 +23,7 @@ pub(crate) struct Proc {
     pub(crate) started: Vec<OpRef>,
     pub(crate) done: VecDeque<OpRef>,
     pub(crate) kicked: bool,
-    /// When it is due without anything else happening, in nanoseconds.
+    /// When it is due without other events, in nanoseconds.
     pub(crate) wake_at: Option<u64>,
     regions: Vec<Region>,
     bell: Arc<Bell>,
@@ -57,7 +56,7 @@ impl Proc {
             || self.bell.0.load(Ordering::Acquire)
     }
 
-    /// It will never do anything again. Its operations are the caller's business.
+    /// It never runs again. The caller handles its operations.
     pub(crate) fn die(&mut self) {
         self.alive = false;
         self.started.clear();
@@ -70,7 +69,7 @@ impl Proc {
         for segment in segments {
             assert!(segment.len > 0, "an empty segment");
             let Some(id) = segment.region else { continue };
-            // A region that was not offered here is no mistake: the offer may still be on its way.
+            // A region that was not offered is no error: the offer may still be pending.
             let Some(region) = self.regions.iter().find(|region| region.id == id) else {
                 continue;
             };
@@ -81,7 +80,7 @@ impl Proc {
     }
 }
 
-/// A doorbell: remembered until the next [`Machine::enter`], so a ring before parking is not lost.
+/// A doorbell: latched until the next [`Machine::enter`], so a ring before parking is not lost.
 #[derive(Debug, Default)]
 pub(crate) struct Bell(AtomicBool);
 
@@ -91,7 +90,7 @@ impl Doorbell for Bell {
     }
 }
 
-/// The memory that an operation uses.
+/// The memory of an operation.
 pub(crate) fn segments_of(op: &Op) -> &[Segment] {
     match op {
         Op::Read { into, .. } | Op::Receive { into, .. } => into,
@@ -113,7 +112,7 @@ impl SimMachine {
         SimMachine { world, index, id, bell }
     }
 
-    /// Does `act` unless the processor died with its host.
+    /// Runs `act` unless the processor died with its host.
     fn if_alive(&self, act: impl FnOnce(&mut Inner)) {
         let mut inner = self.world.0.borrow_mut();
         if inner.processors[self.index].alive {
@@ -143,7 +142,7 @@ impl Machine for SimMachine {
 
     fn shutdown(&mut self, connection: Connection) {
         self.if_alive(|inner| {
-            // What was started before must not be overtaken.
+            // Operations started before must not be overtaken.
             inner.submit_started(self.index);
             inner.shutdown(self.index, connection);
         });
@@ -220,7 +219,7 @@ impl Inner {
         let Some(operation) = self.operations.get_mut(of) else {
             return;
         };
-        operation.state = OpState::UnderWay;
+        operation.state = OpState::InFlight;
         match operation.op {
             Op::Populate { .. } => self.complete(of, Ok(0)),
             Op::Tree(_) => self.submit_tree_call(of),
@@ -244,7 +243,7 @@ impl Inner {
                 returns_at_once = true;
             }
         }
-        let now = self.now + self.turn_ns;
+        let now = self.now + self.slice_ns;
         let processor = &mut self.processors[index];
         returns_at_once |= processor.bell.0.swap(false, Ordering::AcqRel);
         processor.wake_at = match park {
@@ -255,7 +254,7 @@ impl Inner {
     }
 }
 
-/// The time of day at a moment of a world.
+/// The time of day at a time of a world.
 pub(crate) fn time_of_day(now: Instant) -> Time {
     let since = Duration::from_nanos(now.ns());
     Time { seconds: EPOCH_SECONDS + since.as_secs() as i64, nanoseconds: since.subsec_nanos() }

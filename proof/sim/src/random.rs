@@ -1,4 +1,4 @@
-//! Random numbers of a simulated world: all of them follow from its seed.
+//! Random numbers of a simulated world, all derived from its seed.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -8,8 +8,8 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 pub struct Random(ChaCha8Rng);
 
 impl Random {
-    /// The stream numbered `stream` of `seed`. Each part of a world draws from its own, so that one more draw in one
-    /// part does not change the others.
+    /// Stream number `stream` of `seed`. Each part of a world draws from its own, so that one more draw in one part
+    /// does not change the others.
     pub fn new(seed: u64, stream: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(stream);
@@ -23,16 +23,16 @@ impl Random {
 
     /// A number below `bound`, which is not 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        // The high half of the product: no division, and the bias of 2^-64 * bound does not matter here.
+        // The high half of the product: no division, and the bias of 2^-64 * bound does not matter.
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A number from `min` to `max`, both possible.
+    /// A number from `min` to `max`, inclusive.
     pub fn between(&mut self, min: u64, max: u64) -> u64 {
         if max <= min { min } else { min + self.below((max - min).saturating_add(1)) }
     }
 
-    /// True `permille` times in a thousand. Draws nothing when the answer is certain.
+    /// True in `permille` of a thousand cases. Draws nothing when the result is certain.
     pub fn permille(&mut self, permille: u32) -> bool {
         match permille {
             0 => false,
@@ -47,7 +47,7 @@ impl Random {
     }
 }
 
-/// Scatters `value` over all 64 bits (the finalizer of splitmix64): a random number that needs no state.
+/// Scatters `value` over all 64 bits (the finalizer of splitmix64): a stateless random number.
 pub(crate) const fn scatter(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! The disks of a world and the files that are open on them.
+//! The disks of a world and the open files on them.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,13 +12,12 @@ use crate::faults::{DiskFaults, OpClass};
 use crate::operation::{OpRef, OpState, Operation};
 use crate::random::Random;
 use crate::tree::OpenInode;
-use crate::world::{DiskId, Happening, HostId, Inner, World};
+use crate::world::{DiskId, EventKind, HostId, Inner, World};
 use machine::{Errno, File, FileFacts, Op, OpenFile};
 
-/// Stream numbers of the random numbers of disks start here.
+/// First stream number of the random numbers of disks.
 const DISK_STREAMS: u64 = 1 << 32;
 
-/// What an open file is.
 #[derive(Debug)]
 pub(crate) enum FileEntry {
     Disk { disk: DiskId, writable: bool, align: u32 },
@@ -29,7 +28,7 @@ impl World {
     /// Adds a disk to `host`, full of zeroes, none of them allocated.
     ///
     /// # Panics
-    /// When `config` contradicts itself.
+    /// When `config` is inconsistent.
     pub fn add_disk(&self, host: HostId, config: DiskConfig) -> DiskId {
         let mut inner = self.0.borrow_mut();
         let id = DiskId(inner.disks.len() as u16);
@@ -38,7 +37,7 @@ impl World {
         id
     }
 
-    /// Opens a disk. The file stays open when its host dies, for whoever is restarted there.
+    /// Opens a disk. The file stays open when its host dies, for the restarted process.
     pub fn open(&self, disk: DiskId, writable: bool) -> OpenFile {
         let mut inner = self.0.borrow_mut();
         let Inner { files, disks, .. } = &mut *inner;
@@ -61,8 +60,8 @@ impl World {
         OpenFile { file, facts, tail, owner: Arc::new(()) }
     }
 
-    /// Makes the next `count` operations of `class` that start on `disk` fail with `errno`. After calls for the same
-    /// class, the earlier go first.
+    /// Makes the next `count` operations of `class` that start on `disk` fail with `errno`. Calls for the same class
+    /// are served in order.
     pub fn fail_next(&self, disk: DiskId, class: OpClass, count: u32, errno: Errno) {
         self.disk(disk, |disk| disk.injections.fail_next(class, count, errno));
     }
@@ -72,12 +71,12 @@ impl World {
         self.disk(disk, |disk| disk.injections.fail_range(range, class, false));
     }
 
-    /// Makes every read that touches `range` fail with `EIO`, until it is written anew.
+    /// Makes every read that touches `range` fail with `EIO`, until it is rewritten.
     pub fn latent_error(&self, disk: DiskId, range: ByteRange) {
         self.disk(disk, |disk| disk.injections.fail_range(range, OpClass::Read, true));
     }
 
-    /// Takes back all faults that were asked for on `disk`, and what goes wrong by chance.
+    /// Removes all faults of `disk`, requested and random.
     pub fn heal(&self, disk: DiskId) {
         self.disk(disk, |disk| {
             disk.injections.clear();
@@ -85,36 +84,36 @@ impl World {
         });
     }
 
-    /// Sets what goes wrong by chance on `disk` from now on.
+    /// Sets the random faults of `disk`.
     pub fn set_faults(&self, disk: DiskId, faults: DiskFaults) {
         self.disk(disk, |disk| disk.config.faults = faults);
     }
 
-    /// Writes that would allocate more than `bytes` in all are cut short or fail with `ENOSPC`; `None` lifts that.
+    /// Writes that would allocate more than `bytes` in total are shortened or fail with `ENOSPC`; `None`: no limit.
     pub fn limit_space(&self, disk: DiskId, bytes: Option<u64>) {
         self.disk(disk, |disk| disk.space_max = bytes);
     }
 
-    /// What was asked of `disk` so far.
+    /// Operations on `disk` so far.
     pub fn disk_counters(&self, disk: DiskId) -> DiskCounters {
         self.disk(disk, |disk| disk.counters)
     }
 
-    /// What a read of `range` would return, without faults.
+    /// The content of `range` as a read would return it without faults.
     pub fn read_disk(&self, disk: DiskId, range: ByteRange) -> Vec<u8> {
         let mut bytes = vec![0; range.len as usize];
         self.disk(disk, |disk| disk.content.read(range.at.0, &mut bytes));
         bytes
     }
 
-    /// What is sure to be in `range` after a power cut if nothing else survived.
+    /// The durable content of `range`.
     pub fn read_durable(&self, disk: DiskId, range: ByteRange) -> Vec<u8> {
         let mut bytes = vec![0; range.len as usize];
         self.disk(disk, |disk| disk.content.read_durable(range.at.0, &mut bytes));
         bytes
     }
 
-    /// Puts `bytes` on `disk`, durable, without taking time.
+    /// Writes `bytes` to `disk`, durable, without taking time.
     ///
     /// # Panics
     /// When they reach beyond its end.
@@ -134,7 +133,7 @@ impl World {
     }
 }
 
-/// The file that an operation is on.
+/// The file of an operation.
 pub(crate) fn file_of(op: &Op) -> Option<File> {
     match *op {
         Op::Read { file, .. }
@@ -147,7 +146,7 @@ pub(crate) fn file_of(op: &Op) -> Option<File> {
     }
 }
 
-/// Which of `disks` an operation of a processor of `host` goes to, if it may, and how it must be aligned.
+/// The disk of an operation of a processor of `host`, if it is permitted, and the alignment required.
 fn disk_of(files: &[FileEntry], disks: &[Disk], host: HostId, op: &Op) -> Result<(usize, u32), Errno> {
     let entry = file_of(op).and_then(|file| files.get(file.0 as usize));
     let Some(FileEntry::Disk { disk, writable, align }) = entry else {
@@ -183,12 +182,12 @@ impl Inner {
         };
         let host = processors[operation.processor].host;
         let ends = disk_of(files, disks, host, &operation.op).and_then(|(disk, align)| {
-            // SAFETY: who started the operation keeps its memory valid until it is handed over or the machine is
-            // gone, and then it is no longer among the operations.
+            // SAFETY: the starter of the operation keeps its memory valid until its completion is returned or the
+            // machine is gone, and then it is not among the operations.
             unsafe { disks[disk].start(*now, &operation.op, align, &mut operation.job) }
         });
         match ends {
-            Ok(at) => self.schedule(at, Happening::FileOpDone(of)),
+            Ok(at) => self.schedule(at, EventKind::FileOpDone(of)),
             Err(errno) => self.complete(of, Err(errno)),
         }
     }
@@ -201,7 +200,7 @@ impl Inner {
         let host = processors[operation.processor].host;
         let (result, late_ns) = match disk_of(files, disks, host, &operation.op) {
             Ok((disk, _)) => {
-                // SAFETY: as in `submit_disk_op`; into the memory of a read nobody else looks by the same promise.
+                // SAFETY: as in `submit_disk_op`; the memory of a read is not used by others by the same guarantee.
                 (unsafe { disks[disk].finish(&operation.op, &mut operation.job) }, disks[disk].lateness())
             }
             Err(errno) => (Err(errno), 0),
@@ -209,14 +208,14 @@ impl Inner {
         self.complete_late(of, result, late_ns);
     }
 
-    /// What the operations of a machine that just died would have changed on each disk: (index of the disk, change).
-    pub(crate) fn changes_under_way(&self, died: &[Operation]) -> Vec<(usize, Change)> {
-        let under_way = died.iter().filter(|operation| operation.state == OpState::UnderWay);
+    /// The changes that the operations of a machine that just died would have made: (index of the disk, change).
+    pub(crate) fn changes_in_flight(&self, died: &[Operation]) -> Vec<(usize, Change)> {
+        let in_flight = died.iter().filter(|operation| operation.state == OpState::InFlight);
         let change = |operation: &Operation| {
             let host = self.processors[operation.processor].host;
             let (disk, _) = disk_of(&self.files, &self.disks, host, &operation.op).ok()?;
-            Some((disk, self.disks[disk].change_under_way(&operation.op, &operation.job)?))
+            Some((disk, self.disks[disk].change_in_flight(&operation.op, &operation.job)?))
         };
-        under_way.filter_map(change).collect()
+        in_flight.filter_map(change).collect()
     }
 }

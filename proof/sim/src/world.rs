@@ -1,4 +1,4 @@
-//! The world: its time, its events in order, and whose turn it is.
+//! The world: its time, the order of its events, and which processor runs next.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -19,9 +19,8 @@ use crate::storage::FileEntry;
 use crate::tree::SimTree;
 use machine::{Errno, Machine};
 
-/// Turns that processors may take without any time passing. A kernel that needs more spins for something that only
-/// time can bring.
-const TURNS_AT_ONCE_MAX: u64 = 1_000_000;
+/// Time slices of processors without any time passing. A kernel that needs more spins for an event that takes time.
+const SLICES_AT_ONCE_MAX: u64 = 1_000_000;
 
 /// A simulated host: processors, disks and connections that fail together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,9 +34,9 @@ pub struct TreeId(pub u16);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// This processor has something to do: give it a turn.
+    /// This processor has something to do: run it.
     Processor(HostId, ProcessorId),
-    /// Nothing will ever happen again unless somebody acts from outside: the end, or a deadlock.
+    /// No further event, unless one is caused from outside: the end, or a deadlock.
     Nothing,
 }
 
@@ -50,7 +49,7 @@ pub(crate) struct Inner {
     /// Nanoseconds since the world began.
     pub(crate) now: u64,
     pub(crate) operations: Operations,
-    /// All that ever were; `alive` has the indices of those that are.
+    /// Including dead ones; `alive` has the indices of the others.
     pub(crate) processors: Vec<Proc>,
     pub(crate) alive: Vec<usize>,
     pub(crate) hosts: Vec<Host>,
@@ -63,8 +62,8 @@ pub(crate) struct Inner {
     random: Random,
     fingerprint: u64,
     trace: bool,
-    pub(crate) turn_ns: u64,
-    turns_at_once: u64,
+    pub(crate) slice_ns: u64,
+    slices_at_once: u64,
 }
 
 pub(crate) struct Host {
@@ -72,16 +71,16 @@ pub(crate) struct Host {
     pub(crate) memory: MemoryFacts,
 }
 
-/// Something that happens at a time. Events at the same time happen in the order in which they were made.
+/// Events at the same time happen in the order in which they were scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Event {
     at: u64,
     serial: u64,
-    happening: Happening,
+    kind: EventKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Happening {
+pub(crate) enum EventKind {
     FileOpDone(OpRef),
     TreeCallDone(OpRef),
     Seen(OpRef),
@@ -90,7 +89,7 @@ pub(crate) enum Happening {
 }
 
 impl World {
-    /// An empty world in which everything follows from `seed`.
+    /// An empty world, determined by `seed`.
     pub fn new(seed: u64) -> Self {
         World(Rc::new(RefCell::new(Inner {
             seed,
@@ -108,12 +107,11 @@ impl World {
             random: Random::new(seed, 0),
             fingerprint: scatter(seed),
             trace: false,
-            turn_ns: 0,
-            turns_at_once: 0,
+            slice_ns: 0,
+            slices_at_once: 0,
         })))
     }
 
-    /// The seed that it was made from.
     pub fn seed(&self) -> u64 {
         self.0.borrow().seed
     }
@@ -122,19 +120,19 @@ impl World {
         Instant::from_ns(self.0.borrow().now)
     }
 
-    /// A number that follows from all events so far and their order: equal seeds must give equal ones.
+    /// A hash of all events so far and their order: equal seeds must give equal ones.
     pub fn fingerprint(&self) -> u64 {
         self.0.borrow().fingerprint
     }
 
-    /// Prints every event with its time to standard error from now on, or no longer.
+    /// Prints every event with its time to standard error, or stops doing so.
     pub fn trace(&self, on: bool) {
         self.0.borrow_mut().trace = on;
     }
 
-    /// How long a turn takes that does not park, in nanoseconds: 0 unless set.
-    pub fn set_turn_ns(&self, ns: u64) {
-        self.0.borrow_mut().turn_ns = ns;
+    /// Duration of a time slice that does not park, in nanoseconds: 0 unless set.
+    pub fn set_slice_ns(&self, ns: u64) {
+        self.0.borrow_mut().slice_ns = ns;
     }
 
     /// Adds a host with 1 GiB of memory, half of it available.
@@ -145,15 +143,15 @@ impl World {
         HostId((inner.hosts.len() - 1) as u16)
     }
 
-    /// Sets what processors of `host` are told of its memory.
+    /// Sets the memory facts that processors of `host` see.
     pub fn set_memory(&self, host: HostId, facts: MemoryFacts) {
         self.0.borrow_mut().hosts[usize::from(host.0)].memory = facts;
     }
 
-    /// The seam for processor `id` of `host`. It is due for a first turn at once.
+    /// The seam for processor `id` of `host`. It is due at once.
     ///
     /// # Panics
-    /// When that processor has a machine already that was neither dropped nor died with its host.
+    /// When that processor has a machine that was neither dropped nor died with its host.
     pub fn machine(&self, host: HostId, id: ProcessorId) -> Box<dyn Machine> {
         let mut inner = self.0.borrow_mut();
         assert!(inner.find(host, id).is_none(), "{}: processor {id:?} of {host:?} has a machine", inner.describe());
@@ -165,8 +163,7 @@ impl World {
         Box::new(SimMachine::new(self.clone(), index, id, bell))
     }
 
-    /// Makes the processor due for a turn now, if it has a machine. Needed after handing it work from outside its turns
-    /// that rings no doorbell.
+    /// Makes the processor due now, if it has a machine. For work handed to it from outside without a doorbell.
     pub fn kick(&self, host: HostId, id: ProcessorId) {
         let mut inner = self.0.borrow_mut();
         if let Some(index) = inner.find(host, id) {
@@ -174,20 +171,20 @@ impl World {
         }
     }
 
-    /// Lets events happen, and time pass, until a processor has something to do. Of several, the seed chooses.
+    /// Processes events, and lets time pass, until a processor has something to do. Of several, the seed chooses.
     ///
     /// A processor is due when it started an operation or one of its operations is complete, its doorbell was rung, it
-    /// was [kicked](Self::kick), its last [`enter`](Machine::enter) would not have parked, or the time until which it
-    /// would have has come.
+    /// was [kicked](Self::kick), its last [`enter`](Machine::enter) would not have parked, or its deadline for parking
+    /// has passed.
     ///
     /// # Panics
-    /// When processors took a million turns without time passing: they spin.
+    /// When processors ran a million time slices without time passing: they spin.
     pub fn step(&self) -> Step {
         self.0.borrow_mut().step(u64::MAX)
     }
 
-    /// As [`step`](Self::step), but time passes at most until `limit`: `Nothing` then says only that nobody is due
-    /// until then, and it is `limit` now.
+    /// As [`step`](Self::step), but time passes at most until `limit`: `Nothing` then only means that no processor is
+    /// due until then, and the time is `limit`.
     pub fn step_until(&self, limit: Instant) -> Step {
         let mut inner = self.0.borrow_mut();
         let step = inner.step(limit.ns());
@@ -197,7 +194,7 @@ impl World {
         step
     }
 
-    /// The seed and everything that was chosen for it, in a few lines for people.
+    /// The seed and all values drawn from it, in a few lines for people.
     pub fn describe(&self) -> String {
         self.0.borrow().describe()
     }
@@ -215,9 +212,9 @@ impl fmt::Debug for World {
 impl Inner {
     fn step(&mut self, limit: u64) -> Step {
         loop {
-            self.let_events_happen();
+            self.process_events();
             if let Some(index) = self.choose_due() {
-                return self.give_turn(index);
+                return self.run_slice(index);
             }
             match self.next_time() {
                 Some(at) if at <= limit => self.pass_time(at),
@@ -226,20 +223,20 @@ impl Inner {
         }
     }
 
-    fn let_events_happen(&mut self) {
+    fn process_events(&mut self) {
         while let Some(Reverse(event)) = self.events.peek().copied() {
             if event.at > self.now {
                 return;
             }
             self.events.pop();
             self.mix(event.serial);
-            self.note(|| format!("{:?}", event.happening));
-            match event.happening {
-                Happening::FileOpDone(of) => self.finish_file_op(of),
-                Happening::TreeCallDone(of) => self.finish_tree_call(of),
-                Happening::Seen(of) => self.see(of),
-                Happening::Arrive { endpoint, bytes } => self.arrive(endpoint, bytes),
-                Happening::End { endpoint, reset } => self.end(endpoint, reset),
+            self.note(|| format!("{:?}", event.kind));
+            match event.kind {
+                EventKind::FileOpDone(of) => self.finish_file_op(of),
+                EventKind::TreeCallDone(of) => self.finish_tree_call(of),
+                EventKind::Seen(of) => self.see(of),
+                EventKind::Arrive { endpoint, bytes } => self.arrive(endpoint, bytes),
+                EventKind::End { endpoint, reset } => self.end(endpoint, reset),
             }
         }
     }
@@ -255,9 +252,9 @@ impl Inner {
         }
     }
 
-    fn give_turn(&mut self, index: usize) -> Step {
-        self.turns_at_once += 1;
-        assert!(self.turns_at_once <= TURNS_AT_ONCE_MAX, "processors spin at {}: {}", self.now, self.describe());
+    fn run_slice(&mut self, index: usize) -> Step {
+        self.slices_at_once += 1;
+        assert!(self.slices_at_once <= SLICES_AT_ONCE_MAX, "processors spin at {}: {}", self.now, self.describe());
         self.mix(index as u64);
         let processor = &mut self.processors[index];
         processor.kicked = false;
@@ -274,7 +271,7 @@ impl Inner {
 
     fn pass_time(&mut self, to: u64) {
         self.now = to;
-        self.turns_at_once = 0;
+        self.slices_at_once = 0;
     }
 
     pub(crate) fn find(&self, host: HostId, id: ProcessorId) -> Option<usize> {
@@ -284,18 +281,18 @@ impl Inner {
         })
     }
 
-    /// Makes `happening` happen at `at`.
-    pub(crate) fn schedule(&mut self, at: u64, happening: Happening) {
+    /// Schedules `kind` for the time `at`.
+    pub(crate) fn schedule(&mut self, at: u64, kind: EventKind) {
         self.events_made += 1;
-        self.events.push(Reverse(Event { at, serial: self.events_made, happening }));
+        self.events.push(Reverse(Event { at, serial: self.events_made, kind }));
     }
 
-    /// As [`complete`](Self::complete), but whoever started the operation sees its end only `late_ns` later.
+    /// As [`complete`](Self::complete), but the starter of the operation sees its completion only `late_ns` later.
     pub(crate) fn complete_late(&mut self, of: OpRef, result: Result<u64, Errno>, late_ns: u64) {
         match self.operations.get_mut(of) {
             Some(operation) if late_ns > 0 => {
                 operation.state = OpState::Unseen(result);
-                self.schedule(self.now + late_ns, Happening::Seen(of));
+                self.schedule(self.now + late_ns, EventKind::Seen(of));
             }
             _ => self.complete(of, result),
         }
@@ -307,7 +304,7 @@ impl Inner {
         }
     }
 
-    /// Ends an operation that is under way; it waits to be handed over.
+    /// Completes an operation in flight; its completion waits to be returned.
     pub(crate) fn complete(&mut self, of: OpRef, result: Result<u64, Errno>) {
         let Some(operation) = self.operations.get_mut(of) else {
             return;

@@ -1,4 +1,4 @@
-//! Conversations that are in order, of every protocol, as messages of bytes that a client sends.
+//! Valid conversations of every protocol, as the messages that a client sends.
 
 use nfs3_types::mount::{self, dirpath};
 use nfs3_types::nfs3::{
@@ -26,8 +26,7 @@ fn request(flags: u16, kind: u16, at: u64, len: u32, payload: &[u8]) -> Vec<u8> 
     [&head.concat()[..], &at.to_be_bytes(), &len.to_be_bytes(), payload].concat()
 }
 
-/// Of NBD: options of every kind and an export of 1 MiB or more that is entered by the one or the other, then requests
-/// of every kind.
+/// NBD: options of every kind, an export of at least 1 MiB, then requests of every kind.
 pub fn nbd(export: &str, is_structured: bool) -> Vec<Vec<u8>> {
     let name = [&(export.len() as u32).to_be_bytes()[..], export.as_bytes()].concat();
     let info = [&name[..], &2u16.to_be_bytes(), &3u16.to_be_bytes(), &0u16.to_be_bytes()].concat();
@@ -56,7 +55,7 @@ pub fn nbd(export: &str, is_structured: bool) -> Vec<Vec<u8>> {
     messages
 }
 
-/// Of NFS and MOUNT: calls of every kind, about a directory with that handle and a file in it.
+/// NFS and MOUNT: calls of every procedure, on a directory and a file in it.
 pub fn nfs(path: &str, directory: &nfs_fh3, file: &nfs_fh3) -> Vec<Vec<u8>> {
     let mut calls = Calls::default();
     calls.mount(0, &Void);
@@ -100,7 +99,7 @@ pub fn nfs(path: &str, directory: &nfs_fh3, file: &nfs_fh3) -> Vec<Vec<u8>> {
     calls.nfs(Nfs::NFSPROC3_FSINFO, &FSINFO3args { fsroot: dir() });
     calls.nfs(Nfs::NFSPROC3_PATHCONF, &PATHCONF3args { object: dir() });
     calls.nfs(Nfs::NFSPROC3_COMMIT, &COMMIT3args { file: object(), offset: 0, count: 0 });
-    // Reads of what is no file.
+    // A directory is not readable.
     calls.nfs(Nfs::NFSPROC3_READ, &READ3args { file: dir(), offset: 0, count: 100 });
     calls.nfs(Nfs::NFSPROC3_READ, &READ3args { file: dir(), offset: 0, count: 100 });
     calls.mount(3, &dirpath(Opaque::borrowed(path.as_bytes())));
@@ -124,7 +123,7 @@ impl Calls {
     }
 }
 
-/// Of HTTP, as browsers and Prometheus ask.
+/// HTTP, as browsers and Prometheus send it.
 pub fn http() -> Vec<Vec<u8>> {
     let head = "Host: localhost\r\nUser-Agent: Prometheus/2\r\nAccept: */*\r\n";
     ["GET /metrics HTTP/1.1", "HEAD / HTTP/1.0", "GET /?x=1 HTTP/1.1", "POST /metrics HTTP/1.1\r\nContent-Length: 4"]
@@ -132,7 +131,7 @@ pub fn http() -> Vec<Vec<u8>> {
         .to_vec()
 }
 
-/// Of the control socket. Nothing of it changes how requests are served.
+/// The control socket: switches that do not affect results of requests.
 pub fn control() -> Vec<Vec<u8>> {
     [
         r#"{"request": "status"}"#,

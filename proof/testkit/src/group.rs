@@ -5,17 +5,17 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// A control group made for one test, of either generation. Removed when dropped, after what ran in it.
+/// A control group for one test, version 1 or 2. Removed when dropped.
 pub struct Group {
     path: PathBuf,
     limit: &'static str,
     usage: &'static str,
-    /// Where kills for lack of memory are counted.
+    /// File that counts kills for lack of memory.
     events: &'static str,
 }
 
 impl Group {
-    /// With a limit of memory in bytes. Nothing where no group can be made: without root, or without the controller.
+    /// A group limited to `bytes` of memory. `None` where it cannot be created: without root or without the controller.
     pub fn new(name: &str, bytes: u64) -> Option<Group> {
         let name = format!("awase-test-{}-{name}", std::process::id());
         let (parent, files) = Group::parent()?;
@@ -23,11 +23,11 @@ impl Group {
         let path = parent.join(name);
         fs::create_dir(&path).ok()?;
         let group = Group { path, limit, usage, events };
-        // On failure the group is dropped and with it removed.
+        // On failure the group is dropped and removed.
         group.set_limit(bytes).then_some(group)
     }
 
-    /// The memory controller's group of this process in generation 1, else the root of generation 2.
+    /// The memory controller's group of this process in version 1, else the root of version 2.
     fn parent() -> Option<(PathBuf, [&'static str; 3])> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
         let point = |is_wanted: &dyn Fn(&str) -> bool| {
@@ -47,7 +47,7 @@ impl Group {
         has_memory.then_some((point, ["memory.max", "memory.current", "memory.events"]))
     }
 
-    /// Sets its limit. False where more is used that cannot be taken (generation 1; in generation 2 processes are killed).
+    /// Sets the limit. False if more is used and cannot be reclaimed (version 1; in version 2 processes are killed).
     pub fn set_limit(&self, bytes: u64) -> bool {
         fs::write(self.path.join(self.limit), bytes.to_string()).is_ok()
     }
@@ -59,7 +59,7 @@ impl Group {
         command
     }
 
-    /// Bytes that its processes use.
+    /// Bytes used by its processes.
     pub fn used(&self) -> u64 {
         fs::read_to_string(self.path.join(self.usage)).expect("usage").trim().parse().expect("a number")
     }
@@ -74,7 +74,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // What was killed leaves a moment later.
+        // Killed processes leave it a moment later.
         let end = Instant::now() + Duration::from_secs(10);
         while fs::remove_dir(&self.path).is_err() && self.path.exists() && Instant::now() < end {
             std::thread::yield_now();

@@ -1,9 +1,9 @@
-//! A ledger of every sector: what was sent, what was acknowledged, what was made durable. What a server leaves behind is
-//! held against it.
+//! A ledger of every sector: what was sent, what was acknowledged, what was made durable. What a server returns after a
+//! crash is compared with it.
 //!
-//! The sectors of a ledger belong to one client, which has no two changes of a sector under way at a time: so the changes
-//! of a sector have an order. A sector may hold after a crash what its last durable change left, or anything that was
-//! sent after it; while a server lives, what its last acknowledged change left.
+//! The sectors of a ledger belong to one client, which has at most one change of a sector in flight, so the changes of a
+//! sector are ordered. After a crash a sector may hold the result of its last durable change or of any change sent after
+//! it; while the server runs, the result of its last acknowledged change.
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -13,22 +13,22 @@ use std::time::{Duration, Instant};
 
 use crate::random::Random;
 
-/// Bytes of a sector.
+/// Bytes.
 pub const SECTOR: usize = 512;
 
-/// Sectors of a request, at most.
+/// Most sectors of a request.
 const LEN_MAX: u64 = 64;
 
 /// Sectors of a page of the host and of a block of the server.
 const PAGE: u64 = 8;
 
-/// Changes and flushes that are shown of a sector that was lost.
+/// Most changes and flushes shown of a wrong sector.
 const SHOWN_MAX: usize = 40;
 
-/// The number of the next write.
+/// Number of the next write.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
-/// When something happened: its place in the order of all, and the time.
+/// An event's position in the total order, and its time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stamp {
     order: u64,
@@ -40,7 +40,7 @@ struct Flush {
     client: usize,
     sent: Stamp,
     answered: Stamp,
-    /// The verifier, or the error.
+    /// The verifier or the error.
     outcome: Result<u64, u32>,
 }
 
@@ -62,13 +62,13 @@ impl Journal {
         Stamp { order: self.order.fetch_add(1, Ordering::SeqCst), at: self.start.elapsed() }
     }
 
-    /// Notes a flush that was answered: with a verifier (0 where there is none) or an error.
+    /// Records an answered flush: its verifier (0 where the protocol has none) or error.
     pub fn note_flush(&self, client: usize, sent: Stamp, outcome: Result<u64, u32>) {
         let answered = self.stamp();
         self.flushes.lock().expect("no panic").push(Flush { client, sent, answered, outcome });
     }
 
-    /// All that was acknowledged so far is durable: the server has ended in order.
+    /// Records that the server has ended in order: all that was acknowledged so far is durable.
     pub fn note_orderly_end(&self) {
         let mut flushes = self.flushes.lock().expect("no panic");
         let now = self.stamp();
@@ -81,7 +81,7 @@ impl Journal {
         }
     }
 
-    /// Forgets all flushes: what they covered is in the ledgers.
+    /// Discards all flushes, once the ledgers were verified.
     pub fn clear(&self) {
         self.flushes.lock().expect("no panic").clear();
     }
@@ -92,23 +92,22 @@ impl Journal {
     }
 }
 
-/// What a change leaves in its sectors.
+/// The result of a change in its sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// The number of the write, all over.
+    /// The number of the write, repeated.
     Number(u64),
     Zero,
-    /// Zeroes, or what was there before.
+    /// Zeroes, or the content before.
     Trimmed,
 }
 
-/// What became of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Stable,
-    /// It is acknowledged, under this verifier (0 where there is none).
+    /// Acknowledged under this verifier (0 where the protocol has none).
     Unstable(u64),
-    /// It failed: it may have been done or not.
+    /// Failed: it may have taken effect or not.
     Failed(u32),
 }
 
@@ -118,12 +117,12 @@ struct Change {
     answered: Option<(Stamp, Outcome)>,
 }
 
-/// A change that was sent, by its place in the ledger.
+/// Index of a change in the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ChangeId(usize);
 
 struct Sector {
-    /// What was found at the last look.
+    /// Number found by the last verification.
     base: u64,
     changes: Vec<usize>,
 }
@@ -131,7 +130,7 @@ struct Sector {
 /// The sectors of one client.
 pub struct Ledger {
     client: usize,
-    /// The first one's place in the volume.
+    /// Index of the first one in the volume.
     first: usize,
     sectors: Vec<Sector>,
     changes: Vec<Change>,
@@ -139,7 +138,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Of `count` sectors from `first`, which hold zeroes.
+    /// A ledger of `count` sectors from `first`, which hold zeroes.
     pub fn new(client: usize, first: usize, count: usize) -> Ledger {
         let sectors = (0..count).map(|_| Sector { base: 0, changes: Vec::new() }).collect();
         Ledger { client, first, sectors, changes: Vec::new(), failures: 0 }
@@ -149,17 +148,16 @@ impl Ledger {
         self.client
     }
 
-    /// How many sectors it has.
     pub fn count(&self) -> usize {
         self.sectors.len()
     }
 
-    /// The first byte of a sector, counted from the beginning of the volume.
+    /// Offset of a sector in the volume.
     pub fn offset(&self, sector: usize) -> u64 {
         ((self.first + sector) * SECTOR) as u64
     }
 
-    /// Any sectors: whole pages of the host and anything else take turns.
+    /// Random sectors: half of the time whole pages.
     pub fn choose(&self, random: &mut Random) -> Range<usize> {
         let (len, unit) = if random.chance(500) { (LEN_MAX / PAGE, PAGE) } else { (LEN_MAX, 1) };
         let len = (1 + random.below(len)) * unit;
@@ -167,17 +165,17 @@ impl Ledger {
         first as usize..(first + len) as usize
     }
 
-    /// The number of a new write: no other of this process has it, whosever it is.
+    /// The number of a new write, unique in this process.
     pub fn number(&self) -> u64 {
         NUMBERS.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// What write `number` puts into sectors: the number and the sector's all over, so that torn and foreign ones show.
+    /// Content of write `number`: the write's and the sector's numbers, repeated, so that torn and misplaced sectors show.
     pub fn bytes(&self, sectors: Range<usize>, number: u64) -> Vec<u8> {
         sectors.flat_map(|sector| self.word(sector, number).to_le_bytes().repeat(SECTOR / 8)).collect()
     }
 
-    /// The same of a write that was noted.
+    /// The content of a recorded change.
     pub fn bytes_of(&self, change: ChangeId, sectors: Range<usize>) -> Vec<u8> {
         match self.changes[change.0].content {
             Content::Number(number) => self.bytes(sectors, number),
@@ -189,7 +187,7 @@ impl Ledger {
         if number == 0 { 0 } else { number << 24 | (self.first + sector) as u64 }
     }
 
-    /// Notes a change before it is sent: it may be there even when the answer never comes.
+    /// Records a change before it is sent: it may take effect even if the answer is never received.
     pub fn send(&mut self, sectors: Range<usize>, content: Content, journal: &Journal) -> ChangeId {
         let id = self.changes.len();
         self.changes.push(Change { content, sent: journal.stamp(), answered: None });
@@ -202,7 +200,7 @@ impl Ledger {
         self.failures += u64::from(matches!(outcome, Outcome::Failed(_)));
     }
 
-    /// Is what a live server reads from a sector of which no change is under way what it must be?
+    /// Checks what a running server returns of sectors without changes in flight.
     pub fn check_live(&self, first: usize, bytes: &[u8], journal: &Journal) -> Result<(), String> {
         for (sector, bytes) in (first..).zip(bytes.chunks(SECTOR)) {
             let acknowledged = |change: &Change| {
@@ -213,7 +211,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Is what was found in a sector after a crash what may be there? Later looks start from it.
+    /// Checks what was found in a sector after a crash, which becomes its new base.
     pub fn verify(&mut self, sector: usize, bytes: &[u8], journal: &Journal) -> Result<(), String> {
         let durable = |change: &Change| match change.answered? {
             (_, Outcome::Stable) => Some(()),
@@ -226,13 +224,13 @@ impl Ledger {
         Ok(())
     }
 
-    /// Everything was verified: what was noted of changes is not needed any more.
+    /// Discards the changes, once all sectors were verified.
     pub fn clear(&mut self) {
         assert!(self.sectors.iter().all(|sector| sector.changes.is_empty()), "not all was verified");
         self.changes.clear();
     }
 
-    /// The number in a sector, which must be one that can be there if changes that `holds` must have been done.
+    /// The number in a sector, which must be possible if all changes that `holds` have taken effect.
     fn check(&self, sector: usize, bytes: &[u8], holds: &dyn Fn(&Change) -> Option<()>) -> Result<u64, String> {
         let word = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
         let number = word >> 24;
@@ -240,11 +238,11 @@ impl Ledger {
             return Err("it is torn".into());
         }
         if word != self.word(sector, number) {
-            return Err(format!("it holds what belongs into sector {} (write {number})", word & 0xff_ffff));
+            return Err(format!("it holds content of sector {} (write {number})", word & 0xff_ffff));
         }
         let changes = &self.sectors[sector].changes;
         let last = changes.iter().rposition(|&change| holds(&self.changes[change]).is_some());
-        // What a trim leaves may be anything that was there before.
+        // A trim may leave any content before it.
         let contents = |from: usize| changes[from..].iter().map(|&change| self.changes[change].content);
         let (from, with_base) = match last {
             Some(last) if self.changes[changes[last]].content == Content::Trimmed => (0, true),
@@ -261,7 +259,7 @@ impl Ledger {
         Err(format!("it holds write {number}"))
     }
 
-    /// What is known of a sector that does not hold what it must.
+    /// The history of a sector with wrong content.
     fn history(&self, sector: usize, what: &str, journal: &Journal) -> String {
         let known = &self.sectors[sector];
         let mut lines: Vec<(Stamp, String)> = Vec::new();
@@ -283,7 +281,7 @@ impl Ledger {
         }
         lines.sort_by_key(|line| line.0);
         let (client, place) = (self.client, self.first + sector);
-        let mut text = format!("sector {place} of client {client}: {what}; at the last look it held {}", known.base);
+        let mut text = format!("sector {place} of client {client}: {what}; when last verified it held {}", known.base);
         let left_out = lines.len().saturating_sub(SHOWN_MAX);
         for (at, line) in &lines[left_out..] {
             let _ = write!(text, "\n  {:.6?} {line}", at.at);
@@ -306,8 +304,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_durable_may_not_be_gone_and_what_is_not_may() {
-        for (outcome, flush, may_be_gone) in [
+    fn a_durable_write_must_survive_and_another_may_be_lost() {
+        for (outcome, flush, may_be_lost) in [
             (Outcome::Stable, None, false),
             (Outcome::Unstable(7), None, true),
             (Outcome::Unstable(7), Some(Ok(7)), false),
@@ -320,14 +318,14 @@ mod tests {
                 journal.note_flush(0, journal.stamp(), flush);
             }
             let old = ledger.bytes(0..1, 1);
-            assert_eq!(ledger.verify(0, &old, &journal).is_ok(), may_be_gone, "{outcome:?} {flush:?}");
+            assert_eq!(ledger.verify(0, &old, &journal).is_ok(), may_be_lost, "{outcome:?} {flush:?}");
             let new = ledger.bytes(1..2, 2);
             assert_eq!(ledger.verify(1, &new, &journal), Ok(()), "{outcome:?} {flush:?}");
         }
     }
 
     #[test]
-    fn a_flush_covers_only_what_was_acknowledged_before_it_was_sent() {
+    fn a_flush_covers_only_writes_acknowledged_before_it_was_sent() {
         let journal = Journal::default();
         let sent = journal.stamp();
         let (mut ledger, _) = (Ledger::new(0, 0, 1), ());
@@ -338,18 +336,18 @@ mod tests {
     }
 
     #[test]
-    fn torn_and_foreign_sectors_are_found() {
+    fn torn_and_misplaced_sectors_are_found() {
         let (ledger, journal) = acknowledged(Outcome::Stable);
         let mut torn = ledger.bytes(0..1, 2);
         assert_eq!(ledger.check_live(0, &torn, &journal), Ok(()));
         torn[511] ^= 1;
         assert!(ledger.check_live(0, &torn, &journal).is_err_and(|what| what.contains("torn")));
-        let foreign = ledger.bytes(1..2, 2);
-        assert!(ledger.check_live(0, &foreign, &journal).is_err_and(|what| what.contains("belongs")));
+        let misplaced = ledger.bytes(1..2, 2);
+        assert!(ledger.check_live(0, &misplaced, &journal).is_err_and(|what| what.contains("content of sector")));
     }
 
     #[test]
-    fn what_a_trim_leaves_may_be_zero_or_what_was_there() {
+    fn a_trim_may_leave_zeroes_or_any_content_before() {
         for (number, fits) in [(0, true), (1, true), (2, true), (3, false)] {
             let (mut ledger, journal) = acknowledged(Outcome::Stable);
             let change = ledger.send(0..1, Content::Trimmed, &journal);

@@ -1,5 +1,5 @@
-//! What Awase's tests share: servers under control, clients that know exactly what was acknowledged, ledgers to hold
-//! against what a server leaves behind. Nothing here uses a crate of the product: it sees a server from outside.
+//! Shared by Awase's tests: servers run as processes, clients that record exactly what was acknowledged, ledgers that check
+//! what a server returns after a crash, and simulated hosts (`scene`). Only `scene` uses crates of the product.
 
 pub mod conversation;
 pub mod failing_disk;

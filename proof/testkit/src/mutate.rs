@@ -1,17 +1,17 @@
-//! Garbage that is nearly right: valid conversations, a little changed from a seed.
+//! Mutations of valid conversations, from a seed.
 
 use crate::random::Random;
 
-/// Numbers that lengths and counts are often compared with.
+/// Boundary values of lengths and counts.
 const NUMBERS: &[u32] = &[0, 1, 2, 3, 4, 7, 255, 256, 0xffff, 0x1_0000, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff];
 
-/// Changes of a conversation, at most.
+/// Most mutations of a conversation.
 const CHANGES_MAX: u64 = 4;
 
-/// Bytes of a conversation, at most.
+/// Longest conversation. Bytes.
 const LEN_MAX: usize = 1 << 20;
 
-/// The messages of a conversation, changed. Now and then nothing is.
+/// A mutated conversation, sometimes without a mutation.
 pub fn conversation(random: &mut Random, messages: &[Vec<u8>]) -> Vec<u8> {
     let mut messages = messages.to_vec();
     for _ in 0..random.below(CHANGES_MAX + 1) {
@@ -24,7 +24,7 @@ pub fn conversation(random: &mut Random, messages: &[Vec<u8>]) -> Vec<u8> {
             1 => messages.swap(at, other),
             2 => messages.insert(at, messages[other].clone()),
             3 => {
-                // It ends here, and nothing comes behind.
+                // Truncated within a message.
                 let len = random.index(messages[at].len() + 1);
                 messages[at].truncate(len);
                 messages.truncate(at + 1);
@@ -50,7 +50,7 @@ pub fn message(random: &mut Random, bytes: &mut Vec<u8>) {
         0 => bytes[at] ^= 1 << random.below(8),
         1 => bytes[at] = random.next() as u8,
         2 | 3 if bytes.len() >= 4 => {
-            // Words of the protocols lie at multiples of four, most of them.
+            // Most words of the protocols are aligned to four bytes.
             let at = if random.chance(800) { at & !3 } else { at }.min(bytes.len() - 4);
             let word = u32::from_be_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
             let new = match random.below(4) {

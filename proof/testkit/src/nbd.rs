@@ -1,5 +1,4 @@
-//! An NBD client of few lines, written from the protocol's text: one request at a time, so that a test knows exactly
-//! what was acknowledged.
+//! A minimal NBD client, written from the protocol's text, so that a test knows exactly what was acknowledged.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -19,7 +18,6 @@ const INFO_EXPORT: u16 = 0;
 /// Durable before the reply.
 pub const FLAG_FUA: u16 = 1;
 
-/// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the protocol's names")]
 #[repr(u16)]
@@ -39,7 +37,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects and asks for an export.
+    /// Connects and negotiates an export.
     pub fn connect(socket: &Path, export: &str) -> io::Result<Client> {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(Duration::from_secs(120)))?;
@@ -89,19 +87,19 @@ impl Client {
         self.payload(len as usize)
     }
 
-    /// Sends the request to read and does not wait for the answer. Gives its cookie.
+    /// Sends a read without waiting for the answer. Returns its cookie.
     pub fn ask_to_read(&mut self, at: u64, len: u32) -> io::Result<u64> {
         self.send(Command::Read, 0, at, len, &[])
     }
 
-    /// Takes the answer to any request to read `len` bytes. Gives its cookie.
+    /// Receives the answer to any read of `len` bytes. Returns its cookie.
     pub fn take_read(&mut self, len: u32) -> io::Result<u64> {
         let cookie = self.any_reply()?;
         self.payload(len as usize)?;
         Ok(cookie)
     }
 
-    /// Writes; not durable yet when it returns.
+    /// Writes; not durable when it returns.
     pub fn write(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
         self.send(Command::Write, 0, at, bytes.len() as u32, bytes)?;
         self.reply()
@@ -113,7 +111,7 @@ impl Client {
         self.reply()
     }
 
-    /// Makes everything durable that was written before.
+    /// Makes all earlier writes durable.
     pub fn flush(&mut self) -> io::Result<()> {
         self.send(Command::Flush, 0, 0, 0, &[])?;
         self.reply()
@@ -125,7 +123,7 @@ impl Client {
         self.stream.read_to_end(&mut rest).map(|_| ())
     }
 
-    /// Sends a request and does not wait for the answer. Gives its cookie.
+    /// Sends a request without waiting for the answer. Returns its cookie.
     pub fn send(&mut self, command: Command, flags: u16, at: u64, len: u32, payload: &[u8]) -> io::Result<u64> {
         self.cookie += 1;
         let mut message = REQUEST.to_be_bytes().to_vec();
@@ -139,7 +137,7 @@ impl Client {
         Ok(self.cookie)
     }
 
-    /// Takes the answer to any request: its cookie, and the error or 0. What was read follows ([`Client::payload`]).
+    /// Receives the answer to any request: its cookie, and the error or 0. Data follows ([`Client::payload`]).
     pub fn answer(&mut self) -> io::Result<(u64, u32)> {
         let mut head = [0; 16];
         self.stream.read_exact(&mut head)?;

@@ -1,4 +1,4 @@
-//! A client of NBD with several requests under way, which enters into its ledger what was acknowledged.
+//! An NBD client with several requests in flight, which records in its ledger what was acknowledged.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,13 +11,13 @@ use crate::nbd::{Client, Command, FLAG_FUA};
 use crate::progress::Progress;
 use crate::random::Random;
 
-/// Requests under way on a connection.
-const UNDER_WAY: usize = 8;
+/// Requests in flight on a connection.
+const IN_FLIGHT: usize = 8;
 
-/// What is read at a time to verify.
-const VERIFIED_AT_ONCE: usize = 2048;
+/// Sectors read at a time for verification.
+const VERIFY_BATCH: usize = 2048;
 
-/// How often each kind of request is made, in parts of all of them.
+/// Relative frequency of each kind of request.
 #[derive(Clone, Copy)]
 pub struct Mix {
     pub write: u64,
@@ -35,11 +35,11 @@ impl Mix {
 
     pub const FEW_ZEROES: Mix = Mix { write: 100, forced: 20, flush: 20, trim: 1, zero: 2, read: 10 };
 
-    /// Nothing that is only zeroes.
+    /// Without requests that zero.
     pub const DATA: Mix = Mix { trim: 0, zero: 0, ..Mix::ALL };
 }
 
-/// What several clients of one volume share.
+/// Shared by the clients of one volume.
 #[derive(Default)]
 pub struct Load {
     /// The flushes of the volume.
@@ -47,26 +47,26 @@ pub struct Load {
     pub progress: Progress,
 }
 
-enum Doing {
+enum Pending {
     Change { id: ChangeId, sectors: Range<usize>, is_stable: bool },
     Flush { sent: Stamp },
     Read { sectors: Range<usize> },
 }
 
-impl Doing {
+impl Pending {
     fn touches(&self, other: &Range<usize>) -> bool {
         match self {
-            Doing::Change { sectors, .. } | Doing::Read { sectors } => {
+            Pending::Change { sectors, .. } | Pending::Read { sectors } => {
                 sectors.start < other.end && other.start < sectors.end
             }
-            Doing::Flush { .. } => false,
+            Pending::Flush { .. } => false,
         }
     }
 }
 
 impl Load {
-    /// Starts a thread for each ledger, which works until the server is gone or [`Progress::stop`]. `Err` of the kind
-    /// `InvalidData` says that something was read that may not be there.
+    /// Starts a thread for each ledger, which works until the connection ends or [`Progress::stop`]. An error of the kind
+    /// `InvalidData` means that a read returned wrong content.
     pub fn start<'scope, 'env>(
         &'env self,
         scope: &'scope thread::Scope<'scope, 'env>,
@@ -86,18 +86,18 @@ impl Load {
     }
 
     fn work(&self, client: &mut Client, ledger: &mut Ledger, random: &mut Random, mix: Mix) -> io::Result<()> {
-        let mut under_way: HashMap<u64, Doing> = HashMap::new();
+        let mut in_flight: HashMap<u64, Pending> = HashMap::new();
         loop {
-            while !self.progress.is_stopped() && under_way.len() < UNDER_WAY {
-                let (cookie, doing) = self.send(client, ledger, random, mix, &under_way)?;
-                under_way.insert(cookie, doing);
+            while !self.progress.is_stopped() && in_flight.len() < IN_FLIGHT {
+                let (cookie, pending) = self.send(client, ledger, random, mix, &in_flight)?;
+                in_flight.insert(cookie, pending);
             }
-            if under_way.is_empty() {
+            if in_flight.is_empty() {
                 return Ok(());
             }
             let (cookie, error) = client.answer()?;
-            let doing = under_way.remove(&cookie).expect("an answer to a request that is under way");
-            self.note(client, ledger, doing, error)?;
+            let pending = in_flight.remove(&cookie).expect("an answer to a request that is in flight");
+            self.note(client, ledger, pending, error)?;
         }
     }
 
@@ -107,11 +107,11 @@ impl Load {
         ledger: &mut Ledger,
         random: &mut Random,
         mix: Mix,
-        under_way: &HashMap<u64, Doing>,
-    ) -> io::Result<(u64, Doing)> {
+        in_flight: &HashMap<u64, Pending>,
+    ) -> io::Result<(u64, Pending)> {
         let sectors = loop {
             let sectors = ledger.choose(random);
-            if !under_way.values().any(|doing| doing.touches(&sectors)) {
+            if !in_flight.values().any(|pending| pending.touches(&sectors)) {
                 break sectors;
             }
         };
@@ -125,10 +125,10 @@ impl Load {
         };
         if is(flush) {
             let sent = self.journal.stamp();
-            return Ok((client.send(Command::Flush, 0, 0, 0, &[])?, Doing::Flush { sent }));
+            return Ok((client.send(Command::Flush, 0, 0, 0, &[])?, Pending::Flush { sent }));
         }
         if is(read) {
-            return Ok((client.send(Command::Read, 0, at, len, &[])?, Doing::Read { sectors }));
+            return Ok((client.send(Command::Read, 0, at, len, &[])?, Pending::Read { sectors }));
         }
         let (command, content, is_stable) = if is(trim) {
             (Command::Trim, Content::Trimmed, random.chance(300))
@@ -140,15 +140,15 @@ impl Load {
         let id = ledger.send(sectors.clone(), content, &self.journal);
         let bytes = ledger.bytes_of(id, sectors.clone());
         let flags = if is_stable { FLAG_FUA } else { 0 };
-        Ok((client.send(command, flags, at, len, &bytes)?, Doing::Change { id, sectors, is_stable }))
+        Ok((client.send(command, flags, at, len, &bytes)?, Pending::Change { id, sectors, is_stable }))
     }
 
-    fn note(&self, client: &mut Client, ledger: &mut Ledger, doing: Doing, error: u32) -> io::Result<()> {
+    fn note(&self, client: &mut Client, ledger: &mut Ledger, pending: Pending, error: u32) -> io::Result<()> {
         if error != 0 {
             self.progress.note_failure();
         }
-        match doing {
-            Doing::Change { id, is_stable, .. } => {
+        match pending {
+            Pending::Change { id, is_stable, .. } => {
                 let outcome = match error {
                     0 if is_stable => Outcome::Stable,
                     0 => Outcome::Unstable(0),
@@ -157,36 +157,36 @@ impl Load {
                 ledger.answer(id, outcome, &self.journal);
                 self.progress.note(outcome == Outcome::Stable);
             }
-            Doing::Flush { sent } => {
+            Pending::Flush { sent } => {
                 self.journal.note_flush(ledger.client(), sent, if error == 0 { Ok(0) } else { Err(error) });
                 self.progress.note(error == 0);
             }
-            Doing::Read { sectors } if error == 0 => {
+            Pending::Read { sectors } if error == 0 => {
                 let bytes = client.payload(sectors.len() * SECTOR)?;
                 let checked = ledger.check_live(sectors.start, &bytes, &self.journal);
                 checked.map_err(|what| io::Error::new(io::ErrorKind::InvalidData, what))?;
             }
-            Doing::Read { .. } => {}
+            Pending::Read { .. } => {}
         }
         Ok(())
     }
 }
 
-/// Holds what a new server has against the ledgers of clients whose server has crashed.
+/// Compares what a new server returns with the ledgers of clients whose server has crashed.
 pub fn verify(socket: &Path, ledgers: &mut [Ledger], journal: &Journal) -> Result<(), String> {
     let text = |error: io::Error| error.to_string();
     let mut client = Client::connect(socket, "disk").map_err(text)?;
     let mut lost = Vec::new();
     for ledger in ledgers.iter_mut() {
-        for first in (0..ledger.count()).step_by(VERIFIED_AT_ONCE) {
-            let count = VERIFIED_AT_ONCE.min(ledger.count() - first);
+        for first in (0..ledger.count()).step_by(VERIFY_BATCH) {
+            let count = VERIFY_BATCH.min(ledger.count() - first);
             let bytes = client.read(ledger.offset(first), (count * SECTOR) as u32).map_err(text)?;
             let sectors = (first..).zip(bytes.chunks(SECTOR));
             lost.extend(sectors.filter_map(|(sector, bytes)| ledger.verify(sector, bytes, journal).err()));
         }
     }
     if let Some(first) = lost.first() {
-        return Err(format!("{} sectors hold what they must not; the first: {first}", lost.len()));
+        return Err(format!("{} sectors have wrong content; the first: {first}", lost.len()));
     }
     ledgers.iter_mut().for_each(Ledger::clear);
     journal.clear();

@@ -1,5 +1,5 @@
-//! An NFS client of few lines: it sends what it is told, several calls before their answers, so that a test knows
-//! exactly what was acknowledged. It never sends anything twice.
+//! A minimal NFS client, which can have several calls in flight and never retransmits, so that a test knows exactly what
+//! was acknowledged.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Write};
@@ -25,31 +25,30 @@ const LAST_FRAGMENT: u32 = 1 << 31;
 /// The procedure MNT of the MOUNT protocol (RFC 1813, 5.2.1).
 const MNT: u32 = 1;
 
-/// A connection, on which calls are made as root.
+/// A connection on which calls are made as root.
 pub struct Client {
     stream: TcpStream,
     xid: u32,
 }
 
-/// What came back for a call: its number, and the results.
 pub struct Answer {
-    /// The number of the call.
+    /// Transaction id of the call.
     pub xid: u32,
     results: Vec<u8>,
 }
 
 impl Answer {
-    /// The results, of which nothing may be left over.
+    /// Decodes the results, which must have no trailing bytes.
     pub fn results<T: Unpack>(&self) -> T {
         let mut rest = &self.results[..];
         let (results, _) = T::unpack(&mut rest).expect("results of the procedure that was called");
-        assert!(rest.is_empty(), "{} bytes behind the results", rest.len());
+        assert!(rest.is_empty(), "{} bytes after the results", rest.len());
         results
     }
 }
 
-/// Where a connection's transaction ids begin: as with every real client not where those of the last one did, or its calls
-/// would be repetitions to the server (RFC 1813, section 4.8).
+/// A connection's first transaction id: random as with real clients, since a server would take reused ids for
+/// retransmissions (RFC 1813, section 4.8).
 fn first_xid() -> u32 {
     RandomState::new().hash_one(0) as u32
 }
@@ -67,7 +66,7 @@ impl Client {
     pub fn connect_unix(path: &Path) -> io::Result<Client> {
         let stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(Duration::from_secs(120)))?;
-        // A stream of bytes like any other.
+        // Only used as a stream of bytes.
         Ok(Client { stream: TcpStream::from(OwnedFd::from(stream)), xid: first_xid() })
     }
 
@@ -80,12 +79,12 @@ impl Client {
         }
     }
 
-    /// Sends a call and does not wait for the answer. Gives its number.
+    /// Sends a call without waiting for the answer. Returns its transaction id.
     pub fn send(&mut self, procedure: Nfs, arguments: &impl Pack) -> io::Result<u32> {
         self.send_to(PROGRAM, VERSION, procedure as u32, arguments)
     }
 
-    /// Takes the answer to any call.
+    /// Receives the answer to any call.
     pub fn answer(&mut self) -> io::Result<Answer> {
         let mut mark = [0; 4];
         self.stream.read_exact(&mut mark)?;
@@ -94,7 +93,7 @@ impl Client {
         let mut record = vec![0; (mark & !LAST_FRAGMENT) as usize];
         self.stream.read_exact(&mut record)?;
         let mut rest = &record[..];
-        let (message, _) = rpc_msg::unpack(&mut rest).expect("a message of RPC");
+        let (message, _) = rpc_msg::unpack(&mut rest).expect("an RPC message");
         match message.body {
             msg_body::REPLY(reply_body::MSG_ACCEPTED(reply))
                 if matches!(reply.reply_data, accept_stat_data::SUCCESS) =>
@@ -105,7 +104,7 @@ impl Client {
         }
     }
 
-    /// Calls and waits for the answer. Nothing else may be under way.
+    /// Calls and waits for the answer. No other call may be in flight.
     pub fn call<T: Unpack>(&mut self, procedure: Nfs, arguments: &impl Pack) -> io::Result<T> {
         let xid = self.send(procedure, arguments)?;
         let answer = self.answer()?;
@@ -113,7 +112,6 @@ impl Client {
         Ok(answer.results())
     }
 
-    /// What a handle stands for now.
     pub fn attributes(&mut self, handle: &nfs_fh3) -> io::Result<Result<fattr3, nfsstat3>> {
         let arguments = GETATTR3args { object: handle.clone() };
         let results: GETATTR3res = self.call(Nfs::NFSPROC3_GETATTR, &arguments)?;
@@ -123,7 +121,6 @@ impl Client {
         })
     }
 
-    /// The handle behind a name.
     pub fn lookup(&mut self, directory: &nfs_fh3, name: &str) -> io::Result<Result<nfs_fh3, nfsstat3>> {
         let arguments = LOOKUP3args { what: entry(directory, name) };
         let results: LOOKUP3res = self.call(Nfs::NFSPROC3_LOOKUP, &arguments)?;
@@ -133,7 +130,7 @@ impl Client {
         })
     }
 
-    /// Content of a file: as many bytes as were asked for, unless it ends before.
+    /// Reads `count` bytes, or fewer at the end of the file.
     pub fn read(&mut self, file: &nfs_fh3, offset: u64, count: u32) -> io::Result<Vec<u8>> {
         let arguments = READ3args { file: file.clone(), offset, count };
         let results: READ3res<'static> = self.call(Nfs::NFSPROC3_READ, &arguments)?;
@@ -163,7 +160,7 @@ impl Client {
     }
 }
 
-/// A call of root's as a record: program, version and procedure, and its arguments.
+/// A call as root, as a record: program, version, procedure and arguments.
 pub fn record(xid: u32, [prog, vers, proc]: [u32; 3], arguments: &impl Pack) -> Vec<u8> {
     let cred = opaque_auth::auth_unix(&auth_unix::default());
     let call = call_body { rpcvers: RPC_VERSION_2, prog, vers, proc, cred, verf: opaque_auth::default() };
@@ -176,7 +173,6 @@ pub fn record(xid: u32, [prog, vers, proc]: [u32; 3], arguments: &impl Pack) -> 
     record
 }
 
-/// A name in a directory, as arguments have it.
 pub fn entry<'a>(directory: &nfs_fh3, name: &'a str) -> diropargs3<'a> {
     diropargs3 { dir: directory.clone(), name: filename3(Opaque::borrowed(name.as_bytes())) }
 }

@@ -1,10 +1,10 @@
-//! How far the clients of a load are, for the test that waits for them.
+//! The progress of a load's clients, for the test that waits for them.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Only what hangs ever takes so long.
-const HANGS: Duration = Duration::from_secs(120);
+/// Only a test that hangs takes longer.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Shared by the clients of a load and the test.
 #[derive(Default)]
@@ -25,7 +25,7 @@ impl Progress {
         self.counts.lock().expect("no panic")
     }
 
-    /// Something was acknowledged; is it durable?
+    /// Records an acknowledgement.
     pub fn note(&self, is_durable: bool) {
         self.counts().durable += u64::from(is_durable);
         self.more.notify_all();
@@ -36,7 +36,7 @@ impl Progress {
         self.more.notify_all();
     }
 
-    /// How often something was acknowledged as durable.
+    /// The number of acknowledgements as durable.
     pub fn durable(&self) -> u64 {
         self.counts().durable
     }
@@ -45,28 +45,27 @@ impl Progress {
         self.counts().failed
     }
 
-    /// Waits until so much more was acknowledged as durable, or the time is over. Gives how much it was.
-    pub fn await_durable(&self, count: u64, most: Duration) -> u64 {
+    /// Waits for `count` more acknowledgements as durable, or the timeout. Returns their number.
+    pub fn await_durable(&self, count: u64, timeout: Duration) -> u64 {
         let counts = self.counts();
         let begin = counts.durable;
-        let waited = self.more.wait_timeout_while(counts, most, |counts| counts.durable < begin + count);
+        let waited = self.more.wait_timeout_while(counts, timeout, |counts| counts.durable < begin + count);
         waited.expect("no panic").0.durable - begin
     }
 
-    /// Waits until so many more requests have failed. Did they?
+    /// Waits until `count` more requests have failed. False on timeout.
     pub fn await_failures(&self, count: u64) -> bool {
         let counts = self.counts();
         let end = counts.failed + count;
-        let waited = self.more.wait_timeout_while(counts, HANGS, |counts| counts.failed < end);
+        let waited = self.more.wait_timeout_while(counts, TIMEOUT, |counts| counts.failed < end);
         waited.expect("no panic").0.failed >= end
     }
 
-    /// The clients shall end what is under way, and no more.
+    /// Clients finish their requests in flight and send no more.
     pub fn stop(&self) {
         self.counts().is_stopped = true;
     }
 
-    /// They may go on again.
     pub fn resume(&self) {
         self.counts().is_stopped = false;
     }

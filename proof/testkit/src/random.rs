@@ -1,4 +1,4 @@
-//! A small generator: the same seed asks for the same.
+//! A small deterministic generator.
 
 /// splitmix64 (Steele, Lea, Flood 2014).
 #[derive(Clone)]
@@ -18,7 +18,7 @@ impl Random {
         self.next() % bound
     }
 
-    /// An index into something of `len` parts.
+    /// An index below `len`.
     pub fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
     }

@@ -1,35 +1,35 @@
-//! How long open-ended tests go on: `AWASE_OUTSIDE_SECONDS` each (a few by default), from seeds that begin at
+//! Duration and seeds of tests: open-ended tests run for `AWASE_OUTSIDE_SECONDS` each (a few by default), with seeds from
 //! `AWASE_OUTSIDE_SEED` (1 by default).
 
 use std::time::{Duration, Instant};
 
 const SECONDS: u64 = 3;
 
-/// How long each open-ended test goes on.
+/// Duration of each open-ended test.
 pub fn duration() -> Duration {
     Duration::from_secs(number("AWASE_OUTSIDE_SECONDS").unwrap_or(SECONDS))
 }
 
-/// Is this the long form of the tests, in which the time decides how much is done?
+/// True in the long form of the tests, in which time bounds the work.
 pub fn is_long() -> bool {
     duration() > Duration::from_secs(4 * SECONDS)
 }
 
 fn number(variable: &str) -> Option<u64> {
     let value = std::env::var(variable).ok()?;
-    Some(value.parse().unwrap_or_else(|_| panic!("{variable}={value} is no number")))
+    Some(value.parse().unwrap_or_else(|_| panic!("{variable}={value} is not a number")))
 }
 
-/// The seeds of a simulated test: `AWASE_SEED` alone if set, else `AWASE_SEEDS` of them or `few`. None of them begins
+/// The seeds of a simulated test: `AWASE_SEED` alone if set, else the first `AWASE_SEEDS` or `few`. No seed is started
 /// later than `AWASE_SEED_SECONDS` after the first.
 pub fn seeds(few: u64) -> impl Iterator<Item = u64> {
     let range = match number("AWASE_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..number("AWASE_SEEDS").unwrap_or(few),
     };
-    let (start, most) = (Instant::now(), number("AWASE_SEED_SECONDS").map(Duration::from_secs));
+    let (start, limit) = (Instant::now(), number("AWASE_SEED_SECONDS").map(Duration::from_secs));
     range.take_while(move |seed| {
-        let is_over = most.is_some_and(|most| start.elapsed() >= most);
+        let is_over = limit.is_some_and(|limit| start.elapsed() >= limit);
         if is_over {
             println!("{seed} seeds in {:.0?}", start.elapsed());
         }
@@ -37,7 +37,7 @@ pub fn seeds(few: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Runs `test` with each seed; a failure prints the seed and how to see it again.
+/// Runs `test` with each seed; a failure prints the seed and the command that replays it.
 pub fn for_seeds(name: &str, few: u64, test: impl Fn(u64) + std::panic::RefUnwindSafe) {
     for seed in seeds(few) {
         if let Err(panic) = std::panic::catch_unwind(|| test(seed)) {
@@ -47,7 +47,7 @@ pub fn for_seeds(name: &str, few: u64, test: impl Fn(u64) + std::panic::RefUnwin
     }
 }
 
-/// Seeds, one for each round, until the time is over; at least as many as were asked for.
+/// Seeds, one for each round: at least `least`, and then until the time is over.
 pub struct Rounds {
     name: &'static str,
     least: u64,
@@ -57,7 +57,6 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// Of a test that is called `name`, `least` or more.
     pub fn new(name: &'static str, least: u64) -> Rounds {
         Rounds { name, least, start: Instant::now(), seed: number("AWASE_OUTSIDE_SEED").unwrap_or(1), done: 0 }
     }

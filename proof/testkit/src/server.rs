@@ -1,4 +1,4 @@
-//! A server of our own for a test: in a directory of its own, on a Unix socket, told apart from all others.
+//! A server process for a test: in its own directory, on a Unix socket there, so that tests do not share servers.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// So long may anything take that the tests wait for; only a hanging server ever takes it.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Only a server that hangs takes longer.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The program: what `AWASE_PROGRAM` names, else the one that cargo has built for the tests.
+/// The program: `AWASE_PROGRAM`, else the one that cargo has built for the tests.
 pub static AWASE: LazyLock<String> = LazyLock::new(|| {
     std::env::var("AWASE_PROGRAM").unwrap_or_else(|_| {
         let test = std::env::current_exe().expect("a path");
@@ -24,15 +24,15 @@ pub static AWASE: LazyLock<String> = LazyLock::new(|| {
     })
 });
 
-/// A directory for one test, which several servers may use one after another.
+/// A temporary directory for one test, which several servers may use one after another.
 #[derive(Clone)]
-pub struct Place(Arc<Directory>);
+pub struct Sandbox(Arc<Directory>);
 
 struct Directory(TempDir);
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // Servers that were killed leave their traces in memory.
+        // Killed servers leave their traces in memory.
         for link in ["awase-data/trace", "awase-data/trace.previous"] {
             if let Ok(trace) = std::fs::read_link(self.0.path().join(link)) {
                 let _ = std::fs::remove_file(trace);
@@ -41,11 +41,11 @@ impl Drop for Directory {
     }
 }
 
-impl Place {
-    #[expect(clippy::new_without_default, reason = "it makes a directory")]
-    pub fn new() -> Place {
+impl Sandbox {
+    #[expect(clippy::new_without_default, reason = "it creates a directory")]
+    pub fn new() -> Sandbox {
         let directory = tempfile::Builder::new().prefix("awase-").tempdir().expect("temporary directory");
-        Place(Arc::new(Directory(directory)))
+        Sandbox(Arc::new(Directory(directory)))
     }
 
     pub fn path(&self) -> &Path {
@@ -56,7 +56,6 @@ impl Place {
         self.path().join(name)
     }
 
-    /// Writes a file into it.
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
         std::fs::write(self.file(name), text).expect("write a file of the test");
         self.file(name)
@@ -72,17 +71,17 @@ impl Place {
             .expect("run awase")
     }
 
-    /// Starts a server here that listens on the default Unix socket, and waits until it is ready.
+    /// Starts a server that listens on the default Unix socket, and waits until it is ready.
     pub fn serve(&self, arguments: &[&str]) -> Server {
         let mut command = Command::new(&*AWASE);
-        // Ports are shared by all tests.
+        // Ports would be shared by all tests.
         command.args(["serve", "--nbd", "none", "--nfs", "none", "--metrics", "none"]).args(arguments);
         choose_engine(&mut command, arguments);
         self.start(command)
     }
 
-    /// Starts a server here whose directories are at `port` of loopback, 0 for any that is free, and waits until it is
-    /// ready. Gives the port, too.
+    /// Starts a server of directories at `port` of loopback (0 for any free one) and waits until it is ready. Returns the
+    /// port, too.
     pub fn serve_directories(&self, port: u16, arguments: &[&str]) -> (Server, u16) {
         let mut command = Command::new(&*AWASE);
         command.args(["serve", "--nbd", "none", "--nfs", &format!("127.0.0.1:{port}"), "--metrics", "none"]);
@@ -90,12 +89,11 @@ impl Place {
         choose_engine(&mut command, arguments);
         let mut server = self.start(command);
         let banner = server.banner();
-        let said = banner.split_once("?nfsport=").and_then(|(_, rest)| rest.split_once('&'));
-        let port = said.and_then(|(port, _)| port.parse().ok());
+        let found = banner.split_once("?nfsport=").and_then(|(_, rest)| rest.split_once('&'));
+        let port = found.and_then(|(port, _)| port.parse().ok());
         (server, port.unwrap_or_else(|| panic!("no port of NFS in:\n{banner}")))
     }
 
-    /// Starts a server by a command of the test's own.
     pub fn start(&self, mut command: Command) -> Server {
         let notify_path = self.file("notify.sock");
         let _ = std::fs::remove_file(&notify_path);
@@ -107,13 +105,13 @@ impl Place {
             .stderr(Stdio::piped())
             .spawn()
             .expect("start awase");
-        let mut server = Server { child, notify, place: self.clone(), errors: Vec::new() };
+        let mut server = Server { child, notify, sandbox: self.clone(), errors: Vec::new() };
         server.await_notice("READY=1");
         server
     }
 }
 
-/// Where the test does not choose the engine, `AWASE_ENGINE` does.
+/// `AWASE_ENGINE` applies unless the test chooses the engine.
 fn choose_engine(command: &mut Command, arguments: &[&str]) {
     if let (Ok(engine), false) = (std::env::var("AWASE_ENGINE"), arguments.contains(&"--engine")) {
         command.args(["--engine", &engine]);
@@ -124,20 +122,20 @@ fn choose_engine(command: &mut Command, arguments: &[&str]) {
 pub struct Server {
     child: Child,
     notify: UnixDatagram,
-    place: Place,
-    /// What was read of its standard error.
+    sandbox: Sandbox,
+    /// Standard error read so far.
     errors: Vec<u8>,
 }
 
 impl Server {
     pub fn socket(&self) -> PathBuf {
-        self.place.file("awase-data/nbd.sock")
+        self.sandbox.file("awase-data/nbd.sock")
     }
 
-    /// What it has printed, now that it is ready.
+    /// Standard output until now.
     pub fn banner(&mut self) -> String {
         let mut bytes = vec![0; 65536];
-        // All of it is in the pipe, written at once, before it said that it is ready.
+        // It is written at once and before the notice of readiness.
         let len = self.child.stdout.as_mut().expect("piped").read(&mut bytes).expect("a banner");
         String::from_utf8_lossy(&bytes[..len]).into_owned()
     }
@@ -146,21 +144,20 @@ impl Server {
         self.child.id()
     }
 
-    /// How clients name an export.
     pub fn uri(&self, export: &str) -> String {
         format!("nbd+unix:///{export}?socket={}", self.socket().display())
     }
 
-    /// Waits until it says so to systemd.
+    /// Waits for a notice to systemd.
     pub fn await_notice(&mut self, notice: &str) {
         let mut bytes = [0; 4096];
         let process = self.process();
         loop {
-            // What it said before it ended is still there.
-            let [said, _] = poll([self.notify.as_fd(), process.as_fd()]);
-            if !said {
+            // Notices sent before its end are still in the socket.
+            let [is_readable, _] = poll([self.notify.as_fd(), process.as_fd()]);
+            if !is_readable {
                 let _ = self.child.kill();
-                panic!("the server did not say {notice}; it wrote: {}", self.read_output().1);
+                panic!("the server did not notify {notice}; it wrote: {}", self.read_output().1);
             }
             let len = self.notify.recv(&mut bytes).expect("a notice");
             if String::from_utf8_lossy(&bytes[..len]).lines().any(|line| line == notice) {
@@ -169,25 +166,25 @@ impl Server {
         }
     }
 
-    /// Waits until it writes so to standard error.
+    /// Waits for a message on standard error.
     pub fn await_error(&mut self, message: &str) {
         let mut bytes = [0; 4096];
         while !String::from_utf8_lossy(&self.errors).contains(message) {
             let stderr = self.child.stderr.as_mut().expect("piped");
-            let [said] = poll([stderr.as_fd()]);
-            let len = if said { stderr.read(&mut bytes).expect("standard error") } else { 0 };
-            assert!(len > 0, "the server did not say {message:?}; it wrote: {}", String::from_utf8_lossy(&self.errors));
+            let [is_readable] = poll([stderr.as_fd()]);
+            let len = if is_readable { stderr.read(&mut bytes).expect("standard error") } else { 0 };
+            assert!(len > 0, "no {message:?} in: {}", String::from_utf8_lossy(&self.errors));
             self.errors.extend(&bytes[..len]);
         }
     }
 
     pub fn signal(&self, signal: i32) {
-        // SAFETY: kill takes numbers; the child was not waited for yet, so its id is still its own.
+        // SAFETY: numbers only; the child was not waited for yet, so its id was not reused.
         let result = unsafe { libc::kill(self.child.id() as i32, signal) };
         assert_eq!(result, 0, "kill: {}", io::Error::last_os_error());
     }
 
-    /// Waits for its end. Gives the status, standard output and standard error.
+    /// Waits for its end. Returns the status, standard output and standard error.
     pub fn wait(mut self) -> (ExitStatus, String, String) {
         self.await_end();
         let status = self.child.wait().expect("wait");
@@ -195,7 +192,7 @@ impl Server {
         (status, output, errors)
     }
 
-    /// Ends it without warning, as a crash would.
+    /// Kills it, as a crash would.
     pub fn crash(mut self) {
         self.child.kill().expect("kill -9");
         self.child.wait().expect("wait");
@@ -207,7 +204,7 @@ impl Server {
 
     /// A descriptor that becomes readable when the process ends (pidfd_open(2)).
     fn process(&self) -> OwnedFd {
-        // SAFETY: pidfd_open takes numbers and gives a new descriptor, which nobody else owns.
+        // SAFETY: pidfd_open takes numbers and returns a new descriptor that is not owned elsewhere.
         unsafe {
             let fd = libc::syscall(libc::SYS_pidfd_open, self.child.id() as i32, 0);
             assert!(fd >= 0, "pidfd_open: {}", io::Error::last_os_error());
@@ -234,25 +231,25 @@ impl Drop for Server {
     }
 }
 
-/// Waits until one is readable; tells which are. None: the patience is over.
+/// Waits until a descriptor is readable; returns which are. None on timeout.
 fn poll<const N: usize>(fds: [BorrowedFd<'_>; N]) -> [bool; N] {
     let mut polled = fds.map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 });
-    // SAFETY: as many structures as said, which live until poll returns.
-    let ready = unsafe { libc::poll(polled.as_mut_ptr(), N as libc::nfds_t, PATIENCE.as_millis() as i32) };
+    // SAFETY: `N` structures, which outlive the call.
+    let ready = unsafe { libc::poll(polled.as_mut_ptr(), N as libc::nfds_t, TIMEOUT.as_millis() as i32) };
     assert!(ready >= 0, "poll: {}", io::Error::last_os_error());
     polled.map(|polled| polled.revents & libc::POLLIN != 0)
 }
 
-/// Asks until it is so.
+/// Polls until `is_so`.
 pub fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < PATIENCE, "still not: {what}");
+        assert!(start.elapsed() < TIMEOUT, "still not: {what}");
         std::thread::yield_now();
     }
 }
 
-/// Runs a client program and gives what it printed.
+/// Runs a client program and returns its standard output.
 pub fn client(program: &str, arguments: &[&str]) -> String {
     let output = attempt(program, arguments);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -262,9 +259,9 @@ pub fn client(program: &str, arguments: &[&str]) -> String {
 
 /// Runs a client program that may fail.
 pub fn attempt(program: &str, arguments: &[&str]) -> Output {
-    // A client that hangs is ended by `timeout`, so that the test fails instead.
+    // A client that hangs is killed by `timeout`, so that the test fails.
     Command::new("timeout")
-        .arg(PATIENCE.as_secs().to_string())
+        .arg(TIMEOUT.as_secs().to_string())
         .arg(program)
         .args(arguments)
         .env("PATH", format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default()))

@@ -1,4 +1,4 @@
-//! A client: what the tests and the simulated machine use to ask a server.
+//! A client for tests and the simulated machine.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,16 +15,16 @@ use crate::proto::{
     NBD_STRUCTURED_REPLY_MAGIC, NbdError, Reader, Request, chunk, cmd, handshake, info, option, rep,
 };
 
-/// Why a request was not done.
+/// Why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientError {
     /// The server refused it or failed.
     #[error("the server answered with error {}", .0.0)]
     Refused(NbdError),
-    /// The connection is gone: whether it was done is not known.
+    /// The connection ended: whether the request was executed is unknown.
     #[error("the connection is gone")]
     Gone,
-    /// The server broke the protocol.
+    /// The server violated the protocol.
     #[error("the server broke the protocol: {0}")]
     Protocol(&'static str),
 }
@@ -50,11 +50,11 @@ struct Pending {
     waker: Option<Waker>,
 }
 
-/// A session with a server. Many requests may be under way.
+/// A session with a server. Many requests may be in flight.
 pub struct Client {
     cpu: Processor,
     connection: Connection,
-    /// Size of the export in bytes.
+    /// Bytes.
     pub size: u64,
     pub flags: u16,
     cookie: Cell<u64>,
@@ -65,11 +65,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Negotiates for `export` on a fresh connection. With `structured`, structured replies and `base:allocation` are
-    /// asked for.
+    /// Negotiates `export` on a new connection. With `structured`, requests structured replies and `base:allocation`.
     ///
     /// # Errors
-    /// When the server refuses or goes.
+    /// If the server refuses or disconnects.
     pub async fn connect(
         cpu: &Processor,
         connection: Connection,
@@ -96,7 +95,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Sends a request and waits for its answer.
+    /// Sends a request and waits for its reply.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -153,7 +152,7 @@ impl Client {
         self.request(cmd::WRITE, flags, offset, data.len() as u32, data).await.map(drop)
     }
 
-    /// Makes durable what was answered before.
+    /// Makes all acknowledged writes durable.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -161,7 +160,7 @@ impl Client {
         self.request(cmd::FLUSH, 0, 0, 0, &[]).await.map(drop)
     }
 
-    /// Ends the connection, in whatever state it is.
+    /// Shuts the connection down in any state.
     pub fn hang_up(&self) {
         self.cpu.shutdown(self.connection);
     }
@@ -264,7 +263,7 @@ impl Client {
     }
 }
 
-/// Takes a chunk's content in; `None` when it does not fit the request.
+/// Applies a chunk to its request; `None` if it does not fit.
 fn apply(pending: &mut Pending, kind: u16, payload: &[u8]) -> Option<()> {
     let mut at = Reader::new(payload);
     match kind {
@@ -291,7 +290,7 @@ fn apply(pending: &mut Pending, kind: u16, payload: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// Asks for `export`; returns its size and flags.
+/// Negotiates `export`; returns its size and flags.
 async fn negotiate(
     cpu: &Processor,
     connection: Connection,
@@ -352,7 +351,7 @@ async fn ask(
     }
 }
 
-/// A request's bytes with whatever magic, for tests of hostile clients.
+/// A request's bytes with any magic, for tests of hostile clients.
 pub fn raw_request(magic: u32, request: &Request) -> Vec<u8> {
     let mut bytes = request.encode().to_vec();
     if magic != NBD_REQUEST_MAGIC {

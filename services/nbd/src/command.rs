@@ -1,111 +1,134 @@
-//! The transmission phase: what each request does, and its reply.
+//! The transmission phase: executing requests.
+//!
+//! Zeroes of holes are sent as data, as by nbdkit, not as `NBD_REPLY_TYPE_OFFSET_HOLE`, as by qemu-nbd: finding a hole
+//! takes a call to the host for each uncached read, and clients that copy ask for block status and skip holes.
 
-use std::future::{Future, poll_fn};
 use std::rc::Rc;
-use std::task::Poll;
 
-use kernel::connection::{EdgePermit, Header, Keeps, Outbound, Release, Reply};
-use kernel::processor::{Timed, Together};
+use kernel::connection::{EdgePermit, FastPath, Header, Holds, Outbound, Release, Reply, Session};
+use kernel::processor::Timed;
 use kernel::request::{Context, JobId};
 use kernel::trace::{Event, Whose};
-use kernel::{FRAME_BYTES, Frames, Processor};
+use kernel::volume::{Lookup, Reading};
+use kernel::{FRAME_BYTES, Frames, Processor, Volume};
 use machine::Errno;
 use policy::unit::{ByteRange, Stability};
 
 use crate::export::REQUEST_BYTES_MAX;
-use crate::negotiate::{BASE_ALLOCATION_ID, Session};
+use crate::negotiate::{BASE_ALLOCATION_ID, Negotiated};
 use crate::proto::{Request, chunk, cmd, simple_reply, state, structured_chunk};
 use crate::refusal::Refusal;
 
 /// Extents in one reply, at most.
 const EXTENTS_MAX: usize = 1024;
 
-/// Frames of one piece of a request, at most: 1 MiB. A longer one passes in pieces.
+/// Frames of one piece of a request, at most: 1 MiB. Longer requests are split.
 const PIECE_FRAMES_MAX: u64 = 256;
 
-/// And at least, however small the cache: 128 KiB. What must not be cut (`NBD_CMD_FLAG_DF`) may be 64 KiB long.
+/// And at least, even with a small cache: 128 KiB. A request that must not be split (`NBD_CMD_FLAG_DF`) may be 64 KiB.
 const PIECE_FRAMES_MIN: u64 = 32;
 
-/// A piece is the cache's size divided by this, within these bounds: many must fit in.
+/// The piece is the cache's size divided by this, within these bounds, so that many pieces fit.
 const PIECE_SHARE: u64 = 64;
 
-/// What is to become of a request.
+/// The result of checking a request.
 pub(crate) enum Verdict {
     Do,
     Refuse(Refusal),
-    /// Its payload is too long to be read over.
+    /// Its payload is too long to be skipped.
     Disconnect,
 }
 
-/// The commands of one connection.
+/// Executes the requests of one connection.
 pub(crate) struct Commands {
     cpu: Processor,
-    session: Session,
+    agreed: Negotiated,
     outbound: Rc<Outbound>,
     piece_frames: u64,
     job: JobId,
-    /// Answered at once and not counted yet.
-    together: Together,
 }
 
 impl Commands {
-    pub(crate) fn new(cpu: Processor, session: Session, outbound: Rc<Outbound>) -> Self {
+    pub(crate) fn new(session: &Session, agreed: Negotiated) -> Self {
+        let (cpu, outbound) = (session.cpu().clone(), Rc::clone(session.outbound()));
         let piece_frames = (cpu.kernel().cache_blocks() / PIECE_SHARE).clamp(PIECE_FRAMES_MIN, PIECE_FRAMES_MAX);
-        let (job, export) = (cpu.job(), session.export.volume.export());
+        let (job, export) = (cpu.job(), agreed.export.volume.export());
         outbound.tally().use_export(export);
-        cpu.trace(Event::ConnectionNegotiated, (job, export), session.export.volume.size(), outbound.tally().number());
-        Commands { cpu, session, outbound, piece_frames, job, together: Together::default() }
+        cpu.trace(Event::ConnectionNegotiated, (job, export), agreed.export.volume.size(), outbound.tally().number());
+        Commands { cpu, agreed, outbound, piece_frames, job }
     }
 
-    /// Frames of one piece of a request: a longer one passes in pieces.
-    pub(crate) fn piece_frames(&self) -> usize {
-        self.piece_frames as usize
+    fn volume(&self) -> &Volume {
+        &self.agreed.export.volume
     }
 
-    /// The export's size in bytes.
-    pub(crate) fn size(&self) -> u64 {
-        self.session.export.volume.size()
+    /// Bytes of payload that a request has in flight at a time.
+    pub(crate) fn payload_under_way(&self, request: &Request) -> u64 {
+        let has_payload = matches!(request.kind, cmd::READ | cmd::WRITE);
+        if has_payload { u64::from(request.len).min(self.piece_frames * FRAME_BYTES as u64) } else { 0 }
     }
 
-    /// Answers the request that comes most often, a read of what the cache has, at once (OLTP-4).
-    ///
-    /// # Errors
-    /// It is another, or something is to be said against it: nothing has been done but to note when it began, if so. The
-    /// general path does the rest.
-    pub(crate) fn answer_hot(&self, request: &Request) -> Result<(), Option<Timed>> {
+    /// Does a range consist of whole blocks, up to the export's end?
+    pub(crate) fn is_whole_blocks(&self, range: ByteRange) -> bool {
+        let is_edge = |at: u64| at.is_multiple_of(FRAME_BYTES as u64) || at == self.volume().size();
+        is_edge(range.at.0) && is_edge(range.end().0)
+    }
+
+    /// Answers the most frequent request, a plain read, at once if it is cached (OLTP-4). Other requests, and those to
+    /// be refused, are missed.
+    pub(crate) async fn answer_fast(self: &Rc<Self>, request: &Request, session: &Session) -> FastPath {
         let len = u64::from(request.len);
         if !self.cpu.switches().hottest_first || request.kind != cmd::READ || request.flags != 0 || len == 0 {
-            return Err(None);
+            return FastPath::Missed(None);
         }
-        let volume = &self.session.export.volume;
-        let unit = u64::from(self.session.export.block_size);
-        let is_inside = request.offset.checked_add(len).is_some_and(|end| end <= volume.size());
+        let unit = u64::from(self.agreed.export.block_size);
         // Block sizes are powers of two.
         let is_aligned = (request.offset | len) & (unit - 1) == 0;
         let is_piece = request.offset % FRAME_BYTES as u64 + len <= self.piece_frames * FRAME_BYTES as u64;
         let may_pass = || self.outbound.admits_at_once(len, self.cpu.kernel().cache_blocks());
         let is_free = || !self.outbound.is_exclusive() && !self.outbound.is_broken();
-        if !is_inside || !is_aligned || !is_piece || !is_free() || !may_pass() {
-            return Err(None);
+        if !is_aligned || !is_piece || !is_free() || !may_pass() {
+            return FastPath::Missed(None);
         }
         let began = self.cpu.begin_next(Event::NbdRead, self.job);
-        let range = ByteRange::new(request.offset, len);
-        let Some(frames) = volume.try_read(&self.cpu, range) else { return Err(Some(began)) };
+        let Ok(found) = self.look_up(request) else { return FastPath::Missed(Some(began)) };
         self.cpu.count_request();
-        self.outbound.begin(len, Keeps::Frames);
-        self.outbound.push(self.data(request, range, frames, true, Release { requests: 1, bytes: len }));
-        self.cpu.end_with(&self.together, began, Event::NbdRead, self.job, request.offset, len);
-        Ok(())
+        self.outbound.begin(len, Holds::Frames);
+        let release = Release { requests: 1, bytes: len };
+        match found {
+            Lookup::Cached(frames) => {
+                self.outbound.push(self.data(request, whole(request), frames, true, release));
+                self.cpu.end_with(session.batch(), began, Event::NbdRead, self.job, request.offset, len);
+            }
+            Lookup::Missing(reading) => {
+                session.end_batch();
+                self.await_reading(*request, reading, release, began).await;
+            }
+        }
+        FastPath::Answered
     }
 
-    /// What was answered at once leaves: something else is done or awaited now.
-    pub(crate) fn end_hot(&self) {
-        self.cpu.end_together(&self.together);
+    fn look_up(&self, request: &Request) -> Result<Lookup, Errno> {
+        self.volume().begin_read(&self.cpu, whole(request), self.context(request))
     }
 
-    /// Looks at a request before anything is done or allocated for it.
+    /// Answers a read of one piece when it is loaded. Does not wait itself, unless an exclusive reply is being sent.
+    async fn await_reading(self: &Rc<Self>, request: Request, reading: Reading, release: Release, began: Timed) {
+        self.outbound.begin_with_frames().await;
+        let commands = Rc::clone(self);
+        self.cpu.spawn(async move {
+            let reply = match reading.finish(&commands.cpu).await {
+                Ok(frames) => commands.data(&request, whole(&request), frames, true, release),
+                Err(error) => commands.error(&request, Refusal::Host(error), release),
+            };
+            commands.outbound.push_with_frames(reply);
+            commands.end(began, &request);
+        });
+    }
+
+    /// Checks a request before anything is done or allocated for it.
     pub(crate) fn check(&self, request: &Request) -> Verdict {
-        let volume = &self.session.export.volume;
+        let volume = self.volume();
         let is_write = request.kind == cmd::WRITE;
         if is_write && request.len > REQUEST_BYTES_MAX {
             return Verdict::Disconnect;
@@ -128,7 +151,7 @@ impl Commands {
             let grows = matches!(request.kind, cmd::WRITE | cmd::WRITE_ZEROES);
             return Verdict::Refuse(if grows { Refusal::NoSpace } else { Refusal::BeyondEnd });
         }
-        let unit = u64::from(self.session.export.block_size);
+        let unit = u64::from(self.agreed.export.block_size);
         let to_the_end = end == Some(volume.size());
         let ends_unaligned = !u64::from(request.len).is_multiple_of(unit) && !to_the_end;
         if request.kind == cmd::READ && request.len > REQUEST_BYTES_MAX {
@@ -137,14 +160,14 @@ impl Commands {
         if ends_unaligned || !request.offset.is_multiple_of(unit) {
             return Verdict::Refuse(Refusal::Unaligned);
         }
-        // "Don't fragment" holds for what fits into one piece; a server may limit it (`NBD_CMD_FLAG_DF`).
+        // "Don't fragment" is limited to what fits into one piece, as the server may (`NBD_CMD_FLAG_DF`).
         if request.flags & cmd::FLAG_DF != 0 && self.pieces(request).nth(1).is_some() {
             return Verdict::Refuse(Refusal::Fragments);
         }
         if request.kind == cmd::BLOCK_STATUS && request.len == 0 {
             return Verdict::Refuse(Refusal::StatusOfNothing);
         }
-        if request.kind == cmd::BLOCK_STATUS && !self.session.allocation {
+        if request.kind == cmd::BLOCK_STATUS && !self.agreed.allocation {
             return Verdict::Refuse(Refusal::NoContext);
         }
         Verdict::Do
@@ -152,7 +175,7 @@ impl Commands {
 
     fn flags_allowed(&self, kind: u16) -> Option<u16> {
         match kind {
-            cmd::READ if self.session.structured => Some(cmd::FLAG_DF),
+            cmd::READ if self.agreed.structured => Some(cmd::FLAG_DF),
             cmd::READ | cmd::WRITE | cmd::FLUSH | cmd::TRIM | cmd::CACHE => Some(0),
             cmd::WRITE_ZEROES => Some(cmd::FLAG_NO_HOLE | cmd::FLAG_FAST_ZERO),
             cmd::BLOCK_STATUS => Some(cmd::FLAG_REQ_ONE),
@@ -160,20 +183,18 @@ impl Commands {
         }
     }
 
-    /// Answers a request that is not done.
-    pub(crate) fn refuse(&self, request: &Request, refusal: Refusal, payload: u64) {
+    /// Answers a refused request.
+    pub(crate) fn refuse(&self, request: &Request, refusal: Refusal, release: Release) {
         self.cpu.trace(Event::NbdRefused, self.whose(), u64::from(refusal.error().0), 0);
-        self.outbound.push(self.error(request, refusal, Release { requests: 1, bytes: payload }));
+        self.outbound.push(self.error(request, refusal, release));
     }
 
-    /// Does a request that has no payload. `payload`: bytes to be released with the reply; `began`: when it did, if that
-    /// was noted.
-    pub(crate) fn start(self: &Rc<Self>, request: &Request, payload: u64, began: Option<Timed>) {
-        let release = Release { requests: 1, bytes: payload };
+    /// Starts a request without payload. `began`: its start, if already recorded.
+    pub(crate) async fn start(self: &Rc<Self>, request: &Request, release: Release, began: Option<Timed>) {
         let began = began.unwrap_or_else(|| self.begin(request));
-        if self.cpu.switches().hottest_first && request.kind == cmd::READ && self.read_cached(request, release) {
-            self.end(began, request);
-            return;
+        let is_single = request.len > 0 && self.pieces(request).nth(1).is_none() && !self.outbound.is_exclusive();
+        if self.cpu.switches().hottest_first && request.kind == cmd::READ && is_single {
+            return self.read_single(request, release, began).await;
         }
         let (commands, request) = (Rc::clone(self), *request);
         self.cpu.spawn(async move {
@@ -198,8 +219,8 @@ impl Commands {
     }
 
     async fn perform(&self, request: &Request) -> Result<(), Errno> {
-        let (cpu, volume) = (&self.cpu, &self.session.export.volume);
-        let range = ByteRange::new(request.offset, u64::from(request.len));
+        let (cpu, volume) = (&self.cpu, self.volume());
+        let range = whole(request);
         let context = self.context(request);
         match request.kind {
             cmd::FLUSH => volume.flush(cpu, context).await,
@@ -216,37 +237,37 @@ impl Commands {
     }
 
     fn whose(&self) -> Whose {
-        (self.job, self.session.export.volume.export()).into()
+        (self.job, self.volume().export()).into()
     }
 
     fn context(&self, request: &Request) -> Context {
         let stable = request.flags & cmd::FLAG_FUA != 0;
         let stability = if stable { Stability::Stable } else { Stability::Unstable };
-        Context::synchronous(self.job).with_stability(stability).of_export(self.session.export.volume.export())
+        Context::synchronous(self.job).with_stability(stability).of_export(self.volume().export())
     }
 
     /// A write whose payload is about to be received.
-    pub(crate) fn begin_write(self: &Rc<Self>, request: &Request, payload: u64) -> Write {
-        let release = Release { requests: 1, bytes: payload };
+    pub(crate) fn begin_write(self: &Rc<Self>, request: &Request, release: Release) -> Write {
         Write { commands: Rc::clone(self), request: *request, release, began: self.begin(request), result: Ok(()) }
     }
 
-    /// Answers a read at once if the cache has it.
-    fn read_cached(&self, request: &Request, release: Release) -> bool {
-        let range = ByteRange::new(request.offset, u64::from(request.len));
-        if range.len == 0 || self.pieces(request).nth(1).is_some() || self.outbound.is_exclusive() {
-            return false;
+    /// Reads a single piece, without a task if it is cached.
+    async fn read_single(self: &Rc<Self>, request: &Request, release: Release, began: Timed) {
+        match self.look_up(request) {
+            Ok(Lookup::Missing(reading)) => return self.await_reading(*request, reading, release, began).await,
+            Ok(Lookup::Cached(frames)) => {
+                self.outbound.push(self.data(request, whole(request), frames, true, release));
+            }
+            Err(error) => self.reply_error(request, error, release),
         }
-        let Some(frames) = self.session.export.volume.try_read(&self.cpu, range) else { return false };
-        self.outbound.push(self.data(request, range, frames, true, release));
-        true
+        self.end(began, request);
     }
 
     async fn read(&self, request: &Request, release: Release) {
         if request.len == 0 {
             return self.reply_nothing(request, release);
         }
-        if self.session.structured {
+        if self.agreed.structured {
             self.read_structured(request, release).await;
         } else {
             self.read_simple(request, release).await;
@@ -257,7 +278,7 @@ impl Commands {
         let end = request.offset + u64::from(request.len);
         for piece in self.pieces(request) {
             self.outbound.until_sent().await;
-            let read = self.session.export.volume.read(&self.cpu, piece, self.context(request)).await;
+            let read = self.volume().read(&self.cpu, piece, self.context(request)).await;
             let last = piece.end().0 == end;
             match read {
                 Ok(frames) => {
@@ -269,7 +290,7 @@ impl Commands {
         }
     }
 
-    /// A simple reply has its header first and then all its data, with nothing else between.
+    /// A simple reply is a header and all data, which must be contiguous.
     async fn read_simple(&self, request: &Request, release: Release) {
         let end = request.offset + u64::from(request.len);
         let single = self.pieces(request).nth(1).is_none();
@@ -283,7 +304,7 @@ impl Commands {
                 self.outbound.until_sent().await;
             }
             let (first, last) = (piece.at.0 == request.offset, piece.end().0 == end);
-            let part = match self.session.export.volume.read(&self.cpu, piece, self.context(request)).await {
+            let part = match self.volume().read(&self.cpu, piece, self.context(request)).await {
                 Ok(frames) => {
                     let release = if last { release } else { Release::default() };
                     let mut part = self.data(request, piece, frames, last, release);
@@ -315,9 +336,9 @@ impl Commands {
     }
 
     async fn block_status(&self, request: &Request, release: Release) {
-        let range = ByteRange::new(request.offset, u64::from(request.len));
+        let range = whole(request);
         let max = if request.flags & cmd::FLAG_REQ_ONE != 0 { 1 } else { EXTENTS_MAX };
-        let extents = match self.session.export.volume.extents(&self.cpu, range, max).await {
+        let extents = match self.volume().extents(&self.cpu, range, max).await {
             Ok(extents) => extents,
             Err(error) => return self.reply_error(request, error, release),
         };
@@ -334,8 +355,8 @@ impl Commands {
         self.outbound.push(Reply { header, release, ..Reply::default() });
     }
 
-    /// Cuts a request into pieces of at most [`Commands::piece_frames`] blocks.
-    fn pieces(&self, request: &Request) -> impl Iterator<Item = ByteRange> + use<> {
+    /// Splits a request into pieces of at most `piece_frames` blocks.
+    pub(crate) fn pieces(&self, request: &Request) -> impl Iterator<Item = ByteRange> + use<> {
         let piece_bytes = self.piece_frames * FRAME_BYTES as u64;
         let mut at = request.offset;
         let end = request.offset + u64::from(request.len);
@@ -349,7 +370,7 @@ impl Commands {
     /// Data of a read, with its header.
     fn data(&self, request: &Request, piece: ByteRange, frames: Frames, done: bool, release: Release) -> Reply {
         let mut header = Header::new();
-        if self.session.structured {
+        if self.agreed.structured {
             let len = piece.len as u32 + 8;
             header.extend_from_slice(&structured_chunk(done, chunk::OFFSET_DATA, request.cookie, len));
             header.extend_from_slice(&piece.at.0.to_be_bytes());
@@ -380,9 +401,9 @@ impl Commands {
         self.outbound.push(self.error(request, Refusal::Host(error), release));
     }
 
-    /// An error, with its text where the client agreed on replies that have room for it: then to every command.
+    /// An error reply, with a text if structured replies were negotiated, then for every command.
     fn error(&self, request: &Request, refusal: Refusal, release: Release) -> Reply {
-        let header = if self.session.structured {
+        let header = if self.agreed.structured {
             refusal.chunk(request.cookie)
         } else {
             Header::from_slice(&simple_reply(refusal.error().0, request.cookie))
@@ -390,14 +411,17 @@ impl Commands {
         Reply { header, release, ..Reply::default() }
     }
 
-    /// Reads and block status must be answered with structured replies once those were agreed on; the others may have
-    /// the shorter simple ones.
+    /// With structured replies negotiated, reads and block status must be answered by them; others may have simple
+    /// ones, which are shorter.
     fn needs_structure(&self, request: &Request) -> bool {
-        self.session.structured && matches!(request.kind, cmd::READ | cmd::BLOCK_STATUS)
+        self.agreed.structured && matches!(request.kind, cmd::READ | cmd::BLOCK_STATUS)
     }
 }
 
-/// What a request is recorded as.
+fn whole(request: &Request) -> ByteRange {
+    ByteRange::new(request.offset, u64::from(request.len))
+}
+
 fn event(kind: u16) -> Event {
     match kind {
         cmd::WRITE => Event::NbdWrite,
@@ -410,7 +434,7 @@ fn event(kind: u16) -> Event {
     }
 }
 
-/// A write whose payload comes in, piece by piece.
+/// A write whose payload arrives in pieces.
 pub(crate) struct Write {
     commands: Rc<Commands>,
     request: Request,
@@ -420,49 +444,35 @@ pub(crate) struct Write {
 }
 
 impl Write {
-    /// Writes a piece. After the last one the reply is on its way, or a task that will send it.
-    pub(crate) async fn piece(
-        mut self,
-        range: ByteRange,
-        frames: Frames,
-        permit: Option<EdgePermit>,
-        last: bool,
-    ) -> Write {
-        if self.result.is_err() {
-            return self.end_if(last);
+    /// Writes a piece. After the last one the reply is queued, or a task will queue it.
+    pub(crate) async fn piece(&mut self, range: ByteRange, frames: Frames, permit: Option<EdgePermit>) {
+        if range.end().0 == self.request.offset + u64::from(self.request.len) {
+            return self.last_piece(range, frames, permit).await;
         }
-        let mut context = self.commands.context(&self.request);
-        if !last {
-            // What must be durable is made so with the last piece.
-            context = context.with_stability(Stability::Unstable);
-            self.result = self.commands.session.export.volume.write(&self.commands.cpu, range, frames, context).await;
-            return self;
+        if self.result.is_ok() {
+            // The last piece makes all of them durable.
+            let context = self.commands.context(&self.request).with_stability(Stability::Unstable);
+            self.result = self.commands.volume().write(&self.commands.cpu, range, frames, context).await;
         }
-        let (commands, request, release, began) = (Rc::clone(&self.commands), self.request, self.release, self.began);
-        let whole = range.len == u64::from(request.len);
-        let mut work = Box::pin(async move {
-            let (cpu, volume) = (&commands.cpu, &commands.session.export.volume);
-            let mut result = volume.write(cpu, range, frames, context).await;
+    }
+
+    async fn last_piece(&self, range: ByteRange, frames: Frames, permit: Option<EdgePermit>) {
+        let commands = Rc::clone(&self.commands);
+        let Write { request, release, began, mut result, .. } = *self;
+        let last = async move {
+            let (cpu, volume, context) = (&commands.cpu, commands.volume(), commands.context(&request));
+            if result.is_ok() {
+                result = volume.write(cpu, range, frames, context).await;
+            }
             drop(permit);
-            if result.is_ok() && !whole && context.stability == Stability::Stable {
+            let is_whole = range.len == u64::from(request.len);
+            if result.is_ok() && !is_whole && context.stability == Stability::Stable {
                 result = volume.flush(cpu, context).await;
             }
             commands.reply(&request, result, release);
             commands.end(began, &request);
-        });
-        // Usually the cache takes it at once: a task is made only when it does not.
-        let done = poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx).is_ready())).await;
-        if !done {
-            self.commands.cpu.spawn(work);
-        }
-        self
-    }
-
-    fn end_if(self, last: bool) -> Write {
-        if last {
-            self.commands.reply(&self.request, self.result, self.release);
-            self.commands.end(self.began, &self.request);
-        }
-        self
+        };
+        // Usually the write completes at once.
+        self.commands.cpu.spawn_unless_ready(last).await;
     }
 }

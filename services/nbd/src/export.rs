@@ -1,25 +1,25 @@
-//! What is served, to whom at most, and how much at a time.
+//! Exports and their limits.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use kernel::Volume;
-use kernel::connection::{Bounds, Service};
+use kernel::connection::{Limits, Peer, Protocol, Session, Sessions};
 
+use crate::negotiate::negotiate;
 use crate::proto::flag;
+use crate::transmission::Transmission;
 
 /// Longest name of an export, in bytes ("Values", string length).
 pub const NAME_BYTES_MAX: usize = 4096;
 
-/// Largest request, in bytes: what is advertised as the maximum block size.
+/// Largest request, in bytes: advertised as the maximum block size.
 pub const REQUEST_BYTES_MAX: u32 = 32 << 20;
 
-/// A volume with a name. A connection holds it for its whole life.
+/// An exported volume. Connections hold it for their life.
 pub struct Export {
-    /// The name that clients ask for.
     pub name: String,
     pub description: String,
-    /// Smallest unit of a request, in bytes: a power of two up to 4096.
+    /// Minimum block size, in bytes: a power of two up to 4096.
     pub block_size: u32,
     pub volume: Arc<Volume>,
 }
@@ -42,63 +42,23 @@ impl Export {
     }
 }
 
-/// How much a client may have.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Requests under way on one connection.
-    pub requests_a_connection: usize,
-    /// Payload of the requests under way on one connection, in bytes. One request always passes.
-    pub bytes_a_connection: u64,
-    /// A client that takes so long for a request's header, or for a piece (1 MiB at most) of its payload, is disconnected.
-    pub stall_timeout: Duration,
-    /// A client that has not chosen an export after so long is disconnected.
-    pub negotiation_timeout: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits {
-            requests_a_connection: 128,
-            bytes_a_connection: 8 << 20,
-            stall_timeout: Duration::from_secs(60),
-            negotiation_timeout: Duration::from_secs(30),
-        }
-    }
-}
-
-pub struct Server {
-    limits: Limits,
+/// The NBD protocol and its exports.
+pub struct Nbd {
     exports: Mutex<Arc<[Arc<Export>]>>,
-    service: Arc<Service>,
+    sessions: Arc<Sessions>,
 }
 
-impl Server {
-    /// A server without exports.
+impl Nbd {
     pub fn new(limits: Limits) -> Arc<Self> {
-        let bounds = Bounds {
-            requests: limits.requests_a_connection,
-            bytes: limits.bytes_a_connection,
-            stall_timeout: limits.stall_timeout,
-        };
-        Arc::new(Server { limits, exports: Mutex::new(Arc::from([])), service: Arc::new(Service::new(bounds)) })
+        Arc::new(Nbd { exports: Mutex::new(Arc::from([])), sessions: Arc::new(Sessions::new(limits)) })
     }
 
-    /// Its connections, and how they end: [`Service::stop`], [`Service::give_up`], [`Service::changed`].
-    pub fn service(&self) -> &Arc<Service> {
-        &self.service
-    }
-
-    /// How much a client may have.
-    pub fn limits(&self) -> &Limits {
-        &self.limits
-    }
-
-    /// What clients that come now may have. The first also answers to the empty name.
+    /// The exports for new clients. The first one is also the default (empty name).
     pub fn exports(&self) -> Arc<[Arc<Export>]> {
         Arc::clone(&self.exports.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Goes over to other exports; clients keep what they have.
+    /// Replaces the exports; connected clients keep theirs.
     pub fn set_exports(&self, exports: Vec<Arc<Export>>) {
         *self.exports.lock().unwrap_or_else(PoisonError::into_inner) = exports.into();
     }
@@ -108,5 +68,20 @@ impl Server {
         let all = self.exports();
         let named = all.iter().find(|export| export.name == name);
         named.or(all.first().filter(|_| name.is_empty())).cloned()
+    }
+}
+
+impl Protocol for Nbd {
+    type Handler = Transmission;
+
+    const NAME: &'static str = "nbd";
+
+    fn sessions(&self) -> &Arc<Sessions> {
+        &self.sessions
+    }
+
+    async fn open(self: &Arc<Self>, session: &Session, _peer: &Peer) -> Option<Transmission> {
+        let negotiated = negotiate(self, session).await?;
+        Some(Transmission::new(session, negotiated))
     }
 }

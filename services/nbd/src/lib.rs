@@ -1,6 +1,4 @@
-//! NBD: disks for the network.
-//!
-//! [`serve`] negotiates with one client and answers its requests until it goes or the [`Server`] is told to end. Source of the protocol: `doc/proto.md` of the NetworkBlockDevice project.
+//! NBD, after `doc/proto.md` of the NetworkBlockDevice project. [`Nbd`] is the protocol.
 
 pub mod client;
 mod command;
@@ -10,5 +8,4 @@ pub mod proto;
 mod refusal;
 mod transmission;
 
-pub use export::{Export, Limits, NAME_BYTES_MAX, REQUEST_BYTES_MAX, Server};
-pub use transmission::serve;
+pub use export::{Export, NAME_BYTES_MAX, Nbd, REQUEST_BYTES_MAX};

@@ -2,65 +2,52 @@
 
 use std::sync::Arc;
 
-use kernel::Processor;
-use kernel::connection::{Gone, Keeps, Served, receive_exact, send_all};
-use machine::Connection;
+use kernel::connection::{Gone, Session, receive_exact, send_all};
 
-use crate::export::{Export, NAME_BYTES_MAX, REQUEST_BYTES_MAX, Server};
+use crate::export::{Export, NAME_BYTES_MAX, Nbd, REQUEST_BYTES_MAX};
 use crate::proto::{
     self, BASE_ALLOCATION, NBD_MAGIC, NBD_OPTS_MAGIC, Reader, handshake, info, option, option_reply, rep,
 };
 
-/// Longest payload of an option that is looked at, in bytes; the largest that makes sense is a list of contexts.
+/// Longest option payload that is parsed, in bytes; the largest useful one is a list of contexts.
 const OPTION_BYTES_MAX: u32 = 64 << 10;
-/// Up to so many bytes, a longer option is skipped and refused; beyond, the client is disconnected.
+/// Longer options up to this many bytes are skipped and refused; beyond, the client is disconnected.
 const OPTION_BYTES_SKIPPED_MAX: u32 = 1 << 20;
 /// Options before a client must have chosen an export.
 const OPTIONS_MAX: usize = 256;
-/// The number under which block status speaks of [`BASE_ALLOCATION`].
+/// The context id of [`BASE_ALLOCATION`] in block status.
 pub(crate) const BASE_ALLOCATION_ID: u32 = 1;
 
-pub(crate) struct Session {
+/// The client's choices.
+pub(crate) struct Negotiated {
     pub(crate) export: Arc<Export>,
     pub(crate) structured: bool,
     pub(crate) allocation: bool,
 }
 
 struct Negotiation<'a> {
-    cpu: &'a Processor,
-    connection: Connection,
-    server: &'a Server,
-    served: &'a Served,
+    nbd: &'a Nbd,
+    session: &'a Session,
     no_zeroes: bool,
     structured: bool,
     /// The export for which `base:allocation` was selected.
     allocation: Option<String>,
 }
 
-/// What to do after an option.
 enum Next {
     Option,
-    Transmission(Session),
+    Transmission(Negotiated),
     End,
 }
 
-/// Negotiates; `None` when the client went or was refused.
-pub(crate) async fn negotiate(
-    cpu: &Processor,
-    connection: Connection,
-    server: &Server,
-    served: &Served,
-) -> Option<Session> {
-    served.watchdog().arm(cpu, server.limits().negotiation_timeout, Keeps::Nothing);
-    let mut negotiation =
-        Negotiation { cpu, connection, server, served, no_zeroes: false, structured: false, allocation: None };
-    let session = negotiation.run().await.ok().flatten();
-    served.watchdog().disarm();
-    session
+/// Negotiates; `None` if the client disconnected or was refused.
+pub(crate) async fn negotiate(nbd: &Nbd, session: &Session) -> Option<Negotiated> {
+    let mut negotiation = Negotiation { nbd, session, no_zeroes: false, structured: false, allocation: None };
+    negotiation.run().await.ok().flatten()
 }
 
 impl Negotiation<'_> {
-    async fn run(&mut self) -> Result<Option<Session>, Gone> {
+    async fn run(&mut self) -> Result<Option<Negotiated>, Gone> {
         let mut hello = Vec::with_capacity(18);
         hello.extend_from_slice(&NBD_MAGIC.to_be_bytes());
         hello.extend_from_slice(&NBD_OPTS_MAGIC.to_be_bytes());
@@ -70,18 +57,18 @@ impl Negotiation<'_> {
         let flags = self.receive(4).await?;
         let flags = Reader::new(&flags).u32().ok_or(Gone)?;
         if flags & !u32::from(offered) != 0 || flags & u32::from(handshake::FIXED_NEWSTYLE) == 0 {
-            self.served.note_malformed();
+            self.session.note_malformed();
             return Ok(None);
         }
         self.no_zeroes = flags & u32::from(handshake::NO_ZEROES) != 0;
         for _ in 0..OPTIONS_MAX {
             match self.option().await? {
                 Next::Option => {}
-                Next::Transmission(session) => return Ok(Some(session)),
+                Next::Transmission(negotiated) => return Ok(Some(negotiated)),
                 Next::End => return Ok(None),
             }
         }
-        self.served.note_malformed();
+        self.session.note_malformed();
         Ok(None)
     }
 
@@ -92,7 +79,7 @@ impl Negotiation<'_> {
         let option = header.u32().ok_or(Gone)?;
         let len = header.u32().ok_or(Gone)?;
         if magic != NBD_OPTS_MAGIC || len > OPTION_BYTES_SKIPPED_MAX {
-            self.served.note_malformed();
+            self.session.note_malformed();
             return Ok(Next::End);
         }
         if len > OPTION_BYTES_MAX {
@@ -106,7 +93,7 @@ impl Negotiation<'_> {
         match option {
             option::EXPORT_NAME => self.export_name(&payload).await,
             option::ABORT => {
-                // The client may be gone without waiting for the answer.
+                // The client may disconnect without waiting for the reply.
                 let _ = self.reply(option, rep::ACK, &[]).await;
                 Ok(Next::End)
             }
@@ -127,9 +114,9 @@ impl Negotiation<'_> {
     }
 
     async fn export_name(&mut self, payload: &[u8]) -> Result<Next, Gone> {
-        // There is no way to refuse: "the server MUST disconnect".
+        // A refusal is impossible: "the server MUST disconnect".
         let name = std::str::from_utf8(payload).ok().filter(|name| name.len() <= NAME_BYTES_MAX);
-        let Some(export) = name.and_then(|name| self.server.find(name)) else { return Ok(Next::End) };
+        let Some(export) = name.and_then(|name| self.nbd.find(name)) else { return Ok(Next::End) };
         let mut reply = Vec::with_capacity(134);
         reply.extend_from_slice(&export.volume.size().to_be_bytes());
         reply.extend_from_slice(&export.flags(self.structured).to_be_bytes());
@@ -137,7 +124,7 @@ impl Negotiation<'_> {
             reply.resize(reply.len() + 124, 0);
         }
         self.send(reply).await?;
-        Ok(Next::Transmission(self.session(export)))
+        Ok(Next::Transmission(self.negotiated(export)))
     }
 
     async fn list(&mut self, payload: &[u8]) -> Result<Next, Gone> {
@@ -145,7 +132,7 @@ impl Negotiation<'_> {
             return self.refuse(option::LIST, rep::ERR_INVALID, "NBD_OPT_LIST takes no data").await;
         }
         let mut replies = Vec::new();
-        for export in self.server.exports().iter() {
+        for export in self.nbd.exports().iter() {
             let mut entry = Vec::new();
             entry.extend_from_slice(&(export.name.len() as u32).to_be_bytes());
             entry.extend_from_slice(export.name.as_bytes());
@@ -161,7 +148,7 @@ impl Negotiation<'_> {
         let Some((name, wanted)) = read_info(payload) else {
             return self.refuse(option, rep::ERR_INVALID, "the request for information is malformed").await;
         };
-        let Some(export) = self.server.find(name) else {
+        let Some(export) = self.nbd.find(name) else {
             return self.refuse(option, rep::ERR_UNKNOWN, "there is no export of that name").await;
         };
         let mut replies = Vec::new();
@@ -171,18 +158,18 @@ impl Negotiation<'_> {
         };
         let size = export.volume.size().to_be_bytes();
         reply(info::EXPORT, &[&size[..], &export.flags(self.structured).to_be_bytes()].concat());
-        // Once each, however often it is asked for: an option is no lever for memory.
+        // At most once each, however often requested, to bound the reply's size.
         for (kind, text) in [(info::NAME, &export.name), (info::DESCRIPTION, &export.description)] {
             if wanted.contains(&kind) {
                 reply(kind, text.as_bytes());
             }
         }
-        // Sent whether or not it was asked for: a client that knows it does better with it.
+        // Sent even if not requested: clients that know it perform better.
         let preferred = 4096_u32.max(export.block_size);
         reply(info::BLOCK_SIZE, &[export.block_size, preferred, REQUEST_BYTES_MAX].map(u32::to_be_bytes).concat());
         option_reply(&mut replies, option, rep::ACK, &[]);
         self.send(replies).await?;
-        if option == option::GO { Ok(Next::Transmission(self.session(export))) } else { Ok(Next::Option) }
+        if option == option::GO { Ok(Next::Transmission(self.negotiated(export))) } else { Ok(Next::Option) }
     }
 
     async fn meta_context(&mut self, option: u32, payload: &[u8]) -> Result<Next, Gone> {
@@ -196,7 +183,7 @@ impl Negotiation<'_> {
         if !self.structured {
             return self.refuse(option, rep::ERR_INVALID, "contexts need structured replies").await;
         }
-        let Some(export) = self.server.find(name) else {
+        let Some(export) = self.nbd.find(name) else {
             return self.refuse(option, rep::ERR_UNKNOWN, "there is no export of that name").await;
         };
         let matches = |query: &&str| *query == BASE_ALLOCATION || (!setting && *query == "base:");
@@ -219,10 +206,10 @@ impl Negotiation<'_> {
         Ok(Next::Option)
     }
 
-    /// Contexts hold for the export for which they were selected.
-    fn session(&self, export: Arc<Export>) -> Session {
+    /// Contexts apply to the export for which they were selected.
+    fn negotiated(&self, export: Arc<Export>) -> Negotiated {
         let allocation = self.allocation.as_ref() == Some(&export.name);
-        Session { export, structured: self.structured, allocation }
+        Negotiated { export, structured: self.structured, allocation }
     }
 
     async fn refuse(&self, option: u32, error: u32, why: &str) -> Result<Next, Gone> {
@@ -247,15 +234,15 @@ impl Negotiation<'_> {
     }
 
     async fn receive(&self, len: usize) -> Result<Vec<u8>, Gone> {
-        receive_exact(self.cpu, self.connection, len).await
+        receive_exact(self.session.cpu(), self.session.connection(), len).await
     }
 
     async fn send(&self, bytes: Vec<u8>) -> Result<(), Gone> {
-        send_all(self.cpu, self.connection, bytes).await
+        send_all(self.session.cpu(), self.session.connection(), bytes).await
     }
 }
 
-/// The name and the kinds of information that are asked for.
+/// The name and the requested kinds of information.
 fn read_info(payload: &[u8]) -> Option<(&str, Vec<u16>)> {
     let mut at = proto::Reader::new(payload);
     let name = at.string()?;
@@ -271,7 +258,7 @@ fn read_meta_context(payload: &[u8]) -> Option<(&str, Vec<&str>)> {
     let count = at.u32()?;
     let mut queries = Vec::new();
     for _ in 0..count {
-        // Each takes four bytes at least: a wrong count runs out of payload, not of memory.
+        // Each takes at least four bytes: a wrong count runs out of payload, not of memory.
         queries.push(at.string()?);
     }
     (at.is_empty() && name.len() <= NAME_BYTES_MAX).then_some((name, queries))

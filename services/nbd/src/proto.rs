@@ -1,9 +1,7 @@
-//! The wire: constants under the protocol's own names, and what is read from and written to it as bytes.
-//!
-//! Source: the NBD protocol specification, `doc/proto.md` of the NetworkBlockDevice project. All integers are
-//! big-endian.
+//! The wire format: constants under the protocol's names, encoding and decoding. Source: the NBD protocol
+//! specification, `doc/proto.md` of the NetworkBlockDevice project. All integers are big-endian.
 
-/// `NBDMAGIC`, the first bytes of a server.
+/// `NBDMAGIC`, the first bytes from a server.
 pub const NBD_MAGIC: u64 = 0x4e42_444d_4147_4943;
 /// `IHAVEOPT`, before every option, and after [`NBD_MAGIC`].
 pub const NBD_OPTS_MAGIC: u64 = 0x4948_4156_454f_5054;
@@ -113,10 +111,10 @@ pub mod state {
     pub const ZERO: u32 = 2;
 }
 
-/// The meta context that is served.
+/// The only meta context provided.
 pub const BASE_ALLOCATION: &str = "base:allocation";
 
-/// Errors that the protocol knows ("Error values").
+/// The protocol's errors ("Error values").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NbdError(pub u32);
 
@@ -135,7 +133,7 @@ impl NbdError {
 impl From<machine::Errno> for NbdError {
     fn from(errno: machine::Errno) -> Self {
         match errno {
-            // Quotas and largest sizes are of the server's files: to a client its disk is full.
+            // Quotas and size limits are those of the server's files: to a client the disk is full.
             machine::Errno::NO_SPACE | machine::Errno::QUOTA_EXCEEDED | machine::Errno::FILE_TOO_LARGE => {
                 NbdError::ENOSPC
             }
@@ -148,7 +146,6 @@ impl From<machine::Errno> for NbdError {
     }
 }
 
-/// Bytes of a request's header.
 pub const REQUEST_BYTES: usize = 28;
 
 /// A request's header ("Request message").
@@ -156,16 +153,16 @@ pub const REQUEST_BYTES: usize = 28;
 pub struct Request {
     pub flags: u16,
     pub kind: u16,
-    /// The client's name for it, returned with the reply.
+    /// Chosen by the client, returned with the reply.
     pub cookie: u64,
     /// First byte.
     pub offset: u64,
-    /// Length in bytes.
+    /// Bytes.
     pub len: u32,
 }
 
 impl Request {
-    /// Reads a header; `None` when the magic is wrong.
+    /// `None` if the magic is wrong.
     pub fn decode(bytes: &[u8; REQUEST_BYTES]) -> Option<Request> {
         let mut at = Reader::new(bytes);
         if at.u32()? != NBD_REQUEST_MAGIC {
@@ -174,7 +171,6 @@ impl Request {
         Some(Request { flags: at.u16()?, kind: at.u16()?, cookie: at.u64()?, offset: at.u64()?, len: at.u32()? })
     }
 
-    /// The header's bytes.
     pub fn encode(&self) -> [u8; REQUEST_BYTES] {
         let mut bytes = [0; REQUEST_BYTES];
         bytes[..4].copy_from_slice(&NBD_REQUEST_MAGIC.to_be_bytes());
@@ -215,18 +211,16 @@ pub fn option_reply(to: &mut Vec<u8>, option: u32, kind: u32, payload: &[u8]) {
     to.extend_from_slice(payload);
 }
 
-/// Takes integers and strings off a slice; `None` when it is too short.
+/// Decodes integers and strings from a slice; `None` if it is too short.
 pub struct Reader<'a> {
     bytes: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    /// At the start of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Reader { bytes }
     }
 
-    /// The next `len` bytes.
     pub fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (head, tail) = self.bytes.split_at_checked(len)?;
         self.bytes = tail;
@@ -249,7 +243,7 @@ impl<'a> Reader<'a> {
         Some(u64::from_be_bytes(self.take(8)?.try_into().ok()?))
     }
 
-    /// A string with its length before it, in UTF-8.
+    /// A UTF-8 string after its length.
     pub fn string(&mut self) -> Option<&'a str> {
         let len = self.u32()? as usize;
         std::str::from_utf8(self.take(len)?).ok()

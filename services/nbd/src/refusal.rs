@@ -1,25 +1,25 @@
-//! Why a request was not done: the protocol's error, and its text for people where replies have room for it.
+//! Refusals: the protocol's error, and a text for replies that have room for it.
 
 use kernel::connection::Header;
 use machine::Errno;
 
 use crate::proto::{NbdError, chunk, structured_chunk};
 
-/// Text of an error, at most ("Values": strings). Ours are far shorter; the host's are a line. Bytes.
+/// Length of an error text, at most ("Values": strings). Bytes.
 const TEXT_BYTES_MAX: usize = 4096;
 
-/// Why a request was not done.
+/// Why a request was not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     UnknownCommand,
     Flags,
     ReadOnly,
-    /// A read or the like; a write there would need more space.
+    /// For reads and the like; a write there would need more space.
     BeyondEnd,
     NoSpace,
     TooLong,
     Unaligned,
-    /// "Don't fragment" cannot be kept.
+    /// "Don't fragment" is impossible.
     Fragments,
     StatusOfNothing,
     NoContext,
@@ -62,7 +62,7 @@ impl Refusal {
             Refusal::StatusOfNothing => "block status of nothing",
             Refusal::NoContext => "no context was negotiated",
             Refusal::PayloadTooLong => "the payload is too long",
-            // The protocol's errors are few.
+            // The protocol has only few errors.
             Refusal::Host(errno) => return errno.to_string(),
         };
         text.to_owned()

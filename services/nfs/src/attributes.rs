@@ -5,13 +5,11 @@ use nfs3_types::nfs3::{Nfs3Option, fattr3, ftype3, nfsstat3, nfstime3, sattr3, s
 
 use crate::handle::ExportId;
 
-/// The permission bits of a mode; the others are not the client's to set.
+/// Permission bits of a mode; clients cannot set others.
 const MODE_BITS: u32 = 0o7777;
 
-/// What a client sees of a node.
-///
-/// An export is one file system (`FSF3_HOMOGENEOUS`), so its id serves as `fsid`: the host's number of the file system
-/// may be another after a restart.
+/// A node's attributes for clients. An export is one file system (`FSF3_HOMOGENEOUS`), so its id serves as `fsid`: the
+/// host's number of the file system may change with a restart.
 pub(crate) fn fattr(attributes: &Attributes, export: ExportId) -> fattr3 {
     fattr3 {
         type_: file_type(attributes.kind),
@@ -51,7 +49,7 @@ fn device(kind: Kind) -> specdata3 {
     }
 }
 
-/// A time on the wire: moments before 1970 and after 2106 cannot be said and become the nearest that can.
+/// Times before 1970 and after 2106 become the nearest representable ones.
 fn time(time: Time) -> nfstime3 {
     match u32::try_from(time.seconds) {
         Ok(seconds) => nfstime3 { seconds, nseconds: time.nanoseconds },
@@ -60,10 +58,8 @@ fn time(time: Time) -> nfstime3 {
     }
 }
 
-/// A time from the wire.
-///
 /// # Errors
-/// `NFS3ERR_INVAL`: more than a second of nanoseconds.
+/// `NFS3ERR_INVAL`: a second of nanoseconds or more.
 pub(crate) fn from_wire(time: nfstime3) -> Result<Time, nfsstat3> {
     if time.nseconds >= 1_000_000_000 {
         return Err(nfsstat3::NFS3ERR_INVAL);
@@ -71,7 +67,6 @@ pub(crate) fn from_wire(time: nfstime3) -> Result<Time, nfsstat3> {
     Ok(Time { seconds: i64::from(time.seconds), nanoseconds: time.nseconds })
 }
 
-/// The value that may be there.
 pub(crate) fn option<T: nfs3_types::xdr_codec::Pack + nfs3_types::xdr_codec::Unpack>(
     value: Nfs3Option<T>,
 ) -> Option<T> {
@@ -81,10 +76,9 @@ pub(crate) fn option<T: nfs3_types::xdr_codec::Pack + nfs3_types::xdr_codec::Unp
     }
 }
 
-/// Attributes to set.
 ///
 /// # Errors
-/// `NFS3ERR_INVAL`: a time that is none.
+/// `NFS3ERR_INVAL`: an invalid time.
 pub(crate) fn to_set(wire: sattr3) -> Result<SetAttributes, nfsstat3> {
     Ok(SetAttributes {
         mode: option(wire.mode).map(|mode| mode & MODE_BITS),
@@ -148,7 +142,7 @@ mod tests {
     }
 
     proptest! {
-        /// The guard of SETATTR is a time that the client was given.
+        /// The guard of SETATTR is a time that the server returned.
         #[test]
         fn a_time_comes_back_as_it_was_given(seconds in 0..=i64::from(u32::MAX), nanoseconds in 0..1_000_000_000_u32) {
             let moment = Time { seconds, nanoseconds };

@@ -1,4 +1,4 @@
-//! Whose calls come over one connection: each user that a client's host names is a job of its own (WS-7).
+//! The callers on one connection: each user that a client's host states is a job of its own (WS-7).
 
 use kernel::Processor;
 use kernel::connection::Outbound;
@@ -6,25 +6,24 @@ use kernel::job::{JobId, Member, NOBODY, Origin};
 
 use crate::call::{ClientAddress, Credentials};
 
-/// Users of one connection that are remembered. A host that serves many people makes one connection for all of them.
+/// Users of one connection remembered. A host makes one connection for all of its users.
 const USERS_MAX: usize = 8;
 
-/// The users of one connection.
 pub(crate) struct Callers {
     client: ClientAddress,
-    /// Of the connection, for calls that name nobody.
+    /// The connection's, for calls without a user.
     job: JobId,
-    /// Those that called last, the last one at the end.
+    /// The most recent last.
     users: Vec<(u32, Member)>,
 }
 
 impl Callers {
-    /// Of the connection that the running task serves.
+    /// For the connection that the running task serves.
     pub(crate) fn new(cpu: &Processor, client: ClientAddress) -> Callers {
         Callers { client, job: cpu.job(), users: Vec::new() }
     }
 
-    /// Has the running task, and the sender of replies, work for who makes a call.
+    /// Charges the running task, and the sender of replies, to the caller's job.
     pub(crate) fn work_for(&mut self, cpu: &Processor, credentials: &Credentials, outbound: &Outbound) {
         let job = self.job_of(cpu, credentials);
         cpu.work_for(job);
@@ -32,8 +31,8 @@ impl Callers {
     }
 
     fn job_of(&mut self, cpu: &Processor, credentials: &Credentials) -> JobId {
-        // Who speaks through a socket of this host is known without being told. And where nobody is charged for the
-        // connection, nobody is for its calls.
+        // Users of a Unix socket are identified by the host. And if the connection is not charged to a job, its calls
+        // are not either.
         let (Some(address), &Credentials::Unix { uid, .. }) = (self.client.ip(), credentials) else { return self.job };
         if self.job == NOBODY {
             return NOBODY;

@@ -1,4 +1,4 @@
-//! A directory tree with a name, who may mount it, and as whom its clients act.
+//! Exports: a directory tree with a name, its permitted clients and its squashing.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use crate::procedure::Grants;
 use kernel::export::ExportNo;
 use kernel::tree::FileTree;
 
-/// Who nobody is, when nothing else was said.
+/// The default anonymous user and group.
 pub const NOBODY: u32 = 65534;
 
-/// Whose requests are done as the anonymous user.
+/// Callers that act as the anonymous user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Squashed {
     Nobody,
-    /// Those of user 0 and group 0 (`root_squash`).
+    /// User 0 and group 0 (`root_squash`).
     #[default]
     Root,
     All,
@@ -27,7 +27,7 @@ pub enum Squashed {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Squash {
-    /// Whose requests are done as the anonymous user.
+    /// Callers that act as the anonymous user.
     pub squashed: Squashed,
     pub uid: u32,
     pub gid: u32,
@@ -40,8 +40,8 @@ impl Default for Squash {
 }
 
 impl Squash {
-    /// The user as whom the host does what these credentials ask for. `None`: who says nothing about himself is not
-    /// served (`AUTH_TOOWEAK`), unless all are anonymous anyway.
+    /// The user as whom the host executes calls with these credentials. `None`: calls without credentials are refused
+    /// (`AUTH_TOOWEAK`), unless all callers are squashed.
     pub(crate) fn caller(&self, credentials: &Credentials) -> Option<Caller> {
         match credentials {
             _ if self.squashed == Squashed::All => Some(self.anonymous()),
@@ -55,7 +55,7 @@ impl Squash {
         }
     }
 
-    /// The user alone of [`Squash::caller`].
+    /// Only the user of [`Squash::caller`].
     pub(crate) fn user(&self, credentials: &Credentials) -> Option<u32> {
         match credentials {
             _ if self.squashed == Squashed::All => Some(self.uid),
@@ -70,28 +70,26 @@ impl Squash {
     }
 }
 
-/// How a tree is given out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExportConfig {
-    /// The path by which clients mount it, such as `/files`. Handles carry its hash: under another name it is another
+    /// The path by which clients mount it, such as `/files`. Handles contain its hash: under another name it is another
     /// export.
     pub name: String,
     pub read_only: bool,
-    /// Networks whose clients are served; empty: all. Clients of a Unix socket always are: its permissions decide.
+    /// Networks of permitted clients; empty: all. Clients of a Unix socket always are: its permissions decide.
     pub clients: Vec<IpNet>,
-    /// Only those whose port is privileged? Else any user of a client's host may claim to be any other.
+    /// Require privileged ports? Otherwise any user of a client's host can impersonate any other.
     pub secure: bool,
     pub squash: Squash,
 }
 
-/// Why a client is not served.
+/// Why a client is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotAdmitted {
     Address,
     Port,
 }
 
-/// A directory tree that is given out.
 pub struct Export {
     id: ExportId,
     number: ExportNo,
@@ -114,7 +112,6 @@ impl Export {
         self.number
     }
 
-    /// How it is given out.
     pub fn config(&self) -> &ExportConfig {
         &self.config
     }
@@ -127,10 +124,10 @@ impl Export {
         self.config.read_only || self.tree.read_only()
     }
 
-    /// Is this client served?
+    /// Checks the client's address and port.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason to refuse it.
     pub fn admit(&self, client: ClientAddress) -> Result<(), NotAdmitted> {
         match client {
             _ if !admits(&self.config.clients, client.ip()) => Err(NotAdmitted::Address),
@@ -139,12 +136,11 @@ impl Export {
         }
     }
 
-    /// Rights that the host granted lately.
+    /// Permissions recently granted by the host.
     pub(crate) fn grants(&self) -> &Grants {
         &self.grants
     }
 
-    /// The handle of a node.
     pub(crate) fn handle(&self, key: &HandleKey, node: Node) -> Vec<u8> {
         Handle { export: self.id, node }.seal(key)
     }
@@ -161,7 +157,7 @@ fn admits(networks: &[IpNet], address: Option<IpAddr>) -> bool {
     networks.is_empty() || networks.iter().any(|network| network.contains(&address))
 }
 
-/// The names in a path; empty ones and `.` mean nothing.
+/// The names in a path, without empty ones and `.`.
 pub(crate) fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".")
 }

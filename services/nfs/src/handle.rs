@@ -1,19 +1,18 @@
-//! File handles: what a client keeps to name a file, and must not be able to make up.
+//! File handles: stored by clients to identify files, and impossible to forge.
 //!
 //! ```text
 //! version  export     MAC       node
 //! 1 byte   7 bytes    16 bytes  up to 40 bytes      64 bytes at most (NFS3_FHSIZE)
 //! ```
 //!
-//! Nothing in a handle changes at a restart, so a client goes on with the handles that it has. The host would open any
-//! node that is asked for, also one outside the exported directory: the MAC (BLAKE3 keyed with the server's secret)
-//! leaves only those that the server gave out.
+//! Handles survive a restart. The host would open any node, also outside the exported directory: the MAC (BLAKE3 keyed
+//! with the server's secret) admits only those that the server issued.
 
 use std::fmt;
 
 use machine::tree::{NODE_BYTES_MAX, Node};
 
-/// Layout of the handles that are made.
+/// Version of the layout.
 const VERSION: u8 = 1;
 
 const EXPORT_BYTES: usize = 7;
@@ -26,7 +25,7 @@ pub(crate) const HANDLE_BYTES_MAX: usize = NODE_AT + NODE_BYTES_MAX;
 
 const _: () = assert!(HANDLE_BYTES_MAX <= nfs3_types::nfs3::NFS3_FHSIZE);
 
-/// The secret with which handles are made. It must be kept over restarts: without it all handles are void.
+/// The secret from which handles are made. It must survive restarts, or all handles become void.
 pub(crate) struct HandleKey([u8; 32]);
 
 impl HandleKey {
@@ -41,19 +40,18 @@ impl fmt::Debug for HandleKey {
     }
 }
 
-/// Names an export in handles: 56 bits of the hash of its name, so it is the same after a restart.
+/// Identifies an export in handles: 56 bits of the hash of its name, stable across restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ExportId(u64);
 
 impl ExportId {
-    /// The id of the export with this name.
     pub fn of(name: &str) -> Self {
         let mut bytes = [0; 8];
         bytes[1..].copy_from_slice(&blake3::hash(name.as_bytes()).as_bytes()[..EXPORT_BYTES]);
         ExportId(u64::from_be_bytes(bytes))
     }
 
-    /// As a number, below 2^56.
+    /// Below 2^56.
     pub fn number(self) -> u64 {
         self.0
     }
@@ -66,7 +64,7 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// Its bytes.
+    /// Encodes and authenticates it.
     pub(crate) fn seal(&self, key: &HandleKey) -> Vec<u8> {
         let node = self.node.as_bytes();
         let mut bytes = Vec::with_capacity(NODE_AT + node.len());
@@ -77,7 +75,7 @@ impl Handle {
         bytes
     }
 
-    /// What was sealed; `None` for anything else.
+    /// Decodes a sealed handle; `None` for anything else.
     pub(crate) fn open(key: &HandleKey, bytes: &[u8]) -> Option<Handle> {
         let (head, rest) = bytes.split_at_checked(MAC_AT)?;
         let (claimed, node) = rest.split_at_checked(MAC_BYTES)?;
@@ -91,13 +89,13 @@ impl Handle {
     }
 }
 
-/// The export that a handle names, if it is one of ours, which is not asked.
+/// The export in an unverified handle.
 pub(crate) fn claimed_export(bytes: &[u8]) -> Option<ExportId> {
     let head: [u8; 8] = *bytes.first_chunk()?;
     Some(ExportId(u64::from_be_bytes(head) & ((1 << (8 * EXPORT_BYTES)) - 1)))
 }
 
-/// The node that a handle names, likewise, as records have it.
+/// The node in an unverified handle, for trace records.
 pub(crate) fn claimed_node(bytes: &[u8]) -> u64 {
     bytes.get(NODE_AT..).map_or(0, kernel::tree::node_for_records)
 }
@@ -138,7 +136,7 @@ mod tests {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Clients keep handles over an upgrade of the server.
+    /// Clients retain handles across an upgrade of the server.
     const SEALED: &str = "01ad585828b21468cc1bbc1e4f7cc716ca2c0b4c664b11a7";
 
     #[test]

@@ -1,6 +1,4 @@
-//! NFS version 3: directories for the network (RFC 1813), over ONC RPC on TCP (RFC 5531). NFS and MOUNT answer on one port.
-//!
-//! [`serve`] answers the calls of one client until it goes or the [`Server`] is told to end.
+//! NFS version 3 (RFC 1813), over ONC RPC on TCP (RFC 5531). NFS and MOUNT answer on one port. [`Nfs`] is the protocol.
 
 mod attributes;
 mod call;
@@ -9,23 +7,23 @@ mod export;
 mod handle;
 mod hot;
 mod mount;
+mod nfs;
 mod procedure;
-pub mod record;
+mod record;
 mod recording;
 mod replay;
 mod rpc;
 pub mod rpcbind;
-mod server;
 mod shape;
 mod transmission;
 
-pub use call::{ClientAddress, LocalPeer, TRANSFER_BYTES_MAX};
+pub use call::{ClientAddress, TRANSFER_BYTES_MAX};
 pub use export::{Export, ExportConfig, NOBODY, NotAdmitted, Squash, Squashed};
 pub use handle::ExportId;
 pub use ipnet::IpNet;
+pub use nfs::{Limits, Nfs};
+pub use record::{Decoded, decode};
 pub use replay::ReplayLimits;
-pub use server::{Limits, Server};
-pub use transmission::{serve, serve_local};
 
 #[cfg(test)]
 mod tests;

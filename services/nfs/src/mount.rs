@@ -1,4 +1,4 @@
-//! The MOUNT protocol (RFC 1813, appendix I): the handle of a directory for its path.
+//! The MOUNT protocol (RFC 1813, appendix I): handles of directories by path.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,23 +15,23 @@ use crate::call::{Call, ClientAddress, Results};
 use crate::export::{Export, NotAdmitted, Squashed, components};
 use crate::procedure::{Refusal, arguments, mount_status, status};
 
-/// Mounts kept in mind for DUMP. The list is only for people ("not reliable", RFC 1813, 5.2.2); the oldest are
-/// forgotten first.
+/// Mounts remembered for DUMP. The list is informational ("not reliable", RFC 1813, 5.2.2); the oldest are dropped
+/// first.
 const MOUNTS_MAX: usize = 1024;
 
-/// Does what a call to MOUNT asks for.
+/// Executes a call to MOUNT.
 pub(crate) async fn perform(call: &Call) -> Results {
     let Ok(procedure) = MOUNT_PROGRAM::try_from(call.procedure) else { return Results::ProcedureUnavailable };
     let answer = match procedure {
         MOUNT_PROGRAM::MOUNTPROC3_NULL => Ok(Results::Bytes(Vec::new())),
         MOUNT_PROGRAM::MOUNTPROC3_MNT => mnt(call).await,
-        MOUNT_PROGRAM::MOUNTPROC3_DUMP => Ok(packed(&call.server.mounts().dump())),
+        MOUNT_PROGRAM::MOUNTPROC3_DUMP => Ok(packed(&call.nfs.mounts().dump())),
         MOUNT_PROGRAM::MOUNTPROC3_UMNT => umnt(call),
         MOUNT_PROGRAM::MOUNTPROC3_UMNTALL => {
-            call.server.mounts().remove_all(&client_name(call));
+            call.nfs.mounts().remove_all(&client_name(call));
             Ok(Results::Bytes(Vec::new()))
         }
-        MOUNT_PROGRAM::MOUNTPROC3_EXPORT => Ok(packed(&export_list(&call.server.exports()))),
+        MOUNT_PROGRAM::MOUNTPROC3_EXPORT => Ok(packed(&export_list(&call.nfs.exports()))),
     };
     answer.unwrap_or(Results::GarbageArguments)
 }
@@ -48,7 +48,7 @@ async fn mnt(call: &Call) -> Result<Results, Refusal> {
     let path: dirpath<'_> = arguments(&call.arguments)?;
     let mounted = mount(call, &path.0).await;
     if mounted.is_ok() {
-        call.server.mounts().add(client_name(call), path.0.to_vec());
+        call.nfs.mounts().add(client_name(call), path.0.to_vec());
     }
     Ok(packed(&match mounted {
         Ok(mounted) => mountres3::Ok(mounted),
@@ -60,36 +60,36 @@ async fn mount(call: &Call, path: &[u8]) -> Result<mountres3_ok<'static>, mounts
     if path.len() > MNTPATHLEN {
         return Err(mountstat3::MNT3ERR_NAMETOOLONG);
     }
-    let exports = call.server.exports();
+    let exports = call.nfs.exports();
     let (export, below) = find(&exports, path).ok_or(mountstat3::MNT3ERR_NOENT)?;
     export.admit(call.client).map_err(|why| {
         if why == NotAdmitted::Port {
-            call.server.note_unprivileged(call.client, export);
+            call.nfs.note_unprivileged(call.client, export);
         }
         mountstat3::MNT3ERR_ACCES
     })?;
     let squash = &export.config().squash;
-    // Who mounts need not say who he is; then he gets what is there for all.
+    // A mount without credentials has the anonymous user's permissions.
     let caller = squash.caller(&call.credentials).unwrap_or_else(|| squash.anonymous());
     let node = descend(call, export, &caller, below).await?;
     let mut auth_flavors = vec![auth_flavor::AUTH_UNIX as u32];
     if squash.squashed == Squashed::All {
         auth_flavors.push(auth_flavor::AUTH_NULL as u32);
     }
-    let fhandle = fhandle3(Opaque::owned(export.handle(call.server.key(), node)));
+    let fhandle = fhandle3(Opaque::owned(export.handle(call.nfs.key(), node)));
     Ok(mountres3_ok { fhandle, auth_flavors })
 }
 
-/// The export that holds `path`, and the names below it. Of exports within each other the innermost.
+/// The export that contains `path`, and the names below it. Of nested exports, the innermost.
 fn find<'e, 'p>(exports: &'e [Arc<Export>], path: &'p [u8]) -> Option<(&'e Arc<Export>, Vec<&'p [u8]>)> {
     let names: Vec<&[u8]> = components(path).collect();
     let holding = exports.iter().filter_map(|export| Some((below(export.path(), &names)?, export)));
-    // The first of those with the same name, as everywhere.
+    // Of those with the same name the first, as everywhere.
     let (depth, export) = holding.reduce(|best, other| if other.0 > best.0 { other } else { best })?;
     Some((export, names[depth..].to_vec()))
 }
 
-/// How many of `names` lead to the export, if they do.
+/// The number of `names` that lead to the export, if they do.
 fn below<'a>(export: impl Iterator<Item = &'a [u8]>, names: &[&[u8]]) -> Option<usize> {
     let mut depth = 0;
     for component in export {
@@ -101,8 +101,7 @@ fn below<'a>(export: impl Iterator<Item = &'a [u8]>, names: &[&[u8]]) -> Option<
     Some(depth)
 }
 
-/// Goes down from the root of an export, as the caller: a path that he may not walk is not to be mounted either.
-/// Symbolic links are not followed.
+/// Walks down from the root of an export with the caller's permissions. Does not follow symbolic links.
 async fn descend(call: &Call, export: &Export, caller: &Caller, names: Vec<&[u8]>) -> Result<Node, mountstat3> {
     let (mut node, mut kind) = ask(call, export, None, TreeCall::Root).await?;
     for component in names {
@@ -136,7 +135,7 @@ async fn ask(
 
 fn umnt(call: &Call) -> Result<Results, Refusal> {
     let path: dirpath<'_> = arguments(&call.arguments)?;
-    call.server.mounts().remove(&client_name(call), &path.0);
+    call.nfs.mounts().remove(&client_name(call), &path.0);
     Ok(Results::Bytes(Vec::new()))
 }
 
@@ -150,7 +149,7 @@ fn export_list(served: &[Arc<Export>]) -> exports<'static, 'static> {
     List(nodes.collect())
 }
 
-/// The client as DUMP shows it.
+/// The client, as listed by DUMP.
 fn client_name(call: &Call) -> String {
     match call.client {
         ClientAddress::Ip(address) => address.ip().to_canonical().to_string(),

@@ -1,4 +1,4 @@
-//! What is recorded and counted of a call: its type, for whom and with which export it is, and what it is about.
+//! Trace records and counters of calls.
 
 use std::cell::Cell;
 
@@ -12,12 +12,12 @@ use nfs3_types::nfs3::NFS_PROGRAM;
 
 use crate::call::{Program, Results};
 use crate::handle::{self, ExportId};
-use crate::server::Server;
-use crate::shape::{Cursor, HANDLE_BYTES_MAX, READ, WRITE};
+use crate::nfs::Nfs;
+use crate::shape::{Cursor, HANDLE_BYTES_MAX, READ, WriteArguments};
 
 const COMMIT: u32 = NFS_PROGRAM::NFSPROC3_COMMIT as u32;
 
-/// Calls of NFS, by their numbers.
+/// Events of NFS by procedure number.
 const PROCEDURES: [Event; 22] = [
     Event::NfsNull,
     Event::NfsGetattr,
@@ -43,33 +43,39 @@ const PROCEDURES: [Event; 22] = [
     Event::NfsCommit,
 ];
 
-/// The export that a connection's last call was about, and its number: the next call is mostly about the same.
+/// Cache of the export of a connection's last call.
 #[derive(Default)]
 pub(crate) struct LastExport(Cell<Option<(ExportId, ExportNo)>>);
 
 impl LastExport {
-    /// Nobody may rely on it: the handle is believed as it came.
-    fn number(&self, server: &Server, handle: &[u8]) -> ExportNo {
+    fn used(&self, nfs: &Nfs, handle: &[u8], tally: &Tally) -> ExportNo {
+        let export = self.number(nfs, handle);
+        tally.use_export(export);
+        export
+    }
+
+    /// For records only: the handle is not verified.
+    fn number(&self, nfs: &Nfs, handle: &[u8]) -> ExportNo {
         let Some(id) = handle::claimed_export(handle) else { return ExportNo::NONE };
         if let Some((last, number)) = self.0.get()
             && last == id
         {
             return number;
         }
-        let number = server.find(id).map_or(ExportNo::NONE, |export| export.number());
+        let number = nfs.find(id).map_or(ExportNo::NONE, |export| export.number());
         self.0.set(Some((id, number)));
         number
     }
 }
 
-/// What is recorded of a call that begins.
+/// Fields of a call's record.
 #[derive(Clone, Copy)]
 pub(crate) struct Recorded {
     event: Event,
     whose: Whose,
-    /// What it is about: a node, or where in it.
+    /// The node, or the offset in it.
     place: u64,
-    /// Bytes; of a call that is about no bytes, its status is recorded in their place.
+    /// `None`: the status is recorded instead.
     bytes: Option<u32>,
 }
 
@@ -79,7 +85,7 @@ impl Recorded {
         procedure: u32,
         arguments: &[u8],
         job: JobId,
-        (exports, server, tally): (&LastExport, &Server, &Tally),
+        (exports, nfs, tally): (&LastExport, &Nfs, &Tally),
     ) -> Recorded {
         if program == Program::Mount {
             return Recorded { event: Event::Mount, whose: job.into(), place: procedure.into(), bytes: None };
@@ -89,25 +95,34 @@ impl Recorded {
         let Some(handle) = rest.opaque(HANDLE_BYTES_MAX) else {
             return Recorded { event, whose: job.into(), place: 0, bytes: None };
         };
-        let export = exports.number(server, handle);
-        tally.use_export(export);
         let (place, bytes) = match procedure {
-            READ | WRITE | COMMIT => (rest.u64().unwrap_or(0), rest.u32()),
+            READ | COMMIT => (rest.u64().unwrap_or(0), rest.u32()),
             _ => (handle::claimed_node(handle), None),
         };
-        Recorded { event, whose: (job, export).into(), place, bytes }
+        Recorded { event, whose: (job, exports.used(nfs, handle, tally)).into(), place, bytes }
+    }
+
+    pub(crate) fn of_write(
+        write: &WriteArguments,
+        arguments: &[u8],
+        job: JobId,
+        (exports, nfs, tally): (&LastExport, &Nfs, &Tally),
+    ) -> Recorded {
+        let export = exports.used(nfs, write.handle(arguments), tally);
+        let (place, bytes) = (write.offset, Some(write.count));
+        Recorded { event: Event::NfsWrite, whose: (job, export).into(), place, bytes }
     }
 
     pub(crate) fn begin(&self, cpu: &Processor) -> Timed {
         cpu.begin_timed(self.event, self.whose)
     }
 
-    /// The same where one follows the other: it begins when the last one ended.
+    /// As `begin`, for consecutive calls: starts at the end of the last one.
     pub(crate) fn begin_next(&self, cpu: &Processor) -> Timed {
         cpu.begin_next(self.event, self.whose)
     }
 
-    /// It was answered, and leaves with others.
+    /// Ends a call that is answered in a batch.
     pub(crate) fn end_with(&self, cpu: &Processor, together: &Together, began: Timed) {
         let bytes = self.bytes.unwrap_or(0).into();
         cpu.end_with(together, began, self.event, self.whose, self.place, bytes);
@@ -118,7 +133,7 @@ impl Recorded {
     }
 }
 
-/// What results begin with: their status.
+/// The status, the first word of results.
 pub(crate) fn status_of(results: &Results) -> u32 {
     let bytes = match results {
         Results::Bytes(bytes) => bytes,

@@ -1,15 +1,15 @@
-//! The duplicate request cache: a request that a client sends again is answered again, not done again.
+//! The duplicate-request cache: a retransmitted request is answered again, not executed again.
 //!
-//! A client that lost its connection repeats on the next one what was not answered. REMOVE done twice would say
-//! `NFS3ERR_NOENT` about a file that was just removed; RENAME done twice may destroy what came after it. So the reply of
-//! everything that must not be done twice is kept for a while. (C. Juszczak, "Improving the performance and correctness
-//! of an NFS server", USENIX Winter 1989.)
+//! After losing a connection, a client retransmits unanswered requests on the next one. A repeated REMOVE would return
+//! `NFS3ERR_NOENT` for a file that was just removed; a repeated RENAME may destroy a newer file. So replies of
+//! non-idempotent requests are retained for a while. (C. Juszczak, "Improving the performance and correctness of an NFS
+//! server", USENIX Winter 1989.)
 //!
-//! Transaction ids alone say little: clients restart, share an address, or number all their calls alike. So a call is a
-//! repetition only if all of it is the same, the data of a WRITE included, and if it comes on another connection or while
-//! the first is under way: on the connection that took the reply, the same number is a new call. (Linux does repeat
-//! calls of NFSv3 on a connection that lives, when its timer of 60 s has run out. Such a call finds the first under way, or
-//! it crossed a reply that took long: [`Done::may_cross`].)
+//! Transaction ids are not sufficient: clients restart, share an address, or use one number for all calls. A call is a
+//! retransmission only if all of it is equal, including the data of a WRITE, and if it arrives on another connection or
+//! while the first is in progress: on the connection that took the reply, the same id is a new call. (Linux does
+//! retransmit NFSv3 calls on a live connection after its timer of 60 s. Such a call finds the first in progress, or
+//! crossed a late reply: [`Done::may_cross`].)
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -21,23 +21,23 @@ use policy::unit::Instant;
 
 use crate::call::{ClientHost, Credentials, Payload};
 
-/// So many bytes of the arguments count in their checksum. Handle and name of most procedures lie in them.
+/// Bytes of the arguments in the checksum. They include handle and name of most procedures.
 const CHECKSUM_BYTES: usize = 512;
 
-/// What an entry of the line occupies beside its reply: its key there and in the map, and their spare room. Bytes.
+/// Memory of an entry besides its reply: its key in the queue and in the map, with spare capacity. Bytes.
 const ENTRY_BYTES: usize = 256;
 
-/// No client's retransmission timer is shorter. (Linux and libnfs: 60 s over TCP; `timeo` can shorten it.)
+/// Lower bound of clients' retransmission timers. (Linux and libnfs: 60 s over TCP; `timeo` can shorten it.)
 const RETRANSMISSION_TIMER_MIN: Duration = Duration::from_secs(1);
 
-/// Old replies of all clients are looked for so many times in the age that they may reach.
+/// Sweeps of all clients' old replies per `age`.
 const SWEEPS: u32 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplayLimits {
-    /// Bytes of all replies and what belongs to them. Each client has an equal share, and what others leave of theirs.
+    /// Bytes of all replies with their entries. Each client has an equal share, and what others do not use.
     pub bytes: usize,
-    /// Older ones count no more: by then the client has given up, or uses its numbers again.
+    /// Older replies are dropped: by then the client has timed out, or reuses its ids.
     pub age: Duration,
 }
 
@@ -47,15 +47,15 @@ impl Default for ReplayLimits {
     }
 }
 
-/// Names a request. Not the connection: a client repeats it on another one. Nor the port, which few clients keep. But the
-/// user: programs that are clients themselves choose their numbers without knowing of each other.
+/// Identifies a request. Without connection and port, which change when a client reconnects; with the user, since
+/// client programs choose their ids independently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestKey {
     client: ClientHost,
     xid: u32,
     procedure: u32,
     checksum: u64,
-    /// Length and checksum of a WRITE's data, all of it: pages of a database differ in a few bytes anywhere.
+    /// Length and checksum of all data of a WRITE: pages of a database may differ in a few bytes anywhere.
     data: Option<(u32, u32)>,
 }
 
@@ -71,36 +71,35 @@ impl RequestKey {
         credentials.hash(&mut hasher);
         arguments.len().hash(&mut hasher);
         arguments[..arguments.len().min(CHECKSUM_BYTES)].hash(&mut hasher);
-        let data = payload.map(|payload| (payload.len, payload.checksum()));
+        let data = payload.map(|payload| (payload.write.data_len, payload.checksum()));
         RequestKey { client, xid, procedure, checksum: hasher.finish(), data }
     }
 }
 
 impl Hash for RequestKey {
-    /// The rest hardly ever differs alone.
+    /// The other fields rarely differ alone.
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         (self.xid, self.checksum).hash(hasher);
     }
 }
 
-/// Tells connections apart; never given twice.
-pub(crate) type ConnectionNumber = u64;
+/// Unique in the server's life.
+pub type ConnectionNumber = u64;
 
-/// What is known of a request.
+/// The state of a request.
 pub(crate) enum Known<'a> {
-    /// Nothing: it is to be done, and its reply put into this.
+    /// Unknown: the caller must execute it and finish this with the reply.
     New(InProgress<'a>),
-    /// It is being done, or was, and its client gets the reply on this connection.
+    /// In progress or done, with the reply going to this connection.
     Answered,
-    /// It was done; its reply.
+    /// Done; its reply.
     Done(Arc<[u8]>),
 }
 
-/// Requests that are being done, and replies of those that are.
 pub(crate) struct Replay {
     limits: ReplayLimits,
     state: Mutex<State>,
-    /// Woken when a request ends that others wait for.
+    /// Woken when an awaited request ends.
     ended: WaitList,
 }
 
@@ -114,14 +113,14 @@ struct State {
 #[derive(Default)]
 struct Share {
     requests: HashMap<RequestKey, Request>,
-    /// Those that are done, oldest first. Some may be under way again, or done again and further behind.
+    /// Finished requests, oldest first. Some may be in progress again, or have a newer entry.
     done: VecDeque<Finished>,
     bytes: usize,
-    /// Of the request that was finished last.
+    /// The number of the newest entry.
     last: u64,
 }
 
-/// That a request was done.
+/// A finished request.
 struct Finished {
     key: RequestKey,
     number: u64,
@@ -129,7 +128,7 @@ struct Finished {
 }
 
 enum Request {
-    /// As many as there are requests under way: connections bound them.
+    /// Bounded by the connections' limits of requests in flight.
     InProgress {
         connection: ConnectionNumber,
         since: Instant,
@@ -141,15 +140,15 @@ enum Request {
 struct Done {
     reply: Arc<[u8]>,
     number: u64,
-    /// That took the reply last.
+    /// The connection that took the reply last.
     connection: ConnectionNumber,
     at: Instant,
     took: Duration,
 }
 
 impl Done {
-    /// May the client have sent it again before it had the reply, though it comes only now? A timer had run out, and the
-    /// copy lay in the socket no longer than what was done first took.
+    /// May the client have sent this copy before it had the reply? Then its timer had expired, and the copy was in the
+    /// socket no longer than the first one was in progress.
     fn may_cross(&self, now: Instant) -> bool {
         self.took >= RETRANSMISSION_TIMER_MIN && now.since(self.at) <= self.took
     }
@@ -157,7 +156,7 @@ impl Done {
 
 enum Look<'a> {
     Known(Known<'a>),
-    /// It is being done for another connection.
+    /// In progress for another connection.
     Elsewhere,
 }
 
@@ -166,8 +165,8 @@ impl Replay {
         Replay { limits, state: Mutex::default(), ended: WaitList::default() }
     }
 
-    /// A request came in. While a copy of it is under way for another connection, waits for its reply: the client gets it
-    /// on the connection on which it asked last.
+    /// To be called for each request. While a copy is in progress for another connection, waits for its reply, which
+    /// then goes to this connection, the client's latest.
     pub(crate) async fn begin(
         &self,
         key: RequestKey,
@@ -234,7 +233,7 @@ impl Replay {
         }
     }
 
-    /// It was not done.
+    /// The request was not executed.
     fn break_off(&self, key: RequestKey) {
         let mut state = self.state();
         let Some(share) = state.clients.get_mut(&key.client) else { return };
@@ -263,7 +262,7 @@ impl Request {
 }
 
 impl State {
-    /// Of clients that say nothing any more, nothing stays.
+    /// Drops old replies of all clients, also silent ones.
     fn sweep(&mut self, age: Duration, now: Instant) {
         if self.swept.is_some_and(|swept| now.since(swept) < age / SWEEPS) {
             return;
@@ -277,7 +276,7 @@ impl State {
         self.bytes -= freed;
     }
 
-    /// Forgets what is oldest of `client`, which wants more, if it has its share; else of who has most.
+    /// Drops the oldest replies of `client` if it exceeds its share, otherwise of the client with most.
     fn make_room(&mut self, limit: usize, client: ClientHost) {
         while self.bytes > limit {
             let share = limit / self.clients.len().max(1);
@@ -298,7 +297,7 @@ impl Share {
         self.requests.is_empty() && self.done.is_empty()
     }
 
-    /// How many bytes that frees.
+    /// Returns the bytes freed.
     fn forget_older_than(&mut self, age: Duration, now: Instant) -> usize {
         let mut freed = 0;
         while self.done.front().is_some_and(|finished| now.since(finished.at) > age) {
@@ -307,7 +306,7 @@ impl Share {
         freed
     }
 
-    /// How many bytes that frees.
+    /// Returns the bytes freed.
     fn forget_oldest(&mut self) -> usize {
         let Some(Finished { key, number, .. }) = self.done.pop_front() else { return 0 };
         let mut freed = ENTRY_BYTES;
@@ -319,7 +318,7 @@ impl Share {
     }
 }
 
-/// A request that is being done. Dropped without a reply, it counts as never seen.
+/// A request in progress. If dropped without a reply, it counts as never received.
 pub(crate) struct InProgress<'a> {
     replay: &'a Replay,
     key: RequestKey,

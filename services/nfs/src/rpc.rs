@@ -6,18 +6,18 @@ use nfs3_types::{mount, nfs3};
 use smallvec::SmallVec;
 
 use crate::call::{Credentials, GROUPS_MAX, Program, Results};
-use crate::shape::Cursor;
+use crate::shape::{Cursor, Look};
 
-/// Shortest call, in bytes, as far as credentials and verifier.
+/// Shortest call up to its credentials, in bytes.
 pub(crate) const CALL_BYTES_MIN: usize = 24;
 
 /// Shortest credentials, and shortest verifier, in bytes: a flavor and a length.
 const AUTH_BYTES_MIN: usize = 8;
 
-/// Shortest head of a call, in bytes: no arguments begin before it.
+/// Shortest head of a call, in bytes.
 pub(crate) const HEAD_BYTES_MIN: usize = CALL_BYTES_MIN + 2 * AUTH_BYTES_MIN;
 
-/// Longest body of credentials and of a verifier, in bytes (section 8.2).
+/// Longest body of credentials or verifier, in bytes (section 8.2).
 const AUTH_BYTES_MAX: usize = 400;
 
 /// Longest name of a caller's machine, in bytes (appendix A).
@@ -26,32 +26,32 @@ const MACHINE_NAME_BYTES_MAX: usize = 255;
 const AUTH_NONE: u32 = 0;
 const AUTH_SYS: u32 = 1;
 
-/// The part of a call before its arguments.
+/// A call without its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CallHead {
+pub struct CallHead {
     pub(crate) xid: u32,
     pub(crate) program: Program,
     pub(crate) procedure: u32,
     pub(crate) credentials: Credentials,
-    /// Its length in bytes.
+    /// Bytes.
     pub(crate) len: usize,
 }
 
-/// What the first bytes of a record say.
+/// The result of parsing the first bytes of a record.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Parsed {
-    /// Nothing yet: so many bytes are needed at least.
+    /// At least this many bytes are needed.
     More(usize),
-    /// It is no call, as far as can be seen.
+    /// Not a call.
     NoCall,
-    /// A call that is answered with this reply.
+    /// A call to be answered with this reply.
     Refused(Header),
-    /// A call that may be done.
+    /// A call to be executed.
     Call(CallHead),
 }
 
-/// Looks at the first bytes of a record. What is wrong with a call is told in the order in which a server finds it:
-/// version of RPC, credentials, program, version of the program.
+/// Parses the first bytes of a record. Errors are reported in a server's order: RPC version, credentials, program,
+/// program version.
 pub(crate) fn parse(message: &[u8]) -> Parsed {
     let (xid, kind, version) = match [0, 4, 8].map(|at| word(message, at)) {
         [Some(xid), Some(kind), version] => (xid, kind, version),
@@ -65,15 +65,15 @@ pub(crate) fn parse(message: &[u8]) -> Parsed {
         return Parsed::Refused(mismatch(xid));
     }
     let verifier_at = match auth_end(message, CALL_BYTES_MIN) {
-        Ok(at) => at,
-        Err(None) => return Parsed::Refused(denied(xid, auth_stat::AUTH_BADCRED)),
+        Look::Known(at) => at,
+        Look::Malformed => return Parsed::Refused(denied(xid, auth_stat::AUTH_BADCRED)),
         // After the credentials there must be a verifier.
-        Err(Some(needed)) => return Parsed::More(needed + AUTH_BYTES_MIN),
+        Look::More(needed) => return Parsed::More(needed + AUTH_BYTES_MIN),
     };
     let end = match auth_end(message, verifier_at) {
-        Ok(at) => at,
-        Err(None) => return Parsed::Refused(denied(xid, auth_stat::AUTH_BADVERF)),
-        Err(Some(needed)) => return Parsed::More(needed),
+        Look::Known(at) => at,
+        Look::Malformed => return Parsed::Refused(denied(xid, auth_stat::AUTH_BADVERF)),
+        Look::More(needed) => return Parsed::More(needed),
     };
     let credentials = match credentials(&message[CALL_BYTES_MIN..verifier_at], &message[verifier_at..end]) {
         Ok(credentials) => credentials,
@@ -105,19 +105,18 @@ fn word(message: &[u8], at: usize) -> Option<u32> {
     Cursor(message.get(at..)?).u32()
 }
 
-/// Where the credentials or the verifier end that begin at `at`; else how many bytes are needed to tell, or `None` if they
-/// are too long.
-fn auth_end(message: &[u8], at: usize) -> Result<usize, Option<usize>> {
-    let len = word(message, at + 4).ok_or(Some(at + 8))? as usize;
-    if len > AUTH_BYTES_MAX {
-        return Err(None);
+/// The end of the credentials or the verifier that begin at `at`. Malformed: too long.
+fn auth_end(message: &[u8], at: usize) -> Look<usize> {
+    let Some(len) = word(message, at + 4) else { return Look::More(at + 8) };
+    if len as usize > AUTH_BYTES_MAX {
+        return Look::Malformed;
     }
-    let end = at + 8 + len.next_multiple_of(4);
-    if message.len() < end { Err(Some(end)) } else { Ok(end) }
+    let end = at + 8 + (len as usize).next_multiple_of(4);
+    if message.len() < end { Look::More(end) } else { Look::Known(end) }
 }
 
 fn credentials(credentials: &[u8], verifier: &[u8]) -> Result<Credentials, auth_stat> {
-    // Both flavors that are taken come with an empty verifier (section 10.1 and appendix A).
+    // Both supported flavors have an empty verifier (section 10.1 and appendix A).
     if verifier != [0; 8] {
         return Err(auth_stat::AUTH_BADVERF);
     }
@@ -128,7 +127,7 @@ fn credentials(credentials: &[u8], verifier: &[u8]) -> Result<Credentials, auth_
             let body = at.opaque(AUTH_BYTES_MAX).ok_or(auth_stat::AUTH_BADCRED)?;
             unix(Cursor(body)).ok_or(auth_stat::AUTH_BADCRED)
         }
-        // A shorthand that was never given out, or a flavor that is not known here: "client must begin new session".
+        // An unknown shorthand or flavor: "client must begin new session".
         _ => Err(auth_stat::AUTH_REJECTEDCRED),
     }
 }
@@ -145,26 +144,26 @@ fn unix(mut at: Cursor<'_>) -> Option<Credentials> {
     Some(Credentials::Unix { uid, gid, groups })
 }
 
-/// The reply to a call that is refused for what it is.
+/// The reply to a refused call.
 pub(crate) fn refusal(xid: u32, stat: accept_stat) -> Header {
     finish(accepted(xid, stat), 0)
 }
 
-/// The reply to a caller that must show other credentials.
+/// The reply to a caller with insufficient credentials.
 fn denied(xid: u32, error: auth_stat) -> Header {
     let mut reply = begin(xid, reply_stat::MSG_DENIED);
     put(&mut reply, &[reject_stat::AUTH_ERROR as u32, error as u32]);
     finish(reply, 0)
 }
 
-/// The reply to a call of another version of RPC.
+/// The reply to another version of RPC.
 fn mismatch(xid: u32) -> Header {
     let mut reply = begin(xid, reply_stat::MSG_DENIED);
     put(&mut reply, &[reject_stat::RPC_MISMATCH as u32, RPC_VERSION_2, RPC_VERSION_2]);
     finish(reply, 0)
 }
 
-/// The reply with what came of a call; `None` if there is to be none.
+/// The reply with a call's results; `None`: no reply.
 pub(crate) fn reply(xid: u32, results: Results) -> Option<Reply> {
     let header = match results {
         Results::Bytes(bytes) => {
@@ -188,21 +187,21 @@ pub(crate) fn reply(xid: u32, results: Results) -> Option<Reply> {
     Some(Reply { header, ..Reply::default() })
 }
 
-/// Room for the mark, and the beginning of a reply.
+/// Space for the mark, and the start of a reply.
 fn begin(xid: u32, stat: reply_stat) -> Header {
     let mut reply = Header::new();
     put(&mut reply, &[0, xid, msg_type::REPLY as u32, stat as u32]);
     reply
 }
 
-/// Room for the mark, and a reply up to the results.
+/// Space for the mark, and a reply up to the results.
 pub(crate) fn accepted(xid: u32, stat: accept_stat) -> Header {
     let mut reply = begin(xid, reply_stat::MSG_ACCEPTED);
     put(&mut reply, &[AUTH_NONE, 0, stat as u32]);
     reply
 }
 
-/// Writes the mark of a reply that goes on with `more` bytes.
+/// Writes the mark of a reply that continues with `more` bytes.
 pub(crate) fn finish(mut reply: Header, more: usize) -> Header {
     let len = (reply.len() - 4 + more) as u32 & fragment_header::MASK;
     if let Some(mark) = reply.first_chunk_mut() {

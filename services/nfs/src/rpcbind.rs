@@ -1,11 +1,11 @@
-//! Telling the host's rpcbind where the service is (RFC 1833).
+//! Registration with the host's rpcbind (RFC 1833).
 //!
-//! Plain blocking calls, bounded in time: for the program's start and end, not for a processor. Without rpcbind clients have
-//! to name the port, which is all that a failure means.
+//! Plain blocking calls with timeouts, for the program's start and end, not for a processor. After a failure, clients
+//! have to specify the port.
 //!
-//! rpcbind takes registrations only through its Unix socket (over loopback just from privileged ports, and only when
-//! started with `-L` or `-i`), so that is asked first, in version 4; where there is none, port 111 in version 2, as the
-//! older portmap knows it.
+//! rpcbind accepts registrations only through its Unix socket (over loopback only from privileged ports, and only if
+//! started with `-L` or `-i`), so that is tried first, with version 4; without it, port 111 with version 2, as of the
+//! older portmap.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -18,32 +18,32 @@ use nfs3_types::rpc::{RPC_VERSION_2, fragment_header, msg_type};
 use nfs3_types::xdr_codec::{Opaque, Pack};
 use nfs3_types::{mount, nfs3};
 
-/// How long rpcbind may take for one step.
+/// Of each step.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Longest answer that is looked at, in bytes: those that are expected have 28.
+/// Longest reply that is read, in bytes: expected ones have 28.
 const ANSWER_BYTES_MAX: u32 = 1024;
 
 /// `RPCBPROC_SET` and `RPCBPROC_UNSET` (section 2.1); they have the same numbers in version 2.
 const SET: u32 = PMAP_PROG::PMAPPROC_SET as u32;
 const UNSET: u32 = PMAP_PROG::PMAPPROC_UNSET as u32;
 
-/// The version of rpcbind that is asked through its socket.
+/// The version spoken on the Unix socket.
 const RPCBIND_VERSION: u32 = 4;
 
 /// The programs and their versions.
 const PROGRAMS: [(u32, u32); 2] = [(nfs3::PROGRAM, nfs3::VERSION), (mount::PROGRAM, mount::VERSION)];
 
-/// Why rpcbind does not know the service.
+/// Why the registration failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RpcbindError {
-    /// It cannot be reached, or went away.
+    /// It cannot be reached, or disconnected.
     #[error("rpcbind does not answer: {0}; clients must be told the port")]
     Unreachable(#[from] io::Error),
-    /// It said something else than an answer.
+    /// It sent an invalid reply.
     #[error("rpcbind did not understand; clients must be told the port")]
     NoAnswer,
-    /// Another server is registered, or rpcbind takes no registrations from this user.
+    /// Another server is registered, or rpcbind refuses registrations by this user.
     #[error("rpcbind did not accept program {program}: is another server registered? (`rpcinfo -p` tells)")]
     Refused { program: u32 },
 }
@@ -51,7 +51,7 @@ pub enum RpcbindError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rpcbind {
     pub socket: PathBuf,
-    /// Where it is asked when there is no such socket.
+    /// Used if there is no such socket.
     pub address: SocketAddr,
 }
 
@@ -63,14 +63,14 @@ impl Default for Rpcbind {
 }
 
 impl Rpcbind {
-    /// Registers NFS and MOUNT as listening on `listening` over TCP, in place of what this user registered before.
+    /// Registers NFS and MOUNT at `listening` over TCP, replacing earlier registrations by this user.
     ///
     /// # Errors
-    /// None of them keeps the service from working for clients that name the port.
+    /// Clients that specify the port are not affected.
     pub fn register(&self, listening: SocketAddr) -> Result<(), RpcbindError> {
         let mut session = Session::connect(self)?;
         for (program, version) in PROGRAMS {
-            // A server that was killed may have left its own; there need not be one.
+            // Removes what a killed server may have left; fails harmlessly if there is nothing.
             session.ask(UNSET, program, version, listening)?;
             if !session.ask(SET, program, version, listening)? {
                 return Err(RpcbindError::Refused { program });
@@ -79,10 +79,10 @@ impl Rpcbind {
         Ok(())
     }
 
-    /// Takes the registration back.
+    /// Removes the registration.
     ///
     /// # Errors
-    /// What was registered may still be.
+    /// The registration may still exist.
     pub fn unregister(&self, listening: SocketAddr) -> Result<(), RpcbindError> {
         let mut session = Session::connect(self)?;
         for (program, version) in PROGRAMS {
@@ -94,7 +94,7 @@ impl Rpcbind {
     }
 }
 
-/// The universal address of a socket (RFC 5665, section 5.2.3.3), and the name of its kind of network.
+/// The universal address of a socket (RFC 5665, section 5.2.3.3), and its netid.
 fn universal(listening: SocketAddr) -> (&'static str, String) {
     let [high, low] = listening.port().to_be_bytes();
     let netid = if listening.is_ipv4() { "tcp" } else { "tcp6" };
@@ -119,7 +119,7 @@ impl Session {
         Ok(Session { stream, version, xid: std::process::id() })
     }
 
-    /// One call whose result is a boolean.
+    /// A call whose result is a boolean.
     fn ask(&mut self, procedure: u32, prog: u32, vers: u32, listening: SocketAddr) -> Result<bool, RpcbindError> {
         let mut arguments = Vec::new();
         if self.version == portmap::VERSION {
@@ -129,7 +129,7 @@ impl Session {
         } else {
             let (netid, address) = universal(listening);
             arguments.extend([prog, vers].iter().flat_map(|word| word.to_be_bytes()));
-            // The owner is for rpcbind to find out.
+            // rpcbind determines the owner itself.
             for text in [netid, &address, ""] {
                 Opaque::borrowed(text.as_bytes()).pack(&mut arguments).map_err(|_| RpcbindError::NoAnswer)?;
             }

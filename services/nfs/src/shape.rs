@@ -1,10 +1,10 @@
-//! Where in the arguments the parts of variable length are.
-//!
-//! Every length is compared with what is there before the arguments are decoded: the decoder takes memory for as much as a
-//! length says before it looks whether so much has come.
+//! Validation of variable-length arguments. Every length is checked against the received bytes before decoding: the
+//! decoder allocates by the stated length first.
 
+use kernel::FRAME_BYTES;
 use nfs3_types::mount::MOUNT_PROGRAM;
-use nfs3_types::nfs3::NFS_PROGRAM;
+use nfs3_types::nfs3::{NFS_PROGRAM, stable_how};
+use nfs3_types::xdr_codec::Unpack;
 
 use crate::call::{Program, TRANSFER_BYTES_MAX};
 
@@ -17,16 +17,15 @@ pub(crate) const READ: u32 = NFS_PROGRAM::NFSPROC3_READ as u32;
 
 pub(crate) const WRITE: u32 = NFS_PROGRAM::NFSPROC3_WRITE as u32;
 
-/// A part of the arguments.
 #[derive(Clone, Copy)]
 enum Part {
     Handle,
-    /// A name or a path. How long it may be is for the procedure to say.
+    /// A name or a path. The procedure checks its length.
     Name,
     Attributes,
 }
 
-/// The parts up to the last opaque, in their order.
+/// The parts up to the last opaque, in order.
 fn parts(program: Program, procedure: u32) -> &'static [Part] {
     use Part::{Attributes, Handle, Name};
     if program == Program::Mount {
@@ -51,13 +50,13 @@ fn parts(program: Program, procedure: u32) -> &'static [Part] {
     }
 }
 
-/// Do the parts of variable length lie within the arguments?
+/// Are the variable-length parts within the arguments?
 pub(crate) fn fits(program: Program, procedure: u32, arguments: &[u8]) -> bool {
     let mut at = Cursor(arguments);
     parts(program, procedure).iter().all(|part| at.pass(*part).is_some())
 }
 
-/// Bytes of data that the results of a call may hold: of what a READ or READDIR asks for, what it can get.
+/// Bytes of data that the results may contain: the count of a READ or READDIR, limited to the maximum.
 pub(crate) fn results_bytes(program: Program, procedure: u32, arguments: &[u8]) -> u64 {
     let before_count = match (program, NFS_PROGRAM::try_from(procedure)) {
         (Program::Nfs, Ok(NFS_PROGRAM::NFSPROC3_READ)) => 8,
@@ -70,34 +69,65 @@ pub(crate) fn results_bytes(program: Program, procedure: u32, arguments: &[u8]) 
     u64::from(count.unwrap_or(0).min(TRANSFER_BYTES_MAX))
 }
 
-/// What is known of a WRITE before its data has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WriteShape {
-    /// Where in the file the data goes.
-    pub(crate) offset: u64,
-    /// Bytes of data.
-    pub(crate) data_len: u32,
-    /// Bytes of the arguments up to `stable`.
-    pub(crate) arguments: usize,
+/// The result of parsing a prefix.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Look<T> {
+    Known(T),
+    /// At least this many bytes are needed.
+    More(usize),
+    Malformed,
 }
 
-/// The first bytes of a WRITE's arguments: what is known from them, or how many are needed at least. `None` if these are no
-/// arguments of a WRITE.
-pub(crate) fn write(arguments: &[u8]) -> Option<Result<WriteShape, usize>> {
-    let mut at = Cursor(arguments);
-    let Some(handle_len) = at.u32() else { return Some(Err(4)) };
-    if handle_len as usize > HANDLE_BYTES_MAX {
-        return None;
+/// The arguments of a WRITE before its data, parsed once; the handle stays in the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteArguments {
+    handle_len: usize,
+    pub(crate) offset: u64,
+    pub(crate) count: u32,
+    pub(crate) stable: stable_how,
+    /// Bytes of data on the wire; may differ from `count`.
+    pub(crate) data_len: u32,
+}
+
+/// `offset`, `count` and `stable`. Bytes.
+const AFTER_HANDLE_BYTES: usize = 16;
+
+impl WriteArguments {
+    /// Parses the start of a WRITE's arguments, up to the length of its data.
+    pub(crate) fn look(arguments: &[u8]) -> Look<Self> {
+        let len = match Cursor(arguments).u32() {
+            None => 0,
+            Some(len) if len as usize <= HANDLE_BYTES_MAX => len as usize,
+            Some(_) => return Look::Malformed,
+        };
+        let needed = 4 + len.next_multiple_of(4) + AFTER_HANDLE_BYTES + 4;
+        if arguments.len() < needed {
+            return Look::More(needed);
+        }
+        Self::read(Cursor(arguments)).map_or(Look::Malformed, Look::Known)
     }
-    // offset, count, stable; then the data's length.
-    let arguments_len = 4 + (handle_len as usize).next_multiple_of(4) + 8 + 4 + 4;
-    if arguments.len() < arguments_len + 4 {
-        return Some(Err(arguments_len + 4));
+
+    fn read(mut at: Cursor<'_>) -> Option<Self> {
+        let handle_len = at.opaque(HANDLE_BYTES_MAX)?.len();
+        let (offset, count) = (at.u64()?, at.u32()?);
+        let stable = stable_how::unpack(&mut at.0).ok()?.0;
+        Some(WriteArguments { handle_len, offset, count, stable, data_len: at.u32()? })
     }
-    at.skip((handle_len as usize).next_multiple_of(4))?;
-    let offset = at.u64()?;
-    at.skip(8)?;
-    Some(Ok(WriteShape { offset, data_len: at.u32()?, arguments: arguments_len }))
+
+    /// Their length in bytes, without the data's length.
+    pub(crate) fn wire_len(&self) -> usize {
+        4 + self.handle_len.next_multiple_of(4) + AFTER_HANDLE_BYTES
+    }
+
+    /// The handle, in the bytes from which this was parsed.
+    pub(crate) fn handle<'a>(&self, arguments: &'a [u8]) -> &'a [u8] {
+        &arguments[4..4 + self.handle_len]
+    }
+
+    /// Offset of the data in the first frame.
+    pub(crate) fn start(&self) -> usize {
+        (self.offset % FRAME_BYTES as u64) as usize
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -135,7 +165,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// `sattr3`: mode, uid, gid, size, each if it is to be set; then two times, which follow only if they are the client's.
+    /// `sattr3`: mode, uid, gid, size, each optional; then two times, which follow only if set by the client.
     fn pass_attributes(&mut self) -> Option<()> {
         for len in [4, 4, 4, 8] {
             match self.u32()? {
@@ -152,5 +182,42 @@ impl<'a> Cursor<'a> {
             }
         }
         Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nfs3_types::nfs3::nfs_fh3;
+    use nfs3_types::xdr_codec::Pack;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn arguments_of_a_write_are_known_when_all_of_them_have_come(
+            handle in prop::collection::vec(any::<u8>(), 0..=HANDLE_BYTES_MAX),
+            cut in any::<usize>(),
+        ) {
+            let mut bytes = Vec::new();
+            let file = nfs_fh3 { data: handle.clone().into() };
+            file.pack(&mut bytes).and_then(|_| 7_u64.pack(&mut bytes)).and_then(|_| 8_u32.pack(&mut bytes)).expect("fits");
+            stable_how::DATA_SYNC.pack(&mut bytes).and_then(|_| 9_u32.pack(&mut bytes)).expect("fits");
+            let Look::Known(write) = WriteArguments::look(&bytes) else { panic!("all of them have come") };
+            prop_assert_eq!((write.offset, write.count, write.stable), (7, 8, stable_how::DATA_SYNC));
+            prop_assert_eq!((write.data_len, write.wire_len()), (9, bytes.len() - 4));
+            prop_assert_eq!(write.handle(&bytes), &handle[..]);
+            let cut = cut % bytes.len();
+            let Look::More(needed) = WriteArguments::look(&bytes[..cut]) else { panic!("some are missing") };
+            prop_assert!(needed > cut && needed <= bytes.len());
+            let stable = bytes.len() - 5;
+            bytes[stable] = 3;
+            prop_assert_eq!(WriteArguments::look(&bytes), Look::Malformed);
+        }
+    }
+
+    #[test]
+    fn a_handle_that_is_too_long_is_no_argument() {
+        assert_eq!(WriteArguments::look(&65_u32.to_be_bytes()), Look::Malformed);
     }
 }

@@ -1,11 +1,11 @@
-//! Whatever a client sends is taken apart or refused, and the same in whatever pieces it comes; whatever rpcbind answers.
+//! Anything that a client sends is decoded or refused, and alike in any pieces; and any answer of rpcbind is handled.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
 use std::thread;
 
-use nfs::record::decode;
+use nfs::decode;
 use nfs::rpcbind::Rpcbind;
 use nfs3_types::nfs3::nfs_fh3;
 use nfs3_types::xdr_codec::Opaque;
@@ -27,7 +27,7 @@ fn damaged_conversations_hold_the_same_in_whatever_pieces_they_come() {
     }
 }
 
-/// Answers calls as rpcbind does, but one of them by something damaged and then nothing.
+/// Answers calls as rpcbind does, except for one damaged answer with nothing after it.
 fn answer(listener: &UnixListener, random: &mut Random, conversations: usize) {
     for _ in 0..conversations {
         let (mut stream, _) = listener.accept().expect("a client");
@@ -43,7 +43,7 @@ fn answer(listener: &UnixListener, random: &mut Random, conversations: usize) {
             let reply: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
             let record = [&(0x8000_0000 | reply.len() as u32).to_be_bytes()[..], &reply].concat();
             if call_no == damaged {
-                // It may be gone already.
+                // The peer may be gone already.
                 let _ = stream.write_all(&mutate::conversation(random, &[record]));
                 break;
             }

@@ -1,30 +1,31 @@
-//! The figures that are to be reached, each from one or two cells of the tables.
+//! The targets, each computed from one or two cells of the tables.
 
-use super::tables::{Cell, Tables};
+use super::tables::{Tables, show};
+use crate::result::Cell;
 
-/// Of the table of worths.
+/// Column of the table of worths.
 const RATE: usize = 0;
 const SOONER: usize = 1;
 const CPU: usize = 3;
 const ENTRIES: usize = 4;
 
-/// Of the table of costs.
+/// Column of the table of costs.
 const CPU_US: usize = 0;
 
-/// Of the table of recording.
+/// Column of the table of recording.
 const MEDIAN: usize = 0;
 
-/// Of the table of latencies.
+/// Column of the table of latencies.
 const P99: usize = 1;
 
-/// A figure: what it is, what it is to be, and what it is here.
+/// A figure: its name, its target and its measured value.
 struct Figure {
     what: &'static str,
     target: &'static str,
     measured: Option<(String, bool)>,
 }
 
-/// All of them, as Markdown.
+/// All figures, as Markdown.
 pub(super) fn table(tables: &Tables) -> String {
     let mut text = "| figure | target | measured | met |\n|---|---|---|---|\n".to_owned();
     for Figure { what, target, measured } in figures(tables) {
@@ -105,11 +106,11 @@ fn figures(tables: &Tables) -> Vec<Figure> {
 
 fn ratio(cell: Cell, least: f64) -> Option<(String, bool)> {
     let ratio = cell.here?;
-    Some((format!("{} ×", cell.show()), ratio >= least))
+    Some((format!("{} ×", show(cell)), ratio >= least))
 }
 
 fn better(cell: Cell) -> Option<(String, bool)> {
-    Some((format!("{} ×", cell.show()), cell.here? > 1.0 && !cell.within_noise))
+    Some((format!("{} ×", show(cell)), cell.here? > 1.0 && !cell.within_noise))
 }
 
 fn lone_latency(tables: &Tables) -> Option<(String, bool)> {
@@ -120,7 +121,7 @@ fn lone_latency(tables: &Tables) -> Option<(String, bool)> {
 
 fn light_client(tables: &Tables) -> Option<(String, bool)> {
     let p99 = |row: &str| tables.cell("latencies", row, P99)?.here;
-    // Alone it asks for the same.
+    // The light client's load without a heavy one.
     let alone = p99("quantum, 1 in flight: adaptive")?;
     let (on, off) = (p99("usage: on")? / alone, p99("usage: off")? / alone);
     Some((format!("{on:.1} × (off: {off:.1} ×)"), on <= 3.0))

@@ -1,120 +1,71 @@
-//! The tables of `live.json`, and the same as Markdown.
+//! The tables of `live.json`, read and written as Markdown.
 
-use anyhow::{Context, Result};
-use serde_json::Value;
+use anyhow::Result;
+use serde::Deserialize;
 
-/// What `awase lab run live` has written.
+use crate::result::{Cell, Table};
+
+#[derive(Deserialize)]
 pub(super) struct Tables {
     tables: Vec<Table>,
     notes: Vec<String>,
 }
 
-struct Table {
-    name: String,
-    title: String,
-    unit: String,
-    rows_are: String,
-    columns: Vec<String>,
-    rows: Vec<(String, Vec<Cell>)>,
-}
-
-/// A number that was measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Cell {
-    /// The number; none where there was nothing to compare.
-    pub(super) here: Option<f64>,
-    pub(super) paper: Option<f64>,
-    /// Do repetitions differ by more?
-    pub(super) within_noise: bool,
-}
-
 impl Tables {
     pub(super) fn read(text: &str) -> Result<Tables> {
-        let value: Value = serde_json::from_str(text)?;
-        let list = |key: &str| value[key].as_array().with_context(|| format!("{key:?} is missing"));
-        let tables = list("tables")?.iter().map(table).collect();
-        let notes = list("notes")?.iter().map(string).collect();
-        Ok(Tables { tables, notes })
+        Ok(serde_json::from_str(text)?)
     }
 
-    /// The cell of that table, row and column (counted from 0).
+    /// Row and column are counted from 0.
     pub(super) fn cell(&self, table: &str, row: &str, column: usize) -> Option<Cell> {
         let table = self.tables.iter().find(|of| of.name == table)?;
-        let (_, cells) = table.rows.iter().find(|(name, _)| name == row)?;
-        cells.get(column).copied()
+        let row = table.rows.iter().position(|name| name == row)?;
+        table.cells.get(row)?.get(column).copied()
     }
 
     pub(super) fn markdown(&self) -> String {
-        self.tables.iter().map(|table| format!("\n{}", table.markdown())).collect()
+        self.tables.iter().map(|table| format!("\n{}", markdown(table))).collect()
     }
 
-    /// What a reader should know.
     pub(super) fn notes(&self) -> String {
         self.notes.iter().map(|note| format!("- {note}\n")).collect()
     }
 }
 
-impl Table {
-    fn markdown(&self) -> String {
-        let unit = if self.unit.is_empty() { String::new() } else { format!(" ({})", self.unit) };
-        let mut text = format!("## {}{unit}\n\n| {} |", self.title, self.rows_are);
-        let has_paper = self.rows.iter().flat_map(|(_, cells)| cells).any(|cell| cell.paper.is_some());
-        self.columns.iter().for_each(|column| text += &format!(" {column} |"));
-        text += if has_paper { " in the paper |\n" } else { "\n" };
-        text += &"|---".repeat(self.columns.len() + 1 + usize::from(has_paper));
-        text += "|\n";
-        for (name, cells) in &self.rows {
-            text += &format!("| {name} |");
-            cells.iter().for_each(|cell| text += &format!(" {} |", cell.show()));
-            if has_paper {
-                let published = cells.iter().enumerate().find_map(|(at, cell)| Some((at, cell.paper?)));
-                text += &match published {
-                    Some((at, ratio)) => format!(" {ratio:.2} ({}) |\n", self.columns[at]),
-                    None => " – |\n".to_owned(),
-                };
-            } else {
-                text += "\n";
-            }
+fn markdown(table: &Table) -> String {
+    let unit = if table.unit.is_empty() { String::new() } else { format!(" ({})", table.unit) };
+    let mut text = format!("## {}{unit}\n\n| {} |", table.title, table.rows_are);
+    let has_paper = table.cells.iter().flatten().any(|cell| cell.paper.is_some());
+    table.columns.iter().for_each(|column| text += &format!(" {column} |"));
+    text += if has_paper { " in the paper |\n" } else { "\n" };
+    text += &"|---".repeat(table.columns.len() + 1 + usize::from(has_paper));
+    text += "|\n";
+    for (name, cells) in table.rows.iter().zip(&table.cells) {
+        text += &format!("| {name} |");
+        cells.iter().for_each(|cell| text += &format!(" {} |", show(*cell)));
+        if has_paper {
+            let published = cells.iter().enumerate().find_map(|(at, cell)| Some((at, cell.paper?)));
+            text += &match published {
+                Some((at, ratio)) => format!(" {ratio:.2} ({}) |\n", table.columns[at]),
+                None => " – |\n".to_owned(),
+            };
+        } else {
+            text += "\n";
         }
-        text
     }
+    text
 }
 
-impl Cell {
-    /// With as many digits as say something.
-    pub(super) fn show(&self) -> String {
-        let Some(number) = self.here else { return "–".to_owned() };
-        let digits = match number.abs() {
-            100.0.. => 0,
-            10.0.. => 1,
-            1.0.. => 2,
-            _ => 3,
-        };
-        format!("{}{}", crate::report::number(number, digits), if self.within_noise { " ~" } else { "" })
-    }
-}
-
-fn table(value: &Value) -> Table {
-    let names = |key: &str| value[key].as_array().into_iter().flatten().map(string).collect::<Vec<_>>();
-    let cell = |cell: &Value| Cell {
-        here: cell["here"].as_f64(),
-        paper: cell["paper"].as_f64(),
-        within_noise: cell["within_noise"].as_bool().unwrap_or(false),
+/// With as many digits as are significant.
+pub(super) fn show(cell: Cell) -> String {
+    let Some(number) = cell.here else { return "–".to_owned() };
+    let digits = match number.abs() {
+        100.0.. => 0,
+        10.0.. => 1,
+        1.0.. => 2,
+        _ => 3,
     };
-    let row = |row: &Value| row.as_array().into_iter().flatten().map(cell).collect();
-    let cells = value["cells"].as_array().into_iter().flatten().map(row);
-    Table {
-        name: string(&value["name"]),
-        title: string(&value["title"]),
-        unit: string(&value["unit"]),
-        rows_are: string(&value["rows_are"]),
-        columns: names("columns"),
-        rows: names("rows").into_iter().zip(cells).collect(),
-    }
-}
-
-fn string(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
+    format!("{}{}", crate::report::number(number, digits), if cell.within_noise { " ~" } else { "" })
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::server::{await_answer, free_ports};
-use super::session::Endpoint;
 use crate::bench::process::{Interrupted, Process};
+use crate::load::Endpoint;
 
 pub struct Awase {
     pub process: Process,
@@ -15,7 +15,7 @@ pub struct Awase {
 }
 
 impl Awase {
-    /// Starts a program with flags for a directory and waits until NFS and MOUNT answer. What it writes goes to `place`, a
+    /// Starts a program with flags for a directory and waits until NFS and MOUNT answer. Its output goes to `place`, a
     /// directory of its own.
     pub fn start(
         program: &Path,

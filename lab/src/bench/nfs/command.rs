@@ -1,4 +1,4 @@
-//! `awase-lab bench nfs`: workloads on one server of files.
+//! `awase-lab bench nfs`: workloads on one file server.
 
 use std::fs;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -10,16 +10,15 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 
-use super::files::prepare;
-use super::load::{Load, Operation, Outcome};
 use super::run::{Reached, SLOW_BYTES, Stand, measure};
-use super::session::Endpoint;
 use super::slow_flush::SlowDisk;
 use super::workload::{self, Contender, Disk, Measure, SLOW_FLUSH, WORKLOADS, Workload};
 use crate::bench::process::Interrupted;
 use crate::bench::results::{Bound, Subject};
 use crate::bench::sample::{Sample, show};
 use crate::bench::{host, programs, report, rounds};
+use crate::load::files::prepare;
+use crate::load::{Endpoint, Load, Operation, Outcome, Stop};
 
 /// Drive workloads on one NFSv3 server, with many requests in flight, and print what it reaches.
 ///
@@ -101,7 +100,6 @@ pub struct SlowDiskCommand {
 }
 
 impl SlowDiskCommand {
-    /// Does it.
     pub fn run(&self, interrupted: &Interrupted) -> Result<()> {
         fs::create_dir_all(&self.directory)?;
         let directory = fs::canonicalize(&self.directory)?;
@@ -116,7 +114,6 @@ impl SlowDiskCommand {
 }
 
 impl Nfs {
-    /// Does it.
     pub fn run(&self, interrupted: &Interrupted) -> Result<()> {
         if self.list {
             for workload in WORKLOADS {
@@ -135,7 +132,7 @@ impl Nfs {
 
     fn workloads(&self) -> Result<Vec<Workload>> {
         let of_server = |workload: &Workload| {
-            // What lies on the disk of a server that was started elsewhere, nobody knows here.
+            // The disk of a server that was started elsewhere is unknown.
             self.server.is_none() || workload.disk == Disk::Here && workload.measure == Measure::Load
         };
         let mut workloads = Vec::new();
@@ -168,8 +165,9 @@ impl Nfs {
     }
 
     fn on_server(&self, endpoint: &Endpoint, workloads: &[Workload], interrupted: &Interrupted) -> Result<()> {
+        let asked = || interrupted.load(Ordering::Relaxed);
         for workload in workloads {
-            prepare(endpoint, &workload.load, interrupted)?;
+            prepare(endpoint, &workload.load, &Stop::when(&asked))?;
             let reached = Reached::new(endpoint, workload.link)?;
             for _ in 0..self.reps.unwrap_or(1) {
                 let duration = Duration::from_secs(self.seconds);
@@ -224,7 +222,7 @@ impl Nfs {
         self.output.clone().unwrap_or_else(|| if self.is_part() { "target" } else { "docs" }.into())
     }
 
-    /// How to do it again.
+    /// The command line that repeats this run.
     fn command_line(&self) -> String {
         let mut line = "make bench-files".to_owned();
         let mut flags: Vec<String> = self.reps.map(|reps| format!("--reps {reps}")).into_iter().collect();
@@ -237,11 +235,11 @@ impl Nfs {
     }
 }
 
-/// Directories, served by each in turn.
+/// Directories, exported by each server in turn.
 struct Files {
     stand: Stand,
     workloads: Vec<Workload>,
-    /// Of each workload.
+    /// Indexed by workload.
     contenders: Vec<Vec<Contender>>,
     duration: Duration,
 }
@@ -272,8 +270,10 @@ fn print(workload: &Workload, sample: &Sample, outcome: &Outcome) {
         show(outcome.bytes_a_second() / 1048576.0),
     );
     let percentiles = [50.0, 90.0, 99.0, 99.9, 100.0];
-    let latency: Vec<String> =
-        percentiles.iter().map(|percent| format!("{percent} % {}", show(outcome.percentile_us(*percent)))).collect();
+    let latency: Vec<String> = percentiles
+        .iter()
+        .map(|percent| format!("{percent} % {}", show(outcome.latencies.percentile_us(*percent))))
+        .collect();
     let commits = if outcome.commits > 0 { format!("; {} COMMITs", outcome.commits) } else { String::new() };
     let asked = if workload.load.operation == Operation::CreateRemove { "CREATEs and REMOVEs" } else { "requests" };
     println!("{:24} {} {asked}, latency in µs: {}{commits}", "", outcome.requests, latency.join(", "));

@@ -1,4 +1,4 @@
-//! A link on which every byte takes a while each way: a proxy of TCP, since not every kernel can delay packets itself.
+//! A link that delays every byte each way: a TCP proxy, since not every kernel can delay packets itself.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// Bytes that travel in one direction of a connection; who sends more waits. Far more than a delay of milliseconds
-/// holds on links that are worth it.
+/// Bytes in flight in one direction of a connection; the sender waits when they are reached. Far above the
+/// bandwidth-delay product of any link measured here.
 const TRAVELLING_BYTES_MAX: usize = 64 << 20;
 
-/// What is received at once, at most.
+/// Largest receive.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// A proxy in front of a server. Closed, with all its connections, when dropped.
+/// A proxy in front of a server. Dropping it closes all of its connections.
 pub struct DelayedLink {
     address: SocketAddr,
     is_closed: Arc<AtomicBool>,
@@ -26,7 +26,7 @@ pub struct DelayedLink {
 }
 
 impl DelayedLink {
-    /// Listens on a free port of loopback and passes on to `server`, each byte `delay` after it came.
+    /// Listens on a free port of loopback and forwards to `server`, each byte `delay` after its arrival.
     pub fn new(server: SocketAddr, delay: Duration) -> Result<DelayedLink> {
         let listener = TcpListener::bind("127.0.0.1:0").context("no free port for the delayed link")?;
         let address = listener.local_addr()?;
@@ -55,7 +55,7 @@ impl DelayedLink {
 impl Drop for DelayedLink {
     fn drop(&mut self) {
         self.is_closed.store(true, Ordering::Release);
-        // Wakes the acceptor, which then sees that it is closed.
+        // Wakes the acceptor, which then sees that the link is closed.
         let woken = TcpStream::connect(self.address).is_ok();
         for stream in self.streams.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
@@ -66,7 +66,7 @@ impl Drop for DelayedLink {
     }
 }
 
-/// Joins a client with the server: two directions of two threads each. They end with their connection.
+/// Connects a client with the server: each direction has two threads, which end with the connection.
 fn join(client: TcpStream, server: SocketAddr, delay: Duration, streams: &Mutex<Vec<TcpStream>>) -> io::Result<()> {
     let server = TcpStream::connect(server)?;
     client.set_nodelay(true)?;
@@ -91,7 +91,7 @@ struct Way {
 
 #[derive(Default)]
 struct Travelling {
-    /// When a piece arrives, and its bytes.
+    /// Arrival time of a piece, and its bytes.
     pieces: VecDeque<(Instant, Vec<u8>)>,
     bytes: usize,
     is_ended: bool,
@@ -133,7 +133,7 @@ impl Way {
         let _ = to.shutdown(Shutdown::Write);
     }
 
-    /// Waits for the piece that arrives first; `None` after the last.
+    /// Waits for the earliest piece; `None` after the last.
     fn first(&self) -> Option<(Instant, Vec<u8>)> {
         let mut travelling = self.travelling.lock().unwrap_or_else(PoisonError::into_inner);
         loop {

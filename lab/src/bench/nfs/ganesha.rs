@@ -10,10 +10,10 @@ use anyhow::{Context, Result, bail};
 use nfs3_types::portmap;
 
 use super::server::{START_PATIENCE, await_answer, free_ports};
-use super::session::Endpoint;
 use crate::bench::process::{Interrupted, Process};
+use crate::load::Endpoint;
 
-/// What to do where a program is missing.
+/// Printed when a program is missing.
 const PACKAGES: &str = "NFS-Ganesha needs: sudo apt-get install nfs-ganesha nfs-ganesha-vfs rpcbind";
 
 /// Ganesha, serving a directory, and the port mapper without which it does not start.
@@ -24,7 +24,7 @@ pub struct Ganesha {
 }
 
 impl Ganesha {
-    /// Starts it for a directory and waits until NFS and MOUNT answer. Its configuration and its log go to `place`, a
+    /// Starts Ganesha for a directory and waits until NFS and MOUNT answer. Its configuration and log go to `place`, a
     /// directory of its own.
     pub fn start(directory: &Path, place: &Path, interrupted: &Interrupted) -> Result<Ganesha> {
         let port_mapper = start_port_mapper(place, interrupted).context(PACKAGES)?;
@@ -33,7 +33,7 @@ impl Ganesha {
         fs::write(&configuration, configure(directory, nfs.port(), mount.port())?)
             .with_context(|| configuration.display().to_string())?;
         let mut command = Command::new("ganesha.nfsd");
-        // In the foreground; errors alone are logged, so that nothing is written while it is measured.
+        // In the foreground; only errors are logged, so that logging does not disturb the measurement.
         command.arg("-F").arg("-f").arg(&configuration).arg("-L").arg(place.join("ganesha.messages"));
         command.arg("-p").arg(place.join("ganesha.pid")).args(["-N", "NIV_CRIT"]);
         let process = Process::start(command, &place.join("ganesha.log"), interrupted).context(PACKAGES)?;
@@ -53,7 +53,7 @@ impl Ganesha {
     }
 }
 
-/// NFSv3 over TCP alone; everything else is as Ganesha has it by default.
+/// NFSv3 over TCP alone; everything else is Ganesha's default.
 fn configure(directory: &Path, nfs_port: u16, mount_port: u16) -> Result<String> {
     let path = directory.to_str().filter(|path| !path.contains(['"', '\\', '\n']));
     let path = path.with_context(|| format!("{} cannot be said in Ganesha's configuration", directory.display()))?;

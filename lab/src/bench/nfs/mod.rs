@@ -1,20 +1,11 @@
-//! Load on servers of `NFSv3`: a client that keeps many requests in flight, and the servers, disks and links it is used
-//! with.
+//! Load on `NFSv3` servers: the workloads, and the servers, disks and links that are measured.
 
 mod awase;
 pub mod command;
-mod connection;
 mod delay;
-mod drive;
-mod epoll;
-mod files;
 mod ganesha;
-mod load;
-mod plan;
 mod raw;
-mod rpc;
 mod run;
 mod server;
-mod session;
 mod slow_flush;
 pub mod workload;

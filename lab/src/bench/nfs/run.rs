@@ -3,32 +3,31 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
 use super::delay::DelayedLink;
-use super::drive::drive;
-use super::files::{prepare, warm};
-use super::load::{Length, Outcome};
 use super::raw;
 use super::server::{Order, Peer, Server};
-use super::session::Endpoint;
 use super::slow_flush::SlowDisk;
 use super::workload::{Cache, Contender, Disk, LINK_DELAY, Link, Measure, SLOW_FLUSH, Workload};
 use crate::bench::process::{Interrupted, Process};
 use crate::bench::run::forget;
 use crate::bench::sample::{Sample, Unit};
+use crate::load::files::{prepare, warm};
+use crate::load::{Endpoint, Length, Outcome, Stop, Target, drive};
 
-/// Size of the slow disk: a file that is overwritten, and one that grows for a while.
+/// Size of the slow disk: room for a file that is overwritten, and for one that grows.
 pub const SLOW_BYTES: u64 = 2 << 30;
 
 const MIB: f64 = 1048576.0;
 
-/// The place where all is measured; it is removed with what is in it at the end.
+/// The directory of all measurements; removed with its content at the end.
 pub struct Stand {
-    // Unmounted before the directory that it lies in is removed: fields are dropped in this order.
+    // Must be unmounted before its parent directory is removed: fields are dropped in this order.
     slow: Option<SlowDisk>,
     awase: PathBuf,
     directory: TempDir,
@@ -50,7 +49,7 @@ impl Stand {
         self.directory.path()
     }
 
-    /// The directory that a workload uses; the slow disk is made when it is asked for first.
+    /// The directory that a workload uses; the slow disk is made on first use.
     fn files(&mut self, disk: Disk) -> Result<&Path> {
         match (disk, &mut self.slow) {
             (Disk::Here, _) => Ok(&self.here),
@@ -63,7 +62,7 @@ impl Stand {
         }
     }
 
-    /// Measures one server once. Each run has a server of its own and files that are made through it.
+    /// Measures one server once. Each run has a fresh server, through which its files are made.
     pub fn measure(&mut self, workload: &Workload, contender: &Contender, duration: Duration) -> Result<Sample> {
         let peer = contender.peer;
         let workload = &Workload { load: workload.load_for(contender), ..*workload };
@@ -86,7 +85,8 @@ impl Stand {
         };
         let order = Order { awase: &awase, directory, place: place.path() };
         let mut server = Server::start(peer, &order, &interrupted)?;
-        prepare(server.endpoint(), &workload.load, &interrupted)?;
+        let asked = || interrupted.load(Ordering::Relaxed);
+        prepare(server.endpoint(), &workload.load, &Stop::when(&asked))?;
         if workload.cache == Cache::Cold {
             server.stop()?;
             forget_all(directory)?;
@@ -103,7 +103,7 @@ impl Stand {
     }
 }
 
-/// A directory in which ext4 makes changes of names durable before they return, as long as this lives.
+/// A directory in which ext4 makes changes of names durable before they return, for the life of this value.
 struct SynchronousDirectory(PathBuf);
 
 impl SynchronousDirectory {
@@ -134,7 +134,7 @@ pub struct Reached {
 }
 
 impl Reached {
-    /// Puts a link in front of a server. Mounting goes around it.
+    /// Puts a link in front of a server. Mounting bypasses it.
     pub fn new(endpoint: &Endpoint, link: Link) -> Result<Reached> {
         let link = match link {
             Link::Loopback => None,
@@ -145,8 +145,8 @@ impl Reached {
     }
 }
 
-/// Measures a workload on a server that answers and whose files are made. Without its process nothing is said of its
-/// processor time or memory.
+/// Measures a workload on a server that answers and whose files exist. Without `process`, the server's processor time
+/// and memory are not reported.
 pub fn measure(
     endpoint: &Endpoint,
     process: Option<&Process>,
@@ -155,12 +155,17 @@ pub fn measure(
     interrupted: &Interrupted,
 ) -> Result<(Sample, Outcome)> {
     let load = &workload.load;
+    let asked = || interrupted.load(Ordering::Relaxed);
+    let stop = Stop::when(&asked);
     if workload.cache == Cache::Warm {
-        warm(endpoint, load, interrupted)?;
+        warm(endpoint, load, &stop)?;
     }
-    let length = if workload.cache == Cache::Cold { Length::OnePass } else { Length::For(duration) };
+    let length = match workload.cache {
+        Cache::Cold => Length::OnePass,
+        _ => Length::For { warm: Duration::ZERO, measured: duration },
+    };
     let before = process.map(Process::cpu).transpose()?;
-    let outcome = drive(endpoint, load, length, interrupted)?;
+    let outcome = drive(&Target::Nfs(endpoint.clone()), load, length, &stop)?;
     let after = process.map(Process::cpu).transpose()?;
     let cpu_us =
         before.zip(after).map(|(before, after)| (after - before).as_secs_f64() * 1e6 / outcome.requests.max(1) as f64);
@@ -171,11 +176,11 @@ pub fn measure(
         (Measure::Load, Unit::MibASecond) => outcome.bytes_a_second() / MIB,
         (Measure::Load, _) => outcome.rate(),
     };
-    let latency_us = Some((outcome.percentile_us(50.0), outcome.percentile_us(99.0)));
+    let latency_us = Some((outcome.latencies.percentile_us(50.0), outcome.latencies.percentile_us(99.0)));
     Ok((Sample { value, cpu_us, latency_us }, outcome))
 }
 
-/// Removes all files of a directory. Left alone: directories (ext4's `lost+found`).
+/// Removes all files of a directory, but not its directories (ext4's `lost+found`).
 fn clear(directory: &Path) -> Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
@@ -187,7 +192,7 @@ fn clear(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Drops the files of a directory from the host's memory.
+/// Drops the files of a directory from the host's page cache.
 fn forget_all(directory: &Path) -> Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;

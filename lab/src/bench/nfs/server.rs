@@ -10,40 +10,39 @@ use nfs3_types::{mount, nfs3};
 
 use super::awase::Awase;
 use super::ganesha::Ganesha;
-use super::session::{Endpoint, Session};
 use crate::bench::process::{Interrupted, Process};
+use crate::load::Endpoint;
+use crate::load::session::Session;
 
-/// How long a server may take to start.
+/// Timeout of a server's start.
 pub const START_PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// Awase, with flags.
     Awase(&'static [&'static str]),
     /// NFS-Ganesha with VFS.
     Ganesha,
-    /// The same, on a directory whose names the file system changes durably (`chattr +D`): it has no setting for that.
+    /// The same, on a directory in which names change durably (`chattr +D`): Ganesha has no setting for that.
     GaneshaOnSynchronousDirectory,
-    /// Nobody: the machine alone ([`super::raw`]).
+    /// No server: the machine alone ([`super::raw`]).
     Raw,
 }
 
-/// What a server is to serve.
+/// What a server is to export.
 pub struct Order<'a> {
     pub awase: &'a Path,
     pub directory: &'a Path,
-    /// A directory for the server alone.
+    /// A directory for this server alone.
     pub place: &'a Path,
 }
 
-/// A server that is ready.
 pub enum Server {
     Awase(Awase),
     Ganesha(Ganesha),
 }
 
 impl Server {
-    /// Starts one and waits until it answers.
+    /// Starts a server and waits until it answers.
     pub fn start(peer: Peer, order: &Order<'_>, interrupted: &Interrupted) -> Result<Server> {
         let Order { awase, directory, place } = *order;
         match peer {
@@ -77,10 +76,10 @@ impl Server {
     }
 }
 
-/// Waits until a server that was started answers, with its export.
+/// Waits until a server answers and has its export.
 pub fn await_answer(process: &mut Process, endpoint: &Endpoint) -> Result<()> {
     let deadline = Instant::now() + START_PATIENCE;
-    // Not all servers tell when they are ready.
+    // Not all servers report when they are ready.
     while let Err(error) = answers(endpoint) {
         if let Some(status) = process.ended()? {
             bail!("it ended ({status}): {}", process.messages());
@@ -96,11 +95,11 @@ pub fn await_answer(process: &mut Process, endpoint: &Endpoint) -> Result<()> {
 fn answers(endpoint: &Endpoint) -> Result<()> {
     Session::new(endpoint.nfs, 0, 0)?.null(nfs3::PROGRAM, nfs3::VERSION)?;
     Session::new(endpoint.mount, 0, 0)?.null(mount::PROGRAM, mount::VERSION)?;
-    // The export may come after the ports.
+    // The export may appear after the ports.
     Session::mount(endpoint).map(drop)
 }
 
-/// Ports of loopback that were free just now.
+/// Ports of loopback that were free a moment ago.
 pub fn free_ports<const COUNT: usize>() -> Result<[SocketAddr; COUNT]> {
     let sockets: Vec<TcpListener> = (0..COUNT).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<io::Result<_>>()?;
     let mut ports = [SocketAddr::from(([127, 0, 0, 1], 0)); COUNT];

@@ -1,13 +1,13 @@
-//! A disk whose flush takes a given time, for servers of files: whoever flushes it waits as long, whoever that is.
+//! A disk whose flush takes a given time, for file servers: the time is the same for every server.
 //!
-//! It is a loop device with an ext4 of its own, on the one file of a small FUSE file system, whose data the kernel passes
-//! straight through to an image (FUSE passthrough) and whose fsync takes as long as was asked for. So the journal of the
-//! file system costs what it costs on a real disk: `fdatasync` of what was overwritten is one flush; what changes metadata
-//! is a commit of the journal, which is a flush before its last block and one after (the loop device has no forced unit
-//! access, and the kernel makes one out of a flush behind the write). Flushes come one at a time; those that ask during one
-//! share the next (the block layer's flush machinery). The loop device starts no write during a flush, as a SATA disk, on
-//! which FLUSH CACHE is not queued. The image itself is never flushed, so that the disk below has no part in the time; it is
-//! thrown away at the end, and would not survive a crash of the host.
+//! It is a loop device with an ext4 of its own, on the one file of a small FUSE file system. The kernel passes the
+//! file's data straight through to an image (FUSE passthrough), and its fsync takes the given time. So the file
+//! system's journal costs what it costs on a real disk: `fdatasync` of overwritten data is one flush; a change of
+//! metadata is a commit of the journal, which is a flush before its last block and one after (the loop device has no
+//! forced unit access; the kernel replaces it by a flush behind the write). Flushes run one at a time; those requested
+//! during one share the next (the block layer's flush machinery). The loop device starts no write during a flush, as a
+//! SATA disk, on which FLUSH CACHE is not queued. The image itself is never flushed, so that the disk below adds no
+//! time; it is removed at the end, and would not survive a crash of the host.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -26,18 +26,17 @@ use fuser::{
     Request,
 };
 
-/// The name of the one file.
 const DISK: &str = "disk";
 
 const DISK_INODE: INodeNo = INodeNo(2);
 
-/// The kernel need not ask again within this: nothing changes.
+/// Lifetime of the kernel's cached attributes: nothing changes.
 const TTL: Duration = Duration::from_secs(3600);
 
-/// Threads that answer the kernel: a flush holds one.
+/// Threads that answer the kernel: a flush blocks one.
 const THREADS: usize = 2;
 
-/// The disk with its file system, mounted. Unmounted and removed when dropped.
+/// The disk with its mounted file system. Unmounted and removed when dropped.
 pub struct SlowDisk {
     directory: PathBuf,
     image: PathBuf,
@@ -63,7 +62,6 @@ impl SlowDisk {
         Ok(disk)
     }
 
-    /// The root of its file system.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -91,7 +89,7 @@ impl Drop for SlowDisk {
     }
 }
 
-/// Writes all of it, so that the file system below has nothing to do later but to overwrite.
+/// Writes the whole image, so that the file system below only overwrites later.
 fn write_zeroes(path: &Path, bytes: u64) -> io::Result<()> {
     let mut file = File::create_new(path)?;
     let zeroes = vec![0; 1 << 20];
@@ -151,7 +149,7 @@ struct OneFile {
     attributes: FileAttr,
     flush: Duration,
     flushing: Mutex<()>,
-    /// The kernel's name for the image. One for all who open the file, as it demands.
+    /// The kernel's id of the image. All openings must share one.
     backing: OnceLock<BackingId>,
 }
 
@@ -165,7 +163,7 @@ impl Filesystem for OneFile {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let unsupported = |_| io::Error::other("this kernel has no FUSE passthrough (Linux 6.9 has)");
         config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).map_err(unsupported)?;
-        // The image may lie on a file system that lies on another, as overlayfs.
+        // The image may lie on a stacked file system, such as overlayfs.
         config.set_max_stack_depth(2).map_err(|_| io::Error::other("stack depth"))?;
         Ok(())
     }
@@ -193,7 +191,7 @@ impl Filesystem for OneFile {
         let _alone = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         if self.backing.get().is_none() {
             match reply.open_backing(&self.file) {
-                // Nobody else can have set it: the lock is held.
+                // Not set before: the lock is held.
                 Ok(backing) => drop(self.backing.set(backing)),
                 Err(error) => return reply.error(error.into()),
             }

@@ -1,38 +1,36 @@
-//! What is measured of servers of files, and the figures that Awase is to reach.
+//! The workloads on file servers, and the targets of Awase.
 
 use std::time::Duration;
 
-use super::load::{Load, Operation, Order, Stability};
 use super::server::Peer;
 use crate::bench::results::{Bound, Subject};
 use crate::bench::sample::Unit;
+use crate::load::{Load, Operation, Order, Stability};
 
-/// How long a flush of the slow disk takes.
 pub const SLOW_FLUSH: Duration = Duration::from_millis(5);
 
-/// How long a byte takes on the delayed link, each way.
+/// Delay of the delayed link, each way.
 pub const LINK_DELAY: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disk {
-    /// On the disk of this machine.
+    /// The disk of this machine.
     Here,
-    /// On one whose flush takes [`SLOW_FLUSH`].
+    /// A disk whose flush takes [`SLOW_FLUSH`].
     SlowFlush,
 }
 
-/// How clients reach the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     Loopback,
-    /// Over one that takes [`LINK_DELAY`] each way.
+    /// A link with a delay of [`LINK_DELAY`] each way.
     Delayed,
 }
 
 /// The state of the caches when the load begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cache {
-    /// As the making of the files left it.
+    /// As creating the files left it.
     AsMade,
     /// Nothing is cached, neither by the server, which is fresh, nor by the host; the files are read once.
     Cold,
@@ -42,18 +40,18 @@ pub enum Cache {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
-    /// The load, until its time is over; once through the files where they are cold.
+    /// The load, until its time is over; one pass through the files if they are cold.
     Load,
-    /// The server's memory in use under the load, beside its cache.
+    /// The server's memory under the load, without its cache.
     Memory,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct Contender {
-    /// How it is named in the report.
+    /// Its name in the report.
     pub label: &'static str,
     pub peer: Peer,
-    /// Requests that the client keeps in flight, if not as many as the workload's.
+    /// Requests in flight, if not the workload's number.
     pub in_flight: Option<u32>,
 }
 
@@ -62,7 +60,7 @@ const GANESHA: Contender = Contender { label: "NFS-Ganesha", peer: Peer::Ganesha
 const GANESHA_DURABLE: Contender =
     Contender { label: "NFS-Ganesha, chattr +D", peer: Peer::GaneshaOnSynchronousDirectory, in_flight: None };
 const ALONE: Contender = awase("gathering off", &["--switch", "flush_gathering=off"]);
-/// The same work without a server, where that says how much there is to gain.
+/// The same work without a server, where that shows the limit.
 const RAW: Contender = Contender { label: "the machine alone", peer: Peer::Raw, in_flight: None };
 const PEERS: &[Contender] = &[AWASE, GANESHA];
 const PEERS_AND_RAW: &[Contender] = &[AWASE, GANESHA, RAW];
@@ -71,7 +69,7 @@ const fn awase(label: &'static str, flags: &'static [&'static str]) -> Contender
     Contender { label, peer: Peer::Awase(flags), in_flight: None }
 }
 
-/// A client that reads so many blocks ahead has one more than that in flight.
+/// A client that reads `blocks` blocks ahead has one more than that in flight.
 const fn ahead(label: &'static str, blocks: u32) -> Contender {
     Contender { in_flight: Some(blocks + 1), ..awase(label, &[]) }
 }
@@ -79,19 +77,17 @@ const fn ahead(label: &'static str, blocks: u32) -> Contender {
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
     pub name: &'static str,
-    /// Its title in the report.
     pub title: &'static str,
     pub about: &'static str,
     pub unit: Unit,
     pub load: Load,
     pub disk: Disk,
-    /// How clients reach the server.
     pub link: Link,
-    /// What is cached before.
+    /// What is cached before the load.
     pub cache: Cache,
     pub measure: Measure,
     pub contenders: &'static [Contender],
-    /// What Awase is to reach.
+    /// The targets of Awase.
     pub bounds: &'static [Bound],
 }
 
@@ -107,18 +103,18 @@ impl Workload {
         }
     }
 
-    /// The load as a contender's client makes it.
+    /// The load with the contender's number of requests in flight.
     pub fn load_for(&self, contender: &Contender) -> Load {
         Load { in_flight: contender.in_flight.unwrap_or(self.load.in_flight), ..self.load }
     }
 
-    /// Requests a second at which every flush of the slow disk does all that is in flight.
+    /// Requests a second if every flush of the slow disk covers all that is in flight.
     pub fn flush_limit(&self) -> f64 {
         f64::from(self.load.in_flight * self.load.connections) / SLOW_FLUSH.as_secs_f64()
     }
 }
 
-/// Random 8 KiB WRITEs, durable one by one, of bytes that the file has.
+/// Random 8 KiB WRITEs within the file, each durable before its reply.
 const OVERWRITE: Operation = Operation::Overwrite(Order::Random, Stability::FileSync);
 const EXTEND: Operation = Operation::Extend(Stability::FileSync);
 const READ: Operation = Operation::Read(Order::Sequential);
@@ -150,7 +146,7 @@ const fn times_ganesha(least: f64) -> Bound {
     Bound::Times(least, &["NFS-Ganesha"])
 }
 
-/// At least 0.8 of what it would be if each flush did all that is in flight.
+/// At least 0.8 of the rate at which each flush covers all that is in flight.
 const fn of_flush_limit(in_flight: u32) -> Bound {
     Bound::OfLimit(0.8, in_flight as f64 * 1e6 / SLOW_FLUSH.as_micros() as f64)
 }
@@ -297,7 +293,6 @@ pub static WORKLOADS: &[Workload] = &[
     },
 ];
 
-/// The workload of a name.
 pub fn named(name: &str) -> Option<&'static Workload> {
     WORKLOADS.iter().find(|workload| workload.name == name)
 }
@@ -307,7 +302,6 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::bench::nfs::drive::check;
 
     #[test]
     fn names_of_workloads_are_told_apart() {
@@ -318,7 +312,7 @@ mod tests {
     #[test]
     fn every_load_can_be_driven() {
         for workload in WORKLOADS {
-            check(&workload.load).unwrap_or_else(|error| panic!("{}: {error}", workload.name));
+            workload.load.check().unwrap_or_else(|error| panic!("{}: {error}", workload.name));
         }
     }
 

@@ -1,5 +1,5 @@
-//! What the paper left out: several writers, each with a buffer cache that is kept consistent, or with the memory mapped;
-//! and many more nodes than a ring has.
+//! Beyond the paper: several writers, each with a consistent buffer cache or with the memory mapped; and many more
+//! nodes than a ring has.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -8,18 +8,18 @@ use super::super::Run;
 use super::cluster::{AccessCosts, Pattern, Sizes, Traffic, share};
 use super::machine::Machine;
 use super::patterns::{Few, patterns};
-use crate::result::{Axis, Cell, Drawing, Finding, Plot, Results, Series, Source, Table};
+use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Table};
 
-/// Writes of a hundred accesses.
+/// Writes among a hundred accesses.
 const WRITES: [u64; 5] = [0, 1, 10, 50, 100];
 /// How the workstations of the paper may use the shared memory.
 const WAYS: [&str; 3] = ["no buffer cache", "buffer cache, consistent", "mapped"];
-/// Pages that they share: 256 KB.
+/// Shared pages: 256 KB.
 const SHARED_PAGES: u64 = 64;
-/// Accesses of each of them.
+/// Accesses of each workstation.
 const STEPS: u32 = 2000;
 const NODES: [usize; 7] = [2, 4, 16, 64, 256, 1024, 4096];
-/// What is told of each run.
+/// Reported measures of each run.
 const MEASURES: [(&str, &str, &str); 3] = [
     ("messages", "messages an access", ""),
     ("bytes", "bytes on the network an access", "bytes"),
@@ -46,14 +46,14 @@ fn sizes(machine: &Machine) -> Sizes {
     Sizes { message: machine.board.message_bytes, page: machine.board.page_bytes }
 }
 
-/// A page read or written as a whole, each way.
+/// Cost of reading or writing a whole page, for each way.
 fn way(machine: &Machine, way: usize) -> AccessCosts {
     let page = machine.board.page_bytes;
     let bus = machine.board.copy(page);
     let (hit, miss, give_up) = match way {
         // Each access goes through the driver to the board.
         0 => (machine.kernel(page) + bus, machine.kernel(page) + bus, Duration::ZERO),
-        // Only a page that has just come has to be fetched from the board, and one that was written be put there.
+        // Only a page that has just arrived is fetched from the board, and only a written one is put there.
         1 => (machine.kernel_call + machine.copy(page), machine.kernel(page) + bus, bus),
         // The process reads and writes the board's memory itself.
         _ => (bus, machine.kernel_fault + bus, Duration::ZERO),
@@ -90,31 +90,29 @@ fn writers(machine: &Machine, run: &Run<'_>, results: &mut Results) {
             (0..WRITES.len()).all(|column| value(2, column) < value(0, column)),
         ),
     ]);
-    let series = |row: usize| Series {
-        name: WAYS[row].to_owned(),
-        source: Source::Simulated,
-        points: WRITES.iter().enumerate().map(|(column, writes)| (*writes as f64, value(row, column))).collect(),
+    let series = |row: usize| {
+        Series::simulated(
+            WAYS[row].to_owned(),
+            WRITES.iter().enumerate().map(|(column, writes)| (*writes as f64, value(row, column))),
+        )
     };
-    results.plots.push(Plot {
-        name: "writers".to_owned(),
-        title: "Several writers: time of an access by how many of them write".to_owned(),
-        drawing: Drawing::Lines,
-        x: Axis::linear("writes", "%"),
-        y: Axis::linear("time of an access", "ms"),
-        series: (0..WAYS.len()).map(series).collect(),
-    });
-    results.tables.push(Table {
-        name: "writers".to_owned(),
-        title: format!("{stations} workstations read and write 256 KB: time of an access to a page, all of it"),
-        unit: "ms".to_owned(),
-        rows_are: "way".to_owned(),
-        rows: WAYS.map(str::to_owned).to_vec(),
-        columns_are: "writes".to_owned(),
-        columns: WRITES.iter().map(|writes| format!("{writes} %")).collect(),
-        cells,
-        in_points: false,
-        digits: 3,
-    });
+    results.plots.push(Plot::lines(
+        "writers",
+        "Several writers: time of an access by how many of them write",
+        Axis::linear("writes", "%"),
+        Axis::linear("time of an access", "ms"),
+        (0..WAYS.len()).map(series).collect(),
+    ));
+    results.tables.push(
+        Table::new(
+            "writers",
+            format!("{stations} workstations read and write 256 KB: time of an access to a page, all of it"),
+        )
+        .unit("ms", 3)
+        .rows("way", WAYS.map(str::to_owned).to_vec())
+        .columns("writes", WRITES.iter().map(|writes| format!("{writes} %")))
+        .cells(cells),
+    );
 }
 
 fn measure(traffic: &Traffic, measure: usize) -> f64 {
@@ -152,23 +150,20 @@ fn scaling(machine: &Machine, run: &Run<'_>, results: &mut Results) {
     let (grid, sizes) = (grid(machine, run), nodes(run));
     for (index, (name, title, unit)) in MEASURES.into_iter().enumerate() {
         for (network, (short, long)) in NETWORKS.into_iter().enumerate() {
-            // Where the ring is full, nodes wait and use what they have more often: traffic is counted without that.
+            // On a saturated ring, nodes wait and meanwhile use what they have: traffic is counted without that.
             if index < 2 && network == 0 {
                 continue;
             }
             let cell = |pattern: usize, size: usize| Cell::simulated(measure(&grid[network][pattern][size], index));
-            results.tables.push(Table {
-                name: format!("{name}-{short}"),
-                title: format!("{title}, by sharing pattern: {long}"),
-                unit: unit.to_owned(),
-                rows_are: "nodes".to_owned(),
-                rows: sizes.iter().map(ToString::to_string).collect(),
-                columns_are: "pattern".to_owned(),
-                columns: patterns().iter().map(|(name, _)| (*name).to_owned()).collect(),
-                cells: (0..sizes.len()).map(|size| (0..patterns().len()).map(|p| cell(p, size)).collect()).collect(),
-                in_points: false,
-                digits: if index == 1 { 0 } else { 2 },
-            });
+            results.tables.push(
+                Table::new(format!("{name}-{short}"), format!("{title}, by sharing pattern: {long}"))
+                    .unit(unit, if index == 1 { 0 } else { 2 })
+                    .rows("nodes", sizes.iter().map(ToString::to_string))
+                    .columns("pattern", patterns().iter().map(|(name, _)| (*name).to_owned()))
+                    .cells(
+                        (0..sizes.len()).map(|size| (0..patterns().len()).map(|p| cell(p, size)).collect()).collect(),
+                    ),
+            );
             results.plots.push(plot(&grid[network], &sizes, index, (short, long)));
         }
     }
@@ -178,22 +173,17 @@ fn scaling(machine: &Machine, run: &Run<'_>, results: &mut Results) {
 fn plot(patterned: &[Vec<Traffic>], sizes: &[usize], index: usize, (short, long): (&str, &str)) -> Plot {
     let (name, title, unit) = MEASURES[index];
     let points = |of: &[Traffic]| -> Vec<(f64, f64)> {
-        // Nothing has no place on a logarithmic axis.
+        // A logarithmic axis has no place for zero.
         let all = sizes.iter().zip(of).map(|(nodes, traffic)| (*nodes as f64, measure(traffic, index)));
         all.filter(|(_, value)| *value > 0.0).collect()
     };
-    Plot {
-        name: format!("{name}-{short}"),
-        title: format!("{title}: {long}"),
-        drawing: Drawing::Lines,
-        x: Axis::logarithmic("nodes", ""),
-        y: Axis::logarithmic(title, unit),
-        series: patterns()
-            .iter()
-            .zip(patterned)
-            .map(|((name, _), of)| Series { name: (*name).to_owned(), source: Source::Simulated, points: points(of) })
-            .collect(),
-    }
+    Plot::lines(
+        format!("{name}-{short}"),
+        format!("{title}: {long}"),
+        Axis::logarithmic("nodes", ""),
+        Axis::logarithmic(title, unit),
+        patterns().iter().zip(patterned).map(|((name, _), of)| Series::simulated(*name, points(of))).collect(),
+    )
 }
 
 fn findings(grid: &Grid, results: &mut Results) {

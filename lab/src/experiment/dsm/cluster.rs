@@ -11,31 +11,31 @@ use policy::coherence::{
 };
 use policy::unit::Instant;
 
-/// Who wants which page when.
+/// The access pattern: which node wants which page when.
 pub(super) trait Pattern {
-    /// The next access of a node: its `step`th one, of so many nodes. `chance` draws below a bound.
+    /// The `step`th access of a node. `chance` draws below a bound.
     fn next(&self, node: usize, step: u32, nodes: usize, chance: &dyn Fn(u64) -> u64) -> (PageNo, Local);
 
-    /// Pages of the space, for so many nodes.
+    /// Pages of the space, for that number of nodes.
     fn pages(&self, nodes: usize) -> u64;
 }
 
-/// What accesses cost at a node, beside waiting for others.
+/// Local costs of a node's accesses.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AccessCosts {
-    /// One to a page that it holds.
+    /// Access to a page that it holds.
     pub(super) hit: Duration,
-    /// One to a page that it was just granted.
+    /// Access to a page that was just granted.
     pub(super) miss: Duration,
-    /// Before what was written can go to its home: copied from the buffer cache to the board.
+    /// Before a written page can go to its home: the copy from the buffer cache to the board.
     pub(super) give_up: Duration,
-    /// A message is answered after so long.
+    /// Time to answer a message.
     pub(super) turnaround: Duration,
-    /// Between accesses, on the mean.
+    /// Mean time between accesses.
     pub(super) think: Duration,
 }
 
-/// Bytes of messages, and of the page that goes with some.
+/// Bytes of messages, and of the page that some carry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     pub(super) message: u64,
@@ -47,9 +47,9 @@ pub(super) struct Traffic {
     pub(super) accesses: u64,
     pub(super) messages: u64,
     pub(super) bytes: u64,
-    /// Of all accesses together, from asking to the end of it.
+    /// Sum over all accesses, from request to end.
     pub(super) latency: Duration,
-    /// From the first to the end of the last.
+    /// From the first access to the end of the last.
     pub(super) elapsed: Duration,
 }
 
@@ -67,7 +67,7 @@ impl Traffic {
     }
 }
 
-/// Runs nodes until each has done so many accesses.
+/// Runs nodes until each has done `steps` accesses.
 pub(super) fn share(
     (nodes, steps): (usize, u32),
     pattern: &Rc<dyn Pattern>,
@@ -81,8 +81,8 @@ pub(super) fn share(
         nodes: nodes as u16,
         pages,
         pages_max: pages as usize,
-        // The network loses nothing, so nothing is sent again.
-        patience: Duration::MAX,
+        // The network loses nothing, so nothing is retransmitted.
+        timeout: Duration::MAX,
     };
     let address = |node| Address { node: NodeId(node), incarnation: Incarnation::FIRST };
     let all = (0..nodes as u16).map(|node| Node::new(config, address(node), [], [])).collect();
@@ -117,7 +117,7 @@ struct Cluster {
 
 struct State {
     nodes: Vec<Node>,
-    /// When the present access was asked for, and how many there were.
+    /// Request time of the present access, and number of accesses.
     asked: Vec<(Instant, u32)>,
     steps: u32,
     pattern: Rc<dyn Pattern>,
@@ -128,7 +128,7 @@ struct State {
     traffic: Traffic,
 }
 
-/// Tokens below are nodes that want something; from here on, messages that arrive.
+/// Tokens below this are nodes that want something; from here on, messages that arrive.
 const ARRIVAL: u64 = 1 << 32;
 
 impl Cluster {
@@ -138,7 +138,7 @@ impl Cluster {
         }
     }
 
-    /// The next access, after half to one and a half of the mean time.
+    /// Schedules the next access, after half to one and a half of the mean time.
     fn think(&self, node: usize) {
         let mean = self.state.borrow().costs.think.as_nanos() as u64;
         let pause = mean / 2 + self.time.below(mean.max(1));
@@ -175,7 +175,7 @@ impl Cluster {
                     state.traffic.latency += now.since(since) + access;
                     is_done = true;
                 }
-                // The policy's user keeps the bytes; here there are none.
+                // The policy's user stores the bytes; here there are none.
                 Action::Protect(_)
                 | Action::Revoke(_)
                 | Action::Discard(_)

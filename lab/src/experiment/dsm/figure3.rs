@@ -1,4 +1,4 @@
-//! Figure 3: a file read from start to end, from whatever it may lie on.
+//! Figure 3: a file read from start to end, from each medium.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -28,15 +28,15 @@ impl Shares {
         self.kernel + self.bus + self.network
     }
 
-    /// In percent of the whole: kernel, bus, network.
+    /// Percentages of the total: kernel, bus, network.
     pub(super) fn percent(&self) -> [f64; 3] {
         let total = self.total().as_secs_f64();
         [self.kernel, self.bus, self.network].map(|part| part.as_secs_f64() / total * 100.0)
     }
 }
 
-/// The shared RAM disk through the file system. The driver hands over all pages of a block, waits for the last, and copies
-/// them from the board into the kernel's buffer: nothing goes on side by side (the paper's shares add up to 100 %).
+/// The shared RAM disk through the file system. The driver requests all pages of a block, waits for the last, and
+/// copies them from the board into the kernel's buffer: nothing overlaps (the paper's shares add up to 100 %).
 pub(super) fn shared(machine: &Machine, is_remote: bool) -> Shares {
     let (mut network, mut shares) = (machine.own_network(), Shares::default());
     let pages = machine.block_bytes.div_ceil(machine.board.page_bytes) as u32;
@@ -76,19 +76,19 @@ pub(super) fn ram_disk(machine: &Machine) -> Duration {
     block * machine.blocks() as u32
 }
 
-/// Blocks that a Berkeley file system lays beside the inode; the pointers to all others, and they themselves, lie in
+/// Blocks that a Berkeley file system places next to the inode; the pointers to all others, and these blocks, lie in
 /// another cylinder group (Leffler et al. 1989).
 const DIRECT_BLOCKS: u64 = 12;
-/// Cylinders from one group to the next but one, in bytes, about: 16 cylinders each (newfs(8)).
+/// Approximate distance of every second cylinder group, in bytes: 16 cylinders a group (newfs(8)).
 const GROUP_BYTES: u64 = 12 << 20;
 
-/// A file on a disk, read in order by somebody: a process, or a server.
+/// A file on a disk that a process or a server reads in order.
 struct DiskFile {
     disk: Disk,
     block_bytes: u64,
     blocks: u64,
     ahead: u64,
-    /// Blocks asked for and not taken yet.
+    /// Blocks requested and not taken yet.
     asked: RefCell<BTreeMap<u64, Answer<Instant>>>,
     is_open: Cell<bool>,
     has_pointers: Cell<bool>,
@@ -96,7 +96,7 @@ struct DiskFile {
 
 impl DiskFile {
     fn new(time: &Virtual, machine: &Machine) -> Rc<Self> {
-        // SunOS 4.1 sorts requests and hands them over one at a time, block by block.
+        // SunOS 4.1 sorts requests and issues them one at a time, block by block.
         let config =
             queue::Config { merge: false, priority: false, elevator: true, depth: 1, ..queue::Config::default() };
         Rc::new(DiskFile {
@@ -120,12 +120,12 @@ impl DiskFile {
     fn ask(&self, block: u64) {
         let is_reachable = block < DIRECT_BLOCKS || self.has_pointers.get();
         if block < self.blocks && is_reachable && !self.asked.borrow().contains_key(&block) {
-            let answer = self.disk.submit(machine::drive::Access::Read, self.range(block), Class::Synchronous);
+            let answer = self.disk.submit(crate::drive::Access::Read, self.range(block), Class::Synchronous);
             self.asked.borrow_mut().insert(block, answer);
         }
     }
 
-    /// Waits for a block, and reads ahead of it. Once opened, nothing of it is in memory: it was mounted just before.
+    /// Waits for a block, and reads ahead of it. The first read opens the file, with nothing cached.
     async fn read(&self, block: u64) {
         if !self.is_open.replace(true) {
             // The directory's block, then the inode.
@@ -164,7 +164,7 @@ enum Datagram {
     Data(Answer<()>),
 }
 
-/// Bytes of a READ call and of its reply beside the data: headers, credential, handle, attributes (RFC 1057, RFC 1094).
+/// Bytes of a READ call and of its reply without data: headers, credential, handle, attributes (RFC 1057, RFC 1094).
 const CALL_BYTES: u64 = 144;
 const REPLY_BYTES: u64 = 100;
 const DAEMONS: u32 = 4;
@@ -178,7 +178,7 @@ pub(super) fn nfs(machine: &Machine, seed: u64) -> Duration {
         rpc: machine.rpc,
         frame: machine.frame,
         copy_bytes_per_second: machine.copy_bytes_per_second,
-        // With the rest, in the cost of a frame.
+        // Included in the cost of a frame.
         interface_bytes_per_second: u64::MAX,
         checksum_bytes_per_second: None,
         disk_access: machine.disk_access,
@@ -215,7 +215,7 @@ pub(super) fn nfs(machine: &Machine, seed: u64) -> Duration {
     ended.get().since(Instant::ZERO)
 }
 
-/// The process or a block I/O daemon asks for a block.
+/// A process or a block I/O daemon requests a block.
 fn call(time: &Virtual, client: &Rc<Host<Datagram>>, block: u64) -> Answer<()> {
     let (answer, client) = (Answer::new(time), Rc::clone(client));
     let given = answer.clone();

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use crate::drive::Drive;
+use crate::drive::flash::NVME_2026;
+use crate::drive::mechanical::Mechanical;
 use crate::model::memory_board;
 use crate::model::token_ring::{self, Network, Switched, TokenRing};
-use machine::drive::Drive;
 
 use super::super::Run;
 
@@ -29,7 +31,7 @@ pub(super) struct Machine {
     pub(super) think: Duration,
 }
 
-/// `value` in so many nanoseconds each.
+/// Converts `value` from units of `unit_ns` nanoseconds.
 fn time(value: f64, unit_ns: f64) -> Duration {
     Duration::from_nanos((value * unit_ns) as u64)
 }
@@ -75,7 +77,6 @@ impl Machine {
         }
     }
 
-    /// A network with so many nodes.
     pub(super) fn network(&self, nodes: usize, has_lines: bool) -> Box<dyn Network> {
         let ring = self.ring;
         if has_lines {
@@ -85,7 +86,7 @@ impl Machine {
         }
     }
 
-    /// The one between the workstations of figure 3.
+    /// The network between the workstations of figure 3.
     pub(super) fn own_network(&self) -> Box<dyn Network> {
         self.network(self.ring.stations as usize, self.has_lines)
     }
@@ -95,7 +96,7 @@ impl Machine {
         Duration::from_nanos(ns as u64)
     }
 
-    /// What the kernel does to bring so many bytes to a process, wherever they come from.
+    /// The kernel's work to bring `bytes` to a process, without the device's.
     pub(super) fn kernel(&self, bytes: u64) -> Duration {
         self.kernel_page * bytes.div_ceil(self.board.page_bytes) as u32 + self.copy(bytes)
     }
@@ -106,13 +107,9 @@ impl Machine {
 }
 
 fn drive(run: &Run<'_>) -> Drive {
-    let name = if run.get("disk.nvme") >= 0.5 { "nvme-2026" } else { "scsi-1990" };
-    match Drive::named(name) {
-        Some(Drive::Mechanical(disk)) => {
-            let sectors_per_track = run.get("disk.sectors") as u32;
-            Drive::Mechanical(machine::drive::mechanical::Mechanical { sectors_per_track, ..disk }.formatted())
-        }
-        Some(flash) => flash,
-        None => unreachable!("{name} is in the catalogue"),
+    if run.get("disk.nvme") >= 0.5 {
+        return Drive::Flash(NVME_2026);
     }
+    let sectors_per_track = run.get("disk.sectors") as u32;
+    Drive::Mechanical(Mechanical { sectors_per_track, ..Mechanical::named("scsi-1990") }.formatted())
 }

@@ -1,10 +1,9 @@
-//! DSM figure 3 and table 1: PUMA-II as a shared RAM disk; then with several writers, mapped, and with thousands of nodes.
+//! DSM figure 3 and table 1: PUMA-II as a shared RAM disk; then with writers, mapped, and with thousands of nodes.
 
 mod beyond;
 mod cluster;
 mod figure3;
 mod machine;
-mod parameters;
 mod patterns;
 #[cfg(test)]
 mod tests;
@@ -13,14 +12,14 @@ use std::time::Duration;
 
 use super::{Experiment, Run, in_the_paper};
 use crate::parameter::Parameters;
-use crate::result::{Axis, Cell, Drawing, Finding, Plot, Results, Series, Source, Table};
+use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Table};
 
 use figure3::Shares;
 use machine::Machine;
 
 /// Table 1, in percent: kernel, VME bus, network.
 const SHARES: [f64; 3] = [52.0, 33.0, 15.0];
-/// Figure 3, from the text: how many times as fast as NFS and as a SCSI disk, with the data in local and in remote memory.
+/// Figure 3, from the text: speed relative to NFS and to a SCSI disk, with the data in local and in remote memory.
 const RATIOS: [[f64; 2]; 2] = [[2.4, 2.0], [1.7, 1.4]];
 
 pub struct Dsm;
@@ -28,31 +27,6 @@ pub struct Dsm;
 impl Experiment for Dsm {
     fn name(&self) -> &'static str {
         "dsm"
-    }
-
-    fn title(&self) -> &'static str {
-        "Shared memory on a token ring: as a RAM disk, with several writers, mapped, and on thousands of nodes"
-    }
-
-    fn about(&self) -> &'static str {
-        "PUMA-II is a board with memory for a workstation's VME bus; boards copy pages to each other over a token ring by \
-         themselves. Used as a disk that several workstations share, it was twice as fast as NFS, and most of its time \
-         went into the kernel's copy and the bus.\n\nThe paper left out writers on several workstations, whose buffer \
-         caches must then agree, and mapping the memory into processes. Here the coherence policy does the first, and both \
-         are measured; then the same policy runs on up to 4,096 nodes, by how they share. Look at the shares of table 1 \
-         and at what mapping leaves of them, and at the messages an access as nodes are added."
-    }
-
-    fn paper(&self) -> &'static str {
-        "DSM figure 3 and table 1"
-    }
-
-    fn parameters(&self) -> Parameters {
-        Parameters::new(self.name(), parameters::parameters())
-    }
-
-    fn modern(&self) -> &'static [(&'static str, f64)] {
-        parameters::MODERN
     }
 
     fn steps(&self, parameters: &Parameters) -> u64 {
@@ -94,7 +68,7 @@ fn notes() -> Vec<String> {
 
 /// A file of the paper's size read, each way.
 struct Measured {
-    /// With the paper.
+    /// Is this comparable with the paper?
     compares: bool,
     local: Shares,
     remote: Shares,
@@ -130,18 +104,11 @@ impl Measured {
         };
         let mut cells = vec![row(0, self.nfs), row(1, self.disk)];
         cells[1][1].fitted = self.compares;
-        Table {
-            name: "ratios".to_owned(),
-            title: "Figure 3: how many times as fast a file is read from the shared RAM disk".to_owned(),
-            unit: "times".to_owned(),
-            rows_are: "as from".to_owned(),
-            rows: ["NFS", "SCSI disk"].map(str::to_owned).to_vec(),
-            columns_are: "data in memory".to_owned(),
-            columns: ["local", "remote"].map(str::to_owned).to_vec(),
-            cells,
-            in_points: false,
-            digits: 2,
-        }
+        Table::new("ratios", "Figure 3: how many times as fast a file is read from the shared RAM disk")
+            .unit("times", 2)
+            .rows("as from", ["NFS", "SCSI disk"])
+            .columns("data in memory", ["local", "remote"])
+            .cells(cells)
     }
 
     fn shares(&self) -> Table {
@@ -149,18 +116,12 @@ impl Measured {
         let simulated = self.remote.percent();
         let mut paper: Vec<Cell> = SHARES.iter().zip(simulated).map(|(paper, ours)| self.cell(*paper, ours)).collect();
         paper[0].fitted = self.compares;
-        Table {
-            name: "shares".to_owned(),
-            title: "Table 1: where the time goes when data come from remote memory".to_owned(),
-            unit: "%".to_owned(),
-            rows_are: "way".to_owned(),
-            rows: ["read through the kernel", "mapped into the process"].map(str::to_owned).to_vec(),
-            columns_are: "part".to_owned(),
-            columns: ["kernel", "VME bus", "network"].map(str::to_owned).to_vec(),
-            cells: vec![paper, cells(&self.mapped_remote)],
-            in_points: true,
-            digits: 1,
-        }
+        Table::new("shares", "Table 1: where the time goes when data come from remote memory")
+            .unit("%", 1)
+            .rows("way", ["read through the kernel", "mapped into the process"])
+            .columns("part", ["kernel", "VME bus", "network"])
+            .cells(vec![paper, cells(&self.mapped_remote)])
+            .in_points()
     }
 
     fn ways(&self) -> [(&'static str, Duration); 7] {
@@ -177,34 +138,26 @@ impl Measured {
 
     fn times(&self) -> Table {
         let cells = self.ways().map(|(_, time)| vec![Cell::simulated(time.as_secs_f64() * 1e3)]).to_vec();
-        Table {
-            name: "times".to_owned(),
-            title: "The file read once from start to end".to_owned(),
-            unit: "ms".to_owned(),
-            rows_are: "from".to_owned(),
-            rows: self.ways().map(|(name, _)| name.to_owned()).to_vec(),
-            columns_are: "time".to_owned(),
-            columns: vec!["time".to_owned()],
-            cells,
-            in_points: false,
-            digits: 3,
-        }
+        Table::new("times", "The file read once from start to end")
+            .unit("ms", 3)
+            .rows("from", self.ways().map(|(name, _)| name.to_owned()).to_vec())
+            .columns("time", ["time"])
+            .cells(cells)
     }
 
     fn plot(&self) -> Plot {
-        let points =
-            self.ways().iter().enumerate().map(|(x, (_, time))| (x as f64, time.as_secs_f64() * 1e3)).collect();
-        Plot {
-            name: "times".to_owned(),
-            title: "Figure 3: a file read from start to end".to_owned(),
-            drawing: Drawing::Bars(self.ways().map(|(name, _)| name.to_owned()).to_vec()),
-            x: Axis::linear("from", ""),
-            y: Axis::linear("time", "ms"),
-            series: vec![Series { name: "time".to_owned(), source: Source::Simulated, points }],
-        }
+        let points = self.ways().into_iter().enumerate().map(|(x, (_, time))| (x as f64, time.as_secs_f64() * 1e3));
+        Plot::bars(
+            "times",
+            "Figure 3: a file read from start to end",
+            "from",
+            self.ways().map(|(name, _)| name.to_owned()).to_vec(),
+            Axis::linear("time", "ms"),
+            vec![Series::simulated("time", points)],
+        )
     }
 
-    /// What the paper found, where the machine is the paper's; and what mapping saves.
+    /// What the paper found, if the machine is the paper's; and what mapping saves.
     fn findings(&self, is_papers: bool) -> Vec<Finding> {
         let saved = self.remote.total().as_secs_f64() / self.mapped_remote.total().as_secs_f64();
         let over_nfs = self.nfs.as_secs_f64() / self.remote.total().as_secs_f64();

@@ -1,5 +1,5 @@
 //! How pages are shared: the kinds that Bennett, Carter and Zwaenepoel found in programs (*Munin: Distributed Shared
-//! Memory Based on Type-Specific Memory Coherence*, PPoPP 1990), one with no order at all, and one that no program wants.
+//! Memory Based on Type-Specific Memory Coherence*, PPoPP 1990), a random one, and a harmful one.
 
 use std::rc::Rc;
 
@@ -18,13 +18,12 @@ struct FalseSharing;
 /// Any node any page, four for each node; one access in five writes.
 struct Random;
 
-/// Several nodes read and write the same few pages, so many times of a hundred.
+/// Several nodes read and write the same few pages; `writes` of a hundred accesses write.
 pub(super) struct Few {
     pub(super) pages: u64,
     pub(super) writes: u64,
 }
 
-/// All, with their names.
 pub(super) fn patterns() -> [(&'static str, Rc<dyn Pattern>); 5] {
     [
         ("read-mostly", Rc::new(ReadMostly)),
@@ -52,7 +51,7 @@ impl Pattern for ReadMostly {
 impl Pattern for Migratory {
     fn next(&self, node: usize, step: u32, nodes: usize, _: &dyn Fn(u64) -> u64) -> (PageNo, Local) {
         let want = if step % 2 == 1 { Local::Write } else { Local::Read };
-        // After two accesses the node goes on to the page that its neighbour had. The first has its home far away.
+        // After two accesses the node moves to the page that its neighbour had. The first has a remote home.
         (PageNo((node as u64 + u64::from(step / 2) + nodes as u64 / 2) % self.pages(nodes)), want)
     }
 

@@ -1,15 +1,14 @@
-//! Where the processor's time goes.
+//! Accounting of the processor's time.
 
-/// What the processor runs: each with its own time, and the time of the trace records that it leaves.
+/// What the processor runs: each path has its own time, and the time of the trace records that it leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
-    /// Application programs, in user mode.
     Application,
     /// The OLTP system in user mode: messages are edited.
     Edit,
-    /// Supervisor call: an application asks the OLTP system.
+    /// Supervisor call: an application calls the OLTP system.
     Ask,
-    /// Supervisor call: the OLTP system gives the processor to an application.
+    /// Supervisor call: the OLTP system dispatches an application.
     SubDispatch,
     /// Supervisor call: the OLTP system enters supervisor mode.
     ModeSwitch,
@@ -18,10 +17,10 @@ pub enum Path {
     /// Supervisor call: I/O is requested.
     IoRequest,
     IoCompletion,
-    /// The state of the program that an interrupt has hit.
+    /// Saves the state of the interrupted program.
     StateSave,
     Dispatch,
-    /// Routines that the OLTP system wants to be run when an I/O has ended.
+    /// Routines of the OLTP system that run when an I/O has ended.
     ExitRoutine,
     /// The front-end processor's driver looks terminals up by their names.
     Names,
@@ -30,7 +29,7 @@ pub enum Path {
 pub const PATHS: usize = 12;
 
 impl Path {
-    /// All of them, as they are told.
+    /// All paths and their names.
     pub const ALL: [(Path, &'static str); PATHS] = [
         (Path::Application, "applications"),
         (Path::Edit, "OLTP, user mode"),
@@ -46,12 +45,11 @@ impl Path {
         (Path::Names, "terminal names"),
     ];
 
-    /// Does it run in user mode?
     pub fn is_user(self) -> bool {
         matches!(self, Path::Application | Path::Edit)
     }
 
-    /// Is it handling of I/O, as the paper counts it in 3 (4)?
+    /// Is it I/O handling, as the paper counts it in 3 (4)?
     pub fn is_io(self) -> bool {
         matches!(self, Path::IoRequest | Path::IoCompletion | Path::StateSave)
     }
@@ -60,20 +58,19 @@ impl Path {
 /// Sums from the start of a run, or over a part of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// Of each path, its records not counted; nanoseconds.
+    /// Time of each path without its records; nanoseconds.
     pub own_ns: [u64; PATHS],
-    /// Of the records that each path leaves; nanoseconds.
+    /// Time of the records that each path leaves; nanoseconds.
     pub trace_ns: [u64; PATHS],
     /// Nanoseconds without work.
     pub idle_ns: u64,
-    /// Times that each path was run.
     pub times: [u64; PATHS],
     /// Interrupts: one may bring several completions.
     pub interrupts: u64,
     /// Trace records that each path left, in thousandths.
     pub records: [u64; PATHS],
     pub transactions: u64,
-    /// Nanoseconds from message to answer, of all of them.
+    /// Sum of the response times, nanoseconds.
     pub response_ns: u64,
 }
 
@@ -100,29 +97,27 @@ impl Account {
         self.per_second(self.transactions) * 3600.0
     }
 
-    /// How many of something a second.
     pub fn per_second(&self, count: u64) -> f64 {
         count as f64 * 1e9 / self.total_ns().max(1) as f64
     }
 
-    /// Times a second that a path was run.
     pub fn rate(&self, path: Path) -> f64 {
         self.per_second(self.times[path as usize])
     }
 
-    /// Percent of the time that went to some paths, with or without their records.
+    /// Percent of the time of some paths, with or without their records.
     pub fn share(&self, records: bool, of: impl Fn(Path) -> bool) -> f64 {
         let chosen = Path::ALL.iter().filter(|(path, _)| of(*path)).map(|(path, _)| *path as usize);
         let ns: u64 = chosen.map(|path| self.own_ns[path] + if records { self.trace_ns[path] } else { 0 }).sum();
         self.percent(ns)
     }
 
-    /// Percent of the time that went to trace records.
+    /// Percent of the time for trace records.
     pub fn trace_share(&self) -> f64 {
         self.percent(self.trace_ns.iter().sum())
     }
 
-    /// Percent of the time that the processor had nothing to do.
+    /// Percent of the time without work.
     pub fn idle_share(&self) -> f64 {
         self.percent(self.idle_ns)
     }

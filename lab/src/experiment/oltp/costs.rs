@@ -1,4 +1,4 @@
-//! What everything takes on the mainframe, from the experiment's parameters.
+//! Costs on the mainframe, from the experiment's parameters.
 
 use super::super::Run;
 use super::account::{PATHS, Path};
@@ -6,7 +6,6 @@ use super::devices::Kind;
 use super::trace::RecordCost;
 use super::workload::Mix;
 
-/// Times of the devices, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceTimes {
     pub seek_ns: u64,
@@ -14,11 +13,10 @@ pub struct DeviceTimes {
     pub transfer_ns: u64,
     /// A message from or to the front-end processor.
     pub front_end_ns: u64,
-    /// A record of the journal.
     pub tape_ns: u64,
 }
 
-/// What everything takes, in nanoseconds; times of paths without their trace records.
+/// All costs, in nanoseconds; times of paths without their trace records.
 #[derive(Clone, Debug)]
 pub struct Costs {
     /// Of each path. I/O requests: without the pass over the channels. I/O completions: see [`Costs::completion_ns`].
@@ -26,24 +24,24 @@ pub struct Costs {
     /// Trace records that each path leaves, in thousandths.
     pub records: [u64; PATHS],
     pub record: RecordCost,
-    /// One pass over the channels, to issue what there is.
+    /// One pass over the channels, to issue waiting requests.
     pub pass_ns: u64,
-    /// Records of that, in thousandths.
+    /// Trace records of such a pass, in thousandths.
     pub pass_records: u64,
-    /// The call for supervisor mode, where it is looked for first.
+    /// The call for supervisor mode, if it is tested for first.
     pub mode_first_ns: u64,
-    /// To look whether the next instruction is a call.
+    /// To test whether the next instruction is a call.
     pub look_ns: u64,
     /// To compare a terminal's name with one of the table.
     pub compare_ns: u64,
     pub terminals: u64,
-    /// Searches in the table for a message that comes.
+    /// Table searches for an incoming message.
     pub searches_in: u64,
-    /// Searches in the table for an answer that goes.
+    /// Table searches for an outgoing answer.
     pub searches_out: u64,
     /// Rare supervisor calls of a transaction.
     pub other_calls: u64,
-    /// Applications that can run at once.
+    /// Applications that can run concurrently.
     pub regions: usize,
     pub disks: usize,
     pub devices: DeviceTimes,
@@ -58,7 +56,7 @@ impl Costs {
         let step_ns = |steps: f64| (steps * 1000.0 / steps_us) as u64;
         let record =
             RecordCost { central_ns: step_ns(run.get("trace.central")), direct_ns: step_ns(run.get("trace.direct")) };
-        // A record every so often: of a path that takes so long with them, what is left is its own.
+        // A record at regular distances: subtracting the records' time from a path's published time leaves its own.
         let spacing_ns = step_ns(run.get("trace.spacing")) + record.central_ns;
         let split = |total_ns: u64| {
             let records = total_ns * 1000 / spacing_ns.max(1);
@@ -110,7 +108,7 @@ impl Costs {
         }
     }
 
-    /// The end of an I/O, without saved state and records: it depends on the device.
+    /// The completion of an I/O, without saved state and records: it depends on the device.
     pub fn completion_ns(&self, kind: Kind) -> u64 {
         match kind {
             Kind::Tape => self.completion_min_ns,
@@ -120,7 +118,6 @@ impl Costs {
     }
 }
 
-/// A mix of the parameters.
 pub fn mix(run: &Run<'_>, calls: &str, ios: &str, user: &str) -> Mix {
     let user_ns = run.get(user) * 1000.0;
     Mix {

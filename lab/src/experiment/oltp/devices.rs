@@ -1,4 +1,4 @@
-//! Channels and what hangs on them: disks, the front-end processor's two lines, a tape.
+//! Channels and their devices: disks, the front-end processor's two lines, a tape.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -12,7 +12,7 @@ use policy::unit::Instant;
 
 use super::costs::{Costs, DeviceTimes};
 
-/// What channels tell the processor.
+/// The channels' completions for the processor.
 pub struct Channels {
     time: Virtual,
     /// Devices whose I/O has ended and was not taken yet.
@@ -26,7 +26,6 @@ impl Channels {
         Channels { time: time.clone(), ended: RefCell::default(), enabled: Cell::new(None) }
     }
 
-    /// Takes one that has ended.
     pub fn take(&self) -> Option<usize> {
         self.ended.borrow_mut().pop_front()
     }
@@ -66,16 +65,12 @@ pub enum Kind {
     Tape,
 }
 
-/// The device that gives messages.
 pub const MESSAGES: usize = 0;
-/// The device that takes answers.
 pub const ANSWERS: usize = 1;
-/// The device that takes the journal.
 pub const JOURNAL: usize = 2;
-/// The first of the disks.
 const DISKS: usize = 3;
 
-/// The devices as the I/O supervisor knows them: an I/O is for a region, and a device does one at a time.
+/// The devices of the I/O supervisor: an I/O is for a region, and a device does one at a time.
 pub struct Devices {
     time: Virtual,
     handler: HandlerId,
@@ -90,13 +85,13 @@ struct Device {
 }
 
 impl Devices {
-    /// All idle; the ends of their I/O are signalled to `handler`.
+    /// The ends of their I/O are signalled to `handler`.
     pub fn new(costs: &Costs, time: &Virtual, handler: HandlerId) -> Self {
         let all = vec![Device::default(); DISKS + costs.disks];
         Devices { time: time.clone(), handler, times: costs.devices, all }
     }
 
-    /// Any disk, all being used alike.
+    /// Any disk, with equal probability.
     pub fn any_disk(&self) -> usize {
         DISKS + self.time.below((self.all.len() - DISKS) as u64) as usize
     }
@@ -117,7 +112,7 @@ impl Devices {
         }
     }
 
-    /// The end of a device's I/O is taken: for which region it was. The next one starts at `at`.
+    /// Takes the end of a device's I/O; returns its region. The next one starts at `at`.
     pub fn end(&mut self, device: usize, at: Instant) -> Option<usize> {
         let ended = self.all[device].active.take();
         self.start(device, at);

@@ -24,10 +24,10 @@ pub struct Techniques {
     pub is_trace_thinned: bool,
     /// (3) Exit routines run at once.
     pub is_exit_immediate: bool,
-    /// (4) The call for supervisor mode is looked for first.
+    /// (4) The call for supervisor mode is tested for first.
     pub is_mode_call_first: bool,
     pub has_binary_names: bool,
-    /// (6) A call after a call is served without a way back.
+    /// (6) Consecutive calls are handled without returning in between.
     pub looks_ahead: bool,
 }
 
@@ -38,7 +38,7 @@ pub struct Load {
     pub mix: Mix,
 }
 
-/// Runs the load; returns what the processor did between the first and the last tenth of the transactions.
+/// Runs the load; returns the account between the first and the last tenth of the transactions.
 pub fn run(costs: &Costs, techniques: Techniques, load: Load, seed: u64) -> Account {
     let simulation = Simulation::new(seed);
     let channels = Rc::new(Channels::new(&simulation));
@@ -68,11 +68,10 @@ pub fn run(costs: &Costs, techniques: Techniques, load: Load, seed: u64) -> Acco
     measured.get().unwrap_or_default()
 }
 
-/// What the OLTP system does until its next I/O request.
+/// The OLTP system's work until its next I/O request.
 struct Work {
     region: usize,
     device: usize,
-    /// What is left of it.
     parts: VecDeque<Part>,
 }
 
@@ -94,21 +93,21 @@ struct Processor {
     trace: Trace,
     oltp: Oltp,
     account: Account,
-    /// Time that was spent with interrupts disabled and has not passed yet, nanoseconds.
+    /// Time spent with interrupts disabled that has not passed yet, nanoseconds.
     owed_ns: u64,
     /// Regions whose I/O has ended, as exit routines that wait to be dispatched.
     exits: VecDeque<usize>,
     /// Requests that wait for the end of the quantum: device and region.
     stacked: Vec<(usize, usize)>,
-    /// What the interrupted program will go on with.
+    /// The interrupted program's remaining work.
     work: Option<Work>,
-    /// Since the quantum was asked last.
+    /// Since the quantum policy was last called.
     requests: u64,
 }
 
 impl Processor {
     async fn serve(mut self) -> Account {
-        // With the last tenth, regions begin to be empty.
+        // During the last tenth, regions begin to be empty.
         let (from, to) = (self.transactions / 10, self.transactions * 9 / 10);
         let mut start = None;
         while self.account.transactions < to {
@@ -121,7 +120,7 @@ impl Processor {
                 self.look_for_interrupt().await;
             } else if self.work.is_some() || !self.oltp.ready.is_empty() {
                 self.charge(Path::Dispatch);
-                let quantum = self.quantum.on_turn(self.now(), std::mem::take(&mut self.requests));
+                let quantum = self.quantum.on_time_slice(self.now(), std::mem::take(&mut self.requests));
                 if quantum.is_zero() { self.run_enabled().await } else { self.run_suppressed(quantum).await }
             } else {
                 self.wait_for_work().await;
@@ -138,7 +137,7 @@ impl Processor {
             self.owed_ns = 0;
             let is_interrupted = self.channels.interrupted_before(starts + Duration::from_nanos(left_ns)).await;
             if is_interrupted {
-                // What came while interrupts were disabled has waited.
+                // Completions during disabled interrupts have waited.
                 self.time.sleep_until(starts).await;
             }
             self.account_for(&mut work, self.time.now().since(starts));
@@ -153,8 +152,8 @@ impl Processor {
         self.settle().await;
     }
 
-    /// Runs the OLTP system for a quantum, or until it has nothing to do; then completions are taken, where no
-    /// program's state is to be saved, and the requests that were stacked meanwhile are issued together.
+    /// Runs the OLTP system for a quantum, or until it has nothing to do; then completions are taken, without a
+    /// program's state to save, and the requests stacked meanwhile are issued in a batch.
     async fn run_suppressed(&mut self, quantum: Duration) {
         let end = self.now() + quantum;
         while self.now() < end {
@@ -169,7 +168,7 @@ impl Processor {
         self.issue_stacked();
     }
 
-    /// Accounts for so much of the work.
+    /// Accounts for `time` of the work.
     fn account_for(&mut self, work: &mut Work, time: Duration) {
         let mut ns = time.as_nanos() as u64;
         while let Some(part) = work.parts.front_mut() {
@@ -187,7 +186,7 @@ impl Processor {
         }
     }
 
-    /// Nobody has anything to do until an I/O ends.
+    /// Idle until an I/O ends.
     async fn wait_for_work(&mut self) {
         self.settle().await;
         let since = self.time.now();
@@ -197,7 +196,7 @@ impl Processor {
         self.issue_stacked();
     }
 
-    /// An exit routine is a program: interrupts hit it when they are not suppressed.
+    /// An exit routine is a program: it can be interrupted unless interrupts are suppressed.
     async fn look_for_interrupt(&mut self) {
         if self.techniques.quantum != Mode::Off {
             return;
@@ -211,7 +210,7 @@ impl Processor {
         }
     }
 
-    /// Takes all completions there are.
+    /// Takes all pending completions.
     fn take_completions(&mut self) {
         let mut is_first = true;
         while let Some(device) = self.channels.take() {
@@ -245,7 +244,7 @@ impl Processor {
         self.oltp.ready.push_back(region);
     }
 
-    /// What the OLTP system does next, for whichever of its regions is ready.
+    /// The OLTP system's next work, for the next ready region.
     fn next_work(&mut self, passes_channels: bool) -> Option<Work> {
         let region = self.oltp.ready.pop_front()?;
         let mut work = Work { region, device: MESSAGES, parts: VecDeque::with_capacity(16) };
@@ -271,7 +270,7 @@ impl Processor {
         work.device = MESSAGES;
     }
 
-    /// A message has come, unless all have been replayed.
+    /// Takes a message; false if all have been replayed.
     fn begin(&mut self, work: &mut Work) -> bool {
         let Some(Replayed { transaction, terminal }) = self.oltp.messages.pop_front() else { return false };
         self.oltp.regions[work.region] =
@@ -323,7 +322,7 @@ impl Processor {
         self.find_terminal(work, self.costs.searches_out);
     }
 
-    /// To request an I/O the OLTP system goes into supervisor mode.
+    /// To request an I/O the OLTP system enters supervisor mode.
     fn request(&mut self, work: &mut Work, passes_channels: bool) {
         self.requests += 1;
         if self.techniques.is_mode_call_first {
@@ -339,7 +338,7 @@ impl Processor {
         }
     }
 
-    /// The terminals' table is searched from its start, so many times for one message.
+    /// The terminals' table is searched from its start, `searches` times a message.
     fn find_terminal(&mut self, work: &mut Work, searches: u64) {
         let terminal = self.oltp.regions[work.region].terminal;
         let compared = if self.techniques.has_binary_names { 0 } else { terminal };
@@ -375,7 +374,7 @@ impl Processor {
         self.owed_ns += part.own_ns + part.trace_ns;
     }
 
-    /// Now, with what was spent and has not passed yet.
+    /// Now, including the time that was spent and has not passed yet.
     fn now(&self) -> Instant {
         self.time.now() + Duration::from_nanos(self.owed_ns)
     }

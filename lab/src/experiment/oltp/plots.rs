@@ -4,7 +4,7 @@ use super::super::Run;
 use super::account::{Account, Path};
 use super::report::{PUBLISHED, names, quantum_ms};
 use super::{Measured, OfMix};
-use crate::result::{Axis, Drawing, Plot, Series, Source};
+use crate::result::{Axis, Plot, Series};
 
 pub(super) fn all(run: &Run<'_>, measured: &Measured, compares: bool) -> Vec<Plot> {
     vec![steps_plot(measured, compares), time_plot(&measured.heavy), quanta_plot(run, measured)]
@@ -15,30 +15,25 @@ fn steps_plot(measured: &Measured, compares: bool) -> Plot {
     groups.extend((1..=6).map(|last| if last == 1 { "(1)".to_owned() } else { format!("+({last})") }));
     let simulated = |name: &str, mix: &OfMix| {
         let rates = std::iter::once(&mix.before).chain(&mix.together);
-        let points = rates.enumerate().map(|(x, account)| (x as f64, account.per_hour())).collect();
-        Series { name: name.to_owned(), source: Source::Simulated, points }
+        Series::simulated(name, rates.enumerate().map(|(x, account)| (x as f64, account.per_hour())))
     };
-    let paper = |name: &str, of: [f64; 2]| Series {
-        name: name.to_owned(),
-        source: Source::Paper,
-        points: vec![(0.0, of[0]), (6.0, of[1])],
-    };
-    Plot {
-        name: "techniques".to_owned(),
-        title: "Transactions served as techniques are added".to_owned(),
-        drawing: Drawing::Bars(groups),
-        x: Axis::linear("techniques", ""),
-        y: Axis::linear("served", "transactions/h"),
-        series: [("heavy", PUBLISHED[0]), ("light", PUBLISHED[1])]
+    let paper = |name: &str, of: [f64; 2]| Series::paper(name, [(0.0, of[0]), (6.0, of[1])]);
+    Plot::bars(
+        "techniques",
+        "Transactions served as techniques are added",
+        "techniques",
+        groups,
+        Axis::linear("served", "transactions/h"),
+        [("heavy", PUBLISHED[0]), ("light", PUBLISHED[1])]
             .into_iter()
             .filter(|_| compares)
             .map(|(name, of)| paper(name, of))
             .chain([simulated("heavy", &measured.heavy), simulated("light", &measured.light)])
             .collect(),
-    }
+    )
 }
 
-/// Parts of the time as the plot has them, short enough to be read side by side; then the trace.
+/// Parts of the time in the plot, with short names; then the trace.
 const PARTS: [(&str, &[Path]); 7] = [
     ("applications", &[Path::Application]),
     ("OLTP", &[Path::Edit]),
@@ -60,33 +55,25 @@ fn time_plot(heavy: &OfMix) -> Plot {
     let points = |account: &Account| {
         let own_ns = PARTS.iter().map(|(_, paths)| paths.iter().map(|path| account.own_ns[*path as usize]).sum());
         let all_ns = own_ns.chain([account.trace_ns.iter().sum()]);
-        all_ns.enumerate().map(|(x, ns)| (x as f64, account.ms_a_transaction(ns))).collect()
+        all_ns.enumerate().map(|(x, ns)| (x as f64, account.ms_a_transaction(ns))).collect::<Vec<_>>()
     };
-    Plot {
-        name: "time".to_owned(),
-        title: "Where the processor's time goes: a heavy transaction".to_owned(),
-        drawing: Drawing::Bars(PARTS.iter().map(|(name, _)| (*name).to_owned()).chain(names(&["trace"])).collect()),
-        x: Axis::linear("part", ""),
-        y: Axis::linear("processor time", "ms a transaction"),
-        series: accounts
-            .into_iter()
-            .map(|(name, account)| Series { name: name.to_owned(), source: Source::Simulated, points: points(account) })
-            .collect(),
-    }
+    Plot::bars(
+        "time",
+        "Where the processor's time goes: a heavy transaction",
+        "part",
+        PARTS.iter().map(|(name, _)| (*name).to_owned()).chain(names(&["trace"])),
+        Axis::linear("processor time", "ms a transaction"),
+        accounts.into_iter().map(|(name, account)| Series::simulated(name, points(account))).collect(),
+    )
 }
 
 fn quanta_plot(run: &Run<'_>, measured: &Measured) -> Plot {
     let points = measured.quanta.iter().enumerate();
-    Plot {
-        name: "quanta".to_owned(),
-        title: "Transactions served by quantum, with all techniques (heavy mix)".to_owned(),
-        drawing: Drawing::Lines,
-        x: Axis::logarithmic("quantum", "ms"),
-        y: Axis::linear("served", "transactions/h"),
-        series: vec![Series {
-            name: "heavy".to_owned(),
-            source: Source::Simulated,
-            points: points.map(|(number, account)| (quantum_ms(run, number), account.per_hour())).collect(),
-        }],
-    }
+    Plot::lines(
+        "quanta",
+        "Transactions served by quantum, with all techniques (heavy mix)",
+        Axis::logarithmic("quantum", "ms"),
+        Axis::linear("served", "transactions/h"),
+        vec![Series::simulated("heavy", points.map(|(number, account)| (quantum_ms(run, number), account.per_hour())))],
+    )
 }

@@ -42,18 +42,11 @@ fn rates(measured: &Measured, compares: bool) -> Table {
     };
     let mut cells: Vec<Vec<Cell>> = vec![row(PUBLISHED[0], &measured.heavy), row(PUBLISHED[1], &measured.light)];
     cells[0][1].fitted = compares;
-    Table {
-        name: "rates".to_owned(),
-        title: "Section 5: transactions served, before and with all six techniques".to_owned(),
-        unit: "transactions/h".to_owned(),
-        rows_are: "mix".to_owned(),
-        rows: names(&["heavy", "light"]),
-        columns_are: "system".to_owned(),
-        columns: names(&["before", "after"]),
-        cells,
-        in_points: false,
-        digits: 0,
-    }
+    Table::new("rates", "Section 5: transactions served, before and with all six techniques")
+        .unit("transactions/h", 0)
+        .rows("mix", ["heavy", "light"])
+        .columns("system", ["before", "after"])
+        .cells(cells)
 }
 
 fn shares(before: &Account, compares: bool) -> Table {
@@ -64,20 +57,14 @@ fn shares(before: &Account, compares: bool) -> Table {
         (45.6, before.share(true, Path::is_io)),
         (0.0, before.idle_share()),
     ];
-    Table {
-        name: "shares".to_owned(),
-        title: "Section 3: where the processor's time goes before (heavy mix; shares overlap)".to_owned(),
-        unit: "% of the time".to_owned(),
-        rows_are: "system".to_owned(),
-        rows: names(&["before"]),
-        columns_are: "part".to_owned(),
-        columns: names(&["supervisor mode", "user mode", "system trace", "I/O handling", "idle"]),
-        cells: vec![
+    Table::new("shares", "Section 3: where the processor's time goes before (heavy mix; shares overlap)")
+        .unit("% of the time", 1)
+        .rows("system", ["before"])
+        .columns("part", ["supervisor mode", "user mode", "system trace", "I/O handling", "idle"])
+        .cells(vec![
             cells.map(|(paper, share)| Cell { paper: compares.then_some(paper), ..Cell::simulated(share) }).to_vec(),
-        ],
-        in_points: true,
-        digits: 1,
-    }
+        ])
+        .in_points()
 }
 
 fn techniques(measured: &Measured) -> Table {
@@ -87,21 +74,14 @@ fn techniques(measured: &Measured) -> Table {
     cells.extend((0..6).map(|one| row(&|mix| [mix.alone[one].per_hour(), mix.together[one].per_hour()])));
     let mut rows = vec!["none".to_owned()];
     rows.extend((0..6).map(|one| format!("({}) {}", one + 1, TECHNIQUES[one])));
-    Table {
-        name: "techniques".to_owned(),
-        title: "Each technique alone, and with those before it".to_owned(),
-        unit: "transactions/h".to_owned(),
-        rows_are: "technique".to_owned(),
-        rows,
-        columns_are: "mix".to_owned(),
-        columns: names(&["heavy, alone", "heavy, cumulative", "light, alone", "light, cumulative"]),
-        cells,
-        in_points: false,
-        digits: 0,
-    }
+    Table::new("techniques", "Each technique alone, and with those before it")
+        .unit("transactions/h", 0)
+        .rows("technique", rows)
+        .columns("mix", ["heavy, alone", "heavy, cumulative", "light, alone", "light, cumulative"])
+        .cells(cells)
 }
 
-/// Milliseconds of each path for a transaction, of the trace, and without work.
+/// Milliseconds a transaction of each path, of the trace, and without work.
 fn milliseconds(account: &Account) -> Vec<f64> {
     let mut all: Vec<f64> = account.own_ns.iter().map(|ns| account.ms_a_transaction(*ns)).collect();
     all.push(account.ms_a_transaction(account.trace_ns.iter().sum()));
@@ -123,19 +103,14 @@ fn time(measured: &Measured) -> Table {
     let rows = [parts(), names(&["all"])].concat();
     let cells =
         (0..rows.len()).map(|row| columns.iter().map(|column| Cell::simulated(column[row])).collect()).collect();
-    Table {
-        name: "time".to_owned(),
-        title: "Processor time for a transaction, before and with all six (trace records apart from what leaves them)"
-            .to_owned(),
-        unit: "ms".to_owned(),
-        rows_are: "part".to_owned(),
-        rows,
-        columns_are: "mix".to_owned(),
-        columns: names(&["heavy, before", "heavy, after", "light, before", "light, after"]),
-        cells,
-        in_points: false,
-        digits: 2,
-    }
+    Table::new(
+        "time",
+        "Processor time for a transaction, before and with all six (trace records apart from what leaves them)",
+    )
+    .unit("ms", 2)
+    .rows("part", rows)
+    .columns("mix", ["heavy, before", "heavy, after", "light, before", "light, after"])
+    .cells(cells)
 }
 
 fn counts(measured: &Measured, compares: bool) -> Table {
@@ -163,18 +138,19 @@ fn counts(measured: &Measured, compares: bool) -> Table {
     // "More than": the paper gives the least.
     cells[0][0].paper = compares.then_some(160.0);
     cells[0][4].paper = compares.then_some(100.0);
-    Table {
-        name: "counts".to_owned(),
-        title: match compares {
+    Table::new(
+        "counts",
+        match compares {
             true => "What happens in a second (the paper: more than 160 I/O completions, more than 100 sub-dispatches)",
             false => "What happens in a second",
         }
         .to_owned(),
-        unit: "a second; ms".to_owned(),
-        rows_are: "mix".to_owned(),
-        rows: names(&["heavy, before", "heavy, after", "light, before", "light, after"]),
-        columns_are: "event".to_owned(),
-        columns: names(&[
+    )
+    .unit("a second; ms", 1)
+    .rows("mix", ["heavy, before", "heavy, after", "light, before", "light, after"])
+    .columns(
+        "event",
+        [
             "I/O completions",
             "I/O interrupts",
             "completions an interrupt",
@@ -184,11 +160,9 @@ fn counts(measured: &Measured, compares: bool) -> Table {
             "calls of applications",
             "trace records",
             "response time (ms)",
-        ]),
-        cells,
-        in_points: false,
-        digits: 1,
-    }
+        ],
+    )
+    .cells(cells)
 }
 
 /// The trace, path by path. A path has a type for each record that it can leave.
@@ -206,21 +180,13 @@ fn trace_table(run: &Run<'_>, measured: &Measured) -> Table {
     };
     let mut cells: Vec<[f64; 5]> = leaving().map(|(path, _)| row(*path)).collect();
     cells.push(std::array::from_fn(|column| cells.iter().map(|row| row[column]).sum()));
-    Table {
-        name: "trace".to_owned(),
-        title: "The system trace of the heavy mix, by what leaves it (the system has more than 70 types)".to_owned(),
-        unit: "a second; ms a second".to_owned(),
-        rows_are: "path".to_owned(),
-        rows: leaving().map(|(_, name)| (*name).to_owned()).chain(names(&["all"])).collect(),
-        columns_are: "what".to_owned(),
-        columns: names(&["types", "records, before", "records, after", "ms, before", "ms, after"]),
-        cells: cells.into_iter().map(|row| row.map(Cell::simulated).to_vec()).collect(),
-        in_points: false,
-        digits: 1,
-    }
+    Table::new("trace", "The system trace of the heavy mix, by what leaves it (the system has more than 70 types)")
+        .unit("a second; ms a second", 1)
+        .rows("path", leaving().map(|(_, name)| (*name).to_owned()).chain(names(&["all"])))
+        .columns("what", ["types", "records, before", "records, after", "ms, before", "ms, after"])
+        .cells(cells.into_iter().map(|row| row.map(Cell::simulated).to_vec()).collect())
 }
 
-/// Types of records of a path.
 fn types(costs: &Costs, path: Path) -> u64 {
     let pass = if path == Path::IoRequest { costs.pass_records } else { 0 };
     (costs.records[path as usize] + pass).div_ceil(1000)
@@ -237,21 +203,13 @@ fn quanta(run: &Run<'_>, measured: &Measured) -> Table {
             .map(Cell::simulated)
             .to_vec()
     };
-    Table {
-        name: "quanta".to_owned(),
-        title: "Other quanta, with all techniques (heavy mix)".to_owned(),
-        unit: "as named".to_owned(),
-        rows_are: "quantum (ms)".to_owned(),
-        rows: (0..QUANTA.len()).map(|number| quantum_ms(run, number).to_string()).collect(),
-        columns_are: "measure".to_owned(),
-        columns: names(&["transactions/h", "completions an interrupt", "response time (ms)", "idle (%)"]),
-        cells: measured.quanta.iter().map(row).collect(),
-        in_points: false,
-        digits: 1,
-    }
+    Table::new("quanta", "Other quanta, with all techniques (heavy mix)")
+        .unit("as named", 1)
+        .rows("quantum (ms)", (0..QUANTA.len()).map(|number| quantum_ms(run, number).to_string()))
+        .columns("measure", ["transactions/h", "completions an interrupt", "response time (ms)", "idle (%)"])
+        .cells(measured.quanta.iter().map(row).collect())
 }
 
-/// What the techniques are worth.
 fn headline(measured: &Measured, compares: bool) -> Finding {
     let mix = |mix: &OfMix, paper: [f64; 2]| {
         let [before, after] = [mix.before.per_hour(), mix.after().per_hour()];

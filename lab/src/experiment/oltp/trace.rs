@@ -1,50 +1,49 @@
 //! The system trace (OLTP-2): records of more than 70 types, left by all parts of the operating system.
 //!
-//! Every path has types of its own. Before, each record is made by one central routine under the lock of a
-//! multiprocessor. Thinned, two consecutive types of a path become one; and a path that is run often makes its records
-//! itself, in place.
+//! Every path has types of its own. Before, one central routine makes each record under the lock of a multiprocessor.
+//! Thinned, two consecutive types of a path become one; and a path that is run often makes its records itself, in
+//! place.
 //!
-//! Of some paths it is known what they take, and of the whole system how many steps lie between two records: so paths
-//! leave fractions of records, in the mean of the ways through them. They are counted in thousandths.
+//! Published are the times of some paths, and for the whole system the steps between two records: so paths leave
+//! fractions of records, averaged over the ways through them. They are counted in thousandths.
 
 use super::account::{PATHS, Path};
 
-/// The types of records that the system knows: more than so many. Most belong to paths that are hardly ever taken.
+/// Least number of record types in the system. Most belong to paths that are hardly ever taken.
 pub const TYPES: u64 = 70;
 
-/// What a record costs, in nanoseconds.
+/// Cost of a record, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordCost {
     pub central_ns: u64,
     pub direct_ns: u64,
 }
 
-/// How the paths leave their records.
 #[derive(Clone, Debug)]
 pub struct Trace {
     cost: RecordCost,
     is_thinned: bool,
-    /// Thousandths of each path, before any is thinned.
+    /// Thousandths of each path, before thinning.
     records: [u64; PATHS],
 }
 
 impl Trace {
-    /// A trace of paths that leave so many thousandths of records each.
+    /// `records`: thousandths of each path.
     pub fn new(cost: RecordCost, is_thinned: bool, records: [u64; PATHS]) -> Self {
         Trace { cost, is_thinned, records }
     }
 
-    /// Thousandths of records that a path leaves, and what they cost in nanoseconds.
+    /// Thousandths of records that a path leaves, and their cost in nanoseconds.
     pub fn of(&self, path: Path) -> (u64, u64) {
         self.of_records(path, self.records[path as usize])
     }
 
-    /// The same of a part of a path that leaves so many thousandths before any is thinned.
+    /// The same of a part of a path that leaves `records` thousandths before thinning.
     pub fn of_records(&self, path: Path, records: u64) -> (u64, u64) {
         if !self.is_thinned {
             return (records, records * self.cost.central_ns / 1000);
         }
-        // One that is alone has none to be merged with.
+        // A single record has none to be merged with.
         let merged = (records / 2).max(records.min(1000));
         (merged, merged * if is_frequent(path) { self.cost.direct_ns } else { self.cost.central_ns } / 1000)
     }

@@ -1,21 +1,20 @@
-//! What the load generator replays, and what the OLTP system does for it.
+//! What the load generator replays, and the OLTP system's work for it.
 
 use std::collections::VecDeque;
 
 /// Sizes of a mix's transactions, as means over its types.
 #[derive(Clone, Copy, Debug)]
 pub struct Mix {
-    /// Times that an application asks the OLTP system.
+    /// Calls of an application to the OLTP system.
     pub calls: f64,
     /// I/O requests, with those for the messages and the journal.
     pub ios: f64,
-    /// Of the calls, those that follow a call at once.
+    /// Number of calls that follow another call at once.
     pub consecutive: f64,
-    /// The application's own time, nanoseconds.
     pub application_ns: f64,
 }
 
-/// Types of transactions: how many of a hundred, and how large against the mean of the mix, which is 1.
+/// Types of transactions: how many of a hundred, and size relative to the mean of the mix.
 const TYPES: [(u64, f64); 5] = [(35, 0.6), (30, 0.9), (20, 1.2), (10, 1.6), (5, 2.4)];
 /// I/O for the message, its answer and the journal: any transaction has them.
 const FIXED_IOS: f64 = 3.0;
@@ -35,25 +34,24 @@ pub struct Transaction {
 #[derive(Clone, Copy, Debug)]
 pub struct Replayed {
     pub transaction: Transaction,
-    /// Which terminal it comes from, counted from 1.
+    /// The terminal, counted from 1.
     pub terminal: u64,
 }
 
-/// What comes next in a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// One more disk I/O of the call that is being served.
+    /// One more disk I/O of the present call.
     Io,
-    /// The application goes on, and asks.
+    /// The application continues, and calls.
     Call,
-    /// The application's next instruction is a call again.
+    /// The application's next instruction is another call.
     ConsecutiveCall,
     /// No more: the journal is written, and the answer.
     Commit,
 }
 
 impl Mix {
-    /// So many transactions from so many terminals, in disorder. `below` draws a number below another one.
+    /// A shuffled sequence of transactions from `terminals` terminals. `below` draws a number below another one.
     pub fn replay(&self, transactions: u64, terminals: u64, mut below: impl FnMut(u64) -> u64) -> Vec<Replayed> {
         let one = |number| Replayed { transaction: self.transaction(number % 100), terminal: 0 };
         let mut all: Vec<Replayed> = (0..transactions).map(one).collect();
@@ -64,7 +62,7 @@ impl Mix {
         all
     }
 
-    /// A transaction of the type that a number from 0 to 99 stands for.
+    /// A transaction of the type at that percentile, from 0 to 99.
     fn transaction(&self, percentile: u64) -> Transaction {
         let mut below = 0;
         let found = TYPES.iter().find(|(share, _)| {
@@ -82,7 +80,7 @@ impl Mix {
 }
 
 impl Transaction {
-    /// The application runs, or an I/O has ended: what is next?
+    /// The next step of the application, or after an I/O.
     pub fn next(&mut self) -> Next {
         if self.ios_left > 0 {
             self.ios_left -= 1;
@@ -100,18 +98,16 @@ impl Transaction {
     }
 }
 
-/// A place for one application at a time, and the transaction in it.
+/// A place for one application at a time, and its transaction.
 #[derive(Clone, Debug, Default)]
 pub struct Region {
     pub phase: Phase,
-    /// The transaction, when there is one.
     pub transaction: Option<Transaction>,
     pub terminal: u64,
-    /// When its message came, nanoseconds.
+    /// Arrival of its message, nanoseconds.
     pub since_ns: u64,
 }
 
-/// What a region waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
     #[default]
@@ -119,7 +115,6 @@ pub enum Phase {
     Reading,
     Calling,
     Journal,
-    /// The answer to be sent.
     Replying,
 }
 
@@ -127,14 +122,14 @@ pub enum Phase {
 #[derive(Debug)]
 pub struct Oltp {
     pub regions: Vec<Region>,
-    /// Those for which there is something to do, in order.
+    /// Regions with work to do, in order.
     pub ready: VecDeque<usize>,
     /// Messages that the front-end processor will send.
     pub messages: VecDeque<Replayed>,
 }
 
 impl Oltp {
-    /// With so many regions, all free and ready to read their first messages.
+    /// With `regions` regions, all free and ready to read their first messages.
     pub fn new(regions: usize, messages: Vec<Replayed>) -> Self {
         Oltp { regions: vec![Region::default(); regions], ready: (0..regions).collect(), messages: messages.into() }
     }

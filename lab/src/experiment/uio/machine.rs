@@ -16,48 +16,46 @@ pub enum Buffers {
     Mapped,
     /// With a shootdown when it is mapped, too.
     ShotDownTwice,
-    /// Unmapped together with so many more of the same processor, with one shootdown.
+    /// Unmapped in batches of this size on each processor, with one shootdown.
     Batched(u32),
 }
 
-/// What everything takes, in nanoseconds, and how many there are.
+/// Costs in nanoseconds, and counts.
 #[derive(Clone, Debug)]
 pub struct Server {
     pub processors: usize,
-    /// Of them, so many in one socket.
+    /// Processors of one socket.
     pub socket: usize,
     /// Threads that read, evenly over processors and disks.
     pub threads: usize,
     /// Processor time of an I/O, one half before and one after the disk.
     pub io_ns: u64,
-    /// To map or unmap a buffer, the shootdown not counted.
+    /// To map or unmap a buffer, without the shootdown.
     pub map_ns: u64,
     /// From the order to interrupt all others until they are.
     pub deliver_ns: u64,
-    /// Of an interrupted processor, until it is at the counter and after it.
+    /// An interrupted processor's time before and after the counter.
     pub trap_ns: u64,
-    /// A cache line that is to be written comes from a processor of the socket.
+    /// To fetch a cache line for writing from a processor of the same socket.
     pub near_ns: u64,
-    /// A cache line that is to be written comes from another socket.
+    /// To fetch a cache line for writing from another socket.
     pub far_ns: u64,
     pub adapters: usize,
     /// One I/O of an adapter.
     pub adapter_ns: u64,
     /// Disks, evenly on the adapters.
     pub disks: usize,
-    /// One I/O of a disk, when many are under way.
+    /// One I/O of a disk, when many are in flight.
     pub disk_ns: u64,
-    /// What an I/O takes on a disk beside, all in parallel.
+    /// Additional latency of an I/O on a disk, all in parallel.
     pub latency_ns: u64,
-    /// What is measured, after a first one: as many I/O as there are threads, so many times.
+    /// Measured rounds, after a first one: a round is as many I/O as there are threads.
     pub rounds: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// I/O a second.
     pub rate: f64,
-    /// Shootdowns a second.
     pub shootdowns: f64,
     /// Percent of the processors' time: work for I/O.
     pub work: f64,
@@ -104,7 +102,7 @@ pub fn run(server: &Server, buffers: Buffers, seed: u64) -> Outcome {
         let machine = Rc::clone(&machine);
         simulation.spawn(async move { machine.read_for_ever(thread).await });
     }
-    // At first threads leave the start together. Later, too, those of a processor tend to be all before their disks or
+    // At first threads leave the start in step. Later, too, those of a processor tend to be all before their disks or
     // all after them, so whole rounds are measured.
     let until = |ios: u64| simulation.run_while(|| machine.sums.borrow().ios.get() < ios);
     until(server.threads as u64);
@@ -144,11 +142,10 @@ struct Machine {
 }
 
 impl Machine {
-    /// A thread reads, and reads again.
     async fn read_for_ever(&self, thread: usize) {
         let server = &self.server;
         let (processor, disk) = (thread % server.processors, thread % server.disks);
-        // They do not all begin at once.
+        // Staggered starts.
         self.time.sleep(Duration::from_nanos(self.time.below(server.latency_ns + 1))).await;
         loop {
             let held = self.processors[processor].acquire().await;
@@ -190,7 +187,7 @@ impl Machine {
         }
     }
 
-    /// Works for so long, and longer by as much as it is interrupted meanwhile.
+    /// Works for `ns`, plus the time of interruptions meanwhile.
     async fn work(&self, processor: usize, ns: u64) {
         add(&self.sums.borrow().work_ns, ns);
         let interrupted = &self.interrupted_ns[processor];
@@ -203,7 +200,7 @@ impl Machine {
         }
     }
 
-    /// All other processors drop a translation. Who waits for the lock spins and takes interrupts; who has it spins
+    /// All other processors drop a translation. A waiter for the lock spins with interrupts enabled; the holder spins
     /// until all have counted themselves.
     async fn shoot_down(&self, processor: usize) {
         let server = &self.server;
@@ -224,8 +221,8 @@ impl Machine {
         drop(lock);
     }
 
-    /// The others add one each to the counter, whose cache line goes from one to the next: those of a socket before it
-    /// leaves the socket, since they have asked the cache that they share. Returns when the last one has.
+    /// The others add one each to the counter, whose cache line moves from one to the next: to all of a socket before
+    /// it leaves the socket, since they have asked the cache that they share. Returns when the last one has.
     fn count_themselves(&self, processor: usize) -> u64 {
         let server = &self.server;
         let sockets = server.processors.div_ceil(server.socket);

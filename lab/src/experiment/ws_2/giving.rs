@@ -1,4 +1,4 @@
-//! (d) Programs need memory for a while: how fast is it given back?
+//! (d) Programs need memory for a while: how fast is it returned?
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,24 +10,22 @@ use super::host::{Process, Setup};
 use super::machine::Hardware;
 use super::{grid, line};
 use crate::experiment::Run;
-use crate::result::{Axis, Cell, Drawing, Finding, Plot, Results};
+use crate::result::{Axis, Cell, Finding, Plot, Results};
 
-/// What programs take at a time, one in so many parts of memory: a page of 4 KB of 64 MB.
+/// Programs take memory in units of this fraction of it: a page of 4 KB of 64 MB.
 const PAGES: u64 = 16_384;
-/// A program that waited so long pages instead.
+/// Timeout after which a program pages instead of waiting.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How exactly waiting is seen.
+/// Resolution of measured waits.
 const GLANCE: Duration = Duration::from_micros(500);
-/// How often sizes are noted.
 const NOTED_EVERY: Duration = Duration::from_millis(200);
-/// What is left to see after the programs are gone.
+/// Observed time after the programs' end.
 const AFTER: Duration = Duration::from_secs(20);
 
-/// What goes on before.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Before {
     Reading,
-    /// And then a file of so many parts of memory is written.
+    /// And then a file of this many parts of memory is written.
     Writing(u64),
 }
 
@@ -45,16 +43,14 @@ const CASES: [(&str, Setup, Before); 5] = [
 
 #[derive(Clone, Default)]
 struct Given {
-    /// Free before the programs came, percent of memory: of use to nobody.
+    /// Free before the programs start, percent of memory: unused.
     idle_percent: f64,
     pages_waited: u64,
-    /// Seconds.
     longest_s: f64,
     waited_s: f64,
-    /// Never got, percent of memory.
+    /// Never obtained, percent of memory.
     missing_percent: f64,
     began_s: f64,
-    /// Seconds; shares of memory in percent.
     cache: Vec<(f64, f64)>,
     programs: Vec<(f64, f64)>,
 }
@@ -73,7 +69,7 @@ async fn note(process: Process, given: Rc<RefCell<Given>>) {
     }
 }
 
-/// Fills the cache, takes memory, holds it, gives it back. Gives when it began to take.
+/// Fills the cache, takes memory, holds it, returns it. Returns the time when it began to take.
 async fn demand(process: Process, before: Before, demand: u64, hold: Duration, given: Rc<RefCell<Given>>) {
     let total = process.memory.total();
     process.read_file(0, process.hardware.buffers()).await;
@@ -129,7 +125,7 @@ fn simulate(hardware: &Hardware, setup: Setup, before: Before, share: f64, hold:
     given.take()
 }
 
-/// Adds what belongs to (d).
+/// Adds the tables, plots and findings of (d).
 pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
     let hold = Duration::from_secs_f64(run.get("giving.hold"));
     let share = run.get("giving.demand") / 100.0;
@@ -187,21 +183,20 @@ pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
 }
 
 fn plot(all: &[Given], results: &mut Results) {
-    // From five seconds before the programs come.
+    // From five seconds before the programs start.
     let shifted = |points: &[(f64, f64)], given: &Given| {
         points.iter().map(|(at, value)| (at - given.began_s, *value)).filter(|(at, _)| *at >= -5.0).collect::<Vec<_>>()
     };
-    results.plots.push(Plot {
-        name: "giving".to_owned(),
-        title: "(d) Who has the memory".to_owned(),
-        drawing: Drawing::Steps,
-        x: Axis::linear("time since programs ask", "s"),
-        y: Axis::linear("share", "% of memory"),
-        series: vec![
+    results.plots.push(Plot::steps(
+        "giving",
+        "(d) Who has the memory",
+        Axis::linear("time since programs ask", "s"),
+        Axis::linear("share", "% of memory"),
+        vec![
             line("kernel and programs", shifted(&all[1].programs, &all[1])),
             line("dynamic cache", shifted(&all[1].cache, &all[1])),
             line("dynamic cache, half of memory just written", shifted(&all[3].cache, &all[3])),
             line("fixed cache", shifted(&all[0].cache, &all[0])),
         ],
-    });
+    ));
 }

@@ -9,36 +9,35 @@ use crate::model::buffers::{Buffers, Config, Content, Write};
 use crate::model::disk::Disk;
 use crate::model::memory::Memory;
 use crate::model::{Simulation, Virtual};
-use policy::cache::Kind;
+use policy::cache::Algorithm;
 use policy::unit::Instant;
 use policy::{queue, sizing, writeback};
 
 use super::machine::{BSD_BUFFERS_MIN, Hardware};
 
-/// What does not come to an end within a day of virtual time never does.
+/// A run that takes longer, in virtual time, hangs.
 const PATIENCE: Duration = Duration::from_secs(86_400);
 
-/// How the cache is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Setup {
-    /// A tenth of memory, or what nobody else needs?
+    /// All memory that nobody else needs, or a tenth?
     pub(super) dynamic: bool,
-    pub(super) replacement: Kind,
+    pub(super) replacement: Algorithm,
     /// Written steadily, or every 30 s?
     pub(super) smooth: bool,
-    /// Does the disk queue let those who wait go first (WS-4)?
+    /// Does the disk queue prefer synchronous requests (WS-4)?
     pub(super) priority: bool,
-    /// Do a file's blocks lie end to end, and does it merge neighbours (WS-3)?
+    /// Are a file's blocks contiguous, and does the queue merge neighbours (WS-3)?
     pub(super) merge: bool,
 }
 
 impl Setup {
     pub(super) const BSD: Setup =
-        Setup { dynamic: false, replacement: Kind::Lru, smooth: false, priority: false, merge: false };
-    /// As the paper: the size follows memory.
+        Setup { dynamic: false, replacement: Algorithm::Lru, smooth: false, priority: false, merge: false };
+    /// The paper's: the size follows memory.
     pub(super) const PAPER: Setup = Setup { dynamic: true, ..Setup::BSD };
-    /// As Awase, with the disk queue of 4.3BSD still: one technique at a time.
-    pub(super) const AWASE: Setup = Setup { replacement: Kind::S3Fifo, smooth: true, ..Setup::PAPER };
+    /// Awase's, still with the disk queue of 4.3BSD: one technique at a time.
+    pub(super) const AWASE: Setup = Setup { replacement: Algorithm::S3Fifo, smooth: true, ..Setup::PAPER };
 }
 
 impl Hardware {
@@ -46,12 +45,11 @@ impl Hardware {
         let has_arm = self.has_arm();
         queue::Config {
             merge: setup.merge,
-            // WS-3.
             transfer_bytes_max: 128 << 10,
             priority: setup.priority,
             elevator: has_arm,
             depth: if has_arm { 1 } else { 64 },
-            // 4.3BSD's disksort lets nobody go out of order, however long he waited.
+            // 4.3BSD's disksort never changes its order for a long wait.
             synchronous_deadline: if setup.priority { Duration::from_millis(50) } else { Duration::from_secs(86_400) },
             ..queue::Config::default()
         }
@@ -84,7 +82,7 @@ impl Hardware {
         let buffers = Buffers::new(&run, &disk, &memory, self.cache(setup));
         let mut hardware = *self;
         if setup.merge {
-            // Who merges leaves no gaps (WS-3).
+            // Merging needs blocks without gaps (WS-3).
             hardware.rotdelay_ms = 0.0;
         }
         Host { run, hardware, disk, memory, buffers }
@@ -99,7 +97,7 @@ pub(super) struct Host {
     pub(super) buffers: Buffers,
 }
 
-/// What a process has of it.
+/// A process's access to the run.
 #[derive(Clone)]
 pub(super) struct Process {
     pub(super) time: Virtual,
@@ -122,7 +120,7 @@ impl Host {
         }
     }
 
-    /// Runs a process to its end and gives what it gives.
+    /// Runs a process to its end and returns its result.
     pub(super) fn complete<T: 'static, W: Future<Output = T> + 'static>(
         &self,
         work: impl FnOnce(Process) -> W,
@@ -141,8 +139,7 @@ impl Host {
 }
 
 impl Process {
-    /// Reads a file that starts there in order, each block with the next one ahead, as 4.3BSD does. Gives the seconds it
-    /// took.
+    /// Reads a file from `start` in order, each block with the next one ahead, as 4.3BSD does. Returns the seconds.
     pub(super) async fn read_file(&self, start: u64, blocks: u64) -> f64 {
         let began = self.time.now();
         for index in 0..blocks {
@@ -154,7 +151,7 @@ impl Process {
         self.since(began)
     }
 
-    /// Writes a file that starts there in order. Gives the seconds until the last write returned.
+    /// Writes a file from `start` in order. Returns the seconds until the last write returned.
     pub(super) async fn write_file(&self, start: u64, blocks: u64, how: Write) -> f64 {
         let began = self.time.now();
         for index in 0..blocks {
@@ -164,7 +161,6 @@ impl Process {
         self.since(began)
     }
 
-    /// Seconds since then.
     pub(super) fn since(&self, start: Instant) -> f64 {
         (self.time.now() - start).as_secs_f64()
     }

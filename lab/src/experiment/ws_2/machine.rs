@@ -1,12 +1,12 @@
-//! The workstation: its numbers.
+//! The numbers of the workstation.
 
 use std::time::Duration;
 
+use crate::drive::Drive;
+use crate::drive::flash::Flash;
+use crate::drive::mechanical::{Mechanical, SeekCurve};
 use crate::model::buffers::DiskBlock;
 use crate::model::ffs::layout::{Format, Layout};
-use machine::drive::Drive;
-use machine::drive::flash::Flash;
-use machine::drive::mechanical::{Mechanical, SeekCurve};
 
 use crate::experiment::Run;
 
@@ -16,7 +16,7 @@ const LIKE: &str = "hd1280";
 /// 4.3BSD's least number of buffers.
 pub(super) const BSD_BUFFERS_MIN: u64 = 16;
 
-/// Buffers that a machine's memory has room for, at least: with less nothing can be told apart.
+/// Least number of buffers in a machine's memory: with fewer, results are indistinguishable.
 const BUFFERS_MIN: f64 = 512.0;
 
 const MB: f64 = (1 << 20) as f64;
@@ -24,14 +24,12 @@ const MB: f64 = (1 << 20) as f64;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hardware {
     pub(super) mips: f64,
-    /// Bytes.
     pub(super) memory: u64,
     pub(super) memory_access_ns: f64,
     /// MB (10^6 bytes) a second.
     pub(super) memory_rate: f64,
     resident: f64,
     disk: DiskNumbers,
-    /// Bytes.
     pub(super) buffer: u64,
     call_instructions: f64,
     pub(super) rotdelay_ms: f64,
@@ -45,7 +43,6 @@ pub(super) struct Hardware {
 struct DiskNumbers {
     access_ms: f64,
     rate: f64,
-    /// MB (10^6 bytes).
     size: f64,
     rpm: f64,
     units: f64,
@@ -65,7 +62,6 @@ pub(super) struct Generation {
     size: f64,
 }
 
-/// Table 1 of the paper.
 pub(super) const GENERATIONS: [Generation; 4] = [
     generation("1986, MC68020", 2.3, 8.0, [100.0, 16.7], [30.0, 1.0, 150.0]),
     generation("1988, MC68030", 5.3, 16.0, [80.0, 50.0], [24.0, 2.0, 280.0]),
@@ -83,13 +79,13 @@ const fn generation(
     Generation { name, mips, memory_mb, memory_access_ns, memory_rate, access_ms, rate, size }
 }
 
-/// Bytes of a buffer: what is asked for, in pages, and no more than one in so many parts of memory.
+/// Bytes of a buffer: the given size in pages, but at most memory divided by [`BUFFERS_MIN`].
 fn buffer(bytes: f64, memory_mb: f64) -> u64 {
     let most = memory_mb * MB / BUFFERS_MIN;
     (bytes.min(most) as u64 / 1024).max(1) * 1024
 }
 
-/// Sectors on a track, so that so many MB pass in a second.
+/// Sectors on a track, so that `rate` MB pass in a second.
 fn sectors(rate: f64, rpm: f64) -> u32 {
     ((rate * 1e6 * 60.0 / rpm / 512.0) as u32).max(1)
 }
@@ -120,7 +116,8 @@ impl Hardware {
         }
     }
 
-    /// That machine of table 1, with 4.3BSD's blocks, a disk that is but for table 1 that of 1991, and the rest of this one.
+    /// That machine of table 1, with 4.3BSD's blocks; the disk is otherwise that of 1991, and the rest is this
+    /// machine's.
     pub(super) fn at(self, then: &Generation) -> Self {
         Hardware {
             mips: then.mips,
@@ -140,17 +137,15 @@ impl Hardware {
         }
     }
 
-    /// Buffers that memory has room for.
     pub(super) fn buffers(&self) -> u64 {
         self.memory / self.buffer
     }
 
-    /// Blocks on the disk.
     pub(super) fn disk_blocks(&self) -> u64 {
         (self.disk.size * 1e6) as u64 / self.buffer
     }
 
-    /// From one block of a file to the next, in blocks: 4.3BSD leaves what passes under the head in `rotdelay`.
+    /// Distance between a file's blocks, in blocks: 4.3BSD leaves what passes under the head in `rotdelay`.
     pub(super) fn stride(&self) -> u64 {
         let DiskNumbers { rate, rpm, units, .. } = self.disk;
         if units >= 1.0 {
@@ -173,7 +168,7 @@ impl Hardware {
         1 + Layout::new(format).gap_blocks()
     }
 
-    /// Where block `index` of a file lies that starts there.
+    /// Place of block `index` of a file that begins at `start`.
     pub(super) fn place(&self, start: u64, index: u64) -> DiskBlock {
         DiskBlock(start + index * self.stride())
     }
@@ -183,23 +178,22 @@ impl Hardware {
         (self.memory as f64 * self.resident) as u64
     }
 
-    /// What a read or write call takes when it needs no disk: the call, and copying a block. Each byte crosses the
-    /// memory's bus twice, and each word of four takes a load and a store.
+    /// Time of a read or write call that needs no disk: the call, and copying a block. Each byte crosses the memory's
+    /// bus twice, and each word of four takes a load and a store.
     pub(super) fn call(&self) -> Duration {
         let bus_us = 2.0 / self.memory_rate;
         let instructions_us = 2.0 / 4.0 / self.mips;
-        // A vector unit copies more than a word at a time; no machine here is slower than its memory for that.
+        // A vector unit copies more than a word at a time: such a machine is limited by its memory.
         let copy_us = if self.mips > 1000.0 { bus_us } else { bus_us + instructions_us };
         let us = self.buffer as f64 * copy_us + self.call_instructions / self.mips;
         Duration::from_nanos((us * 1e3) as u64)
     }
 
-    /// Does its disk have an arm?
     pub(super) fn has_arm(&self) -> bool {
         self.disk.units < 1.0
     }
 
-    /// What clearing so much new memory takes.
+    /// Time to clear new memory.
     pub(super) fn clear(&self, bytes: u64) -> Duration {
         Duration::from_nanos((bytes as f64 / self.memory_rate * 1e3) as u64)
     }
@@ -209,7 +203,6 @@ impl Hardware {
         let us = |us: f64| Duration::from_nanos((us * 1e3) as u64);
         if units >= 1.0 {
             return Drive::Flash(Flash {
-                name: "flash",
                 source: "parameters",
                 size: (size * 1e6) as u64,
                 units: units as u32,
@@ -220,14 +213,12 @@ impl Hardware {
                 bus_bytes_per_second: (rate * 1e6) as u64,
             });
         }
-        let Some(Drive::Mechanical(like)) = Drive::named(LIKE) else { return Drive::all()[0] };
+        let like = Mechanical::named(LIKE);
         let seek_ms = (access_ms - 30_000.0 / rpm).max(1.0);
         let sectors = sectors(rate, rpm);
         let cylinder = f64::from(sectors * like.heads) * 512.0;
         let share = |time: Duration| time.mul_f64(seek_ms / 1e3 / like.seek.mean.as_secs_f64());
         let model = Mechanical {
-            name: "table-1",
-            source: "the paper's table 1; what that leaves open as hd1280",
             rpm: rpm as u32,
             sectors_per_track: sectors,
             cylinders: ((size * 1e6 / cylinder) as u32).max(100),
@@ -236,15 +227,5 @@ impl Hardware {
             ..like
         };
         Drive::Mechanical(model.formatted())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_drive_that_fills_in_what_table_1_leaves_open_is_known() {
-        assert!(matches!(Drive::named(LIKE), Some(Drive::Mechanical(_))));
     }
 }

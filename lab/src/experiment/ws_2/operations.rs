@@ -1,29 +1,29 @@
-//! (e) What the operations of a buffer cache cost when it has many buffers.
+//! (e) The cost of a buffer cache's operations with many buffers.
 //!
-//! 4.3BSD was written for some hundred. It finds a block in one of a fixed number of chains (`BUFHSZ`); a block that is
-//! not there costs two walks over a chain (`getblk`, then `brealloc` for overlaps). `bflush`, for the update process,
-//! goes through the list from its start to the first dirty buffer, starts its write, **and begins anew**: as many steps
-//! as there are clean buffers, for each dirty one. `disksort` goes through the queue to the request's place. Steps are
-//! counted on the structures, with blocks anywhere on a disk and every tenth buffer dirty.
+//! 4.3BSD was written for some hundred. It finds a block in one of a fixed number of chains (`BUFHSZ`); a missing block
+//! costs two walks over a chain (`getblk`, then `brealloc` for overlaps). `bflush`, for the update process, searches
+//! the list from its start for the first dirty buffer, starts its write, **and begins anew**: as many steps as there
+//! are clean buffers, for each dirty one. `disksort` searches the queue for the request's place. Steps are counted on
+//! the structures, with blocks anywhere on a disk and every tenth buffer dirty.
 
 use crate::model::Simulation;
-use policy::cache::{Kind, Replacement, Slot};
+use policy::cache::{Algorithm, Replacement, Slot};
 
 use super::machine::Hardware;
 use super::{grid, line};
 use crate::experiment::Run;
-use crate::result::{Axis, Cell, Drawing, Finding, Plot, Results};
+use crate::result::{Axis, Cell, Finding, Plot, Results};
 
 /// Numbers of buffers: 820 and 8,200 are a tenth and all of 64 MB.
 const BUFFERS: [u64; 7] = [100, 820, 1000, 8200, 10_000, 100_000, 1_000_000];
 
-/// One buffer of so many is dirty.
+/// One buffer in this many is dirty.
 const DIRTY_SHARE: u64 = 10;
 
-/// What a line of the processor's cache holds, bytes: four words of an R3000.
+/// A line of the processor's cache, bytes: four words of an R3000.
 const LINE_BYTES: f64 = 16.0;
 
-/// Buffers looked at by one operation, on average.
+/// Buffers examined by one operation, on average.
 #[derive(Clone, Copy, Default)]
 struct Steps {
     hit: f64,
@@ -32,7 +32,7 @@ struct Steps {
     sort: f64,
 }
 
-/// Mean buffers looked at to find a block that is in its chain, and the mean length of a chain where it is not.
+/// Mean buffers examined to find a block in its chain, and the mean length of a chain without the block.
 fn chains(random: &Simulation, buffers: u64, chains: u64) -> (f64, f64) {
     let mut lengths = vec![0u64; chains as usize];
     for _ in 0..buffers {
@@ -48,7 +48,7 @@ fn bsd(random: &Simulation, buffers: u64, hash_chains: u64) -> Steps {
     for _ in 0..buffers {
         if random.below(DIRTY_SHARE) == 0 {
             dirty += 1;
-            // All that are clean before it, and itself.
+            // All clean ones before it, and itself.
             sync += clean + 1;
         } else {
             clean += 1;
@@ -57,7 +57,7 @@ fn bsd(random: &Simulation, buffers: u64, hash_chains: u64) -> Steps {
     Steps { hit, miss: 2.0 * chain, sync: (sync + clean) as f64, sort: dirty as f64 / 2.0 }
 }
 
-/// With as many chains as buffers, a set of the dirty ones, an ordered queue; and what the policy itself looks at.
+/// With as many chains as buffers, a set of the dirty ones, an ordered queue; and what the policy itself examines.
 fn awase(random: &Simulation, buffers: u64) -> Steps {
     let (hit, chain) = chains(random, buffers, buffers.next_power_of_two());
     let dirty = (buffers / DIRTY_SHARE).max(1);
@@ -69,9 +69,9 @@ fn awase(random: &Simulation, buffers: u64) -> Steps {
     }
 }
 
-/// What `policy::cache` looks at for each block that comes and goes, while every other read finds its block.
+/// Buffers that `policy::cache` examines for each inserted block, while every other read is a hit.
 fn policy_steps(random: &Simulation, buffers: u64) -> f64 {
-    let mut policy = Replacement::new(Kind::S3Fifo);
+    let mut policy = Replacement::new(Algorithm::S3Fifo);
     let mut block = 0;
     let mut insert = |policy: &mut Replacement, slot: Slot| {
         block += 1;
@@ -91,7 +91,7 @@ fn policy_steps(random: &Simulation, buffers: u64) -> f64 {
     (policy.steps() - before) as f64 / misses as f64
 }
 
-/// Adds what belongs to (e).
+/// Adds the tables, plots and findings of (e).
 pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
     let hash_chains = run.get("hash.chains") as u64;
     let step_us =
@@ -122,19 +122,18 @@ pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
     let points = |all: &[Steps], of: &dyn Fn(&Steps) -> f64| {
         BUFFERS.iter().zip(all).map(|(buffers, steps)| (*buffers as f64, of(steps) * step_us)).collect()
     };
-    results.plots.push(Plot {
-        name: "operations".to_owned(),
-        title: "(e) Processor time of one operation".to_owned(),
-        drawing: Drawing::Lines,
-        x: Axis::logarithmic("buffers", ""),
-        y: Axis::logarithmic("processor time", "us"),
-        series: vec![
+    results.plots.push(Plot::lines(
+        "operations",
+        "(e) Processor time of one operation",
+        Axis::logarithmic("buffers", ""),
+        Axis::logarithmic("processor time", "us"),
+        vec![
             line("sync, 4.3BSD", points(&old, &|steps| steps.sync)),
             line("sync, Awase", points(&new, &|steps| steps.sync)),
             line("miss, 4.3BSD", points(&old, &|steps| steps.miss)),
             line("miss, Awase", points(&new, &|steps| steps.miss)),
         ],
-    });
+    ));
     let last = BUFFERS.len() - 1;
     results.findings.push(Finding::new(
         "Finding and replacing a block costs the same with a million buffers as with a hundred",

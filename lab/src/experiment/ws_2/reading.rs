@@ -4,20 +4,19 @@ use super::host::Setup;
 use super::machine::{GENERATIONS, Hardware};
 use super::{grid, line};
 use crate::experiment::Run;
-use crate::result::{Axis, Cell, Drawing, Finding, Plot, Results};
-use policy::cache::Kind;
+use crate::result::{Axis, Cell, Finding, Plot, Results};
+use policy::cache::Algorithm;
 
 /// Sizes of the set of files, in percent of memory.
 const SIZES: [u32; 14] = [5, 8, 10, 12, 20, 35, 50, 65, 80, 84, 86, 100, 120, 150];
 
-/// A second reading counts as one at the speed of memory when it takes no more than so many times as long.
+/// A second reading is at the speed of memory if it takes at most this many times as long.
 const AT_MEMORY_SPEED: f64 = 1.1;
 
-/// The caches that are compared.
 const CACHES: [(&str, Setup); 3] = [
     ("fixed, LRU (4.3BSD)", Setup::BSD),
     ("dynamic, LRU", Setup::PAPER),
-    ("dynamic, S3-FIFO (Awase)", Setup { replacement: Kind::S3Fifo, ..Setup::PAPER }),
+    ("dynamic, S3-FIFO (Awase)", Setup { replacement: Algorithm::S3Fifo, ..Setup::PAPER }),
 ];
 
 #[derive(Default)]
@@ -43,7 +42,7 @@ fn blocks(hardware: &Hardware, percent: u32) -> u64 {
     (hardware.buffers() * u64::from(percent) / 100).max(1)
 }
 
-/// Adds what belongs to (a).
+/// Adds the tables, plots and findings of (a).
 pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
     over_size(run, hardware, results);
     over_generations(run, hardware, results);
@@ -84,14 +83,13 @@ fn over_size(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
         series.push(line(name, points(&|row| row[index].second_s)));
     }
     series.push(line("the same, third reading", points(&|row| row[2].third_s)));
-    results.plots.push(Plot {
-        name: "reading".to_owned(),
-        title: "(a) How fast files are read again".to_owned(),
-        drawing: Drawing::Lines,
-        x: Axis::linear("size of the set of files", "% of memory"),
-        y: Axis::logarithmic("throughput", "MB/s"),
+    results.plots.push(Plot::lines(
+        "reading",
+        "(a) How fast files are read again",
+        Axis::linear("size of the set of files", "% of memory"),
+        Axis::logarithmic("throughput", "MB/s"),
         series,
-    });
+    ));
     let knee = |cache: usize| {
         let is_fast =
             |(percent, row): &(&u32, &Vec<Readings>)| row[cache].second_s <= AT_MEMORY_SPEED * memory_s(**percent);

@@ -1,10 +1,10 @@
-//! (a) A scan of twice the cache beside blocks that somebody works with.
+//! (a) A scan of twice the cache, concurrent with reads of hot blocks.
 
 use std::cell::Cell as Shared;
 use std::rc::Rc;
 use std::time::Duration;
 
-use policy::cache::Kind;
+use policy::cache::Algorithm;
 
 use super::grid;
 use super::host::{Process, Setup};
@@ -12,16 +12,16 @@ use super::machine::Hardware;
 use crate::experiment::Run;
 use crate::result::{Cell, Finding, Results};
 
-/// With the queue of WS-4: with that of 4.3BSD, in order of position and nothing else, whoever reads behind the scanner
-/// waits until the scan is over, whatever the cache does.
+/// With the queue of WS-4: in 4.3BSD's, which orders by position only, a reader behind the scanner waits until the scan
+/// is over, whatever the cache does.
 const CACHES: [(&str, Setup); 4] = [
     ("fixed, LRU (4.3BSD)", Setup { priority: true, ..Setup::BSD }),
-    ("fixed, S3-FIFO", Setup { priority: true, replacement: Kind::S3Fifo, ..Setup::BSD }),
+    ("fixed, S3-FIFO", Setup { priority: true, replacement: Algorithm::S3Fifo, ..Setup::BSD }),
     ("dynamic, LRU", Setup { priority: true, ..Setup::PAPER }),
-    ("dynamic, S3-FIFO (Awase)", Setup { priority: true, replacement: Kind::S3Fifo, ..Setup::PAPER }),
+    ("dynamic, S3-FIFO (Awase)", Setup { priority: true, replacement: Algorithm::S3Fifo, ..Setup::PAPER }),
 ];
 
-/// So often the hot blocks are read before the scan.
+/// How often the hot blocks are read before the scan.
 const WARMINGS: u32 = 4;
 
 #[derive(Clone, Copy, Default)]
@@ -31,7 +31,7 @@ struct Hot {
     seconds: f64,
 }
 
-/// Reads hot blocks at random with pauses, until told to stop.
+/// Reads hot blocks at random with pauses, until `is_over`.
 async fn work(process: Process, hot_blocks: u64, pause: Duration, is_over: Rc<Shared<bool>>, hot: Rc<Shared<Hot>>) {
     while !is_over.get() {
         process.time.sleep(pause).await;
@@ -48,7 +48,7 @@ async fn work(process: Process, hot_blocks: u64, pause: Duration, is_over: Rc<Sh
     }
 }
 
-/// What the hot reads were like during the scan, and how long the hot blocks took to read after it.
+/// The hot reads during the scan, and the time to read the hot blocks after it.
 fn scan(hardware: &Hardware, setup: Setup, share: f64, pause: Duration) -> (Hot, f64) {
     let host = hardware.start(setup);
     let hot = Rc::new(Shared::new(Hot::default()));
@@ -70,13 +70,13 @@ fn scan(hardware: &Hardware, setup: Setup, share: f64, pause: Duration) -> (Hot,
     (hot.get(), after.unwrap_or(0.0))
 }
 
-/// Fills the cache with blocks that nobody wants again. Gives how many fit.
+/// Fills the cache with blocks that are not read again. Returns how many fit.
 async fn fill(process: &Process) -> u64 {
     process.read_file(process.hardware.disk_blocks() / 8 * 5, process.hardware.buffers()).await;
     process.buffers.bytes_held() / process.hardware.buffer
 }
 
-/// Adds what belongs to the scan.
+/// Adds the tables, plots and findings of the scan.
 pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
     let share = run.get("scan.hot") / 100.0;
     let pause = Duration::from_secs_f64(run.get("scan.pause") / 1e3);

@@ -1,4 +1,4 @@
-//! (c) The sync storm and its cure: what a reader waits for while dirty buffers are written.
+//! (c) The sync storm and its cure: a reader's waits while dirty buffers are written.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use super::host::{Process, Setup};
 use super::machine::Hardware;
 use super::{grid, line, percentile};
 use crate::experiment::Run;
-use crate::result::{Axis, Cell, Drawing, Finding, Plot, Results};
+use crate::result::{Axis, Cell, Finding, Plot, Results};
 
 const CACHES: [(&str, Setup); 6] = [
     ("fixed, sync every 30 s (4.3BSD)", Setup::BSD),
@@ -22,19 +22,19 @@ const CACHES: [(&str, Setup); 6] = [
     ("dynamic, steady, readers first (Awase)", Setup { priority: true, ..Setup::AWASE }),
 ];
 
-/// How often the number of dirty buffers is noted.
+/// Sampling interval of the number of dirty buffers.
 const NOTED_EVERY: Duration = Duration::from_millis(500);
 
 #[derive(Default)]
 struct Seen {
-    /// When a read began and how long it took, both in seconds.
+    /// Start and duration of each read, in seconds.
     reads: Vec<(f64, f64)>,
-    /// When, in seconds, and how many buffers were dirty.
+    /// Time in seconds, and number of dirty buffers.
     dirty: Vec<(f64, f64)>,
     disk_busy_percent: f64,
 }
 
-/// What the machine does: how often, for how long.
+/// Intervals of operations, and the end of the run.
 #[derive(Clone, Copy)]
 struct Load {
     every: Duration,
@@ -42,7 +42,7 @@ struct Load {
     end: Instant,
 }
 
-/// Writes a part of a new block anywhere on the first half of the disk, again and again.
+/// Repeatedly writes a part of a new block anywhere on the first half of the disk.
 async fn write(process: Process, load: Load) {
     let blocks = process.hardware.disk_blocks() / 2;
     let mut next = process.time.now();
@@ -55,8 +55,8 @@ async fn write(process: Process, load: Load) {
     }
 }
 
-/// Starts to read a block anywhere on the second half, again and again, whether the reads before are done or not: who
-/// waits does not keep others from coming.
+/// Periodically starts to read a block anywhere on the second half, whether the reads before are done or not: a waiting
+/// read does not delay later ones.
 async fn read(process: Process, load: Load, seen: Rc<RefCell<Seen>>) {
     let blocks = process.hardware.disk_blocks() / 2;
     loop {
@@ -96,7 +96,7 @@ fn simulate(hardware: &Hardware, setup: Setup, load: Load) -> Seen {
     Seen { disk_busy_percent, ..seen.take() }
 }
 
-/// The worst of those that began in each second, so that a plot can be read.
+/// The worst of the reads that began in each second, for a legible plot.
 fn worst_each_second(reads: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let mut in_order = reads.to_vec();
     in_order.sort_unstable_by(|one, other| one.0.total_cmp(&other.0));
@@ -110,7 +110,7 @@ fn worst_each_second(reads: &[(f64, f64)]) -> Vec<(f64, f64)> {
     worst
 }
 
-/// Adds what belongs to (c).
+/// Adds the tables, plots and findings of (c).
 pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
     let interval_s = run.get("sync.interval");
     let load = Load {
@@ -149,7 +149,7 @@ pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
     find(&latencies, results);
 }
 
-/// How long reads after the first sync took, shortest first.
+/// Durations of the reads after the first sync, shortest first.
 fn counted(seen: &Seen, interval_s: f64) -> Vec<f64> {
     let mut sorted: Vec<f64> =
         seen.reads.iter().filter(|(began, _)| *began >= interval_s).map(|(_, took)| *took).collect();
@@ -161,22 +161,20 @@ fn plot(all: &[Seen], results: &mut Results) {
     let series = |value: &dyn Fn(&Seen) -> Vec<(f64, f64)>, which: &[usize]| {
         which.iter().map(|&index| line(CACHES[index].0, value(&all[index]))).collect()
     };
-    results.plots.push(Plot {
-        name: "storm-latency".to_owned(),
-        title: "(c) What a synchronous reader waits for one block: the worst of each second".to_owned(),
-        drawing: Drawing::Lines,
-        x: Axis::linear("time", "s"),
-        y: Axis::logarithmic("latency", "ms"),
-        series: series(&|seen| worst_each_second(&seen.reads), &[0, 2, 3, 5]),
-    });
-    results.plots.push(Plot {
-        name: "storm-dirty".to_owned(),
-        title: "(c) Dirty buffers".to_owned(),
-        drawing: Drawing::Lines,
-        x: Axis::linear("time", "s"),
-        y: Axis::linear("dirty buffers", ""),
-        series: series(&|seen| seen.dirty.clone(), &[0, 2, 3]),
-    });
+    results.plots.push(Plot::lines(
+        "storm-latency",
+        "(c) What a synchronous reader waits for one block: the worst of each second",
+        Axis::linear("time", "s"),
+        Axis::logarithmic("latency", "ms"),
+        series(&|seen| worst_each_second(&seen.reads), &[0, 2, 3, 5]),
+    ));
+    results.plots.push(Plot::lines(
+        "storm-dirty",
+        "(c) Dirty buffers",
+        Axis::linear("time", "s"),
+        Axis::linear("dirty buffers", ""),
+        series(&|seen| seen.dirty.clone(), &[0, 2, 3]),
+    ));
 }
 
 fn find(latencies: &[Vec<f64>], results: &mut Results) {

@@ -6,7 +6,7 @@ use super::host::Setup;
 use super::machine::Hardware;
 use super::{grid, line};
 use crate::experiment::Run;
-use crate::result::{Axis, Cell, Drawing, Finding, Plot, Results};
+use crate::result::{Axis, Cell, Finding, Plot, Results};
 
 /// Sizes of the file, in 128ths of memory: 0.5 to 32 MB on a machine with 64 MB.
 const SIZES: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -39,7 +39,7 @@ fn write_files(hardware: &Hardware, setup: Setup, how: Write, sizes: Vec<u64>) -
     written.unwrap_or_default()
 }
 
-/// Adds what belongs to (b).
+/// Adds the tables, plots and findings of (b).
 pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
     let blocks: Vec<u64> = SIZES.iter().map(|size| (hardware.memory / 128 * size / hardware.buffer).max(1)).collect();
     let mut all = Vec::new();
@@ -62,14 +62,13 @@ pub(super) fn run(run: &Run<'_>, hardware: &Hardware, results: &mut Results) {
     let series = CACHES.iter().zip(&all).map(|((name, ..), row)| {
         line(name, megabytes.iter().zip(row).map(|(size, (returned, _))| (*size, *returned)).collect())
     });
-    results.plots.push(Plot {
-        name: "write-returns".to_owned(),
-        title: "(b) When the last write of a file returns".to_owned(),
-        drawing: Drawing::Lines,
-        x: Axis::logarithmic("size of the file", "MB"),
-        y: Axis::logarithmic("time", "s"),
-        series: series.collect(),
-    });
+    results.plots.push(Plot::lines(
+        "write-returns",
+        "(b) When the last write of a file returns",
+        Axis::logarithmic("size of the file", "MB"),
+        Axis::logarithmic("time", "s"),
+        series.collect(),
+    ));
     let returned = |cache: usize, size: usize| all[cache].get(size).map_or(f64::NAN, |written| written.0);
     let copying = hardware.call().as_secs_f64() * blocks[6] as f64;
     results.findings.push(Finding::new(

@@ -1,4 +1,4 @@
-//! WS-7: CPU usage is inherited at fork and given back at exit.
+//! WS-7: CPU usage is inherited at fork and returned at exit.
 
 #[cfg(test)]
 mod tests;
@@ -7,8 +7,8 @@ mod workload;
 use policy::usage::Inheritance;
 
 use super::{Experiment, Run};
-use crate::parameter::{Origin, Parameter, Parameters};
-use crate::result::{Axis, Cell, Drawing, Finding, Plot, Results, Series, Source, Table};
+use crate::parameter::Parameters;
+use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Table};
 use workload::{Kind, Load, Seen, Who, simulate};
 
 const KINDS: [(Kind, &str); 6] = [
@@ -22,7 +22,7 @@ const KINDS: [(Kind, &str); 6] = [
 const BSD: usize = 0;
 const BOTH: usize = 3;
 
-/// Sources compiled at a time.
+/// Concurrently compiled sources.
 const COMPILERS: [u32; 2] = [1, 4];
 
 pub struct Ws7;
@@ -30,43 +30,6 @@ pub struct Ws7;
 impl Experiment for Ws7 {
     fn name(&self) -> &'static str {
         "ws-7"
-    }
-
-    fn title(&self) -> &'static str {
-        "CPU usage is inherited at fork and given back at exit: typing beside a compilation"
-    }
-
-    fn about(&self) -> &'static str {
-        "4.3BSD runs those first that used the processor least of late. A new process has used nothing, so a compilation, \
-         which is a procession of new processes, is always urgent: whoever types beside it waits, now longer, now \
-         shorter. When a child inherits what its parent used, and the parent takes over what the child used, the whole job \
-         weighs as much as one long process. The paper gives no numbers; measured are the time from a key to its echo beside \
-         one and four compilations at a time, and how the processor is shared between a compilation and one long \
-         process. Look at the longest answers, and at the job's priority over time."
-    }
-
-    fn paper(&self) -> &'static str {
-        "WS section 7 (no table)"
-    }
-
-    fn parameters(&self) -> Parameters {
-        Parameters::new(self.name(), parameters())
-    }
-
-    fn modern(&self) -> &'static [(&'static str, f64)] {
-        // One core of 2026 does in a fiftieth of the time what the processor of 1991 did.
-        &[
-            ("cpu.dispatch", 0.002),
-            ("cpu.tick", 1.0),
-            ("disk.access", 0.1),
-            ("interactive.burst", 2.0),
-            ("compile.cpp", 4.0),
-            ("compile.ccom", 40.0),
-            ("compile.c2", 20.0),
-            ("compile.as", 4.0),
-            ("compile.shell", 1.0),
-            ("time", 60.0),
-        ]
     }
 
     fn steps(&self, _parameters: &Parameters) -> u64 {
@@ -99,51 +62,7 @@ impl Experiment for Ws7 {
     }
 }
 
-fn parameters() -> Vec<Parameter> {
-    use Origin::{Chosen, Paper, Published};
-    const LEFFLER: Origin = Published("4.3BSD: hz = 100 (Leffler, McKusick, Karels, Quarterman, 1989)");
-    const PASSES: Origin =
-        Chosen("a source of some hundred lines on a machine of 25 MIPS; the proportions are those of pcc's passes");
-    let parameter = |name, about, unit, default, range, origin| Parameter { name, about, unit, default, range, origin };
-    vec![
-        parameter("time", "how long is simulated", "s", 300.0, 10.0..=3600.0, Chosen("some 400 keys")),
-        parameter(
-            "cpu.dispatch",
-            "to go over to another process",
-            "ms",
-            0.1,
-            0.0..=10.0,
-            Chosen("a judgement: some 2,500 instructions at 25 MIPS, misses of the cache included; 0.05 to 0.3 ms"),
-        ),
-        parameter("cpu.tick", "from one clock tick to the next", "ms", 10.0, 0.1..=100.0, LEFFLER),
-        parameter("disk.access", "one read of the disk", "ms", 20.0, 0.0..=1000.0, Paper("table 1, 1991")),
-        parameter("interactive.burst", "to answer a key", "ms", 30.0, 0.1..=1000.0, Chosen("an editor redraws lines")),
-        parameter(
-            "interactive.think_min",
-            "pause between keys, the least",
-            "ms",
-            200.0,
-            1.0..=10_000.0,
-            Chosen("typing"),
-        ),
-        parameter(
-            "interactive.think_max",
-            "pause between keys, the most",
-            "ms",
-            1200.0,
-            1.0..=100_000.0,
-            Chosen("typing, with thought"),
-        ),
-        parameter("compile.shell", "make and cc for one source", "ms", 20.0, 0.0..=1000.0, PASSES),
-        parameter("compile.cpp", "preprocessor", "ms", 80.0, 0.1..=10_000.0, PASSES),
-        parameter("compile.ccom", "compiler", "ms", 300.0, 0.1..=10_000.0, PASSES),
-        parameter("compile.c2", "optimizer", "ms", 80.0, 0.1..=10_000.0, PASSES),
-        parameter("compile.as", "assembler", "ms", 100.0, 0.1..=10_000.0, PASSES),
-        parameter("compile.reads", "reads of the disk in each of them", "", 2.0, 0.0..=100.0, PASSES),
-    ]
-}
-
-/// The value below which that part of all lies.
+/// A percentile; `part` from 0 to 1.
 fn percentile(of: &[f64], part: f64) -> f64 {
     let mut sorted = of.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -160,94 +79,69 @@ fn responses(alone: &Seen, typing: &[[Seen; 2]; 6]) -> Table {
     let cells = |seen: &Seen| MEASURES.map(|(_, part)| Cell::simulated(percentile(&seen.responses_ms, part)));
     let row = |seen: [&Seen; 2]| seen.into_iter().flat_map(cells).collect::<Vec<_>>();
     let columns = COMPILERS.iter().flat_map(|n| MEASURES.map(|(name, _)| format!("{name}, {n} at a time")));
-    Table {
-        name: "responses".to_owned(),
-        title: "From a key to its echo, beside a compilation of 1 or 4 sources at a time".to_owned(),
-        unit: "ms".to_owned(),
-        rows_are: "scheduling".to_owned(),
-        rows: [vec!["nothing beside it".to_owned()], names()].concat(),
-        columns_are: "measure".to_owned(),
-        columns: columns.collect(),
-        cells: std::iter::once(row([alone, alone])).chain(typing.iter().map(|[one, four]| row([one, four]))).collect(),
-        in_points: false,
-        digits: 0,
-    }
+    Table::new("responses", "From a key to its echo, beside a compilation of 1 or 4 sources at a time")
+        .unit("ms", 0)
+        .rows("scheduling", [vec!["nothing beside it".to_owned()], names()].concat())
+        .columns("measure", columns)
+        .cells(std::iter::once(row([alone, alone])).chain(typing.iter().map(|[one, four]| row([one, four]))).collect())
 }
 
-/// Of what both got, the part that the job got. Percent.
+/// The job's part of the time that it and the long process got. Percent.
 fn share(seen: &Seen) -> f64 {
     100.0 * seen.job_s / (seen.job_s + seen.long_s)
 }
 
 fn shares(beside_long: &[[Seen; 2]; 6]) -> Table {
-    Table {
-        name: "shares".to_owned(),
-        title: "What a compilation gets of the processor beside one long process".to_owned(),
-        unit: "%".to_owned(),
-        rows_are: "scheduling".to_owned(),
-        rows: names(),
-        columns_are: "sources at a time".to_owned(),
-        columns: COMPILERS.iter().map(ToString::to_string).collect(),
-        cells: beside_long.iter().map(|both| both.iter().map(|seen| Cell::simulated(share(seen))).collect()).collect(),
-        in_points: true,
-        digits: 1,
-    }
+    Table::new("shares", "What a compilation gets of the processor beside one long process")
+        .unit("%", 1)
+        .rows("scheduling", names())
+        .columns("sources at a time", COMPILERS.iter().map(ToString::to_string))
+        .cells(beside_long.iter().map(|both| both.iter().map(|seen| Cell::simulated(share(seen))).collect()).collect())
+        .in_points()
 }
 
 fn sources(typing: &[[Seen; 2]; 6]) -> Table {
-    Table {
-        name: "sources".to_owned(),
-        title: "Sources compiled meanwhile, beside the typing".to_owned(),
-        unit: String::new(),
-        rows_are: "scheduling".to_owned(),
-        rows: names(),
-        columns_are: "sources at a time".to_owned(),
-        columns: COMPILERS.iter().map(ToString::to_string).collect(),
-        cells: typing
-            .iter()
-            .map(|both| both.iter().map(|seen| Cell::simulated(seen.sources as f64)).collect())
-            .collect(),
-        in_points: false,
-        digits: 0,
-    }
+    Table::new("sources", "Sources compiled meanwhile, beside the typing")
+        .unit("", 0)
+        .rows("scheduling", names())
+        .columns("sources at a time", COMPILERS.iter().map(ToString::to_string))
+        .cells(
+            typing.iter().map(|both| both.iter().map(|seen| Cell::simulated(seen.sources as f64)).collect()).collect(),
+        )
 }
 
 fn distribution(alone: &Seen, typing: &[[Seen; 2]; 6]) -> Plot {
     const PARTS: usize = 100;
     let points = |seen: &Seen| {
         let point = |part: usize| (percentile(&seen.responses_ms, part as f64 / PARTS as f64), part as f64);
-        (1..=PARTS).map(point).collect()
+        (1..=PARTS).map(point).collect::<Vec<_>>()
     };
-    let series =
-        |name: &str, seen: &Seen| Series { name: name.to_owned(), source: Source::Simulated, points: points(seen) };
+    let series = |name: &str, seen: &Seen| Series::simulated(name, points(seen));
     let all = KINDS.iter().zip(typing).map(|((_, name), [_, four])| series(name, four));
-    Plot {
-        name: "responses".to_owned(),
-        title: "Typing beside a compilation of 4 sources at a time: how many keys are answered within".to_owned(),
-        drawing: Drawing::Lines,
-        x: Axis::logarithmic("from key to echo", "ms"),
-        y: Axis::linear("keys", "%"),
-        series: std::iter::once(series("nothing beside it", alone)).chain(all).collect(),
-    }
+    Plot::lines(
+        "responses",
+        "Typing beside a compilation of 4 sources at a time: how many keys are answered within",
+        Axis::logarithmic("from key to echo", "ms"),
+        Axis::linear("keys", "%"),
+        std::iter::once(series("nothing beside it", alone)).chain(all).collect(),
+    )
 }
 
 fn priorities(beside_long: &[[Seen; 2]; 6]) -> Plot {
-    /// Enough to see the rhythm.
     const SECONDS: f64 = 40.0;
-    let series = |kind: usize| Series {
-        name: KINDS[kind].1.to_owned(),
-        source: Source::Simulated,
-        points: beside_long[kind][0].priorities.iter().copied().filter(|(time_s, _)| *time_s <= SECONDS).collect(),
+    let series = |kind: usize| {
+        Series::simulated(
+            KINDS[kind].1.to_owned(),
+            beside_long[kind][0].priorities.iter().copied().filter(|(time_s, _)| *time_s <= SECONDS),
+        )
     };
-    Plot {
-        name: "priorities".to_owned(),
-        title: "Priority of a compilation's newest process over time, beside one long process (less is more urgent)"
-            .to_owned(),
-        drawing: Drawing::Steps,
-        x: Axis::linear("time", "s"),
-        y: Axis::linear("priority", ""),
-        series: (BSD..=BOTH).map(series).collect(),
-    }
+    Plot::steps(
+        "priorities",
+        "Priority of a compilation's newest process over time, beside one long process (less is more urgent)",
+        Axis::linear("time", "s"),
+        Axis::linear("priority", ""),
+        (BSD..=BOTH).map(series).collect(),
+    )
 }
 
 fn mean(of: &[f64]) -> f64 {

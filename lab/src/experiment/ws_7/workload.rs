@@ -15,20 +15,20 @@ use super::super::Run;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// 4.3BSD, with what is handed on from parents to children and back.
+    /// 4.3BSD, with that inheritance of usage.
     Bsd(Inheritance),
     Threads,
     Sessions,
 }
 
-/// What is asked of the machine, from the experiment's parameters.
+/// The load of the machine, from the experiment's parameters.
 #[derive(Clone, Copy)]
 pub(super) struct Load {
     costs: Costs,
     time: Duration,
     think: (Duration, Duration),
     burst: Duration,
-    /// Steps of compiling one source, as time of the processor.
+    /// Processor time of the steps of compiling one source.
     steps: [Duration; 4],
     shell: Duration,
     reads: u32,
@@ -59,9 +59,9 @@ pub(super) struct Seen {
     pub long_s: f64,
     pub job_s: f64,
     pub sources: u64,
-    /// Priority of the compiler's pass that was begun last, as 4.3BSD sees it: seconds and priority.
+    /// 4.3BSD's priority of the last started pass of the compiler: seconds and priority.
     pub priorities: Vec<(f64, f64)>,
-    /// How much it changed from the end of one pass to the beginning of the next.
+    /// Change of priority from the end of one pass to the beginning of the next.
     pub jumps: Vec<f64>,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct Seen {
 pub(super) struct Who {
     pub interactive: bool,
     pub long: bool,
-    /// Sources that are compiled at a time.
+    /// Concurrently compiled sources.
     pub compilers: u32,
 }
 
@@ -98,7 +98,6 @@ pub(super) fn simulate(load: Load, kind: Kind, who: Who, seed: u64) -> Seen {
     station.seen.take()
 }
 
-/// A handle on the scheduler, whichever it is.
 #[derive(Clone)]
 enum Handle {
     Bsd(Rc<RefCell<Bsd>>, Inheritance),
@@ -112,9 +111,9 @@ struct Station {
     handle: Handle,
     load: Load,
     seen: Rc<RefCell<Seen>>,
-    /// The pass that was begun last.
+    /// The pass that was started last.
     pass: Rc<Cell<Option<ThreadId>>>,
-    /// Priority of the one that ended last.
+    /// Priority of the pass that ended last.
     ended: Rc<Cell<Option<f64>>>,
 }
 
@@ -142,19 +141,19 @@ impl Station {
         }
     }
 
-    /// What is started from now on belongs to this session.
+    /// Processes started from now on belong to this session.
     fn session(&self, session: usize) {
         if let Handle::Fair(fair) = &self.handle {
             fair.borrow_mut().set_session(session);
         }
     }
 
-    /// Keys, each of which wants an answer on the screen.
+    /// Reads keys and echoes each on the screen.
     async fn interact(self, thread: Thread) {
         let (least, most) = self.load.think;
         loop {
             let think = least + (most - least).mul_f64(self.time.fraction());
-            // From the key on, not from when the process gets the processor for it.
+            // From the key, not from when the process gets the processor.
             let key = self.time.now() + think;
             self.sleep(&thread, think).await;
             thread.compute(self.load.burst).await;
@@ -163,7 +162,6 @@ impl Station {
         }
     }
 
-    /// One process that computes and nothing else.
     async fn compute_on(self, thread: Thread) {
         let piece = Duration::from_millis(1);
         loop {
@@ -172,7 +170,7 @@ impl Station {
         }
     }
 
-    /// Compiles source after source, so many at a time.
+    /// Compiles source after source, `compilers` concurrently.
     async fn make(self, thread: Thread, compilers: u32) {
         let under_way = Rc::new(Cell::new(0));
         loop {
@@ -232,7 +230,7 @@ impl Station {
         self.seen.borrow_mut().job_s += time.as_secs_f64();
     }
 
-    /// Starts a child, and wakes its parent at its end.
+    /// Starts a child, which wakes its parent at its end.
     fn fork<F: Future<Output = ()> + 'static>(&self, parent: &Thread, script: impl FnOnce(Thread) -> F + 'static) {
         let (here, parent) = (self.clone(), parent.id());
         let child = self.processors.start(move |thread| async move {
@@ -261,7 +259,7 @@ impl Station {
         thread.sleep().await;
     }
 
-    /// Notes the compiler's priority from time to time.
+    /// Samples the compiler's priority.
     async fn watch(self) {
         loop {
             self.time.sleep(Duration::from_millis(100)).await;

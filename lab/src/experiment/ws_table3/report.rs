@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use machine::drive::Drive;
+use crate::drive::flash::NVME_2026;
 use policy::unit::Instant;
 
 use super::super::{Run, in_the_paper};
 use super::Written;
 use super::starvation::Starved;
-use crate::result::{Axis, Cell, Drawing, Finding, Plot, Results, Series, Source, Table};
+use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Table};
 
 const PAPER: [[f64; 2]; 2] = [[4.9, 5.0], [1.5, 5.2]];
 const ORDERS: [&str; 3] = ["without priority", "with priority", "with priority and deadline"];
@@ -43,18 +43,11 @@ fn table(writes: &[Written; 3], compare: bool) -> Table {
     if compare {
         cells[1][0] = cells[1][0].fitted();
     }
-    Table {
-        name: "times".into(),
-        title: "Table 3: a file written, with priority scheduling and without".into(),
-        unit: "s".into(),
-        rows_are: "scheduling".into(),
-        rows: names(2),
-        columns_are: "until".into(),
-        columns: vec!["write ends".into(), "I/O ends".into()],
-        cells,
-        in_points: false,
-        digits: if compare { 2 } else { 5 },
-    }
+    Table::new("times", "Table 3: a file written, with priority scheduling and without")
+        .unit("s", if compare { 2 } else { 5 })
+        .rows("scheduling", names(2))
+        .columns("until", ["write ends", "I/O ends"])
+        .cells(cells)
 }
 
 fn waits(writes: &[Written; 3]) -> Table {
@@ -63,20 +56,11 @@ fn waits(writes: &[Written; 3]) -> Table {
         let times = [written.returned.as_secs_f64() * 1e3, written.done.as_secs_f64() * 1e3];
         [times[0], times[1], written.waits.count as f64, mean].map(Cell::simulated).to_vec()
     };
-    Table {
-        name: "waits".into(),
-        title: "What the program waited for".into(),
-        unit: String::new(),
-        rows_are: "scheduling".into(),
-        rows: names(3),
-        columns_are: "measure".into(),
-        columns: ["write ends, ms", "I/O ends, ms", "synchronous transfers", "mean wait for one, ms"]
-            .map(str::to_owned)
-            .to_vec(),
-        cells: writes.iter().map(row).collect(),
-        in_points: false,
-        digits: 2,
-    }
+    Table::new("waits", "What the program waited for")
+        .unit("", 2)
+        .rows("scheduling", names(3))
+        .columns("measure", ["write ends, ms", "I/O ends, ms", "synchronous transfers", "mean wait for one, ms"])
+        .cells(writes.iter().map(row).collect())
 }
 
 fn starvation_table(starved: &[Starved; 3]) -> Table {
@@ -86,28 +70,22 @@ fn starvation_table(starved: &[Starved; 3]) -> Table {
         let [wait, read] = [run.longest_wait(), run.read_time].map(|time| time.as_secs_f64() * 1e3);
         [share, wait, reads, read].map(Cell::simulated).to_vec()
     };
-    Table {
-        name: "starvation".into(),
-        title: "A file beside an endless synchronous load".into(),
-        unit: String::new(),
-        rows_are: "scheduling".into(),
-        rows: names(3),
-        columns_are: "measure".into(),
-        columns: ["of the file written, %", "longest wait of a block, ms", "reads a second", "mean time of a read, ms"]
-            .map(str::to_owned)
-            .to_vec(),
-        cells: starved.iter().map(row).collect(),
-        in_points: false,
-        digits: 1,
-    }
+    Table::new("starvation", "A file beside an endless synchronous load")
+        .unit("", 1)
+        .rows("scheduling", names(3))
+        .columns(
+            "measure",
+            ["of the file written, %", "longest wait of a block, ms", "reads a second", "mean time of a read, ms"],
+        )
+        .cells(starved.iter().map(row).collect())
 }
 
-/// Kilobytes that have got somewhere by then, as steps that start at nothing.
+/// Kilobytes completed over time, as steps from zero.
 fn steps(name: String, mut times: Vec<Instant>, kilobytes: f64) -> Series {
     times.sort_unstable();
     let mut points = vec![(0.0, 0.0)];
     points.extend(times.iter().zip(1..).map(|(time, count)| (time.ns() as f64 / 1e9, f64::from(count) * kilobytes)));
-    // Of a step with many blocks at the same moment, only the last point is seen.
+    // Of a step with many blocks at the same moment, only the last point is visible.
     let mut seen: Vec<(f64, f64)> = Vec::with_capacity(points.len());
     for point in points {
         if seen.last().is_some_and(|last| last.0 == point.0) {
@@ -115,7 +93,7 @@ fn steps(name: String, mut times: Vec<Instant>, kilobytes: f64) -> Series {
         }
         seen.push(point);
     }
-    Series { name, source: Source::Simulated, points: seen }
+    Series::simulated(name, seen)
 }
 
 fn timeline(writes: &[Written; 3], kilobytes: f64) -> Plot {
@@ -127,53 +105,51 @@ fn timeline(writes: &[Written; 3], kilobytes: f64) -> Plot {
             steps(format!("{order}: on the disk"), done, kilobytes),
         ]
     };
-    Plot {
-        name: "timeline".into(),
-        title: "The program is done when its line has reached the top; the disk follows at its own pace".into(),
-        drawing: Drawing::Steps,
-        x: Axis::linear("time", "s"),
-        y: Axis::linear("of the file", "KB"),
-        series: ORDERS.iter().zip(&writes[..2]).flat_map(lines).collect(),
-    }
+    Plot::steps(
+        "timeline",
+        "The program is done when its line has reached the top; the disk follows at its own pace",
+        Axis::linear("time", "s"),
+        Axis::linear("of the file", "KB"),
+        ORDERS.iter().zip(&writes[..2]).flat_map(lines).collect(),
+    )
 }
 
 fn bars(writes: &[Written; 3], compare: bool) -> Plot {
     let mut series = Vec::new();
-    let group = |values: Vec<f64>| values.into_iter().enumerate().map(|(x, y)| (x as f64, y)).collect();
+    let group = |values: Vec<f64>| values.into_iter().enumerate().map(|(x, y)| (x as f64, y)).collect::<Vec<_>>();
     for (index, name) in ["write ends", "I/O ends"].into_iter().enumerate() {
         if compare {
             let points = group(PAPER.iter().map(|row| row[index]).collect());
-            series.push(Series { name: name.to_owned(), source: Source::Paper, points });
+            series.push(Series::paper(name, points));
         }
         let of: fn(&Written) -> Duration = if index == 0 { |written| written.returned } else { |written| written.done };
         let points = group(seconds(writes, of).take(if compare { 2 } else { 3 }).collect());
-        series.push(Series { name: name.to_owned(), source: Source::Simulated, points });
+        series.push(Series::simulated(name, points));
     }
-    Plot {
-        name: "times".into(),
-        title: "When the program can go on, and when the disk is done".into(),
-        drawing: Drawing::Bars(names(if compare { 2 } else { 3 })),
-        x: Axis::linear("scheduling", ""),
-        y: Axis::linear("time", "s"),
+    Plot::bars(
+        "times",
+        "When the program can go on, and when the disk is done",
+        "scheduling",
+        names(if compare { 2 } else { 3 }),
+        Axis::linear("time", "s"),
         series,
-    }
+    )
 }
 
 fn starvation_plot(starved: &[Starved; 3], kilobytes: f64) -> Plot {
     let line = |(order, run): (&&str, &Starved)| {
         let mut line = steps((*order).to_owned(), run.written.iter().map(|block| block.done).collect(), kilobytes);
-        // To the end, so that one sees that nothing more happens.
+        // To the end, to show that nothing more happens.
         line.points.push((run.time.as_secs_f64(), run.written.len() as f64 * kilobytes));
         line
     };
-    Plot {
-        name: "starvation".into(),
-        title: "A file beside programs that read without pause: priority alone starves it".into(),
-        drawing: Drawing::Steps,
-        x: Axis::linear("time", "s"),
-        y: Axis::linear("of the file on the disk", "KB"),
-        series: ORDERS.iter().zip(starved).map(line).collect(),
-    }
+    Plot::steps(
+        "starvation",
+        "A file beside programs that read without pause: priority alone starves it",
+        Axis::linear("time", "s"),
+        Axis::linear("of the file on the disk", "KB"),
+        ORDERS.iter().zip(starved).map(line).collect(),
+    )
 }
 
 fn findings(writes: &[Written; 3], starved: &[Starved; 3], is_old: bool) -> Vec<Finding> {
@@ -199,7 +175,6 @@ fn findings(writes: &[Written; 3], starved: &[Starved; 3], is_old: bool) -> Vec<
     found
 }
 
-/// What the technique is worth.
 fn headline(without: &Written, with: &Written, is_old: bool) -> Finding {
     let [before, after] = [without, with].map(|written| written.returned.as_secs_f64());
     let (scale, unit, digits) = if is_old { (1.0, "s", 1) } else { (1e3, "ms", 3) };
@@ -211,14 +186,14 @@ fn headline(without: &Written, with: &Written, is_old: bool) -> Finding {
             before * scale,
             before / after,
         ),
-        // On a device of 2026 there is hardly a queue to go before.
+        // On a device of 2026 the queue is mostly empty.
         if is_old { after < before } else { after <= before },
     )
 }
 
 fn notes(writes: &[Written; 3], is_old: bool) -> Vec<String> {
     if !is_old {
-        let flash = Drive::named("nvme-2026").map_or("", |drive| drive.source());
+        let flash = NVME_2026.source;
         return vec![format!(
             "The device: {flash}. It serves many commands at a time, so there is little to wait for."
         )];

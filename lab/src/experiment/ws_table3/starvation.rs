@@ -1,12 +1,12 @@
-//! A steady stream of synchronous reads, and a file that is written beside it without anybody waiting.
+//! A steady stream of synchronous reads, concurrent with asynchronous writes of a file.
 
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::drive::Access;
 use crate::model::Simulation;
 use crate::model::disk::{Disk, Served};
-use machine::drive::Access;
 use policy::unit::{ByteRange, Class, Instant};
 
 use super::super::Run;
@@ -15,19 +15,18 @@ use super::{Order, blocks, queue_of};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Starved {
-    /// For how long it was watched.
+    /// Observed time.
     pub(super) time: Duration,
     /// Blocks of the file that reached the disk, in order.
     pub(super) written: Vec<Served>,
-    /// Blocks of the file, all of them handed to the queue at the start.
+    /// Blocks of the file, all queued at the start.
     pub(super) of: u64,
     pub(super) reads: u64,
-    /// The mean time of a read.
     pub(super) read_time: Duration,
 }
 
 impl Starved {
-    /// The longest that a block has waited, done or not.
+    /// The longest wait of a block, done or not.
     pub(super) fn longest_wait(&self) -> Duration {
         if (self.written.len() as u64) < self.of {
             return self.time;
@@ -40,7 +39,7 @@ pub(super) fn watch(run: &Run<'_>, order: Order) -> Starved {
     let simulation = Simulation::new(run.seed);
     let drive = drive(run);
     let block = (run.get("fs.block") * 1024.0) as u64;
-    // Within a small part of the disk: long seeks would only make all of it slower.
+    // Within a small part of the disk: long seeks would only slow everything down.
     let places = (drive.size() / block / 64).clamp(1, 4096);
     let disk = Disk::new(&simulation, drive, queue_of(run, order));
     disk.keep_log_of(|served| served.access == Access::Write);

@@ -1,4 +1,4 @@
-//! Further than table 6: caches with more ways, other programs, and colours that run out.
+//! Beyond table 6: caches with more ways, other programs, and exhausted colours.
 
 use crate::model::Simulation;
 use crate::model::memory_cache::CacheShape;
@@ -8,9 +8,10 @@ use super::super::Run;
 use super::kernels::{HashJoin, Stencil, Transpose};
 use super::program::{Linpack, Program};
 use super::{MODES, Machine, Mapped};
-use crate::result::{Axis, Cell, Drawing, Finding, Plot, Results, Series, Source, Table};
+use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Table};
 
-/// Caches: name, KiB, ways. The last are a core's first and second level in 2026 (48 KiB are 12 ways: taken as 64 and 16).
+/// Caches: name, KiB, ways. The last are a core's first and second level in 2026 (48 KiB are 12 ways: taken as 64 and
+/// 16).
 const SHAPES: [(&str, u64, u32); 6] = [
     ("64 KiB direct", 64, 1),
     ("64 KiB 2-way", 64, 2),
@@ -20,16 +21,14 @@ const SHAPES: [(&str, u64, u32); 6] = [
     ("2 MiB 16-way", 2048, 16),
 ];
 
-/// Of the programs, in order.
 const PROGRAMS: usize = 4;
-/// Free lists for each number here.
 const LISTS: u64 = 4;
-/// Free frames in the table of colours that run out, for each page of the program.
+/// Free frames for each page of the program, in the table of exhausted colours.
 const FREE: [f64; 6] = [64.0, 16.0, 4.0, 2.0, 1.5, 1.0];
 
 pub(super) const STEPS: u64 = SHAPES.len() as u64 * PROGRAMS as u64 + FREE.len() as u64;
 
-/// Programs that use about so many bytes.
+/// Programs that use about `bytes` bytes.
 fn programs(bytes: u64) -> [Box<dyn Program>; PROGRAMS] {
     let side = |bytes: u64| ((bytes / 8) as f64).sqrt() as u64;
     [
@@ -86,7 +85,7 @@ pub(super) fn add(machine: &Machine, run: &Run<'_>, results: &mut Results) {
     results.tables.push(scarce);
 }
 
-/// Misses of a thousand accesses that the hint saves in Linpack with a cache.
+/// Misses a thousand accesses that the hint saves in Linpack with a cache.
 fn saved(table: &Table, shape: usize) -> f64 {
     let cells = &table.cells[shape];
     cells[0].simulated.unwrap_or_default() - cells[1].simulated.unwrap_or_default()
@@ -111,34 +110,28 @@ fn shapes(machine: &Machine, run: &Run<'_>) -> Table {
         }
         cells.push(row);
     }
-    Table {
-        name: "caches".to_owned(),
-        title: "Lines fetched for each thousand accesses by programs that use three quarters of the cache".to_owned(),
-        unit: "per 1,000".to_owned(),
-        rows_are: "cache".to_owned(),
-        rows: SHAPES.iter().map(|(name, ..)| (*name).to_owned()).collect(),
-        columns_are: "program".to_owned(),
-        columns,
-        cells,
-        in_points: false,
-        digits: 1,
-    }
+    Table::new("caches", "Lines fetched for each thousand accesses by programs that use three quarters of the cache")
+        .unit("per 1,000", 1)
+        .rows("cache", SHAPES.iter().map(|(name, ..)| (*name).to_owned()))
+        .columns("program", columns)
+        .cells(cells)
 }
 
 fn plot(table: &Table) -> Plot {
-    let series = |column: usize| Series {
-        name: table.columns[column].clone(),
-        source: Source::Simulated,
-        points: (0..SHAPES.len()).map(|x| (x as f64, table.cells[x][column].simulated.unwrap_or_default())).collect(),
+    let series = |column: usize| {
+        Series::simulated(
+            table.columns[column].clone(),
+            (0..SHAPES.len()).map(|x| (x as f64, table.cells[x][column].simulated.unwrap_or_default())),
+        )
     };
-    Plot {
-        name: "caches".to_owned(),
-        title: "What is left of the misses in larger caches with more ways".to_owned(),
-        drawing: Drawing::Bars(table.rows.clone()),
-        x: Axis::linear("cache", ""),
-        y: Axis::linear("lines fetched", "per 1,000 accesses"),
-        series: (0..table.columns.len()).map(series).collect(),
-    }
+    Plot::bars(
+        "caches",
+        "What is left of the misses in larger caches with more ways",
+        "cache",
+        table.rows.clone(),
+        Axis::linear("lines fetched", "per 1,000 accesses"),
+        (0..table.columns.len()).map(series).collect(),
+    )
 }
 
 fn scarce(machine: &Machine, run: &Run<'_>) -> Table {
@@ -150,18 +143,9 @@ fn scarce(machine: &Machine, run: &Run<'_>) -> Table {
         run.step();
         vec![Cell::simulated(with.1), Cell::simulated(without.0), Cell::simulated(with.0)]
     };
-    Table {
-        name: "scarce".to_owned(),
-        title: "When colours run out: Linpack by free frames for each of its pages".to_owned(),
-        unit: "% of pages; per 1,000".to_owned(),
-        rows_are: "free frames a page".to_owned(),
-        rows: FREE.iter().map(ToString::to_string).collect(),
-        columns_are: "measure".to_owned(),
-        columns: ["pages of another colour", "lines fetched, without hint", "lines fetched, with hint"]
-            .map(str::to_owned)
-            .to_vec(),
-        cells: FREE.iter().map(|free| row(*free)).collect(),
-        in_points: false,
-        digits: 1,
-    }
+    Table::new("scarce", "When colours run out: Linpack by free frames for each of its pages")
+        .unit("% of pages; per 1,000", 1)
+        .rows("free frames a page", FREE.iter().map(ToString::to_string))
+        .columns("measure", ["pages of another colour", "lines fetched, without hint", "lines fetched, with hint"])
+        .cells(FREE.iter().map(|free| row(*free)).collect())
 }

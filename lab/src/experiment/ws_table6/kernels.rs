@@ -1,8 +1,7 @@
-//! Other loops than Linpack's: they use memory in other ways.
+//! Loops with other uses of memory than Linpack's.
 
 use super::program::{Cycles, Memory, Program};
 
-/// Bytes of an element.
 const ELEMENT: u64 = 8;
 
 /// `b = transpose(a)`, square matrices one behind the other.

@@ -11,8 +11,8 @@ use crate::model::memory_cache::{CacheShape, MemoryCache};
 use policy::color::{FreeFrames, Mode, PageNo, PhysicalFrame};
 
 use super::{Experiment, Run, in_the_paper};
-use crate::parameter::{Origin, Parameter, Parameters};
-use crate::result::{Axis, Cell, Drawing, Finding, Plot, Results, Series, Source, Table};
+use crate::parameter::Parameters;
+use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Source, Table};
 use program::{Cycles, Linpack, Memory, Program};
 
 /// MFLOPS of the eight runs, without and with the hint.
@@ -23,49 +23,11 @@ const PUBLISHED: [[f64; 8]; 2] = [
 
 const MODES: [(Mode, &str); 2] = [(Mode::NoHint, "without hint"), (Mode::Hint, "with hint")];
 
-/// Cache-aware allocation of physical pages.
 pub struct WsTable6;
 
 impl Experiment for WsTable6 {
     fn name(&self) -> &'static str {
         "ws-table6"
-    }
-
-    fn title(&self) -> &'static str {
-        "Pages get frames by cache colour: Linpack without and with the hint"
-    }
-
-    fn about(&self) -> &'static str {
-        "In a direct-mapped cache with physical tags, two pages whose frames have the same number modulo the cache's size \
-         push each other out, and which frames a program gets is luck. With the hint, a page gets a frame of its own page \
-         number modulo the cache's size, so neighbours never conflict. Linpack's loops run here on simulated addresses, \
-         through a simulated cache, with pages from a free list in the disorder of a used machine. Look at the mean, and \
-         at how much luck is left in the runs."
-    }
-
-    fn paper(&self) -> &'static str {
-        "WS table 6"
-    }
-
-    fn parameters(&self) -> Parameters {
-        Parameters::new(self.name(), parameters())
-    }
-
-    fn modern(&self) -> &'static [(&'static str, f64)] {
-        // The second cache level of a server's core: 2 MiB, 16 ways; main memory behind the third level.
-        &[
-            ("cpu.clock", 4000.0),
-            ("cache.size", 2048.0),
-            ("cache.ways", 16.0),
-            ("cache.line", 64.0),
-            ("memory.latency", 25.0),
-            ("memory.bandwidth", 50_000.0),
-            ("cpu.axpy", 0.5),
-            ("linpack.n", 200.0),
-            ("linpack.element", 8.0),
-            ("clock.hz", 1e9),
-            ("memory.size", 1024.0),
-        ]
     }
 
     fn steps(&self, parameters: &Parameters) -> u64 {
@@ -95,126 +57,6 @@ impl Experiment for WsTable6 {
     }
 }
 
-fn parameters() -> Vec<Parameter> {
-    use Origin::{Chosen, Derived, Fitted, Paper, Published};
-    let parameter = |name, about, unit, default, range, origin| Parameter { name, about, unit, default, range, origin };
-    vec![
-        parameter("runs", "runs with different free lists", "", 8.0, 1.0..=1000.0, Paper("table 6: eight runs")),
-        parameter("cpu.clock", "clock of the processor", "MHz", 25.0, 1.0..=10_000.0, Paper("table 1, 1991")),
-        parameter(
-            "cpu.axpy",
-            "cycles for one element of the inner loop, all in the cache",
-            "cycles",
-            7.5,
-            0.1..=100.0,
-            Fitted("mean without hint; 6 instructions an element, unrolled by 4, is the least"),
-        ),
-        parameter(
-            "cpu.move",
-            "cycles for one element that is scaled, compared or moved",
-            "cycles",
-            6.0,
-            0.1..=100.0,
-            Derived("load, operation, store, a quarter of the loop's end, two cycles of latency not hidden"),
-        ),
-        parameter(
-            "cpu.start",
-            "cycles to call and begin a loop",
-            "cycles",
-            30.0,
-            0.0..=1000.0,
-            Derived("some 25 instructions of call, registers saved, and the unrolled loop's odd elements"),
-        ),
-        parameter(
-            "cache.size",
-            "data cache",
-            "KiB",
-            64.0,
-            1.0..=65_536.0,
-            Paper("table 1 (128 KB, one half for data)"),
-        ),
-        parameter(
-            "cache.ways",
-            "places for one line",
-            "",
-            1.0,
-            1.0..=64.0,
-            Paper("section 6: the R3000's cache is direct-mapped, with physical addresses"),
-        ),
-        parameter(
-            "cache.line",
-            "bytes fetched at a miss",
-            "bytes",
-            16.0,
-            4.0..=256.0,
-            Chosen("a judgement: four words, the least that an R3000 refills at once; up to 32 are possible"),
-        ),
-        parameter(
-            "cache.stall",
-            "cycles beside memory's own for a miss",
-            "cycles",
-            2.0,
-            0.0..=100.0,
-            Chosen("a judgement: one cycle until the miss is seen, and one that runs anew; 1 to 4"),
-        ),
-        parameter("memory.latency", "access time", "ns", 80.0, 1.0..=10_000.0, Paper("table 1, 1991")),
-        parameter("memory.bandwidth", "transfer rate", "MB/s", 100.0, 1.0..=1e6, Paper("table 1, 1991")),
-        parameter("memory.size", "memory", "MB", 64.0, 4.0..=16_384.0, Paper("table 1, 1991")),
-        parameter(
-            "memory.free",
-            "part of memory that is free, in disorder",
-            "",
-            0.5,
-            0.02..=1.0,
-            Chosen("a machine that has run for a while; half or a tenth makes no difference (see the last table)"),
-        ),
-        parameter(
-            "memory.page",
-            "bytes of a page",
-            "bytes",
-            4096.0,
-            1024.0..=65_536.0,
-            Published("the R3000's translation buffer: 4 KB"),
-        ),
-        parameter(
-            "linpack.n",
-            "equations",
-            "",
-            100.0,
-            8.0..=600.0,
-            Published("Dongarra's Linpack benchmark (netlib, linpackd): order 100"),
-        ),
-        parameter(
-            "linpack.lda",
-            "elements from column to column",
-            "",
-            201.0,
-            8.0..=700.0,
-            Published("the program (netlib, linpackd) declares a(201,200)"),
-        ),
-        parameter(
-            "linpack.element",
-            "bytes of an element",
-            "bytes",
-            4.0,
-            4.0..=8.0,
-            Derived(
-                "6 MFLOPS at 25 MHz are 8 cycles an element: the loads and stores of 8 bytes alone take 6, with the rest 9",
-            ),
-        ),
-        parameter(
-            "linpack.repeats",
-            "solutions that are timed together",
-            "",
-            10.0,
-            1.0..=100.0,
-            Published("the program times one and then ten; one takes 7 ticks of the clock"),
-        ),
-        parameter("clock.hz", "ticks of the clock that times", "Hz", 100.0, 1.0..=1e9, Published("4.3BSD: hz = 100")),
-    ]
-}
-
-/// The machine that the programs run on.
 struct Machine {
     cycles: Cycles,
     shape: CacheShape,
@@ -271,18 +113,18 @@ impl Machine {
         let chance = Simulation::new(seed);
         let pages = self.map(mode, self.shape, self.linpack.bytes(), self.free_frames, &chance);
         let mut memory = Mapped::new(self, self.shape, &pages.frames);
-        // Once for the cache to be as it is in all others.
+        // One pass to warm the cache, as in all other passes.
         self.linpack.run(self.cycles, &mut memory);
         memory.spent = 0.0;
         self.linpack.run(self.cycles, &mut memory);
         run.step();
         let seconds = memory.spent * f64::from(self.repeats) * self.cycle_s;
-        // The clock is read at its ticks, the first of which comes at any time.
+        // The clock has the resolution of its ticks, whose phase is random.
         let ticks = ((seconds / self.tick_s + chance.fraction()) as u64).max(1);
         self.linpack.work() * f64::from(self.repeats) / (ticks as f64 * self.tick_s) / 1e6
     }
 
-    /// Frames for a program of so many bytes, out of `free` ones in disorder.
+    /// Frames for a program of `bytes` bytes, out of `free` ones in random order.
     fn map(&self, mode: Mode, shape: CacheShape, bytes: u64, free: usize, chance: &Simulation) -> Pages {
         let mut all: Vec<u64> = (0..self.frames).collect();
         let mut frames = FreeFrames::new(mode, shape.colors(self.page_bytes));
@@ -299,7 +141,7 @@ impl Machine {
 
 struct Pages {
     frames: Vec<u64>,
-    /// Pages that got another colour than their own because it had run out.
+    /// Pages that got another colour because their own was exhausted.
     missed: u64,
 }
 
@@ -369,21 +211,14 @@ fn means(rates: &[Vec<f64>; 2], compares: bool) -> Table {
         }
         cells
     };
-    Table {
-        name: "mean".to_owned(),
-        title: "Table 6: Linpack, mean and standard deviation of the runs".to_owned(),
-        unit: "MFLOPS".to_owned(),
-        rows_are: "pages".to_owned(),
-        rows: MODES.iter().map(|(_, name)| (*name).to_owned()).collect(),
-        columns_are: "of the runs".to_owned(),
-        columns: vec!["mean".to_owned(), "deviation".to_owned()],
-        cells: vec![row(0), row(1)],
-        in_points: false,
-        digits: 3,
-    }
+    Table::new("mean", "Table 6: Linpack, mean and standard deviation of the runs")
+        .unit("MFLOPS", 3)
+        .rows("pages", MODES.iter().map(|(_, name)| *name))
+        .columns("of the runs", ["mean", "deviation"])
+        .cells(vec![row(0), row(1)])
 }
 
-/// The runs in order of their rate: which free list a run had is chance, there and here.
+/// The runs in order of their rate: the free list of a run is random, in the paper and in the simulation.
 fn sorted(rates: &[f64]) -> Vec<f64> {
     let mut sorted = rates.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -399,40 +234,32 @@ fn each_run(rates: &[Vec<f64>; 2], compares: bool) -> Table {
             .map(|(i, rate)| Cell { paper: paper.get(i).copied().filter(|_| compares), ..Cell::simulated(rate) })
             .collect()
     };
-    Table {
-        name: "runs".to_owned(),
-        title: "Table 6: Linpack, each run, the slowest first".to_owned(),
-        unit: "MFLOPS".to_owned(),
-        rows_are: "pages".to_owned(),
-        rows: MODES.iter().map(|(_, name)| (*name).to_owned()).collect(),
-        columns_are: "run".to_owned(),
-        columns: (1..=count).map(|run| run.to_string()).collect(),
-        cells: vec![row(0), row(1)],
-        in_points: false,
-        digits: 3,
-    }
+    Table::new("runs", "Table 6: Linpack, each run, the slowest first")
+        .unit("MFLOPS", 3)
+        .rows("pages", MODES.iter().map(|(_, name)| *name))
+        .columns("run", (1..=count).map(|run| run.to_string()))
+        .cells(vec![row(0), row(1)])
 }
 
 fn plot(rates: &[Vec<f64>; 2], compares: bool) -> Plot {
     let series = |source: Source, of: &[Vec<f64>]| -> Vec<Series> {
-        let points =
-            |rates: &[f64]| sorted(rates).into_iter().enumerate().map(|(i, rate)| (i as f64 + 1.0, rate)).collect();
+        let points = |rates: &[f64]| {
+            sorted(rates).into_iter().enumerate().map(|(i, rate)| (i as f64 + 1.0, rate)).collect::<Vec<_>>()
+        };
         let each = MODES.iter().zip(of);
-        each.map(|((_, name), rates)| Series { name: (*name).to_owned(), source, points: points(rates) }).collect()
+        each.map(|((_, name), rates)| Series::of(*name, source, points(rates))).collect()
     };
     let published = PUBLISHED.map(|runs| runs.to_vec());
-    Plot {
-        name: "runs".to_owned(),
-        title: "Linpack, run by run, the slowest first".to_owned(),
-        drawing: Drawing::Lines,
-        x: Axis::linear("run", ""),
-        y: Axis::linear("rate", "MFLOPS"),
-        series: [series(Source::Paper, if compares { &published } else { &[] }), series(Source::Simulated, rates)]
-            .concat(),
-    }
+    Plot::lines(
+        "runs",
+        "Linpack, run by run, the slowest first",
+        Axis::linear("run", ""),
+        Axis::linear("rate", "MFLOPS"),
+        [series(Source::Paper, if compares { &published } else { &[] }), series(Source::Simulated, rates)].concat(),
+    )
 }
 
-/// What the hint is worth; and what the paper found, where the machine is the paper's.
+/// The hint's worth; and what the paper found, if the machine is the paper's.
 fn findings(rates: &[Vec<f64>; 2], compares: bool, is_papers: bool) -> Vec<Finding> {
     let gain = |without: &[f64], with: &[f64]| (mean(with) / mean(without) - 1.0) * 100.0;
     let (paper, simulated) = (gain(&PUBLISHED[0], &PUBLISHED[1]), gain(&rates[0], &rates[1]));

@@ -1,20 +1,18 @@
-//! Programs whose references to memory are simulated: their loops run, on addresses.
+//! Programs whose memory references are simulated: their loops run on addresses.
 
-/// Where a program's references go.
 pub trait Memory {
-    /// A read of the element at this virtual address.
     fn read(&mut self, address: u64);
     fn write(&mut self, address: u64);
-    /// The processor computes for so many cycles, other than waiting for memory.
+    /// The processor computes for that many cycles, without waits for memory.
     fn compute(&mut self, cycles: f64);
 }
 
-/// What the processor spends on one element of each loop, in cycles, when all hits the cache.
+/// Processor cycles for one element of each loop, when all hits the cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Cycles {
     /// `y += a * x` (`axpy`), also one element of a dot product or of a matrix product.
     pub multiply_add: f64,
-    /// One element that is looked at, scaled or moved.
+    /// One element examined, scaled or moved.
     pub move_one: f64,
     pub start: f64,
 }
@@ -23,20 +21,19 @@ pub trait Program {
     fn name(&self) -> &'static str;
     /// Bytes of virtual memory that it uses, from address 0.
     fn bytes(&self) -> u64;
-    /// What it does, as counted by those who measure it: floating-point operations or elements, in one run.
+    /// Floating-point operations or elements of one run, as the benchmark counts them.
     fn work(&self) -> f64;
     fn run(&self, cycles: Cycles, memory: &mut dyn Memory);
 }
 
-/// Linpack: solves a dense system of equations (Dongarra, Bunch, Moler, Stewart: *LINPACK Users' Guide*, 1979, `SGEFA` and
-/// `SGESL` with the unrolled `SAXPY`; Dongarra, *Performance of Various Computers Using Standard Linear Equations
+/// Linpack: solves a dense system of equations (Dongarra, Bunch, Moler, Stewart: *LINPACK Users' Guide*, 1979, `SGEFA`
+/// and `SGESL` with the unrolled `SAXPY`; Dongarra, *Performance of Various Computers Using Standard Linear Equations
 /// Software*, CS-89-85).
 pub struct Linpack {
     /// Equations: 100 in the benchmark.
     pub n: usize,
     /// Elements from one column to the next: 201 in the benchmark.
     pub lda: usize,
-    /// Bytes of an element.
     pub element: u64,
 }
 
@@ -59,7 +56,7 @@ impl Linpack {
         (0..self.n).map(|_| (0..self.n).map(|_| next()).collect()).collect()
     }
 
-    /// `SAXPY`: one column, or the right-hand side, changed by another. Addresses of first elements, and how many.
+    /// `SAXPY`: adds a multiple of one column to another or to the right-hand side. Addresses of the first elements.
     fn axpy(&self, cycles: Cycles, memory: &mut dyn Memory, from: u64, to: u64, count: usize) {
         memory.compute(cycles.start + cycles.multiply_add * count as f64);
         for index in 0..count as u64 {

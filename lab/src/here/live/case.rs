@@ -1,41 +1,39 @@
-//! What the table of switches is made of.
+//! Types of the table of switches.
 
 use std::time::Duration;
 
 use super::load::{Asks, Clients, Order, Sends, Speaks};
 
-/// A switch, or several that are set together, under one load.
+/// A switch, or several that are set in one step, under one load.
 pub(super) struct Case {
-    /// In tables: the switch, and which load where it has several.
+    /// Name in tables: the switch, and the load if the switch has several.
     pub(super) name: &'static str,
     pub(super) about: &'static str,
-    /// What is compared: first the defaults, then what they are compared with. Each sets the same switches.
+    /// Values that are compared, the defaults first. Each sets the same switches.
     pub(super) values: &'static [Value],
     pub(super) bed: Bed,
     pub(super) load: Load,
-    /// A cell takes no less, however little is asked for: what is slow needs its time. Zero with little effort.
+    /// Least time of a cell, even with a shorter run: slow effects need their time. Zero with little effort.
     pub(super) time_min: Duration,
-    /// Each round is cut into so many, where a small difference matters: what lies close together in time meets the same
-    /// host.
+    /// Slices of a round. More slices show smaller differences: close measurements meet the same state of the host.
     pub(super) slices: u32,
-    /// Rounds at most, where a round takes long.
+    /// Rounds at most, for cases whose rounds take long.
     pub(super) rounds_max: u32,
 }
 
-/// One of the values that are compared.
 pub(super) struct Value {
     pub(super) name: &'static str,
     /// Switches and their values, as `awase set` takes them.
     pub(super) set: &'static [(&'static str, &'static str)],
-    /// Memory of the cache, where it is not that of the bed. Bytes.
+    /// Memory of the cache, if not the bed's. Bytes.
     pub(super) memory: Option<u64>,
     /// How many times better the default is, as published.
     pub(super) paper: Option<Published>,
-    /// Is the server's web page open, and asked for its numbers twice a second? Otherwise nothing is served to watch it.
+    /// Is the server's web page open, and asked for its numbers twice a second? Otherwise the page is not served.
     pub(super) watched: bool,
 }
 
-/// A ratio of a paper.
+/// A ratio published in a paper.
 pub(super) struct Published {
     pub(super) of: Measure,
     pub(super) ratio: f64,
@@ -44,27 +42,26 @@ pub(super) struct Published {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Measure {
-    /// Requests a second.
     Rate,
-    /// Processor time of a request.
+    /// CPU time of a request.
     Cpu,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Bed {
-    /// A server whose switches are set while it runs.
+    /// A server whose switches are set at run time.
     Server {
-        /// Of its cache. Bytes.
+        /// Memory of its cache. Bytes.
         memory: u64,
     },
-    /// A server for each cell, started with its switches: for those that apply to memory that is taken from then on.
+    /// A server for each cell, started with its switches: for those that apply to memory as it is taken.
     Fresh {
-        /// Of its cache. Bytes.
+        /// Memory of its cache. Bytes.
         memory: u64,
     },
-    /// A kernel in this process, on so many processors: for what no client can ask of a server.
+    /// A kernel in this process: for what no client can ask of a server.
     Kernel {
-        /// How many, if there are.
+        /// Limited to what the host has.
         processors: u16,
     },
 }
@@ -73,20 +70,22 @@ pub(super) enum Bed {
 pub(super) enum Load {
     Clients {
         measured: Clients,
-        /// These are not, and disturb.
+        /// Concurrent clients that are not measured, to disturb.
         beside: Option<Clients>,
         /// Is what they ask for cached before?
         cached: bool,
     },
-    /// The test program of paper MP, a process on each processor: reads 4 KiB of a raw device, spins, and again.
+    /// The test program of paper MP, a process on each processor: in a loop, reads 4 KiB of a raw device, then spins.
     Iotest {
-        /// A device that answers after so long; without, memory.
+        /// A device that answers after this time; `None`: memory.
         latency: Option<Duration>,
         processes: u32,
         spin: Duration,
     },
-    /// A reader of a modelled disk beside a writer whose blocks are synced every three seconds.
+    /// A reader of a modelled disk, with a writer whose blocks are synced every two seconds.
     Storm,
+    /// A writer of 8 KiB in order to a modelled disk, with a flush after every `a_flush` writes.
+    Appends { a_flush: u64 },
 }
 
 /// As many as `load.depth` says.

@@ -1,4 +1,4 @@
-//! The table: each switch, the values that are compared, and the load that shows what it is for. A new switch is one entry.
+//! The table: each switch, its values, and the load that shows its effect. A new switch is one entry.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use super::load::{Asks, Clients, Order, Sends, Speaks};
 
 const MIB: u64 = 1 << 20;
 
-/// Enough to cache what is read again.
+/// Enough memory to cache what is read again.
 const ROOMY: Bed = Bed::Server { memory: 96 * MIB };
 
-/// Little beside what is read.
+/// Little memory for what is read.
 const NARROW: Bed = Bed::Server { memory: 32 * MIB };
 
-/// The highest rate that a server is asked for.
+/// The load for a server's highest rate.
 const SMALL: Clients = reads("ram", 512, 32 * MIB, DEPTH);
 const SMALL_NFS: Clients = Clients { protocol: Speaks::Nfs, asks: Asks::ReadsAndAttributes, region: 16 * MIB, ..SMALL };
 const BLOCKS: Clients = reads("ram", 4096, 32 * MIB, DEPTH);
 const LARGE: Clients = reads("disk", 128 << 10, 256 * MIB, 8);
 
-/// Read again so seldom that a scan comes between.
+/// Read again so rarely that a scan falls between.
 const HOT: Clients = reads("test", 4096, 40 * MIB, 1);
 const SCAN: Clients = Clients { order: Order::Sequential, from: 48 * MIB, ..reads("test", 64 << 10, 208 * MIB, 8) };
 
@@ -116,13 +116,15 @@ pub(super) static CASES: &[Case] = &[
         )
     },
     Case {
+        bed: Bed::Kernel { processors: 1 },
+        load: Load::Appends { a_flush: 8 },
         time_min: Duration::from_millis(1500),
         rounds_max: 3,
         ..case(
             "block_merge",
-            "NBD, writes of 8 KiB in order, a flush after every 8, to the modelled disk scsi-1990 in real time",
+            "the kernel alone, writes of 8 KiB in order, a flush after every 8, to the modelled disk scsi-1990 in real time",
             ROOMY,
-            Clients { asks: Asks::Writes { a_flush: 8 }, order: Order::Sequential, ..reads("old", 8192, 48 * MIB, 1) },
+            BLOCKS,
             false,
             &[
                 value("on", &[("block_merge", "true")]),
@@ -194,7 +196,7 @@ pub(super) static CASES: &[Case] = &[
         GATHERING,
     ),
     Case {
-        // The policy looks about for a while.
+        // The policy explores for a while.
         time_min: Duration::from_secs(1),
         slices: 2,
         ..case(

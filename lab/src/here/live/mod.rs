@@ -1,7 +1,7 @@
-//! All switches on this machine: a whole server, clients that ask it, and each switch with one value and another.
+//! All switches on this machine: a whole server, its clients, and each switch with one value and another.
 //!
-//! The values of a switch take turns, round after round, in an order that turns round each time; the server is the same
-//! one, whose switches are set while it runs, where they can be. So what else happens on the host meets all values alike.
+//! The values of a switch alternate, round after round, in an order that is reversed each time. Where possible they use
+//! one server, whose switches are set at run time. So other load on the host affects all values alike.
 
 mod case;
 mod cases;
@@ -10,40 +10,41 @@ mod recording;
 mod stage;
 mod tables;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use super::rounds::{Rounds, in_turn};
 use super::{Effort, Export, Here, HereError, HereRun, Host, Measured, Medium, Served, Serving, Spent};
+use crate::load::Outcome;
 use crate::parameter::Parameters;
 use case::{Bed, CLIENTS, Case, DEPTH, Load, Value};
 use cases::CASES;
-use load::{Asks, Clients, Outcome, Speaks, Target, Time};
+use load::{Asked, Asks, Clients, Speaks, Time};
 
-/// Of the exports. Bytes.
+/// Size of the exports. Bytes.
 const RAM_BYTES: u64 = 160 << 20;
 const DISK_BYTES: u64 = 256 << 20;
-const OLD_BYTES: u64 = 64 << 20;
 const TEST_LATENCY: Duration = Duration::from_micros(200);
 
-/// What is read or written with little effort. Bytes.
+/// Region that is read or written with little effort. Bytes.
 const REGION_TINY: u64 = 2 << 20;
 
-/// Before it is measured, so much of a cell passes.
+/// Part of a cell's time that passes before it is measured.
 const WARM_PART: f64 = 0.3;
 
-/// A slice of a round takes no less, if the round does not.
+/// Least time of a slice, unless the whole round is shorter.
 const SLICE_MIN: Duration = Duration::from_millis(100);
 
-/// To start a server, to fill its cache: of what a cell takes, about.
+/// Estimated time to start a server and fill its cache.
 const START_TIME: Duration = Duration::from_millis(500);
 const SETTLE_TIME: Duration = Duration::from_millis(60);
 
-/// No other round of a case begins when it has taken so many times what it should.
+/// A case begins no other round after this multiple of its expected time.
 const OVERTIME: u32 = 3;
 
 pub(super) struct Switches;
 
-/// The numbers of one cell, in this order: requests a second; microseconds that half, 99 of 100 and 999 of 1000 requests
-/// did not exceed; microseconds of processor time a request; kernel entries a request.
+/// The numbers of one cell, in this order: requests a second; median, 99th and 99.9th percentile of the latency in
+/// microseconds; microseconds of CPU time a request; kernel entries a request.
 type Numbers = [f64; 6];
 
 const RATE: usize = 0;
@@ -52,14 +53,14 @@ const P99: usize = 2;
 const CPU: usize = 4;
 const ENTRIES: usize = 5;
 
-/// What one case came to: for each of its values, the numbers of each round.
+/// The result of one case: for each of its values, the numbers of each round.
 struct Measurements {
     case: &'static Case,
     /// `rounds[value][round]`.
     rounds: Vec<Vec<Numbers>>,
 }
 
-/// The switches that are measured, and what they are set to where the default is meant.
+/// The switches that are measured, with their default values.
 pub fn switches() -> Vec<(&'static str, &'static str)> {
     let mut all: Vec<_> = CASES.iter().filter_map(|case| case.values.first()).flat_map(|value| value.set).collect();
     all.sort_unstable();
@@ -67,7 +68,7 @@ pub fn switches() -> Vec<(&'static str, &'static str)> {
     all.into_iter().copied().collect()
 }
 
-/// What a run is told.
+/// The parameters of a run.
 #[derive(Clone, Copy)]
 struct Told {
     seconds: f64,
@@ -116,7 +117,7 @@ impl Told {
         }
     }
 
-    /// What a round of a case takes, about.
+    /// Estimated time of one round of a case.
     fn round_time(&self, case: &Case) -> Duration {
         let time = self.time(case);
         let start = if matches!(case.bed, Bed::Fresh { .. }) { START_TIME } else { SETTLE_TIME };
@@ -161,7 +162,6 @@ fn of_case(error: HereError, case: &Case, value: &Value) -> HereError {
     }
 }
 
-/// The servers, one at a time.
 struct Beds<'a> {
     host: &'a dyn Host,
     told: Told,
@@ -169,10 +169,10 @@ struct Beds<'a> {
 }
 
 impl<'a> Beds<'a> {
-    /// The server that is wanted: the one that runs, if it is that.
+    /// The wanted server: the running one if it fits, else a new one.
     fn server(&mut self, serving: Serving) -> Result<&mut (dyn Served + 'a), HereError> {
         if self.server.as_ref().is_none_or(|(of, _)| *of != serving) {
-            // The one before makes room first.
+            // The previous server must free its memory first.
             self.server = None;
             let server = self.host.serve(&serving)?;
             self.server = Some((serving, server));
@@ -182,13 +182,11 @@ impl<'a> Beds<'a> {
 
     fn serving(&self, memory: u64, value: Option<&Value>) -> Serving {
         let disk = |name, medium| Export { name, medium };
-        let old = super::host::model("scsi-1990").map(|model| Medium::Mechanical { bytes: OLD_BYTES, model });
-        let mut exports = vec![
+        let exports = vec![
             disk("ram", Medium::Ram { bytes: RAM_BYTES }),
             disk("test", Medium::FixedLatency { bytes: DISK_BYTES, latency: TEST_LATENCY }),
             disk("disk", Medium::Disk { bytes: DISK_BYTES }),
         ];
-        exports.extend(old.ok().map(|medium| disk("old", medium)));
         Serving {
             processors: self.told.processors,
             memory,
@@ -202,23 +200,12 @@ impl<'a> Beds<'a> {
 /// All rounds of a case.
 fn measure(run: &HereRun<'_>, beds: &mut Beds<'_>, case: &'static Case) -> Result<Measurements, HereError> {
     let told = beds.told;
-    let (start, limit) = (Instant::now(), told.round_time(case) * told.rounds(case) * OVERTIME);
-    let mut rounds: Vec<Vec<Numbers>> = case.values.iter().map(|_| Vec::new()).collect();
-    for round in 0..told.rounds(case) {
-        if round > 0 && start.elapsed() >= limit {
-            run.step(u64::from(told.rounds(case) - round) * case.values.len() as u64);
-            break;
-        }
-        for turn in 0..case.values.len() {
-            let at = if round % 2 == 0 { turn } else { case.values.len() - 1 - turn };
-            if run.host.is_interrupted() {
-                return Err(HereError::Interrupted);
-            }
-            let value = &case.values[at];
-            rounds[at].push(cell(beds, case, value).map_err(|error| of_case(error, case, value))?);
-            run.step(1);
-        }
-    }
+    let most = told.rounds(case);
+    let rounds = Rounds { most, time_max: told.round_time(case) * most * OVERTIME };
+    let rounds = in_turn(run, rounds, case.values.len(), |at| {
+        let value = &case.values[at];
+        cell(beds, case, value).map_err(|error| of_case(error, case, value))
+    })?;
     if let (Bed::Server { memory }, Some(default)) = (case.bed, case.values.first()) {
         let serving = beds.serving(memory, None);
         set(beds.server(serving)?, default)?;
@@ -237,20 +224,20 @@ fn cell(beds: &mut Beds<'_>, case: &Case, value: &Value) -> Result<Numbers, Here
             if let (Load::Clients { measured, beside: None, cached: true }, Some(default)) =
                 (&case.load, case.values.first())
             {
-                // By the defaults: with some values it would take long.
+                // With the defaults: some values would make it slow.
                 set(server, default)?;
-                load::fill(target(server, told), &told.clients(measured))?;
+                asked(host, server, told).fill(&told.clients(measured))?;
             }
             set(server, value)?;
             ask(host, server, told, &case.load, time)
         }
         Bed::Fresh { memory } => {
-            // Each time, and not only where the switches differ: memory that a server has taken stays as it is.
+            // A fresh server each time, even if the switches are equal: memory that a server has taken stays as it is.
             beds.server = None;
             let serving = beds.serving(value.memory.unwrap_or(memory), Some(value));
             let server = beds.server(serving)?;
             if let Load::Clients { measured, cached: true, .. } = &case.load {
-                load::fill(target(server, told), &told.clients(measured))?;
+                asked(host, server, told).fill(&told.clients(measured))?;
             }
             ask(host, server, told, &case.load, time)
         }
@@ -261,24 +248,24 @@ fn set(server: &mut dyn Served, value: &Value) -> Result<(), HereError> {
     value.set.iter().try_for_each(|(switch, to)| server.set(switch, to))
 }
 
-fn target(server: &dyn Served, told: Told) -> Target<'_> {
-    Target { nbd: server.nbd(), nfs: server.nfs(), processors: told.processors }
+fn asked<'a>(host: &'a dyn Host, server: &'a dyn Served, told: Told) -> Asked<'a> {
+    Asked { host, server, processors: told.processors }
 }
 
-/// Has clients ask a server.
+/// Runs the clients of a case.
 fn ask(host: &dyn Host, server: &mut dyn Served, told: Told, load: &Load, time: Time) -> Result<Numbers, HereError> {
     let Load::Clients { measured, beside, cached } = load else { return Err(HereError::Lost) };
     let (measured, beside) = (told.clients(measured), beside.map(|clients| told.clients(&clients)));
     if *cached && beside.is_some() {
-        // What a scan must not drive out has to be known as read again.
-        (0..3).try_for_each(|_| load::fill(target(server, told), &measured))?;
+        // Read three times, so that the replacement policy knows it as reused and a scan must not evict it.
+        (0..3).try_for_each(|_| asked(host, server, told).fill(&measured))?;
     }
     let before = server.spent()?;
-    let outcome = load::run(host, target(server, told), &measured, beside.as_ref(), time)?;
+    let outcome = asked(host, server, told).run(&measured, beside.as_ref(), time)?;
     let numbers = numbers(&outcome, before, server.spent()?);
     for clients in [Some(measured), beside].into_iter().flatten() {
-        if let (Asks::Writes { .. }, Speaks::Nbd(_)) = (clients.asks, clients.protocol) {
-            load::flush(target(server, told), &clients)?;
+        if let (Asks::Writes { .. }, Speaks::Nbd(export)) = (clients.asks, clients.protocol) {
+            asked(host, server, told).flush(export)?;
         }
     }
     Ok(numbers)
@@ -286,12 +273,12 @@ fn ask(host: &dyn Host, server: &mut dyn Served, told: Told, load: &Load, time: 
 
 fn numbers(outcome: &Outcome, before: Spent, after: Spent) -> Numbers {
     let each = |spent: f64| spent / outcome.all.max(1) as f64;
-    let percentile = |part| outcome.latencies.percentile_us(part);
+    let percentile = |percent| outcome.latencies.percentile_us(percent);
     [
-        outcome.rate,
-        percentile(0.5),
-        percentile(0.99),
-        percentile(0.999),
+        outcome.rate(),
+        percentile(50.0),
+        percentile(99.0),
+        percentile(99.9),
         each(after.cpu.saturating_sub(before.cpu).as_secs_f64() * 1e6),
         each(after.kernel_entries.saturating_sub(before.kernel_entries) as f64),
     ]
@@ -327,7 +314,6 @@ mod tests {
                 let bytes = match export {
                     "ram" => RAM_BYTES,
                     "test" | "disk" => DISK_BYTES,
-                    "old" => OLD_BYTES,
                     other => panic!("{}: {other:?}", case.name),
                 };
                 assert!(clients.from + clients.region <= bytes, "{}", case.name);

@@ -1,4 +1,4 @@
-//! What it costs to watch: a trace event, and the counters of a request. Nanoseconds, on one processor that does nothing else.
+//! The cost of observation: a trace event, and the counters of a request. Nanoseconds, on an idle processor.
 
 use std::hint::black_box;
 use std::sync::{Arc, OnceLock};
@@ -24,10 +24,10 @@ pub(super) const WHAT: [&str; 4] = [
 const EVENTS: u64 = 1_000_000;
 const EVENTS_TINY: u64 = 1000;
 
-/// Requests that came together: few for a client with 32 in flight.
+/// Requests in a batch: few for a client with 32 in flight.
 const TOGETHER: u64 = 8;
 
-/// As large as a server's.
+/// A server's size.
 pub(super) const TRACE_WORDS: usize = (8 << 20) / 8;
 
 const ROUNDS: Rounds = Rounds { most: 9, time_max: Duration::from_secs(3) };
@@ -40,10 +40,9 @@ const JOB: JobId = JobId(1);
 pub(super) fn measure(run: &HereRun<'_>) -> Result<Vec<Spread>, HereError> {
     let stage = run.host.start(&Setup { processors_max: 1, ..Setup::with_memory(16 << 20) })?;
     let events = run.pick(EVENTS, EVENTS_TINY);
-    let rounds = run.pick(ROUNDS, Rounds { most: 1, ..ROUNDS });
     // Its steps are those of one cell.
     let quiet = HereRun { done: &std::sync::atomic::AtomicU64::new(0), ..*run };
-    let spreads = interleaved(&quiet, rounds, WHAT.len(), |arm| {
+    let spreads = interleaved(&quiet, ROUNDS, WHAT.len(), |arm| {
         let took = task::run(stage.kernel(), move |cpu| async move { once(&cpu, arm, events) })?;
         Ok([took.as_nanos() as f64 / events as f64])
     })?;
@@ -70,7 +69,7 @@ fn once(cpu: &Processor, what: usize, events: u64) -> Duration {
     start.elapsed()
 }
 
-/// What a read that the cache answers is counted with, one of [`TOGETHER`] that came together.
+/// Counts a read that the cache answers, one of a batch of [`TOGETHER`].
 fn count_request(cpu: &Processor, together: &Together, number: u64) {
     let timed = cpu.begin_next(Event::NbdRead, JOB);
     cpu.count(Count::BytesReceived, 28);

@@ -1,4 +1,4 @@
-//! What no client can ask of a server: a kernel in this process, with tasks of ours on its processors.
+//! What no client can ask of a server: a kernel in this process, with the measurement's own tasks on its processors.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -12,34 +12,36 @@ use machine::Errno;
 use policy::unit::{BLOCK_BYTES, ByteRange, ProcessorId};
 use policy::writeback;
 
-use super::super::task::{self, JOB};
+use super::super::task::{self, JOB, REQUEST_BYTES, request_at};
 use super::super::ws_2;
 use super::super::ws_table4::open_volume;
-use super::super::{HereError, Host, Medium, Setup, Stage, host};
+use super::super::{HereError, Host, Medium, Setup, Stage};
 use super::case::{Load, Value};
-use super::load::{Latencies, Outcome, Time};
+use super::load::Time;
 use super::recording::TRACE_WORDS;
 use super::{Numbers, numbers};
+use crate::drive::mechanical::Mechanical;
+use crate::load::{Latencies, Outcome};
 
-/// Of the devices. Bytes.
+/// Size of the devices. Bytes.
 const DEVICE_BYTES: u64 = 64 << 20;
 
-/// Written at a time, to fill them. Bytes.
+/// Size of the writes that fill them. Bytes.
 const FILL_BYTES: u64 = 64 << 10;
 
-/// Of the kernel. Bytes.
+/// Memory of the kernel. Bytes.
 const MEMORY: u64 = 64 << 20;
 
-/// Of the machine with a modelled disk: an old one. Bytes.
+/// Memory of the kernel with a modelled disk, which stands for an old machine. Bytes.
 const MEMORY_OLD: u64 = 16 << 20;
 
-/// Between two syncs, in place of 30 s.
+/// Interval of syncs, in place of 30 s.
 const STORM_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Between two reads beside the storm.
+/// Interval of reads during the storm.
 const READER_PAUSE: Duration = Duration::from_millis(10);
 
-/// The reader's blocks lie behind the writer's, and are read in no order. 7919 is prime, so that each has its turn.
+/// The reader's blocks lie behind the writer's, and are read in no order. 7919 is prime, so that each is read.
 const READ_FROM: u64 = 16 << 20;
 const READ_BLOCKS: u64 = 1 << 13;
 const READ_STEP: u64 = 7919;
@@ -64,17 +66,18 @@ pub(super) fn cell(
                 None => Medium::Ram { bytes },
             })?;
             if latency.is_none() {
-                // What was never written takes no memory, and reading it none of its time.
+                // RAM that was never written takes no memory, and reading it would be too fast.
                 fill(stage.as_ref(), &device)?;
             }
             iotest(stage.as_ref(), &device, processes, spin, time)
         }
         Load::Storm => storm(host, value, time),
+        Load::Appends { a_flush } => appends(host, value, a_flush, time),
         Load::Clients { .. } => Err(HereError::Lost),
     }
 }
 
-/// As large as a server's, and zero. One for all kernels, which come one after the other: it is never given back.
+/// A server's size, zeroed. Never freed, so all kernels, of which one runs at a time, share it.
 fn trace_memory() -> TraceMemory {
     static MEMORY: OnceLock<TraceMemory> = OnceLock::new();
     let memory = *MEMORY.get_or_init(|| private_memory(TRACE_WORDS));
@@ -86,7 +89,6 @@ fn set(stage: &dyn Stage, value: &Value) -> Result<(), HereError> {
     value.set.iter().try_for_each(|(switch, to)| stage.set(switch, to))
 }
 
-/// What one task came to.
 #[derive(Default)]
 struct OfTask {
     all: u64,
@@ -100,7 +102,7 @@ impl OfTask {
         self.all += 1;
         if is_measured {
             self.counted += 1;
-            self.latencies.record(took.as_nanos() as u64);
+            self.latencies.record(took);
         }
     }
 }
@@ -109,7 +111,8 @@ fn together(tasks: impl IntoIterator<Item = OfTask>) -> Outcome {
     let mut outcome = Outcome::default();
     for task in tasks {
         outcome.all += task.all;
-        outcome.rate += task.counted as f64 / task.took.as_secs_f64().max(1e-9);
+        outcome.requests += task.counted;
+        outcome.elapsed = outcome.elapsed.max(task.took);
         outcome.latencies.add(&task.latencies);
     }
     outcome
@@ -126,7 +129,7 @@ fn fill(stage: &dyn Stage, device: &DeviceRef) -> Result<(), HereError> {
     Ok(filled?)
 }
 
-/// So many processes on each processor.
+/// `processes` processes on each processor.
 fn iotest(
     stage: &dyn Stage,
     device: &DeviceRef,
@@ -153,20 +156,20 @@ fn iotest(
 async fn process(cpu: Processor, device: DeviceRef, number: u64, spin: Duration, time: Time) -> Result<OfTask, Errno> {
     let mut task = OfTask::default();
     let warm = cpu.now() + time.warm;
-    // Each in a place of its own: neighbours would be merged.
+    // Distinct places: neighbours would be merged.
     let mut at = number * (DEVICE_BYTES / 64);
     loop {
         let asked = cpu.now();
         task::read(&cpu, &device, ByteRange::new(at % DEVICE_BYTES, BLOCK_BYTES), Context::synchronous(JOB)).await?;
         let now = cpu.now();
         task.count(now.since(asked), asked >= warm);
-        // Each measures something, however slow it is.
+        // At least one request is measured, however slow.
         if now >= warm + time.measured && task.counted > 0 {
             task.took = now.since(warm);
             return Ok(task);
         }
         at += 2 * BLOCK_BYTES;
-        // A read ends with a look at who else is ready, as a system call does: a funnel has others' reads to start.
+        // A read ends with a yield, as a system call does: a funnel has other tasks' reads to start.
         cpu.yield_now().await;
         let end = now + spin;
         while cpu.now() < end {
@@ -175,15 +178,51 @@ async fn process(cpu: Processor, device: DeviceRef, number: u64, spin: Duration,
     }
 }
 
-/// A reader beside a writer whose blocks are written smoothly, or all at once now and then.
+/// 8 KiB appends, one after another, with a flush after every `a_flush`.
+fn appends(host: &dyn Host, value: &Value, a_flush: u64, time: Time) -> Result<Numbers, HereError> {
+    let stage = host.start(&Setup { processors_max: 1, ..Setup::with_memory(MEMORY) })?;
+    set(stage.as_ref(), value)?;
+    let model = Mechanical::named("scsi-1990");
+    let volume = open_volume(stage.kernel(), stage.device(&Medium::Mechanical { bytes: DEVICE_BYTES, model })?)?;
+    let before = stage.spent()?;
+    let writer = Arc::clone(&volume);
+    let written = task::run(stage.kernel(), move |cpu| append(cpu, writer, a_flush, time))??;
+    let numbers = numbers(&together([written]), before, stage.spent()?);
+    volume.stop();
+    Ok(numbers)
+}
+
+async fn append(cpu: Processor, volume: Arc<Volume>, a_flush: u64, time: Time) -> Result<OfTask, Errno> {
+    let mut task = OfTask::default();
+    let warm = cpu.now() + time.warm;
+    loop {
+        let asked = cpu.now();
+        let range = request_at(0, task.all % (DEVICE_BYTES / REQUEST_BYTES));
+        let frames = task::filled(&cpu, REQUEST_BYTES, task.all).await;
+        volume.write(&cpu, range, frames, Context::synchronous(JOB)).await?;
+        // A client's next request comes later: by then this write is in flight, and its neighbours queue behind it.
+        cpu.yield_now().await;
+        if (task.all + 1).is_multiple_of(a_flush) {
+            volume.flush(&cpu, Context::synchronous(JOB)).await?;
+        }
+        let now = cpu.now();
+        task.count(now.since(asked), asked >= warm);
+        if now >= warm + time.measured && task.counted > 0 {
+            task.took = now.since(warm);
+            return Ok(task);
+        }
+    }
+}
+
+/// A reader, and a writer whose blocks are written smoothly or in periodic bursts.
 fn storm(host: &dyn Host, value: &Value, time: Time) -> Result<Numbers, HereError> {
-    // The kernels that had storms had no priorities, which hide most of them.
+    // The kernels that had storms had no priorities, which hide most of the effect.
     let mut setup = Setup { processors_max: 1, ..Setup::with_memory(MEMORY_OLD) };
     setup = setup.switched(|switches| switches.priority = false);
     setup.write_back = writeback::Config { interval: STORM_INTERVAL, age: STORM_INTERVAL, ..setup.write_back };
     let stage = host.start(&setup)?;
     set(stage.as_ref(), value)?;
-    let model = host::model("hd639")?;
+    let model = Mechanical::named("hd639");
     let volume = open_volume(stage.kernel(), stage.device(&Medium::Mechanical { bytes: DEVICE_BYTES, model })?)?;
     let before = stage.spent()?;
     let (writer, reader) = (Arc::clone(&volume), Arc::clone(&volume));
@@ -198,7 +237,7 @@ fn storm(host: &dyn Host, value: &Value, time: Time) -> Result<Numbers, HereErro
     Ok(numbers)
 }
 
-/// Reads blocks that are not cached, one at a time. The first part is measured, too: storms are few.
+/// Reads uncached blocks, one at a time. The warm-up is measured, too: storms are few.
 async fn read_beside(cpu: Processor, volume: Arc<Volume>, time: Time) -> Result<OfTask, Errno> {
     let start = cpu.now();
     let mut task = OfTask::default();

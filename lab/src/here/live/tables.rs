@@ -1,12 +1,12 @@
-//! What was measured, as tables: what each switch is worth, and the numbers behind it.
+//! The result tables: what each switch is worth, and the numbers behind it.
 
 use super::super::rounds::{Spread, table};
 use super::super::{HereRun, Measured};
 use super::case::{Measure, Value};
 use super::{CPU, ENTRIES, MEDIAN, Measurements, Numbers, P99, RATE, Told, recording};
-use crate::result::{Axis, Cell, Drawing, Plot, Series, Source, Table};
+use crate::result::{Axis, Cell, Plot, Series, Source, Table};
 
-/// Of fewer repetitions nothing is certain.
+/// Fewer repetitions than this prove nothing.
 const CERTAIN_MIN: usize = 3;
 
 const PLOTTED: usize = 7;
@@ -21,25 +21,24 @@ const WORTH: [(&str, usize, bool); 5] = [
 ];
 
 impl Measurements {
-    /// Of one value, one of the numbers: its spread over the rounds.
+    /// The spread of one number of one value over the rounds.
     fn spread(&self, value: usize, number: usize) -> Spread {
-        Spread::of(self.rounds[value].iter().map(|numbers: &Numbers| numbers[number]).collect())
+        Spread::of(self.rounds[value].iter().map(|numbers: &Numbers| numbers[number]))
     }
 
     fn value(&self, value: usize) -> &'static Value {
         &self.case.values[value]
     }
 
-    /// How many times better the default is than another value: as in the median round, since those of one round meet the
-    /// same host.
+    /// How many times better the default is than another value: the median of the rounds' ratios, since the numbers of
+    /// one round meet the same state of the host.
     fn worth(&self, value: usize, number: usize, more_is_better: bool) -> Cell {
         let (default, other) = (self.spread(0, number), self.spread(value, number));
         let rounds = self.rounds[0].iter().zip(&self.rounds[value]);
         let ratio = Spread::of(
             rounds
                 .map(|(default, other)| default[number] / other[number])
-                .map(|ratio| if more_is_better { ratio } else { ratio.recip() })
-                .collect(),
+                .map(|ratio| if more_is_better { ratio } else { ratio.recip() }),
         )
         .median;
         let is_rare = default.count.min(other.count) < CERTAIN_MIN;
@@ -89,22 +88,11 @@ fn worth(all: &[Measurements]) -> Table {
             cells.push(WORTH.iter().map(|(_, number, more)| of.worth(value, *number, *more)).collect());
         }
     }
-    Table {
-        name: "worth".to_owned(),
-        title: "What each switch is worth on this machine: how many times more requests a second, sooner, less processor \
-                time and fewer kernel entries with its default than with this value (~: the repetitions of both overlap)"
-                .to_owned(),
-        rows_are: "switch and value".to_owned(),
-        rows,
-        columns_are: "times".to_owned(),
-        columns: WORTH.iter().map(|(name, ..)| (*name).to_owned()).collect(),
-        cells,
-        digits: 2,
-        ..Table::default()
-    }
+    Table::new("worth", "What each switch is worth on this machine: how many times more requests a second, sooner, less processor \
+                time and fewer kernel entries with its default than with this value (~: the repetitions of both overlap)").unit("", 2).rows("switch and value", rows).columns("times", WORTH.iter().map(|(name, ..)| (*name).to_owned())).cells(cells)
 }
 
-/// One row a value, the medians of some of the numbers; of a single one, with what it lies between.
+/// One row a value, the medians of some of the numbers; a single number with its range.
 fn numbers(
     all: &[Measurements],
     name: &str,
@@ -130,21 +118,14 @@ fn numbers(
     if with_bounds {
         columns.extend(["least", "most"].map(str::to_owned));
     }
-    Table {
-        name: name.to_owned(),
-        title: format!("On this host: {title} (medians of the repetitions)"),
-        unit: unit.to_owned(),
-        rows_are: "switch and value".to_owned(),
-        rows,
-        columns_are: String::new(),
-        columns,
-        cells,
-        digits,
-        ..Table::default()
-    }
+    Table::new(name, format!("On this host: {title} (medians of the repetitions)"))
+        .unit(unit, digits)
+        .rows("switch and value", rows)
+        .columns("", columns)
+        .cells(cells)
 }
 
-/// The first of the other values of each case, a few cases at a time: their names need room.
+/// The first of the other values of each case, a few cases a plot: their names need room.
 fn plots(all: &[Measurements]) -> Vec<Plot> {
     let plot = |(number, cases): (usize, &[Measurements])| {
         let series = [Source::Here, Source::Paper].map(|source| {
@@ -152,17 +133,17 @@ fn plots(all: &[Measurements]) -> Vec<Plot> {
                 let cell = of.worth(1, RATE, true);
                 Some((group as f64, cell.from(source)?))
             });
-            Series { name: "requests a second".to_owned(), source, points: points.collect() }
+            Series::of("requests a second", source, points)
         });
         let group = |of: &Measurements| format!("{}: {}", of.case.name, of.value(1).name);
-        Plot {
-            name: format!("worth-{}", number + 1),
-            title: "How many times more requests a second with the default than with this value".to_owned(),
-            drawing: Drawing::Bars(cases.iter().map(group).collect()),
-            x: Axis::linear("switch and value", ""),
-            y: Axis::logarithmic("times", ""),
-            series: series.to_vec(),
-        }
+        Plot::bars(
+            format!("worth-{}", number + 1),
+            "How many times more requests a second with the default than with this value",
+            "switch and value",
+            cases.iter().map(group),
+            Axis::logarithmic("times", ""),
+            series.to_vec(),
+        )
     };
     all.chunks(PLOTTED).enumerate().map(plot).collect()
 }

@@ -1,14 +1,14 @@
 //! The buffer cache of a Unix kernel, with the operations of 4.3BSD: `bread`, `breada`, `bwrite`, `bawrite`, `bdwrite`,
 //! and what the update process does every 30 s.
 //!
-//! The operations and their waiting are those of Leffler, McKusick, Karels, Quarterman, *The Design and Implementation of
-//! the 4.3BSD UNIX Operating System* (1989), section 7.4, and of its source (`ufs_bio.c` 7.1): a buffer has one user at
-//! a time, others wait; who needs a buffer takes the next one in order of replacement, starts the write of dirty ones met on
-//! the way, and waits when all are in use. What is decided is decided by the policies: which buffer goes
-//! ([`policy::cache`]), how much memory the cache has ([`policy::sizing`]), when dirty buffers are written
-//! ([`policy::writeback`]). With LRU, a fixed size and a storm every 30 s they are what 4.3BSD did.
+//! The operations and their waiting are those of Leffler, McKusick, Karels, Quarterman, *The Design and Implementation
+//! of the 4.3BSD UNIX Operating System* (1989), section 7.4, and of its source (`ufs_bio.c` 7.1): a buffer has one user
+//! at a time, others wait; a task that needs a buffer takes the next one in order of replacement, starts the write of
+//! dirty ones met on the way, and waits when all are in use. The policies decide which buffer is replaced
+//! ([`policy::cache`]), how much memory the cache has ([`policy::sizing`]), and when dirty buffers are written
+//! ([`policy::writeback`]). With LRU, a fixed size and a storm every 30 s they do what 4.3BSD did.
 //!
-//! Contents are numbers: what is read is what was written last, or the model is wrong.
+//! Contents are numbers: a read must return what was written last, or the model is wrong.
 
 mod pool;
 mod tasks;
@@ -19,7 +19,7 @@ use std::cell::{Cell, RefCell, RefMut};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use policy::cache::{Kind, Slot};
+use policy::cache::{Algorithm, Slot};
 use policy::sizing::{self, Sizing};
 use policy::unit::{ByteRange, Class};
 use policy::writeback::{self, Admission, DirtyFacts, WriteBack};
@@ -33,18 +33,17 @@ use super::{Virtual, buffers::pool::Pool};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DiskBlock(pub u64);
 
-/// What a block holds: the number of its version. Nothing was ever written: 0.
+/// The version number of a block's content; 0: never written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Content(pub u64);
 
-/// How a cache is built and decides.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Bytes of a block and of a buffer.
     pub buffer_bytes: u64,
-    pub replacement: Kind,
+    pub replacement: Algorithm,
     /// How much memory it has. A fixed size, or the floor of a dynamic one, is taken at the start, as a kernel does at
-    /// boot: no program can take that.
+    /// boot: programs cannot get it.
     pub sizing: sizing::Config,
     /// When dirty buffers are written. In blocks of a buffer's size.
     pub write_back: writeback::Config,
@@ -52,11 +51,11 @@ pub struct Config {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// Returns when it is on the disk (`bwrite`).
+    /// Returns when the block is on the disk (`bwrite`).
     Synchronous,
-    /// Starts at once and returns (`bawrite`): 4.3BSD for a block that is full.
+    /// Starts the write at once and returns (`bawrite`): 4.3BSD for a full block.
     Asynchronous,
-    /// Is left to the update process or to write-back (`bdwrite`): 4.3BSD for a part of a block.
+    /// Leaves the block to the update process or to write-back (`bdwrite`): 4.3BSD for a part of a block.
     Delayed,
 }
 
@@ -67,13 +66,13 @@ pub struct Read {
     pub cached: bool,
 }
 
-/// What a cache did so far. In blocks.
+/// Counters of a cache, in blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Read from the disk, those ahead included.
+    /// Read from the disk, read-ahead included.
     pub disk_reads: u64,
     pub disk_writes: u64,
-    /// Left the cache to make room for others, or because memory was given back.
+    /// Evicted for other blocks, or to return memory.
     pub evicted: u64,
     /// Written because a buffer was needed and dirty ones were next (`getnewbuf`).
     pub written_for_room: u64,
@@ -88,7 +87,7 @@ struct Shared {
     disk: Disk,
     memory: Memory,
     config: Config,
-    /// A buffer was released, or memory came.
+    /// Opens when a buffer is released or memory arrives.
     changed: Gate,
     pool: RefCell<Pool>,
     sizing: RefCell<Sizing>,
@@ -97,7 +96,7 @@ struct Shared {
     /// Bytes that the cache may hold.
     target: Cell<u64>,
     cursor: Cell<DiskBlock>,
-    /// The cache must give back memory, and all of it is dirty or in use.
+    /// The cache must return memory, and all of it is dirty or in use.
     is_short: Cell<bool>,
     /// Writers that wait until less is dirty.
     held_up: Cell<u32>,
@@ -142,7 +141,7 @@ impl Buffers {
         Read { content, cached: false }
     }
 
-    /// Reads a block and starts to read the one that will be asked for next (`breada`).
+    /// Reads a block and starts to read the next one (`breada`).
     pub async fn read_ahead(&self, block: DiskBlock, next: Option<DiskBlock>) -> Read {
         let was_cached = self.is_cached(block);
         if !was_cached {
@@ -159,7 +158,7 @@ impl Buffers {
         Read { cached: read.cached && was_cached, ..read }
     }
 
-    /// Writes a whole block, in that manner. Returns when the caller may go on.
+    /// Writes a whole block. Returns when the caller may continue.
     pub async fn write(&self, block: DiskBlock, content: Content, how: Write) {
         self.until_admitted().await;
         let (slot, _) = self.get(block).await;
@@ -180,12 +179,11 @@ impl Buffers {
         while self.start_next_write() {}
     }
 
-    /// Waits until nothing is dirty.
     pub async fn until_clean(&self) {
         self.0.changed.until(|| self.dirty_blocks() == 0).await;
     }
 
-    /// Is the block in a buffer, or on its way into one (`incore`)?
+    /// Is the block in a buffer, or being read into one (`incore`)?
     pub fn is_cached(&self, block: DiskBlock) -> bool {
         self.pool().find(block).is_some()
     }
@@ -194,7 +192,6 @@ impl Buffers {
         self.0.on_disk.borrow().get(&block).copied().unwrap_or_default()
     }
 
-    /// Bytes of memory that the cache has.
     pub fn bytes_held(&self) -> u64 {
         self.pool().held() * self.0.config.buffer_bytes
     }
@@ -204,7 +201,6 @@ impl Buffers {
         self.pool().dirty()
     }
 
-    /// What it did so far.
     pub fn counts(&self) -> Counts {
         self.0.counts.get()
     }
@@ -227,7 +223,7 @@ impl Buffers {
         DirtyFacts { dirty_blocks: self.dirty_blocks(), cache_blocks: self.capacity() as u64 }
     }
 
-    /// The block's buffer, which nobody else uses (`getblk`); and whether that took waiting.
+    /// The block's buffer for exclusive use (`getblk`); and whether that took waiting.
     async fn get(&self, block: DiskBlock) -> (Slot, bool) {
         let mut waited = false;
         loop {
@@ -250,7 +246,7 @@ impl Buffers {
         }
     }
 
-    /// Sees to an unused buffer (`getnewbuf`): from memory while the cache may grow, else from another block.
+    /// Provides an unused buffer (`getnewbuf`): from memory while the cache may grow, else from another block.
     fn make_room(&self) {
         let bytes = self.0.config.buffer_bytes;
         if self.pool().has_unused() {
@@ -261,12 +257,12 @@ impl Buffers {
         }
         let found = self.evict();
         if !found && self.0.config.write_back.smooth {
-            // Write-back is to have written enough before; it has not.
+            // Write-back was too slow: help it.
             self.start_next_write();
         }
     }
 
-    /// Takes a buffer from its block. Without write-back, the dirty ones that are next are written, as 4.3BSD does.
+    /// Evicts a block. Without write-back, the dirty ones that are next are written, as 4.3BSD does.
     fn evict(&self) -> bool {
         let mut met = Vec::new();
         let found = self.pool().evict(&mut met);
@@ -275,7 +271,7 @@ impl Buffers {
         }
         if !self.0.config.write_back.smooth {
             for slot in met {
-                // One look may meet the same buffer twice, when there are few.
+                // With few buffers, one search may meet the same buffer twice.
                 if !self.pool().is_busy(slot) {
                     self.count(|counts| counts.written_for_room += 1);
                     self.pool().hold(slot);
@@ -340,7 +336,7 @@ impl Buffers {
         self.0.changed.open();
     }
 
-    /// Starts to write the next dirty block in order of the disk, going round. False when there is none.
+    /// Starts to write the next dirty block in cyclic order of the disk. False when there is none.
     fn start_next_write(&self) -> bool {
         let next = self.pool().next_dirty(self.0.cursor.get());
         let Some((block, slot)) = next else { return false };

@@ -1,21 +1,21 @@
-//! The buffers themselves: which block lies in which, who uses it, what is dirty. Nothing here takes time.
+//! The buffers themselves: the block of each, its user, its dirtiness. Nothing here takes time.
 
 use std::collections::{BTreeSet, HashMap};
 
-use policy::cache::{Kind, Replacement, Slot};
+use policy::cache::{Algorithm, Replacement, Slot};
 
 use super::{Content, DiskBlock};
 
-/// Slots that one call of the policy looks at in vain, at most: [`policy::cache`]'s bound, for each of its queues.
+/// Slots that one call of the policy examines in vain, at most: [`policy::cache`]'s bound, for each of its queues.
 const LOOKS: usize = 32;
 
 #[derive(Clone, Copy, Default)]
 struct Buffer {
     block: DiskBlock,
     content: Content,
-    /// Holds what the disk holds, or something newer.
+    /// Holds what the disk holds, or newer content.
     valid: bool,
-    /// Somebody uses it; the others wait (`B_BUSY`).
+    /// In use; other users wait (`B_BUSY`).
     busy: bool,
     /// Not used since it was fetched: its first use is no reuse.
     fresh: bool,
@@ -24,14 +24,14 @@ struct Buffer {
 /// Buffers with memory, and which block each holds.
 pub(super) struct Pool {
     buffers: Vec<Buffer>,
-    /// Looked up only, never gone through: the order of a hash table is not the same in every run.
+    /// For lookups only, never iterated: the order of a hash table is not the same in every run.
     index: HashMap<DiskBlock, Slot>,
     /// With memory, without a block.
     unused: Vec<Slot>,
     /// Without memory.
     vacant: Vec<Slot>,
     replacement: Replacement,
-    /// Blocks to be written and not being written (`B_DELWRI`).
+    /// Dirty blocks that are not being written (`B_DELWRI`).
     dirty: BTreeSet<DiskBlock>,
     under_way: u64,
     busy: usize,
@@ -39,7 +39,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    pub(super) fn new(kind: Kind) -> Self {
+    pub(super) fn new(kind: Algorithm) -> Self {
         Pool {
             buffers: Vec::new(),
             index: HashMap::new(),
@@ -57,17 +57,16 @@ impl Pool {
         self.held as u64
     }
 
-    /// Blocks that are to be written or being written.
+    /// Dirty blocks, with those being written.
     pub(super) fn dirty(&self) -> u64 {
         self.dirty.len() as u64 + self.under_way
     }
 
-    /// Blocks that are being written.
     pub(super) fn under_way(&self) -> u64 {
         self.under_way
     }
 
-    /// Blocks to be written of which no write has started.
+    /// Dirty blocks whose write has not started.
     pub(super) fn to_write(&self) -> u64 {
         self.dirty.len() as u64
     }
@@ -80,24 +79,24 @@ impl Pool {
         self.buffer(slot).busy
     }
 
-    /// What the buffer holds, unless that has still to be read.
+    /// The buffer's content, unless it has still to be read.
     pub(super) fn content(&self, slot: Slot) -> Option<Content> {
         let buffer = self.buffer(slot);
         buffer.valid.then_some(buffer.content)
     }
 
-    /// A buffer without a block gets memory.
+    /// Adds a buffer with memory and without a block.
     pub(super) fn add(&mut self) {
         let slot = self.vacant.pop().unwrap_or_else(|| {
             self.buffers.push(Buffer::default());
-            // As many as memory has room for.
+            // As many buffers as memory holds, so the number fits.
             Slot(self.buffers.len() as u32 - 1)
         });
         self.held += 1;
         self.unused.push(slot);
     }
 
-    /// A buffer without a block loses its memory. False when there is none.
+    /// Removes a buffer without a block. False when there is none.
     pub(super) fn give_up(&mut self) -> bool {
         let Some(slot) = self.unused.pop() else { return false };
         self.held -= 1;
@@ -109,12 +108,12 @@ impl Pool {
         !self.unused.is_empty()
     }
 
-    /// Takes a buffer from its block, chosen by the policy. `met` are the dirty ones that it would have chosen before.
-    /// False when none can go.
+    /// Evicts a block, chosen by the policy. `met` collects the dirty ones that it would have chosen before. False when
+    /// none can be evicted.
     pub(super) fn evict(&mut self, met: &mut Vec<Slot>) -> bool {
         let Pool { buffers, replacement, dirty, .. } = self;
         let idle = self.index.len() - self.busy.min(self.index.len()) > dirty.len();
-        // Where nothing can go one look is enough, to meet dirty ones.
+        // If no buffer is clean and idle, one call is enough to meet dirty ones.
         let calls = if idle { replacement.len() / LOOKS + 1 } else { 1 };
         let victim = (0..calls).find_map(|_| {
             replacement.evict(|slot| {
@@ -143,7 +142,7 @@ impl Pool {
         Some(slot)
     }
 
-    /// Somebody uses the buffer, and nobody else until [`Pool::release`].
+    /// Makes the buffer busy, until [`Pool::release`].
     pub(super) fn hold(&mut self, slot: Slot) {
         let buffer = &mut self.buffers[slot.0 as usize];
         debug_assert!(!buffer.busy, "two users of one buffer");
@@ -158,14 +157,14 @@ impl Pool {
         self.busy -= 1;
     }
 
-    /// The buffer is used: the policy hears of it unless this is what it was fetched for.
+    /// Reports a use to the policy, unless it is the one that the buffer was fetched for.
     pub(super) fn on_used(&mut self, slot: Slot) {
         if !std::mem::take(&mut self.buffers[slot.0 as usize].fresh) {
             self.replacement.on_hit(slot);
         }
     }
 
-    /// What was read from the disk.
+    /// Content read from the disk.
     pub(super) fn fill(&mut self, slot: Slot, content: Content) {
         let buffer = &mut self.buffers[slot.0 as usize];
         (buffer.content, buffer.valid) = (content, true);
@@ -177,7 +176,7 @@ impl Pool {
         self.dirty.insert(self.buffer(slot).block);
     }
 
-    /// A busy buffer's write starts: what is written where.
+    /// Starts the write of a busy buffer; returns its block and content.
     pub(super) fn begin_write(&mut self, slot: Slot) -> (DiskBlock, Content) {
         let Buffer { block, content, .. } = *self.buffer(slot);
         self.dirty.remove(&block);
@@ -190,7 +189,7 @@ impl Pool {
         self.release(slot);
     }
 
-    /// The first block to be written from there on that nobody uses, going round.
+    /// The first idle dirty block from `from` on, cyclically.
     pub(super) fn next_dirty(&self, from: DiskBlock) -> Option<(DiskBlock, Slot)> {
         let round = self.dirty.range(from..).chain(self.dirty.range(..from));
         let mut idle = round.filter_map(|block| Some((*block, self.find(*block)?)));
@@ -202,7 +201,7 @@ impl Pool {
     }
 }
 
-/// Spreads neighbours (the policy keeps a part of it only).
+/// Spreads neighbours (the policy retains only a part of it).
 fn hash(block: DiskBlock) -> u64 {
     (block.0 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }

@@ -1,4 +1,4 @@
-//! The daemons of the cache: one follows the memory of the machine, one writes back.
+//! The daemons of the cache: one follows the machine's memory, one writes back.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use policy::writeback::Admission;
 
 use super::Buffers;
 
-/// How often write-back asks its policy; when it is behind; and when writers wait. As the kernel of Awase does.
+/// Intervals of write-back: normally; when it is behind; and when writers wait. As in the kernel of Awase.
 const TICK: Duration = Duration::from_millis(100);
 const TICK_HURRIED: Duration = Duration::from_millis(10);
 const TICK_AWAITED: Duration = Duration::from_millis(1);
 
-/// Writes under way at a time, with smooth write-back: as in the kernel of Awase. 4.3BSD queues all at once.
+/// Writes in flight with smooth write-back, as in the kernel of Awase. 4.3BSD queues all at once.
 const UNDER_WAY_MAX: u64 = 64;
 
-/// Follows the machine's memory: gives back at once what the policy wants back.
+/// Follows the machine's memory: returns at once what the policy wants returned.
 pub(super) async fn follow_memory(buffers: Buffers) {
     loop {
         let shared = &buffers.0;
@@ -31,7 +31,6 @@ pub(super) async fn follow_memory(buffers: Buffers) {
     }
 }
 
-/// Writes back, as the policy says.
 pub(super) async fn write_back(buffers: Buffers) {
     let shared = &buffers.0;
     loop {
@@ -47,7 +46,7 @@ pub(super) async fn write_back(buffers: Buffers) {
 }
 
 impl Buffers {
-    /// Takes what is the cache's for good, as at boot: all of a fixed one, the floor of a dynamic one.
+    /// Takes the cache's permanent memory, as at boot: all of a fixed one, the floor of a dynamic one.
     pub(super) fn take_first(&self) {
         let shared = &self.0;
         let sizing = &shared.config.sizing;
@@ -62,7 +61,7 @@ impl Buffers {
         }
     }
 
-    /// Gives back what is above the target. False when that is not possible before something is written.
+    /// Returns memory above the target. False when that is impossible before something is written.
     fn shrink(&self) -> bool {
         let shared = &self.0;
         while self.bytes_held() > shared.target.get() {
@@ -75,7 +74,7 @@ impl Buffers {
         true
     }
 
-    /// Waits for the next tick. It comes early when somebody waits for it.
+    /// Waits for the next tick, which is early if a waiter needs it.
     async fn pause(&self) {
         let shared = &self.0;
         let facts = self.dirty_facts();

@@ -1,10 +1,10 @@
-//! What the cache promises, whatever the policies decide.
+//! What the cache guarantees, whatever the policies decide.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use policy::cache::Kind;
+use policy::cache::Algorithm;
 use policy::sizing::Mode;
 use policy::unit::Instant;
 use policy::{queue, sizing, writeback};
@@ -12,7 +12,8 @@ use proptest::prelude::*;
 
 use super::super::Simulation;
 use super::*;
-use machine::drive::Drive;
+use crate::drive::Drive;
+use crate::drive::mechanical::Mechanical;
 
 const BUFFER: u64 = 8192;
 const MEMORY: u64 = 200 * BUFFER;
@@ -23,10 +24,10 @@ struct Host {
     buffers: Buffers,
 }
 
-fn host(dynamic: bool, smooth: bool, replacement: Kind) -> Host {
+fn host(dynamic: bool, smooth: bool, replacement: Algorithm) -> Host {
     let run = Simulation::new(1);
     let queue = queue::Config { depth: 1, elevator: true, ..queue::Config::default() };
-    let disk = Disk::new(&run, Drive::named("hd1280").expect("known"), queue);
+    let disk = Disk::new(&run, Drive::Mechanical(Mechanical::named("hd1280")), queue);
     let memory = Memory::new(MEMORY, 10 * BUFFER);
     let config = Config {
         buffer_bytes: BUFFER,
@@ -48,7 +49,7 @@ fn host(dynamic: bool, smooth: bool, replacement: Kind) -> Host {
 }
 
 impl Host {
-    /// Runs until the work is done, and says whether it came to that within an hour.
+    /// Runs until the work is done; returns whether that took less than an hour.
     fn complete(&self, work: impl Future<Output = ()> + 'static) -> bool {
         let is_done = Rc::new(Cell::new(false));
         let done = Rc::clone(&is_done);
@@ -68,7 +69,7 @@ enum Step {
     Write(u64, Write),
     Sync,
     Pause(u64),
-    /// A program takes or gives back so many pages of a buffer's size.
+    /// A program takes or returns this number of pages of a buffer's size.
     Take(u64),
     GiveBack(u64),
 }
@@ -87,7 +88,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// One process on blocks of its own, which knows what it wrote last.
+/// A process on blocks of its own, which knows what it wrote last.
 async fn process(host: (Virtual, Memory, Buffers), own: u64, steps: Vec<Step>, known: Rc<RefCell<HashMap<u64, u64>>>) {
     let (time, memory, buffers) = host;
     let mut taken = 0;
@@ -129,8 +130,8 @@ async fn process(host: (Virtual, Memory, Buffers), own: u64, steps: Vec<Step>, k
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Two processes read what they wrote last, whatever is evicted, given back or written meanwhile; and in the end all
-    /// of it is on the disk.
+    /// Two processes read what they wrote last, whatever is evicted, returned or written meanwhile; in the end all of
+    /// it is on the disk.
     #[test]
     fn no_block_is_lost(
         one in prop::collection::vec(step(), 1..120),
@@ -139,7 +140,7 @@ proptest! {
         smooth: bool,
         lru: bool,
     ) {
-        let host = host(dynamic, smooth, if lru { Kind::Lru } else { Kind::S3Fifo });
+        let host = host(dynamic, smooth, if lru { Algorithm::Lru } else { Algorithm::S3Fifo });
         let known = Rc::new(RefCell::new(HashMap::new()));
         let left = Rc::new(Cell::new(2));
         for (own, steps) in [(0, one), (1000, other)] {
@@ -169,7 +170,7 @@ proptest! {
 
 #[test]
 fn a_delayed_write_costs_no_disk_until_sync_and_a_synchronous_one_is_on_the_disk() {
-    let host = host(false, false, Kind::Lru);
+    let host = host(false, false, Algorithm::Lru);
     let buffers = host.buffers.clone();
     let ended = host.complete(async move {
         buffers.write(DiskBlock(1), Content(7), Write::Delayed).await;
@@ -186,7 +187,7 @@ fn a_delayed_write_costs_no_disk_until_sync_and_a_synchronous_one_is_on_the_disk
 
 #[test]
 fn what_update_does_every_30_s_is_not_done_before_and_not_left_out() {
-    let host = host(false, false, Kind::Lru);
+    let host = host(false, false, Algorithm::Lru);
     let buffers = host.buffers.clone();
     assert!(host.complete(async move { buffers.write(DiskBlock(1), Content(7), Write::Delayed).await }));
     host.run.run_until(Instant::ZERO + Duration::from_secs(29));
@@ -197,7 +198,7 @@ fn what_update_does_every_30_s_is_not_done_before_and_not_left_out() {
 
 #[test]
 fn the_dynamic_cache_grows_into_free_memory_and_returns_it_within_a_second() {
-    let host = host(true, true, Kind::S3Fifo);
+    let host = host(true, true, Algorithm::S3Fifo);
     let buffers = host.buffers.clone();
     assert!(host.complete(async move {
         for block in 0..300 {
@@ -220,7 +221,7 @@ fn the_dynamic_cache_grows_into_free_memory_and_returns_it_within_a_second() {
 
 #[test]
 fn the_next_block_is_on_its_way_when_it_is_asked_for() {
-    let host = host(false, false, Kind::Lru);
+    let host = host(false, false, Algorithm::Lru);
     let buffers = host.buffers.clone();
     assert!(host.complete(async move {
         assert!(!buffers.read_ahead(DiskBlock(0), Some(DiskBlock(1))).await.cached);

@@ -1,8 +1,9 @@
 //! Where a Berkeley Fast File System puts the blocks of a file.
 //!
 //! McKusick, Joy, Leffler, Fabry, "A fast file system for UNIX", ACM TOCS 2(3), 1984, and the 4.3BSD kernel
-//! (`ufs_alloc.c`: `blkpref`, `hashalloc`, `alloccg`; `mkfs.c`: the layout of a cylinder group), as described by Leffler,
-//! McKusick, Karels and Quarterman, 1989, chapter 7. Whole blocks only: what the tables measure has no fragments.
+//! (`ufs_alloc.c`: `blkpref`, `hashalloc`, `alloccg`; `mkfs.c`: the layout of a cylinder group), as described by
+//! Leffler, McKusick, Karels and Quarterman, 1989, chapter 7. Whole blocks only: what the tables measure has no
+//! fragments.
 
 use std::collections::BTreeMap;
 
@@ -11,33 +12,29 @@ pub const DIRECT: u64 = 12;
 /// Bytes of an inode and of a block pointer on the disk.
 const INODE_BYTES: u64 = 128;
 const POINTER_BYTES: u64 = 4;
-/// Boot block and superblock: as many bytes each at the start of every group.
+/// Boot block and superblock: this size each, at the start of every group.
 const SUPERBLOCK_BYTES: u64 = 8192;
 /// A group's counts and bitmaps (`struct cg` and the bits of its fragments, rounded up).
 pub const BITMAP_BYTES: u64 = 2048;
 
-/// What `newfs` and `tunefs` are told. The disk's geometry is what the driver says, which decides the groups.
+/// The arguments of `newfs` and `tunefs`. The disk's geometry is the driver's, and decides the groups.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Format {
-    /// Bytes in a block.
     pub block_bytes: u64,
     /// Bytes in a fragment: the unit in which rotational delay is rounded.
     pub fragment_bytes: u64,
-    /// Bytes in a sector.
     pub sector_bytes: u64,
-    /// Sectors on a track.
     pub sectors_per_track: u64,
     pub heads: u64,
     pub cylinders: u64,
-    /// Rotations a second.
     pub rotations_per_second: f64,
     /// Cylinders in a group; `newfs` makes it 16.
     pub cylinders_per_group: u64,
     /// Bytes of disk for each inode; `newfs` makes it 2,048.
     pub bytes_per_inode: u64,
-    /// Milliseconds that the system is thought to need between two blocks; `newfs` makes it 4 (`tunefs -d`).
+    /// Milliseconds that the system is assumed to need between two blocks; `newfs` makes it 4 (`tunefs -d`).
     pub rotdelay_ms: f64,
-    /// Blocks in a row before such a gap; `newfs` makes it 1 (`tunefs -a`).
+    /// Contiguous blocks before such a gap; `newfs` makes it 1 (`tunefs -a`).
     pub maxcontig: u64,
     /// Blocks of one file in a group before it goes to another one (`tunefs -e`).
     pub maxbpg: u64,
@@ -49,7 +46,7 @@ pub struct Layout {
     format: Format,
     group_blocks: u64,
     groups: u64,
-    /// Of groups from which something was taken: what is free in each of their blocks, and how many are.
+    /// Of groups with allocated blocks: what is free in each of their blocks, and how many are.
     touched: BTreeMap<u64, Group>,
 }
 
@@ -72,7 +69,6 @@ impl Layout {
         &self.format
     }
 
-    /// Pointers in an indirect block.
     pub fn pointers(&self) -> u64 {
         self.format.block_bytes / POINTER_BYTES
     }
@@ -81,12 +77,10 @@ impl Layout {
         self.groups
     }
 
-    /// The group of a block.
     pub fn group_of(&self, block: u64) -> u64 {
         (block / self.group_blocks).min(self.groups - 1)
     }
 
-    /// The block with the bitmaps of a group.
     pub fn bitmap_block(&self, group: u64) -> u64 {
         self.header(group) + SUPERBLOCK_BYTES.div_ceil(self.format.block_bytes)
     }
@@ -96,8 +90,8 @@ impl Layout {
         self.bitmap_block(group) + 1
     }
 
-    /// Where the file's block `index` should go (`blkpref`): `before` has the blocks that are pointed to by the same
-    /// inode or indirect block, in order; the file's inode is in `home`.
+    /// Where the file's block `index` should go (`blkpref`): `before` has the blocks that the same inode or indirect
+    /// block points to, in order; the file's inode is in `home`.
     pub fn preferred(&self, home: u64, index: u64, before: &[u64]) -> u64 {
         let position = before.len() as u64;
         let Some(&last) = before.last().filter(|_| !position.is_multiple_of(self.format.maxbpg.max(1))) else {
@@ -113,12 +107,12 @@ impl Layout {
     pub fn gap_blocks(&self) -> u64 {
         let Format { rotdelay_ms, rotations_per_second, sectors_per_track, sector_bytes, .. } = self.format;
         let sectors = rotdelay_ms * rotations_per_second * sectors_per_track as f64 / 1000.0;
-        // Whole fragments, as the kernel's integers have it, rounded up to whole blocks.
+        // Whole fragments, as in the kernel's integer arithmetic, rounded up to whole blocks.
         let fragments = (sectors * sector_bytes as f64 / self.format.fragment_bytes as f64).floor() as u64;
         (fragments * self.format.fragment_bytes).div_ceil(self.format.block_bytes)
     }
 
-    /// Takes the preferred block, or the next free one of its group, or one of the groups behind it.
+    /// Allocates the preferred block, or the next free one of its group, or one of the groups behind it.
     pub fn take(&mut self, preferred: u64) -> Option<u64> {
         let first = self.group_of(preferred);
         (0..self.groups).find_map(|step| {
@@ -127,7 +121,7 @@ impl Layout {
         })
     }
 
-    /// Takes one of a group, the first free one from `preferred` on.
+    /// Allocates the first free block of a group from `preferred` on.
     fn take_in(&mut self, group: u64, preferred: u64) -> Option<u64> {
         let base = group * self.group_blocks;
         if !self.touched.contains_key(&group) {
@@ -142,7 +136,7 @@ impl Layout {
         Some(base + found as u64)
     }
 
-    /// A group that has more free blocks than the mean: the one after the file's last block, or its home, or further on.
+    /// A group with more free blocks than the mean: the one after the file's last block, or its home, or further on.
     fn roomy_from(&self, home: u64, before: &[u64]) -> u64 {
         let start = before.last().map_or(home, |last| self.group_of(*last) + 1);
         let whole = self.fresh_count();
@@ -167,7 +161,6 @@ impl Layout {
         group * self.group_blocks + (boot + stagger) % self.group_blocks
     }
 
-    /// Blocks of a group that hold superblock, bitmaps and inodes.
     fn header_blocks(&self) -> u64 {
         let Format { block_bytes, bytes_per_inode, .. } = self.format;
         let inodes = self.group_blocks * block_bytes / bytes_per_inode.max(INODE_BYTES);

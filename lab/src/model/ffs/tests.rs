@@ -3,7 +3,8 @@ use policy::readahead::Mode;
 
 use super::super::Simulation;
 use super::*;
-use machine::drive::Drive;
+use crate::drive::Drive;
+use crate::drive::mechanical::Mechanical;
 
 fn format() -> Format {
     Format {
@@ -22,7 +23,7 @@ fn format() -> Format {
     }
 }
 
-/// Runs a task with a file system of `format` on a disk of 1990; gives what it gave.
+/// Runs a task with a file system of `format` on a disk of 1990; returns its result.
 fn run<T: 'static, F: Future<Output = T> + 'static>(
     format: Format,
     (buffers, mode): (u64, Mode),
@@ -30,7 +31,7 @@ fn run<T: 'static, F: Future<Output = T> + 'static>(
 ) -> T {
     let simulation = Simulation::new(1);
     let queue = queue::Config { elevator: true, depth: 1, priority: false, ..queue::Config::default() };
-    let disk = Disk::new(&simulation, Drive::named("scsi-1990").expect("known"), queue);
+    let disk = Disk::new(&simulation, Drive::Mechanical(Mechanical::named("scsi-1990")), queue);
     let costs = Costs { call: Duration::from_micros(100), block: Duration::from_millis(4) };
     let readahead = readahead::Config { mode, streams_max: 4 };
     let fs = FileSystem::new(&simulation, &disk, format, costs, buffers, readahead);
@@ -72,7 +73,7 @@ fn a_new_file_waits_for_bitmaps_inode_and_directory_and_a_long_one_for_its_indir
         })
     };
     assert_eq!(waits(DIRECT), 3);
-    // The indirect block, and the bitmaps of the group to which the file goes with it.
+    // The indirect block, and the bitmaps of the group to which the file moves with it.
     assert_eq!(waits(DIRECT + 1), 5);
 }
 

@@ -8,7 +8,8 @@ use super::super::ethernet::{self, Ethernet};
 use super::super::host::Costs;
 use super::super::nfs_client::{Client, Process};
 use super::*;
-use machine::drive::Drive;
+use crate::drive::Drive;
+use crate::drive::mechanical::Mechanical;
 
 const BLOCKS: u64 = 64;
 const PROCESS: Process = Process { per_block: Duration::from_micros(200) };
@@ -24,7 +25,7 @@ struct Bench {
     client: Rc<Client>,
 }
 
-/// A client with so many daemons and a server with as many processes.
+/// A client with `daemons` daemons and a server with as many processes.
 fn bench(daemons: u32, gather: bool, cached: bool) -> Bench {
     let run = Simulation::new(1);
     let ethernet = Ethernet::new(&run, ethernet::Config { bits_per_second: 10_000_000, mtu_bytes: 1500 });
@@ -40,7 +41,7 @@ fn bench(daemons: u32, gather: bool, cached: bool) -> Bench {
     here.connect(&run, &there);
     there.connect(&run, &here);
     let queue = queue::Config { elevator: true, depth: 1, transfer_bytes_max: 128 << 10, ..queue::Config::default() };
-    let disk = Disk::new(&run, Drive::named("hd1280").expect("known"), queue);
+    let disk = Disk::new(&run, Drive::Mechanical(Mechanical::named("hd1280")), queue);
     disk.keep_log();
     let place = Placement {
         inode: ByteOffset(INODE),

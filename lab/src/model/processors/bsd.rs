@@ -1,8 +1,10 @@
 //! The scheduler of 4.3BSD, for one processor.
 //!
-//! Source: Leffler, McKusick, Karels and Quarterman, "The Design and Implementation of the 4.3BSD UNIX Operating System"
-//! (1989), section 4.4: `p_usrpri = PUSER + p_cpu / 4 + 2 p_nice`, better when lower; `p_cpu` counts the clock ticks (of
-//! 10 ms) that a process ran; once a second it decays by `2 load / (2 load + 1)`; 32 run queues of four priorities each; who
+//! Source: Leffler, McKusick, Karels and Quarterman, "The Design and Implementation of the 4.3BSD UNIX Operating
+//! System" (1989), section 4.4: `p_usrpri = PUSER + p_cpu / 4 + 2 p_nice`, better when lower; `p_cpu` counts the clock
+//! ticks (of 10 ms) that a process ran; once a second it decays by `2 load / (2 load + 1)`; 32 run queues of four
+//! priorities each; a process that becomes ready with a better priority preempts the running one; `roundrobin` every
+//! 100 ms.
 //! becomes able to run with a better priority than the one that runs takes the processor at once; `roundrobin` every 100 ms.
 
 use std::time::Duration;
@@ -22,7 +24,6 @@ const TICK: Duration = Duration::from_millis(10);
 /// `p_cpu` decays each second and counts to 255 ticks.
 const DECAY: Decay = Decay { period: Duration::from_secs(1), most: Duration::from_millis(2550) };
 
-/// The scheduler of the one processor.
 #[derive(Default)]
 pub struct Bsd {
     threads: Vec<Thread>,
@@ -31,7 +32,7 @@ pub struct Bsd {
     running: Option<ThreadId>,
     /// Seconds up to which usage has decayed.
     seconds: u64,
-    /// Threads that can run, averaged over about a minute, times 1000.
+    /// Ready threads, averaged over about a minute, times 1000.
     load_permille: u64,
 }
 
@@ -43,7 +44,6 @@ struct Thread {
 }
 
 impl Bsd {
-    /// With nothing to run.
     pub fn new() -> Self {
         Self::default()
     }
@@ -70,7 +70,7 @@ impl Bsd {
         self.threads[parent.0 as usize].usage.take_over(usage, DECAY, now, load, inheritance);
     }
 
-    /// What a thread used lately: `p_cpu` in time. It decays.
+    /// Recent usage of a thread: `p_cpu` in time. It decays.
     pub fn usage(&self, thread: ThreadId) -> Duration {
         self.threads[thread.0 as usize].usage.last_estimate()
     }

@@ -1,9 +1,9 @@
-//! A fair scheduler for one processor: whoever has had least of it runs, by threads or by sessions of threads.
+//! A fair scheduler for one processor: the thread with the least use runs, by threads or by sessions of threads.
 //!
-//! In the manner of Linux' CFS (`kernel/sched/fair.c` before 6.6; its design document `sched-design-CFS`): each thread has a
-//! virtual run time, and the least one runs; who wakes is put no further back than half a latency period before the least
-//! one, so that it cannot save up; it takes the processor at once when it is ahead by more than the wake-up granularity.
-//! With sessions (`autogroup`, Linux 2.6.38), time is shared between sessions first, and within each between its threads.
+//! In the manner of Linux' CFS (`kernel/sched/fair.c` before 6.6; its design document `sched-design-CFS`): each thread
+//! has a virtual run time, and the least one runs; a thread that wakes is put at most half a latency period before the
+//! least one, so that it cannot save up; it preempts when it is ahead by more than the wake-up granularity. With
+//! sessions (`autogroup`, Linux 2.6.38), time is shared between sessions first, and within each between its threads.
 
 use std::time::Duration;
 
@@ -12,24 +12,23 @@ use policy::unit::{Instant, ProcessorId};
 
 use super::scheduler::{Placement, Scheduler, ThreadId};
 
-/// `sched_latency_ns` of Linux: in so long, each of a few threads runs once.
+/// `sched_latency_ns` of Linux: within this time, each of a few threads runs once.
 const LATENCY_NS: u64 = 6_000_000;
-/// `sched_min_granularity_ns`: nobody is stopped earlier.
+/// `sched_min_granularity_ns`: no thread is stopped earlier.
 const SLICE: Duration = Duration::from_micros(750);
 const WAKE_UP_NS: u64 = 1_000_000;
 
-/// The scheduler of the one processor.
 #[derive(Default)]
 pub struct Fair {
     by_sessions: bool,
     threads: Vec<Thread>,
-    /// A single one for all threads, or one for each session.
+    /// One for all threads, or one for each session.
     groups: Vec<Group>,
-    /// Least virtual run time of a group that has something to run; never goes back.
+    /// Least virtual run time of a group with a ready thread; never decreases.
     floor_ns: u64,
     waiting: Vec<ThreadId>,
     running: Option<ThreadId>,
-    /// The group in which threads start that are started now.
+    /// The group of threads that are started now.
     group: usize,
 }
 
@@ -44,12 +43,12 @@ struct Thread {
 struct Group {
     /// Virtual run time of all its threads.
     ran_ns: u64,
-    /// Least of a thread that can run; never goes back.
+    /// Least virtual run time of a ready thread; never decreases.
     floor_ns: u64,
 }
 
 impl Fair {
-    /// With nothing to run; all threads are in session 0 until [`Fair::set_session`].
+    /// All threads are in session 0 until [`Fair::set_session`].
     pub fn new(by_sessions: bool) -> Self {
         Fair { by_sessions, groups: vec![Group::default()], ..Fair::default() }
     }
@@ -62,13 +61,13 @@ impl Fair {
         }
     }
 
-    /// By session first, when they count.
+    /// By session first, if sessions count.
     fn key(&self, thread: ThreadId) -> (u64, u64) {
         let Thread { ran_ns, group, .. } = self.threads[thread.0 as usize];
         (if self.by_sessions { self.groups[group].ran_ns } else { 0 }, ran_ns)
     }
 
-    /// Threads that run or wait to.
+    /// Threads that run or are ready.
     fn able(&self) -> impl Iterator<Item = Thread> + '_ {
         self.waiting.iter().chain(&self.running).map(|thread| self.threads[thread.0 as usize])
     }
@@ -84,7 +83,7 @@ impl Fair {
         }
     }
 
-    /// Who comes back after a while begins little before those who are there; who is new, beside them.
+    /// A thread that wakes is placed a little before the others; a new one, level with them.
     fn place(&mut self, thread: ThreadId) {
         let Thread { group, started, .. } = self.threads[thread.0 as usize];
         self.raise_floors(group);

@@ -1,19 +1,19 @@
 //! The scheduler of Mach 2.5 and OSF/1, as far as it matters here.
 //!
-//! Source: `kern/sched_prim.c`, `kern/sched.h` and `kern/priority.c` of Mach 2.5 and of OSF/1 (Carnegie Mellon University
-//! 1987 to 1991), and D. Black, "Scheduling support for concurrency and parallelism in the Mach operating system", IEEE
-//! Computer 23(5), May 1990. From there:
-//! - A run queue for all processors, and one for each processor with threads that are bound to it; `choose_thread` looks
-//!   at the processor's own first.
-//! - `thread_setrun`: a thread that is not bound goes to the first idle processor. One that becomes idle goes to the front
-//!   of the idle queue, but the master to the end ("so master gets used last").
-//! - A thread that is bound to another processor than the one where it becomes able to run waits in that processor's
-//!   queue. The processor is told by an interrupt to look, but not the master ("too expensive for all the unparallelized
-//!   U*x code"): it finds out at its next clock tick, interrupt or return to user mode. That it does so also when it is idle,
-//!   and does not look at its queue all the time, is what the paper's tables tell of TOP-1: one process alone loses as much
-//!   for a move as many do.
-//! - `csw_needed`: a processor stops what it runs when its own queue is not empty, or when the first quantum is over and
-//!   the common queue holds a thread of the same or a better priority.
+//! Source: `kern/sched_prim.c`, `kern/sched.h` and `kern/priority.c` of Mach 2.5 and of OSF/1 (Carnegie Mellon
+//! University 1987 to 1991), and D. Black, "Scheduling support for concurrency and parallelism in the Mach operating
+//! system", IEEE Computer 23(5), May 1990. From there:
+//! - A run queue for all processors, and one for each processor with threads that are bound to it; `choose_thread`
+//!   looks at the processor's own first.
+//! - `thread_setrun`: an unbound thread goes to the first idle processor. A processor that becomes idle goes to the
+//!   front of the idle queue, but the master to the end ("so master gets used last").
+//! - A thread bound to another processor than the one where it becomes ready waits in that processor's queue. That
+//!   processor is interrupted to look, but not the master ("too expensive for all the unparallelized U*x code"): it
+//!   looks at its next clock tick, interrupt or return to user mode. That this holds for an idle master, too, which
+//!   does not poll its queue, follows from the paper's tables of TOP-1: one process alone loses as much for a move as
+//!   many do.
+//! - `csw_needed`: a processor stops what it runs when its own queue is not empty, or when the first quantum is over
+//!   and the common queue holds a thread of the same or a better priority.
 //! - A thread's usage lowers its priority; it decays to five eighths each second.
 
 use std::collections::VecDeque;
@@ -31,20 +31,19 @@ const BASE: u32 = 12;
 /// `PRI_SHIFT` 17 of `kern/sched.h`.
 const USAGE_SHIFT: u32 = 17;
 
-/// How a Mach scheduler is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     pub processors: u16,
     pub master: ProcessorId,
     /// `min_quantum`: 100 ms.
     pub quantum: Duration,
-    /// Is the master told of a thread that is bound to it? Mach does not; a kernel of today would.
+    /// Is the master interrupted for a thread that is bound to it? Not by Mach; a modern kernel would.
     pub tells_master: bool,
 }
 
 pub struct Mach {
     config: Config,
-    /// From the first to be used on.
+    /// In the order of use.
     idle: VecDeque<ProcessorId>,
     common: VecDeque<ThreadId>,
     own: Vec<VecDeque<ThreadId>>,
@@ -100,7 +99,7 @@ impl Mach {
         place.is_some_and(|place| self.idle.remove(place).is_some())
     }
 
-    /// The first of the best priority.
+    /// Takes the first of the best priority.
     fn take_common(&mut self) -> Option<ThreadId> {
         let best = (0..self.common.len()).min_by_key(|place| self.priority(self.common[*place]))?;
         self.common.remove(best)

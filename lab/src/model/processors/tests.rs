@@ -25,14 +25,14 @@ fn mach(run: &Simulation, count: u16, tells_master: bool) -> Processors {
     Processors::new(run, count, costs(), Box::new(Mach::new(config, &order)))
 }
 
-/// When what happened, in milliseconds.
+/// Events and their times in milliseconds.
 type Log<T> = Rc<RefCell<Vec<(T, u64)>>>;
 
 fn note<T>(log: &Log<T>, run: &Virtual, what: T) {
     log.borrow_mut().push((what, run.now().ns() / 1_000_000));
 }
 
-/// Starts a process that computes for so long and notes its end.
+/// Starts a process that computes for `time` and records its end.
 fn computes(processors: &Processors, run: &Virtual, log: &Log<u32>, name: u32, time: Duration) -> ThreadId {
     let (run, log) = (run.clone(), Rc::clone(log));
     processors.start(move |thread| async move {
@@ -74,7 +74,7 @@ fn a_thread_that_wants_to_the_busy_master_waits_for_its_clock_tick_unless_the_ma
         let run = Simulation::new(1);
         let processors = mach(&run, 2, tells_master);
         let log = Log::default();
-        // Keeps the master, in user mode.
+        // Occupies the master, in user mode.
         let (time, noted) = (run.clone(), Rc::clone(&log));
         processors.start(|thread| async move {
             thread.bind(MASTER).await;
@@ -184,7 +184,7 @@ fn in_4_3bsd_usage_decays_more_slowly_under_load() {
             bsd.on_start(ThreadId(number));
             bsd.on_ready(Instant::ZERO, ThreadId(number), None);
         }
-        // A minute, so that the load is seen.
+        // After a minute, so that the load counts.
         bsd.on_used(Instant::ZERO + ms(60_000), ThreadId(0), ms(1000));
         bsd.on_used(Instant::ZERO + ms(61_000), ThreadId(0), Duration::ZERO);
         bsd.usage(ThreadId(0))

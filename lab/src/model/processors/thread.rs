@@ -16,7 +16,7 @@ pub struct Thread {
 }
 
 impl Processors {
-    /// Starts a process with one thread, able to run now. It ends when its script does.
+    /// Starts a process with one thread, ready now. It ends when its script does.
     pub fn start<F: Future<Output = ()> + 'static>(&self, script: impl FnOnce(Thread) -> F + 'static) -> ThreadId {
         let id = ThreadId(self.0.threads.borrow().len() as u32);
         self.0.threads.borrow_mut().push(Entry::default());
@@ -37,27 +37,25 @@ impl Thread {
         self.id
     }
 
-    /// The processors that it runs on.
     pub fn processors(&self) -> &Processors {
         &self.processors
     }
 
-    /// The processor that it runs on now, for want of which it runs nowhere.
+    /// The processor that it runs on now, if any.
     pub fn processor(&self) -> Option<ProcessorId> {
         self.processors.entry(self.id, |entry| entry.on)
     }
 
-    /// Computes in user mode: can be stopped for others before, between, and again.
+    /// Computes in user mode: can be preempted any number of times.
     pub async fn compute(&self, time: Duration) {
         self.work(time, true).await;
     }
 
-    /// Runs in the kernel: only interrupts come between.
+    /// Runs in the kernel: only interrupts delay it.
     pub async fn run_in_kernel(&self, time: Duration) {
         self.work(time, false).await;
     }
 
-    /// Sleeps until [`Processors::wake`].
     pub async fn sleep(&self) {
         if self.processors.entry(self.id, |entry| std::mem::take(&mut entry.woken)) {
             return;
@@ -74,7 +72,7 @@ impl Thread {
         self.sleep().await;
     }
 
-    /// Runs on that processor only from now on, and goes there at once.
+    /// Moves to that processor at once, and runs only there from now on.
     pub async fn bind(&self, to: ProcessorId) {
         let processors = &self.processors;
         processors.0.scheduler.borrow_mut().bind(self.id, Some(to));
@@ -110,7 +108,6 @@ impl Thread {
         self.acts().await;
     }
 
-    /// Gives its processor to another.
     fn leave(&self) {
         let on = self.processors.entry(self.id, |entry| {
             (entry.state, entry.user) = (State::Asleep, false);

@@ -1,18 +1,16 @@
-//! Groups of bars.
-
 use super::canvas::{At, Canvas, Side};
 use super::{Area, FAINT, GROUND, INK, SMALL_TEXT, Undrawn, colour_of, dashes, names, value};
 use crate::report::number;
 use crate::report::style::Colour;
 use crate::result::{Plot, Series, Source};
 
-/// Between lines of a group's name.
+/// Distance between lines of a group's name.
 pub(super) const LINE: f64 = 15.0;
 
 const BAR_WIDTH_MAX: f64 = 54.0;
 const LINES_MAX: usize = 3;
 
-/// The names of groups, each over as many lines as it needs.
+/// The names of groups, wrapped.
 pub(super) fn wrapped(groups: &[String], width: f64) -> Vec<Vec<String>> {
     let letters = ((width / groups.len() as f64 - 6.0) / 6.4).max(4.0) as usize;
     groups.iter().map(|name| wrap(name, letters)).collect()
@@ -44,7 +42,7 @@ pub(super) fn draw(canvas: &Canvas<'_>, area: &Area, plot: &Plot, groups: &[Vec<
     all.sort_by_key(|series| (names.iter().position(|name| *name == series.name), series.source));
     let group_width = (area.right - area.left) / groups.len() as f64;
     let width = (group_width * 0.8 / all.len().max(1) as f64).min(BAR_WIDTH_MAX);
-    // All have their values written at them, or none.
+    // Either all series have their values written at the bars, or none.
     let has_room =
         |series: &Series| series.points.iter().all(|(_, y)| short(*y).chars().count() as f64 * 6.2 <= width + 3.0);
     let with_values = plot.series.iter().all(has_room);
@@ -65,7 +63,7 @@ pub(super) fn draw(canvas: &Canvas<'_>, area: &Area, plot: &Plot, groups: &[Vec<
     Ok(())
 }
 
-/// A bar, with its value at its end where that is wanted.
+/// A bar, optionally with its value at its end.
 fn one(
     canvas: &Canvas<'_>,
     area: &Area,
@@ -84,7 +82,7 @@ fn one(
     Ok(())
 }
 
-/// Three digits or so.
+/// About three digits.
 fn short(y: f64) -> String {
     match y.abs() {
         _ if y.fract() == 0.0 => value(y),

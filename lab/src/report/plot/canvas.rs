@@ -1,4 +1,4 @@
-//! What plots are drawn on: pixels as fractions, so that curves are smooth.
+//! The canvas of plots, with fractions of pixels, so that curves are smooth.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -7,10 +7,10 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::Undrawn;
 use crate::report::style::Colour;
 
-/// Drawn in whole units, of which a pixel has so many.
+/// Internal units of a pixel.
 const UNITS: f64 = 4.0;
 
-/// plotters writes fonts as so many times smaller than it is told.
+/// plotters divides font sizes by this.
 const FONT_FACTOR: f64 = 1.24;
 
 /// A point, in pixels from the upper left corner.
@@ -46,7 +46,7 @@ impl<'a> Canvas<'a> {
         self.0.draw(&Text::new(text.to_owned(), place(at), style)).map_err(Undrawn::new)
     }
 
-    /// A line through all points, dashed if there are lengths of dash and gap.
+    /// A line through all points, dashed if lengths of dash and gap are given.
     pub(super) fn line(
         &self,
         points: &[At],
@@ -83,7 +83,7 @@ fn place((x, y): At) -> (i32, i32) {
     (units(x), units(y))
 }
 
-/// The dashes of a line, which go on around its corners.
+/// The dashes of a line, which continue around its corners.
 fn dashed(points: &[At], dash: f64, gap: f64) -> Vec<Vec<At>> {
     let mut pieces = Vec::new();
     let mut piece: Vec<At> = points.first().copied().into_iter().collect();

@@ -1,5 +1,3 @@
-//! Lines and steps.
-
 use super::canvas::{At, Canvas};
 use super::{Area, GROUND, Undrawn, colour_of, dashes, names};
 use crate::report::style::Colour;
@@ -7,16 +5,16 @@ use crate::result::{Drawing, Plot, Series, Source};
 
 pub(super) const LINE_WIDTH: f64 = 2.0;
 
-/// Lines closer than this are one to the eye. Pixels.
+/// Lines closer than this look like one. Pixels.
 const SEEN: f64 = 1.0;
 
-/// So many lines above make a line broader.
+/// At most this many lines above broaden a line.
 const COVERED_MAX: usize = 2;
 
 /// With more points than these, marks would hide the line.
 const MARKED_POINTS_MAX: usize = 40;
 
-/// Those of the paper first, so that what is compared with them lies above.
+/// The paper's first, so that what is compared with them lies above.
 pub(super) fn draw(canvas: &Canvas<'_>, area: &Area, plot: &Plot) -> Result<(), Undrawn> {
     let names = names(plot);
     let mut all: Vec<&Series> = plot.series.iter().collect();
@@ -28,7 +26,7 @@ pub(super) fn draw(canvas: &Canvas<'_>, area: &Area, plot: &Plot) -> Result<(), 
     for (index, (series, points)) in drawn.iter().enumerate() {
         let colour = colour_of(&names, series);
         let above = drawn[index + 1..].iter().filter(|(_, other)| covers(other, points)).count();
-        // What another line lies on shows on both sides of it.
+        // A line below others is broader, so that it shows on both sides.
         let more = above.min(COVERED_MAX) as f64;
         let path = if plot.drawing == Drawing::Steps { steps(points) } else { points.clone() };
         canvas.line(&path, colour, LINE_WIDTH + 1.5 * more, dashes(series.source))?;
@@ -39,7 +37,7 @@ pub(super) fn draw(canvas: &Canvas<'_>, area: &Area, plot: &Plot) -> Result<(), 
     Ok(())
 }
 
-/// Does a line hide another? At a third of its points both are as high, as far as one sees.
+/// Does a line hide another? They must be close at a third of the points.
 fn covers(above: &[At], below: &[At]) -> bool {
     let mut others = above.iter().peekable();
     let mut together = 0;
@@ -64,8 +62,7 @@ fn steps(points: &[At]) -> Vec<At> {
     path
 }
 
-/// A point: hollow for the paper, full for the simulation, a square for this machine.
-/// `more` pixels larger than usual.
+/// A point: hollow for the paper, full for the simulation, a square for this machine. `more` pixels larger than usual.
 pub(super) fn mark(canvas: &Canvas<'_>, at: At, source: Source, colour: Colour, more: f64) -> Result<(), Undrawn> {
     match source {
         Source::Paper => {

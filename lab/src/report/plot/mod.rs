@@ -1,5 +1,5 @@
-//! Plots as SVG, drawn as the papers' figures are: what was published hollow and dashed, what was simulated solid, what
-//! this machine did dotted. The legend is above, so that it never covers data.
+//! Plots as SVG in the style of the papers' figures: published values hollow and dashed, simulated ones solid, those of
+//! this machine dotted. The legend is above, so that it never covers data.
 
 mod bars;
 mod canvas;
@@ -13,7 +13,6 @@ use super::style::{Colour, FAINT, GRID, GROUND, INK, PALETTE, dashes};
 use super::{source_name, value};
 use crate::result::{Axis, Drawing, Plot, Series, Source};
 
-/// Pixels.
 const WIDTH: f64 = 720.0;
 const AREA_HEIGHT: f64 = 290.0;
 const LEGEND_ROW: f64 = 22.0;
@@ -22,11 +21,10 @@ const LABEL_SPACE: f64 = 24.0;
 const RIGHT: f64 = 36.0;
 const TEXT: f64 = 13.0;
 const SMALL_TEXT: f64 = 12.0;
-/// Of a letter of the larger text, on average and a little more.
+/// Width of a letter of the larger text, slightly above the average.
 const LETTER: f64 = 7.1;
 const SWATCH: f64 = 26.0;
 
-/// A plot could not be drawn.
 #[derive(Debug, Error)]
 #[error("the plot cannot be drawn: {0}")]
 pub struct Undrawn(String);
@@ -37,7 +35,6 @@ impl Undrawn {
     }
 }
 
-/// Where the data are drawn.
 struct Area {
     x: Scale,
     y: Scale,
@@ -61,7 +58,7 @@ impl Area {
     }
 }
 
-/// Draws a plot; nothing where it has no data.
+/// Draws a plot; `None` without data.
 ///
 /// # Errors
 /// When the drawing library fails.
@@ -95,7 +92,7 @@ pub fn svg(plot: &Plot) -> Result<Option<String>, Undrawn> {
     Ok(Some(sized(&text, height, &plot.title)))
 }
 
-/// The scales, and all places but upwards.
+/// The scales, and all places except vertical ones.
 fn area(plot: &Plot) -> Option<Area> {
     let points = || plot.series.iter().flat_map(|series| series.points.iter());
     let ys: Vec<f64> = points().map(|(_, y)| *y).collect();
@@ -134,14 +131,14 @@ fn grid(canvas: &Canvas<'_>, area: &Area, with_x: bool) -> Result<(), Undrawn> {
     Ok(())
 }
 
-/// The line that values are measured from is over the data's edge.
+/// The base line is drawn over the data's edge.
 fn frame(canvas: &Canvas<'_>, area: &Area) -> Result<(), Undrawn> {
     let ground = area.up(area.y.ground()).unwrap_or(area.bottom);
     canvas.line(&[(area.left, ground), (area.right, ground)], FAINT, 1.25, None)?;
     canvas.line(&[(area.left, area.bottom), (area.right, area.bottom)], FAINT, 1.25, None)
 }
 
-/// As wide as there is room, at most as wide as it was drawn; and said in words to who cannot see it.
+/// As wide as the page allows, at most as wide as it was drawn; with the title for screen readers.
 fn sized(svg: &str, height: f64, title: &str) -> String {
     let drawing = svg.split_once("viewBox=").map_or("", |(_, rest)| rest);
     let title = super::html::escaped(title);
@@ -164,11 +161,10 @@ fn colour_of(names: &[&str], series: &Series) -> Colour {
     PALETTE[index % PALETTE.len()]
 }
 
-/// What stands above the plot: sources by their strokes, names by their colours.
+/// The legend above the plot: sources by their strokes, names by their colours.
 struct Legend {
     entries: Vec<Entry>,
     bars: bool,
-    /// Have lines marks at their points?
     marks: bool,
     rows: usize,
 }

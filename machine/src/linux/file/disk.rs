@@ -17,29 +17,28 @@ const BLKGETSIZE64: libc::Ioctl = 0x8008_1272u32 as libc::Ioctl;
 #[cfg(any(target_arch = "mips64", target_arch = "powerpc64", target_arch = "sparc64"))]
 const BLKGETSIZE64: libc::Ioctl = 0x4008_1272u32 as libc::Ioctl;
 
-/// Largest transfer worth asking for, in bytes: beyond it io_uring hands requests to a worker thread.
+/// Largest transfer worth requesting, in bytes: beyond it io_uring hands requests to a worker thread.
 const TRANSFER_BYTES_MAX: u64 = 512 << 10;
 
-/// The same where the disk names no size that it prefers. In pages that lie apart, 512 KiB have more than a hundred
-/// segments, and some disks (a virtual one was measured) take those more slowly.
+/// The same for a disk without a preferred size. In scattered pages 512 KiB have more than a hundred segments, and some
+/// disks (a virtual one was measured) take those more slowly.
 const TRANSFER_BYTES_USUAL: u64 = 256 << 10;
 
-/// What is known of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Disk {
     /// The number of the whole disk's device.
     pub(super) number: u64,
     pub(super) rotational: bool,
     pub(super) transfer_bytes_max: u32,
-    /// Its block size, if it tells.
+    /// Its block size, if it reports one.
     logical_block: Option<u32>,
-    /// Can it be told to zero a range?
+    /// The device can zero a range itself.
     pub(super) zeroes: bool,
 }
 
 impl Disk {
-    /// The disk on which the file lies, or which it is. File systems without one disk (tmpfs, btrfs, network) give one
-    /// of which nothing is known.
+    /// The disk of the file, or that it is. For file systems without a single disk (tmpfs, btrfs, network) the default
+    /// of an unknown disk.
     pub(super) fn under(metadata: &Metadata) -> Self {
         let number = device_of(metadata);
         Disk::in_sysfs(Path::new("/sys/dev/block"), number)
@@ -92,7 +91,7 @@ fn whole_disk_number(place: &Path) -> Option<u64> {
     Some(libc::makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// The largest transfer worth asking for and not split; whole stripes where the disk prefers some size (RAID).
+/// The largest transfer worth requesting and not split; whole stripes where the disk prefers a size (RAID).
 fn transfer_bytes_max(max_sectors_kb: Option<u64>, optimal: Option<u64>) -> u32 {
     let max =
         max_sectors_kb.filter(|kb| *kb > 0).map_or(u64::MAX, |kb| kb.saturating_mul(1024)).min(TRANSFER_BYTES_MAX);
@@ -111,12 +110,12 @@ pub(super) fn size(device: &File) -> Result<u64, Errno> {
     Ok(bytes)
 }
 
-/// To what direct I/O on the file must be aligned; nothing when its file system is known to have none.
+/// The alignment of direct I/O on the file; `None` when its file system is known to have none.
 pub(super) fn direct_align(file: &File, disk: &Disk) -> Option<u32> {
     if !is_block_device(file) && lives_in_memory(file) {
         return None;
     }
-    let align = match told_by_statx(file) {
+    let align = match align_by_statx(file) {
         Some(0) => return None,
         Some(align) => align,
         None => sector_size(file).or(disk.logical_block).unwrap_or(ALIGN_MAX),
@@ -129,8 +128,8 @@ fn is_block_device(file: &File) -> bool {
     metadata.is_ok_and(|found| found.file_type().is_block_device())
 }
 
-/// File systems in memory accept `O_DIRECT` (since Linux 6.6) and then do the same as without. The nodes of block
-/// devices lie in one, which says nothing of the devices.
+/// File systems in memory accept `O_DIRECT` (since Linux 6.6) but do not bypass anything. The nodes of block devices
+/// lie in one, which says nothing about the devices.
 fn lives_in_memory(file: &File) -> bool {
     const TMPFS_MAGIC: i64 = 0x0102_1994;
     const RAMFS_MAGIC: i64 = 0x8584_58f6;
@@ -145,8 +144,8 @@ fn lives_in_memory(file: &File) -> bool {
     kind == TMPFS_MAGIC || kind == RAMFS_MAGIC
 }
 
-/// `STATX_DIOALIGN` (Linux 6.1): 0 where direct I/O is impossible on this file, nothing where the kernel does not say.
-fn told_by_statx(file: &File) -> Option<u32> {
+/// `STATX_DIOALIGN` (Linux 6.1): 0 where direct I/O is impossible on this file, `None` where it is not reported.
+fn align_by_statx(file: &File) -> Option<u32> {
     // SAFETY: all zeroes is a valid value of the structure, which has integers only.
     let mut found: libc::statx = unsafe { std::mem::zeroed() };
     let (fd, mask) = (file.as_raw_fd(), libc::STATX_DIOALIGN);
@@ -166,19 +165,19 @@ fn sector_size(file: &File) -> Option<u32> {
     u32::try_from(bytes).ok().filter(|&b| status == 0 && b > 0)
 }
 
-/// Reads the first block the direct way. Some file systems (of FUSE, of networks) accept the flag and refuse the I/O.
+/// Reads the first block by direct I/O. Some file systems (FUSE, network) accept the flag and refuse the I/O.
 pub(super) fn direct_reads_work(file: &File, align: u32) -> bool {
     let Ok(layout) = Layout::from_size_align(align as usize, ALIGN_MAX as usize) else {
         return false;
     };
-    // SAFETY: the layout has a size, for an alignment is at least 1.
+    // SAFETY: the layout's size is not 0, since an alignment is at least 1.
     let buffer = unsafe { alloc_zeroed(layout) };
     if buffer.is_null() {
         return false;
     }
-    // SAFETY: the buffer has as many bytes as are asked for.
+    // SAFETY: the buffer has as many bytes as are requested.
     let count = unsafe { libc::pread(file.as_raw_fd(), buffer.cast(), align as usize, 0) };
-    // SAFETY: it was allocated with this layout just now and nobody else has it.
+    // SAFETY: it was allocated above with this layout and has no other owner.
     unsafe { dealloc(buffer, layout) };
     count >= 0
 }
@@ -189,7 +188,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn a_partition_shares_the_number_and_the_facts_of_its_disk() {
+    fn a_partition_has_the_number_and_properties_of_its_disk() {
         let root = tempfile::tempdir().expect("a temporary directory");
         let disk = root.path().join("devices/sda");
         let partition = disk.join("sda1");
@@ -219,14 +218,14 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_the_kernel_does_not_describe_gets_cautious_values() {
+    fn an_undescribed_device_gets_conservative_values() {
         let root = tempfile::tempdir().expect("a temporary directory");
         let device = libc::makedev(0, 42);
         assert_eq!(Disk::in_sysfs(root.path(), device), Disk::unknown(device));
     }
 
     #[test]
-    fn transfers_are_whole_stripes_and_never_more_than_is_worth_asking_for() {
+    fn transfers_are_whole_stripes_within_the_maximum() {
         assert_eq!(transfer_bytes_max(Some(1280), Some(0)), 256 << 10);
         assert_eq!(transfer_bytes_max(Some(1280), Some(192 << 10)), 384 << 10);
         assert_eq!(transfer_bytes_max(Some(1280), Some(512 << 10)), 512 << 10);

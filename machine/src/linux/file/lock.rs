@@ -8,17 +8,16 @@ use crate::Errno;
 
 /// A file that is locked until it is dropped.
 ///
-/// It is unlocked before it is closed: a program that this process starts has a copy of the descriptor for a moment,
-/// until it begins to run, and would keep the lock.
+/// Unlocked before it is closed: a program that this process starts has a copy of the descriptor until it executes, and
+/// would hold the lock.
 pub(super) struct Locked(File);
 
 impl Locked {
-    /// Locks the whole file: for ourselves, or against writers only. Fails with `EAGAIN` or `EACCES` when somebody else
-    /// holds a lock that forbids it.
+    /// Locks the whole file: exclusively, or against writers only. `EAGAIN` or `EACCES` when another lock conflicts.
     ///
     /// The lock belongs to the open file, not to the process (`F_OFD_SETLK`, fcntl(2)): it excludes a second export of
-    /// the same file in this process too, and is not lost when something else here closes the file. It also meets the
-    /// locks on single bytes that QEMU takes on its images.
+    /// the same file in this process too, and survives when another descriptor of the file is closed. It also conflicts
+    /// with the locks on single bytes that QEMU takes on its images.
     pub(super) fn new(file: File, exclusive: bool) -> Result<Self, Errno> {
         set(&file, if exclusive { libc::F_WRLCK } else { libc::F_RDLCK })?;
         Ok(Locked(file))

@@ -1,4 +1,4 @@
-//! The disk under a directory tree. It is looked at once for all files of the tree, which are opened by the thousand.
+//! The disk under a directory tree, examined once for all files of the tree, which are opened by the thousand.
 
 use std::fs::File as StdFile;
 use std::io;
@@ -10,10 +10,10 @@ use super::set_status;
 use crate::linux::syscall;
 use crate::{Errno, File, FileFacts, OpenFile};
 
-/// What files of one tree have in common.
+/// Properties that files of one tree share.
 pub(in crate::linux) struct TreeDisk {
     disk: Disk,
-    /// Do reads past the page cache work on this file system? Not known before the first file that holds something.
+    /// Direct reads work on this file system. Unknown before the first file that is not empty.
     direct_reads_work: OnceLock<bool>,
 }
 
@@ -35,7 +35,7 @@ impl TreeDisk {
         self.disk.transfer_bytes_max
     }
 
-    /// The open regular file, past the page cache where its file system can.
+    /// The open regular file, with direct I/O where its file system supports it.
     pub(in crate::linux) fn open_direct(&self, file: StdFile, writable: bool) -> Result<OpenFile, Errno> {
         let size = size_of(&file)?;
         let align = disk::direct_align(&file, &self.disk)

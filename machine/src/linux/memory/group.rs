@@ -1,4 +1,4 @@
-//! The control groups that limit this process's memory: where they are mounted, what they allow, what is used.
+//! The control groups that limit this process's memory: their mount points, limits and usage.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use super::read;
 use policy::sizing::GroupMemory;
 
-/// The files of one group, kept open.
+/// The open files of one group.
 pub(super) struct Group {
     limits: Vec<File>,
     usage: File,
     stat: Option<File>,
-    /// The field of `stat` that counts page cache which can be reclaimed at once.
+    /// The field of `stat` that counts page cache that can be reclaimed at once.
     reclaimable: &'static str,
 }
 
@@ -23,7 +23,7 @@ enum Generation {
 }
 
 impl Generation {
-    /// Names of limits, usage and the reclaimable field of `memory.stat`. The latter includes groups below.
+    /// Names of limits, usage and the reclaimable field of `memory.stat`, which includes groups below.
     fn files(self) -> (&'static [&'static str], &'static str, &'static str) {
         match self {
             Generation::V1 => (&["memory.limit_in_bytes"], "memory.usage_in_bytes", "total_inactive_file"),
@@ -32,7 +32,7 @@ impl Generation {
     }
 }
 
-/// The group of this process and all above it that can be seen.
+/// The group of this process and its visible ancestors.
 pub(super) fn above_this_process() -> Vec<Group> {
     let text = |path| fs::read_to_string(path).unwrap_or_default();
     let paths = directories(&text("/proc/self/cgroup"), &text("/proc/self/mountinfo"));
@@ -40,7 +40,7 @@ pub(super) fn above_this_process() -> Vec<Group> {
 }
 
 impl Group {
-    /// Opens the files of the group in `path`; nothing when it has no limits (the root has none).
+    /// Opens the files of the group in `path`; `None` without limits (the root).
     fn open(generation: Generation, path: &Path) -> Option<Self> {
         let (limits, usage, reclaimable) = generation.files();
         let open = |name: &str| File::open(path.join(name)).ok();
@@ -51,7 +51,7 @@ impl Group {
         Some(Group { limits, usage: open(usage)?, stat: open("memory.stat"), reclaimable })
     }
 
-    /// Limit and use now; nothing when it is not limited to less than the host's `total`.
+    /// Limit and use now; `None` when it is not limited to less than the host's `total`.
     pub(super) fn read(&self, total: u64) -> Option<GroupMemory> {
         let limits = self.limits.iter();
         let limit = limits.filter_map(|file| read(file, parse_limit)?).min().filter(|&limit| limit < total)?;
@@ -62,7 +62,7 @@ impl Group {
     }
 }
 
-/// A number of bytes; nothing for `max`, which means no limit.
+/// A number of bytes; `None` for `max`, which means no limit.
 fn parse_limit(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
@@ -74,13 +74,13 @@ fn parse_stat(text: &str, field: &str) -> Option<u64> {
 
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
-    /// Which of its groups is mounted.
+    /// The group that is mounted.
     root: PathBuf,
     point: PathBuf,
 }
 
-/// The directories of the group of the process and of all above it, from `/proc/self/cgroup` and
-/// `/proc/self/mountinfo` (proc(5), cgroups(7)).
+/// The directories of the process's group and its ancestors, from `/proc/self/cgroup` and `/proc/self/mountinfo`
+/// (proc(5), cgroups(7)).
 fn directories(cgroup: &str, mountinfo: &str) -> Vec<(Generation, PathBuf)> {
     let mut found = Vec::new();
     for (generation, group) in cgroup.lines().filter_map(membership) {
@@ -109,7 +109,7 @@ fn membership(line: &str) -> Option<(Generation, &str)> {
     }
 }
 
-/// The mount that a line tells of, if it is of the memory controller.
+/// The mount of a line, if it is of the memory controller.
 fn mount(line: &str, generation: Generation) -> Option<Mount> {
     let (place, kind) = line.split_once(" - ")?;
     let mut kind = kind.split(' ');
@@ -126,9 +126,9 @@ fn mount(line: &str, generation: Generation) -> Option<Mount> {
 }
 
 impl Mount {
-    /// Where the files of `group` are. A container may see only its own group, mounted where the host has the root,
-    /// with a path that is the host's (no group namespace) or starts with `/..` (started outside the namespace): then
-    /// what is mounted is the closest that can be seen.
+    /// The directory of `group`. A container may see only its own group, mounted in place of the host's root, with a
+    /// path that is the host's (no group namespace) or starts with `/..` (started outside the namespace): then what is
+    /// mounted is the closest visible one.
     fn directory(&self, group: &Path) -> PathBuf {
         let climbs = group.components().any(|part| part.as_os_str() == "..");
         match group.strip_prefix(&self.root) {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_container_without_one_the_path_of_the_host_is_cut_to_what_is_mounted() {
+    fn in_a_container_without_a_namespace_the_host_path_is_cut_to_the_mount() {
         let mountinfo = "740 735 0:30 /docker/4a5b /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n";
         let found = paths("5:memory:/docker/4a5b/below\n", mountinfo);
         let expected = ["/sys/fs/cgroup/memory/below", "/sys/fs/cgroup/memory"];
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_can_not_be_seen_is_measured_by_what_is_mounted() {
+    fn an_invisible_group_is_measured_by_the_mounted_one() {
         let found = paths("0::/../../other\n", V2_MOUNT);
         assert_eq!(found, [(V2, "/sys/fs/cgroup".to_string())]);
         let mountinfo = "740 735 0:30 /docker/4a5b /cg rw - cgroup cgroup rw,memory\n";
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn both_generations_side_by_side_are_found() {
+    fn both_generations_at_once_are_found() {
         let cgroup = "9:name=systemd:/\n4:cpu,memory:/a\n1:cpuset:/x\n0::/b\n";
         let mountinfo = "\
             32 31 0:29 / /cg/cpuset rw - cgroup cgroup rw,cpuset\n\
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_limit_holds_and_reclaimable_cache_is_not_counted_as_used() {
+    fn the_lowest_limit_counts_and_reclaimable_cache_is_not_used() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         for (name, text) in [
             ("memory.max", "2000000\n"),
@@ -228,7 +228,7 @@ mod tests {
         let group = Group::open(V2, directory.path()).expect("a group");
         let expected = GroupMemory { limit: 1_000_000, used: 450_000 };
         assert_eq!(group.read(1 << 40), Some(expected));
-        // A limit above what the host has is none.
+        // A limit above the host's memory is none.
         assert_eq!(group.read(900_000), None);
     }
 

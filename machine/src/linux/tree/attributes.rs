@@ -1,4 +1,4 @@
-//! What is known of nodes and of their file system, and setting it.
+//! Attributes of nodes and of their file system.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::PoisonError;
@@ -14,16 +14,15 @@ use crate::tree::{
     TreeReply,
 };
 
-/// The bits of a mode that may be set.
+/// The settable bits of a mode.
 pub(super) const MODE: u32 = 0o7777;
-/// Those of them that are lost when the owner changes, or, in directories, when they are made.
+/// Those that are cleared when the owner changes, or, in directories, at creation.
 const SET_ID: u32 = 0o6000;
-/// File systems as linux/magic.h numbers them.
+/// File systems (linux/magic.h).
 const EXT4_MAGIC: i64 = 0xef53;
 const MSDOS_MAGIC: i64 = 0x4d44;
 const EXFAT_MAGIC: i64 = 0x2011_bab0;
 
-/// The attributes in a host's answer.
 pub(super) fn of(status: &libc::statx) -> Attributes {
     let time = |at: libc::statx_timestamp| Time { seconds: at.tv_sec, nanoseconds: at.tv_nsec };
     Attributes {
@@ -55,7 +54,7 @@ fn kind_of(status: &libc::statx) -> Kind {
     }
 }
 
-/// The bits of a mode that something new gets.
+/// The mode of a new node.
 pub(super) fn new_mode(attributes: &SetAttributes) -> u32 {
     attributes.mode.unwrap_or(0) & MODE
 }
@@ -86,11 +85,11 @@ impl HostTree {
         attributes: &SetAttributes,
         guard: Option<Time>,
     ) -> Result<TreeReply, Errno> {
-        // Two who saw the same time must not both succeed.
+        // Of two callers that saw the same time only one may succeed.
         let _one_at_a_time = guard.map(|_| self.guarded.lock().unwrap_or_else(PoisonError::into_inner));
         let mut found = self.find(node)?;
         if guard.is_some_and(|guard| guard != found.attributes().changed) {
-            return Err(Errno(libc::EAGAIN));
+            return Ok(TreeReply::GuardFailed);
         }
         self.require_setting(caller, &found, attributes)?;
         if let Some(size) = attributes.size {
@@ -101,7 +100,7 @@ impl HostTree {
         if attributes.uid.is_some() || attributes.gid.is_some() {
             call::chown(found.fd(), attributes.uid, attributes.gid)?;
         }
-        // After the owner, whose change takes bits away. Links have no permissions of their own.
+        // After the owner, whose change clears bits. Symbolic links have no permissions.
         if let Some(mode) = attributes.mode.filter(|_| found.kind() != libc::S_IFLNK) {
             call::chmod(found.fd(), mode & MODE)?;
         }
@@ -111,8 +110,8 @@ impl HostTree {
         Ok(TreeReply::Attributes(found.attributes()))
     }
 
-    /// Sets the size of what is there. The owner may, whatever the mode says: who made a file without permission to write
-    /// and still has it open expects that (and it could give itself that permission).
+    /// Sets the size. The owner may, whatever the mode: a process that made a file without permission to write and
+    /// still has it open expects that (and could give itself the permission).
     pub(super) fn set_size(&self, caller: Option<&Caller>, found: &Found, size: u64) -> Result<(), Errno> {
         match found.kind() {
             libc::S_IFREG => {}
@@ -159,33 +158,33 @@ impl HostTree {
 }
 
 impl HostTree {
-    /// The largest file. The host has no call that tells, but lets nobody go beyond it in an open one: in the file asked
-    /// about, or in one without a name.
+    /// The largest file. The host has no call for it, but refuses to seek beyond it in an open file: in this one, or in
+    /// one without a name.
     fn file_bytes_max(&self, found: &Found, host: &call::FileSystem) -> u64 {
         if found.kind() == libc::S_IFREG {
             return self.reopen(found, libc::O_RDONLY).map_or_else(|_| guess(host), |file| call::end_max(file.as_fd()));
         }
-        let told = self.file_bytes_max.get_or_init(|| {
+        let known = self.file_bytes_max.get_or_init(|| {
             let nameless = libc::O_TMPFILE | libc::O_WRONLY;
             let file = (!self.read_only).then(|| call::open_at(self.root.as_fd(), c".", nameless, 0));
             file.and_then(Result::ok).map(|file| call::end_max(file.as_fd()))
         });
-        told.unwrap_or_else(|| guess(host))
+        known.unwrap_or_else(|| guess(host))
     }
 }
 
-/// The largest file, where none can be tried: others than ext4 go to the end of what an offset can say, mostly, or tell
-/// (`EFBIG`) when it is reached.
+/// The largest file, where none can be tried: file systems other than ext4 mostly reach the largest offset, or report
+/// `EFBIG` earlier.
 fn guess(host: &call::FileSystem) -> u64 {
     let end = i64::MAX as u64;
     // ext4 counts the blocks of a file in 32 bits.
     if host.magic == EXT4_MAGIC { u64::from(u32::MAX).saturating_mul(host.block).min(end) } else { end }
 }
 
-/// Gives something new, opened, what it could not be made with. `mode` is what it was made with.
+/// Sets on a new, open node what it could not be created with.
 ///
-/// A caller who is not root, or whose server is not, is not refused when it may not have the owner or group that it asked for: clients send along what
-/// they believe will be, and knfsd passes over it, too.
+/// Unless both caller and server are root, a refusal of the owner or group is ignored: clients send what they expect it
+/// to be, and knfsd ignores it, too.
 pub(super) fn complete(
     new: BorrowedFd,
     identity: &Identity,

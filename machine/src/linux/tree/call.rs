@@ -1,4 +1,4 @@
-//! The system calls that trees are made of, on open descriptors. All are made again when a signal interrupts them.
+//! The system calls on trees, on open descriptors. All are retried when a signal interrupts them.
 
 use std::ffi::CStr;
 use std::io::Write;
@@ -11,11 +11,11 @@ use crate::tree::{LINK_BYTES_MAX, Node};
 
 const CASEFOLD: libc::c_int = 0x4000_0000;
 
-/// The number of a mount, as long as it is there.
+/// Identifies a mount while it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MountId(u64);
 
-/// The mount through which a node is open whose status this is.
+/// The mount of an open node with this status.
 pub(super) fn mount_of(status: &libc::statx) -> MountId {
     MountId(status.stx_mnt_id)
 }
@@ -28,7 +28,7 @@ struct FileHandle {
     handle: [u8; 128],
 }
 
-fn again(mut call: impl FnMut() -> libc::c_int) -> Result<libc::c_int, Errno> {
+fn retry(mut call: impl FnMut() -> libc::c_int) -> Result<libc::c_int, Errno> {
     loop {
         match check(call()) {
             Err(Errno(libc::EINTR)) => {}
@@ -38,8 +38,8 @@ fn again(mut call: impl FnMut() -> libc::c_int) -> Result<libc::c_int, Errno> {
 }
 
 fn descriptor(call: impl FnMut() -> libc::c_int) -> Result<OwnedFd, Errno> {
-    let fd = again(call)?;
-    // SAFETY: the kernel has just made it, and nobody else knows of it.
+    let fd = retry(call)?;
+    // SAFETY: the kernel has just made it, and it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -50,17 +50,17 @@ pub(super) fn open_at(dir: BorrowedFd, name: &CStr, flags: libc::c_int, mode: u3
     descriptor(|| unsafe { libc::openat(dir.as_raw_fd(), name.as_ptr(), flags, mode as libc::mode_t) })
 }
 
-/// The file handle of the node that is open, as a name: the type of the handle (one byte), then the handle.
+/// Identifies an open node by its file handle: the type of the handle (one byte), then the handle.
 ///
 /// # Errors
-/// `EOVERFLOW`: the file system has longer names for nodes than [`Node`] holds; `EOPNOTSUPP`: it has none.
+/// `EOVERFLOW`: the file system's handles are longer than a [`Node`]; `EOPNOTSUPP`: it has none.
 pub(super) fn node_of(fd: BorrowedFd) -> Result<Node, Errno> {
     let mut handle = FileHandle { bytes: 128, kind: 0, handle: [0; 128] };
     let mut mount: libc::c_int = 0;
     let (number, fd) = (libc::SYS_name_to_handle_at, fd.as_raw_fd());
     // SAFETY: the path is a C string, empty to mean the descriptor itself; the call fills the handle, which has as much
     // room as it says, and the number of the mount.
-    again(|| unsafe {
+    retry(|| unsafe {
         let (handle, mount) = (&raw mut handle, &raw mut mount);
         libc::syscall(number, fd, c"".as_ptr(), handle, mount, libc::AT_EMPTY_PATH) as libc::c_int
     })?;
@@ -72,11 +72,11 @@ pub(super) fn node_of(fd: BorrowedFd) -> Result<Node, Errno> {
     Node::new(name).ok_or(too_long)
 }
 
-/// Attempts more when the host says that it has no memory: it says so, too, of a handle whose number is just then given to a
-/// new node (`iget_locked` finds it in creation), as long as that takes.
+/// Retries when the host reports no memory: it does so, too, for a handle whose number is being given to a new node
+/// (`iget_locked` finds it in creation).
 const CREATIONS_MAX: u32 = 100;
 
-/// Opens a node of the file system that `mount`, opened for reading, lies on.
+/// Opens a node of the file system of `mount`, which is open for reading.
 ///
 /// # Errors
 /// `ESTALE`: it is gone, or never was; `EPERM`: that takes the capability `CAP_DAC_READ_SEARCH`.
@@ -98,31 +98,31 @@ pub(super) fn open_node(mount: BorrowedFd, node: &Node, flags: libc::c_int) -> R
         opened = open();
     }
     opened.map_err(|errno| match errno.0 {
-        // What is no name of a node on this file system, and what its directory does not know any more.
+        // Not a handle of this file system, or one that its directory has lost.
         libc::EINVAL | libc::EOVERFLOW | libc::ENOENT => stale,
         _ => errno,
     })
 }
 
-/// What is known of an open node: the usual, its mount, and the time of its birth where there is one.
+/// The status of an open node: the basic one, its mount, and its birth time where it exists.
 pub(super) fn status(fd: BorrowedFd) -> Result<libc::statx, Errno> {
     let mut found = MaybeUninit::<libc::statx>::zeroed();
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_SYNC_AS_STAT;
     let mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME | libc::STATX_MNT_ID;
     // SAFETY: the path is a C string, empty to mean the descriptor itself; the call fills `found`.
-    again(|| unsafe { libc::statx(fd.as_raw_fd(), c"".as_ptr(), flags, mask, found.as_mut_ptr()) })?;
+    retry(|| unsafe { libc::statx(fd.as_raw_fd(), c"".as_ptr(), flags, mask, found.as_mut_ptr()) })?;
     // SAFETY: the structure has integers only, for which zeroes are valid, too.
     Ok(unsafe { found.assume_init() })
 }
 
-/// The path under which the kernel leads to what is open, whatever its names: for calls that take no descriptor, or none
-/// opened only as a place (`O_PATH`).
+/// A path that the kernel resolves to an open descriptor, whatever its names: for calls that take no descriptor, or
+/// none opened with `O_PATH`.
 struct DescriptorPath([u8; 40]);
 
 impl DescriptorPath {
     fn new(fd: BorrowedFd) -> Self {
         let mut bytes = [0; 40];
-        // A descriptor has ten digits at most, and the last byte stays zero. By thread, for the first thread of the
+        // A descriptor has ten digits at most, and the last byte stays zero. By thread, since the first thread of the
         // process may have ended.
         let _ = write!(&mut bytes[..39], "/proc/thread-self/fd/{}", fd.as_raw_fd());
         DescriptorPath(bytes)
@@ -133,20 +133,20 @@ impl DescriptorPath {
     }
 }
 
-/// Can a node be reached by its descriptor at all? Not without `/proc`.
+/// Fails without `/proc`.
 pub(super) fn reach_by_descriptor(fd: BorrowedFd) -> Result<(), Errno> {
     let path = DescriptorPath::new(fd);
     // SAFETY: the path is a C string.
-    again(|| unsafe { libc::access(path.as_ptr(), libc::F_OK) }).map(drop)
+    retry(|| unsafe { libc::access(path.as_ptr(), libc::F_OK) }).map(drop)
 }
 
-/// May the thread, as who it acts, do `bit` (`R_OK`, `W_OK` or `X_OK`) with the node?
+/// Whether the thread, as the user for whom it acts, may do `bit` (`R_OK`, `W_OK` or `X_OK`) with the node.
 pub(super) fn may(fd: BorrowedFd, bit: u32) -> Result<bool, Errno> {
     let flags = libc::AT_EMPTY_PATH | libc::AT_EACCESS;
     let (number, fd) = (libc::SYS_faccessat2, fd.as_raw_fd());
-    // SAFETY: the path is a C string, empty to mean the descriptor itself. The C library's function is no use: it would
-    // ask about the process's user.
-    let answer = again(|| unsafe { libc::syscall(number, fd, c"".as_ptr(), bit, flags) as libc::c_int });
+    // SAFETY: the path is a C string, empty to mean the descriptor itself. The C library's function would check the
+    // process's user instead.
+    let answer = retry(|| unsafe { libc::syscall(number, fd, c"".as_ptr(), bit, flags) as libc::c_int });
     match answer {
         Ok(_) => Ok(true),
         Err(Errno(libc::EACCES | libc::EPERM | libc::EROFS | libc::ETXTBSY)) => Ok(false),
@@ -154,7 +154,7 @@ pub(super) fn may(fd: BorrowedFd, bit: u32) -> Result<bool, Errno> {
     }
 }
 
-/// Opens once more what is open.
+/// Opens an open node again.
 ///
 /// # Errors
 /// `EACCES` and others, as if it were opened by name.
@@ -164,89 +164,87 @@ pub(super) fn open_again(fd: BorrowedFd, flags: libc::c_int) -> Result<OwnedFd, 
     descriptor(|| unsafe { libc::open(path.as_ptr(), flags) })
 }
 
-/// Sets the size of a file, which the thread, as who it acts, may write.
+/// Sets the size of a file that the thread, as the user for whom it acts, may write.
 pub(super) fn truncate(fd: BorrowedFd, size: u64) -> Result<(), Errno> {
     let size = libc::off_t::try_from(size).map_err(|_| Errno(libc::EFBIG))?;
     let path = DescriptorPath::new(fd);
     // SAFETY: the path is a C string.
-    again(|| unsafe { libc::truncate(path.as_ptr(), size) }).map(drop)
+    retry(|| unsafe { libc::truncate(path.as_ptr(), size) }).map(drop)
 }
 
 /// Sets the size of a file that is open for writing.
 pub(super) fn truncate_open(fd: BorrowedFd, size: u64) -> Result<(), Errno> {
     let size = libc::off_t::try_from(size).map_err(|_| Errno(libc::EFBIG))?;
     // SAFETY: no pointer is passed.
-    again(|| unsafe { libc::ftruncate(fd.as_raw_fd(), size) }).map(drop)
+    retry(|| unsafe { libc::ftruncate(fd.as_raw_fd(), size) }).map(drop)
 }
 
 /// Sets owner and group; `None` leaves one.
 pub(super) fn chown(fd: BorrowedFd, uid: Option<u32>, gid: Option<u32>) -> Result<(), Errno> {
-    // All ones would mean: leave it.
+    // All ones would mean: unchanged.
     if uid == Some(u32::MAX) || gid == Some(u32::MAX) {
         return Err(Errno::INVALID);
     }
     let (uid, gid) = (uid.unwrap_or(u32::MAX), gid.unwrap_or(u32::MAX));
     // SAFETY: the path is a C string, empty to mean the descriptor itself.
-    again(|| unsafe { libc::fchownat(fd.as_raw_fd(), c"".as_ptr(), uid, gid, libc::AT_EMPTY_PATH) }).map(drop)
+    retry(|| unsafe { libc::fchownat(fd.as_raw_fd(), c"".as_ptr(), uid, gid, libc::AT_EMPTY_PATH) }).map(drop)
 }
 
 pub(super) fn chmod(fd: BorrowedFd, mode: u32) -> Result<(), Errno> {
     let path = DescriptorPath::new(fd);
     // SAFETY: the path is a C string.
-    again(|| unsafe { libc::chmod(path.as_ptr(), mode as libc::mode_t) }).map(drop)
+    retry(|| unsafe { libc::chmod(path.as_ptr(), mode as libc::mode_t) }).map(drop)
 }
 
 /// Sets the times of the last read and the last change.
 pub(super) fn set_times(fd: BorrowedFd, times: &[libc::timespec; 2]) -> Result<(), Errno> {
     let path = DescriptorPath::new(fd);
     // SAFETY: the path is a C string, and there are two times.
-    again(|| unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), times.as_ptr(), 0) }).map(drop)
+    retry(|| unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), times.as_ptr(), 0) }).map(drop)
 }
 
 pub(super) fn make_directory(dir: BorrowedFd, name: &CStr, mode: u32) -> Result<(), Errno> {
     // SAFETY: the name is a C string.
-    again(|| unsafe { libc::mkdirat(dir.as_raw_fd(), name.as_ptr(), mode as libc::mode_t) }).map(drop)
+    retry(|| unsafe { libc::mkdirat(dir.as_raw_fd(), name.as_ptr(), mode as libc::mode_t) }).map(drop)
 }
 
 pub(super) fn make_symbolic_link(dir: BorrowedFd, name: &CStr, target: &CStr) -> Result<(), Errno> {
     // SAFETY: both are C strings.
-    again(|| unsafe { libc::symlinkat(target.as_ptr(), dir.as_raw_fd(), name.as_ptr()) }).map(drop)
+    retry(|| unsafe { libc::symlinkat(target.as_ptr(), dir.as_raw_fd(), name.as_ptr()) }).map(drop)
 }
 
-/// Makes a device, socket or pipe. `mode` has its kind in it.
+/// Makes a device, socket or pipe. `mode` includes its kind.
 pub(super) fn make_special(dir: BorrowedFd, name: &CStr, mode: u32, device: libc::dev_t) -> Result<(), Errno> {
     // SAFETY: the name is a C string.
-    again(|| unsafe { libc::mknodat(dir.as_raw_fd(), name.as_ptr(), mode as libc::mode_t, device) }).map(drop)
+    retry(|| unsafe { libc::mknodat(dir.as_raw_fd(), name.as_ptr(), mode as libc::mode_t, device) }).map(drop)
 }
 
 /// Removes a name: of an empty directory, or of anything else.
 pub(super) fn unlink(dir: BorrowedFd, name: &CStr, directory: bool) -> Result<(), Errno> {
     let flags = if directory { libc::AT_REMOVEDIR } else { 0 };
     // SAFETY: the name is a C string.
-    again(|| unsafe { libc::unlinkat(dir.as_raw_fd(), name.as_ptr(), flags) }).map(drop)
+    retry(|| unsafe { libc::unlinkat(dir.as_raw_fd(), name.as_ptr(), flags) }).map(drop)
 }
 
-/// Gives what has the first name the second.
 pub(super) fn rename(from: (BorrowedFd, &CStr), to: (BorrowedFd, &CStr)) -> Result<(), Errno> {
     let (from_dir, to_dir) = (from.0.as_raw_fd(), to.0.as_raw_fd());
     // SAFETY: both names are C strings.
-    again(|| unsafe { libc::renameat(from_dir, from.1.as_ptr(), to_dir, to.1.as_ptr()) }).map(drop)
+    retry(|| unsafe { libc::renameat(from_dir, from.1.as_ptr(), to_dir, to.1.as_ptr()) }).map(drop)
 }
 
-/// Gives an open node one more name.
 pub(super) fn link(node: BorrowedFd, dir: BorrowedFd, name: &CStr) -> Result<(), Errno> {
     let path = DescriptorPath::new(node);
     let (to, flags) = (dir.as_raw_fd(), libc::AT_SYMLINK_FOLLOW);
-    // SAFETY: path and name are C strings. What is followed is the path to the descriptor, not a link that is open.
-    again(|| unsafe { libc::linkat(libc::AT_FDCWD, path.as_ptr(), to, name.as_ptr(), flags) }).map(drop)
+    // SAFETY: path and name are C strings. The path to the descriptor is followed, not an open link.
+    retry(|| unsafe { libc::linkat(libc::AT_FDCWD, path.as_ptr(), to, name.as_ptr(), flags) }).map(drop)
 }
 
 /// The target of a symbolic link that is open.
 pub(super) fn read_link(fd: BorrowedFd) -> Result<Vec<u8>, Errno> {
     let mut target = vec![0; LINK_BYTES_MAX + 1];
     let (fd, room) = (fd.as_raw_fd(), target.len());
-    // SAFETY: the path is a C string, empty to mean the descriptor itself; the call writes what the vector has room for.
-    let len = again(|| unsafe { libc::readlinkat(fd, c"".as_ptr(), target.as_mut_ptr().cast(), room) as libc::c_int })?;
+    // SAFETY: the path is a C string, empty to mean the descriptor itself; the call writes at most `room` bytes.
+    let len = retry(|| unsafe { libc::readlinkat(fd, c"".as_ptr(), target.as_mut_ptr().cast(), room) as libc::c_int })?;
     target.truncate(len as usize);
     Ok(target)
 }
@@ -254,16 +252,16 @@ pub(super) fn read_link(fd: BorrowedFd) -> Result<Vec<u8>, Errno> {
 /// Makes an open node durable.
 pub(super) fn sync(fd: BorrowedFd) -> Result<(), Errno> {
     // SAFETY: no pointer is passed.
-    again(|| unsafe { libc::fsync(fd.as_raw_fd()) }).map(drop)
+    retry(|| unsafe { libc::fsync(fd.as_raw_fd()) }).map(drop)
 }
 
 /// Makes everything on the file system of the descriptor durable.
 pub(super) fn sync_file_system(fd: BorrowedFd) -> Result<(), Errno> {
     // SAFETY: no pointer is passed.
-    again(|| unsafe { libc::syncfs(fd.as_raw_fd()) }).map(drop)
+    retry(|| unsafe { libc::syncfs(fd.as_raw_fd()) }).map(drop)
 }
 
-/// Sets the position in an open file, or in a directory to where an entry came with it.
+/// Sets the position in an open file, or in a directory to the cookie of an entry.
 pub(super) fn seek(fd: BorrowedFd, position: u64) -> Result<(), Errno> {
     let position = libc::off_t::try_from(position).map_err(|_| Errno::INVALID)?;
     // SAFETY: no pointer is passed.
@@ -271,7 +269,7 @@ pub(super) fn seek(fd: BorrowedFd, position: u64) -> Result<(), Errno> {
     if found < 0 { check(-1).map(drop) } else { Ok(()) }
 }
 
-/// The furthest that the position in an open file can be: the size of the largest. Found by halving.
+/// The largest position in an open file: the size of the largest file. By bisection.
 pub(super) fn end_max(fd: BorrowedFd) -> u64 {
     let (mut may, mut may_not) = (0, 1u64 << 63);
     while may_not - may > 1 {
@@ -289,13 +287,13 @@ pub(super) fn end_max(fd: BorrowedFd) -> u64 {
 pub(super) fn entries(fd: BorrowedFd, buffer: &mut [u64]) -> Result<usize, Errno> {
     let (number, fd, room) = (libc::SYS_getdents64, fd.as_raw_fd(), size_of_val(buffer));
     // SAFETY: the call writes what the buffer has room for.
-    let bytes = again(|| unsafe { libc::syscall(number, fd, buffer.as_mut_ptr(), room) as libc::c_int })?;
+    let bytes = retry(|| unsafe { libc::syscall(number, fd, buffer.as_mut_ptr(), room) as libc::c_int })?;
     Ok(bytes as usize)
 }
 
-/// What a file system tells of itself.
+/// Properties of a file system.
 pub(super) struct FileSystem {
-    /// Which one it is, as linux/magic.h has it.
+    /// Its kind, as in linux/magic.h.
     pub(super) magic: i64,
     /// Its unit of allocation, in bytes.
     pub(super) block: u64,
@@ -312,7 +310,7 @@ pub(super) struct FileSystem {
 pub(super) fn file_system(fd: BorrowedFd) -> Result<FileSystem, Errno> {
     let mut found = MaybeUninit::<libc::statfs>::zeroed();
     // SAFETY: the call fills `found`.
-    again(|| unsafe { libc::fstatfs(fd.as_raw_fd(), found.as_mut_ptr()) })?;
+    retry(|| unsafe { libc::fstatfs(fd.as_raw_fd(), found.as_mut_ptr()) })?;
     // SAFETY: the structure has integers only, for which zeroes are valid, too.
     let found = unsafe { found.assume_init() };
     Ok(FileSystem {
@@ -327,27 +325,27 @@ pub(super) fn file_system(fd: BorrowedFd) -> Result<FileSystem, Errno> {
     })
 }
 
-/// Can nothing be changed through the mount of the descriptor?
+/// Whether the mount of the descriptor is read-only.
 pub(super) fn is_mounted_read_only(fd: BorrowedFd) -> Result<bool, Errno> {
     let mut found = MaybeUninit::<libc::statvfs>::zeroed();
     // SAFETY: the call fills `found`.
-    again(|| unsafe { libc::fstatvfs(fd.as_raw_fd(), found.as_mut_ptr()) })?;
+    retry(|| unsafe { libc::fstatvfs(fd.as_raw_fd(), found.as_mut_ptr()) })?;
     // SAFETY: the structure has integers only, for which zeroes are valid, too.
     let found = unsafe { found.assume_init() };
     Ok(found.f_flag & libc::ST_RDONLY != 0)
 }
 
-/// Names that a node may have.
+/// Maximum of names of a node.
 pub(super) fn links_max(fd: BorrowedFd) -> u32 {
     // SAFETY: no pointer is passed.
     let found = unsafe { libc::fpathconf(fd.as_raw_fd(), libc::_PC_LINK_MAX) };
     u32::try_from(found).unwrap_or(u32::MAX)
 }
 
-/// Is the directory, open for reading, one in which a name is found in another case, too?
+/// Whether names in the directory, open for reading, are case-insensitive.
 pub(super) fn folds_case(fd: BorrowedFd) -> bool {
     let mut flags: libc::c_int = 0;
-    // SAFETY: the call writes an integer to `flags`, whatever its number says.
+    // SAFETY: the call writes an integer to `flags`, despite the size in its number.
     let done = unsafe { libc::ioctl(fd.as_raw_fd(), libc::FS_IOC_GETFLAGS, &raw mut flags) };
     done == 0 && flags & CASEFOLD != 0
 }

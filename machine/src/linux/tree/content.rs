@@ -12,16 +12,16 @@ use super::watch;
 use crate::Errno;
 use crate::tree::{Node, OpenNode, TreeReply};
 
-/// Files kept open, at most, until they are synced.
+/// Maximum of files held open until they are synced.
 const UNSYNCED_MAX: usize = 128;
 
-/// Files just made, still open: they will be synced at once, and to find and open each of them anew takes longer than to
-/// make it.
+/// New files, still open: they are likely to be synced soon, and finding and opening one anew takes longer than
+/// creating it.
 #[derive(Default)]
 pub(super) struct Unsynced(Mutex<HashMap<Node, OwnedFd>>);
 
 impl Unsynced {
-    pub(super) fn keep(&self, node: Node, file: OwnedFd) {
+    pub(super) fn insert(&self, node: Node, file: OwnedFd) {
         let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if files.len() < UNSYNCED_MAX {
             files.insert(node, file);
@@ -34,7 +34,7 @@ impl Unsynced {
 }
 
 impl HostTree {
-    /// Opens a node itself whose kind is known: a pipe or device does things when it is opened.
+    /// Opens a node again, whose kind is known: opening a pipe or device has side effects.
     pub(super) fn reopen(&self, found: &Found, flags: libc::c_int) -> Result<OwnedFd, Errno> {
         match &self.search {
             Some(_) => self.as_owner(found, || call::open_again(found.fd(), flags)),
@@ -83,27 +83,27 @@ impl HostTree {
         Ok(TreeReply::Done)
     }
 
-    /// Makes a node durable. False: this one alone can't be.
+    /// Makes a node durable. False if this one alone cannot be.
     fn sync_node(&self, node: &Node) -> Result<bool, Errno> {
         if let Some(file) = self.unsynced.take(node) {
             return call::sync(file.as_fd()).map(|()| true);
         }
-        // Nothing of one that is gone could be lost. That its name is gone is in its directory. But one that is not where it
-        // was noted to be may still be somewhere.
+        // A removed node has nothing to lose; the removal of its name belongs to its directory. But one that is not at
+        // its recorded place may be elsewhere.
         let is_gone = || self.search.as_ref().is_none_or(|search| search.is_gone(node));
         let found = match self.find(node) {
             Err(Errno(libc::ESTALE)) if is_gone() => return Ok(true),
             Err(Errno(libc::ESTALE | libc::EBUSY)) => return Ok(false),
             found => found?,
         };
-        // What can't be opened without consequences has no descriptor to say it on.
+        // Opening others has side effects, so there is no descriptor to sync.
         if !matches!(found.kind(), libc::S_IFREG | libc::S_IFDIR) {
             return Ok(false);
         }
         match self.reopen(&found, libc::O_RDONLY).and_then(|fd| call::sync(fd.as_fd())) {
             Ok(()) => Ok(true),
             Err(Errno(libc::ESTALE)) => Ok(true),
-            // A file system that can't for single directories, and what the server's user may not read.
+            // The file system cannot sync single directories, or the server's user may not read it.
             Err(Errno::INVALID | Errno(libc::EACCES | libc::EPERM)) => Ok(false),
             Err(errno) => Err(errno),
         }

@@ -15,7 +15,7 @@ use crate::tree::{
     Caller, Creation, DeviceNumber, Kind, LINK_BYTES_MAX, Node, SetAttributes, SetTime, Time, TreeReply,
 };
 
-/// How often a name may vanish between being refused because it is there and being looked for.
+/// Attempts when a name exists at creation and is gone at lookup.
 const ATTEMPTS_MAX: usize = 16;
 
 impl HostTree {
@@ -45,7 +45,7 @@ impl HostTree {
             }
             match self.look(caller, fd.as_fd(), &name) {
                 Err(Errno(libc::ENOENT)) => {}
-                found => return self.take(caller, found?, how, attributes),
+                found => return self.take_existing(caller, found?, how, attributes),
             }
         }
         Err(Errno(libc::EEXIST))
@@ -60,8 +60,8 @@ impl HostTree {
     ) -> Result<TreeReply, Errno> {
         let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR | libc::O_NOFOLLOW;
         if let Err(errno) = self.require(caller, dir, CHANGE) {
-            let is_there = self.look(caller, dir, name).is_ok();
-            return Err(if is_there { Errno(libc::EEXIST) } else { errno });
+            let exists = self.look(caller, dir, name).is_ok();
+            return Err(if exists { Errno(libc::EEXIST) } else { errno });
         }
         let made = {
             let _acting = self.make_as(caller)?;
@@ -71,20 +71,20 @@ impl HostTree {
             let size = attributes.size.filter(|&size| size > 0);
             size.map_or(Ok(()), |size| call::truncate_open(made.as_fd(), size))
                 .and_then(|()| complete(made.as_fd(), &self.identity, caller, attributes))
-                .inspect_err(|_| self.take_back(dir, name, made.as_fd()))?;
+                .inspect_err(|_| self.undo_creation(dir, name, made.as_fd()))?;
             made
         };
         let made = self.opened(made)?;
         self.note(dir, name, &made);
         let reply = TreeReply::Node(made.node, made.attributes());
         if !self.commits_as_a_whole {
-            self.unsynced.keep(made.node, made.fd);
+            self.unsynced.insert(made.node, made.fd);
         }
         Ok(reply)
     }
 
-    /// Takes a file that is there.
-    fn take(
+    /// Handles a name that exists already.
+    fn take_existing(
         &self,
         caller: Option<&Caller>,
         mut found: Found,
@@ -182,7 +182,7 @@ impl HostTree {
             make(fd.as_fd(), &name).map_err(|errno| in_directory(fd.as_fd(), errno))?;
             let made = self.child(fd.as_fd(), &name)?;
             complete(made.fd(), &self.identity, caller, attributes)
-                .inspect_err(|_| self.take_back(fd.as_fd(), &name, made.fd()))?;
+                .inspect_err(|_| self.undo_creation(fd.as_fd(), &name, made.fd()))?;
             made
         };
         let mut made = made;
@@ -201,19 +201,19 @@ impl HostTree {
         self.identity.act_as(caller)
     }
 
-    /// Removes what was made and did not get all that it should have: half a success would let a second attempt fail. As
-    /// far as it can be removed, and is still what was made.
-    fn take_back(&self, dir: BorrowedFd, name: &CStr, made: BorrowedFd) {
+    /// Removes a node that did not get all of its attributes, or a second attempt would fail; if it can be removed, and
+    /// the name is still its own.
+    fn undo_creation(&self, dir: BorrowedFd, name: &CStr, made: BorrowedFd) {
         let (Ok(made), Ok(found)) = (call::status(made), self.child(dir, name)) else { return };
-        // As long as it is open its number is its own.
+        // While it is open its number is not reused.
         if made.stx_ino == found.status.stx_ino {
             let _ = call::unlink(dir, name, found.is_directory());
         }
     }
 }
 
-/// The verifier of an exclusive creation as times that any file system can keep: half of it in the seconds of each, without
-/// the top bit, as knfsd does.
+/// The verifier of an exclusive creation as times that any file system can store: half of it in the seconds of each,
+/// without the top bit, as knfsd does.
 fn times_of(verifier: [u8; 8]) -> SetAttributes {
     let [a, b, c, d, e, f, g, h] = verifier;
     let half = |bytes| {

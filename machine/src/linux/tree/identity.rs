@@ -1,9 +1,10 @@
-//! As whom a thread acts on files.
+//! The user as whom a thread acts on files.
 //!
-//! Linux decides about files by the file system user, group and supplementary groups of the *thread*. With a file system
-//! user other than root a thread also loses root's privileges over files (capabilities(7)). So what a caller may do is
-//! decided by the host itself, at the moment when it is done, by whatever rules it has (modes, lists, security modules).
-
+//! Linux decides about files by the file system user, group and supplementary groups of the *thread*. With a file
+//! system user other than root a thread also loses root's privileges over files (capabilities(7)). So what a caller may
+//! do is user other than root a thread also loses root's privileges over files (capabilities(7)). So the host itself
+//! decides what a caller may do, at the time of the access, by whatever rules it has (modes, access control lists,
+//! security modules).
 use std::cell::Cell;
 
 use crate::Errno;
@@ -11,25 +12,25 @@ use crate::linux::credentials::set_user;
 use crate::linux::syscall::check;
 use crate::tree::Caller;
 
-/// Attempts at becoming oneself again: only a host out of memory refuses one.
+/// Attempts at restoring the own identity: only a host out of memory refuses one.
 const RETURNS_MAX: u32 = 1000;
 
-/// As whom the server runs.
+/// The user of the server.
 #[derive(Debug)]
 pub(super) struct Identity {
     uid: u32,
     gid: u32,
     groups: Box<[u32]>,
-    /// As whom the host knows root, where this is a user namespace that has no other user (`unshare --map-root-user`):
-    /// root is an ordinary user then (user_namespaces(7)), and its programs outside are the same user's.
+    /// The user outside, where this is a user namespace without other users (`unshare --map-root-user`): root is an
+    /// ordinary user then (user_namespaces(7)), the same as that user's programs outside.
     outside: Option<u32>,
 }
 
 impl Identity {
-    /// The identity of the process; tries out whether its threads can act for others, if it is root.
+    /// The identity of the process; tests whether its threads can act for others, if it is root.
     ///
     /// # Errors
-    /// `EPERM` when it is root and they can't, as in containers that take that away.
+    /// `EPERM` when it is root and they cannot, as in restricted containers.
     pub(super) fn of_process() -> Result<Self, Errno> {
         // SAFETY: no pointer is passed.
         let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
@@ -42,25 +43,25 @@ impl Identity {
         Ok(identity)
     }
 
-    /// Acts for the caller until the result is dropped; for the server itself when there is none. A server that is not
-    /// root does everything as its own user, whoever calls; [`super::permission`] says what callers may.
+    /// Acts for the caller until the result is dropped; for the server itself without a caller. A server that is not
+    /// root does everything as its own user; [`super::permission`] decides what callers may do.
     ///
     /// # Errors
     /// `EPERM` when the host has no such user or group.
     pub(super) fn act_as(&self, caller: Option<&Caller>) -> Result<Acting<'_>, Errno> {
-        // Root, who maintains a tree from afar, is nobody else: ten system calls less for each call.
+        // Root as caller is the same user: saves ten system calls.
         let Some(caller) = caller.filter(|caller| self.acts_for_others() && !self.is_same(caller)) else {
-            return Ok(Acting { back_to: None });
+            return Ok(Acting { restores: None });
         };
         set_groups(&caller.groups)?;
-        // From here on there is something to take back, on the way out of a failure, too; and groups can be set.
-        let acting = Acting { back_to: Some(self) };
+        // From now on the identity is restored on return, also after a failure; and groups can be set.
+        let acting = Acting { restores: Some(self) };
         set_group(caller.gid)?;
         set_user(caller.uid)?;
         Ok(acting)
     }
 
-    /// Does the host see for whom something is done?
+    /// Whether the host applies the caller's permissions.
     pub(super) fn acts_for_others(&self) -> bool {
         self.uid == 0 && self.outside.is_none()
     }
@@ -69,39 +70,39 @@ impl Identity {
         (self.uid, self.gid, &*self.groups) == (caller.uid, caller.gid, &*caller.groups)
     }
 
-    /// Is this the server's own user?
+    /// Whether this is the server's own user.
     pub(super) fn is(&self, uid: u32) -> bool {
         self.uid == uid || self.outside == Some(uid)
     }
 
-    fn become_again(&self) -> Result<(), Errno> {
+    fn restore(&self) -> Result<(), Errno> {
         set_user(self.uid)?;
         set_group(self.gid)?;
         set_groups(&self.groups)
     }
 }
 
-/// While this lives the thread acts for somebody.
+/// While this lives the thread acts for a caller.
 #[must_use = "the thread acts for the caller only as long as this lives"]
 pub(super) struct Acting<'a> {
-    back_to: Option<&'a Identity>,
+    restores: Option<&'a Identity>,
 }
 
 impl Drop for Acting<'_> {
     fn drop(&mut self) {
-        let Some(identity) = self.back_to else { return };
+        let Some(identity) = self.restores else { return };
         for _ in 0..RETURNS_MAX {
-            if identity.become_again().is_ok() {
+            if identity.restore().is_ok() {
                 return;
             }
             std::thread::yield_now();
         }
-        // The thread would do the next caller's work as this one.
+        // The thread would act for the next caller as this one.
         std::process::abort();
     }
 }
 
-/// Who the only user of a namespace is outside of it; none where there are several. Each line of `map` is first user
+/// The user outside of a namespace that has only one; `None` if it has several. Each line of `map` is first user
 /// inside, first user outside, count.
 fn only_user(map: &str) -> Option<u32> {
     let mut lines = map.lines();
@@ -111,10 +112,10 @@ fn only_user(map: &str) -> Option<u32> {
 }
 
 fn groups_of_process() -> Result<Box<[u32]>, Errno> {
-    // SAFETY: nothing is written when there is room for nothing.
+    // SAFETY: nothing is written to a buffer of size 0.
     let count = check(unsafe { libc::getgroups(0, std::ptr::null_mut()) })?;
     let mut groups = vec![0; count as usize];
-    // SAFETY: there is room for as many as are said to be there; for more the call fails.
+    // SAFETY: the buffer has room for `count` groups; for more the call fails.
     let count = check(unsafe { libc::getgroups(count, groups.as_mut_ptr()) })?;
     groups.truncate(count as usize);
     Ok(groups.into())
@@ -130,7 +131,7 @@ fn set_group(gid: u32) -> Result<(), Errno> {
     if now == gid { Ok(()) } else { Err(Errno(libc::EPERM)) }
 }
 
-/// Sets this thread's supplementary groups. Past the C library, whose function changes all threads.
+/// Sets this thread's supplementary groups. Not with the C library's function, which changes all threads.
 fn set_groups(groups: &[u32]) -> Result<(), Errno> {
     #[cfg(any(target_arch = "x86", target_arch = "arm", target_arch = "m68k", target_arch = "sparc"))]
     const NUMBER: libc::c_long = libc::SYS_setgroups32;
@@ -141,9 +142,9 @@ fn set_groups(groups: &[u32]) -> Result<(), Errno> {
     set.map(drop).map_err(|errno| if errno == Errno::INVALID { Errno(libc::EPERM) } else { errno })
 }
 
-/// Lets what is made get just the permissions that were asked for. The mask is part of what all threads of a process
-/// usually share: first this thread gets a copy of its own, for the server makes files of its own, too. Where that is
-/// forbidden the mask of the whole process is cleared.
+/// Lets new nodes have exactly the requested permissions. The mask is part of what all threads of a process usually
+/// share: this thread gets its own copy first, since the server makes files of its own, too. Where that is forbidden
+/// the mask of the whole process is cleared.
 pub(super) fn clear_creation_mask() {
     thread_local! {
         static CLEARED: Cell<bool> = const { Cell::new(false) };

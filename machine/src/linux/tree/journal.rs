@@ -1,28 +1,33 @@
-//! What the journal of a file system promises beyond POSIX.
+//! What the journal of a file system guarantees beyond POSIX.
+//!
+//! One `fsync` commits a group on ext4 with a journal; elsewhere each node is synced, up to 16 side by side, a new file
+//! by the descriptor that made it. (Without a journal ext4 writes all inodes of a block when one is synced, so that one
+//! `fsync` for each block of them would do; but how many lie in a block the host tells nobody who may not read the
+//! device.) `syncfs` was rejected: it writes what everybody else on the host has dirty.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
-/// Does `fsync` of any directory make durable all that was done before with any names and attributes of the file system?
+/// Whether `fsync` of any directory makes all earlier changes of names and attributes on the file system durable.
 ///
-/// So it is on ext4 with a journal: the journal is in order, and for a directory ext4 commits all of it, not just what
-/// concerns that directory (`ext4_fsync_journal`). One by one, each of several nodes would cost a flush of its own, for
-/// ext4 flushes the disk even when the node's changes have been committed with another's.
+/// True on ext4 with a journal: the journal is ordered, and for a directory ext4 commits all of it, not only the
+/// changes of that directory (`ext4_fsync_journal`). Syncing each of several nodes would cost a flush each, since ext4
+/// flushes the disk even when the node's changes were committed with another's.
 pub(super) fn is_committed_as_a_whole(root: &File) -> bool {
     is_ext4(root) && has_journal(root).unwrap_or(false)
 }
 
 fn is_ext4(root: &File) -> bool {
-    // SAFETY: all bytes zero are a statfs.
+    // SAFETY: all zeroes is a valid statfs.
     let mut facts: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: the descriptor is open and `facts` is writable.
     let result = unsafe { libc::fstatfs(root.as_raw_fd(), &mut facts) };
     result == 0 && facts.f_type == libc::EXT4_SUPER_MAGIC
 }
 
-/// A journal in use has a directory in `/proc/fs/jbd2` that is named after its device and its inode.
+/// A journal in use has a directory in `/proc/fs/jbd2`, named after its device and its inode.
 fn has_journal(root: &File) -> io::Result<bool> {
     let device = root.metadata()?.dev();
     let link = fs::read_link(format!("/sys/dev/block/{}:{}", libc::major(device), libc::minor(device)))?;

@@ -1,7 +1,7 @@
-//! Reading directories, in pieces.
+//! Reading directories in parts.
 //!
-//! The cookie of an entry is its position as the file system tells it (`d_off`). With ext4, XFS, Btrfs and (since Linux 6.6)
-//! tmpfs it stays good when other entries come and go, and when the host restarts.
+//! The cookie of an entry is its position in the file system (`d_off`). With ext4, XFS, Btrfs and (since Linux 6.6)
+//! tmpfs it stays valid when other entries are added or removed, and across restarts of the host.
 
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -14,28 +14,28 @@ use super::permission::{READ, SEARCH};
 use crate::Errno;
 use crate::tree::{Attributes, Caller, Entry, Node, TreeReply};
 
-/// Directories that are kept open between the pieces of their listings.
+/// Directories held open between the parts of their listings.
 const OPEN_MAX: usize = 64;
 
-/// Entries in one piece at most.
-const PIECE_MAX: usize = 4096;
+/// Maximum of entries in one part.
+const PART_MAX: usize = 4096;
 
-/// Memory for entries that are asked for at a time, in bytes: at least one with the longest name.
+/// Memory for entries in one call, in bytes: enough for at least one with the longest name.
 const BUFFER_BYTES_MAX: usize = 32 << 10;
 const BUFFER_BYTES_MIN: usize = 512;
 
-/// Where in `struct linux_dirent64` the length of the record is, and the kind, behind which the name is.
+/// Offsets in `struct linux_dirent64`: the length of the record, and the kind, which the name follows.
 const LEN_AT: usize = 16;
 const KIND_AT: usize = 18;
 
-/// Directories that are open where a piece of their listing ended. To go on in the same descriptor saves the file system
-/// from finding the place again, which in ext4 means to sort a block of entries anew.
+/// Directories open at the end of a part of their listing. Continuing in the same descriptor saves the file system from
+/// finding the position again, for which ext4 has to sort a block of entries.
 #[derive(Default)]
 pub(super) struct Listings(Mutex<VecDeque<Listing>>);
 
 struct Listing {
     dir: Node,
-    /// Behind which entry it stands.
+    /// The last entry read.
     cookie: u64,
     fd: OwnedFd,
 }
@@ -47,7 +47,7 @@ impl Listings {
         open.remove(at).map(|listing| listing.fd)
     }
 
-    fn keep(&self, listing: Listing) {
+    fn insert(&self, listing: Listing) {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if open.len() >= OPEN_MAX {
             open.pop_front();
@@ -88,9 +88,9 @@ impl HostTree {
                 fd
             }
         };
-        let (mut entries, last) = read(fd.as_fd(), entries_max.clamp(1, PIECE_MAX))?;
+        let (mut entries, last) = read(fd.as_fd(), entries_max.clamp(1, PART_MAX))?;
         if let Some(entry) = entries.last().filter(|_| !last) {
-            self.listings.keep(Listing { dir: *dir, cookie: entry.cookie, fd });
+            self.listings.insert(Listing { dir: *dir, cookie: entry.cookie, fd });
         }
         for entry in &mut entries {
             if may_search {
@@ -103,7 +103,7 @@ impl HostTree {
         Ok(TreeReply::Entries(entries, last))
     }
 
-    /// What the entry belongs to; nothing when it is gone by now, or on another file system.
+    /// The node of an entry; `None` when it is gone by now, or on another file system.
     fn node_of_entry(&self, place: BorrowedFd, dir: &Node, name: &[u8]) -> Option<(Node, Attributes)> {
         let found = match name {
             b"." => self.find(dir),
@@ -114,12 +114,12 @@ impl HostTree {
     }
 }
 
-/// The next entries from where the directory stands, which is then behind the last of them; and whether they are the last.
+/// The next entries from the directory's position, and whether they are the last.
 fn read(fd: BorrowedFd, max: usize) -> Result<(Vec<Entry>, bool), Errno> {
     let mut entries: Vec<Entry> = Vec::new();
     let mut buffer = Vec::new();
     while entries.len() < max {
-        // As many as are wanted have names of some ten bytes.
+        // Estimates names of some ten bytes.
         let room = ((max - entries.len()) * 32).clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX);
         buffer.resize(room / size_of::<u64>(), 0u64);
         let bytes = match call::entries(fd, &mut buffer) {
@@ -129,7 +129,7 @@ fn read(fd: BorrowedFd, max: usize) -> Result<(Vec<Entry>, bool), Errno> {
         };
         for Record { name, number, cookie, .. } in Records::new(&buffer, bytes) {
             if entries.len() == max {
-                // One more came along.
+                // One entry too many: go back.
                 call::seek(fd, entries.last().map_or(0, |last| last.cookie))?;
                 return Ok((entries, false));
             }
@@ -144,13 +144,13 @@ fn bytes_of(buffer: &[u64]) -> &[u8] {
     unsafe { std::slice::from_raw_parts(buffer.as_ptr().cast(), size_of_val(buffer)) }
 }
 
-/// An entry as the host tells it.
+/// An entry in the host's format.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Record<'a> {
     pub(super) name: &'a [u8],
     pub(super) number: u64,
     pub(super) cookie: u64,
-    /// `DT_DIR` and so on; `DT_UNKNOWN` when the file system does not say.
+    /// `DT_DIR` and so on; `DT_UNKNOWN` when the file system does not report it.
     pub(super) kind: u8,
 }
 
@@ -158,7 +158,7 @@ pub(super) struct Record<'a> {
 pub(super) struct Records<'a>(&'a [u8]);
 
 impl<'a> Records<'a> {
-    /// Those in its first `bytes`.
+    /// Records in its first `bytes`.
     pub(super) fn new(buffer: &'a [u64], bytes: usize) -> Self {
         let all = bytes_of(buffer);
         Records(all.get(..bytes).unwrap_or(all))
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_taken_apart_whatever_their_names() {
+    fn records_are_parsed_whatever_their_names() {
         let records = [record(b"a", 3, 5), record(&[0xff; 255], 4, u64::MAX >> 1)].concat();
         let mut records = Records(&records);
         let first = records.next().expect("a record");

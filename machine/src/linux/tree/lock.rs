@@ -1,13 +1,12 @@
-//! Locks on directories that are given out: two servers over one directory would each have a cache that knows nothing of
-//! what the other one's clients were told.
+//! Locks on exported directories: two servers of one directory would have caches that are not coherent.
 //!
-//! `flock(2)` locks the directory itself, whatever path leads to it: for ourselves, or against writers only. The directories
-//! above it are locked against those who would give them out for writing, as far as we may open them: so a server of a
-//! directory and one of a directory in it exclude each other. Not seen are a server on another host (of a network file
-//! system), and a directory in one that is given out when it is reached through a bind mount alone. The root directory and
-//! those in which everybody may make files (`/tmp`) are not locked from below: others lock them for their own reasons.
+//! `flock(2)` locks the directory itself, whatever path leads to it: exclusively, or against writers only. The
+//! directories above it are locked against exports for writing, as far as they can be opened: so servers of a directory
+//! and of one in it exclude each other. Not detected are a server on another host (of a network file system), and a
+//! directory in an exported one that is reached through a bind mount only. The root directory and directories writable
+//! for all (`/tmp`) are not locked from below: others lock them for their own purposes.
 //!
-//! A process may give out one directory more than once, and the locks belong to the process: the table counts.
+//! A process may export one directory more than once, and the locks belong to the process: the table counts.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -21,7 +20,7 @@ use super::OpenTreeError;
 use crate::Errno;
 use crate::linux::syscall::{self, check};
 
-/// A directory: its file system and its number there.
+/// A directory: its file system and inode number.
 type Name = (u64, u64);
 
 struct Held {
@@ -31,7 +30,7 @@ struct Held {
 }
 
 impl Held {
-    /// The operation of `flock` for what is wanted of it.
+    /// The operation of `flock` for the present counts.
     fn operation(&self) -> libc::c_int {
         match (self.exclusive, self.shared) {
             (0, 0) => libc::LOCK_UN,
@@ -48,14 +47,14 @@ fn held() -> MutexGuard<'static, BTreeMap<Name, Held>> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A directory that is locked, and those above it, until this is dropped.
+/// Locks on a directory and those above it, until this is dropped.
 pub(super) struct Locked(Vec<(Name, bool)>);
 
 impl Locked {
-    /// Locks the directory `path`: for this process, or, with `read_only`, against writers.
+    /// Locks the directory `path`: exclusively, or, with `read_only`, against writers.
     ///
     /// # Errors
-    /// [`OpenTreeError::Locked`] with the directory that somebody else has locked; what is no directory.
+    /// [`OpenTreeError::Locked`] with the directory that another process has locked; when it is not a directory.
     pub(super) fn new(path: &Path, read_only: bool) -> Result<Self, OpenTreeError> {
         let mut locked = Locked(Vec::new());
         let host = |what, path: &Path, errno| OpenTreeError::Host { what, path: path.to_owned(), errno };
@@ -63,9 +62,9 @@ impl Locked {
         locked.add(path, directory, !read_only).map_err(|errno| refused(path, errno))?;
         let real = std::fs::canonicalize(path).map_err(|error| host("find", path, syscall::errno(&error)))?;
         for above in real.ancestors().skip(1) {
-            // What we may not even open, we cannot ask about.
+            // A directory that cannot be opened cannot be locked.
             let Ok(directory) = open(above) else { continue };
-            if !is_anybodys(&directory, above) {
+            if !is_shared(&directory, above) {
                 locked.add(above, directory, false).map_err(|errno| refused(above, errno))?;
             }
         }
@@ -106,7 +105,7 @@ impl Drop for Locked {
             } else {
                 held.shared -= 1
             }
-            // Unlocked before it is closed: a program that this process starts has a copy of the descriptor for a moment.
+            // Unlocked before it is closed: a program that this process starts holds a copy for a moment.
             let operation = held.operation();
             let _ = lock(&held.directory, operation);
             if operation == libc::LOCK_UN {
@@ -125,10 +124,10 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY | libc::O_NONBLOCK).open(path)
 }
 
-/// Is it a directory that others lock for reasons of their own?
-fn is_anybodys(directory: &File, path: &Path) -> bool {
-    let is_for_all = |mode: u32| mode & libc::S_ISVTX != 0 && mode & libc::S_IWOTH != 0;
-    path.parent().is_none() || directory.metadata().is_ok_and(|found| is_for_all(found.mode()))
+/// Whether others lock the directory for their own purposes.
+fn is_shared(directory: &File, path: &Path) -> bool {
+    let is_writable_for_all = |mode: u32| mode & libc::S_ISVTX != 0 && mode & libc::S_IWOTH != 0;
+    path.parent().is_none() || directory.metadata().is_ok_and(|found| is_writable_for_all(found.mode()))
 }
 
 fn refused(path: &Path, errno: Errno) -> OpenTreeError {
@@ -150,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_locked_for_one_process_however_often_it_has_it() {
+    fn a_directory_is_locked_for_one_process_however_often_it_is_opened() {
         let place = tempfile::tempdir().expect("a temporary directory");
         let (above, path) = (place.path(), place.path().join("in"));
         std::fs::create_dir(&path).expect("made");

@@ -1,4 +1,4 @@
-//! Names in directories: looked up, removed, changed, added.
+//! Names in directories: lookup, removal, rename, link.
 
 use std::ffi::{CStr, CString};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -13,12 +13,11 @@ use super::search::Search;
 use crate::Errno;
 use crate::tree::{Caller, NAME_BYTES_MAX, Node, TreeReply};
 
-/// Locks for names, of which each directory has one: so that what is said to have had a name is what had it. Between
-/// removing or replacing a name and looking what it belongs to the host leaves a gap. Only programs on the host itself
-/// get into it now.
+/// Locks for the names of directories, so that the node reported for a removed or replaced name is the one that had it:
+/// between lookup and removal the host leaves a gap. Only programs on the host itself can still interfere.
 pub(super) struct NameLocks([Mutex<()>; NAME_LOCKS]);
 
-/// More than there are threads that could wait for one.
+/// More than there are threads that may wait for one.
 const NAME_LOCKS: usize = 64;
 
 impl NameLocks {
@@ -26,15 +25,14 @@ impl NameLocks {
         NameLocks([const { Mutex::new(()) }; NAME_LOCKS])
     }
 
-    /// The names of one directory.
     pub(super) fn of(&self, dir: &Node) -> MutexGuard<'_, ()> {
         self.lock(place(dir))
     }
 
-    /// Those of two, which may be the same.
+    /// For two directories, which may be the same.
     fn of_both(&self, one: &Node, other: &Node) -> (MutexGuard<'_, ()>, Option<MutexGuard<'_, ()>>) {
         let (one, other) = (place(one), place(other));
-        // Always in the same order.
+        // In a fixed order, against deadlock.
         let first = self.lock(one.min(other));
         (first, (one != other).then(|| self.lock(one.max(other))))
     }
@@ -52,7 +50,7 @@ fn place(dir: &Node) -> usize {
 /// A name that an entry may have.
 ///
 /// # Errors
-/// `EINVAL` when none may have it, `.` and `..` among them; `ENAMETOOLONG`.
+/// `EINVAL` for an invalid name, including `.` and `..`; `ENAMETOOLONG`.
 pub(super) fn entry_name(name: &[u8]) -> Result<CString, Errno> {
     if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') {
         return Err(Errno::INVALID);
@@ -136,7 +134,7 @@ impl HostTree {
         let _acting = self.identity.act_as(caller)?;
         let moved = self.child(from_dir.as_fd(), &from_name)?;
         self.require_removal(caller, from_dir.as_fd(), &moved)?;
-        let replaced = self.child_if_there(to_dir.as_fd(), &to_name)?;
+        let replaced = self.child_if_any(to_dir.as_fd(), &to_name)?;
         if let Some(replaced) = &replaced {
             self.require_removal(caller, to_dir.as_fd(), replaced)?;
         }
@@ -151,7 +149,7 @@ impl HostTree {
         Ok(TreeReply::Renamed(moved.node, replaced.map(|replaced| replaced.node)))
     }
 
-    fn child_if_there(&self, dir: BorrowedFd, name: &CStr) -> Result<Option<Found>, Errno> {
+    fn child_if_any(&self, dir: BorrowedFd, name: &CStr) -> Result<Option<Found>, Errno> {
         match self.child(dir, name) {
             Err(Errno(libc::ENOENT)) => Ok(None),
             found => found.map(Some),
@@ -178,9 +176,9 @@ impl HostTree {
         Ok(TreeReply::Attributes(found.attributes()))
     }
 
-    /// Forgets what was kept of a node that has lost this name. A directory that is kept open would itself be kept.
+    /// Drops what is held for a node that has lost this name: an open directory would stay allocated.
     fn lost_name(&self, dir: BorrowedFd, name: &CStr, found: &Found) {
-        // Nobody will ask for it to be synced, unless it has another name: then it is found.
+        // No sync will follow, unless it has another name: then it is found.
         drop(self.unsynced.take(&found.node));
         if let Some(search) = &self.search {
             let gone = call::status(found.fd()).is_ok_and(|status| status.stx_nlink == 0);
@@ -198,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_can_name_one_entry_is_a_name() {
+    fn only_valid_names_of_one_entry_are_accepted() {
         for bad in [&b""[..], b".", b"..", b"a/b", b"/", b"a\0b"] {
             assert_eq!(entry_name(bad), Err(Errno::INVALID), "{bad:?}");
         }

@@ -1,11 +1,10 @@
-//! From the name of a node to the node, and back.
+//! From a node's identifier to the node, and back.
 //!
-//! Nodes are found by file handles (open_by_handle_at(2)), or, where the host does not let us or has none, as
-//! [`super::search`] does it. By handle they are found on the file system of the tree, which may hold more than the tree. Of a
-//! directory it is found out, by going up, whether it lies in the tree. Of anything else that can't be found out
-//! at any bearable cost (it may have any number of names, anywhere): a name of a file elsewhere on the same file
-//! system is not refused. Knfsd does the same unless told to (`no_subtree_check`). Who gives names to strangers must make
-//! them impossible to forge.
+//! Nodes are found by file handle (open_by_handle_at(2)), or, where the host does not allow that or has none, by
+//! [`super::search`]. By handle they are found on the file system of the tree, which may contain more than the tree.
+//! For a directory it is verified, going up, that it lies in the tree. For other nodes that is too expensive (they may
+//! have any number of names, anywhere): the handle of a file elsewhere on the same file system is not refused. Knfsd
+//! behaves the same by default (`no_subtree_check`). A service must make handles unforgeable for untrusted clients.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -20,14 +19,13 @@ use super::call;
 use crate::Errno;
 use crate::tree::{Attributes, Node};
 
-/// Directories known to lie in the tree, at most. A directory that somebody on the host moves out of the tree is served
-/// until it is forgotten.
+/// Maximum of directories known to lie in the tree. One moved out of the tree on the host is served until forgotten.
 const VERIFIED_MAX: usize = 16 << 10;
 
-/// Levels that a directory may lie below one that is known.
+/// Levels of a directory below a known one, at most.
 const DEPTH_MAX: usize = 4096;
 
-/// A node that was found, open as a place only (`O_PATH`), or, when it was just made, otherwise.
+/// An open node, with `O_PATH`, or, when it was just made, otherwise.
 pub(super) struct Found {
     pub(super) fd: OwnedFd,
     pub(super) node: Node,
@@ -52,15 +50,15 @@ impl Found {
         self.kind() == libc::S_IFDIR
     }
 
-    /// Asks again, after something changed.
+    /// Reads the status again, after a change.
     pub(super) fn refresh(&mut self) -> Result<(), Errno> {
         self.status = call::status(self.fd.as_fd())?;
         Ok(())
     }
 }
 
-/// The directory that a thread keeps open while it makes several changes in it: opened once, and looked up once. Not for
-/// longer, for nobody could unmount its file system.
+/// The directory that a thread holds open while it makes several changes in it: opened once, and looked up once. No
+/// longer, since its file system could not be unmounted.
 #[derive(Default)]
 struct Held {
     is_holding: bool,
@@ -71,11 +69,11 @@ thread_local! {
     static HELD: RefCell<Held> = RefCell::default();
 }
 
-/// This thread keeps the directory open that it uses, until this is dropped.
-#[must_use = "the directory is kept open only as long as this lives"]
+/// This thread holds the directory that it uses open until this is dropped.
+#[must_use = "the directory is held open only as long as this lives"]
 pub(in crate::linux) struct Holding(());
 
-/// Has this thread keep the directory open that it uses.
+/// See [`Holding`].
 pub(in crate::linux) fn hold_directory() -> Holding {
     HELD.with_borrow_mut(|held| held.is_holding = true);
     Holding(())
@@ -87,7 +85,6 @@ impl Drop for Holding {
     }
 }
 
-/// Directories that are known to lie in the tree.
 #[derive(Default)]
 pub(super) struct Verified(Mutex<HashSet<Node>>);
 
@@ -99,7 +96,7 @@ impl Verified {
     fn insert(&self, nodes: &[Node]) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() + nodes.len() > VERIFIED_MAX {
-            // They are found again one by one. To remember who was asked for last would cost more than it saves.
+            // They are verified again one by one. An LRU would cost more than it saves.
             known.clear();
         }
         known.extend(nodes.iter().take(VERIFIED_MAX));
@@ -111,7 +108,7 @@ impl Verified {
 }
 
 impl HostTree {
-    /// The node of this name.
+    /// Opens a node.
     ///
     /// # Errors
     /// `ESTALE` when it is gone, or lies outside the tree.
@@ -124,7 +121,7 @@ impl HostTree {
                 Found { fd, node: *node, status }
             }
         };
-        // One without a name is still found as long as anybody on the host has it open. It is not in the tree any more.
+        // One without a name can still be opened while a process on the host has it open, but has left the tree.
         if found.status.stx_nlink == 0 {
             return Err(Errno(libc::ESTALE));
         }
@@ -134,7 +131,7 @@ impl HostTree {
         Ok(found)
     }
 
-    /// The directory of this name.
+    /// Opens a directory.
     ///
     /// # Errors
     /// `ENOTDIR` when it is none, `ESTALE` when it is gone, or lies outside the tree.
@@ -172,16 +169,16 @@ impl HostTree {
         status.as_ref().map(attributes::of)
     }
 
-    /// The same, with what is known of it.
+    /// The same as [`Self::directory`], with its status.
     pub(super) fn find_directory(&self, node: &Node) -> Result<Found, Errno> {
         let found = self.find(node)?;
         if found.is_directory() { Ok(found) } else { Err(Errno(libc::ENOTDIR)) }
     }
 
-    /// What has the name in the directory, which must be verified.
+    /// The node of a name in a verified directory.
     ///
     /// # Errors
-    /// `EXDEV` when something is mounted there, and those of looking for it as whoever the thread acts for.
+    /// `EXDEV` when it is a mount point, and those of opening it as the user for whom the thread acts.
     pub(super) fn child(&self, dir: BorrowedFd, name: &CStr) -> Result<Found, Errno> {
         let opened = call::open_at(dir, name, libc::O_PATH | libc::O_NOFOLLOW, 0);
         let found = self.opened(opened.map_err(|errno| in_directory(dir, errno))?)?;
@@ -189,7 +186,7 @@ impl HostTree {
         Ok(found)
     }
 
-    /// Keeps in mind what was found in the directory.
+    /// Records what was found in the directory.
     pub(super) fn note(&self, dir: BorrowedFd, name: &CStr, found: &Found) {
         match &self.search {
             Some(search) => search.note(dir, name, &found.node),
@@ -198,21 +195,21 @@ impl HostTree {
         }
     }
 
-    /// The directory above one that is verified.
+    /// The parent of a verified directory.
     pub(super) fn parent(&self, dir: BorrowedFd, node: &Node) -> Result<Found, Errno> {
         if *node == self.root_node {
             return self.find(node);
         }
         let opened = call::open_at(dir, c"..", libc::O_PATH | libc::O_DIRECTORY, 0);
         let found = self.opened(opened.map_err(|errno| in_directory(dir, errno))?)?;
-        // Somebody may have moved the directory out of the tree since it was verified: no way leads further.
+        // The directory may have been moved out of the tree since it was verified.
         match &self.search {
             Some(search) => self.find_by_place(search, &found.node),
             None => self.verify(found.fd(), &found.node).map(|()| found),
         }
     }
 
-    /// What was opened or made in a directory of the tree.
+    /// The node that was opened or made in a directory of the tree.
     pub(super) fn opened(&self, fd: OwnedFd) -> Result<Found, Errno> {
         let status = call::status(fd.as_fd())?;
         if call::mount_of(&status) != self.mount_id {
@@ -226,26 +223,26 @@ impl HostTree {
     }
 
     fn verify(&self, dir: BorrowedFd, node: &Node) -> Result<(), Errno> {
-        // A search finds what is in the tree only.
+        // A search finds only what is in the tree.
         if self.search.is_some() || self.is_known(node) {
             return Ok(());
         }
         let stale = Errno(libc::ESTALE);
-        let mut way = vec![*node];
-        let mut above = go_up(dir)?;
-        while way.len() < DEPTH_MAX {
+        let mut unverified = vec![*node];
+        let mut above = open_parent(dir)?;
+        while unverified.len() < DEPTH_MAX {
             let node = call::node_of(above.as_fd())?;
             let mount = call::mount_of(&call::status(above.as_fd())?);
-            // Through the tree's root the way leads before it leaves the mount; at the top it leads nowhere.
-            if mount != self.mount_id || way.last() == Some(&node) {
+            // The path up passes the tree's root before it leaves the mount; at the top it repeats.
+            if mount != self.mount_id || unverified.last() == Some(&node) {
                 return Err(stale);
             }
             if self.is_known(&node) {
-                self.verified.insert(&way);
+                self.verified.insert(&unverified);
                 return Ok(());
             }
-            way.push(node);
-            above = go_up(above.as_fd())?;
+            unverified.push(node);
+            above = open_parent(above.as_fd())?;
         }
         Err(stale)
     }
@@ -259,7 +256,7 @@ impl HostTree {
     }
 }
 
-fn go_up(dir: BorrowedFd) -> Result<OwnedFd, Errno> {
+fn open_parent(dir: BorrowedFd) -> Result<OwnedFd, Errno> {
     call::open_at(dir, c"..", libc::O_PATH | libc::O_DIRECTORY, 0).map_err(|errno| match errno.0 {
         // The mount shows only a part of the file system, and the directory is not in it.
         libc::ENOENT => Errno(libc::ESTALE),
@@ -267,7 +264,7 @@ fn go_up(dir: BorrowedFd) -> Result<OwnedFd, Errno> {
     })
 }
 
-/// What an error of a call on names in `dir` means: in one that was removed the host finds nothing.
+/// Translates an error of a call on names in `dir`: in a removed directory the host finds nothing.
 pub(super) fn in_directory(dir: BorrowedFd, errno: Errno) -> Errno {
     let removed = || call::status(dir).is_ok_and(|status| status.stx_nlink == 0);
     if errno.0 == libc::ENOENT && removed() { Errno(libc::ESTALE) } else { errno }

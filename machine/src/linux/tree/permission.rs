@@ -1,9 +1,9 @@
-//! What callers may do where the server can't act for them, because it is not root.
+//! What callers may do where the server cannot act for them, because it is not root.
 //!
-//! Everything is then done as the server's own user, by the permissions that this user has. Before, it is looked whether the
-//! caller would have the permission, too, as far as owner, group, mode and the sticky bit of a directory tell: access control
-//! lists and security modules are seen by the server's user alone. What a caller makes belongs to the server's user. That
-//! user itself, and root where it is not squashed, may do all that the server may.
+//! Everything is then done as the server's own user, with that user's permissions. Before, it is checked that the
+//! caller has the permission, too, as far as owner, group, mode and the sticky bit of a directory tell: access control
+//! lists and security modules apply to the server's user only. Nodes made for a caller belong to the server's user.
+//! That user itself, and root where it is not squashed, may do all that the server may.
 
 use std::os::fd::BorrowedFd;
 use std::sync::PoisonError;
@@ -15,17 +15,15 @@ use super::node::Found;
 use crate::Errno;
 use crate::tree::{Caller, SetAttributes, SetTime};
 
-/// To find names in a directory.
 pub(super) const SEARCH: u32 = libc::X_OK as u32;
 pub(super) const WRITE: u32 = libc::W_OK as u32;
 pub(super) const READ: u32 = libc::R_OK as u32;
-/// To change the names in a directory.
 pub(super) const CHANGE: u32 = WRITE | SEARCH;
 
 /// The owner's permissions to read and write.
 const OWN_READ_WRITE: u32 = 0o600;
 
-/// What the mode grants to the caller: bits of `R_OK`, `W_OK`, `X_OK`.
+/// The permissions of the caller by the mode: bits of `R_OK`, `W_OK`, `X_OK`.
 fn granted(caller: &Caller, status: &libc::statx) -> u32 {
     let mode = u32::from(status.stx_mode);
     let bits = if caller.uid == status.stx_uid {
@@ -39,20 +37,20 @@ fn granted(caller: &Caller, status: &libc::statx) -> u32 {
 }
 
 impl HostTree {
-    /// The caller, if the host does not see that it is the caller who asks.
+    /// The caller, if the host does not check its permissions.
     fn to_check<'a>(&self, caller: Option<&'a Caller>) -> Option<&'a Caller> {
         caller.filter(|caller| !self.identity.acts_for_others() && caller.uid != 0 && !self.identity.is(caller.uid))
     }
 
-    /// Those of the wanted rights that the caller has, as far as this server must know.
+    /// The wanted rights that the caller has, as far as the server has to check.
     pub(super) fn rights(&self, caller: Option<&Caller>, status: &libc::statx, wanted: u32) -> u32 {
         self.to_check(caller).map_or(wanted, |caller| wanted & granted(caller, status))
     }
 
-    /// Checks that the caller has all these rights.
+    /// Checks that the caller has all wanted rights.
     ///
     /// # Errors
-    /// `EACCES` when not.
+    /// `EACCES` otherwise.
     pub(super) fn require(&self, caller: Option<&Caller>, fd: BorrowedFd, wanted: u32) -> Result<(), Errno> {
         if self.to_check(caller).is_none() || self.rights(caller, &call::status(fd)?, wanted) == wanted {
             return Ok(());
@@ -60,10 +58,10 @@ impl HostTree {
         Err(Errno(libc::EACCES))
     }
 
-    /// Checks that the caller may take its name from what was found in the directory.
+    /// Checks that the caller may remove the name of this node from the directory.
     ///
     /// # Errors
-    /// `EACCES` when it may not change names there, `EPERM` when only owners may.
+    /// `EACCES` without permission to change names, `EPERM` when only owners may.
     pub(super) fn require_removal(&self, caller: Option<&Caller>, dir: BorrowedFd, found: &Found) -> Result<(), Errno> {
         let Some(caller) = self.to_check(caller) else { return Ok(()) };
         self.require(Some(caller), dir, CHANGE)?;
@@ -75,10 +73,10 @@ impl HostTree {
         Ok(())
     }
 
-    /// Checks that the caller may set these attributes; the size is another matter.
+    /// Checks that the caller may set these attributes, other than the size.
     ///
     /// # Errors
-    /// `EPERM` when only the owner may, `EACCES` when it takes the permission to write.
+    /// `EPERM` when only the owner may, `EACCES` without permission to write.
     pub(super) fn require_setting(
         &self,
         caller: Option<&Caller>,
@@ -97,9 +95,9 @@ impl HostTree {
         if times { self.require(Some(checked), found.fd(), WRITE) } else { Ok(()) }
     }
 
-    /// Does something with a regular file that takes permissions which its mode denies even to its owner. When the server is
-    /// the owner, it gives itself those for the moment: whoever has made a file read-only and still writes to it has it open,
-    /// and what was made with such a mode is to be written.
+    /// Does something with a regular file that its mode may deny even to its owner. If the server is the owner, it
+    /// gives itself the permission for the moment: a process that made a file read-only and still writes to it has it
+    /// open, and a file made with such a mode is to be written.
     pub(super) fn as_owner<T>(&self, found: &Found, mut what: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
         let result = what();
         let is_own = found.kind() == libc::S_IFREG && self.identity.is(found.status.stx_uid);
@@ -120,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_first_class_that_fits_counts() {
+    fn only_the_first_matching_class_counts() {
         // SAFETY: the structure has integers only, for which zeroes are valid.
         let mut status: libc::statx = unsafe { std::mem::zeroed() };
         (status.stx_uid, status.stx_gid, status.stx_mode) = (10, 20, 0o100_425);

@@ -1,9 +1,8 @@
-//! Where nodes were seen last: of each number the directory and the name, in a file that outlasts the server.
+//! Where nodes were seen last: for each inode number the directory and the name, in a file that outlives the server.
 //!
-//! What is kept here is a hint and never believed: a node that is found by it is compared with the name that was asked for,
-//! and one that is not found is searched for. So nothing has to be made durable, a tail that was torn is dropped, and a
-//! file that is lost or wrong costs time only. Records are appended; the memory holds where the last one of each number
-//! begins (some 30 bytes each).
+//! Records are hints and never trusted: a node found by one is compared with the identifier, and one that is not found
+//! is searched for. So nothing has to be durable, a torn tail is dropped, and a file that is lost or wrong only costs
+//! time. Records are appended; memory holds the offset of the last one of each number (some 30 bytes each).
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -15,62 +14,60 @@ use std::path::{Path, PathBuf};
 
 use crate::tree::NAME_BYTES_MAX;
 
-/// Nodes at most of which the place is kept. When there are more, all are forgotten and found again one by one.
+/// Maximum of nodes. Beyond it all are dropped and found again one by one.
 const PLACES_MAX: usize = 2 << 20;
 
-/// The first bytes of the file.
 const HEADER: &[u8; 8] = b"awplace1";
 
-/// A record: its check, the number of the node, that of the directory, the length of the name, the name.
+/// A record: checksum, number of the node, number of the directory, length of the name, name.
 const FIXED_BYTES: usize = 4 + 8 + 8 + 1;
 
-/// Records that count no more may take so many bytes beside those that do, before the file is written anew.
+/// Obsolete records may take this many bytes more than current ones, before the file is rewritten.
 const WASTE_BYTES_MIN: u64 = 1 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// The number of its directory.
+    /// The inode number of its directory.
     pub(super) dir: u64,
     pub(super) name: Vec<u8>,
 }
 
-/// The places of nodes by their numbers.
 pub(super) struct Places {
     file: File,
-    /// Where the file is kept; nowhere when it lives in memory.
+    /// `None` for a file in memory.
     path: Option<PathBuf>,
-    /// Where the last record of each number begins.
+    /// Offset of the last record of each number.
     last: HashMap<u64, u64>,
     end: u64,
-    /// Bytes of the records that count.
-    counting: u64,
+    /// Bytes of the current records.
+    current_bytes: u64,
 }
 
 impl Places {
-    /// Those kept in the directory for the tree whose root has this path; what other servers use, or what can't be kept,
-    /// lives in memory.
-    pub(super) fn open(keep_in: Option<&Path>, root: &Path) -> io::Result<Self> {
-        if let Some(directory) = keep_in {
+    /// Opens the file in the directory for the tree whose root has this path; in memory if another server uses it, or
+    /// it cannot be used.
+    pub(super) fn open(state_dir: Option<&Path>, root: &Path) -> io::Result<Self> {
+        if let Some(directory) = state_dir {
             let path = directory.join(format!("places-{:016x}", hash(root.as_os_str().as_bytes())));
-            if let Some(kept) = fs::create_dir_all(directory).and_then(|()| Places::kept(&path)).ok().flatten() {
-                return Ok(kept);
+            if let Some(places) = fs::create_dir_all(directory).and_then(|()| Places::in_file(&path)).ok().flatten() {
+                return Ok(places);
             }
         }
-        Ok(Places { file: in_memory()?, path: None, last: HashMap::new(), end: 0, counting: 0 })
+        Ok(Places { file: memory_file()?, path: None, last: HashMap::new(), end: 0, current_bytes: 0 })
     }
 
-    /// Those in this file; nothing when another server has them.
-    fn kept(path: &Path) -> io::Result<Option<Self>> {
+    /// Opens this file; `None` when another server uses it.
+    fn in_file(path: &Path) -> io::Result<Option<Self>> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
         if !lock(&file) {
             return Ok(None);
         }
-        let mut places = Places { file, path: Some(path.to_owned()), last: HashMap::new(), end: 0, counting: 0 };
+        let mut places = Places { file, path: Some(path.to_owned()), last: HashMap::new(), end: 0, current_bytes: 0 };
         places.load()?;
         Ok(Some(places))
     }
 
-    /// Takes over the records in the file, up to the first that is not whole.
+    /// Loads the records of the file, up to the first incomplete one.
     fn load(&mut self) -> io::Result<()> {
         let mut reader = BufReader::new(self.file.try_clone()?);
         let mut header = [0; HEADER.len()];
@@ -83,27 +80,26 @@ impl Places {
         self.end = HEADER.len() as u64;
         while let Some(record) = Record::read(&mut reader) {
             let bytes = record.bytes();
-            self.took(&record, self.end, bytes);
+            self.on_record(&record, self.end, bytes);
             self.end += bytes;
         }
         self.file.set_len(self.end)?;
-        self.compact_if_worth_it()
+        self.compact_if_needed()
     }
 
-    fn took(&mut self, record: &Record, at: u64, bytes: u64) {
+    fn on_record(&mut self, record: &Record, at: u64, bytes: u64) {
         if record.place.name.is_empty() {
             self.last.remove(&record.number);
         } else if self.last.insert(record.number, at).is_none() {
-            // As if the former record had been as long: good enough to know when the file is worth writing anew.
-            self.counting += bytes;
+            // Assumes that the previous record was as long: exact enough to decide when to rewrite the file.
+            self.current_bytes += bytes;
         }
     }
 
-    /// Where the node was seen last.
     pub(super) fn get(&self, number: u64) -> Option<Place> {
         let &at = self.last.get(&number)?;
         let mut bytes = [0; FIXED_BYTES + NAME_BYTES_MAX];
-        // The last record may be shorter than the longest.
+        // The last record may be shorter than the maximum.
         let mut len = 0;
         while len < bytes.len() {
             match self.file.read_at(&mut bytes[len..], at + len as u64) {
@@ -117,12 +113,12 @@ impl Places {
         (record.number == number).then_some(record.place)
     }
 
-    /// Is there room for one more without forgetting others?
+    /// Whether another one fits without dropping others.
     pub(super) fn has_room(&self) -> bool {
         self.last.len() < PLACES_MAX
     }
 
-    /// The node was seen here. What can't be written is forgotten.
+    /// Records a place. One that cannot be written is dropped.
     pub(super) fn put(&mut self, number: u64, place: Place) {
         if !self.has_room() && !self.last.contains_key(&number) {
             self.clear();
@@ -130,14 +126,14 @@ impl Places {
         self.add(number, place);
     }
 
-    /// The same, but others are not forgotten for it.
+    /// The same, without dropping others.
     pub(super) fn add(&mut self, number: u64, place: Place) {
         if self.get(number).as_ref() != Some(&place) {
             self.append(Record { number, place });
         }
     }
 
-    /// The node is no more at this place.
+    /// The node is no longer at this place.
     pub(super) fn forget(&mut self, number: u64, place: &Place) {
         if self.get(number).as_ref() == Some(place) {
             self.append(Record { number, place: Place { dir: 0, name: Vec::new() } });
@@ -147,29 +143,29 @@ impl Places {
     fn append(&mut self, record: Record) {
         let bytes = record.to_bytes();
         if self.file.write_all_at(&bytes, self.end).is_err() {
-            // Its disk may be full; what came to lie behind the end is written over.
+            // The disk may be full; what was written after the end will be overwritten.
             self.last.remove(&record.number);
             return;
         }
-        self.took(&record, self.end, bytes.len() as u64);
+        self.on_record(&record, self.end, bytes.len() as u64);
         self.end += bytes.len() as u64;
-        if self.compact_if_worth_it().is_err() {
-            // Not before as much again has come together.
-            self.counting = self.end;
+        if self.compact_if_needed().is_err() {
+            // Retried when the file has doubled.
+            self.current_bytes = self.end;
         }
     }
 
     fn clear(&mut self) {
         self.last.clear();
-        self.counting = 0;
+        self.current_bytes = 0;
         self.end = HEADER.len() as u64;
-        // Records that can't be cut off are hints still.
+        // If this fails, the records are still hints.
         let _ = self.file.set_len(self.end);
     }
 
-    /// Writes the file anew when most of it counts no more.
-    fn compact_if_worth_it(&mut self) -> io::Result<()> {
-        if self.end < 2 * self.counting + WASTE_BYTES_MIN {
+    /// Rewrites the file when most of it is obsolete.
+    fn compact_if_needed(&mut self) -> io::Result<()> {
+        if self.end < 2 * self.current_bytes + WASTE_BYTES_MIN {
             return Ok(());
         }
         let draft = self.path.as_ref().map(|path| path.with_extension("new"));
@@ -177,7 +173,7 @@ impl Places {
             Some(draft) => {
                 OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(draft)?
             }
-            None => in_memory()?,
+            None => memory_file()?,
         };
         let mut to = BufWriter::new(&file);
         to.write_all(HEADER)?;
@@ -197,14 +193,14 @@ impl Places {
             }
             fs::rename(draft, path)?;
         }
-        (self.file, self.last, self.end, self.counting) = (file, last, end, end);
+        (self.file, self.last, self.end, self.current_bytes) = (file, last, end, end);
         Ok(())
     }
 }
 
 struct Record {
     number: u64,
-    /// Without a name: there is no place any more.
+    /// Without a name: the node has no place any more.
     place: Place,
 }
 
@@ -224,7 +220,7 @@ impl Record {
         bytes
     }
 
-    /// The next; nothing when there is none, or none that is whole.
+    /// The next complete record.
     fn read(from: &mut impl Read) -> Option<Self> {
         let mut fixed = [0; FIXED_BYTES];
         from.read_exact(&mut fixed).ok()?;
@@ -242,22 +238,22 @@ fn check_of(bytes: &[u8]) -> [u8; 4] {
     ((hash >> 32) as u32 ^ hash as u32).to_le_bytes()
 }
 
-/// FNV-1a, 64 bits: the same in every version, and good against accidents. There is nobody to guard against: the file is
-/// its owner's, and what is in it is not believed.
+/// FNV-1a, 64 bits: stable over versions, and sufficient against accidents. No attack is possible: the file belongs to
+/// its owner, and its contents are not trusted.
 fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// Makes sure that no other server writes to the file as long as it is open.
+/// Excludes other servers as long as the file is open.
 fn lock(file: &File) -> bool {
     // SAFETY: no pointer is passed.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
 }
 
-fn in_memory() -> io::Result<File> {
+fn memory_file() -> io::Result<File> {
     // SAFETY: the name is a C string.
     let fd = unsafe { libc::memfd_create(c"places".as_ptr(), libc::MFD_CLOEXEC) };
-    // SAFETY: the kernel has just made it, and nobody else knows of it.
+    // SAFETY: the kernel has just made it, and it has no other owner.
     if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(unsafe { File::from_raw_fd(fd) }) }
 }
 
@@ -271,7 +267,7 @@ mod tests {
 
     fn open(directory: &Path) -> Places {
         let places = Places::open(Some(directory), Path::new("/files")).expect("opened");
-        assert!(places.path.is_some(), "kept");
+        assert!(places.path.is_some(), "in memory");
         places
     }
 
@@ -281,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_place_of_each_is_there_after_a_restart() {
+    fn the_last_place_of_each_node_survives_a_restart() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut places = open(directory.path());
         places.put(5, place(2, "a"));
@@ -300,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_torn_file_what_is_whole_counts_and_it_goes_on_from_there() {
+    fn of_a_torn_file_the_complete_records_count_and_new_ones_follow_them() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut places = open(directory.path());
         places.put(5, place(2, "first"));
@@ -331,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_no_more_is_dropped_from_the_file() {
+    fn obsolete_records_are_dropped_from_the_file() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut places = open(directory.path());
         places.put(1, place(9, "stays"));
@@ -346,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_another_server_has_is_left_to_it() {
+    fn a_file_that_another_server_uses_is_left_alone() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut first = open(directory.path());
         first.put(1, place(2, "first"));

@@ -1,13 +1,13 @@
-//! Finding nodes where the host can't be asked for them by handle: by the places where they were seen, and, when they are
-//! not there, by a search of the whole tree.
+//! Finding nodes where the host does not open them by handle: at the places where they were seen, and, if they are not
+//! there, by a search of the whole tree.
 //!
-//! The name of a node holds its number on the file system and what tells it from others that had or will have that number:
-//! the file system's handle, or the time of its birth. What is found is compared with it, so a place that is wrong never
-//! leads to another node. All ways begin at the root, so nothing outside of the tree is ever found.
+//! The identifier of a node holds its inode number and what distinguishes it from earlier or later nodes with that
+//! number: the file system's handle, or the birth time. What is found is compared with it, so a wrong place never leads
+//! to another node. All paths begin at the root, so nothing outside the tree is ever found.
 //!
-//! A node that is not at its place was moved or removed by somebody on the host. The tree is searched for it once: all places
-//! that are seen on the way are noted, so after a restart without the places one search finds them all. Searches take a
-//! tenth of the time at most; who asks meanwhile is told to ask again (`EBUSY`).
+//! A node that is not at its place was moved or removed on the host. The tree is searched for it once, recording all
+//! places seen on the path, so after a restart without places one search finds all nodes. Searches take at most a tenth
+//! of the time; callers are asked to retry meanwhile (`EBUSY`).
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
@@ -24,36 +24,35 @@ use super::places::{Place, Places};
 use crate::Errno;
 use crate::tree::Node;
 
-/// Levels that a node may lie below the root.
+/// Levels of a node below the root, at most.
 const DEPTH_MAX: usize = 4096;
 
-/// Nodes kept in mind of which it is certain that they are no more.
+/// Maximum of nodes remembered as removed.
 const GONE_MAX: usize = 16 << 10;
 
-/// A search that takes less than this costs nobody anything.
+/// A search shorter than this needs no pause after it.
 const SHORT: Duration = Duration::from_millis(20);
 
-/// So many times as long as a search took, none begins after it.
+/// The pause after a search, as a multiple of its duration.
 const PAUSE: u32 = 9;
 
-/// What file systems put for the number of an entry that they don't know: 0, and FUSE all ones in 32 bits.
+/// Inode numbers of entries that mean unknown: 0, and with FUSE all ones in 32 bits.
 const NUMBERS_UNKNOWN: [u64; 2] = [0, 0xffff_ffff];
 
-/// The first byte of names: what follows the number, which all have. No file system uses these as types of handles.
+/// The first byte of an identifier: what follows the number. No file system uses these as types of handles.
 const ROOT: u8 = 0xfc;
 const BIRTH: u8 = 0xfd;
 const HANDLE: u8 = 0xfe;
 
-/// What tells nodes apart that had the same number, one after the other.
+/// What distinguishes nodes that have the same number at different times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Distinction {
     Handle,
-    /// The time when it was made.
     Birth,
 }
 
 impl Distinction {
-    /// How the nodes of the file system that is open can be told apart; not at all is an error.
+    /// The distinction available on this file system.
     pub(super) fn on(fd: BorrowedFd) -> Result<Self, Errno> {
         let status = call::status(fd)?;
         let [handle, birth] = [Distinction::Handle, Distinction::Birth].map(|how| how.name(fd, &status));
@@ -87,7 +86,7 @@ pub(super) struct Search {
     device: (u32, u32),
     mount: MountId,
     places: Mutex<Places>,
-    /// Held for writing while we move something and note where to, for reading by who looks for what is not at its place.
+    /// Held for writing while the server moves a node and records it, for reading while a missing node is looked for.
     moving: RwLock<()>,
     last: Mutex<Option<Last>>,
     gone: Mutex<HashSet<Node>>,
@@ -99,20 +98,18 @@ struct Last {
     result: Result<(), Errno>,
 }
 
-/// What is at a place.
 #[allow(clippy::large_enum_variant, reason = "it is taken apart where it is made")]
 enum AtPlace {
     Found(Found),
-    /// Its number is another node's by now.
+    /// Another node has its number by now.
     Replaced,
     Nothing,
 }
 
 impl Search {
-    /// For the tree with this root.
-    pub(super) fn new(root: BorrowedFd, path: &Path, keep_in: Option<&Path>) -> Result<Self, Errno> {
+    pub(super) fn new(root: BorrowedFd, path: &Path, state_dir: Option<&Path>) -> Result<Self, Errno> {
         let status = call::status(root)?;
-        let places = Places::open(keep_in, path).map_err(|error| crate::linux::syscall::errno(&error))?;
+        let places = Places::open(state_dir, path).map_err(|error| crate::linux::syscall::errno(&error))?;
         Ok(Search {
             distinction: Distinction::on(root)?,
             root_number: status.stx_ino,
@@ -125,33 +122,33 @@ impl Search {
         })
     }
 
-    /// The root. Its name says nothing of its birth: whatever directory has its number when the tree is opened is it.
+    /// The root's identifier, without a birth time: whatever directory has its number when the tree is opened.
     pub(super) fn root_node(&self) -> Result<Node, Errno> {
         let mut bytes = vec![ROOT];
         bytes.extend(self.root_number.to_be_bytes());
         Node::new(&bytes).ok_or(Errno(libc::EOVERFLOW))
     }
 
-    /// The name of what is open.
+    /// The identifier of an open node.
     ///
     /// # Errors
     /// `EXDEV` when it lies on another file system.
     pub(super) fn name(&self, fd: BorrowedFd, status: &libc::statx) -> Result<Node, Errno> {
-        // Numbers mean nothing elsewhere, a subvolume of Btrfs included, which has a device number of its own.
+        // Numbers are valid on one file system only; a subvolume of Btrfs has its own device number.
         if call::mount_of(status) != self.mount || device_of(status) != self.device {
             return Err(Errno(libc::EXDEV));
         }
         if status.stx_ino == self.root_number { self.root_node() } else { self.distinction.name(fd, status) }
     }
 
-    /// The node was seen here.
+    /// Records a place of the node.
     pub(super) fn note(&self, dir: BorrowedFd, name: &CStr, node: &Node) {
         if let (Ok(status), Some(number)) = (call::status(dir), number_of(node)) {
             self.places().put(number, Place { dir: status.stx_ino, name: name.to_bytes().to_vec() });
         }
     }
 
-    /// The node is not here any more, nor, if it is `gone`, anywhere.
+    /// The node is no longer here, nor, if it is `gone`, anywhere else.
     pub(super) fn forget(&self, dir: BorrowedFd, name: &CStr, node: &Node, gone: bool) {
         if gone {
             self.note_gone(node);
@@ -169,12 +166,12 @@ impl Search {
         gone.insert(*node);
     }
 
-    /// Is it certain that the node is no more? That it was not found is not enough: somebody may move it about.
+    /// Whether the node is known to be removed. Not finding it is no proof: it may be moved concurrently.
     pub(super) fn is_gone(&self, node: &Node) -> bool {
         self.gone.lock().unwrap_or_else(PoisonError::into_inner).contains(node)
     }
 
-    /// While this is held something may be where it is not noted to be.
+    /// While this is held, a node may not be at its recorded place.
     pub(super) fn moving(&self) -> RwLockWriteGuard<'_, ()> {
         self.moving.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -183,18 +180,18 @@ impl Search {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The names that lead from the root to the number, the last first.
-    fn way(&self, number: u64) -> Option<Vec<Vec<u8>>> {
-        let (places, mut way, mut at) = (self.places(), Vec::new(), number);
+    /// The names on the path from the root to the number, in reverse.
+    fn path_to(&self, number: u64) -> Option<Vec<Vec<u8>>> {
+        let (places, mut path, mut at) = (self.places(), Vec::new(), number);
         while at != self.root_number {
-            if way.len() == DEPTH_MAX {
+            if path.len() == DEPTH_MAX {
                 return None;
             }
             let Place { dir, name } = places.get(at)?;
-            way.push(name);
+            path.push(name);
             at = dir;
         }
-        Some(way)
+        Some(path)
     }
 }
 
@@ -207,10 +204,10 @@ fn number_of(node: &Node) -> Option<u64> {
 }
 
 impl HostTree {
-    /// The node of this name, open as a place.
+    /// The node of this identifier, opened with `O_PATH`.
     ///
     /// # Errors
-    /// `ESTALE` when it is gone; `EBUSY` when that can't be known now.
+    /// `ESTALE` when it is gone; `EBUSY` when that is not known yet.
     pub(super) fn find_by_place(&self, search: &Search, node: &Node) -> Result<Found, Errno> {
         let stale = Errno(libc::ESTALE);
         let number = number_of(node).ok_or(stale)?;
@@ -221,7 +218,7 @@ impl HostTree {
         if let AtPlace::Found(found) = self.look_at_place(search, node, number)? {
             return Ok(found);
         }
-        // We may have moved it just now.
+        // The server may have moved it just now.
         let settled = search.moving.read().unwrap_or_else(PoisonError::into_inner);
         match self.look_at_place(search, node, number)? {
             AtPlace::Found(found) => return Ok(found),
@@ -232,7 +229,7 @@ impl HostTree {
             AtPlace::Nothing => drop(settled),
         }
         let mut last = search.last.lock().unwrap_or_else(PoisonError::into_inner);
-        // While we waited for it another search may have found it.
+        // While waiting for the lock another search may have found it.
         if let AtPlace::Found(found) = self.look_at_place(search, node, number)? {
             return Ok(found);
         }
@@ -265,16 +262,16 @@ impl HostTree {
         })
     }
 
-    /// What is where the number was seen last.
+    /// Opens what is at the last place of the number.
     fn open_place(&self, search: &Search, number: u64) -> Result<Option<OwnedFd>, Errno> {
-        let Some(way) = search.way(number) else { return Ok(None) };
+        let Some(path) = search.path_to(number) else { return Ok(None) };
         let flags = libc::O_PATH | libc::O_NOFOLLOW;
         let mut at = call::open_at(self.root.as_fd(), c".", flags, 0)?;
-        for name in way.iter().rev() {
+        for name in path.iter().rev() {
             let Ok(name) = CString::new(&name[..]) else { return Ok(None) };
             at = match call::open_at(at.as_fd(), &name, flags, 0) {
                 Ok(next) => next,
-                // Something else is there by now, or lies behind a directory that is not ours to enter any more.
+                // Another node is at that place by now, or the directory may not be entered any more.
                 Err(Errno(libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::EACCES | libc::EPERM)) => return Ok(None),
                 Err(errno) => return Err(errno),
             };
@@ -282,10 +279,10 @@ impl HostTree {
         Ok(Some(at))
     }
 
-    /// Notes all places in the tree that we may see.
+    /// Records all visible places in the tree.
     ///
     /// # Errors
-    /// When not all could be seen: `EBUSY` because something moved meanwhile, and those of the host.
+    /// When not all could be seen: `EBUSY` because a node moved meanwhile, and those of the host.
     fn search_all(&self, search: &Search, wanted: u64) -> Result<(), Errno> {
         let mut left = vec![search.root_number];
         let mut seen = HashSet::from([search.root_number]);
@@ -297,7 +294,7 @@ impl HostTree {
                 }
             };
             match self.search_directory(search, number, wanted, &mut found_directory) {
-                // Nobody can be served what is in there.
+                // Its contents could not be served either.
                 Ok(()) | Err(Errno(libc::EACCES | libc::EPERM)) => {}
                 Err(errno) => result = result.and(Err(errno)),
             }
@@ -324,7 +321,7 @@ impl HostTree {
         let dir = call::open_at(place.as_fd(), c".", libc::O_RDONLY | libc::O_DIRECTORY, 0)?;
         let mut buffer = vec![0u64; 4096];
         loop {
-            // What we move ourselves is either still here or already noted elsewhere.
+            // What the server moves itself is either still here or already recorded elsewhere.
             let _settled = search.moving.read().unwrap_or_else(PoisonError::into_inner);
             let bytes = match call::entries(dir.as_fd(), &mut buffer) {
                 Ok(0) | Err(Errno(libc::ENOENT)) => return Ok(()),
@@ -339,7 +336,7 @@ impl HostTree {
                     continue;
                 };
                 let mut places = search.places();
-                // Directories lead to all the rest, so they are noted in any case.
+                // Directories lead to all others, so they are always recorded.
                 if is_directory || entry == wanted || places.has_room() {
                     places.add(entry, Place { dir: number, name: record.name.to_vec() });
                 }
@@ -352,7 +349,7 @@ impl HostTree {
     }
 }
 
-/// The number of an entry, and whether it is a directory; nothing when it is gone by now.
+/// The number of an entry, and whether it is a directory; `None` when it is gone by now.
 fn entry_in(dir: BorrowedFd, name: &CStr, number: u64, kind: u8) -> Option<(u64, bool)> {
     if kind != libc::DT_UNKNOWN && !NUMBERS_UNKNOWN.contains(&number) {
         return Some((number, kind == libc::DT_DIR));

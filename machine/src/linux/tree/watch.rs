@@ -1,8 +1,13 @@
-//! Has the host report what others do to open files: fanotify(7), with a mark on each file. That takes no privilege since
-//! Linux 5.13 (a process without it learns of an event only whether it was itself its cause, which is all that is asked here).
+//! Reports changes that others make to open files: fanotify(7), with a mark on each file. Unprivileged since Linux 5.13
+//! (a process without privileges only learns whether it caused an event itself, which suffices).
 //!
-//! Leases (`F_SETLEASE`) were considered: a lease that others' writes break is given only to who has the file open once,
-//! and we have it open twice; and everybody on the host who opens the file would wait for our answer.
+//! Rejected: leases (`F_SETLEASE`). A lease that others' writes break is granted only to the sole opener of the file,
+//! and Awase has it open twice; and every process on the host that opens the file would wait for our answer.
+//!
+//! Others' changes of a file are reported by fanotify, not excluded by leases. A lease on a file that is written goes
+//! only to who has it open once, and each who opens the file would wait for Awase. A mark on each open file takes no
+//! privilege since Linux 5.13, and tells our own writes by the process. To read a block again before each change of a
+//! part of it would not do: the host may write between the two.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -15,15 +20,14 @@ use crate::linux::syscall::check;
 use crate::tree::Watch;
 use crate::{Errno, OpenFile};
 
-/// Reports gather so long before they are looked at: of our own writes there is one each time, too, and those of one file
-/// become one as long as nobody has looked.
+/// Reports gather this long before they are read: our own writes cause one each, too, and unread ones of the same file
+/// are merged.
 const GATHER: Duration = Duration::from_millis(2);
 
-/// What reports name a file by: its handle on its file system. Two on different file systems may have the same, and then
-/// both count as changed.
+/// The handle that identifies a file in reports. Files of two file systems may share one; then both count as changed.
 type Name = Vec<u8>;
 
-/// A file that is watched.
+/// The watches of one file.
 struct Watched {
     changes: Arc<AtomicU64>,
     watches: usize,
@@ -37,26 +41,26 @@ impl Watched {
 
 struct Watcher {
     group: OwnedFd,
-    /// Held while reports are taken, so that who has asked for that has all of them.
+    /// Held while reports are read, so that a caller of `take` has seen all of them.
     watched: Mutex<HashMap<Name, Watched>>,
 }
 
-/// The only one of the process; nothing where the host does not report.
+/// One for the process; `None` where the host does not report.
 static WATCHER: OnceLock<Option<Watcher>> = OnceLock::new();
 
-/// A mark on a file, while it lasts.
+/// The mark on a file, removed on drop.
 struct Mark {
     watcher: &'static Watcher,
     name: Name,
-    /// Keeps the descriptor open, by which the mark is taken away.
+    /// Holds the descriptor open, by which the mark is removed.
     file: OpenFile,
 }
 
-/// Watches an open file; `None` where the host can't.
+/// Watches an open file; `None` where the host cannot.
 pub(super) fn watch(file: &OpenFile) -> Option<Watch> {
     let watcher = WATCHER.get_or_init(start).as_ref()?;
     let fd = crate::linux::file::descriptor(file.file);
-    // SAFETY: the file is open as long as its owner is there, which is borrowed here.
+    // SAFETY: the file is open as long as its owner lives, which is borrowed.
     let name = call::node_of(unsafe { BorrowedFd::borrow_raw(fd) }).ok()?.as_bytes().get(1..)?.to_vec();
     let mut all = watcher.lock();
     let watched = all.entry(name.clone()).or_insert_with(|| Watched { changes: Arc::default(), watches: 0 });
@@ -78,7 +82,7 @@ impl Drop for Mark {
         watched.watches -= 1;
         if watched.watches == 0 {
             all.remove(&self.name);
-            // A mark that stays costs the host a report now and then.
+            // A mark that stays only costs occasional reports.
             let _ = self.watcher.mark(libc::FAN_MARK_REMOVE, crate::linux::file::descriptor(self.file.file));
         }
     }
@@ -90,16 +94,16 @@ fn take_reports() {
     }
 }
 
-/// Starts to watch, with a thread that waits for reports.
+/// Starts watching, with a thread that waits for reports.
 fn start() -> Option<Watcher> {
     let flags = libc::FAN_CLASS_NOTIF | libc::FAN_REPORT_FID | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK;
     let init = |flags: libc::c_uint| {
         // SAFETY: no pointer is passed.
         check(unsafe { libc::fanotify_init(flags, (libc::O_RDONLY | libc::O_CLOEXEC) as libc::c_uint) })
     };
-    // As many files as there are, where we may.
+    // Without a limit of marks, where permitted.
     let fd = init(flags | libc::FAN_UNLIMITED_MARKS).or_else(|_| init(flags)).ok()?;
-    // SAFETY: the host has just made it, and nobody else knows of it.
+    // SAFETY: the host has just made it, and it has no other owner.
     let group = unsafe { OwnedFd::from_raw_fd(fd) };
     let waits = std::thread::Builder::new().name("awase-watch".into()).spawn(|| {
         loop {
@@ -131,13 +135,13 @@ impl Watcher {
         unsafe { libc::poll(&raw mut ready, 1, -1) };
     }
 
-    /// Counts what was reported so far.
+    /// Counts the reports so far.
     fn take(&self) {
         let mut buffer = [0_u64; 1024];
         let all = self.lock();
         loop {
             let room = size_of_val(&buffer);
-            // SAFETY: the host fills in what the buffer has room for.
+            // SAFETY: the host writes at most `room` bytes.
             let read = unsafe { libc::read(self.group.as_raw_fd(), buffer.as_mut_ptr().cast(), room) };
             let Some(len) = usize::try_from(read).ok().filter(|len| *len > 0) else { return };
             // SAFETY: they are bytes of the buffer, which has no padding.
@@ -147,7 +151,7 @@ impl Watcher {
     }
 }
 
-/// Counts the events in `bytes`: `struct fanotify_event_metadata`, each with what else is known of it.
+/// Counts the events in `bytes`: `struct fanotify_event_metadata`, each with its information records.
 fn count(all: &HashMap<Name, Watched>, mut bytes: &[u8]) {
     let own = std::process::id();
     while let Some(event) = Event::parse(bytes) {
@@ -171,7 +175,7 @@ struct Event<'a> {
 }
 
 impl<'a> Event<'a> {
-    /// The first event in `bytes`; none when they are not one.
+    /// The first event in `bytes`.
     fn parse(bytes: &'a [u8]) -> Option<Self> {
         let len = number(bytes, 0, 4)? as usize;
         let event = bytes.get(..len)?;
@@ -180,8 +184,8 @@ impl<'a> Event<'a> {
         Some(Event { len, mask, pid, name: Self::name(event.get(metadata_len..)?) })
     }
 
-    /// The handle in `struct fanotify_event_info_fid`: after a header of 4 bytes and the file system's number of 8 comes
-    /// `struct file_handle`.
+    /// The handle in `struct fanotify_event_info_fid`: `struct file_handle`, after a header of 4 bytes and the file
+    /// system's number of 8.
     fn name(info: &'a [u8]) -> Option<&'a [u8]> {
         let is_handle = number(info, 0, 1)? == u64::from(libc::FAN_EVENT_INFO_TYPE_FID);
         let len = number(info, 12, 4)? as usize;
@@ -189,7 +193,7 @@ impl<'a> Event<'a> {
     }
 }
 
-/// The number of `len` bytes at `at`, in the host's order of bytes.
+/// The number of `len` bytes at `at`, in host byte order.
 fn number(bytes: &[u8], at: usize, len: usize) -> Option<u64> {
     let mut value = [0; 8];
     let from = bytes.get(at..at + len)?;

@@ -1,4 +1,4 @@
-//! Registered memory: which regions the kernel has pinned for this ring.
+//! Registered memory: the regions that the kernel has pinned for this ring.
 
 use io_uring::IoUring;
 use libc::iovec;
@@ -6,21 +6,21 @@ use libc::iovec;
 use super::super::syscall;
 use crate::{Errno, Region, RegionId};
 
-/// Slots of the table, thus regions that can be registered.
+/// Slots of the table: the maximum of registered regions.
 const SLOTS: u16 = 1 << 14;
-/// The kernel registers no larger buffer.
+/// The kernel's limit for one buffer.
 const REGION_BYTES_MAX: usize = 1 << 30;
 
-/// The ring's table of registered buffers: a region lies in the slot of its number.
+/// The ring's table of registered buffers: a region has the slot of its number.
 #[derive(Default)]
 pub(super) struct Regions {
-    /// Where they lie. Empty until the first offer.
+    /// Address and length. Empty until the first offer.
     slots: Vec<Option<(usize, usize)>>,
     registered: usize,
 }
 
 impl Regions {
-    /// Registers `region`, if the kernel allows.
+    /// Registers `region`, if the kernel accepts it.
     pub(super) fn offer(&mut self, ring: &IoUring, region: Region) -> Result<(), Errno> {
         self.register(ring, region)?;
         self.registered += 1;
@@ -42,7 +42,6 @@ impl Regions {
         Ok(())
     }
 
-    /// Has the kernel let go of the region.
     pub(super) fn withdraw(&mut self, ring: &IoUring, id: RegionId) {
         let Some(slot) = self.slots.get_mut(usize::from(id.0)) else {
             return;
@@ -57,7 +56,7 @@ impl Regions {
         }
     }
 
-    /// A kernel that can't empty one slot has to give up the whole table: a held page is worse than a slow one.
+    /// A kernel that cannot clear one slot must drop the whole table: a pinned page is worse than a slow one.
     fn start_afresh(&mut self, ring: &IoUring) {
         // Fails only when there is no table.
         let _ = ring.submitter().unregister_buffers();
@@ -65,7 +64,7 @@ impl Regions {
         self.registered = 0;
     }
 
-    /// The slot of `region` if it is registered and holds all of `vectors`.
+    /// The slot of `region` if it is registered and contains all of `vectors`.
     pub(super) fn slot(&self, region: Option<RegionId>, vectors: &[iovec]) -> Option<u16> {
         let id = region?;
         let (base, len) = (*self.slots.get(usize::from(id.0))?)?;
@@ -78,8 +77,8 @@ impl Regions {
 }
 
 fn update(ring: &IoUring, id: RegionId, memory: iovec) -> Result<(), Errno> {
-    // SAFETY: who offers a region keeps it mapped until it is withdrawn or the ring is gone; nothing (a null vector)
-    // is always valid.
+    // SAFETY: the offerer of a region keeps it mapped until it is withdrawn or the ring is gone; a null vector is
+    // always valid.
     unsafe { ring.submitter().register_buffers_update(id.0.into(), &[memory], None) }
         .map_err(|error| syscall::errno(&error))
 }

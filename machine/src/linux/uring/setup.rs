@@ -1,4 +1,4 @@
-//! Makes a ring: asks for the best one first, and notes what this kernel lacks.
+//! Makes a ring: tries the best one first, and records what this kernel lacks.
 
 use io_uring::{IoUring, Probe, opcode, squeue};
 
@@ -6,9 +6,9 @@ use super::super::credentials::{self, AsNobody};
 use super::super::syscall;
 use crate::Errno;
 
-/// Entries of the submission queue. When it is full it is submitted, so this bounds a batch, not what is under way.
+/// Entries of the submission queue. When it is full it is submitted: this bounds a batch, not the operations in flight.
 const SUBMISSIONS: u32 = 256;
-/// Entries of the completion queue. More completions than that are kept by the kernel (`IORING_FEAT_NODROP`).
+/// Entries of the completion queue. The kernel buffers further completions (`IORING_FEAT_NODROP`).
 const COMPLETIONS: u32 = 4096;
 
 /// Why there is no ring.
@@ -28,19 +28,19 @@ pub(in super::super) enum SetupError {
     Failed(Errno),
 }
 
-/// A ring and what it can do.
+/// A ring and its features.
 pub(super) struct Setup {
     pub(super) ring: IoUring,
     /// Vectored transfers in registered buffers.
     pub(super) vectored_fixed: bool,
-    /// Waiting that does not count as waiting for input or output (Linux 6.15).
+    /// Waiting that is not accounted as iowait (Linux 6.15).
     pub(super) no_iowait: bool,
-    /// As whom content is written; nothing where that is as whom everything is done.
+    /// The credentials with which content is written; `None` where they are the server's.
     pub(super) writer: Option<u16>,
     pub(super) missing: Vec<&'static str>,
 }
 
-/// Sets of flags, best first, with what is lost from there on.
+/// Sets of flags, best first, with the features lacking in each.
 const TIERS: [(Tier, &[&str]); 4] = [
     (Tier::DeferredTaskWork, &[]),
     (Tier::SingleIssuer, &["deferred task work"]),
@@ -56,7 +56,7 @@ enum Tier {
     SingleIssuer,
     /// Linux 5.19.
     CooperativeTaskWork,
-    /// Any that has what we cannot do without.
+    /// With the required features only.
     Plain,
 }
 
@@ -75,8 +75,8 @@ pub(super) fn set_up() -> Result<Setup, SetupError> {
     if let Some((_, name)) = NEEDED.iter().find(|(code, _)| !probe.is_supported(*code)) {
         return Err(SetupError::TooOld(name));
     }
-    credentials::keep_to_limits();
-    // Registered is as whom the thread acts at this moment.
+    credentials::drop_resource_capability();
+    // Registers the user for whom the thread acts now.
     let writer = AsNobody::begin().and_then(|_acting| ring.submitter().register_personality().ok());
     let vectored_fixed = probe.is_supported(opcode::ReadvFixed::CODE) && probe.is_supported(opcode::WritevFixed::CODE);
     let mut missing = lost.to_vec();
@@ -90,7 +90,7 @@ pub(super) fn set_up() -> Result<Setup, SetupError> {
     Ok(Setup { ring, vectored_fixed, no_iowait, writer, missing })
 }
 
-/// Does io_uring work here? Finds out by having a ring carry out an operation: a sandbox may allow the set-up alone.
+/// Whether io_uring works. Makes a ring perform an operation: a sandbox may allow the set-up alone.
 pub(in super::super) fn try_out() -> Result<(), SetupError> {
     let mut ring = set_up()?.ring;
     let nop = opcode::Nop::new().build();
@@ -136,8 +136,8 @@ fn build() -> Result<(IoUring, &'static [&'static str]), SetupError> {
 fn build_tier(tier: Tier) -> std::io::Result<IoUring> {
     let mut builder = IoUring::<squeue::Entry>::builder();
     builder.setup_cqsize(COMPLETIONS).setup_clamp();
-    // With the task-run flag the kernel says in shared memory that completions wait to be posted: without any, `enter`
-    // needs no system call.
+    // With the task-run flag the kernel reports in shared memory that completions wait to be posted: without any,
+    // `enter` needs no system call.
     match tier {
         Tier::DeferredTaskWork => {
             builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_submit_all()
@@ -162,6 +162,6 @@ fn refusal(errno: Errno) -> SetupError {
 }
 
 fn disabled_by_sysctl() -> bool {
-    // 1: only with CAP_SYS_ADMIN or in kernel.io_uring_group; 2: for nobody.
+    // 1: only with CAP_SYS_ADMIN or in kernel.io_uring_group; 2: never.
     std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").is_ok_and(|value| value.trim() != "0")
 }

@@ -1,4 +1,4 @@
-//! What the kernel may look at or write to while an operation is under way, at addresses that don't change.
+//! What the kernel may read or write while an operation is in flight, at stable addresses.
 
 use std::os::fd::RawFd;
 
@@ -15,23 +15,23 @@ pub(super) struct Slot {
     pub(super) task: Task,
     /// The header for vectored receives and sends.
     message: libc::msghdr,
-    /// Is the kernel waiting for the socket to become ready, before the call is made again?
+    /// A poll for the socket is in flight, before the call is made again.
     pub(super) waiting: bool,
-    under_way: bool,
-    /// Does the kernel hand the call to a worker of its own, because it may block?
+    in_flight: bool,
+    /// The kernel hands the call to a worker, because it may block.
     with_worker: bool,
-    /// Is a disk waited for?
+    /// It waits for a disk.
     on_disk: bool,
 }
 
-/// Where a slot is; `user_data` of its entries.
+/// Index of a slot; `user_data` of its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlotNo(pub(super) u32);
 
-/// All slots. They are boxed, so that the table can grow under the kernel's eyes, and used again with their vectors.
+/// All slots. Boxed, so that the table can grow while the kernel uses them, and reused with their vectors.
 #[derive(Default)]
 pub(super) struct Slots {
-    // The boxes are what keeps the addresses.
+    // The boxes keep the addresses stable.
     #[expect(clippy::vec_box)]
     slots: Vec<Box<Slot>>,
     free: Vec<SlotNo>,
@@ -40,33 +40,33 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// Takes a slot for an operation. Fails when it is known beforehand that the host has no way to do it.
+    /// Takes a slot for an operation. Fails when the host is known not to support it.
     pub(super) fn begin(&mut self, token: Token, op: Op) -> Result<SlotNo, Errno> {
         let no = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Box::new(Slot {
                 task: Task::idle(),
                 message: syscall::message(&[]),
                 waiting: false,
-                under_way: false,
+                in_flight: false,
                 with_worker: false,
                 on_disk: false,
             }));
             SlotNo(self.slots.len() as u32 - 1)
         });
         let slot = self.get(no);
-        slot.under_way = true;
+        slot.in_flight = true;
         if let Err(errno) = slot.task.begin(token, op) {
             self.end(no);
             return Err(errno);
         }
         slot.with_worker = match slot.task.call {
-            Call::Flush { .. } | Call::Empty { .. } => true,
-            // The file system ends it in a worker, where it waits for the disk's flush.
+            Call::Flush { .. } | Call::Zero { .. } => true,
+            // The file system completes it in a worker, where it waits for the disk's flush.
             Call::Write { stability, .. } => stability == Stability::Stable,
             _ => false,
         };
         slot.on_disk =
-            matches!(slot.task.call, Call::Read { .. } | Call::Write { .. } | Call::Flush { .. } | Call::Empty { .. });
+            matches!(slot.task.call, Call::Read { .. } | Call::Write { .. } | Call::Flush { .. } | Call::Zero { .. });
         let (with_worker, on_disk) = (slot.with_worker, slot.on_disk);
         self.with_workers += usize::from(with_worker);
         self.on_disk += usize::from(on_disk);
@@ -83,40 +83,38 @@ impl Slots {
         let on_disk = std::mem::take(&mut slot.on_disk);
         slot.task.trim();
         slot.waiting = false;
-        slot.under_way = false;
+        slot.in_flight = false;
         self.with_workers -= usize::from(with_worker);
         self.on_disk -= usize::from(on_disk);
         self.free.push(no);
     }
 
-    /// How many operations are under way.
-    pub(super) fn under_way(&self) -> usize {
+    pub(super) fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// How many of them the kernel hands to workers of its own.
+    /// Operations in flight that the kernel hands to its workers.
     pub(super) fn with_workers(&self) -> usize {
         self.with_workers
     }
 
-    /// How many of them transfer to or from a disk, or flush it.
+    /// Operations in flight that transfer to or from a disk, or flush it.
     pub(super) fn on_disk(&self) -> usize {
         self.on_disk
     }
 
     pub(super) fn numbers(&self) -> Vec<SlotNo> {
         let slots = (0..).map(SlotNo).zip(&self.slots);
-        let busy = slots.filter(|(_, slot)| slot.under_way);
+        let busy = slots.filter(|(_, slot)| slot.in_flight);
         busy.map(|(no, _)| no).collect()
     }
 }
 
 impl Slot {
-    /// The submission queue entry of the call that the task is at; none when io_uring has no such operation.
+    /// The submission queue entry of the task's current call; `None` when io_uring has no such operation.
     ///
-    /// For accepts it only waits for a client. The ring's own accept was tried and rejected: on a Unix socket that is
-    /// shut down it tries again for ever inside the kernel, and one that completes while the machine is dropped leaves
-    /// a connection that nobody knows of.
+    /// For accepts it only polls for a client. Rejected: the ring's own accept. On a Unix socket that is shut down it
+    /// retries forever inside the kernel, and one that completes while the machine is dropped leaks a connection.
     pub(super) fn entry(&mut self, regions: &Regions, vectored_fixed: bool) -> Option<squeue::Entry> {
         let vectors = self.task.vectors();
         let fixed = || {
@@ -127,7 +125,7 @@ impl Slot {
             Call::Read { fd, at } => read(fd, at, vectors, fixed()),
             Call::Write { fd, at, stability } => write(fd, at, vectors, fixed(), syscall::write_flags(stability)),
             Call::Flush { fd } => opcode::Fsync::new(types::Fd(fd)).flags(types::FsyncFlags::DATASYNC).build(),
-            Call::Empty { fd, at, len, how, .. } => {
+            Call::Zero { fd, at, len, how, .. } => {
                 opcode::Fallocate::new(types::Fd(fd), len).offset(at).mode(how.mode()).build()
             }
             Call::Accept { fd } => poll(fd, libc::POLLIN),

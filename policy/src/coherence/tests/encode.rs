@@ -1,12 +1,12 @@
-//! Two states are the same if they differ only in how far numbers were counted up: the protocol compares numbers of one
-//! page and does nothing else with them. So each number counts as its rank among those of its page.
+//! Canonical form of states: states are equal if they differ only in how far numbers have been counted. The protocol
+//! only compares numbers of the same page, so each number is encoded as its rank among those of its page.
 
 use super::super::copies::Copy;
 use super::super::directory::{Entry, Holding};
 use super::super::{Message, Node, NodeId, PageNo, Request, Serial, Version};
 use super::world::World;
 
-/// Numbers of one page, in order.
+/// The numbers of one page, sorted.
 #[derive(Default)]
 struct Numbers {
     serials: Vec<Serial>,
@@ -65,7 +65,7 @@ impl Numbers {
         self.requests.dedup();
     }
 
-    /// The home's life counts too: what it granted in an earlier one is old.
+    /// With the home's incarnation: grants of an earlier one are treated differently.
     fn serial(&self, serial: Serial) -> [u8; 2] {
         let rank = self.serials.iter().position(|other| *other == serial).unwrap_or(254);
         [serial.incarnation.0 as u8, rank as u8 + 1]
@@ -75,13 +75,12 @@ impl Numbers {
         version.map_or(0, |version| self.versions.iter().position(|other| *other == version).unwrap_or(254) as u8 + 1)
     }
 
-    /// Among those of the same node: others are never compared with it.
+    /// Ranked among those of the same node: requests of different nodes are never compared.
     fn request(&self, node: NodeId, request: Request) -> u8 {
         self.requests.iter().filter(|(other, number)| *other == node && *number < request).count() as u8
     }
 }
 
-/// The page of a message, if it is about one.
 fn page_of(message: &Message) -> Option<PageNo> {
     match *message {
         Message::Ask { page, .. }
@@ -170,12 +169,12 @@ fn put_entry(entry: Option<&Entry>, numbers: &Numbers, stored: Version, out: &mu
     }
 }
 
-/// Does the asker need no data? What it has counts only while the directory knows of it.
+/// Whether the asker needs no data. Its copy counts only while the directory knows it.
 fn has(entry: &Entry, node: NodeId, have: Option<Serial>) -> bool {
     entry.holders.iter().any(|holder| holder.node == node && Some(holder.serial) == have)
 }
 
-/// Is this the request that the node has now? A grant for another is declined, whatever it grants.
+/// Whether this is the node's current request. A grant for another is declined, whatever it grants.
 fn is_present(world: &World, node: NodeId, page: PageNo, request: Request) -> bool {
     let copies = world.nodes[usize::from(node.0)].iter().flat_map(|node| &node.copies.pages);
     let mut waiting = copies.filter(|copy| copy.page == page).filter_map(|copy| copy.waiting);
@@ -202,9 +201,9 @@ fn message_bytes(world: &World, index: usize, all: &[Numbers]) -> [u8; 12] {
         }
         Message::Grant { serial, .. } => (1, 0, 0, numbers.serial(serial), 0),
         Message::Got { serial, .. } => (2, 0, 0, numbers.serial(serial), 0),
-        Message::Recall { serial, keep, .. } => (3, u8::from(keep), 0, numbers.serial(serial), 0),
-        Message::GaveUp { serial, kept, data, .. } => {
-            (4, u8::from(kept), 0, numbers.serial(serial), numbers.version(data))
+        Message::Recall { serial, retain, .. } => (3, u8::from(retain), 0, numbers.serial(serial), 0),
+        Message::GaveUp { serial, retained, data, .. } => {
+            (4, u8::from(retained), 0, numbers.serial(serial), numbers.version(data))
         }
         Message::Taken { serial, .. } => (5, 0, 0, numbers.serial(serial), 0),
         Message::Survey => (6, 0, 0, [0; 2], 0),
@@ -214,7 +213,7 @@ fn message_bytes(world: &World, index: usize, all: &[Numbers]) -> [u8; 12] {
     bytes
 }
 
-/// Writes states as bytes; the same for states that are the same.
+/// Encodes states as bytes; equal states have equal bytes.
 #[derive(Default)]
 pub struct Encoder {
     numbers: Vec<Numbers>,
@@ -223,14 +222,13 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// The hash of a state.
     pub fn hash(&mut self, world: &World) -> u128 {
         let Encoder { numbers: all, messages, bytes: out } = self;
         out.clear();
         numbers(world, all);
         out.extend(world.truth.iter());
         for (index, node) in world.nodes.iter().enumerate() {
-            out.extend(world.told_all(index));
+            out.extend(world.known_stages(index));
             if let Some(node) = node {
                 put_node(world, node, all, out);
             } else {
@@ -250,7 +248,7 @@ impl Encoder {
     }
 }
 
-/// 128 bits of the state: among a hundred million states, two share them with a chance of 10^-22.
+/// 128 bits of the state: among a hundred million states, two collide with a probability of 10^-22.
 fn hash(bytes: &[u8]) -> u128 {
     let (mut low, mut high) = (0x9e37_79b9_7f4a_7c15_u64, 0xc2b2_ae3d_27d4_eb4f_u64);
     for chunk in bytes.chunks(8) {

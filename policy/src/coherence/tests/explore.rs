@@ -1,13 +1,13 @@
-//! Every state that few nodes can reach, breadth first: whatever their processes want, whatever the network does to
-//! messages (loses, delivers late, in any order, twice), whoever dies.
+//! Every state that a few nodes can reach, breadth first, whatever their processes request, whatever the network does
+//! to messages (loses, delays, reorders, duplicates), whichever node dies.
 //!
-//! The network is a set of at most so many messages. Each of them may come now or later, stay and come again, or
-//! be lost; one that finds no room is lost. So reordering and duplication are bounded by that number, and nothing else is:
-//! the numbers that messages and states hold count as their ranks (`encode`), which makes the space finite, and messages
-//! that will never change anything are lost at once (`past`).
+//! The network is a set of a bounded number of messages. Each may be delivered now or later, stay and be delivered
+//! again, or be lost; one that exceeds the bound is lost. So reordering and duplication are bounded by that number, and
+//! nothing else is: the numbers in messages and states are encoded as their ranks (`encode`), which makes the space
+//! finite, and messages that can never change anything are lost at once (`stale`).
 //!
-//! Pages have nothing in common but the network, the lives of nodes and the survey of a home that returns. So contention
-//! is looked at with one page, and with two pages how these three meet; then one access waits at a time.
+//! Pages share only the network, the deaths of nodes and the survey of a home that returns. So contention is explored
+//! with one page, and the interplay of these three with two; then one access waits at a time.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -16,7 +16,7 @@ use std::io::Write;
 
 use super::super::{Local, PageNo};
 use super::encode::Encoder;
-use super::past;
+use super::stale;
 use super::world::{Broken, Flaw, World};
 
 #[derive(Clone, Copy, Debug)]
@@ -24,14 +24,14 @@ pub struct Space {
     pub nodes: usize,
     pub pages: usize,
     pub in_flight: usize,
-    /// One of these may die, and return. Of nodes that differ in nothing but their number, one is enough.
+    /// One of these may die, and return. Of nodes that differ only in number, one suffices.
     pub mortal: &'static [usize],
-    /// What processes want of each page.
+    /// Requests of the processes, for each page.
     pub wants: [&'static [Local]; 2],
-    /// At most so many local accesses wait at a time.
+    /// Maximum of local accesses that wait at a time.
     pub waiting: usize,
     pub flaw: Option<Flaw>,
-    /// States after which it is given up: the space is then not covered.
+    /// Limit of states; beyond it the exploration stops, and the space is not covered.
     pub states_max: usize,
 }
 
@@ -39,20 +39,18 @@ pub struct Space {
 pub struct Explored {
     pub states: usize,
     pub transitions: u64,
-    /// All states were seen, and from each one all is well again once processes want nothing more and the network loses
-    /// nothing more; else what is wrong, and how it came about.
+    /// All states were explored, and each of them can come to rest once processes request nothing more and the network
+    /// loses nothing more; else what is wrong, with its history.
     pub verdict: Result<(), String>,
 }
 
-/// How one state came of another.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// Processes want something, or the network or a node fails.
-    Disturbed,
-    Course,
+enum Transition {
+    Disturbance,
+    Progress,
 }
 
-/// The states are hashed already.
+/// The keys are hashes already.
 #[derive(Default)]
 struct Hashed(u64);
 
@@ -66,29 +64,33 @@ impl Hasher for Hashed {
     }
 }
 
-/// Calls `found` with each state that may follow.
-fn successors(world: &World, space: &Space, mut found: impl FnMut(Kind, Result<World, Broken>, &dyn Fn() -> String)) {
+/// Calls `found` with each successor of a state.
+fn successors(
+    world: &World,
+    space: &Space,
+    mut found: impl FnMut(Transition, Result<World, Broken>, &dyn Fn() -> String),
+) {
     let step = |change: &dyn Fn(&mut World) -> Result<(), Broken>| {
         let mut next = world.clone();
         change(&mut next).map(|()| next)
     };
     let (count, is_busy) = (world.nodes.len(), world.waiting() >= space.waiting);
     for (index, envelope) in world.network.iter().enumerate() {
-        found(Kind::Course, step(&|next| next.deliver(index, false)), &|| format!("delivers {envelope:?}"));
-        found(Kind::Disturbed, step(&|next| next.deliver(index, true)), &|| {
-            format!("delivers, to come again, {envelope:?}")
+        found(Transition::Progress, step(&|next| next.deliver(index, false)), &|| format!("delivers {envelope:?}"));
+        found(Transition::Disturbance, step(&|next| next.deliver(index, true)), &|| {
+            format!("delivers, and duplicates, {envelope:?}")
         });
         let lose = |next: &mut World| {
             next.network.remove(index);
             Ok(())
         };
-        found(Kind::Disturbed, step(&lose), &|| format!("loses {envelope:?}"));
+        found(Transition::Disturbance, step(&lose), &|| format!("loses {envelope:?}"));
     }
     for node in (0..count).filter(|node| world.nodes[*node].is_some()) {
-        for envelope in world.sent_again(node) {
+        for envelope in world.retransmissions(node) {
             let mut next = world.clone();
             if next.put(envelope) {
-                found(Kind::Course, Ok(next), &|| format!("sends again {envelope:?}"));
+                found(Transition::Progress, Ok(next), &|| format!("retransmits {envelope:?}"));
             }
         }
         for page in (0..space.pages).map(|page| PageNo(page as u64)) {
@@ -97,11 +99,13 @@ fn successors(world: &World, space: &Space, mut found: impl FnMut(Kind, Result<W
                     continue;
                 }
                 let local = step(&|next| next.local(node, *want, page));
-                found(Kind::Disturbed, local, &|| format!("node {node} wants to {want:?} {page:?}"));
+                found(Transition::Disturbance, local, &|| format!("node {node} wants to {want:?} {page:?}"));
             }
         }
         for of in (0..count).filter(|of| world.has_news(node, *of)) {
-            found(Kind::Course, step(&|next| next.tell(node, of)), &|| format!("node {node} hears of {of}"));
+            found(Transition::Progress, step(&|next| next.notify(node, of)), &|| {
+                format!("node {node} is notified of {of}")
+            });
         }
     }
     for node in space.mortal.iter().copied() {
@@ -110,38 +114,37 @@ fn successors(world: &World, space: &Space, mut found: impl FnMut(Kind, Result<W
             Ok(())
         };
         if world.truth.iter().all(|stage| *stage == 0) {
-            found(Kind::Disturbed, step(&crash), &|| format!("node {node} dies"));
+            found(Transition::Disturbance, step(&crash), &|| format!("node {node} dies"));
         } else if world.truth[node] == 1 {
-            found(Kind::Disturbed, step(&|next| next.reboot(node)), &|| format!("node {node} returns"));
+            found(Transition::Disturbance, step(&|next| next.reboot(node)), &|| format!("node {node} returns"));
         }
     }
 }
 
-struct Seen {
+struct Graph {
     numbers: HashMap<u128, u32, BuildHasherDefault<Hashed>>,
-    /// Of each state: from which one it came first, as the how manieth of its successors.
-    came: Vec<(u32, u16)>,
-    /// What takes its course: from, to.
-    course: Vec<(u32, u32)>,
+    /// For each state: its first predecessor, and the index among the successors of that.
+    origins: Vec<(u32, u16)>,
+    /// Transitions that are progress: from, to.
+    progress: Vec<(u32, u32)>,
     at_rest: Vec<u32>,
 }
 
-impl Seen {
-    /// Only the first state.
+impl Graph {
     fn new(first: u128) -> Self {
         let mut numbers = HashMap::default();
         numbers.insert(first, 0);
-        Seen { numbers, came: vec![(0, 0)], course: Vec::new(), at_rest: Vec::new() }
+        Graph { numbers, origins: vec![(0, 0)], progress: Vec::new(), at_rest: Vec::new() }
     }
 
-    /// The number of a state, and whether it is new.
+    /// The number of a state, and whether the state is new.
     fn number(&mut self, hash: u128, from: u32, choice: u16) -> (u32, bool) {
-        let fresh = self.came.len() as u32;
+        let fresh = self.origins.len() as u32;
         match self.numbers.entry(hash) {
             Entry::Occupied(known) => (*known.get(), false),
             Entry::Vacant(free) => {
                 free.insert(fresh);
-                self.came.push((from, choice));
+                self.origins.push((from, choice));
                 (fresh, true)
             }
         }
@@ -152,14 +155,14 @@ pub fn explore(space: Space) -> Explored {
     let mut first = World::new(space.nodes, space.pages, space.in_flight);
     first.flaw = space.flaw;
     let mut encoder = Encoder::default();
-    let mut seen = Seen::new(encoder.hash(&first));
+    let mut graph = Graph::new(encoder.hash(&first));
     let mut transitions = 0;
     let mut layer = vec![(0_u32, first)];
     while !layer.is_empty() {
         let mut next_layer = Vec::new();
         for (number, world) in layer.drain(..) {
             if world.is_at_rest() {
-                seen.at_rest.push(number);
+                graph.at_rest.push(number);
             }
             let mut choice = 0;
             let mut broken = None;
@@ -173,56 +176,56 @@ pub fn explore(space: Space) -> Explored {
                         return;
                     }
                 };
-                forget_past(&mut next, &space, &mut encoder);
-                let (to, is_new) = seen.number(encoder.hash(&next), number, choice);
+                lose_stale(&mut next, &space, &mut encoder);
+                let (to, is_new) = graph.number(encoder.hash(&next), number, choice);
                 if is_new {
                     next_layer.push((to, next));
                 }
-                if kind == Kind::Course {
-                    seen.course.push((number, to));
+                if kind == Transition::Progress {
+                    graph.progress.push((number, to));
                 }
             });
-            let states = seen.came.len();
+            let states = graph.origins.len();
             let verdict = match broken {
-                Some((choice, what)) => format!("{what}\n{}", story(&seen, &space, number, Some(choice))),
-                None if states > space.states_max => "more states than are looked at".to_owned(),
+                Some((choice, what)) => format!("{what}\n{}", story(&graph, &space, number, Some(choice))),
+                None if states > space.states_max => "the limit of states was reached".to_owned(),
                 None => continue,
             };
             return Explored { states, transitions, verdict: Err(verdict) };
         }
         layer = next_layer;
     }
-    let verdict = match stuck(&seen) {
-        Some(number) => Err(format!("nobody is ever answered:\n{}", story(&seen, &space, number, None))),
+    let verdict = match stuck(&graph) {
+        Some(number) => Err(format!("a request is never answered:\n{}", story(&graph, &space, number, None))),
         None => Ok(()),
     };
-    Explored { states: seen.came.len(), transitions, verdict }
+    Explored { states: graph.origins.len(), transitions, verdict }
 }
 
-/// What a broken protocol does with messages from the past is not known.
-fn forget_past(world: &mut World, space: &Space, encoder: &mut Encoder) {
+/// How a broken protocol treats stale messages is not known, so they are not dropped there.
+fn lose_stale(world: &mut World, space: &Space, encoder: &mut Encoder) {
     if space.flaw.is_none() {
-        past::lose(world, encoder);
+        stale::lose(world, encoder);
     }
 }
 
-/// A state from which no course of things leads to rest.
-fn stuck(seen: &Seen) -> Option<u32> {
-    let count = seen.came.len();
+/// A state from which no sequence of progress leads to rest.
+fn stuck(graph: &Graph) -> Option<u32> {
+    let count = graph.origins.len();
     let mut starts = vec![0_u32; count + 1];
-    seen.course.iter().for_each(|(_, to)| starts[*to as usize + 1] += 1);
+    graph.progress.iter().for_each(|(_, to)| starts[*to as usize + 1] += 1);
     for index in 0..count {
         starts[index + 1] += starts[index];
     }
     let mut filled = starts.clone();
-    let mut from = vec![0_u32; seen.course.len()];
-    for (before, to) in &seen.course {
+    let mut from = vec![0_u32; graph.progress.len()];
+    for (before, to) in &graph.progress {
         from[filled[*to as usize] as usize] = *before;
         filled[*to as usize] += 1;
     }
     let mut is_well = vec![false; count];
-    let mut open = seen.at_rest.clone();
-    seen.at_rest.iter().for_each(|number| is_well[*number as usize] = true);
+    let mut open = graph.at_rest.clone();
+    graph.at_rest.iter().for_each(|number| is_well[*number as usize] = true);
     while let Some(number) = open.pop() {
         for before in &from[starts[number as usize] as usize..starts[number as usize + 1] as usize] {
             if !std::mem::replace(&mut is_well[*before as usize], true) {
@@ -233,12 +236,12 @@ fn stuck(seen: &Seen) -> Option<u32> {
     is_well.iter().position(|well| !well).map(|number| number as u32)
 }
 
-/// How a state came about, from the start.
-fn story(seen: &Seen, space: &Space, number: u32, last: Option<u16>) -> String {
+/// The history of a state, from the start.
+fn story(graph: &Graph, space: &Space, number: u32, last: Option<u16>) -> String {
     let mut choices: Vec<u16> = last.into_iter().collect();
     let mut number = number;
     while number != 0 {
-        let (before, choice) = seen.came[number as usize];
+        let (before, choice) = graph.origins[number as usize];
         choices.push(choice);
         number = before;
     }
@@ -253,7 +256,7 @@ fn story(seen: &Seen, space: &Space, number: u32, last: Option<u16>) -> String {
                 lines.push(label());
                 taken = next.ok();
                 if let Some(next) = &mut taken {
-                    forget_past(next, space, &mut Encoder::default());
+                    lose_stale(next, space, &mut Encoder::default());
                 }
             }
         });
@@ -263,16 +266,16 @@ fn story(seen: &Seen, space: &Space, number: u32, last: Option<u16>) -> String {
     lines.join("\n")
 }
 
-/// Looks at a whole space, and says so.
+/// Explores a whole space, and prints its size.
 fn covers(space: Space) {
     let began = std::time::Instant::now();
     let Explored { states, transitions, verdict } = explore(space);
     let Space { nodes, pages, in_flight, waiting, mortal, .. } = space;
     let wants = &space.wants[..pages];
-    // Not captured, as printed lines would be: how much was seen is part of what is proved.
+    // Written past the capture of printed lines: the number of states is part of the result.
     let _ = writeln!(
         std::io::stderr(),
-        "coherence: {nodes} nodes, {pages} pages, {in_flight} messages on their way, {waiting} accesses waiting, {}, \
+        "coherence: {nodes} nodes, {pages} pages, {in_flight} messages in flight, {waiting} accesses waiting, {}, \
          {wants:?}: {}, {states} states, {transitions} transitions, {:.1} s",
         if mortal.is_empty() { "no death" } else { "one death and return" },
         if verdict.is_ok() { "the whole state space" } else { "not the whole state space" },
@@ -298,17 +301,17 @@ const SPACE: Space = Space {
 };
 
 #[test]
-fn two_nodes_do_all_there_is_while_three_messages_are_on_their_way() {
+fn two_nodes_with_all_requests_and_three_messages_in_flight() {
     covers(Space { nodes: 2, in_flight: 3, wants: [ALL; 2], ..SPACE });
 }
 
 #[test]
-fn two_nodes_do_all_there_is_and_either_dies() {
+fn two_nodes_with_all_requests_survive_the_death_of_either() {
     covers(Space { nodes: 2, in_flight: 2, wants: [ALL; 2], mortal: &[0, 1], ..SPACE });
 }
 
 #[test]
-fn three_nodes_contend_while_messages_pass_each_other() {
+fn three_nodes_contend_while_messages_are_reordered() {
     covers(Space { in_flight: 2, waiting: 2, ..SPACE });
 }
 
@@ -322,26 +325,26 @@ fn three_nodes_share_two_pages() {
     covers(Space { pages: 2, waiting: 1, ..SPACE });
 }
 
-/// Page 0 is read and written, page 1 written: copies to read, dirty data and two directories meet the death of a home.
+/// Page 0 is read and written, page 1 written: copies to read, dirty data and two directories meet a home's death.
 #[test]
 fn three_nodes_share_two_pages_and_a_home_dies() {
     covers(Space { pages: 2, waiting: 1, wants: [ACCESSES, WRITES], mortal: &[0], ..SPACE });
 }
 
-/// The homes of the two pages differ in nothing here: one that dies stands for both.
+/// The homes of the two pages are symmetric: the death of one stands for both.
 #[test]
 fn three_nodes_write_two_pages_and_a_home_or_another_dies() {
     covers(Space { pages: 2, waiting: 1, wants: [WRITES; 2], mortal: &[0, 2], ..SPACE });
 }
 
 #[test]
-fn two_nodes_share_two_pages_and_a_home_dies_while_messages_pass_each_other() {
+fn two_nodes_share_two_pages_and_a_home_dies_while_messages_are_reordered() {
     covers(Space { nodes: 2, pages: 2, in_flight: 2, waiting: 1, mortal: &[0], ..SPACE });
 }
 
-/// The homes of two pages differ in nothing; nor do, with one page, the two nodes that are not its home.
+/// The homes of two pages are symmetric; with one page, so are the two nodes that are not its home.
 #[test]
-fn more_of_all_in_the_long_run() {
+fn larger_spaces_in_the_long_run() {
     if std::env::var_os("AWASE_SEEDS").is_none() {
         println!("coherence: larger spaces only with AWASE_SEEDS, as in make test-long");
         return;

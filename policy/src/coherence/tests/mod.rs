@@ -1,8 +1,8 @@
-//! What the protocol promises, proved: every state that a few nodes can reach, and many nodes at random.
+//! The protocol's guarantees: every state that a few nodes can reach, and many nodes at random.
 
 mod encode;
 mod explore;
 mod mutants;
-mod past;
 mod random;
+mod stale;
 mod world;

@@ -1,4 +1,4 @@
-//! The exploration finds what is broken: each flaw is shown by a history of a few steps.
+//! The exploration detects broken protocols: each flaw is shown by a history of a few steps.
 
 use super::super::Local;
 use super::explore::{Space, explore};
@@ -22,26 +22,26 @@ fn a_writer_that_does_not_wait_for_readers_is_found() {
 
 #[test]
 fn a_reader_that_keeps_what_it_gave_up_is_found() {
-    finds(Flaw::CopyKept, 2, 2, &[], "a copy of");
+    finds(Flaw::CopyRetained, 2, 2, &[], "a copy of");
 }
 
 #[test]
-fn data_that_are_forgotten_before_they_are_home_are_found_missing() {
-    finds(Flaw::DataNotKept, 2, 1, &[], "stale read");
+fn data_dropped_before_the_home_has_them_is_found() {
+    finds(Flaw::DataNotRetained, 2, 1, &[], "stale read");
 }
 
 #[test]
-fn a_protocol_that_sends_nothing_again_is_found_stuck() {
-    finds(Flaw::NeverSentAgain, 2, 1, &[], "nobody is ever answered");
+fn a_protocol_without_retransmission_is_found_stuck() {
+    finds(Flaw::NeverRetransmitted, 2, 1, &[], "a request is never answered");
 }
 
 #[test]
-fn an_answer_of_the_past_that_counts_is_found() {
+fn accepting_an_answer_with_a_stale_serial_is_found() {
     finds(Flaw::SerialsIgnored, 2, 2, &[], "a copy of");
 }
 
 #[test]
-fn messages_of_the_dead_that_count_are_found() {
+fn accepting_messages_of_dead_incarnations_is_found() {
     finds(Flaw::IncarnationsIgnored, 2, 2, &[0, 1], "");
 }
 

@@ -1,4 +1,4 @@
-//! Up to 64 nodes at random: messages lost, doubled and late, nodes that die and return.
+//! Up to 64 nodes at random: messages lost, duplicated and delayed, nodes that die and return.
 
 use super::super::{Local, PageNo};
 use super::world::{Broken, Flaw, World};
@@ -27,14 +27,14 @@ struct Plan {
     pages: usize,
     steps: usize,
     in_flight: usize,
-    /// Of a thousand deliveries: that are lost, that come again.
+    /// Of a thousand deliveries: lost, duplicated.
     lost: usize,
     doubled: usize,
-    /// Messages come in any order, or about in that of their names.
+    /// Deliver in any order, or roughly in order of the messages' encoding.
     disordered: bool,
     /// Of ten thousand steps: deaths and returns.
     deaths: usize,
-    /// Of a hundred wants: to write.
+    /// Of a hundred requests: writes.
     writes: usize,
 }
 
@@ -56,12 +56,12 @@ impl Plan {
     }
 }
 
-fn tell_all(world: &mut World) -> Result<(), Broken> {
+fn notify_all(world: &mut World) -> Result<(), Broken> {
     let count = world.nodes.len();
     for observer in 0..count {
         for of in 0..count {
             while world.has_news(observer, of) {
-                world.tell(observer, of)?;
+                world.notify(observer, of)?;
             }
         }
     }
@@ -80,7 +80,7 @@ fn step(world: &mut World, plan: &Plan, random: &mut Random) -> Result<(), Broke
             world.deliver(index, random.permille(plan.doubled))
         }
         0..85 => {
-            // A few pages are wanted by most.
+            // A few pages are contended.
             let page = if random.permille(700) { random.below(plan.pages.min(3)) } else { random.below(plan.pages) };
             let want = match random.below(100) {
                 0..6 => Local::WriteBack,
@@ -91,14 +91,14 @@ fn step(world: &mut World, plan: &Plan, random: &mut Random) -> Result<(), Broke
             world.local(node, want, PageNo(page as u64))
         }
         85..95 => {
-            for envelope in world.sent_again(node) {
+            for envelope in world.retransmissions(node) {
                 world.put(envelope);
             }
             Ok(())
         }
         95..97 => {
             let of = random.below(plan.nodes);
-            if world.has_news(node, of) { world.tell(node, of) } else { Ok(()) }
+            if world.has_news(node, of) { world.notify(node, of) } else { Ok(()) }
         }
         _ if random.below(300) < plan.deaths => match world.nodes[node].is_some() {
             true => {
@@ -111,16 +111,16 @@ fn step(world: &mut World, plan: &Plan, random: &mut Random) -> Result<(), Broke
     }
 }
 
-/// Nothing fails any more: all is answered within a few rounds.
+/// Without further faults all requests are answered within a few rounds.
 fn heal(world: &mut World) -> Result<(), Broken> {
     for node in 0..world.nodes.len() {
         if world.nodes[node].is_none() {
             world.reboot(node)?;
         }
     }
-    tell_all(world)?;
+    notify_all(world)?;
     world.in_flight_max = usize::MAX;
-    // Each node waits for at most all others, for each of them a recall, an answer, a grant and its receipt.
+    // Each node waits for at most all others, each with a recall, an answer, a grant and a confirmation.
     for _ in 0..8 * world.nodes.len() + 16 {
         while !world.network.is_empty() {
             world.deliver(0, false)?;
@@ -129,12 +129,12 @@ fn heal(world: &mut World) -> Result<(), Broken> {
             return Ok(());
         }
         for node in 0..world.nodes.len() {
-            for envelope in world.sent_again(node) {
+            for envelope in world.retransmissions(node) {
                 world.put(envelope);
             }
         }
     }
-    Err("not all is answered though nothing fails any more".to_owned())
+    Err("requests remain unanswered without further faults".to_owned())
 }
 
 fn run(seed: u64, flaw: Option<Flaw>) -> Result<u64, Broken> {
@@ -153,7 +153,7 @@ fn run(seed: u64, flaw: Option<Flaw>) -> Result<u64, Broken> {
 }
 
 #[test]
-fn many_nodes_never_read_what_is_stale_nor_lose_a_page_nor_wait_for_ever() {
+fn many_nodes_never_read_stale_data_lose_a_page_or_wait_forever() {
     let mut accesses = 0;
     for seed in testkit::rounds::seeds(300) {
         accesses += run(seed, None).unwrap_or_else(|what| panic!("{what}\nagain: AWASE_SEED={seed}"));
@@ -165,9 +165,9 @@ fn many_nodes_never_read_what_is_stale_nor_lose_a_page_nor_wait_for_ever() {
 fn each_flaw_is_found_at_random_too() {
     let flaws = [
         Flaw::InvalidationNotAwaited,
-        Flaw::CopyKept,
-        Flaw::DataNotKept,
-        Flaw::NeverSentAgain,
+        Flaw::CopyRetained,
+        Flaw::DataNotRetained,
+        Flaw::NeverRetransmitted,
         Flaw::SerialsIgnored,
         Flaw::IncarnationsIgnored,
         Flaw::NoSurvey,

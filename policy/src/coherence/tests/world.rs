@@ -1,4 +1,4 @@
-//! Nodes, a network that may do anything to a message but change it, deaths; and what must always be true.
+//! Nodes, a network that may do anything to a message but change it, deaths; and the invariants.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,51 +11,49 @@ use super::super::{
 };
 use crate::unit::Instant;
 
-/// Nothing here depends on time: all is sent again at every tick.
+/// Nothing depends on time: every tick retransmits everything.
 pub const NOW: Instant = Instant::ZERO;
 
-/// How the protocol is broken, to see that it is found.
+/// Deliberate defects, to test that they are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
     /// A page is granted to a writer while readers still hold it.
     InvalidationNotAwaited,
-    /// A reader that is recalled says so and reads on.
-    CopyKept,
-    /// Data given up are forgotten before the home has them.
-    DataNotKept,
-    NeverSentAgain,
-    /// An answer counts for the present grant, whichever it names.
+    /// A reader that is recalled confirms and reads on.
+    CopyRetained,
+    /// Data given up are dropped before the home has them.
+    DataNotRetained,
+    NeverRetransmitted,
+    /// An answer counts for the present grant, whichever serial it has.
     SerialsIgnored,
-    /// Messages of the dead count.
+    /// Messages of dead incarnations count.
     IncarnationsIgnored,
     /// A home that returns grants at once.
     NoSurvey,
 }
 
-/// All there is, at one moment.
+/// The state of all nodes and the network.
 #[derive(Clone)]
 pub struct World {
     pub config: Config,
-    /// At most so many messages are on their way; further ones are lost.
+    /// Maximum of messages in flight; further ones are lost.
     pub in_flight_max: usize,
     pub flaw: Option<Flaw>,
     /// `None` while it is dead.
     pub nodes: SmallVec<[Option<Rc<Node>>; 3]>,
     /// A set, in order: the network may deliver any of them, any number of times.
     pub network: SmallVec<[Envelope; 3]>,
-    /// Of each page: what the last write that counts wrote.
+    /// For each page: the version of the last valid write.
     pub latest: SmallVec<[Version; 2]>,
-    /// Of each node: 0 lives, 1 is dead, 2 lives again, and so on.
+    /// For each node: 0 is alive, 1 dead, 2 alive again, and so on.
     pub truth: SmallVec<[u8; 16]>,
-    /// What each was told of each other.
-    told: SmallVec<[u8; 16]>,
-    /// What dead nodes have in storage.
+    /// For each pair: the latest stage of one node that the other was notified of.
+    known_stage: SmallVec<[u8; 16]>,
     pub stored: SmallVec<[Vec<(PageNo, Version)>; 3]>,
-    /// Local accesses that were done.
     pub accesses: u64,
 }
 
-/// What was promised and not kept.
+/// The invariant that does not hold.
 pub type Broken = String;
 
 fn address(node: usize, stage: u8) -> Address {
@@ -64,7 +62,7 @@ fn address(node: usize, stage: u8) -> Address {
 
 impl World {
     pub fn new(nodes: usize, pages: usize, in_flight_max: usize) -> Self {
-        let config = Config { nodes: nodes as u16, pages: pages as u64, pages_max: pages, patience: Duration::ZERO };
+        let config = Config { nodes: nodes as u16, pages: pages as u64, pages_max: pages, timeout: Duration::ZERO };
         let node = |index| Some(Rc::new(Node::new(config, address(index, 0), [], [])));
         World {
             config,
@@ -74,13 +72,13 @@ impl World {
             network: SmallVec::new(),
             latest: smallvec![Version::default(); pages],
             truth: smallvec![0; nodes],
-            told: smallvec![0; nodes * nodes],
+            known_stage: smallvec![0; nodes * nodes],
             stored: smallvec![Vec::new(); nodes],
             accesses: 0,
         }
     }
 
-    /// A process wants something, unless it has to wait for another.
+    /// A request of a process; ignored while another one waits.
     pub fn local(&mut self, node: usize, want: Local, page: PageNo) -> Result<(), Broken> {
         let Some(running) = self.nodes[node].as_mut() else { return Ok(()) };
         match Rc::make_mut(running).on_local(NOW, want, page) {
@@ -89,11 +87,11 @@ impl World {
         }
     }
 
-    /// Delivers a message. It may stay in the network, to come once more.
+    /// Delivers a message. If it `stays`, it will be delivered again.
     pub fn deliver(&mut self, index: usize, stays: bool) -> Result<(), Broken> {
         let mut envelope = if stays { self.network[index] } else { self.network.remove(index) };
         let (from, to) = (usize::from(envelope.from.node.0), usize::from(envelope.to.node.0));
-        let known = address(from, self.told(to, from));
+        let known = address(from, self.known_stage(to, from));
         let Some(running) = self.nodes[to].as_mut() else { return Ok(()) };
         let before = Rc::clone(running);
         match self.flaw {
@@ -104,7 +102,7 @@ impl World {
         let actions = Rc::make_mut(running).on_message(NOW, envelope);
         let is_reader = |page| matches!(before.holds(page), Some((Mode::Read, _)));
         match envelope.message {
-            Message::Recall { page, .. } if self.flaw == Some(Flaw::CopyKept) && is_reader(page) => {
+            Message::Recall { page, .. } if self.flaw == Some(Flaw::CopyRetained) && is_reader(page) => {
                 self.nodes[to] = Some(before);
             }
             _ => {}
@@ -112,9 +110,9 @@ impl World {
         self.act(to, actions)
     }
 
-    /// What a node would send again.
-    pub fn sent_again(&self, node: usize) -> Vec<Envelope> {
-        if self.flaw == Some(Flaw::NeverSentAgain) {
+    /// What a node would retransmit.
+    pub fn retransmissions(&self, node: usize) -> Vec<Envelope> {
+        if self.flaw == Some(Flaw::NeverRetransmitted) {
             return Vec::new();
         }
         let Some(running) = &self.nodes[node] else { return Vec::new() };
@@ -126,7 +124,7 @@ impl World {
         sent.collect()
     }
 
-    /// Puts a message on its way. False if it is lost because there are too many, or there already.
+    /// Puts a message in flight. False if it is lost because there are too many, or is a duplicate.
     pub fn put(&mut self, envelope: Envelope) -> bool {
         match self.network.binary_search(&envelope) {
             Err(index) if self.network.len() < self.in_flight_max => {
@@ -143,7 +141,7 @@ impl World {
         self.truth[node] += 1;
     }
 
-    /// It returns, knowing what is true of all others.
+    /// It returns, with the present state of all others.
     pub fn reboot(&mut self, node: usize) -> Result<(), Broken> {
         self.truth[node] += 1;
         let stored = std::mem::take(&mut self.stored[node]);
@@ -155,21 +153,21 @@ impl World {
             back.directory.surveying.clear();
         }
         let count = self.truth.len();
-        self.told[node * count..][..count].copy_from_slice(&self.truth);
-        self.forget_what_was_lost(&back);
+        self.known_stage[node * count..][..count].copy_from_slice(&self.truth);
+        self.void_lost_writes(&back);
         self.nodes[node] = Some(Rc::new(back));
         self.check()
     }
 
-    /// Tells a node of another the next thing that is true of it.
-    pub fn tell(&mut self, observer: usize, of: usize) -> Result<(), Broken> {
-        let stage = self.told(observer, of) + 1;
-        self.told[observer * self.truth.len() + of] = stage;
+    /// Notifies a node of another one's next stage.
+    pub fn notify(&mut self, observer: usize, of: usize) -> Result<(), Broken> {
+        let stage = self.known_stage(observer, of) + 1;
+        self.known_stage[observer * self.truth.len() + of] = stage;
         let Some(running) = self.nodes[observer].as_mut() else { return Ok(()) };
         let node = Rc::make_mut(running);
         if stage % 2 == 1 {
             let observer = Node::clone(node);
-            self.forget_what_died(&observer, NodeId(of as u16));
+            self.void_writes_of(&observer, NodeId(of as u16));
         }
         let Some(running) = self.nodes[observer].as_mut() else { return Ok(()) };
         let node = Rc::make_mut(running);
@@ -181,15 +179,14 @@ impl World {
         self.act(observer, actions)
     }
 
-    /// What the observer was told of the node.
-    pub fn told(&self, observer: usize, of: usize) -> u8 {
-        self.told[observer * self.truth.len() + of]
+    /// The stage of a node as the observer knows it.
+    pub fn known_stage(&self, observer: usize, of: usize) -> u8 {
+        self.known_stage[observer * self.truth.len() + of]
     }
 
-    /// What the observer was told of all.
-    pub fn told_all(&self, observer: usize) -> &[u8] {
+    pub fn known_stages(&self, observer: usize) -> &[u8] {
         let count = self.truth.len();
-        &self.told[observer * count..][..count]
+        &self.known_stage[observer * count..][..count]
     }
 
     pub fn waiting(&self) -> usize {
@@ -197,15 +194,15 @@ impl World {
         copies.filter(|copy| copy.waiting.is_some()).count()
     }
 
-    /// May the observer be told more of the node?
+    /// Whether the observer does not yet know the node's present stage.
     pub fn has_news(&self, observer: usize, of: usize) -> bool {
-        self.nodes[observer].is_some() && self.told(observer, of) < self.truth[of]
+        self.nodes[observer].is_some() && self.known_stage(observer, of) < self.truth[of]
     }
 
-    /// A home hears of a death: what the dead held to write does not count any more, unless it was given up before.
-    fn forget_what_died(&mut self, home: &Node, dead: NodeId) {
+    /// A home is notified of a death: the dead node's writes are void unless they were given up before.
+    fn void_writes_of(&mut self, home: &Node, dead: NodeId) {
         if home.directory.surveying.contains(&dead) {
-            return self.forget_what_was_lost(home);
+            return self.void_lost_writes(home);
         }
         for entry in home.directory.entries.iter().filter(|entry| entry.is_exclusive) {
             if entry.holders.iter().any(|holder| holder.node == dead) {
@@ -214,8 +211,8 @@ impl World {
         }
     }
 
-    /// A home returns: of its pages counts what it had in storage, or what somebody living wrote since.
-    fn forget_what_was_lost(&mut self, home: &Node) {
+    /// A home returns: valid is what it had in storage, or a later write of a living node.
+    fn void_lost_writes(&mut self, home: &Node) {
         for page in (0..self.config.pages).map(PageNo).filter(|page| self.config.home(*page) == home.me.node) {
             let copies = self.nodes.iter().flatten().flat_map(|node| &node.copies.pages);
             let written = copies.filter(|copy| copy.page == page).flat_map(|copy| {
@@ -259,7 +256,7 @@ impl World {
         }
     }
 
-    /// One writer or many readers, all of them with the last write; no page is lost.
+    /// One writer or many readers, all with the last write; no page is lost.
     fn check(&self) -> Result<(), Broken> {
         for (page, latest) in self.latest.iter().enumerate() {
             let page = PageNo(page as u64);
@@ -278,18 +275,18 @@ impl World {
             let entry = home.directory.entries.iter().find(|entry| entry.page == page);
             let is_home = home.directory.surveying.is_empty() && !entry.is_some_and(|entry| entry.is_exclusive);
             if is_home && home.stored(page) != *latest {
-                return Err(format!("{page:?} is lost: nobody may write it, and {latest:?} is not at its home"));
+                return Err(format!("{page:?} is lost: it has no writer, and {latest:?} is not at its home"));
             }
         }
         Ok(())
     }
 
-    /// All that is asked for was answered, of pages whose home lives; and all know who lives.
+    /// Every request for a page whose home lives is answered, and all nodes know which live.
     pub fn is_at_rest(&self) -> bool {
         let lives = |page| self.nodes[usize::from(self.config.home(page).0)].is_some();
         let count = self.nodes.len();
-        let is_told = (0..count).all(|observer| (0..count).all(|of| !self.has_news(observer, of)));
-        is_told
+        let is_informed = (0..count).all(|observer| (0..count).all(|of| !self.has_news(observer, of)));
+        is_informed
             && self.nodes.iter().flatten().all(|node| {
                 node.directory.is_quiet()
                     && node
@@ -301,16 +298,16 @@ impl World {
     }
 }
 
-/// What a broken node would have taken for granted.
+/// The answer that a broken node assumes without waiting for it.
 fn forge(flaw: Flaw, sent: Envelope, sender: Option<&Node>) -> Option<Envelope> {
     let answer = |message| Some(Envelope { from: sent.to, to: sent.from, message });
     match (flaw, sent.message) {
-        (Flaw::InvalidationNotAwaited, Message::Recall { page, serial, keep: false }) => {
+        (Flaw::InvalidationNotAwaited, Message::Recall { page, serial, retain: false }) => {
             let entry = sender?.directory.entries.iter().find(|entry| entry.page == page)?;
-            let gave_up = Message::GaveUp { page, serial, kept: false, data: None };
+            let gave_up = Message::GaveUp { page, serial, retained: false, data: None };
             if entry.is_exclusive { None } else { answer(gave_up) }
         }
-        (Flaw::DataNotKept, Message::GaveUp { page, serial, data: Some(_), .. }) => {
+        (Flaw::DataNotRetained, Message::GaveUp { page, serial, data: Some(_), .. }) => {
             answer(Message::Taken { page, serial })
         }
         _ => None,

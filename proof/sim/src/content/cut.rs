@@ -1,24 +1,23 @@
-//! The end of a growing and shrinking content: cutting it off, and what a cut that is not durable yet means for the
-//! changes around it.
+//! Truncation of a content that grows and shrinks, and the effect of one that is not durable yet on other changes.
 
 use super::super::change::{Change, PAGE_BYTES, Payload, Version, put};
 use super::Content;
 
 impl Content {
-    /// Takes a number for a change that touches no bytes.
+    /// Numbers a change that touches no bytes.
     pub(crate) fn number_change(&mut self) -> u64 {
         self.changes += 1;
         self.changes
     }
 
-    /// The latest change of which a part counts as written to the medium without having been flushed.
+    /// The latest change that is partly considered written to the medium without a flush.
     pub(crate) fn latest_spilled(&self) -> u64 {
         self.spilled
     }
 
-    /// Everything from `at` on reads as zeroes. Not durable. Returns the number of this change.
+    /// Makes everything from `at` on read as zeroes. Not durable. Returns the number of this change.
     ///
-    /// Its cost depends on what is stored, not on how far the content reaches.
+    /// The cost depends on what is stored, not on the length.
     pub(crate) fn cut(&mut self, at: u64) -> u64 {
         let number = self.number_change();
         let edge = at.next_multiple_of(self.sector_bytes);
@@ -40,11 +39,11 @@ impl Content {
         number
     }
 
-    /// Makes the change with this number durable, without those before it where it does not replace them.
+    /// Makes the change with this number durable, without earlier ones that it does not replace.
     pub(crate) fn settle(&mut self, number: u64) {
         let sector_bytes = self.sector_bytes;
         self.cached.retain(|&page, cached| {
-            // A cut that touches a sector in part and others whole has two versions in one page.
+            // A truncation that touches a sector partly and others completely has two versions in one page.
             while let Some(i) = cached.versions.iter().position(|version| version.change == number) {
                 let version = cached.versions.remove(i);
                 put(&mut cached.durable, page, &version, version.sectors, sector_bytes);
@@ -58,8 +57,8 @@ impl Content {
         });
     }
 
-    /// A cut at `at` never reached the medium, so neither did any change from its `number` on to what it cut off.
-    /// Only of use just before a power cut: what reads return is not changed.
+    /// A truncation at `at` never reached the medium, so neither did any change from its `number` on of what it cut
+    /// off. Only valid right before a power cut: reads are not affected.
     pub(crate) fn forget(&mut self, number: u64, at: u64) {
         let edge = at - at % self.sector_bytes;
         for page in self.stored_from(edge / PAGE_BYTES) {
@@ -82,7 +81,7 @@ impl Content {
         pages
     }
 
-    /// The sectors of `page` from `edge` on, which lies between sectors.
+    /// The sectors of `page` from `edge` on, a sector boundary.
     fn sectors_from(&self, page: u64, edge: u64) -> u8 {
         let below = edge.saturating_sub(page * PAGE_BYTES) / self.sector_bytes;
         self.whole_page() & u8::MAX.checked_shl(below as u32).unwrap_or(0)

@@ -3,17 +3,17 @@
 use libc::{EACCES, EFBIG, EISDIR, EPERM};
 
 use super::inode::{Body, COOKIE_PARENT, COOKIE_SELF, Inode, Stat};
-use super::permission::{READ, SEARCH, SET_GID, SET_UID, WRITE, Who};
+use super::permission::{Credentials, READ, SEARCH, SET_GID, SET_UID, WRITE};
 use super::{ROOT, SimTree};
 use machine::Errno;
 use machine::tree::{
     Attributes, Entry, Kind, Limits, NAME_BYTES_MAX, Node, SetAttributes, SetTime, Space, Time, TreeReply,
 };
 
-/// What a directory says of its size, in bytes.
+/// The size of a directory in its attributes, in bytes.
 const DIRECTORY_BYTES: u64 = 4096;
 
-/// Numbers of simulated file systems start here.
+/// First number of simulated file systems.
 const FILE_SYSTEMS: u64 = 0x5eed_0000;
 
 impl SimTree {
@@ -31,9 +31,9 @@ impl SimTree {
         Attributes { kind, mode, links, uid, gid, size, used, file_system, number, accessed, modified, changed }
     }
 
-    pub(super) fn access(&self, who: Who<'_>, node: Node, wanted: u32) -> Result<TreeReply, Errno> {
+    pub(super) fn access(&self, cred: Credentials<'_>, node: Node, wanted: u32) -> Result<TreeReply, Errno> {
         let inode = &self.inodes[&self.find(node)?];
-        let mut allowed = who.allowed(inode, wanted & (READ | WRITE | SEARCH));
+        let mut allowed = cred.allowed(inode, wanted & (READ | WRITE | SEARCH));
         let is_stored = matches!(inode.kind, Kind::File | Kind::Directory | Kind::SymbolicLink);
         if self.config.read_only && is_stored {
             allowed &= !WRITE;
@@ -50,20 +50,20 @@ impl SimTree {
 
     pub(super) fn set_attributes(
         &mut self,
-        who: Who<'_>,
+        cred: Credentials<'_>,
         number: u64,
         attributes: SetAttributes,
         time: Time,
     ) -> Result<(), Errno> {
-        let stat = self.planned_stat(who, &self.inodes[&number], &attributes, time)?;
+        let stat = self.planned_stat(cred, &self.inodes[&number], &attributes, time)?;
         self.apply_attributes(number, stat, attributes.size);
         Ok(())
     }
 
-    /// What the attributes of `inode` will be when `who` has set them.
+    /// The attributes of `inode` after `cred` has set these.
     pub(super) fn planned_stat(
         &self,
-        who: Who<'_>,
+        cred: Credentials<'_>,
         inode: &Inode,
         attributes: &SetAttributes,
         time: Time,
@@ -72,27 +72,27 @@ impl SimTree {
         if *attributes == SetAttributes::default() {
             return Ok(stat);
         }
-        self.check_size(who, inode, attributes)?;
-        plan_owner(who, inode, attributes, &mut stat)?;
-        // Links have no permissions of their own.
+        self.check_size(cred, inode, attributes)?;
+        plan_owner(cred, inode, attributes, &mut stat)?;
+        // Symbolic links have no permissions.
         if let Some(mode) = attributes.mode.filter(|_| inode.kind != Kind::SymbolicLink) {
-            if !who.owns(&inode.stat) {
+            if !cred.owns(&inode.stat) {
                 return Err(Errno(EPERM));
             }
-            stat.mode = who.granted_mode(mode, stat.gid);
+            stat.mode = cred.granted_mode(mode, stat.gid);
         }
         if attributes.size.is_some() {
             stat.modified = time;
-            if !who.is_root() {
+            if !cred.is_root() {
                 strip_privileges(inode.kind, &mut stat);
             }
         }
-        plan_times(who, inode, attributes, &mut stat, time)?;
+        plan_times(cred, inode, attributes, &mut stat, time)?;
         stat.changed = time;
         Ok(stat)
     }
 
-    fn check_size(&self, who: Who<'_>, inode: &Inode, attributes: &SetAttributes) -> Result<(), Errno> {
+    fn check_size(&self, cred: Credentials<'_>, inode: &Inode, attributes: &SetAttributes) -> Result<(), Errno> {
         let Some(size) = attributes.size else {
             return Ok(());
         };
@@ -101,15 +101,15 @@ impl SimTree {
             Kind::Directory => return Err(Errno(EISDIR)),
             _ => return Err(Errno::INVALID),
         }
-        if !who.owns(&inode.stat) {
-            who.check(inode, WRITE)?;
+        if !cred.owns(&inode.stat) {
+            cred.check(inode, WRITE)?;
         }
         if size > self.config.file_bytes_max { Err(Errno(EFBIG)) } else { Ok(()) }
     }
 
     pub(super) fn apply_attributes(&mut self, number: u64, stat: Stat, size: Option<u64>) {
         if let Some(size) = size {
-            // Only of regular files: that was checked.
+            // Fails only for other nodes than regular files, which was checked.
             let _ = self.on_bytes(number, |bytes, _| bytes.set_size(size));
         }
         if self.inodes[&number].stat != stat {
@@ -122,7 +122,7 @@ impl SimTree {
 
     pub(super) fn list(
         &self,
-        who: Who<'_>,
+        cred: Credentials<'_>,
         dir: Node,
         cookie: u64,
         entries_max: usize,
@@ -130,9 +130,9 @@ impl SimTree {
     ) -> Result<TreeReply, Errno> {
         let number = self.find_directory(dir)?;
         let inode = &self.inodes[&number];
-        who.check(inode, READ)?;
-        // Whoever may not search sees names only.
-        let with_nodes = with_nodes && who.allowed(inode, SEARCH) == SEARCH;
+        cred.check(inode, READ)?;
+        // Without permission to search, only names are visible.
+        let with_nodes = with_nodes && cred.allowed(inode, SEARCH) == SEARCH;
         let directory = self.directory(number);
         let own = [(COOKIE_SELF, b".".as_slice(), number), (COOKIE_PARENT, b"..", directory.parent)];
         let own = own.into_iter().filter(|(own, ..)| *own > cookie);
@@ -174,7 +174,7 @@ impl SimTree {
 }
 
 pub(super) fn plan_owner(
-    who: Who<'_>,
+    cred: Credentials<'_>,
     inode: &Inode,
     attributes: &SetAttributes,
     stat: &mut Stat,
@@ -184,8 +184,8 @@ pub(super) fn plan_owner(
     }
     let uid = attributes.uid.unwrap_or(stat.uid);
     let gid = attributes.gid.unwrap_or(stat.gid);
-    let may_set = who.is_root()
-        || (who.uid() == inode.stat.uid && uid == inode.stat.uid && (gid == inode.stat.gid || who.is_in(gid)));
+    let may_set = cred.is_root()
+        || (cred.uid() == inode.stat.uid && uid == inode.stat.uid && (gid == inode.stat.gid || cred.is_in(gid)));
     if !may_set {
         return Err(Errno(EPERM));
     }
@@ -194,7 +194,7 @@ pub(super) fn plan_owner(
     Ok(())
 }
 
-/// A change of owner or content ends what the mode lent to whoever runs the file.
+/// A change of owner or content clears the privileges that the mode gives to those who run the file.
 fn strip_privileges(kind: Kind, stat: &mut Stat) {
     if kind == Kind::Directory {
         return;
@@ -206,17 +206,17 @@ fn strip_privileges(kind: Kind, stat: &mut Stat) {
 }
 
 fn plan_times(
-    who: Who<'_>,
+    cred: Credentials<'_>,
     inode: &Inode,
     attributes: &SetAttributes,
     stat: &mut Stat,
     now: Time,
 ) -> Result<(), Errno> {
     let wanted = [attributes.accessed, attributes.modified];
-    if wanted.iter().any(|time| matches!(time, Some(SetTime::To(_)))) && !who.owns(&inode.stat) {
+    if wanted.iter().any(|time| matches!(time, Some(SetTime::To(_)))) && !cred.owns(&inode.stat) {
         return Err(Errno(EPERM));
     }
-    let may_touch = who.owns(&inode.stat) || who.allowed(inode, WRITE) == WRITE;
+    let may_touch = cred.owns(&inode.stat) || cred.allowed(inode, WRITE) == WRITE;
     if wanted.iter().any(Option::is_some) && !may_touch {
         return Err(Errno(EACCES));
     }

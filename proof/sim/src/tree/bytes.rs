@@ -1,4 +1,4 @@
-//! The bytes of a regular file: a content with an end that moves, and what of both would survive a power cut.
+//! The bytes of a regular file: content and size, and what of both would survive a power cut.
 
 use super::super::change::{Change, Payload};
 use super::super::content::Content;
@@ -9,10 +9,10 @@ use machine::SeekTarget;
 /// A change of the size that is not durable.
 #[derive(Clone, Copy, Debug)]
 struct SizeChange {
-    /// The number of the change of the content that made it.
+    /// The number of the change of the content with which it was made.
     change: u64,
     size: u64,
-    /// Did it cut something off?
+    /// It truncated the content.
     cut: bool,
 }
 
@@ -35,7 +35,6 @@ impl FileBytes {
         self.size
     }
 
-    /// Bytes that are allocated.
     pub(super) fn allocated(&self) -> u64 {
         self.content.allocated()
     }
@@ -53,7 +52,7 @@ impl FileBytes {
         self.content.seek(at, target, self.size)
     }
 
-    /// Fills `out` with what is stored from `at` on; the caller minds the size.
+    /// Fills `out` with the content from `at` on; the caller respects the size.
     pub(super) fn read(&self, at: u64, out: &mut [u8]) {
         self.content.read(at, out);
     }
@@ -64,14 +63,14 @@ impl FileBytes {
         bytes
     }
 
-    /// What is sure to be there after a power cut if nothing else survived.
+    /// The durable content.
     pub(super) fn durable(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.durable_size as usize];
         self.content.read_durable(0, &mut bytes);
         bytes
     }
 
-    /// Makes a change that moves the end when it reaches beyond it.
+    /// Applies a change that extends the file when it reaches beyond the end.
     pub(super) fn write(&mut self, change: &Change, stable: bool) {
         if change.len == 0 {
             return;
@@ -86,7 +85,7 @@ impl FileBytes {
         }
     }
 
-    /// A change of which some sectors landed, as `salt` chooses. The end moves if it `grows`.
+    /// Applies some sectors of a change, as `salt` chooses. Extends the file if it `grows`.
     pub(super) fn tear(&mut self, change: &Change, salt: u64, grows: bool) {
         let change = if grows { change.clone() } else { self.within(change) };
         if change.len > 0 {
@@ -95,7 +94,7 @@ impl FileBytes {
         }
     }
 
-    /// Makes a change only of what lies before the end.
+    /// Applies a change as far as it lies before the end.
     pub(super) fn change_within(&mut self, change: &Change) {
         let change = self.within(change);
         if change.len > 0 {
@@ -124,7 +123,7 @@ impl FileBytes {
         self.sizes.push(SizeChange { change, size, cut });
     }
 
-    /// The sizes up to that of change `last` become durable, and what they cut off is gone for good.
+    /// Makes the sizes up to that of change `last` durable, and what they cut off is gone for good.
     fn settle_sizes(&mut self, last: u64) {
         let count = self.sizes.partition_point(|size| size.change <= last);
         for size in self.sizes.drain(..count) {
@@ -141,7 +140,7 @@ impl FileBytes {
         self.content.flush(covers);
     }
 
-    /// Such a flush failed, and what it covered may be lost; only that what was cut off does not come back.
+    /// Such a flush failed, and what it covered may be lost; only what was cut off does not return.
     pub(super) fn drop_covered(&mut self, covers: u64, random: &mut Random) {
         let covered = self.sizes.partition_point(|size| size.change <= covers);
         if let Some(last) = self.sizes[..covered].iter().rev().find(|size| size.cut) {
@@ -150,7 +149,7 @@ impl FileBytes {
         self.content.drop_covered(covers, random);
     }
 
-    /// The power went: decides what is there when it comes back.
+    /// The power failed: decides what is left.
     pub(super) fn power_cut(&mut self, faults: &DiskFaults, random: &mut Random) {
         self.settle_sizes(self.content.latest_spilled());
         let all = self.sizes.len() as u64;
@@ -174,7 +173,7 @@ impl FileBytes {
     }
 }
 
-/// What [`Op::Zero`](machine::Op::Zero) puts in place of the old content.
+/// The payload of [`Op::Zero`](machine::Op::Zero).
 pub(super) fn zeroes(may_release: bool) -> Payload {
     if may_release { Payload::Hole } else { Payload::Zeroes }
 }

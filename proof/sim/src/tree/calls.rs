@@ -1,16 +1,16 @@
-//! Calls of a tree, from their start to their answer.
+//! Calls on a tree, from their start to their reply.
 
 use super::SimTree;
 use super::journal::Coverage;
-use super::permission::Who;
+use super::permission::Credentials;
 use crate::faults::OpClass;
 use crate::operation::OpRef;
-use crate::world::{Happening, Inner};
+use crate::world::{EventKind, Inner};
 use machine::tree::{After, Caller, Node, OpenNode, Tree, TreeCall, TreeOp, TreeReply, Watch};
 use machine::{Errno, Op};
 use std::sync::Arc;
 
-/// What a tree keeps of a call that is under way.
+/// The tree's state of a call in flight.
 #[derive(Debug, Default)]
 pub(crate) struct TreeJob {
     fault: Option<Errno>,
@@ -18,7 +18,7 @@ pub(crate) struct TreeJob {
 }
 
 impl SimTree {
-    /// Starts `call`: what it covers, and how long it takes, in nanoseconds.
+    /// Starts `call`: returns what it covers, and its duration in nanoseconds.
     fn begin(&mut self, call: &TreeCall) -> (TreeJob, u64) {
         let (class, latency, sync) = match call {
             TreeCall::Sync { nodes } => {
@@ -40,7 +40,7 @@ impl SimTree {
         (TreeJob { fault, sync }, ns)
     }
 
-    /// A node that is gone has nothing left that could be lost.
+    /// A removed node has nothing to lose.
     fn begin_sync(&mut self, nodes: &[Node]) -> Coverage {
         let found: Vec<u64> = nodes.iter().filter_map(|node| self.find(*node).ok()).collect();
         self.capture(&found)
@@ -57,55 +57,55 @@ impl SimTree {
         Ok(TreeReply::Done)
     }
 
-    /// Does what `call` asks, at once. Not for syncs and opening.
+    /// Performs `call` at once. Not for syncs and opening.
     pub(super) fn perform(&mut self, caller: Option<&Caller>, call: &TreeCall, now: u64) -> Result<TreeReply, Errno> {
-        let (who, time) = (Who(caller), self.time(now));
+        let (cred, time) = (Credentials(caller), self.time(now));
         if self.config.read_only && call.changes() {
             return Err(Errno::READ_ONLY);
         }
         match call {
             TreeCall::Root => Ok(self.root()),
             TreeCall::Attributes { node } => Ok(TreeReply::Attributes(self.attributes(self.find(*node)?))),
-            TreeCall::Lookup { dir, name } => self.lookup(who, *dir, name),
-            TreeCall::Access { node, wanted } => self.access(who, *node, *wanted),
+            TreeCall::Lookup { dir, name } => self.lookup(cred, *dir, name),
+            TreeCall::Access { node, wanted } => self.access(cred, *node, *wanted),
             TreeCall::ReadLink { node } => self.read_link(*node),
             TreeCall::ReadDirectory { dir, cookie, entries_max, with_nodes } => {
-                self.list(who, *dir, *cookie, *entries_max, *with_nodes)
+                self.list(cred, *dir, *cookie, *entries_max, *with_nodes)
             }
             TreeCall::Space => Ok(self.space_reply()),
             TreeCall::Limits { node } => self.limits(*node),
-            TreeCall::Create { dir, name, how, attributes } => self.create(who, (*dir, name), *how, *attributes, time),
+            TreeCall::Create { dir, name, how, attributes } => self.create(cred, (*dir, name), *how, *attributes, time),
             TreeCall::MakeDirectory { dir, name, attributes } => {
-                self.make_directory(who, (*dir, name), *attributes, time)
+                self.make_directory(cred, (*dir, name), *attributes, time)
             }
             TreeCall::MakeSymbolicLink { dir, name, target, attributes } => {
-                self.make_symbolic_link(who, (*dir, name), target, *attributes, time)
+                self.make_symbolic_link(cred, (*dir, name), target, *attributes, time)
             }
             TreeCall::MakeSpecial { dir, name, kind, attributes } => {
-                self.make_special(who, (*dir, name), *kind, *attributes, time)
+                self.make_special(cred, (*dir, name), *kind, *attributes, time)
             }
-            TreeCall::Remove { dir, name } => self.remove(who, (*dir, name), time),
-            TreeCall::RemoveDirectory { dir, name } => self.remove_directory(who, (*dir, name), time),
+            TreeCall::Remove { dir, name } => self.remove(cred, (*dir, name), time),
+            TreeCall::RemoveDirectory { dir, name } => self.remove_directory(cred, (*dir, name), time),
             TreeCall::Rename { from_dir, from_name, to_dir, to_name } => {
-                self.rename(who, (*from_dir, from_name), (*to_dir, to_name), time)
+                self.rename(cred, (*from_dir, from_name), (*to_dir, to_name), time)
             }
-            TreeCall::Link { node, dir, name } => self.link(who, *node, (*dir, name), time),
+            TreeCall::Link { node, dir, name } => self.link(cred, *node, (*dir, name), time),
             TreeCall::SetAttributes { node, attributes, guard } => {
                 let number = self.find(*node)?;
                 if guard.is_some_and(|guard| guard != self.inodes[&number].stat.changed) {
-                    return Err(Errno(libc::EAGAIN));
+                    return Ok(TreeReply::GuardFailed);
                 }
-                self.set_attributes(who, number, *attributes, time)?;
+                self.set_attributes(cred, number, *attributes, time)?;
                 Ok(TreeReply::Attributes(self.attributes(number)))
             }
             TreeCall::Sync { .. } | TreeCall::Open { .. } => Err(Errno::INVALID),
         }
     }
 
-    /// The machine that made `call` died before its answer: it was done, or was not.
+    /// The machine that made `call` died before its reply: it was done, or was not.
     pub(super) fn abandon_call(&mut self, caller: Option<&Caller>, call: &TreeCall, now: u64) {
         if call.changes() && self.disk.random.permille(500) {
-            // Nobody is told.
+            // No caller gets the result.
             let _ = self.perform(caller, call, now);
         }
     }
@@ -127,7 +127,7 @@ impl Inner {
         let (job, ns) = tree.begin(&op.call);
         operation.tree_job = job;
         let at = *now + ns;
-        self.schedule(at, Happening::TreeCallDone(of));
+        self.schedule(at, EventKind::TreeCallDone(of));
     }
 
     pub(crate) fn finish_tree_call(&mut self, of: OpRef) {
@@ -145,7 +145,7 @@ impl Inner {
                 let found = nodes.iter().map(|node| tree.find(*node).ok().map(|number| tree.attributes(number)));
                 *attributes.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = found.collect();
             }
-            // Whoever panicked with the lock held did not fill it.
+            // A thread that panicked with the lock held did not set it.
             *reply.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(answer);
             0
         });
@@ -172,7 +172,7 @@ impl Inner {
         }
     }
 
-    /// Does what `call` asks without taking time and without faults.
+    /// Performs `call` without taking time and without faults.
     pub(super) fn perform_at_once(
         &mut self,
         index: usize,

@@ -1,26 +1,25 @@
-//! What a simulated directory tree is like, and how a seed chooses it.
+//! Properties of a simulated directory tree, and how a seed chooses them.
 
 use super::super::config::{DiskConfig, Latency};
 
 #[derive(Clone, Debug)]
 pub struct TreeConfig {
-    /// The disk beneath. For the content of files hold its timing, sectors, alignment (of the direct ones), abilities
-    /// and faults; its size is that of the file system.
+    /// The disk. Its timing, sectors, alignment (for direct files), features and faults apply to the content of files;
+    /// its size is that of the file system.
     pub disk: DiskConfig,
-    /// Time of a call that is no sync.
+    /// Time of a call other than a sync.
     pub call: Latency,
     pub sync: Latency,
-    /// Nodes that there may be.
     pub nodes_max: u64,
-    /// Names that a node may have; for a directory its subdirectories and two.
+    /// Maximum of names of a node; for a directory of its subdirectories plus two.
     pub links_max: u32,
     /// Largest file, in bytes.
     pub file_bytes_max: u64,
-    /// Does every change fail with `EROFS`?
+    /// Every change fails with `EROFS`.
     pub read_only: bool,
-    /// Times are multiples of this, in nanoseconds: changes within one tick can't be told apart by them.
+    /// Times are multiples of this, in nanoseconds: changes within one tick cannot be distinguished by them.
     pub tick_ns: u32,
-    /// Does the host report what others do to open files?
+    /// The host reports changes of open files by others.
     pub watches: bool,
 }
 
@@ -40,8 +39,8 @@ impl TreeConfig {
         }
     }
 
-    /// A faultless tree on a disk whose timing, sectors and abilities are drawn from `seed`, as is whether the host reports
-    /// what others do to files.
+    /// A faultless tree whose disk's timing, sectors and features, and whether the host reports changes of files by
+    /// others, are drawn from `seed`.
     pub fn drawn(seed: u64) -> Self {
         let disk = DiskConfig::drawn(64 << 20, seed);
         let sync = Latency::ns(disk.flush.ns_min, disk.flush.ns_max * 2);
@@ -55,12 +54,12 @@ impl Default for TreeConfig {
     }
 }
 
-/// What was asked of a tree since it was added, besides the operations on its files.
+/// Calls on a tree since it was added, not counting the operations on its files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TreeCounters {
-    /// Calls that are no syncs.
+    /// Calls other than syncs.
     pub calls: u64,
     pub syncs: u64,
-    /// Nodes that the syncs named.
+    /// Nodes in syncs.
     pub nodes_synced: u64,
 }

@@ -1,4 +1,4 @@
-//! What a power cut leaves of a tree.
+//! What is left of a tree after a power cut.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,14 +7,14 @@ use super::{Inode, ROOT, SimTree};
 use machine::tree::Kind;
 
 impl SimTree {
-    /// Its processes are gone: they have nothing open.
+    /// Its processes died: all their files are closed.
     pub(super) fn close_all(&mut self) {
         self.disk.abandon(&[]);
         self.inodes.values_mut().for_each(|inode| inode.open.clear());
         self.forget_nameless();
     }
 
-    /// The power went: decides what is there when it comes back.
+    /// The power failed: decides what is left.
     pub(crate) fn power_cut(&mut self) {
         self.disk.power_cut(Vec::new());
         let survivors = self.decide_names();
@@ -39,7 +39,7 @@ impl SimTree {
 
     /// Undoes the changes of names that do not survive; returns those that do.
     fn decide_names(&mut self) -> Vec<NameChange> {
-        // Even chances for each would hardly ever keep or lose them all.
+        // With even chances for each change, losing or retaining them all would hardly ever happen.
         let keep = match self.disk.random.below(5) {
             0 => 0,
             1 => 1000,
@@ -68,7 +68,7 @@ impl SimTree {
         survivors
     }
 
-    /// Counts the names of all nodes anew, and forgets those that have none.
+    /// Recounts the names of all nodes, and drops those without any.
     fn count_links(&mut self) {
         let mut links: BTreeMap<u64, u32> = BTreeMap::from([(ROOT, 2)]);
         let mut parents: Vec<(u64, u64)> = Vec::new();
@@ -97,7 +97,7 @@ impl SimTree {
         }
     }
 
-    /// The names that are sure to be there after a power cut if nothing else survived: for each directory its entries.
+    /// The durable names: for each directory its entries.
     pub(super) fn durable_names(&self) -> BTreeMap<u64, BTreeMap<Vec<u8>, u64>> {
         let entries = |inode: &Inode| {
             let names = inode.directory()?.iter();

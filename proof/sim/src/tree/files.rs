@@ -12,14 +12,14 @@ use crate::faults::OpClass;
 use crate::operation::OpRef;
 use crate::storage::{FileEntry, file_of};
 use crate::transfer::scatter_into;
-use crate::world::{Happening, HostId, Inner};
+use crate::world::{EventKind, HostId, Inner};
 use machine::tree::Kind;
 use machine::{Errno, File, FileFacts, Op, OpenFile, SEGMENTS_MAX, Segments, total_len};
 
-/// Numbers of the disks beneath trees start here, beyond those of disks.
+/// First number of the disks of trees, beyond those of disks.
 pub(super) const DISKS: u64 = 1 << 16;
 
-/// A regular file of a tree that is open.
+/// An open regular file of a tree.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenInode {
     pub(super) tree: usize,
@@ -27,7 +27,7 @@ pub(crate) struct OpenInode {
     generation: u32,
     align: u32,
     writable: bool,
-    /// Gone when it was closed, or when who opened it died.
+    /// Dead once the file was closed, or its process died.
     owner: Weak<()>,
 }
 
@@ -49,7 +49,7 @@ impl SimTree {
         }
         self.check_file(file, op)?;
         job.covers = self.inodes[&file.number].bytes().map_or(0, |bytes| bytes.latest_change());
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.disk.begin(now, op, job) }
     }
 
@@ -77,16 +77,16 @@ impl SimTree {
         }
     }
 
-    /// Ends `op`: does what it does and returns its result.
+    /// Applies the effect of `op` and returns its result.
     ///
     /// # Safety
-    /// The memory of its segments is valid, and for reads nobody else uses it.
+    /// The memory of its segments is valid, and for reads not used by others.
     unsafe fn finish(&mut self, now: u64, file: &OpenInode, op: &Op, job: &mut DiskJob) -> Result<u64, Errno> {
         if self.inodes.get(&file.number).is_none_or(|inode| inode.generation != file.generation) {
             return Err(Errno(libc::ESTALE));
         }
         match op {
-            // SAFETY: the caller's promise is theirs.
+            // SAFETY: guaranteed by the caller.
             Op::Read { at, into, .. } => unsafe { self.finish_read(file.number, at.0, into, job) },
             Op::Write { at, from, stability, .. } => {
                 // SAFETY: as above.
@@ -118,7 +118,7 @@ impl SimTree {
             if let Some(errno) = job.fault {
                 return Err(errno);
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 scatter_into(into, len, |passed, out| bytes.read(at + passed, out));
                 disk.flip_by_chance(into, len);
@@ -160,7 +160,7 @@ impl SimTree {
             if len == 0 && asked > 0 {
                 return Err(Errno::NO_SPACE);
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { job.fetch_late(from, len, &mut disk.random) };
             let lies = disk.random.permille(disk.config.faults.stable_lie_permille);
             let change = Change { at, len, payload: job.payload() };
@@ -218,8 +218,8 @@ impl SimTree {
         (stat.modified, stat.changed) = (time, time);
     }
 
-    /// What `op` on `file`, under way when its machine died, would have changed, and may the file grow by it?
-    fn change_under_way(op: &Op, job: &DiskJob) -> Option<(Change, bool)> {
+    /// The change that `op`, in flight when its machine died, would have made, and whether it may extend the file.
+    fn change_in_flight(op: &Op, job: &DiskJob) -> Option<(Change, bool)> {
         let change = match op {
             Op::Write { at, .. } => Change { at: at.0, len: job.data_len(), payload: job.payload() },
             Op::Zero { at, len, may_release, .. } => Change { at: at.0, len: *len, payload: zeroes(*may_release) },
@@ -229,12 +229,12 @@ impl SimTree {
         Some((change, matches!(op, Op::Write { .. })))
     }
 
-    /// The machine that made `op` died before its end: it landed, or did not, or was torn.
+    /// The machine that made `op` died before its end: it landed, did not land, or was torn.
     pub(super) fn abandon_file_op(&mut self, file: &OpenInode, op: &Op, job: &DiskJob) {
         if self.inodes.get(&file.number).is_none_or(|inode| inode.generation != file.generation) {
             return;
         }
-        let Some((mut change, grows)) = Self::change_under_way(op, job) else {
+        let Some((mut change, grows)) = Self::change_in_flight(op, job) else {
             return;
         };
         let (file_bytes_max, room) = (self.config.file_bytes_max, self.room());
@@ -254,14 +254,14 @@ impl SimTree {
     }
 }
 
-/// A change failed with `errno`: some of it may be there all the same, but the file has not grown.
+/// A change failed with `errno`: it may have taken effect partly, but without extending the file.
 fn tear(bytes: &mut super::FileBytes, disk: &mut super::Disk, errno: Errno, change: &Change) {
     if errno == Errno::IO && disk.config.faults.failed_write_tears {
         bytes.tear(change, disk.random.next(), false);
     }
 }
 
-/// Which open file of a tree `op` is on; none when it is on none.
+/// The open file of a tree that `op` is on, if any.
 fn open_inode<'a>(files: &'a [FileEntry], op: &Op) -> Option<&'a OpenInode> {
     match files.get(file_of(op)?.0 as usize)? {
         FileEntry::Node(open) => Some(open),
@@ -301,7 +301,7 @@ impl Inner {
         Ok(OpenFile { file, facts, tail: None, owner })
     }
 
-    /// Is the operation on a file of a tree?
+    /// Whether the operation is on a file of a tree.
     pub(crate) fn is_in_tree(&mut self, of: OpRef) -> bool {
         let operation = self.operations.get_mut(of);
         operation.is_some_and(|operation| open_inode(&self.files, &operation.op).is_some())
@@ -315,12 +315,12 @@ impl Inner {
         let host: HostId = processors[operation.processor].host;
         let open = open_inode(files, &operation.op).filter(|open| trees[open.tree].host == host);
         let ends = open.ok_or(Errno(libc::EBADF)).and_then(|open| {
-            // SAFETY: who started the operation keeps its memory valid until it is handed over or the machine is
-            // gone, and then it is no longer among the operations.
+            // SAFETY: the starter of the operation keeps its memory valid until its completion is returned or the
+            // machine is gone, and then it is not among the operations.
             unsafe { trees[open.tree].start(*now, open, &operation.op, &mut operation.job) }
         });
         match ends {
-            Ok(at) => self.schedule(at, Happening::FileOpDone(of)),
+            Ok(at) => self.schedule(at, EventKind::FileOpDone(of)),
             Err(errno) => self.complete(of, Err(errno)),
         }
     }
@@ -333,7 +333,7 @@ impl Inner {
         let (result, late_ns) = match open_inode(files, &operation.op) {
             Some(open) => {
                 let tree = &mut trees[open.tree];
-                // SAFETY: as in `submit_tree_file_op`; into the memory of a read nobody else looks by the same promise.
+                // SAFETY: as in `submit_tree_file_op`; by the same guarantee, others do not use the memory of a read.
                 (unsafe { tree.finish(*now, open, &operation.op, &mut operation.job) }, tree.disk.lateness())
             }
             None => (Err(Errno(libc::EBADF)), 0),

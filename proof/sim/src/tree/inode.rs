@@ -1,4 +1,4 @@
-//! What a node of a tree is, and what of its attributes would survive a power cut.
+//! A node of a tree, and what of its attributes would survive a power cut.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -7,14 +7,14 @@ use std::sync::{Arc, Weak};
 use super::bytes::FileBytes;
 use machine::tree::{Kind, Node, Time};
 
-/// Attribute versions that are remembered. Which of them a power cut leaves is chosen, so an older one may be forgotten.
+/// Attribute versions that are tracked. A power cut leaves any of them, so an older one may be dropped.
 const VERSIONS_MAX: usize = 16;
 
 /// Cookies of `.` and `..`; those of other entries are larger.
 pub(super) const COOKIE_SELF: u64 = 1;
 pub(super) const COOKIE_PARENT: u64 = 2;
 
-/// Attributes that are set or stamped, not counted.
+/// Attributes other than counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stat {
     pub(super) mode: u32,
@@ -34,16 +34,15 @@ pub(super) struct Inode {
     pub(super) links: u32,
     pub(super) stat: Stat,
     pub(super) durable: Stat,
-    /// Which capture `durable` came from.
+    /// The capture that `durable` is from.
     durable_as_of: u64,
     /// Attributes since `durable`, each with the number of the change that set it.
     versions: Vec<(u64, Stat)>,
     pub(super) body: Body,
-    /// Who has it open, and whether for writing.
+    /// Owners of open files, and whether they are open for writing.
     pub(super) open: Vec<(Weak<()>, bool)>,
-    /// Does the host execute it?
     pub(super) is_executed: bool,
-    /// Changes of its content beside Awase.
+    /// Changes of its content by other processes.
     pub(super) others: Arc<AtomicU64>,
 }
 
@@ -122,7 +121,7 @@ impl Inode {
         self.is_open() && self.open.iter().any(|(_, writable)| *writable)
     }
 
-    /// Its attributes were set by change number `change`.
+    /// Change number `change` set the present attributes.
     pub(super) fn note_version(&mut self, change: u64) {
         if self.versions.len() == VERSIONS_MAX {
             self.versions.remove(0);
@@ -130,7 +129,7 @@ impl Inode {
         self.versions.push((change, self.stat));
     }
 
-    /// The attributes `stat`, taken at capture `as_of` when `covers` was the latest change, are durable.
+    /// The attributes `stat`, captured as number `as_of` when `covers` was the latest change, are durable.
     pub(super) fn make_durable(&mut self, stat: Stat, as_of: u64, covers: u64) {
         if as_of >= self.durable_as_of {
             self.durable = stat;
@@ -139,7 +138,7 @@ impl Inode {
         self.versions.retain(|(change, _)| *change > covers);
     }
 
-    /// Attributes that a power cut may leave.
+    /// The attributes that a power cut may leave.
     pub(super) fn possible_stats(&self) -> Vec<Stat> {
         let versions = self.versions.iter().map(|(_, stat)| *stat);
         std::iter::once(self.durable).chain(versions).chain([self.stat]).collect()
@@ -154,14 +153,13 @@ impl Inode {
     }
 }
 
-/// An entry of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
     pub(super) number: u64,
     pub(super) cookie: u64,
 }
 
-/// The entries of a directory, `.` and `..` apart.
+/// The entries of a directory without `.` and `..`.
 #[derive(Debug)]
 pub(super) struct Directory {
     pub(super) parent: u64,
@@ -183,13 +181,13 @@ impl Directory {
         self.names.get(name).copied()
     }
 
-    /// A cookie that no entry ever had.
+    /// A cookie that was never used.
     pub(super) fn next_cookie(&mut self) -> u64 {
         self.cookie += 1;
         self.cookie
     }
 
-    /// Puts `slot` at `name`, or nothing.
+    /// Sets or removes the entry `name`.
     pub(super) fn set(&mut self, name: &[u8], slot: Option<Slot>) {
         if let Some(old) = self.names.remove(name) {
             self.by_cookie.remove(&old.cookie);
@@ -204,7 +202,7 @@ impl Directory {
         self.names.iter().map(|(name, slot)| (name.as_slice(), *slot))
     }
 
-    /// Entries with larger cookies, in their order.
+    /// Entries with larger cookies, in order.
     pub(super) fn behind(&self, cookie: u64) -> impl Iterator<Item = (&[u8], Slot)> {
         let later = self.by_cookie.range(cookie.saturating_add(1)..);
         later.map(|(_, name)| (name.as_slice(), self.names[name]))

@@ -1,4 +1,4 @@
-//! Changes of names that are not durable, in their order, and what a sync makes of them.
+//! Changes of names that are not durable, in order, and the effect of syncs on them.
 
 use std::collections::BTreeSet;
 
@@ -14,9 +14,9 @@ pub(super) struct NameChange {
     pub(super) change: u64,
     pub(super) time: Time,
     pub(super) entries: SmallVec<[EntryChange; 2]>,
-    /// Other nodes that must not be overtaken by it (T7).
+    /// Other nodes whose changes it must not overtake (T7).
     pub(super) nodes: SmallVec<[u64; 2]>,
-    /// Changes without which it can't survive (T8).
+    /// Changes without which it cannot survive (T8).
     pub(super) after: Vec<u64>,
 }
 
@@ -43,7 +43,7 @@ impl NameChange {
     }
 }
 
-/// A node as it was when its sync started.
+/// State of a node when its sync started.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Captured {
     number: u64,
@@ -61,7 +61,7 @@ pub(super) struct Coverage {
 }
 
 impl SimTree {
-    /// Changes entries, at once and together.
+    /// Changes entries atomically.
     pub(super) fn change_names(
         &mut self,
         time: Time,
@@ -87,7 +87,7 @@ impl SimTree {
         self.unsynced.push(NameChange { change, time, entries: changed, nodes, after });
     }
 
-    /// The changes, not durable, that gave the directory `dir` and those above it their names.
+    /// The changes, not durable, that named the directory `dir` and its parents.
     pub(super) fn unsynced_names_of(&self, dir: u64) -> Vec<u64> {
         let mut named_by = Vec::new();
         let mut at = dir;
@@ -135,7 +135,7 @@ impl SimTree {
                     let covers = disk.dropped_by_failure(captured.content, bytes.latest_change());
                     bytes.drop_covered(covers, &mut disk.random);
                 };
-                // The file is there: nothing else can fail.
+                // Fails only for other nodes than regular files.
                 let _ = self.on_bytes(captured.number, drop);
             }
         }
@@ -145,8 +145,8 @@ impl SimTree {
         self.inodes.get_mut(&captured.number).filter(|inode| inode.generation == captured.generation)
     }
 
-    /// Makes the changes up to number `covers` of the entries of the directories `synced` durable, with all that must
-    /// not come after them.
+    /// Makes the changes up to number `covers` of the entries of the directories `synced` durable, and all changes that
+    /// they depend on.
     fn make_names_durable(&mut self, synced: &BTreeSet<u64>, covers: u64) {
         let mut needed: BTreeSet<u64> = BTreeSet::new();
         let mut needed_changes: BTreeSet<u64> = BTreeSet::new();
@@ -182,7 +182,7 @@ impl SimTree {
         }
     }
 
-    /// Forgets nodes without a name that nobody has open and no power cut can bring back.
+    /// Drops nodes without a name that are not open and that no power cut can restore.
     pub(super) fn forget_nameless(&mut self) {
         for number in self.nameless.clone() {
             let may_return = self.unsynced.iter().any(|record| record.mentions(number));

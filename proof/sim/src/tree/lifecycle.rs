@@ -1,4 +1,4 @@
-//! What becomes of trees when machines die.
+//! Effects of dying machines on trees.
 
 use crate::operation::{OpState, Operation};
 use crate::storage::FileEntry;
@@ -6,21 +6,20 @@ use crate::world::{HostId, Inner};
 use machine::Op;
 
 impl Inner {
-    /// The operations `died` ended with their machine: what each of them would have changed in a tree landed or did
-    /// not, in any order.
+    /// The operations `died` ended with their machine: the change of each in a tree landed or did not, in any order.
     pub(crate) fn abandon_in_trees(&mut self, died: &[Operation]) {
-        let mut under_way: Vec<&Operation> =
-            died.iter().filter(|operation| operation.state == OpState::UnderWay).collect();
-        while !under_way.is_empty() {
-            let next = self.next_to_land(&under_way);
-            self.abandon_in_tree(under_way.swap_remove(next));
+        let mut in_flight: Vec<&Operation> =
+            died.iter().filter(|operation| operation.state == OpState::InFlight).collect();
+        while !in_flight.is_empty() {
+            let next = self.next_to_land(&in_flight);
+            self.abandon_in_tree(in_flight.swap_remove(next));
         }
     }
 
-    /// Which of `under_way` lands first. Only what is on trees draws: disks have numbers of their own.
-    fn next_to_land(&mut self, under_way: &[&Operation]) -> usize {
-        match self.tree_of(under_way[0]) {
-            Some(tree) => self.trees[tree].disk.random.below(under_way.len() as u64) as usize,
+    /// Which of `in_flight` lands first. Draws only for trees: disks have their own random numbers.
+    fn next_to_land(&mut self, in_flight: &[&Operation]) -> usize {
+        match self.tree_of(in_flight[0]) {
+            Some(tree) => self.trees[tree].disk.random.below(in_flight.len() as u64) as usize,
             None => 0,
         }
     }
@@ -44,7 +43,7 @@ impl Inner {
         }
     }
 
-    /// Nobody on `host` has a file open any more.
+    /// Closes all files of trees on `host`.
     pub(crate) fn close_files(&mut self, host: HostId) {
         for entry in &mut self.files {
             if let FileEntry::Node(open) = entry

@@ -1,5 +1,5 @@
-//! A simulated directory tree: what [`TreeCall`]s and operations on its files do, and what a power cut leaves.
-//! The [module above](super) numbers what it assumes of file systems.
+//! A simulated directory tree: effects of [`TreeCall`]s and of operations on its files, and what a power cut leaves.
+//! Its assumptions about file systems are numbered in the [module above](super).
 
 mod attributes;
 mod bytes;
@@ -24,7 +24,7 @@ use inode::{Body, Directory, Inode, Stat};
 use journal::NameChange;
 use machine::Errno;
 use machine::tree::{Kind, Node, Time};
-use permission::Who;
+use permission::Credentials;
 
 pub(super) use calls::TreeJob;
 pub use config::{TreeConfig, TreeCounters};
@@ -33,13 +33,13 @@ pub(super) use files::OpenInode;
 /// The number of the root directory.
 const ROOT: u64 = 2;
 
-/// When every world begins, in seconds since 1970.
+/// The beginning of every world, in seconds since 1970.
 pub(super) const EPOCH_SECONDS: i64 = 1_700_000_000;
 
 pub(super) struct SimTree {
     pub(super) host: HostId,
     pub(super) config: TreeConfig,
-    /// How long things take and what fails. Its own content is not used.
+    /// Timing and faults. Its own content is not used.
     pub(super) disk: Disk,
     pub(super) counters: TreeCounters,
     id: u16,
@@ -48,15 +48,15 @@ pub(super) struct SimTree {
     free: BTreeSet<u64>,
     numbers: u64,
     generations: u32,
-    /// Nodes without a name that may not be forgotten yet.
+    /// Nodes without a name that may not be dropped yet.
     nameless: BTreeSet<u64>,
     /// Changes of names and attributes so far.
     changes: u64,
-    /// Captures of attributes to be synced so far.
+    /// Captures for syncs so far.
     captures: u64,
     /// Changes of names that are not durable, oldest first.
     unsynced: Vec<NameChange>,
-    /// Bytes that its files take.
+    /// Bytes allocated by its files.
     used: u64,
 }
 
@@ -84,7 +84,7 @@ impl SimTree {
         }
     }
 
-    /// The moment `now`, as the file system writes it down.
+    /// The time `now` in the resolution of the file system.
     fn time(&self, now: u64) -> Time {
         let now = now - now % u64::from(self.config.tick_ns.max(1));
         let (seconds, nanoseconds) = (now / 1_000_000_000, now % 1_000_000_000);
@@ -96,7 +96,7 @@ impl SimTree {
         self.changes
     }
 
-    /// The number of `node`, if it is there.
+    /// The number of `node`, if it exists.
     fn find(&self, node: Node) -> Result<u64, Errno> {
         let stale = Errno(libc::ESTALE);
         let number: [u8; 8] = node.as_bytes().get(..8).and_then(|bytes| bytes.try_into().ok()).ok_or(stale)?;
@@ -109,7 +109,7 @@ impl SimTree {
         self.inodes[&number].directory().map(|_| number).ok_or(Errno(libc::ENOTDIR))
     }
 
-    /// The inode `number`, which exists: numbers come from [`find`](Self::find) and from directories.
+    /// The inode `number`, which exists: numbers are from [`find`](Self::find) and from directories.
     fn inode_mut(&mut self, number: u64) -> &mut Inode {
         self.inodes.get_mut(&number).unwrap_or_else(|| unreachable!("inode {number}"))
     }
@@ -122,16 +122,16 @@ impl SimTree {
         self.inode_mut(number).directory_mut().unwrap_or_else(|| unreachable!("inode {number} is no directory"))
     }
 
-    /// Makes a node that has no entry yet, for `who` in the directory `dir`.
-    fn add_inode(&mut self, who: Who<'_>, dir: u64, kind: Kind, mode: u32, body: Body, time: Time) -> Inode {
+    /// Makes a node without an entry, for `cred` in the directory `dir`.
+    fn add_inode(&mut self, cred: Credentials<'_>, dir: u64, kind: Kind, mode: u32, body: Body, time: Time) -> Inode {
         let parent = self.inodes[&dir].stat;
         let inherits = parent.mode & permission::SET_GID != 0;
-        let gid = if inherits { parent.gid } else { who.gid() };
-        let mut mode = who.granted_mode(mode, gid);
+        let gid = if inherits { parent.gid } else { cred.gid() };
+        let mut mode = cred.granted_mode(mode, gid);
         if inherits && kind == Kind::Directory {
             mode |= permission::SET_GID;
         }
-        let stat = Stat { mode, uid: who.uid(), gid, accessed: time, modified: time, changed: time };
+        let stat = Stat { mode, uid: cred.uid(), gid, accessed: time, modified: time, changed: time };
         let number = self.free.pop_first().unwrap_or_else(|| {
             self.numbers += 1;
             self.numbers - 1
@@ -144,7 +144,7 @@ impl SimTree {
         Body::File(FileBytes::new(self.config.disk.sector_bytes))
     }
 
-    /// Runs `change` on the bytes of a file and keeps count of the space that they take.
+    /// Runs `change` on the bytes of a file and accounts for their space.
     fn on_bytes<T>(&mut self, number: u64, change: impl FnOnce(&mut FileBytes, &mut Disk) -> T) -> Result<T, Errno> {
         let bytes = self.inodes.get_mut(&number).and_then(Inode::bytes_mut).ok_or(Errno(libc::ESTALE))?;
         let before = bytes.allocated();
@@ -161,7 +161,7 @@ impl SimTree {
         self.space().saturating_sub(self.used)
     }
 
-    /// May this name be made, removed or renamed?
+    /// Whether this name may be created, removed or renamed.
     fn check_name(name: &[u8]) -> Result<(), Errno> {
         match name {
             b"." | b".." => Err(Errno::INVALID),

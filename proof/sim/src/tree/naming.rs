@@ -1,19 +1,19 @@
-//! Names: looked up, made, removed, moved.
+//! Names: lookup, creation, removal, rename.
 
 use libc::{EEXIST, EINVAL, EISDIR, EMLINK, ENOENT, ENOTDIR, ENOTEMPTY, EPERM};
 
 use super::SimTree;
 use super::attributes::plan_owner;
 use super::inode::{Body, Directory};
-use super::permission::{SEARCH, WRITE, Who};
+use super::permission::{Credentials, SEARCH, WRITE};
 use machine::Errno;
 use machine::tree::{Creation, Kind, LINK_BYTES_MAX, Node, SetAttributes, SetTime, Time, TreeReply};
 
 impl SimTree {
-    pub(super) fn lookup(&self, who: Who<'_>, dir: Node, name: &[u8]) -> Result<TreeReply, Errno> {
+    pub(super) fn lookup(&self, cred: Credentials<'_>, dir: Node, name: &[u8]) -> Result<TreeReply, Errno> {
         let dir = self.find_directory(dir)?;
         Self::check_any_name(name)?;
-        who.check(&self.inodes[&dir], SEARCH)?;
+        cred.check(&self.inodes[&dir], SEARCH)?;
         let number = match name {
             b"." => dir,
             b".." => self.directory(dir).parent,
@@ -26,23 +26,23 @@ impl SimTree {
         TreeReply::Node(self.inodes[&number].node(), self.attributes(number))
     }
 
-    /// The directory `dir` in which `name` is to be changed, and the number of the node that has the name.
-    fn place(&self, who: Who<'_>, dir: Node, name: &[u8]) -> Result<(u64, Option<u64>), Errno> {
+    /// The directory `dir`, for a change of `name`, and the number of the node that has the name.
+    fn place(&self, cred: Credentials<'_>, dir: Node, name: &[u8]) -> Result<(u64, Option<u64>), Errno> {
         let dir = self.find_directory(dir)?;
         Self::check_name(name)?;
-        who.check(&self.inodes[&dir], SEARCH)?;
+        cred.check(&self.inodes[&dir], SEARCH)?;
         Ok((dir, self.directory(dir).get(name).map(|slot| slot.number)))
     }
 
     pub(super) fn create(
         &mut self,
-        who: Who<'_>,
+        cred: Credentials<'_>,
         (dir, name): (Node, &[u8]),
         how: Creation,
         attributes: SetAttributes,
         time: Time,
     ) -> Result<TreeReply, Errno> {
-        let (place, existing) = self.place(who, dir, name)?;
+        let (place, existing) = self.place(cred, dir, name)?;
         let attributes = match how {
             Creation::Exclusive { verifier } => {
                 let (accessed, modified) = times_of(verifier);
@@ -52,17 +52,17 @@ impl SimTree {
             Creation::Unchecked | Creation::Guarded => attributes,
         };
         match existing {
-            Some(number) => self.take_existing(who, number, how, attributes, time),
+            Some(number) => self.take_existing(cred, number, how, attributes, time),
             None => {
                 let body = self.new_bytes();
-                self.make(who, (place, name), Kind::File, body, attributes, time)
+                self.make(cred, (place, name), Kind::File, body, attributes, time)
             }
         }
     }
 
     fn take_existing(
         &mut self,
-        who: Who<'_>,
+        cred: Credentials<'_>,
         number: u64,
         how: Creation,
         attributes: SetAttributes,
@@ -83,37 +83,37 @@ impl SimTree {
         }
         if let (Creation::Unchecked, Some(_)) = (how, attributes.size) {
             let size_alone = SetAttributes { size: attributes.size, ..SetAttributes::default() };
-            self.set_attributes(who, number, size_alone, time)?;
+            self.set_attributes(cred, number, size_alone, time)?;
         }
         Ok(self.node_reply(number))
     }
 
     pub(super) fn make_directory(
         &mut self,
-        who: Who<'_>,
+        cred: Credentials<'_>,
         (dir, name): (Node, &[u8]),
         attributes: SetAttributes,
         time: Time,
     ) -> Result<TreeReply, Errno> {
-        let place = self.free_place(who, dir, name)?;
+        let place = self.free_place(cred, dir, name)?;
         if self.inodes[&place].links >= self.config.links_max {
             return Err(Errno(EMLINK));
         }
         let body = Body::Directory(Directory::new(place));
-        let reply = self.make(who, (place, name), Kind::Directory, body, attributes, time)?;
+        let reply = self.make(cred, (place, name), Kind::Directory, body, attributes, time)?;
         self.inode_mut(place).links += 1;
         Ok(reply)
     }
 
     pub(super) fn make_symbolic_link(
         &mut self,
-        who: Who<'_>,
+        cred: Credentials<'_>,
         (dir, name): (Node, &[u8]),
         target: &[u8],
         attributes: SetAttributes,
         time: Time,
     ) -> Result<TreeReply, Errno> {
-        let place = self.free_place(who, dir, name)?;
+        let place = self.free_place(cred, dir, name)?;
         if target.is_empty() {
             return Err(Errno(ENOENT));
         }
@@ -125,38 +125,38 @@ impl SimTree {
         }
         let attributes = SetAttributes { mode: Some(0o777), ..attributes };
         let body = Body::SymbolicLink(target.to_vec());
-        self.make(who, (place, name), Kind::SymbolicLink, body, attributes, time)
+        self.make(cred, (place, name), Kind::SymbolicLink, body, attributes, time)
     }
 
     pub(super) fn make_special(
         &mut self,
-        who: Who<'_>,
+        cred: Credentials<'_>,
         (dir, name): (Node, &[u8]),
         kind: Kind,
         attributes: SetAttributes,
         time: Time,
     ) -> Result<TreeReply, Errno> {
-        let place = self.free_place(who, dir, name)?;
+        let place = self.free_place(cred, dir, name)?;
         match kind {
             Kind::File | Kind::Directory | Kind::SymbolicLink => return Err(Errno(EINVAL)),
-            Kind::BlockDevice(_) | Kind::CharacterDevice(_) if !who.is_root() => return Err(Errno(EPERM)),
+            Kind::BlockDevice(_) | Kind::CharacterDevice(_) if !cred.is_root() => return Err(Errno(EPERM)),
             _ => {}
         }
-        self.make(who, (place, name), kind, Body::Special, attributes, time)
+        self.make(cred, (place, name), kind, Body::Special, attributes, time)
     }
 
-    fn free_place(&self, who: Who<'_>, dir: Node, name: &[u8]) -> Result<u64, Errno> {
-        match self.place(who, dir, name)? {
+    fn free_place(&self, cred: Credentials<'_>, dir: Node, name: &[u8]) -> Result<u64, Errno> {
+        match self.place(cred, dir, name)? {
             (_, Some(_)) => Err(Errno(EEXIST)),
             (place, None) => Ok(place),
         }
     }
 
-    /// Makes a node at a free place. With its entry come kind, mode and owner; the other attributes are a change that
-    /// follows.
+    /// Makes a node at a free place. Kind, mode and owner come with its entry, the other attributes with a later
+    /// change.
     fn make(
         &mut self,
-        who: Who<'_>,
+        cred: Credentials<'_>,
         (dir, name): (u64, &[u8]),
         kind: Kind,
         body: Body,
@@ -166,18 +166,18 @@ impl SimTree {
         if attributes.size.is_some() && kind != Kind::File {
             return Err(Errno(EINVAL));
         }
-        who.check(&self.inodes[&dir], WRITE | SEARCH)?;
+        cred.check(&self.inodes[&dir], WRITE | SEARCH)?;
         if self.inodes.len() as u64 >= self.config.nodes_max {
             return Err(Errno::NO_SPACE);
         }
-        let inode = self.add_inode(who, dir, kind, attributes.mode.unwrap_or(0), body, time);
+        let inode = self.add_inode(cred, dir, kind, attributes.mode.unwrap_or(0), body, time);
         let number = inode.number;
         let mut later = SetAttributes { mode: None, ..attributes };
-        if plan_owner(who, &inode, &later, &mut inode.stat.clone()).is_err() {
-            // Who may not have the owner or group that it asked for gets its own, as from a Linux host.
+        if plan_owner(cred, &inode, &later, &mut inode.stat.clone()).is_err() {
+            // A caller that may not have the requested owner or group gets its own, as from a Linux host.
             (later.uid, later.gid) = (None, None);
         }
-        match self.planned_stat(who, &inode, &later, time) {
+        match self.planned_stat(cred, &inode, &later, time) {
             Err(errno) => {
                 self.free.insert(number);
                 return Err(errno);
@@ -191,8 +191,13 @@ impl SimTree {
         Ok(self.node_reply(number))
     }
 
-    pub(super) fn remove(&mut self, who: Who<'_>, (dir, name): (Node, &[u8]), time: Time) -> Result<TreeReply, Errno> {
-        let (dir, number) = self.occupied_place(who, dir, name)?;
+    pub(super) fn remove(
+        &mut self,
+        cred: Credentials<'_>,
+        (dir, name): (Node, &[u8]),
+        time: Time,
+    ) -> Result<TreeReply, Errno> {
+        let (dir, number) = self.occupied_place(cred, dir, name)?;
         if self.inodes[&number].kind == Kind::Directory {
             return Err(Errno(EISDIR));
         }
@@ -203,11 +208,11 @@ impl SimTree {
 
     pub(super) fn remove_directory(
         &mut self,
-        who: Who<'_>,
+        cred: Credentials<'_>,
         (dir, name): (Node, &[u8]),
         time: Time,
     ) -> Result<TreeReply, Errno> {
-        let (dir, number) = self.occupied_place(who, dir, name)?;
+        let (dir, number) = self.occupied_place(cred, dir, name)?;
         let Some(directory) = self.inodes[&number].directory() else {
             return Err(Errno(ENOTDIR));
         };
@@ -221,10 +226,10 @@ impl SimTree {
     }
 
     /// A directory and the node of one of its names, which the caller may remove.
-    fn occupied_place(&self, who: Who<'_>, dir: Node, name: &[u8]) -> Result<(u64, u64), Errno> {
-        let (dir, number) = self.place(who, dir, name)?;
+    fn occupied_place(&self, cred: Credentials<'_>, dir: Node, name: &[u8]) -> Result<(u64, u64), Errno> {
+        let (dir, number) = self.place(cred, dir, name)?;
         let number = number.ok_or(Errno(ENOENT))?;
-        who.check_removal(&self.inodes[&dir], &self.inodes[&number])?;
+        cred.check_removal(&self.inodes[&dir], &self.inodes[&number])?;
         Ok((dir, number))
     }
 
@@ -239,14 +244,14 @@ impl SimTree {
 
     pub(super) fn link(
         &mut self,
-        who: Who<'_>,
+        cred: Credentials<'_>,
         node: Node,
         (dir, name): (Node, &[u8]),
         time: Time,
     ) -> Result<TreeReply, Errno> {
         let number = self.find(node)?;
-        let place = self.free_place(who, dir, name)?;
-        who.check(&self.inodes[&place], WRITE | SEARCH)?;
+        let place = self.free_place(cred, dir, name)?;
+        cred.check(&self.inodes[&place], WRITE | SEARCH)?;
         let inode = &self.inodes[&number];
         if inode.kind == Kind::Directory {
             return Err(Errno(EPERM));
@@ -264,13 +269,13 @@ impl SimTree {
 
     pub(super) fn rename(
         &mut self,
-        who: Who<'_>,
+        cred: Credentials<'_>,
         (from_dir, from_name): (Node, &[u8]),
         (to_dir, to_name): (Node, &[u8]),
         time: Time,
     ) -> Result<TreeReply, Errno> {
-        let (from, moved) = self.place(who, from_dir, from_name)?;
-        let (to, replaced) = self.place(who, to_dir, to_name)?;
+        let (from, moved) = self.place(cred, from_dir, from_name)?;
+        let (to, replaced) = self.place(cred, to_dir, to_name)?;
         let moved = moved.ok_or(Errno(ENOENT))?;
         if self.is_within(to, moved) {
             return Err(Errno(EINVAL));
@@ -281,7 +286,7 @@ impl SimTree {
         if replaced == Some(moved) {
             return Ok(TreeReply::Renamed(self.inodes[&moved].node(), None));
         }
-        self.check_rename(who, (from, to), moved, replaced)?;
+        self.check_rename(cred, (from, to), moved, replaced)?;
 
         let is_directory = self.inodes[&moved].kind == Kind::Directory;
         let ordered = is_directory.then_some(moved).into_iter().chain(replaced);
@@ -303,19 +308,19 @@ impl SimTree {
 
     fn check_rename(
         &self,
-        who: Who<'_>,
+        cred: Credentials<'_>,
         (from, to): (u64, u64),
         moved: u64,
         replaced: Option<u64>,
     ) -> Result<(), Errno> {
         let inode = &self.inodes[&moved];
         let to_inode = &self.inodes[&to];
-        who.check_removal(&self.inodes[&from], inode)?;
+        cred.check_removal(&self.inodes[&from], inode)?;
         let is_directory = inode.kind == Kind::Directory;
         match replaced.map(|replaced| &self.inodes[&replaced]) {
-            None => who.check(to_inode, WRITE | SEARCH)?,
+            None => cred.check(to_inode, WRITE | SEARCH)?,
             Some(replaced) => {
-                who.check_removal(to_inode, replaced)?;
+                cred.check_removal(to_inode, replaced)?;
                 match (is_directory, replaced.directory()) {
                     (true, None) => return Err(Errno(ENOTDIR)),
                     (false, Some(_)) => return Err(Errno(EISDIR)),
@@ -326,7 +331,7 @@ impl SimTree {
         }
         if is_directory && from != to {
             // Its `..` changes.
-            who.check(inode, WRITE)?;
+            cred.check(inode, WRITE)?;
             if replaced.is_none() && to_inode.links >= self.config.links_max {
                 return Err(Errno(EMLINK));
             }
@@ -334,7 +339,7 @@ impl SimTree {
         Ok(())
     }
 
-    /// Is the directory `inner` the node `outer`, or somewhere below it?
+    /// Whether the directory `inner` is the node `outer`, or below it.
     fn is_within(&self, inner: u64, outer: u64) -> bool {
         let mut at = inner;
         while at != outer {
@@ -348,7 +353,7 @@ impl SimTree {
     }
 }
 
-/// How a verifier is kept: in the times of the file.
+/// A verifier is stored in the times of the file.
 fn times_of(verifier: [u8; 8]) -> (Time, Time) {
     let [a, b, c, d, e, f, g, h] = verifier;
     let time = |bytes| Time { seconds: i64::from(u32::from_be_bytes(bytes)), nanoseconds: 0 };

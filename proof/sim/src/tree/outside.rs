@@ -1,4 +1,4 @@
-//! A tree as the test that made it sees it: from outside the processors, without time and faults.
+//! A test's access to a tree: from outside the processors, without time and faults.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,15 +15,15 @@ use machine::tree::{Attributes, Caller, Node, OpenTree, Tree, TreeCall, TreeRepl
 use policy::unit::ByteOffset;
 use std::rc::Rc;
 
-/// Stream numbers of the random numbers of trees start here.
+/// First stream number of the random numbers of trees.
 const TREE_STREAMS: u64 = 1 << 33;
 
-/// A path is a list of names between slashes; nothing, or a slash alone, is the root. Links are not followed.
+/// Paths are names between slashes; an empty path or a slash alone is the root. Links are not followed.
 impl World {
-    /// Adds an empty directory tree to `host`; everybody may search its root, root alone may change it (mode 0755).
+    /// Adds an empty directory tree to `host`; all users may search its root, only root may change it (mode 0755).
     ///
     /// # Panics
-    /// When `config` contradicts itself.
+    /// When `config` is inconsistent.
     pub fn add_tree(&self, host: HostId, config: TreeConfig) -> TreeId {
         let mut inner = self.0.borrow_mut();
         let id = TreeId(inner.trees.len() as u16);
@@ -32,7 +32,7 @@ impl World {
         id
     }
 
-    /// Opens a tree. It stays open when its host dies, for whoever is restarted there; its open files do not.
+    /// Opens a tree. It stays open when its host dies, for the restarted process; its open files do not.
     pub fn open_tree(&self, id: TreeId) -> OpenTree {
         let (rotational, transfer_bytes_max) =
             self.tree(id, |tree| (tree.config.disk.rotational, tree.config.disk.transfer_bytes_max));
@@ -41,17 +41,17 @@ impl World {
     }
 
     /// Makes the next `count` operations of `class` that start in the tree fail with `errno`: calls, syncs, and those
-    /// on its files. After calls for the same class, the earlier go first.
+    /// on its files. Calls for the same class are served in order.
     pub fn fail_next_in_tree(&self, id: TreeId, class: OpClass, count: u32, errno: Errno) {
         self.tree(id, |tree| tree.disk.injections.fail_next(class, count, errno));
     }
 
-    /// Sets what goes wrong by chance in the tree from now on. Syncs fail and lie as flushes do.
+    /// Sets the random faults of the tree. Syncs fail and lie as flushes do.
     pub fn set_tree_faults(&self, id: TreeId, faults: DiskFaults) {
         self.tree(id, |tree| tree.disk.config.faults = faults);
     }
 
-    /// Takes back all faults that were asked for in the tree, and what goes wrong by chance.
+    /// Removes all faults of the tree, requested and random.
     pub fn heal_tree(&self, id: TreeId) {
         self.tree(id, |tree| {
             tree.disk.injections.clear();
@@ -59,18 +59,18 @@ impl World {
         });
     }
 
-    /// Writes that would make the files take more than `bytes` in all are cut short or fail with `ENOSPC`; `None` lifts
-    /// that.
+    /// Writes that would make the files take more than `bytes` in total are shortened or fail with `ENOSPC`; `None`
+    /// removes the limit.
     pub fn limit_tree_space(&self, id: TreeId, bytes: Option<u64>) {
         self.tree(id, |tree| tree.disk.space_max = bytes);
     }
 
-    /// What was asked of the tree so far, and of its files.
+    /// Calls on the tree so far, and operations on its files.
     pub fn tree_counters(&self, id: TreeId) -> (TreeCounters, DiskCounters) {
         self.tree(id, |tree| (tree.counters, tree.disk.counters))
     }
 
-    /// Does what `call` asks beside Awase, at once. What it changes is not durable.
+    /// Performs `call` as another process on the host, at once. Its changes are not durable.
     ///
     /// # Errors
     /// As the operation would.
@@ -91,12 +91,11 @@ impl World {
         self.tree(id, |tree| Some(tree.inodes[&tree.walk(path)?].node()))
     }
 
-    /// The attributes of the node at `path`.
     pub fn tree_attributes(&self, id: TreeId, path: &str) -> Option<Attributes> {
         self.tree(id, |tree| Some(tree.attributes(tree.walk(path)?)))
     }
 
-    /// The names in the directory at `path`, sorted; none when there is no such directory.
+    /// The names in the directory at `path`, sorted; `None` when there is no such directory.
     pub fn tree_names(&self, id: TreeId, path: &str) -> Option<Vec<String>> {
         self.tree(id, |tree| {
             let number = tree.walk(path)?;
@@ -105,7 +104,7 @@ impl World {
         })
     }
 
-    /// The names that are sure to be in the directory at `path` after a power cut if nothing else survived.
+    /// The durable names in the directory at `path`.
     pub fn tree_durable_names(&self, id: TreeId, path: &str) -> Option<Vec<String>> {
         self.tree(id, |tree| {
             let number = tree.walk_durable(path)?;
@@ -114,17 +113,16 @@ impl World {
         })
     }
 
-    /// The content of the regular file at `path`.
     pub fn tree_content(&self, id: TreeId, path: &str) -> Option<Vec<u8>> {
         self.tree(id, |tree| Some(tree.inodes[&tree.walk(path)?].bytes()?.live()))
     }
 
-    /// What is sure to be at `path` after a power cut if nothing else survived: name, size and bytes.
+    /// The durable content at `path`: name, size and bytes.
     pub fn tree_durable_content(&self, id: TreeId, path: &str) -> Option<Vec<u8>> {
         self.tree(id, |tree| Some(tree.inodes.get(&tree.walk_durable(path)?)?.bytes()?.durable()))
     }
 
-    /// Writes `bytes` to the regular file at `path` beside Awase, at once. Not durable.
+    /// Writes `bytes` to the regular file at `path` as another process, at once. Not durable.
     ///
     /// # Panics
     /// When there is no such file.
@@ -143,7 +141,7 @@ impl World {
     /// The host begins to execute the regular file at `path`.
     ///
     /// # Errors
-    /// `ETXTBSY`: somebody has it open for writing.
+    /// `ETXTBSY`: it is open for writing.
     ///
     /// # Panics
     /// When there is no such file.
@@ -159,7 +157,7 @@ impl World {
         })
     }
 
-    /// The host executes the file at `path` no more.
+    /// The host stops executing the file at `path`.
     ///
     /// # Panics
     /// When there is no such file.

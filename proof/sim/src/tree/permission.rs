@@ -1,5 +1,4 @@
-//! Who may do what, by mode bits: POSIX.1-2017 4.5 (file access permissions) and 4.2 (directory protection), with a
-//! superuser.
+//! Permissions by mode bits: POSIX.1-2017 4.5 (access permissions) and 4.2 (directory protection), with a superuser.
 
 use libc::{EACCES, EPERM};
 
@@ -15,11 +14,11 @@ pub(super) const SET_UID: u32 = 0o4000;
 pub(super) const SET_GID: u32 = 0o2000;
 pub(super) const STICKY: u32 = 0o1000;
 
-/// For whom something is done.
+/// The user for whom a call is made.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Who<'a>(pub(super) Option<&'a Caller>);
+pub(super) struct Credentials<'a>(pub(super) Option<&'a Caller>);
 
-impl Who<'_> {
+impl Credentials<'_> {
     pub(super) fn uid(self) -> u32 {
         self.0.map_or(0, |caller| caller.uid)
     }
@@ -40,7 +39,7 @@ impl Who<'_> {
         self.is_root() || self.uid() == stat.uid
     }
 
-    /// Which of the bits `wanted` are allowed.
+    /// The granted ones of the bits `wanted`.
     pub(super) fn allowed(self, inode: &Inode, wanted: u32) -> u32 {
         let stat = &inode.stat;
         if self.is_root() {
@@ -59,7 +58,7 @@ impl Who<'_> {
         if self.allowed(inode, wanted) == wanted { Ok(()) } else { Err(Errno(EACCES)) }
     }
 
-    /// May an entry for `inode` of the directory `dir` be removed or replaced?
+    /// Whether an entry for `inode` of the directory `dir` may be removed or replaced.
     pub(super) fn check_removal(self, dir: &Inode, inode: &Inode) -> Result<(), Errno> {
         self.check(dir, WRITE | SEARCH)?;
         if dir.stat.mode & STICKY != 0 && !self.owns(&dir.stat) && !self.owns(&inode.stat) {
@@ -68,7 +67,7 @@ impl Who<'_> {
         Ok(())
     }
 
-    /// The mode of a new node or one whose mode is set: only members of its group may make it set-group-id.
+    /// The mode of a node that is new or whose mode is set: only members of its group may make it set-group-ID.
     pub(super) fn granted_mode(self, mode: u32, gid: u32) -> u32 {
         let may_set = self.is_root() || self.is_in(gid);
         mode & 0o7777 & if may_set { !0 } else { !SET_GID }

@@ -1,4 +1,4 @@
-//! What a simulated disk does while nothing goes wrong.
+//! A simulated disk without faults.
 
 use machine::{Errno, SeekTarget};
 use policy::unit::{ByteOffset, ByteRange, Instant, Stability};
@@ -85,7 +85,7 @@ fn reads_end_at_the_end_of_the_disk_and_writes_find_no_space_there() {
 }
 
 #[test]
-fn what_the_file_does_not_allow_is_refused() {
+fn operations_that_the_file_does_not_support_are_refused() {
     let config =
         DiskConfig { zero_supported: false, discard_supported: false, seek_supported: false, ..DiskConfig::new(SIZE) };
     let mut rig = Rig::new(1, config);
@@ -102,7 +102,7 @@ fn what_the_file_does_not_allow_is_refused() {
     let mut other = Side::new(&rig.world, stranger, 0);
     let token = other.read(rig.open.file, 0, 512);
     run(&rig.world, &mut [&mut other, &mut rig.side]);
-    assert_eq!(other.take(token).0, Err(BAD_FILE), "disks belong to one host");
+    assert_eq!(other.take(token).0, Err(BAD_FILE), "a disk belongs to one host");
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn holes_and_data_are_found_in_pages_of_4_kib() {
 }
 
 #[test]
-fn operations_under_way_together_complete_out_of_order() {
+fn concurrent_operations_complete_out_of_order() {
     let mut rig = Rig::new(5, DiskConfig::new(SIZE));
     let file = rig.file();
     let started: Vec<u64> = (0..8).map(|i| rig.side.read(file, i * 4096, 4096)).collect();
@@ -147,11 +147,11 @@ fn a_disk_with_one_channel_serves_one_at_a_time() {
 }
 
 #[test]
-fn data_changed_under_way_are_fetched_early_or_late() {
+fn data_changed_in_flight_are_fetched_early_or_late() {
     let written = |seed| {
         let mut rig = Rig::new(seed, DiskConfig::new(SIZE));
         let token = rig.side.write(rig.open.file, 0, stamped(8, 1), Stability::Unstable);
-        rig.side.turn();
+        rig.side.run_slice();
         rig.side.overwrite(token, &stamped(8, 2));
         rig.run();
         rig.read(0, 4096).1
@@ -161,7 +161,7 @@ fn data_changed_under_way_are_fetched_early_or_late() {
 }
 
 #[test]
-fn counters_tell_what_was_asked_of_the_disk() {
+fn counters_count_the_operations_of_a_disk() {
     let mut rig = Rig::new(1, DiskConfig::new(SIZE));
     rig.write(0, stamped(8, 1)).unwrap();
     rig.perform(|side, file| side.write(file, 0, stamped(1, 1), Stability::Stable)).0.unwrap();
@@ -173,14 +173,14 @@ fn counters_tell_what_was_asked_of_the_disk() {
 }
 
 #[test]
-fn content_may_be_put_on_a_disk_beforehand() {
+fn a_disk_can_be_filled_beforehand() {
     let mut rig = Rig::new(1, DiskConfig::new(SIZE));
     rig.world.write_disk(rig.disk, ByteOffset(1000), b"there before");
     rig.power_cut();
     assert_eq!(rig.world.read_disk(rig.disk, ByteRange::new(1000, 12)), b"there before");
 }
 
-/// A mixed load of a disk and a connection, from a seed; returns the fingerprint and the end.
+/// A mixed load of a disk and a connection, from a seed; returns the fingerprint and the end time.
 fn mixed_load(seed: u64) -> (u64, Instant) {
     let mut rig = Rig::new(seed, DiskConfig::drawn(SIZE, seed));
     rig.world.set_network(NetworkConfig::drawn(seed));

@@ -1,4 +1,4 @@
-//! What survives a power cut: what must, and what may or may not.
+//! What survives a power cut: what must, and what may.
 
 use policy::unit::{ByteRange, Instant, Stability};
 use rand_chacha::ChaCha8Rng;
@@ -10,23 +10,23 @@ use crate::rig::{Rig, stamp_of, stamped, stamps_of};
 const SECTORS: u64 = 64;
 const ALL: ByteRange = ByteRange::new(0, SECTORS * 512);
 
-/// A write that the test made, and what it knows of it. Times count the test's own steps.
+/// A write made by the test. Times count the test's own steps.
 struct Written {
     token: u64,
     sectors: std::ops::Range<u64>,
     stable: bool,
     started: u64,
     done: Option<u64>,
-    /// When a flush, or itself, promised that it is durable.
+    /// A flush, or the write itself, guaranteed that it is durable.
     durable: bool,
 }
 
-/// A random load that stops at a random moment.
+/// A random load that stops at a random time.
 struct Load {
     rig: Rig,
     random: ChaCha8Rng,
     written: Vec<Written>,
-    /// Token and start of each flush under way.
+    /// Token and start of each flush in flight.
     flushes: Vec<(u64, u64)>,
     clock: u64,
     seen: usize,
@@ -60,7 +60,7 @@ impl Load {
         self.written.push(Written { token, sectors: from..to, stable, started, done: None, durable: false });
     }
 
-    /// Runs until `steps` turns were taken or nothing happens.
+    /// Runs for `steps` time slices, or until nothing happens.
     fn run(&mut self, steps: u64) {
         for _ in 0..steps {
             self.clock += 1;
@@ -70,7 +70,7 @@ impl Load {
             if self.rig.world.step() == Step::Nothing {
                 continue;
             }
-            self.rig.side.turn();
+            self.rig.side.run_slice();
             self.take_note();
         }
     }
@@ -90,7 +90,7 @@ impl Load {
         self.seen = self.rig.side.order.len();
     }
 
-    /// May sector `sector` hold `stamp`, when all writes that `binding` picks must have taken effect?
+    /// Whether `sector` may hold `stamp`, when all writes that `binding` picks must have taken effect.
     fn may_hold(&self, sector: u64, stamp: u64, binding: impl Fn(&Written) -> bool) -> bool {
         let ended = match stamp.checked_sub(1) {
             None => Some(0),
@@ -140,7 +140,7 @@ fn after_a_kill_no_completed_write_is_lost() {
     }
 }
 
-/// Does one of `seeds` runs show what `shows` looks for in the stamps after a power cut?
+/// Number of seeds, of 200, for which `shows` is true of the stamps after a power cut.
 fn some_seed(shows: impl Fn(&[Option<u64>]) -> bool, before: impl Fn(&mut Rig)) -> usize {
     let after = |seed| {
         let mut rig = Rig::new(seed, DiskConfig::new(ALL.len));
@@ -157,7 +157,7 @@ fn write_twice_apart(rig: &mut Rig) {
 }
 
 #[test]
-fn unflushed_writes_are_sometimes_lost_and_sometimes_kept() {
+fn unflushed_writes_are_sometimes_lost_and_sometimes_survive() {
     assert!(some_seed(|stamps| stamps[..8] == [Some(0); 8], write_twice_apart) > 20);
     assert!(some_seed(|stamps| stamps[..8] == [Some(1); 8], write_twice_apart) > 20);
 }
@@ -189,12 +189,12 @@ fn of_two_versions_of_a_sector_any_may_survive() {
 }
 
 #[test]
-fn writes_under_way_may_or_may_not_land() {
+fn writes_in_flight_may_or_may_not_land() {
     let start_only = |rig: &mut Rig| {
         rig.run();
         let file = rig.file();
         rig.side.write(file, 0, stamped(8, 1), Stability::Stable);
-        rig.side.turn();
+        rig.side.run_slice();
         assert_eq!(rig.world.step_until(Instant::from_ns(5_000)), Step::Nothing);
     };
     for version in 0..2 {
@@ -206,7 +206,7 @@ fn writes_under_way_may_or_may_not_land() {
 
 #[test]
 fn a_flush_does_not_cover_writes_that_were_not_complete_when_it_started() {
-    let together = |rig: &mut Rig| {
+    let concurrently = |rig: &mut Rig| {
         let file = rig.file();
         let write = rig.side.write(file, 0, stamped(8, 1), Stability::Unstable);
         let flush = rig.side.flush(file);
@@ -214,7 +214,7 @@ fn a_flush_does_not_cover_writes_that_were_not_complete_when_it_started() {
         assert_eq!(rig.side.outcomes[&write], Ok(4096));
         assert_eq!(rig.side.outcomes[&flush], Ok(0));
     };
-    assert!(some_seed(|stamps| stamps[..8] == [Some(0); 8], together) > 20);
+    assert!(some_seed(|stamps| stamps[..8] == [Some(0); 8], concurrently) > 20);
 }
 
 #[test]
@@ -242,13 +242,13 @@ fn with_faults(faults: DiskFaults, before: impl Fn(&mut Rig)) -> impl Fn(&mut Ri
 }
 
 #[test]
-fn a_disk_told_to_tear_sectors_does() {
+fn a_disk_configured_to_tear_sectors_does() {
     let tears = DiskFaults { sector_tear_permille: 1000, ..DiskFaults::default() };
     assert!(some_seed(|stamps| stamps.contains(&None), with_faults(tears, write_twice_apart)) > 5);
 }
 
 #[test]
-fn a_disk_told_to_lie_about_flushes_loses_what_they_covered() {
+fn a_disk_configured_to_lie_about_flushes_loses_what_they_covered() {
     let flushed = |rig: &mut Rig| {
         rig.write(0, stamped(8, 1)).unwrap();
         rig.flush().unwrap();
@@ -259,7 +259,7 @@ fn a_disk_told_to_lie_about_flushes_loses_what_they_covered() {
 }
 
 #[test]
-fn a_disk_told_to_lie_about_stable_writes_loses_them() {
+fn a_disk_configured_to_lie_about_stable_writes_loses_them() {
     let stable = |rig: &mut Rig| {
         rig.perform(|side, file| side.write(file, 0, stamped(8, 1), Stability::Stable)).0.unwrap();
     };

@@ -1,4 +1,4 @@
-//! What goes wrong on a disk when a test asks for it.
+//! Faults of a disk requested by a test.
 
 use machine::Errno;
 use policy::unit::ByteRange;
@@ -13,7 +13,7 @@ fn rig(seed: u64) -> Rig {
 }
 
 #[test]
-fn just_the_next_operations_of_a_class_fail() {
+fn only_the_next_operations_of_a_class_fail() {
     let mut rig = rig(1);
     rig.world.fail_next(rig.disk, OpClass::Read, 2, Errno::TIMED_OUT);
     assert_eq!(rig.write(0, stamped(8, 1)), Ok(4096));
@@ -23,7 +23,7 @@ fn just_the_next_operations_of_a_class_fail() {
 }
 
 #[test]
-fn a_write_that_finds_no_space_changes_nothing() {
+fn a_write_without_space_changes_nothing() {
     let mut rig = rig(1);
     rig.write(0, stamped(8, 1)).unwrap();
     rig.world.fail_next(rig.disk, OpClass::Write, 1, Errno::NO_SPACE);
@@ -32,7 +32,7 @@ fn a_write_that_finds_no_space_changes_nothing() {
 }
 
 #[test]
-fn a_full_disk_takes_what_fits_and_overwrites_what_is_there() {
+fn a_full_disk_takes_what_fits_and_overwrites_allocated_blocks() {
     let mut rig = rig(1);
     rig.world.limit_space(rig.disk, Some(8192));
     assert_eq!(rig.write(4096, stamped(24, 1)), Ok(8192), "a short write");
@@ -55,7 +55,7 @@ fn a_bad_range_fails_until_it_is_healed() {
 }
 
 #[test]
-fn a_latent_error_is_gone_where_it_was_written_anew() {
+fn a_latent_error_is_removed_where_it_is_rewritten() {
     let mut rig = rig(1);
     rig.world.latent_error(rig.disk, ByteRange::new(4096, 4096));
     assert_eq!(rig.read(0, 8192).0, Err(Errno::IO));
@@ -84,7 +84,7 @@ fn a_failed_write_may_have_written_any_of_its_sectors() {
 }
 
 #[test]
-fn short_writes_write_what_they_say() {
+fn short_writes_write_the_length_that_they_report() {
     let mut lens = Vec::new();
     for seed in 0..50 {
         let mut rig = rig(seed);
@@ -102,7 +102,7 @@ fn short_writes_write_what_they_say() {
 }
 
 #[test]
-fn errors_come_by_chance_as_often_as_told() {
+fn random_errors_occur_as_often_as_configured() {
     let faults = DiskFaults {
         read_error_permille: 300,
         write_error_permille: 300,
@@ -123,7 +123,7 @@ fn errors_come_by_chance_as_often_as_told() {
 }
 
 #[test]
-fn a_disk_told_to_flip_bits_returns_one_wrong_byte() {
+fn a_disk_configured_to_flip_bits_returns_one_wrong_byte() {
     let mut rig = rig(1);
     rig.write(0, stamped(16, 1)).unwrap();
     rig.world.set_faults(rig.disk, DiskFaults { read_flip_permille: 1000, ..DiskFaults::default() });
@@ -132,7 +132,7 @@ fn a_disk_told_to_flip_bits_returns_one_wrong_byte() {
     assert_eq!(bytes.iter().zip(stamped(16, 1)).filter(|(is, was)| **is != *was).count(), 1);
 }
 
-/// Writes, fails a flush, flushes again with success; returns what is read before and after a power cut.
+/// Writes, fails a flush, then flushes successfully; returns what is read before and after a power cut.
 fn after_failed_flush(seed: u64, drops: bool) -> (Vec<Option<u64>>, Vec<Option<u64>>) {
     let mut rig = rig(seed);
     rig.world.set_faults(rig.disk, DiskFaults { failed_flush_drops: drops, ..DiskFaults::default() });
@@ -149,20 +149,20 @@ fn after_failed_flush(seed: u64, drops: bool) -> (Vec<Option<u64>>, Vec<Option<u
 }
 
 #[test]
-fn after_a_failed_flush_later_flushes_do_not_bring_back_what_it_dropped() {
-    let (lost, kept) = ([Some(0); 8], [Some(1); 8]);
+fn later_flushes_do_not_restore_what_a_failed_one_dropped() {
+    let (lost, retained) = ([Some(0); 8], [Some(1); 8]);
     let runs: Vec<_> = (0..200).map(|seed| after_failed_flush(seed, true)).collect();
     let seen = |before: [Option<u64>; 8], after: [Option<u64>; 8]| {
         runs.iter().filter(|run| run.0[..8] == before && run.1[..8] == after).count()
     };
-    assert!(seen(kept, lost) > 10, "reads look well until the power cut");
+    assert!(seen(retained, lost) > 10, "reads show no loss until the power cut");
     assert!(seen(lost, lost) > 10, "or show it at once");
-    assert!(seen(kept, kept) > 10, "or nothing was dropped");
-    assert_eq!(seen(lost, kept), 0, "and nothing comes back");
+    assert!(seen(retained, retained) > 10, "or nothing was dropped");
+    assert_eq!(seen(lost, retained), 0, "and nothing returns");
 }
 
 #[test]
-fn a_disk_that_keeps_what_a_failed_flush_covered_makes_it_durable_later() {
+fn a_disk_that_retains_what_a_failed_flush_covered_makes_it_durable_later() {
     for seed in 0..50 {
         assert_eq!(after_failed_flush(seed, false).1[..8], [Some(1); 8], "seed {seed}");
     }

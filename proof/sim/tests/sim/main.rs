@@ -1,4 +1,4 @@
-//! Promises of the simulated machine.
+//! Tests of the simulated machine.
 
 mod disk;
 mod durability;

@@ -1,9 +1,9 @@
-//! What connections promise, and how they end.
+//! Guarantees of connections, and how they end.
 
 use machine::{Connection, Errno};
 use sim::{HostId, NetworkConfig, Step, World};
 
-use crate::rig::{Side, run, turn_of};
+use crate::rig::{Side, run, run_slice_of};
 
 const PORT: u16 = 10809;
 
@@ -53,8 +53,7 @@ impl Pair {
     }
 }
 
-/// Sends `len` bytes from client to server as both go on in small pieces; returns whether a send and whether a receive was
-/// ever cut short.
+/// Sends `len` bytes from client to server in small transfers; returns whether any send and any receive was shortened.
 fn pump(pair: &mut Pair, len: usize) -> (bool, bool) {
     let bytes: Vec<u8> = (0..len).map(|i| (i * 7 % 251) as u8).collect();
     let (mut sent, mut got) = (0, Vec::new());
@@ -62,7 +61,7 @@ fn pump(pair: &mut Pair, len: usize) -> (bool, bool) {
     let mut sending = pair.client.send(pair.near, bytes[..len.min(30_000)].to_vec());
     let mut receiving = pair.server.receive(pair.far, 5000);
     while let Step::Processor(host, id) = pair.world.step() {
-        turn_of(&mut [&mut pair.server, &mut pair.client], host, id);
+        run_slice_of(&mut [&mut pair.server, &mut pair.client], host, id);
         if pair.client.outcomes.contains_key(&sending) {
             let (outcome, asked) = pair.client.take(sending);
             let n = outcome.unwrap() as usize;
@@ -81,7 +80,7 @@ fn pump(pair: &mut Pair, len: usize) -> (bool, bool) {
             pair.server.outcomes.remove(&receiving);
             let n = outcome.unwrap() as usize;
             got.extend_from_slice(&memory[..n]);
-            assert!(memory[n..].iter().all(|byte| *byte == 0xee), "nothing is touched beyond what was received");
+            assert!(memory[n..].iter().all(|byte| *byte == 0xee), "memory beyond the received bytes was changed");
             short_receive |= n < memory.len();
             if n > 0 {
                 receiving = pair.server.receive(pair.far, 5000);
@@ -93,7 +92,7 @@ fn pump(pair: &mut Pair, len: usize) -> (bool, bool) {
 }
 
 #[test]
-fn bytes_arrive_complete_and_in_order_however_they_are_cut() {
+fn bytes_arrive_complete_and_in_order_however_transfers_are_shortened() {
     for seed in 0..60 {
         pump(&mut Pair::new(seed, NetworkConfig::drawn(seed)), 200_000);
     }
@@ -126,7 +125,7 @@ fn bytes_take_time_to_arrive() {
 }
 
 #[test]
-fn nobody_listens_no_connection() {
+fn connecting_to_a_closed_port_is_refused() {
     let pair = Pair::whole(1);
     let refused = Err(Errno(libc::ECONNREFUSED));
     assert_eq!(pair.world.connect(pair.client.host, pair.server_host, 1), refused);
@@ -137,11 +136,11 @@ fn nobody_listens_no_connection() {
     for _ in 0..NetworkConfig::default().backlog_max {
         pair.world.connect(pair.client.host, pair.server_host, PORT).unwrap();
     }
-    assert_eq!(pair.world.connect(pair.client.host, pair.server_host, PORT), refused, "too many wait");
+    assert_eq!(pair.world.connect(pair.client.host, pair.server_host, PORT), refused, "the backlog is full");
 }
 
 #[test]
-fn a_port_that_is_closed_gives_up_its_accepts_and_resets_who_waits() {
+fn closing_a_port_cancels_its_accepts_and_resets_waiting_connections() {
     let mut pair = Pair::whole(1);
     let listener = pair.world.listen(pair.server_host, 2);
     let waiting = pair.world.connect(pair.client.host, pair.server_host, 2).unwrap();
@@ -164,12 +163,13 @@ fn each_connection_is_accepted_once_and_may_be_used_on_another_processor() {
     let accepts = [pair.server.accept(listener), second.accept(listener)];
     let nears = [(); 2].map(|()| pair.world.connect(pair.client.host, pair.server_host, 2).unwrap());
     run(&pair.world, &mut [&mut pair.server, &mut second, &mut pair.client]);
-    let there = [pair.server.take(accepts[0]).0.unwrap(), second.take(accepts[1]).0.unwrap()];
-    assert_ne!(there[0], there[1]);
+    let accepted = [pair.server.take(accepts[0]).0.unwrap(), second.take(accepts[1]).0.unwrap()];
+    assert_ne!(accepted[0], accepted[1]);
     for near in nears {
         pair.client.send(near, vec![near.0 as u8; 3]);
     }
-    let swapped = [second.receive(Connection(there[0] as u32), 8), pair.server.receive(Connection(there[1] as u32), 8)];
+    let swapped =
+        [second.receive(Connection(accepted[0] as u32), 8), pair.server.receive(Connection(accepted[1] as u32), 8)];
     run(&pair.world, &mut [&mut pair.server, &mut second, &mut pair.client]);
     assert_eq!((second.take(swapped[0]).0, pair.server.take(swapped[1]).0), (Ok(3), Ok(3)));
 }
@@ -184,12 +184,12 @@ fn after_a_close_the_peer_receives_the_rest_and_then_the_end() {
     assert_eq!(pair.received().0, Ok(100));
     assert_eq!(pair.received().0, Ok(0));
     assert_eq!(pair.received().0, Ok(0));
-    assert_eq!(pair.sent_back(vec![1]), Ok(1), "the sender can't know yet");
+    assert_eq!(pair.sent_back(vec![1]), Ok(1), "the sender cannot know yet");
     assert_eq!(pair.sent_back(vec![1]), Err(Errno::CONNECTION_RESET));
 }
 
 #[test]
-fn closing_without_having_received_everything_resets_the_peer() {
+fn closing_with_unreceived_data_resets_the_peer() {
     let mut pair = Pair::whole(1);
     assert_eq!(pair.sent_back(vec![1; 10]), Ok(10));
     pair.server.machine.close(pair.far);
@@ -197,7 +197,7 @@ fn closing_without_having_received_everything_resets_the_peer() {
 }
 
 #[test]
-fn a_shutdown_ends_what_is_under_way_on_both_sides() {
+fn a_shutdown_ends_operations_in_flight_on_both_sides() {
     let mut pair = Pair::whole(1);
     let own = pair.server.receive(pair.far, 10);
     let full = pair.server.send(pair.far, vec![1; 300_000]);
@@ -217,7 +217,7 @@ fn a_shutdown_ends_what_is_under_way_on_both_sides() {
 }
 
 #[test]
-#[should_panic(expected = "1 operations under way")]
+#[should_panic(expected = "1 operations in flight")]
 fn a_connection_in_use_must_not_be_closed() {
     let mut pair = Pair::whole(1);
     pair.server.receive(pair.far, 10);
@@ -226,11 +226,11 @@ fn a_connection_in_use_must_not_be_closed() {
 }
 
 #[test]
-fn a_power_cut_resets_the_peer_and_loses_what_was_on_its_way() {
+fn a_power_cut_resets_the_peer_and_loses_bytes_in_flight() {
     let mut pair = Pair::whole(1);
     let waiting = pair.client.receive(pair.near, 10);
     pair.server.send(pair.far, vec![5; 100]);
-    pair.server.turn();
+    pair.server.run_slice();
     pair.world.power_cut(pair.server_host);
     pair.run();
     assert_eq!(pair.client.take(waiting).0, Err(Errno::CONNECTION_RESET));
@@ -238,17 +238,17 @@ fn a_power_cut_resets_the_peer_and_loses_what_was_on_its_way() {
 }
 
 #[test]
-fn an_end_that_was_on_its_way_at_a_power_cut_does_not_arrive() {
+fn an_end_in_flight_at_a_power_cut_does_not_arrive() {
     for seed in 0..50 {
         let mut pair = Pair::whole(seed);
         let waiting = pair.client.receive(pair.near, 10);
-        pair.client.turn();
+        pair.client.run_slice();
         pair.server.send(pair.far, vec![5; 100]);
         pair.server.machine.shutdown(pair.far);
         pair.world.power_cut(pair.server_host);
         pair.run();
         let outcome = pair.client.take(waiting).0;
-        assert_eq!(outcome, Err(Errno::CONNECTION_RESET), "seed {seed}: a cut stream looks whole");
+        assert_eq!(outcome, Err(Errno::CONNECTION_RESET), "seed {seed}: a cut stream looks complete");
     }
 }
 
@@ -267,7 +267,7 @@ fn what_arrived_before_a_power_cut_can_still_be_received() {
 fn after_a_kill_the_peer_receives_what_was_sent_and_then_the_end() {
     let mut pair = Pair::whole(1);
     pair.server.send(pair.far, vec![5; 100]);
-    pair.server.turn();
+    pair.server.run_slice();
     pair.world.kill(pair.server_host);
     assert_eq!(pair.received().0, Ok(100));
     assert_eq!(pair.received().0, Ok(0));
@@ -276,11 +276,11 @@ fn after_a_kill_the_peer_receives_what_was_sent_and_then_the_end() {
 #[test]
 fn a_reset_from_outside_ends_both_sides() {
     let mut pair = Pair::whole(1);
-    let (here, there) = (pair.client.receive(pair.near, 10), pair.server.receive(pair.far, 10));
+    let (near, far) = (pair.client.receive(pair.near, 10), pair.server.receive(pair.far, 10));
     pair.run();
     pair.world.reset_connection(pair.near);
     pair.run();
-    assert_eq!(pair.client.take(here).0, Err(Errno::CONNECTION_RESET));
-    assert_eq!(pair.server.take(there).0, Err(Errno::CONNECTION_RESET));
+    assert_eq!(pair.client.take(near).0, Err(Errno::CONNECTION_RESET));
+    assert_eq!(pair.server.take(far).0, Err(Errno::CONNECTION_RESET));
     pair.server.machine.close(pair.far);
 }

@@ -1,4 +1,4 @@
-//! When a processor is due, and what a dead one does.
+//! When a processor is due, and dead processors.
 
 use std::time::Duration;
 
@@ -16,17 +16,17 @@ fn alone() -> (World, HostId, Side) {
     (world, host, side)
 }
 
-/// A processor that had its first turn and parked for ever.
+/// A processor that ran once and parked without deadline.
 fn parked() -> (World, HostId, Side) {
     let (world, host, mut side) = alone();
     assert_eq!(world.step(), Step::Processor(host, side.id));
-    side.turn();
+    side.run_slice();
     assert_eq!(world.step(), Step::Nothing);
     (world, host, side)
 }
 
 #[test]
-fn a_new_processor_gets_a_first_turn() {
+fn a_new_processor_is_due_at_once() {
     let (world, host, side) = alone();
     assert_eq!(world.step(), Step::Processor(host, ProcessorId(3)));
     assert_eq!(side.machine.processor(), ProcessorId(3));
@@ -38,9 +38,9 @@ fn a_ring_wakes_a_parked_processor() {
     let bell = side.machine.doorbell();
     std::thread::spawn(move || bell.ring()).join().unwrap();
     assert_eq!(world.step(), Step::Processor(host, side.id));
-    side.turn();
+    side.run_slice();
     assert_eq!(world.step(), Step::Processor(host, side.id), "a real enter would have returned and been called again");
-    side.turn();
+    side.run_slice();
     assert_eq!(world.step(), Step::Nothing);
 }
 
@@ -49,12 +49,12 @@ fn a_ring_before_parking_is_not_lost() {
     let (world, host, mut side) = alone();
     world.step();
     side.machine.doorbell().ring();
-    side.turn();
+    side.run_slice();
     assert_eq!(world.step(), Step::Processor(host, side.id));
 }
 
 #[test]
-fn who_would_not_park_is_due_again_at_once() {
+fn a_processor_that_would_not_park_is_due_again_at_once() {
     let (world, host, mut side) = parked();
     world.kick(host, side.id);
     for _ in 0..3 {
@@ -62,14 +62,14 @@ fn who_would_not_park_is_due_again_at_once() {
         side.enter(Park::No);
     }
     assert_eq!(world.now(), Instant::ZERO);
-    world.set_turn_ns(100);
+    world.set_slice_ns(100);
     side.enter(Park::No);
     assert_eq!(world.step(), Step::Processor(host, side.id));
-    assert_eq!(world.now(), Instant::from_ns(100), "a turn takes the time that was set");
+    assert_eq!(world.now(), Instant::from_ns(100), "a time slice takes the time that was set");
 }
 
 #[test]
-fn who_parks_until_a_moment_is_due_then() {
+fn a_processor_that_parks_until_a_deadline_is_due_then() {
     let (world, host, mut side) = alone();
     world.step();
     let deadline = Instant::from_ns(5_000_000);
@@ -78,12 +78,12 @@ fn who_parks_until_a_moment_is_due_then() {
     assert_eq!(world.now(), Instant::from_ns(1_000));
     assert_eq!(world.step(), Step::Processor(host, side.id));
     assert_eq!((world.now(), side.machine.now()), (deadline, deadline));
-    side.turn();
-    assert_eq!(world.step(), Step::Nothing, "the deadline is over");
+    side.run_slice();
+    assert_eq!(world.step(), Step::Nothing, "the deadline has passed");
 }
 
 #[test]
-fn an_operation_that_nobody_entered_for_makes_its_processor_due() {
+fn a_started_operation_makes_its_processor_due() {
     let mut rig = Rig::new(1, DiskConfig::new(1 << 20));
     rig.run();
     let file = rig.file();
@@ -124,7 +124,7 @@ fn a_dead_machine_does_nothing() {
     drop(rig.side);
     let token = restarted.read(file, 0, 4096);
     crate::rig::run(&rig.world, &mut [&mut restarted]);
-    assert_eq!(restarted.take(token).1, vec![0; 4096], "the world never saw the write");
+    assert_eq!(restarted.take(token).1, vec![0; 4096], "the write was never submitted");
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn a_processor_has_one_machine() {
 
 #[test]
 #[should_panic(expected = "seed 1")]
-fn who_spins_for_ever_is_told_with_the_seed() {
+fn endless_spinning_panics_with_the_seed() {
     let (world, _, mut side) = alone();
     while world.step() != Step::Nothing {
         side.enter(Park::No);
@@ -164,7 +164,7 @@ fn read_into_region(rig: &mut Rig, memory: &mut [u8], len: usize) {
 }
 
 #[test]
-fn a_region_may_be_withdrawn_when_nothing_uses_it() {
+fn an_unused_region_may_be_withdrawn() {
     let mut memory = vec![0; 8192];
     let mut rig = Rig::new(1, DiskConfig::new(1 << 20));
     read_into_region(&mut rig, &mut memory, 8192);
@@ -180,7 +180,7 @@ fn a_region_in_use_must_not_be_withdrawn() {
     let mut memory = vec![0; 8192];
     let mut rig = Rig::new(1, DiskConfig::new(1 << 20));
     read_into_region(&mut rig, &mut memory, 8192);
-    rig.side.turn();
+    rig.side.run_slice();
     rig.side.machine.withdraw_region(REGION);
 }
 
@@ -193,7 +193,7 @@ fn a_segment_must_lie_in_its_region() {
 }
 
 #[test]
-fn the_description_tells_the_seed_and_what_was_chosen() {
+fn the_description_contains_the_seed_and_the_drawn_values() {
     let rig = Rig::new(4711, DiskConfig::drawn(1 << 20, 4711));
     let text = format!("{:?}", rig.world);
     assert!(text.contains("seed 4711") && text.contains("flush: Latency") && text.contains("NetworkConfig"), "{text}");

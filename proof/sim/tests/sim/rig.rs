@@ -1,4 +1,4 @@
-//! A few machines in one world, driven together.
+//! Machines in one world, driven together.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ impl Side {
         let token = self.next;
         self.next += 1;
         let bytes = self.memory.entry(token).or_insert(bytes);
-        // Two segments where there is room for two, so that their borders are met.
+        // Two segments where there is room for two, so that their boundary is tested.
         let half = if bytes.len() >= 8192 { bytes.len() / 2 / 4096 * 4096 } else { bytes.len() };
         let (first, second) = bytes.split_at_mut(half);
         let segment = |part: &mut [u8]| Segment { ptr: part.as_mut_ptr(), len: part.len() as u32, region: None };
@@ -50,7 +50,7 @@ impl Side {
         if !second.is_empty() {
             segments.push(segment(second));
         }
-        // SAFETY: the memory stays in the map, untouched, until `take`, and the machine goes before it in `Side`.
+        // SAFETY: the memory stays in the map, untouched, until `take`, and `Side` drops the machine before it.
         unsafe { self.machine.start(Token(token), op(segments)) };
         token
     }
@@ -95,8 +95,8 @@ impl Side {
         self.start(vec![0], |_| Op::Tree(Box::new(op)))
     }
 
-    /// Enters the machine, parking until something happens, and notes what is complete.
-    pub fn turn(&mut self) {
+    /// Enters the machine, parking until something happens, and records what is complete.
+    pub fn run_slice(&mut self) {
         self.enter(Park::Until(None));
     }
 
@@ -111,7 +111,7 @@ impl Side {
         done.len()
     }
 
-    /// Changes the memory of a write that is under way.
+    /// Changes the memory of a write in flight.
     pub fn overwrite(&mut self, token: u64, bytes: &[u8]) {
         if let Some(memory) = self.memory.get_mut(&token) {
             memory.copy_from_slice(bytes);
@@ -125,16 +125,16 @@ impl Side {
     }
 }
 
-/// Gives turns until nothing happens any more.
+/// Runs until nothing happens any more.
 pub fn run(world: &World, sides: &mut [&mut Side]) {
     while let Step::Processor(host, id) = world.step() {
-        turn_of(sides, host, id);
+        run_slice_of(sides, host, id);
     }
 }
 
-pub fn turn_of(sides: &mut [&mut Side], host: HostId, id: ProcessorId) {
+pub fn run_slice_of(sides: &mut [&mut Side], host: HostId, id: ProcessorId) {
     let side = sides.iter_mut().find(|side| (side.host, side.id) == (host, id));
-    side.expect("a turn for a processor without a machine").turn();
+    side.expect("a due processor has a machine").run_slice();
 }
 
 /// One host, one processor, one disk.
@@ -164,7 +164,7 @@ impl Rig {
         run(&self.world, &mut [&mut self.side]);
     }
 
-    /// Starts what `start` starts, waits for it and returns its result and memory.
+    /// Starts an operation, waits for it and returns its result and memory.
     pub fn perform(&mut self, start: impl FnOnce(&mut Side, File) -> u64) -> (Outcome, Vec<u8>) {
         let token = start(&mut self.side, self.open.file);
         self.run();
@@ -183,7 +183,7 @@ impl Rig {
         self.perform(|side, file| side.read(file, at, len))
     }
 
-    /// Cuts the power and starts the processor anew.
+    /// Cuts the power and restarts the processor.
     pub fn power_cut(&mut self) {
         self.world.power_cut(self.host);
         self.side = Side::new(&self.world, self.host, 0);
@@ -200,7 +200,7 @@ pub fn stamped(sectors: usize, stamp: u64) -> Vec<u8> {
     stamp.to_le_bytes().repeat(sectors * 64)
 }
 
-/// The number that a sector is full of; none when it is not of one piece.
+/// The number that fills a sector; `None` when it is mixed.
 pub fn stamp_of(sector: &[u8]) -> Option<u64> {
     let stamp = u64::from_le_bytes(sector[..8].try_into().ok()?);
     (sector == stamped(1, stamp)).then_some(stamp)

@@ -1,4 +1,4 @@
-//! A file as its users see it now, and as a power cut would leave it.
+//! The live and the durable content of a file.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -6,16 +6,15 @@ use std::ops::Range;
 use crate::ledger::SECTOR;
 use crate::random::Random;
 
-/// The content of a file.
 #[derive(Default)]
 pub struct Content {
     live: Vec<u8>,
     durable: Vec<u8>,
-    /// Sectors that a flush would make durable.
+    /// Sectors that the next flush covers.
     dirty: BTreeSet<usize>,
 }
 
-/// What a flush that is under way covers: the content at its start.
+/// A flush in flight covers the content at its start.
 pub struct Flush {
     size: usize,
     sectors: Vec<(usize, Vec<u8>)>,
@@ -26,7 +25,7 @@ impl Content {
         self.live.len()
     }
 
-    /// What is read: less where the file ends.
+    /// Returns fewer bytes at the end of the file.
     pub fn read(&self, at: usize, len: usize) -> &[u8] {
         let end = self.live.len().min(at.saturating_add(len));
         &self.live[at.min(end)..end]
@@ -36,39 +35,39 @@ impl Content {
         let end = at + bytes.len();
         self.set_size(self.live.len().max(end));
         self.live[at..end].copy_from_slice(bytes);
-        self.soil(at..end);
+        self.mark_dirty(at..end);
     }
 
-    /// Makes what lies within the file zeroes.
+    /// Zeroes the part of `range` within the file.
     pub fn zero(&mut self, range: Range<usize>) {
         let end = range.end.min(self.live.len());
         let range = range.start.min(end)..end;
         self.live[range.clone()].fill(0);
-        self.soil(range);
+        self.mark_dirty(range);
     }
 
-    /// Makes it longer by zeroes, or shorter.
+    /// Truncates it, or extends it by zeroes.
     pub fn set_size(&mut self, size: usize) {
         let old = self.live.len();
         self.live.resize(size, 0);
-        self.soil(old.min(size)..old.max(size));
+        self.mark_dirty(old.min(size)..old.max(size));
     }
 
-    fn soil(&mut self, range: Range<usize>) {
+    fn mark_dirty(&mut self, range: Range<usize>) {
         if !range.is_empty() {
             self.dirty.extend(range.start / SECTOR..range.end.div_ceil(SECTOR));
         }
     }
 
-    /// Begins a flush, which covers what was done before (M2).
+    /// Begins a flush, which covers earlier changes (M2).
     pub fn begin_flush(&mut self) -> Flush {
         let dirty = std::mem::take(&mut self.dirty);
         let sector = |sector: usize| (sector, self.read(sector * SECTOR, SECTOR).to_vec());
         Flush { size: self.live.len(), sectors: dirty.into_iter().map(sector).collect() }
     }
 
-    /// Ends it. When it has failed, all that was not durable up to now is as it is on a host that has marked its pages
-    /// clean: it is read, but no later flush covers it (M7).
+    /// Ends a flush. After a failure, all that is not durable is as on a host that has marked its pages clean: it is read,
+    /// but no later flush covers it (M7).
     pub fn end_flush(&mut self, flush: Flush, has_failed: bool) {
         if has_failed {
             self.dirty.clear();
@@ -81,7 +80,7 @@ impl Content {
         }
     }
 
-    /// The power is cut: what no flush has covered is gone, or some of it, as a disk may have kept what it liked.
+    /// Cuts the power: unflushed sectors are lost; with `keep` a random part of them survives, as on a real disk.
     pub fn cut(&mut self, keep: Option<&mut Random>) {
         if let Some(random) = keep {
             for &sector in &self.dirty {
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_successful_flush_covered_stays_and_what_came_after_its_start_does_not() {
+    fn a_successful_flush_covers_only_changes_before_its_start() {
         let mut content = written(1);
         content.write(0, &[2; SECTOR]);
         let flush = content.begin_flush();
@@ -126,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_failed_flush_covered_is_read_and_not_covered_by_the_next() {
+    fn after_a_failed_flush_content_is_read_but_not_covered_by_the_next() {
         let mut content = written(1);
         content.write(0, &[2; SECTOR]);
         let flush = content.begin_flush();
@@ -139,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_is_durable_with_the_content() {
+    fn a_flush_makes_the_size_durable() {
         let mut content = written(1);
         content.set_size(SECTOR);
         content.set_size(3 * SECTOR);

@@ -1,18 +1,16 @@
-//! A file system in memory whose disk fails, mounted by FUSE: its `fsync` fails now and then, and a power cut takes back
-//! what no successful `fsync` has covered. What it does is what ARCHITECTURE.md assumes of media and file systems, and
-//! nothing better:
+//! A file system in memory on a failing disk, mounted by FUSE: `fsync` sometimes fails, and a power cut loses what no
+//! successful `fsync` has covered. It is no better than ARCHITECTURE.md assumes of media and file systems:
 //!
-//! - A sector of a file is as one `write` left it, never a mixture (M1).
+//! - A sector of a file has the content of one `write`, never a mixture (M1).
 //! - A successful `fsync` of a file makes durable what was complete when it started (M2, M9), and not what was written
-//!   while it ran. One at a time; each takes some time.
+//!   while it ran. One runs at a time, and takes some time.
 //! - Forced writes (`RWF_DSYNC`, `O_DSYNC`) are plain writes, as on most file systems in user space: a server must not
-//!   believe in them untried (M3 is not promised of files in general).
-//! - An `fsync` that fails loses what is not durable at that time, also what was written while it ran: it is read as
-//!   before until the power is cut, and no later `fsync` makes it durable; written anew, it is as any write (M7; Linux marks pages
-//!   clean whose write-back failed).
-//! - Names, modes and owners are durable at once (what `fsync` of a directory adds is tested elsewhere); it may fail all
-//!   the same.
-//! - A write's completion may be seen late, after that of an `fsync` which began later.
+//!   trust them (M3 does not hold for files in general).
+//! - After a failed `fsync`, what is not durable by then, also what was written while it ran, is read as before, but no
+//!   later `fsync` makes it durable unless it is written again (M7; Linux marks pages clean whose write-back failed).
+//! - Names, modes and owners are durable at once (`fsync` of directories is tested elsewhere), yet `fsync` of a directory
+//!   may fail.
+//! - The completion of a write may be delayed past that of an `fsync` that began later.
 //!
 //! After a power cut every call fails until the file system is mounted again.
 
@@ -33,31 +31,31 @@ use crate::random::Random;
 use system::System;
 use tree::Tree;
 
-/// Threads that answer the kernel: an `fsync` holds one.
+/// Threads that answer the kernel: an `fsync` occupies one.
 const THREADS: usize = 6;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Faults {
-    /// So many of 1000 `fsync`s fail.
+    /// `fsync`s that fail, of 1000.
     pub fsync_permille: u64,
-    /// So many of 1000 writes are answered late, or done late.
+    /// Writes that are done late, and writes that are answered late, of 1000.
     pub delay_permille: u64,
-    /// So many microseconds at most.
+    /// Longest delay. Microseconds.
     pub delay_us_max: u64,
 }
 
-/// What all mounts of the disk share.
+/// Shared by all mounts of the disk.
 struct Shared {
     tree: Mutex<Tree>,
     random: Mutex<Random>,
     faults: Mutex<Faults>,
-    /// Power cuts so far: a mount of before is dead.
+    /// Power cuts so far: earlier mounts are dead.
     cuts: AtomicU64,
-    /// Held by the `fsync` that is under way.
+    /// Held by the `fsync` in flight.
     flushing: Mutex<()>,
 }
 
-/// A disk that fails. Unmounted when dropped.
+/// Unmounted when dropped.
 pub struct FailingDisk {
     shared: Arc<Shared>,
     path: PathBuf,
@@ -65,7 +63,7 @@ pub struct FailingDisk {
 }
 
 impl FailingDisk {
-    /// An empty one at a directory, mounted. `Err` where FUSE cannot be used.
+    /// An empty disk, mounted at `path`. Fails where FUSE cannot be used.
     pub fn new(path: &Path, faults: Faults, seed: u64) -> io::Result<FailingDisk> {
         let shared = Shared {
             tree: Mutex::new(Tree::new()),
@@ -79,21 +77,20 @@ impl FailingDisk {
         Ok(disk)
     }
 
-    /// Changes how often what fails.
     pub fn set_faults(&self, faults: Faults) {
         *self.shared.faults.lock().expect("no panic") = faults;
     }
 
-    /// Cuts the power. With `keeps_some` some of what was not durable is there, as a disk may have kept it.
+    /// Cuts the power. With `keeps_some` a random part of what was not durable survives.
     pub fn cut(&mut self, keeps_some: bool) {
         let mut tree = self.shared.tree.lock().expect("no panic");
-        // From now on nothing that is under way has an effect.
+        // From now on calls in flight have no effect.
         self.shared.cuts.fetch_add(1, Ordering::SeqCst);
         let mut random = self.shared.random.lock().expect("no panic");
         tree.contents().for_each(|content| content.cut(keeps_some.then_some(&mut *random)));
     }
 
-    /// Mounts it again after a cut, when all who used it are gone.
+    /// Mounts it again after a cut, once no process uses it.
     pub fn mount_again(&mut self) -> io::Result<()> {
         self.unmount();
         self.mount()
@@ -113,13 +110,13 @@ impl FailingDisk {
     fn unmount(&mut self) {
         let Some(session) = self.session.take() else { return };
         let path = CString::new(self.path.as_os_str().as_bytes()).expect("no zero in a path");
-        // SAFETY: the path is a C string. Whoever still has files open there ends by itself.
+        // SAFETY: the path is a C string. Detaching does not wait for open files.
         let result = unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
         if result != 0 {
             eprintln!("{} is left mounted: {}", self.path.display(), io::Error::last_os_error());
             return;
         }
-        // It ends when nobody uses the file system any more.
+        // It ends when the file system is no longer used.
         if let Err(error) = session.join() {
             eprintln!("the file system at {} ended badly: {error}", self.path.display());
         }

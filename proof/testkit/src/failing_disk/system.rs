@@ -1,4 +1,4 @@
-//! What the kernel asks of the file system of a [`super::FailingDisk`].
+//! The FUSE calls of a [`super::FailingDisk`].
 
 use std::ffi::OsStr;
 use std::io;
@@ -16,10 +16,10 @@ use fuser::{
 use super::Shared;
 use super::tree::Tree;
 
-/// The kernel need not ask again within this: nothing changes but by its calls.
+/// Attributes and names may be cached: they change only by the kernel's own calls.
 const TTL: Duration = Duration::from_secs(3600);
 
-/// Blocks that there are, of 4 KiB.
+/// Reported size of the file system, in blocks of 4 KiB.
 const BLOCKS: u64 = 1 << 20;
 
 /// One mount of the disk.
@@ -36,7 +36,7 @@ impl System {
         if self.shared.cuts.load(Ordering::SeqCst) == self.cuts { Ok(tree) } else { Err(Errno::EIO) }
     }
 
-    /// How long something is delayed.
+    /// A random delay, with the probability `permille`.
     fn draw_delay(&self, permille: u64) -> Duration {
         let most = self.shared.faults.lock().expect("no panic").delay_us_max;
         let mut random = self.shared.random.lock().expect("no panic");

@@ -69,7 +69,7 @@ impl Tree {
 
     pub fn find(&mut self, parent: INodeNo, name: &OsStr) -> Result<u64, Errno> {
         match name.as_encoded_bytes() {
-            // By these the kernel finds nodes of file handles; those without a name are gone.
+            // The kernel resolves file handles by these names. A node without a link is stale.
             b"." if self.node(parent.0)?.attributes.nlink > 0 => Ok(parent.0),
             b"." => Err(Errno::ENOENT),
             b".." => Ok(self.node(parent.0)?.parent),

@@ -1,4 +1,4 @@
-//! A disk of the simulated machine as a volume, and how its kernel is set.
+//! A simulated disk as a volume, and switches drawn from a seed.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use sim::{DiskId, World};
 use super::Host;
 use crate::random::Random;
 
-/// The volume on a disk. Whether it forces writes is drawn from the seed.
+/// A volume on the disk. The use of forced writes is drawn from the seed.
 pub fn open_disk(world: &World, host: &Host, disk: DiskId, seed: u64) -> Arc<Volume> {
     let file = Arc::new(FileDevice::new(world.open(disk, true)));
     let queue = host.kernel.queue_of_disk(0, || {
@@ -31,7 +31,6 @@ pub fn open_disk(world: &World, host: &Host, disk: DiskId, seed: u64) -> Arc<Vol
     Volume::open(&host.kernel, device, config, ProcessorId(0)).expect("a number")
 }
 
-/// Which techniques are on, drawn from the seed.
 pub fn drawn_switches(seed: u64) -> Switches {
     let mut random = Random(seed ^ 0x5717);
     Switches {

@@ -1,4 +1,4 @@
-//! A tree of the simulated machine behind a kernel, and its files.
+//! A simulated tree under the kernel's cache, and its files.
 
 use std::sync::Arc;
 
@@ -44,7 +44,6 @@ pub fn server(seed: u64) -> (World, Host, TreeId) {
     server_of(seed, TreeConfig::new())
 }
 
-/// A server and a tree like this.
 pub fn server_of(seed: u64, config: TreeConfig) -> (World, Host, TreeId) {
     let world = World::new(seed);
     let id = world.add_host("server");
@@ -60,28 +59,28 @@ pub async fn root(cpu: &Processor, tree: &FileTree) -> Node {
     }
 }
 
-/// A file in the root, made if it is not there, with its name durable.
+/// A file in the root, created if it does not exist, with a durable name.
 pub async fn file(cpu: &Processor, tree: &FileTree, name: &str) -> (Node, Arc<Vnode>) {
     let dir = root(cpu, tree).await;
     let attributes = SetAttributes { mode: Some(0o644), ..SetAttributes::default() };
     let call = TreeCall::Create { dir, name: name.into(), how: Creation::Unchecked, attributes };
-    let Ok(TreeReply::Node(node, _)) = tree.call(cpu, None, call).await else { panic!("{name} can be made") };
+    let Ok(TreeReply::Node(node, _)) = tree.call(cpu, None, call).await else { panic!("{name} was not created") };
     tree.make_durable(cpu, &[dir, node]).await.expect("synced");
     (node, tree.file(cpu, node).await.expect("it is a regular file"))
 }
 
-/// Frames with `bytes` where a write at `at` has them.
+/// Frames with `bytes` at the position of a write at `at`.
 pub async fn frames_of(cpu: &Processor, at: u64, bytes: &[u8]) -> Frames {
     let blocks = ByteRange::new(at, bytes.len() as u64).blocks();
     let mut frames = cpu.kernel().allocate(cpu, (blocks.end - blocks.start) as usize).await;
     let (mut from, mut left) = ((at % 4096) as usize, bytes);
     for frame in &mut frames {
         let content = frame.bytes_mut().expect("unshared");
-        // What is not written must not get anywhere.
+        // A marker: bytes outside of the write must never be stored.
         content.fill(0xEE);
-        let here = left.len().min(4096 - from);
-        content[from..from + here].copy_from_slice(&left[..here]);
-        left = &left[here..];
+        let len = left.len().min(4096 - from);
+        content[from..from + len].copy_from_slice(&left[..len]);
+        left = &left[len..];
         from = 0;
     }
     frames
@@ -100,7 +99,7 @@ pub async fn read(cpu: &Processor, file: &Vnode, at: u64, len: u64) -> Result<Ve
     Ok(bytes)
 }
 
-/// Gives the attributes after it.
+/// Returns the new attributes.
 pub async fn set_size(cpu: &Processor, tree: &FileTree, node: Node, size: u64) -> Result<Attributes, Errno> {
     let attributes = SetAttributes { size: Some(size), ..SetAttributes::default() };
     match tree.call(cpu, None, TreeCall::SetAttributes { node, attributes, guard: None }).await? {

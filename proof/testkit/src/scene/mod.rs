@@ -1,4 +1,4 @@
-//! A host of the simulated machine that runs the kernel, and the loop that drives it.
+//! A simulated host that runs the kernel, and the loop that drives it.
 
 pub mod disk;
 pub mod files;
@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use kernel::connection::{Acceptor, Peer, Protocol, Service, Session};
+use kernel::connection::{Acceptor, Peer, Protocol, Sessions, Sockets};
 use kernel::{Kernel, KernelConfig, Processor, Switches};
-use machine::Connection;
+use machine::{Connection, Errno};
 use policy::unit::ProcessorId;
 use sim::{HostId, Step, World};
 
-/// Steps after which a run counts as hanging.
+/// A run with more steps counts as hanging.
 const STEPS_MAX: u64 = 20_000_000;
 
 /// A configuration for small simulated hosts: `memory` bytes of cache in chunks of 64 KiB.
@@ -30,7 +30,6 @@ pub fn small_kernel(processors: u16, memory: u64, switches: Switches) -> KernelC
     }
 }
 
-/// A host that runs the kernel.
 pub struct Host {
     pub id: HostId,
     pub kernel: Arc<Kernel>,
@@ -53,70 +52,58 @@ impl Host {
         self.processors.iter().map(Processor::tasks).sum()
     }
 
-    /// Ends all its tasks, as when the process dies.
+    /// Drops all its tasks, as when the process dies.
     pub fn die(self) {}
 }
 
 impl Drop for Host {
-    /// Tasks have processors, and these their tasks.
+    /// Breaks the cycle of processors and their tasks.
     fn drop(&mut self) {
         self.processors.iter().for_each(Processor::abandon);
     }
 }
 
-/// A protocol that is made of functions.
-pub struct Spoken<P, S> {
-    pub service: Arc<Service>,
-    pub peer: P,
-    pub serve: S,
-}
+/// Sockets of a simulated host, which tells nothing of who has connected.
+struct SimulatedSockets<F>(F);
 
-impl<P, S> Protocol for Spoken<P, S>
-where
-    P: Fn() -> Peer + Send + Sync + 'static,
-    S: Fn(Processor, Connection, Peer) -> Session + Send + Sync + 'static,
-{
-    fn name(&self) -> &'static str {
-        "test"
-    }
-
-    fn service(&self) -> &Service {
-        &self.service
-    }
-
+impl<F: Fn() -> Peer + Send + Sync + 'static> Sockets for SimulatedSockets<F> {
     fn peer(&self, _connection: Connection) -> Option<Peer> {
-        Some((self.peer)())
+        Some((self.0)())
     }
 
-    fn serve(self: Arc<Self>, cpu: Processor, connection: Connection, peer: Peer) -> Session {
-        (self.serve)(cpu, connection, peer)
-    }
+    fn note_refusal(&self, _error: Errno) {}
 }
 
-/// Accepts on `host` for as long as it lives.
-pub fn accept(world: &World, host: &Host, port: u16, protocol: impl Protocol) -> Arc<Acceptor> {
+/// Accepts on `host` for as long as it lives. `peer` says who it is that comes.
+pub fn accept<P: Protocol>(
+    world: &World,
+    host: &Host,
+    port: u16,
+    protocol: &Arc<P>,
+    peer: impl Fn() -> Peer + Send + Sync + 'static,
+) -> Arc<Acceptor> {
     let (listener, cpu) = (world.listen(host.id, port), host.processors[0].clone());
-    let acceptor = Acceptor::new(host.processors.iter().map(|_| None).collect(), u32::MAX);
-    let protocol: Arc<dyn Protocol> = Arc::new(protocol);
-    acceptor.add(&protocol);
-    cpu.spawn(Arc::clone(&acceptor).accept(cpu.clone(), protocol, listener));
+    let cores = host.processors.iter().map(|_| None).collect();
+    let acceptor = Acceptor::new(cores, u32::MAX, SimulatedSockets(peer));
+    acceptor.add(&**protocol);
+    cpu.spawn(Arc::clone(&acceptor).accept(cpu.clone(), Arc::clone(protocol), listener));
     world.kick(host.id, cpu.id());
     acceptor
 }
 
 /// Asserts that of connections which have all ended nothing is left on `host`, where there were so many tasks before:
 /// neither a task nor a waiter.
-pub fn assert_nothing_is_left(world: &World, host: &Host, others: &Host, service: &Service, tasks: usize) {
-    let ended = drive(world, &[host, others], || host.tasks() == tasks && service.changed().is_empty());
-    assert!(ended, "{} tasks in place of {tasks}, waiters: {}", host.tasks(), !service.changed().is_empty());
+pub fn assert_nothing_is_left(world: &World, host: &Host, others: &Host, sessions: &Sessions, tasks: usize) {
+    let ended = drive(world, &[host, others], || host.tasks() == tasks && sessions.changed().is_empty());
+    assert!(ended, "{} tasks in place of {tasks}, waiters: {}", host.tasks(), !sessions.changed().is_empty());
 }
 
-/// Connections that are being served.
+/// The number of connections being served.
 pub fn serving(acceptor: &Acceptor) -> usize {
     acceptor.connections().iter().sum::<u32>() as usize
 }
 
-/// Gives the processors of `hosts` their turns until `done` says so. Returns false when nothing happens any more.
+/// Runs the processors of `hosts` until `done`. Returns false when no event is left.
 pub fn drive(world: &World, hosts: &[&Host], mut done: impl FnMut() -> bool) -> bool {
     let processors: BTreeMap<_, _> =
         hosts.iter().flat_map(|host| host.processors.iter().map(|cpu| ((host.id, cpu.id()), cpu.clone()))).collect();
@@ -136,7 +123,7 @@ pub fn drive(world: &World, hosts: &[&Host], mut done: impl FnMut() -> bool) -> 
     panic!("still running after {STEPS_MAX} steps: {}", world.describe());
 }
 
-/// Runs one task on the first processor of `host` to its end.
+/// Runs a task on the first processor of `host` to its end.
 pub fn run<T: 'static>(world: &World, host: &Host, task: impl AsyncFnOnce(Processor) -> T + 'static) -> T {
     let cpu = host.processors[0].clone();
     let result = spawn(&cpu, task);
@@ -146,12 +133,12 @@ pub fn run<T: 'static>(world: &World, host: &Host, task: impl AsyncFnOnce(Proces
     result.take().expect("just looked")
 }
 
-/// Starts a task whose result can be looked at.
+/// Starts a task; the slot gets its result.
 pub fn spawn<T: 'static>(cpu: &Processor, task: impl AsyncFnOnce(Processor) -> T + 'static) -> Rc<RefCell<Option<T>>> {
     let result = Rc::new(RefCell::new(None));
-    let (slot, here) = (Rc::clone(&result), cpu.clone());
+    let (slot, own) = (Rc::clone(&result), cpu.clone());
     cpu.spawn(async move {
-        let value = task(here).await;
+        let value = task(own).await;
         slot.replace(Some(value));
     });
     result

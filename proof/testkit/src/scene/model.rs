@@ -1,12 +1,12 @@
-//! What a disk may hold after a crash, sector by sector.
+//! The content that a disk may have after a crash, sector by sector.
 
-/// Bytes in the unit of the model: what a disk writes whole.
+/// The unit that a disk writes atomically. Bytes.
 pub const SECTOR: u64 = 512;
 
-/// Content of one sector: who wrote it. 0 is a sector of zeroes.
+/// Identifies the write that filled a sector; 0 is a sector of zeroes.
 pub type Stamp = u64;
 
-/// One client's part of a disk: it alone writes there, one operation after another.
+/// One client's part of a disk: it alone writes to it, one operation after another.
 pub struct Model {
     /// First sector.
     start: u64,
@@ -15,11 +15,11 @@ pub struct Model {
 
 #[derive(Clone, Default)]
 struct Sector {
-    /// What is known to be durable.
+    /// Known to be durable.
     durable: Stamp,
-    /// What was written since, oldest first; the last one is what a read must give.
+    /// Written since, oldest first; a read must return the last one.
     since: Vec<Stamp>,
-    /// A write whose end is not known: any of these stamps may show up.
+    /// The last write failed or was not answered: a read may return any of these stamps.
     doubtful: bool,
 }
 
@@ -48,7 +48,7 @@ impl Model {
         self.sectors[from..from + count as usize].iter_mut()
     }
 
-    /// A write begins: from now on its content may show up.
+    /// A write begins: from now on its content may be read.
     pub fn begin(&mut self, sector: u64, count: u64, stamp: Stamp) {
         for sector in self.at(sector, count) {
             sector.since.push(stamp);
@@ -74,13 +74,13 @@ impl Model {
         self.sectors.iter_mut().filter(|sector| !sector.doubtful).for_each(Sector::make_durable);
     }
 
-    /// What a read must give, or `None` where a failed write makes several contents possible.
+    /// What a read must return, or `None` where a failed write makes several contents possible.
     pub fn expected(&self, sector: u64) -> Option<Stamp> {
         let sector = &self.sectors[(sector - self.start) as usize];
         (!sector.doubtful).then(|| sector.current())
     }
 
-    /// What came back after a crash becomes the state from which the client goes on; says what was wrong with it.
+    /// Checks what was read after a crash.
     pub fn check_after_crash(&mut self, sector: u64, found: Stamp) -> Result<(), String> {
         let start = self.start;
         let state = &mut self.sectors[(sector - start) as usize];
@@ -103,14 +103,14 @@ impl Sector {
     }
 }
 
-/// The content of a sector with that stamp: the stamp, over and over, so that a torn sector shows.
+/// Fills a sector with the stamp, repeated, so that a torn sector shows.
 pub fn fill(bytes: &mut [u8], stamp: Stamp) {
     for word in bytes.chunks_exact_mut(8) {
         word.copy_from_slice(&stamp.to_le_bytes());
     }
 }
 
-/// The stamp of a sector, or what is wrong with its content.
+/// The stamp of a sector, or an error if it is torn.
 pub fn stamp_of(bytes: &[u8]) -> Result<Stamp, String> {
     let mut words = bytes.chunks_exact(8).map(|word| Stamp::from_le_bytes(word.try_into().expect("eight bytes")));
     let first = words.next().unwrap_or(0);

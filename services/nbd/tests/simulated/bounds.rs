@@ -1,7 +1,8 @@
-//! What one client may cost the others, and how long it may keep the server from ending.
+//! Bounds of what one client may cost the others, and of how long it may delay the server's end.
 
 use crate::scene::{Ended, Peer, Route, Scene, Setup, go, request};
 use kernel::Processor;
+use kernel::connection::Protocol;
 use kernel::device::{Delay, RamDisk};
 use kernel::wait::join_all;
 use nbd::client::{Client, ClientError};
@@ -20,7 +21,7 @@ fn contexts(export: &str, query: &str) -> Vec<u8> {
     [string(export), 1_u32.to_be_bytes().to_vec(), string(query)].concat()
 }
 
-/// One round of a client that keeps to the protocol; returns how long it took.
+/// A write and a read of a client that keeps to the protocol; returns how long they took.
 async fn round(cpu: &Processor, client: &Rc<Client>, at: u64) -> Duration {
     let start = cpu.now();
     assert_eq!(client.write(at, &[0x11; 5000], false).await, Ok(()));
@@ -42,7 +43,7 @@ fn who_stops_in_a_payload_that_is_refused_is_disconnected_as_any_other() {
     scene.run(async |cpu, route| {
         let mut peer = halting_in_a_refused_write(&cpu, &route).await;
         let start = cpu.now();
-        // It ends even if the server never looks at it again.
+        // The connection ends even if the server never looks at it again.
         cpu.sleep(Duration::from_secs(75)).await;
         assert_eq!(peer.send(&[0xee; 100]).await.and(Ok(peer.until_end().await)).map(|_| ()), Ok(()));
         assert!(cpu.now().since(start) < Duration::from_secs(80), "still connected");
@@ -59,7 +60,7 @@ fn a_server_that_ends_does_not_wait_for_ever_for_a_refused_payload() {
         cpu.sleep(Duration::from_secs(1)).await;
         peer
     });
-    scene.server.service().stop();
+    scene.nbd.sessions().stop();
     scene.assert_all_ends();
     peer.hang_up();
 }
@@ -77,7 +78,7 @@ fn a_server_that_ends_does_not_wait_for_clients_that_have_not_chosen() {
         (silent, halting)
     });
     let start = scene.world.now();
-    scene.server.service().stop();
+    scene.nbd.sessions().stop();
     scene.assert_all_ends();
     assert!(scene.world.now().since(start) < Duration::from_secs(1), "it waited until {}", scene.world.now());
     [silent, halting].into_iter().for_each(Peer::hang_up);
@@ -96,9 +97,9 @@ fn a_server_that_ends_waits_for_replies_to_be_taken_until_it_gives_up() {
             peer
         });
         let start = scene.world.now();
-        scene.server.service().stop();
+        scene.nbd.sessions().stop();
         if gives_up {
-            scene.server.service().give_up();
+            scene.nbd.sessions().abort();
         }
         scene.assert_all_ends();
         let waited = scene.world.now().since(start);
@@ -112,17 +113,17 @@ fn a_server_that_ends_waits_for_replies_to_be_taken_until_it_gives_up() {
 fn a_server_that_gives_up_does_not_make_clients_wait_for_a_stuck_disk() {
     let stuck = Arc::new(Delay::new(Arc::new(RamDisk::new(MIB, 0)), Duration::from_secs(3600)));
     let scene = Scene::new(Setup { device: stuck, ..Setup::new(5, MIB) });
-    let server = Arc::clone(&scene.server);
+    let nbd = Arc::clone(&scene.nbd);
     scene.run(async move |cpu, route| {
         let client = route.client(&cpu, "disk", true).await;
         let answer = Rc::new(Cell::new(None));
         let (slot, asking) = (Rc::clone(&answer), Rc::clone(&client));
         cpu.spawn(async move { slot.set(Some(asking.read(0, 4096).await.map(drop))) });
         cpu.sleep(Duration::from_secs(1)).await;
-        server.service().stop();
+        nbd.sessions().stop();
         cpu.sleep(Duration::from_secs(10)).await;
         assert_eq!(answer.get(), None, "its request is under way");
-        server.service().give_up();
+        nbd.sessions().abort();
         cpu.sleep(Duration::from_secs(1)).await;
         assert_eq!(answer.get(), Some(Err(ClientError::Gone)));
         client.hang_up();
@@ -174,7 +175,7 @@ fn an_option_of_any_length_is_refused_or_ends_the_connection() {
         ] {
             let mut peer = route.peer(&cpu);
             peer.greet(3).await.expect("a greeting");
-            // The server need not take all of it.
+            // The server need not receive all of it.
             if peer.option_header(NBD_OPTS_MAGIC, option, len).await.is_ok() {
                 let _ = peer.send(&vec![0xff; len.min(1 << 21) as usize]).await;
             }

@@ -1,29 +1,29 @@
-//! Server and clients, whole: what was acknowledged as durable over NBD survives every crash.
+//! The whole server and clients: what was acknowledged as durable over NBD survives every crash.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use kernel::connection::{Acceptor, Peer, Session};
+use kernel::connection::{Acceptor, Limits, Peer, Protocol};
 use kernel::{Processor, Volume};
 use machine::Connection;
 use nbd::client::{Client, ClientError};
 use nbd::proto::{cmd, state};
-use nbd::{Export, Limits, Server, serve};
+use nbd::{Export, Nbd};
 use policy::unit::ProcessorId;
 use sim::{DiskConfig, DiskId, HostId, NetworkConfig, World};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
 use testkit::scene::disk::{drawn_switches, open_disk};
 use testkit::scene::model::{Model, SECTOR, Stamp, fill, stamp_of};
-use testkit::scene::{Host, Spoken, accept, drive, serving, small_kernel, spawn};
+use testkit::scene::{Host, accept, drive, serving, small_kernel, spawn};
 
 const PORT: u16 = 10809;
-/// Of the disk and the cache, in bytes. Small ones are crashed more often in the same time; on large ones, requests are
-/// longer than what the server takes in at once.
+/// Sizes of the disk and the cache, in bytes. Small ones crash more often in the same time; on large ones, requests
+/// exceed what the server receives at once.
 const SMALL: (u64, u64) = (1 << 20, 512 << 10);
 const LARGE: (u64, u64) = (8 << 20, 4 << 20);
-/// Each has a part of the disk, and one request under way.
+/// Each has a part of the disk, and one request in flight.
 const LANES: u64 = 4;
 /// Any lane uses any connection: a flush on one covers what was acknowledged on another.
 const CONNECTIONS: u64 = 3;
@@ -36,7 +36,7 @@ type Models = Vec<Rc<RefCell<Model>>>;
 struct Life {
     host: Host,
     volume: Arc<Volume>,
-    server: Arc<Server>,
+    nbd: Arc<Nbd>,
     acceptor: Arc<Acceptor>,
 }
 
@@ -44,17 +44,17 @@ impl Life {
     fn begin(world: &World, id: HostId, disk: DiskId, cache_bytes: u64, seed: u64) -> Life {
         let host = Host::boot(world, id, small_kernel(2, cache_bytes, drawn_switches(seed)));
         let volume = open_disk(world, &host, disk, seed);
-        let server = Server::new(Limits::default());
+        let nbd = Nbd::new(Limits::default());
         let export =
             Export { name: "disk".into(), description: String::new(), block_size: 1, volume: Arc::clone(&volume) };
-        server.set_exports(vec![Arc::new(export)]);
-        let acceptor = listen(world, &host, &server);
-        Life { host, volume, server, acceptor }
+        nbd.set_exports(vec![Arc::new(export)]);
+        let acceptor = accept(world, &host, PORT, &nbd, Peer::default);
+        Life { host, volume, nbd, acceptor }
     }
 
-    /// Ends in order: what is under way is answered, and everything acknowledged is durable if the volume says so.
+    /// Orderly shutdown: requests in flight are answered, and acknowledged data is durable if the volume reports it.
     fn end_in_order(&self, world: &World, clients: &Host) -> bool {
-        self.server.service().stop();
+        self.nbd.sessions().stop();
         let drained = drive(world, &[&self.host, clients], || serving(&self.acceptor) == 0);
         assert!(drained, "the server does not end: {}", world.describe());
         let volume = Arc::clone(&self.volume);
@@ -65,8 +65,8 @@ impl Life {
     }
 
     fn crash(self, world: &World, power: bool) {
-        let Life { host, volume, server, .. } = self;
-        drop((volume, server));
+        let Life { host, volume, nbd, .. } = self;
+        drop((volume, nbd));
         if power {
             world.power_cut(host.id);
         } else {
@@ -76,17 +76,7 @@ impl Life {
     }
 }
 
-/// Accepts on `host` for as long as it lives.
-fn listen(world: &World, host: &Host, server: &Arc<Server>) -> Arc<Acceptor> {
-    let (server, service) = (Arc::clone(server), Arc::clone(server.service()));
-    let serve = move |cpu, connection, _| -> Session {
-        let server = Arc::clone(&server);
-        Box::pin(async move { serve(&cpu, connection, &server).await })
-    };
-    accept(world, host, PORT, Spoken { service, peer: Peer::default, serve })
-}
-
-/// Connects to a server that is there; `None` when it has gone meanwhile.
+/// Connects to a running server; `None` when it has died meanwhile.
 async fn connect(
     world: &World,
     cpu: &Processor,
@@ -106,7 +96,7 @@ struct Lane {
 }
 
 impl Lane {
-    /// Until the connection that it uses is gone. What was unanswered then stays doubtful: the server may still do it.
+    /// Runs until the connection is gone. Unanswered requests stay in doubt: the server may still execute them.
     async fn run(mut self, first_stamp: Stamp) {
         for stamp in (first_stamp..).take(STEPS_A_LIFE as usize) {
             let client = {
@@ -152,7 +142,7 @@ impl Lane {
                 self.acknowledge(sector, count, fua);
             }
             5 => {
-                // What is not whole blocks keeps its content; the rest may have either.
+                // Partial blocks keep their content; the rest may have either.
                 let whole = sector.next_multiple_of(8)..(sector + count) / 8 * 8;
                 if whole.start < whole.end {
                     self.model.borrow_mut().begin(whole.start, whole.end - whole.start, 0);
@@ -182,7 +172,7 @@ impl Lane {
         if fua != 0 { model.acknowledge_durable(sector, count) } else { model.acknowledge(sector, count) }
     }
 
-    /// What is said to be zero must be zero.
+    /// An extent reported as zero must be zero.
     async fn look_at_extents(&mut self, client: &Rc<Client>, sector: u64, count: u64) -> Result<(), ClientError> {
         let (offset, len) = (sector * SECTOR, count * SECTOR);
         let answer = client.request(cmd::BLOCK_STATUS, 0, offset, len as u32, &[]).await;
@@ -231,7 +221,7 @@ fn crash_test(seed: u64, faulty: bool) {
         }
         life.crash(&world, random.chance(700));
     }
-    // The disk works again: what is there is what counts.
+    // The disk works again: its content must be right.
     world.set_faults(disk, Default::default());
     let life = Life::begin(&world, id, disk, cache_bytes, seed);
     verify(&world, &life, &clients, &models);
@@ -297,7 +287,7 @@ fn verify(world: &World, life: &Life, clients: &Host, models: &Models) {
             for sector in (start..start + len).step_by(512) {
                 let count = 512.min(start + len - sector);
                 let data = loop {
-                    // Reads may fail by chance; the next one may not.
+                    // Reads may fail at random; the next one may not.
                     match client.read(sector * SECTOR, (count * SECTOR) as u32).await {
                         Ok(data) => break data,
                         Err(error) => assert!(matches!(error, ClientError::Refused(_)), "{error}"),

@@ -1,5 +1,5 @@
-//! Conversations that are nearly right, from the first option to the last request, in whatever pieces: each session ends,
-//! and nobody else notices.
+//! Nearly valid conversations, from the first option to the last request, in any pieces: each session ends, and no
+//! other client notices.
 
 use crate::scene::{Peer, Route, Scene, Setup};
 use kernel::Processor;
@@ -10,7 +10,6 @@ use testkit::{conversation, mutate};
 
 const MIB: u64 = 1 << 20;
 
-/// Hostile peers of a simulated world.
 const PEERS: u64 = 12;
 
 async fn attack(cpu: &Processor, route: &Route, seed: u64) {

@@ -1,11 +1,11 @@
-//! Clients that break the protocol, stop in the middle, say nothing or take nothing: they are refused or disconnected, and
-//! nobody else notices.
+//! Clients that break the protocol, stop in the middle, send nothing or receive nothing: they are refused or
+//! disconnected, and no other client notices.
 
 use crate::scene::{Ended, Peer, Route, Scene, Setup, all, request};
+use kernel::connection::Limits;
 use kernel::device::{FixedLatency, RamDisk, TESTDEV_LATENCY};
 use kernel::wait::join_all;
 use kernel::{Frames, Processor};
-use nbd::Limits;
 use nbd::client::{Client, raw_request};
 use nbd::proto::{NbdError, REQUEST_BYTES, Request, cmd};
 use sim::NetworkConfig;
@@ -24,7 +24,7 @@ async fn bystander(cpu: &Processor, route: &Route) -> Rc<Client> {
     client
 }
 
-/// Asserts that it is served, reads what it wrote, and soon.
+/// Asserts that it can read what it wrote, and soon.
 async fn assert_unharmed(cpu: &Processor, client: &Rc<Client>) {
     let start = cpu.now();
     assert_eq!(client.write(100, &[0x11; 5000], false).await, Ok(()));
@@ -58,7 +58,7 @@ fn a_payload_that_is_refused_is_read_over_and_the_next_request_is_understood() {
     scene.run(async |cpu, route| {
         let mut peer = route.peer_of(&cpu, "disk").await;
         for (round, len) in [0, 1, 27, 28, 29, 4095, 4096, 4097, 65_536, 3 << 20].into_iter().enumerate() {
-            // What looks like requests within the payload is none.
+            // A payload that looks like requests must not be taken for any.
             let fake = request(cmd::WRITE, 0, 4096).encode();
             let payload: Vec<u8> = fake.iter().copied().cycle().take(len).collect();
             let beyond = request(cmd::WRITE, MIB, len as u32 + 1);
@@ -127,7 +127,7 @@ fn who_sends_a_byte_now_and_then_is_disconnected_and_who_is_slow_is_not() {
     let scene = Scene::new(Setup { limits, ..Setup::new(14, 8 * MIB) });
     scene.run(async |cpu, route| {
         let good = bystander(&cpu, &route).await;
-        // A header, a payload, and one that is only read over: that of a write beyond the end.
+        // A header, a payload, and one that is only discarded: that of a write beyond the end.
         let allowed = [&request(cmd::WRITE, 0, 8192).encode()[..], &[0xee; 8192]].concat();
         let refused = [&request(cmd::WRITE, 64 * MIB, 8192).encode()[..], &[0xee; 8192]].concat();
         for (message, begun) in [(&allowed, 0), (&allowed, REQUEST_BYTES), (&refused, REQUEST_BYTES)] {
@@ -358,7 +358,7 @@ fn garbage_at_any_point_harms_nobody_else() {
     });
 }
 
-/// Says anything, some of it nearly right; never writes where the bystander does.
+/// Sends random messages, some of them nearly valid; never writes where the bystander does.
 async fn babble(peer: &mut Peer, random: &mut Random) -> Result<(), Ended> {
     for _ in 0..1 + random.below(60) {
         let len = [random.below(10), random.below(70_000), 4096][random.below(3) as usize] as u32;

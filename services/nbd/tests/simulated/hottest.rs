@@ -1,13 +1,15 @@
-//! However requests are served, the hottest before the general path or not, together or each by itself: the answers are the
-//! same.
+//! The answers are the same whichever way requests are executed: hottest path first or not, batched or one by one.
 
 use crate::scene::{Scene, Setup, request};
 use kernel::Switches;
+use kernel::device::{Delay, RamDisk};
+use kernel::queue::{DiskQueue, Queued};
 use nbd::proto::{Request, cmd};
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 const SIZE: u64 = 1 << 20;
-/// Whole blocks of the disk that were written.
 const WRITTEN: u64 = 40 * 4096;
 
 /// Reads that are answered at once, that are not, and that are refused.
@@ -33,7 +35,7 @@ fn requests() -> Vec<Request> {
     let flagged = [cmd::FLAG_FUA, cmd::FLAG_DF, 1 << 9];
     let mut requests: Vec<_> = plain.iter().map(|&(at, len)| request(cmd::READ, at, len)).collect();
     requests.extend(flagged.map(|flags| Request { flags, ..request(cmd::READ, 4096, 4096) }));
-    // More than are served in one go, all the same.
+    // More than one batch, all the same.
     requests.extend((0..100).map(|no| request(cmd::READ, no % 40 * 4096, 4096)));
     for (no, request) in requests.iter_mut().enumerate() {
         request.cookie = no as u64;
@@ -80,4 +82,28 @@ fn a_pipeline_of_reads_has_the_same_answers_however_it_is_served() {
         let others = answers(switches(hottest_first, look_ahead));
         assert!(others == general, "hottest_first = {hottest_first}, look_ahead = {look_ahead}");
     }
+}
+
+/// The whole path of a read, from the wire to an otherwise idle disk and back.
+#[test]
+fn a_read_that_misses_locks_its_shard_and_its_disk_s_queue_once_when_it_comes_and_once_when_it_ends() {
+    let queue = Arc::new(DiskQueue::new(policy::queue::Config::default()));
+    let disk = Delay::new(Arc::new(RamDisk::new(SIZE, 0)), Duration::from_micros(100));
+    let device = Arc::new(Queued::new(Arc::clone(&queue), Arc::new(disk)));
+    let switches = Switches { read_ahead: policy::readahead::Mode::Off, ..Switches::default() };
+    let scene = Scene::new(Setup { device, switches, ..Setup::new(4, SIZE) });
+    let kernel = Arc::clone(&scene.disk.kernel);
+    scene.run(async move |cpu, route| {
+        let client = route.client(&cpu, "disk", false).await;
+        let read = async |block: u64| drop(client.request(cmd::READ, 0, block * 4096, 4096, &[]).await.expect("read"));
+        // The first one finds no memory yet.
+        read(0).await;
+        let locked = || (kernel.cache().lock_use().taken, queue.reading().lock.taken);
+        let before = locked();
+        read(7).await;
+        let after = locked();
+        assert_eq!((after.0 - before.0, after.1 - before.1), (2, 2), "of the shard, of the queue");
+        client.hang_up();
+    });
+    scene.assert_all_ends();
 }

@@ -1,9 +1,9 @@
-//! A light client beside a heavy one, over the whole path: connection, job, task, disk queue.
+//! A light client next to a heavy one, over the whole path: connection, job, task, disk queue.
 
 use crate::scene::{Scene, Setup, all};
 use kernel::Switches;
 use kernel::device::{FixedLatency, RamDisk};
-use kernel::job::{Client, Origin};
+use kernel::job::Client;
 use kernel::queue::{DiskQueue, Queued};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -15,12 +15,12 @@ const DISK_BYTES: u64 = 64 << 20;
 const CONNECTIONS: u64 = 8;
 const REQUESTS: u64 = 64;
 
-fn origin_of(turn: u16) -> Origin {
-    Origin { address: None, user: Some(if turn == 0 { 1 } else { 2 }) }
+fn user_of(turn: u16) -> Option<u32> {
+    Some(if turn == 0 { 1 } else { 2 })
 }
 
-/// One client reads block for block, each once; another has 8 connections with 64 small reads under way on each. The
-/// longest read of the first, and whether the second got all of its answers.
+/// One client reads block for block, each once; another has 8 connections with 64 small reads in flight on each.
+/// Returns the longest read of the first, and how many answers the second got.
 fn longest_read(seed: u64, usage: bool) -> (Duration, usize) {
     let config = policy::queue::Config { fair: usage, depth: 4, merge: false, ..Default::default() };
     let slow = Arc::new(FixedLatency::new(Arc::new(RamDisk::new(DISK_BYTES, 0)), LATENCY));
@@ -32,7 +32,7 @@ fn longest_read(seed: u64, usage: bool) -> (Duration, usize) {
             huge_pages: policy::pages::Mode::Small,
             ..Switches::default()
         },
-        origin_of,
+        user_of,
         ..Setup::new(seed, DISK_BYTES)
     };
     let scene = Scene::new(setup);

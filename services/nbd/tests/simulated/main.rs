@@ -1,4 +1,4 @@
-//! Promises of NBD, on the simulated machine.
+//! Guarantees of NBD, on the simulated machine.
 
 mod bounds;
 mod crash;

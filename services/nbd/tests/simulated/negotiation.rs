@@ -1,7 +1,7 @@
 //! The handshake, byte by byte, with clients that keep to the protocol and with others.
 
 use crate::scene::{Ended, Scene, Setup, go, request};
-use nbd::Limits;
+use kernel::connection::Limits;
 use nbd::proto::{BASE_ALLOCATION, NBD_OPTS_MAGIC, Reader, cmd, flag, info, option, rep};
 use std::time::Duration;
 
@@ -11,7 +11,6 @@ fn scene() -> Scene {
     Scene::new(Setup::new(1, SIZE))
 }
 
-/// The data of an option about contexts.
 fn contexts(export: &str, queries: &[&str]) -> Vec<u8> {
     let mut data = [&(export.len() as u32).to_be_bytes(), export.as_bytes()].concat();
     data.extend((queries.len() as u32).to_be_bytes());
@@ -216,10 +215,10 @@ fn negotiation_may_not_go_on_for_ever() {
 
 #[test]
 fn who_does_not_choose_an_export_in_time_is_disconnected() {
-    let limits = Limits { negotiation_timeout: Duration::from_secs(30), ..Limits::default() };
+    let limits = Limits { handshake_timeout: Duration::from_secs(30), ..Limits::default() };
     let scene = Scene::new(Setup { limits, ..Setup::new(1, SIZE) });
     scene.run(async |cpu, route| {
-        // Some say nothing at all, some stop within an option, some go on, but too slowly.
+        // Some send nothing at all, some stop within an option, some continue too slowly.
         let mut silent = route.peer(&cpu);
         silent.receive(18).await.expect("a greeting");
         let mut halting = route.peer(&cpu);

@@ -1,5 +1,5 @@
-//! Many requests at once on one connection: every byte is what its own part of the disk must hold, whatever the others
-//! do and however the network cuts it.
+//! Many concurrent requests on one connection: every byte is what its own part of the disk must hold, whatever the
+//! others do and however the network cuts it.
 
 use crate::scene::{Scene, Setup};
 use kernel::device::{Delay, DeviceRef, RamDisk};
@@ -18,12 +18,12 @@ use testkit::rounds::for_seeds;
 const LANES: u64 = 16;
 /// Bytes of each lane but the last one: neighbours share blocks.
 const NARROW: u64 = 20_003;
-/// Bytes of the last lane: its requests are longer than what the server takes in, or sends, at once.
+/// Bytes of the last lane: its requests exceed what the server receives, or sends, at once.
 const WIDE: u64 = 2_100_001;
 const DISK_BYTES: u64 = (LANES - 1) * NARROW + WIDE;
 const ROUNDS: u64 = 12;
 
-/// A part of the disk and its content; one request under way.
+/// A part of the disk and its content; one request in flight.
 struct Lane {
     client: Rc<Client>,
     structured: bool,
@@ -118,7 +118,7 @@ impl Lane {
         old.copy_from_slice(&data);
     }
 
-    /// What is said to be zero is zero.
+    /// An extent reported as zero must be zero.
     async fn look_at_extents(&mut self, at: usize, len: usize) {
         let one = if self.random.chance(300) { cmd::FLAG_REQ_ONE } else { 0 };
         let answer = self.ask(cmd::BLOCK_STATUS, one, at, len).await;

@@ -1,4 +1,4 @@
-//! A simulated world with a server on one host and its clients on another, and a client that may say anything.
+//! A simulated world with a server on one host and its clients on another, and a client that can send any bytes.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -6,45 +6,42 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use kernel::connection::{self, Acceptor, Session};
+use kernel::connection::{self, Acceptor, Limits, LocalUser, Protocol};
 use kernel::device::{Checked, DeviceRef, RamDisk};
-use kernel::job::Origin;
 use kernel::volume::VolumeConfig;
 use kernel::wait::WaitList;
 use kernel::{ForcedUnitAccess, Hold, Processor, Switches, Volume};
 use machine::{Connection, Errno, Segment};
 use nbd::client::Client;
 use nbd::proto::{NBD_OPTS_MAGIC, NBD_REP_MAGIC, Reader, Request, option, rep};
-use nbd::{Export, Limits, Server, serve};
+use nbd::{Export, Nbd};
 use policy::unit::{Instant, ProcessorId};
 use sim::{HostId, NetworkConfig, World};
 use smallvec::smallvec;
 pub use testkit::scene::Host;
-use testkit::scene::{Spoken, drive, small_kernel};
+use testkit::scene::{drive, small_kernel};
 
 const PORT: u16 = 10809;
 
-/// What a client sees when the server has ended the connection.
+/// The error of a client whose connection the server has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended;
 
-/// How a server is set up.
 pub struct Setup {
     pub seed: u64,
     pub processors: u16,
-    /// Bytes of cache.
     pub memory: u64,
     pub network: NetworkConfig,
     pub limits: Limits,
     pub block_size: u32,
     pub device: DeviceRef,
     pub switches: Switches,
-    /// Whose the connections are, by the order in which they come.
-    pub origin_of: fn(u16) -> Origin,
+    /// The user of a connection's peer, by the order of connections.
+    pub user_of: fn(u16) -> Option<u32>,
 }
 
 impl Setup {
-    /// A RAM disk of `size` bytes on a faultless network that cuts transfers short. The seed says how requests are served.
+    /// A RAM disk of `size` bytes on a faultless network that cuts transfers short. The seed selects switches.
     pub fn new(seed: u64, size: u64) -> Setup {
         let switches = Switches {
             huge_pages: policy::pages::Mode::Small,
@@ -62,7 +59,7 @@ impl Setup {
             limits: Limits::default(),
             block_size: 1,
             device: Arc::new(RamDisk::new(size, 0)),
-            origin_of: |_| Origin::default(),
+            user_of: |_| None,
         }
     }
 }
@@ -72,13 +69,13 @@ pub struct Scene {
     pub world: World,
     pub disk: Host,
     pub clients: Host,
-    pub server: Arc<Server>,
+    pub nbd: Arc<Nbd>,
     pub volume: Arc<Volume>,
     acceptor: Arc<Acceptor>,
 }
 
 impl Scene {
-    /// Serves the exports `disk` and, of the same device, `frozen`, which is read-only.
+    /// Exports `disk` and, of the same device, `frozen`, which is read-only.
     pub fn new(setup: Setup) -> Scene {
         let world = World::new(setup.seed);
         world.set_network(setup.network);
@@ -101,13 +98,18 @@ impl Scene {
             let description = format!("the {name}");
             Arc::new(Export { name: name.to_owned(), description, block_size: setup.block_size, volume })
         };
-        let server = Server::new(setup.limits);
-        server.set_exports(vec![export("disk", Arc::clone(&volume)), export("frozen", open(true))]);
-        let acceptor = accept(&world, &disk, &server, setup.origin_of);
-        Scene { world, disk, clients, server, volume, acceptor }
+        let nbd = Nbd::new(setup.limits);
+        nbd.set_exports(vec![export("disk", Arc::clone(&volume)), export("frozen", open(true))]);
+        let (turn, user_of) = (AtomicU16::new(0), setup.user_of);
+        let peer = move || {
+            let user = user_of(turn.fetch_add(1, Ordering::Relaxed));
+            let user = user.map(|uid| LocalUser { uid, gid: uid, groups: Vec::new() });
+            connection::Peer { user, ..Default::default() }
+        };
+        let acceptor = testkit::scene::accept(&world, &disk, PORT, &nbd, peer);
+        Scene { world, disk, clients, nbd, volume, acceptor }
     }
 
-    /// How to reach the server.
     pub fn route(&self) -> Route {
         Route { world: self.world.clone(), from: self.clients.id, to: self.disk.id }
     }
@@ -127,41 +129,29 @@ impl Scene {
         result.take().expect("just looked")
     }
 
-    /// Lets the world go on until `done`; false when nothing happens any more.
+    /// Runs the world until `done`; false when nothing happens any more.
     pub fn until(&self, done: impl FnMut() -> bool) -> bool {
         drive(&self.world, &[&self.disk, &self.clients], done)
     }
 
-    /// Asserts that the server lets go of every connection, once the clients are gone.
+    /// Asserts that the server ends every connection, once the clients are gone.
     pub fn assert_all_ends(&self) {
         let ended = self.until(|| self.serving() == 0);
         assert!(ended, "{} connections are still served: {}", self.serving(), self.world.describe());
     }
 
-    /// Asserts that all of it is gone that connections had: of tasks, as many as before are there.
+    /// Asserts that all resources of connections are freed; `tasks`: the tasks before they began.
     pub fn assert_nothing_is_left(&self, tasks: usize) {
-        let service = self.server.service();
-        testkit::scene::assert_nothing_is_left(&self.world, &self.disk, &self.clients, service, tasks);
+        let sessions = self.nbd.sessions();
+        testkit::scene::assert_nothing_is_left(&self.world, &self.disk, &self.clients, sessions, tasks);
     }
 
-    /// Connections that are being served.
     pub fn serving(&self) -> usize {
         testkit::scene::serving(&self.acceptor)
     }
 }
 
-fn accept(world: &World, disk: &Host, server: &Arc<Server>, origin_of: fn(u16) -> Origin) -> Arc<Acceptor> {
-    let (server, service, turn) = (Arc::clone(server), Arc::clone(server.service()), AtomicU16::new(0));
-    let origin = move || origin_of(turn.fetch_add(1, Ordering::Relaxed));
-    let peer = move || connection::Peer { origin: origin(), ..Default::default() };
-    let serve = move |cpu, connection, _| -> Session {
-        let server = Arc::clone(&server);
-        Box::pin(async move { serve(&cpu, connection, &server).await })
-    };
-    testkit::scene::accept(world, disk, PORT, Spoken { service, peer, serve })
-}
-
-/// Runs many futures, each as a task, and gives their results in order.
+/// Runs many futures, each as a task, and returns their results in order.
 pub async fn all<T: 'static>(
     cpu: &Processor,
     futures: impl IntoIterator<Item = impl Future<Output = T> + 'static>,
@@ -196,7 +186,7 @@ pub struct Route {
 }
 
 impl Route {
-    /// A connection on which nothing was said.
+    /// A connection on which nothing was sent.
     pub fn connect(&self) -> Connection {
         self.world.connect(self.from, self.to, PORT).expect("the server listens")
     }
@@ -206,7 +196,7 @@ impl Route {
         Client::connect(cpu, self.connect(), export, structured).await.expect("an export")
     }
 
-    /// A client that may say anything.
+    /// A client that can send any bytes.
     pub fn peer(&self, cpu: &Processor) -> Peer {
         Peer { cpu: cpu.clone(), connection: self.connect() }
     }
@@ -226,7 +216,6 @@ pub fn go(export: &str) -> Vec<u8> {
     [&(export.len() as u32).to_be_bytes(), export.as_bytes(), &0_u16.to_be_bytes()].concat()
 }
 
-/// An answer to an option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptionReply {
     pub option: u32,
@@ -241,7 +230,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Takes the greeting and answers with `flags`.
+    /// Receives the greeting and answers with `flags`.
     pub async fn greet(&mut self, flags: u32) -> Result<(), Ended> {
         let greeting = self.receive(18).await?;
         assert_eq!(greeting, [&b"NBDMAGICIHAVEOPT"[..], &[0, 3]].concat());
@@ -258,7 +247,6 @@ impl Peer {
         self.send(&[&magic.to_be_bytes()[..], &option.to_be_bytes(), &len.to_be_bytes()].concat()).await
     }
 
-    /// Takes an answer to an option.
     pub async fn option_reply(&mut self) -> Result<OptionReply, Ended> {
         let header = self.receive(20).await?;
         let mut at = Reader::new(&header);
@@ -267,7 +255,7 @@ impl Peer {
         Ok(OptionReply { option, kind, payload: self.receive(len as usize).await? })
     }
 
-    /// Sends an option and takes the answers up to the last one.
+    /// Sends an option and receives the replies up to the last one.
     pub async fn ask(&mut self, option: u32, payload: &[u8]) -> Result<Vec<OptionReply>, Ended> {
         self.option(option, payload).await?;
         let mut replies = Vec::new();
@@ -282,17 +270,15 @@ impl Peer {
         }
     }
 
-    /// The last answer to an option.
     pub async fn ask_last(&mut self, option: u32, payload: &[u8]) -> Result<u32, Ended> {
         Ok(self.ask(option, payload).await?.last().map_or(0, |reply| reply.kind))
     }
 
-    /// Sends a request's header, and `payload`.
     pub async fn request(&mut self, request: Request, payload: &[u8]) -> Result<(), Ended> {
         self.send(&[&request.encode()[..], payload].concat()).await
     }
 
-    /// Takes a simple reply without data: its error and cookie.
+    /// Receives a simple reply without data: its error and cookie.
     pub async fn simple_reply(&mut self) -> Result<(u32, u64), Ended> {
         let header = self.receive(16).await?;
         let mut at = Reader::new(&header);
@@ -300,7 +286,7 @@ impl Peer {
         Ok((at.u32().unwrap_or(0), at.u64().unwrap_or(0)))
     }
 
-    /// Sends a request and takes its answer, which has no data: the error.
+    /// Sends a request and receives its reply, which has no data; returns the error.
     pub async fn error_of(&mut self, request: Request, payload: &[u8]) -> Result<u32, Ended> {
         self.request(request, payload).await?;
         let (error, cookie) = self.simple_reply().await?;
@@ -308,7 +294,6 @@ impl Peer {
         Ok(error)
     }
 
-    /// Sends bytes.
     pub async fn send(&mut self, bytes: &[u8]) -> Result<(), Ended> {
         let mut hold = Hold::new(bytes.to_vec(), Default::default());
         let mut at = 0;
@@ -321,7 +306,6 @@ impl Peer {
         Ok(())
     }
 
-    /// Receives so many bytes.
     pub async fn receive(&mut self, len: usize) -> Result<Vec<u8>, Ended> {
         let mut hold = Hold::new(vec![0; len], Default::default());
         let mut at = 0;
@@ -337,7 +321,7 @@ impl Peer {
         Ok(hold.bytes)
     }
 
-    /// Reads on until the server ends the connection; returns when that was.
+    /// Reads until the server ends the connection; returns when that was.
     pub async fn until_end(&mut self) -> Instant {
         while self.receive(1).await.is_ok() {}
         self.cpu.now()
@@ -357,7 +341,7 @@ fn segment(bytes: &mut [u8]) -> Segment {
     Segment { ptr: bytes.as_mut_ptr(), len: bytes.len() as u32, region: None }
 }
 
-/// A request with a cookie of its own.
+/// A request with a distinct cookie.
 pub fn request(kind: u16, offset: u64, len: u32) -> Request {
     Request { flags: 0, kind, cookie: offset ^ u64::from(len) << 32 ^ u64::from(kind), offset, len }
 }

@@ -1,7 +1,8 @@
-//! Requests and replies of clients that keep to the protocol: what is read is what was written, every command does what the
-//! protocol says, and nobody is kept waiting for an answer.
+//! Requests and replies of clients that keep to the protocol: a read returns what was written, every command does what
+//! the protocol says, and every request is answered in time.
 
 use crate::scene::{Ended, Scene, Setup, go, request};
+use kernel::connection::Protocol;
 use kernel::device::{Delay, DeviceRef, Fault, Faults, FixedLatency, Operation, RamDisk, TESTDEV_LATENCY};
 use kernel::wait::join_all;
 use machine::Errno;
@@ -22,12 +23,11 @@ fn refused<T>(error: NbdError) -> Result<T, ClientError> {
     Err(ClientError::Refused(error))
 }
 
-/// Random bytes.
 fn noise(random: &mut Random, len: usize) -> Vec<u8> {
     (0..len).map(|_| random.next() as u8).collect()
 }
 
-/// One client's random requests on its own part of the disk, checked against what it knows to be there.
+/// One client's random requests on its own part of the disk, checked against its model.
 async fn exercise(client: &Rc<Client>, mut random: Random, part: std::ops::Range<u64>, rounds: u32) {
     let len = part.end - part.start;
     let mut model = vec![0; len as usize];
@@ -68,7 +68,7 @@ async fn exercise(client: &Rc<Client>, mut random: Random, part: std::ops::Range
 fn what_is_read_is_what_was_written_however_the_network_cuts_it() {
     for_seeds("what_is_read_is_what_was_written", 12, |seed| {
         let network = NetworkConfig::drawn(seed);
-        // There are megabytes: where a small window is cut into pieces, they become bytes.
+        // Megabytes: with a small window they would be cut into single bytes.
         let is_cut = network.short_send_permille + network.short_receive_permille > 0;
         let network = NetworkConfig {
             short_send_permille: network.short_send_permille.min(500),
@@ -111,7 +111,7 @@ fn a_large_read_comes_whole_in_simple_and_in_structured_replies() {
             let mut random = Random(1);
             let data = noise(&mut random, 32 << 20);
             client.write(4097, &data, false).await.expect("the longest write");
-            // Others of the same connection pass meanwhile, and do not end up in the middle of it.
+            // Other requests of the same connection pass meanwhile, and their replies do not end up inside this one.
             let small = (0..50).map(async |no| {
                 let at = 4097 + no * 600_000;
                 let small = client.read(at, 5000).await.expect("read");
@@ -260,7 +260,7 @@ fn a_large_read_that_fails_in_the_middle_ends_in_an_error_or_in_the_end_of_the_c
             client.read(0, MIB as u32).await.expect("cached now");
             fault.fail_next(Operation::Read, 100, Errno::IO);
             let answer = client.read(0, (8 * MIB) as u32).await;
-            // After the header of a simple reply there is no way to tell an error but to go.
+            // After the header of a simple reply, the only way to report an error is to disconnect.
             assert_eq!(answer, if structured { refused(NbdError::EIO) } else { Err(ClientError::Gone) });
             client.hang_up();
         });
@@ -322,7 +322,7 @@ fn a_server_that_ends_answers_what_is_under_way_and_takes_nothing_more() {
         device: Arc::new(FixedLatency::new(Arc::new(RamDisk::new(MIB, 0)), TESTDEV_LATENCY)),
         ..Setup::new(15, 0)
     });
-    let server = Arc::clone(&scene.server);
+    let nbd = Arc::clone(&scene.nbd);
     scene.run(async move |cpu, route| {
         let (idle, busy) = (route.client(&cpu, "disk", false).await, route.client(&cpu, "disk", true).await);
         let mut choosing = route.peer(&cpu);
@@ -337,12 +337,12 @@ fn a_server_that_ends_answers_what_is_under_way_and_takes_nothing_more() {
             });
         }
         cpu.sleep(Duration::from_millis(5)).await;
-        server.service().stop();
+        nbd.sessions().stop();
         cpu.sleep(Duration::from_secs(1)).await;
         assert_eq!(answered.get(), 16);
         assert_eq!(busy.flush().await, Err(ClientError::Gone));
         assert_eq!(idle.flush().await, Err(ClientError::Gone));
-        server.service().give_up();
+        nbd.sessions().abort();
         choosing.until_end().await;
         choosing.hang_up();
         idle.hang_up();

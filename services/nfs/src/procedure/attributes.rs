@@ -36,7 +36,7 @@ pub(super) async fn setattr(call: &Call) -> Answer {
     success(&SETATTR3resok { obj_wcc: wcc_data { before: Nfs3Option::None, after } })
 }
 
-/// Sets attributes as the caller; those after.
+/// Sets attributes as the caller; returns them.
 pub(super) async fn set(
     object: &Object<'_>,
     attributes: SetAttributes,
@@ -49,14 +49,14 @@ pub(super) async fn set(
     }
     match reply {
         Ok(TreeReply::Attributes(after)) => Ok(after),
+        Ok(TreeReply::GuardFailed) => Err(nfsstat3::NFS3ERR_NOT_SYNC),
         Ok(_) => Err(nfsstat3::NFS3ERR_SERVERFAULT),
-        Err(Errno(libc::EAGAIN)) if guard.is_some() => Err(nfsstat3::NFS3ERR_NOT_SYNC),
         Err(error) => Err(status(error)),
     }
 }
 
-/// May the owner, whom the host refused, do it all the same? A program that holds its file open cuts it whatever its mode
-/// is by now; here nobody knows that it is open.
+/// May the owner truncate the file although the host refused? A program with an open descriptor may, whatever the mode
+/// is by now, and NFS cannot show that the file is open.
 async fn owner_may(object: &Object<'_>, attributes: &SetAttributes) -> Result<bool, nfsstat3> {
     let content_only = SetAttributes { mode: None, uid: None, gid: None, ..*attributes } == *attributes;
     if attributes.size.is_none() || !content_only {
@@ -84,7 +84,7 @@ pub(super) async fn access(call: &Call) -> Answer {
     success(&ACCESS3resok { obj_attributes: Nfs3Option::Some(object.fattr(&attributes)), access })
 }
 
-/// The rights that each bit of ACCESS needs; a bit that means nothing for this kind is never granted (RFC 1813, 3.3.4).
+/// Permissions needed for each bit of ACCESS; bits without a meaning for this kind are never granted (RFC 1813, 3.3.4).
 fn questions(kind: Kind) -> &'static [(u32, u32)] {
     match kind {
         Kind::Directory => &[

@@ -8,10 +8,10 @@ use kernel::{FRAME_BYTES, Frames};
 use machine::Errno;
 use machine::tree::{Attributes, SetAttributes, TreeCall};
 use nfs3_types::nfs3::{
-    COMMIT3args, COMMIT3resok, Nfs3Option, READ3args, WRITE3resok, nfs_fh3, nfsstat3, offset3, post_op_attr,
-    stable_how, wcc_data, writeverf3,
+    COMMIT3args, COMMIT3resok, Nfs3Option, READ3args, WRITE3resok, nfsstat3, post_op_attr, stable_how, wcc_data,
+    writeverf3,
 };
-use nfs3_types::xdr_codec::{Pack, Unpack};
+use nfs3_types::xdr_codec::Pack;
 use policy::unit::{ByteRange, Stability};
 
 use super::object::Object;
@@ -33,8 +33,8 @@ pub(super) async fn read(call: &Call) -> Answer {
     let wanted = ByteRange::new(args.offset, available(attributes.size, args.offset, count));
     let context = Context::synchronous(call.job).of_export(object.export.number());
     let (range, frames) = content(call, &file, wanted, context).await?;
-    // What is said of the end of the file goes with the attributes in the same reply: a client takes what lies behind an
-    // end for zeroes. Other clients may have moved the end since.
+    // `eof` must match the attributes in the same reply, since clients treat what follows the end as zeroes; other
+    // clients may have moved the end meanwhile.
     let attributes = file.attributes();
     let len = available(attributes.size, args.offset, range.len);
     let eof = args.offset.saturating_add(len) >= attributes.size;
@@ -46,7 +46,7 @@ pub(super) async fn read(call: &Call) -> Answer {
     Ok(Results::Data { head, frames, skip, len: len as usize })
 }
 
-/// How many of `count` bytes from `offset` a file of this size has.
+/// The number of bytes, of `count` from `offset`, that a file of this size has.
 pub(crate) fn available(size: u64, offset: u64, count: u64) -> u64 {
     size.saturating_sub(offset).min(count)
 }
@@ -87,49 +87,22 @@ pub(crate) fn pack_read_head(
     Ok(())
 }
 
-/// The arguments of a WRITE before its data.
-struct WriteArguments {
-    file: nfs_fh3,
-    offset: offset3,
-    count: u32,
-    stable: stable_how,
-}
-
-impl WriteArguments {
-    fn unpack(mut bytes: &[u8]) -> Result<Self, Refusal> {
-        let input = &mut bytes;
-        let all = (|| -> nfs3_types::xdr_codec::Result<Self> {
-            Ok(WriteArguments {
-                file: nfs_fh3::unpack(input)?.0,
-                offset: u64::unpack(input)?.0,
-                count: u32::unpack(input)?.0,
-                stable: stable_how::unpack(input)?.0,
-            })
-        })();
-        all.map_err(|_| Refusal::Garbage)
-    }
-}
-
-/// Are these the arguments of a WRITE before its data?
-pub(super) fn is_write(bytes: &[u8]) -> bool {
-    WriteArguments::unpack(bytes).is_ok()
-}
-
 pub(super) async fn write(call: &Call, payload: Option<Payload>) -> Answer {
-    let args = WriteArguments::unpack(&call.arguments)?;
-    let Payload { frames, len, .. } = payload.ok_or(Refusal::Garbage)?;
-    let object = Object::find(call, &args.file)?;
+    let Payload { write, frames } = payload.ok_or(Refusal::Garbage)?;
+    let object = Object::of(call, write.handle(&call.arguments))?;
     object.check_writable()?;
-    let range = written(args.offset, args.count, len)?;
+    let range = written(write.offset, write.count, write.data_len)?;
     let file = object.export.tree().file(&call.cpu, object.node).await?;
     let attributes = file.refresh(&call.cpu).await?;
     permission::check(&call.cpu, &object.export, object.node, &attributes, &object.caller, Use::Write).await?;
-    // Taken before the data is: if it is lost meanwhile, the client learns from a COMMIT that the verifier is another.
+    // Read before the write: if the data is lost meanwhile, the client sees at COMMIT that the verifier has changed.
     let verf = verifier(&object);
-    let committed = if args.stable == stable_how::UNSTABLE { stable_how::UNSTABLE } else { stable_how::FILE_SYNC };
+    let (stability, committed) = match write.stable {
+        stable_how::UNSTABLE => (Stability::Unstable, stable_how::UNSTABLE),
+        stable_how::DATA_SYNC | stable_how::FILE_SYNC => (Stability::Stable, stable_how::FILE_SYNC),
+    };
     if range.len > 0 {
         drop_set_id(&object, &attributes).await?;
-        let stability = if args.stable == stable_how::UNSTABLE { Stability::Unstable } else { Stability::Stable };
         let context = Context::synchronous(call.job).with_stability(stability).of_export(object.export.number());
         file.write(&call.cpu, range, holding(frames, range), context).await?;
     }
@@ -137,10 +110,10 @@ pub(super) async fn write(call: &Call, payload: Option<Payload>) -> Answer {
     success(&WRITE3resok { file_wcc, count: range.len as u32, committed, verf })
 }
 
-/// The bytes that a WRITE is about.
+/// The range of a WRITE.
 ///
 /// # Errors
-/// `NFS3ERR_INVAL`: the data is not as long as the client says. `NFS3ERR_FBIG`: beyond what a file can hold.
+/// `NFS3ERR_INVAL`: the data's length is not as stated. `NFS3ERR_FBIG`: beyond the largest file.
 fn written(offset: u64, count: u32, len: u32) -> Result<ByteRange, nfsstat3> {
     if count != len || count > TRANSFER_BYTES_MAX {
         return Err(nfsstat3::NFS3ERR_INVAL);
@@ -151,15 +124,15 @@ fn written(offset: u64, count: u32, len: u32) -> Result<ByteRange, nfsstat3> {
     }
 }
 
-/// No more frames than hold the range.
+/// The frames that the range needs.
 fn holding(mut frames: Frames, range: ByteRange) -> Frames {
     let blocks = range.blocks();
     frames.truncate((blocks.end - blocks.start) as usize);
     frames
 }
 
-/// A program must not keep the rights of its owner with content from somebody else (`S_ISUID`, and `S_ISGID` where it
-/// doesn't mean mandatory locks). The host would see to it, if the write reached it as the caller's.
+/// A program must not retain its owner's permissions with content from another user (`S_ISUID`, and `S_ISGID` unless it
+/// means mandatory locks). The host would ensure that if it saw the write as the caller's.
 async fn drop_set_id(object: &Object<'_>, attributes: &Attributes) -> Result<(), Errno> {
     let Some(mode) = without_set_id(attributes.mode).filter(|_| object.caller.uid != 0) else { return Ok(()) };
     let attributes = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
@@ -167,7 +140,7 @@ async fn drop_set_id(object: &Object<'_>, attributes: &Attributes) -> Result<(),
     Ok(())
 }
 
-/// The mode after a write; `None` when it stays.
+/// The mode after a write; `None` if unchanged.
 fn without_set_id(mode: u32) -> Option<u32> {
     let group = if mode & libc::S_IXGRP != 0 { libc::S_ISGID } else { 0 };
     let cleared = mode & !(libc::S_ISUID | group);
@@ -178,12 +151,12 @@ pub(super) async fn commit(call: &Call) -> Answer {
     let args: COMMIT3args = arguments(&call.arguments)?;
     let object = Object::find(call, &args.file)?;
     let file = object.export.tree().file(&call.cpu, object.node).await?;
-    // Of the whole file, whatever range was asked for: what was written must be flushed together anyway. Who may write
-    // was asked at each write.
+    // Of the whole file, not the requested range, since a flush covers all of it anyway. Permission was checked at each
+    // write.
     let context = Context::synchronous(call.job).with_stability(Stability::Stable);
     let context = context.of_export(object.export.number());
     file.commit(&call.cpu, context).await?;
-    // Taken after it: had anything been lost before, it would be another one than that of the writes.
+    // Read after the flush: it differs from that of the writes if anything was lost before.
     success(&COMMIT3resok { file_wcc: after(&object, &file), verf: verifier(&object) })
 }
 
@@ -199,6 +172,7 @@ fn after(object: &Object<'_>, file: &Arc<Vnode>) -> wcc_data {
 mod tests {
     use machine::tree::{Kind, Time};
     use nfs3_types::nfs3::{READ3res, fattr3};
+    use nfs3_types::xdr_codec::Unpack;
     use proptest::prelude::*;
 
     use super::*;
@@ -269,17 +243,6 @@ mod tests {
             prop_assert_eq!(result.count as usize, content.len());
             prop_assert_eq!(result.eof, eof);
             prop_assert!(result.file_attributes.is_some());
-        }
-
-        #[test]
-        fn arguments_of_a_write_that_are_cut_are_garbage(handle in prop::collection::vec(any::<u8>(), 0..=64), cut in any::<usize>()) {
-            let mut bytes = Vec::new();
-            let file = nfs_fh3 { data: handle.clone().into() };
-            file.pack(&mut bytes).and_then(|_| 7_u64.pack(&mut bytes)).and_then(|_| 8_u32.pack(&mut bytes)).expect("fits");
-            stable_how::DATA_SYNC.pack(&mut bytes).expect("fits");
-            let args = WriteArguments::unpack(&bytes).expect("whole");
-            prop_assert_eq!((args.file, args.offset, args.count, args.stable), (file, 7, 8, stable_how::DATA_SYNC));
-            prop_assert!(matches!(WriteArguments::unpack(&bytes[..cut % bytes.len()]), Err(Refusal::Garbage)));
         }
     }
 }

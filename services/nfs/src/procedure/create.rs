@@ -21,7 +21,7 @@ pub(super) async fn create(call: &Call) -> Answer {
         createhow3::GUARDED(attributes) => (Creation::Guarded, to_set(attributes)?),
         createhow3::EXCLUSIVE(verifier) => (Creation::Exclusive { verifier: verifier.0 }, SetAttributes::default()),
     };
-    // A file that is there already may have content in the cache: it is cut as by SETATTR.
+    // An existing file may have cached content: it is truncated as by SETATTR.
     let (size, attributes) = (attributes.size, SetAttributes { size: None, ..attributes });
     dir.check_writable()?;
     let (node, mut made, after) = dir.ask_node_in(TreeCall::Create { dir: dir.node, name, how, attributes }).await?;
@@ -48,7 +48,7 @@ pub(super) async fn symlink(call: &Call) -> Answer {
     make(&dir, TreeCall::MakeSymbolicLink { dir: dir.node, name, target, attributes }).await
 }
 
-/// What a symbolic link may point to: the host could not store anything else.
+/// Checks the target of a symbolic link: the host could store no other.
 fn target(target: Vec<u8>) -> Result<Vec<u8>, nfsstat3> {
     match target.len() {
         _ if target.contains(&0) => Err(nfsstat3::NFS3ERR_INVAL),
@@ -83,7 +83,7 @@ async fn make(dir: &Object<'_>, call: TreeCall) -> Answer {
     answer(dir, node, &attributes, after).await
 }
 
-/// Answers when what was made is durable. The four procedures answer alike.
+/// Replies once the new node is durable. All four procedures have this reply.
 async fn answer(dir: &Object<'_>, node: Node, attributes: &Attributes, dir_after: post_op_attr) -> Answer {
     dir.make_durable(&[dir.node, node]).await?;
     success(&CREATE3resok {

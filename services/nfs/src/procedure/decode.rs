@@ -1,4 +1,4 @@
-//! The arguments of every procedure, taken apart and not used.
+//! Decoding the arguments of every procedure, without executing it.
 
 use nfs3_types::mount::{MOUNT_PROGRAM, dirpath};
 use nfs3_types::nfs3::*;
@@ -7,7 +7,7 @@ use nfs3_types::xdr_codec::Unpack;
 use super::arguments;
 use crate::call::Program;
 
-/// Decodes the arguments of a call as its procedure would; true if they are such. For fuzzing.
+/// Decodes the arguments of a call as its procedure would; returns whether they are well-formed. For fuzzing.
 pub(crate) fn decode_arguments(program: Program, procedure: u32, bytes: &[u8]) -> bool {
     match program {
         Program::Mount => match MOUNT_PROGRAM::try_from(procedure) {
@@ -27,7 +27,8 @@ fn of_nfs(procedure: NFS_PROGRAM, bytes: &[u8]) -> bool {
         NFS_PROGRAM::NFSPROC3_ACCESS => is::<ACCESS3args>(bytes),
         NFS_PROGRAM::NFSPROC3_READLINK => is::<READLINK3args>(bytes),
         NFS_PROGRAM::NFSPROC3_READ => is::<READ3args>(bytes),
-        NFS_PROGRAM::NFSPROC3_WRITE => super::content::is_write(bytes),
+        // Decoded on arrival.
+        NFS_PROGRAM::NFSPROC3_WRITE => true,
         NFS_PROGRAM::NFSPROC3_CREATE => is::<CREATE3args<'_>>(bytes),
         NFS_PROGRAM::NFSPROC3_MKDIR => is::<MKDIR3args<'_>>(bytes),
         NFS_PROGRAM::NFSPROC3_SYMLINK => is::<SYMLINK3args<'_>>(bytes),

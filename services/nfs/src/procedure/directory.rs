@@ -1,8 +1,7 @@
 //! READDIR, READDIRPLUS.
 //!
-//! A directory is read from the host in batches of what a reply has room for, so a directory of a million entries needs no
-//! more memory than one of a hundred. The cookies are the host's and outlive changes: there is nothing for a cookie
-//! verifier to tell, and it is zero.
+//! A directory is read from the host in batches that fit the reply, so memory does not depend on its size. The cookies
+//! are the host's and survive changes, so the cookie verifier is zero.
 
 use machine::tree::{Entry, TreeCall, TreeReply};
 use nfs3_types::nfs3::{
@@ -16,19 +15,19 @@ use super::status::status;
 use super::{Answer, arguments, success};
 use crate::call::Call;
 
-/// Most that a reply holds, whatever the client has room for. Bytes; also what FSINFO advises (`dtpref`).
+/// Size of a reply, at most, whatever the client accepts. Bytes; also the `dtpref` of FSINFO.
 pub(super) const REPLY_BYTES_MAX: u32 = 64 << 10;
 
-/// Entries asked for at a time, at most.
+/// Entries requested at a time, at most.
 const BATCH_MAX: usize = 512;
 
 /// Each entry of a list is preceded by "value follows".
 const FOLLOWS_BYTES: usize = 4;
 
-/// An entry takes at least about so much in the results. Bytes: a name of 8 characters.
+/// Approximate minimum size of an entry in the results. Bytes: a name of 8 characters.
 const ENTRY_BYTES: usize = FOLLOWS_BYTES + 8 + 12 + 8;
 
-/// And with attributes and handle.
+/// With attributes and handle.
 const ENTRY_PLUS_BYTES: usize = ENTRY_BYTES + 88 + 40;
 
 const NO_VERIFIER: cookieverf3 = cookieverf3([0; 8]);
@@ -66,7 +65,7 @@ pub(super) async fn readdirplus(call: &Call) -> Answer {
 }
 
 /// # Errors
-/// `NFS3ERR_BAD_COOKIE`: it came with another server's verifier.
+/// `NFS3ERR_BAD_COOKIE`: it has another server's verifier.
 fn check_verifier(cookie: u64, verifier: cookieverf3) -> Result<(), nfsstat3> {
     if cookie == 0 || verifier == NO_VERIFIER { Ok(()) } else { Err(nfsstat3::NFS3ERR_BAD_COOKIE) }
 }
@@ -88,7 +87,7 @@ fn names_bytes(entry: &Entry) -> usize {
     8 + 4 + entry.name.len().next_multiple_of(4) + 8
 }
 
-/// Entries of a reply, as many as the client has room for.
+/// Entries of a reply, up to the client's limits.
 struct Listing<T, F> {
     /// Bytes left for numbers, names and cookies.
     names_left: usize,
@@ -108,10 +107,10 @@ impl<T: Pack, F: Fn(Entry) -> T> Listing<T, F> {
         Ok(Listing { names_left: names_max, left, entries: Vec::new(), to_wire })
     }
 
-    /// Reads on behind `cookie`; true at the end of the directory.
+    /// Reads entries after `cookie`; returns true at the end of the directory.
     ///
     /// # Errors
-    /// `NFS3ERR_TOOSMALL`: there is an entry, but no room for one.
+    /// `NFS3ERR_TOOSMALL`: there are entries, but not even one fits.
     async fn read(&mut self, dir: &Object<'_>, mut cookie: u64, with_nodes: bool) -> Result<bool, nfsstat3> {
         let usual = if with_nodes { ENTRY_PLUS_BYTES } else { ENTRY_BYTES };
         loop {
@@ -139,7 +138,7 @@ impl<T: Pack, F: Fn(Entry) -> T> Listing<T, F> {
         }
     }
 
-    /// Adds an entry; false if it does not fit.
+    /// Adds an entry; returns false if it does not fit.
     fn push(&mut self, entry: Entry) -> bool {
         let names = names_bytes(&entry);
         let entry = (self.to_wire)(entry);
@@ -225,7 +224,7 @@ mod tests {
                 let entries = List(entries.iter().cloned().map(plus).collect());
                 READDIRPLUS3resok { reply: dirlistplus3 { entries, eof: false }, ..empty_plus() }
             };
-            // Number, name and cookie are just what an entry of READDIR has.
+            // Number, name and cookie are what an entry of READDIR has.
             let names = |entries: &[Entry]| entries.iter().cloned().map(|entry| wire_entry(entry).packed_size()).sum::<usize>();
             prop_assert!(results(&all[..fitting]).packed_size() <= maxcount);
             prop_assert!(names(&all[..fitting]) <= dircount);

@@ -29,7 +29,7 @@ pub(super) async fn fsstat(call: &Call) -> Answer {
         tfiles: space.nodes,
         ffiles: space.nodes_free,
         afiles: space.nodes_free,
-        // It may change at any moment.
+        // It may change at any time.
         invarsec: 0,
     })
 }

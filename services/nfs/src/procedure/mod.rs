@@ -32,9 +32,9 @@ pub(crate) use status::{mount_status, status};
 /// Why a call has no results.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// Its arguments are not what the procedure takes.
+    /// Malformed arguments.
     Garbage,
-    /// Its caller must say who it is.
+    /// The caller must provide credentials.
     TooWeak,
     Status(nfsstat3),
 }
@@ -51,10 +51,9 @@ impl From<Errno> for Refusal {
     }
 }
 
-/// What comes of a procedure.
 type Answer = Result<Results, Refusal>;
 
-/// Does what a call asks for.
+/// Executes a call.
 pub(crate) async fn perform(call: Call) -> Results {
     match call.program {
         Program::Mount => mount::perform(&call).await,
@@ -66,7 +65,7 @@ pub(crate) async fn perform(call: Call) -> Results {
     }
 }
 
-/// Would it do harm, or say something else, when done twice?
+/// Is the procedure not idempotent?
 fn must_not_repeat(procedure: NFS_PROGRAM) -> bool {
     match procedure {
         NFS_PROGRAM::NFSPROC3_SETATTR
@@ -94,11 +93,17 @@ fn must_not_repeat(procedure: NFS_PROGRAM) -> bool {
     }
 }
 
-/// Does a call that may be the repetition of one that was done, or is being done. Of a WRITE, a copy that comes late, out of
-/// a connection that the client has abandoned, must not put old data over what the client has written there since.
+/// Is the reply sent only when something is durable?
+pub(crate) fn is_durable(program: Program, procedure: u32) -> bool {
+    let procedure = NFS_PROGRAM::try_from(procedure).ok().filter(|_| program == Program::Nfs);
+    procedure.is_some_and(|procedure| procedure == NFS_PROGRAM::NFSPROC3_COMMIT || must_not_repeat(procedure))
+}
+
+/// Executes a call that may be retransmitted. A late copy of a WRITE, from an abandoned connection, must not overwrite
+/// newer data with old.
 async fn perform_once(call: Call, procedure: NFS_PROGRAM) -> Results {
-    let (server, cpu) = (Arc::clone(&call.server), call.cpu.clone());
-    let replies = if procedure == NFS_PROGRAM::NFSPROC3_WRITE { server.writes() } else { server.replay() };
+    let (nfs, cpu) = (Arc::clone(&call.nfs), call.cpu.clone());
+    let replies = if procedure == NFS_PROGRAM::NFSPROC3_WRITE { nfs.writes() } else { nfs.replay() };
     let request = match replies.begin(key_of(&call), call.connection, || cpu.now()).await {
         Known::New(request) => request,
         Known::Answered => return Results::Silence,
@@ -150,24 +155,23 @@ async fn dispatch(mut call: Call, procedure: NFS_PROGRAM) -> Results {
     })
 }
 
-/// A call's arguments. What follows them is not looked at.
+/// Decodes a call's arguments. Ignores what follows them.
 pub(crate) fn arguments<T: Unpack>(mut bytes: &[u8]) -> Result<T, Refusal> {
     T::unpack(&mut bytes).map(|(arguments, _)| arguments).map_err(|_| Refusal::Garbage)
 }
 
-/// The results of a call that succeeded.
 fn success(results: &impl Pack) -> Answer {
     packed(nfsstat3::NFS3_OK, results)
 }
 
-/// A status and what goes with it.
+/// A status and the results that follow it.
 fn packed(status: nfsstat3, results: &impl Pack) -> Answer {
     let mut bytes = Vec::with_capacity(status.packed_size() + results.packed_size());
     let fits = status.pack(&mut bytes).and_then(|_| results.pack(&mut bytes));
     fits.map(|_| Results::Bytes(bytes)).map_err(|_| nfsstat3::NFS3ERR_SERVERFAULT.into())
 }
 
-/// The results of a call that failed, without any attributes: `FALSE` for each that there might have been.
+/// The results of a failed call, without attributes: `FALSE` for each optional one.
 fn failure(procedure: NFS_PROGRAM, status: nfsstat3) -> Vec<u8> {
     let absent = match procedure {
         NFS_PROGRAM::NFSPROC3_NULL | NFS_PROGRAM::NFSPROC3_GETATTR => 0,
@@ -207,7 +211,7 @@ mod failures {
 
     use super::*;
 
-    /// A client of this procedure understands the failure, and nothing of it is left over.
+    /// A client decodes the failure of this procedure completely.
     fn is_understood<T, E>(procedure: NFS_PROGRAM)
     where
         Nfs3Result<T, E>: Unpack,

@@ -21,7 +21,7 @@ pub(super) async fn lookup(call: &Call) -> Answer {
             obj_attributes: Nfs3Option::Some(dir.fattr(&attributes)),
             dir_attributes,
         }),
-        // With a name that is not there, too: a client remembers that for as long as the directory is unchanged.
+        // Also for a missing name: clients cache that while the directory is unchanged.
         Err(status) => packed(status, &LOOKUP3resfail { dir_attributes: dir.post_op().await }),
     }
 }

@@ -1,4 +1,4 @@
-//! What a handle names, and what is done with it for the caller.
+//! The object of a handle, and operations on it for the caller.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::call::Call;
 use crate::export::{Export, NotAdmitted};
 use crate::handle::Handle;
 
-/// A node of an export, and for whom it is used.
+/// A node of an export, and the caller who uses it.
 pub(super) struct Object<'a> {
     pub(super) call: &'a Call,
     pub(super) export: Arc<Export>,
@@ -25,27 +25,32 @@ pub(super) struct Object<'a> {
 }
 
 impl<'a> Object<'a> {
-    /// What the handle names, if the client may have it.
+    /// The object of a handle, if the client may use it.
     ///
     /// # Errors
-    /// `NFS3ERR_BADHANDLE`: never given out. `NFS3ERR_STALE`: of an export that is no longer there. `NFS3ERR_ACCES`: not
-    /// for this client. `NFS3ERR_PERM`: not for its port. [`Refusal::TooWeak`]: not for callers who don't say who they are.
+    /// `NFS3ERR_BADHANDLE`: never issued. `NFS3ERR_STALE`: its export was removed. `NFS3ERR_ACCES`: not for this
+    /// client. `NFS3ERR_PERM`: not from this port. [`Refusal::TooWeak`]: not without credentials.
     pub(super) fn find(call: &'a Call, handle: &nfs_fh3) -> Result<Self, Refusal> {
-        let handle = Handle::open(call.server.key(), &handle.data).ok_or(nfsstat3::NFS3ERR_BADHANDLE)?;
-        let export = call.server.find(handle.export).ok_or(nfsstat3::NFS3ERR_STALE)?;
+        Self::of(call, &handle.data)
+    }
+
+    /// As [`Object::find`], from a handle's bytes.
+    pub(super) fn of(call: &'a Call, handle: &[u8]) -> Result<Self, Refusal> {
+        let handle = Handle::open(call.nfs.key(), handle).ok_or(nfsstat3::NFS3ERR_BADHANDLE)?;
+        let export = call.nfs.find(handle.export).ok_or(nfsstat3::NFS3ERR_STALE)?;
         match export.admit(call.client) {
             Ok(()) => {}
             Err(NotAdmitted::Address) => return Err(nfsstat3::NFS3ERR_ACCES.into()),
-            // As Linux's server.
+            // As Linux's server does.
             Err(NotAdmitted::Port) => {
-                call.server.note_unprivileged(call.client, &export);
+                call.nfs.note_unprivileged(call.client, &export);
                 return Err(nfsstat3::NFS3ERR_PERM.into());
             }
         }
         let squash = &export.config().squash;
         let caller = match squash.caller(&call.credentials) {
             Some(caller) => caller,
-            // What a client needs before it can choose credentials (RFC 2623, 2.3.2).
+            // Clients need these before they can choose credentials (RFC 2623, 2.3.2).
             None if is_for_mounting(call.procedure) => squash.anonymous(),
             None => return Err(Refusal::TooWeak),
         };
@@ -63,18 +68,18 @@ impl<'a> Object<'a> {
         if self.export.read_only() { Err(nfsstat3::NFS3ERR_ROFS) } else { Ok(()) }
     }
 
-    /// Asks the host as the caller.
+    /// Calls the tree as the caller.
     pub(super) async fn ask(&self, call: TreeCall) -> Result<TreeReply, Errno> {
         self.export.tree().call(&self.call.cpu, Some(&self.caller), call).await
     }
 
-    /// Asks the host as the caller for something in this directory: also says the directory's attributes after it.
+    /// Calls the tree as the caller for a change in this directory; also returns the directory's attributes after it.
     pub(super) async fn ask_in(&self, call: TreeCall) -> Result<(TreeReply, post_op_attr), Errno> {
         let (reply, after) = self.ask_and_after(call, vec![self.node]).await?;
         Ok((reply, after.into_iter().next().unwrap_or(Nfs3Option::None)))
     }
 
-    /// Asks the host as the caller, and for the attributes that these directories have after it.
+    /// Calls the tree as the caller; also returns the attributes of `dirs` after the call.
     pub(super) async fn ask_and_after(
         &self,
         call: TreeCall,
@@ -89,12 +94,12 @@ impl<'a> Object<'a> {
         Ok((reply, after.into_iter().map(post_op).collect()))
     }
 
-    /// Asks the host as the server, who may do everything.
+    /// Calls the tree as the server, which has all permissions.
     pub(super) async fn ask_as_server(&self, call: TreeCall) -> Result<TreeReply, Errno> {
         self.export.tree().call(&self.call.cpu, None, call).await
     }
 
-    /// Asks the host as the caller for a node in this directory: also says the directory's attributes after it.
+    /// Calls the tree as the caller for a node in this directory; also returns the directory's attributes after it.
     pub(super) async fn ask_node_in(&self, call: TreeCall) -> Result<(Node, Attributes, post_op_attr), nfsstat3> {
         match self.ask_in(call).await {
             Ok((TreeReply::Node(node, attributes), dir)) => Ok((node, attributes, dir)),
@@ -103,7 +108,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Its attributes; nobody needs a right to see them.
+    /// Its attributes, which need no permission.
     pub(super) async fn attributes(&self) -> Result<Attributes, nfsstat3> {
         match self.ask_as_server(TreeCall::Attributes { node: self.node }).await {
             Ok(TreeReply::Attributes(attributes)) => Ok(attributes),
@@ -112,7 +117,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Its attributes after an operation; the operation stands even if they are not to be had.
+    /// Its attributes after an operation, which stands even if they cannot be read.
     pub(super) async fn post_op(&self) -> post_op_attr {
         match self.attributes().await {
             Ok(attributes) => Nfs3Option::Some(self.fattr(&attributes)),
@@ -120,29 +125,26 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Attributes of a node of the same export.
     pub(super) fn fattr(&self, attributes: &Attributes) -> fattr3 {
         fattr(attributes, self.export.id())
     }
 
-    /// The handle of a node of the same export.
     pub(super) fn handle_of(&self, node: Node) -> nfs_fh3 {
-        nfs_fh3 { data: Opaque::owned(self.export.handle(self.call.server.key(), node)) }
+        nfs_fh3 { data: Opaque::owned(self.export.handle(self.call.nfs.key(), node)) }
     }
 
-    /// The same, where it is optional.
     pub(super) fn some_handle_of(&self, node: Node) -> post_op_fh3 {
         Nfs3Option::Some(self.handle_of(node))
     }
 
-    /// Makes a change of these nodes' names and attributes durable: to be done before it is answered (RFC 1813, 4.8:
+    /// Makes a change of these nodes' names and attributes durable, which is required before the reply (RFC 1813, 4.8:
     /// all operations but UNSTABLE writes).
     pub(super) async fn make_durable(&self, nodes: &[Node]) -> Result<(), nfsstat3> {
         let (tree, cpu) = (self.export.tree(), &self.call.cpu);
         self.or_one_by_one(tree.make_durable(cpu, nodes).await, nodes).await
     }
 
-    /// The same of a node that was moved from here to the directory `to`.
+    /// As [`Object::make_durable`], for a node that was moved from here to the directory `to`.
     pub(super) async fn make_move_durable(&self, moved: Node, to: Node) -> Result<(), nfsstat3> {
         let done = self.export.tree().make_move_durable(&self.call.cpu, moved, to, self.node).await;
         // The new name first.
@@ -153,7 +155,8 @@ impl<'a> Object<'a> {
         let (tree, cpu) = (self.export.tree(), &self.call.cpu);
         match done {
             Err(Errno(libc::ESTALE)) => {
-                // Somebody removed one of them meanwhile. What was done with it before is done; the others count.
+                // One of them was removed meanwhile. Its earlier changes are moot; the others must still become
+                // durable.
                 for node in nodes {
                     match tree.make_durable(cpu, &[*node]).await {
                         Ok(()) | Err(Errno(libc::ESTALE)) => {}
@@ -167,7 +170,7 @@ impl<'a> Object<'a> {
     }
 }
 
-/// Attributes after a change. Those before it are left out: nothing makes them and the change one step.
+/// Attributes after a change. Those before it are omitted: they could not be read atomically with it.
 pub(super) fn wcc(after: post_op_attr) -> wcc_data {
     wcc_data { before: Nfs3Option::None, after }
 }
@@ -176,10 +179,10 @@ fn is_for_mounting(procedure: u32) -> bool {
     procedure == NFS_PROGRAM::NFSPROC3_GETATTR as u32 || procedure == NFS_PROGRAM::NFSPROC3_FSINFO as u32
 }
 
-/// The name of an entry that may be looked up.
+/// A valid name for a lookup.
 ///
 /// # Errors
-/// `NFS3ERR_INVAL`: no name of an entry. `NFS3ERR_NAMETOOLONG`.
+/// `NFS3ERR_INVAL`: not a name. `NFS3ERR_NAMETOOLONG`.
 pub(super) fn name(name: filename3<'_>) -> Result<Vec<u8>, nfsstat3> {
     let name = name.0.into_owned();
     if name.len() > NAME_BYTES_MAX {
@@ -191,19 +194,19 @@ pub(super) fn name(name: filename3<'_>) -> Result<Vec<u8>, nfsstat3> {
     Ok(name)
 }
 
-/// The name of an entry to be made.
+/// A valid name for a new entry.
 ///
 /// # Errors
-/// As [`name`]; `NFS3ERR_EXIST`: `.` and `..` are always there.
+/// As [`name`]; `NFS3ERR_EXIST`: `.` and `..` always exist.
 pub(super) fn new_name(wire: filename3<'_>) -> Result<Vec<u8>, nfsstat3> {
     let name = name(wire)?;
     if is_dots(&name) { Err(nfsstat3::NFS3ERR_EXIST) } else { Ok(name) }
 }
 
-/// The name of an entry to be removed or given another name.
+/// A valid name of an entry to be removed or renamed.
 ///
 /// # Errors
-/// As [`name`]; `NFS3ERR_INVAL`: `.` and `..` stay (RFC 1813, 3.3.13 and 3.3.14).
+/// As [`name`]; `NFS3ERR_INVAL`: not `.` and `..` (RFC 1813, 3.3.13 and 3.3.14).
 pub(super) fn old_name(wire: filename3<'_>) -> Result<Vec<u8>, nfsstat3> {
     let name = name(wire)?;
     if is_dots(&name) { Err(nfsstat3::NFS3ERR_INVAL) } else { Ok(name) }

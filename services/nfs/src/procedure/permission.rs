@@ -1,12 +1,12 @@
-//! What a caller may do with the content of a file.
+//! Permissions for the content of files.
 //!
-//! Names and attributes are the host's to guard, who is asked as the caller. Reads and writes of cached content never
-//! reach it, so the right to them is checked here: at every request, since NFS has no open files.
+//! The host checks names and attributes, since it is called as the caller. Reads and writes of cached content do not
+//! reach it, so permission is checked here: at every request, since NFS has no open files.
 //!
-//! The owner may always read and write: who creates a file with mode 0444 goes on writing to it, and to the server each
-//! write is a request of its own. For others only the host knows: the bits of the mode don't say what an access control
-//! list allows (its group bits are a mask) or denies. So it is asked, and its yes is remembered for as long as attributes
-//! are.
+//! The owner may always read and write: a program that creates a file with mode 0444 goes on writing to it, and the
+//! server sees each write as a request of its own. For others only the host knows: the mode's bits do not show what an
+//! access control list allows (its group bits are a mask) or denies. So it is asked, and a grant is remembered for
+//! [`GRANT_AGE`].
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -26,13 +26,13 @@ pub(crate) const R_OK: u32 = libc::R_OK as u32;
 pub(crate) const W_OK: u32 = libc::W_OK as u32;
 pub(crate) const X_OK: u32 = libc::X_OK as u32;
 
-/// What the host granted counts for so long.
+/// How long a grant by the host is valid.
 const GRANT_AGE: Duration = Duration::from_secs(1);
 
-/// Grants in mind, at most. When there are more, all are asked for anew.
+/// Grants remembered, at most. Beyond, all are dropped.
 const GRANTS_MAX: usize = 4096;
 
-/// What is to be done with the content.
+/// An operation on the content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     Read,
@@ -40,7 +40,8 @@ pub(crate) enum Use {
 }
 
 impl Use {
-    /// Any of these rights is enough. To run a program its pages must be read, and the client doesn't say what for.
+    /// Any of these is sufficient. To execute a program its pages must be read, and the client does not state the
+    /// purpose.
     fn rights(self) -> u32 {
         match self {
             Use::Read => R_OK | X_OK,
@@ -49,7 +50,7 @@ impl Use {
     }
 }
 
-/// Rights that the host granted lately.
+/// Permissions recently granted by the host.
 #[derive(Default)]
 pub(crate) struct Grants(Mutex<HashMap<(Node, Caller), Grant>>);
 
@@ -74,7 +75,7 @@ impl Grants {
         grants.insert((node, caller.clone()), Grant { rights, at: now });
     }
 
-    /// Attributes of some node were changed.
+    /// To be called after a change of any node's attributes.
     pub(crate) fn forget(&self) {
         self.lock().clear();
     }
@@ -84,12 +85,12 @@ impl Grants {
     }
 }
 
-/// May the caller, by what is known here?
+/// Is it permitted without asking the host?
 fn is_clear(attributes: &Attributes, uid: u32) -> bool {
     uid == 0 || uid == attributes.uid
 }
 
-/// Is it known, without asking anybody, that a caller with these credentials may read the content of a regular file?
+/// Is it known, without asking the host, that a caller with these credentials may read a regular file?
 pub(crate) fn may_surely_read(
     cpu: &Processor,
     export: &Export,
@@ -103,10 +104,10 @@ pub(crate) fn may_surely_read(
         || squash.caller(credentials).is_some_and(granted)
 }
 
-/// Checks that the caller may use the content of a regular file.
+/// Checks permission for the content of a regular file.
 ///
 /// # Errors
-/// `NFS3ERR_ACCES`, and what the host says to the question.
+/// `NFS3ERR_ACCES`, and the host's errors.
 pub(crate) async fn check(
     cpu: &Processor,
     export: &Export,
@@ -119,7 +120,7 @@ pub(crate) async fn check(
     if is_clear(attributes, caller.uid) || enough(export.grants().find(node, caller, cpu.now())) {
         return Ok(());
     }
-    // The moment of the question, not of the answer: what changes between them must count soon.
+    // The time of the question, not of the answer: a change in between must take effect soon.
     let asked = cpu.now();
     let call = TreeCall::Access { node, wanted: R_OK | W_OK | X_OK };
     let rights = match export.tree().call(cpu, Some(caller), call).await {

@@ -1,24 +1,24 @@
-//! What a host's error is called on the wire.
+//! Host errors on the wire.
 
 use machine::Errno;
 use nfs3_types::mount::mountstat3;
 use nfs3_types::nfs3::nfsstat3;
 
-/// RFC 1813, 2.6. What has no name there is `NFS3ERR_IO`: it came from the host's file system.
+/// RFC 1813, 2.6. Errors without an equivalent are `NFS3ERR_IO`: they came from the host's file system.
 pub(crate) fn status(error: Errno) -> nfsstat3 {
     match error.0 {
         libc::EPERM => nfsstat3::NFS3ERR_PERM,
         libc::ENOENT => nfsstat3::NFS3ERR_NOENT,
         libc::ENXIO => nfsstat3::NFS3ERR_NXIO,
-        // The host executes it, for as long as it likes (knfsd: NFS3ERR_IO). Told to try again, clients would hang until
-        // it ends.
+        // The host is executing the file, for an unlimited time (knfsd: NFS3ERR_IO). With `NFS3ERR_JUKEBOX`, clients
+        // would hang until it ends.
         libc::EACCES | libc::ETXTBSY => nfsstat3::NFS3ERR_ACCES,
         libc::EEXIST => nfsstat3::NFS3ERR_EXIST,
         libc::EXDEV => nfsstat3::NFS3ERR_XDEV,
         libc::ENODEV => nfsstat3::NFS3ERR_NODEV,
         libc::ENOTDIR => nfsstat3::NFS3ERR_NOTDIR,
         libc::EISDIR => nfsstat3::NFS3ERR_ISDIR,
-        // A symbolic link where something else was wanted: the client follows links, the server never does.
+        // A symbolic link in place of another kind: clients follow links, the server never does.
         libc::EINVAL | libc::ELOOP | libc::EDOM | libc::ERANGE => nfsstat3::NFS3ERR_INVAL,
         libc::EFBIG | libc::EOVERFLOW => nfsstat3::NFS3ERR_FBIG,
         libc::ENOSPC => nfsstat3::NFS3ERR_NOSPC,
@@ -31,7 +31,7 @@ pub(crate) fn status(error: Errno) -> nfsstat3 {
         libc::EREMOTE => nfsstat3::NFS3ERR_REMOTE,
         libc::EOPNOTSUPP | libc::ENOSYS => nfsstat3::NFS3ERR_NOTSUPP,
         libc::ECHRNG => nfsstat3::NFS3ERR_BAD_COOKIE,
-        // Passes: the client tries again.
+        // Temporary: the client retries.
         libc::EAGAIN | libc::EBUSY | libc::ETIMEDOUT | libc::EINTR => nfsstat3::NFS3ERR_JUKEBOX,
         libc::ENOMEM | libc::EMFILE | libc::ENFILE => nfsstat3::NFS3ERR_JUKEBOX,
         libc::EFAULT | libc::EBADF | libc::ECANCELED => nfsstat3::NFS3ERR_SERVERFAULT,
@@ -58,7 +58,7 @@ pub(crate) fn mount_status(status: nfsstat3) -> mountstat3 {
 mod tests {
     use super::*;
 
-    /// RFC 1813 took most of its numbers from Unix; those that Linux has under another number are listed.
+    /// RFC 1813 took most of its numbers from Unix; those with other numbers in Linux are listed below.
     #[test]
     fn errors_keep_their_meaning() {
         for number in [

@@ -1,4 +1,4 @@
-//! What counts as a repetition, and how long.
+//! What counts as a retransmission, and for how long.
 
 use std::future::Future;
 use std::pin::pin;
@@ -26,7 +26,7 @@ fn at(seconds: u64) -> Instant {
     Instant::from_ns(seconds * 1_000_000_000)
 }
 
-/// What is known at once.
+/// The result if it does not wait.
 fn begin(replay: &Replay, key: RequestKey, connection: ConnectionNumber, now: u64) -> Option<Known<'_>> {
     let known = pin!(replay.begin(key, connection, || at(now)));
     match known.poll(&mut Context::from_waker(Waker::noop())) {
@@ -91,7 +91,7 @@ fn a_number_that_is_done_is_a_new_call_on_the_connection_that_had_the_reply() {
     new(begin(&replay, key(1), 1, 1)).finish(b"two", at(1));
     let Some(Known::Done(reply)) = begin(&replay, key(1), 2, 2) else { panic!("a repetition") };
     assert_eq!(&reply[..], b"two");
-    // The second connection has had it now, too.
+    // Now the second connection has had it, too.
     new(begin(&replay, key(1), 2, 3)).finish(b"three", at(3));
     assert!(is_done(&begin(&replay, key(1), 1, 4)));
 }
@@ -139,7 +139,7 @@ fn a_reply_larger_than_all_that_is_kept_is_forgotten_at_once() {
 #[test]
 fn a_busy_client_forgets_its_own_replies_and_no_others() {
     let replay = Replay::new(LIMITS);
-    // One with a share, one with less, and one that never stops.
+    // A client with its share, one with less, and one that exceeds any.
     for xid in 0..2 {
         new(begin(&replay, key_of(1, xid), 1, 0)).finish(b"reply", at(0));
     }
@@ -150,7 +150,7 @@ fn a_busy_client_forgets_its_own_replies_and_no_others() {
     for (client, xid) in [(1, 0), (1, 1), (2, 0), (3, 9_999), (3, 9_998)] {
         assert!(is_done(&begin(&replay, key_of(client, xid), 4, 1)), "call {xid} of {client}");
     }
-    // Who comes late gets its share from the one that has most.
+    // A late client gets its share from the one with most.
     for xid in 0..2 {
         new(begin(&replay, key_of(4, xid), 5, 1)).finish(b"reply", at(1));
     }
@@ -196,20 +196,20 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A reply that must still be known.
+/// A reply that must still be retained.
 struct Kept {
     xid: u32,
     reply: Vec<u8>,
     since: u64,
     done: u64,
     connection: ConnectionNumber,
-    /// Another call of that number on that connection came after it.
+    /// Another call with that id on that connection followed it.
     is_superseded: bool,
 }
 
 proptest! {
-    /// However requests and their repetitions interleave: one at a time does a request, and its copy on another connection
-    /// gets its reply for as long as it is kept, within the bounds.
+    /// In any interleaving of requests and retransmissions, a request is executed by one call at a time, and a copy on
+    /// another connection gets its reply while that is retained, within the bounds.
     #[test]
     fn a_request_is_done_once_and_answered_alike(steps in prop::collection::vec(step(), 0..200)) {
         let replay = Replay::new(LIMITS);

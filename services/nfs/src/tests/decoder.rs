@@ -1,4 +1,4 @@
-//! The decoder alone: any bytes, in any pieces.
+//! The decoder alone: any bytes, in pieces of any size.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use crate::record::{Decoded, EMPTY_FRAGMENTS_MAX, decode};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
 
-/// Records as clients send them, some of them damaged in a few places.
+/// Records as clients send them, some of them damaged.
 fn nearly_right() -> impl Strategy<Value = Vec<u8>> {
     let message = prop_oneof![
         Just(null(1)),
@@ -46,7 +46,7 @@ proptest! {
         prop_assert!(whole.understood <= whole.calls);
     }
 
-    /// Whatever the arguments of whatever procedure: they are taken apart or refused.
+    /// Arguments of any procedure are decoded or refused.
     #[test]
     fn arguments_of_every_procedure_are_decoded_or_refused(
         (program, procedure) in prop_oneof![(Just(NFS), 0u32..=22), (Just(MOUNT), 0u32..=6)],
@@ -54,12 +54,12 @@ proptest! {
     ) {
         let words = [&[1, 0, 2, program, 3, procedure, 0, 0, 0, 0], &words[..]].concat();
         let decoded = decode(&record(&xdr(&words, &[])), &[usize::MAX]);
-        prop_assert!(!decoded.broken);
+        prop_assert!(!decoded.malformed);
         prop_assert_eq!(decoded.calls + decoded.refused, 1);
     }
 }
 
-/// Random changes of what clients send, for as many seeds as asked for: what a fuzzer does without looking where it gets.
+/// Random damage to valid streams, for the requested number of seeds: a fuzzer without coverage.
 #[test]
 fn streams_with_random_damage_are_taken_apart_or_end() {
     let handle = opaque(&[7; 32]);
@@ -114,16 +114,16 @@ fn streams_with_random_damage_are_taken_apart_or_end() {
 #[test]
 fn what_clients_send_is_understood() {
     let stream = [record(&null(1)), record(&write_call(2, 1, &[1; 1001])), record(&lookup(3, b"name"))].concat();
-    assert_eq!(decode(&stream, &[7]), Decoded { calls: 3, understood: 3, refused: 0, data: 1001, broken: false });
+    assert_eq!(decode(&stream, &[7]), Decoded { calls: 3, understood: 3, refused: 0, data: 1001, malformed: false });
 }
 
 #[test]
 fn fragments_without_bytes_are_bounded_and_such_of_one_byte_need_not_be() {
     let message = write_call(1, 0, &vec![0xee; TRANSFER_BYTES_MAX as usize]);
     let tiny = fragments(&message, &vec![1; message.len() - 1]);
-    let whole = Decoded { calls: 1, understood: 1, refused: 0, data: TRANSFER_BYTES_MAX as usize, broken: false };
+    let whole = Decoded { calls: 1, understood: 1, refused: 0, data: TRANSFER_BYTES_MAX as usize, malformed: false };
     assert_eq!(decode(&tiny, &[4096]), whole);
     assert_eq!(decode(&fragments(&message, &[0; EMPTY_FRAGMENTS_MAX]), &[4096]), whole);
     let empty = fragments(&message, &[0; EMPTY_FRAGMENTS_MAX + 1]);
-    assert_eq!(decode(&empty, &[4096]), Decoded { broken: true, ..Decoded::default() });
+    assert_eq!(decode(&empty, &[4096]), Decoded { malformed: true, ..Decoded::default() });
 }

@@ -1,5 +1,5 @@
-//! Clients that break the protocol, stop in the middle, say nothing or take nothing: they are refused or disconnected, and
-//! nobody else notices.
+//! Clients that violate the protocol, stall or accept no replies: they are refused or disconnected, and no other client
+//! is affected.
 
 use kernel::wait::join_all;
 use nfs3_types::rpc::accept_stat;
@@ -10,7 +10,7 @@ use crate::record::{MESSAGE_BYTES_MAX, RECORD_BYTES_MAX};
 
 const GARBAGE: u32 = accept_stat::GARBAGE_ARGS as u32;
 
-/// Asserts that a client is served, and soon.
+/// Asserts that a client is served without delay.
 async fn assert_unharmed(cpu: &Processor, peer: &mut Peer) {
     let start = cpu.now();
     let answer = peer.ask(&write_call(1, 100, &[0x11; 5000])).await.expect("an answer");
@@ -31,24 +31,24 @@ fn lengths_beyond_what_is_there_are_refused_before_memory_is_taken_for_them() {
         let attributes = xdr(&[1, 0o644, 0, 0, 1, 0, 5, 2, 7, 8, 1], &[]);
         let good = |bytes: &[&[u8]]| bytes.concat();
         let cases = [
-            (Nfs::NFSPROC3_GETATTR, xdr(&[65], &[0; 65])),
-            (Nfs::NFSPROC3_GETATTR, xdr(&[u32::MAX], &[0; 64])),
-            (Nfs::NFSPROC3_GETATTR, xdr(&[5], &[0; 4])),
-            (Nfs::NFSPROC3_GETATTR, vec![]),
-            (Nfs::NFSPROC3_LOOKUP, good(&[&handle, &xdr(&[9], b"name")])),
-            (Nfs::NFSPROC3_LOOKUP, good(&[&handle, &xdr(&[u32::MAX], b"name")])),
-            (Nfs::NFSPROC3_LOOKUP, good(&[&xdr(&[u32::MAX], &[]), &name])),
-            (Nfs::NFSPROC3_CREATE, good(&[&handle, &xdr(&[1 << 30], &[])])),
-            (Nfs::NFSPROC3_SYMLINK, good(&[&handle, &name, &attributes, &xdr(&[u32::MAX - 3], &[])])),
-            (Nfs::NFSPROC3_SYMLINK, good(&[&handle, &name, &xdr(&[2], &[]), &name])),
-            (Nfs::NFSPROC3_RENAME, good(&[&handle, &name, &handle, &xdr(&[5], b"name")])),
-            (Nfs::NFSPROC3_RENAME, good(&[&handle, &name, &xdr(&[80], &[0; 80]), &name])),
-            (Nfs::NFSPROC3_LINK, good(&[&handle, &xdr(&[u32::MAX], &[]), &name])),
-            (Nfs::NFSPROC3_WRITE, good(&[&write_arguments(0, 8), &xdr(&[u32::MAX], &[0; 8])])),
-            (Nfs::NFSPROC3_WRITE, good(&[&write_arguments(0, 8), &xdr(&[9], &[0; 8])])),
-            (Nfs::NFSPROC3_WRITE, good(&[&write_arguments(0, 8), &xdr(&[TRANSFER_BYTES_MAX + 1], &[0; 8])])),
-            (Nfs::NFSPROC3_WRITE, xdr(&[65, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[0; 70])),
-            (Nfs::NFSPROC3_LOOKUP, good(&[&handle, &opaque(&vec![b'x'; MESSAGE_BYTES_MAX])])),
+            (NFS_PROGRAM::NFSPROC3_GETATTR, xdr(&[65], &[0; 65])),
+            (NFS_PROGRAM::NFSPROC3_GETATTR, xdr(&[u32::MAX], &[0; 64])),
+            (NFS_PROGRAM::NFSPROC3_GETATTR, xdr(&[5], &[0; 4])),
+            (NFS_PROGRAM::NFSPROC3_GETATTR, vec![]),
+            (NFS_PROGRAM::NFSPROC3_LOOKUP, good(&[&handle, &xdr(&[9], b"name")])),
+            (NFS_PROGRAM::NFSPROC3_LOOKUP, good(&[&handle, &xdr(&[u32::MAX], b"name")])),
+            (NFS_PROGRAM::NFSPROC3_LOOKUP, good(&[&xdr(&[u32::MAX], &[]), &name])),
+            (NFS_PROGRAM::NFSPROC3_CREATE, good(&[&handle, &xdr(&[1 << 30], &[])])),
+            (NFS_PROGRAM::NFSPROC3_SYMLINK, good(&[&handle, &name, &attributes, &xdr(&[u32::MAX - 3], &[])])),
+            (NFS_PROGRAM::NFSPROC3_SYMLINK, good(&[&handle, &name, &xdr(&[2], &[]), &name])),
+            (NFS_PROGRAM::NFSPROC3_RENAME, good(&[&handle, &name, &handle, &xdr(&[5], b"name")])),
+            (NFS_PROGRAM::NFSPROC3_RENAME, good(&[&handle, &name, &xdr(&[80], &[0; 80]), &name])),
+            (NFS_PROGRAM::NFSPROC3_LINK, good(&[&handle, &xdr(&[u32::MAX], &[]), &name])),
+            (NFS_PROGRAM::NFSPROC3_WRITE, good(&[&write_arguments(0, 8), &xdr(&[u32::MAX], &[0; 8])])),
+            (NFS_PROGRAM::NFSPROC3_WRITE, good(&[&write_arguments(0, 8), &xdr(&[9], &[0; 8])])),
+            (NFS_PROGRAM::NFSPROC3_WRITE, good(&[&write_arguments(0, 8), &xdr(&[TRANSFER_BYTES_MAX + 1], &[0; 8])])),
+            (NFS_PROGRAM::NFSPROC3_WRITE, xdr(&[65, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[0; 70])),
+            (NFS_PROGRAM::NFSPROC3_LOOKUP, good(&[&handle, &opaque(&vec![b'x'; MESSAGE_BYTES_MAX])])),
         ];
         for (no, (procedure, arguments)) in cases.into_iter().enumerate() {
             let message = call(no as u32, procedure, &arguments);
@@ -60,7 +60,7 @@ fn lengths_beyond_what_is_there_are_refused_before_memory_is_taken_for_them() {
         }
         let path = opaque(&[b'p'; 4095]);
         let longest = good(&[&handle, &name, &attributes, &path]);
-        let answer = peer.ask(&call(1, Nfs::NFSPROC3_SYMLINK, &longest)).await.expect("an answer");
+        let answer = peer.ask(&call(1, NFS_PROGRAM::NFSPROC3_SYMLINK, &longest)).await.expect("an answer");
         assert_eq!(answer.accepted().0, accept_stat::PROC_UNAVAIL as u32, "it arrived");
         assert_eq!(log.take().len(), 1);
         assert_unharmed(&cpu, &mut peer).await;
@@ -75,12 +75,12 @@ fn what_cannot_be_a_call_ends_the_connection_after_what_came_before_it() {
     scene.run(async |cpu, route| {
         let mut good = route.peer(&cpu);
         let cases = [
-            // A record that is too long, at once and bit by bit.
+            // Too long a record, at once and gradually.
             xdr(&[u32::MAX], &[]),
             xdr(&[(1 << 31) | (RECORD_BYTES_MAX as u32 + 1)], &[]),
             [record(&null(1))[..4].to_vec(), null(1), xdr(&[RECORD_BYTES_MAX as u32 + 1], &[])].concat(),
             fragments(&write_call(1, 0, &vec![0; RECORD_BYTES_MAX])[..RECORD_BYTES_MAX + 1], &[RECORD_BYTES_MAX, 0, 0]),
-            // A reply; a kind of message that there is not; less than a call.
+            // A reply; an unknown message type; less than a call.
             record(&xdr(&[1, 1, 0, 0, 0, 0], &[])),
             record(&xdr(&[1, 2, 2, NFS, 3, 0, 0, 0, 0, 0], &[])),
             record(&[]),
@@ -94,7 +94,7 @@ fn what_cannot_be_a_call_ends_the_connection_after_what_came_before_it() {
             let mut peer = route.peer(&cpu);
             let start = cpu.now();
             peer.send(&record(&wait(77, 50))).await.expect("sent");
-            // It may be over before all of it is taken.
+            // The connection may end before all of it is accepted.
             let _ = peer.send(&case).await;
             let tail = record(&null(78));
             let _ = peer.send(&tail).await;
@@ -102,7 +102,7 @@ fn what_cannot_be_a_call_ends_the_connection_after_what_came_before_it() {
             while let Ok(answer) = peer.answer().await {
                 answers.push(answer.xid);
             }
-            // What comes after is not looked at.
+            // What follows is ignored.
             assert!(answers == [77] || answers == [1, 77], "case {no}: {answers:?}");
             assert!(cpu.now().since(start) < Duration::from_secs(1), "case {no}");
             peer.hang_up();
@@ -122,13 +122,13 @@ fn a_call_that_is_cut_off_is_never_done() {
             for len in 0..message.len() {
                 for lengths in [&[][..], &[20, 60]] {
                     let mut peer = route.peer(&cpu);
-                    // A whole call follows: what is cut off must not reach into it.
+                    // A whole call follows: the truncated one must not extend into it.
                     let stream = [fragments(&message[..len], lengths), record(&null(6))].concat();
                     peer.send(&stream).await.expect("sent");
                     match peer.answer().await {
                         Ok(answer) => {
                             let cut = answer.xid == 5 && answer.accepted().0 == GARBAGE;
-                            // The stand-in looks at what a handle is followed by itself.
+                            // The stand-in checks the arguments after a handle itself.
                             let arguments = message.len() - len <= 12 && answer.xid == 5;
                             assert!(cut || arguments, "{len} bytes: {answer:?}");
                             assert_eq!(peer.answer().await.map(|answer| answer.xid), Ok(6), "{len} bytes");
@@ -139,7 +139,7 @@ fn a_call_that_is_cut_off_is_never_done() {
                 }
             }
         }
-        // Where only the padding is missing, that may be known too late.
+        // If only the padding is missing, that may be known too late.
         let whole = |seen: &Seen| seen.data.as_ref().is_none_or(|data| data == &[0xee; 203]);
         assert!(log.take().iter().all(whole), "a part of a WRITE was done");
     });
@@ -158,7 +158,7 @@ fn a_million_fragments_cost_no_more_than_their_bytes() {
         peer.send(&fragments(&message, &vec![1; message.len()])).await.expect("sent");
         assert_eq!(peer.answer().await.expect("an answer").results(), 1_000_000_u32.to_be_bytes());
         assert!(log.take()[0].data.as_ref() == Some(&data));
-        // And a million that have nothing in them.
+        // And a million empty ones.
         let _ = peer.send(&vec![0; 4_000_000]).await;
         peer.until_end().await;
         peer.hang_up();
@@ -176,8 +176,8 @@ fn who_does_not_take_its_replies_blocks_only_itself_and_is_disconnected() {
         let calls: [fn(u32) -> Vec<u8>; 4] = [
             |xid| read_call(xid, 0, 65_536),
             |xid| lookup(xid, &[b'x'; 8000]),
-            // Refused on sight: also of these there may not be more than of others.
-            |xid| call(xid, Nfs::NFSPROC3_GETATTR, &[]),
+            // Refused by the decoder: these are limited, too.
+            |xid| call(xid, NFS_PROGRAM::NFSPROC3_GETATTR, &[]),
             |xid| xdr(&[xid, 0, 9], &[]),
         ];
         let mut good = route.peer(&cpu);
@@ -213,7 +213,8 @@ fn who_does_not_take_its_replies_blocks_only_itself_and_is_disconnected() {
 
 #[test]
 fn a_record_has_its_time_as_a_whole_and_between_records_there_is_more() {
-    let limits = Limits { idle_timeout: Duration::from_secs(300), ..Limits::default() };
+    let connection = connection::Limits { idle_timeout: Some(Duration::from_secs(300)), ..Default::default() };
+    let limits = Limits { connection, ..Limits::default() };
     let scene = Scene::new(Setup { limits, ..Setup::new(6) });
     scene.run(async |cpu, route| {
         let write = record(&write_call(1, 0, &[0xee; 8192]));
@@ -223,7 +224,7 @@ fn a_record_has_its_time_as_a_whole_and_between_records_there_is_more() {
             cpu.sleep(Duration::from_secs(200)).await;
             peer.send(&write[..sent]).await.expect("sent");
             let start = cpu.now();
-            // A byte now and then does not help, as long as the record is not there.
+            // A byte now and then does not help while the record is incomplete.
             for at in sent..(sent + 5).min(write.len() - 1) {
                 cpu.sleep(Duration::from_secs(10)).await;
                 peer.send(&write[at..at + 1]).await.expect("sent");
@@ -240,7 +241,8 @@ fn a_record_has_its_time_as_a_whole_and_between_records_there_is_more() {
 
 #[test]
 fn who_says_nothing_for_long_is_disconnected_and_who_speaks_now_and_then_is_not() {
-    let limits = Limits { idle_timeout: Duration::from_secs(300), ..Limits::default() };
+    let connection = connection::Limits { idle_timeout: Some(Duration::from_secs(300)), ..Default::default() };
+    let limits = Limits { connection, ..Limits::default() };
     let scene = Scene::new(Setup { limits, ..Setup::new(7) });
     scene.run(async |cpu, route| {
         let (mut silent, mut quiet, mut now_and_then) = (route.peer(&cpu), route.peer(&cpu), route.peer(&cpu));
@@ -260,7 +262,8 @@ fn who_says_nothing_for_long_is_disconnected_and_who_speaks_now_and_then_is_not(
 
 #[test]
 fn so_many_calls_are_under_way_on_a_connection_and_no_more() {
-    let limits = Limits { requests_a_connection: 7, bytes_a_connection: MIB, ..Limits::default() };
+    let connection = connection::Limits { requests: 7, bytes: MIB, ..Default::default() };
+    let limits = Limits { connection, ..Limits::default() };
     let scene = Scene::new(Setup { limits, ..Setup::new(8) });
     let log = Arc::clone(&scene.log);
     scene.run(async move |cpu, route| {
@@ -281,7 +284,7 @@ fn payloads_that_many_begin_and_do_not_send_leave_memory_for_others() {
     let scene = Scene::new(Setup { memory: 16 * MIB, ..Setup::new(9) });
     scene.run(async |cpu, route| {
         let mut good = route.peer(&cpu);
-        // Whole blocks and others.
+        // Whole and partial blocks.
         let writes = [0, 1].map(|offset| record(&write_call(1, offset, &vec![0xee; TRANSFER_BYTES_MAX as usize])));
         let mut stalled = Vec::new();
         for no in 0..150 {
@@ -344,7 +347,7 @@ fn a_connection_that_breaks_after_any_number_of_bytes_is_let_go_of() {
         }
     });
     scene.assert_all_ends();
-    assert_eq!(scene.server.service().kept().in_flight(), 0);
+    assert_eq!(scene.nfs.sessions().reservations().in_flight(), 0);
 }
 
 #[test]
@@ -370,7 +373,7 @@ fn garbage_at_any_point_harms_nobody_else() {
     });
 }
 
-/// Says anything, some of it nearly right.
+/// Sends random bytes, some of them nearly valid.
 async fn babble(peer: &mut Peer, random: &mut Random) -> Result<(), Ended> {
     for _ in 0..1 + random.below(60) {
         let xid = random.next() as u32;

@@ -1,5 +1,5 @@
-//! A simulated world with a server on one host and its clients on another, a client that may say anything, and procedures that
-//! do nothing but tell what arrived.
+//! A simulated world with a server on one host and clients on another, a client that sends arbitrary bytes, and
+//! procedures that only report what arrived.
 
 mod decoder;
 mod hostile;
@@ -13,22 +13,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kernel::connection::{self, Acceptor, Session};
-use kernel::job::{Client, JobId, Origin};
+use kernel::connection::{self, Acceptor, Protocol, Session, Sessions};
+use kernel::job::{Client, JobId};
 use kernel::{FRAME_BYTES, Frames, Processor, Switches};
 use machine::Connection;
-use nfs3_types::nfs3::NFS_PROGRAM as Nfs;
+use nfs3_types::nfs3::NFS_PROGRAM;
 use nfs3_types::rpc::auth_stat;
 use policy::unit::Instant;
 use sim::{HostId, NetworkConfig, World};
 
-use crate::call::{Call, ClientAddress, Credentials, Program, Results, TRANSFER_BYTES_MAX};
-use crate::server::{Limits, Server};
+use crate::call::{Call, Credentials, Program, Results, TRANSFER_BYTES_MAX};
+use crate::nfs::{Limits, Nfs};
 use crate::shape::Cursor;
-use crate::transmission::serve_with;
+use crate::transmission::{Calls, Perform};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
-use testkit::scene::{Host, Spoken, accept, assert_nothing_is_left, drive, serving, small_kernel};
+use testkit::scene::{Host, accept, assert_nothing_is_left, drive, serving, small_kernel};
 
 const MIB: u64 = 1 << 20;
 const PORT: u16 = 2049;
@@ -36,7 +36,7 @@ const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const NFS: u32 = nfs3_types::nfs3::PROGRAM;
 const MOUNT: u32 = nfs3_types::mount::PROGRAM;
 
-/// What a client sees when the server has ended the connection.
+/// The server has ended the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ended;
 
@@ -51,7 +51,7 @@ struct Seen {
     job: JobId,
 }
 
-/// What the stand-in for the procedures has seen.
+/// Observations of the stand-in for the procedures.
 #[derive(Default)]
 struct Log {
     seen: Mutex<Vec<Seen>>,
@@ -65,24 +65,20 @@ impl Log {
     }
 }
 
-/// Content of the simulated file.
 fn content(at: u64) -> u8 {
     at.wrapping_mul(31).wrapping_add((at / 4096).wrapping_mul(7)) as u8
 }
 
-/// GETATTR answers after as many milliseconds as its handle says, READ gives [`content`], WRITE tells how much it got, LOOKUP
-/// repeats its arguments; others show one kind of results each.
+/// GETATTR replies after the number of milliseconds in its handle, READ returns [`content`], WRITE the length of its
+/// data, LOOKUP its arguments; others return one kind of results each.
 async fn stand_in(call: Call, log: Arc<Log>) -> Results {
     let now = log.under_way.fetch_add(1, Ordering::SeqCst) + 1;
     log.most_under_way.fetch_max(now, Ordering::SeqCst);
     let data = call.payload.as_ref().map(|payload| {
-        let mut at = Cursor(&call.arguments);
-        at.opaque(64).expect("a handle");
-        let offset = u64::from(at.u32().expect("offset")) << 32 | u64::from(at.u32().expect("offset"));
         let all: Vec<u8> = payload.frames.iter().flat_map(|frame| frame.bytes().to_vec()).collect();
-        let start = (offset % FRAME_BYTES as u64) as usize;
-        assert_eq!(all.len(), if payload.len == 0 { 0 } else { (start + payload.len as usize).next_multiple_of(4096) });
-        if all.is_empty() { all } else { all[start..start + payload.len as usize].to_vec() }
+        let (start, len) = (payload.write.start(), payload.write.data_len as usize);
+        assert_eq!(all.len(), if len == 0 { 0 } else { (start + len).next_multiple_of(4096) });
+        if all.is_empty() { all } else { all[start..start + len].to_vec() }
     });
     let Call { cpu, program, procedure, credentials, arguments, job, .. } = call;
     let results = results(&cpu, program, procedure, &arguments, data.as_deref()).await;
@@ -96,25 +92,25 @@ async fn results(cpu: &Processor, program: Program, procedure: u32, arguments: &
     if procedure == 0 {
         return Results::Bytes(Vec::new());
     }
-    let Ok(procedure) = Nfs::try_from(procedure) else { return Results::ProcedureUnavailable };
+    let Ok(procedure) = NFS_PROGRAM::try_from(procedure) else { return Results::ProcedureUnavailable };
     if program == Program::Mount {
         return Results::ProcedureUnavailable;
     }
     let mut at = Cursor(arguments);
     let Some(handle) = at.opaque(64) else { return Results::GarbageArguments };
     match procedure {
-        Nfs::NFSPROC3_GETATTR => {
+        NFS_PROGRAM::NFSPROC3_GETATTR => {
             let wait = Cursor(handle).u32().unwrap_or(0).min(5000);
             cpu.sleep(Duration::from_millis(wait.into())).await;
             Results::Bytes(handle.to_vec())
         }
-        Nfs::NFSPROC3_LOOKUP => Results::Bytes(arguments.to_vec()),
-        Nfs::NFSPROC3_ACCESS => Results::AuthError(auth_stat::AUTH_TOOWEAK),
-        Nfs::NFSPROC3_READLINK => Results::SystemError,
-        Nfs::NFSPROC3_FSSTAT => Results::Silence,
-        Nfs::NFSPROC3_COMMIT => Results::GarbageArguments,
-        Nfs::NFSPROC3_WRITE => Results::Bytes((data.map_or(0, <[u8]>::len) as u32).to_be_bytes().to_vec()),
-        Nfs::NFSPROC3_READ => {
+        NFS_PROGRAM::NFSPROC3_LOOKUP => Results::Bytes(arguments.to_vec()),
+        NFS_PROGRAM::NFSPROC3_ACCESS => Results::AuthError(auth_stat::AUTH_TOOWEAK),
+        NFS_PROGRAM::NFSPROC3_READLINK => Results::SystemError,
+        NFS_PROGRAM::NFSPROC3_FSSTAT => Results::Silence,
+        NFS_PROGRAM::NFSPROC3_COMMIT => Results::GarbageArguments,
+        NFS_PROGRAM::NFSPROC3_WRITE => Results::Bytes((data.map_or(0, <[u8]>::len) as u32).to_be_bytes().to_vec()),
+        NFS_PROGRAM::NFSPROC3_READ => {
             let (Some(high), Some(low), Some(count)) = (at.u32(), at.u32(), at.u32()) else {
                 return Results::GarbageArguments;
             };
@@ -136,10 +132,8 @@ async fn read(cpu: &Processor, offset: u64, len: usize) -> Results {
     Results::Data { head: (len as u32).to_be_bytes().to_vec(), frames, skip, len }
 }
 
-/// How a server is set up.
 struct Setup {
     seed: u64,
-    /// Bytes of cache.
     memory: u64,
     network: NetworkConfig,
     limits: Limits,
@@ -152,25 +146,30 @@ impl Setup {
     }
 }
 
-fn server(limits: Limits) -> Arc<Server> {
-    Server::new([7; 32], limits, Vec::new())
+/// NFS, with [`stand_in`] in place of the procedures.
+struct StandIn {
+    nfs: Arc<Nfs>,
+    log: Arc<Log>,
 }
 
-fn accept_all(world: &World, disk: &Host, server: &Arc<Server>, log: &Arc<Log>) -> Arc<Acceptor> {
-    let (server, log, service) = (Arc::clone(server), Arc::clone(log), Arc::clone(server.service()));
-    let origin = Origin { address: Some(CLIENT.into()), user: None };
-    let serve = move |cpu, connection, _| -> Session {
-        let (server, log) = (Arc::clone(&server), Arc::clone(&log));
-        let client = ClientAddress::Ip(SocketAddr::from((CLIENT, 700)));
-        let perform = move |call| stand_in(call, Arc::clone(&log));
-        Box::pin(serve_with(cpu, connection, (client, None), server, perform))
-    };
-    accept(
-        world,
-        disk,
-        PORT,
-        Spoken { service, peer: move || connection::Peer { origin, ..Default::default() }, serve },
-    )
+impl Perform for Arc<Log> {
+    async fn perform(&self, call: Call) -> Results {
+        stand_in(call, Arc::clone(self)).await
+    }
+}
+
+impl Protocol for StandIn {
+    type Handler = Calls<Arc<Log>>;
+
+    const NAME: &'static str = "test";
+
+    fn sessions(&self) -> &Arc<Sessions> {
+        self.nfs.sessions()
+    }
+
+    async fn open(self: &Arc<Self>, session: &Session, peer: &connection::Peer) -> Option<Calls<Arc<Log>>> {
+        Calls::new(&self.nfs, session, peer, Arc::clone(&self.log))
+    }
 }
 
 /// A server, and a host for its clients.
@@ -178,7 +177,7 @@ struct Scene {
     world: World,
     disk: Host,
     clients: Host,
-    server: Arc<Server>,
+    nfs: Arc<Nfs>,
     log: Arc<Log>,
     acceptor: Arc<Acceptor>,
 }
@@ -193,9 +192,12 @@ impl Scene {
         let disk = Host::boot(&world, world.add_host("disk"), config.clone());
         let config = kernel::KernelConfig { processors: 1, memory_max: 1 << 20, ..config };
         let clients = Host::boot(&world, world.add_host("clients"), config);
-        let (server, log) = (server(setup.limits), Arc::default());
-        let acceptor = accept_all(&world, &disk, &server, &log);
-        Scene { world, disk, clients, server, log, acceptor }
+        let (nfs, log) = (Nfs::new([7; 32], setup.limits, Vec::new()), Arc::default());
+        let stand_in = Arc::new(StandIn { nfs: Arc::clone(&nfs), log: Arc::clone(&log) });
+        let address = Some(SocketAddr::from((CLIENT, 700)));
+        let peer = move || connection::Peer { address, ..Default::default() };
+        let acceptor = accept(&world, &disk, PORT, &stand_in, peer);
+        Scene { world, disk, clients, nfs, log, acceptor }
     }
 
     /// Runs a task of the clients to its end.
@@ -214,12 +216,12 @@ impl Scene {
         result.take().expect("just looked")
     }
 
-    /// Lets the world go on until `done`; false when nothing happens any more.
+    /// Runs the world until `done`; false if nothing happens any more.
     fn until(&self, done: impl FnMut() -> bool) -> bool {
         drive(&self.world, &[&self.disk, &self.clients], done)
     }
 
-    /// Asserts that the server lets go of every connection, and of all that it had for them.
+    /// Asserts that the server releases every connection and its resources.
     fn assert_all_ends(&self) {
         let ended = self.until(|| serving(&self.acceptor) == 0);
         assert!(ended, "connections are still served: {}", self.world.describe());
@@ -250,13 +252,12 @@ struct Answer {
 }
 
 impl Answer {
-    /// What it is if the call was accepted: its status, and the results.
+    /// The status and the results of an accepted call.
     fn accepted(&self) -> (u32, &[u32]) {
         assert_eq!(self.words[..3], [0, 0, 0], "accepted, with an empty verifier: {self:?}");
         (self.words[3], &self.words[4..])
     }
 
-    /// The results' bytes.
     fn results(&self) -> Vec<u8> {
         let (status, words) = self.accepted();
         assert_eq!(status, 0, "success");
@@ -264,7 +265,7 @@ impl Answer {
     }
 }
 
-/// A client byte by byte.
+/// A client that sends raw bytes.
 struct Peer {
     cpu: Processor,
     connection: Connection,
@@ -291,13 +292,13 @@ impl Peer {
         Ok(Answer { xid: words[0], words: words[2..].to_vec() })
     }
 
-    /// Sends a call in one fragment and takes the next answer.
+    /// Sends a call in one fragment and receives the next reply.
     async fn ask(&mut self, message: &[u8]) -> Result<Answer, Ended> {
         self.send(&record(message)).await?;
         self.answer().await
     }
 
-    /// Reads on until the server ends the connection; returns when that was.
+    /// Receives until the server ends the connection; returns the time.
     async fn until_end(&mut self) -> Instant {
         while self.receive(1).await.is_ok() {}
         self.cpu.now()
@@ -322,32 +323,32 @@ fn opaque(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// A call without credentials.
-fn call(xid: u32, procedure: Nfs, arguments: &[u8]) -> Vec<u8> {
+fn call(xid: u32, procedure: NFS_PROGRAM, arguments: &[u8]) -> Vec<u8> {
     [&xdr(&[xid, 0, 2, NFS, 3, procedure as u32, 0, 0, 0, 0], &[]), arguments].concat()
 }
 
-/// The same by a user, in no group but the first.
-fn call_by(uid: u32, xid: u32, procedure: Nfs, arguments: &[u8]) -> Vec<u8> {
+/// A call by a user without supplementary groups.
+fn call_by(uid: u32, xid: u32, procedure: NFS_PROGRAM, arguments: &[u8]) -> Vec<u8> {
     let user = xdr(&[0, 0, uid, 100, 0], &[]);
     [&xdr(&[xid, 0, 2, NFS, 3, procedure as u32, 1], &[]), &opaque(&user), &xdr(&[0, 0], &[])[..], arguments].concat()
 }
 
 fn null(xid: u32) -> Vec<u8> {
-    call(xid, Nfs::NFSPROC3_NULL, &[])
+    call(xid, NFS_PROGRAM::NFSPROC3_NULL, &[])
 }
 
-/// A GETATTR that is answered after so long. Its results: the time.
+/// A GETATTR that is answered after this time. Its results: the time.
 fn wait(xid: u32, milliseconds: u32) -> Vec<u8> {
-    call(xid, Nfs::NFSPROC3_GETATTR, &opaque(&milliseconds.to_be_bytes()))
+    call(xid, NFS_PROGRAM::NFSPROC3_GETATTR, &opaque(&milliseconds.to_be_bytes()))
 }
 
 fn lookup(xid: u32, name: &[u8]) -> Vec<u8> {
-    call(xid, Nfs::NFSPROC3_LOOKUP, &[opaque(b"directory"), opaque(name)].concat())
+    call(xid, NFS_PROGRAM::NFSPROC3_LOOKUP, &[opaque(b"directory"), opaque(name)].concat())
 }
 
 fn read_call(xid: u32, offset: u64, count: u32) -> Vec<u8> {
     let range = xdr(&[(offset >> 32) as u32, offset as u32, count], &[]);
-    call(xid, Nfs::NFSPROC3_READ, &[opaque(b"a file"), range].concat())
+    call(xid, NFS_PROGRAM::NFSPROC3_READ, &[opaque(b"a file"), range].concat())
 }
 
 fn write_arguments(offset: u64, count: u32) -> Vec<u8> {
@@ -356,7 +357,7 @@ fn write_arguments(offset: u64, count: u32) -> Vec<u8> {
 
 fn write_call(xid: u32, offset: u64, data: &[u8]) -> Vec<u8> {
     let arguments = [write_arguments(offset, data.len() as u32), opaque(data)].concat();
-    call(xid, Nfs::NFSPROC3_WRITE, &arguments)
+    call(xid, NFS_PROGRAM::NFSPROC3_WRITE, &arguments)
 }
 
 /// A record of one fragment.
@@ -364,7 +365,7 @@ fn record(message: &[u8]) -> Vec<u8> {
     fragments(message, &[])
 }
 
-/// A record whose fragments have these lengths; the rest comes in one.
+/// A record with fragments of these lengths and one for the rest.
 fn fragments(message: &[u8], lengths: &[usize]) -> Vec<u8> {
     let mut all = Vec::new();
     let mut rest = message;

@@ -1,4 +1,4 @@
-//! rpcbind, as far as it is asked.
+//! A stand-in for rpcbind.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -65,7 +65,7 @@ fn where_there_is_no_such_socket_the_port_mapper_is_asked() {
 
 #[test]
 fn without_rpcbind_it_is_said_so() {
-    // Nobody listens on a port that was just given back.
+    // A port that was just freed has no listener.
     let address = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
     let rpcbind = Rpcbind { socket: "/nonexistent".into(), address };
     assert!(matches!(rpcbind.register(address), Err(RpcbindError::Unreachable(_))));

@@ -1,4 +1,4 @@
-//! Clients that keep to the protocol, in every way that it allows.
+//! Clients that follow the protocol, in every way that it allows.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use nfs3_types::rpc::accept_stat;
 
 use super::*;
 
-/// A conversation of all kinds of calls, as records; and how many they are.
+/// Calls of all kinds, as records, and their number.
 fn conversation() -> (Vec<u8>, u32) {
     let records = [
         record(&null(0)),
@@ -22,12 +22,12 @@ fn conversation() -> (Vec<u8>, u32) {
     (records.concat(), records.len() as u32)
 }
 
-/// The data of the WRITEs that arrived, in the order of the conversation.
+/// The data of the WRITEs that arrived, in order.
 fn written(log: &Log) -> Vec<Vec<u8>> {
     log.take().into_iter().filter_map(|seen| seen.data).collect()
 }
 
-/// Sends a stream while it takes the answers, until `count` of those that `counts` have come.
+/// Sends a stream while it receives replies, until `count` of those that `counts` have arrived.
 async fn exchange(peer: &mut Peer, stream: Vec<u8>, counts: impl Fn(&Answer) -> bool, count: usize) -> Vec<Answer> {
     let mut sender = Peer { cpu: peer.cpu.clone(), connection: peer.connection };
     let answers = RefCell::new(Vec::new());
@@ -84,7 +84,7 @@ fn data_arrives_unchanged_at_any_offset_in_any_length_and_fragments() {
             let mut peer = route.peer(&cpu);
             let (mut stream, mut expected) = (Vec::new(), Vec::new());
             for xid in 0..60 {
-                // Runs of one shape, and others between.
+                // Runs of one shape, and others in between.
                 let len = [4096, 8192, random.below(20_000), 65_536][(random.below(10) / 3) as usize] as usize;
                 let offset = [random.below(1 << 40) & !4095, random.below(1 << 40)][usize::from(random.chance(200))];
                 let data: Vec<u8> = (0..len).map(|at| (at as u64 * 13 + offset) as u8).collect();
@@ -100,7 +100,7 @@ fn data_arrives_unchanged_at_any_offset_in_any_length_and_fragments() {
             }
             let answers = exchange(&mut peer, stream, |answer| answer.xid < 1000, 60).await;
             assert!(answers.iter().all(|answer| answer.results().len() == 4));
-            // The stand-in is done with each at once, so they are in their order.
+            // The stand-in completes each at once, so they are in order.
             assert!(written(&log) == expected);
             peer.hang_up();
         });
@@ -191,14 +191,14 @@ fn every_kind_of_results_has_its_reply() {
     scene.run(async |cpu, route| {
         let mut peer = route.peer(&cpu);
         let ask = |procedure| call(9, procedure, &opaque(b"h"));
-        let answer = peer.ask(&ask(Nfs::NFSPROC3_ACCESS)).await.expect("an answer");
+        let answer = peer.ask(&ask(NFS_PROGRAM::NFSPROC3_ACCESS)).await.expect("an answer");
         assert_eq!((answer.xid, &answer.words[..]), (9, &[1, 1, auth_stat::AUTH_TOOWEAK as u32][..]));
-        let answer = peer.ask(&ask(Nfs::NFSPROC3_READLINK)).await.expect("an answer");
+        let answer = peer.ask(&ask(NFS_PROGRAM::NFSPROC3_READLINK)).await.expect("an answer");
         assert_eq!(answer.accepted(), (accept_stat::SYSTEM_ERR as u32, &[][..]));
-        let answer = peer.ask(&ask(Nfs::NFSPROC3_COMMIT)).await.expect("an answer");
+        let answer = peer.ask(&ask(NFS_PROGRAM::NFSPROC3_COMMIT)).await.expect("an answer");
         assert_eq!(answer.accepted(), (accept_stat::GARBAGE_ARGS as u32, &[][..]));
-        // No reply: the next is that of the next call.
-        peer.send(&record(&ask(Nfs::NFSPROC3_FSSTAT))).await.expect("sent");
+        // No reply: the next one is that of the next call.
+        peer.send(&record(&ask(NFS_PROGRAM::NFSPROC3_FSSTAT))).await.expect("sent");
         assert_eq!(peer.ask(&null(10)).await.map(|answer| answer.xid), Ok(10));
         peer.hang_up();
     });
@@ -243,15 +243,15 @@ fn each_user_of_a_connection_is_a_job_whose_work_it_is_however_their_calls_are_m
         scene.run(async move |cpu, route| {
             let mut random = Random(seed);
             let mut peer = route.peer(&cpu);
-            // More than a connection remembers. Nobody: a call without credentials.
+            // More than a connection remembers. 0: a call without credentials.
             let users: Vec<Option<u32>> = (0..12).map(|uid| (uid > 0).then_some(1000 + uid)).collect();
             let mut stream = Vec::new();
             for xid in 0..200 {
                 let user = users[random.below(users.len() as u64) as usize];
                 let (procedure, arguments) = match random.below(3) {
-                    0 => (Nfs::NFSPROC3_GETATTR, opaque(&(random.below(5) as u32).to_be_bytes())),
-                    1 => (Nfs::NFSPROC3_READ, [opaque(b"a file"), xdr(&[0, 0, 5000], &[])].concat()),
-                    _ => (Nfs::NFSPROC3_WRITE, [write_arguments(0, 5000), opaque(&[1; 5000])].concat()),
+                    0 => (NFS_PROGRAM::NFSPROC3_GETATTR, opaque(&(random.below(5) as u32).to_be_bytes())),
+                    1 => (NFS_PROGRAM::NFSPROC3_READ, [opaque(b"a file"), xdr(&[0, 0, 5000], &[])].concat()),
+                    _ => (NFS_PROGRAM::NFSPROC3_WRITE, [write_arguments(0, 5000), opaque(&[1; 5000])].concat()),
                 };
                 stream.extend(record(&match user {
                     Some(uid) => call_by(uid, xid, procedure, &arguments),
@@ -317,7 +317,7 @@ fn credentials_that_are_none_are_denied_for_their_reason_and_the_connection_goes
 #[test]
 fn a_server_that_ends_answers_what_is_under_way_and_takes_no_more() {
     let scene = Scene::new(Setup::new(8));
-    let server = Arc::clone(&scene.server);
+    let nfs = Arc::clone(&scene.nfs);
     scene.run(async move |cpu, route| {
         let (mut busy, mut idle, mut within) = (route.peer(&cpu), route.peer(&cpu), route.peer(&cpu));
         busy.send(&[record(&wait(1, 2000)), record(&wait(2, 1000))].concat()).await.expect("sent");
@@ -325,13 +325,13 @@ fn a_server_that_ends_answers_what_is_under_way_and_takes_no_more() {
         within.send(&record(&write_call(1, 0, &[1; 5000]))[..3000]).await.expect("sent");
         cpu.sleep(Duration::from_millis(100)).await;
         let start = cpu.now();
-        server.service().stop();
+        nfs.sessions().stop();
         assert!(idle.until_end().await.since(start) < Duration::from_millis(100));
         busy.send(&record(&null(3))).await.expect("sent");
         assert_eq!(busy.answer().await.map(|answer| answer.xid), Ok(2));
         assert_eq!(busy.answer().await.map(|answer| answer.xid), Ok(1));
         assert_eq!(busy.answer().await, Err(Ended));
-        server.service().give_up();
+        nfs.sessions().abort();
         assert!(within.until_end().await.since(start) < Duration::from_secs(3));
         [busy, idle, within].into_iter().for_each(Peer::hang_up);
     });
@@ -352,6 +352,6 @@ fn of_connections_that_have_ended_nothing_is_left() {
         }
     });
     scene.assert_all_ends();
-    let (world, service) = (&scene.world, scene.server.service());
-    assert_nothing_is_left(world, &scene.disk, &scene.clients, service, tasks);
+    let (world, sessions) = (&scene.world, scene.nfs.sessions());
+    assert_nothing_is_left(world, &scene.disk, &scene.clients, sessions, tasks);
 }

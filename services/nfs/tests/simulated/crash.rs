@@ -1,4 +1,4 @@
-//! Server and clients, whole: what clients were told over NFS is there after every crash.
+//! The whole server and clients: what was reported to clients over NFS is true after every crash.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,12 +12,11 @@ use testkit::random::Random;
 use testkit::rounds::for_seeds;
 use testkit::scene::{drive, spawn};
 
-/// Clients, each with one request under way.
+/// Clients, each with one request in flight.
 const LANES: usize = 5;
 const LIVES: u64 = 3;
 const STEPS_A_LIFE: u64 = 60;
 
-/// Requests that were answered in all runs.
 static ANSWERED: AtomicU64 = AtomicU64::new(0);
 
 type Lanes = Vec<Rc<RefCell<Option<Lane>>>>;
@@ -53,7 +52,7 @@ fn begin(stage: &Stage, life: &Life, random: &mut Random, terms: Terms) -> Lanes
     })
 }
 
-/// The clients connect again, with the handles that they have, and look.
+/// The clients reconnect, with their old handles, and verify.
 fn verify(stage: &Stage, life: &Life, lanes: &Lanes, is_settled: bool) {
     for (no, slot) in lanes.iter().enumerate() {
         let mut lane = slot.take().expect("nobody uses it");
@@ -68,11 +67,11 @@ fn verify(stage: &Stage, life: &Life, lanes: &Lanes, is_settled: bool) {
         });
         slot.replace(Some(lane));
     }
-    // Names and attributes that are there are what counts.
+    // The present names and attributes count.
     stage.world.sync_tree(stage.tree);
 }
 
-/// Random requests up to a random moment, and the crash: true if the power went.
+/// Random requests up to a random moment, and the crash: true if the power was cut.
 fn live(stage: &Stage, life: Life, lanes: &Lanes, random: &mut Random) -> bool {
     let cpu = &stage.clients.processors[0];
     let mut tasks = Vec::new();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kernel::Processor;
-use kernel::connection::{Acceptor, receive_exact, send_all};
+use kernel::connection::{Acceptor, Protocol, receive_exact, send_all};
 use kernel::wait::WaitList;
 use machine::Connection;
 use nfs3_types::nfs3::{createhow3, nfs_fh3, stable_how};
@@ -18,14 +18,14 @@ use testkit::random::Random;
 use testkit::scene::serving;
 
 const CLIENTS: usize = 1000;
-/// Those that behave, at most as many connections.
+/// Well-behaved clients, at most as many connections.
 const GOOD: usize = 400;
-/// Bytes of cache, and most that may be held with what connections need.
+/// Bytes of cache, and most that it may hold with what connections need.
 const CACHE: u64 = 16 << 20;
 /// Names in the directory: a list of them fills a reply.
 const NAMES: usize = 500;
 const ROUNDS: u64 = 5;
-/// A WRITE of which the end never comes, in bytes: far more of them come than would fit into the cache.
+/// A WRITE that never ends, in bytes: far more of them arrive than would fit into the cache.
 const LEN: u32 = 1 << 20;
 
 fn stage(seed: u64) -> Stage {
@@ -35,7 +35,7 @@ fn stage(seed: u64) -> Stage {
     Stage::new(setup)
 }
 
-/// What a client that behaves does, over and over. How long the longest round took.
+/// A well-behaved client's repeated work. Returns the longest time of one pass.
 async fn rounds(cpu: &Processor, client: &Client, dir: &nfs_fh3, no: usize) -> Duration {
     let how = createhow3::GUARDED(with_mode(0o644));
     let file = client.create(dir, &no.to_string(), how).await.expect("made").obj.unwrap();
@@ -55,7 +55,7 @@ async fn rounds(cpu: &Processor, client: &Client, dir: &nfs_fh3, no: usize) -> D
     longest
 }
 
-/// The longest round of any client.
+/// The longest pass of any client.
 async fn side_by_side(cpu: &Processor, clients: Vec<Rc<Client>>, dir: nfs_fh3) -> Duration {
     let (all, ended) = (clients.len(), Rc::new(WaitList::default()));
     let took: Rc<RefCell<Vec<Duration>>> = Rc::default();
@@ -70,14 +70,14 @@ async fn side_by_side(cpu: &Processor, clients: Vec<Rc<Client>>, dir: nfs_fh3) -
     ended.until(|| (took.borrow().len() == all).then(|| took.borrow().iter().max().copied())).await.unwrap_or_default()
 }
 
-/// The longest round of any of `GOOD` clients, while so many `others` do what they do.
+/// The longest pass of any of `GOOD` clients, concurrent with `others` clients that misbehave.
 fn longest_round(seed: u64, others: usize) -> Duration {
     let stage = stage(seed);
     let life = stage.begin();
     let clients: Vec<Rc<Client>> = (0..GOOD).map(|no| stage.client(&life, no as u8)).collect();
     let world = stage.world.clone();
     let (from, to, frames) = (stage.clients.id, stage.server_host, life.host.kernel.clone());
-    let (server, acceptor) = (Arc::clone(&life.server), Arc::clone(&life.acceptor));
+    let (nfs, acceptor) = (Arc::clone(&life.nfs), Arc::clone(&life.acceptor));
     let longest = stage.run(&life, async move |cpu| {
         let dir = clients[0].mount().await.expect("the root");
         for no in 0..NAMES {
@@ -88,14 +88,22 @@ fn longest_round(seed: u64, others: usize) -> Duration {
             misbehave(&cpu, connection, Random(seed ^ no as u64), no, &dir);
         }
         let longest = side_by_side(&cpu, clients, dir).await;
-        let (kept, held) = (server.service().kept(), frames.frames().bytes_held());
+        let (reservations, held) = (nfs.sessions().reservations(), frames.frames().bytes_held());
         assert!(held <= CACHE, "{held} bytes of frames are held");
-        assert!(kept.in_flight() <= CACHE / 2, "{} bytes of replies are held", kept.in_flight());
-        assert!(others == 0 || kept.in_flight() > CACHE / 4, "nobody is stuck: {} bytes", kept.in_flight());
-        assert!(others == 0 || kept.arriving() > CACHE / 4 / 4096, "nobody is stuck: {} frames", kept.arriving());
-        // Those that never go by themselves are made to.
+        assert!(reservations.in_flight() <= CACHE / 2, "{} bytes of replies are held", reservations.in_flight());
+        assert!(
+            others == 0 || reservations.in_flight() > CACHE / 4,
+            "nobody is stuck: {} bytes",
+            reservations.in_flight()
+        );
+        assert!(
+            others == 0 || reservations.arriving() > CACHE / 4 / 4096,
+            "nobody is stuck: {} frames",
+            reservations.arriving()
+        );
+        // Connections that never end by themselves are ended.
         ended(&cpu, &acceptor).await;
-        assert_eq!((kept.in_flight(), kept.arriving()), (0, 0));
+        assert_eq!((reservations.in_flight(), reservations.arriving()), (0, 0));
         longest
     });
     life.crash(&stage, false, || true);
@@ -103,7 +111,7 @@ fn longest_round(seed: u64, others: usize) -> Duration {
     longest
 }
 
-/// Waits until no client is served any more.
+/// Waits until no client is connected any more.
 async fn ended(cpu: &Processor, acceptor: &Acceptor) {
     let start = cpu.now();
     while serving(acceptor) > 0 {
@@ -113,7 +121,7 @@ async fn ended(cpu: &Processor, acceptor: &Acceptor) {
     }
 }
 
-/// A client that does what none should: it never reads its answers, stops in the middle, or sends garbage.
+/// A client that misbehaves: it never reads its replies, stops in the middle, or sends garbage.
 fn misbehave(cpu: &Processor, connection: Connection, mut random: Random, no: usize, dir: &nfs_fh3) {
     let head = |procedure: u32| {
         let words = [7, 0, 2, 100_003, 3, procedure, 1, 20, 0, 0, 1000, 1000, 0, 0, 0];
@@ -123,7 +131,7 @@ fn misbehave(cpu: &Processor, connection: Connection, mut random: Random, no: us
     let handle = [&(dir.data.len() as u32).to_be_bytes()[..], &dir.data[..]].concat();
     let readdirplus = record(&[&head(17)[..], &handle, &[0; 16], &[0, 1, 0, 0, 0, 1, 0, 0]].concat());
     let bytes = match no % 4 {
-        // Never reads what it asked for.
+        // Never reads the replies.
         0 => readdirplus.repeat(300),
         // The beginning of a WRITE.
         1 => {
@@ -132,7 +140,7 @@ fn misbehave(cpu: &Processor, connection: Connection, mut random: Random, no: us
             let mark = (((head(7).len() + arguments.len() + 4) as u32 + LEN) | (1 << 31)).to_be_bytes();
             [&mark[..], &head(7), &arguments, &length, &[1; 3000]].concat()
         }
-        // Says nothing more after the first bytes.
+        // Sends nothing more after the first bytes.
         2 => readdirplus[..17].to_vec(),
         _ => (0..20_000).map(|_| random.next() as u8).collect(),
     };

@@ -1,4 +1,4 @@
-//! What clients are told while nothing goes wrong: each answer is that of a model, however many ask at the same time.
+//! Replies while nothing fails: each one is that of a model, with any number of concurrent clients.
 
 use std::rc::Rc;
 
@@ -16,8 +16,8 @@ use testkit::scene::spawn;
 const LANES: usize = 6;
 const STEPS: u64 = 150;
 
-/// Several clients side by side, each with names, files and attributes that nobody else changes, in directories and blocks
-/// that others change all the time. Times stay as they were told, though the cache writes later.
+/// Several concurrent clients, each with names, files and attributes of its own, in directories and blocks that others
+/// change all the time. Times stay as they were reported, though the cache writes later.
 #[test]
 fn every_answer_is_that_of_the_model_and_attributes_change_with_content_only() {
     let name = "every_answer_is_that_of_the_model_and_attributes_change_with_content_only";
@@ -57,7 +57,7 @@ fn every_answer_is_that_of_the_model_and_attributes_change_with_content_only() {
     });
 }
 
-/// READs and GETATTRs of a file that is open and cached, as they are told; but for the times, which are the world's.
+/// Replies to READs and GETATTRs of a file that is open and cached, except for the times, which are the world's.
 fn told(hottest_first: bool, look_ahead: bool) -> Vec<String> {
     let timeless = |attributes: fattr3| {
         let (atime, mtime, ctime) = Default::default();

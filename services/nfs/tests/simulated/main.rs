@@ -1,4 +1,4 @@
-//! Promises of NFS, on the simulated machine.
+//! Guarantees of NFS, on the simulated machine.
 
 mod crash;
 mod crowd;

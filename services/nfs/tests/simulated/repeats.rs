@@ -1,4 +1,4 @@
-//! Calls that are sent again, and others that have their numbers, on the wire.
+//! Retransmitted calls, and other calls with the same numbers, on the wire.
 
 use std::rc::Rc;
 
@@ -13,7 +13,7 @@ use crate::stage::{PORT, Setup, Stage};
 
 const XID: u32 = 777;
 
-/// A connection on which anything can be asked under any number.
+/// A connection on which any call can be sent with any number.
 struct Wire {
     cpu: Processor,
     connection: Connection,
@@ -51,7 +51,7 @@ impl Wire {
     }
 }
 
-/// Runs `task` with a client, the root, and what makes connections.
+/// Runs `task` with a client, the root, and a factory of connections.
 fn run(seed: u64, task: impl AsyncFnOnce(Processor, Rc<Client>, nfs_fh3, Box<dyn Fn() -> Connection>) + 'static) {
     let stage = Stage::new(Setup { files_max: 1000, network: Default::default(), ..Setup::drawn(seed) });
     let life = stage.begin();

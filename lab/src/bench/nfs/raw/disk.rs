@@ -1,5 +1,4 @@
-//! Stable writes: as many at once as there are requests in flight, past the host's page cache, then one flush for all of
-//! them; and so on.
+//! Stable writes: direct I/O in batches of as many writes as requests in flight, with a flush after each batch.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -11,9 +10,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use super::Done;
-use crate::bench::nfs::load::Load;
+use crate::load::Load;
+use crate::spread::XorShift;
 
-/// Direct transfers begin at a multiple of this in memory.
+/// Memory alignment of direct I/O.
 const ALIGN: usize = 4096;
 
 /// `IOCB_CMD_PWRITE` and `struct io_event` of linux/aio_abi.h.
@@ -28,22 +28,16 @@ struct Event {
     more: i64,
 }
 
-/// Writes anywhere in a file that is there already.
+/// Writes at random offsets of an existing file.
 pub fn overwrite(load: &Load, path: &Path, duration: Duration) -> Result<Done> {
     let in_flight = (load.in_flight * load.connections) as usize;
     let bytes = load.request_bytes as usize;
     let (file, buffer) = (direct(path)?, Buffer::new(bytes));
     fill(&file, load.file_bytes)?;
     let ring = Asynchronous::new(in_flight)?;
-    let (start, mut requests, mut random) = (Instant::now(), 0, 0x9e37_79b9_7f4a_7c15_u64);
+    let (start, mut requests, mut random) = (Instant::now(), 0, XorShift(XorShift::SEED));
     while start.elapsed() < duration {
-        let mut offset = || {
-            // xorshift64 (Marsaglia 2003).
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            random % (load.file_bytes / bytes as u64) * bytes as u64
-        };
+        let mut offset = || random.number() % (load.file_bytes / bytes as u64) * bytes as u64;
         let offsets: Vec<u64> = (0..in_flight).map(|_| offset()).collect();
         ring.write(&file, buffer.bytes(), &offsets)?;
         file.sync_data()?;
@@ -52,7 +46,7 @@ pub fn overwrite(load: &Load, path: &Path, duration: Duration) -> Result<Done> {
     Ok(Done { requests, elapsed: start.elapsed() })
 }
 
-/// Makes a file longer, by one write for all that is in flight.
+/// Extends a file, by one batch of writes at a time.
 pub fn extend(load: &Load, path: &Path, duration: Duration) -> Result<Done> {
     let in_flight = u64::from(load.in_flight * load.connections);
     let buffer = Buffer::new(in_flight as usize * load.request_bytes as usize);
@@ -67,12 +61,12 @@ pub fn extend(load: &Load, path: &Path, duration: Duration) -> Result<Done> {
     Ok(Done { requests, elapsed: start.elapsed() })
 }
 
-/// A new file, whose content goes past the page cache.
+/// A new file for direct I/O.
 pub fn direct(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(true).custom_flags(libc::O_DIRECT).open(path)
 }
 
-/// Fills it with bytes, durable.
+/// Fills a file and makes it durable.
 pub fn fill(file: &File, bytes: u64) -> io::Result<()> {
     let buffer = Buffer::new(1 << 20);
     for at in (0..bytes).step_by(buffer.bytes().len()) {
@@ -88,7 +82,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// So many bytes, none of them zero: zeroes are treated specially here and there.
+    /// `len` bytes, none of them zero: file systems and disks may treat zeroes specially.
     pub fn new(len: usize) -> Buffer {
         let memory = vec![7; len + ALIGN];
         let start = memory.as_ptr().align_offset(ALIGN);
@@ -100,7 +94,7 @@ impl Buffer {
     }
 }
 
-/// Asynchronous I/O of the kernel (`io_submit(2)`).
+/// The kernel's asynchronous I/O (`io_submit(2)`).
 struct Asynchronous(libc::c_ulong);
 
 impl Asynchronous {
@@ -111,10 +105,10 @@ impl Asynchronous {
         Ok(Asynchronous(context))
     }
 
-    /// Writes the same bytes at all these offsets, and waits until all are written.
+    /// Writes the same bytes at all offsets, and waits until all are written.
     fn write(&self, file: &File, bytes: &[u8], offsets: &[u64]) -> Result<()> {
         let block = |&offset: &u64| {
-            // SAFETY: all bytes zero are a control block.
+            // SAFETY: a control block of zero bytes is valid.
             let mut block: libc::iocb = unsafe { std::mem::zeroed() };
             block.aio_lio_opcode = WRITE;
             block.aio_fildes = file.as_raw_fd() as u32;
@@ -127,11 +121,11 @@ impl Asynchronous {
         let mut pointers: Vec<*mut libc::iocb> = blocks.iter_mut().map(|block| &raw mut *block).collect();
         let mut events = vec![Event::default(); offsets.len()];
         let count = offsets.len() as libc::c_long;
-        // SAFETY: so many pointers lead to control blocks; the bytes that these name stay where they are until the second
-        // call has said that all are written.
+        // SAFETY: `count` pointers lead to control blocks; their bytes stay in place until io_getevents has reported
+        // all of them as written.
         let submitted = check(unsafe { libc::syscall(libc::SYS_io_submit, self.0, count, pointers.as_mut_ptr()) })?;
         let none = std::ptr::null_mut::<libc::timespec>();
-        // SAFETY: there is room for so many events; no time limit is given.
+        // SAFETY: `events` holds `submitted` entries at least; there is no timeout.
         check(unsafe {
             libc::syscall(libc::SYS_io_getevents, self.0, submitted, submitted, events.as_mut_ptr(), none)
         })?;
@@ -143,7 +137,7 @@ impl Asynchronous {
 
 impl Drop for Asynchronous {
     fn drop(&mut self) {
-        // SAFETY: the context is this one's, and nothing is under way in it.
+        // SAFETY: the context belongs to this value, and nothing is in flight in it.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.0) };
     }
 }

@@ -1,5 +1,5 @@
-//! The loopback link: one thread that sends what is asked for, or receives what is written, and one that does the other end
-//! of it as the benchmark's client does.
+//! The loopback link: one thread sends what is read, or receives what is written; another takes the part of the
+//! benchmark's client.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,28 +14,28 @@ use anyhow::{Context, Result, bail};
 
 use super::Done;
 use super::disk::{self, Buffer};
-use crate::bench::nfs::load::Load;
+use crate::load::Load;
 
-/// What goes with the data of a READ or WRITE, and what is a message without data. Bytes; as NFS has it, roughly.
+/// Header of a READ or WRITE, and size of a message without data. Bytes; roughly those of NFS.
 const HEAD_BYTES: usize = 132;
 
-/// What one receive of the client takes, as that of [`crate::bench::nfs::drive`].
+/// Largest receive of the client, as in [`crate::load`].
 const RECEIVE_BYTES: usize = 256 << 10;
 
-/// Threads that write what was received.
+/// Threads that write the received data.
 const WRITERS: u64 = 4;
 
-/// What they write at once.
+/// Size of their writes.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// Sends data that lies in memory.
+/// Sends data from memory.
 pub fn send(load: &Load, duration: Duration) -> Result<Done> {
     let message = HEAD_BYTES + load.request_bytes as usize;
     let memory = vec![7; message * (load.file_bytes / u64::from(load.request_bytes)) as usize];
     let serve = move |mut stream: TcpStream| {
         let mut call = [0; HEAD_BYTES];
         let mut replies = memory.chunks(message).cycle();
-        // Until the client has gone.
+        // Until the client disconnects.
         while let (Ok(()), Some(reply)) = (stream.read_exact(&mut call), replies.next()) {
             if stream.write_all(reply).is_err() {
                 return Ok(());
@@ -46,7 +46,7 @@ pub fn send(load: &Load, duration: Duration) -> Result<Done> {
     exchange(load.in_flight, &[1; HEAD_BYTES], message, duration, serve)
 }
 
-/// Receives data into memory and writes it to a file, flushed after so many bytes.
+/// Receives data into memory and writes it to a file, flushed every `commit_bytes`.
 pub fn receive(load: &Load, commit_bytes: u64, path: &Path, duration: Duration) -> Result<Done> {
     let message = HEAD_BYTES + load.request_bytes as usize;
     let file = disk::direct(path)?;
@@ -76,7 +76,7 @@ pub fn receive(load: &Load, commit_bytes: u64, path: &Path, duration: Duration) 
     exchange(load.in_flight, &vec![1; message], HEAD_BYTES, duration, serve)
 }
 
-/// Sends calls, so many in flight, and counts the replies of so many bytes. `serve` answers them.
+/// Sends calls, `in_flight` at a time, and counts the replies of `reply_bytes`. `serve` answers them.
 fn exchange(
     in_flight: u32,
     call: &[u8],
@@ -110,10 +110,9 @@ fn exchange(
     }
 }
 
-/// Threads that write to a file behind the receiver.
 struct Writers {
     file: Arc<File>,
-    /// Bytes that they were told to write, and those written.
+    /// Bytes that were handed to them, and bytes written.
     told: u64,
     written: u64,
     tell: mpsc::Sender<u64>,
@@ -141,7 +140,7 @@ impl Writers {
         Writers { file, told: 0, written: 0, tell, ended }
     }
 
-    /// So much is there to be written.
+    /// Hands to the threads what was received and not yet handed over.
     fn write(&mut self, received: u64) -> Result<()> {
         while self.told + WRITE_BYTES as u64 <= received {
             self.tell.send(self.told).context("no thread writes")?;

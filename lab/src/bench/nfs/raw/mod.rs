@@ -1,5 +1,5 @@
-//! What the machine itself gives: the work of a load by a few lines of code, without a protocol or a server. What servers
-//! reach is to be seen beside it: near it there is little to gain.
+//! What the machine itself can do: the work of a load in a few lines of code, without a protocol or a server. It bounds
+//! what a server can reach: close to it there is little to gain.
 
 mod disk;
 mod link;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::load::{Load, Operation, Stability};
+use crate::load::{Load, Operation, Stability};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Done {
@@ -19,7 +19,6 @@ pub struct Done {
 }
 
 impl Done {
-    /// Requests a second.
     pub fn rate(&self) -> f64 {
         self.requests as f64 / self.elapsed.as_secs_f64()
     }
@@ -28,11 +27,13 @@ impl Done {
 /// Does the work of a load for a while, with files in a directory.
 pub fn drive(load: &Load, directory: &Path, duration: Duration) -> Result<Done> {
     match load.operation {
-        Operation::Read(_) => link::send(load, duration),
+        Operation::Read(_) | Operation::ReadAndAttributes(_) => link::send(load, duration),
         Operation::Overwrite(_, Stability::Unstable { commit_bytes }) => {
             link::receive(load, commit_bytes, &directory.join("raw"), duration)
         }
-        Operation::Overwrite(_, Stability::FileSync) => disk::overwrite(load, &directory.join("raw"), duration),
+        Operation::Overwrite(_, Stability::FileSync | Stability::Flushed { .. }) => {
+            disk::overwrite(load, &directory.join("raw"), duration)
+        }
         Operation::Extend(_) => disk::extend(load, &directory.join("raw"), duration),
         Operation::CreateRemove => names::create_remove(load, directory, duration),
     }

@@ -1,7 +1,7 @@
-//! Names: as many made, then removed, as there are requests in flight, and a sync of the directory after each.
+//! Names: as many created, then removed, as there are requests in flight, with a directory sync after each batch.
 //!
-//! On ext4 with a journal this makes all of them durable. Elsewhere new files themselves would have to be synced, too: there
-//! this is more than can be had.
+//! On ext4 with a journal this makes all of them durable. Elsewhere the new files would have to be synced, too: there,
+//! the result is above the real limit.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::Done;
-use crate::bench::nfs::load::Load;
+use crate::load::Load;
 
-/// Makes and removes names in a directory, by one thread.
+/// Creates and removes names in a directory, by one thread.
 pub fn create_remove(load: &Load, directory: &Path, duration: Duration) -> Result<Done> {
     let paths: Vec<PathBuf> = (0..load.in_flight).map(|slot| directory.join(format!("raw-{slot}"))).collect();
     let sync = File::open(directory)?;

@@ -1,4 +1,4 @@
-//! What of a tree survives a power cut: what must, and what may or may not.
+//! What of a tree survives a power cut: what must, and what may.
 
 use machine::Errno;
 use machine::tree::{Node, TreeCall};
@@ -13,7 +13,7 @@ fn rig(seed: u64) -> TreeRig {
     TreeRig::new(seed, TreeConfig { disk, ..TreeConfig::new() })
 }
 
-/// What `show` finds after a power cut, for each of many seeds.
+/// The result of `show` after a power cut, for each of many seeds.
 fn after_power_cut<T>(before: impl Fn(&mut TreeRig), show: impl Fn(&mut TreeRig) -> T) -> Vec<T> {
     let run = |seed| {
         let mut rig = rig(seed);
@@ -71,7 +71,7 @@ fn a_sync_of_the_file_does_not_make_its_name_durable() {
     let found = after_power_cut(create, |rig| rig.names("/").concat());
     assert!(count(&found, "") > 20);
     let below = after_power_cut(create, |rig| (rig.names("/").contains(&"dir".into()), rig.names("/dir").concat()));
-    assert!(below.iter().all(|(there, names)| *names == if *there { "b" } else { "" }));
+    assert!(below.iter().all(|(exists, names)| *names == if *exists { "b" } else { "" }));
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn a_rename_between_directories_is_durable_after_a_sync_of_either() {
 }
 
 #[test]
-fn no_file_is_lost_while_it_always_had_a_name() {
+fn no_file_that_always_had_a_name_is_lost() {
     let shuffle = |rig: &mut TreeRig| {
         let root = rig.root();
         let file = durable_file(rig, "a");
@@ -175,7 +175,7 @@ fn a_removal_is_durable_after_a_sync_and_undone_or_not_before() {
 }
 
 #[test]
-fn a_node_keeps_its_name_over_a_power_cut_and_is_stale_if_it_never_had_a_durable_entry() {
+fn a_node_is_the_same_after_a_power_cut_and_stale_if_it_never_had_a_durable_entry() {
     let mut stale = 0;
     for seed in 0..50 {
         let mut rig = rig(seed);
@@ -189,7 +189,7 @@ fn a_node_keeps_its_name_over_a_power_cut_and_is_stale_if_it_never_had_a_durable
             Err(_) => {
                 stale += 1;
                 assert_eq!(rig.attributes(new), Err(Errno(libc::ESTALE)));
-                assert_ne!(rig.create(root, "other"), Ok(new), "and is not given again");
+                assert_ne!(rig.create(root, "other"), Ok(new), "and is not reused");
             }
         }
     }
@@ -197,7 +197,7 @@ fn a_node_keeps_its_name_over_a_power_cut_and_is_stale_if_it_never_had_a_durable
 }
 
 #[test]
-fn attributes_survive_after_a_sync_of_their_node_and_any_since_may_be_there() {
+fn attributes_survive_after_a_sync_of_their_node_and_later_ones_may() {
     let set = |rig: &mut TreeRig| {
         let file = durable_file(rig, "a");
         for each in [0o600, 0o640, 0o660] {
@@ -249,7 +249,7 @@ fn content_and_size_survive_after_a_flush_but_attributes_need_a_sync() {
 }
 
 #[test]
-fn a_stable_write_survives_with_its_size_and_not_what_was_written_around_it() {
+fn a_stable_write_survives_with_its_size_but_without_the_writes_around_it() {
     let write = |rig: &mut TreeRig| {
         let file = durable_file(rig, "a");
         let open = rig.open(file).unwrap();
@@ -264,7 +264,7 @@ fn a_stable_write_survives_with_its_size_and_not_what_was_written_around_it() {
 }
 
 #[test]
-fn what_was_cut_off_never_comes_back_into_a_file_that_grew_again() {
+fn truncated_content_never_returns_in_a_file_that_grew_again() {
     let regrow = |rig: &mut TreeRig| {
         let file = durable_file(rig, "a");
         let open = rig.open(file).unwrap();
@@ -275,7 +275,7 @@ fn what_was_cut_off_never_comes_back_into_a_file_that_grew_again() {
     for stamps in &found {
         match stamps.len() {
             2 => assert_eq!(*stamps, [Some(1); 2]),
-            8 => assert_eq!(*stamps, [Some(1); 8], "the cut was lost, and all after it"),
+            8 => assert_eq!(*stamps, [Some(1); 8], "the truncation was lost, and all after it"),
             _ => {
                 assert_eq!(stamps[..8], [[Some(1); 2].as_slice(), &[Some(0); 6]].concat());
                 assert!(stamps[8..].iter().all(|stamp| matches!(stamp, Some(0 | 2))));
@@ -299,21 +299,21 @@ fn unflushed_writes_are_torn_between_sectors_but_never_within() {
     assert!(found.iter().flatten().all(|stamp| matches!(stamp, Some(1 | 2))));
 }
 
-/// Starts something and lets a little time pass, so that it is under way when the power goes.
-fn under_way(rig: &mut TreeRig, call: TreeCall) {
+/// Starts a call and lets a little time pass, so that it is in flight when the power fails.
+fn in_flight(rig: &mut TreeRig, call: TreeCall) {
     rig.run();
     rig.start(call);
-    rig.side.turn();
+    rig.side.run_slice();
     let soon = Instant::from_ns(rig.world.now().ns() + 1_000);
     rig.world.step_until(soon);
 }
 
 #[test]
-fn calls_under_way_may_or_may_not_be_done() {
+fn calls_in_flight_may_or_may_not_be_done() {
     let create = |rig: &mut TreeRig| {
         let root = rig.root();
         let how = machine::tree::Creation::Guarded;
-        under_way(rig, TreeCall::Create { dir: root, name: b"a".to_vec(), how, attributes: mode(0) });
+        in_flight(rig, TreeCall::Create { dir: root, name: b"a".to_vec(), how, attributes: mode(0) });
         assert_eq!(rig.names("/"), [""; 0]);
     };
     let found = after_power_cut(create, |rig| rig.names("/").len());
@@ -329,7 +329,7 @@ fn calls_under_way_may_or_may_not_be_done() {
 
 #[test]
 fn a_sync_does_not_cover_what_was_not_complete_when_it_started() {
-    let together = |rig: &mut TreeRig| {
+    let concurrently = |rig: &mut TreeRig| {
         let root = rig.root();
         let file = durable_file(rig, "a");
         let open = rig.open(file).unwrap();
@@ -345,14 +345,14 @@ fn a_sync_does_not_cover_what_was_not_complete_when_it_started() {
         let mode = rig.world.tree_attributes(rig.tree, "/a").unwrap().mode;
         (rig.names("/").len(), rig.content("/a").unwrap() == stamped(8, 2), mode)
     };
-    let found = after_power_cut(together, show);
+    let found = after_power_cut(concurrently, show);
     assert!(found.iter().any(|found| found.0 == 1));
     assert!(found.iter().any(|found| !found.1));
     assert!(found.iter().any(|found| found.2 == 0o644));
 }
 
 #[test]
-fn after_a_kill_everything_that_was_done_is_there() {
+fn after_a_kill_completed_changes_remain() {
     for seed in 0..50 {
         let mut rig = rig(seed);
         let root = rig.root();
@@ -387,7 +387,7 @@ fn what_a_failed_flush_or_sync_covered_may_be_lost_whatever_succeeds_later() {
 }
 
 #[test]
-fn a_tree_told_to_lie_about_syncs_loses_what_they_covered() {
+fn a_tree_configured_to_lie_about_syncs_loses_what_they_covered() {
     let create = |rig: &mut TreeRig| {
         rig.world.set_tree_faults(rig.tree, DiskFaults { flush_lie_permille: 1000, ..DiskFaults::default() });
         let root = rig.root();
@@ -398,7 +398,7 @@ fn a_tree_told_to_lie_about_syncs_loses_what_they_covered() {
 }
 
 #[test]
-fn what_is_said_to_be_durable_is_what_would_be_left() {
+fn the_reported_durable_state_is_what_a_power_cut_may_leave() {
     let mut rig = rig(1);
     let root = rig.root();
     let file = durable_file(&mut rig, "a");

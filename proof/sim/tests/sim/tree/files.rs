@@ -1,4 +1,4 @@
-//! Open files of a tree: what they read and write, and how they end.
+//! Open files of a tree: reads, writes, and how they end.
 
 use libc::{EBADF, EFBIG, EISDIR};
 use machine::tree::Node;
@@ -20,7 +20,7 @@ fn rig(seed: u64) -> (TreeRig, Node) {
 }
 
 #[test]
-fn a_write_beyond_the_end_moves_it_and_leaves_zeroes_between() {
+fn a_write_beyond_the_end_extends_the_file_with_zeroes_between() {
     let (mut rig, node) = rig(1);
     let open = rig.open(node).unwrap();
     assert_eq!((open.direct.facts.size, open.direct.facts.align, open.direct.facts.direct), (0, 4096, true));
@@ -34,7 +34,7 @@ fn a_write_beyond_the_end_moves_it_and_leaves_zeroes_between() {
 }
 
 #[test]
-fn direct_transfers_are_whole_blocks_and_buffered_ones_any_bytes_of_the_same_file() {
+fn direct_transfers_are_aligned_and_buffered_ones_arbitrary() {
     let (mut rig, node) = rig(1);
     let open = rig.open(node).unwrap();
     let (direct, buffered) = (open.direct.file, open.buffered.as_ref().unwrap().file);
@@ -47,7 +47,7 @@ fn direct_transfers_are_whole_blocks_and_buffered_ones_any_bytes_of_the_same_fil
 }
 
 #[test]
-fn a_file_that_was_cut_reads_as_zeroes_when_it_grows_again() {
+fn a_truncated_file_reads_as_zeroes_when_it_grows_again() {
     for cut in [0, 1, 511, 512, 700, 4096, 5000] {
         let (mut rig, node) = rig(cut);
         let open = rig.open(node).unwrap();
@@ -76,7 +76,7 @@ fn zeroing_discarding_and_seeking_stay_within_the_file() {
 }
 
 #[test]
-fn sizes_have_a_limit_and_space_has_one_for_all_files_together() {
+fn sizes_are_limited_and_so_is_the_space_of_all_files() {
     let (mut rig, node) = rig(1);
     let root = rig.root();
     let other = rig.create(root, "b").unwrap();
@@ -86,14 +86,14 @@ fn sizes_have_a_limit_and_space_has_one_for_all_files_together() {
     assert_eq!(rig.write(other_file.file, 0, stamped(24, 1)), Ok(8192), "what fits");
     assert_eq!(rig.write(other_file.file, 8192, stamped(8, 1)), Err(Errno::NO_SPACE));
     assert_eq!(rig.attributes(other).unwrap().size, 8192);
-    assert_eq!(rig.write(file.file, 0, stamped(16, 2)), Ok(8192), "overwriting takes none");
+    assert_eq!(rig.write(file.file, 0, stamped(16, 2)), Ok(8192), "overwriting takes no space");
     rig.set(node, size(4096)).unwrap();
     assert_eq!(rig.write(other_file.file, 8192, stamped(8, 1)), Ok(4096));
     assert_eq!(rig.write(file.file, 1 << 43, stamped(8, 1)), Err(Errno(EFBIG)));
 }
 
 #[test]
-fn a_removed_file_is_used_until_it_is_closed_and_its_space_is_free_after() {
+fn a_removed_file_is_usable_until_it_is_closed_and_then_frees_its_space() {
     let (mut rig, node) = rig(1);
     let root = rig.root();
     rig.world.limit_tree_space(rig.tree, Some(8192));
@@ -142,7 +142,7 @@ fn files_of_a_read_only_tree_are_read() {
 }
 
 #[test]
-fn a_write_shows_in_the_times_of_its_file() {
+fn a_write_updates_the_times_of_its_file() {
     let (mut rig, node) = rig(1);
     let open = rig.open(node).unwrap();
     let before = rig.attributes(node).unwrap();
@@ -154,7 +154,7 @@ fn a_write_shows_in_the_times_of_its_file() {
 }
 
 #[test]
-fn just_the_next_operations_of_a_class_fail() {
+fn only_the_next_operations_of_a_class_fail() {
     let (mut rig, node) = rig(1);
     let file = rig.open(node).unwrap().direct.clone();
     for class in [OpClass::Read, OpClass::Write, OpClass::Flush] {
@@ -168,7 +168,7 @@ fn just_the_next_operations_of_a_class_fail() {
 }
 
 #[test]
-fn a_failed_write_may_have_changed_what_is_there_but_never_the_size() {
+fn a_failed_write_may_have_changed_content_but_never_the_size() {
     let mut torn = 0;
     for seed in 0..50 {
         let (mut rig, node) = rig(seed);
@@ -184,7 +184,7 @@ fn a_failed_write_may_have_changed_what_is_there_but_never_the_size() {
 }
 
 #[test]
-fn short_writes_write_what_they_say() {
+fn short_writes_write_the_length_that_they_report() {
     let (mut rig, node) = rig(1);
     let file = rig.open(node).unwrap().direct;
     let faults = DiskFaults { short_write_permille: 1000, ..DiskFaults::default() };

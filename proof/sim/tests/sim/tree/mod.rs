@@ -1,4 +1,4 @@
-//! Promises of the simulated directory tree.
+//! Tests of the simulated directory tree.
 
 mod durability;
 mod files;

@@ -1,5 +1,4 @@
-//! Random operations and power cuts against a simple model: what was synced is there, and nothing is there that never
-//! was.
+//! Random operations and power cuts against a simple model: what was synced exists, and nothing exists that never did.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +19,7 @@ type Names = BTreeMap<String, Node>;
 /// A directory: its entries after each change since the last power cut.
 struct Dir {
     versions: Vec<Names>,
-    /// The first version that may come back.
+    /// The first version that may be restored.
     synced: usize,
     live: bool,
 }
@@ -44,9 +43,9 @@ impl Dir {
 
 #[derive(Clone)]
 enum Change {
-    /// Sectors full of a stamp.
+    /// Writes sectors filled with a stamp.
     Write { sectors: std::ops::Range<u64>, stamp: u64, stable: bool },
-    /// The size in sectors.
+    /// Sets the size in sectors.
     Size(u64),
 }
 
@@ -54,18 +53,18 @@ enum Change {
 struct File {
     base: Vec<u64>,
     changes: Vec<Change>,
-    /// So many of the changes are durable.
+    /// Number of durable changes.
     synced: usize,
     modes: Vec<u32>,
     mode_synced: usize,
     links: usize,
-    /// Had it a durable name, and always one since?
-    must_be_there: bool,
+    /// It had a durable name, and always one since.
+    must_exist: bool,
 }
 
 impl File {
     fn new(base: Vec<u64>, mode: u32) -> Self {
-        File { base, changes: Vec::new(), synced: 0, modes: vec![mode], mode_synced: 0, links: 1, must_be_there: false }
+        File { base, changes: Vec::new(), synced: 0, modes: vec![mode], mode_synced: 0, links: 1, must_exist: false }
     }
 
     /// The size in sectors after the first `count` changes.
@@ -76,13 +75,13 @@ impl File {
         })
     }
 
-    /// May a power cut leave these stamps when it keeps the sizes of the first `kept` changes?
-    fn may_be(&self, stamps: &[u64], kept: usize) -> bool {
-        self.size(kept) == stamps.len() as u64
-            && (0..stamps.len()).all(|sector| self.possible(sector as u64, kept).contains(&stamps[sector]))
+    /// Whether a power cut may leave these stamps when it retains the sizes of the first `sizes` changes.
+    fn may_be(&self, stamps: &[u64], sizes: usize) -> bool {
+        self.size(sizes) == stamps.len() as u64
+            && (0..stamps.len()).all(|sector| self.possible(sector as u64, sizes).contains(&stamps[sector]))
     }
 
-    fn possible(&self, sector: u64, kept: usize) -> BTreeSet<u64> {
+    fn possible(&self, sector: u64, sizes: usize) -> BTreeSet<u64> {
         let mut possible = BTreeSet::from([self.base.get(sector as usize).copied().unwrap_or(0)]);
         let mut below_lost_cut = true;
         for (i, change) in self.changes.iter().enumerate() {
@@ -94,7 +93,7 @@ impl File {
                     possible.insert(*stamp);
                 }
                 Change::Size(size) if *size <= sector && *size < self.size(i) => {
-                    if i < kept {
+                    if i < sizes {
                         possible = BTreeSet::from([0]);
                     } else {
                         below_lost_cut = false;
@@ -107,13 +106,13 @@ impl File {
     }
 
     /// The fewest changes whose sizes a power cut may leave.
-    fn kept_min(&self) -> usize {
+    fn sizes_min(&self) -> usize {
         let stable = |change: &Change| matches!(change, Change::Write { stable: true, .. });
         self.synced.max(self.changes.iter().rposition(stable).map_or(0, |i| i + 1))
     }
 
     fn check(&self, stamps: &[u64], mode: u32, context: &str) {
-        let explained = (self.kept_min()..=self.changes.len()).any(|kept| self.may_be(stamps, kept));
+        let explained = (self.sizes_min()..=self.changes.len()).any(|sizes| self.may_be(stamps, sizes));
         assert!(explained, "{context}: {stamps:?} can't be left");
         assert!(self.modes[self.mode_synced..].contains(&mode), "{context}: mode {mode:o}");
     }
@@ -188,7 +187,7 @@ impl Model {
             4 => {
                 if let Ok(node) = self.rig.remove(dir, name) {
                     self.dir(dir).change(|names| names.remove(name));
-                    self.lose_link(node);
+                    self.remove_link(node);
                 }
             }
             5 => {
@@ -206,10 +205,10 @@ impl Model {
         }
     }
 
-    fn lose_link(&mut self, node: Node) {
+    fn remove_link(&mut self, node: Node) {
         let file = self.file(node);
         file.links -= 1;
-        file.must_be_there &= file.links > 0;
+        file.must_exist &= file.links > 0;
     }
 
     fn rename(&mut self, from: Node, from_name: &'static str) {
@@ -227,11 +226,11 @@ impl Model {
             });
         } else {
             let left = self.dir(from).change(|names| names.remove(from_name));
-            let came = self.dir(to).change(|names| names.insert(to_name.into(), moved));
-            self.moves.push(Moved { from: (from, left), to: (to, came) });
+            let arrived = self.dir(to).change(|names| names.insert(to_name.into(), moved));
+            self.moves.push(Moved { from: (from, left), to: (to, arrived) });
         }
         match replaced {
-            Some(node) if self.files.contains_key(&node) => self.lose_link(node),
+            Some(node) if self.files.contains_key(&node) => self.remove_link(node),
             Some(node) => self.dir(node).live = false,
             None => {}
         }
@@ -269,7 +268,7 @@ impl Model {
             self.rig.side.write(file, sectors.start * 512, bytes, stability);
         }
         // It is submitted while the file is open.
-        self.rig.side.turn();
+        self.rig.side.run_slice();
     }
 
     fn set(&mut self) {
@@ -300,7 +299,7 @@ impl Model {
                 let dirs = self.dirs.iter().filter(|(_, dir)| dir.live).map(|(node, _)| *node);
                 let files = self.files.iter().filter(|(_, file)| file.links > 0).map(|(node, _)| *node);
                 self.sync_nodes(dirs.chain(files).collect());
-                self.files.values_mut().for_each(|file| file.must_be_there = file.links > 0);
+                self.files.values_mut().for_each(|file| file.must_exist = file.links > 0);
             }
         }
     }
@@ -328,7 +327,7 @@ impl Model {
 
     fn power_cut(&mut self) {
         if let (0, Some(node)) = (self.below(2), self.some_file()) {
-            // Under way, it promises nothing.
+            // In flight, it guarantees nothing.
             let Change::Write { sectors, stamp, .. } = self.drawn_write() else { unreachable!() };
             let change = Change::Write { sectors, stamp, stable: false };
             self.start_write(node, &change);
@@ -338,24 +337,24 @@ impl Model {
         self.check();
     }
 
-    /// Checks what is there, and goes on from it.
+    /// Checks the present state, and continues from it.
     fn check(&mut self) {
         let context = format!("{:?}", self.rig.world);
         let (dirs, files) = self.walk();
         for (node, names) in &dirs {
-            let known = self.dirs.get(node).unwrap_or_else(|| panic!("{context}: {node:?} never was"));
+            let known = self.dirs.get(node).unwrap_or_else(|| panic!("{context}: {node:?} never existed"));
             let left = known.versions[known.synced..].contains(names);
             assert!(left, "{context}: {names:?} never was in {node:?} since the last sync");
         }
         self.check_moves(&dirs, &context);
         for (node, (stamps, mode, links)) in &files {
-            let known = self.files.get(node).unwrap_or_else(|| panic!("{context}: {node:?} never was"));
+            let known = self.files.get(node).unwrap_or_else(|| panic!("{context}: {node:?} never existed"));
             known.check(stamps, *mode, &context);
             let names = dirs.values().flat_map(BTreeMap::values).filter(|named| *named == node).count();
             assert_eq!(*links as usize, names, "{context}: links of {node:?}");
         }
         for (node, known) in &self.files {
-            assert!(!known.must_be_there || files.contains_key(node), "{context}: {node:?} is lost");
+            assert!(!known.must_exist || files.contains_key(node), "{context}: {node:?} is lost");
             if !files.contains_key(node) {
                 assert!(self.rig.attributes(*node).is_err(), "{context}: {node:?} has no name");
             }
@@ -363,8 +362,8 @@ impl Model {
         self.moves.clear();
         self.dirs = dirs.into_iter().map(|(node, names)| (node, Dir::new(names))).collect();
         let again = |(node, (stamps, mode, links))| {
-            let must_be_there = true;
-            (node, File { links: links as usize, must_be_there, ..File::new(stamps, mode) })
+            let must_exist = true;
+            (node, File { links: links as usize, must_exist, ..File::new(stamps, mode) })
         };
         self.files = files.into_iter().map(again).collect();
     }
@@ -376,16 +375,17 @@ impl Model {
             Some((known.synced..known.versions.len()).filter(same).collect::<Vec<usize>>())
         };
         for Moved { from, to } in &self.moves {
-            let (Some(left), Some(came)) = (versions(from.0), versions(to.0)) else { continue };
-            let (Some(left), Some(came)) = (left.first().zip(left.last()), came.first().zip(came.last())) else {
+            let (Some(left), Some(arrived)) = (versions(from.0), versions(to.0)) else { continue };
+            let (Some(left), Some(arrived)) = (left.first().zip(left.last()), arrived.first().zip(arrived.last()))
+            else {
                 continue;
             };
-            assert!(!(left.1 < &from.1 && came.0 >= &to.1), "{context}: a rename only came");
-            assert!(!(came.1 < &to.1 && left.0 >= &from.1), "{context}: a rename only left");
+            assert!(!(left.1 < &from.1 && arrived.0 >= &to.1), "{context}: a rename only added a name");
+            assert!(!(arrived.1 < &to.1 && left.0 >= &from.1), "{context}: a rename only removed a name");
         }
     }
 
-    /// Everything that is there: directories with their names; files with their stamps, mode and links.
+    /// The present state: directories with their names; files with their stamps, mode and links.
     #[allow(clippy::type_complexity)]
     fn walk(&mut self) -> (BTreeMap<Node, Names>, BTreeMap<Node, (Vec<u64>, u32, u32)>) {
         let (mut dirs, mut files) = (BTreeMap::new(), BTreeMap::new());
@@ -405,17 +405,17 @@ impl Model {
                 }
                 let content = self.rig.content(&path).unwrap();
                 assert_eq!(content.len() as u64, attributes.size);
-                let stamps = content.chunks(512).map(|sector| stamp_of(sector).expect("a whole sector")).collect();
+                let stamps = content.chunks(512).map(|sector| stamp_of(sector).expect("a complete sector")).collect();
                 files.insert(node, (stamps, attributes.mode, attributes.links));
             }
-            assert!(dirs.insert(dir, names).is_none(), "{dir:?} is in two places");
+            assert!(dirs.insert(dir, names).is_none(), "{dir:?} is in two directories");
         }
         (dirs, files)
     }
 }
 
 #[test]
-fn after_any_power_cut_what_was_synced_is_there_and_nothing_that_never_was() {
+fn after_any_power_cut_synced_changes_survive_and_nothing_else_appears() {
     for seed in 0..150 {
         let mut model = Model::new(seed);
         for _ in 0..6 {
@@ -428,7 +428,7 @@ fn after_any_power_cut_what_was_synced_is_there_and_nothing_that_never_was() {
 }
 
 #[test]
-fn the_same_seed_leaves_the_same_tree_and_another_seed_another() {
+fn equal_seeds_leave_equal_trees_and_different_ones_different_trees() {
     let run = |seed| {
         let mut model = Model::new(seed);
         for _ in 0..3 {

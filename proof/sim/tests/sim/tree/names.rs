@@ -1,4 +1,4 @@
-//! Names, links and attributes, as RFC 1813 and POSIX have them.
+//! Names, links and attributes, according to RFC 1813 and POSIX.
 
 use libc::{EEXIST, EINVAL, EISDIR, EMLINK, ENAMETOOLONG, ENOENT, ENOTDIR, ENOTEMPTY, ESTALE};
 use machine::Errno;
@@ -12,7 +12,7 @@ fn rig() -> TreeRig {
 }
 
 #[test]
-fn what_was_created_is_found_under_its_name_and_keeps_its_node_when_renamed() {
+fn a_new_node_is_found_by_name_and_stays_the_same_when_renamed() {
     let mut rig = rig();
     let root = rig.root();
     let dir = rig.make_directory(root, "dir").unwrap();
@@ -25,7 +25,7 @@ fn what_was_created_is_found_under_its_name_and_keeps_its_node_when_renamed() {
 }
 
 #[test]
-fn a_node_without_a_name_is_stale_and_its_name_is_never_given_again() {
+fn a_node_without_a_name_is_stale_and_its_identifier_is_never_reused() {
     let mut rig = rig();
     let root = rig.root();
     let mut seen: Vec<Node> = Vec::new();
@@ -40,7 +40,7 @@ fn a_node_without_a_name_is_stale_and_its_name_is_never_given_again() {
         rig.sync(&[root]).unwrap();
     }
     numbers.dedup();
-    assert_eq!(numbers.len(), 1, "numbers are used again, so that nobody relies on them");
+    assert_eq!(numbers.len(), 1, "numbers are reused");
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn links_are_counted_for_files_and_directories() {
 }
 
 #[test]
-fn creation_minds_what_is_there_as_it_was_told_to() {
+fn creation_treats_existing_nodes_as_requested() {
     let mut rig = rig();
     let root = rig.root();
     let file = rig.create_as(root, "a", Creation::Guarded, size(10)).unwrap();
@@ -78,7 +78,7 @@ fn creation_minds_what_is_there_as_it_was_told_to() {
 }
 
 #[test]
-fn an_exclusive_creation_succeeds_again_with_the_same_verifier_only_even_after_a_power_cut() {
+fn a_repeated_exclusive_creation_succeeds_only_with_its_verifier_even_after_a_power_cut() {
     let mut rig = rig();
     let root = rig.root();
     let exclusive = |byte| Creation::Exclusive { verifier: [byte; 8] };
@@ -92,7 +92,7 @@ fn an_exclusive_creation_succeeds_again_with_the_same_verifier_only_even_after_a
 }
 
 #[test]
-fn directories_go_only_when_they_are_empty() {
+fn directories_are_removed_only_when_empty() {
     let mut rig = rig();
     let root = rig.root();
     let dir = rig.make_directory(root, "dir").unwrap();
@@ -106,7 +106,7 @@ fn directories_go_only_when_they_are_empty() {
 }
 
 #[test]
-fn renames_that_make_no_tree_are_refused() {
+fn invalid_renames_are_refused() {
     let mut rig = rig();
     let root = rig.root();
     let dir = rig.make_directory(root, "dir").unwrap();
@@ -118,14 +118,14 @@ fn renames_that_make_no_tree_are_refused() {
     assert_eq!(rig.rename((root, "file"), (root, "dir")), Err(Errno(EISDIR)));
     rig.link(file, root, "other").unwrap();
     assert_eq!(rig.rename((root, "file"), (root, "other")), Ok((file, None)));
-    assert_eq!(rig.names("/"), ["dir", "file", "other"], "two names of one node stay as they are");
+    assert_eq!(rig.names("/"), ["dir", "file", "other"], "two names of one node stay");
     let second = rig.create(root, "second").unwrap();
     assert_eq!(rig.rename((root, "file"), (root, "second")), Ok((file, Some(second))));
     assert_eq!(rig.lookup(root, "second"), Ok(file));
 }
 
 #[test]
-fn names_that_no_entry_may_have_are_refused() {
+fn invalid_names_are_refused() {
     let mut rig = rig();
     let root = rig.root();
     for name in ["", ".", "..", "a/b", "a\0b"] {
@@ -136,7 +136,7 @@ fn names_that_no_entry_may_have_are_refused() {
 }
 
 #[test]
-fn listings_go_on_behind_a_cookie_while_other_entries_change() {
+fn listings_continue_after_a_cookie_while_other_entries_change() {
     let mut rig = rig();
     let root = rig.root();
     for i in 0..30 {
@@ -152,7 +152,7 @@ fn listings_go_on_behind_a_cookie_while_other_entries_change() {
             break;
         }
         if seen.len() == 8 {
-            // One that was seen, one that was not, and a new one.
+            // An entry that was listed, one that was not, and a new one.
             let names = [seen[5].clone(), "f29".into()];
             for name in &names {
                 rig.remove(root, name).unwrap();
@@ -170,7 +170,7 @@ fn listings_go_on_behind_a_cookie_while_other_entries_change() {
 }
 
 #[test]
-fn links_and_special_files_are_what_they_were_made() {
+fn links_and_special_files_have_the_kind_requested() {
     let mut rig = rig();
     let root = rig.root();
     let make = TreeCall::MakeSymbolicLink {
@@ -193,7 +193,7 @@ fn links_and_special_files_are_what_they_were_made() {
 }
 
 #[test]
-fn attributes_are_set_all_or_none_and_only_if_nobody_was_faster() {
+fn attributes_are_set_all_or_none_and_only_without_a_concurrent_change() {
     let mut rig = rig();
     let root = rig.root();
     let file = rig.create(root, "a").unwrap();
@@ -212,7 +212,7 @@ fn attributes_are_set_all_or_none_and_only_if_nobody_was_faster() {
     assert_eq!((after.accessed, after.modified), (time, after.changed));
     assert!(after.changed > before.changed);
     let late = TreeCall::SetAttributes { node: file, attributes: mode(0), guard: Some(before.changed) };
-    assert_eq!(rig.call(late).err(), Some(Errno(libc::EAGAIN)));
+    assert!(matches!(rig.call(late), Ok(TreeReply::GuardFailed)));
     rig.caller = user(3, 9, &[]);
     let half_allowed = SetAttributes { uid: Some(0), size: Some(1), ..SetAttributes::default() };
     assert_eq!(rig.set(file, half_allowed), Err(Errno(libc::EPERM)));
@@ -220,7 +220,7 @@ fn attributes_are_set_all_or_none_and_only_if_nobody_was_faster() {
 }
 
 #[test]
-fn changes_show_in_the_times_of_the_directory() {
+fn changes_update_the_times_of_the_directory() {
     let mut rig = rig();
     let root = rig.root();
     let before = rig.attributes(root).unwrap();
@@ -230,7 +230,7 @@ fn changes_show_in_the_times_of_the_directory() {
 }
 
 #[test]
-fn limits_are_kept_to() {
+fn limits_are_enforced() {
     let config = TreeConfig { nodes_max: 4, links_max: 3, file_bytes_max: 1 << 20, ..TreeConfig::new() };
     let mut rig = TreeRig::new(1, config);
     let root = rig.root();
@@ -258,7 +258,7 @@ fn a_read_only_tree_changes_nothing() {
 }
 
 #[test]
-fn just_the_next_calls_of_a_class_fail_and_change_nothing() {
+fn only_the_next_calls_of_a_class_fail_and_they_change_nothing() {
     let mut rig = rig();
     let root = rig.root();
     rig.world.fail_next_in_tree(rig.tree, OpClass::Call, 1, Errno::IO);
@@ -273,7 +273,7 @@ fn just_the_next_calls_of_a_class_fail_and_change_nothing() {
 }
 
 #[test]
-fn a_test_can_change_the_tree_beside_the_processors() {
+fn a_test_can_change_the_tree_from_outside() {
     let mut rig = rig();
     let root = rig.root();
     let call = TreeCall::Create { dir: root, name: b"a".to_vec(), how: Creation::Guarded, attributes: mode(0o600) };

@@ -1,4 +1,4 @@
-//! Who may do what.
+//! Permissions of callers.
 
 use libc::{EACCES, EPERM};
 use machine::Errno;
@@ -18,7 +18,7 @@ fn rig(dir_mode: u32) -> (TreeRig, Node) {
 }
 
 #[test]
-fn owner_group_supplementary_groups_and_others_each_have_their_bits() {
+fn owner_groups_and_others_have_their_own_bits() {
     let (mut rig, dir) = rig(0o777);
     rig.caller = user(1, 10, &[]);
     let file = rig.create_as(dir, "a", Creation::Guarded, mode(0o421)).unwrap();
@@ -26,7 +26,7 @@ fn owner_group_supplementary_groups_and_others_each_have_their_bits() {
         rig.caller = user(uid, gid, groups);
         rig.access(file, 7)
     };
-    assert_eq!(seen_by(1, 99, &[10]), 4, "the owner, though the group might more");
+    assert_eq!(seen_by(1, 99, &[10]), 4, "the owner, though the group may do more");
     assert_eq!(seen_by(2, 10, &[]), 2);
     assert_eq!(seen_by(2, 99, &[98, 10]), 2);
     assert_eq!(seen_by(2, 99, &[98]), 1);
@@ -34,11 +34,11 @@ fn owner_group_supplementary_groups_and_others_each_have_their_bits() {
     rig.caller = None;
     rig.set(file, mode(0o600)).unwrap();
     rig.caller = user(0, 0, &[]);
-    assert_eq!(rig.access(file, 7), 6, "nobody executes what nobody may execute");
+    assert_eq!(rig.access(file, 7), 6, "root does not execute a file without any such bit");
 }
 
 #[test]
-fn a_directory_is_searched_listed_and_changed_only_with_the_bit_for_it() {
+fn a_directory_is_searched_listed_and_changed_only_with_permission() {
     for (dir_mode, searched, listed, changed) in [
         (0o007, true, true, true),
         (0o001, true, false, false),
@@ -53,7 +53,7 @@ fn a_directory_is_searched_listed_and_changed_only_with_the_bit_for_it() {
         let list = rig.list(dir, 0, 10);
         assert_eq!(list.as_ref().err().copied(), denied(listed), "{dir_mode:o}");
         if let Ok((entries, _)) = list {
-            assert!(entries.iter().all(|entry| entry.node.is_some() == searched), "nodes need to be searched for");
+            assert!(entries.iter().all(|entry| entry.node.is_some() == searched), "nodes take permission to search");
         }
         assert_eq!(rig.create(dir, "b").err(), denied(changed), "{dir_mode:o}");
         assert_eq!(rig.link(file, dir, "c").err(), denied(changed), "{dir_mode:o}");
@@ -81,7 +81,7 @@ fn in_a_sticky_directory_only_owners_remove_and_rename() {
 }
 
 #[test]
-fn what_is_made_belongs_to_the_caller_and_to_the_group_of_a_set_group_id_directory() {
+fn new_nodes_belong_to_the_caller_and_to_the_group_of_a_set_group_id_directory() {
     let (mut rig, dir) = rig(0o2777);
     rig.caller = user(7, 70, &[]);
     let file = rig.create(dir, "a").unwrap();
@@ -106,13 +106,13 @@ fn attributes_are_set_by_owners_and_owners_by_root() {
     assert_eq!(rig.set(file, owner(Some(3), None)), Err(Errno(EPERM)));
     assert_eq!(rig.set(file, owner(None, Some(22))), Err(Errno(EPERM)));
     let given = rig.set(file, owner(Some(2), Some(21))).unwrap();
-    assert_eq!((given.gid, given.mode), (21, 0o777), "what was lent with the mode is taken back");
+    assert_eq!((given.gid, given.mode), (21, 0o777), "the set-ID bits are cleared");
     rig.set(file, old).unwrap();
 
     rig.caller = user(4, 40, &[]);
     assert_eq!(rig.set(file, mode(0)), Err(Errno(EPERM)));
     assert_eq!(rig.set(file, old), Err(Errno(EPERM)));
-    assert!(rig.set(file, now).is_ok(), "whoever may write may touch");
+    assert!(rig.set(file, now).is_ok(), "a caller that may write may set the times to now");
     rig.caller = user(2, 20, &[]);
     rig.set(file, mode(0o444)).unwrap();
     assert!(rig.set(file, size(5)).is_ok(), "an owner without permission to write");

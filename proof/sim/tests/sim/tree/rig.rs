@@ -48,7 +48,7 @@ impl TreeRig {
         run(&self.world, &mut [&mut self.side]);
     }
 
-    /// Starts a call, for whoever is the caller at the moment.
+    /// Starts a call of the present caller.
     pub fn start(&mut self, call: TreeCall) -> (u64, Reply) {
         let reply = Reply::default();
         let op =
@@ -179,7 +179,7 @@ impl TreeRig {
         self.perform(|side| side.flush(file)).0
     }
 
-    /// Cuts the power and starts the processor anew.
+    /// Cuts the power and restarts the processor.
     pub fn power_cut(&mut self) {
         self.world.power_cut(self.host);
         self.side = Side::new(&self.world, self.host, 0);

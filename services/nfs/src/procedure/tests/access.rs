@@ -1,9 +1,11 @@
-//! Who may do what.
+//! Permissions.
 
 use nfs3_types::nfs3::*;
 
+use kernel::connection::LocalUser;
+
 use super::scene::{Came, Scene, bytes, with_mode};
-use crate::call::{ClientAddress, Credentials, LocalPeer, Program};
+use crate::call::{ClientAddress, Credentials, Program};
 use crate::export::{ExportConfig, NOBODY, Squash, Squashed};
 
 fn unstable(user: &super::scene::Client<'_>, file: &nfs_fh3) -> Result<(), nfsstat3> {
@@ -147,7 +149,7 @@ fn handles_die_with_their_file_and_their_export() {
     assert_eq!(unstable(&user, &file), Err(nfsstat3::NFS3ERR_STALE));
     let made_up = nfs_fh3 { data: vec![1; 32].into() };
     assert_eq!(user.getattr(&made_up).map(drop), Err(nfsstat3::NFS3ERR_BADHANDLE));
-    scene.server.set_exports(Vec::new());
+    scene.nfs.set_exports(Vec::new());
     assert_eq!(user.getattr(&root).map(drop), Err(nfsstat3::NFS3ERR_STALE));
 }
 
@@ -172,8 +174,8 @@ fn a_secure_export_serves_privileged_ports_and_unix_sockets_alone() {
 
 #[test]
 fn a_local_user_is_believed_only_as_root() {
-    let peer = |uid| LocalPeer { uid, gid: 5, groups: vec![6; 40] };
-    assert_eq!(peer(0).credentials(), None, "its calls say for whom");
+    let user = |uid| LocalUser { uid, gid: 5, groups: vec![6; 40] };
+    assert_eq!(Credentials::of(&user(0)), None, "its calls say for whom");
     let groups = vec![6; 40].into_iter().collect();
-    assert_eq!(peer(4).credentials(), Some(Credentials::Unix { uid: 4, gid: 5, groups }));
+    assert_eq!(Credentials::of(&user(4)), Some(Credentials::Unix { uid: 4, gid: 5, groups }));
 }

@@ -165,7 +165,7 @@ fn a_file_that_is_cut_loses_its_end_for_good() {
     user.setattr(&file, size(6000), None).expect("grown");
     let expected = [vec![1; 5000], vec![0; 1000]].concat();
     assert_eq!(user.read(&file, 0, 20_000), Ok((expected, true)));
-    // And so does one that is made anew under its name.
+    // So does one that is created again under its name.
     let again = user.create_how(&user.root(), "file", createhow3::UNCHECKED(size(0))).expect("taken");
     assert_eq!(again, file);
     assert_eq!(user.read(&file, 0, 20_000), Ok((Vec::new(), true)));

@@ -33,7 +33,7 @@ fn text(name: &filename3<'_>) -> String {
     String::from_utf8(name.0.to_vec()).expect("text")
 }
 
-/// A directory with `count` files, and the names that are in it.
+/// A directory with `count` files, and their names.
 fn fill(user: &Client<'_>, count: u64) -> (nfs_fh3, Vec<String>) {
     let dir = user.mkdir(&user.root(), "dir", 0o755).expect("made");
     let mut random = Random(count);
@@ -106,7 +106,7 @@ fn what_is_removed_meanwhile_hides_nothing_else() {
     let (dir, names) = fill(&user, 60);
     let first = readdir(&user, &dir, 0, 600).expect("listed");
     let mut seen: Vec<String> = first.reply.entries.0.iter().map(|entry| text(&entry.name)).collect();
-    // All that was listed goes, the entry of the cookie too.
+    // Everything listed is removed, including the entry of the cookie.
     for name in seen.iter().filter(|name| !name.starts_with('.')) {
         user.remove(&dir, name).expect("removed");
     }

@@ -1,4 +1,4 @@
-//! Names: made, found, moved, removed; and attributes.
+//! Names: created, looked up, renamed, removed; and attributes.
 
 use nfs3_types::nfs3::*;
 use nfs3_types::xdr_codec::Void;

@@ -1,4 +1,4 @@
-//! Requests that are sent again.
+//! Retransmitted requests.
 
 use nfs3_types::nfs3::*;
 
@@ -8,12 +8,12 @@ use testkit::rounds::for_seeds;
 
 const REMOVE: u32 = NFS_PROGRAM::NFSPROC3_REMOVE as u32;
 
-/// The next call has the number of the one before the last `since` calls.
+/// Gives the next call the id of the one before the last `since` calls.
 fn same_number(user: &Client<'_>, since: u32) {
     user.scene.xid.set(user.scene.xid.get() - 1 - since);
 }
 
-/// The same, on another connection.
+/// As `same_number`, on another connection.
 fn again(user: &Client<'_>, since: u32) {
     same_number(user, since);
     user.connection.set(user.connection.get() + 1);
@@ -32,7 +32,7 @@ fn a_request_that_is_sent_again_is_answered_again() {
     let arguments = bytes(&REMOVE3args { object: place(&root, "file") });
     let first = user.call_raw(Program::Nfs, REMOVE, arguments.clone());
     assert!(ok(&first));
-    // Somebody made it again meanwhile: it is another file.
+    // Created again meanwhile: it is another file.
     let other = user.create(&root, "file", 0o600).expect("made");
     again(&user, 1);
     assert_eq!(user.call_raw(Program::Nfs, REMOVE, arguments.clone()), first);
@@ -55,7 +55,7 @@ fn a_request_that_comes_twice_at_the_same_time_is_done_once() {
             how(&user, 0);
             call
         };
-        // Three on one connection, the others each on its own.
+        // Three on one connection, each other one on its own.
         let calls = [same_number, same_number, again, again, again].map(rename);
         let came = together(&scene, calls.into());
         assert_eq!(came.iter().filter(|came| **came == Came::Silence).count(), 2, "{came:?}");

@@ -14,8 +14,9 @@ use sim::{TreeConfig, TreeId, World};
 
 use crate::call::{Call, ClientAddress, Credentials, Payload, Program, Results};
 use crate::export::{Export, ExportConfig};
+use crate::nfs::{Limits, Nfs};
 use crate::procedure::perform;
-use crate::server::{Limits, Server};
+use crate::shape::{Look, WriteArguments};
 use testkit::scene::{Host, run, small_kernel};
 
 const KEY: [u8; 32] = [7; 32];
@@ -24,10 +25,9 @@ const KEY: [u8; 32] = [7; 32];
 pub(super) struct Scene {
     pub(super) world: World,
     pub(super) host: Host,
-    pub(super) server: Arc<Server>,
-    /// The simulated trees of the exports.
+    pub(super) nfs: Arc<Nfs>,
     pub(super) trees: [TreeId; 2],
-    /// The number of the next call.
+    /// The id of the next call.
     pub(super) xid: Cell<u32>,
 }
 
@@ -36,15 +36,15 @@ impl Scene {
         Scene::with(seed, ExportConfig::default())
     }
 
-    /// With `/files` given out like this.
+    /// With this configuration of `/files`.
     pub(super) fn with(seed: u64, config: ExportConfig) -> Self {
         let world = World::new(seed);
         let id = world.add_host("server");
         let trees = [(); 2].map(|()| world.add_tree(id, TreeConfig::new()));
         let host = boot(&world, id);
-        let server = serve(&world, &host, trees, config);
-        // Everybody may make something in the root directories.
-        let scene = Scene { world, host, server, trees, xid: Cell::new(1) };
+        let nfs = serve(&world, &host, trees, config);
+        // All users may create entries in the root directories.
+        let scene = Scene { world, host, nfs, trees, xid: Cell::new(1) };
         for tree in trees {
             scene.chmod_root(tree);
         }
@@ -59,26 +59,25 @@ impl Scene {
         self.world.call_tree(tree, None, &call).expect("a root");
     }
 
-    /// Gives `/files` out in another way.
+    /// Changes the configuration of `/files`.
     pub(super) fn change_export(&self, config: ExportConfig) {
-        let exports = self.server.exports();
+        let exports = self.nfs.exports();
         let tree = Arc::clone(exports[0].tree());
         let config = ExportConfig { name: "/files".to_owned(), ..config };
-        self.server.set_exports(vec![Export::new(config, tree), Arc::clone(&exports[1])]);
+        self.nfs.set_exports(vec![Export::new(config, tree), Arc::clone(&exports[1])]);
     }
 
-    /// The power fails and comes back. What was not durable may be gone.
+    /// A power failure: what was not durable may be lost.
     pub(super) fn power_cut(self) -> Scene {
         let Scene { world, host, trees, xid, .. } = self;
         let id = host.id;
         world.power_cut(id);
         host.die();
         let host = boot(&world, id);
-        let server = serve(&world, &host, trees, ExportConfig::default());
-        Scene { world, host, server, trees, xid }
+        let nfs = serve(&world, &host, trees, ExportConfig::default());
+        Scene { world, host, nfs, trees, xid }
     }
 
-    /// A client that acts as this user.
     pub(super) fn user(&self, uid: u32) -> Client<'_> {
         let credentials = Credentials::Unix { uid, gid: uid, groups: [].into_iter().collect() };
         self.client("192.0.2.1", credentials)
@@ -99,7 +98,7 @@ fn boot(world: &World, id: sim::HostId) -> Host {
     Host::boot(world, id, small_kernel(1, 16 << 20, switches))
 }
 
-fn serve(world: &World, host: &Host, trees: [TreeId; 2], config: ExportConfig) -> Arc<Server> {
+fn serve(world: &World, host: &Host, trees: [TreeId; 2], config: ExportConfig) -> Arc<Nfs> {
     let give_out = |name: &str, tree: TreeId, config: ExportConfig| {
         let queue = Arc::new(DiskQueue::new(policy::queue::Config::default()));
         let tree_config = FileTreeConfig {
@@ -113,10 +112,10 @@ fn serve(world: &World, host: &Host, trees: [TreeId; 2], config: ExportConfig) -
         Export::new(ExportConfig { name: name.to_owned(), ..config }, tree)
     };
     let exports = vec![give_out("/files", trees[0], config), give_out("/other", trees[1], ExportConfig::default())];
-    Server::new(KEY, Limits::default(), exports)
+    Nfs::new(KEY, Limits::default(), exports)
 }
 
-/// What a call came to.
+/// The outcome of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Came {
     Bytes(Vec<u8>),
@@ -126,7 +125,7 @@ pub(super) enum Came {
     Silence,
 }
 
-/// The data of a WRITE, and where they go.
+/// The data of a WRITE, and its offset.
 pub(super) struct Data<'a> {
     pub(super) offset: u64,
     pub(super) bytes: &'a [u8],
@@ -140,18 +139,18 @@ pub(super) struct Client<'s> {
 }
 
 impl Client<'_> {
-    /// A call to make, numbered anew.
+    /// A call with a new id.
     pub(super) fn prepare(
         &self,
         program: Program,
         procedure: u32,
         arguments: Vec<u8>,
     ) -> impl Fn(Processor) -> Call + use<> {
-        let (server, client, credentials) = (Arc::clone(&self.scene.server), self.address, self.credentials.clone());
+        let (nfs, client, credentials) = (Arc::clone(&self.scene.nfs), self.address, self.credentials.clone());
         let (xid, connection) = (self.scene.xid.replace(self.scene.xid.get() + 1), self.connection.get());
         move |cpu| Call {
             cpu,
-            server: Arc::clone(&server),
+            nfs: Arc::clone(&nfs),
             client,
             connection,
             credentials: credentials.clone(),
@@ -164,13 +163,13 @@ impl Client<'_> {
         }
     }
 
-    /// Calls, with arguments byte by byte.
+    /// Calls with raw arguments.
     pub(super) fn call_raw(&self, program: Program, procedure: u32, arguments: Vec<u8>) -> Came {
         let call = self.prepare(program, procedure, arguments);
         run(&self.scene.world, &self.scene.host, async move |cpu| came(perform(call(cpu)).await))
     }
 
-    /// Calls a procedure of NFS that is answered.
+    /// Calls a procedure of NFS that replies.
     pub(super) fn call<T, E>(&self, procedure: NFS_PROGRAM, args: &impl Pack) -> Result<T, nfsstat3>
     where
         Nfs3Result<T, E>: Unpack,
@@ -192,8 +191,10 @@ impl Client<'_> {
         let (skip, content) = ((data.offset % FRAME_BYTES as u64) as usize, data.bytes.to_vec());
         let came = run(&self.scene.world, &self.scene.host, async move |cpu| {
             let frames = fill(&cpu, skip, &content).await;
-            let payload = Some(Payload { frames, start: skip, len: content.len() as u32 });
-            came(perform(Call { payload, ..call(cpu) }).await)
+            let call = call(cpu);
+            let arguments = [&call.arguments[..], &(content.len() as u32).to_be_bytes()].concat();
+            let Look::Known(write) = WriteArguments::look(&arguments) else { panic!("arguments of a WRITE") };
+            came(perform(Call { payload: Some(Payload { write, frames }), ..call }).await)
         });
         decode::<WRITE3resok, WRITE3resfail>(came)
     }
@@ -208,7 +209,7 @@ impl Client<'_> {
         self.write_with(file, bytes.len() as u32, stable, &Data { offset, bytes })
     }
 
-    /// What was read, and whether it ends with the file.
+    /// The data read, and `eof`.
     pub(super) fn read(&self, file: &nfs_fh3, offset: u64, count: u32) -> Result<(Vec<u8>, bool), nfsstat3> {
         let args = READ3args { file: file.clone(), offset, count };
         let read: READ3resok<'static> = self.call::<_, READ3resfail>(NFS_PROGRAM::NFSPROC3_READ, &args)?;
@@ -296,15 +297,13 @@ impl Client<'_> {
         self.call::<LINK3resok, LINK3resfail>(NFS_PROGRAM::NFSPROC3_LINK, &args).map(drop)
     }
 
-    /// The root directory of `/files`.
     pub(super) fn root(&self) -> nfs_fh3 {
         self.root_of(0)
     }
 
-    /// The root directory of one of the exports.
     pub(super) fn root_of(&self, which: usize) -> nfs_fh3 {
         let node = self.scene.world.tree_node(self.scene.trees[which], "").expect("a root");
-        let handle = self.scene.server.exports()[which].handle(self.scene.server.key(), node);
+        let handle = self.scene.nfs.exports()[which].handle(self.scene.nfs.key(), node);
         nfs_fh3 { data: Opaque::owned(handle) }
     }
 }
@@ -323,7 +322,7 @@ pub(super) fn bytes(args: &impl Pack) -> Vec<u8> {
     bytes
 }
 
-/// What a reply says, all of which must be understood.
+/// Decodes a reply, completely.
 pub(super) fn decode<T, E>(came: Came) -> Result<T, nfsstat3>
 where
     Nfs3Result<T, E>: Unpack,
@@ -337,7 +336,7 @@ where
     }
 }
 
-/// As the wire sends it.
+/// The results as the wire sends them.
 pub(super) fn came(results: Results) -> Came {
     match results {
         Results::Bytes(bytes) => Came::Bytes(bytes),
@@ -369,7 +368,7 @@ async fn fill(cpu: &Processor, skip: usize, content: &[u8]) -> Frames {
     frames
 }
 
-/// Several calls at the same time; what came of each.
+/// Concurrent calls; returns their outcomes.
 pub(super) fn together(scene: &Scene, calls: Vec<impl Fn(Processor) -> Call + 'static>) -> Vec<Came> {
     run(&scene.world, &scene.host, async move |cpu| {
         let calls: Rc<[_]> = calls.into();

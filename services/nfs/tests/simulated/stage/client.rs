@@ -24,10 +24,8 @@ impl From<Gone> for Failed {
     }
 }
 
-/// What a write verifier is.
 pub type Verifier = [u8; 8];
 
-/// An entry of a directory.
 #[derive(Clone, Debug)]
 pub struct Found {
     pub handle: nfs_fh3,
@@ -121,7 +119,7 @@ impl Client {
         Ok(read)
     }
 
-    /// Everything in a file, whose length is at most `max`.
+    /// A whole file, whose length is at most `max`.
     pub async fn read_all(&self, file: &nfs_fh3, max: u64) -> Result<Vec<u8>, Failed> {
         let mut all = Vec::new();
         loop {
@@ -231,7 +229,7 @@ impl Client {
                 let (Nfs3Option::Some(handle), Nfs3Option::Some(attributes)) =
                     (entry.name_handle, entry.name_attributes)
                 else {
-                    // It went meanwhile.
+                    // It was removed meanwhile.
                     continue;
                 };
                 assert_eq!(attributes.fileid, entry.fileid);
@@ -246,7 +244,7 @@ impl Client {
     }
 }
 
-/// A call up to its end, without its number.
+/// A call from its program to its arguments, without its number.
 fn head(program: u32, procedure: u32, args: &impl Pack) -> Vec<u8> {
     let words = [0, 2, program, 3, procedure, 1, 20, 0, 0, 1000, 1000, 0, 0, 0];
     let mut bytes: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_be_bytes()).collect();

@@ -2,12 +2,12 @@
 
 use super::client::Verifier;
 
-/// A change that is not sure to be durable.
+/// A change that may not be durable.
 #[derive(Clone, Debug)]
 struct Write {
     at: u64,
     bytes: Vec<u8>,
-    /// With which it was acknowledged; none if it was not.
+    /// The verifier of its acknowledgement; `None` without one.
     verifier: Option<Verifier>,
 }
 
@@ -20,9 +20,8 @@ impl Write {
 /// The content of a file that one client at a time writes.
 #[derive(Clone, Debug, Default)]
 pub struct Content {
-    /// What is there for sure, if nothing newer is.
+    /// The durable content, under newer writes.
     durable: Vec<u8>,
-    /// What a read must give.
     current: Vec<u8>,
     /// Written since, oldest first.
     since: Vec<Write>,
@@ -31,7 +30,6 @@ pub struct Content {
 }
 
 impl Content {
-    /// A file that holds this, durable.
     pub fn durable(bytes: Vec<u8>) -> Self {
         Content { durable: bytes.clone(), current: bytes, ..Content::default() }
     }
@@ -40,13 +38,13 @@ impl Content {
         self.current.len() as u64
     }
 
-    /// What a read must give.
+    /// What a read must return.
     pub fn expected(&self, at: u64, len: u64) -> &[u8] {
         let end = self.size().min(at.saturating_add(len));
         self.current.get(at as usize..end as usize).unwrap_or_default()
     }
 
-    /// A write begins: from now on its bytes may show up.
+    /// A write begins: from now on its bytes may appear.
     pub fn begin_write(&mut self, at: u64, bytes: &[u8]) {
         let end = at as usize + bytes.len();
         self.current.resize(self.current.len().max(end), 0);
@@ -55,7 +53,6 @@ impl Content {
         self.sizes.push(self.size());
     }
 
-    /// The last write was acknowledged.
     pub fn acknowledge(&mut self, is_stable: bool, verifier: Verifier) {
         let last = self.since.len() - 1;
         self.since[last].verifier = Some(verifier);
@@ -64,7 +61,7 @@ impl Content {
         }
     }
 
-    /// A COMMIT that began after all that was acknowledged has succeeded.
+    /// A COMMIT that began after all acknowledgements has succeeded.
     pub fn committed(&mut self, verifier: Verifier) {
         let mut at = 0;
         while at < self.since.len() {
@@ -87,7 +84,7 @@ impl Content {
         self.since.retain(|write| write.at < at || write.end() > at + len);
     }
 
-    /// The write `which` is durable: what is older shows no more where it is.
+    /// The write `which` is durable: it hides older ones in its range.
     fn settle(&mut self, which: usize) {
         let Write { at, bytes, .. } = self.since.remove(which);
         let end = at + bytes.len() as u64;
@@ -124,7 +121,7 @@ impl Content {
         self.sizes = vec![size];
     }
 
-    /// May a crash leave this?
+    /// Is this content possible after a crash?
     pub fn check(&self, found: &[u8]) -> Result<(), String> {
         let least = self.sizes.iter().copied().min().unwrap_or(u64::MAX).min(self.durable.len() as u64);
         let most = self.sizes.iter().copied().max().unwrap_or(0).max(self.durable.len() as u64);
@@ -150,7 +147,7 @@ impl Content {
         Ok(())
     }
 
-    /// After an error, the server shows this: whatever it shows is what reads must give from now on.
+    /// The content read after an error: if it is possible, later reads must return it.
     pub fn look(&mut self, found: Vec<u8>) -> Result<(), String> {
         self.check(&found)?;
         self.sizes.push(found.len() as u64);

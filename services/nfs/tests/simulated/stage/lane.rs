@@ -1,4 +1,4 @@
-//! One client with its part of the tree, one request after another, and what it must be told.
+//! One client with its part of the tree, one request after another, and the expected replies.
 
 use std::rc::Rc;
 
@@ -9,16 +9,15 @@ use super::names::{Body, COMMON, Id, Key, Names, OWN, Object};
 use super::stripe::Stripe;
 use testkit::random::Random;
 
-/// What the client is to expect.
+/// What the client may expect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// Do syncs, writes and reads fail now and then?
+    /// Do syncs, writes and reads fail occasionally?
     pub faulty: bool,
-    /// Do the times of a file stay as the client was told, until it changes it?
+    /// Do the times of a file stay as reported until the client changes it?
     pub times_are_kept: bool,
 }
 
-/// A client and its model of the tree.
 pub struct Lane {
     pub no: usize,
     pub client: Rc<Client>,
@@ -59,7 +58,7 @@ impl Lane {
         }
     }
 
-    /// Names are few, so that they meet.
+    /// Names are few, so that they collide.
     pub fn some_name(&mut self, dir: Id) -> String {
         let letter = char::from(b'a' + self.random.below(6) as u8);
         if dir == COMMON { format!("{letter}{}", self.no) } else { letter.to_string() }
@@ -73,7 +72,7 @@ impl Lane {
         self.names.is_known(&key).then_some(key)
     }
 
-    /// An object that is known, of a kind.
+    /// A known object of a kind.
     pub fn some_object(&mut self, is_wanted: impl Fn(&Object) -> bool) -> Option<Id> {
         let known: Vec<Id> = (self.names.names.iter())
             .filter(|(key, id)| self.names.is_known(key) && is_wanted(&self.names.objects[**id]))
@@ -90,12 +89,12 @@ impl Lane {
         self.names.objects[id].handle().clone()
     }
 
-    /// May this error be the fault of the disk?
+    /// May the disk have caused this error?
     pub fn is_fault(&self, failed: Failed) -> bool {
         self.terms.faulty && failed == Failed::Status(nfsstat3::NFS3ERR_IO)
     }
 
-    /// Attributes that came with an answer: they must be those of the model. `is_changed`: the request changed them.
+    /// Attributes of a reply: they must be those of the model. `is_changed`: the request changed them.
     pub fn see(&mut self, id: Id, attributes: &fattr3, is_changed: bool) {
         let links = self.names.links(id);
         let (terms, no) = (self.terms, self.no);
@@ -138,7 +137,7 @@ impl Lane {
         }
     }
 
-    /// What was before and after a change. Before: what the client's cache has, as nobody else changes it.
+    /// Attributes before and after a change. Before: those in the client's cache, as no other client changes them.
     pub fn see_wcc(&mut self, id: Id, wcc: wcc_data) {
         if let (Nfs3Option::Some(before), Some(told)) = (&wcc.before, &self.object(id).told)
             && id != COMMON
@@ -159,7 +158,6 @@ fn key_of(time: &nfstime3) -> (u32, u32) {
     (time.seconds, time.nseconds)
 }
 
-/// When content and attributes were changed.
 fn times(attributes: &fattr3) -> ((u32, u32), (u32, u32)) {
     (key_of(&attributes.mtime), key_of(&attributes.ctime))
 }

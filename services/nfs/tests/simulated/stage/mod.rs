@@ -1,5 +1,4 @@
-//! A server of one simulated tree that dies and comes back, its clients on another host, and a model of what they were
-//! told.
+//! A server of one simulated tree that crashes and restarts, its clients on another host, and a model of their replies.
 
 pub mod client;
 pub mod content;
@@ -17,12 +16,12 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use kernel::connection::{Acceptor, Peer, Session};
+use kernel::connection::{Acceptor, Peer};
 use kernel::queue::DiskQueue;
 use kernel::tree::{FileTree, FileTreeConfig, OpenFiles};
 use kernel::{ForcedUnitAccess, Processor, Switches};
 use machine::tree::{SetAttributes, TreeCall};
-use nfs::{ClientAddress, Export, ExportConfig, Limits, Server};
+use nfs::{Export, ExportConfig, Limits, Nfs};
 use nfs3_types::nfs3::writeverf3;
 use sim::{HostId, NetworkConfig, TreeConfig, TreeId, World};
 
@@ -30,18 +29,16 @@ use client::Client;
 use rpc::Book;
 use testkit::random::Random;
 use testkit::scene::disk::drawn_switches;
-use testkit::scene::{Host, Spoken, accept, drive, small_kernel, spawn};
+use testkit::scene::{Host, accept, drive, small_kernel, spawn};
 
 pub const PORT: u16 = 2049;
 const EXPORT: &str = "/files";
 
-/// How a stage is set up.
 #[derive(Clone)]
 pub struct Setup {
     pub seed: u64,
-    /// Bytes of cache.
     pub cache: u64,
-    /// Files that the server has open at a time, at most.
+    /// Limit of the server's open files.
     pub files_max: usize,
     pub network: NetworkConfig,
     pub tree: TreeConfig,
@@ -50,7 +47,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Whose network, disk and switches are drawn from the seed.
+    /// Network, disk and switches are drawn from the seed.
     pub fn drawn(seed: u64) -> Setup {
         let mut random = Random(seed ^ 0x57a9e);
         let tree = TreeConfig { tick_ns: [1, 1, 4_000_000][random.below(3) as usize], ..TreeConfig::drawn(seed) };
@@ -109,13 +106,15 @@ impl Stage {
         };
         let tree = FileTree::new(&host.processors[0], self.world.open_tree(self.tree), config);
         let export = Export::new(ExportConfig { name: EXPORT.into(), ..ExportConfig::default() }, tree);
-        let server = Server::new([7; 32], limits, vec![export]);
-        let acceptor = listen(&self.world, &host, &server);
+        let nfs = Nfs::new([7; 32], limits, vec![export]);
+        let address = Some(SocketAddr::from(([192, 0, 2, 1], 700)));
+        let peer = move || Peer { address, ..Peer::default() };
+        let acceptor = accept(&self.world, &host, PORT, &nfs, peer);
         let over = Rc::new(Cell::new(false));
-        Life { host, server, acceptor, over, verifiers: Rc::default(), past: Rc::clone(&self.past_verifiers) }
+        Life { host, nfs, acceptor, over, verifiers: Rc::default(), past: Rc::clone(&self.past_verifiers) }
     }
 
-    /// A client of the server's present life. `no` tells clients apart.
+    /// A client of the server's present life. `no` identifies the client.
     pub fn client(&self, life: &Life, no: u8) -> Rc<Client> {
         let cpu = self.clients.processors[0].clone();
         let route = Route { world: self.world.clone(), from: self.clients.id, to: self.server_host, no };
@@ -146,11 +145,11 @@ pub struct Route {
 /// The server from one crash to the next.
 pub struct Life {
     pub host: Host,
-    pub server: Arc<Server>,
+    pub nfs: Arc<Nfs>,
     pub acceptor: Arc<Acceptor>,
-    /// Nobody may say anything to the server any more.
+    /// Clients must not send to the server any more.
     over: Rc<Cell<bool>>,
-    /// Those that clients were told.
+    /// Verifiers that clients received.
     verifiers: Rc<RefCell<BTreeSet<[u8; 8]>>>,
     past: Rc<RefCell<BTreeSet<[u8; 8]>>>,
 }
@@ -158,9 +157,9 @@ pub struct Life {
 impl Life {
     /// The server dies, and with `power` its host; clients notice until `done`.
     pub fn crash(self, stage: &Stage, power: bool, done: impl FnMut() -> bool) {
-        let Life { host, server, over, verifiers, past, .. } = self;
+        let Life { host, nfs, over, verifiers, past, .. } = self;
         over.set(true);
-        drop(server);
+        drop(nfs);
         if power {
             stage.world.power_cut(host.id);
         } else {
@@ -173,7 +172,7 @@ impl Life {
     }
 }
 
-/// Is this verifier of the present life? It becomes known as such.
+/// Asserts that the verifier is of the present life, and records it.
 fn note_verifier(
     verifier: writeverf3,
     present: &RefCell<BTreeSet<[u8; 8]>>,
@@ -182,14 +181,4 @@ fn note_verifier(
     assert!(!past.borrow().contains(&verifier.0), "the verifier is that of before a crash");
     present.borrow_mut().insert(verifier.0);
     verifier.0
-}
-
-/// Accepts on `host` for as long as it lives.
-fn listen(world: &World, host: &Host, server: &Arc<Server>) -> Arc<Acceptor> {
-    let (server, service) = (Arc::clone(server), Arc::clone(server.service()));
-    let serve = move |cpu, connection, _| -> Session {
-        let client = ClientAddress::Ip(SocketAddr::from(([192, 0, 2, 1], 700)));
-        Box::pin(nfs::serve(cpu, connection, client, Arc::clone(&server)))
-    };
-    accept(world, host, PORT, Spoken { service, peer: Peer::default, serve })
 }

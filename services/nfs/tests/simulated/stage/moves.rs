@@ -1,4 +1,4 @@
-//! RENAME, and what names lead to.
+//! RENAME, and listings of directories.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ impl Lane {
         };
         let is_directory = self.object(id).is_directory();
         if is_directory && to.0 > COMMON && to.0 != id {
-            // Directories stay where they are not below others.
+            // Directories stay where they do not contain others.
             return Ok(());
         }
         if let Some(allowed) = self.why_not(id, &from, &to, replaced) {
@@ -60,7 +60,7 @@ impl Lane {
         }
     }
 
-    /// With which errors this is refused; an empty list: it is done, and nothing changes.
+    /// The possible errors of a refused rename; an empty list: it succeeds and changes nothing.
     fn why_not(&self, id: Id, from: &Key, to: &Key, replaced: Option<Id>) -> Option<&'static [nfsstat3]> {
         use nfsstat3::{NFS3ERR_EXIST, NFS3ERR_INVAL, NFS3ERR_ISDIR, NFS3ERR_NOTDIR, NFS3ERR_NOTEMPTY};
         let is_directory = |id: Id| self.names.objects[id].is_directory();
@@ -73,7 +73,7 @@ impl Lane {
         }
         let is_empty = self.names.entries(replaced).is_none_or(|entries| entries.is_empty());
         match (is_directory(id), is_directory(replaced)) {
-            // What it would replace holds it.
+            // The replaced directory contains it.
             (_, true) if from.0 == replaced => Some(&[NFS3ERR_NOTEMPTY, NFS3ERR_EXIST, NFS3ERR_ISDIR]),
             (true, false) => Some(&[NFS3ERR_NOTDIR, NFS3ERR_EXIST]),
             (false, true) => Some(&[NFS3ERR_ISDIR, NFS3ERR_EXIST]),
@@ -96,7 +96,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Every entry comes, with its node.
+    /// Every entry is listed, with its node.
     pub async fn list(&mut self) -> Done {
         let directories = self.names.directories();
         let dir = directories[self.random.below(directories.len() as u64) as usize];
@@ -120,8 +120,8 @@ impl Lane {
         Ok(())
     }
 
-    /// The entries that are this client's, each of which comes once. Those that others make and remove meanwhile may come
-    /// several times.
+    /// The entries of this client, each of which is listed once. Those that others make and remove meanwhile may be
+    /// listed several times.
     pub fn own<T>(&self, dir: Id, entries: impl Iterator<Item = (String, T)>) -> BTreeMap<String, T> {
         let end = self.no.to_string();
         let mut own = BTreeMap::new();
@@ -131,7 +131,7 @@ impl Lane {
         own
     }
 
-    /// Directories that are there whatever happens.
+    /// Directories that always exist.
     pub const fn roots() -> [Id; 2] {
         [OWN, COMMON]
     }

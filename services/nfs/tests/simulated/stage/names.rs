@@ -6,10 +6,8 @@ use nfs3_types::nfs3::{fattr3, ftype3, nfs_fh3, nfstime3};
 
 use super::content::Content;
 
-/// Number of an object in the model.
 pub type Id = usize;
 
-/// An entry of a directory.
 pub type Key = (Id, String);
 
 pub const OWN: Id = 0;
@@ -23,21 +21,20 @@ pub enum Body {
     Link(Vec<u8>),
 }
 
-/// A file, directory or link.
 #[derive(Clone, Debug)]
 pub struct Object {
-    /// None as long as nobody knows whether it was made.
+    /// `None` as long as it is unknown whether the object was created.
     pub handle: Option<nfs_fh3>,
     pub body: Body,
     /// One of these: several when setting it failed.
     pub modes: Vec<u32>,
-    /// Set, and not changed since.
+    /// Set explicitly, and not changed since.
     pub modified: Option<nfstime3>,
     /// Of an EXCLUSIVE creation after which the times were not changed.
     pub verifier: Option<[u8; 8]>,
-    /// What the client's cache has.
+    /// The attributes in the client's cache.
     pub told: Option<fattr3>,
-    /// Does the client know the name count?
+    /// Is the link count unknown to the client?
     pub is_doubtful: bool,
 }
 
@@ -81,13 +78,12 @@ pub struct Doubt {
     pub after: Vec<(Key, Option<Id>)>,
 }
 
-/// The client's part of the tree.
 #[derive(Default)]
 pub struct Names {
     pub objects: Vec<Object>,
     pub names: BTreeMap<Key, Id>,
     pub doubts: Vec<Doubt>,
-    /// Handles of what is gone for good.
+    /// Handles of permanently removed objects.
     pub graves: Vec<nfs_fh3>,
 }
 
@@ -101,30 +97,28 @@ impl Names {
         self.names.get(key).copied()
     }
 
-    /// How many names it has.
     pub fn links(&self, id: Id) -> usize {
         self.names.values().filter(|other| **other == id).count()
     }
 
-    /// Is it known what is behind this name?
+    /// Is it known what this name refers to?
     pub fn is_known(&self, key: &Key) -> bool {
         let object = self.get(key).is_none_or(|id| !self.objects[id].is_doubtful);
         object && !self.objects[key.0].is_doubtful && !self.doubts.iter().any(|doubt| doubt.mentions(key))
     }
 
-    /// Its entries, if all of them are known.
     pub fn entries(&self, dir: Id) -> Option<BTreeSet<&str>> {
         let is_known = !self.doubts.iter().any(|doubt| doubt.keys().any(|key| key.0 == dir));
         is_known.then(|| self.names.keys().filter(|key| key.0 == dir).map(|key| key.1.as_str()).collect())
     }
 
-    /// The directories that there are for sure.
+    /// Directories that surely exist.
     pub fn directories(&self) -> Vec<Id> {
         let below = self.names.iter().filter(|(key, id)| self.objects[**id].is_directory() && self.is_known(key));
         [OWN, COMMON].into_iter().chain(below.map(|(_, id)| *id)).collect()
     }
 
-    /// From now on nobody knows whether this was done.
+    /// From now on it is unknown whether this was done.
     pub fn begin(&mut self, doubt: Doubt) {
         for id in doubt.before.iter().chain(&doubt.after).filter_map(|(_, id)| *id) {
             self.objects[id].is_doubtful = true;
@@ -158,7 +152,7 @@ impl Names {
         }
     }
 
-    /// After a crash: decides each doubt by what is there. `found`: the handle of each name.
+    /// After a crash: resolves each doubt by what exists. `found`: the handle of each name.
     pub fn resolve(&mut self, found: &BTreeMap<Key, nfs_fh3>) {
         for doubt in std::mem::take(&mut self.doubts) {
             let is = |entries: &[(Key, Option<Id>)]| {
@@ -177,7 +171,7 @@ impl Names {
             for (key, id) in side {
                 if let (Some(id), Some(handle)) = (id, found.get(key)) {
                     self.objects[*id].handle = Some(handle.clone());
-                    // A verifier that nobody was told of need not be there.
+                    // A verifier that was never reported may be missing.
                     self.objects[*id].verifier = None;
                 }
             }

@@ -1,4 +1,4 @@
-//! Random requests, each answer compared with the model.
+//! Random requests, each reply compared with the model.
 
 use nfs3_types::nfs3::{
     CREATE3resok, Nfs3Option, createhow3, createverf3, nfsstat3, nfstime3, sattr3, set_mtime, stable_how,
@@ -9,7 +9,6 @@ use super::content::Content;
 use super::lane::Lane;
 use super::names::{Body, COMMON, Doubt, Id, Key, OWN, Object};
 
-/// Longest file, in bytes.
 pub const SIZE_MAX: u64 = 60_000;
 
 const EXIST: nfsstat3 = nfsstat3::NFS3ERR_EXIST;
@@ -47,7 +46,7 @@ impl Lane {
     async fn write(&mut self) -> Done {
         let Some(id) = self.some_object(Object::is_file) else { return self.create().await };
         let at = match self.random.below(4) {
-            // Behind what is there, as files grow.
+            // At the end, as files grow.
             0..2 => self.object(id).content().size(),
             2 => self.random.below(SIZE_MAX),
             _ => self.random.below(SIZE_MAX / 4096) * 4096,
@@ -80,7 +79,7 @@ impl Lane {
         }
     }
 
-    /// After an error: whatever the file holds now is what it holds.
+    /// After an error: reads the file's present content into the model.
     async fn look_again(&mut self, id: Id) -> Done {
         self.object(id).told = None;
         loop {
@@ -150,7 +149,7 @@ impl Lane {
         }
     }
 
-    /// Sometimes only if the attributes are still those that the client has.
+    /// Sometimes guarded by the attributes that the client has.
     async fn set_mode(&mut self) -> Done {
         let Some(id) = self.some_object(|object| !matches!(object.body, Body::Link(_))) else { return Ok(()) };
         let told = self.object(id).told.clone().filter(|_| self.terms.times_are_kept);
@@ -289,7 +288,7 @@ impl Lane {
         }
     }
 
-    /// Makes something with a name that is not there.
+    /// Creates an object with a new name.
     async fn make(&mut self, key: Key, object: Object, expected: Result<(), &[nfsstat3]>, how: createhow3) -> Done {
         let dir = self.handle(key.0);
         if let Err(allowed) = expected {
@@ -380,7 +379,7 @@ impl Lane {
         }
     }
 
-    /// A change of names failed: nobody knows whether it was done.
+    /// A change of names failed: it is unknown whether it was done.
     fn in_doubt(&mut self, failed: Failed, touched: &[Id]) -> Done {
         for id in touched {
             self.object(*id).told = None;

@@ -14,32 +14,32 @@ use policy::unit::Instant;
 use super::{PORT, Route};
 use testkit::random::Random;
 
-/// A call that has had no answer for so long is sent again.
+/// Retransmission timeout.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// How often clients look at their watch.
+/// How often clients check their timeouts.
 const TICK: Duration = Duration::from_millis(20);
 const LINKS: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gone;
 
-/// What one client has asked and was told, whichever connection it used.
+/// One client's calls and replies, on all of its connections.
 pub struct Book {
     pub cpu: Processor,
     route: Route,
     over: Rc<Cell<bool>>,
     links: RefCell<Vec<Rc<Link>>>,
-    /// Replies that came, by their number.
+    /// Received replies, by their number.
     answers: RefCell<BTreeMap<u32, Vec<u8>>>,
-    /// Numbers of calls whose second reply, if one comes, must be as the first.
+    /// Numbers of calls whose second reply, if any, must equal the first.
     once: RefCell<BTreeMap<u32, Option<Vec<u8>>>>,
     changed: WaitList,
     next: Cell<u32>,
-    /// Calls under way, and whether somebody looks at the watch for them.
+    /// Calls in flight, and whether a task checks their timeouts.
     waiting: Cell<usize>,
     ticking: Cell<bool>,
     random: RefCell<Random>,
-    /// Calls of a thousand that are sent again before there was time for an answer, and connections that are given up then.
+    /// Per mille of calls that are sent again before an answer can arrive, on another connection.
     pub repeats: Cell<u64>,
 }
 
@@ -63,7 +63,7 @@ impl Book {
         })
     }
 
-    /// Calls a procedure; its results. `body`: what follows the number. `once`: it must not be done twice.
+    /// Calls a procedure; returns its results. `body`: what follows the number. `once`: it must not be done twice.
     pub async fn call(self: &Rc<Self>, body: &[u8], once: bool) -> Result<Vec<u8>, Gone> {
         if self.over.get() {
             return Err(Gone);
@@ -88,7 +88,7 @@ impl Book {
             let link = self.link()?;
             link.send(message);
             if impatient {
-                // Not that much time could have passed for a client; but for its network.
+                // Much earlier than any timeout, as after a network failure.
                 impatient = false;
                 let pause_us = self.random.borrow_mut().below(3000);
                 self.cpu.sleep(Duration::from_micros(pause_us)).await;
@@ -101,12 +101,12 @@ impl Book {
             if let Some(answer) = self.wait(xid, &link, deadline).await {
                 return Ok(answer);
             }
-            // On a connection that lives, the same number would be a new call once this one is answered.
+            // On the same connection, the number would be a new call once this one is answered.
             link.hang_up();
         }
     }
 
-    /// The answer; `None` when it is time to ask again.
+    /// The answer; `None` on a timeout or when the connection is gone.
     async fn wait(&self, xid: u32, link: &Link, deadline: Instant) -> Option<Vec<u8>> {
         let look = || {
             if let Some(answer) = self.answers.borrow_mut().remove(&xid) {
@@ -164,7 +164,7 @@ impl Book {
     }
 }
 
-/// A reply's results, if the call was accepted and understood, as all are.
+/// The results of a reply to an accepted call.
 fn results(reply: &[u8]) -> Result<Vec<u8>, Gone> {
     let head: Vec<u32> =
         reply[4..24].chunks_exact(4).map(|word| u32::from_be_bytes(word.try_into().expect("4 bytes"))).collect();
@@ -205,7 +205,6 @@ impl Link {
         link
     }
 
-    /// Sends a call in one or more fragments.
     fn send(&self, message: &[u8]) {
         let mut outgoing = self.outgoing.borrow_mut();
         // Clients send one, but may send more.
@@ -241,7 +240,7 @@ impl Link {
         if self.gone.get() { Err(Gone) } else { Ok(reply) }
     }
 
-    /// What comes from now on does not count.
+    /// Replies are ignored from now on.
     fn hang_up(&self) {
         self.gone.set(true);
         self.more.wake_all();

@@ -1,4 +1,4 @@
-//! A file that all clients write at the same time, each its own slots, many slots to a block.
+//! A file that all clients write concurrently, each its own slots, many slots to a block.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,8 @@ use super::client::{Client, Failed, Verifier, with_mode};
 use testkit::random::Random;
 use testkit::scene::model::{Model, Stamp, fill, stamp_of};
 
-/// What is written whole. Bytes; a disk writes several of them whole.
+/// Unit of a write. Bytes; a disk writes several of them atomically.
 pub const SLOT_BYTES: u64 = 128;
-/// Slots that a client has.
 pub const SLOTS: u64 = 96;
 
 pub struct Stripe {
@@ -19,7 +18,7 @@ pub struct Stripe {
     first: u64,
     clients: u64,
     model: Model,
-    /// With which verifier those were acknowledged that are not sure to be durable.
+    /// Verifiers of slots that were acknowledged but may not be durable.
     unstable: BTreeMap<u64, Verifier>,
     stamp: Stamp,
 }
@@ -38,7 +37,7 @@ impl Stripe {
         let done = match random.below(6) {
             0..3 => self.write(client, slot, random).await,
             3 => self.commit(client).await,
-            // Beside the others' writes: the sync of the attributes may fail, and covers what they wrote.
+            // Concurrent with the others' writes: the sync of the attributes may fail, and covers what they wrote.
             4 => client.setattr(&self.file, with_mode(0o644), None).await.map(drop),
             _ => self.read(client, slot).await,
         };
@@ -81,23 +80,23 @@ impl Stripe {
         let read = client.read(&self.file, self.at(slot), SLOT_BYTES as u32).await?;
         if let Some(expected) = self.model.expected(slot) {
             let mut bytes = read.data.to_vec();
-            // Others are yet to write behind it.
+            // Others have yet to write behind it.
             bytes.resize(SLOT_BYTES as usize, 0);
             assert_eq!(stamp_of(&bytes), Ok(expected), "slot {slot} of client {}", self.first);
         }
         Ok(())
     }
 
-    /// Compares what is there after a crash with what must be.
+    /// Compares the content after a crash with what is allowed.
     pub fn verify(&mut self, found: &[u8], is_settled: bool) {
         for slot in 0..SLOTS {
             let at = self.at(slot) as usize;
             let mut bytes = found.get(at..).unwrap_or_default().to_vec();
             bytes.resize(SLOT_BYTES as usize, 0);
-            // At the end of a file a host may write a part of a sector: then neither was promised, the new content nor none.
+            // Of a write that was not flushed, a host may have a part: it was done in two (a short write), or at the end of the
+            // file. Then each word of it is one that may be there.
             let Ok(stamp) = stamp_of(&bytes) else {
-                self.check(slot, 0);
-                self.check(slot, stamp_of(&bytes[..8]).unwrap_or_default());
+                bytes.chunks_exact(8).for_each(|word| self.check(slot, stamp_of(word).unwrap_or_default()));
                 continue;
             };
             self.check(slot, stamp);

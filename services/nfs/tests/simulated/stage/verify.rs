@@ -1,4 +1,4 @@
-//! What is there after a crash, seen with the handles of before, is what the client was told.
+//! What exists after a crash, seen through the old handles, is what was reported to the client.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use super::names::{Body, Id, Key};
 use super::operate::SIZE_MAX;
 
 impl Lane {
-    /// Compares, and goes on from what is there. `is_settled`: what is there now is durable; otherwise some of the content
-    /// may be what a failed flush has left in the host's memory only.
+    /// Compares, and continues from what exists. `is_settled`: that is durable; otherwise some of the content may be
+    /// what a failed flush has left only in the host's memory.
     pub async fn verify(&mut self, is_settled: bool) {
         let found = self.found().await;
         self.names.resolve(&found);
@@ -36,7 +36,6 @@ impl Lane {
         }
     }
 
-    /// The handle of every name.
     async fn found(&mut self) -> BTreeMap<Key, nfs_fh3> {
         let mut found = BTreeMap::new();
         let mut unvisited: Vec<Id> = Lane::roots().to_vec();

@@ -1,0 +1,147 @@
+//! Reading and read-ahead.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use machine::Errno;
+use policy::readahead;
+use policy::unit::{BLOCK_BYTES, ByteRange};
+
+use super::load::Lookup;
+use super::{Attempt, Volume};
+use crate::counters::Count;
+use crate::frame::Frames;
+use crate::processor::Processor;
+use crate::request::Context;
+use crate::trace::Event;
+
+/// No read-ahead while readers wait for this many blocks.
+const READ_AHEAD_BESIDE_MAX: u64 = (2 << 20) / BLOCK_BYTES;
+
+impl Volume {
+    /// The blocks of `range`, if the cache has all of them. Never waits. The first byte of the range lies
+    /// `range.at % 4096` bytes into the first frame.
+    pub fn try_read(&self, cpu: &Processor, range: ByteRange) -> Option<Frames> {
+        self.check(range).ok()?;
+        let (blocks, mut frames) = (range.blocks(), Frames::new());
+        if self.memory.cache().share(self.id, blocks.clone(), self.memory.frames(), &mut frames).is_some() {
+            return None;
+        }
+        self.note_hit(cpu, &blocks);
+        self.note_read(cpu, blocks);
+        Some(frames)
+    }
+
+    /// Looks `range` up in the cache and starts loading what is missing; [`Volume::try_read`] describes the frames.
+    /// Never waits.
+    ///
+    /// # Errors
+    /// [`Errno::INVALID`] for a range outside the volume; the volume's error if its content was lost.
+    pub fn begin_read(&self, cpu: &Processor, range: ByteRange, context: Context) -> Result<Lookup, Errno> {
+        self.check(range)?;
+        let blocks = range.blocks();
+        let mut found = self.look_up(cpu, blocks.clone(), context)?;
+        self.note_read(cpu, blocks);
+        if let Lookup::Missing(reading) = &mut found {
+            reading.note_waiter();
+        }
+        Ok(found)
+    }
+
+    /// Reads `range`; [`Volume::try_read`] describes the frames.
+    ///
+    /// # Errors
+    /// [`Errno::INVALID`] for a range outside the volume, otherwise the device's error.
+    pub async fn read(&self, cpu: &Processor, range: ByteRange, context: Context) -> Result<Frames, Errno> {
+        match self.begin_read(cpu, range, context)? {
+            Lookup::Cached(frames) => Ok(frames),
+            Lookup::Missing(reading) => reading.finish(cpu).await,
+        }
+    }
+
+    /// As [`Volume::read`], for content that others may change or truncate.
+    ///
+    /// # Errors
+    /// As [`Volume::read`].
+    pub async fn attempt_read(
+        &self,
+        cpu: &Processor,
+        range: ByteRange,
+        context: Context,
+    ) -> Result<Attempt<Frames>, Errno> {
+        if self.clip(range) != range {
+            return Ok(Attempt::Changed);
+        }
+        match self.begin_read(cpu, range, context)? {
+            Lookup::Cached(frames) => Ok(Attempt::Done(frames)),
+            Lookup::Missing(reading) => reading.attempt(cpu).await,
+        }
+    }
+
+    /// Brings `range` into the cache (NBD `CACHE`).
+    ///
+    /// # Errors
+    /// As [`Volume::read`].
+    pub async fn prefetch(&self, cpu: &Processor, range: ByteRange, context: Context) -> Result<(), Errno> {
+        self.check(range)?;
+        let blocks = range.blocks();
+        let step = self.transfer_blocks_max();
+        for start in blocks.clone().step_by(step as usize) {
+            self.load(cpu, start..blocks.end.min(start + step), context).await?.required()?;
+        }
+        Ok(())
+    }
+
+    /// All requested blocks were cached: a request counts as a hit if no block missed.
+    pub(super) fn note_hit(&self, cpu: &Processor, blocks: &Range<u64>) {
+        cpu.trace_implied(Event::CacheHit, (cpu.job(), self.export()), blocks.start, blocks.end - blocks.start);
+        cpu.count(Count::CacheReads, 1);
+        cpu.count(Count::CacheHits, blocks.end - blocks.start);
+    }
+
+    /// Reports a read to the read-ahead policy, and fetches what it asks for.
+    fn note_read(&self, cpu: &Processor, blocks: Range<u64>) {
+        let ahead = {
+            let mut policy = self.read_ahead();
+            let mode = cpu.switches().read_ahead;
+            if policy.config().mode != mode {
+                let config = readahead::Config { mode, ..policy.config().clone() };
+                policy.set_config(config);
+            }
+            policy.on_read(blocks)
+        };
+        let Some(ahead) = ahead else { return };
+        let last = self.size().div_ceil(BLOCK_BYTES);
+        let ahead = ahead.start.min(last)..ahead.end.min(last);
+        // With this much awaited, the disk is busy already.
+        let is_busy = self.blocks_awaited.load(Ordering::Relaxed) >= READ_AHEAD_BESIDE_MAX;
+        if ahead.is_empty() || is_busy || self.memory.is_memory_short() {
+            return;
+        }
+        // Read-ahead must not evict the blocks read just before.
+        let end = ahead.end.min(ahead.start + (self.memory.cache_blocks() / 8).max(1));
+        let step = self.transfer_blocks_max();
+        for start in (ahead.start..end).step_by(step as usize) {
+            self.fetch_ahead(cpu, start..end.min(start + step));
+        }
+    }
+
+    /// Fetches `blocks` ahead of any reader. Skipped if they are cached: each block would be looked up twice.
+    fn fetch_ahead(&self, cpu: &Processor, blocks: Range<u64>) {
+        let has = |block| self.memory.cache().has(self.id, block);
+        // Only the ends are checked. A missing block between them is loaded when it is read.
+        if has(blocks.start) && has(blocks.end - 1) {
+            return;
+        }
+        let Some(volume) = self.this.upgrade() else { return };
+        cpu.trace(Event::ReadAhead, (cpu.job(), self.export()), blocks.start, blocks.end - blocks.start);
+        cpu.count(Count::ReadAheads, 1);
+        cpu.count(Count::ReadAheadBlocks, blocks.end - blocks.start);
+        let here = cpu.clone();
+        cpu.spawn_path(async move {
+            let context = Context::asynchronous(here.job());
+            // Ignored: a reader that needs the block will get the error.
+            let _ = volume.load(&here, blocks, context).await;
+        });
+    }
+}

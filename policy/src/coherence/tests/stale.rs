@@ -1,0 +1,84 @@
+//! Stale messages: those that can never change anything. An exploration loses them at once; whatever could follow with
+//! them in the network follows without them too, as the network may lose any message.
+
+use std::rc::Rc;
+
+use super::super::directory::{Directory, Holding};
+use super::super::{Action, Envelope, Message, Node, NodeId, PageNo, Serial};
+use super::encode::Encoder;
+use super::world::{NOW, World};
+
+fn holding(directory: &Directory, page: PageNo, node: NodeId, serial: Serial) -> Option<Holding> {
+    let entry = directory.entries.iter().find(|entry| entry.page == page)?;
+    entry.holders.iter().find(|holder| holder.node == node && holder.serial == serial).map(|holder| holder.step)
+}
+
+fn is_saving(node: &Node, page: PageNo, serial: Serial) -> bool {
+    let copy = node.copies.pages.iter().find(|copy| copy.page == page);
+    copy.and_then(|copy| copy.saving).is_some_and(|saving| saving.serial == serial)
+}
+
+fn has(node: &Node, page: PageNo, serial: Serial) -> bool {
+    let copy = node.copies.pages.iter().find(|copy| copy.page == page);
+    copy.and_then(|copy| copy.held).is_some_and(|held| held.serial == serial) || is_saving(node, page, serial)
+}
+
+/// Whether it is and remains ignored, or is answered only by messages that are.
+pub fn is_stale(world: &World, envelope: &Envelope) -> bool {
+    let (from, to) = (usize::from(envelope.from.node.0), usize::from(envelope.to.node.0));
+    let Some(receiver) = world.nodes[to].as_deref().filter(|node| node.me == envelope.to) else { return true };
+    if envelope.from.incarnation.0 * 2 - 2 < u32::from(world.known_stage(to, from)) {
+        return true;
+    }
+    // The sender in the incarnation that sent it; a later one has nothing to do with it.
+    let sender = world.nodes[from].as_deref().filter(|node| node.me == envelope.from);
+    let granted =
+        |page, serial| sender.is_some_and(|home| holding(&home.directory, page, envelope.to.node, serial).is_some());
+    match envelope.message {
+        Message::Ask { .. } => false,
+        Message::Grant { page, request, serial, .. } => {
+            let copy = receiver.copies.pages.iter().find(|copy| copy.page == page);
+            let waits = copy.and_then(|copy| copy.waiting).is_some_and(|waiting| waiting.request == request);
+            !waits && !has(receiver, page, serial) && !granted(page, serial)
+        }
+        Message::Recall { page, serial, .. } => !has(receiver, page, serial) && !granted(page, serial),
+        Message::Got { page, serial } => {
+            let holding = holding(&receiver.directory, page, envelope.from.node, serial);
+            !matches!(holding, Some(Holding::Granted { .. }))
+        }
+        Message::GaveUp { page, serial, .. } => {
+            let waits = sender.is_some_and(|node| is_saving(node, page, serial));
+            let surveyed = sender.is_none() && receiver.directory.surveying.contains(&envelope.from.node);
+            !waits && !surveyed && holding(&receiver.directory, page, envelope.from.node, serial).is_none()
+        }
+        Message::Taken { page, serial } => !is_saving(receiver, page, serial),
+        Message::Survey => !sender.is_some_and(|home| home.directory.surveying.contains(&envelope.to.node)),
+        Message::Surveyed => !receiver.directory.surveying.contains(&envelope.from.node),
+    }
+}
+
+/// Loses stale messages, and checks that they are: the receiver does not change, and sends only stale messages.
+pub fn lose(world: &mut World, encoder: &mut Encoder) {
+    let mut index = 0;
+    while index < world.network.len() {
+        let envelope = world.network[index];
+        if is_stale(world, &envelope) {
+            world.network.remove(index);
+            assert!(does_nothing(world, envelope, encoder), "{envelope:?} is not stale");
+        } else {
+            index += 1;
+        }
+    }
+}
+
+fn does_nothing(world: &World, envelope: Envelope, encoder: &mut Encoder) -> bool {
+    let to = usize::from(envelope.to.node.0);
+    let mut after = world.clone();
+    let Some(receiver) = &mut after.nodes[to] else { return true };
+    let answers = Rc::make_mut(receiver).on_message(NOW, envelope);
+    let says_nothing = answers.iter().all(|action| match action {
+        Action::Send(answer) => is_stale(world, answer),
+        _ => false,
+    });
+    says_nothing && encoder.hash(world) == encoder.hash(&after)
+}
