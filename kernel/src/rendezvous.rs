@@ -1,7 +1,8 @@
-//! The rendezvous (WS-5): concurrent callers share one flush. `policy/gather` decides when it starts.
+//! The rendezvous (WS-5): those who want something flushed share one flush. `policy/gather` decides when it starts.
 //!
-//! While the switch is being changed, some callers share and others flush alone. To prevent starvation, a group that
-//! forms during a lone flush gets a leader when that ends, and a leader yields to callers that wait to flush alone.
+//! Some may want to share and others to be alone at the same time, while the switch is being changed: a group that
+//! forms while somebody flushes alone finds its leader when that ends, and a leader lets those go first who wait for
+//! their turn, so that neither keeps the other waiting for ever.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -9,35 +10,35 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use machine::Errno;
-use policy::gather::{Gather, Start};
+use policy::gather::{Gather, Start, Writers};
 use policy::unit::Instant;
 
 use crate::processor::Processor;
 use crate::wait::WaitList;
 
-/// `W` is what to flush, the union of all callers' wants.
+/// Where groups form that want a flush. `W` is what is to be flushed, all together.
 #[derive(Default)]
 pub(crate) struct Rendezvous<W> {
     state: Mutex<State<W>>,
-    /// A caller arrived, or the flush in flight ended.
+    /// Somebody came, or the flush under way ended.
     changed: WaitList,
 }
 
 #[derive(Default)]
 struct State<W> {
     policy: Gather,
-    /// A flush is in flight or about to start.
+    /// Somebody flushes, or is about to.
     running: bool,
     forming: Arc<Round>,
     wanted: W,
-    /// When the leader will start the flush, while it waits for more to join.
-    planned: Option<Instant>,
-    /// Numbers of the callers that wait to flush alone; the last number given.
+    /// How many there were when whoever leads looked last.
+    seen: Writers,
+    /// Those who wait for their turn alone, by number; how many there have been.
     line: VecDeque<u64>,
     places: u64,
 }
 
-/// The callers that share one flush.
+/// Those who share one flush.
 #[derive(Default)]
 pub(crate) struct Round {
     result: Mutex<Option<Result<(), Errno>>>,
@@ -52,17 +53,16 @@ impl Round {
 }
 
 impl<W: Default> Rendezvous<W> {
-    /// Joins the forming group and waits for the end of its flush. `want` adds to what to flush; `write` is the
-    /// completed write to flush, if it was announced. `lead` is called if the group has no leader, and must spawn a
-    /// task that [leads](Rendezvous::lead).
-    pub(crate) async fn share(
-        &self,
-        cpu: &Processor,
-        write: Option<WriteInFlight<'_, W>>,
-        want: impl FnOnce(&mut W),
-        lead: impl Fn(),
-    ) -> Result<(), Errno> {
-        let (round, mut leads) = self.join(cpu, write, want);
+    /// One to which all come together, but late ([`Gather::for_bursts`]).
+    pub(crate) fn in_bursts() -> Self {
+        let state = State { policy: Gather::for_bursts(), ..State::default() };
+        Rendezvous { state: Mutex::new(state), changed: WaitList::default() }
+    }
+
+    /// Joins the group that forms and waits for the end of its flush; `want` adds to what is to be flushed. `lead` is
+    /// called when nobody leads, and must spawn a task that does ([`Rendezvous::lead`]).
+    pub(crate) async fn share(&self, cpu: &Processor, want: impl FnOnce(&mut W), lead: impl Fn()) -> Result<(), Errno> {
+        let (round, mut leads) = self.join(cpu, want);
         loop {
             if leads {
                 lead();
@@ -75,7 +75,7 @@ impl<W: Default> Rendezvous<W> {
         }
     }
 
-    /// Is the group without a leader after a lone flush has ended? Then the caller must lead.
+    /// Has nobody led this group since whoever was alone has ended? Then the caller must.
     fn try_lead(&self, round: &Arc<Round>) -> bool {
         let mut state = lock(&self.state);
         let is_left = !state.running && state.line.is_empty() && Arc::ptr_eq(&state.forming, round);
@@ -83,51 +83,39 @@ impl<W: Default> Rendezvous<W> {
         is_left
     }
 
-    /// Joins the forming group. The second value: does it need a leader?
-    fn join(
-        &self,
-        cpu: &Processor,
-        write: Option<WriteInFlight<'_, W>>,
-        want: impl FnOnce(&mut W),
-    ) -> (Arc<Round>, bool) {
-        let now = cpu.now();
+    /// Joins the group that forms. When the second value is true nobody leads.
+    fn join(&self, cpu: &Processor, want: impl FnOnce(&mut W)) -> (Arc<Round>, bool) {
         let mut state = lock(&self.state);
         want(&mut state.wanted);
-        match write {
-            Some(write) => {
-                std::mem::forget(write);
-                state.policy.on_write_completed(now);
-            }
-            None => state.policy.on_arrival(now),
-        }
+        state.policy.on_arrival(cpu.now());
         let round = Arc::clone(&state.forming);
         let is_first = !std::mem::replace(&mut state.running, true);
-        let is_due = state.is_due(now);
+        let is_awaited = state.policy.is_stale(state.seen);
         drop(state);
-        if is_due {
+        if is_awaited {
             self.changed.wake_all();
         }
         (round, is_first)
     }
 
-    /// Announces a write that will need a flush when it completes.
-    pub(crate) fn begin_write<'a>(&'a self, cpu: &'a Processor) -> WriteInFlight<'a, W> {
-        lock(&self.state).policy.on_write_issued(cpu.now());
-        WriteInFlight { rendezvous: self, cpu }
+    /// Says that the caller will want a flush when its data is on the disk: as soon as what is returned is dropped.
+    pub(crate) fn announce(&self, cpu: &Processor) -> Announced<'_, W> {
+        lock(&self.state).policy.on_data_issued(cpu.now());
+        Announced(self)
     }
 
-    /// Is the caller's write the only one in flight, and no other expected?
-    pub(crate) fn is_alone(&self, cpu: &Processor) -> bool {
-        let mut state = lock(&self.state);
-        !state.running && state.policy.is_alone(cpu.now())
+    /// Is whoever asks, and has announced it, the only one who will want a flush, as far as is known?
+    pub(crate) fn is_alone(&self) -> bool {
+        let state = lock(&self.state);
+        !state.running && state.policy.is_alone()
     }
 
-    /// Is a flush in flight or about to start?
+    /// Is a flush under way, or about to be?
     pub(crate) fn is_running(&self) -> bool {
         lock(&self.state).running
     }
 
-    /// Flushes for the present group, then for groups that formed meanwhile, until there is none.
+    /// Flushes for those who have come, then for the group that formed meanwhile, until nobody came.
     pub(crate) async fn lead(&self, cpu: &Processor, flush: impl AsyncFn(W) -> Result<(), Errno>) {
         let mut has_led = false;
         while let Some((round, wanted)) = self.next_round(cpu, has_led).await {
@@ -135,23 +123,22 @@ impl<W: Default> Rendezvous<W> {
             let result = flush(wanted).await;
             lock(&self.state).policy.on_end(cpu.now());
             round.end(result);
-            // Writers that completed during the flush and now need one join the next group, too.
+            // Who wrote while the flush was under way and now wants one is in the next group, too.
             cpu.yield_now().await;
         }
     }
 
-    /// Waits for the right to flush alone, after earlier flushes have ended.
+    /// Waits for the right to flush for nobody else, when those before have ended.
     pub(crate) async fn turn(&self) -> Turn<'_, W> {
         let place = Place::new(self);
         self.changed.until(|| place.try_leave().then_some(())).await;
         Turn(self)
     }
 
-    /// The group to flush for now; `None` if there is none, or if a lone flush is next.
+    /// The group to flush for now; `None` when nobody came, or when it is others' turn.
     async fn next_round(&self, cpu: &Processor, has_led: bool) -> Option<(Arc<Round>, W)> {
         loop {
-            let at = {
-                let now = cpu.now();
+            let (at, seen) = {
                 let mut state = lock(&self.state);
                 let is_over = state.policy.waiting() == 0 || has_led && !state.line.is_empty();
                 if is_over {
@@ -159,23 +146,22 @@ impl<W: Default> Rendezvous<W> {
                     self.release();
                     return None;
                 }
-                match state.policy.start(now) {
+                match state.policy.start(cpu.now()) {
                     Start::Now => {
-                        state.planned = None;
-                        state.policy.on_start(now);
+                        state.policy.on_start(cpu.now());
                         return Some((std::mem::take(&mut state.forming), std::mem::take(&mut state.wanted)));
                     }
                     Start::At(at) => {
-                        state.planned = Some(at);
-                        at
+                        state.seen = state.policy.writers();
+                        (at, state.seen)
                     }
                 }
             };
-            self.until_due(cpu, at).await;
+            self.until_changed(cpu, seen, at).await;
         }
     }
 
-    /// No flush is in flight any more: wakes waiters for a lone flush and for a leader.
+    /// Nobody flushes any more: who waits for a turn, or for a leader, is told.
     fn release(&self) {
         let forming = {
             let mut state = lock(&self.state);
@@ -186,52 +172,38 @@ impl<W: Default> Rendezvous<W> {
         forming.wait.wake_all();
     }
 
-    /// Waits until `planned`, or until an arrival makes waiting longer useless.
-    async fn until_due(&self, cpu: &Processor, planned: Instant) {
-        let mut timer = Some(planned);
+    /// Waits until something has changed that counts since so many were `seen`, at the latest until `end`.
+    async fn until_changed(&self, cpu: &Processor, seen: Writers, end: Instant) {
+        let mut timer = Some(end);
+        let is_over = || (cpu.now() >= end || lock(&self.state).policy.is_stale(seen)).then_some(());
         poll_fn(|cx| {
-            if let Some(planned) = timer.take() {
-                cpu.wake_at(planned, cx.waker().clone());
+            if let Some(end) = timer.take() {
+                cpu.wake_at(end, cx.waker().clone());
             }
             Poll::Ready(())
         })
         .await;
-        let is_due = || (cpu.now() >= planned || lock(&self.state).is_due(cpu.now())).then_some(());
-        self.changed.until(is_due).await;
+        self.changed.until(is_over).await;
     }
 }
 
-impl<W> State<W> {
-    /// Is a leader waiting that should start sooner than planned?
-    fn is_due(&self, now: Instant) -> bool {
-        self.planned.is_some_and(|planned| match self.policy.start(now) {
-            Start::Now => true,
-            Start::At(at) => at < planned,
-        })
-    }
-}
+/// Somebody whose data is on its way.
+pub(crate) struct Announced<'a, W: Default>(&'a Rendezvous<W>);
 
-/// A write in flight that will need a flush; dropping it withdraws that.
-pub(crate) struct WriteInFlight<'a, W: Default> {
-    rendezvous: &'a Rendezvous<W>,
-    cpu: &'a Processor,
-}
-
-impl<W: Default> Drop for WriteInFlight<'_, W> {
+impl<W: Default> Drop for Announced<'_, W> {
     fn drop(&mut self) {
-        let is_due = {
-            let mut state = lock(&self.rendezvous.state);
-            let now = self.cpu.now();
-            state.policy.on_write_abandoned(now);
-            state.is_due(now)
+        let is_awaited = {
+            let mut state = lock(&self.0.state);
+            state.policy.on_data_done();
+            state.policy.is_stale(state.seen)
         };
-        if is_due {
-            self.rendezvous.changed.wake_all();
+        if is_awaited {
+            self.0.changed.wake_all();
         }
     }
 }
 
-/// A place in the queue for lone flushes.
+/// A place in the line of those who flush for nobody else.
 struct Place<'a, W: Default> {
     rendezvous: &'a Rendezvous<W>,
     number: u64,
@@ -246,7 +218,7 @@ impl<'a, W: Default> Place<'a, W> {
         Place { rendezvous, number }
     }
 
-    /// Takes the right to flush, if this place is first and no flush is in flight.
+    /// Is it one's turn? Then it is taken.
     fn try_leave(&self) -> bool {
         let mut state = lock(&self.rendezvous.state);
         if state.running || state.line.front() != Some(&self.number) {
@@ -260,7 +232,7 @@ impl<'a, W: Default> Place<'a, W> {
 
 impl<W: Default> Drop for Place<'_, W> {
     fn drop(&mut self) {
-        // An abandoned place must not block the others.
+        // Who does not wait any more must not keep the others waiting.
         let (gave_up, forming) = {
             let mut state = lock(&self.rendezvous.state);
             let before = state.line.len();
@@ -274,7 +246,7 @@ impl<W: Default> Drop for Place<'_, W> {
     }
 }
 
-/// The right to flush alone, until dropped.
+/// The right to flush alone, while it lasts.
 pub(crate) struct Turn<'a, W: Default>(&'a Rendezvous<W>);
 
 impl<W: Default> Drop for Turn<'_, W> {

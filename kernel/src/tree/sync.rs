@@ -36,7 +36,7 @@ impl FileTree {
                 tree.syncs.lead(&here, sync).await;
             });
         };
-        self.syncs.share(cpu, None, |wanted| wanted.extend(nodes.iter().copied()), lead).await
+        self.syncs.share(cpu, |wanted| wanted.extend(nodes.iter().copied()), lead).await
     }
 
     /// Makes a rename between directories durable: the new name first, so that a crash in between cannot leave the node

@@ -14,7 +14,6 @@ use super::{ForcedUnitAccess, State, Volume};
 use crate::cache::{Cache, State as BufferState, key};
 use crate::counters::Count;
 use crate::processor::Processor;
-use crate::rendezvous::WriteInFlight;
 use crate::request::{Action, Context, Outcome, Request};
 use crate::trace::Event;
 
@@ -37,7 +36,7 @@ impl Volume {
             let rewrites = self.rewrites();
             self.write_out_all(cpu, context).await;
             if self.rewrites() == rewrites || self.failures() != failures {
-                return self.flush_device(cpu, context, failures, None).await;
+                return self.flush_device(cpu, context, failures).await;
             }
         }
     }
@@ -50,14 +49,15 @@ impl Volume {
         context: Context,
     ) -> Result<(), Errno> {
         let failures = self.failures();
-        let write = self.flushes.begin_write(cpu);
+        let announced = self.flushes.announce(cpu);
         if cpu.switches().flush_gathering && self.lies_beyond_device(&blocks) {
             self.write_growth(cpu, blocks, context).await?;
-            return self.flush_device(cpu, context, failures, Some(write)).await;
+            drop(announced);
+            return self.flush_device(cpu, context, failures).await;
         }
         let forced = match self.config.forced_unit_access {
             ForcedUnitAccess::Never => false,
-            ForcedUnitAccess::Alone => self.flushes.is_alone(cpu),
+            ForcedUnitAccess::Alone => self.flushes.is_alone(),
             ForcedUnitAccess::Always => true,
         };
         let stability = if forced { Stability::Stable } else { Stability::Unstable };
@@ -67,7 +67,8 @@ impl Volume {
         if all_forced && self.failures() == failures {
             return self.lost();
         }
-        self.flush_device(cpu, context, failures, Some(write)).await
+        drop(announced);
+        self.flush_device(cpu, context, failures).await
     }
 
     /// Flushes, and ends the volume's write-back. No writes may follow.
@@ -158,26 +159,20 @@ impl Volume {
         cpu: &Processor,
         context: Context,
         failures: Failures,
-        write: Option<WriteInFlight<'_, ()>>,
     ) -> Result<(), Errno> {
         self.check_failures(failures)?;
         if self.is_flushed() {
             return Ok(());
         }
         if cpu.switches().flush_gathering {
-            self.join_flush(cpu, context, write).await?;
+            self.join_flush(cpu, context).await?;
         } else {
             self.flush_alone(cpu, context).await?;
         }
         self.check_failures(failures)
     }
 
-    async fn join_flush(
-        &self,
-        cpu: &Processor,
-        context: Context,
-        write: Option<WriteInFlight<'_, ()>>,
-    ) -> Result<(), Errno> {
+    async fn join_flush(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
         let context = self.with_export(context);
         let began = cpu.begin(Event::FlushGathered, context);
         cpu.count(Count::Gathers, 1);
@@ -189,7 +184,7 @@ impl Volume {
                 volume.flushes.lead(&here, async |()| volume.flush_once(&here, context).await).await
             });
         };
-        let result = self.flushes.share(cpu, write, |()| (), lead).await;
+        let result = self.flushes.share(cpu, |()| (), lead).await;
         cpu.end(began, Event::FlushGathered, context, 0, 0);
         result
     }

@@ -48,7 +48,7 @@ impl Volume {
         self.until_settled().await;
         if !self.state().unflushed.is_empty() {
             // The error is counted, and the next flush returns it.
-            let _ = self.flush_device(cpu, context, failures, None).await;
+            let _ = self.flush_device(cpu, context, failures).await;
         }
     }
 

@@ -109,7 +109,7 @@ impl Volume {
                 volume.growths.lead(&here, write).await;
             });
         };
-        self.growths.share(cpu, None, |growth| growth.add(blocks), lead).await
+        self.growths.share(cpu, |growth| growth.add(blocks), lead).await
     }
 
     /// Sets the size, in bytes, of a volume that grows. `change` does it on the host while no write runs and nothing

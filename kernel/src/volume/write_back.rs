@@ -224,7 +224,7 @@ impl Volume {
         cpu.spawn_path_for(self.payer(), async move {
             // The error is counted, and the next flush returns it.
             let context = Context::asynchronous(here.job());
-            let _ = volume.flush_device(&here, context, volume.failures(), None).await;
+            let _ = volume.flush_device(&here, context, volume.failures()).await;
         });
     }
 

@@ -147,7 +147,7 @@ impl Volume {
         context: Context,
     ) -> Result<Outcome, Errno> {
         if self.state().cleared.is_full() {
-            self.flush_device(cpu, context, self.failures(), None).await?;
+            self.flush_device(cpu, context, self.failures()).await?;
         }
         let barrier = self.raise_barrier(blocks.clone()).await;
         self.until_quiet(cpu, blocks.clone()).await;

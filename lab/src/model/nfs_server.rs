@@ -155,7 +155,7 @@ impl Server {
     /// The paper's listing after: (2) to (6) without waiting for the disk, (12) rendezvous, (13) flush.
     async fn write_gathered(self: &Rc<Self>, block: u64) {
         let meeting = &self.rendezvous;
-        meeting.policy.borrow_mut().on_write_issued(self.time.now());
+        meeting.policy.borrow_mut().on_data_issued(self.time.now());
         let lock = self.inode.acquire().await;
         self.host.compute(self.host.costs().copy(TRANSFER_BYTES)).await;
         let data = self.begin_put(self.place.data[block as usize], Class::Asynchronous);
@@ -166,7 +166,8 @@ impl Server {
             wanted.data.push(data);
             wanted.done.clone()
         };
-        meeting.policy.borrow_mut().on_write_completed(self.time.now());
+        meeting.policy.borrow_mut().on_data_done();
+        meeting.policy.borrow_mut().on_arrival(self.time.now());
         meeting.somebody_came.open();
         if !meeting.leading.replace(true) {
             self.time.spawn(Rc::clone(self).lead());
@@ -178,7 +179,7 @@ impl Server {
     async fn lead(self: Rc<Self>) {
         let meeting = &self.rendezvous;
         while meeting.policy.borrow().waiting() > 0 {
-            let start = meeting.policy.borrow().start(self.time.now());
+            let start = meeting.policy.borrow_mut().start(self.time.now());
             if let Start::At(at) = start {
                 self.until_somebody_comes_or(at).await;
                 continue;
