@@ -180,6 +180,9 @@ impl DiskQueue {
                 _ => result,
             };
         }
+        if result.is_err() {
+            report_forced(&mut members, result);
+        }
         counts.end(members.len());
         // From here on, `finish` reports the completion to the policy.
         std::mem::forget(in_flight);
@@ -210,6 +213,10 @@ impl DiskQueue {
 impl Member {
     fn job(&self) -> JobId {
         self.request.as_ref().map_or(JobId::default(), |request| request.context.job)
+    }
+
+    fn is_forced(&self) -> bool {
+        self.request.as_ref().is_some_and(|request| request.context.stability == Stability::Stable)
     }
 }
 
@@ -272,6 +279,18 @@ fn owner_elsewhere(cpu: &Processor, access: Option<AccessMode>) -> Option<Proces
 fn hand_over(cpu: &Processor, owner: ProcessorId, work: impl FnOnce(Processor) + Send + 'static) {
     cpu.trace(Event::QueueHandedOver, JobId::default(), u64::from(owner.0), 0);
     cpu.spawn_on(owner, work);
+}
+
+/// A forced write that fails may be the failure of a flush, which loses earlier writes: if each forced write of the failed
+/// batch succeeds alone, one of them still reports the failure.
+fn report_forced(members: &mut [Member], failure: Result<Outcome, Errno>) {
+    let mut forced = members.iter_mut().filter(|member| member.is_forced());
+    if let Some(first) = forced.next()
+        && first.result.is_ok()
+        && forced.all(|member| member.result.is_ok())
+    {
+        first.result = failure;
+    }
 }
 
 /// One request for the bytes of all, which are contiguous.

@@ -1,6 +1,7 @@
 //! Volumes with failing flushes, and with odd or large disks, in the simulated machine.
 
 use kernel::device::{Checked, Device, DeviceFacts, FileDevice, Work};
+use kernel::queue::{DiskQueue, Queued};
 use kernel::request::{Action, Context, JobId, Outcome, Request};
 use kernel::volume::{VOLUME_BYTES_MAX, VolumeConfig};
 use kernel::{ForcedUnitAccess, Processor, Switches, Volume};
@@ -69,6 +70,49 @@ fn what_was_zeroed_before_a_flush_failed_reads_as_zeroes_and_is_zeroed_again_by_
             let durable = seen.read_durable(disk, range);
             let is_right = |(at, byte): (usize, &u8)| *byte == if at / 4096 == 8 { 9 } else { 0 };
             assert!(durable.iter().enumerate().all(is_right), "durable as it was told");
+        });
+    });
+}
+
+#[test]
+fn what_a_failed_batch_of_forced_writes_took_with_it_is_written_again() {
+    for_seeds("what_a_failed_batch_of_forced_writes_took_with_it_is_written_again", 40, |seed| {
+        let world = World::new(seed);
+        let host = host(&world);
+        let disk = world.add_disk(host.id, DiskConfig::new(8 * MIB));
+        let queue = Arc::new(DiskQueue::new(policy::queue::Config { depth: 1, ..Default::default() }));
+        let queued = Queued::new(Arc::clone(&queue), Arc::new(FileDevice::new(world.open(disk, true))));
+        let volume = open(&host, Arc::new(queued), ForcedUnitAccess::Always);
+        let seen = world.clone();
+        run(&world, &host, async move |cpu| {
+            // Large writes are issued at once: the disk has this one, unflushed.
+            let unflushed = ByteRange::new(MIB, MIB);
+            write(&cpu, &volume, unflushed, 7, context()).await.expect("cached");
+            cpu.sleep(Duration::from_secs(1)).await;
+            assert!(seen.read_disk(disk, unflushed).iter().all(|byte| *byte == 7), "written out");
+            let before = queue.counters();
+            // The first occupies the disk meanwhile, so the next two are merged.
+            let forced: Vec<_> = [100, 5, 6]
+                .map(|block| {
+                    let volume = Arc::clone(&volume);
+                    let stable = context().with_stability(Stability::Stable);
+                    spawn(&cpu, async move |cpu| {
+                        write(&cpu, &volume, ByteRange::new(block * 4096, 4096), 8, stable).await
+                    })
+                })
+                .into();
+            while queue.counters().batches == before.batches {
+                cpu.yield_now().await;
+            }
+            cpu.sleep(Duration::from_micros(1)).await;
+            seen.fail_next(disk, OpClass::Write, 1, Errno::IO);
+            while forced.iter().any(|end| end.borrow().is_none()) {
+                cpu.sleep(Duration::from_micros(100)).await;
+            }
+            let failed = forced.iter().filter(|end| *end.borrow() == Some(Err(Errno::IO))).count();
+            assert!(failed > 0, "nobody is told of the failure");
+            volume.flush(&cpu, context()).await.expect("the disk works again");
+            assert!(seen.read_durable(disk, unflushed).iter().all(|byte| *byte == 7), "seed {seed}");
         });
     });
 }
