@@ -57,9 +57,10 @@ impl Outcome {
     /// Where it ran: one phrase.
     pub fn place(&self) -> &'static str {
         let cells = || self.results.tables.iter().flat_map(|table| table.cells.iter().flatten());
-        let here = cells().any(|cell| cell.here.is_some());
-        let simulated = cells().any(|cell| cell.simulated.is_some()) || (!here && self.order.experiment.is_simulated());
-        match (simulated, here, self.order.setting) {
+        let local = cells().any(|cell| cell.local.is_some());
+        let simulated =
+            cells().any(|cell| cell.simulated.is_some()) || (!local && self.order.experiment.is_simulated());
+        match (simulated, local, self.order.setting) {
             (false, ..) => "measured on this machine",
             (true, false, Setting::Paper) => "on the paper's machine, simulated",
             (true, false, Setting::Modern) => "on a machine of 2026, simulated",

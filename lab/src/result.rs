@@ -10,7 +10,7 @@ pub enum Source {
     Simulated,
     /// Measured on this host, with the real kernel of Awase.
     #[serde(rename = "this machine")]
-    Here,
+    Local,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -52,7 +52,8 @@ pub struct Table {
 pub struct Cell {
     pub paper: Option<f64>,
     pub simulated: Option<f64>,
-    pub here: Option<f64>,
+    #[serde(rename = "here")]
+    pub local: Option<f64>,
     /// A parameter was fitted on this cell: it predicts nothing.
     pub fitted: bool,
     /// Its effect is smaller than the noise between repetitions.
@@ -79,7 +80,7 @@ impl Cell {
         match source {
             Source::Paper => self.paper,
             Source::Simulated => self.simulated,
-            Source::Here => self.here,
+            Source::Local => self.local,
         }
     }
 
@@ -225,8 +226,8 @@ impl Series {
         Series::of(name, Source::Simulated, points)
     }
 
-    pub fn here(name: impl Into<String>, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
-        Series::of(name, Source::Here, points)
+    pub fn local(name: impl Into<String>, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        Series::of(name, Source::Local, points)
     }
 }
 

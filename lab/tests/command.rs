@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use lab::{Experiment, experiments, here, simulated};
+use lab::{Experiment, experiments, local, simulated};
 use testkit::server::Sandbox as Place;
 
 /// The one that takes the fewest steps.
@@ -94,7 +94,7 @@ fn the_same_seed_gives_the_same_report_to_the_last_byte() {
 
 /// One that can be measured here too, the smallest.
 fn measurable() -> &'static dyn Experiment {
-    let all = simulated().filter(|experiment| here::named(experiment.name()).is_some());
+    let all = simulated().filter(|experiment| local::named(experiment.name()).is_some());
     all.min_by_key(|experiment| experiment.steps(&experiment.parameters())).expect("an experiment that runs here")
 }
 
@@ -113,7 +113,7 @@ fn numbers_of_this_machine_stand_beside_the_simulated_ones_and_alone() {
     assert!(page.contains(&format!("awase lab run {name} --on here --quick")) && !page.contains("class=error"));
     let message = refused(&place, &["run", name, "--on", "here", "--set", "disk.rpm=7200"]);
     assert!(message.contains("--set: changes the simulated machine"), "{message}");
-    if let Some(without) = experiments().iter().find(|experiment| here::named(experiment.name()).is_none()) {
+    if let Some(without) = experiments().iter().find(|experiment| local::named(experiment.name()).is_none()) {
         let message = refused(&place, &["run", without.name(), "--on", "both"]);
         assert!(message.contains("--on: ") && message.contains(name), "{message}");
     }
@@ -142,13 +142,13 @@ fn what_only_this_machine_can_tell_is_measured_whatever_side_is_asked_for() {
 
 #[test]
 fn every_switch_has_its_place_among_what_is_measured_and_is_compared_with_its_default() {
-    let measured = here::live::switches();
+    let measured = local::live::switches();
     let defaults = kernel::Switches::default();
     for key in awase::config::SWITCHES {
         let shown = (key.show)(&defaults).expect("a value");
         let default = shown.trim_matches('"');
         let of: Vec<_> = measured.iter().filter(|(name, _)| *name == key.name).map(|(_, value)| *value).collect();
-        assert_eq!(of, [default], "{} in lab/src/here/live/cases.rs", key.name);
+        assert_eq!(of, [default], "{} in lab/src/local/live/cases.rs", key.name);
     }
     for (name, _) in measured {
         assert!(awase::config::SWITCHES.iter().any(|key| key.name == name), "{name} is no switch");

@@ -11,7 +11,7 @@ use machine::counter;
 use policy::unit::ProcessorId;
 
 use crate::bench::lab::processor_time;
-use crate::spread::Spread;
+use crate::measure::spread::Spread;
 
 /// A server's size: records leave the nearest caches before they are overwritten.
 const WORDS: usize = 1 << 20;

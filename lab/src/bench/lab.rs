@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::bench::process::Interrupted;
 use crate::bench::{host, programs};
-use crate::spread::Spread;
+use crate::measure::process::Interrupted;
+use crate::measure::spread::Spread;
 
 /// Events in one measurement of the engine.
 const EVENTS: u64 = 20_000_000;

@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::bench::process::Interrupted;
 use crate::bench::{host, programs};
+use crate::measure::process::Interrupted;
 use tables::Tables;
 
 /// Measure every switch of Awase on this machine, and compare with the figures that are to be reached.

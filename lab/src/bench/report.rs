@@ -9,8 +9,7 @@ use anyhow::{Context, bail};
 use crate::bench::plot;
 use crate::bench::results::{Bound, Result};
 use crate::bench::sample::{Unit, show};
-use crate::bench::workload::ON_OFF;
-use crate::spread::Spread;
+use crate::measure::spread::Spread;
 
 /// What the report says besides the numbers.
 pub struct Setting {
@@ -96,7 +95,7 @@ fn figures(text: &mut String, comparison: &[Result]) -> std::fmt::Result {
     let mut rows = String::new();
     for result in comparison {
         let Some(awase) = result.contender("Awase") else { continue };
-        for bound in &result.subject.bounds {
+        for bound in result.subject.bounds {
             if result.failures[awase].is_some() {
                 writeln!(rows, "| {} | {bound} | failed | **no** |", result.subject.title)?;
             }
@@ -146,11 +145,11 @@ fn workload(text: &mut String, result: &Result) -> std::fmt::Result {
     for (index, contender) in result.subject.contenders.iter().enumerate() {
         let Some(value) = result.value(index) else {
             if let Some(reason) = &result.failures[index] {
-                writeln!(text, "| {} | failed: {} |", contender, one_line(reason))?;
+                writeln!(text, "| {} | failed: {} |", contender.label, one_line(reason))?;
             }
             continue;
         };
-        write!(text, "| {} | {} |", contender, spread(value))?;
+        write!(text, "| {} | {} |", contender.label, spread(value))?;
         if !memory {
             let cpu = result.cpu_us(index).map_or("".into(), |cpu| show(cpu.median));
             let latency = result.latency_us(index);
@@ -183,17 +182,11 @@ fn switch_table(text: &mut String, switches: &[Result]) -> std::fmt::Result {
         let unit = result.subject.unit.name();
         let overlap = on.least <= off.most && off.least <= on.most;
         let doubt = if overlap { " (not certain)" } else { "" };
-        let better = gain(result).map_or("".into(), |gain| format!("{gain:.2} ×{doubt}"));
+        let better = result.gain().map_or("".into(), |gain| format!("{gain:.2} ×{doubt}"));
         let (on, off, cpu_on, cpu_off) = (spread(on), spread(off), cpu(0), cpu(1));
         writeln!(text, "| `{name}` | {title}{about} | {unit} | {on} | {off} | {better} | {cpu_on} | {cpu_off} |")?;
     }
     Ok(())
-}
-
-/// How many times better a technique makes the result: over 1 if it helps.
-pub fn gain(result: &Result) -> Option<f64> {
-    let ratio = result.ratio(ON_OFF[0], &ON_OFF[1..])?.median;
-    Some(if result.subject.unit.more_is_better() { ratio } else { 1.0 / ratio })
 }
 
 /// A message that fits into a table cell.

@@ -1,43 +1,39 @@
-//! Rounds: every contender of a subject is measured once before any is measured twice.
+//! Passes: every contender of a workload is measured once before any is measured twice.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use crate::bench::process::Interrupted;
-use crate::bench::results::{self, Subject};
+use crate::bench::contender::Contender;
+use crate::bench::results::{self, Workload};
 use crate::bench::sample::{Sample, show};
+use crate::measure::process::Interrupted;
 
-pub trait Measure {
-    /// Runs before the first contender of a subject.
-    fn prepare(&mut self, subject: usize) -> Result<()>;
-
-    fn measure(&mut self, subject: usize, contender: usize) -> Result<Sample>;
-}
-
-/// Measures all contenders of all subjects, those of one subject in turn. A contender that fails is left out from then
-/// on, so that an hour of numbers is not lost.
-pub fn run(
-    measure: &mut impl Measure,
-    subjects: Vec<Subject>,
+/// Measures all contenders of all workloads, those of one workload in turn; `prepare` runs before them. A contender that
+/// fails is left out from then on, so that an hour of numbers is not lost.
+pub fn run<S>(
+    workloads: &[Workload<S>],
     repetitions: u32,
     interrupted: &Interrupted,
+    prepare: impl Fn(&Workload<S>) -> Result<()>,
+    mut measure: impl FnMut(&Workload<S>, &Contender) -> Result<Sample>,
 ) -> Result<Vec<results::Result>> {
     let start = Instant::now();
     let mut measured = Vec::new();
-    let count = subjects.len();
-    for (number, subject) in subjects.into_iter().enumerate() {
-        println!("[{}/{count}, {} s] {}: {}", number + 1, start.elapsed().as_secs(), subject.name, subject.title);
-        measure.prepare(number)?;
-        let mut result = results::Result::new(subject);
+    for (number, workload) in workloads.iter().enumerate() {
+        let (number, count, elapsed) = (number + 1, workloads.len(), start.elapsed().as_secs());
+        println!("[{number}/{count}, {elapsed} s] {}: {}", workload.subject.name, workload.subject.title);
+        prepare(workload)?;
+        let mut result = results::Result::new(workload.subject.clone());
         for repetition in 1..=repetitions {
             let contenders = result.subject.contenders.len();
-            for turn in 0..contenders {
+            for position in 0..contenders {
                 // Each repetition begins with another contender, since the first may find the disk in another state.
-                let index = (turn + repetition as usize - 1) % contenders;
+                let index = (position + repetition as usize - 1) % contenders;
                 if result.failures[index].is_none() {
-                    note(&mut result, index, repetition, measure.measure(number, index), interrupted)?;
+                    let sample = measure(workload, &workload.subject.contenders[index]);
+                    note(&mut result, index, repetition, sample, interrupted)?;
                 }
             }
         }
@@ -54,7 +50,7 @@ fn note(
     sample: Result<Sample>,
     interrupted: &Interrupted,
 ) -> Result<()> {
-    let label = result.subject.contenders[index];
+    let label = result.subject.contenders[index].label;
     match sample {
         Ok(sample) => {
             let cpu = sample.cpu_us.map_or(String::new(), |cpu| format!(", {} µs CPU", show(cpu)));

@@ -19,7 +19,7 @@ pub mod ws_table6;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::here::{self, Here};
+use crate::local::{self, LocalExperiment};
 use crate::parameter::{Parameters, sheet};
 use crate::result::Results;
 
@@ -65,8 +65,8 @@ pub trait Experiment: Sync {
     fn simulate(&self, run: &Run<'_>) -> Results;
 
     /// Its measurement on this host, with the real kernel of Awase.
-    fn here(&self) -> Option<&'static dyn Here> {
-        here::named(self.name())
+    fn local(&self) -> Option<&'static dyn LocalExperiment> {
+        local::named(self.name())
     }
 }
 

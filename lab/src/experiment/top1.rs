@@ -83,9 +83,9 @@ pub fn is_the_papers(told: &Parameters) -> bool {
 
 /// Numbers of processes: those of the paper, scaled with the number of processors.
 pub fn process_counts(processors: u16) -> Vec<u32> {
-    let (here, there) = (u32::from(processors), u32::from(PROCESSORS));
+    let (simulated, published) = (u32::from(processors), u32::from(PROCESSORS));
     let mut counts: Vec<u32> =
-        PROCESSES.iter().map(|count| if *count == 1 { 1 } else { count * here / there }).collect();
+        PROCESSES.iter().map(|count| if *count == 1 { 1 } else { count * simulated / published }).collect();
     counts.iter_mut().for_each(|count| *count = (*count).max(1));
     counts.dedup();
     counts

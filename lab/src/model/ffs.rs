@@ -59,7 +59,7 @@ struct State {
 /// A block in the cache, or being read.
 #[derive(Clone)]
 enum Buffer {
-    Here,
+    Present,
     Coming(RequestId, Answer<Instant>),
 }
 
@@ -235,12 +235,12 @@ impl State {
             answer.wait().await;
             self.count_wait(asked);
         }
-        self.cache.borrow_mut().insert(range.at, Buffer::Here);
+        self.cache.borrow_mut().insert(range.at, Buffer::Present);
     }
 
     async fn write_and_wait(&self, block: u64) {
         let (asked, range) = (self.time.now(), self.range(block));
-        self.cache.borrow_mut().insert(range.at, Buffer::Here);
+        self.cache.borrow_mut().insert(range.at, Buffer::Present);
         self.disk.write(range, Synchronous).await;
         self.count_wait(asked);
     }
@@ -249,7 +249,7 @@ impl State {
     async fn write_in_background(self: &Rc<Self>, block: u64) {
         self.written.until(|| self.writing.get() < self.buffers).await;
         let range = self.range(block);
-        self.cache.borrow_mut().insert(range.at, Buffer::Here);
+        self.cache.borrow_mut().insert(range.at, Buffer::Present);
         self.writing.set(self.writing.get() + 1);
         let answer = self.disk.submit(Access::Write, range, Asynchronous);
         let state = Rc::clone(self);

@@ -4,6 +4,7 @@
 
 pub mod csv;
 mod description;
+mod escape;
 pub mod html;
 pub mod json;
 pub mod plot;
@@ -141,7 +142,7 @@ fn source_name(source: Source) -> &'static str {
     match source {
         Source::Paper => "paper",
         Source::Simulated => "simulated",
-        Source::Here => "this machine",
+        Source::Local => "this machine",
     }
 }
 
@@ -153,7 +154,7 @@ fn has(table: &Table, source: Source) -> bool {
 fn shown(table: &Table, cell: &Cell, source: Source) -> String {
     let mark = match source {
         Source::Simulated if cell.fitted => "*",
-        Source::Here if cell.within_noise => "~",
+        Source::Local if cell.within_noise => "~",
         _ => "",
     };
     cell.from(source).map(|value| number(value, table.digits) + mark).unwrap_or_default()

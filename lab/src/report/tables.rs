@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use super::html::escaped;
+use super::escape::escaped;
 use super::sums::variance_explained;
 use super::{Closeness, difference, difference_unit, file_name, has, is_grid, shown, source_name};
 use crate::result::{Cell, Source, Table};
 
-const SOURCES: [Source; 3] = [Source::Paper, Source::Simulated, Source::Here];
+const SOURCES: [Source; 3] = [Source::Paper, Source::Simulated, Source::Local];
 
 /// A table with its heading, differences shaded. `of` is the experiment's name for files.
 pub(super) fn table(table: &Table, of: &str) -> String {
@@ -79,7 +79,7 @@ fn grid(table: &Table) -> String {
         for cell in cells {
             let told = difference(table, cell).map(|text| format!(" title=\"difference {text}\"")).unwrap_or_default();
             let _ = write!(html, "<td class=\"n {}\"{told}>", shade(table, cell));
-            for source in [Source::Simulated, Source::Paper, Source::Here] {
+            for source in [Source::Simulated, Source::Paper, Source::Local] {
                 let text = shown(table, cell, source);
                 if !text.is_empty() {
                     let _ = write!(html, "<span class={}>{text}</span>", class(source));
@@ -100,7 +100,7 @@ fn class(source: Source) -> &'static str {
     match source {
         Source::Paper => "paper",
         Source::Simulated => "simulated",
-        Source::Here => "here",
+        Source::Local => "here",
     }
 }
 

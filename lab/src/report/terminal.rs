@@ -22,7 +22,7 @@ pub(super) enum Tone {
 }
 
 const GAP: usize = 2;
-const SOURCES: [Source; 3] = [Source::Paper, Source::Simulated, Source::Here];
+const SOURCES: [Source; 3] = [Source::Paper, Source::Simulated, Source::Local];
 
 /// A column of text, its cells padded to the widest.
 pub(super) struct Column {

@@ -48,7 +48,7 @@ fn figures(tables: &Tables) -> Vec<Figure> {
     let worth = |row: &str, column: usize| tables.cell("worth", row, column);
     let at_least = |row: &str, column: usize, least: f64| worth(row, column).and_then(|cell| ratio(cell, least));
     let recording = |row: &str, most: f64| {
-        let ns = tables.cell("recording", row, MEDIAN)?.here?;
+        let ns = tables.cell("recording", row, MEDIAN)?.local?;
         Some((format!("{ns:.1} ns"), ns <= most))
     };
     let figure = |what, target, measured| Figure { what, target, measured };
@@ -105,22 +105,22 @@ fn figures(tables: &Tables) -> Vec<Figure> {
 }
 
 fn ratio(cell: Cell, least: f64) -> Option<(String, bool)> {
-    let ratio = cell.here?;
+    let ratio = cell.local?;
     Some((format!("{} ×", show(cell)), ratio >= least))
 }
 
 fn better(cell: Cell) -> Option<(String, bool)> {
-    Some((format!("{} ×", show(cell)), cell.here? > 1.0 && !cell.within_noise))
+    Some((format!("{} ×", show(cell)), cell.local? > 1.0 && !cell.within_noise))
 }
 
 fn lone_latency(tables: &Tables) -> Option<(String, bool)> {
     let cell = tables.cell("worth", "quantum, 1 in flight: off", SOONER)?;
-    let more = (1.0 / cell.here? - 1.0) * 100.0;
+    let more = (1.0 / cell.local? - 1.0) * 100.0;
     Some((format!("{more:+.1} %{}", if cell.within_noise { " ~" } else { "" }), more <= 3.0))
 }
 
 fn light_client(tables: &Tables) -> Option<(String, bool)> {
-    let p99 = |row: &str| tables.cell("latencies", row, P99)?.here;
+    let p99 = |row: &str| tables.cell("latencies", row, P99)?.local;
     // The light client's load without a heavy one.
     let alone = p99("quantum, 1 in flight: adaptive")?;
     let (on, off) = (p99("usage: on")? / alone, p99("usage: off")? / alone);
@@ -128,15 +128,15 @@ fn light_client(tables: &Tables) -> Option<(String, bool)> {
 }
 
 fn counters(tables: &Tables) -> Option<(String, bool)> {
-    let ns = tables.cell("recording", "counters of one request", MEDIAN)?.here?;
-    let us = tables.cell("costs", "trace: off", CPU_US)?.here?;
+    let ns = tables.cell("recording", "counters of one request", MEDIAN)?.local?;
+    let us = tables.cell("costs", "trace: off", CPU_US)?.local?;
     let percent = ns / (us * 1000.0) * 100.0;
     Some((format!("{percent:.2} % ({ns:.1} ns of {us:.2} us)"), percent <= 1.0))
 }
 
 fn front_end(tables: &Tables) -> Option<(String, bool)> {
     let cell = tables.cell("worth", "front end: none", CPU)?;
-    let more = (1.0 / cell.here? - 1.0) * 100.0;
+    let more = (1.0 / cell.local? - 1.0) * 100.0;
     Some((format!("{more:+.1} %{}", if cell.within_noise { " ~" } else { "" }), more <= 1.0))
 }
 
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn what_repetitions_may_differ_by_is_not_measurably_better() {
-        let cell = |here, within_noise| Cell { here: Some(here), within_noise, ..Cell::default() };
+        let cell = |local, within_noise| Cell { local: Some(local), within_noise, ..Cell::default() };
         assert_eq!(better(cell(1.2, false)).map(|(_, met)| met), Some(true));
         assert_eq!(better(cell(1.2, true)).map(|(_, met)| met), Some(false));
         assert_eq!(better(cell(0.9, false)).map(|(_, met)| met), Some(false));

@@ -37,9 +37,9 @@ fn bench(daemons: u32, gather: bool, cached: bool) -> Bench {
         checksum_bytes_per_second: None,
         disk_access: Duration::from_micros(500),
     };
-    let [here, there] = [0, 1].map(|_| Host::new(&run, &ethernet, 1, costs));
-    here.connect(&run, &there);
-    there.connect(&run, &here);
+    let [client_host, server_host] = [0, 1].map(|_| Host::new(&run, &ethernet, 1, costs));
+    client_host.connect(&run, &server_host);
+    server_host.connect(&run, &client_host);
     let queue = queue::Config { elevator: true, depth: 1, transfer_bytes_max: 128 << 10, ..queue::Config::default() };
     let disk = Disk::new(&run, Drive::Mechanical(Mechanical::named("hd1280")), queue);
     disk.keep_log();
@@ -49,8 +49,8 @@ fn bench(daemons: u32, gather: bool, cached: bool) -> Bench {
         allocation: vec![ByteOffset(POINTERS); BLOCKS as usize],
     };
     let config = Config { processes: daemons.max(1), gather, cached, read_ahead: readahead::Mode::Off };
-    let server = Server::new(&run, &there, &disk, place, config);
-    let client = Client::new(&run, &here, daemons);
+    let server = Server::new(&run, &server_host, &disk, place, config);
+    let client = Client::new(&run, &client_host, daemons);
     Bench { run, ethernet, disk, server, client }
 }
 

@@ -105,7 +105,7 @@ pub(super) fn bar(
     }
     let edge = [(left + 0.75, bottom), (left + 0.75, top), (right - 0.75, top), (right - 0.75, bottom)];
     canvas.rectangle((left, top), (right, bottom), GROUND)?;
-    if source == Source::Here {
+    if source == Source::Local {
         let mut stripe = bottom - 3.0;
         while stripe > top {
             canvas.line(&[(left, stripe), (right, stripe)], colour, 2.0, None)?;

@@ -14,12 +14,12 @@ use anyhow::{Context, Result, bail};
 
 use super::Done;
 use super::disk::{self, Buffer};
-use crate::load::Load;
+use crate::measure::load::Load;
 
 /// Header of a READ or WRITE, and size of a message without data. Bytes; roughly those of NFS.
 const HEAD_BYTES: usize = 132;
 
-/// Largest receive of the client, as in [`crate::load`].
+/// Largest receive of the client, as in [`crate::measure::load`].
 const RECEIVE_BYTES: usize = 256 << 10;
 
 /// Threads that write the received data.
