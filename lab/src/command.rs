@@ -183,11 +183,11 @@ fn write(directory: &Path, outcomes: &[Outcome], heading: &Heading) -> anyhow::R
 /// The experiments of these names, each once, in the order of the list. `all`: those that have the requested side.
 fn chosen(arguments: &RunArguments) -> Result<Vec<&'static dyn Experiment>, Problems> {
     let needs_here = arguments.on != Side::Sim;
-    let mut is_told = false;
+    let mut uses_parameters = false;
     for name in arguments.names.iter().filter(|name| *name != ALL) {
         let experiment = experiment("lab run", name)?;
         let name = experiment.name();
-        is_told |= !experiment.is_simulated();
+        uses_parameters |= !experiment.is_simulated();
         if needs_here && local::named(name).is_none() {
             let what = format!("{name} runs only in virtual time, not with the real kernel on this machine");
             return Err(Problem::new(&flag("--on"), "", what).allowed(measurable()).into());
@@ -197,7 +197,7 @@ fn chosen(arguments: &RunArguments) -> Result<Vec<&'static dyn Experiment>, Prob
             return Err(Problem::new(&flag("--machine"), "", what).into());
         }
     }
-    if arguments.on == Side::Local && !arguments.set.is_empty() && !is_told {
+    if arguments.on == Side::Local && !arguments.set.is_empty() && !uses_parameters {
         let what = "changes the simulated machine, and --on leaves that out";
         return Err(Problem::new(&flag("--set"), "", what).into());
     }

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_told_in_percent_of_the_paper_and_in_points() {
+    fn differences_are_in_percent_of_the_paper_and_in_points() {
         let cell = Cell::of(200.0, 230.0);
         assert!((cell.difference_percent().expect("both") - 15.0).abs() < 1e-9);
         assert_eq!(cell.difference(), Some(30.0));

@@ -120,7 +120,7 @@ fn numbers_of_this_machine_stand_beside_the_simulated_ones_and_alone() {
 }
 
 #[test]
-fn what_only_this_machine_can_tell_is_measured_whatever_side_is_asked_for() {
+fn an_experiment_without_a_simulation_is_measured_whatever_on_says() {
     let place = Place::new();
     let output = run(&place, &["run", "live", "--quick", "--set", "load.depth=8", "--out", "report"]);
     let text = out(&output);
@@ -156,7 +156,7 @@ fn every_switch_has_its_place_among_what_is_measured_and_is_compared_with_its_de
 }
 
 #[test]
-fn a_parameter_that_is_set_is_used_and_told() {
+fn a_parameter_that_is_set_is_used_and_reported() {
     let place = Place::new();
     let experiment = smallest();
     let parameters = experiment.parameters();
@@ -212,7 +212,7 @@ fn values_that_are_none_or_out_of_range_are_refused_with_what_is_allowed() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_written_is_told_before_the_work() {
+fn a_directory_that_cannot_be_written_is_reported_before_the_work() {
     let place = Place::new();
     place.write("taken", "a file");
     let output = run(&place, &["run", smallest().name(), "--out", "taken/report"]);

@@ -76,13 +76,13 @@ fn the_multiprocessor_s_table_has_all_cells_for_its_three_devices() {
 }
 
 #[test]
-fn blocks_are_read_through_mapped_buffers_and_without_and_shootdowns_are_told_where_they_are_counted() {
+fn blocks_are_read_through_mapped_buffers_and_without_and_shootdowns_are_reported_where_they_are_counted() {
     let Some(measured) = measure("uio") else { return };
     // None or few shootdowns, or no clock tick of processor time, is a result.
     check(&measured.tables, |number| number >= 0.0 && number.is_finite());
     let are_counted = std::fs::read_to_string("/proc/interrupts").is_ok_and(|text| text.contains("TLB:"));
-    let are_told = measured.tables.iter().any(|table| table.name == "here-shootdowns");
-    assert_eq!(are_told, are_counted);
+    let are_reported = measured.tables.iter().any(|table| table.name == "here-shootdowns");
+    assert_eq!(are_reported, are_counted);
     assert!(measured.cells.iter().all(|cell| cell.value > 0.0), "{:?}", measured.cells);
 }
 
@@ -132,7 +132,7 @@ fn a_measurement_that_is_interrupted_ends_with_its_server() {
 }
 
 #[test]
-fn a_server_that_does_not_start_is_told_with_what_it_says() {
+fn a_server_that_does_not_start_is_reported_with_its_message() {
     let directory = tempfile::tempdir().expect("temporary directory");
     let host = LabHost::new(directory.path(), Path::new(&*AWASE));
     let config = ServerConfig {

@@ -11,9 +11,9 @@ mod live;
 mod nfs;
 mod plot;
 pub mod programs;
+mod repetitions;
 mod report;
 mod results;
-mod rounds;
 mod sample;
 mod usage;
 

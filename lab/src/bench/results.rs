@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_of_who_was_not_measured() {
+    fn a_contender_that_was_not_measured_has_no_ratio() {
         assert_eq!(measured("copy_in", &[("Awase", &[6.0])]).ratio("Awase", PEERS), None);
     }
 

@@ -213,5 +213,5 @@ pub enum LocalError {
     Interrupted,
     /// A task ended without its result.
     #[error("a task ended without a result")]
-    Lost,
+    NoResult,
 }

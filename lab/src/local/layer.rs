@@ -35,12 +35,12 @@ impl Device for SlowFlush {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct Counters {
     transfers: AtomicU64,
     flushes: AtomicU64,
 }
 
-impl Asked {
+impl Counters {
     pub(super) fn transfers(&self) -> u64 {
         self.transfers.load(Ordering::Relaxed)
     }
@@ -53,7 +53,7 @@ impl Asked {
 /// A device that counts its requests.
 pub(super) struct Counted {
     pub(super) below: DeviceRef,
-    pub(super) asked: Arc<Asked>,
+    pub(super) counters: Arc<Counters>,
 }
 
 impl Device for Counted {
@@ -63,8 +63,8 @@ impl Device for Counted {
 
     fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {
         let counter = match request.action {
-            Action::Flush => &self.asked.flushes,
-            _ => &self.asked.transfers,
+            Action::Flush => &self.counters.flushes,
+            _ => &self.counters.transfers,
         };
         counter.fetch_add(1, Ordering::Relaxed);
         self.below.perform(cpu, request)

@@ -9,7 +9,7 @@ mod host;
 mod layer;
 pub mod live;
 mod mp_table1;
-mod rounds;
+mod repetitions;
 mod server;
 mod task;
 mod this_host;
@@ -183,7 +183,7 @@ mod tests {
             |row: &str, value| LocalCell { table: Some("a"), row: row.to_owned(), column: "write".to_owned(), value };
         let measured = Measured { cells: vec![cell("with", 5.0), cell("none", 6.0)], ..Measured::default() };
         let unplaced = measured.merge_into(&mut results);
-        assert_eq!(unplaced, [cell("none", 6.0)], "what has no place is told");
+        assert_eq!(unplaced, [cell("none", 6.0)], "what has no cell is returned");
         let cells = &results.tables[0].cells;
         assert_eq!(cells[0][0], Cell::of(1.0, 2.0));
         assert_eq!(cells[1][0], Cell { local: Some(5.0), ..Cell::of(3.0, 4.0) });

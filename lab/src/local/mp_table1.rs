@@ -16,7 +16,7 @@ use machine::Errno;
 use policy::access::{Access, Mode};
 use policy::unit::{BLOCK_BYTES, ByteRange, Instant, ProcessorId};
 
-use super::rounds::{Rounds, Spread, interleaved};
+use super::repetitions::{Repetitions, Spread, interleaved};
 use super::task::{self, JOB};
 use super::{Effort, LocalError, LocalExperiment, LocalRun, Measured, Medium, Setup};
 use crate::parameter::Parameters;
@@ -53,7 +53,7 @@ const CELL_TIME: Duration = Duration::from_millis(2);
 const LOOPS_MIN: u64 = 2;
 const LOOPS_MAX: u64 = 2000;
 
-const ROUNDS: Rounds = Rounds { most: 5, time_max: Duration::from_millis(3000) };
+const ROUNDS: Repetitions = Repetitions { most: 5, time_max: Duration::from_millis(3000) };
 
 pub(super) struct DeviceAccess;
 
@@ -233,7 +233,7 @@ impl Load {
             let (first, last) = span.unwrap_or((start, end));
             span = Some((first.min(start), last.max(end)));
         }
-        span.map(|(first, last)| last.since(first)).ok_or(LocalError::Lost)
+        span.map(|(first, last)| last.since(first)).ok_or(LocalError::NoResult)
     }
 }
 

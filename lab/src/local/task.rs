@@ -25,7 +25,7 @@ pub(super) struct Pending<T>(Receiver<T>);
 
 impl<T> Pending<T> {
     pub(super) fn wait(self) -> Result<T, LocalError> {
-        self.0.recv().map_err(|_| LocalError::Lost)
+        self.0.recv().map_err(|_| LocalError::NoResult)
     }
 }
 

@@ -10,7 +10,7 @@ use kernel::request::Context;
 use machine::Errno;
 use policy::unit::{BLOCK_BYTES, ByteRange, ProcessorId};
 
-use super::rounds::{Rounds, Spread, interleaved, table};
+use super::repetitions::{Repetitions, Spread, interleaved, table};
 use super::task::{self, JOB};
 use super::{Effort, LocalError, LocalExperiment, LocalRun, Measured, Medium, Setup};
 use crate::parameter::Parameters;
@@ -25,7 +25,7 @@ const MEMORY: u64 = 64 << 20;
 /// Reads in flight on each processor.
 const DEPTH: u64 = 16;
 
-const ROUNDS: Rounds = Rounds { most: 5, time_max: Duration::from_secs(3) };
+const ROUNDS: Repetitions = Repetitions { most: 5, time_max: Duration::from_secs(3) };
 
 /// Numbers of processors at most: one, half of them, all.
 const COUNTS: u64 = 3;

@@ -10,7 +10,7 @@ use machine::Errno;
 use policy::unit::{BLOCK_BYTES, ByteRange, ProcessorId};
 use policy::writeback;
 
-use super::rounds::{Rounds, Spread, interleaved, table};
+use super::repetitions::{Repetitions, Spread, interleaved, table};
 use super::task::{self, JOB, REQUEST_BYTES, request_at};
 use super::ws_table4::{close, open_volume};
 use super::ws_table5::read_through;
@@ -27,9 +27,9 @@ const MEMORY_OLD: u64 = 16 << 20;
 /// A burst that exceeds a tenth of the old machine's memory. Bytes.
 const BURST_OLD: u64 = 2 << 20;
 
-const READ: Rounds = Rounds { most: 5, time_max: Duration::from_millis(2500) };
-const BURST: Rounds = Rounds { most: 5, time_max: Duration::from_secs(1) };
-const BURST_MODEL: Rounds = Rounds { most: 1, time_max: Duration::ZERO };
+const READ: Repetitions = Repetitions { most: 5, time_max: Duration::from_millis(2500) };
+const BURST: Repetitions = Repetitions { most: 5, time_max: Duration::from_secs(1) };
+const BURST_MODEL: Repetitions = Repetitions { most: 1, time_max: Duration::ZERO };
 
 const FIRST: ProcessorId = ProcessorId(0);
 
@@ -102,9 +102,9 @@ fn setup(memory: u64, arm: usize) -> Setup {
 }
 
 /// MB/s of the first and the second pass over the file.
-fn read_twice(run: &LocalRun<'_>, rounds: Rounds, memory: u64) -> Result<Vec<[Spread; 2]>, LocalError> {
+fn read_twice(run: &LocalRun<'_>, repetitions: Repetitions, memory: u64) -> Result<Vec<[Spread; 2]>, LocalError> {
     let bytes = memory / 2;
-    interleaved(run, rounds, 2, |arm| {
+    interleaved(run, repetitions, 2, |arm| {
         let stage = run.host.start(&setup(memory, arm))?;
         let volume = open_volume(stage.kernel(), stage.device(&Medium::Disk { bytes })?)?;
         let mut rates = [0.0; 2];
@@ -121,12 +121,12 @@ fn read_twice(run: &LocalRun<'_>, rounds: Rounds, memory: u64) -> Result<Vec<[Sp
 /// Milliseconds until the program has written its burst. What is dirty then is discarded.
 fn burst(
     run: &LocalRun<'_>,
-    rounds: Rounds,
+    repetitions: Repetitions,
     medium: Medium,
     memory: u64,
     bytes: u64,
 ) -> Result<Vec<[Spread; 1]>, LocalError> {
-    interleaved(run, rounds, 2, |arm| {
+    interleaved(run, repetitions, 2, |arm| {
         let stage = run.host.start(&setup(memory, arm))?;
         let volume = open_volume(stage.kernel(), stage.device(&medium)?)?;
         let writer = Arc::clone(&volume);
@@ -177,7 +177,7 @@ fn storm(run: &LocalRun<'_>) -> Result<Vec<[Spread; 3]>, LocalError> {
         let volume = open_volume(stage.kernel(), stage.device(&medium)?)?;
         let (writer, reader) = (Arc::clone(&volume), Arc::clone(&volume));
         let writing = task::start(stage.kernel(), FIRST, move |cpu| grow(cpu, writer, time));
-        let reading = task::start(stage.kernel(), FIRST, move |cpu| read_beside(cpu, reader, time));
+        let reading = task::start(stage.kernel(), FIRST, move |cpu| read_concurrently(cpu, reader, time));
         stages.push((volume, writing, reading, stage));
     }
     let mut all = Vec::new();
@@ -208,14 +208,14 @@ pub(super) async fn grow(cpu: Processor, volume: Arc<Volume>, time: Duration) ->
 }
 
 /// Reads uncached blocks, one at a time.
-async fn read_beside(cpu: Processor, volume: Arc<Volume>, time: Duration) -> Result<Vec<Duration>, Errno> {
+async fn read_concurrently(cpu: Processor, volume: Arc<Volume>, time: Duration) -> Result<Vec<Duration>, Errno> {
     let start = cpu.now();
     let mut times = Vec::new();
     while cpu.now().since(start) < time {
         let at = READ_FROM + times.len() as u64 * READ_STEP % READ_BLOCKS * BLOCK_BYTES;
-        let asked = cpu.now();
+        let issued = cpu.now();
         volume.read(&cpu, ByteRange::new(at, BLOCK_BYTES), Context::synchronous(JOB)).await?;
-        times.push(cpu.now().since(asked));
+        times.push(cpu.now().since(issued));
         cpu.sleep(READER_PAUSE).await;
     }
     Ok(times)

@@ -16,7 +16,7 @@ use machine::Errno;
 use policy::readahead::{self, ReadAhead};
 use policy::unit::{BLOCK_BYTES, Class};
 
-use super::rounds::{Rounds, Spread, interleaved, table};
+use super::repetitions::{Repetitions, Spread, interleaved, table};
 use super::task::{self, InFlight, JOB, REQUEST_BYTES, request_at};
 use super::{Effort, LocalError, LocalExperiment, LocalRun, Measured, Medium, Setup};
 use crate::drive::mechanical::Mechanical;
@@ -31,9 +31,9 @@ const WRITES_IN_FLIGHT: usize = 2048;
 /// Read ahead at most: two of the paper's largest transfers (WS-3: 128 KB).
 const READ_AHEAD_BLOCKS: u64 = 2 * (128 << 10) / BLOCK_BYTES;
 
-/// Rounds on the host's disk, and on the modelled one.
-const DISK: Rounds = Rounds { most: 7, time_max: Duration::from_secs(3) };
-const MODEL: Rounds = Rounds { most: 2, time_max: Duration::from_secs(5) };
+/// Repetitions on the host's disk, and on the modelled one.
+const DISK: Repetitions = Repetitions { most: 7, time_max: Duration::from_secs(3) };
+const MODEL: Repetitions = Repetitions { most: 2, time_max: Duration::from_secs(5) };
 
 pub(super) struct BlockMerge;
 
@@ -82,8 +82,13 @@ impl LocalExperiment for BlockMerge {
 }
 
 /// Without and with merge: KB/s written and read, requests a transfer written and read.
-fn on(run: &LocalRun<'_>, rounds: Rounds, medium: Medium, bytes: u64) -> Result<Vec<[Spread; 4]>, LocalError> {
-    interleaved(run, rounds, 2, |arm| {
+fn on(
+    run: &LocalRun<'_>,
+    repetitions: Repetitions,
+    medium: Medium,
+    bytes: u64,
+) -> Result<Vec<[Spread; 4]>, LocalError> {
+    interleaved(run, repetitions, 2, |arm| {
         let setup = Setup::with_memory(MEMORY).switched(|switches| switches.block_merge = arm == 1);
         let stage = run.host.start(&setup)?;
         let device = stage.device(&medium)?;
@@ -158,11 +163,11 @@ async fn read_file(cpu: Processor, device: DeviceRef, count: u64) -> Result<(), 
     for number in 0..count {
         let range = request_at(0, number);
         // The reader's own request goes first.
-        ask(&cpu, &device, &blocks, number, Class::Synchronous);
+        request(&cpu, &device, &blocks, number, Class::Synchronous);
         if let Some(ahead) = policy.on_read(range.blocks()) {
             let block_requests = REQUEST_BYTES / BLOCK_BYTES;
             for ahead in ahead.start / block_requests..(ahead.end.div_ceil(block_requests)).min(count) {
-                ask(&cpu, &device, &blocks, ahead, Class::Asynchronous);
+                request(&cpu, &device, &blocks, ahead, Class::Asynchronous);
             }
         }
         let state = &blocks.state[number as usize];
@@ -175,7 +180,7 @@ async fn read_file(cpu: Processor, device: DeviceRef, count: u64) -> Result<(), 
 }
 
 /// Requests a block that was not requested yet.
-fn ask(cpu: &Processor, device: &DeviceRef, blocks: &Rc<Blocks>, number: u64, class: Class) {
+fn request(cpu: &Processor, device: &DeviceRef, blocks: &Rc<Blocks>, number: u64, class: Class) {
     if blocks.state[number as usize].get() != BlockState::Absent {
         return;
     }

@@ -13,7 +13,7 @@ use kernel::device::DeviceRef;
 use kernel::request::Context;
 use machine::Errno;
 
-use super::rounds::{Rounds, Spread, interleaved, table};
+use super::repetitions::{Repetitions, Spread, interleaved, table};
 use super::task::{self, InFlight, JOB, REQUEST_BYTES, request_at};
 use super::{Effort, LocalError, LocalExperiment, LocalRun, Measured, Medium, Setup};
 use crate::drive::mechanical::Mechanical;
@@ -34,9 +34,9 @@ const GROUP_OPTICAL: u64 = 248 << 10;
 /// A group of the larger file: enough that the queue becomes long. Bytes.
 const GROUP_DISK: u64 = 4 << 20;
 
-/// Rounds on the modelled disk, and on the host's.
-const MODEL: Rounds = Rounds { most: 2, time_max: Duration::from_secs(6) };
-const DISK: Rounds = Rounds { most: 9, time_max: Duration::from_secs(2) };
+/// Repetitions on the modelled disk, and on the host's.
+const MODEL: Repetitions = Repetitions { most: 2, time_max: Duration::from_secs(6) };
+const DISK: Repetitions = Repetitions { most: 9, time_max: Duration::from_secs(2) };
 
 pub(super) struct Priority;
 
@@ -121,8 +121,13 @@ impl Layout {
 }
 
 /// Without and with priority: seconds until the program has finished, and until the disk has.
-fn on(run: &LocalRun<'_>, rounds: Rounds, medium: Medium, layout: Layout) -> Result<Vec<[Spread; 2]>, LocalError> {
-    interleaved(run, rounds, 2, |arm| {
+fn on(
+    run: &LocalRun<'_>,
+    repetitions: Repetitions,
+    medium: Medium,
+    layout: Layout,
+) -> Result<Vec<[Spread; 2]>, LocalError> {
+    interleaved(run, repetitions, 2, |arm| {
         let setup = Setup::with_memory(MEMORY).switched(|switches| switches.priority = arm == 1);
         let stage = run.host.start(&setup)?;
         let device = stage.device(&medium)?;

@@ -12,8 +12,8 @@ use kernel::{ForcedUnitAccess, Kernel, Processor, Volume};
 use machine::Errno;
 use policy::unit::{ProcessorId, Stability};
 
-use super::layer::{Asked, Counted, SlowFlush};
-use super::rounds::{Rounds, Spread, interleaved, table};
+use super::layer::{Counted, Counters, SlowFlush};
+use super::repetitions::{Repetitions, Spread, interleaved, table};
 use super::task::{self, JOB, REQUEST_BYTES, request_at};
 use super::ws_table2::kb_a_second;
 use super::{Effort, LocalError, LocalExperiment, LocalRun, Measured, Medium, Setup};
@@ -27,7 +27,7 @@ const FILE: u64 = 32 << 20;
 /// Flush time of the slow disk: half a rotation at 7,200 rpm, and a little.
 const SLOW_FLUSH: Duration = Duration::from_millis(5);
 
-const ROUNDS: Rounds = Rounds { most: 3, time_max: Duration::from_secs(6) };
+const ROUNDS: Repetitions = Repetitions { most: 3, time_max: Duration::from_secs(6) };
 
 /// Concurrent writers: the daemons of a client of the time (four `biod`), and a busy server.
 const WRITERS: [u64; 2] = [4, 16];
@@ -101,16 +101,16 @@ fn on(run: &LocalRun<'_>, arm: &Arm, time: Duration) -> Result<Numbers<f64>, Loc
     } else {
         stage.device(&Medium::Disk { bytes })?
     };
-    let asked = Arc::new(Asked::default());
-    let device = task::shared(Counted { below, asked: Arc::clone(&asked) });
+    let counters = Arc::new(Counters::default());
+    let device = task::shared(Counted { below, counters: Arc::clone(&counters) });
     let kernel = stage.kernel();
     let volume = open_volume(kernel, device)?;
     let writes = write_stably(kernel, &volume, arm.writers, bytes, time)?;
     let a_write = |count: u64| count as f64 / writes.count.max(1) as f64;
     let numbers = [
         kb_a_second(writes.count * REQUEST_BYTES, writes.took),
-        a_write(asked.flushes()),
-        a_write(asked.flushes() + asked.transfers()),
+        a_write(counters.flushes()),
+        a_write(counters.flushes() + counters.transfers()),
     ];
     close(kernel, volume)?;
     Ok(numbers)

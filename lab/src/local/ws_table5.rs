@@ -10,7 +10,7 @@ use machine::Errno;
 use policy::readahead::Mode;
 use policy::unit::BLOCK_BYTES;
 
-use super::rounds::{Rounds, Spread, interleaved, table};
+use super::repetitions::{Repetitions, Spread, interleaved, table};
 use super::task::{self, JOB, REQUEST_BYTES, request_at};
 use super::ws_table2::kb_a_second;
 use super::ws_table4::{close, open_volume};
@@ -22,8 +22,8 @@ const MEMORY: u64 = 128 << 20;
 /// Of a request that crosses a local network and a server.
 const LATENCY: Duration = Duration::from_millis(1);
 
-const DISTANT: Rounds = Rounds { most: 3, time_max: Duration::from_secs(3) };
-const DISK: Rounds = Rounds { most: 5, time_max: Duration::from_secs(3) };
+const DISTANT: Repetitions = Repetitions { most: 3, time_max: Duration::from_secs(3) };
+const DISK: Repetitions = Repetitions { most: 5, time_max: Duration::from_secs(3) };
 
 /// Blocks of 8 KB that are read ahead.
 const AHEAD: [(&str, Mode); 5] = [
@@ -77,8 +77,13 @@ impl LocalExperiment for ReadAhead {
     }
 }
 
-fn on(run: &LocalRun<'_>, rounds: Rounds, medium: Medium, bytes: u64) -> Result<Vec<[Spread; 1]>, LocalError> {
-    interleaved(run, rounds, AHEAD.len(), |arm| {
+fn on(
+    run: &LocalRun<'_>,
+    repetitions: Repetitions,
+    medium: Medium,
+    bytes: u64,
+) -> Result<Vec<[Spread; 1]>, LocalError> {
+    interleaved(run, repetitions, AHEAD.len(), |arm| {
         let setup = Setup::with_memory(MEMORY).switched(|switches| switches.read_ahead = AHEAD[arm].1);
         let stage = run.host.start(&setup)?;
         let volume = open_volume(stage.kernel(), stage.device(&medium)?)?;

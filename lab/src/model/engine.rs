@@ -322,8 +322,8 @@ mod tests {
     fn a_task_that_was_woken_after_its_end_does_not_wake_its_successor() {
         let run = Simulation::new(1);
         let first = Rc::new(Cell::new(None));
-        let (time, told) = (run.clone(), Rc::clone(&first));
-        run.spawn(async move { told.set(Some(time.current())) });
+        let (time, output) = (run.clone(), Rc::clone(&first));
+        run.spawn(async move { output.set(Some(time.current())) });
         run.run();
         let turns = Rc::new(Cell::new(0));
         let counted = Rc::clone(&turns);

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_condition_looks_whenever_the_gate_opens() {
+    fn a_waiter_for_a_condition_looks_whenever_the_gate_opens() {
         let run = Simulation::new(1);
         let (gate, count, done) = (Gate::new(&run), Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
         let (waits, counted, ended) = (gate.clone(), Rc::clone(&count), Rc::clone(&done));

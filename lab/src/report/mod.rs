@@ -104,18 +104,18 @@ pub fn number(value: f64, digits: usize) -> String {
     let text = format!("{:.digits$}", value.abs());
     let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
     let nothing = text.trim_matches(['0', '.']).is_empty();
-    let mut told = if value < 0.0 && !nothing { "-".to_owned() } else { String::new() };
+    let mut shown = if value < 0.0 && !nothing { "-".to_owned() } else { String::new() };
     for (index, digit) in whole.chars().enumerate() {
         if index > 0 && whole.len() >= 5 && (whole.len() - index).is_multiple_of(3) {
-            told.push(',');
+            shown.push(',');
         }
-        told.push(digit);
+        shown.push(digit);
     }
     if digits > 0 {
-        told.push('.');
-        told.push_str(fraction);
+        shown.push('.');
+        shown.push_str(fraction);
     }
-    told
+    shown
 }
 
 /// A parameter's value, as short as possible.
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_told_with_their_digits_and_never_as_minus_nothing() {
+    fn numbers_are_shown_with_their_digits_and_never_as_minus_nothing() {
         assert_eq!(number(-0.04, 1), "0.0");
         assert_eq!(number(1234.0, 0), "1234");
         assert_eq!(number(12345.678, 1), "12,345.7");

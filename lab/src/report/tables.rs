@@ -77,8 +77,9 @@ fn grid(table: &Table) -> String {
     for (row, cells) in table.rows.iter().zip(&table.cells) {
         let _ = write!(html, "<tr><th scope=row>{}</th>", escaped(row));
         for cell in cells {
-            let told = difference(table, cell).map(|text| format!(" title=\"difference {text}\"")).unwrap_or_default();
-            let _ = write!(html, "<td class=\"n {}\"{told}>", shade(table, cell));
+            let tooltip =
+                difference(table, cell).map(|text| format!(" title=\"difference {text}\"")).unwrap_or_default();
+            let _ = write!(html, "<td class=\"n {}\"{tooltip}>", shade(table, cell));
             for source in [Source::Simulated, Source::Paper, Source::Local] {
                 let text = shown(table, cell, source);
                 if !text.is_empty() {
@@ -90,10 +91,10 @@ fn grid(table: &Table) -> String {
         html += "</tr>\n";
     }
     html += "</tbody></table>";
-    let told = SOURCES.into_iter().filter(|source| has(table, *source));
-    let told: Vec<String> =
-        told.map(|source| format!("<span class={}>{}</span>", class(source), source_name(source))).collect();
-    if told.len() > 1 { html + "<p class=key>" + &told.join(" ") + "</p>" } else { html }
+    let present = SOURCES.into_iter().filter(|source| has(table, *source));
+    let present: Vec<String> =
+        present.map(|source| format!("<span class={}>{}</span>", class(source), source_name(source))).collect();
+    if present.len() > 1 { html + "<p class=key>" + &present.join(" ") + "</p>" } else { html }
 }
 
 fn class(source: Source) -> &'static str {

@@ -155,10 +155,10 @@ impl Terminal {
                 }
             };
             // A row without a published number has none to show.
-            let told = |source: &&Source| {
+            let is_shown = |source: &&Source| {
                 **source != Source::Paper || alone || cells.iter().any(|cell| cell.from(Source::Paper).is_some())
             };
-            let sources: Vec<Source> = sources.iter().filter(told).copied().collect();
+            let sources: Vec<Source> = sources.iter().filter(is_shown).copied().collect();
             for source in &sources {
                 let kind = if alone { "" } else { source_name(*source) };
                 line(kind, *source == sources[0], &|cell| (shown(table, cell, *source), Tone::Plain));

@@ -15,9 +15,9 @@ pub enum Length {
     /// Until every block of the region was used once.
     OnePass,
     /// The duration given on the command line.
-    AsAsked,
+    AsGiven,
     /// The duration given on the command line, or less when every block of the region was used once.
-    AsAskedOnce,
+    AsGivenOnce,
     /// Seconds, whatever the command line says: a shorter job would show nothing.
     Seconds(u32),
 }
@@ -35,7 +35,7 @@ pub struct Job {
 impl Job {
     pub const fn new(operation: Operation, request_kib: u32, in_flight: u32) -> Job {
         let load = Load::new(operation, request_kib, in_flight);
-        Job { load, region: (0, 100), rate_mib: 0, length: Length::AsAsked }
+        Job { load, region: (0, 100), rate_mib: 0, length: Length::AsGiven }
     }
 
     fn arguments(&self, name: &str, bytes: u64, seconds: u32) -> Result<Vec<String>> {
@@ -68,11 +68,11 @@ impl Job {
         }
         let seconds = match self.length {
             Length::OnePass => return Ok(arguments),
-            Length::AsAsked | Length::AsAskedOnce => seconds,
+            Length::AsGiven | Length::AsGivenOnce => seconds,
             Length::Seconds(seconds) => seconds,
         };
         arguments.push(format!("--runtime={seconds}"));
-        if self.length != Length::AsAskedOnce {
+        if self.length != Length::AsGivenOnce {
             arguments.push("--time_based".into());
         }
         Ok(arguments)
@@ -81,7 +81,7 @@ impl Job {
     fn seconds_max(&self, seconds: u32) -> u64 {
         match self.length {
             Length::OnePass => 600,
-            Length::AsAsked | Length::AsAskedOnce => u64::from(seconds) + 120,
+            Length::AsGiven | Length::AsGivenOnce => u64::from(seconds) + 120,
             Length::Seconds(seconds) => u64::from(seconds) + 120,
         }
     }

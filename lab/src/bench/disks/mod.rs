@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 
 use crate::bench::contender::Peer;
-use crate::bench::{host, programs, report, results, rounds};
+use crate::bench::{host, programs, repetitions, report, results};
 use crate::measure::process::Interrupted;
 use run::{Images, Scale};
 #[cfg(test)]
@@ -72,7 +72,7 @@ impl Disks {
         let images = Images::new(&self.directory, &awase, scale, interrupted)?;
         let run = |workloads: &[Workload]| {
             let prepare = |workload: &Workload| images.warm_disk(&workload.setup);
-            rounds::run(workloads, repetitions, interrupted, prepare, |workload, of| images.measure(workload, of))
+            repetitions::run(workloads, repetitions, interrupted, prepare, |workload, of| images.measure(workload, of))
         };
         let (comparison, switches) = (run(&comparison)?, run(&switches)?);
         let setting = report::Setting {

@@ -80,7 +80,7 @@ const RANDOM_WRITE: Operation = Operation::Overwrite(Order::Random, Stability::F
 
 const READ: Job = Job::new(RANDOM_READ, 4, 32);
 /// Where no cache may answer, no block is read twice.
-const READ_ONCE: Job = Job { length: Length::AsAskedOnce, ..READ };
+const READ_ONCE: Job = Job { length: Length::AsGivenOnce, ..READ };
 const WRITE: Job = Job::new(RANDOM_WRITE, 4, 32);
 const SEQUENTIAL: Job = Job::new(Operation::Read(Order::Sequential), 128, 8);
 const SINGLE: Job = Job::new(RANDOM_READ, 4, 1);
@@ -217,7 +217,7 @@ fn memory() -> Vec<Workload> {
 }
 
 const READS: Client = fio(&[READ]);
-const LARGE_READS: Client = fio(&[Job { length: Length::AsAskedOnce, ..Job::new(RANDOM_READ, 128, 8) }]);
+const LARGE_READS: Client = fio(&[Job { length: Length::AsGivenOnce, ..Job::new(RANDOM_READ, 128, 8) }]);
 
 /// A twentieth of the image; the scan covers twelve times as much.
 const HOT: Job = Job { region: (0, 5), length: Length::OnePass, ..READ };

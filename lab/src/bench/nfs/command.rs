@@ -15,7 +15,7 @@ use super::slow_flush::SlowDisk;
 use super::workload::{Disk, Measure, SLOW_FLUSH, Setup, Workload, workloads};
 use crate::bench::results::{Bound, Subject, retain};
 use crate::bench::sample::{Sample, show};
-use crate::bench::{host, programs, report, rounds};
+use crate::bench::{host, programs, repetitions, report};
 use crate::measure::load::{Endpoint, Load, Operation, Outcome, Stop, prepare};
 use crate::measure::process::Interrupted;
 
@@ -165,9 +165,9 @@ impl Nfs {
     }
 
     fn on_server(&self, endpoint: &Endpoint, workloads: &[Workload], interrupted: &Interrupted) -> Result<()> {
-        let asked = || interrupted.load(Ordering::Relaxed);
+        let is_interrupted = || interrupted.load(Ordering::Relaxed);
         for Workload { subject, setup } in workloads {
-            prepare(endpoint, &setup.load, &Stop::when(&asked))?;
+            prepare(endpoint, &setup.load, &Stop::when(&is_interrupted))?;
             let reached = Reached::new(endpoint, setup.link)?;
             for _ in 0..self.reps.unwrap_or(1) {
                 let duration = Duration::from_secs(self.seconds);
@@ -186,7 +186,7 @@ impl Nfs {
         let mut directories = Directories::new(&self.directory, &awase, interrupted)?;
         let host = host::facts(directories.directory());
         let (duration, repetitions) = (Duration::from_secs(self.seconds), self.reps.unwrap_or(5));
-        let results = rounds::run(
+        let results = repetitions::run(
             &workloads,
             repetitions,
             interrupted,
@@ -247,6 +247,6 @@ fn print(subject: &Subject, setup: &Setup, sample: &Sample, outcome: &Outcome) {
         .map(|percent| format!("{percent} % {}", show(outcome.latencies.percentile_us(*percent))))
         .collect();
     let commits = if outcome.commits > 0 { format!("; {} COMMITs", outcome.commits) } else { String::new() };
-    let asked = if setup.load.operation == Operation::CreateRemove { "CREATEs and REMOVEs" } else { "requests" };
-    println!("{:24} {} {asked}, latency in µs: {}{commits}", "", outcome.requests, latency.join(", "));
+    let what = if setup.load.operation == Operation::CreateRemove { "CREATEs and REMOVEs" } else { "requests" };
+    println!("{:24} {} {what}, latency in µs: {}{commits}", "", outcome.requests, latency.join(", "));
 }

@@ -89,8 +89,8 @@ impl Directories {
         let interrupted = &self.fixture.interrupted;
         let (place, export) = (self.fixture.place()?, Export::Directory(directory));
         let prepared = |server: &Server| {
-            let asked = || interrupted.load(Ordering::Relaxed);
-            prepare(endpoint(server)?, &setup.load, &Stop::when(&asked))
+            let is_interrupted = || interrupted.load(Ordering::Relaxed);
+            prepare(endpoint(server)?, &setup.load, &Stop::when(&is_interrupted))
         };
         let measured = |server: &Server| {
             let link = Reached::new(endpoint(server)?, setup.link)?;
@@ -169,8 +169,8 @@ pub fn measure(
     interrupted: &Interrupted,
 ) -> Result<(Sample, Outcome)> {
     let load = &setup.load;
-    let asked = || interrupted.load(Ordering::Relaxed);
-    let stop = Stop::when(&asked);
+    let is_interrupted = || interrupted.load(Ordering::Relaxed);
+    let stop = Stop::when(&is_interrupted);
     if setup.cache == Cache::Warm {
         warm(endpoint, load, &stop)?;
     }

@@ -188,7 +188,7 @@ pub(super) fn nfs(machine: &Machine, seed: u64) -> Duration {
     server.connect(&run, &client);
     serve(&run, machine, &server);
     let ended = Rc::new(Cell::new(Instant::ZERO));
-    let (time, told) = (run.clone(), Rc::clone(&ended));
+    let (time, output) = (run.clone(), Rc::clone(&ended));
     let (blocks, ahead, block) = (machine.blocks(), machine.ahead, machine.kernel(machine.block_bytes));
     let replies = Rc::clone(&client);
     run.spawn(async move {
@@ -209,7 +209,7 @@ pub(super) fn nfs(machine: &Machine, seed: u64) -> Duration {
             }
             client.compute(block).await;
         }
-        told.set(time.now());
+        output.set(time.now());
     });
     run.run();
     ended.get().since(Instant::ZERO)

@@ -126,10 +126,10 @@ impl Host {
         work: impl FnOnce(Process) -> W,
     ) -> Option<T> {
         let result = Rc::new(Cell::new(None));
-        let (told, is_done) = (Rc::clone(&result), Rc::new(Cell::new(false)));
+        let (output, is_done) = (Rc::clone(&result), Rc::new(Cell::new(false)));
         let (work, done) = (work(self.process()), Rc::clone(&is_done));
         self.run.spawn(async move {
-            told.set(Some(work.await));
+            output.set(Some(work.await));
             done.set(true);
         });
         let end = self.run.now() + PATIENCE;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::drive::Access;
 use crate::model::Simulation;
-use crate::model::disk::{Disk, Served};
+use crate::model::disk::{Completed, Disk};
 use policy::unit::{ByteRange, Class, Instant};
 
 use super::super::Run;
@@ -18,7 +18,7 @@ pub(super) struct Starved {
     /// Observed time.
     pub(super) time: Duration,
     /// Blocks of the file that reached the disk, in order.
-    pub(super) written: Vec<Served>,
+    pub(super) written: Vec<Completed>,
     /// Blocks of the file, all queued at the start.
     pub(super) of: u64,
     pub(super) reads: u64,

@@ -19,7 +19,7 @@ pub(super) struct Case {
     pub(super) time_min: Duration,
     /// Slices of a round. More slices show smaller differences: close measurements meet the same state of the host.
     pub(super) slices: u32,
-    /// Rounds at most, for cases whose rounds take long.
+    /// Repetitions at most, for cases whose rounds take long.
     pub(super) rounds_max: u32,
 }
 

@@ -218,7 +218,7 @@ pub(super) static CASES: &[Case] = &[
             "NBD, random reads of 4 KiB that are cached, many in flight, each sent by itself, after 3 us of work \
              on the one that came (fio with libnbd: about 4 us)",
             ROOMY,
-            BLOCKS.with(Load { sends: Sends::Singly { work: Duration::from_micros(3) }, ..BLOCKS.load }),
+            BLOCKS.with(Load { sends: Sends::Single { work: Duration::from_micros(3) }, ..BLOCKS.load }),
             true,
             QUANTUM,
         )

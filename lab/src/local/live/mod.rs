@@ -12,7 +12,7 @@ mod tables;
 use std::time::Duration;
 
 use super::clients::{Clients, Generator, Time};
-use super::rounds::{Rounds, in_turn};
+use super::repetitions::{Repetitions, alternating};
 use super::{
     Effort, Export, Host, LocalError, LocalExperiment, LocalRun, Measured, Medium, Server, ServerConfig, Spent,
 };
@@ -181,7 +181,7 @@ impl<'a> Servers<'a> {
             let server = self.host.serve(&serving)?;
             self.server = Some((serving, server));
         }
-        self.server.as_mut().map(|(_, server)| server.as_mut()).ok_or(LocalError::Lost)
+        self.server.as_mut().map(|(_, server)| server.as_mut()).ok_or(LocalError::NoResult)
     }
 
     fn serving(&self, memory: u64, value: Option<&Value>) -> ServerConfig {
@@ -205,8 +205,8 @@ impl<'a> Servers<'a> {
 fn measure(run: &LocalRun<'_>, servers: &mut Servers<'_>, case: &'static Case) -> Result<Measurements, LocalError> {
     let settings = servers.settings;
     let most = settings.rounds(case);
-    let rounds = Rounds { most, time_max: settings.round_time(case) * most * OVERTIME };
-    let rounds = in_turn(run, rounds, case.values.len(), |at| {
+    let repetitions = Repetitions { most, time_max: settings.round_time(case) * most * OVERTIME };
+    let rounds = alternating(run, repetitions, case.values.len(), |at| {
         let value = &case.values[at];
         cell(servers, case, value).map_err(|error| of_case(error, case, value))
     })?;
@@ -233,7 +233,7 @@ fn cell(servers: &mut Servers<'_>, case: &Case, value: &Value) -> Result<Numbers
                 generator(host, server, settings).fill(&settings.clients(*measured))?;
             }
             set(server, value)?;
-            ask(host, server, settings, &case.work, time)
+            run_clients(host, server, settings, &case.work, time)
         }
         Fixture::Fresh { memory } => {
             // A fresh server each time, even if the switches are equal: memory that a server has taken stays as it is.
@@ -243,7 +243,7 @@ fn cell(servers: &mut Servers<'_>, case: &Case, value: &Value) -> Result<Numbers
             if let Work::Clients { measured, cached: true, .. } = &case.work {
                 generator(host, server, settings).fill(&settings.clients(*measured))?;
             }
-            ask(host, server, settings, &case.work, time)
+            run_clients(host, server, settings, &case.work, time)
         }
     }
 }
@@ -257,14 +257,14 @@ fn generator<'a>(host: &'a dyn Host, server: &'a dyn Server, settings: Settings)
 }
 
 /// Runs the clients of a case.
-fn ask(
+fn run_clients(
     host: &dyn Host,
     server: &mut dyn Server,
     settings: Settings,
     work: &Work,
     time: Time,
 ) -> Result<Numbers, LocalError> {
-    let Work::Clients { measured, others, cached } = work else { return Err(LocalError::Lost) };
+    let Work::Clients { measured, others, cached } = work else { return Err(LocalError::NoResult) };
     let (measured, others) = (settings.clients(*measured), others.map(|clients| settings.clients(clients)));
     if *cached && others.is_some() {
         // Read three times, so that the replacement policy knows it as reused and a scan must not evict it.

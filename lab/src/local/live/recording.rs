@@ -11,7 +11,7 @@ use kernel::request::JobId;
 use kernel::trace::{Event, Mode, Recorder, TraceMemory, Tracer, private_memory};
 use policy::unit::ProcessorId;
 
-use super::super::rounds::{Rounds, Spread, interleaved};
+use super::super::repetitions::{Repetitions, Spread, interleaved};
 use super::super::{LocalError, LocalRun, Setup, task};
 
 pub(super) const WHAT: [&str; 4] = [
@@ -25,12 +25,12 @@ const EVENTS: u64 = 1_000_000;
 const EVENTS_TINY: u64 = 1000;
 
 /// Requests in a batch: few for a client with 32 in flight.
-const TOGETHER: u64 = 8;
+const BATCH: u64 = 8;
 
 /// A server's size.
 pub(super) const TRACE_WORDS: usize = (8 << 20) / 8;
 
-const ROUNDS: Rounds = Rounds { most: 9, time_max: Duration::from_secs(3) };
+const ROUNDS: Repetitions = Repetitions { most: 9, time_max: Duration::from_secs(3) };
 
 pub(super) const STEPS: u64 = 1;
 
@@ -53,7 +53,7 @@ pub(super) fn measure(run: &LocalRun<'_>) -> Result<Vec<Spread>, LocalError> {
 fn once(cpu: &Processor, what: usize, events: u64) -> Duration {
     let mode = if what == 2 { Mode::Central } else { Mode::Direct };
     let recorder = recorder(mode);
-    let together = Together::default();
+    let batch = Together::default();
     let start = Instant::now();
     for number in 0..events {
         let number = black_box(number);
@@ -63,22 +63,22 @@ fn once(cpu: &Processor, what: usize, events: u64) -> Duration {
                 recorder.moment(Event::CacheHit, JOB, number, 1);
             }
             1 => recorder.moment(Event::CacheHit, JOB, number, 1),
-            _ => count_request(cpu, &together, number),
+            _ => count_request(cpu, &batch, number),
         }
     }
     start.elapsed()
 }
 
-/// Counts a read that the cache answers, one of a batch of [`TOGETHER`].
-fn count_request(cpu: &Processor, together: &Together, number: u64) {
+/// Counts a read that the cache answers, one of a batch of [`BATCH`].
+fn count_request(cpu: &Processor, batch: &Together, number: u64) {
     let timed = cpu.begin_next(Event::NbdRead, JOB);
     cpu.count(Count::BytesReceived, 28);
     cpu.count(Count::CacheReads, 1);
     cpu.count(Count::CacheHits, 1);
     cpu.count(Count::BytesSent, 4112);
-    cpu.end_with(together, timed, Event::NbdRead, JOB, number, 4096);
-    if number % TOGETHER == TOGETHER - 1 {
-        cpu.end_together(together);
+    cpu.end_with(batch, timed, Event::NbdRead, JOB, number, 4096);
+    if number % BATCH == BATCH - 1 {
+        cpu.end_together(batch);
     }
 }
 

@@ -73,7 +73,7 @@ pub(super) fn cell(
         }
         Work::Storm => storm(host, value, time),
         Work::Appends { a_flush } => appends(host, value, a_flush, time),
-        Work::Clients { .. } => Err(LocalError::Lost),
+        Work::Clients { .. } => Err(LocalError::NoResult),
     }
 }
 
@@ -90,14 +90,14 @@ fn set(stage: &dyn Stage, value: &Value) -> Result<(), LocalError> {
 }
 
 #[derive(Default)]
-struct OfTask {
+struct TaskOutcome {
     all: u64,
     counted: u64,
     latencies: Latencies,
     took: Duration,
 }
 
-impl OfTask {
+impl TaskOutcome {
     fn count(&mut self, took: Duration, is_measured: bool) {
         self.all += 1;
         if is_measured {
@@ -107,7 +107,7 @@ impl OfTask {
     }
 }
 
-fn together(tasks: impl IntoIterator<Item = OfTask>) -> Outcome {
+fn combined(tasks: impl IntoIterator<Item = TaskOutcome>) -> Outcome {
     let mut outcome = Outcome::default();
     for task in tasks {
         outcome.all += task.all;
@@ -150,19 +150,25 @@ fn iotest(
     for task in tasks {
         ended.push(task.wait()??);
     }
-    Ok(numbers(&together(ended), before, stage.spent()?))
+    Ok(numbers(&combined(ended), before, stage.spent()?))
 }
 
-async fn process(cpu: Processor, device: DeviceRef, number: u64, spin: Duration, time: Time) -> Result<OfTask, Errno> {
-    let mut task = OfTask::default();
+async fn process(
+    cpu: Processor,
+    device: DeviceRef,
+    number: u64,
+    spin: Duration,
+    time: Time,
+) -> Result<TaskOutcome, Errno> {
+    let mut task = TaskOutcome::default();
     let warm = cpu.now() + time.warm;
     // Distinct places: neighbours would be merged.
     let mut at = number * (DEVICE_BYTES / 64);
     loop {
-        let asked = cpu.now();
+        let issued = cpu.now();
         task::read(&cpu, &device, ByteRange::new(at % DEVICE_BYTES, BLOCK_BYTES), Context::synchronous(JOB)).await?;
         let now = cpu.now();
-        task.count(now.since(asked), asked >= warm);
+        task.count(now.since(issued), issued >= warm);
         // At least one request is measured, however slow.
         if now >= warm + time.measured && task.counted > 0 {
             task.took = now.since(warm);
@@ -187,16 +193,16 @@ fn appends(host: &dyn Host, value: &Value, a_flush: u64, time: Time) -> Result<N
     let before = stage.spent()?;
     let writer = Arc::clone(&volume);
     let written = task::run(stage.kernel(), move |cpu| append(cpu, writer, a_flush, time))??;
-    let numbers = numbers(&together([written]), before, stage.spent()?);
+    let numbers = numbers(&combined([written]), before, stage.spent()?);
     volume.stop();
     Ok(numbers)
 }
 
-async fn append(cpu: Processor, volume: Arc<Volume>, a_flush: u64, time: Time) -> Result<OfTask, Errno> {
-    let mut task = OfTask::default();
+async fn append(cpu: Processor, volume: Arc<Volume>, a_flush: u64, time: Time) -> Result<TaskOutcome, Errno> {
+    let mut task = TaskOutcome::default();
     let warm = cpu.now() + time.warm;
     loop {
-        let asked = cpu.now();
+        let issued = cpu.now();
         let range = request_at(0, task.all % (DEVICE_BYTES / REQUEST_BYTES));
         let frames = task::filled(&cpu, REQUEST_BYTES, task.all).await;
         volume.write(&cpu, range, frames, Context::synchronous(JOB)).await?;
@@ -206,7 +212,7 @@ async fn append(cpu: Processor, volume: Arc<Volume>, a_flush: u64, time: Time) -
             volume.flush(&cpu, Context::synchronous(JOB)).await?;
         }
         let now = cpu.now();
-        task.count(now.since(asked), asked >= warm);
+        task.count(now.since(issued), issued >= warm);
         if now >= warm + time.measured && task.counted > 0 {
             task.took = now.since(warm);
             return Ok(task);
@@ -229,23 +235,23 @@ fn storm(host: &dyn Host, value: &Value, time: Time) -> Result<Numbers, LocalErr
     let both = time.warm + time.measured;
     let first = ProcessorId(0);
     let writing = task::start(stage.kernel(), first, move |cpu| ws_2::grow(cpu, writer, both));
-    let reading = task::start(stage.kernel(), first, move |cpu| read_beside(cpu, reader, time));
+    let reading = task::start(stage.kernel(), first, move |cpu| read_concurrently(cpu, reader, time));
     writing.wait()??;
     let read = reading.wait()??;
-    let numbers = numbers(&together([read]), before, stage.spent()?);
+    let numbers = numbers(&combined([read]), before, stage.spent()?);
     volume.stop();
     Ok(numbers)
 }
 
 /// Reads uncached blocks, one at a time. The warm-up is measured, too: storms are few.
-async fn read_beside(cpu: Processor, volume: Arc<Volume>, time: Time) -> Result<OfTask, Errno> {
+async fn read_concurrently(cpu: Processor, volume: Arc<Volume>, time: Time) -> Result<TaskOutcome, Errno> {
     let start = cpu.now();
-    let mut task = OfTask::default();
+    let mut task = TaskOutcome::default();
     while cpu.now().since(start) < time.warm + time.measured {
         let at = READ_FROM + task.all * READ_STEP % READ_BLOCKS * BLOCK_BYTES;
-        let asked = cpu.now();
+        let issued = cpu.now();
         volume.read(&cpu, ByteRange::new(at, BLOCK_BYTES), Context::synchronous(JOB)).await?;
-        task.count(cpu.now().since(asked), true);
+        task.count(cpu.now().since(issued), true);
         cpu.sleep(READER_PAUSE).await;
     }
     task.took = cpu.now().since(start);

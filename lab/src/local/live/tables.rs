@@ -1,6 +1,6 @@
 //! The result tables: what each switch is worth, and the numbers behind it.
 
-use super::super::rounds::{Spread, table};
+use super::super::repetitions::{Spread, table};
 use super::super::{LocalRun, Measured};
 use super::case::{Measure, Value};
 use super::{CPU, ENTRIES, MEDIAN, Measurements, Numbers, P99, RATE, Settings, recording};

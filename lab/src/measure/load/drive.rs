@@ -178,14 +178,14 @@ impl Drive {
             let flight = lane.flights[slot].take().context("a reply to no request")?;
             lane.in_flight -= 1;
             if let Some(step) = lane.plan.after(flight.step) {
-                lane.ask(slot, Flight { step, ..flight }, bytes)?;
+                lane.issue(slot, Flight { step, ..flight }, bytes)?;
                 continue;
             }
             self.count(flight, now);
-            if let Sends::Singly { work } = self.load.sends {
+            if let Sends::Single { work } = self.load.sends {
                 let start = spin(work);
                 if let Next::Step(step) = lane.plan.next(slot, lane.in_flight) {
-                    lane.ask(slot, Flight { step, start }, bytes)?;
+                    lane.issue(slot, Flight { step, start }, bytes)?;
                     lane.connection.send()?;
                 }
             }
@@ -218,7 +218,7 @@ impl Drive {
                 continue;
             }
             match lane.plan.next(slot, lane.in_flight) {
-                Next::Step(step) => lane.ask(slot, Flight { step, start }, self.load.request_bytes)?,
+                Next::Step(step) => lane.issue(slot, Flight { step, start }, self.load.request_bytes)?,
                 Next::Wait => break,
                 Next::End => {}
             }
@@ -241,15 +241,15 @@ impl Lane {
         }
     }
 
-    fn ask(&mut self, slot: usize, flight: Flight, bytes: u32) -> Result<()> {
+    fn issue(&mut self, slot: usize, flight: Flight, bytes: u32) -> Result<()> {
         let Lane { connection, protocol, .. } = self;
         let step = flight.step;
         connection.queue(matches!(step, Step::Write { .. }), |out| match protocol {
             Protocol::Nbd(_) => {
-                nbd::ask(out, slot, step, bytes);
+                nbd::encode(out, slot, step, bytes);
                 Ok(())
             }
-            Protocol::Nfs(calls) => calls.ask(out, slot, step, bytes),
+            Protocol::Nfs(calls) => calls.encode(out, slot, step, bytes),
         })?;
         self.flights[slot] = Some(flight);
         self.in_flight += 1;

@@ -84,9 +84,9 @@ impl Operation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sends {
     /// All at once that a batch of replies makes room for: the most that a server can be asked for.
-    Together,
+    Batched,
     /// One by one, each after as much work on a reply as fio and libnbd do.
-    Singly { work: Duration },
+    Single { work: Duration },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,14 +118,14 @@ impl Load {
             shared: false,
             files: 1,
             in_flight,
-            sends: Sends::Together,
+            sends: Sends::Batched,
         }
     }
 
     /// Its region once, in order, so that a server may cache it.
     #[must_use]
     pub fn reading_once(self) -> Load {
-        Load { operation: Operation::Read(Order::Sequential), in_flight: 4, sends: Sends::Together, ..self }
+        Load { operation: Operation::Read(Order::Sequential), in_flight: 4, sends: Sends::Batched, ..self }
     }
 
     /// Checks that the load can be driven.

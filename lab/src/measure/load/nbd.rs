@@ -81,7 +81,7 @@ pub fn connect(at: &Address, export: &str) -> Result<OwnedFd> {
 pub fn flush(at: &Address, export: &str) -> Result<()> {
     let mut stream = File::from(connect(at, export)?);
     let mut request = Vec::new();
-    ask(&mut request, 0, Step::Flush, 0);
+    encode(&mut request, 0, Step::Flush, 0);
     stream.write_all(&request)?;
     let mut head = [0; HEAD_BYTES];
     stream.read_exact(&mut head)?;
@@ -91,7 +91,7 @@ pub fn flush(at: &Address, export: &str) -> Result<()> {
 }
 
 /// Adds the header of a request of `bytes` bytes.
-pub(super) fn ask(out: &mut Vec<u8>, slot: usize, step: Step, bytes: u32) {
+pub(super) fn encode(out: &mut Vec<u8>, slot: usize, step: Step, bytes: u32) {
     let (kind, at, bytes): (u16, u64, u32) = match step {
         Step::Read { offset, .. } => (0, offset, bytes),
         Step::Write { offset, .. } => (1, offset, bytes),

@@ -43,7 +43,7 @@ impl Calls {
     }
 
     /// Adds the call of a step, without the `bytes` bytes that it writes.
-    pub(super) fn ask(&mut self, out: &mut Vec<u8>, slot: usize, step: Step, bytes: u32) -> Result<()> {
+    pub(super) fn encode(&mut self, out: &mut Vec<u8>, slot: usize, step: Step, bytes: u32) -> Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         let xid = self.sequence.wrapping_mul(IN_FLIGHT_MAX) | slot as u32;
         self.xids[slot] = xid;
@@ -112,9 +112,9 @@ fn examine(
             ensure!(status == nfsstat3::NFS3_OK, "{status}");
             post_op_attr::unpack(&mut results)?;
             let (count, _eof) = (u32::unpack(&mut results)?.0, bool::unpack(&mut results)?.0);
-            let (length, there) = (u32::unpack(&mut results)?.0, results.len() + behind_head);
+            let (length, present) = (u32::unpack(&mut results)?.0, results.len() + behind_head);
             ensure!(count == bytes && length == bytes, "{count} bytes in {length} instead of {bytes}");
-            ensure!(there == bytes as usize, "{there} bytes of data instead of {bytes}");
+            ensure!(present == bytes as usize, "{present} bytes of data instead of {bytes}");
         }
         Step::Write { stable, .. } => match WRITE3res::unpack(&mut results)?.0 {
             Nfs3Result::Ok(ok) => {

@@ -57,8 +57,8 @@ pub enum Next {
 
 pub struct Plan {
     load: Load,
-    turn: u64,
-    turns_max: Option<u64>,
+    position: u64,
+    position_max: Option<u64>,
     ended: bool,
     uncommitted_bytes: u64,
     commits_due: usize,
@@ -70,12 +70,12 @@ pub struct Plan {
 impl Plan {
     /// `connection` is the connection's number.
     pub fn new(load: &Load, length: Length, connection: u32) -> Plan {
-        let turns = u64::from(load.files) * (load.file_bytes / u64::from(load.request_bytes));
-        let first = if load.shared { turns * u64::from(connection) / u64::from(load.connections) } else { 0 };
+        let steps_of_a_pass = u64::from(load.files) * (load.file_bytes / u64::from(load.request_bytes));
+        let first = if load.shared { steps_of_a_pass * u64::from(connection) / u64::from(load.connections) } else { 0 };
         Plan {
             load: *load,
-            turn: first,
-            turns_max: (length == Length::OnePass).then_some(first + turns),
+            position: first,
+            position_max: (length == Length::OnePass).then_some(first + steps_of_a_pass),
             ended: false,
             uncommitted_bytes: 0,
             commits_due: 0,
@@ -92,11 +92,11 @@ impl Plan {
 
     /// The next request of a free slot, with `in_flight` requests in flight.
     pub fn next(&mut self, slot: usize, in_flight: usize) -> Next {
-        self.ended |= self.turns_max.is_some_and(|most| self.turn >= most);
+        self.ended |= self.position_max.is_some_and(|most| self.position >= most);
         match self.load.operation {
             Operation::CreateRemove => self.create_remove(slot),
-            Operation::ReadAndAttributes(_) if self.turn % 2 == 1 && !self.ended => {
-                self.turn += 1;
+            Operation::ReadAndAttributes(_) if self.position % 2 == 1 && !self.ended => {
+                self.position += 1;
                 Next::Step(Step::Attributes { file: 0 })
             }
             Operation::Read(order) | Operation::ReadAndAttributes(order) => {
@@ -128,7 +128,7 @@ impl Plan {
         if self.ended {
             return Next::End;
         }
-        self.turn += 1;
+        self.position += 1;
         self.created[slot] = true;
         Next::Step(Step::Create { slot })
     }
@@ -165,8 +165,8 @@ impl Plan {
         }
         let (files, bytes) = (u64::from(self.load.files), u64::from(self.load.request_bytes));
         let blocks = self.load.file_bytes / bytes;
-        let (file, block) = (self.turn % files, self.turn / files);
-        self.turn += 1;
+        let (file, block) = (self.position % files, self.position / files);
+        self.position += 1;
         let (file, block) = match order {
             None => (file, block),
             Some(Order::Sequential) => (file, block % blocks),
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_belongs_to_every_so_many_th_write() {
+    fn a_flush_belongs_to_every_nth_write() {
         let flushed = |writes| Operation::Overwrite(Order::Sequential, Stability::Flushed { writes });
         let write = Step::Write { file: 0, offset: 0, stable: stable_how::FILE_SYNC };
         let mut plan = Plan::new(&Load::new(flushed(2), 4, 1), FOREVER, 0);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shares_a_file_begins_in_a_part_of_its_own() {
+    fn connections_that_share_a_file_begin_in_parts_of_their_own() {
         let load = Load::new(Operation::Read(Order::Sequential), 4, 1);
         let load = Load { shared: true, connections: 2, from: 8192, file_bytes: 16384, ..load };
         let mut plan = Plan::new(&load, FOREVER, 1);

@@ -3,7 +3,7 @@ use std::time::Duration;
 use policy::queue;
 
 use super::super::Simulation;
-use super::super::disk::Served;
+use super::super::disk::Completed;
 use super::super::ethernet::{self, Ethernet};
 use super::super::host::Costs;
 use super::super::nfs_client::{Client, Process};
@@ -69,10 +69,10 @@ impl Bench {
 
     fn finish(&self, work: impl Future<Output = ()> + 'static) -> Duration {
         let done = Rc::new(Cell::new(None));
-        let (told, time) = (Rc::clone(&done), self.run.clone());
+        let (output, time) = (Rc::clone(&done), self.run.clone());
         self.run.spawn(async move {
             work.await;
-            told.set(Some(time.now()));
+            output.set(Some(time.now()));
         });
         self.run.run();
         done.get().expect("it ends") - Instant::ZERO
@@ -106,7 +106,7 @@ fn what_a_group_was_acknowledged_for_is_on_the_disk_with_pointers_and_inode_writ
     bench.write();
     let log = bench.disk.log();
     let written = |at: u64| log.iter().filter(move |served| served.range.at.0 == at);
-    let is_data = |served: &&Served| (DATA..DATA + BLOCKS * TRANSFER_BYTES).contains(&served.range.at.0);
+    let is_data = |served: &&Completed| (DATA..DATA + BLOCKS * TRANSFER_BYTES).contains(&served.range.at.0);
     let mut promised = 0;
     for group in bench.server.flushed() {
         promised += group.writes as usize;

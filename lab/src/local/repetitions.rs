@@ -7,7 +7,7 @@ pub(super) use crate::measure::spread::Spread;
 use crate::result::{Cell, Table};
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rounds {
+pub(super) struct Repetitions {
     pub(super) most: u32,
     /// No other round begins after this time.
     pub(super) time_max: Duration,
@@ -15,22 +15,22 @@ pub(super) struct Rounds {
 
 /// Measures each of `arms` in every round, each round in the reverse order of the one before; one round with little
 /// effort. Returns, for each arm, the `N` numbers of each round.
-pub(super) fn in_turn<const N: usize>(
+pub(super) fn alternating<const N: usize>(
     run: &LocalRun<'_>,
-    rounds: Rounds,
+    repetitions: Repetitions,
     arms: usize,
     mut measure: impl FnMut(usize) -> Result<[f64; N], LocalError>,
 ) -> Result<Vec<Vec<[f64; N]>>, LocalError> {
     let start = Instant::now();
     let mut values = vec![Vec::new(); arms];
-    let most = run.pick(rounds.most.max(1), 1);
+    let most = run.pick(repetitions.most.max(1), 1);
     for round in 0..most {
-        if round > 0 && start.elapsed() >= rounds.time_max {
+        if round > 0 && start.elapsed() >= repetitions.time_max {
             run.step(u64::from(most - round) * arms as u64);
             break;
         }
-        for turn in 0..arms {
-            let arm = if round % 2 == 0 { turn } else { arms - 1 - turn };
+        for position in 0..arms {
+            let arm = if round % 2 == 0 { position } else { arms - 1 - position };
             // What an interruption stops may fail with any error.
             let measured = if run.host.is_interrupted() { Err(LocalError::Interrupted) } else { measure(arm) };
             values[arm].push(measured.map_err(|error| match run.host.is_interrupted() {
@@ -46,13 +46,13 @@ pub(super) fn in_turn<const N: usize>(
 /// The same, but returns `N` spreads for each arm.
 pub(super) fn interleaved<const N: usize>(
     run: &LocalRun<'_>,
-    rounds: Rounds,
+    repetitions: Repetitions,
     arms: usize,
     measure: impl FnMut(usize) -> Result<[f64; N], LocalError>,
 ) -> Result<Vec<[Spread; N]>, LocalError> {
     let spreads =
         |rounds: Vec<[f64; N]>| std::array::from_fn(|number| Spread::of(rounds.iter().map(|all| all[number])));
-    Ok(in_turn(run, rounds, arms, measure)?.into_iter().map(spreads).collect())
+    Ok(alternating(run, repetitions, arms, measure)?.into_iter().map(spreads).collect())
 }
 
 /// A table of measured values: one row a name, with the median and the range.
