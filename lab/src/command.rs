@@ -20,7 +20,6 @@ use signal_hook::flag;
 
 use crate::bench::programs;
 use crate::cli::{Machine, RunArguments, Side};
-use crate::local::LabHost;
 use crate::report::terminal::Terminal;
 use crate::report::{Heading, files};
 use crate::{
@@ -117,7 +116,7 @@ fn measure(arguments: &RunArguments, outcomes: &mut [Outcome]) -> anyhow::Result
     if outcomes.peek().is_none() {
         return Ok(true);
     }
-    let host = LabHost::new(&arguments.out, &programs::beside()?);
+    let host = Host::new(&arguments.out, &programs::beside()?);
     for signal in [SIGINT, SIGTERM] {
         // The first signal starts the cleanup; a second one ends the process at once.
         flag::register_conditional_shutdown(signal, EXIT_SIGNAL + signal, Arc::clone(host.interrupted()))?;

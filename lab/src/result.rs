@@ -127,6 +127,19 @@ impl Table {
         Table { in_points: true, ..self }
     }
 
+    /// A line for each row and source, by the columns' names, which are numbers.
+    pub fn lines(&self, name: impl Fn(&str) -> String) -> Vec<Series> {
+        let mut series = Vec::new();
+        for (row, cells) in self.rows.iter().zip(&self.cells) {
+            for source in [Source::Paper, Source::Simulated] {
+                let point = |(column, cell): (&String, &Cell)| Some((column.parse().ok()?, cell.from(source)?));
+                let points: Vec<(f64, f64)> = self.columns.iter().zip(cells).filter_map(point).collect();
+                series.extend((!points.is_empty()).then(|| Series::of(name(row), source, points)));
+            }
+        }
+        series
+    }
+
     /// The fraction of the variance of the published cells that the simulated ones explain, from 1 (all) downwards: one
     /// less the sum of squared differences over the sum of squared deviations from the mean. `None` with nothing
     /// published.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lab::local::{Effort, Host, LabHost, LocalError, LocalRun, Measured, ServerConfig, named};
+use lab::local::{Effort, Host, LocalError, LocalRun, Measured, ServerConfig, named};
 use lab::{Cell, Results, Table};
 use testkit::server::AWASE;
 
@@ -12,7 +12,7 @@ use testkit::server::AWASE;
 fn measure(experiment: &str) -> Option<Measured> {
     let directory = tempfile::tempdir().expect("temporary directory");
     let local = named(experiment).expect("a measurement");
-    let host = LabHost::new(directory.path(), Path::new(&*AWASE));
+    let host = Host::new(directory.path(), Path::new(&*AWASE));
     let done = AtomicU64::new(0);
     let parameters = lab::named(experiment).expect("an experiment").parameters();
     let run = LocalRun { host: &host, effort: Effort::Tiny, parameters: &parameters, done: &done };
@@ -89,7 +89,7 @@ fn blocks_are_read_through_mapped_buffers_and_without_and_shootdowns_are_reporte
 #[test]
 fn every_switch_is_measured_on_a_server_of_its_own_which_is_gone_after_and_leaves_nothing() {
     let directory = tempfile::tempdir().expect("temporary directory");
-    let host = LabHost::new(directory.path(), Path::new(&*AWASE));
+    let host = Host::new(directory.path(), Path::new(&*AWASE));
     let (local, done) = (named("live").expect("a measurement"), AtomicU64::new(0));
     let parameters = lab::named("live").expect("an experiment").parameters();
     let run = LocalRun { host: &host, effort: Effort::Tiny, parameters: &parameters, done: &done };
@@ -119,7 +119,7 @@ fn row_of_several(table: &Table, switch: &str) -> bool {
 #[test]
 fn a_measurement_that_is_interrupted_ends_with_its_server() {
     let directory = tempfile::tempdir().expect("temporary directory");
-    let host = LabHost::new(directory.path(), Path::new(&*AWASE));
+    let host = Host::new(directory.path(), Path::new(&*AWASE));
     host.interrupted().store(true, Ordering::Relaxed);
     for experiment in ["live", "uio"] {
         let parameters = lab::named(experiment).expect("an experiment").parameters();
@@ -134,7 +134,7 @@ fn a_measurement_that_is_interrupted_ends_with_its_server() {
 #[test]
 fn a_server_that_does_not_start_is_reported_with_its_message() {
     let directory = tempfile::tempdir().expect("temporary directory");
-    let host = LabHost::new(directory.path(), Path::new(&*AWASE));
+    let host = Host::new(directory.path(), Path::new(&*AWASE));
     let config = ServerConfig {
         processors: 1,
         memory: 32 << 20,

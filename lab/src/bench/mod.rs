@@ -4,6 +4,7 @@
 mod contender;
 mod disks;
 mod event;
+mod figure;
 mod fixture;
 mod host;
 mod lab;

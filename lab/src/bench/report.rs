@@ -1,11 +1,11 @@
 //! The report, in Markdown.
 
 use std::fmt::Write;
-use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 
+use crate::bench::figure::{self, Figure};
 use crate::bench::plot;
 use crate::bench::results::{Bound, Result};
 use crate::bench::sample::{Unit, show};
@@ -36,16 +36,9 @@ pub fn write(
     comparison: &[Result],
     switches: &[Result],
 ) -> anyhow::Result<()> {
-    fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
-    let put = |name: &str, text: String| {
-        let path = directory.join(name);
-        fs::write(&path, text).with_context(|| path.display().to_string())?;
-        println!("written: {}", path.display());
-        anyhow::Ok(())
-    };
     let plot = format!("{name}.svg");
-    put(&plot, plot::svg(comparison, switches)?)?;
-    put(&format!("{name}.md"), markdown(setting, comparison, switches, &plot))?;
+    figure::write(directory, &plot, &plot::svg(comparison, switches)?)?;
+    figure::write(directory, &format!("{name}.md"), &markdown(setting, comparison, switches, &plot))?;
     let failed: usize = comparison.iter().chain(switches).map(|result| result.failures.iter().flatten().count()).sum();
     if failed > 0 {
         bail!("{failed} could not be measured; the report says why");
@@ -92,22 +85,19 @@ fn compose(
 }
 
 fn figures(text: &mut String, comparison: &[Result]) -> std::fmt::Result {
-    let mut rows = String::new();
+    let mut figures = Vec::new();
     for result in comparison {
         let Some(awase) = result.contender("Awase") else { continue };
         for bound in result.subject.bounds {
-            if result.failures[awase].is_some() {
-                writeln!(rows, "| {} | {bound} | failed | **no** |", result.subject.title)?;
-            }
-            let Some((measured, met)) = judge(bound, result) else { continue };
-            let met = if met { "yes" } else { "**no**" };
-            writeln!(rows, "| {} | {bound} | {measured} | {met} |", result.subject.title)?;
+            let failed = result.failures[awase].as_ref().map(|_| ("failed".to_owned(), false));
+            let measured = failed.or_else(|| judge(bound, result));
+            figures.extend(measured.map(|it| Figure::new(result.subject.title, bound.to_string(), Some(it))));
         }
     }
-    if rows.is_empty() {
+    if figures.is_empty() {
         return Ok(());
     }
-    writeln!(text, "## Figures to reach\n\n| workload | target | measured | met |\n|---|---|---|---|\n{rows}")?;
+    writeln!(text, "## Figures to reach\n\n{}", figure::table("workload", &figures))?;
     writeln!(
         text,
         "A ratio is that of the medians; in parentheses the smallest and the largest of the single repetitions.\n"

@@ -1,7 +1,7 @@
 //! `awase-lab bench usage`: what a light client gets next to a heavy one, with job usage considered (WS-7) and without.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use clap::Args;
 
 use crate::bench::{host, programs};
 use crate::local::clients::{Clients, Generator, Time};
-use crate::local::{Export, Host, LabHost, Medium, Protocol, Server, ServerConfig};
+use crate::local::{Export, Host, Medium, Protocol, Server, ServerConfig};
 use crate::measure::load::{Load, Operation, Order, Outcome, Stability};
 use crate::measure::process::Interrupted;
 use crate::measure::spread::Spread;
@@ -100,17 +100,17 @@ impl Usage {
     /// When the program is missing or fails.
     pub fn run(&self, interrupted: &Interrupted) -> Result<()> {
         let place = tempfile::tempdir().context("a temporary directory")?;
-        let host = LabHost::new(place.path(), &programs::awase(self.awase.as_deref())?).ended_by(interrupted);
+        let host = Host::new(place.path(), &programs::awase(self.awase.as_deref())?).ended_by(interrupted);
         let medium = Medium::Ram { bytes: IMAGE_MIB << 20 };
         let exports = vec![Export { name: EXPORT, medium }];
         let config = ServerConfig { processors: 1, memory: MEMORY, exports, switches: Vec::new(), watched: false };
-        let mut server = host.serve(&config)?;
-        generator(&host, server.as_ref()).fill(&LIGHT)?;
+        let server = host.serve(&config)?;
+        generator(&host, &server).fill(&LIGHT)?;
         let time = |warm| Time { warm, measured: Duration::from_secs(self.seconds.into()) };
         let reads = Compared::new("reads", READS);
         let (mut idle, mut compared) = (Seen::default(), [reads, Compared::new("writes", WRITES)]);
         for _ in 0..self.reps {
-            idle.add(&generator(&host, server.as_ref()).run(&LIGHT, None, time(Duration::ZERO))?.0);
+            idle.add(&generator(&host, &server).run(&LIGHT, None, time(Duration::ZERO))?.0);
             for Compared { operation, on, off, .. } in &mut compared {
                 let heavy = clients(Protocol::NbdOverTcp(EXPORT), *operation, DEPTH);
                 let heavy = Clients { load: Load { connections: CONNECTIONS, ..heavy.load }, ..heavy };
@@ -119,7 +119,7 @@ impl Usage {
                         bail!("interrupted");
                     }
                     server.set("usage", usage)?;
-                    let (light, heavy) = generator(&host, server.as_ref()).run(&LIGHT, Some(&heavy), time(MARGIN))?;
+                    let (light, heavy) = generator(&host, &server).run(&LIGHT, Some(&heavy), time(MARGIN))?;
                     seen.add(&light);
                     seen.heavy.extend(heavy.as_ref().map(Outcome::rate));
                 }
@@ -156,15 +156,13 @@ impl Usage {
             let reached = if ratio(on) <= RATIO_MAX { "reached" } else { "**not reached**" };
             aims.push(format!("beside {asks} {reached}"));
         }
-        let host: Vec<String> =
-            host::facts(Path::new("/")).into_iter().filter(|line| !line.starts_with("Disk")).collect();
         format!(
             "# Benchmarks: a light client beside a heavy one\n\n\
              Written by `awase-lab bench usage` (`cargo run --release --package awase-lab bench usage`), which says how it measures.\n\n\
              - {}\n- Repetitions: {}, of {} s each; medians (smallest … largest)\n\n\
              | | light: 50 % µs | 99 % µs | times idle | requests/s | heavy: requests/s |\n|---|---|---|---|---|---|\n\
              {}{rows}\nAimed for: at most {RATIO_MAX} times idle with usage on; {}.\n",
-            host.join("\n- "),
+            host::facts_without_disk().join("\n- "),
             self.reps,
             self.seconds,
             row("alone", idle),
@@ -178,7 +176,7 @@ fn median(values: &[f64]) -> f64 {
 }
 
 /// The clients have all cores but the server's.
-fn generator<'a>(host: &'a LabHost, server: &'a dyn Server) -> Generator<'a> {
+fn generator<'a>(host: &'a Host, server: &'a Server) -> Generator<'a> {
     Generator { host, server, processors: 1 }
 }
 

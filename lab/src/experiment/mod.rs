@@ -125,3 +125,24 @@ pub fn simulated() -> impl Iterator<Item = &'static dyn Experiment> {
 pub fn named(name: &str) -> Option<&'static dyn Experiment> {
     experiments().iter().copied().find(|experiment| experiment.name() == name)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs an experiment with some parameters changed. It takes the steps that it announces.
+    pub(super) fn simulate(experiment: &dyn Experiment, changes: &[(&str, f64)], seed: u64) -> Results {
+        let (mut parameters, done) = (experiment.parameters(), AtomicU64::new(0));
+        for (name, value) in changes {
+            parameters.set(name, *value).expect("in range");
+        }
+        let results = experiment.simulate(&Run { parameters: &parameters, seed, done: &done });
+        assert_eq!(done.into_inner(), experiment.steps(&parameters));
+        results
+    }
+
+    pub(super) fn assert_findings(results: &Results) {
+        let missed: Vec<&str> = results.findings.iter().filter(|f| !f.holds).map(|f| f.text.as_str()).collect();
+        assert!(missed.is_empty(), "{missed:#?}\n{:#?}", results.tables);
+    }
+}

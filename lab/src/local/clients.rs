@@ -27,8 +27,8 @@ pub(crate) struct Time {
 /// The load generator of a server.
 #[derive(Clone, Copy)]
 pub(crate) struct Generator<'a> {
-    pub(crate) host: &'a dyn Host,
-    pub(crate) server: &'a dyn Server,
+    pub(crate) host: &'a Host,
+    pub(crate) server: &'a Server,
     /// Processors that the load leaves to the server, if the host has more.
     pub(crate) processors: u16,
 }
@@ -84,7 +84,7 @@ impl Generator<'_> {
                 scope.spawn(move || {
                     host.pin_beyond(processors, number);
                     if number > 0 {
-                        host.run_when_idle();
+                        Host::run_when_idle();
                     }
                     drive.run(&Stop { over, interrupted })
                 })

@@ -11,8 +11,8 @@ pub mod live;
 mod mp_table1;
 mod repetitions;
 mod server;
+mod setup;
 mod task;
-mod this_host;
 mod uio;
 mod ws_2;
 mod ws_table2;
@@ -25,10 +25,9 @@ use std::time::Duration;
 
 use crate::parameter::Parameters;
 use crate::result::{Plot, Results, Table};
-pub use host::{
-    Export, Host, LocalError, Medium, Protocol, SCRATCH_BYTES_MAX, Server, ServerConfig, Setup, Spent, Stage,
-};
-pub use this_host::LabHost;
+pub use host::{Host, Stage};
+pub use server::Server;
+pub use setup::{Export, LocalError, Medium, Protocol, SCRATCH_BYTES_MAX, ServerConfig, Setup, Spent};
 
 /// What an experiment measures on this host.
 pub trait LocalExperiment: Sync {
@@ -67,7 +66,7 @@ impl Effort {
 }
 
 pub struct LocalRun<'a> {
-    pub host: &'a dyn Host,
+    pub host: &'a Host,
     pub effort: Effort,
     /// The experiment's parameters. Only an experiment that is measured and not simulated uses them.
     pub parameters: &'a Parameters,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use tempfile::TempDir;
 
-use super::{Export, LocalError, Medium, Protocol, Server, ServerConfig, Spent};
+use super::{Export, LocalError, Medium, Protocol, ServerConfig, Spent};
 use crate::measure::load::{Address, Endpoint, Target};
 use crate::measure::process::{Interrupted, Process};
 use awase::config::{CONTROL_NAME, show_duration};
@@ -43,8 +43,8 @@ pub(crate) struct Scratch {
     pub(crate) files: PathBuf,
 }
 
-/// A running server. Killed when dropped: its dirty data need not be written out.
-pub(crate) struct LabServer {
+/// A running server, which leaves no files. Killed when dropped: its dirty data need not be written out.
+pub struct Server {
     process: Process,
     /// Its data directory. Not in the scratch directory: socket paths must be short.
     data: TempDir,
@@ -88,19 +88,19 @@ fn ask(at: SocketAddr) -> io::Result<()> {
     io::copy(&mut stream, &mut io::sink()).map(drop)
 }
 
-impl LabServer {
+impl Server {
     /// Starts `program` and waits until it is ready.
     pub(crate) fn start(
         program: &Path,
         config: &ServerConfig,
         scratch: &Scratch,
         interrupted: &Interrupted,
-    ) -> Result<LabServer, LocalError> {
+    ) -> Result<Server, LocalError> {
         let data = tempfile::Builder::new().prefix("awase-live-").tempdir();
         let data = data.map_err(|error| LocalError::Server(format!("no temporary directory: {error}")))?;
         let command = command(program, config, scratch, data.path())?;
         let process = Process::start(command, &data.path().join("server.log"), interrupted).map_err(failed)?;
-        let mut server = LabServer { process, data, banner: String::new(), page: None };
+        let mut server = Server { process, data, banner: String::new(), page: None };
         let control = server.data.path().join(CONTROL_NAME);
         server.banner = (server.process)
             .ready(|process| {
@@ -128,7 +128,7 @@ fn failed(error: anyhow::Error) -> LocalError {
     LocalError::Server(format!("{error:#}"))
 }
 
-impl Drop for LabServer {
+impl Drop for Server {
     /// Removes what a killed server leaves behind.
     fn drop(&mut self) {
         self.page = None;
@@ -137,8 +137,9 @@ impl Drop for LabServer {
     }
 }
 
-impl Server for LabServer {
-    fn target(&self, protocol: Protocol) -> Option<Target> {
+impl Server {
+    /// Where its clients find it; `None` if it does not speak this protocol.
+    pub(crate) fn target(&self, protocol: Protocol) -> Option<Target> {
         Some(match protocol {
             Protocol::Nbd(export) => {
                 Target::Nbd { at: Address::Unix(self.data.path().join(SOCKET_NAME)), export: export.to_owned() }
@@ -153,11 +154,19 @@ impl Server for LabServer {
         })
     }
 
-    fn set(&mut self, switch: &str, value: &str) -> Result<(), LocalError> {
+    /// Sets a switch at run time.
+    ///
+    /// # Errors
+    /// When there is no such switch or value, or the server has ended.
+    pub fn set(&self, switch: &str, value: &str) -> Result<(), LocalError> {
         self.control().and_then(|mut control| control.set(switch, value)).map(drop).map_err(failed)
     }
 
-    fn spent(&mut self) -> Result<Spent, LocalError> {
+    /// What it has spent so far.
+    ///
+    /// # Errors
+    /// When the server has ended.
+    pub fn spent(&self) -> Result<Spent, LocalError> {
         let cpu = cpu_time(self.process.id(), "")?;
         let status = self.control().and_then(|mut control| control.status()).map_err(failed)?;
         let processors = status["processors"].as_array().into_iter().flatten();

@@ -13,6 +13,7 @@ use policy::unit::{BLOCK_BYTES, ByteRange, ProcessorId};
 use super::repetitions::{Repetitions, Spread, interleaved, table};
 use super::task::{self, JOB};
 use super::{Effort, LocalError, LocalExperiment, LocalRun, Measured, Medium, Setup};
+use crate::measure::spread::XorShift;
 use crate::parameter::Parameters;
 use crate::result::{Axis, Plot, Series};
 
@@ -91,11 +92,9 @@ fn read(run: &LocalRun<'_>, processors: u16, is_unmapped: bool) -> Result<[f64; 
 /// Reads random blocks for `time`. Returns their number.
 async fn read_for(cpu: Processor, device: DeviceRef, task: u64, time: Duration) -> Result<u64, Errno> {
     let end = cpu.now() + time;
-    let (mut reads, mut state) = (0, task + 1);
+    let (mut reads, mut random) = (0, XorShift(XorShift::SEED ^ task));
     while cpu.now() < end {
-        // A linear congruential generator (Knuth, MMIX): its upper bits are good enough for places on a disk.
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let range = ByteRange::new((state >> 33) % (FILE / BLOCK_BYTES) * BLOCK_BYTES, BLOCK_BYTES);
+        let range = ByteRange::new(random.number() % (FILE / BLOCK_BYTES) * BLOCK_BYTES, BLOCK_BYTES);
         task::read(&cpu, &device, range, Context::synchronous(JOB)).await?;
         reads += 1;
     }

@@ -160,6 +160,14 @@ const READ_BLOCKS: u64 = 1 << 13;
 const READ_STEP: u64 = 7919;
 const READER_PAUSE: Duration = Duration::from_millis(10);
 
+/// An old machine that syncs periodically.
+pub(super) fn stormy(interval: Duration) -> Setup {
+    // The kernels that had storms had no priorities, which hide most of the effect.
+    let mut setup = Setup::with_memory(MEMORY_OLD).switched(|switches| switches.priority = false);
+    setup.write_back = writeback::Config { interval, age: interval, ..setup.write_back };
+    setup
+}
+
 /// Milliseconds that reads take while another task writes: median, 99th percentile, slowest; with periodic syncs, and
 /// smooth. Both run concurrently, each with a modelled disk of its own: the host only lets time pass.
 fn storm(run: &LocalRun<'_>) -> Result<Vec<[Spread; 3]>, LocalError> {
@@ -167,17 +175,15 @@ fn storm(run: &LocalRun<'_>) -> Result<Vec<[Spread; 3]>, LocalError> {
     let medium = Medium::Mechanical { bytes: 64 << 20, model: Mechanical::named("hd639") };
     let mut stages = Vec::new();
     for smooth in [false, true] {
-        let mut setup = Setup::with_memory(MEMORY_OLD).switched(|switches| {
-            switches.smooth_write_back = smooth;
-            // The kernels that had storms had no priorities, which hide most of the effect.
-            switches.priority = false;
-        });
-        setup.write_back = writeback::Config { interval: STORM_INTERVAL, age: STORM_INTERVAL, ..setup.write_back };
+        let setup = stormy(STORM_INTERVAL).switched(|switches| switches.smooth_write_back = smooth);
         let stage = run.host.start(&setup)?;
         let volume = open_volume(stage.kernel(), stage.device(&medium)?)?;
         let (writer, reader) = (Arc::clone(&volume), Arc::clone(&volume));
         let writing = task::start(stage.kernel(), FIRST, move |cpu| grow(cpu, writer, time));
-        let reading = task::start(stage.kernel(), FIRST, move |cpu| read_concurrently(cpu, reader, time));
+        let reading = task::start(stage.kernel(), FIRST, move |cpu| async move {
+            let mut times = Vec::new();
+            read_concurrently(cpu, reader, time, |took| times.push(took)).await.map(|()| times)
+        });
         stages.push((volume, writing, reading, stage));
     }
     let mut all = Vec::new();
@@ -207,16 +213,20 @@ pub(super) async fn grow(cpu: Processor, volume: Arc<Volume>, time: Duration) ->
     Ok(())
 }
 
-/// Reads uncached blocks, one at a time.
-async fn read_concurrently(cpu: Processor, volume: Arc<Volume>, time: Duration) -> Result<Vec<Duration>, Errno> {
+/// Reads uncached blocks, one at a time, and records how long each takes.
+pub(super) async fn read_concurrently(
+    cpu: Processor,
+    volume: Arc<Volume>,
+    time: Duration,
+    mut record: impl FnMut(Duration),
+) -> Result<(), Errno> {
     let start = cpu.now();
-    let mut times = Vec::new();
-    while cpu.now().since(start) < time {
-        let at = READ_FROM + times.len() as u64 * READ_STEP % READ_BLOCKS * BLOCK_BYTES;
+    let mut places = (0..).map(|number| READ_FROM + number * READ_STEP % READ_BLOCKS * BLOCK_BYTES);
+    while let Some(at) = places.next().filter(|_| cpu.now().since(start) < time) {
         let issued = cpu.now();
         volume.read(&cpu, ByteRange::new(at, BLOCK_BYTES), Context::synchronous(JOB)).await?;
-        times.push(cpu.now().since(issued));
+        record(cpu.now().since(issued));
         cpu.sleep(READER_PAUSE).await;
     }
-    Ok(times)
+    Ok(())
 }

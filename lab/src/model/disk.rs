@@ -64,19 +64,13 @@ struct Request {
     range: ByteRange,
     class: Class,
     arrived: Instant,
-    notify: Notify,
+    completion: Answer<Instant>,
 }
 
 /// Which requests are logged, and the log.
 struct Log {
     wanted: fn(&Completed) -> bool,
     noted: Vec<Completed>,
-}
-
-/// How a completion is reported.
-enum Notify {
-    Answer(Answer<Instant>),
-    Signal(Signal),
 }
 
 /// The token of a look at the queue; all others are numbers of batches.
@@ -118,12 +112,7 @@ impl Disk {
     /// As [`submit`](Self::submit), with an id for [`promote`](Self::promote).
     pub fn submit_named(&self, access: Access, range: ByteRange, class: Class) -> (RequestId, Answer<Instant>) {
         let answer = Answer::new(&self.0.time);
-        (self.0.arrive(access, range, class, Notify::Answer(answer.clone())), answer)
-    }
-
-    /// Reads or writes, and signals the completion: for models without a task.
-    pub fn submit_signal(&self, access: Access, range: ByteRange, class: Class, signal: Signal) -> RequestId {
-        self.0.arrive(access, range, class, Notify::Signal(signal))
+        (self.0.arrive(access, range, class, answer.clone()), answer)
     }
 
     /// Makes an asynchronous request synchronous. No effect on one that is already in the drive.
@@ -132,10 +121,6 @@ impl Disk {
         if let Some(request) = self.0.requests.borrow_mut().get_mut(id.0 as usize).filter(|_| waits) {
             request.class = Class::Synchronous;
         }
-    }
-
-    pub fn waiting(&self) -> usize {
-        self.0.queue.borrow().waiting()
     }
 
     /// Requests that wait or are in the drive.
@@ -168,9 +153,9 @@ impl Disk {
 }
 
 impl State {
-    fn arrive(&self, access: Access, range: ByteRange, class: Class, notify: Notify) -> RequestId {
+    fn arrive(&self, access: Access, range: ByteRange, class: Class, completion: Answer<Instant>) -> RequestId {
         let now = self.time.now();
-        let request = Request { access, range, class, arrived: now, notify };
+        let request = Request { access, range, class, arrived: now, completion };
         // Fewer than 2^32 wait at a time.
         let id = RequestId(self.requests.borrow_mut().insert(request) as u32);
         let kind = if access == Access::Read { RequestKind::Read } else { RequestKind::Write };
@@ -222,16 +207,13 @@ impl State {
             self.counters.set(counters);
         }
         for member in batch.members {
-            let Request { access, range, class, arrived, notify } =
+            let Request { access, range, class, arrived, completion } =
                 self.requests.borrow_mut().remove(member.0 as usize);
             let served = Completed { access, range, class, arrived, issued, done: now };
             if let Some(log) = self.log.borrow_mut().as_mut().filter(|log| (log.wanted)(&served)) {
                 log.noted.push(served);
             }
-            match notify {
-                Notify::Answer(answer) => answer.give(now),
-                Notify::Signal(signal) => self.time.signal_at(now, signal),
-            }
+            completion.give(now);
         }
     }
 

@@ -15,7 +15,6 @@ mod tables;
 pub mod terminal;
 
 pub use html::Heading;
-pub use sums::Summary;
 
 use crate::order::Outcome;
 use crate::parameter::Origin;
@@ -163,6 +162,26 @@ fn shown(table: &Table, cell: &Cell, source: Source) -> String {
 /// A large table is shown as a grid, a small one with a row for each cell.
 fn is_grid(table: &Table) -> bool {
     table.rows.len() * table.columns.len() > 16
+}
+
+fn letters(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// Lines of at most `width` letters, broken between words.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if letters(line) + 1 + letters(word) <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
 }
 
 #[cfg(test)]

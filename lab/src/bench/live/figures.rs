@@ -1,6 +1,7 @@
 //! The targets, each computed from one or two cells of the tables.
 
 use super::tables::{Tables, show};
+use crate::bench::figure::{self, Figure};
 use crate::result::Cell;
 
 /// Column of the table of worths.
@@ -18,24 +19,9 @@ const MEDIAN: usize = 0;
 /// Column of the table of latencies.
 const P99: usize = 1;
 
-/// A figure: its name, its target and its measured value.
-struct Figure {
-    what: &'static str,
-    target: &'static str,
-    measured: Option<(String, bool)>,
-}
-
 /// All figures, as Markdown.
 pub(super) fn table(tables: &Tables) -> String {
-    let mut text = "| figure | target | measured | met |\n|---|---|---|---|\n".to_owned();
-    for Figure { what, target, measured } in figures(tables) {
-        let (measured, met) = match measured {
-            Some((measured, met)) => (measured, if met { "yes" } else { "**no**" }),
-            None => ("not measured".to_owned(), "**no**"),
-        };
-        text += &format!("| {what} | {target} | {measured} | {met} |\n");
-    }
-    text + NOTE
+    figure::table("figure", &figures(tables)) + NOTE
 }
 
 const NOTE: &str = "\nWhere a difference is less than what repetitions differ by (~), it is met only if the median is. The \
@@ -51,30 +37,29 @@ fn figures(tables: &Tables) -> Vec<Figure> {
         let ns = tables.cell("recording", row, MEDIAN)?.local?;
         Some((format!("{ns:.1} ns"), ns <= most))
     };
-    let figure = |what, target, measured| Figure { what, target, measured };
     vec![
-        figure(
+        Figure::new(
             "A direct event with a time stamp of its own",
             "at most 12 ns",
             recording("direct event with a time stamp of its own", 12.0),
         ),
-        figure(
+        Figure::new(
             "A direct event with the time stamp of its batch",
             "at most 3 ns",
             recording("direct event with the time stamp of its batch", 3.0),
         ),
-        figure("Tracing on against off, requests a second", "at least 0.98 ×", at_least("trace: off", RATE, 0.98)),
-        figure(
+        Figure::new("Tracing on against off, requests a second", "at least 0.98 ×", at_least("trace: off", RATE, 0.98)),
+        Figure::new(
             "Direct against central, unthinned tracing, two processors: processor time",
             "measurably better",
             worth("trace, two recorders: unthinned", CPU).and_then(better),
         ),
-        figure(
+        Figure::new(
             "Adaptive quantum against off, 32 in flight: kernel entries a request",
             "at least 1.3 × fewer",
             at_least("quantum, many in flight: off", ENTRIES, 1.3),
         ),
-        figure(
+        Figure::new(
             "The same: requests a second",
             "not fewer",
             worth("quantum, many in flight: off", RATE).and_then(|cell| {
@@ -82,25 +67,29 @@ fn figures(tables: &Tables) -> Vec<Figure> {
                 ratio(cell, least)
             }),
         ),
-        figure("Adaptive quantum against off, 1 in flight: median latency", "at most 3 % more", lone_latency(tables)),
-        figure(
+        Figure::new(
+            "Adaptive quantum against off, 1 in flight: median latency",
+            "at most 3 % more",
+            lone_latency(tables),
+        ),
+        Figure::new(
             "Look-ahead and hottest first against both off, NBD",
             "at least 1.3 ×",
             at_least("hottest, look-ahead, NBD: off", RATE, 1.3),
         ),
-        figure("The same, NFS", "at least 1.3 ×", at_least("hottest, look-ahead, NFS: off", RATE, 1.3)),
-        figure(
+        Figure::new("The same, NFS", "at least 1.3 ×", at_least("hottest, look-ahead, NFS: off", RATE, 1.3)),
+        Figure::new(
             "Symmetric access against the funnel, RAM disk, two processors",
             "at least 1.5 ×",
             at_least("access: funnel", RATE, 1.5),
         ),
-        figure(
+        Figure::new(
             "A light client beside a heavy one, with usage on: 99th percentile",
             "at most 3 × its value alone",
             light_client(tables),
         ),
-        figure("The counters of a request", "at most 1 %", counters(tables)),
-        figure("The front end, watched, against none: processor time", "at most 1 % more", front_end(tables)),
+        Figure::new("The counters of a request", "at most 1 %", counters(tables)),
+        Figure::new("The front end, watched, against none: processor time", "at most 1 % more", front_end(tables)),
     ]
 }
 

@@ -167,21 +167,21 @@ fn of_case(error: LocalError, case: &Case, value: &Value) -> LocalError {
 }
 
 struct Servers<'a> {
-    host: &'a dyn Host,
+    host: &'a Host,
     settings: Settings,
-    server: Option<(ServerConfig, Box<dyn Server + 'a>)>,
+    server: Option<(ServerConfig, Server)>,
 }
 
 impl<'a> Servers<'a> {
     /// The wanted server: the running one if it fits, else a new one.
-    fn server(&mut self, serving: ServerConfig) -> Result<&mut (dyn Server + 'a), LocalError> {
+    fn server(&mut self, serving: ServerConfig) -> Result<&Server, LocalError> {
         if self.server.as_ref().is_none_or(|(of, _)| *of != serving) {
             // The previous server must free its memory first.
             self.server = None;
             let server = self.host.serve(&serving)?;
             self.server = Some((serving, server));
         }
-        self.server.as_mut().map(|(_, server)| server.as_mut()).ok_or(LocalError::NoResult)
+        self.server.as_ref().map(|(_, server)| server).ok_or(LocalError::NoResult)
     }
 
     fn serving(&self, memory: u64, value: Option<&Value>) -> ServerConfig {
@@ -248,18 +248,18 @@ fn cell(servers: &mut Servers<'_>, case: &Case, value: &Value) -> Result<Numbers
     }
 }
 
-fn set(server: &mut dyn Server, value: &Value) -> Result<(), LocalError> {
+fn set(server: &Server, value: &Value) -> Result<(), LocalError> {
     value.set.iter().try_for_each(|(switch, to)| server.set(switch, to))
 }
 
-fn generator<'a>(host: &'a dyn Host, server: &'a dyn Server, settings: Settings) -> Generator<'a> {
+fn generator<'a>(host: &'a Host, server: &'a Server, settings: Settings) -> Generator<'a> {
     Generator { host, server, processors: settings.processors }
 }
 
 /// Runs the clients of a case.
 fn run_clients(
-    host: &dyn Host,
-    server: &mut dyn Server,
+    host: &Host,
+    server: &Server,
     settings: Settings,
     work: &Work,
     time: Time,

@@ -10,7 +10,6 @@ use kernel::trace::{TraceMemory, private_memory};
 use kernel::{Processor, Volume};
 use machine::Errno;
 use policy::unit::{BLOCK_BYTES, ByteRange, ProcessorId};
-use policy::writeback;
 
 use super::super::clients::Time;
 use super::super::task::{self, JOB, REQUEST_BYTES, request_at};
@@ -32,23 +31,12 @@ const FILL_BYTES: u64 = 64 << 10;
 /// Memory of the kernel. Bytes.
 const MEMORY: u64 = 64 << 20;
 
-/// Memory of the kernel with a modelled disk, which stands for an old machine. Bytes.
-const MEMORY_OLD: u64 = 16 << 20;
-
 /// Interval of syncs, in place of 30 s.
 const STORM_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Interval of reads during the storm.
-const READER_PAUSE: Duration = Duration::from_millis(10);
-
-/// The reader's blocks lie behind the writer's, and are read in no order. 7919 is prime, so that each is read.
-const READ_FROM: u64 = 16 << 20;
-const READ_BLOCKS: u64 = 1 << 13;
-const READ_STEP: u64 = 7919;
-
 /// One cell, on a kernel of its own.
 pub(super) fn cell(
-    host: &dyn Host,
+    host: &Host,
     work: &Work,
     value: &Value,
     processors: u16,
@@ -59,7 +47,7 @@ pub(super) fn cell(
             let trace = Some(trace_memory());
             let setup = Setup { processors_max: processors, trace, ..Setup::with_memory(MEMORY) };
             let stage = host.start(&setup)?;
-            set(stage.as_ref(), value)?;
+            set(&stage, value)?;
             let bytes = DEVICE_BYTES;
             let device = stage.device(&match latency {
                 Some(latency) => Medium::FixedLatency { bytes, latency },
@@ -67,9 +55,9 @@ pub(super) fn cell(
             })?;
             if latency.is_none() {
                 // RAM that was never written takes no memory, and reading it would be too fast.
-                fill(stage.as_ref(), &device)?;
+                fill(&stage, &device)?;
             }
-            iotest(stage.as_ref(), &device, processes, spin, time)
+            iotest(&stage, &device, processes, spin, time)
         }
         Work::Storm => storm(host, value, time),
         Work::Appends { a_flush } => appends(host, value, a_flush, time),
@@ -85,7 +73,7 @@ fn trace_memory() -> TraceMemory {
     memory
 }
 
-fn set(stage: &dyn Stage, value: &Value) -> Result<(), LocalError> {
+fn set(stage: &Stage<'_>, value: &Value) -> Result<(), LocalError> {
     value.set.iter().try_for_each(|(switch, to)| stage.set(switch, to))
 }
 
@@ -118,7 +106,7 @@ fn combined(tasks: impl IntoIterator<Item = TaskOutcome>) -> Outcome {
     outcome
 }
 
-fn fill(stage: &dyn Stage, device: &DeviceRef) -> Result<(), LocalError> {
+fn fill(stage: &Stage<'_>, device: &DeviceRef) -> Result<(), LocalError> {
     let device = DeviceRef::clone(device);
     let filled = task::run(stage.kernel(), move |cpu| async move {
         for at in (0..DEVICE_BYTES).step_by(FILL_BYTES as usize) {
@@ -131,7 +119,7 @@ fn fill(stage: &dyn Stage, device: &DeviceRef) -> Result<(), LocalError> {
 
 /// `processes` processes on each processor.
 fn iotest(
-    stage: &dyn Stage,
+    stage: &Stage<'_>,
     device: &DeviceRef,
     processes: u32,
     spin: Duration,
@@ -185,9 +173,9 @@ async fn process(
 }
 
 /// 8 KiB appends, one after another, with a flush after every `a_flush`.
-fn appends(host: &dyn Host, value: &Value, a_flush: u64, time: Time) -> Result<Numbers, LocalError> {
+fn appends(host: &Host, value: &Value, a_flush: u64, time: Time) -> Result<Numbers, LocalError> {
     let stage = host.start(&Setup { processors_max: 1, ..Setup::with_memory(MEMORY) })?;
-    set(stage.as_ref(), value)?;
+    set(&stage, value)?;
     let model = Mechanical::named("scsi-1990");
     let volume = open_volume(stage.kernel(), stage.device(&Medium::Mechanical { bytes: DEVICE_BYTES, model })?)?;
     let before = stage.spent()?;
@@ -221,13 +209,9 @@ async fn append(cpu: Processor, volume: Arc<Volume>, a_flush: u64, time: Time) -
 }
 
 /// A reader, and a writer whose blocks are written smoothly or in periodic bursts.
-fn storm(host: &dyn Host, value: &Value, time: Time) -> Result<Numbers, LocalError> {
-    // The kernels that had storms had no priorities, which hide most of the effect.
-    let mut setup = Setup { processors_max: 1, ..Setup::with_memory(MEMORY_OLD) };
-    setup = setup.switched(|switches| switches.priority = false);
-    setup.write_back = writeback::Config { interval: STORM_INTERVAL, age: STORM_INTERVAL, ..setup.write_back };
-    let stage = host.start(&setup)?;
-    set(stage.as_ref(), value)?;
+fn storm(host: &Host, value: &Value, time: Time) -> Result<Numbers, LocalError> {
+    let stage = host.start(&Setup { processors_max: 1, ..ws_2::stormy(STORM_INTERVAL) })?;
+    set(&stage, value)?;
     let model = Mechanical::named("hd639");
     let volume = open_volume(stage.kernel(), stage.device(&Medium::Mechanical { bytes: DEVICE_BYTES, model })?)?;
     let before = stage.spent()?;
@@ -235,25 +219,16 @@ fn storm(host: &dyn Host, value: &Value, time: Time) -> Result<Numbers, LocalErr
     let both = time.warm + time.measured;
     let first = ProcessorId(0);
     let writing = task::start(stage.kernel(), first, move |cpu| ws_2::grow(cpu, writer, both));
-    let reading = task::start(stage.kernel(), first, move |cpu| read_concurrently(cpu, reader, time));
+    let reading = task::start(stage.kernel(), first, move |cpu| async move {
+        // The warm-up is measured, too: storms are few.
+        let (start, mut task) = (cpu.now(), TaskOutcome::default());
+        ws_2::read_concurrently(cpu.clone(), reader, both, |took| task.count(took, true)).await?;
+        task.took = cpu.now().since(start);
+        Ok::<_, Errno>(task)
+    });
     writing.wait()??;
     let read = reading.wait()??;
     let numbers = numbers(&combined([read]), before, stage.spent()?);
     volume.stop();
     Ok(numbers)
-}
-
-/// Reads uncached blocks, one at a time. The warm-up is measured, too: storms are few.
-async fn read_concurrently(cpu: Processor, volume: Arc<Volume>, time: Time) -> Result<TaskOutcome, Errno> {
-    let start = cpu.now();
-    let mut task = TaskOutcome::default();
-    while cpu.now().since(start) < time.warm + time.measured {
-        let at = READ_FROM + task.all * READ_STEP % READ_BLOCKS * BLOCK_BYTES;
-        let issued = cpu.now();
-        volume.read(&cpu, ByteRange::new(at, BLOCK_BYTES), Context::synchronous(JOB)).await?;
-        task.count(cpu.now().since(issued), true);
-        cpu.sleep(READER_PAUSE).await;
-    }
-    task.took = cpu.now().since(start);
-    Ok(task)
 }

@@ -1,29 +1,19 @@
 //! What the first table of the multiprocessor paper promises.
 
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicU64;
 
-use lab::{Experiment, Results, Run, named};
+use lab::Results;
 
-fn experiment() -> &'static dyn Experiment {
-    named("mp-table1").expect("it is registered")
-}
-
-fn simulate(seed: u64) -> Results {
-    let (parameters, done) = (experiment().parameters(), AtomicU64::new(0));
-    let results = experiment().simulate(&Run { parameters: &parameters, seed, done: &done });
-    assert_eq!(done.into_inner(), experiment().steps(&parameters));
-    results
-}
+use super::{assert_findings, simulate, table};
 
 fn results() -> &'static Results {
     static RESULTS: OnceLock<Results> = OnceLock::new();
-    RESULTS.get_or_init(|| simulate(1))
+    RESULTS.get_or_init(|| simulate("mp-table1", &[], 1))
 }
 
 #[test]
 fn more_processors_gain_more_until_the_bus_is_full() {
-    let scaled = results().tables.iter().find(|table| table.name == "scaled").expect("there");
+    let scaled = table(results(), "scaled");
     let without_wait: Vec<f64> = scaled.cells.iter().filter_map(|row| row[0].simulated).collect();
     assert_eq!(without_wait.len(), 10);
     assert!(without_wait[..3].is_sorted(), "{without_wait:?}");
@@ -32,9 +22,9 @@ fn more_processors_gain_more_until_the_bus_is_full() {
 
 #[test]
 fn another_seed_finds_the_same_though_not_the_same_numbers() {
-    let other = simulate(2);
+    let other = simulate("mp-table1", &[], 2);
     assert_ne!(other.tables, results().tables);
-    assert!(other.findings.iter().all(|finding| finding.holds), "{:?}", other.findings);
+    assert_findings(&other);
     for table in &other.tables[..3] {
         assert!(table.variance_explained().expect("published") > 0.9, "{}", table.name);
     }
