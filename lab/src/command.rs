@@ -116,7 +116,7 @@ fn measure(arguments: &RunArguments, outcomes: &mut [Outcome]) -> anyhow::Result
     if outcomes.peek().is_none() {
         return Ok(true);
     }
-    let host = Host::new(&arguments.out, &programs::beside()?);
+    let host = Host::new(&arguments.out, &programs::default_path()?);
     for signal in [SIGINT, SIGTERM] {
         // The first signal starts the cleanup; a second one ends the process at once.
         flag::register_conditional_shutdown(signal, EXIT_SIGNAL + signal, Arc::clone(host.interrupted()))?;
@@ -201,12 +201,12 @@ fn chosen(arguments: &RunArguments) -> Result<Vec<&'static dyn Experiment>, Prob
         return Err(Problem::new(&flag("--set"), "", what).into());
     }
     let all = arguments.names.iter().any(|name| name == ALL);
-    let asked = |experiment: &&'static dyn Experiment| match all {
+    let is_chosen = |experiment: &&'static dyn Experiment| match all {
         true if !experiment.is_simulated() => needs_here,
         true => arguments.on != Side::Local || local::named(experiment.name()).is_some(),
         false => arguments.names.iter().any(|name| name == experiment.name()),
     };
-    Ok(experiments().iter().copied().filter(asked).collect())
+    Ok(experiments().iter().copied().filter(is_chosen).collect())
 }
 
 fn measurable() -> String {

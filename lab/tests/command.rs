@@ -200,10 +200,11 @@ fn values_that_are_none_or_out_of_range_are_refused_with_what_is_allowed() {
     let beyond = format!("{}={}", parameter.name, parameter.range.end() * 2.0 + 1.0);
     let message = refused(&place, &["run", experiment.name(), "--set", &beyond]);
     assert!(message.contains("--set: ") && message.contains("is out of range: "), "{message}");
-    for (value, told) in [("fast", "\"fast\" is not a number"), ("nan", "is not a number"), ("", "is not a number")] {
+    for (value, expected) in [("fast", "\"fast\" is not a number"), ("nan", "is not a number"), ("", "is not a number")]
+    {
         let assignment = format!("{}={value}", parameter.name);
         let message = refused(&place, &["run", experiment.name(), "--set", &assignment]);
-        assert!(message.contains(told), "{message}");
+        assert!(message.contains(expected), "{message}");
     }
     for arguments in [&["--seed", "-1"][..], &["--machine", "1990"], &["--on", "paper"], &["--set", "disk.rpm"]] {
         refused(&place, &[&["run", "all"], arguments].concat());

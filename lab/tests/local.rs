@@ -58,7 +58,7 @@ fn every_table_of_the_workstation_is_measured_with_all_its_cells_and_leaves_no_f
         let Some(measured) = measure(experiment) else { continue };
         check(&measured.tables, |number| number > 0.0 && number.is_finite());
         assert!(measured.cells.iter().all(|cell| cell.value > 0.0), "{experiment}");
-        assert!(!measured.notes.is_empty(), "{experiment}: people are told what was measured");
+        assert!(!measured.notes.is_empty(), "{experiment}: a note says what was measured");
     }
 }
 

@@ -47,8 +47,8 @@ fn nothing_published_is_shown_and_nothing_is_marked_as_fitted() {
         assert!(series.all(|series| series.source != Source::Paper), "{}", order.name());
         let titles = results.tables.iter().map(|table| &table.title);
         for text in titles.chain(results.findings.iter().map(|finding| &finding.text)) {
-            for told in ["(paper: ", "(the paper", "(the blog"] {
-                assert!(!text.contains(told), "{}: {text}", order.name());
+            for mark in ["(paper: ", "(the paper", "(the blog"] {
+                assert!(!text.contains(mark), "{}: {text}", order.name());
             }
         }
     }

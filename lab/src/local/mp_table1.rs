@@ -265,7 +265,7 @@ async fn process(cpu: Processor, device: DeviceRef, load: Load, access: Access) 
 #[derive(Default)]
 struct Answer {
     result: Mutex<Option<Result<(), Errno>>>,
-    came: WaitList,
+    waiters: WaitList,
 }
 
 /// The funnel: has `master` do the read.
@@ -277,10 +277,10 @@ async fn read_on(cpu: &Processor, master: ProcessorId, device: &DeviceRef, range
         cpu.spawn(async move {
             let result = task::read(&own, &device, range, Context::synchronous(JOB)).await;
             *theirs.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-            theirs.came.wake_all();
+            theirs.waiters.wake_all();
         });
     });
-    answer.came.until(|| *answer.result.lock().unwrap_or_else(PoisonError::into_inner)).await
+    answer.waiters.until(|| *answer.result.lock().unwrap_or_else(PoisonError::into_inner)).await
 }
 
 /// Uses the processor for `wait`, yielding after each time slice.

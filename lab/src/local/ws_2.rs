@@ -58,7 +58,7 @@ impl LocalExperiment for DynamicCache {
 
         let name_disk = run.host.disk();
         let mut measured = Measured::default();
-        let (mut reading, mut returning, mut beside) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut reading, mut returning, mut storm_reads) = (Vec::new(), Vec::new(), Vec::new());
         for (cache, [first, second]) in CACHES.iter().zip(&reads) {
             reading.push((format!("{cache}: first reading"), *first));
             reading.push((format!("{cache}: second reading"), *second));
@@ -71,7 +71,7 @@ impl LocalExperiment for DynamicCache {
         }
         for (how, [median, slow, worst]) in ["all at once", "smooth"].iter().zip(&storms) {
             let rows = [("median", median), ("99 of 100 are faster than", slow), ("the slowest", worst)];
-            beside.extend(rows.map(|(which, ms)| (format!("write-back {how}: {which}"), *ms)));
+            storm_reads.extend(rows.map(|(which, ms)| (format!("write-back {how}: {which}"), *ms)));
         }
         let title = format!("a file of {} MB, with {} MB of memory", memory >> 21, memory >> 20);
         measured.tables.push(table("here-reading", &title, "MB/s", 0, reading));
@@ -82,7 +82,7 @@ impl LocalExperiment for DynamicCache {
             "reads of 4 KB from hd639 in real time, beside a writer",
             "ms",
             0,
-            beside,
+            storm_reads,
         ));
         measured.notes.push(format!(
             "Here: a volume on {name_disk} past the page cache, in a kernel whose cache may take {} MB or a tenth of \

@@ -219,12 +219,12 @@ impl Virtual {
 
     /// Waits until `then`; not at all when that has passed.
     pub async fn sleep_until(&self, then: Instant) {
-        let mut asked = false;
+        let mut was_polled = false;
         poll_fn(|_| {
             if self.now() >= then {
                 return Poll::Ready(());
             }
-            if !std::mem::replace(&mut asked, true) {
+            if !std::mem::replace(&mut was_polled, true) {
                 self.put(then, What::Wake(self.current()));
             }
             Poll::Pending

@@ -231,18 +231,18 @@ impl State {
         let Some(Buffer::Coming(id, answer)) = buffer else { return };
         if !answer.is_given() {
             self.disk.promote(id);
-            let asked = self.time.now();
+            let issued = self.time.now();
             answer.wait().await;
-            self.count_wait(asked);
+            self.count_wait(issued);
         }
         self.cache.borrow_mut().insert(range.at, Buffer::Present);
     }
 
     async fn write_and_wait(&self, block: u64) {
-        let (asked, range) = (self.time.now(), self.range(block));
+        let (issued, range) = (self.time.now(), self.range(block));
         self.cache.borrow_mut().insert(range.at, Buffer::Present);
         self.disk.write(range, Synchronous).await;
-        self.count_wait(asked);
+        self.count_wait(issued);
     }
 
     /// `bawrite`. It waits only for a free buffer.

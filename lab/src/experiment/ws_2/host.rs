@@ -16,7 +16,7 @@ use policy::{queue, sizing, writeback};
 use super::machine::{BSD_BUFFERS_MIN, Hardware};
 
 /// A run that takes longer, in virtual time, hangs.
-const PATIENCE: Duration = Duration::from_secs(86_400);
+const TIMEOUT: Duration = Duration::from_secs(86_400);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Setup {
@@ -132,7 +132,7 @@ impl Host {
             output.set(Some(work.await));
             done.set(true);
         });
-        let end = self.run.now() + PATIENCE;
+        let end = self.run.now() + TIMEOUT;
         self.run.run_while(|| !is_done.get() && self.run.now() < end);
         result.take()
     }

@@ -49,11 +49,11 @@ pub(super) fn watch(run: &Run<'_>, order: Order) -> Starved {
         let (time, disk, reads) = (simulation.clone(), disk.clone(), Rc::clone(&reads));
         simulation.spawn(async move {
             loop {
-                let asked = time.now();
+                let issued = time.now();
                 let at = time.below(places) * block;
                 disk.read(ByteRange::new(at, block), Class::Synchronous).await;
                 let (count, sum) = reads.get();
-                reads.set((count + 1, sum + (time.now() - asked)));
+                reads.set((count + 1, sum + (time.now() - issued)));
             }
         });
     }
