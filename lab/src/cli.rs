@@ -91,7 +91,8 @@ pub enum Side {
     /// In virtual time.
     Sim,
     /// With Awase's kernel on this machine.
-    Here,
+    #[value(name = "here")]
+    Local,
     /// On both.
     Both,
 }

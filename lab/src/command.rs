@@ -20,12 +20,11 @@ use signal_hook::flag;
 
 use crate::bench::programs;
 use crate::cli::{Machine, RunArguments, Side};
-use crate::here::LabHost;
 use crate::report::terminal::Terminal;
 use crate::report::{Heading, files};
 use crate::{
-    Effort, Experiment, Failed, HereRun, Host, Order, Outcome, Parameters, Progress, Results, Setting, experiments,
-    here, named, order,
+    Effort, Experiment, Failed, Host, LocalRun, Order, Outcome, Parameters, Progress, Results, Setting, experiments,
+    local, named, order,
 };
 
 /// Columns of a line. Wider tables continue below.
@@ -91,7 +90,7 @@ pub fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
 
 /// The results in virtual time; empty ones for orders that are only measured on this machine.
 fn simulated(on: Side, orders: Vec<Order>) -> Vec<Result<Outcome, Failed>> {
-    let is_simulated = |order: &Order| on != Side::Here && order.experiment.is_simulated();
+    let is_simulated = |order: &Order| on != Side::Local && order.experiment.is_simulated();
     let (orders, others): (Vec<Order>, Vec<Order>) = orders.into_iter().partition(is_simulated);
     let others = others.into_iter().map(|order| Ok(Outcome { order, results: Results::default() }));
     if orders.is_empty() {
@@ -117,7 +116,7 @@ fn measure(arguments: &RunArguments, outcomes: &mut [Outcome]) -> anyhow::Result
     if outcomes.peek().is_none() {
         return Ok(true);
     }
-    let host = LabHost::new(&arguments.out, &programs::beside()?);
+    let host = Host::new(&arguments.out, &programs::default_path()?);
     for signal in [SIGINT, SIGTERM] {
         // The first signal starts the cleanup; a second one ends the process at once.
         flag::register_conditional_shutdown(signal, EXIT_SIGNAL + signal, Arc::clone(host.interrupted()))?;
@@ -129,17 +128,17 @@ fn measure(arguments: &RunArguments, outcomes: &mut [Outcome]) -> anyhow::Result
     for outcome in outcomes {
         let name = outcome.order.experiment.name();
         // With two simulated machines, the measurement goes to the first one's results.
-        let Some(here) = here::named(name).filter(|_| !measured.contains(&name)) else { continue };
+        let Some(local) = local::named(name).filter(|_| !measured.contains(&name)) else { continue };
         measured.push(name);
         let parameters = &outcome.order.parameters;
-        if let Some(time) = here.takes(effort, parameters) {
+        if let Some(time) = local.takes(effort, parameters) {
             eprintln!("{name} on this machine takes about {} s", time.as_secs());
         }
         let done = AtomicU64::new(0);
-        let total = here.steps(effort, parameters);
+        let total = local.steps(effort, parameters);
         let drawn = Progress { done: 0, total, running: vec![format!("{name} on this machine")] };
-        let run = HereRun { host: &host, effort, parameters, done: &done };
-        match shown_meanwhile(drawn, &done, || here.measure(&run)) {
+        let run = LocalRun { host: &host, effort, parameters, done: &done };
+        match shown_meanwhile(drawn, &done, || local.measure(&run)) {
             Ok(measured) => drop(measured.merge_into(&mut outcome.results)),
             Err(error) => {
                 all_well = false;
@@ -183,12 +182,12 @@ fn write(directory: &Path, outcomes: &[Outcome], heading: &Heading) -> anyhow::R
 /// The experiments of these names, each once, in the order of the list. `all`: those that have the requested side.
 fn chosen(arguments: &RunArguments) -> Result<Vec<&'static dyn Experiment>, Problems> {
     let needs_here = arguments.on != Side::Sim;
-    let mut is_told = false;
+    let mut uses_parameters = false;
     for name in arguments.names.iter().filter(|name| *name != ALL) {
         let experiment = experiment("lab run", name)?;
         let name = experiment.name();
-        is_told |= !experiment.is_simulated();
-        if needs_here && here::named(name).is_none() {
+        uses_parameters |= !experiment.is_simulated();
+        if needs_here && local::named(name).is_none() {
             let what = format!("{name} runs only in virtual time, not with the real kernel on this machine");
             return Err(Problem::new(&flag("--on"), "", what).allowed(measurable()).into());
         }
@@ -197,21 +196,21 @@ fn chosen(arguments: &RunArguments) -> Result<Vec<&'static dyn Experiment>, Prob
             return Err(Problem::new(&flag("--machine"), "", what).into());
         }
     }
-    if arguments.on == Side::Here && !arguments.set.is_empty() && !is_told {
+    if arguments.on == Side::Local && !arguments.set.is_empty() && !uses_parameters {
         let what = "changes the simulated machine, and --on leaves that out";
         return Err(Problem::new(&flag("--set"), "", what).into());
     }
     let all = arguments.names.iter().any(|name| name == ALL);
-    let asked = |experiment: &&'static dyn Experiment| match all {
+    let is_chosen = |experiment: &&'static dyn Experiment| match all {
         true if !experiment.is_simulated() => needs_here,
-        true => arguments.on != Side::Here || here::named(experiment.name()).is_some(),
+        true => arguments.on != Side::Local || local::named(experiment.name()).is_some(),
         false => arguments.names.iter().any(|name| name == experiment.name()),
     };
-    Ok(experiments().iter().copied().filter(asked).collect())
+    Ok(experiments().iter().copied().filter(is_chosen).collect())
 }
 
 fn measurable() -> String {
-    let names = here::measurements().iter().map(|here| here.experiment());
+    let names = local::measurements().iter().map(|local| local.experiment());
     names.filter(|name| named(name).is_some()).collect::<Vec<_>>().join(", ")
 }
 
@@ -229,7 +228,7 @@ fn experiment(place: &str, name: &str) -> Result<&'static dyn Experiment, Proble
 /// The runs, with their parameters: those of a machine, then those that are set.
 fn orders(arguments: &RunArguments, chosen: &[&'static dyn Experiment]) -> anyhow::Result<Vec<Order>> {
     let settings: &[Setting] = match arguments.machine {
-        _ if arguments.on == Side::Here => &[Setting::Paper],
+        _ if arguments.on == Side::Local => &[Setting::Paper],
         Machine::Paper => &[Setting::Paper],
         Machine::Modern => &[Setting::Modern],
         Machine::Both => &[Setting::Paper, Setting::Modern],
@@ -320,7 +319,7 @@ fn command_line(arguments: &RunArguments) -> String {
     }
     match arguments.on {
         Side::Sim => {}
-        Side::Here => command += " --on here",
+        Side::Local => command += " --on here",
         Side::Both => command += " --on both",
     }
     if arguments.quick {

@@ -57,9 +57,10 @@ impl Outcome {
     /// Where it ran: one phrase.
     pub fn place(&self) -> &'static str {
         let cells = || self.results.tables.iter().flat_map(|table| table.cells.iter().flatten());
-        let here = cells().any(|cell| cell.here.is_some());
-        let simulated = cells().any(|cell| cell.simulated.is_some()) || (!here && self.order.experiment.is_simulated());
-        match (simulated, here, self.order.setting) {
+        let local = cells().any(|cell| cell.local.is_some());
+        let simulated =
+            cells().any(|cell| cell.simulated.is_some()) || (!local && self.order.experiment.is_simulated());
+        match (simulated, local, self.order.setting) {
             (false, ..) => "measured on this machine",
             (true, false, Setting::Paper) => "on the paper's machine, simulated",
             (true, false, Setting::Modern) => "on a machine of 2026, simulated",
@@ -164,26 +165,26 @@ pub fn run(
     let mut results: Vec<Option<Result<Results, Failed>>> = orders.iter().map(|_| None).collect();
     let mut running = BTreeSet::new();
     thread::scope(|scope| {
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         for _ in 0..threads.get().min(orders.len()) {
-            let tell = tell.clone();
+            let sender = sender.clone();
             let (next, orders, done) = (&next, &orders, &done);
             scope.spawn(move || {
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     let Some(order) = orders.get(index) else { return };
-                    let told =
-                        tell.send((index, None)).and_then(|()| tell.send((index, Some(order.run(&done[index])))));
+                    let sent =
+                        sender.send((index, None)).and_then(|()| sender.send((index, Some(order.run(&done[index])))));
                     // The receiver is gone.
-                    if told.is_err() {
+                    if sent.is_err() {
                         return;
                     }
                 }
             });
         }
-        drop(tell);
+        drop(sender);
         loop {
-            match told.recv_timeout(PROGRESS_PERIOD) {
+            match receiver.recv_timeout(PROGRESS_PERIOD) {
                 Ok((index, None)) => {
                     running.insert(index);
                 }

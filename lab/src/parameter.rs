@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_is_got_and_told_as_changed() {
+    fn a_value_that_is_set_is_returned_and_reported_as_changed() {
         let mut parameters = parameters();
         assert_eq!(parameters.get("disk.rpm"), 3600.0);
         assert_eq!(parameters.changed().count(), 0);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_or_out_of_range_is_told_with_what_is_allowed() {
+    fn an_unknown_name_or_value_out_of_range_is_reported_with_what_is_allowed() {
         let mut parameters = parameters();
         let unknown = parameters.set("disk.rmp", 1.0).expect_err("unknown").to_string();
         assert!(unknown.contains("disk.rmp") && unknown.contains("awase lab show ws-table9"), "{unknown}");

@@ -97,8 +97,8 @@ mod tests {
     fn a_cell_that_drifts_is_named_with_both_numbers() {
         let recorded = text(&results([100.0, 2.0]));
         let drifts = drifts(&recorded, &results([101.0, 2.0]));
-        let told = "table speed, row \"with, merge\", column \"read\": 101, recorded 100 (+1.000 %)";
-        assert_eq!(drifts, [told]);
+        let expected = "table speed, row \"with, merge\", column \"read\": 101, recorded 100 (+1.000 %)";
+        assert_eq!(drifts, [expected]);
     }
 
     #[test]

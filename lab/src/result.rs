@@ -10,7 +10,7 @@ pub enum Source {
     Simulated,
     /// Measured on this host, with the real kernel of Awase.
     #[serde(rename = "this machine")]
-    Here,
+    Local,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -52,7 +52,8 @@ pub struct Table {
 pub struct Cell {
     pub paper: Option<f64>,
     pub simulated: Option<f64>,
-    pub here: Option<f64>,
+    #[serde(rename = "here")]
+    pub local: Option<f64>,
     /// A parameter was fitted on this cell: it predicts nothing.
     pub fitted: bool,
     /// Its effect is smaller than the noise between repetitions.
@@ -79,7 +80,7 @@ impl Cell {
         match source {
             Source::Paper => self.paper,
             Source::Simulated => self.simulated,
-            Source::Here => self.here,
+            Source::Local => self.local,
         }
     }
 
@@ -124,6 +125,19 @@ impl Table {
     #[must_use]
     pub fn in_points(self) -> Self {
         Table { in_points: true, ..self }
+    }
+
+    /// A line for each row and source, by the columns' names, which are numbers.
+    pub fn lines(&self, name: impl Fn(&str) -> String) -> Vec<Series> {
+        let mut series = Vec::new();
+        for (row, cells) in self.rows.iter().zip(&self.cells) {
+            for source in [Source::Paper, Source::Simulated] {
+                let point = |(column, cell): (&String, &Cell)| Some((column.parse().ok()?, cell.from(source)?));
+                let points: Vec<(f64, f64)> = self.columns.iter().zip(cells).filter_map(point).collect();
+                series.extend((!points.is_empty()).then(|| Series::of(name(row), source, points)));
+            }
+        }
+        series
     }
 
     /// The fraction of the variance of the published cells that the simulated ones explain, from 1 (all) downwards: one
@@ -225,8 +239,8 @@ impl Series {
         Series::of(name, Source::Simulated, points)
     }
 
-    pub fn here(name: impl Into<String>, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
-        Series::of(name, Source::Here, points)
+    pub fn local(name: impl Into<String>, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        Series::of(name, Source::Local, points)
     }
 }
 
@@ -259,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_told_in_percent_of_the_paper_and_in_points() {
+    fn differences_are_in_percent_of_the_paper_and_in_points() {
         let cell = Cell::of(200.0, 230.0);
         assert!((cell.difference_percent().expect("both") - 15.0).abs() < 1e-9);
         assert_eq!(cell.difference(), Some(30.0));

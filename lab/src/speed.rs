@@ -36,9 +36,9 @@ pub fn mix(events: u64, seed: u64) -> u64 {
         run.spawn(user(run.clone(), bus.clone()));
     }
     for _ in 0..TASKS / 4 {
-        let (there, back) = (Mailbox::new(&run), Mailbox::new(&run));
-        run.spawn(client(run.clone(), there.clone(), back.clone()));
-        run.spawn(server(there, back));
+        let (requests, replies) = (Mailbox::new(&run), Mailbox::new(&run));
+        run.spawn(client(run.clone(), requests.clone(), replies.clone()));
+        run.spawn(server(requests, replies));
     }
     let timer = Rc::new(Timer { time: run.clone(), itself: Cell::new(None) });
     let handler = run.register(timer.clone());
@@ -65,18 +65,18 @@ async fn user(time: Virtual, bus: Resource) {
     }
 }
 
-async fn client(time: Virtual, there: Mailbox<u64>, back: Mailbox<u64>) {
+async fn client(time: Virtual, requests: Mailbox<u64>, replies: Mailbox<u64>) {
     for number in 0.. {
-        there.send(number);
-        let answer = back.receive().await;
+        requests.send(number);
+        let answer = replies.receive().await;
         time.sleep(Duration::from_nanos(20_000 + (answer & 1023))).await;
     }
 }
 
-async fn server(there: Mailbox<u64>, back: Mailbox<u64>) {
+async fn server(requests: Mailbox<u64>, replies: Mailbox<u64>) {
     loop {
-        let number = there.receive().await;
-        back.send(number);
+        let number = requests.receive().await;
+        replies.send(number);
     }
 }
 
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mix_goes_on_as_long_as_it_is_told_and_is_the_same_again() {
+    fn the_mix_runs_the_given_number_of_events_and_is_the_same_again() {
         let first = mix(50_000, 1);
         assert!(first >= 50_000);
         assert_eq!(first, mix(50_000, 1));

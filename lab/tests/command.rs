@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use lab::{Experiment, experiments, here, simulated};
+use lab::{Experiment, experiments, local, simulated};
 use testkit::server::Sandbox as Place;
 
 /// The one that takes the fewest steps.
@@ -94,7 +94,7 @@ fn the_same_seed_gives_the_same_report_to_the_last_byte() {
 
 /// One that can be measured here too, the smallest.
 fn measurable() -> &'static dyn Experiment {
-    let all = simulated().filter(|experiment| here::named(experiment.name()).is_some());
+    let all = simulated().filter(|experiment| local::named(experiment.name()).is_some());
     all.min_by_key(|experiment| experiment.steps(&experiment.parameters())).expect("an experiment that runs here")
 }
 
@@ -113,14 +113,14 @@ fn numbers_of_this_machine_stand_beside_the_simulated_ones_and_alone() {
     assert!(page.contains(&format!("awase lab run {name} --on here --quick")) && !page.contains("class=error"));
     let message = refused(&place, &["run", name, "--on", "here", "--set", "disk.rpm=7200"]);
     assert!(message.contains("--set: changes the simulated machine"), "{message}");
-    if let Some(without) = experiments().iter().find(|experiment| here::named(experiment.name()).is_none()) {
+    if let Some(without) = experiments().iter().find(|experiment| local::named(experiment.name()).is_none()) {
         let message = refused(&place, &["run", without.name(), "--on", "both"]);
         assert!(message.contains("--on: ") && message.contains(name), "{message}");
     }
 }
 
 #[test]
-fn what_only_this_machine_can_tell_is_measured_whatever_side_is_asked_for() {
+fn an_experiment_without_a_simulation_is_measured_whatever_on_says() {
     let place = Place::new();
     let output = run(&place, &["run", "live", "--quick", "--set", "load.depth=8", "--out", "report"]);
     let text = out(&output);
@@ -142,13 +142,13 @@ fn what_only_this_machine_can_tell_is_measured_whatever_side_is_asked_for() {
 
 #[test]
 fn every_switch_has_its_place_among_what_is_measured_and_is_compared_with_its_default() {
-    let measured = here::live::switches();
+    let measured = local::live::switches();
     let defaults = kernel::Switches::default();
     for key in awase::config::SWITCHES {
         let shown = (key.show)(&defaults).expect("a value");
         let default = shown.trim_matches('"');
         let of: Vec<_> = measured.iter().filter(|(name, _)| *name == key.name).map(|(_, value)| *value).collect();
-        assert_eq!(of, [default], "{} in lab/src/here/live/cases.rs", key.name);
+        assert_eq!(of, [default], "{} in lab/src/local/live/cases.rs", key.name);
     }
     for (name, _) in measured {
         assert!(awase::config::SWITCHES.iter().any(|key| key.name == name), "{name} is no switch");
@@ -156,7 +156,7 @@ fn every_switch_has_its_place_among_what_is_measured_and_is_compared_with_its_de
 }
 
 #[test]
-fn a_parameter_that_is_set_is_used_and_told() {
+fn a_parameter_that_is_set_is_used_and_reported() {
     let place = Place::new();
     let experiment = smallest();
     let parameters = experiment.parameters();
@@ -200,10 +200,11 @@ fn values_that_are_none_or_out_of_range_are_refused_with_what_is_allowed() {
     let beyond = format!("{}={}", parameter.name, parameter.range.end() * 2.0 + 1.0);
     let message = refused(&place, &["run", experiment.name(), "--set", &beyond]);
     assert!(message.contains("--set: ") && message.contains("is out of range: "), "{message}");
-    for (value, told) in [("fast", "\"fast\" is not a number"), ("nan", "is not a number"), ("", "is not a number")] {
+    for (value, expected) in [("fast", "\"fast\" is not a number"), ("nan", "is not a number"), ("", "is not a number")]
+    {
         let assignment = format!("{}={value}", parameter.name);
         let message = refused(&place, &["run", experiment.name(), "--set", &assignment]);
-        assert!(message.contains(told), "{message}");
+        assert!(message.contains(expected), "{message}");
     }
     for arguments in [&["--seed", "-1"][..], &["--machine", "1990"], &["--on", "paper"], &["--set", "disk.rpm"]] {
         refused(&place, &[&["run", "all"], arguments].concat());
@@ -212,7 +213,7 @@ fn values_that_are_none_or_out_of_range_are_refused_with_what_is_allowed() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_written_is_told_before_the_work() {
+fn a_directory_that_cannot_be_written_is_reported_before_the_work() {
     let place = Place::new();
     place.write("taken", "a file");
     let output = run(&place, &["run", smallest().name(), "--out", "taken/report"]);

@@ -1,29 +1,17 @@
 //! What every experiment owes its reader on a machine of 2026, where nothing published is there to compare with.
 
-use std::num::NonZeroUsize;
-use std::sync::OnceLock;
-use std::thread::available_parallelism;
+mod outcomes;
 
-use lab::{DEFAULT_SEED, Order, Outcome, Setting, Source, order, simulated};
+use std::sync::OnceLock;
+
+use lab::{Outcome, Setting, Source, simulated};
+use outcomes::outcomes;
 
 fn all() -> &'static [Outcome] {
     static ALL: OnceLock<Vec<Outcome>> = OnceLock::new();
-    ALL.get_or_init(|| {
-        let order = |experiment: &'static dyn lab::Experiment| {
-            let order = Order::new(experiment, Setting::Modern, DEFAULT_SEED);
-            let mut order = order.unwrap_or_else(|error| panic!("{}: {error}", experiment.name()));
-            // Enough to see that it runs; the tables of the multiprocessor and of shared memory take long otherwise.
-            for (name, few) in [("run.reads", 200.0), ("run.runs", 1.0), ("share.nodes", 256.0)] {
-                if order.parameters.iter().any(|(parameter, _)| parameter.name == name) {
-                    order.parameters.set(name, few).expect("in range");
-                }
-            }
-            order
-        };
-        let orders = simulated().map(order).collect();
-        let outcomes = order::run(orders, available_parallelism().unwrap_or(NonZeroUsize::MIN), |_| {});
-        outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(|failed| panic!("{failed}"))).collect()
-    })
+    // Enough to see that it runs; the tables of the multiprocessor and of shared memory take long otherwise.
+    let few = [("run.reads", 200.0), ("run.runs", 1.0), ("share.nodes", 256.0)];
+    ALL.get_or_init(|| outcomes(Setting::Modern, &few))
 }
 
 #[test]
@@ -59,8 +47,8 @@ fn nothing_published_is_shown_and_nothing_is_marked_as_fitted() {
         assert!(series.all(|series| series.source != Source::Paper), "{}", order.name());
         let titles = results.tables.iter().map(|table| &table.title);
         for text in titles.chain(results.findings.iter().map(|finding| &finding.text)) {
-            for told in ["(paper: ", "(the paper", "(the blog"] {
-                assert!(!text.contains(told), "{}: {text}", order.name());
+            for mark in ["(paper: ", "(the paper", "(the blog"] {
+                assert!(!text.contains(mark), "{}: {text}", order.name());
             }
         }
     }

@@ -1,11 +1,12 @@
 //! Every experiment gives what it gave when it was recorded.
 
-use std::fs;
-use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
-use std::thread::available_parallelism;
+mod outcomes;
 
-use lab::{DEFAULT_SEED, Order, Outcome, Setting, order, recorded, simulated};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use lab::{Setting, recorded};
+use outcomes::outcomes;
 
 /// Set to 1, it records anew instead.
 const RECORD: &str = "AWASE_RECORD";
@@ -14,21 +15,11 @@ fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("recorded")
 }
 
-fn outcomes() -> Vec<Outcome> {
-    let order = |experiment: &'static dyn lab::Experiment| {
-        Order::new(experiment, Setting::Paper, DEFAULT_SEED).expect("defaults are in range")
-    };
-    let orders = simulated().map(order).collect();
-    let threads = available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    let all = order::run(orders, threads, |_| {});
-    all.into_iter().map(|outcome| outcome.unwrap_or_else(|failed| panic!("{failed}"))).collect()
-}
-
 #[test]
 fn no_table_drifts_from_its_recorded_result() {
     let record = std::env::var_os(RECORD).is_some_and(|value| value == "1");
     let mut wrong = Vec::new();
-    for outcome in outcomes() {
+    for outcome in outcomes(Setting::Paper, &[]) {
         let name = outcome.order.name();
         let path = directory().join(format!("{name}.csv"));
         if record {

@@ -46,7 +46,7 @@ fn progress_ends_at_all_of_the_steps() {
 }
 
 #[test]
-fn an_experiment_that_gives_up_is_told_and_leaves_the_others_theirs() {
+fn an_experiment_that_panics_is_reported_and_the_others_are_complete() {
     let mut all = orders(Setting::Paper);
     all.insert(0, Order::new(&Broken, Setting::Paper, 7).expect("in range"));
     let results = order::run(all, NonZeroUsize::MIN, |_| {});
@@ -165,7 +165,7 @@ fn chromium(directory: &Path, arguments: &[&str]) -> Vec<u8> {
 
 #[test]
 fn a_browser_shows_every_section_and_plot_and_no_error() {
-    // Kept where somebody wants to look at it.
+    // Kept if a directory is given for it.
     let kept = std::env::var_os("AWASE_REPORT_DIR").map(std::path::PathBuf::from);
     let temporary = tempfile::tempdir().expect("directory");
     let directory = kept.as_deref().unwrap_or(temporary.path());

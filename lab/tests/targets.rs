@@ -1,22 +1,16 @@
 //! How near each published table must come, and what every experiment owes its reader on the paper's machine.
 
-use std::num::NonZeroUsize;
-use std::sync::OnceLock;
-use std::thread::available_parallelism;
+mod outcomes;
 
-use lab::{Cell, DEFAULT_SEED, Order, Origin, Outcome, Results, Setting, Table, order, simulated};
+use std::sync::OnceLock;
+
+use lab::{Cell, Origin, Outcome, Results, Setting, Table};
+use outcomes::outcomes;
 
 /// All experiments on the papers' machines, run once.
 fn all() -> &'static [Outcome] {
     static ALL: OnceLock<Vec<Outcome>> = OnceLock::new();
-    ALL.get_or_init(|| {
-        let order = |experiment: &'static dyn lab::Experiment| {
-            Order::new(experiment, Setting::Paper, DEFAULT_SEED).expect("defaults are in range")
-        };
-        let orders = simulated().map(order).collect();
-        let outcomes = order::run(orders, available_parallelism().unwrap_or(NonZeroUsize::MIN), |_| {});
-        outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(|failed| panic!("{failed}"))).collect()
-    })
+    ALL.get_or_init(|| outcomes(Setting::Paper, &[]))
 }
 
 fn results(name: &str) -> &'static Results {

@@ -11,7 +11,7 @@ use machine::counter;
 use policy::unit::ProcessorId;
 
 use crate::bench::lab::processor_time;
-use crate::spread::Spread;
+use crate::measure::spread::Spread;
 
 /// A server's size: records leave the nearest caches before they are overwritten.
 const WORDS: usize = 1 << 20;
@@ -31,69 +31,41 @@ impl Command {
     /// # Errors
     /// When the host does not report this thread's CPU time.
     pub fn run(&self) -> Result<()> {
-        let costs = Costs::measure(self.reps)?;
-        let show = |what, ns: f64| println!("{what:44} {ns:6.2} ns");
-        show("read the time stamp counter", costs.counter_ns);
-        show("a moment, off", costs.off_ns);
-        show("a moment in place, stamp of its batch", costs.shared_stamp_ns);
-        show("a moment in place, stamp of its own", costs.own_stamp_ns);
-        show("a span in place: two stamps, one record", costs.span_ns);
-        show("a moment, central", costs.central_ns);
-        show("a span, unthinned: two records, central", costs.unthinned_span_ns);
+        for (what, ns) in measure(self.reps)? {
+            println!("{what:44} {ns:6.2} ns");
+        }
         Ok(())
     }
 }
 
-/// Cost of one record, the median of the repetitions.
-#[derive(Clone, Copy, Debug)]
-pub struct Costs {
-    /// Reading the time stamp counter; nothing is recorded.
-    pub counter_ns: f64,
-    /// An instant event while tracing is off.
-    pub off_ns: f64,
-    /// An instant event, recorded in place with the stamp of its batch.
-    pub shared_stamp_ns: f64,
-    /// An instant event, recorded in place with a stamp of its own.
-    pub own_stamp_ns: f64,
-    /// A span's begin and end, recorded in place: two stamps, one record.
-    pub span_ns: f64,
-    /// An instant event, recorded centrally without contention.
-    pub central_ns: f64,
-    /// A span's begin and end, recorded centrally as two records.
-    pub unthinned_span_ns: f64,
-}
-
-impl Costs {
-    /// Measures each `repetitions` times, interleaved.
-    ///
-    /// # Errors
-    /// When the host does not report this thread's CPU time.
-    pub fn measure(repetitions: u32) -> Result<Costs> {
-        let recorder = |mode| {
-            let tracer = Tracer::new(mode, 2, private_memory(WORDS), 0);
-            Recorder::new(&Arc::new(tracer), ProcessorId(0))
-        };
-        let [off, direct, central, unthinned] = Mode::ALL.map(recorder);
-        let mut rounds: [Vec<f64>; 7] = Default::default();
-        for _ in 0..repetitions {
-            let round = [
-                nanoseconds(|_| _ = black_box(counter()))?,
-                nanoseconds(|number| moment(&off, number))?,
-                nanoseconds(|number| moment(&direct, number))?,
-                nanoseconds(|number| {
-                    direct.set_stamp(counter());
-                    moment(&direct, number);
-                })?,
-                nanoseconds(|number| span(&direct, number))?,
-                nanoseconds(|number| moment(&central, number))?,
-                nanoseconds(|number| span(&unthinned, number))?,
-            ];
-            rounds.iter_mut().zip(round).for_each(|(all, one)| all.push(one));
+/// Nanoseconds of one record of each kind, the medians of the repetitions, which are interleaved.
+fn measure(repetitions: u32) -> Result<[(&'static str, f64); 7]> {
+    let recorder = |mode| {
+        let tracer = Tracer::new(mode, 2, private_memory(WORDS), 0);
+        Recorder::new(&Arc::new(tracer), ProcessorId(0))
+    };
+    let [off, direct, central, unthinned] = Mode::ALL.map(recorder);
+    let own_stamp = |number| {
+        direct.set_stamp(counter());
+        moment(&direct, number);
+    };
+    let kinds: [(&'static str, &dyn Fn(u32)); 7] = [
+        ("read the time stamp counter", &|_| _ = black_box(counter())),
+        ("a moment, off", &|number| moment(&off, number)),
+        ("a moment in place, stamp of its batch", &|number| moment(&direct, number)),
+        ("a moment in place, stamp of its own", &own_stamp),
+        ("a span in place: two stamps, one record", &|number| span(&direct, number)),
+        ("a moment, central", &|number| moment(&central, number)),
+        ("a span, unthinned: two records, central", &|number| span(&unthinned, number)),
+    ];
+    let mut costs: [Vec<f64>; 7] = Default::default();
+    for _ in 0..repetitions {
+        for (costs, (_, record)) in costs.iter_mut().zip(kinds) {
+            costs.push(nanoseconds(record)?);
         }
-        let [counter_ns, off_ns, shared_stamp_ns, own_stamp_ns, span_ns, central_ns, unthinned_span_ns] =
-            rounds.map(|values| Spread::of(values).median);
-        Ok(Costs { counter_ns, off_ns, shared_stamp_ns, own_stamp_ns, span_ns, central_ns, unthinned_span_ns })
     }
+    let mut medians = costs.into_iter().map(|costs| Spread::of(costs).median);
+    Ok(kinds.map(|(what, _)| (what, medians.next().unwrap_or_default())))
 }
 
 fn moment(recorder: &Recorder, number: u32) {

@@ -5,6 +5,10 @@ use std::path::Path;
 
 /// What a reader needs to compare results, one fact a line.
 pub fn facts(directory: &Path) -> Vec<String> {
+    [facts_without_disk(), vec![format!("Disk: {}", disk(directory))]].concat()
+}
+
+pub fn facts_without_disk() -> Vec<String> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");
     let model = field(&cpuinfo, "model name", ':').or_else(|| field(&cpuinfo, "CPU part", ':')).unwrap_or("unknown");
@@ -17,7 +21,6 @@ pub fn facts(directory: &Path) -> Vec<String> {
         format!("CPU: {model}, {cores} cores{}", if virtual_machine { ", in a virtual machine" } else { "" }),
         format!("Memory: {:.1} GiB", memory_kib as f64 / 1048576.0),
         format!("Kernel: Linux {}", read("/proc/sys/kernel/osrelease").trim()),
-        format!("Disk: {}", disk(directory)),
     ]
 }
 

@@ -1,6 +1,5 @@
 //! `awase-lab bench lab`: how fast virtual time passes, and what all experiments of the lab take.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
@@ -9,9 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::bench::process::Interrupted;
+use crate::bench::figure::{self, Figure};
 use crate::bench::{host, programs};
-use crate::spread::Spread;
+use crate::measure::process::Interrupted;
+use crate::measure::spread::Spread;
 
 /// Events in one measurement of the engine.
 const EVENTS: u64 = 20_000_000;
@@ -66,38 +66,39 @@ impl Lab {
             let seconds = seconds_of(&awase, experiment.name(), directory.path())?;
             each += &format!("| {} | {} | {seconds:.2} |\n", experiment.name(), experiment.title());
         }
-        let path = self.output.join("benchmarks-lab.md");
-        fs::create_dir_all(&self.output).with_context(|| self.output.display().to_string())?;
-        fs::write(&path, self.report(speed, all, mebibytes, &each)).with_context(|| path.display().to_string())?;
-        println!("written: {}", path.display());
-        Ok(())
+        figure::write(&self.output, "benchmarks-lab.md", &self.report(speed, all, mebibytes, &each))
     }
 
     fn report(&self, speed: Spread, all: Spread, mebibytes: f64, each: &str) -> String {
         let arguments = if self.reps == 5 { String::new() } else { format!(" ARGS=\"--reps {}\"", self.reps) };
-        // Nothing is measured of the disk.
-        let host: Vec<String> =
-            host::facts(Path::new("/")).into_iter().filter(|line| !line.starts_with("Disk")).collect();
-        let met = |met| if met { "yes" } else { "**no**" };
+        let figures = [
+            Figure::new(
+                "Events of the simulator on one core",
+                format!("at least {:.0} million/s", EVENTS_A_SECOND_MIN / 1e6),
+                Some((format!("{} million/s", show(speed, 1e-6, 1)), speed.median >= EVENTS_A_SECOND_MIN)),
+            ),
+            Figure::new(
+                "`awase lab run all` on all cores",
+                format!("at most {SECONDS_MAX:.0} s"),
+                Some((format!("{} s", show(all, 1.0, 2)), all.median <= SECONDS_MAX)),
+            ),
+            Figure::new(
+                "Its memory, at the most",
+                format!("at most {MEBIBYTES_MAX:.0} MiB"),
+                Some((format!("{mebibytes:.0} MiB"), mebibytes <= MEBIBYTES_MAX)),
+            ),
+        ];
         format!(
             "# Benchmarks: the lab\n\nWritten by `make bench-lab{arguments}`; do not edit.\n\n- {}\n- awase {}\n\
              - Repetitions: {}\n\nNumbers are medians (smallest … largest of all repetitions).\n\n\
-             ## Figures to reach\n\n| figure | target | measured | met |\n|---|---|---|---|\n\
-             | Events of the simulator on one core | at least {:.0} million/s | {} million/s | {} |\n\
-             | `awase lab run all` on all cores | at most {SECONDS_MAX:.0} s | {} s | {} |\n\
-             | Its memory, at the most | at most {MEBIBYTES_MAX:.0} MiB | {mebibytes:.0} MiB | {} |\n\n\
+             ## Figures to reach\n\n{}\n\
              Events are counted by the second of processor time. They are entries of the agenda and turns of tasks, of a mix (`lab/src/speed.rs`) of {} tasks that sleep, share a\n\
              resource and send each other messages, and of a hundred timers of a model without tasks.\n\n\
              ## Each experiment alone\n\n| experiment | | s |\n|---|---|---|\n{each}",
-            host.join("\n- "),
+            host::facts_without_disk().join("\n- "),
             env!("CARGO_PKG_VERSION"),
             self.reps,
-            EVENTS_A_SECOND_MIN / 1e6,
-            show(speed, 1e-6, 1),
-            met(speed.median >= EVENTS_A_SECOND_MIN),
-            show(all, 1.0, 2),
-            met(all.median <= SECONDS_MAX),
-            met(mebibytes <= MEBIBYTES_MAX),
+            figure::table("figure", &figures),
             crate::speed::TASKS,
         )
     }

@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::bench::process::Interrupted;
-use crate::bench::{host, programs};
+use crate::bench::{figure, host, programs};
+use crate::measure::process::Interrupted;
 use tables::Tables;
 
 /// Measure every switch of Awase on this machine, and compare with the figures that are to be reached.
@@ -50,11 +50,7 @@ impl Live {
         };
         let text = fs::read_to_string(&measured).with_context(|| measured.display().to_string())?;
         let tables = Tables::read(&text).with_context(|| measured.display().to_string())?;
-        let path = self.output.join("benchmarks-live.md");
-        fs::create_dir_all(&self.output).with_context(|| self.output.display().to_string())?;
-        fs::write(&path, self.report(&tables, place.path())).with_context(|| path.display().to_string())?;
-        println!("written: {}", path.display());
-        Ok(())
+        figure::write(&self.output, "benchmarks-live.md", &self.report(&tables, place.path()))
     }
 
     fn measure(&self, place: &Path, interrupted: &Interrupted) -> Result<PathBuf> {

@@ -5,7 +5,6 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::bench::report::gain;
 use crate::bench::results::Result as Measured;
 use crate::bench::sample::show;
 
@@ -82,11 +81,11 @@ fn panel(result: &Measured) -> Option<Panel> {
         .filter_map(|(index, contender)| {
             let value = result.value(index)?;
             Some(Bar {
-                label: contender.to_string(),
+                label: contender.label.into(),
                 value: value.median,
                 spread: Some((value.least, value.most)),
                 note: show(value.median),
-                color: if *contender == "Awase" { AWASE } else { OTHER },
+                color: if contender.label == "Awase" { AWASE } else { OTHER },
             })
         })
         .collect();
@@ -99,7 +98,7 @@ fn technique_panel(switches: &[Measured]) -> Option<Panel> {
     let bars: Vec<Bar> = switches
         .iter()
         .filter_map(|result| {
-            let gain = gain(result)?;
+            let gain = result.gain()?;
             Some(Bar {
                 label: result.subject.name.trim_start_matches("switch_").into(),
                 value: gain,

@@ -33,13 +33,13 @@ pub fn check() -> Result<()> {
 }
 
 /// The default path of Awase's program: next to this program.
-pub fn beside() -> Result<PathBuf> {
+pub fn default_path() -> Result<PathBuf> {
     Ok(std::env::current_exe()?.with_file_name("awase"))
 }
 
 /// The program of Awase: the one given, or the default.
 pub fn awase(given: Option<&Path>) -> Result<PathBuf> {
-    let path = given.map_or_else(beside, |path| Ok(path.to_owned()))?;
+    let path = given.map_or_else(default_path, |path| Ok(path.to_owned()))?;
     if !path.is_file() {
         bail!("{} is not there: build it (cargo build --release) or name it (--awase)", path.display());
     }

@@ -1,16 +1,15 @@
 //! The report, in Markdown.
 
 use std::fmt::Write;
-use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 
+use crate::bench::figure::{self, Figure};
 use crate::bench::plot;
 use crate::bench::results::{Bound, Result};
 use crate::bench::sample::{Unit, show};
-use crate::bench::workload::ON_OFF;
-use crate::spread::Spread;
+use crate::measure::spread::Spread;
 
 /// What the report says besides the numbers.
 pub struct Setting {
@@ -37,16 +36,9 @@ pub fn write(
     comparison: &[Result],
     switches: &[Result],
 ) -> anyhow::Result<()> {
-    fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
-    let put = |name: &str, text: String| {
-        let path = directory.join(name);
-        fs::write(&path, text).with_context(|| path.display().to_string())?;
-        println!("written: {}", path.display());
-        anyhow::Ok(())
-    };
     let plot = format!("{name}.svg");
-    put(&plot, plot::svg(comparison, switches)?)?;
-    put(&format!("{name}.md"), markdown(setting, comparison, switches, &plot))?;
+    figure::write(directory, &plot, &plot::svg(comparison, switches)?)?;
+    figure::write(directory, &format!("{name}.md"), &markdown(setting, comparison, switches, &plot))?;
     let failed: usize = comparison.iter().chain(switches).map(|result| result.failures.iter().flatten().count()).sum();
     if failed > 0 {
         bail!("{failed} could not be measured; the report says why");
@@ -93,22 +85,19 @@ fn compose(
 }
 
 fn figures(text: &mut String, comparison: &[Result]) -> std::fmt::Result {
-    let mut rows = String::new();
+    let mut figures = Vec::new();
     for result in comparison {
         let Some(awase) = result.contender("Awase") else { continue };
-        for bound in &result.subject.bounds {
-            if result.failures[awase].is_some() {
-                writeln!(rows, "| {} | {bound} | failed | **no** |", result.subject.title)?;
-            }
-            let Some((measured, met)) = judge(bound, result) else { continue };
-            let met = if met { "yes" } else { "**no**" };
-            writeln!(rows, "| {} | {bound} | {measured} | {met} |", result.subject.title)?;
+        for bound in result.subject.bounds {
+            let failed = result.failures[awase].as_ref().map(|_| ("failed".to_owned(), false));
+            let measured = failed.or_else(|| judge(bound, result));
+            figures.extend(measured.map(|it| Figure::new(result.subject.title, bound.to_string(), Some(it))));
         }
     }
-    if rows.is_empty() {
+    if figures.is_empty() {
         return Ok(());
     }
-    writeln!(text, "## Figures to reach\n\n| workload | target | measured | met |\n|---|---|---|---|\n{rows}")?;
+    writeln!(text, "## Figures to reach\n\n{}", figure::table("workload", &figures))?;
     writeln!(
         text,
         "A ratio is that of the medians; in parentheses the smallest and the largest of the single repetitions.\n"
@@ -146,11 +135,11 @@ fn workload(text: &mut String, result: &Result) -> std::fmt::Result {
     for (index, contender) in result.subject.contenders.iter().enumerate() {
         let Some(value) = result.value(index) else {
             if let Some(reason) = &result.failures[index] {
-                writeln!(text, "| {} | failed: {} |", contender, one_line(reason))?;
+                writeln!(text, "| {} | failed: {} |", contender.label, one_line(reason))?;
             }
             continue;
         };
-        write!(text, "| {} | {} |", contender, spread(value))?;
+        write!(text, "| {} | {} |", contender.label, spread(value))?;
         if !memory {
             let cpu = result.cpu_us(index).map_or("".into(), |cpu| show(cpu.median));
             let latency = result.latency_us(index);
@@ -183,17 +172,11 @@ fn switch_table(text: &mut String, switches: &[Result]) -> std::fmt::Result {
         let unit = result.subject.unit.name();
         let overlap = on.least <= off.most && off.least <= on.most;
         let doubt = if overlap { " (not certain)" } else { "" };
-        let better = gain(result).map_or("".into(), |gain| format!("{gain:.2} ×{doubt}"));
+        let better = result.gain().map_or("".into(), |gain| format!("{gain:.2} ×{doubt}"));
         let (on, off, cpu_on, cpu_off) = (spread(on), spread(off), cpu(0), cpu(1));
         writeln!(text, "| `{name}` | {title}{about} | {unit} | {on} | {off} | {better} | {cpu_on} | {cpu_off} |")?;
     }
     Ok(())
-}
-
-/// How many times better a technique makes the result: over 1 if it helps.
-pub fn gain(result: &Result) -> Option<f64> {
-    let ratio = result.ratio(ON_OFF[0], &ON_OFF[1..])?.median;
-    Some(if result.subject.unit.more_is_better() { ratio } else { 1.0 / ratio })
 }
 
 /// A message that fits into a table cell.

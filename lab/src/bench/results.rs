@@ -2,19 +2,61 @@
 
 use std::fmt;
 
+use crate::bench::contender::Contender;
 use crate::bench::sample::{Sample, Unit};
-use crate::spread::Spread;
+use crate::measure::spread::Spread;
 
+/// What is compared, in one figure.
+#[derive(Clone, Debug)]
 pub struct Subject {
     /// Its name, for `--only`.
-    pub name: String,
+    pub name: &'static str,
     pub title: &'static str,
     pub about: &'static str,
     pub unit: Unit,
-    /// Labels of the contenders.
-    pub contenders: Vec<&'static str>,
+    pub contenders: Vec<Contender>,
     /// The targets of Awase.
-    pub bounds: Vec<Bound>,
+    pub bounds: &'static [Bound],
+}
+
+/// A subject, and how it is set up: `S` is what only one kind of server needs.
+#[derive(Clone, Debug)]
+pub struct Workload<S> {
+    pub subject: Subject,
+    pub setup: S,
+}
+
+impl<S> Workload<S> {
+    pub fn new(name: &'static str, title: &'static str, unit: Unit, contenders: &[Contender], setup: S) -> Self {
+        let contenders = contenders.to_vec();
+        Workload { subject: Subject { name, title, about: "", unit, contenders, bounds: &[] }, setup }
+    }
+
+    #[must_use]
+    pub fn contenders(mut self, contenders: &[Contender]) -> Self {
+        self.subject.contenders = contenders.to_vec();
+        self
+    }
+
+    #[must_use]
+    pub fn about(mut self, about: &'static str) -> Self {
+        self.subject.about = about;
+        self
+    }
+
+    #[must_use]
+    pub fn bounds(mut self, bounds: &'static [Bound]) -> Self {
+        self.subject.bounds = bounds;
+        self
+    }
+}
+
+/// Leaves only those contenders, and those workloads that have any.
+pub fn retain<S>(workloads: &mut Vec<Workload<S>>, wanted: impl Fn(&Contender) -> bool) {
+    workloads.retain_mut(|workload| {
+        workload.subject.contenders.retain(&wanted);
+        !workload.subject.contenders.is_empty()
+    });
 }
 
 /// The samples of one workload: for each contender, in order, one a repetition.
@@ -54,7 +96,7 @@ impl Result {
     }
 
     pub fn contender(&self, label: &str) -> Option<usize> {
-        self.subject.contenders.iter().position(|contender| *contender == label)
+        self.subject.contenders.iter().position(|contender| contender.label == label)
     }
 
     /// Median of `label` over the largest median of `others`, and the spread of that over the repetitions.
@@ -71,6 +113,14 @@ impl Result {
         });
         let spread = Spread::of_any(pairs)?;
         Some(Spread { median: self.value(of)?.median / best, ..spread })
+    }
+
+    /// How many times better the first contender, a technique that is on, is than the others: over 1 if it helps.
+    pub fn gain(&self) -> Option<f64> {
+        let labels: Vec<&str> = self.subject.contenders.iter().map(|contender| contender.label).collect();
+        let (on, off) = labels.split_first()?;
+        let ratio = self.ratio(on, off)?.median;
+        Some(if self.subject.unit.more_is_better() { ratio } else { 1.0 / ratio })
     }
 }
 
@@ -98,13 +148,15 @@ pub enum Bound {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::bench::disks::{PEERS, comparison, switches};
     use crate::bench::nfs;
-    use crate::bench::workload::{PEERS, comparison, switches};
 
     fn measured(name: &str, values: &[(&str, &[f64])]) -> Result {
-        let workload = comparison().into_iter().find(|workload| workload.name == name).unwrap();
-        let mut result = Result::new(workload.subject());
+        let workload = comparison().into_iter().find(|workload| workload.subject.name == name).unwrap();
+        let mut result = Result::new(workload.subject);
         for (label, values) in values {
             let contender = result.contender(label).unwrap();
             result.samples[contender].extend(values.iter().map(|value| Sample::bare(*value)));
@@ -121,28 +173,32 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_of_who_was_not_measured() {
+    fn a_contender_that_was_not_measured_has_no_ratio() {
         assert_eq!(measured("copy_in", &[("Awase", &[6.0])]).ratio("Awase", PEERS), None);
     }
 
+    /// On disks, and on file servers.
+    fn subjects() -> [Vec<Subject>; 2] {
+        let disks = comparison().into_iter().chain(switches()).map(|workload| workload.subject);
+        [disks.collect(), nfs::workloads().into_iter().map(|workload| workload.subject).collect()]
+    }
+
     #[test]
-    fn every_bound_is_on_those_who_take_part() {
-        let disks = comparison().into_iter().map(|workload| workload.subject());
-        for subject in disks.chain(nfs::workload::WORKLOADS.iter().map(nfs::workload::Workload::subject)) {
-            for bound in &subject.bounds {
+    fn every_bound_is_on_contenders_of_the_workload() {
+        for subject in subjects().concat() {
+            for bound in subject.bounds {
                 let others = if let Bound::Times(_, others) = bound { others } else { &[][..] };
-                let all = others.iter().chain(&["Awase"]);
-                assert!(all.clone().all(|label| subject.contenders.contains(label)), "{}: {bound:?}", subject.name);
+                let has = |label: &&str| subject.contenders.iter().any(|contender| contender.label == *label);
+                assert!(others.iter().chain(&["Awase"]).all(has), "{}: {bound:?}", subject.name);
             }
         }
     }
 
     #[test]
-    fn names_of_workloads_are_told_apart() {
-        let mut names: Vec<String> = comparison().into_iter().chain(switches()).map(|workload| workload.name).collect();
-        let count = names.len();
-        names.sort();
-        names.dedup();
-        assert_eq!(names.len(), count);
+    fn names_of_workloads_are_distinct() {
+        for subjects in subjects() {
+            let names: BTreeSet<&str> = subjects.iter().map(|subject| subject.name).collect();
+            assert_eq!(names.len(), subjects.len());
+        }
     }
 }

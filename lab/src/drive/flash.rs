@@ -74,12 +74,6 @@ impl Channels {
         }
         Timing { began: now, done, transfer: done - accepted, ..Timing::default() }
     }
-
-    /// A command without data, issued at `now`: it is done after all earlier ones.
-    pub fn serve_without_data(&mut self, now: Instant) -> Timing {
-        let busy = self.free_at.iter().copied().fold(now, Instant::max);
-        Timing { began: now, done: busy + self.model.overhead, ..Timing::default() }
-    }
 }
 
 #[cfg(test)]

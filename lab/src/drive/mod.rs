@@ -74,12 +74,4 @@ impl Running {
             Running::Flash(channels) => channels.serve(now, access, range),
         }
     }
-
-    /// A command without data, such as a flush, issued at `now`.
-    pub fn serve_without_data(&mut self, now: Instant) -> Timing {
-        match self {
-            Running::Mechanical(mechanism) => mechanism.serve_without_data(now),
-            Running::Flash(channels) => channels.serve_without_data(now),
-        }
-    }
 }

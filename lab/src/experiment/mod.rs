@@ -19,7 +19,7 @@ pub mod ws_table6;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::here::{self, Here};
+use crate::local::{self, LocalExperiment};
 use crate::parameter::{Parameters, sheet};
 use crate::result::Results;
 
@@ -65,8 +65,8 @@ pub trait Experiment: Sync {
     fn simulate(&self, run: &Run<'_>) -> Results;
 
     /// Its measurement on this host, with the real kernel of Awase.
-    fn here(&self) -> Option<&'static dyn Here> {
-        here::named(self.name())
+    fn local(&self) -> Option<&'static dyn LocalExperiment> {
+        local::named(self.name())
     }
 }
 
@@ -124,4 +124,25 @@ pub fn simulated() -> impl Iterator<Item = &'static dyn Experiment> {
 
 pub fn named(name: &str) -> Option<&'static dyn Experiment> {
     experiments().iter().copied().find(|experiment| experiment.name() == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs an experiment with some parameters changed. It takes the steps that it announces.
+    pub(super) fn simulate(experiment: &dyn Experiment, changes: &[(&str, f64)], seed: u64) -> Results {
+        let (mut parameters, done) = (experiment.parameters(), AtomicU64::new(0));
+        for (name, value) in changes {
+            parameters.set(name, *value).expect("in range");
+        }
+        let results = experiment.simulate(&Run { parameters: &parameters, seed, done: &done });
+        assert_eq!(done.into_inner(), experiment.steps(&parameters));
+        results
+    }
+
+    pub(super) fn assert_findings(results: &Results) {
+        let missed: Vec<&str> = results.findings.iter().filter(|f| !f.holds).map(|f| f.text.as_str()).collect();
+        assert!(missed.is_empty(), "{missed:#?}\n{:#?}", results.tables);
+    }
 }

@@ -5,7 +5,7 @@ use policy::access::Mode;
 use super::top1::{self, Setup};
 use super::{Experiment, Run, in_the_paper};
 use crate::parameter::Parameters;
-use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Source, Table};
+use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Table};
 
 pub struct MpTable1;
 
@@ -140,22 +140,12 @@ fn compare(table: &mut Table, published: &Published, fitted: Option<(usize, usiz
 }
 
 fn figure(table: &Table) -> Plot {
-    let mut series = Vec::new();
-    for (wait, cells) in table.rows.iter().zip(&table.cells) {
-        for source in [Source::Paper, Source::Simulated] {
-            let point = |(processes, cell): (&String, &Cell)| Some((processes.parse().ok()?, cell.from(source)?));
-            let points: Vec<(f64, f64)> = table.columns.iter().zip(cells).filter_map(point).collect();
-            if !points.is_empty() {
-                series.push(Series::of(format!("wait {wait}"), source, points));
-            }
-        }
-    }
     Plot::lines(
         format!("figure4-{}", table.name),
         format!("Figure 4: {}, gain of symmetric over funnelled access", table.name),
         Axis::linear("processes", ""),
         Axis::linear("gain", "%"),
-        series,
+        table.lines(|wait| format!("wait {wait}")),
     )
 }
 

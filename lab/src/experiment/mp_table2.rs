@@ -6,7 +6,7 @@ use policy::unit::ProcessorId;
 use super::top1::{self, MASTER, Setup};
 use super::{Experiment, Run, in_the_paper};
 use crate::parameter::Parameters;
-use crate::result::{Axis, Cell, Finding, Plot, Results, Series, Source, Table};
+use crate::result::{Axis, Cell, Finding, Plot, Results, Source, Table};
 
 pub struct MpTable2;
 
@@ -76,22 +76,12 @@ fn table(run: &Run<'_>, compares: bool) -> Table {
 }
 
 fn figure(table: &Table) -> Plot {
-    let mut series = Vec::new();
-    for (method, cells) in table.rows.iter().zip(&table.cells) {
-        for source in [Source::Paper, Source::Simulated] {
-            let point = |(processes, cell): (&String, &Cell)| Some((processes.parse().ok()?, cell.from(source)?));
-            let points: Vec<(f64, f64)> = table.columns.iter().zip(cells).filter_map(point).collect();
-            if !points.is_empty() {
-                series.push(Series::of(method.clone(), source, points));
-            }
-        }
-    }
     Plot::lines(
         "figure5",
         "Figure 5: gain over interrupts of the master",
         Axis::linear("processes", ""),
         Axis::linear("gain", "%"),
-        series,
+        table.lines(str::to_owned),
     )
 }
 

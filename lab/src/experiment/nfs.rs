@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::drive::flash::NVME_2026;
 use crate::model::Simulation;
-use crate::model::disk::{Disk, DiskCounters, Served};
+use crate::model::disk::{Completed, Disk, DiskCounters};
 use crate::model::ethernet::{self, Ethernet};
 use crate::model::host::{Costs, Host};
 use crate::model::nfs_client::{Client, Message, Process, TRANSFER_BYTES};
@@ -61,7 +61,7 @@ pub(super) struct Outcome {
     /// Of the first file: when writes were acknowledged.
     pub(super) acknowledged: Vec<Instant>,
     /// Of the first file: the disk's completed requests.
-    pub(super) served: Vec<Served>,
+    pub(super) served: Vec<Completed>,
 }
 
 impl Outcome {
@@ -112,13 +112,13 @@ fn one_file(run: &Run<'_>, setting: Setting, seed: u64, outcome: &mut Outcome) {
     let client = Client::new(&simulation, &client_host, setting.biods);
     let process = Process { per_block: ms(run.get("cpu.syscall")) };
     let done = Rc::new(std::cell::Cell::new(false));
-    let told = Rc::clone(&done);
+    let output = Rc::clone(&done);
     simulation.spawn(async move {
         match setting.load {
             Load::Write { .. } => client.write_file(blocks, process).await,
             Load::Read { ahead, .. } => client.read_file(blocks, fixed(ahead), process).await,
         }
-        told.set(true);
+        output.set(true);
     });
     simulation.run_while(|| !done.get());
     let DiskCounters { batches, busy, .. } = disk.counters();

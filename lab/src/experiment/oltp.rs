@@ -49,7 +49,7 @@ impl Experiment for Oltp {
 
     fn simulate(&self, run: &Run<'_>) -> Results {
         let measured = Measured::of(run);
-        report::results(run, &measured)
+        Results { plots: plots::all(run, &measured, !run.is_modern(&Oltp)), ..report::results(run, &measured) }
     }
 }
 

@@ -60,7 +60,7 @@ pub struct Setup {
     pub read: raw_device::Costs,
     pub quantum: Duration,
     /// Is the master interrupted for threads that want to run there?
-    pub tells_master: bool,
+    pub notifies_master: bool,
     /// Interval of a system thread that is bound to the master.
     pub daemon_every: Duration,
     pub daemon_runs: Duration,
@@ -77,15 +77,15 @@ pub struct Setup {
 }
 
 /// Is it the paper's machine, so that its numbers are comparable?
-pub fn is_the_papers(told: &Parameters) -> bool {
-    told.get("machine.processors") == f64::from(PROCESSORS) && told.get("disk.flash") < 0.5
+pub fn is_the_papers(parameters: &Parameters) -> bool {
+    parameters.get("machine.processors") == f64::from(PROCESSORS) && parameters.get("disk.flash") < 0.5
 }
 
 /// Numbers of processes: those of the paper, scaled with the number of processors.
 pub fn process_counts(processors: u16) -> Vec<u32> {
-    let (here, there) = (u32::from(processors), u32::from(PROCESSORS));
+    let (simulated, published) = (u32::from(processors), u32::from(PROCESSORS));
     let mut counts: Vec<u32> =
-        PROCESSES.iter().map(|count| if *count == 1 { 1 } else { count * here / there }).collect();
+        PROCESSES.iter().map(|count| if *count == 1 { 1 } else { count * simulated / published }).collect();
     counts.iter_mut().for_each(|count| *count = (*count).max(1));
     counts.dedup();
     counts
@@ -101,8 +101,8 @@ pub fn loop_ms(setup: &Setup, seed: u64, runs: u32) -> f64 {
 fn run(setup: &Setup, seed: u64) -> Duration {
     let run = Simulation::new(seed);
     let order = order(&run, setup.processors);
-    let (quantum, tells_master) = (setup.quantum, setup.tells_master);
-    let config = mach::Config { processors: setup.processors, master: MASTER, quantum, tells_master };
+    let (quantum, notifies_master) = (setup.quantum, setup.notifies_master);
+    let config = mach::Config { processors: setup.processors, master: MASTER, quantum, notifies_master };
     let processors = Processors::new(&run, setup.processors, setup.costs, Box::new(Mach::new(config, &order)));
     let completions = Completions::new(&run, &processors, setup.delivery, setup.interrupt);
     let access = Access::new(setup.access, MASTER);
@@ -174,10 +174,10 @@ fn iotest(processors: &Processors, device: &RawDevice, setup: &Setup, start: Dur
 }
 
 /// The machines of the parameters, with one process that reads from memory and does not wait.
-pub fn setup(told: &Parameters) -> [Setup; 3] {
-    let ms = |name: &str| ms(told.get(name));
+pub fn setup(parameters: &Parameters) -> [Setup; 3] {
+    let ms = |name: &str| ms(parameters.get(name));
     let base = Setup {
-        processors: told.get("machine.processors") as u16,
+        processors: parameters.get("machine.processors") as u16,
         costs: processors::Costs {
             dispatch: ms("processor.dispatch"),
             migration: ms("processor.migration"),
@@ -190,33 +190,39 @@ pub fn setup(told: &Parameters) -> [Setup; 3] {
         },
         read: raw_device::Costs { call: ms("read.call"), start: ms("read.start"), locked: ms("read.locked") },
         quantum: ms("scheduler.quantum"),
-        tells_master: told.get("scheduler.tells_master") >= 0.5,
+        notifies_master: parameters.get("scheduler.tells_master") >= 0.5,
         daemon_every: ms("daemon.every"),
         daemon_runs: ms("daemon.runs"),
-        device: Device::Disk { drive: drive(told), depth: told.get("disk.depth") as u16, command: ms("hd.command") },
+        device: Device::Disk {
+            drive: drive(parameters),
+            depth: parameters.get("disk.depth") as u16,
+            command: ms("hd.command"),
+        },
         access: Mode::Symmetric,
         delivery: Method::Fixed(MASTER),
         start_every: ms("run.start_every"),
         processes: 1,
-        reads: told.get("run.reads") as u32,
+        reads: parameters.get("run.reads") as u32,
         wait: Duration::ZERO,
     };
-    let fixed =
-        Device::Fixed { time: ms("testdev.time") + ms("hd.command"), servers: told.get("testdev.servers") as u32 };
+    let fixed = Device::Fixed {
+        time: ms("testdev.time") + ms("hd.command"),
+        servers: parameters.get("testdev.servers") as u32,
+    };
     let memory = Device::Memory {
         copy: ms("ramdisk.copy"),
         transfer: ms("ramdisk.bus"),
-        bursts: told.get("ramdisk.bursts") as u32,
+        bursts: parameters.get("ramdisk.bursts") as u32,
     };
     [base, Setup { device: fixed, ..base }, Setup { device: memory, ..base }]
 }
 
-pub fn wait(told: &Parameters, count: u32) -> Duration {
-    ms(told.get("spin.ten_counts") * f64::from(count) / 10.0)
+pub fn wait(parameters: &Parameters, count: u32) -> Duration {
+    ms(parameters.get("spin.ten_counts") * f64::from(count) / 10.0)
 }
 
-fn drive(told: &Parameters) -> Drive {
-    match told.get("disk.flash") >= 0.5 {
+fn drive(parameters: &Parameters) -> Drive {
+    match parameters.get("disk.flash") >= 0.5 {
         true => Drive::Flash(NVME_2026),
         false => Drive::Mechanical(Mechanical { read_ahead: false, ..Mechanical::named("scsi-1990") }),
     }

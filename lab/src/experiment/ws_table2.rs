@@ -97,7 +97,7 @@ fn measure(run: &Run<'_>, drive: Drive, techniques: Techniques) -> Throughput {
     let blocks = (run.get("file.size") / run.get("fs.block")) as u64;
     let block_kb = run.get("fs.block");
     let result = Rc::new(Cell::new(Throughput::default()));
-    let (time, told) = (simulation.clone(), Rc::clone(&result));
+    let (time, output) = (simulation.clone(), Rc::clone(&result));
     simulation.spawn(async move {
         let mut file = fs.create(0).await;
         let started = time.now();
@@ -110,7 +110,7 @@ fn measure(run: &Run<'_>, drive: Drive, techniques: Techniques) -> Throughput {
         fs.forget();
         let started = time.now();
         fs.read(&mut file).await;
-        told.set(Throughput { write, read: rate(time.now() - started), writing });
+        output.set(Throughput { write, read: rate(time.now() - started), writing });
     });
     simulation.run();
     run.step();

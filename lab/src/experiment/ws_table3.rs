@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::drive::Access;
 use crate::model::Simulation;
-use crate::model::disk::{Disk, Served};
+use crate::model::disk::{Completed, Disk};
 use crate::model::ffs::Waits;
 use policy::queue;
 use policy::readahead::Mode;
@@ -41,7 +41,7 @@ struct Written {
     done: Duration,
     waits: Waits,
     /// Data blocks in order of completion.
-    blocks: Vec<Served>,
+    blocks: Vec<Completed>,
 }
 
 impl Experiment for WsTable3 {
@@ -92,13 +92,13 @@ fn write(run: &Run<'_>, order: Order) -> Written {
     let fs = file_system(run, &simulation, (&disk, &drive), run.get("fs.rotdelay"), Mode::Fixed { blocks: 1 });
     let count = blocks(run);
     let result = Rc::new(RefCell::new(Written::default()));
-    let (time, told) = (simulation.clone(), Rc::clone(&result));
+    let (time, output) = (simulation.clone(), Rc::clone(&result));
     simulation.spawn(async move {
         let mut file = fs.create(0).await;
         fs.write(&mut file, count).await;
         let returned = time.now() - Instant::ZERO;
         fs.settle().await;
-        *told.borrow_mut() =
+        *output.borrow_mut() =
             Written { returned, done: time.now() - Instant::ZERO, waits: fs.waits(), blocks: disk.log() };
     });
     simulation.run();

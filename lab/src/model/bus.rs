@@ -68,7 +68,7 @@ mod tests {
         let took = |copies: u16| {
             let run = Simulation::new(1);
             let (quantum, tick) = (Duration::from_millis(100), Duration::from_millis(10));
-            let config = Config { processors: 8, master: ProcessorId(0), quantum, tells_master: false };
+            let config = Config { processors: 8, master: ProcessorId(0), quantum, notifies_master: false };
             let costs = Costs { dispatch: Duration::ZERO, migration: Duration::ZERO, tick };
             let order: Vec<_> = (0..8).map(ProcessorId).collect();
             let processors = Processors::new(&run, 8, costs, Box::new(Mach::new(config, &order)));

@@ -86,7 +86,7 @@ mod tests {
     fn delivered(method: Method) -> (u64, u64, u64) {
         let run = Simulation::new(1);
         let ms = Duration::from_millis;
-        let config = Config { processors: 3, master: ProcessorId(0), quantum: ms(100), tells_master: false };
+        let config = Config { processors: 3, master: ProcessorId(0), quantum: ms(100), notifies_master: false };
         let costs = processors::Costs { dispatch: Duration::ZERO, migration: Duration::ZERO, tick: ms(10) };
         let scheduler = Box::new(Mach::new(config, &[ProcessorId(1), ProcessorId(2)]));
         let processors = Processors::new(&run, 3, costs, scheduler);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn one_processor_takes_a_completion_and_whoever_runs_there_stands_still() {
+    fn one_processor_takes_a_completion_and_its_running_thread_stands_still() {
         assert_eq!(delivered(Method::Initiator), (50, 23, 1));
         assert_eq!(delivered(Method::Idle), (50, 23, 1));
         assert_eq!(delivered(Method::Busiest), (53, 23, 1));

@@ -34,7 +34,7 @@ pub struct DiskCounters {
 
 /// A completed request, for plots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Served {
+pub struct Completed {
     pub access: Access,
     pub range: ByteRange,
     /// Did a task wait for it?
@@ -64,19 +64,13 @@ struct Request {
     range: ByteRange,
     class: Class,
     arrived: Instant,
-    told: Told,
+    completion: Answer<Instant>,
 }
 
 /// Which requests are logged, and the log.
 struct Log {
-    wanted: fn(&Served) -> bool,
-    noted: Vec<Served>,
-}
-
-/// How a completion is reported.
-enum Told {
-    Answer(Answer<Instant>),
-    Signal(Signal),
+    wanted: fn(&Completed) -> bool,
+    noted: Vec<Completed>,
 }
 
 /// The token of a look at the queue; all others are numbers of batches.
@@ -118,12 +112,7 @@ impl Disk {
     /// As [`submit`](Self::submit), with an id for [`promote`](Self::promote).
     pub fn submit_named(&self, access: Access, range: ByteRange, class: Class) -> (RequestId, Answer<Instant>) {
         let answer = Answer::new(&self.0.time);
-        (self.0.arrive(access, range, class, Told::Answer(answer.clone())), answer)
-    }
-
-    /// Reads or writes, and signals the completion: for models without a task.
-    pub fn submit_signal(&self, access: Access, range: ByteRange, class: Class, signal: Signal) -> RequestId {
-        self.0.arrive(access, range, class, Told::Signal(signal))
+        (self.0.arrive(access, range, class, answer.clone()), answer)
     }
 
     /// Makes an asynchronous request synchronous. No effect on one that is already in the drive.
@@ -132,10 +121,6 @@ impl Disk {
         if let Some(request) = self.0.requests.borrow_mut().get_mut(id.0 as usize).filter(|_| waits) {
             request.class = Class::Synchronous;
         }
-    }
-
-    pub fn waiting(&self) -> usize {
-        self.0.queue.borrow().waiting()
     }
 
     /// Requests that wait or are in the drive.
@@ -157,20 +142,20 @@ impl Disk {
     }
 
     /// Logs the `wanted` requests from now on: a fast device completes too many to log them all.
-    pub fn keep_log_of(&self, wanted: fn(&Served) -> bool) {
+    pub fn keep_log_of(&self, wanted: fn(&Completed) -> bool) {
         *self.0.log.borrow_mut() = Some(Log { wanted, noted: Vec::new() });
     }
 
     /// The logged requests, in order of completion.
-    pub fn log(&self) -> Vec<Served> {
+    pub fn log(&self) -> Vec<Completed> {
         self.0.log.borrow().as_ref().map(|log| log.noted.clone()).unwrap_or_default()
     }
 }
 
 impl State {
-    fn arrive(&self, access: Access, range: ByteRange, class: Class, told: Told) -> RequestId {
+    fn arrive(&self, access: Access, range: ByteRange, class: Class, completion: Answer<Instant>) -> RequestId {
         let now = self.time.now();
-        let request = Request { access, range, class, arrived: now, told };
+        let request = Request { access, range, class, arrived: now, completion };
         // Fewer than 2^32 wait at a time.
         let id = RequestId(self.requests.borrow_mut().insert(request) as u32);
         let kind = if access == Access::Read { RequestKind::Read } else { RequestKind::Write };
@@ -222,15 +207,13 @@ impl State {
             self.counters.set(counters);
         }
         for member in batch.members {
-            let Request { access, range, class, arrived, told } = self.requests.borrow_mut().remove(member.0 as usize);
-            let served = Served { access, range, class, arrived, issued, done: now };
+            let Request { access, range, class, arrived, completion } =
+                self.requests.borrow_mut().remove(member.0 as usize);
+            let served = Completed { access, range, class, arrived, issued, done: now };
             if let Some(log) = self.log.borrow_mut().as_mut().filter(|log| (log.wanted)(&served)) {
                 log.noted.push(served);
             }
-            match told {
-                Told::Answer(answer) => answer.give(now),
-                Told::Signal(signal) => self.time.signal_at(now, signal),
-            }
+            completion.give(now);
         }
     }
 
@@ -310,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_waited_for_goes_first_with_priority_and_in_its_turn_without() {
+    fn a_synchronous_request_goes_first_with_priority_and_in_order_without() {
         let waited = |priority| {
             let run = Simulation::new(1);
             let disk = disk(&run, Config { priority, merge: false, ..config() });
@@ -319,8 +302,8 @@ mod tests {
             }
             let answer = disk.submit(Access::Write, block(1000), Synchronous);
             let time = Rc::new(Cell::new(Instant::ZERO));
-            let told = Rc::clone(&time);
-            run.spawn(async move { told.set(answer.wait().await) });
+            let output = Rc::clone(&time);
+            run.spawn(async move { output.set(answer.wait().await) });
             run.run();
             time.get()
         };
@@ -371,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_a_disk_is_told_by_what_it_did() {
+    fn the_time_of_a_disk_is_counted_by_what_it_did() {
         let run = Simulation::new(1);
         let disk = disk(&run, config());
         for number in [0, 900, 30, 500] {

@@ -219,12 +219,12 @@ impl Virtual {
 
     /// Waits until `then`; not at all when that has passed.
     pub async fn sleep_until(&self, then: Instant) {
-        let mut asked = false;
+        let mut was_polled = false;
         poll_fn(|_| {
             if self.now() >= then {
                 return Poll::Ready(());
             }
-            if !std::mem::replace(&mut asked, true) {
+            if !std::mem::replace(&mut was_polled, true) {
                 self.put(then, What::Wake(self.current()));
             }
             Poll::Pending
@@ -322,8 +322,8 @@ mod tests {
     fn a_task_that_was_woken_after_its_end_does_not_wake_its_successor() {
         let run = Simulation::new(1);
         let first = Rc::new(Cell::new(None));
-        let (time, told) = (run.clone(), Rc::clone(&first));
-        run.spawn(async move { told.set(Some(time.current())) });
+        let (time, output) = (run.clone(), Rc::clone(&first));
+        run.spawn(async move { output.set(Some(time.current())) });
         run.run();
         let turns = Rc::new(Cell::new(0));
         let counted = Rc::clone(&turns);

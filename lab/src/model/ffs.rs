@@ -59,7 +59,7 @@ struct State {
 /// A block in the cache, or being read.
 #[derive(Clone)]
 enum Buffer {
-    Here,
+    Present,
     Coming(RequestId, Answer<Instant>),
 }
 
@@ -231,25 +231,25 @@ impl State {
         let Some(Buffer::Coming(id, answer)) = buffer else { return };
         if !answer.is_given() {
             self.disk.promote(id);
-            let asked = self.time.now();
+            let issued = self.time.now();
             answer.wait().await;
-            self.count_wait(asked);
+            self.count_wait(issued);
         }
-        self.cache.borrow_mut().insert(range.at, Buffer::Here);
+        self.cache.borrow_mut().insert(range.at, Buffer::Present);
     }
 
     async fn write_and_wait(&self, block: u64) {
-        let (asked, range) = (self.time.now(), self.range(block));
-        self.cache.borrow_mut().insert(range.at, Buffer::Here);
+        let (issued, range) = (self.time.now(), self.range(block));
+        self.cache.borrow_mut().insert(range.at, Buffer::Present);
         self.disk.write(range, Synchronous).await;
-        self.count_wait(asked);
+        self.count_wait(issued);
     }
 
     /// `bawrite`. It waits only for a free buffer.
     async fn write_in_background(self: &Rc<Self>, block: u64) {
         self.written.until(|| self.writing.get() < self.buffers).await;
         let range = self.range(block);
-        self.cache.borrow_mut().insert(range.at, Buffer::Here);
+        self.cache.borrow_mut().insert(range.at, Buffer::Present);
         self.writing.set(self.writing.get() + 1);
         let answer = self.disk.submit(Access::Write, range, Asynchronous);
         let state = Rc::clone(self);

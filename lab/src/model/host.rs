@@ -168,10 +168,10 @@ mod tests {
         sender.connect(&run, &receiver);
         receiver.connect(&run, &sender);
         let arrived = Rc::new(Cell::new(None));
-        let (time, told, inbox) = (run.clone(), Rc::clone(&arrived), Rc::clone(&receiver));
+        let (time, output, inbox) = (run.clone(), Rc::clone(&arrived), Rc::clone(&receiver));
         run.spawn(async move {
             let word: &str = inbox.receive().await;
-            told.set(Some((word, time.now())));
+            output.set(Some((word, time.now())));
         });
         sender.send("whole", 8192);
         run.run();

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_asks_later_spins_until_the_lock_is_free() {
+    fn a_later_processor_spins_until_the_lock_is_free() {
         let run = Simulation::new(1);
         let lock = SpinLock::new(&run);
         let ms = Duration::from_millis;

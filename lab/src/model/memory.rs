@@ -39,11 +39,11 @@ impl Memory {
 
     /// Allocates memory to a program, if enough is free. If not, the program has to wait for the cache, or to page.
     pub fn take(&self, bytes: u64) -> bool {
-        let is_there = self.free() >= bytes;
-        if is_there {
+        let is_free = self.free() >= bytes;
+        if is_free {
             self.0.programs.set(self.programs() + bytes);
         }
-        is_there
+        is_free
     }
 
     /// A program frees memory.
@@ -53,11 +53,11 @@ impl Memory {
 
     /// Allocates memory to the cache, if enough is free.
     pub fn lend(&self, bytes: u64) -> bool {
-        let is_there = self.free() >= bytes;
-        if is_there {
+        let is_free = self.free() >= bytes;
+        if is_free {
             self.0.cache.set(self.cache() + bytes);
         }
-        is_there
+        is_free
     }
 
     /// The cache returns memory.

@@ -50,8 +50,8 @@ impl Config {
             let begun = now + fetched.bus + fetched.network;
             let mut done = begun;
             for _ in 0..together {
-                let asked = network.send(done, to, from, self.message_bytes);
-                done = network.send(asked + self.turnaround, from, to, self.page_bytes);
+                let arrived = network.send(done, to, from, self.message_bytes);
+                done = network.send(arrived + self.turnaround, from, to, self.page_bytes);
             }
             fetched.network += done - begun;
             left -= together;

@@ -71,7 +71,7 @@ struct Rendezvous {
     /// A process flushes, or is about to.
     leading: Cell<bool>,
     wanted: RefCell<Group>,
-    somebody_came: Gate,
+    arrival: Gate,
 }
 
 /// The processes that share one flush.
@@ -94,7 +94,7 @@ impl Server {
             policy: RefCell::new(Gather::new()),
             leading: Cell::new(false),
             wanted: RefCell::new(Group::new(time)),
-            somebody_came: Gate::new(time),
+            arrival: Gate::new(time),
         };
         let reads = readahead::Config { mode: config.read_ahead, ..readahead::Config::default() };
         let server = Rc::new(Server {
@@ -168,7 +168,7 @@ impl Server {
         };
         meeting.policy.borrow_mut().on_data_done();
         meeting.policy.borrow_mut().on_arrival(self.time.now());
-        meeting.somebody_came.open();
+        meeting.arrival.open();
         if !meeting.leading.replace(true) {
             self.time.spawn(Rc::clone(self).lead());
         }
@@ -181,7 +181,7 @@ impl Server {
         while meeting.policy.borrow().waiting() > 0 {
             let start = meeting.policy.borrow_mut().start(self.time.now());
             if let Start::At(at) = start {
-                self.until_somebody_comes_or(at).await;
+                self.until_arrival_or(at).await;
                 continue;
             }
             let writes = meeting.policy.borrow_mut().on_start(self.time.now());
@@ -202,13 +202,13 @@ impl Server {
         meeting.leading.set(false);
     }
 
-    async fn until_somebody_comes_or(&self, at: Instant) {
-        let (time, gate) = (self.time.clone(), self.rendezvous.somebody_came.clone());
+    async fn until_arrival_or(&self, at: Instant) {
+        let (time, gate) = (self.time.clone(), self.rendezvous.arrival.clone());
         self.time.spawn(async move {
             time.sleep_until(at).await;
             gate.open();
         });
-        self.rendezvous.somebody_came.wait().await;
+        self.rendezvous.arrival.wait().await;
     }
 
     async fn read(self: &Rc<Self>, block: u64) {
@@ -236,21 +236,21 @@ impl Server {
         let (id, read) = self.disk.submit_named(Access::Read, range, class);
         let answer = Answer::new(&self.time);
         self.buffers.borrow_mut().insert(block, (id, answer.clone()));
-        let (server, told) = (Rc::clone(self), answer.clone());
+        let (server, reply) = (Rc::clone(self), answer.clone());
         self.time.spawn(async move {
             read.wait().await;
             server.host.compute(server.host.costs().disk_access).await;
-            told.give(());
+            reply.give(());
         });
         answer
     }
 
     fn begin_put(self: &Rc<Self>, at: ByteOffset, class: Class) -> Answer<()> {
         let (server, answer) = (Rc::clone(self), Answer::new(&self.time));
-        let told = answer.clone();
+        let reply = answer.clone();
         self.time.spawn(async move {
             server.put(at, class).await;
-            told.give(());
+            reply.give(());
         });
         answer
     }

@@ -95,14 +95,14 @@ impl Resource {
     /// Waits for one unit.
     pub async fn acquire(&self) -> Held {
         let state = &self.0;
-        let asked = state.time.now();
+        let requested = state.time.now();
         if state.free.get() > 0 {
             state.free.set(state.free.get() - 1);
         } else {
             let grant = Rc::new(Grant { waiter: state.time.current(), given: Cell::new(false) });
             state.waiting.borrow_mut().push_back(Rc::clone(&grant));
             poll_fn(|_| if grant.given.get() { Poll::Ready(()) } else { Poll::Pending }).await;
-            state.waited.set(state.waited.get() + (state.time.now() - asked));
+            state.waited.set(state.waited.get() + (state.time.now() - requested));
         }
         Held { resource: Rc::clone(state), since: state.time.now() }
     }
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_condition_looks_whenever_the_gate_opens() {
+    fn a_waiter_for_a_condition_looks_whenever_the_gate_opens() {
         let run = Simulation::new(1);
         let (gate, count, done) = (Gate::new(&run), Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
         let (waits, counted, ended) = (gate.clone(), Rc::clone(&count), Rc::clone(&done));

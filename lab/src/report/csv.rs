@@ -14,9 +14,9 @@ pub fn table(table: &Table) -> String {
     for (row, cells) in table.rows.iter().zip(&table.cells) {
         for (column, cell) in table.columns.iter().zip(cells) {
             let fitted = if cell.fitted { "yes" } else { "" }.to_owned();
-            let numbers = [cell.paper, cell.simulated, cell.here].map(number);
-            let [paper, simulated, here] = numbers;
-            text += &line(&[row.clone(), column.clone(), paper, simulated, here, fitted]);
+            let numbers = [cell.paper, cell.simulated, cell.local].map(number);
+            let [paper, simulated, local] = numbers;
+            text += &line(&[row.clone(), column.clone(), paper, simulated, local, fitted]);
         }
     }
     text

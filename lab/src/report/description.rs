@@ -1,6 +1,7 @@
 //! The list of experiments and their parameters, as text for a terminal.
 
-use super::terminal::{Column, Terminal, Tone, wrap};
+use super::terminal::{Column, Terminal, Tone};
+use super::wrap;
 use super::{origin, value};
 use crate::experiment::Experiment;
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::escape::escaped;
 use super::sums::Summary;
 use super::{origin, plot, style, tables, value};
 use crate::order::Outcome;
@@ -169,22 +170,4 @@ fn parameters(outcome: &Outcome) -> String {
         );
     }
     html + "</tbody></table></div></details>\n"
-}
-
-/// Text as HTML, in an element or an attribute in quotes.
-pub(super) fn escaped(text: &str) -> String {
-    let mut html = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => html += "&amp;",
-            '<' => html += "&lt;",
-            '>' => html += "&gt;",
-            '"' => html += "&quot;",
-            '\'' => html += "&#39;",
-            // Not allowed in HTML.
-            '\0'..='\u{8}' | '\u{b}'..='\u{1f}' => {}
-            _ => html.push(character),
-        }
-    }
-    html
 }

@@ -4,6 +4,7 @@
 
 pub mod csv;
 mod description;
+mod escape;
 pub mod html;
 pub mod json;
 pub mod plot;
@@ -14,7 +15,6 @@ mod tables;
 pub mod terminal;
 
 pub use html::Heading;
-pub use sums::Summary;
 
 use crate::order::Outcome;
 use crate::parameter::Origin;
@@ -103,18 +103,18 @@ pub fn number(value: f64, digits: usize) -> String {
     let text = format!("{:.digits$}", value.abs());
     let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
     let nothing = text.trim_matches(['0', '.']).is_empty();
-    let mut told = if value < 0.0 && !nothing { "-".to_owned() } else { String::new() };
+    let mut shown = if value < 0.0 && !nothing { "-".to_owned() } else { String::new() };
     for (index, digit) in whole.chars().enumerate() {
         if index > 0 && whole.len() >= 5 && (whole.len() - index).is_multiple_of(3) {
-            told.push(',');
+            shown.push(',');
         }
-        told.push(digit);
+        shown.push(digit);
     }
     if digits > 0 {
-        told.push('.');
-        told.push_str(fraction);
+        shown.push('.');
+        shown.push_str(fraction);
     }
-    told
+    shown
 }
 
 /// A parameter's value, as short as possible.
@@ -141,7 +141,7 @@ fn source_name(source: Source) -> &'static str {
     match source {
         Source::Paper => "paper",
         Source::Simulated => "simulated",
-        Source::Here => "this machine",
+        Source::Local => "this machine",
     }
 }
 
@@ -153,7 +153,7 @@ fn has(table: &Table, source: Source) -> bool {
 fn shown(table: &Table, cell: &Cell, source: Source) -> String {
     let mark = match source {
         Source::Simulated if cell.fitted => "*",
-        Source::Here if cell.within_noise => "~",
+        Source::Local if cell.within_noise => "~",
         _ => "",
     };
     cell.from(source).map(|value| number(value, table.digits) + mark).unwrap_or_default()
@@ -164,12 +164,32 @@ fn is_grid(table: &Table) -> bool {
     table.rows.len() * table.columns.len() > 16
 }
 
+fn letters(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// Lines of at most `width` letters, broken between words.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if letters(line) + 1 + letters(word) <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_told_with_their_digits_and_never_as_minus_nothing() {
+    fn numbers_are_shown_with_their_digits_and_never_as_minus_nothing() {
         assert_eq!(number(-0.04, 1), "0.0");
         assert_eq!(number(1234.0, 0), "1234");
         assert_eq!(number(12345.678, 1), "12,345.7");

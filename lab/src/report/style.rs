@@ -44,7 +44,7 @@ pub(super) fn dashes(source: Source) -> Option<(f64, f64)> {
     match source {
         Source::Paper => Some((6.0, 4.0)),
         Source::Simulated => None,
-        Source::Here => Some((1.5, 3.5)),
+        Source::Local => Some((1.5, 3.5)),
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use super::html::escaped;
+use super::escape::escaped;
 use super::sums::variance_explained;
 use super::{Closeness, difference, difference_unit, file_name, has, is_grid, shown, source_name};
 use crate::result::{Cell, Source, Table};
 
-const SOURCES: [Source; 3] = [Source::Paper, Source::Simulated, Source::Here];
+const SOURCES: [Source; 3] = [Source::Paper, Source::Simulated, Source::Local];
 
 /// A table with its heading, differences shaded. `of` is the experiment's name for files.
 pub(super) fn table(table: &Table, of: &str) -> String {
@@ -77,9 +77,10 @@ fn grid(table: &Table) -> String {
     for (row, cells) in table.rows.iter().zip(&table.cells) {
         let _ = write!(html, "<tr><th scope=row>{}</th>", escaped(row));
         for cell in cells {
-            let told = difference(table, cell).map(|text| format!(" title=\"difference {text}\"")).unwrap_or_default();
-            let _ = write!(html, "<td class=\"n {}\"{told}>", shade(table, cell));
-            for source in [Source::Simulated, Source::Paper, Source::Here] {
+            let tooltip =
+                difference(table, cell).map(|text| format!(" title=\"difference {text}\"")).unwrap_or_default();
+            let _ = write!(html, "<td class=\"n {}\"{tooltip}>", shade(table, cell));
+            for source in [Source::Simulated, Source::Paper, Source::Local] {
                 let text = shown(table, cell, source);
                 if !text.is_empty() {
                     let _ = write!(html, "<span class={}>{text}</span>", class(source));
@@ -90,17 +91,17 @@ fn grid(table: &Table) -> String {
         html += "</tr>\n";
     }
     html += "</tbody></table>";
-    let told = SOURCES.into_iter().filter(|source| has(table, *source));
-    let told: Vec<String> =
-        told.map(|source| format!("<span class={}>{}</span>", class(source), source_name(source))).collect();
-    if told.len() > 1 { html + "<p class=key>" + &told.join(" ") + "</p>" } else { html }
+    let present = SOURCES.into_iter().filter(|source| has(table, *source));
+    let present: Vec<String> =
+        present.map(|source| format!("<span class={}>{}</span>", class(source), source_name(source))).collect();
+    if present.len() > 1 { html + "<p class=key>" + &present.join(" ") + "</p>" } else { html }
 }
 
 fn class(source: Source) -> &'static str {
     match source {
         Source::Paper => "paper",
         Source::Simulated => "simulated",
-        Source::Here => "here",
+        Source::Local => "here",
     }
 }
 

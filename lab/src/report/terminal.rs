@@ -1,7 +1,7 @@
 //! Results of an experiment, as text for a terminal.
 
 use super::sums::variance_explained;
-use super::{Closeness, difference, difference_unit, has, is_grid, shown, source_name, value};
+use super::{Closeness, difference, difference_unit, has, is_grid, letters, shown, source_name, value, wrap};
 use crate::order::Outcome;
 use crate::result::{Cell, Results, Source, Table};
 
@@ -22,7 +22,7 @@ pub(super) enum Tone {
 }
 
 const GAP: usize = 2;
-const SOURCES: [Source; 3] = [Source::Paper, Source::Simulated, Source::Here];
+const SOURCES: [Source; 3] = [Source::Paper, Source::Simulated, Source::Local];
 
 /// A column of text, its cells padded to the widest.
 pub(super) struct Column {
@@ -155,10 +155,10 @@ impl Terminal {
                 }
             };
             // A row without a published number has none to show.
-            let told = |source: &&Source| {
+            let is_shown = |source: &&Source| {
                 **source != Source::Paper || alone || cells.iter().any(|cell| cell.from(Source::Paper).is_some())
             };
-            let sources: Vec<Source> = sources.iter().filter(told).copied().collect();
+            let sources: Vec<Source> = sources.iter().filter(is_shown).copied().collect();
             for source in &sources {
                 let kind = if alone { "" } else { source_name(*source) };
                 line(kind, *source == sources[0], &|cell| (shown(table, cell, *source), Tone::Plain));
@@ -227,24 +227,4 @@ fn difference_shown(table: &Table, cell: &Cell) -> (String, Tone) {
         None => Tone::Plain,
     };
     (difference(table, cell).unwrap_or_default(), tone)
-}
-
-fn letters(text: &str) -> usize {
-    text.chars().count()
-}
-
-/// Lines of at most `width` letters, broken between words.
-pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) if letters(line) + 1 + letters(word) <= width => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
 }

@@ -58,7 +58,7 @@ impl Experiment for Small {
             .map(|(row, simulated)| row.into_iter().zip(simulated).map(|(p, s)| Cell::of(p, s)).collect())
             .collect();
         cells[0][0] = cells[0][0].fitted();
-        cells[1][0].here = Some(0.02);
+        cells[1][0].local = Some(0.02);
         let table = Table {
             name: "ends".into(),
             title: "Table 3: 1 MB written to a magneto-optical disk".into(),
@@ -83,7 +83,7 @@ impl Experiment for Small {
                 series("without priority", Source::Simulated, &points(simulated[0])),
                 series("with priority", Source::Paper, &points(ends[1])),
                 series("with priority", Source::Simulated, &points(simulated[1])),
-                series("with priority", Source::Here, &[(0.0, 0.3), (1.0, 0.9)]),
+                series("with priority", Source::Local, &[(0.0, 0.3), (1.0, 0.9)]),
             ],
         };
         let queue = |scale: f64| (0..60).map(|i| (f64::from(i) / 10.0, scale * f64::from((i * 7) % 40))).collect();

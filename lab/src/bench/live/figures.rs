@@ -1,6 +1,7 @@
 //! The targets, each computed from one or two cells of the tables.
 
 use super::tables::{Tables, show};
+use crate::bench::figure::{self, Figure};
 use crate::result::Cell;
 
 /// Column of the table of worths.
@@ -18,24 +19,9 @@ const MEDIAN: usize = 0;
 /// Column of the table of latencies.
 const P99: usize = 1;
 
-/// A figure: its name, its target and its measured value.
-struct Figure {
-    what: &'static str,
-    target: &'static str,
-    measured: Option<(String, bool)>,
-}
-
 /// All figures, as Markdown.
 pub(super) fn table(tables: &Tables) -> String {
-    let mut text = "| figure | target | measured | met |\n|---|---|---|---|\n".to_owned();
-    for Figure { what, target, measured } in figures(tables) {
-        let (measured, met) = match measured {
-            Some((measured, met)) => (measured, if met { "yes" } else { "**no**" }),
-            None => ("not measured".to_owned(), "**no**"),
-        };
-        text += &format!("| {what} | {target} | {measured} | {met} |\n");
-    }
-    text + NOTE
+    figure::table("figure", &figures(tables)) + NOTE
 }
 
 const NOTE: &str = "\nWhere a difference is less than what repetitions differ by (~), it is met only if the median is. The \
@@ -48,33 +34,32 @@ fn figures(tables: &Tables) -> Vec<Figure> {
     let worth = |row: &str, column: usize| tables.cell("worth", row, column);
     let at_least = |row: &str, column: usize, least: f64| worth(row, column).and_then(|cell| ratio(cell, least));
     let recording = |row: &str, most: f64| {
-        let ns = tables.cell("recording", row, MEDIAN)?.here?;
+        let ns = tables.cell("recording", row, MEDIAN)?.local?;
         Some((format!("{ns:.1} ns"), ns <= most))
     };
-    let figure = |what, target, measured| Figure { what, target, measured };
     vec![
-        figure(
+        Figure::new(
             "A direct event with a time stamp of its own",
             "at most 12 ns",
             recording("direct event with a time stamp of its own", 12.0),
         ),
-        figure(
+        Figure::new(
             "A direct event with the time stamp of its batch",
             "at most 3 ns",
             recording("direct event with the time stamp of its batch", 3.0),
         ),
-        figure("Tracing on against off, requests a second", "at least 0.98 ×", at_least("trace: off", RATE, 0.98)),
-        figure(
+        Figure::new("Tracing on against off, requests a second", "at least 0.98 ×", at_least("trace: off", RATE, 0.98)),
+        Figure::new(
             "Direct against central, unthinned tracing, two processors: processor time",
             "measurably better",
             worth("trace, two recorders: unthinned", CPU).and_then(better),
         ),
-        figure(
+        Figure::new(
             "Adaptive quantum against off, 32 in flight: kernel entries a request",
             "at least 1.3 × fewer",
             at_least("quantum, many in flight: off", ENTRIES, 1.3),
         ),
-        figure(
+        Figure::new(
             "The same: requests a second",
             "not fewer",
             worth("quantum, many in flight: off", RATE).and_then(|cell| {
@@ -82,45 +67,49 @@ fn figures(tables: &Tables) -> Vec<Figure> {
                 ratio(cell, least)
             }),
         ),
-        figure("Adaptive quantum against off, 1 in flight: median latency", "at most 3 % more", lone_latency(tables)),
-        figure(
+        Figure::new(
+            "Adaptive quantum against off, 1 in flight: median latency",
+            "at most 3 % more",
+            lone_latency(tables),
+        ),
+        Figure::new(
             "Look-ahead and hottest first against both off, NBD",
             "at least 1.3 ×",
             at_least("hottest, look-ahead, NBD: off", RATE, 1.3),
         ),
-        figure("The same, NFS", "at least 1.3 ×", at_least("hottest, look-ahead, NFS: off", RATE, 1.3)),
-        figure(
+        Figure::new("The same, NFS", "at least 1.3 ×", at_least("hottest, look-ahead, NFS: off", RATE, 1.3)),
+        Figure::new(
             "Symmetric access against the funnel, RAM disk, two processors",
             "at least 1.5 ×",
             at_least("access: funnel", RATE, 1.5),
         ),
-        figure(
+        Figure::new(
             "A light client beside a heavy one, with usage on: 99th percentile",
             "at most 3 × its value alone",
             light_client(tables),
         ),
-        figure("The counters of a request", "at most 1 %", counters(tables)),
-        figure("The front end, watched, against none: processor time", "at most 1 % more", front_end(tables)),
+        Figure::new("The counters of a request", "at most 1 %", counters(tables)),
+        Figure::new("The front end, watched, against none: processor time", "at most 1 % more", front_end(tables)),
     ]
 }
 
 fn ratio(cell: Cell, least: f64) -> Option<(String, bool)> {
-    let ratio = cell.here?;
+    let ratio = cell.local?;
     Some((format!("{} ×", show(cell)), ratio >= least))
 }
 
 fn better(cell: Cell) -> Option<(String, bool)> {
-    Some((format!("{} ×", show(cell)), cell.here? > 1.0 && !cell.within_noise))
+    Some((format!("{} ×", show(cell)), cell.local? > 1.0 && !cell.within_noise))
 }
 
 fn lone_latency(tables: &Tables) -> Option<(String, bool)> {
     let cell = tables.cell("worth", "quantum, 1 in flight: off", SOONER)?;
-    let more = (1.0 / cell.here? - 1.0) * 100.0;
+    let more = (1.0 / cell.local? - 1.0) * 100.0;
     Some((format!("{more:+.1} %{}", if cell.within_noise { " ~" } else { "" }), more <= 3.0))
 }
 
 fn light_client(tables: &Tables) -> Option<(String, bool)> {
-    let p99 = |row: &str| tables.cell("latencies", row, P99)?.here;
+    let p99 = |row: &str| tables.cell("latencies", row, P99)?.local;
     // The light client's load without a heavy one.
     let alone = p99("quantum, 1 in flight: adaptive")?;
     let (on, off) = (p99("usage: on")? / alone, p99("usage: off")? / alone);
@@ -128,15 +117,15 @@ fn light_client(tables: &Tables) -> Option<(String, bool)> {
 }
 
 fn counters(tables: &Tables) -> Option<(String, bool)> {
-    let ns = tables.cell("recording", "counters of one request", MEDIAN)?.here?;
-    let us = tables.cell("costs", "trace: off", CPU_US)?.here?;
+    let ns = tables.cell("recording", "counters of one request", MEDIAN)?.local?;
+    let us = tables.cell("costs", "trace: off", CPU_US)?.local?;
     let percent = ns / (us * 1000.0) * 100.0;
     Some((format!("{percent:.2} % ({ns:.1} ns of {us:.2} us)"), percent <= 1.0))
 }
 
 fn front_end(tables: &Tables) -> Option<(String, bool)> {
     let cell = tables.cell("worth", "front end: none", CPU)?;
-    let more = (1.0 / cell.here? - 1.0) * 100.0;
+    let more = (1.0 / cell.local? - 1.0) * 100.0;
     Some((format!("{more:+.1} %{}", if cell.within_noise { " ~" } else { "" }), more <= 1.0))
 }
 
@@ -158,7 +147,7 @@ mod tests {
 
     #[test]
     fn what_repetitions_may_differ_by_is_not_measurably_better() {
-        let cell = |here, within_noise| Cell { here: Some(here), within_noise, ..Cell::default() };
+        let cell = |local, within_noise| Cell { local: Some(local), within_noise, ..Cell::default() };
         assert_eq!(better(cell(1.2, false)).map(|(_, met)| met), Some(true));
         assert_eq!(better(cell(1.2, true)).map(|(_, met)| met), Some(false));
         assert_eq!(better(cell(0.9, false)).map(|(_, met)| met), Some(false));

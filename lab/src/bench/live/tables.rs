@@ -58,7 +58,7 @@ fn markdown(table: &Table) -> String {
 
 /// With as many digits as are significant.
 pub(super) fn show(cell: Cell) -> String {
-    let Some(number) = cell.here else { return "–".to_owned() };
+    let Some(number) = cell.local else { return "–".to_owned() };
     let digits = match number.abs() {
         100.0.. => 0,
         10.0.. => 1,
@@ -92,7 +92,7 @@ pub(super) mod tests {
     #[test]
     fn a_cell_is_found_by_its_names_and_none_is_made_up() {
         let tables = Tables::read(TEXT).unwrap();
-        assert_eq!(tables.cell("worth", "quantum: off", 0).unwrap().here, Some(1.25));
+        assert_eq!(tables.cell("worth", "quantum: off", 0).unwrap().local, Some(1.25));
         assert_eq!(tables.cell("worth", "quantum: 24ms", 0), None);
         assert!(Tables::read("{}").is_err());
     }

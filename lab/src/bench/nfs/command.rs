@@ -10,15 +10,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 
-use super::run::{Reached, SLOW_BYTES, Stand, measure};
+use super::run::{Directories, Reached, SLOW_BYTES, measure};
 use super::slow_flush::SlowDisk;
-use super::workload::{self, Contender, Disk, Measure, SLOW_FLUSH, WORKLOADS, Workload};
-use crate::bench::process::Interrupted;
-use crate::bench::results::{Bound, Subject};
+use super::workload::{Disk, Measure, SLOW_FLUSH, Setup, Workload, workloads};
+use crate::bench::results::{Bound, Subject, retain};
 use crate::bench::sample::{Sample, show};
-use crate::bench::{host, programs, report, rounds};
-use crate::load::files::prepare;
-use crate::load::{Endpoint, Load, Operation, Outcome, Stop};
+use crate::bench::{host, programs, repetitions, report};
+use crate::measure::load::{Endpoint, Load, Operation, Outcome, Stop, prepare};
+use crate::measure::process::Interrupted;
 
 /// Drive workloads on one NFSv3 server, with many requests in flight, and print what it reaches.
 ///
@@ -116,10 +115,10 @@ impl SlowDiskCommand {
 impl Nfs {
     pub fn run(&self, interrupted: &Interrupted) -> Result<()> {
         if self.list {
-            for workload in WORKLOADS {
-                let bounds: Vec<String> = workload.bounds.iter().map(Bound::to_string).collect();
+            for Workload { subject, .. } in workloads() {
+                let bounds: Vec<String> = subject.bounds.iter().map(Bound::to_string).collect();
                 let bounds = if bounds.is_empty() { String::new() } else { format!(" ({})", bounds.join(", ")) };
-                println!("{:24} {}{bounds}", workload.name, workload.title);
+                println!("{:24} {}{bounds}", subject.name, subject.title);
             }
             return Ok(());
         }
@@ -131,19 +130,20 @@ impl Nfs {
     }
 
     fn workloads(&self) -> Result<Vec<Workload>> {
-        let of_server = |workload: &Workload| {
-            // The disk of a server that was started elsewhere is unknown.
-            self.server.is_none() || workload.disk == Disk::Here && workload.measure == Measure::Load
-        };
-        let mut workloads = Vec::new();
+        let mut all = workloads();
+        let mut selected = Vec::new();
         for name in &self.workload {
-            workloads.push(*workload::named(name).with_context(|| format!("no workload {name}; --list shows them"))?);
+            let named = all.iter().find(|workload| workload.subject.name == name);
+            selected.push(named.with_context(|| format!("no workload {name}; --list shows them"))?.clone());
         }
         if self.workload.is_empty() {
-            workloads.extend(WORKLOADS.iter().filter(|workload| of_server(workload)));
+            // The disk of a server that was started elsewhere is unknown.
+            let fits = |setup: &Setup| setup.disk == Disk::Local && setup.measure == Measure::Load;
+            all.retain(|workload| self.server.is_none() || fits(&workload.setup));
+            selected = all;
         }
-        workloads.iter_mut().for_each(|workload| workload.load = self.changed(workload.load));
-        Ok(workloads)
+        selected.iter_mut().for_each(|workload| workload.setup.load = self.changed(workload.setup.load));
+        Ok(selected)
     }
 
     fn changed(&self, load: Load) -> Load {
@@ -165,14 +165,14 @@ impl Nfs {
     }
 
     fn on_server(&self, endpoint: &Endpoint, workloads: &[Workload], interrupted: &Interrupted) -> Result<()> {
-        let asked = || interrupted.load(Ordering::Relaxed);
-        for workload in workloads {
-            prepare(endpoint, &workload.load, &Stop::when(&asked))?;
-            let reached = Reached::new(endpoint, workload.link)?;
+        let is_interrupted = || interrupted.load(Ordering::Relaxed);
+        for Workload { subject, setup } in workloads {
+            prepare(endpoint, &setup.load, &Stop::when(&is_interrupted))?;
+            let reached = Reached::new(endpoint, setup.link)?;
             for _ in 0..self.reps.unwrap_or(1) {
                 let duration = Duration::from_secs(self.seconds);
-                let (sample, outcome) = measure(&reached.endpoint, None, workload, duration, interrupted)?;
-                print(workload, &sample, &outcome);
+                let measured = measure(&reached.endpoint, None, subject.unit, setup, duration, interrupted)?;
+                print(subject, setup, &measured.0, &measured.1);
             }
         }
         Ok(())
@@ -180,27 +180,19 @@ impl Nfs {
 
     fn side_by_side(&self, mut workloads: Vec<Workload>, interrupted: &Interrupted) -> Result<()> {
         let awase = programs::awase(self.awase.as_deref())?;
-        let mut contenders: Vec<Vec<Contender>> = Vec::new();
-        workloads.retain(|workload| {
-            let wanted = |contender: &&Contender| {
-                self.contender.is_empty() || self.contender.iter().any(|name| contender.label.starts_with(name))
-            };
-            let of_this: Vec<Contender> = workload.contenders.iter().filter(wanted).copied().collect();
-            let any = !of_this.is_empty();
-            contenders.extend(any.then_some(of_this));
-            any
-        });
-        let subjects = workloads.iter().zip(&contenders).map(|(workload, contenders)| {
-            let labels = contenders.iter().map(|contender| contender.label).collect();
-            Subject { contenders: labels, ..workload.subject() }
-        });
-        let subjects = subjects.collect();
-        let stand = Stand::new(&self.directory, &awase, interrupted)?;
-        let host = host::facts(stand.directory());
-        let duration = Duration::from_secs(self.seconds);
-        let mut files = Files { stand, workloads, contenders, duration };
-        let repetitions = self.reps.unwrap_or(5);
-        let results = rounds::run(&mut files, subjects, repetitions, interrupted)?;
+        if !self.contender.is_empty() {
+            retain(&mut workloads, |contender| self.contender.iter().any(|name| contender.label.starts_with(name)));
+        }
+        let mut directories = Directories::new(&self.directory, &awase, interrupted)?;
+        let host = host::facts(directories.directory());
+        let (duration, repetitions) = (Duration::from_secs(self.seconds), self.reps.unwrap_or(5));
+        let results = repetitions::run(
+            &workloads,
+            repetitions,
+            interrupted,
+            |_| Ok(()),
+            |workload, contender| directories.measure(workload, contender, duration),
+        )?;
         let setting = report::Setting {
             title: "Benchmarks: directories",
             reached: "over TCP on loopback",
@@ -208,7 +200,7 @@ impl Nfs {
             host,
             versions: programs::versions_of_files(&awase),
             scale: format!("Repetitions: {repetitions}; each of {} s where nothing else is said", self.seconds),
-            notes: include_str!("files.md"),
+            notes: include_str!("notes.md"),
         };
         report::write(&self.output(), "benchmarks-files", &setting, &results, &[])
     }
@@ -235,37 +227,17 @@ impl Nfs {
     }
 }
 
-/// Directories, exported by each server in turn.
-struct Files {
-    stand: Stand,
-    workloads: Vec<Workload>,
-    /// Indexed by workload.
-    contenders: Vec<Vec<Contender>>,
-    duration: Duration,
-}
-
-impl rounds::Measure for Files {
-    fn prepare(&mut self, _subject: usize) -> Result<()> {
-        Ok(())
-    }
-
-    fn measure(&mut self, subject: usize, contender: usize) -> Result<Sample> {
-        let contender = &self.contenders[subject][contender];
-        self.stand.measure(&self.workloads[subject], contender, self.duration)
-    }
-}
-
-fn print(workload: &Workload, sample: &Sample, outcome: &Outcome) {
+fn print(subject: &Subject, setup: &Setup, sample: &Sample, outcome: &Outcome) {
     let cpu = sample.cpu_us.map_or(String::new(), |cpu| format!(", {} µs CPU of the server", show(cpu)));
-    let limit = match workload.disk {
-        Disk::Here => String::new(),
-        Disk::SlowFlush => format!(", {:.2} of the flush limit", outcome.rate() / workload.flush_limit()),
+    let limit = match setup.disk {
+        Disk::Local => String::new(),
+        Disk::SlowFlush => format!(", {:.2} of the flush limit", outcome.rate() / setup.flush_limit()),
     };
     println!(
         "{:24} {} {}; {} requests/s, {} MiB/s{limit}{cpu}",
-        workload.name,
+        subject.name,
         show(sample.value),
-        workload.unit.name(),
+        subject.unit.name(),
         show(outcome.rate()),
         show(outcome.bytes_a_second() / 1048576.0),
     );
@@ -275,6 +247,6 @@ fn print(workload: &Workload, sample: &Sample, outcome: &Outcome) {
         .map(|percent| format!("{percent} % {}", show(outcome.latencies.percentile_us(*percent))))
         .collect();
     let commits = if outcome.commits > 0 { format!("; {} COMMITs", outcome.commits) } else { String::new() };
-    let asked = if workload.load.operation == Operation::CreateRemove { "CREATEs and REMOVEs" } else { "requests" };
-    println!("{:24} {} {asked}, latency in µs: {}{commits}", "", outcome.requests, latency.join(", "));
+    let what = if setup.load.operation == Operation::CreateRemove { "CREATEs and REMOVEs" } else { "requests" };
+    println!("{:24} {} {what}, latency in µs: {}{commits}", "", outcome.requests, latency.join(", "));
 }

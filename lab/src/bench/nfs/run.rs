@@ -6,100 +6,113 @@ use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use tempfile::TempDir;
+use anyhow::{Context, Result, bail, ensure};
 
 use super::delay::DelayedLink;
 use super::raw;
-use super::server::{Order, Peer, Server};
 use super::slow_flush::SlowDisk;
-use super::workload::{Cache, Contender, Disk, LINK_DELAY, Link, Measure, SLOW_FLUSH, Workload};
-use crate::bench::process::{Interrupted, Process};
-use crate::bench::run::forget;
+use super::workload::{Cache, Disk, LINK_DELAY, Link, Measure, SLOW_FLUSH, Setup, Workload};
+use crate::bench::contender::{Contender, Export, Peer, Server};
+use crate::bench::fixture::{Fixture, MIB, forget};
 use crate::bench::sample::{Sample, Unit};
-use crate::load::files::{prepare, warm};
-use crate::load::{Endpoint, Length, Outcome, Stop, Target, drive};
+use crate::measure::load::{Endpoint, Length, Outcome, Stop, Target, drive, prepare, warm};
+use crate::measure::process::{Interrupted, Process};
 
 /// Size of the slow disk: room for a file that is overwritten, and for one that grows.
 pub const SLOW_BYTES: u64 = 2 << 30;
 
-const MIB: f64 = 1048576.0;
-
-/// The directory of all measurements; removed with its content at the end.
-pub struct Stand {
+/// The directories that servers export.
+pub struct Directories {
     // Must be unmounted before its parent directory is removed: fields are dropped in this order.
     slow: Option<SlowDisk>,
-    awase: PathBuf,
-    directory: TempDir,
-    here: PathBuf,
-    interrupted: Interrupted,
+    local: PathBuf,
+    fixture: Fixture,
 }
 
-impl Stand {
-    /// Makes it below `directory`, which must lie on a disk. `awase`: the program.
-    pub fn new(directory: &Path, awase: &Path, interrupted: &Interrupted) -> Result<Stand> {
-        fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
-        let directory = tempfile::Builder::new().prefix("bench-nfs-").tempdir_in(fs::canonicalize(directory)?)?;
-        let here = directory.path().join("files");
-        fs::create_dir(&here)?;
-        Ok(Stand { slow: None, awase: awase.to_owned(), directory, here, interrupted: interrupted.clone() })
+impl Directories {
+    /// Makes them below `directory`, which must lie on a disk. `awase`: the program.
+    pub fn new(directory: &Path, awase: &Path, interrupted: &Interrupted) -> Result<Directories> {
+        let fixture = Fixture::new(directory, awase, interrupted)?;
+        let local = fixture.directory().join("files");
+        fs::create_dir(&local)?;
+        Ok(Directories { slow: None, local, fixture })
     }
 
     pub fn directory(&self) -> &Path {
-        self.directory.path()
+        self.fixture.directory()
     }
 
     /// The directory that a workload uses; the slow disk is made on first use.
-    fn files(&mut self, disk: Disk) -> Result<&Path> {
-        match (disk, &mut self.slow) {
-            (Disk::Here, _) => Ok(&self.here),
-            (Disk::SlowFlush, Some(slow)) => Ok(slow.directory()),
+    fn files(&mut self, disk: Disk) -> Result<PathBuf> {
+        let slow = match (disk, &mut self.slow) {
+            (Disk::Local, _) => return Ok(self.local.clone()),
+            (Disk::SlowFlush, Some(slow)) => slow,
             (Disk::SlowFlush, none) => {
-                let place = self.directory.path().join("slow-disk");
+                let place = self.fixture.directory().join("slow-disk");
                 fs::create_dir(&place)?;
-                Ok(none.insert(SlowDisk::new(&place, SLOW_BYTES, SLOW_FLUSH)?).directory())
+                none.insert(SlowDisk::new(&place, SLOW_BYTES, SLOW_FLUSH)?)
             }
-        }
+        };
+        Ok(slow.directory().to_owned())
     }
 
-    /// Measures one server once. Each run has a fresh server, through which its files are made.
+    /// Measures one contender once. Each run has a fresh server, through which its files are made.
     pub fn measure(&mut self, workload: &Workload, contender: &Contender, duration: Duration) -> Result<Sample> {
-        let peer = contender.peer;
-        let workload = &Workload { load: workload.load_for(contender), ..*workload };
-        let place = tempfile::Builder::new().prefix("server-").tempdir_in(self.directory.path())?;
-        let interrupted = self.interrupted.clone();
-        let awase = self.awase.clone();
-        let directory = self.files(workload.disk)?;
+        let (unit, setup) =
+            (workload.subject.unit, &Setup { load: workload.setup.load_for(contender), ..workload.setup });
+        let directory = &self.files(setup.disk)?;
         clear(directory)?;
-        if peer == Peer::Raw {
-            let done = raw::drive(&workload.load, directory, duration);
-            clear(directory)?;
-            return Ok(Sample::bare(match workload.unit {
-                Unit::MibASecond => done?.rate() * f64::from(workload.load.request_bytes) / MIB,
-                _ => done?.rate(),
+        let sample = self.on(directory, unit, setup, contender, duration);
+        clear(directory)?;
+        sample
+    }
+
+    fn on(
+        &self,
+        directory: &Path,
+        unit: Unit,
+        setup: &Setup,
+        contender: &Contender,
+        duration: Duration,
+    ) -> Result<Sample> {
+        if contender.peer == Peer::Raw {
+            let rate = raw::drive(&setup.load, directory, duration)?.rate();
+            return Ok(Sample::bare(match unit {
+                Unit::MibASecond => rate * f64::from(setup.load.request_bytes) / MIB,
+                _ => rate,
             }));
         }
-        let _synchronous = match peer {
+        let _synchronous = match contender.peer {
             Peer::GaneshaOnSynchronousDirectory => Some(SynchronousDirectory::new(directory)?),
             _ => None,
         };
-        let order = Order { awase: &awase, directory, place: place.path() };
-        let mut server = Server::start(peer, &order, &interrupted)?;
-        let asked = || interrupted.load(Ordering::Relaxed);
-        prepare(server.endpoint(), &workload.load, &Stop::when(&asked))?;
-        if workload.cache == Cache::Cold {
-            server.stop()?;
-            forget_all(directory)?;
-            server = Server::start(peer, &order, &interrupted)?;
+        let interrupted = &self.fixture.interrupted;
+        let (place, export) = (self.fixture.place()?, Export::Directory(directory));
+        let prepared = |server: &Server| {
+            let is_interrupted = || interrupted.load(Ordering::Relaxed);
+            prepare(endpoint(server)?, &setup.load, &Stop::when(&is_interrupted))
+        };
+        let measured = |server: &Server| {
+            let link = Reached::new(endpoint(server)?, setup.link)?;
+            Ok(measure(&link.endpoint, Some(&server.process), unit, setup, duration, interrupted)?.0)
+        };
+        let with_server = |work: &dyn Fn(&Server) -> Result<Sample>| {
+            let work = |server: Option<&Server>| work(server.context("this needs a server")?);
+            self.fixture.with_server(contender, export, place.path(), work)
+        };
+        if setup.cache != Cache::Cold {
+            return with_server(&|server| prepared(server).and_then(|()| measured(server)));
         }
-        let link = Reached::new(server.endpoint(), workload.link)?;
-        let measured = measure(&link.endpoint, Some(server.process()), workload, duration, &interrupted);
-        let measured =
-            measured.with_context(|| format!("{} says: {:?}", contender.label, server.process().messages()))?;
-        drop(link);
-        server.stop()?;
-        clear(directory)?;
-        Ok(measured.0)
+        with_server(&|server| prepared(server).map(|()| Sample::bare(0.0)))?;
+        forget_all(directory)?;
+        with_server(&measured)
+    }
+}
+
+fn endpoint(server: &Server) -> Result<&Endpoint> {
+    match &server.target {
+        Target::Nfs(endpoint) => Ok(endpoint),
+        Target::Nbd { .. } => bail!("it exports no directory"),
     }
 }
 
@@ -150,17 +163,18 @@ impl Reached {
 pub fn measure(
     endpoint: &Endpoint,
     process: Option<&Process>,
-    workload: &Workload,
+    unit: Unit,
+    setup: &Setup,
     duration: Duration,
     interrupted: &Interrupted,
 ) -> Result<(Sample, Outcome)> {
-    let load = &workload.load;
-    let asked = || interrupted.load(Ordering::Relaxed);
-    let stop = Stop::when(&asked);
-    if workload.cache == Cache::Warm {
+    let load = &setup.load;
+    let is_interrupted = || interrupted.load(Ordering::Relaxed);
+    let stop = Stop::when(&is_interrupted);
+    if setup.cache == Cache::Warm {
         warm(endpoint, load, &stop)?;
     }
-    let length = match workload.cache {
+    let length = match setup.cache {
         Cache::Cold => Length::OnePass,
         _ => Length::For { warm: Duration::ZERO, measured: duration },
     };
@@ -169,7 +183,7 @@ pub fn measure(
     let after = process.map(Process::cpu).transpose()?;
     let cpu_us =
         before.zip(after).map(|(before, after)| (after - before).as_secs_f64() * 1e6 / outcome.requests.max(1) as f64);
-    let value = match (workload.measure, workload.unit) {
+    let value = match (setup.measure, unit) {
         (Measure::Memory, _) => {
             process.context("memory is measured of servers that are started here")?.peak_resident_bytes()? as f64 / MIB
         }

@@ -16,7 +16,7 @@ fn in_turn(model: Mechanical, commands: &[(Access, u64, u64)]) -> Vec<Duration> 
     let mut served = |&(access, at, len): &(Access, u64, u64)| -> Duration {
         let Timing { done, seek, rotation, transfer, .. } = mechanism.serve(now, access, ByteRange::new(at, len));
         let took = done - std::mem::replace(&mut now, done);
-        assert_eq!(took, model.overhead + seek + rotation + transfer, "all of the time is told of");
+        assert_eq!(took, model.overhead + seek + rotation + transfer, "all of the time is accounted for");
         took
     };
     commands.iter().map(&mut served).collect()
@@ -92,8 +92,8 @@ fn seeks_grow_with_distance_and_have_the_mean_of_the_data_sheet() {
         // Of all pairs of cylinders, 2 (n − d) lie d apart.
         let weighted = times.iter().zip(0..).map(|(time, d)| time.as_secs_f64() * (2 * (cylinders - d)) as f64);
         let mean = weighted.sum::<f64>() / (cylinders * cylinders) as f64;
-        let told = drive.seek.mean.as_secs_f64();
-        assert!((mean / told - 1.0).abs() < 0.03, "{name}: {mean} {told}");
+        let published = drive.seek.mean.as_secs_f64();
+        assert!((mean / published - 1.0).abs() < 0.03, "{name}: {mean} {published}");
         let longest = times[times.len() - 1];
         assert!(longest.abs_diff(drive.seek.full) < drive.seek.full / 100, "{name}: {longest:?}");
     }

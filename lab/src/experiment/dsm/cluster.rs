@@ -88,7 +88,7 @@ pub(super) fn share(
     let all = (0..nodes as u16).map(|node| Node::new(config, address(node), [], [])).collect();
     let state = State {
         nodes: all,
-        asked: vec![(Instant::ZERO, 0); nodes],
+        requested: vec![(Instant::ZERO, 0); nodes],
         steps,
         pattern: Rc::clone(pattern),
         network,
@@ -118,7 +118,7 @@ struct Cluster {
 struct State {
     nodes: Vec<Node>,
     /// Request time of the present access, and number of accesses.
-    asked: Vec<(Instant, u32)>,
+    requested: Vec<(Instant, u32)>,
     steps: u32,
     pattern: Rc<dyn Pattern>,
     network: Box<dyn Network>,
@@ -149,11 +149,11 @@ impl Cluster {
         let now = self.time.now();
         let (actions, hit) = {
             let mut state = self.state.borrow_mut();
-            let step = state.asked[node].1;
+            let step = state.requested[node].1;
             if step >= state.steps {
                 return;
             }
-            state.asked[node] = (now, step + 1);
+            state.requested[node] = (now, step + 1);
             let nodes = state.nodes.len();
             let (page, want) = state.pattern.next(node, step, nodes, &|bound| self.time.below(bound));
             let Ok(actions) = state.nodes[node].on_local(now, want, page) else { return };
@@ -170,7 +170,7 @@ impl Cluster {
                 Action::Send(envelope) => self.send(envelope),
                 Action::Access { .. } => {
                     let mut state = self.state.borrow_mut();
-                    let since = state.asked[node].0;
+                    let since = state.requested[node].0;
                     state.traffic.accesses += 1;
                     state.traffic.latency += now.since(since) + access;
                     is_done = true;

@@ -89,7 +89,7 @@ struct DiskFile {
     blocks: u64,
     ahead: u64,
     /// Blocks requested and not taken yet.
-    asked: RefCell<BTreeMap<u64, Answer<Instant>>>,
+    requested: RefCell<BTreeMap<u64, Answer<Instant>>>,
     is_open: Cell<bool>,
     has_pointers: Cell<bool>,
 }
@@ -104,7 +104,7 @@ impl DiskFile {
             block_bytes: machine.block_bytes,
             blocks: machine.blocks(),
             ahead: machine.ahead,
-            asked: RefCell::default(),
+            requested: RefCell::default(),
             is_open: Cell::new(false),
             has_pointers: Cell::new(false),
         })
@@ -119,9 +119,9 @@ impl DiskFile {
 
     fn ask(&self, block: u64) {
         let is_reachable = block < DIRECT_BLOCKS || self.has_pointers.get();
-        if block < self.blocks && is_reachable && !self.asked.borrow().contains_key(&block) {
+        if block < self.blocks && is_reachable && !self.requested.borrow().contains_key(&block) {
             let answer = self.disk.submit(crate::drive::Access::Read, self.range(block), Class::Synchronous);
-            self.asked.borrow_mut().insert(block, answer);
+            self.requested.borrow_mut().insert(block, answer);
         }
     }
 
@@ -136,11 +136,11 @@ impl DiskFile {
             self.disk.read(ByteRange::new(3 * GROUP_BYTES, self.block_bytes), Class::Synchronous).await;
         }
         (block..=block + self.ahead).for_each(|wanted| self.ask(wanted));
-        let answer = self.asked.borrow().get(&block).cloned();
+        let answer = self.requested.borrow().get(&block).cloned();
         if let Some(answer) = answer {
             answer.wait().await;
         }
-        self.asked.borrow_mut().remove(&block);
+        self.requested.borrow_mut().remove(&block);
     }
 }
 
@@ -188,7 +188,7 @@ pub(super) fn nfs(machine: &Machine, seed: u64) -> Duration {
     server.connect(&run, &client);
     serve(&run, machine, &server);
     let ended = Rc::new(Cell::new(Instant::ZERO));
-    let (time, told) = (run.clone(), Rc::clone(&ended));
+    let (time, output) = (run.clone(), Rc::clone(&ended));
     let (blocks, ahead, block) = (machine.blocks(), machine.ahead, machine.kernel(machine.block_bytes));
     let replies = Rc::clone(&client);
     run.spawn(async move {
@@ -199,17 +199,17 @@ pub(super) fn nfs(machine: &Machine, seed: u64) -> Duration {
         }
     });
     run.spawn(async move {
-        let mut asked: BTreeMap<u64, Answer<()>> = BTreeMap::new();
+        let mut requested: BTreeMap<u64, Answer<()>> = BTreeMap::new();
         for number in 0..blocks {
             for wanted in number..(number + ahead + 1).min(blocks) {
-                asked.entry(wanted).or_insert_with(|| call(&time, &client, wanted));
+                requested.entry(wanted).or_insert_with(|| call(&time, &client, wanted));
             }
-            if let Some(answer) = asked.remove(&number) {
+            if let Some(answer) = requested.remove(&number) {
                 answer.wait().await;
             }
             client.compute(block).await;
         }
-        told.set(time.now());
+        output.set(time.now());
     });
     run.run();
     ended.get().since(Instant::ZERO)

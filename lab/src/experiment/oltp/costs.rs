@@ -2,19 +2,9 @@
 
 use super::super::Run;
 use super::account::{PATHS, Path};
-use super::devices::Kind;
+use super::devices::{DeviceTimes, Kind};
 use super::trace::RecordCost;
 use super::workload::Mix;
-
-#[derive(Clone, Copy, Debug)]
-pub struct DeviceTimes {
-    pub seek_ns: u64,
-    pub rotation_ns: u64,
-    pub transfer_ns: u64,
-    /// A message from or to the front-end processor.
-    pub front_end_ns: u64,
-    pub tape_ns: u64,
-}
 
 /// All costs, in nanoseconds; times of paths without their trace records.
 #[derive(Clone, Debug)]

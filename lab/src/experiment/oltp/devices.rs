@@ -10,8 +10,6 @@ use std::time::Duration;
 use crate::model::{Handler, HandlerId, Signal, Virtual, WaiterId};
 use policy::unit::Instant;
 
-use super::costs::{Costs, DeviceTimes};
-
 /// The channels' completions for the processor.
 pub struct Channels {
     time: Virtual,
@@ -65,6 +63,16 @@ pub enum Kind {
     Tape,
 }
 
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceTimes {
+    pub seek_ns: u64,
+    pub rotation_ns: u64,
+    pub transfer_ns: u64,
+    /// A message from or to the front-end processor.
+    pub front_end_ns: u64,
+    pub tape_ns: u64,
+}
+
 pub const MESSAGES: usize = 0;
 pub const ANSWERS: usize = 1;
 pub const JOURNAL: usize = 2;
@@ -86,9 +94,9 @@ struct Device {
 
 impl Devices {
     /// The ends of their I/O are signalled to `handler`.
-    pub fn new(costs: &Costs, time: &Virtual, handler: HandlerId) -> Self {
-        let all = vec![Device::default(); DISKS + costs.disks];
-        Devices { time: time.clone(), handler, times: costs.devices, all }
+    pub fn new(disks: usize, times: DeviceTimes, time: &Virtual, handler: HandlerId) -> Self {
+        let all = vec![Device::default(); DISKS + disks];
+        Devices { time: time.clone(), handler, times, all }
     }
 
     /// Any disk, with equal probability.

@@ -47,7 +47,7 @@ pub fn run(costs: &Costs, techniques: Techniques, load: Load, seed: u64) -> Acco
     let processor = Processor {
         time: (*simulation).clone(),
         oltp: Oltp::new(costs.regions, messages),
-        devices: Devices::new(costs, &simulation, handler),
+        devices: Devices::new(costs.disks, costs.devices, &simulation, handler),
         quantum: Quantum::new(techniques.quantum),
         trace: Trace::new(costs.record, techniques.is_trace_thinned, costs.records),
         costs: costs.clone(),

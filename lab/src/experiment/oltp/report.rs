@@ -4,7 +4,7 @@ use super::super::{Run, in_the_paper};
 use super::account::{Account, Path};
 use super::costs::Costs;
 use super::trace::{TYPES, is_frequent};
-use super::{Measured, OfMix, Oltp, QUANTA, TECHNIQUES, plots};
+use super::{Measured, OfMix, Oltp, QUANTA, TECHNIQUES};
 use crate::result::{Cell, Finding, Results, Table};
 
 /// Transactions an hour, before and after: of the heavy and of the light mix.
@@ -24,7 +24,7 @@ pub(super) fn results(run: &Run<'_>, measured: &Measured) -> Results {
             trace_table(run, measured),
             quanta(run, measured),
         ],
-        plots: plots::all(run, measured, compares),
+        plots: Vec::new(),
         findings: findings(run, measured, compares, is_papers),
         notes: if compares { notes() } else { Vec::new() },
     }

@@ -207,10 +207,10 @@ impl Machine {
         if server.processors == 1 {
             return;
         }
-        let asked = self.time.now();
+        let requested = self.time.now();
         let lock = self.shootdown.acquire().await;
         self.time.sleep(Duration::from_nanos(self.line_ns(self.last.replace(processor), processor))).await;
-        add(&self.sums.borrow().lock_ns, (self.time.now() - asked).as_nanos() as u64);
+        add(&self.sums.borrow().lock_ns, (self.time.now() - requested).as_nanos() as u64);
         let reached_ns = server.deliver_ns + server.trap_ns / 2;
         let counted_ns = self.count_themselves(processor);
         let answered_ns = reached_ns + counted_ns + server.near_ns;

@@ -15,7 +15,7 @@ use crate::result::{Axis, Cell, Finding, Plot, Results};
 /// Programs take memory in units of this fraction of it: a page of 4 KB of 64 MB.
 const PAGES: u64 = 16_384;
 /// Timeout after which a program pages instead of waiting.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Resolution of measured waits.
 const GLANCE: Duration = Duration::from_micros(500);
 const NOTED_EVERY: Duration = Duration::from_millis(200);
@@ -95,7 +95,7 @@ async fn take(process: &Process, demand: u64, given: &RefCell<Given>) -> u64 {
     while taken < demand {
         let start = process.time.now();
         while !process.memory.take(page) {
-            if process.time.now() - start >= PATIENCE {
+            if process.time.now() - start >= TIMEOUT {
                 given.borrow_mut().missing_percent = 100.0 * (demand - taken) as f64 / total as f64;
                 return taken;
             }

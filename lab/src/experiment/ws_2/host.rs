@@ -16,7 +16,7 @@ use policy::{queue, sizing, writeback};
 use super::machine::{BSD_BUFFERS_MIN, Hardware};
 
 /// A run that takes longer, in virtual time, hangs.
-const PATIENCE: Duration = Duration::from_secs(86_400);
+const TIMEOUT: Duration = Duration::from_secs(86_400);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Setup {
@@ -126,13 +126,13 @@ impl Host {
         work: impl FnOnce(Process) -> W,
     ) -> Option<T> {
         let result = Rc::new(Cell::new(None));
-        let (told, is_done) = (Rc::clone(&result), Rc::new(Cell::new(false)));
+        let (output, is_done) = (Rc::clone(&result), Rc::new(Cell::new(false)));
         let (work, done) = (work(self.process()), Rc::clone(&is_done));
         self.run.spawn(async move {
-            told.set(Some(work.await));
+            output.set(Some(work.await));
             done.set(true);
         });
-        let end = self.run.now() + PATIENCE;
+        let end = self.run.now() + TIMEOUT;
         self.run.run_while(|| !is_done.get() && self.run.now() < end);
         result.take()
     }

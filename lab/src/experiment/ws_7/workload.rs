@@ -78,20 +78,20 @@ pub(super) fn simulate(load: Load, kind: Kind, who: Who, seed: u64) -> Seen {
     let station = Station::new(&run, load, kind);
     if who.interactive {
         station.session(1);
-        let here = station.clone();
-        station.processors.start(move |thread| async move { here.interact(thread).await });
+        let own = station.clone();
+        station.processors.start(move |thread| async move { own.interact(thread).await });
     }
     if who.long {
         station.session(2);
-        let here = station.clone();
-        station.processors.start(move |thread| async move { here.compute_on(thread).await });
+        let own = station.clone();
+        station.processors.start(move |thread| async move { own.compute_on(thread).await });
     }
     if who.compilers > 0 {
         station.session(3);
-        let here = station.clone();
-        station.processors.start(move |thread| async move { here.make(thread, who.compilers).await });
-        let here = station.clone();
-        run.spawn(async move { here.watch().await });
+        let own = station.clone();
+        station.processors.start(move |thread| async move { own.make(thread, who.compilers).await });
+        let own = station.clone();
+        run.spawn(async move { own.watch().await });
     }
     run.run_until(Instant::ZERO + load.time);
     drop(run);
@@ -172,16 +172,16 @@ impl Station {
 
     /// Compiles source after source, `compilers` concurrently.
     async fn make(self, thread: Thread, compilers: u32) {
-        let under_way = Rc::new(Cell::new(0));
+        let in_flight = Rc::new(Cell::new(0));
         loop {
-            while under_way.get() < compilers {
-                under_way.set(under_way.get() + 1);
+            while in_flight.get() < compilers {
+                in_flight.set(in_flight.get() + 1);
                 thread.run_in_kernel(self.load.shell / 4).await;
-                let (here, count) = (self.clone(), Rc::clone(&under_way));
+                let (own, count) = (self.clone(), Rc::clone(&in_flight));
                 self.fork(&thread, move |child| async move {
-                    here.compile(&child).await;
+                    own.compile(&child).await;
                     count.set(count.get() - 1);
-                    here.seen.borrow_mut().sources += 1;
+                    own.seen.borrow_mut().sources += 1;
                 });
             }
             thread.sleep().await;
@@ -193,9 +193,9 @@ impl Station {
         self.work(thread, self.load.shell).await;
         for step in self.load.steps {
             let ended = Rc::new(Cell::new(false));
-            let (here, end) = (self.clone(), Rc::clone(&ended));
+            let (own, end) = (self.clone(), Rc::clone(&ended));
             self.fork(thread, move |child| async move {
-                here.pass(&child, step).await;
+                own.pass(&child, step).await;
                 end.set(true);
             });
             while !ended.get() {
@@ -232,11 +232,11 @@ impl Station {
 
     /// Starts a child, which wakes its parent at its end.
     fn fork<F: Future<Output = ()> + 'static>(&self, parent: &Thread, script: impl FnOnce(Thread) -> F + 'static) {
-        let (here, parent) = (self.clone(), parent.id());
+        let (own, parent) = (self.clone(), parent.id());
         let child = self.processors.start(move |thread| async move {
             let child = thread.id();
             script(thread).await;
-            here.exit(parent, child);
+            own.exit(parent, child);
         });
         if let Handle::Bsd(bsd, inheritance) = &self.handle {
             bsd.borrow_mut().fork(self.time.now(), parent, child, *inheritance);
@@ -251,10 +251,10 @@ impl Station {
     }
 
     async fn sleep(&self, thread: &Thread, time: Duration) {
-        let (here, id) = (self.clone(), thread.id());
+        let (own, id) = (self.clone(), thread.id());
         self.time.spawn(async move {
-            here.time.sleep(time).await;
-            here.processors.wake(id, None);
+            own.time.sleep(time).await;
+            own.processors.wake(id, None);
         });
         thread.sleep().await;
     }

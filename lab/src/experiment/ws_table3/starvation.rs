@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::drive::Access;
 use crate::model::Simulation;
-use crate::model::disk::{Disk, Served};
+use crate::model::disk::{Completed, Disk};
 use policy::unit::{ByteRange, Class, Instant};
 
 use super::super::Run;
@@ -18,7 +18,7 @@ pub(super) struct Starved {
     /// Observed time.
     pub(super) time: Duration,
     /// Blocks of the file that reached the disk, in order.
-    pub(super) written: Vec<Served>,
+    pub(super) written: Vec<Completed>,
     /// Blocks of the file, all queued at the start.
     pub(super) of: u64,
     pub(super) reads: u64,
@@ -49,11 +49,11 @@ pub(super) fn watch(run: &Run<'_>, order: Order) -> Starved {
         let (time, disk, reads) = (simulation.clone(), disk.clone(), Rc::clone(&reads));
         simulation.spawn(async move {
             loop {
-                let asked = time.now();
+                let issued = time.now();
                 let at = time.below(places) * block;
                 disk.read(ByteRange::new(at, block), Class::Synchronous).await;
                 let (count, sum) = reads.get();
-                reads.set((count + 1, sum + (time.now() - asked)));
+                reads.set((count + 1, sum + (time.now() - issued)));
             }
         });
     }

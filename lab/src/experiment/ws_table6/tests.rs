@@ -1,19 +1,11 @@
-use std::sync::atomic::AtomicU64;
-
+use super::super::tests::{assert_findings, simulate};
 use super::*;
-
-fn simulate(seed: u64) -> Results {
-    let (parameters, done) = (WsTable6.parameters(), AtomicU64::new(0));
-    let results = WsTable6.simulate(&Run { parameters: &parameters, seed, done: &done });
-    assert_eq!(done.into_inner(), WsTable6.steps(&parameters));
-    results
-}
 
 #[test]
 fn another_seed_gives_other_free_lists_and_the_same_findings() {
-    let (one, other) = (simulate(1), simulate(2));
+    let (one, other) = (simulate(&WsTable6, &[], 1), simulate(&WsTable6, &[], 2));
     assert_ne!(one.tables[1], other.tables[1]);
-    assert!(other.findings.iter().all(|finding| finding.holds), "{:?}", other.findings);
+    assert_findings(&other);
 }
 
 #[test]

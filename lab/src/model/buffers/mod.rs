@@ -310,9 +310,9 @@ impl Buffers {
     }
 
     fn start_fetch(&self, slot: Slot, block: DiskBlock, class: Class) {
-        let here = self.clone();
+        let pool = self.clone();
         self.0.time.spawn(async move {
-            here.fetch(slot, block, class).await;
+            pool.fetch(slot, block, class).await;
         });
     }
 
@@ -324,8 +324,8 @@ impl Buffers {
 
     fn start_write(&self, slot: Slot) {
         let (block, content) = self.pool().begin_write(slot);
-        let here = self.clone();
-        self.0.time.spawn(async move { here.finish_write(slot, block, content, Class::Asynchronous).await });
+        let pool = self.clone();
+        self.0.time.spawn(async move { pool.finish_write(slot, block, content, Class::Asynchronous).await });
     }
 
     async fn finish_write(&self, slot: Slot, block: DiskBlock, content: Content, class: Class) {

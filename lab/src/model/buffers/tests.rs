@@ -159,7 +159,7 @@ proptest! {
             buffers.sync();
             buffers.until_clean().await;
         });
-        prop_assert!(ended, "somebody waits for ever");
+        prop_assert!(ended, "a waiter is never woken");
         for (block, version) in known.borrow().iter() {
             prop_assert_eq!(host.buffers.on_disk(DiskBlock(*block)), Content(*version));
         }

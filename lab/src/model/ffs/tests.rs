@@ -36,10 +36,10 @@ fn run<T: 'static, F: Future<Output = T> + 'static>(
     let readahead = readahead::Config { mode, streams_max: 4 };
     let fs = FileSystem::new(&simulation, &disk, format, costs, buffers, readahead);
     let result = Rc::new(RefCell::new(None));
-    let (told, work) = (Rc::clone(&result), work(fs, disk, simulation.clone()));
+    let (output, work) = (Rc::clone(&result), work(fs, disk, simulation.clone()));
     simulation.spawn(async move {
         let given = work.await;
-        *told.borrow_mut() = Some(given);
+        *output.borrow_mut() = Some(given);
     });
     simulation.run();
     result.take().expect("the task came to its end")

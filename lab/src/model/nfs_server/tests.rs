@@ -3,7 +3,7 @@ use std::time::Duration;
 use policy::queue;
 
 use super::super::Simulation;
-use super::super::disk::Served;
+use super::super::disk::Completed;
 use super::super::ethernet::{self, Ethernet};
 use super::super::host::Costs;
 use super::super::nfs_client::{Client, Process};
@@ -37,9 +37,9 @@ fn bench(daemons: u32, gather: bool, cached: bool) -> Bench {
         checksum_bytes_per_second: None,
         disk_access: Duration::from_micros(500),
     };
-    let [here, there] = [0, 1].map(|_| Host::new(&run, &ethernet, 1, costs));
-    here.connect(&run, &there);
-    there.connect(&run, &here);
+    let [client_host, server_host] = [0, 1].map(|_| Host::new(&run, &ethernet, 1, costs));
+    client_host.connect(&run, &server_host);
+    server_host.connect(&run, &client_host);
     let queue = queue::Config { elevator: true, depth: 1, transfer_bytes_max: 128 << 10, ..queue::Config::default() };
     let disk = Disk::new(&run, Drive::Mechanical(Mechanical::named("hd1280")), queue);
     disk.keep_log();
@@ -49,8 +49,8 @@ fn bench(daemons: u32, gather: bool, cached: bool) -> Bench {
         allocation: vec![ByteOffset(POINTERS); BLOCKS as usize],
     };
     let config = Config { processes: daemons.max(1), gather, cached, read_ahead: readahead::Mode::Off };
-    let server = Server::new(&run, &there, &disk, place, config);
-    let client = Client::new(&run, &here, daemons);
+    let server = Server::new(&run, &server_host, &disk, place, config);
+    let client = Client::new(&run, &client_host, daemons);
     Bench { run, ethernet, disk, server, client }
 }
 
@@ -69,10 +69,10 @@ impl Bench {
 
     fn finish(&self, work: impl Future<Output = ()> + 'static) -> Duration {
         let done = Rc::new(Cell::new(None));
-        let (told, time) = (Rc::clone(&done), self.run.clone());
+        let (output, time) = (Rc::clone(&done), self.run.clone());
         self.run.spawn(async move {
             work.await;
-            told.set(Some(time.now()));
+            output.set(Some(time.now()));
         });
         self.run.run();
         done.get().expect("it ends") - Instant::ZERO
@@ -106,7 +106,7 @@ fn what_a_group_was_acknowledged_for_is_on_the_disk_with_pointers_and_inode_writ
     bench.write();
     let log = bench.disk.log();
     let written = |at: u64| log.iter().filter(move |served| served.range.at.0 == at);
-    let is_data = |served: &&Served| (DATA..DATA + BLOCKS * TRANSFER_BYTES).contains(&served.range.at.0);
+    let is_data = |served: &&Completed| (DATA..DATA + BLOCKS * TRANSFER_BYTES).contains(&served.range.at.0);
     let mut promised = 0;
     for group in bench.server.flushed() {
         promised += group.writes as usize;

@@ -1,11 +1,10 @@
 //! The scheduler of 4.3BSD, for one processor.
 //!
 //! Source: Leffler, McKusick, Karels and Quarterman, "The Design and Implementation of the 4.3BSD UNIX Operating
-//! System" (1989), section 4.4: `p_usrpri = PUSER + p_cpu / 4 + 2 p_nice`, better when lower; `p_cpu` counts the clock
-//! ticks (of 10 ms) that a process ran; once a second it decays by `2 load / (2 load + 1)`; 32 run queues of four
-//! priorities each; a process that becomes ready with a better priority preempts the running one; `roundrobin` every
-//! 100 ms.
-//! becomes able to run with a better priority than the one that runs takes the processor at once; `roundrobin` every 100 ms.
+//! System" (1989), section 4.4: `p_usrpri = PUSER + p_cpu / 4 + 2 p_nice`, where `p_nice` is 0, better when lower;
+//! `p_cpu` counts the clock ticks (of 10 ms) that a process ran; once a second it decays by `2 load / (2 load + 1)`; 32
+//! run queues of four priorities each; a process that becomes ready with a better priority preempts the running one;
+//! `roundrobin` every 100 ms.
 
 use std::time::Duration;
 
@@ -38,7 +37,6 @@ pub struct Bsd {
 
 #[derive(Clone, Copy, Default)]
 struct Thread {
-    nice: u32,
     usage: Usage,
     ended: bool,
 }
@@ -46,11 +44,6 @@ struct Thread {
 impl Bsd {
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// Sets `p_nice` of a thread that has started, 0 to 20.
-    pub fn set_nice(&mut self, thread: ThreadId, nice: u32) {
-        self.threads[thread.0 as usize].nice = nice.min(20);
     }
 
     /// `child` has just been started by `parent` (WS-7).
@@ -100,9 +93,9 @@ impl Bsd {
     }
 
     fn priority(&self, thread: ThreadId) -> u32 {
-        let Thread { nice, usage, .. } = self.threads[thread.0 as usize];
+        let Thread { usage, .. } = self.threads[thread.0 as usize];
         let ticks = usage.last_estimate().as_nanos() / TICK.as_nanos();
-        (PUSER + ticks as u32 / 4 + 2 * nice).min(MAXPRI)
+        (PUSER + ticks as u32 / 4).min(MAXPRI)
     }
 
     fn run_queue(&self, thread: ThreadId) -> u32 {

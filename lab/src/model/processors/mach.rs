@@ -38,7 +38,7 @@ pub struct Config {
     /// `min_quantum`: 100 ms.
     pub quantum: Duration,
     /// Is the master interrupted for a thread that is bound to it? Not by Mach; a modern kernel would.
-    pub tells_master: bool,
+    pub notifies_master: bool,
 }
 
 pub struct Mach {
@@ -124,12 +124,12 @@ impl Scheduler for Mach {
             self.common.push_back(thread);
             return Placement::Queued;
         };
-        let told = bound != self.config.master || on == Some(bound) || self.config.tells_master;
-        if told && self.take_idle(bound) {
+        let is_notified = bound != self.config.master || on == Some(bound) || self.config.notifies_master;
+        if is_notified && self.take_idle(bound) {
             return Placement::Dispatch(bound);
         }
         self.own[usize::from(bound.0)].push_back(thread);
-        if told { Placement::Look(bound) } else { Placement::Tick(bound) }
+        if is_notified { Placement::Look(bound) } else { Placement::Tick(bound) }
     }
 
     fn on_stopped(&mut self, now: Instant, thread: ThreadId, on: ProcessorId) -> Placement {

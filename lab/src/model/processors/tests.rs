@@ -19,8 +19,8 @@ fn costs() -> Costs {
     Costs { dispatch: Duration::ZERO, migration: Duration::ZERO, tick: ms(10) }
 }
 
-fn mach(run: &Simulation, count: u16, tells_master: bool) -> Processors {
-    let config = Config { processors: count, master: MASTER, quantum: ms(100), tells_master };
+fn mach(run: &Simulation, count: u16, notifies_master: bool) -> Processors {
+    let config = Config { processors: count, master: MASTER, quantum: ms(100), notifies_master };
     let order: Vec<_> = (0..count).map(ProcessorId).collect();
     Processors::new(run, count, costs(), Box::new(Mach::new(config, &order)))
 }
@@ -69,10 +69,10 @@ fn more_processes_than_processors_share_them_in_slices() {
 }
 
 #[test]
-fn a_thread_that_wants_to_the_busy_master_waits_for_its_clock_tick_unless_the_master_is_told() {
-    let went = |tells_master| {
+fn a_thread_that_wants_to_the_busy_master_waits_for_its_clock_tick_unless_the_master_is_notified() {
+    let went = |notifies_master| {
         let run = Simulation::new(1);
-        let processors = mach(&run, 2, tells_master);
+        let processors = mach(&run, 2, notifies_master);
         let log = Log::default();
         // Occupies the master, in user mode.
         let (time, noted) = (run.clone(), Rc::clone(&log));
@@ -94,7 +94,7 @@ fn a_thread_that_wants_to_the_busy_master_waits_for_its_clock_tick_unless_the_ma
 }
 
 #[test]
-fn an_interrupt_delays_who_runs_there_and_nobody_else() {
+fn an_interrupt_delays_the_running_thread_and_no_other() {
     let run = Simulation::new(1);
     let processors = mach(&run, 3, false);
     let log = Log::default();
@@ -111,9 +111,9 @@ fn an_interrupt_delays_who_runs_there_and_nobody_else() {
 }
 
 #[test]
-fn who_moves_to_another_processor_pays_for_it() {
+fn a_thread_pays_for_moving_to_another_processor() {
     let run = Simulation::new(1);
-    let config = Config { processors: 2, master: MASTER, quantum: ms(100), tells_master: true };
+    let config = Config { processors: 2, master: MASTER, quantum: ms(100), notifies_master: true };
     let costs = Costs { dispatch: ms(1), migration: ms(2), tick: ms(10) };
     let processors = Processors::new(&run, 2, costs, Box::new(Mach::new(config, &[ProcessorId(1)])));
     let log = Log::default();
@@ -146,7 +146,7 @@ fn a_wakeup_that_comes_before_the_sleep_is_not_lost() {
 }
 
 #[test]
-fn in_4_3bsd_who_wakes_up_with_a_better_priority_takes_the_processor_at_once() {
+fn in_4_3bsd_a_thread_that_wakes_up_with_a_better_priority_takes_the_processor_at_once() {
     let run = Simulation::new(1);
     let processors = Processors::new(&run, 1, costs(), Box::new(Bsd::new()));
     let log = Log::default();

@@ -37,10 +37,6 @@ impl Thread {
         self.id
     }
 
-    pub fn processors(&self) -> &Processors {
-        &self.processors
-    }
-
     /// The processor that it runs on now, if any.
     pub fn processor(&self) -> Option<ProcessorId> {
         self.processors.entry(self.id, |entry| entry.on)

@@ -1,7 +1,7 @@
 use super::canvas::{At, Canvas, Side};
 use super::{Area, FAINT, GROUND, INK, SMALL_TEXT, Undrawn, colour_of, dashes, names, value};
-use crate::report::number;
 use crate::report::style::Colour;
+use crate::report::{number, wrap as wrapped_lines};
 use crate::result::{Plot, Series, Source};
 
 /// Distance between lines of a group's name.
@@ -17,16 +17,8 @@ pub(super) fn wrapped(groups: &[String], width: f64) -> Vec<Vec<String>> {
 }
 
 fn wrap(name: &str, letters: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in name.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= letters => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
+    let mut lines = wrapped_lines(name, letters);
+    lines.retain(|line| !line.is_empty());
     if lines.len() > LINES_MAX {
         lines.truncate(LINES_MAX);
         if let Some(last) = lines.last_mut() {
@@ -105,7 +97,7 @@ pub(super) fn bar(
     }
     let edge = [(left + 0.75, bottom), (left + 0.75, top), (right - 0.75, top), (right - 0.75, bottom)];
     canvas.rectangle((left, top), (right, bottom), GROUND)?;
-    if source == Source::Here {
+    if source == Source::Local {
         let mut stripe = bottom - 3.0;
         while stripe > top {
             canvas.line(&[(left, stripe), (right, stripe)], colour, 2.0, None)?;

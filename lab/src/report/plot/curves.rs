@@ -70,7 +70,7 @@ pub(super) fn mark(canvas: &Canvas<'_>, at: At, source: Source, colour: Colour, 
             canvas.circle(at, 2.5 + more, GROUND)
         }
         Source::Simulated => canvas.circle(at, 3.5 + more, colour),
-        Source::Here => {
+        Source::Local => {
             let half = 3.5 + more;
             canvas.rectangle((at.0 - half, at.1 - half), (at.0 + half, at.1 + half), colour)
         }

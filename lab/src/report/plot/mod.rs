@@ -8,6 +8,7 @@ mod curves;
 use canvas::{At, Canvas, Side};
 use thiserror::Error;
 
+use super::escape::escaped;
 use super::scale::Scale;
 use super::style::{Colour, FAINT, GRID, GROUND, INK, PALETTE, dashes};
 use super::{source_name, value};
@@ -141,7 +142,7 @@ fn frame(canvas: &Canvas<'_>, area: &Area) -> Result<(), Undrawn> {
 /// As wide as the page allows, at most as wide as it was drawn; with the title for screen readers.
 fn sized(svg: &str, height: f64, title: &str) -> String {
     let drawing = svg.split_once("viewBox=").map_or("", |(_, rest)| rest);
-    let title = super::html::escaped(title);
+    let title = escaped(title);
     format!("<svg role=\"img\" aria-label=\"{title}\" width=\"{WIDTH}\" height=\"{height}\" viewBox={drawing}")
 }
 

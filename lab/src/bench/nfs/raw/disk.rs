@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use super::Done;
-use crate::load::Load;
-use crate::spread::XorShift;
+use crate::measure::load::Load;
+use crate::measure::spread::XorShift;
 
 /// Memory alignment of direct I/O.
 const ALIGN: usize = 4096;

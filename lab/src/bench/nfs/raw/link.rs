@@ -14,12 +14,12 @@ use anyhow::{Context, Result, bail};
 
 use super::Done;
 use super::disk::{self, Buffer};
-use crate::load::Load;
+use crate::measure::load::Load;
 
 /// Header of a READ or WRITE, and size of a message without data. Bytes; roughly those of NFS.
 const HEAD_BYTES: usize = 132;
 
-/// Largest receive of the client, as in [`crate::load`].
+/// Largest receive of the client, as in [`crate::measure::load`].
 const RECEIVE_BYTES: usize = 256 << 10;
 
 /// Threads that write the received data.
@@ -91,11 +91,11 @@ fn exchange(
     other.set_nodelay(true)?;
     let server = thread::spawn(move || serve(other));
     let mut buffer = vec![0; RECEIVE_BYTES];
-    let (start, mut bytes, mut asked) = (Instant::now(), 0, 0);
+    let (start, mut bytes, mut sent) = (Instant::now(), 0, 0);
     while start.elapsed() < duration {
-        while asked < bytes / reply_bytes + in_flight as usize {
+        while sent < bytes / reply_bytes + in_flight as usize {
             stream.write_all(call)?;
-            asked += 1;
+            sent += 1;
         }
         match stream.read(&mut buffer)? {
             0 => break,
@@ -113,23 +113,23 @@ fn exchange(
 struct Writers {
     file: Arc<File>,
     /// Bytes that were handed to them, and bytes written.
-    told: u64,
+    submitted: u64,
     written: u64,
-    tell: mpsc::Sender<u64>,
+    sender: mpsc::Sender<u64>,
     ended: mpsc::Receiver<std::io::Result<()>>,
 }
 
 impl Writers {
     fn new(file: File, file_bytes: u64) -> Writers {
         let file = Arc::new(file);
-        let (tell, told) = mpsc::channel::<u64>();
+        let (sender, receiver) = mpsc::channel::<u64>();
         let (end, ended) = mpsc::channel();
-        let told = Arc::new(Mutex::new(told));
+        let receiver = Arc::new(Mutex::new(receiver));
         for _ in 0..WRITERS {
-            let (file, told, end) = (Arc::clone(&file), Arc::clone(&told), end.clone());
+            let (file, receiver, end) = (Arc::clone(&file), Arc::clone(&receiver), end.clone());
             thread::spawn(move || {
                 let buffer = Buffer::new(WRITE_BYTES);
-                let next = || told.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                let next = || receiver.lock().unwrap_or_else(PoisonError::into_inner).recv();
                 while let Ok(at) = next() {
                     if end.send(file.write_all_at(buffer.bytes(), at % file_bytes)).is_err() {
                         return;
@@ -137,20 +137,20 @@ impl Writers {
                 }
             });
         }
-        Writers { file, told: 0, written: 0, tell, ended }
+        Writers { file, submitted: 0, written: 0, sender, ended }
     }
 
     /// Hands to the threads what was received and not yet handed over.
     fn write(&mut self, received: u64) -> Result<()> {
-        while self.told + WRITE_BYTES as u64 <= received {
-            self.tell.send(self.told).context("no thread writes")?;
-            self.told += WRITE_BYTES as u64;
+        while self.submitted + WRITE_BYTES as u64 <= received {
+            self.sender.send(self.submitted).context("no thread writes")?;
+            self.submitted += WRITE_BYTES as u64;
         }
         Ok(())
     }
 
     fn flush(&mut self) -> Result<()> {
-        while self.written < self.told {
+        while self.written < self.submitted {
             self.ended.recv().context("no thread writes")??;
             self.written += WRITE_BYTES as u64;
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::load::{Load, Operation, Stability};
+use crate::measure::load::{Load, Operation, Stability};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Done {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::Done;
-use crate::load::Load;
+use crate::measure::load::Load;
 
 /// Creates and removes names in a directory, by one thread.
 pub fn create_remove(load: &Load, directory: &Path, duration: Duration) -> Result<Done> {

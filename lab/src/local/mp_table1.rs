@@ -1,0 +1,337 @@
+//! MP table 1 on this host: `iotest` with funnelled and with symmetric access, on up to the paper's nine processors.
+//!
+//! Funnelled: a process on another processor than the first has the first do the read, and continues with the result.
+//! The paper's times, including those of its disk and test device, are divided by [`FASTER`]: processors have become
+//! faster by more than that.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::drive::mechanical::{Mechanical, SeekCurve};
+use kernel::device::DeviceRef;
+use kernel::request::Context;
+use kernel::wait::WaitList;
+use kernel::{Kernel, Processor};
+use machine::Errno;
+use policy::access::{Access, Mode};
+use policy::unit::{BLOCK_BYTES, ByteRange, Instant, ProcessorId};
+
+use super::repetitions::{Repetitions, Spread, interleaved};
+use super::task::{self, JOB};
+use super::{Effort, LocalError, LocalExperiment, LocalRun, Measured, Medium, Setup};
+use crate::parameter::Parameters;
+use crate::result::{Axis, Cell, Plot, Series, Table};
+
+/// Divisor of the paper's times.
+const FASTER: u32 = 100;
+
+/// Duration of a wait count in the paper: ten, about 20 ms (MP footnote 3).
+const WAIT: Duration = Duration::from_millis(2);
+
+/// Service time of `testdev` in the paper (MP section 3.3).
+const TESTDEV: Duration = Duration::from_millis(17);
+
+/// A spinning process yields after this time, in the paper's terms: a time slice of a Unix of the time.
+const TIME_SLICE: Duration = Duration::from_millis(100);
+
+/// Processors that ran processes in the paper.
+const PROCESSORS_MAX: u16 = 9;
+
+/// Fewer than the paper's thirteen, but repeated: on a host with other load only repetition helps.
+const PROCESSES: [u64; 8] = [1, 2, 3, 4, 6, 9, 12, 20];
+const WAITS: [u32; 6] = [0, 10, 20, 50, 100, 200];
+const DEVICES: [&str; 3] = ["scsihd", "testdev", "ramdisk"];
+
+const MASTER: ProcessorId = ProcessorId(0);
+
+/// Size of the devices; a process starts over when it has read them. Bytes.
+const DEVICE_BYTES: u64 = 16 << 20;
+
+/// Target time of one cell, unless a few loops of each process take longer: less than a time slice of the host, so that
+/// some runs are not interrupted by other programs.
+const CELL_TIME: Duration = Duration::from_millis(2);
+const LOOPS_MIN: u64 = 2;
+const LOOPS_MAX: u64 = 2000;
+
+const ROUNDS: Repetitions = Repetitions { most: 5, time_max: Duration::from_millis(3000) };
+
+pub(super) struct DeviceAccess;
+
+impl LocalExperiment for DeviceAccess {
+    fn experiment(&self) -> &'static str {
+        "mp-table1"
+    }
+
+    fn steps(&self, effort: Effort, _parameters: &Parameters) -> u64 {
+        let rounds = u64::from(effort.pick(ROUNDS.most, 1));
+        rounds * (DEVICES.len() * waits(effort).len() * processes(effort).len()) as u64
+    }
+
+    fn measure(&self, run: &LocalRun<'_>) -> Result<Measured, LocalError> {
+        let processors = run.host.processors().min(PROCESSORS_MAX);
+        let mut measured = Measured::default();
+        if processors < 2 {
+            run.step(self.steps(run.effort, run.parameters));
+            measured.notes.push("Here: one processor only, so there is nothing to funnel to.".to_owned());
+            return Ok(measured);
+        }
+        for name in DEVICES {
+            let gains = on(run, name, processors)?;
+            for (row, gains) in gains.chunks(processes(run.effort).len()).enumerate() {
+                for (column, times) in gains.iter().enumerate() {
+                    let (wait, count) = (waits(run.effort)[row], processes(run.effort)[column]);
+                    measured.cell(name, wait.to_string(), count.to_string(), gain(times));
+                }
+            }
+            measured.tables.push(gain_table(run.effort, name, processors, &gains));
+            measured.plots.push(gain_plot(run.effort, name, processors, &gains));
+            measured.notes.push(disturbance(name, &gains));
+        }
+        measured.notes.push(format!(
+            "Here: {processors} processors (the paper had nine), and every time of the paper {FASTER} times shorter: waits, \
+             time slices, testdev and the modelled disk, which run in real time. Funnelled means that the first processor \
+             does the reads of all. Completions arrive where the device was started."
+        ));
+        Ok(measured)
+    }
+}
+
+fn waits(effort: Effort) -> &'static [u32] {
+    effort.pick(&WAITS, &WAITS[..2])
+}
+
+fn processes(effort: Effort) -> &'static [u64] {
+    effort.pick(&PROCESSES, &PROCESSES[..2])
+}
+
+fn medium(name: &str) -> Result<Medium, LocalError> {
+    let bytes = DEVICE_BYTES;
+    let model = match name {
+        "scsihd" => {
+            let model = Mechanical::named("scsi-1990");
+            Mechanical {
+                rpm: model.rpm * FASTER,
+                head_switch: model.head_switch / FASTER,
+                seek: SeekCurve {
+                    single: model.seek.single / FASTER,
+                    mean: model.seek.mean / FASTER,
+                    full: model.seek.full / FASTER,
+                },
+                overhead: model.overhead / FASTER,
+                bus_bytes_per_second: model.bus_bytes_per_second * u64::from(FASTER),
+                ..model
+            }
+        }
+        "testdev" => testdev(),
+        _ => return Ok(Medium::Ram { bytes }),
+    };
+    Ok(Medium::Mechanical { bytes, model })
+}
+
+/// Each request takes the same time: nothing moves.
+fn testdev() -> Mechanical {
+    let none = Duration::ZERO;
+    Mechanical {
+        rpm: 600_000_000,
+        sector_bytes: 512,
+        sectors_per_track: 8,
+        heads: 1,
+        cylinders: 1,
+        head_switch: none,
+        track_skew: 0,
+        cylinder_skew: 0,
+        seek: SeekCurve { single: none, mean: none, full: none },
+        overhead: TESTDEV / FASTER,
+        bus_bytes_per_second: 1_000_000_000_000,
+        buffer_bytes: 64 << 10,
+        read_ahead: false,
+        write_passes: 1,
+        transfer_bytes_max: BLOCK_BYTES as u32,
+    }
+}
+
+/// The result of one cell: seconds with funnelled and with symmetric access.
+type Times = [Spread; 2];
+
+/// How much faster symmetric access is, in percent (as in the paper's tables). It compares the least disturbed
+/// repetitions: other load on the host only ever adds time, and at this scale more than the effect.
+fn gain([funnelled, symmetric]: &Times) -> f64 {
+    (funnelled.least / symmetric.least.max(1e-9) - 1.0) * 100.0
+}
+
+/// The precision of the numbers: how far repetitions of the same thing lie apart.
+fn disturbance(name: &str, cells: &[Times]) -> String {
+    let repetitions = cells.iter().flatten().map(|spread| spread.count).max().unwrap_or(0);
+    if repetitions < 2 {
+        return format!("Here, {name}: this host was too busy for a second repetition, and the numbers say little.");
+    }
+    let apart = cells.iter().flatten().map(|spread| (spread.most / spread.least.max(1e-9) - 1.0) * 100.0);
+    let apart = Spread::of(apart).median;
+    format!(
+        "Here, {name}: the slowest of {repetitions} repetitions took {apart:.0} % longer than the fastest (median over the \
+         cells). The table compares the fastest; differences far below that say little."
+    )
+}
+
+/// Funnelled and symmetric access, for each wait and, within that, for each number of processes.
+fn on(run: &LocalRun<'_>, name: &str, processors: u16) -> Result<Vec<Times>, LocalError> {
+    let setup = Setup { processors_max: processors, ..Setup::with_memory(64 << 20) };
+    let stage = run.host.start(&setup)?;
+    let device = stage.device(&medium(name)?)?;
+    let (waits, counts) = (waits(run.effort), processes(run.effort));
+    interleaved(run, ROUNDS, waits.len() * counts.len(), |arm| {
+        let load = Load::new(name, waits[arm / counts.len()], counts[arm % counts.len()], processors, run.effort);
+        let mut took = [Duration::MAX; 2];
+        // In both orders, so that neither mode is always the first. Long runs are not repeated in reverse.
+        let turn = [Mode::Funnel, Mode::Symmetric, Mode::Symmetric, Mode::Funnel];
+        let half = if arm % 2 == 0 { &turn[..2] } else { &turn[2..] };
+        for &mode in if load.is_long() { half } else { &turn[..] } {
+            let fastest = &mut took[usize::from(mode == Mode::Symmetric)];
+            *fastest = load.run(stage.kernel(), &device, Access::new(mode, MASTER))?.min(*fastest);
+        }
+        Ok(took.map(|took| took.as_secs_f64()))
+    })
+}
+
+#[derive(Clone, Copy)]
+struct Load {
+    processes: u64,
+    loops: u64,
+    wait: Duration,
+    expected: Duration,
+}
+
+impl Load {
+    fn new(name: &str, wait: u32, processes: u64, processors: u16, effort: Effort) -> Self {
+        let wait = WAIT * wait / FASTER;
+        // Estimated time of one loop of all: they spin in parallel, and devices with moving parts serve one at a time.
+        let device = if name == "ramdisk" { Duration::from_micros(3) } else { TESTDEV / FASTER };
+        let spinning = wait * processes.div_ceil(processors.into()) as u32;
+        let loop_of_all = spinning.max(device * processes as u32).max(wait + device);
+        let loops = (CELL_TIME.as_nanos() / loop_of_all.as_nanos().max(1)) as u64;
+        let loops = effort.pick(loops.clamp(LOOPS_MIN, LOOPS_MAX), LOOPS_MIN);
+        Load { processes, loops, wait, expected: loop_of_all * loops as u32 }
+    }
+
+    fn is_long(&self) -> bool {
+        self.expected > 2 * CELL_TIME
+    }
+
+    /// Time from the start of the first process to the end of the last.
+    fn run(&self, kernel: &Arc<Kernel>, device: &DeviceRef, access: Access) -> Result<Duration, LocalError> {
+        let load = *self;
+        let tasks: Vec<_> = (0..self.processes)
+            .map(|number| {
+                let device = DeviceRef::clone(device);
+                let processor = place(number, load.processes, kernel.processors());
+                task::start(kernel, processor, move |cpu| process(cpu, device, load, access))
+            })
+            .collect();
+        let mut span: Option<(Instant, Instant)> = None;
+        for task in tasks {
+            let (start, end) = task.wait()??;
+            let (first, last) = span.unwrap_or((start, end));
+            span = Some((first.min(start), last.max(end)));
+        }
+        span.map(|(first, last)| last.since(first)).ok_or(LocalError::NoResult)
+    }
+}
+
+/// Where a process runs: the master is left idle while there are fewer processes than processors (MP section 5.2),
+/// except that a single process runs where its reads are done (section 5.1).
+fn place(number: u64, processes: u64, processors: u16) -> ProcessorId {
+    let count = u64::from(processors);
+    let processor = match processes {
+        1 => 0,
+        _ if processes < count => 1 + number % (count - 1),
+        _ => number % count,
+    };
+    ProcessorId(processor as u16)
+}
+
+async fn process(cpu: Processor, device: DeviceRef, load: Load, access: Access) -> Result<(Instant, Instant), Errno> {
+    let start = cpu.now();
+    for number in 0..load.loops {
+        let range = ByteRange::new(number * BLOCK_BYTES % DEVICE_BYTES, BLOCK_BYTES);
+        match access.starts(cpu.id()) {
+            own if own == cpu.id() => task::read(&cpu, &device, range, Context::synchronous(JOB)).await?,
+            master => read_on(&cpu, master, &device, range).await?,
+        }
+        spin(&cpu, load.wait).await;
+    }
+    Ok((start, cpu.now()))
+}
+
+#[derive(Default)]
+struct Answer {
+    result: Mutex<Option<Result<(), Errno>>>,
+    waiters: WaitList,
+}
+
+/// The funnel: has `master` do the read.
+async fn read_on(cpu: &Processor, master: ProcessorId, device: &DeviceRef, range: ByteRange) -> Result<(), Errno> {
+    let answer = Arc::new(Answer::default());
+    let (device, theirs) = (DeviceRef::clone(device), Arc::clone(&answer));
+    cpu.spawn_on(master, move |cpu| {
+        let own = cpu.clone();
+        cpu.spawn(async move {
+            let result = task::read(&own, &device, range, Context::synchronous(JOB)).await;
+            *theirs.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+            theirs.waiters.wake_all();
+        });
+    });
+    answer.waiters.until(|| *answer.result.lock().unwrap_or_else(PoisonError::into_inner)).await
+}
+
+/// Uses the processor for `wait`, yielding after each time slice.
+async fn spin(cpu: &Processor, wait: Duration) {
+    let mut left = wait;
+    while !left.is_zero() {
+        let slice = left.min(TIME_SLICE / FASTER);
+        let end = cpu.now() + slice;
+        while cpu.now() < end {
+            std::hint::spin_loop();
+        }
+        left -= slice;
+        cpu.yield_now().await;
+    }
+}
+
+fn gain_table(effort: Effort, name: &str, processors: u16, gains: &[Times]) -> Table {
+    let (waits, counts) = (waits(effort), processes(effort));
+    let repetitions = gains.iter().map(|[times, _]| times.count).max().unwrap_or(0);
+    let local = |times: &Times| Cell { local: Some(gain(times)), ..Cell::default() };
+    Table::new(format!("here-{name}"), format!(
+            "On this host: {name}, {processors} processors, improvement of symmetric over funnelled access (fastest of {repetitions})"
+        )).unit("%", 1).rows("wait count", waits.iter().map(u32::to_string)).columns("processes", counts.iter().map(u64::to_string)).cells(gains.chunks(counts.len()).map(|row| row.iter().map(local).collect()).collect()).in_points()
+}
+
+fn gain_plot(effort: Effort, name: &str, processors: u16, gains: &[Times]) -> Plot {
+    let counts = processes(effort);
+    let series = waits(effort).iter().zip(gains.chunks(counts.len())).map(|(wait, gains)| {
+        Series::local(
+            format!("wait {wait}"),
+            counts.iter().zip(gains).map(|(&count, times)| (count as f64, gain(times))),
+        )
+    });
+    Plot::lines(
+        format!("here-{name}"),
+        format!("On this host: {name}, {processors} processors"),
+        Axis::linear("processes", ""),
+        Axis::linear("improvement", "%"),
+        series.collect(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_master_is_kept_idle_while_there_are_fewer_processes_than_processors() {
+        let places = |processes| (0..processes).map(|n| place(n, processes, 4).0).collect::<Vec<_>>();
+        assert_eq!(places(1), [0]);
+        assert_eq!(places(3), [1, 2, 3]);
+        assert_eq!(places(5), [0, 1, 2, 3, 0]);
+    }
+}

@@ -1,0 +1,135 @@
+//! Tasks on the processors of a stage, and what they share.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+
+use kernel::device::{Device, DeviceRef};
+use kernel::queue::{DiskQueue, QueueCounters};
+use kernel::request::{Action, Context, JobId, Outcome, Request};
+use kernel::wait::WaitList;
+use kernel::{Frames, Kernel, Processor};
+use machine::Errno;
+use policy::queue;
+use policy::unit::{BLOCK_BYTES, ByteRange, ProcessorId};
+
+use super::LocalError;
+
+/// Request size of applications and file systems of the time (a block of the Berkeley file system), bytes.
+pub(super) const REQUEST_BYTES: u64 = 8192;
+
+pub(super) const JOB: JobId = JobId(1);
+
+pub(super) struct Pending<T>(Receiver<T>);
+
+impl<T> Pending<T> {
+    pub(super) fn wait(self) -> Result<T, LocalError> {
+        self.0.recv().map_err(|_| LocalError::NoResult)
+    }
+}
+
+pub(super) fn start<T, F>(
+    kernel: &Kernel,
+    id: ProcessorId,
+    task: impl FnOnce(Processor) -> F + Send + 'static,
+) -> Pending<T>
+where
+    T: Send + 'static,
+    F: Future<Output = T> + 'static,
+{
+    let (sender, receiver) = channel();
+    kernel.mailbox(id).start(move |cpu| {
+        let future = task(cpu.clone());
+        cpu.spawn(async move {
+            // The receiver may be gone.
+            let _ = sender.send(future.await);
+        });
+    });
+    Pending(receiver)
+}
+
+/// Runs a task on the first processor to its end.
+pub(super) fn run<T, F>(kernel: &Kernel, task: impl FnOnce(Processor) -> F + Send + 'static) -> Result<T, LocalError>
+where
+    T: Send + 'static,
+    F: Future<Output = T> + 'static,
+{
+    start(kernel, ProcessorId(0), task).wait()
+}
+
+pub(super) fn request_at(start: u64, number: u64) -> ByteRange {
+    ByteRange::new(start + number * REQUEST_BYTES, REQUEST_BYTES)
+}
+
+/// Frames for a write of `bytes`, filled: a disk may treat zeroes specially.
+pub(super) async fn filled(cpu: &Processor, bytes: u64, content: u64) -> Frames {
+    let mut frames = cpu.kernel().allocate(cpu, bytes.div_ceil(BLOCK_BYTES) as usize).await;
+    for frame in &mut frames {
+        if let Some(bytes) = frame.bytes_mut() {
+            bytes.fill(1 + (content % 251) as u8);
+        }
+    }
+    frames
+}
+
+pub(super) async fn write(cpu: &Processor, device: &DeviceRef, range: ByteRange, how: Context) -> Result<(), Errno> {
+    let frames = filled(cpu, range.len, range.at.0 / REQUEST_BYTES).await;
+    device
+        .perform(cpu, Request { action: Action::Write(range, frames), context: how })
+        .await
+        .and_then(Outcome::required)
+}
+
+pub(super) async fn read(cpu: &Processor, device: &DeviceRef, range: ByteRange, how: Context) -> Result<(), Errno> {
+    let frames = cpu.kernel().allocate(cpu, range.len.div_ceil(BLOCK_BYTES) as usize).await;
+    device.perform(cpu, Request { action: Action::Read(range, frames), context: how }).await.and_then(Outcome::required)
+}
+
+pub(super) async fn flush(cpu: &Processor, device: &DeviceRef) -> Result<(), Errno> {
+    device
+        .perform(cpu, Request { action: Action::Flush, context: Context::synchronous(JOB) })
+        .await
+        .and_then(Outcome::required)
+}
+
+/// Counters of the queue of the device's disk.
+pub(super) fn queue_counters(kernel: &Kernel, device: &dyn Device) -> QueueCounters {
+    kernel.queue_of_disk(device.facts().disk, || DiskQueue::new(queue::Config::default())).counters()
+}
+
+/// Requests of one processor in flight that have no waiter of their own.
+#[derive(Default)]
+pub(super) struct InFlight {
+    count: Cell<usize>,
+    failed: RefCell<Option<Errno>>,
+    ended: WaitList,
+}
+
+impl InFlight {
+    pub(super) fn begin(&self) {
+        self.count.set(self.count.get() + 1);
+    }
+
+    pub(super) fn end(&self, result: Result<(), Errno>) {
+        self.count.set(self.count.get() - 1);
+        if let Err(errno) = result {
+            self.failed.replace(Some(errno));
+        }
+        self.ended.wake_all();
+    }
+
+    /// Waits until at most `count` are in flight.
+    ///
+    /// # Errors
+    /// When one has failed.
+    pub(super) async fn until(&self, count: usize) -> Result<(), Errno> {
+        self.ended.until(|| (self.count.get() <= count).then_some(())).await;
+        self.failed.borrow().map_or(Ok(()), Err)
+    }
+}
+
+/// A device that others share.
+pub(super) fn shared(device: impl Device + 'static) -> DeviceRef {
+    Arc::new(device)
+}

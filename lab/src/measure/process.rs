@@ -1,0 +1,193 @@
+//! Child programs: bounded in time, ended by their id, and killed when this program ends.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// Timeout of a server's start: reading back a large image is not part of it.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Time between two looks at a program that starts: not all servers report when they are ready.
+const START_PERIOD: Duration = Duration::from_millis(5);
+
+/// Timeout of a server's end: after SIGTERM it writes out what is dirty.
+const STOP_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Set when the user interrupts the program.
+pub type Interrupted = Arc<AtomicBool>;
+
+/// Has a program killed when the thread that starts it ends.
+fn end_with_parent(command: &mut Command) {
+    // SAFETY: between fork and exec only prctl is called, which is a system call and touches no memory of ours.
+    unsafe {
+        command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        });
+    }
+}
+
+/// A running program. Killed when dropped.
+pub struct Process {
+    child: Child,
+    name: String,
+    log: PathBuf,
+    interrupted: Interrupted,
+}
+
+impl Process {
+    /// Starts a program; stderr goes to `log`, stdout to `log` with the extension `.out`.
+    pub fn start(mut command: Command, log: &Path, interrupted: &Interrupted) -> Result<Process> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let errors = File::create(log).with_context(|| log.display().to_string())?;
+        let output = File::create(output_path(log)).with_context(|| log.display().to_string())?;
+        command.stdin(Stdio::null()).stdout(output).stderr(errors);
+        // Ctrl-C is for the measuring program, which then ends this one.
+        command.process_group(0);
+        end_with_parent(&mut command);
+        let child = command.spawn().with_context(|| format!("cannot start {name}"))?;
+        Ok(Process { child, name, log: log.to_owned(), interrupted: interrupted.clone() })
+    }
+
+    /// Processor time of all its threads so far, in user and system mode.
+    pub fn cpu(&self) -> Result<Duration> {
+        let text = self.proc_file("stat")?;
+        // The name, in parentheses, may hold spaces. After it, utime and stime are the 12th and 13th (proc(5)).
+        let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok());
+        let (Some(user), Some(system)) = (ticks(11), ticks(12)) else {
+            bail!("/proc/{}/stat: {text}", self.child.id())
+        };
+        // SAFETY: sysconf takes and returns numbers.
+        let ticks_a_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+        Ok(Duration::from_secs_f64((user + system) as f64 / ticks_a_second as f64))
+    }
+
+    /// Resident memory in bytes, huge pages included.
+    pub fn resident_bytes(&self) -> Result<u64> {
+        Ok(self.status_bytes("VmRSS:")? + self.status_bytes("HugetlbPages:")?)
+    }
+
+    /// The largest resident memory in bytes, huge pages as of now.
+    pub fn peak_resident_bytes(&self) -> Result<u64> {
+        Ok(self.status_bytes("VmHWM:")? + self.status_bytes("HugetlbPages:")?)
+    }
+
+    fn status_bytes(&self, key: &str) -> Result<u64> {
+        let text = self.proc_file("status")?;
+        let line = text.lines().find_map(|line| line.strip_prefix(key));
+        let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+        Ok(kilobytes.with_context(|| format!("/proc/{}/status has no {key}", self.child.id()))? * 1024)
+    }
+
+    fn proc_file(&self, name: &str) -> Result<String> {
+        let path = format!("/proc/{}/{name}", self.child.id());
+        fs::read_to_string(&path).with_context(|| format!("{} has ended: {}", self.name, self.messages()))
+    }
+
+    pub fn messages(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default().trim().to_owned()
+    }
+
+    /// Waits until `probe` succeeds. Returns what that gives.
+    pub fn ready<T>(&mut self, mut probe: impl FnMut(&Process) -> Result<T>) -> Result<T> {
+        let deadline = Instant::now() + START_TIMEOUT;
+        loop {
+            let error = match probe(self) {
+                Ok(ready) => return Ok(ready),
+                Err(error) => error,
+            };
+            if let Some(status) = self.child.try_wait()? {
+                bail!("it ended ({status}): {}", self.messages());
+            }
+            if Instant::now() > deadline {
+                let late = format!("not ready within {} s: {}", START_TIMEOUT.as_secs(), self.messages());
+                return Err(error.context(late));
+            }
+            thread::sleep(START_PERIOD);
+        }
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has printed so far.
+    pub fn output(&self) -> String {
+        fs::read_to_string(output_path(&self.log)).unwrap_or_default()
+    }
+
+    /// Waits for the program's end. Returns its standard output; an error if it failed or took longer than `timeout`.
+    pub fn finish(mut self, timeout: Duration) -> Result<String> {
+        self.await_end(timeout)?;
+        let status = self.child.wait()?;
+        if !status.success() {
+            bail!("{} failed ({status}): {}", self.name, self.messages());
+        }
+        Ok(fs::read_to_string(output_path(&self.log))?)
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    pub fn stop(mut self) -> Result<()> {
+        // SAFETY: kill takes numbers; the child was not waited for, so its id is still its own.
+        unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
+        self.await_end(STOP_TIMEOUT)?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    fn await_end(&self, timeout: Duration) -> Result<()> {
+        // SAFETY: pidfd_open takes numbers and returns a new descriptor, which has no other owner.
+        let end = unsafe {
+            let fd = libc::syscall(libc::SYS_pidfd_open, self.child.id() as i32, 0);
+            if fd < 0 {
+                return Err(io::Error::last_os_error()).context("pidfd_open");
+            }
+            OwnedFd::from_raw_fd(fd as i32)
+        };
+        let deadline = Instant::now() + timeout;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            // Wakes periodically, since a signal may arrive just before poll.
+            let timeout_ms = left.min(Duration::from_millis(200)).as_millis() as i32;
+            let mut poll = libc::pollfd { fd: end.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one pollfd, which lives until poll returns.
+            let ready = unsafe { libc::poll(&raw mut poll, 1, timeout_ms) };
+            if ready == 1 {
+                return Ok(());
+            }
+            if self.interrupted.load(Ordering::Relaxed) {
+                bail!("interrupted");
+            }
+            if left.is_zero() {
+                bail!("{} did not end within {} s: {}", self.name, timeout.as_secs(), self.messages());
+            }
+        }
+    }
+
+    /// Ends it at once; what it has not written out is lost.
+    pub fn kill(&mut self) {
+        // An error says that it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn output_path(log: &Path) -> PathBuf {
+    log.with_extension("out")
+}

@@ -1,0 +1,23 @@
+//! All experiments on one of the machines, concurrently.
+
+use std::num::NonZeroUsize;
+use std::thread::available_parallelism;
+
+use lab::{DEFAULT_SEED, Order, Outcome, Setting, order, simulated};
+
+/// The outcomes with these parameters changed, where an experiment has them.
+pub fn outcomes(setting: Setting, changes: &[(&str, f64)]) -> Vec<Outcome> {
+    let order = |experiment: &'static dyn lab::Experiment| {
+        let order = Order::new(experiment, setting, DEFAULT_SEED);
+        let mut order = order.unwrap_or_else(|error| panic!("{}: {error}", experiment.name()));
+        for (name, value) in changes {
+            if order.parameters.iter().any(|(parameter, _)| parameter.name == *name) {
+                order.parameters.set(name, *value).expect("in range");
+            }
+        }
+        order
+    };
+    let threads = available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let outcomes = order::run(simulated().map(order).collect(), threads, |_| {});
+    outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(|failed| panic!("{failed}"))).collect()
+}
