@@ -255,6 +255,18 @@ impl Memory {
         self.zero_frame.get_or_init(|| frame).clone()
     }
 
+    /// As `zero_frame`, but never waits for memory: to free it, blocks are written.
+    pub(crate) fn zero_frame_at_hand(&self) -> Option<FrameRef> {
+        if let Some(frame) = self.zero_frame.get() {
+            return Some(frame.clone());
+        }
+        let mut frames = Frames::new();
+        self.try_allocate(1, &mut frames);
+        let mut frame = frames.pop()?;
+        frame.bytes_mut()?.fill(0);
+        Some(self.zero_frame.get_or_init(|| frame).clone())
+    }
+
     /// Blocks that the cache may hold now.
     pub fn cache_blocks(&self) -> u64 {
         u64::from(self.chunks_target.load(Ordering::Relaxed)) * self.frames.chunk_bytes() / BLOCK_BYTES

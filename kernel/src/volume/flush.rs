@@ -110,7 +110,7 @@ impl Volume {
             match self.claim(cpu.now(), at..within.end) {
                 Claimed::Run(claim) => {
                     at = claim.blocks.end;
-                    count += claim.blocks.end - claim.blocks.start;
+                    count += claim.dirty_within(&within);
                     self.start_write_out(cpu, claim, context);
                     self.until_under_way(UNDER_WAY_MAX).await;
                 }
@@ -148,7 +148,7 @@ impl Volume {
 
     /// Waits until no write of `blocks` is in flight.
     pub(super) async fn until_settled_within(&self, blocks: &Range<u64>) {
-        let is_over = || self.state().writing.first_run(blocks.clone(), 1).is_none();
+        let is_over = || !self.state().is_writing(blocks);
         self.settled_within.until(blocks, is_over).await;
     }
 

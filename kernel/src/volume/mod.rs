@@ -14,6 +14,7 @@ mod extents;
 mod flush;
 mod follow;
 mod foreign;
+mod holes;
 mod load;
 mod owners;
 mod parts;
@@ -50,6 +51,7 @@ use dirty::Dirty;
 pub use extents::Extent;
 pub use foreign::ForeignFlush;
 use foreign::ForeignFlushes;
+use holes::Holes;
 pub use load::{Lookup, Reading};
 use owners::Owners;
 use parts::Parts;
@@ -151,7 +153,10 @@ struct State {
     dirty: Dirty,
     /// A write is in flight.
     writing: BlockSet,
-    /// Which job wrote the blocks of both.
+    /// The blocks of writes in flight that fill holes: both `writing` ones and those around them.
+    filling: BlockSet,
+    holes: Holes,
+    /// Which job wrote the blocks of `dirty` and `writing`.
     owners: Owners,
     /// Written to the device since its last successful flush.
     unflushed: BlockSet,
@@ -201,6 +206,9 @@ impl Volume {
         let id = numbers.take().ok_or(KernelError::TooManyDevices)?;
         let facts = device.facts();
         let read_ahead = readahead::Config { mode: kernel.switches().read_ahead, ..readahead::Config::default() };
+        // Files that others may write are not filled.
+        let may_fill = !config.grows && !config.read_only && facts.writable && !device.is_immediate();
+        let state = State { holes: if may_fill { Holes::awaited() } else { Holes::default() }, ..State::default() };
         let volume = Arc::new_cyclic(|this| Volume {
             this: Weak::clone(this),
             config: VolumeConfig { read_only: config.read_only || !facts.writable, ..config },
@@ -212,7 +220,7 @@ impl Volume {
             size: AtomicU64::new(facts.size),
             blocks_end: AtomicU64::new(facts.size.div_ceil(BLOCK_BYTES)),
             id,
-            state: Mutex::default(),
+            state: Mutex::new(state),
             settled: WaitList::default(),
             settled_within: RangeWaitList::default(),
             dirtied: WaitList::default(),
@@ -233,7 +241,7 @@ impl Volume {
         });
         if !volume.config.read_only {
             let this = Arc::downgrade(&volume);
-            kernel.mailbox(home).start(move |cpu| cpu.clone().spawn_path(write_back::run(cpu, this)));
+            kernel.mailbox(home).start(move |cpu| cpu.clone().spawn_path(write_back::run(cpu, this, may_fill)));
         }
         Ok(volume)
     }

@@ -35,8 +35,11 @@ const UNFLUSHED_SHARE: u64 = 8;
 const UNDER_WAY_MAX: usize = 64;
 
 /// Runs until the volume is closed.
-pub(super) async fn run(cpu: Processor, volume: Weak<Volume>) {
+pub(super) async fn run(cpu: Processor, volume: Weak<Volume>, may_fill: bool) {
     let Some(volume) = volume.upgrade() else { return };
+    if may_fill {
+        volume.find_holes(&cpu).await;
+    }
     let mut policy = WriteBack::new(volume.memory.write_back().clone());
     let mut pace = Pace::new(pace::Config { age: policy.config().age, ..pace::Config::default() });
     loop {
@@ -181,7 +184,7 @@ impl Volume {
             match self.claim_old(cpu.now(), cursor..u64::MAX) {
                 Claimed::Run(claim) => {
                     self.state().dirty.cursor = claim.blocks.end;
-                    left = left.saturating_sub(claim.blocks.end - claim.blocks.start);
+                    left = left.saturating_sub(claim.dirty_within(&(0..u64::MAX)));
                     self.start_write_out(cpu, claim, context);
                     self.until_under_way(UNDER_WAY_MAX).await;
                 }

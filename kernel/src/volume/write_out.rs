@@ -12,28 +12,67 @@ use super::parts::Part;
 use super::{State, Volume};
 use crate::cache::{Cache, State as BufferState, key};
 use crate::counters::Count;
-use crate::frame::Frames;
+use crate::frame::{FrameRef, Frames};
 use crate::processor::Processor;
 use crate::request::{Action, Context, Outcome, Request};
 use crate::trace::Event;
 
-/// A run of dirty blocks that the claimant must write.
+/// Dirty blocks that the claimant must write: a run, or all in clusters that were holes.
 #[derive(Debug)]
 pub(super) struct Claim {
     pub(super) blocks: Range<u64>,
+    dirty: Runs,
     sequence: u64,
 }
 
+impl Claim {
+    pub(super) fn dirty_within(&self, within: &Range<u64>) -> u64 {
+        let cut = |run: &Range<u64>| run.end.min(within.end).saturating_sub(run.start.max(within.start));
+        self.dirty.iter().map(cut).sum()
+    }
+
+    fn has_dirty(&self, block: u64) -> bool {
+        self.dirty.iter().any(|run| run.contains(&block))
+    }
+
+    fn fills_hole(&self) -> bool {
+        self.dirty.as_slice() != [self.blocks.clone()]
+    }
+}
+
+type Runs = SmallVec<[Range<u64>; 1]>;
 type Ranges = SmallVec<[ByteRange; 1]>;
 
 /// What is issued as one request: adjacent blocks, or some bytes of one block.
 struct Piece {
     blocks: Range<u64>,
+    /// Those of them that are not only written to fill a hole.
+    dirty: Runs,
     ranges: Ranges,
     frames: Frames,
 }
 
 impl Piece {
+    /// The dirty blocks alone.
+    fn without_filling(&self) -> impl Iterator<Item = (ByteRange, Frames)> {
+        self.dirty.iter().map(|run| {
+            let skipped = (run.start - self.blocks.start) as usize;
+            let frames: Frames =
+                self.frames.iter().skip(skipped).take((run.end - run.start) as usize).cloned().collect();
+            (ByteRange::new(run.start * BLOCK_BYTES, frames.len() as u64 * BLOCK_BYTES), frames)
+        })
+    }
+
+    fn push(&mut self, block: u64, frame: FrameRef, is_dirty: bool) {
+        self.blocks.end = block + 1;
+        self.frames.push(frame);
+        match self.dirty.last_mut() {
+            Some(last) if is_dirty && last.end == block => last.end += 1,
+            _ if is_dirty => self.dirty.push(block..block + 1),
+            _ => {}
+        }
+    }
+
     /// Are the bytes of the next block contiguous with this piece?
     fn goes_on_with(&self, next: &[ByteRange]) -> bool {
         let end = self.blocks.end * BLOCK_BYTES;
@@ -69,14 +108,24 @@ impl Volume {
             return Claimed::Busy(run.start);
         }
         let end = run.clone().find(|&block| state.is_busy(block)).unwrap_or(run.end);
-        let blocks = run.start..end;
-        state.dirty.remove(blocks.clone());
-        state.writing.insert(blocks.clone());
+        let run = run.start..end;
+        let blocks = state.fill_hole(&run, self.transfer_blocks_max());
+        let mut dirty = Runs::new();
+        while let Some(run) =
+            state.dirty.first_run(dirty.last().map_or(blocks.start, |last| last.end)..blocks.end, u64::MAX)
+        {
+            state.dirty.remove(run.clone());
+            state.writing.insert(run.clone());
+            dirty.push(run);
+        }
+        if blocks != run {
+            state.filling.insert(blocks.clone());
+        }
         state.sequence += 1;
         let sequence = state.sequence;
         state.under_way.insert(sequence);
         state.busy.since.get_or_insert(now);
-        Claimed::Run(Claim { blocks, sequence })
+        Claimed::Run(Claim { blocks, dirty, sequence })
     }
 
     /// Writes the claimed blocks in a task of its own, which completes even if the caller is dropped.
@@ -87,7 +136,7 @@ impl Volume {
         }
         let here = cpu.clone();
         cpu.count(Count::WriteOuts, 1);
-        cpu.count(Count::WriteOutBlocks, claim.blocks.end - claim.blocks.start);
+        cpu.count(Count::WriteOutBlocks, claim.dirty_within(&claim.blocks));
         cpu.spawn_path_for(context.job, async move { volume.write_out(&here, claim, context).await });
     }
 
@@ -119,14 +168,23 @@ impl Volume {
         let context = self.with_export(context);
         let began = cpu.begin(Event::WriteOut, context);
         let mut result = Ok(());
-        for Piece { blocks, ranges, frames } in self.begin(&claim.blocks) {
-            let mut written = Ok(());
-            for range in ranges {
-                let action = Action::Write(range, frames.clone());
-                let outcome = self.device.perform(cpu, Request { action, context }).await;
-                written = written.and(outcome.and_then(Outcome::required));
+        // A forced write that fails must be reported, and a failure to fill need not be.
+        let fills_hole = claim.fills_hole() && context.stability == Stability::Unstable;
+        let zero = if fills_hole { self.memory.zero_frame_at_hand() } else { None };
+        for piece in self.begin(&claim, zero.as_ref()) {
+            let writes = piece.ranges.iter().map(|range| (*range, piece.frames.clone()));
+            let mut written = self.write_ranges(cpu, writes, context).await;
+            if let Err(errno) = written
+                && zero.is_some()
+            {
+                if errno == Errno::NO_SPACE {
+                    self.state().holes.forget();
+                }
+                written = self.write_ranges(cpu, piece.without_filling(), context).await;
             }
-            self.end(&blocks, written, context, claim.sequence);
+            for blocks in &piece.dirty {
+                self.end(blocks, written, context, claim.sequence);
+            }
             result = result.and(written);
         }
         if result.is_err() && context.stability == Stability::Stable {
@@ -137,31 +195,54 @@ impl Volume {
         self.settle(cpu.now(), &claim, result);
     }
 
+    async fn write_ranges(
+        &self,
+        cpu: &Processor,
+        writes: impl Iterator<Item = (ByteRange, Frames)>,
+        context: Context,
+    ) -> Result<(), Errno> {
+        let mut result = Ok(());
+        for (range, frames) in writes {
+            let action = Action::Write(range, frames);
+            let outcome = self.device.perform(cpu, Request { action, context }).await;
+            result = result.and(outcome.and_then(Outcome::required));
+        }
+        result
+    }
+
     /// Marks the buffers as writing and shares their frames. Skips a block that another claim wrote between its change
-    /// and its insertion into the dirty set.
-    fn begin(&self, blocks: &Range<u64>) -> Vec<Piece> {
+    /// and its insertion into the dirty set. With `zero`, the other blocks of the claim are filled with it.
+    fn begin(&self, claim: &Claim, zero: Option<&FrameRef>) -> Vec<Piece> {
         let mut pieces: Vec<Piece> = Vec::with_capacity(1);
-        for run in Cache::runs(blocks.clone()) {
+        for run in Cache::runs(claim.blocks.clone()) {
             let mut shard = self.memory.cache().lock(self.id, run.start);
             for block in run {
-                let Some(slot) = shard.find(key(self.id, block)) else { continue };
-                let state = shard.state(slot);
-                if !state.any(BufferState::DIRTY) {
-                    continue;
-                }
-                shard.set_state(slot, state.without(BufferState::DIRTY).with(BufferState::WRITING));
-                let frame = shard.share(slot, self.memory.frames());
-                let ranges = self.ranges_of(block, &self.parts.on_write_out(block));
+                let slot = shard.find(key(self.id, block)).filter(|slot| shard.state(*slot).any(BufferState::DIRTY));
+                let (frame, part) = match (slot, zero) {
+                    (Some(slot), _) => {
+                        let state = shard.state(slot).without(BufferState::DIRTY).with(BufferState::WRITING);
+                        shard.set_state(slot, state);
+                        (shard.share(slot, self.memory.frames()), self.parts.on_write_out(block))
+                    }
+                    (None, Some(zero)) if !claim.has_dirty(block) => (zero.clone(), Part::Whole),
+                    (None, _) => continue,
+                };
+                let ranges = self.ranges_of(block, &part);
                 match pieces.last_mut().filter(|last| last.goes_on_with(&ranges)) {
                     Some(last) => {
-                        last.blocks.end = block + 1;
                         last.ranges[0].len += ranges[0].len;
-                        last.frames.push(frame);
+                        last.push(block, frame, slot.is_some());
                     }
-                    None => pieces.push(Piece { blocks: block..block + 1, ranges, frames: Frames::from_iter([frame]) }),
+                    None => {
+                        let mut piece =
+                            Piece { blocks: block..block, dirty: Runs::new(), ranges, frames: Frames::new() };
+                        piece.push(block, frame, slot.is_some());
+                        pieces.push(piece);
+                    }
                 }
             }
         }
+        pieces.retain(|piece| !piece.dirty.is_empty());
         pieces
     }
 
@@ -223,6 +304,7 @@ impl Volume {
     fn settle(&self, now: Instant, claim: &Claim, result: Result<(), Errno>) {
         let mut state = self.state();
         let written = state.writing.remove(claim.blocks.clone());
+        state.filling.remove(claim.blocks.clone());
         state.under_way.remove(&claim.sequence);
         state.forced.remove(&claim.sequence);
         if state.under_way.is_empty() {
@@ -236,10 +318,10 @@ impl Volume {
                 state.trouble.on_written(claim.blocks.clone());
             }
             Err(errno) => {
-                dirty_again = state.dirty.insert_again(claim.blocks.clone());
+                dirty_again = claim.dirty.iter().map(|run| state.dirty.insert_again(run.clone())).sum();
                 state.failures += 1;
                 state.last_failure = Some(errno);
-                state.trouble.on_write_failed(claim.blocks.clone(), errno);
+                claim.dirty.iter().for_each(|run| state.trouble.on_write_failed(run.clone(), errno));
             }
         }
         self.tell_stuck(&mut state);
@@ -276,6 +358,16 @@ impl Busy {
 
 impl State {
     pub(super) fn is_busy(&self, block: u64) -> bool {
-        self.writing.contains(block) || self.is_barred(&(block..block + 1))
+        [&self.writing, &self.filling].iter().any(|set| set.contains(block)) || self.is_barred(&(block..block + 1))
+    }
+
+    pub(super) fn is_writing(&self, blocks: &Range<u64>) -> bool {
+        [&self.writing, &self.filling].iter().any(|set| set.first_run(blocks.clone(), 1).is_some())
+    }
+
+    /// The blocks to write with `run`: all of the clusters that were holes, if they fit into a transfer.
+    fn fill_hole(&mut self, run: &Range<u64>, transfer_blocks_max: u64) -> Range<u64> {
+        let filled = self.holes.fill(run);
+        if filled.end - filled.start > transfer_blocks_max || self.is_barred(&filled) { run.clone() } else { filled }
     }
 }
