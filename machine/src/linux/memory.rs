@@ -44,7 +44,9 @@ fn read<T>(file: &File, parse: impl FnOnce(&str) -> T) -> Option<T> {
     Some(parse(std::str::from_utf8(&buffer[..count]).ok()?))
 }
 
-/// `MemTotal` and `MemAvailable` in bytes. Kernels before 3.14 lack the latter: then what is free or reclaimable.
+/// `MemTotal`, and `MemAvailable` without the pages that must be written first, in bytes: on a host that is its own
+/// client, they are written to this server, and its cache must not take their memory. Kernels before 3.14 lack
+/// `MemAvailable`: then what is free or reclaimable.
 fn parse_meminfo(text: &str) -> Option<(u64, u64)> {
     let field = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -55,7 +57,8 @@ fn parse_meminfo(text: &str) -> Option<(u64, u64)> {
         let free = field("MemFree")?;
         Some(free + field("Buffers").unwrap_or(0) + field("Cached").unwrap_or(0))
     });
-    Some((field("MemTotal")?, available?))
+    let unwritten = field("Dirty").unwrap_or(0) + field("Writeback").unwrap_or(0);
+    Some((field("MemTotal")?, available?.saturating_sub(unwritten)))
 }
 
 /// Without `/proc`: total and free memory from sysinfo(2), in bytes.
@@ -83,6 +86,14 @@ mod tests {
     fn old_kernels_count_free_and_cached_memory_as_available() {
         let text = "MemTotal: 1000 kB\nMemFree: 100 kB\nBuffers: 10 kB\nCached: 50 kB\n";
         assert_eq!(parse_meminfo(text), Some((1000 << 10, 160 << 10)));
+    }
+
+    #[test]
+    fn pages_that_must_be_written_first_are_not_available() {
+        let text = "MemTotal: 1000 kB\nMemAvailable: 500 kB\nDirty: 100 kB\nWriteback: 40 kB\nWritebackTmp: 9 kB\n";
+        assert_eq!(parse_meminfo(text), Some((1000 << 10, 360 << 10)));
+        let text = "MemTotal: 1000 kB\nMemAvailable: 50 kB\nDirty: 100 kB\n";
+        assert_eq!(parse_meminfo(text), Some((1000 << 10, 0)));
     }
 
     #[test]
