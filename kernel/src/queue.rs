@@ -6,11 +6,12 @@
 //! Memory disks bypass the queue: they complete at once, so there is nothing to order, and with the queue's lock two
 //! processors read no faster than one.
 
+mod end;
+
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
 
 use machine::{Errno, SeekTarget};
 use policy::access::{Access, Mode as AccessMode};
@@ -26,6 +27,7 @@ use crate::frame::Frames;
 use crate::processor::Processor;
 use crate::request::{Action, JobId, Outcome, Request};
 use crate::trace::{Began, Event};
+use end::End;
 
 /// With funnelled access, only this processor starts devices (MP 1a).
 const OWNER: ProcessorId = ProcessorId(0);
@@ -56,16 +58,6 @@ struct Waiting {
     access: Option<AccessMode>,
     end: Arc<End>,
     began: Began,
-}
-
-/// The pending result of a request.
-struct End<T = Outcome> {
-    state: Mutex<EndState<T>>,
-}
-
-struct EndState<T> {
-    result: Option<Result<T, Errno>>,
-    waker: Option<Waker>,
 }
 
 /// Requests issued as one: usually a single one.
@@ -329,34 +321,6 @@ impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         let now = self.cpu.now();
         self.disk.lock().policy.on_completion(now, self.batch);
-    }
-}
-
-impl<T: Copy> End<T> {
-    fn new() -> Arc<Self> {
-        Arc::new(End { state: Mutex::new(EndState { result: None, waker: None }) })
-    }
-
-    fn set(&self, result: Result<T, Errno>) {
-        let waker = {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            state.result = Some(result);
-            state.waker.take()
-        };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-
-    fn poll(&self, cx: &Context<'_>) -> Poll<Result<T, Errno>> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        match state.result {
-            Some(result) => Poll::Ready(result),
-            None => {
-                state.waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        }
     }
 }
 

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use policy::unit::DeviceId;
-
 use crate::connection::ConnectionTable;
+use crate::device::DeviceNumbers;
 use crate::export::ExportNumbers;
 use crate::queue::DiskQueue;
 use crate::tree::Siblings;
@@ -38,37 +37,5 @@ impl Served {
 
     fn queues(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<DiskQueue>>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The numbers of devices in the cache's keys.
-#[derive(Default)]
-pub(crate) struct DeviceNumbers(Mutex<Numbers>);
-
-#[derive(Default)]
-struct Numbers {
-    next: u16,
-    returned: Vec<u16>,
-}
-
-impl DeviceNumbers {
-    /// A number that no open device has; `None` if all are in use.
-    pub(crate) fn take(&self) -> Option<DeviceId> {
-        let mut numbers = self.lock();
-        if let Some(number) = numbers.returned.pop() {
-            return Some(DeviceId(number));
-        }
-        let number = numbers.next;
-        numbers.next = number.checked_add(1)?;
-        Some(DeviceId(number))
-    }
-
-    /// The device is closed, and the cache has none of its blocks.
-    pub(crate) fn give_back(&self, device: DeviceId) {
-        self.lock().returned.push(device.0);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Numbers> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

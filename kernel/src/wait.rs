@@ -1,8 +1,7 @@
 //! Waiting for events of other tasks.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::ops::Range;
-use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
@@ -156,33 +155,4 @@ impl RangeWaitList {
         })
         .await;
     }
-}
-
-/// Runs futures concurrently; returns their results in order.
-pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
-    enum Slot<F: Future> {
-        Running(Pin<Box<F>>),
-        Done(Option<F::Output>),
-    }
-    let mut slots: Vec<Slot<F>> = futures.into_iter().map(|future| Slot::Running(Box::pin(future))).collect();
-    poll_fn(|cx| {
-        let mut pending = false;
-        for slot in &mut slots {
-            if let Slot::Running(future) = slot {
-                match future.as_mut().poll(cx) {
-                    Poll::Ready(output) => *slot = Slot::Done(Some(output)),
-                    Poll::Pending => pending = true,
-                }
-            }
-        }
-        if pending { Poll::Pending } else { Poll::Ready(()) }
-    })
-    .await;
-    slots
-        .into_iter()
-        .filter_map(|slot| match slot {
-            Slot::Done(output) => output,
-            Slot::Running(_) => None,
-        })
-        .collect()
 }

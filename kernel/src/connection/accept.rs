@@ -12,38 +12,15 @@ use std::time::{Duration, Instant};
 use machine::{Connection, Errno, Listener};
 use policy::unit::ProcessorId;
 
-use super::{Introduction, Protocol, Sessions, session};
+use super::serve::serve;
+use super::{Introduction, Peer, Protocol, Sessions};
 use crate::Processor;
-use crate::job::{Client, Origin};
+use crate::job::Client;
 use crate::trace::Named;
 use crate::wait::WaitList;
 
 /// Delay after an accept failed on the host (no descriptors, no memory).
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-
-/// The remote end of a connection.
-#[derive(Clone, Debug, Default)]
-pub struct Peer {
-    pub address: Option<SocketAddr>,
-    /// The client's user, if it is on this host and the host reports it.
-    pub user: Option<LocalUser>,
-    /// The client's core, if it is on this host.
-    pub core: Option<usize>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LocalUser {
-    pub uid: u32,
-    pub gid: u32,
-    pub groups: Vec<u32>,
-}
-
-impl Peer {
-    /// Determines the job to charge.
-    fn origin(&self) -> Origin {
-        Origin { address: self.address.map(|address| address.ip()), user: self.user.as_ref().map(|user| user.uid) }
-    }
-}
 
 /// The host's knowledge of its sockets.
 pub trait Sockets: Send + Sync + 'static {
@@ -149,7 +126,7 @@ impl Acceptor {
             let member = kernel.jobs().connect(client.clone());
             kernel.tracer().name(Named::Client, member.job().0, &name);
             cpu.spawn_for(member.job(), async move {
-                session::serve(protocol, here, connection, peer).await;
+                serve(protocol, here, connection, peer).await;
                 drop(member);
                 acceptor.end(processor, &client);
             });

@@ -6,6 +6,7 @@ mod fault;
 mod file;
 mod fixed_latency;
 mod mapped;
+mod numbers;
 mod ram;
 
 use std::future::Future;
@@ -23,6 +24,8 @@ pub use delay::Delay;
 pub use fault::{Fault, Faults, Operation};
 pub use file::FileDevice;
 pub use fixed_latency::{FixedLatency, TESTDEV_LATENCY};
+pub(crate) use numbers::DeviceNumbers;
+pub use numbers::TooManyDevices;
 pub use ram::RamDisk;
 
 /// Sizes in bytes.

@@ -9,6 +9,7 @@
 mod call;
 mod device;
 mod files;
+mod known;
 mod lost;
 mod open_files;
 mod opening;
@@ -20,7 +21,6 @@ mod writers;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
 
 use machine::Errno;
 use machine::tree::{Attributes, Caller, Node, OpenTree, SetAttributes, TreeCall, TreeReply};
@@ -33,13 +33,11 @@ use crate::rendezvous::Rendezvous;
 use crate::request::Context;
 use crate::volume::ForcedUnitAccess;
 use files::Files;
+pub use known::FRESH;
 pub use open_files::{OPEN_FILES_MAX, OpenFiles};
 pub(crate) use siblings::Siblings;
 pub use vnode::Vnode;
 use writers::Writers;
-
-/// Attributes from the host are valid for this long.
-pub const FRESH: Duration = Duration::from_millis(500);
 
 #[derive(Clone)]
 pub struct FileTreeConfig {

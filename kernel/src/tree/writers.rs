@@ -1,6 +1,5 @@
 //! Files open for writing: no longer than needed, since the host cannot execute them meanwhile ("Text file busy").
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -31,7 +30,6 @@ impl Vnode {
     /// # Errors
     /// The host's: `ETXTBSY` while the host executes it.
     pub(super) async fn writing(&self, cpu: &Processor) -> Result<Arc<OpenNode>, Errno> {
-        self.is_written.store(true, Ordering::Relaxed);
         let Some(tree) = self.tree.upgrade() else { return Err(Errno::IO) };
         let open = async || tree.open_on_host(cpu, self.node, true).await;
         let (writing, is_new) = self.device.writing(open).await?;
@@ -44,7 +42,7 @@ impl Vnode {
     /// Closes the file for writing if possible; flushes it after some `looks` without a write. Returns whether it is
     /// closed.
     async fn end_writing(&self, cpu: &Processor, looks: &mut u32) -> bool {
-        if self.is_written.swap(false, Ordering::Relaxed) {
+        if self.device.take_written() {
             *looks = 0;
             return false;
         }

@@ -35,14 +35,12 @@ use policy::readahead::{self, ReadAhead};
 use policy::unit::{BLOCK_BYTES, ByteRange, DeviceId, ProcessorId};
 
 use crate::Kernel;
-use crate::device::{DeviceFacts, DeviceRef, contains};
+use crate::device::{DeviceFacts, DeviceNumbers, DeviceRef, TooManyDevices, contains};
 use crate::export::ExportNo;
 use crate::job::Jobs;
-use crate::kernel::KernelError;
 use crate::memory::Memory;
 use crate::rendezvous::Rendezvous;
 use crate::request::Context;
-use crate::served::DeviceNumbers;
 use crate::wait::{RangeWaitList, WaitList};
 use block_set::BlockSet;
 use cleared::Cleared;
@@ -190,15 +188,15 @@ impl Volume {
     /// Opens a volume on `device`, and starts its write-back on processor `home`.
     ///
     /// # Errors
-    /// [`KernelError::TooManyDevices`].
+    /// When too many are open.
     pub fn open(
         kernel: &Arc<Kernel>,
         device: DeviceRef,
         config: VolumeConfig,
         home: ProcessorId,
-    ) -> Result<Arc<Self>, KernelError> {
+    ) -> Result<Arc<Self>, TooManyDevices> {
         let numbers = Arc::clone(&kernel.served().devices);
-        let id = numbers.take().ok_or(KernelError::TooManyDevices)?;
+        let id = numbers.take()?;
         let facts = device.facts();
         let read_ahead = readahead::Config { mode: kernel.switches().read_ahead, ..readahead::Config::default() };
         let volume = Arc::new_cyclic(|this| Volume {

@@ -1,6 +1,7 @@
 //! Which waiters are woken.
 
 use std::cell::Cell;
+use std::pin::Pin;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use super::bell::Bell;
 use super::cores::Cores;
 use super::credentials;
-use super::syscall;
+use super::perform;
 use super::task::{Lane, Step, Task};
 use super::tree;
 use crate::{Completion, Errno};
@@ -74,7 +74,7 @@ impl Job {
         let result = loop {
             // SAFETY: the starter of the operation guarantees its memory until the completion is returned, and the
             // processor that owns the inbox waits for its jobs before it ends.
-            let result = unsafe { syscall::perform(&self.task) };
+            let result = unsafe { perform::perform(&self.task) };
             if let Step::Done(result) = self.task.on_result(result) {
                 break result;
             }

@@ -21,6 +21,7 @@ mod node;
 mod permission;
 mod places;
 mod search;
+mod status;
 mod watch;
 
 use std::collections::BTreeMap;

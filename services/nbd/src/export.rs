@@ -3,11 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kernel::Volume;
-use kernel::connection::{Limits, Peer, Protocol, Session, Sessions};
+use kernel::connection::{Limits, Sessions};
 
-use crate::negotiate::negotiate;
 use crate::proto::flag;
-use crate::transmission::Transmission;
 
 /// Longest name of an export, in bytes ("Values", string length).
 pub const NAME_BYTES_MAX: usize = 4096;
@@ -45,7 +43,7 @@ impl Export {
 /// The NBD protocol and its exports.
 pub struct Nbd {
     exports: Mutex<Arc<[Arc<Export>]>>,
-    sessions: Arc<Sessions>,
+    pub(crate) sessions: Arc<Sessions>,
 }
 
 impl Nbd {
@@ -68,20 +66,5 @@ impl Nbd {
         let all = self.exports();
         let named = all.iter().find(|export| export.name == name);
         named.or(all.first().filter(|_| name.is_empty())).cloned()
-    }
-}
-
-impl Protocol for Nbd {
-    type Handler = Transmission;
-
-    const NAME: &'static str = "nbd";
-
-    fn sessions(&self) -> &Arc<Sessions> {
-        &self.sessions
-    }
-
-    async fn open(self: &Arc<Self>, session: &Session, _peer: &Peer) -> Option<Transmission> {
-        let negotiated = negotiate(self, session).await?;
-        Some(Transmission::new(session, negotiated))
     }
 }

@@ -5,14 +5,13 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use kernel::connection::{self, Peer, Protocol, Session, Sessions};
+use kernel::connection::{self, Sessions};
 
-use crate::call::ClientAddress;
+use crate::client::ClientAddress;
 use crate::export::Export;
 use crate::handle::{ExportId, HandleKey};
-use crate::mount::MountList;
+use crate::mount_list::MountList;
 use crate::replay::{Replay, ReplayLimits};
-use crate::transmission::{Calls, Procedures};
 
 /// A silent client is disconnected after this time.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
@@ -38,7 +37,7 @@ impl Default for Limits {
 /// NFS and MOUNT, with their exports.
 pub struct Nfs {
     key: HandleKey,
-    sessions: Arc<Sessions>,
+    pub(crate) sessions: Arc<Sessions>,
     exports: Mutex<Arc<[Arc<Export>]>>,
     replay: Replay,
     /// For WRITEs only: they are many, and would leave no room for other replies.
@@ -116,19 +115,5 @@ impl Nfs {
 
     pub(crate) fn mounts(&self) -> &MountList {
         &self.mounts
-    }
-}
-
-impl Protocol for Nfs {
-    type Handler = Calls<Procedures>;
-
-    const NAME: &'static str = "nfs";
-
-    fn sessions(&self) -> &Arc<Sessions> {
-        &self.sessions
-    }
-
-    async fn open(self: &Arc<Self>, session: &Session, peer: &Peer) -> Option<Calls<Procedures>> {
-        Calls::new(self, session, peer, Procedures)
     }
 }

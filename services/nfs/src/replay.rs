@@ -19,7 +19,8 @@ use std::time::Duration;
 use kernel::wait::WaitList;
 use policy::unit::Instant;
 
-use crate::call::{ClientHost, Credentials, Payload};
+use crate::client::{ClientHost, Credentials};
+use crate::shape::Payload;
 
 /// Bytes of the arguments in the checksum. They include handle and name of most procedures.
 const CHECKSUM_BYTES: usize = 512;

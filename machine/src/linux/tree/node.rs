@@ -14,8 +14,8 @@ use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
 
 use super::HostTree;
-use super::attributes;
 use super::call;
+use super::status;
 use crate::Errno;
 use crate::tree::{Attributes, Node};
 
@@ -38,7 +38,7 @@ impl Found {
     }
 
     pub(super) fn attributes(&self) -> Attributes {
-        attributes::of(&self.status)
+        status::attributes(&self.status)
     }
 
     /// The file type bits of its mode.
@@ -166,7 +166,7 @@ impl HostTree {
             Some(directory) => call::status(directory.as_fd()).ok().filter(|status| status.stx_nlink > 0),
             None => self.find(node).ok().map(|found| found.status),
         };
-        status.as_ref().map(attributes::of)
+        status.as_ref().map(status::attributes)
     }
 
     /// The same as [`Self::directory`], with its status.

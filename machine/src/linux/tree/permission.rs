@@ -9,9 +9,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::PoisonError;
 
 use super::HostTree;
-use super::attributes::MODE;
 use super::call;
 use super::node::Found;
+use super::status::MODE;
 use crate::Errno;
 use crate::tree::{Caller, SetAttributes, SetTime};
 

@@ -1,6 +1,7 @@
 //! Calls on a tree, from their start to their reply.
 
 use super::SimTree;
+use super::in_flight::TreeJob;
 use super::journal::Coverage;
 use super::permission::Credentials;
 use crate::faults::OpClass;
@@ -9,13 +10,6 @@ use crate::world::{EventKind, Inner};
 use machine::tree::{After, Caller, Node, OpenNode, Tree, TreeCall, TreeOp, TreeReply, Watch};
 use machine::{Errno, Op};
 use std::sync::Arc;
-
-/// The tree's state of a call in flight.
-#[derive(Debug, Default)]
-pub(crate) struct TreeJob {
-    fault: Option<Errno>,
-    sync: Option<Coverage>,
-}
 
 impl SimTree {
     /// Starts `call`: returns what it covers, and its duration in nanoseconds.

@@ -22,8 +22,10 @@ use nfs3_types::rpc::auth_stat;
 use policy::unit::Instant;
 use sim::{HostId, NetworkConfig, World};
 
-use crate::call::{Call, Credentials, Program, Results, TRANSFER_BYTES_MAX};
+use crate::call::{Call, Results};
+use crate::client::Credentials;
 use crate::nfs::{Limits, Nfs};
+use crate::program::{Program, TRANSFER_BYTES_MAX};
 use crate::shape::Cursor;
 use crate::transmission::{Calls, Perform};
 use testkit::random::Random;
