@@ -1,7 +1,9 @@
 //! Exports, the devices and disks below them, open files, connections.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::connection::ConnectionTable;
 use crate::device::DeviceNumbers;
@@ -22,20 +24,16 @@ pub struct Served {
 impl Served {
     /// The request queue of a physical disk, made on first use.
     pub fn queue_of_disk(&self, disk: u64, make: impl FnOnce() -> DiskQueue) -> Arc<DiskQueue> {
-        Arc::clone(self.queues().entry(disk).or_insert_with(|| Arc::new(make())))
+        Arc::clone(self.queues.lock().entry(disk).or_insert_with(|| Arc::new(make())))
     }
 
     /// The queues of all physical disks, each with the disk's number.
     pub fn disk_queues(&self) -> Vec<(u64, Arc<DiskQueue>)> {
-        self.queues().iter().map(|(disk, queue)| (*disk, Arc::clone(queue))).collect()
+        self.queues.lock().iter().map(|(disk, queue)| (*disk, Arc::clone(queue))).collect()
     }
 
     /// Drops requests that wait for disks, at the end of the kernel.
     pub(crate) fn forget_queues(&self) {
-        self.queues().clear();
-    }
-
-    fn queues(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<DiskQueue>>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queues.lock().clear();
     }
 }

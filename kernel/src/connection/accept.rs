@@ -5,11 +5,12 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use machine::{Connection, Errno, Listener};
+use parking_lot::Mutex;
 use policy::unit::ProcessorId;
 
 use super::serve::serve;
@@ -77,7 +78,7 @@ impl Acceptor {
     }
 
     pub fn connections(&self) -> Vec<u32> {
-        self.lock().processors.to_vec()
+        self.connections.lock().processors.to_vec()
     }
 
     /// The core of each processor, where known.
@@ -87,7 +88,7 @@ impl Acceptor {
 
     /// Adds a protocol, whose sessions end with the others.
     pub fn add(&self, protocol: &impl Protocol) {
-        self.sessions().push(Arc::clone(protocol.sessions()));
+        self.sessions.lock().push(Arc::clone(protocol.sessions()));
     }
 
     /// Accepts clients of `protocol` until stopped. The owner of `listener` stops it, after [`Acceptor::stop`].
@@ -136,7 +137,7 @@ impl Acceptor {
     /// Counts a connection of `client` and chooses its processor: one with the fewest, preferably not on the client's
     /// core.
     fn admit(&self, cpu: &Processor, client: &Client, core: Option<usize>) -> Option<ProcessorId> {
-        let mut connections = self.lock();
+        let mut connections = self.connections.lock();
         let (sum, own) = (connections.sum(), connections.clients.get(client).copied().unwrap_or(0));
         if self.is_stopping() || !may_connect(self.connections_max, sum, own) {
             drop(connections);
@@ -151,7 +152,7 @@ impl Acceptor {
     }
 
     fn end(&self, processor: ProcessorId, client: &Client) {
-        let mut connections = self.lock();
+        let mut connections = self.connections.lock();
         connections.processors[usize::from(processor.0)] -= 1;
         if let Some(own) = connections.clients.get_mut(client) {
             *own -= 1;
@@ -167,18 +168,10 @@ impl Acceptor {
         self.stopping.load(Ordering::SeqCst)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Connections> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn sessions(&self) -> MutexGuard<'_, Vec<Arc<Sessions>>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// No more clients, no more requests. To be called before the listeners are stopped.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
-        self.sessions().iter().for_each(|sessions| sessions.stop());
+        self.sessions.lock().iter().for_each(|sessions| sessions.stop());
     }
 
     /// After [`Acceptor::stop`]: waits until all clients have disconnected, for at most `bound`. Returns whether they
@@ -188,7 +181,7 @@ impl Acceptor {
         cpu.spawn(async move {
             here.sleep(bound).await;
             acceptor.aborting.store(true, Ordering::SeqCst);
-            acceptor.sessions().iter().for_each(|sessions| sessions.abort());
+            acceptor.sessions.lock().iter().for_each(|sessions| sessions.abort());
             acceptor.changed.wake_all();
         });
         let ended = || self.is_empty() || self.aborting.load(Ordering::SeqCst);
@@ -198,7 +191,7 @@ impl Acceptor {
 
     /// Is there no connection and no accept in flight?
     pub fn is_empty(&self) -> bool {
-        self.lock().sum() + self.accepting.load(Ordering::SeqCst) == 0
+        self.connections.lock().sum() + self.accepting.load(Ordering::SeqCst) == 0
     }
 }
 

@@ -1,7 +1,6 @@
 //! The numbers of devices in the cache's keys.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use parking_lot::Mutex;
 use policy::unit::DeviceId;
 
 /// All numbers are in use.
@@ -21,7 +20,7 @@ struct Numbers {
 impl DeviceNumbers {
     /// A number that no open device has.
     pub(crate) fn take(&self) -> Result<DeviceId, TooManyDevices> {
-        let mut numbers = self.lock();
+        let mut numbers = self.0.lock();
         if let Some(number) = numbers.returned.pop() {
             return Ok(DeviceId(number));
         }
@@ -32,10 +31,6 @@ impl DeviceNumbers {
 
     /// The device is closed, and the cache has none of its blocks.
     pub(crate) fn give_back(&self, device: DeviceId) {
-        self.lock().returned.push(device.0);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Numbers> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().returned.push(device.0);
     }
 }

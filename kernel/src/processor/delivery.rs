@@ -1,8 +1,9 @@
 //! Delivery of completions: on which processor (MP 2a-1 to 2b-4), and whether at once (OLTP-3).
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use machine::Completion;
+use parking_lot::Mutex;
 use policy::delivery::{Activity, Method, Target, Urgency};
 use smallvec::SmallVec;
 
@@ -43,7 +44,7 @@ impl Processor {
         for mailbox in self.0.kernel.mailboxes() {
             let work = Arc::clone(&work);
             mailbox.start(move |there| {
-                let taken = work.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let taken = work.lock().take();
                 if let Some(work) = taken {
                     there.doing_for(job, || there.take_delivery(from.0, work));
                 }

@@ -1,10 +1,11 @@
 //! The mailbox of a processor, and the wakers of its tasks.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Wake;
 
 use machine::Doorbell;
+use parking_lot::Mutex;
 use policy::delivery::{Activity, Urgency};
 use policy::unit::ProcessorId;
 
@@ -47,7 +48,7 @@ impl Mailbox {
 
     /// Drops post that no processor will take any more.
     pub(crate) fn forget_post(&self) {
-        let post = std::mem::take(&mut *self.post.lock().unwrap_or_else(PoisonError::into_inner));
+        let post = std::mem::take(&mut *self.post.lock());
         drop(post);
     }
 
@@ -64,7 +65,7 @@ impl Mailbox {
     }
 
     fn post(&self, put: impl FnOnce(&mut Post)) {
-        put(&mut self.post.lock().unwrap_or_else(PoisonError::into_inner));
+        put(&mut self.post.lock());
         self.has_post.store(true, Ordering::SeqCst);
         // Only a parked processor needs the doorbell (a system call); it checks for post again after setting `parked`.
         if self.parked.swap(false, Ordering::SeqCst) {

@@ -4,11 +4,12 @@
 //! is never longer than what was written (no tail of zeroes after a crash), and concurrent writes by the host's
 //! processes to the rest of the block survive. The host keeps both views coherent.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use machine::tree::{Attributes, Node, OpenNode, Tree, TreeCall, TreeReply, Watch};
 use machine::{Errno, File, Op};
+use parking_lot::{Mutex, MutexGuard};
 use policy::unit::{BLOCK_BYTES, ByteOffset, ByteRange, Instant, Stability};
 
 use super::known::{Known, Reported, Stale, Writes};
@@ -128,7 +129,7 @@ impl GrowingFile {
     }
 
     pub(super) fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 
     /// Asks the host for the file's attributes. Returns false if it has lost its last name.
@@ -168,29 +169,25 @@ impl GrowingFile {
         open: impl AsyncFnOnce() -> Result<OpenNode, Errno>,
     ) -> Result<(Arc<OpenNode>, bool), Errno> {
         self.is_written.store(true, Ordering::Relaxed);
-        if let Some(writing) = &*self.writing_now() {
+        if let Some(writing) = &*self.writing.lock() {
             return Ok((Arc::clone(writing), false));
         }
         let _one_at_a_time = self.upgrade.take().await;
-        if let Some(writing) = &*self.writing_now() {
+        if let Some(writing) = &*self.writing.lock() {
             return Ok((Arc::clone(writing), false));
         }
         let writing = Arc::new(open().await?);
-        *self.writing_now() = Some(Arc::clone(&writing));
+        *self.writing.lock() = Some(Arc::clone(&writing));
         Ok((writing, true))
     }
 
     /// Closes the file for writing, unless a writer has it or not `is_clean`. Returns whether it is closed.
     pub(super) fn end_writing(&self, is_clean: impl FnOnce() -> bool) -> bool {
-        let mut writing = self.writing_now();
+        let mut writing = self.writing.lock();
         if writing.as_ref().is_some_and(|writing| Arc::strong_count(writing) == 1 && is_clean()) {
             *writing = None;
         }
         writing.is_none()
-    }
-
-    fn writing_now(&self) -> MutexGuard<'_, Option<Arc<OpenNode>>> {
-        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn read(&self, cpu: &Processor, range: ByteRange, frames: Frames) -> Result<Outcome, Errno> {
@@ -226,7 +223,7 @@ impl GrowingFile {
         frames: Frames,
         stability: Stability,
     ) -> Result<(), Errno> {
-        let writing = self.writing_now().clone().ok_or(Errno::STALE)?;
+        let writing = self.writing.lock().clone().ok_or(Errno::STALE)?;
         self.is_written.store(true, Ordering::Relaxed);
         let _under_way = UnderWay::new(self);
         let grows = range.end().0 > self.size.load(Ordering::Acquire);
@@ -339,7 +336,7 @@ impl Device for GrowingFile {
                 }
                 Action::Flush => {
                     // The host reports write errors on the descriptor that was written through.
-                    let writing = self.writing_now().clone();
+                    let writing = self.writing.lock().clone();
                     let op = Op::Flush { file: writing.as_deref().unwrap_or(&self.open).direct.file };
                     // SAFETY: the operation has no segments.
                     unsafe { cpu.perform(Hold::default(), op) }.await.0.map(|_| Outcome::Done)

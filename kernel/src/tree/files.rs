@@ -1,10 +1,11 @@
 //! The table of a tree's open files: each is open at most once.
 
 use std::collections::HashMap;
-use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use machine::Errno;
 use machine::tree::Node;
+use parking_lot::MutexGuard;
 
 use super::FileTree;
 use super::lost::LostFiles;
@@ -209,7 +210,7 @@ impl SyncsUnderWay {
 
 impl FileTree {
     pub(super) fn files(&self) -> MutexGuard<'_, Files> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+        self.files.lock()
     }
 
     pub fn open_file(&self, node: Node) -> Option<Arc<Vnode>> {

@@ -20,10 +20,11 @@ mod writers;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use machine::Errno;
 use machine::tree::{Attributes, Caller, Node, OpenTree, SetAttributes, TreeCall, TreeReply};
+use parking_lot::Mutex;
 
 use crate::Kernel;
 use crate::export::ExportNo;

@@ -1,9 +1,10 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
 use machine::Errno;
 use machine::tree::{Attributes, Node, OpenNode, Time};
+use parking_lot::MutexGuard;
 use policy::unit::{BLOCK_BYTES, ByteRange, ProcessorId};
 
 use super::device::GrowingFile;

@@ -1,6 +1,6 @@
 //! Files open for writing: no longer than needed, since the host cannot execute them meanwhile ("Text file busy").
 
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use machine::Errno;
@@ -57,7 +57,7 @@ impl Vnode {
 
 impl FileTree {
     fn watch_writer(&self, cpu: &Processor, file: Weak<Vnode>) {
-        let mut writers = self.writers();
+        let mut writers = self.writers.lock();
         writers.files.push((file, 0));
         if !std::mem::replace(&mut writers.is_watched, true) {
             let (here, tree) = (cpu.clone(), Weak::clone(&self.this));
@@ -75,20 +75,16 @@ impl FileTree {
 
     /// Returns false if there are none left.
     async fn look_at_writers(&self, cpu: &Processor) -> bool {
-        let files = std::mem::take(&mut self.writers().files);
+        let files = std::mem::take(&mut self.writers.lock().files);
         for (file, mut looks) in files {
             if let Some(open) = file.upgrade()
                 && !open.end_writing(cpu, &mut looks).await
             {
-                self.writers().files.push((file, looks));
+                self.writers.lock().files.push((file, looks));
             }
         }
-        let mut writers = self.writers();
+        let mut writers = self.writers.lock();
         writers.is_watched = !writers.files.is_empty();
         writers.is_watched
-    }
-
-    fn writers(&self) -> MutexGuard<'_, Writers> {
-        self.writers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -292,7 +292,7 @@ impl Reading {
         let mut frames = load.frames.clone();
         frames.truncate(range.len.div_ceil(BLOCK_BYTES) as usize);
         // A failed flush may have restored the content from before the zeroing.
-        let zeroes = volume.state().cleared.zeroes_within(&load.blocks);
+        let zeroes = volume.state.lock().cleared.zeroes_within(&load.blocks);
         if !frames.is_empty() && !zeroes.contains(&load.blocks) {
             let action = Action::Read(range, frames);
             result = volume.device.perform(cpu, Request { action, context }).await;

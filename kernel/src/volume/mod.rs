@@ -28,9 +28,10 @@ mod zero;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use machine::Errno;
+use parking_lot::Mutex;
 use policy::readahead::{self, ReadAhead};
 use policy::unit::{BLOCK_BYTES, ByteRange, DeviceId, ProcessorId};
 
@@ -273,13 +274,13 @@ impl Volume {
 
     /// Dirty blocks, including those being written.
     pub fn dirty_blocks(&self) -> u64 {
-        let state = self.state();
+        let state = self.state.lock();
         state.dirty.len() + state.writing.len()
     }
 
     /// Is the device as new as the cache, and flushed?
     pub fn is_clean(&self) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         [state.dirty.all(), &state.unflushed, &state.flushing].iter().all(|set| set.is_empty())
             && state.under_way.is_empty()
             && state.cleared.is_empty()
@@ -287,17 +288,13 @@ impl Volume {
 
     /// Counts the changes of the device.
     pub fn changes(&self) -> u64 {
-        self.state().changes
+        self.state.lock().changes
     }
 
     /// Counts writes and flushes of the device that failed.
     pub fn failures_so_far(&self) -> u64 {
-        let state = self.state();
+        let state = self.state.lock();
         state.failures + state.flush_failures
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn check(&self, range: ByteRange) -> Result<(), Errno> {
@@ -333,11 +330,7 @@ impl Volume {
 
     /// Does a barrier lie on any of `blocks`?
     fn is_barred(&self, blocks: &Range<u64>) -> bool {
-        self.barriers.load(Ordering::SeqCst) > 0 && self.state().is_barred(blocks)
-    }
-
-    fn read_ahead(&self) -> MutexGuard<'_, ReadAhead> {
-        self.read_ahead.lock().unwrap_or_else(PoisonError::into_inner)
+        self.barriers.load(Ordering::SeqCst) > 0 && self.state.lock().is_barred(blocks)
     }
 }
 
@@ -350,7 +343,7 @@ impl State {
 impl Drop for Volume {
     fn drop(&mut self) {
         let (dirty, stuck) = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let dirty = state.dirty.len();
             self.note_clean(&mut state, dirty);
             (dirty, state.trouble.told())

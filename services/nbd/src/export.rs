@@ -1,9 +1,10 @@
 //! Exports and their limits.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use kernel::Volume;
 use kernel::connection::{Limits, Sessions};
+use parking_lot::Mutex;
 
 use crate::proto::flag;
 
@@ -53,12 +54,12 @@ impl Nbd {
 
     /// The exports for new clients. The first one is also the default (empty name).
     pub fn exports(&self) -> Arc<[Arc<Export>]> {
-        Arc::clone(&self.exports.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.exports.lock())
     }
 
     /// Replaces the exports; connected clients keep theirs.
     pub fn set_exports(&self, exports: Vec<Arc<Export>>) {
-        *self.exports.lock().unwrap_or_else(PoisonError::into_inner) = exports.into();
+        *self.exports.lock() = exports.into();
     }
 
     /// The export of that name.

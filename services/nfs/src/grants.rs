@@ -1,10 +1,10 @@
 //! Permissions for the content of files that the host granted lately.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use machine::tree::{Caller, Node};
+use parking_lot::Mutex;
 use policy::unit::Instant;
 
 /// How long a grant by the host is valid.
@@ -24,13 +24,13 @@ struct Grant {
 
 impl Grants {
     pub(crate) fn find(&self, node: Node, caller: &Caller, now: Instant) -> u32 {
-        let grants = self.lock();
+        let grants = self.0.lock();
         let grant = grants.get(&(node, caller.clone())).copied();
         grant.filter(|grant| now.since(grant.at) < GRANT_AGE).map_or(0, |grant| grant.rights)
     }
 
     pub(crate) fn remember(&self, node: Node, caller: &Caller, rights: u32, now: Instant) {
-        let mut grants = self.lock();
+        let mut grants = self.0.lock();
         if grants.len() >= GRANTS_MAX {
             grants.clear();
         }
@@ -39,11 +39,7 @@ impl Grants {
 
     /// To be called after a change of any node's attributes.
     pub(crate) fn forget(&self) {
-        self.lock().clear();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<(Node, Caller), Grant>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().clear();
     }
 }
 
@@ -94,7 +90,7 @@ mod tests {
         let grants = Grants::default();
         for uid in 0..3 * GRANTS_MAX as u32 {
             grants.remember(node(1), &caller(uid), RIGHT, at(0));
-            assert!(grants.lock().len() <= GRANTS_MAX);
+            assert!(grants.0.lock().len() <= GRANTS_MAX);
             assert_eq!(grants.find(node(1), &caller(uid), at(0)), RIGHT);
         }
     }

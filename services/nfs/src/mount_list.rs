@@ -1,10 +1,10 @@
 //! The list of mounts that DUMP shows.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nfs3_types::mount::{dirpath, mountbody, mountlist, name};
 use nfs3_types::xdr_codec::{List, Opaque};
+use parking_lot::Mutex;
 
 /// Mounts remembered for DUMP. The list is informational ("not reliable", RFC 1813, 5.2.2); the oldest are dropped
 /// first.
@@ -22,7 +22,7 @@ struct Mount {
 impl MountList {
     pub(crate) fn add(&self, client: String, path: Vec<u8>) {
         let mount = Mount { client, path };
-        let mut mounts = self.lock();
+        let mut mounts = self.0.lock();
         mounts.retain(|other| *other != mount);
         if mounts.len() >= MOUNTS_MAX {
             mounts.pop_front();
@@ -31,24 +31,20 @@ impl MountList {
     }
 
     pub(crate) fn remove(&self, client: &str, path: &[u8]) {
-        self.lock().retain(|mount| mount.client != client || mount.path != path);
+        self.0.lock().retain(|mount| mount.client != client || mount.path != path);
     }
 
     pub(crate) fn remove_all(&self, client: &str) {
-        self.lock().retain(|mount| mount.client != client);
+        self.0.lock().retain(|mount| mount.client != client);
     }
 
     pub(crate) fn dump(&self) -> mountlist<'static, 'static> {
-        let mounts = self.lock();
+        let mounts = self.0.lock();
         let bodies = mounts.iter().map(|mount| mountbody {
             ml_hostname: name(Opaque::owned(mount.client.clone().into_bytes())),
             ml_directory: dirpath(Opaque::owned(mount.path.clone())),
         });
         List(bodies.collect())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Mount>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

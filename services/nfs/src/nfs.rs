@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use kernel::connection::{self, Sessions};
+use parking_lot::Mutex;
 
 use crate::client::ClientAddress;
 use crate::export::Export;
@@ -67,12 +68,12 @@ impl Nfs {
     }
 
     pub fn exports(&self) -> Arc<[Arc<Export>]> {
-        Arc::clone(&self.exports.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.exports.lock())
     }
 
     /// Replaces the exports. Handles of removed ones become stale.
     pub fn set_exports(&self, exports: Vec<Arc<Export>>) {
-        *self.exports.lock().unwrap_or_else(PoisonError::into_inner) = exports.into();
+        *self.exports.lock() = exports.into();
     }
 
     /// Sets the function that reports to the operator, a line each. The first call wins.
@@ -83,7 +84,7 @@ impl Nfs {
     /// A client was refused for its port: reported once per client.
     pub(crate) fn note_unprivileged(&self, client: ClientAddress, export: &Export) {
         let ClientAddress::Ip(address) = client else { return };
-        let mut reported = self.unprivileged.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reported = self.unprivileged.lock();
         let is_new = reported.len() < REPORTED_MAX && reported.insert(address.ip().to_canonical());
         drop(reported);
         if let Some(report) = self.report.get().filter(|_| is_new) {

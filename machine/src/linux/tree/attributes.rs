@@ -1,7 +1,6 @@
 //! Attributes of nodes and of their file system.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::PoisonError;
 
 use super::HostTree;
 use super::call;
@@ -51,7 +50,7 @@ impl HostTree {
         guard: Option<Time>,
     ) -> Result<TreeReply, Errno> {
         // Of two callers that saw the same time only one may succeed.
-        let _one_at_a_time = guard.map(|_| self.guarded.lock().unwrap_or_else(PoisonError::into_inner));
+        let _one_at_a_time = guard.map(|_| self.guarded.lock());
         let mut found = self.find(node)?;
         if guard.is_some_and(|guard| guard != found.attributes().changed) {
             return Ok(TreeReply::GuardFailed);
@@ -60,7 +59,7 @@ impl HostTree {
         if let Some(size) = attributes.size {
             self.set_size(caller, &found, size)?;
         }
-        let _modes = self.modes.lock().unwrap_or_else(PoisonError::into_inner);
+        let _modes = self.modes.lock();
         let acting = self.identity.act_as(caller)?;
         if attributes.uid.is_some() || attributes.gid.is_some() {
             call::chown(found.fd(), attributes.uid, attributes.gid)?;

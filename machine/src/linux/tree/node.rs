@@ -11,7 +11,8 @@ use std::collections::HashSet;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::HostTree;
 use super::call;
@@ -90,11 +91,11 @@ pub(super) struct Verified(Mutex<HashSet<Node>>);
 
 impl Verified {
     fn contains(&self, node: &Node) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(node)
+        self.0.lock().contains(node)
     }
 
     fn insert(&self, nodes: &[Node]) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         if known.len() + nodes.len() > VERIFIED_MAX {
             // They are verified again one by one. An LRU would cost more than it saves.
             known.clear();
@@ -103,7 +104,7 @@ impl Verified {
     }
 
     pub(super) fn remove(&self, node: &Node) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(node);
+        self.0.lock().remove(node);
     }
 }
 

@@ -137,10 +137,10 @@ impl Inner {
             if let Some(After { nodes, attributes }) = after {
                 let tree = &self.trees[tree.0 as usize];
                 let found = nodes.iter().map(|node| tree.find(*node).ok().map(|number| tree.attributes(number)));
-                *attributes.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = found.collect();
+                *attributes.lock() = found.collect();
             }
             // A thread that panicked with the lock held did not set it.
-            *reply.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(answer);
+            *reply.lock() = Some(answer);
             0
         });
         let late_ns = match (&call, self.trees.get_mut(tree.0 as usize)) {
