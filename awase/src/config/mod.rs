@@ -28,7 +28,7 @@ pub use key::{Entry, Key};
 pub use kind::{Disk, Kind, MECHANICAL, SECTOR_BYTES, StableWrites};
 pub use print::{reference, switch_table, switches_help, toml};
 pub use problem::{Place, Problem, Problems};
-pub use settings::{CONTROL_NAME, Control, Engine, Limits, METRICS_PORT, SETTINGS, Settings};
+pub use settings::{CONTROL_NAME, Control, Limits, METRICS_PORT, SETTINGS, Settings};
 pub use switches::{SWITCHES, change, set_switch};
 
 #[derive(Clone, Debug)]

@@ -13,7 +13,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use machine::{Errno, SeekTarget};
+use machine::{Errno, FileFacts, SeekTarget};
 use policy::unit::{ByteOffset, ByteRange};
 
 use crate::processor::Processor;
@@ -40,6 +40,14 @@ pub struct DeviceFacts {
     pub fast_zero: bool,
     /// Devices with the same number share one physical disk, and so a queue.
     pub disk: u64,
+}
+
+impl DeviceFacts {
+    /// Of a device on a file of the host.
+    pub(crate) fn of(facts: &FileFacts, fast_zero: bool) -> Self {
+        let FileFacts { size, writable, rotational, transfer_bytes_max, disk, .. } = *facts;
+        DeviceFacts { size, writable, rotational, transfer_bytes_max, fast_zero, disk }
+    }
 }
 
 /// The future result of a device operation.

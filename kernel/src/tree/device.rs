@@ -313,14 +313,10 @@ impl Drop for UnderWay<'_> {
 
 impl Device for GrowingFile {
     fn facts(&self) -> DeviceFacts {
-        let facts = &self.open.direct.facts;
         DeviceFacts {
             size: self.size.load(Ordering::Acquire),
             writable: self.is_writable,
-            rotational: facts.rotational,
-            transfer_bytes_max: facts.transfer_bytes_max,
-            fast_zero: false,
-            disk: facts.disk,
+            ..DeviceFacts::of(&self.open.direct.facts, false)
         }
     }
 

@@ -8,7 +8,6 @@ mod wire;
 
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -31,7 +30,7 @@ use crate::shape::Cursor;
 use crate::transmission::{Calls, Perform};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
-use testkit::scene::{Host, accept, assert_nothing_is_left, drive, serving, small_kernel};
+use testkit::scene::{Host, accept, assert_nothing_is_left, drive, run_beside, serving, small_kernel};
 
 const MIB: u64 = 1 << 20;
 const PORT: u16 = 2049;
@@ -205,18 +204,8 @@ impl Scene {
 
     /// Runs a task of the clients to its end.
     fn run<T: 'static>(&self, task: impl AsyncFnOnce(Processor, Route) -> T + 'static) -> T {
-        let result = Rc::new(RefCell::new(None));
         let route = Route { world: self.world.clone(), from: self.clients.id, to: self.disk.id };
-        let (slot, cpu) = (Rc::clone(&result), self.clients.processors[0].clone());
-        let here = cpu.clone();
-        cpu.spawn(async move {
-            let value = task(here, route).await;
-            slot.replace(Some(value));
-        });
-        self.world.kick(self.clients.id, cpu.id());
-        let ended = self.until(|| result.borrow().is_some());
-        assert!(ended, "the clients wait for ever: {}", self.world.describe());
-        result.take().expect("just looked")
+        run_beside(&self.world, &self.clients, &[&self.disk, &self.clients], async move |cpu| task(cpu, route).await)
     }
 
     /// Runs the world until `done`; false if nothing happens any more.
