@@ -1,11 +1,12 @@
 //! Clients of the sockets of this host, whatever is spoken with them.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kernel::connection::{Acceptor, LocalUser, Peer, Protocol, Sockets};
 use machine::linux::net::{self, Address, PeerCredentials};
 use machine::{Connection, Errno};
+use parking_lot::Mutex;
 use policy::unit::ProcessorId;
 
 use crate::listeners::Sockets as Listening;
@@ -33,7 +34,7 @@ impl Sockets for HostSockets {
 /// Says that clients are not accepted, once a minute at most: the host refuses again and again until it has room.
 fn note_refusal(error: Errno) {
     static SAID: Mutex<Throttle> = Mutex::new(Throttle::new());
-    let said = SAID.lock().unwrap_or_else(PoisonError::into_inner).on_event(Instant::now());
+    let said = SAID.lock().on_event(Instant::now());
     let Some(missed) = said else { return };
     let hint = match error {
         Errno(libc::EMFILE) => "; raise the limit of open files (LimitNOFILE=, ulimit -n)",

@@ -13,7 +13,7 @@ use machine::linux::{self, Builder};
 use policy::unit::ProcessorId;
 use policy::{idle, sizing, writeback};
 
-use crate::config::{Config, Engine, Problem, Problems, Settings};
+use crate::config::{Config, Problem, Problems, Settings};
 
 /// The cache's share of memory where it is neither dynamic nor configured: a tenth, as before dynamic caches (WS-2).
 pub const FIXED_SHARE: u64 = 10;
@@ -169,11 +169,7 @@ fn machine_config(settings: &Settings) -> linux::Config {
             None => linux::Processors::Auto,
             Some(count) => linux::Processors::Count(count.into()),
         },
-        engine: match settings.engine {
-            Engine::Auto => linux::Engine::Auto,
-            Engine::IoUring => linux::Engine::IoUring,
-            Engine::Threads => linux::Engine::Threads,
-        },
+        engine: settings.engine,
         pin: true,
         idle: idle::Config { longest: settings.idle_poll },
     }

@@ -5,9 +5,9 @@ use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::process::{Child, ChildStdin, Stdio};
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use testkit::group::Group;
 use testkit::nbd::Client;
 use testkit::process::resident;

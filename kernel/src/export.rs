@@ -1,7 +1,7 @@
 //! Numbers of exports, used instead of names in requests and records. A number belongs to a name for the server's life:
 //! an export that is removed and added again gets the same one.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::Mutex;
 
 /// An export's number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,13 +27,9 @@ pub enum ExportChange {
 pub(crate) struct ExportNumbers(Mutex<Vec<String>>);
 
 impl ExportNumbers {
-    fn names(&self) -> MutexGuard<'_, Vec<String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The number of a name, and whether it is new.
     pub(crate) fn number(&self, name: &str) -> (ExportNo, bool) {
-        let mut names = self.names();
+        let mut names = self.0.lock();
         let known = names.iter().position(|known| known == name);
         let at = known.unwrap_or(names.len());
         if at >= usize::from(ExportNo::MAX.0) {
@@ -47,7 +43,7 @@ impl ExportNumbers {
 
     pub(crate) fn name(&self, export: ExportNo) -> Option<String> {
         let at = usize::from(export.0).checked_sub(1)?;
-        self.names().get(at).cloned()
+        self.0.lock().get(at).cloned()
     }
 }
 

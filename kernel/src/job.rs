@@ -8,9 +8,11 @@ mod account;
 mod client;
 mod table;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 pub use crate::request::JobId;
 pub(crate) use account::Accounts;
@@ -80,22 +82,22 @@ impl Default for Jobs {
 impl Jobs {
     /// Groups of clients that share a named job. Applies to new connections.
     pub fn set_groups(&self, groups: &[Group]) {
-        *self.groups.lock().unwrap_or_else(PoisonError::into_inner) = groups.into();
+        *self.groups.lock() = groups.into();
     }
 
     pub fn client_of(&self, origin: Origin) -> Client {
-        let groups = Arc::clone(&self.groups.lock().unwrap_or_else(PoisonError::into_inner));
+        let groups = Arc::clone(&self.groups.lock());
         origin.client(&groups)
     }
 
     /// Registers a connection of `client`.
     pub fn connect(self: &Arc<Self>, client: Client) -> Member {
-        let job = self.lock().connect(client, &self.merged);
+        let job = self.table.lock().connect(client, &self.merged);
         Member { jobs: Arc::clone(self), job }
     }
 
     pub fn list(&self) -> Vec<JobFacts> {
-        self.lock().list(&self.merged)
+        self.table.lock().list(&self.merged)
     }
 
     /// The `number` jobs with most recent use, among those that have connections, recent use or dirty blocks.
@@ -121,10 +123,6 @@ impl Jobs {
     pub(crate) fn subtract_dirty(&self, job: JobId, blocks: u64) {
         self.merged[place(job)].dirty.fetch_sub(blocks, Ordering::Relaxed);
     }
-
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 pub struct Member {
@@ -140,7 +138,7 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.jobs.lock().leave(self.job);
+        self.jobs.table.lock().leave(self.job);
     }
 }
 

@@ -45,26 +45,21 @@ pub struct Kernel {
     mailboxes: Box<[OnceLock<Arc<Mailbox>>]>,
 }
 
-/// An error in making a kernel or opening a device.
+/// The host refuses the address space for the cache.
 #[derive(Debug, thiserror::Error)]
-pub enum KernelError {
-    /// No address space for the cache.
-    #[error("cannot reserve {bytes} bytes of address space for the cache: {source}")]
-    Reserve {
-        /// Bytes requested.
-        bytes: u64,
-        source: std::io::Error,
-    },
-    #[error("too many devices are open (65536)")]
-    TooManyDevices,
+#[error("cannot reserve {bytes} bytes of address space for the cache: {source}")]
+pub struct ReserveError {
+    /// Bytes requested.
+    bytes: u64,
+    source: std::io::Error,
 }
 
 impl Kernel {
     /// A kernel without processors yet: [`KernelConfig::processors`] of them must be made.
     ///
     /// # Errors
-    /// [`KernelError::Reserve`] if the host refuses the address space.
-    pub fn new(config: KernelConfig) -> Result<Arc<Self>, KernelError> {
+    /// When the host refuses the address space.
+    pub fn new(config: KernelConfig) -> Result<Arc<Self>, ReserveError> {
         Kernel::traced(config, Arc::new(Tracer::none()))
     }
 
@@ -72,13 +67,13 @@ impl Kernel {
     ///
     /// # Errors
     /// As [`Kernel::new`].
-    pub fn traced(config: KernelConfig, tracer: Arc<Tracer>) -> Result<Arc<Self>, KernelError> {
+    pub fn traced(config: KernelConfig, tracer: Arc<Tracer>) -> Result<Arc<Self>, ReserveError> {
         let KernelConfig { processors, memory_max, chunk_bytes, sizing, write_back, switches } = config;
         let chunk_bytes = chunk_bytes.unwrap_or_else(|| chunk_bytes_for(memory_max));
         let bytes_max = memory_max.max(chunk_bytes).next_multiple_of(chunk_bytes);
         let register = switches.registered_buffers;
         let frames = FramePool::new(PoolConfig { bytes_max, chunk_bytes, register, processors })
-            .map_err(|source| KernelError::Reserve { bytes: bytes_max, source })?;
+            .map_err(|source| ReserveError { bytes: bytes_max, source })?;
         let kind = if switches.scan_resistant { Algorithm::S3Fifo } else { Algorithm::Lru };
         let pages = PageChoice::new(switches.huge_pages);
         let memory = Memory::new(frames, MemoryConfig { sizing, write_back, kind, pages, processors });

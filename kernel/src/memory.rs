@@ -8,10 +8,11 @@
 
 mod dirty;
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use policy::cache::Algorithm;
 use policy::pages::PageChoice;
 use policy::unit::BLOCK_BYTES;
@@ -200,7 +201,7 @@ impl Memory {
 
     /// The page size for new memory.
     pub(crate) fn page_choice(&self) -> MutexGuard<'_, PageChoice> {
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pages.lock()
     }
 
     pub(crate) fn note_read_miss(&self) {

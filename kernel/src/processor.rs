@@ -20,12 +20,13 @@ use std::collections::BinaryHeap;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use machine::{Completion, Machine, Park, TickSource};
+use parking_lot::Mutex;
 use policy::quantum::Quantum;
 use policy::unit::{Instant, ProcessorId};
 use slab::Slab;
@@ -39,9 +40,8 @@ use crate::operation::Operations;
 use crate::trace::{Event, Recorder};
 pub use accounting::{Timed, Together};
 pub use delivery::IMMEDIATE_TASKS_MAX;
-use delivery::Published;
 pub use mailbox::Mailbox;
-use mailbox::TaskWaker;
+use mailbox::{Published, TaskWaker};
 use ready::Ready;
 use recording::NOBODY;
 pub(crate) use recording::here;
@@ -407,7 +407,7 @@ impl Processor {
             return;
         }
         self.0.mailbox.has_post.store(false, Ordering::SeqCst);
-        let post = std::mem::take(&mut *self.0.mailbox.post.lock().unwrap_or_else(PoisonError::into_inner));
+        let post = std::mem::take(&mut *self.0.mailbox.post.lock());
         self.trace(Event::PostTaken, NOBODY, post.woken.len() as u64, post.starts.len() as u64);
         post.woken.into_iter().for_each(|waker| self.0.ready.borrow_mut().push(waker));
         for start in post.starts {

@@ -10,10 +10,11 @@ mod end;
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use machine::{Errno, SeekTarget};
+use parking_lot::Mutex;
 use policy::access::{Access, Mode as AccessMode};
 use policy::delivery::Method;
 use policy::queue::{Arrival, Batch, BatchId, Config, Queue, RequestId, RequestKind, StreamId};
@@ -21,13 +22,13 @@ use policy::unit::{ByteOffset, ByteRange, Class, Instant, ProcessorId, Stability
 use slab::Slab;
 use smallvec::SmallVec;
 
-use self::end::End;
 use crate::counters::{CountedGuard, CountedMutex, DiskBlock, DiskCounters, DiskReading};
 use crate::device::{Device, DeviceFacts, DeviceRef, Work};
 use crate::frame::Frames;
 use crate::processor::Processor;
 use crate::request::{Action, JobId, Outcome, Request};
 use crate::trace::{Began, Event};
+use end::End;
 
 /// With funnelled access, only this processor starts devices (MP 1a).
 const OWNER: ProcessorId = ProcessorId(0);
@@ -369,7 +370,7 @@ impl Queued {
             state.policy.on_arrival(now, Arrival { id, stream, kind, range, class, job });
         });
         if class == Class::Asynchronous {
-            self.asynchronous().insert(id, range);
+            self.asynchronous.lock().insert(id, range);
         }
         (id, issues)
     }
@@ -403,10 +404,6 @@ impl Queued {
             self.disk.issue(cpu, issue).await;
         }
     }
-
-    fn asynchronous(&self) -> MutexGuard<'_, BTreeMap<RequestId, ByteRange>> {
-        self.asynchronous.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Device for Queued {
@@ -426,7 +423,7 @@ impl Device for Queued {
             self.start(cpu, issues, &end).await;
             let result = poll_fn(|cx| end.poll(cx)).await;
             if class == Class::Asynchronous {
-                self.asynchronous().remove(&id);
+                self.asynchronous.lock().remove(&id);
             }
             result
         })
@@ -434,7 +431,7 @@ impl Device for Queued {
 
     fn expedite(&self, cpu: &Processor, range: ByteRange) {
         let overlaps = |at: &ByteRange| at.at < range.end() && range.at < at.end();
-        let ids: Vec<_> = self.asynchronous().iter().filter(|(_, at)| overlaps(at)).map(|(id, _)| *id).collect();
+        let ids: Vec<_> = self.asynchronous.lock().iter().filter(|(_, at)| overlaps(at)).map(|(id, _)| *id).collect();
         if ids.is_empty() {
             return;
         }

@@ -6,10 +6,11 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Poll;
 
 use machine::Errno;
+use parking_lot::Mutex;
 use policy::gather::{Gather, Start, Writers};
 use policy::unit::Instant;
 
@@ -47,7 +48,7 @@ pub(crate) struct Round {
 
 impl Round {
     fn end(&self, result: Result<(), Errno>) {
-        *lock(&self.result) = Some(result);
+        *self.result.lock() = Some(result);
         self.wait.wake_all();
     }
 }
@@ -67,7 +68,7 @@ impl<W: Default> Rendezvous<W> {
             if leads {
                 lead();
             }
-            let ended = || lock(&round.result).map(Some).or_else(|| self.try_lead(&round).then_some(None));
+            let ended = || round.result.lock().map(Some).or_else(|| self.try_lead(&round).then_some(None));
             match round.wait.until(ended).await {
                 Some(result) => return result,
                 None => leads = true,
@@ -77,7 +78,7 @@ impl<W: Default> Rendezvous<W> {
 
     /// Has nobody led this group since whoever was alone has ended? Then the caller must.
     fn try_lead(&self, round: &Arc<Round>) -> bool {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let is_left = !state.running && state.line.is_empty() && Arc::ptr_eq(&state.forming, round);
         state.running |= is_left;
         is_left
@@ -85,7 +86,7 @@ impl<W: Default> Rendezvous<W> {
 
     /// Joins the group that forms. When the second value is true nobody leads.
     fn join(&self, cpu: &Processor, want: impl FnOnce(&mut W)) -> (Arc<Round>, bool) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         want(&mut state.wanted);
         state.policy.on_arrival(cpu.now());
         let round = Arc::clone(&state.forming);
@@ -100,19 +101,19 @@ impl<W: Default> Rendezvous<W> {
 
     /// Says that the caller will want a flush when its data is on the disk: as soon as what is returned is dropped.
     pub(crate) fn announce(&self, cpu: &Processor) -> Announced<'_, W> {
-        lock(&self.state).policy.on_data_issued(cpu.now());
+        self.state.lock().policy.on_data_issued(cpu.now());
         Announced(self)
     }
 
     /// Is whoever asks, and has announced it, the only one who will want a flush, as far as is known?
     pub(crate) fn is_alone(&self) -> bool {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         !state.running && state.policy.is_alone()
     }
 
     /// Is a flush under way, or about to be?
     pub(crate) fn is_running(&self) -> bool {
-        lock(&self.state).running
+        self.state.lock().running
     }
 
     /// Flushes for those who have come, then for the group that formed meanwhile, until nobody came.
@@ -121,7 +122,7 @@ impl<W: Default> Rendezvous<W> {
         while let Some((round, wanted)) = self.next_round(cpu, has_led).await {
             has_led = true;
             let result = flush(wanted).await;
-            lock(&self.state).policy.on_end(cpu.now());
+            self.state.lock().policy.on_end(cpu.now());
             round.end(result);
             // Who wrote while the flush was under way and now wants one is in the next group, too.
             cpu.yield_now().await;
@@ -139,7 +140,7 @@ impl<W: Default> Rendezvous<W> {
     async fn next_round(&self, cpu: &Processor, has_led: bool) -> Option<(Arc<Round>, W)> {
         loop {
             let (at, seen) = {
-                let mut state = lock(&self.state);
+                let mut state = self.state.lock();
                 let is_over = state.policy.waiting() == 0 || has_led && !state.line.is_empty();
                 if is_over {
                     drop(state);
@@ -164,7 +165,7 @@ impl<W: Default> Rendezvous<W> {
     /// Nobody flushes any more: who waits for a turn, or for a leader, is told.
     fn release(&self) {
         let forming = {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             state.running = false;
             Arc::clone(&state.forming)
         };
@@ -175,7 +176,7 @@ impl<W: Default> Rendezvous<W> {
     /// Waits until something has changed that counts since so many were `seen`, at the latest until `end`.
     async fn until_changed(&self, cpu: &Processor, seen: Writers, end: Instant) {
         let mut timer = Some(end);
-        let is_over = || (cpu.now() >= end || lock(&self.state).policy.is_stale(seen)).then_some(());
+        let is_over = || (cpu.now() >= end || self.state.lock().policy.is_stale(seen)).then_some(());
         poll_fn(|cx| {
             if let Some(end) = timer.take() {
                 cpu.wake_at(end, cx.waker().clone());
@@ -193,7 +194,7 @@ pub(crate) struct Announced<'a, W: Default>(&'a Rendezvous<W>);
 impl<W: Default> Drop for Announced<'_, W> {
     fn drop(&mut self) {
         let is_awaited = {
-            let mut state = lock(&self.0.state);
+            let mut state = self.0.state.lock();
             state.policy.on_data_done();
             state.policy.is_stale(state.seen)
         };
@@ -211,7 +212,7 @@ struct Place<'a, W: Default> {
 
 impl<'a, W: Default> Place<'a, W> {
     fn new(rendezvous: &'a Rendezvous<W>) -> Self {
-        let mut state = lock(&rendezvous.state);
+        let mut state = rendezvous.state.lock();
         state.places += 1;
         let number = state.places;
         state.line.push_back(number);
@@ -220,7 +221,7 @@ impl<'a, W: Default> Place<'a, W> {
 
     /// Is it one's turn? Then it is taken.
     fn try_leave(&self) -> bool {
-        let mut state = lock(&self.rendezvous.state);
+        let mut state = self.rendezvous.state.lock();
         if state.running || state.line.front() != Some(&self.number) {
             return false;
         }
@@ -234,7 +235,7 @@ impl<W: Default> Drop for Place<'_, W> {
     fn drop(&mut self) {
         // Who does not wait any more must not keep the others waiting.
         let (gave_up, forming) = {
-            let mut state = lock(&self.rendezvous.state);
+            let mut state = self.rendezvous.state.lock();
             let before = state.line.len();
             state.line.retain(|number| *number != self.number);
             (state.line.len() < before, Arc::clone(&state.forming))
@@ -253,8 +254,4 @@ impl<W: Default> Drop for Turn<'_, W> {
     fn drop(&mut self) {
         self.0.release();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,9 @@
 //! One switch for each technique of the papers, on by default, to measure its effect.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use policy::{access, delivery, pages, quantum, readahead};
 
 use crate::trace;
@@ -106,7 +107,7 @@ impl LiveSwitches {
     }
 
     pub(crate) fn current(&self) -> Arc<Switches> {
-        Arc::clone(&lock(&self.current))
+        Arc::clone(&self.current.lock())
     }
 
     pub(crate) fn generation(&self) -> u64 {
@@ -115,15 +116,11 @@ impl LiveSwitches {
 
     /// Excludes other changes until dropped.
     pub(crate) fn begin_change(&self) -> MutexGuard<'_, ()> {
-        lock(&self.changing)
+        self.changing.lock()
     }
 
     pub(crate) fn publish(&self, switches: Switches) {
-        *lock(&self.current) = Arc::new(switches);
+        *self.current.lock() = Arc::new(switches);
         self.generation.fetch_add(1, Ordering::Release);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

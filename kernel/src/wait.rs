@@ -1,11 +1,10 @@
 //! Waiting for events of other tasks.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::ops::Range;
-use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
+use parking_lot::Mutex;
 use slab::Slab;
 use smallvec::SmallVec;
 
@@ -43,11 +42,7 @@ impl<T> Default for Slots<T> {
     }
 }
 
-impl<T> Slots<T> {
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl<T> Slots<T> {}
 
 struct Place<'a, T> {
     slots: &'a Slots<T>,
@@ -62,7 +57,7 @@ impl<'a, T> Place<'a, T> {
 
     /// Registers `waker` for the next notification.
     fn register(&mut self, what: impl FnOnce() -> T, waker: &Waker) {
-        let mut state = self.slots.lock();
+        let mut state = self.slots.state.lock();
         let state = &mut *state;
         let own = self.taken.and_then(|(key, number)| state.slots.get_mut(key).filter(|slot| slot.number == number));
         if let Some(slot) = own {
@@ -81,7 +76,7 @@ impl<'a, T> Place<'a, T> {
 impl<T> Drop for Place<'_, T> {
     fn drop(&mut self) {
         let Some((key, number)) = self.taken else { return };
-        let mut state = self.slots.lock();
+        let mut state = self.slots.state.lock();
         let is_own = state.slots.get(key).is_some_and(|slot| slot.number == number);
         let slot = is_own.then(|| state.slots.remove(key));
         drop(state);
@@ -98,12 +93,12 @@ pub struct WaitList {
 impl WaitList {
     /// Wakes all waiters; each checks its condition again.
     pub fn wake_all(&self) {
-        let slots = std::mem::take(&mut self.slots.lock().slots);
+        let slots = std::mem::take(&mut self.slots.state.lock().slots);
         slots.into_iter().for_each(|(_, slot)| slot.waker.wake());
     }
 
     pub fn is_empty(&self) -> bool {
-        self.slots.lock().slots.is_empty()
+        self.slots.state.lock().slots.is_empty()
     }
 
     /// Waits until `ready` returns a value. Called at once and after every [`wake_all`](Self::wake_all).
@@ -134,7 +129,7 @@ impl RangeWaitList {
     /// Wakes the waiters for any of `blocks`; each checks its condition again.
     pub(crate) fn wake(&self, blocks: &Range<u64>) {
         let mut woken: SmallVec<[Waker; 4]> = SmallVec::new();
-        let mut state = self.slots.lock();
+        let mut state = self.slots.state.lock();
         let concerned =
             state.slots.iter().filter(|(_, Slot { what, .. })| what.start < blocks.end && blocks.start < what.end);
         let concerned: SmallVec<[usize; 4]> = concerned.map(|(key, _)| key).collect();
@@ -156,33 +151,4 @@ impl RangeWaitList {
         })
         .await;
     }
-}
-
-/// Runs futures concurrently; returns their results in order.
-pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
-    enum Slot<F: Future> {
-        Running(Pin<Box<F>>),
-        Done(Option<F::Output>),
-    }
-    let mut slots: Vec<Slot<F>> = futures.into_iter().map(|future| Slot::Running(Box::pin(future))).collect();
-    poll_fn(|cx| {
-        let mut pending = false;
-        for slot in &mut slots {
-            if let Slot::Running(future) = slot {
-                match future.as_mut().poll(cx) {
-                    Poll::Ready(output) => *slot = Slot::Done(Some(output)),
-                    Poll::Pending => pending = true,
-                }
-            }
-        }
-        if pending { Poll::Pending } else { Poll::Ready(()) }
-    })
-    .await;
-    slots
-        .into_iter()
-        .filter_map(|slot| match slot {
-            Slot::Done(output) => output,
-            Slot::Running(_) => None,
-        })
-        .collect()
 }

@@ -93,18 +93,23 @@ fn play(
     victims
 }
 
+/// What the policy evicts.
+fn victims_of(algorithm: Algorithm, acts: &[Act], capacity: usize) -> Vec<Option<u32>> {
+    let policy = std::cell::RefCell::new(Replacement::new(algorithm));
+    play(
+        acts,
+        capacity,
+        |slot, key| policy.borrow_mut().on_insert(Slot(slot), key, capacity),
+        |slot| policy.borrow_mut().on_hit(Slot(slot)),
+        |slot| policy.borrow_mut().on_remove(Slot(slot)),
+        || policy.borrow_mut().evict(|_| true).map(|s| s.0),
+    )
+}
+
 proptest! {
     #[test]
     fn s3_fifo_evicts_what_the_paper_s_lists_evict(acts in acts(), capacity in 1usize..60) {
-        let policy = std::cell::RefCell::new(Replacement::new(Algorithm::S3Fifo));
-        let victims = play(
-            &acts,
-            capacity,
-            |slot, key| policy.borrow_mut().on_insert(Slot(slot), key, capacity),
-            |slot| policy.borrow_mut().on_hit(Slot(slot)),
-            |slot| policy.borrow_mut().on_remove(Slot(slot)),
-            || policy.borrow_mut().evict(|_| true).map(|s| s.0),
-        );
+        let victims = victims_of(Algorithm::S3Fifo, &acts, capacity);
         let naive = std::cell::RefCell::new(Naive::default());
         let known = std::cell::Cell::new(0);
         let expected = play(
@@ -131,15 +136,7 @@ proptest! {
 
     #[test]
     fn lru_evicts_what_was_used_longest_ago(acts in acts(), capacity in 1usize..60) {
-        let policy = std::cell::RefCell::new(Replacement::new(Algorithm::Lru));
-        let victims = play(
-            &acts,
-            capacity,
-            |slot, key| policy.borrow_mut().on_insert(Slot(slot), key, capacity),
-            |slot| policy.borrow_mut().on_hit(Slot(slot)),
-            |slot| policy.borrow_mut().on_remove(Slot(slot)),
-            || policy.borrow_mut().evict(|_| true).map(|s| s.0),
-        );
+        let victims = victims_of(Algorithm::Lru, &acts, capacity);
         let order = std::cell::RefCell::new(VecDeque::new());
         let touch = |slot| {
             order.borrow_mut().retain(|s| *s != slot);

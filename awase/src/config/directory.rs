@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use nfs::{IpNet, NOBODY, Squash, Squashed};
 
 use super::draft::Draft;
+use super::kind::Kind;
 use super::problem::{Place, Problem};
 
 /// Longest path of the MOUNT protocol, in bytes (RFC 1813, 5.1.4: `MNTPATHLEN`).
@@ -105,5 +106,25 @@ impl Directory {
 
     pub fn key(&self, key: &str) -> String {
         format!("export {:?} {key}", self.name)
+    }
+}
+
+impl From<&Directory> for Draft {
+    fn from(directory: &Directory) -> Draft {
+        Draft {
+            name: Some(directory.name.clone()),
+            kind: Some(Kind::Directory),
+            path: Some(directory.path.clone()),
+            create: directory.create.then_some(true),
+            read_only: Some(directory.read_only),
+            mount: Some(directory.mount.clone()),
+            clients: Some(directory.clients.clone()).filter(|clients| !clients.is_empty()),
+            secure: Some(directory.secure),
+            squash: Some(directory.squash.squashed),
+            anonymous_uid: Some(directory.squash.uid),
+            anonymous_gid: Some(directory.squash.gid),
+            place: directory.place.clone(),
+            ..Draft::default()
+        }
     }
 }

@@ -8,10 +8,7 @@ use kernel::device::Faults;
 use nfs::{IpNet, Squashed};
 use policy::access;
 
-use super::directory::Directory;
-use super::export::{Disk, Export, Kind, StableWrites};
-use super::export_keys::EXPORT_KEYS;
-use super::key::{Entry, apply};
+use super::kind::{Disk, Kind, StableWrites};
 use super::problem::{Place, Problem};
 
 /// Keys that only disks have.
@@ -59,21 +56,12 @@ pub struct Draft {
     /// A key was refused.
     pub was_refused: bool,
     /// Where each key was set.
-    places: BTreeMap<String, Place>,
+    pub(super) places: BTreeMap<String, Place>,
 }
 
 impl Draft {
     pub fn at(place: Place) -> Draft {
         Draft { place, ..Draft::default() }
-    }
-
-    /// # Errors
-    /// When there is no such key or its value is not allowed.
-    pub fn take(&mut self, entry: &Entry) -> Result<(), Problem> {
-        let shown = self.key(&entry.key);
-        apply(EXPORT_KEYS, self, entry, &shown)?;
-        self.places.insert(entry.key.clone(), entry.place.clone());
-        Ok(())
     }
 
     /// A key of this export, in messages.
@@ -125,59 +113,5 @@ impl Draft {
 
     fn stray(&self, key: &str, kind: Kind) -> Problem {
         self.problem(key, format!("does not go with kind = {:?}", kind.name()))
-    }
-}
-
-/// The draft from which `export` would be read, for printing.
-impl From<&Export> for Draft {
-    fn from(export: &Export) -> Draft {
-        use super::export::{Behaviour, Store};
-        let mut draft = Draft {
-            name: Some(export.name.clone()),
-            description: Some(export.description.clone()).filter(|text| !text.is_empty()),
-            kind: Some(Kind::Disk(export.kind)),
-            read_only: Some(export.read_only),
-            block_size: Some(export.block_size),
-            stable_writes: Some(export.stable_writes),
-            access: export.access,
-            delay: Some(export.delay).filter(|delay| !delay.is_zero()),
-            faults: export.faults,
-            place: export.place.clone(),
-            ..Draft::default()
-        };
-        match &export.behaviour {
-            Behaviour::Plain => {}
-            Behaviour::FixedLatency(latency) => draft.latency = Some(*latency),
-        }
-        match &export.store {
-            Store::File { path, size, create } => {
-                draft.path = Some(path.clone());
-                draft.size = *size;
-                draft.create = create.then_some(true);
-            }
-            Store::Block { path } => draft.path = Some(path.clone()),
-            Store::Ram { size } => draft.size = Some(*size),
-        }
-        draft
-    }
-}
-
-impl From<&Directory> for Draft {
-    fn from(directory: &Directory) -> Draft {
-        Draft {
-            name: Some(directory.name.clone()),
-            kind: Some(Kind::Directory),
-            path: Some(directory.path.clone()),
-            create: directory.create.then_some(true),
-            read_only: Some(directory.read_only),
-            mount: Some(directory.mount.clone()),
-            clients: Some(directory.clients.clone()).filter(|clients| !clients.is_empty()),
-            secure: Some(directory.secure),
-            squash: Some(directory.squash.squashed),
-            anonymous_uid: Some(directory.squash.uid),
-            anonymous_gid: Some(directory.squash.gid),
-            place: directory.place.clone(),
-            ..Draft::default()
-        }
     }
 }

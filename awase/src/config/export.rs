@@ -8,58 +8,11 @@ use policy::access;
 
 use super::draft::Draft;
 use super::given::show_bytes;
+use super::kind::{Disk, Kind, StableWrites};
 use super::problem::{Place, Problem};
-
-/// Sizes are multiples of this, the smallest sector of any client. Bytes.
-pub const SECTOR_BYTES: u64 = 512;
 
 /// Size of the disk that is served when nothing is configured.
 const DEFAULT_DISK_BYTES: u64 = 1 << 30;
-
-/// What is said where a modelled disk is asked for, as earlier versions had it.
-pub const MECHANICAL: &str = "is not served any more: disks of 1990 are modelled in the laboratory (awase-lab run \
-                              EXPERIMENT --on here)";
-
-/// What an export can be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Served over NBD.
-    Disk(Disk),
-    /// Served over NFS.
-    Directory,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Disk {
-    File,
-    Block,
-    /// Memory; gone when the server ends.
-    Ram,
-    /// Completes after a fixed time (MP, section 4).
-    TestDevice,
-}
-
-impl Kind {
-    const NAMES: [(&'static str, Kind); 5] = [
-        ("file", Kind::Disk(Disk::File)),
-        ("block", Kind::Disk(Disk::Block)),
-        ("ram", Kind::Disk(Disk::Ram)),
-        ("testdev", Kind::Disk(Disk::TestDevice)),
-        ("directory", Kind::Directory),
-    ];
-
-    /// The names, for people.
-    pub const ALLOWED: &str = "\"file\", \"block\", \"ram\", \"testdev\", \"directory\"";
-
-    /// The kind of that name.
-    pub fn named(name: &str) -> Option<Kind> {
-        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind)
-    }
-
-    pub fn name(self) -> &'static str {
-        Self::NAMES.iter().find(|(_, kind)| *kind == self).map_or("file", |(name, _)| name)
-    }
-}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Store {
@@ -86,30 +39,6 @@ pub enum Behaviour {
     Plain,
     /// The time that every operation takes (MP: about 17 ms).
     FixedLatency(Duration),
-}
-
-/// How stable writes (forced unit access of NBD) become durable.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StableWrites {
-    #[default]
-    Auto,
-    /// A write, then a flush.
-    Flush,
-    /// A write with forced unit access.
-    ForcedUnitAccess,
-}
-
-impl StableWrites {
-    const NAMES: [(&'static str, StableWrites); 3] =
-        [("auto", StableWrites::Auto), ("flush", StableWrites::Flush), ("fua", StableWrites::ForcedUnitAccess)];
-
-    pub fn named(name: &str) -> Option<StableWrites> {
-        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, way)| *way)
-    }
-
-    pub fn name(self) -> &'static str {
-        Self::NAMES.iter().find(|(_, way)| *way == self).map_or("auto", |(name, _)| name)
-    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -215,6 +144,39 @@ impl Export {
             Behaviour::Plain => store,
             Behaviour::FixedLatency(latency) => format!("testdev of {latency:?} over {store}"),
         }
+    }
+}
+
+/// The draft from which `export` would be read, for printing.
+impl From<&Export> for Draft {
+    fn from(export: &Export) -> Draft {
+        let mut draft = Draft {
+            name: Some(export.name.clone()),
+            description: Some(export.description.clone()).filter(|text| !text.is_empty()),
+            kind: Some(Kind::Disk(export.kind)),
+            read_only: Some(export.read_only),
+            block_size: Some(export.block_size),
+            stable_writes: Some(export.stable_writes),
+            access: export.access,
+            delay: Some(export.delay).filter(|delay| !delay.is_zero()),
+            faults: export.faults,
+            place: export.place.clone(),
+            ..Draft::default()
+        };
+        match &export.behaviour {
+            Behaviour::Plain => {}
+            Behaviour::FixedLatency(latency) => draft.latency = Some(*latency),
+        }
+        match &export.store {
+            Store::File { path, size, create } => {
+                draft.path = Some(path.clone());
+                draft.size = *size;
+                draft.create = create.then_some(true);
+            }
+            Store::Block { path } => draft.path = Some(path.clone()),
+            Store::Ram { size } => draft.size = Some(*size),
+        }
+        draft
     }
 }
 

@@ -7,9 +7,10 @@ use nfs::IpNet;
 
 use super::directory;
 use super::draft::Draft;
-use super::export::{Kind, MECHANICAL, SECTOR_BYTES, StableWrites};
 use super::given::{Refusal, show_bytes, show_duration};
-use super::key::Key;
+use super::key::{Entry, Key, apply};
+use super::kind::{Kind, MECHANICAL, SECTOR_BYTES, StableWrites};
+use super::problem::Problem;
 use super::switches::{ACCESS_MODES, name_of, named};
 
 /// NBD protocol, "Values": strings are at most 4096 bytes.
@@ -298,6 +299,17 @@ pub static EXPORT_KEYS: &[Key<Draft>] = &[
         show: |draft| Some(draft.faults.seed).filter(|seed| *seed > 0).map(|seed| seed.to_string()),
     },
 ];
+
+impl Draft {
+    /// # Errors
+    /// When there is no such key or its value is not allowed.
+    pub fn take(&mut self, entry: &Entry) -> Result<(), Problem> {
+        let shown = self.key(&entry.key);
+        apply(EXPORT_KEYS, self, entry, &shown)?;
+        self.places.insert(entry.key.clone(), entry.place.clone());
+        Ok(())
+    }
+}
 
 pub(super) fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()

@@ -8,6 +8,7 @@ mod export;
 mod export_keys;
 mod given;
 mod key;
+mod kind;
 mod print;
 mod problem;
 mod settings;
@@ -20,13 +21,14 @@ use kernel::job::Group;
 
 pub use directory::Directory;
 pub use draft::Draft;
-pub use export::{Behaviour, Disk, Export, Kind, MECHANICAL, SECTOR_BYTES, StableWrites, Store};
+pub use export::{Behaviour, Export, Store};
 pub use export_keys::EXPORT_KEYS;
 pub use given::{Given, parse_bytes, parse_duration, show_bytes, show_duration};
 pub use key::{Entry, Key};
+pub use kind::{Disk, Kind, MECHANICAL, SECTOR_BYTES, StableWrites};
 pub use print::{reference, switch_table, switches_help, toml};
 pub use problem::{Place, Problem, Problems};
-pub use settings::{CONTROL_NAME, Control, Engine, Limits, METRICS_PORT, SETTINGS, Settings};
+pub use settings::{CONTROL_NAME, Control, Limits, METRICS_PORT, SETTINGS, Settings};
 pub use switches::{SWITCHES, change, set_switch};
 
 #[derive(Clone, Debug)]

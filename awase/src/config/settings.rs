@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use kernel::tree::OPEN_FILES_MAX;
+use machine::linux::Engine;
 
 use super::given::{Given, Refusal, show_bytes, show_duration};
 use super::key::Key;
@@ -27,25 +28,6 @@ const PROCESSORS_MAX: u64 = 1024;
 
 /// Smallest cache: a few frames for each request that may be in flight. Bytes.
 const MEMORY_MIN: u64 = 8 << 20;
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Engine {
-    /// `io_uring` where the host permits it, else threads.
-    #[default]
-    Auto,
-    /// `io_uring`, or an error.
-    IoUring,
-    Threads,
-}
-
-impl Engine {
-    const NAMES: [(&'static str, Engine); 3] =
-        [("auto", Engine::Auto), ("io_uring", Engine::IoUring), ("threads", Engine::Threads)];
-
-    pub fn name(self) -> &'static str {
-        Self::NAMES.iter().find(|(_, engine)| *engine == self).map_or("auto", |(name, _)| name)
-    }
-}
 
 /// Bounds on what clients can make the server allocate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -187,11 +169,12 @@ pub static SETTINGS: &[Key<Settings>] = &[
         paper: "",
         set: |settings, given| {
             let text = given.text()?;
-            let found = Engine::NAMES.iter().find(|(name, _)| *name == text);
-            settings.engine = found.ok_or(Refusal::NotAllowed)?.1;
+            let engines = [Engine::Auto, Engine::IoUring, Engine::Threads];
+            let found = engines.into_iter().find(|engine| engine.to_string() == text);
+            settings.engine = found.ok_or(Refusal::NotAllowed)?;
             Ok(())
         },
-        show: |settings| Some(format!("{:?}", settings.engine.name())),
+        show: |settings| Some(format!("{:?}", settings.engine.to_string())),
     },
     Key {
         name: "idle_poll",

@@ -11,10 +11,11 @@ mod set;
 mod socket;
 mod status;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use kernel::{Kernel, Reach, Volume};
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use crate::config::{Given, Place, Problem, SWITCHES, set_switch};
@@ -68,11 +69,7 @@ impl ControlPanel {
     }
 
     pub fn set_exports(&self, exports: Vec<ExportInfo>) {
-        *self.exports() = exports;
-    }
-
-    fn exports(&self) -> MutexGuard<'_, Vec<ExportInfo>> {
-        self.exports.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.exports.lock() = exports;
     }
 
     /// Changes a switch of the running server; returns what the change does not affect.

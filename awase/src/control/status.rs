@@ -23,7 +23,7 @@ impl ControlPanel {
             "disks": self.disks(),
             "connected": super::connected::connected(&self.kernel),
             "jobs": self.kernel.jobs().most_used(JOBS_SHOWN).iter().map(live_job).collect::<Value>(),
-            "exports": self.exports().iter().map(export).collect::<Value>(),
+            "exports": self.exports.lock().iter().map(export).collect::<Value>(),
         })
     }
 

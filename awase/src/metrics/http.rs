@@ -4,8 +4,10 @@
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
 
 use super::hosts::Hosts;
 
@@ -83,15 +85,14 @@ impl OpenConnections {
     pub(super) fn admit(self: &Arc<Self>, stream: TcpStream, answer: impl FnOnce(&str) -> Answer + Send + 'static) {
         let Ok(second) = stream.try_clone() else { return };
         let number = {
-            let mut open = self.open();
+            let mut open = self.open.lock();
             if open.streams.len() >= CONNECTIONS_MAX
                 && let Some((_, oldest)) = open.streams.pop_front()
             {
                 // Its thread then ends by itself, if it has not ended yet.
                 let _ = oldest.shutdown(Shutdown::Both);
             }
-            open =
-                self.left.wait_while(open, |open| open.threads >= THREADS_MAX).unwrap_or_else(PoisonError::into_inner);
+            self.left.wait_while(&mut open, |open| open.threads >= THREADS_MAX);
             open.count += 1;
             open.threads += 1;
             let number = open.count;
@@ -102,7 +103,7 @@ impl OpenConnections {
         let serve = move || {
             // A client that sends no request or takes no answer is dropped.
             let _ = serve(&stream, &connections.hosts, |path| {
-                let _alone = connections.making.lock().unwrap_or_else(PoisonError::into_inner);
+                let _alone = connections.making.lock();
                 answer(path)
             });
             connections.leave(number);
@@ -113,14 +114,10 @@ impl OpenConnections {
     }
 
     fn leave(&self, number: u64) {
-        let mut open = self.open();
+        let mut open = self.open.lock();
         open.streams.retain(|(of, _)| *of != number);
         open.threads -= 1;
         self.left.notify_all();
-    }
-
-    fn open(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::sections::{Section, bytes, items, text, uptime};
+use super::section::{Section, bytes, items, text, uptime};
 use super::view::View;
 
 pub(super) const CONNECTIONS: &str = "connections";

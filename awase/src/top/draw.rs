@@ -7,7 +7,8 @@ use ratatui::text::{Line, Text};
 use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Table, TableState};
 
 use super::connections::{CONNECTIONS, SortKey};
-use super::sections::{SERVER, SWITCHES, Section, widths};
+use super::section::{Section, widths};
+use super::sections::{SERVER, SWITCHES};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Page {

@@ -2,6 +2,7 @@
 
 mod connections;
 mod draw;
+mod section;
 mod sections;
 mod terminal;
 mod view;

@@ -1,5 +1,6 @@
 //! The rules of the house that a compiler does not check (ARCHITECTURE.md states them).
 
+mod circles;
 mod dependencies;
 mod documents;
 

@@ -71,6 +71,14 @@ fn end(server: Server, how: End) -> bool {
     }
 }
 
+/// The clients find nothing wrong until the connection ends.
+fn assert_end_with_the_connection(clients: Vec<thread::ScopedJoinHandle<'_, std::io::Result<()>>>, seed: u64) {
+    for client in clients {
+        let error = client.join().expect("no panic").expect_err("it works until the connection ends");
+        assert_ne!(error.kind(), std::io::ErrorKind::InvalidData, "seed {seed}: {error}");
+    }
+}
+
 /// A disk's clients with their ledgers.
 pub struct Disk {
     pub ledgers: Vec<Ledger>,
@@ -93,10 +101,7 @@ impl Disk {
             let clients = load.start(scope, &mut self.ledgers, &socket, mix, seed);
             load.progress.await_durable(count, LOAD_MAX);
             let ended_in_order = end(server, how);
-            for client in clients {
-                let error = client.join().expect("no panic").expect_err("it works until the connection ends");
-                assert_ne!(error.kind(), std::io::ErrorKind::InvalidData, "seed {seed}: {error}");
-            }
+            assert_end_with_the_connection(clients, seed);
             ended_in_order
         });
         if ended_in_order {
@@ -201,10 +206,7 @@ impl Directory {
             let clients: Vec<_> = self.loads.iter_mut().map(start).collect();
             progress.await_durable(count, LOAD_MAX);
             let ended_in_order = end(server, how);
-            for client in clients {
-                let error = client.join().expect("no panic").expect_err("it works until the connection ends");
-                assert_ne!(error.kind(), std::io::ErrorKind::InvalidData, "seed {seed}: {error}");
-            }
+            assert_end_with_the_connection(clients, seed);
             ended_in_order
         });
         if ended_in_order {

@@ -5,45 +5,23 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use machine::{Connection, Errno, Listener};
+use parking_lot::Mutex;
 use policy::unit::ProcessorId;
 
-use super::{Introduction, Protocol, Sessions, session};
+use super::serve::serve;
+use super::{Introduction, Peer, Protocol, Sessions};
 use crate::Processor;
-use crate::job::{Client, Origin};
+use crate::job::Client;
 use crate::trace::Named;
 use crate::wait::WaitList;
 
 /// Delay after an accept failed on the host (no descriptors, no memory).
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-
-/// The remote end of a connection.
-#[derive(Clone, Debug, Default)]
-pub struct Peer {
-    pub address: Option<SocketAddr>,
-    /// The client's user, if it is on this host and the host reports it.
-    pub user: Option<LocalUser>,
-    /// The client's core, if it is on this host.
-    pub core: Option<usize>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LocalUser {
-    pub uid: u32,
-    pub gid: u32,
-    pub groups: Vec<u32>,
-}
-
-impl Peer {
-    /// Determines the job to charge.
-    fn origin(&self) -> Origin {
-        Origin { address: self.address.map(|address| address.ip()), user: self.user.as_ref().map(|user| user.uid) }
-    }
-}
 
 /// The host's knowledge of its sockets.
 pub trait Sockets: Send + Sync + 'static {
@@ -100,7 +78,7 @@ impl Acceptor {
     }
 
     pub fn connections(&self) -> Vec<u32> {
-        self.lock().processors.to_vec()
+        self.connections.lock().processors.to_vec()
     }
 
     /// The core of each processor, where known.
@@ -110,7 +88,7 @@ impl Acceptor {
 
     /// Adds a protocol, whose sessions end with the others.
     pub fn add(&self, protocol: &impl Protocol) {
-        self.sessions().push(Arc::clone(protocol.sessions()));
+        self.sessions.lock().push(Arc::clone(protocol.sessions()));
     }
 
     /// Accepts clients of `protocol` until stopped. The owner of `listener` stops it, after [`Acceptor::stop`].
@@ -149,7 +127,7 @@ impl Acceptor {
             let member = kernel.jobs().connect(client.clone());
             kernel.tracer().name(Named::Client, member.job().0, &name);
             cpu.spawn_for(member.job(), async move {
-                session::serve(protocol, here, connection, peer).await;
+                serve(protocol, here, connection, peer).await;
                 drop(member);
                 acceptor.end(processor, &client);
             });
@@ -159,7 +137,7 @@ impl Acceptor {
     /// Counts a connection of `client` and chooses its processor: one with the fewest, preferably not on the client's
     /// core.
     fn admit(&self, cpu: &Processor, client: &Client, core: Option<usize>) -> Option<ProcessorId> {
-        let mut connections = self.lock();
+        let mut connections = self.connections.lock();
         let (sum, own) = (connections.sum(), connections.clients.get(client).copied().unwrap_or(0));
         if self.is_stopping() || !may_connect(self.connections_max, sum, own) {
             drop(connections);
@@ -174,7 +152,7 @@ impl Acceptor {
     }
 
     fn end(&self, processor: ProcessorId, client: &Client) {
-        let mut connections = self.lock();
+        let mut connections = self.connections.lock();
         connections.processors[usize::from(processor.0)] -= 1;
         if let Some(own) = connections.clients.get_mut(client) {
             *own -= 1;
@@ -190,18 +168,10 @@ impl Acceptor {
         self.stopping.load(Ordering::SeqCst)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Connections> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn sessions(&self) -> MutexGuard<'_, Vec<Arc<Sessions>>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// No more clients, no more requests. To be called before the listeners are stopped.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
-        self.sessions().iter().for_each(|sessions| sessions.stop());
+        self.sessions.lock().iter().for_each(|sessions| sessions.stop());
     }
 
     /// After [`Acceptor::stop`]: waits until all clients have disconnected, for at most `bound`. Returns whether they
@@ -211,7 +181,7 @@ impl Acceptor {
         cpu.spawn(async move {
             here.sleep(bound).await;
             acceptor.aborting.store(true, Ordering::SeqCst);
-            acceptor.sessions().iter().for_each(|sessions| sessions.abort());
+            acceptor.sessions.lock().iter().for_each(|sessions| sessions.abort());
             acceptor.changed.wake_all();
         });
         let ended = || self.is_empty() || self.aborting.load(Ordering::SeqCst);
@@ -221,7 +191,7 @@ impl Acceptor {
 
     /// Is there no connection and no accept in flight?
     pub fn is_empty(&self) -> bool {
-        self.lock().sum() + self.accepting.load(Ordering::SeqCst) == 0
+        self.connections.lock().sum() + self.accepting.load(Ordering::SeqCst) == 0
     }
 }
 

@@ -86,7 +86,6 @@ impl<'a, D: Decoder> Inbound<'a, D> {
         }
     }
 
-    /// Starts the timeout of a message, or of a piece of a payload that has its own.
     /// The reply to this call takes a flush: what has arrived is acknowledged before. A client that has not turned off Nagle's
     /// algorithm (RFC 896; libnfs has not) sends no further small request until then, and TCP delays the acknowledgement to
     /// send it with the reply: of four writes in flight, each flush would cover two.
@@ -94,6 +93,7 @@ impl<'a, D: Decoder> Inbound<'a, D> {
         self.acknowledges = true;
     }
 
+    /// Starts the timeout of a message, or of a piece of a payload that has its own.
     pub fn restart_timeout(&mut self) {
         self.time_left = self.session.sessions.limits().stall_timeout;
     }

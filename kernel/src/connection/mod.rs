@@ -8,21 +8,26 @@ use crate::wait::WaitList;
 
 mod accept;
 mod arrivals;
+mod decoder;
 mod exact;
 mod inbound;
 mod outbound;
+mod peer;
 mod protocol;
 mod reservation;
 mod scatter;
+mod serve;
 mod session;
 mod table;
 mod watchdog;
 
-pub use accept::{Acceptor, LocalUser, Peer, Sockets};
+pub use accept::{Acceptor, Sockets};
+pub use decoder::{Decoder, End, Next, Step};
 pub use exact::{Gone, receive_exact, segment, send_all};
 pub use inbound::Inbound;
 pub use outbound::{Header, Outbound, Release, Reply};
-pub use protocol::{Decoder, End, FastPath, Handler, Next, Protocol, Step};
+pub use peer::{LocalUser, Peer};
+pub use protocol::{FastPath, Handler, Protocol};
 pub use reservation::{EdgePermit, Reservations};
 pub use scatter::{Headers, Scatter};
 pub use session::Session;

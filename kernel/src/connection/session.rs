@@ -10,45 +10,10 @@ use std::task::Waker;
 use machine::Connection;
 
 use super::watchdog::Watchdog;
-use super::{End, Handler, Holds, Inbound, Outbound, Peer, Protocol, Sessions, Step, Tally};
+use super::{Holds, Outbound, Sessions, Tally};
 use crate::Processor;
 use crate::processor::Together;
 use crate::trace::Event;
-
-/// Serves a client on this processor until it disconnects or the sessions end, then closes its connection. The work is
-/// charged to the job of the task ([`Processor::spawn_for`]).
-pub(super) async fn serve<P: Protocol>(protocol: Arc<P>, cpu: Processor, connection: Connection, peer: Peer) {
-    let session = Session::begin(&cpu, connection, protocol.sessions());
-    if let Some(mut handler) = session.open(&protocol, &peer).await {
-        let mut inbound = Inbound::new(&session, handler.decoder());
-        let end = calls(&mut inbound, &mut handler).await;
-        session.end_batch();
-        if end == End::Malformed {
-            session.note_malformed();
-        }
-        // In any case, requests in flight are finished first.
-        session.outbound.until_idle().await;
-    }
-    session.end();
-}
-
-/// Executes calls until the session ends.
-async fn calls<H: Handler>(inbound: &mut Inbound<'_, H::Decoder>, handler: &mut H) -> End {
-    let outbound = Rc::clone(inbound.session().outbound());
-    while !outbound.is_broken() {
-        let step = match inbound.next().await {
-            Step::Continue(call) => {
-                inbound.yield_when_due().await;
-                handler.call(call, inbound).await
-            }
-            Step::Break(end) => Step::Break(end),
-        };
-        if let Step::Break(end) = step {
-            return end;
-        }
-    }
-    End::Closed
-}
 
 /// A connection in service, with a watchdog; ends when its protocol's sessions end.
 pub struct Session {
@@ -87,7 +52,7 @@ impl Stop {
 }
 
 impl Session {
-    fn begin(cpu: &Processor, connection: Connection, sessions: &Arc<Sessions>) -> Session {
+    pub(super) fn begin(cpu: &Processor, connection: Connection, sessions: &Arc<Sessions>) -> Session {
         let watchdog = Watchdog::watch(cpu, connection, sessions);
         let tally = cpu.kernel().connections().begin(connection, cpu);
         cpu.trace(Event::ConnectionBegun, &*tally, tally.number(), 0);
@@ -105,14 +70,14 @@ impl Session {
         session
     }
 
-    /// The handshake, which has a timeout. Nothing is in flight meanwhile, so it may be aborted.
-    async fn open<P: Protocol>(&self, protocol: &Arc<P>, peer: &Peer) -> Option<P::Handler> {
-        self.stop.quiet.set(true);
-        self.watchdog.arm(&self.cpu, self.sessions.limits().handshake_timeout, Holds::Nothing);
-        let handler = protocol.open(self, peer).await;
-        self.watchdog.disarm();
-        self.stop.quiet.set(false);
-        handler
+    /// The handshake begins or has ended: it has a timeout, and since nothing is in flight meanwhile, it may be aborted.
+    pub(super) fn set_handshake(&self, is_under_way: bool) {
+        self.stop.quiet.set(is_under_way);
+        if is_under_way {
+            self.watchdog.arm(&self.cpu, self.sessions.limits().handshake_timeout, Holds::Nothing);
+        } else {
+            self.watchdog.disarm();
+        }
     }
 
     pub fn cpu(&self) -> &Processor {
@@ -146,7 +111,7 @@ impl Session {
         self.cpu.trace(Event::ConnectionMalformed, &*self.tally, self.tally.number(), 0);
     }
 
-    fn end(self) {
+    pub(super) fn end(self) {
         self.outbound.end();
         self.watchdog.end();
         if let Some(follower) = self.stop.follower.take() {

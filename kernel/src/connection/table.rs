@@ -1,11 +1,12 @@
 //! All connections and their counters, written by the connection's processor, read by monitoring.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use machine::Connection;
+use parking_lot::Mutex;
 use policy::unit::ProcessorId;
 
 use crate::Processor;
@@ -150,7 +151,7 @@ pub struct ConnectionTable {
 impl ConnectionTable {
     /// A client was accepted. Its connection must be removed with [`ConnectionTable::forget`] before it is closed.
     pub fn introduce(&self, connection: Connection, introduction: Introduction) {
-        self.entry(&mut self.entries(), connection).introduction = Some(introduction);
+        self.entry(&mut self.entries.lock(), connection).introduction = Some(introduction);
     }
 
     /// A client was refused: too many connections, or the server is stopping.
@@ -159,7 +160,7 @@ impl ConnectionTable {
     }
 
     pub fn forget(&self, connection: Connection) {
-        self.entries().remove(&connection.0);
+        self.entries.lock().remove(&connection.0);
     }
 
     /// This processor owns the connection from now on.
@@ -170,7 +171,7 @@ impl ConnectionTable {
     }
 
     fn begin_on(&self, connection: Connection, processor: ProcessorId) -> Arc<Tally> {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         let entry = self.entry(&mut entries, connection);
         entry.processor = Some(processor);
         Arc::clone(&entry.tally)
@@ -178,7 +179,7 @@ impl ConnectionTable {
 
     /// The connection's counters; unlisted ones if it is not in the table.
     pub(super) fn tally(&self, connection: Connection) -> Arc<Tally> {
-        self.entries().get(&connection.0).map(|entry| Arc::clone(&entry.tally)).unwrap_or_default()
+        self.entries.lock().get(&connection.0).map(|entry| Arc::clone(&entry.tally)).unwrap_or_default()
     }
 
     /// The oldest first.
@@ -197,13 +198,9 @@ impl ConnectionTable {
                 sent: tally.sent.get(),
             }
         };
-        let mut all: Vec<ConnectionReading> = self.entries().values().map(read).collect();
+        let mut all: Vec<ConnectionReading> = self.entries.lock().values().map(read).collect();
         all.sort_unstable_by_key(|connection| connection.number);
         all
-    }
-
-    fn entries(&self) -> MutexGuard<'_, BTreeMap<u32, Entry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn entry<'a>(&self, entries: &'a mut BTreeMap<u32, Entry>, connection: Connection) -> &'a mut Entry {

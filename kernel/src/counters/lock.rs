@@ -1,7 +1,8 @@
 //! A lock that counts acquisitions and contention (MP, future work: lock efficiency).
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::Counter;
 
@@ -21,15 +22,13 @@ impl<T> CountedMutex<T> {
         CountedMutex { mutex: Mutex::new(value), taken: Counter::default(), contended: AtomicU64::new(0) }
     }
 
-    /// Ignores poisoning.
     #[inline]
     pub(crate) fn lock(&self) -> CountedGuard<'_, T> {
         let guard = match self.mutex.try_lock() {
-            Ok(guard) => guard,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {
+            Some(guard) => guard,
+            None => {
                 self.contended.fetch_add(1, Ordering::Relaxed);
-                self.mutex.lock().unwrap_or_else(PoisonError::into_inner)
+                self.mutex.lock()
             }
         };
         self.taken.add(1);

@@ -1,8 +1,7 @@
 //! Injects failures, for tests: at random from a seed, or the next N operations.
 
-use std::sync::{Mutex, PoisonError};
-
 use machine::Errno;
+use parking_lot::Mutex;
 use policy::unit::{ByteOffset, ByteRange};
 
 use super::{Device, DeviceFacts, DeviceRef, SeekTarget, Work};
@@ -45,7 +44,7 @@ impl Fault {
 
     /// Makes the next `count` operations of a kind fail with `errno`.
     pub fn fail_next(&self, operation: Operation, count: u32, errno: Errno) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).next.push((operation, count, errno));
+        self.state.lock().next.push((operation, count, errno));
     }
 
     fn verdict(&self, action: &Action) -> Result<(), Errno> {
@@ -56,7 +55,7 @@ impl Fault {
             }
             Action::Flush => (Operation::Flush, self.faults.flush_permille),
         };
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if let Some(at) = state.next.iter().position(|(of, _, _)| *of == operation) {
             let (_, left, errno) = &mut state.next[at];
             *left = left.saturating_sub(1);

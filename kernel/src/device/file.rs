@@ -132,15 +132,7 @@ fn zero_tail(frames: &[FrameRef], from: usize, len: usize) {
 
 impl Device for FileDevice {
     fn facts(&self) -> DeviceFacts {
-        let facts = &self.open.facts;
-        DeviceFacts {
-            size: facts.size,
-            writable: facts.writable,
-            rotational: facts.rotational,
-            transfer_bytes_max: facts.transfer_bytes_max,
-            fast_zero: true,
-            disk: facts.disk,
-        }
+        DeviceFacts::of(&self.open.facts, true)
     }
 
     fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {

@@ -6,13 +6,14 @@ mod fault;
 mod file;
 mod fixed_latency;
 mod mapped;
+mod numbers;
 mod ram;
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use machine::{Errno, SeekTarget};
+use machine::{Errno, FileFacts, SeekTarget};
 use policy::unit::{ByteOffset, ByteRange};
 
 use crate::processor::Processor;
@@ -23,6 +24,8 @@ pub use delay::Delay;
 pub use fault::{Fault, Faults, Operation};
 pub use file::FileDevice;
 pub use fixed_latency::{FixedLatency, TESTDEV_LATENCY};
+pub(crate) use numbers::DeviceNumbers;
+pub use numbers::TooManyDevices;
 pub use ram::RamDisk;
 
 /// Sizes in bytes.
@@ -37,6 +40,14 @@ pub struct DeviceFacts {
     pub fast_zero: bool,
     /// Devices with the same number share one physical disk, and so a queue.
     pub disk: u64,
+}
+
+impl DeviceFacts {
+    /// Of a device on a file of the host.
+    pub(crate) fn of(facts: &FileFacts, fast_zero: bool) -> Self {
+        let FileFacts { size, writable, rotational, transfer_bytes_max, disk, .. } = *facts;
+        DeviceFacts { size, writable, rotational, transfer_bytes_max, fast_zero, disk }
+    }
 }
 
 /// The future result of a device operation.

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use machine::Errno;
+use parking_lot::RwLock;
 use policy::unit::{BLOCK_BYTES, ByteOffset, ByteRange};
 
 use super::{Device, DeviceFacts, SeekTarget, Work, contains};
@@ -31,15 +31,7 @@ pub struct RamDisk {
 #[repr(align(128))]
 struct Part(RwLock<BTreeMap<u64, Box<[u8]>>>);
 
-impl Part {
-    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<u64, Box<[u8]>>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<u64, Box<[u8]>>> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl Part {}
 
 /// Splits blocks at the ends of pieces, each part with the number of its piece.
 fn cut(blocks: Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
@@ -69,7 +61,7 @@ impl RamDisk {
     fn read(&self, range: ByteRange, frames: &mut [FrameRef]) {
         let mut frames = frames.iter();
         for (number, blocks) in cut(range.blocks()) {
-            let pieces = self.part(number).read();
+            let pieces = self.part(number).0.read();
             let piece = pieces.get(&number);
             for (block, frame) in blocks.zip(frames.by_ref()) {
                 // SAFETY: the caller gave the frame to be filled by this transfer; there is no other access to it. The
@@ -87,7 +79,7 @@ impl RamDisk {
     fn write(&self, range: ByteRange, frames: &[FrameRef]) {
         let mut frames = frames.iter();
         for (number, blocks) in cut(range.blocks()) {
-            let mut pieces = self.part(number).write();
+            let mut pieces = self.part(number).0.write();
             let piece = pieces.entry(number).or_insert_with(|| vec![0; PIECE_BYTES].into());
             for (block, frame) in blocks.zip(frames.by_ref()) {
                 let len = FRAME_BYTES.min((self.size - block * BLOCK_BYTES) as usize);
@@ -101,14 +93,14 @@ impl RamDisk {
         let whole = range.at.0.div_ceil(piece_bytes)..range.end().0 / piece_bytes;
         if whole.start < whole.end {
             for part in &self.parts {
-                let mut pieces = part.write();
+                let mut pieces = part.0.write();
                 let mut after = pieces.split_off(&whole.start);
                 pieces.append(&mut after.split_off(&whole.end));
             }
         }
         let edges = [range.at.0 / piece_bytes, range.end().0 / piece_bytes];
         for number in edges {
-            let mut pieces = self.part(number).write();
+            let mut pieces = self.part(number).0.write();
             let Some(piece) = pieces.get_mut(&number) else { continue };
             let start = range.at.0.max(number * piece_bytes) - number * piece_bytes;
             let end = range.end().0.min((number + 1) * piece_bytes) - number * piece_bytes;
@@ -126,12 +118,12 @@ impl RamDisk {
         let first = at.0 / piece_bytes;
         match target {
             SeekTarget::Data => {
-                let next = |part: &Part| part.read().range(first..).next().map(|(number, _)| *number);
+                let next = |part: &Part| part.0.read().range(first..).next().map(|(number, _)| *number);
                 let number = self.parts.iter().filter_map(next).min()?;
                 Some(ByteOffset(at.0.max(number * piece_bytes)))
             }
             SeekTarget::Hole => {
-                let is_there = |number: &u64| self.part(*number).read().contains_key(number);
+                let is_there = |number: &u64| self.part(*number).0.read().contains_key(number);
                 let run = (first..).take_while(is_there).count() as u64;
                 Some(ByteOffset(at.0.max((first + run) * piece_bytes).min(self.size)))
             }

@@ -5,8 +5,8 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use policy::unit::ProcessorId;
 
 /// Taken at once from another processor's list, if as many remain there: frames whose metadata shares cache lines
@@ -102,7 +102,7 @@ impl FreeList {
     }
 
     fn with<R>(&self, work: impl FnOnce(&mut Vec<u32>) -> R) -> R {
-        let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut frames = self.frames.lock();
         let result = work(&mut frames);
         self.len.store(frames.len() as u32, Ordering::Release);
         result

@@ -5,9 +5,9 @@
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use machine::{Machine, RegionId};
+use parking_lot::Mutex;
 use policy::pages::PageSize;
 use policy::unit::ProcessorId;
 
@@ -345,14 +345,14 @@ impl Shared {
     }
 
     fn is_any_retiring(&self, frames: &[u32]) -> bool {
-        let chunks = self.chunks();
+        let chunks = self.chunks.lock();
         let is_retiring = |no: &u32| matches!(chunks[(no / self.frames_a_chunk) as usize], ChunkState::Retiring { .. });
         frames.iter().any(is_retiring)
     }
 
     fn count_in_if_retiring(&self, no: FrameNo) -> bool {
         let chunk = (no.0 / self.frames_a_chunk) as usize;
-        let mut chunks = self.chunks();
+        let mut chunks = self.chunks.lock();
         let ChunkState::Retiring { free } = &mut chunks[chunk] else { return false };
         *free += 1;
         self.frames_retired.fetch_add(1, Ordering::Relaxed);
@@ -366,7 +366,7 @@ impl Shared {
 
     /// Removes frames of retiring chunks from the free lists.
     fn sweep_retired(&self) {
-        let mut chunks = self.chunks();
+        let mut chunks = self.chunks.lock();
         self.free.retain(|no| match &mut chunks[(no / self.frames_a_chunk) as usize] {
             ChunkState::Retiring { free } => {
                 *free += 1;
@@ -384,7 +384,7 @@ impl Shared {
     }
 
     fn begin_grow(&self, chunks_max: u32, pages: PageSize) -> Option<u32> {
-        let mut chunks = self.chunks();
+        let mut chunks = self.chunks.lock();
         if self.chunks_active.load(Ordering::Relaxed) >= chunks_max {
             return None;
         }
@@ -403,7 +403,7 @@ impl Shared {
     }
 
     fn end_grow(&self, chunk: u32) {
-        let mut chunks = self.chunks();
+        let mut chunks = self.chunks.lock();
         chunks[chunk as usize] = ChunkState::Active;
         if self.registers.load(Ordering::Relaxed) {
             self.regions.offer(chunk);
@@ -414,12 +414,12 @@ impl Shared {
     }
 
     fn abandon_grow(&self, chunk: u32) {
-        self.chunks()[chunk as usize] = ChunkState::Empty;
+        self.chunks.lock()[chunk as usize] = ChunkState::Empty;
         self.chunks_active.fetch_sub(1, Ordering::SeqCst);
     }
 
     fn retire(&self) -> Option<Vec<FrameNo>> {
-        let mut chunks = self.chunks();
+        let mut chunks = self.chunks.lock();
         let chunk = chunks.iter().rposition(|c| *c == ChunkState::Active)?;
         chunks[chunk] = ChunkState::Retiring { free: 0 };
         self.chunks_active.fetch_sub(1, Ordering::SeqCst);
@@ -432,7 +432,7 @@ impl Shared {
 
     /// Returns the memory of a chunk to the host, after all processors have withdrawn it.
     fn give_back(&self, chunk: u32) {
-        let mut chunks = self.chunks();
+        let mut chunks = self.chunks.lock();
         debug_assert_eq!(chunks[chunk as usize], ChunkState::Withdrawing);
         let bytes = self.config.chunk_bytes as usize;
         // SAFETY: the chunk lies in our mapping, and none of its frames is referenced.
@@ -445,10 +445,6 @@ impl Shared {
     fn region(&self, chunk: u32) -> machine::Region {
         let len = self.config.chunk_bytes as usize;
         machine::Region { id: RegionId(chunk as u16), base: self.base.wrapping_add(chunk as usize * len), len }
-    }
-
-    fn chunks(&self) -> MutexGuard<'_, Vec<ChunkState>> {
-        self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use machine::{Machine, Region, RegionId};
+use parking_lot::Mutex;
 use policy::unit::ProcessorId;
 
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +56,7 @@ impl RegionLog {
     }
 
     fn append(&self, change: impl FnOnce(&Log) -> Change) {
-        let mut log = self.lock();
+        let mut log = self.log.lock();
         let change = change(&log);
         log.changes.push_back(change);
         self.version.store(log.first + log.changes.len() as u64, Ordering::Release);
@@ -72,7 +72,7 @@ impl RegionLog {
         region: impl Fn(u32) -> Region,
         all_withdrawn: impl Fn(u32),
     ) -> Followed {
-        let mut log = self.lock();
+        let mut log = self.log.lock();
         let (mut free, mut declined) = (Vec::new(), 0);
         let from = (seen - log.first) as usize;
         for change in log.changes.iter_mut().skip(from) {
@@ -98,9 +98,5 @@ impl RegionLog {
         // After unlocking the log: the chunk table's lock comes before it.
         free.into_iter().for_each(all_withdrawn);
         Followed { seen: now, declined }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,9 +1,9 @@
 //! Delivery of completions: on which processor (MP 2a-1 to 2b-4), and whether at once (OLTP-3).
 
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use machine::Completion;
+use parking_lot::Mutex;
 use policy::delivery::{Activity, Method, Target, Urgency};
 use smallvec::SmallVec;
 
@@ -15,33 +15,6 @@ use crate::trace::Event;
 /// Tasks run immediately in one time slice, at most. Further ones are queued, which bounds the delay of tasks that were
 /// ready before, however fast a disk is.
 pub const IMMEDIATE_TASKS_MAX: usize = 32;
-
-/// A processor's activity, for others to read. On cache lines of its own (two: processors prefetch pairs), since all
-/// processors write the rest of the mailbox.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(super) struct Published(AtomicU32);
-
-impl Published {
-    fn set(&self, activity: Activity) {
-        let value = match activity {
-            Activity::Idle => 0,
-            Activity::Running(Urgency(urgency)) => urgency.saturating_add(1),
-        };
-        // Avoids invalidating the others' copies of the line.
-        if self.0.load(Ordering::Relaxed) != value {
-            self.0.store(value, Ordering::Relaxed);
-        }
-    }
-
-    /// A hint, possibly outdated.
-    fn get(&self) -> Activity {
-        match self.0.load(Ordering::Relaxed) {
-            0 => Activity::Idle,
-            value => Activity::Running(Urgency(value - 1)),
-        }
-    }
-}
 
 impl Processor {
     /// Runs `work` on the processor that the switch `delivery` chooses.
@@ -71,7 +44,7 @@ impl Processor {
         for mailbox in self.0.kernel.mailboxes() {
             let work = Arc::clone(&work);
             mailbox.start(move |there| {
-                let taken = work.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let taken = work.lock().take();
                 if let Some(work) = taken {
                     there.doing_for(job, || there.take_delivery(from.0, work));
                 }

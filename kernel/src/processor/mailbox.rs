@@ -1,13 +1,14 @@
 //! The mailbox of a processor, and the wakers of its tasks.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Wake;
 
 use machine::Doorbell;
+use parking_lot::Mutex;
+use policy::delivery::{Activity, Urgency};
 use policy::unit::ProcessorId;
 
-use super::delivery::Published;
 use super::{CURRENT, Processor, Start};
 use crate::job::JobId;
 
@@ -47,7 +48,7 @@ impl Mailbox {
 
     /// Drops post that no processor will take any more.
     pub(crate) fn forget_post(&self) {
-        let post = std::mem::take(&mut *self.post.lock().unwrap_or_else(PoisonError::into_inner));
+        let post = std::mem::take(&mut *self.post.lock());
         drop(post);
     }
 
@@ -64,11 +65,38 @@ impl Mailbox {
     }
 
     fn post(&self, put: impl FnOnce(&mut Post)) {
-        put(&mut self.post.lock().unwrap_or_else(PoisonError::into_inner));
+        put(&mut self.post.lock());
         self.has_post.store(true, Ordering::SeqCst);
         // Only a parked processor needs the doorbell (a system call); it checks for post again after setting `parked`.
         if self.parked.swap(false, Ordering::SeqCst) {
             self.doorbell.ring();
+        }
+    }
+}
+
+/// A processor's activity, for others to read. On cache lines of its own (two: processors prefetch pairs), since all
+/// processors write the rest of the mailbox.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct Published(AtomicU32);
+
+impl Published {
+    pub(super) fn set(&self, activity: Activity) {
+        let value = match activity {
+            Activity::Idle => 0,
+            Activity::Running(Urgency(urgency)) => urgency.saturating_add(1),
+        };
+        // Avoids invalidating the others' copies of the line.
+        if self.0.load(Ordering::Relaxed) != value {
+            self.0.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// A hint, possibly outdated.
+    pub(super) fn get(&self) -> Activity {
+        match self.0.load(Ordering::Relaxed) {
+            0 => Activity::Idle,
+            value => Activity::Running(Urgency(value - 1)),
         }
     }
 }

@@ -1,12 +1,14 @@
-//! The pending result of a request.
+//! The end of a request, which another task or processor reports.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use machine::Errno;
+use parking_lot::Mutex;
 
 use crate::request::Outcome;
 
+/// The pending result of a request.
 pub(super) struct End<T = Outcome> {
     state: Mutex<EndState<T>>,
 }
@@ -23,7 +25,7 @@ impl<T: Copy> End<T> {
 
     pub(super) fn set(&self, result: Result<T, Errno>) {
         let waker = {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = self.state.lock();
             state.result = Some(result);
             state.waker.take()
         };
@@ -33,7 +35,7 @@ impl<T: Copy> End<T> {
     }
 
     pub(super) fn poll(&self, cx: &Context<'_>) -> Poll<Result<T, Errno>> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         match state.result {
             Some(result) => Poll::Ready(result),
             None => {

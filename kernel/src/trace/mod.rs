@@ -19,9 +19,10 @@ mod read;
 mod tests;
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use policy::unit::{Instant, ProcessorId};
 
 use crate::export::ExportNo;
@@ -134,7 +135,7 @@ impl Tracer {
     pub fn name(&self, named: Named, number: u32, name: &str) {
         let Some(area) = &self.area else { return };
         // One writer at a time; rare.
-        let _central = self.central.lock().unwrap_or_else(PoisonError::into_inner);
+        let _central = self.central.lock();
         area.layout.names(area.words, named).put(number, name);
     }
 
@@ -142,7 +143,7 @@ impl Tracer {
     #[cold]
     pub fn record_centrally(&self, record: Record) {
         let Some(area) = &self.area else { return };
-        let mut count = self.central.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut count = self.central.lock();
         put(area.layout.ring(area.words, area.layout.processors), &mut count, record);
     }
 }

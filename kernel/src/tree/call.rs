@@ -1,10 +1,11 @@
 //! Calls to directory trees of the host. The attributes of a directory are returned by the call of the seam that
 //! changes a name in it: each call costs two thread switches, and clients want both.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use machine::tree::{After, Attributes, Caller, Node, Tree, TreeCall, TreeOp, TreeReply};
 use machine::{Errno, Op};
+use parking_lot::Mutex;
 
 use crate::export::ExportNo;
 use crate::operation::Hold;
@@ -38,7 +39,7 @@ impl Processor {
     ) -> Result<(TreeReply, Vec<Option<Attributes>>), Errno> {
         let after = After { nodes, attributes: Arc::default() };
         let reply = self.tree_op((tree, export), caller, call, Some(after.clone())).await?;
-        Ok((reply, std::mem::take(&mut *after.attributes.lock().unwrap_or_else(PoisonError::into_inner))))
+        Ok((reply, std::mem::take(&mut *after.attributes.lock())))
     }
 
     async fn tree_op(
@@ -56,6 +57,6 @@ impl Processor {
         let (result, _) = unsafe { self.perform(Hold::default(), Op::Tree(op)) }.await;
         self.end(began, Event::TreeCall, whose, u64::from(tree.0), 0);
         result?;
-        reply.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or(Errno::IO)
+        reply.lock().take().ok_or(Errno::IO)
     }
 }

@@ -4,16 +4,18 @@
 //! is never longer than what was written (no tail of zeroes after a crash), and concurrent writes by the host's
 //! processes to the rest of the block survive. The host keeps both views coherent.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use machine::tree::{OpenNode, Watch};
+use machine::tree::{Attributes, Node, OpenNode, Tree, TreeCall, TreeReply, Watch};
 use machine::{Errno, File, Op};
-use policy::unit::{BLOCK_BYTES, ByteOffset, ByteRange, Stability};
+use parking_lot::{Mutex, MutexGuard};
+use policy::unit::{BLOCK_BYTES, ByteOffset, ByteRange, Instant, Stability};
 
+use super::known::{Known, Reported, Stale, Writes};
 use super::siblings::Sibling;
-use super::vnode::Vnode;
 use crate::device::{Device, DeviceFacts, Work};
+use crate::export::ExportNo;
 use crate::frame::{FRAME_BYTES, Frames, segments};
 use crate::operation::Hold;
 use crate::processor::Processor;
@@ -29,8 +31,12 @@ pub(super) struct GrowingFile {
     writing: Mutex<Option<Arc<OpenNode>>>,
     /// Serialises opening for writing.
     upgrade: Turn,
-    /// Checks whether others changed the file.
-    file: OnceLock<Weak<Vnode>>,
+    /// Written since the last check?
+    is_written: AtomicBool,
+    /// Its tree on the host, and the export to record.
+    tree: (Tree, ExportNo),
+    node: Node,
+    known: Mutex<Known>,
     /// Size on the host, without changes by others.
     size: AtomicU64,
     /// Serialises writes that extend the file. The host does that anyway, and in the order of offsets a crash leaves no
@@ -49,27 +55,6 @@ pub(super) struct GrowingFile {
 /// Reads that are retried in a row because others change the file meanwhile. After that the result stands: some blocks
 /// may be older than others, as for any program that reads a file during writes.
 const OUTRUN_MAX: u32 = 3;
-
-/// Counts of changes by others, as reported so far.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Reported {
-    pub(super) by_host: u64,
-    pub(super) by_siblings: u64,
-}
-
-/// Counts of our writes to the host at some time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Writes {
-    begun: u64,
-    ended: u64,
-}
-
-impl Writes {
-    /// Was no write of ours in flight or begun between `self` and `later`?
-    pub(super) fn were_none_until(self, later: Writes) -> bool {
-        self.ended == self.begun && self.begun == later.begun
-    }
-}
 
 /// A mutex for tasks.
 #[derive(Default)]
@@ -95,15 +80,26 @@ impl Drop for Taken<'_> {
 }
 
 impl GrowingFile {
-    /// `open`: open for reading.
-    pub(super) fn new(open: OpenNode, sibling: Sibling, is_writable: bool) -> Self {
+    /// `open`: open for reading; `host`: its attributes, read before it was opened.
+    pub(super) fn new(
+        (tree, export): (Tree, ExportNo),
+        node: Node,
+        open: OpenNode,
+        sibling: Sibling,
+        (host, now): (Attributes, Instant),
+        is_writable: bool,
+    ) -> Self {
         let size = AtomicU64::new(open.direct.facts.size);
+        let reported = reported(&open, &sibling);
         GrowingFile {
+            tree: (tree, export),
+            node,
+            known: Mutex::new(Known::new(host, now, Writes::default(), reported)),
             open,
             is_writable,
             writing: Mutex::default(),
             upgrade: Turn::default(),
-            file: OnceLock::new(),
+            is_written: AtomicBool::new(false),
             size,
             growth: Turn::default(),
             begun: AtomicU64::new(0),
@@ -120,11 +116,10 @@ impl GrowingFile {
 
     /// Changes by others that were reported. With `all`, includes every change that has ended.
     pub(super) fn reported(&self, all: bool) -> Reported {
-        let watch = self.open.watch.as_ref();
-        if let Some(watch) = watch.filter(|_| all) {
+        if let Some(watch) = self.open.watch.as_ref().filter(|_| all) {
             (watch.take)();
         }
-        Reported { by_host: watch.map_or(0, Watch::changes), by_siblings: self.sibling.changes() }
+        reported(&self.open, &self.sibling)
     }
 
     /// Our writes so far.
@@ -133,9 +128,35 @@ impl GrowingFile {
         Writes { begun: self.begun.load(Ordering::SeqCst), ended }
     }
 
-    /// Sets the file whose content this is.
-    pub(super) fn belongs_to(&self, file: Weak<Vnode>) {
-        let _ = self.file.set(file);
+    pub(super) fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock()
+    }
+
+    /// Asks the host for the file's attributes. Returns false if it has lost its last name.
+    ///
+    /// # Errors
+    /// The host's.
+    pub(super) async fn ask_host(&self, cpu: &Processor) -> Result<bool, Errno> {
+        let (writes, reported) = (self.writes(), self.reported(false));
+        match cpu.tree(self.tree, None, TreeCall::Attributes { node: self.node }).await? {
+            TreeReply::Attributes(host) if host.links == 0 => Ok(false),
+            TreeReply::Attributes(host) => {
+                self.note(cpu.now(), host, Some(writes), reported);
+                Ok(true)
+            }
+            _ => Err(Errno::IO),
+        }
+    }
+
+    /// As [`Known::note`].
+    pub(super) fn note(&self, now: Instant, host: Attributes, writes: Option<Writes>, reported: Reported) {
+        let (until, is_watched) = (self.writes(), self.is_watched());
+        self.known().note(now, host, (writes, until), (reported, is_watched));
+    }
+
+    /// Was it written, or opened for writing, since the last call?
+    pub(super) fn take_written(&self) -> bool {
+        self.is_written.swap(false, Ordering::Relaxed)
     }
 
     /// The file open for writing, opened by `open` if necessary; it stays so while the caller has it. Was it opened
@@ -147,29 +168,26 @@ impl GrowingFile {
         &self,
         open: impl AsyncFnOnce() -> Result<OpenNode, Errno>,
     ) -> Result<(Arc<OpenNode>, bool), Errno> {
-        if let Some(writing) = &*self.writing_now() {
+        self.is_written.store(true, Ordering::Relaxed);
+        if let Some(writing) = &*self.writing.lock() {
             return Ok((Arc::clone(writing), false));
         }
         let _one_at_a_time = self.upgrade.take().await;
-        if let Some(writing) = &*self.writing_now() {
+        if let Some(writing) = &*self.writing.lock() {
             return Ok((Arc::clone(writing), false));
         }
         let writing = Arc::new(open().await?);
-        *self.writing_now() = Some(Arc::clone(&writing));
+        *self.writing.lock() = Some(Arc::clone(&writing));
         Ok((writing, true))
     }
 
     /// Closes the file for writing, unless a writer has it or not `is_clean`. Returns whether it is closed.
     pub(super) fn end_writing(&self, is_clean: impl FnOnce() -> bool) -> bool {
-        let mut writing = self.writing_now();
+        let mut writing = self.writing.lock();
         if writing.as_ref().is_some_and(|writing| Arc::strong_count(writing) == 1 && is_clean()) {
             *writing = None;
         }
         writing.is_none()
-    }
-
-    fn writing_now(&self) -> MutexGuard<'_, Option<Arc<OpenNode>>> {
-        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn read(&self, cpu: &Processor, range: ByteRange, frames: Frames) -> Result<Outcome, Errno> {
@@ -186,18 +204,18 @@ impl GrowingFile {
             unsafe { segment.ptr.write_bytes(0, segment.len as usize) };
         }
         // Newer content next to older cached blocks would be a version of the file that never existed.
-        match self.file.get().and_then(Weak::upgrade) {
-            Some(file) if file.was_changed(cpu).await? => {
-                let is_outrun = self.outrun.fetch_add(1, Ordering::Relaxed) >= OUTRUN_MAX;
-                Ok(if is_outrun { Outcome::Done } else { Outcome::Changed })
-            }
-            _ => {
-                self.outrun.store(0, Ordering::Relaxed);
-                Ok(Outcome::Done)
-            }
+        if !self.ask_host(cpu).await? {
+            return Err(Errno::STALE);
         }
+        if self.known().stale == Stale::Yes {
+            let is_outrun = self.outrun.fetch_add(1, Ordering::Relaxed) >= OUTRUN_MAX;
+            return Ok(if is_outrun { Outcome::Done } else { Outcome::Changed });
+        }
+        self.outrun.store(0, Ordering::Relaxed);
+        Ok(Outcome::Done)
     }
 
+    /// The file is open for writing: it is opened before there is anything to write, and closed when all is durable.
     async fn write(
         &self,
         cpu: &Processor,
@@ -205,8 +223,8 @@ impl GrowingFile {
         frames: Frames,
         stability: Stability,
     ) -> Result<(), Errno> {
-        let file = self.file.get().and_then(Weak::upgrade).ok_or(Errno::STALE)?;
-        let writing = file.writing(cpu).await?;
+        let writing = self.writing.lock().clone().ok_or(Errno::STALE)?;
+        self.is_written.store(true, Ordering::Relaxed);
         let _under_way = UnderWay::new(self);
         let grows = range.end().0 > self.size.load(Ordering::Acquire);
         let _growth = if grows { Some(self.growth.take().await) } else { None };
@@ -272,6 +290,10 @@ impl GrowingFile {
     }
 }
 
+fn reported(open: &OpenNode, sibling: &Sibling) -> Reported {
+    Reported { by_host: open.watch.as_ref().map_or(0, Watch::changes), by_siblings: sibling.changes() }
+}
+
 /// A write to the host in flight.
 struct UnderWay<'a>(&'a GrowingFile);
 
@@ -291,14 +313,10 @@ impl Drop for UnderWay<'_> {
 
 impl Device for GrowingFile {
     fn facts(&self) -> DeviceFacts {
-        let facts = &self.open.direct.facts;
         DeviceFacts {
             size: self.size.load(Ordering::Acquire),
             writable: self.is_writable,
-            rotational: facts.rotational,
-            transfer_bytes_max: facts.transfer_bytes_max,
-            fast_zero: false,
-            disk: facts.disk,
+            ..DeviceFacts::of(&self.open.direct.facts, false)
         }
     }
 
@@ -314,7 +332,7 @@ impl Device for GrowingFile {
                 }
                 Action::Flush => {
                     // The host reports write errors on the descriptor that was written through.
-                    let writing = self.writing_now().clone();
+                    let writing = self.writing.lock().clone();
                     let op = Op::Flush { file: writing.as_deref().unwrap_or(&self.open).direct.file };
                     // SAFETY: the operation has no segments.
                     unsafe { cpu.perform(Hold::default(), op) }.await.0.map(|_| Outcome::Done)

@@ -1,15 +1,17 @@
 //! The table of a tree's open files: each is open at most once.
 
 use std::collections::HashMap;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, OnceLock};
 
+use machine::Errno;
 use machine::tree::Node;
+use parking_lot::MutexGuard;
 
 use super::FileTree;
 use super::lost::LostFiles;
-use super::opening::Attempt;
-use super::sync::SyncsUnderWay;
 use super::vnode::Vnode;
+use crate::volume::ForeignFlush;
+use crate::wait::WaitList;
 
 /// Files examined, at most, before a dirty one is accepted.
 const LOOKS_MAX: usize = 64;
@@ -29,6 +31,30 @@ enum Slot {
     Opening(Arc<Attempt>),
     /// Index in `Files::open`.
     Open(usize),
+}
+
+/// An attempt to open a file. Waiters take the outcome from here, not from the table: by the time they run, the table
+/// may have the next attempt, which wakes only its own waiters.
+#[derive(Default)]
+pub(super) struct Attempt {
+    /// `None`: the attempt was abandoned.
+    outcome: OnceLock<Option<Result<Arc<Vnode>, Errno>>>,
+    ended: WaitList,
+}
+
+impl Attempt {
+    pub(super) fn end(&self, outcome: Option<Result<Arc<Vnode>, Errno>>) {
+        let _ = self.outcome.set(outcome);
+        self.ended.wake_all();
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.outcome.get().is_some()
+    }
+
+    pub(super) async fn outcome(&self) -> Option<Result<Arc<Vnode>, Errno>> {
+        self.ended.until(|| self.outcome.get().cloned()).await
+    }
 }
 
 /// The result of a lookup.
@@ -151,11 +177,40 @@ impl Files {
     pub(super) fn unclean(&self) -> impl Iterator<Item = &Arc<Vnode>> {
         self.open.iter().map(|(_, file)| file).filter(|file| !file.is_clean())
     }
+
+    /// One sync per node at a time.
+    pub(super) fn begin_syncs(&mut self, nodes: &[Node]) {
+        for node in nodes {
+            let open = self.get(*node);
+            let files = self.syncs.0.entry(*node).or_default();
+            if let Some(file) = open.filter(|_| files.is_empty()) {
+                let sync = file.begin_sync();
+                files.push((file, sync));
+            }
+        }
+    }
+}
+
+/// The nodes being synced, with their files that are open or were opened meanwhile: what is written to these meanwhile
+/// may be lost, too, if the sync fails.
+#[derive(Default)]
+pub(super) struct SyncsUnderWay(HashMap<Node, Vec<(Arc<Vnode>, ForeignFlush)>>);
+
+impl SyncsUnderWay {
+    fn join(&mut self, node: Node, file: &Arc<Vnode>) {
+        if let Some(files) = self.0.get_mut(&node) {
+            files.push((Arc::clone(file), file.begin_sync()));
+        }
+    }
+
+    pub(super) fn end(&mut self, nodes: &[Node]) -> Vec<(Arc<Vnode>, ForeignFlush)> {
+        nodes.iter().filter_map(|node| self.0.remove(node)).flatten().collect()
+    }
 }
 
 impl FileTree {
     pub(super) fn files(&self) -> MutexGuard<'_, Files> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+        self.files.lock()
     }
 
     pub fn open_file(&self, node: Node) -> Option<Arc<Vnode>> {

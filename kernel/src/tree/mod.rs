@@ -9,6 +9,7 @@
 mod call;
 mod device;
 mod files;
+mod known;
 mod lost;
 mod open_files;
 mod opening;
@@ -19,11 +20,11 @@ mod writers;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Weak};
 
 use machine::Errno;
 use machine::tree::{Attributes, Caller, Node, OpenTree, SetAttributes, TreeCall, TreeReply};
+use parking_lot::Mutex;
 
 use crate::Kernel;
 use crate::export::ExportNo;
@@ -33,13 +34,11 @@ use crate::rendezvous::Rendezvous;
 use crate::request::Context;
 use crate::volume::ForcedUnitAccess;
 use files::Files;
+pub use known::FRESH;
 pub use open_files::{OPEN_FILES_MAX, OpenFiles};
 pub(crate) use siblings::Siblings;
 pub use vnode::Vnode;
 use writers::Writers;
-
-/// Attributes from the host are valid for this long.
-pub const FRESH: Duration = Duration::from_millis(500);
 
 #[derive(Clone)]
 pub struct FileTreeConfig {

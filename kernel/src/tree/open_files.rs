@@ -2,7 +2,9 @@
 
 use std::cmp::Reverse;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
 
 use super::FileTree;
 use super::files::Victim;
@@ -50,7 +52,7 @@ impl OpenFiles {
     }
 
     pub(super) fn join(&self, tree: Weak<FileTree>) {
-        let mut trees = self.trees();
+        let mut trees = self.trees.lock();
         trees.retain(|tree| tree.strong_count() > 0);
         trees.push(tree);
     }
@@ -73,7 +75,7 @@ impl OpenFiles {
     /// Closes an unused file, preferably of the tree with most files. False: there is none, or the disk does not take
     /// what must be written first.
     pub(super) async fn evict(&self, cpu: &Processor) -> bool {
-        let mut trees: Vec<_> = self.trees().iter().filter_map(Weak::upgrade).collect();
+        let mut trees: Vec<_> = self.trees.lock().iter().filter_map(Weak::upgrade).collect();
         trees.sort_by_cached_key(|tree| Reverse(tree.files().len()));
         let mut written = 0;
         for tree in trees {
@@ -101,9 +103,5 @@ impl OpenFiles {
             }
         }
         false
-    }
-
-    fn trees(&self) -> MutexGuard<'_, Vec<Weak<FileTree>>> {
-        self.trees.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,39 +1,18 @@
 //! Opening a file once for all concurrent callers.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use machine::Errno;
 use machine::tree::{Node, OpenNode, TreeCall, TreeReply};
 
 use super::FileTree;
-use super::files::Found;
+use super::files::{Attempt, Found};
 use super::vnode::Vnode;
-use crate::kernel::KernelError;
+use crate::device::TooManyDevices;
 use crate::processor::Processor;
-use crate::wait::WaitList;
 
 /// Files closed, at most, to open one after descriptors or device numbers ran out.
 const ATTEMPTS_MAX: usize = 64;
-
-/// An attempt to open a file. Waiters take the outcome from here, not from the table: by the time they run, the table
-/// may have the next attempt, which wakes only its own waiters.
-#[derive(Default)]
-pub(super) struct Attempt {
-    /// `None`: the attempt was abandoned.
-    outcome: OnceLock<Option<Result<Arc<Vnode>, Errno>>>,
-    ended: WaitList,
-}
-
-impl Attempt {
-    fn end(&self, outcome: Option<Result<Arc<Vnode>, Errno>>) {
-        let _ = self.outcome.set(outcome);
-        self.ended.wake_all();
-    }
-
-    async fn outcome(&self) -> Option<Result<Arc<Vnode>, Errno>> {
-        self.ended.until(|| self.outcome.get().cloned()).await
-    }
-}
 
 impl FileTree {
     /// A regular file, opened if necessary.
@@ -108,10 +87,7 @@ impl<'a> Opening<'a> {
             _ => return Err(Errno::IO),
         };
         let open = self.tree.open_on_host(cpu, self.node, false).await?;
-        Vnode::new(cpu, self.tree, self.node, open, attributes).map_err(|error| match error {
-            KernelError::TooManyDevices => Errno(libc::ENFILE),
-            KernelError::Reserve { .. } => Errno::NO_MEMORY,
-        })
+        Vnode::new(cpu, self.tree, self.node, open, attributes).map_err(|TooManyDevices| Errno(libc::ENFILE))
     }
 
     fn end(&self, outcome: Option<Result<Arc<Vnode>, Errno>>) {
@@ -126,7 +102,7 @@ impl<'a> Opening<'a> {
 
 impl Drop for Opening<'_> {
     fn drop(&mut self) {
-        if self.attempt.outcome.get().is_none() {
+        if !self.attempt.has_ended() {
             self.end(None);
         }
     }

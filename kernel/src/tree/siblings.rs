@@ -2,8 +2,10 @@
 //! cache, and the host does not report a process's own changes to it, so aliases report changes to each other.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use parking_lot::Mutex;
 
 /// File system and inode number on the host.
 type Name = (u64, u64);
@@ -27,13 +29,9 @@ pub(super) struct Sibling {
 }
 
 impl Siblings {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Name, Arc<Family>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn join(self: &Arc<Self>, name: Name) -> Sibling {
         let changes = Arc::new(AtomicU64::new(0));
-        let mut families = self.lock();
+        let mut families = self.0.lock();
         let family = Arc::clone(families.entry(name).or_default());
         family.change(|members| members.push(Arc::clone(&changes)));
         Sibling { all: Arc::clone(self), name, family, changes }
@@ -41,13 +39,9 @@ impl Siblings {
 }
 
 impl Family {
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<AtomicU64>>> {
-        self.members.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the number of members left.
     fn change(&self, change: impl FnOnce(&mut Vec<Arc<AtomicU64>>)) -> usize {
-        let mut members = self.lock();
+        let mut members = self.members.lock();
         change(&mut members);
         self.count.store(members.len(), Ordering::SeqCst);
         members.len()
@@ -63,7 +57,7 @@ impl Sibling {
     /// Reports a change by this alias to the others.
     pub(super) fn report(&self) {
         if self.family.count.load(Ordering::SeqCst) > 1 {
-            let members = self.family.lock();
+            let members = self.family.members.lock();
             for other in members.iter().filter(|member| !Arc::ptr_eq(member, &self.changes)) {
                 other.fetch_add(1, Ordering::AcqRel);
             }
@@ -73,7 +67,7 @@ impl Sibling {
 
 impl Drop for Sibling {
     fn drop(&mut self) {
-        let mut families = self.all.lock();
+        let mut families = self.all.0.lock();
         let left = self.family.change(|members| members.retain(|member| !Arc::ptr_eq(member, &self.changes)));
         if left == 0 {
             families.remove(&self.name);

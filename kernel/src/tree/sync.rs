@@ -1,19 +1,14 @@
 //! Making names and attributes durable, shared by concurrent callers (WS-5).
 
-use std::collections::{BTreeSet, HashMap};
-use std::future::poll_fn;
-use std::pin::Pin;
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::task::Poll;
 
+use futures_util::future::join_all;
 use machine::Errno;
 use machine::tree::{Node, TreeCall};
 
 use super::FileTree;
-use super::files::Files;
-use super::vnode::Vnode;
 use crate::processor::Processor;
-use crate::volume::ForeignFlush;
 
 /// Concurrent calls where each node needs a flush of its own: concurrent flushes share the disk's.
 const CALLS_MAX: usize = 16;
@@ -57,8 +52,7 @@ impl FileTree {
             return self.sync(cpu, nodes).await;
         }
         let each = nodes.len().div_ceil(CALLS_MAX).max(1);
-        let calls = nodes.chunks(each).map(|nodes| Box::pin(self.sync(cpu, nodes.to_vec()))).collect();
-        let results = all(calls).await;
+        let results = join_all(nodes.chunks(each).map(|nodes| self.sync(cpu, nodes.to_vec()))).await;
         // A removed node (`ESTALE`) is harmless to the others: any other error takes precedence.
         let is_worse = |result: &Result<(), Errno>| result.is_err() && *result != Err(Errno::STALE);
         results.iter().copied().find(is_worse).unwrap_or_else(|| results.into_iter().collect())
@@ -96,50 +90,4 @@ impl Drop for SyncUnderWay<'_> {
         let ended = self.tree.files().syncs.end(self.nodes);
         drop(ended);
     }
-}
-
-/// The nodes being synced, with their files that are open or were opened meanwhile: what is written to these meanwhile
-/// may be lost, too, if the sync fails.
-#[derive(Default)]
-pub(super) struct SyncsUnderWay(HashMap<Node, Vec<(Arc<Vnode>, ForeignFlush)>>);
-
-impl SyncsUnderWay {
-    pub(super) fn join(&mut self, node: Node, file: &Arc<Vnode>) {
-        if let Some(files) = self.0.get_mut(&node) {
-            files.push((Arc::clone(file), file.begin_sync()));
-        }
-    }
-
-    fn end(&mut self, nodes: &[Node]) -> Vec<(Arc<Vnode>, ForeignFlush)> {
-        nodes.iter().filter_map(|node| self.0.remove(node)).flatten().collect()
-    }
-}
-
-impl Files {
-    /// One sync per node at a time.
-    fn begin_syncs(&mut self, nodes: &[Node]) {
-        for node in nodes {
-            let open = self.get(*node);
-            let files = self.syncs.0.entry(*node).or_default();
-            if let Some(file) = open.filter(|_| files.is_empty()) {
-                let sync = file.begin_sync();
-                files.push((file, sync));
-            }
-        }
-    }
-}
-
-/// Runs all futures concurrently.
-async fn all<T, F: Future<Output = T>>(mut futures: Vec<Pin<Box<F>>>) -> Vec<T> {
-    let mut results: Vec<Option<T>> = futures.iter().map(|_| None).collect();
-    poll_fn(|cx| {
-        for (future, result) in futures.iter_mut().zip(&mut results).filter(|(_, result)| result.is_none()) {
-            if let Poll::Ready(value) = future.as_mut().poll(cx) {
-                *result = Some(value);
-            }
-        }
-        if results.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-    results.into_iter().flatten().collect()
 }

@@ -1,26 +1,23 @@
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use machine::Errno;
-use machine::tree::{Attributes, Node, OpenNode, Time, TreeCall, TreeReply};
-use policy::unit::{BLOCK_BYTES, ByteRange, Instant, ProcessorId};
+use machine::tree::{Attributes, Node, OpenNode, Time};
+use parking_lot::MutexGuard;
+use policy::unit::{BLOCK_BYTES, ByteRange, ProcessorId};
 
-use super::device::{GrowingFile, Reported, Writes};
-use super::{FRESH, FileTree, node_for_records};
-use crate::device::DeviceRef;
+use super::device::GrowingFile;
+use super::known::{Known, Stale};
+use super::{FileTree, node_for_records};
+use crate::device::{DeviceRef, TooManyDevices};
 use crate::frame::Frames;
-use crate::kernel::KernelError;
 use crate::processor::Processor;
 use crate::queue::Queued;
 use crate::request::Context;
 use crate::trace::Event;
 use crate::volume::{Attempt, ForeignFlush, Loss, Volume, VolumeConfig};
 use crate::wait::WaitList;
-
-/// Minimum interval of revalidations of a file that the host's processes write all the time.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Attempts at an operation during which the file changes, before the client must retry later.
 const ATTEMPTS_MAX: u32 = 16;
@@ -35,42 +32,12 @@ pub struct Vnode {
     pub(super) node: Node,
     pub(super) device: Arc<GrowingFile>,
     volume: Arc<Volume>,
-    known: Mutex<Known>,
+    /// The volume's failed writes and flushes at the last check.
+    failures: AtomicU64,
     used: AtomicBool,
-    /// Written since the last check?
-    pub(super) is_written: AtomicBool,
     /// A task is revalidating the cache.
     is_following: AtomicBool,
     followed: WaitList,
-}
-
-/// The file's known attributes.
-struct Known {
-    /// The host's last reply; when is in `asked`.
-    host: Attributes,
-    asked: Instant,
-    /// Our writes before the host was asked; `None` where unknown.
-    writes: Option<Writes>,
-    /// The changes by others reported before that.
-    reported: Reported,
-    /// Did others change the content since it was cached?
-    stale: Stale,
-    /// Counts such findings.
-    found_stale: u64,
-    /// The volume's failed writes and flushes at the last check.
-    failures: u64,
-    /// As clients see it: the host changes its times when the cache writes back, not when the clients wrote.
-    modified: Time,
-    changed: Time,
-}
-
-/// Is the cache older than the host's file?
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stale {
-    No,
-    /// A change since this time may have been ours or not.
-    Perhaps(Instant),
-    Yes,
 }
 
 impl Vnode {
@@ -80,10 +47,11 @@ impl Vnode {
         node: Node,
         open: OpenNode,
         host: Attributes,
-    ) -> Result<Arc<Self>, KernelError> {
+    ) -> Result<Arc<Self>, TooManyDevices> {
         let sibling = tree.kernel.served().siblings.join((host.file_system, host.number));
-        let device = Arc::new(GrowingFile::new(open, sibling, !tree.config.read_only));
-        let reported = device.reported(false);
+        let at = (tree.open.tree, tree.export());
+        let is_writable = !tree.config.read_only;
+        let device = Arc::new(GrowingFile::new(at, node, open, sibling, (host, cpu.now()), is_writable));
         let below: DeviceRef = device.clone();
         let queued: DeviceRef = Arc::new(Queued::new(Arc::clone(&tree.config.queue), below));
         let config = VolumeConfig {
@@ -96,32 +64,17 @@ impl Vnode {
         let volume = Volume::open(&tree.kernel, queued, config, home)?;
         volume.set_export(tree.export());
         cpu.trace(Event::FileOpened, (cpu.job(), tree.export()), node_for_records(node.as_bytes()), host.size);
-        let known = Mutex::new(Known {
-            host,
-            asked: cpu.now(),
-            // The file was opened after the attributes were read.
-            writes: Some(device.writes()),
-            reported,
-            stale: Stale::No,
-            found_stale: 0,
-            failures: 0,
-            modified: host.modified,
-            changed: host.changed,
-        });
-        let file = Arc::new_cyclic(|this| Vnode {
+        Ok(Arc::new_cyclic(|this| Vnode {
             this: Weak::clone(this),
             tree: tree.this.clone(),
             node,
             device,
             volume,
-            known,
+            failures: AtomicU64::new(0),
             used: AtomicBool::new(true),
-            is_written: AtomicBool::new(false),
             is_following: AtomicBool::new(false),
             followed: WaitList::default(),
-        });
-        file.device.belongs_to(Arc::downgrade(&file));
-        Ok(file)
+        }))
     }
 
     /// Its known attributes, as clients must see them.
@@ -148,7 +101,7 @@ impl Vnode {
         known.is_fresh(cpu.now(), reported).then(|| Fresh { file: self, attributes: self.attributes_by(&known) })
     }
 
-    /// Its attributes; asks the host if the last reply is older than [`FRESH`], or after a reported change.
+    /// Its attributes; asks the host if the last reply is older than [`super::FRESH`], or after a reported change.
     ///
     /// # Errors
     /// The host's.
@@ -161,30 +114,15 @@ impl Vnode {
         Ok(self.attributes())
     }
 
-    /// Asks the host whether others changed the content.
-    ///
-    /// # Errors
-    /// The host's.
-    pub(super) async fn was_changed(&self, cpu: &Processor) -> Result<bool, Errno> {
-        self.ask_host(cpu).await?;
-        Ok(self.known().stale == Stale::Yes)
-    }
-
     async fn ask_host(&self, cpu: &Processor) -> Result<(), Errno> {
-        let Some(tree) = self.tree.upgrade() else { return Err(Errno::IO) };
-        let (writes, reported) = (self.device.writes(), self.device.reported(false));
-        match tree.ask(cpu, None, TreeCall::Attributes { node: self.node }).await? {
-            // Only our descriptor keeps the file alive.
-            TreeReply::Attributes(host) if host.links == 0 => {
-                tree.forget(cpu, self.node);
-                Err(Errno::STALE)
-            }
-            TreeReply::Attributes(host) => {
-                self.note(cpu, host, Some(writes), reported);
-                Ok(())
-            }
-            _ => Err(Errno::IO),
+        if self.device.ask_host(cpu).await? {
+            return Ok(());
         }
+        // Only our descriptor keeps the file alive.
+        if let Some(tree) = self.tree.upgrade() {
+            tree.forget(cpu, self.node);
+        }
+        Err(Errno::STALE)
     }
 
     /// Drops cached content if others changed the file.
@@ -331,37 +269,8 @@ impl Vnode {
     /// The host returned these attributes; returns what clients see.
     pub(super) fn observe(&self, cpu: &Processor, host: Attributes) -> Attributes {
         let reported = self.known().reported;
-        self.note(cpu, host, None, reported);
+        self.device.note(cpu.now(), host, None, reported);
         if self.known().stale == Stale::Yes { host } else { self.attributes() }
-    }
-
-    /// Records attributes of the host, read after our `writes`, where those are known, and after `reported` changes by
-    /// others.
-    fn note(&self, cpu: &Processor, host: Attributes, writes: Option<Writes>, reported: Reported) {
-        let until = self.device.writes();
-        let is_watched = self.device.is_watched();
-        let mut known = self.known();
-        let is_alone = known.writes.is_some_and(|before| before.were_none_until(until));
-        let is_reported = reported != known.reported;
-        let content = |attributes: &Attributes| (attributes.size, attributes.modified);
-        let differs = content(&host) != content(&known.host);
-        if is_alone && host.changed != known.host.changed || is_reported {
-            known.changed = later(known.changed, host.changed);
-        }
-        if is_alone && differs || is_reported {
-            known.modified = if is_alone { host.modified } else { later(known.modified, host.modified) };
-            known.stale = Stale::Yes;
-            known.found_stale += 1;
-        } else if differs && !is_watched {
-            if known.stale == Stale::No {
-                known.stale = Stale::Perhaps(cpu.now());
-            }
-            known.found_stale += 1;
-        }
-        known.host = host;
-        known.writes = writes.or(known.writes.filter(|_| is_alone));
-        known.reported = reported;
-        known.asked = cpu.now();
     }
 
     fn note_write(&self, now: Time) {
@@ -373,7 +282,7 @@ impl Vnode {
     /// Changes the tree's write verifier if data that clients wrote may have been lost.
     fn look_for_failures(&self) {
         let failures = self.volume.failures_so_far();
-        let before = std::mem::replace(&mut self.known().failures, failures);
+        let before = self.failures.swap(failures, Ordering::Relaxed);
         if failures > before
             && let Some(tree) = self.tree.upgrade()
         {
@@ -430,21 +339,7 @@ impl Vnode {
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Known {
-    /// Was the host asked lately, and no change `reported` since?
-    fn is_fresh(&self, now: Instant, reported: Reported) -> bool {
-        let age = now.since(self.asked);
-        let is_current = match self.stale {
-            Stale::No => true,
-            Stale::Perhaps(since) => now.since(since) < FRESH,
-            Stale::Yes => false,
-        };
-        let is_quiet = reported.by_host == self.reported.by_host || age < LOOK_AGAIN;
-        is_current && age < FRESH && is_quiet && reported.by_siblings == self.reported.by_siblings
+        self.device.known()
     }
 }
 
@@ -472,13 +367,4 @@ impl Drop for Following<'_> {
         self.0.is_following.store(false, Ordering::Release);
         self.0.followed.wake_all();
     }
-}
-
-/// A time after `before`, so that clients notice a change; the host's if possible.
-fn later(before: Time, host: Time) -> Time {
-    let next = match before.nanoseconds {
-        999_999_999 => Time { seconds: before.seconds + 1, nanoseconds: 0 },
-        nanoseconds => Time { nanoseconds: nanoseconds + 1, ..before },
-    };
-    host.max(next)
 }

@@ -1,7 +1,6 @@
 //! Files open for writing: no longer than needed, since the host cannot execute them meanwhile ("Text file busy").
 
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use machine::Errno;
@@ -31,7 +30,6 @@ impl Vnode {
     /// # Errors
     /// The host's: `ETXTBSY` while the host executes it.
     pub(super) async fn writing(&self, cpu: &Processor) -> Result<Arc<OpenNode>, Errno> {
-        self.is_written.store(true, Ordering::Relaxed);
         let Some(tree) = self.tree.upgrade() else { return Err(Errno::IO) };
         let open = async || tree.open_on_host(cpu, self.node, true).await;
         let (writing, is_new) = self.device.writing(open).await?;
@@ -44,7 +42,7 @@ impl Vnode {
     /// Closes the file for writing if possible; flushes it after some `looks` without a write. Returns whether it is
     /// closed.
     async fn end_writing(&self, cpu: &Processor, looks: &mut u32) -> bool {
-        if self.is_written.swap(false, Ordering::Relaxed) {
+        if self.device.take_written() {
             *looks = 0;
             return false;
         }
@@ -59,7 +57,7 @@ impl Vnode {
 
 impl FileTree {
     fn watch_writer(&self, cpu: &Processor, file: Weak<Vnode>) {
-        let mut writers = self.writers();
+        let mut writers = self.writers.lock();
         writers.files.push((file, 0));
         if !std::mem::replace(&mut writers.is_watched, true) {
             let (here, tree) = (cpu.clone(), Weak::clone(&self.this));
@@ -77,20 +75,16 @@ impl FileTree {
 
     /// Returns false if there are none left.
     async fn look_at_writers(&self, cpu: &Processor) -> bool {
-        let files = std::mem::take(&mut self.writers().files);
+        let files = std::mem::take(&mut self.writers.lock().files);
         for (file, mut looks) in files {
             if let Some(open) = file.upgrade()
                 && !open.end_writing(cpu, &mut looks).await
             {
-                self.writers().files.push((file, looks));
+                self.writers.lock().files.push((file, looks));
             }
         }
-        let mut writers = self.writers();
+        let mut writers = self.writers.lock();
         writers.is_watched = !writers.files.is_empty();
         writers.is_watched
-    }
-
-    fn writers(&self) -> MutexGuard<'_, Writers> {
-        self.writers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -54,7 +54,7 @@ impl Volume {
     fn newer_blocks(&self, range: ByteRange) -> BlockSet {
         let blocks = range.blocks();
         let mut newer = BlockSet::default();
-        let state = self.state();
+        let state = self.state.lock();
         for set in [state.dirty.all(), &state.writing, &state.unflushed, &state.flushing] {
             let mut from = blocks.start;
             while let Some(run) = set.first_run(from..blocks.end, u64::MAX) {

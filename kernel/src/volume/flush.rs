@@ -148,7 +148,7 @@ impl Volume {
 
     /// Waits until no write of `blocks` is in flight.
     pub(super) async fn until_settled_within(&self, blocks: &Range<u64>) {
-        let is_over = || !self.state().is_writing(blocks);
+        let is_over = || !self.state.lock().is_writing(blocks);
         self.settled_within.until(blocks, is_over).await;
     }
 
@@ -205,7 +205,7 @@ impl Volume {
             return Err(errno);
         }
         let (covered, changes) = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.flushing = state.unflushed.clone();
             state.cleared.begin_flush();
             (std::mem::take(&mut state.unflushed), state.changes)
@@ -219,7 +219,7 @@ impl Volume {
         self.foreign.until_ended().await;
         self.until_forced_settled().await;
         if self.failures().flushes != failures {
-            result = Err(self.state().last_failure.unwrap_or(Errno::IO));
+            result = Err(self.state.lock().last_failure.unwrap_or(Errno::IO));
         }
         cpu.end(began, Event::Flush, context, covered.len(), 0);
         if let Err(error) = result {
@@ -228,14 +228,14 @@ impl Volume {
         match result {
             Ok(()) => {
                 self.on_flushed(&covered);
-                let mut state = self.state();
+                let mut state = self.state.lock();
                 state.cleared.on_flushed();
                 state.changes_flushed = state.changes_flushed.max(Some(changes));
                 state.trouble.on_flush(Ok(()));
             }
             Err(errno) => self.on_failed_flush(&covered, errno),
         }
-        self.state().flushing = BlockSet::default();
+        self.state.lock().flushing = BlockSet::default();
         result
     }
 
@@ -245,7 +245,7 @@ impl Volume {
             let mut shard = self.memory.cache().lock(self.id, piece.start);
             for block in piece {
                 let Some(slot) = shard.find(key(self.id, block)) else { continue };
-                if !self.state().unflushed.contains(block) {
+                if !self.state.lock().unflushed.contains(block) {
                     let state = shard.state(slot).without(BufferState::UNFLUSHED);
                     shard.set_state(slot, state);
                     self.parts.on_flushed(block);
@@ -265,13 +265,13 @@ impl Volume {
     /// A forced write failed. The host may implement it as a write and a flush and reports lost data only once: the
     /// next flush would succeed.
     pub(super) fn on_failed_forced_write(&self) {
-        let covered = self.state().flushing.clone();
+        let covered = self.state.lock().flushing.clone();
         self.repeat_unflushed(&covered);
-        self.state().flush_failures += 1;
+        self.state.lock().flush_failures += 1;
     }
 
     fn note_failed_flush(&self, errno: Errno) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.flush_failures += 1;
         state.last_failure = Some(errno);
         state.trouble.on_flush(Err(errno));
@@ -280,7 +280,7 @@ impl Volume {
 
     fn repeat_unflushed(&self, covered: &BlockSet) {
         let meanwhile = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.suspect = state.sequence;
             state.cleared.on_failed_flush();
             std::mem::take(&mut state.unflushed)
@@ -303,11 +303,11 @@ impl Volume {
     }
 
     fn rewrites(&self) -> u64 {
-        self.state().rewrites
+        self.state.lock().rewrites
     }
 
     pub(super) fn failures(&self) -> Failures {
-        let state = self.state();
+        let state = self.state.lock();
         Failures { writes: state.failures, flushes: state.flush_failures }
     }
 
@@ -316,22 +316,22 @@ impl Volume {
         if self.failures() == before {
             return Ok(());
         }
-        Err(self.state().last_failure.unwrap_or(Errno::IO))
+        Err(self.state.lock().last_failure.unwrap_or(Errno::IO))
     }
 
     fn lost(&self) -> Result<(), Errno> {
-        self.state().lost.map_or(Ok(()), Err)
+        self.state.lock().lost.map_or(Ok(()), Err)
     }
 
     /// Was any of `blocks` written unforced and not flushed since?
     fn awaits_flush(&self, blocks: &Range<u64>) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         [&state.unflushed, &state.flushing].iter().any(|set| set.first_run(blocks.clone(), 1).is_some())
     }
 
     /// Is the device unchanged since its last successful flush?
     fn is_flushed(&self) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         state.changes_flushed == Some(state.changes) && !state.awaits_flush()
     }
 }

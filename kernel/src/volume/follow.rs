@@ -32,7 +32,7 @@ impl Volume {
             self.forget_clean(cpu, 0..end).await;
             self.size.store(size.max(self.dirty_end()), Ordering::Release);
         }
-        let is_all_ours = self.parts.is_empty() && self.state().unflushed.is_empty();
+        let is_all_ours = self.parts.is_empty() && self.state.lock().unflushed.is_empty();
         drop(barrier);
         asked.map(|_| is_all_ours)
     }
@@ -46,7 +46,7 @@ impl Volume {
             self.write_out_within(cpu, block..block + 1, context).await;
         }
         self.until_settled().await;
-        if !self.state().unflushed.is_empty() {
+        if !self.state.lock().unflushed.is_empty() {
             // The error is counted, and the next flush returns it.
             let _ = self.flush_device(cpu, context, failures).await;
         }
@@ -54,7 +54,7 @@ impl Volume {
 
     /// The end of what clients wrote and the host does not have yet. Bytes.
     fn dirty_end(&self) -> u64 {
-        let state = self.state();
+        let state = self.state.lock();
         let last = [state.dirty.all(), &state.writing].into_iter().filter_map(|set| set.last()).max();
         last.map_or(0, |last| ((last + 1) * BLOCK_BYTES).min(self.size()))
     }

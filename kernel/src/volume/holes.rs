@@ -81,7 +81,7 @@ impl Volume {
             let Ok(Some(hole)) = self.device.seek(cpu, data, SeekTarget::Hole).await else { break };
             at = hole;
         }
-        self.state().holes.found(clusters);
+        self.state.lock().holes.found(clusters);
     }
 }
 

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use futures_util::future::join_all;
 use machine::Errno;
 use policy::unit::{BLOCK_BYTES, Class};
 use smallvec::SmallVec;
@@ -20,7 +21,6 @@ use crate::frame::{FrameRef, Frames, segments};
 use crate::processor::Processor;
 use crate::request::{Action, Context, Outcome, Request};
 use crate::trace::Event;
-use crate::wait::join_all;
 
 #[expect(clippy::large_enum_variant, reason = "to box a miss would cost it a call of the allocator")]
 pub enum Lookup {
@@ -292,7 +292,7 @@ impl Reading {
         let mut frames = load.frames.clone();
         frames.truncate(range.len.div_ceil(BLOCK_BYTES) as usize);
         // A failed flush may have restored the content from before the zeroing.
-        let zeroes = volume.state().cleared.zeroes_within(&load.blocks);
+        let zeroes = volume.state.lock().cleared.zeroes_within(&load.blocks);
         if !frames.is_empty() && !zeroes.contains(&load.blocks) {
             let action = Action::Read(range, frames);
             result = volume.device.perform(cpu, Request { action, context }).await;

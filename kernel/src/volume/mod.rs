@@ -29,21 +29,20 @@ mod zero;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use machine::Errno;
+use parking_lot::Mutex;
 use policy::readahead::{self, ReadAhead};
 use policy::unit::{BLOCK_BYTES, ByteRange, DeviceId, ProcessorId};
 
 use crate::Kernel;
-use crate::device::{DeviceFacts, DeviceRef, contains};
+use crate::device::{DeviceFacts, DeviceNumbers, DeviceRef, TooManyDevices, contains};
 use crate::export::ExportNo;
 use crate::job::Jobs;
-use crate::kernel::KernelError;
 use crate::memory::Memory;
 use crate::rendezvous::Rendezvous;
 use crate::request::Context;
-use crate::served::DeviceNumbers;
 use crate::wait::{RangeWaitList, WaitList};
 use block_set::BlockSet;
 use cleared::Cleared;
@@ -195,15 +194,15 @@ impl Volume {
     /// Opens a volume on `device`, and starts its write-back on processor `home`.
     ///
     /// # Errors
-    /// [`KernelError::TooManyDevices`].
+    /// When too many are open.
     pub fn open(
         kernel: &Arc<Kernel>,
         device: DeviceRef,
         config: VolumeConfig,
         home: ProcessorId,
-    ) -> Result<Arc<Self>, KernelError> {
+    ) -> Result<Arc<Self>, TooManyDevices> {
         let numbers = Arc::clone(&kernel.served().devices);
-        let id = numbers.take().ok_or(KernelError::TooManyDevices)?;
+        let id = numbers.take()?;
         let facts = device.facts();
         let read_ahead = readahead::Config { mode: kernel.switches().read_ahead, ..readahead::Config::default() };
         // Files that others may write are not filled.
@@ -283,13 +282,13 @@ impl Volume {
 
     /// Dirty blocks, including those being written.
     pub fn dirty_blocks(&self) -> u64 {
-        let state = self.state();
+        let state = self.state.lock();
         state.dirty.len() + state.writing.len()
     }
 
     /// Is the device as new as the cache, and flushed?
     pub fn is_clean(&self) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         [state.dirty.all(), &state.unflushed, &state.flushing].iter().all(|set| set.is_empty())
             && state.under_way.is_empty()
             && state.cleared.is_empty()
@@ -297,17 +296,13 @@ impl Volume {
 
     /// Counts the changes of the device.
     pub fn changes(&self) -> u64 {
-        self.state().changes
+        self.state.lock().changes
     }
 
     /// Counts writes and flushes of the device that failed.
     pub fn failures_so_far(&self) -> u64 {
-        let state = self.state();
+        let state = self.state.lock();
         state.failures + state.flush_failures
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn check(&self, range: ByteRange) -> Result<(), Errno> {
@@ -343,11 +338,7 @@ impl Volume {
 
     /// Does a barrier lie on any of `blocks`?
     fn is_barred(&self, blocks: &Range<u64>) -> bool {
-        self.barriers.load(Ordering::SeqCst) > 0 && self.state().is_barred(blocks)
-    }
-
-    fn read_ahead(&self) -> MutexGuard<'_, ReadAhead> {
-        self.read_ahead.lock().unwrap_or_else(PoisonError::into_inner)
+        self.barriers.load(Ordering::SeqCst) > 0 && self.state.lock().is_barred(blocks)
     }
 }
 
@@ -360,7 +351,7 @@ impl State {
 impl Drop for Volume {
     fn drop(&mut self) {
         let (dirty, stuck) = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let dirty = state.dirty.len();
             self.note_clean(&mut state, dirty);
             (dirty, state.trouble.told())

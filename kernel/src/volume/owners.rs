@@ -67,7 +67,7 @@ impl Volume {
 
     /// The job to charge for write-back of this volume.
     pub(super) fn payer(&self) -> JobId {
-        self.state().owners.payer()
+        self.state.lock().owners.payer()
     }
 }
 

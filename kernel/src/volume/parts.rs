@@ -10,8 +10,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use policy::unit::{BLOCK_BYTES, ByteRange};
 use smallvec::SmallVec;
 
@@ -203,12 +203,12 @@ impl Parts {
 
     /// The partly dirty blocks.
     pub(super) fn dirty_blocks(&self) -> Vec<u64> {
-        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = self.entries.lock();
         entries.iter().filter(|(_, entry)| matches!(entry.dirty, Part::Some(_))).map(|(&block, _)| block).collect()
     }
 
     fn change(&self, block: u64, state: BufferState, change: impl FnOnce(&mut Entry)) {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.lock();
         let entry = entries.entry(block).or_insert_with(|| Entry::of(state));
         change(entry);
         if !entry.is_needed() {
@@ -226,7 +226,7 @@ impl Parts {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.lock();
         let mut unneeded: SmallVec<[u64; 4]> = SmallVec::new();
         for (&block, entry) in entries.range_mut(blocks) {
             change(entry);

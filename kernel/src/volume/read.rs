@@ -102,7 +102,7 @@ impl Volume {
     /// Reports a read to the read-ahead policy, and fetches what it asks for.
     fn note_read(&self, cpu: &Processor, blocks: Range<u64>) {
         let ahead = {
-            let mut policy = self.read_ahead();
+            let mut policy = self.read_ahead.lock();
             let mode = cpu.switches().read_ahead;
             if policy.config().mode != mode {
                 let config = readahead::Config { mode, ..policy.config().clone() };

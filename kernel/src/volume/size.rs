@@ -135,7 +135,7 @@ impl Volume {
             self.blocks_end.fetch_min(end, Ordering::Relaxed);
             self.zero_end(cpu, size).await;
             self.size.store(size, Ordering::Release);
-            self.state().changes += 1;
+            self.state.lock().changes += 1;
         }
         drop(barrier);
         result

@@ -151,7 +151,7 @@ impl State {
 impl Volume {
     /// The error with which to refuse writes, if any.
     pub(super) fn refusal(&self) -> Option<Errno> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.trouble.has_given_up() {
             return state.lost;
         }
@@ -163,13 +163,13 @@ impl Volume {
     /// Was any of `blocks` abandoned?
     pub(super) fn is_given_up(&self, blocks: &Range<u64>) -> bool {
         self.has_given_up.load(Ordering::SeqCst) && {
-            let state = self.state();
+            let state = self.state.lock();
             state.trouble.all_given_up || state.trouble.given_up.first_run(blocks.clone(), 1).is_some()
         }
     }
 
     pub fn loss(&self) -> Option<Loss> {
-        let state = self.state();
+        let state = self.state.lock();
         let errno = state.lost?;
         let forgotten = (!state.trouble.all_given_up).then(|| state.trouble.given_up.runs().collect());
         Some(Loss { errno, size: self.size(), forgotten })
@@ -177,7 +177,7 @@ impl Volume {
 
     /// Restores the loss of an earlier opening. To be called before the first use.
     pub fn restore_loss(&self, loss: &Loss) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.lost = Some(loss.errno);
         match &loss.forgotten {
             Some(runs) => {
@@ -205,7 +205,7 @@ impl Volume {
     /// A tick of write-back: abandons blocks if there is no progress and others need the memory.
     pub(super) async fn look_for_trouble(&self, cpu: &Processor) {
         let left = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             self.tell_stuck(&mut state);
             let Some(errno) = state.trouble.errno(&state) else {
                 state.trouble.since = None;
@@ -231,14 +231,14 @@ impl Volume {
     /// Nothing of the volume will be durable from now on. Unflushed blocks become clean; of the refused blocks, up to
     /// `left` are abandoned. Blocks that the disk still takes, or that were not tried yet, are still written.
     async fn give_up(&self, cpu: &Processor, left: u64) {
-        let unflushed = std::mem::take(&mut self.state().unflushed);
+        let unflushed = std::mem::take(&mut self.state.lock().unflushed);
         for piece in unflushed.runs().flat_map(Cache::runs) {
             self.change_states(piece, |state| state.without(BufferState::UNFLUSHED));
         }
         let (mut at, mut left) = (0, left);
         while left > 0 {
             let run = {
-                let mut state = self.state();
+                let mut state = self.state.lock();
                 let Some(run) = state.trouble.refused.first_run(at..u64::MAX, left.min(BLOCKS_AT_ONCE)) else { break };
                 at = run.end;
                 if run.clone().any(|block| state.is_busy(block)) {
@@ -257,7 +257,7 @@ impl Volume {
             left -= run.end - run.start;
             self.forget(cpu, run).await;
         }
-        self.tell_stuck(&mut self.state());
+        self.tell_stuck(&mut self.state.lock());
         self.memory.memory_wait().wake_all();
     }
 

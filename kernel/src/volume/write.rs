@@ -146,7 +146,7 @@ impl Volume {
     /// Has the volume more dirty than its disk can write in due time? A degraded disk has a limit of its own
     /// ([`Volume::refusal`]).
     pub(super) fn is_at_limit(&self) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         let dirty = state.dirty.len() + state.writing.len();
         dirty > self.dirty_limit.load(Ordering::Relaxed) && !state.is_in_trouble()
     }
@@ -277,7 +277,7 @@ impl Volume {
         if blocks.is_empty() {
             return;
         }
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let was_clean = state.dirty.is_empty();
         let added = state.dirty.insert(blocks);
         self.note_dirty(&mut state, job, added);

@@ -1,8 +1,8 @@
 //! Write-back: dirty blocks are written asynchronously, at the policies' rate.
 
 use std::ops::Range;
+use std::sync::Weak;
 use std::sync::atomic::Ordering;
-use std::sync::{MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use policy::early::EarlyWrite;
@@ -48,14 +48,14 @@ pub(super) async fn run(cpu: Processor, volume: Weak<Volume>, may_fill: bool) {
             return;
         }
         follow_switches(&cpu, &mut policy);
-        let failures = volume.state().failures;
+        let failures = volume.state.lock().failures;
         volume.follow_disk(&cpu, &mut pace, policy.config().smooth);
         // Before anything is tried again: what is in flight cannot be abandoned.
         volume.look_for_trouble(&cpu).await;
         volume.write_some(&cpu, &mut policy, &mut pace).await;
         volume.flush_some(&cpu);
         let failed = {
-            let state = volume.state();
+            let state = volume.state.lock();
             state.failures > failures || state.is_flush_in_doubt()
         };
         volume.pause(&cpu, &policy, &pace, failed).await;
@@ -95,7 +95,7 @@ impl Volume {
             return;
         }
         let is_first = {
-            let mut early = self.early();
+            let mut early = self.early.lock();
             match early.policy.on_write(blocks.end - blocks.start, were_cached) {
                 None => return,
                 Some(Class::Asynchronous) => {
@@ -116,7 +116,7 @@ impl Volume {
     /// Starts writing a part of a stream, unless enough is in flight: the rest is left to write-back.
     fn start_streaming(&self, cpu: &Processor, blocks: Range<u64>, context: Context) {
         let mut at = blocks.start;
-        while self.state().under_way.len() < UNDER_WAY_MAX
+        while self.state.lock().under_way.len() < UNDER_WAY_MAX
             && let Claimed::Run(claim) = self.claim(cpu.now(), at..blocks.end)
         {
             at = claim.blocks.end;
@@ -125,7 +125,7 @@ impl Volume {
     }
 
     fn start_early_writes(&self, cpu: &Processor, context: Context) {
-        let mut written = std::mem::take(&mut self.early().blocks);
+        let mut written = std::mem::take(&mut self.early.lock().blocks);
         written.sort_unstable_by_key(|blocks| blocks.start);
         let neighbours = written.chunk_by(|before, after| before.end >= after.start);
         for run in neighbours.filter_map(|run| Some(run.first()?.start..run.iter().map(|blocks| blocks.end).max()?)) {
@@ -139,17 +139,13 @@ impl Volume {
     }
 
     pub(super) fn on_flush_asked(&self) {
-        self.early().policy.on_flush();
-    }
-
-    fn early(&self) -> MutexGuard<'_, Early> {
-        self.early.lock().unwrap_or_else(PoisonError::into_inner)
+        self.early.lock().policy.on_flush();
     }
 
     /// Adjusts the dirty limit to the rate of the disk.
     fn follow_disk(&self, cpu: &Processor, pace: &mut Pace, smooth: bool) {
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let is_behind = pace.is_behind(state.dirty.len());
             let written = state.busy.take(cpu.now(), is_behind);
             // Refused writes say nothing about the disk's speed.
@@ -169,7 +165,7 @@ impl Volume {
         let all = policy.on_tick(cpu.now(), facts);
         cpu.trace(Event::WriteBackTick, (JobId::default(), self.export()), facts.dirty_blocks, all);
         let (own, most, lap) = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             (state.dirty.len(), state.worth_trying(), state.dirty.on_tick(cpu.now()))
         };
         // One policy looks at the whole cache, of which each volume writes its share; the other at the volume.
@@ -180,17 +176,17 @@ impl Volume {
         let context = Context::asynchronous(self.payer());
         let mut wrapped = 0;
         while left > 0 && !self.is_closing() {
-            let cursor = self.state().dirty.cursor;
+            let cursor = self.state.lock().dirty.cursor;
             match self.claim_old(cpu.now(), cursor..u64::MAX) {
                 Claimed::Run(claim) => {
-                    self.state().dirty.cursor = claim.blocks.end;
+                    self.state.lock().dirty.cursor = claim.blocks.end;
                     left = left.saturating_sub(claim.dirty_within(&(0..u64::MAX)));
                     self.start_write_out(cpu, claim, context);
                     self.until_under_way(UNDER_WAY_MAX).await;
                 }
-                Claimed::Busy(block) => self.state().dirty.cursor = block + 1,
+                Claimed::Busy(block) => self.state.lock().dirty.cursor = block + 1,
                 Claimed::Nothing => {
-                    let mut state = self.state();
+                    let mut state = self.state.lock();
                     state.dirty.cursor = 0;
                     match wrapped {
                         0 => {}
@@ -206,7 +202,7 @@ impl Volume {
 
     /// Is anything dirty, in flight, or unflushed?
     fn has_work(&self) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         !state.dirty.is_empty() || !state.under_way.is_empty() || state.awaits_flush()
     }
 
@@ -214,7 +210,7 @@ impl Volume {
     /// too much of the cache, or if memory is short: unflushed blocks cannot be evicted. Writing continues meanwhile.
     fn flush_some(&self, cpu: &Processor) {
         let (is_flushed, is_idle, is_in_doubt) = {
-            let state = self.state();
+            let state = self.state.lock();
             let is_idle = state.dirty.is_empty() && state.under_way.is_empty();
             (!state.awaits_flush(), is_idle || state.cleared.is_full(), state.is_flush_in_doubt())
         };
@@ -232,7 +228,7 @@ impl Volume {
     }
 
     fn is_much_unflushed(&self) -> bool {
-        self.state().unflushed.len() > self.memory.frames().bytes_held() / BLOCK_BYTES / UNFLUSHED_SHARE
+        self.state.lock().unflushed.len() > self.memory.frames().bytes_held() / BLOCK_BYTES / UNFLUSHED_SHARE
     }
 
     /// Waits for the next tick, which is early if a writer waits for it, unless the device just `failed`.

@@ -90,14 +90,14 @@ pub(super) enum Claimed {
 impl Volume {
     /// Claims the first dirty run within `within`, at most one transfer long.
     pub(super) fn claim(&self, now: Instant, within: Range<u64>) -> Claimed {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let run = state.dirty.first_run(within, self.transfer_blocks_max());
         self.claim_run(&mut state, now, run)
     }
 
     /// As `claim`, limited to what this pass of write-back covers.
     pub(super) fn claim_old(&self, now: Instant, within: Range<u64>) -> Claimed {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let run = state.dirty.first_old_run(within, self.transfer_blocks_max());
         self.claim_run(&mut state, now, run)
     }
@@ -132,7 +132,7 @@ impl Volume {
     pub(super) fn start_write_out(&self, cpu: &Processor, claim: Claim, context: Context) {
         let Some(volume) = self.this.upgrade() else { return };
         if context.stability == Stability::Stable {
-            self.state().forced.insert(claim.sequence);
+            self.state.lock().forced.insert(claim.sequence);
         }
         let here = cpu.clone();
         cpu.count(Count::WriteOuts, 1);
@@ -142,26 +142,26 @@ impl Volume {
 
     /// Waits until at most `count` writes to the device are in flight.
     pub(super) async fn until_under_way(&self, count: usize) {
-        self.settled.until(|| (self.state().under_way.len() <= count).then_some(())).await;
+        self.settled.until(|| (self.state.lock().under_way.len() <= count).then_some(())).await;
     }
 
     /// Waits until every write that is in flight now has ended.
     pub(super) async fn until_settled(&self) {
-        let newest = self.state().sequence;
+        let newest = self.state.lock().sequence;
         let is_over = |state: &State| state.under_way.first().is_none_or(|&oldest| oldest > newest);
-        self.settled.until(|| is_over(&self.state()).then_some(())).await;
+        self.settled.until(|| is_over(&self.state.lock()).then_some(())).await;
     }
 
     /// As `until_settled`, for forced writes only.
     pub(super) async fn until_forced_settled(&self) {
-        let newest = self.state().sequence;
+        let newest = self.state.lock().sequence;
         let is_over = |state: &State| state.forced.first().is_none_or(|&oldest| oldest > newest);
-        self.settled.until(|| is_over(&self.state()).then_some(())).await;
+        self.settled.until(|| is_over(&self.state.lock()).then_some(())).await;
     }
 
     /// Waits until a block is neither being written nor barred.
     pub(super) async fn until_free(&self, block: u64) {
-        self.settled.until(|| (!self.state().is_busy(block)).then_some(())).await;
+        self.settled.until(|| (!self.state.lock().is_busy(block)).then_some(())).await;
     }
 
     async fn write_out(&self, cpu: &Processor, claim: Claim, context: Context) {
@@ -178,7 +178,7 @@ impl Volume {
                 && zero.is_some()
             {
                 if errno == Errno::NO_SPACE {
-                    self.state().holes.forget();
+                    self.state.lock().holes.forget();
                 }
                 written = self.write_ranges(cpu, piece.without_filling(), context).await;
             }
@@ -280,7 +280,7 @@ impl Volume {
 
     /// Blocks were written; returns their new state.
     fn note_written(&self, blocks: &Range<u64>, context: Context, sequence: u64) -> BufferState {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // The write replaces what was zeroed before.
         state.cleared.remove(blocks);
         if sequence <= state.suspect {
@@ -302,7 +302,7 @@ impl Volume {
     }
 
     fn settle(&self, now: Instant, claim: &Claim, result: Result<(), Errno>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let written = state.writing.remove(claim.blocks.clone());
         state.filling.remove(claim.blocks.clone());
         state.under_way.remove(&claim.sequence);

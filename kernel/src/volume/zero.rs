@@ -146,7 +146,7 @@ impl Volume {
         zero: Option<&FrameRef>,
         context: Context,
     ) -> Result<Outcome, Errno> {
-        if self.state().cleared.is_full() {
+        if self.state.lock().cleared.is_full() {
             self.flush_device(cpu, context, self.failures()).await?;
         }
         let barrier = self.raise_barrier(blocks.clone()).await;
@@ -164,7 +164,7 @@ impl Volume {
     /// Repeats the zeroing and discarding that a failed flush may have undone.
     pub(super) async fn clear_again(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
         loop {
-            let Some(blocks) = self.state().cleared.first_again() else { return Ok(()) };
+            let Some(blocks) = self.state.lock().cleared.first_again() else { return Ok(()) };
             if self.clear_some_again(cpu, blocks.clone(), None, context).await? == Outcome::Unsupported {
                 let zero = self.memory.zero_frame(cpu).await;
                 for piece in self.transfers(blocks) {
@@ -184,7 +184,7 @@ impl Volume {
     ) -> Result<Outcome, Errno> {
         let _barrier = self.raise_barrier(blocks.clone()).await;
         self.until_quiet(cpu, blocks.clone()).await;
-        let again = self.state().cleared.again_within(blocks);
+        let again = self.state.lock().cleared.again_within(blocks);
         for (blocks, clearing) in again {
             let sequence = self.next_sequence();
             let outcome = self.perform_clearing(cpu, &blocks, clearing, zero, context).await?;
@@ -217,13 +217,13 @@ impl Volume {
 
     /// Numbers a change of the device that starts now.
     fn next_sequence(&self) -> u64 {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.sequence += 1;
         state.sequence
     }
 
     fn note_cleared(&self, blocks: Range<u64>, clearing: Clearing, sequence: u64) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.changes += 1;
         let is_suspect = sequence <= state.suspect;
         state.cleared.insert(blocks, clearing, is_suspect);
@@ -232,7 +232,7 @@ impl Volume {
     /// Puts a barrier on `blocks`, after overlapping ones were lifted.
     pub(super) async fn raise_barrier(&self, blocks: Range<u64>) -> Barrier<'_> {
         let raise = || {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             if state.is_barred(&blocks) {
                 return None;
             }
@@ -270,7 +270,7 @@ impl Volume {
             drop(shard.remove(slot, self.memory.frames()));
             self.parts.on_gone(block);
             // With the shard locked: a later write of the block must not be counted as this one.
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.unflushed.remove(block..block + 1);
             state.trouble.on_gone(block..block + 1);
             let was_dirty = state.dirty.remove(block..block + 1);
@@ -278,7 +278,7 @@ impl Volume {
             removed += was_dirty;
         })
         .await;
-        self.state().cleared.remove(&blocks);
+        self.state.lock().cleared.remove(&blocks);
         self.memory.subtract_dirty(removed);
     }
 
@@ -334,7 +334,7 @@ pub(super) struct Barrier<'a> {
 
 impl Drop for Barrier<'_> {
     fn drop(&mut self) {
-        let mut state = self.volume.state();
+        let mut state = self.volume.state.lock();
         if let Some(at) = state.barriers.iter().position(|barrier| *barrier == self.blocks) {
             state.barriers.swap_remove(at);
         }

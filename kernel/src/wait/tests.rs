@@ -1,6 +1,7 @@
 //! Which waiters are woken.
 
 use std::cell::Cell;
+use std::pin::Pin;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -56,13 +57,13 @@ fn what_happened_while_a_wait_begins_is_not_missed() {
 }
 
 fn waiters(list: &WaitList) -> usize {
-    list.slots.lock().slots.len()
+    list.slots.state.lock().slots.len()
 }
 
 #[test]
 fn a_waiter_has_one_slot_however_often_it_is_polled_and_none_when_it_is_dropped() {
     let (list, ranges) = (WaitList::default(), RangeWaitList::default());
-    let range_waiters = || ranges.slots.lock().slots.len();
+    let range_waiters = || ranges.slots.state.lock().slots.len();
     let mut first = Box::pin(list.until(|| None::<()>));
     let mut second = Box::pin(list.until(|| None::<()>));
     let mut of_range = Box::pin(ranges.until(&(0..1), || false));

@@ -92,9 +92,9 @@ fn what_another_processor_does_for_a_job_is_charged_to_it_also_when_it_was_start
     let host = host(&world, true);
     let member = host.kernel.jobs().connect(HEAVY);
     let job = member.job();
-    let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let note = |cpu: &Processor, seen: &std::sync::Mutex<Vec<(ProcessorId, JobId)>>| {
-        seen.lock().expect("no panic").push((cpu.id(), cpu.job()));
+    let seen = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let note = |cpu: &Processor, seen: &parking_lot::Mutex<Vec<(ProcessorId, JobId)>>| {
+        seen.lock().push((cpu.id(), cpu.job()));
     };
     let (cpu, there) = (host.processors[0].clone(), Arc::clone(&seen));
     host.processors[0].spawn_for(job, async move {
@@ -112,9 +112,9 @@ fn what_another_processor_does_for_a_job_is_charged_to_it_also_when_it_was_start
         });
     });
     world.kick(host.id, ProcessorId(0));
-    let ended = drive(&world, &[&host], || seen.lock().expect("no panic").len() == 2);
+    let ended = drive(&world, &[&host], || seen.lock().len() == 2);
     assert!(ended, "{}", world.describe());
-    assert_eq!(*seen.lock().expect("no panic"), [(ProcessorId(1), job); 2]);
+    assert_eq!(*seen.lock(), [(ProcessorId(1), job); 2]);
     let facts = host.kernel.jobs().list();
     assert!(facts[0].used > Duration::ZERO && facts[0].recent > Duration::ZERO, "{facts:?}");
 }

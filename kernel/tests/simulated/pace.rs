@@ -7,9 +7,11 @@ use kernel::{ForcedUnitAccess, Kernel, Processor, Switches, Volume};
 use machine::SeekTarget;
 use policy::unit::{ByteOffset, ByteRange, Instant, ProcessorId};
 use sim::{DiskConfig, Latency, World};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use testkit::scene::{Host, run, small_kernel};
+
+use parking_lot::Mutex;
 
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
@@ -31,7 +33,7 @@ impl Device for Noting {
 
     fn perform<'a>(&'a self, cpu: &'a Processor, request: Request) -> Work<'a, Outcome> {
         if let Action::Write(range, _) = &request.action {
-            self.written.lock().expect("no panic").push((cpu.now(), *range));
+            self.written.lock().push((cpu.now(), *range));
         }
         self.below.perform(cpu, request)
     }
@@ -98,7 +100,7 @@ fn a_block_behind_the_cursor_is_written_in_its_time_though_others_write_ahead_of
         }
         dirtied
     });
-    let written = noting.written.lock().expect("no panic");
+    let written = noting.written.lock();
     let (when, _) = written.iter().find(|(_, range)| range.at.0 <= 5 * BLOCK).expect("written at last");
     let waited = when.since(dirtied);
     assert!(waited < Duration::from_secs(32), "the block waited for {waited:?}");

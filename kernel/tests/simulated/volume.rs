@@ -214,7 +214,7 @@ fn sequential_small_writes_reach_the_disk_merged_up_to_the_bound() {
                     device.perform(&cpu, kernel::request::Request { action, context: context() }).await
                 }
             });
-            for result in kernel::wait::join_all(requests).await {
+            for result in futures_util::future::join_all(requests).await {
                 assert_eq!(result, Ok(kernel::request::Outcome::Done));
             }
         });

@@ -11,6 +11,7 @@ mod epoll;
 pub mod file;
 mod memory;
 pub mod net;
+mod perform;
 mod pool;
 pub mod shared_memory;
 mod syscall;

@@ -9,12 +9,14 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex};
 
 use super::bell::Bell;
 use super::cores::Cores;
 use super::credentials;
-use super::syscall;
+use super::perform;
 use super::task::{Lane, Step, Task};
 use super::tree;
 use crate::{Completion, Errno};
@@ -46,14 +48,14 @@ impl Inbox {
 
     /// Moves completions to `done`. Returns their number.
     pub(super) fn collect(&self, done: &mut Vec<Completion>) -> usize {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let count = state.done.len();
         done.append(&mut state.done);
         count
     }
 
     fn complete(&self, completion: Completion) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.done.push(completion);
         state.in_flight -= 1;
         if state.in_flight == 0 {
@@ -74,7 +76,7 @@ impl Job {
         let result = loop {
             // SAFETY: the starter of the operation guarantees its memory until the completion is returned, and the
             // processor that owns the inbox waits for its jobs before it ends.
-            let result = unsafe { syscall::perform(&self.task) };
+            let result = unsafe { perform::perform(&self.task) };
             if let Step::Done(result) = self.task.on_result(result) {
                 break result;
             }
@@ -127,9 +129,9 @@ impl Pool {
     /// The memory of the task's vectors must stay valid, and untouched where it is read into, until `inbox` has the
     /// completion or [`abandon`](Self::abandon) returned.
     pub(super) unsafe fn submit(&self, task: Task, inbox: &Arc<Inbox>) {
-        lock(&inbox.state).in_flight += 1;
+        inbox.state.lock().in_flight += 1;
         let inbox = Arc::clone(inbox);
-        let mut state = lock(&self.shared.state);
+        let mut state = self.shared.state.lock();
         let Some(work) = state.take_in(Job { task, inbox }) else { return };
         state.queue.push_back(work);
         if state.queue.len() <= state.idle {
@@ -158,7 +160,7 @@ impl Pool {
     /// The host gives no more threads: if there is none at all, the processor makes the calls itself, which is slow but
     /// makes progress.
     fn run_without_threads(&self) {
-        let mut state = lock(&self.shared.state);
+        let mut state = self.shared.state.lock();
         state.workers -= 1;
         if state.workers > 0 {
             return;
@@ -170,13 +172,13 @@ impl Pool {
 
     /// Cancels the waiting jobs of `inbox` and waits for the running ones: afterwards no thread touches its memory.
     pub(super) fn abandon(&self, inbox: &Arc<Inbox>) {
-        let mut state = lock(&self.shared.state);
+        let mut state = self.shared.state.lock();
         let mine = state.take_out(|job| Arc::ptr_eq(&job.inbox, inbox));
         drop(state);
         mine.into_iter().for_each(|job| job.finish(Err(Errno::CANCELLED)));
-        let mut state = lock(&inbox.state);
+        let mut state = inbox.state.lock();
         while state.in_flight > 0 {
-            state = inbox.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
+            inbox.idle.wait(&mut state);
         }
     }
 }
@@ -234,30 +236,30 @@ impl PoolState {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        lock(&self.shared.state).closed = true;
+        self.shared.state.lock().closed = true;
         self.shared.work.notify_all();
     }
 }
 
 impl Shared {
     fn work(&self) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         loop {
             match state.queue.pop_front() {
                 Some(Work::Job(job)) => {
                     drop(state);
                     job.run();
-                    state = lock(&self.state);
+                    state = self.state.lock();
                 }
                 Some(Work::Lane(lane)) => {
                     drop(state);
                     self.work_in(lane);
-                    state = lock(&self.state);
+                    state = self.state.lock();
                 }
                 None if state.closed => return,
                 None => {
                     state.idle += 1;
-                    state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    self.work.wait(&mut state);
                     state.idle -= 1;
                 }
             }
@@ -268,19 +270,15 @@ impl Shared {
     fn work_in(&self, lane: Lane) {
         let _held = tree::hold_directory();
         for _ in 0..LANE_CALLS_MAX {
-            let job = lock(&self.state).next_of(lane);
+            let job = self.state.lock().next_of(lane);
             let Some(job) = job else { return };
             job.run();
         }
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.queue.push_back(Work::Lane(lane));
         // The caller serves the first; others may wait behind it, or the rest of this lane.
         if state.queue.len() > 1 {
             self.work.notify_one();
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,8 +9,8 @@ use super::bell::Bell;
 use super::credentials;
 use super::epoll::Epoll;
 use super::net;
+use super::perform;
 use super::pool::Inbox;
-use super::syscall;
 use super::task::{Step, Task};
 use super::{Shared, park_time, pause};
 use crate::{Completion, Connection, Doorbell, Errno, Machine, Op, Park, Region, RegionId, TickSource, Token};
@@ -274,7 +274,7 @@ impl Sockets {
         while let Some(task) = queue.front_mut() {
             self.entries += 1;
             // SAFETY: the starter of the operation guarantees its memory until the completion is returned.
-            let result = unsafe { syscall::perform(task) };
+            let result = unsafe { perform::perform(task) };
             match task.on_result(result) {
                 Step::Done(result) => {
                     let token = task.token;

@@ -21,6 +21,7 @@ mod node;
 mod permission;
 mod places;
 mod search;
+mod status;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -30,7 +31,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
+
+use parking_lot::{Mutex, RwLock};
 
 use super::file::TreeDisk;
 use super::syscall;
@@ -103,7 +106,7 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 
 impl Drop for HostTree {
     fn drop(&mut self) {
-        TREES.write().unwrap_or_else(PoisonError::into_inner).remove(&self.number);
+        TREES.write().remove(&self.number);
     }
 }
 
@@ -185,7 +188,7 @@ fn open_as(
         modes: Mutex::default(),
         _locked: locked,
     });
-    TREES.write().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::downgrade(&tree));
+    TREES.write().insert(number, Arc::downgrade(&tree));
     Ok(OpenTree {
         tree: Tree(number),
         disk: tree.disk.number(),
@@ -225,14 +228,14 @@ fn not_opened(path: &Path, error: &io::Error) -> OpenTreeError {
 
 /// Performs a call, and blocks until it is done.
 pub(super) fn perform(op: &TreeOp) -> Result<u64, Errno> {
-    let tree = TREES.read().unwrap_or_else(PoisonError::into_inner).get(&op.tree.0).and_then(Weak::upgrade);
+    let tree = TREES.read().get(&op.tree.0).and_then(Weak::upgrade);
     let tree = tree.ok_or(Errno(libc::EBADF))?;
     let reply = tree.answer(op.caller.as_ref(), &op.call)?;
     if let Some(After { nodes, attributes }) = &op.after {
         let found = nodes.iter().map(|node| tree.attributes_after(node)).collect();
-        *attributes.lock().unwrap_or_else(PoisonError::into_inner) = found;
+        *attributes.lock() = found;
     }
-    *op.reply.lock().unwrap_or_else(PoisonError::into_inner) = Some(reply);
+    *op.reply.lock() = Some(reply);
     Ok(0)
 }
 

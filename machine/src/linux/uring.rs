@@ -16,8 +16,8 @@ use std::time::Duration;
 use io_uring::{EnterFlags, IoUring, opcode, squeue, types};
 
 use super::bell::Bell;
+use super::perform;
 use super::pool::Inbox;
-use super::syscall;
 use super::task::{Call, Step, Task};
 use super::{Shared, net, park_time, pause};
 use crate::{Completion, Connection, Doorbell, Errno, Machine, Op, Park, Region, RegionId, TickSource, Token};
@@ -287,7 +287,7 @@ impl Uring {
             _ if self.closing => Step::Done(Err(Errno::CANCELLED)),
             (Call::Accept { .. }, Ok(_)) => {
                 // SAFETY: an accept has no memory.
-                let result = unsafe { syscall::perform(&slot.task) };
+                let result = unsafe { perform::perform(&slot.task) };
                 slot.task.on_result(result)
             }
             (_, Ok(_)) if was_waiting => Step::Retry,

@@ -4,12 +4,13 @@ use std::cell::Cell;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use machine::linux::Engine;
 use machine::linux::tree::{self, OpenTreeError};
 use machine::tree::{Attributes, Caller, Creation, Entry, Node, OpenTree, SetAttributes, TreeCall, TreeOp, TreeReply};
 use machine::{Errno, Op, Token};
+use parking_lot::Mutex;
 use tempfile::TempDir;
 
 use crate::rig::Rig;
@@ -220,7 +221,7 @@ fn start(rig: &mut Rig, open: &OpenTree, caller: Option<&Caller>, call: TreeCall
 fn ask(rig: &mut Rig, open: &OpenTree, caller: Option<&Caller>, call: TreeCall) -> Result<TreeReply, Errno> {
     let (token, reply) = start(rig, open, caller, call);
     let result = rig.wait(token);
-    let reply = reply.lock().expect("not poisoned").take();
+    let reply = reply.lock().take();
     assert_eq!(reply.is_some(), result.is_ok(), "there is a reply exactly on success");
     result.map(|value| {
         assert_eq!(value, 0);

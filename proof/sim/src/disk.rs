@@ -8,9 +8,9 @@ use crate::change::{Change, Payload};
 use crate::config::DiskConfig;
 use crate::content::Content;
 use crate::faults::{Injections, OpClass};
+use crate::ids::HostId;
 use crate::random::Random;
 use crate::transfer::{gather, scatter_into};
-use crate::world::HostId;
 use machine::{Errno, Op, Segments, total_len};
 
 /// Operations on a disk since it was added.

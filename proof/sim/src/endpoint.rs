@@ -5,10 +5,10 @@
 use std::collections::VecDeque;
 
 use crate::config::NetworkConfig;
+use crate::ids::HostId;
 use crate::operation::OpRef;
 use crate::random::Random;
 use crate::transfer::{gather, scatter_into};
-use crate::world::HostId;
 use machine::{Connection, Errno, Segment, total_len};
 
 pub(crate) struct Network {

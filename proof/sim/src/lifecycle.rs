@@ -1,9 +1,10 @@
 //! The end of hosts and processors, and its effects.
 
 use crate::change::Change;
+use crate::ids::HostId;
 use crate::operation::Operation;
 use crate::tree::SimTree;
-use crate::world::{HostId, Inner, World};
+use crate::world::{Inner, World};
 
 impl World {
     /// The process on `host` dies (`kill -9`). Its machines do nothing from now on. What it wrote stays in the disks'

@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 
 use crate::config::NetworkConfig;
 use crate::endpoint::{Endpoint, Port};
+use crate::ids::HostId;
 use crate::operation::{OpRef, Operation};
-use crate::world::{EventKind, HostId, Inner, World};
+use crate::world::{EventKind, Inner, World};
 use machine::{Connection, Errno, Listener, Op};
 
 const BAD_FILE: Errno = Errno(libc::EBADF);

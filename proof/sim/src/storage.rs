@@ -9,20 +9,15 @@ use crate::change::{Change, Payload};
 use crate::config::DiskConfig;
 use crate::disk::{Disk, DiskCounters};
 use crate::faults::{DiskFaults, OpClass};
+use crate::file::{FileEntry, file_of};
+use crate::ids::{DiskId, HostId};
 use crate::operation::{OpRef, OpState, Operation};
 use crate::random::Random;
-use crate::tree::OpenInode;
-use crate::world::{DiskId, EventKind, HostId, Inner, World};
+use crate::world::{EventKind, Inner, World};
 use machine::{Errno, File, FileFacts, Op, OpenFile};
 
 /// First stream number of the random numbers of disks.
 const DISK_STREAMS: u64 = 1 << 32;
-
-#[derive(Debug)]
-pub(crate) enum FileEntry {
-    Disk { disk: DiskId, writable: bool, align: u32 },
-    Node(OpenInode),
-}
 
 impl World {
     /// Adds a disk to `host`, full of zeroes, none of them allocated.
@@ -130,19 +125,6 @@ impl World {
 
     fn disk<T>(&self, id: DiskId, act: impl FnOnce(&mut Disk) -> T) -> T {
         act(&mut self.0.borrow_mut().disks[usize::from(id.0)])
-    }
-}
-
-/// The file of an operation.
-pub(crate) fn file_of(op: &Op) -> Option<File> {
-    match *op {
-        Op::Read { file, .. }
-        | Op::Write { file, .. }
-        | Op::Flush { file }
-        | Op::Zero { file, .. }
-        | Op::Discard { file, .. }
-        | Op::Seek { file, .. } => Some(file),
-        Op::Populate { .. } | Op::Accept { .. } | Op::Receive { .. } | Op::Send { .. } | Op::Tree(_) => None,
     }
 }
 

@@ -12,25 +12,16 @@ use smallvec::SmallVec;
 
 use crate::disk::Disk;
 use crate::endpoint::Network;
+use crate::file::FileEntry;
+use crate::ids::HostId;
 use crate::operation::{OpRef, OpState, Operation, Operations};
-use crate::processor::{Proc, SimMachine};
+use crate::processor::Proc;
 use crate::random::{Random, scatter};
-use crate::storage::FileEntry;
 use crate::tree::SimTree;
-use machine::{Errno, Machine};
+use machine::Errno;
 
 /// Time slices of processors without any time passing. A kernel that needs more spins for an event that takes time.
 const SLICES_AT_ONCE_MAX: u64 = 1_000_000;
-
-/// A simulated host: processors, disks and connections that fail together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct HostId(pub u16);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct DiskId(pub u16);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TreeId(pub u16);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -148,21 +139,6 @@ impl World {
         self.0.borrow_mut().hosts[usize::from(host.0)].memory = facts;
     }
 
-    /// The seam for processor `id` of `host`. It is due at once.
-    ///
-    /// # Panics
-    /// When that processor has a machine that was neither dropped nor died with its host.
-    pub fn machine(&self, host: HostId, id: ProcessorId) -> Box<dyn Machine> {
-        let mut inner = self.0.borrow_mut();
-        assert!(inner.find(host, id).is_none(), "{}: processor {id:?} of {host:?} has a machine", inner.describe());
-        let index = inner.processors.len();
-        let processor = Proc::new(host, id);
-        let bell = processor.bell();
-        inner.processors.push(processor);
-        inner.alive.push(index);
-        Box::new(SimMachine::new(self.clone(), index, id, bell))
-    }
-
     /// Makes the processor due now, if it has a machine. For work handed to it from outside without a doorbell.
     pub fn kick(&self, host: HostId, id: ProcessorId) {
         let mut inner = self.0.borrow_mut();
@@ -174,7 +150,7 @@ impl World {
     /// Processes events, and lets time pass, until a processor has something to do. Of several, the seed chooses.
     ///
     /// A processor is due when it started an operation or one of its operations is complete, its doorbell was rung, it
-    /// was [kicked](Self::kick), its last [`enter`](Machine::enter) would not have parked, or its deadline for parking
+    /// was [kicked](Self::kick), its last [`enter`](machine::Machine::enter) would not have parked, or its deadline for parking
     /// has passed.
     ///
     /// # Panics

@@ -7,9 +7,10 @@
 
 use std::fmt::Write;
 use std::ops::Range;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::random::Random;
 
@@ -65,12 +66,12 @@ impl Journal {
     /// Records an answered flush: its verifier (0 where the protocol has none) or error.
     pub fn note_flush(&self, client: usize, sent: Stamp, outcome: Result<u64, u32>) {
         let answered = self.stamp();
-        self.flushes.lock().expect("no panic").push(Flush { client, sent, answered, outcome });
+        self.flushes.lock().push(Flush { client, sent, answered, outcome });
     }
 
     /// Records that the server has ended in order: all that was acknowledged so far is durable.
     pub fn note_orderly_end(&self) {
-        let mut flushes = self.flushes.lock().expect("no panic");
+        let mut flushes = self.flushes.lock();
         let now = self.stamp();
         let mut verifiers: Vec<u64> = flushes.iter().filter_map(|flush| flush.outcome.ok()).collect();
         verifiers.push(0);
@@ -83,11 +84,11 @@ impl Journal {
 
     /// Discards all flushes, once the ledgers were verified.
     pub fn clear(&self) {
-        self.flushes.lock().expect("no panic").clear();
+        self.flushes.lock().clear();
     }
 
     fn covers(&self, acknowledged: Stamp, verifier: u64) -> bool {
-        let flushes = self.flushes.lock().expect("no panic");
+        let flushes = self.flushes.lock();
         flushes.iter().any(|flush| flush.outcome == Ok(verifier) && flush.sent > acknowledged)
     }
 }
@@ -271,7 +272,7 @@ impl Ledger {
             }
         }
         let begin = lines.first().map(|line| line.0);
-        for flush in journal.flushes.lock().expect("no panic").iter().filter(|flush| Some(flush.answered) > begin) {
+        for flush in journal.flushes.lock().iter().filter(|flush| Some(flush.answered) > begin) {
             let sent = flush.sent.at;
             let text = match flush.client {
                 usize::MAX => "the server ended in order".into(),

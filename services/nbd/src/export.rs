@@ -1,13 +1,12 @@
 //! Exports and their limits.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use kernel::Volume;
-use kernel::connection::{Limits, Peer, Protocol, Session, Sessions};
+use kernel::connection::{Limits, Sessions};
+use parking_lot::Mutex;
 
-use crate::negotiate::negotiate;
 use crate::proto::flag;
-use crate::transmission::Transmission;
 
 /// Longest name of an export, in bytes ("Values", string length).
 pub const NAME_BYTES_MAX: usize = 4096;
@@ -45,7 +44,7 @@ impl Export {
 /// The NBD protocol and its exports.
 pub struct Nbd {
     exports: Mutex<Arc<[Arc<Export>]>>,
-    sessions: Arc<Sessions>,
+    pub(crate) sessions: Arc<Sessions>,
 }
 
 impl Nbd {
@@ -55,12 +54,12 @@ impl Nbd {
 
     /// The exports for new clients. The first one is also the default (empty name).
     pub fn exports(&self) -> Arc<[Arc<Export>]> {
-        Arc::clone(&self.exports.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.exports.lock())
     }
 
     /// Replaces the exports; connected clients keep theirs.
     pub fn set_exports(&self, exports: Vec<Arc<Export>>) {
-        *self.exports.lock().unwrap_or_else(PoisonError::into_inner) = exports.into();
+        *self.exports.lock() = exports.into();
     }
 
     /// The export of that name.
@@ -68,20 +67,5 @@ impl Nbd {
         let all = self.exports();
         let named = all.iter().find(|export| export.name == name);
         named.or(all.first().filter(|_| name.is_empty())).cloned()
-    }
-}
-
-impl Protocol for Nbd {
-    type Handler = Transmission;
-
-    const NAME: &'static str = "nbd";
-
-    fn sessions(&self) -> &Arc<Sessions> {
-        &self.sessions
-    }
-
-    async fn open(self: &Arc<Self>, session: &Session, _peer: &Peer) -> Option<Transmission> {
-        let negotiated = negotiate(self, session).await?;
-        Some(Transmission::new(session, negotiated))
     }
 }

@@ -5,6 +5,7 @@ mod command;
 mod export;
 mod negotiate;
 pub mod proto;
+mod protocol;
 mod refusal;
 mod transmission;
 

@@ -4,7 +4,7 @@ use kernel::Processor;
 use kernel::connection::Outbound;
 use kernel::job::{JobId, Member, NOBODY, Origin};
 
-use crate::call::{ClientAddress, Credentials};
+use crate::client::{ClientAddress, Credentials};
 
 /// Users of one connection remembered. A host makes one connection for all of its users.
 const USERS_MAX: usize = 8;

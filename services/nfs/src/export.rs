@@ -6,9 +6,9 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use machine::tree::{Caller, Node};
 
-use crate::call::{ClientAddress, Credentials};
+use crate::client::{ClientAddress, Credentials};
+use crate::grants::Grants;
 use crate::handle::{ExportId, Handle, HandleKey};
-use crate::procedure::Grants;
 use kernel::export::ExportNo;
 use kernel::tree::FileTree;
 

@@ -16,11 +16,12 @@ use nfs3_types::xdr_codec::Pack;
 use policy::unit::ByteRange;
 
 use crate::attributes::fattr;
-use crate::call::{ClientAddress, Program, transfer_bytes_max};
+use crate::client::ClientAddress;
 use crate::export::Export;
 use crate::handle::Handle;
 use crate::nfs::Nfs;
 use crate::procedure::{available, may_surely_read, pack_read_head};
+use crate::program::{Program, transfer_bytes_max};
 use crate::rpc::{CallHead, accepted, finish};
 use crate::shape::{Cursor, GETATTR, HANDLE_BYTES_MAX, READ};
 

@@ -3,12 +3,16 @@
 mod attributes;
 mod call;
 mod caller;
+mod client;
 mod export;
+mod grants;
 mod handle;
 mod hot;
-mod mount;
+mod mount_list;
 mod nfs;
 mod procedure;
+mod program;
+mod protocol;
 mod record;
 mod recording;
 mod replay;
@@ -17,11 +21,12 @@ pub mod rpcbind;
 mod shape;
 mod transmission;
 
-pub use call::{ClientAddress, TRANSFER_BYTES_MAX};
+pub use client::ClientAddress;
 pub use export::{Export, ExportConfig, NOBODY, NotAdmitted, Squash, Squashed};
 pub use handle::ExportId;
 pub use ipnet::IpNet;
 pub use nfs::{Limits, Nfs};
+pub use program::TRANSFER_BYTES_MAX;
 pub use record::{Decoded, decode};
 pub use replay::ReplayLimits;
 

@@ -2,17 +2,17 @@
 
 use std::collections::HashSet;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use kernel::connection::{self, Peer, Protocol, Session, Sessions};
+use kernel::connection::{self, Sessions};
+use parking_lot::Mutex;
 
-use crate::call::ClientAddress;
+use crate::client::ClientAddress;
 use crate::export::Export;
 use crate::handle::{ExportId, HandleKey};
-use crate::mount::MountList;
+use crate::mount_list::MountList;
 use crate::replay::{Replay, ReplayLimits};
-use crate::transmission::{Calls, Procedures};
 
 /// A silent client is disconnected after this time.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
@@ -38,7 +38,7 @@ impl Default for Limits {
 /// NFS and MOUNT, with their exports.
 pub struct Nfs {
     key: HandleKey,
-    sessions: Arc<Sessions>,
+    pub(crate) sessions: Arc<Sessions>,
     exports: Mutex<Arc<[Arc<Export>]>>,
     replay: Replay,
     /// For WRITEs only: they are many, and would leave no room for other replies.
@@ -68,12 +68,12 @@ impl Nfs {
     }
 
     pub fn exports(&self) -> Arc<[Arc<Export>]> {
-        Arc::clone(&self.exports.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.exports.lock())
     }
 
     /// Replaces the exports. Handles of removed ones become stale.
     pub fn set_exports(&self, exports: Vec<Arc<Export>>) {
-        *self.exports.lock().unwrap_or_else(PoisonError::into_inner) = exports.into();
+        *self.exports.lock() = exports.into();
     }
 
     /// Sets the function that reports to the operator, a line each. The first call wins.
@@ -84,7 +84,7 @@ impl Nfs {
     /// A client was refused for its port: reported once per client.
     pub(crate) fn note_unprivileged(&self, client: ClientAddress, export: &Export) {
         let ClientAddress::Ip(address) = client else { return };
-        let mut reported = self.unprivileged.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reported = self.unprivileged.lock();
         let is_new = reported.len() < REPORTED_MAX && reported.insert(address.ip().to_canonical());
         drop(reported);
         if let Some(report) = self.report.get().filter(|_| is_new) {
@@ -116,19 +116,5 @@ impl Nfs {
 
     pub(crate) fn mounts(&self) -> &MountList {
         &self.mounts
-    }
-}
-
-impl Protocol for Nfs {
-    type Handler = Calls<Procedures>;
-
-    const NAME: &'static str = "nfs";
-
-    fn sessions(&self) -> &Arc<Sessions> {
-        &self.sessions
-    }
-
-    async fn open(self: &Arc<Self>, session: &Session, peer: &Peer) -> Option<Calls<Procedures>> {
-        Calls::new(self, session, peer, Procedures)
     }
 }

@@ -8,8 +8,9 @@ use std::ops::ControlFlow;
 use kernel::connection::{Decoder, Header, Headers, Next};
 use nfs3_types::rpc::{accept_stat, fragment_header};
 
-use crate::call::{Credentials, Program, TRANSFER_BYTES_MAX};
+use crate::client::Credentials;
 use crate::procedure::decode_arguments;
+use crate::program::{Program, TRANSFER_BYTES_MAX};
 use crate::rpc::{CALL_BYTES_MIN, CallHead, HEAD_BYTES_MIN, Parsed, parse, refusal};
 use crate::shape::{self, Look, WRITE, WriteArguments};
 

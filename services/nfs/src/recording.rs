@@ -10,9 +10,10 @@ use kernel::request::JobId;
 use kernel::trace::{Event, Whose};
 use nfs3_types::nfs3::NFS_PROGRAM;
 
-use crate::call::{Program, Results};
+use crate::call::Results;
 use crate::handle::{self, ExportId};
 use crate::nfs::Nfs;
+use crate::program::Program;
 use crate::shape::{Cursor, HANDLE_BYTES_MAX, READ, WriteArguments};
 
 const COMMIT: u32 = NFS_PROGRAM::NFSPROC3_COMMIT as u32;

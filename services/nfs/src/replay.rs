@@ -13,13 +13,15 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kernel::wait::WaitList;
+use parking_lot::Mutex;
 use policy::unit::Instant;
 
-use crate::call::{ClientHost, Credentials, Payload};
+use crate::client::{ClientHost, Credentials};
+use crate::shape::Payload;
 
 /// Bytes of the arguments in the checksum. They include handle and name of most procedures.
 const CHECKSUM_BYTES: usize = 512;
@@ -185,7 +187,7 @@ impl Replay {
     }
 
     fn look(&self, key: RequestKey, connection: ConnectionNumber, now: Instant, has_waited: bool) -> Look<'_> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.sweep(self.limits.age, now);
         let share = state.clients.entry(key.client).or_default();
         let freed = share.forget_older_than(self.limits.age, now);
@@ -215,7 +217,7 @@ impl Replay {
     }
 
     fn finish(&self, key: RequestKey, reply: &[u8], now: Instant) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let share = state.clients.entry(key.client).or_default();
         let Some(request) = share.requests.get_mut(&key) else { return };
         let &mut Request::InProgress { connection, since, is_awaited } = request else { return };
@@ -235,7 +237,7 @@ impl Replay {
 
     /// The request was not executed.
     fn break_off(&self, key: RequestKey) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let Some(share) = state.clients.get_mut(&key.client) else { return };
         let request = share.requests.remove(&key);
         if share.is_empty() {
@@ -245,10 +247,6 @@ impl Replay {
         if matches!(request, Some(Request::InProgress { is_awaited: true, .. })) {
             self.ended.wake_all();
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,7 +5,9 @@ use nfs3_types::rpc::{RPC_VERSION_2, accept_stat, auth_stat, fragment_header, ms
 use nfs3_types::{mount, nfs3};
 use smallvec::SmallVec;
 
-use crate::call::{Credentials, GROUPS_MAX, Program, Results};
+use crate::call::Results;
+use crate::client::{Credentials, GROUPS_MAX};
+use crate::program::Program;
 use crate::shape::{Cursor, Look};
 
 /// Shortest call up to its credentials, in bytes.

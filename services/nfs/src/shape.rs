@@ -1,12 +1,12 @@
 //! Validation of variable-length arguments. Every length is checked against the received bytes before decoding: the
 //! decoder allocates by the stated length first.
 
-use kernel::FRAME_BYTES;
+use kernel::{FRAME_BYTES, Frames};
 use nfs3_types::mount::MOUNT_PROGRAM;
 use nfs3_types::nfs3::{NFS_PROGRAM, stable_how};
 use nfs3_types::xdr_codec::Unpack;
 
-use crate::call::{Program, TRANSFER_BYTES_MAX};
+use crate::program::{Program, TRANSFER_BYTES_MAX};
 
 /// Longest file handle, in bytes (RFC 1813, section 2.4: `NFS3_FHSIZE`).
 pub(crate) const HANDLE_BYTES_MAX: usize = 64;
@@ -127,6 +127,28 @@ impl WriteArguments {
     /// Offset of the data in the first frame.
     pub(crate) fn start(&self) -> usize {
         (self.offset % FRAME_BYTES as u64) as usize
+    }
+}
+
+/// Data of a WRITE.
+#[derive(Debug)]
+pub struct Payload {
+    pub(crate) write: WriteArguments,
+    /// The first byte lies [here](WriteArguments::start) in the first frame.
+    pub(crate) frames: Frames,
+}
+
+impl Payload {
+    /// CRC-32 of the data: a tenth of a microsecond for 4 KiB that were just received (with carry-less multiplication).
+    pub(crate) fn checksum(&self) -> u32 {
+        let mut checksum = crc32fast::Hasher::new();
+        let (mut start, mut left) = (self.write.start(), self.write.data_len as usize);
+        for frame in &self.frames {
+            let now = left.min(FRAME_BYTES - start);
+            checksum.update(&frame.bytes()[start..start + now]);
+            (start, left) = (0, left - now);
+        }
+        checksum.finalize()
     }
 }
 

@@ -11,14 +11,17 @@ use kernel::{FRAME_BYTES, Frames, Processor};
 
 use nfs3_types::nfs3::stable_how;
 
-use crate::call::{Call, ClientAddress, Credentials, Payload, Results, transfer_bytes_max};
+use crate::call::{Call, Results};
 use crate::caller::Callers;
+use crate::client::{ClientAddress, Credentials};
 use crate::hot;
 use crate::nfs::Nfs;
 use crate::procedure;
+use crate::program::transfer_bytes_max;
 use crate::record::{Incoming, Message};
 use crate::recording::{LastExport, Recorded, status_of};
 use crate::rpc::{self, CallHead};
+use crate::shape::Payload;
 use crate::shape::{self, WriteArguments};
 
 pub trait Perform: Clone + 'static {

@@ -1,58 +1,22 @@
 //! Attributes of nodes and of their file system.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::PoisonError;
 
 use super::HostTree;
 use super::call;
 use super::identity::Identity;
 use super::node::Found;
 use super::permission::WRITE;
+use super::status::{MODE, kind_of};
 use crate::Errno;
-use crate::tree::{
-    Attributes, Caller, DeviceNumber, Kind, Limits, NAME_BYTES_MAX, Node, SetAttributes, SetTime, Space, Time,
-    TreeReply,
-};
+use crate::tree::{Caller, Kind, Limits, NAME_BYTES_MAX, Node, SetAttributes, SetTime, Space, Time, TreeReply};
 
-/// The settable bits of a mode.
-pub(super) const MODE: u32 = 0o7777;
 /// Those that are cleared when the owner changes, or, in directories, at creation.
 const SET_ID: u32 = 0o6000;
 /// File systems (linux/magic.h).
 const EXT4_MAGIC: i64 = 0xef53;
 const MSDOS_MAGIC: i64 = 0x4d44;
 const EXFAT_MAGIC: i64 = 0x2011_bab0;
-
-pub(super) fn of(status: &libc::statx) -> Attributes {
-    let time = |at: libc::statx_timestamp| Time { seconds: at.tv_sec, nanoseconds: at.tv_nsec };
-    Attributes {
-        kind: kind_of(status),
-        mode: u32::from(status.stx_mode) & MODE,
-        links: status.stx_nlink,
-        uid: status.stx_uid,
-        gid: status.stx_gid,
-        size: status.stx_size,
-        used: status.stx_blocks * 512,
-        file_system: libc::makedev(status.stx_dev_major, status.stx_dev_minor),
-        number: status.stx_ino,
-        accessed: time(status.stx_atime),
-        modified: time(status.stx_mtime),
-        changed: time(status.stx_ctime),
-    }
-}
-
-fn kind_of(status: &libc::statx) -> Kind {
-    let device = DeviceNumber { major: status.stx_rdev_major, minor: status.stx_rdev_minor };
-    match u32::from(status.stx_mode) & libc::S_IFMT {
-        libc::S_IFDIR => Kind::Directory,
-        libc::S_IFLNK => Kind::SymbolicLink,
-        libc::S_IFBLK => Kind::BlockDevice(device),
-        libc::S_IFCHR => Kind::CharacterDevice(device),
-        libc::S_IFSOCK => Kind::Socket,
-        libc::S_IFIFO => Kind::Fifo,
-        _ => Kind::File,
-    }
-}
 
 /// The mode of a new node.
 pub(super) fn new_mode(attributes: &SetAttributes) -> u32 {
@@ -86,7 +50,7 @@ impl HostTree {
         guard: Option<Time>,
     ) -> Result<TreeReply, Errno> {
         // Of two callers that saw the same time only one may succeed.
-        let _one_at_a_time = guard.map(|_| self.guarded.lock().unwrap_or_else(PoisonError::into_inner));
+        let _one_at_a_time = guard.map(|_| self.guarded.lock());
         let mut found = self.find(node)?;
         if guard.is_some_and(|guard| guard != found.attributes().changed) {
             return Ok(TreeReply::GuardFailed);
@@ -95,7 +59,7 @@ impl HostTree {
         if let Some(size) = attributes.size {
             self.set_size(caller, &found, size)?;
         }
-        let _modes = self.modes.lock().unwrap_or_else(PoisonError::into_inner);
+        let _modes = self.modes.lock();
         let acting = self.identity.act_as(caller)?;
         if attributes.uid.is_some() || attributes.gid.is_some() {
             call::chown(found.fd(), attributes.uid, attributes.gid)?;

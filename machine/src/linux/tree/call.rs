@@ -5,11 +5,15 @@ use std::io::Write;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use rustix::fs::{self, Access, AtFlags, CWD, FileType, Gid, Mode, OFlags, SeekFrom, StatVfsMountFlags, Uid};
+use rustix::io;
+
 use crate::Errno;
 use crate::linux::syscall::check;
 use crate::tree::{LINK_BYTES_MAX, Node};
 
-const CASEFOLD: libc::c_int = 0x4000_0000;
+/// `FS_CASEFOLD_FL` of linux/fs.h.
+const CASEFOLD: u32 = 0x4000_0000;
 
 /// Identifies a mount while it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +32,11 @@ struct FileHandle {
     handle: [u8; 128],
 }
 
+fn done<T>(call: impl FnMut() -> io::Result<T>) -> Result<T, Errno> {
+    io::retry_on_intr(call).map_err(|error| Errno(error.raw_os_error()))
+}
+
+/// The same for calls that rustix does not have.
 fn retry(mut call: impl FnMut() -> libc::c_int) -> Result<libc::c_int, Errno> {
     loop {
         match check(call()) {
@@ -45,9 +54,11 @@ fn descriptor(call: impl FnMut() -> libc::c_int) -> Result<OwnedFd, Errno> {
 
 /// Opens a name in a directory.
 pub(super) fn open_at(dir: BorrowedFd, name: &CStr, flags: libc::c_int, mode: u32) -> Result<OwnedFd, Errno> {
-    let flags = flags | libc::O_CLOEXEC | libc::O_NOCTTY;
-    // SAFETY: the name is a C string.
-    descriptor(|| unsafe { libc::openat(dir.as_raw_fd(), name.as_ptr(), flags, mode as libc::mode_t) })
+    done(|| fs::openat(dir, name, open_flags(flags), Mode::from_raw_mode(mode)))
+}
+
+fn open_flags(flags: libc::c_int) -> OFlags {
+    OFlags::from_bits_retain(flags as u32) | OFlags::CLOEXEC | OFlags::NOCTTY
 }
 
 /// Identifies an open node by its file handle: the type of the handle (one byte), then the handle.
@@ -128,16 +139,15 @@ impl DescriptorPath {
         DescriptorPath(bytes)
     }
 
-    fn as_ptr(&self) -> *const libc::c_char {
-        self.0.as_ptr().cast()
+    fn as_c_str(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.0).unwrap_or_default()
     }
 }
 
 /// Fails without `/proc`.
 pub(super) fn reach_by_descriptor(fd: BorrowedFd) -> Result<(), Errno> {
     let path = DescriptorPath::new(fd);
-    // SAFETY: the path is a C string.
-    retry(|| unsafe { libc::access(path.as_ptr(), libc::F_OK) }).map(drop)
+    done(|| fs::access(path.as_c_str(), Access::EXISTS))
 }
 
 /// Whether the thread, as the user for whom it acts, may do `bit` (`R_OK`, `W_OK` or `X_OK`) with the node.
@@ -159,9 +169,8 @@ pub(super) fn may(fd: BorrowedFd, bit: u32) -> Result<bool, Errno> {
 /// # Errors
 /// `EACCES` and others, as if it were opened by name.
 pub(super) fn open_again(fd: BorrowedFd, flags: libc::c_int) -> Result<OwnedFd, Errno> {
-    let (path, flags) = (DescriptorPath::new(fd), flags | libc::O_CLOEXEC | libc::O_NOCTTY);
-    // SAFETY: the path is a C string.
-    descriptor(|| unsafe { libc::open(path.as_ptr(), flags) })
+    let path = DescriptorPath::new(fd);
+    done(|| fs::openat(CWD, path.as_c_str(), open_flags(flags), Mode::empty()))
 }
 
 /// Sets the size of a file that the thread, as the user for whom it acts, may write.
@@ -169,14 +178,13 @@ pub(super) fn truncate(fd: BorrowedFd, size: u64) -> Result<(), Errno> {
     let size = libc::off_t::try_from(size).map_err(|_| Errno(libc::EFBIG))?;
     let path = DescriptorPath::new(fd);
     // SAFETY: the path is a C string.
-    retry(|| unsafe { libc::truncate(path.as_ptr(), size) }).map(drop)
+    retry(|| unsafe { libc::truncate(path.as_c_str().as_ptr(), size) }).map(drop)
 }
 
 /// Sets the size of a file that is open for writing.
 pub(super) fn truncate_open(fd: BorrowedFd, size: u64) -> Result<(), Errno> {
     let size = libc::off_t::try_from(size).map_err(|_| Errno(libc::EFBIG))?;
-    // SAFETY: no pointer is passed.
-    retry(|| unsafe { libc::ftruncate(fd.as_raw_fd(), size) }).map(drop)
+    done(|| fs::ftruncate(fd, size as u64))
 }
 
 /// Sets owner and group; `None` leaves one.
@@ -185,88 +193,72 @@ pub(super) fn chown(fd: BorrowedFd, uid: Option<u32>, gid: Option<u32>) -> Resul
     if uid == Some(u32::MAX) || gid == Some(u32::MAX) {
         return Err(Errno::INVALID);
     }
-    let (uid, gid) = (uid.unwrap_or(u32::MAX), gid.unwrap_or(u32::MAX));
-    // SAFETY: the path is a C string, empty to mean the descriptor itself.
-    retry(|| unsafe { libc::fchownat(fd.as_raw_fd(), c"".as_ptr(), uid, gid, libc::AT_EMPTY_PATH) }).map(drop)
+    let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
+    done(|| fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH))
 }
 
 pub(super) fn chmod(fd: BorrowedFd, mode: u32) -> Result<(), Errno> {
     let path = DescriptorPath::new(fd);
-    // SAFETY: the path is a C string.
-    retry(|| unsafe { libc::chmod(path.as_ptr(), mode as libc::mode_t) }).map(drop)
+    done(|| fs::chmodat(CWD, path.as_c_str(), Mode::from_raw_mode(mode), AtFlags::empty()))
 }
 
 /// Sets the times of the last read and the last change.
 pub(super) fn set_times(fd: BorrowedFd, times: &[libc::timespec; 2]) -> Result<(), Errno> {
     let path = DescriptorPath::new(fd);
     // SAFETY: the path is a C string, and there are two times.
-    retry(|| unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), times.as_ptr(), 0) }).map(drop)
+    retry(|| unsafe { libc::utimensat(libc::AT_FDCWD, path.as_c_str().as_ptr(), times.as_ptr(), 0) }).map(drop)
 }
 
 pub(super) fn make_directory(dir: BorrowedFd, name: &CStr, mode: u32) -> Result<(), Errno> {
-    // SAFETY: the name is a C string.
-    retry(|| unsafe { libc::mkdirat(dir.as_raw_fd(), name.as_ptr(), mode as libc::mode_t) }).map(drop)
+    done(|| fs::mkdirat(dir, name, Mode::from_raw_mode(mode)))
 }
 
 pub(super) fn make_symbolic_link(dir: BorrowedFd, name: &CStr, target: &CStr) -> Result<(), Errno> {
-    // SAFETY: both are C strings.
-    retry(|| unsafe { libc::symlinkat(target.as_ptr(), dir.as_raw_fd(), name.as_ptr()) }).map(drop)
+    done(|| fs::symlinkat(target, dir, name))
 }
 
 /// Makes a device, socket or pipe. `mode` includes its kind.
 pub(super) fn make_special(dir: BorrowedFd, name: &CStr, mode: u32, device: libc::dev_t) -> Result<(), Errno> {
-    // SAFETY: the name is a C string.
-    retry(|| unsafe { libc::mknodat(dir.as_raw_fd(), name.as_ptr(), mode as libc::mode_t, device) }).map(drop)
+    done(|| fs::mknodat(dir, name, FileType::from_raw_mode(mode), Mode::from_raw_mode(mode), device))
 }
 
 /// Removes a name: of an empty directory, or of anything else.
 pub(super) fn unlink(dir: BorrowedFd, name: &CStr, directory: bool) -> Result<(), Errno> {
-    let flags = if directory { libc::AT_REMOVEDIR } else { 0 };
-    // SAFETY: the name is a C string.
-    retry(|| unsafe { libc::unlinkat(dir.as_raw_fd(), name.as_ptr(), flags) }).map(drop)
+    let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+    done(|| fs::unlinkat(dir, name, flags))
 }
 
 pub(super) fn rename(from: (BorrowedFd, &CStr), to: (BorrowedFd, &CStr)) -> Result<(), Errno> {
-    let (from_dir, to_dir) = (from.0.as_raw_fd(), to.0.as_raw_fd());
-    // SAFETY: both names are C strings.
-    retry(|| unsafe { libc::renameat(from_dir, from.1.as_ptr(), to_dir, to.1.as_ptr()) }).map(drop)
+    done(|| fs::renameat(from.0, from.1, to.0, to.1))
 }
 
 pub(super) fn link(node: BorrowedFd, dir: BorrowedFd, name: &CStr) -> Result<(), Errno> {
     let path = DescriptorPath::new(node);
-    let (to, flags) = (dir.as_raw_fd(), libc::AT_SYMLINK_FOLLOW);
-    // SAFETY: path and name are C strings. The path to the descriptor is followed, not an open link.
-    retry(|| unsafe { libc::linkat(libc::AT_FDCWD, path.as_ptr(), to, name.as_ptr(), flags) }).map(drop)
+    // The path to the descriptor is followed, not an open link.
+    done(|| fs::linkat(CWD, path.as_c_str(), dir, name, AtFlags::SYMLINK_FOLLOW))
 }
 
 /// The target of a symbolic link that is open.
 pub(super) fn read_link(fd: BorrowedFd) -> Result<Vec<u8>, Errno> {
-    let mut target = vec![0; LINK_BYTES_MAX + 1];
-    let (fd, room) = (fd.as_raw_fd(), target.len());
-    // SAFETY: the path is a C string, empty to mean the descriptor itself; the call writes at most `room` bytes.
-    let len = retry(|| unsafe { libc::readlinkat(fd, c"".as_ptr(), target.as_mut_ptr().cast(), room) as libc::c_int })?;
-    target.truncate(len as usize);
-    Ok(target)
+    let mut target = [0; LINK_BYTES_MAX + 1];
+    let len = done(|| fs::readlinkat_raw(fd, c"", &mut target))?;
+    Ok(target[..len].to_vec())
 }
 
 /// Makes an open node durable.
 pub(super) fn sync(fd: BorrowedFd) -> Result<(), Errno> {
-    // SAFETY: no pointer is passed.
-    retry(|| unsafe { libc::fsync(fd.as_raw_fd()) }).map(drop)
+    done(|| fs::fsync(fd))
 }
 
 /// Makes everything on the file system of the descriptor durable.
 pub(super) fn sync_file_system(fd: BorrowedFd) -> Result<(), Errno> {
-    // SAFETY: no pointer is passed.
-    retry(|| unsafe { libc::syncfs(fd.as_raw_fd()) }).map(drop)
+    done(|| fs::syncfs(fd))
 }
 
 /// Sets the position in an open file, or in a directory to the cookie of an entry.
 pub(super) fn seek(fd: BorrowedFd, position: u64) -> Result<(), Errno> {
     let position = libc::off_t::try_from(position).map_err(|_| Errno::INVALID)?;
-    // SAFETY: no pointer is passed.
-    let found = unsafe { libc::lseek(fd.as_raw_fd(), position, libc::SEEK_SET) };
-    if found < 0 { check(-1).map(drop) } else { Ok(()) }
+    done(|| fs::seek(fd, SeekFrom::Start(position as u64))).map(drop)
 }
 
 /// The largest position in an open file: the size of the largest file. By bisection.
@@ -308,11 +300,7 @@ pub(super) struct FileSystem {
 // The types differ between the C libraries and architectures.
 #[allow(clippy::unnecessary_cast)]
 pub(super) fn file_system(fd: BorrowedFd) -> Result<FileSystem, Errno> {
-    let mut found = MaybeUninit::<libc::statfs>::zeroed();
-    // SAFETY: the call fills `found`.
-    retry(|| unsafe { libc::fstatfs(fd.as_raw_fd(), found.as_mut_ptr()) })?;
-    // SAFETY: the structure has integers only, for which zeroes are valid, too.
-    let found = unsafe { found.assume_init() };
+    let found = done(|| fs::fstatfs(fd))?;
     Ok(FileSystem {
         magic: found.f_type as i64,
         block: if found.f_frsize > 0 { found.f_frsize as u64 } else { found.f_bsize as u64 },
@@ -327,12 +315,7 @@ pub(super) fn file_system(fd: BorrowedFd) -> Result<FileSystem, Errno> {
 
 /// Whether the mount of the descriptor is read-only.
 pub(super) fn is_mounted_read_only(fd: BorrowedFd) -> Result<bool, Errno> {
-    let mut found = MaybeUninit::<libc::statvfs>::zeroed();
-    // SAFETY: the call fills `found`.
-    retry(|| unsafe { libc::fstatvfs(fd.as_raw_fd(), found.as_mut_ptr()) })?;
-    // SAFETY: the structure has integers only, for which zeroes are valid, too.
-    let found = unsafe { found.assume_init() };
-    Ok(found.f_flag & libc::ST_RDONLY != 0)
+    Ok(done(|| fs::fstatvfs(fd))?.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
 /// Maximum of names of a node.
@@ -344,8 +327,5 @@ pub(super) fn links_max(fd: BorrowedFd) -> u32 {
 
 /// Whether names in the directory, open for reading, are case-insensitive.
 pub(super) fn folds_case(fd: BorrowedFd) -> bool {
-    let mut flags: libc::c_int = 0;
-    // SAFETY: the call writes an integer to `flags`, despite the size in its number.
-    let done = unsafe { libc::ioctl(fd.as_raw_fd(), libc::FS_IOC_GETFLAGS, &raw mut flags) };
-    done == 0 && flags & CASEFOLD != 0
+    fs::ioctl_getflags(fd).is_ok_and(|flags| flags.bits() & CASEFOLD != 0)
 }

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::fs::File as StdFile;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::HostTree;
 use super::call;
@@ -22,14 +23,14 @@ pub(super) struct Unsynced(Mutex<HashMap<Node, OwnedFd>>);
 
 impl Unsynced {
     pub(super) fn insert(&self, node: Node, file: OwnedFd) {
-        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.0.lock();
         if files.len() < UNSYNCED_MAX {
             files.insert(node, file);
         }
     }
 
     pub(super) fn take(&self, node: &Node) -> Option<OwnedFd> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(node)
+        self.0.lock().remove(node)
     }
 }
 

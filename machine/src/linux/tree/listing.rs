@@ -6,7 +6,8 @@
 use std::collections::VecDeque;
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::HostTree;
 use super::call;
@@ -42,13 +43,13 @@ struct Listing {
 
 impl Listings {
     fn take(&self, dir: &Node, cookie: u64) -> Option<OwnedFd> {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.0.lock();
         let at = open.iter().position(|listing| listing.cookie == cookie && listing.dir == *dir)?;
         open.remove(at).map(|listing| listing.fd)
     }
 
     fn insert(&self, listing: Listing) {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.0.lock();
         if open.len() >= OPEN_MAX {
             open.pop_front();
         }
@@ -56,7 +57,7 @@ impl Listings {
     }
 
     pub(super) fn forget(&self, dir: &Node) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|listing| listing.dir != *dir);
+        self.0.lock().retain(|listing| listing.dir != *dir);
     }
 }
 

@@ -14,7 +14,8 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::OpenTreeError;
 use crate::Errno;
@@ -44,7 +45,7 @@ impl Held {
 static HELD: Mutex<BTreeMap<Name, Held>> = Mutex::new(BTreeMap::new());
 
 fn held() -> MutexGuard<'static, BTreeMap<Name, Held>> {
-    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+    HELD.lock()
 }
 
 /// Locks on a directory and those above it, until this is dropped.

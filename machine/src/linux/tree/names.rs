@@ -3,7 +3,8 @@
 use std::ffi::{CStr, CString};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::HostTree;
 use super::call;
@@ -38,7 +39,7 @@ impl NameLocks {
     }
 
     fn lock(&self, place: usize) -> MutexGuard<'_, ()> {
-        self.0[place].lock().unwrap_or_else(PoisonError::into_inner)
+        self.0[place].lock()
     }
 }
 

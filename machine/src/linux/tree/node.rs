@@ -11,11 +11,12 @@ use std::collections::HashSet;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::HostTree;
-use super::attributes;
 use super::call;
+use super::status;
 use crate::Errno;
 use crate::tree::{Attributes, Node};
 
@@ -38,7 +39,7 @@ impl Found {
     }
 
     pub(super) fn attributes(&self) -> Attributes {
-        attributes::of(&self.status)
+        status::attributes(&self.status)
     }
 
     /// The file type bits of its mode.
@@ -90,11 +91,11 @@ pub(super) struct Verified(Mutex<HashSet<Node>>);
 
 impl Verified {
     fn contains(&self, node: &Node) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(node)
+        self.0.lock().contains(node)
     }
 
     fn insert(&self, nodes: &[Node]) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         if known.len() + nodes.len() > VERIFIED_MAX {
             // They are verified again one by one. An LRU would cost more than it saves.
             known.clear();
@@ -103,7 +104,7 @@ impl Verified {
     }
 
     pub(super) fn remove(&self, node: &Node) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(node);
+        self.0.lock().remove(node);
     }
 }
 
@@ -166,7 +167,7 @@ impl HostTree {
             Some(directory) => call::status(directory.as_fd()).ok().filter(|status| status.stx_nlink > 0),
             None => self.find(node).ok().map(|found| found.status),
         };
-        status.as_ref().map(attributes::of)
+        status.as_ref().map(status::attributes)
     }
 
     /// The same as [`Self::directory`], with its status.

@@ -6,12 +6,11 @@
 //! That user itself, and root where it is not squashed, may do all that the server may.
 
 use std::os::fd::BorrowedFd;
-use std::sync::PoisonError;
 
 use super::HostTree;
-use super::attributes::MODE;
 use super::call;
 use super::node::Found;
+use super::status::MODE;
 use crate::Errno;
 use crate::tree::{Caller, SetAttributes, SetTime};
 
@@ -104,7 +103,7 @@ impl HostTree {
         if !is_own || !matches!(result, Err(Errno(libc::EACCES))) {
             return result;
         }
-        let _modes = self.modes.lock().unwrap_or_else(PoisonError::into_inner);
+        let _modes = self.modes.lock();
         let mode = u32::from(call::status(found.fd())?.stx_mode) & MODE;
         call::chmod(found.fd(), mode | OWN_READ_WRITE)?;
         let result = what();

@@ -13,8 +13,9 @@ use std::collections::HashSet;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 use super::HostTree;
 use super::call::{self, MountId};
@@ -144,7 +145,7 @@ impl Search {
     /// Records a place of the node.
     pub(super) fn note(&self, dir: BorrowedFd, name: &CStr, node: &Node) {
         if let (Ok(status), Some(number)) = (call::status(dir), number_of(node)) {
-            self.places().put(number, Place { dir: status.stx_ino, name: name.to_bytes().to_vec() });
+            self.places.lock().put(number, Place { dir: status.stx_ino, name: name.to_bytes().to_vec() });
         }
     }
 
@@ -154,12 +155,12 @@ impl Search {
             self.note_gone(node);
         }
         if let (Ok(status), Some(number)) = (call::status(dir), number_of(node)) {
-            self.places().forget(number, &Place { dir: status.stx_ino, name: name.to_bytes().to_vec() });
+            self.places.lock().forget(number, &Place { dir: status.stx_ino, name: name.to_bytes().to_vec() });
         }
     }
 
     fn note_gone(&self, node: &Node) {
-        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gone = self.gone.lock();
         if gone.len() >= GONE_MAX {
             gone.clear();
         }
@@ -168,21 +169,17 @@ impl Search {
 
     /// Whether the node is known to be removed. Not finding it is no proof: it may be moved concurrently.
     pub(super) fn is_gone(&self, node: &Node) -> bool {
-        self.gone.lock().unwrap_or_else(PoisonError::into_inner).contains(node)
+        self.gone.lock().contains(node)
     }
 
     /// While this is held, a node may not be at its recorded place.
     pub(super) fn moving(&self) -> RwLockWriteGuard<'_, ()> {
-        self.moving.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn places(&self) -> MutexGuard<'_, Places> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+        self.moving.write()
     }
 
     /// The names on the path from the root to the number, in reverse.
     fn path_to(&self, number: u64) -> Option<Vec<Vec<u8>>> {
-        let (places, mut path, mut at) = (self.places(), Vec::new(), number);
+        let (places, mut path, mut at) = (self.places.lock(), Vec::new(), number);
         while at != self.root_number {
             if path.len() == DEPTH_MAX {
                 return None;
@@ -219,7 +216,7 @@ impl HostTree {
             return Ok(found);
         }
         // The server may have moved it just now.
-        let settled = search.moving.read().unwrap_or_else(PoisonError::into_inner);
+        let settled = search.moving.read();
         match self.look_at_place(search, node, number)? {
             AtPlace::Found(found) => return Ok(found),
             AtPlace::Replaced => {
@@ -228,7 +225,7 @@ impl HostTree {
             }
             AtPlace::Nothing => drop(settled),
         }
-        let mut last = search.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = search.last.lock();
         // While waiting for the lock another search may have found it.
         if let AtPlace::Found(found) = self.look_at_place(search, node, number)? {
             return Ok(found);
@@ -322,7 +319,7 @@ impl HostTree {
         let mut buffer = vec![0u64; 4096];
         loop {
             // What the server moves itself is either still here or already recorded elsewhere.
-            let _settled = search.moving.read().unwrap_or_else(PoisonError::into_inner);
+            let _settled = search.moving.read();
             let bytes = match call::entries(dir.as_fd(), &mut buffer) {
                 Ok(0) | Err(Errno(libc::ENOENT)) => return Ok(()),
                 bytes => bytes?,
@@ -335,7 +332,7 @@ impl HostTree {
                 let Some((entry, is_directory)) = entry_in(place.as_fd(), &name, record.number, record.kind) else {
                     continue;
                 };
-                let mut places = search.places();
+                let mut places = search.places.lock();
                 // Directories lead to all others, so they are always recorded.
                 if is_directory || entry == wanted || places.has_room() {
                     places.add(entry, Place { dir: number, name: record.name.to_vec() });

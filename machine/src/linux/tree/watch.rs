@@ -12,8 +12,10 @@
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::call;
 use crate::linux::syscall::check;
@@ -62,7 +64,7 @@ pub(super) fn watch(file: &OpenFile) -> Option<Watch> {
     let fd = crate::linux::file::descriptor(file.file);
     // SAFETY: the file is open as long as its owner lives, which is borrowed.
     let name = call::node_of(unsafe { BorrowedFd::borrow_raw(fd) }).ok()?.as_bytes().get(1..)?.to_vec();
-    let mut all = watcher.lock();
+    let mut all = watcher.watched.lock();
     let watched = all.entry(name.clone()).or_insert_with(|| Watched { changes: Arc::default(), watches: 0 });
     if watched.watches == 0 && watcher.mark(libc::FAN_MARK_ADD, fd).is_err() {
         all.remove(&name);
@@ -77,7 +79,7 @@ pub(super) fn watch(file: &OpenFile) -> Option<Watch> {
 
 impl Drop for Mark {
     fn drop(&mut self) {
-        let mut all = self.watcher.lock();
+        let mut all = self.watcher.watched.lock();
         let Some(watched) = all.get_mut(&self.name) else { return };
         watched.watches -= 1;
         if watched.watches == 0 {
@@ -119,10 +121,6 @@ fn start() -> Option<Watcher> {
 }
 
 impl Watcher {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Name, Watched>> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn mark(&self, how: libc::c_uint, fd: RawFd) -> Result<(), Errno> {
         // SAFETY: without a path the descriptor itself is meant.
         let done = unsafe { libc::fanotify_mark(self.group.as_raw_fd(), how, libc::FAN_MODIFY, fd, std::ptr::null()) };
@@ -138,7 +136,7 @@ impl Watcher {
     /// Counts the reports so far.
     fn take(&self) {
         let mut buffer = [0_u64; 1024];
-        let all = self.lock();
+        let all = self.watched.lock();
         loop {
             let room = size_of_val(&buffer);
             // SAFETY: the host writes at most `room` bytes.

@@ -6,7 +6,7 @@ use io_uring::{opcode, squeue, types};
 use libc::iovec;
 use policy::unit::Stability;
 
-use super::super::syscall;
+use super::super::perform;
 use super::super::task::{Call, Task};
 use super::regions::Regions;
 use crate::{Errno, Op, Token};
@@ -45,7 +45,7 @@ impl Slots {
         let no = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Box::new(Slot {
                 task: Task::idle(),
-                message: syscall::message(&[]),
+                message: perform::message(&[]),
                 waiting: false,
                 in_flight: false,
                 with_worker: false,
@@ -123,18 +123,18 @@ impl Slot {
         };
         Some(match self.task.call {
             Call::Read { fd, at } => read(fd, at, vectors, fixed()),
-            Call::Write { fd, at, stability } => write(fd, at, vectors, fixed(), syscall::write_flags(stability)),
+            Call::Write { fd, at, stability } => write(fd, at, vectors, fixed(), perform::write_flags(stability)),
             Call::Flush { fd } => opcode::Fsync::new(types::Fd(fd)).flags(types::FsyncFlags::DATASYNC).build(),
             Call::Zero { fd, at, len, how, .. } => {
                 opcode::Fallocate::new(types::Fd(fd), len).offset(at).mode(how.mode()).build()
             }
             Call::Accept { fd } => poll(fd, libc::POLLIN),
             Call::Receive { fd } => {
-                self.message = syscall::message(vectors);
+                self.message = perform::message(vectors);
                 receive(fd, vectors, &mut self.message)
             }
             Call::Send { fd } => {
-                self.message = syscall::message(vectors);
+                self.message = perform::message(vectors);
                 send(fd, vectors, &self.message)
             }
             Call::Seek { .. } | Call::Populate { .. } | Call::Tree => return None,

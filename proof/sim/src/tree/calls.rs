@@ -1,6 +1,7 @@
 //! Calls on a tree, from their start to their reply.
 
 use super::SimTree;
+use super::in_flight::TreeJob;
 use super::journal::Coverage;
 use super::permission::Credentials;
 use crate::faults::OpClass;
@@ -9,13 +10,6 @@ use crate::world::{EventKind, Inner};
 use machine::tree::{After, Caller, Node, OpenNode, Tree, TreeCall, TreeOp, TreeReply, Watch};
 use machine::{Errno, Op};
 use std::sync::Arc;
-
-/// The tree's state of a call in flight.
-#[derive(Debug, Default)]
-pub(crate) struct TreeJob {
-    fault: Option<Errno>,
-    sync: Option<Coverage>,
-}
 
 impl SimTree {
     /// Starts `call`: returns what it covers, and its duration in nanoseconds.
@@ -143,10 +137,10 @@ impl Inner {
             if let Some(After { nodes, attributes }) = after {
                 let tree = &self.trees[tree.0 as usize];
                 let found = nodes.iter().map(|node| tree.find(*node).ok().map(|number| tree.attributes(number)));
-                *attributes.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = found.collect();
+                *attributes.lock() = found.collect();
             }
             // A thread that panicked with the lock held did not set it.
-            *reply.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(answer);
+            *reply.lock() = Some(answer);
             0
         });
         let late_ns = match (&call, self.trees.get_mut(tree.0 as usize)) {

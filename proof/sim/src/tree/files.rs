@@ -1,41 +1,25 @@
 //! Operations on the open files of a tree.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use policy::unit::Stability;
 
 use super::SimTree;
 use super::bytes::zeroes;
+use super::in_flight::OpenInode;
 use crate::change::{Change, Payload};
 use crate::disk::DiskJob;
 use crate::faults::OpClass;
+use crate::file::{FileEntry, file_of};
+use crate::ids::HostId;
 use crate::operation::OpRef;
-use crate::storage::{FileEntry, file_of};
 use crate::transfer::scatter_into;
-use crate::world::{EventKind, HostId, Inner};
+use crate::world::{EventKind, Inner};
 use machine::tree::Kind;
 use machine::{Errno, File, FileFacts, Op, OpenFile, SEGMENTS_MAX, Segments, total_len};
 
 /// First number of the disks of trees, beyond those of disks.
 pub(super) const DISKS: u64 = 1 << 16;
-
-/// An open regular file of a tree.
-#[derive(Clone, Debug)]
-pub(crate) struct OpenInode {
-    pub(super) tree: usize,
-    pub(super) number: u64,
-    generation: u32,
-    align: u32,
-    writable: bool,
-    /// Dead once the file was closed, or its process died.
-    owner: Weak<()>,
-}
-
-impl OpenInode {
-    pub(super) fn close(&mut self) {
-        self.owner = Weak::new();
-    }
-}
 
 impl SimTree {
     /// Starts `op` on the open `file` and returns when it will end, in nanoseconds.

@@ -1,8 +1,9 @@
 //! Effects of dying machines on trees.
 
+use crate::file::FileEntry;
+use crate::ids::HostId;
 use crate::operation::{OpState, Operation};
-use crate::storage::FileEntry;
-use crate::world::{HostId, Inner};
+use crate::world::Inner;
 use machine::Op;
 
 impl Inner {

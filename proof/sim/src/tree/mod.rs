@@ -7,6 +7,7 @@ mod calls;
 mod config;
 mod crash;
 mod files;
+mod in_flight;
 mod inode;
 mod journal;
 mod lifecycle;
@@ -17,8 +18,8 @@ mod permission;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::disk::Disk;
+use super::ids::HostId;
 use super::random::Random;
-use super::world::HostId;
 use bytes::FileBytes;
 use inode::{Body, Directory, Inode, Stat};
 use journal::NameChange;
@@ -26,9 +27,8 @@ use machine::Errno;
 use machine::tree::{Kind, Node, Time};
 use permission::Credentials;
 
-pub(super) use calls::TreeJob;
 pub use config::{TreeConfig, TreeCounters};
-pub(super) use files::OpenInode;
+pub(super) use in_flight::{OpenInode, TreeJob};
 
 /// The number of the root directory.
 const ROOT: u64 = 2;

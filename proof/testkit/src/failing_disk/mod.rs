@@ -22,10 +22,11 @@ use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use fuser::{BackgroundSession, Config, MountOption, SessionACL};
+use parking_lot::Mutex;
 
 use crate::random::Random;
 use system::System;
@@ -78,15 +79,15 @@ impl FailingDisk {
     }
 
     pub fn set_faults(&self, faults: Faults) {
-        *self.shared.faults.lock().expect("no panic") = faults;
+        *self.shared.faults.lock() = faults;
     }
 
     /// Cuts the power. With `keeps_some` a random part of what was not durable survives.
     pub fn cut(&mut self, keeps_some: bool) {
-        let mut tree = self.shared.tree.lock().expect("no panic");
+        let mut tree = self.shared.tree.lock();
         // From now on calls in flight have no effect.
         self.shared.cuts.fetch_add(1, Ordering::SeqCst);
-        let mut random = self.shared.random.lock().expect("no panic");
+        let mut random = self.shared.random.lock();
         tree.contents().for_each(|content| content.cut(keeps_some.then_some(&mut *random)));
     }
 

@@ -2,8 +2,8 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -12,6 +12,7 @@ use fuser::{
     LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
     ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
+use parking_lot::MutexGuard;
 
 use super::Shared;
 use super::tree::Tree;
@@ -32,20 +33,20 @@ pub struct System {
 impl System {
     /// The tree, unless the power was cut.
     fn tree(&self) -> Result<MutexGuard<'_, Tree>, Errno> {
-        let tree = self.shared.tree.lock().expect("no panic");
+        let tree = self.shared.tree.lock();
         if self.shared.cuts.load(Ordering::SeqCst) == self.cuts { Ok(tree) } else { Err(Errno::EIO) }
     }
 
     /// A random delay, with the probability `permille`.
     fn draw_delay(&self, permille: u64) -> Duration {
-        let most = self.shared.faults.lock().expect("no panic").delay_us_max;
-        let mut random = self.shared.random.lock().expect("no panic");
+        let most = self.shared.faults.lock().delay_us_max;
+        let mut random = self.shared.random.lock();
         let delay = if random.chance(permille) { random.below(most + 1) } else { 0 };
         Duration::from_micros(delay)
     }
 
     fn write_now(&self, inode: INodeNo, offset: u64, data: &[u8]) -> Result<(), Errno> {
-        let permille = self.shared.faults.lock().expect("no panic").delay_permille;
+        let permille = self.shared.faults.lock().delay_permille;
         let (before, after) = (self.draw_delay(permille), self.draw_delay(permille));
         thread::sleep(before);
         let mut tree = self.tree()?;
@@ -57,9 +58,9 @@ impl System {
     }
 
     fn flush_now(&self, inode: INodeNo) -> Result<(), Errno> {
-        let _alone = self.shared.flushing.lock().expect("no panic");
-        let permille = self.shared.faults.lock().expect("no panic").fsync_permille;
-        let has_failed = self.shared.random.lock().expect("no panic").chance(permille);
+        let _alone = self.shared.flushing.lock();
+        let permille = self.shared.faults.lock().fsync_permille;
+        let has_failed = self.shared.random.lock().chance(permille);
         let flush = self.tree()?.file(inode)?.begin_flush();
         thread::sleep(self.draw_delay(1000));
         self.tree()?.file(inode)?.end_flush(flush, has_failed);
@@ -292,8 +293,8 @@ impl Filesystem for System {
     }
 
     fn fsyncdir(&self, _request: &Request, _inode: INodeNo, _: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        let permille = self.shared.faults.lock().expect("no panic").fsync_permille;
-        let has_failed = self.shared.random.lock().expect("no panic").chance(permille);
+        let permille = self.shared.faults.lock().fsync_permille;
+        let has_failed = self.shared.random.lock().chance(permille);
         let result = self.tree().map(drop);
         empty(reply, if has_failed { Err(Errno::EIO) } else { result });
     }

@@ -125,10 +125,20 @@ pub fn drive(world: &World, hosts: &[&Host], mut done: impl FnMut() -> bool) -> 
 
 /// Runs a task on the first processor of `host` to its end.
 pub fn run<T: 'static>(world: &World, host: &Host, task: impl AsyncFnOnce(Processor) -> T + 'static) -> T {
+    run_beside(world, host, &[host], task)
+}
+
+/// As [`run`], while the processors of `hosts` run, too.
+pub fn run_beside<T: 'static>(
+    world: &World,
+    host: &Host,
+    hosts: &[&Host],
+    task: impl AsyncFnOnce(Processor) -> T + 'static,
+) -> T {
     let cpu = host.processors[0].clone();
     let result = spawn(&cpu, task);
     world.kick(host.id, cpu.id());
-    let ended = drive(world, &[host], || result.borrow().is_some());
+    let ended = drive(world, hosts, || result.borrow().is_some());
     assert!(ended, "the task never ended: {}", world.describe());
     result.take().expect("just looked")
 }

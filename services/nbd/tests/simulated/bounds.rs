@@ -1,10 +1,10 @@
 //! Bounds of what one client may cost the others, and of how long it may delay the server's end.
 
 use crate::scene::{Ended, Peer, Route, Scene, Setup, go, request};
+use futures_util::future::join_all;
 use kernel::Processor;
 use kernel::connection::Protocol;
 use kernel::device::{Delay, RamDisk};
-use kernel::wait::join_all;
 use nbd::client::{Client, ClientError};
 use nbd::proto::{BASE_ALLOCATION, NBD_OPTS_MAGIC, NbdError, Request, cmd, info, option, rep};
 use sim::NetworkConfig;

@@ -16,7 +16,7 @@ use testkit::random::Random;
 use testkit::rounds::for_seeds;
 use testkit::scene::disk::{drawn_switches, open_disk};
 use testkit::scene::model::{Model, SECTOR, Stamp, fill, stamp_of};
-use testkit::scene::{Host, accept, drive, serving, small_kernel, spawn};
+use testkit::scene::{Host, accept, drive, run_beside, serving, small_kernel, spawn};
 
 const PORT: u16 = 10809;
 /// Sizes of the disk and the cache, in bytes. Small ones crash more often in the same time; on large ones, requests
@@ -280,7 +280,7 @@ fn live(world: &World, life: &Life, clients: &Host, models: &Models, random: &mu
 /// Reads everything over the network and compares it with what the models allow.
 fn verify(world: &World, life: &Life, clients: &Host, models: &Models) {
     let (own, from, to, models) = (world.clone(), clients.id, life.host.id, models.clone());
-    let done = spawn(&clients.processors[0], async move |cpu| {
+    run_beside(world, clients, &[&life.host, clients], async move |cpu| {
         let (_, client) = connect(&own, &cpu, from, to, true).await.expect("a server");
         for model in models {
             let (start, len) = (model.borrow().start(), model.borrow().sectors());
@@ -301,9 +301,6 @@ fn verify(world: &World, life: &Life, clients: &Host, models: &Models) {
         }
         client.hang_up();
     });
-    world.kick(clients.id, ProcessorId(0));
-    drive(world, &[&life.host, clients], || done.borrow().is_some());
-    assert!(done.borrow().is_some(), "the clients wait for ever: {}", world.describe());
 }
 
 #[test]

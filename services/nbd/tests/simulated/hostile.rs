@@ -2,9 +2,9 @@
 //! disconnected, and no other client notices.
 
 use crate::scene::{Ended, Peer, Route, Scene, Setup, all, request};
+use futures_util::future::join_all;
 use kernel::connection::Limits;
 use kernel::device::{FixedLatency, RamDisk, TESTDEV_LATENCY};
-use kernel::wait::join_all;
 use kernel::{Frames, Processor};
 use nbd::client::{Client, raw_request};
 use nbd::proto::{NbdError, REQUEST_BYTES, Request, cmd};

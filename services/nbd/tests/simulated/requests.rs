@@ -2,8 +2,8 @@
 //! others do and however the network cuts it.
 
 use crate::scene::{Scene, Setup};
+use futures_util::future::join_all;
 use kernel::device::{Delay, DeviceRef, RamDisk};
-use kernel::wait::join_all;
 use nbd::client::{Answer, Client, ClientError};
 use nbd::proto::{NbdError, cmd, state};
 use policy::unit::BLOCK_BYTES;

@@ -19,7 +19,7 @@ use policy::unit::{Instant, ProcessorId};
 use sim::{HostId, NetworkConfig, World};
 use smallvec::smallvec;
 pub use testkit::scene::Host;
-use testkit::scene::{drive, small_kernel};
+use testkit::scene::{drive, run_beside, small_kernel};
 
 const PORT: u16 = 10809;
 
@@ -116,17 +116,8 @@ impl Scene {
 
     /// Runs a task of the clients to its end.
     pub fn run<T: 'static>(&self, task: impl AsyncFnOnce(Processor, Route) -> T + 'static) -> T {
-        let result = Rc::new(RefCell::new(None));
-        let (slot, cpu, route) = (Rc::clone(&result), self.clients.processors[0].clone(), self.route());
-        let here = cpu.clone();
-        cpu.spawn(async move {
-            let value = task(here, route).await;
-            slot.replace(Some(value));
-        });
-        self.world.kick(self.clients.id, cpu.id());
-        let ended = self.until(|| result.borrow().is_some());
-        assert!(ended, "the clients wait for ever: {}", self.world.describe());
-        result.take().expect("just looked")
+        let route = self.route();
+        run_beside(&self.world, &self.clients, &[&self.disk, &self.clients], async move |cpu| task(cpu, route).await)
     }
 
     /// Runs the world until `done`; false when nothing happens any more.

@@ -2,9 +2,9 @@
 //! the protocol says, and every request is answered in time.
 
 use crate::scene::{Ended, Scene, Setup, go, request};
+use futures_util::future::join_all;
 use kernel::connection::Protocol;
 use kernel::device::{Delay, DeviceRef, Fault, Faults, FixedLatency, Operation, RamDisk, TESTDEV_LATENCY};
-use kernel::wait::join_all;
 use machine::Errno;
 use nbd::client::{Client, ClientError};
 use nbd::proto::{NBD_STRUCTURED_REPLY_MAGIC, NbdError, Reader, Request, chunk, cmd, flag, option, rep, state};

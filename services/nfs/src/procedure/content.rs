@@ -17,7 +17,9 @@ use policy::unit::{ByteRange, Stability};
 use super::object::Object;
 use super::permission::{self, Use};
 use super::{Answer, Refusal, arguments, success};
-use crate::call::{Call, Payload, Results, TRANSFER_BYTES_MAX, transfer_bytes_max};
+use crate::call::{Call, Results};
+use crate::program::{TRANSFER_BYTES_MAX, transfer_bytes_max};
+use crate::shape::Payload;
 use kernel::tree::Vnode;
 
 /// Largest offset in a file, in bytes: the host's are signed.

@@ -5,7 +5,7 @@ use nfs3_types::nfs3::*;
 use nfs3_types::xdr_codec::Unpack;
 
 use super::arguments;
-use crate::call::Program;
+use crate::program::Program;
 
 /// Decodes the arguments of a call as its procedure would; returns whether they are well-formed. For fuzzing.
 pub(crate) fn decode_arguments(program: Program, procedure: u32, bytes: &[u8]) -> bool {

@@ -10,7 +10,8 @@ use policy::unit::BLOCK_BYTES;
 use super::directory::REPLY_BYTES_MAX;
 use super::object::Object;
 use super::{Answer, arguments, success};
-use crate::call::{Call, transfer_bytes_max};
+use crate::call::Call;
+use crate::program::transfer_bytes_max;
 
 const NS_A_SECOND: u32 = 1_000_000_000;
 

@@ -6,6 +6,7 @@ mod create;
 mod decode;
 mod directory;
 mod file_system;
+mod mount;
 mod names;
 mod object;
 mod permission;
@@ -19,15 +20,15 @@ use nfs3_types::nfs3::{NFS_PROGRAM, nfsstat3};
 use nfs3_types::rpc::auth_stat;
 use nfs3_types::xdr_codec::{Pack, Unpack};
 
-use crate::call::{Call, Program, Results};
-use crate::mount;
+use crate::call::{Call, Results};
+use crate::program::Program;
 use crate::replay::{Known, RequestKey};
 use machine::Errno;
 
 pub(crate) use content::{available, pack_read_head};
 pub(crate) use decode::decode_arguments;
-pub(crate) use permission::{Grants, may_surely_read};
-pub(crate) use status::{mount_status, status};
+pub(crate) use permission::may_surely_read;
+use status::status;
 
 /// Why a call has no results.
 #[derive(Debug, PartialEq, Eq)]

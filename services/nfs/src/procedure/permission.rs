@@ -6,31 +6,20 @@
 //! The owner may always read and write: a program that creates a file with mode 0444 goes on writing to it, and the
 //! server sees each write as a request of its own. For others only the host knows: the mode's bits do not show what an
 //! access control list allows (its group bits are a mask) or denies. So it is asked, and a grant is remembered for
-//! [`GRANT_AGE`].
-
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+//! [`crate::grants::GRANT_AGE`].
 
 use kernel::Processor;
 use machine::Errno;
 use machine::tree::{Attributes, Caller, Node, TreeCall, TreeReply};
 use nfs3_types::nfs3::nfsstat3;
-use policy::unit::Instant;
 
 use super::status::status;
-use crate::call::Credentials;
+use crate::client::Credentials;
 use crate::export::Export;
 
 pub(crate) const R_OK: u32 = libc::R_OK as u32;
 pub(crate) const W_OK: u32 = libc::W_OK as u32;
 pub(crate) const X_OK: u32 = libc::X_OK as u32;
-
-/// How long a grant by the host is valid.
-const GRANT_AGE: Duration = Duration::from_secs(1);
-
-/// Grants remembered, at most. Beyond, all are dropped.
-const GRANTS_MAX: usize = 4096;
 
 /// An operation on the content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,41 +36,6 @@ impl Use {
             Use::Read => R_OK | X_OK,
             Use::Write => W_OK,
         }
-    }
-}
-
-/// Permissions recently granted by the host.
-#[derive(Default)]
-pub(crate) struct Grants(Mutex<HashMap<(Node, Caller), Grant>>);
-
-#[derive(Clone, Copy)]
-struct Grant {
-    rights: u32,
-    at: Instant,
-}
-
-impl Grants {
-    fn find(&self, node: Node, caller: &Caller, now: Instant) -> u32 {
-        let grants = self.lock();
-        let grant = grants.get(&(node, caller.clone())).copied();
-        grant.filter(|grant| now.since(grant.at) < GRANT_AGE).map_or(0, |grant| grant.rights)
-    }
-
-    fn remember(&self, node: Node, caller: &Caller, rights: u32, now: Instant) {
-        let mut grants = self.lock();
-        if grants.len() >= GRANTS_MAX {
-            grants.clear();
-        }
-        grants.insert((node, caller.clone()), Grant { rights, at: now });
-    }
-
-    /// To be called after a change of any node's attributes.
-    pub(crate) fn forget(&self) {
-        self.lock().clear();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<(Node, Caller), Grant>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -138,53 +92,7 @@ pub(crate) async fn check(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-
-    fn caller(uid: u32) -> Caller {
-        Caller { uid, gid: uid, groups: Arc::from([]) }
-    }
-
-    fn node(number: u8) -> Node {
-        Node::new(&[number]).expect("a node")
-    }
-
-    fn at(ms: u64) -> Instant {
-        Instant::from_ns(ms * 1_000_000)
-    }
-
-    #[test]
-    fn a_grant_counts_for_its_caller_and_node_alone() {
-        let grants = Grants::default();
-        grants.remember(node(1), &caller(5), R_OK, at(0));
-        assert_eq!(grants.find(node(1), &caller(5), at(10)), R_OK);
-        assert_eq!(grants.find(node(2), &caller(5), at(10)), 0);
-        assert_eq!(grants.find(node(1), &caller(6), at(10)), 0);
-        let in_group = Caller { groups: Arc::from([7]), ..caller(5) };
-        assert_eq!(grants.find(node(1), &in_group, at(10)), 0);
-    }
-
-    #[test]
-    fn a_grant_ends_after_a_second_and_with_a_change() {
-        let grants = Grants::default();
-        grants.remember(node(1), &caller(5), R_OK, at(0));
-        assert_eq!(grants.find(node(1), &caller(5), at(999)), R_OK);
-        assert_eq!(grants.find(node(1), &caller(5), at(1000)), 0);
-        grants.remember(node(1), &caller(5), R_OK, at(1000));
-        grants.forget();
-        assert_eq!(grants.find(node(1), &caller(5), at(1000)), 0);
-    }
-
-    #[test]
-    fn grants_have_a_bound() {
-        let grants = Grants::default();
-        for uid in 0..3 * GRANTS_MAX as u32 {
-            grants.remember(node(1), &caller(uid), R_OK, at(0));
-            assert!(grants.lock().len() <= GRANTS_MAX);
-            assert_eq!(grants.find(node(1), &caller(uid), at(0)), R_OK);
-        }
-    }
 
     #[test]
     fn execute_permission_lets_reads_through_and_nothing_else() {

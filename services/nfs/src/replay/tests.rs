@@ -72,7 +72,7 @@ fn requests_differ_in_client_user_number_procedure_and_arguments() {
 fn a_request_that_broke_off_is_done_when_it_comes_again() {
     let replay = Replay::new(LIMITS);
     drop(new(begin(&replay, key(1), 1, 0)));
-    assert!(replay.state().clients.is_empty(), "nothing stays of it");
+    assert!(replay.state.lock().clients.is_empty(), "nothing stays of it");
     new(begin(&replay, key(1), 1, 1)).finish(b"reply", at(1));
 }
 
@@ -131,7 +131,7 @@ fn a_copy_on_another_connection_waits_for_the_reply() {
 fn a_reply_larger_than_all_that_is_kept_is_forgotten_at_once() {
     let replay = Replay::new(LIMITS);
     new(begin(&replay, key(1), 1, 0)).finish(&[0; 8 * (ENTRY_BYTES + 10)], at(0));
-    let left = replay.state().bytes;
+    let left = replay.state.lock().bytes;
     assert_eq!(left, 0);
     assert!(matches!(begin(&replay, key(1), 2, 0), Some(Known::New(_))));
 }
@@ -165,7 +165,7 @@ fn of_clients_that_say_nothing_more_nothing_stays() {
         new(begin(&replay, key_of(client, 0), 1, 0)).finish(b"reply", at(0));
     }
     drop(begin(&replay, key_of(5, 0), 1, 200));
-    let state = replay.state();
+    let state = replay.state.lock();
     assert_eq!((state.clients.len(), state.bytes), (0, 0));
 }
 
@@ -175,7 +175,7 @@ fn one_number_over_and_over_fills_no_memory() {
     for _ in 0..1000 {
         new(begin(&replay, key(1), 1, 0)).finish(b"reply", at(0));
     }
-    let state = replay.state();
+    let state = replay.state.lock();
     assert!(state.bytes <= LIMITS.bytes && state.clients[&host(1)].done.len() <= 8);
 }
 
@@ -262,7 +262,7 @@ proptest! {
                 Step::Pass(seconds) => now += seconds,
                 Step::Finish(..) | Step::BreakOff(_) => {}
             }
-            let state = replay.state();
+            let state = replay.state.lock();
             prop_assert!(state.bytes <= LIMITS.bytes);
             let shares = state.clients.values();
             let (bytes, requests) = shares.map(|share| (share.bytes, share.requests.len())).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));

@@ -1,7 +1,7 @@
 //! Clients that violate the protocol, stall or accept no replies: they are refused or disconnected, and no other client
 //! is affected.
 
-use kernel::wait::join_all;
+use futures_util::future::join_all;
 use nfs3_types::rpc::accept_stat;
 
 use super::*;

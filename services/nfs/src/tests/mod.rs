@@ -8,9 +8,8 @@ mod wire;
 
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kernel::connection::{self, Acceptor, Protocol, Session, Sessions};
@@ -19,16 +18,19 @@ use kernel::{FRAME_BYTES, Frames, Processor, Switches};
 use machine::Connection;
 use nfs3_types::nfs3::NFS_PROGRAM;
 use nfs3_types::rpc::auth_stat;
+use parking_lot::Mutex;
 use policy::unit::Instant;
 use sim::{HostId, NetworkConfig, World};
 
-use crate::call::{Call, Credentials, Program, Results, TRANSFER_BYTES_MAX};
+use crate::call::{Call, Results};
+use crate::client::Credentials;
 use crate::nfs::{Limits, Nfs};
+use crate::program::{Program, TRANSFER_BYTES_MAX};
 use crate::shape::Cursor;
 use crate::transmission::{Calls, Perform};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
-use testkit::scene::{Host, accept, assert_nothing_is_left, drive, serving, small_kernel};
+use testkit::scene::{Host, accept, assert_nothing_is_left, drive, run_beside, serving, small_kernel};
 
 const MIB: u64 = 1 << 20;
 const PORT: u16 = 2049;
@@ -61,7 +63,7 @@ struct Log {
 
 impl Log {
     fn take(&self) -> Vec<Seen> {
-        std::mem::take(&mut self.seen.lock().expect("nobody panicked"))
+        std::mem::take(&mut self.seen.lock())
     }
 }
 
@@ -83,7 +85,7 @@ async fn stand_in(call: Call, log: Arc<Log>) -> Results {
     let Call { cpu, program, procedure, credentials, arguments, job, .. } = call;
     let results = results(&cpu, program, procedure, &arguments, data.as_deref()).await;
     assert_eq!(cpu.job(), job, "whoever else was served meanwhile");
-    log.seen.lock().expect("nobody panicked").push(Seen { program, procedure, credentials, arguments, data, job });
+    log.seen.lock().push(Seen { program, procedure, credentials, arguments, data, job });
     log.under_way.fetch_sub(1, Ordering::SeqCst);
     results
 }
@@ -202,18 +204,8 @@ impl Scene {
 
     /// Runs a task of the clients to its end.
     fn run<T: 'static>(&self, task: impl AsyncFnOnce(Processor, Route) -> T + 'static) -> T {
-        let result = Rc::new(RefCell::new(None));
         let route = Route { world: self.world.clone(), from: self.clients.id, to: self.disk.id };
-        let (slot, cpu) = (Rc::clone(&result), self.clients.processors[0].clone());
-        let here = cpu.clone();
-        cpu.spawn(async move {
-            let value = task(here, route).await;
-            slot.replace(Some(value));
-        });
-        self.world.kick(self.clients.id, cpu.id());
-        let ended = self.until(|| result.borrow().is_some());
-        assert!(ended, "the clients wait for ever: {}", self.world.describe());
-        result.take().expect("just looked")
+        run_beside(&self.world, &self.clients, &[&self.disk, &self.clients], async move |cpu| task(cpu, route).await)
     }
 
     /// Runs the world until `done`; false if nothing happens any more.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kernel::wait::join_all;
+use futures_util::future::join_all;
 use nfs3_types::rpc::accept_stat;
 
 use super::*;

@@ -1,11 +1,12 @@
 //! One host, one processor, one tree.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use machine::tree::{
     Attributes, Caller, Creation, Entry, Node, OpenNode, OpenTree, SetAttributes, TreeCall, TreeOp, TreeReply,
 };
 use machine::{Errno, File};
+use parking_lot::Mutex;
 use policy::unit::Stability;
 use sim::{HostId, TreeConfig, TreeId, World};
 
@@ -60,7 +61,7 @@ impl TreeRig {
         let (token, reply) = self.start(call);
         self.run();
         self.side.take(token).0?;
-        let reply = reply.lock().unwrap().take();
+        let reply = reply.lock().take();
         Ok(reply.expect("an answer"))
     }
 

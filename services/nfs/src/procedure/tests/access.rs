@@ -5,8 +5,9 @@ use nfs3_types::nfs3::*;
 use kernel::connection::LocalUser;
 
 use super::scene::{Came, Scene, bytes, with_mode};
-use crate::call::{ClientAddress, Credentials, Program};
+use crate::client::{ClientAddress, Credentials};
 use crate::export::{ExportConfig, NOBODY, Squash, Squashed};
+use crate::program::Program;
 
 fn unstable(user: &super::scene::Client<'_>, file: &nfs_fh3) -> Result<(), nfsstat3> {
     user.write(file, 0, b"abc", stable_how::UNSTABLE).map(|_| ())

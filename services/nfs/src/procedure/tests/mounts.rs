@@ -5,8 +5,9 @@ use nfs3_types::nfs3::nfs_fh3;
 use nfs3_types::xdr_codec::{Opaque, Unpack};
 
 use super::scene::{Came, Client, Scene, bytes};
-use crate::call::{Credentials, Program};
+use crate::client::Credentials;
 use crate::export::{ExportConfig, Squash, Squashed};
+use crate::program::Program;
 
 fn call(user: &Client<'_>, procedure: MOUNT_PROGRAM, arguments: Vec<u8>) -> Vec<u8> {
     match user.call_raw(Program::Mount, procedure as u32, arguments) {

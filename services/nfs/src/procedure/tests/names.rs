@@ -5,7 +5,7 @@ use nfs3_types::xdr_codec::Void;
 use sim::OpClass;
 
 use super::scene::{Came, Scene, bytes, place, with_mode};
-use crate::call::Program;
+use crate::program::Program;
 use testkit::rounds::for_seeds;
 
 #[test]

@@ -3,7 +3,7 @@
 use nfs3_types::nfs3::*;
 
 use super::scene::{Came, Client, Scene, bytes, place, together};
-use crate::call::Program;
+use crate::program::Program;
 use testkit::rounds::for_seeds;
 
 const REMOVE: u32 = NFS_PROGRAM::NFSPROC3_REMOVE as u32;

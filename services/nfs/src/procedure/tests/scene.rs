@@ -12,10 +12,13 @@ use nfs3_types::nfs3::*;
 use nfs3_types::xdr_codec::{Opaque, Pack, Unpack};
 use sim::{TreeConfig, TreeId, World};
 
-use crate::call::{Call, ClientAddress, Credentials, Payload, Program, Results};
+use crate::call::{Call, Results};
+use crate::client::{ClientAddress, Credentials};
 use crate::export::{Export, ExportConfig};
 use crate::nfs::{Limits, Nfs};
 use crate::procedure::perform;
+use crate::program::Program;
+use crate::shape::Payload;
 use crate::shape::{Look, WriteArguments};
 use testkit::scene::{Host, run, small_kernel};
 
@@ -372,7 +375,7 @@ async fn fill(cpu: &Processor, skip: usize, content: &[u8]) -> Frames {
 pub(super) fn together(scene: &Scene, calls: Vec<impl Fn(Processor) -> Call + 'static>) -> Vec<Came> {
     run(&scene.world, &scene.host, async move |cpu| {
         let calls: Rc<[_]> = calls.into();
-        kernel::wait::join_all((0..calls.len()).map(|which| {
+        futures_util::future::join_all((0..calls.len()).map(|which| {
             let (calls, cpu) = (Rc::clone(&calls), cpu.clone());
             async move { came(perform(calls[which](cpu)).await) }
         }))

@@ -29,7 +29,7 @@ use client::Client;
 use rpc::Book;
 use testkit::random::Random;
 use testkit::scene::disk::drawn_switches;
-use testkit::scene::{Host, accept, drive, small_kernel, spawn};
+use testkit::scene::{Host, accept, drive, run_beside, small_kernel};
 
 pub const PORT: u16 = 2049;
 const EXPORT: &str = "/files";
@@ -124,12 +124,7 @@ impl Stage {
 
     /// Runs a task of the clients to its end.
     pub fn run<T: 'static>(&self, life: &Life, task: impl AsyncFnOnce(Processor) -> T + 'static) -> T {
-        let cpu = &self.clients.processors[0];
-        let result = spawn(cpu, task);
-        self.world.kick(self.clients.id, cpu.id());
-        let ended = drive(&self.world, &[&life.host, &self.clients], || result.borrow().is_some());
-        assert!(ended, "the clients wait for ever: {}", self.world.describe());
-        result.take().expect("just looked")
+        run_beside(&self.world, &self.clients, &[&life.host, &self.clients], task)
     }
 }
 

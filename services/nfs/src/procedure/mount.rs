@@ -1,23 +1,19 @@
 //! The MOUNT protocol (RFC 1813, appendix I): handles of directories by path.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use machine::tree::{Caller, Kind, NAME_BYTES_MAX, Node, TreeCall, TreeReply};
 use nfs3_types::mount::{
-    MNTPATHLEN, MOUNT_PROGRAM, dirpath, export_node, exports, fhandle3, mountbody, mountlist, mountres3, mountres3_ok,
-    mountstat3, name,
+    MNTPATHLEN, MOUNT_PROGRAM, dirpath, export_node, exports, fhandle3, mountres3, mountres3_ok, mountstat3, name,
 };
 use nfs3_types::rpc::auth_flavor;
 use nfs3_types::xdr_codec::{List, Opaque, Pack};
 
-use crate::call::{Call, ClientAddress, Results};
+use super::status::{mount_status, status};
+use super::{Refusal, arguments};
+use crate::call::{Call, Results};
+use crate::client::ClientAddress;
 use crate::export::{Export, NotAdmitted, Squashed, components};
-use crate::procedure::{Refusal, arguments, mount_status, status};
-
-/// Mounts remembered for DUMP. The list is informational ("not reliable", RFC 1813, 5.2.2); the oldest are dropped
-/// first.
-const MOUNTS_MAX: usize = 1024;
 
 /// Executes a call to MOUNT.
 pub(crate) async fn perform(call: &Call) -> Results {
@@ -157,48 +153,6 @@ fn client_name(call: &Call) -> String {
     }
 }
 
-#[derive(Default)]
-pub(crate) struct MountList(Mutex<VecDeque<Mount>>);
-
-#[derive(PartialEq, Eq)]
-struct Mount {
-    client: String,
-    path: Vec<u8>,
-}
-
-impl MountList {
-    fn add(&self, client: String, path: Vec<u8>) {
-        let mount = Mount { client, path };
-        let mut mounts = self.lock();
-        mounts.retain(|other| *other != mount);
-        if mounts.len() >= MOUNTS_MAX {
-            mounts.pop_front();
-        }
-        mounts.push_back(mount);
-    }
-
-    fn remove(&self, client: &str, path: &[u8]) {
-        self.lock().retain(|mount| mount.client != client || mount.path != path);
-    }
-
-    fn remove_all(&self, client: &str) {
-        self.lock().retain(|mount| mount.client != client);
-    }
-
-    fn dump(&self) -> mountlist<'static, 'static> {
-        let mounts = self.lock();
-        let bodies = mounts.iter().map(|mount| mountbody {
-            ml_hostname: name(Opaque::owned(mount.client.clone().into_bytes())),
-            ml_directory: dirpath(Opaque::owned(mount.path.clone())),
-        });
-        List(bodies.collect())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Mount>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,37 +171,5 @@ mod tests {
         assert_eq!(depth("/files", "/filesystem"), None);
         assert_eq!(depth("/files/a", "/files"), None);
         assert_eq!(depth("/files", "/"), None);
-    }
-
-    fn shown(list: &MountList) -> Vec<(String, String)> {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        list.dump().0.iter().map(|body| (text(&body.ml_hostname.0), text(&body.ml_directory.0))).collect()
-    }
-
-    #[test]
-    fn a_mount_is_listed_once_until_it_is_undone() {
-        let list = MountList::default();
-        list.add("a".to_owned(), b"/x".to_vec());
-        list.add("a".to_owned(), b"/y".to_vec());
-        list.add("b".to_owned(), b"/x".to_vec());
-        list.add("a".to_owned(), b"/x".to_vec());
-        let pair = |client: &str, path: &str| (client.to_owned(), path.to_owned());
-        assert_eq!(shown(&list), [pair("a", "/y"), pair("b", "/x"), pair("a", "/x")]);
-        list.remove("a", b"/y");
-        list.remove("b", b"/y");
-        assert_eq!(shown(&list), [pair("b", "/x"), pair("a", "/x")]);
-        list.remove_all("a");
-        assert_eq!(shown(&list), [pair("b", "/x")]);
-    }
-
-    #[test]
-    fn the_list_of_mounts_has_a_bound() {
-        let list = MountList::default();
-        for number in 0..2 * MOUNTS_MAX {
-            list.add("a".to_owned(), number.to_string().into_bytes());
-        }
-        let shown = shown(&list);
-        assert_eq!(shown.len(), MOUNTS_MAX);
-        assert_eq!(shown[0].1, MOUNTS_MAX.to_string());
     }
 }

@@ -1,0 +1,47 @@
+//! Serves one client with its protocol.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use machine::Connection;
+
+use super::{End, Handler, Inbound, Peer, Protocol, Session, Step};
+use crate::Processor;
+
+/// Serves a client on this processor until it disconnects or the sessions end, then closes its connection. The work is
+/// charged to the job of the task ([`Processor::spawn_for`]).
+pub(super) async fn serve<P: Protocol>(protocol: Arc<P>, cpu: Processor, connection: Connection, peer: Peer) {
+    let session = Session::begin(&cpu, connection, protocol.sessions());
+    session.set_handshake(true);
+    let handler = protocol.open(&session, &peer).await;
+    session.set_handshake(false);
+    if let Some(mut handler) = handler {
+        let mut inbound = Inbound::new(&session, handler.decoder());
+        let end = calls(&mut inbound, &mut handler).await;
+        session.end_batch();
+        if end == End::Malformed {
+            session.note_malformed();
+        }
+        // In any case, requests in flight are finished first.
+        session.outbound().until_idle().await;
+    }
+    session.end();
+}
+
+/// Executes calls until the session ends.
+async fn calls<H: Handler>(inbound: &mut Inbound<'_, H::Decoder>, handler: &mut H) -> End {
+    let outbound = Rc::clone(inbound.session().outbound());
+    while !outbound.is_broken() {
+        let step = match inbound.next().await {
+            Step::Continue(call) => {
+                inbound.yield_when_due().await;
+                handler.call(call, inbound).await
+            }
+            Step::Break(end) => Step::Break(end),
+        };
+        if let Step::Break(end) = step {
+            return end;
+        }
+    }
+    End::Closed
+}

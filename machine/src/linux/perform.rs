@@ -1,0 +1,113 @@
+//! The system calls of [`Task`]s made by a thread itself.
+
+use super::credentials::AsNobody;
+use super::syscall::{check, check_long};
+use super::task::{Call, Task};
+use super::tree;
+use crate::{Errno, SeekTarget};
+use policy::unit::Stability;
+
+fn offset(at: u64) -> Result<libc::off_t, Errno> {
+    libc::off_t::try_from(at).map_err(|_| Errno::INVALID)
+}
+
+/// Makes the current call of `task`. Calls on files block; those on sockets, which are in non-blocking mode, do not.
+///
+/// # Safety
+/// The memory of the task's vectors must be valid, and for reads and receives untouched by others.
+pub(super) unsafe fn perform(task: &Task) -> Result<u64, Errno> {
+    let vectors = task.vectors();
+    let (iov, count) = (vectors.as_ptr(), vectors.len() as libc::c_int);
+    match task.call {
+        Call::Read { fd, at } => {
+            let at = offset(at)?;
+            // SAFETY: `iov` points to `count` vectors; the caller guarantees the memory they point to.
+            check_long(unsafe { libc::preadv(fd, iov, count, at) } as i64)
+        }
+        Call::Write { fd, at, stability } => {
+            let at = offset(at)?;
+            let flags = write_flags(stability);
+            let _acting = AsNobody::begin();
+            // SAFETY: as above.
+            check_long(unsafe { libc::pwritev2(fd, iov, count, at, flags) } as i64)
+        }
+        Call::Flush { fd } => {
+            // SAFETY: no pointer is passed.
+            check(unsafe { libc::fdatasync(fd) }).map(|_| 0)
+        }
+        Call::Zero { fd, at, len, how, .. } => {
+            let (at, len) = (offset(at)?, offset(len)?);
+            let _acting = AsNobody::begin();
+            // SAFETY: no pointer is passed.
+            check(unsafe { libc::fallocate(fd, how.mode(), at, len) }).map(|_| 0)
+        }
+        Call::Seek { fd, at, target } => seek(fd, offset(at)?, target),
+        Call::Populate { base, len } => {
+            let base = std::ptr::with_exposed_provenance_mut::<libc::c_void>(base);
+            // SAFETY: the caller guarantees the memory, whose content does not change. Kernels before 5.14 refuse, and
+            // populate each page on access.
+            unsafe { libc::madvise(base, len, libc::MADV_POPULATE_WRITE) };
+            Ok(0)
+        }
+        Call::Accept { fd } => {
+            let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+            let none = std::ptr::null_mut();
+            // SAFETY: the address of the peer is not wanted, so null is allowed.
+            check(unsafe { libc::accept4(fd, none, none.cast(), flags) }).map(|fd| fd as u64)
+        }
+        Call::Receive { fd } => {
+            let mut message = message(vectors);
+            // SAFETY: the message holds `count` vectors; the caller guarantees the memory they point to.
+            check_long(unsafe { libc::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT) } as i64)
+        }
+        Call::Send { fd } => {
+            let message = message(vectors);
+            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+            // SAFETY: as above.
+            check_long(unsafe { libc::sendmsg(fd, &raw const message, flags) } as i64)
+        }
+        Call::Tree => task.tree_op().map_or(Err(Errno::INVALID), tree::perform),
+    }
+}
+
+/// The flags of `pwritev2(2)` for a stability.
+pub(super) fn write_flags(stability: Stability) -> libc::c_int {
+    match stability {
+        Stability::Unstable => 0,
+        Stability::Stable => libc::RWF_DSYNC,
+    }
+}
+
+/// A message of these vectors, without address or control data.
+pub(super) fn message(vectors: &[libc::iovec]) -> libc::msghdr {
+    // SAFETY: all zeroes is a valid message header (no name, no vectors, no control data).
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = vectors.as_ptr().cast_mut();
+    // The type differs between the C libraries.
+    message.msg_iovlen = vectors.len() as _;
+    message
+}
+
+fn seek(fd: libc::c_int, at: libc::off_t, target: SeekTarget) -> Result<u64, Errno> {
+    let whence = match target {
+        SeekTarget::Data => libc::SEEK_DATA,
+        SeekTarget::Hole => libc::SEEK_HOLE,
+    };
+    // SAFETY: no pointer is passed. The file position is not used otherwise.
+    match check_long(unsafe { libc::lseek(fd, at, whence) }) {
+        Err(Errno::INVALID) => seek_without_holes(fd, at, target),
+        other => other,
+    }
+}
+
+/// Block devices have no holes: all is data, as on file systems that do not track them.
+fn seek_without_holes(fd: libc::c_int, at: libc::off_t, target: SeekTarget) -> Result<u64, Errno> {
+    // SAFETY: no pointer is passed.
+    let size = check_long(unsafe { libc::lseek(fd, 0, libc::SEEK_END) })?;
+    let at = at as u64;
+    match target {
+        _ if at >= size => Err(Errno::NO_SUCH_ADDRESS),
+        SeekTarget::Data => Ok(at),
+        SeekTarget::Hole => Ok(size),
+    }
+}

@@ -1,0 +1,32 @@
+//! What the world has of a tree: its open files, and its calls in flight.
+
+use std::sync::Weak;
+
+use machine::Errno;
+
+use super::journal::Coverage;
+
+/// An open regular file of a tree.
+#[derive(Clone, Debug)]
+pub(crate) struct OpenInode {
+    pub(super) tree: usize,
+    pub(super) number: u64,
+    pub(super) generation: u32,
+    pub(super) align: u32,
+    pub(super) writable: bool,
+    /// Dead once the file was closed, or its process died.
+    pub(super) owner: Weak<()>,
+}
+
+impl OpenInode {
+    pub(super) fn close(&mut self) {
+        self.owner = Weak::new();
+    }
+}
+
+/// The tree's state of a call in flight.
+#[derive(Debug, Default)]
+pub(crate) struct TreeJob {
+    pub(super) fault: Option<Errno>,
+    pub(super) sync: Option<Coverage>,
+}
