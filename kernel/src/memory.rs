@@ -246,14 +246,10 @@ impl Memory {
 
     /// A shared frame of zeroes.
     pub(crate) async fn zero_frame(&self, cpu: &Processor) -> FrameRef {
-        if let Some(frame) = self.zero_frame.get() {
-            return frame.clone();
+        match self.zero_frame_at_hand() {
+            Some(frame) => frame,
+            None => self.share_zeroes(self.allocate(cpu, 1).await.remove(0)),
         }
-        let mut frame = self.allocate(cpu, 1).await.remove(0);
-        if let Some(bytes) = frame.bytes_mut() {
-            bytes.fill(0);
-        }
-        self.zero_frame.get_or_init(|| frame).clone()
     }
 
     /// As `zero_frame`, but never waits for memory: to free it, blocks are written.
@@ -263,9 +259,14 @@ impl Memory {
         }
         let mut frames = Frames::new();
         self.try_allocate(1, &mut frames);
-        let mut frame = frames.pop()?;
-        frame.bytes_mut()?.fill(0);
-        Some(self.zero_frame.get_or_init(|| frame).clone())
+        frames.pop().map(|frame| self.share_zeroes(frame))
+    }
+
+    fn share_zeroes(&self, mut frame: FrameRef) -> FrameRef {
+        if let Some(bytes) = frame.bytes_mut() {
+            bytes.fill(0);
+        }
+        self.zero_frame.get_or_init(|| frame).clone()
     }
 
     /// Blocks that the cache may hold now.

@@ -64,7 +64,11 @@ impl Holes {
 }
 
 impl Volume {
+    /// Asks the device for its holes, if they are awaited.
     pub(super) async fn find_holes(&self, cpu: &Processor) {
+        if self.state.lock().holes.written.is_none() {
+            return;
+        }
         let end = ByteOffset(self.size().min(RECORDED_BYTES_MAX));
         let (mut clusters, mut at) = (BlockSet::default(), ByteOffset(0));
         for _ in 0..EXTENTS_MAX {

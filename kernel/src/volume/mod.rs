@@ -240,7 +240,7 @@ impl Volume {
         });
         if !volume.config.read_only {
             let this = Arc::downgrade(&volume);
-            kernel.mailbox(home).start(move |cpu| cpu.clone().spawn_path(write_back::run(cpu, this, may_fill)));
+            kernel.mailbox(home).start(move |cpu| cpu.clone().spawn_path(write_back::run(cpu, this)));
         }
         Ok(volume)
     }

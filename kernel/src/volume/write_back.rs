@@ -35,11 +35,9 @@ const UNFLUSHED_SHARE: u64 = 8;
 const UNDER_WAY_MAX: usize = 64;
 
 /// Runs until the volume is closed.
-pub(super) async fn run(cpu: Processor, volume: Weak<Volume>, may_fill: bool) {
+pub(super) async fn run(cpu: Processor, volume: Weak<Volume>) {
     let Some(volume) = volume.upgrade() else { return };
-    if may_fill {
-        volume.find_holes(&cpu).await;
-    }
+    volume.find_holes(&cpu).await;
     let mut policy = WriteBack::new(volume.memory.write_back().clone());
     let mut pace = Pace::new(pace::Config { age: policy.config().age, ..pace::Config::default() });
     loop {
