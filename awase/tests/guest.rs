@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use parking_lot::Mutex;
 use testkit::server::{AWASE, Sandbox, attempt, client};
 
 /// Last line of a guest without failures.
@@ -17,6 +18,9 @@ const RESTART: &str = "guest: RESTART";
 
 /// Directory of the guest's kernel, which later runs use again.
 const CACHE: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/guest");
+
+/// One guest at a time: its kernel kills for memory what an emulated processor is too slow to free.
+static GUEST: Mutex<()> = Mutex::new(());
 
 /// An address that is free now. If another process binds it first, the server reports it.
 fn free_address() -> (String, u16) {
@@ -31,6 +35,7 @@ fn script() -> PathBuf {
 
 #[test]
 fn a_guest_kernel_uses_ext4_on_an_export() {
+    let _guest = GUEST.lock();
     let sandbox = Sandbox::new();
     let image = sandbox.file("guest.img");
     let (address, port) = free_address();
@@ -55,6 +60,7 @@ fn a_guest_kernel_uses_ext4_on_an_export() {
 
 #[test]
 fn a_kernel_that_is_its_own_servers_client_frees_memory_through_it() {
+    let _guest = GUEST.lock();
     let script = script();
     let output = attempt(&script.to_string_lossy(), &["loop", &AWASE, "disk", CACHE]);
     let console = String::from_utf8_lossy(&output.stdout);
@@ -64,6 +70,7 @@ fn a_kernel_that_is_its_own_servers_client_frees_memory_through_it() {
 
 #[test]
 fn a_guest_kernel_works_in_a_directory_while_the_server_is_killed() {
+    let _guest = GUEST.lock();
     let sandbox = Sandbox::new();
     std::fs::create_dir(sandbox.file("files")).expect("directory");
     // The guest's only user is root, and git refuses files of other users.
