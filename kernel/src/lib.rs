@@ -3,6 +3,7 @@
 //! Services (crates `nbd`, `nfs`) use volumes, trees and a [`Processor`], never a device or the machine's disk
 //! operations. Runs unchanged on every [`machine::Machine`].
 
+mod block_key;
 pub mod cache;
 pub mod connection;
 pub mod counters;

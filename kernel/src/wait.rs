@@ -1,10 +1,10 @@
 //! Waiting for events of other tasks.
 
 use std::future::poll_fn;
-use std::ops::Range;
 use std::task::{Poll, Waker};
 
 use parking_lot::Mutex;
+use policy::unit::BlockRange;
 use slab::Slab;
 use smallvec::SmallVec;
 
@@ -122,16 +122,15 @@ impl WaitList {
 /// Tasks that wait for events on a range of blocks. Only those whose range is affected are woken.
 #[derive(Debug, Default)]
 pub(crate) struct RangeWaitList {
-    slots: Slots<Range<u64>>,
+    slots: Slots<BlockRange>,
 }
 
 impl RangeWaitList {
     /// Wakes the waiters for any of `blocks`; each checks its condition again.
-    pub(crate) fn wake(&self, blocks: &Range<u64>) {
+    pub(crate) fn wake(&self, blocks: BlockRange) {
         let mut woken: SmallVec<[Waker; 4]> = SmallVec::new();
         let mut state = self.slots.state.lock();
-        let concerned =
-            state.slots.iter().filter(|(_, Slot { what, .. })| what.start < blocks.end && blocks.start < what.end);
+        let concerned = state.slots.iter().filter(|(_, Slot { what, .. })| what.overlaps(blocks));
         let concerned: SmallVec<[usize; 4]> = concerned.map(|(key, _)| key).collect();
         woken.extend(concerned.into_iter().map(|key| state.slots.remove(key).waker));
         drop(state);
@@ -139,13 +138,13 @@ impl RangeWaitList {
     }
 
     /// Waits until `ready` is true. Called at once and after every event on any of `blocks`.
-    pub(crate) async fn until(&self, blocks: &Range<u64>, ready: impl Fn() -> bool) {
+    pub(crate) async fn until(&self, blocks: BlockRange, ready: impl Fn() -> bool) {
         let mut place = Place::new(&self.slots);
         poll_fn(|cx| {
             if ready() {
                 return Poll::Ready(());
             }
-            place.register(|| blocks.clone(), cx.waker());
+            place.register(|| blocks, cx.waker());
             // As above.
             if ready() { Poll::Ready(()) } else { Poll::Pending }
         })

@@ -77,8 +77,8 @@ impl Replacement {
 
     /// A block whose key has this hash was put into `slot`. `capacity`: slots that the shard may hold at present.
     pub fn on_insert(&mut self, slot: Slot, key_hash: u64, capacity: usize) {
-        debug_assert_eq!(self.lists.place(slot.0), Place::None, "slot inserted twice");
-        self.lists.unlink(slot.0);
+        debug_assert_eq!(self.lists.place(slot), Place::None, "slot inserted twice");
+        self.lists.unlink(slot);
         self.capacity = capacity;
         self.steps += 1;
         let hash = fingerprint(key_hash);
@@ -87,41 +87,41 @@ impl Replacement {
             Algorithm::S3Fifo if self.ghost.recall(hash) => Place::Main,
             Algorithm::S3Fifo => Place::Small,
         };
-        self.lists.insert(slot.0, place, hash);
+        self.lists.insert(slot, place, hash);
     }
 
     /// The block in `slot` may not be evicted until [`Replacement::on_release`]: it is dirty or has I/O in flight.
     pub fn on_hold(&mut self, slot: Slot) {
         self.steps += 1;
-        self.lists.hold(slot.0);
+        self.lists.hold(slot);
     }
 
     /// The block in `slot` may be evicted again.
     pub fn on_release(&mut self, slot: Slot) {
         self.steps += 1;
-        self.lists.release(slot.0);
+        self.lists.release(slot);
     }
 
     /// The block in `slot` was used. Does not move it (S3-FIFO).
     pub fn on_hit(&mut self, slot: Slot) {
-        let place = self.lists.place(slot.0);
+        let place = self.lists.place(slot);
         if place == Place::None {
             return;
         }
         self.steps += 1;
-        let counter = self.lists.counter(slot.0);
+        let counter = self.lists.counter(slot);
         if counter < COUNTER_MAX {
-            self.lists.set_counter(slot.0, counter + 1);
+            self.lists.set_counter(slot, counter + 1);
         }
         if self.algorithm == Algorithm::Lru && place != Place::Held {
-            self.lists.requeue(slot.0, Place::Main);
+            self.lists.requeue(slot, Place::Main);
         }
     }
 
     /// The caller took the block in `slot` out of the cache (discard, for example).
     pub fn on_remove(&mut self, slot: Slot) {
         self.steps += 1;
-        self.lists.unlink(slot.0);
+        self.lists.unlink(slot);
     }
 
     /// Removes and returns a slot that is not held. `may_evict` refuses slots that are pinned; they are queued again.
@@ -137,7 +137,7 @@ impl Replacement {
                 chances += 1;
                 continue;
             }
-            if !may_evict(Slot(slot)) {
+            if !may_evict(slot) {
                 self.lists.requeue(slot, place);
                 refused.count(place);
                 continue;
@@ -147,15 +147,15 @@ impl Replacement {
                 self.ghost.remember(self.lists.hash(slot));
             }
             self.lists.unlink(slot);
-            return Some(Slot(slot));
+            return Some(slot);
         }
     }
 
     /// Whether the block in `slot` would survive a scan.
     pub fn is_hot(&self, slot: Slot) -> bool {
-        match self.lists.home(slot.0) {
+        match self.lists.home(slot) {
             Place::None | Place::Held => false,
-            Place::Small => self.lists.counter(slot.0) >= HITS_TO_PROMOTE,
+            Place::Small => self.lists.counter(slot) >= HITS_TO_PROMOTE,
             Place::Main => self.algorithm == Algorithm::S3Fifo,
         }
     }
@@ -202,7 +202,7 @@ impl Replacement {
     }
 
     /// Requeues a block that was hit instead of evicting it. Each chance is paid for by a hit.
-    fn give_chance(&mut self, slot: u32, place: Place) -> bool {
+    fn give_chance(&mut self, slot: Slot, place: Place) -> bool {
         let counter = self.lists.counter(slot);
         let counter_left = match (self.algorithm, place) {
             (Algorithm::S3Fifo, Place::Small) if counter >= HITS_TO_PROMOTE => 0,

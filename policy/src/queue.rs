@@ -149,7 +149,7 @@ impl Queue {
             batches: Vec::new(),
             free: Vec::new(),
             sequence: 0,
-            head: (StreamId(0), 0),
+            head: (StreamId(0), ByteOffset(0)),
             run: [RUN; 2],
             asynchronous_went_last: false,
             fair_queues: Default::default(),
@@ -297,7 +297,7 @@ impl Queue {
             first.min_by_key(|r| (r.position(), r.sequence))
         };
         let flush = classes.iter().find_map(|c| self.waiting.flush(*c));
-        let next = flush.or_else(|| first_from(self.head)).or_else(|| first_from((StreamId(0), 0)));
+        let next = flush.or_else(|| first_from(self.head)).or_else(|| first_from((StreamId(0), ByteOffset(0))));
         next.unwrap_or(oldest)
     }
 
@@ -346,7 +346,7 @@ impl Queue {
             self.gather_before(&mut run, stream, kind);
         }
         if kind != RequestKind::Flush {
-            self.head = (stream, run.range.end().0);
+            self.head = (stream, run.range.end());
         }
         let in_flight = self.window.on_issue(now, run.class, kind, run.range.len);
         let id = self.number(in_flight);
@@ -364,7 +364,7 @@ impl Queue {
     }
 
     fn gather_behind(&mut self, run: &mut MergedRun, stream: StreamId, kind: RequestKind) {
-        while let Some(next) = self.waiting.following(stream, kind, run.range.end().0).copied() {
+        while let Some(next) = self.waiting.following(stream, kind, run.range.end()).copied() {
             if !self.may_join(run, &next) {
                 return;
             }
@@ -376,7 +376,7 @@ impl Queue {
 
     fn gather_before(&mut self, run: &mut MergedRun, stream: StreamId, kind: RequestKind) {
         let mut before: SmallVec<[RequestId; 4]> = SmallVec::new();
-        while let Some(next) = self.waiting.preceding(stream, kind, run.range.at.0).copied() {
+        while let Some(next) = self.waiting.preceding(stream, kind, run.range.at).copied() {
             if run.members.len() + before.len() >= MEMBERS_MAX || !self.may_join(run, &next) {
                 break;
             }

@@ -6,7 +6,7 @@
 //!
 //! Read-ahead stops where readers themselves have 2 MiB under way.
 
-use std::ops::Range;
+use crate::unit::{BlockNo, BlockRange};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -59,7 +59,7 @@ pub struct ReadAhead {
 /// Reads close to each other.
 #[derive(Clone, Debug)]
 struct Run {
-    span: Range<u64>,
+    span: BlockRange,
     /// Blocks read in the span.
     seen: u64,
     reads: u64,
@@ -72,10 +72,11 @@ struct Run {
 #[derive(Clone, Debug)]
 struct Stream {
     run: Run,
-    fetched: u64,
+    /// Fetched up to this block.
+    fetched: BlockNo,
     window: u64,
     /// The next fetch starts when the reader arrives at this block.
-    marker: u64,
+    marker: BlockNo,
 }
 
 impl ReadAhead {
@@ -97,16 +98,16 @@ impl ReadAhead {
 
     /// These blocks are read, cached or not. Returns what to fetch in advance; the caller clips it to the device and to
     /// what is not cached.
-    pub fn on_read(&mut self, blocks: Range<u64>) -> Option<Range<u64>> {
+    pub fn on_read(&mut self, blocks: BlockRange) -> Option<BlockRange> {
         if self.blocks_max() == 0 || self.config.streams_max == 0 || blocks.is_empty() {
             return None;
         }
         self.reads += 1;
-        let len = blocks.end - blocks.start;
-        if let Some(index) = self.stream_near(&blocks) {
+        let len = blocks.len();
+        if let Some(index) = self.stream_near(blocks) {
             let used = self.reads;
             let stream = &mut self.streams[index];
-            stream.run.extend(&blocks, used);
+            stream.run.extend(blocks, used);
             stream.run.forget_old(SPAN.max(4 * reach(len)));
             if stream.run.is_sparse(len) {
                 self.streams.swap_remove(index);
@@ -114,9 +115,9 @@ impl ReadAhead {
             }
             return self.fetch(index, len);
         }
-        let index = self.candidate_near(&blocks);
+        let index = self.candidate_near(blocks);
         let run = &mut self.candidates[index];
-        run.extend(&blocks, self.reads);
+        run.extend(blocks, self.reads);
         if !run.is_sequential() {
             return None;
         }
@@ -135,29 +136,29 @@ impl ReadAhead {
         self.wasted = self.wasted.min(self.window_max);
     }
 
-    fn fetch(&mut self, index: usize, len: u64) -> Option<Range<u64>> {
+    fn fetch(&mut self, index: usize, len: u64) -> Option<BlockRange> {
         let fixed = matches!(self.config.mode, Mode::Fixed { .. });
         let blocks_max = self.blocks_max();
         let stream = &mut self.streams[index];
         let reader = stream.run.span.end;
         let start = stream.fetched.max(reader);
         if fixed {
-            stream.fetched = start.max(reader.saturating_add(blocks_max));
-            return (start < stream.fetched).then_some(start..stream.fetched);
+            stream.fetched = start.max(BlockNo(reader.0.saturating_add(blocks_max)));
+            return (start < stream.fetched).then_some(start.to(stream.fetched));
         }
         if reader < stream.marker {
             return None;
         }
         // The reader reached the marker, so the previous fetch was useful.
-        if stream.fetched > 0 {
+        if stream.fetched > BlockNo(0) {
             self.wasted = self.wasted.saturating_sub(stream.window);
             self.window_max = (self.window_max + self.window_max / 8 + 1).min(blocks_max);
         }
         let wanted = (2 * stream.window).max(len.saturating_mul(2)).max(WINDOW_MIN);
         stream.window = wanted.min(self.window_max).min(blocks_max);
-        stream.fetched = start.saturating_add(stream.window);
+        stream.fetched = BlockNo(start.0.saturating_add(stream.window));
         stream.marker = stream.fetched - stream.window / 2;
-        (start < stream.fetched).then_some(start..stream.fetched)
+        (start < stream.fetched).then_some(start.to(stream.fetched))
     }
 
     fn blocks_max(&self) -> u64 {
@@ -168,21 +169,21 @@ impl ReadAhead {
         }
     }
 
-    fn stream_near(&self, blocks: &Range<u64>) -> Option<usize> {
-        let reach = reach(blocks.end - blocks.start);
-        let near = self.streams.iter().enumerate().map(|(index, s)| (s.run.span.end.abs_diff(blocks.start), index));
+    fn stream_near(&self, blocks: BlockRange) -> Option<usize> {
+        let reach = reach(blocks.len());
+        let near = self.streams.iter().enumerate().map(|(index, s)| (s.run.span.end.0.abs_diff(blocks.start.0), index));
         near.filter(|(distance, _)| *distance <= reach).min().map(|(_, index)| index)
     }
 
     /// The candidate that the read belongs to, or a new one. In their own table, so random reads displace no streams.
-    fn candidate_near(&mut self, blocks: &Range<u64>) -> usize {
-        let reach = reach(blocks.end - blocks.start);
+    fn candidate_near(&mut self, blocks: BlockRange) -> usize {
+        let reach = reach(blocks.len());
         let near = self.candidates.iter().position(|c| c.span.end == blocks.start);
         let near = near.or_else(|| self.candidates.iter().position(|c| c.reaches(blocks, reach)));
         if let Some(index) = near {
             return index;
         }
-        let run = Run { span: blocks.clone(), seen: 0, reads: 0, forward: 1, used: self.reads };
+        let run = Run { span: blocks, seen: 0, reads: 0, forward: 1, used: self.reads };
         if self.candidates.len() < self.config.streams_max {
             self.candidates.push(run);
             return self.candidates.len() - 1;
@@ -193,7 +194,7 @@ impl ReadAhead {
     }
 
     fn add_stream(&mut self, run: Run) -> usize {
-        let stream = Stream { run, fetched: 0, window: 0, marker: 0 };
+        let stream = Stream { run, fetched: BlockNo(0), window: 0, marker: BlockNo(0) };
         if self.streams.len() < self.config.streams_max {
             self.streams.push(stream);
             return self.streams.len() - 1;
@@ -205,38 +206,38 @@ impl ReadAhead {
 }
 
 impl Run {
-    fn extend(&mut self, blocks: &Range<u64>, used: u64) {
+    fn extend(&mut self, blocks: BlockRange, used: u64) {
         if blocks.end > self.span.end {
             self.forward += 1;
         }
-        self.span = self.span.start.min(blocks.start)..self.span.end.max(blocks.end);
-        self.seen = (self.seen + (blocks.end - blocks.start)).min(self.span.end - self.span.start);
+        self.span = self.span.start.min(blocks.start).to(self.span.end.max(blocks.end));
+        self.seen = (self.seen + blocks.len()).min(self.span.len());
         self.reads += 1;
         self.used = used;
     }
 
     /// Whether the run, extended by this read, is no longer than reordered reads can make it.
-    fn reaches(&self, blocks: &Range<u64>, reach: u64) -> bool {
+    fn reaches(&self, blocks: BlockRange, reach: u64) -> bool {
         self.span.end.max(blocks.end) - self.span.start.min(blocks.start) <= reach
     }
 
     /// The second read right behind the first is enough; with more reads, half of the blocks are. A run that only
     /// goes backwards is not sequential.
     fn is_sequential(&self) -> bool {
-        let len = self.span.end - self.span.start;
+        let len = self.span.len();
         let dense = if self.reads < READS_TO_TRUST { self.seen == len } else { 2 * self.seen >= len };
         dense && self.forward >= 2
     }
 
     /// Less than a quarter was read, over more than reordered reads can leave open for a while.
     fn is_sparse(&self, len: u64) -> bool {
-        let span = self.span.end - self.span.start;
+        let span = self.span.len();
         span > 2 * reach(len) && 4 * self.seen < span
     }
 
     fn forget_old(&mut self, span: u64) {
-        if self.span.end - self.span.start > span {
-            let half = (self.span.end - self.span.start) / 2;
+        if self.span.len() > span {
+            let half = self.span.len() / 2;
             self.span.start = self.span.end - half;
             self.seen = (self.seen / 2).min(half);
         }

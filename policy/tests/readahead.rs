@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use policy::readahead::{Config, Mode, ReadAhead};
+use policy::unit::BlockNo;
 use proptest::prelude::*;
 
 fn adaptive(blocks_max: u64) -> ReadAhead {
@@ -16,7 +17,7 @@ proptest! {
         len in 1u64..5,
     ) {
         let mut policy = adaptive(512);
-        let fetched: u64 = places.iter().filter_map(|p| policy.on_read(*p..*p + len)).map(|f| f.end - f.start).sum();
+        let fetched: u64 = places.iter().filter_map(|p| policy.on_read(BlockNo(*p).run(len))).map(|f| f.len()).sum();
         prop_assert!(fetched <= 2000 * len / 50, "{fetched} blocks for {} reads", places.len());
     }
 
@@ -28,14 +29,15 @@ proptest! {
         reads in 20u64..400,
     ) {
         let mut policy = adaptive(blocks_max);
+        let start = BlockNo(start);
         let mut fetched_to = start;
         let mut misses = 0;
         for n in 0..reads {
-            let read = start + n * len..start + (n + 1) * len;
+            let read = (start + n * len).run(len);
             misses += u64::from(read.end > fetched_to);
-            if let Some(fetch) = policy.on_read(read.clone()) {
+            if let Some(fetch) = policy.on_read(read) {
                 prop_assert!(fetch.start >= fetched_to && fetch.start >= read.end, "{fetch:?} again");
-                prop_assert!(fetch.end - fetch.start <= blocks_max, "{fetch:?} is too much");
+                prop_assert!(fetch.len() <= blocks_max, "{fetch:?} is too much");
                 prop_assert!(fetch.end <= read.end + 2 * blocks_max, "{fetch:?} is too far ahead of {read:?}");
                 fetched_to = fetch.end;
             }
@@ -56,13 +58,13 @@ proptest! {
         let mut policy = adaptive(512);
         let mut fetched = HashSet::new();
         for n in order {
-            if let Some(fetch) = policy.on_read(n * len..(n + 1) * len) {
-                for block in fetch {
-                    prop_assert!(fetched.insert(block), "block {block} again");
+            if let Some(fetch) = policy.on_read(BlockNo(n * len).run(len)) {
+                for block in fetch.iter() {
+                    prop_assert!(fetched.insert(block), "{block:?} again");
                 }
             }
         }
-        let useful = fetched.iter().filter(|b| **b < 500 * len).count() as u64;
+        let useful = fetched.iter().filter(|b| **b < BlockNo(500 * len)).count() as u64;
         prop_assert!(useful >= 500 * len * 8 / 10, "only {useful} of {}", 500 * len);
     }
 
@@ -75,17 +77,17 @@ proptest! {
         let mut policy = adaptive(128);
         let mut at = vec![0u64; streams];
         let mut fetched_to = vec![0u64; streams];
-        let base = |s: usize| (s as u64 + 1) << 32;
+        let base = |s: usize| BlockNo((s as u64 + 1) << 32);
         // Three rounds in order, then any order, with one random read between each.
         let rounds = (0..3 * streams).map(|n| n % streams);
         for (n, s) in rounds.chain(order.iter().map(|o| *o as usize % streams)).enumerate() {
-            let read = base(s) + at[s]..base(s) + at[s] + 1;
+            let read = (base(s) + at[s]).run(1);
             at[s] += 1;
             if let Some(fetch) = policy.on_read(read) {
                 fetched_to[s] = fetch.end - base(s);
             }
             if n >= 3 * streams {
-                policy.on_read(random[n % random.len()] << 11..(random[n % random.len()] << 11) + 1);
+                policy.on_read(BlockNo(random[n % random.len()] << 11).run(1));
             }
         }
         for s in 0..streams {
@@ -97,10 +99,10 @@ proptest! {
     fn fixed_read_ahead_stays_a_fixed_distance_ahead(blocks in 1u64..64, len in 1u64..16) {
         let config = Config { mode: Mode::Fixed { blocks }, ..Config::default() };
         let mut policy = ReadAhead::new(config);
-        let mut fetched_to = 0;
+        let mut fetched_to = BlockNo(0);
         for n in 0..200 {
-            let read = n * len..(n + 1) * len;
-            if let Some(fetch) = policy.on_read(read.clone()) {
+            let read = BlockNo(n * len).run(len);
+            if let Some(fetch) = policy.on_read(read) {
                 prop_assert!(fetch.start >= fetched_to);
                 fetched_to = fetch.end;
             }
@@ -115,8 +117,8 @@ proptest! {
     ) {
         let mut policy = adaptive(blocks_max);
         for (start, len, wasted) in reads {
-            if let Some(fetch) = policy.on_read(start..start + len) {
-                prop_assert!(fetch.start < fetch.end && fetch.end - fetch.start <= blocks_max);
+            if let Some(fetch) = policy.on_read(BlockNo(start).run(len)) {
+                prop_assert!(fetch.start < fetch.end && fetch.len() <= blocks_max);
             }
             policy.on_wasted(wasted);
         }
@@ -126,25 +128,25 @@ proptest! {
 #[test]
 fn the_first_access_and_backward_reads_fetch_nothing() {
     let mut policy = adaptive(512);
-    assert_eq!(policy.on_read(0..8), None);
+    assert_eq!(policy.on_read(BlockNo(0).run(8)), None);
     for n in (0..1000u64).rev() {
-        assert_eq!(policy.on_read(100_000 + n..100_001 + n), None, "at {n}");
+        assert_eq!(policy.on_read(BlockNo(100_000 + n).run(1)), None, "at {n}");
     }
 }
 
 #[test]
 fn strided_reads_fetch_almost_nothing() {
     let mut policy = adaptive(512);
-    let fetches = (0..2000u64).filter(|n| policy.on_read(n * 16..n * 16 + 1).is_some()).count();
+    let fetches = (0..2000u64).filter(|n| policy.on_read(BlockNo(n * 16).run(1)).is_some()).count();
     assert!(fetches <= 20, "{fetches}");
 }
 
 #[test]
 fn a_stream_that_becomes_strided_is_no_longer_fetched() {
     let mut policy = adaptive(64);
-    assert!((0..1000u64).filter(|n| policy.on_read(*n..n + 1).is_some()).count() >= 10);
+    assert!((0..1000u64).filter(|n| policy.on_read(BlockNo(*n).run(1)).is_some()).count() >= 10);
     let strides = (0..500u64).map(|n| 1000 + 16 * n);
-    let fetches: Vec<u64> = strides.filter(|n| policy.on_read(*n..n + 1).is_some()).collect();
+    let fetches: Vec<u64> = strides.filter(|n| policy.on_read(BlockNo(*n).run(1)).is_some()).collect();
     assert!(fetches.iter().all(|n| *n < 2500), "still after 1500 blocks: {fetches:?}");
 }
 
@@ -153,11 +155,11 @@ fn short_streams_do_not_displace_the_ones_in_use() {
     let mut policy = adaptive(64);
     let mut fetched = 0;
     for n in 0..1000u64 {
-        let long = [0, 1, 2].map(|s| policy.on_read((s << 40) + n..(s << 40) + n + 1));
-        fetched += long.into_iter().flatten().map(|f| f.end - f.start).sum::<u64>();
+        let long = [0, 1, 2].map(|s| policy.on_read(BlockNo((s << 40) + n).run(1)));
+        fetched += long.into_iter().flatten().map(|f| f.len()).sum::<u64>();
         // The long ones enter the table first.
         for m in 0..if n < 5 { 0 } else { 3 } {
-            policy.on_read((n << 20) + (1 << 50) + m..(n << 20) + (1 << 50) + m + 1);
+            policy.on_read(BlockNo((n << 20) + (1 << 50) + m).run(1));
         }
     }
     // A stream that was displaced starts again with a small window, and fetches blocks twice.
@@ -167,13 +169,13 @@ fn short_streams_do_not_displace_the_ones_in_use() {
 #[test]
 fn off_fetches_nothing() {
     let mut policy = ReadAhead::new(Config { mode: Mode::Off, ..Config::default() });
-    assert!((0..100u64).all(|n| policy.on_read(n..n + 1).is_none()));
+    assert!((0..100u64).all(|n| policy.on_read(BlockNo(n).run(1)).is_none()));
 }
 
 /// The largest fetch while a fresh stream of `reads` blocks is read.
 fn largest_fetch(policy: &mut ReadAhead, from: u64, reads: u64) -> u64 {
-    let fetches = (from..from + reads).filter_map(|n| policy.on_read(n..n + 1));
-    fetches.map(|f| f.end - f.start).max().unwrap_or(0)
+    let fetches = (from..from + reads).filter_map(|n| policy.on_read(BlockNo(n).run(1)));
+    fetches.map(|f| f.len()).max().unwrap_or(0)
 }
 
 #[test]

@@ -6,11 +6,9 @@
 //! Sixteen adjacent blocks share a cache line of buckets. Frames larger than 4 KiB would halve the look-ups of large
 //! requests, but waste fifteen sixteenths of the memory on random 4 KiB working sets.
 
-use policy::cache::Slots;
+use policy::cache::{Slot, Slots};
 
-/// A packed block: 16 bits of device, 48 bits of block number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Key(pub u64);
+use crate::block_key::BlockKey;
 
 /// Adjacent blocks whose buckets are adjacent.
 const GROUP: u64 = 16;
@@ -19,20 +17,20 @@ const GROUP: u64 = 16;
 const BUCKETS_A_BUFFER: usize = 2;
 
 /// The end of a chain. All slot numbers are smaller.
-pub(super) const END: u32 = (1 << 27) - 1;
+pub(super) const END: Slot = Slot((1 << 27) - 1);
 
 /// The buffers' chain links.
 pub(super) trait Links {
-    fn key(&self, slot: u32) -> Key;
-    fn next(&self, slot: u32) -> u32;
-    fn set_next(&mut self, slot: u32, next: u32);
+    fn key(&self, slot: Slot) -> BlockKey;
+    fn next(&self, slot: Slot) -> Slot;
+    fn set_next(&mut self, slot: Slot, next: Slot);
 }
 
 /// Groups of blocks are hashed, blocks within a group are not: a run of blocks costs one memory access.
 #[derive(Default)]
 pub(super) struct Index {
     /// The first slot of each chain, or [`END`].
-    buckets: Slots<u32>,
+    buckets: Slots<Slot>,
     len: usize,
 }
 
@@ -45,7 +43,7 @@ pub(super) fn mix(value: u64) -> u64 {
 }
 
 impl Index {
-    pub(super) fn find(&self, key: Key, links: &impl Links) -> Option<u32> {
+    pub(super) fn find(&self, key: BlockKey, links: &impl Links) -> Option<Slot> {
         if self.buckets.is_empty() {
             return None;
         }
@@ -57,8 +55,8 @@ impl Index {
     }
 
     /// The slot's key must not be in the index.
-    pub(super) fn insert(&mut self, slot: u32, links: &mut impl Links) {
-        debug_assert!(slot < END, "slot {slot} is beyond what a link reaches");
+    pub(super) fn insert(&mut self, slot: Slot, links: &mut impl Links) {
+        debug_assert!(slot < END, "{slot:?} is beyond what a link reaches");
         self.len += 1;
         while self.buckets.len() < self.len * BUCKETS_A_BUFFER {
             self.grow(links);
@@ -66,7 +64,7 @@ impl Index {
         self.place(slot, links);
     }
 
-    pub(super) fn remove(&mut self, slot: u32, links: &mut impl Links) {
+    pub(super) fn remove(&mut self, slot: Slot, links: &mut impl Links) {
         let bucket = self.bucket(links.key(slot));
         let next = links.next(slot);
         let mut at = self.buckets[bucket];
@@ -76,7 +74,7 @@ impl Index {
             while links.next(at) != slot {
                 at = links.next(at);
                 if at == END {
-                    debug_assert!(false, "slot {slot} is in no chain");
+                    debug_assert!(false, "{slot:?} is in no chain");
                     return;
                 }
             }
@@ -89,7 +87,7 @@ impl Index {
         self.buckets.bytes()
     }
 
-    fn place(&mut self, slot: u32, links: &mut impl Links) {
+    fn place(&mut self, slot: Slot, links: &mut impl Links) {
         let bucket = self.bucket(links.key(slot));
         links.set_next(slot, self.buckets[bucket]);
         self.buckets[bucket] = slot;
@@ -119,7 +117,7 @@ impl Index {
         self.buckets.len() as u64 / GROUP
     }
 
-    fn bucket(&self, key: Key) -> u32 {
+    fn bucket(&self, key: BlockKey) -> u32 {
         let groups = self.groups();
         let round = groups.next_power_of_two();
         let hash = mix(key.0 / GROUP) & (round - 1);
@@ -133,22 +131,23 @@ impl Index {
 mod tests {
     use std::collections::BTreeMap;
 
+    use policy::cache::Slot;
     use proptest::prelude::*;
 
-    use super::{Index, Key, Links};
+    use super::{BlockKey, Index, Links};
 
     #[derive(Default)]
-    struct Buffers(Vec<(Key, u32)>);
+    struct Buffers(Vec<(BlockKey, Slot)>);
 
     impl Links for Buffers {
-        fn key(&self, slot: u32) -> Key {
-            self.0[slot as usize].0
+        fn key(&self, slot: Slot) -> BlockKey {
+            self.0[slot.0 as usize].0
         }
-        fn next(&self, slot: u32) -> u32 {
-            self.0[slot as usize].1
+        fn next(&self, slot: Slot) -> Slot {
+            self.0[slot.0 as usize].1
         }
-        fn set_next(&mut self, slot: u32, next: u32) {
-            self.0[slot as usize].1 = next;
+        fn set_next(&mut self, slot: Slot, next: Slot) {
+            self.0[slot.0 as usize].1 = next;
         }
     }
 
@@ -161,17 +160,17 @@ mod tests {
             let mut buffers = Buffers::default();
             let mut model = BTreeMap::new();
             for (block, insert) in steps {
-                let key = Key(block * 7 / 3);
+                let key = BlockKey(block * 7 / 3);
                 if insert && !model.contains_key(&key.0) {
-                    let slot = buffers.0.len() as u32;
-                    buffers.0.push((key, 0));
+                    let slot = Slot(buffers.0.len() as u32);
+                    buffers.0.push((key, Slot(0)));
                     index.insert(slot, &mut buffers);
                     model.insert(key.0, slot);
                 } else if !insert && let Some(slot) = model.remove(&key.0) {
                     index.remove(slot, &mut buffers);
                 }
                 for probe in 0..900 {
-                    prop_assert_eq!(index.find(Key(probe), &buffers), model.get(&probe).copied());
+                    prop_assert_eq!(index.find(BlockKey(probe), &buffers), model.get(&probe).copied());
                 }
             }
         }
@@ -185,8 +184,8 @@ mod tests {
             while buffers.0.len() < count {
                 // Runs of blocks with gaps, as from files.
                 let no = buffers.0.len() as u64;
-                buffers.0.push((Key(no / 40 * 1000 + no % 40), 0));
-                index.insert(no as u32, &mut buffers);
+                buffers.0.push((BlockKey(no / 40 * 1000 + no % 40), Slot(0)));
+                index.insert(Slot(no as u32), &mut buffers);
             }
             let length = |key| {
                 let mut slot = index.buckets[index.bucket(key)];

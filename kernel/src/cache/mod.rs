@@ -7,13 +7,13 @@ mod index;
 mod shard;
 
 use std::future::poll_fn;
-use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 
 use policy::cache::Algorithm;
-use policy::unit::DeviceId;
+use policy::unit::{BlockNo, BlockRange, DeviceId};
 
+use crate::block_key::BlockKey;
 use crate::counters::{CountedGuard, CountedMutex, Counter, LockReading};
 use crate::frame::{FrameNo, FramePool, FrameRef, Frames};
 pub(crate) use shard::{Shard, State};
@@ -41,17 +41,6 @@ impl Padded {
     fn new(kind: Algorithm) -> Self {
         Padded { shard: CountedMutex::new(Shard::new(kind)), evicted: Counter::default() }
     }
-}
-
-/// Packs a block's device and number. Panics for a block beyond 2^60 bytes, which no open device has.
-pub(crate) fn key(device: DeviceId, block: u64) -> u64 {
-    assert!(block < 1 << 48, "block {block} beyond 2^48");
-    u64::from(device.0) << 48 | block
-}
-
-/// The inverse of [`key`].
-pub(crate) fn unpack(key: u64) -> (DeviceId, u64) {
-    (DeviceId((key >> 48) as u16), key & ((1 << 48) - 1))
 }
 
 impl Cache {
@@ -82,9 +71,9 @@ impl Cache {
         self.shard_capacity.load(Ordering::Relaxed)
     }
 
-    /// Locks the shard of `block`, which also has the other blocks of its piece of [`Cache::runs`].
-    pub(crate) fn lock(&self, device: DeviceId, block: u64) -> CountedGuard<'_, Shard> {
-        let hash = index::mix(key(device, block) / NEIGHBOURS);
+    /// Locks the shard of a block, which also has the other blocks of its piece of [`Cache::runs`].
+    pub(crate) fn lock(&self, key: BlockKey) -> CountedGuard<'_, Shard> {
+        let hash = index::mix(key.0 / NEIGHBOURS);
         let shard = (hash as u32 as u64 * self.shards.len() as u64) >> 32;
         self.shards[shard as usize].shard.lock()
     }
@@ -98,13 +87,8 @@ impl Cache {
     }
 
     /// Splits a run of blocks into pieces that share a shard.
-    pub(crate) fn runs(blocks: Range<u64>) -> impl Iterator<Item = Range<u64>> {
-        let mut at = blocks.start;
-        std::iter::from_fn(move || {
-            let start = at;
-            at = blocks.end.min((start / NEIGHBOURS + 1) * NEIGHBOURS);
-            (start < blocks.end).then_some(start..at)
-        })
+    pub(crate) fn runs(blocks: BlockRange) -> impl Iterator<Item = BlockRange> {
+        blocks.cut_at_multiples(NEIGHBOURS)
     }
 
     /// Appends references to the frames of `blocks` up to the first block that is not cached: returns its locked shard,
@@ -112,20 +96,20 @@ impl Cache {
     pub(crate) fn share(
         &self,
         device: DeviceId,
-        blocks: Range<u64>,
+        blocks: BlockRange,
         pool: &FramePool,
         into: &mut Frames,
-    ) -> Option<(CountedGuard<'_, Shard>, Range<u64>)> {
-        into.reserve((blocks.end - blocks.start).min(NEIGHBOURS * 8) as usize);
+    ) -> Option<(CountedGuard<'_, Shard>, BlockRange)> {
+        into.reserve(blocks.len().min(NEIGHBOURS * 8) as usize);
         for run in Cache::runs(blocks) {
-            let mut shard = self.lock(device, run.start);
-            for block in run.clone() {
-                match shard.find(key(device, block)) {
+            let mut shard = self.lock(BlockKey::new(device, run.start));
+            for block in run.iter() {
+                match shard.find(BlockKey::new(device, block)) {
                     Some(slot) if !shard.state(slot).any(State::LOADING) => {
                         shard.touch(slot);
                         into.push(shard.share(slot, pool));
                     }
-                    _ => return Some((shard, block..run.end)),
+                    _ => return Some((shard, block.to(run.end))),
                 }
             }
         }
@@ -133,15 +117,15 @@ impl Cache {
     }
 
     /// Is the block cached or loading?
-    pub(crate) fn has(&self, device: DeviceId, block: u64) -> bool {
-        self.lock(device, block).find(key(device, block)).is_some()
+    pub(crate) fn has(&self, key: BlockKey) -> bool {
+        self.lock(key).find(key).is_some()
     }
 
     /// Waits until a block is in none of `states`, or not cached.
-    pub(crate) async fn until_not(&self, device: DeviceId, block: u64, states: State) {
+    pub(crate) async fn until_not(&self, key: BlockKey, states: State) {
         poll_fn(|cx| {
-            let mut shard = self.lock(device, block);
-            match shard.find(key(device, block)) {
+            let mut shard = self.lock(key);
+            match shard.find(key) {
                 Some(slot) if shard.state(slot).any(states) => {
                     shard.wait(slot, cx.waker());
                     Poll::Pending
@@ -174,9 +158,8 @@ impl Cache {
 
     /// Frees the frame `no` of the block `owner`, whose chunk is retiring: a cold clean block is evicted, others move
     /// to the frame `spare`. Returns false if the block must stay for now.
-    pub(crate) fn vacate(&self, owner: u64, no: FrameNo, pool: &FramePool, spare: &mut Option<FrameRef>) -> bool {
-        let (device, block) = unpack(owner);
-        let mut shard = self.lock(device, block);
+    pub(crate) fn vacate(&self, owner: BlockKey, no: FrameNo, pool: &FramePool, spare: &mut Option<FrameRef>) -> bool {
+        let mut shard = self.lock(owner);
         let Some(slot) = shard.find(owner).filter(|&slot| shard.frame_no(slot) == no) else { return false };
         // A frame in a transfer stays until that has ended.
         if !shard.is_sole_owner(slot, pool) || shard.state(slot).any(State::LOADING) {
@@ -195,13 +178,13 @@ impl Cache {
     }
 
     /// Drops every block of a device that is being closed; all are below `end`. Nothing of it may be in flight.
-    pub(crate) fn forget_device(&self, device: DeviceId, end: u64, pool: &FramePool) {
+    pub(crate) fn forget_device(&self, device: DeviceId, end: BlockNo, pool: &FramePool) {
         // Small files are opened and closed often: a scan of the whole cache for their few blocks would cost too much.
-        if end < self.len() as u64 {
-            for run in Cache::runs(0..end) {
-                let mut shard = self.lock(device, run.start);
-                for block in run {
-                    if let Some(slot) = shard.find(key(device, block)) {
+        if end < BlockNo(self.len() as u64) {
+            for run in Cache::runs(BlockNo(0).to(end)) {
+                let mut shard = self.lock(BlockKey::new(device, run.start));
+                for block in run.iter() {
+                    if let Some(slot) = shard.find(BlockKey::new(device, block)) {
                         drop(shard.remove(slot, pool));
                     }
                 }

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::task::Waker;
 
 use policy::cache::{Algorithm, Replacement, Slot, Slots};
-use policy::unit::DeviceId;
+use policy::unit::{BlockNo, DeviceId};
 
-use super::index::{END, Index, Key, Links, mix};
-use super::unpack;
+use super::index::{END, Index, Links, mix};
+use crate::block_key::BlockKey;
 use crate::frame::{FrameNo, FramePool, FrameRef};
 
 /// The state of a buffer: a set of flags.
@@ -50,7 +50,7 @@ impl State {
 /// A block and the frame that holds it. 16 bytes.
 #[derive(Clone, Copy)]
 struct Buffer {
-    key: Key,
+    key: BlockKey,
     frame: FrameNo,
     /// Upper 27 bits: the next slot in the index's chain. Lower 5 bits: the state.
     word: u32,
@@ -69,26 +69,26 @@ impl Buffer {
 }
 
 impl Links for Slots<Buffer> {
-    fn key(&self, slot: u32) -> Key {
-        self[slot].key
+    fn key(&self, slot: Slot) -> BlockKey {
+        self[slot.0].key
     }
 
-    fn next(&self, slot: u32) -> u32 {
-        self[slot].word >> STATE_BITS
+    fn next(&self, slot: Slot) -> Slot {
+        Slot(self[slot.0].word >> STATE_BITS)
     }
 
-    fn set_next(&mut self, slot: u32, next: u32) {
-        let buffer = &mut self[slot];
-        buffer.word = next << STATE_BITS | u32::from(buffer.state().0);
+    fn set_next(&mut self, slot: Slot, next: Slot) {
+        let buffer = &mut self[slot.0];
+        buffer.word = next.0 << STATE_BITS | u32::from(buffer.state().0);
     }
 }
 
 pub(crate) struct Shard {
     index: Index,
     buffers: Slots<Buffer>,
-    spare: Vec<u32>,
+    spare: Vec<Slot>,
     replacement: Replacement,
-    waiting: Vec<(u32, Waker)>,
+    waiting: Vec<(Slot, Waker)>,
 }
 
 impl Shard {
@@ -107,46 +107,46 @@ impl Shard {
         self.replacement.set_algorithm(kind);
     }
 
-    pub(crate) fn find(&self, key: u64) -> Option<u32> {
-        self.index.find(Key(key), &self.buffers)
+    pub(crate) fn find(&self, key: BlockKey) -> Option<Slot> {
+        self.index.find(key, &self.buffers)
     }
 
-    pub(crate) fn state(&self, slot: u32) -> State {
-        self.buffers[slot].state()
+    pub(crate) fn state(&self, slot: Slot) -> State {
+        self.buffers[slot.0].state()
     }
 
     /// Changes the state and wakes its waiters.
-    pub(crate) fn set_state(&mut self, slot: u32, state: State) {
+    pub(crate) fn set_state(&mut self, slot: Slot, state: State) {
         let state = state.without(State::AWAITED);
-        let buffer = &mut self.buffers[slot];
+        let buffer = &mut self.buffers[slot.0];
         let before = buffer.state();
         buffer.set_state(state);
         match (before.may_go(), state.may_go()) {
-            (true, false) => self.replacement.on_hold(Slot(slot)),
-            (false, true) => self.replacement.on_release(Slot(slot)),
+            (true, false) => self.replacement.on_hold(slot),
+            (false, true) => self.replacement.on_release(slot),
             _ => {}
         }
         self.wake(slot);
     }
 
     /// Records a use of the block.
-    pub(crate) fn touch(&mut self, slot: u32) {
-        self.replacement.on_hit(Slot(slot));
+    pub(crate) fn touch(&mut self, slot: Slot) {
+        self.replacement.on_hit(slot);
     }
 
     /// A reference to the block's frame.
-    pub(crate) fn share(&self, slot: u32, pool: &FramePool) -> FrameRef {
+    pub(crate) fn share(&self, slot: Slot, pool: &FramePool) -> FrameRef {
         // SAFETY: the buffer holds a reference while it exists, and the shard is locked.
-        unsafe { pool.share(self.buffers[slot].frame) }
+        unsafe { pool.share(self.buffers[slot.0].frame) }
     }
 
     /// Does only the cache hold the frame? Then no other reference can be made while the shard is locked.
-    pub(crate) fn is_sole_owner(&self, slot: u32, pool: &FramePool) -> bool {
-        pool.references(self.buffers[slot].frame) == 1
+    pub(crate) fn is_sole_owner(&self, slot: Slot, pool: &FramePool) -> bool {
+        pool.references(self.buffers[slot.0].frame) == 1
     }
 
     /// Changes a part of the content in place, if only the cache holds the frame. Returns whether it did.
-    pub(crate) fn patch_if_sole(&mut self, slot: u32, offset: usize, bytes: &[u8], pool: &FramePool) -> bool {
+    pub(crate) fn patch_if_sole(&mut self, slot: Slot, offset: usize, bytes: &[u8], pool: &FramePool) -> bool {
         assert!(offset + bytes.len() <= crate::frame::FRAME_BYTES, "a patch outside its frame");
         if !self.is_sole_owner(slot, pool) {
             return false;
@@ -157,44 +157,51 @@ impl Shard {
         true
     }
 
-    pub(crate) fn frame_no(&self, slot: u32) -> FrameNo {
-        self.buffers[slot].frame
+    pub(crate) fn frame_no(&self, slot: Slot) -> FrameNo {
+        self.buffers[slot.0].frame
     }
 
     /// The block must not be cached. `capacity`: buffers that the shard should hold.
-    pub(crate) fn insert(&mut self, key: u64, frame: FrameRef, state: State, capacity: usize, pool: &FramePool) -> u32 {
+    pub(crate) fn insert(
+        &mut self,
+        key: BlockKey,
+        frame: FrameRef,
+        state: State,
+        capacity: usize,
+        pool: &FramePool,
+    ) -> Slot {
         pool.set_owner(frame.no(), key);
-        let buffer = Buffer { key: Key(key), frame: frame.into_no(), word: END << STATE_BITS | u32::from(state.0) };
+        let buffer = Buffer { key, frame: frame.into_no(), word: END.0 << STATE_BITS | u32::from(state.0) };
         let slot = match self.spare.pop() {
             Some(slot) => {
-                self.buffers[slot] = buffer;
+                self.buffers[slot.0] = buffer;
                 slot
             }
             None => {
                 self.buffers.push(buffer);
-                self.buffers.len() as u32 - 1
+                Slot(self.buffers.len() as u32 - 1)
             }
         };
         self.index.insert(slot, &mut self.buffers);
-        self.replacement.on_insert(Slot(slot), mix(key), capacity);
+        self.replacement.on_insert(slot, mix(key.0), capacity);
         if !state.may_go() {
-            self.replacement.on_hold(Slot(slot));
+            self.replacement.on_hold(slot);
         }
         slot
     }
 
     /// Replaces a block's frame; returns the old one.
-    pub(crate) fn replace(&mut self, slot: u32, frame: FrameRef, pool: &FramePool) -> FrameRef {
-        let buffer = &mut self.buffers[slot];
-        pool.set_owner(frame.no(), buffer.key.0);
+    pub(crate) fn replace(&mut self, slot: Slot, frame: FrameRef, pool: &FramePool) -> FrameRef {
+        let buffer = &mut self.buffers[slot.0];
+        pool.set_owner(frame.no(), buffer.key);
         let old = std::mem::replace(&mut buffer.frame, frame.into_no());
         // SAFETY: the number came from `into_no` when the buffer was filled, and is taken back here once.
         unsafe { pool.adopt(old) }
     }
 
     /// Drops a block and wakes its waiters.
-    pub(crate) fn remove(&mut self, slot: u32, pool: &FramePool) -> FrameRef {
-        self.replacement.on_remove(Slot(slot));
+    pub(crate) fn remove(&mut self, slot: Slot, pool: &FramePool) -> FrameRef {
+        self.replacement.on_remove(slot);
         self.unlink(slot, pool)
     }
 
@@ -205,34 +212,35 @@ impl Shard {
             // The policy does not ask for dirty buffers or those in flight: they are on hold.
             pool.references(buffers[slot.0].frame) == 1
         })?;
-        Some(self.unlink(slot.0, pool))
+        Some(self.unlink(slot, pool))
     }
 
     /// Is the block used often?
-    pub(super) fn is_hot(&self, slot: u32) -> bool {
-        self.replacement.is_hot(Slot(slot))
+    pub(super) fn is_hot(&self, slot: Slot) -> bool {
+        self.replacement.is_hot(slot)
     }
 
     /// The buffers of one device.
-    pub(crate) fn slots_of(&self, device: DeviceId) -> Vec<u32> {
-        let spare: HashSet<u32> = self.spare.iter().copied().collect();
+    pub(crate) fn slots_of(&self, device: DeviceId) -> Vec<Slot> {
+        let spare: HashSet<Slot> = self.spare.iter().copied().collect();
         (0..self.buffers.len() as u32)
-            .filter(|slot| !spare.contains(slot) && unpack(self.buffers[*slot].key.0).0 == device)
+            .map(Slot)
+            .filter(|slot| !spare.contains(slot) && self.buffers[slot.0].key.device() == device)
             .collect()
     }
 
     /// The block number of a buffer.
-    pub(crate) fn block(&self, slot: u32) -> u64 {
-        unpack(self.buffers[slot].key.0).1
+    pub(crate) fn block(&self, slot: Slot) -> BlockNo {
+        self.buffers[slot.0].key.block()
     }
 
-    pub(crate) fn may_go(&self, slot: u32) -> bool {
+    pub(crate) fn may_go(&self, slot: Slot) -> bool {
         self.state(slot).may_go()
     }
 
     /// Registers a waiter for a change of the block's state.
-    pub(super) fn wait(&mut self, slot: u32, waker: &Waker) {
-        let buffer = &mut self.buffers[slot];
+    pub(super) fn wait(&mut self, slot: Slot, waker: &Waker) {
+        let buffer = &mut self.buffers[slot.0];
         buffer.set_state(buffer.state().with(State::AWAITED));
         self.waiting.push((slot, waker.clone()));
     }
@@ -243,7 +251,7 @@ impl Shard {
 
     pub(super) fn bookkeeping_bytes(&self) -> usize {
         self.buffers.bytes()
-            + self.spare.capacity() * size_of::<u32>()
+            + self.spare.capacity() * size_of::<Slot>()
             + self.index.bookkeeping_bytes()
             + self.replacement.bookkeeping_bytes()
     }
@@ -252,7 +260,7 @@ impl Shard {
     pub(super) fn clear(&mut self, pool: &FramePool) {
         self.spare.sort_unstable();
         for (slot, buffer) in (0..).zip(self.buffers.iter()) {
-            if self.spare.binary_search(&slot).is_err() {
+            if self.spare.binary_search(&Slot(slot)).is_err() {
                 // SAFETY: as in `replace`.
                 drop(unsafe { pool.adopt(buffer.frame) });
             }
@@ -261,15 +269,15 @@ impl Shard {
         self.spare.clear();
     }
 
-    fn unlink(&mut self, slot: u32, pool: &FramePool) -> FrameRef {
+    fn unlink(&mut self, slot: Slot, pool: &FramePool) -> FrameRef {
         self.wake(slot);
         self.index.remove(slot, &mut self.buffers);
         self.spare.push(slot);
         // SAFETY: as in `replace`; the slot is spare now.
-        unsafe { pool.adopt(self.buffers[slot].frame) }
+        unsafe { pool.adopt(self.buffers[slot.0].frame) }
     }
 
-    fn wake(&mut self, slot: u32) {
+    fn wake(&mut self, slot: Slot) {
         if self.waiting.is_empty() {
             return;
         }

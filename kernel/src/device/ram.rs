@@ -1,11 +1,10 @@
 //! A RAM disk.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use machine::Errno;
 use parking_lot::RwLock;
-use policy::unit::{BLOCK_BYTES, ByteOffset, ByteRange};
+use policy::unit::{BlockNo, BlockRange, ByteOffset, ByteRange};
 
 use super::{Device, DeviceFacts, SeekTarget, Work, contains};
 use crate::frame::{FRAME_BYTES, FrameRef};
@@ -34,18 +33,13 @@ struct Part(RwLock<BTreeMap<u64, Box<[u8]>>>);
 impl Part {}
 
 /// Splits blocks at the ends of pieces, each part with the number of its piece.
-fn cut(blocks: Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
-    let mut at = blocks.start;
-    std::iter::from_fn(move || {
-        let (start, piece) = (at, at / PIECE_BLOCKS);
-        at = blocks.end.min((piece + 1) * PIECE_BLOCKS);
-        (start < blocks.end).then_some((piece, start..at))
-    })
+fn cut(blocks: BlockRange) -> impl Iterator<Item = (u64, BlockRange)> {
+    blocks.cut_at_multiples(PIECE_BLOCKS).map(|part| (part.start.0 / PIECE_BLOCKS, part))
 }
 
 /// Offset of a block in its piece. Bytes.
-fn place(block: u64) -> usize {
-    (block % PIECE_BLOCKS) as usize * FRAME_BYTES
+fn place(block: BlockNo) -> usize {
+    (block.0 % PIECE_BLOCKS) as usize * FRAME_BYTES
 }
 
 impl RamDisk {
@@ -63,7 +57,7 @@ impl RamDisk {
         for (number, blocks) in cut(range.blocks()) {
             let pieces = self.part(number).0.read();
             let piece = pieces.get(&number);
-            for (block, frame) in blocks.zip(frames.by_ref()) {
+            for (block, frame) in blocks.iter().zip(frames.by_ref()) {
                 // SAFETY: the caller gave the frame to be filled by this transfer; there is no other access to it. The
                 // piece has at least a frame's bytes from the block's offset on.
                 unsafe {
@@ -81,8 +75,8 @@ impl RamDisk {
         for (number, blocks) in cut(range.blocks()) {
             let mut pieces = self.part(number).0.write();
             let piece = pieces.entry(number).or_insert_with(|| vec![0; PIECE_BYTES].into());
-            for (block, frame) in blocks.zip(frames.by_ref()) {
-                let len = FRAME_BYTES.min((self.size - block * BLOCK_BYTES) as usize);
+            for (block, frame) in blocks.iter().zip(frames.by_ref()) {
+                let len = FRAME_BYTES.min((self.size - block.start().0) as usize);
                 piece[place(block)..][..len].copy_from_slice(&frame.bytes()[..len]);
             }
         }

@@ -15,6 +15,7 @@ use super::free::FreeLists;
 use super::region::{Followed, RegionLog};
 use super::reserve::reserve;
 use super::{FRAME_BYTES, FrameRef, Frames};
+use crate::block_key::BlockKey;
 
 /// The number of a frame in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -204,13 +205,13 @@ impl FramePool {
     }
 
     /// The cache key of the block in a frame, if any.
-    pub(crate) fn owner(&self, no: FrameNo) -> Option<u64> {
+    pub(crate) fn owner(&self, no: FrameNo) -> Option<BlockKey> {
         let key = self.shared.meta(no).owner.load(Ordering::Relaxed);
-        (key != NO_OWNER).then_some(key)
+        (key != NO_OWNER).then_some(BlockKey(key))
     }
 
-    pub(crate) fn set_owner(&self, no: FrameNo, key: u64) {
-        self.shared.meta(no).owner.store(key, Ordering::Relaxed);
+    pub(crate) fn set_owner(&self, no: FrameNo, key: BlockKey) {
+        self.shared.meta(no).owner.store(key.0, Ordering::Relaxed);
     }
 
     /// Changes whenever a processor has regions to offer or withdraw.

@@ -52,6 +52,8 @@ impl LostFiles {
 
 #[cfg(test)]
 mod tests {
+    use policy::unit::BlockNo;
+
     use super::*;
 
     fn node(number: u64) -> Node {
@@ -59,7 +61,11 @@ mod tests {
     }
 
     fn loss(runs: usize) -> Loss {
-        Loss { errno: Errno::IO, size: 0, forgotten: Some((0..runs as u64).map(|run| 2 * run..2 * run + 1).collect()) }
+        Loss {
+            errno: Errno::IO,
+            size: 0,
+            forgotten: Some((0..runs as u64).map(|run| BlockNo(2 * run).run(1)).collect()),
+        }
     }
 
     #[test]

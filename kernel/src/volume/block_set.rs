@@ -1,7 +1,8 @@
 //! A set of block numbers: a sparse, ordered bitmap in which runs are found quickly.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
+
+use policy::unit::{BlockNo, BlockRange};
 
 /// Blocks of one leaf: 128 MiB of a volume in blocks of 4 KiB.
 const LEAF_BLOCKS: u64 = 64 * LEAF_WORDS as u64;
@@ -29,11 +30,11 @@ impl BlockSet {
     }
 
     /// Returns the number of blocks added.
-    pub(super) fn insert(&mut self, blocks: Range<u64>) -> u64 {
+    pub(super) fn insert(&mut self, blocks: BlockRange) -> u64 {
         let mut added = 0;
-        for (leaf_no, within) in leaves_of(blocks) {
-            let leaf =
-                self.leaves.entry(leaf_no).or_insert_with(|| Leaf { words: Box::new([0; LEAF_WORDS]), count: 0 });
+        for within in blocks.cut_at_multiples(LEAF_BLOCKS) {
+            let leaf = self.leaves.entry(within.start.0 / LEAF_BLOCKS);
+            let leaf = leaf.or_insert_with(|| Leaf { words: Box::new([0; LEAF_WORDS]), count: 0 });
             let mut here = 0;
             for (word, mask) in words_of(within) {
                 here += (mask & !leaf.words[word]).count_ones();
@@ -47,14 +48,13 @@ impl BlockSet {
     }
 
     /// Returns the number of blocks removed.
-    pub(super) fn remove(&mut self, blocks: Range<u64>) -> u64 {
+    pub(super) fn remove(&mut self, blocks: BlockRange) -> u64 {
         let mut removed = 0;
-        let touched = blocks.start / LEAF_BLOCKS..blocks.end.div_ceil(LEAF_BLOCKS).max(blocks.start / LEAF_BLOCKS);
-        let present: Vec<u64> = self.leaves.range(touched).map(|(&no, _)| no).collect();
+        let (first, end) = (blocks.start.0 / LEAF_BLOCKS, blocks.end.0.div_ceil(LEAF_BLOCKS));
+        let present: Vec<u64> = self.leaves.range(first..end.max(first)).map(|(&no, _)| no).collect();
         for leaf_no in present {
-            let start = leaf_no * LEAF_BLOCKS;
-            let within = blocks.start.max(start) - start..blocks.end.min(start + LEAF_BLOCKS) - start;
             let Some(leaf) = self.leaves.get_mut(&leaf_no) else { continue };
+            let within = blocks.intersection(BlockNo(leaf_no * LEAF_BLOCKS).run(LEAF_BLOCKS));
             let mut here = 0;
             for (word, mask) in words_of(within) {
                 here += (mask & leaf.words[word]).count_ones();
@@ -70,56 +70,56 @@ impl BlockSet {
         removed
     }
 
-    pub(super) fn contains(&self, block: u64) -> bool {
-        let within = block % LEAF_BLOCKS;
+    pub(super) fn contains(&self, block: BlockNo) -> bool {
+        let within = block.0 % LEAF_BLOCKS;
         self.leaves
-            .get(&(block / LEAF_BLOCKS))
+            .get(&(block.0 / LEAF_BLOCKS))
             .is_some_and(|leaf| leaf.words[(within / 64) as usize] >> (within % 64) & 1 == 1)
     }
 
-    pub(super) fn last(&self) -> Option<u64> {
+    pub(super) fn last(&self) -> Option<BlockNo> {
         let (leaf_no, leaf) = self.leaves.last_key_value()?;
         let (word, bits) = leaf.words.iter().enumerate().rfind(|(_, bits)| **bits != 0)?;
-        Some(leaf_no * LEAF_BLOCKS + word as u64 * 64 + 63 - u64::from(bits.leading_zeros()))
+        Some(BlockNo(leaf_no * LEAF_BLOCKS + word as u64 * 64 + 63 - u64::from(bits.leading_zeros())))
     }
 
     /// The first run of members within `within`, cut to `len_max` blocks.
-    pub(super) fn first_run(&self, within: Range<u64>, len_max: u64) -> Option<Range<u64>> {
-        let start = self.first_member(within.clone())?;
+    pub(super) fn first_run(&self, within: BlockRange, len_max: u64) -> Option<BlockRange> {
+        let start = self.first_member(within)?;
         let mut end = start + 1;
         while end < within.end && end - start < len_max && self.contains(end) {
-            end += 1;
+            end = end + 1;
         }
-        Some(start..end)
+        Some(start.to(end))
     }
 
-    pub(super) fn runs(&self) -> impl Iterator<Item = Range<u64>> + '_ {
-        let mut from = 0;
+    pub(super) fn runs(&self) -> impl Iterator<Item = BlockRange> + '_ {
+        let mut from = BlockNo(0);
         std::iter::from_fn(move || {
-            let run = self.first_run(from..u64::MAX, u64::MAX)?;
+            let run = self.first_run(from.to(BlockNo::MAX), u64::MAX)?;
             from = run.end;
             Some(run)
         })
     }
 
-    fn first_member(&self, within: Range<u64>) -> Option<u64> {
+    fn first_member(&self, within: BlockRange) -> Option<BlockNo> {
         self.first_where(within, |_, _, bits| bits)
     }
 
     /// The first member within `within` that is not in `other`.
-    pub(super) fn first_not_in(&self, other: &BlockSet, within: Range<u64>) -> Option<u64> {
+    pub(super) fn first_not_in(&self, other: &BlockSet, within: BlockRange) -> Option<BlockNo> {
         self.first_where(within, |leaf_no, word, bits| {
             bits & !other.leaves.get(&leaf_no).map_or(0, |leaf| leaf.words[word])
         })
     }
 
     /// The first member within `within` among the bits that `select` returns for a word.
-    fn first_where(&self, within: Range<u64>, select: impl Fn(u64, usize, u64) -> u64) -> Option<u64> {
+    fn first_where(&self, within: BlockRange, select: impl Fn(u64, usize, u64) -> u64) -> Option<BlockNo> {
         if within.is_empty() {
             return None;
         }
-        for (&leaf_no, leaf) in self.leaves.range(within.start / LEAF_BLOCKS..) {
-            let base = leaf_no * LEAF_BLOCKS;
+        for (&leaf_no, leaf) in self.leaves.range(within.start.0 / LEAF_BLOCKS..) {
+            let base = BlockNo(leaf_no * LEAF_BLOCKS);
             if base >= within.end {
                 return None;
             }
@@ -142,25 +142,12 @@ impl BlockSet {
     }
 }
 
-/// The leaves that a run touches, each with its part of the run relative to the leaf's start.
-fn leaves_of(blocks: Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
-    let mut at = blocks.start;
-    std::iter::from_fn(move || {
-        if at >= blocks.end {
-            return None;
-        }
-        let leaf = at / LEAF_BLOCKS;
-        let start = at - leaf * LEAF_BLOCKS;
-        let end = blocks.end.min((leaf + 1) * LEAF_BLOCKS) - leaf * LEAF_BLOCKS;
-        at = (leaf + 1) * LEAF_BLOCKS;
-        Some((leaf, start..end))
-    })
-}
-
-/// The words that a run within one leaf touches, each with a mask of the run's bits.
-fn words_of(within: Range<u64>) -> impl Iterator<Item = (usize, u64)> {
-    let (first, last) = ((within.start / 64) as usize, within.end.div_ceil(64) as usize);
-    let (head, tail) = (within.start % 64, within.end % 64);
+/// The words of a leaf that a run within it touches, each with a mask of the run's bits.
+fn words_of(within: BlockRange) -> impl Iterator<Item = (usize, u64)> {
+    let base = within.start.0 / LEAF_BLOCKS * LEAF_BLOCKS;
+    let (start, end) = (within.start.0 - base, within.end.0 - base);
+    let (first, last) = ((start / 64) as usize, end.div_ceil(64) as usize);
+    let (head, tail) = (start % 64, end % 64);
     (first..last).map(move |word| {
         let mut mask = u64::MAX;
         if word == first {
@@ -179,7 +166,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::{BlockSet, LEAF_BLOCKS};
+    use super::{BlockNo, BlockRange, BlockSet, LEAF_BLOCKS};
 
     proptest! {
         #[test]
@@ -190,24 +177,23 @@ mod tests {
             let mut model = BTreeSet::new();
             for (start, len, insert) in steps {
                 // Around the borders of leaves and words.
-                let start = start / 150 * 150 + LEAF_BLOCKS - 100;
-                let blocks = start..start + len;
+                let blocks = BlockNo(start / 150 * 150 + LEAF_BLOCKS - 100).run(len);
                 if insert {
-                    let added = blocks.clone().filter(|&b| model.insert(b)).count() as u64;
+                    let added = blocks.iter().filter(|&b| model.insert(b)).count() as u64;
                     prop_assert_eq!(set.insert(blocks), added);
                 } else {
-                    let removed = blocks.clone().filter(|b| model.remove(b)).count() as u64;
+                    let removed = blocks.iter().filter(|b| model.remove(b)).count() as u64;
                     prop_assert_eq!(set.remove(blocks), removed);
                 }
                 prop_assert_eq!(set.len(), model.len() as u64);
             }
-            let odd_ones = |start: u64| model.iter().copied().find(|&block| block >= start && block / 3 % 2 == 1);
+            let odd_ones = |start| model.iter().copied().find(|&block| block >= start && block.0 / 3 % 2 == 1);
             let mut even_ones = BlockSet::default();
-            model.iter().filter(|&block| block / 3 % 2 == 0).for_each(|&block| { even_ones.insert(block..block + 1); });
+            model.iter().filter(|&block| block.0 / 3 % 2 == 0).for_each(|&block| { even_ones.insert(block.run(1)); });
             for start in model.iter().copied().take(50) {
-                prop_assert_eq!(set.first_not_in(&even_ones, start..u64::MAX), odd_ones(start));
+                prop_assert_eq!(set.first_not_in(&even_ones, start.to(BlockNo::MAX)), odd_ones(start));
             }
-            let members: Vec<u64> = set.runs().flatten().collect();
+            let members: Vec<BlockNo> = set.runs().flat_map(BlockRange::iter).collect();
             prop_assert_eq!(&members, &model.iter().copied().collect::<Vec<_>>());
             prop_assert_eq!(set.last(), model.last().copied());
             let runs: Vec<_> = set.runs().collect();
@@ -215,8 +201,8 @@ mod tests {
                 prop_assert!(pair[0].end < pair[1].start, "runs are maximal");
             }
             if let Some(&first) = members.first() {
-                prop_assert_eq!(set.first_run(0..first, 10), None);
-                prop_assert_eq!(set.first_run(first..first + 1, 10), Some(first..first + 1));
+                prop_assert_eq!(set.first_run(BlockNo(0).to(first), 10), None);
+                prop_assert_eq!(set.first_run(first.run(1), 10), Some(first.run(1)));
             }
         }
     }

@@ -3,7 +3,8 @@
 //! device.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
+
+use policy::unit::{BlockNo, BlockRange};
 
 /// With this many ranges, the device is flushed before another one is cleared.
 const RANGES_MAX: usize = 4096;
@@ -20,33 +21,32 @@ pub(super) enum Clearing {
 
 /// Ranges of blocks by their starts; they do not overlap.
 #[derive(Default)]
-struct Ranges(BTreeMap<u64, (u64, Clearing)>);
+struct Ranges(BTreeMap<BlockNo, (BlockNo, Clearing)>);
 
 impl Ranges {
     /// The ranges that overlap `blocks`, cut to it, in order.
-    fn within(&self, blocks: Range<u64>) -> impl Iterator<Item = (Range<u64>, Clearing)> {
+    fn within(&self, blocks: BlockRange) -> impl Iterator<Item = (BlockRange, Clearing)> {
         let before = self.0.range(..blocks.start).next_back().filter(|(_, (end, _))| *end > blocks.start);
-        let cut = blocks.clone();
         before
             .into_iter()
-            .chain(self.0.range(blocks))
-            .map(move |(&start, &(end, clearing))| (start.max(cut.start)..end.min(cut.end), clearing))
+            .chain(self.0.range(blocks.start..blocks.end))
+            .map(move |(&start, &(end, clearing))| (start.to(end).intersection(blocks), clearing))
     }
 
-    fn remove(&mut self, blocks: &Range<u64>) {
+    fn remove(&mut self, blocks: BlockRange) {
         if blocks.is_empty() || self.0.is_empty() {
             return;
         }
         if let Some((_, (end, clearing))) = self.0.range_mut(..blocks.start).next_back()
             && *end > blocks.start
         {
-            let (rest, clearing) = (blocks.end..*end, *clearing);
+            let (rest, clearing) = (blocks.end.to(*end), *clearing);
             *end = blocks.start;
             if !rest.is_empty() {
                 self.0.insert(rest.start, (rest.end, clearing));
             }
         }
-        while let Some((&start, &(end, clearing))) = self.0.range(blocks.clone()).next() {
+        while let Some((&start, &(end, clearing))) = self.0.range(blocks.start..blocks.end).next() {
             self.0.remove(&start);
             if end > blocks.end {
                 self.0.insert(blocks.end, (end, clearing));
@@ -54,11 +54,11 @@ impl Ranges {
         }
     }
 
-    fn insert(&mut self, mut blocks: Range<u64>, clearing: Clearing) {
+    fn insert(&mut self, mut blocks: BlockRange, clearing: Clearing) {
         if blocks.is_empty() {
             return;
         }
-        self.remove(&blocks);
+        self.remove(blocks);
         // Adjacent ranges are merged: a disk that is zeroed from start to end is one range.
         if let Some((&start, &(end, same))) = self.0.range(..blocks.start).next_back()
             && (end, same) == (blocks.start, clearing)
@@ -76,7 +76,7 @@ impl Ranges {
 
     fn append(&mut self, newer: Ranges) {
         for (start, (end, clearing)) in newer.0 {
-            self.insert(start..end, clearing);
+            self.insert(start.to(end), clearing);
         }
     }
 }
@@ -94,13 +94,13 @@ pub(super) struct Cleared {
 
 impl Cleared {
     /// A range was cleared. `is_suspect`: a flush failed meanwhile.
-    pub(super) fn insert(&mut self, blocks: Range<u64>, clearing: Clearing, is_suspect: bool) {
-        self.remove(&blocks);
+    pub(super) fn insert(&mut self, blocks: BlockRange, clearing: Clearing, is_suspect: bool) {
+        self.remove(blocks);
         if is_suspect { &mut self.again } else { &mut self.unflushed }.insert(blocks, clearing);
     }
 
     /// The device has newer content, or the blocks were dropped.
-    pub(super) fn remove(&mut self, blocks: &Range<u64>) {
+    pub(super) fn remove(&mut self, blocks: BlockRange) {
         [&mut self.unflushed, &mut self.flushing, &mut self.again].into_iter().for_each(|ranges| ranges.remove(blocks));
     }
 
@@ -118,19 +118,19 @@ impl Cleared {
     }
 
     /// The first range to be cleared again.
-    pub(super) fn first_again(&self) -> Option<Range<u64>> {
-        self.again.0.first_key_value().map(|(&start, &(end, _))| start..end)
+    pub(super) fn first_again(&self) -> Option<BlockRange> {
+        self.again.0.first_key_value().map(|(&start, &(end, _))| start.to(end))
     }
 
     /// The parts of `blocks` to be cleared again.
-    pub(super) fn again_within(&self, blocks: Range<u64>) -> Vec<(Range<u64>, Clearing)> {
+    pub(super) fn again_within(&self, blocks: BlockRange) -> Vec<(BlockRange, Clearing)> {
         self.again.within(blocks).collect()
     }
 
     /// The parts of `blocks` that read as zeroes, whatever the device returns.
-    pub(super) fn zeroes_within(&self, blocks: &Range<u64>) -> Vec<Range<u64>> {
+    pub(super) fn zeroes_within(&self, blocks: BlockRange) -> Vec<BlockRange> {
         let all = [&self.unflushed, &self.flushing, &self.again].into_iter();
-        all.flat_map(|ranges| ranges.within(blocks.clone()))
+        all.flat_map(|ranges| ranges.within(blocks))
             .filter_map(|(blocks, clearing)| (clearing != Clearing::Discard).then_some(blocks))
             .collect()
     }
@@ -155,20 +155,24 @@ mod tests {
 
     use super::*;
 
+    fn blocks(numbers: std::ops::Range<u64>) -> BlockRange {
+        numbers.into()
+    }
+
     const ZERO: Clearing = Clearing::Zero { may_release: true };
 
     #[test]
     fn what_was_cleared_before_a_flush_failed_is_done_again_unless_written_since() {
         let mut cleared = Cleared::default();
-        cleared.insert(10..20, ZERO, false);
+        cleared.insert(blocks(10..20), ZERO, false);
         cleared.begin_flush();
-        cleared.insert(20..30, Clearing::Discard, false);
+        cleared.insert(blocks(20..30), Clearing::Discard, false);
         cleared.on_failed_flush();
-        cleared.remove(&(14..16));
-        assert_eq!(cleared.first_again(), Some(10..14));
-        let again = cleared.again_within(0..100);
-        assert_eq!(again, [(10..14, ZERO), (16..20, ZERO), (20..30, Clearing::Discard)]);
-        assert_eq!(cleared.zeroes_within(&(12..25)), [12..14, 16..20]);
+        cleared.remove(blocks(14..16));
+        assert_eq!(cleared.first_again(), Some(blocks(10..14)));
+        let again = cleared.again_within(blocks(0..100));
+        assert_eq!(again, [(blocks(10..14), ZERO), (blocks(16..20), ZERO), (blocks(20..30), Clearing::Discard)]);
+        assert_eq!(cleared.zeroes_within(blocks(12..25)), [blocks(12..14), blocks(16..20)]);
         again.into_iter().for_each(|(blocks, clearing)| cleared.insert(blocks, clearing, false));
         cleared.begin_flush();
         assert_eq!(cleared.first_again(), None);
@@ -183,17 +187,17 @@ mod tests {
         ) {
             let (mut ranges, mut model) = (Ranges::default(), [None; 100]);
             for (start, len, what) in steps {
-                let blocks = start..start + len;
+                let blocks = BlockNo(start).run(len);
                 let clearing = [None, Some(ZERO), Some(Clearing::Discard)][what];
                 model[start as usize..(start + len) as usize].fill(clearing);
                 match clearing {
                     Some(clearing) => ranges.insert(blocks, clearing),
-                    None => ranges.remove(&blocks),
+                    None => ranges.remove(blocks),
                 }
             }
             let mut found = [None; 100];
-            for (blocks, clearing) in ranges.within(from..from + len) {
-                found[blocks.start as usize..blocks.end as usize].fill(Some(clearing));
+            for (blocks, clearing) in ranges.within(BlockNo(from).run(len)) {
+                found[blocks.start.0 as usize..blocks.end.0 as usize].fill(Some(clearing));
             }
             model[..from as usize].fill(None);
             model[(from + len) as usize..].fill(None);

@@ -1,9 +1,7 @@
 //! The dirty blocks of a volume for which no write has been issued, in passes of write-back (`policy/pace`).
 
-use std::ops::Range;
-
 use policy::pace::VolumeFacts;
-use policy::unit::Instant;
+use policy::unit::{BlockNo, BlockRange, Instant};
 
 use super::block_set::BlockSet;
 
@@ -17,7 +15,7 @@ pub(super) struct Dirty {
     young_since: Option<Instant>,
     /// The time of the last tick, if anything was dirty then.
     ticked: Option<Instant>,
-    pub(super) cursor: u64,
+    pub(super) cursor: BlockNo,
 }
 
 impl Dirty {
@@ -35,14 +33,14 @@ impl Dirty {
     }
 
     /// Blocks became dirty; returns how many were clean before.
-    pub(super) fn insert(&mut self, blocks: Range<u64>) -> u64 {
+    pub(super) fn insert(&mut self, blocks: BlockRange) -> u64 {
         let added = self.all.len();
         let mut at = blocks.start;
         while at < blocks.end {
             // An old block that is written anew stays old.
-            let next = self.all.first_run(at..blocks.end, u64::MAX).unwrap_or(blocks.end..blocks.end);
+            let next = self.all.first_run(at.to(blocks.end), u64::MAX).unwrap_or(blocks.end.run(0));
             if at < next.start {
-                self.young.insert(at..next.start);
+                self.young.insert(at.to(next.start));
             }
             at = next.end;
         }
@@ -51,26 +49,26 @@ impl Dirty {
     }
 
     /// Blocks are dirty again that were to be written before: they are old.
-    pub(super) fn insert_again(&mut self, blocks: Range<u64>) -> u64 {
-        self.young.remove(blocks.clone());
+    pub(super) fn insert_again(&mut self, blocks: BlockRange) -> u64 {
+        self.young.remove(blocks);
         self.all.insert(blocks)
     }
 
     /// Blocks are no longer dirty; returns how many were.
-    pub(super) fn remove(&mut self, blocks: Range<u64>) -> u64 {
-        self.young.remove(blocks.clone());
+    pub(super) fn remove(&mut self, blocks: BlockRange) -> u64 {
+        self.young.remove(blocks);
         self.all.remove(blocks)
     }
 
     /// The first dirty run within `within`, at most `len_max` blocks of it.
-    pub(super) fn first_run(&self, within: Range<u64>, len_max: u64) -> Option<Range<u64>> {
+    pub(super) fn first_run(&self, within: BlockRange, len_max: u64) -> Option<BlockRange> {
         self.all.first_run(within, len_max)
     }
 
     /// The first dirty run that starts with an old block; young ones that follow are included.
-    pub(super) fn first_old_run(&self, within: Range<u64>, len_max: u64) -> Option<Range<u64>> {
-        let start = self.all.first_not_in(&self.young, within.clone())?;
-        self.all.first_run(start..within.end, len_max)
+    pub(super) fn first_old_run(&self, within: BlockRange, len_max: u64) -> Option<BlockRange> {
+        let start = self.all.first_not_in(&self.young, within)?;
+        self.all.first_run(start.to(within.end), len_max)
     }
 
     /// A tick of write-back: returns what the pace needs. Starts the next pass if this one is over.
@@ -112,40 +110,40 @@ mod tests {
         Instant::ZERO + Duration::from_secs(seconds)
     }
 
-    fn write(dirty: &mut Dirty) -> Option<Range<u64>> {
-        let run = dirty.first_old_run(dirty.cursor..u64::MAX, 64)?;
-        dirty.remove(run.clone());
+    fn write(dirty: &mut Dirty) -> Option<BlockRange> {
+        let run = dirty.first_old_run(dirty.cursor.to(BlockNo::MAX), 64)?;
+        dirty.remove(run);
         dirty.cursor = run.end;
         Some(run)
     }
 
     #[test]
     fn who_writes_ahead_of_the_cursor_does_not_keep_it_from_what_is_behind() {
-        let mut dirty = Dirty { cursor: 100, ..Dirty::default() };
-        dirty.insert(5..6);
-        dirty.insert(200..210);
+        let mut dirty = Dirty { cursor: BlockNo(100), ..Dirty::default() };
+        dirty.insert((5..6).into());
+        dirty.insert((200..210).into());
         assert_eq!(dirty.on_tick(at(1)).old_blocks, 11);
         for ahead in (1000..10_000).step_by(100) {
-            dirty.insert(ahead..ahead + 100);
+            dirty.insert(BlockNo(ahead).run(100));
             if let Some(run) = write(&mut dirty) {
-                assert!(run.end <= 210, "{run:?}");
+                assert!(run.end <= BlockNo(210), "{run:?}");
                 continue;
             }
-            dirty.cursor = 0;
+            dirty.cursor = BlockNo(0);
         }
-        assert!(!dirty.all().contains(5), "the block behind the cursor waited for ever");
+        assert!(!dirty.all().contains(BlockNo(5)), "the block behind the cursor waited for ever");
     }
 
     #[test]
     fn a_lap_s_time_begins_with_its_oldest_block_and_old_ones_stay_old_when_written_anew() {
         let mut dirty = Dirty::default();
-        dirty.insert(0..10);
+        dirty.insert((0..10).into());
         let facts = dirty.on_tick(at(1));
         assert_eq!((facts.old_blocks, facts.old_since), (10, at(1)));
-        dirty.insert(5..20);
+        dirty.insert((5..20).into());
         let facts = dirty.on_tick(at(2));
         assert_eq!((facts.old_blocks, facts.young_blocks, facts.young_since), (10, 10, at(1)));
-        dirty.remove(0..10);
+        dirty.remove((0..10).into());
         let facts = dirty.on_tick(at(9));
         assert_eq!((facts.old_blocks, facts.old_since, facts.young_blocks), (10, at(1), 0));
     }

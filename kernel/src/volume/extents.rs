@@ -1,7 +1,7 @@
 //! Allocation status of a volume (NBD `base:allocation`).
 
 use machine::{Errno, SeekTarget};
-use policy::unit::{BLOCK_BYTES, ByteOffset, ByteRange};
+use policy::unit::{BlockNo, ByteOffset, ByteRange};
 
 use super::Volume;
 use super::block_set::BlockSet;
@@ -25,7 +25,7 @@ impl Volume {
     /// [`Errno::INVALID`] for a range outside the volume, otherwise the device's error.
     pub async fn extents(&self, cpu: &Processor, range: ByteRange, extents_max: usize) -> Result<Vec<Extent>, Errno> {
         self.check(range)?;
-        if let Some(errno) = self.is_given_up(&range.blocks()).then_some(Errno::IO) {
+        if let Some(errno) = self.is_given_up(range.blocks()).then_some(Errno::IO) {
             return Err(errno);
         }
         // Before the device is asked: a block that is in none of these sets was on the device then.
@@ -34,13 +34,13 @@ impl Volume {
         let mut at = range.at;
         while at < range.end() && !extents.is_full() {
             let data = match self.device.seek(cpu, at, SeekTarget::Data).await? {
-                Some(data) => block_start(data).max(at).min(range.end()),
+                Some(data) => BlockNo::holding(data).start().max(at).min(range.end()),
                 None => range.end(),
             };
             extents.push_hole(at, data, &newer);
             if data < range.end() {
-                let hole = self.device.seek(cpu, data, SeekTarget::Hole).await?.map_or(range.end(), block_end);
-                at = hole.max(data + 1).min(range.end());
+                let hole = self.device.seek(cpu, data, SeekTarget::Hole).await?.unwrap_or(range.end());
+                at = BlockNo::not_before(hole).start().max(data + 1).min(range.end());
                 extents.push(data, at, true);
             } else {
                 at = data;
@@ -57,21 +57,13 @@ impl Volume {
         let state = self.state.lock();
         for set in [state.dirty.all(), &state.writing, &state.unflushed, &state.flushing] {
             let mut from = blocks.start;
-            while let Some(run) = set.first_run(from..blocks.end, u64::MAX) {
+            while let Some(run) = set.first_run(from.to(blocks.end), u64::MAX) {
                 from = run.end;
                 newer.insert(run);
             }
         }
         newer
     }
-}
-
-fn block_start(at: ByteOffset) -> ByteOffset {
-    ByteOffset(at.0 / BLOCK_BYTES * BLOCK_BYTES)
-}
-
-fn block_end(at: ByteOffset) -> ByteOffset {
-    ByteOffset(at.0.next_multiple_of(BLOCK_BYTES))
 }
 
 struct Extents {
@@ -89,11 +81,10 @@ impl Extents {
     fn push_hole(&mut self, from: ByteOffset, to: ByteOffset, newer: &BlockSet) {
         let mut at = from;
         while at < to && !self.is_full() {
-            let blocks = ByteRange { at, len: to.0 - at.0 }.blocks();
-            let Some(run) = newer.first_run(blocks, u64::MAX) else { break };
-            let start = ByteOffset(run.start * BLOCK_BYTES).max(at);
+            let Some(run) = newer.first_run(at.to(to).blocks(), u64::MAX) else { break };
+            let start = run.start.start().max(at);
             self.push(at, start, false);
-            at = ByteOffset(run.end * BLOCK_BYTES).min(to);
+            at = run.end.start().min(to);
             self.push(start, at, true);
         }
         if !self.is_full() {
@@ -105,10 +96,9 @@ impl Extents {
         if from >= to {
             return;
         }
-        let len = to.0 - from.0;
         match self.found.last_mut() {
-            Some(last) if last.allocated == stored => last.range.len += len,
-            _ => self.found.push(Extent { range: ByteRange { at: from, len }, allocated: stored, zero: !stored }),
+            Some(last) if last.allocated == stored => last.range.len += to - from,
+            _ => self.found.push(Extent { range: from.to(to), allocated: stored, zero: !stored }),
         }
     }
 }
@@ -120,12 +110,12 @@ mod tests {
     #[test]
     fn what_the_cache_has_in_a_hole_of_the_device_is_data() {
         let mut newer = BlockSet::default();
-        newer.insert(2..4);
-        newer.insert(9..10);
+        newer.insert((2..4).into());
+        newer.insert((9..10).into());
         let mut extents = Extents { found: Vec::new(), max: 100 };
-        extents.push_hole(ByteOffset(0), ByteOffset(10 * BLOCK_BYTES), &newer);
-        extents.push(ByteOffset(10 * BLOCK_BYTES), ByteOffset(11 * BLOCK_BYTES), true);
-        let found: Vec<_> = extents.found.iter().map(|e| (e.range.len / BLOCK_BYTES, e.allocated)).collect();
+        extents.push_hole(ByteOffset(0), BlockNo(10).start(), &newer);
+        extents.push(BlockNo(10).start(), BlockNo(11).start(), true);
+        let found: Vec<_> = extents.found.iter().map(|e| (e.range.blocks().len(), e.allocated)).collect();
         assert_eq!(found, [(2, false), (2, true), (5, false), (2, true)]);
     }
 }

@@ -2,16 +2,15 @@
 //!
 //! A flush writes out its own volume only, never another export's blocks.
 
-use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use machine::Errno;
-use policy::unit::{Class, Stability};
+use policy::unit::{BlockRange, ByteRange, Class, Stability};
 
 use super::block_set::BlockSet;
 use super::write_out::Claimed;
 use super::{ForcedUnitAccess, State, Volume};
-use crate::cache::{Cache, State as BufferState, key};
+use crate::cache::{Cache, State as BufferState};
 use crate::counters::Count;
 use crate::processor::Processor;
 use crate::request::{Action, Context, Outcome, Request};
@@ -45,12 +44,12 @@ impl Volume {
     pub(super) async fn write_through(
         &self,
         cpu: &Processor,
-        blocks: Range<u64>,
+        blocks: BlockRange,
         context: Context,
     ) -> Result<(), Errno> {
         let failures = self.failures();
         let announced = self.flushes.announce(cpu);
-        if cpu.switches().flush_gathering && self.lies_beyond_device(&blocks) {
+        if cpu.switches().flush_gathering && self.lies_beyond_device(blocks) {
             self.write_growth(cpu, blocks, context).await?;
             drop(announced);
             return self.flush_device(cpu, context, failures).await;
@@ -61,9 +60,9 @@ impl Volume {
             ForcedUnitAccess::Always => true,
         };
         let stability = if forced { Stability::Stable } else { Stability::Unstable };
-        let written = self.write_and_settle(cpu, blocks.clone(), context.with_stability(stability)).await;
+        let written = self.write_and_settle(cpu, blocks, context.with_stability(stability)).await;
         // A concurrent write may have claimed the new content and written it unforced.
-        let all_forced = forced && written == blocks.end - blocks.start && !self.awaits_flush(&blocks);
+        let all_forced = forced && written == blocks.len() && !self.awaits_flush(blocks);
         if all_forced && self.failures() == failures {
             return self.lost();
         }
@@ -93,24 +92,24 @@ impl Volume {
     }
 
     async fn write_out_all(&self, cpu: &Processor, context: Context) {
-        let end = self.size().div_ceil(policy::unit::BLOCK_BYTES);
-        self.write_out_within(cpu, 0..end, context.with_stability(Stability::Unstable)).await;
+        let all = ByteRange::new(0, self.size()).blocks();
+        self.write_out_within(cpu, all, context.with_stability(Stability::Unstable)).await;
         // Writes that write-back issued may be queued behind others; now a client waits for them.
-        self.device.expedite(cpu, self.bytes_of(0..end));
+        self.device.expedite(cpu, self.bytes_of(all));
         self.until_settled().await;
     }
 
     /// Starts writing every dirty block in `within`, in one pass; returns the number of blocks. A block that is being
     /// written already is written again after that.
-    pub(super) async fn write_out_within(&self, cpu: &Processor, within: Range<u64>, context: Context) -> u64 {
+    pub(super) async fn write_out_within(&self, cpu: &Processor, within: BlockRange, context: Context) -> u64 {
         let mut later = Vec::new();
         let mut at = within.start;
         let mut count = 0;
         loop {
-            match self.claim(cpu.now(), at..within.end) {
+            match self.claim(cpu.now(), at.to(within.end)) {
                 Claimed::Run(claim) => {
                     at = claim.blocks.end;
-                    count += claim.dirty_within(&within);
+                    count += claim.dirty_within(within);
                     self.start_write_out(cpu, claim, context);
                     self.until_under_way(UNDER_WAY_MAX).await;
                 }
@@ -123,7 +122,7 @@ impl Volume {
         }
         for block in later {
             self.until_free(block).await;
-            if let Claimed::Run(claim) = self.claim(cpu.now(), block..block + 1) {
+            if let Claimed::Run(claim) = self.claim(cpu.now(), block.run(1)) {
                 count += 1;
                 self.start_write_out(cpu, claim, context);
             }
@@ -133,12 +132,12 @@ impl Volume {
 
     /// Writes the dirty blocks among `blocks` until no write of them is in flight and none must be repeated; returns
     /// the number of blocks written by the last pass.
-    pub(super) async fn write_and_settle(&self, cpu: &Processor, blocks: Range<u64>, context: Context) -> u64 {
+    pub(super) async fn write_and_settle(&self, cpu: &Processor, blocks: BlockRange, context: Context) -> u64 {
         let failures = self.failures();
         loop {
             let rewrites = self.rewrites();
-            let written = self.write_out_within(cpu, blocks.clone(), context).await;
-            self.until_settled_within(&blocks).await;
+            let written = self.write_out_within(cpu, blocks, context).await;
+            self.until_settled_within(blocks).await;
             // After a further failure the caller gets an error anyway.
             if self.rewrites() == rewrites || self.failures() != failures {
                 return written;
@@ -147,7 +146,7 @@ impl Volume {
     }
 
     /// Waits until no write of `blocks` is in flight.
-    pub(super) async fn until_settled_within(&self, blocks: &Range<u64>) {
+    pub(super) async fn until_settled_within(&self, blocks: BlockRange) {
         let is_over = || !self.state.lock().is_writing(blocks);
         self.settled_within.until(blocks, is_over).await;
     }
@@ -242,9 +241,9 @@ impl Volume {
     /// Blocks that a flush covered become clean, unless they were written again meanwhile.
     fn on_flushed(&self, covered: &BlockSet) {
         for piece in covered.runs().flat_map(Cache::runs) {
-            let mut shard = self.memory.cache().lock(self.id, piece.start);
-            for block in piece {
-                let Some(slot) = shard.find(key(self.id, block)) else { continue };
+            let mut shard = self.lock_shard(piece.start);
+            for block in piece.iter() {
+                let Some(slot) = shard.find(self.key(block)) else { continue };
                 if !self.state.lock().unflushed.contains(block) {
                     let state = shard.state(slot).without(BufferState::UNFLUSHED);
                     shard.set_state(slot, state);
@@ -287,14 +286,14 @@ impl Volume {
         };
         for piece in covered.runs().chain(meanwhile.runs()).flat_map(Cache::runs) {
             let mut again = BlockSet::default();
-            let mut shard = self.memory.cache().lock(self.id, piece.start);
-            for block in piece {
-                let Some(slot) = shard.find(key(self.id, block)) else { continue };
+            let mut shard = self.lock_shard(piece.start);
+            for block in piece.iter() {
+                let Some(slot) = shard.find(self.key(block)) else { continue };
                 let state = shard.state(slot);
                 if state.any(BufferState::UNFLUSHED) {
                     shard.set_state(slot, state.without(BufferState::UNFLUSHED).with(BufferState::DIRTY));
                     self.parts.on_failed_flush(block);
-                    again.insert(block..block + 1);
+                    again.insert(block.run(1));
                 }
             }
             drop(shard);
@@ -324,9 +323,9 @@ impl Volume {
     }
 
     /// Was any of `blocks` written unforced and not flushed since?
-    fn awaits_flush(&self, blocks: &Range<u64>) -> bool {
+    fn awaits_flush(&self, blocks: BlockRange) -> bool {
         let state = self.state.lock();
-        [&state.unflushed, &state.flushing].iter().any(|set| set.first_run(blocks.clone(), 1).is_some())
+        [&state.unflushed, &state.flushing].iter().any(|set| set.first_run(blocks, 1).is_some())
     }
 
     /// Is the device unchanged since its last successful flush?

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use machine::Errno;
-use policy::unit::BLOCK_BYTES;
+use policy::unit::{BlockNo, ByteOffset};
 
 use super::Volume;
 use crate::processor::Processor;
@@ -24,13 +24,13 @@ impl Volume {
     ) -> Result<bool, Errno> {
         let _closed = self.gate.close().await;
         self.hand_over(cpu).await;
-        let end = self.blocks_end.load(Ordering::Relaxed);
-        let barrier = self.raise_barrier(0..end).await;
-        self.until_quiet(cpu, 0..end).await;
+        let all = BlockNo(0).to(self.blocks_end());
+        let barrier = self.raise_barrier(all).await;
+        self.until_quiet(cpu, all).await;
         let asked = ask.await;
         if let Ok(size) = asked {
-            self.forget_clean(cpu, 0..end).await;
-            self.size.store(size.max(self.dirty_end()), Ordering::Release);
+            self.forget_clean(cpu, all).await;
+            self.size.store(size.max(self.dirty_end().0), Ordering::Release);
         }
         let is_all_ours = self.parts.is_empty() && self.state.lock().unflushed.is_empty();
         drop(barrier);
@@ -43,7 +43,7 @@ impl Volume {
         let context = self.with_export(Context::synchronous(cpu.job()));
         let failures = self.failures();
         for block in self.parts.dirty_blocks() {
-            self.write_out_within(cpu, block..block + 1, context).await;
+            self.write_out_within(cpu, block.run(1), context).await;
         }
         self.until_settled().await;
         if !self.state.lock().unflushed.is_empty() {
@@ -52,10 +52,10 @@ impl Volume {
         }
     }
 
-    /// The end of what clients wrote and the host does not have yet. Bytes.
-    fn dirty_end(&self) -> u64 {
+    /// The end of what clients wrote and the host does not have yet.
+    fn dirty_end(&self) -> ByteOffset {
         let state = self.state.lock();
         let last = [state.dirty.all(), &state.writing].into_iter().filter_map(|set| set.last()).max();
-        last.map_or(0, |last| ((last + 1) * BLOCK_BYTES).min(self.size()))
+        last.map_or(ByteOffset(0), |last| (last + 1).start().min(self.volume_end()))
     }
 }

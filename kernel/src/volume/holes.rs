@@ -2,10 +2,8 @@
 //! entry for each write, however small. So the blocks around it are written as zeroes with it, in clusters of 64 KiB, the
 //! allocation unit of QCOW2: random writes of 4 KiB into a new image then pay for a sixteenth of the allocations.
 
-use std::ops::Range;
-
 use machine::SeekTarget;
-use policy::unit::{BLOCK_BYTES, ByteOffset};
+use policy::unit::{BLOCK_BYTES, BlockNo, BlockRange, ByteOffset};
 
 use super::Volume;
 use super::block_set::BlockSet;
@@ -20,7 +18,8 @@ const RECORDED_BYTES_MAX: u64 = 4 << 40;
 /// An image of more extents is no new one; its other holes are not looked for.
 const EXTENTS_MAX: usize = 4096;
 
-/// The clusters that have never been written: on the device they are zeroes.
+/// The clusters that have never been written: on the device they are zeroes. In sets, a cluster's number stands for a
+/// block's.
 #[derive(Default)]
 pub(super) struct Holes {
     clusters: BlockSet,
@@ -42,19 +41,24 @@ impl Holes {
     }
 
     /// `blocks` are written next. Returns them with the rest of the clusters around them that were holes until now.
-    pub(super) fn fill(&mut self, blocks: &Range<u64>) -> Range<u64> {
-        let touched = blocks.start / CLUSTER_BLOCKS..blocks.end.div_ceil(CLUSTER_BLOCKS);
+    pub(super) fn fill(&mut self, blocks: BlockRange) -> BlockRange {
+        let end = BlockNo(blocks.end.0.div_ceil(CLUSTER_BLOCKS));
+        let touched = BlockNo(blocks.start.0 / CLUSTER_BLOCKS).to(end);
         if let Some(written) = &mut self.written {
-            written.insert(touched.clone());
+            written.insert(touched);
         }
         if self.clusters.is_empty() {
-            return blocks.clone();
+            return blocks;
         }
-        let (first, last) = (touched.start, touched.end - 1);
-        let start = if self.clusters.contains(first) { first * CLUSTER_BLOCKS } else { blocks.start };
-        let end = if self.clusters.contains(last) { touched.end * CLUSTER_BLOCKS } else { blocks.end };
+        let mut filled = blocks;
+        if self.clusters.contains(touched.start) {
+            filled.start = BlockNo(touched.start.0 * CLUSTER_BLOCKS);
+        }
+        if self.clusters.contains(touched.end - 1) {
+            filled.end = BlockNo(touched.end.0 * CLUSTER_BLOCKS);
+        }
         self.clusters.remove(touched);
-        start..end
+        filled
     }
 
     /// There is no space for more than what clients write.
@@ -78,7 +82,7 @@ impl Volume {
             let Ok(data) = self.device.seek(cpu, at, SeekTarget::Data).await else { break };
             let data = data.map_or(end, |data| data.min(end));
             let cluster_bytes = CLUSTER_BLOCKS * BLOCK_BYTES;
-            clusters.insert(at.0.div_ceil(cluster_bytes)..data.0 / cluster_bytes);
+            clusters.insert((at.0.div_ceil(cluster_bytes)..data.0 / cluster_bytes).into());
             if data >= end {
                 break;
             }
@@ -93,7 +97,7 @@ impl Volume {
 mod tests {
     use super::*;
 
-    fn holes(clusters: Range<u64>) -> Holes {
+    fn holes(clusters: BlockRange) -> Holes {
         let mut found = BlockSet::default();
         found.insert(clusters);
         let mut holes = Holes::awaited();
@@ -103,32 +107,32 @@ mod tests {
 
     #[test]
     fn a_piece_is_filled_by_its_first_write_only() {
-        let mut holes = holes(0..4);
-        assert_eq!(holes.fill(&(17..18)), 16..32);
-        assert_eq!(holes.fill(&(18..19)), 18..19);
+        let mut holes = holes((0..4).into());
+        assert_eq!(holes.fill((17..18).into()), (16..32).into());
+        assert_eq!(holes.fill((18..19).into()), (18..19).into());
     }
 
     #[test]
     fn a_long_write_is_filled_up_at_both_ends() {
-        let mut holes = holes(0..4);
-        assert_eq!(holes.fill(&(10..40)), 0..48);
-        assert_eq!(holes.fill(&(40..50)), 40..64, "the third cluster is written, the fourth is not");
+        let mut holes = holes((0..4).into());
+        assert_eq!(holes.fill((10..40).into()), (0..48).into());
+        assert_eq!(holes.fill((40..50).into()), (40..64).into(), "the third cluster is written, the fourth is not");
     }
 
     #[test]
     fn beyond_the_holes_nothing_is_filled() {
-        assert_eq!(holes(0..4).fill(&(64..65)), 64..65);
-        assert_eq!(Holes::default().fill(&(1..2)), 1..2);
+        assert_eq!(holes((0..4).into()).fill((64..65).into()), (64..65).into());
+        assert_eq!(Holes::default().fill((1..2).into()), (1..2).into());
     }
 
     #[test]
     fn what_is_written_while_the_device_is_asked_is_no_hole() {
         let mut holes = Holes::awaited();
-        assert_eq!(holes.fill(&(5..6)), 5..6);
+        assert_eq!(holes.fill((5..6).into()), (5..6).into());
         let mut found = BlockSet::default();
-        found.insert(0..2);
+        found.insert((0..2).into());
         holes.found(found);
-        assert_eq!(holes.fill(&(6..7)), 6..7);
-        assert_eq!(holes.fill(&(20..21)), 16..32);
+        assert_eq!(holes.fill((6..7).into()), (6..7).into());
+        assert_eq!(holes.fill((20..21).into()), (16..32).into());
     }
 }

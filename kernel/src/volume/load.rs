@@ -5,17 +5,17 @@
 
 use std::cell::Cell;
 use std::cmp::Reverse;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures_util::future::join_all;
 use machine::Errno;
-use policy::unit::{BLOCK_BYTES, Class};
+use policy::unit::{BLOCK_BYTES, BlockNo, BlockRange, Class};
 use smallvec::SmallVec;
 
 use super::{Attempt, Volume};
-use crate::cache::{Cache, Shard, State as BufferState, key};
+use crate::block_key::BlockKey;
+use crate::cache::{Cache, Shard, State as BufferState};
 use crate::counters::Count;
 use crate::frame::{FrameRef, Frames, segments};
 use crate::processor::Processor;
@@ -33,7 +33,7 @@ pub enum Lookup {
 /// others may wait for them, so this must be driven without waiting for anything of theirs, or be dropped.
 pub struct Reading {
     volume: Arc<Volume>,
-    blocks: Range<u64>,
+    blocks: BlockRange,
     context: Context,
     /// The frames found so far, by block.
     frames: SmallVec<[Option<FrameRef>; 4]>,
@@ -44,16 +44,16 @@ pub struct Reading {
     /// Missing blocks whose load the last lookup could not begin, for lack of memory or because of a barrier, and their
     /// range.
     left: u64,
-    left_within: Range<u64>,
+    left_within: BlockRange,
     /// A block that another reader loads.
-    loading: Option<u64>,
+    loading: Option<BlockNo>,
     /// Blocks counted in the volume's `blocks_awaited`.
     awaited: u64,
 }
 
 /// Adjacent blocks that one request reads.
 struct Load {
-    blocks: Range<u64>,
+    blocks: BlockRange,
     frames: Frames,
     is_settled: Cell<bool>,
 }
@@ -63,7 +63,7 @@ impl Volume {
     pub(super) async fn load(
         &self,
         cpu: &Processor,
-        blocks: Range<u64>,
+        blocks: BlockRange,
         context: Context,
     ) -> Result<Attempt<Frames>, Errno> {
         match self.look_up(cpu, blocks, context)? {
@@ -73,19 +73,19 @@ impl Volume {
     }
 
     /// Shares the cached frames of `blocks`, and begins to load the others.
-    pub(super) fn look_up(&self, cpu: &Processor, blocks: Range<u64>, context: Context) -> Result<Lookup, Errno> {
+    pub(super) fn look_up(&self, cpu: &Processor, blocks: BlockRange, context: Context) -> Result<Lookup, Errno> {
         let mut frames = Frames::new();
-        let missed = self.memory.cache().share(self.id, blocks.clone(), self.memory.frames(), &mut frames);
+        let missed = self.memory.cache().share(self.id, blocks, self.memory.frames(), &mut frames);
         let Some((mut shard, rest)) = missed else {
             if context.class == Class::Synchronous {
-                self.note_hit(cpu, &blocks);
+                self.note_hit(cpu, blocks);
             }
             return Ok(Lookup::Cached(frames));
         };
         let mut reading = Reading::new(self, blocks, self.with_export(context), frames)?;
-        reading.look_in(&mut shard, rest.clone());
+        reading.look_in(&mut shard, rest);
         drop(shard);
-        reading.look_at(rest.end..reading.blocks.end);
+        reading.look_at(rest.end.to(reading.blocks.end));
         reading.note_first_look(cpu);
         Ok(Lookup::Missing(reading))
     }
@@ -93,9 +93,9 @@ impl Volume {
 
 impl Reading {
     /// `first`: the frames of the first blocks, which were cached.
-    fn new(volume: &Volume, blocks: Range<u64>, context: Context, first: Frames) -> Result<Self, Errno> {
+    fn new(volume: &Volume, blocks: BlockRange, context: Context, first: Frames) -> Result<Self, Errno> {
         let mut frames: SmallVec<[Option<FrameRef>; 4]> = first.into_iter().map(Some).collect();
-        frames.resize_with((blocks.end - blocks.start) as usize, || None);
+        frames.resize_with(blocks.len() as usize, || None);
         let reading = Reading {
             volume: volume.this.upgrade().ok_or(Errno::IO)?,
             context,
@@ -103,7 +103,7 @@ impl Reading {
             spare: Frames::new(),
             loads: SmallVec::new(),
             left: 0,
-            left_within: blocks.start..blocks.start,
+            left_within: blocks.start.run(0),
             loading: None,
             awaited: 0,
             blocks,
@@ -113,7 +113,7 @@ impl Reading {
 
     /// A client waits for this read until it ends.
     pub(super) fn note_waiter(&mut self) {
-        self.awaited = self.blocks.end - self.blocks.start;
+        self.awaited = self.blocks.len();
         self.volume.blocks_awaited.fetch_add(self.awaited, Ordering::Relaxed);
     }
 
@@ -142,52 +142,52 @@ impl Reading {
             }
             self.check_given_up()?;
             (self.left, self.loading) = (0, None);
-            self.look_at(self.blocks.clone());
+            self.look_at(self.blocks);
             self.note_look(cpu);
         }
     }
 
     fn check_given_up(&self) -> Result<(), Errno> {
-        if self.volume.is_given_up(&self.blocks) { Err(Errno::IO) } else { Ok(()) }
+        if self.volume.is_given_up(self.blocks) { Err(Errno::IO) } else { Ok(()) }
     }
 
-    fn look_at(&mut self, blocks: Range<u64>) {
+    fn look_at(&mut self, blocks: BlockRange) {
         let volume = Arc::clone(&self.volume);
         for run in Cache::runs(blocks) {
-            let mut shard = volume.memory.cache().lock(volume.id, run.start);
+            let mut shard = volume.lock_shard(run.start);
             self.look_in(&mut shard, run);
         }
     }
 
     /// Shares the frames of `run` that are cached and not held yet. Begins to load what is absent and no other reader
     /// loads, if there are free frames for all of it.
-    fn look_in(&mut self, shard: &mut Shard, run: Range<u64>) {
+    fn look_in(&mut self, shard: &mut Shard, run: BlockRange) {
         let (id, pool) = (self.volume.id, self.volume.memory.frames());
-        let mut absent: SmallVec<[Range<u64>; 2]> = SmallVec::new();
-        for block in run {
+        let mut absent: SmallVec<[BlockRange; 2]> = SmallVec::new();
+        for block in run.iter() {
             let frame = &mut self.frames[(block - self.blocks.start) as usize];
             if frame.is_some() {
                 continue;
             }
-            match shard.find(key(id, block)) {
+            match shard.find(BlockKey::new(id, block)) {
                 Some(slot) if shard.state(slot).any(BufferState::LOADING) => self.loading = Some(block),
                 Some(slot) => {
                     shard.touch(slot);
                     *frame = Some(shard.share(slot, pool));
                 }
                 None => match absent.last_mut() {
-                    Some(last) if last.end == block => last.end += 1,
-                    _ => absent.push(block..block + 1),
+                    Some(last) if last.end == block => last.end = block + 1,
+                    _ => absent.push(block.run(1)),
                 },
             }
         }
         let (Some(first), Some(last)) = (absent.first(), absent.last()) else { return };
-        let (within, count) = (first.start..last.end, absent.iter().map(|run| run.end - run.start).sum());
+        let (within, count) = (first.start.to(last.end), absent.iter().map(|run| run.len()).sum());
         // A barrier set before the shard was locked must be seen: its owner looks for loads under the shard's lock.
-        if !self.volume.is_barred(&within) && self.take_spare(count) {
-            absent.into_iter().flatten().for_each(|block| self.begin_load(shard, block));
+        if !self.volume.is_barred(within) && self.take_spare(count) {
+            absent.into_iter().flat_map(BlockRange::iter).for_each(|block| self.begin_load(shard, block));
         } else {
-            self.left_within = if self.left == 0 { within } else { self.left_within.start..within.end };
+            self.left_within = if self.left == 0 { within } else { self.left_within.start.to(within.end) };
             self.left += count;
         }
     }
@@ -201,19 +201,19 @@ impl Reading {
         self.spare.len() >= count as usize
     }
 
-    fn begin_load(&mut self, shard: &mut Shard, block: u64) {
+    fn begin_load(&mut self, shard: &mut Shard, block: BlockNo) {
         let (volume, Some(frame)) = (&self.volume, self.spare.pop()) else { return };
         let (cache, pool) = (volume.memory.cache(), volume.memory.frames());
         volume.note_block(block);
-        shard.insert(key(volume.id, block), frame.clone(), BufferState::LOADING, cache.shard_capacity(), pool);
+        shard.insert(volume.key(block), frame.clone(), BufferState::LOADING, cache.shard_capacity(), pool);
         let blocks_max = volume.transfer_blocks_max();
         match self.loads.last_mut() {
-            Some(last) if last.blocks.end == block && last.blocks.end - last.blocks.start < blocks_max => {
-                last.blocks.end += 1;
+            Some(last) if last.blocks.end == block && last.blocks.len() < blocks_max => {
+                last.blocks.end = block + 1;
                 last.frames.push(frame);
             }
             _ => self.loads.push(Load {
-                blocks: block..block + 1,
+                blocks: block.run(1),
                 frames: Frames::from_iter([frame]),
                 is_settled: Cell::new(false),
             }),
@@ -232,9 +232,9 @@ impl Reading {
     }
 
     fn note_look(&self, cpu: &Processor) {
-        let begun: u64 = self.loads.iter().map(|load| load.blocks.end - load.blocks.start).sum();
+        let begun: u64 = self.loads.iter().map(|load| load.blocks.len()).sum();
         if begun + self.left > 0 {
-            cpu.trace(Event::CacheMiss, self.context, self.blocks.start, begun + self.left);
+            cpu.trace(Event::CacheMiss, self.context, self.blocks.start.0, begun + self.left);
             self.volume.memory.note_read_miss();
             self.volume.memory.look_at_stock();
         }
@@ -242,8 +242,8 @@ impl Reading {
 
     /// Waits for memory, or for the end of a barrier.
     async fn until_others_can_load(&mut self, cpu: &Processor) {
-        let (volume, within) = (Arc::clone(&self.volume), self.left_within.clone());
-        volume.settled.until(|| (!volume.is_barred(&within)).then_some(())).await;
+        let (volume, within) = (Arc::clone(&self.volume), self.left_within);
+        volume.settled.until(|| (!volume.is_barred(within)).then_some(())).await;
         if !volume.memory.try_allocate(self.left as usize, &mut self.spare) {
             // A reader that waits for memory holds none: others may need just that.
             self.spare.clear();
@@ -255,14 +255,14 @@ impl Reading {
     }
 
     /// Waits for a block that another reader loads.
-    async fn until_loaded(&self, cpu: &Processor, block: u64) {
+    async fn until_loaded(&self, cpu: &Processor, block: BlockNo) {
         let volume = &self.volume;
         if self.context.class == Class::Synchronous {
-            volume.device.expedite(cpu, volume.bytes_of(block..block + 1));
+            volume.device.expedite(cpu, volume.bytes_of(block.run(1)));
         }
         let began = cpu.begin(Event::CacheLoadAwaited, self.context);
-        volume.memory.cache().until_not(volume.id, block, BufferState::LOADING).await;
-        cpu.end(began, Event::CacheLoadAwaited, self.context, block, 0);
+        volume.memory.cache().until_not(volume.key(block), BufferState::LOADING).await;
+        cpu.end(began, Event::CacheLoadAwaited, self.context, block.0, 0);
     }
 
     /// Issues the loads and takes their frames.
@@ -277,7 +277,7 @@ impl Reading {
             }
         };
         for Load { blocks, frames, .. } in self.loads.drain(..) {
-            for (block, frame) in blocks.zip(frames) {
+            for (block, frame) in blocks.iter().zip(frames) {
                 self.frames[(block - self.blocks.start) as usize] = Some(frame);
             }
         }
@@ -286,13 +286,13 @@ impl Reading {
 
     async fn perform(&self, cpu: &Processor, load: &Load) -> Result<Outcome, Errno> {
         let (volume, context) = (&self.volume, self.context);
-        let range = volume.bytes_of(load.blocks.clone());
+        let range = volume.bytes_of(load.blocks);
         let mut result = Ok(Outcome::Done);
         // A file may have been truncated since the lookup.
         let mut frames = load.frames.clone();
         frames.truncate(range.len.div_ceil(BLOCK_BYTES) as usize);
         // A failed flush may have restored the content from before the zeroing.
-        let zeroes = volume.state.lock().cleared.zeroes_within(&load.blocks);
+        let zeroes = volume.state.lock().cleared.zeroes_within(load.blocks);
         if !frames.is_empty() && !zeroes.contains(&load.blocks) {
             let action = Action::Read(range, frames);
             result = volume.device.perform(cpu, Request { action, context }).await;
@@ -319,10 +319,10 @@ impl Load {
     fn settle(&self, volume: &Volume, ok: bool) {
         self.is_settled.set(true);
         let pool = volume.memory.frames();
-        for run in Cache::runs(self.blocks.clone()) {
-            let mut shard = volume.memory.cache().lock(volume.id, run.start);
-            for block in run {
-                let Some(slot) = shard.find(key(volume.id, block)) else { continue };
+        for run in Cache::runs(self.blocks) {
+            let mut shard = volume.lock_shard(run.start);
+            for block in run.iter() {
+                let Some(slot) = shard.find(volume.key(block)) else { continue };
                 let own = &self.frames[(block - self.blocks.start) as usize];
                 // A write may have replaced the frame meanwhile.
                 if shard.frame_no(slot) != own.no() || !shard.state(slot).any(BufferState::LOADING) {
@@ -345,8 +345,8 @@ impl Load {
     }
 
     /// Zeroes some of its blocks.
-    fn zero(&self, blocks: Range<u64>) {
-        self.zero_bytes((blocks.start - self.blocks.start) * BLOCK_BYTES, (blocks.end - blocks.start) * BLOCK_BYTES);
+    fn zero(&self, blocks: BlockRange) {
+        self.zero_bytes((blocks.start - self.blocks.start) * BLOCK_BYTES, blocks.len() * BLOCK_BYTES);
     }
 
     fn zero_bytes(&self, from: u64, len: u64) {

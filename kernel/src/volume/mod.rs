@@ -27,16 +27,18 @@ mod write_out;
 mod zero;
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use machine::Errno;
 use parking_lot::Mutex;
 use policy::readahead::{self, ReadAhead};
-use policy::unit::{BLOCK_BYTES, ByteRange, DeviceId, ProcessorId};
+use policy::unit::{BLOCK_BYTES, BlockNo, BlockRange, ByteOffset, ByteRange, DeviceId, ProcessorId};
 
 use crate::Kernel;
+use crate::block_key::BlockKey;
+use crate::cache::Shard;
+use crate::counters::CountedGuard;
 use crate::device::{DeviceFacts, DeviceNumbers, DeviceRef, TooManyDevices, contains};
 use crate::export::ExportNo;
 use crate::job::Jobs;
@@ -117,7 +119,7 @@ pub struct Volume {
     facts: DeviceFacts,
     /// Bytes; the device is shorter until the blocks that extend it are written.
     size: AtomicU64,
-    /// Every block that is or was cached is below this one.
+    /// See [`Volume::blocks_end`].
     blocks_end: AtomicU64,
     id: DeviceId,
     state: Mutex<State>,
@@ -162,7 +164,7 @@ struct State {
     /// Covered by the flush in flight; otherwise empty.
     flushing: BlockSet,
     /// Being zeroed or discarded.
-    barriers: Vec<Range<u64>>,
+    barriers: Vec<BlockRange>,
     /// Numbers writes to the device in the order of their start.
     sequence: u64,
     /// The newest number when a flush failed: the device may have lost any write up to it.
@@ -267,6 +269,10 @@ impl Volume {
         self.size.load(Ordering::Acquire)
     }
 
+    fn volume_end(&self) -> ByteOffset {
+        ByteOffset(self.size())
+    }
+
     pub fn read_only(&self) -> bool {
         self.config.read_only
     }
@@ -319,9 +325,8 @@ impl Volume {
     }
 
     /// The bytes of a run of blocks, cut at the end of the device.
-    fn bytes_of(&self, blocks: Range<u64>) -> ByteRange {
-        let at = blocks.start * BLOCK_BYTES;
-        ByteRange::new(at, (blocks.end * BLOCK_BYTES).min(self.size()).saturating_sub(at))
+    fn bytes_of(&self, blocks: BlockRange) -> ByteRange {
+        self.clip(blocks.bytes())
     }
 
     /// Blocks of the largest useful transfer.
@@ -330,21 +335,35 @@ impl Volume {
     }
 
     /// To be called before a block enters the cache.
-    fn note_block(&self, block: u64) {
-        if block >= self.blocks_end.load(Ordering::Relaxed) {
-            self.blocks_end.fetch_max(block + 1, Ordering::Relaxed);
+    fn note_block(&self, block: BlockNo) {
+        if block >= self.blocks_end() {
+            self.blocks_end.fetch_max(block.0 + 1, Ordering::Relaxed);
         }
     }
 
+    /// Every block that is or was cached is below this one.
+    fn blocks_end(&self) -> BlockNo {
+        BlockNo(self.blocks_end.load(Ordering::Relaxed))
+    }
+
+    fn key(&self, block: BlockNo) -> BlockKey {
+        BlockKey::new(self.id, block)
+    }
+
+    /// Locks the cache's shard of `block`.
+    fn lock_shard(&self, block: BlockNo) -> CountedGuard<'_, Shard> {
+        self.memory.cache().lock(self.key(block))
+    }
+
     /// Does a barrier lie on any of `blocks`?
-    fn is_barred(&self, blocks: &Range<u64>) -> bool {
+    fn is_barred(&self, blocks: BlockRange) -> bool {
         self.barriers.load(Ordering::SeqCst) > 0 && self.state.lock().is_barred(blocks)
     }
 }
 
 impl State {
-    fn is_barred(&self, blocks: &Range<u64>) -> bool {
-        self.barriers.iter().any(|barrier| barrier.start < blocks.end && blocks.start < barrier.end)
+    fn is_barred(&self, blocks: BlockRange) -> bool {
+        self.barriers.iter().any(|barrier| barrier.overlaps(blocks))
     }
 }
 
@@ -358,8 +377,7 @@ impl Drop for Volume {
         };
         self.memory.subtract_dirty(dirty);
         self.memory.change_stuck(stuck, 0);
-        let end = self.blocks_end.load(Ordering::Relaxed);
-        self.memory.cache().forget_device(self.id, end, self.memory.frames());
+        self.memory.cache().forget_device(self.id, self.blocks_end(), self.memory.frames());
         self.numbers.give_back(self.id);
     }
 }

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use policy::unit::{BLOCK_BYTES, ByteRange};
+use policy::unit::{BLOCK_BYTES, BlockNo, BlockRange, ByteOffset, ByteRange};
 use smallvec::SmallVec;
 
 use crate::cache::State as BufferState;
@@ -67,17 +67,17 @@ impl Part {
     }
 
     /// Its maximal runs as bytes of the volume, for a block that starts at `at`.
-    pub(super) fn ranges(&self, at: u64) -> Vec<ByteRange> {
+    pub(super) fn ranges(&self, at: ByteOffset) -> Vec<ByteRange> {
         let bits = match self {
             Part::Nothing => return Vec::new(),
-            Part::Whole => return vec![ByteRange::new(at, BLOCK_BYTES)],
+            Part::Whole => return vec![at.to(at + BLOCK_BYTES)],
             Part::Some(bits) => bits,
         };
         let mut ranges = Vec::with_capacity(1);
         let mut start = next(bits, 0, true);
         while start < BLOCK_BYTES as usize {
             let end = next(bits, start, false);
-            ranges.push(ByteRange::new(at + start as u64, (end - start) as u64));
+            ranges.push((at + start as u64).to(at + end as u64));
             start = next(bits, end, true);
         }
         ranges
@@ -134,24 +134,24 @@ impl Entry {
 /// The blocks that their writers have not sent as a whole.
 #[derive(Default)]
 pub(super) struct Parts {
-    entries: Mutex<BTreeMap<u64, Entry>>,
+    entries: Mutex<BTreeMap<BlockNo, Entry>>,
     /// Length of `entries`, readable without their lock: exact for a block whose shard the caller has locked.
     count: AtomicUsize,
 }
 
 impl Parts {
     /// Some bytes of a block in `state` were written.
-    pub(super) fn on_part(&self, block: u64, state: BufferState, bytes: Range<usize>) {
+    pub(super) fn on_part(&self, block: BlockNo, state: BufferState, bytes: Range<usize>) {
         self.change(block, state, |entry| entry.dirty.insert(bytes));
     }
 
     /// These blocks, whose shard is locked, were written as a whole.
-    pub(super) fn on_whole(&self, blocks: Range<u64>) {
+    pub(super) fn on_whole(&self, blocks: BlockRange) {
         self.change_all_known(blocks, |entry| entry.dirty = Part::Whole);
     }
 
     /// A dirty block is about to be written; returns which part.
-    pub(super) fn on_write_out(&self, block: u64) -> Part {
+    pub(super) fn on_write_out(&self, block: BlockNo) -> Part {
         let mut part = None;
         self.change_known(block, |entry| {
             let dirty = std::mem::take(&mut entry.dirty);
@@ -162,7 +162,7 @@ impl Parts {
     }
 
     /// The write to the device ended; `next` is the new state of its bytes.
-    pub(super) fn on_written(&self, block: u64, next: BufferState) {
+    pub(super) fn on_written(&self, block: BlockNo, next: BufferState) {
         self.change_known(block, |entry| {
             let written = std::mem::take(&mut entry.writing);
             if next.any(BufferState::DIRTY) {
@@ -174,24 +174,24 @@ impl Parts {
     }
 
     /// The written part was flushed, or never will be.
-    pub(super) fn on_flushed(&self, block: u64) {
+    pub(super) fn on_flushed(&self, block: BlockNo) {
         self.change_known(block, |entry| entry.unflushed = Part::Nothing);
     }
 
     /// The written part must be written again.
-    pub(super) fn on_failed_flush(&self, block: u64) {
+    pub(super) fn on_failed_flush(&self, block: BlockNo) {
         self.change_known(block, |entry| {
             let again = std::mem::take(&mut entry.unflushed);
             entry.dirty.add(again);
         });
     }
 
-    pub(super) fn on_gone(&self, block: u64) {
+    pub(super) fn on_gone(&self, block: BlockNo) {
         self.change_known(block, |entry| *entry = Entry::default());
     }
 
     /// The volume now ends at byte `at` of this block.
-    pub(super) fn on_end(&self, block: u64, at: usize) {
+    pub(super) fn on_end(&self, block: BlockNo, at: usize) {
         self.change_known(block, |entry| {
             [&mut entry.dirty, &mut entry.unflushed].into_iter().for_each(|part| part.remove_from(at));
         });
@@ -202,12 +202,12 @@ impl Parts {
     }
 
     /// The partly dirty blocks.
-    pub(super) fn dirty_blocks(&self) -> Vec<u64> {
+    pub(super) fn dirty_blocks(&self) -> Vec<BlockNo> {
         let entries = self.entries.lock();
         entries.iter().filter(|(_, entry)| matches!(entry.dirty, Part::Some(_))).map(|(&block, _)| block).collect()
     }
 
-    fn change(&self, block: u64, state: BufferState, change: impl FnOnce(&mut Entry)) {
+    fn change(&self, block: BlockNo, state: BufferState, change: impl FnOnce(&mut Entry)) {
         let mut entries = self.entries.lock();
         let entry = entries.entry(block).or_insert_with(|| Entry::of(state));
         change(entry);
@@ -218,17 +218,17 @@ impl Parts {
     }
 
     /// As `change`, but creates no entry.
-    fn change_known(&self, block: u64, change: impl FnMut(&mut Entry)) {
-        self.change_all_known(block..block + 1, change);
+    fn change_known(&self, block: BlockNo, change: impl FnMut(&mut Entry)) {
+        self.change_all_known(block.run(1), change);
     }
 
-    fn change_all_known(&self, blocks: Range<u64>, mut change: impl FnMut(&mut Entry)) {
+    fn change_all_known(&self, blocks: BlockRange, mut change: impl FnMut(&mut Entry)) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
         let mut entries = self.entries.lock();
-        let mut unneeded: SmallVec<[u64; 4]> = SmallVec::new();
-        for (&block, entry) in entries.range_mut(blocks) {
+        let mut unneeded: SmallVec<[BlockNo; 4]> = SmallVec::new();
+        for (&block, entry) in entries.range_mut(blocks.start..blocks.end) {
             change(entry);
             if !entry.is_needed() {
                 unneeded.push(block);
@@ -247,6 +247,9 @@ mod tests {
 
     use super::*;
 
+    const BLOCK: BlockNo = BlockNo(7);
+    const START: ByteOffset = ByteOffset(0);
+
     proptest! {
         #[test]
         fn a_part_is_a_set_of_bytes(writes in prop::collection::vec((0..4096_usize, 1..400_usize), 1..30), cut in 0..4096_usize) {
@@ -259,7 +262,7 @@ mod tests {
             part.remove_from(cut);
             model[cut..].fill(false);
             let mut found = vec![false; 4096];
-            let ranges = part.ranges(8192);
+            let ranges = part.ranges(ByteOffset(8192));
             prop_assert!(ranges.windows(2).all(|pair| pair[0].end().0 < pair[1].at.0), "runs are maximal");
             for range in ranges {
                 found[range.at.0 as usize - 8192..range.end().0 as usize - 8192].fill(true);
@@ -271,25 +274,25 @@ mod tests {
     #[test]
     fn what_is_written_again_after_a_failed_flush_is_what_was_sent() {
         let parts = Parts::default();
-        parts.on_part(7, BufferState::CLEAN, 10..20);
-        assert_eq!(parts.on_write_out(7).ranges(0), [ByteRange::new(10, 10)]);
-        parts.on_part(7, BufferState::WRITING, 100..101);
-        parts.on_written(7, BufferState::UNFLUSHED);
-        parts.on_failed_flush(7);
-        assert_eq!(parts.on_write_out(7).ranges(0), [ByteRange::new(10, 10), ByteRange::new(100, 1)]);
-        parts.on_written(7, BufferState::CLEAN);
-        assert_eq!(parts.on_write_out(7), Part::Whole, "nothing more is known of it");
+        parts.on_part(BLOCK, BufferState::CLEAN, 10..20);
+        assert_eq!(parts.on_write_out(BLOCK).ranges(START), [ByteRange::new(10, 10)]);
+        parts.on_part(BLOCK, BufferState::WRITING, 100..101);
+        parts.on_written(BLOCK, BufferState::UNFLUSHED);
+        parts.on_failed_flush(BLOCK);
+        assert_eq!(parts.on_write_out(BLOCK).ranges(START), [ByteRange::new(10, 10), ByteRange::new(100, 1)]);
+        parts.on_written(BLOCK, BufferState::CLEAN);
+        assert_eq!(parts.on_write_out(BLOCK), Part::Whole, "nothing more is known of it");
     }
 
     #[test]
     fn a_part_of_a_block_that_was_written_as_a_whole_is_written_alone() {
         let parts = Parts::default();
-        parts.on_part(7, BufferState::UNFLUSHED, 10..20);
-        assert_eq!(parts.on_write_out(7).ranges(0), [ByteRange::new(10, 10)]);
-        parts.on_written(7, BufferState::DIRTY);
-        parts.on_failed_flush(7);
-        assert_eq!(parts.on_write_out(7), Part::Whole);
-        parts.on_part(8, BufferState::DIRTY, 10..20);
-        assert_eq!(parts.on_write_out(8), Part::Whole, "all of it is dirty already");
+        parts.on_part(BLOCK, BufferState::UNFLUSHED, 10..20);
+        assert_eq!(parts.on_write_out(BLOCK).ranges(START), [ByteRange::new(10, 10)]);
+        parts.on_written(BLOCK, BufferState::DIRTY);
+        parts.on_failed_flush(BLOCK);
+        assert_eq!(parts.on_write_out(BLOCK), Part::Whole);
+        parts.on_part(BlockNo(8), BufferState::DIRTY, 10..20);
+        assert_eq!(parts.on_write_out(BlockNo(8)), Part::Whole, "all of it is dirty already");
     }
 }

@@ -1,11 +1,10 @@
 //! Reading and read-ahead.
 
-use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use machine::Errno;
 use policy::readahead;
-use policy::unit::{BLOCK_BYTES, ByteRange};
+use policy::unit::{BLOCK_BYTES, BlockRange, ByteRange};
 
 use super::load::Lookup;
 use super::{Attempt, Volume};
@@ -24,10 +23,10 @@ impl Volume {
     pub fn try_read(&self, cpu: &Processor, range: ByteRange) -> Option<Frames> {
         self.check(range).ok()?;
         let (blocks, mut frames) = (range.blocks(), Frames::new());
-        if self.memory.cache().share(self.id, blocks.clone(), self.memory.frames(), &mut frames).is_some() {
+        if self.memory.cache().share(self.id, blocks, self.memory.frames(), &mut frames).is_some() {
             return None;
         }
-        self.note_hit(cpu, &blocks);
+        self.note_hit(cpu, blocks);
         self.note_read(cpu, blocks);
         Some(frames)
     }
@@ -40,7 +39,7 @@ impl Volume {
     pub fn begin_read(&self, cpu: &Processor, range: ByteRange, context: Context) -> Result<Lookup, Errno> {
         self.check(range)?;
         let blocks = range.blocks();
-        let mut found = self.look_up(cpu, blocks.clone(), context)?;
+        let mut found = self.look_up(cpu, blocks, context)?;
         self.note_read(cpu, blocks);
         if let Lookup::Missing(reading) = &mut found {
             reading.note_waiter();
@@ -84,23 +83,21 @@ impl Volume {
     /// As [`Volume::read`].
     pub async fn prefetch(&self, cpu: &Processor, range: ByteRange, context: Context) -> Result<(), Errno> {
         self.check(range)?;
-        let blocks = range.blocks();
-        let step = self.transfer_blocks_max();
-        for start in blocks.clone().step_by(step as usize) {
-            self.load(cpu, start..blocks.end.min(start + step), context).await?.required()?;
+        for piece in range.blocks().pieces(self.transfer_blocks_max()) {
+            self.load(cpu, piece, context).await?.required()?;
         }
         Ok(())
     }
 
     /// All requested blocks were cached: a request counts as a hit if no block missed.
-    pub(super) fn note_hit(&self, cpu: &Processor, blocks: &Range<u64>) {
-        cpu.trace_implied(Event::CacheHit, (cpu.job(), self.export()), blocks.start, blocks.end - blocks.start);
+    pub(super) fn note_hit(&self, cpu: &Processor, blocks: BlockRange) {
+        cpu.trace_implied(Event::CacheHit, (cpu.job(), self.export()), blocks.start.0, blocks.len());
         cpu.count(Count::CacheReads, 1);
-        cpu.count(Count::CacheHits, blocks.end - blocks.start);
+        cpu.count(Count::CacheHits, blocks.len());
     }
 
     /// Reports a read to the read-ahead policy, and fetches what it asks for.
-    fn note_read(&self, cpu: &Processor, blocks: Range<u64>) {
+    fn note_read(&self, cpu: &Processor, blocks: BlockRange) {
         let ahead = {
             let mut policy = self.read_ahead.lock();
             let mode = cpu.switches().read_ahead;
@@ -111,32 +108,28 @@ impl Volume {
             policy.on_read(blocks)
         };
         let Some(ahead) = ahead else { return };
-        let last = self.size().div_ceil(BLOCK_BYTES);
-        let ahead = ahead.start.min(last)..ahead.end.min(last);
+        let mut ahead = ahead.intersection(ByteRange::new(0, self.size()).blocks());
         // With this much awaited, the disk is busy already.
         let is_busy = self.blocks_awaited.load(Ordering::Relaxed) >= READ_AHEAD_BESIDE_MAX;
         if ahead.is_empty() || is_busy || self.memory.is_memory_short() {
             return;
         }
         // Read-ahead must not evict the blocks read just before.
-        let end = ahead.end.min(ahead.start + (self.memory.cache_blocks() / 8).max(1));
-        let step = self.transfer_blocks_max();
-        for start in (ahead.start..end).step_by(step as usize) {
-            self.fetch_ahead(cpu, start..end.min(start + step));
-        }
+        ahead.end = ahead.end.min(ahead.start + (self.memory.cache_blocks() / 8).max(1));
+        ahead.pieces(self.transfer_blocks_max()).for_each(|piece| self.fetch_ahead(cpu, piece));
     }
 
     /// Fetches `blocks` ahead of any reader. Skipped if they are cached: each block would be looked up twice.
-    fn fetch_ahead(&self, cpu: &Processor, blocks: Range<u64>) {
-        let has = |block| self.memory.cache().has(self.id, block);
+    fn fetch_ahead(&self, cpu: &Processor, blocks: BlockRange) {
+        let has = |block| self.memory.cache().has(self.key(block));
         // Only the ends are checked. A missing block between them is loaded when it is read.
         if has(blocks.start) && has(blocks.end - 1) {
             return;
         }
         let Some(volume) = self.this.upgrade() else { return };
-        cpu.trace(Event::ReadAhead, (cpu.job(), self.export()), blocks.start, blocks.end - blocks.start);
+        cpu.trace(Event::ReadAhead, (cpu.job(), self.export()), blocks.start.0, blocks.len());
         cpu.count(Count::ReadAheads, 1);
-        cpu.count(Count::ReadAheadBlocks, blocks.end - blocks.start);
+        cpu.count(Count::ReadAheadBlocks, blocks.len());
         let here = cpu.clone();
         cpu.spawn_path(async move {
             let context = Context::asynchronous(here.job());

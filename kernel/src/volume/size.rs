@@ -3,14 +3,13 @@
 //! In the cache, the last block is zero beyond the end. A write changes its blocks, then the size, and only then marks
 //! the blocks dirty, so that no write-out extends beyond what was written.
 
-use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use machine::Errno;
-use policy::unit::{BLOCK_BYTES, ByteRange, Stability};
+use policy::unit::{BLOCK_BYTES, BlockNo, BlockRange, ByteOffset, ByteRange, Stability};
 
 use super::Volume;
-use crate::cache::{State as BufferState, key};
+use crate::cache::State as BufferState;
 use crate::frame::{FRAME_BYTES, FrameRef};
 use crate::processor::Processor;
 use crate::request::Context;
@@ -48,12 +47,12 @@ impl Gate {
 
 /// The union of the blocks of all callers that extend a file in one group.
 #[derive(Default)]
-pub(super) struct Growth(Option<Range<u64>>);
+pub(super) struct Growth(Option<BlockRange>);
 
 impl Growth {
-    fn add(&mut self, blocks: Range<u64>) {
-        let all = self.0.take().unwrap_or_else(|| blocks.clone());
-        self.0 = Some(all.start.min(blocks.start)..all.end.max(blocks.end));
+    fn add(&mut self, blocks: BlockRange) {
+        let all = self.0.unwrap_or(blocks);
+        self.0 = Some(all.start.min(blocks.start).to(all.end.max(blocks.end)));
     }
 }
 
@@ -73,16 +72,16 @@ impl Drop for Inside<'_> {
 }
 
 impl Volume {
-    /// Extends a volume that grows to at least `size` bytes; does nothing to others.
-    pub(super) fn grow(&self, size: u64) {
+    /// Extends a volume that grows to at least `end`; does nothing to others.
+    pub(super) fn grow(&self, end: ByteOffset) {
         if self.config.grows {
-            self.size.fetch_max(size, Ordering::AcqRel);
+            self.size.fetch_max(end.0, Ordering::AcqRel);
         }
     }
 
     /// Will writing these blocks extend the file on the host?
-    pub(super) fn lies_beyond_device(&self, blocks: &Range<u64>) -> bool {
-        self.config.grows && self.bytes_of(blocks.clone()).end().0 > self.device.facts().size
+    pub(super) fn lies_beyond_device(&self, blocks: BlockRange) -> bool {
+        self.config.grows && self.bytes_of(blocks).end().0 > self.device.facts().size
     }
 
     /// Writes dirty blocks beyond the end of the device, batched with concurrent callers: the host extends a file for
@@ -93,7 +92,7 @@ impl Volume {
     pub(super) async fn write_growth(
         &self,
         cpu: &Processor,
-        blocks: Range<u64>,
+        blocks: BlockRange,
         context: Context,
     ) -> Result<(), Errno> {
         let lead = || {
@@ -124,15 +123,15 @@ impl Volume {
         change: impl Future<Output = Result<T, Errno>>,
     ) -> Result<T, Errno> {
         let _closed = self.gate.close().await;
-        let first = size / BLOCK_BYTES;
-        let cut = first..self.blocks_end.load(Ordering::Relaxed).max(first);
-        let barrier = self.raise_barrier(cut.clone()).await;
-        self.until_quiet(cpu, cut.clone()).await;
+        let first = BlockNo::holding(ByteOffset(size));
+        let cut = first.to(self.blocks_end().max(first));
+        let barrier = self.raise_barrier(cut).await;
+        self.until_quiet(cpu, cut).await;
         let result = change.await;
         if result.is_ok() {
-            let end = size.div_ceil(BLOCK_BYTES);
-            self.forget(cpu, end..cut.end).await;
-            self.blocks_end.fetch_min(end, Ordering::Relaxed);
+            let end = BlockNo::not_before(ByteOffset(size));
+            self.forget(cpu, end.to(cut.end)).await;
+            self.blocks_end.fetch_min(end.0, Ordering::Relaxed);
             self.zero_end(cpu, size).await;
             self.size.store(size, Ordering::Release);
             self.state.lock().changes += 1;
@@ -142,24 +141,23 @@ impl Volume {
     }
 
     /// Caches a block that lies beyond the end.
-    pub(super) async fn put_zeroes(&self, cpu: &Processor, block: u64) {
+    pub(super) async fn put_zeroes(&self, cpu: &Processor, block: BlockNo) {
         let mut frames = self.memory.allocate(cpu, 1).await;
         let Some(mut frame) = frames.pop() else { return };
         if let Some(bytes) = frame.bytes_mut() {
             bytes.fill(0);
         }
-        let cache = self.memory.cache();
-        let mut shard = cache.lock(self.id, block);
-        if shard.find(key(self.id, block)).is_none() {
-            let (key, capacity) = (key(self.id, block), cache.shard_capacity());
+        let mut shard = self.lock_shard(block);
+        if shard.find(self.key(block)).is_none() {
+            let capacity = self.memory.cache().shard_capacity();
             self.note_block(block);
-            shard.insert(key, frame, BufferState::CLEAN, capacity, self.memory.frames());
+            shard.insert(self.key(block), frame, BufferState::CLEAN, capacity, self.memory.frames());
         }
     }
 
     /// Zeroes the cached last block beyond `size`.
     async fn zero_end(&self, cpu: &Processor, size: u64) {
-        let (block, from) = (size / BLOCK_BYTES, (size % BLOCK_BYTES) as usize);
+        let (block, from) = (BlockNo::holding(ByteOffset(size)), (size % BLOCK_BYTES) as usize);
         if from == 0 {
             return;
         }
@@ -169,11 +167,11 @@ impl Volume {
         }
     }
 
-    fn try_zero_end(&self, block: u64, from: usize, spare: &mut Option<FrameRef>) -> bool {
+    fn try_zero_end(&self, block: BlockNo, from: usize, spare: &mut Option<FrameRef>) -> bool {
         static ZEROES: [u8; FRAME_BYTES] = [0; FRAME_BYTES];
         let pool = self.memory.frames();
-        let mut shard = self.memory.cache().lock(self.id, block);
-        let Some(slot) = shard.find(key(self.id, block)) else { return true };
+        let mut shard = self.lock_shard(block);
+        let Some(slot) = shard.find(self.key(block)) else { return true };
         self.parts.on_end(block, from);
         if shard.patch_if_sole(slot, from, &ZEROES[from..], pool) {
             return true;
@@ -190,7 +188,6 @@ impl Volume {
 
     /// `range`, cut at the end of the volume.
     pub fn clip(&self, range: ByteRange) -> ByteRange {
-        let end = range.end().0.min(self.size());
-        ByteRange::new(range.at.0, end.saturating_sub(range.at.0))
+        range.at.to(range.end().min(self.volume_end()))
     }
 }

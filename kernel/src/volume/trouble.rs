@@ -13,16 +13,15 @@
 //! open files for which a reported error could be counted, and a client that reconnects must not find a volume that
 //! seems healthy.
 
-use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use machine::Errno;
-use policy::unit::Instant;
+use policy::unit::{BlockNo, BlockRange, ByteOffset, Instant};
 
 use super::block_set::BlockSet;
 use super::{State, Volume};
-use crate::cache::{Cache, State as BufferState, key};
+use crate::cache::{Cache, State as BufferState};
 use crate::processor::Processor;
 use crate::request::JobId;
 use crate::trace::Event;
@@ -48,7 +47,7 @@ pub struct Loss {
     /// The volume's size. Bytes.
     pub size: u64,
     /// The abandoned blocks; `None`: possibly all.
-    pub forgotten: Option<Vec<Range<u64>>>,
+    pub forgotten: Option<Vec<BlockRange>>,
 }
 
 impl Loss {
@@ -77,18 +76,18 @@ pub(super) struct Trouble {
 }
 
 impl Trouble {
-    pub(super) fn on_write_failed(&mut self, blocks: Range<u64>, errno: Errno) {
+    pub(super) fn on_write_failed(&mut self, blocks: BlockRange, errno: Errno) {
         self.refused.insert(blocks);
         self.writes = Some(errno);
     }
 
-    pub(super) fn on_written(&mut self, blocks: Range<u64>) {
+    pub(super) fn on_written(&mut self, blocks: BlockRange) {
         self.writes = None;
         self.on_gone(blocks);
     }
 
     /// Blocks need not be written any more.
-    pub(super) fn on_gone(&mut self, blocks: Range<u64>) {
+    pub(super) fn on_gone(&mut self, blocks: BlockRange) {
         if !self.refused.is_empty() && self.refused.remove(blocks) > 0 {
             self.since = None;
         }
@@ -161,10 +160,10 @@ impl Volume {
     }
 
     /// Was any of `blocks` abandoned?
-    pub(super) fn is_given_up(&self, blocks: &Range<u64>) -> bool {
+    pub(super) fn is_given_up(&self, blocks: BlockRange) -> bool {
         self.has_given_up.load(Ordering::SeqCst) && {
             let state = self.state.lock();
-            state.trouble.all_given_up || state.trouble.given_up.first_run(blocks.clone(), 1).is_some()
+            state.trouble.all_given_up || state.trouble.given_up.first_run(blocks, 1).is_some()
         }
     }
 
@@ -181,8 +180,8 @@ impl Volume {
         state.lost = Some(loss.errno);
         match &loss.forgotten {
             Some(runs) => {
-                for run in runs {
-                    state.trouble.given_up.insert(run.clone());
+                for &run in runs {
+                    state.trouble.given_up.insert(run);
                 }
             }
             None => state.trouble.all_given_up = true,
@@ -190,7 +189,7 @@ impl Volume {
         let has_given_up = state.trouble.has_given_up();
         drop(state);
         self.has_given_up.store(has_given_up, Ordering::SeqCst);
-        self.grow(loss.size);
+        self.grow(ByteOffset(loss.size));
     }
 
     /// Reports to the kernel what a degraded volume holds.
@@ -235,26 +234,28 @@ impl Volume {
         for piece in unflushed.runs().flat_map(Cache::runs) {
             self.change_states(piece, |state| state.without(BufferState::UNFLUSHED));
         }
-        let (mut at, mut left) = (0, left);
+        let (mut at, mut left) = (BlockNo(0), left);
         while left > 0 {
             let run = {
                 let mut state = self.state.lock();
-                let Some(run) = state.trouble.refused.first_run(at..u64::MAX, left.min(BLOCKS_AT_ONCE)) else { break };
+                let Some(run) = state.trouble.refused.first_run(at.to(BlockNo::MAX), left.min(BLOCKS_AT_ONCE)) else {
+                    break;
+                };
                 at = run.end;
-                if run.clone().any(|block| state.is_busy(block)) {
+                if run.iter().any(|block| state.is_busy(block)) {
                     continue;
                 }
-                state.trouble.given_up.insert(run.clone());
+                state.trouble.given_up.insert(run);
                 self.has_given_up.store(true, Ordering::SeqCst);
-                state.trouble.refused.remove(run.clone());
+                state.trouble.refused.remove(run);
                 // No write of it may start now.
-                let removed = state.dirty.remove(run.clone());
+                let removed = state.dirty.remove(run);
                 self.note_clean(&mut state, removed);
                 drop(state);
                 self.memory.subtract_dirty(removed);
                 run
             };
-            left -= run.end - run.start;
+            left -= run.len();
             self.forget(cpu, run).await;
         }
         self.tell_stuck(&mut self.state.lock());
@@ -262,10 +263,10 @@ impl Volume {
     }
 
     /// Changes the state of the cached blocks of `piece`, which share a shard.
-    pub(super) fn change_states(&self, piece: Range<u64>, change: impl Fn(BufferState) -> BufferState) {
-        let mut shard = self.memory.cache().lock(self.id, piece.start);
-        for block in piece {
-            if let Some(slot) = shard.find(key(self.id, block)) {
+    pub(super) fn change_states(&self, piece: BlockRange, change: impl Fn(BufferState) -> BufferState) {
+        let mut shard = self.lock_shard(piece.start);
+        for block in piece.iter() {
+            if let Some(slot) = shard.find(self.key(block)) {
                 let state = change(shard.state(slot));
                 shard.set_state(slot, state);
                 if !state.any(BufferState::UNFLUSHED) {

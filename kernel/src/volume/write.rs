@@ -10,11 +10,11 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use machine::Errno;
-use policy::unit::{BLOCK_BYTES, ByteRange, Stability};
+use policy::unit::{BlockNo, BlockRange, ByteRange, Stability};
 use policy::writeback::{Admission, WriteBack};
 
 use super::{Attempt, Volume};
-use crate::cache::{Cache, Shard, State as BufferState, key};
+use crate::cache::{Cache, Shard, State as BufferState};
 use crate::counters::Count;
 use crate::frame::{FrameRef, Frames};
 use crate::job::NOBODY;
@@ -52,7 +52,7 @@ impl Volume {
     ) -> Result<Attempt<()>, Errno> {
         self.check_writable(range)?;
         let blocks = range.blocks();
-        if frames.len() as u64 != blocks.end - blocks.start {
+        if frames.len() as u64 != blocks.len() {
             return Err(Errno::INVALID);
         }
         if range.len == 0 {
@@ -60,14 +60,14 @@ impl Volume {
         }
         cpu.count(Count::CacheWrites, 1);
         let context = self.with_export(context);
-        cpu.trace(Event::CacheWrite, context, blocks.start, blocks.end - blocks.start);
+        cpu.trace(Event::CacheWrite, context, blocks.start.0, blocks.len());
         self.admit(cpu, context).await?;
         let _writer = self.gate.enter().await;
-        let mut installed = Installed { blocks: blocks.start..blocks.start, were_cached: false };
+        let mut installed = Installed { blocks: blocks.start.run(0), were_cached: false };
         let result = self.install_all(cpu, range, frames, context, &mut installed).await;
         // Even after an error: an installed block that is not in the dirty set would stay in the cache for ever.
         if !installed.blocks.is_empty() {
-            self.grow(range.end().0.min(installed.blocks.end * BLOCK_BYTES));
+            self.grow(range.end().min(installed.blocks.end.start()));
             self.mark_dirty(installed.blocks, context.job);
         }
         if result? == Attempt::Changed {
@@ -90,19 +90,19 @@ impl Volume {
         context: Context,
         installed: &mut Installed,
     ) -> Result<Attempt<()>, Errno> {
-        let whole = range.at.0.div_ceil(BLOCK_BYTES)..range.end().0 / BLOCK_BYTES;
+        let whole = range.whole_blocks();
         let mut frames = frames.into_iter();
         let mut block = range.blocks().start;
         while block < range.blocks().end {
-            if whole.contains(&block) {
-                let were_cached = self.install(whole.clone(), &mut frames);
-                installed.add(whole.clone(), were_cached);
+            if whole.contains(block) {
+                let were_cached = self.install(whole, &mut frames);
+                installed.add(whole, were_cached);
                 block = whole.end;
                 continue;
             }
             let (Some(frame), part) = (frames.next(), self.part_of(block, range)) else { return Err(Errno::INVALID) };
             match self.install_end(block, frame, &part) {
-                EndOfVolume::Installed => installed.add(block..block + 1, false),
+                EndOfVolume::Installed => installed.add(block.run(1), false),
                 EndOfVolume::Elsewhere(frame) => {
                     let patched = self.patch(cpu, block, part.clone(), &frame.bytes()[part], context).await?;
                     if patched == Attempt::Changed {
@@ -110,7 +110,7 @@ impl Volume {
                     }
                 }
             }
-            block += 1;
+            block = block + 1;
         }
         Ok(Attempt::Done(()))
     }
@@ -152,25 +152,23 @@ impl Volume {
     }
 
     /// The bytes of a block that lie in `range`.
-    fn part_of(&self, block: u64, range: ByteRange) -> Range<usize> {
-        let start = block * BLOCK_BYTES;
-        let from = range.at.0.max(start) - start;
-        let to = range.end().0.min(start + BLOCK_BYTES) - start;
-        from as usize..to as usize
+    pub(super) fn part_of(&self, block: BlockNo, range: ByteRange) -> Range<usize> {
+        let (start, end) = (block.start(), (block + 1).start());
+        (range.at.max(start) - start) as usize..(range.end().min(end) - start) as usize
     }
 
     /// Installs `frame` as the content of a block, if `part` is all of the block within the volume.
-    fn install_end(&self, block: u64, mut frame: FrameRef, part: &Range<usize>) -> EndOfVolume {
+    fn install_end(&self, block: BlockNo, mut frame: FrameRef, part: &Range<usize>) -> EndOfVolume {
         if part.start > 0 {
             return EndOfVolume::Elsewhere(frame);
         }
         let Some(bytes) = frame.bytes_mut() else { return EndOfVolume::Elsewhere(frame) };
         // Bytes beyond the end must read as zeroes when the volume grows.
         bytes[part.end..].fill(0);
-        let mut shard = self.memory.cache().lock(self.id, block);
+        let mut shard = self.lock_shard(block);
         // Under the lock: a writer that grows the volume within this block changes the block first, then the size, and
         // the block stays cached until then.
-        if self.size() > block * BLOCK_BYTES + part.end as u64 || shard.find(key(self.id, block)).is_some() {
+        if self.volume_end() > block.start() + part.end as u64 || shard.find(self.key(block)).is_some() {
             return EndOfVolume::Elsewhere(frame);
         }
         self.install_in(&mut shard, block, frame);
@@ -181,11 +179,11 @@ impl Volume {
     }
 
     /// Installs the next frames as `blocks`, adjacent ones under one lock. Returns whether any was cached before.
-    pub(super) fn install(&self, blocks: Range<u64>, frames: &mut impl Iterator<Item = FrameRef>) -> bool {
+    pub(super) fn install(&self, blocks: BlockRange, frames: &mut impl Iterator<Item = FrameRef>) -> bool {
         let mut were_cached = false;
         for run in Cache::runs(blocks) {
-            let mut shard = self.memory.cache().lock(self.id, run.start);
-            for (block, frame) in run.clone().zip(&mut *frames) {
+            let mut shard = self.lock_shard(run.start);
+            for (block, frame) in run.iter().zip(&mut *frames) {
                 were_cached |= self.install_in(&mut shard, block, frame);
             }
             self.parts.on_whole(run);
@@ -193,9 +191,9 @@ impl Volume {
         were_cached
     }
 
-    fn install_in(&self, shard: &mut Shard, block: u64, frame: FrameRef) -> bool {
+    fn install_in(&self, shard: &mut Shard, block: BlockNo, frame: FrameRef) -> bool {
         let (cache, pool) = (self.memory.cache(), self.memory.frames());
-        let key = key(self.id, block);
+        let key = self.key(block);
         match shard.find(key) {
             Some(slot) => {
                 let old = shard.replace(slot, frame, pool);
@@ -218,7 +216,7 @@ impl Volume {
     pub(super) async fn patch(
         &self,
         cpu: &Processor,
-        block: u64,
+        block: BlockNo,
         part: Range<usize>,
         bytes: &[u8],
         context: Context,
@@ -227,9 +225,9 @@ impl Volume {
         loop {
             match self.try_patch(block, part.clone(), bytes, &mut spare, context.job) {
                 Patched::Done => return Ok(Attempt::Done(())),
-                Patched::Absent if block * BLOCK_BYTES >= self.size() => self.put_zeroes(cpu, block).await,
+                Patched::Absent if block.start() >= self.volume_end() => self.put_zeroes(cpu, block).await,
                 Patched::Absent => {
-                    if matches!(self.load(cpu, block..block + 1, context).await?, Attempt::Changed) {
+                    if matches!(self.load(cpu, block.run(1), context).await?, Attempt::Changed) {
                         return Ok(Attempt::Changed);
                     }
                 }
@@ -240,15 +238,15 @@ impl Volume {
 
     fn try_patch(
         &self,
-        block: u64,
+        block: BlockNo,
         part: Range<usize>,
         bytes: &[u8],
         spare: &mut Option<FrameRef>,
         job: JobId,
     ) -> Patched {
         let pool = self.memory.frames();
-        let mut shard = self.memory.cache().lock(self.id, block);
-        let Some(slot) = shard.find(key(self.id, block)) else { return Patched::Absent };
+        let mut shard = self.lock_shard(block);
+        let Some(slot) = shard.find(self.key(block)) else { return Patched::Absent };
         let state = shard.state(slot);
         if state.any(BufferState::LOADING) {
             return Patched::Absent;
@@ -268,12 +266,12 @@ impl Volume {
         }
         shard.set_state(slot, state.with(BufferState::DIRTY));
         drop(shard);
-        self.grow(block * BLOCK_BYTES + part.end as u64);
-        self.mark_dirty(block..block + 1, job);
+        self.grow(block.start() + part.end as u64);
+        self.mark_dirty(block.run(1), job);
         Patched::Done
     }
 
-    pub(super) fn mark_dirty(&self, blocks: Range<u64>, job: JobId) {
+    pub(super) fn mark_dirty(&self, blocks: BlockRange, job: JobId) {
         if blocks.is_empty() {
             return;
         }
@@ -290,15 +288,15 @@ impl Volume {
 
 /// Whole blocks that a write has put into the cache.
 struct Installed {
-    blocks: Range<u64>,
+    blocks: BlockRange,
     were_cached: bool,
 }
 
 impl Installed {
     /// `blocks` must follow without a gap.
-    fn add(&mut self, blocks: Range<u64>, were_cached: bool) {
+    fn add(&mut self, blocks: BlockRange, were_cached: bool) {
         let start = if self.blocks.is_empty() { blocks.start } else { self.blocks.start };
-        self.blocks = start..blocks.end;
+        self.blocks = start.to(blocks.end);
         self.were_cached |= were_cached;
     }
 }

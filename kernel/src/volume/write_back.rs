@@ -1,13 +1,12 @@
 //! Write-back: dirty blocks are written asynchronously, at the policies' rate.
 
-use std::ops::Range;
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use policy::early::EarlyWrite;
 use policy::pace::{self, Pace};
-use policy::unit::{BLOCK_BYTES, Class};
+use policy::unit::{BLOCK_BYTES, BlockNo, BlockRange, Class};
 use policy::writeback::{self, Admission, WriteBack};
 
 use super::Volume;
@@ -83,18 +82,18 @@ fn follow_switches(cpu: &Processor, policy: &mut WriteBack) {
 pub(super) struct Early {
     policy: EarlyWrite,
     /// Written by clients, not yet issued. A task is scheduled whenever this is not empty.
-    blocks: Vec<Range<u64>>,
+    blocks: Vec<BlockRange>,
 }
 
 impl Volume {
     /// Blocks have become dirty. Issues them at once if the policy prefers that. `were_cached`: were any of them?
-    pub(super) fn write_early(&self, cpu: &Processor, blocks: Range<u64>, were_cached: bool, context: Context) {
+    pub(super) fn write_early(&self, cpu: &Processor, blocks: BlockRange, were_cached: bool, context: Context) {
         if !cpu.switches().smooth_write_back {
             return;
         }
         let is_first = {
             let mut early = self.early.lock();
-            match early.policy.on_write(blocks.end - blocks.start, were_cached) {
+            match early.policy.on_write(blocks.len(), were_cached) {
                 None => return,
                 Some(Class::Asynchronous) => {
                     drop(early);
@@ -112,10 +111,10 @@ impl Volume {
     }
 
     /// Starts writing a part of a stream, unless enough is in flight: the rest is left to write-back.
-    fn start_streaming(&self, cpu: &Processor, blocks: Range<u64>, context: Context) {
+    fn start_streaming(&self, cpu: &Processor, blocks: BlockRange, context: Context) {
         let mut at = blocks.start;
         while self.state.lock().under_way.len() < UNDER_WAY_MAX
-            && let Claimed::Run(claim) = self.claim(cpu.now(), at..blocks.end)
+            && let Claimed::Run(claim) = self.claim(cpu.now(), at.to(blocks.end))
         {
             at = claim.blocks.end;
             self.start_write_out(cpu, claim, context);
@@ -126,10 +125,11 @@ impl Volume {
         let mut written = std::mem::take(&mut self.early.lock().blocks);
         written.sort_unstable_by_key(|blocks| blocks.start);
         let neighbours = written.chunk_by(|before, after| before.end >= after.start);
-        for run in neighbours.filter_map(|run| Some(run.first()?.start..run.iter().map(|blocks| blocks.end).max()?)) {
+        for run in neighbours.filter_map(|run| Some(run.first()?.start.to(run.iter().map(|blocks| blocks.end).max()?)))
+        {
             let mut at = run.start;
             // Blocks being written, or no longer dirty, are left to the flush.
-            while let Claimed::Run(claim) = self.claim(cpu.now(), at..run.end) {
+            while let Claimed::Run(claim) = self.claim(cpu.now(), at.to(run.end)) {
                 at = claim.blocks.end;
                 self.start_write_out(cpu, claim, context);
             }
@@ -175,17 +175,17 @@ impl Volume {
         let mut wrapped = 0;
         while left > 0 && !self.is_closing() {
             let cursor = self.state.lock().dirty.cursor;
-            match self.claim_old(cpu.now(), cursor..u64::MAX) {
+            match self.claim_old(cpu.now(), cursor.to(BlockNo::MAX)) {
                 Claimed::Run(claim) => {
                     self.state.lock().dirty.cursor = claim.blocks.end;
-                    left = left.saturating_sub(claim.dirty_within(&(0..u64::MAX)));
+                    left = left.saturating_sub(claim.dirty_blocks());
                     self.start_write_out(cpu, claim, context);
                     self.until_under_way(UNDER_WAY_MAX).await;
                 }
                 Claimed::Busy(block) => self.state.lock().dirty.cursor = block + 1,
                 Claimed::Nothing => {
                     let mut state = self.state.lock();
-                    state.dirty.cursor = 0;
+                    state.dirty.cursor = BlockNo(0);
                     match wrapped {
                         0 => {}
                         // Only busy blocks of this pass are left.

@@ -1,16 +1,15 @@
 //! Write-out: the only place where dirty blocks are written to the device.
 
-use std::ops::Range;
 use std::time::Duration;
 
 use machine::Errno;
 use policy::pace::Written;
-use policy::unit::{BLOCK_BYTES, ByteRange, Instant, Stability};
+use policy::unit::{BlockNo, BlockRange, ByteRange, Instant, Stability};
 use smallvec::SmallVec;
 
 use super::parts::Part;
 use super::{State, Volume};
-use crate::cache::{Cache, State as BufferState, key};
+use crate::cache::{Cache, State as BufferState};
 use crate::counters::Count;
 use crate::frame::{FrameRef, Frames};
 use crate::processor::Processor;
@@ -20,32 +19,35 @@ use crate::trace::Event;
 /// Dirty blocks that the claimant must write: a run, or all in clusters that were holes.
 #[derive(Debug)]
 pub(super) struct Claim {
-    pub(super) blocks: Range<u64>,
+    pub(super) blocks: BlockRange,
     dirty: Runs,
     sequence: u64,
 }
 
 impl Claim {
-    pub(super) fn dirty_within(&self, within: &Range<u64>) -> u64 {
-        let cut = |run: &Range<u64>| run.end.min(within.end).saturating_sub(run.start.max(within.start));
-        self.dirty.iter().map(cut).sum()
+    pub(super) fn dirty_within(&self, within: BlockRange) -> u64 {
+        self.dirty.iter().map(|run| run.intersection(within).len()).sum()
     }
 
-    fn has_dirty(&self, block: u64) -> bool {
-        self.dirty.iter().any(|run| run.contains(&block))
+    pub(super) fn dirty_blocks(&self) -> u64 {
+        self.dirty.iter().map(|run| run.len()).sum()
+    }
+
+    fn has_dirty(&self, block: BlockNo) -> bool {
+        self.dirty.iter().any(|run| run.contains(block))
     }
 
     fn fills_hole(&self) -> bool {
-        self.dirty.as_slice() != [self.blocks.clone()]
+        self.dirty.as_slice() != [self.blocks]
     }
 }
 
-type Runs = SmallVec<[Range<u64>; 1]>;
+type Runs = SmallVec<[BlockRange; 1]>;
 type Ranges = SmallVec<[ByteRange; 1]>;
 
 /// What is issued as one request: adjacent blocks, or some bytes of one block.
 struct Piece {
-    blocks: Range<u64>,
+    blocks: BlockRange,
     /// Those of them that are not only written to fill a hole.
     dirty: Runs,
     ranges: Ranges,
@@ -57,69 +59,68 @@ impl Piece {
     fn without_filling(&self) -> impl Iterator<Item = (ByteRange, Frames)> {
         self.dirty.iter().map(|run| {
             let skipped = (run.start - self.blocks.start) as usize;
-            let frames: Frames =
-                self.frames.iter().skip(skipped).take((run.end - run.start) as usize).cloned().collect();
-            (ByteRange::new(run.start * BLOCK_BYTES, frames.len() as u64 * BLOCK_BYTES), frames)
+            let frames: Frames = self.frames.iter().skip(skipped).take(run.len() as usize).cloned().collect();
+            (run.start.run(frames.len() as u64).bytes(), frames)
         })
     }
 
-    fn push(&mut self, block: u64, frame: FrameRef, is_dirty: bool) {
+    fn push(&mut self, block: BlockNo, frame: FrameRef, is_dirty: bool) {
         self.blocks.end = block + 1;
         self.frames.push(frame);
         match self.dirty.last_mut() {
-            Some(last) if is_dirty && last.end == block => last.end += 1,
-            _ if is_dirty => self.dirty.push(block..block + 1),
+            Some(last) if is_dirty && last.end == block => last.end = block + 1,
+            _ if is_dirty => self.dirty.push(block.run(1)),
             _ => {}
         }
     }
 
     /// Are the bytes of the next block contiguous with this piece?
     fn goes_on_with(&self, next: &[ByteRange]) -> bool {
-        let end = self.blocks.end * BLOCK_BYTES;
-        matches!((self.ranges.as_slice(), next), ([own], [next]) if own.end().0 == end && next.at.0 == end)
+        let end = self.blocks.end.start();
+        matches!((self.ranges.as_slice(), next), ([own], [next]) if own.end() == end && next.at == end)
     }
 }
 
 pub(super) enum Claimed {
     Run(Claim),
     /// The first dirty block is still being written, or barred.
-    Busy(u64),
+    Busy(BlockNo),
     Nothing,
 }
 
 impl Volume {
     /// Claims the first dirty run within `within`, at most one transfer long.
-    pub(super) fn claim(&self, now: Instant, within: Range<u64>) -> Claimed {
+    pub(super) fn claim(&self, now: Instant, within: BlockRange) -> Claimed {
         let mut state = self.state.lock();
         let run = state.dirty.first_run(within, self.transfer_blocks_max());
         self.claim_run(&mut state, now, run)
     }
 
     /// As `claim`, limited to what this pass of write-back covers.
-    pub(super) fn claim_old(&self, now: Instant, within: Range<u64>) -> Claimed {
+    pub(super) fn claim_old(&self, now: Instant, within: BlockRange) -> Claimed {
         let mut state = self.state.lock();
         let run = state.dirty.first_old_run(within, self.transfer_blocks_max());
         self.claim_run(&mut state, now, run)
     }
 
-    fn claim_run(&self, state: &mut State, now: Instant, run: Option<Range<u64>>) -> Claimed {
+    fn claim_run(&self, state: &mut State, now: Instant, run: Option<BlockRange>) -> Claimed {
         let Some(run) = run else { return Claimed::Nothing };
         if state.is_busy(run.start) {
             return Claimed::Busy(run.start);
         }
-        let end = run.clone().find(|&block| state.is_busy(block)).unwrap_or(run.end);
-        let run = run.start..end;
-        let blocks = state.fill_hole(&run, self.transfer_blocks_max());
+        let end = run.iter().find(|&block| state.is_busy(block)).unwrap_or(run.end);
+        let run = run.start.to(end);
+        let blocks = state.fill_hole(run, self.transfer_blocks_max());
         let mut dirty = Runs::new();
-        while let Some(run) =
-            state.dirty.first_run(dirty.last().map_or(blocks.start, |last| last.end)..blocks.end, u64::MAX)
-        {
-            state.dirty.remove(run.clone());
-            state.writing.insert(run.clone());
+        let mut rest = blocks;
+        while let Some(run) = state.dirty.first_run(rest, u64::MAX) {
+            state.dirty.remove(run);
+            state.writing.insert(run);
             dirty.push(run);
+            rest.start = run.end;
         }
         if blocks != run {
-            state.filling.insert(blocks.clone());
+            state.filling.insert(blocks);
         }
         state.sequence += 1;
         let sequence = state.sequence;
@@ -136,7 +137,7 @@ impl Volume {
         }
         let here = cpu.clone();
         cpu.count(Count::WriteOuts, 1);
-        cpu.count(Count::WriteOutBlocks, claim.dirty_within(&claim.blocks));
+        cpu.count(Count::WriteOutBlocks, claim.dirty_blocks());
         cpu.spawn_path_for(context.job, async move { volume.write_out(&here, claim, context).await });
     }
 
@@ -160,7 +161,7 @@ impl Volume {
     }
 
     /// Waits until a block is neither being written nor barred.
-    pub(super) async fn until_free(&self, block: u64) {
+    pub(super) async fn until_free(&self, block: BlockNo) {
         self.settled.until(|| (!self.state.lock().is_busy(block)).then_some(())).await;
     }
 
@@ -182,7 +183,7 @@ impl Volume {
                 }
                 written = self.write_ranges(cpu, piece.without_filling(), context).await;
             }
-            for blocks in &piece.dirty {
+            for &blocks in &piece.dirty {
                 self.end(blocks, written, context, claim.sequence);
             }
             result = result.and(written);
@@ -190,8 +191,7 @@ impl Volume {
         if result.is_err() && context.stability == Stability::Stable {
             self.on_failed_forced_write();
         }
-        let Range { start, end } = claim.blocks;
-        cpu.end(began, Event::WriteOut, context, start, end - start);
+        cpu.end(began, Event::WriteOut, context, claim.blocks.start.0, claim.blocks.len());
         self.settle(cpu.now(), &claim, result);
     }
 
@@ -214,10 +214,10 @@ impl Volume {
     /// and its insertion into the dirty set. With `zero`, the other blocks of the claim are filled with it.
     fn begin(&self, claim: &Claim, zero: Option<&FrameRef>) -> Vec<Piece> {
         let mut pieces: Vec<Piece> = Vec::with_capacity(1);
-        for run in Cache::runs(claim.blocks.clone()) {
-            let mut shard = self.memory.cache().lock(self.id, run.start);
-            for block in run {
-                let slot = shard.find(key(self.id, block)).filter(|slot| shard.state(*slot).any(BufferState::DIRTY));
+        for run in Cache::runs(claim.blocks) {
+            let mut shard = self.lock_shard(run.start);
+            for block in run.iter() {
+                let slot = shard.find(self.key(block)).filter(|slot| shard.state(*slot).any(BufferState::DIRTY));
                 let (frame, part) = match (slot, zero) {
                     (Some(slot), _) => {
                         let state = shard.state(slot).without(BufferState::DIRTY).with(BufferState::WRITING);
@@ -235,7 +235,7 @@ impl Volume {
                     }
                     None => {
                         let mut piece =
-                            Piece { blocks: block..block, dirty: Runs::new(), ranges, frames: Frames::new() };
+                            Piece { blocks: block.run(0), dirty: Runs::new(), ranges, frames: Frames::new() };
                         piece.push(block, frame, slot.is_some());
                         pieces.push(piece);
                     }
@@ -247,30 +247,27 @@ impl Volume {
     }
 
     /// The bytes of a part of a block before the volume's end.
-    fn ranges_of(&self, block: u64, part: &Part) -> Ranges {
-        let whole = self.bytes_of(block..block + 1);
+    fn ranges_of(&self, block: BlockNo, part: &Part) -> Ranges {
+        let whole = self.bytes_of(block.run(1));
         match part {
             Part::Whole => Ranges::from_slice(&[whole]),
-            part => part
-                .ranges(whole.at.0)
-                .into_iter()
-                .map(|range| self.clip(range))
-                .filter(|range| range.len > 0)
-                .collect(),
+            part => {
+                part.ranges(whole.at).into_iter().map(|range| self.clip(range)).filter(|range| range.len > 0).collect()
+            }
         }
     }
 
-    fn end(&self, blocks: &Range<u64>, written: Result<(), Errno>, context: Context, sequence: u64) {
-        for piece in Cache::runs(blocks.clone()) {
-            let mut shard = self.memory.cache().lock(self.id, piece.start);
+    fn end(&self, blocks: BlockRange, written: Result<(), Errno>, context: Context, sequence: u64) {
+        for piece in Cache::runs(blocks) {
+            let mut shard = self.lock_shard(piece.start);
             // With the shard locked: a flush that fails concurrently finds the blocks both in the set and marked, or
             // neither, and then reports them by `suspect`.
             let next = match written {
-                Ok(()) => self.note_written(&piece, context, sequence),
+                Ok(()) => self.note_written(piece, context, sequence),
                 Err(_) => BufferState::DIRTY,
             };
-            for block in piece {
-                let Some(slot) = shard.find(key(self.id, block)) else { continue };
+            for block in piece.iter() {
+                let Some(slot) = shard.find(self.key(block)) else { continue };
                 let state = shard.state(slot).without(BufferState::WRITING).with(next);
                 shard.set_state(slot, state);
                 self.parts.on_written(block, next);
@@ -279,14 +276,14 @@ impl Volume {
     }
 
     /// Blocks were written; returns their new state.
-    fn note_written(&self, blocks: &Range<u64>, context: Context, sequence: u64) -> BufferState {
+    fn note_written(&self, blocks: BlockRange, context: Context, sequence: u64) -> BufferState {
         let mut state = self.state.lock();
         // The write replaces what was zeroed before.
         state.cleared.remove(blocks);
         if sequence <= state.suspect {
             // A flush failed while they were in flight. Even a forced write may be lost: where the host implements it
             // as a write and a flush, the disk may have dropped the write before that flush.
-            let again = state.dirty.insert_again(blocks.clone());
+            let again = state.dirty.insert_again(blocks);
             self.note_dirty(&mut state, context.job, again);
             state.rewrites += 1;
             BufferState::DIRTY
@@ -296,15 +293,15 @@ impl Volume {
             // No flush will ever succeed again: unflushed blocks would stay in the cache for ever.
             BufferState::CLEAN
         } else {
-            state.unflushed.insert(blocks.clone());
+            state.unflushed.insert(blocks);
             BufferState::UNFLUSHED
         }
     }
 
     fn settle(&self, now: Instant, claim: &Claim, result: Result<(), Errno>) {
         let mut state = self.state.lock();
-        let written = state.writing.remove(claim.blocks.clone());
-        state.filling.remove(claim.blocks.clone());
+        let written = state.writing.remove(claim.blocks);
+        state.filling.remove(claim.blocks);
         state.under_way.remove(&claim.sequence);
         state.forced.remove(&claim.sequence);
         if state.under_way.is_empty() {
@@ -315,13 +312,13 @@ impl Volume {
             Ok(()) => {
                 state.changes += 1;
                 state.busy.blocks += written;
-                state.trouble.on_written(claim.blocks.clone());
+                state.trouble.on_written(claim.blocks);
             }
             Err(errno) => {
-                dirty_again = claim.dirty.iter().map(|run| state.dirty.insert_again(run.clone())).sum();
+                dirty_again = claim.dirty.iter().map(|run| state.dirty.insert_again(*run)).sum();
                 state.failures += 1;
                 state.last_failure = Some(errno);
-                claim.dirty.iter().for_each(|run| state.trouble.on_write_failed(run.clone(), errno));
+                claim.dirty.iter().for_each(|run| state.trouble.on_write_failed(*run, errno));
             }
         }
         self.tell_stuck(&mut state);
@@ -329,7 +326,7 @@ impl Volume {
         drop(state);
         self.memory.subtract_dirty(written - dirty_again);
         self.settled.wake_all();
-        self.settled_within.wake(&claim.blocks);
+        self.settled_within.wake(claim.blocks);
     }
 }
 
@@ -357,17 +354,17 @@ impl Busy {
 }
 
 impl State {
-    pub(super) fn is_busy(&self, block: u64) -> bool {
-        [&self.writing, &self.filling].iter().any(|set| set.contains(block)) || self.is_barred(&(block..block + 1))
+    pub(super) fn is_busy(&self, block: BlockNo) -> bool {
+        [&self.writing, &self.filling].iter().any(|set| set.contains(block)) || self.is_barred(block.run(1))
     }
 
-    pub(super) fn is_writing(&self, blocks: &Range<u64>) -> bool {
-        [&self.writing, &self.filling].iter().any(|set| set.first_run(blocks.clone(), 1).is_some())
+    pub(super) fn is_writing(&self, blocks: BlockRange) -> bool {
+        [&self.writing, &self.filling].iter().any(|set| set.first_run(blocks, 1).is_some())
     }
 
     /// The blocks to write with `run`: all of the clusters that were holes, if they fit into a transfer.
-    fn fill_hole(&mut self, run: &Range<u64>, transfer_blocks_max: u64) -> Range<u64> {
+    fn fill_hole(&mut self, run: BlockRange, transfer_blocks_max: u64) -> BlockRange {
         let filled = self.holes.fill(run);
-        if filled.end - filled.start > transfer_blocks_max || self.is_barred(&filled) { run.clone() } else { filled }
+        if filled.len() > transfer_blocks_max || self.is_barred(filled) { run } else { filled }
     }
 }

@@ -3,15 +3,15 @@
 //! A barrier on the range keeps loads and write-outs off it meanwhile. Writes still enter the cache; a concurrent write
 //! to the range is ordered before or after the zeroing, as the protocols allow.
 
-use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use machine::Errno;
-use policy::unit::{BLOCK_BYTES, ByteRange, Stability};
+use policy::cache::Slot;
+use policy::unit::{BlockNo, BlockRange, ByteRange, Stability};
 
 use super::Volume;
 use super::cleared::Clearing;
-use crate::cache::{Cache, Shard, State as BufferState, key};
+use crate::cache::{Cache, Shard, State as BufferState};
 use crate::frame::{FRAME_BYTES, FrameRef};
 use crate::processor::Processor;
 use crate::request::{Action, Context, JobId, Outcome, Request};
@@ -45,15 +45,15 @@ impl Volume {
         let context = self.with_export(context);
         self.admit(cpu, context).await?;
         let whole = self.whole_blocks(range);
-        if !may_release && !fast_only && whole.end - whole.start <= WRITTEN_BLOCKS_MAX {
-            self.write_zeroes(cpu, whole.clone(), context.job).await;
+        if !may_release && !fast_only && whole.len() <= WRITTEN_BLOCKS_MAX {
+            self.write_zeroes(cpu, whole, context.job).await;
         } else if !whole.is_empty() {
-            match self.clear(cpu, whole.clone(), Clearing::Zero { may_release }, None, context).await? {
-                Outcome::Unsupported if !fast_only => self.zero_slowly(cpu, whole.clone(), context).await?,
+            match self.clear(cpu, whole, Clearing::Zero { may_release }, None, context).await? {
+                Outcome::Unsupported if !fast_only => self.zero_slowly(cpu, whole, context).await?,
                 outcome => outcome.required()?,
             }
         }
-        self.zero_edges(cpu, range, &whole, context).await?;
+        self.zero_edges(cpu, range, whole, context).await?;
         self.make_stable(cpu, range, context).await
     }
 
@@ -84,56 +84,49 @@ impl Volume {
     }
 
     /// The blocks that lie entirely in `range`, or up to the volume's end.
-    fn whole_blocks(&self, range: ByteRange) -> Range<u64> {
-        let start = range.at.0.div_ceil(BLOCK_BYTES);
-        let to_the_end = range.end().0 == self.size();
-        let end = if to_the_end { range.end().0.div_ceil(BLOCK_BYTES) } else { range.end().0 / BLOCK_BYTES };
-        start..end.max(start)
+    fn whole_blocks(&self, range: ByteRange) -> BlockRange {
+        let mut whole = range.whole_blocks();
+        if range.end() == self.volume_end() {
+            whole.end = BlockNo::not_before(range.end());
+        }
+        whole
     }
 
     async fn zero_edges(
         &self,
         cpu: &Processor,
         range: ByteRange,
-        whole: &Range<u64>,
+        whole: BlockRange,
         context: Context,
     ) -> Result<(), Errno> {
         let blocks = range.blocks();
-        let (first, last) = (blocks.start, blocks.end.saturating_sub(1));
-        let both = [first, last].into_iter().take(if first == last { 1 } else { 2 });
-        for block in both.filter(|block| blocks.contains(block) && !whole.contains(block)) {
-            let start = block * BLOCK_BYTES;
-            let part =
-                (range.at.0.max(start) - start) as usize..(range.end().0.min(start + BLOCK_BYTES) - start) as usize;
+        let (first, last) = (blocks.iter().next(), blocks.iter().next_back().filter(|_| blocks.len() > 1));
+        for block in first.into_iter().chain(last).filter(|block| !whole.contains(*block)) {
+            let part = self.part_of(block, range);
             let len = part.len();
             self.patch(cpu, block, part, &ZEROES[..len], context).await?.required()?;
         }
         Ok(())
     }
 
-    async fn write_zeroes(&self, cpu: &Processor, blocks: Range<u64>, job: JobId) {
+    async fn write_zeroes(&self, cpu: &Processor, blocks: BlockRange, job: JobId) {
         if blocks.is_empty() {
             return;
         }
-        let mut frames = self.memory.allocate(cpu, (blocks.end - blocks.start) as usize).await;
+        let mut frames = self.memory.allocate(cpu, blocks.len() as usize).await;
         frames.iter_mut().filter_map(FrameRef::bytes_mut).for_each(|bytes| bytes.fill(0));
-        self.install(blocks.clone(), &mut frames.drain(..));
+        self.install(blocks, &mut frames.drain(..));
         self.mark_dirty(blocks, job);
     }
 
     /// Writes zeroes, for devices that cannot zero.
-    async fn zero_slowly(&self, cpu: &Processor, blocks: Range<u64>, context: Context) -> Result<(), Errno> {
+    async fn zero_slowly(&self, cpu: &Processor, blocks: BlockRange, context: Context) -> Result<(), Errno> {
         let zero = self.memory.zero_frame(cpu).await;
         let clearing = Clearing::Zero { may_release: false };
-        for piece in self.transfers(blocks) {
+        for piece in blocks.pieces(self.transfer_blocks_max()) {
             self.clear(cpu, piece, clearing, Some(&zero), context).await?.required()?;
         }
         Ok(())
-    }
-
-    fn transfers(&self, blocks: Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
-        let step = self.transfer_blocks_max();
-        blocks.clone().step_by(step as usize).map(move |start| start..blocks.end.min(start + step))
     }
 
     /// Zeroes or discards `blocks` on the device while nothing else of them is in flight, then drops them from the
@@ -141,7 +134,7 @@ impl Volume {
     async fn clear(
         &self,
         cpu: &Processor,
-        blocks: Range<u64>,
+        blocks: BlockRange,
         clearing: Clearing,
         zero: Option<&FrameRef>,
         context: Context,
@@ -149,12 +142,12 @@ impl Volume {
         if self.state.lock().cleared.is_full() {
             self.flush_device(cpu, context, self.failures()).await?;
         }
-        let barrier = self.raise_barrier(blocks.clone()).await;
-        self.until_quiet(cpu, blocks.clone()).await;
+        let barrier = self.raise_barrier(blocks).await;
+        self.until_quiet(cpu, blocks).await;
         let sequence = self.next_sequence();
-        let result = self.perform_clearing(cpu, &blocks, clearing, zero, context).await;
+        let result = self.perform_clearing(cpu, blocks, clearing, zero, context).await;
         if result == Ok(Outcome::Done) {
-            self.forget(cpu, blocks.clone()).await;
+            self.forget(cpu, blocks).await;
             self.note_cleared(blocks, clearing, sequence);
         }
         drop(barrier);
@@ -165,9 +158,9 @@ impl Volume {
     pub(super) async fn clear_again(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
         loop {
             let Some(blocks) = self.state.lock().cleared.first_again() else { return Ok(()) };
-            if self.clear_some_again(cpu, blocks.clone(), None, context).await? == Outcome::Unsupported {
+            if self.clear_some_again(cpu, blocks, None, context).await? == Outcome::Unsupported {
                 let zero = self.memory.zero_frame(cpu).await;
-                for piece in self.transfers(blocks) {
+                for piece in blocks.pieces(self.transfer_blocks_max()) {
                     self.clear_some_again(cpu, piece, Some(&zero), context).await?.required()?;
                 }
             }
@@ -178,16 +171,16 @@ impl Volume {
     async fn clear_some_again(
         &self,
         cpu: &Processor,
-        blocks: Range<u64>,
+        blocks: BlockRange,
         zero: Option<&FrameRef>,
         context: Context,
     ) -> Result<Outcome, Errno> {
-        let _barrier = self.raise_barrier(blocks.clone()).await;
-        self.until_quiet(cpu, blocks.clone()).await;
+        let _barrier = self.raise_barrier(blocks).await;
+        self.until_quiet(cpu, blocks).await;
         let again = self.state.lock().cleared.again_within(blocks);
         for (blocks, clearing) in again {
             let sequence = self.next_sequence();
-            let outcome = self.perform_clearing(cpu, &blocks, clearing, zero, context).await?;
+            let outcome = self.perform_clearing(cpu, blocks, clearing, zero, context).await?;
             if outcome != Outcome::Done {
                 return Ok(outcome);
             }
@@ -199,15 +192,15 @@ impl Volume {
     async fn perform_clearing(
         &self,
         cpu: &Processor,
-        blocks: &Range<u64>,
+        blocks: BlockRange,
         clearing: Clearing,
         zero: Option<&FrameRef>,
         context: Context,
     ) -> Result<Outcome, Errno> {
-        let range = self.bytes_of(blocks.clone());
+        let range = self.bytes_of(blocks);
         let action = match (clearing, zero) {
             (Clearing::Discard, _) => Action::Discard(range),
-            (Clearing::Zero { .. }, Some(zero)) => Action::Write(range, blocks.clone().map(|_| zero.clone()).collect()),
+            (Clearing::Zero { .. }, Some(zero)) => Action::Write(range, blocks.iter().map(|_| zero.clone()).collect()),
             (Clearing::Zero { may_release }, None) => Action::Zero { range, may_release },
         };
         // Callers that need it durable flush afterwards.
@@ -222,7 +215,7 @@ impl Volume {
         state.sequence
     }
 
-    fn note_cleared(&self, blocks: Range<u64>, clearing: Clearing, sequence: u64) {
+    fn note_cleared(&self, blocks: BlockRange, clearing: Clearing, sequence: u64) {
         let mut state = self.state.lock();
         state.changes += 1;
         let is_suspect = sequence <= state.suspect;
@@ -230,13 +223,13 @@ impl Volume {
     }
 
     /// Puts a barrier on `blocks`, after overlapping ones were lifted.
-    pub(super) async fn raise_barrier(&self, blocks: Range<u64>) -> Barrier<'_> {
+    pub(super) async fn raise_barrier(&self, blocks: BlockRange) -> Barrier<'_> {
         let raise = || {
             let mut state = self.state.lock();
-            if state.is_barred(&blocks) {
+            if state.is_barred(blocks) {
                 return None;
             }
-            state.barriers.push(blocks.clone());
+            state.barriers.push(blocks);
             self.barriers.fetch_add(1, Ordering::SeqCst);
             Some(())
         };
@@ -245,12 +238,12 @@ impl Volume {
     }
 
     /// Waits until nothing of `blocks`, which are barred, is in flight.
-    pub(super) async fn until_quiet(&self, cpu: &Processor, blocks: Range<u64>) {
-        self.until_settled_within(&blocks).await;
+    pub(super) async fn until_quiet(&self, cpu: &Processor, blocks: BlockRange) {
+        self.until_settled_within(blocks).await;
         self.until_not_loading(cpu, blocks).await;
     }
 
-    async fn until_not_loading(&self, cpu: &Processor, blocks: Range<u64>) {
+    async fn until_not_loading(&self, cpu: &Processor, blocks: BlockRange) {
         let mut loading = Vec::new();
         self.for_cached(cpu, blocks, |shard, block, slot| {
             if shard.state(slot).any(BufferState::LOADING) {
@@ -259,31 +252,31 @@ impl Volume {
         })
         .await;
         for block in loading {
-            self.memory.cache().until_not(self.id, block, BufferState::LOADING).await;
+            self.memory.cache().until_not(self.key(block), BufferState::LOADING).await;
         }
     }
 
     /// Drops `blocks` from the cache, dirty or not.
-    pub(super) async fn forget(&self, cpu: &Processor, blocks: Range<u64>) {
+    pub(super) async fn forget(&self, cpu: &Processor, blocks: BlockRange) {
         let mut removed = 0;
-        self.for_cached(cpu, blocks.clone(), |shard, block, slot| {
+        self.for_cached(cpu, blocks, |shard, block, slot| {
             drop(shard.remove(slot, self.memory.frames()));
             self.parts.on_gone(block);
             // With the shard locked: a later write of the block must not be counted as this one.
             let mut state = self.state.lock();
-            state.unflushed.remove(block..block + 1);
-            state.trouble.on_gone(block..block + 1);
-            let was_dirty = state.dirty.remove(block..block + 1);
+            state.unflushed.remove(block.run(1));
+            state.trouble.on_gone(block.run(1));
+            let was_dirty = state.dirty.remove(block.run(1));
             self.note_clean(&mut state, was_dirty);
             removed += was_dirty;
         })
         .await;
-        self.state.lock().cleared.remove(&blocks);
+        self.state.lock().cleared.remove(blocks);
         self.memory.subtract_dirty(removed);
     }
 
     /// Drops those of `blocks` that are durable on the device from the cache.
-    pub(super) async fn forget_clean(&self, cpu: &Processor, blocks: Range<u64>) {
+    pub(super) async fn forget_clean(&self, cpu: &Processor, blocks: BlockRange) {
         self.for_cached(cpu, blocks, |shard, _, slot| {
             if shard.may_go(slot) {
                 drop(shard.remove(slot, self.memory.frames()));
@@ -294,16 +287,16 @@ impl Volume {
 
     /// Calls `act` for each cached block among `blocks`, with its shard locked; yields between shards. Takes time in
     /// proportion to the cache at most, however long the range is.
-    async fn for_cached(&self, cpu: &Processor, blocks: Range<u64>, mut act: impl FnMut(&mut Shard, u64, u32)) {
+    async fn for_cached(&self, cpu: &Processor, blocks: BlockRange, mut act: impl FnMut(&mut Shard, BlockNo, Slot)) {
         let cache = self.memory.cache();
-        let count = blocks.end.saturating_sub(blocks.start);
+        let count = blocks.len();
         if count > BLOCKS_AT_ONCE && count > cache.len() as u64 {
             for number in 0..cache.shards() {
                 {
                     let mut shard = cache.lock_number(number);
                     for slot in shard.slots_of(self.id) {
                         let block = shard.block(slot);
-                        if blocks.contains(&block) {
+                        if blocks.contains(block) {
                             act(&mut shard, block, slot);
                         }
                     }
@@ -312,11 +305,11 @@ impl Volume {
             }
             return;
         }
-        for start in blocks.clone().step_by(BLOCKS_AT_ONCE as usize) {
-            for run in Cache::runs(start..blocks.end.min(start + BLOCKS_AT_ONCE)) {
-                let mut shard = cache.lock(self.id, run.start);
-                for block in run {
-                    if let Some(slot) = shard.find(key(self.id, block)) {
+        for piece in blocks.pieces(BLOCKS_AT_ONCE) {
+            for run in Cache::runs(piece) {
+                let mut shard = self.lock_shard(run.start);
+                for block in run.iter() {
+                    if let Some(slot) = shard.find(self.key(block)) {
                         act(&mut shard, block, slot);
                     }
                 }
@@ -329,7 +322,7 @@ impl Volume {
 /// Keeps loads and write-outs off a range until dropped.
 pub(super) struct Barrier<'a> {
     volume: &'a Volume,
-    blocks: Range<u64>,
+    blocks: BlockRange,
 }
 
 impl Drop for Barrier<'_> {

@@ -22,9 +22,9 @@ impl Wake for Wakes {
 fn of_those_who_wait_for_blocks_only_those_concerned_are_woken() {
     let list = RangeWaitList::default();
     let is_ready = Cell::new(false);
-    let ranges = [0..4, 4..8, 6..7, 100..200];
+    let ranges = [0..4, 4..8, 6..7, 100..200].map(BlockRange::from);
     let wakes: Vec<Arc<Wakes>> = ranges.iter().map(|_| Arc::default()).collect();
-    let mut waiting: Vec<_> = ranges.iter().map(|range| Box::pin(list.until(range, || is_ready.get()))).collect();
+    let mut waiting: Vec<_> = ranges.iter().map(|range| Box::pin(list.until(*range, || is_ready.get()))).collect();
     let poll = |at: usize, future: &mut Pin<Box<_>>| -> Poll<()> {
         let waker = Waker::from(Arc::clone(&wakes[at]));
         Future::poll(Pin::as_mut(future), &mut Context::from_waker(&waker))
@@ -33,11 +33,11 @@ fn of_those_who_wait_for_blocks_only_those_concerned_are_woken() {
     for (at, future) in waiting.iter_mut().enumerate() {
         assert_eq!(poll(at, future), Poll::Pending);
     }
-    list.wake(&(3..5));
+    list.wake((3..5).into());
     assert_eq!(woken(), [1, 1, 0, 0]);
-    list.wake(&(3..5));
+    list.wake((3..5).into());
     assert_eq!(woken(), [1, 1, 0, 0], "nobody waits who has not looked again");
-    list.wake(&(6..150));
+    list.wake((6..150).into());
     assert_eq!(woken(), [1, 1, 1, 1]);
     is_ready.set(true);
     for (at, future) in waiting.iter_mut().enumerate() {
@@ -51,7 +51,7 @@ fn what_happened_while_a_wait_begins_is_not_missed() {
     let asked = Cell::new(0);
     // False at the first check, true before the registration.
     let is_ready = || asked.replace(asked.get() + 1) > 0;
-    let mut waiting = pin!(list.until(&(0..1), is_ready));
+    let mut waiting = pin!(list.until((0..1).into(), is_ready));
     let polled = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert_eq!((polled, asked.get()), (Poll::Ready(()), 2));
 }
@@ -66,7 +66,7 @@ fn a_waiter_has_one_slot_however_often_it_is_polled_and_none_when_it_is_dropped(
     let range_waiters = || ranges.slots.state.lock().slots.len();
     let mut first = Box::pin(list.until(|| None::<()>));
     let mut second = Box::pin(list.until(|| None::<()>));
-    let mut of_range = Box::pin(ranges.until(&(0..1), || false));
+    let mut of_range = Box::pin(ranges.until((0..1).into(), || false));
     for _ in 0..1000 {
         let mut context = Context::from_waker(Waker::noop());
         assert!(first.as_mut().poll(&mut context).is_pending());

@@ -166,7 +166,7 @@ async fn read_file(cpu: Processor, device: DeviceRef, count: u64) -> Result<(), 
         request(&cpu, &device, &blocks, number, Class::Synchronous);
         if let Some(ahead) = policy.on_read(range.blocks()) {
             let block_requests = REQUEST_BYTES / BLOCK_BYTES;
-            for ahead in ahead.start / block_requests..(ahead.end.div_ceil(block_requests)).min(count) {
+            for ahead in ahead.start.0 / block_requests..ahead.end.0.div_ceil(block_requests).min(count) {
                 request(&cpu, &device, &blocks, ahead, Class::Asynchronous);
             }
         }

@@ -21,7 +21,7 @@ use std::time::Duration;
 use policy::queue::RequestId;
 use policy::readahead::{self, ReadAhead};
 use policy::unit::Class::{Asynchronous, Synchronous};
-use policy::unit::{ByteOffset, ByteRange, Class, Instant};
+use policy::unit::{BlockNo, BlockRange, ByteOffset, ByteRange, Class, Instant};
 
 use super::Virtual;
 use super::disk::Disk;
@@ -141,8 +141,8 @@ impl FileSystem {
             state.processor.serve(state.costs.call).await;
             // The block with a waiter is started before those ahead of it.
             state.start_read(state.range(file.blocks[index as usize]), Synchronous);
-            for ahead in file.readahead.on_read(index..index + 1).into_iter().flatten() {
-                if let Some(&block) = file.blocks.get(ahead as usize) {
+            for ahead in file.readahead.on_read(BlockNo(index).run(1)).into_iter().flat_map(BlockRange::iter) {
+                if let Some(&block) = file.blocks.get(ahead.0 as usize) {
                     state.start_read(state.range(block), Asynchronous);
                 }
             }

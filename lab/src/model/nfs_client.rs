@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use policy::readahead::{self, ReadAhead};
+use policy::unit::{BlockNo, BlockRange};
 
 use super::Virtual;
 use super::host::Host;
@@ -108,14 +109,14 @@ impl Client {
     pub async fn read_file(&self, blocks: u64, config: readahead::Config, process: Process) {
         let mut ahead = ReadAhead::new(config);
         for block in 0..blocks {
-            let wanted = ahead.on_read(block..block + 1);
+            let wanted = ahead.on_read(BlockNo(block).run(1));
             let fetched = self.cache.borrow().get(&block).cloned();
             if fetched.is_none() {
                 // `breada` waits inside of the first strategy call, for the network has no queue of its own.
                 self.call(Procedure::Read, block).await;
             }
-            for block in wanted.into_iter().flatten().filter(|block| *block < blocks) {
-                self.read_ahead(block);
+            for block in wanted.into_iter().flat_map(BlockRange::iter).filter(|block| block.0 < blocks) {
+                self.read_ahead(block.0);
             }
             if let Some(fetched) = fetched {
                 fetched.wait().await;

@@ -15,7 +15,7 @@ use std::rc::Rc;
 use policy::gather::{Gather, Start};
 use policy::queue::RequestId;
 use policy::readahead::{self, ReadAhead};
-use policy::unit::{ByteOffset, ByteRange, Class, Instant};
+use policy::unit::{BlockNo, BlockRange, ByteOffset, ByteRange, Class, Instant};
 
 use super::Virtual;
 use super::disk::Disk;
@@ -213,11 +213,11 @@ impl Server {
 
     async fn read(self: &Rc<Self>, block: u64) {
         if !self.config.cached {
-            let ahead = self.reader.borrow_mut().on_read(block..block + 1);
+            let ahead = self.reader.borrow_mut().on_read(BlockNo(block).run(1));
             let wanted = self.fetch(block, Class::Synchronous);
             let blocks = self.place.data.len() as u64;
-            for block in ahead.into_iter().flatten().filter(|block| *block < blocks) {
-                self.fetch(block, Class::Asynchronous);
+            for block in ahead.into_iter().flat_map(BlockRange::iter).filter(|block| block.0 < blocks) {
+                self.fetch(block.0, Class::Asynchronous);
             }
             wanted.wait().await;
         }

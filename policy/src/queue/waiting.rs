@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Arrival, RequestId, RequestKind, StreamId};
-use crate::unit::{Class, Instant, JobId};
+use crate::unit::{ByteOffset, Class, Instant, JobId};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
@@ -14,10 +14,10 @@ pub(super) struct Request {
 }
 
 /// A stream and a byte in it.
-pub(super) type Position = (StreamId, u64);
+pub(super) type Position = (StreamId, ByteOffset);
 
 /// Sorted by position; kind and sequence distinguish requests at the same position.
-type Key = (StreamId, u64, RequestKind, u64);
+type Key = (StreamId, ByteOffset, RequestKind, u64);
 
 #[derive(Default)]
 pub(super) struct Waiting {
@@ -146,7 +146,7 @@ impl Waiting {
     }
 
     /// A request that starts where a run of this kind ends; a synchronous one, if there is one.
-    pub(super) fn following(&self, stream: StreamId, kind: RequestKind, end: u64) -> Option<&Request> {
+    pub(super) fn following(&self, stream: StreamId, kind: RequestKind, end: ByteOffset) -> Option<&Request> {
         let at_end = (stream, end, kind, 0)..=(stream, end, kind, u64::MAX);
         let find = |lane: &Lane| lane.by_start.range(at_end.clone()).next().map(|(_, id)| *id);
         let id = find(&self.synchronous).or_else(|| find(&self.asynchronous))?;
@@ -154,7 +154,7 @@ impl Waiting {
     }
 
     /// A request that ends where a run of this kind starts.
-    pub(super) fn preceding(&self, stream: StreamId, kind: RequestKind, start: u64) -> Option<&Request> {
+    pub(super) fn preceding(&self, stream: StreamId, kind: RequestKind, start: ByteOffset) -> Option<&Request> {
         let at_start = (stream, start, kind, 0)..=(stream, start, kind, u64::MAX);
         let (_, id) = self.ends.range(at_start).next()?;
         self.requests.get(id)
@@ -212,7 +212,7 @@ impl Lane {
 
 impl Request {
     pub(super) fn position(&self) -> Position {
-        (self.arrival.stream, self.arrival.range.at.0)
+        (self.arrival.stream, self.arrival.range.at)
     }
 
     pub(super) fn may_merge(&self) -> bool {
@@ -222,10 +222,10 @@ impl Request {
 
 fn start_key(request: &Request) -> Key {
     let Arrival { stream, kind, range, .. } = request.arrival;
-    (stream, range.at.0, kind, request.sequence)
+    (stream, range.at, kind, request.sequence)
 }
 
 fn end_key(request: &Request) -> Key {
     let Arrival { stream, kind, range, .. } = request.arrival;
-    (stream, range.end().0, kind, request.sequence)
+    (stream, range.end(), kind, request.sequence)
 }
