@@ -11,7 +11,7 @@ use kernel::Processor;
 use kernel::device::{DeviceRef, Faults};
 use kernel::request::{Action, Context, JobId, Request};
 use machine::linux::file::{self, OpenError, OpenOptions};
-use policy::unit::{BLOCK_BYTES, ByteRange, ProcessorId};
+use policy::unit::{BLOCK_BYTES, BlockNo, ProcessorId};
 
 use crate::cli::{IotestArguments, IotestDevice};
 use crate::config::{Behaviour, Config, Entry, Given, Overrides, Place, Problem, Problems};
@@ -164,7 +164,7 @@ impl Process {
     async fn run(mut self, cpu: Processor) -> anyhow::Result<Histogram<u64>> {
         let mut latency = Histogram::new(DIGITS)?;
         for _ in 0..self.count {
-            let range = ByteRange::new(self.next_block() * BLOCK_BYTES, BLOCK_BYTES);
+            let range = self.next_block().run(1).bytes();
             let frames = cpu.kernel().allocate(&cpu, 1).await;
             let request = Request { action: Action::Read(range, frames), context: Context::synchronous(self.job) };
             let start = cpu.now();
@@ -175,18 +175,18 @@ impl Process {
         Ok(latency)
     }
 
-    fn next_block(&mut self) -> u64 {
+    fn next_block(&mut self) -> BlockNo {
         if !self.random {
             let block = self.next % self.blocks;
             self.next += 1;
-            return block;
+            return BlockNo(block);
         }
         // splitmix64 (Steele, Lea, Flood 2014).
         self.next = self.next.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.next;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % self.blocks
+        BlockNo((z ^ (z >> 31)) % self.blocks)
     }
 
     /// Uses the processor for as long as the wait, a time slice at once.

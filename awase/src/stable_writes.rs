@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use kernel::ForcedUnitAccess;
 use machine::FileFacts;
+use policy::unit::DiskNo;
 
 use crate::config::{Behaviour, Export, StableWrites, Store};
 use crate::media::Medium;
@@ -45,7 +46,7 @@ const FORCING_FILE_SYSTEMS: [i64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5
 
 /// The result for each disk, by its number.
 #[derive(Default)]
-pub struct Measured(BTreeMap<u64, ForcedUnitAccess>);
+pub struct Measured(BTreeMap<DiskNo, ForcedUnitAccess>);
 
 impl Measured {
     pub fn of_medium(&mut self, export: &Export, medium: &Medium) -> ForcedUnitAccess {
@@ -57,7 +58,7 @@ impl Measured {
         }
     }
 
-    pub fn of_directory(&mut self, path: &Path, disk: u64) -> ForcedUnitAccess {
+    pub fn of_directory(&mut self, path: &Path, disk: DiskNo) -> ForcedUnitAccess {
         if !honours_forced_writes_at(path) {
             return ForcedUnitAccess::Never;
         }
@@ -108,8 +109,8 @@ fn file_system(path: &Path) -> Option<i64> {
 }
 
 /// True if the disk has forced unit access (`queue/fua`). Otherwise the host implements it by a write and a flush.
-fn reported_by_sysfs(disk: u64) -> bool {
-    let place = PathBuf::from(format!("/sys/dev/block/{}:{}/queue/fua", libc::major(disk), libc::minor(disk)));
+fn reported_by_sysfs(disk: DiskNo) -> bool {
+    let place = PathBuf::from(format!("/sys/dev/block/{}:{}/queue/fua", libc::major(disk.0), libc::minor(disk.0)));
     fs::read_to_string(place).is_ok_and(|text| text.trim() == "1")
 }
 
@@ -119,7 +120,7 @@ fn measure_near(path: &Path, facts: FileFacts) -> ForcedUnitAccess {
     measure_in(directory, facts.direct, facts.disk)
 }
 
-fn measure_in(directory: &Path, direct: bool, disk: u64) -> ForcedUnitAccess {
+fn measure_in(directory: &Path, direct: bool, disk: DiskNo) -> ForcedUnitAccess {
     measure(directory, direct).map_or(ForcedUnitAccess::default(), |percent| cheapest(percent, reported_by_sysfs(disk)))
 }
 
@@ -238,7 +239,7 @@ mod tests {
             let export = export(directory.path(), &format!("kind = \"file\"\nstable_writes = {value:?}"));
             assert_eq!(choose(&mut measured, &export), ForcedUnitAccess::Never, "{value}");
         }
-        assert_eq!(measured.of_directory(directory.path(), 7), ForcedUnitAccess::Never);
+        assert_eq!(measured.of_directory(directory.path(), DiskNo(7)), ForcedUnitAccess::Never);
         assert!(measured.0.is_empty());
         const FUSE: i64 = 0x6573_5546;
         assert!(!FORCING_FILE_SYSTEMS.contains(&FUSE));
@@ -267,10 +268,10 @@ mod tests {
             writable: true,
             rotational: false,
             transfer_bytes_max: 4096,
-            disk: 0,
+            disk: DiskNo(0),
         };
         assert_eq!(measure_near(Path::new("/nowhere/at/all/disk.img"), facts), ForcedUnitAccess::Never);
         assert_eq!(measure_near(Path::new("/proc/disk.img"), facts), ForcedUnitAccess::Never);
-        assert!(!reported_by_sysfs(u64::MAX));
+        assert!(!reported_by_sysfs(DiskNo(u64::MAX)));
     }
 }

@@ -9,6 +9,7 @@ use kernel::device::{Checked, Delay, DeviceRef, Fault, Faults, FileDevice, Fixed
 use kernel::queue::{DiskQueue, Queued};
 use machine::OpenFile;
 use machine::tree::OpenTree;
+use policy::unit::DiskNo;
 use policy::{access, queue};
 
 use crate::config::Behaviour;
@@ -38,13 +39,13 @@ const FIRST_IN_MEMORY: u64 = 1 << 63;
 static NEXT_DISK: AtomicU64 = AtomicU64::new(FIRST_IN_MEMORY);
 
 /// The index of `disk` among those that exist in memory or as a model only.
-pub fn is_in_memory(disk: u64) -> Option<u64> {
-    disk.checked_sub(FIRST_IN_MEMORY)
+pub fn is_in_memory(disk: DiskNo) -> Option<u64> {
+    disk.0.checked_sub(FIRST_IN_MEMORY)
 }
 
 /// The number of another disk that exists in memory or as a model only.
-pub fn disk_in_memory() -> u64 {
-    NEXT_DISK.fetch_add(1, Ordering::Relaxed)
+pub fn disk_in_memory() -> DiskNo {
+    DiskNo(NEXT_DISK.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Puts the layers on each other.

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use policy::cache::Algorithm;
 use policy::pages::PageChoice;
-use policy::unit::ProcessorId;
+use policy::unit::{DiskNo, ProcessorId};
 
 use crate::cache::Cache;
 use crate::connection::ConnectionTable;
@@ -192,12 +192,12 @@ impl Kernel {
     }
 
     /// As [`Served::queue_of_disk`].
-    pub fn queue_of_disk(&self, disk: u64, make: impl FnOnce() -> DiskQueue) -> Arc<DiskQueue> {
+    pub fn queue_of_disk(&self, disk: DiskNo, make: impl FnOnce() -> DiskQueue) -> Arc<DiskQueue> {
         self.served.queue_of_disk(disk, make)
     }
 
     /// As [`Served::disk_queues`].
-    pub fn disk_queues(&self) -> Vec<(u64, Arc<DiskQueue>)> {
+    pub fn disk_queues(&self) -> Vec<(DiskNo, Arc<DiskQueue>)> {
         self.served.disk_queues()
     }
 }

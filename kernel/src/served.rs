@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use policy::unit::DiskNo;
 
 use crate::connection::ConnectionTable;
 use crate::device::DeviceNumbers;
@@ -14,7 +15,7 @@ use crate::tree::Siblings;
 #[derive(Default)]
 pub struct Served {
     pub(crate) devices: Arc<DeviceNumbers>,
-    queues: Mutex<BTreeMap<u64, Arc<DiskQueue>>>,
+    queues: Mutex<BTreeMap<DiskNo, Arc<DiskQueue>>>,
     /// Open files of all trees, to find aliases.
     pub(crate) siblings: Arc<Siblings>,
     pub(crate) exports: ExportNumbers,
@@ -23,12 +24,12 @@ pub struct Served {
 
 impl Served {
     /// The request queue of a physical disk, made on first use.
-    pub fn queue_of_disk(&self, disk: u64, make: impl FnOnce() -> DiskQueue) -> Arc<DiskQueue> {
+    pub fn queue_of_disk(&self, disk: DiskNo, make: impl FnOnce() -> DiskQueue) -> Arc<DiskQueue> {
         Arc::clone(self.queues.lock().entry(disk).or_insert_with(|| Arc::new(make())))
     }
 
     /// The queues of all physical disks, each with the disk's number.
-    pub fn disk_queues(&self) -> Vec<(u64, Arc<DiskQueue>)> {
+    pub fn disk_queues(&self) -> Vec<(DiskNo, Arc<DiskQueue>)> {
         self.queues.lock().iter().map(|(disk, queue)| (*disk, Arc::clone(queue))).collect()
     }
 

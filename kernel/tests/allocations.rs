@@ -5,7 +5,7 @@ use kernel::queue::{DiskQueue, Queued};
 use kernel::request::{Context, JobId};
 use kernel::volume::VolumeConfig;
 use kernel::{ForcedUnitAccess, Switches, Volume};
-use policy::unit::{BLOCK_BYTES, ByteRange, ProcessorId};
+use policy::unit::{BLOCK_BYTES, ByteRange, DiskNo, ProcessorId};
 use sim::World;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -52,7 +52,7 @@ fn a_cached_read_takes_nothing_from_the_heap_and_an_uncached_one_little() {
     let switches = Switches { read_ahead: policy::readahead::Mode::Off, ..Switches::default() };
     let host = Host::boot(&world, world.add_host("server"), small_kernel(1, 16 << 20, switches));
     let queue = Arc::new(DiskQueue::new(policy::queue::Config::default()));
-    let device = Arc::new(Queued::new(queue, Arc::new(RamDisk::new(8 << 20, 0))));
+    let device = Arc::new(Queued::new(queue, Arc::new(RamDisk::new(8 << 20, DiskNo(0)))));
     let config = VolumeConfig {
         name: "disk".into(),
         read_only: false,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use policy::sizing::MemoryFacts;
-use policy::unit::{ByteOffset, Instant, ProcessorId, Stability};
+use policy::unit::{ByteOffset, DiskNo, Instant, ProcessorId, Stability};
 use smallvec::SmallVec;
 use tree::TreeOp;
 
@@ -266,8 +266,7 @@ pub struct FileFacts {
     pub rotational: bool,
     /// Largest transfer that the device takes in one request, in bytes.
     pub transfer_bytes_max: u32,
-    /// The physical disk: files with the same number share a request queue.
-    pub disk: u64,
+    pub disk: DiskNo,
 }
 
 /// An open file, closed when the last clone is dropped.

@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use policy::unit::DiskNo;
 
 mod watch;
 
@@ -23,8 +24,7 @@ pub struct Tree(pub u32);
 #[derive(Clone)]
 pub struct OpenTree {
     pub tree: Tree,
-    /// Number of the physical disk, as [`FileFacts::disk`](crate::FileFacts::disk).
-    pub disk: u64,
+    pub disk: DiskNo,
     /// That disk has moving parts, or says so.
     pub rotational: bool,
     /// Largest transfer that the disk takes in one request, in bytes.
@@ -105,6 +105,10 @@ pub struct Time {
     pub nanoseconds: u32,
 }
 
+/// An inode number. Unique on one file system only, and reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InodeNo(pub u64);
+
 /// Attributes of a node. Sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
@@ -117,7 +121,7 @@ pub struct Attributes {
     pub size: u64,
     pub used: u64,
     pub file_system: u64,
-    pub number: u64,
+    pub number: InodeNo,
     pub accessed: Time,
     /// Last change of its content.
     pub modified: Time,
@@ -340,8 +344,7 @@ pub enum TreeReply {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub name: Vec<u8>,
-    /// The inode number of its node.
-    pub number: u64,
+    pub number: InodeNo,
     /// To continue after it.
     pub cookie: u64,
     /// The node and its attributes, if requested and it still exists.

@@ -183,6 +183,11 @@ impl ByteOffset {
     pub const fn to(self, end: ByteOffset) -> ByteRange {
         ByteRange { at: self, len: end.0.saturating_sub(self.0) }
     }
+
+    /// Its offset within its block.
+    pub const fn in_block(self) -> usize {
+        (self.0 % BLOCK_BYTES) as usize
+    }
 }
 
 impl Add<u64> for ByteOffset {
@@ -241,6 +246,10 @@ pub struct ProcessorId(pub u16);
 /// A cached device (one export's disk, one file).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub u16);
+
+/// A physical disk, by the host's number: devices on the same one share a request queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DiskNo(pub u64);
 
 /// Whether a client waits for a request (WS-4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -13,7 +13,7 @@ fn row(kernel: &Kernel, connection: &ConnectionReading) -> Value {
     let introduction = connection.introduction.as_ref();
     let export = if let Uses::One(export) = connection.uses { kernel.export_name(export) } else { None };
     json!({
-        "number": connection.number,
+        "number": connection.number.0,
         "protocol": introduction.map(|introduction| introduction.protocol),
         "client": introduction.map(|introduction| &introduction.client),
         "job": connection.job.0,

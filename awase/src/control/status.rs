@@ -1,7 +1,7 @@
 //! The status of a server, from counters that its parts have anyway.
 
 use kernel::counters::Count;
-use policy::unit::BLOCK_BYTES;
+use policy::unit::{BLOCK_BYTES, DiskNo};
 use serde_json::{Value, json};
 
 use super::{ControlPanel, ExportInfo};
@@ -49,7 +49,7 @@ impl ControlPanel {
     }
 
     fn disks(&self) -> Value {
-        let disk = |(number, queue): (u64, std::sync::Arc<kernel::queue::DiskQueue>)| {
+        let disk = |(number, queue): (DiskNo, std::sync::Arc<kernel::queue::DiskQueue>)| {
             let counters = queue.counters();
             json!({ "disk": disk_name(number), "requests": counters.requests, "transfers": counters.batches })
         };

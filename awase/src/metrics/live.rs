@@ -110,7 +110,7 @@ fn connected(sample: &Sample) -> Vec<Value> {
     let row = |connection: &ConnectionReading| {
         let introduction = connection.introduction.as_ref();
         json!({
-            "number": connection.number,
+            "number": connection.number.0,
             "protocol": introduction.map(|introduction| introduction.protocol),
             "age": introduction.map(|introduction| introduction.at.elapsed().as_secs_f64()),
             "processor": connection.processor.map(|processor| processor.0),

@@ -8,7 +8,7 @@ use kernel::connection::ConnectionReading;
 use kernel::counters::{DiskReading, LockReading, Reading};
 use kernel::job::JobFacts;
 use machine::TickSource;
-use policy::unit::BLOCK_BYTES;
+use policy::unit::{BLOCK_BYTES, DiskNo};
 
 use crate::stack::is_in_memory;
 use kernel::connection::Acceptor;
@@ -119,11 +119,11 @@ impl View {
 }
 
 /// The host's name of a disk, or its number.
-pub(crate) fn disk_name(number: u64) -> String {
-    if let Some(number) = is_in_memory(number) {
+pub(crate) fn disk_name(disk: DiskNo) -> String {
+    if let Some(number) = is_in_memory(disk) {
         return format!("memory{number}");
     }
-    let name = format!("{}:{}", libc::major(number), libc::minor(number));
+    let name = format!("{}:{}", libc::major(disk.0), libc::minor(disk.0));
     let link = std::fs::read_link(format!("/sys/dev/block/{name}"));
     let last = link.ok().and_then(|path| Some(path.file_name()?.to_str()?.to_owned()));
     last.unwrap_or(name)

@@ -31,7 +31,7 @@ pub use protocol::{FastPath, Handler, Protocol};
 pub use reservation::{EdgePermit, Reservations};
 pub use scatter::{Headers, Scatter};
 pub use session::Session;
-pub use table::{ConnectionReading, ConnectionTable, Introduction, Tally, Uses};
+pub use table::{ConnectionNo, ConnectionReading, ConnectionTable, Introduction, Tally, Uses};
 pub use watchdog::Holds;
 
 /// Limits of one connection.

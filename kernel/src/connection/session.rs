@@ -55,7 +55,7 @@ impl Session {
     pub(super) fn begin(cpu: &Processor, connection: Connection, sessions: &Arc<Sessions>) -> Session {
         let watchdog = Watchdog::watch(cpu, connection, sessions);
         let tally = cpu.kernel().connections().begin(connection, cpu);
-        cpu.trace(Event::ConnectionBegun, &*tally, tally.number(), 0);
+        cpu.trace(Event::ConnectionBegun, &*tally, tally.number().0, 0);
         let session = Session {
             cpu: cpu.clone(),
             connection,
@@ -108,7 +108,7 @@ impl Session {
 
     /// The client violated the protocol: the session is about to end.
     pub fn note_malformed(&self) {
-        self.cpu.trace(Event::ConnectionMalformed, &*self.tally, self.tally.number(), 0);
+        self.cpu.trace(Event::ConnectionMalformed, &*self.tally, self.tally.number().0, 0);
     }
 
     pub(super) fn end(self) {
@@ -117,7 +117,7 @@ impl Session {
         if let Some(follower) = self.stop.follower.take() {
             follower.wake();
         }
-        self.cpu.trace(Event::ConnectionEnded, &*self.tally, self.tally.number(), self.tally.requests());
+        self.cpu.trace(Event::ConnectionEnded, &*self.tally, self.tally.number().0, self.tally.requests());
         self.cpu.kernel().connections().forget(self.connection);
         self.cpu.close(self.connection);
     }

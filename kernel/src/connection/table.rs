@@ -18,6 +18,10 @@ use crate::trace::{Event, Whose};
 /// In place of an export's number: several exports.
 const SEVERAL: u16 = u16::MAX;
 
+/// A connection, unique in the server's life; 0: none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ConnectionNo(pub u64);
+
 /// Known of a connection before its session starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Introduction {
@@ -41,7 +45,7 @@ pub enum Uses {
 #[repr(align(128))]
 #[derive(Debug, Default)]
 pub struct Tally {
-    number: u64,
+    number: ConnectionNo,
     requests: Counter,
     received: Counter,
     sent: Counter,
@@ -51,8 +55,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Unique in the server's life; 0: no connection.
-    pub fn number(&self) -> u64 {
+    pub fn number(&self) -> ConnectionNo {
         self.number
     }
 
@@ -119,8 +122,7 @@ impl From<&Tally> for Whose {
 /// A connection's state and counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionReading {
-    /// Unique in the server's life.
-    pub number: u64,
+    pub number: ConnectionNo,
     /// `None` before its session starts.
     pub processor: Option<ProcessorId>,
     pub introduction: Option<Introduction>,
@@ -205,7 +207,7 @@ impl ConnectionTable {
 
     fn entry<'a>(&self, entries: &'a mut BTreeMap<u32, Entry>, connection: Connection) -> &'a mut Entry {
         entries.entry(connection.0).or_insert_with(|| {
-            let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+            let number = ConnectionNo(self.last.fetch_add(1, Ordering::Relaxed) + 1);
             Entry { processor: None, introduction: None, tally: Arc::new(Tally { number, ..Tally::default() }) }
         })
     }
@@ -223,7 +225,7 @@ mod tests {
         first.receive(10);
         first.send(20);
         let [reading] = &table.read()[..] else { panic!("one connection") };
-        assert_eq!((reading.number, reading.processor, reading.requests), (1, Some(ProcessorId(1)), 1));
+        assert_eq!((reading.number, reading.processor, reading.requests), (ConnectionNo(1), Some(ProcessorId(1)), 1));
         assert_eq!((reading.under_way, reading.received, reading.sent), (1, 10, 20));
         table.forget(Connection(7));
         assert_eq!(table.read(), []);
@@ -232,7 +234,7 @@ mod tests {
         let second = table.begin_on(Connection(7), ProcessorId(0));
         assert!(Arc::ptr_eq(&second, &table.tally(Connection(7))));
         let [reading] = &table.read()[..] else { panic!("one connection") };
-        assert_eq!((reading.number, reading.requests), (2, 0));
+        assert_eq!((reading.number, reading.requests), (ConnectionNo(2), 0));
         assert_eq!(reading.introduction.as_ref().map(|known| known.protocol), Some("nbd"));
     }
 

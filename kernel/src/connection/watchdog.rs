@@ -64,7 +64,7 @@ impl Watchdog {
                 if deadline.is_over(&here, &sessions) {
                     let tally = here.kernel().connections().tally(connection);
                     let waited_ms = here.now().since(deadline.since).as_millis() as u64;
-                    here.trace(Event::ConnectionStalled, &*tally, tally.number(), waited_ms);
+                    here.trace(Event::ConnectionStalled, &*tally, tally.number().0, waited_ms);
                     here.shutdown(connection);
                     return;
                 }

@@ -14,7 +14,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use machine::{Errno, FileFacts, SeekTarget};
-use policy::unit::{ByteOffset, ByteRange};
+use policy::unit::{ByteOffset, ByteRange, DiskNo};
 
 use crate::processor::Processor;
 use crate::request::{Outcome, Request};
@@ -38,8 +38,7 @@ pub struct DeviceFacts {
     pub transfer_bytes_max: u32,
     /// Can it zero and discard faster than by writing zeroes?
     pub fast_zero: bool,
-    /// Devices with the same number share one physical disk, and so a queue.
-    pub disk: u64,
+    pub disk: DiskNo,
 }
 
 impl DeviceFacts {

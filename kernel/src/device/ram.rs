@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use machine::Errno;
 use parking_lot::RwLock;
-use policy::unit::{BlockNo, BlockRange, ByteOffset, ByteRange};
+use policy::unit::{BlockNo, BlockRange, ByteOffset, ByteRange, DiskNo};
 
 use super::{Device, DeviceFacts, SeekTarget, Work, contains};
 use crate::frame::{FRAME_BYTES, FrameRef};
@@ -21,7 +21,7 @@ const PARTS: u64 = 32;
 /// A disk in memory that allocates only what was written. Its content ends with the process, so a flush does nothing.
 pub struct RamDisk {
     size: u64,
-    disk: u64,
+    disk: DiskNo,
     parts: [Part; PARTS as usize],
 }
 
@@ -44,7 +44,7 @@ fn place(block: BlockNo) -> usize {
 
 impl RamDisk {
     /// An empty disk of `size` bytes, with the queue of `disk`.
-    pub fn new(size: u64, disk: u64) -> Self {
+    pub fn new(size: u64, disk: DiskNo) -> Self {
         RamDisk { size, disk, parts: Default::default() }
     }
 

@@ -9,6 +9,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use parking_lot::Mutex;
 use policy::unit::ProcessorId;
 
+/// The number of a frame in the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FrameNo(pub u32);
+
 /// Taken at once from another processor's list, if as many remain there: frames whose metadata shares cache lines
 /// should belong to one processor.
 const STOLEN: usize = 64;
@@ -21,7 +25,7 @@ pub(super) struct FreeLists(Box<[FreeList]>);
 #[derive(Default)]
 #[repr(align(128))]
 struct FreeList {
-    frames: Mutex<Vec<u32>>,
+    frames: Mutex<Vec<FrameNo>>,
     /// Readable without the lock.
     len: AtomicU32,
 }
@@ -55,7 +59,7 @@ impl FreeLists {
 
     /// Hands out up to `count` frames. Returns more frames taken from another processor's list, which the caller must
     /// [`add`](Self::add).
-    pub(super) fn take(&self, count: usize, mut hand_out: impl FnMut(&mut [u32])) -> Vec<u32> {
+    pub(super) fn take(&self, count: usize, mut hand_out: impl FnMut(&mut [FrameNo])) -> Vec<FrameNo> {
         let mut left = count;
         let mut lists = self.own_first();
         if let Some(own) = lists.next() {
@@ -77,13 +81,13 @@ impl FreeLists {
         Vec::new()
     }
 
-    pub(super) fn add(&self, frames: impl IntoIterator<Item = u32>) {
+    pub(super) fn add(&self, frames: impl IntoIterator<Item = FrameNo>) {
         if let Some(own) = self.own_first().next() {
             own.with(|list| list.extend(frames));
         }
     }
 
-    pub(super) fn retain(&self, mut keeps: impl FnMut(u32) -> bool) {
+    pub(super) fn retain(&self, mut keeps: impl FnMut(FrameNo) -> bool) {
         for list in &self.0 {
             list.with(|frames| frames.retain(|&no| keeps(no)));
         }
@@ -101,7 +105,7 @@ impl FreeList {
         self.len.load(Ordering::Acquire)
     }
 
-    fn with<R>(&self, work: impl FnOnce(&mut Vec<u32>) -> R) -> R {
+    fn with<R>(&self, work: impl FnOnce(&mut Vec<FrameNo>) -> R) -> R {
         let mut frames = self.frames.lock();
         let result = work(&mut frames);
         self.len.store(frames.len() as u32, Ordering::Release);
@@ -110,7 +114,7 @@ impl FreeList {
 }
 
 /// Hands out up to `count` of the last frames; returns the number.
-fn cut(frames: &mut Vec<u32>, count: usize, hand_out: &mut impl FnMut(&mut [u32])) -> usize {
+fn cut(frames: &mut Vec<FrameNo>, count: usize, hand_out: &mut impl FnMut(&mut [FrameNo])) -> usize {
     let taken = count.min(frames.len());
     let from = frames.len() - taken;
     hand_out(&mut frames[from..]);
@@ -122,7 +126,7 @@ fn cut(frames: &mut Vec<u32>, count: usize, hand_out: &mut impl FnMut(&mut [u32]
 mod tests {
     use super::*;
 
-    fn take(lists: &FreeLists, count: usize) -> (usize, Vec<u32>) {
+    fn take(lists: &FreeLists, count: usize) -> (usize, Vec<FrameNo>) {
         let mut handed_out = 0;
         let more = lists.take(count, |frames| handed_out += frames.len());
         (handed_out, more)
@@ -132,7 +136,7 @@ mod tests {
     fn who_has_none_takes_several_but_leaves_as_many() {
         let lists = FreeLists::new(2);
         set_thread_processor(ProcessorId(1));
-        lists.add(0..1000);
+        lists.add((0..1000).map(FrameNo));
         set_thread_processor(ProcessorId(0));
         let (handed_out, more) = take(&lists, 1);
         assert_eq!((handed_out, more.len(), lists.len()), (1, STOLEN - 1, 1000 - STOLEN as u32));
@@ -140,7 +144,7 @@ mod tests {
         assert_eq!(take(&lists, STOLEN - 1), (STOLEN - 1, Vec::new()));
         assert_eq!(take(&lists, 2000).0, 1000 - STOLEN);
         assert_eq!((lists.len(), lists.has(1), lists.has(0)), (0, false, true));
-        lists.add([7]);
+        lists.add([FrameNo(7)]);
         set_thread_processor(ProcessorId(1));
         assert!(lists.has(1));
         assert_eq!(take(&lists, 1), (1, Vec::new()));

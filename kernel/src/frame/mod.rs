@@ -16,10 +16,11 @@ use machine::{Segment, Segments};
 use policy::unit::BLOCK_BYTES;
 use smallvec::SmallVec;
 
+pub use free::FrameNo;
 pub(crate) use free::set_thread_processor;
 pub(crate) use mapped::MappedBuffer;
 use pool::Shared;
-pub use pool::{CHUNKS_MAX, FrameNo, FramePool, HUGE_PAGE_BYTES, PoolConfig};
+pub use pool::{CHUNKS_MAX, FramePool, HUGE_PAGE_BYTES, PoolConfig};
 
 pub const FRAME_BYTES: usize = BLOCK_BYTES as usize;
 

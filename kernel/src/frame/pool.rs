@@ -11,15 +11,11 @@ use parking_lot::Mutex;
 use policy::pages::PageSize;
 use policy::unit::ProcessorId;
 
-use super::free::FreeLists;
+use super::free::{FrameNo, FreeLists};
 use super::region::{Followed, RegionLog};
 use super::reserve::reserve;
 use super::{FRAME_BYTES, FrameRef, Frames};
 use crate::block_key::BlockKey;
-
-/// The number of a frame in the pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FrameNo(pub u32);
 
 /// Layout of a pool. Bytes.
 #[derive(Clone, Copy, Debug)]
@@ -229,7 +225,7 @@ impl FramePool {
 /// A chunk whose memory the host is providing. Dropping it cancels the growth.
 pub(crate) struct Growing<'a> {
     pool: &'a Shared,
-    chunk: u32,
+    chunk: RegionId,
 }
 
 impl Growing<'_> {
@@ -270,6 +266,15 @@ impl Shared {
 
     pub(super) fn region_of(&self, no: FrameNo) -> RegionId {
         RegionId((no.0 / self.frames_a_chunk) as u16)
+    }
+
+    fn chunk_of(&self, no: FrameNo) -> usize {
+        usize::from(self.region_of(no).0)
+    }
+
+    fn frames_of(&self, chunk: RegionId) -> impl DoubleEndedIterator<Item = FrameNo> + use<> {
+        let first = u32::from(chunk.0) * self.frames_a_chunk;
+        (first..first + self.frames_a_chunk).map(FrameNo)
     }
 
     pub(super) fn references(&self, no: FrameNo) -> u32 {
@@ -318,10 +323,10 @@ impl Shared {
             // Adjacent frames make short vectors, for disks and sockets.
             frames.sort_unstable();
             for &mut no in frames {
-                let meta = self.meta(FrameNo(no));
+                let meta = self.meta(no);
                 meta.references.store(1, Ordering::Relaxed);
                 meta.owner.store(NO_OWNER, Ordering::Relaxed);
-                into.push(FrameRef { pool: self, no: FrameNo(no) });
+                into.push(FrameRef { pool: self, no });
             }
         });
         if !stolen.is_empty() {
@@ -334,10 +339,10 @@ impl Shared {
         if self.chunks_retiring.load(Ordering::SeqCst) > 0 && self.count_in_if_retiring(no) {
             return;
         }
-        self.list_as_free(&[no.0]);
+        self.list_as_free(&[no]);
     }
 
-    fn list_as_free(&self, frames: &[u32]) {
+    fn list_as_free(&self, frames: &[FrameNo]) {
         self.free.add(frames.iter().copied());
         // Their chunk may have begun to retire just before they were listed. Only then are all lists scanned.
         if self.chunks_retiring.load(Ordering::SeqCst) > 0 && self.is_any_retiring(frames) {
@@ -345,14 +350,13 @@ impl Shared {
         }
     }
 
-    fn is_any_retiring(&self, frames: &[u32]) -> bool {
+    fn is_any_retiring(&self, frames: &[FrameNo]) -> bool {
         let chunks = self.chunks.lock();
-        let is_retiring = |no: &u32| matches!(chunks[(no / self.frames_a_chunk) as usize], ChunkState::Retiring { .. });
-        frames.iter().any(is_retiring)
+        frames.iter().any(|no| matches!(chunks[self.chunk_of(*no)], ChunkState::Retiring { .. }))
     }
 
     fn count_in_if_retiring(&self, no: FrameNo) -> bool {
-        let chunk = (no.0 / self.frames_a_chunk) as usize;
+        let chunk = self.chunk_of(no);
         let mut chunks = self.chunks.lock();
         let ChunkState::Retiring { free } = &mut chunks[chunk] else { return false };
         *free += 1;
@@ -360,7 +364,7 @@ impl Shared {
         let empty = *free == self.frames_a_chunk;
         if empty {
             chunks[chunk] = ChunkState::Withdrawing;
-            self.regions.withdraw(chunk as u32);
+            self.regions.withdraw(RegionId(chunk as u16));
         }
         true
     }
@@ -368,7 +372,7 @@ impl Shared {
     /// Removes frames of retiring chunks from the free lists.
     fn sweep_retired(&self) {
         let mut chunks = self.chunks.lock();
-        self.free.retain(|no| match &mut chunks[(no / self.frames_a_chunk) as usize] {
+        self.free.retain(|no| match &mut chunks[self.chunk_of(no)] {
             ChunkState::Retiring { free } => {
                 *free += 1;
                 self.frames_retired.fetch_add(1, Ordering::Relaxed);
@@ -379,12 +383,12 @@ impl Shared {
         for (chunk, state) in chunks.iter_mut().enumerate() {
             if *state == (ChunkState::Retiring { free: self.frames_a_chunk }) {
                 *state = ChunkState::Withdrawing;
-                self.regions.withdraw(chunk as u32);
+                self.regions.withdraw(RegionId(chunk as u16));
             }
         }
     }
 
-    fn begin_grow(&self, chunks_max: u32, pages: PageSize) -> Option<u32> {
+    fn begin_grow(&self, chunks_max: u32, pages: PageSize) -> Option<RegionId> {
         let mut chunks = self.chunks.lock();
         if self.chunks_active.load(Ordering::Relaxed) >= chunks_max {
             return None;
@@ -397,25 +401,25 @@ impl Shared {
             PageSize::Huge => libc::MADV_HUGEPAGE,
             PageSize::Small => libc::MADV_NOHUGEPAGE,
         };
-        let region = self.region(chunk as u32);
+        let chunk = RegionId(chunk as u16);
+        let region = self.region(chunk);
         // SAFETY: the chunk lies in our mapping. Failure only means the host's default.
         unsafe { libc::madvise(region.base.cast(), region.len, advice) };
-        Some(chunk as u32)
+        Some(chunk)
     }
 
-    fn end_grow(&self, chunk: u32) {
+    fn end_grow(&self, chunk: RegionId) {
         let mut chunks = self.chunks.lock();
-        chunks[chunk as usize] = ChunkState::Active;
+        chunks[usize::from(chunk.0)] = ChunkState::Active;
         if self.registers.load(Ordering::Relaxed) {
             self.regions.offer(chunk);
         }
-        let first = chunk * self.frames_a_chunk;
         // In reverse: frames are taken from the end of the list.
-        self.free.add((first..first + self.frames_a_chunk).rev());
+        self.free.add(self.frames_of(chunk).rev());
     }
 
-    fn abandon_grow(&self, chunk: u32) {
-        self.chunks.lock()[chunk as usize] = ChunkState::Empty;
+    fn abandon_grow(&self, chunk: RegionId) {
+        self.chunks.lock()[usize::from(chunk.0)] = ChunkState::Empty;
         self.chunks_active.fetch_sub(1, Ordering::SeqCst);
     }
 
@@ -427,25 +431,24 @@ impl Shared {
         self.chunks_retiring.fetch_add(1, Ordering::SeqCst);
         drop(chunks);
         self.sweep_retired();
-        let first = chunk as u32 * self.frames_a_chunk;
-        Some((first..first + self.frames_a_chunk).map(FrameNo).filter(|&no| self.references(no) > 0).collect())
+        Some(self.frames_of(RegionId(chunk as u16)).filter(|&no| self.references(no) > 0).collect())
     }
 
     /// Returns the memory of a chunk to the host, after all processors have withdrawn it.
-    fn give_back(&self, chunk: u32) {
+    fn give_back(&self, chunk: RegionId) {
         let mut chunks = self.chunks.lock();
-        debug_assert_eq!(chunks[chunk as usize], ChunkState::Withdrawing);
+        debug_assert_eq!(chunks[usize::from(chunk.0)], ChunkState::Withdrawing);
         let bytes = self.config.chunk_bytes as usize;
         // SAFETY: the chunk lies in our mapping, and none of its frames is referenced.
-        unsafe { libc::madvise(self.base.add(chunk as usize * bytes).cast(), bytes, libc::MADV_DONTNEED) };
-        chunks[chunk as usize] = ChunkState::Empty;
+        unsafe { libc::madvise(self.base.add(usize::from(chunk.0) * bytes).cast(), bytes, libc::MADV_DONTNEED) };
+        chunks[usize::from(chunk.0)] = ChunkState::Empty;
         self.chunks_retiring.fetch_sub(1, Ordering::SeqCst);
         self.frames_retired.fetch_sub(self.frames_a_chunk, Ordering::Relaxed);
     }
 
-    fn region(&self, chunk: u32) -> machine::Region {
+    fn region(&self, chunk: RegionId) -> machine::Region {
         let len = self.config.chunk_bytes as usize;
-        machine::Region { id: RegionId(chunk as u16), base: self.base.wrapping_add(chunk as usize * len), len }
+        machine::Region { id: chunk, base: self.base.wrapping_add(usize::from(chunk.0) * len), len }
     }
 }
 

@@ -9,10 +9,10 @@ use policy::unit::ProcessorId;
 
 #[derive(Clone, Copy, Debug)]
 enum Change {
-    Offer(u32),
+    Offer(RegionId),
     /// `left`: processors that have yet to withdraw.
     Withdraw {
-        chunk: u32,
+        chunk: RegionId,
         left: u16,
     },
 }
@@ -47,11 +47,11 @@ impl RegionLog {
         self.version.load(Ordering::Acquire)
     }
 
-    pub(super) fn offer(&self, chunk: u32) {
+    pub(super) fn offer(&self, chunk: RegionId) {
         self.append(|_| Change::Offer(chunk));
     }
 
-    pub(super) fn withdraw(&self, chunk: u32) {
+    pub(super) fn withdraw(&self, chunk: RegionId) {
         self.append(|log| Change::Withdraw { chunk, left: log.seen.len() as u16 });
     }
 
@@ -69,8 +69,8 @@ impl RegionLog {
         seen: u64,
         id: ProcessorId,
         machine: &mut dyn Machine,
-        region: impl Fn(u32) -> Region,
-        all_withdrawn: impl Fn(u32),
+        region: impl Fn(RegionId) -> Region,
+        all_withdrawn: impl Fn(RegionId),
     ) -> Followed {
         let mut log = self.log.lock();
         let (mut free, mut declined) = (Vec::new(), 0);
@@ -79,7 +79,7 @@ impl RegionLog {
             match change {
                 Change::Offer(chunk) => declined += u64::from(machine.offer_region(region(*chunk)).is_err()),
                 Change::Withdraw { chunk, left } => {
-                    machine.withdraw_region(RegionId(*chunk as u16));
+                    machine.withdraw_region(*chunk);
                     *left -= 1;
                     if *left == 0 {
                         free.push(*chunk);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use machine::tree::{Attributes, Node, OpenNode, Tree, TreeCall, TreeReply, Watch};
 use machine::{Errno, File, Op};
 use parking_lot::{Mutex, MutexGuard};
-use policy::unit::{BLOCK_BYTES, ByteOffset, ByteRange, Instant, Stability};
+use policy::unit::{BlockNo, ByteOffset, ByteRange, Instant, Stability};
 
 use super::known::{Known, Reported, Stale, Writes};
 use super::siblings::Sibling;
@@ -226,24 +226,23 @@ impl GrowingFile {
         let writing = self.writing.lock().clone().ok_or(Errno::STALE)?;
         self.is_written.store(true, Ordering::Relaxed);
         let _under_way = UnderWay::new(self);
-        let grows = range.end().0 > self.size.load(Ordering::Acquire);
+        let (at, end) = (range.at, range.end());
+        let grows = end.0 > self.size.load(Ordering::Acquire);
         let _growth = if grows { Some(self.growth.take().await) } else { None };
-        let (at, end) = (range.at.0, range.end().0);
-        // The range of whole blocks.
         let (from, to) = match writing.buffered {
-            Some(_) => (end.min(at.next_multiple_of(BLOCK_BYTES)), end / BLOCK_BYTES * BLOCK_BYTES),
+            Some(_) => (end.min(range.whole_blocks().start.start()), range.whole_blocks().end.start()),
             None => (at, end),
         };
         let to = to.max(from);
         let mut frames = frames;
         if let Some(buffered) = &writing.buffered {
-            frames = self.put(cpu, buffered.file, at, frames, at..from, stability).await?;
+            frames = self.put(cpu, buffered.file, at, frames, at.to(from), stability).await?;
         }
-        frames = self.put(cpu, writing.direct.file, at, frames, from..to, stability).await?;
+        frames = self.put(cpu, writing.direct.file, at, frames, from.to(to), stability).await?;
         if let Some(buffered) = &writing.buffered {
-            self.put(cpu, buffered.file, at, frames, to..end, stability).await?;
+            self.put(cpu, buffered.file, at, frames, to.to(end), stability).await?;
         }
-        self.size.fetch_max(end, Ordering::AcqRel);
+        self.size.fetch_max(end.0, Ordering::AcqRel);
         Ok(())
     }
 
@@ -252,22 +251,22 @@ impl GrowingFile {
         &self,
         cpu: &Processor,
         file: File,
-        at: u64,
+        at: ByteOffset,
         mut frames: Frames,
-        part: std::ops::Range<u64>,
+        part: ByteRange,
         stability: Stability,
     ) -> Result<Frames, Errno> {
-        let base = at / BLOCK_BYTES * BLOCK_BYTES;
-        let mut done = part.start;
-        while done < part.end {
-            let from = segments(&frames, (done - base) as usize, (part.end - done) as usize);
-            let op = Op::Write { file, at: ByteOffset(done), from, stability };
+        let base = BlockNo::holding(at).start();
+        let mut done = part.at;
+        while done < part.end() {
+            let from = segments(&frames, (done - base) as usize, (part.end() - done) as usize);
+            let op = Op::Write { file, at: done, from, stability };
             // SAFETY: the segments were made from the frames that the hold owns.
             let (result, hold) = unsafe { cpu.perform(Hold::new(Vec::new(), frames), op) }.await;
             frames = hold.frames;
             match result? {
                 0 => return Err(Errno::IO),
-                written => done += written,
+                written => done = done + written,
             }
         }
         Ok(frames)

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use machine::tree::InodeNo;
 use parking_lot::Mutex;
 
 /// File system and inode number on the host.
-type Name = (u64, u64);
+type Name = (u64, InodeNo);
 
 #[derive(Default)]
 pub(crate) struct Siblings(Mutex<BTreeMap<Name, Arc<Family>>>);

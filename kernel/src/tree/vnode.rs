@@ -60,7 +60,7 @@ impl Vnode {
             forced_unit_access: tree.config.forced_unit_access,
             grows: true,
         };
-        let home = ProcessorId((host.number % u64::from(tree.kernel.processors())) as u16);
+        let home = ProcessorId((host.number.0 % u64::from(tree.kernel.processors())) as u16);
         let volume = Volume::open(&tree.kernel, queued, config, home)?;
         volume.set_export(tree.export());
         cpu.trace(Event::FileOpened, (cpu.job(), tree.export()), node_for_records(node.as_bytes()), host.size);

@@ -9,7 +9,7 @@ use kernel::trace::Event;
 use kernel::volume::VolumeConfig;
 use kernel::{ForcedUnitAccess, Kernel, Processor, Switches, Volume};
 use policy::readahead;
-use policy::unit::{ByteRange, ProcessorId};
+use policy::unit::{ByteRange, DiskNo, ProcessorId};
 use sim::{DiskConfig, World};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use testkit::scene::{Host, run, small_kernel};
 
 const MIB: u64 = 1 << 20;
 
-const DISK: u64 = 7;
+const DISK: DiskNo = DiskNo(7);
 
 fn context() -> Context {
     Context::synchronous(JobId(0))

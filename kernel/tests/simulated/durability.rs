@@ -398,7 +398,7 @@ impl Device for Endless {
             rotational: false,
             transfer_bytes_max: 1 << 20,
             fast_zero: true,
-            disk: 7,
+            disk: policy::unit::DiskNo(7),
         }
     }
 

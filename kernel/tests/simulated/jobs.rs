@@ -6,7 +6,7 @@ use kernel::queue::{DiskQueue, Queued};
 use kernel::request::{Action, Context, Outcome, Request};
 use kernel::volume::VolumeConfig;
 use kernel::{ForcedUnitAccess, Processor, Switches, Volume};
-use policy::unit::{ByteRange, Instant, ProcessorId};
+use policy::unit::{ByteRange, DiskNo, Instant, ProcessorId};
 use sim::{DiskConfig, World};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -157,7 +157,7 @@ fn longest_wait(fair: bool) -> Duration {
     let world = World::new(5);
     let host = host(&world, true);
     let config = policy::queue::Config { fair, merge: false, depth: 4, ..Default::default() };
-    let slow = Arc::new(FixedLatency::new(Arc::new(RamDisk::new(16 << 20, 0)), LATENCY));
+    let slow = Arc::new(FixedLatency::new(Arc::new(RamDisk::new(16 << 20, DiskNo(0))), LATENCY));
     let device = Arc::new(Queued::new(Arc::new(DiskQueue::new(config)), slow));
     let jobs = host.kernel.jobs();
     let (heavy, light) = (jobs.connect(HEAVY), jobs.connect(LIGHT));
@@ -205,7 +205,7 @@ fn writes_beside(usage: bool) -> (usize, Duration) {
     let world = World::new(6);
     let host = host(&world, usage);
     let open = |latency: Duration| {
-        let disk = FixedLatency::new(Arc::new(RamDisk::new(64 << 20, 0)), latency);
+        let disk = FixedLatency::new(Arc::new(RamDisk::new(64 << 20, DiskNo(0))), latency);
         let queue = Arc::new(DiskQueue::new(policy::queue::Config { depth: 1, ..Default::default() }));
         let device = Arc::new(Queued::new(queue, Arc::new(disk)));
         let forced_unit_access = ForcedUnitAccess::Always;

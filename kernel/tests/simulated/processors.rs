@@ -9,7 +9,7 @@ use kernel::{Frames, Kernel, Processor, Switches};
 use machine::SeekTarget;
 use policy::access;
 use policy::delivery::Method;
-use policy::unit::{ByteOffset, ByteRange, ProcessorId};
+use policy::unit::{ByteOffset, ByteRange, DiskNo, ProcessorId};
 use sim::{DiskConfig, Latency, World};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -100,12 +100,12 @@ fn starts(kind: Kind, access: access::Mode, own: Option<access::Mode>, delivery:
     let (host, _) = host(&world, Switches { access, delivery, ..Switches::default() });
     let below: DeviceRef = match kind {
         Kind::Disk => disk(&world, &host, DiskConfig::new(8 * MIB)),
-        Kind::Memory => Arc::new(RamDisk::new(8 * MIB, 0)),
+        Kind::Memory => Arc::new(RamDisk::new(8 * MIB, DiskNo(0))),
     };
     let noting = Arc::new(Noting { below, starts: Mutex::default() });
     let disk = Arc::new(DiskQueue::new(policy::queue::Config { depth: 2, ..policy::queue::Config::default() }));
     let device: DeviceRef = Arc::new(Queued::new(Arc::clone(&disk), noting.clone()).with_access(own));
-    let beside: DeviceRef = Arc::new(Queued::new(disk, Arc::new(RamDisk::new(8 * MIB, 0))));
+    let beside: DeviceRef = Arc::new(Queued::new(disk, Arc::new(RamDisk::new(8 * MIB, DiskNo(0)))));
     let clients: Vec<_> = (0u8..3)
         .map(|client| {
             let (device, beside) = (Arc::clone(&device), Arc::clone(&beside));

@@ -4,7 +4,7 @@ use kernel::device::{Device, RamDisk};
 use kernel::request::{Action, Context, JobId, Outcome, Request};
 use kernel::{FRAME_BYTES, Processor, Switches};
 use machine::SeekTarget;
-use policy::unit::{ByteOffset, ByteRange};
+use policy::unit::{ByteOffset, ByteRange, DiskNo};
 use sim::World;
 use std::sync::Arc;
 use testkit::random::Random;
@@ -69,7 +69,7 @@ fn what_was_written_is_read_and_what_was_not_or_was_zeroed_is_zeroes_and_found_a
     for_seeds(name, 8, |seed| {
         let world = World::new(seed);
         let host = Host::boot(&world, world.add_host("server"), small_kernel(1, 4 << 20, Switches::default()));
-        let disk = Arc::new(RamDisk::new(SIZE, 0));
+        let disk = Arc::new(RamDisk::new(SIZE, DiskNo(0)));
         run(&world, &host, async move |cpu| {
             let (mut model, mut random) = (vec![0; SIZE as usize], Random(seed));
             for _ in 0..STEPS {

@@ -6,7 +6,7 @@ use kernel::request::{Context, JobId};
 use kernel::volume::VolumeConfig;
 use kernel::{FRAME_BYTES, ForcedUnitAccess, Kernel, Processor, Switches, Volume};
 use machine::Errno;
-use policy::unit::{ByteRange, ProcessorId, Stability};
+use policy::unit::{ByteRange, DiskNo, ProcessorId, Stability};
 use sim::{DiskConfig, World};
 use std::sync::Arc;
 use std::time::Duration;
@@ -229,7 +229,7 @@ fn sequential_small_writes_reach_the_disk_merged_up_to_the_bound() {
 fn partial_writes_keep_the_rest_of_the_block() {
     let world = World::new(6);
     let host = host(&world, 4 * MIB, Switches::default());
-    let volume = open(&host.kernel, Arc::new(RamDisk::new(MIB + 1536, 0)), "odd");
+    let volume = open(&host.kernel, Arc::new(RamDisk::new(MIB + 1536, DiskNo(0))), "odd");
     run(&world, &host, async move |cpu| {
         let mut random = Random(6);
         let size = volume.size();
@@ -264,7 +264,7 @@ fn partial_writes_keep_the_rest_of_the_block() {
 fn a_read_beside_a_write_sees_the_old_block_or_the_new_one() {
     let world = World::new(7);
     let host = host(&world, 4 * MIB, Switches::default());
-    let volume = open(&host.kernel, Arc::new(RamDisk::new(MIB, 0)), "disk");
+    let volume = open(&host.kernel, Arc::new(RamDisk::new(MIB, DiskNo(0))), "disk");
     run(&world, &host, async move |cpu| {
         write(&cpu, &volume, ByteRange::new(0, 4096), 1).await.expect("written");
         let before = volume.try_read(&cpu, ByteRange::new(0, 4096)).expect("cached");
@@ -339,7 +339,7 @@ fn read_ahead_hides_the_latency_of_a_sequential_reader() {
     let elapsed = |mode| {
         let world = World::new(11);
         let host = host(&world, 16 * MIB, Switches { read_ahead: mode, ..Switches::default() });
-        let device = Arc::new(Delay::new(Arc::new(RamDisk::new(8 * MIB, 0)), Duration::from_millis(1)));
+        let device = Arc::new(Delay::new(Arc::new(RamDisk::new(8 * MIB, DiskNo(0))), Duration::from_millis(1)));
         let volume = open(&host.kernel, device, "slow");
         run(&world, &host, async move |cpu| {
             let start = cpu.now();

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use kernel::device::{Device, DeviceFacts, RamDisk, Work};
 use kernel::processor::Processor;
 use kernel::request::{Action, Outcome, Request};
-use policy::unit::Instant;
+use policy::unit::{DiskNo, Instant};
 
 use super::Access;
 use super::mechanical::{Mechanical, Mechanism};
@@ -18,7 +18,7 @@ pub struct DriveDevice {
 
 impl DriveDevice {
     /// A disk of that model, with as many cylinders as `size` bytes take. `disk` is its number.
-    pub fn new(model: Mechanical, size: u64, disk: u64) -> Self {
+    pub fn new(model: Mechanical, size: u64, disk: DiskNo) -> Self {
         DriveDevice {
             memory: RamDisk::new(size, disk),
             transfer_bytes_max: model.transfer_bytes_max,

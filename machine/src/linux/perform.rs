@@ -7,8 +7,8 @@ use super::tree;
 use crate::{Errno, SeekTarget};
 use policy::unit::Stability;
 
-fn offset(at: u64) -> Result<libc::off_t, Errno> {
-    libc::off_t::try_from(at).map_err(|_| Errno::INVALID)
+fn signed(offset: u64) -> Result<libc::off_t, Errno> {
+    libc::off_t::try_from(offset).map_err(|_| Errno::INVALID)
 }
 
 /// Makes the current call of `task`. Calls on files block; those on sockets, which are in non-blocking mode, do not.
@@ -20,12 +20,12 @@ pub(super) unsafe fn perform(task: &Task) -> Result<u64, Errno> {
     let (iov, count) = (vectors.as_ptr(), vectors.len() as libc::c_int);
     match task.call {
         Call::Read { fd, at } => {
-            let at = offset(at)?;
+            let at = signed(at.0)?;
             // SAFETY: `iov` points to `count` vectors; the caller guarantees the memory they point to.
             check_long(unsafe { libc::preadv(fd, iov, count, at) } as i64)
         }
         Call::Write { fd, at, stability } => {
-            let at = offset(at)?;
+            let at = signed(at.0)?;
             let flags = write_flags(stability);
             let _acting = AsNobody::begin();
             // SAFETY: as above.
@@ -36,12 +36,12 @@ pub(super) unsafe fn perform(task: &Task) -> Result<u64, Errno> {
             check(unsafe { libc::fdatasync(fd) }).map(|_| 0)
         }
         Call::Zero { fd, at, len, how, .. } => {
-            let (at, len) = (offset(at)?, offset(len)?);
+            let (at, len) = (signed(at.0)?, signed(len)?);
             let _acting = AsNobody::begin();
             // SAFETY: no pointer is passed.
             check(unsafe { libc::fallocate(fd, how.mode(), at, len) }).map(|_| 0)
         }
-        Call::Seek { fd, at, target } => seek(fd, offset(at)?, target),
+        Call::Seek { fd, at, target } => seek(fd, signed(at.0)?, target),
         Call::Populate { base, len } => {
             let base = std::ptr::with_exposed_provenance_mut::<libc::c_void>(base);
             // SAFETY: the caller guarantees the memory, whose content does not change. Kernels before 5.14 refuse, and

@@ -10,7 +10,7 @@ use super::file;
 use super::net;
 use crate::tree::TreeOp;
 use crate::{Errno, Op, RegionId, SeekTarget, Segment, Token};
-use policy::unit::Stability;
+use policy::unit::{ByteOffset, Stability};
 use std::os::fd::RawFd;
 
 /// Maximum of bytes that one system call transfers (Linux: `MAX_RW_COUNT`).
@@ -39,11 +39,11 @@ impl Zeroing {
 pub(super) enum Call {
     Read {
         fd: RawFd,
-        at: u64,
+        at: ByteOffset,
     },
     Write {
         fd: RawFd,
-        at: u64,
+        at: ByteOffset,
         stability: Stability,
     },
     Flush {
@@ -51,7 +51,7 @@ pub(super) enum Call {
     },
     Zero {
         fd: RawFd,
-        at: u64,
+        at: ByteOffset,
         len: u64,
         how: Zeroing,
         /// The host would write allocated zeroes itself, no faster than the caller can.
@@ -59,7 +59,7 @@ pub(super) enum Call {
     },
     Seek {
         fd: RawFd,
-        at: u64,
+        at: ByteOffset,
         target: SeekTarget,
     },
     Populate {
@@ -139,11 +139,11 @@ impl Task {
         self.call = match op {
             Op::Read { file, at, into } => {
                 self.gather(&into);
-                Call::Read { fd: file::descriptor(file), at: at.0 }
+                Call::Read { fd: file::descriptor(file), at }
             }
             Op::Write { file, at, from, stability } => {
                 self.gather(&from);
-                Call::Write { fd: file::descriptor(file), at: at.0, stability }
+                Call::Write { fd: file::descriptor(file), at, stability }
             }
             Op::Flush { file } => Call::Flush { fd: file::descriptor(file) },
             Op::Zero { file, at, len, may_release } => {
@@ -152,12 +152,12 @@ impl Task {
                 if how == Zeroing::Zeroes && zeroes_are_written {
                     return Err(Errno::NOT_SUPPORTED);
                 }
-                Call::Zero { fd: file::descriptor(file), at: at.0, len, how, zeroes_are_written }
+                Call::Zero { fd: file::descriptor(file), at, len, how, zeroes_are_written }
             }
             Op::Discard { file, at, len } => {
-                Call::Zero { fd: file::descriptor(file), at: at.0, len, how: Zeroing::Hole, zeroes_are_written: false }
+                Call::Zero { fd: file::descriptor(file), at, len, how: Zeroing::Hole, zeroes_are_written: false }
             }
-            Op::Seek { file, at, target } => Call::Seek { fd: file::descriptor(file), at: at.0, target },
+            Op::Seek { file, at, target } => Call::Seek { fd: file::descriptor(file), at, target },
             Op::Populate { region } => Call::Populate { base: region.base.expose_provenance(), len: region.len },
             Op::Accept { listener } => Call::Accept { fd: listener.0 as RawFd },
             Op::Receive { connection, into } => {
@@ -239,7 +239,7 @@ impl Task {
     fn on_success(&mut self, count: u64) -> Step {
         match &mut self.call {
             Call::Read { at, .. } => {
-                *at += count;
+                *at = *at + count;
                 self.before += count;
                 self.advance(count);
                 // The host may stop short anywhere; only a read of nothing is the end of the file.
@@ -310,7 +310,6 @@ impl Task {
 mod tests {
     use super::*;
     use crate::{Connection, File, Segments};
-    use policy::unit::ByteOffset;
 
     fn segment(addr: usize, len: u32, region: Option<u16>) -> Segment {
         Segment { ptr: std::ptr::without_provenance_mut(addr), len, region: region.map(RegionId) }
@@ -349,7 +348,7 @@ mod tests {
         let mut task = read(&[segment(0x1000, 10, None), segment(0x9000, 10, None)]);
         assert!(matches!(task.on_result(Ok(13)), Step::Retry));
         assert_eq!(shape(&task), [(0x9003, 7)]);
-        assert!(matches!(task.call, Call::Read { fd: 9, at: 4109, .. }));
+        assert!(matches!(task.call, Call::Read { fd: 9, at: ByteOffset(4109), .. }));
         assert!(matches!(task.on_result(Ok(0)), Step::Done(Ok(13))));
     }
 

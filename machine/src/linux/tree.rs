@@ -38,7 +38,7 @@ use parking_lot::{Mutex, RwLock};
 use super::file::TreeDisk;
 use super::syscall;
 use crate::Errno;
-use crate::tree::{After, Caller, Node, OpenTree, Tree, TreeCall, TreeOp, TreeReply};
+use crate::tree::{After, Caller, InodeNo, Node, OpenTree, Tree, TreeCall, TreeOp, TreeReply};
 use call::MountId;
 use content::Unsynced;
 use identity::Identity;
@@ -77,7 +77,7 @@ struct HostTree {
     number: u32,
     root: OwnedFd,
     root_node: Node,
-    root_number: u64,
+    root_number: InodeNo,
     mount_id: MountId,
     /// Finds nodes by place; `None` when they are found by handle.
     search: Option<Search>,
@@ -140,7 +140,7 @@ fn open_as(
     let root = fs::OpenOptions::new().read(true).custom_flags(flags).open(path);
     let root = root.map_err(|error| not_opened(path, &error))?;
     let examined = |error: io::Error| host("examine", syscall::errno(&error));
-    let root_number = root.metadata().map_err(examined)?.ino();
+    let root_number = InodeNo(root.metadata().map_err(examined)?.ino());
     let disk = TreeDisk::under(&root).map_err(examined)?;
     let status = call::status(root.as_fd()).map_err(|errno| host("examine", errno))?;
     let search = match by_handle(root.as_fd()) {

@@ -173,7 +173,7 @@ fn test_all(rig: Rig, kind: Kind) {
     });
     for (name, node) in &nodes {
         let number = fs::symlink_metadata(served.path(name)).expect("it exists").ino();
-        assert_eq!(served.attributes(*node).expect(name).number, number, "{name}");
+        assert_eq!(served.attributes(*node).expect(name).number.0, number, "{name}");
     }
     // Releases the file system.
     drop(served);

@@ -44,7 +44,7 @@ fn the_node_of_a_removed_file_is_stale_and_not_given_to_the_next(rig: Rig) {
     let second = served.file("file");
     // The file system usually reuses the number at once, but never the identifier.
     let again = served.attributes(second).expect("attributes").number;
-    assert_ne!(first, second, "both have numbers {number} and {again}");
+    assert_ne!(first, second, "both have numbers {number:?} and {again:?}");
     assert_eq!(served.attributes(first), Err(ESTALE));
     // Even while a process on the host still has it open.
     let held = std::fs::File::open(served.path("file")).expect("opened");

@@ -56,7 +56,7 @@ fn number(served: &mut ServedTree, node: Node) -> Result<u64, Errno> {
     loop {
         match served.attributes(node) {
             Err(Errno(libc::EBUSY)) => {}
-            attributes => return attributes.map(|attributes| attributes.number),
+            attributes => return attributes.map(|attributes| attributes.number.0),
         }
     }
 }
@@ -132,7 +132,7 @@ fn nodes_moved_while_no_server_ran_are_found(rig: Rig) {
 fn two_files_that_exchange_their_names_are_not_mistaken_for_each_other(rig: Rig) {
     let Some(mut served) = ServedTree::new(rig) else { return };
     let (one, other) = (served.file("one"), served.file("other"));
-    let numbers = [one, other].map(|node| served.attributes(node).expect("attributes").number);
+    let numbers = [one, other].map(|node| served.attributes(node).expect("attributes").number.0);
     for _ in 0..10 {
         for (from, to) in [("one", "between"), ("other", "one"), ("between", "other")] {
             fs::rename(served.path(from), served.path(to)).expect("moved");

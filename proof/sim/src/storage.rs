@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use policy::unit::{ByteOffset, ByteRange};
+use policy::unit::{ByteOffset, ByteRange, DiskNo};
 
 use crate::change::{Change, Payload};
 use crate::config::DiskConfig;
@@ -50,7 +50,7 @@ impl World {
             writable,
             rotational: config.rotational,
             transfer_bytes_max: config.transfer_bytes_max,
-            disk: u64::from(disk.0),
+            disk: DiskNo(u64::from(disk.0)),
         };
         OpenFile { file, facts, tail, owner: Arc::new(()) }
     }

@@ -12,7 +12,7 @@ use kernel::trace::{Event, Whose};
 use kernel::volume::{Lookup, Reading};
 use kernel::{FRAME_BYTES, Frames, Processor, Volume};
 use machine::Errno;
-use policy::unit::{ByteRange, Stability};
+use policy::unit::{BlockNo, ByteOffset, ByteRange, Stability};
 
 use crate::export::REQUEST_BYTES_MAX;
 use crate::negotiate::{BASE_ALLOCATION_ID, Negotiated};
@@ -54,7 +54,7 @@ impl Commands {
         let piece_frames = (cpu.kernel().cache_blocks() / PIECE_SHARE).clamp(PIECE_FRAMES_MIN, PIECE_FRAMES_MAX);
         let (job, export) = (cpu.job(), agreed.export.volume.export());
         outbound.tally().use_export(export);
-        cpu.trace(Event::ConnectionNegotiated, (job, export), agreed.export.volume.size(), outbound.tally().number());
+        cpu.trace(Event::ConnectionNegotiated, (job, export), agreed.export.volume.size(), outbound.tally().number().0);
         Commands { cpu, agreed, outbound, piece_frames, job }
     }
 
@@ -70,8 +70,8 @@ impl Commands {
 
     /// Does a range consist of whole blocks, up to the export's end?
     pub(crate) fn is_whole_blocks(&self, range: ByteRange) -> bool {
-        let is_edge = |at: u64| at.is_multiple_of(FRAME_BYTES as u64) || at == self.volume().size();
-        is_edge(range.at.0) && is_edge(range.end().0)
+        let is_edge = |at: ByteOffset| at.in_block() == 0 || at.0 == self.volume().size();
+        is_edge(range.at) && is_edge(range.end())
     }
 
     /// Answers the most frequent request, a plain read, at once if it is cached (OLTP-4). Other requests, and those to
@@ -84,7 +84,7 @@ impl Commands {
         let unit = u64::from(self.agreed.export.block_size);
         // Block sizes are powers of two.
         let is_aligned = (request.offset | len) & (unit - 1) == 0;
-        let is_piece = request.offset % FRAME_BYTES as u64 + len <= self.piece_frames * FRAME_BYTES as u64;
+        let is_piece = request.range().at.in_block() as u64 + len <= self.piece_frames * FRAME_BYTES as u64;
         let may_pass = || self.outbound.admits_at_once(len, self.cpu.kernel().cache_blocks());
         let is_free = || !self.outbound.is_exclusive() && !self.outbound.is_broken();
         if !is_aligned || !is_piece || !is_free() || !may_pass() {
@@ -97,7 +97,7 @@ impl Commands {
         let release = Release { requests: 1, bytes: len };
         match found {
             Lookup::Cached(frames) => {
-                self.outbound.push(self.data(request, whole(request), frames, true, release));
+                self.outbound.push(self.data(request, request.range(), frames, true, release));
                 self.cpu.end_with(session.batch(), began, Event::NbdRead, self.job, request.offset, len);
             }
             Lookup::Missing(reading) => {
@@ -109,7 +109,7 @@ impl Commands {
     }
 
     fn look_up(&self, request: &Request) -> Result<Lookup, Errno> {
-        self.volume().begin_read(&self.cpu, whole(request), self.context(request))
+        self.volume().begin_read(&self.cpu, request.range(), self.context(request))
     }
 
     /// Answers a read of one piece when it is loaded. Does not wait itself, unless an exclusive reply is being sent.
@@ -118,7 +118,7 @@ impl Commands {
         let commands = Rc::clone(self);
         self.cpu.spawn(async move {
             let reply = match reading.finish(&commands.cpu).await {
-                Ok(frames) => commands.data(&request, whole(&request), frames, true, release),
+                Ok(frames) => commands.data(&request, request.range(), frames, true, release),
                 Err(error) => commands.error(&request, Refusal::Host(error), release),
             };
             commands.outbound.push_with_frames(reply);
@@ -220,7 +220,7 @@ impl Commands {
 
     async fn perform(&self, request: &Request) -> Result<(), Errno> {
         let (cpu, volume) = (&self.cpu, self.volume());
-        let range = whole(request);
+        let range = request.range();
         let context = self.context(request);
         match request.kind {
             cmd::FLUSH => volume.flush(cpu, context).await,
@@ -256,7 +256,7 @@ impl Commands {
         match self.look_up(request) {
             Ok(Lookup::Missing(reading)) => return self.await_reading(*request, reading, release, began).await,
             Ok(Lookup::Cached(frames)) => {
-                self.outbound.push(self.data(request, whole(request), frames, true, release));
+                self.outbound.push(self.data(request, request.range(), frames, true, release));
             }
             Err(error) => self.reply_error(request, error, release),
         }
@@ -275,11 +275,10 @@ impl Commands {
     }
 
     async fn read_structured(&self, request: &Request, release: Release) {
-        let end = request.offset + u64::from(request.len);
         for piece in self.pieces(request) {
             self.outbound.until_sent().await;
             let read = self.volume().read(&self.cpu, piece, self.context(request)).await;
-            let last = piece.end().0 == end;
+            let last = piece.end() == request.range().end();
             match read {
                 Ok(frames) => {
                     let release = if last { release } else { Release::default() };
@@ -292,7 +291,7 @@ impl Commands {
 
     /// A simple reply is a header and all data, which must be contiguous.
     async fn read_simple(&self, request: &Request, release: Release) {
-        let end = request.offset + u64::from(request.len);
+        let whole = request.range();
         let single = self.pieces(request).nth(1).is_none();
         if single {
             self.outbound.begin_with_frames().await;
@@ -303,7 +302,7 @@ impl Commands {
             if !single {
                 self.outbound.until_sent().await;
             }
-            let (first, last) = (piece.at.0 == request.offset, piece.end().0 == end);
+            let (first, last) = (piece.at == whole.at, piece.end() == whole.end());
             let part = match self.volume().read(&self.cpu, piece, self.context(request)).await {
                 Ok(frames) => {
                     let release = if last { release } else { Release::default() };
@@ -336,7 +335,7 @@ impl Commands {
     }
 
     async fn block_status(&self, request: &Request, release: Release) {
-        let range = whole(request);
+        let range = request.range();
         let max = if request.flags & cmd::FLAG_REQ_ONE != 0 { 1 } else { EXTENTS_MAX };
         let extents = match self.volume().extents(&self.cpu, range, max).await {
             Ok(extents) => extents,
@@ -358,12 +357,11 @@ impl Commands {
     /// Splits a request into pieces of at most `piece_frames` blocks.
     pub(crate) fn pieces(&self, request: &Request) -> impl Iterator<Item = ByteRange> + use<> {
         let piece_bytes = self.piece_frames * FRAME_BYTES as u64;
-        let mut at = request.offset;
-        let end = request.offset + u64::from(request.len);
+        let (mut at, end) = (request.range().at, request.range().end());
         std::iter::from_fn(move || {
             let start = at;
-            at = end.min(start - start % FRAME_BYTES as u64 + piece_bytes);
-            (start < end).then(|| ByteRange::new(start, at - start))
+            at = end.min(BlockNo::holding(start).start() + piece_bytes);
+            (start < end).then(|| start.to(at))
         })
     }
 
@@ -377,8 +375,7 @@ impl Commands {
         } else {
             header.extend_from_slice(&simple_reply(0, request.cookie));
         }
-        let offset = (piece.at.0 % FRAME_BYTES as u64) as usize;
-        Reply { header, frames, offset, len: piece.len as usize, padding: 0, release }
+        Reply { header, frames, offset: piece.at.in_block(), len: piece.len as usize, padding: 0, release }
     }
 
     fn reply(&self, request: &Request, result: Result<(), Errno>, release: Release) {
@@ -418,10 +415,6 @@ impl Commands {
     }
 }
 
-fn whole(request: &Request) -> ByteRange {
-    ByteRange::new(request.offset, u64::from(request.len))
-}
-
 fn event(kind: u16) -> Event {
     match kind {
         cmd::WRITE => Event::NbdWrite,
@@ -446,7 +439,7 @@ pub(crate) struct Write {
 impl Write {
     /// Writes a piece. After the last one the reply is queued, or a task will queue it.
     pub(crate) async fn piece(&mut self, range: ByteRange, frames: Frames, permit: Option<EdgePermit>) {
-        if range.end().0 == self.request.offset + u64::from(self.request.len) {
+        if range.end() == self.request.range().end() {
             return self.last_piece(range, frames, permit).await;
         }
         if self.result.is_ok() {

@@ -1,6 +1,8 @@
 //! The wire format: constants under the protocol's names, encoding and decoding. Source: the NBD protocol
 //! specification, `doc/proto.md` of the NetworkBlockDevice project. All integers are big-endian.
 
+use policy::unit::ByteRange;
+
 /// `NBDMAGIC`, the first bytes from a server.
 pub const NBD_MAGIC: u64 = 0x4e42_444d_4147_4943;
 /// `IHAVEOPT`, before every option, and after [`NBD_MAGIC`].
@@ -162,6 +164,11 @@ pub struct Request {
 }
 
 impl Request {
+    /// The bytes that it is about; their end must have been checked.
+    pub fn range(&self) -> ByteRange {
+        ByteRange::new(self.offset, u64::from(self.len))
+    }
+
     /// `None` if the magic is wrong.
     pub fn decode(bytes: &[u8; REQUEST_BYTES]) -> Option<Request> {
         let mut at = Reader::new(bytes);

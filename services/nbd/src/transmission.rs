@@ -6,7 +6,6 @@
 
 use std::rc::Rc;
 
-use kernel::FRAME_BYTES;
 use kernel::connection::{Decoder, End, FastPath, Handler, Headers, Holds, Inbound, Next, Release, Session, Step};
 
 use crate::command::{Commands, Verdict};
@@ -64,7 +63,7 @@ impl Transmission {
     async fn write(&self, request: &Request, release: Release, inbound: &mut Inbound<'_, Requests>) -> Step {
         let mut write = self.commands.begin_write(request, release);
         for piece in self.commands.pieces(request) {
-            let (offset, len) = ((piece.at.0 % FRAME_BYTES as u64) as usize, piece.len as usize);
+            let (offset, len) = (piece.at.in_block(), piece.len as usize);
             let mut permit = None;
             if !self.commands.is_whole_blocks(piece) {
                 permit = Some(inbound.edge_permit(offset, len).await);

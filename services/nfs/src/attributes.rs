@@ -21,7 +21,7 @@ pub(crate) fn fattr(attributes: &Attributes, export: ExportId) -> fattr3 {
         used: attributes.used,
         rdev: device(attributes.kind),
         fsid: export.number(),
-        fileid: attributes.number,
+        fileid: attributes.number.0,
         atime: time(attributes.accessed),
         mtime: time(attributes.modified),
         ctime: time(attributes.changed),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kernel::connection::ConnectionNo;
 use kernel::request::JobId;
 use kernel::{Frames, Processor};
 use nfs3_types::rpc::auth_stat;
@@ -9,7 +10,6 @@ use nfs3_types::rpc::auth_stat;
 use crate::client::{ClientAddress, Credentials};
 use crate::nfs::Nfs;
 use crate::program::Program;
-use crate::replay::ConnectionNumber;
 use crate::shape::Payload;
 
 pub struct Call {
@@ -17,7 +17,7 @@ pub struct Call {
     pub(crate) nfs: Arc<Nfs>,
     pub(crate) client: ClientAddress,
     /// On which it was received.
-    pub(crate) connection: ConnectionNumber,
+    pub(crate) connection: ConnectionNo,
     pub(crate) credentials: Credentials,
     pub(crate) program: Program,
     /// Its number in the program, possibly undefined.

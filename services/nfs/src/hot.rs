@@ -13,7 +13,7 @@ use machine::tree::Node;
 use nfs3_types::nfs3::{Nfs3Option, nfsstat3};
 use nfs3_types::rpc::accept_stat;
 use nfs3_types::xdr_codec::Pack;
-use policy::unit::ByteRange;
+use policy::unit::{ByteOffset, ByteRange};
 
 use crate::attributes::fattr;
 use crate::client::ClientAddress;
@@ -78,14 +78,14 @@ impl Asker<'_> {
     }
 
     fn read(&self, head: &CallHead, mut target: Target<'_>) -> Option<Reply> {
-        let (offset, count) = (target.rest.u64()?, target.rest.u32()?);
+        let (offset, count) = (ByteOffset(target.rest.u64()?), target.rest.u32()?);
         let count = u64::from(count.min(transfer_bytes_max(self.cpu.kernel())));
         let Target { export, node, file, .. } = target;
         let mut fresh = file.fresh(self.cpu)?;
         if !may_surely_read(self.cpu, &export, node, &fresh.attributes, &head.credentials) {
             return None;
         }
-        let wanted = ByteRange::new(offset, available(fresh.attributes.size, offset, count));
+        let wanted = ByteRange { at: offset, len: available(fresh.attributes.size, offset, count) };
         if wanted.len == 0 || !self.outbound.admits_at_once(count, self.cpu.kernel().cache_blocks()) {
             return None;
         }
@@ -93,7 +93,7 @@ impl Asker<'_> {
         // The end may have moved since.
         let attributes = fresh.attributes;
         let len = available(attributes.size, offset, wanted.len);
-        let eof = offset.saturating_add(len) >= attributes.size;
+        let eof = offset.0.saturating_add(len) >= attributes.size;
         let padding = (len.next_multiple_of(4) - len) as usize;
         let mut header: Header = accepted(head.xid, accept_stat::SUCCESS);
         let attributes = Nfs3Option::Some(fattr(&attributes, export.id()));
@@ -102,9 +102,8 @@ impl Asker<'_> {
             return None;
         }
         let header = finish(header, len as usize + padding);
-        let offset = (offset % kernel::FRAME_BYTES as u64) as usize;
         let release = self.admit(count, Holds::Frames)?;
-        Some(Reply { header, frames, offset, len: len as usize, padding, release })
+        Some(Reply { header, frames, offset: offset.in_block(), len: len as usize, padding, release })
     }
 
     fn admit(&self, bytes: u64, holds: Holds) -> Option<Release> {

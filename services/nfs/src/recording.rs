@@ -110,7 +110,7 @@ impl Recorded {
         (exports, nfs, tally): (&LastExport, &Nfs, &Tally),
     ) -> Recorded {
         let export = exports.used(nfs, write.handle(arguments), tally);
-        let (place, bytes) = (write.offset, Some(write.count));
+        let (place, bytes) = (write.offset.0, Some(write.count));
         Recorded { event: Event::NfsWrite, whose: (job, export).into(), place, bytes }
     }
 

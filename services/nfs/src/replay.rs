@@ -16,6 +16,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
+use kernel::connection::ConnectionNo;
 use kernel::wait::WaitList;
 use parking_lot::Mutex;
 use policy::unit::Instant;
@@ -85,9 +86,6 @@ impl Hash for RequestKey {
     }
 }
 
-/// Unique in the server's life.
-pub type ConnectionNumber = u64;
-
 /// The state of a request.
 pub(crate) enum Known<'a> {
     /// Unknown: the caller must execute it and finish this with the reply.
@@ -132,7 +130,7 @@ struct Finished {
 enum Request {
     /// Bounded by the connections' limits of requests in flight.
     InProgress {
-        connection: ConnectionNumber,
+        connection: ConnectionNo,
         since: Instant,
         is_awaited: bool,
     },
@@ -143,7 +141,7 @@ struct Done {
     reply: Arc<[u8]>,
     number: u64,
     /// The connection that took the reply last.
-    connection: ConnectionNumber,
+    connection: ConnectionNo,
     at: Instant,
     took: Duration,
 }
@@ -172,7 +170,7 @@ impl Replay {
     pub(crate) async fn begin(
         &self,
         key: RequestKey,
-        connection: ConnectionNumber,
+        connection: ConnectionNo,
         now: impl Fn() -> Instant,
     ) -> Known<'_> {
         let mut has_waited = false;
@@ -186,7 +184,7 @@ impl Replay {
         self.ended.until(known).await
     }
 
-    fn look(&self, key: RequestKey, connection: ConnectionNumber, now: Instant, has_waited: bool) -> Look<'_> {
+    fn look(&self, key: RequestKey, connection: ConnectionNo, now: Instant, has_waited: bool) -> Look<'_> {
         let mut state = self.state.lock();
         state.sweep(self.limits.age, now);
         let share = state.clients.entry(key.client).or_default();

@@ -5,6 +5,7 @@ use kernel::{FRAME_BYTES, Frames};
 use nfs3_types::mount::MOUNT_PROGRAM;
 use nfs3_types::nfs3::{NFS_PROGRAM, stable_how};
 use nfs3_types::xdr_codec::Unpack;
+use policy::unit::ByteOffset;
 
 use crate::program::{Program, TRANSFER_BYTES_MAX};
 
@@ -82,7 +83,7 @@ pub(crate) enum Look<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteArguments {
     handle_len: usize,
-    pub(crate) offset: u64,
+    pub(crate) offset: ByteOffset,
     pub(crate) count: u32,
     pub(crate) stable: stable_how,
     /// Bytes of data on the wire; may differ from `count`.
@@ -109,7 +110,7 @@ impl WriteArguments {
 
     fn read(mut at: Cursor<'_>) -> Option<Self> {
         let handle_len = at.opaque(HANDLE_BYTES_MAX)?.len();
-        let (offset, count) = (at.u64()?, at.u32()?);
+        let (offset, count) = (ByteOffset(at.u64()?), at.u32()?);
         let stable = stable_how::unpack(&mut at.0).ok()?.0;
         Some(WriteArguments { handle_len, offset, count, stable, data_len: at.u32()? })
     }
@@ -126,7 +127,7 @@ impl WriteArguments {
 
     /// Offset of the data in the first frame.
     pub(crate) fn start(&self) -> usize {
-        (self.offset % FRAME_BYTES as u64) as usize
+        self.offset.in_block()
     }
 }
 
@@ -226,7 +227,7 @@ mod tests {
             file.pack(&mut bytes).and_then(|_| 7_u64.pack(&mut bytes)).and_then(|_| 8_u32.pack(&mut bytes)).expect("fits");
             stable_how::DATA_SYNC.pack(&mut bytes).and_then(|_| 9_u32.pack(&mut bytes)).expect("fits");
             let Look::Known(write) = WriteArguments::look(&bytes) else { panic!("all of them have come") };
-            prop_assert_eq!((write.offset, write.count, write.stable), (7, 8, stable_how::DATA_SYNC));
+            prop_assert_eq!((write.offset, write.count, write.stable), (ByteOffset(7), 8, stable_how::DATA_SYNC));
             prop_assert_eq!((write.data_len, write.wire_len()), (9, bytes.len() - 4));
             prop_assert_eq!(write.handle(&bytes), &handle[..]);
             let cut = cut % bytes.len();

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use super::super::syscall;
 use super::{ALIGN_MAX, device_of};
 use crate::Errno;
+use policy::unit::DiskNo;
 
 /// `BLKGETSIZE64` of linux/fs.h, `_IOR(0x12, 114, size_t)`: not in the C library's headers.
 #[cfg(not(any(target_arch = "mips64", target_arch = "powerpc64", target_arch = "sparc64")))]
@@ -27,7 +28,7 @@ const TRANSFER_BYTES_USUAL: u64 = 256 << 10;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Disk {
     /// The number of the whole disk's device.
-    pub(super) number: u64,
+    pub(super) number: DiskNo,
     pub(super) rotational: bool,
     pub(super) transfer_bytes_max: u32,
     /// Its block size, if it reports one.
@@ -40,12 +41,11 @@ impl Disk {
     /// The disk of the file, or that it is. For file systems without a single disk (tmpfs, btrfs, network) the default
     /// of an unknown disk.
     pub(super) fn under(metadata: &Metadata) -> Self {
-        let number = device_of(metadata);
-        Disk::in_sysfs(Path::new("/sys/dev/block"), number)
+        Disk::in_sysfs(Path::new("/sys/dev/block"), DiskNo(device_of(metadata)))
     }
 
-    fn in_sysfs(root: &Path, device: u64) -> Self {
-        let (major, minor) = (libc::major(device), libc::minor(device));
+    fn in_sysfs(root: &Path, device: DiskNo) -> Self {
+        let (major, minor) = (libc::major(device.0), libc::minor(device.0));
         let Ok(mut place) = fs::canonicalize(root.join(format!("{major}:{minor}"))) else {
             return Disk::unknown(device);
         };
@@ -64,7 +64,7 @@ impl Disk {
         }
     }
 
-    fn unknown(number: u64) -> Self {
+    fn unknown(number: DiskNo) -> Self {
         Disk {
             number,
             rotational: false,
@@ -85,10 +85,10 @@ impl Queue {
     }
 }
 
-fn whole_disk_number(place: &Path) -> Option<u64> {
+fn whole_disk_number(place: &Path) -> Option<DiskNo> {
     let text = fs::read_to_string(place.join("dev")).ok()?;
     let (major, minor) = text.trim().split_once(':')?;
-    Some(libc::makedev(major.parse().ok()?, minor.parse().ok()?))
+    Some(DiskNo(libc::makedev(major.parse().ok()?, minor.parse().ok()?)))
 }
 
 /// The largest transfer worth requesting and not split; whole stripes where the disk prefers a size (RAID).
@@ -206,9 +206,9 @@ mod tests {
             fs::write(disk.join(name), value).expect("written");
         }
         symlink(&partition, root.path().join("8:1")).expect("linked");
-        let found = Disk::in_sysfs(root.path(), libc::makedev(8, 1));
+        let found = Disk::in_sysfs(root.path(), DiskNo(libc::makedev(8, 1)));
         let expected = Disk {
-            number: libc::makedev(8, 0),
+            number: DiskNo(libc::makedev(8, 0)),
             rotational: true,
             transfer_bytes_max: 256 << 10,
             logical_block: Some(512),
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn an_undescribed_device_gets_conservative_values() {
         let root = tempfile::tempdir().expect("a temporary directory");
-        let device = libc::makedev(0, 42);
+        let device = DiskNo(libc::makedev(0, 42));
         assert_eq!(Disk::in_sysfs(root.path(), device), Disk::unknown(device));
     }
 

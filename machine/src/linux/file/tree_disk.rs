@@ -5,6 +5,8 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
+use policy::unit::DiskNo;
+
 use super::disk::{self, Disk};
 use super::set_status;
 use crate::linux::syscall;
@@ -23,7 +25,7 @@ impl TreeDisk {
         Ok(TreeDisk { disk: Disk::under(&root.metadata()?), direct_reads_work: OnceLock::new() })
     }
 
-    pub(in crate::linux) fn number(&self) -> u64 {
+    pub(in crate::linux) fn number(&self) -> DiskNo {
         self.disk.number
     }
 

@@ -13,7 +13,7 @@ use super::HostTree;
 use super::call;
 use super::permission::{READ, SEARCH};
 use crate::Errno;
-use crate::tree::{Attributes, Caller, Entry, Node, TreeReply};
+use crate::tree::{Attributes, Caller, Entry, InodeNo, Node, TreeReply};
 
 /// Directories held open between the parts of their listings.
 const OPEN_MAX: usize = 64;
@@ -149,7 +149,7 @@ fn bytes_of(buffer: &[u64]) -> &[u8] {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Record<'a> {
     pub(super) name: &'a [u8],
-    pub(super) number: u64,
+    pub(super) number: InodeNo,
     pub(super) cookie: u64,
     /// `DT_DIR` and so on; `DT_UNKNOWN` when the file system does not report it.
     pub(super) kind: u8,
@@ -170,7 +170,7 @@ impl<'a> Iterator for Records<'a> {
     type Item = Record<'a>;
 
     fn next(&mut self) -> Option<Record<'a>> {
-        let number = u64::from_ne_bytes(*self.0.first_chunk()?);
+        let number = InodeNo(u64::from_ne_bytes(*self.0.first_chunk()?));
         let cookie = u64::from_ne_bytes(*self.0.get(8..)?.first_chunk()?);
         let len = u16::from_ne_bytes(*self.0.get(LEN_AT..)?.first_chunk()?);
         let (record, behind) = self.0.split_at_checked(len.into())?;
@@ -200,9 +200,12 @@ mod tests {
         let records = [record(b"a", 3, 5), record(&[0xff; 255], 4, u64::MAX >> 1)].concat();
         let mut records = Records(&records);
         let first = records.next().expect("a record");
-        assert_eq!(first, Record { name: b"a", number: 3, cookie: 5, kind: libc::DT_REG });
+        assert_eq!(first, Record { name: b"a", number: InodeNo(3), cookie: 5, kind: libc::DT_REG });
         let second = records.next().expect("a record");
-        assert_eq!(second, Record { name: &[0xff; 255], number: 4, cookie: u64::MAX >> 1, kind: libc::DT_REG });
+        assert_eq!(
+            second,
+            Record { name: &[0xff; 255], number: InodeNo(4), cookie: u64::MAX >> 1, kind: libc::DT_REG }
+        );
         assert_eq!(records.next(), None);
     }
 }

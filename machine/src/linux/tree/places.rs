@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::tree::NAME_BYTES_MAX;
+use crate::tree::{InodeNo, NAME_BYTES_MAX};
 
 /// Maximum of nodes. Beyond it all are dropped and found again one by one.
 const PLACES_MAX: usize = 2 << 20;
@@ -27,8 +27,7 @@ const WASTE_BYTES_MIN: u64 = 1 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// The inode number of its directory.
-    pub(super) dir: u64,
+    pub(super) dir: InodeNo,
     pub(super) name: Vec<u8>,
 }
 
@@ -37,7 +36,7 @@ pub(super) struct Places {
     /// `None` for a file in memory.
     path: Option<PathBuf>,
     /// Offset of the last record of each number.
-    last: HashMap<u64, u64>,
+    last: HashMap<InodeNo, u64>,
     end: u64,
     /// Bytes of the current records.
     current_bytes: u64,
@@ -96,7 +95,7 @@ impl Places {
         }
     }
 
-    pub(super) fn get(&self, number: u64) -> Option<Place> {
+    pub(super) fn get(&self, number: InodeNo) -> Option<Place> {
         let &at = self.last.get(&number)?;
         let mut bytes = [0; FIXED_BYTES + NAME_BYTES_MAX];
         // The last record may be shorter than the maximum.
@@ -119,7 +118,7 @@ impl Places {
     }
 
     /// Records a place. One that cannot be written is dropped.
-    pub(super) fn put(&mut self, number: u64, place: Place) {
+    pub(super) fn put(&mut self, number: InodeNo, place: Place) {
         if !self.has_room() && !self.last.contains_key(&number) {
             self.clear();
         }
@@ -127,16 +126,16 @@ impl Places {
     }
 
     /// The same, without dropping others.
-    pub(super) fn add(&mut self, number: u64, place: Place) {
+    pub(super) fn add(&mut self, number: InodeNo, place: Place) {
         if self.get(number).as_ref() != Some(&place) {
             self.append(Record { number, place });
         }
     }
 
     /// The node is no longer at this place.
-    pub(super) fn forget(&mut self, number: u64, place: &Place) {
+    pub(super) fn forget(&mut self, number: InodeNo, place: &Place) {
         if self.get(number).as_ref() == Some(place) {
-            self.append(Record { number, place: Place { dir: 0, name: Vec::new() } });
+            self.append(Record { number, place: Place { dir: InodeNo(0), name: Vec::new() } });
         }
     }
 
@@ -199,7 +198,7 @@ impl Places {
 }
 
 struct Record {
-    number: u64,
+    number: InodeNo,
     /// Without a name: the node has no place any more.
     place: Place,
 }
@@ -211,8 +210,8 @@ impl Record {
 
     fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; 4];
-        bytes.extend(self.number.to_le_bytes());
-        bytes.extend(self.place.dir.to_le_bytes());
+        bytes.extend(self.number.0.to_le_bytes());
+        bytes.extend(self.place.dir.0.to_le_bytes());
         bytes.push(self.place.name.len() as u8);
         bytes.extend(&self.place.name);
         let check = check_of(&bytes[4..]);
@@ -226,8 +225,8 @@ impl Record {
         from.read_exact(&mut fixed).ok()?;
         let mut name = vec![0; fixed[FIXED_BYTES - 1].into()];
         from.read_exact(&mut name).ok()?;
-        let number = u64::from_le_bytes(*fixed[4..].first_chunk()?);
-        let dir = u64::from_le_bytes(*fixed[12..].first_chunk()?);
+        let number = InodeNo(u64::from_le_bytes(*fixed[4..].first_chunk()?));
+        let dir = InodeNo(u64::from_le_bytes(*fixed[12..].first_chunk()?));
         let whole = check_of(&[&fixed[4..], &name].concat()) == fixed[..4];
         whole.then_some(Record { number, place: Place { dir, name } })
     }
@@ -262,7 +261,7 @@ mod tests {
     use super::*;
 
     fn place(dir: u64, name: &str) -> Place {
-        Place { dir, name: name.into() }
+        Place { dir: InodeNo(dir), name: name.into() }
     }
 
     fn open(directory: &Path) -> Places {
@@ -280,16 +279,16 @@ mod tests {
     fn the_last_place_of_each_node_survives_a_restart() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut places = open(directory.path());
-        places.put(5, place(2, "a"));
-        places.put(6, place(2, &"x".repeat(255)));
-        places.put(7, place(5, "gone"));
-        places.put(5, place(3, "b"));
-        places.forget(7, &place(5, "gone"));
-        places.forget(6, &place(2, "another name"));
+        places.put(InodeNo(5), place(2, "a"));
+        places.put(InodeNo(6), place(2, &"x".repeat(255)));
+        places.put(InodeNo(7), place(5, "gone"));
+        places.put(InodeNo(5), place(3, "b"));
+        places.forget(InodeNo(7), &place(5, "gone"));
+        places.forget(InodeNo(6), &place(2, "another name"));
         for _ in 0..2 {
-            assert_eq!(places.get(5), Some(place(3, "b")));
-            assert_eq!(places.get(6), Some(place(2, &"x".repeat(255))));
-            assert_eq!(places.get(7), None);
+            assert_eq!(places.get(InodeNo(5)), Some(place(3, "b")));
+            assert_eq!(places.get(InodeNo(6)), Some(place(2, &"x".repeat(255))));
+            assert_eq!(places.get(InodeNo(7)), None);
             drop(places);
             places = open(directory.path());
         }
@@ -299,9 +298,9 @@ mod tests {
     fn of_a_torn_file_the_complete_records_count_and_new_ones_follow_them() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut places = open(directory.path());
-        places.put(5, place(2, "first"));
+        places.put(InodeNo(5), place(2, "first"));
         let whole = places.end;
-        places.put(6, place(2, "second"));
+        places.put(InodeNo(6), place(2, "second"));
         let end = places.end;
         drop(places);
         let path = file_in(directory.path());
@@ -310,34 +309,45 @@ mod tests {
         for len in whole..end {
             fs::write(&path, &bytes[..len as usize]).expect("written");
             let mut places = open(directory.path());
-            assert_eq!((places.get(5), places.get(6)), (Some(place(2, "first")), None), "{len} bytes");
-            places.put(8, place(5, "third"));
+            assert_eq!(
+                (places.get(InodeNo(5)), places.get(InodeNo(6))),
+                (Some(place(2, "first")), None),
+                "{len} bytes"
+            );
+            places.put(InodeNo(8), place(5, "third"));
             drop(places);
-            assert_eq!(open(directory.path()).get(8), Some(place(5, "third")));
+            assert_eq!(open(directory.path()).get(InodeNo(8)), Some(place(5, "third")));
         }
         for at in whole..end {
             let mut damaged = bytes.clone();
             damaged[at as usize] ^= 0x10;
             fs::write(&path, damaged).expect("written");
             let places = open(directory.path());
-            assert_eq!((places.get(5), places.get(6)), (Some(place(2, "first")), None), "byte {at} is wrong");
+            assert_eq!(
+                (places.get(InodeNo(5)), places.get(InodeNo(6))),
+                (Some(place(2, "first")), None),
+                "byte {at} is wrong"
+            );
         }
         fs::write(&path, "something else entirely").expect("written");
-        assert_eq!(open(directory.path()).get(5), None);
+        assert_eq!(open(directory.path()).get(InodeNo(5)), None);
     }
 
     #[test]
     fn obsolete_records_are_dropped_from_the_file() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut places = open(directory.path());
-        places.put(1, place(9, "stays"));
+        places.put(InodeNo(1), place(9, "stays"));
         for k in 0..100_000u64 {
-            places.put(2, place(k, "moves"));
+            places.put(InodeNo(2), place(k, "moves"));
         }
         assert!(places.end < 2 * WASTE_BYTES_MIN, "{} bytes", places.end);
         drop(places);
         let places = open(directory.path());
-        assert_eq!((places.get(1), places.get(2)), (Some(place(9, "stays")), Some(place(99_999, "moves"))));
+        assert_eq!(
+            (places.get(InodeNo(1)), places.get(InodeNo(2))),
+            (Some(place(9, "stays")), Some(place(99_999, "moves")))
+        );
         assert_eq!(fs::read_dir(directory.path()).expect("listed").count(), 1);
     }
 
@@ -345,12 +355,12 @@ mod tests {
     fn a_file_that_another_server_uses_is_left_alone() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut first = open(directory.path());
-        first.put(1, place(2, "first"));
+        first.put(InodeNo(1), place(2, "first"));
         let mut second = Places::open(Some(directory.path()), Path::new("/files")).expect("opened");
-        assert_eq!((second.path.is_none(), second.get(1)), (true, None));
-        second.put(1, place(2, "second"));
-        assert_eq!(second.get(1), Some(place(2, "second")));
+        assert_eq!((second.path.is_none(), second.get(InodeNo(1))), (true, None));
+        second.put(InodeNo(1), place(2, "second"));
+        assert_eq!(second.get(InodeNo(1)), Some(place(2, "second")));
         drop((first, second));
-        assert_eq!(open(directory.path()).get(1), Some(place(2, "first")));
+        assert_eq!(open(directory.path()).get(InodeNo(1)), Some(place(2, "first")));
     }
 }

@@ -23,7 +23,7 @@ use super::listing::Records;
 use super::node::Found;
 use super::places::{Place, Places};
 use crate::Errno;
-use crate::tree::Node;
+use crate::tree::{InodeNo, Node};
 
 /// Levels of a node below the root, at most.
 const DEPTH_MAX: usize = 4096;
@@ -38,7 +38,7 @@ const SHORT: Duration = Duration::from_millis(20);
 const PAUSE: u32 = 9;
 
 /// Inode numbers of entries that mean unknown: 0, and with FUSE all ones in 32 bits.
-const NUMBERS_UNKNOWN: [u64; 2] = [0, 0xffff_ffff];
+const NUMBERS_UNKNOWN: [InodeNo; 2] = [InodeNo(0), InodeNo(0xffff_ffff)];
 
 /// The first byte of an identifier: what follows the number. No file system uses these as types of handles.
 const ROOT: u8 = 0xfc;
@@ -83,7 +83,7 @@ impl Distinction {
 
 pub(super) struct Search {
     distinction: Distinction,
-    root_number: u64,
+    root_number: InodeNo,
     device: (u32, u32),
     mount: MountId,
     places: Mutex<Places>,
@@ -113,7 +113,7 @@ impl Search {
         let places = Places::open(state_dir, path).map_err(|error| crate::linux::syscall::errno(&error))?;
         Ok(Search {
             distinction: Distinction::on(root)?,
-            root_number: status.stx_ino,
+            root_number: InodeNo(status.stx_ino),
             device: device_of(&status),
             mount: call::mount_of(&status),
             places: Mutex::new(places),
@@ -126,7 +126,7 @@ impl Search {
     /// The root's identifier, without a birth time: whatever directory has its number when the tree is opened.
     pub(super) fn root_node(&self) -> Result<Node, Errno> {
         let mut bytes = vec![ROOT];
-        bytes.extend(self.root_number.to_be_bytes());
+        bytes.extend(self.root_number.0.to_be_bytes());
         Node::new(&bytes).ok_or(Errno(libc::EOVERFLOW))
     }
 
@@ -139,13 +139,13 @@ impl Search {
         if call::mount_of(status) != self.mount || device_of(status) != self.device {
             return Err(Errno(libc::EXDEV));
         }
-        if status.stx_ino == self.root_number { self.root_node() } else { self.distinction.name(fd, status) }
+        if InodeNo(status.stx_ino) == self.root_number { self.root_node() } else { self.distinction.name(fd, status) }
     }
 
     /// Records a place of the node.
     pub(super) fn note(&self, dir: BorrowedFd, name: &CStr, node: &Node) {
         if let (Ok(status), Some(number)) = (call::status(dir), number_of(node)) {
-            self.places.lock().put(number, Place { dir: status.stx_ino, name: name.to_bytes().to_vec() });
+            self.places.lock().put(number, Place { dir: InodeNo(status.stx_ino), name: name.to_bytes().to_vec() });
         }
     }
 
@@ -155,7 +155,7 @@ impl Search {
             self.note_gone(node);
         }
         if let (Ok(status), Some(number)) = (call::status(dir), number_of(node)) {
-            self.places.lock().forget(number, &Place { dir: status.stx_ino, name: name.to_bytes().to_vec() });
+            self.places.lock().forget(number, &Place { dir: InodeNo(status.stx_ino), name: name.to_bytes().to_vec() });
         }
     }
 
@@ -178,7 +178,7 @@ impl Search {
     }
 
     /// The names on the path from the root to the number, in reverse.
-    fn path_to(&self, number: u64) -> Option<Vec<Vec<u8>>> {
+    fn path_to(&self, number: InodeNo) -> Option<Vec<Vec<u8>>> {
         let (places, mut path, mut at) = (self.places.lock(), Vec::new(), number);
         while at != self.root_number {
             if path.len() == DEPTH_MAX {
@@ -196,8 +196,8 @@ fn device_of(status: &libc::statx) -> (u32, u32) {
     (status.stx_dev_major, status.stx_dev_minor)
 }
 
-fn number_of(node: &Node) -> Option<u64> {
-    node.as_bytes().get(1..)?.first_chunk().map(|bytes| u64::from_be_bytes(*bytes))
+fn number_of(node: &Node) -> Option<InodeNo> {
+    node.as_bytes().get(1..)?.first_chunk().map(|bytes| InodeNo(u64::from_be_bytes(*bytes)))
 }
 
 impl HostTree {
@@ -249,18 +249,18 @@ impl HostTree {
         }
     }
 
-    fn look_at_place(&self, search: &Search, node: &Node, number: u64) -> Result<AtPlace, Errno> {
+    fn look_at_place(&self, search: &Search, node: &Node, number: InodeNo) -> Result<AtPlace, Errno> {
         let Some(found) = self.open_place(search, number)? else { return Ok(AtPlace::Nothing) };
         Ok(match self.opened(found) {
             Ok(found) if found.node == *node => AtPlace::Found(found),
-            Ok(found) if found.status.stx_ino == number => AtPlace::Replaced,
+            Ok(found) if InodeNo(found.status.stx_ino) == number => AtPlace::Replaced,
             Ok(_) | Err(Errno(libc::EXDEV | libc::ESTALE | libc::ENOENT)) => AtPlace::Nothing,
             Err(errno) => return Err(errno),
         })
     }
 
     /// Opens what is at the last place of the number.
-    fn open_place(&self, search: &Search, number: u64) -> Result<Option<OwnedFd>, Errno> {
+    fn open_place(&self, search: &Search, number: InodeNo) -> Result<Option<OwnedFd>, Errno> {
         let Some(path) = search.path_to(number) else { return Ok(None) };
         let flags = libc::O_PATH | libc::O_NOFOLLOW;
         let mut at = call::open_at(self.root.as_fd(), c".", flags, 0)?;
@@ -280,7 +280,7 @@ impl HostTree {
     ///
     /// # Errors
     /// When not all could be seen: `EBUSY` because a node moved meanwhile, and those of the host.
-    fn search_all(&self, search: &Search, wanted: u64) -> Result<(), Errno> {
+    fn search_all(&self, search: &Search, wanted: InodeNo) -> Result<(), Errno> {
         let mut left = vec![search.root_number];
         let mut seen = HashSet::from([search.root_number]);
         let mut result = Ok(());
@@ -302,9 +302,9 @@ impl HostTree {
     fn search_directory(
         &self,
         search: &Search,
-        number: u64,
-        wanted: u64,
-        found_directory: &mut dyn FnMut(u64),
+        number: InodeNo,
+        wanted: InodeNo,
+        found_directory: &mut dyn FnMut(InodeNo),
     ) -> Result<(), Errno> {
         let moved = Errno(libc::EBUSY);
         let place = self.open_place(search, number)?.ok_or(moved)?;
@@ -312,7 +312,7 @@ impl HostTree {
         if call::mount_of(&status) != search.mount || device_of(&status) != search.device {
             return Ok(());
         }
-        if status.stx_ino != number {
+        if InodeNo(status.stx_ino) != number {
             return Err(moved);
         }
         let dir = call::open_at(place.as_fd(), c".", libc::O_RDONLY | libc::O_DIRECTORY, 0)?;
@@ -347,11 +347,11 @@ impl HostTree {
 }
 
 /// The number of an entry, and whether it is a directory; `None` when it is gone by now.
-fn entry_in(dir: BorrowedFd, name: &CStr, number: u64, kind: u8) -> Option<(u64, bool)> {
+fn entry_in(dir: BorrowedFd, name: &CStr, number: InodeNo, kind: u8) -> Option<(InodeNo, bool)> {
     if kind != libc::DT_UNKNOWN && !NUMBERS_UNKNOWN.contains(&number) {
         return Some((number, kind == libc::DT_DIR));
     }
     let entry = call::open_at(dir, name, libc::O_PATH | libc::O_NOFOLLOW, 0).ok()?;
     let status = call::status(entry.as_fd()).ok()?;
-    Some((status.stx_ino, u32::from(status.stx_mode) & libc::S_IFMT == libc::S_IFDIR))
+    Some((InodeNo(status.stx_ino), u32::from(status.stx_mode) & libc::S_IFMT == libc::S_IFDIR))
 }

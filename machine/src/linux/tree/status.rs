@@ -1,6 +1,6 @@
 //! What a node's status (`statx(2)`) says of it.
 
-use crate::tree::{Attributes, DeviceNumber, Kind, Time};
+use crate::tree::{Attributes, DeviceNumber, InodeNo, Kind, Time};
 
 /// The settable bits of a mode.
 pub(super) const MODE: u32 = 0o7777;
@@ -16,7 +16,7 @@ pub(super) fn attributes(status: &libc::statx) -> Attributes {
         size: status.stx_size,
         used: status.stx_blocks * 512,
         file_system: libc::makedev(status.stx_dev_major, status.stx_dev_minor),
-        number: status.stx_ino,
+        number: InodeNo(status.stx_ino),
         accessed: time(status.stx_atime),
         modified: time(status.stx_mtime),
         changed: time(status.stx_ctime),

@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 
 use io_uring::{opcode, squeue, types};
 use libc::iovec;
-use policy::unit::Stability;
+use policy::unit::{ByteOffset, Stability};
 
 use super::super::perform;
 use super::super::task::{Call, Task};
@@ -126,7 +126,7 @@ impl Slot {
             Call::Write { fd, at, stability } => write(fd, at, vectors, fixed(), perform::write_flags(stability)),
             Call::Flush { fd } => opcode::Fsync::new(types::Fd(fd)).flags(types::FsyncFlags::DATASYNC).build(),
             Call::Zero { fd, at, len, how, .. } => {
-                opcode::Fallocate::new(types::Fd(fd), len).offset(at).mode(how.mode()).build()
+                opcode::Fallocate::new(types::Fd(fd), len).offset(at.0).mode(how.mode()).build()
             }
             Call::Accept { fd } => poll(fd, libc::POLLIN),
             Call::Receive { fd } => {
@@ -147,8 +147,8 @@ pub(super) fn poll(fd: RawFd, events: libc::c_short) -> squeue::Entry {
     opcode::PollAdd::new(types::Fd(fd), events as u32).build()
 }
 
-fn read(fd: RawFd, at: u64, vectors: &[iovec], fixed: Option<u16>) -> squeue::Entry {
-    let fd = types::Fd(fd);
+fn read(fd: RawFd, at: ByteOffset, vectors: &[iovec], fixed: Option<u16>) -> squeue::Entry {
+    let (fd, at) = (types::Fd(fd), at.0);
     match (vectors, fixed) {
         ([v], Some(slot)) => opcode::ReadFixed::new(fd, v.iov_base.cast(), v.iov_len as u32, slot).offset(at).build(),
         ([v], None) => opcode::Read::new(fd, v.iov_base.cast(), v.iov_len as u32).offset(at).build(),
@@ -157,8 +157,8 @@ fn read(fd: RawFd, at: u64, vectors: &[iovec], fixed: Option<u16>) -> squeue::En
     }
 }
 
-fn write(fd: RawFd, at: u64, vectors: &[iovec], fixed: Option<u16>, flags: libc::c_int) -> squeue::Entry {
-    let fd = types::Fd(fd);
+fn write(fd: RawFd, at: ByteOffset, vectors: &[iovec], fixed: Option<u16>, flags: libc::c_int) -> squeue::Entry {
+    let (fd, at) = (types::Fd(fd), at.0);
     match (vectors, fixed) {
         ([v], Some(slot)) => {
             opcode::WriteFixed::new(fd, v.iov_base.cast(), v.iov_len as u32, slot).offset(at).rw_flags(flags).build()

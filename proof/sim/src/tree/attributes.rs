@@ -7,7 +7,7 @@ use super::permission::{Credentials, READ, SEARCH, SET_GID, SET_UID, WRITE};
 use super::{ROOT, SimTree};
 use machine::Errno;
 use machine::tree::{
-    Attributes, Entry, Kind, Limits, NAME_BYTES_MAX, Node, SetAttributes, SetTime, Space, Time, TreeReply,
+    Attributes, Entry, InodeNo, Kind, Limits, NAME_BYTES_MAX, Node, SetAttributes, SetTime, Space, Time, TreeReply,
 };
 
 /// The size of a directory in its attributes, in bytes.
@@ -28,7 +28,20 @@ impl SimTree {
         let Stat { mode, uid, gid, accessed, modified, changed } = inode.stat;
         let file_system = FILE_SYSTEMS + u64::from(self.id);
         let (kind, links) = (inode.kind, inode.links);
-        Attributes { kind, mode, links, uid, gid, size, used, file_system, number, accessed, modified, changed }
+        Attributes {
+            kind,
+            mode,
+            links,
+            uid,
+            gid,
+            size,
+            used,
+            file_system,
+            number: InodeNo(number),
+            accessed,
+            modified,
+            changed,
+        }
     }
 
     pub(super) fn access(&self, cred: Credentials<'_>, node: Node, wanted: u32) -> Result<TreeReply, Errno> {
@@ -140,7 +153,7 @@ impl SimTree {
         let mut rest = own.chain(others);
         let entry = |(cookie, name, number): (u64, &[u8], u64)| {
             let node = with_nodes.then(|| (self.inodes[&number].node(), self.attributes(number)));
-            Entry { name: name.to_vec(), number, cookie, node }
+            Entry { name: name.to_vec(), number: InodeNo(number), cookie, node }
         };
         let entries: Vec<Entry> = rest.by_ref().take(entries_max.max(1)).map(entry).collect();
         Ok(TreeReply::Entries(entries, rest.next().is_none()))

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use policy::unit::Stability;
+use policy::unit::{DiskNo, Stability};
 
 use super::SimTree;
 use super::bytes::zeroes;
@@ -275,7 +275,7 @@ impl Inner {
             writable,
             rotational: config.rotational,
             transfer_bytes_max: config.transfer_bytes_max,
-            disk: DISKS + index as u64,
+            disk: DiskNo(DISKS + index as u64),
         };
         let owner = Arc::new(());
         tree.inode_mut(number).open.push((Arc::downgrade(&owner), writable));

@@ -13,7 +13,7 @@ use crate::random::Random;
 use crate::world::World;
 use machine::Errno;
 use machine::tree::{Attributes, Caller, Node, OpenTree, Tree, TreeCall, TreeReply};
-use policy::unit::ByteOffset;
+use policy::unit::{ByteOffset, DiskNo};
 use std::rc::Rc;
 
 /// First stream number of the random numbers of trees.
@@ -37,7 +37,7 @@ impl World {
     pub fn open_tree(&self, id: TreeId) -> OpenTree {
         let (rotational, transfer_bytes_max) =
             self.tree(id, |tree| (tree.config.disk.rotational, tree.config.disk.transfer_bytes_max));
-        let (tree, disk) = (Tree(u32::from(id.0)), files::DISKS + u64::from(id.0));
+        let (tree, disk) = (Tree(u32::from(id.0)), DiskNo(files::DISKS + u64::from(id.0)));
         OpenTree { tree, disk, rotational, transfer_bytes_max, syncs_as_a_whole: false, owner: Arc::new(()) }
     }
 

@@ -6,7 +6,7 @@ use kernel::device::{Checked, FileDevice};
 use kernel::queue::{DiskQueue, Queued};
 use kernel::volume::VolumeConfig;
 use kernel::{ForcedUnitAccess, Switches, Volume};
-use policy::unit::ProcessorId;
+use policy::unit::{DiskNo, ProcessorId};
 use sim::{DiskId, World};
 
 use super::Host;
@@ -15,7 +15,7 @@ use crate::random::Random;
 /// A volume on the disk. The use of forced writes is drawn from the seed.
 pub fn open_disk(world: &World, host: &Host, disk: DiskId, seed: u64) -> Arc<Volume> {
     let file = Arc::new(FileDevice::new(world.open(disk, true)));
-    let queue = host.kernel.queue_of_disk(0, || {
+    let queue = host.kernel.queue_of_disk(DiskNo(0), || {
         let switches = host.kernel.switches();
         let (merge, fair) = (switches.block_merge, switches.usage);
         DiskQueue::new(policy::queue::Config { merge, fair, ..Default::default() })

@@ -8,7 +8,7 @@ use kernel::tree::{FileTree, FileTreeConfig, OpenFiles, Vnode};
 use kernel::{ForcedUnitAccess, Frames, Processor, Switches};
 use machine::Errno;
 use machine::tree::{Attributes, Creation, Node, SetAttributes, TreeCall, TreeReply};
-use policy::unit::{ByteRange, Stability};
+use policy::unit::{ByteRange, DiskNo, Stability};
 use sim::{TreeConfig, TreeId, World};
 
 use super::{Host, small_kernel};
@@ -28,7 +28,7 @@ pub fn open(world: &World, cpu: &Processor, tree: TreeId, files_max: usize) -> A
 }
 
 pub fn open_within(world: &World, cpu: &Processor, tree: TreeId, open_files: &Arc<OpenFiles>) -> Arc<FileTree> {
-    let queue = cpu.kernel().queue_of_disk(0, || DiskQueue::new(Default::default()));
+    let queue = cpu.kernel().queue_of_disk(DiskNo(0), || DiskQueue::new(Default::default()));
     let config = FileTreeConfig {
         name: "/files".into(),
         read_only: false,

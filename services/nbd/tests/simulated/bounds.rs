@@ -7,6 +7,7 @@ use kernel::connection::Protocol;
 use kernel::device::{Delay, RamDisk};
 use nbd::client::{Client, ClientError};
 use nbd::proto::{BASE_ALLOCATION, NBD_OPTS_MAGIC, NbdError, Request, cmd, info, option, rep};
+use policy::unit::DiskNo;
 use sim::NetworkConfig;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -111,7 +112,7 @@ fn a_server_that_ends_waits_for_replies_to_be_taken_until_it_gives_up() {
 
 #[test]
 fn a_server_that_gives_up_does_not_make_clients_wait_for_a_stuck_disk() {
-    let stuck = Arc::new(Delay::new(Arc::new(RamDisk::new(MIB, 0)), Duration::from_secs(3600)));
+    let stuck = Arc::new(Delay::new(Arc::new(RamDisk::new(MIB, DiskNo(0))), Duration::from_secs(3600)));
     let scene = Scene::new(Setup { device: stuck, ..Setup::new(5, MIB) });
     let nbd = Arc::clone(&scene.nbd);
     scene.run(async move |cpu, route| {
@@ -260,7 +261,7 @@ fn half_a_write_keeps_nobody_off_its_range() {
 #[test]
 fn long_reads_beside_many_others_come_through_from_little_memory() {
     for structured in [false, true] {
-        let disk = Arc::new(Delay::new(Arc::new(RamDisk::new(256 * MIB, 0)), Duration::from_millis(1)));
+        let disk = Arc::new(Delay::new(Arc::new(RamDisk::new(256 * MIB, DiskNo(0))), Duration::from_millis(1)));
         let scene = Scene::new(Setup { device: disk, memory: 6 * MIB, ..Setup::new(10, 256 * MIB) });
         scene.run(async move |cpu, route| {
             let connections = (0..3).map(async |no| {

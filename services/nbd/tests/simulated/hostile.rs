@@ -8,6 +8,7 @@ use kernel::device::{FixedLatency, RamDisk, TESTDEV_LATENCY};
 use kernel::{Frames, Processor};
 use nbd::client::{Client, raw_request};
 use nbd::proto::{NbdError, REQUEST_BYTES, Request, cmd};
+use policy::unit::DiskNo;
 use sim::NetworkConfig;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -277,7 +278,8 @@ fn clients_that_wrote_much_and_are_idle_now_hold_no_memory_that_others_need() {
 fn two_hundred_and_fifty_six_connections_of_128_requests_are_served_from_little_memory() {
     const CONNECTIONS: u64 = 256;
     const REQUESTS: u64 = 128;
-    let device = Arc::new(FixedLatency::new(Arc::new(RamDisk::new(CONNECTIONS * REQUESTS * 4096, 0)), TESTDEV_LATENCY));
+    let device =
+        Arc::new(FixedLatency::new(Arc::new(RamDisk::new(CONNECTIONS * REQUESTS * 4096, DiskNo(0))), TESTDEV_LATENCY));
     let network = NetworkConfig { backlog_max: 1024, buffer_bytes: 64 << 10, ..NetworkConfig::default() };
     let scene = Scene::new(Setup { memory: 16 * MIB, device, network, ..Setup::new(9, 0) });
     scene.run(async |cpu, route| {

@@ -5,6 +5,7 @@ use kernel::Switches;
 use kernel::device::{Delay, RamDisk};
 use kernel::queue::{DiskQueue, Queued};
 use nbd::proto::{Request, cmd};
+use policy::unit::DiskNo;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,7 +89,7 @@ fn a_pipeline_of_reads_has_the_same_answers_however_it_is_served() {
 #[test]
 fn a_read_that_misses_locks_its_shard_and_its_disk_s_queue_once_when_it_comes_and_once_when_it_ends() {
     let queue = Arc::new(DiskQueue::new(policy::queue::Config::default()));
-    let disk = Delay::new(Arc::new(RamDisk::new(SIZE, 0)), Duration::from_micros(100));
+    let disk = Delay::new(Arc::new(RamDisk::new(SIZE, DiskNo(0))), Duration::from_micros(100));
     let device = Arc::new(Queued::new(Arc::clone(&queue), Arc::new(disk)));
     let switches = Switches { read_ahead: policy::readahead::Mode::Off, ..Switches::default() };
     let scene = Scene::new(Setup { device, switches, ..Setup::new(4, SIZE) });

@@ -5,6 +5,7 @@ use kernel::Switches;
 use kernel::device::{FixedLatency, RamDisk};
 use kernel::job::Client;
 use kernel::queue::{DiskQueue, Queued};
+use policy::unit::DiskNo;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ fn user_of(turn: u16) -> Option<u32> {
 /// Returns the longest read of the first, and how many answers the second got.
 fn longest_read(seed: u64, usage: bool) -> (Duration, usize) {
     let config = policy::queue::Config { fair: usage, depth: 4, merge: false, ..Default::default() };
-    let slow = Arc::new(FixedLatency::new(Arc::new(RamDisk::new(DISK_BYTES, 0)), LATENCY));
+    let slow = Arc::new(FixedLatency::new(Arc::new(RamDisk::new(DISK_BYTES, DiskNo(0))), LATENCY));
     let setup = Setup {
         device: Arc::new(Queued::new(Arc::new(DiskQueue::new(config)), slow)),
         switches: Switches {

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use kernel::device::{Delay, DeviceRef, RamDisk};
 use nbd::client::{Answer, Client, ClientError};
 use nbd::proto::{NbdError, cmd, state};
-use policy::unit::BLOCK_BYTES;
+use policy::unit::{BLOCK_BYTES, DiskNo};
 use sim::NetworkConfig;
 use std::ops::Range;
 use std::rc::Rc;
@@ -154,7 +154,7 @@ impl Lane {
 fn sixteen_requests_at_once_keep_to_their_parts_of_the_disk() {
     for_seeds("sixteen_requests_at_once_keep_to_their_parts_of_the_disk", 20, |seed| {
         let mut random = Random(seed);
-        let mut device: DeviceRef = Arc::new(RamDisk::new(DISK_BYTES, 0));
+        let mut device: DeviceRef = Arc::new(RamDisk::new(DISK_BYTES, DiskNo(0)));
         if random.chance(500) {
             device = Arc::new(Delay::new(device, Duration::from_micros(1 + random.below(3000))));
         }

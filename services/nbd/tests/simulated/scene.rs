@@ -15,7 +15,7 @@ use machine::{Connection, Errno, Segment};
 use nbd::client::Client;
 use nbd::proto::{NBD_OPTS_MAGIC, NBD_REP_MAGIC, Reader, Request, option, rep};
 use nbd::{Export, Nbd};
-use policy::unit::{Instant, ProcessorId};
+use policy::unit::{DiskNo, Instant, ProcessorId};
 use sim::{HostId, NetworkConfig, World};
 use smallvec::smallvec;
 pub use testkit::scene::Host;
@@ -58,7 +58,7 @@ impl Setup {
             network: NetworkConfig { backlog_max: 1024, ..NetworkConfig::default() },
             limits: Limits::default(),
             block_size: 1,
-            device: Arc::new(RamDisk::new(size, 0)),
+            device: Arc::new(RamDisk::new(size, DiskNo(0))),
             user_of: |_| None,
         }
     }

@@ -8,7 +8,7 @@ use kernel::device::{Delay, DeviceRef, Fault, Faults, FixedLatency, Operation, R
 use machine::Errno;
 use nbd::client::{Client, ClientError};
 use nbd::proto::{NBD_STRUCTURED_REPLY_MAGIC, NbdError, Reader, Request, chunk, cmd, flag, option, rep, state};
-use policy::unit::BLOCK_BYTES;
+use policy::unit::{BLOCK_BYTES, DiskNo};
 use sim::NetworkConfig;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -233,7 +233,7 @@ fn trim_and_zeroes_of_gigabytes_are_answered_without_memory_for_them() {
 #[test]
 fn a_failing_disk_reaches_the_client_as_its_error_and_the_connection_goes_on() {
     for structured in [false, true] {
-        let fault = Arc::new(Fault::new(Arc::new(RamDisk::new(8 * MIB, 0)), Faults::default()));
+        let fault = Arc::new(Fault::new(Arc::new(RamDisk::new(8 * MIB, DiskNo(0))), Faults::default()));
         let scene = Scene::new(Setup { device: Arc::clone(&fault) as DeviceRef, ..Setup::new(11, 0) });
         scene.run(async move |cpu, route| {
             let client = route.client(&cpu, "disk", structured).await;
@@ -253,7 +253,7 @@ fn a_failing_disk_reaches_the_client_as_its_error_and_the_connection_goes_on() {
 #[test]
 fn a_large_read_that_fails_in_the_middle_ends_in_an_error_or_in_the_end_of_the_connection() {
     for structured in [false, true] {
-        let fault = Arc::new(Fault::new(Arc::new(RamDisk::new(16 * MIB, 0)), Faults::default()));
+        let fault = Arc::new(Fault::new(Arc::new(RamDisk::new(16 * MIB, DiskNo(0))), Faults::default()));
         let scene = Scene::new(Setup { device: Arc::clone(&fault) as DeviceRef, ..Setup::new(12, 0) });
         scene.run(async move |cpu, route| {
             let client = route.client(&cpu, "disk", structured).await;
@@ -275,7 +275,7 @@ fn parts_of_blocks_on_a_slow_disk_are_written_and_answered() {
         |ram| Arc::new(Delay::new(ram, Duration::from_millis(5))),
     ];
     for device in slow {
-        let scene = Scene::new(Setup { device: device(Arc::new(RamDisk::new(MIB, 0))), ..Setup::new(13, 0) });
+        let scene = Scene::new(Setup { device: device(Arc::new(RamDisk::new(MIB, DiskNo(0)))), ..Setup::new(13, 0) });
         scene.run(async |cpu, route| {
             let client = route.client(&cpu, "disk", false).await;
             let writes = (0..20).map(async |no| client.write(no * 5000 + 100, &[no as u8; 3000], no % 2 == 0).await);
@@ -288,7 +288,7 @@ fn parts_of_blocks_on_a_slow_disk_are_written_and_answered() {
 #[test]
 fn all_that_was_sent_before_the_good_bye_is_done_and_answered() {
     let scene = Scene::new(Setup {
-        device: Arc::new(FixedLatency::new(Arc::new(RamDisk::new(MIB, 0)), TESTDEV_LATENCY)),
+        device: Arc::new(FixedLatency::new(Arc::new(RamDisk::new(MIB, DiskNo(0))), TESTDEV_LATENCY)),
         ..Setup::new(14, 0)
     });
     scene.run(async |cpu, route| {
@@ -319,7 +319,7 @@ fn all_that_was_sent_before_the_good_bye_is_done_and_answered() {
 #[test]
 fn a_server_that_ends_answers_what_is_under_way_and_takes_nothing_more() {
     let scene = Scene::new(Setup {
-        device: Arc::new(FixedLatency::new(Arc::new(RamDisk::new(MIB, 0)), TESTDEV_LATENCY)),
+        device: Arc::new(FixedLatency::new(Arc::new(RamDisk::new(MIB, DiskNo(0))), TESTDEV_LATENCY)),
         ..Setup::new(15, 0)
     });
     let nbd = Arc::clone(&scene.nbd);
@@ -353,7 +353,7 @@ fn a_server_that_ends_answers_what_is_under_way_and_takes_nothing_more() {
 
 #[test]
 fn errors_tell_what_was_wrong_where_replies_have_room_for_it() {
-    let fault = Arc::new(Fault::new(Arc::new(RamDisk::new(MIB, 0)), Faults::default()));
+    let fault = Arc::new(Fault::new(Arc::new(RamDisk::new(MIB, DiskNo(0))), Faults::default()));
     let scene = Scene::new(Setup { device: fault.clone(), ..Setup::new(21, MIB) });
     scene.run(async move |cpu, route| {
         let mut peer = route.peer(&cpu);

@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::sync::Arc;
 
+use kernel::Frames;
 use kernel::request::Context;
-use kernel::{FRAME_BYTES, Frames};
 use machine::Errno;
 use machine::tree::{Attributes, SetAttributes, TreeCall};
 use nfs3_types::nfs3::{
@@ -12,7 +12,7 @@ use nfs3_types::nfs3::{
     writeverf3,
 };
 use nfs3_types::xdr_codec::Pack;
-use policy::unit::{ByteRange, Stability};
+use policy::unit::{ByteOffset, ByteRange, Stability};
 
 use super::object::Object;
 use super::permission::{self, Use};
@@ -32,25 +32,25 @@ pub(super) async fn read(call: &Call) -> Answer {
     let attributes = file.refresh(&call.cpu).await?;
     permission::check(&call.cpu, &object.export, object.node, &attributes, &object.caller, Use::Read).await?;
     let count = u64::from(args.count.min(transfer_bytes_max(call.cpu.kernel())));
-    let wanted = ByteRange::new(args.offset, available(attributes.size, args.offset, count));
+    let offset = ByteOffset(args.offset);
+    let wanted = ByteRange { at: offset, len: available(attributes.size, offset, count) };
     let context = Context::synchronous(call.job).of_export(object.export.number());
     let (range, frames) = content(call, &file, wanted, context).await?;
     // `eof` must match the attributes in the same reply, since clients treat what follows the end as zeroes; other
     // clients may have moved the end meanwhile.
     let attributes = file.attributes();
-    let len = available(attributes.size, args.offset, range.len);
+    let len = available(attributes.size, offset, range.len);
     let eof = args.offset.saturating_add(len) >= attributes.size;
     let head = read_head(Nfs3Option::Some(object.fattr(&attributes)), len as u32, eof)?;
     if len == 0 {
         return Ok(Results::Bytes(head));
     }
-    let skip = (args.offset % FRAME_BYTES as u64) as usize;
-    Ok(Results::Data { head, frames, skip, len: len as usize })
+    Ok(Results::Data { head, frames, skip: offset.in_block(), len: len as usize })
 }
 
 /// The number of bytes, of `count` from `offset`, that a file of this size has.
-pub(crate) fn available(size: u64, offset: u64, count: u64) -> u64 {
-    size.saturating_sub(offset).min(count)
+pub(crate) fn available(size: u64, offset: ByteOffset, count: u64) -> u64 {
+    size.saturating_sub(offset.0).min(count)
 }
 
 async fn content(
@@ -116,20 +116,19 @@ pub(super) async fn write(call: &Call, payload: Option<Payload>) -> Answer {
 ///
 /// # Errors
 /// `NFS3ERR_INVAL`: the data's length is not as stated. `NFS3ERR_FBIG`: beyond the largest file.
-fn written(offset: u64, count: u32, len: u32) -> Result<ByteRange, nfsstat3> {
+fn written(offset: ByteOffset, count: u32, len: u32) -> Result<ByteRange, nfsstat3> {
     if count != len || count > TRANSFER_BYTES_MAX {
         return Err(nfsstat3::NFS3ERR_INVAL);
     }
-    match offset.checked_add(u64::from(count)) {
-        Some(end) if end <= FILE_BYTES_MAX => Ok(ByteRange::new(offset, u64::from(count))),
+    match offset.0.checked_add(u64::from(count)) {
+        Some(end) if end <= FILE_BYTES_MAX => Ok(ByteRange { at: offset, len: u64::from(count) }),
         _ => Err(nfsstat3::NFS3ERR_FBIG),
     }
 }
 
 /// The frames that the range needs.
 fn holding(mut frames: Frames, range: ByteRange) -> Frames {
-    let blocks = range.blocks();
-    frames.truncate((blocks.end - blocks.start) as usize);
+    frames.truncate(range.blocks().len() as usize);
     frames
 }
 
@@ -172,7 +171,7 @@ fn after(object: &Object<'_>, file: &Arc<Vnode>) -> wcc_data {
 
 #[cfg(test)]
 mod tests {
-    use machine::tree::{Kind, Time};
+    use machine::tree::{InodeNo, Kind, Time};
     use nfs3_types::nfs3::{READ3res, fattr3};
     use nfs3_types::xdr_codec::Unpack;
     use proptest::prelude::*;
@@ -183,25 +182,25 @@ mod tests {
 
     #[test]
     fn a_read_ends_with_the_file() {
-        assert_eq!(available(100, 0, 1000), 100);
-        assert_eq!(available(100, 90, 5), 5);
-        assert_eq!(available(100, 90, 50), 10);
-        assert_eq!(available(100, 100, 50), 0);
-        assert_eq!(available(100, u64::MAX, 50), 0);
-        assert_eq!(available(0, 0, 0), 0);
+        assert_eq!(available(100, ByteOffset(0), 1000), 100);
+        assert_eq!(available(100, ByteOffset(90), 5), 5);
+        assert_eq!(available(100, ByteOffset(90), 50), 10);
+        assert_eq!(available(100, ByteOffset(100), 50), 0);
+        assert_eq!(available(100, ByteOffset(u64::MAX), 50), 0);
+        assert_eq!(available(0, ByteOffset(0), 0), 0);
     }
 
     #[test]
     fn a_write_is_as_long_as_it_says_and_fits_into_a_file() {
-        assert_eq!(written(5, 10, 10), Ok(ByteRange::new(5, 10)));
-        assert_eq!(written(5, 0, 0), Ok(ByteRange::new(5, 0)));
-        assert_eq!(written(5, 10, 9), Err(nfsstat3::NFS3ERR_INVAL));
-        assert_eq!(written(5, 9, 10), Err(nfsstat3::NFS3ERR_INVAL));
+        assert_eq!(written(ByteOffset(5), 10, 10), Ok(ByteRange::new(5, 10)));
+        assert_eq!(written(ByteOffset(5), 0, 0), Ok(ByteRange::new(5, 0)));
+        assert_eq!(written(ByteOffset(5), 10, 9), Err(nfsstat3::NFS3ERR_INVAL));
+        assert_eq!(written(ByteOffset(5), 9, 10), Err(nfsstat3::NFS3ERR_INVAL));
         let too_long = TRANSFER_BYTES_MAX + 1;
-        assert_eq!(written(5, too_long, too_long), Err(nfsstat3::NFS3ERR_INVAL));
-        assert_eq!(written(u64::MAX, 1, 1), Err(nfsstat3::NFS3ERR_FBIG));
-        assert_eq!(written(FILE_BYTES_MAX, 1, 1), Err(nfsstat3::NFS3ERR_FBIG));
-        assert_eq!(written(FILE_BYTES_MAX - 1, 1, 1), Ok(ByteRange::new(FILE_BYTES_MAX - 1, 1)));
+        assert_eq!(written(ByteOffset(5), too_long, too_long), Err(nfsstat3::NFS3ERR_INVAL));
+        assert_eq!(written(ByteOffset(u64::MAX), 1, 1), Err(nfsstat3::NFS3ERR_FBIG));
+        assert_eq!(written(ByteOffset(FILE_BYTES_MAX), 1, 1), Err(nfsstat3::NFS3ERR_FBIG));
+        assert_eq!(written(ByteOffset(FILE_BYTES_MAX - 1), 1, 1), Ok(ByteRange::new(FILE_BYTES_MAX - 1, 1)));
     }
 
     #[test]
@@ -223,7 +222,7 @@ mod tests {
             size: 3,
             used: 4096,
             file_system: 5,
-            number: 6,
+            number: InodeNo(6),
             accessed: Time::default(),
             modified: Time::default(),
             changed: Time::default(),

@@ -71,7 +71,7 @@ fn check_verifier(cookie: u64, verifier: cookieverf3) -> Result<(), nfsstat3> {
 }
 
 fn wire_entry(entry: Entry) -> entry3<'static> {
-    entry3 { fileid: entry.number, name: entry.name.into(), cookie: entry.cookie }
+    entry3 { fileid: entry.number.0, name: entry.name.into(), cookie: entry.cookie }
 }
 
 fn wire_entry_plus(dir: &Object<'_>, entry: Entry) -> entryplus3<'static> {
@@ -79,7 +79,7 @@ fn wire_entry_plus(dir: &Object<'_>, entry: Entry) -> entryplus3<'static> {
         Some((node, attributes)) => (Nfs3Option::Some(dir.fattr(attributes)), dir.some_handle_of(*node)),
         None => (Nfs3Option::None, Nfs3Option::None),
     };
-    entryplus3 { fileid: entry.number, name: entry.name.into(), cookie: entry.cookie, name_attributes, name_handle }
+    entryplus3 { fileid: entry.number.0, name: entry.name.into(), cookie: entry.cookie, name_attributes, name_handle }
 }
 
 /// Bytes of number, name and cookie on the wire: what `dircount` counts (RFC 1813, 3.3.17).
@@ -155,6 +155,7 @@ impl<T: Pack, F: Fn(Entry) -> T> Listing<T, F> {
 
 #[cfg(test)]
 mod tests {
+    use machine::tree::InodeNo;
     use nfs3_types::nfs3::nfs_fh3;
     use proptest::prelude::*;
 
@@ -163,7 +164,8 @@ mod tests {
     fn entries() -> impl Strategy<Value = Vec<Entry>> {
         let name = prop::collection::vec(1..=255_u8, 1..=255);
         let entry = (name, any::<u64>(), any::<u64>());
-        let entry = entry.prop_map(|(name, number, cookie)| Entry { name, number, cookie, node: None });
+        let entry =
+            entry.prop_map(|(name, number, cookie)| Entry { name, number: InodeNo(number), cookie, node: None });
         prop::collection::vec(entry, 0..60)
     }
 
@@ -178,7 +180,7 @@ mod tests {
 
     fn plus(entry: Entry) -> entryplus3<'static> {
         entryplus3 {
-            fileid: entry.number,
+            fileid: entry.number.0,
             name: entry.name.into(),
             cookie: entry.cookie,
             name_attributes: Nfs3Option::None,

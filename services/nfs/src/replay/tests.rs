@@ -27,8 +27,8 @@ fn at(seconds: u64) -> Instant {
 }
 
 /// The result if it does not wait.
-fn begin(replay: &Replay, key: RequestKey, connection: ConnectionNumber, now: u64) -> Option<Known<'_>> {
-    let known = pin!(replay.begin(key, connection, || at(now)));
+fn begin(replay: &Replay, key: RequestKey, connection: u64, now: u64) -> Option<Known<'_>> {
+    let known = pin!(replay.begin(key, ConnectionNo(connection), || at(now)));
     match known.poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(known) => Some(known),
         Poll::Pending => None,
@@ -110,8 +110,10 @@ fn a_copy_on_the_same_connection_that_crossed_a_slow_reply_is_not_done_again() {
 fn a_copy_on_another_connection_waits_for_the_reply() {
     let replay = Replay::new(LIMITS);
     let first = new(begin(&replay, key(1), 1, 0));
-    let mut copies: Vec<_> =
-        [2, 2, 3].into_iter().map(|connection| Box::pin(replay.begin(key(1), connection, || at(1)))).collect();
+    let mut copies: Vec<_> = [2, 2, 3]
+        .into_iter()
+        .map(|connection| Box::pin(replay.begin(key(1), ConnectionNo(connection), || at(1))))
+        .collect();
     let mut context = Context::from_waker(Waker::noop());
     assert!(copies.iter_mut().all(|copy| copy.as_mut().poll(&mut context).is_pending()));
     first.finish(b"reply", at(1));
@@ -181,7 +183,7 @@ fn one_number_over_and_over_fills_no_memory() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Begin(u32, ConnectionNumber),
+    Begin(u32, u64),
     Finish(usize, usize),
     BreakOff(usize),
     Pass(u64),
@@ -202,7 +204,7 @@ struct Kept {
     reply: Vec<u8>,
     since: u64,
     done: u64,
-    connection: ConnectionNumber,
+    connection: u64,
     /// Another call with that id on that connection followed it.
     is_superseded: bool,
 }
@@ -214,7 +216,7 @@ proptest! {
     fn a_request_is_done_once_and_answered_alike(steps in prop::collection::vec(step(), 0..200)) {
         let replay = Replay::new(LIMITS);
         let mut now = 0;
-        let mut under_way: Vec<(u32, u64, ConnectionNumber, InProgress<'_>)> = Vec::new();
+        let mut under_way: Vec<(u32, u64, u64, InProgress<'_>)> = Vec::new();
         // Oldest first.
         let mut kept: Vec<Kept> = Vec::new();
         for (serial, step) in steps.into_iter().enumerate() {

@@ -155,7 +155,7 @@ impl Client<'_> {
             cpu,
             nfs: Arc::clone(&nfs),
             client,
-            connection,
+            connection: kernel::connection::ConnectionNo(connection),
             credentials: credentials.clone(),
             program,
             procedure,

@@ -26,6 +26,7 @@ use nfs3_types::nfs3::writeverf3;
 use sim::{HostId, NetworkConfig, TreeConfig, TreeId, World};
 
 use client::Client;
+use policy::unit::DiskNo;
 use rpc::Book;
 use testkit::random::Random;
 use testkit::scene::disk::drawn_switches;
@@ -91,7 +92,7 @@ impl Stage {
     pub fn begin(&self) -> Life {
         let Setup { cache, files_max, switches, limits, .. } = self.setup.clone();
         let host = Host::boot(&self.world, self.server_host, small_kernel(2, cache, switches));
-        let queue = host.kernel.queue_of_disk(0, || {
+        let queue = host.kernel.queue_of_disk(DiskNo(0), || {
             let switches = host.kernel.switches();
             let (merge, fair) = (switches.block_merge, switches.usage);
             DiskQueue::new(policy::queue::Config { merge, fair, ..Default::default() })
