@@ -11,7 +11,7 @@ use std::task::Poll;
 
 use machine::Errno;
 use parking_lot::Mutex;
-use policy::gather::{Gather, Start, Writers};
+use policy::gather::{Gather, Start};
 use policy::unit::Instant;
 
 use crate::processor::Processor;
@@ -21,7 +21,7 @@ use crate::wait::WaitList;
 #[derive(Default)]
 pub(crate) struct Rendezvous<W> {
     state: Mutex<State<W>>,
-    /// Somebody came, or the flush under way ended.
+    /// All writers that were expected have arrived, or the flush in flight ended.
     changed: WaitList,
 }
 
@@ -32,8 +32,6 @@ struct State<W> {
     running: bool,
     forming: Arc<Round>,
     wanted: W,
-    /// How many there were when whoever leads looked last.
-    seen: Writers,
     /// Those who wait for their turn alone, by number; how many there have been.
     line: VecDeque<u64>,
     places: u64,
@@ -54,12 +52,6 @@ impl Round {
 }
 
 impl<W: Default> Rendezvous<W> {
-    /// One to which all come together, but late ([`Gather::for_bursts`]).
-    pub(crate) fn in_bursts() -> Self {
-        let state = State { policy: Gather::for_bursts(), ..State::default() };
-        Rendezvous { state: Mutex::new(state), changed: WaitList::default() }
-    }
-
     /// Joins the group that forms and waits for the end of its flush; `want` adds to what is to be flushed. `lead` is
     /// called when nobody leads, and must spawn a task that does ([`Rendezvous::lead`]).
     pub(crate) async fn share(&self, cpu: &Processor, want: impl FnOnce(&mut W), lead: impl Fn()) -> Result<(), Errno> {
@@ -91,18 +83,18 @@ impl<W: Default> Rendezvous<W> {
         state.policy.on_arrival(cpu.now());
         let round = Arc::clone(&state.forming);
         let is_first = !std::mem::replace(&mut state.running, true);
-        let is_awaited = state.policy.is_stale(state.seen);
+        let is_complete = state.policy.is_complete();
         drop(state);
-        if is_awaited {
+        if is_complete {
             self.changed.wake_all();
         }
         (round, is_first)
     }
 
     /// Says that the caller will want a flush when its data is on the disk: as soon as what is returned is dropped.
-    pub(crate) fn announce(&self, cpu: &Processor) -> Announced<'_, W> {
+    pub(crate) fn announce<'a>(&'a self, cpu: &'a Processor) -> Announced<'a, W> {
         self.state.lock().policy.on_data_issued(cpu.now());
-        Announced(self)
+        Announced { rendezvous: self, cpu }
     }
 
     /// Is whoever asks, and has announced it, the only one who will want a flush, as far as is known?
@@ -139,7 +131,7 @@ impl<W: Default> Rendezvous<W> {
     /// The group to flush for now; `None` when nobody came, or when it is others' turn.
     async fn next_round(&self, cpu: &Processor, has_led: bool) -> Option<(Arc<Round>, W)> {
         loop {
-            let (at, seen) = {
+            let deadline = {
                 let mut state = self.state.lock();
                 let is_over = state.policy.waiting() == 0 || has_led && !state.line.is_empty();
                 if is_over {
@@ -152,13 +144,10 @@ impl<W: Default> Rendezvous<W> {
                         state.policy.on_start(cpu.now());
                         return Some((std::mem::take(&mut state.forming), std::mem::take(&mut state.wanted)));
                     }
-                    Start::At(at) => {
-                        state.seen = state.policy.writers();
-                        (at, state.seen)
-                    }
+                    Start::At(deadline) => deadline,
                 }
             };
-            self.until_changed(cpu, seen, at).await;
+            self.until_complete(cpu, deadline).await;
         }
     }
 
@@ -173,13 +162,13 @@ impl<W: Default> Rendezvous<W> {
         forming.wait.wake_all();
     }
 
-    /// Waits until something has changed that counts since so many were `seen`, at the latest until `end`.
-    async fn until_changed(&self, cpu: &Processor, seen: Writers, end: Instant) {
-        let mut timer = Some(end);
-        let is_over = || (cpu.now() >= end || self.state.lock().policy.is_stale(seen)).then_some(());
+    /// Waits for all writers that are expected, at the latest until `deadline`.
+    async fn until_complete(&self, cpu: &Processor, deadline: Instant) {
+        let mut timer = Some(deadline);
+        let is_over = || (cpu.now() >= deadline || self.state.lock().policy.is_complete()).then_some(());
         poll_fn(|cx| {
-            if let Some(end) = timer.take() {
-                cpu.wake_at(end, cx.waker().clone());
+            if let Some(deadline) = timer.take() {
+                cpu.wake_at(deadline, cx.waker().clone());
             }
             Poll::Ready(())
         })
@@ -189,18 +178,14 @@ impl<W: Default> Rendezvous<W> {
 }
 
 /// Somebody whose data is on its way.
-pub(crate) struct Announced<'a, W: Default>(&'a Rendezvous<W>);
+pub(crate) struct Announced<'a, W: Default> {
+    rendezvous: &'a Rendezvous<W>,
+    cpu: &'a Processor,
+}
 
 impl<W: Default> Drop for Announced<'_, W> {
     fn drop(&mut self) {
-        let is_awaited = {
-            let mut state = self.0.state.lock();
-            state.policy.on_data_done();
-            state.policy.is_stale(state.seen)
-        };
-        if is_awaited {
-            self.0.changed.wake_all();
-        }
+        self.rendezvous.state.lock().policy.on_data_done(self.cpu.now());
     }
 }
 

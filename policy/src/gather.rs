@@ -2,52 +2,54 @@
 //!
 //! While one flush is in flight, the next group forms: that is the rendezvous, without a timer. But the writers that a
 //! flush releases return at about the same time: a new flush that starts for the first of them leaves the others to the
-//! one after, and each waits for two. So when a flush ends, the next one waits for as many writers as are known, at
-//! most a quarter of a flush's duration and only while they keep arriving; for those whose data is in flight, three
-//! quarters: a wait shorter than one flush saves each of them a whole one. A lone writer never waits.
+//! one after, and each waits for two. How long it is worth to wait for them depends on how long they think, how much
+//! that varies, how many clients send and how long the flush takes, none of which a server knows. So it is measured:
+//! each of a few waits, from none to one flush, is tried for some flushes, and the one with the lowest latency stays,
+//! while others are tried again now and then. In a closed loop the lowest latency is the highest rate, too. The wait ends
+//! as soon as all writers known have arrived: a lone writer never waits.
 
 use std::time::Duration;
 
 use crate::unit::Instant;
 
-/// The wait for writers released by the last flush is at most a flush's duration divided by this...
-const WAIT_DIVISOR: u32 = 4;
-/// ...and, after the last arrival, that duration divided by this.
-const GAP_DIVISOR: u32 = 8;
-/// While data of some of them is in flight: this number of quarters of a flush...
-const IN_FLIGHT_QUARTERS: u32 = 3;
-/// ...and, after the last arrival, a flush's duration divided by this.
-const IN_FLIGHT_GAP_DIVISOR: u32 = 4;
-/// Waits in vain, in a row, after which flushes start at once...
-const TRUST_MAX: u32 = 3;
-/// ...except one in this number.
-const PROBE_EVERY: u32 = 32;
+/// The waits that are tried, in eighths of a flush.
+const WAITS: [u32; 5] = [0, 1, 2, 4, 8];
+/// Index of the wait before any was tried.
+const FIRST: usize = 0;
+/// Flushes after a change of the wait whose latencies do not count: their writers arrived before it.
+const SETTLE: u32 = 3;
+/// Flushes and writers that a trial counts...
+const TRIAL: u32 = 8;
+const TRIAL_WRITERS: u64 = 32;
+/// ...unless after this number its latency exceeds the best by this percentage.
+const HOPELESS_AFTER: u32 = 2;
+const HOPELESS_PERCENT: u64 = 130;
+/// A wait replaces the best if its latency is at most this percentage of the best's.
+const BETTER_PERCENT: u64 = 95;
+/// Flushes after which the latency of the best wait is measured again...
+const HOLD: u32 = 32;
+/// ...and all waits are tried again if it rose or fell by this percentage: the load changed.
+const CHANGED_PERCENT: u64 = 125;
+/// Otherwise one is tried when this number of times the last trial's duration has passed.
+const TRIAL_EVERY: u32 = 10;
 
 /// When the next flush starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     Now,
-    /// At this time, unless the policy decides anew before.
+    /// At this time, unless all expected writers arrive before.
     At(Instant),
 }
 
-/// Writers of the next flush.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Writers {
-    pub waiting: u32,
-    /// Their data is in flight; they will wait when it is complete.
-    pub in_flight: u32,
-}
-
 /// The writers that need a flush of one disk, file or directory tree.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Gather {
     /// Duration of a flush, smoothed.
     flush: Duration,
-    /// When the last flush started and ended, and the last arrival or issue.
+    /// When the last flush started.
     started: Instant,
-    ended: Option<Instant>,
-    last_event: Option<Instant>,
+    /// Since when the disk is idle and a writer waits.
+    idle: Instant,
     /// Writers that wait for the next flush, and those of the flush in flight.
     waiting: u32,
     running: u32,
@@ -55,78 +57,40 @@ pub struct Gather {
     in_flight: u32,
     /// Writers that may want the next flush.
     expected: u32,
-    /// The next flush was delayed for them.
-    delayed: bool,
-    trust: u32,
-    flushes: u32,
-    /// Wait for others from the first arrival on, however long ago the last flush ended.
-    bursty: bool,
-    /// The first arrival of those that wait for the next flush.
-    first_arrival: Instant,
-}
-
-impl Default for Gather {
-    fn default() -> Self {
-        Gather::new()
-    }
+    /// Nanoseconds that writers spent from issue to durability, and when this was last added to.
+    spent: u128,
+    counted: Instant,
+    tuner: Tuner,
 }
 
 impl Gather {
-    pub const fn new() -> Self {
-        Gather {
-            flush: Duration::ZERO,
-            started: Instant::ZERO,
-            ended: None,
-            last_event: None,
-            waiting: 0,
-            running: 0,
-            in_flight: 0,
-            expected: 0,
-            delayed: false,
-            trust: TRUST_MAX,
-            flushes: 0,
-            bursty: false,
-            first_arrival: Instant::ZERO,
-        }
-    }
-
-    /// For flushes that precede longer work which all writers wait for: they return together, but late. The wait begins
-    /// at the first arrival, as if the last flush had ended then.
-    pub const fn for_bursts() -> Self {
-        Gather { bursty: true, ..Gather::new() }
-    }
-
     /// A writer issued its data; it will want a flush when that is complete.
     pub fn on_data_issued(&mut self, now: Instant) {
-        self.last_event = Some(now);
+        self.count(now);
         self.in_flight += 1;
     }
 
     /// The data is complete, or failed.
-    pub fn on_data_done(&mut self) {
+    pub fn on_data_done(&mut self, now: Instant) {
+        self.count(now);
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
     pub fn on_arrival(&mut self, now: Instant) {
+        self.count(now);
         if self.waiting == 0 {
-            self.first_arrival = now;
+            self.idle = self.idle.max(now);
         }
         self.waiting += 1;
-        self.last_event = Some(now);
     }
 
     pub fn waiting(&self) -> u32 {
         self.waiting
     }
 
-    pub fn writers(&self) -> Writers {
-        Writers { waiting: self.waiting, in_flight: self.in_flight }
-    }
-
-    /// Whether the deadline that [`start`](Self::start) returned at `seen` is to be reconsidered: all expected writers
-    /// arrived, or the last data in flight is complete. Any other arrival only postpones it.
-    pub fn is_stale(&self, seen: Writers) -> bool {
-        self.waiting >= self.expected || self.in_flight == 0 && seen.in_flight > 0
+    /// Whether all writers that may want the next flush have arrived.
+    pub fn is_complete(&self) -> bool {
+        self.waiting >= self.expected
     }
 
     /// Whether one writer with data in flight is the only one, and no other is expected.
@@ -135,38 +99,130 @@ impl Gather {
     }
 
     /// When to start the flush for the waiting writers, while none is in flight.
-    pub fn start(&mut self, now: Instant) -> Start {
-        let (Some(ended), Some(last_event)) = (self.ended, self.last_event) else { return Start::Now };
-        let ended = if self.bursty { ended.max(self.first_arrival) } else { ended };
-        let may_wait = self.trust > 0 || self.flushes.is_multiple_of(PROBE_EVERY);
-        let deadline = match self.in_flight {
-            0 => (ended + self.flush / WAIT_DIVISOR).min(ended.max(last_event) + self.flush / GAP_DIVISOR),
-            _ => (ended + self.flush * IN_FLIGHT_QUARTERS / 4)
-                .min(ended.max(last_event) + self.flush / IN_FLIGHT_GAP_DIVISOR),
-        };
-        if self.waiting >= self.expected || !may_wait || now >= deadline {
-            return Start::Now;
-        }
-        self.delayed = true;
-        Start::At(deadline)
+    pub fn start(&self, now: Instant) -> Start {
+        let deadline = self.idle + self.flush * self.tuner.wait() / 8;
+        if self.is_complete() || now >= deadline { Start::Now } else { Start::At(deadline) }
     }
 
     /// The flush starts. Returns the number of writers that it is for.
     pub fn on_start(&mut self, now: Instant) -> u32 {
-        if std::mem::take(&mut self.delayed) {
-            let arrived = u64::from(self.waiting) * 4 >= u64::from(self.expected) * 3;
-            self.trust = if arrived { TRUST_MAX } else { self.trust.saturating_sub(1) };
-        }
-        self.flushes = self.flushes.wrapping_add(1);
         self.started = now;
         self.running = std::mem::take(&mut self.waiting);
         self.running
     }
 
     pub fn on_end(&mut self, now: Instant) {
+        self.count(now);
         let took = now.since(self.started);
         self.flush = if self.flush.is_zero() { took } else { (self.flush * 7 + took) / 8 };
-        self.ended = Some(now);
+        self.idle = now;
         self.expected = self.running + self.waiting + self.in_flight;
+        let (served, spent) = (std::mem::take(&mut self.running), std::mem::take(&mut self.spent));
+        if self.expected > 1 {
+            self.tuner.on_flush(now, served, spent);
+        }
     }
+
+    fn count(&mut self, now: Instant) {
+        let writers = self.in_flight + self.waiting + self.running;
+        self.spent += now.since(self.counted).as_nanos() * u128::from(writers);
+        self.counted = now;
+    }
+}
+
+/// Finds the wait with the lowest latency, by trial.
+#[derive(Clone, Debug)]
+struct Tuner {
+    /// Index of the best wait so far, and its mean latency in nanoseconds.
+    best: usize,
+    latency: Option<u64>,
+    /// Index of the wait on trial, and how many more will be tried after it.
+    trial: Option<usize>,
+    trials: usize,
+    last_tried: usize,
+    /// Since when this wait is used, its flushes, and the writers that count and the nanoseconds that they spent.
+    since: Instant,
+    flushes: u32,
+    writers: u64,
+    spent: u128,
+    next_trial: Instant,
+}
+
+impl Default for Tuner {
+    fn default() -> Self {
+        Tuner {
+            best: FIRST,
+            latency: None,
+            trial: None,
+            trials: 0,
+            last_tried: FIRST,
+            since: Instant::ZERO,
+            flushes: 0,
+            writers: 0,
+            spent: 0,
+            next_trial: Instant::ZERO,
+        }
+    }
+}
+
+impl Tuner {
+    /// Eighths of a flush.
+    fn wait(&self) -> u32 {
+        WAITS[self.trial.unwrap_or(self.best)]
+    }
+
+    /// `served` writers are durable; since the last flush, all writers together `spent` so many nanoseconds: the mean
+    /// latency is the one by the other (Little's law).
+    fn on_flush(&mut self, now: Instant, served: u32, spent: u128) {
+        self.flushes += 1;
+        if self.flushes <= SETTLE {
+            return;
+        }
+        self.writers += u64::from(served);
+        self.spent += spent;
+        let latency = u64::try_from(self.spent / u128::from(self.writers.max(1))).unwrap_or(u64::MAX);
+        let counted = self.flushes - SETTLE;
+        let is_measured = counted >= TRIAL && self.writers >= TRIAL_WRITERS;
+        match (self.trial, self.latency) {
+            (Some(trial), Some(best)) => {
+                let is_hopeless = counted >= HOPELESS_AFTER && exceeds(latency, best, HOPELESS_PERCENT);
+                if is_measured || is_hopeless {
+                    if !exceeds(latency, best, BETTER_PERCENT) {
+                        (self.best, self.latency) = (trial, Some(latency));
+                    }
+                    self.next_trial = now + now.since(self.since) * TRIAL_EVERY;
+                    self.next(now);
+                }
+            }
+            (_, Some(before)) if counted >= HOLD => {
+                let has_changed =
+                    exceeds(latency, before, CHANGED_PERCENT) || exceeds(before, latency, CHANGED_PERCENT);
+                self.trials = if has_changed { WAITS.len() - 1 } else { usize::from(now >= self.next_trial) };
+                self.latency = Some(latency);
+                self.next(now);
+            }
+            (_, None) if is_measured => {
+                self.trials = WAITS.len() - 1;
+                self.latency = Some(latency);
+                self.next(now);
+            }
+            _ => {}
+        }
+    }
+
+    /// Tries the next wait, or goes on with the best.
+    fn next(&mut self, now: Instant) {
+        self.trial = self.trials.checked_sub(1).map(|left| {
+            self.trials = left;
+            let others = (1..=WAITS.len()).map(|step| (self.last_tried + step) % WAITS.len());
+            self.last_tried = others.into_iter().find(|&wait| wait != self.best).unwrap_or(self.best);
+            self.last_tried
+        });
+        (self.since, self.flushes, self.writers, self.spent) = (now, 0, 0, 0);
+    }
+}
+
+/// Whether `a` is more than `percent` of `b`.
+fn exceeds(a: u64, b: u64, percent: u64) -> bool {
+    u128::from(a) * 100 > u128::from(b) * u128::from(percent)
 }

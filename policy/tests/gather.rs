@@ -10,10 +10,7 @@ use proptest::prelude::*;
 /// Writers that want a flush, and another one `returns` after it. Returns how many writes were flushed within `time`,
 /// and the longest that any waited without a flush in flight.
 fn run(returns: &[Duration], flush: Duration, time: Duration) -> (u64, Duration) {
-    run_with(Gather::new(), returns, flush, time)
-}
-
-fn run_with(mut gather: Gather, returns: &[Duration], flush: Duration, time: Duration) -> (u64, Duration) {
+    let mut gather = Gather::default();
     // The next arrival of each writer; the earliest first.
     let mut arrivals: BinaryHeap<std::cmp::Reverse<(Instant, usize)>> =
         returns.iter().enumerate().map(|(writer, after)| std::cmp::Reverse((Instant::ZERO + *after, writer))).collect();
@@ -61,24 +58,20 @@ fn run_with(mut gather: Gather, returns: &[Duration], flush: Duration, time: Dur
 proptest! {
     #[test]
     fn a_lone_writer_never_waits(after_us in 0u64..20_000, flush_us in 1u64..10_000) {
-        for gather in [Gather::new(), Gather::for_bursts()] {
-            let after = [Duration::from_micros(after_us)];
-            let (_, idle) = run_with(gather, &after, Duration::from_micros(flush_us), Duration::from_secs(1));
-            prop_assert_eq!(idle, Duration::ZERO);
-        }
+        let after = [Duration::from_micros(after_us)];
+        let (_, idle) = run(&after, Duration::from_micros(flush_us), Duration::from_secs(1));
+        prop_assert_eq!(idle, Duration::ZERO);
     }
 
     #[test]
-    fn no_writer_waits_longer_than_a_quarter_of_a_flush_while_the_disk_is_idle(
+    fn no_writer_waits_longer_than_a_flush_while_the_disk_is_idle(
         after_us in prop::collection::vec(0u64..20_000, 1..40),
         flush_us in 1u64..10_000,
     ) {
         let flush = Duration::from_micros(flush_us);
         let returns: Vec<_> = after_us.into_iter().map(Duration::from_micros).collect();
-        for gather in [Gather::new(), Gather::for_bursts()] {
-            let (_, idle) = run_with(gather, &returns, flush, Duration::from_secs(1));
-            prop_assert!(idle <= flush / 4);
-        }
+        let (_, idle) = run(&returns, flush, Duration::from_secs(1));
+        prop_assert!(idle <= flush);
     }
 
     #[test]
@@ -109,56 +102,20 @@ proptest! {
     }
 }
 
-/// A policy for which `members` arrived once, and whose flush took `flush`.
-fn met(mut gather: Gather, members: u32, flush: Duration) -> Gather {
-    (0..members).for_each(|_| gather.on_arrival(Instant::ZERO));
-    assert_eq!(gather.start(Instant::ZERO), Start::Now);
-    gather.on_start(Instant::ZERO);
-    gather.on_end(Instant::ZERO + flush);
-    gather
-}
-
 #[test]
-fn writers_that_return_together_but_late_share_a_flush_for_bursts() {
-    let flush = Duration::from_micros(400);
-    let (late, apart) = (Instant::ZERO + Duration::from_millis(10), Duration::from_micros(6));
-    let mut gather = met(Gather::for_bursts(), 16, flush);
-    for member in 0..16 {
-        let now = late + apart * member;
-        gather.on_arrival(now);
-        assert_eq!(gather.start(now) == Start::Now, member == 15, "after arrival {member}");
-    }
-    assert_eq!(gather.on_start(late + apart * 15), 16);
-    let mut other = met(Gather::new(), 16, flush);
-    other.on_arrival(late);
-    assert_eq!(other.start(late), Start::Now, "only bursts wait this long after a flush");
-}
-
-#[test]
-fn a_late_lone_writer_of_bursts_waits_an_eighth_of_a_flush_and_soon_not_at_all() {
-    let flush = Duration::from_micros(400);
-    let mut gather = met(Gather::for_bursts(), 16, flush);
-    let mut waits = Vec::new();
-    for round in 1..6 {
-        let now = Instant::ZERO + Duration::from_millis(10) * round;
-        gather.on_arrival(now);
-        let start = match gather.start(now) {
-            Start::Now => now,
-            Start::At(at) => at,
-        };
-        waits.push(start.since(now));
-        assert_eq!(gather.start(start), Start::Now);
-        gather.on_start(start);
-        gather.on_end(start + flush);
-    }
-    assert!(waits[0] <= flush / 8, "{waits:?}");
-    assert!(waits[1..].iter().all(Duration::is_zero), "{waits:?}");
+fn writers_that_return_together_but_late_come_to_share_each_flush() {
+    let (flush, apart) = (Duration::from_micros(400), Duration::from_micros(6));
+    let returns: Vec<_> = (0..16).map(|writer| Duration::from_millis(10) + apart * writer).collect();
+    let time = Duration::from_secs(10);
+    let (done, idle) = run(&returns, flush, time);
+    let limit = 16.0 * time.as_secs_f64() / Duration::from_micros(10_496).as_secs_f64();
+    assert!(done as f64 >= 0.95 * limit && idle <= flush, "{done} of {limit}; {idle:?}");
 }
 
 /// Writers that return at once and whose data is then written one after the other, each for `data`; those that return
 /// during a flush write after it. Returns the number of flushes until all have been flushed `times` times.
 fn flushes_of_queued_writers(writers: u64, data: Duration, flush: Duration, times: u64) -> u64 {
-    let mut gather = Gather::new();
+    let mut gather = Gather::default();
     let (mut now, mut flushes, mut flushed) = (Instant::ZERO, 0, 0);
     // Completion times of the data in flight.
     let mut completions: Vec<Instant> = Vec::new();
@@ -175,7 +132,7 @@ fn flushes_of_queued_writers(writers: u64, data: Duration, flush: Duration, time
         completions.retain(|at| {
             let is_complete = *at <= now;
             if is_complete {
-                gather.on_data_done();
+                gather.on_data_done(now);
                 gather.on_arrival(*at);
             }
             !is_complete
@@ -206,7 +163,8 @@ proptest! {
     #[test]
     fn a_flush_waits_for_data_in_flight(writers in 2u64..64, data_us in 1u64..30) {
         let (data, flush) = (Duration::from_micros(data_us), Duration::from_millis(5));
-        let flushes = flushes_of_queued_writers(writers, data, flush, 100);
-        prop_assert!(flushes <= 100 + 10, "{flushes} flushes for 100");
+        let flushes = flushes_of_queued_writers(writers, data, flush, 1000);
+        // Trials of shorter waits are a tenth.
+        prop_assert!(flushes <= 1200, "{flushes} flushes for 1000");
     }
 }

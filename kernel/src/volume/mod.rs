@@ -230,7 +230,7 @@ impl Volume {
             barriers: AtomicU32::new(0),
             flushes: Rendezvous::default(),
             // Shared by the callers that wait for the flush after it.
-            growths: Rendezvous::in_bursts(),
+            growths: Rendezvous::default(),
             foreign: ForeignFlushes::default(),
             early: Mutex::default(),
             dirty_limit: AtomicU64::new(write_back::dirty_limit_at_first(kernel.switches().smooth_write_back)),

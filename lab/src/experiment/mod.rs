@@ -10,6 +10,7 @@ mod top1;
 pub mod uio;
 mod workstation;
 pub mod ws_2;
+pub mod ws_5;
 pub mod ws_7;
 pub mod ws_table2;
 pub mod ws_table3;
@@ -108,6 +109,7 @@ pub fn experiments() -> &'static [&'static dyn Experiment] {
         &ws_table4::WsTable4,
         &ws_table5::WsTable5,
         &ws_table6::WsTable6,
+        &ws_5::Ws5,
         &ws_7::Ws7,
         &mp_table1::MpTable1,
         &mp_table2::MpTable2,

@@ -91,7 +91,7 @@ impl Group {
 impl Server {
     pub fn new(time: &Virtual, host: &Rc<Host<Message>>, disk: &Disk, place: Placement, config: Config) -> Rc<Self> {
         let rendezvous = Rendezvous {
-            policy: RefCell::new(Gather::new()),
+            policy: RefCell::new(Gather::default()),
             leading: Cell::new(false),
             wanted: RefCell::new(Group::new(time)),
             arrival: Gate::new(time),
@@ -166,7 +166,7 @@ impl Server {
             wanted.data.push(data);
             wanted.done.clone()
         };
-        meeting.policy.borrow_mut().on_data_done();
+        meeting.policy.borrow_mut().on_data_done(self.time.now());
         meeting.policy.borrow_mut().on_arrival(self.time.now());
         meeting.arrival.open();
         if !meeting.leading.replace(true) {
@@ -179,7 +179,7 @@ impl Server {
     async fn lead(self: Rc<Self>) {
         let meeting = &self.rendezvous;
         while meeting.policy.borrow().waiting() > 0 {
-            let start = meeting.policy.borrow_mut().start(self.time.now());
+            let start = meeting.policy.borrow().start(self.time.now());
             if let Start::At(at) = start {
                 self.until_arrival_or(at).await;
                 continue;

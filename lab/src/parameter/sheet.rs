@@ -40,7 +40,7 @@ macro_rules! files {
 const PARTS: &[(Text, Text)] = files!["disk" "nfs" "system" "top1"];
 
 const COMPLETE: &[(Text, Text)] = files![
-    "dsm" "hd1280" "hd639" "live" "mo-1990" "mp-table1" "mp-table2" "oltp" "scsi-1990" "uio" "ws-2" "ws-7"
+    "dsm" "hd1280" "hd639" "live" "mo-1990" "mp-table1" "mp-table2" "oltp" "scsi-1990" "uio" "ws-2" "ws-5" "ws-7"
     "ws-table2" "ws-table3" "ws-table4" "ws-table5" "ws-table6"
 ];
 

@@ -1,0 +1,127 @@
+//! WS-5: how long a flush waits for writers, whatever the clients do.
+
+mod closed_loop;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use policy::gather::Gather;
+
+use super::{Experiment, Run};
+use crate::parameter::Parameters;
+use crate::result::{Axis, Cell, Finding, Plot, Results, Table};
+use closed_loop::{Load, Rule, Variation, run};
+
+/// Mean think times, in flushes.
+const THINKS: [f64; 8] = [0.0, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0];
+/// Writers, and the clients that they share.
+const WRITERS: [(u32, u32); 8] = [(1, 1), (2, 1), (4, 1), (4, 4), (8, 1), (16, 4), (64, 1), (64, 16)];
+const VARIATIONS: [(Variation, &str); 3] =
+    [(Variation::None, "constant"), (Variation::Uniform, "uniform"), (Variation::Exponential, "exponential")];
+/// Constant waits, in flushes.
+const WAITS: [f64; 7] = [0.0, 0.0625, 0.125, 0.25, 0.5, 1.0, 2.0];
+/// What no cell is below.
+const LEAST: f64 = 0.8;
+
+pub struct Ws5;
+
+/// Writes that a policy made durable, as a part of those of the best constant wait.
+struct Ratio {
+    gather: f64,
+    /// Of the constant wait 0.
+    at_once: f64,
+    idle_max: Duration,
+}
+
+impl Experiment for Ws5 {
+    fn name(&self) -> &'static str {
+        "ws-5"
+    }
+
+    fn steps(&self, _parameters: &Parameters) -> u64 {
+        (VARIATIONS.len() * THINKS.len() * WRITERS.len()) as u64
+    }
+
+    fn simulate(&self, run: &Run<'_>) -> Results {
+        let maps = VARIATIONS.map(|(variation, _)| {
+            THINKS.map(|think| WRITERS.map(|(writers, clients)| measure(run, variation, think, writers, clients)))
+        });
+        let title = |name: &str| format!("Writes made durable, to those of the best constant wait: {name} think times");
+        let tables = maps.iter().zip(VARIATIONS).map(|(map, (_, name))| {
+            Table::new(name, title(name))
+                .unit("", 2)
+                .rows("mean think time, flushes", THINKS.iter().map(f64::to_string))
+                .columns("writers on clients", WRITERS.map(|(writers, clients)| format!("{writers} on {clients}")))
+                .cells(map.iter().map(|row| row.iter().map(|ratio| Cell::simulated(ratio.gather)).collect()).collect())
+        });
+        Results { tables: tables.collect(), plots: plots(&maps), findings: findings(&maps), notes: notes(&maps) }
+    }
+}
+
+type Map = [[Ratio; WRITERS.len()]; THINKS.len()];
+
+fn measure(run_of: &Run<'_>, variation: Variation, think: f64, writers: u32, clients: u32) -> Ratio {
+    let ms = |name| Duration::from_secs_f64(run_of.get(name) / 1e3);
+    let flush = ms("flush");
+    let load =
+        Load { writers, clients, think: flush.mul_f64(think), variation, send: ms("send"), write: ms("write"), flush };
+    let time = flush.mul_f64(run_of.get("flushes"));
+    let constant = |wait: f64| run(load, Rule::constant(flush.mul_f64(wait), writers), time, run_of.seed).0 as f64;
+    let constants = WAITS.map(constant);
+    let best = constants.iter().copied().fold(1.0, f64::max);
+    let (durable, idle_max) = run(load, Rule::Gather(Gather::default()), time, run_of.seed);
+    run_of.step();
+    Ratio { gather: durable as f64 / best, at_once: constants[0] / best, idle_max }
+}
+
+fn all(maps: &[Map]) -> impl Iterator<Item = &Ratio> {
+    maps.iter().flatten().flatten()
+}
+
+fn mean(of: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = of.fold((0.0, 0.0), |(sum, count), ratio| (sum + ratio, count + 1.0));
+    sum / count
+}
+
+fn plots(maps: &[Map]) -> Vec<Plot> {
+    let rows = |of: fn(&Ratio) -> f64| {
+        THINKS
+            .iter()
+            .enumerate()
+            .map(move |(row, think)| (*think, maps.iter().flat_map(|map| &map[row]).map(of).fold(f64::MAX, f64::min)))
+    };
+    vec![Plot::lines(
+        "least",
+        "The worst cell of each think time: writes made durable, to those of the best constant wait",
+        Axis::linear("mean think time", "flushes"),
+        Axis::linear("ratio", ""),
+        vec![
+            crate::result::Series::simulated("the policy", rows(|ratio| ratio.gather)),
+            crate::result::Series::simulated("no wait", rows(|ratio| ratio.at_once)),
+        ],
+    )]
+}
+
+fn findings(maps: &[Map]) -> Vec<Finding> {
+    let least = all(maps).map(|ratio| ratio.gather).fold(f64::MAX, f64::min);
+    let alone = maps.iter().flatten().map(|row| &row[0]);
+    vec![
+        Finding::new(
+            format!("No cell is below {LEAST} of the best constant wait; the lowest is {least:.2}"),
+            least >= LEAST,
+        ),
+        Finding::new("A lone writer is never delayed", alone.clone().all(|ratio| ratio.idle_max.is_zero())),
+    ]
+}
+
+fn notes(maps: &[Map]) -> Vec<String> {
+    let below = all(maps).filter(|ratio| ratio.at_once < LEAST).count();
+    vec![format!(
+        "The mean of all {} cells is {:.3}; with flushes that start at once it is {:.3}, and {below} are below {LEAST}. The \
+         policy learns within each run, and that counts. No wait is longer than one flush.",
+        all(maps).count(),
+        mean(all(maps).map(|ratio| ratio.gather)),
+        mean(all(maps).map(|ratio| ratio.at_once)),
+    )]
+}
