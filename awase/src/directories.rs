@@ -15,6 +15,7 @@ use kernel::wait::WaitList;
 use machine::Errno;
 use machine::linux::tree::{self, OpenTreeError};
 use machine::tree::OpenTree;
+use nfs::Names;
 use policy::unit::ProcessorId;
 
 use crate::config::{Directory, Export, Problem, Problems};
@@ -116,6 +117,13 @@ impl Planned {
             Planned::Opened { path, identity, .. } => located.is(path, *identity),
         }
     }
+
+    fn keeps_order(&self) -> bool {
+        match self {
+            Planned::Reused(root) => root.tree.keeps_order(),
+            Planned::Opened { open, .. } => open.syncs_as_a_whole,
+        }
+    }
 }
 
 impl Directories {
@@ -157,6 +165,7 @@ impl Directories {
                     None => continue,
                 },
             };
+            problems.note(check_order(directory, plan.roots[index].keeps_order()));
             let directory = Directory { read_only: wanted.read_only, ..directory.clone() };
             plan.wanted.push((directory, index));
         }
@@ -248,6 +257,7 @@ impl Directories {
             clients: directory.clients.clone(),
             secure: directory.secure,
             squash: directory.squash,
+            names: directory.names,
         };
         let is_same = |old: &&OpenDirectory| Arc::ptr_eq(old.export.tree(), tree) && *old.export.config() == config;
         let export = match self.served.iter().find(is_same) {
@@ -341,7 +351,11 @@ pub fn inspect(wanted: &[Directory], disks: &[Export]) -> Result<Vec<String>, Pr
             Err(error) if directory.optional => {
                 report.push(format!("no directory is served: {}", refused(directory, &error)));
             }
-            opened => drop(problems.note(opened.map_err(|error| refused(directory, &error)))),
+            opened => {
+                let opened = opened.map_err(|error| refused(directory, &error));
+                let checked = opened.and_then(|open| check_order(directory, open.syncs_as_a_whole));
+                problems.note(checked);
+            }
         }
     }
     problems.or(report)
@@ -413,6 +427,14 @@ fn create_shared(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(error),
     }
+}
+
+fn check_order(directory: &Directory, is_kept: bool) -> Result<(), Problem> {
+    if directory.names == Names::Durable || is_kept {
+        return Ok(());
+    }
+    let what = "= \"ordered\" needs a file system that keeps the order of changes of names: ext4 with a journal";
+    Err(Problem::new(&directory.place, directory.key("names"), what).allowed("\"durable\", or such a file system"))
 }
 
 fn refused(directory: &Directory, error: &OpenTreeError) -> Problem {

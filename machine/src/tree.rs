@@ -29,7 +29,8 @@ pub struct OpenTree {
     pub rotational: bool,
     /// Largest transfer that the disk takes in one request, in bytes.
     pub transfer_bytes_max: u32,
-    /// Syncing many nodes costs no more than one. If not, better sync a few in each of several calls.
+    /// A sync of any nodes, or of none, covers all changes of names and attributes, and a crash leaves a prefix of them. If
+    /// not, better sync a few nodes in each of several calls.
     pub syncs_as_a_whole: bool,
     pub owner: Arc<dyn Any + Send + Sync>,
 }

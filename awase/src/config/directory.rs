@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use nfs::{IpNet, NOBODY, Squash, Squashed};
+use nfs::{IpNet, NOBODY, Names, Squash, Squashed};
 
 use super::draft::Draft;
 use super::kind::Kind;
@@ -21,6 +21,16 @@ pub fn squash_named(name: &str) -> Option<Squashed> {
 
 pub fn squash_name(squash: Squashed) -> &'static str {
     SQUASH_NAMES.iter().find(|(_, known)| *known == squash).map_or("root_squash", |(name, _)| name)
+}
+
+const NAMES_NAMES: [(&str, Names); 2] = [("durable", Names::Durable), ("ordered", Names::Ordered)];
+
+pub fn names_named(name: &str) -> Option<Names> {
+    NAMES_NAMES.iter().find(|(known, _)| *known == name).map(|(_, names)| *names)
+}
+
+pub fn names_name(names: Names) -> &'static str {
+    NAMES_NAMES.iter().find(|(_, known)| *known == names).map_or("durable", |(name, _)| name)
 }
 
 /// Checks that clients can mount by this path.
@@ -52,6 +62,7 @@ pub struct Directory {
     /// Serve only clients with privileged ports.
     pub secure: bool,
     pub squash: Squash,
+    pub names: Names,
     /// Served by default, not configured: the server starts even if this host cannot serve it.
     pub optional: bool,
     pub place: Place,
@@ -70,6 +81,7 @@ impl Directory {
             // So that any client can try it. Users of this host have the same access as to /tmp.
             secure: false,
             squash: Squash::default(),
+            names: Names::default(),
             optional: true,
             place,
         }
@@ -95,8 +107,8 @@ impl Directory {
             gid: draft.anonymous_gid.unwrap_or(NOBODY),
         };
         let (clients, secure) = (draft.clients.unwrap_or_default(), draft.secure.unwrap_or(true));
-        let (optional, place) = (false, draft.place);
-        Ok(Directory { name, path, create, mount, read_only, clients, secure, squash, optional, place })
+        let (optional, names, place) = (false, draft.names.unwrap_or_default(), draft.place);
+        Ok(Directory { name, path, create, mount, read_only, clients, secure, squash, names, optional, place })
     }
 
     /// The components of the mount path: paths with equal components are the same.
@@ -123,6 +135,7 @@ impl From<&Directory> for Draft {
             squash: Some(directory.squash.squashed),
             anonymous_uid: Some(directory.squash.uid),
             anonymous_gid: Some(directory.squash.gid),
+            names: Some(directory.names),
             place: directory.place.clone(),
             ..Draft::default()
         }

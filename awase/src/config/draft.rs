@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use kernel::device::Faults;
-use nfs::{IpNet, Squashed};
+use nfs::{IpNet, Names, Squashed};
 use policy::access;
 
 use super::kind::{Disk, Kind, StableWrites};
@@ -27,7 +27,7 @@ const OF_DISKS: &[&str] = &[
 ];
 
 /// Keys that only directories have.
-const OF_DIRECTORIES: &[&str] = &["mount", "clients", "secure", "squash", "anonymous_uid", "anonymous_gid"];
+const OF_DIRECTORIES: &[&str] = &["mount", "clients", "secure", "squash", "anonymous_uid", "anonymous_gid", "names"];
 
 #[derive(Clone, Debug, Default)]
 pub struct Draft {
@@ -52,6 +52,7 @@ pub struct Draft {
     pub squash: Option<Squashed>,
     pub anonymous_uid: Option<u32>,
     pub anonymous_gid: Option<u32>,
+    pub names: Option<Names>,
     pub place: Place,
     /// A key was refused.
     pub was_refused: bool,

@@ -263,6 +263,19 @@ pub static EXPORT_KEYS: &[Key<Draft>] = &[
         show: |draft| draft.anonymous_gid.map(|gid| gid.to_string()),
     },
     Key {
+        name: "names",
+        allowed: "\"durable\", \"ordered\"",
+        about: "Directories: when changes of names and attributes are answered: when they are durable (the default), or at \
+                once. Then a crash of the host leaves a prefix of them, without at most the last second, and stable writes \
+                and COMMIT make those before them durable, too. Needs ext4 with a journal",
+        paper: "",
+        set: |draft, given| {
+            draft.names = Some(directory::names_named(given.text()?).ok_or(Refusal::NotAllowed)?);
+            Ok(())
+        },
+        show: |draft| draft.names.map(|names| quoted(directory::names_name(names))),
+    },
+    Key {
         name: "latency",
         allowed: "a time from 0s to 60s such as \"17ms\"",
         about: "The time that each operation of a testdev takes (default 17ms, as in the paper)",

@@ -265,6 +265,7 @@ fn disks_and_directories_refuse_each_others_keys() {
         ("squash", "\"root_squash\""),
         ("anonymous_uid", "1"),
         ("anonymous_gid", "1"),
+        ("names", "\"ordered\""),
     ] {
         let message = problem(&format!("[[export]]\nname = \"a\"\nkind = \"ram\"\nsize = \"1M\"\n{key} = {value}\n"));
         assert_eq!(message, format!("awase.toml:5: export \"a\" {key} does not go with kind = \"ram\""));

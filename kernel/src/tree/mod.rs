@@ -13,6 +13,7 @@ mod known;
 mod lost;
 mod open_files;
 mod opening;
+mod ordered;
 mod siblings;
 mod sync;
 mod vnode;
@@ -36,6 +37,7 @@ use crate::volume::ForcedUnitAccess;
 use files::Files;
 pub use known::FRESH;
 pub use open_files::{OPEN_FILES_MAX, OpenFiles};
+use ordered::Answered;
 pub(crate) use siblings::Siblings;
 pub use vnode::Vnode;
 use writers::Writers;
@@ -60,6 +62,7 @@ pub struct FileTree {
     files: Mutex<Files>,
     writers: Mutex<Writers>,
     syncs: Rendezvous<BTreeSet<Node>>,
+    answered: Answered,
     verifier: AtomicU64,
     export: AtomicU16,
 }
@@ -77,6 +80,7 @@ impl FileTree {
             open,
             config,
             syncs: Rendezvous::default(),
+            answered: Answered::default(),
             verifier: AtomicU64::new(verifier),
             export: AtomicU16::new(ExportNo::NONE.0),
         });
@@ -171,7 +175,7 @@ impl FileTree {
         for file in open {
             result = result.and(file.close(cpu).await);
         }
-        result
+        result.and(self.settle(cpu).await)
     }
 
     async fn attributes(&self, cpu: &Processor, caller: Option<&Caller>, node: Node) -> Result<Attributes, Errno> {

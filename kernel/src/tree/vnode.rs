@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use machine::Errno;
 use machine::tree::{Attributes, Node, OpenNode, Time};
 use parking_lot::MutexGuard;
-use policy::unit::{BLOCK_BYTES, ByteRange, ProcessorId};
+use policy::unit::{BLOCK_BYTES, ByteRange, ProcessorId, Stability};
 
 use super::device::GrowingFile;
 use super::known::{Known, Stale};
@@ -217,8 +217,17 @@ impl Vnode {
         self.note_write(cpu.time_of_day());
         self.look_for_failures();
         match result? {
+            Attempt::Done(()) if context.stability == Stability::Stable => self.settle_names(cpu).await,
             Attempt::Done(()) => Ok(()),
             Attempt::Changed => Err(TRY_LATER),
+        }
+    }
+
+    /// What is told to be durable is so with all changes of names that were answered before.
+    async fn settle_names(&self, cpu: &Processor) -> Result<(), Errno> {
+        match self.tree.upgrade() {
+            Some(tree) => tree.settle(cpu).await,
+            None => Ok(()),
         }
     }
 
@@ -234,7 +243,7 @@ impl Vnode {
         if is_current || self.ask_host(cpu).await.is_ok() {
             let _ = self.follow_host(cpu).await;
         }
-        result
+        result.and(self.settle_names(cpu).await)
     }
 
     /// Changes the file's size; `change` does it on the host.

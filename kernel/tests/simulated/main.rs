@@ -8,6 +8,7 @@ mod host_changes;
 mod jobs;
 mod memory;
 mod open_files;
+mod ordered;
 mod pace;
 mod processors;
 mod ram;

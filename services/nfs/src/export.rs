@@ -81,6 +81,18 @@ pub struct ExportConfig {
     /// Require privileged ports? Otherwise any user of a client's host can impersonate any other.
     pub secure: bool,
     pub squash: Squash,
+    pub names: Names,
+}
+
+/// When changes of names and attributes are answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Names {
+    /// When they are durable.
+    #[default]
+    Durable,
+    /// At once. A crash leaves a prefix of them, at least what was answered a second before; stable writes and COMMIT
+    /// make those before them durable, too.
+    Ordered,
 }
 
 /// Why a client is refused.
@@ -101,6 +113,9 @@ pub struct Export {
 impl Export {
     pub fn new(config: ExportConfig, tree: Arc<FileTree>) -> Arc<Self> {
         let number = tree.export_as(&config.name);
+        if config.names == Names::Ordered {
+            tree.begin_order();
+        }
         Arc::new(Export { id: ExportId::of(&config.name), number, config, tree, grants: Grants::default() })
     }
 

@@ -22,7 +22,7 @@ mod shape;
 mod transmission;
 
 pub use client::ClientAddress;
-pub use export::{Export, ExportConfig, NOBODY, NotAdmitted, Squash, Squashed};
+pub use export::{Export, ExportConfig, NOBODY, Names, NotAdmitted, Squash, Squashed};
 pub use handle::ExportId;
 pub use ipnet::IpNet;
 pub use nfs::{Limits, Nfs};

@@ -37,7 +37,13 @@ impl SimTree {
     /// A removed node has nothing to lose.
     fn begin_sync(&mut self, nodes: &[Node]) -> Coverage {
         let found: Vec<u64> = nodes.iter().filter_map(|node| self.find(*node).ok()).collect();
-        self.capture(&found)
+        let mut coverage = self.capture(&found);
+        if self.config.journal {
+            let others: Vec<u64> = self.inodes.keys().copied().filter(|number| !found.contains(number)).collect();
+            let others = self.capture(&others).nodes.into_iter();
+            coverage.nodes.extend(others.map(|node| node.without_content()));
+        }
+        coverage
     }
 
     fn finish_sync(&mut self, coverage: &Coverage, fault: Option<Errno>) -> Result<TreeReply, Errno> {

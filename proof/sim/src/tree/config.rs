@@ -19,6 +19,8 @@ pub struct TreeConfig {
     pub read_only: bool,
     /// Times are multiples of this, in nanoseconds: changes within one tick cannot be distinguished by them.
     pub tick_ns: u32,
+    /// One journal for all changes of names: a power cut leaves a prefix of them, and every sync covers all (ext4).
+    pub journal: bool,
     /// The host reports changes of open files by others.
     pub watches: bool,
 }
@@ -35,6 +37,7 @@ impl TreeConfig {
             file_bytes_max: 1 << 43,
             read_only: false,
             tick_ns: 1,
+            journal: false,
             watches: true,
         }
     }

@@ -52,7 +52,8 @@ impl SimTree {
         for record in std::mem::take(&mut self.unsynced) {
             let impossible = record.keys().any(|key| cut.contains(&key))
                 || record.after.iter().any(|change| lost_changes.contains(change));
-            if !impossible && self.disk.random.permille(keep) {
+            let is_beyond = self.config.journal && !lost.is_empty();
+            if !impossible && !is_beyond && self.disk.random.permille(keep) {
                 survivors.push(record);
             } else {
                 cut.extend(record.keys());

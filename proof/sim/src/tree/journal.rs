@@ -53,11 +53,18 @@ pub(super) struct Captured {
     content: u64,
 }
 
+impl Captured {
+    /// Its attributes alone.
+    pub(super) fn without_content(self) -> Self {
+        Captured { content: 0, ..self }
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 pub(super) struct Coverage {
     as_of: u64,
     change: u64,
-    nodes: Vec<Captured>,
+    pub(super) nodes: Vec<Captured>,
 }
 
 impl SimTree {
@@ -153,7 +160,7 @@ impl SimTree {
         let mut durable: Vec<NameChange> = Vec::new();
         let mut left: Vec<NameChange> = Vec::new();
         for record in std::mem::take(&mut self.unsynced).into_iter().rev() {
-            let asked_for = record.entries.iter().any(|entry| synced.contains(&entry.dir));
+            let asked_for = self.config.journal || record.entries.iter().any(|entry| synced.contains(&entry.dir));
             let needed_by_others =
                 needed_changes.contains(&record.change) || record.keys().any(|key| needed.contains(&key));
             if record.change <= covers && (asked_for || needed_by_others) {

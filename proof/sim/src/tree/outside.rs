@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use super::journal::Coverage;
 use super::{ROOT, SimTree, TreeConfig, TreeCounters, files};
 use crate::change::{Change, Payload};
+use crate::config::DiskConfig;
 use crate::disk::DiskCounters;
 use crate::faults::{DiskFaults, OpClass};
 use crate::ids::{HostId, TreeId};
@@ -35,10 +36,10 @@ impl World {
 
     /// Opens a tree. It stays open when its host dies, for the restarted process; its open files do not.
     pub fn open_tree(&self, id: TreeId) -> OpenTree {
-        let (rotational, transfer_bytes_max) =
-            self.tree(id, |tree| (tree.config.disk.rotational, tree.config.disk.transfer_bytes_max));
+        let TreeConfig { disk: DiskConfig { rotational, transfer_bytes_max, .. }, journal, .. } =
+            self.tree(id, |tree| tree.config.clone());
         let (tree, disk) = (Tree(u32::from(id.0)), DiskNo(files::DISKS + u64::from(id.0)));
-        OpenTree { tree, disk, rotational, transfer_bytes_max, syncs_as_a_whole: false, owner: Arc::new(()) }
+        OpenTree { tree, disk, rotational, transfer_bytes_max, syncs_as_a_whole: journal, owner: Arc::new(()) }
     }
 
     /// Makes the next `count` operations of `class` that start in the tree fail with `errno`: calls, syncs, and those

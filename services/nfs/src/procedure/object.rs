@@ -13,7 +13,7 @@ use super::Refusal;
 use super::status::status;
 use crate::attributes::fattr;
 use crate::call::Call;
-use crate::export::{Export, NotAdmitted};
+use crate::export::{Export, Names, NotAdmitted};
 use crate::handle::Handle;
 
 /// A node of an export, and the caller who uses it.
@@ -138,14 +138,20 @@ impl<'a> Object<'a> {
     }
 
     /// Makes a change of these nodes' names and attributes durable, which is required before the reply (RFC 1813, 4.8:
-    /// all operations but UNSTABLE writes).
+    /// all operations but UNSTABLE writes), unless the export is configured to order them only.
     pub(super) async fn make_durable(&self, nodes: &[Node]) -> Result<(), nfsstat3> {
         let (tree, cpu) = (self.export.tree(), &self.call.cpu);
+        if self.export.config().names == Names::Ordered {
+            return tree.make_durable_in_order(cpu, nodes).await.map_err(status);
+        }
         self.or_one_by_one(tree.make_durable(cpu, nodes).await, nodes).await
     }
 
     /// As [`Object::make_durable`], for a node that was moved from here to the directory `to`.
     pub(super) async fn make_move_durable(&self, moved: Node, to: Node) -> Result<(), nfsstat3> {
+        if self.export.config().names == Names::Ordered {
+            return self.make_durable(&[to, moved, self.node]).await;
+        }
         let done = self.export.tree().make_move_durable(&self.call.cpu, moved, to, self.node).await;
         // The new name first.
         self.or_one_by_one(done, &[to, moved, self.node]).await

@@ -1,0 +1,96 @@
+//! Changes of names and attributes that are answered before they are durable (`names = "ordered"`).
+//!
+//! On a file system whose journal keeps the order of all changes a crash leaves a prefix of them, whenever it is synced.
+//! So those of a second may share one commit, if whoever is told that something is durable is told so only when
+//! everything answered before is: stable writes and COMMIT.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use machine::Errno;
+use machine::tree::Node;
+use policy::unit::ProcessorId;
+
+use super::FileTree;
+use crate::processor::Processor;
+
+/// From the first change to the sync that makes it durable: with the time of the sync, less than a second.
+const DELAY: Duration = Duration::from_millis(500);
+
+/// Changes of a tree by number.
+#[derive(Default)]
+pub(super) struct Answered {
+    latest: AtomicU64,
+    durable: AtomicU64,
+    /// A task will sync.
+    is_awaited: AtomicBool,
+    /// The last sync failed.
+    has_failed: AtomicBool,
+}
+
+impl FileTree {
+    /// Whether a crash leaves a prefix of the changes of names and attributes.
+    pub fn keeps_order(&self) -> bool {
+        self.open.syncs_as_a_whole
+    }
+
+    /// An export begins to answer changes in order. Those that were answered before the start of this process may not be
+    /// durable, either.
+    pub fn begin_order(&self) {
+        self.answered.latest.fetch_add(1, Ordering::SeqCst);
+        let this = self.this.clone();
+        self.kernel.mailbox(ProcessorId(0)).start(move |cpu| {
+            let here = cpu.clone();
+            cpu.spawn_path(async move {
+                if let Some(tree) = this.upgrade() {
+                    // Whoever asks next gets the error.
+                    let _ = tree.settle(&here).await;
+                }
+            });
+        });
+    }
+
+    /// Makes a change of these nodes durable within a second, in order with the others. At once where the host keeps no
+    /// order, or could not sync lately.
+    ///
+    /// # Errors
+    /// As [`FileTree::make_durable`].
+    pub async fn make_durable_in_order(&self, cpu: &Processor, nodes: &[Node]) -> Result<(), Errno> {
+        if !self.keeps_order() {
+            return self.make_durable(cpu, nodes).await;
+        }
+        self.answered.latest.fetch_add(1, Ordering::SeqCst);
+        if self.answered.has_failed.load(Ordering::SeqCst) {
+            return self.settle(cpu).await;
+        }
+        if !self.answered.is_awaited.swap(true, Ordering::SeqCst) {
+            let (this, here) = (self.this.clone(), cpu.clone());
+            cpu.spawn_path(async move {
+                here.sleep(DELAY).await;
+                if let Some(tree) = this.upgrade() {
+                    tree.answered.is_awaited.store(false, Ordering::SeqCst);
+                    // Whoever asks next gets the error.
+                    let _ = tree.settle(&here).await;
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// Makes all changes durable that were answered in order.
+    ///
+    /// # Errors
+    /// As [`FileTree::make_durable`].
+    pub(super) async fn settle(&self, cpu: &Processor) -> Result<(), Errno> {
+        let latest = self.answered.latest.load(Ordering::SeqCst);
+        if !self.keeps_order() || self.config.read_only || self.answered.durable.load(Ordering::SeqCst) >= latest {
+            return Ok(());
+        }
+        let result = self.make_durable(cpu, &[]).await;
+        self.answered.has_failed.store(result.is_err(), Ordering::SeqCst);
+        if result.is_ok() {
+            self.answered.durable.fetch_max(latest, Ordering::SeqCst);
+        }
+        result
+    }
+}

@@ -1,0 +1,172 @@
+//! Changes of names that are answered before they are durable, in the simulated machine.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use kernel::tree::{FileTree, Vnode};
+use kernel::{Processor, Switches};
+use machine::Errno;
+use machine::tree::{Creation, SetAttributes, TreeCall, TreeReply};
+use policy::unit::Instant;
+use sim::{OpClass, TreeConfig, World};
+use testkit::random::Random;
+use testkit::rounds::for_seeds;
+use testkit::scene::files::{CACHE_BYTES, context, file, open, root, server_of, stable, write};
+use testkit::scene::{Host, drive, run, small_kernel, spawn};
+
+/// What clients were told.
+#[derive(Default)]
+struct Told {
+    /// The names before each change, and after the last.
+    states: Vec<BTreeSet<String>>,
+    /// When each change was answered. One more may be in flight.
+    answered: Vec<Instant>,
+    /// Changes that were answered before something else was told to be durable.
+    promised: usize,
+}
+
+impl Told {
+    fn names(&self) -> &BTreeSet<String> {
+        self.states.last().expect("the first")
+    }
+}
+
+fn journaled(seed: u64) -> TreeConfig {
+    TreeConfig { journal: true, ..TreeConfig::drawn(seed) }
+}
+
+async fn change(cpu: &Processor, tree: &FileTree, name: &str, is_new: bool) -> Result<(), Errno> {
+    let dir = root(cpu, tree).await;
+    let (name, attributes) = (name.into(), SetAttributes { mode: Some(0o644), ..SetAttributes::default() });
+    let nodes = if is_new {
+        let call = TreeCall::Create { dir, name, how: Creation::Guarded, attributes };
+        let Ok(TreeReply::Node(node, _)) = tree.call(cpu, None, call).await else { panic!("it was not created") };
+        vec![dir, node]
+    } else {
+        tree.call(cpu, None, TreeCall::Remove { dir, name }).await.expect("it is there");
+        vec![dir]
+    };
+    tree.make_durable_in_order(cpu, &nodes).await
+}
+
+async fn change_names(cpu: &Processor, tree: &FileTree, told: &RefCell<Told>, life: u32, random: &mut Random) {
+    for number in 0..100 {
+        let mut names = told.borrow().names().clone();
+        let old = names.iter().nth(random.below(names.len().max(1) as u64) as usize).cloned();
+        let removed = old.filter(|_| random.chance(300));
+        let name = removed.clone().unwrap_or_else(|| format!("{life}-{number}"));
+        if removed.is_some() {
+            names.remove(&name);
+        } else {
+            names.insert(name.clone());
+        }
+        told.borrow_mut().states.push(names);
+        change(cpu, tree, &name, removed.is_none()).await.expect("answered");
+        told.borrow_mut().answered.push(cpu.now());
+        cpu.sleep(Duration::from_micros(random.below(60_000))).await;
+    }
+}
+
+async fn write_files(cpu: &Processor, file: &Vnode, told: &RefCell<Told>, random: &mut Random) {
+    for _ in 0..30 {
+        cpu.sleep(Duration::from_micros(random.below(400_000))).await;
+        let before = told.borrow().answered.len();
+        if random.chance(500) {
+            write(cpu, file, random.below(50_000), &[1; 5000], stable()).await.expect("durable");
+        } else {
+            write(cpu, file, random.below(50_000), &[1; 5000], context()).await.expect("cached");
+            file.commit(cpu, context()).await.expect("durable");
+        }
+        let mut told = told.borrow_mut();
+        told.promised = told.promised.max(before);
+    }
+}
+
+fn crash_test(seed: u64) {
+    let mut random = Random(seed);
+    let world = World::new(seed);
+    let id = world.add_host("server");
+    let tree_id = world.add_tree(id, journaled(seed));
+    let told = Rc::new(RefCell::new(Told { states: vec![BTreeSet::new()], ..Told::default() }));
+    for life in 0..4 {
+        let host = Host::boot(&world, id, small_kernel(2, CACHE_BYTES, Switches::default()));
+        let seen = world.clone();
+        let (tree, file) = run(&world, &host, async move |cpu| {
+            let tree = open(&seen, &cpu, tree_id, 100);
+            let (_, file) = file(&cpu, &tree, "written").await;
+            tree.begin_order();
+            (tree, file)
+        });
+        let (names_tree, names_told, mut own) = (tree.clone(), Rc::clone(&told), Random(random.next()));
+        let names = spawn(&host.processors[0], async move |cpu| {
+            change_names(&cpu, &names_tree, &names_told, life, &mut own).await;
+        });
+        let (files_told, mut own) = (Rc::clone(&told), Random(random.next()));
+        let files = spawn(&host.processors[1], async move |cpu| {
+            write_files(&cpu, &file, &files_told, &mut own).await;
+        });
+        for cpu in &host.processors {
+            world.kick(id, cpu.id());
+        }
+        let mut steps = 100 + random.below(3000);
+        drive(&world, &[&host], || {
+            steps -= 1;
+            steps == 0 || names.borrow().is_some() && files.borrow().is_some()
+        });
+        drop(tree);
+        let is_power_cut = random.chance(700);
+        if is_power_cut {
+            world.power_cut(id);
+        } else {
+            world.kill(id);
+        }
+        let present = world.tree_names(tree_id, "/").expect("the root");
+        check(&mut told.borrow_mut(), present, is_power_cut, world.now());
+        host.die();
+    }
+}
+
+/// The names `present` after a crash are those after some change: after a power cut not before the last that had to be
+/// durable.
+fn check(told: &mut Told, present: Vec<String>, is_power_cut: bool, now: Instant) {
+    let present: BTreeSet<_> = present.into_iter().filter(|name| name != "written").collect();
+    let a_second_ago = told.answered.iter().filter(|at| now.since(**at) > Duration::from_secs(1)).count();
+    let least = if is_power_cut { told.promised.max(a_second_ago) } else { told.answered.len() };
+    let found = (least..told.states.len()).find(|at| told.states[*at] == present);
+    let found = found.unwrap_or_else(|| panic!("no prefix from {least} of {}: {present:?}", told.states.len() - 1));
+    if is_power_cut {
+        *told = Told { states: vec![present], ..Told::default() };
+    } else {
+        // Answered, if not by the server that was killed; still not durable.
+        told.states.truncate(found + 1);
+        told.answered.resize(found, now);
+    }
+}
+
+#[test]
+fn a_crash_leaves_a_prefix_of_ordered_names_with_all_that_was_promised() {
+    for_seeds("a_crash_leaves_a_prefix_of_ordered_names_with_all_that_was_promised", 100, crash_test);
+}
+
+#[test]
+fn after_a_failed_sync_names_are_answered_when_they_are_durable() {
+    let (world, host, id) = server_of(1, journaled(1));
+    let seen = world.clone();
+    run(&world, &host, async move |cpu| {
+        let tree = open(&seen, &cpu, id, 100);
+        change(&cpu, &tree, "a", true).await.expect("answered at once");
+        assert_eq!(seen.tree_durable_names(id, "/"), Some(vec![]), "not durable yet");
+        seen.fail_next_in_tree(id, OpClass::Sync, 1, Errno::IO);
+        cpu.sleep(Duration::from_secs(1)).await;
+        seen.fail_next_in_tree(id, OpClass::Sync, 1, Errno::IO);
+        assert_eq!(change(&cpu, &tree, "b", true).await, Err(Errno::IO));
+        change(&cpu, &tree, "c", true).await.expect("durable");
+        assert_eq!(seen.tree_durable_names(id, "/").map(|names| names.len()), Some(3));
+        change(&cpu, &tree, "d", true).await.expect("answered at once");
+        assert_eq!(seen.tree_durable_names(id, "/").map(|names| names.len()), Some(3));
+        tree.close(&cpu).await.expect("durable");
+        assert_eq!(seen.tree_durable_names(id, "/").map(|names| names.len()), Some(4));
+    });
+}
