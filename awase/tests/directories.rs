@@ -344,6 +344,7 @@ fn directories_that_cannot_be_served_are_refused_with_one_message_and_exit_code_
         ("127.0.0.1:0", &["path=none"], "export \"n0\" path = \"none\" cannot be served: No such file".to_owned()),
         ("127.0.0.1:0", &["path=file"], "export \"n0\" path cannot be served:".to_owned()),
         ("127.0.0.1:0", &["path=a", "path=a/b"], "is inside the directory of export \"n0\", or contains it".to_owned()),
+        ("127.0.0.1:0", &["path=/dev/shm,names=ordered"], "names = \"ordered\" needs a file system that".to_owned()),
         ("127.0.0.1:0", &["path=c,mount=c"], "mount = \"c\" does not begin with \"/\"".to_owned()),
     ] {
         let exports =
