@@ -7,10 +7,8 @@ use super::outbound::Outbound;
 /// When a write is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stability {
-    /// As soon as it has arrived: a flush follows, and covers it (NFS: UNSTABLE).
+    /// As soon as it has arrived: a flush follows, and covers it.
     Unstable,
-    /// When the file has it.
-    Written,
     /// When it is durable.
     Durable,
 }

@@ -141,6 +141,12 @@ impl Disk {
         self.push(entry)
     }
 
+    /// Makes durable what was written to a file before, while other requests go on.
+    pub fn flush(&mut self, key: u64, file: u32) -> io::Result<()> {
+        let entry = opcode::Fsync::new(types::Fixed(file)).flags(types::FsyncFlags::DATASYNC);
+        self.push(entry.build().user_data(key))
+    }
+
     fn push(&mut self, entry: squeue::Entry) -> io::Result<()> {
         // SAFETY: what the entry leads to stays in place until its end is reported: chunks belong to a request until then,
         // vectors until nothing is in flight, the arena for ever.

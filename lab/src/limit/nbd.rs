@@ -79,7 +79,7 @@ impl Protocol for Nbd {
         let what = match kind {
             READ => What::Read,
             WRITE if flags as u16 & FORCED != 0 => What::Write(Stability::Durable),
-            WRITE => What::Write(Stability::Written),
+            WRITE => What::Write(Stability::Unstable),
             FLUSH => What::Flush,
             DISCONNECT => return Ok(Parsed::End),
             _ => return Err(io::ErrorKind::Unsupported.into()),

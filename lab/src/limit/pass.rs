@@ -1,6 +1,7 @@
 //! Storage in files: each request is one request to a file, past the host's cache.
 //!
-//! Flushes and stable writes wait until as many are there as were said to be in flight; then one flush is for all of them.
+//! Writes that need not be stable are answered when they have come: they are on their way to the file then, and a flush
+//! waits for them. Flushes and stable writes wait until as many are there as were said to be in flight; then one flush is for all of them.
 //! A stable write goes to the file when it comes, unless it makes the file longer: such writes are put together, since a
 //! file grows by one write after the other.
 
@@ -22,6 +23,9 @@ const UNSTABLE_MAX: usize = 128;
 
 /// Key of what was put together.
 const TOGETHER: u64 = u64::MAX;
+
+/// Key of flushes.
+const FLUSH: u64 = u64::MAX - 1;
 
 /// What a request does when it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,10 +56,14 @@ pub struct Pass {
     group: usize,
     /// Those that wait for a flush.
     waiting: Vec<(usize, Call)>,
-    /// Those of them that make a file longer and are not yet written.
+    /// Those whom the flush is for that is under way, and the number of files that are still to be flushed.
+    flushing: (Vec<(usize, Call)>, usize),
+    /// Those that wait and make a file longer and are not yet written.
     growing: Vec<(Call, Chunk)>,
     /// Chunks of those that are being written together, and how many requests that takes.
     together: (Vec<Chunk>, usize),
+    /// Reads of what is being written, and was answered.
+    delayed: Vec<(usize, Call)>,
     /// Requests in flight that the next flush covers.
     unsettled: usize,
     /// Of those, the ones that were answered.
@@ -67,8 +75,9 @@ pub struct Pass {
 impl Pass {
     fn new(group: usize, directory: Option<PathBuf>, arena: &Arena) -> io::Result<Pass> {
         let disk = Disk::new(arena)?;
-        let (names, requests, ended, waiting, growing, together) = Default::default();
-        let (unsettled, unstable, is_released) = Default::default();
+        let (names, requests, ended, waiting) = Default::default();
+        let (flushing, growing, together) = Default::default();
+        let (delayed, unsettled, unstable, is_released) = Default::default();
         Ok(Pass {
             disk,
             directory,
@@ -77,8 +86,10 @@ impl Pass {
             ended,
             group,
             waiting,
+            flushing,
             growing,
             together,
+            delayed,
             unsettled,
             unstable,
             is_released,
@@ -126,6 +137,23 @@ impl Pass {
         }
     }
 
+    /// Is something being written that a read would miss?
+    fn is_overtaking(&self, read: &Call) -> bool {
+        let ends = |call: &Call| call.offset + u64::from(call.bytes);
+        let meets = |call: &Call| call.file == read.file && call.offset < ends(read) && read.offset < ends(call);
+        self.unstable > 0
+            && self.requests.iter().any(|(_, request)| request.end == End::Answered && meets(&request.call))
+    }
+
+    fn read(&mut self, from: usize, call: Call, arena: &mut Arena) -> io::Result<()> {
+        if self.is_overtaking(&call) {
+            self.delayed.push((from, call));
+            return Ok(());
+        }
+        let chunk = arena.take(call.bytes as usize)?;
+        self.begin(Request { from, call, chunk, end: End::Answer }, arena)
+    }
+
     fn write(
         &mut self,
         from: usize,
@@ -161,6 +189,15 @@ impl Pass {
             self.together.1 -= 1;
             if self.together.1 == 0 {
                 self.together.0.drain(..).for_each(|chunk| replies.arena.give_back(chunk));
+            }
+            return Ok(());
+        }
+        if key == FLUSH {
+            done?;
+            self.flushing.1 -= 1;
+            if self.flushing.1 == 0 {
+                let flushed = std::mem::take(&mut self.flushing.0);
+                self.answer_flushed(flushed, replies);
             }
             return Ok(());
         }
@@ -215,20 +252,31 @@ impl Pass {
             self.grow(replies.arena)?;
             return Ok(true);
         }
-        if self.unsettled > 0 {
+        if self.unsettled > 0 || self.flushing.1 > 0 {
             return Ok(false);
         }
-        let mut files: Vec<u32> = self.waiting.iter().map(|(_, call)| call.file).collect();
+        self.is_released = false;
+        let waiting = std::mem::take(&mut self.waiting);
+        let mut files: Vec<u32> = waiting.iter().map(|(_, call)| call.file).collect();
         files.sort_unstable();
         files.dedup();
-        for file in files {
-            self.disk.files[file as usize].flush()?;
+        if let ([file], true) = (&files[..], self.requests.is_empty()) {
+            // With nothing else to do, waiting in the call is the shortest way.
+            self.disk.files[*file as usize].flush()?;
+            self.answer_flushed(waiting, replies);
+            return Ok(true);
         }
-        for (from, call) in self.waiting.drain(..) {
+        for file in &files {
+            self.disk.flush(FLUSH, *file)?;
+        }
+        self.flushing = (waiting, files.len());
+        Ok(true)
+    }
+
+    fn answer_flushed(&self, flushed: Vec<(usize, Call)>, replies: &mut Replies<'_, impl Protocol>) {
+        for (from, call) in flushed {
             replies.answer(from, &call, Ok(call.bytes), self.disk.files[call.file as usize].bytes, None);
         }
-        self.is_released = false;
-        Ok(true)
     }
 }
 
@@ -271,10 +319,7 @@ impl Storage for Pass {
         let begun = match (call.what, chunk) {
             _ if call.file as usize >= self.disk.files.len() => Err(io::ErrorKind::NotFound.into()),
             (What::Write(stability), Some(chunk)) => self.write(from, call, stability, chunk, replies),
-            (What::Read, _) => replies
-                .arena
-                .take(call.bytes as usize)
-                .and_then(|chunk| self.begin(Request { from, call, chunk, end: End::Answer }, replies.arena)),
+            (What::Read, _) => self.read(from, call, replies.arena),
             _ => {
                 self.waiting.push((from, call));
                 Ok(())
@@ -293,6 +338,11 @@ impl Storage for Pass {
             self.end(key, done, replies)?;
         }
         self.ended = ended;
+        if has_worked {
+            for (from, call) in std::mem::take(&mut self.delayed) {
+                self.read(from, call, replies.arena)?;
+            }
+        }
         Ok(self.flush(replies)? || has_worked)
     }
 
@@ -301,7 +351,7 @@ impl Storage for Pass {
     }
 
     fn is_waiting(&self) -> bool {
-        !self.waiting.is_empty() && self.unsettled == 0
+        !self.waiting.is_empty() && self.unsettled == 0 && self.flushing.1 == 0
     }
 
     fn release(&mut self) {

@@ -156,7 +156,8 @@ impl<P: Protocol, S: Storage> Loop<P, S> {
         let socket = self.server.listener.accept()?;
         match (self.server.greet)(&socket, &self.server.storage) {
             Ok(true) => {
-                let connection = Connection::new(socket);
+                let replies_late = S::TAKES_DATA && matches!(self.server.listener, Listener::Tcp(_));
+                let connection = Connection::new(socket, replies_late);
                 let descriptor = connection.as_raw_fd();
                 let number = self.connections.add(connection);
                 self.epoll.add(&descriptor, number)?;
