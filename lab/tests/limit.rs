@@ -105,7 +105,7 @@ fn what_is_written_to_a_directory_is_in_its_files_and_read_from_them() {
     let (_limit, address) = Limit::directory(&["--pass", text(&files)]);
     // Whole blocks, and a part of one.
     for (name, bytes) in [("whole", 3 * MIB), ("part", 70_001)] {
-        let (source, back) = (place.file(name), place.file("back"));
+        let (source, back) = (place.file(name), place.file(&format!("{name}.back")));
         fs::write(&source, content(bytes)).expect("source");
         client("nfs-cp", &[text(&source), &url(address, name)]);
         assert!(fs::read(files.join(name)).expect("file") == content(bytes), "{name} is not what was copied");

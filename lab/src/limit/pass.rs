@@ -18,8 +18,8 @@ use super::call::{Call, Files, Protocol, Stability, What};
 use super::disk::{Disk, Opened, Place};
 use super::replies::{Replies, Storage};
 
-/// Writes that were answered before they ended.
-const UNSTABLE_MAX: usize = 128;
+/// Bytes of writes that were answered before they ended: a quarter of the arena, which also has what is arriving.
+const UNSTABLE_BYTES_MAX: u64 = 64 << 20;
 
 /// Key of what was put together.
 const TOGETHER: u64 = u64::MAX;
@@ -45,6 +45,10 @@ struct Request {
     end: End,
 }
 
+fn answered_bytes(request: &Request) -> u64 {
+    if request.end == End::Answered { u64::from(request.call.bytes) } else { 0 }
+}
+
 pub struct Pass {
     disk: Disk,
     /// Where files are looked for, and the names of those that are open.
@@ -66,8 +70,8 @@ pub struct Pass {
     delayed: Vec<(usize, Call)>,
     /// Requests in flight that the next flush covers.
     unsettled: usize,
-    /// Of those, the ones that were answered.
-    unstable: usize,
+    /// Bytes of those of them that were answered.
+    unstable_bytes: u64,
     /// The group is as large as it will be.
     is_released: bool,
 }
@@ -77,7 +81,7 @@ impl Pass {
         let disk = Disk::new(arena)?;
         let (names, requests, ended, waiting) = Default::default();
         let (flushing, growing, together) = Default::default();
-        let (delayed, unsettled, unstable, is_released) = Default::default();
+        let (delayed, unsettled, unstable_bytes, is_released) = Default::default();
         Ok(Pass {
             disk,
             directory,
@@ -91,7 +95,7 @@ impl Pass {
             together,
             delayed,
             unsettled,
-            unstable,
+            unstable_bytes,
             is_released,
         })
     }
@@ -127,7 +131,7 @@ impl Pass {
         let Call { file, offset, bytes, what, .. } = request.call;
         if request.end != End::Answer {
             self.unsettled += 1;
-            self.unstable += usize::from(request.end == End::Answered);
+            self.unstable_bytes += answered_bytes(&request);
         }
         let (at, chunk) = (Place { file, offset, bytes }, request.chunk);
         let key = self.requests.insert(request) as u64;
@@ -141,7 +145,7 @@ impl Pass {
     fn is_overtaking(&self, read: &Call) -> bool {
         let ends = |call: &Call| call.offset + u64::from(call.bytes);
         let meets = |call: &Call| call.file == read.file && call.offset < ends(read) && read.offset < ends(call);
-        self.unstable > 0
+        self.unstable_bytes > 0
             && self.requests.iter().any(|(_, request)| request.end == End::Answered && meets(&request.call))
     }
 
@@ -166,7 +170,7 @@ impl Pass {
         let grows = call.offset + u64::from(call.bytes) > file.bytes;
         file.bytes = file.bytes.max(call.offset + u64::from(call.bytes));
         let mut end = End::Answer;
-        if stability == Stability::Unstable && self.unstable < UNSTABLE_MAX {
+        if stability == Stability::Unstable && self.unstable_bytes < UNSTABLE_BYTES_MAX {
             replies.answer(from, &call, Ok(call.bytes), file.bytes, None);
             end = End::Answered;
         }
@@ -201,7 +205,9 @@ impl Pass {
             }
             return Ok(());
         }
-        let Request { from, call, chunk, end } = self.requests.remove(key as usize);
+        let request = self.requests.remove(key as usize);
+        let answered = answered_bytes(&request);
+        let Request { from, call, chunk, end } = request;
         let file_bytes = self.disk.files[call.file as usize].bytes;
         if call.what == What::Read {
             // The request may have been rounded up to whole blocks.
@@ -215,7 +221,7 @@ impl Pass {
             return Ok(());
         }
         self.unsettled -= 1;
-        self.unstable -= usize::from(end == End::Answered);
+        self.unstable_bytes -= answered;
         // Whom it was promised to cannot be told otherwise: it is no server for data that is of worth.
         match done {
             Ok(bytes) if bytes == call.bytes => Ok(()),
