@@ -283,9 +283,9 @@ fn limit(protocol: &str, peer: Peer, group: u32) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("this program's own path")?);
     command.args(["limit", protocol]);
     match peer {
-        Peer::Pass { part, poll_us } => {
-            command.args(["--group", &(group / part).max(1).to_string()]).args(["--poll-us", &poll_us.to_string()])
-        }
+        Peer::Pass { part, poll_us } => command
+            .args(["--group", &group.to_string(), "--part", &part.to_string()])
+            .args(["--poll-us", &poll_us.to_string()]),
         Peer::Null(flags) => command.args(flags.split_whitespace()),
         _ => bail!("{peer:?} is another program"),
     };

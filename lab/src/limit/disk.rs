@@ -157,6 +157,14 @@ impl Disk {
         Ok(())
     }
 
+    /// Hands over what was asked for, and sleeps until so many requests have ended.
+    pub fn wait(&mut self, count: usize) -> io::Result<()> {
+        match self.ring.submit_and_wait(count) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Hands over what was asked for, and reports what has ended: keys, and bytes that were transferred.
     pub fn advance(&mut self, ended: &mut Vec<(u64, io::Result<u32>)>) -> io::Result<()> {
         if !self.ring.submission().is_empty() {

@@ -30,7 +30,7 @@ use clap::{Args, Subcommand};
 use arena::Arena;
 use call::Files;
 use null::Null;
-use pass::Pass;
+use pass::{Group, Pass};
 use serve::{Listener, Server};
 
 /// The protocol.
@@ -49,6 +49,9 @@ struct Common {
     /// Flushes and stable writes that one flush is for: as many as clients have in flight.
     #[arg(long, value_name = "N", default_value_t = 1)]
     group: usize,
+    /// A flush is for one of so many parts of them.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
+    part: u8,
 }
 
 /// A disk over NBD.
@@ -113,7 +116,8 @@ impl Nbd {
         let mut arena = Arena::new()?;
         let poll = self.common.poll();
         if let Some(path) = &self.pass {
-            let storage = Pass::of_file(path, self.common.group, &arena).with_context(|| path.display().to_string())?;
+            let storage =
+                Pass::of_file(path, self.common.group(), &arena).with_context(|| path.display().to_string())?;
             let greet = |socket: &_, storage: &Pass| nbd::negotiate(socket, storage.bytes(0));
             return Server { listener, protocol: nbd::Nbd, storage, arena, poll, greet }.run();
         }
@@ -129,7 +133,7 @@ impl Nfs {
         let mut arena = Arena::new()?;
         let poll = self.common.poll();
         if let Some(path) = &self.pass {
-            let storage = Pass::of_directory(path, self.common.group, &arena)?;
+            let storage = Pass::of_directory(path, self.common.group(), &arena)?;
             return Server { listener, protocol: nfs::Nfs, storage, arena, poll, greet: |_, _| Ok(true) }.run();
         }
         let storage = Null::new(self.null.unwrap_or_default(), &mut arena)?;
@@ -138,6 +142,10 @@ impl Nfs {
 }
 
 impl Common {
+    fn group(&self) -> Group {
+        Group { in_flight: self.group, part: self.part.into() }
+    }
+
     fn poll(&self) -> Duration {
         Duration::from_micros(self.poll_us)
     }

@@ -45,6 +45,25 @@ struct Request {
     end: End,
 }
 
+/// Calls that one flush is for.
+#[derive(Clone, Copy, Debug)]
+pub struct Group {
+    /// Stable writes or flushes that clients have in flight.
+    pub in_flight: usize,
+    /// The flush is for one of so many parts of them.
+    pub part: usize,
+}
+
+impl Group {
+    fn size(self) -> usize {
+        (self.in_flight / self.part).max(1)
+    }
+
+    fn is_whole(self) -> bool {
+        self.part == 1
+    }
+}
+
 fn answered_bytes(request: &Request) -> u64 {
     if request.end == End::Answered { u64::from(request.call.bytes) } else { 0 }
 }
@@ -56,8 +75,7 @@ pub struct Pass {
     names: Vec<Vec<u8>>,
     requests: Slab<Request>,
     ended: Vec<(u64, io::Result<u32>)>,
-    /// Calls that one flush is for.
-    group: usize,
+    group: Group,
     /// Those that wait for a flush.
     waiting: Vec<(usize, Call)>,
     /// Those whom the flush is for that is under way, and the number of files that are still to be flushed.
@@ -77,7 +95,7 @@ pub struct Pass {
 }
 
 impl Pass {
-    fn new(group: usize, directory: Option<PathBuf>, arena: &Arena) -> io::Result<Pass> {
+    fn new(group: Group, directory: Option<PathBuf>, arena: &Arena) -> io::Result<Pass> {
         let disk = Disk::new(arena)?;
         let (names, requests, ended, waiting) = Default::default();
         let (flushing, growing, together) = Default::default();
@@ -101,14 +119,14 @@ impl Pass {
     }
 
     /// One file.
-    pub fn of_file(path: &Path, group: usize, arena: &Arena) -> io::Result<Pass> {
+    pub fn of_file(path: &Path, group: Group, arena: &Arena) -> io::Result<Pass> {
         let mut pass = Pass::new(group, None, arena)?;
         pass.disk.add(Opened::new(path, OpenOptions::new().read(true).write(true))?)?;
         Ok(pass)
     }
 
     /// The files of a directory, without those below it.
-    pub fn of_directory(path: &Path, group: usize, arena: &Arena) -> io::Result<Pass> {
+    pub fn of_directory(path: &Path, group: Group, arena: &Arena) -> io::Result<Pass> {
         Pass::new(group, Some(path.to_owned()), arena)
     }
 
@@ -176,7 +194,7 @@ impl Pass {
         }
         if stability == Stability::Durable {
             self.waiting.push((from, call));
-            if grows && self.group > 1 {
+            if grows && self.group.size() > 1 {
                 self.growing.push((call, chunk));
                 return Ok(());
             }
@@ -251,15 +269,20 @@ impl Pass {
 
     /// Flushes for all that wait, when they are as many as there will be. True if it did.
     fn flush(&mut self, replies: &mut Replies<'_, impl Protocol>) -> io::Result<bool> {
-        if self.waiting.is_empty() || self.waiting.len() < self.group && !self.is_released {
+        if self.waiting.is_empty() || self.waiting.len() < self.group.size() && !self.is_released {
             return Ok(false);
         }
         if !self.growing.is_empty() {
             self.grow(replies.arena)?;
             return Ok(true);
         }
-        if self.unsettled > 0 || self.flushing.1 > 0 {
+        if self.flushing.1 > 0 {
             return Ok(false);
+        }
+        if self.unsettled > 0 {
+            // If all that is in flight waits, nothing can come: sleeping in the ring is the shortest way.
+            let is_all = self.group.is_whole() && self.requests.len() + self.together.1 == self.unsettled;
+            return if is_all { self.disk.wait(self.unsettled).map(|()| true) } else { Ok(false) };
         }
         self.is_released = false;
         let waiting = std::mem::take(&mut self.waiting);
