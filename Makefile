@@ -14,7 +14,8 @@ TEST_NEEDS := nbdinfo=libnbd-bin nbdcopy=libnbd-bin python3:nbd=python3-libnbd q
     git=git tcc=tcc make=make chromium=chromium mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs losetup=mount umount=mount \
     unshare=util-linux setpriv=util-linux ip=iproute2 rpcbind=rpcbind rpcinfo=rpcbind showmount=nfs-common
 BENCH_NEEDS := fio=fio nbdkit=nbdkit nbdcopy=libnbd-bin qemu-nbd=qemu-utils qemu-img=qemu-utils
-BENCH_FILES_NEEDS := ganesha.nfsd=nfs-ganesha rpcbind=rpcbind mkfs.ext4=e2fsprogs losetup=mount
+BENCH_FILES_NEEDS := cc=gcc /usr/include/nfsc/libnfs.h=libnfs-dev ganesha.nfsd=nfs-ganesha rpcbind=rpcbind mkfs.ext4=e2fsprogs losetup=mount \
+    qemu-system-x86_64=qemu-system-x86 busybox=busybox-static
 # Duration of `make test-long`, without compilation.
 MINUTES ?= 60
 # File in which tests record what they skipped, and why.
@@ -65,7 +66,7 @@ test-long:
 	CARGO="$(CARGO)" AWASE_SKIPPED=$(SKIPPED) scripts/test-long $(MINUTES)
 	@scripts/skipped $(SKIPPED)
 
-# About half an hour each, on an otherwise idle machine.
+# About an hour each, on an otherwise idle machine.
 bench: bench-disks bench-files
 
 bench-disks:

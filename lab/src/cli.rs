@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::bench::Bench;
+use crate::limit::Limit;
 
 /// The papers' experiments on the papers' machines, in virtual time and on this machine, and Awase measured beside others.
 #[derive(Debug, Parser)]
@@ -44,6 +45,12 @@ pub enum Command {
         /// What to measure.
         #[command(subcommand)]
         bench: Bench,
+    },
+    /// Answer clients with as little work as there can be: the limit that the benchmarks compare with.
+    Limit {
+        /// The protocol.
+        #[command(subcommand)]
+        limit: Limit,
     },
     /// Print shell completions.
     Completions {

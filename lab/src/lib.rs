@@ -10,6 +10,7 @@ pub mod cli;
 pub mod command;
 pub mod drive;
 pub mod experiment;
+pub mod limit;
 pub mod local;
 mod measure;
 pub mod model;

@@ -6,7 +6,7 @@ use awase::config::Problems;
 use awase::generate;
 use clap::{CommandFactory, Parser};
 use lab::cli::{Cli, Command};
-use lab::{bench, command};
+use lab::{bench, command, limit};
 
 /// Exit code of a wrong command line.
 const EXIT_USAGE: u8 = 2;
@@ -27,6 +27,7 @@ fn run(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Show { name } => command::show(name)?,
         Command::Run(arguments) => return command::run(arguments),
         Command::Bench { bench } => bench::run(bench)?,
+        Command::Limit { limit } => limit::run(limit)?,
         Command::Completions { shell } => generate::completions(*shell, &mut Cli::command())?,
         Command::Man { directory } => generate::man(Cli::command(), directory.as_deref())?,
     }

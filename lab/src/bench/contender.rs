@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use nfs3_types::{mount, nfs3, portmap};
 
 use crate::measure::load::{Address, Endpoint, Session, Target, nbd};
@@ -16,6 +16,9 @@ use crate::measure::process::{Interrupted, Process};
 const GANESHA_PACKAGES: &str = "NFS-Ganesha needs: sudo apt-get install nfs-ganesha nfs-ganesha-vfs rpcbind";
 
 const EXPORT: &str = "disk";
+
+/// Size of every file where nothing is stored: more than any load reads.
+const NULL_FILE_BYTES: u64 = 1 << 40;
 
 /// What is measured under one name.
 #[derive(Clone, Copy, Debug)]
@@ -29,8 +32,16 @@ pub struct Contender {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// No server: the file itself, or the machine alone ([`super::nfs`]), which is the limit for all servers.
+    /// No server: the file itself, or changes of names by the host alone ([`super::nfs`]).
     Raw,
+    /// The shortest server without a disk ([`crate::limit`]), with these flags.
+    Null(&'static str),
+    /// The shortest server with one request to the disk for each of the client's. A flush is for this part of the stable
+    /// writes or flushes that are in flight.
+    Pass {
+        part: u32,
+        poll_us: u32,
+    },
     /// With these flags of `awase serve`.
     Awase(&'static str),
     NbdkitFile,
@@ -43,10 +54,55 @@ pub enum Peer {
     GaneshaOnSynchronousDirectory,
 }
 
+/// What a contender is in a comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// Awase, as it is or otherwise.
+    Own,
+    /// Another server that people use.
+    Peer,
+    /// What no server exceeds: the greatest of those that a workload has counts.
+    Limit(Limit),
+}
+
+/// In the order of the work that they do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Limit {
+    Machine,
+    Null,
+    Pass,
+}
+
 impl Contender {
+    pub const fn role(&self) -> Role {
+        match self.peer {
+            Peer::Raw => Role::Limit(Limit::Machine),
+            Peer::Null(_) => Role::Limit(Limit::Null),
+            Peer::Pass { .. } => Role::Limit(Limit::Pass),
+            Peer::Awase(_) => Role::Own,
+            _ => Role::Peer,
+        }
+    }
+
     pub const fn new(label: &'static str, peer: Peer) -> Contender {
         Contender { label, peer, in_flight: None }
     }
+
+    /// Nothing is stored.
+    pub const NULL: Contender = Contender::new("null", Peer::Null(""));
+
+    /// The same, which sleeps at once when there is nothing to do: less processor time, and less of the client's, where
+    /// it shares the core.
+    pub const NULL_ASLEEP: Contender = Contender::new("null, asleep when idle", Peer::Null("--poll-us 0"));
+
+    /// Each request to the disk, one flush for all in flight.
+    pub const PASS: Contender = Contender::new("pass", Peer::Pass { part: 1, poll_us: 0 });
+
+    /// A flush for half as many: the other half is written meanwhile.
+    pub const PASS_HALF: Contender = Contender::new("pass, half a group", Peer::Pass { part: 2, poll_us: 0 });
+
+    /// Where the time that it takes to wake up counts.
+    pub const PASS_POLLING: Contender = Contender::new("pass, polling", Peer::Pass { part: 1, poll_us: 500 });
 
     pub const fn awase(label: &'static str, flags: &'static str) -> Contender {
         Contender::new(label, Peer::Awase(flags))
@@ -72,9 +128,15 @@ pub enum Export<'a> {
         memory: Memory,
         /// Connections that clients will make.
         connections: u32,
+        /// Stable writes or flushes that they will have in flight: only [`Peer::Pass`] is told.
+        group: u32,
     },
     /// Over NFS.
-    Directory(&'a Path),
+    Directory {
+        path: &'a Path,
+        /// As of an image.
+        group: u32,
+    },
 }
 
 #[derive(Clone, Copy)]
@@ -129,65 +191,105 @@ fn answers(target: &Target) -> Result<()> {
 
 fn command(peer: Peer, order: &Order<'_>) -> Result<Option<(Command, Target)>> {
     match order.export {
-        Export::Image { path, bytes, memory, connections } => {
+        Export::Image { .. } => {
             let socket = order.place.join("nbd.sock");
-            let command = match peer {
-                Peer::Awase(flags) => {
-                    let mut command = awase(order, flags);
-                    command.args(["--nbd", "none", "--nbd-unix"]).arg(&socket).arg("--export");
-                    command.arg(format!("name={EXPORT},kind=file,path={}", path.display())).arg("--memory");
-                    command.arg(match memory {
-                        Memory::Auto => "auto".into(),
-                        Memory::Mib(mib) => format!("{mib}MiB"),
-                        Memory::TenthOfImage => format!("{}MiB", (bytes / 10) >> 20),
-                    });
-                    command
-                }
-                Peer::QemuNbd => {
-                    let mut command = Command::new("qemu-nbd");
-                    command.args(["--format=raw", "--cache=none", "--aio=io_uring", "--persistent"]);
-                    command.arg(format!("--shared={}", connections.max(8)));
-                    command.args(["--export-name", EXPORT, "--socket"]).arg(&socket).arg(path);
-                    command
-                }
-                Peer::NbdkitFile | Peer::NbdkitMemory => {
-                    let mut command = Command::new("nbdkit");
-                    command.args(["--foreground", "--unix"]).arg(&socket);
-                    match peer {
-                        Peer::NbdkitFile => command.arg("file").arg(path),
-                        _ => command.arg("memory").arg(bytes.to_string()),
-                    };
-                    command
-                }
-                _ => return Ok(None),
-            };
-            Ok(Some((command, Target::Nbd { at: Address::Unix(socket), export: EXPORT.into() })))
+            let command = image_command(peer, order, &socket)?;
+            let target = Target::Nbd { at: Address::Unix(socket), export: EXPORT.into() };
+            Ok(command.map(|command| (command, target)))
         }
-        Export::Directory(directory) => {
-            let [nfs, mount] = free_ports()?;
-            let of = |mount, export| Target::Nfs(Endpoint { nfs, mount, export, uid: 0, gid: 0 });
-            match peer {
-                Peer::Awase(flags) => {
-                    let mut command = awase(order, flags);
-                    command.args(["--nbd", "none", "--nbd-unix", "none", "--nfs", &nfs.to_string(), "--export"]);
-                    let options = "name=files,kind=directory,secure=false,squash=no_root_squash";
-                    command.arg(format!("{options},path={}", directory.display()));
-                    Ok(Some((command, of(nfs, "/files".into()))))
-                }
-                Peer::Ganesha | Peer::GaneshaOnSynchronousDirectory => {
-                    let configuration = order.place.join("ganesha.conf");
-                    fs::write(&configuration, ganesha_configuration(directory, nfs.port(), mount.port())?)
-                        .with_context(|| configuration.display().to_string())?;
-                    let mut command = Command::new("ganesha.nfsd");
-                    // In the foreground; only errors are logged, so that logging does not disturb the measurement.
-                    command.arg("-F").arg("-f").arg(&configuration).arg("-L").arg(ganesha_log(order));
-                    command.arg("-p").arg(order.place.join("ganesha.pid")).args(["-N", "NIV_CRIT"]);
-                    Ok(Some((command, of(mount, directory.display().to_string()))))
-                }
-                _ => Ok(None),
-            }
-        }
+        Export::Directory { path, group } => directory_command(peer, order, path, group),
     }
+}
+
+fn image_command(peer: Peer, order: &Order<'_>, socket: &Path) -> Result<Option<Command>> {
+    let Export::Image { path, bytes, memory, connections, group } = order.export else { return Ok(None) };
+    Ok(Some(match peer {
+        Peer::Awase(flags) => {
+            let mut command = awase(order, flags);
+            command.args(["--nbd", "none", "--nbd-unix"]).arg(socket).arg("--export");
+            command.arg(format!("name={EXPORT},kind=file,path={}", path.display())).arg("--memory");
+            command.arg(match memory {
+                Memory::Auto => "auto".into(),
+                Memory::Mib(mib) => format!("{mib}MiB"),
+                Memory::TenthOfImage => format!("{}MiB", (bytes / 10) >> 20),
+            });
+            command
+        }
+        Peer::QemuNbd => {
+            let mut command = Command::new("qemu-nbd");
+            command.args(["--format=raw", "--cache=none", "--aio=io_uring", "--persistent"]);
+            command.arg(format!("--shared={}", connections.max(8)));
+            command.args(["--export-name", EXPORT, "--socket"]).arg(socket).arg(path);
+            command
+        }
+        Peer::NbdkitFile | Peer::NbdkitMemory => {
+            let mut command = Command::new("nbdkit");
+            command.args(["--foreground", "--unix"]).arg(socket);
+            match peer {
+                Peer::NbdkitFile => command.arg("file").arg(path),
+                _ => command.arg("memory").arg(bytes.to_string()),
+            };
+            command
+        }
+        Peer::Null(_) | Peer::Pass { .. } => {
+            let mut command = limit("nbd", peer, group)?;
+            command.arg("--unix").arg(socket);
+            match peer {
+                Peer::Null(_) => command.args(["--null", &bytes.to_string()]),
+                _ => command.arg("--pass").arg(path),
+            };
+            command
+        }
+        _ => return Ok(None),
+    }))
+}
+
+fn directory_command(peer: Peer, order: &Order<'_>, directory: &Path, group: u32) -> Result<Option<(Command, Target)>> {
+    let [nfs, mount] = free_ports()?;
+    let of = |mount, export| Target::Nfs(Endpoint { nfs, mount, export, uid: 0, gid: 0 });
+    Ok(Some(match peer {
+        Peer::Awase(flags) => {
+            let mut command = awase(order, flags);
+            command.args(["--nbd", "none", "--nbd-unix", "none", "--nfs", &nfs.to_string(), "--export"]);
+            let options = "name=files,kind=directory,secure=false,squash=no_root_squash";
+            command.arg(format!("{options},path={}", directory.display()));
+            (command, of(nfs, "/files".into()))
+        }
+        Peer::Null(_) | Peer::Pass { .. } => {
+            let mut command = limit("nfs", peer, group)?;
+            command.args(["--tcp", &nfs.to_string()]);
+            match peer {
+                Peer::Null(_) => command.args(["--null", &NULL_FILE_BYTES.to_string()]),
+                _ => command.arg("--pass").arg(directory),
+            };
+            (command, of(nfs, "/files".into()))
+        }
+        Peer::Ganesha | Peer::GaneshaOnSynchronousDirectory => {
+            let configuration = order.place.join("ganesha.conf");
+            fs::write(&configuration, ganesha_configuration(directory, nfs.port(), mount.port())?)
+                .with_context(|| configuration.display().to_string())?;
+            let mut command = Command::new("ganesha.nfsd");
+            // In the foreground; only errors are logged, so that logging does not disturb the measurement.
+            command.arg("-F").arg("-f").arg(&configuration).arg("-L").arg(ganesha_log(order));
+            command.arg("-p").arg(order.place.join("ganesha.pid")).args(["-N", "NIV_CRIT"]);
+            (command, of(mount, directory.display().to_string()))
+        }
+        _ => return Ok(None),
+    }))
+}
+
+/// This program as the shortest server of a protocol.
+fn limit(protocol: &str, peer: Peer, group: u32) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe().context("this program's own path")?);
+    command.args(["limit", protocol]);
+    match peer {
+        Peer::Pass { part, poll_us } => command
+            .args(["--group", &group.to_string(), "--part", &part.to_string()])
+            .args(["--poll-us", &poll_us.to_string()]),
+        Peer::Null(flags) => command.args(flags.split_whitespace()),
+        _ => bail!("{peer:?} is another program"),
+    };
+    Ok(command)
 }
 
 fn awase(order: &Order<'_>, flags: &str) -> Command {

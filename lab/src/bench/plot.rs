@@ -91,7 +91,7 @@ fn panel(result: &Measured) -> Option<Panel> {
         .collect();
     let direction = if result.subject.unit.more_is_better() { "more is better" } else { "less is better" };
     let unit = format!("{} ({direction})", result.subject.unit.name());
-    (!bars.is_empty()).then(|| Panel { title: result.subject.title.into(), unit, bars, mark: None })
+    (!bars.is_empty()).then(|| Panel { title: result.subject.title.clone(), unit, bars, mark: None })
 }
 
 fn technique_panel(switches: &[Measured]) -> Option<Panel> {

@@ -73,6 +73,7 @@ fn compose(
     )?;
     writeln!(text, "server, for each request of the client (for nbdcopy: for each MiB); the client's is not in it.\n")?;
     figures(text, comparison)?;
+    beside_limit(text, comparison)?;
     writeln!(text, "![The same numbers as bars]({plot})\n")?;
     writeln!(text, "## Beside other servers")?;
     for result in comparison {
@@ -88,10 +89,10 @@ fn figures(text: &mut String, comparison: &[Result]) -> std::fmt::Result {
     let mut figures = Vec::new();
     for result in comparison {
         let Some(awase) = result.contender("Awase") else { continue };
-        for bound in result.subject.bounds {
+        for bound in &result.subject.bounds {
             let failed = result.failures[awase].as_ref().map(|_| ("failed".to_owned(), false));
             let measured = failed.or_else(|| judge(bound, result));
-            figures.extend(measured.map(|it| Figure::new(result.subject.title, bound.to_string(), Some(it))));
+            figures.extend(measured.map(|it| Figure::new(&result.subject.title, bound.to_string(), Some(it))));
         }
     }
     if figures.is_empty() {
@@ -111,6 +112,18 @@ fn judge(bound: &Bound, result: &Result) -> Option<(String, bool)> {
             let ratio = result.ratio("Awase", others)?;
             Some((format!("{:.2} ({:.2} … {:.2})", ratio.median, ratio.least, ratio.most), ratio.median >= least))
         }
+        Bound::TimesLimit(least) => {
+            let limit = &result.subject.contenders[result.limit()?];
+            let ratio = result.ratio("Awase", &[limit.label])?;
+            let of = format!("{:.2} ({:.2} … {:.2}) × {}", ratio.median, ratio.least, ratio.most, limit.label);
+            Some((of, ratio.median >= least))
+        }
+        Bound::CpuTimesLimit(most) => {
+            let of = |contender| Some(result.cpu_us(contender)?.median);
+            let (own, limit) = (of(result.contender("Awase")?)?, of(result.limit()?)?);
+            let times = own / limit;
+            Some((format!("{times:.2} ({} and {} µs)", show(own), show(limit)), times <= most))
+        }
         Bound::AtMost(most) => {
             let value = result.value(result.contender("Awase")?)?;
             Some((format!("{} {}", spread(value), result.subject.unit.name()), value.median <= most))
@@ -128,10 +141,10 @@ fn workload(text: &mut String, result: &Result) -> std::fmt::Result {
     if !result.subject.about.is_empty() {
         writeln!(text, "{}\n", result.subject.about)?;
     }
-    let memory = matches!(result.subject.unit, Unit::Mib | Unit::Percent);
-    let more = if memory { "" } else { " CPU µs | latency µs: median, 99 % |" };
+    let memory = is_memory(result);
+    let more = if memory { "" } else { " of the limit | of the best peer | CPU µs | latency µs: median, 99 % |" };
     writeln!(text, "| | {} |{more}", result.subject.unit.name())?;
-    writeln!(text, "|---|---|{}", if memory { "" } else { "---|---|" })?;
+    writeln!(text, "|---|---|{}", if memory { "" } else { "---|---|---|---|" })?;
     for (index, contender) in result.subject.contenders.iter().enumerate() {
         let Some(value) = result.value(index) else {
             if let Some(reason) = &result.failures[index] {
@@ -141,14 +154,60 @@ fn workload(text: &mut String, result: &Result) -> std::fmt::Result {
         };
         write!(text, "| {} | {} |", contender.label, spread(value))?;
         if !memory {
-            let cpu = result.cpu_us(index).map_or("".into(), |cpu| show(cpu.median));
             let latency = result.latency_us(index);
             let latency = latency.map_or("".into(), |(half, most)| format!("{}, {}", show(half), show(most)));
-            write!(text, " {cpu} | {latency} |")?;
+            let [limit, peer] = [result.limit(), result.best_peer()].map(|other| times(result, index, other));
+            write!(text, " {limit} | {peer} | {} | {latency} |", cpu(result, index))?;
         }
         writeln!(text)?;
     }
     Ok(())
+}
+
+fn is_memory(result: &Result) -> bool {
+    matches!(result.subject.unit, Unit::Mib | Unit::Percent)
+}
+
+/// How many times better a contender is than another one.
+fn times(result: &Result, of: usize, with: Option<usize>) -> String {
+    with.and_then(|with| result.compared(of, with)).map_or(String::new(), |times| format!("{times:.2}"))
+}
+
+/// A contender's processor time for each request.
+fn cpu(result: &Result, of: usize) -> String {
+    result.cpu_us(of).map_or(String::new(), |cpu| show(cpu.median))
+}
+
+/// Awase in every workload, as a part of the limit and of the best peer.
+fn beside_limit(text: &mut String, comparison: &[Result]) -> std::fmt::Result {
+    let rows: Vec<(&Result, usize)> = comparison
+        .iter()
+        .filter(|result| !is_memory(result))
+        .filter_map(|result| Some((result, result.contender("Awase").filter(|awase| result.value(*awase).is_some())?)))
+        .collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    writeln!(text, "## Beside the limit and the best peer\n")?;
+    writeln!(
+        text,
+        "How many times better Awase is than the limit (below 1: what is left to gain) and than the best of the other"
+    )?;
+    writeln!(text, "servers, and the processor time of each for a request, in microseconds.\n")?;
+    writeln!(text, "| workload | of the limit | of the best peer | CPU: Awase | the limit | the peer |")?;
+    writeln!(text, "|---|---|---|---|---|---|")?;
+    for (result, awase) in rows {
+        let named = |other: Option<usize>| match other {
+            Some(index) => format!("{} × {}", times(result, awase, other), result.subject.contenders[index].label),
+            None => String::new(),
+        };
+        let (limit, peer) = (result.limit(), result.best_peer());
+        let of = |other: Option<usize>| other.map_or(String::new(), |index| cpu(result, index));
+        let title = &result.subject.title;
+        let own = cpu(result, awase);
+        writeln!(text, "| {title} | {} | {} | {own} | {} | {} |", named(limit), named(peer), of(limit), of(peer))?;
+    }
+    writeln!(text)
 }
 
 fn switch_table(text: &mut String, switches: &[Result]) -> std::fmt::Result {
@@ -166,14 +225,13 @@ fn switch_table(text: &mut String, switches: &[Result]) -> std::fmt::Result {
             writeln!(text, "| `{name}` | {} | | failed: {} |", result.subject.title, one_line(reason))?;
         }
         let (Some(on), Some(off)) = (result.value(0), result.value(1)) else { continue };
-        let cpu = |side| result.cpu_us(side).map_or("".into(), |cpu| show(cpu.median));
-        let (title, about) = (result.subject.title, result.subject.about);
+        let (title, about) = (&result.subject.title, result.subject.about);
         let about = if about.is_empty() { String::new() } else { format!(" ({})", about.trim_end_matches('.')) };
         let unit = result.subject.unit.name();
         let overlap = on.least <= off.most && off.least <= on.most;
         let doubt = if overlap { " (not certain)" } else { "" };
         let better = result.gain().map_or("".into(), |gain| format!("{gain:.2} ×{doubt}"));
-        let (on, off, cpu_on, cpu_off) = (spread(on), spread(off), cpu(0), cpu(1));
+        let (on, off, cpu_on, cpu_off) = (spread(on), spread(off), cpu(result, 0), cpu(result, 1));
         writeln!(text, "| `{name}` | {title}{about} | {unit} | {on} | {off} | {better} | {cpu_on} | {cpu_off} |")?;
     }
     Ok(())

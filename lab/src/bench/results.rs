@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::bench::contender::Contender;
+use crate::bench::contender::{Contender, Role};
 use crate::bench::sample::{Sample, Unit};
 use crate::measure::spread::Spread;
 
@@ -10,13 +10,13 @@ use crate::measure::spread::Spread;
 #[derive(Clone, Debug)]
 pub struct Subject {
     /// Its name, for `--only`.
-    pub name: &'static str,
-    pub title: &'static str,
+    pub name: String,
+    pub title: String,
     pub about: &'static str,
     pub unit: Unit,
     pub contenders: Vec<Contender>,
     /// The targets of Awase.
-    pub bounds: &'static [Bound],
+    pub bounds: Vec<Bound>,
 }
 
 /// A subject, and how it is set up: `S` is what only one kind of server needs.
@@ -27,15 +27,15 @@ pub struct Workload<S> {
 }
 
 impl<S> Workload<S> {
-    pub fn new(name: &'static str, title: &'static str, unit: Unit, contenders: &[Contender], setup: S) -> Self {
-        let contenders = contenders.to_vec();
-        Workload { subject: Subject { name, title, about: "", unit, contenders, bounds: &[] }, setup }
-    }
-
-    #[must_use]
-    pub fn contenders(mut self, contenders: &[Contender]) -> Self {
-        self.subject.contenders = contenders.to_vec();
-        self
+    pub fn new(
+        name: impl Into<String>,
+        title: impl Into<String>,
+        unit: Unit,
+        contenders: &[Contender],
+        setup: S,
+    ) -> Self {
+        let (name, title, contenders) = (name.into(), title.into(), contenders.to_vec());
+        Workload { subject: Subject { name, title, about: "", unit, contenders, bounds: Vec::new() }, setup }
     }
 
     #[must_use]
@@ -45,8 +45,8 @@ impl<S> Workload<S> {
     }
 
     #[must_use]
-    pub fn bounds(mut self, bounds: &'static [Bound]) -> Self {
-        self.subject.bounds = bounds;
+    pub fn bounds(mut self, bounds: &[Bound]) -> Self {
+        self.subject.bounds.extend(bounds);
         self
     }
 }
@@ -99,28 +99,62 @@ impl Result {
         self.subject.contenders.iter().position(|contender| contender.label == label)
     }
 
-    /// Median of `label` over the largest median of `others`, and the spread of that over the repetitions.
+    /// How many times better than the best of `others` the median of `label` is, and the spread of that over the
+    /// repetitions.
     pub fn ratio(&self, label: &str, others: &[&str]) -> Option<Spread> {
         let of = self.contender(label)?;
         let others: Option<Vec<usize>> = others.iter().map(|other| self.contender(other)).collect();
         let others = others?;
-        let best = others.iter().map(|other| self.value(*other)).collect::<Option<Vec<_>>>()?;
-        let best = best.iter().map(|summary| summary.median).fold(f64::MIN, f64::max);
+        let medians = others.iter().map(|other| Some(self.value(*other)?.median)).collect::<Option<Vec<_>>>()?;
+        let best = self.best(medians)?;
         let repetitions = others.iter().map(|other| self.samples[*other].len()).min()?.min(self.samples[of].len());
-        let pairs = (0..repetitions).map(|repetition| {
-            let best = others.iter().map(|other| self.samples[*other][repetition].value).fold(f64::MIN, f64::max);
-            self.samples[of][repetition].value / best
+        let pairs = (0..repetitions).filter_map(|repetition| {
+            let best = self.best(others.iter().map(|other| self.samples[*other][repetition].value))?;
+            Some(self.times(self.samples[of][repetition].value, best))
         });
         let spread = Spread::of_any(pairs)?;
-        Some(Spread { median: self.value(of)?.median / best, ..spread })
+        Some(Spread { median: self.times(self.value(of)?.median, best), ..spread })
+    }
+
+    fn best(&self, values: impl IntoIterator<Item = f64>) -> Option<f64> {
+        let best = if self.subject.unit.more_is_better() { f64::max } else { f64::min };
+        values.into_iter().reduce(best)
+    }
+
+    /// How many times better a value is than another one.
+    fn times(&self, value: f64, other: f64) -> f64 {
+        if self.subject.unit.more_is_better() { value / other } else { other / value }
+    }
+
+    /// The best contender of a role that was measured.
+    fn best_of(&self, role: Role) -> Option<usize> {
+        let of_role = |index: &usize| self.subject.contenders[*index].role() == role && self.value(*index).is_some();
+        let all = (0..self.subject.contenders.len()).filter(of_role);
+        let value = |index: usize| self.value(index).map_or(0.0, |value| value.median);
+        all.max_by(|one, other| self.times(value(*one), value(*other)).total_cmp(&1.0))
+    }
+
+    /// The contender that the others are a part of.
+    pub fn limit(&self) -> Option<usize> {
+        let roles = self.subject.contenders.iter().map(Contender::role);
+        self.best_of(roles.filter(|role| matches!(role, Role::Limit(_))).max()?)
+    }
+
+    /// The best of the other servers.
+    pub fn best_peer(&self) -> Option<usize> {
+        self.best_of(Role::Peer)
+    }
+
+    /// How many times better one contender's median is than another one's.
+    pub fn compared(&self, of: usize, with: usize) -> Option<f64> {
+        Some(self.times(self.value(of)?.median, self.value(with)?.median))
     }
 
     /// How many times better the first contender, a technique that is on, is than the others: over 1 if it helps.
     pub fn gain(&self) -> Option<f64> {
         let labels: Vec<&str> = self.subject.contenders.iter().map(|contender| contender.label).collect();
         let (on, off) = labels.split_first()?;
-        let ratio = self.ratio(on, off)?.median;
-        Some(if self.subject.unit.more_is_better() { ratio } else { 1.0 / ratio })
+        Some(self.ratio(on, off)?.median)
     }
 }
 
@@ -130,6 +164,8 @@ impl fmt::Display for Bound {
             Bound::Times(least, [other]) => write!(f, "at least {least} × {other}"),
             Bound::Times(least, others) => write!(f, "at least {least} × the better of {}", others.join(" and ")),
             Bound::AtMost(most) => write!(f, "at most {most}"),
+            Bound::TimesLimit(least) => write!(f, "at least {least} × the limit"),
+            Bound::CpuTimesLimit(most) => write!(f, "CPU time at most {most} × that of the limit"),
             Bound::OfLimit(least, limit) => write!(f, "at least {least} of the limit, {limit}"),
         }
     }
@@ -142,6 +178,10 @@ pub enum Bound {
     Times(f64, &'static [&'static str]),
     /// At most this, in the workload's unit.
     AtMost(f64),
+    /// At least this many times the contender that is the limit ([`Result::limit`]).
+    TimesLimit(f64),
+    /// At most this many times its processor time.
+    CpuTimesLimit(f64),
     /// At least this part of a limit, in the workload's unit.
     OfLimit(f64, f64),
 }
@@ -177,6 +217,20 @@ mod tests {
         assert_eq!(measured("copy_in", &[("Awase", &[6.0])]).ratio("Awase", PEERS), None);
     }
 
+    #[test]
+    fn what_the_limit_and_the_best_peer_are_is_said_by_what_contenders_do() {
+        let values: &[(&str, &[f64])] =
+            &[("Awase", &[6.0]), ("nbdkit file", &[2.0]), ("qemu-nbd", &[4.0]), ("pass", &[8.0])];
+        let result = measured("copy_in", values);
+        let label = |index: Option<usize>| index.map(|index| result.subject.contenders[index].label);
+        assert_eq!((label(result.limit()), label(result.best_peer())), (Some("pass"), Some("qemu-nbd")));
+        assert_eq!(result.compared(0, result.limit().unwrap()), Some(0.75));
+        let late: &[(&str, &[f64])] = &[("Awase", &[20.0]), ("nbdkit file", &[40.0]), ("nbdkit memory", &[30.0])];
+        let result = measured("latency_read_cached", late);
+        assert_eq!(result.best_peer().map(|peer| result.subject.contenders[peer].label), Some("nbdkit memory"));
+        assert_eq!(result.compared(0, result.best_peer().unwrap()), Some(1.5));
+    }
+
     /// On disks, and on file servers.
     fn subjects() -> [Vec<Subject>; 2] {
         let disks = comparison().into_iter().chain(switches()).map(|workload| workload.subject);
@@ -186,9 +240,12 @@ mod tests {
     #[test]
     fn every_bound_is_on_contenders_of_the_workload() {
         for subject in subjects().concat() {
-            for bound in subject.bounds {
+            for bound in &subject.bounds {
                 let others = if let Bound::Times(_, others) = bound { others } else { &[][..] };
                 let has = |label: &&str| subject.contenders.iter().any(|contender| contender.label == *label);
+                let is_limited = subject.contenders.iter().any(|contender| matches!(contender.role(), Role::Limit(_)));
+                let needs_limit = matches!(bound, Bound::TimesLimit(_) | Bound::CpuTimesLimit(_));
+                assert!(is_limited || !needs_limit, "{}: {bound:?}", subject.name);
                 assert!(others.iter().chain(&["Awase"]).all(has), "{}: {bound:?}", subject.name);
             }
         }
@@ -197,7 +254,7 @@ mod tests {
     #[test]
     fn names_of_workloads_are_distinct() {
         for subjects in subjects() {
-            let names: BTreeSet<&str> = subjects.iter().map(|subject| subject.name).collect();
+            let names: BTreeSet<&str> = subjects.iter().map(|subject| subject.name.as_str()).collect();
             assert_eq!(names.len(), subjects.len());
         }
     }

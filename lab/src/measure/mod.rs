@@ -1,6 +1,7 @@
 //! What every measurement on this machine uses, beside other servers and alone: programs that are started, the load on
 //! a server, and the spread of repetitions.
 
+pub mod epoll;
 pub mod load;
 pub mod process;
 pub mod spread;

@@ -30,12 +30,14 @@ pub struct Job {
     /// Limit in MiB/s; 0 for none.
     pub rate_mib: u32,
     pub length: Length,
+    /// As many reads as writes, in place of the operation's.
+    pub is_mixed: bool,
 }
 
 impl Job {
     pub const fn new(operation: Operation, request_kib: u32, in_flight: u32) -> Job {
         let load = Load::new(operation, request_kib, in_flight);
-        Job { load, region: (0, 100), rate_mib: 0, length: Length::AsGiven }
+        Job { load, region: (0, 100), rate_mib: 0, length: Length::AsGiven, is_mixed: false }
     }
 
     fn arguments(&self, name: &str, bytes: u64, seconds: u32) -> Result<Vec<String>> {
@@ -51,6 +53,7 @@ impl Job {
             Operation::Overwrite(Order::Sequential, Stability::Flushed { writes }) => ("write", writes),
             other => bail!("fio has no job for {other:?}"),
         };
+        let pattern = if self.is_mixed { "randrw" } else { pattern };
         let mut arguments = vec![
             format!("--name={name}"),
             format!("--rw={pattern}"),
@@ -105,10 +108,10 @@ pub struct Run<'a> {
     pub log: &'a Path,
 }
 
-/// What the first job reported, and the requests of all jobs.
+/// What the first job reported, and the requests of all jobs. Latencies are those of reads, if there are any.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// Requests a second.
+    /// Requests a second, reads and writes together.
     pub rate: f64,
     pub bytes_a_second: f64,
     /// Mean latency, microseconds.
@@ -164,9 +167,10 @@ fn parse(output: &str) -> Result<Report> {
     let job = &jobs[0];
     let direction = if number(&job["read"]["total_ios"])? > 0.0 { &job["read"] } else { &job["write"] };
     let micros = |nanos: &Value| Ok::<f64, anyhow::Error>(number(nanos)? / 1000.0);
+    let both = |key: &str| Ok::<f64, anyhow::Error>(number(&job["read"][key])? + number(&job["write"][key])?);
     Ok(Report {
-        rate: number(&direction["iops"])?,
-        bytes_a_second: number(&direction["bw_bytes"])?,
+        rate: both("iops")?,
+        bytes_a_second: both("bw_bytes")?,
         mean_us: micros(&direction["lat_ns"]["mean"])?,
         p50_us: micros(&direction["clat_ns"]["percentile"]["50.000000"])?,
         p99_us: micros(&direction["clat_ns"]["percentile"]["99.000000"])?,
@@ -192,13 +196,21 @@ mod tests {
 
     #[test]
     fn the_first_job_is_reported_and_all_requests_are_counted() {
-        let none = r#"{"total_ios":0,"iops":0.0}"#;
+        let none = r#"{"total_ios":0,"iops":0.0,"bw_bytes":0}"#;
         let reader = format!(r#"{{"jobname":"a","error":0,"read":{},"write":{none}}}"#, direction(10, 5.0));
         let writer = format!(r#"{{"jobname":"b","error":0,"read":{none},"write":{}}}"#, direction(7, 3.0));
         let read = parse(&report(&[reader.clone(), writer.clone()])).unwrap();
         assert_eq!((read.rate, read.requests, read.mean_us), (5.0, 17, 2.5));
         assert_eq!((read.p50_us, read.p99_us, read.p999_us), (2.0, 9.0, 9.5));
         assert_eq!(parse(&report(&[writer, reader])).unwrap().rate, 3.0);
+    }
+
+    #[test]
+    fn reads_and_writes_of_a_mixed_job_count_together() {
+        let mixed =
+            format!(r#"{{"jobname":"a","error":0,"read":{},"write":{}}}"#, direction(10, 5.0), direction(7, 3.0));
+        let mixed = parse(&report(&[mixed])).unwrap();
+        assert_eq!((mixed.rate, mixed.bytes_a_second, mixed.requests), (8.0, 8192.0, 17));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod fio;
 mod run;
+mod switch;
 mod workload;
 
 use std::path::{Path, PathBuf};
@@ -13,10 +14,11 @@ use crate::bench::contender::Peer;
 use crate::bench::{host, programs, repetitions, report, results};
 use crate::measure::process::Interrupted;
 use run::{Images, Scale};
+pub use switch::switches;
 #[cfg(test)]
 pub use workload::PEERS;
 use workload::Workload;
-pub use workload::{comparison, switches};
+pub use workload::comparison;
 
 /// Measures Awase beside nbdkit and qemu-nbd on this machine and writes a report with a plot.
 #[derive(Debug, Args)]
@@ -99,7 +101,8 @@ impl Disks {
             results::retain(&mut comparison, |contender| !matches!(contender.peer, Peer::Awase(_)));
             switches.clear();
         }
-        let names: Vec<&str> = comparison.iter().chain(&switches).map(|workload| workload.subject.name).collect();
+        let names: Vec<&str> =
+            comparison.iter().chain(&switches).map(|workload| workload.subject.name.as_str()).collect();
         if let Some(unknown) = self.only.iter().find(|only| !names.iter().any(|name| name.starts_with(*only))) {
             bail!("--only {unknown}: no workload has such a name; there are:\n  {}", names.join("\n  "));
         }

@@ -14,7 +14,7 @@ use super::workload::{Cache, Client, Image, Setup, Workload};
 use crate::bench::contender::{Contender, Export, Memory, Peer, Server};
 use crate::bench::fixture::{Fixture, MIB, forget};
 use crate::bench::sample::{Sample, Unit};
-use crate::measure::load;
+use crate::measure::load::{self, Operation, Stability};
 use crate::measure::process::{Interrupted, Process};
 use crate::measure::spread::XorShift;
 
@@ -65,7 +65,12 @@ impl Images {
     }
 
     fn image(&self, image: Image) -> PathBuf {
-        self.directory().join(if image == Image::Large { "large.img" } else { "small.img" })
+        let name = match image {
+            Image::Large => "large.img",
+            Image::Small => "small.img",
+            Image::Sparse => "sparse.img",
+        };
+        self.directory().join(name)
     }
 
     fn source(&self) -> PathBuf {
@@ -97,6 +102,9 @@ impl Images {
     /// Reads the image of a workload once. Disks have caches of their own (a virtual disk's may be the memory of the
     /// VM's host), which would answer every contender but the first.
     pub fn warm_disk(&self, setup: &Setup) -> Result<()> {
+        if setup.image == Image::Sparse {
+            return Ok(());
+        }
         let image = self.image(setup.image);
         forget(&image)?;
         std::io::copy(&mut File::open(&image)?, &mut std::io::sink())?;
@@ -115,10 +123,21 @@ impl Images {
         Ok(Sample::bare((more / (large - small) as f64 - 1.0) * 100.0))
     }
 
+    /// Replaces the sparse image by a new one, of holes only.
+    fn renew_sparse(&self) -> Result<()> {
+        let path = self.image(Image::Sparse);
+        let file = File::create(&path).with_context(|| path.display().to_string())?;
+        file.set_len(self.bytes(Image::Sparse))?;
+        Ok(file.sync_all()?)
+    }
+
     /// Measures with one server.
     fn once(&self, unit: Unit, setup: Setup, contender: &Contender) -> Result<Sample> {
         for image in [Image::Large, Image::Small] {
             forget(&self.image(image))?;
+        }
+        if setup.image == Image::Sparse {
+            self.renew_sparse()?;
         }
         let (place, image, bytes) = (self.fixture.place()?, self.image(setup.image), self.bytes(setup.image));
         let connections = match &setup.client {
@@ -126,11 +145,20 @@ impl Images {
             Client::PeakMemory(job) => job.load.connections,
             _ => 1,
         };
-        let export = Export::Image { path: &image, bytes, memory: setup.memory, connections };
+        let group = flushed_together(&setup.client);
+        let export = Export::Image { path: &image, bytes, memory: setup.memory, connections, group };
         self.fixture.with_server(contender, export, place.path(), |server| {
             Driver { images: self, unit, setup, image: &image, bytes, place: place.path(), server }.run(contender.peer)
         })
     }
+}
+
+/// Writes and flushes that a client has in flight, if each write is flushed.
+fn flushed_together(client: &Client) -> u32 {
+    let Client::Fio { jobs, .. } = client else { return 1 };
+    let flushes =
+        |job: &&Job| matches!(job.load.operation, Operation::Overwrite(_, Stability::Flushed { writes: 1.. }));
+    jobs.iter().filter(flushes).map(|job| job.load.in_flight * job.load.connections).sum::<u32>().max(1)
 }
 
 /// The client of a running server.

@@ -12,7 +12,7 @@ use clap::Args;
 
 use super::run::{Directories, Reached, SLOW_BYTES, measure};
 use super::slow_flush::SlowDisk;
-use super::workload::{Disk, Measure, SLOW_FLUSH, Setup, Workload, workloads};
+use super::workload::{Client, Disk, Measure, SLOW_FLUSH, Setup, Workload, workloads};
 use crate::bench::results::{Bound, Subject, retain};
 use crate::bench::sample::{Sample, show};
 use crate::bench::{host, programs, repetitions, report};
@@ -133,12 +133,13 @@ impl Nfs {
         let mut all = workloads();
         let mut selected = Vec::new();
         for name in &self.workload {
-            let named = all.iter().find(|workload| workload.subject.name == name);
+            let named = all.iter().find(|workload| workload.subject.name == *name);
             selected.push(named.with_context(|| format!("no workload {name}; --list shows them"))?.clone());
         }
         if self.workload.is_empty() {
             // The disk of a server that was started elsewhere is unknown.
-            let fits = |setup: &Setup| setup.disk == Disk::Local && setup.measure == Measure::Load;
+            let fits =
+                |setup: &Setup| (setup.disk, setup.measure, setup.client) == (Disk::Local, Measure::Load, Client::Own);
             all.retain(|workload| self.server.is_none() || fits(&workload.setup));
             selected = all;
         }

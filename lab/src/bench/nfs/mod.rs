@@ -2,7 +2,9 @@
 
 mod command;
 mod delay;
-mod raw;
+mod guest;
+mod libnfs;
+mod names;
 mod run;
 mod slow_flush;
 mod workload;

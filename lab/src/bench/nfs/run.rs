@@ -9,13 +9,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::delay::DelayedLink;
-use super::raw;
+use super::guest;
+use super::libnfs::Libnfs;
+use super::names;
 use super::slow_flush::SlowDisk;
-use super::workload::{Cache, Disk, LINK_DELAY, Link, Measure, SLOW_FLUSH, Setup, Workload};
+use super::workload::{Cache, Client, Disk, LINK_DELAY, Link, Measure, SLOW_FLUSH, Setup, Workload};
 use crate::bench::contender::{Contender, Export, Peer, Server};
 use crate::bench::fixture::{Fixture, MIB, forget};
 use crate::bench::sample::{Sample, Unit};
-use crate::measure::load::{Endpoint, Length, Outcome, Stop, Target, drive, prepare, warm};
+use crate::measure::load::{Endpoint, Length, Load, Operation, Outcome, Stability, Stop, Target, drive, prepare, warm};
 use crate::measure::process::{Interrupted, Process};
 
 /// Size of the slow disk: room for a file that is overwritten, and for one that grows.
@@ -26,6 +28,8 @@ pub struct Directories {
     // Must be unmounted before its parent directory is removed: fields are dropped in this order.
     slow: Option<SlowDisk>,
     local: PathBuf,
+    /// Compiled on first use.
+    libnfs: Option<Libnfs>,
     fixture: Fixture,
 }
 
@@ -35,7 +39,7 @@ impl Directories {
         let fixture = Fixture::new(directory, awase, interrupted)?;
         let local = fixture.directory().join("files");
         fs::create_dir(&local)?;
-        Ok(Directories { slow: None, local, fixture })
+        Ok(Directories { slow: None, local, libnfs: None, fixture })
     }
 
     pub fn directory(&self) -> &Path {
@@ -61,6 +65,9 @@ impl Directories {
         let (unit, setup) =
             (workload.subject.unit, &Setup { load: workload.setup.load_for(contender), ..workload.setup });
         let directory = &self.files(setup.disk)?;
+        if setup.client == Client::Libnfs && self.libnfs.is_none() {
+            self.libnfs = Some(Libnfs::new(self.fixture.directory())?);
+        }
         clear(directory)?;
         let sample = self.on(directory, unit, setup, contender, duration);
         clear(directory)?;
@@ -76,25 +83,27 @@ impl Directories {
         duration: Duration,
     ) -> Result<Sample> {
         if contender.peer == Peer::Raw {
-            let rate = raw::drive(&setup.load, directory, duration)?.rate();
-            return Ok(Sample::bare(match unit {
-                Unit::MibASecond => rate * f64::from(setup.load.request_bytes) / MIB,
-                _ => rate,
-            }));
+            return names::create_remove(&setup.load, directory, duration).map(Sample::bare);
         }
         let _synchronous = match contender.peer {
             Peer::GaneshaOnSynchronousDirectory => Some(SynchronousDirectory::new(directory)?),
             _ => None,
         };
         let interrupted = &self.fixture.interrupted;
-        let (place, export) = (self.fixture.place()?, Export::Directory(directory));
+        let (place, export) =
+            (self.fixture.place()?, Export::Directory { path: directory, group: stable_together(&setup.load) });
         let prepared = |server: &Server| {
             let is_interrupted = || interrupted.load(Ordering::Relaxed);
             prepare(endpoint(server)?, &setup.load, &Stop::when(&is_interrupted))
         };
         let measured = |server: &Server| {
             let link = Reached::new(endpoint(server)?, setup.link)?;
-            Ok(measure(&link.endpoint, Some(&server.process), unit, setup, duration, interrupted)?.0)
+            match setup.client {
+                Client::Own => {
+                    Ok(measure(&link.endpoint, Some(&server.process), unit, setup, duration, interrupted)?.0)
+                }
+                _ => self.by_others(server, unit, setup, duration, place.path()),
+            }
         };
         let with_server = |work: &dyn Fn(&Server) -> Result<Sample>| {
             let work = |server: Option<&Server>| work(server.context("this needs a server")?);
@@ -106,6 +115,50 @@ impl Directories {
         with_server(&|server| prepared(server).map(|()| Sample::bare(0.0)))?;
         forget_all(directory)?;
         with_server(&measured)
+    }
+
+    /// Measures a load by a client that others wrote. `place`: the server's.
+    fn by_others(
+        &self,
+        server: &Server,
+        unit: Unit,
+        setup: &Setup,
+        duration: Duration,
+        place: &Path,
+    ) -> Result<Sample> {
+        let (endpoint, interrupted) = (endpoint(server)?, &self.fixture.interrupted);
+        if setup.cache == Cache::Warm {
+            let is_interrupted = || interrupted.load(Ordering::Relaxed);
+            warm(endpoint, &setup.load, &Stop::when(&is_interrupted))?;
+        }
+        let before = server.process.cpu()?;
+        let (requests, seconds, latency_us) = if setup.client == Client::Guest {
+            // Beside the directory of this run, so that the next one finds it.
+            let cache = self.fixture.directory().with_file_name("guest");
+            let (requests, seconds) = guest::drive(endpoint, &setup.load, place, &cache, interrupted)?;
+            (requests, seconds, None)
+        } else {
+            let libnfs = self.libnfs.as_ref().context("the client on libnfs is not compiled")?;
+            let report = libnfs.drive(endpoint, &setup.load, duration, place, interrupted)?;
+            (report.requests, report.seconds, Some(report.latency_us))
+        };
+        let cpu = server.process.cpu()? - before;
+        let rate = requests as f64 / seconds;
+        let value = match unit {
+            Unit::MibASecond => rate * f64::from(setup.load.request_bytes) / MIB,
+            _ => rate,
+        };
+        Ok(Sample { value, cpu_us: Some(cpu.as_secs_f64() * 1e6 / requests as f64), latency_us })
+    }
+}
+
+/// Stable writes that a load has in flight.
+fn stable_together(load: &Load) -> u32 {
+    match load.operation {
+        Operation::Overwrite(_, Stability::FileSync) | Operation::Extend(Stability::FileSync) => {
+            load.in_flight * load.connections
+        }
+        _ => 1,
     }
 }
 

@@ -46,6 +46,17 @@ pub enum Measure {
     Memory,
 }
 
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Client {
+    /// The driver of this program.
+    Own,
+    /// libnfs's asynchronous calls.
+    Libnfs,
+    /// A Linux kernel in an emulated guest.
+    Guest,
+}
+
 /// How a workload on a file server is set up.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
@@ -55,6 +66,7 @@ pub struct Setup {
     /// What is cached before the load.
     pub cache: Cache,
     pub measure: Measure,
+    pub client: Client,
 }
 
 pub type Workload = results::Workload<Setup>;
@@ -63,8 +75,15 @@ const AWASE: Contender = Contender::awase("Awase", "");
 const GANESHA: Contender = Contender::new("NFS-Ganesha", Peer::Ganesha);
 const GANESHA_DURABLE: Contender = Contender::new("NFS-Ganesha, chattr +D", Peer::GaneshaOnSynchronousDirectory);
 const ALONE: Contender = Contender::awase("gathering off", "--switch flush_gathering=off");
-/// The same work without a server, where that shows the limit.
-const RAW: Contender = Contender::new("the machine alone", Peer::Raw);
+const NULL: Contender = Contender::NULL;
+const NULL_ASLEEP: Contender = Contender::NULL_ASLEEP;
+const PASS: Contender = Contender::PASS;
+const PASS_POLLING: Contender = Contender::PASS_POLLING;
+/// Changes of names without a server.
+const RAW: Contender = Contender::new("the host alone", Peer::Raw);
+
+/// Requests in flight of the loads of stable writes.
+const IN_FLIGHT: [u32; 4] = [1, 4, 16, 64];
 
 /// A client that reads `blocks` blocks ahead has one more than that in flight.
 const fn ahead(label: &'static str, blocks: u32) -> Contender {
@@ -83,6 +102,9 @@ impl Setup {
     }
 }
 
+/// Files of stable writes: making them takes less time than the load.
+const STABLE_FILE_BYTES: u64 = 64 << 20;
+
 /// Random 8 KiB WRITEs within the file, each durable before its reply.
 const OVERWRITE: Operation = Operation::Overwrite(Order::Random, Stability::FileSync);
 const EXTEND: Operation = Operation::Extend(Stability::FileSync);
@@ -93,17 +115,14 @@ const UNSTABLE: Operation = Operation::Overwrite(Order::Sequential, Stability::U
 
 /// On this machine's disk, over loopback.
 const fn local(load: Load) -> Setup {
-    Setup { load, disk: Disk::Local, link: Link::Loopback, cache: Cache::AsMade, measure: Measure::Load }
-}
-
-fn requests(name: &'static str, title: &'static str, load: Load) -> Workload {
-    Workload::new(name, title, Unit::RequestsASecond, &[AWASE, GANESHA], local(load))
-}
-
-/// On the disk with a slow flush.
-fn slow(name: &'static str, title: &'static str, load: Load) -> Workload {
-    let setup = Setup { disk: Disk::SlowFlush, ..local(load) };
-    Workload::new(name, title, Unit::RequestsASecond, &[AWASE, GANESHA, ALONE, RAW], setup)
+    Setup {
+        load,
+        disk: Disk::Local,
+        link: Link::Loopback,
+        cache: Cache::AsMade,
+        measure: Measure::Load,
+        client: Client::Own,
+    }
 }
 
 const fn times_ganesha(least: f64) -> Bound {
@@ -116,57 +135,99 @@ const fn of_flush_limit(in_flight: u32) -> Bound {
 }
 
 pub fn workloads() -> Vec<Workload> {
-    [stable_writes(), names_and_streams(), clients()].concat()
+    [stable_writes(), names(), streams(), reads(), guests(), clients()].concat()
 }
 
+/// Stable writes by both clients, on both disks, overwriting and extending.
 fn stable_writes() -> Vec<Workload> {
+    let mut all = Vec::new();
+    for client in [Client::Own, Client::Libnfs] {
+        for disk in [Disk::Local, Disk::SlowFlush] {
+            for operation in [OVERWRITE, EXTEND] {
+                all.extend(IN_FLIGHT.map(|in_flight| stable_write(client, disk, operation, in_flight)));
+            }
+        }
+    }
     let two = Load { connections: 2, ..Load::new(OVERWRITE, 8, 16) };
-    vec![
-        requests("write_sync", "8 KiB FILE_SYNC random write, 16 in flight", Load::new(OVERWRITE, 8, 16))
-            .bounds(const { &[times_ganesha(3.0)] }),
-        requests("write_sync_one", "8 KiB FILE_SYNC random write, 1 in flight", Load::new(OVERWRITE, 8, 1))
-            .bounds(const { &[times_ganesha(1.2)] }),
-        requests(
+    all.push(
+        Workload::new(
             "write_sync_two_clients",
             "8 KiB FILE_SYNC random write, two clients on two files, 16 in flight each",
-            two,
+            Unit::RequestsASecond,
+            &[AWASE, GANESHA, PASS],
+            local(two),
         )
-        .bounds(const { &[times_ganesha(3.0)] }),
-        requests(
-            "write_sync_extend",
-            "8 KiB FILE_SYNC write behind the end, 16 in flight",
-            Load::new(EXTEND, 8, 16),
+        .bounds(&[times_ganesha(3.0)]),
+    );
+    all
+}
+
+/// Names of those with 16 in flight have no number.
+fn stable_write(client: Client, disk: Disk, operation: Operation, in_flight: u32) -> Workload {
+    let (mut name, mut title) = (String::from("write_sync"), String::from("8 KiB FILE_SYNC "));
+    title += match operation {
+        EXTEND => "write behind the end",
+        _ => "random write",
+    };
+    title += &format!(", {in_flight} in flight");
+    if operation == EXTEND {
+        name += "_extend";
+    }
+    if disk == Disk::SlowFlush {
+        name.insert_str(0, "slow_");
+        title += ", a flush takes 5 ms";
+    }
+    if client == Client::Libnfs {
+        name.insert_str(0, "libnfs_");
+        title += ", libnfs";
+    }
+    if in_flight != 16 {
+        name += &format!("_{in_flight}");
+    }
+    let load = Load { file_bytes: STABLE_FILE_BYTES, ..Load::new(operation, 8, in_flight) };
+    let mut contenders = vec![AWASE, GANESHA, PASS];
+    if in_flight == 1 {
+        contenders.push(PASS_POLLING);
+    }
+    let mut bounds = vec![Bound::TimesLimit(0.8)];
+    bounds.push(times_ganesha(if in_flight == 1 { 1.0 } else { 2.5 }));
+    if (disk, operation, client) == (Disk::SlowFlush, OVERWRITE, Client::Own) {
+        contenders.push(ALONE);
+        bounds.push(of_flush_limit(in_flight));
+        if in_flight == 16 {
+            bounds.push(Bound::Times(4.47, &["gathering off"]));
+        }
+    }
+    let setup = Setup { disk, client, ..local(load) };
+    Workload::new(name, title, Unit::RequestsASecond, &contenders, setup).bounds(&bounds)
+}
+
+fn names() -> Vec<Workload> {
+    let load = |in_flight| local(Load::new(Operation::CreateRemove, 8, in_flight));
+    let requests = Unit::RequestsASecond;
+    vec![
+        Workload::new(
+            "create_remove",
+            "CREATE and REMOVE, 16 in flight",
+            requests,
+            &[AWASE, GANESHA, RAW],
+            load(16),
+        )
+        .bounds(&[times_ganesha(2.0)]),
+        Workload::new(
+            "create_remove_one",
+            "CREATE and REMOVE, 1 in flight",
+            requests,
+            &[AWASE, GANESHA, RAW],
+            load(1),
         ),
-        slow(
-            "slow_write_sync_4",
-            "8 KiB FILE_SYNC random write, 4 in flight, a flush takes 5 ms",
-            Load::new(OVERWRITE, 8, 4),
-        )
-        .bounds(const { &[of_flush_limit(4)] }),
-        slow(
-            "slow_write_sync",
-            "8 KiB FILE_SYNC random write, 16 in flight, a flush takes 5 ms",
-            Load::new(OVERWRITE, 8, 16),
-        )
-        .bounds(const { &[times_ganesha(4.0), of_flush_limit(16), Bound::Times(4.47, &["gathering off"])] }),
-        slow(
-            "slow_write_sync_64",
-            "8 KiB FILE_SYNC random write, 64 in flight, a flush takes 5 ms",
-            Load::new(OVERWRITE, 8, 64),
-        )
-        .bounds(const { &[of_flush_limit(64)] }),
-        slow(
-            "slow_write_sync_extend",
-            "8 KiB FILE_SYNC write behind the end, 16 in flight, a flush takes 5 ms",
-            Load::new(EXTEND, 8, 16),
-        )
-        .bounds(const { &[times_ganesha(2.0)] }),
-        slow(
+        Workload::new(
             "slow_create_remove",
             "CREATE and REMOVE, 16 in flight, a flush takes 5 ms",
-            Load::new(Operation::CreateRemove, 8, 16),
+            requests,
+            &[AWASE, GANESHA_DURABLE, GANESHA, RAW],
+            Setup { disk: Disk::SlowFlush, ..load(16) },
         )
-        .contenders(&[AWASE, GANESHA_DURABLE, GANESHA, RAW])
         .about(
             "NFS-Ganesha answers before changes are durable; on a directory with the attribute `D`, ext4 makes each of them \
              durable before it returns.",
@@ -175,8 +236,68 @@ fn stable_writes() -> Vec<Workload> {
     ]
 }
 
-fn names_and_streams() -> Vec<Workload> {
-    let warm = |load| Setup { cache: Cache::Warm, ..local(load) };
+fn streams() -> Vec<Workload> {
+    let files = &[AWASE, GANESHA, PASS];
+    let by_libnfs = |load| Setup { client: Client::Libnfs, ..local(load) };
+    let title = "64 KiB UNSTABLE sequential write of 256 MiB and COMMIT";
+    let bounds = [times_ganesha(2.0), Bound::TimesLimit(0.9)];
+    let workload =
+        |name, title: String, setup| Workload::new(name, title, Unit::MibASecond, files, setup).bounds(&bounds);
+    vec![
+        workload("write_unstable", format!("{title}, 16 in flight"), local(Load::new(UNSTABLE, 64, 16)))
+            .bounds(&[times_ganesha(4.0)]),
+        workload("write_unstable_one", format!("{title}, 1 in flight"), local(Load::new(UNSTABLE, 64, 1))),
+        workload(
+            "libnfs_write_unstable",
+            format!("{title}, 16 in flight, libnfs"),
+            by_libnfs(Load::new(UNSTABLE, 64, 16)),
+        ),
+    ]
+}
+
+fn reads() -> Vec<Workload> {
+    let caches = &[AWASE, GANESHA, NULL, NULL_ASLEEP];
+    let of_null = [Bound::TimesLimit(0.85)];
+    let mut all = vec![cold_read()];
+    for (client, prefix, suffix) in [(Client::Own, "", ""), (Client::Libnfs, "libnfs_", ", libnfs")] {
+        let warm = |load| Setup { cache: Cache::Warm, client, ..local(load) };
+        let workload = |name, title, unit, load| {
+            Workload::new(format!("{prefix}{name}"), format!("{title}{suffix}"), unit, caches, warm(load))
+        };
+        all.push(
+            workload(
+                "read_cached",
+                "1 MiB sequential read, 4 in flight, cached",
+                Unit::MibASecond,
+                Load::new(READ, 1024, 4),
+            )
+            .bounds(&[times_ganesha(1.3)])
+            .bounds(&of_null),
+        );
+        all.push(
+            workload(
+                "read_random_cached",
+                "8 KiB random read, 16 in flight, cached",
+                Unit::RequestsASecond,
+                Load::new(READ_RANDOM, 8, 16),
+            )
+            .bounds(&[times_ganesha(2.5)])
+            .bounds(&of_null),
+        );
+        all.push(
+            workload(
+                "read_random_cached_one",
+                "8 KiB random read, 1 in flight, cached",
+                Unit::RequestsASecond,
+                Load::new(READ_RANDOM, 8, 1),
+            )
+            .bounds(&[times_ganesha(1.0)]),
+        );
+    }
+    all
+}
+
+fn cold_read() -> Workload {
     let cold = Setup { cache: Cache::Cold, ..local(Load { file_bytes: 1 << 30, ..Load::new(READ, 64, 1) }) };
     let ahead = [
         AWASE,
@@ -185,37 +306,30 @@ fn names_and_streams() -> Vec<Workload> {
         Contender::awase("4 blocks ahead", "--switch read_ahead=4"),
         GANESHA,
     ];
+    Workload::new("read_cold", "64 KiB sequential read, 1 in flight, not cached", Unit::MibASecond, &ahead, cold)
+        .about("Awase as it is, its read-ahead adapting to the client, and with a fixed one.")
+        .bounds(&[times_ganesha(1.5)])
+}
+
+fn guests() -> Vec<Workload> {
+    let by_guest = |load| Setup { client: Client::Guest, ..local(Load { file_bytes: STABLE_FILE_BYTES, ..load }) };
     vec![
         Workload::new(
-            "write_unstable",
-            "64 KiB UNSTABLE sequential write of 256 MiB and COMMIT, 16 in flight",
-            Unit::MibASecond,
-            &[AWASE, GANESHA, RAW],
-            local(Load::new(UNSTABLE, 64, 16)),
-        )
-        .bounds(const { &[times_ganesha(4.0)] }),
-        Workload::new(
-            "read_cached",
-            "1 MiB sequential read, 4 in flight, cached",
-            Unit::MibASecond,
-            &[AWASE, GANESHA, RAW],
-            warm(Load::new(READ, 1024, 4)),
-        )
-        .bounds(const { &[times_ganesha(1.3)] }),
-        Workload::new(
-            "read_random_cached",
-            "8 KiB random read, 16 in flight, cached",
+            "guest_write_sync",
+            "8 KiB sequential direct writes, 1 in flight, guest kernel",
             Unit::RequestsASecond,
-            &[AWASE, GANESHA],
-            warm(Load::new(READ_RANDOM, 8, 16)),
+            &[AWASE, GANESHA, PASS],
+            by_guest(Load::new(OVERWRITE, 8, 1)),
         )
-        .bounds(const { &[times_ganesha(2.5)] }),
-        Workload::new("read_cold", "64 KiB sequential read, 1 in flight, not cached", Unit::MibASecond, &ahead, cold)
-            .about("Awase as it is, its read-ahead adapting to the client, and with a fixed one.")
-            .bounds(const { &[times_ganesha(1.5)] }),
-        requests("create_remove", "CREATE and REMOVE, 16 in flight", Load::new(Operation::CreateRemove, 8, 16))
-            .bounds(const { &[times_ganesha(2.0)] }),
-        requests("create_remove_one", "CREATE and REMOVE, 1 in flight", Load::new(Operation::CreateRemove, 8, 1)),
+        .about("The guest's processor is emulated: what it reaches is bound by that, and tells of the order only."),
+        Workload::new(
+            "guest_read",
+            "64 MiB read by a guest kernel, with its read-ahead",
+            Unit::MibASecond,
+            &[AWASE, GANESHA, NULL],
+            Setup { cache: Cache::Warm, ..by_guest(Load::new(READ, 1024, 1)) },
+        )
+        .about("As above."),
     ]
 }
 
@@ -248,12 +362,20 @@ fn clients() -> Vec<Workload> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::guest::work;
+    use super::super::libnfs::operation;
     use super::*;
 
     #[test]
     fn every_load_can_be_driven() {
         for Workload { subject, setup } in workloads() {
             setup.load.check().unwrap_or_else(|error| panic!("{}: {error}", subject.name));
+            let by_others = match setup.client {
+                Client::Own => Ok(()),
+                Client::Libnfs => operation(&setup.load).map(drop),
+                Client::Guest => work(&setup.load).map(drop),
+            };
+            by_others.unwrap_or_else(|error| panic!("{}: {error}", subject.name));
         }
     }
 

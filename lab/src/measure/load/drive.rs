@@ -9,15 +9,18 @@ use anyhow::{Context, Result, bail, ensure};
 use nfs3_types::nfs3::nfs_fh3;
 
 use super::connection::Connection;
-use super::epoll::Epoll;
 use super::nbd::{self, Replies};
 use super::nfs::Calls;
 use super::plan::{Flight, Next, Plan, Step};
 use super::session::{Endpoint, Session};
 use super::{Length, Load, Operation, Outcome, Sends, TIMEOUT, Target, files};
+use crate::measure::epoll::Epoll;
 use crate::measure::spread::XorShift;
 
 const RECEIVE_BYTES: usize = 256 << 10;
+
+/// A wait without events ends after this, to look whether the load is interrupted.
+const WAIT_MS: i32 = 200;
 
 /// Ends a load before its time.
 #[derive(Clone, Copy)]
@@ -146,7 +149,7 @@ impl Drive {
         }
         let (mut buffer, mut ready, mut is_stopped) = (vec![0; RECEIVE_BYTES], Vec::new(), false);
         while lanes.iter().any(|lane| lane.in_flight > 0) {
-            epoll.wait(&mut ready)?;
+            epoll.wait(&mut ready, WAIT_MS)?;
             if ready.is_empty() && last.elapsed() > TIMEOUT {
                 bail!("no reply within {} s", TIMEOUT.as_secs());
             }

@@ -3,7 +3,6 @@
 
 mod connection;
 mod drive;
-mod epoll;
 mod files;
 pub mod nbd;
 mod nfs;

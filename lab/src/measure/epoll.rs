@@ -8,9 +8,6 @@ use anyhow::{Context, Result};
 /// Connections that one call reports.
 const EVENTS_MAX: usize = 256;
 
-/// A wait without events ends after this.
-const TIMEOUT_MS: i32 = 200;
-
 pub struct Epoll {
     epoll: OwnedFd,
 }
@@ -49,12 +46,12 @@ impl Epoll {
     }
 
     /// Puts the numbers of ready connections into `ready`; waits for the first until the timeout.
-    pub fn wait(&self, ready: &mut Vec<usize>) -> Result<()> {
+    pub fn wait(&self, ready: &mut Vec<usize>, timeout_ms: i32) -> Result<()> {
         ready.clear();
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
         let (at, most) = (events.as_mut_ptr(), EVENTS_MAX as i32);
         // SAFETY: `at` points to `most` events, which live until the call returns.
-        let count = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), at, most, TIMEOUT_MS) };
+        let count = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), at, most, timeout_ms) };
         if count < 0 {
             let error = io::Error::last_os_error();
             return if error.kind() == io::ErrorKind::Interrupted { Ok(()) } else { Err(error).context("epoll_wait") };
