@@ -68,20 +68,11 @@ fn write(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
+    let mut secret = Secret::default();
+    getrandom::fill(&mut secret)?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(&random()?)?;
+    file.write_all(&secret)?;
     file.sync_all()
-}
-
-fn random() -> io::Result<Secret> {
-    let mut secret = [0; BYTES];
-    // SAFETY: at most as many bytes are written as `secret` has.
-    let len = unsafe { libc::getrandom(secret.as_mut_ptr().cast(), BYTES, 0) };
-    match usize::try_from(len) {
-        Ok(BYTES) => Ok(secret),
-        // Up to 256 bytes are returned whole or not at all (getrandom(2)).
-        _ => Err(io::Error::last_os_error()),
-    }
 }
 
 #[cfg(test)]
