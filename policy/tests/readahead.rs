@@ -10,6 +10,15 @@ fn adaptive(blocks_max: u64) -> ReadAhead {
     ReadAhead::new(Config { mode: Mode::Adaptive { blocks_max }, ..Config::default() })
 }
 
+#[test]
+fn the_window_of_a_steady_reader_doubles_up_to_its_maximum() {
+    let mut policy = adaptive(512);
+    let fetches: Vec<u64> =
+        (0..4000).filter_map(|block| policy.on_read(BlockNo(block).run(1))).map(|f| f.len()).collect();
+    let doubles = fetches.windows(2).all(|pair| pair[1] == (2 * pair[0]).min(512));
+    assert!(doubles && fetches.last() == Some(&512), "{fetches:?}");
+}
+
 proptest! {
     #[test]
     fn random_reads_fetch_almost_nothing(

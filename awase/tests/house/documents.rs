@@ -263,7 +263,15 @@ fn cargo(arguments: &[String]) -> Result<(), String> {
     let Some(filter) = filter else { return Ok(()) };
     let last = filter.trim_end_matches(':').rsplit("::").next().unwrap_or_default().to_owned();
     let names = |(path, text): &(String, String)| {
-        path.contains(&last) || text.lines().any(|line| line.trim_start().starts_with("fn ") && line.contains(&last))
+        module(path).contains(&last)
+            || text.lines().any(|line| line.trim_start().starts_with("fn ") && line.contains(&last))
     };
+    texts.retain(|(_, text)| text.contains("#[test]"));
     if texts.iter().any(names) { Ok(()) } else { Err(format!("no test is called {filter}")) }
+}
+
+/// The part of a file's path that is in the names of its tests: not that of the program.
+fn module(path: &str) -> &str {
+    let of_program = path.split_once("/tests/").map(|(_, path)| path.split_once('/').map_or("", |(_, module)| module));
+    of_program.unwrap_or_else(|| path.split_once("/src/").map_or("", |(_, module)| module))
 }

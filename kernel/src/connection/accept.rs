@@ -86,9 +86,12 @@ impl Acceptor {
         &self.cores
     }
 
-    /// Adds a protocol, whose sessions end with the others.
+    /// Adds a protocol, whose sessions end with the others. Does nothing for one that was added before.
     pub fn add(&self, protocol: &impl Protocol) {
-        self.sessions.lock().push(Arc::clone(protocol.sessions()));
+        let mut all = self.sessions.lock();
+        if !all.iter().any(|added| Arc::ptr_eq(added, protocol.sessions())) {
+            all.push(Arc::clone(protocol.sessions()));
+        }
     }
 
     /// Accepts clients of `protocol` until stopped. The owner of `listener` stops it, after [`Acceptor::stop`].
