@@ -94,7 +94,7 @@ impl<W: Default> Rendezvous<W> {
     /// Says that the caller will want a flush when its data is on the disk: as soon as what is returned is dropped.
     pub(crate) fn announce<'a>(&'a self, cpu: &'a Processor) -> Announced<'a, W> {
         self.state.lock().policy.on_data_issued(cpu.now());
-        Announced { rendezvous: self, cpu }
+        Announced { rendezvous: self, cpu, is_forced: false }
     }
 
     /// Is whoever asks, and has announced it, the only one who will want a flush, as far as is known?
@@ -177,15 +177,24 @@ impl<W: Default> Rendezvous<W> {
     }
 }
 
-/// Somebody whose data is on its way.
+/// A writer whose data is in flight.
 pub(crate) struct Announced<'a, W: Default> {
     rendezvous: &'a Rendezvous<W>,
     cpu: &'a Processor,
+    is_forced: bool,
+}
+
+impl<W: Default> Announced<'_, W> {
+    /// The data is durable: no flush is wanted.
+    pub(crate) fn end_forced(mut self) {
+        self.is_forced = true;
+    }
 }
 
 impl<W: Default> Drop for Announced<'_, W> {
     fn drop(&mut self) {
-        self.rendezvous.state.lock().policy.on_data_done(self.cpu.now());
+        let (now, policy) = (self.cpu.now(), &mut self.rendezvous.state.lock().policy);
+        if self.is_forced { policy.on_forced(now) } else { policy.on_data_done(now) }
     }
 }
 

@@ -55,6 +55,8 @@ pub struct Gather {
     running: u32,
     /// Writers whose data is in flight.
     in_flight: u32,
+    /// Writers since the last flush whose data became durable without one.
+    forced: u32,
     /// Writers that may want the next flush.
     expected: u32,
     /// Nanoseconds that writers spent from issue to durability, and when this was last added to.
@@ -68,6 +70,12 @@ impl Gather {
     pub fn on_data_issued(&mut self, now: Instant) {
         self.count(now);
         self.in_flight += 1;
+    }
+
+    /// The data is durable by itself: no flush is wanted.
+    pub fn on_forced(&mut self, now: Instant) {
+        self.on_data_done(now);
+        self.forced += 1;
     }
 
     /// The data is complete, or failed.
@@ -114,10 +122,12 @@ impl Gather {
     pub fn on_end(&mut self, now: Instant) {
         self.count(now);
         let took = now.since(self.started);
-        self.flush = if self.flush.is_zero() { took } else { (self.flush * 7 + took) / 8 };
+        // One flush of a disk that stalls must not make later ones wait.
+        self.flush = if self.flush.is_zero() { took } else { (self.flush * 7 + took.min(self.flush * 2)) / 8 };
         self.idle = now;
         self.expected = self.running + self.waiting + self.in_flight;
-        let (served, spent) = (std::mem::take(&mut self.running), std::mem::take(&mut self.spent));
+        let served = std::mem::take(&mut self.running) + std::mem::take(&mut self.forced);
+        let spent = std::mem::take(&mut self.spent);
         if self.expected > 1 {
             self.tuner.on_flush(now, served, spent);
         }

@@ -12,26 +12,10 @@ use super::problem::{Place, Problem};
 const MOUNT_BYTES_MAX: usize = 1024;
 
 /// Names of the squash rules: those of exports(5).
-const SQUASH_NAMES: [(&str, Squashed); 3] =
-    [("root_squash", Squashed::Root), ("all_squash", Squashed::All), ("no_root_squash", Squashed::Nobody)];
+pub const SQUASH_RULES: [(Squashed, &str); 3] =
+    [(Squashed::Root, "root_squash"), (Squashed::All, "all_squash"), (Squashed::Nobody, "no_root_squash")];
 
-pub fn squash_named(name: &str) -> Option<Squashed> {
-    SQUASH_NAMES.iter().find(|(known, _)| *known == name).map(|(_, squash)| *squash)
-}
-
-pub fn squash_name(squash: Squashed) -> &'static str {
-    SQUASH_NAMES.iter().find(|(_, known)| *known == squash).map_or("root_squash", |(name, _)| name)
-}
-
-const NAMES_NAMES: [(&str, Names); 2] = [("durable", Names::Durable), ("ordered", Names::Ordered)];
-
-pub fn names_named(name: &str) -> Option<Names> {
-    NAMES_NAMES.iter().find(|(known, _)| *known == name).map(|(_, names)| *names)
-}
-
-pub fn names_name(names: Names) -> &'static str {
-    NAMES_NAMES.iter().find(|(_, known)| *known == names).map_or("durable", |(name, _)| name)
-}
+pub const NAMES: [(Names, &str); 2] = [(Names::Durable, "durable"), (Names::Ordered, "ordered")];
 
 /// Checks that clients can mount by this path.
 ///

@@ -10,6 +10,7 @@ use policy::access;
 
 use super::kind::{Disk, Kind, StableWrites};
 use super::problem::{Place, Problem};
+use super::switches::name_of;
 
 /// Keys that only disks have.
 const OF_DISKS: &[&str] = &[
@@ -113,6 +114,6 @@ impl Draft {
     }
 
     fn stray(&self, key: &str, kind: Kind) -> Problem {
-        self.problem(key, format!("does not go with kind = {:?}", kind.name()))
+        self.problem(key, format!("does not go with kind = {}", name_of(kind, &Kind::ALL).unwrap_or_default()))
     }
 }

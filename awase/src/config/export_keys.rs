@@ -85,11 +85,11 @@ pub static EXPORT_KEYS: &[Key<Draft>] = &[
         set: |draft, given| {
             draft.kind = Some(match given.text()? {
                 "mechanical" => return Err(Refusal::Because(MECHANICAL.to_owned())),
-                name => Kind::named(name).ok_or(Refusal::NotAllowed)?,
+                _ => named(given, &Kind::ALL)?,
             });
             Ok(())
         },
-        show: |draft| draft.kind.map(|kind| quoted(kind.name())),
+        show: |draft| draft.kind.and_then(|kind| name_of(kind, &Kind::ALL)),
     },
     Key {
         name: "path",
@@ -164,10 +164,10 @@ pub static EXPORT_KEYS: &[Key<Draft>] = &[
                 F2FS) always by a write and a flush (default auto)",
         paper: "",
         set: |draft, given| {
-            draft.stable_writes = Some(StableWrites::named(given.text()?).ok_or(Refusal::NotAllowed)?);
+            draft.stable_writes = Some(named(given, &StableWrites::ALL)?);
             Ok(())
         },
-        show: |draft| draft.stable_writes.map(|way| quoted(way.name())),
+        show: |draft| draft.stable_writes.and_then(|way| name_of(way, &StableWrites::ALL)),
     },
     Key {
         name: "access",
@@ -235,10 +235,10 @@ pub static EXPORT_KEYS: &[Key<Draft>] = &[
         about: "Directories: which callers act as the anonymous user: root, all, or none (default root_squash)",
         paper: "",
         set: |draft, given| {
-            draft.squash = Some(directory::squash_named(given.text()?).ok_or(Refusal::NotAllowed)?);
+            draft.squash = Some(named(given, &directory::SQUASH_RULES)?);
             Ok(())
         },
-        show: |draft| draft.squash.map(|squash| quoted(directory::squash_name(squash))),
+        show: |draft| draft.squash.and_then(|squash| name_of(squash, &directory::SQUASH_RULES)),
     },
     Key {
         name: "anonymous_uid",
@@ -270,10 +270,10 @@ pub static EXPORT_KEYS: &[Key<Draft>] = &[
                 and COMMIT make those before them durable, too. Needs ext4 with a journal",
         paper: "",
         set: |draft, given| {
-            draft.names = Some(directory::names_named(given.text()?).ok_or(Refusal::NotAllowed)?);
+            draft.names = Some(named(given, &directory::NAMES)?);
             Ok(())
         },
-        show: |draft| draft.names.map(|names| quoted(directory::names_name(names))),
+        show: |draft| draft.names.and_then(|names| name_of(names, &directory::NAMES)),
     },
     Key {
         name: "latency",

@@ -27,25 +27,16 @@ pub enum Disk {
 }
 
 impl Kind {
-    const NAMES: [(&'static str, Kind); 5] = [
-        ("file", Kind::Disk(Disk::File)),
-        ("block", Kind::Disk(Disk::Block)),
-        ("ram", Kind::Disk(Disk::Ram)),
-        ("testdev", Kind::Disk(Disk::TestDevice)),
-        ("directory", Kind::Directory),
+    pub const ALL: [(Kind, &str); 5] = [
+        (Kind::Disk(Disk::File), "file"),
+        (Kind::Disk(Disk::Block), "block"),
+        (Kind::Disk(Disk::Ram), "ram"),
+        (Kind::Disk(Disk::TestDevice), "testdev"),
+        (Kind::Directory, "directory"),
     ];
 
     /// The names, for people.
     pub const ALLOWED: &str = "\"file\", \"block\", \"ram\", \"testdev\", \"directory\"";
-
-    /// The kind of that name.
-    pub fn named(name: &str) -> Option<Kind> {
-        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind)
-    }
-
-    pub fn name(self) -> &'static str {
-        Self::NAMES.iter().find(|(_, kind)| *kind == self).map_or("file", |(name, _)| name)
-    }
 }
 
 /// How stable writes (forced unit access of NBD) become durable.
@@ -60,14 +51,6 @@ pub enum StableWrites {
 }
 
 impl StableWrites {
-    const NAMES: [(&'static str, StableWrites); 3] =
-        [("auto", StableWrites::Auto), ("flush", StableWrites::Flush), ("fua", StableWrites::ForcedUnitAccess)];
-
-    pub fn named(name: &str) -> Option<StableWrites> {
-        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, way)| *way)
-    }
-
-    pub fn name(self) -> &'static str {
-        Self::NAMES.iter().find(|(_, way)| *way == self).map_or("auto", |(name, _)| name)
-    }
+    pub const ALL: [(StableWrites, &str); 3] =
+        [(StableWrites::Auto, "auto"), (StableWrites::Flush, "flush"), (StableWrites::ForcedUnitAccess, "fua")];
 }

@@ -4,7 +4,7 @@
 //! So those of a second may share one commit, if whoever is told that something is durable is told so only when
 //! everything answered before is: stable writes and COMMIT.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use machine::Errno;
@@ -14,7 +14,8 @@ use policy::unit::ProcessorId;
 use super::FileTree;
 use crate::processor::Processor;
 
-/// From the first change to the sync that makes it durable: with the time of the sync, less than a second.
+/// From the first change to the sync that makes it durable, and between attempts after a failure. It leaves half a second
+/// for the sync.
 const DELAY: Duration = Duration::from_millis(500);
 
 /// Changes of a tree by number.
@@ -26,6 +27,8 @@ pub(super) struct Answered {
     is_awaited: AtomicBool,
     /// The last sync failed.
     has_failed: AtomicBool,
+    /// The error of a sync that nobody waited for; 0: none, or someone was told.
+    untold: AtomicI32,
 }
 
 impl FileTree {
@@ -43,8 +46,7 @@ impl FileTree {
             let here = cpu.clone();
             cpu.spawn_path(async move {
                 if let Some(tree) = this.upgrade() {
-                    // Whoever asks next gets the error.
-                    let _ = tree.settle(&here).await;
+                    tree.settle_later(&here);
                 }
             });
         });
@@ -63,25 +65,45 @@ impl FileTree {
         if self.answered.has_failed.load(Ordering::SeqCst) {
             return self.settle(cpu).await;
         }
-        if !self.answered.is_awaited.swap(true, Ordering::SeqCst) {
-            let (this, here) = (self.this.clone(), cpu.clone());
-            cpu.spawn_path(async move {
-                here.sleep(DELAY).await;
-                if let Some(tree) = this.upgrade() {
-                    tree.answered.is_awaited.store(false, Ordering::SeqCst);
-                    // Whoever asks next gets the error.
-                    let _ = tree.settle(&here).await;
-                }
-            });
-        }
+        self.settle_later(cpu);
         Ok(())
+    }
+
+    /// Syncs after [`DELAY`], and again until that succeeds, unless a task will already.
+    fn settle_later(&self, cpu: &Processor) {
+        if self.answered.is_awaited.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let (this, here) = (self.this.clone(), cpu.clone());
+        cpu.spawn_path(async move {
+            loop {
+                here.sleep(DELAY).await;
+                let Some(tree) = this.upgrade() else { return };
+                // A change that is answered from now on starts a task of its own.
+                tree.answered.is_awaited.store(false, Ordering::SeqCst);
+                let Err(error) = tree.sync_answered(&here).await else { return };
+                tree.answered.untold.store(error.0, Ordering::SeqCst);
+                if tree.answered.is_awaited.swap(true, Ordering::SeqCst) {
+                    return;
+                }
+            }
+        });
     }
 
     /// Makes all changes durable that were answered in order.
     ///
     /// # Errors
-    /// As [`FileTree::make_durable`].
+    /// As [`FileTree::make_durable`]; also, once, the error of an earlier sync that nobody waited for: a disk may lose
+    /// what a failed flush covered, though the next one succeeds.
     pub(super) async fn settle(&self, cpu: &Processor) -> Result<(), Errno> {
+        self.sync_answered(cpu).await?;
+        match self.answered.untold.swap(0, Ordering::SeqCst) {
+            0 => Ok(()),
+            error => Err(Errno(error)),
+        }
+    }
+
+    async fn sync_answered(&self, cpu: &Processor) -> Result<(), Errno> {
         let latest = self.answered.latest.load(Ordering::SeqCst);
         if !self.keeps_order() || self.config.read_only || self.answered.durable.load(Ordering::SeqCst) >= latest {
             return Ok(());

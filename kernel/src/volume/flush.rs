@@ -64,6 +64,7 @@ impl Volume {
         // A concurrent write may have claimed the new content and written it unforced.
         let all_forced = forced && written == blocks.len() && !self.awaits_flush(blocks);
         if all_forced && self.failures() == failures {
+            announced.end_forced();
             return self.lost();
         }
         drop(announced);

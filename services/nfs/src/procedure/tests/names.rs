@@ -5,6 +5,7 @@ use nfs3_types::xdr_codec::Void;
 use sim::OpClass;
 
 use super::scene::{Came, Scene, bytes, place, with_mode};
+use crate::export::{ExportConfig, Names};
 use crate::program::Program;
 use testkit::rounds::for_seeds;
 
@@ -252,6 +253,22 @@ fn cut_arguments_are_garbage_to_every_procedure() {
     }
     assert_eq!(user.call_raw(Program::Nfs, 0, Vec::new()), Came::Bytes(Vec::new()));
     assert_eq!(user.call_raw(Program::Nfs, 22, Vec::new()), Came::Unavailable);
+}
+
+#[test]
+fn ordered_names_are_answered_at_once_and_made_durable_by_commit_and_stable_writes() {
+    let scene = Scene::with(0, ExportConfig { names: Names::Ordered, ..ExportConfig::default() });
+    let user = scene.user(1000);
+    let root = user.root();
+    let durable = || scene.world.tree_durable_names(scene.trees[0], "/").expect("the root");
+    let file = user.create(&root, "file", 0o600).expect("made");
+    assert_eq!(durable(), Vec::<String>::new());
+    user.commit(&file).expect("durable");
+    assert_eq!(durable(), ["file"]);
+    user.mkdir(&root, "dir", 0o700).expect("made");
+    assert_eq!(durable(), ["file"]);
+    user.write(&file, 0, b"data", stable_how::FILE_SYNC).expect("durable");
+    assert_eq!(durable(), ["dir", "file"]);
 }
 
 #[test]

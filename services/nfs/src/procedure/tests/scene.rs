@@ -14,7 +14,7 @@ use sim::{TreeConfig, TreeId, World};
 
 use crate::call::{Call, Results};
 use crate::client::{ClientAddress, Credentials};
-use crate::export::{Export, ExportConfig};
+use crate::export::{Export, ExportConfig, Names};
 use crate::nfs::{Limits, Nfs};
 use crate::procedure::perform;
 use crate::program::Program;
@@ -43,7 +43,8 @@ impl Scene {
     pub(super) fn with(seed: u64, config: ExportConfig) -> Self {
         let world = World::new(seed);
         let id = world.add_host("server");
-        let trees = [(); 2].map(|()| world.add_tree(id, TreeConfig::new()));
+        let tree = TreeConfig { journal: config.names == Names::Ordered, ..TreeConfig::new() };
+        let trees = [(); 2].map(|()| world.add_tree(id, tree.clone()));
         let host = boot(&world, id);
         let nfs = serve(&world, &host, trees, config);
         // All users may create entries in the root directories.
