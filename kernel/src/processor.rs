@@ -65,7 +65,6 @@ pub struct Processor(Rc<Inner>);
 
 struct Inner {
     machine: RefCell<Box<dyn Machine>>,
-    kernel: Arc<Kernel>,
     mailbox: Arc<Mailbox>,
     tasks: RefCell<Slab<Task>>,
     ready: RefCell<Ready>,
@@ -89,6 +88,8 @@ struct Inner {
     counters: Arc<Block>,
     /// The time is accounted for up to here. Ticks.
     charged: Cell<u64>,
+    /// Dropped last: operations in flight hold frames of its memory.
+    kernel: Arc<Kernel>,
 }
 
 struct Task {

@@ -20,7 +20,7 @@ pub use free::FrameNo;
 pub(crate) use free::set_thread_processor;
 pub(crate) use mapped::MappedBuffer;
 use pool::Shared;
-pub use pool::{CHUNKS_MAX, FramePool, HUGE_PAGE_BYTES, PoolConfig};
+pub use pool::{CHUNKS_MAX, FramePool, HUGE_PAGE_BYTES, PoolConfig, pools_left_mapped};
 
 pub const FRAME_BYTES: usize = BLOCK_BYTES as usize;
 

@@ -39,6 +39,14 @@ pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// Marks a frame that is not in the cache.
 const NO_OWNER: u64 = u64::MAX;
 
+static LEFT_MAPPED: AtomicU64 = AtomicU64::new(0);
+
+/// Pools of this process whose memory stays mapped for good, since frames were still referred to when their kernel
+/// was dropped.
+pub fn pools_left_mapped() -> u64 {
+    LEFT_MAPPED.load(Ordering::Relaxed)
+}
+
 pub struct FramePool {
     shared: Box<Shared>,
 }
@@ -253,6 +261,7 @@ impl Drop for FramePool {
         let frames = u64::from(held) * u64::from(self.shared.frames_a_chunk);
         if u64::from(self.shared.frames_free()) < frames {
             // A caller that outlives the kernel still has a reference: the memory must stay mapped.
+            LEFT_MAPPED.fetch_add(1, Ordering::Relaxed);
             let empty = Box::new(Shared::unmapped(self.shared.config));
             std::mem::forget(std::mem::replace(&mut self.shared, empty));
         }

@@ -52,8 +52,11 @@ impl Host {
         self.processors.iter().map(Processor::tasks).sum()
     }
 
-    /// Drops all its tasks, as when the process dies.
-    pub fn die(self) {}
+    /// Drops all its tasks and operations in flight, as when the process dies: nothing may keep its memory.
+    pub fn die(self) {
+        drop(self);
+        assert_eq!(kernel::frame::pools_left_mapped(), 0, "frames were still referred to when a kernel was dropped");
+    }
 }
 
 impl Drop for Host {
