@@ -56,6 +56,10 @@ pub(super) struct GrowingFile {
 /// may be older than others, as for any program that reads a file during writes.
 const OUTRUN_MAX: u32 = 3;
 
+/// Writes that extend a file by at most this number of bytes go through the host's page cache: written directly, each
+/// waits for its own allocation and transfer before the flush that it needs anyway, which then writes all of it at once.
+const GROWTH_BUFFERED_MAX: u64 = 64 << 10;
+
 /// A mutex for tasks.
 #[derive(Default)]
 struct Turn {
@@ -230,6 +234,7 @@ impl GrowingFile {
         let grows = end.0 > self.size.load(Ordering::Acquire);
         let _growth = if grows { Some(self.growth.take().await) } else { None };
         let (from, to) = match writing.buffered {
+            Some(_) if grows && range.len <= GROWTH_BUFFERED_MAX => (end, end),
             Some(_) => (end.min(range.whole_blocks().start.start()), range.whole_blocks().end.start()),
             None => (at, end),
         };

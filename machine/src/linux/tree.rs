@@ -30,7 +30,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Mutex, RwLock};
@@ -93,6 +93,8 @@ struct HostTree {
     guarded: Mutex<()>,
     /// Size of the largest file; `None` when it cannot be determined.
     file_bytes_max: OnceLock<Option<u64>>,
+    /// Size of the largest file, of the file that was opened last.
+    last_end_max: AtomicU64,
     /// Held while permissions are set.
     modes: Mutex<()>,
     /// Excludes other servers.
@@ -185,6 +187,7 @@ fn open_as(
         name_locks: NameLocks::new(),
         guarded: Mutex::default(),
         file_bytes_max: OnceLock::new(),
+        last_end_max: AtomicU64::new(0),
         modes: Mutex::default(),
         _locked: locked,
     });

@@ -115,7 +115,12 @@ pub(super) fn direct_align(file: &File, disk: &Disk) -> Option<u32> {
     if !is_block_device(file) && lives_in_memory(file) {
         return None;
     }
-    let align = match align_by_statx(file) {
+    align_of(file, disk, Status::of(file).and_then(|status| status.align))
+}
+
+/// As [`direct_align`], of a file that does not live in memory. `reported`: by its status.
+pub(super) fn align_of(file: &File, disk: &Disk, reported: Option<u32>) -> Option<u32> {
+    let align = match reported {
         Some(0) => return None,
         Some(align) => align,
         None => sector_size(file).or(disk.logical_block).unwrap_or(ALIGN_MAX),
@@ -130,7 +135,7 @@ fn is_block_device(file: &File) -> bool {
 
 /// File systems in memory accept `O_DIRECT` (since Linux 6.6) but do not bypass anything. The nodes of block devices
 /// lie in one, which says nothing about the devices.
-fn lives_in_memory(file: &File) -> bool {
+pub(super) fn lives_in_memory(file: &File) -> bool {
     const TMPFS_MAGIC: i64 = 0x0102_1994;
     const RAMFS_MAGIC: i64 = 0x8584_58f6;
     // SAFETY: all zeroes is a valid value of the structure, which has integers only.
@@ -144,14 +149,24 @@ fn lives_in_memory(file: &File) -> bool {
     kind == TMPFS_MAGIC || kind == RAMFS_MAGIC
 }
 
-/// `STATX_DIOALIGN` (Linux 6.1): 0 where direct I/O is impossible on this file, `None` where it is not reported.
-fn align_by_statx(file: &File) -> Option<u32> {
-    // SAFETY: all zeroes is a valid value of the structure, which has integers only.
-    let mut found: libc::statx = unsafe { std::mem::zeroed() };
-    let (fd, mask) = (file.as_raw_fd(), libc::STATX_DIOALIGN);
-    // SAFETY: the path is a C string, empty to mean the descriptor itself; the call fills `found`.
-    let status = unsafe { libc::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, mask, &raw mut found) };
-    (status == 0 && found.stx_mask & libc::STATX_DIOALIGN != 0).then_some(found.stx_dio_offset_align)
+/// What an open file needs to know of itself, in one call.
+pub(super) struct Status {
+    /// Bytes.
+    pub(super) size: u64,
+    /// `STATX_DIOALIGN` (Linux 6.1): 0 where direct I/O is impossible on this file, `None` where it is not reported.
+    pub(super) align: Option<u32>,
+}
+
+impl Status {
+    pub(super) fn of(file: &File) -> Option<Status> {
+        // SAFETY: all zeroes is a valid value of the structure, which has integers only.
+        let mut found: libc::statx = unsafe { std::mem::zeroed() };
+        let (fd, mask) = (file.as_raw_fd(), libc::STATX_SIZE | libc::STATX_DIOALIGN);
+        // SAFETY: the path is a C string, empty to mean the descriptor itself; the call fills `found`.
+        let status = unsafe { libc::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, mask, &raw mut found) };
+        let align = (found.stx_mask & libc::STATX_DIOALIGN != 0).then_some(found.stx_dio_offset_align);
+        (status == 0).then_some(Status { size: found.stx_size, align })
+    }
 }
 
 /// `BLKSSZGET`: the logical block size of a block device.

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use policy::unit::DiskNo;
 
-use super::disk::{self, Disk};
+use super::disk::{self, Disk, Status};
 use super::set_status;
 use crate::linux::syscall;
 use crate::{Errno, File, FileFacts, OpenFile};
@@ -15,6 +15,8 @@ use crate::{Errno, File, FileFacts, OpenFile};
 /// Properties that files of one tree share.
 pub(in crate::linux) struct TreeDisk {
     disk: Disk,
+    /// Nothing on this file system bypasses memory.
+    is_in_memory: bool,
     /// Direct reads work on this file system. Unknown before the first file that is not empty.
     direct_reads_work: OnceLock<bool>,
 }
@@ -22,7 +24,11 @@ pub(in crate::linux) struct TreeDisk {
 impl TreeDisk {
     /// The disk under the tree with this root.
     pub(in crate::linux) fn under(root: &StdFile) -> io::Result<Self> {
-        Ok(TreeDisk { disk: Disk::under(&root.metadata()?), direct_reads_work: OnceLock::new() })
+        Ok(TreeDisk {
+            disk: Disk::under(&root.metadata()?),
+            is_in_memory: disk::lives_in_memory(root),
+            direct_reads_work: OnceLock::new(),
+        })
     }
 
     pub(in crate::linux) fn number(&self) -> DiskNo {
@@ -39,8 +45,9 @@ impl TreeDisk {
 
     /// The open regular file, with direct I/O where its file system supports it.
     pub(in crate::linux) fn open_direct(&self, file: StdFile, writable: bool) -> Result<OpenFile, Errno> {
-        let size = size_of(&file)?;
-        let align = disk::direct_align(&file, &self.disk)
+        let Status { size, align } = status_of(&file)?;
+        let may_bypass = |align| (!self.is_in_memory).then(|| disk::align_of(&file, &self.disk, align)).flatten();
+        let align = may_bypass(align)
             .filter(|&align| set_status(&file, libc::O_DIRECT).is_ok() && self.reads_work(&file, align, size));
         if align.is_none() {
             set_status(&file, 0)?;
@@ -50,7 +57,7 @@ impl TreeDisk {
 
     /// The open regular file, through the page cache.
     pub(in crate::linux) fn open_buffered(&self, file: StdFile, writable: bool) -> Result<OpenFile, Errno> {
-        let size = size_of(&file)?;
+        let Status { size, .. } = status_of(&file)?;
         Ok(self.open(file, size, None, writable))
     }
 
@@ -76,6 +83,6 @@ impl TreeDisk {
     }
 }
 
-fn size_of(file: &StdFile) -> Result<u64, Errno> {
-    Ok(file.metadata().map_err(|error| syscall::errno(&error))?.len())
+fn status_of(file: &StdFile) -> Result<Status, Errno> {
+    Status::of(file).ok_or_else(|| syscall::errno(&io::Error::last_os_error()))
 }

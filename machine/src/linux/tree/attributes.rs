@@ -126,12 +126,12 @@ impl HostTree {
     /// one without a name.
     fn file_bytes_max(&self, found: &Found, host: &call::FileSystem) -> u64 {
         if found.kind() == libc::S_IFREG {
-            return self.reopen(found, libc::O_RDONLY).map_or_else(|_| guess(host), |file| call::end_max(file.as_fd()));
+            return self.reopen(found, libc::O_RDONLY).map_or_else(|_| guess(host), |file| self.end_max(file.as_fd()));
         }
         let known = self.file_bytes_max.get_or_init(|| {
             let nameless = libc::O_TMPFILE | libc::O_WRONLY;
             let file = (!self.read_only).then(|| call::open_at(self.root.as_fd(), c".", nameless, 0));
-            file.and_then(Result::ok).map(|file| call::end_max(file.as_fd()))
+            file.and_then(Result::ok).map(|file| self.end_max(file.as_fd()))
         });
         known.unwrap_or_else(|| guess(host))
     }

@@ -261,12 +261,16 @@ pub(super) fn seek(fd: BorrowedFd, position: u64) -> Result<(), Errno> {
     done(|| fs::seek(fd, SeekFrom::Start(position as u64))).map(drop)
 }
 
-/// The largest position in an open file: the size of the largest file. By bisection.
-pub(super) fn end_max(fd: BorrowedFd) -> u64 {
+/// The largest position in an open file: the size of the largest file. By bisection, unless it is `likely`.
+pub(super) fn end_max(fd: BorrowedFd, likely: u64) -> u64 {
+    let may_be_at = |position| seek(fd, position).is_ok();
+    if may_be_at(likely) && !may_be_at(likely + 1) {
+        return likely;
+    }
     let (mut may, mut may_not) = (0, 1u64 << 63);
     while may_not - may > 1 {
         let at = may + (may_not - may) / 2;
-        if seek(fd, at).is_ok() {
+        if may_be_at(at) {
             may = at;
         } else {
             may_not = at;

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::fs::File as StdFile;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 
@@ -58,7 +59,7 @@ impl HostTree {
             self.reopen(&found, flags).map(StdFile::from)
         };
         let file = open()?;
-        let bytes_max = call::end_max(file.as_fd());
+        let bytes_max = self.end_max(file.as_fd());
         let direct = self.disk.open_direct(file, writable)?;
         let mut buffered = None;
         if writable && direct.facts.direct {
@@ -67,6 +68,16 @@ impl HostTree {
         // Opened for writing, it is open for reading as well, and watched there.
         let watch = if writable { None } else { watch::watch(&direct) };
         Ok(TreeReply::Opened(OpenNode { direct, buffered, watch, bytes_max }))
+    }
+
+    /// The size of the largest file of this kind: most files of a tree have the same.
+    pub(super) fn end_max(&self, file: BorrowedFd) -> u64 {
+        let likely = self.last_end_max.load(Ordering::Relaxed);
+        let found = call::end_max(file, likely);
+        if found != likely {
+            self.last_end_max.store(found, Ordering::Relaxed);
+        }
+        found
     }
 
     pub(super) fn sync(&self, nodes: &[Node]) -> Result<TreeReply, Errno> {
