@@ -13,6 +13,7 @@ mod operations;
 mod ready;
 mod recording;
 mod switches;
+mod to_end;
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -331,9 +332,13 @@ impl Processor {
 
     /// Drops all tasks, as in a crash. Memory of operations in flight is retained until they end.
     pub fn abandon(&self) {
-        let tasks = self.0.tasks.take();
+        // Dropping a task may start another one.
+        while self.tasks() > 0 {
+            let tasks = self.0.tasks.take();
+            self.0.ready.borrow_mut().clear();
+            drop(tasks);
+        }
         self.0.ready.borrow_mut().clear();
-        drop(tasks);
         self.0.timers.borrow_mut().clear();
     }
 

@@ -30,9 +30,17 @@ impl FileTree {
         if let Some(fresh) = file.fresh(cpu) {
             return Ok(fresh.attributes);
         }
-        self.ask_host(cpu, file).await?;
-        self.follow_host(cpu, file).await?;
+        self.revalidate(cpu, file).await?;
         Ok(file.attributes())
+    }
+
+    /// As [`FileTree::refresh`], for those that do not need the attributes.
+    async fn revalidate(&self, cpu: &Processor, file: &Vnode) -> Result<(), Errno> {
+        if file.is_fresh(cpu) {
+            return Ok(());
+        }
+        self.ask_host(cpu, file).await?;
+        self.follow_host(cpu, file).await
     }
 
     async fn ask_host(&self, cpu: &Processor, file: &Vnode) -> Result<(), Errno> {
@@ -83,7 +91,7 @@ impl FileTree {
         context: Context,
     ) -> Result<(ByteRange, Frames), Errno> {
         for _ in 0..ATTEMPTS_MAX {
-            self.refresh(cpu, file).await?;
+            self.revalidate(cpu, file).await?;
             let range = file.volume.clip(range);
             if range.len == 0 {
                 return Ok((range, Frames::new()));
@@ -116,13 +124,13 @@ impl FileTree {
         let kept = if is_whole { Frames::new() } else { frames.clone() };
         // Opened now, not at write-back: an error there could not be returned.
         let _writing = self.open_for_writing(cpu, file).await?;
-        self.refresh(cpu, file).await?;
+        self.revalidate(cpu, file).await?;
         let mut result = file.volume.attempt_write(cpu, range, frames, context).await;
         for _ in 1..ATTEMPTS_MAX {
             if result != Ok(Attempt::Changed) || is_whole {
                 break;
             }
-            self.refresh(cpu, file).await?;
+            self.revalidate(cpu, file).await?;
             result = file.volume.attempt_write(cpu, range, kept.clone(), context).await;
         }
         file.note_write(cpu.time_of_day());

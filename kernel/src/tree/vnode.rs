@@ -61,6 +61,12 @@ impl Vnode {
         }
     }
 
+    /// Are its known attributes still valid?
+    pub(super) fn is_fresh(&self, cpu: &Processor) -> bool {
+        let reported = self.device.reported(false);
+        self.known().is_fresh(cpu.now(), reported)
+    }
+
     /// The file's known state, if still valid.
     pub fn fresh(&self, cpu: &Processor) -> Option<Fresh<'_>> {
         let reported = self.device.reported(false);

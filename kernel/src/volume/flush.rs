@@ -137,7 +137,13 @@ impl Volume {
         let failures = self.failures();
         loop {
             let rewrites = self.rewrites();
-            let written = self.write_out_within(cpu, blocks, context).await;
+            let written = match self.claim_all(cpu.now(), blocks) {
+                Some(claim) => {
+                    self.finish_write_out(cpu, claim, context).await;
+                    blocks.len()
+                }
+                None => self.write_out_within(cpu, blocks, context).await,
+            };
             self.until_settled_within(blocks).await;
             // After a further failure the caller gets an error anyway.
             if self.rewrites() == rewrites || self.failures() != failures {
