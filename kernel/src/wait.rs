@@ -168,7 +168,7 @@ impl RangeWaitList {
                 return Poll::Ready(());
             }
             place.register(|| blocks, cx.waker());
-            // As above.
+            // It may have changed between the check and the registration.
             if ready() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;

@@ -1,8 +1,8 @@
 //! Changes of names and attributes that are answered before they are durable (`names = "ordered"`).
 //!
 //! On a file system whose journal keeps the order of all changes a crash leaves a prefix of them, whenever it is synced.
-//! So those of a second may share one commit, if whoever is told that something is durable is told so only when
-//! everything answered before is: stable writes and COMMIT.
+//! So the changes of a second may share one commit, if a stable write or COMMIT is answered only when everything
+//! answered before it is durable, too.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -28,8 +28,8 @@ pub(super) struct Answered {
     is_awaited: AtomicBool,
     /// The last sync failed.
     has_failed: AtomicBool,
-    /// The error of a sync that nobody waited for; 0: none, or someone was told.
-    untold: AtomicI32,
+    /// The error of a sync without a caller, until it is reported once; 0: none.
+    unreported: AtomicI32,
 }
 
 impl FileTree {
@@ -83,7 +83,7 @@ impl FileTree {
                 // A change that is answered from now on starts a task of its own.
                 tree.answered.is_awaited.store(false, Ordering::SeqCst);
                 let Err(error) = tree.sync_answered(&here).await else { return };
-                tree.answered.untold.store(error.0, Ordering::SeqCst);
+                tree.answered.unreported.store(error.0, Ordering::SeqCst);
                 if tree.answered.is_awaited.swap(true, Ordering::SeqCst) {
                     return;
                 }
@@ -94,11 +94,11 @@ impl FileTree {
     /// Makes all changes durable that were answered in order.
     ///
     /// # Errors
-    /// As [`FileTree::make_durable`]; also, once, the error of an earlier sync that nobody waited for: a disk may lose
+    /// As [`FileTree::make_durable`]; also, once, the error of an earlier sync without a caller: a disk may lose
     /// what a failed flush covered, though the next one succeeds.
     pub(super) async fn settle(self: &Arc<Self>, cpu: &Processor) -> Result<(), Errno> {
         self.sync_answered(cpu).await?;
-        match self.answered.untold.swap(0, Ordering::SeqCst) {
+        match self.answered.unreported.swap(0, Ordering::SeqCst) {
             0 => Ok(()),
             error => Err(Errno(error)),
         }

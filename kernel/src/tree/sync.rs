@@ -20,7 +20,7 @@ impl FileTree {
     /// The host's: then nothing that this group of callers asked for is known to be durable.
     pub async fn make_durable(self: &Arc<Self>, cpu: &Processor, nodes: &[Node]) -> Result<(), Errno> {
         if !cpu.switches().flush_gathering {
-            let _turn = self.syncs.turn().await;
+            let _exclusive = self.syncs.exclusive().await;
             return self.sync(cpu, nodes.to_vec()).await;
         }
         let lead = || {

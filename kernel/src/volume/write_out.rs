@@ -347,7 +347,7 @@ impl Volume {
                 claim.dirty.iter().for_each(|run| state.trouble.on_write_failed(*run, errno));
             }
         }
-        self.tell_stuck(&mut state);
+        self.report_stuck(&mut state);
         self.note_clean(&mut state, written - dirty_again);
         drop(state);
         self.memory.subtract_dirty(written - dirty_again);
