@@ -1,6 +1,6 @@
 //! A processor: one machine, its tasks, timers and operations.
 //!
-//! A task stays on the processor that started it. Other processors wake it, or start a new one here with
+//! A task stays on the processor that started it. Other processors wake it, or start a new one on it with
 //! [`Processor::spawn_on`].
 //!
 //! The machine returns at most eight completions per time slice. A virtual disk completes everything it has at once;
@@ -13,6 +13,7 @@ mod operations;
 mod ready;
 mod recording;
 mod switches;
+mod to_end;
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -86,7 +87,7 @@ struct Inner {
     /// The generation of the switches that this processor last saw.
     switches_seen: Cell<u64>,
     counters: Arc<Block>,
-    /// The time is accounted for up to here. Ticks.
+    /// The time is accounted for up to this moment. Ticks.
     charged: Cell<u64>,
     /// Dropped last: operations in flight hold frames of its memory.
     kernel: Arc<Kernel>,
@@ -331,9 +332,13 @@ impl Processor {
 
     /// Drops all tasks, as in a crash. Memory of operations in flight is retained until they end.
     pub fn abandon(&self) {
-        let tasks = self.0.tasks.take();
+        // Dropping a task may start another one.
+        while self.tasks() > 0 {
+            let tasks = self.0.tasks.take();
+            self.0.ready.borrow_mut().clear();
+            drop(tasks);
+        }
         self.0.ready.borrow_mut().clear();
-        drop(tasks);
         self.0.timers.borrow_mut().clear();
     }
 

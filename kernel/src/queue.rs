@@ -437,7 +437,7 @@ impl Device for Queued {
         }
         let issues = self.disk.update(cpu, self.access, |state, now| {
             for id in ids {
-                // The number may have been reused for a later request; only one that still waits here is promoted.
+                // The number may have been reused for a later request; only one that still waits is promoted.
                 let waits = state.waiting.get(id.0 as usize).is_some_and(|waiting| waiting.stream == self.stream);
                 if waits {
                     cpu.trace(Event::QueuePromoted, JobId::default(), range.at.0, 0);

@@ -1,8 +1,9 @@
-//! The rendezvous (WS-5): those who want something flushed share one flush. `policy/gather` decides when it starts.
+//! The rendezvous (WS-5): concurrent callers that want something flushed share one flush. `policy/gather` decides when
+//! it starts.
 //!
-//! Some may want to share and others to be alone at the same time, while the switch is being changed: a group that
-//! forms while somebody flushes alone finds its leader when that ends, and a leader lets those go first who wait for
-//! their turn, so that neither keeps the other waiting for ever.
+//! While the switch is being changed, some callers share and others flush alone. Neither may starve the other: a group
+//! that forms during an exclusive flush gets its leader at the end of that flush, and a leader stops after each flush
+//! while callers wait for an exclusive one.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -17,123 +18,125 @@ use policy::unit::Instant;
 use crate::processor::Processor;
 use crate::wait::WaitList;
 
-/// Where groups form that want a flush. `W` is what is to be flushed, all together.
+/// Forms groups of callers that share a flush. `W`: what is to be flushed, the union over a group.
 #[derive(Default)]
 pub(crate) struct Rendezvous<W> {
     state: Mutex<State<W>>,
-    /// All writers that were expected have arrived, or the flush in flight ended.
+    /// Woken when all expected writers have arrived, and when the right to flush becomes free.
     changed: WaitList,
 }
 
 #[derive(Default)]
 struct State<W> {
     policy: Gather,
-    /// Somebody flushes, or is about to.
-    running: bool,
-    forming: Arc<Round>,
+    /// The right to flush is taken, by a leader or an exclusive flush.
+    is_taken: bool,
+    forming: Arc<Group>,
     wanted: W,
-    /// Those who wait for their turn alone, by number; how many there have been.
-    line: VecDeque<u64>,
-    places: u64,
+    /// Waiters for an exclusive flush, by ticket number.
+    exclusive: VecDeque<u64>,
+    tickets: u64,
 }
 
-/// Those who share one flush.
+/// The callers of one flush.
 #[derive(Default)]
-pub(crate) struct Round {
+pub(crate) struct Group {
     result: Mutex<Option<Result<(), Errno>>>,
-    wait: WaitList,
+    /// Woken when there is a result, and when the group needs a leader.
+    changed: WaitList,
 }
 
-impl Round {
+impl Group {
     fn end(&self, result: Result<(), Errno>) {
         *self.result.lock() = Some(result);
-        self.wait.wake_all();
+        self.changed.wake_all();
     }
 }
 
 impl<W: Default> Rendezvous<W> {
-    /// Joins the group that forms and waits for the end of its flush; `want` adds to what is to be flushed. `lead` is
-    /// called when nobody leads, and must spawn a task that does ([`Rendezvous::lead`]).
+    /// Joins the group that is forming and waits for the end of its flush; `want` adds to what is to be flushed. `lead`
+    /// is called if the group has no leader, and must spawn a task that leads ([`Rendezvous::lead`]).
     pub(crate) async fn share(&self, cpu: &Processor, want: impl FnOnce(&mut W), lead: impl Fn()) -> Result<(), Errno> {
-        let (round, mut leads) = self.join(cpu, want);
+        let (group, mut needs_leader) = self.join(cpu, want);
         loop {
-            if leads {
+            if needs_leader {
                 lead();
             }
-            let ended = || round.result.lock().map(Some).or_else(|| self.try_lead(&round).then_some(None));
-            match round.wait.until(ended).await {
+            let ended = || group.result.lock().map(Some).or_else(|| self.try_lead(&group).then_some(None));
+            match group.changed.until(ended).await {
                 Some(result) => return result,
-                None => leads = true,
+                None => needs_leader = true,
             }
         }
     }
 
-    /// Has nobody led this group since whoever was alone has ended? Then the caller must.
-    fn try_lead(&self, round: &Arc<Round>) -> bool {
+    /// Takes the right to flush for a group that was left without a leader by an exclusive flush. If it returns true,
+    /// the caller must provide one.
+    fn try_lead(&self, group: &Arc<Group>) -> bool {
         let mut state = self.state.lock();
-        let is_left = !state.running && state.line.is_empty() && Arc::ptr_eq(&state.forming, round);
-        state.running |= is_left;
+        let is_left = !state.is_taken && state.exclusive.is_empty() && Arc::ptr_eq(&state.forming, group);
+        state.is_taken |= is_left;
         is_left
     }
 
-    /// Joins the group that forms. When the second value is true nobody leads.
-    fn join(&self, cpu: &Processor, want: impl FnOnce(&mut W)) -> (Arc<Round>, bool) {
+    /// Joins the group that is forming. If the second value is true, the caller must provide a leader.
+    fn join(&self, cpu: &Processor, want: impl FnOnce(&mut W)) -> (Arc<Group>, bool) {
         let mut state = self.state.lock();
         want(&mut state.wanted);
         state.policy.on_arrival(cpu.now());
-        let round = Arc::clone(&state.forming);
-        let is_first = !std::mem::replace(&mut state.running, true);
+        let group = Arc::clone(&state.forming);
+        let needs_leader = !std::mem::replace(&mut state.is_taken, true);
         let is_complete = state.policy.is_complete();
         drop(state);
         if is_complete {
             self.changed.wake_all();
         }
-        (round, is_first)
+        (group, needs_leader)
     }
 
-    /// Says that the caller will want a flush when its data is on the disk: as soon as what is returned is dropped.
+    /// Announces that the caller will want a flush when its data is on the disk, which is when the result is dropped.
     pub(crate) fn announce<'a>(&'a self, cpu: &'a Processor) -> Announced<'a, W> {
         self.state.lock().policy.on_data_issued(cpu.now());
         Announced { rendezvous: self, cpu, is_forced: false }
     }
 
-    /// Is whoever asks, and has announced it, the only one who will want a flush, as far as is known?
+    /// Is no other flush in flight or expected than that of the caller, who has announced it?
     pub(crate) fn is_alone(&self) -> bool {
         let state = self.state.lock();
-        !state.running && state.policy.is_alone()
+        !state.is_taken && state.policy.is_alone()
     }
 
-    /// Is a flush under way, or about to be?
+    /// Is a flush in flight, or about to start?
     pub(crate) fn is_running(&self) -> bool {
-        self.state.lock().running
+        self.state.lock().is_taken
     }
 
-    /// Flushes for those who have come, then for the group that formed meanwhile, until nobody came.
+    /// Flushes for the group that has formed, then for the one that formed meanwhile, until there is none.
     pub(crate) async fn lead(&self, cpu: &Processor, flush: impl AsyncFn(W) -> Result<(), Errno>) {
         let mut has_led = false;
-        while let Some((round, wanted)) = self.next_round(cpu, has_led).await {
+        while let Some((group, wanted)) = self.next_group(cpu, has_led).await {
             has_led = true;
             let result = flush(wanted).await;
             self.state.lock().policy.on_end(cpu.now());
-            round.end(result);
-            // Who wrote while the flush was under way and now wants one is in the next group, too.
+            group.end(result);
+            // Writers whose data was written during the flush join the next group before it starts.
             cpu.yield_now().await;
         }
     }
 
-    /// Waits for the right to flush for nobody else, when those before have ended.
-    pub(crate) async fn turn(&self) -> Turn<'_, W> {
-        let place = Place::new(self);
-        self.changed.until(|| place.try_leave().then_some(())).await;
-        Turn(self)
+    /// Waits for the right to flush without sharing, in the order of callers.
+    pub(crate) async fn exclusive(&self) -> Exclusive<'_, W> {
+        let ticket = Ticket::new(self);
+        self.changed.until(|| ticket.try_take().then_some(())).await;
+        Exclusive(self)
     }
 
-    /// The group to flush for now; `None` when nobody came, or when it is others' turn.
-    async fn next_round(&self, cpu: &Processor, has_led: bool) -> Option<(Arc<Round>, W)> {
+    /// The group to flush for now; `None` if there is none, or if an exclusive flush is next.
+    async fn next_group(&self, cpu: &Processor, has_led: bool) -> Option<(Arc<Group>, W)> {
         loop {
             let deadline = {
                 let mut state = self.state.lock();
-                let is_over = state.policy.waiting() == 0 || has_led && !state.line.is_empty();
+                let is_over = state.policy.waiting() == 0 || has_led && !state.exclusive.is_empty();
                 if is_over {
                     drop(state);
                     self.release();
@@ -151,18 +154,18 @@ impl<W: Default> Rendezvous<W> {
         }
     }
 
-    /// Nobody flushes any more: who waits for a turn, or for a leader, is told.
+    /// Frees the right to flush, and wakes those that wait for it: exclusive callers, and a group without a leader.
     fn release(&self) {
         let forming = {
             let mut state = self.state.lock();
-            state.running = false;
+            state.is_taken = false;
             Arc::clone(&state.forming)
         };
         self.changed.wake_all();
-        forming.wait.wake_all();
+        forming.changed.wake_all();
     }
 
-    /// Waits for all writers that are expected, at the latest until `deadline`.
+    /// Waits until all expected writers have arrived, or for the deadline.
     async fn until_complete(&self, cpu: &Processor, deadline: Instant) {
         let mut timer = Some(deadline);
         let is_over = || (cpu.now() >= deadline || self.state.lock().policy.is_complete()).then_some(());
@@ -198,53 +201,53 @@ impl<W: Default> Drop for Announced<'_, W> {
     }
 }
 
-/// A place in the line of those who flush for nobody else.
-struct Place<'a, W: Default> {
+/// A caller's place among those that wait for an exclusive flush.
+struct Ticket<'a, W: Default> {
     rendezvous: &'a Rendezvous<W>,
     number: u64,
 }
 
-impl<'a, W: Default> Place<'a, W> {
+impl<'a, W: Default> Ticket<'a, W> {
     fn new(rendezvous: &'a Rendezvous<W>) -> Self {
         let mut state = rendezvous.state.lock();
-        state.places += 1;
-        let number = state.places;
-        state.line.push_back(number);
-        Place { rendezvous, number }
+        state.tickets += 1;
+        let number = state.tickets;
+        state.exclusive.push_back(number);
+        Ticket { rendezvous, number }
     }
 
-    /// Is it one's turn? Then it is taken.
-    fn try_leave(&self) -> bool {
+    /// Takes the right to flush if it is free and this is the oldest ticket.
+    fn try_take(&self) -> bool {
         let mut state = self.rendezvous.state.lock();
-        if state.running || state.line.front() != Some(&self.number) {
+        if state.is_taken || state.exclusive.front() != Some(&self.number) {
             return false;
         }
-        state.line.pop_front();
-        state.running = true;
+        state.exclusive.pop_front();
+        state.is_taken = true;
         true
     }
 }
 
-impl<W: Default> Drop for Place<'_, W> {
+impl<W: Default> Drop for Ticket<'_, W> {
     fn drop(&mut self) {
-        // Who does not wait any more must not keep the others waiting.
-        let (gave_up, forming) = {
+        // A caller that stopped waiting must not block the others.
+        let (was_waiting, forming) = {
             let mut state = self.rendezvous.state.lock();
-            let before = state.line.len();
-            state.line.retain(|number| *number != self.number);
-            (state.line.len() < before, Arc::clone(&state.forming))
+            let before = state.exclusive.len();
+            state.exclusive.retain(|number| *number != self.number);
+            (state.exclusive.len() < before, Arc::clone(&state.forming))
         };
-        if gave_up {
+        if was_waiting {
             self.rendezvous.changed.wake_all();
-            forming.wait.wake_all();
+            forming.changed.wake_all();
         }
     }
 }
 
-/// The right to flush alone, while it lasts.
-pub(crate) struct Turn<'a, W: Default>(&'a Rendezvous<W>);
+/// The right to flush without sharing, until dropped.
+pub(crate) struct Exclusive<'a, W: Default>(&'a Rendezvous<W>);
 
-impl<W: Default> Drop for Turn<'_, W> {
+impl<W: Default> Drop for Exclusive<'_, W> {
     fn drop(&mut self) {
         self.0.release();
     }

@@ -1,6 +1,7 @@
 //! Waiting for events of other tasks.
 
 use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Waker};
 
 use parking_lot::Mutex;
@@ -41,8 +42,6 @@ impl<T> Default for Slots<T> {
         Slots { state: Mutex::new(State { slots: Slab::new(), last: 0 }) }
     }
 }
-
-impl<T> Slots<T> {}
 
 struct Place<'a, T> {
     slots: &'a Slots<T>,
@@ -119,6 +118,30 @@ impl WaitList {
     }
 }
 
+/// A lock that a task may hold while it waits.
+#[derive(Debug, Default)]
+pub(crate) struct TaskMutex {
+    is_locked: AtomicBool,
+    unlocked: WaitList,
+}
+
+impl TaskMutex {
+    /// Waits for the lock, which is held until the result is dropped.
+    pub(crate) async fn lock(&self) -> TaskMutexGuard<'_> {
+        self.unlocked.until(|| (!self.is_locked.swap(true, Ordering::AcqRel)).then_some(())).await;
+        TaskMutexGuard(self)
+    }
+}
+
+pub(crate) struct TaskMutexGuard<'a>(&'a TaskMutex);
+
+impl Drop for TaskMutexGuard<'_> {
+    fn drop(&mut self) {
+        self.0.is_locked.store(false, Ordering::Release);
+        self.0.unlocked.wake_all();
+    }
+}
+
 /// Tasks that wait for events on a range of blocks. Only those whose range is affected are woken.
 #[derive(Debug, Default)]
 pub(crate) struct RangeWaitList {
@@ -145,7 +168,7 @@ impl RangeWaitList {
                 return Poll::Ready(());
             }
             place.register(|| blocks, cx.waker());
-            // As above.
+            // It may have changed between the check and the registration.
             if ready() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;

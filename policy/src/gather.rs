@@ -181,8 +181,8 @@ impl Tuner {
         WAITS[self.trial.unwrap_or(self.best)]
     }
 
-    /// `served` writers are durable; since the last flush, all writers together `spent` so many nanoseconds: the mean
-    /// latency is the one by the other (Little's law).
+    /// `served` writers are durable; since the last flush, all writers waited for `spent` nanoseconds in sum:
+    /// the mean latency is `spent / served` (Little's law).
     fn on_flush(&mut self, now: Instant, served: u32, spent: u128) {
         self.flushes += 1;
         if self.flushes <= SETTLE {

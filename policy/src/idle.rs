@@ -4,9 +4,9 @@
 //! of the core from others. So a processor polls for about as long as work has lately taken to arrive, and not at all
 //! after a longer idle period (as KVM does for halted guests: "The KVM halt polling system", Linux documentation).
 //!
-//! A processor looks out before it sleeps (up to `idle_poll`, less where work comes seldom, not at all where somebody
-//! else runs on the core; beside workers, the kernel's that end stable writes and our own threads, it yields to them at
-//! each look). On a virtual machine, to sleep and to be woken costs some fifty microseconds: one 4 KiB read in flight
+//! A processor polls before it sleeps: up to `idle_poll`, less where arrivals are rare, not at all where another process
+//! runs on the core. It yields at each look to workers on its core (the host kernel's that complete stable writes, and
+//! our own threads). On a virtual machine, to sleep and to be woken costs some fifty microseconds: one 4 KiB read in flight
 //! became more than twice as fast. Idle-priority threads that keep the cores awake were tried instead: a quarter of
 //! that gain.
 

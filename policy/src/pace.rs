@@ -10,7 +10,7 @@
 //! wait for the next, and the rate is such that each pass ends before its oldest block is too old, with time to spare.
 //!
 //! A volume may have dirty what its disk writes in ten seconds (16 MiB at least), by the rate that it was seen to write
-//! at: with the share of the cache alone, a burst to a slow disk held the memory, and whoever flushed, for minutes.
+//! at: with the share of the cache alone, a burst to a slow disk held the memory, and every flush, for minutes.
 
 use std::time::Duration;
 

@@ -4,9 +4,7 @@
 //! huge pages, and getting one again costs ten times as much as small pages that it retained. Whether that holds
 //! changes at run time: a page freed a moment ago is still backed. So the cost is measured with every chunk taken.
 //!
-//! Huge pages where they come as cheaply as small ones, measured with every piece of memory taken: a virtual machine
-//! that reports free memory gets a huge page back at ten times the cost of small ones, but not if it was freed a moment
-//! ago. To measure once at the start was tried: it saw now the one, now the other.
+//! To measure once at the start was tried: the result depended on what had been freed just before.
 
 use std::time::Duration;
 

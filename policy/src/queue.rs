@@ -11,8 +11,8 @@
 //! - **Fairness (WS-7).** Within a class, jobs share the disk (`queue/fair.rs`): one with a long backlog lets the few
 //!   requests of others pass. An overdue request is next as above.
 //!
-//! An asynchronous request that somebody begins to wait for is promoted, so read-ahead and write-back can be kept back
-//! hard when readers suffer without anybody being caught behind them.
+//! An asynchronous request is promoted when a client begins to wait for it. So read-ahead and write-back can be delayed
+//! much in favour of readers, without any client being stuck behind them.
 
 mod fair;
 mod waiting;

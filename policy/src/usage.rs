@@ -12,12 +12,12 @@
 //! Requests that a server executes for a client are short children of the client's job: they begin with [`Usage::fork`]
 //! or are charged at once, and are merged with [`Usage::take_over`], on whatever machine they ran.
 //!
-//! Usage decays by periods of 10 ms, not of a second as in 4.3BSD: requests take microseconds, and who has copied a
-//! file should not come last for a second. Each eighth task is the one that has been ready longest, whoever's it is, so
-//! that nobody waits without bound. While only one job is busy, its tasks are a plain line, and a turn is as long as
-//! ever. While several are, the machine is looked at after 16 tasks, 25 µs or 64 KiB to be sent, or who used little
-//! would not be noticed: most of the time of a small cached read is the host's, which copies the reply while it is told
-//! to send.
+//! Usage decays by periods of 10 ms, not of a second as in 4.3BSD: requests take microseconds, and a job that has
+//! copied a file should not be last for a second. Each eighth task is the one that has been ready longest, of any job, so
+//! that no wait is unbounded. While only one job is busy, its tasks run in the order in which they became ready, in time
+//! slices of the usual length. While several are, a time slice ends after 16 tasks, 25 µs or 64 KiB to be sent: otherwise
+//! arrivals for a job that used little would not be noticed, since most of the time of a small cached read is the host's,
+//! which copies the reply within the call that sends it.
 
 use std::time::Duration;
 

@@ -10,7 +10,7 @@
 //! not be merged.
 //!
 //! Write-back hurries from 1 GiB dirty, or a tenth of the cache if that is less, and catches up within a second: the
-//! queue keeps it behind those who are waited for, and who flushes after many gigabytes waits for no more than that.
+//! queue puts it behind synchronous requests, and a flush after many gigabytes waits for no more than that.
 //!
 //! Write-back ticks ten times as often when it has fallen behind, and at once when writers wait: with ticks of 100 ms
 //! alone the disk stood still for most of each (345 MiB/s instead of 1,300 through a cache of 64 MiB).
@@ -100,7 +100,7 @@ impl WriteBack {
     }
 
     /// Number of blocks to write before the next tick, oldest first. It replaces the previous result: what of that
-    /// could not be issued is forgotten. Ticks come every 100 ms or so, more often when behind; any spacing works.
+    /// could not be issued is forgotten. There is a tick every 100 ms or so, more often when behind; any spacing works.
     pub fn on_tick(&mut self, now: Instant, facts: DirtyFacts) -> u64 {
         let elapsed_s = self.ticked.map_or(0.0, |then| now.since(then).as_secs_f64());
         self.ticked = Some(now);

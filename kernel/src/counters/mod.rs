@@ -2,7 +2,7 @@
 //!
 //! Each processor has a block of counters that it alone writes, on cache lines of its own; any thread may read them, at
 //! any time, without a processor noticing (as the TOP-1 was watched through its shared memory). What belongs to a disk is
-//! counted in the same way with its queue, and what belongs to a lock by whoever holds it, beside it.
+//! counted in the same way with its queue, and what belongs to a lock by its holder, beside it.
 //!
 //! A reader sees each counter as it was at some moment of its reading, not all of them at the same moment.
 
@@ -76,11 +76,11 @@ counts! {
     BytesReceived;
     /// Bytes that went to clients.
     BytesSent;
-    /// Calls of the cache for a read that somebody waits for.
+    /// Synchronous reads of the cache.
     CacheReads;
-    /// Blocks of these that were there.
+    /// Blocks of these that were cached.
     CacheHits;
-    /// Blocks of these that had to be waited for.
+    /// Blocks of these that were not, or were still being loaded.
     CacheMisses;
     /// Calls of the cache for a write.
     CacheWrites;
@@ -92,9 +92,9 @@ counts! {
     WriteOuts;
     /// Blocks that they wrote.
     WriteOutBlocks;
-    /// Calls of the rendezvous: somebody wanted a flush.
+    /// Calls of the rendezvous, each for a flush.
     Gathers;
-    /// Flushes made for them.
+    /// Flushes that served them.
     Flushes;
 }
 

@@ -49,8 +49,8 @@ struct Account {
     /// The usage at the last merge.
     decayed_ns: u64,
     /// Charged locally since the last merge.
-    untold_ns: u64,
-    untold_requests: u64,
+    unreported_ns: u64,
+    unreported_requests: u64,
     /// How much of the sum of all processors is in `usage`.
     seen_ns: u64,
     is_active: bool,
@@ -91,13 +91,13 @@ impl Accounts {
             return (0, ns);
         }
         let account = self.open(job);
-        account.untold_ns += ns;
+        account.unreported_ns += ns;
         (account.used(), ns)
     }
 
     pub(crate) fn count_requests(&mut self, job: JobId, count: u64) {
         if job != NOBODY {
-            self.open(job).untold_requests += count;
+            self.open(job).unreported_requests += count;
         }
     }
 
@@ -116,8 +116,8 @@ impl Accounts {
             usage.charge(DECAY, now, self.load, inherited);
             let (seen_ns, is_active) = (merged.used_ns.load(Ordering::Relaxed), account.is_active);
             let decayed_ns = nanoseconds(&usage);
-            let (untold_ns, untold_requests) = (0, 0);
-            *account = Account { job, usage, decayed_ns, untold_ns, untold_requests, seen_ns, is_active };
+            let (unreported_ns, unreported_requests) = (0, 0);
+            *account = Account { job, usage, decayed_ns, unreported_ns, unreported_requests, seen_ns, is_active };
         }
         if !std::mem::replace(&mut account.is_active, true) {
             self.active.push(at);
@@ -142,8 +142,8 @@ impl Accounts {
         let (accounts, load, jobs) = (&mut self.accounts, self.load, &self.jobs);
         self.active.retain(|&at| {
             let (account, merged) = (&mut accounts[at], &jobs.merged[at]);
-            let own = std::mem::take(&mut account.untold_ns);
-            let requests = std::mem::take(&mut account.untold_requests);
+            let own = std::mem::take(&mut account.unreported_ns);
+            let requests = std::mem::take(&mut account.unreported_requests);
             if requests > 0 {
                 merged.requests.fetch_add(requests, Ordering::Relaxed);
             }
@@ -167,7 +167,7 @@ impl Accounts {
 
 impl Account {
     fn used(&self) -> u64 {
-        self.decayed_ns + self.untold_ns
+        self.decayed_ns + self.unreported_ns
     }
 }
 

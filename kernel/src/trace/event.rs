@@ -1,6 +1,6 @@
 //! What is recorded: the types of events.
 
-/// How often an event comes, and so where it is recorded.
+/// How frequent an event is, and so where it is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frequency {
     /// With every request or so: in place, by the processor where it happens.
@@ -23,7 +23,7 @@ pub enum Shape {
 pub struct EventType {
     /// Category and name: `cache.miss`.
     pub name: &'static str,
-    /// How often it comes.
+    /// How frequent it is.
     pub frequency: Frequency,
     /// A moment or a span.
     pub shape: Shape,
@@ -82,13 +82,13 @@ events! {
     ConnectionEnded: Rare Moment "connection.ended" ("connection", "requests");
     /// A client was turned away: there were too many already, or the server ends.
     ConnectionTurnedAway: Rare Moment "connection.turned_away" ("connections", "");
-    /// A client said what no client may, and was disconnected.
+    /// A client violated its protocol and was disconnected.
     ConnectionMalformed: Rare Moment "connection.malformed" ("connection", "");
-    /// A client did not move for too long, and was disconnected.
+    /// A client exceeded a timeout and was disconnected.
     ConnectionStalled: Rare Moment "connection.stalled" ("connection", "waited_ms");
-    /// A request waited until its client, or all of them together, had less under way.
+    /// A request waited until its client, or all clients, had less in flight.
     AdmissionAwaited: Frequent Span "connection.admission" ("bytes", "requests");
-    /// Payload waited until all clients together kept fewer frames.
+    /// Payload waited until all clients held fewer frames.
     PayloadAwaited: Frequent Span "connection.payload_room" ("frames", "");
     /// A client and the server agreed on an export.
     ConnectionNegotiated: Rare Moment "connection.negotiated" ("size", "connection");
@@ -165,32 +165,32 @@ events! {
     CacheHit: Frequent Moment "cache.hit" ("block", "blocks");
     /// Blocks had to be read.
     CacheMiss: Frequent Moment "cache.miss" ("block", "blocks");
-    /// Somebody waited for what another was reading.
+    /// A reader waited for blocks that another was loading.
     CacheLoadAwaited: Frequent Span "cache.load_awaited" ("block", "");
     /// Cold blocks left for others.
     CacheEvicted: Frequent Moment "cache.evicted" ("blocks", "");
     /// Blocks were written into the cache.
     CacheWrite: Frequent Moment "cache.write" ("block", "blocks");
-    /// Somebody waited for memory.
+    /// A task waited for memory.
     MemoryAwaited: Frequent Span "memory.awaited" ("frames", "");
-    /// The cache may hold so many bytes from now on.
+    /// The size limit of the cache changed.
     CacheSized: Rare Moment "cache.sized" ("bytes", "");
     /// Memory was taken from the host.
     MemoryTaken: Rare Moment "memory.taken" ("bytes", "");
-    /// Memory was given back to the host.
+    /// Memory was returned to the host.
     MemoryReturned: Rare Moment "memory.returned" ("bytes", "");
     /// Blocks are read in advance.
     ReadAhead: Frequent Moment "read_ahead.fetch" ("block", "blocks");
 
     /// Dirty blocks are written.
     WriteOut: Frequent Span "write_back.write_out" ("block", "blocks");
-    /// Write-back looked what to write.
+    /// Write-back decided what to write.
     WriteBackTick: Frequent Moment "write_back.tick" ("dirty", "blocks");
     /// A writer waited until less was dirty.
     WriterHeldBack: Frequent Span "write_back.writer_held_back" ("dirty", "");
     /// A flush of a volume.
     Flush: Frequent Span "flush.volume" ("covered", "");
-    /// Somebody waited for others who share the flush.
+    /// A caller waited for a flush that it shares with others.
     FlushGathered: Frequent Span "flush.gathered" ("members", "");
     /// A flush failed.
     FlushFailed: Rare Moment "flush.failed" ("error", "");
@@ -201,7 +201,7 @@ events! {
     QueueMerged: Frequent Moment "queue.merged" ("members", "bytes");
     /// A request was handed over to the processor that starts the device.
     QueueHandedOver: Frequent Moment "queue.handed_over" ("processor", "");
-    /// Somebody began to wait for an asynchronous request.
+    /// An asynchronous request was promoted: a client waits for it now.
     QueuePromoted: Frequent Moment "queue.promoted" ("offset", "");
     /// The device read.
     DeviceRead: Frequent Span "device.read" ("offset", "bytes");

@@ -20,7 +20,7 @@ use crate::frame::{FRAME_BYTES, Frames, segments};
 use crate::operation::Hold;
 use crate::processor::Processor;
 use crate::request::{Action, Outcome, Request};
-use crate::wait::WaitList;
+use crate::wait::TaskMutex;
 
 pub(super) struct GrowingFile {
     /// Open for reading during the device's life.
@@ -30,7 +30,7 @@ pub(super) struct GrowingFile {
     /// meanwhile.
     writing: Mutex<Option<Arc<OpenNode>>>,
     /// Serialises opening for writing.
-    upgrade: Turn,
+    upgrade: TaskMutex,
     /// Written since the last check?
     is_written: AtomicBool,
     /// Its tree on the host, and the export to record.
@@ -41,7 +41,7 @@ pub(super) struct GrowingFile {
     size: AtomicU64,
     /// Serialises writes that extend the file. The host does that anyway, and in the order of offsets a crash leaves no
     /// holes.
-    growth: Turn,
+    growth: TaskMutex,
     /// Writes to the host begun so far.
     begun: AtomicU64,
     /// Those that have ended.
@@ -59,29 +59,6 @@ const OUTRUN_MAX: u32 = 3;
 /// Writes that extend a file by at most this number of bytes go through the host's page cache: written directly, each
 /// waits for its own allocation and transfer before the flush that it needs anyway, which then writes all of it at once.
 const GROWTH_BUFFERED_MAX: u64 = 64 << 10;
-
-/// A mutex for tasks.
-#[derive(Default)]
-struct Turn {
-    is_taken: AtomicBool,
-    ended: WaitList,
-}
-
-impl Turn {
-    async fn take(&self) -> Taken<'_> {
-        self.ended.until(|| (!self.is_taken.swap(true, Ordering::AcqRel)).then_some(())).await;
-        Taken(self)
-    }
-}
-
-struct Taken<'a>(&'a Turn);
-
-impl Drop for Taken<'_> {
-    fn drop(&mut self) {
-        self.0.is_taken.store(false, Ordering::Release);
-        self.0.ended.wake_all();
-    }
-}
 
 impl GrowingFile {
     /// `open`: open for reading; `host`: its attributes, read before it was opened.
@@ -102,10 +79,10 @@ impl GrowingFile {
             open,
             is_writable,
             writing: Mutex::default(),
-            upgrade: Turn::default(),
+            upgrade: TaskMutex::default(),
             is_written: AtomicBool::new(false),
             size,
-            growth: Turn::default(),
+            growth: TaskMutex::default(),
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             outrun: AtomicU32::new(0),
@@ -176,7 +153,7 @@ impl GrowingFile {
         if let Some(writing) = &*self.writing.lock() {
             return Ok((Arc::clone(writing), false));
         }
-        let _one_at_a_time = self.upgrade.take().await;
+        let _one_at_a_time = self.upgrade.lock().await;
         if let Some(writing) = &*self.writing.lock() {
             return Ok((Arc::clone(writing), false));
         }
@@ -232,7 +209,7 @@ impl GrowingFile {
         let _under_way = UnderWay::new(self);
         let (at, end) = (range.at, range.end());
         let grows = end.0 > self.size.load(Ordering::Acquire);
-        let _growth = if grows { Some(self.growth.take().await) } else { None };
+        let _growth = if grows { Some(self.growth.lock().await) } else { None };
         let (from, to) = match writing.buffered {
             Some(_) if grows && range.len <= GROWTH_BUFFERED_MAX => (end, end),
             Some(_) => (end.min(range.whole_blocks().start.start()), range.whole_blocks().end.start()),

@@ -7,6 +7,7 @@
 //! held across a wait.
 
 mod call;
+mod content;
 mod device;
 mod files;
 mod known;
@@ -16,12 +17,13 @@ mod opening;
 mod ordered;
 mod siblings;
 mod sync;
+mod verifier;
 mod vnode;
 mod writers;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use machine::Errno;
 use machine::tree::{Attributes, Caller, Node, OpenTree, SetAttributes, TreeCall, TreeReply};
@@ -39,6 +41,7 @@ pub use known::FRESH;
 pub use open_files::{OPEN_FILES_MAX, OpenFiles};
 use ordered::Answered;
 pub(crate) use siblings::Siblings;
+use verifier::Verifier;
 pub use vnode::Vnode;
 use writers::Writers;
 
@@ -55,36 +58,32 @@ pub struct FileTreeConfig {
 }
 
 pub struct FileTree {
-    this: Weak<FileTree>,
     kernel: Arc<Kernel>,
     open: OpenTree,
     config: FileTreeConfig,
-    files: Mutex<Files>,
+    files: Arc<Mutex<Files>>,
     writers: Mutex<Writers>,
     syncs: Rendezvous<BTreeSet<Node>>,
     answered: Answered,
-    verifier: AtomicU64,
+    verifier: Arc<Verifier>,
     export: AtomicU16,
 }
 
 impl FileTree {
     /// Exports an open tree.
     pub fn new(cpu: &Processor, open: OpenTree, config: FileTreeConfig) -> Arc<Self> {
-        let start = cpu.time_of_day();
-        let verifier = (start.seconds as u64) << 32 ^ u64::from(start.nanoseconds) << 2;
-        let tree = Arc::new_cyclic(|this| FileTree {
-            this: Weak::clone(this),
+        let tree = Arc::new(FileTree {
             kernel: Arc::clone(cpu.kernel()),
-            files: Mutex::default(),
+            files: Arc::default(),
             writers: Mutex::default(),
             open,
             config,
             syncs: Rendezvous::default(),
             answered: Answered::default(),
-            verifier: AtomicU64::new(verifier),
+            verifier: Arc::new(Verifier::new(cpu.time_of_day())),
             export: AtomicU16::new(ExportNo::NONE.0),
         });
-        tree.config.open_files.join(Arc::downgrade(&tree));
+        tree.config.open_files.join(Arc::downgrade(&tree.files));
         tree
     }
 
@@ -110,18 +109,19 @@ impl FileTree {
 
     /// Changes at every start, and whenever unstable writes may have been lost (RFC 1813, 3.3.7: `writeverf3`).
     pub fn verifier(&self) -> u64 {
-        self.verifier.load(Ordering::SeqCst)
-    }
-
-    fn change_verifier(&self) {
-        self.verifier.fetch_add(1, Ordering::SeqCst);
+        self.verifier.get()
     }
 
     /// Calls the tree. The reply's attributes are the clients' view.
     ///
     /// # Errors
     /// The host's; [`Errno::READ_ONLY`].
-    pub async fn call(&self, cpu: &Processor, caller: Option<&Caller>, call: TreeCall) -> Result<TreeReply, Errno> {
+    pub async fn call(
+        self: &Arc<Self>,
+        cpu: &Processor,
+        caller: Option<&Caller>,
+        call: TreeCall,
+    ) -> Result<TreeReply, Errno> {
         if self.config.read_only && call.changes() {
             return Err(Errno::READ_ONLY);
         }
@@ -168,12 +168,13 @@ impl FileTree {
     ///
     /// # Errors
     /// The first of the host's errors.
-    pub async fn close(&self, cpu: &Processor) -> Result<(), Errno> {
+    pub async fn close(self: &Arc<Self>, cpu: &Processor) -> Result<(), Errno> {
         let mut result = Ok(());
         let open = self.files().take_all();
         self.config.open_files.end(open.len());
         for file in open {
-            result = result.and(file.close(cpu).await);
+            result = result.and(file.flush(cpu, Context::synchronous(cpu.job())).await);
+            file.abandon(cpu);
         }
         result.and(self.settle(cpu).await)
     }
@@ -181,7 +182,7 @@ impl FileTree {
     async fn attributes(&self, cpu: &Processor, caller: Option<&Caller>, node: Node) -> Result<Attributes, Errno> {
         let file = self.files().get(node);
         match file {
-            Some(file) => file.refresh(cpu).await,
+            Some(file) => self.refresh(cpu, &file).await,
             None => match self.ask(cpu, caller, TreeCall::Attributes { node }).await? {
                 TreeReply::Attributes(attributes) => Ok(self.present_one(cpu, node, attributes)),
                 _ => Err(Errno::IO),
@@ -190,7 +191,7 @@ impl FileTree {
     }
 
     async fn set_attributes(
-        &self,
+        self: &Arc<Self>,
         cpu: &Processor,
         caller: Option<&Caller>,
         node: Node,
@@ -211,12 +212,12 @@ impl FileTree {
         }
         if attributes.modified.is_some() && !file.is_clean() {
             // Later write-back on the host would change the time again.
-            file.commit(cpu, Context::synchronous(cpu.job())).await?;
+            self.commit(cpu, &file, Context::synchronous(cpu.job())).await?;
         }
         let call = TreeCall::SetAttributes { node, attributes, guard: None };
         let change = async { attributes_of(self.ask(cpu, caller, call).await?) };
         let after = match attributes.size {
-            Some(size) => file.resize(cpu, size, change).await?,
+            Some(size) => self.resize(cpu, &file, size, change).await?,
             None => change.await?,
         };
         Ok(TreeReply::Attributes(file.adopt(cpu, after)))

@@ -6,8 +6,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use super::FileTree;
-use super::files::Victim;
+use super::files::{Files, Victim};
 use crate::processor::Processor;
 use crate::request::Context;
 
@@ -23,7 +22,8 @@ const WRITTEN_MAX: usize = 8;
 pub struct OpenFiles {
     files_max: AtomicUsize,
     open: AtomicUsize,
-    trees: Mutex<Vec<Weak<FileTree>>>,
+    /// The open files of each tree.
+    trees: Mutex<Vec<Weak<Mutex<Files>>>>,
 }
 
 impl Default for OpenFiles {
@@ -51,10 +51,10 @@ impl OpenFiles {
         self.open.load(Ordering::Relaxed)
     }
 
-    pub(super) fn join(&self, tree: Weak<FileTree>) {
+    pub(super) fn join(&self, files: Weak<Mutex<Files>>) {
         let mut trees = self.trees.lock();
-        trees.retain(|tree| tree.strong_count() > 0);
-        trees.push(tree);
+        trees.retain(|files| files.strong_count() > 0);
+        trees.push(files);
     }
 
     /// To be called before a file is opened.
@@ -76,11 +76,11 @@ impl OpenFiles {
     /// what must be written first.
     pub(super) async fn evict(&self, cpu: &Processor) -> bool {
         let mut trees: Vec<_> = self.trees.lock().iter().filter_map(Weak::upgrade).collect();
-        trees.sort_by_cached_key(|tree| Reverse(tree.files().len()));
+        trees.sort_by_cached_key(|files| Reverse(files.lock().len()));
         let mut written = 0;
-        for tree in trees {
+        for files in trees {
             loop {
-                let victim = tree.files().pick();
+                let victim = files.lock().pick();
                 match victim {
                     None => break,
                     Some(Victim::Clean(file)) => {
@@ -92,8 +92,8 @@ impl OpenFiles {
                     Some(Victim::Dirty(node, file)) => {
                         written += 1;
                         // Unless it came into use meanwhile.
-                        let is_written = file.commit(cpu, Context::synchronous(cpu.job())).await.is_ok();
-                        if is_written && tree.files().take_idle(node, &file) {
+                        let is_written = file.flush(cpu, Context::synchronous(cpu.job())).await.is_ok();
+                        if is_written && files.lock().take_idle(node, &file) {
                             file.abandon(cpu);
                             self.end(1);
                             return true;

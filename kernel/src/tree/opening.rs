@@ -3,13 +3,18 @@
 use std::sync::Arc;
 
 use machine::Errno;
-use machine::tree::{Node, OpenNode, TreeCall, TreeReply};
+use machine::tree::{Attributes, Node, OpenNode, TreeCall, TreeReply};
+use policy::unit::ProcessorId;
 
-use super::FileTree;
+use super::device::GrowingFile;
 use super::files::{Attempt, Found};
 use super::vnode::Vnode;
-use crate::device::TooManyDevices;
+use super::{FileTree, node_for_records};
+use crate::device::{DeviceRef, TooManyDevices};
 use crate::processor::Processor;
+use crate::queue::Queued;
+use crate::trace::Event;
+use crate::volume::{Volume, VolumeConfig};
 
 /// Files closed, at most, to open one after descriptors or device numbers ran out.
 const ATTEMPTS_MAX: usize = 64;
@@ -45,6 +50,33 @@ impl FileTree {
                 Err(errno) => return Err(errno),
             }
         }
+    }
+
+    /// The vnode of a file that is open for reading on the host; `host`: its attributes, read before it was opened.
+    fn vnode(
+        &self,
+        cpu: &Processor,
+        node: Node,
+        open: OpenNode,
+        host: Attributes,
+    ) -> Result<Arc<Vnode>, TooManyDevices> {
+        let sibling = self.kernel.served().siblings.join((host.file_system, host.number));
+        let at = (self.open.tree, self.export());
+        let is_writable = !self.config.read_only;
+        let device = Arc::new(GrowingFile::new(at, node, open, sibling, (host, cpu.now()), is_writable));
+        let below: DeviceRef = device.clone();
+        let queued: DeviceRef = Arc::new(Queued::new(Arc::clone(&self.config.queue), below));
+        let config = VolumeConfig {
+            name: self.config.name.clone(),
+            read_only: self.config.read_only,
+            forced_unit_access: self.config.forced_unit_access,
+            grows: true,
+        };
+        let home = ProcessorId((host.number.0 % u64::from(self.kernel.processors())) as u16);
+        let volume = Volume::open(&self.kernel, queued, config, home)?;
+        volume.set_export(self.export());
+        cpu.trace(Event::FileOpened, (cpu.job(), self.export()), node_for_records(node.as_bytes()), host.size);
+        Ok(Vnode::new(node, device, volume, Arc::clone(&self.verifier)))
     }
 
     /// Descriptors have run out: closes another file, unless none can be or too many attempts have failed.
@@ -87,7 +119,7 @@ impl<'a> Opening<'a> {
             _ => return Err(Errno::IO),
         };
         let open = self.tree.open_on_host(cpu, self.node, false).await?;
-        Vnode::new(cpu, self.tree, self.node, open, attributes).map_err(|TooManyDevices| Errno(libc::ENFILE))
+        self.tree.vnode(cpu, self.node, open, attributes).map_err(|TooManyDevices| Errno(libc::ENFILE))
     }
 
     fn end(&self, outcome: Option<Result<Arc<Vnode>, Errno>>) {

@@ -1,9 +1,10 @@
 //! Changes of names and attributes that are answered before they are durable (`names = "ordered"`).
 //!
 //! On a file system whose journal keeps the order of all changes a crash leaves a prefix of them, whenever it is synced.
-//! So those of a second may share one commit, if whoever is told that something is durable is told so only when
-//! everything answered before is: stable writes and COMMIT.
+//! So the changes of a second may share one commit, if a stable write or COMMIT is answered only when everything
+//! answered before it is durable, too.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -27,8 +28,8 @@ pub(super) struct Answered {
     is_awaited: AtomicBool,
     /// The last sync failed.
     has_failed: AtomicBool,
-    /// The error of a sync that nobody waited for; 0: none, or someone was told.
-    untold: AtomicI32,
+    /// The error of a sync without a caller, until it is reported once; 0: none.
+    unreported: AtomicI32,
 }
 
 impl FileTree {
@@ -39,9 +40,9 @@ impl FileTree {
 
     /// An export begins to answer changes in order. Those that were answered before the start of this process may not be
     /// durable, either.
-    pub fn begin_order(&self) {
+    pub fn begin_order(self: &Arc<Self>) {
         self.answered.latest.fetch_add(1, Ordering::SeqCst);
-        let this = self.this.clone();
+        let this = Arc::downgrade(self);
         self.kernel.mailbox(ProcessorId(0)).start(move |cpu| {
             let here = cpu.clone();
             cpu.spawn_path(async move {
@@ -57,7 +58,7 @@ impl FileTree {
     ///
     /// # Errors
     /// As [`FileTree::make_durable`].
-    pub async fn make_durable_in_order(&self, cpu: &Processor, nodes: &[Node]) -> Result<(), Errno> {
+    pub async fn make_durable_in_order(self: &Arc<Self>, cpu: &Processor, nodes: &[Node]) -> Result<(), Errno> {
         if !self.keeps_order() {
             return self.make_durable(cpu, nodes).await;
         }
@@ -70,11 +71,11 @@ impl FileTree {
     }
 
     /// Syncs after [`DELAY`], and again until that succeeds, unless a task will already.
-    fn settle_later(&self, cpu: &Processor) {
+    fn settle_later(self: &Arc<Self>, cpu: &Processor) {
         if self.answered.is_awaited.swap(true, Ordering::SeqCst) {
             return;
         }
-        let (this, here) = (self.this.clone(), cpu.clone());
+        let (this, here) = (Arc::downgrade(self), cpu.clone());
         cpu.spawn_path(async move {
             loop {
                 here.sleep(DELAY).await;
@@ -82,7 +83,7 @@ impl FileTree {
                 // A change that is answered from now on starts a task of its own.
                 tree.answered.is_awaited.store(false, Ordering::SeqCst);
                 let Err(error) = tree.sync_answered(&here).await else { return };
-                tree.answered.untold.store(error.0, Ordering::SeqCst);
+                tree.answered.unreported.store(error.0, Ordering::SeqCst);
                 if tree.answered.is_awaited.swap(true, Ordering::SeqCst) {
                     return;
                 }
@@ -93,17 +94,17 @@ impl FileTree {
     /// Makes all changes durable that were answered in order.
     ///
     /// # Errors
-    /// As [`FileTree::make_durable`]; also, once, the error of an earlier sync that nobody waited for: a disk may lose
+    /// As [`FileTree::make_durable`]; also, once, the error of an earlier sync without a caller: a disk may lose
     /// what a failed flush covered, though the next one succeeds.
-    pub(super) async fn settle(&self, cpu: &Processor) -> Result<(), Errno> {
+    pub(super) async fn settle(self: &Arc<Self>, cpu: &Processor) -> Result<(), Errno> {
         self.sync_answered(cpu).await?;
-        match self.answered.untold.swap(0, Ordering::SeqCst) {
+        match self.answered.unreported.swap(0, Ordering::SeqCst) {
             0 => Ok(()),
             error => Err(Errno(error)),
         }
     }
 
-    async fn sync_answered(&self, cpu: &Processor) -> Result<(), Errno> {
+    async fn sync_answered(self: &Arc<Self>, cpu: &Processor) -> Result<(), Errno> {
         let latest = self.answered.latest.load(Ordering::SeqCst);
         if !self.keeps_order() || self.config.read_only || self.answered.durable.load(Ordering::SeqCst) >= latest {
             return Ok(());

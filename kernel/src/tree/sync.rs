@@ -18,14 +18,13 @@ impl FileTree {
     ///
     /// # Errors
     /// The host's: then nothing that this group of callers asked for is known to be durable.
-    pub async fn make_durable(&self, cpu: &Processor, nodes: &[Node]) -> Result<(), Errno> {
+    pub async fn make_durable(self: &Arc<Self>, cpu: &Processor, nodes: &[Node]) -> Result<(), Errno> {
         if !cpu.switches().flush_gathering {
-            let _turn = self.syncs.turn().await;
+            let _exclusive = self.syncs.exclusive().await;
             return self.sync(cpu, nodes.to_vec()).await;
         }
         let lead = || {
-            let Some(tree) = self.this.upgrade() else { return };
-            let here = cpu.clone();
+            let (tree, here) = (Arc::clone(self), cpu.clone());
             cpu.spawn_path(async move {
                 let sync = async |nodes: BTreeSet<Node>| tree.sync_all(&here, nodes.into_iter().collect()).await;
                 tree.syncs.lead(&here, sync).await;
@@ -39,7 +38,13 @@ impl FileTree {
     ///
     /// # Errors
     /// As [`FileTree::make_durable`].
-    pub async fn make_move_durable(&self, cpu: &Processor, moved: Node, to: Node, from: Node) -> Result<(), Errno> {
+    pub async fn make_move_durable(
+        self: &Arc<Self>,
+        cpu: &Processor,
+        moved: Node,
+        to: Node,
+        from: Node,
+    ) -> Result<(), Errno> {
         if self.open.syncs_as_a_whole {
             return self.make_durable(cpu, &[to, from, moved]).await;
         }
@@ -72,7 +77,11 @@ impl FileTree {
                 // The call covered the files of all nodes.
                 files.extend(self.files().unclean().map(|file| (Arc::clone(file), file.begin_sync())));
             }
-            files.into_iter().for_each(|(file, sync)| file.on_failed_sync(sync, errno));
+            // Earlier writes to the files may be lost.
+            for (file, sync) in files {
+                sync.failed(errno);
+                file.look_for_failures();
+            }
         }
         drop(under_way);
         result

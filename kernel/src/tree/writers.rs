@@ -24,43 +24,44 @@ pub(super) struct Writers {
     is_watched: bool,
 }
 
-impl Vnode {
-    /// The file open for writing; it stays so while a caller has this.
+impl FileTree {
+    /// A file open for writing; it stays so while a caller has this.
     ///
     /// # Errors
     /// The host's: `ETXTBSY` while the host executes it.
-    pub(super) async fn writing(&self, cpu: &Processor) -> Result<Arc<OpenNode>, Errno> {
-        let Some(tree) = self.tree.upgrade() else { return Err(Errno::IO) };
-        let open = async || tree.open_on_host(cpu, self.node, true).await;
-        let (writing, is_new) = self.device.writing(open).await?;
+    pub(super) async fn open_for_writing(
+        self: &Arc<Self>,
+        cpu: &Processor,
+        file: &Arc<Vnode>,
+    ) -> Result<Arc<OpenNode>, Errno> {
+        let open = async || self.open_on_host(cpu, file.node, true).await;
+        let (writing, is_new) = file.device.writing(open).await?;
         if is_new {
-            tree.watch_writer(cpu, Weak::clone(&self.this));
+            self.watch_writer(cpu, Arc::downgrade(file));
         }
         Ok(writing)
     }
 
-    /// Closes the file for writing if possible; flushes it after some `looks` without a write. Returns whether it is
+    /// Closes a file for writing if possible; flushes it after some `looks` without a write. Returns whether it is
     /// closed.
-    async fn end_writing(&self, cpu: &Processor, looks: &mut u32) -> bool {
-        if self.device.take_written() {
+    async fn end_writing(self: &Arc<Self>, cpu: &Processor, file: &Vnode, looks: &mut u32) -> bool {
+        if file.device.take_written() {
             *looks = 0;
             return false;
         }
         *looks += 1;
-        if looks.is_multiple_of(LOOKS_UNTIL_WRITTEN) && !self.is_clean() {
+        if looks.is_multiple_of(LOOKS_UNTIL_WRITTEN) && !file.is_clean() {
             // An error is reported to writers by the verifier, as any other.
-            let _ = self.commit(cpu, Context::asynchronous(cpu.job())).await;
+            let _ = self.commit(cpu, file, Context::asynchronous(cpu.job())).await;
         }
-        self.device.end_writing(|| self.is_clean())
+        file.device.end_writing(|| file.is_clean())
     }
-}
 
-impl FileTree {
-    fn watch_writer(&self, cpu: &Processor, file: Weak<Vnode>) {
+    fn watch_writer(self: &Arc<Self>, cpu: &Processor, file: Weak<Vnode>) {
         let mut writers = self.writers.lock();
         writers.files.push((file, 0));
         if !std::mem::replace(&mut writers.is_watched, true) {
-            let (here, tree) = (cpu.clone(), Weak::clone(&self.this));
+            let (here, tree) = (cpu.clone(), Arc::downgrade(self));
             cpu.spawn(async move {
                 loop {
                     here.sleep(LOOK_INTERVAL).await;
@@ -74,11 +75,11 @@ impl FileTree {
     }
 
     /// Returns false if there are none left.
-    async fn look_at_writers(&self, cpu: &Processor) -> bool {
+    async fn look_at_writers(self: &Arc<Self>, cpu: &Processor) -> bool {
         let files = std::mem::take(&mut self.writers.lock().files);
         for (file, mut looks) in files {
             if let Some(open) = file.upgrade()
-                && !open.end_writing(cpu, &mut looks).await
+                && !self.end_writing(cpu, &open, &mut looks).await
             {
                 self.writers.lock().files.push((file, looks));
             }

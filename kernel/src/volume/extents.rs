@@ -25,7 +25,7 @@ impl Volume {
     /// [`Errno::INVALID`] for a range outside the volume, otherwise the device's error.
     pub async fn extents(&self, cpu: &Processor, range: ByteRange, extents_max: usize) -> Result<Vec<Extent>, Errno> {
         self.check(range)?;
-        if let Some(errno) = self.is_given_up(range.blocks()).then_some(Errno::IO) {
+        if let Some(errno) = self.is_abandoned(range.blocks()).then_some(Errno::IO) {
             return Err(errno);
         }
         // Before the device is asked: a block that is in none of these sets was on the device then.

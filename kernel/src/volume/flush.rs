@@ -137,7 +137,13 @@ impl Volume {
         let failures = self.failures();
         loop {
             let rewrites = self.rewrites();
-            let written = self.write_out_within(cpu, blocks, context).await;
+            let written = match self.claim_all(cpu.now(), blocks) {
+                Some(claim) => {
+                    self.finish_write_out(cpu, claim, context).await;
+                    blocks.len()
+                }
+                None => self.write_out_within(cpu, blocks, context).await,
+            };
             self.until_settled_within(blocks).await;
             // After a further failure the caller gets an error anyway.
             if self.rewrites() == rewrites || self.failures() != failures {
@@ -192,7 +198,7 @@ impl Volume {
     /// Flushes without sharing, after the flushes before it: of two concurrent flushes one may fail, and then the
     /// other's success proves nothing.
     async fn flush_alone(&self, cpu: &Processor, context: Context) -> Result<(), Errno> {
-        let _turn = self.flushes.turn().await;
+        let _exclusive = self.flushes.exclusive().await;
         self.flush_once(cpu, context).await
     }
 
@@ -275,7 +281,7 @@ impl Volume {
         state.flush_failures += 1;
         state.last_failure = Some(errno);
         state.trouble.on_flush(Err(errno));
-        self.tell_stuck(&mut state);
+        self.report_stuck(&mut state);
     }
 
     fn repeat_unflushed(&self, covered: &BlockSet) {

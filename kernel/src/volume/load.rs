@@ -108,7 +108,7 @@ impl Reading {
             awaited: 0,
             blocks,
         };
-        reading.check_given_up().map(|()| reading)
+        reading.check_abandoned().map(|()| reading)
     }
 
     /// A client waits for this read until it ends.
@@ -140,15 +140,15 @@ impl Reading {
             } else {
                 return Ok(Attempt::Done(self.frames.drain(..).flatten().collect()));
             }
-            self.check_given_up()?;
+            self.check_abandoned()?;
             (self.left, self.loading) = (0, None);
             self.look_at(self.blocks);
             self.note_look(cpu);
         }
     }
 
-    fn check_given_up(&self) -> Result<(), Errno> {
-        if self.volume.is_given_up(self.blocks) { Err(Errno::IO) } else { Ok(()) }
+    fn check_abandoned(&self) -> Result<(), Errno> {
+        if self.volume.is_abandoned(self.blocks) { Err(Errno::IO) } else { Ok(()) }
     }
 
     fn look_at(&mut self, blocks: BlockRange) {

@@ -140,7 +140,7 @@ pub struct Volume {
     /// Dirty blocks at most, by the disk's measured rate.
     dirty_limit: AtomicU64,
     /// Was anything abandoned before the device had it?
-    has_given_up: AtomicBool,
+    has_abandoned: AtomicBool,
     closing: AtomicBool,
     gate: Gate,
     /// For a file, which others may change: the bytes that its writers sent.
@@ -234,7 +234,7 @@ impl Volume {
             foreign: ForeignFlushes::default(),
             early: Mutex::default(),
             dirty_limit: AtomicU64::new(write_back::dirty_limit_at_first(kernel.switches().smooth_write_back)),
-            has_given_up: AtomicBool::new(false),
+            has_abandoned: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             gate: Gate::default(),
             parts: Parts::default(),
@@ -373,7 +373,7 @@ impl Drop for Volume {
             let mut state = self.state.lock();
             let dirty = state.dirty.len();
             self.note_clean(&mut state, dirty);
-            (dirty, state.trouble.told())
+            (dirty, state.trouble.reported())
         };
         self.memory.subtract_dirty(dirty);
         self.memory.change_stuck(stuck, 0);

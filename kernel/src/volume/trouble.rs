@@ -68,11 +68,11 @@ pub(super) struct Trouble {
     /// No progress since.
     since: Option<Instant>,
     /// Blocks abandoned before the disk had them.
-    given_up: BlockSet,
+    abandoned: BlockSet,
     /// Unknown which: treat all as abandoned.
-    all_given_up: bool,
+    all_abandoned: bool,
     /// Blocks last reported to the kernel as held.
-    told: u64,
+    reported: u64,
 }
 
 impl Trouble {
@@ -107,12 +107,12 @@ impl Trouble {
     }
 
     /// Blocks last reported to the kernel as held.
-    pub(super) fn told(&self) -> u64 {
-        self.told
+    pub(super) fn reported(&self) -> u64 {
+        self.reported
     }
 
-    pub(super) fn has_given_up(&self) -> bool {
-        self.all_given_up || !self.given_up.is_empty()
+    pub(super) fn has_abandoned(&self) -> bool {
+        self.all_abandoned || !self.abandoned.is_empty()
     }
 }
 
@@ -151,26 +151,26 @@ impl Volume {
     /// The error with which to refuse writes, if any.
     pub(super) fn refusal(&self) -> Option<Errno> {
         let mut state = self.state.lock();
-        if state.trouble.has_given_up() {
+        if state.trouble.has_abandoned() {
             return state.lost;
         }
         let errno = state.trouble.errno(&state)?;
-        self.tell_stuck(&mut state);
+        self.report_stuck(&mut state);
         (self.memory.stuck_blocks() > self.held_max()).then_some(errno)
     }
 
     /// Was any of `blocks` abandoned?
-    pub(super) fn is_given_up(&self, blocks: BlockRange) -> bool {
-        self.has_given_up.load(Ordering::SeqCst) && {
+    pub(super) fn is_abandoned(&self, blocks: BlockRange) -> bool {
+        self.has_abandoned.load(Ordering::SeqCst) && {
             let state = self.state.lock();
-            state.trouble.all_given_up || state.trouble.given_up.first_run(blocks, 1).is_some()
+            state.trouble.all_abandoned || state.trouble.abandoned.first_run(blocks, 1).is_some()
         }
     }
 
     pub fn loss(&self) -> Option<Loss> {
         let state = self.state.lock();
         let errno = state.lost?;
-        let forgotten = (!state.trouble.all_given_up).then(|| state.trouble.given_up.runs().collect());
+        let forgotten = (!state.trouble.all_abandoned).then(|| state.trouble.abandoned.runs().collect());
         Some(Loss { errno, size: self.size(), forgotten })
     }
 
@@ -181,23 +181,23 @@ impl Volume {
         match &loss.forgotten {
             Some(runs) => {
                 for &run in runs {
-                    state.trouble.given_up.insert(run);
+                    state.trouble.abandoned.insert(run);
                 }
             }
-            None => state.trouble.all_given_up = true,
+            None => state.trouble.all_abandoned = true,
         }
-        let has_given_up = state.trouble.has_given_up();
+        let has_abandoned = state.trouble.has_abandoned();
         drop(state);
-        self.has_given_up.store(has_given_up, Ordering::SeqCst);
+        self.has_abandoned.store(has_abandoned, Ordering::SeqCst);
         self.grow(ByteOffset(loss.size));
     }
 
     /// Reports to the kernel what a degraded volume holds.
-    pub(super) fn tell_stuck(&self, state: &mut State) {
+    pub(super) fn report_stuck(&self, state: &mut State) {
         let stuck = state.stuck();
-        if stuck != state.trouble.told {
-            self.memory.change_stuck(state.trouble.told, stuck);
-            state.trouble.told = stuck;
+        if stuck != state.trouble.reported {
+            self.memory.change_stuck(state.trouble.reported, stuck);
+            state.trouble.reported = stuck;
         }
     }
 
@@ -205,7 +205,7 @@ impl Volume {
     pub(super) async fn look_for_trouble(&self, cpu: &Processor) {
         let left = {
             let mut state = self.state.lock();
-            self.tell_stuck(&mut state);
+            self.report_stuck(&mut state);
             let Some(errno) = state.trouble.errno(&state) else {
                 state.trouble.since = None;
                 return;
@@ -224,12 +224,12 @@ impl Volume {
             }
             left
         };
-        self.give_up(cpu, left).await;
+        self.abandon(cpu, left).await;
     }
 
     /// Nothing of the volume will be durable from now on. Unflushed blocks become clean; of the refused blocks, up to
     /// `left` are abandoned. Blocks that the disk still takes, or that were not tried yet, are still written.
-    async fn give_up(&self, cpu: &Processor, left: u64) {
+    async fn abandon(&self, cpu: &Processor, left: u64) {
         let unflushed = std::mem::take(&mut self.state.lock().unflushed);
         for piece in unflushed.runs().flat_map(Cache::runs) {
             self.change_states(piece, |state| state.without(BufferState::UNFLUSHED));
@@ -245,8 +245,8 @@ impl Volume {
                 if run.iter().any(|block| state.is_busy(block)) {
                     continue;
                 }
-                state.trouble.given_up.insert(run);
-                self.has_given_up.store(true, Ordering::SeqCst);
+                state.trouble.abandoned.insert(run);
+                self.has_abandoned.store(true, Ordering::SeqCst);
                 state.trouble.refused.remove(run);
                 // No write of it may start now.
                 let removed = state.dirty.remove(run);
@@ -258,7 +258,7 @@ impl Volume {
             left -= run.len();
             self.forget(cpu, run).await;
         }
-        self.tell_stuck(&mut self.state.lock());
+        self.report_stuck(&mut self.state.lock());
         self.memory.memory_wait().wake_all();
     }
 

@@ -146,7 +146,7 @@ impl Volume {
             let mut state = self.state.lock();
             let is_behind = pace.is_behind(state.dirty.len());
             let written = state.busy.take(cpu.now(), is_behind);
-            // Refused writes say nothing about the disk's speed.
+            // Refused writes are no measure of the disk's speed.
             if !state.is_in_trouble() {
                 pace.on_written(written);
             }
@@ -162,13 +162,13 @@ impl Volume {
         let facts = self.memory.dirty_facts();
         let all = policy.on_tick(cpu.now(), facts);
         cpu.trace(Event::WriteBackTick, (JobId::default(), self.export()), facts.dirty_blocks, all);
-        let (own, most, lap) = {
+        let (own, most, volume) = {
             let mut state = self.state.lock();
             (state.dirty.len(), state.worth_trying(), state.dirty.on_tick(cpu.now()))
         };
         // One policy looks at the whole cache, of which each volume writes its share; the other at the volume.
         let share = (u128::from(all) * u128::from(own)).div_ceil(u128::from(facts.dirty_blocks.max(1))) as u64;
-        let due = if policy.config().smooth { pace.on_tick(cpu.now(), lap) } else { 0 };
+        let due = if policy.config().smooth { pace.on_tick(cpu.now(), volume) } else { 0 };
         let mut left = if self.memory.is_memory_short() { own } else { share.max(due) }.min(most);
         // One job is charged for all: the writer of each single block is not recorded.
         let context = Context::asynchronous(self.payer());

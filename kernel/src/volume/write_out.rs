@@ -96,6 +96,19 @@ impl Volume {
         self.claim_run(&mut state, now, run)
     }
 
+    /// All of `blocks`, if they can be written as one run.
+    pub(super) fn claim_all(&self, now: Instant, blocks: BlockRange) -> Option<Claim> {
+        let mut state = self.state.lock();
+        let run = state.dirty.first_run(blocks, self.transfer_blocks_max());
+        if run != Some(blocks) || blocks.iter().any(|block| state.is_busy(block)) {
+            return None;
+        }
+        match self.claim_run(&mut state, now, run) {
+            Claimed::Run(claim) => Some(claim),
+            Claimed::Busy(_) | Claimed::Nothing => None,
+        }
+    }
+
     /// As `claim`, limited to what this pass of write-back covers.
     pub(super) fn claim_old(&self, now: Instant, within: BlockRange) -> Claimed {
         let mut state = self.state.lock();
@@ -129,16 +142,29 @@ impl Volume {
         Claimed::Run(Claim { blocks, dirty, sequence })
     }
 
-    /// Writes the claimed blocks in a task of its own, which completes even if the caller is dropped.
+    /// Writes the claimed blocks in a task of its own.
     pub(super) fn start_write_out(&self, cpu: &Processor, claim: Claim, context: Context) {
-        let Some(volume) = self.this.upgrade() else { return };
+        cpu.spawn_path_for(context.job, self.begin_write_out(cpu, claim, context));
+    }
+
+    /// Writes the claimed blocks in the caller's task: waiting for one of its own would cost a dispatch more.
+    pub(super) async fn finish_write_out(&self, cpu: &Processor, claim: Claim, context: Context) {
+        cpu.run_to_end(context.job, self.begin_write_out(cpu, claim, context)).await;
+    }
+
+    /// The write of the claimed blocks, which must run to its end.
+    fn begin_write_out(&self, cpu: &Processor, claim: Claim, context: Context) -> impl Future<Output = ()> + use<> {
+        let (volume, cpu) = (self.this.upgrade(), cpu.clone());
         if context.stability == Stability::Stable {
             self.state.lock().forced.insert(claim.sequence);
         }
-        let here = cpu.clone();
         cpu.count(Count::WriteOuts, 1);
         cpu.count(Count::WriteOutBlocks, claim.dirty_blocks());
-        cpu.spawn_path_for(context.job, async move { volume.write_out(&here, claim, context).await });
+        async move {
+            if let Some(volume) = volume {
+                volume.write_out(&cpu, claim, context).await;
+            }
+        }
     }
 
     /// Waits until at most `count` writes to the device are in flight.
@@ -321,7 +347,7 @@ impl Volume {
                 claim.dirty.iter().for_each(|run| state.trouble.on_write_failed(*run, errno));
             }
         }
-        self.tell_stuck(&mut state);
+        self.report_stuck(&mut state);
         self.note_clean(&mut state, written - dirty_again);
         drop(state);
         self.memory.subtract_dirty(written - dirty_again);

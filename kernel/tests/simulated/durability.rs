@@ -1,5 +1,6 @@
 //! Volumes with failing flushes, and with odd or large disks, in the simulated machine.
 
+use kernel::counters::{Count, Reading};
 use kernel::device::{Checked, Device, DeviceFacts, FileDevice, Work};
 use kernel::queue::{DiskQueue, Queued};
 use kernel::request::{Action, Context, JobId, Outcome, Request};
@@ -8,8 +9,10 @@ use kernel::{ForcedUnitAccess, Processor, Switches, Volume};
 use machine::Errno;
 use policy::unit::{ByteRange, ProcessorId, Stability};
 use sim::{DiskConfig, DiskId, OpClass, World};
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 use testkit::rounds::for_seeds;
 use testkit::scene::{Host, run, small_kernel, spawn};
@@ -429,5 +432,47 @@ fn zeroing_and_looking_at_a_huge_disk_cost_what_is_cached_and_not_what_is_addres
         volume.extents(&cpu, all, 100).await.expect("found");
         volume.flush(&cpu, context()).await.expect("flushed");
         assert!(volume.is_clean());
+    });
+}
+
+/// Tasks that a stable write to cached blocks starts.
+fn tasks_of_a_stable_write(forced: ForcedUnitAccess) -> u64 {
+    let world = World::new(1);
+    let host = host(&world);
+    let (_, volume) = volume(&world, &host, DiskConfig::new(8 * MIB), forced);
+    run(&world, &host, async move |cpu| {
+        let range = ByteRange::new(MIB, 8192);
+        let stable = context().with_stability(Stability::Stable);
+        write(&cpu, &volume, range, 1, stable).await.expect("durable");
+        let started = || Reading::sum(&cpu.kernel().counters().read()).count(Count::TasksStarted);
+        let before = started();
+        write(&cpu, &volume, range, 2, stable).await.expect("durable");
+        started() - before
+    })
+}
+
+#[test]
+fn a_stable_write_starts_a_task_for_the_flush_and_a_forced_one_none() {
+    assert_eq!(tasks_of_a_stable_write(ForcedUnitAccess::Never), 1);
+    assert_eq!(tasks_of_a_stable_write(ForcedUnitAccess::Always), 0);
+}
+
+#[test]
+fn a_stable_write_whose_task_is_dropped_is_completed_nevertheless() {
+    let world = World::new(1);
+    let host = host(&world);
+    let (disk, volume) = volume(&world, &host, DiskConfig::new(8 * MIB), ForcedUnitAccess::Never);
+    let seen = world.clone();
+    run(&world, &host, async move |cpu| {
+        let (range, stable) = (ByteRange::new(MIB, 8192), context().with_stability(Stability::Stable));
+        let mut dropped = Box::pin(write(&cpu, &volume, range, 7, stable));
+        while volume.dirty_blocks() == 0 {
+            poll_fn(|cx| Poll::Ready(dropped.as_mut().poll(cx).is_ready())).await;
+        }
+        drop(dropped);
+        write(&cpu, &volume, range, 8, context()).await.expect("cached");
+        volume.flush(&cpu, context()).await.expect("the first write does not stay in flight for ever");
+        assert!(seen.read_durable(disk, range) == [8; 8192]);
+        assert_eq!(volume.dirty_blocks(), 0);
     });
 }

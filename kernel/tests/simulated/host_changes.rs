@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kernel::tree::{FRESH, Vnode};
+use kernel::tree::{FRESH, FileTree, Vnode};
 use kernel::{Processor, Switches};
 use policy::unit::ByteOffset;
 use sim::{TreeConfig, TreeId, World};
@@ -23,20 +23,22 @@ fn a_stable_byte_does_not_put_back_what_the_host_has_replaced_beside_an_unstable
     run(&world, &host, async move |cpu| {
         let tree = open(&seen, &cpu, id, 100);
         let (_, file) = file(&cpu, &tree, "file").await;
-        write(&cpu, &file, 0, &[1; 4 * BLOCK as usize], stable()).await.expect("durable");
-        write(&cpu, &file, 0, &[2; BLOCK as usize], context()).await.expect("cached");
-        assert!(read(&cpu, &file, 0, 4 * BLOCK).await.expect("read")[BLOCK as usize..].iter().all(|&byte| byte == 1));
+        write(&cpu, &tree, &file, 0, &[1; 4 * BLOCK as usize], stable()).await.expect("durable");
+        write(&cpu, &tree, &file, 0, &[2; BLOCK as usize], context()).await.expect("cached");
+        assert!(
+            read(&cpu, &tree, &file, 0, 4 * BLOCK).await.expect("read")[BLOCK as usize..].iter().all(|&byte| byte == 1)
+        );
         seen.write_tree(id, "/file", ByteOffset(2 * BLOCK), &[9; BLOCK as usize]);
         seen.sync_tree(id);
         cpu.sleep(FRESH).await;
-        let read_back = read(&cpu, &file, 2 * BLOCK, BLOCK).await.expect("read");
+        let read_back = read(&cpu, &tree, &file, 2 * BLOCK, BLOCK).await.expect("read");
         assert!(read_back == [9; BLOCK as usize], "the change is seen while another block is dirty");
         seen.write_tree(id, "/file", ByteOffset(3 * BLOCK), &[8; BLOCK as usize]);
         seen.sync_tree(id);
-        file.commit(&cpu, context()).await.expect("durable");
-        let read_back = read(&cpu, &file, 3 * BLOCK, BLOCK).await.expect("read");
+        tree.commit(&cpu, &file, context()).await.expect("durable");
+        let read_back = read(&cpu, &tree, &file, 3 * BLOCK, BLOCK).await.expect("read");
         assert!(read_back == [8; BLOCK as usize], "the change is seen after a COMMIT");
-        write(&cpu, &file, 2 * BLOCK + 7, b"x", stable()).await.expect("durable");
+        write(&cpu, &tree, &file, 2 * BLOCK + 7, b"x", stable()).await.expect("durable");
         let mut expected =
             [[2; BLOCK as usize], [1; BLOCK as usize], [9; BLOCK as usize], [8; BLOCK as usize]].concat();
         expected[2 * BLOCK as usize + 7] = b'x';
@@ -52,19 +54,19 @@ fn part_of_a_block_written_just_after_the_host_wrote_the_rest_leaves_the_rest() 
         run(&world, &host, async move |cpu| {
             let tree = open(&seen, &cpu, id, 100);
             let (_, file) = file(&cpu, &tree, "file").await;
-            write(&cpu, &file, 0, &[1; BLOCK as usize], stable()).await.expect("durable");
-            assert!(read(&cpu, &file, 0, BLOCK).await.expect("read") == [1; BLOCK as usize]);
+            write(&cpu, &tree, &file, 0, &[1; BLOCK as usize], stable()).await.expect("durable");
+            assert!(read(&cpu, &tree, &file, 0, BLOCK).await.expect("read") == [1; BLOCK as usize]);
             seen.write_tree(id, "/file", ByteOffset(0), &[9; BLOCK as usize]);
             seen.sync_tree(id);
-            write(&cpu, &file, 100, b"abc", stability).await.expect("written");
-            write(&cpu, &file, 300, b"def", stability).await.expect("written");
-            file.commit(&cpu, context()).await.expect("durable");
+            write(&cpu, &tree, &file, 100, b"abc", stability).await.expect("written");
+            write(&cpu, &tree, &file, 300, b"def", stability).await.expect("written");
+            tree.commit(&cpu, &file, context()).await.expect("durable");
             let mut expected = [9; BLOCK as usize];
             expected[100..103].copy_from_slice(b"abc");
             expected[300..303].copy_from_slice(b"def");
             assert!(seen.tree_durable_content(id, "/file").as_deref() == Some(&expected[..]));
             cpu.sleep(FRESH).await;
-            assert!(read(&cpu, &file, 0, BLOCK).await.expect("read") == expected);
+            assert!(read(&cpu, &tree, &file, 0, BLOCK).await.expect("read") == expected);
         });
     }
 }
@@ -76,13 +78,13 @@ fn what_the_host_appended_stays_when_a_client_appends_and_writes_beyond() {
     run(&world, &host, async move |cpu| {
         let tree = open(&seen, &cpu, id, 100);
         let (_, file) = file(&cpu, &tree, "log").await;
-        write(&cpu, &file, 0, &[1; 100], stable()).await.expect("durable");
+        write(&cpu, &tree, &file, 0, &[1; 100], stable()).await.expect("durable");
         seen.write_tree(id, "/log", ByteOffset(100), &[9; 9000]);
         seen.sync_tree(id);
-        write(&cpu, &file, 100, &[2; 10], context()).await.expect("written");
-        write(&cpu, &file, BLOCK, &[3; 10], context()).await.expect("written");
-        write(&cpu, &file, 3 * BLOCK, &[4; 10], context()).await.expect("written");
-        file.commit(&cpu, context()).await.expect("durable");
+        write(&cpu, &tree, &file, 100, &[2; 10], context()).await.expect("written");
+        write(&cpu, &tree, &file, BLOCK, &[3; 10], context()).await.expect("written");
+        write(&cpu, &tree, &file, 3 * BLOCK, &[4; 10], context()).await.expect("written");
+        tree.commit(&cpu, &file, context()).await.expect("durable");
         let mut expected = [[1; 100].as_slice(), &[9; 9000]].concat();
         expected.resize(3 * BLOCK as usize + 10, 0);
         expected[100..110].fill(2);
@@ -90,7 +92,7 @@ fn what_the_host_appended_stays_when_a_client_appends_and_writes_beyond() {
         expected[3 * BLOCK as usize..].fill(4);
         assert!(seen.tree_durable_content(id, "/log") == Some(expected.clone()));
         cpu.sleep(FRESH).await;
-        assert!(read(&cpu, &file, 0, 1 << 20).await.expect("read") == expected);
+        assert!(read(&cpu, &tree, &file, 0, 1 << 20).await.expect("read") == expected);
     });
 }
 
@@ -101,24 +103,27 @@ fn slip_in(after: Duration) {
     run(&world, &host, async move |cpu| {
         let tree = open(&seen, &cpu, id, 100);
         let (_, file) = file(&cpu, &tree, "file").await;
-        write(&cpu, &file, 0, &[1; 8 * BLOCK as usize], stable()).await.expect("durable");
+        write(&cpu, &tree, &file, 0, &[1; 8 * BLOCK as usize], stable()).await.expect("durable");
         cpu.sleep(FRESH).await;
-        assert!(read(&cpu, &file, 0, 8 * BLOCK).await.expect("read") == [1; 8 * BLOCK as usize]);
+        assert!(read(&cpu, &tree, &file, 0, 8 * BLOCK).await.expect("read") == [1; 8 * BLOCK as usize]);
         cpu.sleep(FRESH).await;
-        assert!(file.refresh(&cpu).await.is_ok());
-        let for_writer = Arc::clone(&file);
+        assert!(tree.refresh(&cpu, &file).await.is_ok());
+        let (same_tree, for_writer) = (Arc::clone(&tree), Arc::clone(&file));
         let writer = spawn(&cpu, async move |cpu| {
             cpu.sleep(after).await;
-            write(&cpu, &for_writer, BLOCK, &[2; BLOCK as usize], context()).await.expect("cached");
+            write(&cpu, &same_tree, &for_writer, BLOCK, &[2; BLOCK as usize], context()).await.expect("cached");
         });
         seen.write_tree(id, "/file", ByteOffset(0), &[9; 8 * BLOCK as usize]);
         cpu.sleep(FRESH - Duration::from_micros(50)).await;
         while writer.borrow().is_none() {
-            let _ = read(&cpu, &file, 4 * BLOCK, BLOCK).await.expect("read");
+            let _ = read(&cpu, &tree, &file, 4 * BLOCK, BLOCK).await.expect("read");
             cpu.sleep(Duration::from_micros(1)).await;
         }
         cpu.sleep(FRESH).await;
-        assert!(read(&cpu, &file, 2 * BLOCK, 6 * BLOCK).await.expect("read") == [9; 6 * BLOCK as usize], "{after:?}");
+        assert!(
+            read(&cpu, &tree, &file, 2 * BLOCK, 6 * BLOCK).await.expect("read") == [9; 6 * BLOCK as usize],
+            "{after:?}"
+        );
     });
 }
 
@@ -148,9 +153,9 @@ fn a_cold_read_of_a_file_that_the_host_writes_all_the_time_ends() {
             }
         });
         let began = cpu.now();
-        let bytes = read(&cpu, &file, 0, 8 * BLOCK).await.expect("read");
+        let bytes = read(&cpu, &tree, &file, 0, 8 * BLOCK).await.expect("read");
         assert!(bytes.len() == 8 * BLOCK as usize && !bytes.contains(&0));
-        write(&cpu, &file, 5, b"x", stable()).await.expect("part of a block that is to be read first");
+        write(&cpu, &tree, &file, 5, b"x", stable()).await.expect("part of a block that is to be read first");
         assert!(cpu.now().since(began) < Duration::from_millis(100), "{:?}", cpu.now().since(began));
         ended.set(true);
         let (_, disk) = cpu.kernel().disk_queues().pop().expect("the tree's");
@@ -228,7 +233,12 @@ async fn host_process(cpu: Processor, world: World, id: TreeId, ledger: Rc<RefCe
     }
 }
 
-async fn client(cpu: Processor, file: Arc<Vnode>, ledger: Rc<RefCell<Ledger>>, mut random: Random) {
+async fn client(
+    cpu: Processor,
+    (tree, file): (Arc<FileTree>, Arc<Vnode>),
+    ledger: Rc<RefCell<Ledger>>,
+    mut random: Random,
+) {
     for _ in 0..80 {
         match random.below(10) {
             0..6 => {
@@ -237,13 +247,13 @@ async fn client(cpu: Processor, file: Arc<Vnode>, ledger: Rc<RefCell<Ledger>>, m
                 let bytes: Vec<u8> = (0..len).map(|_| random.next() as u8).collect();
                 ledger.borrow_mut().bytes[at as usize..(at + len) as usize].copy_from_slice(&bytes);
                 let context = if random.chance(400) { stable() } else { context() };
-                write(&cpu, &file, at, &bytes, context).await.expect("written");
+                write(&cpu, &tree, &file, at, &bytes, context).await.expect("written");
             }
-            6 => file.commit(&cpu, context()).await.expect("durable"),
+            6 => tree.commit(&cpu, &file, context()).await.expect("durable"),
             7 => cpu.sleep(Duration::from_micros(random.below(300_000))).await,
             _ => {
                 let (at, len) = (random.below(FILE_BYTES), 1 + random.below(5 * BLOCK));
-                let found = read(&cpu, &file, at, len).await.expect("read");
+                let found = read(&cpu, &tree, &file, at, len).await.expect("read");
                 for (place, found) in (at..).zip(found) {
                     let expected = ledger.borrow().bytes[place as usize];
                     assert!(!is_clients(place) || found == expected, "byte {place} is {found}, not {expected}");
@@ -269,7 +279,8 @@ fn changes_on_both_sides(seed: u64) {
         (tree, file)
     });
     let (for_client, for_host, seen) = (Rc::clone(&ledger), Rc::clone(&ledger), world.clone());
-    let (own, others, same) = (Random(random.next()), Random(random.next()), Arc::clone(&file));
+    let (own, others) = (Random(random.next()), Random(random.next()));
+    let same = (Arc::clone(&tree), Arc::clone(&file));
     let tasks = [
         spawn(&host.processors[0], async move |cpu| client(cpu, same, for_client, own).await),
         spawn(&host.processors[1], async move |cpu| host_process(cpu, seen, tree_id, for_host, others).await),
@@ -279,10 +290,10 @@ fn changes_on_both_sides(seed: u64) {
     let (seen, same) = (world.clone(), Rc::clone(&ledger));
     run(&world, &host, async move |cpu| {
         cpu.sleep(FRESH).await;
-        let found = read(&cpu, &file, 0, 2 * FILE_BYTES).await.expect("read");
+        let found = read(&cpu, &tree, &file, 0, 2 * FILE_BYTES).await.expect("read");
         same.borrow().check_all(&found);
-        file.commit(&cpu, context()).await.expect("durable");
-        let found = read(&cpu, &file, 0, 2 * FILE_BYTES).await.expect("read");
+        tree.commit(&cpu, &file, context()).await.expect("durable");
+        let found = read(&cpu, &tree, &file, 0, 2 * FILE_BYTES).await.expect("read");
         same.borrow().check_all(&found);
         seen.sync_tree(tree_id);
         same.borrow().check_all(&seen.tree_durable_content(tree_id, "/file").expect("there"));

@@ -16,16 +16,16 @@ fn what_clients_have_read_the_host_can_execute() {
     run(&world, &host, async move |cpu| {
         let tree = open(&seen, &cpu, id, 100);
         let (node, program) = file(&cpu, &tree, "program").await;
-        write(&cpu, &program, 0, &[1; 5000], stable()).await.expect("durable");
+        write(&cpu, &tree, &program, 0, &[1; 5000], stable()).await.expect("durable");
         cpu.sleep(Duration::from_millis(1500)).await;
         assert_eq!(seen.execute_in_tree(id, "program"), Ok(()), "written, committed and left alone");
-        assert!(read(&cpu, &program, 0, 10_000).await.expect("read") == [1; 5000]);
+        assert!(read(&cpu, &tree, &program, 0, 10_000).await.expect("read") == [1; 5000]);
         for _ in 0..2 {
-            let refused = write(&cpu, &program, 0, &[2; 5000], stable()).await;
+            let refused = write(&cpu, &tree, &program, 0, &[2; 5000], stable()).await;
             assert_eq!(refused, Err(Errno(libc::ETXTBSY)), "at once, not when it is written back");
         }
         seen.end_execution_in_tree(id, "program");
-        write(&cpu, &program, 0, &[3; 5000], context()).await.expect("the refusal was not for ever");
+        write(&cpu, &tree, &program, 0, &[3; 5000], context()).await.expect("the refusal was not for ever");
         assert_eq!(seen.execute_in_tree(id, "program"), Err(Errno(libc::ETXTBSY)));
         cpu.sleep(Duration::from_secs(4)).await;
         assert_eq!(seen.execute_in_tree(id, "program"), Ok(()), "made durable though nobody asked for a commit");
@@ -35,7 +35,7 @@ fn what_clients_have_read_the_host_can_execute() {
         tree.close(&cpu).await.expect("flushed");
         let tree = open(&seen, &cpu, id, 100);
         let program = tree.file(&cpu, node).await.expect("it is a regular file");
-        assert!(read(&cpu, &program, 0, 10_000).await.expect("read") == [3; 5000]);
+        assert!(read(&cpu, &tree, &program, 0, 10_000).await.expect("read") == [3; 5000]);
         assert_eq!(seen.execute_in_tree(id, "program"), Ok(()), "it was opened for reading alone");
     });
 }
@@ -51,7 +51,7 @@ fn all_trees_have_one_budget_of_open_files_and_give_way_to_each_other_also_what_
         for number in 0..60 {
             for tree in &trees {
                 let (_, file) = file(&cpu, tree, &format!("file{number}")).await;
-                write(&cpu, &file, 0, &[number; 5000], context()).await.expect("cached");
+                write(&cpu, tree, &file, 0, &[number; 5000], context()).await.expect("cached");
                 drop(file);
                 assert!(budget.open() <= 8, "{} are open", budget.open());
             }
@@ -59,7 +59,7 @@ fn all_trees_have_one_budget_of_open_files_and_give_way_to_each_other_also_what_
         for number in 0..60 {
             for tree in &trees {
                 let (_, file) = file(&cpu, tree, &format!("file{number}")).await;
-                assert!(read(&cpu, &file, 0, 10_000).await.expect("read") == [number; 5000]);
+                assert!(read(&cpu, tree, &file, 0, 10_000).await.expect("read") == [number; 5000]);
             }
         }
         for tree in &trees {
@@ -87,7 +87,7 @@ fn files_in_use_are_not_closed_and_those_that_cannot_be_written_do_not_stop_othe
         drop(used);
         let (_, stuck) = file(&cpu, &tree, "stuck").await;
         assert_eq!(budget.open(), 4, "given back as soon as they may be");
-        write(&cpu, &stuck, 0, &[7; 5000], context()).await.expect("cached");
+        write(&cpu, &tree, &stuck, 0, &[7; 5000], context()).await.expect("cached");
         drop(stuck);
         seen.fail_next_in_tree(id, OpClass::Write, u32::MAX, Errno::IO);
         for number in 0..10 {
@@ -96,7 +96,7 @@ fn files_in_use_are_not_closed_and_those_that_cannot_be_written_do_not_stop_othe
         assert!(budget.open() <= 5, "{} are open", budget.open());
         seen.heal_tree(id);
         let (_, stuck) = file(&cpu, &tree, "stuck").await;
-        assert!(read(&cpu, &stuck, 0, 10_000).await.expect("read") == [7; 5000], "what was not written stayed");
+        assert!(read(&cpu, &tree, &stuck, 0, 10_000).await.expect("read") == [7; 5000], "what was not written stayed");
     });
 }
 
@@ -136,14 +136,14 @@ fn where_the_host_has_no_descriptor_left_others_are_closed_for_the_next_file() {
         let (_, used) = file(&cpu, &tree, "used").await;
         // To write to it, it is opened once more.
         seen.fail_next_in_tree(id, OpClass::Call, 3, Errno(libc::EMFILE));
-        write(&cpu, &used, 0, &[7; 5000], context()).await.expect("there is room again");
+        write(&cpu, &tree, &used, 0, &[7; 5000], context()).await.expect("there is room again");
         assert_eq!(budget.open(), 2);
         let (_, other) = file(&cpu, &tree, "other").await;
         seen.fail_next_in_tree(id, OpClass::Call, 3, Errno(libc::ENFILE));
-        let refused = write(&cpu, &other, 0, &[8; 5000], context()).await;
+        let refused = write(&cpu, &tree, &other, 0, &[8; 5000], context()).await;
         assert_eq!(refused, Err(Errno(libc::ENFILE)), "said, when there is nothing more to close");
         seen.heal_tree(id);
-        write(&cpu, &other, 0, &[8; 5000], context()).await.expect("and not for ever");
+        write(&cpu, &tree, &other, 0, &[8; 5000], context()).await.expect("and not for ever");
     });
 }
 

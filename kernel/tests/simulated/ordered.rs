@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use kernel::tree::{FileTree, Vnode};
@@ -37,7 +38,7 @@ fn journaled(seed: u64) -> TreeConfig {
     TreeConfig { journal: true, ..TreeConfig::drawn(seed) }
 }
 
-async fn change(cpu: &Processor, tree: &FileTree, name: &str, is_new: bool) -> Result<(), Errno> {
+async fn change(cpu: &Processor, tree: &Arc<FileTree>, name: &str, is_new: bool) -> Result<(), Errno> {
     let dir = root(cpu, tree).await;
     let (name, attributes) = (name.into(), SetAttributes { mode: Some(0o644), ..SetAttributes::default() });
     let nodes = if is_new {
@@ -51,7 +52,7 @@ async fn change(cpu: &Processor, tree: &FileTree, name: &str, is_new: bool) -> R
     tree.make_durable_in_order(cpu, &nodes).await
 }
 
-async fn change_names(cpu: &Processor, tree: &FileTree, told: &RefCell<Told>, life: u32, random: &mut Random) {
+async fn change_names(cpu: &Processor, tree: &Arc<FileTree>, told: &RefCell<Told>, life: u32, random: &mut Random) {
     for number in 0..100 {
         let mut names = told.borrow().names().clone();
         let old = names.iter().nth(random.below(names.len().max(1) as u64) as usize).cloned();
@@ -69,15 +70,20 @@ async fn change_names(cpu: &Processor, tree: &FileTree, told: &RefCell<Told>, li
     }
 }
 
-async fn write_files(cpu: &Processor, file: &Vnode, told: &RefCell<Told>, random: &mut Random) {
+async fn write_files(
+    cpu: &Processor,
+    (tree, file): (&Arc<FileTree>, &Arc<Vnode>),
+    told: &RefCell<Told>,
+    random: &mut Random,
+) {
     for _ in 0..30 {
         cpu.sleep(Duration::from_micros(random.below(400_000))).await;
         let before = told.borrow().answered.len();
         if random.chance(500) {
-            write(cpu, file, random.below(50_000), &[1; 5000], stable()).await.expect("durable");
+            write(cpu, tree, file, random.below(50_000), &[1; 5000], stable()).await.expect("durable");
         } else {
-            write(cpu, file, random.below(50_000), &[1; 5000], context()).await.expect("cached");
-            file.commit(cpu, context()).await.expect("durable");
+            write(cpu, tree, file, random.below(50_000), &[1; 5000], context()).await.expect("cached");
+            tree.commit(cpu, file, context()).await.expect("durable");
         }
         let mut told = told.borrow_mut();
         told.promised = told.promised.max(before);
@@ -103,9 +109,9 @@ fn crash_test(seed: u64) {
         let names = spawn(&host.processors[0], async move |cpu| {
             change_names(&cpu, &names_tree, &names_told, life, &mut own).await;
         });
-        let (files_told, mut own) = (Rc::clone(&told), Random(random.next()));
+        let (files_tree, files_told, mut own) = (tree.clone(), Rc::clone(&told), Random(random.next()));
         let files = spawn(&host.processors[1], async move |cpu| {
-            write_files(&cpu, &file, &files_told, &mut own).await;
+            write_files(&cpu, (&files_tree, &file), &files_told, &mut own).await;
         });
         for cpu in &host.processors {
             world.kick(id, cpu.id());
@@ -182,7 +188,7 @@ fn a_failed_sync_is_repeated_and_told_once() {
         seen.fail_next_in_tree(id, OpClass::Sync, 1, Errno::IO);
         cpu.sleep(Duration::from_secs(2)).await;
         assert_eq!(seen.tree_durable_names(id, "/").map(|names| names.len()), Some(2), "the second attempt");
-        assert_eq!(file.commit(&cpu, context()).await, Err(Errno::IO), "what the first covered may be lost");
-        assert_eq!(file.commit(&cpu, context()).await, Ok(()));
+        assert_eq!(tree.commit(&cpu, &file, context()).await, Err(Errno::IO), "what the first covered may be lost");
+        assert_eq!(tree.commit(&cpu, &file, context()).await, Ok(()));
     });
 }

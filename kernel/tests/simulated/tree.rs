@@ -25,8 +25,8 @@ fn a_file_grows_as_it_is_written_and_says_so_before_the_host_knows() {
         let (node, file) = file(&cpu, &tree, "file").await;
         let before = file.attributes();
         cpu.sleep(Duration::from_millis(1)).await;
-        write(&cpu, &file, 5, b"hello", context()).await.expect("cached");
-        write(&cpu, &file, 10_000, b"far", context()).await.expect("cached");
+        write(&cpu, &tree, &file, 5, b"hello", context()).await.expect("cached");
+        write(&cpu, &tree, &file, 10_000, b"far", context()).await.expect("cached");
         let Ok(TreeReply::Attributes(after)) = tree.call(&cpu, None, TreeCall::Attributes { node }).await else {
             panic!("it has attributes");
         };
@@ -35,11 +35,11 @@ fn a_file_grows_as_it_is_written_and_says_so_before_the_host_knows() {
         let mut expected = vec![0; 10_003];
         expected[5..10].copy_from_slice(b"hello");
         expected[10_000..].copy_from_slice(b"far");
-        assert!(read(&cpu, &file, 0, 1 << 20).await.expect("read") == expected);
-        assert_eq!(read(&cpu, &file, 20_000, 10).await.expect("read"), b"");
-        file.commit(&cpu, context()).await.expect("durable");
+        assert!(read(&cpu, &tree, &file, 0, 1 << 20).await.expect("read") == expected);
+        assert_eq!(read(&cpu, &tree, &file, 20_000, 10).await.expect("read"), b"");
+        tree.commit(&cpu, &file, context()).await.expect("durable");
         assert!(seen.tree_durable_content(id, "/file").as_deref() == Some(&expected[..]));
-        assert_eq!(file.refresh(&cpu).await.expect("there").modified, after.modified, "as the writer was told");
+        assert_eq!(tree.refresh(&cpu, &file).await.expect("there").modified, after.modified, "as the writer was told");
     });
 }
 
@@ -51,19 +51,19 @@ fn what_was_cut_off_reads_as_zeroes_when_the_file_grows_again() {
         let tree = open(&seen, &cpu, id, 100);
         let (node, file) = file(&cpu, &tree, "file").await;
         for is_written in [false, true] {
-            write(&cpu, &file, 0, &[7; 20_000], context()).await.expect("cached");
+            write(&cpu, &tree, &file, 0, &[7; 20_000], context()).await.expect("cached");
             if is_written {
-                file.commit(&cpu, context()).await.expect("durable");
+                tree.commit(&cpu, &file, context()).await.expect("durable");
             }
             assert_eq!(set_size(&cpu, &tree, node, 5000).await.expect("cut").size, 5000);
-            assert_eq!(read(&cpu, &file, 4000, 9000).await.expect("read"), [7; 1000]);
+            assert_eq!(read(&cpu, &tree, &file, 4000, 9000).await.expect("read"), [7; 1000]);
             assert_eq!(set_size(&cpu, &tree, node, 9000).await.expect("longer").size, 9000);
-            write(&cpu, &file, 9000, &[9; 10], context()).await.expect("cached");
+            write(&cpu, &tree, &file, 9000, &[9; 10], context()).await.expect("cached");
             let mut expected = vec![7; 5000];
             expected.resize(9000, 0);
             expected.resize(9010, 9);
-            assert!(read(&cpu, &file, 0, 20_000).await.expect("read") == expected);
-            file.commit(&cpu, context()).await.expect("durable");
+            assert!(read(&cpu, &tree, &file, 0, 20_000).await.expect("read") == expected);
+            tree.commit(&cpu, &file, context()).await.expect("durable");
             assert!(seen.tree_durable_content(id, "/file") == Some(expected));
         }
     });
@@ -76,17 +76,17 @@ fn a_change_beside_us_is_seen_within_a_second_and_whole() {
     run(&world, &host, async move |cpu| {
         let tree = open(&seen, &cpu, id, 100);
         let (_, file) = file(&cpu, &tree, "file").await;
-        write(&cpu, &file, 0, &[1; 64 << 10], stable()).await.expect("durable");
+        write(&cpu, &tree, &file, 0, &[1; 64 << 10], stable()).await.expect("durable");
         tree.close(&cpu).await.expect("flushed");
         let tree = open(&seen, &cpu, id, 100);
         let (_, file) = self::file(&cpu, &tree, "file").await;
         // Half of it in the cache.
-        assert!(read(&cpu, &file, 0, 32 << 10).await.expect("read") == [1; 32 << 10]);
+        assert!(read(&cpu, &tree, &file, 0, 32 << 10).await.expect("read") == [1; 32 << 10]);
         seen.write_tree(id, "/file", ByteOffset(0), &[2; 80 << 10]);
-        let all = read(&cpu, &file, 0, 1 << 20).await.expect("read");
+        let all = read(&cpu, &tree, &file, 0, 1 << 20).await.expect("read");
         assert!(all.iter().all(|byte| *byte == all[0]), "old and new are not mixed");
         cpu.sleep(Duration::from_secs(1)).await;
-        assert!(read(&cpu, &file, 0, 1 << 20).await.expect("read") == [2; 80 << 10]);
+        assert!(read(&cpu, &tree, &file, 0, 1 << 20).await.expect("read") == [2; 80 << 10]);
         assert_eq!(file.attributes().size, 80 << 10);
     });
 }
@@ -99,11 +99,11 @@ fn a_failed_flush_fails_who_waited_for_it_and_changes_the_verifier() {
         let tree = open(&seen, &cpu, id, 100);
         let (_, file) = file(&cpu, &tree, "file").await;
         let before = tree.verifier();
-        write(&cpu, &file, 0, &[1; 8192], context()).await.expect("cached");
+        write(&cpu, &tree, &file, 0, &[1; 8192], context()).await.expect("cached");
         seen.fail_next_in_tree(id, OpClass::Flush, 1, Errno::IO);
-        assert_eq!(file.commit(&cpu, context()).await, Err(Errno::IO));
+        assert_eq!(tree.commit(&cpu, &file, context()).await, Err(Errno::IO));
         assert_ne!(tree.verifier(), before);
-        file.commit(&cpu, context()).await.expect("the next one writes again");
+        tree.commit(&cpu, &file, context()).await.expect("the next one writes again");
         assert!(seen.tree_durable_content(id, "/file").as_deref() == Some(&[1; 8192][..]));
     });
 }
@@ -124,12 +124,12 @@ fn a_file_is_open_once_however_many_open_it_and_closed_when_there_are_too_many()
         drop(opened);
         for number in 0..50 {
             let (_, file) = file(&cpu, &tree, &format!("file{number}")).await;
-            write(&cpu, &file, 0, &[number; 5000], stable()).await.expect("durable");
+            write(&cpu, &tree, &file, 0, &[number; 5000], stable()).await.expect("durable");
         }
         assert!(open_before.upgrade().is_none(), "closed for others");
         for number in 0..50 {
             let (_, file) = file(&cpu, &tree, &format!("file{number}")).await;
-            assert!(read(&cpu, &file, 0, 10_000).await.expect("read") == [number; 5000]);
+            assert!(read(&cpu, &tree, &file, 0, 10_000).await.expect("read") == [number; 5000]);
         }
     });
 }
@@ -166,7 +166,7 @@ fn a_file_without_a_name_is_stale_and_its_content_is_not_written() {
     run(&world, &host, async move |cpu| {
         let tree = open(&seen, &cpu, id, 100);
         let (node, file) = file(&cpu, &tree, "file").await;
-        write(&cpu, &file, 0, &[1; 4096], context()).await.expect("cached");
+        write(&cpu, &tree, &file, 0, &[1; 4096], context()).await.expect("cached");
         drop(file);
         let dir = root(&cpu, &tree).await;
         let removed = tree.call(&cpu, None, TreeCall::Remove { dir, name: "file".into() }).await;
@@ -231,7 +231,7 @@ impl Model {
 
 async fn operate(
     cpu: &Processor,
-    tree: &FileTree,
+    tree: &Arc<FileTree>,
     file: &(Node, Arc<Vnode>),
     model: &RefCell<Model>,
     random: &mut Random,
@@ -244,7 +244,7 @@ async fn operate(
             let bytes: Vec<u8> = (0..len).map(|_| random.next() as u8 | 1).collect();
             let is_stable = random.chance(400);
             model.borrow_mut().write(at, &bytes);
-            let result = write(cpu, &file.1, at, &bytes, if is_stable { stable() } else { context() }).await;
+            let result = write(cpu, tree, &file.1, at, &bytes, if is_stable { stable() } else { context() }).await;
             assert_eq!(result, Ok(()));
             if is_stable {
                 // Only this write is guaranteed stable, not the ones before it.
@@ -268,7 +268,7 @@ async fn operate(
         }
         6 => {
             // Truncated when everything is durable, so that the model need not track when the cut takes effect.
-            file.1.commit(cpu, context()).await.expect("durable");
+            tree.commit(cpu, &file.1, context()).await.expect("durable");
             model.borrow_mut().made_durable();
             model.borrow_mut().resize(at);
             set_size(cpu, tree, file.0, at).await.expect("cut");
@@ -276,11 +276,11 @@ async fn operate(
             model.borrow_mut().made_durable();
         }
         7 => {
-            file.1.commit(cpu, context()).await.expect("durable");
+            tree.commit(cpu, &file.1, context()).await.expect("durable");
             model.borrow_mut().made_durable();
         }
         _ => {
-            let found = read(cpu, &file.1, at, len).await.expect("read");
+            let found = read(cpu, tree, &file.1, at, len).await.expect("read");
             let model = model.borrow();
             let end = model.current.len().min((at + len) as usize);
             assert!(found == model.current.get(at as usize..end).unwrap_or_default(), "{at}, {len}");
@@ -303,10 +303,10 @@ fn crash_test(seed: u64) {
             let mut files = Vec::new();
             for (number, model) in for_check.iter().enumerate() {
                 let file = file(&cpu, &tree, &number.to_string()).await;
-                let found = read(&cpu, &file.1, 0, 1 << 20).await.expect("read");
+                let found = read(&cpu, &tree, &file.1, 0, 1 << 20).await.expect("read");
                 assert_eq!(model.borrow().check(&found), Ok(()), "file {number}");
                 // The present content counts.
-                file.1.commit(&cpu, context()).await.expect("durable");
+                tree.commit(&cpu, &file.1, context()).await.expect("durable");
                 *model.borrow_mut() = Model { durable: found.clone(), current: found, ..Model::default() };
                 files.push(file);
             }

@@ -29,14 +29,14 @@ fn a_file_that_a_failed_sync_of_its_attributes_may_have_hurt_is_written_again_th
                 spawn(&cpu, async move |cpu| tree.make_durable(&cpu, &[node]).await)
             };
             let opened = tree.file(&cpu, node).await.expect("opened");
-            let result = write(&cpu, &opened, 0, &[7; 4096], stable()).await;
+            let result = write(&cpu, &tree, &opened, 0, &[7; 4096], stable()).await;
             let is_durable = || seen.tree_durable_content(id, "/file").as_deref() == Some(&[7; 4096][..]);
             assert!(result.is_err() || is_durable());
             while sync.borrow().is_none() {
                 cpu.sleep(Duration::from_micros(50)).await;
             }
             assert_eq!(*sync.borrow(), Some(Err(Errno::IO)));
-            opened.commit(&cpu, context()).await.expect("written again");
+            tree.commit(&cpu, &opened, context()).await.expect("written again");
             assert!(is_durable(), "seed {seed}");
         });
     });
@@ -67,17 +67,17 @@ fn a_lost_file_stays_lost_when_it_is_closed_and_opened_again() {
     run(&world, &host, async move |cpu| {
         let tree = open(&seen, &cpu, id, 4);
         let (node, lost) = file(&cpu, &tree, "file").await;
-        write(&cpu, &lost, 0, &[7; 400 * 4096], context()).await.expect("cached");
+        write(&cpu, &tree, &lost, 0, &[7; 400 * 4096], context()).await.expect("cached");
         let fails = DiskFaults { write_error_permille: 1000, ..Default::default() };
         seen.set_tree_faults(id, fails);
         cpu.sleep(Duration::from_secs(60)).await;
         seen.set_tree_faults(id, Default::default());
         cpu.sleep(Duration::from_secs(60)).await;
-        assert!(lost.commit(&cpu, context()).await.is_err(), "lost");
+        assert!(tree.commit(&cpu, &lost, context()).await.is_err(), "lost");
         let forgotten = |result: Result<Vec<u8>, Errno>| result.is_err();
         let mut before = Vec::new();
         for block in 0..400 {
-            before.push(forgotten(read(&cpu, &lost, block * 4096, 4096).await));
+            before.push(forgotten(read(&cpu, &tree, &lost, block * 4096, 4096).await));
         }
         assert!(before.contains(&true) && before.contains(&false));
         let closed = Arc::downgrade(&lost);
@@ -87,10 +87,10 @@ fn a_lost_file_stays_lost_when_it_is_closed_and_opened_again() {
         }
         assert!(closed.upgrade().is_none(), "closed for others");
         let again = tree.file(&cpu, node).await.expect("opened");
-        assert!(again.commit(&cpu, context()).await.is_err(), "still lost");
-        assert!(write(&cpu, &again, 0, &[8; 4096], stable()).await.is_err());
+        assert!(tree.commit(&cpu, &again, context()).await.is_err(), "still lost");
+        assert!(write(&cpu, &tree, &again, 0, &[8; 4096], stable()).await.is_err());
         for (block, was_forgotten) in (0..).zip(before) {
-            assert_eq!(forgotten(read(&cpu, &again, block * 4096, 4096).await), was_forgotten, "block {block}");
+            assert_eq!(forgotten(read(&cpu, &tree, &again, block * 4096, 4096).await), was_forgotten, "block {block}");
         }
     });
 }
@@ -103,12 +103,16 @@ fn cutting_a_file_off_costs_what_is_cached_and_not_what_is_addressed() {
     run(&world, &host, async move |cpu| {
         let tree = open(&seen, &cpu, id, 8);
         let (node, file) = file(&cpu, &tree, "file").await;
-        assert_eq!(write(&cpu, &file, max, &[7], context()).await, Err(Errno::FILE_TOO_LARGE), "before it is taken");
-        write(&cpu, &file, max - 1, &[7], context()).await.expect("cached");
+        assert_eq!(
+            write(&cpu, &tree, &file, max, &[7], context()).await,
+            Err(Errno::FILE_TOO_LARGE),
+            "before it is taken"
+        );
+        write(&cpu, &tree, &file, max - 1, &[7], context()).await.expect("cached");
         set_size(&cpu, &tree, node, 1).await.expect("cut off");
-        file.commit(&cpu, context()).await.expect("there is nothing to write");
+        tree.commit(&cpu, &file, context()).await.expect("there is nothing to write");
         seen.write_tree(id, "/file", ByteOffset(0), &[9; 100]);
         cpu.sleep(Duration::from_secs(1)).await;
-        assert!(read(&cpu, &file, 0, 200).await == Ok(vec![9; 100]));
+        assert!(read(&cpu, &tree, &file, 0, 200).await == Ok(vec![9; 100]));
     });
 }

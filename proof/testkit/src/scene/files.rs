@@ -52,7 +52,7 @@ pub fn server_of(seed: u64, config: TreeConfig) -> (World, Host, TreeId) {
     (world, host, tree)
 }
 
-pub async fn root(cpu: &Processor, tree: &FileTree) -> Node {
+pub async fn root(cpu: &Processor, tree: &Arc<FileTree>) -> Node {
     match tree.call(cpu, None, TreeCall::Root).await {
         Ok(TreeReply::Node(node, _)) => node,
         _ => panic!("every tree has a root"),
@@ -60,7 +60,7 @@ pub async fn root(cpu: &Processor, tree: &FileTree) -> Node {
 }
 
 /// A file in the root, created if it does not exist, with a durable name.
-pub async fn file(cpu: &Processor, tree: &FileTree, name: &str) -> (Node, Arc<Vnode>) {
+pub async fn file(cpu: &Processor, tree: &Arc<FileTree>, name: &str) -> (Node, Arc<Vnode>) {
     let dir = root(cpu, tree).await;
     let attributes = SetAttributes { mode: Some(0o644), ..SetAttributes::default() };
     let call = TreeCall::Create { dir, name: name.into(), how: Creation::Unchecked, attributes };
@@ -86,13 +86,20 @@ pub async fn frames_of(cpu: &Processor, at: u64, bytes: &[u8]) -> Frames {
     frames
 }
 
-pub async fn write(cpu: &Processor, file: &Vnode, at: u64, bytes: &[u8], context: Context) -> Result<(), Errno> {
+pub async fn write(
+    cpu: &Processor,
+    tree: &Arc<FileTree>,
+    file: &Arc<Vnode>,
+    at: u64,
+    bytes: &[u8],
+    context: Context,
+) -> Result<(), Errno> {
     let frames = frames_of(cpu, at, bytes).await;
-    file.write(cpu, ByteRange::new(at, bytes.len() as u64), frames, context).await
+    tree.write(cpu, file, ByteRange::new(at, bytes.len() as u64), frames, context).await
 }
 
-pub async fn read(cpu: &Processor, file: &Vnode, at: u64, len: u64) -> Result<Vec<u8>, Errno> {
-    let (range, frames) = file.read(cpu, ByteRange::new(at, len), context()).await?;
+pub async fn read(cpu: &Processor, tree: &FileTree, file: &Vnode, at: u64, len: u64) -> Result<Vec<u8>, Errno> {
+    let (range, frames) = tree.read(cpu, file, ByteRange::new(at, len), context()).await?;
     let mut bytes: Vec<u8> = frames.iter().flat_map(|frame| frame.bytes().iter().copied()).collect();
     bytes.drain(..(range.at.0 % 4096).min(bytes.len() as u64) as usize);
     bytes.truncate(range.len as usize);
@@ -100,7 +107,7 @@ pub async fn read(cpu: &Processor, file: &Vnode, at: u64, len: u64) -> Result<Ve
 }
 
 /// Returns the new attributes.
-pub async fn set_size(cpu: &Processor, tree: &FileTree, node: Node, size: u64) -> Result<Attributes, Errno> {
+pub async fn set_size(cpu: &Processor, tree: &Arc<FileTree>, node: Node, size: u64) -> Result<Attributes, Errno> {
     let attributes = SetAttributes { size: Some(size), ..SetAttributes::default() };
     match tree.call(cpu, None, TreeCall::SetAttributes { node, attributes, guard: None }).await? {
         TreeReply::Attributes(attributes) => Ok(attributes),

@@ -1,7 +1,6 @@
 //! READ, WRITE, COMMIT.
 
 use std::io::Write;
-use std::sync::Arc;
 
 use kernel::Frames;
 use kernel::request::Context;
@@ -28,14 +27,15 @@ const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 pub(super) async fn read(call: &Call) -> Answer {
     let args: READ3args = arguments(&call.arguments)?;
     let object = Object::find(call, &args.file)?;
-    let file = object.export.tree().file(&call.cpu, object.node).await?;
-    let attributes = file.refresh(&call.cpu).await?;
+    let tree = object.export.tree();
+    let file = tree.file(&call.cpu, object.node).await?;
+    let attributes = tree.refresh(&call.cpu, &file).await?;
     permission::check(&call.cpu, &object.export, object.node, &attributes, &object.caller, Use::Read).await?;
     let count = u64::from(args.count.min(transfer_bytes_max(call.cpu.kernel())));
     let offset = ByteOffset(args.offset);
     let wanted = ByteRange { at: offset, len: available(attributes.size, offset, count) };
     let context = Context::synchronous(call.job).of_export(object.export.number());
-    let (range, frames) = content(call, &file, wanted, context).await?;
+    let (range, frames) = content(call, &object, &file, wanted, context).await?;
     // `eof` must match the attributes in the same reply, since clients treat what follows the end as zeroes; other
     // clients may have moved the end meanwhile.
     let attributes = file.attributes();
@@ -55,7 +55,8 @@ pub(crate) fn available(size: u64, offset: ByteOffset, count: u64) -> u64 {
 
 async fn content(
     call: &Call,
-    file: &Arc<Vnode>,
+    object: &Object<'_>,
+    file: &Vnode,
     wanted: ByteRange,
     context: Context,
 ) -> Result<(ByteRange, Frames), Errno> {
@@ -64,7 +65,7 @@ async fn content(
     }
     match file.try_read(&call.cpu, wanted) {
         Some(frames) => Ok((wanted, frames)),
-        None => file.read(&call.cpu, wanted, context).await,
+        None => object.export.tree().read(&call.cpu, file, wanted, context).await,
     }
 }
 
@@ -94,8 +95,9 @@ pub(super) async fn write(call: &Call, payload: Option<Payload>) -> Answer {
     let object = Object::of(call, write.handle(&call.arguments))?;
     object.check_writable()?;
     let range = written(write.offset, write.count, write.data_len)?;
-    let file = object.export.tree().file(&call.cpu, object.node).await?;
-    let attributes = file.refresh(&call.cpu).await?;
+    let tree = object.export.tree();
+    let file = tree.file(&call.cpu, object.node).await?;
+    let attributes = tree.refresh(&call.cpu, &file).await?;
     permission::check(&call.cpu, &object.export, object.node, &attributes, &object.caller, Use::Write).await?;
     // Read before the write: if the data is lost meanwhile, the client sees at COMMIT that the verifier has changed.
     let verf = verifier(&object);
@@ -106,7 +108,7 @@ pub(super) async fn write(call: &Call, payload: Option<Payload>) -> Answer {
     if range.len > 0 {
         drop_set_id(&object, &attributes).await?;
         let context = Context::synchronous(call.job).with_stability(stability).of_export(object.export.number());
-        file.write(&call.cpu, range, holding(frames, range), context).await?;
+        tree.write(&call.cpu, &file, range, holding(frames, range), context).await?;
     }
     let file_wcc = after(&object, &file);
     success(&WRITE3resok { file_wcc, count: range.len as u32, committed, verf })
@@ -151,12 +153,13 @@ fn without_set_id(mode: u32) -> Option<u32> {
 pub(super) async fn commit(call: &Call) -> Answer {
     let args: COMMIT3args = arguments(&call.arguments)?;
     let object = Object::find(call, &args.file)?;
-    let file = object.export.tree().file(&call.cpu, object.node).await?;
+    let tree = object.export.tree();
+    let file = tree.file(&call.cpu, object.node).await?;
     // Of the whole file, not the requested range, since a flush covers all of it anyway. Permission was checked at each
     // write.
     let context = Context::synchronous(call.job).with_stability(Stability::Stable);
     let context = context.of_export(object.export.number());
-    file.commit(&call.cpu, context).await?;
+    tree.commit(&call.cpu, &file, context).await?;
     // Read after the flush: it differs from that of the writes if anything was lost before.
     success(&COMMIT3resok { file_wcc: after(&object, &file), verf: verifier(&object) })
 }
@@ -165,7 +168,7 @@ fn verifier(object: &Object<'_>) -> writeverf3 {
     writeverf3(object.export.tree().verifier().to_be_bytes())
 }
 
-fn after(object: &Object<'_>, file: &Arc<Vnode>) -> wcc_data {
+fn after(object: &Object<'_>, file: &Vnode) -> wcc_data {
     wcc_data { before: Nfs3Option::None, after: Nfs3Option::Some(object.fattr(&file.attributes())) }
 }
 
