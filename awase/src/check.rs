@@ -53,7 +53,7 @@ fn addresses(config: &Config) -> String {
     let mut all = Vec::new();
     if !config.exports.is_empty() {
         all.extend(settings.nbd.iter().map(|address| format!("nbd {address}")));
-        all.extend(settings.unix_sockets().iter().map(|path| format!("nbd {}", path.display())));
+        all.extend(settings.nbd_unix.iter().map(|path| format!("nbd {}", path.display())));
     }
     if !config.directories.is_empty() {
         all.extend(settings.nfs_addresses().iter().map(|address| format!("nfs {address}")));

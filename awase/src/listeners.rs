@@ -124,8 +124,8 @@ fn for_disks(settings: &Settings, deadline: Deadline) -> Result<Vec<ListeningSoc
     for address in &settings.nbd {
         sockets.extend(problems.note(tcp(TCP_KEY, *address, deadline).map_err(at(settings, TCP_KEY))));
     }
-    for path in settings.unix_sockets() {
-        sockets.extend(problems.note(unix(UNIX_KEY, &path, &settings.data, deadline).map_err(at(settings, UNIX_KEY))));
+    for path in &settings.nbd_unix {
+        sockets.extend(problems.note(unix(UNIX_KEY, path, &settings.data, deadline).map_err(at(settings, UNIX_KEY))));
     }
     if sockets.is_empty() && problems.0.is_empty() {
         let problem = Problem::new(&settings.place(TCP_KEY), "listen", "has neither nbd nor nbd_unix");
@@ -247,7 +247,8 @@ mod tests {
     }
 
     fn settings(directory: &Path) -> Settings {
-        Settings { data: directory.to_owned(), nbd: Vec::new(), ..Settings::default() }
+        let nbd_unix = vec![directory.join("nbd.sock")];
+        Settings { data: directory.to_owned(), nbd: Vec::new(), nbd_unix, ..Settings::default() }
     }
 
     #[test]
@@ -277,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_server_that_nobody_can_reach_is_refused() {
-        let settings = Settings { nbd: Vec::new(), nbd_unix: Some(Vec::new()), ..Settings::default() };
+        let settings = Settings { nbd: Vec::new(), nbd_unix: Vec::new(), ..Settings::default() };
         let message = open(&settings, Deadline::passed()).expect_err("nowhere").to_string();
         assert!(message.contains("listen has neither nbd nor nbd_unix"), "{message}");
     }

@@ -122,9 +122,9 @@ fn every_switch_can_be_changed_under_load() {
     let names: BTreeSet<String> = switches(&mut client).into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, SWITCHES.iter().map(|key| key.name.to_owned()).collect());
     let load = Load::start(&server);
-    for key in SWITCHES {
+    for key in SWITCHES.iter() {
         let before = value(&mut client, key.name);
-        for wanted in values_of(key.allowed).into_iter().chain([before]) {
+        for wanted in values_of(&key.allowed).into_iter().chain([before]) {
             let (now, notes) = client.set(key.name, &wanted).expect("set");
             assert_eq!((&now, &value(&mut client, key.name)), (&wanted, &wanted), "{}", key.name);
             let is_noted = notes.iter().any(|note| note.contains(key.name));
@@ -268,7 +268,7 @@ fn top_once_prints_exports_processors_and_switches() {
     for part in ["vm", "32.0 MiB", "other", "1GiB", "processors", "cache", "requests/s", "jobs", "build farm"] {
         assert!(text.contains(part), "no {part} in\n{text}");
     }
-    for key in SWITCHES {
+    for key in SWITCHES.iter() {
         assert!(text.contains(key.name), "no {} in\n{text}", key.name);
     }
 }

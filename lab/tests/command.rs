@@ -144,7 +144,7 @@ fn an_experiment_without_a_simulation_is_measured_whatever_on_says() {
 fn every_switch_has_its_place_among_what_is_measured_and_is_compared_with_its_default() {
     let measured = local::live::switches();
     let defaults = kernel::Switches::default();
-    for key in awase::config::SWITCHES {
+    for key in awase::config::SWITCHES.iter() {
         let shown = (key.show)(&defaults).expect("a value");
         let default = shown.trim_matches('"');
         let of: Vec<_> = measured.iter().filter(|(name, _)| *name == key.name).map(|(_, value)| *value).collect();

@@ -1,12 +1,15 @@
 //! Names for clients: the clients of one table `[[client]]` are one job (WS-7).
 
-use kernel::job::Group;
-use nfs::IpNet;
+use std::sync::{Arc, LazyLock};
 
-use super::export_keys::{ID_MAX, network, quoted};
-use super::given::{Given, Refusal};
-use super::key::{Entry, Key, apply};
-use super::problem::{Place, Problem, Problems};
+use kernel::job::Group;
+
+use super::document::TableEntries;
+use super::export_keys::{id, network};
+use super::form::{Form, filled, parsed};
+use super::given::Refusal;
+use super::key::{Key, Keys, apply_all, keys, shown};
+use super::problem::{Problem, Problems};
 
 /// Longest name: it appears in tables and metrics. Bytes.
 const NAME_BYTES_MAX: usize = 64;
@@ -14,129 +17,60 @@ const NAME_BYTES_MAX: usize = 64;
 /// Most tables: they are searched for each new client.
 const CLIENTS_MAX: usize = 256;
 
-#[derive(Clone, Debug, Default)]
-pub struct ClientDraft {
-    name: Option<String>,
-    networks: Vec<IpNet>,
-    users: Vec<u32>,
+pub static CLIENT_KEYS: Keys<Group> = keys! { Group:
+    name: parsed("a text of 1 to 64 bytes", name),
+        "The name of these clients in `awase top` and the metrics; required";
+    address as networks: filled(parsed(
+            "a network or an address such as \"10.0.0.0/24\" or \"fd00::1\", or a list of them", network)),
+        "Their addresses (default: any)";
+    uid as users: Form { allowed: id().allowed + ", or a list of them", ..filled(id()) },
+        "Their users (default: any): through a Unix socket the user of the connected process, in NFS the user that the \
+         client names";
+};
+
+fn name(name: &str) -> Result<Arc<str>, Refusal> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Refusal::Because(format!("is {} bytes long, more than {NAME_BYTES_MAX}", name.len())));
+    }
+    if name.contains(char::is_control) {
+        return Err(Refusal::Because("holds a control character".into()));
+    }
+    Ok(name.into())
 }
 
-pub static CLIENT_KEYS: &[Key<ClientDraft>] = &[
-    Key {
-        name: "name",
-        allowed: "a text of 1 to 64 bytes",
-        about: "The name of these clients in `awase top` and the metrics; required",
-        paper: "",
-        set: |draft, given| {
-            let name = given.filled_text()?;
-            if name.len() > NAME_BYTES_MAX {
-                return Err(Refusal::Because(format!("is {} bytes long, more than {NAME_BYTES_MAX}", name.len())));
-            }
-            if name.contains(char::is_control) {
-                return Err(Refusal::Because("holds a control character".into()));
-            }
-            draft.name = Some(name.to_owned());
-            Ok(())
-        },
-        show: |draft| draft.name.as_ref().map(|name| quoted(name)),
-    },
-    Key {
-        name: "address",
-        allowed: "a network or an address such as \"10.0.0.0/24\" or \"fd00::1\", or a list of them",
-        about: "Their addresses (default: any)",
-        paper: "",
-        set: |draft, given| {
-            draft.networks = given.texts()?.iter().map(|text| network(text)).collect::<Result<_, _>>()?;
-            match draft.networks.is_empty() {
-                true => Err(Refusal::Because("is empty; leave it out for any client".into())),
-                false => Ok(()),
-            }
-        },
-        show: |draft| {
-            let networks: Vec<_> = draft.networks.iter().map(|network| format!("\"{network}\"")).collect();
-            Some(networks).filter(|list| !list.is_empty()).map(|list| format!("[{}]", list.join(", ")))
-        },
-    },
-    Key {
-        name: "uid",
-        allowed: "a number from 0 to 4294967294, or a list of them",
-        about: "Their users (default: any): through a Unix socket the user of the connected process, in NFS the user \
-                that the client names",
-        paper: "",
-        set: |draft, given| {
-            let one = |given: &Given| Ok(given.number(0..=ID_MAX)? as u32);
-            draft.users = match given {
-                Given::List(users) => users.iter().map(one).collect::<Result<_, Refusal>>()?,
-                user => vec![one(user)?],
-            };
-            match draft.users.is_empty() {
-                true => Err(Refusal::Because("is empty; leave it out for any client".into())),
-                false => Ok(()),
-            }
-        },
-        show: |draft| {
-            let users: Vec<_> = draft.users.iter().map(u32::to_string).collect();
-            Some(users).filter(|list| !list.is_empty()).map(|list| format!("[{}]", list.join(", ")))
-        },
-    },
-];
-
-pub(super) fn groups(written: Vec<(Place, Vec<Entry>)>, problems: &mut Problems) -> Vec<Group> {
-    if let Some((place, _)) = written.get(CLIENTS_MAX) {
+/// The groups of the tables `[[client]]`.
+pub(super) fn groups(tables: &[TableEntries], problems: &mut Problems) -> Vec<Group> {
+    if let Some(TableEntries { place, .. }) = tables.get(CLIENTS_MAX) {
         problems.0.push(Problem::new(place, "client", "is one too many").allowed(format!("{CLIENTS_MAX} of them")));
     }
-    let mut groups: Vec<(Place, Group)> = Vec::new();
-    for (place, entries) in written {
-        let Some(group) = group(&place, &entries, problems) else { continue };
-        match groups.iter().find(|(_, other)| other.name == group.name) {
-            Some((first, _)) => {
-                let what = format!("is taken already by the client of {first}");
-                let problem = Problem::new(&place, format!("client {:?} name", &*group.name), what);
-                problems.0.push(problem.allowed("a name of its own; one client may have several addresses and users"));
-            }
-            None => groups.push((place, group)),
-        }
-    }
+    let groups: Vec<_> = tables.iter().filter_map(|table| Some((&table.place, group(table, problems)?))).collect();
+    problems.refuse_pairs(&groups, |(first, other), (place, group)| {
+        let what = format!("is taken already by the client of {first}");
+        let problem = Problem::new(place, key(group, "name"), what);
+        let allowed = "a name of its own; one client may have several addresses and users";
+        (other.name == group.name).then(|| problem.allowed(allowed))
+    });
     groups.into_iter().map(|(_, group)| group).collect()
 }
 
-fn group(place: &Place, entries: &[Entry], problems: &mut Problems) -> Option<Group> {
-    let mut draft = ClientDraft::default();
-    // The name first: it is part of every message.
-    let (names, rest): (Vec<_>, Vec<_>) = entries.iter().partition(|entry| entry.key == "name");
-    let mut was_refused = false;
-    for entry in names.into_iter().chain(rest) {
-        let shown = key(&draft, &entry.key);
-        was_refused |= problems.note(apply(CLIENT_KEYS, &mut draft, entry, &shown)).is_none();
-    }
-    if was_refused {
+fn group(table: &TableEntries, problems: &mut Problems) -> Option<Group> {
+    let mut group = Group { name: "".into(), networks: Vec::new(), users: Vec::new() };
+    if !apply_all(&CLIENT_KEYS, &mut group, &table.entries, key, problems) {
         return None;
     }
-    let missing = |name: &str, allowed: &str| Problem::new(place, key(&draft, name), "is missing").allowed(allowed);
-    let Some(name) = &draft.name else {
-        problems.0.push(missing("name", "a name for these clients"));
-        return None;
+    let (missing, allowed) = match &group {
+        Group { name, .. } if name.is_empty() => ("name", "a name for these clients"),
+        Group { networks, users, .. } if networks.is_empty() && users.is_empty() => {
+            ("address", "address, uid, or both")
+        }
+        _ => return Some(group),
     };
-    if draft.networks.is_empty() && draft.users.is_empty() {
-        problems.0.push(missing("address", "address, uid, or both"));
-        return None;
-    }
-    Some(Group { name: name.as_str().into(), networks: draft.networks, users: draft.users })
+    problems.0.push(Problem::new(&table.place, key(&group, missing), "is missing").allowed(allowed));
+    None
 }
 
-fn key(draft: &ClientDraft, key: &str) -> String {
-    match &draft.name {
-        Some(name) => format!("client {name:?} {key}"),
-        None => format!("client {key}"),
-    }
-}
-
-/// The draft from which `group` would be read, for printing.
-impl From<&Group> for ClientDraft {
-    fn from(group: &Group) -> ClientDraft {
-        let name = Some(group.name.to_string());
-        ClientDraft { name, networks: group.networks.clone(), users: group.users.clone() }
-    }
+fn key(group: &Group, key: &str) -> String {
+    shown("client", Some(&*group.name).filter(|name| !name.is_empty()), key)
 }
 
 #[cfg(test)]

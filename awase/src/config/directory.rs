@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use nfs::{IpNet, NOBODY, Names, Squash, Squashed};
 
 use super::draft::Draft;
+use super::key::shown;
 use super::kind::Kind;
 use super::problem::{Place, Problem};
 
@@ -12,7 +13,7 @@ use super::problem::{Place, Problem};
 const MOUNT_BYTES_MAX: usize = 1024;
 
 /// Names of the squash rules: those of exports(5).
-pub const SQUASH_RULES: [(Squashed, &str); 3] =
+pub const SQUASH: [(Squashed, &str); 3] =
     [(Squashed::Root, "root_squash"), (Squashed::All, "all_squash"), (Squashed::Nobody, "no_root_squash")];
 
 pub const NAMES: [(Names, &str); 2] = [(Names::Durable, "durable"), (Names::Ordered, "ordered")];
@@ -90,7 +91,7 @@ impl Directory {
             uid: draft.anonymous_uid.unwrap_or(NOBODY),
             gid: draft.anonymous_gid.unwrap_or(NOBODY),
         };
-        let (clients, secure) = (draft.clients.unwrap_or_default(), draft.secure.unwrap_or(true));
+        let (clients, secure) = (draft.clients, draft.secure.unwrap_or(true));
         let (optional, names, place) = (false, draft.names.unwrap_or_default(), draft.place);
         Ok(Directory { name, path, create, mount, read_only, clients, secure, squash, names, optional, place })
     }
@@ -101,7 +102,7 @@ impl Directory {
     }
 
     pub fn key(&self, key: &str) -> String {
-        format!("export {:?} {key}", self.name)
+        shown("export", Some(&self.name), key)
     }
 }
 
@@ -114,7 +115,7 @@ impl From<&Directory> for Draft {
             create: directory.create.then_some(true),
             read_only: Some(directory.read_only),
             mount: Some(directory.mount.clone()),
-            clients: Some(directory.clients.clone()).filter(|clients| !clients.is_empty()),
+            clients: directory.clients.clone(),
             secure: Some(directory.secure),
             squash: Some(directory.squash.squashed),
             anonymous_uid: Some(directory.squash.uid),

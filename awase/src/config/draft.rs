@@ -8,9 +8,10 @@ use kernel::device::Faults;
 use nfs::{IpNet, Names, Squashed};
 use policy::access;
 
-use super::kind::{Disk, Kind, StableWrites};
+use super::form::named;
+use super::key::shown;
+use super::kind::{Disk, KINDS, Kind, StableWrites};
 use super::problem::{Place, Problem};
-use super::switches::name_of;
 
 /// Keys that only disks have.
 const OF_DISKS: &[&str] = &[
@@ -48,7 +49,8 @@ pub struct Draft {
     pub delay: Option<Duration>,
     pub faults: Faults,
     pub mount: Option<String>,
-    pub clients: Option<Vec<IpNet>>,
+    /// Empty: all.
+    pub clients: Vec<IpNet>,
     pub secure: Option<bool>,
     pub squash: Option<Squashed>,
     pub anonymous_uid: Option<u32>,
@@ -68,10 +70,7 @@ impl Draft {
 
     /// A key of this export, in messages.
     pub fn key(&self, key: &str) -> String {
-        match &self.name {
-            Some(name) => format!("export {name:?} {key}"),
-            None => format!("export {key}"),
-        }
+        shown("export", self.name.as_deref(), key)
     }
 
     /// A problem with a key, at the line of the key if it was set.
@@ -114,6 +113,6 @@ impl Draft {
     }
 
     fn stray(&self, key: &str, kind: Kind) -> Problem {
-        self.problem(key, format!("does not go with kind = {}", name_of(kind, &Kind::ALL).unwrap_or_default()))
+        self.problem(key, format!("does not go with kind = {}", (named(KINDS).show)(&kind).unwrap_or_default()))
     }
 }

@@ -8,6 +8,7 @@ use policy::access;
 
 use super::draft::Draft;
 use super::given::show_bytes;
+use super::key::shown;
 use super::kind::{Disk, Kind, StableWrites};
 use super::problem::{Place, Problem};
 
@@ -131,7 +132,7 @@ impl Export {
     }
 
     pub fn key(&self, key: &str) -> String {
-        format!("export {:?} {key}", self.name)
+        shown("export", Some(&self.name), key)
     }
 
     pub fn medium(&self) -> String {

@@ -1,7 +1,6 @@
-//! A value as written in a file or flag, and how each type is parsed from it.
+//! A value as written in a file or flag, and the units of sizes and times.
 
 use std::fmt;
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// A value before its type is known.
@@ -55,96 +54,34 @@ impl Given {
         }
     }
 
-    /// Strings: an array, or one string, split at commas. `"none"` and `""` are the empty list.
-    pub fn texts(&self) -> Result<Vec<String>, Refusal> {
+    /// The items of an array, or of one string, split at commas. `"none"` and `""` are the empty list.
+    pub fn items(&self) -> Vec<Given> {
         match self {
-            Given::List(values) => values.iter().map(|value| Ok(value.filled_text()?.to_owned())).collect(),
-            Given::Text(text) if text.is_empty() || text == "none" => Ok(Vec::new()),
-            Given::Text(text) => Ok(text.split(',').map(|part| part.trim().to_owned()).collect()),
-            _ => Err(Refusal::NotAllowed),
+            Given::List(values) => values.clone(),
+            Given::Text(text) if text.is_empty() || text == "none" => Vec::new(),
+            Given::Text(text) => text.split(',').map(|part| Given::Text(part.trim().to_owned())).collect(),
+            one => vec![one.clone()],
         }
     }
 
-    /// `true` or `false`, also written `on` or `off`.
-    pub fn boolean(&self) -> Result<bool, Refusal> {
-        match self {
-            Given::Boolean(value) => Ok(*value),
-            Given::Text(text) => match text.as_str() {
-                "true" | "on" => Ok(true),
-                "false" | "off" => Ok(false),
-                _ => Err(Refusal::NotAllowed),
-            },
-            _ => Err(Refusal::NotAllowed),
-        }
-    }
-
-    /// An integer in `range`.
-    pub fn number(&self, range: RangeInclusive<u64>) -> Result<u64, Refusal> {
-        let number = match self {
-            Given::Integer(number) => *number,
-            Given::Text(text) => text.parse().map_err(|_| Refusal::NotAllowed)?,
-            _ => return Err(Refusal::NotAllowed),
+    /// The items, also split at spaces.
+    pub fn words(&self) -> Vec<Given> {
+        let split = |item| match item {
+            Given::Text(text) => text.split_whitespace().map(|word| Given::Text(word.to_owned())).collect(),
+            one => vec![one],
         };
-        match u64::try_from(number) {
-            Ok(number) if range.contains(&number) => Ok(number),
-            _ => {
-                let (low, high) = (range.start(), range.end());
-                Err(Refusal::Because(format!("is not between {low} and {high}")))
-            }
-        }
-    }
-
-    /// A number of bytes in `range`: an integer, with or without a unit.
-    pub fn bytes(&self, range: RangeInclusive<u64>) -> Result<u64, Refusal> {
-        let bytes = match self {
-            Given::Integer(number) => u64::try_from(*number).ok(),
-            Given::Text(text) => Some(parse_bytes(text).ok_or(Refusal::NotAllowed)?),
-            _ => return Err(Refusal::NotAllowed),
-        };
-        match bytes {
-            Some(bytes) if range.contains(&bytes) => Ok(bytes),
-            _ => {
-                let (low, high) = (show_bytes(*range.start()), show_bytes(*range.end()));
-                Err(Refusal::Because(format!("is not between {low} and {high}")))
-            }
-        }
-    }
-
-    /// A length of time in `range`, with its unit.
-    pub fn duration(&self, range: RangeInclusive<Duration>) -> Result<Duration, Refusal> {
-        let duration = match self {
-            Given::Integer(0) => Duration::ZERO,
-            Given::Text(text) => parse_duration(text).ok_or(Refusal::NotAllowed)?,
-            _ => return Err(Refusal::NotAllowed),
-        };
-        if range.contains(&duration) {
-            return Ok(duration);
-        }
-        let (low, high) = (show_duration(*range.start()), show_duration(*range.end()));
-        Err(Refusal::Because(format!("is not between {low} and {high}")))
+        self.items().into_iter().flat_map(split).collect()
     }
 }
 
-/// Units of size, the largest first; of one factor, the unit used for printing first.
-const BYTE_UNITS: [(&str, u64); 19] = [
+/// Units of size, the largest first; `K` and `k` are `KiB`, and so on.
+const BYTE_UNITS: [(&str, u64); 7] = [
     ("EiB", 1 << 60),
-    ("E", 1 << 60),
-    ("e", 1 << 60),
     ("PiB", 1 << 50),
-    ("P", 1 << 50),
-    ("p", 1 << 50),
     ("TiB", 1 << 40),
-    ("T", 1 << 40),
-    ("t", 1 << 40),
     ("GiB", 1 << 30),
-    ("G", 1 << 30),
-    ("g", 1 << 30),
     ("MiB", 1 << 20),
-    ("M", 1 << 20),
-    ("m", 1 << 20),
     ("KiB", 1 << 10),
-    ("K", 1 << 10),
-    ("k", 1 << 10),
     ("B", 1),
 ];
 
@@ -190,7 +127,8 @@ fn split_unit(text: &str) -> Option<(u64, &str)> {
 }
 
 fn factor_of(unit: &str, units: &[(&str, u64)]) -> Option<u64> {
-    units.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor)
+    let is_letter = |name: &str| name.strip_suffix("iB").is_some_and(|letter| letter.eq_ignore_ascii_case(unit));
+    units.iter().find(|(name, _)| *name == unit || is_letter(name)).map(|(_, factor)| *factor)
 }
 
 #[cfg(test)]

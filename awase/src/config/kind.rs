@@ -26,18 +26,13 @@ pub enum Disk {
     TestDevice,
 }
 
-impl Kind {
-    pub const ALL: [(Kind, &str); 5] = [
-        (Kind::Disk(Disk::File), "file"),
-        (Kind::Disk(Disk::Block), "block"),
-        (Kind::Disk(Disk::Ram), "ram"),
-        (Kind::Disk(Disk::TestDevice), "testdev"),
-        (Kind::Directory, "directory"),
-    ];
-
-    /// The names, for people.
-    pub const ALLOWED: &str = "\"file\", \"block\", \"ram\", \"testdev\", \"directory\"";
-}
+pub const KINDS: [(Kind, &str); 5] = [
+    (Kind::Disk(Disk::File), "file"),
+    (Kind::Disk(Disk::Block), "block"),
+    (Kind::Disk(Disk::Ram), "ram"),
+    (Kind::Disk(Disk::TestDevice), "testdev"),
+    (Kind::Directory, "directory"),
+];
 
 /// How stable writes (forced unit access of NBD) become durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,7 +45,5 @@ pub enum StableWrites {
     ForcedUnitAccess,
 }
 
-impl StableWrites {
-    pub const ALL: [(StableWrites, &str); 3] =
-        [(StableWrites::Auto, "auto"), (StableWrites::Flush, "flush"), (StableWrites::ForcedUnitAccess, "fua")];
-}
+pub const STABLE_WRITES: [(StableWrites, &str); 3] =
+    [(StableWrites::Auto, "auto"), (StableWrites::Flush, "flush"), (StableWrites::ForcedUnitAccess, "fua")];

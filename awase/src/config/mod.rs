@@ -6,6 +6,7 @@ mod document;
 mod draft;
 mod export;
 mod export_keys;
+mod form;
 mod given;
 mod key;
 mod kind;
@@ -16,6 +17,7 @@ mod switches;
 
 use std::path::PathBuf;
 
+use document::TableEntries;
 use kernel::Switches;
 use kernel::job::Group;
 
@@ -75,19 +77,19 @@ impl Config {
         Config::build(document::parse(file, text)?, &Overrides::default())
     }
 
-    fn build(mut document: document::Document, overrides: &Overrides) -> Result<Config, Problems> {
+    fn build(document: document::Document, overrides: &Overrides) -> Result<Config, Problems> {
         let mut problems = Problems::default();
         let (mut settings, mut switches) = (Settings::default(), Switches::default());
         for entry in document.entries.iter().chain(&overrides.entries) {
             problems.note(apply(&mut settings, &mut switches, entry));
         }
-        let written = std::mem::take(&mut document.clients).into_iter().map(|table| (table.place, table.entries));
-        let clients = client::groups(written.collect(), &mut problems);
-        let drafts = drafts(document, overrides, &mut problems);
+        settings.fill_in();
+        let clients = client::groups(&document.clients, &mut problems);
+        let drafts = drafts(document.exports, overrides, &mut problems);
         // A draft with a refused key would also be reported for missing that key.
         let whole = drafts.into_iter().filter(|draft| !draft.was_refused);
         let described: Vec<Described> = whole.filter_map(|draft| problems.note(describe(draft))).collect();
-        refuse_same_names(&described, &mut problems);
+        problems.refuse_pairs(&described, refuse_same_name);
         let (mut exports, mut directories) = (Vec::new(), Vec::new());
         for one in described {
             match one {
@@ -95,8 +97,8 @@ impl Config {
                 Described::Directory(directory) => directories.push(directory),
             }
         }
-        refuse_same_files(&exports, &mut problems);
-        refuse_same_mounts(&directories, &mut problems);
+        problems.refuse_pairs(&exports, refuse_same_file);
+        problems.refuse_pairs(&directories, refuse_same_mount);
         let read_only = overrides.read_only;
         if exports.is_empty() && directories.is_empty() {
             let place = settings.place("data");
@@ -124,7 +126,7 @@ fn apply(settings: &mut Settings, switches: &mut Switches, entry: &Entry) -> Res
     }
     if SETTINGS.iter().any(|key| key.name == entry.key) {
         settings.places.insert(entry.key.clone(), entry.place.clone());
-        return key::apply(SETTINGS, settings, entry, &entry.key);
+        return key::apply(&SETTINGS, settings, entry, &entry.key);
     }
     // A switch outside of its section is the commonest mistake.
     if SWITCHES.iter().any(|key| key.name == entry.key) {
@@ -140,24 +142,21 @@ fn section_of(key: &str) -> String {
 }
 
 /// The drafts of the file, changed by flags that name the same export, then the exports that only flags name.
-fn drafts(document: document::Document, overrides: &Overrides, problems: &mut Problems) -> Vec<Draft> {
+fn drafts(tables: Vec<TableEntries>, overrides: &Overrides, problems: &mut Problems) -> Vec<Draft> {
     let mut drafts = Vec::new();
-    for export in document.exports {
-        let mut draft = Draft::at(export.place);
-        take(&mut draft, &export.entries, problems);
+    for TableEntries { place, entries } in tables {
+        let mut draft = Draft::at(place);
+        draft.take(&entries, problems);
         drafts.push(draft);
     }
     for entries in &overrides.exports {
-        let name = entries.iter().find(|entry| entry.key == "name").map(|entry| &entry.given);
-        let named = drafts
-            .iter_mut()
-            .find(|draft| name.is_some() && draft.name.as_ref().map(|name| Given::Text(name.clone())).as_ref() == name);
-        match named {
-            Some(draft) => take(draft, entries, problems),
+        let name = entries.iter().find(|entry| entry.key == "name").and_then(|entry| entry.given.text().ok());
+        match drafts.iter_mut().find(|draft| name.is_some() && draft.name.as_deref() == name) {
+            Some(draft) => draft.take(entries, problems),
             None => {
                 let place = entries.first().map_or(Place::Flag("--export".into()), |entry| entry.place.clone());
                 let mut draft = Draft::at(place);
-                take(&mut draft, entries, problems);
+                draft.take(entries, problems);
                 drafts.push(draft);
             }
         }
@@ -169,16 +168,6 @@ fn drafts(document: document::Document, overrides: &Overrides, problems: &mut Pr
         });
     }
     drafts
-}
-
-fn take(draft: &mut Draft, entries: &[Entry], problems: &mut Problems) {
-    // The name first: it is part of every message.
-    let (names, rest): (Vec<_>, Vec<_>) = entries.iter().partition(|entry| entry.key == "name");
-    for entry in names.into_iter().chain(rest) {
-        let taken = draft.take(entry);
-        draft.was_refused |= taken.is_err();
-        problems.note(taken);
-    }
 }
 
 enum Described {
@@ -198,7 +187,7 @@ impl Described {
 fn describe(draft: Draft) -> Result<Described, Problem> {
     let missing = |key, allowed: &str| Problem::new(&draft.place, draft.key(key), "is missing").allowed(allowed);
     let name = draft.name.clone().ok_or_else(|| missing("name", "the name that clients will ask for"))?;
-    let kind = draft.kind.ok_or_else(|| missing("kind", Kind::ALLOWED))?;
+    let kind = draft.kind.ok_or_else(|| missing("kind", &form::named(kind::KINDS).allowed))?;
     draft.refuse_keys_of_other_kinds(kind)?;
     match kind {
         Kind::Disk(disk) => Export::from_draft(name, disk, draft).map(Described::Disk),
@@ -206,39 +195,25 @@ fn describe(draft: Draft) -> Result<Described, Problem> {
     }
 }
 
-fn refuse_same_names(exports: &[Described], problems: &mut Problems) {
-    for (index, export) in exports.iter().enumerate() {
-        let (name, place) = export.name();
-        if let Some(first) = exports[..index].iter().find(|first| first.name().0 == name) {
-            let what = format!("is taken already by the export of {}", first.name().1);
-            let problem = Problem::new(place, format!("export {name:?} name"), what);
-            problems.0.push(problem.allowed("a name of its own"));
-        }
-    }
+fn refuse_same_name(first: &Described, export: &Described) -> Option<Problem> {
+    let ((other, first), (name, place)) = (first.name(), export.name());
+    let what = format!("is taken already by the export of {first}");
+    let problem = Problem::new(place, key::shown("export", Some(name), "name"), what);
+    (other == name).then(|| problem.allowed("a name of its own"))
 }
 
-fn refuse_same_mounts(directories: &[Directory], problems: &mut Problems) {
-    for (index, directory) in directories.iter().enumerate() {
-        let is_same = |first: &&Directory| first.mount_names().eq(directory.mount_names());
-        if let Some(first) = directories[..index].iter().find(is_same) {
-            let what = format!("= {:?} leads to the export of {} already", directory.mount, first.place);
-            let problem = Problem::new(&directory.place, directory.key("mount"), what);
-            problems.0.push(problem.allowed("a path of its own"));
-        }
-    }
+fn refuse_same_mount(first: &Directory, directory: &Directory) -> Option<Problem> {
+    let what = format!("= {:?} leads to the export of {} already", directory.mount, first.place);
+    let problem = Problem::new(&directory.place, directory.key("mount"), what);
+    directory.mount_names().eq(first.mount_names()).then(|| problem.allowed("a path of its own"))
 }
 
-fn refuse_same_files(exports: &[Export], problems: &mut Problems) {
-    for (index, export) in exports.iter().enumerate() {
-        let is_shared = |first: &&Export| {
-            export.path().is_some() && first.path() == export.path() && !(first.read_only && export.read_only)
-        };
-        if let Some(first) = exports[..index].iter().find(is_shared) {
-            let what = format!("is served by the export of {} already", first.place);
-            let problem = Problem::new(&export.place, export.key("path"), what);
-            problems.0.push(problem.allowed("a file of its own, or read_only = true in both"));
-        }
-    }
+fn refuse_same_file(first: &Export, export: &Export) -> Option<Problem> {
+    let is_shared = export.path().is_some() && first.path() == export.path();
+    let what = format!("is served by the export of {} already", first.place);
+    let problem = Problem::new(&export.place, export.key("path"), what);
+    let is_changed = !(first.read_only && export.read_only);
+    (is_shared && is_changed).then(|| problem.allowed("a file of its own, or read_only = true in both"))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use kernel::Switches;
 
 use super::Config;
-use super::client::{CLIENT_KEYS, ClientDraft};
+use super::client::CLIENT_KEYS;
 use super::draft::Draft;
 use super::export_keys::EXPORT_KEYS;
 use super::key::Key;
@@ -16,7 +16,7 @@ use super::switches::SWITCHES;
 pub fn toml(config: &Config) -> String {
     let mut text = String::from("# Awase's configuration, complete. Keys that are left out have their defaults.\n");
     let mut section = "";
-    for key in SETTINGS {
+    for key in SETTINGS.iter() {
         let (of, name) = key.name.split_once('.').unwrap_or(("", key.name));
         if of != section {
             section = of;
@@ -25,27 +25,22 @@ pub fn toml(config: &Config) -> String {
         line(&mut text, key, name, &config.settings);
     }
     text += "\n# One switch for each technique.\n[switches]\n";
-    for key in SWITCHES {
+    for key in SWITCHES.iter() {
         line(&mut text, key, key.name, &config.switches);
     }
     let drafts = config.exports.iter().map(Draft::from).chain(config.directories.iter().map(Draft::from));
-    for draft in drafts {
-        text += "\n[[export]]\n";
-        for key in EXPORT_KEYS {
-            if let Some(value) = (key.show)(&draft) {
-                text += &format!("{} = {value}\n", key.name);
-            }
-        }
-    }
-    for draft in config.clients.iter().map(ClientDraft::from) {
-        text += "\n[[client]]\n";
-        for key in CLIENT_KEYS {
-            if let Some(value) = (key.show)(&draft) {
-                text += &format!("{} = {value}\n", key.name);
-            }
-        }
-    }
+    drafts.for_each(|draft| table(&mut text, "export", &EXPORT_KEYS, &draft));
+    config.clients.iter().for_each(|group| table(&mut text, "client", &CLIENT_KEYS, group));
     text
+}
+
+fn table<T>(text: &mut String, name: &str, keys: &[Key<T>], target: &T) {
+    *text += &format!("\n[[{name}]]\n");
+    for key in keys {
+        if let Some(value) = (key.show)(target) {
+            *text += &format!("{} = {value}\n", key.name);
+        }
+    }
 }
 
 fn line<T>(text: &mut String, key: &Key<T>, name: &str, target: &T) {
@@ -58,7 +53,7 @@ fn line<T>(text: &mut String, key: &Key<T>, name: &str, target: &T) {
 pub fn switches_help() -> String {
     let defaults = Switches::default();
     let mut text = String::from("Switches (--switch NAME=VALUE), one for each technique:\n");
-    for key in SWITCHES {
+    for key in SWITCHES.iter() {
         let default = (key.show)(&defaults).unwrap_or_default();
         text += &format!("  {} [{}; default {default}]\n          {}\n", key.name, key.paper, key.about);
     }
@@ -68,7 +63,7 @@ pub fn switches_help() -> String {
 pub fn switch_table() -> String {
     let defaults = Switches::default();
     let mut text = String::from("| switch | default | what it does | technique |\n|---|---|---|---|\n");
-    for key in SWITCHES {
+    for key in SWITCHES.iter() {
         let default = (key.show)(&defaults).unwrap_or_default();
         text += &format!("| `{}` | `{default}` | {} | {} |\n", key.name, key.about, key.paper);
     }
@@ -83,28 +78,30 @@ pub fn reference() -> String {
          G, T;\nall powers of 1024), times ns, us, ms, s and min. This page is printed by `awase config --reference`.\n",
     );
     text += "\n## The server\n\n| key | default | allowed | meaning |\n|---|---|---|---|\n";
-    rows(&mut text, SETTINGS, "", &Settings::default());
+    let settings = Settings::default();
+    rows(&mut text, &SETTINGS, |key| named_default(key, "", &settings));
     text += "\n## Switches\n\nOne for each technique, so that its effect can be measured.\n\n\
              | key | default | allowed | meaning |\n|---|---|---|---|\n";
-    rows(&mut text, SWITCHES, "switches.", &Switches::default());
+    let switches = Switches::default();
+    rows(&mut text, &SWITCHES, |key| named_default(key, "switches.", &switches));
     text += "\n## Exports\n\nA table `[[export]]` for each. Without any, a sparse disk image of 1 GiB is created in `data` \
              and served as `disk`, and a directory `files` in `data`, writable for every user as `/tmp` is, as `/files`.\n\n| key | allowed | meaning |\n|---|---|---|\n";
-    for key in EXPORT_KEYS {
-        text += &format!("| `{}` | {} | {} |\n", key.name, key.allowed, key.about);
-    }
+    rows(&mut text, &EXPORT_KEYS, |key| format!("`{}`", key.name));
     text += "\n## Clients\n\nProcessors and disks are shared among clients by their recent usage (`switches.usage`). A \
              client counts once, however many connections it has: a host by its address (in NFS each of its users, up \
              to 16 at a time), a user of this host by its number. A table `[[client]]` counts several as one, under a \
              name. The first that matches applies.\n\n| key | allowed | meaning |\n|---|---|---|\n";
-    for key in CLIENT_KEYS {
-        text += &format!("| `{}` | {} | {} |\n", key.name, key.allowed, key.about);
-    }
+    rows(&mut text, &CLIENT_KEYS, |key| format!("`{}`", key.name));
     text
 }
 
-fn rows<T>(text: &mut String, keys: &[Key<T>], prefix: &str, defaults: &T) {
+/// Rows of keys: the first columns, the values allowed, and the meaning.
+fn rows<T>(text: &mut String, keys: &[Key<T>], first: impl Fn(&Key<T>) -> String) {
     for key in keys {
-        let default = (key.show)(defaults).unwrap_or_default();
-        *text += &format!("| `{prefix}{}` | `{default}` | {} | {} |\n", key.name, key.allowed, key.about);
+        *text += &format!("| {} | {} | {} |\n", first(key), key.allowed, key.about);
     }
+}
+
+fn named_default<T>(key: &Key<T>, prefix: &str, defaults: &T) -> String {
+    format!("`{prefix}{}` | `{}`", key.name, (key.show)(defaults).unwrap_or_default())
 }

@@ -74,6 +74,13 @@ impl Problems {
         if self.0.is_empty() { Ok(value) } else { Err(self) }
     }
 
+    /// Records, for each item, its problem with the first before it that has one.
+    pub fn refuse_pairs<T>(&mut self, items: &[T], problem: impl Fn(&T, &T) -> Option<Problem>) {
+        for (index, item) in items.iter().enumerate() {
+            self.0.extend(items[..index].iter().find_map(|first| problem(first, item)));
+        }
+    }
+
     /// Records the problems of a failed result.
     pub fn note_all<T>(&mut self, result: Result<T, Problems>) -> Option<T> {
         result.map_err(|problems| self.0.extend(problems.0)).ok()

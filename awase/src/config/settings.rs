@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use kernel::tree::OPEN_FILES_MAX;
 use machine::linux::Engine;
 
-use super::given::{Given, Refusal, show_bytes, show_duration};
-use super::key::Key;
+use super::form::{Form, auto, bytes, list, named, number, on_off, parsed, path, text, time};
+use super::given::Refusal;
+use super::key::{Key, Keys, keys};
 use super::problem::Place;
 
 /// Registered with IANA.
@@ -24,10 +26,12 @@ pub const NFS_PORT_OF_USERS: u16 = 20490;
 pub const METRICS_PORT: u16 = 9809;
 
 /// Beyond any supported host; each processor costs memory.
-const PROCESSORS_MAX: u64 = 1024;
+const PROCESSORS_MAX: u16 = 1024;
 
 /// Smallest cache: a few frames for each request that may be in flight. Bytes.
 const MEMORY_MIN: u64 = 8 << 20;
+
+const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 
 /// Bounds on what clients can make the server allocate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +59,10 @@ pub enum Control {
     Nowhere,
 }
 
+const DATA: &str = "awase-data";
+
+const NBD_SOCKET_NAME: &str = "nbd.sock";
+
 /// Name of the control socket in the data directory.
 pub const CONTROL_NAME: &str = "control";
 
@@ -70,8 +78,8 @@ pub struct Settings {
     /// The data directory: what the server creates by itself.
     pub data: PathBuf,
     pub nbd: Vec<SocketAddr>,
-    /// `None`: one in `data`.
-    pub nbd_unix: Option<Vec<PathBuf>>,
+    /// One in `data`, if none was set.
+    pub nbd_unix: Vec<PathBuf>,
     /// `None`: one on loopback.
     pub nfs: Option<Vec<SocketAddr>>,
     pub nfs_unix: Vec<PathBuf>,
@@ -94,9 +102,9 @@ impl Default for Settings {
             memory: None,
             engine: Engine::Auto,
             idle_poll: policy::idle::Config::default().longest,
-            data: "awase-data".into(),
+            data: DATA.into(),
             nbd: vec![SocketAddr::new(IpAddr::from([127, 0, 0, 1]), NBD_PORT)],
-            nbd_unix: None,
+            nbd_unix: vec![PathBuf::from(DATA).join(NBD_SOCKET_NAME)],
             nfs: None,
             nfs_unix: Vec::new(),
             metrics: None,
@@ -117,13 +125,16 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Those that follow from others, where they were not set.
+    pub(super) fn fill_in(&mut self) {
+        if !self.places.contains_key("listen.nbd_unix") {
+            self.nbd_unix = vec![self.data.join(NBD_SOCKET_NAME)];
+        }
+    }
+
     /// Where a key was set, for messages about what the host refuses.
     pub fn place(&self, key: &str) -> Place {
         self.places.get(key).cloned().unwrap_or_default()
-    }
-
-    pub fn unix_sockets(&self) -> Vec<PathBuf> {
-        self.nbd_unix.clone().unwrap_or_else(|| vec![self.data.join("nbd.sock")])
     }
 
     pub fn control_socket(&self) -> Option<PathBuf> {
@@ -139,251 +150,77 @@ impl Settings {
     }
 }
 
-pub static SETTINGS: &[Key<Settings>] = &[
-    Key {
-        name: "processors",
-        allowed: "\"auto\" (one for each core) or a number from 1 to 1024",
-        about: "The number of processors: threads pinned to a core, each with its own ring",
-        paper: "",
-        set: |settings, given| {
-            settings.processors = unless_auto(given, |given| given.number(1..=PROCESSORS_MAX))?.map(|n| n as u16);
-            Ok(())
-        },
-        show: |settings| Some(settings.processors.map_or("\"auto\"".into(), |n| n.to_string())),
-    },
-    Key {
-        name: "memory",
-        allowed: "\"auto\" (all that the host can spare) or a size of at least 8MiB such as \"512MiB\"",
-        about: "The most memory for the buffer cache",
-        paper: "WS-2",
-        set: |settings, given| {
-            settings.memory = unless_auto(given, |given| given.bytes(MEMORY_MIN..=1 << 50))?;
-            Ok(())
-        },
-        show: |settings| Some(format!("{:?}", settings.memory.map_or("auto".into(), show_bytes))),
-    },
-    Key {
-        name: "engine",
-        allowed: "\"auto\", \"io_uring\", \"threads\"",
-        about: "How the host is asked for I/O; auto: io_uring where it is permitted",
-        paper: "",
-        set: |settings, given| {
-            let text = given.text()?;
-            let engines = [Engine::Auto, Engine::IoUring, Engine::Threads];
-            let found = engines.into_iter().find(|engine| engine.to_string() == text);
-            settings.engine = found.ok_or(Refusal::NotAllowed)?;
-            Ok(())
-        },
-        show: |settings| Some(format!("{:?}", settings.engine.to_string())),
-    },
-    Key {
-        name: "idle_poll",
-        allowed: "a time up to 10ms such as \"100us\"; \"0\" for never",
-        about: "The longest that an idle processor polls for work before it sleeps; shorter where polling finds none (io_uring)",
-        paper: "",
-        set: |settings, given| {
-            settings.idle_poll = given.duration(Duration::ZERO..=Duration::from_millis(10))?;
-            Ok(())
-        },
-        show: |settings| Some(format!("{:?}", show_duration(settings.idle_poll))),
-    },
-    Key {
-        name: "data",
-        allowed: "a directory",
-        about: "Directory for what the server creates by itself: the default disk image, directory and Unix socket, the control \
-                socket, the link to the trace, and the secret of NFS file handles",
-        paper: "",
-        set: |settings, given| {
-            settings.data = given.filled_text()?.into();
-            Ok(())
-        },
-        show: |settings| Some(format!("{:?}", settings.data)),
-    },
-    Key {
-        name: "listen.nbd",
-        allowed: "a list of addresses such as \"127.0.0.1:10809\" or \"[::]:10809\"; [] for none",
-        about: "Addresses on which NBD is served",
-        paper: "",
-        set: |settings, given| {
-            settings.nbd = given.texts()?.iter().map(|text| address(text, NBD_PORT)).collect::<Result<_, _>>()?;
-            Ok(())
-        },
-        show: |settings| Some(list(settings.nbd.iter().map(|address| format!("\"{address}\"")))),
-    },
-    Key {
-        name: "listen.nbd_unix",
-        allowed: "a path (at most 107 bytes), a list of paths, or [] for none",
-        about: "Unix sockets on which NBD is served",
-        paper: "",
-        set: |settings, given| {
-            settings.nbd_unix = Some(given.texts()?.into_iter().map(socket_path).collect::<Result<_, _>>()?);
-            Ok(())
-        },
-        show: |settings| Some(list(settings.unix_sockets().iter().map(|path| format!("{path:?}")))),
-    },
-    Key {
-        name: "listen.nfs",
-        allowed: "\"auto\" (127.0.0.1:2049 for root, otherwise 127.0.0.1:20490), a list of addresses such as \
-                  \"[::]:2049\", or [] for none",
-        about: "Addresses on which NFS and MOUNT are served, if there are directories",
-        paper: "",
-        set: |settings, given| {
-            settings.nfs = unless_auto(given, |given| {
-                given.texts()?.iter().map(|text| address(text, nfs_port())).collect::<Result<_, _>>()
-            })?;
-            Ok(())
-        },
-        show: |settings| {
-            let addresses = |all: &Vec<SocketAddr>| list(all.iter().map(|address| format!("\"{address}\"")));
-            Some(settings.nfs.as_ref().map_or("\"auto\"".into(), addresses))
-        },
-    },
-    Key {
-        name: "listen.nfs_unix",
-        allowed: "a path (at most 107 bytes), a list of paths, or [] for none",
-        about: "Unix sockets on which NFS and MOUNT are served, if there are directories. The host says who the caller is \
-                (`SO_PEERCRED`), whatever it claims; root alone may act for others",
-        paper: "",
-        set: |settings, given| {
-            settings.nfs_unix = given.texts()?.into_iter().map(socket_path).collect::<Result<_, _>>()?;
-            Ok(())
-        },
-        show: |settings| Some(list(settings.nfs_unix.iter().map(|path| format!("{path:?}")))),
-    },
-    Key {
-        name: "listen.metrics",
-        allowed: "\"auto\" (127.0.0.1:9809, if it is free), a list of addresses such as \"127.0.0.1:9809\", \
-                  or [] for none",
-        about: "Addresses on which counters are served over HTTP, to every client that reaches them: `/metrics` for \
-                Prometheus, `/` a page with live plots",
-        paper: "OLTP",
-        set: |settings, given| {
-            settings.metrics = unless_auto(given, |given| {
-                given.texts()?.iter().map(|text| address(text, METRICS_PORT)).collect::<Result<_, _>>()
-            })?;
-            Ok(())
-        },
-        show: |settings| {
-            let addresses = |all: &Vec<SocketAddr>| list(all.iter().map(|address| format!("\"{address}\"")));
-            Some(settings.metrics.as_ref().map_or("\"auto\"".into(), addresses))
-        },
-    },
-    Key {
-        name: "listen.metrics_names",
-        allowed: "a list of host names such as \"storage.example.org\"",
-        about: "Host names accepted in requests for metrics, besides addresses, `localhost` and this host's own name. \
-                Requests under other names are refused: a site could have its name resolve to this host and read the \
-                answers (DNS rebinding)",
-        paper: "",
-        set: |settings, given| {
-            settings.metrics_names = given.texts()?;
-            Ok(())
-        },
-        show: |settings| Some(list(settings.metrics_names.iter().map(|name| format!("{name:?}")))),
-    },
-    Key {
-        name: "listen.rpcbind",
-        allowed: "true, false",
-        about: "Register the port of NFS with this host's rpcbind, so that clients need not name it",
-        paper: "",
-        set: |settings, given| {
-            settings.rpcbind = given.boolean()?;
-            Ok(())
-        },
-        show: |settings| Some(settings.rpcbind.to_string()),
-    },
-    Key {
-        name: "listen.control",
-        allowed: "\"auto\" (control in the data directory), a path (at most 107 bytes), or \"none\"",
-        about: "Unix socket of `awase top` and `awase set`, for the server's user alone",
-        paper: "",
-        set: |settings, given| {
-            settings.control = match given.filled_text()? {
-                "auto" => Control::InData,
-                "none" => Control::Nowhere,
-                path => Control::At(socket_path(path.to_owned())?),
-            };
-            Ok(())
-        },
-        show: |settings| {
-            Some(match &settings.control {
-                Control::InData => "\"auto\"".into(),
-                Control::At(path) => format!("{path:?}"),
-                Control::Nowhere => "\"none\"".into(),
-            })
-        },
-    },
-    Key {
-        name: "limits.connections",
-        allowed: "a number from 1 to 65536",
-        about: "Connections at a time; further ones are refused. One client has at most as many as stay free for others",
-        paper: "",
-        set: |settings, given| {
-            settings.limits.connections = given.number(1..=65536)? as u32;
-            Ok(())
-        },
-        show: |settings| Some(settings.limits.connections.to_string()),
-    },
-    Key {
-        name: "limits.requests_a_connection",
-        allowed: "a number from 1 to 4096",
-        about: "Requests in flight on one connection; the client is slowed beyond that",
-        paper: "",
-        set: |settings, given| {
-            settings.limits.requests_a_connection = given.number(1..=4096)? as u32;
-            Ok(())
-        },
-        show: |settings| Some(settings.limits.requests_a_connection.to_string()),
-    },
-    Key {
-        name: "limits.bytes_a_connection",
-        allowed: "a size from 32MiB (the largest request) to 4GiB",
-        about: "Payload of the requests in flight on one connection; the client is slowed beyond that",
-        paper: "",
-        set: |settings, given| {
-            settings.limits.bytes_a_connection = given.bytes(32 << 20..=4 << 30)?;
-            Ok(())
-        },
-        show: |settings| Some(format!("{:?}", show_bytes(settings.limits.bytes_a_connection))),
-    },
-    Key {
-        name: "limits.open_files",
-        allowed: "\"auto\" (60000, or what the host allows) or a number from 64 to 60000",
-        about: "Files of directories that are open at a time; beyond that the least used are closed",
-        paper: "",
-        set: |settings, given| {
-            settings.limits.open_files =
-                unless_auto(given, |given| given.number(64..=OPEN_FILES_MAX as u64))?.map(|n| n as u32);
-            Ok(())
-        },
-        show: |settings| Some(settings.limits.open_files.map_or("\"auto\"".into(), |n| n.to_string())),
-    },
-    Key {
-        name: "limits.stall_timeout",
-        allowed: "a time from 1s to 60min such as \"60s\"",
-        about: "A client that takes longer for a request, or for a piece (1 MiB at most) of its payload, is disconnected",
-        paper: "",
-        set: |settings, given| {
-            settings.limits.stall_timeout = given.duration(Duration::from_secs(1)..=Duration::from_secs(3600))?;
-            Ok(())
-        },
-        show: |settings| Some(format!("{:?}", show_duration(settings.limits.stall_timeout))),
-    },
-    Key {
-        name: "limits.drain_timeout",
-        allowed: "a time from 0s to 60min such as \"30s\"",
-        about: "The longest that a draining server waits for requests in flight",
-        paper: "",
-        set: |settings, given| {
-            settings.limits.drain_timeout = given.duration(Duration::ZERO..=Duration::from_secs(3600))?;
-            Ok(())
-        },
-        show: |settings| Some(format!("{:?}", show_duration(settings.limits.drain_timeout))),
-    },
-];
+pub static SETTINGS: Keys<Settings> = keys! { Settings:
+    processors: auto("\"auto\" (one for each core) or ", number(1..=PROCESSORS_MAX)),
+        "The number of processors: threads pinned to a core, each with its own ring";
+    memory: auto("\"auto\" (all that the host can spare) or ",
+            bytes(MEMORY_MIN..=1 << 50, "a size of at least 8MiB such as \"512MiB\"")),
+        "The most memory for the buffer cache", "WS-2";
+    engine: named([(Engine::Auto, "auto"), (Engine::IoUring, "io_uring"), (Engine::Threads, "threads")]),
+        "How the host is asked for I/O; auto: io_uring where it is permitted";
+    idle_poll: time(Duration::ZERO..=Duration::from_millis(10), "a time up to 10ms such as \"100us\"; \"0\" for never"),
+        "The longest that an idle processor polls for work before it sleeps; shorter where polling finds none \
+         (io_uring)";
+    data: path("a directory"),
+        "Directory for what the server creates by itself: the default disk image, directory and Unix socket, the \
+         control socket, the link to the trace, and the secret of NFS file handles";
+    listen.nbd as nbd: list(parsed(
+            "a list of addresses such as \"127.0.0.1:10809\" or \"[::]:10809\"; [] for none",
+            |text| address(text, NBD_PORT))),
+        "Addresses on which NBD is served";
+    listen.nbd_unix as nbd_unix: sockets(),
+        "Unix sockets on which NBD is served";
+    listen.nfs as nfs: auto("\"auto\" (127.0.0.1:2049 for root, otherwise 127.0.0.1:20490), ", list(parsed(
+            "a list of addresses such as \"[::]:2049\", or [] for none", |text| address(text, nfs_port())))),
+        "Addresses on which NFS and MOUNT are served, if there are directories";
+    listen.nfs_unix as nfs_unix: sockets(),
+        "Unix sockets on which NFS and MOUNT are served, if there are directories. The host says who the caller is \
+         (`SO_PEERCRED`), whatever it claims; root alone may act for others";
+    listen.metrics as metrics: auto("\"auto\" (127.0.0.1:9809, if it is free), ", list(parsed(
+            "a list of addresses such as \"127.0.0.1:9809\", or [] for none", |text| address(text, METRICS_PORT)))),
+        "Addresses on which counters are served over HTTP, to every client that reaches them: `/metrics` for \
+         Prometheus, `/` a page with live plots", "OLTP";
+    listen.metrics_names as metrics_names: list(text("a list of host names such as \"storage.example.org\"")),
+        "Host names accepted in requests for metrics, besides addresses, `localhost` and this host's own name. \
+         Requests under other names are refused: a site could have its name resolve to this host and read the answers \
+         (DNS rebinding)";
+    listen.rpcbind as rpcbind: on_off(),
+        "Register the port of NFS with this host's rpcbind, so that clients need not name it";
+    listen.control as control: control_socket(),
+        "Unix socket of `awase top` and `awase set`, for the server's user alone";
+    limits.connections: number(1..=65536),
+        "Connections at a time; further ones are refused. One client has at most as many as stay free for others";
+    limits.requests_a_connection: number(1..=4096),
+        "Requests in flight on one connection; the client is slowed beyond that";
+    limits.bytes_a_connection: bytes(32 << 20..=4 << 30, "a size from 32MiB (the largest request) to 4GiB"),
+        "Payload of the requests in flight on one connection; the client is slowed beyond that";
+    limits.open_files: auto("\"auto\" (60000, or what the host allows) or ", number(64..=OPEN_FILES_MAX as u32)),
+        "Files of directories that are open at a time; beyond that the least used are closed";
+    limits.stall_timeout: time(Duration::from_secs(1)..=TIMEOUT_MAX, "a time from 1s to 60min such as \"60s\""),
+        "A client that takes longer for a request, or for a piece (1 MiB at most) of its payload, is disconnected";
+    limits.drain_timeout: time(Duration::ZERO..=TIMEOUT_MAX, "a time from 0s to 60min such as \"30s\""),
+        "The longest that a draining server waits for requests in flight";
+};
 
-fn unless_auto<T>(given: &Given, read: impl FnOnce(&Given) -> Result<T, Refusal>) -> Result<Option<T>, Refusal> {
-    if *given == Given::Text("auto".into()) { Ok(None) } else { read(given).map(Some) }
+fn sockets() -> Form<Vec<PathBuf>> {
+    list(socket("a path (at most 107 bytes), a list of paths, or [] for none"))
+}
+
+/// `sun_path` holds 108 bytes with the final zero (unix(7)).
+fn socket(allowed: &str) -> Form<PathBuf> {
+    path(allowed).unless(|path| {
+        let bytes = path.as_os_str().len();
+        (bytes > 107).then(|| format!("is {bytes} bytes long, too long for a Unix socket"))
+    })
+}
+
+fn control_socket() -> Form<Control> {
+    let path = socket("").map(Control::At, |control| match control {
+        Control::At(path) => Some(path.clone()),
+        _ => None,
+    });
+    let allowed = "\"auto\" (control in the data directory), a path (at most 107 bytes), or \"none\"";
+    named([(Control::InData, "auto"), (Control::Nowhere, "none")]).or(path, allowed)
 }
 
 /// The port of NFS where none is configured.
@@ -396,16 +233,4 @@ fn nfs_port() -> u16 {
 fn address(text: &str, port: u16) -> Result<SocketAddr, Refusal> {
     let bare = || text.parse().map(|ip: IpAddr| SocketAddr::new(ip, port));
     text.parse().or_else(|_| bare()).map_err(|_| Refusal::Because(format!("holds {text:?}, not an IP address")))
-}
-
-/// `sun_path` holds 108 bytes with the final zero (unix(7)).
-fn socket_path(text: String) -> Result<PathBuf, Refusal> {
-    if text.len() > 107 {
-        return Err(Refusal::Because(format!("is {} bytes long, too long for a Unix socket", text.len())));
-    }
-    Ok(text.into())
-}
-
-fn list(items: impl Iterator<Item = String>) -> String {
-    format!("[{}]", items.collect::<Vec<_>>().join(", "))
 }

@@ -14,7 +14,7 @@ fn without_a_file_one_sparse_disk_is_served_on_loopback() {
     let config = Config::parse("awase.toml", "").expect("defaults");
     assert_eq!(config.settings, Settings::default());
     assert_eq!(config.settings.nbd[0].to_string(), "127.0.0.1:10809");
-    assert_eq!(config.settings.unix_sockets(), [PathBuf::from("awase-data/nbd.sock")]);
+    assert_eq!(config.settings.nbd_unix, [PathBuf::from("awase-data/nbd.sock")]);
     assert_eq!(
         config.exports[0].store,
         Store::File { path: "awase-data/disk.img".into(), size: Some(1 << 30), create: true }
@@ -77,6 +77,10 @@ fn a_message_names_line_key_and_what_is_allowed() {
             "[listen]\nnbd = [\"localhost:1\"]",
             "awase.toml:2: listen.nbd = [\"localhost:1\"] holds \"localhost:1\", not an IP address; allowed: a list of addresses such as \"127.0.0.1:10809\" or \"[::]:10809\"; [] for none",
         ),
+        (
+            "[listen]\nnbd_unix = \"/a,\"",
+            "awase.toml:2: listen.nbd_unix = \"/a,\" holds an empty text; allowed: a path (at most 107 bytes), a list of paths, or [] for none",
+        ),
         ("export = 3", "awase.toml:1: export is not a list of tables; allowed: [[export]] for each export"),
     ] {
         assert_eq!(problem(text), message);
@@ -135,19 +139,22 @@ fn a_printed_configuration_has_the_same_meaning() {
         processors = 2
         memory = "64MiB"
         engine = "threads"
-        data = "/var/lib/awase"
+        data = "/var/lib/a\"w\u007fse"
         [listen]
         nbd = ["[::1]:10810", "127.0.0.1"]
         nbd_unix = ["/run/a.sock", "/run/b.sock"]
         nfs = ["0.0.0.0:2050"]
         rpcbind = true
+        control = "/run/c.sock"
         [limits]
         connections = 3
         open_files = 1000
         stall_timeout = "5s"
         [switches]
         read_ahead = 4
+        quantum = "24ms"
         huge_pages = false
+        trace = "off"
         [[export]]
         name = "quote\"d"
         description = "ö"
@@ -275,7 +282,7 @@ fn disks_and_directories_refuse_each_others_keys() {
 #[test]
 fn impossible_values_of_a_directory_are_refused() {
     for (more, message) in [
-        ("clients = []", "awase.toml:5: export \"home\" clients = [] is empty; leave it out to serve all clients; "),
+        ("clients = []", "awase.toml:5: export \"home\" clients = [] is empty; leave it out for all clients; "),
         (
             "clients = [\"home.lan\"]",
             "awase.toml:5: export \"home\" clients = [\"home.lan\"] holds \"home.lan\", which is not a network; ",

@@ -112,8 +112,8 @@ mod tests {
         assert_eq!(quantum.neighbour(-1).as_deref(), Some("off"));
         assert_eq!(switch("7ms", &quantum.allowed).neighbour(1).as_deref(), Some("adaptive"));
         assert_eq!(switch("true", "true, false").neighbour(1).as_deref(), Some("false"));
-        for key in crate::config::SWITCHES {
-            assert!(switch("", key.allowed).choices().len() > 1, "{} can be changed by keys", key.name);
+        for key in crate::config::SWITCHES.iter() {
+            assert!(switch("", &key.allowed).choices().len() > 1, "{} can be changed by keys", key.name);
         }
     }
 

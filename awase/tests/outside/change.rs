@@ -22,11 +22,11 @@ fn values_of(allowed: &str) -> Vec<String> {
 /// A configuration with random switches, and sometimes another export.
 fn configuration(random: &mut Random, export: &str) -> String {
     let mut text = String::from("[switches]\n");
-    for key in SWITCHES {
+    for key in SWITCHES.iter() {
         if random.chance(700) {
             continue;
         }
-        let values = values_of(key.allowed);
+        let values = values_of(&key.allowed);
         let value = random.pick(&values);
         let is_plain = ["true", "false"].contains(&value.as_str());
         text += &if is_plain { format!("{} = {value}\n", key.name) } else { format!("{} = \"{value}\"\n", key.name) };
@@ -40,8 +40,8 @@ fn configuration(random: &mut Random, export: &str) -> String {
 
 fn change(sandbox: &Sandbox, server: &mut Server, export: &str, random: &mut Random) {
     for _ in 0..CHANGES {
-        let key = random.pick(SWITCHES);
-        let values = values_of(key.allowed);
+        let key = random.pick(&SWITCHES);
+        let values = values_of(&key.allowed);
         let value = random.pick(&values);
         match random.below(10) {
             0 => {
