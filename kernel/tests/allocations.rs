@@ -2,15 +2,14 @@
 
 use kernel::device::RamDisk;
 use kernel::queue::{DiskQueue, Queued};
-use kernel::request::{Context, JobId};
-use kernel::volume::VolumeConfig;
-use kernel::{ForcedUnitAccess, Switches, Volume};
-use policy::unit::{BLOCK_BYTES, ByteRange, DiskNo, ProcessorId};
+use kernel::{ForcedUnitAccess, Switches};
+use policy::unit::{BLOCK_BYTES, ByteRange, DiskNo};
 use sim::World;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
-use testkit::scene::{Host, run, small_kernel};
+use testkit::scene::disk::volume;
+use testkit::scene::{Host, context, run, small_kernel};
 
 thread_local! {
     static TAKEN: Cell<u64> = const { Cell::new(0) };
@@ -53,18 +52,11 @@ fn a_cached_read_takes_nothing_from_the_heap_and_an_uncached_one_little() {
     let host = Host::boot(&world, world.add_host("server"), small_kernel(1, 16 << 20, switches));
     let queue = Arc::new(DiskQueue::new(policy::queue::Config::default()));
     let device = Arc::new(Queued::new(queue, Arc::new(RamDisk::new(8 << 20, DiskNo(0)))));
-    let config = VolumeConfig {
-        name: "disk".into(),
-        read_only: false,
-        forced_unit_access: ForcedUnitAccess::Never,
-        grows: false,
-    };
-    let volume = Volume::open(&host.kernel, device, config, ProcessorId(0)).expect("a number");
+    let volume = volume(&host.kernel, device, ForcedUnitAccess::Never);
     let (uncached, cached) = run(&world, &host, async move |cpu| {
-        let context = Context::synchronous(JobId(0));
         let before = TAKEN.get();
         for no in 0..READS {
-            let frames = volume.read(&cpu, block(no), context).await.expect("read");
+            let frames = volume.read(&cpu, block(no), context()).await.expect("read");
             assert_eq!(frames.len(), 1);
         }
         let between = TAKEN.get();

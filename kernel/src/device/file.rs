@@ -1,14 +1,11 @@
 //! A device on a file or block device of the host. Transfers are 256 KiB if the disk reports no preferred size, else up
 //! to 512 KiB: larger ones are split or slower on some disks.
 
-use std::ops::Range;
-
-use machine::{Errno, File, Op, OpenFile, Segments};
+use machine::{Errno, Op, OpenFile};
 use policy::unit::{BLOCK_BYTES, ByteOffset, ByteRange, Stability};
 
-use super::mapped::{read_mapped, write_mapped};
-use super::{Device, DeviceFacts, SeekTarget, Work, contains};
-use crate::frame::{FrameRef, Frames, segments};
+use super::{Device, DeviceFacts, SeekTarget, Work, contains, transfer, write_all, zero_part};
+use crate::frame::{Frames, segments};
 use crate::operation::Hold;
 use crate::processor::Processor;
 use crate::request::{Action, Outcome, Request};
@@ -39,15 +36,12 @@ impl FileDevice {
         while done < range.len {
             let into = segments(&frames, done as usize, self.aligned(range.len - done) as usize);
             let op = |into| Op::Read { file: self.open.file, at: range.at + done, into };
-            let (result, frames_back) = match cpu.switches().unmapped_io {
-                true => transfer(cpu, frames, op(into)).await,
-                false => read_mapped(cpu, frames, into, op).await,
-            };
-            frames = frames_back;
+            let result;
+            (result, frames) = transfer(cpu, frames, into, op).await;
             let read = result?;
             if read == 0 {
                 // The file was truncated by others: its missing part reads as zeroes, like a hole.
-                zero_tail(&frames, done as usize, (range.len - done) as usize);
+                zero_part(&frames, done as usize, (range.len - done) as usize);
                 return Ok(());
             }
             done += read;
@@ -64,41 +58,14 @@ impl FileDevice {
     ) -> Result<(), Errno> {
         let OpenFile { file, tail, .. } = self.open;
         let direct = match tail {
-            Some(_) => range.len / BLOCK_BYTES * BLOCK_BYTES,
-            None => range.len,
+            Some(_) => range.at + range.len / BLOCK_BYTES * BLOCK_BYTES,
+            None => range.end(),
         };
-        let frames = self.put(cpu, file, range.at, frames, 0..direct, stability).await?;
+        let frames = write_all(cpu, file, range.at, frames, range.at.to(direct), stability).await?;
         if let Some(tail) = tail {
-            self.put(cpu, tail, range.at, frames, direct..range.len, stability).await?;
+            write_all(cpu, tail, range.at, frames, direct.to(range.end()), stability).await?;
         }
         Ok(())
-    }
-
-    /// Writes the bytes `part` of the frames, the first byte of which belongs at `at`.
-    async fn put(
-        &self,
-        cpu: &Processor,
-        file: File,
-        at: ByteOffset,
-        mut frames: Frames,
-        part: Range<u64>,
-        stability: Stability,
-    ) -> Result<Frames, Errno> {
-        let mut done = part.start;
-        while done < part.end {
-            let from = segments(&frames, done as usize, (part.end - done) as usize);
-            let op = |from| Op::Write { file, at: at + done, from, stability };
-            let (result, frames_back) = match cpu.switches().unmapped_io {
-                true => transfer(cpu, frames, op(from)).await,
-                false => write_mapped(cpu, frames, from, op).await,
-            };
-            frames = frames_back;
-            match result? {
-                0 => return Err(Errno::IO),
-                written => done += written,
-            }
-        }
-        Ok(frames)
     }
 
     async fn command(&self, cpu: &Processor, op: Op) -> Result<(), Errno> {
@@ -112,21 +79,6 @@ impl FileDevice {
             Err(Errno::NOT_SUPPORTED) => Ok(Outcome::Unsupported),
             result => result.map(|()| Outcome::Done),
         }
-    }
-}
-
-/// Performs a transfer whose segments lie in `frames`.
-async fn transfer(cpu: &Processor, frames: Frames, op: Op) -> (Result<u64, Errno>, Frames) {
-    // SAFETY: the callers made the segments from these frames, which the hold owns.
-    let (result, hold) = unsafe { cpu.perform(Hold::new(Vec::new(), frames), op) }.await;
-    (result, hold.frames)
-}
-
-fn zero_tail(frames: &[FrameRef], from: usize, len: usize) {
-    let tail: Segments = segments(frames, from, len);
-    for segment in tail {
-        // SAFETY: the frames are being filled by this transfer; there is no other access to them.
-        unsafe { segment.ptr.write_bytes(0, segment.len as usize) };
     }
 }
 

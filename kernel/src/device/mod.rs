@@ -5,9 +5,9 @@ mod delay;
 mod fault;
 mod file;
 mod fixed_latency;
-mod mapped;
 mod numbers;
 mod ram;
+mod transfer;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -27,6 +27,7 @@ pub use fixed_latency::{FixedLatency, TESTDEV_LATENCY};
 pub(crate) use numbers::DeviceNumbers;
 pub use numbers::TooManyDevices;
 pub use ram::RamDisk;
+pub(crate) use transfer::{transfer, write_all, zero_part};
 
 /// Sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

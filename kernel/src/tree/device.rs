@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use machine::tree::{Attributes, Node, OpenNode, Tree, TreeCall, TreeReply, Watch};
-use machine::{Errno, File, Op};
+use machine::{Errno, Op};
 use parking_lot::{Mutex, MutexGuard};
-use policy::unit::{BlockNo, ByteOffset, ByteRange, Instant, Stability};
+use policy::unit::{BlockNo, ByteRange, Instant, Stability};
 
 use super::known::{Known, Reported, Stale, Writes};
 use super::siblings::Sibling;
-use crate::device::{Device, DeviceFacts, Work};
+use crate::device::{Device, DeviceFacts, Work, transfer, write_all, zero_part};
 use crate::export::ExportNo;
 use crate::frame::{FRAME_BYTES, Frames, segments};
 use crate::operation::Hold;
@@ -175,15 +175,11 @@ impl GrowingFile {
         let facts = &self.open.direct.facts;
         let len = if facts.direct { range.len.next_multiple_of(u64::from(facts.align)) } else { range.len };
         let into = segments(&frames, 0, len as usize);
-        let op = Op::Read { file: self.open.direct.file, at: range.at, into };
-        // SAFETY: the segments were made from the frames that the hold owns.
-        let (result, hold) = unsafe { cpu.perform(Hold::new(Vec::new(), frames), op) }.await;
+        let op = |into| Op::Read { file: self.open.direct.file, at: range.at, into };
+        let (result, frames) = transfer(cpu, frames, into, op).await;
         let read = result?.min(range.len);
         // Beyond the end of the host's file, zeroes are read.
-        for segment in segments(&hold.frames, read as usize, (range.len - read) as usize) {
-            // SAFETY: the frames are being filled by this transfer; there is no other access to them.
-            unsafe { segment.ptr.write_bytes(0, segment.len as usize) };
-        }
+        zero_part(&frames, read as usize, (range.len - read) as usize);
         // Newer content next to older cached blocks would be a version of the file that never existed.
         if !self.ask_host(cpu).await? {
             return Err(Errno::STALE);
@@ -215,43 +211,17 @@ impl GrowingFile {
             Some(_) => (end.min(range.whole_blocks().start.start()), range.whole_blocks().end.start()),
             None => (at, end),
         };
-        let to = to.max(from);
+        let (to, base) = (to.max(from), BlockNo::holding(at).start());
         let mut frames = frames;
         if let Some(buffered) = &writing.buffered {
-            frames = self.put(cpu, buffered.file, at, frames, at.to(from), stability).await?;
+            frames = write_all(cpu, buffered.file, base, frames, at.to(from), stability).await?;
         }
-        frames = self.put(cpu, writing.direct.file, at, frames, from.to(to), stability).await?;
+        frames = write_all(cpu, writing.direct.file, base, frames, from.to(to), stability).await?;
         if let Some(buffered) = &writing.buffered {
-            self.put(cpu, buffered.file, at, frames, to.to(end), stability).await?;
+            write_all(cpu, buffered.file, base, frames, to.to(end), stability).await?;
         }
         self.size.fetch_max(end.0, Ordering::AcqRel);
         Ok(())
-    }
-
-    /// Writes `part` of the file; the first of `frames` holds the block that contains `at`.
-    async fn put(
-        &self,
-        cpu: &Processor,
-        file: File,
-        at: ByteOffset,
-        mut frames: Frames,
-        part: ByteRange,
-        stability: Stability,
-    ) -> Result<Frames, Errno> {
-        let base = BlockNo::holding(at).start();
-        let mut done = part.at;
-        while done < part.end() {
-            let from = segments(&frames, (done - base) as usize, (part.end() - done) as usize);
-            let op = Op::Write { file, at: done, from, stability };
-            // SAFETY: the segments were made from the frames that the hold owns.
-            let (result, hold) = unsafe { cpu.perform(Hold::new(Vec::new(), frames), op) }.await;
-            frames = hold.frames;
-            match result? {
-                0 => return Err(Errno::IO),
-                written => done = done + written,
-            }
-        }
-        Ok(frames)
     }
 
     /// The host file system's limit. Bytes.

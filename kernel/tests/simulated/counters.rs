@@ -4,24 +4,20 @@ use kernel::counters::{Activity, Count, Group, Reading, RequestType, Service};
 use kernel::device::{Checked, Device, FileDevice, FixedLatency, RamDisk};
 use kernel::processor::Together;
 use kernel::queue::{DiskQueue, Queued};
-use kernel::request::{Context, JobId};
+use kernel::request::JobId;
 use kernel::trace::Event;
-use kernel::volume::VolumeConfig;
 use kernel::{ForcedUnitAccess, Kernel, Processor, Switches, Volume};
 use policy::readahead;
-use policy::unit::{ByteRange, DiskNo, ProcessorId};
+use policy::unit::{ByteRange, DiskNo};
 use sim::{DiskConfig, World};
 use std::sync::Arc;
 use std::time::Duration;
-use testkit::scene::{Host, run, small_kernel};
+use testkit::scene::disk::volume;
+use testkit::scene::{Host, context, run, small_kernel};
 
 const MIB: u64 = 1 << 20;
 
 const DISK: DiskNo = DiskNo(7);
-
-fn context() -> Context {
-    Context::synchronous(JobId(0))
-}
 
 fn host(world: &World, memory: u64) -> Host {
     let switches = Switches { read_ahead: readahead::Mode::Off, ..Switches::default() };
@@ -32,13 +28,7 @@ fn host(world: &World, memory: u64) -> Host {
 fn open(kernel: &Arc<Kernel>, device: Arc<dyn Device>) -> Arc<Volume> {
     let queue = kernel.queue_of_disk(DISK, || DiskQueue::new(policy::queue::Config::default()));
     let device = Arc::new(Queued::new(queue, Arc::new(Checked::new(device))));
-    let config = VolumeConfig {
-        name: "disk".into(),
-        read_only: false,
-        forced_unit_access: ForcedUnitAccess::Never,
-        grows: false,
-    };
-    Volume::open(kernel, device, config, ProcessorId(0)).expect("a number")
+    volume(kernel, device, ForcedUnitAccess::Never)
 }
 
 async fn write(cpu: &Processor, volume: &Volume, range: ByteRange) {

@@ -13,7 +13,7 @@ use policy::unit::{ByteRange, ProcessorId, Stability};
 use sim::{DiskConfig, World};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
-use testkit::scene::disk::{drawn_switches, open_disk};
+use testkit::scene::disk::{add_faults, drawn_switches, open_disk};
 use testkit::scene::model::{Model, SECTOR, Stamp, fill, stamp_of};
 use testkit::scene::{Host, drive, run, small_kernel, spawn};
 
@@ -132,11 +132,7 @@ fn crash_test(seed: u64, Weather { faulty, changing }: Weather, processors: u16,
     let id = world.add_host("server");
     let mut config = DiskConfig::drawn(DISK_BYTES, seed);
     if faulty {
-        config.faults.write_error_permille = 20;
-        config.faults.flush_error_permille = 100;
-        config.faults.read_error_permille = 10;
-        config.faults.short_write_permille = 50;
-        config.faults.failed_flush_drops = random.chance(500);
+        add_faults(&mut config, &mut random);
     }
     let disk = world.add_disk(id, config);
     let each = DISK_BYTES / SECTOR / CLIENTS;

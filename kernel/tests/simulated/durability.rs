@@ -3,11 +3,11 @@
 use kernel::counters::{Count, Reading};
 use kernel::device::{Checked, Device, DeviceFacts, FileDevice, Work};
 use kernel::queue::{DiskQueue, Queued};
-use kernel::request::{Action, Context, JobId, Outcome, Request};
-use kernel::volume::{VOLUME_BYTES_MAX, VolumeConfig};
+use kernel::request::{Action, Context, Outcome, Request};
+use kernel::volume::VOLUME_BYTES_MAX;
 use kernel::{ForcedUnitAccess, Processor, Switches, Volume};
 use machine::Errno;
-use policy::unit::{ByteRange, ProcessorId, Stability};
+use policy::unit::{ByteRange, Stability};
 use sim::{DiskConfig, DiskId, OpClass, World};
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
@@ -15,21 +15,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 use testkit::rounds::for_seeds;
-use testkit::scene::{Host, run, small_kernel, spawn};
+use testkit::scene::{Host, context, run, small_kernel, spawn};
 
 const MIB: u64 = 1 << 20;
-
-fn context() -> Context {
-    Context::synchronous(JobId(0))
-}
 
 fn host(world: &World) -> Host {
     Host::boot(world, world.add_host("server"), small_kernel(2, 4 * MIB, Switches::default()))
 }
 
 fn open(host: &Host, device: Arc<dyn Device>, forced_unit_access: ForcedUnitAccess) -> Arc<Volume> {
-    let config = VolumeConfig { name: "disk".into(), read_only: false, forced_unit_access, grows: false };
-    Volume::open(&host.kernel, device, config, ProcessorId(0)).expect("a number")
+    testkit::scene::disk::volume(&host.kernel, device, forced_unit_access)
 }
 
 fn volume(world: &World, host: &Host, config: DiskConfig, forced: ForcedUnitAccess) -> (DiskId, Arc<Volume>) {

@@ -4,19 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kernel::device::FileDevice;
-use kernel::request::{Context, JobId};
-use kernel::volume::VolumeConfig;
 use kernel::{ForcedUnitAccess, Processor, Switches, Volume};
-use policy::unit::{ByteOffset, ByteRange, ProcessorId};
+use policy::unit::{ByteOffset, ByteRange};
 use sim::{DiskConfig, DiskId, OpClass, World};
-use testkit::scene::{Host, run, small_kernel};
+use testkit::scene::disk::volume;
+use testkit::scene::{Host, context, run, small_kernel};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
-
-fn context() -> Context {
-    Context::synchronous(JobId(0))
-}
 
 fn scene() -> (World, Host, DiskId) {
     let world = World::new(1);
@@ -26,14 +21,7 @@ fn scene() -> (World, Host, DiskId) {
 }
 
 fn open(world: &World, host: &Host, disk: DiskId) -> Arc<Volume> {
-    let config = VolumeConfig {
-        name: "disk".into(),
-        read_only: false,
-        forced_unit_access: ForcedUnitAccess::Never,
-        grows: false,
-    };
-    Volume::open(&host.kernel, Arc::new(FileDevice::new(world.open(disk, true))), config, ProcessorId(0))
-        .expect("a number")
+    volume(&host.kernel, Arc::new(FileDevice::new(world.open(disk, true))), ForcedUnitAccess::Never)
 }
 
 async fn until_holes_are_known(cpu: &Processor) {

@@ -1,23 +1,18 @@
 //! The cache takes what memory is free and returns it (WS-2), in the simulated machine.
 
 use kernel::device::{Checked, FileDevice};
-use kernel::request::{Context, JobId};
-use kernel::volume::VolumeConfig;
 use kernel::{FRAME_BYTES, ForcedUnitAccess, KernelConfig, Processor, Switches, Volume};
 use policy::sizing::{self, MemoryFacts};
-use policy::unit::{ByteRange, ProcessorId};
+use policy::unit::ByteRange;
 use sim::{DiskConfig, World};
 use std::sync::Arc;
 use std::time::Duration;
 use testkit::random::Random;
-use testkit::scene::{Host, run, small_kernel};
+use testkit::scene::disk::volume;
+use testkit::scene::{Host, context, run, small_kernel};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-
-fn context() -> Context {
-    Context::synchronous(JobId(0))
-}
 
 fn boot(world: &World, memory: u64, switches: Switches) -> (Host, Arc<Volume>) {
     let id = world.add_host("server");
@@ -27,13 +22,7 @@ fn boot(world: &World, memory: u64, switches: Switches) -> (Host, Arc<Volume>) {
     let host = Host::boot(world, id, config);
     let disk = world.add_disk(id, DiskConfig::new(128 * MIB));
     let device = Arc::new(Checked::new(Arc::new(FileDevice::new(world.open(disk, true)))));
-    let config = VolumeConfig {
-        name: "disk".into(),
-        read_only: false,
-        forced_unit_access: ForcedUnitAccess::Never,
-        grows: false,
-    };
-    let volume = Volume::open(&host.kernel, device, config, ProcessorId(0)).expect("a number");
+    let volume = volume(&host.kernel, device, ForcedUnitAccess::Never);
     (host, volume)
 }
 

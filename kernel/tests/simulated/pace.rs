@@ -1,24 +1,20 @@
 //! Write-back of one volume: as much as its disk takes in due time, and not delayed by later writes.
 
 use kernel::device::{Checked, Device, DeviceFacts, FileDevice, Work};
-use kernel::request::{Action, Context, JobId, Outcome, Request};
-use kernel::volume::VolumeConfig;
+use kernel::request::{Action, Outcome, Request};
 use kernel::{ForcedUnitAccess, Kernel, Processor, Switches, Volume};
 use machine::SeekTarget;
-use policy::unit::{ByteOffset, ByteRange, Instant, ProcessorId};
+use policy::unit::{ByteOffset, ByteRange, Instant};
 use sim::{DiskConfig, Latency, World};
 use std::sync::Arc;
 use std::time::Duration;
-use testkit::scene::{Host, run, small_kernel};
+use testkit::scene::disk::volume;
+use testkit::scene::{Host, context, run, small_kernel};
 
 use parking_lot::Mutex;
 
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
-
-fn context() -> Context {
-    Context::synchronous(JobId(0))
-}
 
 /// A device that records when which blocks were written.
 struct Noting {
@@ -44,13 +40,7 @@ impl Device for Noting {
 }
 
 fn open(kernel: &Arc<Kernel>, device: Arc<dyn Device>) -> Arc<Volume> {
-    let config = VolumeConfig {
-        name: "disk".into(),
-        read_only: false,
-        forced_unit_access: ForcedUnitAccess::Never,
-        grows: false,
-    };
-    Volume::open(kernel, Arc::new(Checked::new(device)), config, ProcessorId(0)).expect("a number")
+    volume(kernel, Arc::new(Checked::new(device)), ForcedUnitAccess::Never)
 }
 
 async fn write(cpu: &Processor, volume: &Volume, range: ByteRange) {

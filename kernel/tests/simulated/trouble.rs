@@ -1,32 +1,21 @@
 //! A disk that accepts nothing any more: its clients get errors, and clients of other disks hardly notice.
 
 use kernel::device::{Checked, FileDevice};
-use kernel::request::{Context, JobId};
-use kernel::volume::VolumeConfig;
 use kernel::{ForcedUnitAccess, Kernel, Processor, Switches, Volume};
 use machine::Errno;
-use policy::unit::{ByteRange, Instant, ProcessorId};
+use policy::unit::{ByteRange, Instant};
 use sim::{DiskConfig, DiskFaults, DiskId, World};
 use std::sync::Arc;
 use std::time::Duration;
-use testkit::scene::{Host, run, small_kernel};
+use testkit::scene::disk::volume;
+use testkit::scene::{Host, context, run, small_kernel};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
 
-fn context() -> Context {
-    Context::synchronous(JobId(0))
-}
-
 fn open(world: &World, kernel: &Arc<Kernel>, disk: DiskId) -> Arc<Volume> {
-    let config = VolumeConfig {
-        name: "disk".into(),
-        read_only: false,
-        forced_unit_access: ForcedUnitAccess::Never,
-        grows: false,
-    };
     let device = Arc::new(Checked::new(Arc::new(FileDevice::new(world.open(disk, true)))));
-    Volume::open(kernel, device, config, ProcessorId(0)).expect("a number")
+    volume(kernel, device, ForcedUnitAccess::Never)
 }
 
 /// A host whose cache has room for 1024 blocks, with a disk that is going to fail and a good one.

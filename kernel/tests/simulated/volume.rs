@@ -2,34 +2,25 @@
 
 use kernel::device::{Checked, Delay, Device, Fault, Faults, FileDevice, Operation, RamDisk};
 use kernel::queue::{DiskQueue, Queued};
-use kernel::request::{Context, JobId};
-use kernel::volume::VolumeConfig;
 use kernel::{FRAME_BYTES, ForcedUnitAccess, Kernel, Processor, Switches, Volume};
 use machine::Errno;
-use policy::unit::{ByteRange, DiskNo, ProcessorId, Stability};
+use policy::unit::{ByteRange, DiskNo, Stability};
 use sim::{DiskConfig, World};
 use std::sync::Arc;
 use std::time::Duration;
 use testkit::random::Random;
-use testkit::scene::{Host, drive, run, small_kernel, spawn};
+use testkit::scene::disk::volume;
+use testkit::scene::{Host, context, drive, run, small_kernel, spawn};
 
 const MIB: u64 = 1 << 20;
-
-fn context() -> Context {
-    Context::synchronous(JobId(0))
-}
-
-fn config(name: &str) -> VolumeConfig {
-    VolumeConfig { name: name.into(), read_only: false, forced_unit_access: ForcedUnitAccess::Never, grows: false }
-}
 
 fn host(world: &World, memory: u64, switches: Switches) -> Host {
     let id = world.add_host("server");
     Host::boot(world, id, small_kernel(2, memory, switches))
 }
 
-fn open(kernel: &Arc<Kernel>, device: Arc<dyn Device>, name: &str) -> Arc<Volume> {
-    Volume::open(kernel, Arc::new(Checked::new(device)), config(name), ProcessorId(0)).expect("a number")
+fn open(kernel: &Arc<Kernel>, device: Arc<dyn Device>) -> Arc<Volume> {
+    volume(kernel, Arc::new(Checked::new(device)), ForcedUnitAccess::Never)
 }
 
 /// Fills `range`, a multiple of blocks, with `byte`.
@@ -51,7 +42,7 @@ fn a_failing_flush_is_an_error_and_the_next_one_writes_again() {
     let host = host(&world, 4 * MIB, Switches::default());
     let disk = world.add_disk(host.id, DiskConfig::new(8 * MIB));
     let fault = Arc::new(Fault::new(Arc::new(FileDevice::new(world.open(disk, true))), Faults::default()));
-    let volume = open(&host.kernel, fault.clone(), "disk");
+    let volume = open(&host.kernel, fault.clone());
     let (first, second) = run(&world, &host, {
         let volume = Arc::clone(&volume);
         async move |cpu| {
@@ -75,8 +66,7 @@ fn a_forced_write_whose_content_an_unforced_one_took_along_is_durable() {
         let host = host(&world, 4 * MIB, Switches::default());
         let disk = world.add_disk(host.id, DiskConfig::drawn(8 * MIB, seed));
         let device = || Arc::new(FileDevice::new(world.open(disk, true)));
-        let forced = VolumeConfig { forced_unit_access: ForcedUnitAccess::Always, ..config("disk") };
-        let volume = Volume::open(&host.kernel, device(), forced, ProcessorId(0)).expect("a number");
+        let volume = volume(&host.kernel, device(), ForcedUnitAccess::Always);
         run(&world, &host, {
             let volume = Arc::clone(&volume);
             async move |cpu| {
@@ -97,7 +87,7 @@ fn a_forced_write_whose_content_an_unforced_one_took_along_is_durable() {
         world.power_cut(id);
         host.die();
         let host = Host::boot(&world, id, small_kernel(2, 4 * MIB, Switches::default()));
-        let volume = open(&host.kernel, device(), "disk");
+        let volume = open(&host.kernel, device());
         let found = run(&world, &host, async move |cpu| first_byte(&cpu, &volume, 0).await);
         assert_eq!(found, Ok(3), "seed {seed}");
     }
@@ -109,7 +99,7 @@ fn a_write_whose_last_block_cannot_be_read_leaves_nothing_in_the_cache_that_neve
     let host = host(&world, 4 * MIB, Switches { read_ahead: policy::readahead::Mode::Off, ..Switches::default() });
     let disk = world.add_disk(host.id, DiskConfig::new(8 * MIB));
     let fault = Arc::new(Fault::new(Arc::new(FileDevice::new(world.open(disk, true))), Faults::default()));
-    let volume = open(&host.kernel, fault.clone(), "disk");
+    let volume = open(&host.kernel, fault.clone());
     let kernel = Arc::clone(&host.kernel);
     run(&world, &host, async move |cpu| {
         for at in 0..50 {
@@ -131,7 +121,7 @@ fn a_failing_write_stays_dirty_and_readable_until_it_succeeds() {
     let host = host(&world, 4 * MIB, Switches::default());
     let disk = world.add_disk(host.id, DiskConfig::new(8 * MIB));
     let fault = Arc::new(Fault::new(Arc::new(FileDevice::new(world.open(disk, true))), Faults::default()));
-    let volume = open(&host.kernel, fault.clone(), "disk");
+    let volume = open(&host.kernel, fault.clone());
     run(&world, &host, async move |cpu| {
         fault.fail_next(Operation::Write, 3, Errno::NO_SPACE);
         write(&cpu, &volume, ByteRange::new(8192, 4096), 9).await.expect("cached");
@@ -150,7 +140,7 @@ fn flushes_that_come_while_one_is_under_way_share_the_next() {
         let world = World::new(3);
         let host = host(&world, 4 * MIB, Switches { flush_gathering: gathering, ..Switches::default() });
         let disk = world.add_disk(host.id, DiskConfig::new(8 * MIB));
-        let volume = open(&host.kernel, Arc::new(FileDevice::new(world.open(disk, true))), "disk");
+        let volume = open(&host.kernel, Arc::new(FileDevice::new(world.open(disk, true))));
         let writers: Vec<_> = (0..16)
             .map(|writer: u64| {
                 let volume = Arc::clone(&volume);
@@ -177,8 +167,8 @@ fn flushing_one_volume_writes_nothing_of_another() {
     let host = host(&world, 16 * MIB, Switches::default());
     let (one, other) =
         (world.add_disk(host.id, DiskConfig::new(8 * MIB)), world.add_disk(host.id, DiskConfig::new(8 * MIB)));
-    let open = |disk, name| open(&host.kernel, Arc::new(FileDevice::new(world.open(disk, true))), name);
-    let (a, b) = (open(one, "a"), open(other, "b"));
+    let open = |disk| open(&host.kernel, Arc::new(FileDevice::new(world.open(disk, true))));
+    let (a, b) = (open(one), open(other));
     run(&world, &host, async move |cpu| {
         for at in 0..64 {
             write(&cpu, &b, ByteRange::new(at * 65536, 4096), 2).await.expect("cached");
@@ -229,7 +219,7 @@ fn sequential_small_writes_reach_the_disk_merged_up_to_the_bound() {
 fn partial_writes_keep_the_rest_of_the_block() {
     let world = World::new(6);
     let host = host(&world, 4 * MIB, Switches::default());
-    let volume = open(&host.kernel, Arc::new(RamDisk::new(MIB + 1536, DiskNo(0))), "odd");
+    let volume = open(&host.kernel, Arc::new(RamDisk::new(MIB + 1536, DiskNo(0))));
     run(&world, &host, async move |cpu| {
         let mut random = Random(6);
         let size = volume.size();
@@ -264,7 +254,7 @@ fn partial_writes_keep_the_rest_of_the_block() {
 fn a_read_beside_a_write_sees_the_old_block_or_the_new_one() {
     let world = World::new(7);
     let host = host(&world, 4 * MIB, Switches::default());
-    let volume = open(&host.kernel, Arc::new(RamDisk::new(MIB, DiskNo(0))), "disk");
+    let volume = open(&host.kernel, Arc::new(RamDisk::new(MIB, DiskNo(0))));
     run(&world, &host, async move |cpu| {
         write(&cpu, &volume, ByteRange::new(0, 4096), 1).await.expect("written");
         let before = volume.try_read(&cpu, ByteRange::new(0, 4096)).expect("cached");
@@ -283,7 +273,7 @@ fn a_cache_full_of_dirty_blocks_takes_more_as_they_are_written() {
     let world = World::new(8);
     let host = host(&world, 2 * MIB, Switches::default());
     let disk = world.add_disk(host.id, DiskConfig::new(32 * MIB));
-    let volume = open(&host.kernel, Arc::new(FileDevice::new(world.open(disk, true))), "disk");
+    let volume = open(&host.kernel, Arc::new(FileDevice::new(world.open(disk, true))));
     run(&world, &host, async move |cpu| {
         for at in 0..(24 * MIB / 65536) {
             write(&cpu, &volume, ByteRange::new(at * 65536, 65536), at as u8).await.expect("taken");
@@ -301,8 +291,8 @@ fn a_device_that_goes_on_failing_refuses_writes_and_leaves_the_cache_to_others()
     let disks = [world.add_disk(host.id, DiskConfig::new(8 * MIB)), world.add_disk(host.id, DiskConfig::new(8 * MIB))];
     let broken = Faults { write_permille: 1000, ..Faults::default() };
     let file = |disk| Arc::new(FileDevice::new(world.open(disk, true)));
-    let bad = open(&host.kernel, Arc::new(Fault::new(file(disks[0]), broken)), "bad");
-    let good = open(&host.kernel, file(disks[1]), "good");
+    let bad = open(&host.kernel, Arc::new(Fault::new(file(disks[0]), broken)));
+    let good = open(&host.kernel, file(disks[1]));
     run(&world, &host, async move |cpu| {
         let mut refused = None;
         for at in 0..1024 {
@@ -325,7 +315,7 @@ fn what_is_dirty_is_written_and_flushed_without_being_asked() {
     let world = World::new(10);
     let host = host(&world, 8 * MIB, Switches::default());
     let disk = world.add_disk(host.id, DiskConfig::new(8 * MIB));
-    let volume = open(&host.kernel, Arc::new(FileDevice::new(world.open(disk, true))), "disk");
+    let volume = open(&host.kernel, Arc::new(FileDevice::new(world.open(disk, true))));
     run(&world, &host, async move |cpu| {
         write(&cpu, &volume, ByteRange::new(0, 256 << 10), 5).await.expect("cached");
         cpu.sleep(Duration::from_secs(90)).await;
@@ -340,7 +330,7 @@ fn read_ahead_hides_the_latency_of_a_sequential_reader() {
         let world = World::new(11);
         let host = host(&world, 16 * MIB, Switches { read_ahead: mode, ..Switches::default() });
         let device = Arc::new(Delay::new(Arc::new(RamDisk::new(8 * MIB, DiskNo(0))), Duration::from_millis(1)));
-        let volume = open(&host.kernel, device, "slow");
+        let volume = open(&host.kernel, device);
         run(&world, &host, async move |cpu| {
             let start = cpu.now();
             for at in 0..512 {

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use kernel::device::{Checked, FileDevice};
+use kernel::device::{Checked, DeviceRef, FileDevice};
 use kernel::queue::{DiskQueue, Queued};
 use kernel::volume::VolumeConfig;
-use kernel::{ForcedUnitAccess, Switches, Volume};
+use kernel::{ForcedUnitAccess, Kernel, Switches, Volume};
 use policy::unit::{DiskNo, ProcessorId};
-use sim::{DiskId, World};
+use sim::{DiskConfig, DiskId, World};
 
 use super::Host;
 use crate::random::Random;
@@ -21,14 +21,23 @@ pub fn open_disk(world: &World, host: &Host, disk: DiskId, seed: u64) -> Arc<Vol
         DiskQueue::new(policy::queue::Config { merge, fair, ..Default::default() })
     });
     let device = Arc::new(Queued::new(queue, Arc::new(Checked::new(file))));
-    let config = VolumeConfig {
-        name: "disk".into(),
-        read_only: false,
-        forced_unit_access: [ForcedUnitAccess::Never, ForcedUnitAccess::Alone, ForcedUnitAccess::Always]
-            [(seed % 3) as usize],
-        grows: false,
-    };
-    Volume::open(&host.kernel, device, config, ProcessorId(0)).expect("a number")
+    let forced = [ForcedUnitAccess::Never, ForcedUnitAccess::Alone, ForcedUnitAccess::Always][(seed % 3) as usize];
+    volume(&host.kernel, device, forced)
+}
+
+/// A volume on `device`.
+pub fn volume(kernel: &Arc<Kernel>, device: DeviceRef, forced_unit_access: ForcedUnitAccess) -> Arc<Volume> {
+    let config = VolumeConfig { name: "disk".into(), read_only: false, forced_unit_access, grows: false };
+    Volume::open(kernel, device, config, ProcessorId(0)).expect("a number")
+}
+
+/// Requests fail now and then, and a flush that fails may lose what it covered.
+pub fn add_faults(config: &mut DiskConfig, random: &mut Random) {
+    config.faults.write_error_permille = 20;
+    config.faults.flush_error_permille = 100;
+    config.faults.read_error_permille = 10;
+    config.faults.short_write_permille = 50;
+    config.faults.failed_flush_drops = random.chance(500);
 }
 
 pub fn drawn_switches(seed: u64) -> Switches {

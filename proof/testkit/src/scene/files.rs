@@ -3,25 +3,18 @@
 use std::sync::Arc;
 
 use kernel::queue::DiskQueue;
-use kernel::request::{Context, JobId};
+use kernel::request::Context;
 use kernel::tree::{FileTree, FileTreeConfig, OpenFiles, Vnode};
 use kernel::{ForcedUnitAccess, Frames, Processor, Switches};
 use machine::Errno;
 use machine::tree::{Attributes, Creation, Node, SetAttributes, TreeCall, TreeReply};
-use policy::unit::{ByteRange, DiskNo, Stability};
+use policy::unit::{ByteRange, DiskNo};
 use sim::{TreeConfig, TreeId, World};
 
 use super::{Host, small_kernel};
+pub use super::{context, stable};
 
 pub const CACHE_BYTES: u64 = 2 << 20;
-
-pub fn context() -> Context {
-    Context::synchronous(JobId(0))
-}
-
-pub fn stable() -> Context {
-    context().with_stability(Stability::Stable)
-}
 
 pub fn open(world: &World, cpu: &Processor, tree: TreeId, files_max: usize) -> Arc<FileTree> {
     open_within(world, cpu, tree, &OpenFiles::new(files_max))

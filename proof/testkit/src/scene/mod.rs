@@ -10,9 +10,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use kernel::connection::{Acceptor, Peer, Protocol, Sessions, Sockets};
+use kernel::request::{Context, JobId};
 use kernel::{Kernel, KernelConfig, Processor, Switches};
 use machine::{Connection, Errno};
-use policy::unit::ProcessorId;
+use policy::unit::{ProcessorId, Stability};
 use sim::{HostId, Step, World};
 
 /// A run with more steps counts as hanging.
@@ -155,4 +156,13 @@ pub fn spawn<T: 'static>(cpu: &Processor, task: impl AsyncFnOnce(Processor) -> T
         slot.replace(Some(value));
     });
     result
+}
+
+/// Of a request for which a client waits.
+pub fn context() -> Context {
+    Context::synchronous(JobId(0))
+}
+
+pub fn stable() -> Context {
+    context().with_stability(Stability::Stable)
 }

@@ -14,7 +14,7 @@ use policy::unit::ProcessorId;
 use sim::{DiskConfig, DiskId, HostId, NetworkConfig, World};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
-use testkit::scene::disk::{drawn_switches, open_disk};
+use testkit::scene::disk::{add_faults, drawn_switches, open_disk};
 use testkit::scene::model::{Model, SECTOR, Stamp, fill, stamp_of};
 use testkit::scene::{Host, accept, drive, run_beside, serving, small_kernel, spawn};
 
@@ -202,11 +202,7 @@ fn crash_test(seed: u64, faulty: bool) {
     let (disk_bytes, cache_bytes) = if random.chance(30) { LARGE } else { SMALL };
     let mut config = DiskConfig::drawn(disk_bytes, seed);
     if faulty {
-        config.faults.write_error_permille = 20;
-        config.faults.flush_error_permille = 100;
-        config.faults.read_error_permille = 10;
-        config.faults.short_write_permille = 50;
-        config.faults.failed_flush_drops = random.chance(500);
+        add_faults(&mut config, &mut random);
     }
     let disk = world.add_disk(id, config);
     let each = disk_bytes / SECTOR / LANES - 3;

@@ -204,48 +204,42 @@ async fn assert_unnoticed(cpu: &Processor, good: &Rc<Client>, others: u64) {
     assert!(took < Duration::from_millis(100), "with {others} others a client had to wait for {took:?}");
 }
 
-#[test]
-fn replies_that_many_do_not_take_leave_memory_for_others() {
-    let scene = Scene::new(Setup { memory: 16 * MIB, ..Setup::new(6, 4096 * MIB) });
+/// While 150 clients do what `ask` has each of them do, and then nothing, another one notices nothing.
+fn leave_memory_for_others(setup: Setup, ask: impl AsyncFn(&mut Peer, u64) + 'static) {
+    let scene = Scene::new(Setup { memory: 16 * MIB, ..setup });
     let pool = Arc::clone(&scene.disk.kernel);
     scene.run(async move |cpu, route| {
         let good = bystander(&cpu, &route).await;
-        let mut greedy = Vec::new();
+        let mut others = Vec::new();
         for no in 0..150 {
             let mut peer = route.peer_of(&cpu, "disk").await;
-            for round in 0..[1, 16][no as usize % 2] {
-                peer.send(&request(cmd::READ, (64 + no * 16 + round) * MIB, MIB as u32).encode()).await.expect("sent");
-            }
-            greedy.push(peer);
+            ask(&mut peer, no).await;
+            others.push(peer);
             assert!(pool.try_allocate(1024, &mut Frames::new()), "{no} others hold three quarters of the memory");
             assert_unnoticed(&cpu, &good, no).await;
         }
-        greedy.into_iter().for_each(Peer::hang_up);
+        others.into_iter().for_each(Peer::hang_up);
         good.hang_up();
     });
     scene.assert_all_ends();
 }
 
 #[test]
-fn payloads_that_many_begin_and_do_not_send_leave_memory_for_others() {
-    let scene = Scene::new(Setup { memory: 16 * MIB, ..Setup::new(7, 64 * MIB) });
-    let pool = Arc::clone(&scene.disk.kernel);
-    scene.run(async move |cpu, route| {
-        let good = bystander(&cpu, &route).await;
-        let mut stalled = Vec::new();
-        for no in 0..150 {
-            let mut peer = route.peer_of(&cpu, "disk").await;
-            // Whole blocks and others.
-            let write = request(cmd::WRITE, no % 60 * MIB + no % 2 * 17, MIB as u32);
-            peer.send(&[&write.encode()[..], &[0xee; 100]].concat()).await.expect("sent");
-            stalled.push(peer);
-            assert!(pool.try_allocate(1024, &mut Frames::new()), "{no} others hold three quarters of the memory");
-            assert_unnoticed(&cpu, &good, no).await;
+fn replies_that_many_do_not_take_leave_memory_for_others() {
+    leave_memory_for_others(Setup::new(6, 4096 * MIB), async |peer, no| {
+        for round in 0..[1, 16][no as usize % 2] {
+            peer.send(&request(cmd::READ, (64 + no * 16 + round) * MIB, MIB as u32).encode()).await.expect("sent");
         }
-        stalled.into_iter().for_each(Peer::hang_up);
-        good.hang_up();
     });
-    scene.assert_all_ends();
+}
+
+#[test]
+fn payloads_that_many_begin_and_do_not_send_leave_memory_for_others() {
+    leave_memory_for_others(Setup::new(7, 64 * MIB), async |peer, no| {
+        // Whole blocks and others.
+        let write = request(cmd::WRITE, no % 60 * MIB + no % 2 * 17, MIB as u32);
+        peer.send(&[&write.encode()[..], &[0xee; 100]].concat()).await.expect("sent");
+    });
 }
 
 #[test]

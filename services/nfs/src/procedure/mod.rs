@@ -66,32 +66,9 @@ pub(crate) async fn perform(call: Call) -> Results {
     }
 }
 
-/// Is the procedure not idempotent?
+/// Is the procedure not idempotent? So are all that change something, whose results have a `wcc_data`, but COMMIT.
 fn must_not_repeat(procedure: NFS_PROGRAM) -> bool {
-    match procedure {
-        NFS_PROGRAM::NFSPROC3_SETATTR
-        | NFS_PROGRAM::NFSPROC3_WRITE
-        | NFS_PROGRAM::NFSPROC3_CREATE
-        | NFS_PROGRAM::NFSPROC3_MKDIR
-        | NFS_PROGRAM::NFSPROC3_SYMLINK
-        | NFS_PROGRAM::NFSPROC3_MKNOD
-        | NFS_PROGRAM::NFSPROC3_REMOVE
-        | NFS_PROGRAM::NFSPROC3_RMDIR
-        | NFS_PROGRAM::NFSPROC3_RENAME
-        | NFS_PROGRAM::NFSPROC3_LINK => true,
-        NFS_PROGRAM::NFSPROC3_NULL
-        | NFS_PROGRAM::NFSPROC3_GETATTR
-        | NFS_PROGRAM::NFSPROC3_LOOKUP
-        | NFS_PROGRAM::NFSPROC3_ACCESS
-        | NFS_PROGRAM::NFSPROC3_READLINK
-        | NFS_PROGRAM::NFSPROC3_READ
-        | NFS_PROGRAM::NFSPROC3_READDIR
-        | NFS_PROGRAM::NFSPROC3_READDIRPLUS
-        | NFS_PROGRAM::NFSPROC3_FSSTAT
-        | NFS_PROGRAM::NFSPROC3_FSINFO
-        | NFS_PROGRAM::NFSPROC3_PATHCONF
-        | NFS_PROGRAM::NFSPROC3_COMMIT => false,
-    }
+    procedure != NFS_PROGRAM::NFSPROC3_COMMIT && absent_of(procedure) >= WCC_DATA
 }
 
 /// Is the reply sent only when something is durable?
@@ -174,9 +151,19 @@ fn packed(status: nfsstat3, results: &impl Pack) -> Answer {
 
 /// The results of a failed call, without attributes: `FALSE` for each optional one.
 fn failure(procedure: NFS_PROGRAM, status: nfsstat3) -> Vec<u8> {
-    let absent = match procedure {
+    let mut bytes = (status as u32).to_be_bytes().to_vec();
+    bytes.resize(4 + 4 * absent_of(procedure), 0);
+    bytes
+}
+
+/// Optional attributes in a `post_op_attr`, and in a `wcc_data`, which the results of changes have.
+const POST_OP_ATTR: usize = 1;
+const WCC_DATA: usize = 2;
+
+/// Optional attributes in a procedure's results on failure.
+fn absent_of(procedure: NFS_PROGRAM) -> usize {
+    match procedure {
         NFS_PROGRAM::NFSPROC3_NULL | NFS_PROGRAM::NFSPROC3_GETATTR => 0,
-        // `post_op_attr`
         NFS_PROGRAM::NFSPROC3_LOOKUP
         | NFS_PROGRAM::NFSPROC3_ACCESS
         | NFS_PROGRAM::NFSPROC3_READLINK
@@ -185,8 +172,7 @@ fn failure(procedure: NFS_PROGRAM, status: nfsstat3) -> Vec<u8> {
         | NFS_PROGRAM::NFSPROC3_READDIRPLUS
         | NFS_PROGRAM::NFSPROC3_FSSTAT
         | NFS_PROGRAM::NFSPROC3_FSINFO
-        | NFS_PROGRAM::NFSPROC3_PATHCONF => 1,
-        // `wcc_data`
+        | NFS_PROGRAM::NFSPROC3_PATHCONF => POST_OP_ATTR,
         NFS_PROGRAM::NFSPROC3_SETATTR
         | NFS_PROGRAM::NFSPROC3_WRITE
         | NFS_PROGRAM::NFSPROC3_CREATE
@@ -195,15 +181,10 @@ fn failure(procedure: NFS_PROGRAM, status: nfsstat3) -> Vec<u8> {
         | NFS_PROGRAM::NFSPROC3_MKNOD
         | NFS_PROGRAM::NFSPROC3_REMOVE
         | NFS_PROGRAM::NFSPROC3_RMDIR
-        | NFS_PROGRAM::NFSPROC3_COMMIT => 2,
-        // Both.
-        NFS_PROGRAM::NFSPROC3_LINK => 3,
-        // Two `wcc_data`.
-        NFS_PROGRAM::NFSPROC3_RENAME => 4,
-    };
-    let mut bytes = (status as u32).to_be_bytes().to_vec();
-    bytes.resize(4 + 4 * absent, 0);
-    bytes
+        | NFS_PROGRAM::NFSPROC3_COMMIT => WCC_DATA,
+        NFS_PROGRAM::NFSPROC3_LINK => POST_OP_ATTR + WCC_DATA,
+        NFS_PROGRAM::NFSPROC3_RENAME => 2 * WCC_DATA,
+    }
 }
 
 #[cfg(test)]
