@@ -330,13 +330,10 @@ impl Processor {
         CURRENT.set(before);
     }
 
-    /// Drops all tasks, as in a crash. Memory of operations in flight is retained until they end.
+    /// Drops all tasks, and those that this starts, as in a crash. Memory of operations in flight is retained until they end.
     pub fn abandon(&self) {
-        // Dropping a task may start another one.
         while self.tasks() > 0 {
-            let tasks = self.0.tasks.take();
-            self.0.ready.borrow_mut().clear();
-            drop(tasks);
+            drop(self.0.tasks.take());
         }
         self.0.ready.borrow_mut().clear();
         self.0.timers.borrow_mut().clear();
