@@ -385,6 +385,8 @@ pub struct OpenNode {
     pub buffered: Option<OpenFile>,
     /// Reports changes of its content by others. `None` where the host cannot.
     pub watch: Option<Watch>,
+    /// Read before it was opened.
+    pub attributes: Attributes,
     /// The maximum size on its file system, in bytes.
     pub bytes_max: u64,
 }

@@ -61,13 +61,13 @@ const OUTRUN_MAX: u32 = 3;
 const GROWTH_BUFFERED_MAX: u64 = 64 << 10;
 
 impl GrowingFile {
-    /// `open`: open for reading; `host`: its attributes, read before it was opened.
+    /// `open`: open for reading, at the time `now`.
     pub(super) fn new(
         (tree, export): (Tree, ExportNo),
         node: Node,
         open: OpenNode,
         sibling: Sibling,
-        (host, now): (Attributes, Instant),
+        now: Instant,
         is_writable: bool,
     ) -> Self {
         let size = AtomicU64::new(open.direct.facts.size);
@@ -75,7 +75,7 @@ impl GrowingFile {
         GrowingFile {
             tree: (tree, export),
             node,
-            known: Mutex::new(Known::new(host, now, Writes::default(), reported)),
+            known: Mutex::new(Known::new(open.attributes, now, Writes::default(), reported)),
             open,
             is_writable,
             writing: Mutex::default(),

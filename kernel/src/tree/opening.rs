@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use machine::Errno;
-use machine::tree::{Attributes, Node, OpenNode, TreeCall, TreeReply};
+use machine::tree::{Node, OpenNode, TreeCall, TreeReply};
 use policy::unit::ProcessorId;
 
 use super::device::GrowingFile;
@@ -52,18 +52,13 @@ impl FileTree {
         }
     }
 
-    /// The vnode of a file that is open for reading on the host; `host`: its attributes, read before it was opened.
-    fn vnode(
-        &self,
-        cpu: &Processor,
-        node: Node,
-        open: OpenNode,
-        host: Attributes,
-    ) -> Result<Arc<Vnode>, TooManyDevices> {
+    /// The vnode of a file that is open for reading on the host.
+    fn vnode(&self, cpu: &Processor, node: Node, open: OpenNode) -> Result<Arc<Vnode>, TooManyDevices> {
+        let host = open.attributes;
         let sibling = self.kernel.served().siblings.join((host.file_system, host.number));
         let at = (self.open.tree, self.export());
         let is_writable = !self.config.read_only;
-        let device = Arc::new(GrowingFile::new(at, node, open, sibling, (host, cpu.now()), is_writable));
+        let device = Arc::new(GrowingFile::new(at, node, open, sibling, cpu.now(), is_writable));
         let below: DeviceRef = device.clone();
         let queued: DeviceRef = Arc::new(Queued::new(Arc::clone(&self.config.queue), below));
         let config = VolumeConfig {
@@ -114,12 +109,8 @@ impl<'a> Opening<'a> {
     }
 
     async fn ask(&self, cpu: &Processor) -> Result<Arc<Vnode>, Errno> {
-        let attributes = match self.tree.ask(cpu, None, TreeCall::Attributes { node: self.node }).await? {
-            TreeReply::Attributes(attributes) => attributes,
-            _ => return Err(Errno::IO),
-        };
         let open = self.tree.open_on_host(cpu, self.node, false).await?;
-        self.tree.vnode(cpu, self.node, open, attributes).map_err(|TooManyDevices| Errno(libc::ENFILE))
+        self.tree.vnode(cpu, self.node, open).map_err(|TooManyDevices| Errno(libc::ENFILE))
     }
 
     fn end(&self, outcome: Option<Result<Arc<Vnode>, Errno>>) {

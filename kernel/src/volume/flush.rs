@@ -84,7 +84,6 @@ impl Volume {
     /// Ends the volume's write-back. Dirty blocks are abandoned.
     pub fn stop(&self) {
         self.closing.store(true, Ordering::SeqCst);
-        self.dirtied.wake_all();
         self.memory.write_back_wait().wake_all();
     }
 

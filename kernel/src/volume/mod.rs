@@ -43,6 +43,7 @@ use crate::device::{DeviceFacts, DeviceNumbers, DeviceRef, TooManyDevices, conta
 use crate::export::ExportNo;
 use crate::job::Jobs;
 use crate::memory::Memory;
+use crate::processor::Mailbox;
 use crate::rendezvous::Rendezvous;
 use crate::request::Context;
 use crate::wait::{RangeWaitList, WaitList};
@@ -127,7 +128,9 @@ pub struct Volume {
     settled: WaitList,
     /// A write to the device ended.
     settled_within: RangeWaitList,
-    dirtied: WaitList,
+    /// The processor of its write-back.
+    home: Arc<Mailbox>,
+    write_back: write_back::Task,
     read_ahead: Mutex<ReadAhead>,
     /// Blocks for which readers wait.
     blocks_awaited: AtomicU64,
@@ -193,7 +196,7 @@ struct State {
 }
 
 impl Volume {
-    /// Opens a volume on `device`, and starts its write-back on processor `home`.
+    /// Opens a volume on `device`, with its write-back on processor `home`.
     ///
     /// # Errors
     /// When too many are open.
@@ -224,7 +227,8 @@ impl Volume {
             state: Mutex::new(state),
             settled: WaitList::default(),
             settled_within: RangeWaitList::default(),
-            dirtied: WaitList::default(),
+            home: Arc::clone(kernel.mailbox(home)),
+            write_back: write_back::Task::default(),
             read_ahead: Mutex::new(ReadAhead::new(read_ahead)),
             blocks_awaited: AtomicU64::new(0),
             barriers: AtomicU32::new(0),
@@ -240,9 +244,9 @@ impl Volume {
             parts: Parts::default(),
             export: AtomicU16::new(ExportNo::NONE.0),
         });
-        if !volume.config.read_only {
-            let this = Arc::downgrade(&volume);
-            kernel.mailbox(home).start(move |cpu| cpu.clone().spawn_path(write_back::run(cpu, this)));
+        if may_fill {
+            // It looks for holes first.
+            volume.start_write_back();
         }
         Ok(volume)
     }

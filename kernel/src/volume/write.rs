@@ -281,7 +281,7 @@ impl Volume {
         self.note_dirty(&mut state, job, added);
         drop(state);
         if was_clean {
-            self.dirtied.wake_all();
+            self.start_write_back();
         }
     }
 }

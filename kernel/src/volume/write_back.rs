@@ -1,9 +1,10 @@
 //! Write-back: dirty blocks are written asynchronously, at the policies' rate.
 
 use std::sync::Weak;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use policy::early::EarlyWrite;
 use policy::pace::{self, Pace};
 use policy::unit::{BLOCK_BYTES, BlockNo, BlockRange, Class};
@@ -33,29 +34,51 @@ const UNFLUSHED_SHARE: u64 = 8;
 /// Writes in flight for write-back of one volume, at most. The disk queue decides which of them are issued.
 const UNDER_WAY_MAX: usize = 64;
 
-/// Runs until the volume is closed.
-pub(super) async fn run(cpu: Processor, volume: Weak<Volume>) {
+/// The write-back of a volume: a task that runs while there is anything to write or flush.
+#[derive(Default)]
+pub(super) struct Task {
+    is_running: AtomicBool,
+    /// Left by the last run.
+    policies: Mutex<Option<Box<Policies>>>,
+}
+
+struct Policies {
+    write_back: WriteBack,
+    pace: Pace,
+}
+
+impl Policies {
+    fn new(config: writeback::Config) -> Self {
+        let pace = Pace::new(pace::Config { age: config.age, ..pace::Config::default() });
+        Policies { write_back: WriteBack::new(config), pace }
+    }
+}
+
+async fn run(cpu: Processor, volume: Weak<Volume>) {
     let Some(volume) = volume.upgrade() else { return };
     volume.find_holes(&cpu).await;
-    let mut policy = WriteBack::new(volume.memory.write_back().clone());
-    let mut pace = Pace::new(pace::Config { age: policy.config().age, ..pace::Config::default() });
-    loop {
-        volume.dirtied.until(|| (volume.is_closing() || volume.has_work()).then_some(())).await;
-        if volume.is_closing() {
-            return;
-        }
-        follow_switches(&cpu, &mut policy);
+    let left = volume.write_back.policies.lock().take();
+    let mut policies = left.unwrap_or_else(|| Box::new(Policies::new(volume.memory.write_back().clone())));
+    while !volume.is_closing() && volume.has_work() {
+        let Policies { write_back, pace } = &mut *policies;
+        follow_switches(&cpu, write_back);
         let failures = volume.state.lock().failures;
-        volume.follow_disk(&cpu, &mut pace, policy.config().smooth);
+        volume.follow_disk(&cpu, pace, write_back.config().smooth);
         // Before anything is tried again: what is in flight cannot be abandoned.
         volume.look_for_trouble(&cpu).await;
-        volume.write_some(&cpu, &mut policy, &mut pace).await;
+        volume.write_some(&cpu, write_back, pace).await;
         volume.flush_some(&cpu);
         let failed = {
             let state = volume.state.lock();
             state.failures > failures || state.is_flush_in_doubt()
         };
-        volume.pause(&cpu, &policy, &pace, failed).await;
+        volume.pause(&cpu, write_back, pace, failed).await;
+    }
+    *volume.write_back.policies.lock() = Some(policies);
+    volume.write_back.is_running.store(false, Ordering::SeqCst);
+    // For what became dirty before the task was seen to have ended.
+    if volume.has_work() {
+        volume.start_write_back();
     }
 }
 
@@ -86,6 +109,16 @@ pub(super) struct Early {
 }
 
 impl Volume {
+    /// Starts the task, unless it runs.
+    pub(super) fn start_write_back(&self) {
+        let is_running = &self.write_back.is_running;
+        if is_running.load(Ordering::SeqCst) || self.is_closing() || is_running.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let this = Weak::clone(&self.this);
+        self.home.start(move |cpu| cpu.clone().spawn_path(run(cpu, this)));
+    }
+
     /// Blocks have become dirty. Issues them at once if the policy prefers that. `were_cached`: were any of them?
     pub(super) fn write_early(&self, cpu: &Processor, blocks: BlockRange, were_cached: bool, context: Context) {
         if !cpu.switches().smooth_write_back {

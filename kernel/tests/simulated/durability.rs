@@ -439,6 +439,9 @@ fn tasks_of_a_stable_write(forced: ForcedUnitAccess) -> u64 {
         let range = ByteRange::new(MIB, 8192);
         let stable = context().with_stability(Stability::Stable);
         write(&cpu, &volume, range, 1, stable).await.expect("durable");
+        // So that write-back, which runs while there is anything to write, does so already.
+        write(&cpu, &volume, ByteRange::new(0, 4096), 1, context()).await.expect("cached");
+        cpu.sleep(Duration::from_millis(1)).await;
         let started = || Reading::sum(&cpu.kernel().counters().read()).count(Count::TasksStarted);
         let before = started();
         write(&cpu, &volume, range, 2, stable).await.expect("durable");

@@ -233,6 +233,7 @@ fn not_opened(path: &Path, error: &io::Error) -> OpenTreeError {
 pub(super) fn perform(op: &TreeOp) -> Result<u64, Errno> {
     let tree = TREES.read().get(&op.tree.0).and_then(Weak::upgrade);
     let tree = tree.ok_or(Errno(libc::EBADF))?;
+    let _held = op.after.is_some().then(hold_directory);
     let reply = tree.answer(op.caller.as_ref(), &op.call)?;
     if let Some(After { nodes, attributes }) = &op.after {
         let found = nodes.iter().map(|node| tree.attributes_after(node)).collect();

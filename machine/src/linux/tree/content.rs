@@ -67,7 +67,7 @@ impl HostTree {
         }
         // Opened for writing, it is open for reading as well, and watched there.
         let watch = if writable { None } else { watch::watch(&direct) };
-        Ok(TreeReply::Opened(OpenNode { direct, buffered, watch, bytes_max }))
+        Ok(TreeReply::Opened(OpenNode { direct, buffered, watch, attributes: found.attributes(), bytes_max }))
     }
 
     /// The size of the largest file of this kind: most files of a tree have the same.

@@ -58,7 +58,7 @@ impl Found {
     }
 }
 
-/// The directory that a thread holds open while it makes several changes in it: opened once, and looked up once. No
+/// The directory that a thread holds open while it makes several calls in it: opened once, and looked up once. No
 /// longer, since its file system could not be unmounted.
 #[derive(Default)]
 struct Held {
@@ -71,13 +71,12 @@ thread_local! {
 }
 
 /// This thread holds the directory that it uses open until this is dropped.
-#[must_use = "the directory is held open only as long as this lives"]
 pub(in crate::linux) struct Holding(());
 
-/// See [`Holding`].
-pub(in crate::linux) fn hold_directory() -> Holding {
-    HELD.with_borrow_mut(|held| held.is_holding = true);
-    Holding(())
+/// See [`Holding`]. `None` if it does so already.
+pub(in crate::linux) fn hold_directory() -> Option<Holding> {
+    let was_holding = HELD.with_borrow_mut(|held| std::mem::replace(&mut held.is_holding, true));
+    (!was_holding).then_some(Holding(()))
 }
 
 impl Drop for Holding {
