@@ -1,4 +1,8 @@
 //! The configuration: defaults, overridden by the file, overridden by flags; and all problems found in them.
+//!
+//! A key is declared once: a field, a form of values, its purpose. File, flags, live switches, what is printed and the
+//! reference follow from that. Not derived by `serde`, which was tried: it ends at the first problem, which need not be
+//! the first in the file, suggests no key, and loses places within an export's kind; and it only reads.
 
 mod client;
 mod directory;

@@ -2,7 +2,8 @@
 //!
 //! Whole blocks bypass the host's page cache. A partial block goes through it, and only the bytes written: so the file
 //! is never longer than what was written (no tail of zeroes after a crash), and concurrent writes by the host's
-//! processes to the rest of the block survive. The host keeps both views coherent.
+//! processes to the rest of the block survive. So does small growth ([`GROWTH_BUFFERED_MAX`]). The host keeps both
+//! views coherent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
