@@ -44,6 +44,8 @@ pub enum Peer {
     },
     /// With these flags of `awase serve`.
     Awase(&'static str),
+    /// A directory with `names = "ordered"`.
+    AwaseOrdered,
     NbdkitFile,
     NbdkitMemory,
     /// qemu-nbd without the host's cache, with `io_uring`.
@@ -79,7 +81,7 @@ impl Contender {
             Peer::Raw => Role::Limit(Limit::Machine),
             Peer::Null(_) => Role::Limit(Limit::Null),
             Peer::Pass { .. } => Role::Limit(Limit::Pass),
-            Peer::Awase(_) => Role::Own,
+            Peer::Awase(_) | Peer::AwaseOrdered => Role::Own,
             _ => Role::Peer,
         }
     }
@@ -248,11 +250,15 @@ fn directory_command(peer: Peer, order: &Order<'_>, directory: &Path, group: u32
     let [nfs, mount] = free_ports()?;
     let of = |mount, export| Target::Nfs(Endpoint { nfs, mount, export, uid: 0, gid: 0 });
     Ok(Some(match peer {
-        Peer::Awase(flags) => {
+        Peer::Awase(_) | Peer::AwaseOrdered => {
+            let (flags, names) = match peer {
+                Peer::Awase(flags) => (flags, "durable"),
+                _ => ("", "ordered"),
+            };
             let mut command = awase(order, flags);
             command.args(["--nbd", "none", "--nbd-unix", "none", "--nfs", &nfs.to_string(), "--export"]);
             let options = "name=files,kind=directory,secure=false,squash=no_root_squash";
-            command.arg(format!("{options},path={}", directory.display()));
+            command.arg(format!("{options},names={names},path={}", directory.display()));
             (command, of(nfs, "/files".into()))
         }
         Peer::Null(_) | Peer::Pass { .. } => {

@@ -4,6 +4,7 @@
 pub enum Unit {
     RequestsASecond,
     MibASecond,
+    FilesASecond,
     /// Mean latency in microseconds.
     MeanMicros,
     /// 99th percentile of the latency in microseconds.
@@ -19,6 +20,7 @@ impl Unit {
         match self {
             Unit::RequestsASecond => "requests/s",
             Unit::MibASecond => "MiB/s",
+            Unit::FilesASecond => "files/s",
             Unit::MeanMicros => "µs, mean",
             Unit::P99Micros => "µs, 99th percentile",
             Unit::P999Micros => "µs, 99.9th percentile",
@@ -28,7 +30,7 @@ impl Unit {
     }
 
     pub fn more_is_better(self) -> bool {
-        matches!(self, Unit::RequestsASecond | Unit::MibASecond)
+        matches!(self, Unit::RequestsASecond | Unit::MibASecond | Unit::FilesASecond)
     }
 }
 

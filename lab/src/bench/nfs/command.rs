@@ -231,7 +231,7 @@ impl Nfs {
 fn print(subject: &Subject, setup: &Setup, sample: &Sample, outcome: &Outcome) {
     let cpu = sample.cpu_us.map_or(String::new(), |cpu| format!(", {} µs CPU of the server", show(cpu)));
     let limit = match setup.disk {
-        Disk::Local => String::new(),
+        Disk::Local | Disk::QuickFlush => String::new(),
         Disk::SlowFlush => format!(", {:.2} of the flush limit", outcome.rate() / setup.flush_limit()),
     };
     println!(

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::measure::load::{Endpoint, Load, Operation, Stability};
+use super::workload::{Measure, Setup};
+use crate::measure::load::{Endpoint, Operation, Stability};
 use crate::measure::process::{Interrupted, Process};
 
 /// The script ends a guest that takes longer than 200 s.
@@ -15,11 +16,11 @@ const TIMEOUT: Duration = Duration::from_secs(240);
 /// Last line of a guest: requests, and hundredths of a second.
 const LAST_LINE: &str = "GUEST DID ";
 
-/// Has a guest work on a server, on which the files of the load exist. `place`: where its console goes; `cache`: where its
-/// kernel is kept. Returns requests and seconds.
+/// Has a guest work on a server, on which the files of the load exist. `work`: see [`work`]; `place`: where its console
+/// goes; `cache`: where its kernel is kept. Returns requests and seconds.
 pub fn drive(
     endpoint: &Endpoint,
-    load: &Load,
+    work: &str,
     place: &Path,
     cache: &Path,
     interrupted: &Interrupted,
@@ -27,14 +28,17 @@ pub fn drive(
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/guest");
     let mut command = Command::new(script);
     command.args(["bench", &endpoint.nfs.port().to_string(), &endpoint.export]).arg(cache);
-    command.env("MOUNT_PORT", endpoint.mount.port().to_string()).env("WORK", work(load)?);
+    command.env("MOUNT_PORT", endpoint.mount.port().to_string()).env("WORK", work);
     let console = Process::start(command, &place.join("guest.log"), interrupted)?.finish(TIMEOUT)?;
     parse(&console).with_context(|| format!("the guest printed {console:?}"))
 }
 
 /// What the guest is told to do; its number and size of requests are in `scripts/guest-init-bench`.
-pub fn work(load: &Load) -> Result<&'static str> {
-    match (load.operation, load.request_bytes >> 10) {
+pub fn work(setup: &Setup) -> Result<&'static str> {
+    if let Measure::Tree(tree) = setup.measure {
+        return Ok(tree.name());
+    }
+    match (setup.load.operation, setup.load.request_bytes >> 10) {
         (Operation::Read(_), 1024) => Ok("read"),
         (Operation::Overwrite(_, Stability::FileSync), 8) => Ok("write_sync"),
         other => bail!("a guest has no work for {other:?}"),

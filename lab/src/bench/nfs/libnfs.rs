@@ -1,5 +1,5 @@
-//! A client that others wrote: a load by libnfs's asynchronous calls. The program is `libnfs.c` beside this file, which is
-//! compiled when it is first needed.
+//! Clients that others wrote: a load, and trees of small files, by libnfs's asynchronous calls. The programs are `libnfs.c`
+//! and `tree.c` beside this file, which are compiled when they are first needed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,17 +8,18 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::workload::{TREE_FILES, Tree};
 use crate::measure::load::{Endpoint, Load, Operation, Order, Stability};
 use crate::measure::process::{Interrupted, Process};
 
-const SOURCE: &str = include_str!("libnfs.c");
+const SOURCES: [(&str, &str); 2] = [("libnfs", include_str!("libnfs.c")), ("tree", include_str!("tree.c"))];
 
 const PACKAGES: &str = "the client on libnfs needs: sudo apt-get install gcc libnfs-dev";
 
 /// The client may need so much longer than the load, for what is in flight.
 const MARGIN: Duration = Duration::from_secs(120);
 
-/// The compiled program.
+/// The directory of the compiled programs.
 pub struct Libnfs(PathBuf);
 
 /// What it reports.
@@ -31,14 +32,33 @@ pub struct Report {
 }
 
 impl Libnfs {
-    /// Compiles it in a directory.
+    /// Compiles them in a directory.
     pub fn new(directory: &Path) -> Result<Libnfs> {
-        let (source, program) = (directory.join("libnfs.c"), directory.join("libnfs"));
-        fs::write(&source, SOURCE).with_context(|| source.display().to_string())?;
-        let output = Command::new("cc").args(["-O2", "-o"]).arg(&program).arg(&source).arg("-lnfs").output();
-        let output = output.context(PACKAGES)?;
-        ensure!(output.status.success(), "{PACKAGES}\n{}", String::from_utf8_lossy(&output.stderr).trim());
-        Ok(Libnfs(program))
+        for (name, text) in SOURCES {
+            let source = directory.join(name).with_extension("c");
+            fs::write(&source, text).with_context(|| source.display().to_string())?;
+            let program = directory.join(name);
+            let output = Command::new("cc").args(["-O2", "-o"]).arg(program).arg(&source).arg("-lnfs").output();
+            let output = output.context(PACKAGES)?;
+            ensure!(output.status.success(), "{PACKAGES}\n{}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(Libnfs(directory.to_owned()))
+    }
+
+    /// Makes or removes a tree of [`TREE_FILES`] files on a server. Returns seconds.
+    pub fn tree(
+        &self,
+        endpoint: &Endpoint,
+        tree: Tree,
+        in_flight: u32,
+        place: &Path,
+        interrupted: &Interrupted,
+    ) -> Result<f64> {
+        let mut command = Command::new(self.0.join("tree"));
+        command.args(url(endpoint)).args([tree.name(), &in_flight.to_string(), &TREE_FILES.to_string()]);
+        let output = Process::start(command, &place.join("tree.log"), interrupted)?.finish(MARGIN)?;
+        let seconds = output.split_whitespace().nth(1).and_then(|word| word.parse().ok());
+        seconds.with_context(|| format!("the client on libnfs printed {output:?}"))
     }
 
     /// Runs a load on a server, on which its files exist. `place`: where its messages go.
@@ -50,7 +70,7 @@ impl Libnfs {
         place: &Path,
         interrupted: &Interrupted,
     ) -> Result<Report> {
-        let mut command = Command::new(&self.0);
+        let mut command = Command::new(self.0.join("libnfs"));
         command.args(arguments(endpoint, load, duration)?);
         let output = Process::start(command, &place.join("libnfs.log"), interrupted)?.finish(duration + MARGIN)?;
         parse(&output).with_context(|| format!("the client on libnfs printed {output:?}"))
@@ -74,11 +94,10 @@ pub fn operation(load: &Load) -> Result<(&'static str, u64)> {
 
 fn arguments(endpoint: &Endpoint, load: &Load, duration: Duration) -> Result<Vec<String>> {
     let (operation, commit_bytes) = operation(load)?;
-    let Endpoint { nfs, mount, export, uid, gid } = endpoint;
-    let (nfs_port, mount_port) = (nfs.port(), mount.port());
+    let [prefix, suffix] = url(endpoint);
     Ok(vec![
-        format!("nfs://{}{export}", nfs.ip()),
-        format!("?nfsport={nfs_port}&mountport={mount_port}&uid={uid}&gid={gid}"),
+        prefix,
+        suffix,
         operation.into(),
         load.in_flight.to_string(),
         load.connections.to_string(),
@@ -87,6 +106,13 @@ fn arguments(endpoint: &Endpoint, load: &Load, duration: Duration) -> Result<Vec
         commit_bytes.to_string(),
         duration.as_secs_f64().to_string(),
     ])
+}
+
+/// The URL of an export, in front of and behind the path in it.
+fn url(endpoint: &Endpoint) -> [String; 2] {
+    let Endpoint { nfs, mount, export, uid, gid } = endpoint;
+    let (nfs_port, mount_port) = (nfs.port(), mount.port());
+    [format!("nfs://{}{export}", nfs.ip()), format!("?nfsport={nfs_port}&mountport={mount_port}&uid={uid}&gid={gid}")]
 }
 
 fn parse(output: &str) -> Result<Report> {

@@ -13,7 +13,9 @@ use super::guest;
 use super::libnfs::Libnfs;
 use super::names;
 use super::slow_flush::SlowDisk;
-use super::workload::{Cache, Client, Disk, LINK_DELAY, Link, Measure, SLOW_FLUSH, Setup, Workload};
+use super::workload::{
+    Cache, Client, Disk, LINK_DELAY, Link, Measure, QUICK_FLUSH, SLOW_FLUSH, Setup, TREE_FILES, Tree, Workload,
+};
 use crate::bench::contender::{Contender, Export, Peer, Server};
 use crate::bench::fixture::{Fixture, MIB, forget};
 use crate::bench::sample::{Sample, Unit};
@@ -26,7 +28,7 @@ pub const SLOW_BYTES: u64 = 2 << 30;
 /// The directories that servers export.
 pub struct Directories {
     // Must be unmounted before its parent directory is removed: fields are dropped in this order.
-    slow: Option<SlowDisk>,
+    disks: Vec<(Disk, SlowDisk)>,
     local: PathBuf,
     /// Compiled on first use.
     libnfs: Option<Libnfs>,
@@ -39,25 +41,29 @@ impl Directories {
         let fixture = Fixture::new(directory, awase, interrupted)?;
         let local = fixture.directory().join("files");
         fs::create_dir(&local)?;
-        Ok(Directories { slow: None, local, libnfs: None, fixture })
+        Ok(Directories { disks: Vec::new(), local, libnfs: None, fixture })
     }
 
     pub fn directory(&self) -> &Path {
         self.fixture.directory()
     }
 
-    /// The directory that a workload uses; the slow disk is made on first use.
+    /// The directory that a workload uses; a disk of a given flush is made on first use.
     fn files(&mut self, disk: Disk) -> Result<PathBuf> {
-        let slow = match (disk, &mut self.slow) {
-            (Disk::Local, _) => return Ok(self.local.clone()),
-            (Disk::SlowFlush, Some(slow)) => slow,
-            (Disk::SlowFlush, none) => {
-                let place = self.fixture.directory().join("slow-disk");
-                fs::create_dir(&place)?;
-                none.insert(SlowDisk::new(&place, SLOW_BYTES, SLOW_FLUSH)?)
-            }
+        let flush = match disk {
+            Disk::Local => return Ok(self.local.clone()),
+            Disk::SlowFlush => SLOW_FLUSH,
+            Disk::QuickFlush => QUICK_FLUSH,
         };
-        Ok(slow.directory().to_owned())
+        if let Some((_, made)) = self.disks.iter().find(|(which, _)| *which == disk) {
+            return Ok(made.directory().to_owned());
+        }
+        let place = self.fixture.directory().join(format!("disk-{}", self.disks.len()));
+        fs::create_dir(&place)?;
+        let made = SlowDisk::new(&place, SLOW_BYTES, flush)?;
+        let directory = made.directory().to_owned();
+        self.disks.push((disk, made));
+        Ok(directory)
     }
 
     /// Measures one contender once. Each run has a fresh server, through which its files are made.
@@ -131,16 +137,27 @@ impl Directories {
             let is_interrupted = || interrupted.load(Ordering::Relaxed);
             warm(endpoint, &setup.load, &Stop::when(&is_interrupted))?;
         }
+        let libnfs = || self.libnfs.as_ref().context("the clients on libnfs are not compiled");
+        let in_flight = setup.load.in_flight;
+        if (setup.client, setup.measure) == (Client::Libnfs, Measure::Tree(Tree::Remove)) {
+            libnfs()?.tree(endpoint, Tree::Make, in_flight, place, interrupted)?;
+        }
         let before = server.process.cpu()?;
-        let (requests, seconds, latency_us) = if setup.client == Client::Guest {
-            // Beside the directory of this run, so that the next one finds it.
-            let cache = self.fixture.directory().with_file_name("guest");
-            let (requests, seconds) = guest::drive(endpoint, &setup.load, place, &cache, interrupted)?;
-            (requests, seconds, None)
-        } else {
-            let libnfs = self.libnfs.as_ref().context("the client on libnfs is not compiled")?;
-            let report = libnfs.drive(endpoint, &setup.load, duration, place, interrupted)?;
-            (report.requests, report.seconds, Some(report.latency_us))
+        let (requests, seconds, latency_us) = match (setup.client, setup.measure) {
+            (Client::Guest, _) => {
+                // Beside the directory of this run, so that the next one finds it.
+                let cache = self.fixture.directory().with_file_name("guest");
+                let (requests, seconds) = guest::drive(endpoint, guest::work(setup)?, place, &cache, interrupted)?;
+                (requests, seconds, None)
+            }
+            (_, Measure::Tree(tree)) => {
+                let seconds = libnfs()?.tree(endpoint, tree, in_flight, place, interrupted)?;
+                (u64::from(TREE_FILES), seconds, None)
+            }
+            _ => {
+                let report = libnfs()?.drive(endpoint, &setup.load, duration, place, interrupted)?;
+                (report.requests, report.seconds, Some(report.latency_us))
+            }
         };
         let cpu = server.process.cpu()? - before;
         let rate = requests as f64 / seconds;
@@ -241,18 +258,20 @@ pub fn measure(
             process.context("memory is measured of servers that are started here")?.peak_resident_bytes()? as f64 / MIB
         }
         (Measure::Load, Unit::MibASecond) => outcome.bytes_a_second() / MIB,
-        (Measure::Load, _) => outcome.rate(),
+        (Measure::Load | Measure::Tree(_), _) => outcome.rate(),
     };
     let latency_us = Some((outcome.latencies.percentile_us(50.0), outcome.latencies.percentile_us(99.0)));
     Ok((Sample { value, cpu_us, latency_us }, outcome))
 }
 
-/// Removes all files of a directory, but not its directories (ext4's `lost+found`).
+/// Removes all in a directory but ext4's `lost+found`.
 fn clear(directory: &Path) -> Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         if entry.file_type()?.is_file() {
             fs::remove_file(entry.path())?;
+        } else if entry.file_name() != "lost+found" {
+            fs::remove_dir_all(entry.path())?;
         }
     }
     File::open(directory)?.sync_all()?;

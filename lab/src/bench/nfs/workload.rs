@@ -9,6 +9,12 @@ use crate::measure::load::{Load, Operation, Order, Stability};
 
 pub const SLOW_FLUSH: Duration = Duration::from_millis(5);
 
+/// As of an SSD with capacitors (judged). Unlike this machine's disk, it takes the same time for every server.
+pub const QUICK_FLUSH: Duration = Duration::from_micros(100);
+
+/// Files of a tree, of 1 to 16 KiB, ten in a directory.
+pub const TREE_FILES: u32 = 3000;
+
 /// Delay of the delayed link, each way.
 pub const LINK_DELAY: Duration = Duration::from_millis(1);
 
@@ -18,6 +24,8 @@ pub enum Disk {
     Local,
     /// A disk whose flush takes [`SLOW_FLUSH`].
     SlowFlush,
+    /// A disk whose flush takes [`QUICK_FLUSH`].
+    QuickFlush,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +52,26 @@ pub enum Measure {
     Load,
     /// The server's memory under the load, without its cache.
     Memory,
+    /// Files of a tree a second; of the load, only the number of requests in flight matters.
+    Tree(Tree),
+}
+
+/// What is done with a tree of small files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tree {
+    /// Each file is created, written and closed, with the COMMIT that clients then send.
+    Make,
+    Remove,
+}
+
+impl Tree {
+    /// What the clients are told.
+    pub fn name(self) -> &'static str {
+        match self {
+            Tree::Make => "make",
+            Tree::Remove => "remove",
+        }
+    }
 }
 
 /// Who asks.
@@ -74,6 +102,8 @@ pub type Workload = results::Workload<Setup>;
 const AWASE: Contender = Contender::awase("Awase", "");
 const GANESHA: Contender = Contender::new("NFS-Ganesha", Peer::Ganesha);
 const GANESHA_DURABLE: Contender = Contender::new("NFS-Ganesha, chattr +D", Peer::GaneshaOnSynchronousDirectory);
+const ORDERED: Contender = Contender::new("Awase", Peer::AwaseOrdered);
+const DURABLE: Contender = Contender::awase("names durable", "");
 const ALONE: Contender = Contender::awase("gathering off", "--switch flush_gathering=off");
 const NULL: Contender = Contender::NULL;
 const NULL_ASLEEP: Contender = Contender::NULL_ASLEEP;
@@ -135,7 +165,7 @@ const fn of_flush_limit(in_flight: u32) -> Bound {
 }
 
 pub fn workloads() -> Vec<Workload> {
-    [stable_writes(), names(), streams(), reads(), guests(), clients()].concat()
+    [stable_writes(), names(), trees(), streams(), reads(), guests(), clients()].concat()
 }
 
 /// Stable writes by both clients, on both disks, overwriting and extending.
@@ -234,6 +264,29 @@ fn names() -> Vec<Workload> {
         )
         .bounds(&[Bound::Times(2.0, &["NFS-Ganesha, chattr +D"])]),
     ]
+}
+
+/// Trees of small files: `tar x`, `git clone` and `rm -r` have one request in flight, package managers several.
+fn trees() -> Vec<Workload> {
+    let mut all = Vec::new();
+    for (prefix, disk, flush) in [("", Disk::QuickFlush, "0.1 ms"), ("slow_", Disk::SlowFlush, "5 ms")] {
+        for (client, by) in [(Client::Libnfs, "libnfs"), (Client::Guest, "guest")] {
+            for (tree, what) in [(Tree::Make, "made"), (Tree::Remove, "removed")] {
+                let in_flight: &[u32] = if client == Client::Guest { &[1] } else { &[1, 16] };
+                all.extend(in_flight.iter().map(|&in_flight| {
+                    let name = format!("{prefix}tree_{}_{by}_{in_flight}", tree.name());
+                    let title = format!("small files {what}, {in_flight} in flight, {by}, a flush takes {flush}");
+                    let load = Load::new(Operation::CreateRemove, 8, in_flight);
+                    let setup = Setup { disk, client, measure: Measure::Tree(tree), ..local(load) };
+                    let contenders = &[ORDERED, DURABLE, GANESHA];
+                    Workload::new(name, title, Unit::FilesASecond, contenders, setup)
+                        .about("Awase with `names = \"ordered\"`.")
+                        .bounds(&[times_ganesha(1.2)])
+                }));
+            }
+        }
+    }
+    all
 }
 
 fn streams() -> Vec<Workload> {
@@ -372,8 +425,9 @@ mod tests {
             setup.load.check().unwrap_or_else(|error| panic!("{}: {error}", subject.name));
             let by_others = match setup.client {
                 Client::Own => Ok(()),
+                Client::Libnfs if matches!(setup.measure, Measure::Tree(_)) => Ok(()),
                 Client::Libnfs => operation(&setup.load).map(drop),
-                Client::Guest => work(&setup.load).map(drop),
+                Client::Guest => work(&setup).map(drop),
             };
             by_others.unwrap_or_else(|error| panic!("{}: {error}", subject.name));
         }
