@@ -76,7 +76,8 @@ pub(in crate::linux) struct Holding(());
 /// See [`Holding`]. `None` if it does so already.
 pub(in crate::linux) fn hold_directory() -> Option<Holding> {
     let was_holding = HELD.with_borrow_mut(|held| std::mem::replace(&mut held.is_holding, true));
-    (!was_holding).then_some(Holding(()))
+    // Lazily: one that is dropped ends the holding.
+    (!was_holding).then(|| Holding(()))
 }
 
 impl Drop for Holding {
