@@ -296,6 +296,21 @@ impl TreeCall {
         }
     }
 
+    /// The names that it changes.
+    pub fn names_changed(&self) -> Vec<&[u8]> {
+        match self {
+            TreeCall::Create { name, .. }
+            | TreeCall::MakeDirectory { name, .. }
+            | TreeCall::MakeSymbolicLink { name, .. }
+            | TreeCall::MakeSpecial { name, .. }
+            | TreeCall::Remove { name, .. }
+            | TreeCall::RemoveDirectory { name, .. }
+            | TreeCall::Link { name, .. } => vec![name],
+            TreeCall::Rename { from_name, to_name, .. } => vec![from_name, to_name],
+            _ => Vec::new(),
+        }
+    }
+
     /// Whether it changes the tree.
     pub fn changes(&self) -> bool {
         match self {
@@ -401,16 +416,20 @@ pub struct TreeOp {
     /// Set before the operation succeeds.
     pub reply: Arc<Mutex<Option<TreeReply>>>,
     /// Attributes requested in addition.
-    pub after: Option<After>,
+    pub around: Option<Around>,
 }
 
-/// Attributes after a successful call, requested with it: for example of the directory in which a name was changed.
+/// Attributes before and after a successful call, requested with it: of the directory in which a name was changed.
 #[derive(Clone)]
-pub struct After {
+pub struct Around {
     pub nodes: Vec<Node>,
-    /// In the order of `nodes`; `None` for a node that has none any more. Set before the reply.
-    pub attributes: Arc<Mutex<Vec<Option<Attributes>>>>,
+    /// In the order of `nodes`. Set before the reply.
+    pub attributes: Arc<Mutex<Vec<BeforeAndAfter>>>,
 }
+
+/// Before: where nobody else changed names in it in between, as far as the host can tell. After: `None` for a node that
+/// is gone.
+pub type BeforeAndAfter = (Option<Attributes>, Option<Attributes>);
 
 impl fmt::Debug for TreeOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use machine::tree::{After, Attributes, Caller, Node, Tree, TreeCall, TreeOp, TreeReply};
+use machine::tree::{Around, BeforeAndAfter, Caller, Node, Tree, TreeCall, TreeOp, TreeReply};
 use machine::{Errno, Op};
 use parking_lot::Mutex;
 
@@ -26,20 +26,20 @@ impl Processor {
         self.tree_op((tree, export), caller, call, None).await
     }
 
-    /// As [`Processor::tree`]; also returns the attributes of `nodes` after the call.
+    /// As [`Processor::tree`]; also returns the attributes of `nodes` before and after the call.
     ///
     /// # Errors
     /// As [`Processor::tree`].
-    pub async fn tree_and_after(
+    pub async fn tree_and_around(
         &self,
         (tree, export): (Tree, ExportNo),
         caller: Option<Caller>,
         call: TreeCall,
         nodes: Vec<Node>,
-    ) -> Result<(TreeReply, Vec<Option<Attributes>>), Errno> {
-        let after = After { nodes, attributes: Arc::default() };
-        let reply = self.tree_op((tree, export), caller, call, Some(after.clone())).await?;
-        Ok((reply, std::mem::take(&mut *after.attributes.lock())))
+    ) -> Result<(TreeReply, Vec<BeforeAndAfter>), Errno> {
+        let around = Around { nodes, attributes: Arc::default() };
+        let reply = self.tree_op((tree, export), caller, call, Some(around.clone())).await?;
+        Ok((reply, std::mem::take(&mut *around.attributes.lock())))
     }
 
     async fn tree_op(
@@ -47,12 +47,12 @@ impl Processor {
         (tree, export): (Tree, ExportNo),
         caller: Option<Caller>,
         call: TreeCall,
-        after: Option<After>,
+        around: Option<Around>,
     ) -> Result<TreeReply, Errno> {
         let whose = (self.job(), export);
         let began = self.begin(Event::TreeCall, whose);
         let reply = Arc::new(Mutex::new(None));
-        let op = Box::new(TreeOp { tree, caller, call, reply: Arc::clone(&reply), after });
+        let op = Box::new(TreeOp { tree, caller, call, reply: Arc::clone(&reply), around });
         // SAFETY: nothing is transferred; the operation owns its arguments and shares ownership of the reply.
         let (result, _) = unsafe { self.perform(Hold::default(), Op::Tree(op)) }.await;
         self.end(began, Event::TreeCall, whose, u64::from(tree.0), 0);

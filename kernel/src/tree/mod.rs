@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use machine::Errno;
-use machine::tree::{Attributes, Caller, Node, OpenTree, SetAttributes, TreeCall, TreeReply};
+use machine::tree::{Attributes, BeforeAndAfter, Caller, Node, OpenTree, SetAttributes, TreeCall, TreeReply};
 use parking_lot::Mutex;
 
 use crate::Kernel;
@@ -130,26 +130,27 @@ impl FileTree {
             TreeCall::SetAttributes { node, attributes, guard } => {
                 self.set_attributes(cpu, caller, node, attributes, guard).await
             }
-            call => Ok(self.call_and_after(cpu, caller, call, Vec::new()).await?.0),
+            call => Ok(self.call_and_around(cpu, caller, call, Vec::new()).await?.0),
         }
     }
 
-    /// As [`FileTree::call`], for calls on names; also returns the attributes of `dirs` after the call.
+    /// As [`FileTree::call`], for calls on names; also returns the attributes of `dirs` before and after the
+    /// call.
     ///
     /// # Errors
     /// As [`FileTree::call`].
-    pub async fn call_and_after(
+    pub async fn call_and_around(
         &self,
         cpu: &Processor,
         caller: Option<&Caller>,
         call: TreeCall,
         dirs: Vec<Node>,
-    ) -> Result<(TreeReply, Vec<Option<Attributes>>), Errno> {
+    ) -> Result<(TreeReply, Vec<BeforeAndAfter>), Errno> {
         if self.config.read_only && call.changes() {
             return Err(Errno::READ_ONLY);
         }
         let linked = if let TreeCall::Link { node, .. } = call { Some(node) } else { None };
-        let (reply, after) = cpu.tree_and_after((self.open.tree, self.export()), caller.cloned(), call, dirs).await?;
+        let (reply, around) = cpu.tree_and_around((self.open.tree, self.export()), caller.cloned(), call, dirs).await?;
         if let TreeReply::Renamed(moved, lost) = reply {
             for node in [Some(moved), lost].into_iter().flatten() {
                 self.check_links(cpu, node).await;
@@ -161,7 +162,7 @@ impl FileTree {
             }
             (reply, _) => self.present(cpu, reply),
         };
-        Ok((reply, after))
+        Ok((reply, around))
     }
 
     /// Flushes and closes its files.

@@ -10,6 +10,7 @@
 
 mod attributes;
 mod call;
+mod changes;
 mod content;
 mod creation;
 mod identity;
@@ -38,15 +39,15 @@ use parking_lot::{Mutex, RwLock};
 use super::file::TreeDisk;
 use super::syscall;
 use crate::Errno;
-use crate::tree::{After, Caller, InodeNo, Node, OpenTree, Tree, TreeCall, TreeOp, TreeReply};
+use crate::tree::{Around, Caller, InodeNo, Node, OpenTree, Tree, TreeCall, TreeOp, TreeReply};
 use call::MountId;
 use content::Unsynced;
 use identity::Identity;
 use listing::Listings;
 use lock::Locked;
 use names::NameLocks;
-use node::Verified;
 pub(super) use node::hold_directory;
+use node::{Verified, was_only_change};
 use search::Search;
 
 /// Why a tree can't be opened.
@@ -233,10 +234,17 @@ fn not_opened(path: &Path, error: &io::Error) -> OpenTreeError {
 pub(super) fn perform(op: &TreeOp) -> Result<u64, Errno> {
     let tree = TREES.read().get(&op.tree.0).and_then(Weak::upgrade);
     let tree = tree.ok_or(Errno(libc::EBADF))?;
-    let _held = op.after.is_some().then(hold_directory);
+    let _held = op.around.is_some().then(hold_directory);
+    let changed = op.call.directory_changed().filter(|_| op.around.is_some());
+    let before = changed.and_then(|dir| tree.attributes_before(&dir));
     let reply = tree.answer(op.caller.as_ref(), &op.call)?;
-    if let Some(After { nodes, attributes }) = &op.after {
-        let found = nodes.iter().map(|node| tree.attributes_after(node)).collect();
+    if let Some(Around { nodes, attributes }) = &op.around {
+        let after = nodes.iter().map(|node| (None, tree.attributes_after(node)));
+        let mut found: Vec<_> = after.collect();
+        if before.is_some() && was_only_change(&op.call.names_changed()) {
+            let of_changed = nodes.iter().zip(&mut found).filter(|(node, _)| Some(**node) == changed);
+            of_changed.for_each(|(_, found)| found.0 = before);
+        }
         *attributes.lock() = found;
     }
     *op.reply.lock() = Some(reply);

@@ -214,7 +214,7 @@ impl ServedTree {
 
 fn start(rig: &mut Rig, open: &OpenTree, caller: Option<&Caller>, call: TreeCall) -> (Token, Reply) {
     let reply = Reply::default();
-    let op = TreeOp { tree: open.tree, caller: caller.cloned(), call, reply: Arc::clone(&reply), after: None };
+    let op = TreeOp { tree: open.tree, caller: caller.cloned(), call, reply: Arc::clone(&reply), around: None };
     (rig.start(Op::Tree(Box::new(op))), reply)
 }
 

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use rustix::fs::inotify::{self, WatchFlags};
 use rustix::fs::{self, Access, AtFlags, CWD, FileType, Gid, Mode, OFlags, SeekFrom, StatVfsMountFlags, Uid};
 use rustix::io;
 
@@ -142,6 +143,12 @@ impl DescriptorPath {
     fn as_c_str(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.0).unwrap_or_default()
     }
+}
+
+/// Adds a watch of the names in an open directory to an inotify group. Returns its number.
+pub(super) fn watch_names(group: BorrowedFd, dir: BorrowedFd, kinds: WatchFlags) -> Result<i32, Errno> {
+    let path = DescriptorPath::new(dir);
+    done(|| inotify::add_watch(group, path.as_c_str(), kinds))
 }
 
 /// Fails without `/proc`.

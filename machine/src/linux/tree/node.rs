@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 
 use super::HostTree;
 use super::call;
+use super::changes::Watch;
 use super::status;
 use crate::Errno;
 use crate::tree::{Attributes, Node};
@@ -64,6 +65,14 @@ impl Found {
 struct Held {
     is_holding: bool,
     directory: Option<(u32, Node, Rc<OwnedFd>)>,
+    /// Of that directory, if any name in it is changed.
+    changes: Option<Watch>,
+}
+
+impl Held {
+    fn is_of(&self, number: u32, node: &Node) -> bool {
+        self.directory.as_ref().is_some_and(|(tree, of, _)| *tree == number && of == node)
+    }
 }
 
 thread_local! {
@@ -84,6 +93,12 @@ impl Drop for Holding {
     fn drop(&mut self) {
         HELD.take();
     }
+}
+
+/// Whether since [`HostTree::attributes_before`] only these names were changed in the directory that this thread holds,
+/// each once at most.
+pub(super) fn was_only_change(names: &[&[u8]]) -> bool {
+    HELD.with_borrow(|held| held.changes.as_ref().is_some_and(|watch| watch.saw_only(names)))
 }
 
 #[derive(Default)]
@@ -149,16 +164,35 @@ impl HostTree {
         HELD.with_borrow_mut(|held| {
             if held.is_holding {
                 held.directory = Some((self.number, *node, Rc::clone(&fd)));
+                held.changes = None;
             }
         });
         Ok(fd)
     }
 
     fn held(&self, node: &Node) -> Option<Rc<OwnedFd>> {
-        HELD.with_borrow(|held| match &held.directory {
-            Some((tree, of, fd)) if *tree == self.number && of == node => Some(Rc::clone(fd)),
-            _ => None,
+        HELD.with_borrow(|held| {
+            let is_it = held.is_of(self.number, node);
+            held.directory.as_ref().filter(|_| is_it).map(|(.., fd)| Rc::clone(fd))
         })
+    }
+
+    /// The attributes of a directory before this thread, which holds it, changes a name in it; `None` where
+    /// [`was_only_change`] could not tell.
+    pub(super) fn attributes_before(&self, dir: &Node) -> Option<Attributes> {
+        let fd = self.directory(dir).ok()?;
+        let is_watched = HELD.with_borrow_mut(|held| {
+            if !held.is_of(self.number, dir) {
+                return false;
+            }
+            match &held.changes {
+                // What happened before does not count.
+                Some(watch) => _ = watch.saw_only(&[]),
+                None => held.changes = Watch::new(fd.as_fd()),
+            }
+            held.changes.is_some()
+        });
+        is_watched.then(|| call::status(fd.as_fd()).ok()).flatten().as_ref().map(status::attributes)
     }
 
     /// The attributes of a node after a change; `None` when it is gone.

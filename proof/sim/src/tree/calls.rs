@@ -7,7 +7,7 @@ use super::permission::Credentials;
 use crate::faults::OpClass;
 use crate::operation::OpRef;
 use crate::world::{EventKind, Inner};
-use machine::tree::{After, Caller, Node, OpenNode, Tree, TreeCall, TreeOp, TreeReply, Watch};
+use machine::tree::{Around, Caller, Node, OpenNode, Tree, TreeCall, TreeOp, TreeReply, Watch};
 use machine::{Errno, Op};
 use std::sync::Arc;
 
@@ -137,13 +137,18 @@ impl Inner {
         let Op::Tree(op) = &operation.op else {
             return;
         };
-        let TreeOp { tree, caller, call, reply, after } = TreeOp::clone(op);
+        let TreeOp { tree, caller, call, reply, around } = TreeOp::clone(op);
         let job = std::mem::take(&mut operation.tree_job);
+        let attributes_of = |world: &Self, node: Node| {
+            let tree = &world.trees[tree.0 as usize];
+            tree.find(node).ok().map(|number| tree.attributes(number))
+        };
+        // Calls take no time: nobody else changes anything in between.
+        let before: Vec<_> = around.iter().flat_map(|of| &of.nodes).map(|node| attributes_of(self, *node)).collect();
         let result = self.answer(tree, caller.as_ref(), &call, &job).map(|answer| {
-            if let Some(After { nodes, attributes }) = after {
-                let tree = &self.trees[tree.0 as usize];
-                let found = nodes.iter().map(|node| tree.find(*node).ok().map(|number| tree.attributes(number)));
-                *attributes.lock() = found.collect();
+            if let Some(Around { nodes, attributes }) = around {
+                let after = nodes.iter().map(|node| attributes_of(self, *node));
+                *attributes.lock() = before.into_iter().zip(after).collect();
             }
             // A thread that panicked with the lock held did not set it.
             *reply.lock() = Some(answer);

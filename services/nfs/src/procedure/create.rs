@@ -3,11 +3,11 @@
 use machine::tree::{Attributes, Creation, DeviceNumber, Kind, LINK_BYTES_MAX, Node, SetAttributes, TreeCall};
 use nfs3_types::nfs3::{
     CREATE3args, CREATE3resok, MKDIR3args, MKNOD3args, Nfs3Option, SYMLINK3args, createhow3, devicedata3, mknoddata3,
-    nfsstat3, post_op_attr,
+    nfsstat3, wcc_data,
 };
 
 use super::attributes::set;
-use super::object::{Object, new_name, wcc};
+use super::object::{Object, new_name};
 use super::{Answer, arguments, success};
 use crate::attributes::to_set;
 use crate::call::Call;
@@ -84,12 +84,12 @@ async fn make(dir: &Object<'_>, call: TreeCall) -> Answer {
 }
 
 /// Replies once the new node is durable. All four procedures have this reply.
-async fn answer(dir: &Object<'_>, node: Node, attributes: &Attributes, dir_after: post_op_attr) -> Answer {
+async fn answer(dir: &Object<'_>, node: Node, attributes: &Attributes, dir_wcc: wcc_data) -> Answer {
     dir.make_durable(&[dir.node, node]).await?;
     success(&CREATE3resok {
         obj: dir.some_handle_of(node),
         obj_attributes: Nfs3Option::Some(dir.fattr(attributes)),
-        dir_wcc: wcc(dir_after),
+        dir_wcc,
     })
 }
 

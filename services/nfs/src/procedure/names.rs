@@ -7,7 +7,7 @@ use nfs3_types::nfs3::{
 };
 use nfs3_types::xdr_codec::Opaque;
 
-use super::object::{Object, name, new_name, old_name, wcc};
+use super::object::{NO_WCC, Object, name, new_name, old_name};
 use super::{Answer, arguments, packed, success};
 use crate::call::Call;
 
@@ -16,10 +16,10 @@ pub(super) async fn lookup(call: &Call) -> Answer {
     let dir = Object::find(call, &args.what.dir)?;
     let name = name(args.what.name)?;
     match dir.ask_node_in(TreeCall::Lookup { dir: dir.node, name }).await {
-        Ok((node, attributes, dir_attributes)) => success(&LOOKUP3resok {
+        Ok((node, attributes, dir_wcc)) => success(&LOOKUP3resok {
             object: dir.handle_of(node),
             obj_attributes: Nfs3Option::Some(dir.fattr(&attributes)),
-            dir_attributes,
+            dir_attributes: dir_wcc.after,
         }),
         // Also for a missing name: clients cache that while the directory is unchanged.
         Err(status) => packed(status, &LOOKUP3resfail { dir_attributes: dir.post_op().await }),
@@ -42,13 +42,13 @@ pub(super) async fn remove(call: &Call) -> Answer {
     let dir = Object::find(call, &args.object.dir)?;
     let name = old_name(args.object.name)?;
     dir.check_writable()?;
-    let (node, attributes, after) = dir.ask_node_in(TreeCall::Remove { dir: dir.node, name }).await?;
+    let (node, attributes, dir_wcc) = dir.ask_node_in(TreeCall::Remove { dir: dir.node, name }).await?;
     if attributes.links > 0 {
         dir.make_durable(&[dir.node, node]).await?;
     } else {
         dir.make_durable(&[dir.node]).await?;
     }
-    success(&wcc(after))
+    success(&dir_wcc)
 }
 
 pub(super) async fn rmdir(call: &Call) -> Answer {
@@ -56,9 +56,9 @@ pub(super) async fn rmdir(call: &Call) -> Answer {
     let dir = Object::find(call, &args.object.dir)?;
     let name = old_name(args.object.name)?;
     dir.check_writable()?;
-    let (_, after) = dir.ask_in(TreeCall::RemoveDirectory { dir: dir.node, name }).await?;
+    let (_, dir_wcc) = dir.ask_in(TreeCall::RemoveDirectory { dir: dir.node, name }).await?;
     dir.make_durable(&[dir.node]).await?;
-    success(&wcc(after))
+    success(&dir_wcc)
 }
 
 pub(super) async fn rename(call: &Call) -> Answer {
@@ -72,7 +72,7 @@ pub(super) async fn rename(call: &Call) -> Answer {
     }
     from.check_writable()?;
     let change = TreeCall::Rename { from_dir: from.node, from_name, to_dir: to.node, to_name };
-    let (TreeReply::Renamed(moved, _), after) = from.ask_and_after(change, vec![from.node, to.node]).await? else {
+    let (TreeReply::Renamed(moved, _), around) = from.ask_around(change, vec![from.node, to.node]).await? else {
         return Err(nfsstat3::NFS3ERR_SERVERFAULT.into());
     };
     if from.node == to.node {
@@ -80,8 +80,8 @@ pub(super) async fn rename(call: &Call) -> Answer {
     } else {
         from.make_move_durable(moved, to.node).await?;
     }
-    let mut after = after.into_iter().map(wcc);
-    let mut next = || after.next().unwrap_or_else(|| wcc(Nfs3Option::None));
+    let mut around = around.into_iter();
+    let mut next = || around.next().unwrap_or(NO_WCC);
     success(&RENAME3resok { fromdir_wcc: next(), todir_wcc: next() })
 }
 
@@ -95,9 +95,9 @@ pub(super) async fn link(call: &Call) -> Answer {
     }
     dir.check_writable()?;
     let link = TreeCall::Link { node: file.node, dir: dir.node, name };
-    let (TreeReply::Attributes(attributes), after) = dir.ask_in(link).await? else {
+    let (TreeReply::Attributes(attributes), linkdir_wcc) = dir.ask_in(link).await? else {
         return Err(nfsstat3::NFS3ERR_SERVERFAULT.into());
     };
     dir.make_durable(&[dir.node, file.node]).await?;
-    success(&LINK3resok { file_attributes: Nfs3Option::Some(file.fattr(&attributes)), linkdir_wcc: wcc(after) })
+    success(&LINK3resok { file_attributes: Nfs3Option::Some(file.fattr(&attributes)), linkdir_wcc })
 }

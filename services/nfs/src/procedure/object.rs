@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use machine::Errno;
-use machine::tree::{Attributes, Caller, NAME_BYTES_MAX, Node, TreeCall, TreeReply};
+use machine::tree::{Attributes, BeforeAndAfter, Caller, NAME_BYTES_MAX, Node, TreeCall, TreeReply};
 use nfs3_types::nfs3::{
-    NFS_PROGRAM, Nfs3Option, fattr3, filename3, nfs_fh3, nfsstat3, post_op_attr, post_op_fh3, wcc_data,
+    NFS_PROGRAM, Nfs3Option, fattr3, filename3, nfs_fh3, nfsstat3, post_op_attr, post_op_fh3, wcc_attr, wcc_data,
 };
 use nfs3_types::xdr_codec::Opaque;
 
@@ -73,25 +73,22 @@ impl<'a> Object<'a> {
         self.export.tree().call(&self.call.cpu, Some(&self.caller), call).await
     }
 
-    /// Calls the tree as the caller for a change in this directory; also returns the directory's attributes after it.
-    pub(super) async fn ask_in(&self, call: TreeCall) -> Result<(TreeReply, post_op_attr), Errno> {
-        let (reply, after) = self.ask_and_after(call, vec![self.node]).await?;
-        Ok((reply, after.into_iter().next().unwrap_or(Nfs3Option::None)))
+    /// Calls the tree as the caller for a change in this directory; also returns the directory's attributes before and
+    /// after it.
+    pub(super) async fn ask_in(&self, call: TreeCall) -> Result<(TreeReply, wcc_data), Errno> {
+        let (reply, around) = self.ask_around(call, vec![self.node]).await?;
+        Ok((reply, around.into_iter().next().unwrap_or(NO_WCC)))
     }
 
-    /// Calls the tree as the caller; also returns the attributes of `dirs` after the call.
-    pub(super) async fn ask_and_after(
+    /// Calls the tree as the caller; also returns the attributes of `dirs` before and after the call.
+    pub(super) async fn ask_around(
         &self,
         call: TreeCall,
         dirs: Vec<Node>,
-    ) -> Result<(TreeReply, Vec<post_op_attr>), Errno> {
+    ) -> Result<(TreeReply, Vec<wcc_data>), Errno> {
         let (tree, cpu) = (self.export.tree(), &self.call.cpu);
-        let (reply, after) = tree.call_and_after(cpu, Some(&self.caller), call, dirs).await?;
-        let post_op = |attributes| match attributes {
-            Some(attributes) => Nfs3Option::Some(self.fattr(&attributes)),
-            None => Nfs3Option::None,
-        };
-        Ok((reply, after.into_iter().map(post_op).collect()))
+        let (reply, around) = tree.call_and_around(cpu, Some(&self.caller), call, dirs).await?;
+        Ok((reply, around.into_iter().map(|around| self.wcc(around)).collect()))
     }
 
     /// Calls the tree as the server, which has all permissions.
@@ -100,7 +97,7 @@ impl<'a> Object<'a> {
     }
 
     /// Calls the tree as the caller for a node in this directory; also returns the directory's attributes after it.
-    pub(super) async fn ask_node_in(&self, call: TreeCall) -> Result<(Node, Attributes, post_op_attr), nfsstat3> {
+    pub(super) async fn ask_node_in(&self, call: TreeCall) -> Result<(Node, Attributes, wcc_data), nfsstat3> {
         match self.ask_in(call).await {
             Ok((TreeReply::Node(node, attributes), dir)) => Ok((node, attributes, dir)),
             Ok(_) => Err(nfsstat3::NFS3ERR_SERVERFAULT),
@@ -127,6 +124,15 @@ impl<'a> Object<'a> {
 
     pub(super) fn fattr(&self, attributes: &Attributes) -> fattr3 {
         fattr(attributes, self.export.id())
+    }
+
+    fn wcc(&self, (before, after): BeforeAndAfter) -> wcc_data {
+        let pre_op = |before: fattr3| wcc_attr { size: before.size, mtime: before.mtime, ctime: before.ctime };
+        let some = |attributes: Option<Attributes>| attributes.map(|attributes| self.fattr(&attributes));
+        wcc_data {
+            before: some(before).map_or(Nfs3Option::None, |before| Nfs3Option::Some(pre_op(before))),
+            after: some(after).map_or(Nfs3Option::None, Nfs3Option::Some),
+        }
     }
 
     pub(super) fn handle_of(&self, node: Node) -> nfs_fh3 {
@@ -176,10 +182,8 @@ impl<'a> Object<'a> {
     }
 }
 
-/// Attributes after a change. Those before it are omitted: they could not be read atomically with it.
-pub(super) fn wcc(after: post_op_attr) -> wcc_data {
-    wcc_data { before: Nfs3Option::None, after }
-}
+/// A directory of which nothing is known.
+pub(super) const NO_WCC: wcc_data = wcc_data { before: Nfs3Option::None, after: Nfs3Option::None };
 
 fn is_for_mounting(procedure: u32) -> bool {
     procedure == NFS_PROGRAM::NFSPROC3_GETATTR as u32 || procedure == NFS_PROGRAM::NFSPROC3_FSINFO as u32

@@ -53,7 +53,7 @@ impl TreeRig {
     pub fn start(&mut self, call: TreeCall) -> (u64, Reply) {
         let reply = Reply::default();
         let op =
-            TreeOp { tree: self.open.tree, caller: self.caller.clone(), call, reply: Arc::clone(&reply), after: None };
+            TreeOp { tree: self.open.tree, caller: self.caller.clone(), call, reply: Arc::clone(&reply), around: None };
         (self.side.ask(op), reply)
     }
 

@@ -38,6 +38,21 @@ fn what_was_made_is_found_as_what_it_is() {
 }
 
 #[test]
+fn who_changes_a_name_learns_what_the_directory_was_before() {
+    let scene = Scene::new(0);
+    let user = scene.user(1000);
+    let root = user.root();
+    user.create(&root, "file", 0o640).expect("made");
+    let before = user.getattr(&root).expect("attributes");
+    let args = REMOVE3args { object: place(&root, "file") };
+    let wcc: wcc_data =
+        user.call::<REMOVE3resok, REMOVE3resfail>(NFS_PROGRAM::NFSPROC3_REMOVE, &args).expect("removed").dir_wcc;
+    let seen = wcc.before.unwrap();
+    assert_eq!((seen.size, seen.mtime, seen.ctime), (before.size, before.mtime, before.ctime));
+    assert_eq!(wcc.after.unwrap().ctime, user.getattr(&root).expect("attributes").ctime);
+}
+
+#[test]
 fn only_root_makes_devices() {
     let scene = Scene::new(0);
     let device = || {
