@@ -2,7 +2,7 @@
 //!
 //! Whole blocks bypass the host's page cache. A partial block goes through it, and only the bytes written: so the file
 //! is never longer than what was written (no tail of zeroes after a crash), and concurrent writes by the host's
-//! processes to the rest of the block survive. So does small growth ([`GROWTH_BUFFERED_MAX`]). The host keeps both
+//! processes to the rest of the block survive. So does small growth ([`GROWTH_DIRECT_MIN`]). The host keeps both
 //! views coherent.
 
 use std::sync::Arc;
@@ -57,9 +57,10 @@ pub(super) struct GrowingFile {
 /// may be older than others, as for any program that reads a file during writes.
 const OUTRUN_MAX: u32 = 3;
 
-/// Writes that extend a file by at most this number of bytes go through the host's page cache: written directly, each
-/// waits for its own allocation and transfer before the flush that it needs anyway, which then writes all of it at once.
-const GROWTH_BUFFERED_MAX: u64 = 64 << 10;
+/// Writes that extend a file, shorter than this, go through the host's page cache: written directly, each waits for its
+/// own allocation and transfer before the flush that it needs anyway, which then writes all of it at once. Parts of a
+/// stream (`policy::early`) are longer. Bytes; judged.
+const GROWTH_DIRECT_MIN: u64 = 64 << 10;
 
 impl GrowingFile {
     /// `open`: open for reading, at the time `now`.
@@ -208,7 +209,7 @@ impl GrowingFile {
         let grows = end.0 > self.size.load(Ordering::Acquire);
         let _growth = if grows { Some(self.growth.lock().await) } else { None };
         let (from, to) = match writing.buffered {
-            Some(_) if grows && range.len <= GROWTH_BUFFERED_MAX => (end, end),
+            Some(_) if grows && range.len < GROWTH_DIRECT_MIN => (end, end),
             Some(_) => (end.min(range.whole_blocks().start.start()), range.whole_blocks().end.start()),
             None => (at, end),
         };

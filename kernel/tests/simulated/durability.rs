@@ -8,7 +8,7 @@ use kernel::volume::VOLUME_BYTES_MAX;
 use kernel::{ForcedUnitAccess, Processor, Switches, Volume};
 use machine::Errno;
 use policy::unit::{ByteRange, Stability};
-use sim::{DiskConfig, DiskId, OpClass, World};
+use sim::{DiskConfig, DiskId, Latency, OpClass, World};
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -427,6 +427,26 @@ fn zeroing_and_looking_at_a_huge_disk_cost_what_is_cached_and_not_what_is_addres
         volume.extents(&cpu, all, 100).await.expect("found");
         volume.flush(&cpu, context()).await.expect("flushed");
         assert!(volume.is_clean());
+    });
+}
+
+#[test]
+fn write_back_that_has_ended_begins_again_after_a_failed_flush() {
+    let world = World::new(1);
+    let host = host(&world);
+    // During such a flush write-back finds nothing to do.
+    let flush = Latency::us(500_000, 500_000);
+    let (disk, volume) =
+        volume(&world, &host, DiskConfig { flush, ..DiskConfig::new(8 * MIB) }, ForcedUnitAccess::Never);
+    let seen = world.clone();
+    run(&world, &host, async move |cpu| {
+        write(&cpu, &volume, ByteRange::new(MIB, 4096), 7, context()).await.expect("cached");
+        seen.fail_next(disk, OpClass::Flush, 1, Errno::IO);
+        assert_eq!(volume.flush(&cpu, context()).await, Err(Errno::IO));
+        assert!(!volume.is_clean());
+        cpu.sleep(Duration::from_secs(60)).await;
+        assert!(volume.is_clean(), "nobody asked again");
+        assert_eq!(seen.read_durable(disk, ByteRange::new(MIB, 4096))[0], 7);
     });
 }
 

@@ -239,13 +239,11 @@ pub(super) fn perform(op: &TreeOp) -> Result<u64, Errno> {
     let before = changed.and_then(|dir| tree.attributes_before(&dir));
     let reply = tree.answer(op.caller.as_ref(), &op.call)?;
     if let Some(Around { nodes, attributes }) = &op.around {
-        let after = nodes.iter().map(|node| (None, tree.attributes_after(node)));
-        let mut found: Vec<_> = after.collect();
-        if before.is_some() && was_only_change(&op.call.names_changed()) {
-            let of_changed = nodes.iter().zip(&mut found).filter(|(node, _)| Some(**node) == changed);
-            of_changed.for_each(|(_, found)| found.0 = before);
-        }
-        *attributes.lock() = found;
+        let after: Vec<_> = nodes.iter().map(|node| tree.attributes_after(node)).collect();
+        // Asked last: others' changes until then may be in the attributes.
+        let before = before.filter(|_| was_only_change(&op.call.names_changed()));
+        let before_of = |node: &Node| before.filter(|_| changed == Some(*node));
+        *attributes.lock() = nodes.iter().map(before_of).zip(after).collect();
     }
     *op.reply.lock() = Some(reply);
     Ok(0)

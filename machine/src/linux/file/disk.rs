@@ -2,6 +2,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fs::{self, File, Metadata};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -115,7 +116,7 @@ pub(super) fn direct_align(file: &File, disk: &Disk) -> Option<u32> {
     if !is_block_device(file) && lives_in_memory(file) {
         return None;
     }
-    align_of(file, disk, Status::of(file).and_then(|status| status.align))
+    align_of(file, disk, Status::of(file).ok().and_then(|status| status.align))
 }
 
 /// As [`direct_align`], of a file that does not live in memory. `reported`: by its status.
@@ -158,14 +159,16 @@ pub(super) struct Status {
 }
 
 impl Status {
-    pub(super) fn of(file: &File) -> Option<Status> {
+    pub(super) fn of(file: &File) -> io::Result<Status> {
         // SAFETY: all zeroes is a valid value of the structure, which has integers only.
         let mut found: libc::statx = unsafe { std::mem::zeroed() };
         let (fd, mask) = (file.as_raw_fd(), libc::STATX_SIZE | libc::STATX_DIOALIGN);
         // SAFETY: the path is a C string, empty to mean the descriptor itself; the call fills `found`.
-        let status = unsafe { libc::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, mask, &raw mut found) };
+        if unsafe { libc::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, mask, &raw mut found) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
         let align = (found.stx_mask & libc::STATX_DIOALIGN != 0).then_some(found.stx_dio_offset_align);
-        (status == 0).then_some(Status { size: found.stx_size, align })
+        Ok(Status { size: found.stx_size, align })
     }
 }
 

@@ -46,9 +46,9 @@ impl TreeDisk {
     /// The open regular file, with direct I/O where its file system supports it.
     pub(in crate::linux) fn open_direct(&self, file: StdFile, writable: bool) -> Result<OpenFile, Errno> {
         let Status { size, align } = status_of(&file)?;
-        let may_bypass = |align| (!self.is_in_memory).then(|| disk::align_of(&file, &self.disk, align)).flatten();
-        let align = may_bypass(align)
-            .filter(|&align| set_status(&file, libc::O_DIRECT).is_ok() && self.reads_work(&file, align, size));
+        let align = if self.is_in_memory { None } else { disk::align_of(&file, &self.disk, align) };
+        let align =
+            align.filter(|&align| set_status(&file, libc::O_DIRECT).is_ok() && self.reads_work(&file, align, size));
         if align.is_none() {
             set_status(&file, 0)?;
         }
@@ -84,5 +84,5 @@ impl TreeDisk {
 }
 
 fn status_of(file: &StdFile) -> Result<Status, Errno> {
-    Status::of(file).ok_or_else(|| syscall::errno(&io::Error::last_os_error()))
+    Status::of(file).map_err(|error| syscall::errno(&error))
 }

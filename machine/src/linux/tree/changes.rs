@@ -3,8 +3,11 @@
 //!
 //! Clients are told a directory's attributes from before their change only where nobody else changed it in between: a
 //! client that gets them takes all of the difference for its own change (RFC 1813, 2.6: `wcc_data`). The host queues an
-//! event under the directory's lock, before the next change can begin. Fanotify was rejected: its group is the process's,
-//! whose threads would take each other's events.
+//! event under the directory's lock (Linux, fs/namei.c: `open_last_lookups`, `vfs_unlink`), so those of changes before
+//! ours are there when ours returns. What can be missed is a change behind ours whose new times are visible already and
+//! whose event is not queued yet: the host gives no way to see both at once.
+//!
+//! Fanotify was rejected: its group is the process's, whose threads would take each other's events.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

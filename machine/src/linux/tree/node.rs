@@ -83,6 +83,7 @@ thread_local! {
 pub(in crate::linux) struct Holding(());
 
 /// See [`Holding`]. `None` if it does so already.
+#[must_use = "the directory is held open only as long as this lives"]
 pub(in crate::linux) fn hold_directory() -> Option<Holding> {
     let was_holding = HELD.with_borrow_mut(|held| std::mem::replace(&mut held.is_holding, true));
     // Lazily: one that is dropped ends the holding.
