@@ -45,7 +45,7 @@ pub struct Uring {
     processor: ProcessorId,
     shared: Arc<Shared>,
     ring: IoUring,
-    vectored_fixed: bool,
+    registers: bool,
     no_iowait: bool,
     writer: Option<u16>,
     missing: Vec<&'static str>,
@@ -82,7 +82,7 @@ impl Uring {
         Ok(Uring {
             processor,
             ring: setup.ring,
-            vectored_fixed: setup.vectored_fixed,
+            registers: setup.registers,
             no_iowait: setup.no_iowait,
             writer: setup.writer,
             missing: setup.missing,
@@ -106,7 +106,7 @@ impl Uring {
     /// Puts the slot's call into the submission queue, or submits it to the pool.
     fn issue(&mut self, no: SlotNo) {
         let slot = self.slots.get(no);
-        match slot.entry(&self.regions, self.vectored_fixed) {
+        match slot.entry(&self.regions) {
             Some(entry) => {
                 let allocates = matches!(slot.task.call, Call::Write { .. } | Call::Zero { .. });
                 let writer = self.writer.filter(|_| allocates).unwrap_or(0);
@@ -372,7 +372,7 @@ impl Machine for Uring {
     }
 
     fn offer_region(&mut self, region: Region) -> Result<(), Errno> {
-        self.regions.offer(&self.ring, region)
+        if self.registers { self.regions.offer(&self.ring, region) } else { Ok(()) }
     }
 
     fn withdraw_region(&mut self, region: RegionId) {

@@ -115,12 +115,9 @@ impl Slot {
     ///
     /// For accepts it only polls for a client. Rejected: the ring's own accept. On a Unix socket that is shut down it
     /// retries forever inside the kernel, and one that completes while the machine is dropped leaks a connection.
-    pub(super) fn entry(&mut self, regions: &Regions, vectored_fixed: bool) -> Option<squeue::Entry> {
+    pub(super) fn entry(&mut self, regions: &Regions) -> Option<squeue::Entry> {
         let vectors = self.task.vectors();
-        let fixed = || {
-            let slot = regions.slot(self.task.region, vectors);
-            slot.filter(|_| vectors.len() == 1 || vectored_fixed)
-        };
+        let fixed = || regions.slot(self.task.region, vectors);
         Some(match self.task.call {
             Call::Read { fd, at } => read(fd, at, vectors, fixed()),
             Call::Write { fd, at, stability } => write(fd, at, vectors, fixed(), perform::write_flags(stability)),
