@@ -14,28 +14,32 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// The server's user, to which root is also squashed.
 const USER: u32 = 65534;
 
-/// Gives that user the test's directory, changes to that user and runs the arguments.
-const AS_USER: &str = "chown -R 65534:65534 . && chmod -R u+rwX . && { [ ! -e notify.sock ] || chmod 777 notify.sock; } && \
-    HOME=$PWD exec setpriv --reuid 65534 --regid 65534 --clear-groups \"$0\" \"$@\"";
+/// A user without other processes: the host counts locked memory for each user.
+const ANOTHER_USER: u32 = 65533;
 
 /// Awase as an ordinary user; `None` where that is not possible.
 fn awase() -> Option<Command> {
-    as_user(&AWASE)
+    as_user(USER, &AWASE)
 }
 
-/// `program`, which may start Awase, as an ordinary user.
-fn as_user(program: &str) -> Option<Command> {
+/// `program`, which may start Awase, as the ordinary user `user`, to whom the test's directory is given.
+fn as_user(user: u32, program: &str) -> Option<Command> {
     // SAFETY: no pointer is passed.
     if unsafe { libc::geteuid() } != 0 {
         return Some(Command::new(program));
     }
-    let may_run = format!("setpriv --reuid {USER} --regid {USER} --clear-groups test -x '{}'", *AWASE);
+    let change = format!("setpriv --reuid {user} --regid {user} --clear-groups");
+    let may_run = format!("{change} test -x '{}'", *AWASE);
     if !attempt("sh", &["-c", &may_run]).status.success() {
         note(&format!("an ordinary user can't run {}", *AWASE));
         return None;
     }
+    let run = format!(
+        "chown -R {user}:{user} . && chmod -R u+rwX . && {{ [ ! -e notify.sock ] || chmod 777 notify.sock; }} && \
+         HOME=$PWD exec {change} \"$0\" \"$@\""
+    );
     let mut command = Command::new("sh");
-    command.args(["-c", AS_USER, program]);
+    command.args(["-c", &run, program]);
     Some(command)
 }
 
@@ -76,7 +80,7 @@ fn root_of_a_user_namespace_serves_as_its_ordinary_user() {
         testkit::skip!("no user namespaces");
     }
     let sandbox = Sandbox::new();
-    let Some(mut command) = as_user("unshare") else { return };
+    let Some(mut command) = as_user(USER, "unshare") else { return };
     command.args(["--user", "--map-root-user", &*AWASE, "serve", "--nbd", "none", "--metrics", "none"]);
     command.args(["--nfs", "127.0.0.1:0"]);
     let mut server = sandbox.start(command);
@@ -101,7 +105,7 @@ fn an_ordinary_user_serves_at_an_unprivileged_port() {
 #[test]
 fn memory_beyond_the_limit_of_locked_memory_is_reported_and_counted() {
     let sandbox = Sandbox::new();
-    let Some(mut command) = as_user("sh") else { return };
+    let Some(mut command) = as_user(ANOTHER_USER, "sh") else { return };
     // Enough for rings, and for a part of the cache.
     command.args(["-c", "ulimit -l 4096; exec \"$0\" \"$@\"", &AWASE, "serve", "--nbd", "none", "--nfs", "none"]);
     command.args(["--memory", "64MiB", "--metrics", "127.0.0.1:0", "--export", "name=r,kind=ram,size=64MiB"]);
