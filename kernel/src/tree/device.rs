@@ -60,7 +60,8 @@ const OUTRUN_MAX: u32 = 3;
 /// Writes that extend a file, shorter than this, go through the host's page cache: written directly, each waits for its
 /// own allocation and transfer before the flush that it needs anyway, which then writes all of it at once. Parts of a
 /// stream (`policy::early`) are longer. Bytes; judged. Measured: trees of small files are made faster; stable writes of
-/// 8 KiB behind the end are 1.4, 0.8 and 1.1 times as fast as directly with 1, 4 and 16 in flight (4, 4 and 2 runs).
+/// 8 KiB behind the end are 0.8 and 1.1 times as fast as directly with 4 and 16 in flight (4 and 2 runs); with 1 in flight
+/// two series contradict each other (0.7 to 0.9, and 1.4).
 const GROWTH_DIRECT_MIN: u64 = 64 << 10;
 
 impl GrowingFile {
