@@ -64,7 +64,7 @@ pub static SWITCHES: Keys<Switches> = keys! { Switches:
     huge_pages: named([(pages::Mode::Auto, "auto"), (pages::Mode::Huge, "true"), (pages::Mode::Small, "false")]),
         "Frames are in huge pages where the host has them; auto: where it provides them as cheaply as small ones",
         "UIO";
-    registered_buffers: on_off(), "Frames are registered with io_uring once, not pinned for each I/O", "UIO";
+    registered_buffers: on_off(), "Frames are registered with io_uring once (Linux 6.15), not pinned for each I/O", "UIO";
     trace: named(TRACE),
         "Events are recorded by each processor; central: all by one recorder; unthinned: also with separate \
          beginnings and ends", "OLTP-2";

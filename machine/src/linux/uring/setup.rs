@@ -82,7 +82,7 @@ pub(super) fn set_up() -> Result<Setup, SetupError> {
     let registers = probe.is_supported(opcode::ReadvFixed::CODE) && probe.is_supported(opcode::WritevFixed::CODE);
     let mut missing = lost.to_vec();
     if !registers {
-        missing.push("vectored transfers in registered buffers");
+        missing.push("registered memory");
     }
     let no_iowait = params.is_feature_no_iowait();
     if !no_iowait {
