@@ -37,8 +37,8 @@ const CANCEL: u64 = u64::MAX - 1;
 const COMPLETIONS_PER_SLICE: usize = 8;
 /// Checks of the queues for each read of the clock.
 const CHECKS_PER_CLOCK_READ: u32 = 16;
-/// Between two reads of the clock passes less than a microsecond, unless the host preempted the thread.
-const PREEMPTED_AFTER: Duration = Duration::from_micros(100);
+/// A client on this core sends or takes a burst in less; another thread that computes uses its whole time slice.
+const PREEMPTED_AFTER: Duration = Duration::from_millis(1);
 
 /// One processor of the io_uring engine.
 pub struct Uring {
@@ -174,8 +174,8 @@ impl Uring {
         if limit.is_zero() {
             return false;
         }
-        // Worker threads, the kernel's and ours, wake on this core, and would wait for this thread.
-        let yields = self.slots.with_workers() > 0 || self.offloaded > 0;
+        // What they do for a request may take longer than a time slice.
+        let has_workers = self.slots.with_workers() > 0 || self.offloaded > 0;
         self.submit_if_needed();
         let mut before = self.now();
         loop {
@@ -191,12 +191,10 @@ impl Uring {
                 }
                 std::hint::spin_loop();
             }
-            if yields {
-                self.count_entry();
-                std::thread::yield_now();
-            }
+            self.count_entry();
+            std::thread::yield_now();
             let now = self.now();
-            if !yields && now.since(before) >= PREEMPTED_AFTER {
+            if !has_workers && now.since(before) >= PREEMPTED_AFTER {
                 self.polling.on_preempted();
                 return false;
             }
