@@ -50,7 +50,9 @@ pub fn banner(config: &Config, server: &Server, watched_at: &[SocketAddr]) -> St
     }
     text.push_str("\nTry\n");
     if let (Some(address), Some(name)) = (server.nbd_addresses().next(), first_disk) {
-        text += &disk_commands(address, name);
+        // A Unix socket takes the least of this host's memory, of which its block device may be short.
+        let is_unix = |address: &&Address| matches!(address, Address::Unix(_));
+        text += &disk_commands(address, server.nbd_addresses().find(is_unix).unwrap_or(address), name);
     }
     if let (Some(Address::Tcp(address)), Some(mount)) = (server.nfs_addresses().next(), first_directory) {
         text += &directory_commands(*address, mount);
@@ -59,9 +61,10 @@ pub fn banner(config: &Config, server: &Server, watched_at: &[SocketAddr]) -> St
     text
 }
 
-fn disk_commands(address: &Address, name: &str) -> String {
+/// `local`: where the kernel of this host connects.
+fn disk_commands(address: &Address, local: &Address, name: &str) -> String {
     let uri = uri(address, name);
-    let kernel_client = match address {
+    let kernel_client = match local {
         Address::Tcp(address) => format!("{} {}", address.ip(), address.port()),
         Address::Unix(path) => format!("-unix '{}'", path.display()),
         Address::Unnamed => return String::new(),
