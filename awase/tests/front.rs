@@ -39,9 +39,17 @@ fn the_banner_shows_exports_and_how_to_connect() {
     let server = sandbox.start(command);
     server.signal(libc::SIGTERM);
     let (_, output, _) = server.wait();
-    for part in
-        ["a b", "3MiB", "1 processor", "nbd://127.0.0.1:", "/a%20b", "nbd.sock", "nbdinfo", "qemu-img", "nbd-client"]
-    {
+    for part in [
+        "a b",
+        "3MiB",
+        "1 processor",
+        "nbd://127.0.0.1:",
+        "/a%20b",
+        "nbd.sock",
+        "nbdinfo",
+        "qemu-img",
+        "nbd-client -unix",
+    ] {
         assert!(output.contains(part), "{part:?} is missing in:\n{output}");
     }
 }
