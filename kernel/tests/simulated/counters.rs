@@ -12,16 +12,16 @@ use policy::unit::{ByteRange, DiskNo};
 use sim::{DiskConfig, World};
 use std::sync::Arc;
 use std::time::Duration;
-use testkit::scene::disk::volume;
-use testkit::scene::{Host, context, run, small_kernel};
+use testkit::scene::disk::{fill, volume};
+use testkit::scene::{Host, boot, context, run, small_kernel};
 
 const MIB: u64 = 1 << 20;
 
 const DISK: DiskNo = DiskNo(7);
 
-fn host(world: &World, memory: u64) -> Host {
+fn server(seed: u64, memory: u64) -> (World, Host) {
     let switches = Switches { read_ahead: readahead::Mode::Off, ..Switches::default() };
-    Host::boot(world, world.add_host("server"), small_kernel(2, memory, switches))
+    boot(seed, small_kernel(2, memory, switches))
 }
 
 /// A volume behind the queue of a disk of its own.
@@ -32,10 +32,7 @@ fn open(kernel: &Arc<Kernel>, device: Arc<dyn Device>) -> Arc<Volume> {
 }
 
 async fn write(cpu: &Processor, volume: &Volume, range: ByteRange) {
-    let blocks = range.blocks();
-    let mut frames = cpu.kernel().allocate(cpu, (blocks.end - blocks.start) as usize).await;
-    frames.iter_mut().for_each(|frame| frame.bytes_mut().expect("unshared").fill(1));
-    volume.write(cpu, range, frames, context()).await.expect("written");
+    fill(cpu, volume, range, 1, context()).await.expect("written");
 }
 
 async fn read(cpu: &Processor, volume: &Volume, range: ByteRange) {
@@ -50,22 +47,18 @@ fn sum(kernel: &Kernel) -> Reading {
 
 #[test]
 fn what_was_read_written_and_flushed_is_counted_to_the_last_block() {
-    let world = World::new(3);
-    let host = host(&world, 8 * MIB);
+    let (world, host) = server(3, 8 * MIB);
     let disk = world.add_disk(host.id, DiskConfig::new(8 * MIB));
     let volume = open(&host.kernel, Arc::new(FileDevice::new(world.open(disk, true))));
-    run(&world, &host, {
-        let volume = Arc::clone(&volume);
-        async move |cpu| {
-            for block in [10, 200, 300, 10, 300] {
-                read(&cpu, &volume, ByteRange::new(block * 4096, 2 * 4096)).await;
-            }
-            // One of its two blocks is cached.
-            read(&cpu, &volume, ByteRange::new(11 * 4096, 2 * 4096)).await;
-            write(&cpu, &volume, ByteRange::new(MIB, 64 << 10)).await;
-            write(&cpu, &volume, ByteRange::new(4 * MIB, 4096)).await;
-            volume.flush(&cpu, context()).await.expect("flushed");
+    run(&world, &host, async move |cpu| {
+        for block in [10, 200, 300, 10, 300] {
+            read(&cpu, &volume, ByteRange::new(block * 4096, 2 * 4096)).await;
         }
+        // One of its two blocks is cached.
+        read(&cpu, &volume, ByteRange::new(11 * 4096, 2 * 4096)).await;
+        write(&cpu, &volume, ByteRange::new(MIB, 64 << 10)).await;
+        write(&cpu, &volume, ByteRange::new(4 * MIB, 4096)).await;
+        volume.flush(&cpu, context()).await.expect("flushed");
     });
     let sum = sum(&host.kernel);
     assert_eq!(sum.count(Count::CacheReads), 6);
@@ -91,38 +84,32 @@ fn what_was_read_written_and_flushed_is_counted_to_the_last_block() {
 
 #[test]
 fn blocks_that_left_for_others_are_counted() {
-    let world = World::new(4);
-    let host = host(&world, MIB);
+    let (world, host) = server(4, MIB);
     let volume = open(&host.kernel, Arc::new(RamDisk::new(8 * MIB, DISK)));
-    run(&world, &host, {
-        let volume = Arc::clone(&volume);
-        async move |cpu| {
-            for block in 0..2048 {
-                read(&cpu, &volume, ByteRange::new(block * 4096, 4096)).await;
-            }
+    run(&world, &host, async move |cpu| {
+        for block in 0..2048 {
+            read(&cpu, &volume, ByteRange::new(block * 4096, 4096)).await;
         }
+        // While the volume is open: its blocks leave with it.
+        let cache = cpu.kernel().cache();
+        let cached = cache.len() as u64;
+        assert_eq!(cache.evictions(), 2048 - cached);
+        assert!(cached <= 256);
     });
-    let cached = host.kernel.cache().len() as u64;
-    assert_eq!(host.kernel.cache().evictions(), 2048 - cached);
-    assert!(cached <= 256);
 }
 
 #[test]
 fn time_is_charged_to_what_was_done_and_none_is_lost() {
-    let world = World::new(5);
-    let host = host(&world, 8 * MIB);
+    let (world, host) = server(5, 8 * MIB);
     let latency = Duration::from_millis(10);
     let device = FixedLatency::new(Arc::new(RamDisk::new(8 * MIB, DISK)), latency);
     let volume = open(&host.kernel, Arc::new(device));
     let before = host.processors[0].now();
-    let elapsed = run(&world, &host, {
-        let volume = Arc::clone(&volume);
-        async move |cpu| {
-            for block in 0..20 {
-                read(&cpu, &volume, ByteRange::new(block * MIB / 4, 4096)).await;
-            }
-            cpu.now().since(before)
+    let elapsed = run(&world, &host, async move |cpu| {
+        for block in 0..20 {
+            read(&cpu, &volume, ByteRange::new(block * MIB / 4, 4096)).await;
         }
+        cpu.now().since(before)
     });
     host.processors[0].turn();
     assert!(elapsed >= 20 * latency, "{elapsed:?}");
@@ -137,8 +124,7 @@ fn time_is_charged_to_what_was_done_and_none_is_lost() {
 
 #[test]
 fn requests_are_counted_by_type_with_their_latency_on_each_processor() {
-    let world = World::new(6);
-    let host = host(&world, 8 * MIB);
+    let (world, host) = server(6, 8 * MIB);
     for (cpu, milliseconds) in host.processors.iter().zip([1, 4]) {
         for event in [Event::NbdRead, Event::NbdRead, Event::NfsCommit] {
             let here = cpu.clone();
@@ -165,9 +151,7 @@ fn requests_are_counted_by_type_with_their_latency_on_each_processor() {
 
 #[test]
 fn what_is_cached_is_not_read_ahead_again() {
-    let world = World::new(4);
-    let config = small_kernel(1, 16 * MIB, Switches::default());
-    let host = Host::boot(&world, world.add_host("server"), config);
+    let (world, host) = boot(4, small_kernel(1, 16 * MIB, Switches::default()));
     let disk = world.add_disk(host.id, DiskConfig::new(8 * MIB));
     let volume = open(&host.kernel, Arc::new(FileDevice::new(world.open(disk, true))));
     let pass = || {
@@ -188,8 +172,7 @@ fn what_is_cached_is_not_read_ahead_again() {
 
 #[test]
 fn requests_that_are_answered_together_are_counted_each_with_the_latency_of_all() {
-    let world = World::new(7);
-    let host = host(&world, 8 * MIB);
+    let (world, host) = server(7, 8 * MIB);
     run(&world, &host, async |cpu| {
         let together = Together::default();
         let began = cpu.begin_timed(Event::NbdRead, JobId(1));
@@ -213,16 +196,12 @@ fn requests_that_are_answered_together_are_counted_each_with_the_latency_of_all(
 
 #[test]
 fn what_a_memory_disk_does_at_once_is_counted_as_that_of_other_disks() {
-    let world = World::new(8);
-    let host = host(&world, 8 * MIB);
+    let (world, host) = server(8, 8 * MIB);
     let volume = open(&host.kernel, Arc::new(RamDisk::new(8 * MIB, DISK)));
-    run(&world, &host, {
-        let volume = Arc::clone(&volume);
-        async move |cpu| {
-            read(&cpu, &volume, ByteRange::new(0, 8192)).await;
-            write(&cpu, &volume, ByteRange::new(MIB, 64 << 10)).await;
-            volume.flush(&cpu, context()).await.expect("flushed");
-        }
+    run(&world, &host, async move |cpu| {
+        read(&cpu, &volume, ByteRange::new(0, 8192)).await;
+        write(&cpu, &volume, ByteRange::new(MIB, 64 << 10)).await;
+        volume.flush(&cpu, context()).await.expect("flushed");
     });
     let queue = host.kernel.disk_queues().pop().expect("the disk").1;
     let read = queue.reading();

@@ -11,17 +11,14 @@ use policy::unit::ByteOffset;
 use sim::{TreeConfig, TreeId, World};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
-use testkit::scene::files::{CACHE_BYTES, context, file, open, read, server, stable, write};
+use testkit::scene::files::{CACHE_BYTES, context, file, open, read, served, stable, write};
 use testkit::scene::{Host, drive, run, small_kernel, spawn};
 
 const BLOCK: u64 = 4096;
 
 #[test]
 fn a_stable_byte_does_not_put_back_what_the_host_has_replaced_beside_an_unstable_block() {
-    let (world, host, id) = server(1);
-    let seen = world.clone();
-    run(&world, &host, async move |cpu| {
-        let tree = open(&seen, &cpu, id, 100);
+    served(1, 100, async move |cpu, tree, seen, id| {
         let (_, file) = file(&cpu, &tree, "file").await;
         write(&cpu, &tree, &file, 0, &[1; 4 * BLOCK as usize], stable()).await.expect("durable");
         write(&cpu, &tree, &file, 0, &[2; BLOCK as usize], context()).await.expect("cached");
@@ -49,10 +46,7 @@ fn a_stable_byte_does_not_put_back_what_the_host_has_replaced_beside_an_unstable
 #[test]
 fn part_of_a_block_written_just_after_the_host_wrote_the_rest_leaves_the_rest() {
     for stability in [stable(), context()] {
-        let (world, host, id) = server(2);
-        let seen = world.clone();
-        run(&world, &host, async move |cpu| {
-            let tree = open(&seen, &cpu, id, 100);
+        served(2, 100, async move |cpu, tree, seen, id| {
             let (_, file) = file(&cpu, &tree, "file").await;
             write(&cpu, &tree, &file, 0, &[1; BLOCK as usize], stable()).await.expect("durable");
             assert!(read(&cpu, &tree, &file, 0, BLOCK).await.expect("read") == [1; BLOCK as usize]);
@@ -73,10 +67,7 @@ fn part_of_a_block_written_just_after_the_host_wrote_the_rest_leaves_the_rest() 
 
 #[test]
 fn what_the_host_appended_stays_when_a_client_appends_and_writes_beyond() {
-    let (world, host, id) = server(3);
-    let seen = world.clone();
-    run(&world, &host, async move |cpu| {
-        let tree = open(&seen, &cpu, id, 100);
+    served(3, 100, async move |cpu, tree, seen, id| {
         let (_, file) = file(&cpu, &tree, "log").await;
         write(&cpu, &tree, &file, 0, &[1; 100], stable()).await.expect("durable");
         seen.write_tree(id, "/log", ByteOffset(100), &[9; 9000]);
@@ -98,10 +89,7 @@ fn what_the_host_appended_stays_when_a_client_appends_and_writes_beyond() {
 
 /// While the reader asks the host, the writer makes a block dirty.
 fn slip_in(after: Duration) {
-    let (world, host, id) = server(4);
-    let seen = world.clone();
-    run(&world, &host, async move |cpu| {
-        let tree = open(&seen, &cpu, id, 100);
+    served(4, 100, async move |cpu, tree, seen, id| {
         let (_, file) = file(&cpu, &tree, "file").await;
         write(&cpu, &tree, &file, 0, &[1; 8 * BLOCK as usize], stable()).await.expect("durable");
         cpu.sleep(FRESH).await;
@@ -134,10 +122,7 @@ fn a_writer_who_slips_in_first_does_not_keep_the_change_from_being_seen() {
 
 #[test]
 fn a_cold_read_of_a_file_that_the_host_writes_all_the_time_ends() {
-    let (world, host, id) = server(5);
-    let seen = world.clone();
-    run(&world, &host, async move |cpu| {
-        let tree = open(&seen, &cpu, id, 100);
+    served(5, 100, async move |cpu, tree, seen, id| {
         let (_, file) = file(&cpu, &tree, "file").await;
         seen.write_tree(id, "/file", ByteOffset(0), &[1; 8 * BLOCK as usize]);
         cpu.sleep(FRESH).await;

@@ -1,6 +1,6 @@
 //! A job's share of processors and disks that others use as well.
 
-use kernel::device::{Checked, Device, FileDevice, FixedLatency, RamDisk};
+use kernel::device::{Checked, Device, DeviceRef, FileDevice, FixedLatency, RamDisk};
 use kernel::job::{Client, JobId};
 use kernel::queue::{DiskQueue, Queued};
 use kernel::request::{Action, Context, Outcome, Request};
@@ -12,21 +12,26 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use testkit::scene::{Host, drive, run, small_kernel};
+use testkit::scene::{Host, boot, drive, run, small_kernel};
 
 const HEAVY: Client = Client::User(1);
 const LIGHT: Client = Client::User(2);
 
-fn host(world: &World, usage: bool) -> Host {
-    let id = world.add_host("host");
-    Host::boot(world, id, small_kernel(2, 4 << 20, Switches { usage, ..Switches::default() }))
+fn host(seed: u64, usage: bool) -> (World, Host) {
+    boot(seed, small_kernel(2, 4 << 20, Switches { usage, ..Switches::default() }))
+}
+
+/// A volume whose housekeeping the second processor does.
+fn open(host: &Host, device: DeviceRef) -> Arc<Volume> {
+    let forced_unit_access = ForcedUnitAccess::Always;
+    let config = VolumeConfig { name: "disk".into(), read_only: false, forced_unit_access, grows: false };
+    Volume::open(&host.kernel, device, config, ProcessorId(1)).expect("a number")
 }
 
 /// Eight connections of one client with 64 requests each are always ready; another client has one. Returns the most
 /// requests of the first that run between two of the second's, after the first.
 fn most_passed(usage: bool) -> usize {
-    let world = World::new(1);
-    let host = host(&world, usage);
+    let (world, host) = host(1, usage);
     let jobs = host.kernel.jobs();
     let (heavy, light) = (jobs.connect(HEAVY), jobs.connect(LIGHT));
     let over = Rc::new(Cell::new(false));
@@ -65,8 +70,7 @@ fn the_tasks_of_a_light_client_pass_those_of_a_heavy_one() {
 
 #[test]
 fn a_task_that_used_much_still_has_its_turn() {
-    let world = World::new(2);
-    let host = host(&world, true);
+    let (world, host) = host(2, true);
     let jobs = host.kernel.jobs();
     let (heavy, light) = (jobs.connect(HEAVY), jobs.connect(LIGHT));
     let cpu = &host.processors[0];
@@ -88,8 +92,7 @@ fn a_task_that_used_much_still_has_its_turn() {
 
 #[test]
 fn what_another_processor_does_for_a_job_is_charged_to_it_also_when_it_was_started_by_its_tasks() {
-    let world = World::new(3);
-    let host = host(&world, true);
+    let (world, host) = host(3, true);
     let member = host.kernel.jobs().connect(HEAVY);
     let job = member.job();
     let seen = Arc::new(parking_lot::Mutex::new(Vec::new()));
@@ -121,17 +124,10 @@ fn what_another_processor_does_for_a_job_is_charged_to_it_also_when_it_was_start
 
 #[test]
 fn write_back_is_charged_to_the_job_that_wrote() {
-    let world = World::new(4);
-    let host = host(&world, true);
+    let (world, host) = host(4, true);
     let disk = world.add_disk(host.id, DiskConfig::new(4 << 20));
     let device = Arc::new(Checked::new(Arc::new(FileDevice::new(world.open(disk, true)))));
-    let config = VolumeConfig {
-        name: "disk".into(),
-        read_only: false,
-        forced_unit_access: ForcedUnitAccess::Always,
-        grows: false,
-    };
-    let volume = Volume::open(&host.kernel, device, config, ProcessorId(1)).expect("a number");
+    let volume = open(&host, device);
     let member = host.kernel.jobs().connect(HEAVY);
     let job = member.job();
     let writer = Arc::clone(&volume);
@@ -154,8 +150,7 @@ const LATENCY: Duration = Duration::from_millis(5);
 
 /// A disk of depth 4 has 512 requests of one job; another job has one at a time. Returns its longest wait.
 fn longest_wait(fair: bool) -> Duration {
-    let world = World::new(5);
-    let host = host(&world, true);
+    let (world, host) = host(5, true);
     let config = policy::queue::Config { fair, merge: false, depth: 4, ..Default::default() };
     let slow = Arc::new(FixedLatency::new(Arc::new(RamDisk::new(16 << 20, DiskNo(0))), LATENCY));
     let device = Arc::new(Queued::new(Arc::new(DiskQueue::new(config)), slow));
@@ -202,17 +197,13 @@ fn a_disk_that_one_job_keeps_busy_serves_another_soon() {
 /// A job writes to a slow disk as fast as it may, another five times to a fast one. Returns the second's writes within
 /// ten seconds and their longest wait.
 fn writes_beside(usage: bool) -> (usize, Duration) {
-    let world = World::new(6);
-    let host = host(&world, usage);
-    let open = |latency: Duration| {
+    let (world, host) = host(6, usage);
+    let with = |latency: Duration| {
         let disk = FixedLatency::new(Arc::new(RamDisk::new(64 << 20, DiskNo(0))), latency);
         let queue = Arc::new(DiskQueue::new(policy::queue::Config { depth: 1, ..Default::default() }));
-        let device = Arc::new(Queued::new(queue, Arc::new(disk)));
-        let forced_unit_access = ForcedUnitAccess::Always;
-        let config = VolumeConfig { name: "disk".into(), read_only: false, forced_unit_access, grows: false };
-        Volume::open(&host.kernel, device, config, ProcessorId(1)).expect("a number")
+        open(&host, Arc::new(Queued::new(queue, Arc::new(disk))))
     };
-    let (slow, fast) = (open(LATENCY * 4), open(Duration::from_micros(10)));
+    let (slow, fast) = (with(LATENCY * 4), with(Duration::from_micros(10)));
     let jobs = host.kernel.jobs();
     let (heavy, light) = (jobs.connect(HEAVY), jobs.connect(LIGHT));
     let cpu = &host.processors[0];

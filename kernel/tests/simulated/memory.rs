@@ -8,7 +8,7 @@ use sim::{DiskConfig, World};
 use std::sync::Arc;
 use std::time::Duration;
 use testkit::random::Random;
-use testkit::scene::disk::volume;
+use testkit::scene::disk::{block, fill, first_byte, volume};
 use testkit::scene::{Host, context, run, small_kernel};
 
 const MIB: u64 = 1 << 20;
@@ -26,16 +26,12 @@ fn boot(world: &World, memory: u64, switches: Switches) -> (Host, Arc<Volume>) {
     (host, volume)
 }
 
-async fn write(cpu: &Processor, volume: &Volume, block: u64, byte: u8) {
-    let mut frames = cpu.kernel().allocate(cpu, 1).await;
-    frames[0].bytes_mut().expect("unshared").fill(byte);
-    let range = ByteRange::new(block * FRAME_BYTES as u64, FRAME_BYTES as u64);
-    volume.write(cpu, range, frames, context()).await.expect("written");
+async fn write(cpu: &Processor, volume: &Volume, number: u64, byte: u8) {
+    fill(cpu, volume, block(number), byte, context()).await.expect("written");
 }
 
-async fn read(cpu: &Processor, volume: &Volume, block: u64) -> u8 {
-    let range = ByteRange::new(block * FRAME_BYTES as u64, FRAME_BYTES as u64);
-    volume.read(cpu, range, context()).await.expect("read")[0].bytes()[0]
+async fn read(cpu: &Processor, volume: &Volume, number: u64) -> u8 {
+    first_byte(cpu, volume, number).await.expect("read")
 }
 
 #[test]
@@ -116,8 +112,7 @@ fn shrinking_keeps_what_is_used_often() {
             }
             cpu.sleep(Duration::from_millis(60)).await;
         }
-        let range = |at: u64| ByteRange::new(at * 4096, 4096);
-        let hot = blocks(0..30 * 256).filter(|&at| volume.try_read(&cpu, range(at)).is_some()).count();
+        let hot = blocks(0..30 * 256).filter(|&at| volume.try_read(&cpu, block(at)).is_some()).count();
         assert!(kernel.frames().bytes_held() <= 20 * MIB, "{} held", kernel.frames().bytes_held());
         assert!(hot * 10 >= 480 * 9, "{hot} of 480 hot blocks are left");
     });
@@ -168,7 +163,6 @@ fn a_scan_of_twice_the_cache_leaves_the_hot_set() {
         let world = World::new(4);
         let (host, volume) = boot(&world, 16 * MIB, Switches { scan_resistant: resistant, ..Switches::default() });
         run(&world, &host, async move |cpu| {
-            let range = |at: u64| ByteRange::new(at * 4096, 4096);
             for _ in 0..4 {
                 for at in 0..1000u64 {
                     read(&cpu, &volume, at * 3).await;
@@ -177,7 +171,7 @@ fn a_scan_of_twice_the_cache_leaves_the_hot_set() {
             for at in 0..2 * 16 * 256 / 64 {
                 volume.read(&cpu, ByteRange::new(64 * MIB + at * 262_144, 262_144), context()).await.expect("read");
             }
-            let left = (0..1000).filter(|&at| volume.try_read(&cpu, range(at * 3)).is_some()).count();
+            let left = (0..1000).filter(|&at| volume.try_read(&cpu, block(at * 3)).is_some()).count();
             assert!((least..=most).contains(&left), "{left} of 1000 are left; scan resistant: {resistant}");
         });
     }

@@ -6,15 +6,12 @@ use std::time::Duration;
 use kernel::tree::OpenFiles;
 use machine::Errno;
 use sim::{OpClass, TreeConfig};
-use testkit::scene::files::{context, file, open, open_within, read, server, stable, write};
+use testkit::scene::files::{context, file, open, open_within, read, served, server, stable, write};
 use testkit::scene::run;
 
 #[test]
 fn what_clients_have_read_the_host_can_execute() {
-    let (world, host, id) = server(8);
-    let seen = world.clone();
-    run(&world, &host, async move |cpu| {
-        let tree = open(&seen, &cpu, id, 100);
+    served(8, 100, async move |cpu, tree, seen, id| {
         let (node, program) = file(&cpu, &tree, "program").await;
         write(&cpu, &tree, &program, 0, &[1; 5000], stable()).await.expect("durable");
         cpu.sleep(Duration::from_millis(1500)).await;

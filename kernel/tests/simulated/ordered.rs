@@ -14,7 +14,7 @@ use policy::unit::Instant;
 use sim::{OpClass, TreeConfig, World};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
-use testkit::scene::files::{CACHE_BYTES, context, file, open, root, server_of, stable, write};
+use testkit::scene::files::{CACHE_BYTES, context, file, open, root, served_of, stable, write};
 use testkit::scene::{Host, drive, run, small_kernel, spawn};
 
 /// What clients were told.
@@ -158,10 +158,7 @@ fn a_crash_leaves_a_prefix_of_ordered_names_with_all_that_was_promised() {
 
 #[test]
 fn after_a_failed_sync_names_are_answered_when_they_are_durable() {
-    let (world, host, id) = server_of(1, journaled(1));
-    let seen = world.clone();
-    run(&world, &host, async move |cpu| {
-        let tree = open(&seen, &cpu, id, 100);
+    served_of(1, journaled(1), 100, async move |cpu, tree, seen, id| {
         change(&cpu, &tree, "a", true).await.expect("answered at once");
         assert_eq!(seen.tree_durable_names(id, "/"), Some(vec![]), "not durable yet");
         seen.fail_next_in_tree(id, OpClass::Sync, 1, Errno::IO);
@@ -179,10 +176,7 @@ fn after_a_failed_sync_names_are_answered_when_they_are_durable() {
 
 #[test]
 fn a_failed_sync_is_repeated_and_told_once() {
-    let (world, host, id) = server_of(2, journaled(2));
-    let seen = world.clone();
-    run(&world, &host, async move |cpu| {
-        let tree = open(&seen, &cpu, id, 100);
+    served_of(2, journaled(2), 100, async move |cpu, tree, seen, id| {
         let (_, file) = file(&cpu, &tree, "written").await;
         change(&cpu, &tree, "a", true).await.expect("answered at once");
         seen.fail_next_in_tree(id, OpClass::Sync, 1, Errno::IO);

@@ -1,15 +1,15 @@
 //! Write-back of one volume: as much as its disk takes in due time, and not delayed by later writes.
 
-use kernel::device::{Checked, Device, DeviceFacts, FileDevice, Work};
+use kernel::device::{Checked, Device, DeviceFacts, Work};
 use kernel::request::{Action, Outcome, Request};
-use kernel::{ForcedUnitAccess, Kernel, Processor, Switches, Volume};
+use kernel::{ForcedUnitAccess, Processor, Switches, Volume};
 use machine::SeekTarget;
 use policy::unit::{ByteOffset, ByteRange, Instant};
-use sim::{DiskConfig, Latency, World};
+use sim::{DiskConfig, Latency};
 use std::sync::Arc;
 use std::time::Duration;
-use testkit::scene::disk::volume;
-use testkit::scene::{Host, context, run, small_kernel};
+use testkit::scene::disk::{Server, block, fill};
+use testkit::scene::{context, small_kernel};
 
 use parking_lot::Mutex;
 
@@ -39,29 +39,21 @@ impl Device for Noting {
     }
 }
 
-fn open(kernel: &Arc<Kernel>, device: Arc<dyn Device>) -> Arc<Volume> {
-    volume(kernel, Arc::new(Checked::new(device)), ForcedUnitAccess::Never)
-}
-
-async fn write(cpu: &Processor, volume: &Volume, range: ByteRange) {
-    let blocks = range.blocks();
-    let frames = cpu.kernel().allocate(cpu, (blocks.end - blocks.start) as usize).await;
-    volume.write(cpu, range, frames, context()).await.expect("written");
+async fn write(cpu: &Processor, volume: &Volume, number: u64) {
+    fill(cpu, volume, block(number), 1, context()).await.expect("written");
 }
 
 #[test]
 fn a_burst_to_a_slow_disk_is_held_back_to_what_a_flush_writes_in_due_time() {
-    let world = World::new(1);
-    let host = Host::boot(&world, world.add_host("server"), small_kernel(1, 128 * MIB, Switches::default()));
     // About 500 KB a second.
     let latency = |ns| Latency { ns_min: ns, ns_max: ns };
     let slow = DiskConfig { write: latency(8_000_000), ns_per_kib: 10, channels: 1, ..DiskConfig::new(128 * MIB) };
-    let disk = world.add_disk(host.id, slow);
-    let volume = open(&host.kernel, Arc::new(FileDevice::new(world.open(disk, true))));
-    let took = run(&world, &host, async move |cpu| {
+    let server = Server::of(1, small_kernel(1, 128 * MIB, Switches::default()), slow);
+    let volume = server.volume(ForcedUnitAccess::Never);
+    let took = server.run(async move |cpu, _, _| {
         for at in 0..10_000 {
             // Scattered: no two of them can be merged.
-            write(&cpu, &volume, ByteRange::new(at * 7919 % 16_000 * 2 * BLOCK, BLOCK)).await;
+            write(&cpu, &volume, at * 7919 % 16_000 * 2).await;
         }
         let start = cpu.now();
         volume.flush(&cpu, context()).await.expect("flushed");
@@ -72,19 +64,17 @@ fn a_burst_to_a_slow_disk_is_held_back_to_what_a_flush_writes_in_due_time() {
 
 #[test]
 fn a_block_behind_the_cursor_is_written_in_its_time_though_others_write_ahead_of_it() {
-    let world = World::new(2);
-    let host = Host::boot(&world, world.add_host("server"), small_kernel(1, 32 * MIB, Switches::default()));
-    let disk = world.add_disk(host.id, DiskConfig::new(64 * MIB));
-    let below = Arc::new(FileDevice::new(world.open(disk, true)));
-    let noting = Arc::new(Noting { below, written: Mutex::default() });
-    let volume = open(&host.kernel, Arc::clone(&noting) as Arc<dyn Device>);
-    let dirtied = run(&world, &host, async move |cpu| {
+    let memory = small_kernel(1, 32 * MIB, Switches::default());
+    let server = Server::of(2, memory, DiskConfig::new(64 * MIB));
+    let noting = Arc::new(Noting { below: server.file(), written: Mutex::default() });
+    let volume = server.volume_on(Arc::new(Checked::new(noting.clone())), ForcedUnitAccess::Never);
+    let dirtied = server.run(async move |cpu, _, _| {
         let mut dirtied = Instant::ZERO;
         for no in 0..3000 {
-            write(&cpu, &volume, ByteRange::new((1000 + 2 * no) * BLOCK, BLOCK)).await;
+            write(&cpu, &volume, 1000 + 2 * no).await;
             if no == 1000 {
                 dirtied = cpu.now();
-                write(&cpu, &volume, ByteRange::new(5 * BLOCK, BLOCK)).await;
+                write(&cpu, &volume, 5).await;
             }
             cpu.sleep(Duration::from_millis(50)).await;
         }

@@ -5,11 +5,10 @@ use kernel::request::{Action, Context, JobId, Outcome, Request};
 use kernel::{FRAME_BYTES, Processor, Switches};
 use machine::SeekTarget;
 use policy::unit::{ByteOffset, ByteRange, DiskNo};
-use sim::World;
 use std::sync::Arc;
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
-use testkit::scene::{Host, run, small_kernel};
+use testkit::scene::{boot, run, small_kernel};
 
 /// More pieces of 64 KiB than a disk has parts, and no whole number of blocks. Bytes.
 const SIZE: u64 = (3 << 20) + 1536;
@@ -67,8 +66,7 @@ async fn step(cpu: &Processor, disk: &RamDisk, model: &mut [u8], random: &mut Ra
 fn what_was_written_is_read_and_what_was_not_or_was_zeroed_is_zeroes_and_found_as_a_hole_or_read_as_one() {
     let name = "what_was_written_is_read_and_what_was_not_or_was_zeroed_is_zeroes_and_found_as_a_hole_or_read_as_one";
     for_seeds(name, 8, |seed| {
-        let world = World::new(seed);
-        let host = Host::boot(&world, world.add_host("server"), small_kernel(1, 4 << 20, Switches::default()));
+        let (world, host) = boot(seed, small_kernel(1, 4 << 20, Switches::default()));
         let disk = Arc::new(RamDisk::new(SIZE, DiskNo(0)));
         run(&world, &host, async move |cpu| {
             let (mut model, mut random) = (vec![0; SIZE as usize], Random(seed));

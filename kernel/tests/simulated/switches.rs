@@ -6,15 +6,13 @@ use policy::sizing::{self, MemoryFacts};
 use sim::World;
 use std::sync::Arc;
 use std::time::Duration;
-use testkit::scene::{Host, run, small_kernel};
+use testkit::scene::{Host, boot, run, small_kernel};
 
 const MIB: u64 = 1 << 20;
 
 #[test]
 fn a_processor_sees_changed_switches_at_its_next_turn_and_not_before() {
-    let world = World::new(1);
-    let id = world.add_host("server");
-    let host = Host::boot(&world, id, small_kernel(1, 4 * MIB, Switches::default()));
+    let (world, host) = boot(1, small_kernel(1, 4 * MIB, Switches::default()));
     let seen = run(&world, &host, async move |cpu| {
         let unreached = cpu.kernel().set_switches(Switches { priority: false, ..(*cpu.switches()).clone() });
         assert_eq!(unreached, []);

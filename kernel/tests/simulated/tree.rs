@@ -13,15 +13,12 @@ use policy::unit::ByteOffset;
 use sim::{OpClass, TreeConfig, World};
 use testkit::random::Random;
 use testkit::rounds::for_seeds;
-use testkit::scene::files::{CACHE_BYTES, context, file, open, read, root, server, set_size, stable, write};
+use testkit::scene::files::{CACHE_BYTES, context, file, open, read, root, served, set_size, stable, write};
 use testkit::scene::{Host, drive, run, small_kernel, spawn};
 
 #[test]
 fn a_file_grows_as_it_is_written_and_says_so_before_the_host_knows() {
-    let (world, host, id) = server(1);
-    let seen = world.clone();
-    run(&world, &host, async move |cpu| {
-        let tree = open(&seen, &cpu, id, 100);
+    served(1, 100, async move |cpu, tree, seen, id| {
         let (node, file) = file(&cpu, &tree, "file").await;
         let before = file.attributes();
         cpu.sleep(Duration::from_millis(1)).await;
@@ -45,10 +42,7 @@ fn a_file_grows_as_it_is_written_and_says_so_before_the_host_knows() {
 
 #[test]
 fn what_was_cut_off_reads_as_zeroes_when_the_file_grows_again() {
-    let (world, host, id) = server(2);
-    let seen = world.clone();
-    run(&world, &host, async move |cpu| {
-        let tree = open(&seen, &cpu, id, 100);
+    served(2, 100, async move |cpu, tree, seen, id| {
         let (node, file) = file(&cpu, &tree, "file").await;
         for is_written in [false, true] {
             write(&cpu, &tree, &file, 0, &[7; 20_000], context()).await.expect("cached");
@@ -71,10 +65,7 @@ fn what_was_cut_off_reads_as_zeroes_when_the_file_grows_again() {
 
 #[test]
 fn a_change_beside_us_is_seen_within_a_second_and_whole() {
-    let (world, host, id) = server(3);
-    let seen = world.clone();
-    run(&world, &host, async move |cpu| {
-        let tree = open(&seen, &cpu, id, 100);
+    served(3, 100, async move |cpu, tree, seen, id| {
         let (_, file) = file(&cpu, &tree, "file").await;
         write(&cpu, &tree, &file, 0, &[1; 64 << 10], stable()).await.expect("durable");
         tree.close(&cpu).await.expect("flushed");
@@ -93,10 +84,7 @@ fn a_change_beside_us_is_seen_within_a_second_and_whole() {
 
 #[test]
 fn a_failed_flush_fails_who_waited_for_it_and_changes_the_verifier() {
-    let (world, host, id) = server(4);
-    let seen = world.clone();
-    run(&world, &host, async move |cpu| {
-        let tree = open(&seen, &cpu, id, 100);
+    served(4, 100, async move |cpu, tree, seen, id| {
         let (_, file) = file(&cpu, &tree, "file").await;
         let before = tree.verifier();
         write(&cpu, &tree, &file, 0, &[1; 8192], context()).await.expect("cached");
@@ -110,10 +98,7 @@ fn a_failed_flush_fails_who_waited_for_it_and_changes_the_verifier() {
 
 #[test]
 fn a_file_is_open_once_however_many_open_it_and_closed_when_there_are_too_many() {
-    let (world, host, id) = server(5);
-    let seen = world.clone();
-    run(&world, &host, async move |cpu| {
-        let tree = open(&seen, &cpu, id, 8);
+    served(5, 8, async move |cpu, tree, _, _| {
         let (node, first) = file(&cpu, &tree, "file").await;
         drop(first);
         let opened = [spawn_open(&cpu, &tree, node), spawn_open(&cpu, &tree, node)];
@@ -136,10 +121,7 @@ fn a_file_is_open_once_however_many_open_it_and_closed_when_there_are_too_many()
 
 #[test]
 fn all_who_open_what_cannot_be_opened_learn_that() {
-    let (world, host, id) = server(7);
-    let seen = world.clone();
-    run(&world, &host, async move |cpu| {
-        let tree = open(&seen, &cpu, id, 100);
+    served(7, 100, async move |cpu, tree, _, _| {
         let dir = root(&cpu, &tree).await;
         let refusals: Vec<_> = (0..40)
             .map(|_| {
@@ -161,10 +143,7 @@ fn spawn_open(cpu: &Processor, tree: &Arc<FileTree>, node: Node) -> Rc<RefCell<O
 
 #[test]
 fn a_file_without_a_name_is_stale_and_its_content_is_not_written() {
-    let (world, host, id) = server(6);
-    let seen = world.clone();
-    run(&world, &host, async move |cpu| {
-        let tree = open(&seen, &cpu, id, 100);
+    served(6, 100, async move |cpu, tree, _, _| {
         let (node, file) = file(&cpu, &tree, "file").await;
         write(&cpu, &tree, &file, 0, &[1; 4096], context()).await.expect("cached");
         drop(file);

@@ -7,16 +7,13 @@ use machine::Errno;
 use policy::unit::ByteOffset;
 use sim::{DiskFaults, OpClass, TreeConfig};
 use testkit::rounds::for_seeds;
-use testkit::scene::files::{context, file, open, read, root, server, server_of, set_size, stable, write};
-use testkit::scene::{run, spawn};
+use testkit::scene::files::{context, file, read, root, served, served_of, set_size, stable, write};
+use testkit::scene::spawn;
 
 #[test]
 fn a_file_that_a_failed_sync_of_its_attributes_may_have_hurt_is_written_again_though_it_was_opened_meanwhile() {
     for_seeds("a_file_that_a_failed_sync_may_have_hurt_is_written_again", 200, |seed| {
-        let (world, host, id) = server(seed);
-        let seen = world.clone();
-        run(&world, &host, async move |cpu| {
-            let tree = open(&seen, &cpu, id, 8);
+        served(seed, 8, async move |cpu, tree, seen, id| {
             let (node, before) = file(&cpu, &tree, "file").await;
             drop(before);
             // Others, so that it is closed.
@@ -44,10 +41,7 @@ fn a_file_that_a_failed_sync_of_its_attributes_may_have_hurt_is_written_again_th
 
 #[test]
 fn of_a_move_to_another_directory_the_new_name_is_durable_before_the_old_one_goes() {
-    let (world, host, id) = server(4);
-    let seen = world.clone();
-    run(&world, &host, async move |cpu| {
-        let tree = open(&seen, &cpu, id, 8);
+    served(4, 8, async move |cpu, tree, seen, id| {
         let (moved, _) = file(&cpu, &tree, "file").await;
         let (from, to) = (root(&cpu, &tree).await, moved);
         let synced = || seen.tree_counters(id).0.nodes_synced;
@@ -62,10 +56,7 @@ fn of_a_move_to_another_directory_the_new_name_is_durable_before_the_old_one_goe
 
 #[test]
 fn a_lost_file_stays_lost_when_it_is_closed_and_opened_again() {
-    let (world, host, id) = server(4);
-    let seen = world.clone();
-    run(&world, &host, async move |cpu| {
-        let tree = open(&seen, &cpu, id, 4);
+    served(4, 4, async move |cpu, tree, seen, id| {
         let (node, lost) = file(&cpu, &tree, "file").await;
         write(&cpu, &tree, &lost, 0, &[7; 400 * 4096], context()).await.expect("cached");
         let fails = DiskFaults { write_error_permille: 1000, ..Default::default() };
@@ -98,10 +89,7 @@ fn a_lost_file_stays_lost_when_it_is_closed_and_opened_again() {
 #[test]
 fn cutting_a_file_off_costs_what_is_cached_and_not_what_is_addressed() {
     let max = 1 << 58;
-    let (world, host, id) = server_of(4, TreeConfig { file_bytes_max: max, ..TreeConfig::new() });
-    let seen = world.clone();
-    run(&world, &host, async move |cpu| {
-        let tree = open(&seen, &cpu, id, 8);
+    served_of(4, TreeConfig { file_bytes_max: max, ..TreeConfig::new() }, 8, async move |cpu, tree, seen, id| {
         let (node, file) = file(&cpu, &tree, "file").await;
         assert_eq!(
             write(&cpu, &tree, &file, max, &[7], context()).await,

@@ -7,11 +7,10 @@ use policy::unit::{ByteRange, Instant};
 use sim::{DiskConfig, DiskFaults, DiskId, World};
 use std::sync::Arc;
 use std::time::Duration;
-use testkit::scene::disk::volume;
-use testkit::scene::{Host, context, run, small_kernel};
+use testkit::scene::disk::{Server, block, fill, first_byte, volume};
+use testkit::scene::{Host, boot, context, run, small_kernel};
 
 const MIB: u64 = 1 << 20;
-const BLOCK: u64 = 4096;
 
 fn open(world: &World, kernel: &Arc<Kernel>, disk: DiskId) -> Arc<Volume> {
     let device = Arc::new(Checked::new(Arc::new(FileDevice::new(world.open(disk, true)))));
@@ -30,26 +29,37 @@ struct Scene {
 
 impl Scene {
     fn new(seed: u64) -> Scene {
-        let world = World::new(seed);
-        let id = world.add_host("server");
         let switches = Switches { read_ahead: policy::readahead::Mode::Off, ..Switches::default() };
-        let host = Host::boot(&world, id, small_kernel(2, 4 * MIB, switches));
-        let disk = || world.add_disk(id, DiskConfig::new(16 * MIB));
+        let (world, host) = boot(seed, small_kernel(2, 4 * MIB, switches));
+        let disk = || world.add_disk(host.id, DiskConfig::new(16 * MIB));
         let (bad_disk, good_disk) = (disk(), disk());
         let open = |disk| open(&world, &host.kernel, disk);
         Scene { bad: open(bad_disk), good: open(good_disk), world, host, bad_disk, good_disk }
     }
+
+    /// Runs a task with the bad disk and its volume.
+    fn run<T: 'static>(&self, task: impl AsyncFnOnce(Processor, World, DiskId, Arc<Volume>) -> T + 'static) -> T {
+        let (world, disk, bad) = (self.world.clone(), self.bad_disk, Arc::clone(&self.bad));
+        run(&self.world, &self.host, async move |cpu| task(cpu, world, disk, bad).await)
+    }
+
+    /// Of every second block of the bad disk, what [`write_every_second`] wrote is durable.
+    fn assert_every_second_is_durable(&self, count: u64) {
+        for number in (0..count).map(|number| number * 2) {
+            let durable = self.world.read_durable(self.bad_disk, block(number));
+            assert!(durable.iter().all(|&byte| byte == 1), "block {number}");
+        }
+    }
 }
 
-async fn write(cpu: &Processor, volume: &Volume, block: u64, byte: u8) -> Result<(), Errno> {
-    let mut frames = cpu.kernel().allocate(cpu, 1).await;
-    frames[0].bytes_mut().expect("unshared").fill(byte);
-    volume.write(cpu, ByteRange::new(block * BLOCK, BLOCK), frames, context()).await
+async fn write(cpu: &Processor, volume: &Volume, number: u64, byte: u8) -> Result<(), Errno> {
+    fill(cpu, volume, block(number), byte, context()).await
 }
 
-async fn read(cpu: &Processor, volume: &Volume, block: u64) -> Result<u8, Errno> {
-    let frames = volume.read(cpu, ByteRange::new(block * BLOCK, BLOCK), context()).await?;
-    Ok(frames[0].bytes()[0])
+async fn write_every_second(cpu: &Processor, bad: &Volume, count: u64) {
+    for number in 0..count {
+        write(cpu, bad, number * 2, 1).await.expect("cached");
+    }
 }
 
 fn no_writes() -> DiskFaults {
@@ -63,12 +73,10 @@ fn no_flushes() -> DiskFaults {
 #[test]
 fn what_a_dead_disk_cannot_take_does_not_make_writers_of_others_wait() {
     let scene = Scene::new(1);
-    let (world, bad, good, bad_disk) = (scene.world.clone(), scene.bad, scene.good, scene.bad_disk);
-    let slowest = run(&scene.world, &scene.host, async move |cpu| {
+    let good = Arc::clone(&scene.good);
+    let slowest = scene.run(async move |cpu, world, bad_disk, bad| {
         // As much as any volume may have dirty.
-        for block in 0..400 {
-            write(&cpu, &bad, block * 2, 1).await.expect("cached");
-        }
+        write_every_second(&cpu, &bad, 400).await;
         world.set_faults(bad_disk, no_writes());
         bad.flush(&cpu, context()).await.expect_err("the disk takes nothing");
         let mut slowest = Duration::ZERO;
@@ -85,13 +93,11 @@ fn what_a_dead_disk_cannot_take_does_not_make_writers_of_others_wait() {
 
 #[test]
 fn writers_to_a_dead_disk_get_its_error_and_do_not_wait_for_it_to_write() {
-    let world = World::new(6);
-    let id = world.add_host("server");
-    let host = Host::boot(&world, id, small_kernel(1, 512 * MIB, Switches::default()));
-    let disk = world.add_disk(id, DiskConfig::new(128 * MIB));
-    let bad = open(&world, &host.kernel, disk);
-    world.set_faults(disk, no_writes());
-    let taken = run(&world, &host, async move |cpu| {
+    let memory = small_kernel(1, 512 * MIB, Switches::default());
+    let server = Server::of(6, memory, DiskConfig::new(128 * MIB));
+    let bad = server.volume(ForcedUnitAccess::Never);
+    server.world.set_faults(server.disk, no_writes());
+    let taken = server.run(async move |cpu, _, _| {
         let mut block = 0;
         while write(&cpu, &bad, block, 1).await.is_ok() {
             block += 1;
@@ -105,11 +111,8 @@ fn writers_to_a_dead_disk_get_its_error_and_do_not_wait_for_it_to_write() {
 #[test]
 fn a_dead_disk_holds_a_twentieth_of_the_cache_in_the_end_and_nobody_is_told_that_it_is_well() {
     let scene = Scene::new(2);
-    let (world, bad, bad_disk) = (scene.world.clone(), scene.bad, scene.bad_disk);
-    run(&scene.world, &scene.host, async move |cpu| {
-        for block in 0..400 {
-            write(&cpu, &bad, block * 2, 1).await.expect("cached");
-        }
+    scene.run(async move |cpu, world, bad_disk, bad| {
+        write_every_second(&cpu, &bad, 400).await;
         world.set_faults(bad_disk, no_writes());
         cpu.sleep(Duration::from_secs(20)).await;
         assert_eq!(bad.dirty_blocks(), 400, "the disk may come back");
@@ -120,7 +123,7 @@ fn a_dead_disk_holds_a_twentieth_of_the_cache_in_the_end_and_nobody_is_told_that
         // An abandoned block must not read as the disk's older content.
         let mut answers = [0, 0];
         for block in 0..400 {
-            match read(&cpu, &bad, block * 2).await {
+            match first_byte(&cpu, &bad, block * 2).await {
                 Ok(1) => answers[0] += 1,
                 Err(Errno::IO) => answers[1] += 1,
                 other => panic!("block {}: {other:?}", block * 2),
@@ -135,7 +138,7 @@ fn a_dead_disk_holds_a_twentieth_of_the_cache_in_the_end_and_nobody_is_told_that
             assert_eq!(bad.flush(&cpu, context()).await, Err(Errno::IO));
             assert_eq!(write(&cpu, &bad, 1001, 1).await, Err(Errno::IO));
         }
-        assert_eq!(read(&cpu, &bad, 2001).await, Ok(0), "what was never written is read");
+        assert_eq!(first_byte(&cpu, &bad, 2001).await, Ok(0), "what was never written is read");
         assert_eq!(bad.dirty_blocks(), 0, "what was kept is written now");
     });
 }
@@ -143,11 +146,8 @@ fn a_dead_disk_holds_a_twentieth_of_the_cache_in_the_end_and_nobody_is_told_that
 #[test]
 fn a_disk_that_comes_back_before_memory_is_needed_loses_nothing() {
     let scene = Scene::new(3);
-    let (world, bad, bad_disk) = (scene.world.clone(), scene.bad, scene.bad_disk);
-    run(&scene.world, &scene.host, async move |cpu| {
-        for block in 0..50 {
-            write(&cpu, &bad, block * 2, 1).await.expect("cached");
-        }
+    scene.run(async move |cpu, world, bad_disk, bad| {
+        write_every_second(&cpu, &bad, 50).await;
         world.set_faults(bad_disk, DiskFaults { flush_error_permille: 1000, ..no_writes() });
         bad.flush(&cpu, context()).await.expect_err("the disk takes nothing");
         cpu.sleep(Duration::from_secs(600)).await;
@@ -155,18 +155,15 @@ fn a_disk_that_comes_back_before_memory_is_needed_loses_nothing() {
         world.set_faults(bad_disk, DiskFaults::default());
         bad.flush(&cpu, context()).await.expect("it works again");
     });
-    for block in 0..50 {
-        let durable = scene.world.read_durable(scene.bad_disk, ByteRange::new(block * 2 * BLOCK, BLOCK));
-        assert!(durable.iter().all(|&byte| byte == 1), "block {}", block * 2);
-    }
+    scene.assert_every_second_is_durable(50);
 }
 
 #[test]
 fn a_disk_that_cannot_flush_does_not_keep_the_cache_for_ever() {
     let scene = Scene::new(4);
-    let (world, bad, good, bad_disk) = (scene.world.clone(), scene.bad, scene.good, scene.bad_disk);
+    let good = Arc::clone(&scene.good);
     let kernel = Arc::clone(&scene.host.kernel);
-    run(&scene.world, &scene.host, async move |cpu| {
+    scene.run(async move |cpu, world, bad_disk, bad| {
         world.set_faults(bad_disk, no_flushes());
         // Its writes succeed, so no block is dirty for long, but all remain unflushed.
         let mut refused = None;
@@ -186,7 +183,7 @@ fn a_disk_that_cannot_flush_does_not_keep_the_cache_for_ever() {
         drop(all);
         world.set_faults(bad_disk, DiskFaults::default());
         assert_eq!(bad.flush(&cpu, context()).await, Err(Errno::IO), "nobody knows what the disk forgot");
-        assert_eq!(read(&cpu, &bad, 5).await, Ok(1));
+        assert_eq!(first_byte(&cpu, &bad, 5).await, Ok(1));
     });
     assert!(scene.world.disk_counters(scene.good_disk).flushes > 0);
 }
@@ -194,10 +191,8 @@ fn a_disk_that_cannot_flush_does_not_keep_the_cache_for_ever() {
 #[test]
 fn many_volumes_on_a_dead_disk_hold_no_more_together_than_one() {
     let scene = Scene::new(5);
-    let (world, bad_disk) = (scene.world.clone(), scene.bad_disk);
-    let kernel = Arc::clone(&scene.host.kernel);
-    let files: Vec<_> = (0..20).map(|_| open(&world, &kernel, bad_disk)).collect();
-    run(&scene.world, &scene.host, async move |cpu| {
+    scene.run(async move |cpu, world, bad_disk, _| {
+        let files: Vec<_> = (0..20).map(|_| open(&world, cpu.kernel(), bad_disk)).collect();
         world.set_faults(bad_disk, no_writes());
         let mut refused = 0;
         for block in 0..100 {
@@ -219,11 +214,8 @@ fn many_volumes_on_a_dead_disk_hold_no_more_together_than_one() {
 #[test]
 fn a_flush_that_fails_once_costs_nothing_however_much_it_covered() {
     let scene = Scene::new(7);
-    let (world, bad, bad_disk) = (scene.world.clone(), scene.bad, scene.bad_disk);
-    run(&scene.world, &scene.host, async move |cpu| {
-        for block in 0..400 {
-            write(&cpu, &bad, block * 2, 1).await.expect("cached");
-        }
+    scene.run(async move |cpu, world, bad_disk, bad| {
+        write_every_second(&cpu, &bad, 400).await;
         world.set_faults(bad_disk, no_flushes());
         bad.flush(&cpu, context()).await.expect_err("the disk cannot flush");
         world.set_faults(bad_disk, DiskFaults::default());
@@ -231,8 +223,5 @@ fn a_flush_that_fails_once_costs_nothing_however_much_it_covered() {
         assert!(bad.is_clean(), "write-back has done it again");
         bad.flush(&cpu, context()).await.expect("it works again");
     });
-    for block in 0..400 {
-        let durable = scene.world.read_durable(scene.bad_disk, ByteRange::new(block * 2 * BLOCK, BLOCK));
-        assert!(durable.iter().all(|&byte| byte == 1), "block {}", block * 2);
-    }
+    scene.assert_every_second_is_durable(400);
 }

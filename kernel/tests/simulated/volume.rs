@@ -1,107 +1,85 @@
 //! A volume's guarantees to the services above it, in the simulated machine.
 
-use kernel::device::{Checked, Delay, Device, Fault, Faults, FileDevice, Operation, RamDisk};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kernel::device::{Checked, Delay, Device, DeviceRef, Fault, Faults, FileDevice, Operation, RamDisk};
 use kernel::queue::{DiskQueue, Queued};
 use kernel::{FRAME_BYTES, ForcedUnitAccess, Kernel, Processor, Switches, Volume};
 use machine::Errno;
 use policy::unit::{ByteRange, DiskNo, Stability};
-use sim::{DiskConfig, World};
-use std::sync::Arc;
-use std::time::Duration;
+use sim::DiskConfig;
 use testkit::random::Random;
-use testkit::scene::disk::volume;
-use testkit::scene::{Host, context, drive, run, small_kernel, spawn};
+use testkit::scene::disk::{Server, block, fill, first_byte, volume};
+use testkit::scene::{Host, boot, context, drive, run, small_kernel, spawn, stable};
 
 const MIB: u64 = 1 << 20;
 
-fn host(world: &World, memory: u64, switches: Switches) -> Host {
-    let id = world.add_host("server");
-    Host::boot(world, id, small_kernel(2, memory, switches))
+fn server(seed: u64, memory: u64, switches: Switches) -> Server {
+    Server::of(seed, small_kernel(2, memory, switches), DiskConfig::new(8 * MIB))
 }
 
-fn open(kernel: &Arc<Kernel>, device: Arc<dyn Device>) -> Arc<Volume> {
+fn open(kernel: &Arc<Kernel>, device: DeviceRef) -> Arc<Volume> {
     volume(kernel, Arc::new(Checked::new(device)), ForcedUnitAccess::Never)
+}
+
+/// A server of a disk that can be made to fail, and a volume on it.
+fn failing(seed: u64, switches: Switches) -> (Server, Arc<Fault>, Arc<Volume>) {
+    let server = server(seed, 4 * MIB, switches);
+    let fault = Arc::new(Fault::new(server.file(), Faults::default()));
+    let volume = open(&server.host.kernel, fault.clone());
+    (server, fault, volume)
 }
 
 /// Fills `range`, a multiple of blocks, with `byte`.
 async fn write(cpu: &Processor, volume: &Volume, range: ByteRange, byte: u8) -> Result<(), Errno> {
-    let blocks = range.blocks();
-    let mut frames = cpu.kernel().allocate(cpu, (blocks.end - blocks.start) as usize).await;
-    frames.iter_mut().for_each(|frame| frame.bytes_mut().expect("unshared").fill(byte));
-    volume.write(cpu, range, frames, context()).await
-}
-
-async fn first_byte(cpu: &Processor, volume: &Volume, block: u64) -> Result<u8, Errno> {
-    let frames = volume.read(cpu, ByteRange::new(block * 4096, 4096), context()).await?;
-    Ok(frames[0].bytes()[0])
+    fill(cpu, volume, range, byte, context()).await
 }
 
 #[test]
 fn a_failing_flush_is_an_error_and_the_next_one_writes_again() {
-    let world = World::new(1);
-    let host = host(&world, 4 * MIB, Switches::default());
-    let disk = world.add_disk(host.id, DiskConfig::new(8 * MIB));
-    let fault = Arc::new(Fault::new(Arc::new(FileDevice::new(world.open(disk, true))), Faults::default()));
-    let volume = open(&host.kernel, fault.clone());
-    let (first, second) = run(&world, &host, {
-        let volume = Arc::clone(&volume);
-        async move |cpu| {
-            write(&cpu, &volume, ByteRange::new(0, 64 << 10), 7).await.expect("cached");
-            fault.fail_next(Operation::Flush, 1, Errno::IO);
-            let first = volume.flush(&cpu, context()).await;
-            let second = volume.flush(&cpu, context()).await;
-            (first, second)
-        }
+    let (server, fault, volume) = failing(1, Switches::default());
+    server.run(async move |cpu, world, disk| {
+        let range = ByteRange::new(0, 64 << 10);
+        write(&cpu, &volume, range, 7).await.expect("cached");
+        fault.fail_next(Operation::Flush, 1, Errno::IO);
+        assert_eq!(volume.flush(&cpu, context()).await, Err(Errno::IO));
+        assert_eq!(volume.flush(&cpu, context()).await, Ok(()));
+        let written = world.disk_counters(disk).bytes_written;
+        assert_eq!(written, 2 * (64 << 10), "what the failed flush covered is written again");
+        assert_eq!(world.read_durable(disk, range), vec![7; 64 << 10]);
     });
-    assert_eq!((first, second), (Err(Errno::IO), Ok(())));
-    let counters = world.disk_counters(disk);
-    assert_eq!(counters.bytes_written, 2 * (64 << 10), "what the failed flush covered is written again");
-    assert_eq!(world.read_durable(disk, ByteRange::new(0, 64 << 10)), vec![7; 64 << 10]);
 }
 
 #[test]
 fn a_forced_write_whose_content_an_unforced_one_took_along_is_durable() {
     for seed in 0..40 {
-        let world = World::new(seed);
-        let host = host(&world, 4 * MIB, Switches::default());
-        let disk = world.add_disk(host.id, DiskConfig::drawn(8 * MIB, seed));
-        let device = || Arc::new(FileDevice::new(world.open(disk, true)));
-        let volume = volume(&host.kernel, device(), ForcedUnitAccess::Always);
-        run(&world, &host, {
-            let volume = Arc::clone(&volume);
-            async move |cpu| {
-                let block = ByteRange::new(0, 4096);
-                write(&cpu, &volume, block, 1).await.expect("cached");
-                volume.flush(&cpu, context()).await.expect("flushed");
-                // A flush is expected: this early write is claimed at once, and begun after the tasks before it.
-                write(&cpu, &volume, block, 2).await.expect("cached");
-                cpu.yield_now().await;
-                let mut frames = cpu.kernel().allocate(&cpu, 1).await;
-                frames[0].bytes_mut().expect("unshared").fill(3);
-                let stable = context().with_stability(Stability::Stable);
-                volume.write(&cpu, ByteRange::new(0, 512), frames, stable).await.expect("durable");
-            }
+        let mut server = Server::with_disk(seed, DiskConfig::drawn(8 * MIB, seed));
+        let volume = server.volume_on(server.file(), ForcedUnitAccess::Always);
+        server.run(async move |cpu, _, _| {
+            write(&cpu, &volume, block(0), 1).await.expect("cached");
+            volume.flush(&cpu, context()).await.expect("flushed");
+            // A flush is expected: this early write is claimed at once, and begun after the tasks before it.
+            write(&cpu, &volume, block(0), 2).await.expect("cached");
+            cpu.yield_now().await;
+            fill(&cpu, &volume, ByteRange::new(0, 512), 3, stable()).await.expect("durable");
         });
-        drop(volume);
-        let id = host.id;
-        world.power_cut(id);
-        host.die();
-        let host = Host::boot(&world, id, small_kernel(2, 4 * MIB, Switches::default()));
-        let volume = open(&host.kernel, device());
-        let found = run(&world, &host, async move |cpu| first_byte(&cpu, &volume, 0).await);
+        let id = server.host.id;
+        server.world.power_cut(id);
+        server.host.die();
+        server.host = Host::boot(&server.world, id, small_kernel(2, 4 * MIB, Switches::default()));
+        let volume = server.volume(ForcedUnitAccess::Never);
+        let found = server.run(async move |cpu, _, _| first_byte(&cpu, &volume, 0).await);
         assert_eq!(found, Ok(3), "seed {seed}");
     }
 }
 
 #[test]
 fn a_write_whose_last_block_cannot_be_read_leaves_nothing_in_the_cache_that_never_goes() {
-    let world = World::new(9);
-    let host = host(&world, 4 * MIB, Switches { read_ahead: policy::readahead::Mode::Off, ..Switches::default() });
-    let disk = world.add_disk(host.id, DiskConfig::new(8 * MIB));
-    let fault = Arc::new(Fault::new(Arc::new(FileDevice::new(world.open(disk, true))), Faults::default()));
-    let volume = open(&host.kernel, fault.clone());
-    let kernel = Arc::clone(&host.kernel);
-    run(&world, &host, async move |cpu| {
+    let (server, fault, volume) =
+        failing(9, Switches { read_ahead: policy::readahead::Mode::Off, ..Switches::default() });
+    let kernel = Arc::clone(&server.host.kernel);
+    server.run(async move |cpu, _, _| {
         for at in 0..50 {
             fault.fail_next(Operation::Read, 1, Errno::IO);
             let range = ByteRange::new(at * 65536, 32768 + 512);
@@ -117,12 +95,8 @@ fn a_write_whose_last_block_cannot_be_read_leaves_nothing_in_the_cache_that_neve
 
 #[test]
 fn a_failing_write_stays_dirty_and_readable_until_it_succeeds() {
-    let world = World::new(2);
-    let host = host(&world, 4 * MIB, Switches::default());
-    let disk = world.add_disk(host.id, DiskConfig::new(8 * MIB));
-    let fault = Arc::new(Fault::new(Arc::new(FileDevice::new(world.open(disk, true))), Faults::default()));
-    let volume = open(&host.kernel, fault.clone());
-    run(&world, &host, async move |cpu| {
+    let (server, fault, volume) = failing(2, Switches::default());
+    server.run(async move |cpu, _, _| {
         fault.fail_next(Operation::Write, 3, Errno::NO_SPACE);
         write(&cpu, &volume, ByteRange::new(8192, 4096), 9).await.expect("cached");
         for _ in 0..3 {
@@ -137,14 +111,12 @@ fn a_failing_write_stays_dirty_and_readable_until_it_succeeds() {
 #[test]
 fn flushes_that_come_while_one_is_under_way_share_the_next() {
     let flushes = |gathering| {
-        let world = World::new(3);
-        let host = host(&world, 4 * MIB, Switches { flush_gathering: gathering, ..Switches::default() });
-        let disk = world.add_disk(host.id, DiskConfig::new(8 * MIB));
-        let volume = open(&host.kernel, Arc::new(FileDevice::new(world.open(disk, true))));
+        let server = server(3, 4 * MIB, Switches { flush_gathering: gathering, ..Switches::default() });
+        let volume = server.volume(ForcedUnitAccess::Never);
         let writers: Vec<_> = (0..16)
             .map(|writer: u64| {
                 let volume = Arc::clone(&volume);
-                spawn(&host.processors[writer as usize % 2], async move |cpu| {
+                spawn(&server.host.processors[writer as usize % 2], async move |cpu| {
                     for round in 0..10 {
                         let at = (writer * 10 + round) * 4096;
                         write(&cpu, &volume, ByteRange::new(at, 4096), 1).await.expect("cached");
@@ -153,6 +125,7 @@ fn flushes_that_come_while_one_is_under_way_share_the_next() {
                 })
             })
             .collect();
+        let Server { world, host, disk } = server;
         host.processors.iter().for_each(|cpu| world.kick(host.id, cpu.id()));
         assert!(drive(&world, &[&host], || writers.iter().all(|writer| writer.borrow().is_some())));
         world.disk_counters(disk).flushes
@@ -163,8 +136,7 @@ fn flushes_that_come_while_one_is_under_way_share_the_next() {
 
 #[test]
 fn flushing_one_volume_writes_nothing_of_another() {
-    let world = World::new(4);
-    let host = host(&world, 16 * MIB, Switches::default());
+    let (world, host) = boot(4, small_kernel(2, 16 * MIB, Switches::default()));
     let (one, other) =
         (world.add_disk(host.id, DiskConfig::new(8 * MIB)), world.add_disk(host.id, DiskConfig::new(8 * MIB)));
     let open = |disk| open(&host.kernel, Arc::new(FileDevice::new(world.open(disk, true))));
@@ -183,8 +155,7 @@ fn flushing_one_volume_writes_nothing_of_another() {
 #[test]
 fn sequential_small_writes_reach_the_disk_merged_up_to_the_bound() {
     let writes = |merge| {
-        let world = World::new(5);
-        let host = host(&world, 16 * MIB, Switches { block_merge: merge, ..Switches::default() });
+        let (world, host) = boot(5, small_kernel(2, 16 * MIB, Switches { block_merge: merge, ..Switches::default() }));
         let disk = world.add_disk(host.id, DiskConfig { transfer_bytes_max: 128 << 10, ..DiskConfig::new(8 * MIB) });
         let queue = Arc::new(DiskQueue::new(policy::queue::Config {
             merge,
@@ -217,8 +188,7 @@ fn sequential_small_writes_reach_the_disk_merged_up_to_the_bound() {
 
 #[test]
 fn partial_writes_keep_the_rest_of_the_block() {
-    let world = World::new(6);
-    let host = host(&world, 4 * MIB, Switches::default());
+    let (world, host) = boot(6, small_kernel(2, 4 * MIB, Switches::default()));
     let volume = open(&host.kernel, Arc::new(RamDisk::new(MIB + 1536, DiskNo(0))));
     run(&world, &host, async move |cpu| {
         let mut random = Random(6);
@@ -252,8 +222,7 @@ fn partial_writes_keep_the_rest_of_the_block() {
 
 #[test]
 fn a_read_beside_a_write_sees_the_old_block_or_the_new_one() {
-    let world = World::new(7);
-    let host = host(&world, 4 * MIB, Switches::default());
+    let (world, host) = boot(7, small_kernel(2, 4 * MIB, Switches::default()));
     let volume = open(&host.kernel, Arc::new(RamDisk::new(MIB, DiskNo(0))));
     run(&world, &host, async move |cpu| {
         write(&cpu, &volume, ByteRange::new(0, 4096), 1).await.expect("written");
@@ -270,11 +239,10 @@ fn a_read_beside_a_write_sees_the_old_block_or_the_new_one() {
 
 #[test]
 fn a_cache_full_of_dirty_blocks_takes_more_as_they_are_written() {
-    let world = World::new(8);
-    let host = host(&world, 2 * MIB, Switches::default());
-    let disk = world.add_disk(host.id, DiskConfig::new(32 * MIB));
-    let volume = open(&host.kernel, Arc::new(FileDevice::new(world.open(disk, true))));
-    run(&world, &host, async move |cpu| {
+    let memory = small_kernel(2, 2 * MIB, Switches::default());
+    let server = Server::of(8, memory, DiskConfig::new(32 * MIB));
+    let volume = server.volume(ForcedUnitAccess::Never);
+    server.run(async move |cpu, _, _| {
         for at in 0..(24 * MIB / 65536) {
             write(&cpu, &volume, ByteRange::new(at * 65536, 65536), at as u8).await.expect("taken");
         }
@@ -286,8 +254,7 @@ fn a_cache_full_of_dirty_blocks_takes_more_as_they_are_written() {
 
 #[test]
 fn a_device_that_goes_on_failing_refuses_writes_and_leaves_the_cache_to_others() {
-    let world = World::new(9);
-    let host = host(&world, 4 * MIB, Switches::default());
+    let (world, host) = boot(9, small_kernel(2, 4 * MIB, Switches::default()));
     let disks = [world.add_disk(host.id, DiskConfig::new(8 * MIB)), world.add_disk(host.id, DiskConfig::new(8 * MIB))];
     let broken = Faults { write_permille: 1000, ..Faults::default() };
     let file = |disk| Arc::new(FileDevice::new(world.open(disk, true)));
@@ -312,23 +279,20 @@ fn a_device_that_goes_on_failing_refuses_writes_and_leaves_the_cache_to_others()
 
 #[test]
 fn what_is_dirty_is_written_and_flushed_without_being_asked() {
-    let world = World::new(10);
-    let host = host(&world, 8 * MIB, Switches::default());
-    let disk = world.add_disk(host.id, DiskConfig::new(8 * MIB));
-    let volume = open(&host.kernel, Arc::new(FileDevice::new(world.open(disk, true))));
-    run(&world, &host, async move |cpu| {
+    let server = server(10, 8 * MIB, Switches::default());
+    let volume = server.volume(ForcedUnitAccess::Never);
+    server.run(async move |cpu, world, disk| {
         write(&cpu, &volume, ByteRange::new(0, 256 << 10), 5).await.expect("cached");
         cpu.sleep(Duration::from_secs(90)).await;
         assert_eq!(volume.dirty_blocks(), 0);
+        assert!(world.read_durable(disk, ByteRange::new(0, 256 << 10)) == [5; 256 << 10], "it is on the medium");
     });
-    assert!(world.read_durable(disk, ByteRange::new(0, 256 << 10)) == [5; 256 << 10], "it is on the medium");
 }
 
 #[test]
 fn read_ahead_hides_the_latency_of_a_sequential_reader() {
     let elapsed = |mode| {
-        let world = World::new(11);
-        let host = host(&world, 16 * MIB, Switches { read_ahead: mode, ..Switches::default() });
+        let (world, host) = boot(11, small_kernel(2, 16 * MIB, Switches { read_ahead: mode, ..Switches::default() }));
         let device = Arc::new(Delay::new(Arc::new(RamDisk::new(8 * MIB, DiskNo(0))), Duration::from_millis(1)));
         let volume = open(&host.kernel, device);
         run(&world, &host, async move |cpu| {

@@ -4,13 +4,78 @@ use std::sync::Arc;
 
 use kernel::device::{Checked, DeviceRef, FileDevice};
 use kernel::queue::{DiskQueue, Queued};
+use kernel::request::Context;
 use kernel::volume::VolumeConfig;
-use kernel::{ForcedUnitAccess, Kernel, Switches, Volume};
-use policy::unit::{DiskNo, ProcessorId};
+use kernel::{ForcedUnitAccess, Kernel, KernelConfig, Processor, Switches, Volume};
+use machine::Errno;
+use policy::unit::{BLOCK_BYTES, ByteRange, DiskNo, ProcessorId};
 use sim::{DiskConfig, DiskId, World};
 
-use super::Host;
+use super::{Host, boot, context, run, small_kernel};
 use crate::random::Random;
+
+/// A host with one disk.
+pub struct Server {
+    pub world: World,
+    pub host: Host,
+    pub disk: DiskId,
+}
+
+impl Server {
+    /// Two processors, 4 MiB of memory, and a disk of 8 MiB.
+    pub fn new(seed: u64) -> Server {
+        Server::with_disk(seed, DiskConfig::new(8 << 20))
+    }
+
+    pub fn with_disk(seed: u64, disk: DiskConfig) -> Server {
+        Server::of(seed, small_kernel(2, 4 << 20, Switches::default()), disk)
+    }
+
+    pub fn of(seed: u64, kernel: KernelConfig, disk: DiskConfig) -> Server {
+        let (world, host) = boot(seed, kernel);
+        let disk = world.add_disk(host.id, disk);
+        Server { world, host, disk }
+    }
+
+    /// The disk as a device, open for writing.
+    pub fn file(&self) -> DeviceRef {
+        Arc::new(FileDevice::new(self.world.open(self.disk, true)))
+    }
+
+    /// A volume on the disk.
+    pub fn volume(&self, forced_unit_access: ForcedUnitAccess) -> Arc<Volume> {
+        self.volume_on(Arc::new(Checked::new(self.file())), forced_unit_access)
+    }
+
+    /// A volume on another device.
+    pub fn volume_on(&self, device: DeviceRef, forced_unit_access: ForcedUnitAccess) -> Arc<Volume> {
+        volume(&self.host.kernel, device, forced_unit_access)
+    }
+
+    /// Runs a task on its first processor to the end.
+    pub fn run<T: 'static>(&self, task: impl AsyncFnOnce(Processor, World, DiskId) -> T + 'static) -> T {
+        let (world, disk) = (self.world.clone(), self.disk);
+        run(&self.world, &self.host, async move |cpu| task(cpu, world, disk).await)
+    }
+}
+
+/// Block `number`.
+pub fn block(number: u64) -> ByteRange {
+    ByteRange::new(number * BLOCK_BYTES, BLOCK_BYTES)
+}
+
+/// Fills `range` with `byte`.
+pub async fn fill(cpu: &Processor, volume: &Volume, range: ByteRange, byte: u8, context: Context) -> Result<(), Errno> {
+    let blocks = range.blocks();
+    let mut frames = cpu.kernel().allocate(cpu, (blocks.end - blocks.start) as usize).await;
+    frames.iter_mut().for_each(|frame| frame.bytes_mut().expect("unshared").fill(byte));
+    volume.write(cpu, range, frames, context).await
+}
+
+/// The first byte of block `number`.
+pub async fn first_byte(cpu: &Processor, volume: &Volume, number: u64) -> Result<u8, Errno> {
+    Ok(volume.read(cpu, block(number), context()).await?[0].bytes()[0])
+}
 
 /// A volume on the disk. The use of forced writes is drawn from the seed.
 pub fn open_disk(world: &World, host: &Host, disk: DiskId, seed: u64) -> Arc<Volume> {

@@ -11,7 +11,7 @@ use machine::tree::{Attributes, Creation, Node, SetAttributes, TreeCall, TreeRep
 use policy::unit::{ByteRange, DiskNo};
 use sim::{TreeConfig, TreeId, World};
 
-use super::{Host, small_kernel};
+use super::{Host, run, small_kernel};
 pub use super::{context, stable};
 
 pub const CACHE_BYTES: u64 = 2 << 20;
@@ -43,6 +43,25 @@ pub fn server_of(seed: u64, config: TreeConfig) -> (World, Host, TreeId) {
     let tree = world.add_tree(id, config);
     let host = Host::boot(&world, id, small_kernel(2, CACHE_BYTES, Switches::default()));
     (world, host, tree)
+}
+
+/// Runs a task on a server's tree, of which so many files may be open. It also gets the world and the tree in it.
+pub fn served(seed: u64, files_max: usize, task: impl AsyncFnOnce(Processor, Arc<FileTree>, World, TreeId) + 'static) {
+    served_of(seed, TreeConfig::new(), files_max, task);
+}
+
+pub fn served_of(
+    seed: u64,
+    config: TreeConfig,
+    files_max: usize,
+    task: impl AsyncFnOnce(Processor, Arc<FileTree>, World, TreeId) + 'static,
+) {
+    let (world, host, id) = server_of(seed, config);
+    let seen = world.clone();
+    run(&world, &host, async move |cpu| {
+        let tree = open(&seen, &cpu, id, files_max);
+        task(cpu, tree, seen, id).await;
+    });
 }
 
 pub async fn root(cpu: &Processor, tree: &Arc<FileTree>) -> Node {

@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kernel::connection::{Acceptor, Peer, Protocol, Sessions, Sockets};
 use kernel::request::{Context, JobId};
@@ -29,6 +30,13 @@ pub fn small_kernel(processors: u16, memory: u64, switches: Switches) -> KernelC
         write_back: policy::writeback::Config { smooth: switches.smooth_write_back, ..Default::default() },
         switches,
     }
+}
+
+/// A world with one host.
+pub fn boot(seed: u64, config: KernelConfig) -> (World, Host) {
+    let world = World::new(seed);
+    let host = Host::boot(&world, world.add_host("server"), config);
+    (world, host)
 }
 
 pub struct Host {
@@ -161,6 +169,16 @@ pub fn spawn<T: 'static>(cpu: &Processor, task: impl AsyncFnOnce(Processor) -> T
 /// Of a request for which a client waits.
 pub fn context() -> Context {
     Context::synchronous(JobId(0))
+}
+
+/// Waits for the end of a task that was spawned.
+pub async fn ended<T>(cpu: &Processor, slot: &Rc<RefCell<Option<T>>>) -> T {
+    loop {
+        if let Some(value) = slot.take() {
+            return value;
+        }
+        cpu.sleep(Duration::from_micros(100)).await;
+    }
 }
 
 pub fn stable() -> Context {
