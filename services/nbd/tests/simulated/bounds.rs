@@ -1,6 +1,6 @@
 //! Bounds of what one client may cost the others, and of how long it may delay the server's end.
 
-use crate::scene::{Ended, Peer, Route, Scene, Setup, go, request};
+use crate::scene::{Ended, Peer, Route, Scene, Setup, go, request, serve};
 use futures_util::future::join_all;
 use kernel::Processor;
 use kernel::connection::Protocol;
@@ -40,40 +40,35 @@ async fn halting_in_a_refused_write(cpu: &Processor, route: &Route) -> Peer {
 
 #[test]
 fn who_stops_in_a_payload_that_is_refused_is_disconnected_as_any_other() {
-    let scene = Scene::new(Setup::new(1, MIB));
-    scene.run(async |cpu, route| {
+    serve(Setup::new(1, MIB), async |cpu, route| {
         let mut peer = halting_in_a_refused_write(&cpu, &route).await;
         let start = cpu.now();
         // The connection ends even if the server never looks at it again.
         cpu.sleep(Duration::from_secs(75)).await;
         assert_eq!(peer.send(&[0xee; 100]).await.and(Ok(peer.until_end().await)).map(|_| ()), Ok(()));
         assert!(cpu.now().since(start) < Duration::from_secs(80), "still connected");
-        peer.hang_up();
     });
-    scene.assert_all_ends();
 }
 
 #[test]
 fn a_server_that_ends_does_not_wait_for_ever_for_a_refused_payload() {
     let scene = Scene::new(Setup::new(2, MIB));
-    let peer = scene.run(async |cpu, route| {
+    let _peer = scene.run(async |cpu, route| {
         let peer = halting_in_a_refused_write(&cpu, &route).await;
         cpu.sleep(Duration::from_secs(1)).await;
         peer
     });
     scene.nbd.sessions().stop();
     scene.assert_all_ends();
-    peer.hang_up();
 }
 
 #[test]
 fn a_server_that_ends_does_not_wait_for_clients_that_have_not_chosen() {
     let scene = Scene::new(Setup::new(3, MIB));
-    let (silent, halting) = scene.run(async |cpu, route| {
+    let _peers = scene.run(async |cpu, route| {
         let mut silent = route.peer(&cpu);
         silent.receive(18).await.expect("a greeting");
-        let mut halting = route.peer(&cpu);
-        halting.greet(3).await.expect("a greeting");
+        let mut halting = route.greeted(&cpu).await;
         halting.option_header(NBD_OPTS_MAGIC, option::GO, 100).await.expect("sent");
         cpu.sleep(Duration::from_secs(1)).await;
         (silent, halting)
@@ -82,14 +77,13 @@ fn a_server_that_ends_does_not_wait_for_clients_that_have_not_chosen() {
     scene.nbd.sessions().stop();
     scene.assert_all_ends();
     assert!(scene.world.now().since(start) < Duration::from_secs(1), "it waited until {}", scene.world.now());
-    [silent, halting].into_iter().for_each(Peer::hang_up);
 }
 
 #[test]
 fn a_server_that_ends_waits_for_replies_to_be_taken_until_it_gives_up() {
     for gives_up in [false, true] {
         let scene = Scene::new(Setup::new(4, 64 * MIB));
-        let peer = scene.run(async |cpu, route| {
+        let _peer = scene.run(async |cpu, route| {
             let mut peer = route.peer_of(&cpu, "disk").await;
             for no in 0..8 {
                 peer.send(&request(cmd::READ, no * MIB, MIB as u32).encode()).await.expect("sent");
@@ -106,7 +100,6 @@ fn a_server_that_ends_waits_for_replies_to_be_taken_until_it_gives_up() {
         let waited = scene.world.now().since(start);
         let bound = Duration::from_secs(if gives_up { 1 } else { 75 });
         assert!(waited < bound, "it ended after {waited:?}");
-        peer.hang_up();
     }
 }
 
@@ -135,8 +128,7 @@ fn a_server_that_gives_up_does_not_make_clients_wait_for_a_stuck_disk() {
 #[test]
 fn information_that_is_asked_for_many_times_is_given_once() {
     Scene::new(Setup::new(6, MIB)).run(async |cpu, route| {
-        let mut peer = route.peer(&cpu);
-        peer.greet(3).await.expect("a greeting");
+        let mut peer = route.greeted(&cpu).await;
         let mut data = go("disk");
         data.truncate(data.len() - 2);
         data.extend_from_slice(&30_000_u16.to_be_bytes());
@@ -152,10 +144,8 @@ fn information_that_is_asked_for_many_times_is_given_once() {
 
 #[test]
 fn an_option_of_any_length_is_refused_or_ends_the_connection() {
-    let scene = Scene::new(Setup { memory: MIB, ..Setup::new(7, MIB) });
-    scene.run(async |cpu, route| {
-        let mut peer = route.peer(&cpu);
-        peer.greet(3).await.expect("a greeting");
+    serve(Setup { memory: MIB, ..Setup::new(7, MIB) }, async |cpu, route| {
+        let mut peer = route.greeted(&cpu).await;
         for (option, len, error) in [
             (99, 65_536, rep::ERR_UNSUP),
             (99, 65_537, rep::ERR_TOO_BIG),
@@ -166,7 +156,7 @@ fn an_option_of_any_length_is_refused_or_ends_the_connection() {
             assert_eq!(peer.ask_last(option, &vec![0xff; len]).await, Ok(error), "option {option} of {len} bytes");
         }
         assert_eq!(peer.ask_last(option::GO, &go("disk")).await, Ok(rep::ACK));
-        peer.hang_up();
+        drop(peer);
         for (option, len) in [
             (99, (1 << 20) + 1),
             (option::GO, u32::MAX),
@@ -174,17 +164,14 @@ fn an_option_of_any_length_is_refused_or_ends_the_connection() {
             (option::EXPORT_NAME, 4097),
             (option::EXPORT_NAME, 2), // Not UTF-8.
         ] {
-            let mut peer = route.peer(&cpu);
-            peer.greet(3).await.expect("a greeting");
+            let mut peer = route.greeted(&cpu).await;
             // The server need not receive all of it.
             if peer.option_header(NBD_OPTS_MAGIC, option, len).await.is_ok() {
                 let _ = peer.send(&vec![0xff; len.min(1 << 21) as usize]).await;
             }
             assert_eq!(peer.receive(1).await, Err(Ended), "option {option} of {len} bytes");
-            peer.hang_up();
         }
     });
-    scene.assert_all_ends();
 }
 
 #[test]
@@ -203,8 +190,7 @@ fn a_conversation_that_breaks_after_any_byte_is_let_go_of_and_half_a_write_write
     .concat();
     const WRITTEN: usize = 600;
     let whole = beginning.len() + 28 + WRITTEN + 28;
-    let scene = Scene::new(Setup { memory: 4 * MIB, ..Setup::new(8, 64 * MIB) });
-    scene.run(async move |cpu, route| {
+    serve(Setup { memory: 4 * MIB, ..Setup::new(8, 64 * MIB) }, async move |cpu, route| {
         for cut in 0..=whole {
             let at = cut as u64 * 1000;
             let write = Request { flags: cmd::FLAG_FUA, ..request(cmd::WRITE, at, WRITTEN as u32) };
@@ -215,7 +201,6 @@ fn a_conversation_that_breaks_after_any_byte_is_let_go_of_and_half_a_write_write
             if cut % 2 == 0 {
                 cpu.sleep(Duration::from_millis(2)).await;
             }
-            peer.hang_up();
         }
         cpu.sleep(Duration::from_secs(1)).await;
         let client = route.client(&cpu, "disk", true).await;
@@ -227,13 +212,11 @@ fn a_conversation_that_breaks_after_any_byte_is_let_go_of_and_half_a_write_write
         }
         client.hang_up();
     });
-    scene.assert_all_ends();
 }
 
 #[test]
 fn half_a_write_keeps_nobody_off_its_range() {
-    let scene = Scene::new(Setup::new(9, 64 * MIB));
-    scene.run(async |cpu, route| {
+    serve(Setup::new(9, 64 * MIB), async |cpu, route| {
         // One stops in its first piece, one in its second.
         let mut halting = Vec::new();
         for sent in [30_000, MIB as usize + 30_000] {
@@ -252,18 +235,15 @@ fn half_a_write_keeps_nobody_off_its_range() {
         let expected = [vec![0x22; MIB as usize], vec![0; 2 << 20]].concat();
         assert!(client.read(0, 3 << 20).await.expect("read") == expected);
         assert!(cpu.now().since(start) < Duration::from_secs(5), "it had to wait");
-        halting.into_iter().for_each(Peer::hang_up);
         client.hang_up();
     });
-    scene.assert_all_ends();
 }
 
 #[test]
 fn long_reads_beside_many_others_come_through_from_little_memory() {
     for structured in [false, true] {
         let disk = Arc::new(Delay::new(Arc::new(RamDisk::new(256 * MIB, DiskNo(0))), Duration::from_millis(1)));
-        let scene = Scene::new(Setup { device: disk, memory: 6 * MIB, ..Setup::new(10, 256 * MIB) });
-        scene.run(async move |cpu, route| {
+        serve(Setup { device: disk, memory: 6 * MIB, ..Setup::new(10, 256 * MIB) }, async move |cpu, route| {
             let connections = (0..3).map(async |no| {
                 let client = route.client(&cpu, "disk", structured).await;
                 // No two read the same: every reply has frames of its own.
@@ -280,14 +260,12 @@ fn long_reads_beside_many_others_come_through_from_little_memory() {
             });
             join_all(connections).await;
         });
-        scene.assert_all_ends();
     }
 }
 
 #[test]
 fn the_longest_writes_of_many_come_through_from_little_memory() {
-    let scene = Scene::new(Setup { memory: 6 * MIB, ..Setup::new(11, 64 * MIB) });
-    scene.run(async |cpu, route| {
+    serve(Setup { memory: 6 * MIB, ..Setup::new(11, 64 * MIB) }, async |cpu, route| {
         let writes = (0..6).map(async |no| {
             let client = route.client(&cpu, "disk", no % 2 == 0).await;
             client.write(no * 10 * MIB + 17, &vec![no as u8 + 1; 10 << 20], no == 3).await.expect("written");
@@ -302,7 +280,6 @@ fn the_longest_writes_of_many_come_through_from_little_memory() {
         }
         client.hang_up();
     });
-    scene.assert_all_ends();
 }
 
 #[test]
@@ -328,7 +305,6 @@ fn replies_that_nobody_takes_on_256_connections_of_128_requests_leave_memory_for
             assert!(took < Duration::from_secs(10), "a client had to wait for {took:?}");
             assert!(pool.frames().bytes_held() <= 16 * MIB, "{} bytes held", pool.frames().bytes_held());
         }
-        greedy.into_iter().for_each(Peer::hang_up);
         client.hang_up();
     });
     scene.assert_all_ends();
@@ -352,8 +328,7 @@ fn of_connections_that_have_ended_nothing_is_left() {
     let tasks = scene.disk.tasks();
     scene.run(async |cpu, route| {
         for turn in 0..1000 {
-            let peer = if turn % 2 == 0 { route.peer_of(&cpu, "disk").await } else { route.peer(&cpu) };
-            peer.hang_up();
+            drop(if turn % 2 == 0 { route.peer_of(&cpu, "disk").await } else { route.peer(&cpu) });
         }
     });
     scene.assert_all_ends();

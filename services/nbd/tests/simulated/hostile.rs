@@ -1,7 +1,7 @@
 //! Clients that break the protocol, stop in the middle, send nothing or receive nothing: they are refused or
 //! disconnected, and no other client notices.
 
-use crate::scene::{Ended, Peer, Route, Scene, Setup, all, request};
+use crate::scene::{Ended, Peer, Route, Scene, Setup, all, request, serve};
 use futures_util::future::join_all;
 use kernel::connection::Limits;
 use kernel::device::{FixedLatency, RamDisk, TESTDEV_LATENCY};
@@ -37,8 +37,7 @@ async fn assert_unharmed(cpu: &Processor, client: &Rc<Client>) {
 
 #[test]
 fn a_wrong_magic_ends_the_connection_after_what_came_before_it() {
-    let scene = Scene::new(Setup::new(1, MIB));
-    scene.run(async |cpu, route| {
+    serve(Setup::new(1, MIB), async |cpu, route| {
         let good = bystander(&cpu, &route).await;
         let mut peer = route.peer_of(&cpu, "disk").await;
         peer.send(&request(cmd::FLUSH, 0, 0).encode()).await.expect("sent");
@@ -46,11 +45,10 @@ fn a_wrong_magic_ends_the_connection_after_what_came_before_it() {
         peer.send(&[bad, vec![0xee; 4096]].concat()).await.expect("sent");
         assert_eq!(peer.simple_reply().await.map(|(error, _)| error), Ok(0));
         assert_eq!(peer.receive(1).await, Err(Ended));
-        peer.hang_up();
+        drop(peer);
         assert_unharmed(&cpu, &good).await;
         good.hang_up();
     });
-    scene.assert_all_ends();
 }
 
 #[test]
@@ -86,7 +84,6 @@ fn a_write_longer_than_allowed_is_refused_before_memory_is_taken_for_it() {
             let mut peer = route.peer_of(&cpu, "disk").await;
             assert_eq!(peer.error_of(request(cmd::WRITE, 0, len), &[]).await, Ok(NbdError::EINVAL.0));
             assert_eq!(peer.receive(1).await, Err(Ended));
-            peer.hang_up();
         }
         assert_unharmed(&cpu, &good).await;
         good.hang_up();
@@ -97,8 +94,7 @@ fn a_write_longer_than_allowed_is_refused_before_memory_is_taken_for_it() {
 #[test]
 fn who_stops_in_the_middle_of_a_message_is_disconnected_and_who_stops_between_is_not() {
     let limits = Limits { stall_timeout: Duration::from_secs(60), ..Limits::default() };
-    let scene = Scene::new(Setup { limits, ..Setup::new(4, MIB) });
-    scene.run(async |cpu, route| {
+    serve(Setup { limits, ..Setup::new(4, MIB) }, async |cpu, route| {
         let good = bystander(&cpu, &route).await;
         let write = [&request(cmd::WRITE, 0, 8192).encode()[..], &[0xee; 8192]].concat();
         let mut stalled = Vec::new();
@@ -115,18 +111,16 @@ fn who_stops_in_the_middle_of_a_message_is_disconnected_and_who_stops_between_is
             assert!(waited > Duration::from_secs(50), "{sent} bytes: disconnected after {waited:?}");
             assert!(waited < Duration::from_secs(75), "{sent} bytes: disconnected after {waited:?}");
         }
-        stalled.into_iter().for_each(|(_, peer)| peer.hang_up());
+        drop(stalled);
         assert_unharmed(&cpu, &good).await;
         good.hang_up();
     });
-    scene.assert_all_ends();
 }
 
 #[test]
 fn who_sends_a_byte_now_and_then_is_disconnected_and_who_is_slow_is_not() {
     let limits = Limits { stall_timeout: Duration::from_secs(60), ..Limits::default() };
-    let scene = Scene::new(Setup { limits, ..Setup::new(14, 8 * MIB) });
-    scene.run(async |cpu, route| {
+    serve(Setup { limits, ..Setup::new(14, 8 * MIB) }, async |cpu, route| {
         let good = bystander(&cpu, &route).await;
         // A header, a payload, and one that is only discarded: that of a write beyond the end.
         let allowed = [&request(cmd::WRITE, 0, 8192).encode()[..], &[0xee; 8192]].concat();
@@ -141,7 +135,6 @@ fn who_sends_a_byte_now_and_then_is_disconnected_and_who_is_slow_is_not() {
                 let waited = cpu.now().since(start);
                 assert!(waited < Duration::from_secs(90), "still served {waited:?} after {begun} bytes");
             }
-            peer.hang_up();
         }
         let mut slow = route.peer_of(&cpu, "disk").await;
         slow.send(&request(cmd::WRITE, 4 * MIB, 4 << 20).encode()).await.expect("sent");
@@ -150,17 +143,15 @@ fn who_sends_a_byte_now_and_then_is_disconnected_and_who_is_slow_is_not() {
             cpu.sleep(Duration::from_secs(2)).await;
         }
         assert_eq!(slow.simple_reply().await.map(|(error, _)| error), Ok(0));
-        slow.hang_up();
+        drop(slow);
         assert_unharmed(&cpu, &good).await;
         good.hang_up();
     });
-    scene.assert_all_ends();
 }
 
 #[test]
 fn who_does_not_take_its_replies_blocks_only_itself_and_is_disconnected() {
-    let scene = Scene::new(Setup { memory: 64 * MIB, ..Setup::new(5, 32 * MIB) });
-    scene.run(async |cpu, route| {
+    serve(Setup { memory: 64 * MIB, ..Setup::new(5, 32 * MIB) }, async |cpu, route| {
         let good = bystander(&cpu, &route).await;
         let mut greedy = route.peer_of(&cpu, "disk").await;
         let start = cpu.now();
@@ -186,10 +177,8 @@ fn who_does_not_take_its_replies_blocks_only_itself_and_is_disconnected() {
         let both: [std::pin::Pin<Box<dyn Future<Output = _>>>; 2] = [Box::pin(asking), Box::pin(watching)];
         let ended = join_all(both).await[0];
         assert!(ended.since(start) < Duration::from_secs(75), "disconnected after {:?}", ended.since(start));
-        greedy.hang_up();
         good.hang_up();
     });
-    scene.assert_all_ends();
 }
 
 /// Asserts that a client notices nothing of `others`, whose work needs much memory.
@@ -218,7 +207,6 @@ fn leave_memory_for_others(setup: Setup, ask: impl AsyncFn(&mut Peer, u64) + 'st
             assert!(pool.try_allocate(1024, &mut Frames::new()), "{no} others hold three quarters of the memory");
             assert_unnoticed(&cpu, &good, no).await;
         }
-        others.into_iter().for_each(Peer::hang_up);
         good.hang_up();
     });
     scene.assert_all_ends();
@@ -244,8 +232,7 @@ fn payloads_that_many_begin_and_do_not_send_leave_memory_for_others() {
 
 #[test]
 fn clients_that_wrote_much_and_are_idle_now_hold_no_memory_that_others_need() {
-    let scene = Scene::new(Setup { memory: 4 * MIB, ..Setup::new(8, 64 * MIB) });
-    scene.run(async |cpu, route| {
+    serve(Setup { memory: 4 * MIB, ..Setup::new(8, 64 * MIB) }, async |cpu, route| {
         let mut idle = Vec::new();
         for no in 0..96 {
             let client = route.client(&cpu, "disk", false).await;
@@ -265,7 +252,6 @@ fn clients_that_wrote_much_and_are_idle_now_hold_no_memory_that_others_need() {
         idle.iter().for_each(|client| client.hang_up());
         client.hang_up();
     });
-    scene.assert_all_ends();
 }
 
 #[test]
@@ -317,7 +303,6 @@ fn a_connection_that_breaks_after_any_number_of_bytes_is_let_go_of() {
             if cut % 3 == 0 {
                 peer.pause(Duration::from_millis(1)).await;
             }
-            peer.hang_up();
         }
     });
     scene.assert_all_ends();
@@ -327,30 +312,23 @@ fn a_connection_that_breaks_after_any_number_of_bytes_is_let_go_of() {
 fn garbage_at_any_point_harms_nobody_else() {
     for_seeds("garbage_at_any_point_harms_nobody_else", 40, |seed| {
         let network = NetworkConfig { backlog_max: 64, ..NetworkConfig::drawn(seed) };
-        let scene = Scene::new(Setup { network, memory: 8 * MIB, ..Setup::new(seed, 64 * MIB) });
-        scene.run(async move |cpu, route| {
+        serve(Setup { network, memory: 8 * MIB, ..Setup::new(seed, 64 * MIB) }, async move |cpu, route| {
             let good = bystander(&cpu, &route).await;
             let others = (0..12).map(async |no| {
                 let mut random = Random(seed * 100 + no);
                 let mut peer = match random.below(3) {
                     0 => route.peer(&cpu),
-                    1 => {
-                        let mut peer = route.peer(&cpu);
-                        peer.greet(3).await.expect("a greeting");
-                        peer
-                    }
+                    1 => route.greeted(&cpu).await,
                     _ => route.peer_of(&cpu, "disk").await,
                 };
                 if babble(&mut peer, &mut random).await.is_ok() {
                     peer.pause(Duration::from_micros(random.below(5000))).await;
                 }
-                peer.hang_up();
             });
             join_all(others).await;
             assert_eq!(good.read(0, 8192).await, Ok(vec![0x11; 8192]));
             good.hang_up();
         });
-        scene.assert_all_ends();
     });
 }
 

@@ -62,7 +62,7 @@ fn answers(switches: Switches) -> BTreeMap<u64, (u32, Vec<u8>)> {
             let data = peer.receive(len as usize).await.expect("its data");
             assert!(answers.insert(cookie, (error, data)).is_none(), "one answer to each");
         }
-        peer.hang_up();
+        drop(peer);
         answers
     });
     scene.assert_all_ends();

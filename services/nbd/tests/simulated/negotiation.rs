@@ -1,6 +1,6 @@
 //! The handshake, byte by byte, with clients that keep to the protocol and with others.
 
-use crate::scene::{Ended, Scene, Setup, go, request};
+use crate::scene::{Ended, Scene, Setup, go, request, serve};
 use kernel::connection::Limits;
 use nbd::proto::{BASE_ALLOCATION, NBD_OPTS_MAGIC, Reader, cmd, flag, info, option, rep};
 use std::time::Duration;
@@ -24,8 +24,7 @@ fn contexts(export: &str, queries: &[&str]) -> Vec<u8> {
 #[test]
 fn all_exports_are_listed_with_their_descriptions() {
     scene().run(async |cpu, route| {
-        let mut peer = route.peer(&cpu);
-        peer.greet(3).await.expect("a greeting");
+        let mut peer = route.greeted(&cpu).await;
         let replies = peer.ask(option::LIST, &[]).await.expect("answers");
         let names: Vec<_> = replies
             .iter()
@@ -45,8 +44,7 @@ fn all_exports_are_listed_with_their_descriptions() {
 #[test]
 fn the_empty_name_is_the_first_export() {
     scene().run(async |cpu, route| {
-        let mut peer = route.peer(&cpu);
-        peer.greet(3).await.expect("a greeting");
+        let mut peer = route.greeted(&cpu).await;
         let wanted = [&0_u32.to_be_bytes()[..], &1_u16.to_be_bytes(), &info::NAME.to_be_bytes()].concat();
         let replies = peer.ask(option::INFO, &wanted).await.expect("answers");
         let name = [&info::NAME.to_be_bytes()[..], b"disk"].concat();
@@ -57,8 +55,7 @@ fn the_empty_name_is_the_first_export() {
 #[test]
 fn information_tells_size_flags_and_block_sizes_without_beginning_transmission() {
     scene().run(async |cpu, route| {
-        let mut peer = route.peer(&cpu);
-        peer.greet(3).await.expect("a greeting");
+        let mut peer = route.greeted(&cpu).await;
         for (name, read_only) in [("disk", false), ("frozen", true)] {
             let replies = peer.ask(option::INFO, &go(name)).await.expect("answers");
             let find = |kind: u16| {
@@ -94,8 +91,7 @@ fn the_old_way_to_choose_an_export_ends_with_zeroes_unless_they_are_not_wanted()
             assert!(answer[10..].iter().all(|byte| *byte == 0));
             assert_eq!(peer.error_of(request(cmd::FLUSH, 0, 0), &[]).await, Ok(0));
         }
-        let mut peer = route.peer(&cpu);
-        peer.greet(3).await.expect("a greeting");
+        let mut peer = route.greeted(&cpu).await;
         peer.option(option::EXPORT_NAME, b"none such").await.expect("sent");
         assert_eq!(peer.receive(1).await, Err(Ended), "there is no other way to refuse");
     });
@@ -104,8 +100,7 @@ fn the_old_way_to_choose_an_export_ends_with_zeroes_unless_they_are_not_wanted()
 #[test]
 fn what_is_not_offered_is_refused_and_negotiation_goes_on() {
     scene().run(async |cpu, route| {
-        let mut peer = route.peer(&cpu);
-        peer.greet(3).await.expect("a greeting");
+        let mut peer = route.greeted(&cpu).await;
         let long = vec![0; 70_000];
         let many_kinds = [&0_u32.to_be_bytes()[..], &u16::MAX.to_be_bytes()].concat();
         let long_name = go(&"x".repeat(4097));
@@ -140,8 +135,7 @@ fn what_is_not_offered_is_refused_and_negotiation_goes_on() {
 #[test]
 fn contexts_are_listed_by_wildcard_and_set_by_name() {
     scene().run(async |cpu, route| {
-        let mut peer = route.peer(&cpu);
-        peer.greet(3).await.expect("a greeting");
+        let mut peer = route.greeted(&cpu).await;
         assert_eq!(peer.ask_last(option::STRUCTURED_REPLY, &[]).await, Ok(rep::ACK));
         for (option, queries, found) in [
             (option::LIST_META_CONTEXT, &[][..], true),
@@ -165,67 +159,51 @@ fn contexts_are_listed_by_wildcard_and_set_by_name() {
 
 #[test]
 fn abort_is_acknowledged_and_ends_the_connection() {
-    let scene = scene();
-    scene.run(async |cpu, route| {
-        let mut peer = route.peer(&cpu);
-        peer.greet(3).await.expect("a greeting");
+    serve(Setup::new(1, SIZE), async |cpu, route| {
+        let mut peer = route.greeted(&cpu).await;
         assert_eq!(peer.ask_last(option::ABORT, &[]).await, Ok(rep::ACK));
         assert_eq!(peer.receive(1).await, Err(Ended));
-        peer.hang_up();
     });
-    scene.assert_all_ends();
 }
 
 #[test]
 fn who_does_not_speak_the_protocol_is_disconnected() {
-    let scene = scene();
-    scene.run(async |cpu, route| {
+    serve(Setup::new(1, SIZE), async |cpu, route| {
         for flags in [0x8000_0003, 4, u32::MAX] {
             let mut peer = route.peer(&cpu);
             peer.greet(flags).await.expect("a greeting");
             assert_eq!(peer.receive(1).await, Err(Ended), "client flags {flags:#x}");
-            peer.hang_up();
         }
         for (magic, len) in [(NBD_OPTS_MAGIC + 1, 0), (NBD_OPTS_MAGIC, u32::MAX), (0x4745_5420_2f20_4854, 12)] {
-            let mut peer = route.peer(&cpu);
-            peer.greet(3).await.expect("a greeting");
+            let mut peer = route.greeted(&cpu).await;
             peer.option_header(magic, option::GO, len).await.expect("sent");
             assert_eq!(peer.receive(1).await, Err(Ended), "magic {magic:#x}, {len} bytes");
-            peer.hang_up();
         }
     });
-    scene.assert_all_ends();
 }
 
 #[test]
 fn negotiation_may_not_go_on_for_ever() {
-    let scene = scene();
-    scene.run(async |cpu, route| {
-        let mut peer = route.peer(&cpu);
-        peer.greet(3).await.expect("a greeting");
+    serve(Setup::new(1, SIZE), async |cpu, route| {
+        let mut peer = route.greeted(&cpu).await;
         let mut asked = 0;
         while peer.ask(option::LIST, &[]).await.is_ok() {
             asked += 1;
             assert!(asked < 10_000, "still negotiating");
         }
-        peer.hang_up();
     });
-    scene.assert_all_ends();
 }
 
 #[test]
 fn who_does_not_choose_an_export_in_time_is_disconnected() {
     let limits = Limits { handshake_timeout: Duration::from_secs(30), ..Limits::default() };
-    let scene = Scene::new(Setup { limits, ..Setup::new(1, SIZE) });
-    scene.run(async |cpu, route| {
+    serve(Setup { limits, ..Setup::new(1, SIZE) }, async |cpu, route| {
         // Some send nothing at all, some stop within an option, some continue too slowly.
         let mut silent = route.peer(&cpu);
         silent.receive(18).await.expect("a greeting");
-        let mut halting = route.peer(&cpu);
-        halting.greet(3).await.expect("a greeting");
+        let mut halting = route.greeted(&cpu).await;
         halting.option_header(NBD_OPTS_MAGIC, option::GO, 1000).await.expect("sent");
-        let mut slow = route.peer(&cpu);
-        slow.greet(3).await.expect("a greeting");
+        let mut slow = route.greeted(&cpu).await;
         let start = cpu.now();
         while slow.ask(option::LIST, &[]).await.is_ok() {
             slow.pause(Duration::from_secs(1)).await;
@@ -234,9 +212,7 @@ fn who_does_not_choose_an_export_in_time_is_disconnected() {
             assert!(end.since(start) < Duration::from_secs(40), "disconnected after {:?}", end.since(start));
         }
         assert!(cpu.now().since(start) > Duration::from_secs(25), "had its time");
-        [silent, halting, slow].into_iter().for_each(crate::scene::Peer::hang_up);
     });
-    scene.assert_all_ends();
 }
 
 #[test]

@@ -85,12 +85,8 @@ impl Scene {
         let clients = Host::boot(&world, world.add_host("clients"), config);
         let device: DeviceRef = Arc::new(Checked::new(setup.device));
         let open = |read_only| {
-            let config = VolumeConfig {
-                name: "disk".to_owned(),
-                read_only,
-                forced_unit_access: ForcedUnitAccess::Always,
-                grows: false,
-            };
+            let forced_unit_access = ForcedUnitAccess::Always;
+            let config = VolumeConfig { name: "disk".to_owned(), read_only, forced_unit_access, grows: false };
             Volume::open(&disk.kernel, Arc::clone(&device), config, ProcessorId(0)).expect("a number")
         };
         let volume = open(false);
@@ -140,6 +136,13 @@ impl Scene {
     pub fn serving(&self) -> usize {
         testkit::scene::serving(&self.acceptor)
     }
+}
+
+/// Serves the clients of `task`, after which every connection must end.
+pub fn serve(setup: Setup, task: impl AsyncFnOnce(Processor, Route) + 'static) {
+    let scene = Scene::new(setup);
+    scene.run(task);
+    scene.assert_all_ends();
 }
 
 /// Runs many futures, each as a task, and returns their results in order.
@@ -192,10 +195,16 @@ impl Route {
         Peer { cpu: cpu.clone(), connection: self.connect() }
     }
 
-    /// The same, after it has agreed on `export` with simple replies.
-    pub async fn peer_of(&self, cpu: &Processor, export: &str) -> Peer {
+    /// The same, after the greeting.
+    pub async fn greeted(&self, cpu: &Processor) -> Peer {
         let mut peer = self.peer(cpu);
         peer.greet(3).await.expect("a greeting");
+        peer
+    }
+
+    /// The same, after it has agreed on `export` with simple replies.
+    pub async fn peer_of(&self, cpu: &Processor, export: &str) -> Peer {
+        let mut peer = self.greeted(cpu).await;
         peer.option(option::GO, &go(export)).await.expect("an answer");
         while peer.option_reply().await.expect("an answer").kind != rep::ACK {}
         peer
@@ -321,8 +330,11 @@ impl Peer {
     pub async fn pause(&self, duration: Duration) {
         self.cpu.sleep(duration).await;
     }
+}
 
-    pub fn hang_up(self) {
+/// It hangs up.
+impl Drop for Peer {
+    fn drop(&mut self) {
         self.cpu.shutdown(self.connection);
         self.cpu.close(self.connection);
     }

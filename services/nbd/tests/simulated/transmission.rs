@@ -1,7 +1,7 @@
 //! Requests and replies of clients that keep to the protocol: a read returns what was written, every command does what
 //! the protocol says, and every request is answered in time.
 
-use crate::scene::{Ended, Scene, Setup, go, request};
+use crate::scene::{Ended, Scene, Setup, go, request, serve};
 use futures_util::future::join_all;
 use kernel::connection::Protocol;
 use kernel::device::{Delay, DeviceRef, Fault, Faults, FixedLatency, Operation, RamDisk, TESTDEV_LATENCY};
@@ -75,8 +75,7 @@ fn what_is_read_is_what_was_written_however_the_network_cuts_it() {
             buffer_bytes: network.buffer_bytes.max(if is_cut { 64 << 10 } else { 0 }),
             ..network
         };
-        let scene = Scene::new(Setup { network, memory: 4 * MIB, ..Setup::new(seed, 8 * MIB) });
-        scene.run(async move |cpu, route| {
+        serve(Setup { network, memory: 4 * MIB, ..Setup::new(seed, 8 * MIB) }, async move |cpu, route| {
             let clients = (0..4).map(async |no| {
                 let client = route.client(&cpu, "disk", no % 2 == 0).await;
                 let part = no * 2 * MIB..(no + 1) * 2 * MIB - no;
@@ -85,7 +84,6 @@ fn what_is_read_is_what_was_written_however_the_network_cuts_it() {
             });
             join_all(clients).await;
         });
-        scene.assert_all_ends();
     });
 }
 
@@ -308,7 +306,7 @@ fn all_that_was_sent_before_the_good_bye_is_done_and_answered() {
             assert!(!std::mem::replace(&mut answered[cookie as usize], true), "{cookie} was answered twice");
         }
         assert_eq!(peer.receive(1).await, Err(Ended));
-        peer.hang_up();
+        drop(peer);
         let client = route.client(&cpu, "disk", false).await;
         assert_eq!(client.read(29 * 3000, 3000).await, Ok(vec![30; 3000]));
         client.hang_up();
@@ -325,8 +323,7 @@ fn a_server_that_ends_answers_what_is_under_way_and_takes_nothing_more() {
     let nbd = Arc::clone(&scene.nbd);
     scene.run(async move |cpu, route| {
         let (idle, busy) = (route.client(&cpu, "disk", false).await, route.client(&cpu, "disk", true).await);
-        let mut choosing = route.peer(&cpu);
-        choosing.greet(3).await.expect("a greeting");
+        let mut choosing = route.greeted(&cpu).await;
         let answered = Rc::new(Cell::new(0));
         for no in 0..16 {
             let (busy, answered) = (Rc::clone(&busy), Rc::clone(&answered));
@@ -344,7 +341,6 @@ fn a_server_that_ends_answers_what_is_under_way_and_takes_nothing_more() {
         assert_eq!(idle.flush().await, Err(ClientError::Gone));
         nbd.sessions().abort();
         choosing.until_end().await;
-        choosing.hang_up();
         idle.hang_up();
         busy.hang_up();
     });
@@ -354,10 +350,8 @@ fn a_server_that_ends_answers_what_is_under_way_and_takes_nothing_more() {
 #[test]
 fn errors_tell_what_was_wrong_where_replies_have_room_for_it() {
     let fault = Arc::new(Fault::new(Arc::new(RamDisk::new(MIB, DiskNo(0))), Faults::default()));
-    let scene = Scene::new(Setup { device: fault.clone(), ..Setup::new(21, MIB) });
-    scene.run(async move |cpu, route| {
-        let mut peer = route.peer(&cpu);
-        peer.greet(3).await.expect("a greeting");
+    serve(Setup { device: fault.clone(), ..Setup::new(21, MIB) }, async move |cpu, route| {
+        let mut peer = route.greeted(&cpu).await;
         assert_eq!(peer.ask_last(option::STRUCTURED_REPLY, &[]).await, Ok(rep::ACK));
         assert_eq!(peer.ask_last(option::GO, &go("disk")).await, Ok(rep::ACK));
         fault.fail_next(Operation::Read, 1, Errno::IO);
@@ -380,7 +374,5 @@ fn errors_tell_what_was_wrong_where_replies_have_room_for_it() {
             let told = at.u16().and_then(|len| at.take(len.into())).expect("a text");
             assert!(at.is_empty() && String::from_utf8_lossy(told).contains(text), "{told:?}");
         }
-        peer.hang_up();
     });
-    scene.assert_all_ends();
 }
