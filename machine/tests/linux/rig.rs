@@ -23,7 +23,7 @@ pub(crate) use on_both_engines;
 /// A test fails when an operation takes longer than this.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-pub fn with(engine: Engine, test: fn(Rig)) {
+pub fn with(engine: Engine, test: impl FnOnce(Rig)) {
     match build(engine, 1) {
         Ok(mut builders) => test(Rig::new(builders.remove(0)().expect("a machine"))),
         Err(Error::NoIoUring(reason)) => note(&format!("no io_uring: {reason}")),

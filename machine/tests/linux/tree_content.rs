@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::FileTypeExt;
 
-use crate::rig::{Memory, Rig};
+use crate::rig::Memory;
 use crate::tree_rig::*;
 use machine::linux::file::{self, OpenOptions};
 use machine::tree::{Kind, Node, OpenNode, SetAttributes, TreeCall, TreeReply};
@@ -36,8 +36,7 @@ fn read(open: &OpenFile, at: u64, into: Segments) -> Op {
     Op::Read { file: open.file, at: ByteOffset(at), into }
 }
 
-fn an_open_file_is_written_and_read_direct_and_buffered(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
+fn an_open_file_is_written_and_read_direct_and_buffered(mut served: ServedTree) {
     let node = served.file("file");
     let open = opened(&mut served, node, true);
     assert_eq!(open.direct.facts.size, 0);
@@ -62,8 +61,10 @@ fn an_open_file_is_written_and_read_direct_and_buffered(rig: Rig) {
     assert_eq!(again.direct.facts.direct, open.direct.facts.direct);
 }
 
-fn a_file_is_opened_whatever_its_mode(rig: Rig) {
-    let Some(mut served) = ServedTree::as_root(rig) else { return };
+fn a_file_is_opened_whatever_its_mode(mut served: ServedTree) {
+    if !served.acts_for_others() {
+        return;
+    }
     let node = served.file("file");
     let closed = SetAttributes { uid: Some(5001), ..mode(0) };
     assert!(served.ask(None, set(node, closed)).is_ok());
@@ -74,8 +75,7 @@ fn a_file_is_opened_whatever_its_mode(rig: Rig) {
     assert!(open.direct.facts.writable);
 }
 
-fn an_open_file_stays_open_when_its_name_is_removed(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
+fn an_open_file_stays_open_when_its_name_is_removed(mut served: ServedTree) {
     let root = served.root;
     let node = served.file("file");
     let open = opened(&mut served, node, true);
@@ -94,8 +94,7 @@ fn fifo(served: &mut ServedTree, name: &str) -> Node {
     served.node(None, call).expect("made").0
 }
 
-fn only_regular_files_are_opened(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
+fn only_regular_files_are_opened(mut served: ServedTree) {
     let root = served.root;
     assert_eq!(served.ask(None, TreeCall::Open { node: root, writable: false }).err(), Some(EISDIR));
     // Opening it would wait for a writer.
@@ -109,8 +108,7 @@ fn copy(program: &str, to: &std::path::Path) {
     assert!(std::process::Command::new("cp").arg(program).arg(to).status().expect("cp").success());
 }
 
-fn a_file_in_execution_is_opened_for_reading_only(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
+fn a_file_in_execution_is_opened_for_reading_only(mut served: ServedTree) {
     let root = served.root;
     copy("/bin/sleep", &served.path("program"));
     let mut running = std::process::Command::new(served.path("program")).arg("60").spawn().expect("started");
@@ -127,8 +125,7 @@ fn a_file_in_execution_is_opened_for_reading_only(rig: Rig) {
     assert_eq!(&into.bytes()[..4], b"\x7fELF");
 }
 
-fn a_file_open_for_reading_can_be_executed(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
+fn a_file_open_for_reading_can_be_executed(mut served: ServedTree) {
     let root = served.root;
     copy("/bin/true", &served.path("program"));
     let node = served.lookup(root, "program").expect("found").0;
@@ -136,8 +133,7 @@ fn a_file_open_for_reading_can_be_executed(rig: Rig) {
     assert!(std::process::Command::new(served.path("program")).status().expect("executed").success());
 }
 
-fn nodes_of_every_kind_are_synced_and_removed_ones_skipped(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
+fn nodes_of_every_kind_are_synced_and_removed_ones_skipped(mut served: ServedTree) {
     let root = served.root;
     let (file, gone) = (served.file("file"), served.file("gone"));
     let directory = served.make_directory("directory", 0);
@@ -151,8 +147,7 @@ fn nodes_of_every_kind_are_synced_and_removed_ones_skipped(rig: Rig) {
     assert_eq!(done_in(served.ask(None, remove_directory(root, "directory"))), Ok(()));
 }
 
-fn a_tree_has_the_disk_of_its_files(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
+fn a_tree_has_the_disk_of_its_files(mut served: ServedTree) {
     let node = served.file("file");
     let open = opened(&mut served, node, true);
     assert_eq!(open.direct.facts.disk, served.open.disk);
@@ -168,8 +163,7 @@ fn change(path: &std::path::Path, program: &str) {
     assert!(status.expect("a shell").success(), "{program}");
 }
 
-fn changes_of_an_open_file_by_other_processes_are_reported_and_own_ones_are_not(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
+fn changes_of_an_open_file_by_other_processes_are_reported_and_own_ones_are_not(mut served: ServedTree) {
     let (node, other) = (served.file("file"), served.file("other"));
     let (watched, open) = (opened(&mut served, node, false), opened(&mut served, node, true));
     let _other = opened(&mut served, other, false);

@@ -4,39 +4,21 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::rig::Rig;
 use crate::tree_rig::*;
 use machine::Errno;
 use machine::linux::tree::{self, OpenTreeError};
-use machine::tree::{NODE_BYTES_MAX, Node, TreeCall};
+use machine::tree::TreeCall;
 use testkit::skip;
 
 on_all_trees!(
-    nodes_stay_the_same_when_the_tree_is_opened_anew,
-    the_node_of_a_removed_file_is_stale_and_not_given_to_the_next,
-    unknown_identifiers_are_stale,
     directories_outside_the_tree_are_stale,
     a_directory_moved_out_of_the_tree_gives_no_access_outside,
     file_systems_mounted_in_the_tree_are_not_part_of_it,
     calls_on_a_closed_tree_fail,
+    the_node_of_a_removed_file_is_stale_and_not_given_to_the_next,
 );
 
-fn nodes_stay_the_same_when_the_tree_is_opened_anew(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
-    let root = served.root;
-    let file = served.file("file");
-    let outer = served.make_directory("outer", 0o755);
-    let inner = served.node(None, make_directory(outer, "inner", 0o755)).expect("made").0;
-    let mut served = served.reopen();
-    assert_eq!(served.root, root);
-    // The deepest first: its parents are not known yet.
-    assert_eq!(served.lookup(inner, "..").expect("found").0, outer);
-    assert_eq!(served.lookup(root, "file").expect("found").0, file);
-    assert!(served.attributes(file).is_ok());
-}
-
-fn the_node_of_a_removed_file_is_stale_and_not_given_to_the_next(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
+fn the_node_of_a_removed_file_is_stale_and_not_given_to_the_next(mut served: ServedTree) {
     let root = served.root;
     let first = served.file("file");
     let number = served.attributes(first).expect("attributes").number;
@@ -53,28 +35,7 @@ fn the_node_of_a_removed_file_is_stale_and_not_given_to_the_next(rig: Rig) {
     drop(held);
 }
 
-fn unknown_identifiers_are_stale(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
-    let root = served.root;
-    let file = served.file("file");
-    let mut other_generation = file.as_bytes().to_vec();
-    *other_generation.last_mut().expect("not empty") ^= 1;
-    let mut other_kind = file.as_bytes().to_vec();
-    other_kind[0] ^= 0xff;
-    let shorter = &file.as_bytes()[..file.as_bytes().len() - 1];
-    for bytes in
-        [&[][..], &[0], &[1], &[0xff; NODE_BYTES_MAX], &[0; NODE_BYTES_MAX], &other_generation, &other_kind, shorter]
-    {
-        let node = Node::new(bytes).expect("not too long");
-        assert_eq!(served.attributes(node), Err(ESTALE), "{node:?}");
-        assert_eq!(served.lookup(node, "name"), Err(ESTALE), "{node:?}");
-        assert_eq!(served.ask(None, TreeCall::Open { node, writable: true }).err(), Some(ESTALE), "{node:?}");
-        assert_eq!(served.ask(None, rename(root, "file", node, "name")).err(), Some(ESTALE), "{node:?}");
-    }
-}
-
-fn directories_outside_the_tree_are_stale(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
+fn directories_outside_the_tree_are_stale(mut served: ServedTree) {
     served.make_directory("inside", 0o755);
     let outside = served.make_directory("outside", 0o755);
     let below = served.node(None, make_directory(outside, "below", 0o755)).expect("made").0;
@@ -92,8 +53,7 @@ fn directories_outside_the_tree_are_stale(rig: Rig) {
     assert_eq!(served.lookup(inside, "..").expect("found").0, inside);
 }
 
-fn a_directory_moved_out_of_the_tree_gives_no_access_outside(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
+fn a_directory_moved_out_of_the_tree_gives_no_access_outside(mut served: ServedTree) {
     let inside = served.make_directory("inside", 0o755);
     let moved = served.node(None, make_directory(inside, "moved", 0o755)).expect("made").0;
     let open = open_tree(&served.path("inside"), false, None).expect("opened");
@@ -137,8 +97,7 @@ impl Drop for Mounted {
     }
 }
 
-fn file_systems_mounted_in_the_tree_are_not_part_of_it(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
+fn file_systems_mounted_in_the_tree_are_not_part_of_it(mut served: ServedTree) {
     let root = served.root;
     let below = served.make_directory("below", 0o755);
     let Some(mounted) = Mounted::at(&served.path("below")) else {
@@ -155,8 +114,7 @@ fn file_systems_mounted_in_the_tree_are_not_part_of_it(rig: Rig) {
     assert_eq!(served.lookup(root, "below").expect("found").0, below);
 }
 
-fn calls_on_a_closed_tree_fail(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
+fn calls_on_a_closed_tree_fail(mut served: ServedTree) {
     let root = served.root;
     let closed = served.open.tree;
     let mut served = {

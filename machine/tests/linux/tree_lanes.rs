@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::rig::Rig;
 use crate::tree_rig::*;
 use machine::tree::{Around, BeforeAndAfter, Creation, Node, TreeCall, TreeOp};
 use machine::{Op, Token};
@@ -50,8 +49,7 @@ fn concurrently(served: &mut ServedTree, calls: impl IntoIterator<Item = TreeCal
     asked.into_iter().map(answer).collect()
 }
 
-fn concurrent_changes_in_several_directories_are_all_done(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
+fn concurrent_changes_in_several_directories_are_all_done(mut served: ServedTree) {
     let dirs: Vec<Node> = ["a", "b", "c"].into_iter().map(|name| served.make_directory(name, 0o777)).collect();
     let names = names();
     let each = || names.iter().flat_map(|name| dirs.iter().map(move |dir| (*dir, name.as_str())));
@@ -71,8 +69,10 @@ fn concurrent_changes_in_several_directories_are_all_done(rig: Rig) {
     }
 }
 
-fn concurrently_made_nodes_belong_to_their_callers(rig: Rig) {
-    let Some(mut served) = ServedTree::as_root(rig) else { return };
+fn concurrently_made_nodes_belong_to_their_callers(mut served: ServedTree) {
+    if !served.acts_for_others() {
+        return;
+    }
     let root = served.root;
     allow_descriptors();
     let callers = [caller(1000, 100, &[]), caller(2000, 200, &[100, 300]), caller(0, 0, &[])];
@@ -108,8 +108,7 @@ fn links_around(served: &mut ServedTree) -> Vec<(Option<u32>, u32)> {
     ended.collect()
 }
 
-fn attributes_around_a_change_are_those_right_before_and_after_it(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
+fn attributes_around_a_change_are_those_right_before_and_after_it(mut served: ServedTree) {
     let first = served.attributes(served.root).expect("attributes").links;
     let mut reported = links_around(&mut served);
     reported.sort_unstable();
@@ -120,8 +119,7 @@ fn attributes_around_a_change_are_those_right_before_and_after_it(rig: Rig) {
     assert_eq!(reported, counted.collect::<Vec<_>>());
 }
 
-fn what_others_change_meanwhile_is_not_taken_for_our_own(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
+fn what_others_change_meanwhile_is_not_taken_for_our_own(mut served: ServedTree) {
     let (is_over, place) = (Arc::new(AtomicBool::new(false)), served.directory.clone());
     let other = {
         let is_over = Arc::clone(&is_over);
@@ -139,8 +137,7 @@ fn what_others_change_meanwhile_is_not_taken_for_our_own(rig: Rig) {
     }
 }
 
-fn changes_in_a_removed_directory_are_stale(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
+fn changes_in_a_removed_directory_are_stale(mut served: ServedTree) {
     let dir = served.make_directory("dir", 0o777);
     let made = concurrently(&mut served, names().iter().map(|name| create(dir, name, Creation::Guarded, mode(0o600))));
     assert!(made.iter().all(Result::is_ok));
@@ -151,8 +148,7 @@ fn changes_in_a_removed_directory_are_stale(rig: Rig) {
     assert_eq!(std::fs::read_dir(served.path("dir")).expect("listed").count(), 0);
 }
 
-fn dropping_a_machine_cancels_waiting_calls(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
+fn dropping_a_machine_cancels_waiting_calls(mut served: ServedTree) {
     let root = served.root;
     let started: Vec<Token> =
         names().iter().map(|name| served.start(None, create(root, name, Creation::Guarded, mode(0o600))).0).collect();

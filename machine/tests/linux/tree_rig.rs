@@ -8,21 +8,14 @@ use std::sync::Arc;
 
 use machine::linux::Engine;
 use machine::linux::tree::{self, OpenTreeError};
-use machine::tree::{Attributes, Caller, Creation, Entry, Node, OpenTree, SetAttributes, TreeCall, TreeOp, TreeReply};
+use machine::tree::{Caller, Node, OpenTree, TreeCall, TreeOp, TreeReply};
 use machine::{Errno, Op, Token};
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
 use crate::rig::Rig;
+pub use testkit::contract::*;
 use testkit::skip::note;
-
-pub const ESTALE: Errno = Errno(libc::ESTALE);
-pub const ENOENT: Errno = Errno(libc::ENOENT);
-pub const EACCES: Errno = Errno(libc::EACCES);
-pub const EPERM: Errno = Errno(libc::EPERM);
-pub const EEXIST: Errno = Errno(libc::EEXIST);
-pub const EISDIR: Errno = Errno(libc::EISDIR);
-pub const ENOTDIR: Errno = Errno(libc::ENOTDIR);
 
 pub struct ServedTree {
     pub rig: Rig,
@@ -38,19 +31,29 @@ thread_local! {
     static SEARCHED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs each test on both engines, and once more with nodes found by place.
+/// Runs each test with a new tree on both engines, and once more with nodes found by place.
 macro_rules! on_all_trees {
     ($($name:ident),+ $(,)?) => {
-        crate::rig::on_both_engines!($($name),+);
+        mod io_uring {
+            $(#[test] fn $name() { crate::rig::with(machine::linux::Engine::IoUring, crate::tree_rig::on_new(super::$name)); })+
+        }
+        mod threads {
+            $(#[test] fn $name() { crate::rig::with(machine::linux::Engine::Threads, crate::tree_rig::on_new(super::$name)); })+
+        }
         mod searched {
-            $(#[test] fn $name() { crate::tree_rig::searched(super::$name); })+
+            $(#[test] fn $name() { crate::tree_rig::searched(crate::tree_rig::on_new(super::$name)); })+
         }
     };
 }
 pub(crate) use on_all_trees;
 
+/// The test with a new tree; a skip is noted where none can be opened.
+pub fn on_new(test: fn(ServedTree)) -> impl FnOnce(Rig) {
+    move |rig| ServedTree::new(rig).into_iter().for_each(test)
+}
+
 /// Runs the test with nodes found by place, as if the server could not open handles.
-pub fn searched(test: fn(Rig)) {
+pub fn searched(test: impl FnOnce(Rig)) {
     SEARCHED.set(true);
     crate::rig::with(Engine::Threads, test);
     SEARCHED.set(false);
@@ -97,8 +100,6 @@ pub fn drop_capability(capability: u32) -> bool {
 /// The place for the reply of a call.
 pub type Reply = Arc<Mutex<Option<TreeReply>>>;
 
-pub type NodeResult = Result<(Node, Attributes), Errno>;
-
 impl ServedTree {
     /// A new directory, accessible to all. `None`, noted as a skip, where trees cannot be opened.
     pub fn new(rig: Rig) -> Option<Self> {
@@ -122,15 +123,6 @@ impl ServedTree {
         }
     }
 
-    /// The same where callers can differ from the server: only root can act for them.
-    pub fn as_root(rig: Rig) -> Option<Self> {
-        if !is_root() {
-            note("takes root");
-            return None;
-        }
-        ServedTree::new(rig)
-    }
-
     fn of(mut rig: Rig, open: OpenTree, directory: PathBuf, state: Rc<TempDir>) -> Self {
         let (root, _) = node_in(ask(&mut rig, &open, None, TreeCall::Root)).expect("a root");
         ServedTree { rig, open, root, directory, state, temporary: None }
@@ -141,12 +133,7 @@ impl ServedTree {
         self.directory.join(name)
     }
 
-    /// Reopens the tree, as after a restart of the server.
-    pub fn reopen(self) -> Self {
-        self.reopen_after(|_| {})
-    }
-
-    /// The same, after a change of the directory or of the state.
+    /// Reopens the tree, after a change of the directory or of the state.
     pub fn reopen_after(self, what: impl FnOnce(&Path)) -> Self {
         let ServedTree { rig, open, directory, state, temporary, .. } = self;
         drop(open);
@@ -160,55 +147,37 @@ impl ServedTree {
         ServedTree { temporary: self.temporary, ..ServedTree::of(self.rig, open, self.directory, self.state) }
     }
 
-    pub fn ask(&mut self, caller: Option<&Caller>, call: TreeCall) -> Result<TreeReply, Errno> {
-        ask(&mut self.rig, &self.open, caller, call)
-    }
-
     pub fn start(&mut self, caller: Option<&Caller>, call: TreeCall) -> (Token, Reply) {
         start(&mut self.rig, &self.open, caller, call)
     }
+}
 
-    pub fn node(&mut self, caller: Option<&Caller>, call: TreeCall) -> NodeResult {
-        node_in(self.ask(caller, call))
+impl Tree for ServedTree {
+    fn root(&self) -> Node {
+        self.root
     }
 
-    pub fn lookup(&mut self, dir: Node, name: &str) -> NodeResult {
-        self.node(None, lookup(dir, name))
+    fn ask(&mut self, caller: Option<&Caller>, call: TreeCall) -> Result<TreeReply, Errno> {
+        ask(&mut self.rig, &self.open, caller, call)
     }
 
-    pub fn attributes(&mut self, node: Node) -> Result<Attributes, Errno> {
-        attributes_in(self.ask(None, TreeCall::Attributes { node }))
+    fn reopen(self) -> Self {
+        self.reopen_after(|_| {})
     }
 
-    /// Makes a file with mode 0644 in the root directory.
-    pub fn file(&mut self, name: &str) -> Node {
-        let call = create(self.root, name, Creation::Guarded, mode(0o644));
-        self.node(None, call).expect("created").0
+    fn put(&mut self, path: &str, bytes: &[u8]) {
+        std::fs::write(self.path(path), bytes).expect("written");
     }
 
-    /// Makes a directory with this mode in the root directory.
-    pub fn make_directory(&mut self, name: &str, permissions: u32) -> Node {
-        let call = make_directory(self.root, name, permissions);
-        self.node(None, call).expect("made").0
+    fn exists(&self, path: &str) -> bool {
+        self.path(path).exists()
     }
 
-    pub fn remove(&mut self, dir: Node, name: &str) -> NodeResult {
-        self.node(None, remove(dir, name))
-    }
-
-    /// Part of a directory, and whether it is the last one.
-    pub fn list(
-        &mut self,
-        caller: Option<&Caller>,
-        dir: Node,
-        cookie: u64,
-        entries_max: usize,
-        with_nodes: bool,
-    ) -> Result<(Vec<Entry>, bool), Errno> {
-        match self.ask(caller, TreeCall::ReadDirectory { dir, cookie, entries_max, with_nodes })? {
-            TreeReply::Entries(entries, last) => Ok((entries, last)),
-            _ => panic!("no entries"),
+    fn acts_for_others(&self) -> bool {
+        if !is_root() {
+            note("takes root");
         }
+        is_root()
     }
 }
 
@@ -227,77 +196,4 @@ fn ask(rig: &mut Rig, open: &OpenTree, caller: Option<&Caller>, call: TreeCall) 
         assert_eq!(value, 0);
         reply.expect("just seen")
     })
-}
-
-pub fn node_in(reply: Result<TreeReply, Errno>) -> NodeResult {
-    match reply? {
-        TreeReply::Node(node, attributes) => Ok((node, attributes)),
-        _ => panic!("no node"),
-    }
-}
-
-pub fn attributes_in(reply: Result<TreeReply, Errno>) -> Result<Attributes, Errno> {
-    match reply? {
-        TreeReply::Attributes(attributes) => Ok(attributes),
-        _ => panic!("no attributes"),
-    }
-}
-
-pub fn done_in(reply: Result<TreeReply, Errno>) -> Result<(), Errno> {
-    match reply? {
-        TreeReply::Done => Ok(()),
-        _ => panic!("unexpected reply"),
-    }
-}
-
-pub fn caller(uid: u32, gid: u32, groups: &[u32]) -> Caller {
-    Caller { uid, gid, groups: groups.into() }
-}
-
-pub fn mode(permissions: u32) -> SetAttributes {
-    SetAttributes { mode: Some(permissions), ..SetAttributes::default() }
-}
-
-pub fn lookup(dir: Node, name: &str) -> TreeCall {
-    TreeCall::Lookup { dir, name: name.into() }
-}
-
-pub fn create(dir: Node, name: &str, how: Creation, attributes: SetAttributes) -> TreeCall {
-    TreeCall::Create { dir, name: name.into(), how, attributes }
-}
-
-pub fn make_directory(dir: Node, name: &str, permissions: u32) -> TreeCall {
-    TreeCall::MakeDirectory { dir, name: name.into(), attributes: mode(permissions) }
-}
-
-pub fn make_symbolic_link(dir: Node, name: &str, target: &str) -> TreeCall {
-    let attributes = SetAttributes::default();
-    TreeCall::MakeSymbolicLink { dir, name: name.into(), target: target.into(), attributes }
-}
-
-pub fn remove(dir: Node, name: &str) -> TreeCall {
-    TreeCall::Remove { dir, name: name.into() }
-}
-
-pub fn remove_directory(dir: Node, name: &str) -> TreeCall {
-    TreeCall::RemoveDirectory { dir, name: name.into() }
-}
-
-pub fn rename(from_dir: Node, from: &str, to_dir: Node, to: &str) -> TreeCall {
-    TreeCall::Rename { from_dir, from_name: from.into(), to_dir, to_name: to.into() }
-}
-
-pub fn link(node: Node, dir: Node, name: &str) -> TreeCall {
-    TreeCall::Link { node, dir, name: name.into() }
-}
-
-pub fn set(node: Node, attributes: SetAttributes) -> TreeCall {
-    TreeCall::SetAttributes { node, attributes, guard: None }
-}
-
-pub fn access(reply: Result<TreeReply, Errno>) -> Result<u32, Errno> {
-    match reply? {
-        TreeReply::Access(granted) => Ok(granted),
-        _ => panic!("no access"),
-    }
 }

@@ -4,7 +4,6 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::rig::Rig;
 use crate::tree_rig::*;
 use machine::Errno;
 use machine::tree::{Creation, Node, TreeCall};
@@ -14,7 +13,7 @@ use testkit::skip::note;
 macro_rules! searched {
     ($($name:ident),+ $(,)?) => {
         mod searched {
-            $(#[test] fn $name() { crate::tree_rig::searched(super::$name); })+
+            $(#[test] fn $name() { crate::tree_rig::searched(crate::tree_rig::on_new(super::$name)); })+
         }
     };
 }
@@ -73,8 +72,7 @@ fn places_in(state: &Path) -> PathBuf {
     fs::read_dir(state).expect("listed").next().expect("the places").expect("read").path()
 }
 
-fn nodes_are_found_after_a_restart_with_the_places_and_with_less(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
+fn nodes_are_found_after_a_restart_with_the_places_and_with_less(mut served: ServedTree) {
     let nodes = grove(&mut served);
     served = served.reopen();
     assert_all_found(&mut served, &nodes);
@@ -92,8 +90,7 @@ fn nodes_are_found_after_a_restart_with_the_places_and_with_less(rig: Rig) {
     assert_all_found(&mut served, &nodes);
 }
 
-fn nodes_moved_on_the_host_are_found(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
+fn nodes_moved_on_the_host_are_found(mut served: ServedTree) {
     let nodes = grove(&mut served);
     for (from, to) in [("a/c/e", "a/c/other"), ("a/c/other", "b/d/e2"), ("a/c", "b/d/c"), ("b", "elsewhere")] {
         fs::rename(served.path(from), served.path(to)).expect("moved");
@@ -111,8 +108,7 @@ fn nodes_moved_on_the_host_are_found(rig: Rig) {
     }
 }
 
-fn nodes_moved_while_no_server_ran_are_found(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
+fn nodes_moved_while_no_server_ran_are_found(mut served: ServedTree) {
     let nodes = grove(&mut served);
     let directory = served.directory.clone();
     let mut served = served.reopen_after(|_| {
@@ -129,8 +125,7 @@ fn nodes_moved_while_no_server_ran_are_found(rig: Rig) {
     }
 }
 
-fn two_files_that_exchange_their_names_are_not_mistaken_for_each_other(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
+fn two_files_that_exchange_their_names_are_not_mistaken_for_each_other(mut served: ServedTree) {
     let (one, other) = (served.file("one"), served.file("other"));
     let numbers = [one, other].map(|node| served.attributes(node).expect("attributes").number.0);
     for _ in 0..10 {
@@ -141,8 +136,7 @@ fn two_files_that_exchange_their_names_are_not_mistaken_for_each_other(rig: Rig)
     }
 }
 
-fn an_identifier_whose_number_was_reused_is_stale(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
+fn an_identifier_whose_number_was_reused_is_stale(mut served: ServedTree) {
     // The file system usually gives the number to the next file; another test may have made that.
     for k in 0..200 {
         let old = served.file("old");
@@ -164,8 +158,7 @@ fn an_identifier_whose_number_was_reused_is_stale(rig: Rig) {
     note("the file system does not reuse numbers");
 }
 
-fn a_file_that_lost_its_first_name_on_the_host_is_found_by_the_second(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
+fn a_file_that_lost_its_first_name_on_the_host_is_found_by_the_second(mut served: ServedTree) {
     let file = served.file("first");
     let expected = number(&mut served, file);
     fs::hard_link(served.path("first"), served.path("second")).expect("linked");
@@ -176,9 +169,8 @@ fn a_file_that_lost_its_first_name_on_the_host_is_found_by_the_second(rig: Rig) 
     assert_eq!(served.lookup(served.root, "second"), Err(ENOENT));
 }
 
-fn a_node_that_the_server_moves_is_found_at_any_time(rig: Rig) {
+fn a_node_that_the_server_moves_is_found_at_any_time(mut served: ServedTree) {
     const ROUNDS: usize = 400;
-    let Some(mut served) = ServedTree::new(rig) else { return };
     let (one, other) = (served.make_directory("one", 0o755), served.make_directory("other", 0o755));
     let dir = served.node(None, make_directory(one, "dir", 0o755)).expect("made").0;
     let file = served.node(None, create(dir, "file", Creation::Guarded, mode(0o644))).expect("made").0;
@@ -196,8 +188,7 @@ fn a_node_that_the_server_moves_is_found_at_any_time(rig: Rig) {
     }
 }
 
-fn a_node_moved_on_the_host_is_synced(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
+fn a_node_moved_on_the_host_is_synced(mut served: ServedTree) {
     let nodes = grove(&mut served);
     fs::rename(served.path("a"), served.path("moved")).expect("moved");
     let nodes = nodes.into_iter().map(|(_, node)| node).collect();
@@ -207,8 +198,7 @@ fn a_node_moved_on_the_host_is_synced(rig: Rig) {
     assert_eq!(done_in(served.ask(None, TreeCall::Sync { nodes: again })), Ok(()));
 }
 
-fn a_node_moved_out_of_the_tree_is_stale_until_it_is_back(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
+fn a_node_moved_out_of_the_tree_is_stale_until_it_is_back(mut served: ServedTree) {
     let outside = tempfile::tempdir_in(served.directory.parent().expect("a parent")).expect("a temporary directory");
     let file = served.file("file");
     fs::rename(served.path("file"), outside.path().join("file")).expect("moved");
@@ -218,10 +208,9 @@ fn a_node_moved_out_of_the_tree_is_stale_until_it_is_back(rig: Rig) {
     assert!(number(&mut served, file).is_ok());
 }
 
-fn one_search_finds_all_moved_nodes_of_a_large_tree(rig: Rig) {
+fn one_search_finds_all_moved_nodes_of_a_large_tree(mut served: ServedTree) {
     const DIRECTORIES: usize = 40;
     const FILES: usize = 100;
-    let Some(mut served) = ServedTree::new(rig) else { return };
     let (from, to) = (served.make_directory("from", 0o777), served.path("to"));
     fs::create_dir(&to).expect("made");
     for dir in 0..DIRECTORIES {

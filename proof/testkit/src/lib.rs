@@ -1,6 +1,7 @@
 //! Shared by Awase's tests: servers run as processes, clients that record exactly what was acknowledged, ledgers that check
 //! what a server returns after a crash, and simulated hosts (`scene`). Only `scene` uses crates of the product.
 
+pub mod contract;
 pub mod conversation;
 pub mod failing_disk;
 pub mod group;

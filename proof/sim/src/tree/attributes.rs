@@ -85,6 +85,10 @@ impl SimTree {
         if *attributes == SetAttributes::default() {
             return Ok(stat);
         }
+        // To a Linux host, it means that the owner stays.
+        if [attributes.uid, attributes.gid].contains(&Some(u32::MAX)) {
+            return Err(Errno::INVALID);
+        }
         self.check_size(cred, inode, attributes)?;
         plan_owner(cred, inode, attributes, &mut stat)?;
         // Symbolic links have no permissions.

@@ -182,7 +182,11 @@ impl SimTree {
                 self.free.insert(number);
                 return Err(errno);
             }
-            Ok(stat) => {
+            Ok(mut stat) => {
+                // The mode is set last, as on a Linux host: a change of the owner clears nothing of it.
+                if cred.is_root() {
+                    stat.mode = inode.stat.mode;
+                }
                 self.inodes.insert(number, inode);
                 self.change_names(time, [(dir, name.to_vec(), Some(number))], [], Vec::new());
                 self.apply_attributes(number, stat, later.size);

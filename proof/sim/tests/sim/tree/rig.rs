@@ -7,8 +7,10 @@ use machine::tree::{
 };
 use machine::{Errno, File};
 use parking_lot::Mutex;
-use policy::unit::Stability;
+use policy::unit::{ByteOffset, Stability};
 use sim::{HostId, TreeConfig, TreeId, World};
+pub use testkit::contract::mode;
+use testkit::contract::{self, Tree, access, attributes_in, node_in};
 
 use crate::rig::{Outcome, Side, run};
 
@@ -27,8 +29,8 @@ pub fn user(uid: u32, gid: u32, groups: &[u32]) -> Option<Caller> {
     Some(Caller { uid, gid, groups: groups.into() })
 }
 
-pub fn mode(mode: u32) -> SetAttributes {
-    SetAttributes { mode: Some(mode), ..SetAttributes::default() }
+fn node_alone(reply: Result<TreeReply, Errno>) -> Result<Node, Errno> {
+    node_in(reply).map(|(node, _)| node)
 }
 
 pub fn size(size: u64) -> SetAttributes {
@@ -43,6 +45,14 @@ impl TreeRig {
         let open = world.open_tree(tree);
         let side = Side::new(&world, host, 0);
         TreeRig { world, host, tree, open, side, caller: None }
+    }
+
+    /// A new tree, which the suite of all trees tests.
+    pub fn of_all_trees() -> Self {
+        let mut rig = TreeRig::new(1, TreeConfig::new());
+        let root = rig.root();
+        rig.set(root, mode(0o777)).unwrap();
+        rig
     }
 
     pub fn run(&mut self) {
@@ -65,19 +75,12 @@ impl TreeRig {
         Ok(reply.expect("an answer"))
     }
 
-    fn node_of(reply: TreeReply) -> Node {
-        match reply {
-            TreeReply::Node(node, _) => node,
-            _ => panic!("not a node"),
-        }
-    }
-
     pub fn root(&mut self) -> Node {
-        Self::node_of(self.call(TreeCall::Root).unwrap())
+        node_alone(self.call(TreeCall::Root)).unwrap()
     }
 
     pub fn lookup(&mut self, dir: Node, name: &str) -> Result<Node, Errno> {
-        self.call(TreeCall::Lookup { dir, name: name.into() }).map(Self::node_of)
+        node_alone(self.call(TreeCall::Lookup { dir, name: name.into() }))
     }
 
     pub fn create_as(
@@ -87,7 +90,7 @@ impl TreeRig {
         how: Creation,
         attributes: SetAttributes,
     ) -> Result<Node, Errno> {
-        self.call(TreeCall::Create { dir, name: name.into(), how, attributes }).map(Self::node_of)
+        node_alone(self.call(TreeCall::Create { dir, name: name.into(), how, attributes }))
     }
 
     pub fn create(&mut self, dir: Node, name: &str) -> Result<Node, Errno> {
@@ -95,11 +98,11 @@ impl TreeRig {
     }
 
     pub fn make_directory(&mut self, dir: Node, name: &str) -> Result<Node, Errno> {
-        self.call(TreeCall::MakeDirectory { dir, name: name.into(), attributes: mode(0o755) }).map(Self::node_of)
+        node_alone(self.call(TreeCall::MakeDirectory { dir, name: name.into(), attributes: mode(0o755) }))
     }
 
     pub fn remove(&mut self, dir: Node, name: &str) -> Result<Node, Errno> {
-        self.call(TreeCall::Remove { dir, name: name.into() }).map(Self::node_of)
+        node_alone(self.call(TreeCall::Remove { dir, name: name.into() }))
     }
 
     pub fn remove_directory(&mut self, dir: Node, name: &str) -> Result<(), Errno> {
@@ -115,29 +118,19 @@ impl TreeRig {
     }
 
     pub fn link(&mut self, node: Node, dir: Node, name: &str) -> Result<Attributes, Errno> {
-        self.call(TreeCall::Link { node, dir, name: name.into() }).map(Self::attributes_of)
-    }
-
-    fn attributes_of(reply: TreeReply) -> Attributes {
-        match reply {
-            TreeReply::Attributes(attributes) => attributes,
-            _ => panic!("not attributes"),
-        }
+        attributes_in(self.call(TreeCall::Link { node, dir, name: name.into() }))
     }
 
     pub fn attributes(&mut self, node: Node) -> Result<Attributes, Errno> {
-        self.call(TreeCall::Attributes { node }).map(Self::attributes_of)
+        attributes_in(self.call(TreeCall::Attributes { node }))
     }
 
     pub fn set(&mut self, node: Node, attributes: SetAttributes) -> Result<Attributes, Errno> {
-        self.call(TreeCall::SetAttributes { node, attributes, guard: None }).map(Self::attributes_of)
+        attributes_in(self.call(TreeCall::SetAttributes { node, attributes, guard: None }))
     }
 
     pub fn access(&mut self, node: Node, wanted: u32) -> u32 {
-        match self.call(TreeCall::Access { node, wanted }).unwrap() {
-            TreeReply::Access(allowed) => allowed,
-            _ => panic!("not access"),
-        }
+        access(self.call(TreeCall::Access { node, wanted })).unwrap()
     }
 
     pub fn list(&mut self, dir: Node, cookie: u64, entries_max: usize) -> Result<(Vec<Entry>, bool), Errno> {
@@ -197,5 +190,41 @@ impl TreeRig {
 
     pub fn content(&self, path: &str) -> Option<Vec<u8>> {
         self.world.tree_content(self.tree, path)
+    }
+}
+
+impl Tree for TreeRig {
+    fn root(&self) -> Node {
+        self.world.tree_node(self.tree, "/").expect("a root")
+    }
+
+    fn ask(&mut self, caller: Option<&Caller>, call: TreeCall) -> Result<TreeReply, Errno> {
+        self.caller = caller.cloned();
+        let reply = self.call(call);
+        self.caller = None;
+        reply
+    }
+
+    fn reopen(mut self) -> Self {
+        self.open = self.world.open_tree(self.tree);
+        self
+    }
+
+    fn put(&mut self, path: &str, bytes: &[u8]) {
+        if !self.exists(path) {
+            let (above, name) = path.rsplit_once('/').unwrap_or(("/", path));
+            let dir = self.world.tree_node(self.tree, above).expect("a directory");
+            let call = contract::create(dir, name, Creation::Guarded, mode(0o644));
+            self.world.call_tree(self.tree, None, &call).expect("created");
+        }
+        self.world.write_tree(self.tree, path, ByteOffset(0), bytes);
+    }
+
+    fn exists(&self, path: &str) -> bool {
+        self.world.tree_node(self.tree, path).is_some()
+    }
+
+    fn acts_for_others(&self) -> bool {
+        true
     }
 }

@@ -1,32 +1,37 @@
-//! Listing directories of trees of the host.
+//! Listing directories.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::rig::Rig;
-use crate::tree_rig::*;
+use super::*;
 use machine::tree::Kind;
 
-on_all_trees!(
-    a_directory_is_listed_completely_in_parts_of_any_size,
-    entries_have_their_nodes_when_requested,
-    nothing_above_the_root_is_disclosed,
-    a_listing_continues_after_the_tree_was_reopened,
-    unchanged_entries_are_listed_once_while_others_are_added_and_removed,
-    several_listings_of_one_directory_do_not_disturb_each_other,
-);
+/// Hands the names of these promises to a macro.
+#[macro_export]
+macro_rules! promises_of_listing {
+    ($on:ident) => {
+        $on! {
+            listing:
+            a_directory_is_listed_completely_in_parts_of_any_size,
+            entries_have_their_nodes_when_requested,
+            nothing_above_the_root_is_disclosed,
+            a_listing_continues_after_the_tree_was_reopened,
+            unchanged_entries_are_listed_once_while_others_are_added_and_removed,
+            several_listings_of_one_directory_do_not_disturb_each_other
+        }
+    };
+}
 
 fn names_of(entries: &[machine::tree::Entry]) -> Vec<String> {
     entries.iter().map(|entry| String::from_utf8(entry.name.clone()).expect("text")).collect()
 }
 
-fn a_directory_is_listed_completely_in_parts_of_any_size(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
-    let root = served.root;
+pub fn a_directory_is_listed_completely_in_parts_of_any_size(mut served: impl Tree) {
+    let root = served.root();
     let mut expected = BTreeSet::from([".".to_string(), "..".to_string()]);
     for k in 0..100 {
         // Names of all lengths.
         let name = format!("{k:03}{}", "n".repeat(k * 252 / 99));
-        std::fs::write(served.path(&name), "").expect("written");
+        served.put(&name, b"");
         expected.insert(name);
     }
     for piece in [1, 2, 7, 50, 102, 103, 1000, usize::MAX] {
@@ -48,12 +53,12 @@ fn a_directory_is_listed_completely_in_parts_of_any_size(rig: Rig) {
     assert_eq!((entries.len(), last), (2, true));
 }
 
-fn entries_have_their_nodes_when_requested(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
+pub fn entries_have_their_nodes_when_requested(mut served: impl Tree) {
     let dir = served.make_directory("dir", 0o755);
-    std::fs::write(served.path("dir/file"), "content").expect("written");
-    std::fs::create_dir(served.path("dir/below")).expect("made");
-    std::os::unix::fs::symlink("nowhere", served.path("dir/link")).expect("made");
+    served.put("dir/file", b"content");
+    for call in [make_directory(dir, "below", 0o755), make_symbolic_link(dir, "link", "nowhere")] {
+        served.node(None, call).expect("made");
+    }
     let (entries, _) = served.list(None, dir, 0, 100, true).expect("listed");
     assert_eq!(entries.len(), 5);
     for (name, entry) in names_of(&entries).iter().zip(&entries) {
@@ -68,9 +73,8 @@ fn entries_have_their_nodes_when_requested(rig: Rig) {
     assert_eq!(link.map(|(_, attributes)| attributes.kind), Some(Kind::SymbolicLink));
 }
 
-fn nothing_above_the_root_is_disclosed(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
-    let root = served.root;
+pub fn nothing_above_the_root_is_disclosed(mut served: impl Tree) {
+    let root = served.root();
     let number = served.attributes(root).expect("attributes").number;
     let (entries, _) = served.list(None, root, 0, 100, true).expect("listed");
     assert_eq!(names_of(&entries).len(), 2);
@@ -79,11 +83,10 @@ fn nothing_above_the_root_is_disclosed(rig: Rig) {
     }
 }
 
-fn a_listing_continues_after_the_tree_was_reopened(rig: Rig) {
-    let Some(mut served) = ServedTree::new(rig) else { return };
-    let root = served.root;
+pub fn a_listing_continues_after_the_tree_was_reopened(mut served: impl Tree) {
+    let root = served.root();
     for k in 0..1000 {
-        std::fs::write(served.path(&format!("{k}")), "").expect("written");
+        served.put(&format!("{k}"), b"");
     }
     let (first, _) = served.list(None, root, 0, 400, false).expect("listed");
     let mut served = served.reopen();
@@ -95,13 +98,12 @@ fn a_listing_continues_after_the_tree_was_reopened(rig: Rig) {
 }
 
 /// 20,000 entries, of which every second is removed meanwhile, while others are added.
-fn unchanged_entries_are_listed_once_while_others_are_added_and_removed(rig: Rig) {
+pub fn unchanged_entries_are_listed_once_while_others_are_added_and_removed(mut served: impl Tree) {
     const COUNT: usize = 20_000;
     const PIECE: usize = 250;
-    let Some(mut served) = ServedTree::new(rig) else { return };
-    let root = served.root;
+    let root = served.root();
     for k in 0..COUNT {
-        std::fs::write(served.path(&format!("entry-{k}")), "").expect("written");
+        served.put(&format!("entry-{k}"), b"");
     }
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     let (mut cookie, mut passed) = (0, 0);
@@ -123,7 +125,7 @@ fn unchanged_entries_are_listed_once_while_others_are_added_and_removed(rig: Rig
         }
         for k in (1..COUNT).step_by(2).skip(passed * 100).take(100) {
             let _ = served.remove(root, &format!("entry-{k}"));
-            std::fs::write(served.path(&format!("added-{k}")), "").expect("written");
+            served.put(&format!("added-{k}"), b"");
         }
         passed += 1;
     }
@@ -135,12 +137,11 @@ fn unchanged_entries_are_listed_once_while_others_are_added_and_removed(rig: Rig
     assert!(more_than_once.is_empty(), "{more_than_once:?}");
 }
 
-fn several_listings_of_one_directory_do_not_disturb_each_other(rig: Rig) {
+pub fn several_listings_of_one_directory_do_not_disturb_each_other(mut served: impl Tree) {
     const LISTINGS: usize = 100;
-    let Some(mut served) = ServedTree::new(rig) else { return };
-    let root = served.root;
+    let root = served.root();
     for k in 0..98 {
-        std::fs::write(served.path(&format!("{k}")), "").expect("written");
+        served.put(&format!("{k}"), b"");
     }
     let mut listings = vec![(0, BTreeSet::new()); LISTINGS];
     // More of them than directories are held open, in steps of different sizes.

@@ -1,0 +1,17 @@
+//! What every tree promises, of trees of the host.
+
+macro_rules! of_the_host {
+    ($suite:ident: $($name:ident),+) => {
+        mod $suite {
+            use crate::tree_rig::{ServedTree, on_all_trees};
+
+            $(fn $name(served: ServedTree) { testkit::contract::$suite::$name(served) })+
+            on_all_trees!($($name),+);
+        }
+    };
+}
+
+testkit::promises_of_handles!(of_the_host);
+testkit::promises_of_listing!(of_the_host);
+testkit::promises_of_names!(of_the_host);
+testkit::promises_of_permissions!(of_the_host);
